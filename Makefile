@@ -11,7 +11,7 @@ FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 
 # Simulations run on one goroutine: the race detector finds nothing there, and takes them five times as long. Commands that run several side by side
 # are run with it.
-SIMULATIONS := ./bench/fleet ./bench/place ./bench/provision ./control/place/decide ./control/provision/... ./internal/profile/... ./internal/sim ./internal/trace
+SIMULATIONS := ./bench/fleet ./bench/place ./bench/provision ./control/place/decide ./control/provision/... ./internal/profile/... ./internal/sim ./internal/workload
 
 # End-to-end tests that run on both data planes: what requests get, kills, drains, tries.
 BOTH := BadInput|OnlyInference|Destination|OutcomesBecome|HTTP2|Drain|FullQueue|Stopping|Poisonous|TakesNoConnection|ManyRequestsAtOnce|KilledCosts|StopsStalls|ExtprocDies|ExtprocThat|RequestsThat|NewEndpoints|EndpointThatLeaves|Prompts|StoredAnswer|ByV2|OfV2
@@ -72,7 +72,7 @@ real-repositories: ## Run the tests of model repositories, and of V2 by REST and
 	bench/real/mlserver install .cache/mlserver
 	bench/real/triton install .cache/triton
 	bench/real/torchserve install .cache/torchserve
-	go test -tags real -v -count 1 -timeout 10m -run '^TestReal' ./control/place/load ./control/measured ./extproc/transcode
+	go test -tags real -v -count 1 -timeout 10m -run '^TestReal' ./control/place/loader ./control/profile ./extproc/transcode
 	go test -tags real -v -count 1 -timeout 10m -run '^TestRealTriton' ./bench/e2e
 
 real-mlserver: ## Send calls through Envoy to two real MLServers, which die in turn; installs 0.5 GB into .cache/mlserver
@@ -99,7 +99,7 @@ fuzz: ## Fuzz each parser beside its oracle and the exchange, some 15 s each on 
 	$(FUZZ) '^FuzzResponse$$' -fuzztime 25000x ./extproc/transcode
 	$(FUZZ) '^FuzzExchange$$' -fuzztime 12000x ./extproc/stream
 	$(FUZZ) '^FuzzCall$$' -fuzztime 15000x ./extproc/stream
-	$(FUZZ) '^FuzzOpen$$' -fuzztime 30000x ./extproc/errand
+	$(FUZZ) '^FuzzOpen$$' -fuzztime 30000x ./extproc/relay/relaytoken
 	$(FUZZ) '^FuzzAnswer$$' -fuzztime 70000x ./extproc/outcome
 	$(FUZZ) '^FuzzLoad$$' -fuzztime 60000x ./internal/engine
 	$(FUZZ) '^FuzzParse$$' -fuzztime 25000x ./internal/objects/dir
@@ -116,7 +116,7 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 	go test -run '^$$' -bench 'DataPlanes|Calls' -benchtime 12x ./bench/e2e
 	go test -run '^$$' -bench Build ./internal/objects
 	go test -run '^$$' -bench 'Miss|Stuck|Tick' -benchtime 300x ./control/place/decide
-	go test -run '^$$' -bench Replan -count 10 -benchtime 20x ./control/attach/drive > bin/bench-replan.txt
+	go test -run '^$$' -bench Replan -count 10 -benchtime 20x ./control/attach/controller > bin/bench-replan.txt
 	@$(TOOL) benchstat -col '/change@(whole route)' bin/bench-replan.txt
 	go test -run '^$$' -bench KubeChurn -benchtime 1200x ./extproc
 	go test -run '^TestScale$$' -count 1 -v ./internal/objects/kube -scale
@@ -165,7 +165,7 @@ bench-estimate: ## Send queries for an hour, to chains of two models that sleep,
 	go test -tags real -v -count 1 -timeout 40m -run '^TestRealVLLMEstimatesAreAsMeasured$$' ./bench/e2e -estimates 100 -estimates-again 1 $(ARGS)
 
 generate: ## Write what the scenarios answer into their files anew; read the difference before you keep it
-	go test ./extproc/pick ./extproc/stream ./internal/sim ./control/place/load ./control/place/decide -run Scenarios -update
+	go test ./extproc/pick ./extproc/stream ./internal/sim ./control/place/loader ./control/place/decide -run Scenarios -update
 
 objects: ## Write the CRDs, deepcopy, docs/reference.md and the cluster's envoy.yaml anew, from the types in api/ and envoy.yaml
 	cp envoy.yaml manifests/static/envoy.yaml

@@ -21,9 +21,9 @@ import (
 	"github.com/headgate/headgate/bench/place"
 	"github.com/headgate/headgate/bench/provision"
 	"github.com/headgate/headgate/bench/quickstart"
-	"github.com/headgate/headgate/bench/repository"
-	"github.com/headgate/headgate/bench/runtime"
-	"github.com/headgate/headgate/bench/simulated"
+	"github.com/headgate/headgate/bench/simulated/llm/llm"
+	"github.com/headgate/headgate/bench/simulated/llm/repository"
+	"github.com/headgate/headgate/bench/simulated/llm/runtime"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/version"
 )
@@ -38,7 +38,7 @@ type command struct {
 
 var commands = []command{
 	{"engine", "run a simulated engine: vLLM, SGLang, or a model runtime", serveEngine},
-	{"prestop", "wait, in the hook of a simulated engine's pod, until control has moved its models", simulated.PreStop},
+	{"prestop", "wait, in the hook of a simulated engine's pod, until control has moved its models", llm.PreStop},
 	{"fleet", "roll a simulated fleet on, and judge by what policy requests are sent", rollFleet},
 	{"place", "roll simulated endpoints on, and judge by what policy models are placed", rollModels},
 	{"provision", "plan pipelines, and judge plans by what exhaustive search finds", provision.Command},
@@ -71,7 +71,7 @@ func serveEngine(ctx context.Context, args []string) error {
 			return repository.Command(ctx, args)
 		}
 	}
-	return simulated.Command(ctx, args)
+	return llm.Command(ctx, args)
 }
 
 func main() {

@@ -5,19 +5,19 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/headgate/headgate/control/attach/drive"
-	"github.com/headgate/headgate/control/attach/identity"
-	"github.com/headgate/headgate/control/attach/status"
+	"github.com/headgate/headgate/control/attach/conditions"
+	"github.com/headgate/headgate/control/attach/controller"
+	"github.com/headgate/headgate/control/attach/pki"
 )
 
 // serveEnvoys serves the Envoys of Gateways until ctx ends, whether this control leads or not.
 func (o *office) serveEnvoys(ctx context.Context) error {
-	s := drive.Service{
+	s := controller.Service{
 		Address: o.envoys, Worlds: o.worlds.Get, Meter: o.meter, Log: o.log, Pods: o.envoyImage != "",
-		Planned: func(p drive.Plans) {
-			o.gateways.Set(&status.Input{Attachments: p.Attachments, Plans: p.Plans, Network: p.Network, Facts: p.Facts()})
+		Planned: func(p controller.Plans) {
+			o.gateways.Set(&conditions.Input{Attachments: p.Attachments, Plans: p.Plans, Network: p.Network, Facts: p.Facts()})
 		},
-		Authority: func(ctx context.Context) (*identity.Authority, error) {
+		Authority: func(ctx context.Context) (*pki.Authority, error) {
 			pod, _, err := o.inNamespace()
 			if err != nil {
 				return nil, err

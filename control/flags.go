@@ -17,11 +17,11 @@ import (
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/serve"
-	"github.com/headgate/headgate/internal/explain"
+	"github.com/headgate/headgate/internal/configdump"
+	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kinds"
 	"github.com/headgate/headgate/internal/objects/source"
-	"github.com/headgate/headgate/internal/reach"
 	"github.com/headgate/headgate/internal/version"
 )
 
@@ -48,9 +48,9 @@ type config struct {
 	drainLimit   time.Duration
 	lookInterval time.Duration
 	tickInterval time.Duration
-	engines      reach.Flags
+	engines      engineclient.Flags
 	logLevel     slog.Level
-	explain      explain.Command
+	explain      configdump.Command
 }
 
 const usage = `control loads models and LoRA adapters onto engines, before and when requests need them.

@@ -19,33 +19,33 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/headgate/headgate/control/attach/conditions"
 	"github.com/headgate/headgate/control/attach/show"
-	"github.com/headgate/headgate/control/attach/status"
-	"github.com/headgate/headgate/control/latest"
-	"github.com/headgate/headgate/control/measured"
-	"github.com/headgate/headgate/control/meter"
-	"github.com/headgate/headgate/control/overview"
+	"github.com/headgate/headgate/control/broadcast"
+	"github.com/headgate/headgate/control/metrics"
 	"github.com/headgate/headgate/control/prestop"
-	"github.com/headgate/headgate/control/provision"
+	"github.com/headgate/headgate/control/profile"
+	"github.com/headgate/headgate/control/provision/plan"
+	"github.com/headgate/headgate/control/status"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kube"
 )
 
 // commands are what control does beside serving, for people.
 var commands = map[string]func(ctx context.Context, args []string, out io.Writer) error{
-	"plan":      provision.Command,
+	"plan":      plan.Command,
 	"routes":    show.Routes,
 	"explain":   show.Explain,
 	"bootstrap": show.Bootstrap,
-	"profile":   measured.Command,
-	"status":    overview.Command,
+	"profile":   profile.Command,
+	"status":    status.Command,
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
-	if errors.Is(err, provision.ErrNoPlan) {
+	if errors.Is(err, plan.ErrNoPlan) {
 		os.Exit(3)
 	}
 	if err != nil && !errors.Is(err, pflag.ErrHelp) {
@@ -74,10 +74,10 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	if c.kube.On {
 		kube.UseLog(log) // before anything that follows objects, or the Lease, begins
 	}
-	m := meter.New()
+	m := metrics.New()
 	loaded := make(chan struct{})
 	o := &office{
-		config: c, access: access, worlds: latest.New[objects.World](), gateways: latest.New[status.Input](), meter: m, log: log,
+		config: c, access: access, worlds: broadcast.New[objects.World](), gateways: broadcast.New[conditions.Input](), meter: m, log: log,
 		ready: sync.OnceFunc(func() { close(loaded) }), byName: make(chan kube.Named, 1), prestop: prestop.New(log),
 	}
 	from := c.source()

@@ -13,28 +13,28 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/headgate/headgate/control/attach/status"
-	"github.com/headgate/headgate/control/latest"
-	"github.com/headgate/headgate/control/lead"
-	"github.com/headgate/headgate/control/meter"
-	"github.com/headgate/headgate/control/place/memory"
+	"github.com/headgate/headgate/control/attach/conditions"
+	"github.com/headgate/headgate/control/broadcast"
+	"github.com/headgate/headgate/control/election"
+	"github.com/headgate/headgate/control/metrics"
+	"github.com/headgate/headgate/control/place/store"
 	"github.com/headgate/headgate/control/pods"
 	"github.com/headgate/headgate/control/prestop"
-	"github.com/headgate/headgate/control/report"
 	"github.com/headgate/headgate/control/serve"
+	"github.com/headgate/headgate/control/statuswriter"
+	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kube"
-	"github.com/headgate/headgate/internal/reach"
 )
 
 // office is what a control has for as long as it lives, whether it leads or not.
 type office struct {
 	config
-	access reach.Access
-	worlds *latest.Value[objects.World]
+	access engineclient.Access
+	worlds *broadcast.Value[objects.World]
 	// gateways is what the plans of Gateways say, where Envoys are served.
-	gateways *latest.Value[status.Input]
-	meter    *meter.Meter
+	gateways *broadcast.Value[conditions.Input]
+	meter    *metrics.Meter
 	server   *serve.Server
 	prestop  *prestop.Server
 	log      *slog.Logger
@@ -44,9 +44,9 @@ type office struct {
 	ready func()
 	// remember opens what controls that led before remember, and returns who tells of objects in their status. Nothing is written
 	// while leads is false.
-	remember func(ctx context.Context, leads func() bool) (memory.Memory, teller, error)
+	remember func(ctx context.Context, leads func() bool) (store.Memory, teller, error)
 	// keep tells what is known of Gateways, and if that is asked for makes their pods while leads is true, until ctx ends.
-	keep func(ctx context.Context, leads func() bool, tell func(status.Input)) error
+	keep func(ctx context.Context, leads func() bool, tell func(conditions.Input)) error
 	// announce makes extprocs come to this control while leads is true, until ctx ends.
 	announce func(ctx context.Context, leads func() bool)
 }
@@ -54,11 +54,11 @@ type office struct {
 // teller tells people what became of objects, in these objects' status.
 type teller interface {
 	SetWorld(w *objects.World)
-	SetGateways(in status.Input)
+	SetGateways(in conditions.Input)
 }
 
 // serve serves until ctx ends; terms are those in which this control leads.
-func (o *office) serve(ctx context.Context, terms func(context.Context, lead.Term) error) (err error) {
+func (o *office) serve(ctx context.Context, terms func(context.Context, election.Term) error) (err error) {
 	o.server, err = serve.New(serve.Config{Listen: o.listen, CertPath: o.certPath, Placement: o.placement, Mesh: o.mesh}, o.log)
 	if err != nil {
 		return err
@@ -72,15 +72,15 @@ func (o *office) serve(ctx context.Context, terms func(context.Context, lead.Ter
 
 // alone is a control beside a folder of objects, which leads for as long as it lives.
 func (o *office) alone(ctx context.Context) error {
-	o.remember = func(context.Context, func() bool) (memory.Memory, teller, error) {
-		file, err := memory.Open(o.state, o.log)
+	o.remember = func(context.Context, func() bool) (store.Memory, teller, error) {
+		file, err := store.Open(o.state, o.log)
 		if err != nil {
 			return nil, nil, fmt.Errorf("--state: %w", err)
 		}
-		return file, report.Nowhere{}, nil
+		return file, statuswriter.Nowhere{}, nil
 	}
 	o.announce, o.keep = func(context.Context, func() bool) {}, o.tellOnly
-	return o.serve(ctx, func(ctx context.Context, term lead.Term) error { return term(ctx, nil) })
+	return o.serve(ctx, func(ctx context.Context, term election.Term) error { return term(ctx, nil) })
 }
 
 // inCluster is a control of several, which leads while it holds their Lease: with the certificate and the tokens that all of them
@@ -104,8 +104,8 @@ func (o *office) inCluster(ctx context.Context) error {
 			return fmt.Errorf("--credentials-dir: %w", err)
 		}
 	}
-	o.remember = func(ctx context.Context, leads func() bool) (memory.Memory, teller, error) {
-		r, err := report.Open(ctx, writer, o.kube.Namespace, o.log, leads)
+	o.remember = func(ctx context.Context, leads func() bool) (store.Memory, teller, error) {
+		r, err := statuswriter.Open(ctx, writer, o.kube.Namespace, o.log, leads)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -120,18 +120,18 @@ func (o *office) inCluster(ctx context.Context) error {
 	o.keep = o.tellOnly
 	if o.envoyImage != "" {
 		all := pods.Gateways{Pod: pod, EnvoyImage: o.envoyImage, ExtprocImage: o.extprocImage, Port: portOf(o.envoys)}
-		o.keep = func(ctx context.Context, leads func() bool, tell func(status.Input)) error {
+		o.keep = func(ctx context.Context, leads func() bool, tell func(conditions.Input)) error {
 			return all.Keep(ctx, leads, o.gateways.Get, tell)
 		}
 	}
-	election := lead.New(pod.Client, pod.Namespace, objectName(o.pod).Name, o.log)
+	election := election.New(pod.Client, pod.Namespace, objectName(o.pod).Name, o.log)
 	election.Heard = o.meter.Leader
 	return o.serve(ctx, election.Run)
 }
 
 // tellOnly tells what is known of Gateways.
-func (o *office) tellOnly(ctx context.Context, _ func() bool, tell func(status.Input)) error {
-	o.gateways.Follow(ctx, func(in *status.Input) { tell(*in) })
+func (o *office) tellOnly(ctx context.Context, _ func() bool, tell func(conditions.Input)) error {
+	o.gateways.Follow(ctx, func(in *conditions.Input) { tell(*in) })
 	return nil
 }
 

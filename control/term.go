@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/headgate/headgate/control/place"
-	"github.com/headgate/headgate/control/place/board"
-	"github.com/headgate/headgate/control/place/memory"
-	"github.com/headgate/headgate/control/place/mesh"
+	"github.com/headgate/headgate/control/place/modelmesh"
+	"github.com/headgate/headgate/control/place/placementserver"
+	"github.com/headgate/headgate/control/place/store"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -29,7 +29,7 @@ func (o *office) term(ctx context.Context, pauses <-chan bool) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, remembered.Close()) }()
-	board := board.New(o.log)
+	board := placementserver.New(o.log)
 	placer, err := place.New(place.Config{
 		Memory: remembered, Log: o.log, Access: o.access, Board: board, Meter: o.meter, DrainLimit: o.drainLimit, LookInterval: o.lookInterval, TickInterval: o.tickInterval,
 		RegisteredPool: o.pool(),
@@ -81,7 +81,7 @@ func (o *office) term(ctx context.Context, pauses <-chan bool) (err error) {
 		case <-ctx.Done():
 			return nil
 		}
-		end := o.server.Lead(board, mesh.New(placer))
+		end := o.server.Lead(board, modelmesh.New(placer))
 		defer o.prestop.Lead(placer)()
 		o.announce(ctx, leads)
 		<-ctx.Done()
@@ -94,7 +94,7 @@ func (o *office) term(ctx context.Context, pauses <-chan bool) (err error) {
 
 // open opens what an earlier term remembers, which may take as long as the API server is away, and hears meanwhile whether the
 // term is paused.
-func (o *office) open(ctx context.Context, pauses <-chan bool, paused *atomic.Bool) (m memory.Memory, told teller, err error) {
+func (o *office) open(ctx context.Context, pauses <-chan bool, paused *atomic.Bool) (m store.Memory, told teller, err error) {
 	opened := make(chan struct{})
 	go func() {
 		defer close(opened)

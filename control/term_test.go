@@ -8,10 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/headgate/headgate/control/attach/status"
-	"github.com/headgate/headgate/control/latest"
-	"github.com/headgate/headgate/control/meter"
-	"github.com/headgate/headgate/control/place/memory"
+	"github.com/headgate/headgate/control/attach/conditions"
+	"github.com/headgate/headgate/control/broadcast"
+	"github.com/headgate/headgate/control/metrics"
+	"github.com/headgate/headgate/control/place/store"
 	"github.com/headgate/headgate/control/prestop"
 	"github.com/headgate/headgate/control/serve"
 	"github.com/headgate/headgate/internal/objects"
@@ -23,8 +23,8 @@ import (
 func TestATermHearsOfItsLeaseWhileItBegins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var leads func() bool
-		o := &office{worlds: latest.New[objects.World](), meter: meter.New(), log: slog.New(slog.DiscardHandler), ready: func() {}}
-		o.remember = func(ctx context.Context, l func() bool) (memory.Memory, teller, error) {
+		o := &office{worlds: broadcast.New[objects.World](), meter: metrics.New(), log: slog.New(slog.DiscardHandler), ready: func() {}}
+		o.remember = func(ctx context.Context, l func() bool) (store.Memory, teller, error) {
 			leads = l
 			<-ctx.Done()
 			return nil, nil, ctx.Err()
@@ -52,33 +52,33 @@ func TestATermHearsOfItsLeaseWhileItBegins(t *testing.T) {
 // heard is a teller that passes on what it is to tell.
 type heard struct {
 	worlds   chan *objects.World
-	gateways chan status.Input
+	gateways chan conditions.Input
 }
 
-func (h heard) SetWorld(w *objects.World)   { h.worlds <- w }
-func (h heard) SetGateways(in status.Input) { h.gateways <- in }
+func (h heard) SetWorld(w *objects.World)       { h.worlds <- w }
+func (h heard) SetGateways(in conditions.Input) { h.gateways <- in }
 
 // What became of objects is told in a term, each World and each plan, those too that were there before it began.
 func TestATermTellsWhatBecameOfObjects(t *testing.T) {
 	dir := t.TempDir()
 	log := slog.New(slog.DiscardHandler)
 	o := &office{
-		config: config{drainLimit: time.Second, lookInterval: time.Second, tickInterval: time.Second}, meter: meter.New(), log: log, ready: func() {},
-		worlds: latest.New[objects.World](), gateways: latest.New[status.Input](), announce: func(context.Context, func() bool) {},
+		config: config{drainLimit: time.Second, lookInterval: time.Second, tickInterval: time.Second}, meter: metrics.New(), log: log, ready: func() {},
+		worlds: broadcast.New[objects.World](), gateways: broadcast.New[conditions.Input](), announce: func(context.Context, func() bool) {},
 	}
 	o.keep, o.prestop = o.tellOnly, prestop.New(log)
 	var err error
 	if o.server, err = serve.New(serve.Config{Listen: []string{"unix:" + filepath.Join(dir, "s")}}, log); err != nil {
 		t.Fatal(err)
 	}
-	h := heard{make(chan *objects.World), make(chan status.Input)}
-	o.remember = func(context.Context, func() bool) (memory.Memory, teller, error) {
-		m, err := memory.Open(filepath.Join(dir, "db"), log)
+	h := heard{make(chan *objects.World), make(chan conditions.Input)}
+	o.remember = func(context.Context, func() bool) (store.Memory, teller, error) {
+		m, err := store.Open(filepath.Join(dir, "db"), log)
 		return m, h, err
 	}
 	world, first, second := objects.Build(objects.Set{}), new(objects.Network), new(objects.Network)
 	o.worlds.Set(world)
-	o.gateways.Set(&status.Input{Network: first})
+	o.gateways.Set(&conditions.Input{Network: first})
 	ctx, end := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- o.term(ctx, nil) }()
@@ -88,7 +88,7 @@ func TestATermTellsWhatBecameOfObjects(t *testing.T) {
 	if in := <-h.gateways; in.Network != first {
 		t.Errorf("it tells of the Network %p, want %p", in.Network, first)
 	}
-	o.gateways.Set(&status.Input{Network: second})
+	o.gateways.Set(&conditions.Input{Network: second})
 	if in := <-h.gateways; in.Network != second {
 		t.Errorf("then it tells of the Network %p, want %p", in.Network, second)
 	}
@@ -101,9 +101,9 @@ func TestATermTellsWhatBecameOfObjects(t *testing.T) {
 // Every control plans, whether it leads or not; what its plans say of objects is there for the term in which it does.
 func TestPlansAreThereToBeTold(t *testing.T) {
 	o := &office{
-		meter:  meter.New(),
+		meter:  metrics.New(),
 		config: config{envoys: "unix:" + filepath.Join(t.TempDir(), "e")}, log: slog.New(slog.DiscardHandler),
-		worlds: latest.New[objects.World](), gateways: latest.New[status.Input](),
+		worlds: broadcast.New[objects.World](), gateways: broadcast.New[conditions.Input](),
 	}
 	n := network.Read(t, network.Standard("kind: Namespace\nmetadata: {name: ns}"))
 	o.worlds.Set(&objects.World{Network: n})

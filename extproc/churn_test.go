@@ -22,12 +22,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/headgate/headgate/extproc/fleet"
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/source"
-	"github.com/headgate/headgate/internal/reach"
 	"github.com/headgate/headgate/test/apiserver"
 )
 
@@ -172,7 +172,7 @@ func TestBeliever(t *testing.T) {
 	}()
 	believed := make(map[string]bool)
 	views := 0
-	f := fleet.New(fleet.Config{Published: func(v *belief.View) {
+	f := fleet.New(fleet.Config{Published: func(v *endpointstate.View) {
 		now := time.Now().UnixNano()
 		views++
 		var news bytes.Buffer
@@ -192,7 +192,7 @@ func TestBeliever(t *testing.T) {
 	var running sync.WaitGroup
 	running.Go(func() { _ = f.Run(ctx) })
 	heard := make(map[string]bool)
-	err := s.Follow(ctx, slog.New(slog.DiscardHandler), reach.NewTokens(nil), unheard{}, func(w *objects.World) {
+	err := s.Follow(ctx, slog.New(slog.DiscardHandler), engineclient.NewTokens(nil), unheard{}, func(w *objects.World) {
 		f.SetWorld(w)
 		for _, address := range w.Addresses() { // as the scraper does: one that was never heard gets nothing
 			if !heard[address] {

@@ -19,10 +19,10 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/headgate/headgate/api/placement"
-	"github.com/headgate/headgate/extproc/meter"
+	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/placementclient"
 	"github.com/headgate/headgate/extproc/settings"
-	"github.com/headgate/headgate/extproc/talk"
 	"github.com/headgate/headgate/internal/listen"
 )
 
@@ -87,7 +87,7 @@ func TestControlIsCalledWithACertificateAndAToken(t *testing.T) {
 	}
 	c := config{
 		settings: settings.Default(), maxHeld: 1, maxHeldMiB: 1,
-		control: talk.Control{Address: "localhost:" + port, CAFile: filepath.Join(dir, "tls.crt"), CertPath: dir, TokenFile: token},
+		control: placementclient.Control{Address: "localhost:" + port, CAFile: filepath.Join(dir, "tls.crt"), CertPath: dir, TokenFile: token},
 	}
 	f, held, speak, err := believe(c, slog.New(slog.DiscardHandler))
 	if err != nil || held == nil {
@@ -97,7 +97,7 @@ func TestControlIsCalledWithACertificateAndAToken(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = speak(ctx, meter.New(f))
+		_ = speak(ctx, metrics.New(f))
 	}()
 	select {
 	case got := <-d.tokens:

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/headgate/headgate/api/v1alpha1"
-	"github.com/headgate/headgate/internal/explain"
+	"github.com/headgate/headgate/internal/configdump"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -35,17 +35,17 @@ func (c *config) noteFlags(fs *pflag.FlagSet) {
 }
 
 // explainPool is what the flags and a PoolSettings say of how requests of a pool are treated.
-func (c config) explainPool(w *objects.World, p *objects.Pool) []explain.Setting {
-	var all []explain.Setting
+func (c config) explainPool(w *objects.World, p *objects.Pool) []configdump.Setting {
+	var all []configdump.Setting
 	for _, l := range c.settings.Lines(p) {
-		from := explain.Default
+		from := configdump.Default
 		switch {
 		case l.Own:
 			from = w.Where(v1alpha1.PoolSettingsKind, p.SettingsName)
 		case l.Flag != "":
 			from = c.explain.From(l.Flag)
 		}
-		all = append(all, explain.Setting{Name: l.Name, Value: l.Value, From: from, Means: l.Means})
+		all = append(all, configdump.Setting{Name: l.Name, Value: l.Value, From: from, Means: l.Means})
 	}
 	return all
 }

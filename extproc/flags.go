@@ -15,20 +15,20 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/headgate/headgate/extproc/epp"
+	"github.com/headgate/headgate/extproc/eppflags"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/payload"
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/placementclient"
 	"github.com/headgate/headgate/extproc/prefix"
 	"github.com/headgate/headgate/extproc/scrape"
 	"github.com/headgate/headgate/extproc/serve"
 	"github.com/headgate/headgate/extproc/settings"
-	"github.com/headgate/headgate/extproc/talk"
-	"github.com/headgate/headgate/internal/explain"
+	"github.com/headgate/headgate/internal/configdump"
+	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kinds"
 	"github.com/headgate/headgate/internal/objects/source"
-	"github.com/headgate/headgate/internal/reach"
 	"github.com/headgate/headgate/internal/version"
 )
 
@@ -48,18 +48,18 @@ type config struct {
 	scrapeInterval time.Duration
 	modelsInterval time.Duration
 	seed           uint64
-	explain        explain.Command
+	explain        configdump.Command
 	logLevel       slog.Level
 
-	control       talk.Control
+	control       placementclient.Control
 	meshTokenFile string
 	maxHeld       int
 	maxHeldMiB    int64
 
 	endpoints []string // beside those of the objects
-	engines   reach.Flags
+	engines   engineclient.Flags
 	payloads  payload.Flags
-	theirs    epp.Applied // flags of other endpoint pickers
+	theirs    eppflags.Applied // flags of other endpoint pickers
 }
 
 const usage = `extproc picks the endpoint that serves each request. A data plane asks it: Envoy, or another gateway.
@@ -151,9 +151,9 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.StringSliceVar(&c.endpoints, "endpoints", nil, "serve the engines at these `HOST:PORT`s, separated by commas, as the pool default/endpoints; no objects needed. extproc looks each name up every 5s, and each of its addresses is an endpoint")
 	c.engines.Register(fs)
 	c.payloads.Register(fs)
-	epp.Register(fs)
+	eppflags.Register(fs)
 
-	err := fs.Parse(epp.Args(args))
+	err := fs.Parse(eppflags.Args(args))
 	if errors.Is(err, pflag.ErrHelp) {
 		return c, err
 	}
@@ -162,7 +162,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 		return c, pflag.ErrHelp
 	}
 	if err == nil {
-		c.theirs, err = epp.Apply(fs)
+		c.theirs, err = eppflags.Apply(fs)
 	}
 	if err == nil {
 		c.settings.Policy.Rule, err = pick.ParseRule(*policy)

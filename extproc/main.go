@@ -21,9 +21,9 @@ import (
 
 	"github.com/headgate/headgate/extproc/accesslog"
 	"github.com/headgate/headgate/extproc/eds"
-	"github.com/headgate/headgate/extproc/inner"
-	"github.com/headgate/headgate/extproc/meter"
+	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/extproc/relay"
 	"github.com/headgate/headgate/extproc/scrape"
 	"github.com/headgate/headgate/extproc/serve"
 	"github.com/headgate/headgate/extproc/sidecar"
@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	if err != nil {
 		return err
 	}
-	m := meter.New(f)
+	m := metrics.New(f)
 	scraper := scrape.New(scrape.Config{
 		Fleet: f, Interval: c.scrapeInterval, ModelsInterval: c.modelsInterval, Log: log, Looked: m.Looked,
 		Access: engines,
@@ -92,7 +92,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		return err
 	}
 	socket := serve.InnerSocket(c.serve.Own)
-	c.serve.Inner = inner.New(inner.Config{Folder: filepath.Dir(socket), Errands: errands, Fleet: f, Mesh: clients, Replied: m.Replied, Log: log})
+	c.serve.Inner = relay.New(relay.Config{Folder: filepath.Dir(socket), Errands: errands, Fleet: f, Mesh: clients, Replied: m.Replied, Log: log})
 	c.serve.Exchanges = stream.New(stream.Config{
 		Inner: socket, Errands: errands, Manages: clients != nil, Fleet: f, Flow: held, Meter: m, Log: log, Settings: c.settings, Default: c.pool, Observe: observe, Tokens: engines.Tokens,
 		ModeOverride: c.modeOverride, Conformance: c.conformance, ExplainPicks: c.explainPicks, Random: c.random(),

@@ -23,7 +23,7 @@ import (
 
 	"github.com/headgate/headgate/bench/provision"
 	"github.com/headgate/headgate/bench/rig"
-	"github.com/headgate/headgate/control/measured/survey"
+	"github.com/headgate/headgate/control/profile/survey"
 	"github.com/headgate/headgate/control/provision/estimate"
 	profiles "github.com/headgate/headgate/internal/profile"
 	"github.com/headgate/headgate/test/times"

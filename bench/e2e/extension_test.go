@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/control/attach/conditions"
 	"github.com/headgate/headgate/control/attach/plan"
-	"github.com/headgate/headgate/control/attach/status"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
@@ -124,7 +124,7 @@ func (e *extension) conditions(kind, name string) map[string][]string {
 		e.t.Fatal(err)
 	}
 	a := attach.Of(set.Network)
-	for _, s := range status.Of(status.Input{Attachments: a, Plans: plan.Of(a, set.Network, plan.Known{}), Network: set.Network}) {
+	for _, s := range conditions.Of(conditions.Input{Attachments: a, Plans: plan.Of(a, set.Network, plan.Known{}), Network: set.Network}) {
 		if s.Object != (objects.Object{Kind: kind, Name: objects.Name{Namespace: "default", Name: name}}) {
 			continue
 		}

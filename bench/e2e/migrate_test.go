@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/bench/rig"
-	"github.com/headgate/headgate/bench/simulated"
+	"github.com/headgate/headgate/bench/simulated/llm/llm"
 )
 
 // hooked has control answer preStop hooks.
@@ -42,7 +42,7 @@ func (s *stack) without(n, endpoint int) string {
 func (s *stack) hook(ctx context.Context, endpoint int) (string, error) {
 	var words strings.Builder
 	url := fmt.Sprintf("http://%s1:8036/prestop/default/engine-%d", strings.TrimSuffix(s.Listen, "1:8080"), 10+endpoint)
-	err := simulated.WaitForControl(ctx, url, time.Minute, &words)
+	err := llm.WaitForControl(ctx, url, time.Minute, &words)
 	return words.String(), err
 }
 

@@ -3,7 +3,7 @@ package fleet
 import (
 	"testing"
 
-	"github.com/headgate/headgate/bench/simulated"
+	"github.com/headgate/headgate/bench/simulated/llm/llm"
 	"github.com/headgate/headgate/extproc/pick"
 )
 
@@ -11,7 +11,7 @@ import (
 func BenchmarkFleet(b *testing.B) {
 	for name, w := range map[string]Workload{"plain": Plain(Conversation()), "adapters": Adapters(200, Conversation())} {
 		b.Run(name, func(b *testing.B) {
-			f := Fleet{Profile: simulated.DefaultProfile(), Endpoints: 16, Pickers: 1, Looks: 0.2, Adapters: w.Adapters}
+			f := Fleet{Profile: llm.DefaultProfile(), Endpoints: 16, Pickers: 1, Looks: 0.2, Adapters: w.Adapters}
 			tokens := 0
 			for b.Loop() {
 				o, err := f.Run(1, w.Requests(1, 12, 5000), Headgate(pick.Proposal))

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/headgate/headgate/bench/simulated"
+	"github.com/headgate/headgate/bench/simulated/llm/llm"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/profile"
 )
@@ -79,8 +79,8 @@ func made(of Lengths) []Workload {
 	return []Workload{Adapters(200, of), Prefixes(128, 2048, of), Plain(of), Chat(1000, of.messages()), Long(of), Bursts(of), Cancelled(of)}
 }
 
-// workload returns the one of a name, with traces of a folder, empty for none.
-func workload(name, dir string) (Workload, error) {
+// workloadNamed returns the workload of a name, with traces of a folder, empty for none.
+func workloadNamed(name, dir string) (Workload, error) {
 	of := Conversation()
 	if dir != "" {
 		all, err := traces[0].from(dir)
@@ -343,14 +343,14 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 	if c.Given, err = parseGiven(*given); err != nil {
 		return c, fmt.Errorf("--given: %w", err)
 	}
-	if c.workload, err = workload(*of, *dir); err != nil {
+	if c.workload, err = workloadNamed(*of, *dir); err != nil {
 		return c, fmt.Errorf("--workload: %w", err)
 	}
 	c.objectives = DefaultObjectives
 	if c.workload.Share > 0 {
 		c.objectives.Share = c.workload.Share
 	}
-	c.Adapters, c.Profile = c.workload.Adapters, simulated.DefaultProfile()
+	c.Adapters, c.Profile = c.workload.Adapters, llm.DefaultProfile()
 	if c.workload.Profile != nil {
 		c.Profile = *c.workload.Profile
 	}

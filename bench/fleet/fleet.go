@@ -12,9 +12,9 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/internal/des"
 	"github.com/headgate/headgate/internal/engine"
-	"github.com/headgate/headgate/internal/event"
 	"github.com/headgate/headgate/internal/profile"
 	"github.com/headgate/headgate/internal/sim"
 )
@@ -79,8 +79,8 @@ type Teller interface {
 
 // Peer is a Picker that tells others what its requests still ask of each endpoint, and hears what the others' do, summed up.
 type Peer interface {
-	Backlogs(told []belief.Backlog)
-	HearPeers(now float64, told []belief.Backlog)
+	Backlogs(told []endpointstate.Backlog)
+	HearPeers(now float64, told []endpointstate.Backlog)
 }
 
 // Streamer is a Picker that is told of first tokens, as who passes answers on sees them.
@@ -136,7 +136,7 @@ type Outcome struct {
 // run is a Fleet on the way.
 type run struct {
 	Fleet
-	loop      event.Loop
+	loop      des.Loop
 	random    *rand.Rand
 	endpoints []endpoint
 	pickers   []Picker
@@ -407,8 +407,8 @@ const hop = 0.001
 
 // peer is what a picker tells of its requests, and hears of others'.
 type peer struct {
-	told         []belief.Backlog // of each endpoint
-	others       []int64          // when all others' prompts are computed there, one after the other, as control knows
+	told         []endpointstate.Backlog // of each endpoint
+	others       []int64                 // when all others' prompts are computed there, one after the other, as control knows
 	tells, hears pace
 }
 
@@ -440,7 +440,7 @@ func (r *run) moved(by int) {
 	if r.peers == nil {
 		r.peers = make([]peer, len(r.pickers))
 		for i := range r.peers {
-			r.peers[i] = peer{told: make([]belief.Backlog, len(r.endpoints)), others: make([]int64, len(r.endpoints)), tells: pace{last: -r.Backlogs}, hears: pace{last: -r.Backlogs}}
+			r.peers[i] = peer{told: make([]endpointstate.Backlog, len(r.endpoints)), others: make([]int64, len(r.endpoints)), tells: pace{last: -r.Backlogs}, hears: pace{last: -r.Backlogs}}
 		}
 	}
 	r.atMost(&r.peers[by].tells, r.Backlogs, func() {
@@ -465,7 +465,7 @@ func (r *run) moved(by int) {
 
 // hear has a picker hear what all others have told.
 func (r *run) hear(is int) {
-	all := make([]belief.Backlog, len(r.endpoints))
+	all := make([]endpointstate.Backlog, len(r.endpoints))
 	for e := range all {
 		all[e].Through = r.peers[is].others[e]
 		for by := range r.peers {

@@ -10,7 +10,7 @@ import (
 
 	"gonum.org/v1/gonum/stat"
 
-	"github.com/headgate/headgate/bench/simulated"
+	"github.com/headgate/headgate/bench/simulated/llm/llm"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/profile"
@@ -18,7 +18,7 @@ import (
 )
 
 func four() Fleet {
-	return Fleet{Profile: simulated.DefaultProfile(), Endpoints: 4, Pickers: 1, Looks: 0.2, Tells: 1}
+	return Fleet{Profile: llm.DefaultProfile(), Endpoints: 4, Pickers: 1, Looks: 0.2, Tells: 1}
 }
 
 func outcome(t *testing.T, f Fleet, seed uint64, requests iter.Seq[Request], p Policy) Outcome {
@@ -374,7 +374,7 @@ func TestARequestThatFitsNowhere(t *testing.T) {
 }
 
 func TestFigures(t *testing.T) {
-	p := simulated.DefaultProfile()
+	p := llm.DefaultProfile()
 	var o Outcome
 	for i := range 110 {
 		r := Result{At: 1, FirstToken: 1 + float64(i-9)/100, Prompt: 100, Output: 11, Cached: 25}
@@ -397,7 +397,7 @@ func TestFigures(t *testing.T) {
 }
 
 func TestKeeps(t *testing.T) {
-	p := simulated.DefaultProfile()
+	p := llm.DefaultProfile()
 	limit := 1 + 2*p.PrefillTime(0, 1000)
 	for _, test := range []struct {
 		ttft, perToken float64

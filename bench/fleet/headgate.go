@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/prefix"
 	"github.com/headgate/headgate/extproc/settings"
@@ -21,7 +21,7 @@ func Headgate(rule pick.Rule) Policy {
 	return func(f Fleet, seed uint64) (Picker, error) {
 		h := &headgate{
 			random: rand.New(rand.NewPCG(seed, 1)), policy: settings.Default().Policy, clock: f.Broken.clock, //nolint:gosec // no secret
-			numbers: make(map[string]int), flying: make(map[*Request]sent), habits: make(map[string]*belief.Habit), inexact: f.Inexact,
+			numbers: make(map[string]int), flying: make(map[*Request]sent), habits: make(map[string]*endpointstate.Habit), inexact: f.Inexact,
 		}
 		h.policy.Rule = rule
 		if h.policy.Predicts() {
@@ -35,7 +35,7 @@ func Headgate(rule pick.Rule) Policy {
 		if f.Looks > 0 {
 			s.Stale, s.Lost = max(s.Stale, 5*seconds(f.Looks)), max(s.Lost, 50*seconds(f.Looks))
 		}
-		h.state = belief.New(belief.Config{Settings: s})
+		h.state = endpointstate.New(endpointstate.Config{Settings: s})
 		world := objects.Build(objects.Endpoints(h.addresses))
 		world.Pools[objects.EndpointsPool].Profile = &f.Profile
 		if f.Given != nil {
@@ -57,13 +57,13 @@ type headgate struct {
 	policy    pick.Policy
 	addresses []string
 	numbers   map[string]int // of addresses
-	state     *belief.State
-	view      *belief.View
+	state     *endpointstate.State
+	view      *endpointstate.View
 	flying    map[*Request]sent
 	turn      uint64
-	habits    map[string]*belief.Habit // by adapter
-	inexact   float64                  // as in Fleet
-	heard     map[belief.CopyKey]bool  // of which others have told
+	habits    map[string]*endpointstate.Habit // by adapter
+	inexact   float64                         // as in Fleet
+	heard     map[endpointstate.CopyKey]bool  // of which others have told
 
 	// What endpoints have of prompts, nil where the policy does not ask.
 	prefixes *prefix.Index
@@ -73,7 +73,7 @@ type headgate struct {
 
 // sent is a request that was sent.
 type sent struct {
-	belief.Counts
+	endpointstate.Counts
 	bytes, tokens int // of its prompt
 	at            float64
 	first         float64 // when its first token came
@@ -105,7 +105,7 @@ func (h *headgate) Pick(now float64, r *Request) int {
 	if err != nil {
 		panic(fmt.Sprintf("fleet: every endpoint answers to every model, and %v", err))
 	}
-	is.Counts, is.tells, is.Estimate = belief.CountsOf(picks[0]), picks[0].Tells(), picks[0].Estimate
+	is.Counts, is.tells, is.Estimate = endpointstate.CountsOf(picks[0]), picks[0].Tells(), picks[0].Estimate
 	is.Begin(at(now))
 	h.flying[r] = is
 	if h.prefixes != nil {
@@ -127,7 +127,7 @@ func (h *headgate) read(now float64, r *Request, asked *pick.Request) (bytes int
 	for _, token := range r.Prompt {
 		h.hasher.Token(token)
 	}
-	h.cached = belief.Cached(h.prefixes, h.view.Snapshot.Pools[asked.Pool], asked, h.hasher.Blocks(), h.cached)
+	h.cached = endpointstate.Cached(h.prefixes, h.view.Snapshot.Pools[asked.Pool], asked, h.hasher.Blocks(), h.cached)
 	dense := 1.0 // times as many bytes make a token of it as in the mean
 	if h.inexact > 0 {
 		dense += h.inexact * (2*h.random.Float64() - 1)
@@ -143,7 +143,7 @@ func (h *headgate) read(now float64, r *Request, asked *pick.Request) (bytes int
 }
 
 // habit is what requests for an adapter are like, or else those for any.
-func (h *headgate) habit(adapter string) *belief.Habit {
+func (h *headgate) habit(adapter string) *endpointstate.Habit {
 	if of := h.habits[adapter]; of != nil {
 		return of
 	}
@@ -157,7 +157,7 @@ const every = "*"
 func (h *headgate) learn(r *Request, of sent) {
 	for _, which := range [...]string{r.Adapter, every} {
 		if h.habits[which] == nil {
-			h.habits[which] = new(belief.Habit)
+			h.habits[which] = new(endpointstate.Habit)
 		}
 		h.habits[which].Learn(of.bytes, float64(of.tokens), float64(r.Output))
 	}
@@ -206,14 +206,14 @@ func (h *headgate) Tell() InFlight {
 
 func (h *headgate) Hear(now float64, others []InFlight) {
 	now = h.clock(now)
-	n := belief.News{Others: make(map[belief.CopyKey]int64)}
+	n := endpointstate.News{Others: make(map[endpointstate.CopyKey]int64)}
 	for k := range h.heard {
 		n.Others[k] = 0
 	}
-	h.heard = make(map[belief.CopyKey]bool)
+	h.heard = make(map[endpointstate.CopyKey]bool)
 	for _, all := range others {
 		for of, requests := range all {
-			k := belief.CopyKey{ModelKey: objects.ModelKey{Pool: objects.EndpointsPool, ID: of.Adapter}, Endpoint: h.addresses[of.Endpoint]}
+			k := endpointstate.CopyKey{ModelKey: objects.ModelKey{Pool: objects.EndpointsPool, ID: of.Adapter}, Endpoint: h.addresses[of.Endpoint]}
 			n.Others[k] += requests
 			h.heard[k] = true
 		}
@@ -221,11 +221,11 @@ func (h *headgate) Hear(now float64, others []InFlight) {
 	h.state.Hear(n, at(now))
 }
 
-func (h *headgate) Backlogs(told []belief.Backlog) {
-	h.state.Backlogs(func(b belief.Backlog) { told[h.numbers[b.Endpoint]] = b })
+func (h *headgate) Backlogs(told []endpointstate.Backlog) {
+	h.state.Backlogs(func(b endpointstate.Backlog) { told[h.numbers[b.Endpoint]] = b })
 }
 
-func (h *headgate) HearPeers(now float64, told []belief.Backlog) {
+func (h *headgate) HearPeers(now float64, told []endpointstate.Backlog) {
 	for i := range told {
 		told[i].Endpoint = h.addresses[i]
 	}

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/headgate/headgate/bench/simulated"
+	"github.com/headgate/headgate/bench/simulated/llm/llm"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/profile"
 )
@@ -49,7 +49,7 @@ func TestDynamosExample(t *testing.T) {
 
 func three(t *testing.T) seen {
 	t.Helper()
-	s, err := newSeen(Fleet{Profile: simulated.DefaultProfile(), Endpoints: 3}, 1, 100)
+	s, err := newSeen(Fleet{Profile: llm.DefaultProfile(), Endpoints: 3}, 1, 100)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +236,7 @@ func TestPromptsAreRemembered(t *testing.T) {
 
 // Who knows how long answers will be, and what is where, misses no more objectives than who does not.
 func TestTheOracle(t *testing.T) {
-	f := Fleet{Profile: simulated.DefaultProfile(), Endpoints: 3, Pickers: 1, Looks: 0.2}
+	f := Fleet{Profile: llm.DefaultProfile(), Endpoints: 3, Pickers: 1, Looks: 0.2}
 	f.Profile.Limits.KVBlocks = 2000
 	w := Adapters(12, Lengths{{Prompt: 800, Output: 40}, {Prompt: 200, Output: 150}, {Prompt: 2000, Output: 20}})
 	f.Adapters = w.Adapters

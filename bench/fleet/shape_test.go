@@ -5,7 +5,7 @@ import (
 	"math"
 	"testing"
 
-	"github.com/headgate/headgate/bench/simulated"
+	"github.com/headgate/headgate/bench/simulated/llm/llm"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/profile"
 )
@@ -50,7 +50,7 @@ func TestTheShapeOfPrefillIsLearned(t *testing.T) {
 		{"a long step with each prompt, nothing given", dummy, nothing, []int{1, 8, 32}, 0.1},
 		{"a long step with each prompt, another shape given", dummy, other, []int{8}, 0.1},
 		{"8B, nothing given", eight, nothing, []int{1, 8, 32}, 0.15},
-		{"70B, nothing given", simulated.DefaultProfile(), nothing, []int{1, 8, 32}, 0.15},
+		{"70B, nothing given", llm.DefaultProfile(), nothing, []int{1, 8, 32}, 0.15},
 	} {
 		for _, clients := range c.clients {
 			t.Run(fmt.Sprintf("%s, %d at once", c.name, clients), func(t *testing.T) {

@@ -11,14 +11,14 @@ import (
 
 	"github.com/headgate/headgate/bench/traffic"
 	"github.com/headgate/headgate/internal/profile"
-	"github.com/headgate/headgate/internal/trace"
+	"github.com/headgate/headgate/internal/workload"
 )
 
 // traced is a request of a trace.
 type traced struct {
 	at float64 // seconds
 	traffic.Length
-	blocks []uint32 // what of the prompt others share, by the block of trace.MooncakeBlock tokens; nil where nobody says
+	blocks []uint32 // what of the prompt others share, by the block of workload.MooncakeBlock tokens; nil where nobody says
 }
 
 // recorded is a workload in a file.
@@ -69,7 +69,7 @@ func (t recorded) from(dir string) ([]traced, error) {
 
 // readAzure reads a trace of Azure's.
 func readAzure(r io.Reader) (all []traced, err error) {
-	rows, err := trace.ReadAzure(r)
+	rows, err := workload.ReadAzure(r)
 	for _, q := range rows {
 		all = taken(all, q, nil)
 	}
@@ -78,7 +78,7 @@ func readAzure(r io.Reader) (all []traced, err error) {
 
 // readMooncake reads a trace of Mooncake's.
 func readMooncake(r io.Reader) (all []traced, err error) {
-	rows, err := trace.ReadMooncake(r)
+	rows, err := workload.ReadMooncake(r)
 	for _, q := range rows {
 		all = taken(all, q.Query, q.Blocks)
 	}
@@ -86,7 +86,7 @@ func readMooncake(r io.Reader) (all []traced, err error) {
 }
 
 // taken adds a query to those that are replayed, if its prompt and its answer have tokens.
-func taken(all []traced, q trace.Query, blocks []uint32) []traced {
+func taken(all []traced, q workload.Query, blocks []uint32) []traced {
 	if q.Prompt == 0 || q.Output == 0 {
 		return all
 	}
@@ -128,7 +128,7 @@ func (t traced) prompt(number, time uint32) []uint32 {
 	}
 	all := make([]uint32, 0, t.Prompt)
 	for _, b := range t.blocks {
-		for range min(trace.MooncakeBlock, t.Prompt-len(all)) {
+		for range min(workload.MooncakeBlock, t.Prompt-len(all)) {
 			all = append(all, b+time*rounds)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/control/provision/problem"
-	"github.com/headgate/headgate/internal/trace"
+	"github.com/headgate/headgate/internal/workload"
 )
 
 // The age of models that make place is as control plan reckons it, of 1,000 models by Zipf 1.0: where the one goes that was used longest ago of
@@ -14,10 +14,10 @@ import (
 func TestTheAgeIsAsPlanned(t *testing.T) {
 	for _, share := range []float64{0.2, 0.6} {
 		w := World{Endpoints: 10, Models: 1000, Share: share, Zipf: 1, Rate: 20, Load: 0.5, AtOnce: 2, Service: 0.05, Warmup: 400, Measured: 400}
-		var queries []trace.Query
+		var queries []workload.Query
 		for _, r := range requests(w, 1) {
 			if r.At >= w.Warmup/2 { // as long before as it takes to fill
-				queries = append(queries, trace.Query{At: r.At, Model: strconv.Itoa(int(r.Model))})
+				queries = append(queries, workload.Query{At: r.At, Model: strconv.Itoa(int(r.Model))})
 			}
 		}
 		planned := problem.Age(queries, int(share*float64(w.Models)))

@@ -8,14 +8,14 @@ import (
 	"slices"
 
 	"github.com/headgate/headgate/bench/traffic"
-	"github.com/headgate/headgate/internal/trace"
+	"github.com/headgate/headgate/internal/workload"
 )
 
 // client is what somebody sends in one window of windowed seconds after the other, and then from the first on.
-type client []trace.Window
+type client []workload.Window
 
 // windowed is the length of a window, in seconds.
-const windowed = trace.ServeGenWindow
+const windowed = workload.ServeGenWindow
 
 // openClients reads those of a file of ServeGen's in a folder.
 func openClients(dir, file string) (all []client, err error) {
@@ -24,7 +24,7 @@ func openClients(dir, file string) (all []client, err error) {
 		if err != nil {
 			return err
 		}
-		read, err := trace.ReadServeGen(text)
+		read, err := workload.ReadServeGen(text)
 		for _, c := range read {
 			all = append(all, c.Windows)
 		}
@@ -59,7 +59,7 @@ func (w World) crowd(seed uint64) crowd {
 }
 
 // window is that of a model, so many windows after the start.
-func (c crowd) window(model, number int) trace.Window {
+func (c crowd) window(model, number int) workload.Window {
 	is := c.clients[model%len(c.clients)]
 	w := is[(c.begins[model/len(c.clients)]+number)%len(is)]
 	w.Rate *= c.times

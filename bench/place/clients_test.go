@@ -9,13 +9,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/headgate/headgate/internal/trace"
+	"github.com/headgate/headgate/internal/workload"
 )
 
 // Each client sends at the rates of its windows, whatever the shapes, and at none where it has none.
 func TestClientsSendTheirRates(t *testing.T) {
 	var all []client
-	for _, w := range []trace.Window{{Rate: 20, Shape: 1}, {Rate: 10, Shape: 0.2}, {Rate: 10, Shape: 0.4, Weibull: true}, {Rate: 5, Shape: 3}} {
+	for _, w := range []workload.Window{{Rate: 20, Shape: 1}, {Rate: 10, Shape: 0.2}, {Rate: 10, Shape: 0.4, Weibull: true}, {Rate: 5, Shape: 3}} {
 		all = append(all, client{w, {}, w, {Rate: w.Rate / 2, Shape: w.Shape, Weibull: w.Weibull}})
 	}
 	w := World{Models: len(all), Clients: all, Rate: 45 * 2.5 / 4}
@@ -48,7 +48,7 @@ func TestClientsSendTheirRates(t *testing.T) {
 // The gaps of a shape differ as it says: those of a gamma distribution of the shape 0.25 have a coefficient of variation of 2, those of
 // a Weibull distribution of the shape 0.5 of the root of 5.
 func TestGaps(t *testing.T) {
-	for w, want := range map[trace.Window]float64{{Rate: 1, Shape: 0.25}: 2, {Rate: 1, Shape: 0.5, Weibull: true}: math.Sqrt(5)} {
+	for w, want := range map[workload.Window]float64{{Rate: 1, Shape: 0.25}: 2, {Rate: 1, Shape: 0.5, Weibull: true}: math.Sqrt(5)} {
 		world := World{Models: 1, Clients: []client{{w}}, Rate: 1}
 		last, n, sum, squares := 0.0, 0.0, 0.0, 0.0
 		for _, r := range world.crowd(1).requests(1, 1, 400_000) {

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/headgate/headgate/bench/simulated"
+	"github.com/headgate/headgate/bench/simulated/llm/llm"
 )
 
 const usage = `Rolls a fleet on in simulated time, whose endpoints load models and unload them, and judges by which policy models are
@@ -108,7 +108,7 @@ var workloads = []struct {
 
 // setHot has the load of the hottest model ask for three endpoints of ten.
 func setHot(w *World) {
-	engine := simulated.DefaultProfile()
+	engine := llm.DefaultProfile()
 	w.Hot, w.Engine = 0.3, &engine
 }
 

@@ -11,7 +11,7 @@ import (
 	"slices"
 
 	"github.com/headgate/headgate/bench/traffic"
-	"github.com/headgate/headgate/internal/event"
+	"github.com/headgate/headgate/internal/des"
 	"github.com/headgate/headgate/internal/profile"
 )
 
@@ -113,7 +113,7 @@ type Fleet struct {
 	// Random is the policy's.
 	Random *rand.Rand
 
-	loop     event.Loop
+	loop     des.Loop
 	policy   Policy
 	crowd    crowd // where clients are models
 	loadTime []float64

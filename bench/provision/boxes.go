@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/headgate/headgate/control/provision/estimate"
-	"github.com/headgate/headgate/control/provision/plan"
+	"github.com/headgate/headgate/control/provision/planner"
 )
 
 // Boxes is a plan of who takes the pipeline for one box: one size of batch, and so many copies of the whole, each with one replica of each stage.
@@ -18,7 +18,7 @@ type Boxes struct {
 // Coarse plans boxes for a rate, in queries a second: the largest batch that keeps the objective where nobody waits, and as many copies as the
 // slowest stage needs. It takes the fastest hardware for each stage or, if it may choose, that by which all costs least. It reports whether a batch
 // keeps the objective at all.
-func Coarse(p *plan.Problem, rate float64, choose bool) (best Boxes, ok bool) {
+func Coarse(p *planner.Problem, rate float64, choose bool) (best Boxes, ok bool) {
 	all := [][]int{fastest(p)}
 	if choose {
 		all = choices(p.Stages)
@@ -38,7 +38,7 @@ func Coarse(p *plan.Problem, rate float64, choose bool) (best Boxes, ok bool) {
 }
 
 // fastest is the hardware of each stage that computes one query soonest; of several the first.
-func fastest(p *plan.Problem) []int {
+func fastest(p *planner.Problem) []int {
 	all := make([]int, len(p.Stages))
 	for i := range p.Stages {
 		h := p.Stages[i].Hardware
@@ -52,7 +52,7 @@ func fastest(p *plan.Problem) []int {
 }
 
 // choices are all ways to take hardware for each stage.
-func choices(stages []plan.Stage) [][]int {
+func choices(stages []planner.Stage) [][]int {
 	all := [][]int{nil}
 	for _, s := range stages {
 		var longer [][]int
@@ -68,7 +68,7 @@ func choices(stages []plan.Stage) [][]int {
 
 // largest is the largest batch that keeps the objective on the longest way, where nobody waits, of those that all profiles tell of: it need not be
 // one that a plan may set. It is 0 if none does.
-func largest(p *plan.Problem, hardware []int) (size int) {
+func largest(p *planner.Problem, hardware []int) (size int) {
 	sizes := []int{1}
 	most := math.MaxInt
 	for stage, h := range hardware {
@@ -88,7 +88,7 @@ func largest(p *plan.Problem, hardware []int) (size int) {
 }
 
 // throughput is how many queries a second one copy has room for: that of its slowest stage, by the share of the queries that pass it.
-func (b *Boxes) throughput(p *plan.Problem, shares []float64) float64 {
+func (b *Boxes) throughput(p *planner.Problem, shares []float64) float64 {
 	least := math.Inf(1)
 	for i, share := range shares {
 		least = min(least, p.Stages[i].Hardware[b.Hardware[i]].Times.Throughput(b.Batch)/share)
@@ -97,16 +97,16 @@ func (b *Boxes) throughput(p *plan.Problem, shares []float64) float64 {
 }
 
 // Config has as many replicas of each stage as there are copies.
-func (b *Boxes) Config() plan.Config {
-	var c plan.Config
+func (b *Boxes) Config() planner.Config {
+	var c planner.Config
 	for _, h := range b.Hardware {
-		c = append(c, plan.Setting{Hardware: h, Batch: b.Batch, Replicas: b.Copies})
+		c = append(c, planner.Setting{Hardware: h, Batch: b.Batch, Replicas: b.Copies})
 	}
 	return c
 }
 
 // Late is how many queries of a problem miss its objective in boxes: copies get them in turn, and know nothing of each other.
-func (b *Boxes) Late(p *plan.Problem) (late int, err error) {
+func (b *Boxes) Late(p *planner.Problem) (late int, err error) {
 	one := Boxes{b.Hardware, b.Batch, 1}
 	for i := range min(b.Copies, len(p.Queries)) {
 		own := *p
@@ -124,7 +124,7 @@ func (b *Boxes) Late(p *plan.Problem) (late int, err error) {
 }
 
 // Late is how many queries of a problem miss its objective with a configuration.
-func Late(p *plan.Problem, c plan.Config) (late int, err error) {
+func Late(p *planner.Problem, c planner.Config) (late int, err error) {
 	_, err = estimate.Run(p.Pipeline, p.Settings(c), p.Queries, p.Seed, func(_ int, took estimate.Took) bool {
 		if took.Latency > p.Objectives[0].Seconds {
 			late++

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/headgate/headgate/control/provision/estimate"
-	"github.com/headgate/headgate/control/provision/plan"
+	"github.com/headgate/headgate/control/provision/planner"
 )
 
 // Load is how queries come: so many a second, whose gaps have a coefficient of variation.
@@ -39,12 +39,12 @@ type Outcome struct {
 // contenders are those who plan, in the order in which they are listed.
 var contenders = []struct {
 	name string
-	plan func(*plan.Problem) *plan.Plan // or, of those who plan boxes, nil
+	plan func(*planner.Problem) *planner.Plan // or, of those who plan boxes, nil
 	// peak plans for the highest rate in a time as long as the objective, and not for the mean; choose takes the cheapest hardware, and not the fastest.
 	peak, choose bool
 }{
-	{name: "mended", plan: plan.Mended},
-	{name: "strict", plan: plan.Strict},
+	{name: "mended", plan: planner.Mended},
+	{name: "strict", plan: planner.Strict},
 	{name: "CG-Mean fastest"},
 	{name: "CG-Mean cheapest", choose: true},
 	{name: "CG-Peak fastest", peak: true},
@@ -61,13 +61,13 @@ type Bench struct {
 }
 
 // plan plans, and reports whether the planner was stopped.
-func (b *Bench) plan(ctx context.Context, p *plan.Problem, planner func(*plan.Problem) *plan.Plan) (is *plan.Plan, stopped bool, err error) {
+func (b *Bench) plan(ctx context.Context, p *planner.Problem, find func(*planner.Problem) *planner.Plan) (is *planner.Plan, stopped bool, err error) {
 	own := *p
-	own.Told = func(simulations int, _ plan.Candidate) bool {
+	own.Told = func(simulations int, _ planner.Candidate) bool {
 		stopped = simulations >= b.Most
 		return !stopped && ctx.Err() == nil
 	}
-	is = planner(&own)
+	is = find(&own)
 	return is, stopped, ctx.Err()
 }
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/headgate/headgate/control/provision/plan"
+	"github.com/headgate/headgate/control/provision/planner"
 )
 
 const usage = `Plans pipelines that are made by chance, and says how far plans are from the cheapest configuration that keeps the objective, which
@@ -45,14 +45,14 @@ Flags:
 // planners in the order in which they are listed.
 var planners = []struct {
 	name string
-	plan func(*plan.Problem) *plan.Plan
+	plan func(*planner.Problem) *planner.Plan
 }{
-	{"strict", plan.Strict},
-	{"mended", plan.Mended},
-	{"proven", func(p *plan.Problem) *plan.Plan {
+	{"strict", planner.Strict},
+	{"mended", planner.Mended},
+	{"proven", func(p *planner.Problem) *planner.Plan {
 		all := *p
 		all.Most = 100_000
-		return plan.Mended(&all)
+		return planner.Mended(&all)
 	}},
 }
 
@@ -67,7 +67,7 @@ type Gaps struct {
 }
 
 // Add counts a plan of an instance, beside its optimum, which may be nil.
-func (g *Gaps) Add(p *plan.Problem, is *plan.Plan, best plan.Config, exhaustive int) {
+func (g *Gaps) Add(p *planner.Problem, is *planner.Plan, best planner.Config, exhaustive int) {
 	g.Instances++
 	g.Simulations += is.Simulations
 	g.Exhaustive += exhaustive

@@ -10,7 +10,7 @@ import (
 	"gonum.org/v1/gonum/stat/distuv"
 
 	"github.com/headgate/headgate/control/provision/estimate"
-	"github.com/headgate/headgate/control/provision/plan"
+	"github.com/headgate/headgate/control/provision/planner"
 	"github.com/headgate/headgate/internal/profile"
 )
 
@@ -41,9 +41,9 @@ func linear(base, each float64) *profile.Batches {
 
 // Instance is a problem by chance: a chain of stages with at most 6 replicas each, on two kinds of hardware, of which the dearer one is faster; in
 // a third of the stages the other one is faster in large batches. Each stage has one queue, as InferLine has it.
-func Instance(seed uint64, stages, queries int, cv float64) *plan.Problem {
+func Instance(seed uint64, stages, queries int, cv float64) *planner.Problem {
 	random := rand.New(rand.NewPCG(seed, uint64(stages))) //nolint:gosec // no secret
-	p := &plan.Problem{Pipeline: &estimate.Pipeline{Stages: stages}, Seed: seed}
+	p := &planner.Problem{Pipeline: &estimate.Pipeline{Stages: stages}, Seed: seed}
 	least := 0.0
 	for s := range stages {
 		if s > 0 {
@@ -55,19 +55,19 @@ func Instance(seed uint64, stages, queries int, cv float64) *plan.Problem {
 		if random.IntN(3) == 0 {
 			slow = linear(base*slower, each/slower)
 		}
-		p.Stages = append(p.Stages, plan.Stage{MinReplicas: 1, MaxReplicas: 6, Central: true, Hardware: []plan.Hardware{
+		p.Stages = append(p.Stages, planner.Stage{MinReplicas: 1, MaxReplicas: 6, Central: true, Hardware: []planner.Hardware{
 			{Name: "fast", Price: 1 + 2*random.Float64(), Times: linear(base, each), Batches: sizes},
 			{Name: "slow", Price: 0.2 + 0.8*random.Float64(), Times: slow, Batches: sizes},
 		}})
 		least += base + each
 	}
-	p.Objectives = []plan.Objective{{Seconds: least * (1.5 + 4*random.Float64()), Share: 0.99}}
+	p.Objectives = []planner.Objective{{Seconds: least * (1.5 + 4*random.Float64()), Share: 0.99}}
 	p.Queries = estimate.Arrivals(Gamma(random, queries, 20+100*random.Float64(), cv))
 	return p
 }
 
 // Keeps says whether a configuration keeps the objective of a problem, which has one.
-func Keeps(p *plan.Problem, c plan.Config) bool {
+func Keeps(p *planner.Problem, c planner.Config) bool {
 	o := p.Objectives[0]
 	misses, most := 0, (1-o.Share)*float64(len(p.Queries))+1e-6
 	_, err := estimate.Run(p.Pipeline, p.Settings(c), p.Queries, p.Seed, func(_ int, took estimate.Took) bool {
@@ -80,7 +80,7 @@ func Keeps(p *plan.Problem, c plan.Config) bool {
 }
 
 // hasRoom reports whether the throughput of every stage exceeds its arrival rate, or it has as many replicas as there are queries.
-func hasRoom(p *plan.Problem, c plan.Config) bool {
+func hasRoom(p *planner.Problem, c planner.Config) bool {
 	shares := p.Pipeline.Shares()
 	for s, is := range c {
 		computed := float64(is.Replicas*is.Batch) / p.Stages[s].Hardware[is.Hardware].Times.MeanTime(is.Batch)
@@ -93,22 +93,22 @@ func hasRoom(p *plan.Problem, c plan.Config) bool {
 
 // Optimum is the cheapest configuration that keeps the objective, of a problem whose replicas are bounded; nil if none does. Exhaustive search finds it:
 // one simulation after the other, by rising cost.
-func Optimum(p *plan.Problem) (best plan.Config, simulations int) {
-	all := []plan.Config{nil}
+func Optimum(p *planner.Problem) (best planner.Config, simulations int) {
+	all := []planner.Config{nil}
 	for _, s := range p.Stages {
-		var longer []plan.Config
+		var longer []planner.Config
 		for _, c := range all {
 			for h := range s.Hardware {
 				for _, size := range s.Hardware[h].Batches {
 					for n := s.MinReplicas; n <= s.MaxReplicas; n++ {
-						longer = append(longer, append(slices.Clip(c), plan.Setting{Hardware: h, Batch: size, Replicas: n}))
+						longer = append(longer, append(slices.Clip(c), planner.Setting{Hardware: h, Batch: size, Replicas: n}))
 					}
 				}
 			}
 		}
 		all = longer
 	}
-	slices.SortStableFunc(all, func(a, b plan.Config) int { return cmp.Compare(p.Cost(a), p.Cost(b)) })
+	slices.SortStableFunc(all, func(a, b planner.Config) int { return cmp.Compare(p.Cost(a), p.Cost(b)) })
 	for i, c := range all {
 		if Keeps(p, c) {
 			return c, i + 1

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/headgate/headgate/control/provision/estimate"
-	"github.com/headgate/headgate/control/provision/plan"
+	"github.com/headgate/headgate/control/provision/planner"
 	"github.com/headgate/headgate/internal/profile"
 )
 
@@ -34,7 +34,7 @@ func TestPlansOfTheDocs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		is, _, err := b.plan(t.Context(), p, plan.Mended)
+		is, _, err := b.plan(t.Context(), p, planner.Mended)
 		if err != nil || !is.Found || !Keeps(p, is.Config) {
 			t.Errorf("%s: %+v, %v", a.Name, is.Candidate, err)
 		}
@@ -55,20 +55,20 @@ func TestPlansOfTheDocs(t *testing.T) {
 }
 
 // fork is a stage on two kinds of hardware, of which half of the queries pass another one.
-func fork() *plan.Problem {
+func fork() *planner.Problem {
 	times := func(one, two, four float64) *profile.Batches {
 		return profile.NewBatches("x", profile.Batch{Size: 1, Mean: one}, profile.Batch{Size: 2, Mean: two}, profile.Batch{Size: 4, Mean: four})
 	}
-	of := func(name string, price float64, is *profile.Batches, sizes ...int) plan.Hardware {
-		return plan.Hardware{Name: name, Price: price, Times: is, Batches: sizes}
+	of := func(name string, price float64, is *profile.Batches, sizes ...int) planner.Hardware {
+		return planner.Hardware{Name: name, Price: price, Times: is, Batches: sizes}
 	}
-	return &plan.Problem{
+	return &planner.Problem{
 		Pipeline: &estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 1, Share: 0.5}}},
-		Stages: []plan.Stage{
-			{MinReplicas: 1, Hardware: []plan.Hardware{of("slow", 1, times(0.02, 0.03, 0.05), 1, 2, 4), of("fast", 4, times(0.01, 0.016, 0.028), 1, 2, 4)}},
-			{MinReplicas: 1, Hardware: []plan.Hardware{of("cpu", 0.5, times(0.02, 0.04, 0.08), 1, 2, 4)}},
+		Stages: []planner.Stage{
+			{MinReplicas: 1, Hardware: []planner.Hardware{of("slow", 1, times(0.02, 0.03, 0.05), 1, 2, 4), of("fast", 4, times(0.01, 0.016, 0.028), 1, 2, 4)}},
+			{MinReplicas: 1, Hardware: []planner.Hardware{of("cpu", 0.5, times(0.02, 0.04, 0.08), 1, 2, 4)}},
 		},
-		Objectives: []plan.Objective{{Seconds: 0.1, Share: 0.99}},
+		Objectives: []planner.Objective{{Seconds: 0.1, Share: 0.99}},
 	}
 }
 
@@ -118,12 +118,12 @@ func TestRateAndPeakByHand(t *testing.T) {
 
 // Each query takes a second where it waits nowhere, and 1.2 are kept. Of four queries, some wait, by the copies that get them in turn.
 func TestLateByHand(t *testing.T) {
-	p := &plan.Problem{
+	p := &planner.Problem{
 		Pipeline: &estimate.Pipeline{Stages: 1},
-		Stages: []plan.Stage{{MinReplicas: 1, Hardware: []plan.Hardware{
+		Stages: []planner.Stage{{MinReplicas: 1, Hardware: []planner.Hardware{
 			{Name: "x", Price: 1, Times: profile.NewBatches("x", profile.Batch{Size: 1, Mean: 1}), Batches: []int{1}},
 		}}},
-		Objectives: []plan.Objective{{Seconds: 1.2, Share: 0.99}},
+		Objectives: []planner.Objective{{Seconds: 1.2, Share: 0.99}},
 	}
 	for _, c := range []struct {
 		at     []float64
@@ -193,7 +193,7 @@ func TestCells(t *testing.T) {
 		}
 		p, _ := a.Problem(c.trace(400), 0)
 		tested, _ := a.Problem(c.trace(2000), 1)
-		is, stopped, err := b.plan(t.Context(), p, plan.Mended)
+		is, stopped, err := b.plan(t.Context(), p, planner.Mended)
 		if err != nil || tested.Seed != 1 || o[0].Cost != is.Cost || !is.Found || o[0].Stopped != stopped || is.Simulations > 60 {
 			t.Errorf("the plan is %+v, %v", is.Candidate, err)
 		}
@@ -225,7 +225,7 @@ func TestTrends(t *testing.T) {
 		for j, rate := range rates {
 			p, _ := a.Problem(Load{rate, cvs[i%2]}.trace(200), 0)
 			p.Objectives[0].Seconds = 0.2
-			is, _, _ := b.plan(t.Context(), p, plan.Mended)
+			is, _, _ := b.plan(t.Context(), p, planner.Mended)
 			if trend.CV != cvs[i%2] || !math.IsInf(trend.Costs[j][0], 1) || trend.Costs[j][1] != is.Cost {
 				t.Errorf("%+v, want %v at a rate of %v", trend, is.Cost, rate)
 			}

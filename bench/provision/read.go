@@ -6,12 +6,12 @@ import (
 	"path/filepath"
 
 	"github.com/headgate/headgate/api/v1alpha1"
-	"github.com/headgate/headgate/control/provision/plan"
+	"github.com/headgate/headgate/control/provision/planner"
 	"github.com/headgate/headgate/control/provision/problem"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
 	"github.com/headgate/headgate/internal/objects/kinds"
-	"github.com/headgate/headgate/internal/trace"
+	"github.com/headgate/headgate/internal/workload"
 )
 
 // Asked is a CapacityPlan, and what it names.
@@ -41,8 +41,8 @@ func Read(file string) (*Asked, error) {
 }
 
 // Problem is what is to be planned on a trace, by a seed.
-func (a *Asked) Problem(t string, seed uint64) (*plan.Problem, error) {
-	is, err := trace.Open(os.Open, t, trace.Options{})
+func (a *Asked) Problem(t string, seed uint64) (*planner.Problem, error) {
+	is, err := workload.Open(os.Open, t, workload.Options{})
 	if err != nil {
 		return nil, err
 	}

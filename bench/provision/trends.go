@@ -4,7 +4,7 @@ import (
 	"context"
 	"math"
 
-	"github.com/headgate/headgate/control/provision/plan"
+	"github.com/headgate/headgate/control/provision/planner"
 )
 
 // Trend is what plans of a pipeline cost, by the rate of its queries and by the objective.
@@ -76,7 +76,7 @@ func (b *Bench) Trends(ctx context.Context, plans []*Asked, cvs, rates, objectiv
 			return err
 		}
 		p.Objectives[0].Seconds = objectives[objective]
-		is, early, err := b.plan(ctx, p, plan.Mended)
+		is, early, err := b.plan(ctx, p, planner.Mended)
 		if err != nil {
 			return err
 		}

@@ -12,8 +12,8 @@ import (
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/place/decide"
-	"github.com/headgate/headgate/control/place/load"
-	"github.com/headgate/headgate/control/place/memory"
+	"github.com/headgate/headgate/control/place/loader"
+	"github.com/headgate/headgate/control/place/store"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -325,13 +325,13 @@ func (p *Placer) recall() error {
 		p.state.SetModel(e, p.used[e.ModelKey])
 	}
 	for _, r := range runtimes {
-		p.records[r.Endpoint] = load.Record{Known: true, Incarnation: r.Incarnation, Limits: load.Limits{
+		p.records[r.Endpoint] = loader.Record{Known: true, Incarnation: r.Incarnation, Limits: loader.Limits{
 			Bytes: r.Bytes, DefaultBytes: r.DefaultBytes, Loads: r.Loads, LoadTimeout: r.LoadTimeout, Methods: r.Methods,
 			LimitsConcurrency: r.LimitsConcurrency,
 		}}
 		p.Board.Takes(r.Endpoint, r.Methods)
 	}
-	p.restored = slices.DeleteFunc(p.restored, func(c memory.Copy) bool { // of an earlier life
+	p.restored = slices.DeleteFunc(p.restored, func(c store.Copy) bool { // of an earlier life
 		r, known := p.records[c.Endpoint]
 		earlier := known && r.Incarnation != c.Incarnation
 		if earlier {
@@ -393,13 +393,13 @@ func (p *Placer) save(everything bool) {
 	if everything = everything || time.Since(p.savedUse) >= usedInterval; everything {
 		p.savedUse = time.Now()
 	}
-	var all []memory.Status
+	var all []store.Status
 	for key, changed := range p.unsaved {
 		if !changed && !everything {
 			continue
 		}
 		delete(p.unsaved, key)
-		record := memory.Status{Pool: key.Pool.String(), ID: key.ID, Gone: true}
+		record := store.Status{Pool: key.Pool.String(), ID: key.ID, Gone: true}
 		if st, ok := p.state.Status(key); ok {
 			record.Object, record.UID, record.Status, record.Gone = st.Object, st.UID, p.modelStatus(st), false
 			if len(st.Failures) > 0 {

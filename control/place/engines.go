@@ -8,18 +8,18 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/control/place/decide"
-	"github.com/headgate/headgate/control/place/load"
-	"github.com/headgate/headgate/control/place/memory"
+	"github.com/headgate/headgate/control/place/loader"
+	"github.com/headgate/headgate/control/place/store"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 )
 
 // site is one endpoint: its engine is looked at again and again, and told to load and unload.
 type site struct {
-	load.Endpoint
+	loader.Endpoint
 	adapters adapters
 	room     objects.Room // of one with a model repository
-	loader   *load.Loader
+	loader   *loader.Loader
 	stop     context.CancelFunc
 	anew     bool          // a runtime that has begun anew, and is to be made ready; guarded by Placer.mu
 	kind     engine.Kind   // as scrapes found; guarded by Placer.mu
@@ -48,10 +48,10 @@ func (s *site) look() {
 func (p *Placer) open(e objects.Engine) {
 	ctx, cancel := context.WithCancel(p.running)
 	s := &site{
-		Endpoint: load.Endpoint{Address: e.Address, Host: e.Host, Kind: e.Kind, Management: e.Management, Incarnation: e.Incarnation, Token: e.Token, TLS: e.TLS, H2C: e.H2C, HTTP: e.HTTP(), GRPC: e.GRPC()},
+		Endpoint: loader.Endpoint{Address: e.Address, Host: e.Host, Kind: e.Kind, Management: e.Management, Incarnation: e.Incarnation, Token: e.Token, TLS: e.TLS, H2C: e.H2C, HTTP: e.HTTP(), GRPC: e.GRPC()},
 		adapters: adapters{e.MaxAdapters, e.HostAdapters}, room: e.Room, due: make(chan struct{}, 1), runtime: e.Kind == engine.ModelRuntime, unloads: make(map[string]int), terminating: e.Terminating,
 	}
-	loader, err := load.Open(s.Endpoint, p.Access, func(a load.Answer) { p.answered(s, a) })
+	loader, err := loader.Open(s.Endpoint, p.Access, func(a loader.Answer) { p.answered(s, a) })
 	if err != nil {
 		p.Log.Error("cannot load or unload models at the endpoint", "endpoint", e.Address, "err", err)
 		cancel()
@@ -121,7 +121,7 @@ func (p *Placer) lookAt(ctx context.Context, s *site, afresh bool) error {
 	if ctx.Err() != nil {
 		return err
 	}
-	if fault := (*load.Error)(nil); errors.As(err, &fault) && fault.Outcome == load.Unreached {
+	if fault := (*loader.Error)(nil); errors.As(err, &fault) && fault.Outcome == loader.Unreached {
 		p.update(func(time.Time) []decide.Action { p.state.Down(s.Address); return nil })
 	} else if err != nil {
 		p.update(func(time.Time) []decide.Action { p.state.Silent(s.Address); return nil })
@@ -129,9 +129,9 @@ func (p *Placer) lookAt(ctx context.Context, s *site, afresh bool) error {
 	if err != nil {
 		return err
 	}
-	now := load.Record{Known: true, Incarnation: seen.Incarnation, Limits: seen.Limits}
+	now := loader.Record{Known: true, Incarnation: seen.Incarnation, Limits: seen.Limits}
 	if !seen.Lists && now != record {
-		if err := p.Memory.PutRuntime(memory.Runtime{
+		if err := p.Memory.PutRuntime(store.Runtime{
 			Endpoint: s.Address, Incarnation: seen.Incarnation, Bytes: seen.Limits.Bytes, DefaultBytes: seen.Limits.DefaultBytes,
 			Loads: seen.Limits.Loads, LoadTimeout: seen.Limits.LoadTimeout, Methods: seen.Limits.Methods,
 			LimitsConcurrency: seen.Limits.LimitsConcurrency,
@@ -157,7 +157,7 @@ func (p *Placer) lookAt(ctx context.Context, s *site, afresh bool) error {
 
 // toldTo are the models that an endpoint was told to load, or is about to be, as far as they are in the catalogue: what is not is on its way out. The
 // caller holds mu.
-func (p *Placer) toldTo(address string) (all []load.Model) {
+func (p *Placer) toldTo(address string) (all []loader.Model) {
 	for _, c := range p.state.CopiesAt(address) {
 		if is, there := p.state.Status(c.Key); there {
 			all = append(all, modelOf(is.Entry))
@@ -171,7 +171,7 @@ func (p *Placer) toldTo(address string) (all []load.Model) {
 const defaultBytes = 1_000_000
 
 // sight is what a look means for placement.
-func sight(s *site, seen load.Seen, began time.Time) decide.Sight {
+func sight(s *site, seen loader.Seen, began time.Time) decide.Sight {
 	e := decide.Endpoint{
 		Address: s.Address, Lists: seen.Lists, CanLoad: seen.Takes, CanPredict: !seen.Lists,
 		Bytes: seen.Limits.Bytes, DefaultBytes: seen.Limits.DefaultBytes, Loads: seen.Limits.Loads, Overlap: seen.Limits.Overlap,
@@ -193,7 +193,7 @@ func sight(s *site, seen load.Seen, began time.Time) decide.Sight {
 		switch {
 		case m.Base:
 			l.BaseModels = append(l.BaseModels, m.ID)
-		case m.State == load.Ready:
+		case m.State == loader.Ready:
 			l.Listed = append(l.Listed, m.ID)
 		default:
 			l.Passing = append(l.Passing, m.ID)
@@ -203,7 +203,7 @@ func sight(s *site, seen load.Seen, began time.Time) decide.Sight {
 }
 
 // answered hears of each call to an engine as it ends.
-func (p *Placer) answered(s *site, a load.Answer) {
+func (p *Placer) answered(s *site, a loader.Answer) {
 	log := p.Log.With("endpoint", s.Address, "model", a.Model, "took", a.Took.Round(time.Millisecond).String())
 	if a.Err != nil {
 		log = log.With("outcome", a.Err.Outcome.String(), "words", a.Err.Words)
@@ -231,7 +231,7 @@ func (p *Placer) answered(s *site, a load.Answer) {
 			p.state.Stopping(s.Address, now, now)
 			return nil
 		})
-	case !a.Unload && a.Err.Outcome == load.Unclear && p.running.Err() == nil: // else it failed because this process ends
+	case !a.Unload && a.Err.Outcome == loader.Unclear && p.running.Err() == nil: // else it failed because this process ends
 		p.update(func(now time.Time) []decide.Action {
 			for _, key := range p.state.At(s.Address, a.Model) {
 				p.state.LoadFailing(key, a.Err.Words, reasonOf(a.Err), now)
@@ -243,7 +243,7 @@ func (p *Placer) answered(s *site, a load.Answer) {
 }
 
 // tried updates and returns the number of failed unloads in a row of a model. The caller holds Placer.mu.
-func (s *site) tried(a load.Answer) int {
+func (s *site) tried(a loader.Answer) int {
 	switch {
 	case a.Err == nil:
 		delete(s.unloads, a.Model)
@@ -290,8 +290,8 @@ func (p *Placer) begin(a decide.Action) {
 	}
 }
 
-func modelOf(e objects.Entry) load.Model {
-	return load.Model{ID: e.ID, Type: e.Type, Source: e.Source, Info: e.Info}
+func modelOf(e objects.Entry) loader.Model {
+	return loader.Model{ID: e.ID, Type: e.Type, Source: e.Source, Info: e.Info}
 }
 
 func (p *Placer) predict(s *site, key decide.CopyKey, a decide.Action) {
@@ -329,7 +329,7 @@ const rememberPause = 500 * time.Millisecond
 // tryLoad writes down that the model is to be loaded, when that can be, and loads it.
 func (p *Placer) tryLoad(ctx context.Context, s *site, key decide.CopyKey, a decide.Action) decide.LoadResult {
 	err := p.Memory.PutCopy(p.record(s, key, decide.Loading), true)
-	for errors.Is(err, memory.ErrNotNow) {
+	for errors.Is(err, store.ErrNotNow) {
 		select {
 		case <-time.After(rememberPause):
 		case <-ctx.Done():
@@ -371,7 +371,7 @@ func (p *Placer) unloadFirst(ctx context.Context, s *site, key decide.CopyKey, l
 	})
 	err := s.loader.Unload(ctx, key.ID)
 	if !late.Stop() && err == nil {
-		return &load.Error{Outcome: load.Refused, Words: words}
+		return &loader.Error{Outcome: loader.Refused, Words: words}
 	}
 	return err
 }
@@ -380,7 +380,7 @@ func (p *Placer) unloadFirst(ctx context.Context, s *site, key decide.CopyKey, l
 var reasons = map[engine.LoadFault]decide.Reason{engine.RankTooLarge: decide.RankTooLarge, engine.FilesMissing: decide.FilesMissing}
 
 // reasonOf is what placement makes of a load that failed; empty where the engine says nothing of it.
-func reasonOf(e *load.Error) decide.Reason {
+func reasonOf(e *loader.Error) decide.Reason {
 	if e.Passing {
 		return decide.LoadRetried
 	}
@@ -389,8 +389,8 @@ func reasonOf(e *load.Error) decide.Reason {
 
 func failed(err error) decide.LoadResult {
 	r := decide.LoadResult{Failed: true, Words: err.Error()}
-	if fault := (*load.Error)(nil); errors.As(err, &fault) {
-		r.Unreached, r.Left = fault.Outcome == load.Unreached, fault.Outcome == load.Unclear
+	if fault := (*loader.Error)(nil); errors.As(err, &fault) {
+		r.Unreached, r.Left = fault.Outcome == loader.Unreached, fault.Outcome == loader.Unclear
 		r.Why = reasonOf(fault)
 	}
 	return r
@@ -445,7 +445,7 @@ func (p *Placer) note(s *site, key decide.CopyKey) {
 	}
 }
 
-func (p *Placer) record(s *site, key decide.CopyKey, state decide.CopyState) memory.Copy {
+func (p *Placer) record(s *site, key decide.CopyKey, state decide.CopyState) store.Copy {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c, _ := p.state.Copy(key)
@@ -453,14 +453,14 @@ func (p *Placer) record(s *site, key decide.CopyKey, state decide.CopyState) mem
 	return p.recordOf(s, c)
 }
 
-func (p *Placer) recordOf(s *site, c decide.Copy) memory.Copy {
+func (p *Placer) recordOf(s *site, c decide.Copy) store.Copy {
 	var e objects.Entry
 	if known := p.declared[c.Key]; known != nil {
 		e = *known
 	} else if m := p.registered[c.Key]; m != nil {
 		e = objects.EntryOf(m)
 	}
-	return memory.Copy{
+	return store.Copy{
 		Endpoint: s.Address, Pool: c.Pool.String(), ID: c.ID, State: stateOf(c).String(), Bytes: c.Bytes, Size: decide.SizeSources[c.Source],
 		Concurrency: c.Limit,
 		Incarnation: p.records[s.Address].Incarnation, Since: c.Since, Listed: !s.runtime && !s.Kind.Recalled(),

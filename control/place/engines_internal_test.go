@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/control/place/decide"
-	"github.com/headgate/headgate/control/place/load"
+	"github.com/headgate/headgate/control/place/loader"
 )
 
 // TestFailedUnloadsAreLoggedEverMoreRarely checks that an unload that is repeated for days does not fill the log.
@@ -16,7 +16,7 @@ func TestFailedUnloadsAreLoggedEverMoreRarely(t *testing.T) {
 	var out bytes.Buffer
 	p := &Placer{Config: Config{Log: slog.New(slog.NewTextHandler(&out, nil))}, state: decide.New(decide.Config{})}
 	s := &site{unloads: make(map[string]int)}
-	no := load.Answer{Model: "a", Unload: true, Err: &load.Error{Outcome: load.Unclear, Words: "busy"}}
+	no := loader.Answer{Model: "a", Unload: true, Err: &loader.Error{Outcome: loader.Unclear, Words: "busy"}}
 	lines := func() (all []string) {
 		for line := range strings.Lines(out.String()) {
 			_, tries, _ := strings.Cut(strings.TrimSpace(line), "tries=")
@@ -31,7 +31,7 @@ func TestFailedUnloadsAreLoggedEverMoreRarely(t *testing.T) {
 	if got, want := lines(), []string{"1", "2", "4", "8", "16", "32", "64"}; !slices.Equal(got, want) {
 		t.Errorf("of 100 failed unloads these were logged: %q, want %q", got, want)
 	}
-	p.answered(s, load.Answer{Model: "a", Unload: true})
+	p.answered(s, loader.Answer{Model: "a", Unload: true})
 	p.answered(s, no)
 	if got, want := lines(), []string{"", "1"}; !slices.Equal(got, want) {
 		t.Errorf("after one that succeeds: %q, want %q", got, want)

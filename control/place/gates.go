@@ -8,7 +8,7 @@ import (
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/place/decide"
-	"github.com/headgate/headgate/control/place/memory"
+	"github.com/headgate/headgate/control/place/store"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -29,7 +29,7 @@ func (p *Placer) noteTrials() {
 			trials[e.Pod], uids[e.Pod] = append(trials[e.Pod], t), e.UID
 		}
 	}
-	maps.DeleteFunc(p.gates, func(pod objects.Name, _ memory.Gate) bool { return trials[pod] == nil })
+	maps.DeleteFunc(p.gates, func(pod objects.Name, _ store.Gate) bool { return trials[pod] == nil })
 	for pod, of := range trials {
 		gate := gateOf(of)
 		gate.Pod, gate.UID = pod, uids[pod]
@@ -51,7 +51,7 @@ func (p *Placer) noteTrials() {
 const mostFailures = 3
 
 // gateOf is what is said of a pod, by the trials of its endpoints.
-func gateOf(trials []decide.Trial) memory.Gate {
+func gateOf(trials []decide.Trial) store.Gate {
 	over, loaded := true, 0
 	var failures []string
 	for _, t := range trials {
@@ -65,11 +65,11 @@ func gateOf(trials []decide.Trial) memory.Gate {
 	}
 	switch {
 	case len(failures) > 0:
-		return memory.Gate{Reason: v1alpha1.LoadsFail, Message: "models that are loaded elsewhere cannot be loaded here: " + strings.Join(failures, "; ")}
+		return store.Gate{Reason: v1alpha1.LoadsFail, Message: "models that are loaded elsewhere cannot be loaded here: " + strings.Join(failures, "; ")}
 	case !over:
-		return memory.Gate{Reason: v1alpha1.ModelsTried, Message: "models that are loaded elsewhere are being loaded here, too"}
+		return store.Gate{Reason: v1alpha1.ModelsTried, Message: "models that are loaded elsewhere are being loaded here, too"}
 	case loaded == 0:
-		return memory.Gate{Open: true, Reason: v1alpha1.ModelsLoaded, Message: "there was no model to load"}
+		return store.Gate{Open: true, Reason: v1alpha1.ModelsLoaded, Message: "there was no model to load"}
 	}
-	return memory.Gate{Open: true, Reason: v1alpha1.ModelsLoaded, Message: fmt.Sprintf("%d models that are loaded elsewhere were loaded here, too", loaded)}
+	return store.Gate{Open: true, Reason: v1alpha1.ModelsLoaded, Message: fmt.Sprintf("%d models that are loaded elsewhere were loaded here, too", loaded)}
 }

@@ -13,14 +13,14 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/mmesh"
-	"github.com/headgate/headgate/bench/runtime"
-	"github.com/headgate/headgate/control/place/mesh"
+	"github.com/headgate/headgate/bench/simulated/llm/runtime"
+	"github.com/headgate/headgate/control/place/modelmesh"
 )
 
 // api is ModelMesh's API over a Placer with one simulated runtime.
 type api struct {
 	*world
-	*mesh.Server
+	*modelmesh.Server
 	modelRuntime
 }
 
@@ -29,7 +29,7 @@ func newAPI(t *testing.T, change func(*runtime.Config)) api {
 	w, r := newWorld(t), serveRuntime(t, "", change)
 	w.set(list(r.address, managed(r.management)))
 	w.await("the runtime is ready", w.board.isReady)
-	return api{w, mesh.New(w.Placer), r}
+	return api{w, modelmesh.New(w.Placer), r}
 }
 
 // register registers a model with a source, and returns the status and code that it is answered.
@@ -178,7 +178,7 @@ func TestAModelThatCannotBeDeletedIsRegisteredStill(t *testing.T) {
 	w.set()
 	w.told = &told{refuses: errors.New("connection refused")}
 	w.restart()
-	a := api{world: w, Server: mesh.New(w.Placer)}
+	a := api{world: w, Server: modelmesh.New(w.Placer)}
 	ctx := t.Context()
 	if _, code := a.register(ctx, "churn", "sim:", false, false); code != codes.OK {
 		t.Fatal(code)
@@ -211,7 +211,7 @@ func TestAStatusIsFailedAsSoonAsTheLoadIs(t *testing.T) {
 	r := serveRuntime(t, "", func(c *runtime.Config) { c.LoadTimeout = 100 * time.Millisecond })
 	w.set(list(r.address, managed(r.management)))
 	w.await("it is looked at", w.board.isReady)
-	api := mesh.New(w.Placer)
+	api := modelmesh.New(w.Placer)
 	st, err := api.RegisterModel(t.Context(), &mmesh.RegisterModelRequest{
 		ModelId: "slow", ModelInfo: &mmesh.ModelInfo{Type: "sim", Path: "sim:?load=1500ms&stubborn"}, LoadNow: true, Sync: true,
 	})

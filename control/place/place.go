@@ -12,11 +12,11 @@ import (
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/place/decide"
-	"github.com/headgate/headgate/control/place/load"
-	"github.com/headgate/headgate/control/place/memory"
+	"github.com/headgate/headgate/control/place/loader"
+	"github.com/headgate/headgate/control/place/store"
 	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/internal/reach"
 )
 
 const (
@@ -41,10 +41,10 @@ const (
 
 // Config is what a Placer needs.
 type Config struct {
-	Memory memory.Memory
+	Memory store.Memory
 	Log    *slog.Logger
 	// Access is how engines are reached.
-	Access reach.Access
+	Access engineclient.Access
 	// Board is told what changed.
 	Board Board
 	// Meter is told of loads and unloads.
@@ -109,12 +109,12 @@ type Placer struct {
 	unsaved    map[decide.Key]bool                   // whose status is not written; false: it was only used
 	savedUse   time.Time                             // when the use of models was written last
 	answers    map[decide.Key][]AnswerStatus         // of engines, the latest
-	restored   []memory.Copy                         // of endpoints that are not set yet
-	failed     []memory.Status                       // as an earlier process wrote it, of models that are not set yet; with failures
-	records    map[string]load.Record
+	restored   []store.Copy                          // of endpoints that are not set yet
+	failed     []store.Status                        // as an earlier process wrote it, of models that are not set yet; with failures
+	records    map[string]loader.Record
 	used       map[decide.Key]time.Time     // as an earlier process wrote it
 	refused    map[decide.Key]decide.Reason // what those who ask are told
-	gates      map[objects.Name]memory.Gate // what was said last of pods with endpoints on trial
+	gates      map[objects.Name]store.Gate  // what was said last of pods with endpoints on trial
 	rolling    bool                         // endpoints are outgoing
 }
 
@@ -135,7 +135,7 @@ func New(c Config) (*Placer, error) {
 		endpoints: make(map[string]*site), leaving: make(map[string]decide.Leaving), cancels: make(map[decide.CopyKey]context.CancelFunc),
 		watchers: make(map[decide.Key]map[chan struct{}]bool), unsaved: make(map[decide.Key]bool),
 		answers: make(map[decide.Key][]AnswerStatus),
-		vmodels: newVModels(), records: make(map[string]load.Record), used: make(map[decide.Key]time.Time), refused: make(map[decide.Key]decide.Reason), gates: make(map[objects.Name]memory.Gate),
+		vmodels: newVModels(), records: make(map[string]loader.Record), used: make(map[decide.Key]time.Time), refused: make(map[decide.Key]decide.Reason), gates: make(map[objects.Name]store.Gate),
 	}
 	err := p.recall()
 	// Reading the records leaves as much garbage as live data. It is returned to the OS now: the next collection may be minutes away.

@@ -22,9 +22,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/headgate/headgate/api/v1alpha1"
-	"github.com/headgate/headgate/bench/runtime"
+	"github.com/headgate/headgate/bench/simulated/llm/runtime"
 	"github.com/headgate/headgate/control/place/decide"
-	"github.com/headgate/headgate/control/place/memory"
+	"github.com/headgate/headgate/control/place/store"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -288,11 +288,11 @@ func TestWhatWasAskedOfAnEarlierLifeDoesNotCount(t *testing.T) {
 	w.set(there, a, b)
 	w.awaitCopies("a", r.address+" loaded")
 	w.stop()
-	file, err := memory.Open(w.file, slog.New(slog.DiscardHandler))
+	file, err := store.Open(w.file, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := file.PutCopy(memory.Copy{Endpoint: r.address, Pool: pool.String(), ID: "b", State: "loaded", Incarnation: "earlier"}, true); err != nil {
+	if err := file.PutCopy(store.Copy{Endpoint: r.address, Pool: pool.String(), ID: "b", State: "loaded", Incarnation: "earlier"}, true); err != nil {
 		t.Fatal(err)
 	}
 	if err := file.Close(); err != nil {
@@ -315,7 +315,7 @@ func TestWhatWasAskedOfAnEarlierLifeDoesNotCount(t *testing.T) {
 
 // A load that cannot be written down for now waits until it can: no engine has failed.
 func TestALoadWaitsUntilItCanBeWrittenDown(t *testing.T) {
-	w := newWorldThatTells(t, &told{away: fmt.Errorf("%w: connection refused", memory.ErrNotNow)})
+	w := newWorldThatTells(t, &told{away: fmt.Errorf("%w: connection refused", store.ErrNotNow)})
 	r := serveRuntime(t, "", nil)
 	w.set(list(r.address, managed(r.management)), object("a", ", copies: {min: 1}"))
 	w.await("it was tried again", func() bool { return w.told.asked() > 1 })
@@ -653,7 +653,7 @@ func TestATerminatingPodGetsNoLoads(t *testing.T) {
 
 // What was still being written down when its engine was found to end is not begun there any more.
 func TestALoadThatWaitsToBeWrittenDownIsGivenUp(t *testing.T) {
-	w := newWorldThatTells(t, &told{away: memory.ErrNotNow})
+	w := newWorldThatTells(t, &told{away: store.ErrNotNow})
 	ends := serveVLLM(t)
 	w.set(settings("maxAdapters: 4, source: 'sim:'"), list(ends.address, ""), object("a", ""))
 	w.Wanted("x", key("a"), decide.Want{Requests: 1, Since: time.Now()})

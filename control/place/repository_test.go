@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/mmesh"
-	"github.com/headgate/headgate/bench/repository"
-	"github.com/headgate/headgate/bench/simulated"
+	"github.com/headgate/headgate/bench/simulated/llm/llm"
+	"github.com/headgate/headgate/bench/simulated/llm/repository"
 	"github.com/headgate/headgate/control/place/decide"
-	"github.com/headgate/headgate/control/place/mesh"
+	"github.com/headgate/headgate/control/place/modelmesh"
 	"github.com/headgate/headgate/internal/engine"
 )
 
@@ -33,7 +33,7 @@ func serveStored(t *testing.T, kind engine.Kind, models ...string) *stored {
 	for _, name := range models {
 		s.config.Models[name] = repository.Model{Load: 10 * time.Millisecond, Unload: 10 * time.Millisecond}
 	}
-	s.config.Events = simulated.NewEvents(s.log, s.address)
+	s.config.Events = llm.NewEvents(s.log, s.address)
 	s.anew()
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.now.Load().Handler().ServeHTTP(w, r) })}
 	go func() { _ = server.Serve(at) }()
@@ -54,7 +54,7 @@ func serveKind(t *testing.T, kind engine.Kind, models ...string) (*repository.Se
 	for _, name := range models {
 		c.Models[name] = repository.Model{Load: 10 * time.Millisecond}
 	}
-	c.Events = simulated.NewEvents(events, at.Addr().String())
+	c.Events = llm.NewEvents(events, at.Addr().String())
 	s := repository.New(c)
 	serve(t, func(ctx context.Context) error { return repository.Serve(ctx, s, at) })
 	return s, events, at.Addr().String()
@@ -224,7 +224,7 @@ func TestRegisteredModelsMayBelongToARepository(t *testing.T) {
 	if pool, err := w.Pool(); err != nil || pool != key("m").Pool {
 		t.Errorf("they belong to %v, %v", pool, err)
 	}
-	api := mesh.New(w.Placer)
+	api := modelmesh.New(w.Placer)
 	st, err := api.RegisterModel(t.Context(), &mmesh.RegisterModelRequest{
 		ModelId: "m", ModelInfo: &mmesh.ModelInfo{Type: "sklearn", Path: "ignored", Key: `{"disk_size_bytes": 4000}`}, LoadNow: true, Sync: true,
 	})

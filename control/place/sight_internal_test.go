@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headgate/headgate/control/place/load"
+	"github.com/headgate/headgate/control/place/loader"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -13,12 +13,12 @@ import (
 func TestHowManyAdaptersMayBeRegistered(t *testing.T) {
 	for _, c := range []struct{ most, host, gpu, want int }{{8, 16, 2, 8}, {0, 16, 2, 16}, {0, 0, 2, 2}, {0, 0, 0, 1}} {
 		s := &site{adapters: adapters{most: c.most, host: c.host}}
-		e := sight(s, load.Seen{Limits: load.Limits{Adapters: c.gpu}}, time.Time{}).Endpoint
+		e := sight(s, loader.Seen{Limits: loader.Limits{Adapters: c.gpu}}, time.Time{}).Endpoint
 		if e.Slots != c.want || e.GPUAdapters != c.gpu || e.HostAdapters != c.host {
 			t.Errorf("of %+v it is %d, %d on the GPU and %d in host memory", c, e.Slots, e.GPUAdapters, e.HostAdapters)
 		}
 	}
-	if e := sight(&site{adapters: adapters{most: 8, host: 16}}, load.Seen{Limits: load.Limits{Bytes: 1, Adapters: 2}}, time.Time{}).Endpoint; e.Slots+e.GPUAdapters+e.HostAdapters > 0 {
+	if e := sight(&site{adapters: adapters{most: 8, host: 16}}, loader.Seen{Limits: loader.Limits{Bytes: 1, Adapters: 2}}, time.Time{}).Endpoint; e.Slots+e.GPUAdapters+e.HostAdapters > 0 {
 		t.Errorf("a runtime whose bytes are bounded is seen with %+v", e)
 	}
 }
@@ -36,14 +36,14 @@ func TestHowManyModelsHaveRoomInARepository(t *testing.T) {
 		{objects.Room{Bytes: 100, DefaultBytes: 7, Models: 5}, 100, 7, 5},
 	} {
 		for _, kind := range []engine.Kind{engine.MLServer, engine.Triton} {
-			s := &site{Endpoint: load.Endpoint{Kind: kind}, adapters: adapters{most: 8, host: 16}, room: c.room}
-			e := sight(s, load.Seen{Lists: true, Takes: true, Limits: load.Limits{Loads: 1}}, time.Time{}).Endpoint
+			s := &site{Endpoint: loader.Endpoint{Kind: kind}, adapters: adapters{most: 8, host: 16}, room: c.room}
+			e := sight(s, loader.Seen{Lists: true, Takes: true, Limits: loader.Limits{Loads: 1}}, time.Time{}).Endpoint
 			if e.Bytes != c.bytes || e.DefaultBytes != c.size || e.Slots != c.slots || e.HostAdapters+e.GPUAdapters > 0 {
 				t.Errorf("%s with %+v has room for %d bytes of %d each, and %d models", kind, c.room, e.Bytes, e.DefaultBytes, e.Slots)
 			}
 		}
 	}
-	if e := sight(&site{Endpoint: load.Endpoint{Kind: engine.VLLM}, room: objects.Room{Bytes: 100, Models: 5}}, load.Seen{}, time.Time{}).Endpoint; e.Bytes > 0 || e.Slots != 1 {
+	if e := sight(&site{Endpoint: loader.Endpoint{Kind: engine.VLLM}, room: objects.Room{Bytes: 100, Models: 5}}, loader.Seen{}, time.Time{}).Endpoint; e.Bytes > 0 || e.Slots != 1 {
 		t.Errorf("a vLLM is seen with %+v", e)
 	}
 }

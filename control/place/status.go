@@ -10,7 +10,7 @@ import (
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/place/decide"
-	"github.com/headgate/headgate/control/place/load"
+	"github.com/headgate/headgate/control/place/loader"
 )
 
 // Status is the status of a model, for people, as JSON.
@@ -60,7 +60,7 @@ type AnswerStatus struct {
 const maxAnswers = 8
 
 // keep keeps an answer. The caller holds mu.
-func (p *Placer) keep(key decide.Key, endpoint string, a load.Answer) {
+func (p *Placer) keep(key decide.Key, endpoint string, a loader.Answer) {
 	kept := AnswerStatus{Endpoint: endpoint, Call: "load", At: a.At, Seconds: a.Took.Seconds()}
 	if a.Unload {
 		kept.Call = "unload"

@@ -17,8 +17,8 @@ import (
 	inference "github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/internal/reach"
 )
 
 // guarded is a simulated vLLM behind a door that notes what is shown there, and lets those in who show one token.
@@ -89,7 +89,7 @@ func tenant(namespace, model string, created time.Time, addresses ...string) obj
 // Each engine is driven with its owner's token, and one with a token for its owner alone: who lists its address in another
 // namespace has nothing loaded there. A token that is replaced is in use at once; another one is shown at once.
 func TestAnEngineIsDrivenForItsOwnerWithItsToken(t *testing.T) {
-	tokens := reach.NewTokens(func() string { return "of-the-flag" })
+	tokens := engineclient.NewTokens(func() string { return "of-the-flag" })
 	set := func(ref, token string) {
 		t.Helper()
 		if _, err := tokens.Set(ref, []byte(token)); err != nil {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/place/decide"
-	"github.com/headgate/headgate/control/place/memory"
+	"github.com/headgate/headgate/control/place/store"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -256,10 +256,10 @@ func (p *Placer) AwaitVModel(ctx context.Context, key decide.Key, done func(deci
 }
 
 // saveVModels returns the status of VModels that is to be written down. The caller holds mu.
-func (p *Placer) saveVModels() (all []memory.VModelStatus) {
+func (p *Placer) saveVModels() (all []store.VModelStatus) {
 	for _, key := range slices.SortedFunc(maps.Keys(p.vmodels.unsaved), decide.Key.Compare) {
 		delete(p.vmodels.unsaved, key)
-		record := memory.VModelStatus{Pool: key.Pool.String(), ID: key.ID, Gone: true}
+		record := store.VModelStatus{Pool: key.Pool.String(), ID: key.ID, Gone: true}
 		if v, _, there := p.vmodels.of(key); there {
 			if d, ok := p.vmodels.declared[key]; ok {
 				v.UID, v.Generation = d.UID, d.Generation

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/mmesh"
-	"github.com/headgate/headgate/control/place/mesh"
+	"github.com/headgate/headgate/control/place/modelmesh"
 )
 
 func vmodel(id, target, more string) string {
@@ -128,7 +128,7 @@ func TestAVModelMovesWhenItsTargetIsLoaded(t *testing.T) {
 		t.Error(got)
 	}
 	a.restart()
-	a.Server = mesh.New(a.Placer)
+	a.Server = modelmesh.New(a.Placer)
 	a.await("it goes somewhere", func() bool { return a.board.goes("v") != "" })
 	if goes := a.board.goes("v"); goes != "a" || !a.board.registered("v") {
 		t.Errorf("after the restart it goes to %s, registered: %v", goes, a.board.registered("v"))
@@ -148,7 +148,7 @@ func TestAVModelStaysWhereItsTargetCannotBeLoaded(t *testing.T) {
 	w, r := newWorldThatTells(t, told), serveRuntime(t, "", nil)
 	w.set(list(r.address, managed(r.management)))
 	w.await("the runtime is ready", w.board.isReady)
-	a := api{w, mesh.New(w.Placer), r}
+	a := api{w, modelmesh.New(w.Placer), r}
 	a.must("a", "sim:", true)
 	a.must("bad", "sim:?fail=INTERNAL:no%20such%20weights", false)
 	a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "a"})
@@ -180,14 +180,14 @@ func TestAModelIsThereWhileAVModelNamesIt(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	a.restart()
-	a.Server = mesh.New(a.Placer)
+	a.Server = modelmesh.New(a.Placer)
 	a.expect("m2", mmesh.ModelStatusInfo_NOT_LOADED)
 	if _, err := a.DeleteVModel(t.Context(), &mmesh.DeleteVModelRequest{VModelId: "v"}); err != nil {
 		t.Error(err)
 	}
 	a.expect("m2", mmesh.ModelStatusInfo_NOT_FOUND)
 	a.restart()
-	a.Server = mesh.New(a.Placer)
+	a.Server = modelmesh.New(a.Placer)
 	a.expectV("v", "NOT_FOUND  NOT_FOUND")
 	a.expect("m2", mmesh.ModelStatusInfo_NOT_FOUND)
 	// One that keeps its copies after a move stays.
@@ -196,7 +196,7 @@ func TestAModelIsThereWhileAVModelNamesIt(t *testing.T) {
 	}
 	a.expectV("v", "DEFINED m4 LOADED")
 	a.restart() // whatever was begun has ended
-	a.Server = mesh.New(a.Placer)
+	a.Server = modelmesh.New(a.Placer)
 	a.expect("m3", mmesh.ModelStatusInfo_LOADED)
 }
 
@@ -204,7 +204,7 @@ func TestAModelIsThereWhileAVModelNamesIt(t *testing.T) {
 func TestAModelThatCouldNotGoGoesLater(t *testing.T) {
 	w := newWorldThatTells(t, &told{refuses: errors.New("no space")})
 	w.set()
-	a := api{world: w, Server: mesh.New(w.Placer)}
+	a := api{world: w, Server: modelmesh.New(w.Placer)}
 	info := &mmesh.ModelInfo{Type: "sim", Path: "sim:"}
 	for _, id := range []string{"m1", "m2"} {
 		a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: id, ModelInfo: info, AutoDeleteTargetModel: true})
@@ -213,7 +213,7 @@ func TestAModelThatCouldNotGoGoesLater(t *testing.T) {
 	w.told.refuses = nil
 	w.start()
 	w.SetWorld(w.world)
-	a.Server = mesh.New(w.Placer)
+	a.Server = modelmesh.New(w.Placer)
 	a.setV(&mmesh.SetVModelRequest{VModelId: "w", TargetModelId: "m2"})
 	a.expect("m1", mmesh.ModelStatusInfo_NOT_FOUND)
 	a.expect("m2", mmesh.ModelStatusInfo_NOT_LOADED)
@@ -224,7 +224,7 @@ func TestAVModelThatIsSetAnewBeginsAnew(t *testing.T) {
 	told := &told{}
 	w, r := newWorldThatTells(t, told), serveRuntime(t, "", nil)
 	w.set(list(r.address, managed(r.management)))
-	a := api{w, mesh.New(w.Placer), r}
+	a := api{w, modelmesh.New(w.Placer), r}
 	for _, id := range []string{"a", "b"} {
 		a.must(id, "sim:", true)
 	}
@@ -237,7 +237,7 @@ func TestAVModelThatIsSetAnewBeginsAnew(t *testing.T) {
 	clear(told.vmodels)
 	a.start()
 	a.SetWorld(a.world.world)
-	a.Server = mesh.New(a.Placer)
+	a.Server = modelmesh.New(a.Placer)
 	a.await("it has a status again", func() bool { return told.previous("v") != "" && a.board.goes("v") == "b" })
 	if after := told.previous("v"); after != before || !strings.HasPrefix(after, "a until ") {
 		t.Errorf("before the restart its previous model was %s, and %s after", before, after)
@@ -344,7 +344,7 @@ func TestVModelsThatAreObjects(t *testing.T) {
 func TestAVModelThatCannotBeWrittenDown(t *testing.T) {
 	w := newWorldThatTells(t, &told{})
 	w.set()
-	a := api{world: w, Server: mesh.New(w.Placer)}
+	a := api{world: w, Server: modelmesh.New(w.Placer)}
 	a.must("a", "sim:", false)
 	w.told.setKeeps(errors.New("no space"))
 	if got := a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "a"}); got != "Internal" {
@@ -355,6 +355,6 @@ func TestAVModelThatCannotBeWrittenDown(t *testing.T) {
 		t.Errorf("once more: %s", got)
 	}
 	w.restart()
-	a.Server = mesh.New(w.Placer)
+	a.Server = modelmesh.New(w.Placer)
 	a.expectV("v", "DEFINED a NOT_LOADED")
 }

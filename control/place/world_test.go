@@ -23,16 +23,16 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/v1alpha1"
-	"github.com/headgate/headgate/bench/runtime"
-	"github.com/headgate/headgate/bench/simulated"
+	"github.com/headgate/headgate/bench/simulated/llm/llm"
+	"github.com/headgate/headgate/bench/simulated/llm/runtime"
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/decide"
-	"github.com/headgate/headgate/control/place/memory"
+	"github.com/headgate/headgate/control/place/store"
 	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
 	"github.com/headgate/headgate/internal/objects/kinds"
-	"github.com/headgate/headgate/internal/reach"
 )
 
 var pool = objects.Name{Namespace: "default", Name: "p"}
@@ -49,26 +49,26 @@ type world struct {
 	told  *told // nil: nobody asks
 	world *objects.World
 	// tokens are those of engines; nil: there is none.
-	tokens *reach.Tokens
+	tokens *engineclient.Tokens
 	tick   time.Duration // between two of its ticks; 0: as people have it
 	log    log
 }
 
 // told is a Memory that notes what it is told.
 type told struct {
-	memory.Memory
+	store.Memory
 	mu       sync.Mutex // guards the following
 	refuses  error      // why no model is deleted; nil if it is
 	away     error      // why nothing about a copy is written; nil if it is
 	keeps    error      // why no VModel is written; nil if it is
-	copies   []memory.Copy
-	statuses []memory.Status
+	copies   []store.Copy
+	statuses []store.Status
 	vmodels  map[string]v1alpha1.VModelStatus // by id
 	deleted  []string                         // copies, by endpoint and id
 	gates    []string                         // what was said of pods
 }
 
-func (s *told) PutGate(g memory.Gate) {
+func (s *told) PutGate(g store.Gate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.gates = append(s.gates, fmt.Sprintf("%s %s %v %s: %s", g.Pod, g.UID, g.Open, g.Reason, g.Message))
@@ -102,7 +102,7 @@ func (s *told) DeleteCopy(endpoint, pool, id string) {
 	s.Memory.DeleteCopy(endpoint, pool, id)
 }
 
-func (s *told) PutCopy(c memory.Copy, wait bool) error {
+func (s *told) PutCopy(c store.Copy, wait bool) error {
 	s.mu.Lock()
 	s.copies = append(s.copies, c)
 	away := s.away
@@ -137,7 +137,7 @@ func (s *told) PutVModel(v *v1alpha1.VModel, fresh bool) (wait func() error) {
 	return s.Memory.PutVModel(v, fresh)
 }
 
-func (s *told) PutVModelStatuses(all []memory.VModelStatus) {
+func (s *told) PutVModelStatuses(all []store.VModelStatus) {
 	s.mu.Lock()
 	if s.vmodels == nil {
 		s.vmodels = make(map[string]v1alpha1.VModelStatus)
@@ -173,7 +173,7 @@ func (s *told) previous(id string) string {
 	return ""
 }
 
-func (s *told) PutStatuses(all []memory.Status) {
+func (s *told) PutStatuses(all []store.Status) {
 	s.mu.Lock()
 	s.statuses = append(s.statuses, all...)
 	s.mu.Unlock()
@@ -331,17 +331,17 @@ func newWorldThatTells(t *testing.T, told *told) *world {
 func (w *world) start() {
 	w.Helper()
 	log := slog.New(slog.NewTextHandler(&w.log, nil))
-	file, err := memory.Open(w.file, log)
+	file, err := store.Open(w.file, log)
 	if err != nil {
 		w.Fatal(err)
 	}
 	w.board = &board{vmodels: make(map[decide.Key]decide.Switch), names: make(map[decide.Key]bool)}
-	remembers := memory.Memory(file)
+	remembers := store.Memory(file)
 	if w.told != nil {
 		w.told.Memory = file
 		remembers = w.told
 	}
-	p, err := place.New(place.Config{Memory: remembers, Log: log, Board: w.board, Meter: noMeter{}, LookInterval: 20 * time.Millisecond, TickInterval: w.tick, RegisteredPool: pool, Access: reach.Access{Tokens: w.tokens}})
+	p, err := place.New(place.Config{Memory: remembers, Log: log, Board: w.board, Meter: noMeter{}, LookInterval: 20 * time.Millisecond, TickInterval: w.tick, RegisteredPool: pool, Access: engineclient.Access{Tokens: w.tokens}})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -469,9 +469,9 @@ func (l *log) events() (all []string) {
 	return all
 }
 
-func (l *log) all() (all []simulated.Event) {
+func (l *log) all() (all []llm.Event) {
 	for line := range strings.Lines(l.String()) {
-		var e simulated.Event
+		var e llm.Event
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
 			panic(err)
 		}
@@ -527,22 +527,22 @@ func (w *world) awaitLogged(words string) {
 // serveVLLMThat serves one whose loads take a time, and which answers on for a while when it is stopping.
 func serveVLLMThat(t *testing.T, load, delay time.Duration) vllm {
 	t.Helper()
-	return serveSimulated(t, load, simulated.Config{ShutdownTimeout: delay + time.Second, ShutdownDelay: delay})
+	return serveSimulated(t, load, llm.Config{ShutdownTimeout: delay + time.Second, ShutdownDelay: delay})
 }
 
 // serveVLLMOfRank serves one that loads adapters up to a rank.
 func serveVLLMOfRank(t *testing.T, rank int) vllm {
 	t.Helper()
-	return serveSimulated(t, 10*time.Millisecond, simulated.Config{MaxLoRARank: rank})
+	return serveSimulated(t, 10*time.Millisecond, llm.Config{MaxLoRARank: rank})
 }
 
-func serveSimulated(t *testing.T, load time.Duration, c simulated.Config) vllm {
+func serveSimulated(t *testing.T, load time.Duration, c llm.Config) vllm {
 	t.Helper()
 	l, events := listen(t, "tcp", "127.0.0.1:0"), &log{}
-	p := simulated.DefaultProfile()
+	p := llm.DefaultProfile()
 	p.Load.Mean, p.Load.StdDev = load.Seconds(), 0
 	c.Profile, c.Listener, c.Events = p, l, events
-	s, err := simulated.New(c)
+	s, err := llm.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -616,7 +616,7 @@ func serveRuntime(t *testing.T, socket string, change func(*runtime.Config)) mod
 	data, events := listen(t, "tcp", "127.0.0.1:0"), &log{}
 	c := runtime.Config{
 		Capacity: 1 << 30, DefaultSize: 50 << 20, LoadingThreads: 6, LoadTimeout: time.Minute,
-		Events: simulated.NewEvents(events, data.Addr().String()),
+		Events: llm.NewEvents(events, data.Addr().String()),
 	}
 	if change != nil {
 		change(&c)

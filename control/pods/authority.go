@@ -9,7 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/headgate/headgate/control/attach/identity"
+	"github.com/headgate/headgate/control/attach/pki"
 )
 
 // GatewaysName is of the Secret with the authority that all controls have, by which Envoys of Gateways and controls know each other.
@@ -17,19 +17,19 @@ const GatewaysName = "headgate-gateways"
 
 // Authority returns the authority of Gateways, which is made where there is none. While the API server does not answer it waits. It
 // needs the verb create of secrets, and get of that of the name [GatewaysName].
-func (p Pod) Authority(ctx context.Context) (*identity.Authority, error) {
+func (p Pod) Authority(ctx context.Context) (*pki.Authority, error) {
 	return until(ctx, p.authority, func(err error) {
 		p.Log.Warn("cannot read or write the Secret by which Envoys of Gateways are known; retrying", "secret", p.Namespace+"/"+GatewaysName, "err", err)
 	})
 }
 
-func (p Pod) authority(ctx context.Context) (*identity.Authority, error) {
+func (p Pod) authority(ctx context.Context) (*pki.Authority, error) {
 	ctx, cancel := context.WithTimeout(ctx, announceInterval)
 	defer cancel()
 	secrets := p.Client.CoreV1().Secrets(p.Namespace)
 	is, err := secrets.Get(ctx, GatewaysName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		made, err := identity.New(time.Now())
+		made, err := pki.New(time.Now())
 		if err != nil {
 			return nil, err
 		}
@@ -54,7 +54,7 @@ func (p Pod) authority(ctx context.Context) (*identity.Authority, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	a, err := identity.Read(is.Data[corev1.TLSCertKey], is.Data[corev1.TLSPrivateKeyKey])
+	a, err := pki.Read(is.Data[corev1.TLSCertKey], is.Data[corev1.TLSPrivateKeyKey])
 	if err != nil {
 		return nil, fmt.Errorf("%w: delete it, and control makes another", err)
 	}

@@ -19,9 +19,9 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate"
+	"github.com/headgate/headgate/control/attach/conditions"
 	"github.com/headgate/headgate/control/attach/envoy"
-	"github.com/headgate/headgate/control/attach/identity"
-	"github.com/headgate/headgate/control/attach/status"
+	"github.com/headgate/headgate/control/attach/pki"
 	"github.com/headgate/headgate/control/pods/gateway"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
@@ -51,7 +51,7 @@ type Gateways struct {
 // Keep keeps what Gateways run in true to them while leads is true, until ctx ends: what is no Gateway's any more is deleted, whoever
 // made it. Next returns what is known of the Gateways, nil before anything is, and what is closed when that is something else. Tell is
 // told the same with what came of it: addresses, and faults.
-func (g Gateways) Keep(ctx context.Context, leads func() bool, next func() (*status.Input, <-chan struct{}), tell func(status.Input)) error {
+func (g Gateways) Keep(ctx context.Context, leads func() bool, next func() (*conditions.Input, <-chan struct{}), tell func(conditions.Input)) error {
 	template, err := gateway.Read(headgate.GatewayYAML)
 	if err != nil {
 		return err
@@ -92,14 +92,14 @@ type keeper struct {
 	Gateways
 	template  *gateway.Template
 	start     *envoy.Template
-	authority *identity.Authority
+	authority *pki.Authority
 	leads     func() bool
 	kinds     []kind
 	queue     workqueue.TypedRateLimitingInterface[string] // names of what is made
 	news      chan struct{}                                // capacity 1: what became of a Gateway is something else
 
 	mu     sync.Mutex // guards the following
-	known  *status.Input
+	known  *conditions.Input
 	wanted map[string]*attach.Gateway // by the name of what is made
 	faults map[string]attach.Verdict  // why it is not, by the same
 
@@ -136,7 +136,7 @@ func (k *keeper) say() {
 }
 
 // hear follows what is known of Gateways, and tells it with what came of it.
-func (k *keeper) hear(ctx context.Context, next func() (*status.Input, <-chan struct{}), tell func(status.Input)) error {
+func (k *keeper) hear(ctx context.Context, next func() (*conditions.Input, <-chan struct{}), tell func(conditions.Input)) error {
 	renew := time.NewTicker(renewInterval)
 	defer renew.Stop()
 	for known, newer := next(); ; {
@@ -162,7 +162,7 @@ func (k *keeper) hear(ctx context.Context, next func() (*status.Input, <-chan st
 }
 
 // want notes which Gateways there are, and has those looked at that are another now.
-func (k *keeper) want(known *status.Input) {
+func (k *keeper) want(known *conditions.Input) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if known == k.known {
@@ -192,12 +192,12 @@ func (k *keeper) want(known *status.Input) {
 }
 
 // with returns what is known, with the addresses of Gateways and why they are not served.
-func (k *keeper) with(known status.Input) status.Input {
+func (k *keeper) with(known conditions.Input) conditions.Input {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	all := maps.Clone(known.Gateways)
 	if all == nil {
-		all = make(map[objects.Name]status.Gateway)
+		all = make(map[objects.Name]conditions.Gateway)
 	}
 	for _, g := range known.Attachments.Gateways {
 		is, name := all[g.Name], gateway.Name(g.Name)

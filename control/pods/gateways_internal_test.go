@@ -22,9 +22,9 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/headgate/headgate"
+	"github.com/headgate/headgate/control/attach/conditions"
 	"github.com/headgate/headgate/control/attach/envoy"
-	"github.com/headgate/headgate/control/attach/identity"
-	"github.com/headgate/headgate/control/attach/status"
+	"github.com/headgate/headgate/control/attach/pki"
 	"github.com/headgate/headgate/control/pods/gateway"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
@@ -64,9 +64,9 @@ func newKeeper(t *testing.T) *keeper {
 }
 
 // known is what is known of Gateways, as YAML has them.
-func known(t *testing.T, yaml string) *status.Input {
+func known(t *testing.T, yaml string) *conditions.Input {
 	n := network.Read(t, "kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n"+yaml)
-	return &status.Input{Attachments: attach.Of(n), Network: n}
+	return &conditions.Input{Attachments: attach.Of(n), Network: n}
 }
 
 // queued are the names that are to be looked at, which it takes away.
@@ -203,7 +203,7 @@ func TestWhatWasMadeOfAGatewayIsForgottenWithIt(t *testing.T) {
 	defer k.queue.ShutDown()
 	k.Client = answers{http.StatusOK, `{"kind":"Secret","apiVersion":"v1","metadata":{"name":"headgate-identities"}}`}.client(t)
 	var err error
-	if k.authority, err = identity.New(time.Now()); err != nil {
+	if k.authority, err = pki.New(time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	for _, of := range k.kinds {
@@ -261,7 +261,7 @@ func TestGatewaysAreLookedAtForTheirCertificates(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		in, ended := known(t, twoGateways), make(chan error)
 		go func() {
-			ended <- k.hear(ctx, func() (*status.Input, <-chan struct{}) { return in, nil }, func(status.Input) {})
+			ended <- k.hear(ctx, func() (*conditions.Input, <-chan struct{}) { return in, nil }, func(conditions.Input) {})
 		}()
 		synctest.Wait()
 		all := k.queued()
@@ -298,7 +298,7 @@ spec:
   listeners: [{name: a, port: 80, protocol: HTTP}]
   infrastructure: {parametersRef: {group: inference.x-k8s.io, kind: GatewaySettings, name: gone}}
 `)
-	k.want(&status.Input{Attachments: attach.Of(n), Network: n})
+	k.want(&conditions.Input{Attachments: attach.Of(n), Network: n})
 	g := k.wanted[gateway.Name(objects.Name{Namespace: "ns", Name: "g"})]
 	if g == nil || g.Refused == (attach.Verdict{}) {
 		t.Errorf("all of %+v is deleted", g)
@@ -364,7 +364,7 @@ func TestCertificatesOfGatewaysAreRenewed(t *testing.T) {
 		of := objects.Name{Namespace: "ns", Name: "g"}
 		k := &keeper{Gateways: Gateways{Pod: Pod{Client: client, Namespace: "headgate-system"}}}
 		authority := func() {
-			if k.authority, err = identity.New(time.Now()); err != nil {
+			if k.authority, err = pki.New(time.Now()); err != nil {
 				t.Fatal(err)
 			}
 		}

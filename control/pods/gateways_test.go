@@ -15,10 +15,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/headgate/headgate/control/attach/drive"
+	"github.com/headgate/headgate/control/attach/conditions"
+	"github.com/headgate/headgate/control/attach/controller"
 	"github.com/headgate/headgate/control/attach/plan"
-	"github.com/headgate/headgate/control/attach/status"
-	"github.com/headgate/headgate/control/latest"
+	"github.com/headgate/headgate/control/broadcast"
 	"github.com/headgate/headgate/control/pods"
 	"github.com/headgate/headgate/control/pods/gateway"
 	"github.com/headgate/headgate/internal/attach"
@@ -33,21 +33,21 @@ const system = "headgate-system"
 type keeping struct {
 	*testing.T
 	client kubernetes.Interface
-	known  *latest.Value[status.Input]
-	told   *latest.Value[status.Input]
+	known  *broadcast.Value[conditions.Input]
+	told   *broadcast.Value[conditions.Input]
 	end    func()
 }
 
 // keep runs a control until the test ends, or end is called. The objects are those of the YAML.
 func keep(t *testing.T, client kubernetes.Interface, yaml string) *keeping {
 	ctx, cancel := context.WithCancel(t.Context())
-	k := &keeping{T: t, client: client, known: latest.New[status.Input](), told: latest.New[status.Input]()}
+	k := &keeping{T: t, client: client, known: broadcast.New[conditions.Input](), told: broadcast.New[conditions.Input]()}
 	k.set(yaml)
 	done := make(chan error)
 	go func() {
 		done <- pods.Gateways{
 			Pod: pods.Pod{Client: client, Namespace: system, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}, EnvoyImage: "envoy:1", ExtprocImage: "extproc:1", Port: 8035,
-		}.Keep(ctx, func() bool { return true }, k.known.Get, func(in status.Input) { k.told.Set(&in) })
+		}.Keep(ctx, func() bool { return true }, k.known.Get, func(in conditions.Input) { k.told.Set(&in) })
 	}()
 	k.end = func() {
 		cancel()
@@ -61,7 +61,7 @@ func keep(t *testing.T, client kubernetes.Interface, yaml string) *keeping {
 func (k *keeping) set(yaml string) {
 	n := network.Read(k.T, "kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n"+yaml)
 	a := attach.Of(n)
-	k.known.Set(&status.Input{Attachments: a, Network: n, Plans: plan.Of(a, n, plan.Known{})})
+	k.known.Set(&conditions.Input{Attachments: a, Network: n, Plans: plan.Of(a, n, plan.Known{})})
 }
 
 func (k *keeping) await(what string, holds func() bool) {
@@ -77,10 +77,10 @@ func (k *keeping) await(what string, holds func() bool) {
 }
 
 // gateway is what is told of a Gateway.
-func (k *keeping) gateway(name string) status.Gateway {
+func (k *keeping) gateway(name string) conditions.Gateway {
 	in, _ := k.told.Get()
 	if in == nil {
-		return status.Gateway{}
+		return conditions.Gateway{}
 	}
 	return in.Gateways[objects.Name{Namespace: "ns", Name: name}]
 }
@@ -386,10 +386,10 @@ func TestControlsShareWhatEnvoysSay(t *testing.T) {
 			}
 		}
 	}
-	a.Share(drive.Seen{"ns/g": {Has: "1"}})
-	b.Share(drive.Seen{"ns/g": {Has: "2"}})
+	a.Share(controller.Seen{"ns/g": {Has: "1"}})
+	b.Share(controller.Seen{"ns/g": {Has: "2"}})
 	hears(a, "b", "2")
 	hears(b, "a", "1")
-	a.Share(drive.Seen{"ns/g": {Has: "2"}})
+	a.Share(controller.Seen{"ns/g": {Has: "2"}})
 	hears(b, "a", "2")
 }

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/headgate/headgate/control/attach/drive"
+	"github.com/headgate/headgate/control/attach/controller"
 )
 
 // EnvoysName is of the ConfigMap in which each control has a key, the name of its pod, with what it has seen of Envoys.
@@ -30,33 +30,33 @@ const (
 	shareInterval = 200 * time.Millisecond
 )
 
-// Peers are the other controls, as a [drive.Peers]. Make them with [Pod.Peers], and run them with [Peers.Run]. They need, in their
+// Peers are the other controls, as a [controller.Peers]. Make them with [Pod.Peers], and run them with [Peers.Run]. They need, in their
 // namespace, the verbs create of configmaps, and list, watch and patch of that of the name [EnvoysName].
 type Peers struct {
 	pod  Pod
 	name string // of this pod
 
 	mu      sync.Mutex // guards the following
-	own     drive.Seen
+	own     controller.Seen
 	speaks  bool          // own is written, since it was something once
 	due     chan struct{} // capacity 1; own is another
 	others  map[string]*peer
 	changed chan struct{} // closed when others are something else
 }
 
-var _ drive.Peers = (*Peers)(nil)
+var _ controller.Peers = (*Peers)(nil)
 
 // peer is what another control said last.
 type peer struct {
 	text  string
-	seen  drive.Seen
+	seen  controller.Seen
 	since time.Time // when it said so, by the clock of this pod
 }
 
 // said is what a control writes. The beat is another one each time.
 type said struct {
-	Beat int64      `json:"beat"`
-	Seen drive.Seen `json:"seen"`
+	Beat int64           `json:"beat"`
+	Seen controller.Seen `json:"seen"`
 }
 
 // Peers returns the controls beside that in the pod of a name.
@@ -64,8 +64,8 @@ func (p Pod) Peers(name string) *Peers {
 	return &Peers{pod: p, name: name, due: make(chan struct{}, 1), others: make(map[string]*peer), changed: make(chan struct{})}
 }
 
-// Share is that of [drive.Peers].
-func (p *Peers) Share(seen drive.Seen) {
+// Share is that of [controller.Peers].
+func (p *Peers) Share(seen controller.Seen) {
 	p.mu.Lock()
 	p.own = seen
 	p.mu.Unlock()
@@ -75,11 +75,11 @@ func (p *Peers) Share(seen drive.Seen) {
 	}
 }
 
-// Seen is that of [drive.Peers].
-func (p *Peers) Seen() (map[string]drive.Seen, <-chan struct{}) {
+// Seen is that of [controller.Peers].
+func (p *Peers) Seen() (map[string]controller.Seen, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	all := make(map[string]drive.Seen, len(p.others))
+	all := make(map[string]controller.Seen, len(p.others))
 	for name, is := range p.others {
 		all[name] = is.seen
 	}

@@ -16,14 +16,14 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/headgate/headgate/control/attach/drive"
+	"github.com/headgate/headgate/control/attach/controller"
 )
 
 // What a control said counts while it says it again, and no longer; what says nothing new is not told.
 func TestWhatOtherControlsHaveSeenCountsForAWhile(t *testing.T) {
 	p := Pod{}.Peers("own")
 	now := time.Unix(1000, 0)
-	tell := func(what string, changes bool, do func()) map[string]drive.Seen {
+	tell := func(what string, changes bool, do func()) map[string]controller.Seen {
 		t.Helper()
 		_, before := p.Seen()
 		do()
@@ -76,7 +76,7 @@ func TestWhatControlsSaidThatAreGoneIsTakenAway(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := Pod{Client: client, Namespace: "headgate-system"}.Peers("own")
-		p.Share(drive.Seen{"ns/g": {Has: "x"}})
+		p.Share(controller.Seen{"ns/g": {Has: "x"}})
 		write := func(beat int64) (taken []string) {
 			if err := p.write(t.Context(), beat); err != nil {
 				t.Fatal(err)

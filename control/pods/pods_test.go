@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/headgate/headgate/control/attach/identity"
+	"github.com/headgate/headgate/control/attach/pki"
 	"github.com/headgate/headgate/control/pods"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/test/apiserver"
@@ -84,7 +84,7 @@ func TestControlsOfAClusterShareWhatExtprocsNeed(t *testing.T) {
 	}
 
 	// They know Envoys of Gateways by one authority.
-	authorities := make(chan *identity.Authority, 2)
+	authorities := make(chan *pki.Authority, 2)
 	for _, c := range []pods.Pod{a, b} {
 		go func() {
 			is, err := c.Authority(ctx)

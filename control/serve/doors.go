@@ -22,7 +22,7 @@ import (
 
 	"github.com/headgate/headgate/api/mmesh"
 	"github.com/headgate/headgate/api/placement"
-	"github.com/headgate/headgate/internal/reach"
+	"github.com/headgate/headgate/internal/engineclient"
 )
 
 // Callers says who may call a service from another machine: who sends the token in a file, which may be replaced at any time, and
@@ -62,7 +62,7 @@ func (c Config) doors(log *slog.Logger) (d doors, err error) {
 func (c Callers) door(flags string, log *slog.Logger) (d door, err error) {
 	d.flags = flags
 	if c.TokenFile != "" {
-		file, err := reach.OpenToken(c.TokenFile, log)
+		file, err := engineclient.OpenToken(c.TokenFile, log)
 		if err != nil {
 			return d, fmt.Errorf("%stoken-file: %w", flags, err)
 		}
@@ -183,5 +183,5 @@ func (d door) signed(ctx context.Context) bool {
 // sent says whether the caller sends the token.
 func sent(ctx context.Context, token string) bool {
 	md, _ := metadata.FromIncomingContext(ctx)
-	return slices.ContainsFunc(md.Get("authorization"), func(h string) bool { return reach.Shows(h, token) })
+	return slices.ContainsFunc(md.Get("authorization"), func(h string) bool { return engineclient.Shows(h, token) })
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/extproc/fleet"
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
@@ -75,10 +75,10 @@ func TestOutcomesAreOfEndpointsAndNotOfTheirPorts(t *testing.T) {
 // A view has the methods of its time; those of an engine that takes all are none; and where control begins anew, so do they.
 func TestViewsHaveMethods(t *testing.T) {
 	f, _ := started()
-	f.Hear(belief.News{All: true, Endpoints: governing(a, b), Methods: map[string]engine.Methods{a: "a.S/One 1", b: "a.S/One 1"}})
+	f.Hear(endpointstate.News{All: true, Endpoints: governing(a, b), Methods: map[string]engine.Methods{a: "a.S/One 1", b: "a.S/One 1"}})
 	f.Publish()
 	before := f.View()
-	f.Hear(belief.News{Methods: map[string]engine.Methods{a: "a.S/Two 1", b: ""}})
+	f.Hear(endpointstate.News{Methods: map[string]engine.Methods{a: "a.S/Two 1", b: ""}})
 	f.Publish()
 	if before.Methods[a] != "a.S/One 1" || before.Methods[b] != "a.S/One 1" {
 		t.Errorf("the view of before has %v", before.Methods)
@@ -86,7 +86,7 @@ func TestViewsHaveMethods(t *testing.T) {
 	if now := f.View().Methods; len(now) != 1 || now[a] != "a.S/Two 1" {
 		t.Errorf("then it has %v", now)
 	}
-	f.Hear(belief.News{All: true, Endpoints: governing(a, b)})
+	f.Hear(endpointstate.News{All: true, Endpoints: governing(a, b)})
 	f.Publish()
 	if now := f.View().Methods; len(now) != 0 {
 		t.Errorf("of a control that says nothing of them it has %v", now)
@@ -96,7 +96,7 @@ func TestViewsHaveMethods(t *testing.T) {
 // That a request finds no model is believed of no endpoint whose copies control does not know, nor of one that gives a list.
 func TestWhereMissingCopiesAreNotBelieved(t *testing.T) {
 	f, _ := started() // both give lists
-	f.Hear(belief.News{All: true, Endpoints: governing(a), Copies: map[belief.CopyKey]belief.Word{copyOf("sql", a): belief.Loaded}})
+	f.Hear(endpointstate.News{All: true, Endpoints: governing(a), Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("sql", a): endpointstate.Loaded}})
 	f.SetModels(b, engine.Models{Unlisted: true})
 	for _, address := range []string{a, b, "10.9.9.9:8000"} {
 		f.Missed(copyOf("sql", address), f.Now())

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/extproc/fleet"
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
@@ -21,8 +21,8 @@ var thePool = objects.Name{Namespace: "ns", Name: "pool"}
 
 func model(id string) objects.ModelKey { return objects.ModelKey{Pool: thePool, ID: id} }
 
-func copyOf(id, endpoint string) belief.CopyKey {
-	return belief.CopyKey{ModelKey: model(id), Endpoint: endpoint}
+func copyOf(id, endpoint string) endpointstate.CopyKey {
+	return endpointstate.CopyKey{ModelKey: model(id), Endpoint: endpoint}
 }
 
 func governing(endpoints ...string) map[string]bool {
@@ -55,15 +55,15 @@ func TestControlsWordComesBeforeTheLists(t *testing.T) {
 	f.Publish()
 	expectWhere(t, f, "before control says anything", "sql", a, b)
 	c.advance(time.Second)
-	f.Hear(belief.News{All: true, Endpoints: governing(a), Copies: map[belief.CopyKey]belief.Word{copyOf("chat", a): belief.Loaded, copyOf("new", a): belief.Loaded}})
+	f.Hear(endpointstate.News{All: true, Endpoints: governing(a), Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("chat", a): endpointstate.Loaded, copyOf("new", a): endpointstate.Loaded}})
 	expectWhere(t, f, "control does not say that a has it", "sql", b)
 	expectWhere(t, f, "control says so", "chat", a, b)
 	expectWhere(t, f, "control says so before the list", "new", a)
 	expectWhere(t, f, "base models are the list's", "llama", a, b)
 
-	f.Hear(belief.News{Copies: map[belief.CopyKey]belief.Word{copyOf("chat", a): belief.Unloading}})
+	f.Hear(endpointstate.News{Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("chat", a): endpointstate.Unloading}})
 	expectWhere(t, f, "it goes", "chat", b)
-	f.Hear(belief.News{All: true, Endpoints: governing()})
+	f.Hear(endpointstate.News{All: true, Endpoints: governing()})
 	expectWhere(t, f, "control knows no endpoint any more", "sql", a, b)
 	expectWhere(t, f, "control knows no endpoint any more", "new")
 }
@@ -73,7 +73,7 @@ func TestACopyThatTheListHasNoMoreIsLostAndControlIsToldOnce(t *testing.T) {
 	f, c := started()
 	early := f.Look(a)
 	c.advance(time.Second)
-	f.Hear(belief.News{All: true, Endpoints: governing(a), Copies: map[belief.CopyKey]belief.Word{copyOf("new", a): belief.Loaded}})
+	f.Hear(endpointstate.News{All: true, Endpoints: governing(a), Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("new", a): endpointstate.Loaded}})
 	early.Lists(engine.Models{Base: []string{"llama"}})
 	f.Publish()
 	expectWhere(t, f, "the look began before the word came", "new", a)
@@ -89,11 +89,11 @@ func TestACopyThatTheListHasNoMoreIsLostAndControlIsToldOnce(t *testing.T) {
 	default:
 		t.Error("nobody is told that a copy is missing")
 	}
-	if got := f.TakeMissing(); !slices.Equal(got, []belief.CopyKey{copyOf("new", a)}) {
+	if got := f.TakeMissing(); !slices.Equal(got, []endpointstate.CopyKey{copyOf("new", a)}) {
 		t.Errorf("missing are %v", got)
 	}
 	c.advance(time.Second)
-	f.Hear(belief.News{Copies: map[belief.CopyKey]belief.Word{copyOf("new", a): belief.Loaded}})
+	f.Hear(endpointstate.News{Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("new", a): endpointstate.Loaded}})
 	expectWhere(t, f, "control loaded it again", "new", a)
 }
 
@@ -103,7 +103,7 @@ func TestAnEndpointWithoutAListHasWhatControlSays(t *testing.T) {
 	for _, address := range []string{a, b} {
 		f.SetModels(address, engine.Models{Unlisted: true})
 	}
-	f.Hear(belief.News{All: true, Endpoints: governing(a, b), Copies: map[belief.CopyKey]belief.Word{copyOf("m", a): belief.Loaded}})
+	f.Hear(endpointstate.News{All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("m", a): endpointstate.Loaded}})
 	expectWhere(t, f, "no list", "m", a)
 	p := f.View().Snapshot.Pools[thePool.String()]
 	other, _ := p.Has("other")
@@ -114,7 +114,7 @@ func TestAnEndpointWithoutAListHasWhatControlSays(t *testing.T) {
 	f.Missed(copyOf("m", a), f.Now())
 	f.Missed(copyOf("m", a), f.Now())
 	expectWhere(t, f, "nobody else is sent there", "m")
-	told := func(when string, want ...belief.CopyKey) {
+	told := func(when string, want ...endpointstate.CopyKey) {
 		t.Helper()
 		if got := f.TakeMissing(); !slices.Equal(got, want) {
 			t.Errorf("%s missing are %v, want %v", when, got, want)
@@ -122,9 +122,9 @@ func TestAnEndpointWithoutAListHasWhatControlSays(t *testing.T) {
 	}
 	told("once", copyOf("m", a))
 	reload := func() {
-		f.Hear(belief.News{Copies: map[belief.CopyKey]belief.Word{copyOf("m", a): belief.Nothing}})
+		f.Hear(endpointstate.News{Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("m", a): endpointstate.Nothing}})
 		c.advance(time.Second)
-		f.Hear(belief.News{Copies: map[belief.CopyKey]belief.Word{copyOf("m", a): belief.Loaded}})
+		f.Hear(endpointstate.News{Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("m", a): endpointstate.Loaded}})
 		expectWhere(t, f, "control has loaded it again", "m", a)
 	}
 	before := f.Now()
@@ -171,7 +171,7 @@ func TestAnEndpointWithoutAListHasWhatControlSays(t *testing.T) {
 	expectWhere(t, f, "much later it is missing", "m")
 	told("much later", copyOf("m", a))
 	// What control says again after its stream broke is no news of it.
-	f.Hear(belief.News{All: true, Endpoints: governing(a, b), Copies: map[belief.CopyKey]belief.Word{copyOf("m", a): belief.Loaded}})
+	f.Hear(endpointstate.News{All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("m", a): endpointstate.Loaded}})
 	expectWhere(t, f, "control does not know yet", "m")
 }
 
@@ -180,37 +180,37 @@ func TestAnEngineThatHasEndedHasNothing(t *testing.T) {
 	f, _ := started()
 	f.SetModels(a, engine.Models{Unlisted: true})
 	f.SetModels(b, engine.Models{Base: []string{"llama"}, Adapters: []string{"m"}})
-	f.Hear(belief.News{All: true, Endpoints: governing(a, b), Copies: map[belief.CopyKey]belief.Word{
-		copyOf("m", a): belief.Loaded, copyOf("m", b): belief.Loaded, copyOf("n", a): belief.Loading,
+	f.Hear(endpointstate.News{All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.Word{
+		copyOf("m", a): endpointstate.Loaded, copyOf("m", b): endpointstate.Loaded, copyOf("n", a): endpointstate.Loading,
 	}})
 	expectWhere(t, f, "before", "m", a, b)
 	f.Ended(a)
 	f.Ended(b) // its list will tell
 	expectWhere(t, f, "then", "m", b)
-	if got := f.TakeMissing(); !slices.Equal(got, []belief.CopyKey{copyOf("m", a)}) {
+	if got := f.TakeMissing(); !slices.Equal(got, []endpointstate.CopyKey{copyOf("m", a)}) {
 		t.Errorf("missing are %v", got)
 	}
-	f.Hear(belief.News{Copies: map[belief.CopyKey]belief.Word{copyOf("n", a): belief.Loaded}})
+	f.Hear(endpointstate.News{Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("n", a): endpointstate.Loaded}})
 	expectWhere(t, f, "what was loading is loaded since", "n", a)
-	f.Hear(belief.News{Copies: map[belief.CopyKey]belief.Word{copyOf("m", a): belief.Loaded}})
+	f.Hear(endpointstate.News{Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("m", a): endpointstate.Loaded}})
 	expectWhere(t, f, "control has loaded it again", "m", a, b)
 }
 
 func TestOthersRequestsForAModelCountWhereTheyAre(t *testing.T) {
 	f, _ := started()
-	f.Hear(belief.News{
+	f.Hear(endpointstate.News{
 		All: true, Endpoints: governing(a, b),
-		Copies: map[belief.CopyKey]belief.Word{copyOf("sql", a): belief.Loaded, copyOf("sql", b): belief.Loaded},
-		Others: map[belief.CopyKey]int64{copyOf("sql", b): 2},
+		Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("sql", a): endpointstate.Loaded, copyOf("sql", b): endpointstate.Loaded},
+		Others: map[endpointstate.CopyKey]int64{copyOf("sql", b): 2},
 	})
 	for range 10 {
 		if d := decide(t, f, "sql"); d.Endpoint.Address != b {
 			t.Fatalf("%s is picked, and another gateway has requests at %s", d.Endpoint.Address, b)
 		}
 	}
-	f.Hear(belief.News{Others: map[belief.CopyKey]int64{copyOf("sql", b): 0}})
+	f.Hear(endpointstate.News{Others: map[endpointstate.CopyKey]int64{copyOf("sql", b): 0}})
 	f.Begin(decide(t, f, "sql")).End()
-	f.Hear(belief.News{Others: map[belief.CopyKey]int64{copyOf("sql", a): 1}})
+	f.Hear(endpointstate.News{Others: map[endpointstate.CopyKey]int64{copyOf("sql", a): 1}})
 	if d := decide(t, f, "sql"); d.Endpoint.Address != a {
 		t.Errorf("%s is picked", d.Endpoint.Address)
 	}
@@ -218,7 +218,7 @@ func TestOthersRequestsForAModelCountWhereTheyAre(t *testing.T) {
 
 func TestUseIsTakenOnce(t *testing.T) {
 	f, c := started()
-	f.Hear(belief.News{All: true})
+	f.Hear(endpointstate.News{All: true})
 	flight := f.Begin(decide(t, f, "sql"))
 	c.advance(time.Second)
 	f.Begin(decide(t, f, "sql")).End()
@@ -247,12 +247,12 @@ func only(pool objects.Name) func(objects.Name) bool {
 func TestRegisteredNamesCostNoMoreThanThemselves(t *testing.T) {
 	f, _ := started()
 	other := objects.Name{Namespace: "ns", Name: "other"}
-	news := belief.News{All: true, Registered: map[objects.ModelKey]bool{}}
+	news := endpointstate.News{All: true, Registered: map[objects.ModelKey]bool{}}
 	for i := range 20_000 {
 		news.Registered[model(fmt.Sprint("m", i))] = true
 	}
 	f.Hear(news)
-	one := belief.News{Registered: map[objects.ModelKey]bool{{Pool: other, ID: "m7"}: true, model("m8"): false}}
+	one := endpointstate.News{Registered: map[objects.ModelKey]bool{{Pool: other, ID: "m7"}: true, model("m8"): false}}
 	f.Hear(one)
 	if n := testing.AllocsPerRun(100, func() { f.Hear(one) }); n > 60 {
 		t.Errorf("registering one model among 20,000 allocates %v times", n)
@@ -278,7 +278,7 @@ func TestRegisteredNamesCostNoMoreThanThemselves(t *testing.T) {
 	if got := f.RegisteredNames(only(objects.Name{})); len(got) != 19_999 {
 		t.Errorf("%d are registered", len(got))
 	}
-	f.Hear(belief.News{All: true})
+	f.Hear(endpointstate.News{All: true})
 	if got := f.RegisteredNames(only(objects.Name{})); len(got) != 0 {
 		t.Errorf("%d are left", len(got))
 	}
@@ -293,8 +293,8 @@ func TestNoRequestIsAtACopyThatIsDrained(t *testing.T) {
 		f.SetModels(address, engine.Models{Unlisted: true})
 		see(f, address, engine.Load{})
 	}
-	loaded := map[belief.CopyKey]belief.Word{copyOf("m", a): belief.Loaded, copyOf("m", b): belief.Loaded}
-	f.Hear(belief.News{All: true, Endpoints: governing(a, b), Copies: loaded})
+	loaded := map[endpointstate.CopyKey]endpointstate.Word{copyOf("m", a): endpointstate.Loaded, copyOf("m", b): endpointstate.Loaded}
+	f.Hear(endpointstate.News{All: true, Endpoints: governing(a, b), Copies: loaded})
 	has := map[string]*atomic.Bool{a: {}, b: {}} // what the engines have
 	has[a].Store(true)
 	has[b].Store(true)
@@ -335,7 +335,7 @@ func TestNoRequestIsAtACopyThatIsDrained(t *testing.T) {
 	deadline := time.After(30 * time.Second)
 	for round := 0; (round < 5000 || turned.Load() == 0) && !t.Failed(); round++ {
 		victim := []string{a, b}[round%2]
-		f.Hear(belief.News{Copies: map[belief.CopyKey]belief.Word{copyOf("m", victim): belief.Unloading}})
+		f.Hear(endpointstate.News{Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("m", victim): endpointstate.Unloading}})
 		for f.InFlight()[copyOf("m", victim)].Requests > 0 {
 			select {
 			case <-f.Urgent():
@@ -345,7 +345,7 @@ func TestNoRequestIsAtACopyThatIsDrained(t *testing.T) {
 		}
 		has[victim].Store(false)
 		has[victim].Store(true)
-		f.Hear(belief.News{Copies: map[belief.CopyKey]belief.Word{copyOf("m", victim): belief.Loaded}})
+		f.Hear(endpointstate.News{Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("m", victim): endpointstate.Loaded}})
 	}
 	close(stop)
 	users.Wait()

@@ -2,7 +2,7 @@
 //
 // What it is told comes from beside the path of requests: objects from their source, looks at engines from scrape,
 // refusals from outcome, copies from control; package belief, which is pure, makes of it what is believed. What it gives is a
-// [belief.View] behind one atomic pointer, which a request loads once. The counts of requests in flight live on from view to
+// [endpointstate.View] behind one atomic pointer, which a request loads once. The counts of requests in flight live on from view to
 // view: [Fleet.Begin] and [InFlight.End] change them while a request passes.
 package fleet
 
@@ -16,7 +16,7 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/prefix"
 	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/engine"
@@ -34,7 +34,7 @@ const (
 // Fleet is safe for concurrent use. Make one with [New]; run it with [Fleet.Run].
 type Fleet struct {
 	Config
-	view   atomic.Pointer[belief.View]
+	view   atomic.Pointer[endpointstate.View]
 	news   chan struct{} // capacity 1; never closed
 	leases leases
 	makers *lru.Cache[string, Maker] // by the id of the answer
@@ -53,7 +53,7 @@ type Fleet struct {
 	moved    atomic.Bool   // since Backlogs was last called
 
 	mu      sync.Mutex // guards the following
-	state   *belief.State
+	state   *endpointstate.State
 	running bool // somebody publishes what is told later
 	pausing bool // a view was published a moment ago
 }
@@ -68,7 +68,7 @@ type Config struct {
 	Log *slog.Logger
 	// Published is told of each View once it is in force; nil means nobody. It must be quick and ask nothing of the Fleet
 	// but its View.
-	Published func(*belief.View)
+	Published func(*endpointstate.View)
 	// Freed is told of a model, by what engines call it, of which a copy with a limit has fewer requests than before; nil means nobody. It is bound
 	// as Published is.
 	Freed func(model string)
@@ -88,7 +88,7 @@ func New(c Config) *Fleet {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	if c.Published == nil {
-		c.Published = func(*belief.View) {}
+		c.Published = func(*endpointstate.View) {}
 	}
 	if c.Freed == nil {
 		c.Freed = func(string) {}
@@ -98,15 +98,15 @@ func New(c Config) *Fleet {
 	}
 	f := &Fleet{
 		Config: c, questions: questions{news: make(chan struct{}, 1)}, prefixes: prefixes{index: prefix.New(c.PrefixCacheBytes)}, news: make(chan struct{}, 1), urgent: make(chan struct{}, 1), moves: make(chan struct{}, 1), makers: remembering[string, Maker](maxAnswers), nowhere: remembering[string, time.Time](maxNowhere),
-		habits: remembering[objects.ModelKey, *belief.Habit](maxHabits), paces: remembering[objects.ModelKey, *pace](maxPaces),
-		state: belief.New(belief.Config{Settings: c.Settings, Placed: c.Placed}),
+		habits: remembering[objects.ModelKey, *endpointstate.Habit](maxHabits), paces: remembering[objects.ModelKey, *pace](maxPaces),
+		state: endpointstate.New(endpointstate.Config{Settings: c.Settings, Placed: c.Placed}),
 	}
 	f.publish()
 	return f
 }
 
 // View returns the latest view. It never blocks.
-func (f *Fleet) View() *belief.View { return f.view.Load() }
+func (f *Fleet) View() *endpointstate.View { return f.view.Load() }
 
 // Run publishes news of endpoints, at most one view each pause, and ends leases that ran out, until ctx ends.
 func (f *Fleet) Run(ctx context.Context) error {
@@ -252,18 +252,18 @@ func (f *Fleet) SetWorld(w *objects.World) { f.now(func() { f.state.SetWorld(w) 
 
 // Hear puts in force what control says: when it returns, no request begins any more at a copy that is Unloading or gone,
 // and [Fleet.InFlight] counts every one that began there.
-func (f *Fleet) Hear(n belief.News) {
+func (f *Fleet) Hear(n endpointstate.News) {
 	f.now(func() { f.state.Hear(n, f.Now()) })
 	f.names.hear(n) // then copies are known of what requests go to from now on
 }
 
-// Turned reports that an endpoint refused the connection of a request, as [belief.State.Turned].
+// Turned reports that an endpoint refused the connection of a request, as [endpointstate.State.Turned].
 func (f *Fleet) Turned(address string) { f.soon(func() { f.state.Turned(address, f.Now()) }) }
 
-// Dropped reports that a request's connection to an endpoint broke, as [belief.State.Dropped].
+// Dropped reports that a request's connection to an endpoint broke, as [endpointstate.State.Dropped].
 func (f *Fleet) Dropped(address string) { f.soon(func() { f.state.Dropped(address, f.Now()) }) }
 
-// Refused says that an endpoint turned a connection away at the door, as [belief.State.Refused].
+// Refused says that an endpoint turned a connection away at the door, as [endpointstate.State.Refused].
 func (f *Fleet) Refused(address string) { f.soon(func() { f.state.Refused(address, f.Now()) }) }
 
 // Gone is Refused where a request is to be decided after it: it is in force when Gone returns.
@@ -286,29 +286,29 @@ func (f *Fleet) Stops(address string) {
 	f.now(func() { f.state.Stopping(address, f.Now()) })
 }
 
-// Lacks is [belief.State.Missed] for a request that was sent at a time and will be decided again: it is in force when Lacks returns.
-func (f *Fleet) Lacks(k belief.CopyKey, sent time.Time) {
+// Lacks is [endpointstate.State.Missed] for a request that was sent at a time and will be decided again: it is in force when Lacks returns.
+func (f *Fleet) Lacks(k endpointstate.CopyKey, sent time.Time) {
 	f.now(func() { f.state.Missed(k, sent, f.Now()) })
 }
 
-// Ended says that nobody listens at an endpoint, as [belief.State.Ended].
+// Ended says that nobody listens at an endpoint, as [endpointstate.State.Ended].
 func (f *Fleet) Ended(address string) { f.soon(func() { f.state.Ended(address, f.Now()) }) }
 
-// Vacant reports whether a scrape found that nobody listens at an endpoint, as [belief.State.Vacant].
+// Vacant reports whether a scrape found that nobody listens at an endpoint, as [endpointstate.State.Vacant].
 func (f *Fleet) Vacant(address string) (vacant bool) {
 	f.locked(func() { vacant = f.state.Vacant(address) })
 	return vacant
 }
 
-// Stopping says that an endpoint turned away a request that began at a time, because it is stopping, as [belief.State.Stopping].
+// Stopping says that an endpoint turned away a request that began at a time, because it is stopping, as [endpointstate.State.Stopping].
 func (f *Fleet) Stopping(address string, began time.Time) {
 	f.soon(func() { f.state.Stopping(address, began) })
 }
 
-// Full says that an endpoint would not take a request that another may take, as [belief.State.Full].
+// Full says that an endpoint would not take a request that another may take, as [endpointstate.State.Full].
 func (f *Fleet) Full(address string) { f.soon(func() { f.state.Full(address, f.Now()) }) }
 
-// Failed says that a request ended with an error of the endpoint, as [belief.State.Failed].
+// Failed says that a request ended with an error of the endpoint, as [endpointstate.State.Failed].
 func (f *Fleet) Failed(address string) { f.soon(func() { f.state.Failed(address, f.Now()) }) }
 
 // Served says that a request that began at a time ended well.
@@ -316,24 +316,24 @@ func (f *Fleet) Served(address string, began time.Time) {
 	f.soon(func() { f.state.Served(address, began) })
 }
 
-// Reported says what an endpoint reported of its load with an answer, at a time, as [belief.State.Reported].
+// Reported says what an endpoint reported of its load with an answer, at a time, as [endpointstate.State.Reported].
 func (f *Fleet) Reported(address string, load engine.Load, at time.Time) {
 	f.later(func() { f.state.Reported(address, load, at, f.Now()) })
 }
 
-// Missed says that an engine answered for a model as if it had it not, as [belief.State.Missed].
-func (f *Fleet) Missed(k belief.CopyKey, began time.Time) {
+// Missed says that an engine answered for a model as if it had it not, as [endpointstate.State.Missed].
+func (f *Fleet) Missed(k endpointstate.CopyKey, began time.Time) {
 	f.soon(func() { f.state.Missed(k, began, f.Now()) })
 }
 
-// OwnAnswer says that a model's own answer may sound as if its engine had lost it, as [belief.State.OwnAnswer].
-func (f *Fleet) OwnAnswer(k belief.CopyKey, began time.Time) {
+// OwnAnswer says that a model's own answer may sound as if its engine had lost it, as [endpointstate.State.OwnAnswer].
+func (f *Fleet) OwnAnswer(k endpointstate.CopyKey, began time.Time) {
 	f.soon(func() { f.state.OwnAnswer(k, began, f.Now()) })
 }
 
 // Look is one look at an endpoint, from its beginning.
 type Look struct {
-	belief.Look
+	endpointstate.Look
 	fleet *Fleet
 }
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/extproc/fleet"
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
@@ -308,7 +308,7 @@ func TestNewsOfLoadIsPublishedTogether(t *testing.T) {
 		go f.Run(ctx) //nolint:errcheck // always nil
 		synctest.Wait()
 
-		views := map[*belief.View]bool{}
+		views := map[*endpointstate.View]bool{}
 		for i := range 100 {
 			see(f, a, engine.Load{Running: engine.Known(float64(i))})
 			synctest.Wait()
@@ -347,7 +347,7 @@ func TestSGLangsAdaptersAreAskedForByTheirBase(t *testing.T) {
 func TestABurstOfFaultsIsPaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var published atomic.Int64
-		f := fleet.New(fleet.Config{Published: func(*belief.View) { published.Add(1) }})
+		f := fleet.New(fleet.Config{Published: func(*endpointstate.View) { published.Add(1) }})
 		f.SetWorld(world("10.0.0.1", "10.0.0.2", "10.0.0.3"))
 		for _, address := range []string{a, b, "10.0.0.3:8000"} {
 			see(f, address, engine.Load{})

@@ -3,18 +3,18 @@ package fleet
 import (
 	lru "github.com/hashicorp/golang-lru/v2"
 
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/internal/objects"
 )
 
 // maxHabits bounds of how many models it is remembered what requests for them are like; some 100 bytes each.
 const maxHabits = 65536
 
-type habits = lru.Cache[objects.ModelKey, *belief.Habit]
+type habits = lru.Cache[objects.ModelKey, *endpointstate.Habit]
 
 // Habit is what requests for a model are like, by a name that engines know it by; that of all of the pool where nothing is known of the model,
 // and nil where nothing is known of either.
-func (f *Fleet) Habit(k objects.ModelKey) *belief.Habit {
+func (f *Fleet) Habit(k objects.ModelKey) *endpointstate.Habit {
 	if h, ok := f.habits.Get(f.first(k)); ok {
 		return h
 	}

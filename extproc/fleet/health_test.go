@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/extproc/fleet"
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/engine"
@@ -382,21 +382,23 @@ func TestWhatControlSaysOfEndpointsThatAreAboutToEnd(t *testing.T) {
 			t.Errorf("%s the states are %v, want %v first", when, got, want)
 		}
 	}
-	says := func(l belief.Leaving) { f.Hear(belief.News{Leaving: map[string]belief.Leaving{a: l}}) }
+	says := func(l endpointstate.Leaving) {
+		f.Hear(endpointstate.News{Leaving: map[string]endpointstate.Leaving{a: l}})
+	}
 	c.advance(time.Second)
-	says(belief.Leaving{Stopping: c.now()})
+	says(endpointstate.Leaving{Stopping: c.now()})
 	c.advance(29 * time.Second)
 	at("for a while after others heard that it is stopping", pick.Out)
 	c.advance(time.Second)
 	at("long after", pick.Healthy)
 
-	says(belief.Leaving{Stopping: c.now()})
+	says(endpointstate.Leaving{Stopping: c.now()})
 	at("when others hear it again", pick.Out)
 	f.Refused(a)
 	c.advance(time.Second)
 	at("when it has ended and is back", pick.Healthy)
 
-	says(belief.Leaving{Terminating: true})
+	says(endpointstate.Leaving{Terminating: true})
 	c.advance(time.Hour)
 	at("while its pod is being deleted", pick.Out)
 	if own := f.Leaving(); len(own) != 0 {
@@ -404,12 +406,12 @@ func TestWhatControlSaysOfEndpointsThatAreAboutToEnd(t *testing.T) {
 	}
 	f.SetWorld(f.View().World)
 	at("of the same pod", pick.Out)
-	says(belief.Leaving{})
+	says(endpointstate.Leaving{})
 	at("when it stays", pick.Healthy)
-	says(belief.Leaving{Terminating: true})
-	f.Hear(belief.News{All: true})
+	says(endpointstate.Leaving{Terminating: true})
+	f.Hear(endpointstate.News{All: true})
 	at("when another control does not say so", pick.Healthy)
-	says(belief.Leaving{Terminating: true})
+	says(endpointstate.Leaving{Terminating: true})
 	f.SetWorld(worldOf("successor-", "10.0.0.1", "10.0.0.2"))
 	at("of another pod at the address", pick.Healthy)
 }
@@ -425,7 +427,7 @@ func TestAPodThatMigratesServesWhatIsNowhereElse(t *testing.T) {
 			return objects.Build(set)
 		}
 		f.SetWorld(migrating(c.now().Add(time.Minute)))
-		f.Hear(belief.News{All: true})
+		f.Hear(endpointstate.News{All: true})
 		at := func(when string, want pick.State) {
 			t.Helper()
 			see(f, a, engine.Load{})
@@ -438,7 +440,7 @@ func TestAPodThatMigratesServesWhatIsNowhereElse(t *testing.T) {
 			}
 		}
 		at("by the objects", pick.Migrating)
-		if own, want := f.Leaving()[a], (belief.Leaving{Terminating: true, Migrates: c.now().Add(time.Minute)}); own != want {
+		if own, want := f.Leaving()[a], (endpointstate.Leaving{Terminating: true, Migrates: c.now().Add(time.Minute)}); own != want {
 			t.Errorf("control is told %v, want %v", own, want)
 		}
 		c.advance(time.Minute - 1)
@@ -446,7 +448,7 @@ func TestAPodThatMigratesServesWhatIsNowhereElse(t *testing.T) {
 		c.advance(1)
 		at("when that is over", pick.Out)
 		f.SetWorld(migrating(c.now().Add(time.Minute)))
-		f.Hear(belief.News{Leaving: map[string]belief.Leaving{a: {Terminating: true}}})
+		f.Hear(endpointstate.News{Leaving: map[string]endpointstate.Leaving{a: {Terminating: true}}})
 		at("when control says that it is over", pick.Out)
 	}
 }
@@ -470,7 +472,7 @@ func TestWhenAFleetIsSettled(t *testing.T) {
 			if f.Settled() == placed {
 				t.Errorf("with control %v it is settled: %v", placed, f.Settled())
 			}
-			f.Hear(belief.News{All: true})
+			f.Hear(endpointstate.News{All: true})
 			if !f.Settled() {
 				t.Error("it is not settled when control has said all")
 			}
@@ -482,7 +484,7 @@ func TestWhenAFleetIsSettled(t *testing.T) {
 // scrape takes it out. Control learns that its copies are of no use from a scrape, not from one request.
 func TestARequestThatIsTurnedAwayIsNoWordForControl(t *testing.T) {
 	f, c := started()
-	f.Hear(belief.News{All: true, Endpoints: governing(a, b), Copies: map[belief.CopyKey]belief.Word{copyOf("sql", a): belief.Loaded}})
+	f.Hear(endpointstate.News{All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("sql", a): endpointstate.Loaded}})
 	urgent := func() bool {
 		select {
 		case <-f.Urgent():

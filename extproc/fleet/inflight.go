@@ -4,7 +4,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/prefix"
 )
@@ -14,7 +14,7 @@ type InFlight struct {
 	fleet *Fleet
 
 	mu    sync.Mutex // guards the following
-	at    belief.Counts
+	at    endpointstate.Counts
 	ended bool
 	// address is where the request is counted.
 	address, model string
@@ -30,7 +30,7 @@ func (f *Fleet) gone(drained bool) {
 }
 
 // freed tells who waits for a copy that it takes another request.
-func (f *Fleet) freed(at belief.Counts, model string) {
+func (f *Fleet) freed(at endpointstate.Counts, model string) {
 	if at.Limited() {
 		f.Freed(model)
 	}
@@ -39,7 +39,7 @@ func (f *Fleet) freed(at belief.Counts, model string) {
 // Begin counts a request where a decision sends it. It returns nil where none may begin: a newer view than that of the decision is in force and
 // says so, or others have filled the copy since.
 func (f *Fleet) Begin(d pick.Decision) *InFlight {
-	at := belief.CountsOf(d)
+	at := endpointstate.CountsOf(d)
 	begun, drained := at.Begin(Steady(f.Now()))
 	if !begun {
 		f.gone(drained)

@@ -5,13 +5,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 )
 
 // leases are the requests in flight whose end will be reported, if at all, apart from the stream that began them.
 type leases struct {
 	mu       sync.Mutex // guards current and requests
-	current  belief.Leases
+	current  endpointstate.Leases
 	requests map[string]*InFlight // those of current, and those that Keep was told of
 	inferred atomic.Int64
 	expired  atomic.Int64
@@ -49,7 +49,7 @@ func (f *Fleet) Keep(id string, i *InFlight) {
 	f.leases.keep(id, i)
 }
 
-// Renew says that the request of a lease was seen to go on, as [belief.Leases.Renew].
+// Renew says that the request of a lease was seen to go on, as [endpointstate.Leases.Renew].
 func (f *Fleet) Renew(id string) {
 	now := f.Now()
 	f.leases.mu.Lock()
@@ -68,7 +68,7 @@ func (f *Fleet) Release(id string) {
 
 // endLeases ends the requests whose leases are over.
 func (f *Fleet) endLeases() {
-	var looks map[string]belief.Seen
+	var looks map[string]endpointstate.Seen
 	f.locked(func() { looks = f.state.Looks() })
 	f.leases.mu.Lock()
 	late, gone := f.leases.current.Over(f.Now(), looks, func(id string) string { return f.leases.requests[id].where() })

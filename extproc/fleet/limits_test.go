@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/extproc/fleet"
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/internal/engine"
 )
 
@@ -20,15 +20,15 @@ func limitedFleet(t *testing.T, limit int) (*fleet.Fleet, *[]string) {
 		f.SetModels(address, engine.Models{Unlisted: true})
 		see(f, address, engine.Load{})
 	}
-	limits(f, limit, belief.Share{})
+	limits(f, limit, endpointstate.Share{})
 	return f, &freed
 }
 
 // limits has control say all that there is: that m has a copy with a limit.
-func limits(f *fleet.Fleet, limit int, share belief.Share) {
-	n := belief.News{All: true, Endpoints: governing(a, b), Copies: map[belief.CopyKey]belief.Word{copyOf("m", a): belief.Loaded}, Share: share}
+func limits(f *fleet.Fleet, limit int, share endpointstate.Share) {
+	n := endpointstate.News{All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("m", a): endpointstate.Loaded}, Share: share}
 	if limit > 0 {
-		n.Limits = map[belief.CopyKey]int{copyOf("m", a): limit}
+		n.Limits = map[endpointstate.CopyKey]int{copyOf("m", a): limit}
 	}
 	f.Hear(n)
 }
@@ -53,11 +53,11 @@ func TestNoMoreRequestsBeginAtACopyThanItTakes(t *testing.T) {
 		t.Errorf("when one has ended %v are told, and there is room: %v", *freed, room(f))
 	}
 	// A limit that changes counts for those that are there.
-	limits(f, 1, belief.Share{})
+	limits(f, 1, endpointstate.Share{})
 	if room(f) || f.Begin(d) != nil {
 		t.Error("one is there of one that may be, and there is room")
 	}
-	limits(f, 0, belief.Share{})
+	limits(f, 0, endpointstate.Share{})
 	if !room(f) || f.Begin(d) == nil || f.View().Snapshot.Pools[thePool.String()].Copies["m"][0].Limited {
 		t.Error("there is no room without a limit, or it has one")
 	}
@@ -77,19 +77,19 @@ func TestALimitIsSharedWithOtherProcesses(t *testing.T) {
 	limit := func() int64 {
 		return f.View().Snapshot.Pools[thePool.String()].Copies["m"][0].InFlight.Limit.Load()
 	}
-	f.Hear(belief.News{Share: belief.Share{Index: 1, Processes: 2}})
+	f.Hear(endpointstate.News{Share: endpointstate.Share{Index: 1, Processes: 2}})
 	if limit() != 2 || f.Sharing() != 2 {
 		t.Errorf("of 4 among two it has %d, of %d", limit(), f.Sharing())
 	}
-	limits(f, 6, belief.Share{})
+	limits(f, 6, endpointstate.Share{})
 	if limit() != 3 || f.Sharing() != 2 {
 		t.Errorf("of 6 among two it has %d, of %d", limit(), f.Sharing())
 	}
-	f.Hear(belief.News{Share: belief.Share{Index: 0, Processes: 1}})
+	f.Hear(endpointstate.News{Share: endpointstate.Share{Index: 0, Processes: 1}})
 	if limit() != 6 {
 		t.Errorf("alone it has %d of 6", limit())
 	}
-	f.Hear(belief.News{Copies: map[belief.CopyKey]belief.Word{copyOf("m", a): belief.Loaded}})
+	f.Hear(endpointstate.News{Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("m", a): endpointstate.Loaded}})
 	if limit() != 0 {
 		t.Errorf("a copy of which no limit is said has one of %d", limit())
 	}

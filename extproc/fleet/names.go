@@ -4,7 +4,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -14,19 +14,19 @@ type names struct {
 	mu      sync.RWMutex // guards the following
 	heard   bool
 	pools   map[string][]objects.Name // by the model, in order
-	vmodels map[objects.ModelKey]belief.Switch
+	vmodels map[objects.ModelKey]endpointstate.Switch
 }
 
 // hear puts in force what control says of names.
-func (n *names) hear(news belief.News) {
+func (n *names) hear(news endpointstate.News) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.heard = true
 	if news.All || n.pools == nil {
-		n.pools, n.vmodels = make(map[string][]objects.Name), make(map[objects.ModelKey]belief.Switch)
+		n.pools, n.vmodels = make(map[string][]objects.Name), make(map[objects.ModelKey]endpointstate.Switch)
 	}
 	for k, to := range news.VModels {
-		if n.vmodels[k] = to; to == (belief.Switch{}) {
+		if n.vmodels[k] = to; to == (endpointstate.Switch{}) {
 			delete(n.vmodels, k)
 		}
 	}
@@ -72,24 +72,24 @@ func (f *Fleet) IsVModel(w *objects.World, key objects.ModelKey) bool {
 }
 
 // of is where requests for a name go.
-func (n *names) of(w *objects.World, key objects.ModelKey) belief.Switch {
+func (n *names) of(w *objects.World, key objects.ModelKey) endpointstate.Switch {
 	if to, is := n.vmodel(w, key); is {
 		return to
 	}
-	return belief.Switch{Active: key.ID}
+	return endpointstate.Switch{Active: key.ID}
 }
 
 // vmodel is where requests for a VModel go, and whether the name is that of one.
-func (n *names) vmodel(w *objects.World, key objects.ModelKey) (to belief.Switch, is bool) {
+func (n *names) vmodel(w *objects.World, key objects.ModelKey) (to endpointstate.Switch, is bool) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	if to, ok := n.vmodels[key]; ok {
 		return to, true
 	}
 	if v, ok := w.VModel(key); ok && !slices.Contains(n.pools[key.ID], key.Pool) { // else the name is a registered model's
-		return belief.Switch{Active: v.Target, Canary: v.Canary, Percent: v.Percent}, true
+		return endpointstate.Switch{Active: v.Target, Canary: v.Canary, Percent: v.Percent}, true
 	}
-	return belief.Switch{}, false
+	return endpointstate.Switch{}, false
 }
 
 // Registered returns the pool for which control registered a model: of those that count the first by name; false if there is none.

@@ -11,7 +11,7 @@ import (
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/extproc/fleet"
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -27,7 +27,9 @@ func withVModel(target, canary string, percent int32) *objects.World {
 }
 
 // switched is the word of control that requests for VModels go elsewhere.
-func switched(all map[objects.ModelKey]belief.Switch) belief.News { return belief.News{VModels: all} }
+func switched(all map[objects.ModelKey]endpointstate.Switch) endpointstate.News {
+	return endpointstate.News{VModels: all}
+}
 
 // What control says of a VModel comes before its object, which counts where control says nothing; a name that a client registered and is no
 // VModel's is a model's.
@@ -35,12 +37,12 @@ func TestWhereRequestsForAVModelGo(t *testing.T) {
 	w, empty := withVModel("sql-v1", "", 0), world()
 	f := fleet.New(fleet.Config{})
 	key, other := model("sql"), objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "other"}, ID: "sql"}
-	registered := func(key objects.ModelKey, is bool) belief.News {
-		return belief.News{Registered: map[objects.ModelKey]bool{key: is}}
+	registered := func(key objects.ModelKey, is bool) endpointstate.News {
+		return endpointstate.News{Registered: map[objects.ModelKey]bool{key: is}}
 	}
 	for _, c := range []struct {
 		when string
-		news *belief.News // nil: none
+		news *endpointstate.News // nil: none
 		w    *objects.World
 		key  objects.ModelKey
 		want string
@@ -48,17 +50,17 @@ func TestWhereRequestsForAVModelGo(t *testing.T) {
 		{"control said nothing", nil, w, key, "sql-v1"},
 		{"it is no VModel there", nil, w, other, "sql"},
 		{"nobody knows it", nil, empty, key, "sql"},
-		{"control moved it", new(switched(map[objects.ModelKey]belief.Switch{key: {Active: "sql-v2"}})), w, key, "sql-v2"},
+		{"control moved it", new(switched(map[objects.ModelKey]endpointstate.Switch{key: {Active: "sql-v2"}})), w, key, "sql-v2"},
 		{"control moved it elsewhere", nil, w, other, "sql"},
 		{"its object is not there yet", nil, empty, key, "sql-v2"},
-		{"control moved another", new(switched(map[objects.ModelKey]belief.Switch{other: {Active: "x"}})), w, key, "sql-v2"},
+		{"control moved another", new(switched(map[objects.ModelKey]endpointstate.Switch{other: {Active: "x"}})), w, key, "sql-v2"},
 		{"the name is registered, for it is a client's VModel", new(registered(key, true)), w, key, "sql-v2"},
-		{"control takes its word back, and a model has the name", new(switched(map[objects.ModelKey]belief.Switch{key: {}})), w, key, "sql"},
+		{"control takes its word back, and a model has the name", new(switched(map[objects.ModelKey]endpointstate.Switch{key: {}})), w, key, "sql"},
 		{"the model is registered no more", new(registered(key, false)), w, key, "sql-v1"},
 		{"a model of another pool is registered", new(registered(other, true)), w, key, "sql-v1"},
-		{"control takes back what it never said", new(switched(map[objects.ModelKey]belief.Switch{key: {}})), w, key, "sql-v1"},
-		{"control moves it again", new(switched(map[objects.ModelKey]belief.Switch{key: {Active: "sql-v3"}})), w, key, "sql-v3"},
-		{"control says all, and nothing of it", &belief.News{All: true, VModels: map[objects.ModelKey]belief.Switch{other: {Active: "y"}}}, w, key, "sql-v1"},
+		{"control takes back what it never said", new(switched(map[objects.ModelKey]endpointstate.Switch{key: {}})), w, key, "sql-v1"},
+		{"control moves it again", new(switched(map[objects.ModelKey]endpointstate.Switch{key: {Active: "sql-v3"}})), w, key, "sql-v3"},
+		{"control says all, and nothing of it", &endpointstate.News{All: true, VModels: map[objects.ModelKey]endpointstate.Switch{other: {Active: "y"}}}, w, key, "sql-v1"},
 		{"control says all, and nothing of it", nil, w, other, "y"},
 	} {
 		if c.news != nil {
@@ -91,7 +93,7 @@ func TestACanaryGetsItsShare(t *testing.T) {
 	}
 	for _, percent := range []int{1, 10, 50, 99} {
 		byObject, byControl := fleet.New(fleet.Config{}), fleet.New(fleet.Config{})
-		byControl.Hear(switched(map[objects.ModelKey]belief.Switch{model("sql"): {Active: "sql-v1", Canary: "sql-v2", Percent: percent}}))
+		byControl.Hear(switched(map[objects.ModelKey]endpointstate.Switch{model("sql"): {Active: "sql-v1", Canary: "sql-v2", Percent: percent}}))
 		for name, lots := range map[string][]uint64{"random": random, "counting": counting} {
 			n := shareOf(byObject, withVModel("sql-v1", "sql-v2", int32(percent)), lots)
 			if again := shareOf(byControl, withVModel("x", "", 0), lots); again != n {
@@ -138,9 +140,9 @@ func TestNoShareIsNone(t *testing.T) {
 	for i := range lots {
 		lots[i] = uint64(i)
 	}
-	for _, to := range []belief.Switch{{Active: "sql-v1", Canary: "sql-v2"}, {Active: "sql-v1", Percent: 99}} {
+	for _, to := range []endpointstate.Switch{{Active: "sql-v1", Canary: "sql-v2"}, {Active: "sql-v1", Percent: 99}} {
 		f := fleet.New(fleet.Config{})
-		f.Hear(switched(map[objects.ModelKey]belief.Switch{model("sql"): to}))
+		f.Hear(switched(map[objects.ModelKey]endpointstate.Switch{model("sql"): to}))
 		for _, lot := range lots {
 			if goes := f.Resolve(world(), model("sql"), lot); goes != "sql-v1" {
 				t.Fatalf("%+v: lot %d goes to %q", to, lot, goes)
@@ -157,9 +159,9 @@ func TestRequestsGoWhereCopiesAreKnown(t *testing.T) {
 	f = fleet.New(fleet.Config{Now: func() time.Time { reading(); return c.at }})
 	w := world("10.0.0.1", "10.0.0.2")
 	f.SetWorld(w)
-	f.Hear(belief.News{
-		All: true, Endpoints: governing(a, b), Copies: map[belief.CopyKey]belief.Word{copyOf("sql-v1", a): belief.Loaded},
-		VModels: map[objects.ModelKey]belief.Switch{model("sql"): {Active: "sql-v1"}},
+	f.Hear(endpointstate.News{
+		All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("sql-v1", a): endpointstate.Loaded},
+		VModels: map[objects.ModelKey]endpointstate.Switch{model("sql"): {Active: "sql-v1"}},
 	})
 	looked := 0
 	reading = func() { // as another goroutine might, in the midst of what Hear does
@@ -168,7 +170,7 @@ func TestRequestsGoWhereCopiesAreKnown(t *testing.T) {
 			t.Errorf("requests go to %s, of which no copy is known", to)
 		}
 	}
-	f.Hear(belief.News{Copies: map[belief.CopyKey]belief.Word{copyOf("sql-v2", b): belief.Loaded}, VModels: map[objects.ModelKey]belief.Switch{model("sql"): {Active: "sql-v2"}}})
+	f.Hear(endpointstate.News{Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("sql-v2", b): endpointstate.Loaded}, VModels: map[objects.ModelKey]endpointstate.Switch{model("sql"): {Active: "sql-v2"}}})
 	if to := f.Active(w, model("sql")); looked == 0 || to != "sql-v2" {
 		t.Errorf("after %d looks requests go to %s", looked, to)
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/wire"
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/objects"
@@ -16,7 +16,7 @@ import (
 // storedPrefix begins the ids of answers that engines keep for clients to ask for again (OpenAI's responses API).
 const storedPrefix = "resp_"
 
-// began tells of a first token, as [belief.State.Began]. Nothing changes that is in force: profiles are made anew now and then.
+// began tells of a first token, as [endpointstate.State.Began]. Nothing changes that is in force: profiles are made anew now and then.
 func (f *Fleet) began(pool objects.Name, address, adapter string, late time.Duration) {
 	at := slices.Index(pick.Places[:], adapter)
 	if adapter == wire.NoAdapter {
@@ -60,7 +60,7 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 	namespace, name, ok := strings.Cut(o.Pool, "/")
 	pool := objects.Name{Namespace: namespace, Name: name}
 	for _, endpoint := range o.Missing {
-		k := belief.CopyKey{ModelKey: objects.ModelKey{Pool: pool, ID: o.Model}, Endpoint: endpoint}
+		k := endpointstate.CopyKey{ModelKey: objects.ModelKey{Pool: pool, ID: o.Model}, Endpoint: endpoint}
 		if o.Again {
 			f.OwnAnswer(k, o.Began)
 		} else {

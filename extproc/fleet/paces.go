@@ -6,7 +6,7 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -18,7 +18,7 @@ type paces = lru.Cache[objects.ModelKey, *pace]
 // pace is one that learns of one request at a time.
 type pace struct {
 	learning sync.Mutex
-	belief.Pace
+	endpointstate.Pace
 }
 
 // Pace is how long tokenless requests for a model take, by a name that engines know it by, in nanoseconds; 0 where that is not known.

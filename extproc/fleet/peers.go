@@ -3,7 +3,7 @@ package fleet
 import (
 	"time"
 
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 )
 
 // Moves is sent to when requests have begun or ended since [Fleet.Backlogs] was last called, at most once until then. It is only where
@@ -21,16 +21,16 @@ func (f *Fleet) move() {
 	}
 }
 
-// Backlogs visits what this process has at endpoints, as [belief.State.Backlogs]. Visit must be quick and ask nothing of the Fleet.
-func (f *Fleet) Backlogs(visit func(belief.Backlog)) {
+// Backlogs visits what this process has at endpoints, as [endpointstate.State.Backlogs]. Visit must be quick and ask nothing of the Fleet.
+func (f *Fleet) Backlogs(visit func(endpointstate.Backlog)) {
 	f.moved.Store(false) // first: what begins meanwhile is told the next time
 	f.locked(func() { f.state.Backlogs(visit) })
 }
 
-// HearPeers puts in force what other processes have at endpoints, told at a [Steady] time, without a new view, as [belief.State.HearPeers].
-func (f *Fleet) HearPeers(told []belief.Backlog, now time.Time) {
+// HearPeers puts in force what other processes have at endpoints, told at a [Steady] time, without a new view, as [endpointstate.State.HearPeers].
+func (f *Fleet) HearPeers(told []endpointstate.Backlog, now time.Time) {
 	f.locked(func() { f.state.HearPeers(told, now) })
 }
 
-// ForgetPeers puts in force that nobody tells any more, as [belief.State.ForgetPeers].
+// ForgetPeers puts in force that nobody tells any more, as [endpointstate.State.ForgetPeers].
 func (f *Fleet) ForgetPeers() { f.locked(func() { f.state.ForgetPeers(Steady(f.Now())) }) }

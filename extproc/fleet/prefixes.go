@@ -3,7 +3,7 @@ package fleet
 import (
 	"sync"
 
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/prefix"
 )
@@ -14,13 +14,13 @@ type prefixes struct {
 	index *prefix.Index
 }
 
-// Cached returns how many leading blocks of the prompt of a request each endpoint probably has in its cache, as [belief.Cached].
+// Cached returns how many leading blocks of the prompt of a request each endpoint probably has in its cache, as [endpointstate.Cached].
 func (f *Fleet) Cached(r *pick.Request, blocks []uint64, dst []int32) []int32 {
 	of := f.View().Snapshot.Pools[r.Pool]
 	p := &f.prefixes
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return belief.Cached(p.index, of, r, blocks, dst)
+	return endpointstate.Cached(p.index, of, r, blocks, dst)
 }
 
 // Sent says that a prompt goes to the endpoint of a number.
@@ -32,7 +32,7 @@ func (f *Fleet) Sent(endpoint int, blocks []uint64) {
 }
 
 // hear puts in force what became known of caches.
-func (p *prefixes) hear(news []belief.Cache) {
+func (p *prefixes) hear(news []endpointstate.Cache) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range news {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/wire"
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -34,7 +34,7 @@ const (
 // Config is what a Flow needs.
 type Config struct {
 	// View returns the view in force.
-	View func() *belief.View
+	View func() *endpointstate.View
 	// MaxHeld bounds the requests that wait for one model, MaxBytes the bodies of all that wait.
 	MaxHeld  int
 	MaxBytes int64
@@ -141,7 +141,7 @@ func (f *Flow) Busy(key objects.ModelKey) bool {
 
 // Published lets those go on whose model a view shows to be ready, and ends the wait of those whose model it shows to have
 // failed.
-func (f *Flow) Published(v *belief.View) {
+func (f *Flow) Published(v *endpointstate.View) {
 	if f.held.Load() == 0 {
 		return
 	}
@@ -166,7 +166,7 @@ func (f *Flow) Freed(model string) {
 }
 
 // show tells those whom it concerns what a view says of their model. The caller holds mu.
-func (f *Flow) show(v *belief.View, key objects.ModelKey) {
+func (f *Flow) show(v *endpointstate.View, key objects.ModelKey) {
 	is := verdict(v, key)
 	var news error
 	if is == queue.Failed {
@@ -204,7 +204,7 @@ func (f *Flow) Held() (requests, bytes int64) {
 }
 
 // failure is why a view says that a model has failed.
-func failure(v *belief.View, key objects.ModelKey) error {
+func failure(v *endpointstate.View, key objects.ModelKey) error {
 	if v.Failures[key] == wire.UnknownModel {
 		return ErrUnknown
 	}
@@ -212,13 +212,13 @@ func failure(v *belief.View, key objects.ModelKey) error {
 }
 
 // has says whether a view has a copy of a model that can be used, and one that takes another request.
-func has(v *belief.View, key objects.ModelKey) (has, room bool) {
+func has(v *endpointstate.View, key objects.ModelKey) (has, room bool) {
 	return v.Snapshot.Pools[key.Pool.String()].Has(key.ID)
 }
 
 // verdict is what a view says of a model. Where the pool is gone the request is let go, to be told. That another copy cannot be loaded is no matter
 // to those that wait for one that there is.
-func verdict(v *belief.View, key objects.ModelKey) queue.Verdict {
+func verdict(v *endpointstate.View, key objects.ModelKey) queue.Verdict {
 	has, room := has(v, key)
 	switch {
 	case v.Snapshot.Pools[key.Pool.String()] == nil, room:

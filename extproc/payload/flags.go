@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/headgate/headgate/extproc/meter"
+	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/payload/sink"
-	"github.com/headgate/headgate/internal/reach"
+	"github.com/headgate/headgate/internal/engineclient"
 )
 
 // DefaultQueue is how many payloads wait for a sink, at most: as many as ModelMesh's MM_PAYLOAD_PROCESSORS_CAPACITY says by default.
@@ -70,7 +70,7 @@ func loopback(host string) bool {
 }
 
 // Open reads the files that the flags name.
-func (f *Flags) Open(m *meter.Meter, log *slog.Logger) (*Server, error) {
+func (f *Flags) Open(m *metrics.Meter, log *slog.Logger) (*Server, error) {
 	sinks, err := f.sinks()
 	if err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func (f *Flags) Open(m *meter.Meter, log *slog.Logger) (*Server, error) {
 		}
 	}
 	if f.tokenFile != "" {
-		file, err := reach.OpenToken(f.tokenFile, log)
+		file, err := engineclient.OpenToken(f.tokenFile, log)
 		if err != nil {
 			return nil, fmt.Errorf("--payload-token-file: %w", err)
 		}

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/headgate/headgate/extproc/meter"
+	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/payload/sink"
 )
 
@@ -37,7 +37,7 @@ type outlet struct {
 	queues []chan *parcel
 	client *http.Client
 	token  func() string
-	meter  *meter.Meter
+	meter  *metrics.Meter
 	log    *slog.Logger
 
 	mu      sync.Mutex // guards the following

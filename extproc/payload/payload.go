@@ -24,7 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/wire"
-	"github.com/headgate/headgate/extproc/meter"
+	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/payload/sink"
 )
 
@@ -43,7 +43,7 @@ type Config struct {
 	// TLS is how sinks with https are called, and Token what they are shown, nil for none.
 	TLS   *tls.Config
 	Token func() string
-	Meter *meter.Meter
+	Meter *metrics.Meter
 	Log   *slog.Logger
 }
 

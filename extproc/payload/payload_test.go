@@ -36,7 +36,7 @@ import (
 
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/fleet"
-	"github.com/headgate/headgate/extproc/meter"
+	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/payload"
 	"github.com/headgate/headgate/extproc/payload/sink"
 )
@@ -54,7 +54,7 @@ func (other) Process(extprocv3.ExternalProcessor_ProcessServer) error {
 type served struct {
 	*payload.Server
 	t      *testing.T
-	meter  *meter.Meter
+	meter  *metrics.Meter
 	log    *bytes.Buffer // read once it has stopped
 	envoy  extprocv3.ExternalProcessorClient
 	stop   func()
@@ -73,7 +73,7 @@ func serve(t *testing.T, flags ...string) *served {
 	if err := f.Check(); err != nil {
 		t.Fatal(err)
 	}
-	s := &served{t: t, log: new(bytes.Buffer), meter: meter.New(fleet.New(fleet.Config{}))}
+	s := &served{t: t, log: new(bytes.Buffer), meter: metrics.New(fleet.New(fleet.Config{}))}
 	var err error
 	if s.Server, err = f.Open(s.meter, slog.New(slog.NewJSONHandler(s.log, nil))); err != nil {
 		t.Fatal(err)

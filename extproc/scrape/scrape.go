@@ -23,7 +23,7 @@ import (
 
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/internal/engine"
-	"github.com/headgate/headgate/internal/reach"
+	"github.com/headgate/headgate/internal/engineclient"
 )
 
 const (
@@ -49,7 +49,7 @@ type Config struct {
 	// Looked is told of each look with its result, nil if it was answered. It may be nil.
 	Looked func(error)
 	// Access is how engines are reached.
-	Access reach.Access
+	Access engineclient.Access
 	// Transport is how engines are reached in tests; nil means by the network.
 	Transport http.RoundTripper
 }
@@ -74,7 +74,7 @@ func New(c Config) *Scraper {
 		c.Transport = c.Access.Transport(30 * time.Second)
 	}
 	s := &Scraper{Config: c, targets: make(chan []Target, 1), due: make(map[string]chan struct{})}
-	s.client = http.Client{Transport: c.Transport, Timeout: timeout, CheckRedirect: reach.Stay}
+	s.client = http.Client{Transport: c.Transport, Timeout: timeout, CheckRedirect: engineclient.Stay}
 	return s
 }
 
@@ -268,7 +268,7 @@ type errStatus int
 
 func (e errStatus) Error() string {
 	if e == http.StatusUnauthorized || e == http.StatusForbidden {
-		return fmt.Sprintf("the engine answers %d: %s", int(e), reach.WantsToken)
+		return fmt.Sprintf("the engine answers %d: %s", int(e), engineclient.WantsToken)
 	}
 	return fmt.Sprintf("the engine answers %d", int(e))
 }

@@ -22,7 +22,7 @@ import (
 
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/extproc/fleet"
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/scrape"
 	"github.com/headgate/headgate/internal/engine"
@@ -396,10 +396,10 @@ func TestAModelRuntimeIsThereWhileItTakesConnections(t *testing.T) {
 	}
 	address := l.Addr().String()
 	s := scrapeFor(t, scrape.Config{}, plain(address), []scrape.Target{{Address: address, Kind: engine.ModelRuntime}})
-	s.until("healthy", func(status belief.Status, err error) bool { return err == nil && status.State == pick.Healthy })
+	s.until("healthy", func(status endpointstate.Status, err error) bool { return err == nil && status.State == pick.Healthy })
 	if _, known := s.fleet.View().Snapshot.Pools["default/endpoints"].Names(); known {
 		t.Error("it gives a list")
 	}
 	_ = l.Close()
-	s.until("out", func(status belief.Status, err error) bool { return err != nil && status.State == pick.Out })
+	s.until("out", func(status endpointstate.Status, err error) bool { return err != nil && status.State == pick.Out })
 }

@@ -29,12 +29,12 @@ import (
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/extproc/fleet"
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/scrape"
 	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/internal/reach"
 )
 
 // plain is a World of the pool that a list of addresses makes; every name in it is at 127.0.0.1.
@@ -80,7 +80,7 @@ func scrapeFor(t *testing.T, c scrape.Config, w *objects.World, targets []scrape
 }
 
 // until waits for a look after which what is wanted holds.
-func (s *scraping) until(what string, holds func(status belief.Status, err error) bool) {
+func (s *scraping) until(what string, holds func(status endpointstate.Status, err error) bool) {
 	s.Helper()
 	limit := time.After(10 * time.Second)
 	for {
@@ -145,7 +145,7 @@ func TestScrapeEveryKindOfEngine(t *testing.T) {
 		for _, named := range []engine.Kind{c.kind, ""} {
 			t.Run(string(c.kind)+" named "+string(named), func(t *testing.T) {
 				s := scrapeFor(t, scrape.Config{}, plain(address), []scrape.Target{{Address: address, Kind: named}})
-				s.until("read", func(e belief.Status, err error) bool {
+				s.until("read", func(e endpointstate.Status, err error) bool {
 					if err != nil {
 						t.Errorf("a look fails: %v", err)
 					}
@@ -352,7 +352,7 @@ func TestANewTokenIsInTheNextLook(t *testing.T) {
 	write("  first\n")
 	synctest.Test(t, func(t *testing.T) {
 		var log lockedLog
-		token, err := reach.OpenToken(file, slog.New(slog.NewTextHandler(&log, nil)))
+		token, err := engineclient.OpenToken(file, slog.New(slog.NewTextHandler(&log, nil)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -361,7 +361,7 @@ func TestANewTokenIsInTheNextLook(t *testing.T) {
 		e := &engines{looks: make(map[string][]time.Time), answer: healthy}
 		s := scrape.New(scrape.Config{
 			Fleet: f, Interval: interval, ModelsInterval: time.Second, Log: slog.New(slog.NewTextHandler(&log, nil)),
-			Transport: e, Access: reach.Access{Tokens: reach.NewTokens(token.Token)},
+			Transport: e, Access: engineclient.Access{Tokens: engineclient.NewTokens(token.Token)},
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var beside sync.WaitGroup
@@ -391,7 +391,7 @@ func TestANewTokenIsInTheNextLook(t *testing.T) {
 	})
 	for text, want := range map[string]string{"": "is empty", "two words": "more than one word", "a\x00": "more than one word"} {
 		write(text)
-		if _, err := reach.OpenToken(file, nil); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file) {
+		if _, err := engineclient.OpenToken(file, nil); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -399,7 +399,7 @@ func TestANewTokenIsInTheNextLook(t *testing.T) {
 
 // A look carries the token that its target refers to, the present one, and no other.
 func TestEachLookCarriesTheTokenOfItsTarget(t *testing.T) {
-	tokens := reach.NewTokens(func() string { return "flag" })
+	tokens := engineclient.NewTokens(func() string { return "flag" })
 	set := func(ref, token string) {
 		t.Helper()
 		if _, err := tokens.Set(ref, []byte(token)); err != nil {
@@ -414,7 +414,7 @@ func TestEachLookCarriesTheTokenOfItsTarget(t *testing.T) {
 		e := &engines{looks: make(map[string][]time.Time), answer: healthy}
 		s := scrape.New(scrape.Config{
 			Fleet: f, Interval: interval, ModelsInterval: time.Second, Log: slog.New(slog.DiscardHandler),
-			Transport: e, Access: reach.Access{Tokens: tokens},
+			Transport: e, Access: engineclient.Access{Tokens: tokens},
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var beside sync.WaitGroup
@@ -505,26 +505,26 @@ func TestLooksOverTLS(t *testing.T) {
 
 	trusted := x509.NewCertPool()
 	trusted.AddCert(certificate.Leaf)
-	secret := reach.NewTokens(func() string { return "secret" })
+	secret := engineclient.NewTokens(func() string { return "secret" })
 	for _, c := range []struct {
 		name, host string
 		config     scrape.Config
 		fault      string
 	}{
-		{"by name", "engines.test", scrape.Config{Access: reach.Access{TLS: &tls.Config{RootCAs: trusted}, Tokens: secret}}, ""},
-		{"by another name", "other.test", scrape.Config{Access: reach.Access{TLS: &tls.Config{RootCAs: trusted}, Tokens: secret}}, "certificate is valid for engines.test, not other.test"},
-		{"by address", "127.0.0.1", scrape.Config{Access: reach.Access{TLS: &tls.Config{RootCAs: trusted}, Tokens: secret}}, "cannot validate certificate for 127.0.0.1"},
-		{"of nobody known", "engines.test", scrape.Config{Access: reach.Access{TLS: &tls.Config{}, Tokens: secret}}, "unknown authority"},
-		{"unchecked", "127.0.0.1", scrape.Config{Access: reach.Access{TLS: &tls.Config{InsecureSkipVerify: true}, Tokens: secret}}, ""},
-		{"without a token", "engines.test", scrape.Config{Access: reach.Access{TLS: &tls.Config{RootCAs: trusted}}}, "it wants the token of --engine-token-file"},
-		{"without TLS", "engines.test", scrape.Config{Access: reach.Access{Tokens: secret}}, "the engine answers 400"},
+		{"by name", "engines.test", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{RootCAs: trusted}, Tokens: secret}}, ""},
+		{"by another name", "other.test", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{RootCAs: trusted}, Tokens: secret}}, "certificate is valid for engines.test, not other.test"},
+		{"by address", "127.0.0.1", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{RootCAs: trusted}, Tokens: secret}}, "cannot validate certificate for 127.0.0.1"},
+		{"of nobody known", "engines.test", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{}, Tokens: secret}}, "unknown authority"},
+		{"unchecked", "127.0.0.1", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{InsecureSkipVerify: true}, Tokens: secret}}, ""},
+		{"without a token", "engines.test", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{RootCAs: trusted}}}, "it wants the token of --engine-token-file"},
+		{"without TLS", "engines.test", scrape.Config{Access: engineclient.Access{Tokens: secret}}, "the engine answers 400"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			address := c.host + ":" + port
 			host.Store(address)
 			w := plain(address)
 			s := scrapeFor(t, c.config, w, scrape.Targets(w))
-			s.until("as wanted", func(e belief.Status, err error) bool {
+			s.until("as wanted", func(e endpointstate.Status, err error) bool {
 				if c.fault != "" {
 					return err != nil && strings.Contains(err.Error(), c.fault) && e.State == pick.Out
 				}
@@ -550,8 +550,8 @@ func TestARedirectDoesNotTakeTheTokenAway(t *testing.T) {
 		server.StartTLS()
 		defer server.Close()
 		address := server.Listener.Addr().String()
-		s := scrapeFor(t, scrape.Config{Access: reach.Access{TLS: &tls.Config{InsecureSkipVerify: true}, Tokens: reach.NewTokens(func() string { return "secret" })}}, plain(address), targets(address))
-		s.until("refused", func(_ belief.Status, err error) bool {
+		s := scrapeFor(t, scrape.Config{Access: engineclient.Access{TLS: &tls.Config{InsecureSkipVerify: true}, Tokens: engineclient.NewTokens(func() string { return "secret" })}}, plain(address), targets(address))
+		s.until("refused", func(_ endpointstate.Status, err error) bool {
 			return err != nil && strings.Contains(err.Error(), "redirected away from the endpoint")
 		})
 	}

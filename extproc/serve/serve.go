@@ -25,8 +25,8 @@ import (
 
 	"github.com/headgate/headgate/extproc/accesslog"
 	"github.com/headgate/headgate/extproc/eds"
-	"github.com/headgate/headgate/extproc/inner"
 	"github.com/headgate/headgate/extproc/payload"
+	"github.com/headgate/headgate/extproc/relay"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/listen"
 )
@@ -51,7 +51,7 @@ type Config struct {
 	Opened func()
 
 	// Inner is what Envoys find among the endpoints, at the socket of InnerSocket.
-	Inner     *inner.Server
+	Inner     *relay.Server
 	Exchanges *stream.Server
 	Payloads  *payload.Server
 	Outcomes  *accesslog.Server

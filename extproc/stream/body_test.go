@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/headgate/headgate/extproc/fleet"
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/stream"
 )
@@ -124,7 +124,7 @@ func TestNothingKeepsABodyAfterItsWait(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var held *flow.Flow
-			f := newFleetWith(fleet.Config{Published: func(v *belief.View) {
+			f := newFleetWith(fleet.Config{Published: func(v *endpointstate.View) {
 				if held != nil {
 					held.Published(v)
 				}

@@ -12,10 +12,10 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/headgate/headgate/api/wire"
-	"github.com/headgate/headgate/extproc/errand"
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/relay/relaytoken"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -69,7 +69,7 @@ func (x *exchange) beginCall(end bool, now time.Time) responses {
 		return answer
 	}
 	if ok && kserve.Manages(method) && x.server.Manages && !x.atGateway() && x.innerServes(objects.Name{}) {
-		return x.sendInner(errand.Manage)
+		return x.sendInner(relaytoken.Manage)
 	}
 	if !ok || kserve.Closed(method) || x.in.method != "POST" {
 		return x.fail(errNoMethod, "")
@@ -340,7 +340,7 @@ func (x *exchange) passOn(now time.Time) responses {
 // takes finds where engines take the model in the call's messages, and leaves picks out: those before the first whose engine takes the method at
 // all, and those whose engines take the model elsewhere than that one, for a message goes to all as it goes to the first. An engine that says
 // which methods it has takes no others.
-func (x *exchange) takes(view *belief.View) error {
+func (x *exchange) takes(view *endpointstate.View) error {
 	first := 0
 	for ; first < len(x.picks); first++ {
 		path, ok := x.injection(view, &x.picks[first])
@@ -365,7 +365,7 @@ func (x *exchange) takes(view *belief.View) error {
 
 // injection is where the engine of a pick wants the model in the messages of the call's method, and whether it takes the method: as a model
 // runtime says; other engines want it where V2 has it. One that is not known to speak gRPC takes none, unless a route says that its pool does.
-func (x *exchange) injection(view *belief.View, d *pick.Decision) (kserve.Path, bool) {
+func (x *exchange) injection(view *endpointstate.View, d *pick.Decision) (kserve.Path, bool) {
 	if x.inferenceOnly() && !view.World.SpeaksGRPC(d.Endpoint.Address) {
 		return nil, false
 	}

@@ -6,7 +6,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/headgate/headgate/api/wire"
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -61,7 +61,7 @@ func (c *caller) given(w *objects.World) (objects.Name, bool) {
 }
 
 // offer is which models the request may name.
-func (c *caller) offer(view *belief.View) (*objects.Offer, error) {
+func (c *caller) offer(view *endpointstate.View) (*objects.Offer, error) {
 	if c.listener == "" {
 		return &view.World.Offer, nil
 	}

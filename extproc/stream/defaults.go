@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -62,7 +62,7 @@ func (x *exchange) defaulted(r openai.Request, err error) (openai.Request, error
 
 // implied is the pool of a request that names no model: the one that its route or gateway gives, that of the command line, or
 // the only one that there is. It is zero where nothing says which.
-func (x *exchange) implied(view *belief.View, offer *objects.Offer) objects.Name {
+func (x *exchange) implied(view *endpointstate.View, offer *objects.Offer) objects.Name {
 	var only objects.Name
 	if given, ok := x.given(view.World); ok {
 		return given
@@ -84,7 +84,7 @@ func (x *exchange) implied(view *belief.View, offer *objects.Offer) objects.Name
 }
 
 // someServed returns models that the request might name, in order, and whether these are all.
-func (x *exchange) someServed(view *belief.View, offer *objects.Offer) (names []string, all bool) {
+func (x *exchange) someServed(view *endpointstate.View, offer *objects.Offer) (names []string, all bool) {
 	given, isGiven := x.given(view.World)
 	all = true
 	routed := offer.Models()

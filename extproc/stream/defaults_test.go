@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/extproc/fleet"
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/engine"
@@ -27,7 +27,7 @@ func TestTheListOfAnErrorIsBounded(t *testing.T) {
 		}
 	}
 	listed := engine.Models{Base: []string{"qwen"}}
-	news := belief.News{All: true, Registered: make(map[objects.ModelKey]bool)}
+	news := endpointstate.News{All: true, Registered: make(map[objects.ModelKey]bool)}
 	for i := range many {
 		listed.Adapters = append(listed.Adapters, fmt.Sprintf("listed-%d", i))
 		news.Registered[objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "base"}, ID: fmt.Sprintf("registered-%d", i)}] = true

@@ -11,10 +11,10 @@ import (
 	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
-	"github.com/headgate/headgate/extproc/errand"
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/extproc/relay/relaytoken"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -35,11 +35,11 @@ type exchange struct {
 	hints     hints
 	in        request
 	op        openai.Operation
-	rest      kserve.REST    // of a request of V2 by REST
-	call      *call          // of a gRPC call
-	errand    *errand.Errand // of a request that the inner server sends; nil of all others
-	chunks    []byte         // the body so far, where it comes in chunks
-	watched   bool           // the stop of the Server ends it
+	rest      kserve.REST        // of a request of V2 by REST
+	call      *call              // of a gRPC call
+	errand    *relaytoken.Errand // of a request that the inner server sends; nil of all others
+	chunks    []byte             // the body so far, where it comes in chunks
+	watched   bool               // the stop of the Server ends it
 	out       sender
 	open      bool             // it is among the open exchanges of the Server
 	vacant    outcome.Progress // of the last record, if its endpoint was vacant; the Server's

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/stream"
 )
@@ -31,7 +31,7 @@ func FuzzExchange(f *testing.F) {
 	f.Add(byte(8), []byte("H2BBA"), []byte(`{"model":"missing"}`))
 	f.Add(byte(9), []byte("H4bBA"), []byte(`{"model":"missing"}`))
 	fl := newFleet()
-	fl.Hear(belief.News{All: true})
+	fl.Hear(endpointstate.News{All: true})
 	servers := map[[2]bool]*stream.Server{}
 	for _, override := range []bool{false, true} {
 		for _, holds := range []bool{false, true} {

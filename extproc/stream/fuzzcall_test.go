@@ -10,7 +10,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/stream"
 )
@@ -32,7 +32,7 @@ func FuzzCall(f *testing.F) {
 		f.Add(byte(5), []byte{0, 1, 255}, body)
 	}
 	fl := newFleet()
-	fl.Hear(belief.News{All: true})
+	fl.Hear(endpointstate.News{All: true})
 	var servers [2]*stream.Server
 	for i := range servers {
 		servers[i], _ = newServer(f, fl, func(c *stream.Config) {

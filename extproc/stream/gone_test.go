@@ -15,7 +15,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
 	"github.com/headgate/headgate/api/wire"
-	"github.com/headgate/headgate/extproc/meter"
+	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/objects"
@@ -172,7 +172,7 @@ func await(t *testing.T, what string, holds func() bool) {
 // A request that finds no endpoint has a series of its pool and route, so that an alert or an autoscaler knows which pool it was for.
 func TestRequestsThatFindNoEndpointAreCountedByPoolAndRoute(t *testing.T) {
 	f := newFleet()
-	m := meter.New(f)
+	m := metrics.New(f)
 	m.SetWorld(f.View().World)
 	server, _ := newServer(t, f, func(c *stream.Config) { c.Meter = m })
 	for _, body := range []string{`body {"model":"missing"}`, `body {"model":"nowhere"}`, `body {"model":"no such model"}`} {
@@ -196,7 +196,7 @@ func TestRequestsThatFindNoEndpointAreCountedByPoolAndRoute(t *testing.T) {
 }
 
 // series returns the lines of a metrics page that begin with prefix.
-func series(m *meter.Meter, prefix string) (all []string) {
+func series(m *metrics.Meter, prefix string) (all []string) {
 	page := httptest.NewRecorder()
 	m.Handler().ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	for line := range strings.Lines(page.Body.String()) {
@@ -211,7 +211,7 @@ func series(m *meter.Meter, prefix string) (all []string) {
 func TestARefusedCallIsCountedOnce(t *testing.T) {
 	for chunk, want := range map[string]int{"chunk": 1, "chunk @answered": 0} {
 		f := newFleet()
-		m := meter.New(f)
+		m := metrics.New(f)
 		server, _ := newServer(t, f, func(c *stream.Config) { c.Meter = m })
 		x := server.Exchange(stream.Own, "extproc", 0)
 		for _, text := range []string{

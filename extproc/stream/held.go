@@ -11,7 +11,7 @@ import (
 
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/flow/queue"
-	"github.com/headgate/headgate/extproc/meter"
+	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/route"
@@ -266,23 +266,23 @@ func (p *processor) hold(messages extprocv3.ExternalProcessor_ProcessServer, x *
 		return p.ask(messages, x)
 	}
 	began := time.Now()
-	result := meter.HoldReleased
+	result := metrics.HoldReleased
 	wait := p.server.Meter.HoldBegan(x.full(), began)
 	defer func() { wait.Ended(result, time.Now()) }()
 	ticket, err := p.server.Flow.Hold(w.key, w.bytes, began)
 	switch {
 	case errors.Is(err, queue.ErrFull):
-		result = meter.HoldFull
+		result = metrics.HoldFull
 		return x.refuse(err), nil
 	case err != nil:
-		result = meter.HoldFailed
+		result = metrics.HoldFailed
 		return x.refuse(err), nil
 	}
 	defer ticket.Leave()
 	if len(ticket.Turn()) == 0 {
 		if m := x.override(); m != nil {
 			if err := messages.Send(m); err != nil {
-				result = meter.HoldCancelled
+				result = metrics.HoldCancelled
 				return nil, err
 			}
 		}
@@ -306,20 +306,20 @@ func (p *processor) hold(messages extprocv3.ExternalProcessor_ProcessServer, x *
 				out = x.refuse(failed)
 			}
 			if failed != nil && x.waits == nil && x.inFlight == nil {
-				result = meter.HoldFailed
+				result = metrics.HoldFailed
 			}
 			return out, nil
 		case <-p.server.refusing:
-			result = meter.HoldStopped
+			result = metrics.HoldStopped
 			return x.refuse(errStopping), nil
 		case <-timer.C:
-			result = meter.HoldExpired
+			result = metrics.HoldExpired
 			if x.full() {
 				return x.refuse(errBusy), nil
 			}
 			return x.refuse(errExpired), nil
 		case <-messages.Context().Done():
-			result = meter.HoldCancelled
+			result = metrics.HoldCancelled
 			return nil, messages.Context().Err()
 		}
 	}

@@ -14,9 +14,9 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
 	"github.com/headgate/headgate/extproc/fleet"
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow"
-	"github.com/headgate/headgate/extproc/meter"
+	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -34,7 +34,7 @@ func holding(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *flow.Flo
 func holdingServer(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *flow.Flow, *stream.Server) {
 	t.Helper()
 	var held *flow.Flow
-	f := newFleetOfVModels(fleet.Config{Published: func(v *belief.View) {
+	f := newFleetOfVModels(fleet.Config{Published: func(v *endpointstate.View) {
 		if held != nil {
 			held.Published(v)
 		}
@@ -186,7 +186,7 @@ func TestAWaitEndsWithAFailureAndAFullQueueHasNone(t *testing.T) {
 func TestAWaitForAVModelOutlivesItsModel(t *testing.T) {
 	for _, word := range []string{"failed=nobody", "unknown=nobody"} {
 		f, held, _ := holding(t, time.Minute, 10)
-		var counted *meter.Meter
+		var counted *metrics.Meter
 		server, _ := newServer(t, f, func(c *stream.Config) { c.Flow, c.Settings.Hold, counted = held, time.Minute, c.Meter })
 		client := dialServer(t, server, stream.Own)
 		own, _ := ask(t.Context(), t, client)
@@ -267,7 +267,7 @@ func awaitWanted(t *testing.T, held *flow.Flow, id string, want int) {
 // When extproc stops, its clients have not left.
 func TestAWaitEndsWithItsProcess(t *testing.T) {
 	f, held, _ := holding(t, time.Minute, 1)
-	var counted *meter.Meter
+	var counted *metrics.Meter
 	server, _ := newServer(t, f, func(c *stream.Config) { c.Flow, c.Settings.Hold, counted = held, time.Minute, c.Meter })
 	s, _ := ask(t.Context(), t, dialServer(t, server, stream.Own))
 	server.Refuse()

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headgate/headgate/extproc/errand"
 	"github.com/headgate/headgate/extproc/kserve"
+	"github.com/headgate/headgate/extproc/relay/relaytoken"
 	"github.com/headgate/headgate/extproc/route"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -21,7 +21,7 @@ func (x *exchange) openErrand() error {
 		return nil
 	}
 	e, ok := x.server.Errands.Open(x.in.errand)
-	if !ok || e.Kind != errand.Sent || len(e.Models) != 1 {
+	if !ok || e.Kind != relaytoken.Sent || len(e.Models) != 1 {
 		return errErrand
 	}
 	x.errand, x.listener, x.pool, x.rewrite = &e, e.Listener, e.Given, nil
@@ -50,19 +50,19 @@ func (x *exchange) addInner(name string, now time.Time) {
 	if x.sealed = ""; !x.placed() || !x.innerServes(x.target.Pool) || x.search.id == "" && 1+strings.Count(x.to, ",") >= x.settings.Picks {
 		return
 	}
-	e := x.errandOf(errand.Again, errand.Model{Name: name, Target: x.found})
+	e := x.errandOf(relaytoken.Again, relaytoken.Model{Name: name, Target: x.found})
 	e.ID, e.SentAt = x.id, now.UnixNano()
 	for i := range x.picks {
 		if x.picks[i].Model == x.picks[0].Model {
 			at := x.picks[i].Endpoint.Address
-			e.Tried = append(e.Tried, errand.Copy{Endpoint: at, At: x.reached(at), Model: x.known()})
+			e.Tried = append(e.Tried, relaytoken.Copy{Endpoint: at, At: x.reached(at), Model: x.known()})
 		}
 	}
 	x.to, x.sealed = x.to+","+x.server.Inner, x.server.Errands.Seal(e)
 }
 
-func (x *exchange) errandOf(kind errand.Kind, models ...errand.Model) errand.Errand {
-	return errand.Errand{Kind: kind, Back: x.back, Listener: x.listener, Given: x.pool, Models: models}
+func (x *exchange) errandOf(kind relaytoken.Kind, models ...relaytoken.Model) relaytoken.Errand {
+	return relaytoken.Errand{Kind: kind, Back: x.back, Listener: x.listener, Given: x.pool, Models: models}
 }
 
 // sendToEach has the inner server send a call to each of several models. One that there is not is left out, unless the call wants all.
@@ -72,7 +72,7 @@ func (x *exchange) sendToEach() responses {
 		naming = vmodelName
 	}
 	view := x.server.Fleet.View()
-	var models []errand.Model
+	var models []relaytoken.Model
 	for _, id := range x.call.named.IDs {
 		target, _, err := x.admit(&ask{model: id, naming: naming}, view)
 		missing := errors.Is(err, route.ErrUnknownModel) || errors.Is(err, errNoVModel)
@@ -82,7 +82,7 @@ func (x *exchange) sendToEach() responses {
 		if err != nil {
 			return x.fail(err, id)
 		}
-		models = append(models, errand.Model{Name: id, Target: target})
+		models = append(models, relaytoken.Model{Name: id, Target: target})
 	}
 	if len(models) == 0 {
 		return x.fail(errNoneFound, "")
@@ -90,29 +90,29 @@ func (x *exchange) sendToEach() responses {
 	if x.target = models[0].Target; !x.innerServes(x.target.Pool) {
 		return x.fail(errSeveral, "")
 	}
-	return x.sendInner(errand.Several, models...)
+	return x.sendInner(relaytoken.Several, models...)
 }
 
 // searchEach makes the inner server ask one pool after the other for a stored response, at maxSearch endpoints at most.
 func (x *exchange) searchEach(pools []objects.Name) responses {
-	var models []errand.Model
+	var models []relaytoken.Model
 	for _, name := range pools {
-		models = append(models, errand.Model{Target: route.Target{Pool: name}})
+		models = append(models, relaytoken.Model{Target: route.Target{Pool: name}})
 	}
 	x.target = models[0].Target
-	return x.sendInner(errand.Search, models...)
+	return x.sendInner(relaytoken.Search, models...)
 }
 
 // sendInner sends a request to the inner server, by its headers.
-func (x *exchange) sendInner(kind errand.Kind, models ...errand.Model) responses {
+func (x *exchange) sendInner(kind relaytoken.Kind, models ...relaytoken.Model) responses {
 	x.toInner(kind, models...)
 	return responses{x.withMetadata(answerHeaders(x.common()))}
 }
 
 // toInner lets a request go to the inner server alone, which decides nothing of it. It counts nowhere.
-func (x *exchange) toInner(kind errand.Kind, models ...errand.Model) {
+func (x *exchange) toInner(kind relaytoken.Kind, models ...relaytoken.Model) {
 	e := x.errandOf(kind, models...)
-	if e.All = kserve.WantsAll(x.in.ids); kind == errand.Search {
+	if e.All = kserve.WantsAll(x.in.ids); kind == relaytoken.Search {
 		e.Most = int64(maxSearch / len(models))
 	}
 	x.to, x.sealed = x.server.Inner, x.server.Errands.Seal(e)

@@ -14,16 +14,16 @@ import (
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/api/wire"
-	"github.com/headgate/headgate/extproc/errand"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/relay/relaytoken"
 	"github.com/headgate/headgate/extproc/route"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 )
 
-func errands(t *testing.T, key byte) *errand.Sealer {
+func errands(t *testing.T, key byte) *relaytoken.Sealer {
 	t.Helper()
 	block, err := aes.NewCipher([]byte(strings.Repeat(string(key), 32)))
 	if err != nil {
@@ -33,11 +33,11 @@ func errands(t *testing.T, key byte) *errand.Sealer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return errand.NewSealer(aead)
+	return relaytoken.NewSealer(aead)
 }
 
 // withInner is the fleet of VModels and control, which has loaded "sql-v2", and an inner server.
-func withInner(t *testing.T, change func(*stream.Config)) (*stream.Server, *fleet.Fleet, *errand.Sealer) {
+func withInner(t *testing.T, change func(*stream.Config)) (*stream.Server, *fleet.Fleet, *relaytoken.Sealer) {
 	t.Helper()
 	f := newFleetOfVModels(fleet.Config{Placed: true})
 	f.Hear(news(t, f, []string{"loaded=sql-v2@" + address, "loaded=mm-1@" + address}))
@@ -54,7 +54,7 @@ func withInner(t *testing.T, change func(*stream.Config)) (*stream.Server, *flee
 }
 
 // sent is where a request goes, with which errand and which names of models; or the reply, or what it waits for.
-func sent(t *testing.T, x stream.Exchange, sealer *errand.Sealer, lines ...string) (to string, e errand.Errand) {
+func sent(t *testing.T, x stream.Exchange, sealer *relaytoken.Sealer, lines ...string) (to string, e relaytoken.Errand) {
 	t.Helper()
 	now := time.Now()
 	var out []string
@@ -141,7 +141,7 @@ func TestTheInnerServerIsTheLastPick(t *testing.T) {
 			if e.Kind != "" {
 				t.Errorf("%s: it has the errand %+v", c.what, e)
 			}
-		case e.Kind != errand.Again, e.Back != "back", len(e.Models) != 1 || e.Models[0].Name != c.name, e.Last,
+		case e.Kind != relaytoken.Again, e.Back != "back", len(e.Models) != 1 || e.Models[0].Name != c.name, e.Last,
 			len(e.Tried) != 1 || e.Tried[0].Endpoint != address || e.Tried[0].At != address,
 			e.Tried[0].Model != "sql-v2" && e.Tried[0].Model != "mm-1",
 			e.Models[0].Target.Adapter != map[string]string{"text-to-sql": "sql-v2", "sql": "sql", "mm-1": "mm-1", "runtime": "runtime"}[c.name]:
@@ -154,10 +154,10 @@ func TestTheInnerServerIsTheLastPick(t *testing.T) {
 // server no more if it is the last way.
 func TestWhatIsSentOnceMoreWasAdmitted(t *testing.T) {
 	server, _, sealer := withInner(t, nil)
-	again := func(e errand.Errand) string { e.Back = "back"; return "x-headgate-errand=" + sealer.Seal(e) }
+	again := func(e relaytoken.Errand) string { e.Back = "back"; return "x-headgate-errand=" + sealer.Seal(e) }
 	base := objects.Name{Namespace: "ns", Name: "base"}
-	of := func(adapter string) []errand.Model {
-		return []errand.Model{{Name: "client's", Target: route.Target{Pool: base, Adapter: adapter}}}
+	of := func(adapter string) []relaytoken.Model {
+		return []relaytoken.Model{{Name: "client's", Target: route.Target{Pool: base, Adapter: adapter}}}
 	}
 	for _, c := range []struct {
 		what  string
@@ -165,40 +165,40 @@ func TestWhatIsSentOnceMoreWasAdmitted(t *testing.T) {
 		to    string
 		again bool
 	}{
-		{"as it was", []string{post + " " + again(errand.Errand{Kind: errand.Sent, Models: of("sql-v2"), Last: true}), `body {"model":"sql-v2"}`}, address, false},
-		{"under another name", []string{post + " " + again(errand.Errand{Kind: errand.Sent, Models: of("sql-v2"), Last: true}), `body {"model":"sql-v1"}`}, address + ` {"model":"sql-v2"}`, false},
-		{"for a VModel", []string{post + " " + again(errand.Errand{Kind: errand.Sent, Models: of("sql"), Last: true}), `body {"model":"old"}`}, address + ` {"model":"sql-v2"}`, false},
-		{"not the last way", []string{post + " " + again(errand.Errand{Kind: errand.Sent, Models: of("sql-v2")}), `body {"model":"sql-v2"}`}, address + ",/run/inner.sock", true},
-		{"at a listener that has it not", []string{post + " " + again(errand.Errand{Kind: errand.Sent, Models: of("sql-v2"), Listener: "Gateway ns/g other", Last: true}), `body {"model":"sql-v2"}`}, address + " pool/ns/base", false},
-		{"for a pool that a route named", []string{post + " " + again(errand.Errand{Kind: errand.Sent, Models: of("sql-v2"), Given: base, Last: true}), `body {"model":"sql-v2"}`}, address + " pool/ns/base", false},
-		{"a call whose message is not read again", []string{"headers :method=POST mode=NONE shown=NONE content-type=application/grpc :path=/inference.GRPCInferenceService/ModelMetadata mm-model-id=mm-9 end " + again(errand.Errand{Kind: errand.Sent, Models: of("mm-1"), Last: true})}, address + " mm-1", false},
-		{"V2 by REST", []string{aInfer + "mm-9/infer " + again(errand.Errand{Kind: errand.Sent, Models: of("mm-1"), Last: true})}, address + " mm-1 /v2/models/mm-1/infer", false},
-		{"for a model that nobody has", []string{post + " " + again(errand.Errand{Kind: errand.Sent, Models: of("gone"), Last: true}), `body {"model":"gone"}`}, "waits for ns/base/gone, 16 bytes, at most 5m0s", false},
-		{"an errand of the inner server's", []string{post + " " + again(errand.Errand{Kind: errand.Again, Models: of("sql-v2")})}, "reply: 503", false},
-		{"for two", []string{post + " " + again(errand.Errand{Kind: errand.Sent, Models: append(of("a"), of("b")...)})}, "reply: 503", false},
-		{"of another process", []string{post + " x-headgate-errand=" + errands(t, 'o').Seal(errand.Errand{Kind: errand.Sent, Models: of("sql-v2")})}, "reply: 503", false},
+		{"as it was", []string{post + " " + again(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("sql-v2"), Last: true}), `body {"model":"sql-v2"}`}, address, false},
+		{"under another name", []string{post + " " + again(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("sql-v2"), Last: true}), `body {"model":"sql-v1"}`}, address + ` {"model":"sql-v2"}`, false},
+		{"for a VModel", []string{post + " " + again(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("sql"), Last: true}), `body {"model":"old"}`}, address + ` {"model":"sql-v2"}`, false},
+		{"not the last way", []string{post + " " + again(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("sql-v2")}), `body {"model":"sql-v2"}`}, address + ",/run/inner.sock", true},
+		{"at a listener that has it not", []string{post + " " + again(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("sql-v2"), Listener: "Gateway ns/g other", Last: true}), `body {"model":"sql-v2"}`}, address + " pool/ns/base", false},
+		{"for a pool that a route named", []string{post + " " + again(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("sql-v2"), Given: base, Last: true}), `body {"model":"sql-v2"}`}, address + " pool/ns/base", false},
+		{"a call whose message is not read again", []string{"headers :method=POST mode=NONE shown=NONE content-type=application/grpc :path=/inference.GRPCInferenceService/ModelMetadata mm-model-id=mm-9 end " + again(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("mm-1"), Last: true})}, address + " mm-1", false},
+		{"V2 by REST", []string{aInfer + "mm-9/infer " + again(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("mm-1"), Last: true})}, address + " mm-1 /v2/models/mm-1/infer", false},
+		{"for a model that nobody has", []string{post + " " + again(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("gone"), Last: true}), `body {"model":"gone"}`}, "waits for ns/base/gone, 16 bytes, at most 5m0s", false},
+		{"an errand of the inner server's", []string{post + " " + again(relaytoken.Errand{Kind: relaytoken.Again, Models: of("sql-v2")})}, "reply: 503", false},
+		{"for two", []string{post + " " + again(relaytoken.Errand{Kind: relaytoken.Sent, Models: append(of("a"), of("b")...)})}, "reply: 503", false},
+		{"of another process", []string{post + " x-headgate-errand=" + errands(t, 'o').Seal(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("sql-v2")})}, "reply: 503", false},
 		{"a client's", []string{post + " x-headgate-errand=1"}, "reply: 503", false},
 	} {
 		x := server.ExchangeAt("", objects.Name{}, nil).TakenAt("back")
 		to, e := sent(t, x, sealer, c.lines...)
 		x.End(time.Now())
-		if got, _, _ := strings.Cut(to, " 0 {"); got != c.to || (e.Kind == errand.Again) != c.again {
+		if got, _, _ := strings.Cut(to, " 0 {"); got != c.to || (e.Kind == relaytoken.Again) != c.again {
 			t.Errorf("%s: it goes to %s with %+v, want %s", c.what, to, e, c.to)
 		}
 	}
 	// A route that rewrites paths did so before.
 	rewritten := server.ExchangeAt("", base, &wire.Rewrite{Prefix: "/v2", With: "/x"}).TakenAt("back")
-	if to, _ := sent(t, rewritten, sealer, aInfer+"mm-9/infer "+again(errand.Errand{Kind: errand.Sent, Models: of("mm-1"), Last: true})); to != address+" mm-1 /v2/models/mm-1/infer" {
+	if to, _ := sent(t, rewritten, sealer, aInfer+"mm-9/infer "+again(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("mm-1"), Last: true})); to != address+" mm-1 /v2/models/mm-1/infer" {
 		t.Errorf("at a route that rewrites it goes to %s", to)
 	}
 	// Nobody else is believed.
 	x := server.Exchange(stream.Gateway, "base-picker:9002", 0)
-	if to, _ := sent(t, x, sealer, post+" "+again(errand.Errand{Kind: errand.Sent, Models: of("mm-1")}), `body {"model":"text-to-sql"}`); to != address+` {"model":"sql-v2"}` {
+	if to, _ := sent(t, x, sealer, post+" "+again(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("mm-1")}), `body {"model":"text-to-sql"}`); to != address+` {"model":"sql-v2"}` {
 		t.Errorf("another gateway's goes to %s", to)
 	}
 	// The client is told of the name that it used.
 	x = server.ExchangeAt("", objects.Name{}, nil).TakenAt("back")
-	sent(t, x, sealer, post+" "+again(errand.Errand{Kind: errand.Sent, Models: of("gone"), Last: true}), `body {"model":"gone"}`)
+	sent(t, x, sealer, post+" "+again(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("gone"), Last: true}), `body {"model":"gone"}`)
 	if out := x.Expire(); len(out) != 1 || !strings.Contains(string(out[0].GetImmediateResponse().GetBody()), "The model 'client's' could not") {
 		t.Errorf("the client is told %v", out)
 	}
@@ -235,7 +235,7 @@ func TestACallForSeveralModelsGoesToTheInnerServer(t *testing.T) {
 		for _, m := range e.Models {
 			models = append(models, m.Name+" "+m.Target.Adapter)
 		}
-		if to != c.to || fmt.Sprint(models) != fmt.Sprint(c.models) || e.All != c.all || c.models != nil && e.Kind != errand.Several {
+		if to != c.to || fmt.Sprint(models) != fmt.Sprint(c.models) || e.All != c.all || c.models != nil && e.Kind != relaytoken.Several {
 			t.Errorf("%s: to %s with %+v, want %s", c.what, to, e, c.to)
 		}
 		if n := inFlight(f); n != 0 {
@@ -266,7 +266,7 @@ func TestCallsForControl(t *testing.T) {
 			x, headers = c.x(server), " mm-model-id=mm-1"
 		}
 		to, e := sent(t, x, sealer, call+c.path+headers)
-		if to != c.to || (e.Kind == errand.Manage) != (to == "/run/inner.sock") {
+		if to != c.to || (e.Kind == relaytoken.Manage) != (to == "/run/inner.sock") {
 			t.Errorf("%s: to %s with %+v, want %s", c.what, to, e, c.to)
 		}
 	}
@@ -294,7 +294,7 @@ func TestRESTForEnginesThatTakeCallsAlone(t *testing.T) {
 		to, e := sent(t, x, sealer, c.line)
 		x.End(time.Now())
 		name := ""
-		if e.Kind == errand.Transcode && len(e.Models) == 1 {
+		if e.Kind == relaytoken.Transcode && len(e.Models) == 1 {
 			name = e.Models[0].Name + " " + e.Models[0].Target.Adapter
 		}
 		if to != c.to || name != c.name {

@@ -9,7 +9,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
 	"github.com/headgate/headgate/extproc/fleet"
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -17,7 +17,7 @@ import (
 func limited(t *testing.T, f *fleet.Fleet, limit int) {
 	t.Helper()
 	n := news(t, f, []string{"loaded=nobody@" + address})
-	n.Limits = map[belief.CopyKey]int{{ModelKey: nobody, Endpoint: address}: limit}
+	n.Limits = map[endpointstate.CopyKey]int{{ModelKey: nobody, Endpoint: address}: limit}
 	f.Hear(n)
 }
 

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/route"
@@ -25,7 +25,7 @@ type modelJSON struct {
 	MaxLength int `json:"max_model_len,omitempty"`
 }
 
-func (x *exchange) describeModel(view *belief.View, offer *objects.Offer, m listedModel) modelJSON {
+func (x *exchange) describeModel(view *endpointstate.View, offer *objects.Offer, m listedModel) modelJSON {
 	j := modelJSON{ID: m.Name, Object: "model", OwnedBy: "headgate", MaxLength: x.server.Fleet.MaxLength(m.pool)}
 	if !m.Created.IsZero() {
 		j.Created = m.Created.Unix()
@@ -46,7 +46,7 @@ type listedModel struct {
 
 // parentOf is what clients call the base model of an adapter: the route to it in the pool, else what an open pool lists. What is no
 // adapter, or nobody can ask for the base of, has none.
-func parentOf(view *belief.View, offer *objects.Offer, m listedModel) string {
+func parentOf(view *endpointstate.View, offer *objects.Offer, m listedModel) string {
 	if m.adapter == "" || !isAdapter(view.World, m) {
 		return ""
 	}
@@ -142,7 +142,7 @@ func (x *exchange) models(escaped string) responses {
 
 // admitted returns the models that a request may name: those of routes, and what the endpoints of a pool without routes
 // list.
-func (x *exchange) admitted(view *belief.View, offer *objects.Offer) (all []listedModel, known bool) {
+func (x *exchange) admitted(view *endpointstate.View, offer *objects.Offer) (all []listedModel, known bool) {
 	given, isGiven := x.given(view.World)
 	routed := make([]listedModel, 0, len(offer.Models()))
 	for _, m := range offer.Models() {
@@ -183,7 +183,7 @@ func (x *exchange) admitted(view *belief.View, offer *objects.Offer) (all []list
 }
 
 // openPools returns the pools whose endpoints may list further models, where no LLMRoute names these.
-func (x *exchange) openPools(view *belief.View) []objects.Name {
+func (x *exchange) openPools(view *endpointstate.View) []objects.Name {
 	first, ok := x.given(view.World)
 	if !ok {
 		first = x.commandLine()
@@ -195,7 +195,7 @@ func (x *exchange) openPools(view *belief.View) []objects.Name {
 }
 
 // registered returns the models that may be named though no object says so.
-func (x *exchange) registered(view *belief.View, offer *objects.Offer) []listedModel {
+func (x *exchange) registered(view *endpointstate.View, offer *objects.Offer) []listedModel {
 	if x.server.Flow == nil {
 		return nil
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/fleet"
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/pick"
@@ -147,7 +147,7 @@ func (x *exchange) choose(a ask, body []byte, now time.Time) error {
 }
 
 // admit finds what a request is for, and the endpoint that made the answer from which it goes on. What was admitted before stays admitted.
-func (x *exchange) admit(a *ask, view *belief.View) (target route.Target, near string, err error) {
+func (x *exchange) admit(a *ask, view *endpointstate.View) (target route.Target, near string, err error) {
 	if x.errand != nil {
 		if x.errand.Most > 0 { // other pools are asked too
 			x.search = search{id: a.previous, most: int(x.errand.Most)}
@@ -282,7 +282,7 @@ func (s *Server) pace(w *objects.World, k objects.ModelKey) int64 {
 
 // pathOf refuses a name that is a path, unless an endpoint of the open pool lists it: an engine that does not know the name
 // might load what is there (see [engine.CheckName]).
-func (x *exchange) pathOf(view *belief.View, target route.Target, model string) error {
+func (x *exchange) pathOf(view *endpointstate.View, target route.Target, model string) error {
 	if model == "" {
 		return nil
 	}
@@ -295,7 +295,7 @@ func (x *exchange) pathOf(view *belief.View, target route.Target, model string) 
 
 // unrouted is the pool of a model that no route admits, zero if there is none. At our own Envoy that is one of the pools that
 // no LLMRoute names, if its endpoints list the model; the pool of the command line goes first.
-func (x *exchange) unrouted(view *belief.View, offer *objects.Offer, model string) objects.Name {
+func (x *exchange) unrouted(view *endpointstate.View, offer *objects.Offer, model string) objects.Name {
 	if !x.takesOpen() {
 		return x.commandLine()
 	}

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/wire"
-	"github.com/headgate/headgate/extproc/errand"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/kserve"
+	"github.com/headgate/headgate/extproc/relay/relaytoken"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -65,7 +65,7 @@ func (x *exchange) decideREST(a ask, body []byte, how ending, now time.Time) res
 	err := x.send(a, nil, now)
 	if errors.Is(err, errTranscode) {
 		x.model = x.target.Adapter // what copies and the log say; the call is decided by itself
-		x.toInner(errand.Transcode, errand.Model{Name: a.model, Target: x.found})
+		x.toInner(relaytoken.Transcode, relaytoken.Model{Name: a.model, Target: x.found})
 		return x.goOn(x.common(), body, x.decoded, how)
 	}
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/fleet"
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/outcome"
@@ -162,22 +162,22 @@ func scenario(t *testing.T) func(string) string {
 }
 
 // news reads what control says.
-func news(t *testing.T, f *fleet.Fleet, words []string) belief.News {
+func news(t *testing.T, f *fleet.Fleet, words []string) endpointstate.News {
 	t.Helper()
-	n := belief.News{
+	n := endpointstate.News{
 		All: !f.Heard(), Endpoints: map[string]bool{address: true, "10.0.2.1:8000": true},
-		Copies: map[belief.CopyKey]belief.Word{}, Failures: map[objects.ModelKey]string{}, Registered: map[objects.ModelKey]bool{},
-		VModels: map[objects.ModelKey]belief.Switch{},
+		Copies: map[endpointstate.CopyKey]endpointstate.Word{}, Failures: map[objects.ModelKey]string{}, Registered: map[objects.ModelKey]bool{},
+		VModels: map[objects.ModelKey]endpointstate.Switch{},
 	}
 	for _, w := range words {
 		verb, rest, _ := strings.Cut(w, "=")
 		id, at, _ := strings.Cut(rest, "@")
 		key := objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "base"}, ID: id}
-		said := map[string]belief.Word{"loaded": belief.Loaded, "unloading": belief.Unloading, "gone": belief.Nothing}
+		said := map[string]endpointstate.Word{"loaded": endpointstate.Loaded, "unloading": endpointstate.Unloading, "gone": endpointstate.Nothing}
 		word, isCopy := said[verb]
 		switch {
 		case isCopy:
-			n.Copies[belief.CopyKey{ModelKey: key, Endpoint: at}] = word
+			n.Copies[endpointstate.CopyKey{ModelKey: key, Endpoint: at}] = word
 		case verb == "failed":
 			n.Failures[key] = "load_failed"
 		case verb == "unknown":
@@ -189,7 +189,7 @@ func news(t *testing.T, f *fleet.Fleet, words []string) belief.News {
 		case verb == "takes":
 			n.Methods = map[string]engine.Methods{at: engine.Methods(strings.ReplaceAll(id, ":", " "))}
 		case verb == "moved":
-			n.VModels[key] = belief.Switch{Active: at}
+			n.VModels[key] = endpointstate.Switch{Active: at}
 		default:
 			t.Fatalf("what is %q?", w)
 		}

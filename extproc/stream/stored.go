@@ -9,7 +9,7 @@ import (
 
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/fleet"
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/objects"
@@ -82,7 +82,7 @@ func (x *exchange) apart(about string) []objects.Name {
 
 // mayHave returns the pools whose endpoints may have a stored response: those that one request can try together, and those that it can only try
 // alone. At a Gateway each pool is a cluster of its own, and a pool's own token is only for its endpoints.
-func (x *exchange) mayHave(view *belief.View, counts func(objects.Name) bool) (together, alone []objects.Name) {
+func (x *exchange) mayHave(view *endpointstate.View, counts func(objects.Name) bool) (together, alone []objects.Name) {
 	for name, p := range view.World.Pools {
 		s := view.Snapshot.Pools[name.String()]
 		switch {
@@ -104,14 +104,14 @@ func (x *exchange) mayHave(view *belief.View, counts func(objects.Name) bool) (t
 }
 
 // unheard reports whether the maker of a response has not been scraped yet, so that no policy picks it.
-func unheard(view *belief.View, m fleet.Maker) bool {
+func unheard(view *endpointstate.View, m fleet.Maker) bool {
 	p := view.Snapshot.Pools[m.Pool.String()]
 	return p != nil && slices.ContainsFunc(p.Endpoints, func(e pick.Endpoint) bool { return e.Unheard && e.Address == m.Address })
 }
 
 // searched returns the pools to ask for a stored response if the request names no model; the first becomes the request's pool. Of the pools that
 // must be tried alone it returns one.
-func (x *exchange) searched(view *belief.View, offer *objects.Offer, given objects.Name) (pools []objects.Name, everybody bool) {
+func (x *exchange) searched(view *endpointstate.View, offer *objects.Offer, given objects.Name) (pools []objects.Name, everybody bool) {
 	pools, alone := x.mayHave(view, x.counts(offer, given))
 	if n := uint64(len(alone)); n > 0 && (len(pools) == 0 || x.server.Random()%(n+1) > 0) {
 		return alone[x.server.Random()%n:][:1], n == 1 && len(pools) == 0
@@ -121,7 +121,7 @@ func (x *exchange) searched(view *belief.View, offer *objects.Offer, given objec
 
 // spread adds endpoints of other pools to the picks of a request, round robin, and endpoints that were not scraped yet. A pool that forbids retries
 // adds one.
-func (x *exchange) spread(view *belief.View, request pick.Request, others []objects.Name) {
+func (x *exchange) spread(view *endpointstate.View, request pick.Request, others []objects.Name) {
 	all := [][]pick.Decision{x.picks}
 	for _, name := range others {
 		request.Pool = name.String()
@@ -171,7 +171,7 @@ func (x *exchange) spread(view *belief.View, request pick.Request, others []obje
 
 // all says whether picks are every endpoint of the request's pool and others, asked for the same model: one that is out now, or has no copy of the
 // model, may have the response.
-func (x *exchange) all(view *belief.View, picks []pick.Decision, others []objects.Name) bool {
+func (x *exchange) all(view *endpointstate.View, picks []pick.Decision, others []objects.Name) bool {
 	n := len(view.Snapshot.Pools[x.target.Pool.String()].Endpoints)
 	for _, name := range others {
 		n += len(view.Snapshot.Pools[name.String()].Endpoints)

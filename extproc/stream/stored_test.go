@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headgate/headgate/extproc/errand"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/extproc/relay/relaytoken"
 	"github.com/headgate/headgate/extproc/route"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/attach"
@@ -104,14 +104,14 @@ func TestThePoolsOfAListenerAreAskedInTurn(t *testing.T) {
 	f := newFleetWith(fleet.Config{}, func(s *objects.Set) { s.Routes = append(s.Routes, at("chat", aRoute("also", "sticky", ""))) })
 	sealer := errands(t, 'k')
 	server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.Picks, c.Inner, c.Errands = 3, "/run/inner.sock", sealer })
-	asked := func(lines ...string) (string, errand.Errand) {
+	asked := func(lines ...string) (string, relaytoken.Errand) {
 		t.Helper()
 		return sent(t, server.ExchangeAt("Gateway ns/g chat", objects.Name{}, nil).TakenAt("back"), sealer, lines...)
 	}
 	first := make(map[string]bool)
 	for range 50 {
 		to, e := asked("headers :method=GET :path=/v1/responses/resp_x end")
-		if e.Kind != errand.Search || e.Back != "back" || e.Listener != "Gateway ns/g chat" || e.Most != 4 || len(e.Models) != 2 {
+		if e.Kind != relaytoken.Search || e.Back != "back" || e.Listener != "Gateway ns/g chat" || e.Most != 4 || len(e.Models) != 2 {
 			t.Fatalf("its errand is %+v", e)
 		}
 		pools := []string{e.Models[0].Target.Pool.String(), e.Models[1].Target.Pool.String()}
@@ -126,10 +126,10 @@ func TestThePoolsOfAListenerAreAskedInTurn(t *testing.T) {
 	if len(first) != 2 {
 		t.Errorf("the first is always one of %v", first)
 	}
-	if to, e := asked("headers :method=POST :path=/v1/responses/resp_x/cancel", "body {}"); e.Kind != errand.Search {
+	if to, e := asked("headers :method=POST :path=/v1/responses/resp_x/cancel", "body {}"); e.Kind != relaytoken.Search {
 		t.Errorf("a cancel goes to %s with %+v", to, e)
 	}
-	again := errand.Errand{Kind: errand.Sent, Back: "back", Listener: "Gateway ns/g chat", Most: 3, Last: true, Models: []errand.Model{{Target: route.Target{Pool: objects.Name{Namespace: "ns", Name: "sticky"}}}}}
+	again := relaytoken.Errand{Kind: relaytoken.Sent, Back: "back", Listener: "Gateway ns/g chat", Most: 3, Last: true, Models: []relaytoken.Model{{Target: route.Target{Pool: objects.Name{Namespace: "ns", Name: "sticky"}}}}}
 	x := server.ExchangeAt("Gateway ns/g chat", objects.Name{}, nil).TakenAt("back")
 	defer x.End(time.Now())
 	out, err := x.Receive(message(t, "headers :method=GET :path=/v1/responses/resp_x end x-headgate-errand="+sealer.Seal(again)), time.Now())

@@ -24,15 +24,15 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"github.com/headgate/headgate/extproc/decode"
-	"github.com/headgate/headgate/extproc/errand"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/flow"
-	"github.com/headgate/headgate/extproc/meter"
+	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/relay/relaytoken"
 	"github.com/headgate/headgate/extproc/settings"
+	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/internal/reach"
 )
 
 const (
@@ -48,19 +48,19 @@ type Config struct {
 	Fleet *fleet.Fleet
 	// Flow keeps requests whose model control may load; nil means that there is no control.
 	Flow  *flow.Flow
-	Meter *meter.Meter
+	Meter *metrics.Meter
 	Log   *slog.Logger
 	// Settings are those of pools without settings of their own; zero means the defaults.
 	Settings settings.Settings
 	// Tokens has those of engines, for pools whose requests carry them; nil means that there are none.
-	Tokens *reach.Tokens
+	Tokens *engineclient.Tokens
 	// Default is the pool of what no route admits, zero if there is none. Listeners of Gateways have none.
 	Default objects.Name
 	// Observe is told what became of requests of which the data plane shows the answers; nil means nobody.
 	Observe func(outcome.Outcome)
 	// Inner is the inner server's socket, and Errands what is sealed for it; empty and nil where there is none.
 	Inner   string
-	Errands *errand.Sealer
+	Errands *relaytoken.Sealer
 	// Manages says that the inner server sends calls of ModelMesh's API on to control.
 	Manages bool
 	// ModeOverride says that data planes let extproc ask for the body of a request after its headers.

@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/headgate/headgate/extproc/fleet"
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -337,9 +337,9 @@ func TestWhatMigratesIsWell(t *testing.T) {
 		until time.Time
 		want  string
 	}{{time.Now().Add(time.Hour), "reply: 200 "}, {time.Time{}, "reply: 503 "}} {
-		n := belief.News{All: true, Leaving: make(map[string]belief.Leaving)}
+		n := endpointstate.News{All: true, Leaving: make(map[string]endpointstate.Leaving)}
 		for _, e := range all {
-			n.Leaving[e.Address] = belief.Leaving{Terminating: true, Migrates: c.until}
+			n.Leaving[e.Address] = endpointstate.Leaving{Terminating: true, Migrates: c.until}
 		}
 		f.Hear(n)
 		x := server.Exchange(stream.Own, "", 0)

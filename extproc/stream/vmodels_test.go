@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/extproc/fleet"
-	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/objects"
@@ -101,9 +101,9 @@ func TestASwitchWhileARequestIsDecided(t *testing.T) {
 		c.Random = func() uint64 { between(); return random() } // within the decision
 	})
 	between = func() {
-		f.Hear(belief.News{
-			Copies:  map[belief.CopyKey]belief.Word{{ModelKey: objects.ModelKey{Pool: nobody.Pool, ID: "sql-v3"}, Endpoint: address}: belief.Loaded},
-			VModels: map[objects.ModelKey]belief.Switch{{Pool: nobody.Pool, ID: "sql"}: {Active: "sql-v3"}},
+		f.Hear(endpointstate.News{
+			Copies:  map[endpointstate.CopyKey]endpointstate.Word{{ModelKey: objects.ModelKey{Pool: nobody.Pool, ID: "sql-v3"}, Endpoint: address}: endpointstate.Loaded},
+			VModels: map[objects.ModelKey]endpointstate.Switch{{Pool: nobody.Pool, ID: "sql"}: {Active: "sql-v3"}},
 		})
 	}
 	if of, at := asked(t, server, "sql", ""); of != "sql-v3" || at != address {

@@ -16,15 +16,15 @@ import (
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/extproc/fleet"
-	"github.com/headgate/headgate/extproc/meter"
+	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/internal/reach"
 )
 
 // The fleet of the scenarios:
@@ -211,13 +211,13 @@ func newServer(tb testing.TB, f *fleet.Fleet, change func(*stream.Config)) (*str
 	observed := new([]outcome.Outcome)
 	var mu sync.Mutex // guards random: requests that wait may be decided at once
 	random := rand.New(rand.NewPCG(1, 2))
-	tokens := reach.NewTokens(nil)
+	tokens := engineclient.NewTokens(nil)
 	if _, err := tokens.Set("ns/keys/token", []byte("s3cret")); err != nil {
 		tb.Fatal(err)
 	}
 	c := stream.Config{
 		Tokens: tokens,
-		Fleet:  f, Meter: meter.New(f), Log: slog.New(slog.DiscardHandler), Settings: settings.Default(),
+		Fleet:  f, Meter: metrics.New(f), Log: slog.New(slog.DiscardHandler), Settings: settings.Default(),
 		Observe: func(o outcome.Outcome) { *observed = append(*observed, o) },
 		Random: func() uint64 {
 			mu.Lock()

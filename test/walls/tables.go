@@ -21,13 +21,13 @@ const mainLines = 150
 // and simulated by any program. They, and those of our packages that they import, do no I/O, wait for nothing, lock
 // nothing and have no state of their own.
 var pure = []string{
-	"extproc/openai", "extproc/kserve", "extproc/prefix", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/fleet/belief", "extproc/outcome",
-	"extproc/decode", "extproc/errand", "extproc/transcode", "extproc/payload/sink",
-	"control/place/decide", "control/attach/plan", "control/attach/services", "control/attach/status", "control/attach/envoy", "control/attach/order",
-	"control/attach/blame", "control/attach/memo", "control/pods/gateway", "control/provision/estimate", "control/provision/plan", "control/provision/problem",
-	"control/provision/answer", "control/measured/survey",
-	"internal/attach", "internal/engine", "internal/event", "internal/objects", "internal/profile", "internal/profile/fit", "internal/profile/learn", "internal/profile/table",
-	"internal/sim", "internal/trace",
+	"extproc/openai", "extproc/kserve", "extproc/prefix", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/fleet/endpointstate", "extproc/outcome",
+	"extproc/decode", "extproc/relay/relaytoken", "extproc/transcode", "extproc/payload/sink",
+	"control/place/decide", "control/attach/plan", "control/attach/services", "control/attach/conditions", "control/attach/envoy", "control/attach/order",
+	"control/attach/bisect", "control/attach/memo", "control/pods/gateway", "control/provision/estimate", "control/provision/planner", "control/provision/problem",
+	"control/provision/answer", "control/profile/survey",
+	"internal/attach", "internal/engine", "internal/des", "internal/objects", "internal/profile", "internal/profile/fit", "internal/profile/learn", "internal/profile/table",
+	"internal/sim", "internal/workload",
 }
 
 // impureStd are the packages of the standard library that a pure room may not import, with what is let through.
@@ -88,8 +88,8 @@ var confined = []struct {
 	{
 		"google.golang.org/grpc/", "the wire is spoken at the edge",
 		[]string{
-			"extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/talk", "extproc/payload",
-			"control/serve", "control/attach/ads", "control/place/load", "control/place/board", "control/place/mesh",
+			"extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/placementclient", "extproc/payload",
+			"control/serve", "control/attach/ads", "control/place/loader", "control/place/placementserver", "control/place/modelmesh",
 			"api/", "bench/",
 		},
 	},
@@ -99,11 +99,11 @@ var confined = []struct {
 	},
 	{
 		"k8s.io/client-go/", "an object's source is known to one room",
-		[]string{"internal/objects/kube", "control", "control/lead", "control/pods", "control/report", "bench/cluster", "test/apiserver"},
+		[]string{"internal/objects/kube", "control", "control/election", "control/pods", "control/statuswriter", "bench/cluster", "test/apiserver"},
 	},
 	{
 		"sigs.k8s.io/controller-runtime/", "an object's source is known to one room",
-		[]string{"internal/objects/kube", "control/report"},
+		[]string{"internal/objects/kube", "control/statuswriter"},
 	},
 	{
 		"k8s.io/api/", "other rooms know pods as objects.Pod; control has objects of its own in one place; people write resources in Kubernetes' words",
@@ -132,19 +132,19 @@ var houses = [][]floor{
 		{[]string{"extproc"}, "it puts the rooms together"},
 		{[]string{"extproc/serve"}, "where it listens for those that it speaks with"},
 		{
-			[]string{"extproc/stream", "extproc/accesslog", "extproc/talk", "extproc/scrape", "extproc/eds", "extproc/inner", "extproc/payload"},
+			[]string{"extproc/stream", "extproc/accesslog", "extproc/placementclient", "extproc/scrape", "extproc/eds", "extproc/relay", "extproc/payload"},
 			"each speaks with one neighbour: Envoy, control, engines, sinks",
 		},
-		{[]string{"extproc/flow", "extproc/meter"}, "requests wait for the fleet, and all that happens is counted"},
+		{[]string{"extproc/flow", "extproc/metrics"}, "requests wait for the fleet, and all that happens is counted"},
 		{[]string{"extproc/fleet"}, "what happens becomes what is believed of endpoints, for the core"},
-		{[]string{"extproc/fleet/belief"}, "what is believed, in the core's words"},
+		{[]string{"extproc/fleet/endpointstate"}, "what is believed, in the core's words"},
 		{
-			[]string{"extproc/settings", "extproc/errand", "extproc/transcode"},
+			[]string{"extproc/settings", "extproc/relay/relaytoken", "extproc/transcode"},
 			"what people set says how the core picks; what was admitted stays so; what a request of V2 asks is asked otherwise",
 		},
 		{[]string{"extproc/payload/sink"}, "copies are made of what the core can read"},
 		{
-			[]string{"extproc/openai", "extproc/kserve", "extproc/route", "extproc/flow/queue", "extproc/pick", "extproc/outcome", "extproc/sidecar", "extproc/epp", "extproc/decode"},
+			[]string{"extproc/openai", "extproc/kserve", "extproc/route", "extproc/flow/queue", "extproc/pick", "extproc/outcome", "extproc/sidecar", "extproc/eppflags", "extproc/decode"},
 			"the core, and others that know only their own matter; what became of requests is told in outcome's words",
 		},
 		{[]string{"extproc/prefix"}, "prompts are hashed as openai reads them"},
@@ -152,27 +152,27 @@ var houses = [][]floor{
 	{
 		{[]string{"control"}, "it puts the rooms together"},
 		{
-			[]string{"control/meter", "control/serve", "control/lead", "control/pods", "control/report", "control/overview", "control/prestop", "control/provision"},
+			[]string{"control/metrics", "control/serve", "control/election", "control/pods", "control/statuswriter", "control/status", "control/prestop", "control/provision/plan"},
 			"each speaks with one neighbour: people, callers, and an API server about one matter each",
 		},
-		{[]string{"control/attach/drive"}, "objects become what Envoys are served"},
+		{[]string{"control/attach/controller"}, "objects become what Envoys are served"},
 		{
-			[]string{"control/attach/ads", "control/attach/show", "control/measured", "control/pods/gateway"},
+			[]string{"control/attach/ads", "control/attach/show", "control/profile", "control/pods/gateway"},
 			"the first speaks with Envoys, the next two with people, and the last says what Envoys run in",
 		},
 		{
-			[]string{"control/attach/envoy", "control/attach/services", "control/attach/certificates", "control/attach/status", "control/attach/blame"},
+			[]string{"control/attach/envoy", "control/attach/services", "control/attach/certificates", "control/attach/conditions", "control/attach/bisect"},
 			"plans in Envoy's words, the endpoints of what they name, what plans are made of beside objects, what they say of objects, and what Envoys refuse of them",
 		},
 		{
 			[]string{
-				"control/place", "control/place/board", "control/place/mesh", "control/attach/plan", "control/attach/order", "control/attach/identity", "control/measured/probe",
+				"control/place", "control/place/placementserver", "control/place/modelmesh", "control/attach/plan", "control/attach/order", "control/attach/pki", "control/profile/probe",
 				"control/provision/problem", "control/provision/answer",
 			},
 			"what Envoys are to do, and what is sent to one next; how long servers take; what is to be planned, and what a plan is in words; each of the others speaks with one neighbour, which is engines, extprocs or clients, in the words of decide",
 		},
 		{
-			[]string{"control/place/load", "control/place/decide", "control/place/memory", "control/latest", "control/attach/memo", "control/provision/plan", "control/measured/survey"},
+			[]string{"control/place/loader", "control/place/decide", "control/place/store", "control/broadcast", "control/attach/memo", "control/provision/planner", "control/profile/survey"},
 			"how engines are driven, what they are to be told, and what of it is remembered; who follows what, and what was made of what; what pods there are to be; what is to be measured",
 		},
 		{[]string{"control/provision/estimate"}, "how long queries would take"},
@@ -181,15 +181,15 @@ var houses = [][]floor{
 		{[]string{"bench", "bench/e2e", "bench/cluster/e2e", "bench/cluster/pause"}, "programs, and tests of whole programs"},
 		{[]string{"bench/conformance"}, "the tests of others, on the cluster"},
 		{
-			[]string{"bench/quickstart", "bench/cluster", "bench/runtime", "bench/repository", "bench/fleet", "bench/place", "bench/provision"},
+			[]string{"bench/quickstart", "bench/cluster", "bench/simulated/llm/runtime", "bench/simulated/llm/repository", "bench/fleet", "bench/place", "bench/provision"},
 			"what people start; a simulated model runtime is a simulated engine behind another interface, and so is one with a model repository",
 		},
 		{[]string{"bench/rig", "bench/image"}, "how programs are run: as processes, and in images"},
-		{[]string{"bench/simulated", "bench/envoy"}, "what is run beside extproc and control"},
+		{[]string{"bench/simulated/llm/llm", "bench/envoy"}, "what is run beside extproc and control"},
 		{[]string{"bench/traffic"}, "what requests are like, that simulated fleets are sent"},
 	},
 	{
-		{[]string{"internal/objects/source", "internal/explain"}, "it chooses where objects come from; what is in force is told to people"},
+		{[]string{"internal/objects/source", "internal/configdump"}, "it chooses where objects come from; what is in force is told to people"},
 		{
 			[]string{"internal/objects/dir", "internal/objects/kube", "internal/objects/resolve"},
 			"each reads objects from one place",
@@ -200,7 +200,7 @@ var houses = [][]floor{
 		{[]string{"internal/profile/table"}, "profiles of what nobody measured"},
 		{[]string{"internal/profile/fit", "internal/profile/learn"}, "what a profile is made of, and kept true by what engines tell"},
 		{
-			[]string{"internal/engine", "internal/event", "internal/profile", "internal/listen", "internal/reach", "internal/trace", "internal/version"},
+			[]string{"internal/engine", "internal/des", "internal/profile", "internal/listen", "internal/engineclient", "internal/workload", "internal/version"},
 			"each knows only its own matter",
 		},
 	},
@@ -225,17 +225,17 @@ var guests = []struct {
 	rooms []string // of another program
 	why   string
 }{
-	{"control/place", []string{"bench/simulated", "bench/runtime", "bench/repository"}, "what puts models onto engines is tried on simulated ones"},
-	{"control/place/load", []string{"bench/simulated", "bench/runtime", "bench/repository"}, "what drives engines is tried on simulated ones"},
-	{"control/measured", []string{"bench/simulated"}, "what measures engines is tried on a simulated one, whose times are known"},
+	{"control/place", []string{"bench/simulated/llm/llm", "bench/simulated/llm/runtime", "bench/simulated/llm/repository"}, "what puts models onto engines is tried on simulated ones"},
+	{"control/place/loader", []string{"bench/simulated/llm/llm", "bench/simulated/llm/runtime", "bench/simulated/llm/repository"}, "what drives engines is tried on simulated ones"},
+	{"control/profile", []string{"bench/simulated/llm/llm"}, "what measures engines is tried on a simulated one, whose times are known"},
 	{"control/attach/envoy", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
 	{"control/attach/ads", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
-	{"control/attach/drive", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
+	{"control/attach/controller", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
 	{"control/attach/certificates", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
-	{"control/provision/estimate", []string{"bench/fleet", "bench/simulated"}, "engines are held beside those of the fleet that judges policies"},
-	{"control/provision/plan", []string{"bench/provision"}, "plans are tried on the pipelines by which bench judges them"},
+	{"control/provision/estimate", []string{"bench/fleet", "bench/simulated/llm/llm"}, "engines are held beside those of the fleet that judges policies"},
+	{"control/provision/planner", []string{"bench/provision"}, "plans are tried on the pipelines by which bench judges them"},
 	{"extproc/eds", []string{"bench/envoy"}, "what an Envoy is told is tried on a real one"},
-	{"extproc/talk", []string{"control/place/board"}, "what extprocs tell each other is tried by way of control's own board"},
+	{"extproc/placementclient", []string{"control/place/placementserver"}, "what extprocs tell each other is tried by way of control's own board"},
 }
 
 // namesakes are packages that share their name with another, which has a reader look twice.
@@ -245,10 +245,10 @@ var namesakes = []struct {
 	why   string
 }{
 	{"serve", []string{"control/serve", "extproc/serve"}, "each is where its program listens, and neither is seen beside the other"},
-	{"meter", []string{"control/meter", "extproc/meter"}, "each is what its program says of itself, and neither is seen beside the other"},
+	{"metrics", []string{"control/metrics", "extproc/metrics"}, "each is what its program says of itself, and neither is seen beside the other"},
 	{"place", []string{"bench/place", "control/place"}, "the one judges what the other decides, and neither is seen beside the other"},
-	{"provision", []string{"bench/provision", "control/provision"}, "the one judges what the other plans, and neither is seen beside the other"},
-	{"plan", []string{"control/attach/plan", "control/provision/plan"}, "the one says what Envoys are to do, the other what pods there are to be; neither is seen beside the other"},
+	{"profile", []string{"control/profile", "internal/profile"}, "the one is the command that measures a profile, the other the type"},
+	{"plan", []string{"control/attach/plan", "control/provision/plan"}, "the one says what Envoys do, the other is the command that plans pods; neither is seen beside the other"},
 	{"fleet", []string{"bench/fleet", "extproc/fleet"}, "the one is endpoints that are simulated, the other what is believed of endpoints"},
 	{"envoy", []string{"bench/envoy", "control/attach/envoy"}, "the one runs Envoys, the other says what they are given"},
 	{"e2e", []string{"bench/cluster/e2e", "bench/e2e"}, "only tests, which nobody imports"},

@@ -32,9 +32,9 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/headgate/headgate/control/attach/envoy"
-	"github.com/headgate/headgate/control/attach/identity"
 	"github.com/headgate/headgate/control/attach/memo"
 	"github.com/headgate/headgate/control/attach/order"
+	"github.com/headgate/headgate/control/attach/pki"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -264,11 +264,11 @@ func Said(_ context.Context, node *corev3.Node) (objects.Name, error) {
 }
 
 // Certified believes the certificate with which an Envoy calls, and nothing that it says: for addresses that others can reach. It needs
-// the TLS of [identity.Authority.Control].
+// the TLS of [pki.Authority.Control].
 func Certified(ctx context.Context, _ *corev3.Node) (objects.Name, error) {
 	if p, ok := peer.FromContext(ctx); ok {
 		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.VerifiedChains) > 0 {
-			return identity.GatewayOf(info.State.VerifiedChains[0][0])
+			return pki.GatewayOf(info.State.VerifiedChains[0][0])
 		}
 	}
 	return objects.Name{}, errors.New("no certificate says which Gateway it is of")

@@ -15,7 +15,7 @@ import (
 
 	"github.com/headgate/headgate/control/attach/ads"
 	"github.com/headgate/headgate/control/attach/envoy"
-	"github.com/headgate/headgate/control/attach/identity"
+	"github.com/headgate/headgate/control/attach/pki"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -23,7 +23,7 @@ import (
 // certificate while it runs.
 func TestAnEnvoyIsWhoItsCertificateSays(t *testing.T) {
 	s := newStack(t, 21)
-	authority, err := identity.New(time.Now())
+	authority, err := pki.New(time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

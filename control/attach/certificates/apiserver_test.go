@@ -10,10 +10,10 @@ import (
 
 	"github.com/headgate/headgate/control/attach/certificates"
 	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kube"
 	"github.com/headgate/headgate/internal/objects/source"
-	"github.com/headgate/headgate/internal/reach"
 	"github.com/headgate/headgate/test/apiserver"
 )
 
@@ -52,7 +52,7 @@ func TestCertificatesOfAnAPIServer(t *testing.T) {
 		},
 	}
 	go func() {
-		done <- from.Follow(ctx, slog.New(slog.DiscardHandler), reach.NewTokens(nil), unmetered{}, func(*objects.World) {})
+		done <- from.Follow(ctx, slog.New(slog.DiscardHandler), engineclient.NewTokens(nil), unmetered{}, func(*objects.World) {})
 	}()
 	defer func() {
 		cancel()

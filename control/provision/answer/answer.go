@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/control/provision/estimate"
-	"github.com/headgate/headgate/control/provision/plan"
+	"github.com/headgate/headgate/control/provision/planner"
 )
 
 // Answer is a plan, or why there is none, as JSON has it: what a tuner needs is in it. Times are in seconds, costs an hour.
@@ -146,8 +146,8 @@ type Trace struct {
 
 // Of is the answer that a plan is. It simulates what the plan says on the trace that was planned on, and on another to test it, which may have no
 // queries.
-func Of(name, planner string, p *plan.Problem, is *plan.Plan, planned, tested Trace) (*Answer, error) {
-	a := &Answer{Name: name, Planner: planner, Found: is.Found, Optimal: is.Optimal, Stopped: is.Stopped, Simulations: is.Simulations}
+func Of(name, by string, p *planner.Problem, is *planner.Plan, planned, tested Trace) (*Answer, error) {
+	a := &Answer{Name: name, Planner: by, Found: is.Found, Optimal: is.Optimal, Stopped: is.Stopped, Simulations: is.Simulations}
 	for _, t := range is.Tried {
 		if !t.Config.Unbounded() {
 			a.Tried = append(a.Tried, Tried{By: t.By, Config: Config(p, t.Config), Cost: t.Cost, Keeps: t.Keeps, Takes: t.Kept})
@@ -159,19 +159,19 @@ func Of(name, planner string, p *plan.Problem, is *plan.Plan, planned, tested Tr
 		}
 		return a, nil
 	}
-	err := a.have(p, plan.Steady(is.Config), planned, tested)
+	err := a.have(p, planner.Steady(is.Config), planned, tested)
 	return a, err
 }
 
 // Given is what a configuration costs and keeps that somebody has, whose replicas may change as queries come.
-func Given(name string, p *plan.Problem, is *plan.Timetable, planned, tested Trace) (*Answer, error) {
+func Given(name string, p *planner.Problem, is *planner.Timetable, planned, tested Trace) (*Answer, error) {
 	a := &Answer{Name: name, Planner: "given", Found: true, Beyond: beyond(p, is.Config)}
 	err := a.have(p, is, planned, tested)
 	return a, err
 }
 
 // have fills in what a configuration does.
-func (a *Answer) have(p *plan.Problem, given *plan.Timetable, planned, tested Trace) error {
+func (a *Answer) have(p *planner.Problem, given *planner.Timetable, planned, tested Trace) error {
 	c := given.Config
 	r, times, err := measure(p, given, planned)
 	if err != nil {
@@ -247,12 +247,12 @@ func percentiles(l *estimate.Latencies) Percentiles {
 }
 
 // measure rolls a trace on.
-func measure(p *plan.Problem, is *plan.Timetable, t Trace) (*estimate.Result, *Times, error) {
-	var all [plan.PerToken + 1]estimate.Latencies // by [plan.Of]
+func measure(p *planner.Problem, is *planner.Timetable, t Trace) (*estimate.Result, *Times, error) {
+	var all [planner.PerToken + 1]estimate.Latencies // by [planner.Of]
 	missed := make([]int, len(p.Objectives))
 	r, err := estimate.Run(p.Pipeline, p.Scheduled(p.From(is, t.From)), t.Queries, t.Seed, func(_ int, took estimate.Took) bool {
 		for of := range all {
-			if seconds, has := plan.Of(of).In(took); has {
+			if seconds, has := planner.Of(of).In(took); has {
 				all[of].Add(seconds)
 			}
 		}
@@ -269,11 +269,11 @@ func measure(p *plan.Problem, is *plan.Timetable, t Trace) (*estimate.Result, *T
 	n, span := len(t.Queries), t.Queries[len(t.Queries)-1].At-t.Queries[0].At
 	_, alone := p.Pace(is.Config)
 	times := &Times{
-		Trace: t.Name, Queries: n, Seconds: span, Rate: estimate.Rate(t.Queries), CV: variation(t.Queries), Latency: percentiles(&all[plan.Latency]),
+		Trace: t.Name, Queries: n, Seconds: span, Rate: estimate.Rate(t.Queries), CV: variation(t.Queries), Latency: percentiles(&all[planner.Latency]),
 		Envelope: envelope(t.Queries, p.Pipeline.ServiceTime(func(stage int) float64 { return alone[stage] })),
 	}
 	if p.Tokens() {
-		first, each := percentiles(&all[plan.FirstToken]), percentiles(&all[plan.PerToken])
+		first, each := percentiles(&all[planner.FirstToken]), percentiles(&all[planner.PerToken])
 		times.FirstToken, times.PerToken = &first, &each
 	}
 	for i, o := range p.Objectives {
@@ -313,7 +313,7 @@ func envelope(all []estimate.Query, shortest float64) (windows []Window) {
 }
 
 // Config is a configuration in words, such as detect=a100:3x8: as [problem.Given] reads it.
-func Config(p *plan.Problem, c plan.Config) string {
+func Config(p *planner.Problem, c planner.Config) string {
 	all := make([]string, len(c))
 	for i, is := range c {
 		all[i] = fmt.Sprintf("%s=%s:%dx%d", p.Stages[i].Name, p.Stages[i].Hardware[is.Hardware].Name, is.Replicas, is.Batch)

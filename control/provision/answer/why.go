@@ -5,15 +5,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/headgate/headgate/control/provision/plan"
+	"github.com/headgate/headgate/control/provision/planner"
 )
 
 // enough simulations say what would do: it need not be the cheapest.
 const enough = 1000
 
 // wouldDo says what would have to be different for there to be a plan.
-func wouldDo(p *plan.Problem, is *plan.Plan) (all []string) {
-	var free, bounded []plan.Candidate
+func wouldDo(p *planner.Problem, is *planner.Plan) (all []string) {
+	var free, bounded []planner.Candidate
 	for _, t := range is.Tried {
 		switch {
 		case t.Config.Unbounded():
@@ -25,7 +25,7 @@ func wouldDo(p *plan.Problem, is *plan.Plan) (all []string) {
 	if near, ok := nearest(p, free); ok && p.Strain(near.Kept) > 1 {
 		return []string{fmt.Sprintf("No number of replicas would do: the model's own time is too long. With as many as there are queries, %s.", kept(p, near))}
 	}
-	capped, scarce := slices.ContainsFunc(p.Stages, func(s plan.Stage) bool { return s.MaxReplicas != 0 }), len(p.AtMost) > 0
+	capped, scarce := slices.ContainsFunc(p.Stages, func(s planner.Stage) bool { return s.MaxReplicas != 0 }), len(p.AtMost) > 0
 	for _, more := range []struct {
 		words              string
 		hardware, replicas bool
@@ -39,7 +39,7 @@ func wouldDo(p *plan.Problem, is *plan.Plan) (all []string) {
 		}
 		other := *p
 		other.Stages, other.Most = slices.Clone(p.Stages), 0
-		other.Told = func(simulations int, best plan.Candidate) bool {
+		other.Told = func(simulations int, best planner.Candidate) bool {
 			return simulations < enough && (p.Told == nil || p.Told(simulations, best))
 		}
 		if more.hardware {
@@ -50,7 +50,7 @@ func wouldDo(p *plan.Problem, is *plan.Plan) (all []string) {
 				other.Stages[i].MaxReplicas = 0
 			}
 		}
-		if found := plan.Mended(&other); found.Found {
+		if found := planner.Mended(&other); found.Found {
 			all = append(all, fmt.Sprintf("%s it is %s for %.4g an hour: %s.", more.words, Config(p, found.Config), found.Cost, beyond(p, found.Config)))
 			break
 		}
@@ -62,7 +62,7 @@ func wouldDo(p *plan.Problem, is *plan.Plan) (all []string) {
 }
 
 // nearest is the candidate that misses by least.
-func nearest(p *plan.Problem, all []plan.Candidate) (near plan.Candidate, ok bool) {
+func nearest(p *planner.Problem, all []planner.Candidate) (near planner.Candidate, ok bool) {
 	for i, t := range all {
 		if i == 0 || p.Strain(t.Kept) < p.Strain(near.Kept) {
 			near, ok = t, true
@@ -72,7 +72,7 @@ func nearest(p *plan.Problem, all []plan.Candidate) (near plan.Candidate, ok boo
 }
 
 // kept says what a candidate keeps of each objective.
-func kept(p *plan.Problem, is plan.Candidate) string {
+func kept(p *planner.Problem, is planner.Candidate) string {
 	var all []string
 	for i, o := range p.Objectives {
 		all = append(all, fmt.Sprintf("a %v of %s is kept, where %s is wanted", o.Of, Seconds(is.Kept[i]), Seconds(o.Seconds)))
@@ -81,7 +81,7 @@ func kept(p *plan.Problem, is plan.Candidate) string {
 }
 
 // beyond says which bounds a configuration breaks.
-func beyond(p *plan.Problem, c plan.Config) string {
+func beyond(p *planner.Problem, c planner.Config) string {
 	var all []string
 	for i, is := range c {
 		switch s := &p.Stages[i]; {
@@ -104,10 +104,10 @@ func beyond(p *plan.Problem, c plan.Config) string {
 
 // Explain adds what each single step that saves something would keep: a replica less, or other hardware that is cheaper, in the batch by which it
 // comes nearest to the objectives. A step that keeps them would have been taken. Where it is not to go on, the steps so far are told.
-func (a *Answer) Explain(p *plan.Problem, c plan.Config, goOn func() bool) error {
+func (a *Answer) Explain(p *planner.Problem, c planner.Config, goOn func() bool) error {
 	current, taken, utilization := p.Cost(c), p.Taken(c), p.Utilizations()
 	for i, is := range c {
-		step := func(by string, settings ...plan.Setting) error {
+		step := func(by string, settings ...planner.Setting) error {
 			var best Tried
 			least := 0.0
 			for _, s := range settings {
@@ -117,7 +117,7 @@ func (a *Answer) Explain(p *plan.Problem, c plan.Config, goOn func() bool) error
 				}
 				other := slices.Clone(c)
 				other[i] = s
-				_, times, err := measure(p, plan.Steady(other), Trace{Name: by, Queries: p.Queries, Seed: p.Seed})
+				_, times, err := measure(p, planner.Steady(other), Trace{Name: by, Queries: p.Queries, Seed: p.Seed})
 				if err != nil {
 					return err
 				}
@@ -162,9 +162,9 @@ func (a *Answer) Explain(p *plan.Problem, c plan.Config, goOn func() bool) error
 			if n < stage.MinReplicas {
 				continue
 			}
-			var all []plan.Setting
+			var all []planner.Setting
 			for _, size := range kind.Batches {
-				all = append(all, plan.Setting{Hardware: h, Batch: size, Replicas: n})
+				all = append(all, planner.Setting{Hardware: h, Batch: size, Replicas: n})
 			}
 			if err := step(fmt.Sprintf("%s: %d of %s", stage.Name, n, kind.Name), all...); err != nil {
 				return err

@@ -5,23 +5,23 @@ import (
 
 	"github.com/headgate/headgate/control/provision/answer"
 	"github.com/headgate/headgate/control/provision/estimate"
-	"github.com/headgate/headgate/control/provision/plan"
+	"github.com/headgate/headgate/control/provision/planner"
 	"github.com/headgate/headgate/internal/profile"
 )
 
 // Who no longer wants to know why nothing is cheaper is told what was found so far.
 func TestWhyNotCheaperEndsWhereItIsTold(t *testing.T) {
 	slow := profile.NewBatches("m", profile.Batch{Size: 1, Mean: 0.1})
-	p := &plan.Problem{
+	p := &planner.Problem{
 		Pipeline:   &estimate.Pipeline{Stages: 1},
-		Stages:     []plan.Stage{{Name: "m", MinReplicas: 1, Hardware: []plan.Hardware{{Name: "a", Price: 3, Times: slow, Batches: []int{1}}, {Name: "b", Price: 1, Times: slow, Batches: []int{1}}}}},
+		Stages:     []planner.Stage{{Name: "m", MinReplicas: 1, Hardware: []planner.Hardware{{Name: "a", Price: 3, Times: slow, Batches: []int{1}}, {Name: "b", Price: 1, Times: slow, Batches: []int{1}}}}},
 		Queries:    estimate.Arrivals([]float64{0, 0.1, 0.2}),
-		Objectives: []plan.Objective{{Seconds: 1, Share: 0.99}},
+		Objectives: []planner.Objective{{Seconds: 1, Share: 0.99}},
 	}
 	for _, c := range []struct{ steps, told int }{{0, 0}, {1, 1}, {2, 2}, {9, 2}} {
 		var a answer.Answer
 		left := c.steps
-		err := a.Explain(p, plan.Config{{Hardware: 0, Batch: 1, Replicas: 2}}, func() bool {
+		err := a.Explain(p, planner.Config{{Hardware: 0, Batch: 1, Replicas: 2}}, func() bool {
 			left--
 			return left >= 0
 		})

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/headgate/headgate/internal/event"
+	"github.com/headgate/headgate/internal/des"
 	"github.com/headgate/headgate/internal/profile"
 	"github.com/headgate/headgate/internal/sim"
 )
@@ -186,7 +186,7 @@ type run struct {
 	done     func(query int, took Took) bool
 	stopped  bool // done wants no more
 
-	loop   event.Loop
+	loop   des.Loop
 	way    *way
 	stages []stage
 	after  [][]int // by stage, the numbers of its edges

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/bench/fleet"
-	"github.com/headgate/headgate/bench/simulated"
+	"github.com/headgate/headgate/bench/simulated/llm/llm"
 	"github.com/headgate/headgate/control/provision/estimate"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/profile"
@@ -28,7 +28,7 @@ func conversations(seed uint64, n int, rate float64) []estimate.Query {
 
 // engine is a stage of engines that are as simulated ones.
 func engine(replicas int) (*profile.Profile, estimate.Setting) {
-	p := simulated.DefaultProfile()
+	p := llm.DefaultProfile()
 	return &p, estimate.Setting{Engine: &p, Batch: p.Limits.MaxSequences, Replicas: replicas}
 }
 

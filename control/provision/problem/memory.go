@@ -7,12 +7,12 @@ import (
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
-	"github.com/headgate/headgate/internal/trace"
+	"github.com/headgate/headgate/internal/workload"
 )
 
 // Age is for how long models have not been used when they make place for others, in the mean, where so many are held and the one that was used
 // longest ago goes: infinite where none goes. It is what all engines have in common that hold models together, whichever of them has which.
-func Age(queries []trace.Query, holds int) float64 {
+func Age(queries []workload.Query, holds int) float64 {
 	sum, gone, now := 0.0, 0, 0.0
 	held, err := simplelru.NewLRU(holds, func(_ string, used float64) {
 		sum += now - used
@@ -32,7 +32,7 @@ func Age(queries []trace.Query, holds int) float64 {
 }
 
 // replicasForAge is with how few replicas, each of which holds so many models, models that make place have not been used for an age in the mean.
-func replicasForAge(queries []trace.Query, each int, age float64) (int, error) {
+func replicasForAge(queries []workload.Query, each int, age float64) (int, error) {
 	models := make(map[string]bool)
 	for _, q := range queries {
 		models[q.Model] = true

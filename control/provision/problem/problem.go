@@ -14,10 +14,10 @@ import (
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/provision/estimate"
-	"github.com/headgate/headgate/control/provision/plan"
+	"github.com/headgate/headgate/control/provision/planner"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/profile"
-	"github.com/headgate/headgate/internal/trace"
+	"github.com/headgate/headgate/internal/workload"
 )
 
 // Files are those that a plan names.
@@ -52,9 +52,9 @@ func fault(field, words string, args ...any) error { return &Fault{field, fmt.Sp
 
 // Of makes a problem of a CapacityPlan without faults of its own, and of a trace. The rest are queries that the plan is to be tested on. Errors are
 // Faults.
-func Of(o *v1alpha1.CapacityPlan, files Files, slower Slower, queries, rest []trace.Query) (*plan.Problem, error) {
+func Of(o *v1alpha1.CapacityPlan, files Files, slower Slower, queries, rest []workload.Query) (*planner.Problem, error) {
 	spec := &o.Spec
-	p := &plan.Problem{Pipeline: &estimate.Pipeline{Stages: len(spec.Stages)}, Seed: uint64(spec.Seed), Queries: Queries(queries)} //nolint:gosec // not negative
+	p := &planner.Problem{Pipeline: &estimate.Pipeline{Stages: len(spec.Stages)}, Seed: uint64(spec.Seed), Queries: Queries(queries)} //nolint:gosec // not negative
 	if len(queries) < 2 || !(queries[len(queries)-1].At > queries[0].At) {
 		return nil, fault("spec.trace", "of the trace there are no two queries at different times to plan on: take a longer one, or a larger --split")
 	}
@@ -125,7 +125,7 @@ func Of(o *v1alpha1.CapacityPlan, files Files, slower Slower, queries, rest []tr
 }
 
 // Queries are those of a trace, as estimates have them.
-func Queries(all []trace.Query) []estimate.Query {
+func Queries(all []workload.Query) []estimate.Query {
 	is := make([]estimate.Query, len(all))
 	for i, q := range all {
 		is[i] = estimate.Query{At: q.At, Prompt: q.Prompt, Output: q.Output}
@@ -135,7 +135,7 @@ func Queries(all []trace.Query) []estimate.Query {
 
 // unbind takes away bounds that no plan reaches: more replicas than there are queries do nothing. Planners try as many replicas as may be, and a bound
 // of a million is none for them to simulate.
-func unbind(p *plan.Problem) {
+func unbind(p *planner.Problem) {
 	units := make(map[string]int) // of each kind, that there is a use for
 	for i := range p.Stages {
 		s := &p.Stages[i]
@@ -151,8 +151,8 @@ func unbind(p *plan.Problem) {
 }
 
 // stage is what a stage may have.
-func stage(o *v1alpha1.PlanStage, at string, kinds map[string]v1alpha1.PlanHardware, files Files) (plan.Stage, error) {
-	s := plan.Stage{Name: o.Name, MinReplicas: 1, Central: o.Queue == "Central", Ahead: o.Gather == "Always"}
+func stage(o *v1alpha1.PlanStage, at string, kinds map[string]v1alpha1.PlanHardware, files Files) (planner.Stage, error) {
+	s := planner.Stage{Name: o.Name, MinReplicas: 1, Central: o.Queue == "Central", Ahead: o.Gather == "Always"}
 	if r := o.Replicas; r != nil {
 		if r.Min != nil {
 			s.MinReplicas = int(*r.Min)
@@ -193,8 +193,8 @@ func stage(o *v1alpha1.PlanStage, at string, kinds map[string]v1alpha1.PlanHardw
 const maxReplicas = 100_000
 
 // hardware is what a stage may run on.
-func hardware(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, at string, kinds map[string]v1alpha1.PlanHardware, files Files) (plan.Hardware, error) {
-	is := plan.Hardware{Name: h.Name, Units: 1}
+func hardware(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, at string, kinds map[string]v1alpha1.PlanHardware, files Files) (planner.Hardware, error) {
+	is := planner.Hardware{Name: h.Name, Units: 1}
 	if h.Units != nil {
 		is.Units = int(*h.Units)
 	}
@@ -249,7 +249,7 @@ func hardware(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, at string, kinds
 }
 
 // slow has the model of a stage take so many times as long.
-func slow(s *plan.Stage, by float64) {
+func slow(s *planner.Stage, by float64) {
 	for i := range s.Hardware {
 		if h := &s.Hardware[i]; h.Engine != nil {
 			engine := h.Engine.Times(by)
@@ -261,7 +261,7 @@ func slow(s *plan.Stage, by float64) {
 }
 
 // same refuses a profile that says that it is of another model, or of other hardware.
-func same(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, is *plan.Hardware, at string) error {
+func same(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, is *planner.Hardware, at string) error {
 	if is.Times == nil {
 		return nil
 	}
@@ -274,13 +274,13 @@ func same(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, is *plan.Hardware, a
 }
 
 // objective is one that can be kept at all.
-func objective(o *v1alpha1.PlanObjective, p *plan.Problem, at string) (plan.Objective, error) {
-	is := plan.Objective{Of: map[string]plan.Of{"": plan.Latency, "Latency": plan.Latency, "FirstToken": plan.FirstToken, "PerToken": plan.PerToken}[o.Of]}
+func objective(o *v1alpha1.PlanObjective, p *planner.Problem, at string) (planner.Objective, error) {
+	is := planner.Objective{Of: map[string]planner.Of{"": planner.Latency, "Latency": planner.Latency, "FirstToken": planner.FirstToken, "PerToken": planner.PerToken}[o.Of]}
 	is.Seconds, is.Share = objects.Within(o)
-	if is.Of != plan.Latency && !p.Tokens() {
+	if is.Of != planner.Latency && !p.Tokens() {
 		return is, fault(at+".of", "no stage is an LLM: only those make tokens")
 	}
-	if is.Of != plan.Latency || p.Tokens() {
+	if is.Of != planner.Latency || p.Tokens() {
 		return is, nil // how long it takes depends on how many tokens a query has
 	}
 	alone := p.Pipeline.ServiceTime(func(stage int) float64 {
@@ -297,7 +297,7 @@ func objective(o *v1alpha1.PlanObjective, p *plan.Problem, at string) (plan.Obje
 }
 
 // least is how few replicas a stage may have, with what they must hold.
-func least(s *plan.Stage, m *v1alpha1.PlanMemory, at string, queries []trace.Query) (int, error) {
+func least(s *planner.Stage, m *v1alpha1.PlanMemory, at string, queries []workload.Query) (int, error) {
 	if m == nil {
 		return s.MinReplicas, nil
 	}
@@ -323,12 +323,12 @@ func least(s *plan.Stage, m *v1alpha1.PlanMemory, at string, queries []trace.Que
 
 // Given reads what runs today, such as detect=a100:3x8+2@10m-1@50m: of each stage the hardware, the replicas, the size of batches, which is the least
 // where it is left out, and how many replicas more or fewer are asked for at which times of a trace.
-func Given(p *plan.Problem, text string) (*plan.Timetable, error) {
-	today := plan.Steady(make(plan.Config, len(p.Stages)))
+func Given(p *planner.Problem, text string) (*planner.Timetable, error) {
+	today := planner.Steady(make(planner.Config, len(p.Stages)))
 	there := make(map[int]bool)
 	for part := range strings.SplitSeq(text, ",") {
 		name, is, ok := strings.Cut(strings.TrimSpace(part), "=")
-		i := slices.IndexFunc(p.Stages, func(s plan.Stage) bool { return s.Name == name })
+		i := slices.IndexFunc(p.Stages, func(s planner.Stage) bool { return s.Name == name })
 		if !ok || i < 0 {
 			return nil, fmt.Errorf("%q: want STAGE=HARDWARE:REPLICASxBATCH, such as %s=%s:3x8; stages are %s", part, p.Stages[0].Name, p.Stages[0].Hardware[0].Name, names(p.Stages, stageName))
 		}
@@ -340,7 +340,7 @@ func Given(p *plan.Problem, text string) (*plan.Timetable, error) {
 			return nil, fmt.Errorf("%q: the stage %s has no profile for that hardware: it may run on %s", part, name, names(p.Stages[i].Hardware, hardwareName))
 		}
 		all := p.Stages[i].Hardware[h].Batches
-		s := plan.Setting{Hardware: h, Replicas: 1, Batch: all[0]}
+		s := planner.Setting{Hardware: h, Replicas: 1, Batch: all[0]}
 		first := strings.IndexAny(counts+"+", "+-")
 		if err := counted(counts[:first], &s); err != nil {
 			return nil, fmt.Errorf("%q: %w", part, err)
@@ -367,7 +367,7 @@ func Given(p *plan.Problem, text string) (*plan.Timetable, error) {
 
 // hardwareIn is the hardware that a text such as a100:3x8 begins with, by number, and what follows the colon; -1 if it is none of all. Names may have
 // colons themselves.
-func hardwareIn(text string, all []plan.Hardware) (number int, rest string) {
+func hardwareIn(text string, all []planner.Hardware) (number int, rest string) {
 	number = -1
 	for i, h := range all {
 		after, begins := strings.CutPrefix(text, h.Name)
@@ -398,7 +398,7 @@ func changesOf(text string, replicas int) (all []estimate.Change, err error) {
 }
 
 // counted reads replicas and the size of batches, such as 3x8 or 3. What is left out stays.
-func counted(text string, s *plan.Setting) error {
+func counted(text string, s *planner.Setting) error {
 	if text == "" {
 		return nil
 	}
@@ -428,9 +428,9 @@ func names[T any](all []T, name func(T) string) string {
 	return strings.Join(words, ", ")
 }
 
-func stageName(s plan.Stage) string { return s.Name }
+func stageName(s planner.Stage) string { return s.Name }
 
-func hardwareName(h plan.Hardware) string { return h.Name }
+func hardwareName(h planner.Hardware) string { return h.Name }
 
 // FilesOf are the files that a plan names, in order of their names, and then that of its hardware. Read reads one, which a field names. What is
 // wrong beside its errors is a Fault.

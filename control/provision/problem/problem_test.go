@@ -9,11 +9,11 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/headgate/headgate/api/v1alpha1"
-	"github.com/headgate/headgate/control/provision/plan"
+	"github.com/headgate/headgate/control/provision/planner"
 	"github.com/headgate/headgate/control/provision/problem"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/profile"
-	"github.com/headgate/headgate/internal/trace"
+	"github.com/headgate/headgate/internal/workload"
 )
 
 // good is a plan without faults. Its stages are not in the order in which queries pass them.
@@ -34,7 +34,7 @@ spec:
 `
 
 // of is the problem of a plan with a change.
-func of(t *testing.T, old, is string, queries []trace.Query) (string, error) {
+func of(t *testing.T, old, is string, queries []workload.Query) (string, error) {
 	t.Helper()
 	o := new(v1alpha1.CapacityPlan)
 	if !strings.Contains(good, old) {
@@ -79,9 +79,9 @@ func priced() problem.Files {
 }
 
 // every is queries at an interval, for three models in turn.
-func every(n int, interval float64) (all []trace.Query) {
+func every(n int, interval float64) (all []workload.Query) {
 	for i := range n {
-		all = append(all, trace.Query{At: float64(i) * interval, Model: string(rune('a' + i%3))})
+		all = append(all, workload.Query{At: float64(i) * interval, Model: string(rune('a' + i%3))})
 	}
 	return all
 }
@@ -176,13 +176,13 @@ func TestBoundsThatAreNeverReached(t *testing.T) {
 
 // Names of hardware may have colons.
 func TestGivenHardware(t *testing.T) {
-	p := &plan.Problem{Stages: []plan.Stage{{Name: "s", Hardware: []plan.Hardware{
+	p := &planner.Problem{Stages: []planner.Stage{{Name: "s", Hardware: []planner.Hardware{
 		{Name: "a100", Batches: []int{1}}, {Name: "a100:80gb", Batches: []int{2}}, {Name: "a100:80", Batches: []int{3}},
 	}}}}
 	for text, want := range map[string][3]int{ // hardware, batch, replicas
 		"s=a100": {0, 1, 1}, "s=a100:3": {0, 1, 3}, "s=a100:80gb": {1, 2, 1}, "s=a100:80gb:3x2": {1, 2, 3}, "s=a100:80": {2, 3, 1}, "s=a100:80x1": {0, 1, 80},
 	} {
-		if is, err := problem.Given(p, text); err != nil || is.Config[0] != (plan.Setting{Hardware: want[0], Batch: want[1], Replicas: want[2]}) {
+		if is, err := problem.Given(p, text); err != nil || is.Config[0] != (planner.Setting{Hardware: want[0], Batch: want[1], Replicas: want[2]}) {
 			t.Errorf("%s is %+v, %v, want %+v", text, is, err, want)
 		}
 	}
@@ -201,11 +201,11 @@ func TestTokensOfTheTest(t *testing.T) {
 	if err := yaml.UnmarshalStrict([]byte(text), o); err != nil {
 		t.Fatal(err)
 	}
-	tokens := []trace.Query{{At: 0, Prompt: 5, Output: 5}, {At: 1, Prompt: 5, Output: 5}}
+	tokens := []workload.Query{{At: 0, Prompt: 5, Output: 5}, {At: 1, Prompt: 5, Output: 5}}
 	if _, err := problem.Of(o, priced(), nil, tokens, tokens); err != nil {
 		t.Fatal(err)
 	}
-	_, err := problem.Of(o, priced(), nil, tokens, []trace.Query{{At: 0, Prompt: 5, Output: 5}, {At: 1, Prompt: 50, Output: 50}})
+	_, err := problem.Of(o, priced(), nil, tokens, []workload.Query{{At: 0, Prompt: 5, Output: 5}, {At: 1, Prompt: 50, Output: 50}})
 	if want := "spec.stages[0].hardware[0]: of the queries that the plan is tested on, query 1 has 100 tokens"; err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
 	}

@@ -19,9 +19,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/source"
-	"github.com/headgate/headgate/internal/reach"
 	"github.com/headgate/headgate/test/apiserver"
 )
 
@@ -137,7 +137,7 @@ func TestAlone(t *testing.T) {
 	begun := time.Now()
 	var world *objects.World
 	s := source.Source{Kube: source.Kube{On: true, Config: *alone}}
-	err := s.Follow(ctx, slog.New(slog.DiscardHandler), reach.NewTokens(nil), new(followed), func(w *objects.World) {
+	err := s.Follow(ctx, slog.New(slog.DiscardHandler), engineclient.NewTokens(nil), new(followed), func(w *objects.World) {
 		if world = w; len(w.Addresses()) > 0 {
 			fmt.Printf("seconds = %.2f\n", time.Since(begun).Seconds())
 			cancel()

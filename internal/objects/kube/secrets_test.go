@@ -18,8 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/internal/reach"
 )
 
 // vault is an API server with Secrets of one key, token: what they hold, or why they cannot be read.
@@ -98,7 +98,7 @@ func keeping(t *testing.T, test func(t *testing.T, v *vault, s *EngineTokens, lo
 		v := &vault{texts: make(map[string]string), wrong: make(map[string]error)}
 		var log strings.Builder // read when everything rests
 		secrets := secretsOf(v)
-		s := NewEngineTokens(secrets, reach.NewTokens(nil), slog.New(slog.NewTextHandler(&log, nil)))
+		s := NewEngineTokens(secrets, engineclient.NewTokens(nil), slog.New(slog.NewTextHandler(&log, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {

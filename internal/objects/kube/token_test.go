@@ -10,9 +10,9 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/source"
-	"github.com/headgate/headgate/internal/reach"
 	"github.com/headgate/headgate/test/apiserver"
 )
 
@@ -61,7 +61,7 @@ func TestTheTokenOfAPoolIsThatOfItsSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log lockedLog
-	tokens := reach.NewTokens(nil)
+	tokens := engineclient.NewTokens(nil)
 	s := source.Source{Kube: source.Kube{On: true, Config: apiserver.KubeconfigFile(t, config)}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done, published := make(chan error, 1), make(chan string, 100) // the Secret of each World, and the token that there was then

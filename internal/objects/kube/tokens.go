@@ -11,15 +11,15 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/internal/reach"
 )
 
 // EngineTokens keeps the tokens that engines are reached with those that are in the Secrets that PoolSettings name. A token stays as
 // it was while its Secret cannot be read. Make one with [NewEngineTokens]; it is safe for concurrent use.
 type EngineTokens struct {
 	secrets *ByName
-	tokens  *reach.Tokens
+	tokens  *engineclient.Tokens
 	log     *slog.Logger
 
 	mu     sync.Mutex // guards what follows
@@ -28,7 +28,7 @@ type EngineTokens struct {
 }
 
 // NewEngineTokens returns EngineTokens of which none is named yet, as a user of Secrets.
-func NewEngineTokens(secrets *ByName, tokens *reach.Tokens, log *slog.Logger) *EngineTokens {
+func NewEngineTokens(secrets *ByName, tokens *engineclient.Tokens, log *slog.Logger) *EngineTokens {
 	t := &EngineTokens{secrets: secrets, tokens: tokens, log: log, faults: make(map[string]string)}
 	secrets.Add(t)
 	return t

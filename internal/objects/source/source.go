@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
 	"github.com/headgate/headgate/internal/objects/kinds"
 	"github.com/headgate/headgate/internal/objects/kube"
 	"github.com/headgate/headgate/internal/objects/resolve"
-	"github.com/headgate/headgate/internal/reach"
 )
 
 // Source is where objects come from.
@@ -138,7 +138,7 @@ func (s Source) build(set objects.Set, attached *attach.Latest) *objects.World {
 // Follow publishes the World at the start, and each time that an object or the addresses of a name change, until ctx ends.
 // It calls publish from one goroutine. What PoolSettings of an API server name as tokens is in tokens before the World is
 // published, if it can be had soon, and each time that it changes.
-func (s Source) Follow(ctx context.Context, log *slog.Logger, tokens *reach.Tokens, meter Meter, publish func(*objects.World)) error {
+func (s Source) Follow(ctx context.Context, log *slog.Logger, tokens *engineclient.Tokens, meter Meter, publish func(*objects.World)) error {
 	fixed := objects.Endpoints(s.Endpoints)
 	resolver := resolve.New(resolve.System, log)
 	group, ctx := errgroup.WithContext(ctx)

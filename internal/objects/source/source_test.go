@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headgate/headgate/internal/engineclient"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/source"
-	"github.com/headgate/headgate/internal/reach"
 )
 
 // quiet is a Meter that counts nothing.
@@ -74,7 +74,7 @@ func TestAPoolThatAFlagNamesIsMissed(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- s.Follow(ctx, slog.New(slog.NewJSONHandler(log, nil)), reach.NewTokens(nil), quiet{}, func(w *objects.World) { worlds <- w })
+		done <- s.Follow(ctx, slog.New(slog.NewJSONHandler(log, nil)), engineclient.NewTokens(nil), quiet{}, func(w *objects.World) { worlds <- w })
 	}()
 	until := func(pool string) *objects.World {
 		t.Helper()

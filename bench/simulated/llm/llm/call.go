@@ -1,0 +1,177 @@
+package llm
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"hash/fnv"
+	"math"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// call is one HTTP request on its way through the server. The goroutine that serves it owns it.
+type call struct {
+	s      *Server
+	w      http.ResponseWriter
+	r      *http.Request
+	number uint64 // of the request, from 1
+	status int    // of the answer, once it has begun
+	ids    uint64 // drawn for this request
+
+	resetAfter int // tokens of a stream before its connection is reset; -1 is never
+}
+
+// Handler serves the HTTP API. It is safe for concurrent use; requests that need the engine wait until Run runs.
+func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	c := &call{s: s, w: w, r: r, number: s.requests.Add(1), resetAfter: -1}
+	handler, path := s.handler(r.URL.Path)
+	open := s.door.enter()
+	defer func() {
+		s.door.leave()
+		s.traffic.count(exchange{path, c.status})
+	}()
+	c.sign()
+	if s.config.APIKey != "" && strings.HasPrefix(r.URL.Path, "/v1") && r.Header.Get("Authorization") != "Bearer "+s.config.APIKey {
+		c.json(http.StatusUnauthorized, []byte(`{"error":"Unauthorized"}`))
+		return
+	}
+	if handler.serve == nil {
+		c.json(http.StatusNotFound, []byte(`{"detail":"Not Found"}`))
+		return
+	}
+	if handler.method != "" && r.Method != handler.method {
+		w.Header().Set("Allow", handler.method)
+		c.json(http.StatusMethodNotAllowed, []byte(`{"detail":"Method Not Allowed"}`))
+		return
+	}
+	faults, err := parseFaults(r.Header.Values(FaultHeader))
+	if err != nil {
+		c.fail(&failure{http.StatusBadRequest, "Bad Request", err.Error(), FaultHeader})
+		return
+	}
+	if handler.needs.asksEngine() {
+		faults = append(faults, s.config.Faults...)
+	}
+	if len(faults) > 0 && !c.suffer(faults) {
+		return
+	}
+	if !open && s.config.ShutdownTimeout > 0 && c.turnAway(handler.needs) {
+		return
+	}
+	if handler.needs.asksEngine() {
+		s.inFlight.Add(1)
+		defer s.inFlight.Add(-1)
+	}
+	handler.serve(c)
+}
+
+// turnAway answers for what a program that is stopping has no more, and says whether it did. Seen on vLLM 0.32.0 with
+// --shutdown-timeout: a load that comes when the core is gone, since no request was left, is never answered, and the program
+// never ends, whether the client leaves or not.
+func (c *call) turnAway(n needs) bool {
+	switch {
+	case n == nothing:
+		return false
+	case n == loader && c.s.inFlight.Load() == 0:
+		<-c.s.killed
+		panic(http.ErrAbortHandler)
+	case n == loader:
+		c.fail(shuttingDown)
+	case strings.HasPrefix(c.r.URL.Path, "/v1/messages"):
+		c.failMessages(shutdown)
+	default:
+		c.fail(shutdown)
+	}
+	return true
+}
+
+// sign puts the headers on the answer that every answer has.
+func (c *call) sign() {
+	h := c.w.Header()
+	if local, ok := c.r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+		h.Set(ServedHeader, local.String())
+	}
+	if c.s.config.RequestIDHeaders {
+		id := c.r.Header.Get("X-Request-Id")
+		if id == "" {
+			id = c.newID() + c.newID()
+		}
+		h.Set("X-Request-Id", id)
+	}
+}
+
+// respond sends a whole answer. An empty contentType leaves the header out, as vLLM does on plain words.
+func (c *call) respond(status int, contentType string, body []byte) {
+	h := c.w.Header()
+	if contentType == "" {
+		h["Content-Type"] = nil // or net/http guesses one
+	} else {
+		h.Set("Content-Type", contentType)
+	}
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	c.begin(status)
+	// A client that is gone needs no answer.
+	_, _ = c.w.Write(body)
+}
+
+func (c *call) json(status int, body []byte) { c.respond(status, "application/json", body) }
+
+func (c *call) fail(f *failure) { c.json(f.status, f.body()) }
+
+// begin sends the status and the headers.
+func (c *call) begin(status int) {
+	c.status = status
+	c.w.WriteHeader(status)
+}
+
+// abandon ends a request without an answer: its client has left, or everybody is cut off.
+func (c *call) abandon() {
+	if c.r.Context().Err() == nil {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// newID is 16 hexadecimal digits, the same for the same seed, address and number of request: engines with one seed say the
+// same, but no two answers have one id.
+func (c *call) newID() string {
+	c.ids++
+	h := fnv.New64a()
+	if local, ok := c.r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+		_, _ = h.Write([]byte(local.String()))
+	}
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], rand.NewPCG(c.s.config.Seed^h.Sum64(), c.number<<8|c.ids).Uint64())
+	return hex.EncodeToString(b[:])
+}
+
+// requestID is what the client calls the request, or a new id.
+func (c *call) requestID() string {
+	if id := c.r.Header.Get("X-Request-Id"); id != "" {
+		return id
+	}
+	return c.newID()
+}
+
+// reportLoad puts the engine's load on the answer, in the format of the Open Request Cost Aggregation standard that
+// the client asks for: vLLM knows two metrics and no binary format.
+func (c *call) reportLoad() {
+	waiting := number(float64(c.s.driver.waiting.Load()))
+	usage := number(math.Float64frombits(c.s.driver.usage.Load()))
+	switch strings.ToUpper(c.r.Header.Get("Endpoint-Load-Metrics-Format")) {
+	case "TEXT":
+		c.w.Header().Set("Endpoint-Load-Metrics",
+			"TEXT named_metrics.num_requests_waiting="+waiting+", named_metrics.kv_cache_usage_perc="+usage)
+	case "JSON":
+		c.w.Header().Set("Endpoint-Load-Metrics",
+			`JSON {"named_metrics": {"num_requests_waiting": `+waiting+`, "kv_cache_usage_perc": `+usage+`}}`)
+	}
+}
+
+// unixNow is the time in the bodies.
+func unixNow() int64 { return time.Now().Unix() }

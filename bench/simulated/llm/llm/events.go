@@ -1,0 +1,87 @@
+package llm
+
+import (
+	"encoding/json"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+)
+
+// EventsHelp explains the event log to who reads --help.
+const EventsHelp = `The event log has one line of JSON for each event of a model, for tests that count them:
+
+  time     when, in RFC 3339 with nanoseconds
+  engine   HOST:PORT of the engine
+  event    load: a call to load began; loaded: it ended; unload and unloaded: the same for a call to unload;
+           purge: the engine dropped all models at once (modelruntime only)
+           crowded: a request for the model was refused, for the engine has as many as it takes (modelruntime only)
+  model    the model's id
+  error    of loaded and unloaded: the error, if the call failed
+  seconds  of loaded and unloaded: how long the call took
+  models   of purge: how many models there were
+`
+
+// Event is one line of an event log: see EventsHelp.
+type Event struct {
+	Time    time.Time `json:"time"`
+	Engine  string    `json:"engine"`
+	Event   string    `json:"event"`
+	Model   string    `json:"model,omitempty"`
+	Error   string    `json:"error,omitempty"`
+	Seconds float64   `json:"seconds,omitempty"`
+	Models  int       `json:"models,omitempty"`
+}
+
+// Events writes an event log. The nil Events writes none. It is safe for concurrent use.
+type Events struct {
+	engine string
+	mu     sync.Mutex // guards out
+	out    io.Writer
+}
+
+// NewEvents returns the log of the engine at an address.
+func NewEvents(out io.Writer, engine string) *Events { return &Events{engine: engine, out: out} }
+
+// OpenEvents opens the file of a log to append to it; "-" is standard output. The empty name is no log.
+func OpenEvents(file string) (io.WriteCloser, error) {
+	switch file {
+	case "":
+		return nil, nil
+	case "-":
+		return keptOpen{os.Stdout}, nil
+	}
+	return os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+}
+
+// keptOpen is a file that others use too.
+type keptOpen struct{ *os.File }
+
+func (keptOpen) Close() error { return nil }
+
+// Write adds an event, with the time and the engine.
+func (e *Events) Write(event Event) {
+	if e == nil {
+		return
+	}
+	event.Time, event.Engine = time.Now(), e.engine
+	line, err := json.Marshal(event)
+	if err != nil {
+		panic(err) // texts and numbers always encode
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, err := e.out.Write(append(line, '\n')); err != nil {
+		slog.Warn("cannot write the event log", "err", err)
+	}
+}
+
+// Begin adds the event of a call about a model, and returns what adds its end: what was answered, empty for a success.
+func (e *Events) Begin(event, ended, model string) func(failure string) {
+	began := time.Now()
+	e.Write(Event{Event: event, Model: model})
+	return func(failure string) {
+		e.Write(Event{Event: ended, Model: model, Error: failure, Seconds: time.Since(began).Seconds()})
+	}
+}

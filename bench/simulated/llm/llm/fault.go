@@ -1,0 +1,214 @@
+package llm
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// FaultHeader asks for faults of one request, in the grammar of ParseFault, with commas between several.
+const FaultHeader = "X-Sim-Fault"
+
+// Fault is something that goes wrong, to try how others bear it. Make it with ParseFault.
+type Fault struct {
+	kind        faultKind
+	latency     time.Duration
+	number      int // the status, or the tokens before the reset
+	idle        time.Duration
+	probability float64 // 0..1
+}
+
+type faultKind uint8
+
+const (
+	faultLatency faultKind = iota + 1
+	faultStatus
+	faultReset
+	faultResetAfter
+	faultHang
+	faultIdle
+)
+
+// ParseFault reads one fault:
+//
+//	latency=DURATION  the request waits before anything else
+//	status=CODE       the answer is an error with that status, 400 to 599
+//	reset             the connection is reset without an answer
+//	reset-after=N     a stream is reset after N tokens; other requests are not touched
+//	hang              there is never an answer
+//	idle=DURATION     the connection is reset if it had no request for that long, as by an engine that closes it at that moment
+//
+// Each may end with @PROBABILITY, a number from 0 to 1; without it the fault always happens.
+func ParseFault(text string) (Fault, error) {
+	what, chance, limited := strings.Cut(text, "@")
+	f := Fault{probability: 1}
+	if limited {
+		p, err := strconv.ParseFloat(chance, 64)
+		if err != nil || !(p >= 0 && p <= 1) {
+			return Fault{}, fmt.Errorf("fault %q: %q is not a probability from 0 to 1", text, chance)
+		}
+		f.probability = p
+	}
+	name, value, hasValue := strings.Cut(what, "=")
+	var err error
+	switch name {
+	case "latency":
+		f.kind = faultLatency
+		if f.latency, err = time.ParseDuration(value); err != nil || f.latency < 0 {
+			return Fault{}, fmt.Errorf("fault %q: %q is not a duration such as 200ms", text, value)
+		}
+	case "status":
+		f.kind = faultStatus
+		if f.number, err = strconv.Atoi(value); err != nil || f.number < 400 || f.number > 599 {
+			return Fault{}, fmt.Errorf("fault %q: %q is not a status from 400 to 599", text, value)
+		}
+	case "reset-after":
+		f.kind = faultResetAfter
+		if f.number, err = strconv.Atoi(value); err != nil || f.number < 0 {
+			return Fault{}, fmt.Errorf("fault %q: %q is not a number of tokens", text, value)
+		}
+	case "idle":
+		f.kind = faultIdle
+		if f.idle, err = time.ParseDuration(value); err != nil || f.idle <= 0 {
+			return Fault{}, fmt.Errorf("fault %q: %q is not a duration such as 200ms", text, value)
+		}
+	case "reset", "hang":
+		f.kind = faultReset
+		if name == "hang" {
+			f.kind = faultHang
+		}
+		if hasValue {
+			return Fault{}, fmt.Errorf("fault %q: %s has no value", text, name)
+		}
+	default:
+		return Fault{}, fmt.Errorf("fault %q: there are latency=DURATION, status=CODE, reset, reset-after=N, hang and idle=DURATION", text)
+	}
+	return f, nil
+}
+
+// parseFaults reads texts that each have one fault, or several with commas between them.
+func parseFaults(texts []string) (faults []Fault, err error) {
+	for _, text := range texts {
+		for part := range strings.SplitSeq(text, ",") {
+			f, err := ParseFault(strings.TrimSpace(part))
+			if err != nil {
+				return nil, err
+			}
+			faults = append(faults, f)
+		}
+	}
+	return faults, nil
+}
+
+// suffer lets the faults happen that the draw for this request gives. It reports whether the request goes on.
+func (c *call) suffer(faults []Fault) bool {
+	// net/http watches for a client that leaves only once the body is read.
+	body, f := c.readAll()
+	if f != nil {
+		c.fail(f)
+		return false
+	}
+	c.r.Body = io.NopCloser(bytes.NewReader(body))
+	draws := rand.New(rand.NewPCG(c.s.config.Seed, c.number))
+	for _, f := range faults {
+		if draws.Float64() >= f.probability {
+			continue
+		}
+		switch f.kind {
+		case faultLatency:
+			if !c.pause(f.latency) {
+				return false
+			}
+		case faultStatus:
+			c.fail(&failure{f.number, "InjectedFault", fmt.Sprintf("fault injected: status=%d", f.number), ""})
+			return false
+		case faultReset:
+			c.reset()
+			return false
+		case faultResetAfter:
+			c.resetAfter = f.number
+		case faultHang:
+			c.pause(-1)
+			return false
+		case faultIdle:
+			if idled(c.r.Context()) > f.idle {
+				c.reset()
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// pause waits, for ever where the duration is negative. It reports false where the client left before.
+func (c *call) pause(d time.Duration) bool {
+	var over <-chan time.Time
+	if d >= 0 {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		over = timer.C
+	}
+	select {
+	case <-over:
+		return true
+	case <-c.r.Context().Done():
+	case <-c.s.driver.cut:
+	}
+	c.abandon()
+	return false
+}
+
+// idleKey is where a connection's context has when it last became idle.
+type idleKey struct{}
+
+// trackIdle makes idled work for the requests of a server.
+func trackIdle(server *http.Server) {
+	var connections sync.Map // of net.Conn to *atomic.Int64, Unix nanoseconds
+	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+		since := new(atomic.Int64)
+		connections.Store(conn, since)
+		return context.WithValue(ctx, idleKey{}, since)
+	}
+	server.ConnState = func(conn net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateIdle:
+			if since, ok := connections.Load(conn); ok {
+				since.(*atomic.Int64).Store(time.Now().UnixNano())
+			}
+		case http.StateHijacked, http.StateClosed:
+			connections.Delete(conn)
+		case http.StateNew, http.StateActive:
+		}
+	}
+}
+
+// idled is how long ago the request before this one ended on the same connection; 0 for the first.
+func idled(ctx context.Context) time.Duration {
+	since, _ := ctx.Value(idleKey{}).(*atomic.Int64)
+	if since == nil || since.Load() == 0 {
+		return 0
+	}
+	return time.Since(time.Unix(0, since.Load()))
+}
+
+// reset drops the connection so that the client sees a TCP reset and no answer, or no more of it.
+func (c *call) reset() {
+	conn, _, err := http.NewResponseController(c.w).Hijack()
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		// What cannot be undone anyway: the connection is closed next.
+		_ = tcp.SetLinger(0)
+	}
+	_ = conn.Close()
+}

@@ -1,0 +1,196 @@
+package llm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/profile"
+)
+
+const usage = `Runs a simulated engine. It speaks vLLM's HTTP API (OpenAI chat, completions, embeddings and responses,
+Anthropic messages, LoRA adapters, /metrics) and takes as long as a GPU would: requests queue, share steps,
+hit the prefix cache and wait for adapter slots, as a profile says. Its answers are text without meaning.
+
+MODEL is what vLLM would be told to serve. It is also the model's name, unless --served-model-name says
+another. Flags that vLLM has are named as there. The engine prints its address when it is ready.
+
+With --kind sglang it has SGLang's adapter API and metrics, written from SGLang's documentation alone.
+With --kind modelruntime it is an engine that ModelMesh manages, and with --kind mlserver, triton, torchserve
+or tfserving one that loads models of its files; these have flags of their own: bench engine --kind triton --help.
+
+` + EventsHelp + `
+
+Usage:
+
+  bench engine [MODEL] [flags]
+
+Examples:
+
+  bench engine --port 0
+  bench engine meta-llama/Llama-2-70b --served-model-name llama --max-loras 2 --lora-modules sql=sim: chat=sim:rank=16
+  bench engine --profile l40s.yaml --shutdown-timeout 15 --fault latency=50ms@0.1 --fault reset-after=20@0.01
+
+  curl localhost:8000/v1/chat/completions -H 'content-type: application/json' \
+    -d '{"messages": [{"role": "user", "content": "hello"}], "stream": true}'
+  bench engine --kind sglang --event-log events.jsonl
+
+  curl localhost:8000/v1/load_lora_adapter -H 'content-type: application/json' \
+    -d '{"lora_name": "sql", "lora_path": "sim:rank=16"}'
+
+Flags:
+
+`
+
+// Command is the program "bench engine": it serves until ctx ends, and then stops as Config.ShutdownTimeout says. Asked
+// for help it prints that and returns nil.
+func Command(ctx context.Context, args []string) error { return command(ctx, args, os.Stdout) }
+
+func command(ctx context.Context, args []string, out io.Writer) error {
+	c, address, err := parseFlags(args, out)
+	if errors.Is(err, pflag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("engine: %w", err)
+	}
+	var listen net.ListenConfig
+	if c.Listener, err = listen.Listen(ctx, "tcp", address); err != nil {
+		return fmt.Errorf("engine: %w", err)
+	}
+	s, err := New(c)
+	if err != nil {
+		return errors.Join(err, c.Listener.Close())
+	}
+	fmt.Fprintf(out, "serving on http://%s\n", c.Listener.Addr())
+	return s.Run(ctx)
+}
+
+// parseFlags reads the command line into a configuration and the address to serve on. Help goes to out.
+func parseFlags(args []string, out io.Writer) (c Config, address string, err error) {
+	f := pflag.NewFlagSet("engine", pflag.ContinueOnError)
+	f.SortFlags = false
+	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsagesWrapped(100)) }
+	host := f.String("host", "127.0.0.1", "serve at this `ADDRESS`")
+	port := f.Int("port", 8000, "serve at this `PORT`; 0 takes a free one")
+	kind := f.String("kind", string(engine.VLLM), "simulate this `KIND` of engine: vllm, sglang, modelruntime, mlserver, triton, torchserve or tfserving")
+	events := f.String("event-log", "", "append an event to this `FILE` for each load and unload; - means standard output")
+	file := f.String("profile", "", "read times and limits from this YAML `FILE` (default a 70B model on four A100 GPUs)")
+	f.StringArrayVar(&c.ServedNames, "served-model-name", nil, "call the base model by this `NAME`; may be repeated, the first is its own")
+	f.IntVar(&c.MaxModelLen, "max-model-len", 0, "accept at most this many `TOKENS` in a request (default 4096, or what the KV cache holds)")
+	f.IntVar(&c.MaxQueued, "max-num-queued-reqs", 0, "answer 503 when this many `REQUESTS` wait or run (default no limit)")
+	maxSequences := f.Int("max-num-seqs", 0, "batch at most this many `REQUESTS` (default the profile's)")
+	adapters := f.StringArray("lora-modules", nil, "load the adapter `NAME=PATH` at the start; may be repeated. PATH is a folder, sim: or sim:rank=N; with sim:hang, sim:unlisted and sim:busy=N loads have faults")
+	maxLoras := f.Int("max-loras", 0, "have this many adapter `SLOTS` on the GPU (default the profile's)")
+	maxCPULoras := f.Int("max-cpu-loras", 0, "keep this many `ADAPTERS` in host memory (default the profile's)")
+	f.IntVar(&c.MaxLoRARank, "max-lora-rank", 16, "refuse adapters of a larger `RANK`")
+	f.StringVar(&c.APIKey, "api-key", "", "require this `KEY` on paths under /v1")
+	f.BoolVar(&c.RequestIDHeaders, "enable-request-id-headers", false, "put x-request-id on every response")
+	f.BoolVar(&c.SleepMode, "enable-sleep-mode", false, "serve /sleep, /wake_up and /is_sleeping")
+	f.BoolVar(&c.StoreResponses, "store-responses", false, "keep the responses of /v1/responses, so that they may be asked for and continued here, as vLLM does with VLLM_ENABLE_RESPONSES_API_STORE=1")
+	keepAlive := f.Float64("sse-keep-alive-interval", 0, "send a comment on a stream after this many `SECONDS` of silence (default never)")
+	shutdown := f.Float64("shutdown-timeout", 0, "after SIGTERM, let requests go on for this many `SECONDS`; with 0 they hang until their clients leave, as in vLLM")
+	delay := f.Float64("shutdown-delay", 0, "after SIGTERM and the last request, keep answering for this many `SECONDS` of --shutdown-timeout, as vLLM does while it ends its processes: it refuses new requests, and a load hangs")
+	faults := f.StringArray("fault", nil, "apply this `FAULT` to requests for inference: latency=DURATION, status=CODE, reset, reset-after=N, hang or idle=DURATION, each with @PROBABILITY to hit only some; may be repeated. A request chooses its own with the header "+FaultHeader)
+	f.Uint64Var(&c.Seed, "seed", 0, "make texts, ids, load times and faults from this `NUMBER`, the same in each run")
+	if err := f.Parse(spread(args)); err != nil {
+		return Config{}, "", err
+	}
+	switch f.NArg() {
+	case 0:
+	case 1:
+		c.Model = f.Arg(0)
+	default:
+		return Config{}, "", fmt.Errorf("unexpected argument %q; --help explains", f.Arg(1))
+	}
+	if *keepAlive < 0 || *shutdown < 0 || *delay < 0 {
+		return Config{}, "", errors.New("a time is not negative")
+	}
+	c.Kind = engine.Kind(*kind)
+	c.KeepAlive = time.Duration(*keepAlive * float64(time.Second))
+	c.ShutdownTimeout = time.Duration(*shutdown * float64(time.Second))
+	c.ShutdownDelay = time.Duration(*delay * float64(time.Second))
+	if c.Adapters, err = parseAdapters(*adapters); err != nil {
+		return Config{}, "", fmt.Errorf("--lora-modules: %w", err)
+	}
+	if c.Faults, err = parseFaults(*faults); err != nil {
+		return Config{}, "", fmt.Errorf("--fault: %w", err)
+	}
+	log, err := OpenEvents(*events)
+	if err != nil {
+		return Config{}, "", fmt.Errorf("--event-log: %w", err)
+	}
+	if log != nil {
+		c.Events = log
+	}
+	c.Profile, err = readProfile(*file, profile.Limits{GPUAdapters: *maxLoras, HostAdapters: *maxCPULoras, MaxSequences: *maxSequences})
+	return c, net.JoinHostPort(*host, strconv.Itoa(*port)), err
+}
+
+func parseAdapters(texts []string) (all []Adapter, err error) {
+	for _, text := range texts {
+		name, path, ok := strings.Cut(text, "=")
+		if !ok {
+			return nil, fmt.Errorf("%q is not NAME=PATH", text)
+		}
+		all = append(all, Adapter{Name: name, Path: path})
+	}
+	return all, nil
+}
+
+// readProfile reads a profile and puts limits of the command line, where they are not 0, in place of its own.
+func readProfile(file string, limits profile.Limits) (profile.Profile, error) {
+	p := DefaultProfile()
+	if file != "" {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return p, fmt.Errorf("--profile: %w", err)
+		}
+		if p, err = profile.Parse(text); err != nil {
+			return p, fmt.Errorf("--profile %s: %w", file, err)
+		}
+	}
+	if limits.MaxSequences != 0 {
+		p.Limits.MaxSequences = limits.MaxSequences
+	}
+	if limits.GPUAdapters != 0 {
+		p.Limits.GPUAdapters = limits.GPUAdapters
+		// Host memory holds at least what the slots hold.
+		p.Limits.HostAdapters = max(p.Limits.HostAdapters, limits.GPUAdapters)
+	}
+	if limits.HostAdapters != 0 {
+		p.Limits.HostAdapters = limits.HostAdapters
+	}
+	return p, nil
+}
+
+// several are the flags that take as many values as follow, as in vLLM.
+var several = []string{"--served-model-name", "--lora-modules"}
+
+// spread gives each value of these flags its own flag, since package pflag knows one value for a flag only.
+func spread(args []string) []string {
+	var out []string
+	repeats := "" // such a flag that has had a value
+	for i, a := range args {
+		switch {
+		case strings.HasPrefix(a, "-"):
+			repeats = ""
+		case i > 0 && slices.Contains(several, args[i-1]):
+			repeats = args[i-1]
+		case repeats != "":
+			out = append(out, repeats)
+		}
+		out = append(out, a)
+	}
+	return out
+}

@@ -1,0 +1,232 @@
+package llm
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/headgate/headgate/internal/sim"
+)
+
+// fingerprint is the system_fingerprint of the answers.
+const fingerprint = "vllm-0.32.0-headgate-sim"
+
+// completionTokens is how many tokens /v1/completions gives when the client does not say.
+const completionTokens = 16
+
+// generation is one text that is being made: the request to the engine, and what the answer says of it.
+type generation struct {
+	c       *call
+	ask     ask
+	ticket  *ticket
+	model   string // the name in the answer
+	id      string // without the prefix of its kind
+	created int64  // Unix time
+}
+
+// prompt is a prompt as tokens, and how long its text is.
+type prompt struct {
+	tokens     []uint32
+	characters int
+}
+
+// add appends a text, of a message or alone.
+func (p *prompt) add(text string) {
+	p.tokens = appendTokens(p.tokens, text)
+	p.characters += characters(text)
+}
+
+// addContent appends the content of a message: text, or a list of parts.
+func (p *prompt) addContent(content gjson.Result) *failure {
+	switch {
+	case content.Type == gjson.String:
+		p.add(content.Str)
+	case content.IsArray():
+		content.ForEach(func(_, part gjson.Result) bool {
+			if text := part.Get("text"); text.Type == gjson.String {
+				p.add(text.Str)
+			} else {
+				p.tokens = append(p.tokens, partOther)
+			}
+			return true
+		})
+	case content.Type != gjson.Null:
+		return malformed("string_type", "body.messages.content", "Input should be a valid string", describe(content))
+	}
+	return nil
+}
+
+// addMessages appends the turns of a conversation. An assistant's turn is its mark and its text, so that a prompt which
+// ends with the mark, and the answer, are the beginning of the next prompt.
+func (p *prompt) addMessages(messages gjson.Result) (f *failure) {
+	messages.ForEach(func(_, m gjson.Result) bool {
+		if !m.IsObject() || m.Get("role").Type != gjson.String {
+			f = malformed("missing", "body.messages.role", "Field required", describe(m))
+			return false
+		}
+		p.tokens = append(p.tokens, roleToken(m.Get("role").Str))
+		f = p.addContent(m.Get("content"))
+		return f == nil
+	})
+	return f
+}
+
+// chatPrompt renders a conversation, with what the system says first where that is apart, ready for an answer.
+func chatPrompt(system, messages gjson.Result) (prompt, *failure) {
+	p := prompt{tokens: make([]uint32, 0, len(messages.Raw)/3+8)}
+	if system.Exists() {
+		p.tokens = append(p.tokens, roleSystem)
+		if f := p.addContent(system); f != nil {
+			return p, f
+		}
+	}
+	before := len(p.tokens)
+	if f := p.addMessages(messages); f != nil {
+		return p, f
+	}
+	if len(p.tokens) == before {
+		return p, bad("", "Cannot apply chat template to an empty conversation. Provide at least one message.")
+	}
+	p.tokens = append(p.tokens, roleAssistant)
+	return p, nil
+}
+
+// generate plans a text for a prompt, made by render once the model is known. otherwise is the number of tokens where
+// the client does not say; 0 lets the model end by itself.
+func (c *call) generate(a ask, otherwise int, render func() (prompt, *failure)) (*generation, *failure) {
+	model, adapter, f := c.s.resolve(a.model)
+	if f != nil {
+		return nil, f
+	}
+	p, f := render()
+	if f != nil {
+		return nil, f
+	}
+	if f := c.s.check(a, p); f != nil {
+		return nil, f
+	}
+	room := c.s.config.MaxModelLen - len(p.tokens)
+	speech := newSpeech(c.s.config.Seed, model, p.tokens)
+	limit, stops := room, false
+	switch natural := speech.length(); {
+	case a.maxTokensSet:
+		limit = a.maxTokens
+	case otherwise > 0:
+		limit = min(room, otherwise)
+	case !a.ignoreEOS && natural < room:
+		limit, stops = natural, true
+	}
+	t := &ticket{
+		request:   sim.Request{Adapter: adapter, Prompt: p.tokens, Output: speech.tokens(limit)},
+		streams:   a.stream,
+		maxTokens: limit,
+		stops:     stops,
+	}
+	if stops {
+		t.maxTokens = room
+	}
+	return &generation{c: c, ask: a, ticket: t, model: model, id: c.requestID(), created: unixNow()}, nil
+}
+
+// check finds what is wrong with the values of a request, and with the length of its prompt.
+func (s *Server) check(a ask, p prompt) *failure {
+	longest := s.config.MaxModelLen
+	switch {
+	case a.maxTokensSet && a.maxTokens < 1:
+		return badValue("max_tokens", a.maxTokens, "max_tokens must be at least 1, got %d.", a.maxTokens)
+	case a.maxTokensSet && a.maxTokens > longest:
+		return badValue("max_tokens", a.maxTokens, "max_tokens=%d cannot be greater than max_model_len=%d. Please request fewer output tokens.", a.maxTokens, longest)
+	case a.temperature < 0:
+		t := number(a.temperature)
+		return badValue("temperature", t, "temperature must be non-negative, got %s.", t)
+	case a.n > 1 && a.temperature == 0:
+		return bad("", "n must be 1 when using greedy sampling, got %d.", a.n)
+	case a.n != 1:
+		return bad("n", "the simulated engine makes one choice, got n=%d", a.n)
+	case p.characters > tokenBytes*longest:
+		return badValue("input_text", p.characters, "This model's maximum context length is %d tokens. However, your prompt contains %d characters (more than %d characters, which is the upper bound for %[1]d input tokens). Please reduce the length of the input prompt.",
+			longest, p.characters, tokenBytes*longest)
+	}
+	output := max(1, a.maxTokens)
+	if total := len(p.tokens) + output; total > longest {
+		return badValue("input_tokens", len(p.tokens), "This model's maximum context length is %d tokens. However, you requested %d output tokens and your prompt contains at least %d input tokens, for a total of at least %d tokens. Please reduce the length of the input prompt or the number of requested output tokens.",
+			longest, output, len(p.tokens), total)
+	}
+	return nil
+}
+
+// start takes the request into the engine. It answers, and reports false, where that is refused or nobody waits for it
+// any more.
+func (c *call) start(fail func(*failure), tickets ...*ticket) bool {
+	if intake := seconds(c.s.config.Profile.Intake); intake > 0 {
+		select { // one that is given up is found to be next
+		case <-time.After(intake):
+		case <-c.r.Context().Done():
+		}
+	}
+	refused, ok := c.s.driver.submit(c.r.Context(), tickets...)
+	switch {
+	case !ok:
+		c.abandon()
+	case refused != nil:
+		f := bad("", "%v", refused)
+		errors.As(refused, &f)
+		fail(f)
+		ok = false
+	}
+	return ok
+}
+
+// finish waits for all output of the requests. It reports false where nobody waits for it any more.
+func (c *call) finish(tickets ...*ticket) bool {
+	for _, t := range tickets {
+		if _, why := c.s.driver.wait(c.r.Context(), t, 0, nil); why == gone {
+			c.s.driver.cancel(tickets...)
+			c.abandon()
+			return false
+		}
+	}
+	return true
+}
+
+// reason is why the text ended.
+func (g *generation) reason() string {
+	if g.ticket.stops {
+		return "stop"
+	}
+	return "length"
+}
+
+// text appends what the model said.
+func (g *generation) text(b []byte) []byte {
+	for _, token := range g.ticket.request.Output {
+		b = appendText(b, token)
+	}
+	return b
+}
+
+// invocations is SageMaker's one path for everything: what a body holds says what it is for.
+func (c *call) invocations() {
+	root, f := c.read()
+	if f != nil {
+		c.fail(f)
+		return
+	}
+	c.r.Body = io.NopCloser(strings.NewReader(root.Raw))
+	switch {
+	case root.Get("messages").Exists():
+		c.chat()
+	case root.Get("prompt").Exists():
+		c.completions()
+	case root.Get("input").Exists():
+		c.embeddings()
+	case root.Get("documents").Exists():
+		c.rerank()
+	default:
+		c.fail(&failure{http.StatusBadRequest, "Bad Request", "Cannot find suitable handler for request", ""})
+	}
+}

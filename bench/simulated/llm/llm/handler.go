@@ -1,0 +1,150 @@
+package llm
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/headgate/headgate/internal/engine"
+)
+
+// handler is what is served at a path.
+type handler struct {
+	method string
+	serve  func(*call)
+	needs  needs
+}
+
+// needs is what a path needs of the program beside its HTTP server, which answers to the end.
+type needs uint8
+
+const (
+	nothing needs = iota
+	// tokenizer turns text into tokens: gone from the moment that the program is asked to stop.
+	tokenizer
+	// core is the engine's own, and before it the tokenizer. Faults apply.
+	core
+	// loader is the core without the tokenizer: a load that comes when the core is gone hangs. Faults apply.
+	loader
+)
+
+// asksEngine says whether a path needs the engine.
+func (n needs) asksEngine() bool { return n == core || n == loader }
+
+// adapterPath is followed by the adapter's name: SageMaker's way to unload it.
+const adapterPath = "/adapters/"
+
+// handlers are those of the paths with nothing after them.
+var handlers = map[string]handler{
+	"/v1/chat/completions":      {http.MethodPost, (*call).chat, core},
+	"/v1/completions":           {http.MethodPost, (*call).completions, core},
+	"/v1/messages":              {http.MethodPost, (*call).messages, core},
+	"/v1/messages/count_tokens": {http.MethodPost, (*call).countTokens, tokenizer},
+	"/v1/responses":             {http.MethodPost, (*call).responses, core},
+	"/v1/embeddings":            {http.MethodPost, (*call).embeddings, core},
+	"/v1/rerank":                {http.MethodPost, (*call).rerank, core},
+	"/rerank":                   {http.MethodPost, (*call).rerank, core},
+	"/v1/score":                 {http.MethodPost, (*call).score, core},
+	"/score":                    {http.MethodPost, (*call).score, core},
+	"/pooling":                  {http.MethodPost, (*call).pooling, core},
+	"/classify":                 {http.MethodPost, (*call).classify, core},
+	"/v1/audio/transcriptions":  {http.MethodPost, (*call).audio, core},
+	"/v1/audio/translations":    {http.MethodPost, (*call).audio, core},
+	"/invocations":              {http.MethodPost, (*call).invocations, core},
+	"/tokenize":                 {http.MethodPost, (*call).tokenize, tokenizer},
+	"/detokenize":               {http.MethodPost, (*call).detokenize, tokenizer},
+	"/v1/models":                {http.MethodGet, (*call).listModels, nothing},
+	"/health":                   {http.MethodGet, (*call).healthy, nothing},
+	"/ping":                     {http.MethodGet, (*call).healthy, nothing},
+	"/version":                  {http.MethodGet, (*call).version, nothing},
+	"/load":                     {http.MethodGet, (*call).load, nothing},
+}
+
+// kindHandlers are what the kinds of engines have each of its own.
+var kindHandlers = map[engine.Kind]map[string]handler{
+	engine.VLLM: {
+		"/v1/load_lora_adapter":   {http.MethodPost, (*call).loadAdapter, loader},
+		"/v1/unload_lora_adapter": {http.MethodPost, (*call).unloadAdapter, nothing},
+		"/adapters":               {http.MethodPost, (*call).registerAdapter, loader},
+		"/metrics":                {http.MethodGet, func(c *call) { c.s.serveMetrics(c) }, nothing},
+	},
+	engine.SGLang: {
+		"/load_lora_adapter":   {http.MethodPost, (*call).loadSGLang, loader},
+		"/unload_lora_adapter": {http.MethodPost, (*call).unloadSGLang, nothing},
+		"/metrics":             {http.MethodGet, func(c *call) { c.s.serveSGLangMetrics(c) }, nothing},
+	},
+}
+
+// sleepHandlers are served with Config.SleepMode.
+var sleepHandlers = map[string]handler{
+	"/sleep":       {http.MethodPost, (*call).sleep, nothing},
+	"/wake_up":     {http.MethodPost, (*call).wakeUp, nothing},
+	"/is_sleeping": {http.MethodGet, (*call).isSleeping, nothing},
+}
+
+// handler finds what is served at a path, and a name for the path that is one of few.
+func (s *Server) handler(path string) (h handler, name string) {
+	if h, ok := handlers[path]; ok {
+		return h, path
+	}
+	if h, ok := kindHandlers[s.config.Kind][path]; ok {
+		return h, path
+	}
+	if h, ok := sleepHandlers[path]; ok && s.config.SleepMode {
+		return h, path
+	}
+	if name, ok := strings.CutPrefix(path, adapterPath); ok && s.config.Kind == engine.VLLM && name != "" && !strings.Contains(name, "/") {
+		return handler{http.MethodDelete, (*call).unregisterAdapter, nothing}, adapterPath + "{name}"
+	}
+	if id, ok := strings.CutPrefix(path, responsesPath); ok && s.config.StoreResponses && id != "" {
+		return handler{"", (*call).storedResponse, nothing}, responsesPath + "{id}"
+	}
+	return handler{}, "other"
+}
+
+// healthy answers even asleep and while stopping, as vLLM does.
+func (c *call) healthy() { c.respond(http.StatusOK, "", nil) }
+
+func (c *call) version() { c.json(http.StatusOK, []byte(`{"version":"0.32.0"}`)) }
+
+// load counts as vLLM does with --enable-server-load-tracking.
+func (c *call) load() {
+	c.json(http.StatusOK, fmt.Appendf(nil, `{"server_load":%d}`, c.s.inFlight.Load()))
+}
+
+// sleep stops the engine between two steps; level 1 keeps the weights in host memory, level 2 drops them.
+func (c *call) sleep() {
+	level := 1
+	if text := c.r.URL.Query().Get("level"); text != "" {
+		var err error
+		if level, err = strconv.Atoi(text); err != nil || level < 1 || level > 2 {
+			c.fail(bad("level", "level must be 1 or 2, got %s", text))
+			return
+		}
+	}
+	c.setAsleep(level, fmt.Sprintf(`{"status":"sleeping","level":%d}`, level))
+}
+
+func (c *call) wakeUp() { c.setAsleep(0, `{"status":"awake"}`) }
+
+func (c *call) setAsleep(level int, answer string) {
+	if _, f := c.readAll(); f != nil {
+		c.fail(f)
+		return
+	}
+	if !c.s.driver.do(c.r.Context(), func() { c.s.driver.asleep = level }) {
+		c.abandon()
+		return
+	}
+	c.json(http.StatusOK, []byte(answer))
+}
+
+func (c *call) isSleeping() {
+	asleep := false
+	if !c.s.driver.do(c.r.Context(), func() { asleep = c.s.driver.asleep != 0 }) {
+		c.abandon()
+		return
+	}
+	c.json(http.StatusOK, fmt.Appendf(nil, `{"is_sleeping":%v}`, asleep))
+}

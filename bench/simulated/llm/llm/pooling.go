@@ -1,0 +1,414 @@
+package llm
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"mime"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/headgate/headgate/internal/sim"
+)
+
+// Requests that make no text are prefills: each prompt goes through the engine with one output token, which is not
+// counted. What they answer is drawn from the prompt and the seed, so it is the same every time and means nothing.
+
+const (
+	// dimensions is the length of an embedding when the client does not say.
+	dimensions = 16
+	// audioBytes is how much of an audio file makes one token of prompt: Whisper has 50 for a second, and a second of
+	// 16 kHz 16-bit mono is 32,000 bytes.
+	audioBytes = 640
+)
+
+// pool sends prompts through the engine and returns the source of what is answered for each. It answers itself where it
+// reports false.
+func (c *call) pool(model string, prompts []prompt) (name string, sources []*rand.PCG, ok bool) {
+	name, adapter, f := c.s.resolve(model)
+	if f != nil {
+		c.fail(f)
+		return "", nil, false
+	}
+	var tickets []*ticket
+	for _, p := range prompts {
+		if n := len(p.tokens); n == 0 || n >= c.s.config.MaxModelLen {
+			c.fail(badValue("input_tokens", n, "This model's maximum context length is %d tokens. However, your input has %d tokens.", c.s.config.MaxModelLen, n))
+			return "", nil, false
+		}
+		s := newSpeech(c.s.config.Seed, name, p.tokens)
+		tickets = append(tickets, &ticket{
+			request: sim.Request{Adapter: adapter, Prompt: p.tokens, Output: s.tokens(1)}, pools: true, stops: true, maxTokens: 1,
+		})
+		sources = append(sources, s.words)
+	}
+	return name, sources, c.start(c.fail, tickets...) && c.finish(tickets...)
+}
+
+// embeddings is POST /v1/embeddings.
+func (c *call) embeddings() {
+	a, f := c.ask()
+	var inputs []prompt
+	if f == nil {
+		inputs, f = a.inputs()
+	}
+	if f == nil && (len(inputs) == 0 || a.dimensions < 0 || a.dimensions > 1<<16 || !slices.Contains([]string{"float", "base64"}, a.encoding)) {
+		f = bad("", "embeddings need an input, dimensions up to 65536 and the encoding float or base64")
+	}
+	if f != nil {
+		c.fail(f)
+		return
+	}
+	if a.dimensions == 0 {
+		a.dimensions = dimensions
+	}
+	c.each("embd", a.model, inputs, func(b []byte, i int, source *rand.PCG) []byte {
+		b = fmt.Appendf(b, `{"index":%d,"object":"embedding","embedding":`, i)
+		return append(appendVector(b, vector(source, a.dimensions), a.encoding), '}')
+	})
+}
+
+// pooling is POST /pooling: what the model's pooler makes of each input, a vector here.
+func (c *call) pooling() {
+	a, f := c.ask()
+	var inputs []prompt
+	if f == nil {
+		inputs, f = a.inputs()
+	}
+	if f == nil && a.dimensions != 0 {
+		f = badValue("dimensions", a.dimensions, "dimensions is currently not supported")
+	}
+	if f == nil && (len(inputs) == 0 || !slices.Contains([]string{"float", "base64"}, a.encoding)) {
+		f = bad("", "pooling needs an input, and the encoding float or base64")
+	}
+	if f != nil {
+		c.fail(f)
+		return
+	}
+	c.each("pooling", a.model, inputs, func(b []byte, i int, source *rand.PCG) []byte {
+		b = fmt.Appendf(b, `{"index":%d,"object":"pooling","data":`, i)
+		return append(appendVector(b, vector(source, dimensions), a.encoding), '}')
+	})
+}
+
+// classify is POST /classify: to which of two classes each input belongs.
+func (c *call) classify() {
+	a, f := c.ask()
+	var inputs []prompt
+	if f == nil {
+		inputs, f = a.inputs()
+	}
+	if f == nil && len(inputs) == 0 {
+		f = bad("", "to classify needs an input")
+	}
+	if f != nil {
+		c.fail(f)
+		return
+	}
+	c.each("classify", a.model, inputs, func(b []byte, i int, source *rand.PCG) []byte {
+		first, label := rand.New(source).Float64(), "LABEL_0"
+		if first < 0.5 {
+			label = "LABEL_1"
+		}
+		return fmt.Appendf(b, `{"index":%d,"label":%s,"probs":[%s,%s],"num_classes":2}`, i, quote(label), number(first), number(1-first))
+	})
+}
+
+// inputs are the prompts of a request that makes no text: a conversation, or the inputs.
+func (a *ask) inputs() ([]prompt, *failure) {
+	if a.messages.Exists() {
+		p, f := chatPrompt(gjson.Result{}, a.messages)
+		return []prompt{p}, f
+	}
+	if f := a.need("input", a.input); f != nil {
+		return nil, f
+	}
+	return prompts("input", a.input)
+}
+
+// each sends prompts through the engine and answers with an item for each of them, which appends itself to b.
+func (c *call) each(kind, model string, all []prompt, item func(b []byte, i int, source *rand.PCG) []byte) {
+	name, sources, ok := c.pool(model, all)
+	if !ok {
+		return
+	}
+	b := fmt.Appendf(nil, `{"id":%s,"object":"list","created":%d,"model":%s,"data":[`, quote(kind+"-"+c.requestID()), unixNow(), quote(name))
+	for i, source := range sources {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = item(b, i, source)
+	}
+	c.json(http.StatusOK, fmt.Appendf(b, `],"usage":{"prompt_tokens":%d,"total_tokens":%[1]d,"completion_tokens":0,"prompt_tokens_details":null}}`, length(all)))
+}
+
+// rerank is POST /rerank: documents by how well they fit a query.
+func (c *call) rerank() {
+	a, f := c.ask()
+	if f == nil {
+		f = a.need("query", a.query)
+	}
+	if f == nil {
+		f = a.need("documents", a.documents)
+	}
+	var pairs []prompt
+	if f == nil {
+		pairs, f = pair(a.query, a.documents)
+	}
+	if f != nil {
+		c.fail(f)
+		return
+	}
+	name, sources, ok := c.pool(a.model, pairs)
+	if !ok {
+		return
+	}
+	order := make([]int, len(sources))
+	scores := make([]float64, len(sources))
+	for i, s := range sources {
+		order[i], scores[i] = i, rand.New(s).Float64()
+	}
+	slices.SortStableFunc(order, func(i, j int) int {
+		if scores[i] > scores[j] {
+			return -1
+		}
+		return 1
+	})
+	documents := a.documents.Array()
+	b := fmt.Appendf(nil, `{"id":%s,"model":%s,"usage":{"prompt_tokens":%d,"total_tokens":%[3]d},"results":[`, quote("rerank-"+c.requestID()), quote(name), length(pairs))
+	for n, i := range order {
+		if n > 0 {
+			b = append(b, ',')
+		}
+		b = fmt.Appendf(b, `{"index":%d,"document":{"text":%s,"multi_modal":null},"relevance_score":%s}`, i, quote(documents[i].Str), number(scores[i]))
+	}
+	c.json(http.StatusOK, append(b, "]}"...))
+}
+
+// score is POST /score: how well texts fit one another.
+func (c *call) score() {
+	a, f := c.ask()
+	if f == nil {
+		f = a.need("text_1", a.text1)
+	}
+	if f == nil {
+		f = a.need("text_2", a.text2)
+	}
+	var pairs []prompt
+	if f == nil {
+		pairs, f = pair(a.text1, a.text2)
+	}
+	if f != nil {
+		c.fail(f)
+		return
+	}
+	c.each("score", a.model, pairs, func(b []byte, i int, source *rand.PCG) []byte {
+		return fmt.Appendf(b, `{"index":%d,"object":"score","score":%s}`, i, number(rand.New(source).Float64()))
+	})
+}
+
+// pair joins a text with each of a list of texts, or lists of the same length one by one.
+func pair(left, right gjson.Result) ([]prompt, *failure) {
+	lefts, rights := texts(left), texts(right)
+	if len(lefts) == 1 {
+		lefts = slices.Repeat(lefts, len(rights))
+	}
+	if len(rights) == 0 || len(lefts) != len(rights) {
+		return nil, bad("", "one text is compared with any number of texts, or as many with as many, got %d and %d", len(lefts), len(rights))
+	}
+	pairs := make([]prompt, len(rights))
+	for i := range rights {
+		pairs[i].add(lefts[i])
+		pairs[i].add(" " + rights[i])
+	}
+	return pairs, nil
+}
+
+// texts reads a text, an object with one, or a list of these.
+func texts(v gjson.Result) []string {
+	if !v.IsArray() {
+		if v.IsObject() {
+			v = v.Get("text")
+		}
+		return []string{v.Str}
+	}
+	var all []string
+	v.ForEach(func(_, item gjson.Result) bool {
+		all = append(all, texts(item)...)
+		return true
+	})
+	return all
+}
+
+// length is the number of tokens of all prompts.
+func length(prompts []prompt) (n int) {
+	for _, p := range prompts {
+		n += len(p.tokens)
+	}
+	return n
+}
+
+// vector draws a vector of length 1.
+func vector(source *rand.PCG, n int) []float64 {
+	r := rand.New(source)
+	v, sum := make([]float64, n), 0.0
+	for i := range v {
+		v[i] = r.NormFloat64()
+		sum += v[i] * v[i]
+	}
+	for i := range v {
+		v[i] /= math.Sqrt(sum)
+	}
+	return v
+}
+
+// appendVector writes a vector as numbers, or as base64 of little-endian 32-bit floats.
+func appendVector(b []byte, v []float64, encoding string) []byte {
+	if encoding == "base64" {
+		var raw []byte
+		for _, x := range v {
+			raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(float32(x)))
+		}
+		return append(base64.StdEncoding.AppendEncode(append(b, '"'), raw), '"')
+	}
+	b = append(b, '[')
+	for i, x := range v {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendFloat(b, x, 'g', -1, 64)
+	}
+	return append(b, ']')
+}
+
+// audio is POST /v1/audio/transcriptions and translations: a form with a file and a model.
+func (c *call) audio() {
+	if media, _, _ := mime.ParseMediaType(c.r.Header.Get("Content-Type")); media != "multipart/form-data" {
+		c.fail(malformed("missing", "body.file", "Field required", "None"))
+		return
+	}
+	c.r.Body = http.MaxBytesReader(c.w, c.r.Body, maxBody)
+	reader, err := c.r.MultipartReader()
+	if err != nil {
+		c.fail(bad("", "the form cannot be read: %v", err))
+		return
+	}
+	fields, size := map[string]string{}, int64(-1)
+	for {
+		part, err := reader.NextPart()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			c.fail(bad("", "the form cannot be read: %v", err))
+			return
+		}
+		if part.FormName() == "file" {
+			size, err = io.Copy(io.Discard, part)
+		} else {
+			var value []byte
+			value, err = io.ReadAll(io.LimitReader(part, 4096))
+			fields[part.FormName()] = string(value)
+		}
+		if err != nil {
+			c.fail(bad("", "the form cannot be read: %v", err))
+			return
+		}
+	}
+	if size < 0 {
+		c.fail(malformed("missing", "body.file", "Field required", "None"))
+		return
+	}
+	c.transcribe(fields, int(size))
+}
+
+// transcribe says something that is as long as the audio: two words for a second.
+func (c *call) transcribe(fields map[string]string, size int) {
+	a := ask{n: 1, temperature: 1, model: fields["model"], maxTokens: 1 + size/audioBytes/25, maxTokensSet: true}
+	g, f := c.generate(a, 0, func() (prompt, *failure) {
+		return prompt{tokens: slices.Repeat([]uint32{partOther}, 1+size/audioBytes)}, nil
+	})
+	if f != nil {
+		c.fail(f)
+		return
+	}
+	g.ticket.stops = true
+	if !c.start(c.fail, g.ticket) || !c.finish(g.ticket) {
+		return
+	}
+	if fields["response_format"] == "text" {
+		c.respond(http.StatusOK, "text/plain; charset=utf-8", g.text(nil))
+		return
+	}
+	c.json(http.StatusOK, fmt.Appendf(nil, `{"text":%s,"usage":{"type":"duration","seconds":%d}}`, quote(string(g.text(nil))), 1+size/audioBytes/50))
+}
+
+// tokenize is POST /tokenize: of a prompt, or of a conversation.
+func (c *call) tokenize() {
+	a, f := c.ask()
+	if f == nil {
+		_, _, f = c.s.resolve(a.model)
+	}
+	var p prompt
+	switch {
+	case f != nil:
+	case a.messages.Exists():
+		p, f = chatPrompt(gjson.Result{}, a.messages)
+	default:
+		if f = a.need("prompt", a.prompt); f == nil {
+			p.add(a.prompt.Str)
+		}
+	}
+	if f != nil {
+		c.fail(f)
+		return
+	}
+	b := fmt.Appendf(nil, `{"count":%d,"max_model_len":%d,"tokens":[`, len(p.tokens), c.s.config.MaxModelLen)
+	for i, token := range p.tokens {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendUint(b, uint64(token), 10)
+	}
+	c.json(http.StatusOK, append(b, `],"token_strs":null}`...))
+}
+
+// detokenize is POST /detokenize: the text of tokens. A token that marks who speaks has none.
+func (c *call) detokenize() {
+	a, f := c.ask()
+	if f == nil {
+		_, _, f = c.s.resolve(a.model)
+	}
+	if f == nil {
+		f = a.need("tokens", a.tokens)
+	}
+	var text []byte
+	if f == nil && !a.tokens.IsArray() {
+		f = malformed("list_type", "body.tokens", "Input should be a valid list", describe(a.tokens))
+	}
+	if f == nil {
+		a.tokens.ForEach(func(_, v gjson.Result) bool {
+			var id int
+			if id, f = integer("tokens", v); f == nil && id < 0 {
+				f = malformed("greater_than_equal", "body.tokens", "Input should be greater than or equal to 0", describe(v))
+			}
+			if f == nil && id <= math.MaxUint32 && (uint32(id) < roleSystem || uint32(id) > partOther) {
+				text = appendText(text, uint32(id))
+			}
+			return f == nil
+		})
+	}
+	if f != nil {
+		c.fail(f)
+		return
+	}
+	c.json(http.StatusOK, fmt.Appendf(nil, `{"prompt":%s}`, quote(strings.ToValidUTF8(string(text), "\ufffd"))))
+}

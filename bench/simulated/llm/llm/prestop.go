@@ -1,0 +1,80 @@
+package llm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+const preStopUsage = `bench prestop asks control, in the preStop hook of a simulated engine, to say when its pod may end:
+
+  bench prestop [--within=25s] http://headgate-control.headgate-system:8036/prestop
+
+The pod is that of the environment's POD_NAMESPACE and POD_NAME. While control cannot be reached, or has nobody who leads, it asks again.
+`
+
+// PreStop waits, in the preStop hook of an engine, until control says that the pod may end.
+func PreStop(ctx context.Context, args []string) error {
+	fs := pflag.NewFlagSet("prestop", pflag.ContinueOnError)
+	fs.Usage = func() { fmt.Fprintln(os.Stdout, preStopUsage+"\nFlags:\n\n"+fs.FlagUsages()) }
+	within := fs.Duration("within", 25*time.Second, "stop asking after this long: as long as the pod's annotation says, or some seconds more")
+	switch err := fs.Parse(args); {
+	case errors.Is(err, pflag.ErrHelp):
+		return nil
+	case err != nil:
+		return err
+	case fs.NArg() != 1:
+		return errors.New("prestop: want one URL; see bench prestop --help")
+	}
+	url := strings.TrimSuffix(fs.Arg(0), "/") + "/" + os.Getenv("POD_NAMESPACE") + "/" + os.Getenv("POD_NAME") //nolint:forbidigo // a command
+	return WaitForControl(ctx, url, *within, os.Stdout)
+}
+
+// askAgain is between two tries.
+const askAgain = time.Second
+
+// WaitForControl asks, as a pod's hook does, until there is an answer, and writes it. Within bounds how long.
+func WaitForControl(ctx context.Context, url string, within time.Duration, out io.Writer) error {
+	ctx, stop := context.WithTimeout(ctx, within)
+	defer stop()
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	for {
+		code, words, err := askControl(ctx, client, url)
+		switch {
+		case err == nil && code == http.StatusOK:
+			_, err = io.WriteString(out, words)
+			return err
+		case err == nil && code != http.StatusServiceUnavailable:
+			return fmt.Errorf("prestop: %d: %s", code, strings.TrimSpace(words))
+		case err == nil:
+			err = errors.New(strings.TrimSpace(words))
+		}
+		select {
+		case <-time.After(askAgain):
+		case <-ctx.Done():
+			return fmt.Errorf("prestop: control has not answered within %v: %w", within, err)
+		}
+	}
+}
+
+func askControl(ctx context.Context, client *http.Client, url string) (code int, words string, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	response, err := client.Do(r)
+	if err != nil {
+		return 0, "", err
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	return response.StatusCode, string(text), err
+}

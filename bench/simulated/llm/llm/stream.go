@@ -1,0 +1,97 @@
+package llm
+
+import (
+	"net/http"
+	"time"
+)
+
+// dialect writes a stream of events in the form of one API. Each method appends to b; open comes at once, begin with the first token, and end
+// after the last.
+type dialect interface {
+	open(b []byte) []byte
+	begin(b []byte) []byte
+	token(b []byte, i int) []byte
+	end(b []byte) []byte
+}
+
+// stream answers with events while the tokens come: the status and the headers at once, with what opens a stream, and the other events with the
+// tokens.
+func (g *generation) stream(d dialect) {
+	c, driver := g.c, g.c.s.driver
+	c.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	c.begin(http.StatusOK)
+	if !c.send(d.open(nil)) {
+		driver.cancel(g.ticket)
+		return
+	}
+	quiet := newSilence(c.s.config.KeepAlive)
+	defer quiet.stop()
+	var b []byte
+	for sent, total := 0, len(g.ticket.request.Output); sent < total; {
+		produced, why := driver.wait(c.r.Context(), g.ticket, sent, quiet.over)
+		switch {
+		case why == gone:
+			driver.cancel(g.ticket)
+			c.abandon()
+			return
+		case why == silent:
+			b = append(b[:0], ": keep-alive\n\n"...)
+			produced = sent
+		case sent == 0:
+			b = d.begin(b[:0])
+		default:
+			b = b[:0]
+		}
+		for ; sent < produced && sent != c.resetAfter; sent++ {
+			b = d.token(b, sent)
+		}
+		if sent == total {
+			b = d.end(b)
+		}
+		if !c.send(b) {
+			driver.cancel(g.ticket)
+			return
+		}
+		if sent == c.resetAfter && sent < total {
+			driver.cancel(g.ticket)
+			c.reset()
+			return
+		}
+		quiet.restart()
+	}
+}
+
+// send writes a part of a stream through to the client. It reports false where that is gone.
+func (c *call) send(b []byte) bool {
+	if _, err := c.w.Write(b); err != nil {
+		return false
+	}
+	return http.NewResponseController(c.w).Flush() == nil
+}
+
+// silence tells when nothing was sent for a while.
+type silence struct {
+	over  <-chan time.Time // nil, which is never, on a server without keep-alives
+	after time.Duration
+	timer *time.Timer
+}
+
+func newSilence(after time.Duration) *silence {
+	if after == 0 {
+		return &silence{}
+	}
+	timer := time.NewTimer(after)
+	return &silence{over: timer.C, after: after, timer: timer}
+}
+
+func (s *silence) restart() {
+	if s.timer != nil {
+		s.timer.Reset(s.after)
+	}
+}
+
+func (s *silence) stop() {
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+}

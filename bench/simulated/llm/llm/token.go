@@ -1,0 +1,95 @@
+package llm
+
+import (
+	"math/rand/v2"
+	"unicode/utf8"
+)
+
+// A token is a text of at most four bytes, packed into its id with the first byte lowest. A space always begins one.
+// So text has its ids without a vocabulary, and a prompt that repeats an answer has the answer's tokens: a conversation
+// that goes on finds its past in the prefix cache.
+const tokenBytes = 4
+
+// Ids that no text has, since 0xff is no byte of UTF-8: they mark who speaks in a chat.
+const (
+	roleSystem uint32 = 0xff00 + iota
+	roleUser
+	roleAssistant
+	roleOther
+	partOther // of a message: an image, audio
+)
+
+// appendTokens appends the tokens of text.
+func appendTokens(tokens []uint32, text string) []uint32 {
+	var token uint32
+	n := 0
+	for i := range len(text) {
+		if n > 0 && (n == tokenBytes || text[i] == ' ') {
+			tokens = append(tokens, token)
+			token, n = 0, 0
+		}
+		token |= uint32(text[i]) << (8 * n)
+		n++
+	}
+	if n > 0 {
+		tokens = append(tokens, token)
+	}
+	return tokens
+}
+
+// appendText appends the text of a token.
+func appendText(text []byte, token uint32) []byte {
+	for ; token != 0; token >>= 8 {
+		text = append(text, byte(token))
+	}
+	return text
+}
+
+// roleToken is the mark of who speaks.
+func roleToken(role string) uint32 {
+	switch role {
+	case "system", "developer":
+		return roleSystem
+	case "user":
+		return roleUser
+	case "assistant":
+		return roleAssistant
+	}
+	return roleOther
+}
+
+// speech is where the output of a request comes from: the same seed, model and prompt give the same words.
+type speech struct{ words *rand.PCG }
+
+func newSpeech(seed uint64, model string, prompt []uint32) speech {
+	// FNV-1a, on tokens: http://www.isthe.com/chongo/tech/comp/fnv/
+	h := uint64(14695981039346656037)
+	for _, b := range []byte(model) {
+		h = (h ^ uint64(b)) * 1099511628211
+	}
+	for _, t := range prompt {
+		h = (h ^ uint64(t)) * 1099511628211
+	}
+	return speech{rand.NewPCG(seed, h)}
+}
+
+// length is how many tokens the model says when nobody limits it: 32 to 256.
+func (s speech) length() int { return 32 + int(s.words.Uint64()%225) }
+
+// tokens returns n words, each a space and three letters and so one token.
+func (s speech) tokens(n int) []uint32 {
+	tokens := make([]uint32, n)
+	for i := range tokens {
+		r := s.words.Uint64()
+		token := uint32(' ')
+		for shift := 8; shift < 32; shift += 8 {
+			token |= uint32('a'+r%26) << shift
+			r /= 26
+		}
+		tokens[i] = token
+	}
+	return tokens
+}
+
+// characters counts as vLLM does: code points.
+func characters(text string) int { return utf8.RuneCountInString(text) }

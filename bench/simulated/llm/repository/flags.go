@@ -1,0 +1,153 @@
+package repository
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/headgate/headgate/bench/simulated/llm/llm"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/listen"
+)
+
+const usage = `Runs a simulated engine that is told which models of its files to load, and prints its address when it is ready:
+
+  mlserver, triton  a V2 model repository (index, load, unload), and V2 inference, with an answer without outputs
+  torchserve        the management API and predictions, at one port; a model's source is its name, with or without .mar
+  tfserving         the gRPC service by which models are managed; a model's source is a path that ends in its name
+
+What follows the name of a model says how it behaves, as KEY=VALUE&..., with %20 for a space:
+
+  load=300ms   how long a load takes (default 0s)
+  unload=1s    how long an unload takes (default 0s)
+  fail=WORDS   a load fails at its end, with these words
+  fileless     the model's folder is there and its files are not
+
+` + llm.EventsHelp + `
+Usage:
+
+  bench engine --kind mlserver|triton|torchserve|tfserving [flags]
+
+Examples:
+
+  bench engine --kind mlserver --port 8080 --model iris --model 'wine=load=2s&unload=1s' --model 'bad=fail=no%20weights'
+  bench engine --kind triton --model resnet=load=3s --event-log events.jsonl
+  curl -d '{}' localhost:8000/v2/repository/models/iris/load
+
+Flags:
+
+`
+
+// setup is what the command line says.
+type setup struct {
+	Config
+	address, eventLog string
+}
+
+func parseFlags(args []string, out io.Writer) (setup, error) {
+	s := setup{Config: Config{Models: make(map[string]Model)}}
+	f := pflag.NewFlagSet("engine", pflag.ContinueOnError)
+	f.SortFlags = false
+	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsagesWrapped(100)) }
+	kind := f.String("kind", string(engine.Triton), "simulate this `KIND` of engine: mlserver, triton, torchserve or tfserving; the others have flags of their own")
+	host := f.String("host", "127.0.0.1", "serve at this `ADDRESS`")
+	port := f.Int("port", 8000, "serve at this `PORT`; 0 takes a free one")
+	models := f.StringArray("model", nil, "have the model `NAME[=BEHAVIOUR]` in the repository; may be repeated")
+	f.BoolVar(&s.Fixed, "fixed", false, "let nobody load or unload, as a Triton without explicit model control, which has every model loaded, or a TorchServe without its model API")
+	f.StringVar(&s.eventLog, "event-log", "", "append an event to this `FILE` for each load and unload; - means standard output")
+	if err := f.Parse(args); err != nil {
+		return s, err
+	}
+	if f.NArg() > 0 {
+		return s, fmt.Errorf("unexpected argument %q; --help explains", f.Arg(0))
+	}
+	if s.Kind = engine.Kind(*kind); !s.Kind.Repository() {
+		return s, fmt.Errorf("--kind %s: it has no model repository", *kind)
+	}
+	for _, text := range *models {
+		name, how, _ := strings.Cut(text, "=")
+		m, err := parseModel(how)
+		if err != nil {
+			return s, fmt.Errorf("--model %s: %w", text, err)
+		}
+		if err := engine.CheckStored(s.Kind, name); err != nil {
+			return s, fmt.Errorf("--model %s: no model in a repository is called %q: %w", text, name, err)
+		}
+		s.Models[name] = m
+	}
+	s.address = net.JoinHostPort(*host, strconv.Itoa(*port))
+	return s, nil
+}
+
+// parseModel reads how a model behaves.
+func parseModel(text string) (m Model, err error) {
+	values, err := url.ParseQuery(text)
+	if err != nil {
+		return m, err
+	}
+	for key, all := range values {
+		switch value := all[len(all)-1]; key {
+		case "load":
+			m.Load, err = time.ParseDuration(value)
+		case "unload":
+			m.Unload, err = time.ParseDuration(value)
+		case "fail":
+			m.Fail = value
+		case "fileless":
+			m.Fileless = true
+		default:
+			err = errors.New("there is no such key; bench engine --kind triton --help has them all")
+		}
+		if err != nil {
+			return m, fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	return m, nil
+}
+
+// Command is the program "bench engine --kind mlserver", "triton", "torchserve" and "tfserving": it serves until ctx ends, and then stops at once. Asked for help it prints
+// that and returns nil.
+func Command(ctx context.Context, args []string) error { return command(ctx, args, os.Stdout) }
+
+func command(ctx context.Context, args []string, out io.Writer) error {
+	s, err := parseFlags(args, out)
+	if errors.Is(err, pflag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("engine: %w", err)
+	}
+	events, err := llm.OpenEvents(s.eventLog)
+	if err != nil {
+		return fmt.Errorf("engine: --event-log: %w", err)
+	}
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", s.address)
+	if err != nil {
+		return fmt.Errorf("engine: %w", err)
+	}
+	if events != nil {
+		defer events.Close()
+		s.Events = llm.NewEvents(events, listener.Addr().String())
+	}
+	fmt.Fprintf(out, "serving on http://%s\n", listener.Addr())
+	return Serve(ctx, New(s.Config), listener)
+}
+
+// Serve serves an engine until ctx ends, and then closes the listener and every connection, and gives up what it was loading.
+func Serve(ctx context.Context, s *Server, listener net.Listener) error {
+	defer close(s.over)
+	if s.config.Kind == engine.TFServing {
+		return serveCalls(ctx, s, listener)
+	}
+	return listen.HTTP(ctx, listener, s.Handler())
+}

@@ -1,0 +1,177 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/headgate/headgate/api/mmesh"
+	"github.com/headgate/headgate/bench/simulated/llm/llm"
+	"github.com/headgate/headgate/internal/engine"
+)
+
+const usage = `Runs a simulated model runtime. It serves mmesh.ModelRuntime over gRPC, as ModelMesh calls it, and for the models
+that are loaded OpenAI's chat and completions and KServe's V2, by REST and by gRPC at the same port; and llm.Echo/Run, a gRPC service whose messages name no model. It is strict: a load beyond its memory or its loading threads fails with
+RESOURCE_EXHAUSTED, and so does an inference beyond the limit of its model. It prints its addresses when it is ready.
+
+` + specHelp + `
+` + llm.EventsHelp + `
+Usage:
+
+  bench engine --kind modelruntime --management HOST:PORT|unix:PATH [flags]
+
+Examples:
+
+  bench engine --kind modelruntime --port 0 --management 127.0.0.1:8085
+  bench engine --kind modelruntime --management unix:.run/runtime.sock --capacity 1Gi --default-size 50Mi \
+    --loading-threads 6 --startup 3s --event-log events.jsonl
+
+Flags:
+
+`
+
+// setup is what the command line says.
+type setup struct {
+	Config
+	address, management, eventLog string
+}
+
+func parseFlags(args []string, out io.Writer) (setup, error) {
+	var s setup
+	f := pflag.NewFlagSet("engine", pflag.ContinueOnError)
+	f.SortFlags = false
+	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsagesWrapped(100)) }
+	f.String("kind", string(engine.ModelRuntime), "simulate this `KIND` of engine; the others have flags of their own")
+	host := f.String("host", "127.0.0.1", "answer requests at this `ADDRESS`")
+	port := f.Int("port", 8000, "answer requests at this `PORT`; 0 takes a free one")
+	f.StringVar(&s.management, "management", "127.0.0.1:8085", "serve mmesh.ModelRuntime at this `ADDRESS`, HOST:PORT or unix:PATH")
+	capacity := f.String("capacity", "1Gi", "have this much `MEMORY` for models")
+	size := f.String("default-size", "50Mi", "take this much `MEMORY` for a model whose path gives no size")
+	f.IntVar(&s.LoadingThreads, "loading-threads", 6, "load at most this many `MODELS` at once")
+	f.DurationVar(&s.LoadTimeout, "load-timeout", time.Minute, "tell ModelMesh that a load may take this `DURATION`")
+	f.DurationVar(&s.Startup, "startup", 0, "become ready after this `DURATION`")
+	f.BoolVar(&s.Unpredicting, "no-predictions", false, "leave predictModelSize unimplemented")
+	f.IntVar(&s.Concurrency, "concurrency", 0, "take so many `INFERENCES` of a model at once, and tell ModelMesh so (limitModelConcurrency); 0 takes as many as come")
+	unknown := f.String("unknown-model", "", "answer calls for a model that is not loaded with this status, `CODE:WORDS`; %s stands for the model's id (default Triton's)")
+	f.StringVar(&s.eventLog, "event-log", "", "append an event to this `FILE` for each load and unload; - means standard output")
+	err := f.Parse(args)
+	switch {
+	case err != nil:
+		return s, err
+	case f.NArg() > 0:
+		return s, fmt.Errorf("unexpected argument %q; --help explains", f.Arg(0))
+	case s.Concurrency < 0:
+		return s, fmt.Errorf("--concurrency %d: it must not be below 0", s.Concurrency)
+	case s.LoadingThreads < 1:
+		return s, fmt.Errorf("--loading-threads %d: it must be at least 1", s.LoadingThreads)
+	}
+	if s.Capacity, err = parseSize(*capacity); err != nil {
+		return s, fmt.Errorf("--capacity: %w", err)
+	}
+	if s.DefaultSize, err = parseSize(*size); err != nil {
+		return s, fmt.Errorf("--default-size: %w", err)
+	}
+	if *unknown != "" {
+		code, words, _ := strings.Cut(*unknown, ":")
+		var is codes.Code
+		if err := is.UnmarshalJSON([]byte(strconv.Quote(code))); err != nil || is == codes.OK {
+			return s, fmt.Errorf("--unknown-model %s: %q is no code of gRPC, such as NOT_FOUND", *unknown, code)
+		}
+		s.Unknown = status.New(is, words)
+	}
+	s.address = net.JoinHostPort(*host, strconv.Itoa(*port))
+	return s, nil
+}
+
+// Command is the program "bench engine --kind modelruntime": it serves until ctx ends, and then stops at once. Asked for
+// help it prints that and returns nil.
+func Command(ctx context.Context, args []string) error { return command(ctx, args, os.Stdout) }
+
+func command(ctx context.Context, args []string, out io.Writer) error {
+	s, err := parseFlags(args, out)
+	if errors.Is(err, pflag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("engine: %w", err)
+	}
+	events, err := llm.OpenEvents(s.eventLog)
+	if err != nil {
+		return fmt.Errorf("engine: --event-log: %w", err)
+	}
+	var config net.ListenConfig
+	data, err := config.Listen(ctx, "tcp", s.address)
+	if err != nil {
+		return fmt.Errorf("engine: %w", err)
+	}
+	defer data.Close()
+	network, address := "tcp", s.management
+	if path, ok := strings.CutPrefix(s.management, "unix:"); ok {
+		network, address = "unix", path
+		// What a killed process left would be in the way.
+		if info, err := os.Stat(path); err == nil && info.Mode()&os.ModeSocket != 0 {
+			if err := os.Remove(path); err != nil {
+				return fmt.Errorf("engine: --management: %w", err)
+			}
+		}
+	}
+	management, err := config.Listen(ctx, network, address)
+	if err != nil {
+		return fmt.Errorf("engine: --management: %w", err)
+	}
+	if events != nil {
+		defer events.Close()
+		s.Events = llm.NewEvents(events, data.Addr().String())
+	}
+	fmt.Fprintf(out, "serving on http://%s\nmanaged at %s\n", data.Addr(), management.Addr())
+	return Serve(ctx, New(s.Config), data, management)
+}
+
+// Serve serves a runtime until ctx ends, and then closes it and both listeners.
+func Serve(ctx context.Context, r *Runtime, data, management net.Listener) error {
+	manager := grpc.NewServer()
+	mmesh.RegisterModelRuntimeServer(manager, r)
+	server := &http.Server{Handler: r.Handler(), ReadHeaderTimeout: time.Minute}
+	calls := r.calls()
+	requests, http2 := part(data)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		if err := manager.Serve(management); !errors.Is(err, grpc.ErrServerStopped) { // stopped before it began
+			return err
+		}
+		return nil
+	})
+	group.Go(func() error {
+		if err := server.Serve(requests); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	})
+	group.Go(func() error {
+		if err := calls.Serve(http2); !errors.Is(err, grpc.ErrServerStopped) && !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		r.Close()
+		manager.Stop()
+		calls.Stop()
+		return server.Close()
+	})
+	return group.Wait()
+}

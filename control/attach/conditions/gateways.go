@@ -1,0 +1,279 @@
+package conditions
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// gateway adds the status of a Gateway and of its ListenerSets.
+func (w *writer) gateway(g *attach.Gateway) {
+	s := w.add(objects.GatewayKind, g.Gateway)
+	known := w.Gateways[g.Name]
+	own := listenersOf(g, s.Object)
+	for _, l := range own {
+		s.Listeners = append(s.Listeners, w.listener(g, l))
+	}
+	s.Addresses = known.Addresses
+	accepted := w.accepted(g, own)
+	s.Conditions = []metav1.Condition{accepted, w.programmed(g, own, accepted)}
+	if g.Shows() != nil {
+		resolved := is(gatewayv1.GatewayConditionResolvedRefs, gatewayv1.GatewayReasonResolvedRefs, "")
+		if v := w.Plans.Showing[g.Name]; v != (attach.Verdict{}) {
+			resolved = not(gatewayv1.GatewayConditionResolvedRefs, v.Reason, v.Words)
+		}
+		s.Conditions = append(s.Conditions, resolved)
+	}
+	if words := anybody(g); words != "" {
+		s.Conditions = append(s.Conditions, is(gatewayv1.GatewayConditionInsecureFrontendValidationMode, gatewayv1.GatewayReasonConfigurationChanged, words))
+	}
+	for _, set := range g.Sets {
+		if w.set(g, set, accepted) {
+			s.Sets++
+		}
+	}
+}
+
+// anybody says at which ports clients are asked for certificates that they need not have; empty for none.
+func anybody(g *attach.Gateway) string {
+	var ports []int32
+	for _, l := range g.Listeners {
+		if v := g.Clients(l.Port); v != nil && !refused(l) && l.Protocol == gatewayv1.HTTPSProtocolType && v.Mode == gatewayv1.AllowInsecureFallback {
+			ports = append(ports, l.Port)
+		}
+	}
+	if len(ports) == 0 {
+		return ""
+	}
+	slices.Sort(ports)
+	var all []string
+	for _, port := range slices.Compact(ports) {
+		all = append(all, strconv.Itoa(int(port)))
+	}
+	return "whoever has no certificate, or a wrong one, may call, too, at port " + strings.Join(all, ", ")
+}
+
+// listenersOf are those that an object declares.
+func listenersOf(g *attach.Gateway, of objects.Object) []*attach.Listener {
+	return slices.DeleteFunc(slices.Clone(g.Listeners), func(l *attach.Listener) bool { return l.Of != of })
+}
+
+// refused says whether a listener is not accepted.
+func refused(l *attach.Listener) bool { return l.Refused != (attach.Verdict{}) }
+
+// unserved names in words those listeners that nothing is served at; empty if there is none.
+func (w *writer) unserved(all []*attach.Listener) string {
+	var names []string
+	for _, l := range all {
+		if !w.served[l] {
+			names = append(names, l.Section)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return "not served, as their own conditions say: " + strings.Join(names, ", ")
+}
+
+// accepted says whether a Gateway is such that Envoys can do something for it.
+func (w *writer) accepted(g *attach.Gateway, own []*attach.Listener) metav1.Condition {
+	const of = gatewayv1.GatewayConditionAccepted
+	if v := g.Refused; v != (attach.Verdict{}) {
+		return not(of, v.Reason, v.Words)
+	}
+	for _, a := range g.Spec.Addresses {
+		if kind := ptr.Deref(a.Type, gatewayv1.IPAddressType); kind != gatewayv1.IPAddressType {
+			return not(of, gatewayv1.GatewayReasonUnsupportedAddress, fmt.Sprintf("spec.addresses has one of type %s: Headgate knows %s alone", kind, gatewayv1.IPAddressType))
+		}
+	}
+	words := w.unserved(own)
+	switch {
+	case words == "":
+		return is(of, gatewayv1.GatewayReasonAccepted, "")
+	case !slices.ContainsFunc(own, func(l *attach.Listener) bool { return !refused(l) && w.Plans.Refused[l] == (attach.Verdict{}) }):
+		return not(of, gatewayv1.GatewayReasonListenersNotValid, words)
+	}
+	return is(of, gatewayv1.GatewayReasonListenersNotValid, words)
+}
+
+// programmed says whether Envoys do for a Gateway what its plan says, where clients can reach them.
+func (w *writer) programmed(g *attach.Gateway, own []*attach.Listener, accepted metav1.Condition) metav1.Condition {
+	const of = gatewayv1.GatewayConditionProgrammed
+	if !good(accepted) {
+		return not(of, gatewayv1.GatewayReasonInvalid, "it is not accepted")
+	}
+	if v := w.Gateways[g.Name].Fault; v != (attach.Verdict{}) {
+		return not(of, v.Reason, v.Words)
+	}
+	if len(own) == 0 {
+		own = g.Listeners
+	}
+	if done := w.done(g, own); !good(done) {
+		return done
+	}
+	return w.reached(g)
+}
+
+// reached says whether clients reach a Gateway at the addresses that it asks for.
+func (w *writer) reached(g *attach.Gateway) metav1.Condition {
+	const of = gatewayv1.GatewayConditionProgrammed
+	has := w.Gateways[g.Name].Addresses
+	if len(has) == 0 {
+		return not(of, gatewayv1.GatewayReasonAddressNotAssigned, "its Service has no address yet")
+	}
+	for _, a := range g.Spec.Addresses {
+		if a.Value != "" && !slices.ContainsFunc(has, func(is gatewayv1.GatewayStatusAddress) bool { return is.Value == a.Value }) {
+			return not(of, gatewayv1.GatewayReasonAddressNotUsable, fmt.Sprintf("its Service does not have the address %s of spec.addresses", a.Value))
+		}
+	}
+	return is(of, gatewayv1.GatewayReasonProgrammed, "")
+}
+
+// done says whether Envoys do what some listeners of a Gateway ask for.
+func (w *writer) done(g *attach.Gateway, listeners []*attach.Listener) metav1.Condition {
+	const of = gatewayv1.GatewayConditionProgrammed
+	some := false
+	var waiting *attach.Listener
+	for _, l := range listeners {
+		if !w.served[l] {
+			continue
+		}
+		some = true
+		port, answered := w.Gateways[g.Name].Ports[l.Port]
+		if port.Refused != "" {
+			return not(of, gatewayv1.GatewayReasonInvalid, refusal(l, port))
+		}
+		if !answered && waiting == nil {
+			waiting = l
+		}
+	}
+	switch {
+	case !some:
+		return not(of, gatewayv1.GatewayReasonInvalid, "nothing is served, as the conditions of its listeners say")
+	case waiting != nil:
+		return not(of, gatewayv1.GatewayReasonPending, pending(waiting))
+	}
+	return is(of, gatewayv1.GatewayReasonProgrammed, "")
+}
+
+func refusal(l *attach.Listener, port Port) string {
+	return fmt.Sprintf("an Envoy refuses what port %d is to do, and does what it did before: %s", l.Port, port.Refused)
+}
+
+func pending(l *attach.Listener) string {
+	return fmt.Sprintf("no Envoy has taken yet what port %d is to do", l.Port)
+}
+
+// set adds the status of a ListenerSet, and says whether it attaches.
+func (w *writer) set(g *attach.Gateway, set *attach.Set, gateway metav1.Condition) bool {
+	s := w.add(objects.ListenerSetKind, set.ListenerSet)
+	both := func(reason, words string) bool {
+		s.Conditions = []metav1.Condition{
+			not(gatewayv1.ListenerSetConditionAccepted, reason, words), not(gatewayv1.ListenerSetConditionProgrammed, reason, words),
+		}
+		return false
+	}
+	own := listenersOf(g, s.Object)
+	for _, l := range own {
+		s.Listeners = append(s.Listeners, w.listener(g, l))
+	}
+	words := w.unserved(own)
+	accepted := is(gatewayv1.ListenerSetConditionAccepted, gatewayv1.ListenerSetReasonAccepted, "")
+	switch {
+	case set.Refused != (attach.Verdict{}):
+		return both(set.Refused.Reason, set.Refused.Words)
+	case !good(gateway):
+		return both(string(gatewayv1.ListenerSetReasonParentNotAccepted), fmt.Sprintf("Gateway %s is not accepted", g.Name))
+	case !slices.ContainsFunc(own, func(l *attach.Listener) bool { return w.served[l] }):
+		return both(string(gatewayv1.ListenerSetReasonListenersNotValid), words)
+	case words != "":
+		accepted = is(gatewayv1.ListenerSetConditionAccepted, gatewayv1.ListenerSetReasonListenersNotValid, words)
+	}
+	programmed := w.done(g, own)
+	if reached := w.reached(g); good(programmed) && !good(reached) {
+		programmed = not(gatewayv1.ListenerSetConditionProgrammed, reasonParentNotProgrammed, fmt.Sprintf("Gateway %s: %s", g.Name, reached.Message))
+	}
+	s.Conditions = []metav1.Condition{accepted, programmed}
+	return true
+}
+
+// reasonParentNotProgrammed is Gateway API's, which has no constant for it (ListenerSetConditionProgrammed).
+const reasonParentNotProgrammed = "ParentNotProgrammed"
+
+// conflicts are why two listeners leave no requests to tell apart.
+var conflicts = []string{string(gatewayv1.ListenerReasonHostnameConflict), string(gatewayv1.ListenerReasonProtocolConflict)}
+
+// listener is what is to be said of a listener of a Gateway.
+func (w *writer) listener(g *attach.Gateway, l *attach.Listener) Listener {
+	s := Listener{Name: gatewayv1.SectionName(l.Section), Kinds: l.Kinds}
+	for _, at := range l.Routes {
+		if w.Plans.Routes[at.Route].Refused == (attach.Verdict{}) {
+			s.Routes++
+		}
+	}
+	conflicted := not(gatewayv1.ListenerConditionConflicted, gatewayv1.ListenerReasonNoConflicts, "")
+	accepted := is(gatewayv1.ListenerConditionAccepted, gatewayv1.ListenerReasonAccepted, "")
+	resolved := is(gatewayv1.ListenerConditionResolvedRefs, gatewayv1.ListenerReasonResolvedRefs, "")
+	programmed := is(gatewayv1.ListenerConditionProgrammed, gatewayv1.ListenerReasonProgrammed, "")
+	fault := w.Plans.Listeners[l]
+	switch {
+	case fault != (attach.Verdict{}):
+		resolved = not(gatewayv1.ListenerConditionResolvedRefs, fault.Reason, fault.Words)
+	case l.OtherKinds:
+		resolved = not(gatewayv1.ListenerConditionResolvedRefs, gatewayv1.ListenerReasonInvalidRouteKinds,
+			fmt.Sprintf("allowedRoutes.kinds names kinds that Headgate does not attach to a listener of protocol %s", l.Protocol))
+	}
+	port, answered := w.Gateways[g.Name].Ports[l.Port]
+	if v := w.Plans.Refused[l]; v != (attach.Verdict{}) {
+		accepted = not(gatewayv1.ListenerConditionAccepted, v.Reason, v.Words)
+	}
+	switch v := l.Refused; {
+	case slices.Contains(conflicts, v.Reason):
+		conflicted = is(gatewayv1.ListenerConditionConflicted, v.Reason, v.Words)
+		accepted = not(gatewayv1.ListenerConditionAccepted, v.Reason, v.Words)
+		programmed = not(gatewayv1.ListenerConditionProgrammed, v.Reason, v.Words)
+	case refused(l):
+		accepted = not(gatewayv1.ListenerConditionAccepted, v.Reason, v.Words)
+		programmed = not(gatewayv1.ListenerConditionProgrammed, gatewayv1.ListenerReasonInvalid, v.Words)
+	case !w.served[l]:
+		programmed = not(gatewayv1.ListenerConditionProgrammed, gatewayv1.ListenerReasonInvalid, fault.Words)
+	case port.Refused != "":
+		programmed = not(gatewayv1.ListenerConditionProgrammed, gatewayv1.ListenerReasonInvalid, refusal(l, port))
+	case !answered:
+		programmed = not(gatewayv1.ListenerConditionProgrammed, gatewayv1.ListenerReasonPending, pending(l))
+	}
+	s.Conditions = []metav1.Condition{accepted, programmed, resolved, conflicted}
+	if words := overlaps(g, l); words != "" {
+		s.Conditions = append(s.Conditions, is(gatewayv1.ListenerConditionOverlappingTLSConfig, gatewayv1.ListenerReasonOverlappingHostnames, words))
+	}
+	return s
+}
+
+// overlaps names the listeners over TLS of the same port that have hostnames in common with one: a connection that a client made for
+// the one may carry its requests for the other. Empty if there is none.
+func overlaps(g *attach.Gateway, l *attach.Listener) string {
+	if refused(l) || l.Protocol != gatewayv1.HTTPSProtocolType {
+		return ""
+	}
+	var names []string
+	for _, other := range g.Listeners {
+		if other == l || refused(other) || other.Port != l.Port {
+			continue
+		}
+		if _, both := attach.Intersect(l.Hostname, other.Hostname); both {
+			names = append(names, other.String())
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return "a client may use one connection for it and for those with which it has hostnames in common: " + strings.Join(names, ", ")
+}

@@ -1,0 +1,190 @@
+package conditions
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// routes adds the status of every route.
+func (w *writer) routes() {
+	for i := range w.Network.HTTPRoutes {
+		w.route(w.add(objects.HTTPRouteKind, &w.Network.HTTPRoutes[i]), nil)
+	}
+	for i := range w.Network.GRPCRoutes {
+		w.route(w.add(objects.GRPCRouteKind, &w.Network.GRPCRoutes[i]), nil)
+	}
+	wants := make(map[objects.Name][]string)
+	for i := range w.Network.Routes {
+		r := &w.Network.Routes[i]
+		wants[objects.Name{Namespace: r.Namespace, Name: r.Name}] = objects.ModelNames(r)
+	}
+	others := w.taken(wants)
+	for i := range w.Network.Routes {
+		w.route(w.add(v1alpha1.LLMRouteKind, &w.Network.Routes[i]), others)
+	}
+}
+
+// route completes the status of a route. Others are as of [writer.taken].
+func (w *writer) route(s *Status, others map[at]string) {
+	for _, p := range w.Attachments.Parents[s.Object] {
+		ref := p.Ref
+		ref.Group = new(ptr.Deref(ref.Group, gatewayv1.GroupName))
+		ref.Kind = new(ptr.Deref(ref.Kind, objects.GatewayKind))
+		if slices.ContainsFunc(s.Parents, func(before Parent) bool { return keyOf(before.Ref) == keyOf(ref) }) {
+			continue
+		}
+		s.Parents = append(s.Parents, Parent{ref, w.conditions(s.Object, p, others)})
+	}
+}
+
+// conditions are those of a route at a parent.
+func (w *writer) conditions(of objects.Object, p attach.Parent, others map[at]string) []metav1.Condition {
+	verdict := w.Plans.Routes[of]
+	refused := p.Refused
+	if refused == (attach.Verdict{}) {
+		refused = verdict.Refused
+	}
+	accepted := is(gatewayv1.RouteConditionAccepted, gatewayv1.RouteReasonAccepted, "")
+	if refused != (attach.Verdict{}) {
+		accepted = not(gatewayv1.RouteConditionAccepted, refused.Reason, refused.Words)
+	}
+	resolved := is(gatewayv1.RouteConditionResolvedRefs, gatewayv1.RouteReasonResolvedRefs, "")
+	if verdict.Refs != (attach.Verdict{}) {
+		resolved = not(gatewayv1.RouteConditionResolvedRefs, verdict.Refs.Reason, verdict.Refs.Words)
+	}
+	all := []metav1.Condition{accepted, resolved}
+	if !good(accepted) {
+		return all
+	}
+	if verdict.Partly != "" {
+		// Gateway API has the message begin so.
+		return append(all, is(gatewayv1.RouteConditionPartiallyInvalid, gatewayv1.RouteReasonUnsupportedValue, "Dropped Rule: "+verdict.Partly))
+	}
+	var words []string
+	for _, l := range p.Listeners {
+		if w := others[at{of.Name, l}]; w != "" {
+			words = append(words, w)
+		}
+	}
+	if len(words) > 0 {
+		all = append(all, is(gatewayv1.RouteConditionPartiallyInvalid, v1alpha1.ReasonModelNameTaken, strings.Join(words, "; ")))
+	}
+	return all
+}
+
+// at is an LLMRoute at a listener.
+type at struct {
+	route    objects.Name
+	listener *attach.Listener
+}
+
+// taken says in words which names each LLMRoute wants at a listener that an older route of the listener has, where there are such names.
+// Wants are the names of each. It is what [objects.Offer] does.
+func (w *writer) taken(wants map[objects.Name][]string) map[at]string {
+	all := make(map[at]string)
+	for _, g := range w.Attachments.Gateways {
+		for _, l := range g.Listeners {
+			first := make(map[string]objects.Name)
+			for _, attached := range l.Routes {
+				if attached.Route.Kind != v1alpha1.LLMRouteKind {
+					continue
+				}
+				var words []string
+				for _, name := range wants[attached.Route.Name] {
+					switch by, taken := first[name]; {
+					case !taken:
+						first[name] = attached.Route.Name
+					case by != attached.Route.Name:
+						words = append(words, fmt.Sprintf("%q (LLMRoute %s)", name, by))
+					}
+				}
+				if len(words) > 0 {
+					all[at{attached.Route.Name, l}] = fmt.Sprintf("at %s older routes keep the models %s", l, strings.Join(words, ", "))
+				}
+			}
+		}
+	}
+	return all
+}
+
+// pools adds the status of every InferencePool. Its conditions are named as those of routes are (Gateway API Inference Extension v1).
+func (w *writer) pools() {
+	users := w.users(func(p *plan.Plan) []objects.Name { return p.Pools })
+	for i := range w.Network.Pools {
+		s := w.add(pool.Kind, &w.Network.Pools[i])
+		v := w.Plans.Pools[s.Object.Name]
+		s.sayOf(users[s.Object.Name], judged(v.Refused, v.Refs)...)
+	}
+}
+
+// policies adds the status of every BackendTLSPolicy: its ancestors are the Gateways that lead to what it is for. Its conditions are named
+// as those of routes are (Gateway API, BackendTLSPolicy).
+func (w *writer) policies() {
+	users := w.users(func(p *plan.Plan) []objects.Name { return p.Policies })
+	for i := range w.Network.Policies {
+		s := w.add(objects.BackendTLSPolicyKind, &w.Network.Policies[i])
+		v := w.Plans.Policies[s.Object.Name]
+		s.sayOf(users[s.Object.Name], judged(v.Refused, v.Refs)...)
+	}
+}
+
+// users are the Gateways whose plans use an object, by its name.
+func (w *writer) users(used func(*plan.Plan) []objects.Name) map[objects.Name][]objects.Name {
+	all := make(map[objects.Name][]objects.Name)
+	for _, p := range w.Plans.Gateways {
+		for _, name := range used(p) {
+			all[name] = append(all[name], p.Gateway)
+		}
+	}
+	return all
+}
+
+// judged says whether an object is taken, and whether its references can be followed.
+func judged(refused, refs attach.Verdict) []metav1.Condition {
+	accepted := is(gatewayv1.RouteConditionAccepted, gatewayv1.RouteReasonAccepted, "")
+	if refused != (attach.Verdict{}) {
+		accepted = not(gatewayv1.RouteConditionAccepted, refused.Reason, refused.Words)
+	}
+	resolved := is(gatewayv1.RouteConditionResolvedRefs, gatewayv1.RouteReasonResolvedRefs, "")
+	if refs != (attach.Verdict{}) {
+		resolved = not(gatewayv1.RouteConditionResolvedRefs, refs.Reason, refs.Words)
+	}
+	return []metav1.Condition{accepted, resolved}
+}
+
+// sayOf has an object say the same of some Gateways.
+func (s *Status) sayOf(gateways []objects.Name, conditions ...metav1.Condition) {
+	for _, gateway := range gateways {
+		s.Parents = append(s.Parents, Parent{
+			gatewayv1.ParentReference{
+				Group: ptr.To[gatewayv1.Group](gatewayv1.GroupName), Kind: ptr.To[gatewayv1.Kind](objects.GatewayKind),
+				Namespace: new(gatewayv1.Namespace(gateway.Namespace)), Name: gatewayv1.ObjectName(gateway.Name),
+			},
+			conditions,
+		})
+	}
+}
+
+// keyOf is the same for references that say the same of an object of one namespace, whether they say what is the default or not.
+func keyOf(ref gatewayv1.ParentReference) string {
+	port := ""
+	if ref.Port != nil {
+		port = strconv.Itoa(int(*ref.Port))
+	}
+	return strings.Join([]string{
+		string(ptr.Deref(ref.Group, gatewayv1.GroupName)), string(ptr.Deref(ref.Kind, objects.GatewayKind)),
+		string(ptr.Deref(ref.Namespace, "")), string(ref.Name), string(ptr.Deref(ref.SectionName, "")), port,
+	}, "/")
+}

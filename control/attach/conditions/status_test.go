@@ -1,0 +1,206 @@
+package conditions_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/headgate/headgate/control/attach/conditions"
+	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/test/golden"
+	"github.com/headgate/headgate/test/network"
+)
+
+// The input of a block is objects in YAML, beside those of [network.Standard], and what is known beside objects; what comes out is what
+// the objects are to say, without those that say nothing.
+func TestScenarios(t *testing.T) {
+	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
+		return func(input string) string { return show(conditions.Of(read(t, input))) }
+	})
+}
+
+// certificates are what is known of Secrets.
+var certificates = map[objects.Name]plan.Certificate{
+	{Namespace: "ns", Name: "cert"}:     {Chain: []byte("chain"), Key: []byte("key")},
+	{Namespace: "ns", Name: "was-good"}: {Chain: []byte("chain"), Key: []byte("key"), Fault: "tls.key does not fit tls.crt"},
+}
+
+// authorities are what is known of ConfigMaps.
+var authorities = map[objects.Name]plan.Certificate{
+	{Namespace: "ns", Name: "ca"}:     {Chain: []byte("authority")},
+	{Namespace: "ns", Name: "broken"}: {Fault: "it has no ca.crt"},
+}
+
+// known is what is known beside objects, as a document in YAML: addresses, ports and versions.
+type known struct {
+	Versions []string
+	Gateways map[string]struct {
+		Addresses []string
+		Ports     map[int32]string
+		Fault     string
+	}
+}
+
+// read makes what statuses are made of.
+func read(t *testing.T, input string) conditions.Input {
+	t.Helper()
+	var facts conditions.Facts
+	var docs []string
+	for doc := range strings.SplitSeq(input, "\n---\n") {
+		rest, is := strings.CutPrefix(doc, "kind: Known\n")
+		if doc == "" {
+			continue
+		}
+		if !is {
+			docs = append(docs, doc)
+			continue
+		}
+		var k known
+		if err := yaml.UnmarshalStrict([]byte(rest), &k); err != nil {
+			t.Fatalf("%v in\n%s", err, doc)
+		}
+		facts.Versions, facts.Gateways = k.Versions, make(map[objects.Name]conditions.Gateway)
+		for name, g := range k.Gateways {
+			is := conditions.Gateway{Ports: make(map[int32]conditions.Port)}
+			if g.Fault != "" {
+				is.Fault = attach.Verdict{Reason: string(gatewayv1.GatewayReasonNoResources), Words: g.Fault}
+			}
+			for _, a := range g.Addresses {
+				is.Addresses = append(is.Addresses, gatewayv1.GatewayStatusAddress{Type: ptr.To(gatewayv1.IPAddressType), Value: a})
+			}
+			for number, refused := range g.Ports {
+				is.Ports[number] = conditions.Port{Refused: refused}
+			}
+			facts.Gateways[objects.Name{Namespace: "ns", Name: name}] = is
+		}
+	}
+	if len(docs) == 0 {
+		docs = []string{"kind: Namespace\nmetadata: {name: ns}"}
+	}
+	n := network.Read(t, network.Standard(strings.Join(docs, "\n---\n")))
+	a := attach.Of(n)
+	return conditions.Input{Attachments: a, Plans: plan.Of(a, n, plan.Known{Certificates: certificates, Authorities: authorities}), Network: n, Facts: facts}
+}
+
+// show tells statuses for people.
+func show(all []*conditions.Status) string {
+	var out strings.Builder
+	for _, s := range all {
+		if s.Empty() {
+			continue
+		}
+		fmt.Fprintf(&out, "%s\n", s.Object)
+		if s.Object.Kind == objects.GatewayClassKind {
+			fmt.Fprintf(&out, "  %d features\n", len(s.Features))
+		}
+		if s.Object.Kind == objects.GatewayKind {
+			var addresses []string
+			for _, a := range s.Addresses {
+				addresses = append(addresses, a.Value)
+			}
+			fmt.Fprintf(&out, "  addresses %v, ListenerSets %d\n", addresses, s.Sets)
+		}
+		write(&out, "  ", s.Conditions)
+		for _, l := range s.Listeners {
+			var kinds []string
+			for _, k := range l.Kinds {
+				kinds = append(kinds, strings.TrimPrefix(string(*k.Group)+"/"+string(k.Kind), gatewayv1.GroupName+"/"))
+			}
+			fmt.Fprintf(&out, "  listener %s for %s, with %d routes\n", l.Name, strings.Join(kinds, ", "), l.Routes)
+			write(&out, "    ", l.Conditions)
+		}
+		for _, p := range s.Parents {
+			where := string(ptr.Deref(p.Ref.Namespace, "")) + "/" + string(p.Ref.Name)
+			if p.Ref.SectionName != nil {
+				where += "/" + string(*p.Ref.SectionName)
+			}
+			if p.Ref.Port != nil {
+				where += fmt.Sprintf(":%d", *p.Ref.Port)
+			}
+			fmt.Fprintf(&out, "  parent %s/%s %s\n", *p.Ref.Group, *p.Ref.Kind, strings.TrimPrefix(where, "/"))
+			write(&out, "    ", p.Conditions)
+		}
+	}
+	return out.String()
+}
+
+func write(out *strings.Builder, indent string, all []metav1.Condition) {
+	for _, c := range all {
+		words := c.Message
+		if words != "" {
+			words = ": " + words
+		}
+		fmt.Fprintf(out, "%s%s %s %s%s\n", indent, c.Type, c.Status, c.Reason, words)
+		if c.ObservedGeneration != 0 || !c.LastTransitionTime.IsZero() {
+			fmt.Fprintf(out, "%sit has a generation or a time\n", indent)
+		}
+	}
+}
+
+// What a GatewayClass says that Headgate supports, the conformance suite tests: the names are in order, as it wants them.
+func TestFeaturesAreInOrderEachOnce(t *testing.T) {
+	in := read(t, "")
+	for _, s := range conditions.Of(in) {
+		if s.Object.Kind != objects.GatewayClassKind {
+			continue
+		}
+		if !slices.IsSorted(s.Features) || len(slices.Compact(slices.Clone(s.Features))) != len(s.Features) || !slices.Contains(s.Features, "HTTPRoute") {
+			t.Errorf("the features are %v", s.Features)
+		}
+		return
+	}
+	t.Error("the class has no status")
+}
+
+// Every route and pool has a status, for it may have said something before.
+func TestWhatNamesNothingOfOursSaysNothing(t *testing.T) {
+	all := make(map[string]bool)
+	for _, s := range conditions.Of(read(t, "kind: HTTPRoute\nmetadata: {namespace: ns, name: r}\nspec: {parentRefs: [{name: another}]}\n---\n"+
+		"kind: GRPCRoute\nmetadata: {namespace: ns, name: r}\n---\nkind: LLMRoute\nmetadata: {namespace: ns, name: r}\nspec: {backendRefs: [{name: llama}]}\n---\n"+
+		"kind: GatewayClass\nmetadata: {name: other}\nspec: {controllerName: example.com/other}\n---\n"+
+		"kind: Gateway\nmetadata: {namespace: ns, name: others}\nspec: {gatewayClassName: other, listeners: [{name: http, port: 80, protocol: HTTP}]}\n---\n"+
+		"kind: ListenerSet\nmetadata: {namespace: ns, name: others}\nspec: {parentRef: {name: others}, listeners: [{name: http, port: 81, protocol: HTTP}]}")) {
+		all[s.Object.String()] = s.Empty()
+	}
+	want := map[string]bool{
+		"GatewayClass headgate": false, "HTTPRoute ns/r": true, "GRPCRoute ns/r": true, "LLMRoute ns/r": true,
+		"InferencePool ns/llama": true, "InferencePool other/phi": true,
+	}
+	if !maps.Equal(all, want) {
+		t.Errorf("they say nothing: %v, want %v", all, want)
+	}
+}
+
+// Which object a status is of, and of which version of it, tells when it is to be written.
+func TestAStatusIsOfOneVersionOfOneObject(t *testing.T) {
+	for _, s := range conditions.Of(read(t, "kind: HTTPRoute\nmetadata: {namespace: ns, name: r, uid: abc, generation: 7}")) {
+		if s.Object.Kind == objects.HTTPRouteKind {
+			if s.UID != "abc" || s.Generation != 7 || s.Object.Name != (objects.Name{Namespace: "ns", Name: "r"}) {
+				t.Errorf("it is of %+v", s)
+			}
+			return
+		}
+	}
+	t.Error("the route has no status")
+}
+
+// An API server takes 32768 characters of a message, and nothing of a status that has more.
+func TestALongMessageIsCut(t *testing.T) {
+	long := strings.Repeat("m", 32766)
+	for words, want := range map[string]string{
+		long + "mm": long + "mm", long + "mmm": long[:32765] + "…", long[:32764] + "…mm": long[:32764] + "…",
+	} {
+		if got := conditions.Message(words); got != want {
+			t.Errorf("of %d bytes it leaves %d, want %d", len(words), len(got), len(want))
+		}
+	}
+}

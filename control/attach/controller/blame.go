@@ -1,0 +1,194 @@
+package controller
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/headgate/headgate/control/attach/ads"
+	"github.com/headgate/headgate/control/attach/bisect"
+	"github.com/headgate/headgate/control/attach/envoy"
+	"github.com/headgate/headgate/control/attach/order"
+	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// inquiry is what is known of what the Envoys of a Gateway refuse.
+type inquiry struct {
+	*bisect.Inquiry
+	gateway *attach.Gateway
+	planned *plan.Plan   // with all routes
+	refused plan.Refused // as it was taken up last
+	others  []string     // what of it beside routes its own Envoys refuse
+	// search is the number of the search that goes on, and of the plan with which it began; trial is what is tried.
+	search int
+	of     *plan.Plan
+	trial  order.Snapshot
+	tries  string // its version; empty for none
+}
+
+// inquire has an Inquiry for each Gateway, and none for another.
+func (d *Driver) inquire(a *attach.Attachments, plans *plan.Plans) {
+	now := make(map[objects.Name]*inquiry, len(plans.Gateways))
+	for i, p := range plans.Gateways {
+		q := d.inquiries[p.Gateway]
+		if q == nil {
+			q = &inquiry{Inquiry: bisect.New(strconv.FormatInt(time.Now().UnixNano(), 36))}
+		}
+		q.gateway, q.planned = a.Gateways[i], p
+		now[p.Gateway] = q
+	}
+	d.inquiries = now
+}
+
+// refused is what to leave out of the plans, and what else Envoys refuse. What is new is logged.
+func (d *Driver) refused() map[objects.Name]plan.Refused {
+	all := make(map[objects.Name]plan.Refused, len(d.inquiries))
+	for name, q := range d.inquiries {
+		q.others = others(q.Faults())
+		is := plan.Refused{Routes: q.Plan(q.planned.Contents), Others: q.others}
+		if len(d.peers) > 0 {
+			is = q.also(is, name, d.peers)
+		}
+		for _, of := range slices.SortedFunc(maps.Keys(is.Routes), compare) {
+			if _, known := q.refused.Routes[of]; !known {
+				d.Log.Error("an Envoy refuses a route, which is left out until it changes",
+					"gateway", name.String(), "route", d.world.Where(of.Kind, of.Name), "dropped", is.Routes[of].Dropped, "err", is.Routes[of].Words)
+			}
+		}
+		for of := range q.refused.Routes {
+			if _, still := is.Routes[of]; !still {
+				d.Log.Info("a route that an Envoy refused has changed, or left; what there is of it is tried", "gateway", name.String(), "route", of.String())
+			}
+		}
+		for _, words := range is.Others {
+			if !slices.Contains(q.refused.Others, words) {
+				d.Log.Error("an Envoy refuses what it was sent; it keeps what it has of that", "gateway", name.String(), "err", words)
+			}
+		}
+		q.refused = is
+		all[name] = is
+	}
+	return all
+}
+
+func compare(x, y objects.Object) int { return strings.Compare(x.String(), y.String()) }
+
+// kinds are types of resources for people.
+var kinds = map[string]string{order.Clusters: "cluster", order.Secrets: "secret", order.Listeners: "listener", order.Routes: "routes"}
+
+// others says for people what is refused beside routes.
+func others(all []bisect.Fault) []string {
+	words := make([]string, len(all))
+	for i, f := range all {
+		words[i] = fmt.Sprintf("%s %s: %s", kinds[f.Type], f.Name, f.Words)
+	}
+	return words
+}
+
+// offer tells the Inquiry of a Gateway what its Envoys are to have now. In says which routes are in which route configuration; it is asked
+// when somebody wants to know.
+func (q *inquiry) offer(in func() map[string][]objects.Object, given order.Snapshot) {
+	all := make(map[bisect.Resource]bisect.Offer)
+	for of, named := range given {
+		for name, r := range named {
+			o := bisect.Offer{Version: r.Version}
+			if of == order.Routes {
+				o.Routes = func() []objects.Object { return in()[name] }
+			}
+			all[bisect.Resource{Type: of, Name: name}] = o
+		}
+	}
+	q.Offer(all)
+}
+
+// hear takes up what Envoys have said.
+func (d *Driver) hear() {
+	for _, s := range d.Answers.take() {
+		switch {
+		case s.left:
+			delete(d.envoys, s.from)
+		case s.settled > 0:
+			d.envoys[s.from] = s.settled
+			continue
+		}
+		q := d.inquiries[s.from.Gateway]
+		switch {
+		case q == nil:
+		case s.left:
+			q.Leave(s.from.Stream)
+		default:
+			q.Hear(s.from.Stream, s.Answer)
+		}
+	}
+}
+
+// judge goes on with each search, by what Envoys have said so far.
+func (d *Driver) judge(now time.Time) {
+	replan, another := d.search(now)
+	if replan {
+		d.put()
+		_, another = d.search(now)
+	}
+	if another {
+		d.tell()
+	}
+}
+
+// search says whether other plans are to be made, and whether Envoys are to try something else.
+func (d *Driver) search(now time.Time) (replan, another bool) {
+	for _, q := range d.inquiries {
+		another = q.try(d, now) || another
+		replan = replan || q.Stale() || !slices.Equal(others(q.Faults()), q.others)
+	}
+	return replan, another
+}
+
+// try makes what Envoys are to try, and says whether that is another than before.
+func (q *inquiry) try(d *Driver, now time.Time) bool {
+	t, some := q.Next(now)
+	if t.Version == q.tries {
+		return false
+	}
+	q.tries, q.trial = t.Version, nil
+	if !some {
+		return true
+	}
+	if t.Search != q.search {
+		q.search, q.of = t.Search, q.planned
+	}
+	resources, err := d.Template.Trial(q.of.LeaveOut(t.Out), t.Routes, d.options(q.gateway))
+	if err == nil {
+		q.trial, err = ads.SnapshotOf(resources)
+	}
+	if err != nil { // what cannot be tried is not answered, and given up
+		d.Log.Error("cannot find the route that an Envoy refuses", "gateway", q.planned.Gateway.String(), "routes", t.Routes, "err", err)
+		return true
+	}
+	is := q.trial[order.Routes][envoy.TrialName]
+	is.Version = t.Version
+	q.trial[order.Routes][envoy.TrialName] = is
+	return true
+}
+
+// withTrials returns snapshots with what Envoys are to try.
+func (d *Driver) withTrials(given map[objects.Name]order.Snapshot) map[objects.Name]order.Snapshot {
+	all := maps.Clone(given)
+	for name, q := range d.inquiries {
+		if q.trial == nil || all[name] == nil {
+			continue
+		}
+		snapshot := maps.Clone(all[name])
+		for _, of := range []string{order.Listeners, order.Routes} {
+			named := maps.Clone(snapshot[of])
+			named[envoy.TrialName] = q.trial[of][envoy.TrialName]
+			snapshot[of] = named
+		}
+		all[name] = snapshot
+	}
+	return all
+}

@@ -1,0 +1,230 @@
+// Package controller keeps what the Envoys of Gateways are given true to the objects: it makes plans of them, and of the plans what Envoys
+// are told.
+package controller
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/headgate/headgate/control/attach/ads"
+	"github.com/headgate/headgate/control/attach/certificates"
+	"github.com/headgate/headgate/control/attach/envoy"
+	"github.com/headgate/headgate/control/attach/order"
+	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/control/attach/services"
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// Config is what a Driver needs.
+type Config struct {
+	// Template is envoy.yaml, taken apart.
+	Template *envoy.Template
+	// Envoys serves what is made, and tells Answers what Envoys say of it.
+	Envoys  *ads.Server
+	Answers *Answers
+	// Certificates are those in the Secrets of an API server, Authorities those in its ConfigMaps; nil where a folder has them.
+	Certificates, Authorities *certificates.Watch
+	// Pods says that control makes the pods of managed Gateways, whose addresses are not the Gateways'.
+	Pods bool
+	// Peers are the other controls; nil where this is the only one.
+	Peers Peers
+	// Planned is told of the plans that Envoys are given, each time that this is something else; nil means nobody.
+	Planned func(Plans)
+	// Replanned is told how long it took from another Network to what Envoys are given; nil means nobody.
+	Replanned func(took time.Duration)
+	Log       *slog.Logger
+}
+
+// Plans are what Envoys are given. They are immutable.
+type Plans struct {
+	*attach.Attachments
+	*plan.Plans
+	*objects.Network
+	// Programmed are the Gateways of which an Envoy has, or has refused, all that it is to have, whichever control serves it.
+	Programmed map[objects.Name]bool
+}
+
+// Driver follows the objects. Make one with [New], and run it with [Driver.Run].
+type Driver struct {
+	Config
+	world     *objects.World   // that is in force, nil for none
+	network   *objects.Network // of the plans
+	attached  *attach.Attachments
+	planned   *plan.Plans // with what Envoys refuse
+	plans     *plan.Plans // without it
+	makers    map[objects.Name]*maker
+	given     map[objects.Name]order.Snapshot // without what lingers, and what is tried
+	left      lingering
+	inquiries map[objects.Name]*inquiry
+	folder    plan.Known // of a folder, as it was known last
+	problems  []string   // that were told, in order
+	followers
+	programmed map[objects.Name]bool   // that were told
+	digests    map[objects.Name]string // of given
+	peers      map[string]Seen         // what other controls have seen
+	shared     Seen                    // what they were told
+}
+
+// New returns a Driver of nothing.
+func New(c Config) *Driver {
+	return &Driver{Config: c, left: make(lingering), makers: make(map[objects.Name]*maker), followers: newFollowers()}
+}
+
+// Run follows Worlds, until ctx ends. Next returns the latest World, nil before there is one, and what is closed when there is another.
+func (d *Driver) Run(ctx context.Context, next func() (*objects.World, <-chan struct{})) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	var certificates, authorities <-chan struct{}
+	if d.Certificates != nil {
+		certificates, authorities = d.Certificates.Changed(), d.Authorities.Changed()
+	}
+	var heard <-chan struct{} // by peers
+	if d.Peers != nil {
+		d.peers, heard = d.Peers.Seen()
+	}
+	for w, newer := next(); ; {
+		if w != nil && w.Network != nil {
+			d.follow(ctx, w)
+		}
+		d.hear()
+		d.judge(time.Now())
+		if d.plans != nil && !maps.Equal(d.programmed, d.programmedAnywhere()) {
+			d.say()
+		}
+		d.share()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-newer:
+			w, newer = next()
+		case <-certificates:
+			d.network = nil // the plans are of what was known of Secrets then
+		case <-authorities:
+			d.network = nil
+		case <-d.Answers.news:
+		case <-heard:
+			if d.peers, heard = d.Peers.Seen(); d.plans != nil {
+				d.put() // what others have seen may be left out
+			}
+		case <-tick.C:
+			if d.left.end(time.Now()) {
+				d.tell()
+			}
+		}
+	}
+}
+
+// follow puts a World in force. Pods are in no plan, so that most Worlds make no other.
+func (d *Driver) follow(ctx context.Context, w *objects.World) {
+	another := w != d.world
+	d.world = w
+	switch {
+	case w.Network != d.network:
+		began := time.Now()
+		d.network = w.Network
+		d.attached = attach.Of(w.Network)
+		d.planned = plan.After(d.planned, d.attached, w.Network, d.known(ctx, plan.Secrets(d.attached, w.Network), plan.ConfigMaps(d.attached, w.Network)))
+		d.inquire(d.attached, d.planned)
+		d.put()
+		if d.Replanned != nil {
+			d.Replanned(time.Since(began))
+		}
+	case another:
+		d.tellEndpoints()
+	}
+}
+
+// put puts the plans in force, without what Envoys refuse.
+func (d *Driver) put() {
+	d.plans = d.planned.LeaveOut(d.refused())
+	d.note(problems(d.plans, d.world.Where))
+	given := make(map[objects.Name]order.Snapshot, len(d.plans.Gateways))
+	maps.DeleteFunc(d.makers, func(name objects.Name, _ *maker) bool { return d.inquiries[name] == nil })
+	for i, p := range d.plans.Gateways {
+		snapshot, err := d.snapshot(p, d.attached.Gateways[i])
+		if err != nil {
+			d.Log.Error("cannot configure the Envoys of a Gateway; they keep what they have", "gateway", p.Gateway.String(), "err", err)
+			snapshot = d.given[p.Gateway]
+		}
+		if snapshot != nil {
+			given[p.Gateway] = snapshot
+			maker := d.makers[p.Gateway]
+			d.inquiries[p.Gateway].offer(sync.OnceValue(func() map[string][]objects.Object { return maker.RoutesIn(p) }), snapshot)
+		}
+	}
+	d.left.note(d.given, given, time.Now())
+	had := d.given
+	d.given = given
+	if d.Peers != nil {
+		d.digests = make(map[objects.Name]string, len(given))
+		for name, snapshot := range given {
+			d.digests[name] = digest(snapshot)
+		}
+	}
+	d.tellEndpoints() // a cluster waits for its endpoints
+	d.give(had, given, d.tell())
+	d.say()
+}
+
+// tell tells Envoys what they are to have now, and returns the number of the change.
+func (d *Driver) tell() uint64 { return d.Envoys.Set(d.withTrials(d.left.with(d.given))) }
+
+// say says what the plans are.
+func (d *Driver) say() {
+	d.programmed = d.programmedAnywhere()
+	if d.Planned != nil {
+		d.Planned(Plans{d.attached, d.plans, d.network, d.programmed})
+	}
+}
+
+// known is what is known of the Secrets and ConfigMaps that are named.
+func (d *Driver) known(ctx context.Context, secrets, configMaps []objects.Name) plan.Known {
+	if d.Certificates != nil {
+		return plan.Known{Certificates: d.Certificates.Name(ctx, secrets), Authorities: d.Authorities.Name(ctx, configMaps)}
+	}
+	d.folder = plan.Known{
+		Certificates: certificates.OfFolder(d.world.Network, d.world.At, secrets, d.folder.Certificates, time.Now()),
+		Authorities:  certificates.AuthoritiesOfFolder(d.world.Network, d.world.At, configMaps, d.folder.Authorities, time.Now()),
+	}
+	return d.folder
+}
+
+// tellEndpoints has Envoys told of the endpoints of the Services that plans name.
+func (d *Driver) tellEndpoints() {
+	if err := d.Envoys.SetEndpoints(services.Of(d.plans.Gateways, d.world.Network, d.world.Slices)); err != nil {
+		d.Log.Error("cannot tell Envoys of the endpoints of Services; they keep what they have", "err", err)
+	}
+}
+
+// snapshot is what the Envoys of a Gateway are to have.
+func (d *Driver) snapshot(p *plan.Plan, g *attach.Gateway) (order.Snapshot, error) {
+	m := d.makers[p.Gateway]
+	if m == nil {
+		m = &maker{Maker: envoy.Maker{Template: d.Template}}
+		d.makers[p.Gateway] = m
+	}
+	resources, err := m.Of(p, d.options(g))
+	if err != nil {
+		return nil, err
+	}
+	return m.SnapshotOf(resources)
+}
+
+// maker makes the snapshots of a Gateway.
+type maker struct {
+	envoy.Maker
+	ads.Encoder
+}
+
+// options are what the plan of a Gateway does not say.
+func (d *Driver) options(g *attach.Gateway) envoy.Options {
+	address := g.Address()
+	if d.Pods && g.Managed() {
+		address = "0.0.0.0"
+	}
+	return d.Template.FromControl(func(port int32) (string, uint32) { return address, uint32(port) })
+}

@@ -1,0 +1,77 @@
+package controller
+
+import (
+	"maps"
+	"time"
+
+	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/control/attach/order"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// linger is for how long Envoys know a pool that no route names any more. No route of theirs tells where a model leads: extproc does,
+// by objects that it reads by itself, and what it decided last is under way for some seconds more.
+const linger = 10 * time.Second
+
+// lingering are the clusters of pools that left plans lately, by Gateway and name. It is pure.
+type lingering map[objects.Name]map[string]left
+
+type left struct {
+	cluster order.Resource
+	until   time.Time
+}
+
+// note notes what left between what Gateways had and what they have, at a time.
+func (l lingering) note(had, have map[objects.Name]order.Snapshot, now time.Time) {
+	for gateway, snapshot := range had {
+		if have[gateway] == nil {
+			delete(l, gateway) // its Envoys are told nothing any more
+			continue
+		}
+		for name, cluster := range snapshot[order.Clusters] {
+			_, stays := have[gateway][order.Clusters][name]
+			if _, pool := wire.PoolOf(name); pool && !stays {
+				if l[gateway] == nil {
+					l[gateway] = make(map[string]left)
+				}
+				l[gateway][name] = left{cluster, now.Add(linger)}
+			}
+		}
+	}
+	for gateway, names := range l {
+		maps.DeleteFunc(names, func(name string, _ left) bool {
+			_, back := have[gateway][order.Clusters][name]
+			return back
+		})
+	}
+}
+
+// end forgets what lingered long enough at a time, and says whether there was any.
+func (l lingering) end(now time.Time) (some bool) {
+	for gateway, names := range l {
+		maps.DeleteFunc(names, func(_ string, c left) bool {
+			over := !now.Before(c.until)
+			some = some || over
+			return over
+		})
+		if len(names) == 0 {
+			delete(l, gateway)
+		}
+	}
+	return some
+}
+
+// with returns snapshots with what lingers.
+func (l lingering) with(given map[objects.Name]order.Snapshot) map[objects.Name]order.Snapshot {
+	all := maps.Clone(given)
+	for gateway, names := range l {
+		snapshot := maps.Clone(given[gateway])
+		clusters := maps.Clone(snapshot[order.Clusters])
+		for name, c := range names {
+			clusters[name] = c.cluster
+		}
+		snapshot[order.Clusters] = clusters
+		all[gateway] = snapshot
+	}
+	return all
+}

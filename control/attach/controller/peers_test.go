@@ -1,0 +1,168 @@
+package controller
+
+import (
+	"bytes"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate"
+	"github.com/headgate/headgate/control/attach/ads"
+	"github.com/headgate/headgate/control/attach/envoy"
+	"github.com/headgate/headgate/control/attach/order"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/test/network"
+)
+
+// table is where controls share what they have seen, as tests read and write it.
+type table struct {
+	shared []Seen
+	seen   map[string]Seen
+}
+
+func (h *table) Share(s Seen)                             { h.shared = append(h.shared, s) }
+func (h *table) Seen() (map[string]Seen, <-chan struct{}) { return h.seen, nil }
+
+// pair are a control and a table, beside the objects of a Gateway with two routes.
+func pair(t *testing.T, routes string) (*Driver, *table) {
+	template, err := envoy.Read(headgate.EnvoyYAML)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := new(table)
+	d := New(Config{Template: template, Envoys: ads.New(ads.Config{Who: ads.Said, Log: slog.New(slog.DiscardHandler)}), Answers: NewAnswers(), Peers: h, Log: slog.New(slog.DiscardHandler)})
+	d.follow(t.Context(), objects.Build(network.Set(t, network.Standard(routes))))
+	return d, h
+}
+
+const twoRoutes = `kind: HTTPRoute
+metadata: {namespace: ns, name: good}
+spec: {parentRefs: [{name: g}], rules: [{matches: [{path: {value: /good}}], backendRefs: [{name: a, port: 80}]}]}
+---
+kind: HTTPRoute
+metadata: {namespace: ns, name: bad}
+spec: {parentRefs: [{name: g}], rules: [{matches: [{path: {value: /bad}}], backendRefs: [{name: a, port: 80}]}]}
+`
+
+// A Gateway whose Envoys another control serves is programmed once one of these has what this control would give it: not what it would
+// have given before.
+func TestAGatewayIsProgrammedByTheEnvoysOfAnotherControl(t *testing.T) {
+	gateway := objects.Name{Namespace: "ns", Name: "g"}
+	one, h := pair(t, twoRoutes)
+	one.envoys[ads.Envoy{Gateway: gateway, Stream: 1}] = 1
+	one.share()
+	one.share()
+	if len(h.shared) != 1 {
+		t.Fatalf("it shares %d times what is the same", len(h.shared))
+	}
+	other, _ := pair(t, twoRoutes)
+	if all := other.programmedAnywhere(); len(all) > 0 {
+		t.Errorf("before it hears of it, %v are programmed", all)
+	}
+	other.peers = map[string]Seen{"one": h.shared[0]}
+	if all := other.programmedAnywhere(); !maps.Equal(all, map[objects.Name]bool{gateway: true}) {
+		t.Errorf("%v are programmed", all)
+	}
+	ahead, _ := pair(t, twoRoutes+"---\nkind: Service\nmetadata: {namespace: ns, name: c}\nspec: {ports: [{port: 80}]}\n---\n"+
+		"kind: HTTPRoute\nmetadata: {namespace: ns, name: new}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: c, port: 80}]}]}\n")
+	ahead.peers = other.peers
+	if all := ahead.programmedAnywhere(); len(all) > 0 {
+		t.Errorf("of what one Envoy does not have yet, %v are programmed", all)
+	}
+	delete(one.envoys, ads.Envoy{Gateway: gateway, Stream: 1})
+	one.share()
+	if len(h.shared) != 2 || h.shared[1][gateway.String()].Has != "" {
+		t.Errorf("after its Envoy has left, it shares %v", h.shared)
+	}
+}
+
+// A route that an Envoy of another control refuses is left out here too, until it changes; so both give the same.
+func TestARouteThatAnEnvoyOfAnotherControlRefusesIsLeftOut(t *testing.T) {
+	d, _ := pair(t, twoRoutes)
+	bad, gateway := objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: "ns", Name: "bad"}}, objects.Name{Namespace: "ns", Name: "g"}
+	content := d.inquiries[gateway].planned.Contents[bad]
+	before := d.digests[gateway]
+	say := func(content string) {
+		d.peers = map[string]Seen{"one": {gateway.String(): {Refused: []string{"secret x: no"}, Routes: map[string]SeenRoute{bad.String(): {Content: content, Words: "too large"}}}}}
+		d.put()
+	}
+	refused := func() []string {
+		var all []string
+		for of, v := range d.plans.Routes {
+			if v.Envoys != nil {
+				all = append(all, of.String())
+			}
+		}
+		return all
+	}
+	say(content)
+	if got := refused(); !slices.Equal(got, []string{bad.String()}) || d.digests[gateway] == before {
+		t.Errorf("%v are left out", got)
+	}
+	if got := d.plans.Gateways[0].Refused; !slices.Equal(got, []string{"secret x: no"}) {
+		t.Errorf("beside routes %q is refused", got)
+	}
+	if replan, _ := d.search(time.Now()); replan {
+		t.Error("what another has seen makes other plans again and again")
+	}
+	d.share()
+	if len(d.shared) > 0 {
+		t.Errorf("it passes on what it has not seen itself: %v", d.shared)
+	}
+	say("of another version of the route")
+	if got := refused(); len(got) > 0 || d.digests[gateway] != before {
+		t.Errorf("%v are left out, though they have changed", got)
+	}
+	d.peers = nil
+	d.put()
+	if d.plans.Gateways[0].Refused != nil {
+		t.Errorf("%q is refused still", d.plans.Gateways[0].Refused)
+	}
+}
+
+// What a control shares of a refused route and of a refused listener, another one takes up as if its own Envoys had said so; once, if
+// several say it.
+func TestWhatEnvoysRefuseIsSharedAsItIs(t *testing.T) {
+	one, h := pair(t, twoRoutes)
+	gateway, bad := objects.Name{Namespace: "ns", Name: "g"}, objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: "ns", Name: "bad"}}
+	from := ads.Envoy{Gateway: gateway, Stream: 1}
+	for now := time.Now(); one.plans.Routes[bad].Envoys == nil; now = now.Add(time.Second) {
+		if now.After(time.Now().Add(time.Minute)) {
+			t.Fatal("it does not find the route that an Envoy refuses")
+		}
+		all := one.withTrials(one.given)[gateway]
+		for name, r := range all[order.Routes] {
+			is := order.Answer{Type: order.Routes, Names: []string{name}, Versions: map[string]string{name: r.Version}}
+			if bytes.Contains(r.Body.GetValue(), []byte("/bad")) {
+				is.Refused = "no such path"
+			}
+			one.Answers.Heard(from, is)
+		}
+		for name, r := range one.given[gateway][order.Listeners] {
+			one.Answers.Heard(from, order.Answer{Type: order.Listeners, Names: []string{name}, Versions: map[string]string{name: r.Version}, Refused: name + ": port in use"})
+		}
+		one.hear()
+		one.judge(now)
+	}
+	one.share()
+	seen := h.shared[len(h.shared)-1]
+	is := seen[gateway.String()]
+	if r := is.Routes[bad.String()]; len(is.Routes) != 1 || r.Words != "no such path" || !r.Dropped {
+		t.Errorf("it shares the routes %+v", is.Routes)
+	}
+	if len(is.Refused) != 1 || !strings.Contains(is.Refused[0], "port in use") {
+		t.Errorf("beside routes it shares %q", is.Refused)
+	}
+	other, _ := pair(t, twoRoutes)
+	other.peers = map[string]Seen{"one": seen, "two": seen}
+	other.put()
+	if other.digests[gateway] != one.digests[gateway] {
+		t.Error("both give their Envoys something else")
+	}
+	if got := other.plans.Gateways[0].Refused; !slices.Equal(got, is.Refused) {
+		t.Errorf("beside routes %q is refused", got)
+	}
+}

@@ -1,0 +1,29 @@
+package controller
+
+import (
+	"slices"
+
+	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// problems says in order what is wrong with the objects that plans are made of, in words for people, each with where it is written if
+// somebody knows. What Envoys refuse of them is told apart. It is pure.
+func problems(plans *plan.Plans, where func(kind string, name objects.Name) string) []string {
+	var all []string
+	for _, f := range plans.Faults() {
+		all = append(all, f.Told(func(of objects.Object) string { return where(of.Kind, of.Name) }))
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// note logs the problems that were not there before.
+func (d *Driver) note(all []string) {
+	for _, p := range all {
+		if _, known := slices.BinarySearch(d.problems, p); !known {
+			d.Log.Warn("objects have a problem", "problem", p)
+		}
+	}
+	d.problems = all
+}

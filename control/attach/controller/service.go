@@ -1,0 +1,86 @@
+package controller
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/headgate/headgate"
+	"github.com/headgate/headgate/control/attach/ads"
+	"github.com/headgate/headgate/control/attach/certificates"
+	"github.com/headgate/headgate/control/attach/envoy"
+	"github.com/headgate/headgate/control/attach/pki"
+	"github.com/headgate/headgate/internal/listen"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kube"
+)
+
+// Service is all that a control does for the Envoys of Gateways, whether it leads or not.
+type Service struct {
+	// Address is where Envoys call: unix:PATH, where they are believed, or HOST:PORT, where they have certificates.
+	Address string
+	// Authority returns the one that signs those; it is asked for a HOST:PORT alone, and may wait for an API server. It fails when its
+	// context has ended.
+	Authority func(context.Context) (*pki.Authority, error)
+	// ByName has what of an API server is read by its name, once that can be done; nil where a folder has it.
+	ByName <-chan kube.Named
+	// Worlds returns the latest World, nil before there is one, and what is closed when there is another.
+	Worlds func() (*objects.World, <-chan struct{})
+	// Pods, Peers and Planned are those of [Config].
+	Pods    bool
+	Peers   Peers
+	Planned func(Plans)
+	Meter   Meter
+	Log     *slog.Logger
+}
+
+// Meter is told how Envoys follow, and how long plans take.
+type Meter interface {
+	ads.Meter
+	Replanned(took time.Duration)
+}
+
+// Run serves Envoys until ctx ends.
+func (s Service) Run(ctx context.Context) error {
+	template, err := envoy.Read(headgate.EnvoyYAML)
+	if err != nil {
+		return fmt.Errorf("envoy.yaml: %w", err)
+	}
+	who, secure, open := ads.Said, (*tls.Config)(nil), listen.Private
+	if !strings.HasPrefix(s.Address, "unix:") {
+		who, open = ads.Certified, listen.On
+		authority, err := s.Authority(ctx)
+		if err != nil {
+			return fmt.Errorf("--envoys %s: %w", s.Address, err)
+		}
+		if secure, err = authority.Control(time.Now()); err != nil {
+			return err
+		}
+	}
+	l, err := open("envoys", s.Address)
+	if err != nil {
+		return err
+	}
+	answers := NewAnswers()
+	envoys := ads.New(ads.Config{Who: who, Heard: answers.Heard, Left: answers.Left, Settled: answers.Settled, Meter: s.Meter, Log: s.Log})
+	c := Config{Template: template, Envoys: envoys, Answers: answers, Pods: s.Pods, Peers: s.Peers, Planned: s.Planned, Replanned: s.Meter.Replanned, Log: s.Log}
+	if s.ByName != nil {
+		select {
+		case named := <-s.ByName:
+			c.Certificates = certificates.New(named.Secrets, certificates.KeyPairs, s.Log)
+			c.Authorities = certificates.New(named.ConfigMaps, certificates.Authorities, s.Log)
+		case <-ctx.Done():
+			return l.Close()
+		}
+	}
+	s.Log.Info("serving the Envoys of Gateways", "address", s.Address)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return New(c).Run(ctx, s.Worlds) })
+	group.Go(func() error { return envoys.Run(ctx, l, secure) })
+	return group.Wait()
+}

@@ -1,0 +1,68 @@
+package metrics
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// envoys counts what becomes of the Envoys of Gateways. It is a Meter of package drive.
+type envoys struct {
+	connected *prometheus.GaugeVec   // gateway
+	sent      *prometheus.CounterVec // kind
+	refusals  *prometheus.CounterVec // kind
+	took      prometheus.Histogram
+	plan      prometheus.Histogram
+
+	mu    *sync.Mutex // guards the following
+	count map[string]int
+}
+
+func newEnvoys(
+	gauge func(name, help string, labels ...string) *prometheus.GaugeVec,
+	histogram func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec,
+) envoys {
+	counter := func(name, help string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"kind"})
+	}
+	return envoys{
+		connected: gauge("headgate_envoys", "Envoys of a Gateway that this control serves.", "gateway"),
+		sent:      counter("headgate_envoy_resources_total", "Resources that this control sent to Envoys or took from them, by kind: clusters, listeners, routes, secrets or endpoints."),
+		refusals:  counter("headgate_envoy_refusals_total", "Answers by which Envoys refused what this control sent them, trials among them, by kind."),
+		took:      histogram("headgate_envoy_follow_seconds", "Seconds from a change of what an Envoy is to have to its word that it has all of it.", ownBuckets).WithLabelValues().(prometheus.Histogram),
+		plan:      histogram("headgate_plan_seconds", "Seconds from changed objects to what Envoys are given.", ownBuckets).WithLabelValues().(prometheus.Histogram),
+		mu:        new(sync.Mutex), count: make(map[string]int),
+	}
+}
+
+// EnvoyCame counts one more Envoy of a Gateway.
+func (e *envoys) EnvoyCame(gateway string) { e.add(gateway, 1) }
+
+// EnvoyLeft counts one less.
+func (e *envoys) EnvoyLeft(gateway string) { e.add(gateway, -1) }
+
+func (e *envoys) add(gateway string, n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.count[gateway] += n; e.count[gateway] == 0 { // the Gateway may be gone
+		delete(e.count, gateway)
+		e.connected.DeleteLabelValues(gateway)
+		return
+	}
+	e.connected.WithLabelValues(gateway).Set(float64(e.count[gateway]))
+}
+
+// EnvoySent counts resources of a kind.
+func (e *envoys) EnvoySent(kind string, resources int) {
+	e.sent.WithLabelValues(kind).Add(float64(resources))
+}
+
+// EnvoyRefused counts an answer.
+func (e *envoys) EnvoyRefused(kind string) { e.refusals.WithLabelValues(kind).Inc() }
+
+// EnvoyTook notes how long an Envoy took to follow.
+func (e *envoys) EnvoyTook(after time.Duration) { e.took.Observe(after.Seconds()) }
+
+// Replanned notes how long plans took.
+func (e *envoys) Replanned(took time.Duration) { e.plan.Observe(took.Seconds()) }

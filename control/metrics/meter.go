@@ -1,0 +1,197 @@
+// Package metrics is what control says of itself: metrics and health, for whoever can reach it, and what is known of each
+// model and endpoint, for whoever is on its machine.
+//
+// No label holds anything that a client can choose.
+package metrics
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/headgate/headgate/control/place"
+	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/control/place/placementserver"
+	"github.com/headgate/headgate/internal/version"
+)
+
+// Meter counts. It is a [place.Meter], and what the source of objects tells how it goes. It is safe for concurrent use. Make one
+// with [New].
+type Meter struct {
+	registry *prometheus.Registry
+	toCall   prometheus.Histogram
+	stalled  prometheus.Histogram
+	loads    *prometheus.HistogramVec // result
+	unloads  *prometheus.HistogramVec // result
+	evicted  prometheus.Counter
+	decided  *prometheus.CounterVec // decision, for
+	refusing *prometheus.CounterVec // reason
+	files    prometheus.Gauge
+	readable prometheus.Gauge
+	leading  prometheus.Gauge
+	term     atomic.Pointer[term]
+	leader   atomic.Value // string: the pod of the control that leads, as far as that was heard; empty if none does
+	envoys
+}
+
+// term is who is told of while this control leads.
+type term struct {
+	board  *placementserver.Server
+	placer *place.Placer
+}
+
+// Buckets in seconds: what control itself takes, and what engines do.
+var (
+	ownBuckets  = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 5}
+	loadBuckets = []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+)
+
+// What is asked of the term when the page is read.
+var (
+	copiesDesc = prometheus.NewDesc("headgate_copies", "Copies of models, by state: queued, loading, loaded, draining or unloading.", []string{"state"}, nil)
+	modelsDesc = prometheus.NewDesc("headgate_models", "Models that control can load: all, and of these the wanted (requests are held for them), failing (a load failed lately) and stuck (control cannot load them for now).", []string{"which"}, nil)
+	heldDesc   = prometheus.NewDesc("headgate_place_held_requests", "Requests that all extprocs together hold now for models, as they told this control.", nil, nil)
+	coverDesc  = prometheus.NewDesc("headgate_place_cover_seconds", "Every model of a pool that was used within so many seconds is loaded, or being loaded; +Inf if all are that were ever used. Where it is short, room is.", []string{"pool"}, nil)
+	peersDesc  = prometheus.NewDesc("headgate_extprocs", "Extprocs that are connected to this control.", nil, nil)
+)
+
+// New returns a Meter of a control that does not lead.
+func New() *Meter {
+	m := &Meter{registry: prometheus.NewRegistry()}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+		m.registry.MustRegister(g)
+		return g
+	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+		m.registry.MustRegister(h)
+		return h
+	}
+	m.toCall = histogram("headgate_place_to_load_seconds", "Seconds from the first request that is held for a model to the call that loads it at an engine, without the time for which the load waited for room or for its turn.", ownBuckets).WithLabelValues().(prometheus.Histogram)
+	m.stalled = histogram("headgate_place_stalled_seconds", "Seconds for which a load that requests are held for waited for room or for its turn, before control called an engine.", loadBuckets).WithLabelValues().(prometheus.Histogram)
+	m.loads = histogram("headgate_place_load_seconds", "Seconds that engines took to load a model, by result: done or failed.", loadBuckets, "result")
+	m.unloads = histogram("headgate_place_unload_seconds", "Seconds that engines took to unload a model, by result: done or failed.", loadBuckets, "result")
+	m.evicted = prometheus.NewCounter(prometheus.CounterOpts{Name: "headgate_place_evictions_total", Help: "Copies of models that began to drain: no new request goes there, and control unloads them when those that are there have ended."})
+	m.decided = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "headgate_place_decisions_total", Help: "What control decided to do at engines, by decision: load, reload (unload what an earlier load may have left, then load), predict (ask for a size), cancel (a load), unload, quit (all that an engine that is about to end was told); and by what a load, reload or predict is for: requests (they wait, or somebody asked), least (as many copies as must be), migration (the pod of another copy is being deleted), load, balance (its endpoint bears little), use (a second copy), room (that is free), trial (its pod is on trial), slots (elsewhere more adapters are in use than have a slot on the GPU) or record (an earlier process had begun it)."}, []string{"decision", "for"})
+	m.refusing = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "headgate_place_refusals_total", Help: "How often requests for a model began to be refused, or were for another reason, because it cannot be loaded for now; by reason: load_failed, rank_too_large, files_missing, no_endpoint, cannot_load, no_labels, no_room, too_large or unknown_model."}, []string{"reason"})
+	m.files = gauge("headgate_objects_refused_files", "Files with objects, or objects of an API server, that are not in force because they are invalid.").WithLabelValues()
+	m.readable = gauge("headgate_objects_connected", "Is 1 while the folder or API server of the objects can be read; at 0, the objects that were read last stay in force.").WithLabelValues()
+	m.leading = gauge("headgate_leads", "Is 1 while this control leads, and alone loads models and writes objects; 0 while another leads or nobody can tell.").WithLabelValues()
+	build := version.Read()
+	gauge("headgate_build_info", "Is 1; the labels name the program, its version, and the version of Go that built it.", "program", "version", "goversion").
+		WithLabelValues("control", build.Program, build.Go).Set(1)
+	m.envoys = newEnvoys(gauge, histogram)
+	m.registry.MustRegister(
+		m.evicted, m.decided, m.refusing, m.sent, m.refusals, followed{m}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return m
+}
+
+// Follow makes the meter tell of a term, or of none where the placer is nil.
+func (m *Meter) Follow(board *placementserver.Server, placer *place.Placer) {
+	if placer == nil {
+		m.term.Store(nil)
+		return
+	}
+	m.term.Store(&term{board, placer})
+}
+
+// Leads notes whether this control leads.
+func (m *Meter) Leads(is bool) { m.leading.Set(bit(is)) }
+
+// Leader notes the pod of the control that leads; empty where none does.
+func (m *Meter) Leader(pod string) { m.leader.Store(pod) }
+
+// LoadCalled is [place.Meter]'s, as what follows is.
+func (m *Meter) LoadCalled(waited, stalled time.Duration) {
+	m.toCall.Observe(max(0, waited-stalled).Seconds())
+	m.stalled.Observe(stalled.Seconds())
+}
+
+// LoadEnded counts a load.
+func (m *Meter) LoadEnded(took time.Duration, failed bool) {
+	m.loads.WithLabelValues(result(failed)).Observe(took.Seconds())
+}
+
+// UnloadEnded counts an unload.
+func (m *Meter) UnloadEnded(took time.Duration, failed bool) {
+	m.unloads.WithLabelValues(result(failed)).Observe(took.Seconds())
+}
+
+// Evicted counts a copy that leaves.
+func (m *Meter) Evicted() { m.evicted.Inc() }
+
+// Decided counts a decision.
+func (m *Meter) Decided(what decide.ActionKind, purpose decide.Purpose) {
+	reason := ""
+	switch what {
+	case decide.Load, decide.Reload, decide.Predict:
+		reason = purpose.String()
+	}
+	m.decided.WithLabelValues(what.String(), reason).Inc()
+}
+
+// CannotLoad counts a model that is refused.
+func (m *Meter) CannotLoad(why decide.Reason) { m.refusing.WithLabelValues(string(why)).Inc() }
+
+// Refused says how many files of objects, or objects of an API server, are not in force.
+func (m *Meter) Refused(n int) { m.files.Set(float64(n)) }
+
+// Readable says whether objects can be read where they come from.
+func (m *Meter) Readable(ok bool) { m.readable.Set(bit(ok)) }
+
+// bit is 1 for true.
+func bit(ok bool) float64 {
+	if ok {
+		return 1
+	}
+	return 0
+}
+
+func result(failed bool) string {
+	if failed {
+		return "failed"
+	}
+	return "done"
+}
+
+// followed is the metrics of the term, none while another control leads.
+type followed struct{ meter *Meter }
+
+// Describe implements prometheus.Collector.
+func (followed) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{copiesDesc, modelsDesc, heldDesc, coverDesc, peersDesc} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (f followed) Collect(out chan<- prometheus.Metric) {
+	t := f.meter.term.Load()
+	if t == nil {
+		return
+	}
+	gauge := func(d *prometheus.Desc, n int, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
+	}
+	gauge(peersDesc, t.board.Peers())
+	count := t.placer.Count()
+	for state, n := range count.Copies {
+		gauge(copiesDesc, n, decide.CopyState(state).String())
+	}
+	gauge(heldDesc, count.Held)
+	for pool, missed := range count.Missed {
+		cover := math.Inf(1)
+		if !missed.IsZero() {
+			cover = max(0, time.Since(missed).Seconds())
+		}
+		out <- prometheus.MustNewConstMetric(coverDesc, prometheus.GaugeValue, cover, pool.String())
+	}
+	for which, n := range map[string]int{"all": count.Models, "wanted": count.Wanted, "failing": count.Failing, "stuck": count.Stuck} {
+		gauge(modelsDesc, n, which)
+	}
+}

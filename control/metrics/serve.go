@@ -1,0 +1,128 @@
+package metrics
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/headgate/headgate/internal/listen"
+)
+
+// Serve serves what [Meter.Handler] does until ctx ends, on a port of a host: an empty host is every address, and port 0 a free
+// port, which the log names. Where that is an address that others can reach, and loopback is not served with it, the same is
+// served on 127.0.0.1 too: /models and /placement are for nobody else.
+func (m *Meter) Serve(ctx context.Context, host string, port int, loaded <-chan struct{}, log *slog.Logger) error {
+	return serve(ctx, net.JoinHostPort(host, strconv.Itoa(port)), besides, m.Handler(loaded), log)
+}
+
+// serve serves on an address, and where that asks for another one besides, there too.
+func serve(ctx context.Context, address string, besides func(net.Addr) string, handler http.Handler, log *slog.Logger) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for address != "" {
+		l, err := listen.On("metrics-port", address)
+		if err != nil {
+			group.Go(func() error { return err }) // ends the other
+			break
+		}
+		log.Info("serving metrics", "address", l.Addr().String())
+		group.Go(func() error { return listen.HTTP(ctx, l, handler) })
+		address = besides(l.Addr())
+	}
+	return group.Wait()
+}
+
+// besides is where loopback has to be served besides an address; empty where that is loopback, or every address.
+func besides(a net.Addr) string {
+	tcp, ok := a.(*net.TCPAddr)
+	if !ok || tcp.IP.IsLoopback() || tcp.IP.IsUnspecified() {
+		return ""
+	}
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(tcp.Port))
+}
+
+// Handler serves /metrics, /healthz (the process lives), /readyz (it leads with the objects that it has read, or waits to
+// lead with them: loaded is closed), and to who reaches it by loopback /models and /placement.
+func (m *Meter) Handler(loaded <-chan struct{}) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		select {
+		case <-loaded:
+			_, _ = w.Write([]byte("ok\n"))
+		default:
+			http.Error(w, "control has not read its objects yet", http.StatusServiceUnavailable)
+		}
+	})
+	mux.Handle("GET /models", onLoopback(m.models))
+	mux.Handle("GET /placement", onLoopback(m.placement))
+	return mux
+}
+
+// onLoopback serves those alone who reached an address of this machine that no other machine can. That is what kubectl
+// port-forward reaches.
+func onLoopback(serve http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+		if ok && listen.IsLocal(at) {
+			serve(w, r)
+			return
+		}
+		port := "PORT"
+		if tcp, ok := at.(*net.TCPAddr); ok {
+			port = strconv.Itoa(tcp.Port)
+		}
+		http.Error(w, fmt.Sprintf("control serves %s on loopback alone, because it tells which models there are, and where: "+
+			"run `kubectl port-forward POD %[2]s` and ask http://localhost:%[2]s%[1]s", r.URL.Path, port), http.StatusForbidden)
+	}
+}
+
+// models serves what is known of each model, or of those of one id.
+func (m *Meter) models(w http.ResponseWriter, r *http.Request) {
+	t := m.deciding(w)
+	if t == nil {
+		return
+	}
+	all := t.placer.Statuses()
+	if id := r.URL.Query().Get("id"); id != "" {
+		some := all[:0]
+		for _, st := range all {
+			if st.ID == id {
+				some = append(some, st)
+			}
+		}
+		all = some
+	}
+	w.Header().Set("Content-Type", "application/json")
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	_ = e.Encode(all) // a client that leaves is no fault
+}
+
+// placement serves a [place.View]. It is as long as there are models and copies.
+func (m *Meter) placement(w http.ResponseWriter, _ *http.Request) {
+	if t := m.deciding(w); t != nil {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(t.placer.View()) // a client that leaves is no fault
+	}
+}
+
+// deciding is the term. Where this control does not lead it is nil, and who asks is told who does, if that is known.
+func (m *Meter) deciding(w http.ResponseWriter) *term {
+	t := m.term.Load()
+	if t == nil {
+		words := "another control leads: ask that one"
+		if leader, _ := m.leader.Load().(string); leader != "" {
+			words = fmt.Sprintf("another control leads, in the pod %s: ask that one", leader)
+		}
+		http.Error(w, words, http.StatusServiceUnavailable)
+	}
+	return t
+}

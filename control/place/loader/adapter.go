@@ -1,0 +1,357 @@
+package loader
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"mime"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/engineclient"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+const (
+	// askTimeout bounds what an engine may take to say whether it is stopping: a few milliseconds, unless it is very busy.
+	askTimeout = time.Second
+	// An engine that has answered may list the model a moment later: where it has several front ends, or is still loading
+	// it for an earlier call. It is asked after the shorter time first, then twice as late each time.
+	minPoll, maxPoll = 50 * time.Millisecond, time.Second
+	// unlisted is how many lists in a row, maxPoll apart, may lack a model that the engine says it has loaded. Then the load has failed.
+	unlisted = 3
+	// adapterTimeout bounds the load of an adapter until some were measured: from local files an adapter takes less than a second, and a
+	// gigabyte from object storage half a minute.
+	adapterTimeout = time.Minute
+)
+
+// api is how engines of one kind are told to load LoRA adapters. Both calls take the name as lora_name, and a load the
+// source as lora_path.
+type api struct {
+	load, unload string // paths
+	absent       string // what to do where there are no such paths
+	// tokenize is a path at which an empty text is counted, which an engine that is stopping refuses; empty where none does.
+	tokenize string
+	// overlap is how many adapters it loads at once where some are slow; 0: one after the other.
+	overlap int
+}
+
+// apis are the kinds that can be told. vLLM's is recorded of 0.32.0; SGLang's is as it is documented, and no real one was
+// seen.
+var apis = map[engine.Kind]api{
+	engine.VLLM: {
+		"/v1/load_lora_adapter", "/v1/unload_lora_adapter",
+		"start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment", "/tokenize", 4, // each adapter has a lock of its own
+	},
+	engine.SGLang: {"/load_lora_adapter", "/unload_lora_adapter", "start SGLang with --enable-lora", "", 0}, // one lock for all
+}
+
+// adapters drives an engine that has an HTTP API for LoRA adapters, or none. It keeps nothing of models: the engine
+// lists them.
+type adapters struct {
+	unsized
+	caller
+	told atomic.Value // the engine.Kind that a metrics page told, where nobody says it
+}
+
+func openAdapters(e Endpoint, a engineclient.Access) *adapters {
+	return &adapters{caller: newCaller(e, a)}
+}
+
+// kind is what the engine is, as far as anybody said.
+func (d *adapters) kind() engine.Kind {
+	if told, ok := d.told.Load().(engine.Kind); ok && d.Kind == "" {
+		return told
+	}
+	return d.Kind
+}
+
+// Look reads the list of models and the metrics page. An engine needs no making ready.
+func (d *adapters) Look(ctx context.Context, _ Record) (Seen, error) {
+	models, err := d.list(ctx)
+	if err != nil {
+		return Seen{}, err
+	}
+	load, err := d.metrics(ctx)
+	if err != nil {
+		return Seen{}, err
+	}
+	a, takes := apis[d.kind()]
+	s := Seen{Kind: d.kind(), Takes: takes, Incarnation: d.Incarnation, Lists: !models.Unlisted}
+	if started, known := load.Started.Get(); known && s.Incarnation == "" {
+		s.Incarnation = "process of " + strconv.FormatFloat(started, 'f', -1, 64)
+	}
+	if takes {
+		s.Stopping = d.stopping(ctx, a)
+		// One that is loading a model stops its steps, so that two at once end no sooner (vLLM 0.32.0).
+		s.Limits = Limits{Adapters: int(load.MaxAdapters.Or(0)), Loads: 1, Overlap: a.overlap, FirstTimeout: adapterTimeout}
+	}
+	for _, id := range models.Base {
+		s.Models = append(s.Models, Listed{ID: id, Base: true})
+	}
+	for _, id := range models.Adapters {
+		s.Models = append(s.Models, Listed{ID: id})
+	}
+	return s, nil
+}
+
+// Load tells the engine to load, and looks whether it lists the model then: the answers of engines differ, their lists
+// do not.
+func (d *adapters) Load(ctx context.Context, m Model) (Loaded, error) {
+	if err := engine.CheckName(m.ID); err != nil {
+		return Loaded{}, fault(Refused, fmt.Sprintf("cannot load a model called %q: %v", m.ID, err))
+	}
+	a, err := d.api(ctx)
+	if err != nil {
+		return Loaded{}, err
+	}
+	if d.stopping(ctx, a) {
+		return Loaded{}, &Error{Outcome: Refused, Words: "the engine is stopping", Stopping: true}
+	}
+	said, err := d.post(ctx, a.load, map[string]string{"lora_name": m.ID, "lora_path": m.Source})
+	if err != nil {
+		return Loaded{}, err
+	}
+	switch {
+	case said.done():
+		return Loaded{}, d.await(ctx, m.ID, true, unlisted, said)
+	case said.status == http.StatusBadRequest && strings.Contains(said.words, "already"):
+		// It is there, or is being loaded since an earlier call.
+		return Loaded{}, d.await(ctx, m.ID, true, 0, said)
+	case said.status == http.StatusBadRequest:
+		if models, err := d.list(ctx); err == nil && slices.Contains(models.Adapters, m.ID) {
+			return Loaded{}, nil
+		}
+	}
+	return Loaded{}, d.refusal(said, a)
+}
+
+// Unload tells the engine to unload. An engine that does not list the model has not got it, whatever it answers.
+func (d *adapters) Unload(ctx context.Context, id string) error {
+	a, err := d.api(ctx)
+	if err != nil {
+		return err
+	}
+	said, err := d.post(ctx, a.unload, map[string]string{"lora_name": id})
+	if err != nil {
+		return err
+	}
+	if said.done() {
+		return d.await(ctx, id, false, 0, said)
+	}
+	models, err := d.list(ctx)
+	switch {
+	case err != nil:
+		return err
+	case models.Unlisted && said.known || !models.Unlisted && !slices.Contains(models.Adapters, id):
+		return nil
+	}
+	return d.refusal(said, a)
+}
+
+// await waits until the engine lists the model, or no longer does. With most above 0 it gives up after so many lists that were asked for maxPoll after the
+// one before.
+func (d *adapters) await(ctx context.Context, id string, listed bool, most int, said answer) error {
+	late := 0
+	for pause := minPoll; ; pause = min(2*pause, maxPoll) {
+		models, err := d.list(ctx)
+		switch {
+		case err != nil:
+			return fault(Unclear, fmt.Sprintf("the engine answered %v, but its list is unreadable: %v", said, err))
+		case models.Unlisted || slices.Contains(models.Adapters, id) == listed:
+			return nil
+		case most > 0 && late == most:
+			return fault(Unclear, fmt.Sprintf("the engine answered %v, but %d lists since do not have the model", said, most))
+		}
+		if pause == maxPoll {
+			late++
+		}
+		if !wait(ctx, pause) {
+			return fault(Unclear, fmt.Sprintf("the engine answered %v, but its list says otherwise: %v", said, ctx.Err()))
+		}
+	}
+}
+
+// stopping asks the engine whether it is stopping, which neither its list nor its pages tell. From some 10 ms after SIGTERM on
+// a vLLM refuses whatever has text to be tokenized. A load that is sent to it later, or a moment before, it may never answer;
+// its process does not end then, whether its client leaves or not (vLLM 0.32.0 with --shutdown-timeout 15). An engine that has
+// no such path, or is too busy to answer, says nothing.
+func (d *adapters) stopping(ctx context.Context, a api) bool {
+	if a.tokenize == "" {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	said, err := d.post(ctx, a.tokenize, map[string]string{"prompt": ""})
+	return err == nil && said.stopping()
+}
+
+// api returns how the engine is told to load.
+func (d *adapters) api(ctx context.Context) (api, error) {
+	if d.kind() == "" {
+		if _, err := d.metrics(ctx); err != nil {
+			return api{}, err
+		}
+	}
+	switch a, ok := apis[d.kind()]; {
+	case ok:
+		return a, nil
+	case d.kind() == "":
+		return api{}, fault(Refused, fmt.Sprintf("cannot tell what kind of engine this is: label its pods %s, or set spec.engine of its EndpointList", engine.KindLabel))
+	default:
+		return api{}, fault(Refused, fmt.Sprintf("engines of the kind %s cannot load models while they run", d.kind()))
+	}
+}
+
+// refusal is an answer that is no success, as an Error. An answer that is not the engine's own words on the matter, such
+// as that of a proxy or of a crash, leaves it unclear what was done.
+func (d *adapters) refusal(said answer, a api) *Error {
+	outcome, words := Unclear, said.String()
+	switch {
+	case said.status == http.StatusNotFound && !said.known:
+		outcome, words = Refused, words+": it has no such path: "+a.absent
+	case said.status == http.StatusUnauthorized || said.status == http.StatusForbidden:
+		outcome, words = Refused, words+": "+engineclient.WantsToken
+	case said.status == http.StatusRequestTimeout:
+	case said.status/100 == 3:
+		outcome, words = Refused, words+": a redirect, which is not followed"
+	case said.stopping():
+		refused := fault(Refused, words)
+		refused.Stopping = true
+		return refused
+	case said.status/100 == 4, said.known && (said.status == http.StatusInternalServerError || said.status == http.StatusServiceUnavailable):
+		outcome = Refused
+	}
+	refused := fault(outcome, words)
+	refused.Fault = engine.ReadLoadFault(said.words)
+	refused.Passing = isPassing(said.status) && refused.Fault == engine.UnknownFault
+	return refused
+}
+
+// answer is what an engine says to a call.
+type answer struct {
+	status int
+	words  string
+	known  bool // the words are an error in a form of engines
+	failed bool // they say that it failed, whatever the status
+}
+
+func (a answer) stopping() bool {
+	_, is := engine.Elsewhere(a.status, false, []byte(a.words))
+	return is
+}
+
+func (a answer) done() bool { return a.status == http.StatusOK && !a.failed }
+
+func (a answer) String() string {
+	if a.words == "" {
+		return strconv.Itoa(a.status)
+	}
+	return fmt.Sprintf("%d: %s", a.status, a.words)
+}
+
+// readAnswer finds the words in an answer. vLLM has them in an object error, older ones without it, where it lets nobody
+// in a text error; SGLang says error_message and success; what is no engine's path answers detail.
+func readAnswer(status int, body []byte) answer {
+	var said struct {
+		Error   json.RawMessage `json:"error"`
+		Object  string          `json:"object"`
+		Message string          `json:"message"`
+		Success *bool           `json:"success"`
+		Words   string          `json:"error_message"`
+	}
+	a := answer{status: status, words: strings.TrimSpace(string(body))}
+	if json.Unmarshal(body, &said) != nil {
+		return a
+	}
+	var inner struct {
+		Message string `json:"message"`
+	}
+	switch {
+	case json.Unmarshal(said.Error, &inner) == nil && inner.Message != "":
+		a.words, a.known = inner.Message, true
+	case json.Unmarshal(said.Error, &a.words) == nil && a.words != "":
+		a.known = true
+	case said.Object == "error" && said.Message != "":
+		a.words, a.known = said.Message, true
+	case said.Success != nil:
+		a.known, a.failed = true, !*said.Success
+		if said.Words != "" || !a.failed {
+			a.words = said.Words
+		}
+	}
+	return a
+}
+
+// reading is what it takes to read pages, one after the other, of whichever engines: hundreds a second of 50 to 100 kB each are read of a
+// thousand engines.
+type reading struct {
+	body bytes.Buffer
+	engine.Reader
+}
+
+var readings = sync.Pool{New: func() any { return new(reading) }}
+
+// list reads the list of models. An engine without one answers to models that nobody knows.
+func (d *adapters) list(ctx context.Context) (engine.Models, error) {
+	r := readings.Get().(*reading)
+	defer readings.Put(r)
+	found, _, err := d.get(ctx, engine.Page{Path: "/v1/models"}, &r.body)
+	if err != nil {
+		return engine.Models{}, err
+	}
+	if !found {
+		return engine.Models{Unlisted: true}, nil
+	}
+	models, err := engine.ReadModels(r.body.Bytes())
+	if err != nil {
+		return engine.Models{}, fault(Unclear, err.Error())
+	}
+	return models, nil
+}
+
+// metrics reads the first metrics page that tells a load, and by it what the engine is where nobody says. An engine
+// without such a page tells nothing.
+func (d *adapters) metrics(ctx context.Context) (engine.Load, error) {
+	r := readings.Get().(*reading)
+	defer readings.Put(r)
+	for _, page := range engine.Pages(d.kind()) {
+		found, media, err := d.get(ctx, page, &r.body)
+		if err != nil && page.Port == 0 {
+			return engine.Load{}, err
+		}
+		if !found || media == "application/json" { // trtllm-serve's /metrics
+			continue
+		}
+		load, err := r.Load(r.body.Bytes(), d.kind())
+		if err == nil && load.Kind != "" {
+			d.told.Store(load.Kind)
+			return load, nil
+		}
+	}
+	return engine.Load{}, nil
+}
+
+// get reads the body of a page, and returns its media type, and whether the engine has such a page.
+func (d *adapters) get(ctx context.Context, page engine.Page, body *bytes.Buffer) (found bool, media string, err error) {
+	is, err := d.ask(ctx, call{method: http.MethodGet, address: objects.AtPort(d.managedAt(), page.Port), path: page.Path}, body)
+	if err != nil {
+		return false, "", err
+	}
+	switch is.status {
+	case http.StatusOK:
+		media, _, _ = mime.ParseMediaType(is.header.Get("Content-Type"))
+		return true, media, nil
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		return false, "", nil
+	}
+	said := answerTo(is, body.Bytes())
+	return false, "", fault(d.refusal(said, api{}).Outcome, fmt.Sprintf("GET %s: the engine answers %v", page.Path, said))
+}

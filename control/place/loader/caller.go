@@ -1,0 +1,135 @@
+package loader
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	"github.com/headgate/headgate/internal/engineclient"
+)
+
+const (
+	// idle is how long a connection to an engine is kept without a request: vLLM closes one after 5 s, and a load that is
+	// sent into a connection that closes ends without an answer.
+	idle = 2 * time.Second
+	// maxPage bounds what an engine may answer to a look. A page of vLLM has 50 to 80 KB.
+	maxPage = 16 << 20
+	// maxAnswer bounds what is read of an answer to a call. Words beyond what is kept tell nothing more, but they may be within JSON.
+	maxAnswer = 64 << 10
+)
+
+// caller asks an engine, and tells it, over HTTP.
+type caller struct {
+	Endpoint
+	access engineclient.Access
+	client http.Client
+}
+
+func newCaller(e Endpoint, a engineclient.Access) caller {
+	return caller{e, a, http.Client{Transport: a.Transport(idle), CheckRedirect: func(r *http.Request, via []*http.Request) error {
+		if via[0].Method != http.MethodGet {
+			return http.ErrUseLastResponse // what is told to one engine is not repeated to who knows whom
+		}
+		return engineclient.Stay(r, via)
+	}}}
+}
+
+// Close lets go of idle connections.
+func (c *caller) Close() error {
+	c.client.CloseIdleConnections()
+	return nil
+}
+
+// call is one call to an engine.
+type call struct {
+	method, address, path string
+	body                  []byte // JSON; nil for none
+	raw                   bool   // the path is sent as it stands, for who decodes none
+}
+
+// heard is what an engine answered, but for the body.
+type heard struct {
+	to     *http.Request
+	status int
+	header http.Header
+}
+
+// ask makes a call and reads the answer's body, of maxPage bytes at most.
+func (c *caller) ask(ctx context.Context, of call, body *bytes.Buffer) (heard, error) {
+	body.Reset()
+	connected := new(atomic.Bool)
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
+	var sent io.Reader
+	if of.body != nil {
+		sent = bytes.NewReader(of.body)
+	}
+	path := of.path
+	if of.raw {
+		path = "/"
+	}
+	r, err := c.access.Request(ctx, of.method, of.address, c.Host, path, sent)
+	if err != nil {
+		return heard{}, fault(Unreached, err.Error())
+	}
+	if of.raw {
+		r.URL.Path, r.URL.Opaque = of.path, of.path
+	}
+	if of.body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := c.client.Do(r)
+	if err != nil {
+		return heard{}, broken(r, err, connected.Load())
+	}
+	defer resp.Body.Close()
+	if _, err = body.ReadFrom(io.LimitReader(resp.Body, maxPage+1)); err != nil {
+		return heard{}, broken(r, err, true)
+	}
+	if body.Len() > maxPage {
+		return heard{}, broken(r, errors.New("the answer is too long"), true)
+	}
+	return heard{r, resp.StatusCode, resp.Header}, nil
+}
+
+// post makes a call and reads its answer.
+func (c *caller) post(ctx context.Context, path string, fields map[string]string) (answer, error) {
+	body, err := json.Marshal(fields)
+	if err != nil {
+		return answer{}, fault(Refused, err.Error())
+	}
+	var text bytes.Buffer
+	is, err := c.ask(ctx, call{method: http.MethodPost, address: c.managedAt(), path: path, body: body}, &text)
+	if err != nil {
+		return answer{}, err
+	}
+	return answerTo(is, text.Bytes()[:min(text.Len(), maxAnswer)]), nil
+}
+
+// answerTo is what an engine answered to a call, without the token that the call carried.
+func answerTo(is heard, body []byte) answer {
+	a := readAnswer(is.status, body)
+	a.words = engineclient.Conceal(a.words, engineclient.Sent(is.to))
+	return a
+}
+
+// broken is a call that the network ended.
+func broken(r *http.Request, err error, connected bool) *Error {
+	if of := (*url.Error)(nil); errors.As(err, &of) {
+		err = of.Err // the address is known to who reads it
+	}
+	outcome := Unreached
+	if connected {
+		outcome = Unclear
+	}
+	e := fault(outcome, fmt.Sprintf("%s %s: %v", r.Method, r.URL.Path, err))
+	e.Passing = connected && r.Context().Err() == nil
+	return e
+}

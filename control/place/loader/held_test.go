@@ -1,0 +1,102 @@
+package loader
+
+import (
+	"maps"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/engineclient"
+)
+
+// An engine that is taken to have begun anew has everything loaded again; one that is not keeps requests for what it has not.
+func TestWhoHasBegunAnew(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		had    held
+		there  []string
+		forgot string // unloaded since the list was asked for
+		anew   bool
+		left   held
+	}{
+		{"nothing was there", held{}, nil, "", false, held{}},
+		{"all that was listed is gone", held{"a": true, "b": true}, nil, "", true, held{}},
+		{"one that was listed stays", held{"a": true, "b": true}, []string{"b"}, "", false, held{"b": true}},
+		{"what was listed is gone, what was loaded since is there", held{"a": true, "b": false}, []string{"b"}, "", true, held{"b": false}},
+		{"what was loaded since is gone, and nothing was listed", held{"a": false}, nil, "", true, held{}},
+		{"what was loaded since is gone, what was listed is there", held{"a": true, "b": false}, []string{"a"}, "", false, held{"a": true}},
+		{"it was unloaded meanwhile", held{"a": true}, nil, "a", false, held{}},
+	} {
+		before, there := maps.Clone(c.had), make(map[string]bool)
+		for _, id := range c.there {
+			there[id] = true
+		}
+		c.had.note(c.forgot, false)
+		if got := c.had.compare(there, before); got != c.anew || !maps.Equal(c.had, c.left) {
+			t.Errorf("%s: %v, and it has %v", c.name, got, c.had)
+		}
+	}
+	h := held{"a": true}
+	h.note("a", true)
+	h.note("b", true)
+	if !maps.Equal(h, held{"a": true, "b": false}) {
+		t.Errorf("after loads it has %v", h)
+	}
+}
+
+// A look in the midst of an unload says nothing of the engine's life, whether its list has the model still or not.
+func TestALookAtTorchServeInTheMidstOfAnUnload(t *testing.T) {
+	for _, early := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			at, there := &site{}, true
+			var l *Loader
+			look := func() {
+				if seen, err := l.Look(t.Context(), Record{}); err != nil || seen.Purged {
+					t.Errorf("the list goes first %v: %+v, %v", early, seen, err)
+				}
+			}
+			server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { //nolint:gosec // in memory
+				body, status := `{"models":[]}`, http.StatusOK
+				switch {
+				case r.Method == http.MethodDelete && r.URL.Path == engine.TorchModel("m"):
+					there = !early
+					look()
+					there = false
+				case r.Method == http.MethodGet && r.URL.Path == "/models" && there:
+					body = `{"models":[{"modelName":"m"}]}`
+				case r.URL.Path == engine.TorchModel("m") && there:
+					body = `[{"workers":[{"status":"READY","pid":5}]}]`
+				case r.URL.Path != "/models":
+					body, status = `{"type":"ModelNotFoundException","message":"no"}`, http.StatusNotFound
+				}
+				w.WriteHeader(status)
+				_, _ = w.Write([]byte(body))
+			})}
+			listener := at.listen()
+			go func() { _ = server.Serve(listener) }()
+			var err error
+			if l, err = Open(Endpoint{Address: address, Kind: engine.TorchServe, Management: address}, engineclient.Access{Dial: at.dial}, nil); err != nil {
+				t.Fatal(err)
+			}
+			look()
+			if err := l.driver.Unload(t.Context(), "m"); err != nil {
+				t.Error(err)
+			}
+			look()
+			look()
+			_ = l.Close()
+			_ = server.Close()
+			time.Sleep(time.Minute)
+		})
+	}
+}
+
+// Nor does one that ends after it.
+func TestALookAtTorchServeThatEndsAfterAnUnload(t *testing.T) {
+	d := &torchServe{had: held{}, calls: 1}
+	if d.note(0, held{}, map[string]bool{"gone": true}, []string{"gone"}); len(d.had) > 0 || d.anew {
+		t.Errorf("it has %v", d.had)
+	}
+}

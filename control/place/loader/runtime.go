@@ -1,0 +1,358 @@
+package loader
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/headgate/headgate/api/mmesh"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/engineclient"
+)
+
+// As ModelMesh has them.
+const (
+	statusPause    = 2 * time.Second        // between two questions whether a runtime is ready
+	predictTimeout = 500 * time.Millisecond // a prediction that takes longer is of no use
+	sizeTimeout    = 30 * time.Second
+)
+
+const unixScheme = "unix:"
+
+// modelRuntime drives a program that serves mmesh.ModelRuntime. It cannot list its models, and to ask whether it is ready takes
+// them away: it is asked once in each life of it.
+type modelRuntime struct {
+	Endpoint
+	access  engineclient.Access
+	network string // of Management
+	address string
+	conn    *grpc.ClientConn
+	calls   mmesh.ModelRuntimeClient
+	peer    func(net.Conn) string // what process a connection leads to, empty where that cannot be told
+
+	dialled atomic.Int64       // connections that conn has had
+	ended   atomic.Bool        // a dial was refused since the runtime was made ready last: its process has ended
+	stop    context.CancelFunc // ends redial
+
+	looking chan struct{} // has one place: full while a look is on; never closed
+	mu      sync.Mutex    // guards life
+	life    *life         // the life of the runtime that was looked at last, nil before the first look
+}
+
+// life is one life of a runtime.
+type life struct {
+	incarnation string
+	limits      Limits
+
+	// connection is which of those that conn has had was there when the runtime was made ready.
+	connection int64
+
+	mu           sync.Mutex // guards what follows
+	doubtful     bool       // as [Seen] has it
+	unpredicting bool       // it does not implement predictions
+}
+
+func openRuntime(e Endpoint, a engineclient.Access) (*modelRuntime, error) {
+	if e.Management == "" {
+		return nil, errors.New("a model runtime needs an address to manage it at: set spec.management of its EndpointList, or spec.placement.management of the pool's PoolSettings")
+	}
+	r := &modelRuntime{Endpoint: e, access: a, network: "tcp", address: e.Management, peer: peerProcess, looking: make(chan struct{}, 1)}
+	authority := e.Management
+	var own *tls.Config
+	var err error
+	if path, ok := strings.CutPrefix(e.Management, unixScheme); ok {
+		r.network, r.address, authority = "unix", path, "localhost"
+	} else if own, err = a.Config(e.Host, e.Management); err != nil {
+		return nil, err
+	}
+	r.conn, err = connect(a, own, authority, func(ctx context.Context) (net.Conn, error) {
+		conn, err := r.dial(ctx)
+		if err == nil {
+			r.dialled.Add(1)
+		}
+		return conn, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.calls = mmesh.NewModelRuntimeClient(r.conn)
+	running, stop := context.WithCancel(context.Background())
+	r.stop = stop
+	go r.redial(running)
+	return r, nil
+}
+
+func (r *modelRuntime) Close() error {
+	r.stop()
+	return r.conn.Close()
+}
+
+func (r *modelRuntime) dial(ctx context.Context) (net.Conn, error) {
+	conn, err := r.access.DialContext(ctx, r.network, r.address)
+	// One refusal is enough. The kernel refuses a connection only if no process listens, and a runtime listens until it ends. If a firewall refuses
+	// it, control asks the runtime for its status needlessly and loads its models again.
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		r.ended.Store(true)
+	}
+	return conn, err
+}
+
+// redial dials again as soon as a connection breaks, until ctx ends. A process that has ended refuses that dial, unless the next one listens already.
+func (r *modelRuntime) redial(ctx context.Context) {
+	for state := r.conn.GetState(); r.conn.WaitForStateChange(ctx, state); {
+		was := state
+		if state = r.conn.GetState(); was == connectivity.Ready && state == connectivity.Idle {
+			r.conn.Connect()
+		}
+	}
+}
+
+// incarnation tells which life of the runtime is at its address now: by its container if somebody says, else by the
+// process at the other end of its socket.
+func (r *modelRuntime) incarnation(ctx context.Context) (string, error) {
+	conn, err := r.dial(ctx)
+	if err != nil {
+		return "", fault(Unreached, err.Error())
+	}
+	defer conn.Close()
+	if r.Incarnation != "" {
+		return r.Incarnation, nil
+	}
+	return r.peer(conn), nil
+}
+
+// Look makes the runtime ready where it is in a life of which nothing is on record.
+func (r *modelRuntime) Look(ctx context.Context, record Record) (Seen, error) {
+	select {
+	case r.looking <- struct{}{}:
+		defer func() { <-r.looking }()
+	case <-ctx.Done():
+		return Seen{}, fault(Unreached, "control did not ask the engine: "+ctx.Err().Error())
+	}
+	incarnation, err := r.incarnation(ctx)
+	known := r.current()
+	if err != nil {
+		if known != nil && known.incarnation == "" {
+			known.doubt()
+		}
+		return Seen{}, err
+	}
+	anew := record.Anew || incarnation == "" && r.ended.Load()
+	if known != nil && known.incarnation == incarnation && !anew {
+		if incarnation == "" {
+			r.watch(known)
+		}
+		return known.seen(), nil
+	}
+	now := &life{incarnation: incarnation, limits: record.Limits}
+	// Where nothing tells this life from the recorded one, what is on record stands: to ask would take models away from
+	// a runtime that serves them.
+	purged := !record.Known || anew || record.Incarnation != incarnation && record.Incarnation != "" && incarnation != ""
+	if purged {
+		ended := r.ended.Swap(false)
+		if now.limits, err = r.makeReady(ctx); err == nil {
+			if after, gone := r.incarnation(ctx); gone != nil || after != incarnation {
+				err = fault(Unclear, "the runtime restarted before it was ready")
+			}
+		}
+		if err != nil {
+			r.ended.CompareAndSwap(false, ended)
+			return Seen{}, err
+		}
+		now.connection = r.dialled.Load()
+	} else if incarnation == "" { // nobody had a connection to it
+		now.doubt()
+	}
+	if incarnation == "" {
+		r.watch(now)
+	}
+	r.mu.Lock()
+	r.life = now
+	r.mu.Unlock()
+	seen := now.seen()
+	seen.Purged = purged
+	return seen, nil
+}
+
+// watch sees whether the connection of a life that nothing else tells from the next is there still, and makes another if not.
+func (r *modelRuntime) watch(l *life) {
+	if r.conn.GetState() != connectivity.Ready || r.dialled.Load() != l.connection {
+		l.doubt()
+	}
+	r.conn.Connect()
+}
+
+func (r *modelRuntime) current() *life {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.life
+}
+
+func (l *life) seen() Seen {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return Seen{Takes: true, Incarnation: l.incarnation, Limits: l.limits, Doubtful: l.doubtful}
+}
+
+func (l *life) doubt() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.doubtful = true
+}
+
+// makeReady asks until the runtime is ready. With the first question it loses its models.
+func (r *modelRuntime) makeReady(ctx context.Context) (Limits, error) {
+	for {
+		s, err := r.calls.RuntimeStatus(ctx, &mmesh.RuntimeStatusRequest{}, grpc.WaitForReady(true))
+		if err != nil {
+			return Limits{}, fault(Unclear, "runtimeStatus: "+sayStatus(err))
+		}
+		if s.GetStatus() == mmesh.RuntimeStatusResponse_READY {
+			methods, err := methodsOf(s)
+			if err != nil {
+				return Limits{}, fault(Unclear, "runtimeStatus: methodInfos: "+err.Error())
+			}
+			return Limits{
+				Bytes: int64(s.GetCapacityInBytes()), DefaultBytes: int64(s.GetDefaultModelSizeInBytes()),
+				Loads:       max(1, int(s.GetMaxLoadingConcurrency())),
+				LoadTimeout: time.Duration(s.GetModelLoadingTimeoutMs()) * time.Millisecond,
+				Methods:     methods, LimitsConcurrency: s.GetLimitModelConcurrency(),
+			}, nil
+		}
+		if !wait(ctx, statusPause) {
+			return Limits{}, fault(Unclear, fmt.Sprintf("the runtime is not ready: it says %v: %v", s.GetStatus(), ctx.Err()))
+		}
+	}
+}
+
+// methodsOf reads which methods a runtime takes.
+func methodsOf(s *mmesh.RuntimeStatusResponse) (engine.Methods, error) {
+	paths := make(map[string][]uint32, len(s.GetMethodInfos()))
+	for method, info := range s.GetMethodInfos() {
+		paths[method] = info.GetIdInjectionPath()
+	}
+	return engine.MethodsOf(paths, s.GetAllowAnyMethod())
+}
+
+// Load loads a model in the life of the runtime that was looked at; another one is to be made ready first.
+func (r *modelRuntime) Load(ctx context.Context, m Model) (Loaded, error) {
+	known := r.current()
+	if known == nil {
+		return Loaded{}, fault(Unreached, "control has not looked at the runtime yet")
+	}
+	switch now, err := r.incarnation(ctx); {
+	case err != nil:
+		return Loaded{}, err
+	case now != known.incarnation, now == "" && r.ended.Load():
+		return Loaded{}, fault(Unreached, "the runtime restarted, and control has not looked at it since")
+	}
+	var to peer.Peer
+	answer, err := r.calls.LoadModel(ctx, &mmesh.LoadModelRequest{
+		ModelId: m.ID, ModelType: m.Type, ModelPath: m.Source, ModelKey: m.Info,
+	}, grpc.Peer(&to))
+	if err != nil {
+		return Loaded{}, failed("loadModel", err, to)
+	}
+	if r.current() != known {
+		return Loaded{}, fault(Unclear, "control made the runtime ready again during the load")
+	}
+	loaded := Loaded{Bytes: int64(answer.GetSizeInBytes())}
+	if known.limits.LimitsConcurrency {
+		// What says nothing of itself takes one request at a time, as in ModelMesh; what says more than any has is as good as without a limit.
+		loaded.Concurrency = min(max(1, int(answer.GetMaxConcurrency())), maxConcurrency)
+	}
+	return loaded, nil
+}
+
+// maxConcurrency bounds the limit of a copy.
+const maxConcurrency = 1 << 20
+
+// Unload unloads a model. A runtime answers OK for one that it does not know; NOT_FOUND says the same.
+func (r *modelRuntime) Unload(ctx context.Context, id string) error {
+	var to peer.Peer
+	_, err := r.calls.UnloadModel(ctx, &mmesh.UnloadModelRequest{ModelId: id}, grpc.Peer(&to))
+	if err == nil || status.Code(err) == codes.NotFound {
+		return nil
+	}
+	if e := failed("unloadModel", err, to); e.Outcome == Unreached {
+		return e
+	}
+	return fault(Unclear, "unloadModel: "+sayStatus(err))
+}
+
+// Predict asks for an estimate. A runtime that cannot give one is not asked again in this life.
+func (r *modelRuntime) Predict(ctx context.Context, m Model) (int64, error) {
+	known := r.current()
+	if known == nil || known.silent() {
+		return 0, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, predictTimeout)
+	defer cancel()
+	var to peer.Peer
+	answer, err := r.calls.PredictModelSize(ctx, &mmesh.PredictModelSizeRequest{
+		ModelId: m.ID, ModelType: m.Type, ModelPath: m.Source, ModelKey: m.Info,
+	}, grpc.Peer(&to))
+	if status.Code(err) == codes.Unimplemented {
+		known.silence()
+		return 0, nil
+	}
+	if err != nil {
+		return 0, failed("predictModelSize", err, to)
+	}
+	return int64(answer.GetSizeInBytes()), nil
+}
+
+func (l *life) silent() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.unpredicting
+}
+
+func (l *life) silence() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unpredicting = true
+}
+
+// Size asks for the size of a model that is loaded.
+func (r *modelRuntime) Size(ctx context.Context, id string) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, sizeTimeout)
+	defer cancel()
+	var to peer.Peer
+	answer, err := r.calls.ModelSize(ctx, &mmesh.ModelSizeRequest{ModelId: id}, grpc.Peer(&to))
+	if status.Code(err) == codes.Unimplemented {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, failed("modelSize", err, to)
+	}
+	return int64(answer.GetSizeInBytes()), nil
+}
+
+// failed is a call that failed, as an Error. By the interface's own rule two codes say that nothing was tried; all others
+// leave that open. A call that was on no connection has no peer.
+func failed(method string, err error, to peer.Peer) *Error {
+	words := method + ": " + sayStatus(err)
+	switch code := status.Code(err); {
+	case code == codes.FailedPrecondition || code == codes.InvalidArgument:
+		return fault(Refused, words)
+	case unconnected(err, to):
+		return fault(Unreached, words)
+	case code == codes.Unavailable || code == codes.Aborted:
+		return passingFault(Unclear, words)
+	}
+	return fault(Unclear, words)
+}

@@ -1,0 +1,292 @@
+package loader
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"sync"
+
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/engineclient"
+)
+
+// torchLoads is how many models a TorchServe is told to load at once. Each is a process of its own, so that none waits for another.
+const torchLoads = 2
+
+// torchClosed says what to do about a TorchServe that lets nobody load.
+const torchClosed = "start TorchServe with --enable-model-api, and name its management port in management"
+
+// torchServe drives a TorchServe at its management port. Its loads do not wait for their ends, which TorchServe would keep a thread for that answers
+// others: the description of the model is read until it serves, or a process has ended that was to serve it.
+type torchServe struct {
+	unsized
+	caller
+
+	mu     sync.Mutex // guards what follows
+	had    held
+	calls  int  // ends of loads, and beginnings and ends of unloads
+	anew   bool // the engine has begun anew, and no look has told it
+	asked  bool // whether it lets models be loaded
+	closed bool // it does not
+}
+
+func openTorchServe(e Endpoint, a engineclient.Access) *torchServe {
+	return &torchServe{caller: newCaller(e, a), had: make(held)}
+}
+
+// Look reads the list, and the description of what was not known to serve: the list tells no more than names.
+func (d *torchServe) Look(ctx context.Context, _ Record) (Seen, error) {
+	d.mu.Lock()
+	calls, had := d.calls, maps.Clone(d.had)
+	d.mu.Unlock()
+	names, err := d.list(ctx)
+	if err != nil {
+		return Seen{}, err
+	}
+	s := Seen{Incarnation: d.Incarnation, Lists: true}
+	there := make(map[string]bool, len(names))
+	var serving []string
+	for _, id := range names {
+		if engine.CheckStored(d.Kind, id) != nil {
+			continue
+		}
+		stage := engine.Serving
+		if _, known := had[id]; !known {
+			now, err := d.describe(ctx, id)
+			if err != nil {
+				return Seen{}, err
+			}
+			stage = now.Stage
+		}
+		if stage == engine.Stored {
+			continue // nothing serves it, or it left meanwhile
+		}
+		there[id] = true
+		s.Models = append(s.Models, Listed{ID: id, State: listedStates[stage]})
+		if stage == engine.Serving {
+			serving = append(serving, id)
+		}
+	}
+	d.note(calls, had, there, serving)
+	if s.Takes, err = d.open(ctx); err != nil {
+		return Seen{}, err
+	}
+	s.Limits.Loads = torchLoads
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s.Purged, d.anew = d.anew, false
+	return s, nil
+}
+
+// note notes what a list says that was asked for when calls was the count, and had what the engine had.
+func (d *torchServe) note(calls int, had held, there map[string]bool, serving []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.had.compare(there, had) {
+		d.anew, d.asked = true, false
+	}
+	if calls == d.calls {
+		for _, id := range serving {
+			d.had[id] = true
+		}
+	}
+}
+
+// list reads all pages of the list.
+func (d *torchServe) list(ctx context.Context) (all []string, err error) {
+	for next := ""; ; {
+		said, err := d.tell(ctx, http.MethodGet, engine.TorchModels(next))
+		if err != nil {
+			return nil, err
+		}
+		if said.status != http.StatusOK {
+			return nil, d.refusal(said, engine.Unsure)
+		}
+		names, following, err := engine.ReadTorchModels(said.body)
+		if err != nil {
+			return nil, fault(Unclear, err.Error())
+		}
+		all = append(all, names...)
+		if following == "" || following == next || len(names) == 0 {
+			return all, nil
+		}
+		next = following
+	}
+}
+
+// open says whether the engine lets models be loaded, which it is asked once in each life.
+func (d *torchServe) open(ctx context.Context) (bool, error) {
+	d.mu.Lock()
+	asked, closed := d.asked, d.closed
+	d.mu.Unlock()
+	if asked {
+		return !closed, nil
+	}
+	said, err := d.tell(ctx, http.MethodDelete, engine.TorchModel(nobody))
+	if err != nil {
+		return false, err
+	}
+	told := engine.ReadTorchAnswer(said.status, said.body)
+	if told == engine.Unsure || told == engine.Failed {
+		return false, d.refusal(said, told)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.asked, d.closed = true, told == engine.Closed
+	return !d.closed, nil
+}
+
+// Load registers a model that is not registered, and starts a process for one that has none. One that is being started already, since an earlier call whose
+// caller left, is waited for.
+func (d *torchServe) Load(ctx context.Context, m Model) (Loaded, error) {
+	if err := engine.CheckStored(d.Kind, m.ID); err != nil {
+		return Loaded{}, fault(Refused, fmt.Sprintf("no model of TorchServe is called %q: %v", m.ID, err))
+	}
+	loaded := false
+	defer func() {
+		d.change(func() {
+			if loaded {
+				d.had.note(m.ID, true)
+			}
+		})
+	}()
+	now, err := d.describe(ctx, m.ID)
+	if err != nil {
+		return Loaded{}, err
+	}
+	if now.Stage == engine.Stored {
+		method, path := http.MethodPost, engine.TorchRegister(m.ID, m.Source)
+		if now.Registered {
+			method, path = http.MethodPut, engine.TorchScale(m.ID)
+		}
+		said, err := d.tell(ctx, method, path)
+		if err != nil {
+			return Loaded{}, err
+		}
+		if told := engine.ReadTorchAnswer(said.status, said.body); told != engine.Done {
+			failed := d.refusal(said, told)
+			if told == engine.Absent {
+				failed.Fault = engine.FilesMissing
+			}
+			return Loaded{}, failed
+		}
+	}
+	if err := d.await(ctx, m.ID); err != nil {
+		return Loaded{}, err
+	}
+	loaded = true
+	return Loaded{}, nil
+}
+
+// await waits until a model that is being started serves. One whose process ended before is unregistered: TorchServe would start another one for ever, and
+// keep requests for it waiting.
+func (d *torchServe) await(ctx context.Context, id string) error {
+	var before engine.TorchState
+	for pause := minPoll; ; pause = min(2*pause, maxPoll) {
+		now, err := d.describe(ctx, id)
+		switch {
+		case err != nil:
+			return fault(Unclear, "the engine was loading the model: "+err.Error())
+		case now.Stage == engine.Serving:
+			return nil
+		case !now.Registered:
+			return fault(Refused, "somebody unregistered the model while it was loaded")
+		case now.Died(before):
+			const words = "the process that was to serve the model ended: TorchServe's log says why"
+			if err := d.unregister(ctx, id); err != nil {
+				return fault(Unclear, fmt.Sprintf("%s; control cannot unregister it: %v", words, err))
+			}
+			return fault(Refused, words)
+		}
+		before = now
+		if !wait(ctx, pause) {
+			return fault(Unclear, fmt.Sprintf("the engine is still %s the model: %v", doing[engine.Coming], ctx.Err()))
+		}
+	}
+}
+
+// Unload unregisters a model, which ends a load of it too.
+func (d *torchServe) Unload(ctx context.Context, id string) error {
+	if engine.CheckStored(d.Kind, id) != nil {
+		return nil // it was never told
+	}
+	forget := func() { d.had.note(id, false) }
+	d.change(forget) // before it is: that it is gone says nothing of the engine
+	defer d.change(forget)
+	return d.unregister(ctx, id)
+}
+
+// unregister returns when the engine has answered that the model's processes have ended, or that there is no such model.
+func (d *torchServe) unregister(ctx context.Context, id string) error {
+	said, err := d.tell(ctx, http.MethodDelete, engine.TorchModel(id))
+	if err != nil {
+		return err
+	}
+	switch told := engine.ReadTorchAnswer(said.status, said.body); told {
+	case engine.Done, engine.Absent:
+	default:
+		return d.refusal(said, told)
+	}
+	now, err := d.describe(ctx, id)
+	if err == nil && now.Registered {
+		return fault(Unclear, fmt.Sprintf("the engine answered %v, but has the model still", said))
+	}
+	return err
+}
+
+// change notes that a load has ended, or that an unload begins or has ended, and what came of it.
+func (d *torchServe) change(note func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.calls++
+	note()
+}
+
+// describe asks how far a model is there.
+func (d *torchServe) describe(ctx context.Context, id string) (engine.TorchState, error) {
+	said, err := d.tell(ctx, http.MethodGet, engine.TorchModel(id))
+	if err != nil {
+		return engine.TorchState{}, err
+	}
+	state, err := engine.ReadTorchModel(said.status, said.body)
+	if err != nil {
+		return state, d.refusal(said, engine.Unsure)
+	}
+	return state, nil
+}
+
+// tell makes a call.
+func (d *torchServe) tell(ctx context.Context, method, path string) (told, error) {
+	var text bytes.Buffer
+	is, err := d.ask(ctx, call{method: method, address: d.Management, path: path}, &text)
+	if err != nil {
+		return told{}, err
+	}
+	said := told{answer{status: is.status, words: string(text.Bytes()[:min(text.Len(), maxAnswer)])}, text.Bytes()}
+	if e, own := engine.ReadTorchError(said.body); own {
+		said.words, said.known = e.Message, true
+	}
+	said.words = engineclient.Conceal(said.words, engineclient.Sent(is.to))
+	return said, nil
+}
+
+// refusal is an answer that is no success, as an Error.
+func (d *torchServe) refusal(said told, means engine.Told) *Error {
+	e, _ := engine.ReadTorchError(said.body)
+	outcome, words := Unclear, said.String()
+	switch {
+	case e.WantsToken():
+		outcome, words = Refused, words+": "+engineclient.WantsToken
+	case means == engine.Closed:
+		outcome, words = Refused, words+": "+torchClosed
+	case means == engine.Absent, means == engine.Failed && said.status/100 == 4:
+		outcome = Refused
+	case said.status/100 == 3:
+		outcome, words = Refused, words+": a redirect, which is not followed"
+	}
+	refused := fault(outcome, words)
+	refused.Passing = isPassing(said.status)
+	return refused
+}

@@ -1,0 +1,302 @@
+// Package modelmesh serves ModelMesh's management API (mmesh.ModelMesh 0.12), so that its clients find what they know: models
+// are registered and unregistered, their status is told, they can be had loaded before requests come, and VModels move from one to another.
+package modelmesh
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/mmesh"
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// When a model counts as last used of which nobody says (kserve/modelmesh 0.12, LASTUSED_AGE_ON_ADD): one that is loaded at
+// once counts as more recent than one that is not.
+const (
+	ageIfLoaded = time.Hour
+	ageIfNot    = 6 * time.Hour
+)
+
+// syncTimeout bounds how long a call waits for a load; ModelMesh's.
+const syncTimeout = 10 * time.Minute
+
+// Placer is what the API stands on. Package place has it. Register may return [decide.ErrExists], Unregister
+// [decide.ErrDeclared].
+type Placer interface {
+	Register(m *v1alpha1.Model, used time.Time) (fresh bool, err error)
+	Unregister(key decide.Key) error
+	Ensure(key decide.Key, used time.Time)
+	Status(key decide.Key) (decide.Status, bool)
+	Await(ctx context.Context, key decide.Key, done func(decide.Status) bool) (st decide.Status, there bool, err error)
+	// SetVModel may return the errors of package decide of VModels, and [decide.ErrExists]; DeleteVModel [decide.ErrDeclared].
+	SetVModel(o *v1alpha1.VModel, model *v1alpha1.Model, terms decide.Terms) error
+	DeleteVModel(key decide.Key, owner string) error
+	VModel(key decide.Key) (st decide.VModelStatus, owner string, there bool)
+	AwaitVModel(ctx context.Context, key decide.Key, done func(decide.VModelStatus) bool) error
+	// Pool returns the pool that registered models belong to.
+	Pool() (objects.Name, error)
+}
+
+// Server serves the API. It is safe for concurrent use.
+type Server struct {
+	mmesh.UnimplementedModelMeshServer
+	placer Placer
+	now    func() time.Time
+}
+
+// New returns a Server.
+func New(p Placer) *Server { return &Server{placer: p, now: time.Now} }
+
+// RegisterModel puts a model into the catalogue, and with loadNow onto an engine.
+func (s *Server) RegisterModel(ctx context.Context, r *mmesh.RegisterModelRequest) (*mmesh.ModelStatusInfo, error) {
+	key, err := s.key(r.GetModelId())
+	if err != nil {
+		return nil, err
+	}
+	m, err := s.modelOf(key, r.GetModelInfo())
+	if err != nil {
+		return nil, err
+	}
+	used := s.used(r.GetLoadNow())
+	if ms := r.GetLastUsedTime(); ms > 0 {
+		used = s.time(ms)
+	}
+	_, err = s.placer.Register(m, used)
+	switch {
+	case errors.Is(err, decide.ErrExists):
+		return nil, errExists
+	case err != nil:
+		return nil, status.Errorf(codes.Internal, "the model could not be written down: %v", err)
+	}
+	if r.GetLoadNow() {
+		return s.ensure(ctx, key, used, r.GetSync())
+	}
+	return s.status(key), nil
+}
+
+// used is when a model counts as last used of which nobody says.
+func (s *Server) used(loaded bool) time.Time {
+	if loaded {
+		return s.now().Add(-ageIfLoaded)
+	}
+	return s.now().Add(-ageIfNot)
+}
+
+var errExists = status.Error(codes.AlreadyExists, "Model already exists with different attribute values")
+
+// modelOf is a model as a client describes it.
+func (s *Server) modelOf(key decide.Key, info *mmesh.ModelInfo) (*v1alpha1.Model, error) {
+	if info.GetType() == "" {
+		return nil, status.Error(codes.InvalidArgument, "modelInfo must be there, with a type")
+	}
+	m := &v1alpha1.Model{
+		ObjectMeta: s.meta(key),
+		Spec: v1alpha1.ModelSpec{
+			ID: key.ID, PoolRef: v1alpha1.PoolReference{Name: key.Pool.Name},
+			Type: info.GetType(), Source: info.GetPath(), Key: info.GetKey(),
+		},
+	}
+	if faults := objects.CheckModelObject(m); len(faults) > 0 {
+		return nil, status.Errorf(codes.InvalidArgument, "%s: %s", fieldNames[faults[0].Field], faults[0].ErrorBody())
+	}
+	return m, nil
+}
+
+// fieldNames are the fields of a Model as the API calls them.
+var fieldNames = map[string]string{
+	"metadata.name": "modelId", "spec.id": "modelId", "spec.type": "modelInfo.type", "spec.source": "modelInfo.path", "spec.key": "modelInfo.key",
+}
+
+// UnregisterModel takes a model out of the catalogue. Its copies go in their time.
+func (s *Server) UnregisterModel(_ context.Context, r *mmesh.UnregisterModelRequest) (*mmesh.UnregisterModelResponse, error) {
+	key, err := s.key(r.GetModelId())
+	if err != nil {
+		return nil, err
+	}
+	switch err := s.placer.Unregister(key); {
+	case errors.Is(err, decide.ErrDeclared), errors.Is(err, decide.ErrReferred):
+		return nil, status.Errorf(codes.FailedPrecondition, "%v", err)
+	case err != nil:
+		return nil, status.Errorf(codes.Internal, "it could not be written down: %v", err)
+	}
+	return &mmesh.UnregisterModelResponse{}, nil
+}
+
+// GetModelStatus tells the status of a model.
+func (s *Server) GetModelStatus(_ context.Context, r *mmesh.GetStatusRequest) (*mmesh.ModelStatusInfo, error) {
+	key, err := s.key(r.GetModelId())
+	if err != nil {
+		return nil, err
+	}
+	return s.status(key), nil
+}
+
+// EnsureLoaded has a model loaded that has no copy, and says when it was last used.
+func (s *Server) EnsureLoaded(ctx context.Context, r *mmesh.EnsureLoadedRequest) (*mmesh.ModelStatusInfo, error) {
+	key, err := s.key(r.GetModelId())
+	if err != nil {
+		return nil, err
+	}
+	if _, there := s.placer.Status(key); !there {
+		return nil, status.Error(codes.NotFound, "model not found")
+	}
+	used := s.now()
+	if ms := r.GetLastUsedTime(); ms > 0 {
+		used = s.time(ms)
+	}
+	return s.ensure(ctx, key, used, r.GetSync())
+}
+
+// ensure has a model loaded; with wait, it answers when that has come to an end.
+func (s *Server) ensure(ctx context.Context, key decide.Key, used time.Time, wait bool) (*mmesh.ModelStatusInfo, error) {
+	s.placer.Ensure(key, used)
+	if !wait {
+		return s.status(key), nil
+	}
+	limited, cancel := context.WithTimeout(ctx, syncTimeout)
+	defer cancel()
+	st, there, err := s.placer.Await(limited, key, func(st decide.Status) bool {
+		switch summary(st) {
+		case mmesh.ModelStatusInfo_LOADED:
+			return true
+		case mmesh.ModelStatusInfo_LOADING:
+			return false
+		case mmesh.ModelStatusInfo_LOADING_FAILED:
+			if slices.ContainsFunc(st.Copies, decide.Copy.Failed) { // it is being cleared up after, and loaded nowhere else
+				return true
+			}
+		}
+		return !st.Asked // it failed, there is no place for it, or it came and has left again
+	})
+	switch {
+	case ctx.Err() != nil:
+		return nil, status.FromContextError(ctx.Err()).Err() // the load goes on
+	case err != nil: // our own limit
+		return nil, status.Errorf(codes.Internal, "the model was not loaded within %v", syncTimeout)
+	case !there:
+		return nil, status.Error(codes.NotFound, "model not found")
+	}
+	return info(st), nil
+}
+
+// status is what is known of a model.
+func (s *Server) status(key decide.Key) *mmesh.ModelStatusInfo {
+	st, there := s.placer.Status(key)
+	if !there {
+		return &mmesh.ModelStatusInfo{Status: mmesh.ModelStatusInfo_NOT_FOUND}
+	}
+	return info(st)
+}
+
+// info is a status as the API has it.
+func info(st decide.Status) *mmesh.ModelStatusInfo {
+	info := &mmesh.ModelStatusInfo{Status: summary(st)}
+	for _, c := range st.Copies {
+		is := copyStatuses[c.State]
+		if c.Failed() {
+			if slices.ContainsFunc(st.Failures, func(f decide.Failure) bool { return f.Endpoint == c.Endpoint }) {
+				continue // the failure says more
+			}
+			is = mmesh.ModelStatusInfo_NOT_LOADED
+		}
+		info.ModelCopyInfos = append(info.ModelCopyInfos, &mmesh.ModelStatusInfo_ModelCopyInfo{
+			Location: c.Endpoint, CopyStatus: is, Time: uint64(c.Since.UnixMilli()),
+		})
+	}
+	for _, f := range st.Failures {
+		info.ModelCopyInfos = append(info.ModelCopyInfos, &mmesh.ModelStatusInfo_ModelCopyInfo{
+			Location: f.Endpoint, CopyStatus: mmesh.ModelStatusInfo_LOADING_FAILED, Time: uint64(f.At.UnixMilli()),
+		})
+	}
+	slices.SortStableFunc(info.ModelCopyInfos, func(a, b *mmesh.ModelStatusInfo_ModelCopyInfo) int { return int(int64(b.Time) - int64(a.Time)) })
+	if info.Status == mmesh.ModelStatusInfo_LOADING_FAILED {
+		for _, f := range st.Failures {
+			info.Errors = append(info.Errors, f.Words)
+		}
+	}
+	if len(info.Errors) == 0 && st.Why != "" && info.Status != mmesh.ModelStatusInfo_LOADED {
+		info.Errors = append(info.Errors, st.Why.Message())
+	}
+	return info
+}
+
+var copyStatuses = map[decide.CopyState]mmesh.ModelStatusInfo_ModelStatus{
+	decide.Queued: mmesh.ModelStatusInfo_LOADING, decide.Loading: mmesh.ModelStatusInfo_LOADING, decide.Loaded: mmesh.ModelStatusInfo_LOADED,
+	// A copy that is on its way out answers nobody any more.
+	decide.Draining: mmesh.ModelStatusInfo_NOT_LOADED, decide.Unloading: mmesh.ModelStatusInfo_NOT_LOADED,
+}
+
+// summary is the status of a model with such copies and failures: loaded if one is, loading if one will be, or is to be tried again for who waits,
+// failed if loads failed and none is left to hope for.
+func summary(st decide.Status) mmesh.ModelStatusInfo_ModelStatus {
+	best := mmesh.ModelStatusInfo_NOT_LOADED
+	for _, c := range st.Copies {
+		switch c.State {
+		case decide.Loaded:
+			return mmesh.ModelStatusInfo_LOADED
+		case decide.Queued, decide.Loading:
+			if !c.Failed() {
+				best = mmesh.ModelStatusInfo_LOADING
+			}
+		}
+	}
+	if st.Retrying && (st.Held > 0 || st.Asked && !st.Exhausted) {
+		return mmesh.ModelStatusInfo_LOADING
+	}
+	if best == mmesh.ModelStatusInfo_NOT_LOADED && len(st.Failures) > 0 {
+		return mmesh.ModelStatusInfo_LOADING_FAILED
+	}
+	return best
+}
+
+// key names the model of an id.
+func (s *Server) key(id string) (decide.Key, error) { return s.keyOf("modelId", id) }
+
+// keyOf is key for an id in a field of that name.
+func (s *Server) keyOf(field, id string) (decide.Key, error) {
+	if id == "" {
+		return decide.Key{}, status.Errorf(codes.InvalidArgument, "%s must not be empty", field)
+	}
+	if err := engine.CheckName(id); err != nil {
+		return decide.Key{}, status.Errorf(codes.InvalidArgument, "no model can have the id %.100q: %v", id, err)
+	}
+	pool, err := s.placer.Pool()
+	if err != nil {
+		return decide.Key{}, status.Errorf(codes.FailedPrecondition, "%v", err)
+	}
+	return decide.Key{Pool: pool, ID: id}, nil
+}
+
+// time reads ms since 1970. A time to come is now: clocks differ.
+func (s *Server) time(ms uint64) time.Time {
+	now := s.now()
+	if ms > uint64(now.UnixMilli()) {
+		return now
+	}
+	return time.UnixMilli(int64(ms))
+}
+
+// meta is that of the object of a registered model or VModel.
+func (s *Server) meta(key decide.Key) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: key.Pool.Namespace, Name: objectName(key), CreationTimestamp: metav1.NewTime(s.now())}
+}
+
+// objectName is the name of the object of a registered model: ids may be any UTF-8, and objects' names may not.
+func objectName(key decide.Key) string {
+	sum := sha256.Sum256([]byte(key.ID))
+	pool := strings.TrimRight(fmt.Sprintf("%.30s", key.Pool.Name), ".")
+	return pool + "-" + hex.EncodeToString(sum[:12])
+}

@@ -1,0 +1,124 @@
+package placementserver_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"github.com/headgate/headgate/api/placement"
+)
+
+// asks is n times what one request asks of an endpoint, whose prompts are computed in some ms.
+func asks(endpoint string, n, ms uint64) *placement.Backlog {
+	return &placement.Backlog{Endpoint: endpoint, Requests: uint32(n), PrefillUs: 1000 * ms, BesidePs: 2 * n, Urgency: 3 * n, Tokens: 4 * n}
+}
+
+// has says what an extproc has at endpoints.
+func (x *extproc) has(all ...*placement.Backlog) {
+	x.t.Helper()
+	x.say(&placement.Report{Backlogs: all})
+}
+
+// expectBacklogs fails the test unless an extproc was told last that others have this at endpoints.
+func (x *extproc) expectBacklogs(when string, want ...*placement.Backlog) {
+	x.t.Helper()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	all := make(map[string]*placement.Backlog)
+	for _, b := range want {
+		all[b.GetEndpoint()] = b
+	}
+	if diff := cmp.Diff(all, x.backlogs, protocmp.Transform()); diff != "" {
+		x.t.Errorf("%s (-want +got):\n%s", when, diff)
+	}
+}
+
+// Each is told the sum of what all others have, which wait for each other's prompts, and nothing of its own. What one said goes with it.
+func TestExtprocsAreToldWhatOthersHaveAtEndpoints(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.Ready()
+		x, y, z := w.connect("x"), w.connect("y"), w.connect("z")
+		x.has(asks("e1", 3, 300), asks("e2", 1, 0))
+		y.has(asks("e1", 2, 200))
+		w.after(50 * time.Millisecond)
+		x.expectBacklogs("x", asks("e1", 2, 200))
+		y.expectBacklogs("y", asks("e1", 3, 300), asks("e2", 1, 0))
+		z.expectBacklogs("z", asks("e1", 5, 480), asks("e2", 1, 0)) // told 20 ms after both: they wait for each other
+		late := w.connect("late")
+		w.after(50 * time.Millisecond)
+		late.expectBacklogs("who comes late", asks("e1", 5, 400), asks("e2", 1, 0)) // each says what is left if it was alone
+		x.leave()
+		w.after(50 * time.Millisecond)
+		z.expectBacklogs("x has left", asks("e1", 2, 200), asks("e2", 0, 0))
+		y.has(asks("e1", 0, 0))
+		w.after(50 * time.Millisecond)
+		z.expectBacklogs("nobody has anything", asks("e1", 0, 0), asks("e2", 0, 0))
+		again := w.connect("again")
+		w.after(50 * time.Millisecond)
+		again.expectBacklogs("who comes then")
+	})
+}
+
+// However often something changes, it is told at most every 20 ms, and the latest of it; nothing when nothing changes.
+func TestWhatOthersHaveIsToldEvery20Milliseconds(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.Ready()
+		x, y := w.connect("x"), w.connect("y")
+		w.after(time.Second)
+		began := time.Now()
+		for n := range uint64(200) {
+			x.has(asks("e1", n%7, 0), asks("e2", n, 0))
+			w.after(time.Millisecond)
+		}
+		w.after(time.Minute)
+		y.expectBacklogs("at last", asks("e1", 199%7, 0), asks("e2", 199, 0))
+		if n := len(y.told); n < 10 || n > 12 || y.told[0].Sub(began) > 20*time.Millisecond || y.told[n-1].Sub(began) > 230*time.Millisecond {
+			t.Errorf("it was told %d times in 200 ms: %v", n, y.told)
+		}
+		for i := range y.told[1:] {
+			if d := y.told[i+1].Sub(y.told[i]); d < 20*time.Millisecond {
+				t.Errorf("it was told again after %v", d)
+			}
+		}
+		if len(x.told) > 0 {
+			t.Error("one is told of its own")
+		}
+	})
+}
+
+// That prompts are computed as time passes is no news, and neither is what has changed back before it was told.
+func TestTimeIsNoNews(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.Ready()
+		x, y := w.connect("x"), w.connect("y")
+		for i, c := range []struct {
+			after time.Duration
+			says  *placement.Backlog
+			told  int
+		}{
+			{0, asks("e1", 1, 1000), 1},
+			{500 * time.Millisecond, asks("e1", 1, 500), 1},
+			{100 * time.Millisecond, asks("e1", 1, 404), 1}, // within 5 ms
+			{100 * time.Millisecond, asks("e1", 1, 310), 2},
+			{time.Second, asks("e1", 1, 0), 2},
+			{time.Second, asks("e1", 2, 0), 3},
+		} {
+			w.after(c.after)
+			x.has(c.says)
+			w.after(0)
+			if len(y.told) != c.told {
+				t.Errorf("after the report %d it was told %d times, want %d", i+1, len(y.told), c.told)
+			}
+		}
+		x.has(asks("e1", 3, 0))
+		w.after(time.Millisecond)
+		x.has(asks("e1", 4, 0))
+		x.has(asks("e1", 3, 0))
+		w.after(time.Second)
+		if len(y.told) != 4 {
+			t.Errorf("with what changed back it was told %d times, want 4", len(y.told))
+		}
+	})
+}

@@ -1,0 +1,202 @@
+package placementserver_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/control/place/decide"
+)
+
+// started is a world whose start is over: nobody is waited for any more who followed an earlier process.
+func started(t *testing.T, test func(w *world)) {
+	t.Helper()
+	inMemory(t, func(w *world) {
+		w.Publish(copies(decide.Loaded, "a", "b"))
+		w.Ready()
+		w.after(3 * time.Second)
+		test(w)
+	})
+}
+
+// drained fails the test unless these copies were said to be drained since it was called last.
+func (w *world) drained(when string, want ...string) {
+	w.t.Helper()
+	synctest.Wait()
+	if got := w.placer.takeDrained(); !slices.Equal(got, want) {
+		w.t.Errorf("%s: %v are drained, want %v", when, got, want)
+	}
+}
+
+// A copy is drained when each extproc has said that the Update is in force that told it so, and that none of its requests
+// is there.
+func TestACopyIsDrainedWhenAllHaveSaidSo(t *testing.T) {
+	started(t, func(w *world) {
+		x, y := w.connect("x"), w.connect("y")
+		x.applies(map[string]uint32{"a": 2})
+		y.applies(nil)
+		w.Publish(copies(decide.Draining, "a"))
+		w.drained("nobody has answered")
+		if x.copies["a"] != placement.Copy_UNLOADING {
+			t.Fatalf("they were told %v", x.copies)
+		}
+		y.applies(nil)
+		w.drained("one has")
+		x.applies(map[string]uint32{"a": 2})
+		w.drained("the other knows, and has two requests there")
+		x.flies(map[string]uint32{"a": 1, "b": 3})
+		w.drained("one is left")
+		x.flies(map[string]uint32{"a": 0})
+		w.drained("none is left", "a")
+		x.flies(map[string]uint32{"a": 0})
+		y.applies(nil)
+		w.drained("it is said once")
+	})
+}
+
+// To have no requests there is not enough: some may be on their way until the Update is in force.
+func TestNoRequestsBeforeTheUpdateIsInForceSayNothing(t *testing.T) {
+	started(t, func(w *world) {
+		x := w.connect("x")
+		x.applies(map[string]uint32{"a": 1})
+		w.Publish(copies(decide.Draining, "a"))
+		synctest.Wait()
+		x.say(&placement.Report{Applied: uint64(len(x.heard()) - 1), InFlight: flying(map[string]uint32{"a": 0})})
+		w.drained("an earlier Update is in force")
+		x.applies(map[string]uint32{"a": 1}) // it was on its way
+		w.drained("a request has come")
+		x.flies(map[string]uint32{"a": 0})
+		w.drained("it has ended", "a")
+	})
+}
+
+func TestWhoComesDuringADrainIsWaitedFor(t *testing.T) {
+	started(t, func(w *world) {
+		x := w.connect("x")
+		w.Publish(copies(decide.Draining, "a"))
+		synctest.Wait()
+		y := w.connect("y")
+		x.applies(nil)
+		w.drained("the second has not answered")
+		if y.copies["a"] != placement.Copy_UNLOADING {
+			t.Errorf("it was told %v", y.copies)
+		}
+		y.applies(nil)
+		w.drained("both have", "a")
+	})
+}
+
+// A process whose stream breaks may still send requests to what it knew: it is waited for until it is back and has
+// answered, or for a while.
+func TestWhoseStreamBreaksIsWaitedForAWhile(t *testing.T) {
+	started(t, func(w *world) {
+		x, y := w.connect("x"), w.connect("y")
+		w.Publish(copies(decide.Draining, "a"))
+		synctest.Wait()
+		y.applies(nil)
+		x.leave()
+		w.after(2900 * time.Millisecond)
+		w.drained("it may come back")
+		x = w.connect("x")
+		w.after(time.Minute)
+		w.drained("it is back and has not answered")
+		x.applies(map[string]uint32{"a": 1})
+		w.drained("it has a request there")
+		x.leave()
+		w.after(2900 * time.Millisecond)
+		w.drained("it has left again")
+		w.after(100 * time.Millisecond)
+		w.drained("it was waited for long enough", "a")
+	})
+}
+
+// The same where the stream broke before the drain began.
+func TestWhoHasJustLeftIsWaitedFor(t *testing.T) {
+	started(t, func(w *world) {
+		x := w.connect("x")
+		x.leave()
+		w.after(2 * time.Second)
+		w.Publish(copies(decide.Draining, "a"))
+		w.after(900 * time.Millisecond)
+		w.drained("it left 2.9 s ago")
+		w.after(100 * time.Millisecond)
+		w.drained("it left 3 s ago", "a")
+	})
+}
+
+func TestWhereNobodyFollowsACopyIsDrainedAtOnce(t *testing.T) {
+	started(t, func(w *world) {
+		w.Publish(copies(decide.Draining, "a"))
+		w.drained("at once", "a")
+	})
+}
+
+// After a start those may send requests who followed an earlier process, until they had time to come back.
+func TestAtTheStartThoseAreWaitedForWhoMayComeBack(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.Publish(copies(decide.Draining, "a"))
+		w.after(time.Second)
+		x := w.connect("x")
+		x.applies(nil)
+		w.drained("another may come")
+		w.after(1900 * time.Millisecond)
+		w.drained("after 2.9 s")
+		w.after(100 * time.Millisecond)
+		w.drained("after 3 s", "a")
+	})
+}
+
+// A copy that this process has loaded drains without waiting for extprocs of an earlier process: they cannot know it.
+func TestAtTheStartACopyOfItsOwnIsDrainedAtOnce(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.Publish(copies(decide.Loading, "a"))
+		w.Publish(copies(decide.Loaded, "b")) // another process has loaded it
+		w.Publish(copies(decide.Loaded, "a"))
+		x := w.connect("x")
+		x.applies(nil)
+		w.Publish(copies(decide.Draining, "a", "b"))
+		w.drained("x has not answered")
+		x.applies(nil)
+		w.drained("x has", "a")
+		w.after(3 * time.Second)
+		w.drained("nobody comes back", "b")
+	})
+}
+
+// An earlier process began to load a copy, and may have told its extprocs that it is loaded before it wrote that down.
+func TestAtTheStartACopyOnRecordAsLoadingIsDrainedLater(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.Publish(decide.Change{Copies: map[decide.CopyKey]decide.CopyChange{copyOf("a", "e1"): {There: true, State: decide.Queued, Earlier: true}}})
+		w.Publish(copies(decide.Loaded, "a")) // the engine lists it
+		x := w.connect("x")
+		x.applies(nil)
+		w.Publish(copies(decide.Draining, "a"))
+		synctest.Wait()
+		x.applies(nil)
+		w.drained("another may come")
+		w.after(3 * time.Second)
+		w.drained("nobody comes back", "a")
+	})
+}
+
+// A drain that ends otherwise, by its limit or with the engine, is over for who answers late, and a copy that comes again
+// drains again.
+func TestADrainThatEndedOtherwiseIsForgotten(t *testing.T) {
+	started(t, func(w *world) {
+		x := w.connect("x")
+		x.applies(map[string]uint32{"a": 1})
+		w.Publish(copies(decide.Draining, "a"))
+		synctest.Wait()
+		w.Publish(copies(decide.Unloading, "a")) // the limit has passed
+		synctest.Wait()
+		x.applies(map[string]uint32{"a": 0})
+		w.drained("late")
+		// It is loaded again and drains before anybody was told that it had gone.
+		w.Publish(copies(decide.Draining, "a"))
+		synctest.Wait()
+		x.applies(nil)
+		w.drained("again", "a")
+	})
+}

@@ -1,0 +1,120 @@
+package placementserver
+
+import (
+	"math"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/headgate/headgate/api/placement"
+)
+
+// What is kept of what extprocs have learned of engines: of so many pools and classes of hardware, each of no more than an extproc says.
+const (
+	maxLessons = 4096
+	maxName    = 600 // bytes of a pool's name with its namespace, or of a class
+	maxTerms   = 64  // figures in a list
+	maxFactors = 512
+	// remembers is after how many seconds what was learned counts 1/e of what was learned a moment ago, and enough how many measurements are as
+	// good as more: as extproc learns.
+	remembers, enough = 300, 500
+	// taughtAtOnce is how many are told in one Update.
+	taughtAtOnce = 64
+)
+
+// lessons are the best founded that extprocs told. The Server's mu guards them.
+type lessons map[lessonKey]lesson
+
+type lessonKey struct {
+	pool, class string
+	prior       uint64
+}
+
+type lesson struct {
+	*placement.Lesson
+	from string // the process
+	at   time.Time
+}
+
+// founded is how many measurements it is of, as many as count at a time.
+func (l lesson) founded(now time.Time) float64 {
+	n := min(l.GetRows(), enough) + uint64(len(l.GetInSlot())+len(l.GetInHost())+len(l.GetInStorage()))
+	return float64(n) * math.Exp(-max(0, now.Sub(l.at).Seconds())/remembers)
+}
+
+// small says whether it is no larger than an extproc makes it.
+func small(l *placement.Lesson) bool {
+	for _, n := range []int{len(l.GetMatrix()), len(l.GetRight()), len(l.GetInSlot()), len(l.GetInHost()), len(l.GetInStorage())} {
+		if n > maxTerms {
+			return false
+		}
+	}
+	for endpoint := range l.GetFactors() {
+		if len(endpoint) > maxName {
+			return false
+		}
+	}
+	return len(l.GetPool()) <= maxName && len(l.GetClass()) <= maxName && len(l.GetFactors()) <= maxFactors
+}
+
+// learned takes what an extproc has learned at a time. The caller holds mu.
+func (s *Server) learned(p *peer, told []*placement.Lesson, now time.Time) {
+	for _, l := range told {
+		if !small(l) {
+			continue
+		}
+		key, is := lessonKey{l.GetPool(), l.GetClass(), l.GetPrior()}, lesson{l, p.process, now}
+		if _, there := p.knows[key]; !there && len(p.knows) >= maxLessons {
+			continue
+		}
+		p.knows[key] = is.founded(now)
+		was, there := s.lessons[key]
+		if there && was.from != p.process && was.founded(now) > is.founded(now) {
+			continue
+		}
+		if !there && len(s.lessons) >= maxLessons {
+			s.lessons.forget(now)
+		}
+		s.lessons[key] = is
+		for o := range s.peers {
+			if o.lacks(key, is, now) {
+				o.lessons[key] = true
+				o.wake()
+			}
+		}
+	}
+}
+
+// forget forgets the one that counts the least.
+func (all lessons) forget(now time.Time) {
+	var worst lessonKey
+	least := math.Inf(1)
+	for key, l := range all {
+		if n := l.founded(now); n < least {
+			worst, least = key, n
+		}
+	}
+	delete(all, worst)
+}
+
+// lacks says whether an extproc is to be told something: it was not yet, it is another's, and of more than it knows itself.
+func (p *peer) lacks(key lessonKey, is lesson, now time.Time) bool {
+	return !p.taught[key] && is.from != p.process && is.founded(now) > p.knows[key]
+}
+
+// teach is what an extproc is to be told at a time of what others have learned. The caller holds mu.
+func (s *Server) teach(p *peer, now time.Time) (out []*placement.Lesson) {
+	for key := range p.lessons {
+		if len(out) == taughtAtOnce {
+			break
+		}
+		delete(p.lessons, key)
+		if is, there := s.lessons[key]; there && p.lacks(key, is, now) {
+			p.taught[key] = true
+			l := proto.Clone(is.Lesson).(*placement.Lesson)  //nolint:forcetypeassert // it is a clone
+			l.AgeMs += uint64(now.Sub(is.at).Milliseconds()) //nolint:gosec // time passes
+			out = append(out, l)
+		}
+	}
+	return out
+}

@@ -1,0 +1,113 @@
+package placementserver_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/api/placement"
+)
+
+// aLesson is of so many rows, of a class of hardware of the pool.
+func aLesson(class string, rows uint64) *placement.Lesson {
+	return &placement.Lesson{Pool: pool.String(), Class: class, Prior: 7, Rows: rows, Matrix: make([]float64, 10), Right: make([]float64, 4)}
+}
+
+// teaches says what an extproc has learned.
+func (x *extproc) teaches(all ...*placement.Lesson) {
+	x.t.Helper()
+	x.say(&placement.Report{Lessons: all})
+}
+
+// lessons are what an extproc was told that others have learned: rows and age in seconds, by class.
+func (x *extproc) lessons() string {
+	var all []string
+	for _, u := range x.heard() {
+		for _, l := range u.GetLessons() {
+			all = append(all, fmt.Sprintf("%s: %d, %d s", l.GetClass(), l.GetRows(), l.GetAgeMs()/1000))
+		}
+	}
+	return strings.Join(all, "; ")
+}
+
+func (x *extproc) expectLessons(when, want string) {
+	x.t.Helper()
+	if got := x.lessons(); got != want {
+		x.t.Errorf("%s it was told %q, want %q", when, got, want)
+	}
+}
+
+// What was learned is told to who begins, once, though who learned it has gone; of those who did, of who knows the most that counts.
+func TestWhoBeginsIsTaught(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.Ready()
+		x := w.connect("x")
+		x.teaches(aLesson("A100", 400))
+		y := w.connect("y")
+		y.expectLessons("in the beginning", "A100: 400, 0 s")
+		y.teaches(aLesson("A100", 60))
+		x.teaches(aLesson("A100", 800))
+		y.expectLessons("later", "A100: 400, 0 s")
+		x.expectLessons("who knows more", "")
+		x.leave()
+		w.after(20 * time.Second)
+		z := w.connect("z")
+		z.expectLessons("after x has gone", "A100: 800, 20 s")
+		again := w.connect("x")
+		again.expectLessons("who learned it itself", "")
+		w.after(20 * time.Minute) // what x knew counts less now than what y does
+		y.teaches(aLesson("A100", 60))
+		late := w.connect("late")
+		late.expectLessons("after 20 minutes", "A100: 60, 0 s")
+	})
+}
+
+// Who came before there was anything to tell is told as soon as there is, if it has not learned as much.
+func TestWhoCameFirstIsTaught(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.Ready()
+		x, y, z := w.connect("x"), w.connect("y"), w.connect("z")
+		z.teaches(aLesson("", 500))
+		x.teaches(aLesson("", 5000))
+		y.expectLessons("then", ": 500, 0 s")
+		z.expectLessons("who knows as much as counts", "")
+	})
+}
+
+// What began with something else is told beside, and what is larger than an extproc makes it is not kept.
+func TestWhichLessonsAreKept(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.Ready()
+		x := w.connect("x")
+		other := aLesson("a", 20)
+		other.Prior = 8
+		large, long := aLesson("large", 500), aLesson(strings.Repeat("l", 601), 500)
+		large.Matrix = make([]float64, 65)
+		many := aLesson("many", 500)
+		many.Factors = make(map[string]float64)
+		for n := range 513 {
+			many.Factors[strconv.Itoa(n)] = 0
+		}
+		x.teaches(aLesson("a", 500), other, large, long, many)
+		y := w.connect("y")
+		if got := y.lessons(); got != "a: 500, 0 s; a: 20, 0 s" && got != "a: 20, 0 s; a: 500, 0 s" {
+			t.Errorf("it was told %q", got)
+		}
+		for _, x := range []*extproc{x, y} { // each tells less than is kept
+			for n := range 3000 {
+				x.teaches(aLesson(fmt.Sprintf("%p %d", x, n), 500))
+			}
+		}
+		z := w.connect("z")
+		if n := strings.Count(z.lessons(), ";") + 1; n != 4096 {
+			t.Errorf("it was told %d", n)
+		}
+		for _, u := range z.heard() {
+			if len(u.GetLessons()) > 64 {
+				t.Errorf("one Update tells %d", len(u.GetLessons()))
+			}
+		}
+	})
+}

@@ -1,0 +1,222 @@
+package store
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+)
+
+// bbolt reads its file by pointers, and one that is cut or garbled ends the process. So the file is read here first, as bbolt
+// 1.4 lays it out (internal/common: meta.go, page.go, bucket.go): pages of one size, of which a page too large for that takes
+// the ones behind it, too. The first two are metas, of which the valid one with the higher transaction counts. It names the root
+// of the tree whose keys are buckets, and the page with the list of free ones.
+const (
+	pageHeader    = 16 // id uint64, kind uint16, elements uint16, pages behind it that belong to it uint32
+	metaSize      = 64 // after the header: magic, version, page size, flags uint32; root, sequence, free list, end, transaction, sum uint64
+	elementSize   = 16 // of a branch: offset, key uint32; page uint64. Of a leaf: kind, offset, key, value uint32
+	bucketHeader  = 16 // root, sequence uint64; a bucket without a root is a page behind this
+	magic         = 0xED0CDAED
+	layout        = 2
+	branchPage    = 0x01
+	leafPage      = 0x02
+	freePage      = 0x10
+	bucketElement = 0x01
+	noFreeList    = ^uint64(0)
+)
+
+// pages are a file's, while they are checked.
+type pages struct {
+	file []byte
+	size uint64 // of one
+	end  uint64 // the first page that is not in use
+	seen map[uint64]bool
+}
+
+// meta is a page that says where the others are.
+type meta struct{ size, root, free, end, transaction uint64 }
+
+// check says what is wrong with the bytes of a file: nil means that bbolt reads and writes it without reaching beyond it, and
+// that each value is what its bucket holds.
+func check(file []byte) error {
+	m, err := newest(file)
+	if err != nil {
+		return err
+	}
+	if m.end > uint64(len(file))/m.size {
+		return fmt.Errorf("it has %d bytes, and had %d", len(file), m.end*m.size)
+	}
+	p := &pages{file, m.size, m.end, map[uint64]bool{0: true, 1: true}}
+	if err := p.freeList(m.free); err != nil {
+		return err
+	}
+	return p.tree(m.root, new([]byte), func(kind uint32, name, value []byte) error {
+		if kind != bucketElement {
+			return fmt.Errorf("%q is in no bucket", name)
+		}
+		return p.bucket(value, func(kind uint32, key, value []byte) error {
+			if kind != 0 {
+				return fmt.Errorf("%s %q is a bucket", name, key)
+			}
+			if err := decode(name, value); err != nil {
+				return fmt.Errorf("%s %q: %w", name, key, err)
+			}
+			return nil
+		})
+	})
+}
+
+// decode reads a value as its bucket's.
+func decode(bucket, value []byte) error {
+	switch string(bucket) {
+	case string(models):
+		return json.Unmarshal(value, new(v1alpha1.Model))
+	case string(copies):
+		return json.Unmarshal(value, new(Copy))
+	case string(runtimes):
+		return json.Unmarshal(value, new(Runtime))
+	case string(statuses):
+		return json.Unmarshal(value, new(Status))
+	case string(vmodels):
+		return json.Unmarshal(value, new(v1alpha1.VModel))
+	case string(moves):
+		return json.Unmarshal(value, new(VModelStatus))
+	}
+	return nil // a later version's
+}
+
+// newest returns the meta that counts.
+func newest(file []byte) (best meta, err error) {
+	err = errors.New("it is not a state file of control")
+	for _, offset := range []int{0, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10} { // by the size of pages
+		if m, ok := readMeta(file, offset); ok && (err != nil || m.transaction > best.transaction) {
+			best, err = m, nil
+		}
+	}
+	return best, err
+}
+
+func readMeta(file []byte, offset int) (m meta, ok bool) {
+	if len(file) < offset+pageHeader+metaSize {
+		return m, false
+	}
+	b := file[offset+pageHeader:]
+	sum := fnv.New64a()
+	_, _ = sum.Write(b[:metaSize-8])
+	ok = u32(b) == magic && u32(b[4:]) == layout && u64(b[metaSize-8:]) == sum.Sum64()
+	m = meta{uint64(u32(b[8:])), u64(b[16:]), u64(b[32:]), u64(b[40:]), u64(b[48:])}
+	return m, ok && m.size >= pageHeader+metaSize && (offset == 0 || offset == int(m.size))
+}
+
+// page returns a page with those behind it that belong to it, which are nobody else's.
+func (p *pages) page(id uint64) ([]byte, error) {
+	if id >= p.end {
+		return nil, fmt.Errorf("page %d is beyond the last one, %d", id, p.end-1)
+	}
+	b := p.file[id*p.size:]
+	behind := uint64(u32(b[12:]))
+	if u64(b) != id || behind >= p.end-id {
+		return nil, fmt.Errorf("page %d is not itself", id)
+	}
+	for part := id; part <= id+behind; part++ {
+		if p.seen[part] {
+			return nil, fmt.Errorf("page %d is in two places", part)
+		}
+		p.seen[part] = true
+	}
+	return b[:(behind+1)*p.size], nil
+}
+
+// freeList checks the list of free pages, which are nobody else's.
+func (p *pages) freeList(id uint64) error {
+	if id == noFreeList {
+		return nil
+	}
+	b, err := p.page(id)
+	if err != nil {
+		return err
+	}
+	n, list := uint64(u16(b[10:])), b[pageHeader:]
+	if n == 0xFFFF { // more: their number stands before them
+		n, list = u64(list), list[8:]
+	}
+	if u16(b[8:]) != freePage || n > uint64(len(list))/8 {
+		return fmt.Errorf("page %d is not the list of free pages", id)
+	}
+	for ; n > 0; n, list = n-1, list[8:] {
+		free := u64(list)
+		if free >= p.end || p.seen[free] {
+			return fmt.Errorf("page %d is among the free ones and in use", free)
+		}
+		p.seen[free] = true
+	}
+	return nil
+}
+
+// bucket calls visit for all that is in a bucket.
+func (p *pages) bucket(value []byte, visit func(kind uint32, key, value []byte) error) error {
+	switch {
+	case len(value) < bucketHeader:
+		return errors.New("a bucket is cut")
+	case u64(value) != 0:
+		return p.tree(u64(value), new([]byte), visit)
+	case len(value) < bucketHeader+pageHeader:
+		return errors.New("a bucket is cut")
+	}
+	return p.elements(value[bucketHeader:], new([]byte), visit)
+}
+
+// tree calls visit for all leaves below a page, in order. Last is the key before them.
+func (p *pages) tree(id uint64, last *[]byte, visit func(kind uint32, key, value []byte) error) error {
+	b, err := p.page(id)
+	if err != nil {
+		return err
+	}
+	if err := p.elements(b, last, visit); err != nil {
+		return fmt.Errorf("page %d: %w", id, err)
+	}
+	return nil
+}
+
+// elements calls visit for all leaves of a page, or below it, in order. Last is the key before. Keys rise; the first one of a page
+// is the one by which a branch leads to it, for bbolt finds the branch by that.
+func (p *pages) elements(b []byte, last *[]byte, visit func(kind uint32, key, value []byte) error) error {
+	kind, n := u16(b[8:]), int(u16(b[10:]))
+	if kind != leafPage && kind != branchPage || kind == branchPage && n == 0 || pageHeader+n*elementSize > len(b) {
+		return errors.New("it is no page of a tree")
+	}
+	for i := range n {
+		e := b[pageHeader+i*elementSize:]
+		offset, keyLength, valueLength := u32(e), u32(e[4:]), uint32(0)
+		if kind == leafPage {
+			offset, keyLength, valueLength = u32(e[4:]), u32(e[8:]), u32(e[12:])
+		}
+		if uint64(offset)+uint64(keyLength)+uint64(valueLength) > uint64(len(e)) || keyLength == 0 {
+			return errors.New("an element reaches beyond its page")
+		}
+		key := e[offset:][:keyLength]
+		order := bytes.Compare(*last, key)
+		if i > 0 && order >= 0 || i == 0 && order != 0 && *last != nil {
+			return errors.New("its keys are out of order")
+		}
+		*last = key
+		var err error
+		if kind == leafPage {
+			err = visit(u32(e), key, e[offset+keyLength:][:valueLength])
+		} else {
+			err = p.tree(u64(e[8:]), last, visit)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func u16(b []byte) uint16 { return binary.NativeEndian.Uint16(b) }
+func u32(b []byte) uint32 { return binary.NativeEndian.Uint32(b) }
+func u64(b []byte) uint64 { return binary.NativeEndian.Uint64(b) }

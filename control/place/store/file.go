@@ -1,0 +1,308 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+)
+
+// Buckets of the file. Values are JSON.
+var (
+	models   = []byte("models")   // registered, by object name
+	copies   = []byte("copies")   // by endpoint, pool and id
+	runtimes = []byte("runtimes") // by endpoint
+	statuses = []byte("statuses") // by pool and id
+	vmodels  = []byte("vmodels")  // registered, by object name
+	moves    = []byte("moves")    // status of VModels, by pool and id
+)
+
+// File is a Memory in a file (bbolt: a B+tree of pages that a crash leaves whole; one process at a time). Open one with [Open].
+type File struct {
+	db     *bbolt.DB
+	log    *slog.Logger
+	writes chan write
+	done   chan struct{} // closed when no more is written
+}
+
+// write is what one caller wants to have written; several go into one transaction.
+type write struct {
+	changes []change
+	written chan error // nil: nobody waits
+}
+
+type change struct {
+	bucket []byte
+	key    string
+	value  any // nil deletes
+}
+
+// maxTogether bounds how many writes go into one transaction.
+const maxTogether = 1024
+
+// lockTimeout is how long another process may take to let go of the file, such as a control that is ending.
+const lockTimeout = 2 * time.Second
+
+// Open opens the file, or makes it. Another process that has it open is an error after a moment. One that is cut or garbled is an
+// error, and stays as it is.
+func Open(path string, log *slog.Logger) (*File, error) {
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{OpenFile: openChecked})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		for _, b := range [][]byte{models, copies, runtimes, statuses, vmodels, moves} {
+			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		_ = db.Close()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	f := &File{db: db, log: log, writes: make(chan write, maxTogether), done: make(chan struct{})}
+	go f.run()
+	return f, nil
+}
+
+// openChecked opens a file and locks it, as bbolt does again, and checks what is in it before bbolt reads that.
+func openChecked(path string, flag int, mode os.FileMode) (*os.File, error) {
+	f, err := os.OpenFile(path, flag, mode)
+	if err != nil {
+		return nil, errors.Unwrap(err) // the path is told anyhow
+	}
+	err = lock(f)
+	if err == nil {
+		err = checkFile(f)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func lock(f *os.File) error {
+	limit := time.NewTimer(lockTimeout)
+	defer limit.Stop()
+	again := time.NewTicker(lockTimeout / 40)
+	defer again.Stop()
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return err
+		}
+		select {
+		case <-again.C:
+		case <-limit.C:
+			return errors.New("another process has it open: only one control at a time may use it")
+		}
+	}
+}
+
+func checkFile(f *os.File) error {
+	all, err := io.ReadAll(f)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	if err := check(all); err != nil {
+		return fmt.Errorf("it is damaged: %w. control left it as it is: restore a backup, or move it away. Without it, control asks engines what they have, and clients must register their models again", err)
+	}
+	return nil
+}
+
+// Close writes what is still to be written and closes the file. Nobody may call another method meanwhile or after.
+func (f *File) Close() error {
+	close(f.writes)
+	<-f.done
+	return f.db.Close()
+}
+
+// run writes: all that has come since the last transaction goes into the next one, so that many callers share the wait
+// for the disk.
+func (f *File) run() {
+	defer close(f.done)
+	for first := range f.writes {
+		together := []write{first}
+	more:
+		for len(together) < maxTogether {
+			select {
+			case w, ok := <-f.writes:
+				if !ok {
+					break more
+				}
+				together = append(together, w)
+			default:
+				break more
+			}
+		}
+		err := f.db.Update(func(tx *bbolt.Tx) error {
+			for _, w := range together {
+				for _, c := range w.changes {
+					if err := c.apply(tx); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+		for _, w := range together {
+			switch {
+			case w.written != nil:
+				w.written <- err
+			case err != nil:
+				f.log.Error("cannot write the state file; control forgets this change when it ends", "err", err)
+			}
+		}
+	}
+}
+
+func (c change) apply(tx *bbolt.Tx) error {
+	b := tx.Bucket(c.bucket)
+	if c.value == nil {
+		return b.Delete([]byte(c.key))
+	}
+	value, err := json.Marshal(c.value)
+	if err != nil {
+		return err
+	}
+	return b.Put([]byte(c.key), value)
+}
+
+// begin writes the changes in order with all others, and returns what waits until they are on the disk.
+func (f *File) begin(changes ...change) (wait func() error) {
+	w := write{changes, make(chan error, 1)}
+	f.writes <- w
+	return func() error { return <-w.written }
+}
+
+// now returns when the changes are on the disk.
+func (f *File) now(changes ...change) error { return f.begin(changes...)() }
+
+// later returns at once; the changes are written in order with all others.
+func (f *File) later(changes ...change) { f.writes <- write{changes: changes} }
+
+// key joins parts to a key: none of them has a byte 0.
+func key(parts ...string) string { return strings.Join(parts, "\x00") }
+
+// PutModel writes a registered model, in order with other calls. Wait returns when it is on the disk.
+func (f *File) PutModel(m *v1alpha1.Model) (wait func() error) {
+	return f.begin(change{models, key(m.Namespace, m.Name), m})
+}
+
+// DeleteModel forgets a registered model and its status, as PutModel.
+func (f *File) DeleteModel(m *v1alpha1.Model) (wait func() error) {
+	return f.begin(change{models, key(m.Namespace, m.Name), nil}, change{statuses, key(m.Namespace+"/"+m.Spec.PoolRef.Name, m.Spec.ID), nil})
+}
+
+// PutVModel writes a registered VModel, as PutModel.
+func (f *File) PutVModel(v *v1alpha1.VModel, _ bool) (wait func() error) {
+	return f.begin(change{vmodels, key(v.Namespace, v.Name), v})
+}
+
+// DeleteVModel forgets a registered VModel and its status, as PutModel.
+func (f *File) DeleteVModel(v *v1alpha1.VModel) (wait func() error) {
+	return f.begin(change{vmodels, key(v.Namespace, v.Name), nil}, change{moves, key(v.Namespace+"/"+v.Spec.PoolRef.Name, v.Spec.ID), nil})
+}
+
+// PutCopy writes what is asked of an engine. With wait, it returns when that is on the disk.
+func (f *File) PutCopy(c Copy, wait bool) error {
+	return f.put(change{copies, key(c.Endpoint, c.Pool, c.ID), c}, wait)
+}
+
+// DeleteCopy forgets a copy.
+func (f *File) DeleteCopy(endpoint, pool, id string) {
+	f.later(change{copies, key(endpoint, pool, id), nil})
+}
+
+// PutRuntime writes what a runtime said of itself, and returns when it is on the disk.
+func (f *File) PutRuntime(r Runtime) error {
+	return f.now(change{runtimes, r.Endpoint, r})
+}
+
+// DeleteRuntime forgets what a runtime said of itself.
+func (f *File) DeleteRuntime(endpoint string) {
+	f.later(change{runtimes, endpoint, nil})
+}
+
+// PutStatuses writes the status of models, when there is time.
+func (f *File) PutStatuses(all []Status) {
+	changes := make([]change, len(all))
+	for i, st := range all {
+		changes[i] = change{statuses, key(st.Pool, st.ID), st}
+		if st.Gone {
+			changes[i].value = nil
+		}
+	}
+	f.later(changes...)
+}
+
+// PutGate says nothing: the pods of a folder have no conditions of ours.
+func (f *File) PutGate(Gate) {}
+
+// PutVModelStatuses writes the status of VModels, when there is time.
+func (f *File) PutVModelStatuses(all []VModelStatus) {
+	changes := make([]change, len(all))
+	for i, st := range all {
+		changes[i] = change{moves, key(st.Pool, st.ID), st}
+		if st.Gone {
+			changes[i].value = nil
+		}
+	}
+	f.later(changes...)
+}
+
+func (f *File) put(c change, wait bool) error {
+	if wait {
+		return f.now(c)
+	}
+	f.later(c)
+	return nil
+}
+
+// Models returns the registered models.
+func (f *File) Models() ([]v1alpha1.Model, error) { return read[v1alpha1.Model](f, models) }
+
+// Copies returns what was last asked of engines.
+func (f *File) Copies() ([]Copy, error) { return read[Copy](f, copies) }
+
+// Runtimes returns what runtimes said of themselves.
+func (f *File) Runtimes() ([]Runtime, error) {
+	return read[Runtime](f, runtimes)
+}
+
+// Statuses returns the status of models.
+func (f *File) Statuses() ([]Status, error) {
+	return read[Status](f, statuses)
+}
+
+// VModels returns the registered VModels.
+func (f *File) VModels() ([]v1alpha1.VModel, error) { return read[v1alpha1.VModel](f, vmodels) }
+
+// VModelStatuses returns the status of VModels.
+func (f *File) VModelStatuses() ([]VModelStatus, error) { return read[VModelStatus](f, moves) }
+
+func read[T any](f *File, bucket []byte) (all []T, err error) {
+	err = f.db.View(func(tx *bbolt.Tx) error {
+		return tx.Bucket(bucket).ForEach(func(k, value []byte) error {
+			var v T
+			if err := json.Unmarshal(value, &v); err != nil {
+				return fmt.Errorf("%s: %s %q: %w", f.db.Path(), bucket, k, err)
+			}
+			all = append(all, v)
+			return nil
+		})
+	})
+	return all, err
+}

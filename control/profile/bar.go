@@ -1,0 +1,47 @@
+package profile
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/headgate/headgate/control/profile/survey"
+)
+
+// bar says how far a survey is: on a terminal as one line that is written anew, elsewhere as a line for each point that ends.
+type bar struct {
+	out      io.Writer
+	terminal bool
+	shown    bool // the line on the terminal has no end yet
+}
+
+// width is how much of a line a terminal gets: one that wraps is not written anew.
+const width = 79
+
+func newBar(out io.Writer) *bar {
+	b := &bar{out: out}
+	if file, ok := out.(*os.File); ok {
+		if is, err := file.Stat(); err == nil {
+			b.terminal = is.Mode()&os.ModeCharDevice != 0
+		}
+	}
+	return b
+}
+
+func (b *bar) tell(p survey.Progress, ended bool) {
+	switch {
+	case b.terminal:
+		line := []rune(p.Line())
+		fmt.Fprint(b.out, "\r\x1b[K"+string(line[:min(len(line), width)]))
+		b.shown = true
+	case ended:
+		fmt.Fprintln(b.out, p.Line())
+	}
+}
+
+// end ends the line.
+func (b *bar) end() {
+	if b.shown {
+		fmt.Fprintln(b.out)
+	}
+}

@@ -1,0 +1,256 @@
+package profile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/headgate/headgate/control/profile/probe"
+	"github.com/headgate/headgate/control/profile/survey"
+	"github.com/headgate/headgate/internal/engineclient"
+	"github.com/headgate/headgate/internal/profile"
+)
+
+// measurement is what the command line says of one.
+type measurement struct {
+	url, model, api, path, body string
+	llm                         bool
+	batches                     []int
+	maxBatch                    int
+	inputs, concurrency         []int
+	longest                     bool // prompts are as long as a step may be, too
+	outputs                     int
+	warmUp                      int
+	rule                        survey.Rule
+	limit, timeout              time.Duration
+	output                      string
+	name, hardware              string
+	price                       float64
+	parallel                    int
+	limits                      profile.Limits
+	tokenFile                   string
+	dial                        probe.Dial
+}
+
+func (m *measurement) register(fs *pflag.FlagSet) {
+	fs.StringVar(&m.url, "url", "", "measure the server at this `URL`, http://HOST:PORT")
+	fs.StringVar(&m.model, "model", "", "measure this `MODEL` (default the only one of an OpenAI server)")
+	fs.StringVar(&m.api, "api", "", "ask by this `API`: v2, embeddings, completions or chat (default what the server has)")
+	fs.BoolVar(&m.llm, "llm", false, "measure an LLM by completions")
+	fs.StringVar(&m.path, "path", "", "send requests to this `PATH` (default that of the API)")
+	fs.StringVar(&m.body, "body", "", "send the request of one row in this `FILE`, repeated (default made of the model's metadata, or of texts by chance)")
+	fs.IntSliceVar(&m.batches, "batches", nil, "measure batches of these many `ROWS`, the first 1 (default by --max-batch)")
+	fs.IntVar(&m.maxBatch, "max-batch", 64, "measure batches of 1, 2, 4 and so on up to this many `ROWS`")
+	fs.IntSliceVar(&m.inputs, "inputs", []int{16, 128, 512, 2048}, "of an LLM, measure prompts of these many `TOKENS` (default these, and the longest nearly as many as one step computes: of --max-batched-tokens, or of 2048 without it)")
+	fs.IntVar(&m.outputs, "outputs", 64, "of an LLM, have answers of so many `TOKENS` to measure steps")
+	fs.IntSliceVar(&m.concurrency, "concurrency", []int{1, 4, 16, 64}, "of an LLM, measure steps of these many `REQUESTS` at once")
+	fs.IntVar(&m.warmUp, "warm-up", 5, "begin each size with so many `REQUESTS` that do not count")
+	fs.Float64Var(&m.rule.Precision, "precision", 0.03, "measure until half of the 95 % confidence interval is this `SHARE` of the mean")
+	fs.IntVar(&m.rule.Least, "repeat-at-least", 20, "measure each size so many `TIMES`; steps, of which each time tells many, a quarter of that")
+	fs.IntVar(&m.rule.Most, "repeat-at-most", 1000, "measure each size no more than so many `TIMES`")
+	fs.DurationVar(&m.limit, "time-limit", 2*time.Minute, "measure each size no longer than this `TIME`, about")
+	fs.DurationVar(&m.timeout, "timeout", time.Minute, "give up when a request takes this `TIME`")
+	fs.StringVarP(&m.output, "output", "o", "", "write the profile to this `FILE`, and measurements as they come beside it, as .csv (default print it, and keep none)")
+	fs.StringVar(&m.name, "name", "", "`NAME` of the profile (default the model on its hardware)")
+	fs.StringVar(&m.hardware, "hardware", "", "what the server runs on, such as `a100`, for the profile")
+	fs.Float64Var(&m.price, "price", 0, "`PRICE` of one replica an hour, for a profile by batch")
+	fs.IntVar(&m.parallel, "tensor-parallel", 0, "of an LLM, how many `GPUS` the engine runs on, for the profile")
+	fs.IntVar(&m.limits.MaxSequences, "max-sequences", 0, "of an LLM, `REQUESTS` that the engine computes at once; vLLM's max_num_seqs (default assumed)")
+	fs.IntVar(&m.limits.MaxBatchedTokens, "max-batched-tokens", 0, "of an LLM, `TOKENS` that one step computes; vLLM's max_num_batched_tokens (default assumed for the profile; 2048 for what is measured)")
+	fs.IntVar(&m.limits.KVBlocks, "kv-blocks", 0, "of an LLM, `BLOCKS` of its KV cache (default what the engine tells, or assumed)")
+	fs.IntVar(&m.limits.BlockSize, "block-size", 0, "of an LLM, `TOKENS` in a block (default what the engine tells, or assumed)")
+	fs.StringVar(&m.tokenFile, "engine-token-file", "", "send the bearer token in this `FILE`")
+}
+
+// check says what of the flags cannot be.
+func (m *measurement) check(fs *pflag.FlagSet) error {
+	if m.llm {
+		if m.api != "" && !survey.API(m.api).Generates() {
+			return fmt.Errorf("--llm and --api %s do not go together", m.api)
+		}
+		if m.api == "" {
+			m.api = string(survey.Completions)
+		}
+	}
+	m.rule.Limit = m.limit.Seconds()
+	m.longest = !fs.Changed("inputs")
+	if !fs.Changed("batches") {
+		m.batches = survey.Sizes(max(1, m.maxBatch))
+	}
+	switch {
+	case m.api != "" && !slices.Contains(survey.APIs, survey.API(m.api)):
+		return fmt.Errorf("--api %q: want v2, embeddings, completions or chat", m.api)
+	case m.maxBatch < 1:
+		return fmt.Errorf("--max-batch %d: want at least 1", m.maxBatch)
+	case fs.Changed("batches") && fs.Changed("max-batch"):
+		return errors.New("--batches says all sizes: leave --max-batch out")
+	case !survey.Ascending(m.batches) || m.batches[0] != 1:
+		return fmt.Errorf("--batches %v: want 1 first, then larger ones in order, such as 1,2,4,8: a profile begins with a batch of 1", m.batches)
+	case !survey.Ascending(m.inputs):
+		return fmt.Errorf("--inputs %v: want lengths in order, such as 16,128,512", m.inputs)
+	case !survey.Ascending(m.concurrency):
+		return fmt.Errorf("--concurrency %v: want numbers of requests in order, such as 1,4,16", m.concurrency)
+	case m.outputs < 8:
+		return fmt.Errorf("--outputs %d: want at least 8, for steps are what is between tokens", m.outputs)
+	case m.warmUp < 0:
+		return fmt.Errorf("--warm-up %d: want 0 or more", m.warmUp)
+	case !(m.rule.Precision > 0 && m.rule.Precision < 1):
+		return fmt.Errorf("--precision %v: want a share of the mean, such as 0.03", m.rule.Precision)
+	case m.rule.Least < 3 || m.rule.Most < m.rule.Least:
+		return fmt.Errorf("--repeat-at-least %d and --repeat-at-most %d: want at least 3 of the first, and no fewer of the second", m.rule.Least, m.rule.Most)
+	case m.limit <= 0 || m.timeout <= 0:
+		return errors.New("--time-limit and --timeout are times above 0, such as 1m")
+	case !(m.price >= 0) || math.IsInf(m.price, 0):
+		return fmt.Errorf("--price %v: want a number, no less than 0", m.price)
+	}
+	return m.checkOutput()
+}
+
+// checkOutput says what cannot be written.
+func (m *measurement) checkOutput() error {
+	if m.output != "" && strings.EqualFold(survey.RecordName(m.output), m.output) {
+		return fmt.Errorf("-o %s: want another name for the profile, such as profile.yaml; measurements go to that with .csv", m.output)
+	}
+	return nil
+}
+
+// run measures what is not measured yet, and writes the profile.
+func (m *measurement) run(ctx context.Context, out, progress io.Writer) error {
+	token := ""
+	if m.tokenFile != "" {
+		file, err := engineclient.OpenToken(m.tokenFile, slog.Default())
+		if err != nil {
+			return fmt.Errorf("--engine-token-file: %w", err)
+		}
+		token = file.Token()
+	}
+	server, err := probe.NewServer(m.url, token, m.timeout, m.dial)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	api, model, err := server.Find(ctx, survey.API(m.api), m.model)
+	if err != nil {
+		return err
+	}
+	subject := survey.Subject{Model: model, Hardware: m.hardware, API: api}
+	path := m.path
+	if path == "" {
+		path = api.Path(model)
+	}
+	random := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())) //nolint:gosec // other words than in the runs before, no secrets
+	if api.Generates() {
+		switch {
+		case m.body != "":
+			return errors.New("--body is of V2 and of embeddings: prompts are made here")
+		case m.price > 0:
+			return errors.New("--price is of a profile by batch: that of an LLM has none")
+		}
+		subject.TensorParallel = m.parallel
+		return m.measureLLM(ctx, subject, &probe.LLM{Server: server, API: api, Model: model, Path: path, Random: random}, out, progress)
+	}
+	by := &probe.Batch{Server: server, API: api, Model: model, Path: path, Random: random}
+	switch {
+	case m.body != "":
+		if by.Body, err = os.ReadFile(m.body); err != nil {
+			return err
+		}
+		if _, err := survey.Repeat(api, by.Body, 1); err != nil {
+			return fmt.Errorf("--body %s: %w", m.body, err)
+		}
+	case api == survey.V2:
+		if by.Body, err = server.OneRow(ctx, model); err != nil {
+			return err
+		}
+	}
+	subject.Request = survey.Digest(path, by.Body)
+	return m.measureBatches(ctx, subject, by, out, progress)
+}
+
+func (m *measurement) measureBatches(ctx context.Context, s survey.Subject, by *probe.Batch, out, progress io.Writer) error {
+	plan := survey.OfBatches(m.batches, m.rule)
+	rows, left, err := m.survey(ctx, probe.Run{Plan: plan, Probe: by}, s, progress)
+	if err != nil {
+		return err
+	}
+	made := plan.Batches(profile.Batches{Name: m.name, Price: m.price}, s, rows, left)
+	return m.write(out, profile.FormatBatches(made))
+}
+
+// smallBudget is how many tokens a step computes at least in common engines: vLLM's default on all but the largest GPUs. Measurements assume it where
+// the budget is unknown, because a prompt that takes several steps would count as one long step.
+const smallBudget = 2048
+
+func (m *measurement) measureLLM(ctx context.Context, s survey.Subject, by *probe.LLM, out, progress io.Writer) error {
+	limits, words := survey.Limits(m.limits, by.Server.Metrics(ctx), assumed)
+	planned := limits
+	if m.limits.MaxBatchedTokens == 0 { // no engine reports it
+		planned.MaxBatchedTokens = min(limits.MaxBatchedTokens, smallBudget)
+	}
+	most := 0
+	if m.longest {
+		m.inputs, most = survey.Inputs(m.inputs, planned.MaxBatchedTokens), m.inputs[len(m.inputs)-1]
+	}
+	if longest := m.inputs[len(m.inputs)-1]; longest > limits.MaxBatchedTokens {
+		return fmt.Errorf("--inputs %v: the engine computes no more than %d tokens in a step, so that a longer prompt takes several: "+
+			"leave it out, or say with --max-batched-tokens how many it does", m.inputs, limits.MaxBatchedTokens)
+	}
+	plan := survey.OfLLM(m.inputs, most, m.outputs, m.concurrency, planned, m.rule)
+	rows, left, err := m.survey(ctx, probe.Run{Plan: plan, Probe: by}, s, progress)
+	if err != nil {
+		return err
+	}
+	made, err := plan.LLM(m.name, s, rows, limits, append(left, words))
+	if err != nil {
+		return err
+	}
+	return m.write(out, profile.Format(made))
+}
+
+// survey measures what the record lacks of a run's plan, which it writes on. It returns all rows, and in words what was left out.
+func (m *measurement) survey(ctx context.Context, r probe.Run, s survey.Subject, progress io.Writer) ([]survey.Row, []string, error) {
+	kept, rows, err := openRecord(m.output, s)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer kept.close()
+	if n := r.Plan.Done(rows); n > 0 {
+		fmt.Fprintf(progress, "%d of %d are in %s already\n", n, len(r.Plan.Points), kept.name)
+	}
+	bar := newBar(progress)
+	r.WarmUp, r.Keep, r.Tell = m.warmUp, kept.keep, bar.tell
+	all, left, err := r.Measure(ctx, rows)
+	bar.end()
+	for _, words := range left {
+		fmt.Fprintln(progress, words)
+	}
+	if err == nil {
+		return all, left, nil
+	}
+	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		err = errors.New("interrupted")
+	}
+	if kept.file != nil && len(all) > 0 {
+		err = fmt.Errorf("%w; what was measured is in %s, and the same command goes on from there", err, kept.name)
+	}
+	return nil, nil, err
+}
+
+// write writes a profile to its file, or prints it.
+func (m *measurement) write(out io.Writer, text []byte) error {
+	if m.output != "" {
+		return os.WriteFile(m.output, text, 0o644) //nolint:gosec // people read it
+	}
+	_, err := out.Write(text)
+	return err
+}

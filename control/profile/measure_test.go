@@ -1,0 +1,580 @@
+package profile
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headgate/headgate/bench/simulated/llm/llm"
+	"github.com/headgate/headgate/control/profile/survey"
+	"github.com/headgate/headgate/control/provision/estimate"
+	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/test/pipenet"
+)
+
+// sleeper is a V2 server with the model resnet, which takes base and each for each row, and 8 rows at most.
+type sleeper struct {
+	*httptest.Server
+	base, each time.Duration
+	answer     func(w http.ResponseWriter, request int) bool // in the place of the model, where it reports true
+
+	mu       sync.Mutex
+	requests int
+	took     map[int][]float64 // by rows, in seconds, as the server saw it: a busy machine wakes late
+}
+
+func newSleeper(t *testing.T, base, each time.Duration) *sleeper {
+	t.Helper()
+	s := &sleeper{base: base, each: each, took: map[int][]float64{}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v2", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"name": "sleeper"}`) })
+	mux.HandleFunc("GET /v2/models/{model}", func(w http.ResponseWriter, r *http.Request) {
+		switch r.PathValue("model") {
+		case "resnet":
+			fmt.Fprint(w, `{"name": "resnet", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]}`)
+		case "odd":
+			fmt.Fprint(w, `{"name": "odd", "inputs": [{"name": "x", "datatype": "BF16", "shape": [-1, 2]}]}`)
+		default:
+			http.Error(w, `{"error": "no such model"}`, http.StatusNotFound)
+		}
+	})
+	mux.HandleFunc("POST /v2/models/resnet/infer", s.infer)
+	s.Server = httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *sleeper) infer(w http.ResponseWriter, r *http.Request) {
+	begun := time.Now()
+	var body struct {
+		Inputs []struct {
+			Shape []int
+			Data  []float64
+		}
+	}
+	if err := json.NewDecoder(r.Body).Decode(&body); err != nil || len(body.Inputs) != 1 || len(body.Inputs[0].Data) != 2*body.Inputs[0].Shape[0] {
+		http.Error(w, "inputs and their shapes do not agree", http.StatusBadRequest)
+		return
+	}
+	rows := body.Inputs[0].Shape[0]
+	s.mu.Lock()
+	s.requests++
+	request := s.requests
+	s.mu.Unlock()
+	if s.answer != nil && s.answer(w, request) {
+		return
+	}
+	if rows > 8 {
+		http.Error(w, "batch-size must be <= 8", http.StatusBadRequest)
+		return
+	}
+	time.Sleep(s.base + time.Duration(rows)*s.each)
+	s.mu.Lock()
+	s.took[rows] = append(s.took[rows], time.Since(begun).Seconds())
+	s.mu.Unlock()
+	fmt.Fprint(w, `{"outputs": []}`)
+}
+
+// count is how many requests for inference there were since it was asked last.
+func (s *sleeper) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer func() { s.requests = 0 }()
+	return s.requests
+}
+
+// control runs the command, and returns what it prints, what it says on the way, and its error.
+func control(ctx context.Context, args ...string) (printed, said string, err error) {
+	var out, progress bytes.Buffer
+	err = command(ctx, args, &out, &progress, nil)
+	return out.String(), progress.String(), err
+}
+
+func readBatches(t *testing.T, file string) *profile.Batches {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := profile.ParseBatches(text)
+	if err != nil {
+		t.Fatalf("%v:\n%s", err, text)
+	}
+	return b
+}
+
+// The profile of a server is how long that server took: within 5 % on a machine that is quiet.
+func TestAServerIsMeasured(t *testing.T) {
+	t.Parallel()
+	s := newSleeper(t, 15*time.Millisecond, 5*time.Millisecond)
+	file := filepath.Join(t.TempDir(), "resnet.yaml")
+	_, said, err := control(t.Context(), "--url", s.URL+"/", "--model", "resnet", "--hardware", "t4", "--price", "0.35", "--max-batch", "32",
+		"--repeat-at-least", "10", "--repeat-at-most", "60", "--precision", "0.05", "-o", file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := readBatches(t, file)
+	if b.Name != "resnet on t4" || b.Hardware != "t4" || b.Price != 0.35 || b.MaxBatch() != 8 || len(b.Batches) != 4 || len(b.Batches[0].Quantiles) < 6 {
+		t.Errorf("the profile is %+v", b)
+	}
+	for _, want := range []string{"Left out are batches of 16 and more: ", "answers 400: batch-size must be <= 8", "one request of 1 to 8 rows at a time", "95 % interval"} {
+		if !strings.Contains(b.Source, want) {
+			t.Errorf("the source does not say %q: %s", want, b.Source)
+		}
+	}
+	if !strings.Contains(said, "batches of 4, ") || !strings.Contains(said, "Left out are batches of 16 and more") {
+		t.Errorf("on the way it says\n%s", said)
+	}
+	for size, took := range s.took {
+		median := func(of []float64) float64 { return slices.Sorted(slices.Values(of))[len(of)/2] }
+		// What a client sees is longer by the way there, which a machine that others use makes long.
+		if got, want := b.Time(size, 0.5), median(took); got < 0.95*want || got > 1.05*want+0.003 {
+			t.Errorf("half of batches of %d take %.4f s at most, want %.4f", size, got, want)
+		}
+		t.Logf("batches of %d: %.5f s, and the server took %.5f s (median)", size, b.Time(size, 0.5), median(took))
+	}
+}
+
+// Of a size that the server takes at first, and then no more, the profile says nothing.
+func TestASizeThatIsRefusedLaterIsLeftOut(t *testing.T) {
+	t.Parallel()
+	s := newSleeper(t, time.Millisecond, 0)
+	const first = 24 // requests 21 to 30 have four rows: from this one on they are refused
+	s.answer = func(w http.ResponseWriter, request int) bool {
+		if request < first {
+			return false
+		}
+		http.Error(w, "out of memory", http.StatusBadRequest)
+		return true
+	}
+	file := filepath.Join(t.TempDir(), "resnet.yaml")
+	if _, _, err := control(t.Context(), "--url", s.URL, "--model", "resnet", "--batches", "1,2,4", "--repeat-at-least", "10", "--repeat-at-most", "10", "--warm-up", "0", "-o", file); err != nil {
+		t.Fatal(err)
+	}
+	if b := readBatches(t, file); b.MaxBatch() != 2 || !strings.Contains(b.Source, "Left out are batches of 4 and more") {
+		t.Errorf("the profile is %+v", b)
+	}
+}
+
+// A survey that ends in the middle of a measurement, and whose file is cut in the middle of a line, goes on from there: no measurement is made
+// twice but the one that was under way.
+func TestAKilledSurveyGoesOn(t *testing.T) {
+	t.Parallel()
+	s := newSleeper(t, time.Millisecond, 0)
+	file := filepath.Join(t.TempDir(), "resnet.yaml")
+	record := strings.TrimSuffix(file, "yaml") + "csv"
+	args := []string{
+		"--url", s.URL, "--model", "resnet", "--batches", "1,2,4", "--repeat-at-least", "10", "--repeat-at-most", "10", "--warm-up", "0", "-o", file,
+	}
+	const all, until = 30, 17
+	ctx, kill := context.WithCancel(t.Context())
+	s.answer = func(_ http.ResponseWriter, request int) bool {
+		if request == until {
+			kill()
+		}
+		return false
+	}
+	_, _, err := control(ctx, args...)
+	if err == nil || err.Error() != "interrupted; what was measured is in "+record+", and the same command goes on from there" {
+		t.Errorf("interrupted, it says %v", err)
+	}
+	if _, err := os.Stat(file); err == nil {
+		t.Error("an interrupted survey has a profile")
+	}
+	text, err := os.ReadFile(record)
+	if err != nil || bytes.Count(text, []byte("\n")) != until { // the header, and all but the last
+		t.Fatalf("%v: the file is\n%s", err, text)
+	}
+	if err := os.WriteFile(record, text[:len(text)-4], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.answer = nil
+	s.count()
+	_, said, err := control(t.Context(), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, want := s.count(), all-(until-2); n != want {
+		t.Errorf("%d requests were sent to go on, want %d", n, want)
+	}
+	if !strings.Contains(said, "1 of 3 are in "+record+" already") {
+		t.Errorf("it says\n%s", said)
+	}
+	text, err = os.ReadFile(record)
+	if err != nil || bytes.Count(text, []byte("\n")) != 1+all || len(readBatches(t, file).Batches) != 3 {
+		t.Errorf("%v: the file is\n%s", err, text)
+	}
+
+	// Once more nothing is asked, and more sizes are more requests alone, wherever the server is now.
+	if _, _, err := control(t.Context(), args...); err != nil || s.count() != 0 {
+		t.Errorf("%v: what was measured is measured again", err)
+	}
+	elsewhere := newSleeper(t, time.Millisecond, 0)
+	args[1], args[5] = elsewhere.URL, "1,2,4,8"
+	if _, _, err := control(t.Context(), args...); err != nil || elsewhere.count() != 10 || readBatches(t, file).MaxBatch() != 8 {
+		t.Errorf("%v: a further size is not measured alone", err)
+	}
+	if _, _, err := control(t.Context(), append(args, "--hardware", "t4")...); err == nil || !strings.Contains(err.Error(), "write to another file with -o") {
+		t.Errorf("on other hardware it says %v", err)
+	}
+}
+
+func TestFaultsOfServers(t *testing.T) {
+	t.Parallel()
+	s := newSleeper(t, time.Millisecond, 0)
+	nobody := httptest.NewServer(http.NotFoundHandler())
+	nobody.Close()
+	listed := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/models":
+			fmt.Fprint(w, `{"data": [{"id": "a"}, {"id": "b"}]}`)
+		case "/v1/completions":
+			http.Error(w, `{"error": "no"}`, http.StatusUnauthorized)
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	t.Cleanup(listed.Close)
+	wrong := filepath.Join(t.TempDir(), "row.json")
+	if err := os.WriteFile(wrong, []byte(`{"inputs": [{"name": "x", "shape": [2]}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	failing := newSleeper(t, time.Millisecond, 0)
+	failing.answer = func(w http.ResponseWriter, _ int) bool {
+		http.Error(w, "out of\nmemory", http.StatusInternalServerError)
+		return true
+	}
+	small := newSleeper(t, time.Millisecond, 0)
+	small.answer = func(w http.ResponseWriter, _ int) bool {
+		http.Error(w, "want 3 numbers", http.StatusBadRequest)
+		return true
+	}
+	silent := newSleeper(t, time.Minute, 0)
+	silent.answer = func(_ http.ResponseWriter, _ int) bool {
+		time.Sleep(300 * time.Millisecond)
+		return false
+	}
+	silent.base = 0
+	for _, c := range []struct{ args, want string }{
+		{"--url http://x --precision 2", "--precision 2: want a share of the mean, such as 0.03"},
+		{"--url http://x --batches 2,4", "--batches [2 4]: want 1 first, then larger ones in order, such as 1,2,4,8: a profile begins with a batch of 1"},
+		{"--url http://x --batches 1,2 --max-batch 4", "--batches says all sizes: leave --max-batch out"},
+		{"--url http://x --api v3", `--api "v3": want v2, embeddings, completions or chat`},
+		{"--url http://x --api v2 --llm", "--llm and --api v2 do not go together"},
+		{"--url http://x -o profile.csv", "-o profile.csv: want another name for the profile, such as profile.yaml; measurements go to that with .csv"},
+		{"--url 10.0.0.7:8000", `--url "10.0.0.7:8000": want http://HOST:PORT, such as http://127.0.0.1:8000`},
+		{"--url " + nobody.URL, "nobody listens at " + nobody.URL + ": is the server up, and is that its port?"},
+		{"--url " + nobody.URL + " --model m", "nobody listens at " + nobody.URL + ": is the server up, and is that its port?"},
+		{"--url " + s.URL, "the server has no list of models at /v1/models: say with --model which one of a V2 server is to be measured"},
+		{"--url " + s.URL + " --model alexnet", `the server speaks V2 and has no model "alexnet" that is loaded: load it first, or name another one with --model`},
+		{"--url " + s.URL + " --model alexnet --api v2", `the server speaks V2 and has no model "alexnet" that is loaded: load it first, or name another one with --model`},
+		{"--url " + s.URL + " --api v2", "say with --model which model is to be measured: a V2 server has no list of them"},
+		{"--url " + s.URL + " --model odd", `input "x" is BF16, for which there are no numbers in JSON here: write a request of one row into a file, and name it with --body`},
+		{"--url " + s.URL + " --model resnet --body " + wrong, "--body " + wrong + `: input "x" of the body has the shape [2]: its first dimension is that of the batch, and must be 1`},
+		{"--url " + listed.URL, "say with --model which model is to be measured; the server has a, b"},
+		{"--url " + listed.URL + " --model c", `the server has no model "c"; it has a, b`},
+		{"--url " + listed.URL + " --model a", `prompts of 16: /v1/completions answers 401: {"error": "no"} (--engine-token-file names the file of a token)`},
+		{"--url " + listed.URL + " --model a --body " + wrong, "--body is of V2 and of embeddings: prompts are made here"},
+		{"--url " + listed.URL + " --model a --price 1", "--price is of a profile by batch: that of an LLM has none"},
+		{"--url " + listed.URL + " --model a --inputs 16,9000", "--inputs [16 9000]: the engine computes no more than 8192 tokens in a step, so that a longer prompt takes several: " +
+			"leave it out, or say with --max-batched-tokens how many it does"},
+		{"--url " + failing.URL + " --model resnet", "batches of 1: /v2/models/resnet/infer answers 500: out of memory"},
+		{"--url " + small.URL + " --model resnet", "batches of 1: /v2/models/resnet/infer answers 400: want 3 numbers"},
+		{"--url " + silent.URL + " --model resnet --timeout 100ms", "batches of 1: /v2/models/resnet/infer has not answered within 100ms: give it longer with --timeout"},
+	} {
+		if _, _, err := control(t.Context(), strings.Fields(c.args)...); err == nil || err.Error() != c.want {
+			t.Errorf("%s: it says\n%v, want\n%s", c.args, err, c.want)
+		}
+	}
+}
+
+// known is the profile of the simulated engine that is measured.
+var known = profile.Profile{
+	Name: "known", Intake: 0.003,
+	Prefill: profile.Prefill{Base: 0.012, PerToken: 4e-5},
+	Decode:  profile.Decode{Base: 0.01, PerSequence: 0.0005, PerKVToken: 1.5e-6},
+	Limits:  profile.Limits{MaxSequences: 4, MaxBatchedTokens: 8192, KVBlocks: 4000, BlockSize: 32},
+}
+
+func simulate(t *testing.T, p profile.Profile) (url string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := llm.New(llm.Config{Profile: p, Model: "llama", Listener: listener})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	over := make(chan error, 1)
+	go func() { over <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-over; err != nil {
+			t.Error(err)
+		}
+	})
+	return "http://" + listener.Addr().String()
+}
+
+// near says whether a figure is within 5 % of another, and by how much it is off.
+func near(got, want float64) (bool, string) {
+	return math.Abs(got/want-1) < 0.05, fmt.Sprintf("%.5f s, want %.5f (%+.1f %%)", got, want, 100*(got/want-1))
+}
+
+// The profile of a simulated engine is the one that it was started with, over all that was measured: prefill by the engine's own times, steps
+// by when tokens come, which the engine keeps to its schedule.
+func TestASimulatedEngineIsMeasured(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "llama.yaml")
+	inputs := []int{16, 256, 1024}
+	_, said := controlInMemory(t, known, "--inputs", "16,256,1024", "--outputs", "12", "--concurrency", "1,2,4,8",
+		"--repeat-at-least", "9", "--repeat-at-most", "12", "--warm-up", "1", "--max-sequences", "4", "-o", file)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := profile.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s\n%s", said, text)
+	for _, n := range inputs {
+		if ok, off := near(p.PrefillTime(0, n), known.PrefillTime(0, n)); !ok {
+			t.Errorf("a prompt of %d takes %s", n, off)
+		}
+		for _, sequences := range []int{1, 2, 4} {
+			w := profile.Work{Sequences: sequences, KVTokens: sequences * (n + 6)}
+			if ok, off := near(p.StepTime(w), known.StepTime(w)); !ok {
+				t.Errorf("a step of %d with prompts of %d takes %s", sequences, n, off)
+			}
+		}
+	}
+	// What a client sees beyond the engine's own time is intake too: HTTP, and a machine that others use.
+	if p.Intake < known.Intake || p.Intake > known.Intake+0.01 {
+		t.Errorf("intake is %v s, want %v", p.Intake, known.Intake)
+	}
+	want := profile.Limits{MaxSequences: 4, MaxBatchedTokens: 8192, KVBlocks: 4000, BlockSize: 32}
+	if p.Limits != want || p.Name != "llama" {
+		t.Errorf("the limits of %q are %+v, want %+v", p.Name, p.Limits, want)
+	}
+	for _, want := range []string{"completions", "The engine tells kvBlocks and blockSize. Assumed: maxBatchedTokens.", "Intake is what the engine's own times leave", "Left out are steps of 8 with prompts of 16 and more: the engine does not compute 8 requests at once"} {
+		if !strings.Contains(p.Source, want) {
+			t.Errorf("the source does not say %q: %s", want, p.Source)
+		}
+	}
+	printed, _, err := control(t.Context(), "fit", strings.TrimSuffix(file, "yaml")+"csv")
+	if q, errRead := profile.Parse([]byte(printed)); err != nil || errRead != nil || q.Prefill != p.Prefill || q.Decode != p.Decode || q.Intake != p.Intake {
+		t.Errorf("%v, %v: of its file, control profile fit makes\n%s", err, errRead, printed)
+	}
+}
+
+// launching is an engine that schedules a step while one is computed, and takes long to launch one that has prompts.
+var launching = profile.Profile{
+	Name: "launching", Intake: 0.003, Launch: 0.03, Asynchronous: true,
+	Prefill: profile.Prefill{Floor: 0.03, Base: 0.006, PerToken: 2e-5},
+	Decode:  profile.Decode{Base: 0.006, PerSequence: 0.0002, PerKVToken: 4e-7},
+	Limits:  profile.Limits{MaxSequences: 64, MaxBatchedTokens: 4096, KVBlocks: 4000, BlockSize: 32},
+}
+
+// controlInMemory runs the command at a simulated engine that is in memory, on a clock that stands still while anything can happen. It returns what
+// the command prints, and what it says on the way.
+func controlInMemory(t *testing.T, of profile.Profile, args ...string) (printed, said string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		network := pipenet.Listen()
+		s, err := llm.New(llm.Config{Profile: of, Model: "llama", Listener: network})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(context.Background())
+		over := make(chan error, 1)
+		go func() { over <- s.Run(ctx) }()
+		var out, progress bytes.Buffer
+		err = command(t.Context(), append([]string{"--url", "http://engine:8000"}, args...), &out, &progress, network.Dial)
+		stop()
+		if ended := <-over; err != nil || ended != nil {
+			t.Fatalf("%v, %v\n%s", err, ended, progress.String())
+		}
+		printed, said = out.String(), progress.String()
+	})
+	t.Logf("%s\n%s", said, printed)
+	return printed, said
+}
+
+// What is planned by a profile that was measured is as by the one that the engine has, also where prompts cost others little beside what they
+// take alone, and where they wait for a step longer. By prompts alone it is known neither that launching is no computing nor that an engine
+// schedules ahead: estimates are off by 17 to 40 % then.
+func TestEstimatesByAMeasuredProfileAreAsByTheEngines(t *testing.T) {
+	t.Parallel()
+	eager, ahead, plain := launching, launching, launching
+	eager.Asynchronous = false
+	ahead.Launch, ahead.Prefill.Floor = 0, 0
+	plain.Asynchronous, plain.Launch, plain.Prefill.Floor, plain.Mixed = false, 0, 0, 0.004
+	for name, want := range map[string]profile.Profile{"launches ahead": launching, "launches": eager, "schedules ahead": ahead, "neither, and takes longer for both": plain} {
+		t.Run(name, func(t *testing.T) {
+			printed, _ := controlInMemory(t, want, "--inputs", "16,512,2500", "--outputs", "32", "--concurrency", "1,3",
+				"--repeat-at-least", "12", "--repeat-at-most", "20", "--max-sequences", "64", "--max-batched-tokens", "4096")
+			p, err := profile.Parse([]byte(printed))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.Asynchronous != want.Asynchronous || math.Abs(p.Launch-want.Launch) > 0.1*want.Launch || math.Abs(p.Mixed-want.Mixed) > 0.25*want.Mixed {
+				t.Errorf("asynchronous is %v, launch %v and mixed %v, want %v, %v and %v", p.Asynchronous, p.Launch, p.Mixed, want.Asynchronous, want.Launch, want.Mixed)
+			}
+			for _, load := range []float64{0.3, 0.7} {
+				is, should := foreseen(t, p, load), foreseen(t, want, load)
+				for i, of := range []string{"latency", "first token", "per token"} {
+					off := is[i]/should[i] - 1
+					t.Logf("at a load of %v the %s is %.1f ms, and by the measured profile %.1f (%+.1f %%)", load, of, 1e3*should[i], 1e3*is[i], 100*off)
+					if math.Abs(off) > 0.15 {
+						t.Errorf("at a load of %v the %s is off by %.1f %%", load, of, 100*off)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Whether an engine schedules ahead is found out whatever part of a step the intake is: prompts are sent at any time of a step, so that they wait for
+// half of a step in the median, or for one and a half.
+func TestSchedulingAheadIsFoundWithAnyIntake(t *testing.T) {
+	t.Parallel()
+	for _, share := range []float64{0.1, 0.9} {
+		for _, asynchronous := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%v of a step, asynchronous %v", share, asynchronous), func(t *testing.T) {
+				of := known
+				of.Intake, of.Asynchronous = share*of.StepTime(profile.Work{Sequences: 1, KVTokens: 40}), asynchronous
+				printed, _ := controlInMemory(t, of, "--inputs", "16,256,1024", "--outputs", "32", "--concurrency", "1,2",
+					"--repeat-at-least", "96", "--repeat-at-most", "96", "--warm-up", "0", "--max-sequences", "4")
+				p, err := profile.Parse([]byte(printed))
+				if err != nil || p.Asynchronous != asynchronous {
+					t.Errorf("%v: asynchronous is %v: %s", err, p.Asynchronous, p.Source)
+				}
+				want, waited := 0.5, 0.0
+				if asynchronous {
+					want++
+				}
+				_, after, _ := strings.Cut(p.Source, "; they wait for ")
+				if _, err := fmt.Sscan(after, &waited); err != nil || math.Abs(waited-want) > 0.31 {
+					t.Errorf("%v: prompts wait for %v steps, want %v", err, waited, want)
+				}
+			})
+		}
+	}
+}
+
+// Where nobody says how many tokens a step computes, prompts are short enough for one step of an engine with a small budget.
+func TestPromptsTakeOneStepOfASmallBudget(t *testing.T) {
+	t.Parallel()
+	small := known
+	small.Limits.MaxBatchedTokens = 2048
+	printed, said := controlInMemory(t, small, "--outputs", "16", "--concurrency", "1,2", "--repeat-at-least", "8", "--repeat-at-most", "8", "--warm-up", "0", "--max-sequences", "4")
+	p, err := profile.Parse([]byte(printed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Prefill.MeasuredTo < 1024 || p.Prefill.MeasuredTo > 2048 || strings.Contains(said, "prompts of 2048") {
+		t.Errorf("the longest prompt has %d tokens, and a step computes 2048:\n%s", p.Prefill.MeasuredTo, said)
+	}
+	for _, n := range []int{16, 500, 2000} {
+		if ok, off := near(p.PrefillTime(0, n), small.PrefillTime(0, n)); !ok {
+			t.Errorf("a prompt of %d takes %s", n, off)
+		}
+	}
+}
+
+// foreseen are the means of the latency, of the time to the first token and of that per token of queries at an engine, of which a load of 1 is
+// one in the time that launching takes.
+func foreseen(t *testing.T, p profile.Profile, load float64) (means [3]float64) {
+	t.Helper()
+	random := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // a test's
+	queries := make([]estimate.Query, 2000)
+	at := 0.0
+	for i := range queries {
+		at += random.ExpFloat64() * launching.Launch / load
+		queries[i] = estimate.Query{At: at, Prompt: 300, Output: 40}
+	}
+	_, err := estimate.Run(&estimate.Pipeline{Stages: 1}, []estimate.Setting{{Engine: &p, Batch: p.Limits.MaxSequences, Replicas: 1}}, queries, 1, func(_ int, took estimate.Took) bool {
+		for i, is := range [3]float64{took.Latency, took.FirstToken, took.PerToken} {
+			means[i] += is / float64(len(queries))
+		}
+		return true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return means
+}
+
+// Each text is another, so that none is in the simulated engine's cache; of several, the first has a step of its own there.
+func TestEmbeddingsAreMeasured(t *testing.T) {
+	t.Parallel()
+	printed, _, err := control(t.Context(), "--url", simulate(t, known)+"/v1", "--api", "embeddings", "--max-batch", "8", "--repeat-at-least", "5", "--repeat-at-most", "9",
+		"--warm-up", "1", "--name", "e5")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := profile.ParseBatches([]byte(printed))
+	if err != nil || b.Name != "e5" || b.MaxBatch() != 8 {
+		t.Fatalf("%v: it prints\n%s", err, printed)
+	}
+	for _, size := range []int{1, 8} {
+		least := known.Intake + known.Prefill.Base + float64(16*size)*known.Prefill.PerToken
+		if got := b.MeanTime(size); got < least || got > least+known.Prefill.Base+0.015 {
+			t.Errorf("%d texts take %v s, want a little more than %v", size, got, least)
+		}
+	}
+}
+
+// The first requests of each size, of which a server may take the first to get ready, do not count.
+func TestTheWarmUpDoesNotCount(t *testing.T) {
+	t.Parallel()
+	s := newSleeper(t, time.Millisecond, 0)
+	s.answer = func(_ http.ResponseWriter, request int) bool {
+		if request <= 2 {
+			time.Sleep(500 * time.Millisecond)
+		}
+		return false
+	}
+	printed, _, err := control(t.Context(), "--url", s.URL, "--model", "resnet", "--max-batch", "2", "--repeat-at-least", "4", "--repeat-at-most", "4", "--warm-up", "2")
+	b, errRead := profile.ParseBatches([]byte(printed))
+	if err != nil || errRead != nil || b.Time(1, 1) > 0.5 || s.count() != 2*(2+4) {
+		t.Errorf("%v, %v: it prints\n%s", err, errRead, printed)
+	}
+}
+
+// On a terminal one line is written anew; elsewhere points have a line each when they end.
+func TestWithoutATerminalLinesAreOfPoints(t *testing.T) {
+	t.Parallel()
+	s := newSleeper(t, time.Millisecond, 0)
+	_, said, err := control(t.Context(), "--url", s.URL, "--model", "resnet", "--max-batch", "2", "--repeat-at-least", "3", "--repeat-at-most", "4")
+	if lines := strings.Split(strings.TrimSpace(said), "\n"); err != nil || len(lines) != 2 || !strings.HasPrefix(lines[1], "[##########] 2/2  batches of 2, ") {
+		t.Errorf("%v: it says\n%s", err, said)
+	}
+	var out bytes.Buffer
+	surveyed := survey.Progress{Points: 2, At: survey.Point{Batch: 1}}
+	b := &bar{out: &out, terminal: true}
+	for range 2 {
+		b.tell(surveyed, false)
+	}
+	b.end()
+	if got, want := out.String(), strings.Repeat("\r\x1b[K"+surveyed.Line(), 2)+"\n"; got != want {
+		t.Errorf("a terminal gets %q, want %q", got, want)
+	}
+}

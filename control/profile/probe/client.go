@@ -1,0 +1,183 @@
+// Package probe asks servers and takes the time: requests of V2 and of OpenAI's API, whole or as they stream, one measurement of a point at
+// a time. What is to be measured, and what comes of it, is survey's.
+package probe
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/headgate/headgate/control/profile/survey"
+)
+
+// mostAnswer is how much of an answer is read that is kept.
+const mostAnswer = 64 << 20
+
+// Server is where models are served. Its methods are safe for concurrent use.
+type Server struct {
+	base    string
+	token   string
+	timeout time.Duration
+	client  *http.Client
+}
+
+// Dial connects to an address; nil does it over the network.
+type Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+// NewServer is the server at a URL, http://HOST:PORT with a path in front of all others if there is one. Each request has the bearer token,
+// "" is none, and no more than so long a time.
+func NewServer(at, token string, timeout time.Duration, dial Dial) (*Server, error) {
+	u, err := url.Parse(at)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, fmt.Errorf("--url %q: want http://HOST:PORT, such as http://127.0.0.1:8000", at)
+	}
+	u.Path = strings.TrimSuffix(strings.TrimSuffix(u.Path, "/"), "/v1")
+	return &Server{
+		base: u.Scheme + "://" + u.Host + u.Path, token: token, timeout: timeout,
+		client: &http.Client{
+			// As many connections are kept as requests go at once: to open one is no part of what is measured.
+			Transport:     &http.Transport{MaxIdleConnsPerHost: 4096, DisableCompression: true, DialContext: dial},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}, nil
+}
+
+// Close closes connections.
+func (s *Server) Close() { s.client.CloseIdleConnections() }
+
+// Refusal is an answer that is not 200.
+type Refusal struct {
+	Path   string
+	Status int
+	Words  string // the beginning of what the server said
+}
+
+// Error says what was answered.
+func (r *Refusal) Error() string {
+	text := fmt.Sprintf("%s answers %d", r.Path, r.Status)
+	if r.Words != "" {
+		text += ": " + r.Words
+	}
+	if r.Status == http.StatusUnauthorized || r.Status == http.StatusForbidden {
+		text += " (--engine-token-file names the file of a token)"
+	}
+	return text
+}
+
+// tooMuch says whether an error is that a server does not take a request as it is: another one, smaller, it may take.
+func tooMuch(err error) bool {
+	r, ok := errors.AsType[*Refusal](err)
+	return ok && (r.Status == http.StatusBadRequest || r.Status == http.StatusRequestEntityTooLarge || r.Status == http.StatusUnprocessableEntity)
+}
+
+// missing says whether a server has nothing at a path.
+func missing(err error) bool {
+	r, ok := errors.AsType[*Refusal](err)
+	return ok && (r.Status == http.StatusNotFound || r.Status == http.StatusMethodNotAllowed)
+}
+
+// words is how much is shown of an answer that is not 200.
+const words = 200
+
+// send sends a request and returns what answers with 200. The caller closes it, and then calls done.
+func (s *Server) send(ctx context.Context, method, path string, body []byte) (response *http.Response, done context.CancelFunc, err error) {
+	ctx, done = context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("%s has not answered within %v: give it longer with --timeout", path, s.timeout))
+	defer func() {
+		if err != nil {
+			done()
+		}
+	}()
+	request, err := http.NewRequestWithContext(ctx, method, s.base+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, done, err
+	}
+	if len(body) > 0 {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	if s.token != "" {
+		request.Header.Set("Authorization", "Bearer "+s.token)
+	}
+	response, err = s.client.Do(request)
+	if err != nil {
+		return nil, done, s.fault(ctx, path, err)
+	}
+	if response.StatusCode != http.StatusOK {
+		defer response.Body.Close()
+		said, _ := io.ReadAll(io.LimitReader(response.Body, words))
+		shown := strings.Join(strings.Fields(strings.ToValidUTF8(string(said), "")), " ")
+		if len(said) == words {
+			shown += "…"
+		}
+		return nil, done, &Refusal{path, response.StatusCode, shown}
+	}
+	return response, done, nil
+}
+
+// fault says why a request has no answer, and what to do.
+func (s *Server) fault(ctx context.Context, path string, err error) error {
+	if named, ok := errors.AsType[*url.Error](err); ok {
+		err = named.Err
+	}
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("nobody listens at %s: is the server up, and is that its port?", s.base)
+	}
+	return fmt.Errorf("%s%s: %w", s.base, path, err)
+}
+
+// ask returns a whole answer, and how long it took from the moment when the request was sent.
+func (s *Server) ask(ctx context.Context, method, path string, body []byte) (answer []byte, took time.Duration, err error) {
+	begun := time.Now()
+	response, done, err := s.send(ctx, method, path, body)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer done()
+	defer response.Body.Close()
+	answer, err = io.ReadAll(io.LimitReader(response.Body, mostAnswer))
+	took = time.Since(begun)
+	if err != nil {
+		return nil, 0, s.fault(response.Request.Context(), path, err)
+	}
+	return answer, took, nil
+}
+
+// stream reads an answer as it comes. Times are since begun. It calls each, unless that is nil, with each line that came.
+func (s *Server) stream(ctx context.Context, path string, body []byte, begun time.Time, each func(*survey.Stream)) (survey.Stream, error) {
+	var is survey.Stream
+	response, done, err := s.send(ctx, http.MethodPost, path, body)
+	if err != nil {
+		return is, err
+	}
+	defer done()
+	defer response.Body.Close()
+	lines := bufio.NewReader(response.Body)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if is.Take(line, time.Since(begun).Seconds()) || errors.Is(err, io.EOF) {
+			break
+		}
+		if each != nil {
+			each(&is)
+		}
+		if err != nil {
+			return is, s.fault(response.Request.Context(), path, err)
+		}
+	}
+	if !is.Whole() {
+		return is, fmt.Errorf("%s streams no tokens, or not how many the prompt has (stream_options.include_usage): is that an OpenAI server that generates text?", path)
+	}
+	_, _ = io.Copy(io.Discard, lines) // to its end, so that the connection is kept
+	return is, nil
+}

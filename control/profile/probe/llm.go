@@ -1,0 +1,173 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/headgate/headgate/control/profile/survey"
+	"github.com/headgate/headgate/internal/engine"
+)
+
+// LLM measures prompts and steps. It is not safe for concurrent use.
+type LLM struct {
+	Server *Server
+	API    survey.API
+	Model  string
+	Path   string
+	Random *rand.Rand
+
+	tokens survey.Tokenizer
+	known  bool          // what the tokenizer makes of words
+	reader engine.Reader // of pages of metrics
+}
+
+// Measure sends one prompt, alone or beside requests that decode, or as many at once as the point is of.
+func (l *LLM) Measure(ctx context.Context, at survey.Point) (survey.Row, error) {
+	if err := l.learn(ctx); err != nil {
+		return survey.Row{}, err
+	}
+	switch {
+	case at.Mixed():
+		row, err := l.mixed(ctx, at)
+		for tries := 1; tries < mixedTries && errors.As(err, new(*apart)); tries++ {
+			row, err = l.mixed(ctx, at)
+		}
+		return row, err
+	case at.Outputs == 1 && at.Batch == 1:
+		return l.prompt(ctx, at)
+	}
+	streams := make([]survey.Stream, at.Batch)
+	bodies := make([][]byte, at.Batch)
+	for i := range bodies {
+		bodies[i] = l.body(l.tokens.Words(at.Asked), at.Outputs)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	begun := time.Now()
+	for i := range streams {
+		group.Go(func() (err error) {
+			streams[i], err = l.Server.stream(ctx, l.Path, bodies[i], begun, nil)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return survey.Row{}, err
+	}
+	if at.Outputs == 1 {
+		return survey.AtOnce(at, streams), nil
+	}
+	row, ok := survey.Together(at, streams)
+	if !ok {
+		return row, &apart{at}
+	}
+	return row, nil
+}
+
+// apart is the error of requests that an engine does not run together.
+type apart struct{ at survey.Point }
+
+func (a *apart) Error() string {
+	return fmt.Sprintf("the engine does not compute %d requests at once for long enough: it takes fewer (say so with --max-sequences), or answers of %d tokens are too short (--outputs)",
+		a.at.Batch+a.at.Beside, a.at.Outputs)
+}
+
+// begunShare is the share of their answers that requests have when a prompt is sent beside them: how long their steps take is known by then, and
+// most of the answers are still to come.
+const begunShare = 4
+
+// mixedTries is how often a prompt is sent beside others before they count as not running together: a machine that was busy once may have passed
+// their tokens on late.
+const mixedTries = 4
+
+// mixed measures a prompt beside requests that decode.
+func (l *LLM) mixed(ctx context.Context, at survey.Point) (survey.Row, error) {
+	streams := make([]survey.Stream, at.Beside)
+	bodies := make([][]byte, at.Beside)
+	for i := range bodies {
+		bodies[i] = l.body(survey.ShortWords, at.Outputs)
+	}
+	prompt, phase := l.body(l.tokens.Words(at.Asked), 1), l.Random.Float64()
+	group, ctx := errgroup.WithContext(ctx)
+	begun := time.Now()
+	var running sync.WaitGroup
+	running.Add(at.Beside)
+	var step atomic.Int64 // of the others, about
+	for i := range streams {
+		group.Go(func() (err error) {
+			var once sync.Once
+			defer once.Do(running.Done) // an answer may end before that
+			streams[i], err = l.Server.stream(ctx, l.Path, bodies[i], begun, func(is *survey.Stream) {
+				if n := len(is.Tokens); n > 1 && is.Tokens[n-1] >= at.Outputs/begunShare {
+					step.Store(int64((is.At[n-1] - is.At[0]) / float64(is.Tokens[n-1]-is.Tokens[0]) * float64(time.Second)))
+					once.Do(running.Done)
+				}
+			})
+			return err
+		})
+	}
+	var is survey.Stream
+	var sent float64
+	group.Go(func() (err error) {
+		running.Wait()
+		time.Sleep(time.Duration(phase * float64(step.Load()))) // at any time of a step: an answer that has come says that one has just begun
+		sent = time.Since(begun).Seconds()
+		is, err = l.Server.stream(ctx, l.Path, prompt, begun, nil)
+		return err
+	})
+	if err := group.Wait(); err != nil {
+		return survey.Row{}, err
+	}
+	row, ok := survey.Mixed(at, streams, is.Prompt, sent, is.FirstToken())
+	if !ok {
+		return row, &apart{at}
+	}
+	return row, nil
+}
+
+// prompt measures one prompt alone.
+func (l *LLM) prompt(ctx context.Context, at survey.Point) (survey.Row, error) {
+	before := l.counted(ctx)
+	is, err := l.Server.stream(ctx, l.Path, l.body(l.tokens.Words(at.Asked), 1), time.Now(), nil)
+	if err != nil {
+		return survey.Row{}, err
+	}
+	row := survey.Row{Point: at, Seconds: is.FirstToken(), Prompt: is.Prompt}
+	row.Intake = survey.Intake(row.Seconds, before, l.counted(ctx))
+	return row, nil
+}
+
+// counted is what the engine has counted of itself.
+func (l *LLM) counted(ctx context.Context) engine.Totals {
+	load, err := l.reader.Load(l.Server.Metrics(ctx), "")
+	if err != nil {
+		return engine.Totals{}
+	}
+	return load.Totals
+}
+
+// learn finds out how many tokens words have, once.
+func (l *LLM) learn(ctx context.Context) error {
+	if l.known {
+		return nil
+	}
+	var tokens [2]int
+	for i, n := range [2]int{survey.ShortWords, survey.LongWords} {
+		is, err := l.Server.stream(ctx, l.Path, l.body(n, 1), time.Now(), nil)
+		if err != nil {
+			return err
+		}
+		tokens[i] = is.Prompt
+	}
+	l.tokens, l.known = survey.TokenizerOf(tokens[0], tokens[1]), true
+	return nil
+}
+
+func (l *LLM) body(words, outputs int) []byte {
+	return survey.PromptBody(l.Random, l.API, l.Model, words, outputs)
+}

@@ -1,0 +1,94 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/headgate/headgate/control/profile/survey"
+)
+
+// tells is how often it is told how far a survey is, at most: to find that out takes as long as a short request.
+const tells = 200 * time.Millisecond
+
+// Probe takes one measurement of a point.
+type Probe interface {
+	Measure(ctx context.Context, at survey.Point) (survey.Row, error)
+}
+
+// Run is a survey that goes on from rows.
+type Run struct {
+	Plan   survey.Plan
+	Probe  Probe
+	WarmUp int // measurements of each point that do not count, each time that it is begun
+	// Keep is called with each row, Tell with how far the survey is, and whether a point just ended.
+	Keep func(survey.Row) error
+	Tell func(p survey.Progress, ended bool)
+}
+
+// Measure measures what the rows lack, and returns them with all new ones, and in words what was left out because the server does not take
+// it. It ends with an error when ctx does.
+func (r Run) Measure(ctx context.Context, rows []survey.Row) (all []survey.Row, left []string, err error) {
+	var refused []survey.Point
+	var told time.Time
+	for i, at := range r.Plan.Points {
+		if beyond(at, refused) {
+			continue
+		}
+		values := survey.Of(rows, at)
+		if r.Plan.Enough(at, survey.Summarize(values)) {
+			continue
+		}
+		warm := r.WarmUp
+		if at.Outputs > 1 || at.Batch > 1 && at.Asked > 0 {
+			warm = min(warm, 1)
+		}
+		for n := 0; ; n++ {
+			s := survey.Summarize(values)
+			ended := r.Plan.Enough(at, s)
+			if ended || time.Since(told) > tells {
+				r.Tell(survey.Progress{Done: r.Plan.Done(rows), Points: len(r.Plan.Points), At: at, Summary: s, Left: r.Plan.Left(rows, i)}, ended)
+				told = time.Now()
+			}
+			if ended {
+				break
+			}
+			row, err := r.Probe.Measure(ctx, at)
+			_, apart := errors.AsType[*apart](err)
+			switch {
+			case ctx.Err() != nil:
+				return rows, left, ctx.Err()
+			case (tooMuch(err) || apart) && at != r.Plan.Points[0]:
+				refused, left = append(refused, at), append(left, fmt.Sprintf("Left out are %s and more: %v.", at, err))
+				if !apart { // measurements that it took before do not count
+					rows = slices.DeleteFunc(slices.Clone(rows), func(r survey.Row) bool { return beyond(r.Point, refused) })
+				}
+			case err != nil:
+				return rows, left, fmt.Errorf("%s: %w", at, err)
+			case n < warm:
+				continue
+			default:
+				if err := r.Keep(row); err != nil {
+					return rows, left, err
+				}
+				rows, values = append(rows, row), append(values, row.Seconds)
+				continue
+			}
+			break
+		}
+	}
+	return rows, left, nil
+}
+
+// beyond says whether a point is no smaller than one that was refused; steps are that too where their prompt alone was.
+func beyond(at survey.Point, refused []survey.Point) bool {
+	for _, r := range refused {
+		alike := at.Outputs == r.Outputs && at.Mixed() == r.Mixed() || r.Outputs == 1
+		if alike && at.Batch >= r.Batch && at.Beside >= r.Beside && at.Asked >= r.Asked {
+			return true
+		}
+	}
+	return false
+}

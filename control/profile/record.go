@@ -1,0 +1,58 @@
+package profile
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+
+	"github.com/headgate/headgate/control/profile/survey"
+)
+
+// record is the file of all measurements, which are written as they come. Without a file nothing is written.
+type record struct {
+	name    string
+	file    *os.File
+	subject survey.Subject
+}
+
+// openRecord opens the record beside a profile, "" is none, and returns the rows that it has. A line that was cut is cut off.
+func openRecord(output string, s survey.Subject) (*record, []survey.Row, error) {
+	r := &record{subject: s}
+	if output == "" {
+		return r, nil, nil
+	}
+	r.name = survey.RecordName(output)
+	text, err := os.ReadFile(r.name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, err
+	}
+	rows, whole, err := s.Read(r.name, text)
+	if err != nil {
+		return nil, nil, err
+	}
+	if r.file, err = os.OpenFile(r.name, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o644); err != nil { //nolint:gosec // people read it
+		return nil, nil, err
+	}
+	err = r.file.Truncate(int64(whole))
+	if err == nil && whole == 0 {
+		_, err = r.file.Write(s.Header())
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, r.file.Close())
+	}
+	return r, rows, nil
+}
+
+func (r *record) keep(row survey.Row) error {
+	if r.file == nil {
+		return nil
+	}
+	_, err := r.file.Write(r.subject.Line(row))
+	return err
+}
+
+func (r *record) close() {
+	if r.file != nil {
+		_ = r.file.Close() // each row was written when it came
+	}
+}

@@ -1,0 +1,223 @@
+package plan_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/control/provision/answer"
+	"github.com/headgate/headgate/control/provision/plan"
+	"github.com/headgate/headgate/test/golden"
+)
+
+// The input of a block is a command line; what comes out is what it prints, or its error.
+func TestScenarios(t *testing.T) {
+	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
+		return func(input string) string {
+			// A block ends at an empty line.
+			return strings.ReplaceAll(strings.ReplaceAll(run(t, strings.Fields(input)[2:]...), "\n\n", "\n.\n"), "\n\n", "\n.\n")
+		}
+	})
+}
+
+// run is what a command line prints, or its error.
+func run(t *testing.T, args ...string) string {
+	var out bytes.Buffer
+	if err := plan.Command(t.Context(), args, &out); err != nil {
+		return out.String() + "error: " + err.Error()
+	}
+	return out.String()
+}
+
+// What is written as JSON has what a tuner needs, and is compared with another.
+func TestPlansAreCompared(t *testing.T) {
+	at := t.TempDir()
+	var files []string
+	for name, more := range map[string][]string{"small": nil, "large": {"--what-if", "rate=2x"}} {
+		text := run(t, append([]string{"-f", "testdata/video.yaml", "--prove", "0", "-o", "json"}, more...)...)
+		var is answer.Answer
+		if more == nil {
+			if err := json.Unmarshal([]byte(text), &is); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			var both []answer.Answer
+			if err := json.Unmarshal([]byte(text), &both); err != nil || len(both) != 3 {
+				t.Fatalf("there are %d plans: %v", len(both), err)
+			}
+			is = both[2]
+			if kept := both[1].Planned; both[1].Name != "video with rate=2x" || both[1].Cost != both[0].Cost || math.Abs(kept.Rate/both[0].Planned.Rate-2) > 1e-9 || kept.Objectives[0].Missed <= 0.01 {
+				t.Errorf("at twice the rate the plan keeps %+v", kept)
+			}
+			file := filepath.Join(at, "both.json")
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if got := run(t, "compare", file); !strings.Contains(got, "video costs 2.2 an hour, rate=2x ") {
+				t.Errorf("of a list it says\n%s", got)
+			}
+			if got := run(t, "compare", file, file); strings.Count(got, "video costs 2.2 an hour") != 5 {
+				t.Errorf("of two lists it says\n%s", got)
+			}
+		}
+		s := is.Stages[0]
+		if !is.Found || is.Planned.Rate < 50 || len(is.Planned.Envelope) < 5 || is.Planned.Envelope[0].Queries < 1 || len(is.Tried) < 10 || is.Tested == nil {
+			t.Errorf("%s is %+v", name, is)
+		}
+		if want := is.Planned.Rate * s.Share / s.Throughput / float64(s.Replicas); s.Utilisation != want || s.Utilisation <= 0 || s.Alone <= 0 {
+			t.Errorf("%s: a stage is %+v, and its utilisation is %v", name, s, want)
+		}
+		for i := 1; i < len(is.Planned.Envelope); i++ {
+			if a, b := is.Planned.Envelope[i-1], is.Planned.Envelope[i]; b.Queries < a.Queries || b.Seconds <= a.Seconds {
+				t.Errorf("%s: the envelope is %v", name, is.Planned.Envelope)
+			}
+		}
+		one, err := json.Marshal(is)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(at, name+".json")
+		if err := os.WriteFile(file, one, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, file)
+	}
+	slices.Sort(files) // large, small
+	got := run(t, "compare", files[1], files[0])
+	for _, want := range []string{"/small costs 2.2 an hour", "CHANGE", "detect", "add 1"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("there is no %q in\n%s", want, got)
+		}
+	}
+	empty := filepath.Join(at, "empty.json")
+	if err := os.WriteFile(empty, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := run(t, "compare", files[0], empty); !strings.Contains(got, "is no plan: want what control plan -o json wrote") {
+		t.Error(got)
+	}
+	if err := os.WriteFile(empty, []byte(`{"planned": {}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := run(t, "compare", files[0], empty); !strings.Contains(got, "is no plan: want what control plan -o json wrote") {
+		t.Error(got)
+	}
+	if got := run(t, "compare", "--help"); !strings.Contains(got, "control plan compare A.json B.json") {
+		t.Error(got)
+	}
+	if got := run(t, "compare", files[0], "testdata/video.yaml"); !strings.Contains(got, "testdata/video.yaml: invalid character") {
+		t.Error(got)
+	}
+}
+
+// What runs today has its replicas change at times of the whole trace, of which the test has the rest, however fast queries come.
+func TestATimetableIsOfTheWholeTrace(t *testing.T) {
+	tested := func(given, rate string) float64 {
+		text := run(t, "-f", "testdata/chat.yaml", "--prove", "0", "-o", "json", "--given", given, "--what-if", "rate="+rate)
+		var all []answer.Answer
+		if err := json.Unmarshal([]byte(text), &all); err != nil || len(all) != 4 {
+			t.Fatalf("%d answers: %v: %s", len(all), err, text)
+		}
+		return all[2].Tested.Latency.Mean
+	}
+	// The first 25 of 101 s are planned on. With one more from 20 s on the rest has four from its start, unless queries come twice as fast.
+	if changes, four := tested("chat=l4:3x64+1@20s", "1x"), tested("chat=l4:4x64", "1x"); changes != four {
+		t.Errorf("the rest takes %v, and %v with four from the start", changes, four)
+	}
+	if changes, four := tested("chat=l4:3x64+1@20s", "2x"), tested("chat=l4:4x64", "2x"); changes <= four {
+		t.Errorf("at twice the rate the rest takes %v, and %v with four from the start", changes, four)
+	}
+}
+
+// Who stops a search gets what there is, and no further search begins.
+func TestNoSearchBeginsAfterAnEnd(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	var out bytes.Buffer
+	if err := plan.Command(ctx, []string{"-f", "testdata/video.yaml", "--what-if", "rate=2x"}, &out); !errors.Is(err, plan.ErrNoPlan) ||
+		strings.Count(out.String(), "simulations") != 1 || !strings.Contains(out.String(), "What if rate=2x?\nThe search was stopped before that.") {
+		t.Errorf("%v\n%s", err, &out)
+	}
+}
+
+// Of a search that was stopped people and programs are told that it was.
+func TestAStoppedSearchSaysSo(t *testing.T) {
+	for _, output := range []string{"text", "json"} {
+		ctx, stop := context.WithCancel(t.Context())
+		var out bytes.Buffer
+		done := make(chan error)
+		args := []string{"-f", "testdata/video.yaml", "--trace", "gamma:rate=100,cv=2,queries=20000", "-o", output, "--what-if", "rate=2x"} // a minute
+		go func() { done <- plan.Command(ctx, args, &out) }()
+		time.Sleep(100 * time.Millisecond)
+		stop()
+		want := map[string]string{"text": "The search was stopped before that.", "json": `"stopped": true`}[output]
+		err := <-done
+		if errors.Is(err, plan.ErrNoPlan) && regexp.MustCompile(`no plan was found before the search was stopped|"found": false`).MatchString(out.String()) {
+			err = nil // a busy machine finds none by then
+		}
+		if err != nil || !strings.Contains(out.String(), want) || output == "json" && !strings.HasPrefix(out.String(), "[") ||
+			!regexp.MustCompile("The search was stopped: there may be cheaper|no plan was found before the search was stopped|\"stopped\": true").MatchString(out.String()) {
+			t.Errorf("%v\n%s", err, &out)
+		}
+	}
+}
+
+// A timetable costs what it does over the whole trace: of 101 s the first 25 are planned on.
+func TestATimetableCostsWhatItDoesInTheMean(t *testing.T) {
+	cost := func(given string) float64 {
+		var all []answer.Answer
+		text := run(t, "-f", "testdata/chat.yaml", "--prove", "0", "-o", "json", "--given", given)
+		if err := json.Unmarshal([]byte(text), &all); err != nil || len(all) != 2 {
+			t.Fatalf("%v: %s", err, text)
+		}
+		return all[0].Cost
+	}
+	three, four := cost("chat=l4:3x64"), cost("chat=l4:4x64")
+	for at, share := range map[string]float64{"20s": 0.8, "60s": 0.4} {
+		if got, want := cost("chat=l4:3x64+1@"+at), three+share*(four-three); math.Abs(got-want) > 0.02*want {
+			t.Errorf("with a fourth from %s on it costs %.3f, want about %.3f", at, got, want)
+		}
+	}
+}
+
+// A picture is XML that names each stage, and edges that only some take with their share.
+func TestThePicture(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "p.svg")
+	run(t, "-f", "testdata/video.yaml", "--prove", "0", "--picture", file)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, boxes := xml.NewDecoder(bytes.NewReader(text)), 0
+	for {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if is, ok := token.(xml.StartElement); ok && is.Name.Local == "path" {
+			boxes++
+		}
+	}
+	for _, want := range []string{">detect<", ">plate<", ">person<", ">30 %<", ">50 %<", "batches of 8", "latency: "} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("there is no %q in the picture", want)
+		}
+	}
+	if boxes != 1+2 { // the head of arrows, and the edges
+		t.Errorf("%d paths are drawn", boxes)
+	}
+}

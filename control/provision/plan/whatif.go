@@ -1,0 +1,175 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/provision/problem"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/workload"
+)
+
+// changed is what is asked for with changes such as slo=200ms,rate=2x.
+func (a *asked) changed(text string) (*asked, error) {
+	other := *a
+	other.CapacityPlan, other.slower = a.DeepCopy(), make(problem.Slower)
+	for one := range strings.SplitSeq(text, ",") {
+		key, value, ok := strings.Cut(strings.TrimSpace(one), "=")
+		if !ok {
+			return nil, fmt.Errorf("%q: want NAME=VALUE, such as slo=200ms", one)
+		}
+		what, of, _ := strings.Cut(key, ".")
+		change, known := changes[what]
+		if !known {
+			return nil, fmt.Errorf("%q: want slo, rate, pace, price.KIND, atMost.KIND, max.STAGE or min.STAGE", key)
+		}
+		if err := change(&other, of, value); err != nil {
+			return nil, fmt.Errorf("%q: %w", one, err)
+		}
+	}
+	if faults := objects.CheckCapacityPlan(other.CapacityPlan); len(faults) > 0 {
+		return nil, faults[0]
+	}
+	return &other, nil
+}
+
+// changes by what they change: of is the kind or the stage.
+var changes = map[string]func(a *asked, of, value string) error{
+	"slo": func(a *asked, of, value string) error {
+		d, err := time.ParseDuration(value)
+		if err != nil {
+			return errors.New("want a time such as 200ms")
+		}
+		found := false
+		for i := range a.Spec.Objectives {
+			if of == "" || of == strconv.Itoa(i+1) {
+				a.Spec.Objectives[i].Within, found = metav1.Duration{Duration: d}, true
+			}
+		}
+		if !found {
+			return fmt.Errorf("there is no objective %q: they are 1 to %d", of, len(a.Spec.Objectives))
+		}
+		return nil
+	},
+	"rate": func(a *asked, of, value string) error {
+		if of != "" {
+			return errors.New("the rate is that of the whole trace: write rate alone")
+		}
+		number, times := strings.CutSuffix(value, "x")
+		factor, err := strconv.ParseFloat(number, 64)
+		if err != nil || !(factor > 0) || factor > 1e6 {
+			return errors.New("want how many times as many queries come, such as 2x, or how many a second, such as 150")
+		}
+		if !times {
+			all := a.planned.all
+			factor /= float64(len(all)-1) / (all[len(all)-1].At - all[0].At)
+		}
+		for _, q := range []*queries{&a.planned, &a.tested} {
+			if len(q.all) > 0 {
+				q.all = workload.Scaled(q.all, factor)
+			}
+			q.from /= factor
+		}
+		return nil
+	},
+	"pace": func(a *asked, of, value string) error {
+		number, times := strings.CutSuffix(value, "x")
+		factor, err := strconv.ParseFloat(number, 64)
+		if err != nil || !times || !(factor >= 0.01 && factor <= 100) {
+			return errors.New("want how many times as long as their profiles say models take, from 0.01x to 100x, such as 1.3x")
+		}
+		if of != "" {
+			if _, err := a.stage(of); err != nil {
+				return err
+			}
+		}
+		a.slower[of] = factor
+		return nil
+	},
+	"price": func(a *asked, of, value string) error {
+		price, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			return errors.New("want a price, such as 1.5")
+		}
+		if !a.runsOn(of) {
+			return fmt.Errorf("no stage runs on %q", of)
+		}
+		for i := range a.Spec.Stages {
+			for j := range a.Spec.Stages[i].Hardware {
+				if h := &a.Spec.Stages[i].Hardware[j]; h.Name == of {
+					h.Price = nil // that of its units counts
+				}
+			}
+		}
+		a.kind(of).Price = &price
+		return nil
+	},
+	"atMost": func(a *asked, of, value string) error {
+		n, err := strconv.ParseInt(value, 10, 32)
+		if err != nil {
+			return errors.New("want a number, such as 8")
+		}
+		if !a.runsOn(of) {
+			return fmt.Errorf("no stage runs on %q", of)
+		}
+		most := int32(n)
+		a.kind(of).AtMost = &most
+		return nil
+	},
+	"max": func(a *asked, of, value string) error {
+		return a.bound(of, value, func(r *v1alpha1.PlanReplicas, n *int32) { r.Max = n })
+	},
+	"min": func(a *asked, of, value string) error {
+		return a.bound(of, value, func(r *v1alpha1.PlanReplicas, n *int32) { r.Min = n })
+	},
+}
+
+// runsOn says whether a stage may run on a kind of hardware.
+func (a *asked) runsOn(kind string) bool {
+	return slices.ContainsFunc(a.Spec.Stages, func(s v1alpha1.PlanStage) bool {
+		return slices.ContainsFunc(s.Hardware, func(h v1alpha1.StageHardware) bool { return h.Name == kind })
+	})
+}
+
+// stage is the stage of a name.
+func (a *asked) stage(name string) (*v1alpha1.PlanStage, error) {
+	i := slices.IndexFunc(a.Spec.Stages, func(s v1alpha1.PlanStage) bool { return s.Name == name })
+	if i < 0 {
+		return nil, fmt.Errorf("there is no stage %q", name)
+	}
+	return &a.Spec.Stages[i], nil
+}
+
+// kind is what the plan says of a kind of hardware. What it leaves out is as in the file of hardware.
+func (a *asked) kind(name string) *v1alpha1.PlanHardware {
+	i := slices.IndexFunc(a.Spec.Hardware, func(h v1alpha1.PlanHardware) bool { return h.Name == name })
+	if i < 0 {
+		i, a.Spec.Hardware = len(a.Spec.Hardware), append(a.Spec.Hardware, v1alpha1.PlanHardware{Name: name})
+	}
+	return &a.Spec.Hardware[i]
+}
+
+// bound sets a bound of a stage's replicas.
+func (a *asked) bound(stage, value string, set func(*v1alpha1.PlanReplicas, *int32)) error {
+	n, err := strconv.ParseInt(value, 10, 32)
+	if err != nil {
+		return errors.New("want a number, such as 4")
+	}
+	s, err := a.stage(stage)
+	if err != nil {
+		return err
+	}
+	if s.Replicas == nil {
+		s.Replicas = new(v1alpha1.PlanReplicas)
+	}
+	is := int32(n)
+	set(s.Replicas, &is)
+	return nil
+}

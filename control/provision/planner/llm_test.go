@@ -1,0 +1,197 @@
+package planner_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/headgate/headgate/control/provision/estimate"
+	"github.com/headgate/headgate/control/provision/planner"
+	"github.com/headgate/headgate/internal/profile"
+)
+
+// llm is one stage of an LLM on two kinds of hardware, of which the dearer takes half as long, and conversations at 8 a second.
+func llm() *planner.Problem {
+	fast := profile.Profile{
+		Name: "fast", Prefill: profile.Prefill{Base: 0.005, PerToken: 1e-4}, Decode: profile.Decode{Base: 0.008, PerSequence: 1e-4, PerKVToken: 2e-8},
+		Limits: profile.Limits{MaxSequences: 64, MaxBatchedTokens: 2048, KVBlocks: 6000, BlockSize: 16},
+	}
+	slow := fast.Times(2)
+	slow.Name = "slow"
+	p := &planner.Problem{
+		Pipeline: &estimate.Pipeline{Stages: 1}, Objectives: []planner.Objective{{Of: planner.FirstToken, Seconds: 1, Share: 0.99}, {Of: planner.PerToken, Seconds: 0.03, Share: 0.9}},
+		Stages: []planner.Stage{{Name: "chat", MinReplicas: 1, Hardware: []planner.Hardware{
+			{Name: "fast", Price: 3, Engine: &fast, Batches: []int{8, 64}}, {Name: "slow", Price: 1, Engine: &slow, Batches: []int{8, 64}},
+		}}},
+	}
+	random, at := rand.New(rand.NewPCG(1, 1)), 0.0 //nolint:gosec // a test's
+	for range 1000 {
+		at += random.ExpFloat64() / 8
+		p.Queries = append(p.Queries, estimate.Query{At: at, Prompt: 1 + random.Int32N(1000), Output: 1 + random.Int32N(200)})
+	}
+	return p
+}
+
+// The plan of an LLM keeps each objective, and nothing that is cheaper does: all that is was tried here, one by one.
+func TestAnLLMIsPlanned(t *testing.T) {
+	for name, change := range map[string]func(*planner.Problem){
+		"both objectives":           func(*planner.Problem) {},
+		"first tokens alone":        func(p *planner.Problem) { p.Objectives = p.Objectives[:1] },
+		"tokens that come fast":     func(p *planner.Problem) { p.Objectives[1].Seconds = 0.015 },
+		"little of the slow kind":   func(p *planner.Problem) { p.AtMost = map[string]int{"slow": 2} },
+		"two GPUs a replica, of 5":  func(p *planner.Problem) { p.AtMost = map[string]int{"slow": 5}; p.Stages[0].Hardware[1].Units = 2 },
+		"the latency of the answer": func(p *planner.Problem) { p.Objectives = []planner.Objective{{Seconds: 8, Share: 0.95}} },
+	} {
+		p := llm()
+		change(p)
+		if err := p.Check(); err != nil {
+			t.Fatal(err)
+		}
+		best, cost := planner.Setting{}, 1e9
+		for h := range p.Stages[0].Hardware {
+			for _, size := range p.Stages[0].Hardware[h].Batches {
+				for n := 1; n <= 12; n++ {
+					c := planner.Config{{Hardware: h, Batch: size, Replicas: n}}
+					if p.Cost(c) < cost && thereIs(p, c) && keepsAll(p, c) {
+						best, cost = c[0], p.Cost(c)
+					}
+				}
+			}
+		}
+		is := planner.Mended(p)
+		t.Logf("%s: %v at %v keeps %.4g", name, is.Config, is.Cost, is.Kept)
+		if !is.Found || is.Cost != cost || !keepsAll(p, is.Config) || !thereIs(p, is.Config) {
+			t.Errorf("%s: the plan is %v at %v: %s; %v at %v keeps the objectives", name, is.Config, is.Cost, is.Why, best, cost)
+		}
+	}
+}
+
+// keepsAll reckons what misses, of each objective.
+func keepsAll(p *planner.Problem, c planner.Config) bool {
+	missed := make([]int, len(p.Objectives))
+	if _, err := estimate.Run(p.Pipeline, p.Settings(c), p.Queries, p.Seed, func(_ int, took estimate.Took) bool {
+		for i, o := range p.Objectives {
+			if map[planner.Of]float64{planner.Latency: took.Latency, planner.FirstToken: took.FirstToken, planner.PerToken: took.PerToken}[o.Of] > o.Seconds {
+				missed[i]++
+			}
+		}
+		return true
+	}); err != nil {
+		panic(err)
+	}
+	for i, o := range p.Objectives {
+		if float64(missed[i]) > (1-o.Share)*float64(len(p.Queries))+1e-6 {
+			return false
+		}
+	}
+	return true
+}
+
+// thereIs says whether there is enough hardware for a configuration of one stage.
+func thereIs(p *planner.Problem, c planner.Config) bool {
+	h := p.Stages[0].Hardware[c[0].Hardware]
+	most, bounded := p.AtMost[h.Name]
+	return !bounded || c[0].Replicas*max(1, h.Units) <= most
+}
+
+// Stages share what there is of a kind of hardware.
+func TestStagesShareHardware(t *testing.T) {
+	p := two()
+	p.Objectives[0].Seconds = 0.23
+	p.AtMost = map[string]int{"fast": 2, "slow": 1}
+	if is := planner.Mended(p); text(is) != "[{1 2 1} {0 2 2}] at 7, 0.22s" {
+		t.Error(text(is))
+	}
+	p.AtMost = map[string]int{"fast": 3, "slow": 0}
+	if is := planner.Mended(p); text(is) != "[{0 2 1} {0 2 2}] at 9, 0.17s" {
+		t.Error(text(is))
+	}
+	p.AtMost = map[string]int{"fast": 2, "slow": 0}
+	p.Most = 1000
+	if is := planner.Mended(p); is.Found || !is.Optimal {
+		t.Errorf("%s, all tried: %v", text(is), is.Optimal)
+	}
+	if is := planner.Strict(p); text(is) != "stage 1 has the least throughput, and there are no more than 2 of fast" {
+		t.Error(text(is))
+	}
+}
+
+// Who looks on is told how many simulations there were, and the cheapest that was found.
+func TestProgressIsTold(t *testing.T) {
+	p, told, last := two(), 0, planner.Candidate{}
+	p.Told = func(simulations int, best planner.Candidate) bool {
+		if simulations <= told || last.Keeps && best.Cost > last.Cost {
+			t.Errorf("after %d simulations and %v there are %d and %v", told, last.Cost, simulations, best.Cost)
+		}
+		told, last = simulations, best
+		return true
+	}
+	if is := planner.Mended(p); told != is.Simulations || last.Cost != is.Cost {
+		t.Errorf("%d of %d simulations are told, and %v of %v", told, is.Simulations, last.Cost, is.Cost)
+	}
+}
+
+// A search that is stopped leaves the best plan so far, which keeps the objectives.
+func TestASearchIsStopped(t *testing.T) {
+	for after := 0; after < 200; after += 11 {
+		for name, find := range map[string]func(*planner.Problem) *planner.Plan{"strict": planner.Strict, "mended": planner.Mended} {
+			p := two()
+			p.Most = 1000
+			best := planner.Candidate{}
+			p.Told = func(simulations int, is planner.Candidate) bool {
+				best = is
+				return simulations <= after
+			}
+			is := find(p)
+			if is.Found != best.Keeps || is.Found && is.Cost > best.Cost || !is.Found && is.Why == "" || is.Simulations > after+1 {
+				t.Fatalf("%s stopped after %d: %s after %d simulations, and %v was the best", name, after, text(is), is.Simulations, best)
+			}
+		}
+	}
+}
+
+func TestBadLLMsAreNoProblem(t *testing.T) {
+	p := llm()
+	p.Queries[7].Output = 0
+	if err := p.Check(); err == nil || !strings.Contains(err.Error(), "stage chat: on fast: query 7 has") {
+		t.Error(err)
+	}
+	p = llm()
+	p.Objectives = nil
+	if err := p.Check(); err == nil || err.Error() != "there is no objective" {
+		t.Error(err)
+	}
+}
+
+// Utilization 1 is the load that an engine can sustain: at 0.9 of it latency stays constant, at 1.1 it keeps growing.
+func TestAnEngineHasRoomForSoManyQueries(t *testing.T) {
+	p := llm()
+	c := planner.Config{{Hardware: 0, Batch: 8, Replicas: 1}}
+	rate := estimate.Rate(p.Queries)
+	for load, grows := range map[float64]bool{0.9: false, 1.1: true} {
+		by := load / p.Utilization(c)[0] // factor of the arrival rate
+		var all []estimate.Query
+		for _, q := range slices.Concat(p.Queries, p.Queries, p.Queries, p.Queries) {
+			q.At = float64(len(all)) / (rate * by)
+			all = append(all, q)
+		}
+		n, early, late := len(all), 0.0, 0.0
+		_, err := estimate.Run(p.Pipeline, p.Settings(c), all, p.Seed, func(number int, took estimate.Took) bool {
+			switch {
+			case number >= n/4 && number < n/2:
+				early += took.Latency
+			case number >= 3*n/4:
+				late += took.Latency
+			}
+			return true
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("at %v of its room: %.3gs, then %.3gs", load, early/float64(n/4), late/float64(n/4))
+		if (late > 1.5*early) != grows {
+			t.Errorf("at %v of its room queries take %.3gs, and later %.3gs", load, early/float64(n/4), late/float64(n/4))
+		}
+	}
+}

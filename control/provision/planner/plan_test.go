@@ -1,0 +1,408 @@
+package planner_test
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/headgate/headgate/bench/provision"
+	"github.com/headgate/headgate/control/provision/estimate"
+	"github.com/headgate/headgate/control/provision/planner"
+	"github.com/headgate/headgate/internal/profile"
+)
+
+// Beside the optimum, which exhaustive search finds: mended finds a plan wherever there is one, and says of none that it is optimal which is not, nor that
+// there is none where there is one. Every plan keeps the objective, and no action of InferLine's makes it cheaper.
+func TestPlansBesideTheOptimum(t *testing.T) {
+	for _, c := range []struct {
+		stages, instances, queries int
+		share                      float64
+	}{{1, 12, 300, 0.99}, {2, 8, 300, 0.99}, {2, 8, 50, 0.9}} {
+		var strict, mended, proven provision.Gaps
+		for i := range c.instances {
+			p := provision.Instance(uint64(i), c.stages, c.queries, []float64{1, 4}[i%2])
+			p.Objectives[0].Share = c.share
+			best, simulations := provision.Optimum(p)
+			a, b := planner.Strict(p), planner.Mended(p)
+			p.Most = 100_000
+			all := planner.Mended(p)
+			strict.Add(p, a, best, simulations)
+			mended.Add(p, b, best, simulations)
+			proven.Add(p, all, best, simulations)
+			for name, is := range map[string]*planner.Plan{"strict": a, "mended": b, "proven": all} {
+				if is.Found {
+					noCheaper(t, p, name, is)
+				}
+				if !is.Found && is.Why == "" {
+					t.Errorf("instance %d: %s does not say why it has no plan", i, name)
+				}
+			}
+		}
+		t.Logf("%d stages: strict %+v, mended %+v", c.stages, strict, mended)
+		if strict.Wrong+mended.Wrong+proven.Wrong+mended.None+proven.None > 0 {
+			t.Errorf("%d stages: strict %+v, mended %+v, proven %+v", c.stages, strict, mended, proven)
+		}
+		if feasible := c.instances - proven.Infeasible; proven.Optimal != feasible || proven.Proven != feasible || mended.Proven != 0 {
+			t.Errorf("%d stages: of %d plans %d are optimal, and %d are said to be", c.stages, feasible, proven.Optimal, proven.Proven)
+		}
+		if feasible := c.instances - mended.Infeasible; 10*mended.Optimal < 9*feasible {
+			t.Errorf("%d stages: mended is optimal for %d of %d", c.stages, mended.Optimal, feasible)
+		}
+		if strict.Optimal >= mended.Optimal {
+			t.Errorf("%d stages: strict is optimal %d times, mended %d times: the instances show nothing", c.stages, strict.Optimal, mended.Optimal)
+		}
+	}
+}
+
+// noCheaper fails if a plan keeps the objective with a replica less, or on the next cheaper hardware with any batch and replicas that cost less.
+func noCheaper(t *testing.T, p *planner.Problem, name string, is *planner.Plan) {
+	t.Helper()
+	if !provision.Keeps(p, is.Config) || math.Abs(is.Cost-p.Cost(is.Config)) > 1e-9 || is.Kept[0] > p.Objectives[0].Seconds {
+		t.Errorf("%s's plan %+v does not keep %v, or does not cost what it says", name, is.Candidate, p.Objectives)
+	}
+	for s := range is.Config {
+		less := slices.Clone(is.Config)
+		if less[s].Replicas--; less[s].Replicas >= p.Stages[s].MinReplicas && provision.Keeps(p, less) {
+			t.Errorf("%s's plan %v keeps the objective with a replica less at stage %d, too", name, is.Config, s)
+		}
+	}
+}
+
+// two is a pipeline of two stages on hardware that is easy to reckon with: queries come every 100 ms, and stages take 50 ms and 120 ms on a fast kind
+// for 3 an hour, twice as long on a slow one for 1.
+func two() *planner.Problem {
+	stage := func(seconds float64) planner.Stage {
+		of := func(name string, price, seconds float64) planner.Hardware {
+			return planner.Hardware{
+				Name: name, Price: price, Batches: []int{1, 2},
+				Times: profile.NewBatches(name, profile.Batch{Size: 1, Mean: seconds}, profile.Batch{Size: 2, Mean: 1.2 * seconds}),
+			}
+		}
+		return planner.Stage{MinReplicas: 1, Central: true, Hardware: []planner.Hardware{of("fast", 3, seconds), of("slow", 1, 2*seconds)}}
+	}
+	p := &planner.Problem{
+		Pipeline: &estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 1, Share: 1}}},
+		Stages:   []planner.Stage{stage(0.05), stage(0.12)}, Objectives: []planner.Objective{{Seconds: 0.2, Share: 0.99}},
+	}
+	for i := range 200 {
+		p.Queries = append(p.Queries, estimate.Query{At: float64(i) / 10})
+	}
+	return p
+}
+
+func text(is *planner.Plan) string {
+	if !is.Found {
+		return is.Why
+	}
+	return fmt.Sprintf("%v at %v, %.3gs", is.Config, is.Cost, is.Kept[0])
+}
+
+// What both planners find, reckoned by hand.
+func TestPlans(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		change         func(*planner.Problem)
+		strict, mended string
+	}{
+		{
+			// 170 ms on fast hardware alone; the second stage is busy for 120 ms of each 100, so that it needs two. Slow hardware is too slow for
+			// either: 220 ms and 290 ms. Batches may be larger, for that costs nothing, though none fills.
+			"fast hardware alone keeps it", func(*planner.Problem) {},
+			"[{0 2 1} {0 2 2}] at 9, 0.17s", "[{0 2 1} {0 2 2}] at 9, 0.17s",
+		},
+		{
+			// With 230 ms the first stage may use slow hardware. One replica of it with batches of one would have utilization 1.
+			"one stage may be slow", func(p *planner.Problem) { p.Objectives[0].Seconds = 0.23 },
+			"[{1 2 1} {0 2 2}] at 7, 0.22s", "[{1 2 1} {0 2 2}] at 7, 0.22s",
+		},
+		{
+			"both may be slow", func(p *planner.Problem) { p.Objectives[0].Seconds = 0.35 },
+			"[{1 2 1} {1 2 3}] at 4, 0.34s", "[{1 2 1} {1 2 3}] at 4, 0.34s",
+		},
+		{
+			"no hardware is fast enough", func(p *planner.Problem) { p.Objectives[0].Seconds = 0.165 },
+			"a query that waits nowhere takes 0.17s on the fastest hardware, and is to take 0.165s",
+			"with as many replicas as there are queries on the fastest hardware a latency of 0.17s is kept, and 0.165s is wanted",
+		},
+		{
+			"too few replicas", func(p *planner.Problem) { p.Stages[1].MaxReplicas = 1 },
+			"stage 1 has the least throughput, and all of its 1 replicas", "nothing was found, and not all was tried",
+		},
+		{
+			"too few replicas, and all were tried", func(p *planner.Problem) { p.Stages[0].MaxReplicas, p.Stages[1].MaxReplicas, p.Most = 3, 1, 1000 },
+			"stage 1 has the least throughput, and all of its 1 replicas", "no configuration keeps the objectives: all were tried",
+		},
+		{
+			// One replica in batches of two takes 144 ms for what comes in 200 ms.
+			"batches in the place of replicas", func(p *planner.Problem) { p.Stages[1].MaxReplicas, p.Objectives[0].Seconds = 1, 0.35 },
+			"stage 1 has the least throughput, and all of its 1 replicas", "[{0 2 1} {0 2 1}] at 6, 0.314s",
+		},
+		{
+			"at least so many replicas", func(p *planner.Problem) { p.Stages[0].MinReplicas = 4; p.Objectives[0].Seconds = 0.35 },
+			"[{1 2 4} {1 2 3}] at 7, 0.34s", "[{1 2 4} {1 2 3}] at 7, 0.34s",
+		},
+	} {
+		p := two()
+		c.change(p)
+		if err := p.Check(); err != nil {
+			t.Fatal(err)
+		}
+		a, b := planner.Strict(p), planner.Mended(p)
+		if text(a) != c.strict || text(b) != c.mended {
+			t.Errorf("%s:\nstrict  %s\nwant    %s\nmended  %s\nwant    %s", c.name, text(a), c.strict, text(b), c.mended)
+		}
+		if again := planner.Mended(p); fmt.Sprint(again) != fmt.Sprint(b) {
+			t.Errorf("%s: the same again is another plan", c.name)
+		}
+		p.Most = 100_000
+		if all := planner.Mended(p); b.Found && (!all.Optimal || all.Cost != b.Cost) {
+			t.Errorf("%s: of all that is cheaper %v is the best, %v", c.name, all.Config, all.Optimal)
+		}
+		for _, tried := range b.Tried {
+			keeps := tried.Kept[0] <= p.Objectives[0].Seconds && slices.Max(p.Utilization(tried.Config)) < 1
+			if tried.Keeps != keeps || tried.By == "" {
+				t.Errorf("%s: %+v was tried", c.name, tried)
+			}
+		}
+	}
+}
+
+// Of three kinds of hardware the next cheaper is tried, and not the cheapest; a batch that brings nothing is not taken.
+func TestTheNextCheaperHardware(t *testing.T) {
+	of := func(name string, price, seconds float64) planner.Hardware {
+		return planner.Hardware{
+			Name: name, Price: price, Batches: []int{1, 2},
+			Times: profile.NewBatches(name, profile.Batch{Size: 1, Mean: seconds}, profile.Batch{Size: 2, Mean: 2.5 * seconds}),
+		}
+	}
+	p := two()
+	p.Pipeline, p.Objectives[0].Seconds = &estimate.Pipeline{Stages: 1}, 0.08
+	p.Stages = []planner.Stage{{MinReplicas: 1, Hardware: []planner.Hardware{of("slow", 1, 0.09), of("fast", 3, 0.05), of("middle", 2, 0.07)}}}
+	for name, is := range map[string]*planner.Plan{"strict": planner.Strict(p), "mended": planner.Mended(p)} {
+		if text(is) != "[{2 1 1}] at 2, 0.07s" {
+			t.Errorf("%s: %s", name, text(is))
+		}
+	}
+}
+
+// A plan is called optimal where all that is cheaper is no more than may be tried: of two stages with three replicas each, and two sizes of batch, of
+// which the plan has all, that is 8 times 4.
+func TestHowManyAreTried(t *testing.T) {
+	for most, optimal := range map[int]bool{32: true, 31: false} {
+		p := two()
+		for s := range p.Stages {
+			p.Stages[s].Hardware = p.Stages[s].Hardware[1:]
+			p.Stages[s].Hardware[0].Times = profile.NewBatches("x", profile.Batch{Size: 1, Mean: 0.1}, profile.Batch{Size: 2, Mean: 0.199})
+			p.Stages[s].MaxReplicas = 3
+		}
+		p.Queries = nil
+		for i := range 300 { // in threes
+			p.Queries = append(p.Queries, estimate.Query{At: float64(i / 3)})
+		}
+		p.Objectives[0].Seconds, p.Most = 0.2001, most
+		if is := planner.Mended(p); is.Optimal != optimal || is.Config[0].Replicas != 3 || is.Config[1].Replicas != 3 {
+			t.Errorf("with %d that may be tried: %s, optimal: %v", most, text(is), is.Optimal)
+		}
+	}
+}
+
+// The bottleneck is the stage with the least throughput for the queries that pass it: here the first one, for few pass the second.
+func TestTheBottleneckIsByShare(t *testing.T) {
+	p := two()
+	p.Pipeline.Edges[0].Share = 0.3
+	p.Queries = nil
+	for i := range 200 {
+		p.Queries = append(p.Queries, estimate.Query{At: float64(i) / 25})
+	}
+	for _, tried := range planner.Strict(p).Tried {
+		if strings.Contains(tried.By, "add a replica") {
+			if tried.By != "stage 0: add a replica" {
+				t.Errorf("replicas are added by %q first", tried.By)
+			}
+			return
+		}
+	}
+	t.Error("no replica was added")
+}
+
+// Of a share of queries, so many may miss.
+func TestMisses(t *testing.T) {
+	for _, c := range []struct {
+		share   float64
+		n, want int
+	}{{0.99, 100, 1}, {0.99, 2000, 20}, {0.99, 99, 0}, {1, 1000, 0}, {0.5, 3, 1}, {0.9, 10, 1}, {0.999, 10_000, 10}} {
+		if got := (planner.Objective{Seconds: 1, Share: c.share}).Misses(c.n); got != c.want {
+			t.Errorf("%v of %d may miss by %d, want %d", c.share, c.n, got, c.want)
+		}
+	}
+}
+
+func TestFaultsOfProblems(t *testing.T) {
+	for want, change := range map[string]func(*planner.Problem){
+		"edge 0 leads from stage 1 to stage 0: it leads to a later one, of 2":                                            func(p *planner.Problem) { p.Pipeline.Edges[0] = estimate.Edge{From: 1, Share: 1} },
+		"1 stages say what they may have, of 2":                                                                          func(p *planner.Problem) { p.Stages = p.Stages[:1] },
+		"the objective is a latency of 0s for a share of 0.99: want a time above 0, and a share above 0 and at most 1":   func(p *planner.Problem) { p.Objectives[0].Seconds = 0 },
+		"the objective is a latency of NaNs for a share of 0.99: want a time above 0, and a share above 0 and at most 1": func(p *planner.Problem) { p.Objectives[0].Seconds = math.NaN() },
+		"the objective is a latency of 0.2s for a share of 99: want a time above 0, and a share above 0 and at most 1":   func(p *planner.Problem) { p.Objectives[0].Share = 99 },
+		"the trace has no two queries at different times":                                                                func(p *planner.Problem) { p.Queries = estimate.Arrivals([]float64{1, 1}) },
+		"query 1 comes at 1: times are finite, not negative, and do not go back":                                         func(p *planner.Problem) { p.Queries = estimate.Arrivals([]float64{2, 1, 3}) },
+		"stage 1: it may run on no hardware":                                                                             func(p *planner.Problem) { p.Stages[1].Hardware = nil },
+		"stage 0: it may have 0 to 0 replicas: want at least 1, and no more than the most":                               func(p *planner.Problem) { p.Stages[0].MinReplicas = 0 },
+		"stage 0: it may have 3 to 2 replicas: want at least 1, and no more than the most":                               func(p *planner.Problem) { p.Stages[0].MinReplicas, p.Stages[0].MaxReplicas = 3, 2 },
+		"stage 0: there is no profile for slow, or there are two":                                                        func(p *planner.Problem) { p.Stages[0].Hardware[1].Times = nil },
+		"stage 0: slow costs 0: want a price above 0":                                                                    func(p *planner.Problem) { p.Stages[0].Hardware[1].Price = 0 },
+		"stage 0: batches on slow are [2 1]: want sizes from 1 on, in order, each once":                                  func(p *planner.Problem) { p.Stages[0].Hardware[1].Batches = []int{2, 1} },
+		"stage 0: the profile for slow says nothing of batches above 2: leave out 4":                                     func(p *planner.Problem) { p.Stages[0].Hardware[1].Batches = []int{1, 4} },
+		"stage 0: it lets queries wait -1s for a batch: want a time that is finite and not negative":                     func(p *planner.Problem) { p.Stages[0].Wait = -1 },
+	} {
+		p := two()
+		change(p)
+		if err := p.Check(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+// Hardware on which a model alone takes too long is no part of what is tried, or thousands of replicas of it would be.
+func TestHopelessHardwareIsNotTried(t *testing.T) {
+	for share, optimal := range map[float64]bool{1: true, 0.005: false} {
+		p := two()
+		p.Most, p.Pipeline.Edges[0].Share = 1000, share
+		slow := profile.NewBatches("snail", profile.Batch{Size: 1, Mean: 1}, profile.Batch{Size: 2, Mean: 0.9})
+		p.Stages[1].Hardware = append(p.Stages[1].Hardware, planner.Hardware{Name: "snail", Price: 0.001, Times: slow, Batches: []int{1, 2}})
+		is := planner.Mended(p)
+		if !is.Found || is.Optimal != optimal && share == 1 || share == 1 && is.Config[1].Hardware == 2 {
+			t.Errorf("of a share of %v: %s, optimal: %v", share, text(is), is.Optimal)
+		}
+		if share < 1 && is.Config[1].Hardware != 2 { // so few pass it that all of them may miss
+			t.Errorf("of a share of %v: %s, and the snail is the cheapest", share, text(is))
+		}
+	}
+}
+
+// on is a stage on hardware whose batches take a time for themselves and one for each query.
+func on(name string, price, base, each float64, sizes ...int) planner.Hardware {
+	var all []profile.Batch
+	for size := 1; size <= sizes[len(sizes)-1]; size *= 2 {
+		all = append(all, profile.Batch{Size: size, Mean: base + each*float64(size)})
+	}
+	return planner.Hardware{Name: name, Price: price, Batches: sizes, Times: profile.NewBatches(name, all...)}
+}
+
+// A plan has no more replicas than there may be, though more of cheaper hardware would cost less.
+func TestReplicasAreBounded(t *testing.T) {
+	p := two()
+	p.Pipeline, p.Objectives[0].Seconds, p.Most = &estimate.Pipeline{Stages: 1}, 0.3, 1000
+	p.Queries = nil
+	for i := range 2000 {
+		p.Queries = append(p.Queries, estimate.Query{At: float64(i) / 100})
+	}
+	p.Stages = []planner.Stage{{MinReplicas: 1, MaxReplicas: 4, Hardware: []planner.Hardware{on("gpu", 3, 0, 0.01, 1), on("cpu", 0.1, 0, 0.05, 1)}}}
+	for name, is := range map[string]*planner.Plan{"strict": planner.Strict(p), "mended": planner.Mended(p)} {
+		if !is.Found || !p.Fits(is.Config) || is.Config[0].Hardware != 0 {
+			t.Errorf("%s: %s", name, text(is))
+		}
+	}
+	p.Stages[0].MaxReplicas = 0
+	if is := planner.Mended(p); text(is) != "[{1 1 6}] at 0.6000000000000001, 0.05s" { // five compute 100 a second, which is the arrival rate
+		t.Error(text(is))
+	}
+}
+
+// Where replicas wait for their batches to fill more of them may be slower, so that none are enough: a search has an end all the same.
+func TestASearchHasAnEnd(t *testing.T) {
+	for name, find := range map[string]func(*planner.Problem) *planner.Plan{"strict": planner.Strict, "mended": planner.Mended} {
+		for _, sizes := range [][]int{{1, 2, 4, 8}, {8}} {
+			p := two()
+			p.Pipeline, p.Objectives[0].Seconds = &estimate.Pipeline{Stages: 1}, 0.07
+			p.Queries = nil
+			for i := range 300 {
+				p.Queries = append(p.Queries, estimate.Query{At: float64(i) / 1000})
+			}
+			p.Stages = []planner.Stage{{MinReplicas: 1, Wait: 0.1, Hardware: []planner.Hardware{on("gpu", 1, 0.017, 0.003, sizes...)}}}
+			simulations := 0
+			p.Told = func(n int, _ planner.Candidate) bool {
+				simulations = n
+				return n < 5000
+			}
+			if is := find(p); is.Stopped {
+				t.Errorf("%s with batches of %v went on for %d simulations: %s", name, sizes, simulations, text(is))
+			}
+		}
+	}
+}
+
+// An objective of tokens is of the queries that pass an LLM, however few these are.
+func TestObjectivesOfTokensAreOfQueriesThatHaveThem(t *testing.T) {
+	engine := profile.Profile{
+		Prefill: profile.Prefill{Base: 0.05}, Decode: profile.Decode{Base: 0.02, PerSequence: 0.002},
+		Limits: profile.Limits{MaxSequences: 4, MaxBatchedTokens: 1000, KVBlocks: 1000, BlockSize: 16},
+	}
+	p := two()
+	p.Pipeline = &estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 1, Share: 0.02}}}
+	p.Stages = []planner.Stage{
+		{MinReplicas: 1, Hardware: []planner.Hardware{on("cpu", 0.1, 0, 0.001, 1)}},
+		{MinReplicas: 1, Hardware: []planner.Hardware{{Name: "gpu", Price: 1, Engine: &engine, Batches: []int{4}}}},
+	}
+	p.Queries, p.Most = nil, 1000
+	for i := range 4000 {
+		p.Queries = append(p.Queries, estimate.Query{At: float64(i) / 300, Prompt: 10, Output: 20})
+	}
+	p.Objectives = []planner.Objective{{Of: planner.FirstToken, Seconds: 0.15, Share: 0.95}}
+	missed := func(c planner.Config) float64 {
+		all, late := 0, 0
+		if _, err := estimate.Run(p.Pipeline, p.Settings(c), p.Queries, p.Seed, func(_ int, took estimate.Took) bool {
+			if took.FirstToken > 0 {
+				all++
+				if took.FirstToken > 0.15 {
+					late++
+				}
+			}
+			return true
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return float64(late) / float64(all)
+	}
+	for name, is := range map[string]*planner.Plan{"strict": planner.Strict(p), "mended": planner.Mended(p)} {
+		if !is.Found || is.Config[1].Replicas < 2 || missed(is.Config) > 0.05 {
+			t.Errorf("%s: %s misses %v", name, text(is), missed(is.Config))
+		}
+		fewer := slices.Clone(is.Config)
+		if fewer[1].Replicas--; missed(fewer) <= 0.05 {
+			t.Errorf("%s: %s has more than it needs: with one less %v are missed", name, text(is), missed(fewer))
+		}
+	}
+}
+
+// If the objective is longer than the trace, no query misses it, however few replicas there are. A plan must still keep up with the queries; if none
+// does, the planner names the stage that is too slow.
+func TestAPlanKeepsUp(t *testing.T) {
+	p := two() // 10 queries a second for 20 s
+	p.Objectives[0].Seconds, p.Most = 3600, 1000
+	for name, is := range map[string]*planner.Plan{"strict": planner.Strict(p), "mended": planner.Mended(p)} {
+		if !is.Found || slices.Max(p.Utilization(is.Config)) >= 1 {
+			t.Errorf("%s: %s, by shares of %.3g", name, text(is), p.Utilization(is.Config))
+		}
+	}
+	p.Stages[1].MaxReplicas = 1
+	p.Stages[1].Hardware = p.Stages[1].Hardware[1:] // one replica of it computes 2 queries in 288 ms
+	for name, is := range map[string]*planner.Plan{"strict": planner.Strict(p), "mended": planner.Mended(p)} {
+		if is.Found || !strings.Contains(is.Why, "stage 1 has room for 6.944 queries a second with 1 replicas of slow, which is the most, and 10 come") {
+			t.Errorf("%s: %s", name, text(is))
+		}
+	}
+}
+
+// A trace that ends before a query has been computed needs as many replicas as it has queries at most.
+func TestATraceMayBeShort(t *testing.T) {
+	p := two()
+	p.Queries, p.Most = estimate.Arrivals([]float64{0, 0.001, 0.002}), 1000
+	for name, is := range map[string]*planner.Plan{"strict": planner.Strict(p), "mended": planner.Mended(p)} {
+		if !is.Found || is.Config[0].Replicas > 3 || is.Config[1].Replicas > 3 {
+			t.Errorf("%s: %s", name, text(is))
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package status_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/place"
+	"github.com/headgate/headgate/control/status"
+	"github.com/headgate/headgate/test/golden"
+)
+
+// The input of a block is a command line, of which the word FILE says what control answers: testdata/FILE.json. What comes out is
+// what it prints, with a dot for each empty line, or its error.
+func TestScenarios(t *testing.T) {
+	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
+		return func(input string) string {
+			words := strings.Fields(input)
+			s := httptest.NewServer(answers(t, words[0]))
+			defer s.Close()
+			out := run(t, append(words[2:], "--url", s.URL)...)
+			return strings.ReplaceAll(strings.ReplaceAll(out, "\n\n", "\n.\n"), s.URL, "URL")
+		}
+	})
+}
+
+// answers is a control that answers with a file, or with a code.
+func answers(t *testing.T, file string) http.Handler {
+	t.Helper()
+	page, err := os.ReadFile("testdata/" + file + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/placement" {
+			http.NotFound(w, r)
+			return
+		}
+		_, _ = w.Write(page)
+	})
+}
+
+// run is what a command line prints, and its error.
+func run(t *testing.T, args ...string) string {
+	t.Helper()
+	var out bytes.Buffer
+	if err := status.Command(t.Context(), args, &out); err != nil {
+		return out.String() + "error: " + err.Error() + "\n"
+	}
+	return out.String()
+}
+
+func TestWhoDoesNotAnswer(t *testing.T) {
+	s := httptest.NewServer(http.NotFoundHandler())
+	defer s.Close()
+	is := func(code int, words string) string {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(code)
+			_, _ = w.Write([]byte(words))
+		}))
+		t.Cleanup(s.Close)
+		return s.URL
+	}
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	for url, want := range map[string]string{
+		closed.URL: "nobody listens at " + closed.URL + ": say with --url where a control serves metrics",
+		s.URL:      s.URL + " is no control, or an older one: it has no /placement",
+		is(http.StatusServiceUnavailable, "another control leads, in the pod c-1: ask that one\n"): " does not lead: another control leads, in the pod c-1: ask that one",
+		is(http.StatusForbidden, "control serves /placement on loopback alone\n"):                  " answers 403: control serves /placement on loopback alone",
+		is(http.StatusOK, "<html>"): " gives no placement that this program understands: ",
+		"127.0.0.1:9091":            `--url "127.0.0.1:9091": want http://HOST:PORT, such as http://127.0.0.1:9091`,
+		"ftp://x":                   `want http://HOST:PORT`,
+	} {
+		if got := run(t, "--url", url); !strings.HasPrefix(got, "error: ") || !strings.Contains(got, want) {
+			t.Errorf("%s: %s", url, got)
+		}
+	}
+	if got := run(t, "-o", "xml"); got != "error: -o \"xml\": want table or json\n" {
+		t.Error(got)
+	}
+	var help bytes.Buffer
+	if err := status.Command(t.Context(), []string{"--help"}, &help); !errors.Is(err, pflag.ErrHelp) || !strings.Contains(help.String(), "Examples:") || !strings.Contains(help.String(), "--pool") {
+		t.Errorf("--help: %v\n%s", err, help.String())
+	}
+}
+
+// Of a large fleet what is not ready comes first, and the rest is counted.
+func TestALargeFleetIsReadable(t *testing.T) {
+	const endpoints, models = 1000, 20000
+	at := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
+	v := place.View{At: at, Pools: []place.PoolView{{Name: "default/p", Free: 0.5}}}
+	for i := range endpoints {
+		e := place.EndpointView{Address: fmt.Sprintf("10.0.%d.%d:8000", i/250, i%250), Pools: []string{"default/p"}, State: "ready", Slots: 40}
+		if i == 999 {
+			e.State = "down"
+		}
+		for j := range models / endpoints {
+			e.Copies = append(e.Copies, place.CopyView{Pool: "default/p", ID: fmt.Sprintf("m%05d", i*models/endpoints+j), State: "loaded", Since: at})
+		}
+		e.Models = len(e.Copies)
+		v.Endpoints = append(v.Endpoints, e)
+	}
+	for i := range models {
+		v.Models = append(v.Models, place.ModelView{Pool: "default/p", ID: fmt.Sprintf("m%05d", i), Known: true, Least: 2})
+		v.VModels = append(v.VModels, place.VModelView{Pool: "default/p", ID: fmt.Sprintf("v%05d", i), Reason: v1alpha1.ReasonTransitioning, Message: "requests go elsewhere"})
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(v) }))
+	defer s.Close()
+	began := time.Now()
+	text := run(t, "--url", s.URL)
+	t.Logf("%v, %d bytes", time.Since(began), len(text))
+	lines := strings.Split(text, "\n")
+	if n := len(lines); n > 280 || !strings.HasPrefix(lines[4], "10.0.3.249:8000") {
+		t.Errorf("%d lines:\n%s", n, text[:min(len(text), 3000)])
+	}
+	for _, want := range []string{
+		"default/p  999 of 1000      20000 of 20000  20000          50 %  all    0\n", "and 950 more endpoints; --all shows them\n",
+		"and 19950 more models; --all shows them\n", "and 19950 more VModels; --all shows them\n", "m00003, ", ", and 8 more\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("it lacks %q", want)
+		}
+	}
+	if all := run(t, "--url", s.URL, "--all"); strings.Contains(all, " more") || strings.Count(all, "\n") < endpoints+2*models {
+		t.Errorf("--all prints %d lines", strings.Count(all, "\n"))
+	}
+}

@@ -1,0 +1,479 @@
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/place"
+	"github.com/headgate/headgate/control/place/decide"
+)
+
+const (
+	// most is how many endpoints and how many models are printed, unless all are.
+	most = 50
+	// mostCopies is how many copies of an endpoint are, in each state.
+	mostCopies = 12
+	// mostWords is how many characters of what an engine said are.
+	mostWords = 300
+)
+
+// key names a model.
+type key struct{ pool, id string }
+
+// at is a copy and where it is.
+type at struct {
+	place.CopyView
+	endpoint string
+}
+
+// picture is what is printed.
+type picture struct {
+	place.View
+	choice
+	all    bool
+	copies map[key][]at // of models, those too that are at endpoints which were not chosen
+}
+
+// copiesOf is the copies of models, in order of endpoint.
+func copiesOf(v place.View) map[key][]at {
+	copies := make(map[key][]at)
+	for _, e := range v.Endpoints {
+		for _, c := range e.Copies {
+			k := key{c.Pool, c.ID}
+			copies[k] = append(copies[k], at{c, e.Address})
+		}
+	}
+	return copies
+}
+
+// text is the picture for people.
+func (p picture) text() string {
+	var out strings.Builder
+	if p.Paused {
+		out.WriteString("control loads and unloads nothing: it cannot renew its Lease, and does not know whether it leads.\n\n")
+	}
+	p.writePools(&out)
+	p.writeEndpoints(&out)
+	p.writeModels(&out)
+	p.writeVModels(&out)
+	return out.String()
+}
+
+func (p picture) writePools(out *strings.Builder) {
+	if len(p.Pools) == 0 {
+		out.WriteString("There are no pools.\n")
+		return
+	}
+	type sums struct{ endpoints, ready, models, placed, loaded, held int }
+	of := make(map[string]*sums)
+	for _, q := range p.Pools {
+		of[q.Name] = new(sums)
+	}
+	for _, e := range p.Endpoints {
+		for _, q := range e.Pools {
+			if s := of[q]; s != nil {
+				s.endpoints++
+				if e.State == decide.Ready.String() {
+					s.ready++
+				}
+			}
+		}
+	}
+	for _, m := range p.Models {
+		s := of[m.Pool]
+		if s == nil {
+			continue
+		}
+		s.models++
+		s.held += m.Held
+		if n := p.loaded(m); n > 0 {
+			s.placed++
+			s.loaded += n
+		}
+	}
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "POOL\tENDPOINTS READY\tMODELS LOADED\tCOPIES LOADED\tFREE\tCOVER\tHELD REQUESTS")
+	for _, q := range p.Pools {
+		s := of[q.Name]
+		fmt.Fprintf(t, "%s\t%d of %d\t%d of %d\t%d\t%.0f %%\t%s\t%d\n", q.Name, s.ready, s.endpoints, s.placed, s.models, s.loaded, math.Floor(100*q.Free), cover(q), s.held)
+	}
+	_ = t.Flush() // to memory
+	if len(p.models) > 0 || p.endpoint != "" {
+		out.WriteString("(of what was chosen alone, but for FREE and COVER)\n")
+	}
+}
+
+// cover is for how long back every model that was used is loaded.
+func cover(q place.PoolView) string {
+	if q.CoverSeconds == nil {
+		return "all"
+	}
+	return (time.Duration(*q.CoverSeconds) * time.Second).String()
+}
+
+func (p picture) writeEndpoints(out *strings.Builder) {
+	all := slices.Clone(p.Endpoints)
+	if len(all) == 0 {
+		if len(p.models) == 0 {
+			out.WriteString("\nThere are no endpoints.\n")
+		}
+		return
+	}
+	slices.SortStableFunc(all, func(a, b place.EndpointView) int { return readiness(a) - readiness(b) })
+	shown := all
+	if !p.all && len(all) > most {
+		shown = all[:most]
+	}
+	// Two passes: the columns of lines between which there are others are as wide as all of them want.
+	var columns strings.Builder
+	t := tabwriter.NewWriter(&columns, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "ENDPOINT\tPOD\tSTATE\tENGINE\tUSED\tLOADS\tIN FLIGHT")
+	for _, e := range shown {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d\n", e.Address, pod(e), state(e), cmp.Or(e.Engine, "-"), used(e), loads(e), e.InFlight)
+	}
+	_ = t.Flush()
+	lines := strings.Split(strings.TrimSuffix(columns.String(), "\n"), "\n")
+	out.WriteString("\n" + lines[0] + "\n")
+	for i, e := range shown {
+		out.WriteString(lines[i+1] + "\n")
+		if why := why(e); why != "" {
+			out.WriteString("  " + why + "\n")
+		}
+		p.writeCopies(out, e)
+	}
+	if n := len(all) - len(shown); n > 0 {
+		fmt.Fprintf(out, "and %d more endpoints; --all shows them\n", n)
+	}
+}
+
+// readiness is 1 for an endpoint that is ready: the others come first.
+func readiness(e place.EndpointView) int {
+	if e.State == decide.Ready.String() {
+		return 1
+	}
+	return 0
+}
+
+func pod(e place.EndpointView) string {
+	switch {
+	case e.Pod == "":
+		return "-"
+	case e.Listed:
+		return e.Pod + " (list)"
+	}
+	return e.Pod
+}
+
+func state(e place.EndpointView) string {
+	if e.State == decide.Ready.String() {
+		return "READY"
+	}
+	return e.State
+}
+
+// whys are why endpoints are not ready.
+var whys = map[string]string{
+	decide.Starting.String():    "it was not looked at yet",
+	decide.Silent.String():      "it takes connections and does not answer: nothing is loaded there until it does",
+	decide.Down.String():        "it turned a connection away: what it has is of no use until it answers",
+	decide.Doubtful.String():    "it may have begun anew without what it had, and nothing tells before a request asks for it",
+	decide.Terminating.String(): "its pod is being deleted: nothing is loaded or unloaded there",
+	decide.Migrating.String():   "its pod is being deleted, and what it has serves until it has copies elsewhere: nothing is loaded or unloaded there",
+	decide.Stopping.String():    "its engine said that it is stopping: nothing is loaded or unloaded there",
+	decide.Unready.String():     "its pod is not ready: nothing is loaded there, and what it has is of no use until it is",
+	decide.OnTrial.String():     "its pod is not ready before models that are loaded elsewhere are loaded there, too; kubectl describe pod says how that goes",
+}
+
+// why is why an endpoint is of less use than another; empty if it is not.
+func why(e place.EndpointView) string {
+	var all []string
+	if words := whys[e.State]; words != "" {
+		all = append(all, words)
+	}
+	if e.Fault != "" {
+		all = append(all, "the last look: "+oneLine(e.Fault))
+	}
+	if e.Static {
+		all = append(all, "its engine loads no models while it runs")
+	}
+	if e.GPUAdapters > 0 && e.GPUBusy > float64(e.GPUAdapters) {
+		all = append(all, fmt.Sprintf("%.1f adapters have requests at once, and its GPU has slots for %d: requests for some of them wait", e.GPUBusy, e.GPUAdapters))
+	}
+	if e.HostAdapters > 0 && e.HostUsed > e.HostAdapters {
+		all = append(all, fmt.Sprintf("%d adapters are in use, and its host memory holds %d: some are read from storage again and again", e.HostUsed, e.HostAdapters))
+	}
+	if e.LeakedBytes > 0 {
+		all = append(all, size(e.LeakedBytes)+" are still used by models that could not be unloaded")
+	}
+	return strings.Join(all, "; ")
+}
+
+// used is what the models of an endpoint take up.
+func used(e place.EndpointView) string {
+	var all []string
+	if e.Slots > 0 {
+		all = append(all, fmt.Sprintf("%d/%d slots", e.Models, e.Slots))
+	}
+	if e.UsableBytes > 0 {
+		all = append(all, size(e.UsedBytes)+"/"+size(e.UsableBytes))
+	}
+	if len(all) == 0 {
+		return "-"
+	}
+	return strings.Join(all, ", ")
+}
+
+func loads(e place.EndpointView) string {
+	if e.Loads == 0 {
+		return strconv.Itoa(e.Loading)
+	}
+	return fmt.Sprintf("%d/%d", e.Loading, e.Loads)
+}
+
+// writeCopies prints the copies of an endpoint by state, those that move first.
+func (p picture) writeCopies(out *strings.Builder, e place.EndpointView) {
+	for _, state := range []decide.CopyState{decide.Loading, decide.Queued, decide.Draining, decide.Unloading, decide.Loaded} {
+		var some []string
+		n := 0
+		for _, c := range e.Copies {
+			if c.State != state.String() {
+				continue
+			}
+			if n++; n <= mostCopies || p.all {
+				some = append(some, p.copy(e, c))
+			}
+		}
+		if n == 0 {
+			continue
+		}
+		if n > len(some) {
+			some = append(some, fmt.Sprintf("and %d more", n-len(some)))
+		}
+		fmt.Fprintf(out, "  %-9s  %s\n", state, strings.Join(some, ", "))
+	}
+}
+
+// copy is a copy at an endpoint.
+func (p picture) copy(e place.EndpointView, c place.CopyView) string {
+	text := name(c.ID)
+	if len(e.Pools) > 1 {
+		text += " of " + c.Pool
+	}
+	about := p.about(c)
+	if len(about) == 0 {
+		return text
+	}
+	return text + " (" + strings.Join(about, ", ") + ")"
+}
+
+// about says of a copy that is not loaded since when that is so, and what it is for; and of any how many requests it has.
+func (p picture) about(c place.CopyView) (about []string) {
+	if c.State != decide.Loaded.String() {
+		about = append(about, p.ago(c.Since))
+	}
+	switch coming := c.State == decide.Loading.String() || c.State == decide.Queued.String(); {
+	case c.Doomed:
+		about = append(about, "to be unloaded then")
+	case coming && c.For != "":
+		about = append(about, "for "+c.For)
+	}
+	if c.Misplaced {
+		about = append(about, "where its constraints forbid it")
+	}
+	if c.InFlight > 0 {
+		about = append(about, fmt.Sprintf("%d in flight", c.InFlight))
+	}
+	return about
+}
+
+func (p picture) writeModels(out *strings.Builder) {
+	var all []place.ModelView
+	for _, m := range p.Models {
+		if len(p.models) > 0 || p.short(m) {
+			all = append(all, m)
+		}
+	}
+	if len(all) == 0 {
+		out.WriteString("\nNo model is short of copies.\n")
+		return
+	}
+	// Who waits longest comes first, then who has a reason.
+	slices.SortStableFunc(all, func(a, b place.ModelView) int {
+		return cmp.Or(waits(a).Compare(waits(b)), -cmp.Compare(a.Reason, b.Reason))
+	})
+	shown := all
+	if !p.all && len(p.models) == 0 && len(all) > most {
+		shown = all[:most]
+	}
+	if len(p.models) > 0 {
+		out.WriteString("\nMODELS\n")
+	} else {
+		out.WriteString("\nMODELS SHORT OF COPIES\n")
+	}
+	for _, m := range shown {
+		p.writeModel(out, m)
+	}
+	if n := len(all) - len(shown); n > 0 {
+		fmt.Fprintf(out, "and %d more models; --all shows them\n", n)
+	}
+}
+
+// writeVModels prints where requests for VModels go that do not go where they are to; of those that were chosen, for all.
+func (p picture) writeVModels(out *strings.Builder) {
+	var lines []string
+	for _, v := range p.VModels {
+		if len(p.models) > 0 || v.Reason != v1alpha1.ReasonDefined {
+			lines = append(lines, fmt.Sprintf("%s of %s: %s (%s)\n", name(v.ID), v.Pool, oneLine(v.Message), v.Reason))
+		}
+	}
+	if len(lines) == 0 {
+		return
+	}
+	if len(p.models) > 0 {
+		out.WriteString("\nVMODELS\n")
+	} else {
+		out.WriteString("\nVMODELS WHOSE REQUESTS DO NOT GO WHERE THEY ARE TO\n")
+	}
+	shown := lines
+	if !p.all && len(p.models) == 0 && len(lines) > most {
+		shown = lines[:most]
+	}
+	out.WriteString(strings.Join(shown, ""))
+	if n := len(lines) - len(shown); n > 0 {
+		fmt.Fprintf(out, "and %d more VModels; --all shows them\n", n)
+	}
+}
+
+// waits is since when requests are held for a model; far from now if none are.
+func waits(m place.ModelView) time.Time {
+	if m.Since != nil {
+		return *m.Since
+	}
+	return time.Unix(math.MaxInt32, 0)
+}
+
+// short says whether a model has fewer copies than it should have.
+func (p picture) short(m place.ModelView) bool {
+	return m.Held > 0 || m.Reason != "" || p.loaded(m) < m.Least
+}
+
+// loaded counts the copies of a model that are loaded.
+func (p picture) loaded(m place.ModelView) (n int) {
+	for _, c := range p.copies[key{m.Pool, m.ID}] {
+		if c.State == decide.Loaded.String() {
+			n++
+		}
+	}
+	return n
+}
+
+func (p picture) writeModel(out *strings.Builder, m place.ModelView) {
+	loaded := p.loaded(m)
+	fmt.Fprintf(out, "%s of %s: ", name(m.ID), m.Pool)
+	fmt.Fprintf(out, "%d loaded", loaded)
+	if m.Least > 0 {
+		fmt.Fprintf(out, " of at least %d", m.Least)
+	}
+	if m.Held > 0 {
+		fmt.Fprintf(out, ", %d held", m.Held)
+		if m.Since != nil {
+			out.WriteString(" for " + p.ago(*m.Since))
+		}
+	}
+	out.WriteString("\n")
+	if m.Message != "" {
+		fmt.Fprintf(out, "  %s (%s)\n", m.Message, m.Reason)
+	}
+	for _, c := range p.copies[key{m.Pool, m.ID}] {
+		about := p.about(c.CopyView)
+		if c.State == decide.Loaded.String() {
+			if len(p.models) == 0 {
+				continue
+			}
+			about = slices.Insert(about, 0, p.ago(c.Since))
+		}
+		fmt.Fprintf(out, "  %s at %s (%s)\n", c.State, c.endpoint, strings.Join(about, ", "))
+	}
+	for _, f := range m.Failures {
+		fmt.Fprintf(out, "  failed at %s %s ago, which counts for another %s: %s\n", f.Endpoint, p.ago(f.At), age(f.Until.Sub(p.At)), oneLine(f.Words))
+	}
+	if l := m.Last; l != nil && !told(m, *l) {
+		fmt.Fprintf(out, "  last call: %s at %s %s ago, which took %s: %s\n", l.Call, l.Endpoint, p.ago(l.At), age(seconds(l.Seconds)), cmp.Or(oneLine(l.Error), "done"))
+	}
+}
+
+// told says whether an answer is among the failures of its model.
+func told(m place.ModelView, a place.AnswerStatus) bool {
+	return slices.ContainsFunc(m.Failures, func(f place.FailureView) bool { return f.Endpoint == a.Endpoint && f.Words == a.Error })
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// ago is how long something is ago.
+func (p picture) ago(t time.Time) string { return age(p.At.Sub(t)) }
+
+// age is a time for people, the coarser the longer it is.
+func age(d time.Duration) string {
+	step := time.Minute
+	switch d = max(0, d); {
+	case d < time.Second:
+		step = time.Millisecond
+	case d < 10*time.Second:
+		step = 100 * time.Millisecond
+	case d < time.Hour:
+		step = time.Second
+	}
+	text := d.Round(step).String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	return text
+}
+
+// size is bytes for people.
+func size(bytes int64) string {
+	value, unit := float64(bytes), ""
+	for _, next := range []string{"Ki", "Mi", "Gi", "Ti"} {
+		if value < 1024 {
+			break
+		}
+		value, unit = value/1024, next
+	}
+	if value < 10 && unit != "" {
+		return strconv.FormatFloat(value, 'f', 1, 64) + unit
+	}
+	return strconv.FormatFloat(value, 'f', 0, 64) + unit
+}
+
+// name is a name that somebody else chose, in quotes where it could be taken for something else.
+func name(text string) string {
+	odd := func(r rune) bool {
+		return !unicode.IsGraphic(r) || unicode.IsSpace(r) || strings.ContainsRune(`",()`, r)
+	}
+	if text == "" || strings.ContainsFunc(text, odd) {
+		return strconv.Quote(text)
+	}
+	return text
+}
+
+// oneLine is what an engine said, on one line and not too long.
+func oneLine(text string) string {
+	text = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
+		if !unicode.IsGraphic(r) {
+			return ' '
+		}
+		return r
+	}, text)), " ")
+	if all := []rune(text); len(all) > mostWords {
+		return string(all[:mostWords]) + "…"
+	}
+	return text
+}

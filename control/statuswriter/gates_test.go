@@ -1,0 +1,89 @@
+package statuswriter_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/headgate/headgate/control/place/store"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+const podWithGate = `apiVersion: v1
+kind: Pod
+metadata: {name: new, annotations: {try: "%d"}}
+spec:
+  containers: [{name: engine, image: engine}]
+  readinessGates: [{conditionType: inference.x-k8s.io/models-load}]
+`
+
+// pod reads the pod named new: its UID, and its conditions as "Type Status Reason: message".
+func (c cluster) pod() (uid string, conditions []string) {
+	c.Helper()
+	client, err := rest.HTTPClientFor(c.Admin())
+	if err != nil {
+		c.Fatal(err)
+	}
+	defer client.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(c.Context(), http.MethodGet, c.Admin().Host+"/api/v1/namespaces/default/pods/new", nil)
+	if err != nil {
+		c.Fatal(err)
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		c.Fatal(err)
+	}
+	defer response.Body.Close()
+	var pod struct {
+		Metadata metav1.ObjectMeta
+		Status   struct{ Conditions []metav1.Condition }
+	}
+	if err := json.NewDecoder(response.Body).Decode(&pod); err != nil {
+		c.Fatal(err)
+	}
+	for _, is := range pod.Status.Conditions {
+		conditions = append(conditions, fmt.Sprintf("%s %s %s: %s", is.Type, is.Status, is.Reason, is.Message))
+		if is.LastTransitionTime.IsZero() {
+			c.Errorf("%s has changed nobody knows when", is.Type)
+		}
+	}
+	return string(pod.Metadata.UID), conditions
+}
+
+// A pod's condition says whether models load there, beside what others say; another pod of the name is left alone; and who may not write it tries
+// until it may.
+func TestAPodSaysWhetherModelsLoad(t *testing.T) {
+	c := newCluster(t)
+	c.Apply(fmt.Sprintf(podWithGate, 1))
+	uid, _ := c.pod()
+	r := c.open(c.typed(writer(c)), always)
+	pod := objects.Name{Namespace: "default", Name: "new"}
+	r.PutGate(store.Gate{Pod: pod, UID: uid, Reason: "Trying", Message: "a moment"})
+	const says = "inference.x-k8s.io/models-load "
+	c.Await("it is refused", func() bool { return slices.Contains(c.Calls("writer"), "patch pods/status new") })
+	c.Allowed("writer", strings.Replace(writerRules, "\n", "\n- {apiGroups: [\"\"], resources: [pods/status], verbs: [patch]}\n", 1))
+	await := func(want string) {
+		t.Helper()
+		c.Await("the pod says "+want, func() bool {
+			_, all := c.pod()
+			return strings.Count(strings.Join(all, "\n"), says) == 1 && strings.Contains(strings.Join(all, "\n"), says+want)
+		})
+	}
+	await("False Trying: a moment")
+	r.PutGate(store.Gate{Pod: pod, UID: uid, Open: true, Reason: "Loaded", Message: "fine"})
+	await("True Loaded: fine")
+
+	// It is another's word, and that of a pod that is gone.
+	r.PutGate(store.Gate{Pod: pod, UID: "another", Reason: "LoadsFail"})
+	r.PutGate(store.Gate{Pod: objects.Name{Namespace: "default", Name: "gone"}, UID: "gone", Reason: "LoadsFail"})
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	await("True Loaded: fine")
+}

@@ -1,0 +1,665 @@
+package statuswriter_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/attach/conditions"
+	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/control/place/store"
+	"github.com/headgate/headgate/control/statuswriter"
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kinds"
+	"github.com/headgate/headgate/internal/objects/kube"
+	"github.com/headgate/headgate/test/apiserver"
+)
+
+const gatewayAPI = "apiVersion: gateway.networking.k8s.io/v1\n"
+
+const others = gatewayv1.GatewayController("example.com/other")
+
+// gatewayObjects are one of each kind whose status is ours.
+const gatewayObjects = gatewayAPI + "kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n" +
+	gatewayAPI + "kind: Gateway\nmetadata: {name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP}], allowedListeners: {namespaces: {from: Same}}}\n---\n" +
+	gatewayAPI + "kind: ListenerSet\nmetadata: {name: l}\nspec: {parentRef: {name: g}, listeners: [{name: more, port: 81, protocol: HTTP}]}\n---\n" +
+	gatewayAPI + "kind: GRPCRoute\nmetadata: {name: r}\nspec: {parentRefs: [{name: g, sectionName: http}], hostnames: [grpc.test], rules: [{backendRefs: [{name: missing, port: 80}]}]}\n---\n" +
+	gatewayAPI + "kind: HTTPRoute\nmetadata: {name: foreign}\nspec: {parentRefs: [{name: another}]}\n"
+
+func httpRoute(name, parents string) string {
+	return gatewayAPI + "kind: HTTPRoute\nmetadata: {name: " + name + "}\nspec: {parentRefs: [" + parents + "], hostnames: [http.test], " +
+		"rules: [{backendRefs: [{name: p, group: inference.networking.k8s.io, kind: InferencePool}]}]}"
+}
+
+// newGateways is a cluster with the kinds of Gateway API, and objects of each.
+func newGateways(t *testing.T) cluster {
+	t.Helper()
+	c := cluster{apiserver.RunGateways(t)}
+	c.Apply(gatewayObjects + "---\n" + httpRoute("h", "{name: g, sectionName: http}, {name: g, sectionName: nothing}") + "\n---\n" +
+		route("a", "{parentRefs: [{name: g}], backendRefs: [{name: p}], modelNames: [sql]}") + "\n---\n" + inferencePool(""))
+	return c
+}
+
+// gatewayWriter may do what the comment of Report says that it needs, and no more.
+func gatewayWriter(c cluster, name string) *rest.Config {
+	return c.Allowed(name, `
+- {apiGroups: [inference.x-k8s.io], resources: [llmroutes], verbs: [get, list]}
+- {apiGroups: [inference.x-k8s.io], resources: [models, vmodels], verbs: [list]}
+- {apiGroups: [inference.x-k8s.io], resources: [llmroutes/status], verbs: [update]}
+- {apiGroups: [inference.networking.k8s.io], resources: [inferencepools], verbs: [get, list]}
+- {apiGroups: [inference.networking.k8s.io], resources: [inferencepools/status], verbs: [update]}
+- {apiGroups: [gateway.networking.k8s.io], resources: [gatewayclasses, gateways, listenersets, httproutes, grpcroutes], verbs: [get, list]}
+- {apiGroups: [gateway.networking.k8s.io], resources: [gatewayclasses/status, gateways/status, listenersets/status, httproutes/status, grpcroutes/status], verbs: [update]}
+- {apiGroups: [gateway.networking.k8s.io], resources: [gatewayclasses], verbs: [patch]}
+- {apiGroups: [apiextensions.k8s.io], resources: [customresourcedefinitions], resourceNames: [gateways.gateway.networking.k8s.io], verbs: [get]}
+`)
+}
+
+// gateways is what statuses are made of now.
+func (c cluster) gateways(facts conditions.Facts) conditions.Input {
+	c.Helper()
+	set, err := kube.Read(c.Context(), c.Admin(), "", kinds.WithNetwork())
+	if err != nil {
+		c.Fatal(err)
+	}
+	a := attach.Of(set.Network)
+	return conditions.Input{Attachments: a, Plans: plan.Of(a, set.Network, plan.Known{}), Network: set.Network, Facts: facts}
+}
+
+// wrote has a Report of its own say what is known now, as one control does in its life, and returns what that user asked for beside
+// reading Models, VModels and LLMRoutes.
+func (c cluster) wrote(typed client.Client, user string, in conditions.Input) []string {
+	c.Helper()
+	before := c.Asked(user)
+	r := c.open(typed, always)
+	r.SetGateways(in)
+	if err := r.Close(); err != nil {
+		c.Fatal(err)
+	}
+	return c.Calls(user)[before+3:]
+}
+
+// get reads an object of any namespace.
+func get[O client.Object](c cluster, name string, o O) O {
+	c.Helper()
+	key := client.ObjectKey{Namespace: "default", Name: name}
+	if _, class := any(o).(*gatewayv1.GatewayClass); class {
+		key.Namespace = ""
+	}
+	if err := c.typed(c.Admin()).Get(c.Context(), key, o); err != nil {
+		c.Fatal(err)
+	}
+	return o
+}
+
+// says fails the test unless conditions say what is wanted, each "Type Status Reason", of a generation.
+func says(t *testing.T, what string, are []metav1.Condition, generation int64, want ...string) {
+	t.Helper()
+	var got []string
+	for _, c := range are {
+		got = append(got, fmt.Sprint(c.Type, " ", c.Status, " ", c.Reason))
+		if c.ObservedGeneration != generation || c.LastTransitionTime.IsZero() {
+			t.Errorf("%s: %s is of generation %d since %v, want %d", what, c.Type, c.ObservedGeneration, c.LastTransitionTime, generation)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%s says %q, want %q", what, got, want)
+	}
+}
+
+var reached = conditions.Facts{
+	Gateways: map[objects.Name]conditions.Gateway{{Namespace: "default", Name: "g"}: {
+		Addresses: []gatewayv1.GatewayStatusAddress{{Type: ptr.To(gatewayv1.IPAddressType), Value: "10.0.0.1"}},
+		Ports:     map[int32]conditions.Port{80: {}, 81: {}},
+	}},
+}
+
+func TestTheStatusOfGatewaysIsWrittenOnceAndNotAgain(t *testing.T) {
+	c := newGateways(t)
+	typed := c.typed(gatewayWriter(c, "writer"))
+	in := c.gateways(reached)
+	c.wrote(typed, "writer", in)
+
+	class := get(c, "headgate", new(gatewayv1.GatewayClass))
+	says(t, "the class", class.Status.Conditions, 1, "Accepted True Accepted", "SupportedVersion True SupportedVersion")
+	if n := len(class.Status.SupportedFeatures); n < 20 {
+		t.Errorf("the class has %d features", n)
+	}
+	listener := []string{"Accepted True Accepted", "Programmed True Programmed", "ResolvedRefs True ResolvedRefs", "Conflicted False NoConflicts"}
+	g := get(c, "g", new(gatewayv1.Gateway))
+	says(t, "the Gateway", g.Status.Conditions, 1, "Accepted True Accepted", "Programmed True Programmed")
+	if s := g.Status; len(s.Addresses) != 1 || s.Addresses[0].Value != "10.0.0.1" || *s.AttachedListenerSets != 1 || len(s.Listeners) != 1 || s.Listeners[0].AttachedRoutes != 3 {
+		t.Errorf("the Gateway says %+v", s)
+	}
+	says(t, "its listener", g.Status.Listeners[0].Conditions, 1, listener...)
+	set := get(c, "l", new(gatewayv1.ListenerSet))
+	says(t, "the ListenerSet", set.Status.Conditions, 1, "Accepted True Accepted", "Programmed True Programmed")
+	says(t, "its listener", set.Status.Listeners[0].Conditions, 1, listener...)
+	h := get(c, "h", new(gatewayv1.HTTPRoute)).Status.Parents
+	if len(h) != 2 || h[0].ControllerName != attach.Controller {
+		t.Fatalf("the parents of the HTTPRoute are %+v", h)
+	}
+	says(t, "the HTTPRoute", h[0].Conditions, 1, "Accepted True Accepted", "ResolvedRefs True ResolvedRefs")
+	says(t, "the HTTPRoute elsewhere", h[1].Conditions, 1, "Accepted False NoMatchingParent", "ResolvedRefs True ResolvedRefs")
+	says(t, "the GRPCRoute", get(c, "r", new(gatewayv1.GRPCRoute)).Status.Parents[0].Conditions, 1, "Accepted True Accepted", "ResolvedRefs False BackendNotFound")
+	says(t, "the pool", get(c, "p", new(pool.InferencePool)).Status.Parents[0].Conditions, 1, "Accepted True Accepted", "ResolvedRefs True ResolvedRefs")
+	says(t, "the LLMRoute", c.routeNamed("a").Status.Parents[0].Conditions, 1, "Accepted True Accepted", "ResolvedRefs True ResolvedRefs")
+	if n := len(get(c, "foreign", new(gatewayv1.HTTPRoute)).Status.Parents); n > 0 {
+		t.Errorf("an HTTPRoute that names no Gateway of ours has %d parents", n)
+	}
+
+	// Who leads next lists each kind, and writes nothing: what it reads it knows.
+	again := c.wrote(typed, "writer", c.gateways(reached))
+	slices.Sort(again)
+	if want := []string{"get customresourcedefinitions gateways.gateway.networking.k8s.io", "list gatewayclasses", "list gateways", "list grpcroutes", "list httproutes", "list inferencepools", "list listenersets", "list llmroutes"}; !slices.Equal(again, want) {
+		t.Errorf("then it asks for %q, want %q", again, want)
+	}
+
+	// Nor does one that goes on, whatever World comes, but for what changes, with its time; new objects of others cost nothing.
+	r := c.open(typed, always)
+	before := len(c.Calls("writer"))
+	r.SetGateways(in)
+	c.Await("it has listed all", func() bool { return len(c.Calls("writer")) == before+len(again) })
+	bare, network := in, *in.Network
+	network.HTTPRoutes, bare.Network = nil, &network
+	r.SetGateways(bare) // as if the routes were gone for a moment
+	r.SetGateways(in)
+	c.Await("it has read the route", func() bool { return len(c.Calls("writer")) > before+len(again) })
+	c.Apply(gatewayAPI + "kind: HTTPRoute\nmetadata: {name: new}\nspec: {parentRefs: [{name: another}]}")
+	c.Apply(httpRoute("h", "{name: g, sectionName: http}, {name: g, sectionName: other}"))
+	r.SetGateways(in)
+	r.SetGateways(c.gateways(reached))
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if calls := c.Calls("writer")[before+len(again):]; !slices.Equal(calls, []string{"get httproutes h", "get httproutes h", "update httproutes/status h"}) {
+		t.Errorf("of one change it asks for %q", calls)
+	}
+	h = get(c, "h", new(gatewayv1.HTTPRoute)).Status.Parents
+	if len(h) != 2 || *h[1].ParentRef.SectionName != "other" {
+		t.Errorf("the parents are %+v", h)
+	}
+	says(t, "the HTTPRoute", h[0].Conditions, 2, "Accepted True Accepted", "ResolvedRefs True ResolvedRefs")
+	c.NothingDenied("writer")
+}
+
+// interrupted is a client before whose writes of what is there somebody else writes.
+type interrupted struct {
+	client.Client
+	by func()
+}
+
+func (i *interrupted) Patch(ctx context.Context, o client.Object, p client.Patch, options ...client.PatchOption) error {
+	i.by()
+	return i.Client.Patch(ctx, o, p, options...)
+}
+
+func (i *interrupted) Status() client.SubResourceWriter {
+	return interruptedStatus{i.Client.Status(), i.by}
+}
+
+type interruptedStatus struct {
+	client.SubResourceWriter
+	by func()
+}
+
+func (i interruptedStatus) Update(ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption) error {
+	i.by()
+	return i.SubResourceWriter.Update(ctx, o, options...)
+}
+
+// What other controllers say of a route stays, also what they say while it is being written; of ours that goes which is not so any more.
+func TestWhatOtherControllersSayStays(t *testing.T) {
+	c := newGateways(t)
+	typed := c.typed(gatewayWriter(c, "writer"))
+	admin := c.typed(c.Admin())
+	theirs := func(name string) gatewayv1.RouteParentStatus {
+		return gatewayv1.RouteParentStatus{ParentRef: gatewayv1.ParentReference{Name: gatewayv1.ObjectName(name)}, ControllerName: others, Conditions: []metav1.Condition{{
+			Type: "Accepted", Status: "True", Reason: "Theirs", LastTransitionTime: metav1.NewTime(time.Unix(1e9, 0)),
+		}}}
+	}
+	write := func(name string) {
+		h := get(c, "h", new(gatewayv1.HTTPRoute))
+		h.Status.Parents = append(h.Status.Parents, theirs(name))
+		if err := admin.Status().Update(t.Context(), h); err != nil {
+			t.Error(err)
+		}
+	}
+	parents := func() (all []string) {
+		for _, p := range get(c, "h", new(gatewayv1.HTTPRoute)).Status.Parents {
+			all = append(all, fmt.Sprint(p.ControllerName, " ", p.ParentRef.Name, " ", ptr.Deref(p.ParentRef.SectionName, ""), " ", p.Conditions[0].Reason))
+		}
+		return all
+	}
+	expect := func(want ...string) {
+		t.Helper()
+		if got := parents(); !slices.Equal(got, want) {
+			t.Errorf("the parents are %q, want %q", got, want)
+		}
+	}
+	const ours = string(attach.Controller)
+	write("g")
+	in := c.gateways(reached)
+	in.Network.Gateways, in.Network.Classes, in.Network.Listeners, in.Network.GRPCRoutes, in.Network.Pools, in.Network.Routes = nil, nil, nil, nil, nil, nil
+	in.Attachments.Gateways, in.Plans.Gateways = nil, nil
+	c.wrote(&interrupted{typed, sync.OnceFunc(func() { write("late") })}, "writer", in)
+	if n := count(c.Calls("writer"), "update httproutes/status h"); n != 2 {
+		t.Errorf("it wrote %d times, want one that is refused and one that is not", n)
+	}
+	expect("example.com/other g  Theirs", "example.com/other late  Theirs", ours+" g http Accepted", ours+" g nothing NoMatchingParent")
+
+	c.Apply(httpRoute("h", "{name: g, sectionName: http}"))
+	c.wrote(typed, "writer", c.gateways(reached))
+	expect("example.com/other g  Theirs", "example.com/other late  Theirs", ours+" g http Accepted")
+
+	c.Apply(httpRoute("h", "{name: another}"))
+	newer := c.gateways(reached)
+	c.Apply(httpRoute("h", "{name: g}"))
+	c.wrote(typed, "writer", newer) // it is of an older object
+	expect("example.com/other g  Theirs", "example.com/other late  Theirs", ours+" g http Accepted")
+	c.Apply(httpRoute("h", "{name: another}"))
+	c.wrote(typed, "writer", c.gateways(reached))
+	expect("example.com/other g  Theirs", "example.com/other late  Theirs")
+
+	// A Gateway that goes takes with it what is said of it.
+	llm := c.routeNamed("a")
+	if len(llm.Status.Parents) != 1 {
+		t.Errorf("the LLMRoute has the parents %+v", llm.Status.Parents)
+	}
+	c.Delete(gatewayAPI + "kind: Gateway\nmetadata: {name: g}")
+	r := c.open(typed, always)
+	r.SetWorld(c.world())
+	r.SetGateways(c.gateways(conditions.Facts{}))
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	llm = c.routeNamed("a")
+	if n := len(get(c, "p", new(pool.InferencePool)).Status.Parents); len(llm.Status.Parents) > 0 || n > 0 {
+		t.Errorf("the LLMRoute has the parents %+v, the pool has %d", llm.Status.Parents, n)
+	}
+	if got := llm.Status.Models; !slices.Equal(got, []string{"sql"}) || meta.FindStatusCondition(llm.Status.Conditions, v1alpha1.ConditionAccepted) == nil {
+		t.Errorf("the LLMRoute says %+v", llm.Status)
+	}
+	c.NothingDenied("writer")
+}
+
+// manifestsControl is how the control of manifests/base calls, with the rights that it has there.
+func manifestsControl(c cluster) *rest.Config {
+	c.Helper()
+	c.Apply("{apiVersion: v1, kind: Namespace, metadata: {name: headgate-system}}")
+	c.In("headgate-system").ApplyFiles("manifests/base/gateway/rbac.yaml")
+	c.In("headgate-system").ApplyFiles("manifests/base/control/rbac.yaml")
+	config, err := c.ServiceAccount(c.Context(), "headgate-system", "headgate-control")
+	if err != nil {
+		c.Fatal(err)
+	}
+	return config
+}
+
+// A GatewayClass that Gateways use has Gateway API's finalizer, so that it is there until the last of them is gone, and all that is made
+// of it: who deletes it stops nothing. Finalizers of others stay, also those that come while ours is written.
+func TestAGatewayClassIsThereUntilItsLastGatewayIsGone(t *testing.T) {
+	c := newGateways(t)
+	const user = "system:serviceaccount:headgate-system:headgate-control"
+	const other, late = "example.com/other", "example.com/late"
+	typed, admin := c.typed(manifestsControl(c)), c.typed(c.Admin())
+	add := func(finalizer string) {
+		class := get(c, "headgate", new(gatewayv1.GatewayClass))
+		class.Finalizers = append(class.Finalizers, finalizer)
+		if err := admin.Update(t.Context(), class); err != nil {
+			t.Error(err)
+		}
+	}
+	expect := func(want ...string) {
+		t.Helper()
+		if got := get(c, "headgate", new(gatewayv1.GatewayClass)).Finalizers; !slices.Equal(got, want) {
+			t.Errorf("the finalizers are %q, want %q", got, want)
+		}
+	}
+	add(other)
+	c.wrote(typed, user, c.gateways(reached))
+	expect(other, gatewayv1.GatewayClassFinalizerGatewaysExist)
+
+	// It is taken off by hand, and somebody writes while it is put on again.
+	class := get(c, "headgate", new(gatewayv1.GatewayClass))
+	class.Finalizers = []string{other}
+	if err := admin.Update(t.Context(), class); err != nil {
+		t.Fatal(err)
+	}
+	calls := c.wrote(&interrupted{typed, sync.OnceFunc(func() { add(late) })}, user, c.gateways(reached))
+	if n := count(calls, "patch gatewayclasses headgate"); n != 2 {
+		t.Errorf("it wrote %d times, want one that is refused and one that is not: %q", n, calls)
+	}
+	expect(other, late, gatewayv1.GatewayClassFinalizerGatewaysExist)
+
+	// It is deleted: all stays as it is, but that its status is of the generation that it is deleted in.
+	c.Delete(gatewayAPI + "kind: GatewayClass\nmetadata: {name: headgate}")
+	in := c.gateways(reached)
+	if n := len(in.Attachments.Gateways); n != 1 || len(in.Plans.Gateways) != 1 {
+		t.Errorf("the class has %d Gateways, and there are %d plans", n, len(in.Plans.Gateways))
+	}
+	c.wrote(typed, user, in)
+	expect(other, late, gatewayv1.GatewayClassFinalizerGatewaysExist)
+	class = get(c, "headgate", new(gatewayv1.GatewayClass))
+	if class.DeletionTimestamp == nil {
+		t.Error("it is not being deleted")
+	}
+	says(t, "the class", class.Status.Conditions, class.Generation, "Accepted True Accepted", "SupportedVersion True SupportedVersion")
+
+	// One control goes on while the last Gateway goes, and the class after it, but for what others keep it for.
+	r := c.open(typed, always)
+	r.SetGateways(in)
+	c.Delete(gatewayAPI + "kind: Gateway\nmetadata: {name: g}")
+	r.SetGateways(c.gateways(reached))
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	expect(other, late)
+	class = get(c, "headgate", new(gatewayv1.GatewayClass))
+	class.Finalizers = nil
+	if err := admin.Update(t.Context(), class); err != nil {
+		t.Fatal(err)
+	}
+	if set := c.gateways(reached); len(set.Network.Classes) > 0 {
+		t.Error("the class is still there")
+	}
+	c.NothingDenied(user)
+}
+
+// Of several controls one leads: the others have the same to say, and say nothing. An object that is gone by then is no error.
+func TestWhoDoesNotLeadSaysNothingOfGateways(t *testing.T) {
+	c := newGateways(t)
+	follower := c.open(c.typed(gatewayWriter(c, "follower")), func() bool { return false })
+	leader := c.open(c.typed(gatewayWriter(c, "leader")), always)
+	in := c.gateways(reached)
+	c.Delete(httpRoute("h", "{name: g}"))
+	follower.SetGateways(in)
+	leader.SetGateways(in)
+	for _, r := range []*statuswriter.Report{leader, follower} {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if calls := c.Calls("follower"); !slices.Equal(calls, []string{"list models", "list vmodels", "list llmroutes"}) {
+		t.Errorf("who does not lead asks for %q", calls)
+	}
+	if calls := c.Calls("leader"); count(calls, "update gateways/status g") != 1 || count(calls, "get httproutes h") != 1 || count(calls, "update httproutes/status h") != 0 {
+		t.Errorf("who leads asks for %q", calls)
+	}
+	c.NothingDenied("leader")
+}
+
+func count(all []string, what string) (n int) {
+	for _, is := range all {
+		if is == what {
+			n++
+		}
+	}
+	return n
+}
+
+// busy is an input of a Gateway with so many HTTPRoutes, of which each has a plan.
+func busy(routes int) conditions.Input {
+	n := &objects.Network{Classes: []gatewayv1.GatewayClass{{ObjectMeta: metav1.ObjectMeta{Name: "headgate"}, Spec: gatewayv1.GatewayClassSpec{ControllerName: attach.Controller}}}}
+	n.Gateways = []gatewayv1.Gateway{{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "g"}, Spec: gatewayv1.GatewaySpec{
+		GatewayClassName: "headgate", Listeners: []gatewayv1.Listener{{Name: "http", Port: 80, Protocol: gatewayv1.HTTPProtocolType}},
+	}}}
+	for i := range routes {
+		var r gatewayv1.HTTPRoute
+		r.Namespace, r.Name = "default", fmt.Sprintf("r%03d", i)
+		r.Spec.ParentRefs = []gatewayv1.ParentReference{{Name: "g"}}
+		n.HTTPRoutes = append(n.HTTPRoutes, r)
+	}
+	a := attach.Of(n)
+	return conditions.Input{Attachments: a, Plans: plan.Of(a, n, plan.Known{}), Network: n}
+}
+
+// Who has just made a Gateway sees what becomes of it, however many HTTPRoutes and Models are due; and these have their turn, though the
+// Gateway changes with each of them.
+func TestGatewaysAreWrittenFirstAndHoldUpNobody(t *testing.T) {
+	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+		r.SetGateways(busy(100))
+		for i := range 100 {
+			r.PutStatuses([]store.Status{record(fmt.Sprint("m", i), "no room")})
+		}
+		time.Sleep(500 * time.Millisecond)
+		synctest.Wait()
+		if calls := s.noted(); !slices.Contains(calls, "update g") || slices.Contains(calls, "patch") {
+			t.Errorf("in half a second it wrote %v", calls)
+		}
+		written := func() (n int) {
+			for _, call := range s.noted() {
+				if strings.HasPrefix(call, "update r") {
+					n++
+				}
+			}
+			return n
+		}
+		restless := count(s.noted(), "update r000")
+		for i := range 300 { // 20 Worlds a second, and the class and one of the HTTPRoutes are others in each
+			in := busy(101 + i%2)
+			in.Network.Classes[0].Generation, in.Network.HTTPRoutes[0].Generation = int64(i+1), int64(i+1)
+			r.SetGateways(in)
+			time.Sleep(50 * time.Millisecond)
+		}
+		synctest.Wait()
+		if n := written(); n < 100 {
+			t.Errorf("in 15 s it wrote %d of 102 HTTPRoutes", n)
+		}
+		if count(s.noted(), "update r000") == restless {
+			t.Error("the one that changes all the time was not written")
+		}
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		if n := count(s.noted(), "patch"); n != 100 {
+			t.Errorf("it wrote %d of 100 Models", n)
+		}
+	})
+}
+
+// What an API server refuses it refuses again: it is tried when what is to be said is another thing, and not with each World.
+func TestAStatusThatIsRefusedIsNotTriedAgain(t *testing.T) {
+	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+		s.mu.Lock()
+		s.invalid = "r000"
+		s.mu.Unlock()
+		for range 10 {
+			r.SetGateways(busy(2))
+			time.Sleep(5 * time.Second)
+		}
+		synctest.Wait()
+		if calls := s.noted(); count(calls, "update r000") != 1 || count(calls, "update r001") != 1 {
+			t.Errorf("it wrote %v", calls)
+		}
+		in := busy(2)
+		in.Network.HTTPRoutes[0].Generation = 2
+		r.SetGateways(in)
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if n := count(s.noted(), "update r000"); n != 2 {
+			t.Errorf("when it changes it is written %d times more, want once", n-1)
+		}
+	})
+}
+
+// Another plan may come while a status of the last is being written: what is written then is not what is to be. A plan that is as it was
+// is not worth a request.
+func TestAPlanThatComesDuringAWriteIsTold(t *testing.T) {
+	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+		s.during = sync.OnceFunc(func() { r.SetGateways(busy(0)) })
+		in := busy(0)
+		in.Network.Classes = nil
+		in.Gateways = reached.Gateways
+		r.SetGateways(in)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if n := count(s.noted(), "update g"); n != 2 {
+			t.Errorf("it wrote the Gateway %d times, want 2: %v", n, s.noted())
+		}
+		before := len(s.noted())
+		r.SetGateways(busy(0))
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if calls := s.noted()[before:]; len(calls) > 0 {
+			t.Errorf("of the same it then asks %v", calls)
+		}
+	})
+}
+
+// What a control that led before said of routes is taken back, also of those that had not had their turn when their Gateway went.
+func TestWhatWasSaidOfAGatewayGoesWithIt(t *testing.T) {
+	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+		s.parents = make(map[string][]gatewayv1.RouteParentStatus)
+		for i := range 100 {
+			s.parents[fmt.Sprintf("r%03d", i)] = []gatewayv1.RouteParentStatus{{ParentRef: gatewayv1.ParentReference{Name: "g"}, ControllerName: attach.Controller}}
+		}
+		r.SetGateways(busy(100))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		turns := 0
+		for _, call := range s.noted() {
+			if strings.HasPrefix(call, "get r") {
+				turns++
+			}
+		}
+		if turns == 0 || turns >= 100 {
+			t.Fatalf("%d have had their turn", turns)
+		}
+		in := busy(100)
+		in.Network.Gateways = nil
+		in.Attachments = attach.Of(in.Network)
+		in.Plans = plan.Of(in.Attachments, in.Network, plan.Known{})
+		r.SetGateways(in)
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		for name, are := range s.parents {
+			if len(are) > 0 {
+				t.Errorf("%s still says %+v", name, are)
+			}
+		}
+	})
+}
+
+// Which release of Gateway API there is, the class says from the beginning, and within a minute of another. Where control may not read
+// it the rest is said, and that it may not is told once.
+func TestTheClassSaysWhetherTheReleaseIsKnown(t *testing.T) {
+	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, logged func() string) {
+		const crd = "gateways.gateway.networking.k8s.io"
+		set := func(release string, may bool) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.release, s.denied = release, ""
+			if !may {
+				s.denied = "PartialObjectMetadata"
+			}
+		}
+		expect := func(what string, writes int, want ...string) {
+			t.Helper()
+			synctest.Wait()
+			s.mu.Lock()
+			class := s.class
+			s.mu.Unlock()
+			if n := count(s.noted(), "update headgate"); n != writes {
+				t.Errorf("%s: the class is written %d times, want %d", what, n, writes)
+			}
+			says(t, what, class.Status.Conditions, class.Generation, want...)
+		}
+		set("v1.6.3", true)
+		r.SetGateways(busy(0))
+		time.Sleep(5 * time.Second)
+		expect("from the beginning", 1, "Accepted True Accepted", "SupportedVersion True SupportedVersion")
+		set("v9.1.0", true)
+		time.Sleep(time.Minute)
+		expect("after another is applied", 2, "Accepted True Accepted", "SupportedVersion False UnsupportedVersion")
+		set("v1.6.4", false)
+		time.Sleep(5 * time.Minute)
+		expect("when it may not be read any more", 2, "Accepted True Accepted", "SupportedVersion False UnsupportedVersion")
+		if n := strings.Count(logged(), "cannot read the CRD of Gateways"); n != 1 {
+			t.Errorf("that is told %d times:\n%s", n, logged())
+		}
+		set("v1.6.4", true)
+		time.Sleep(time.Minute)
+		expect("when it may", 3, "Accepted True Accepted", "SupportedVersion True SupportedVersion")
+		if !strings.Contains(logged(), "can read the CRD of Gateways again") {
+			t.Errorf("it tells %s", logged())
+		}
+		if n := count(s.noted(), "get "+crd); n < 8 || n > 9 {
+			t.Errorf("in seven minutes it is read %d times", n)
+		}
+		none := busy(0)
+		none.Network.Classes, none.Network.Gateways = nil, nil
+		r.SetGateways(none)
+		before := count(s.noted(), "get "+crd)
+		time.Sleep(5 * time.Minute)
+		if n := count(s.noted(), "get "+crd) - before; n > 0 {
+			t.Errorf("without a class it is read %d times", n)
+		}
+	})
+}
+
+// What names no Gateway of ours is asked for no more than what is gone is told of.
+func TestWhatIsNotOursCostsNothing(t *testing.T) {
+	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, logged func() string) {
+		s.gone = "r000"
+		with := func(uid string, generation int64) conditions.Input {
+			in := busy(1)
+			foreign := gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "foreign", UID: types.UID(uid), Generation: generation}}
+			in.Network.HTTPRoutes = append(in.Network.HTTPRoutes, foreign)
+			return in
+		}
+		for _, in := range []conditions.Input{with("old", 1), with("old", 2), busy(1), with("new", 1)} { // it changes, is deleted, and made again
+			r.SetGateways(in)
+			time.Sleep(10 * time.Second)
+		}
+		synctest.Wait()
+		if calls := s.noted(); count(calls, "get foreign") != 0 || count(calls, "get r000") != 1 || count(calls, "update r000") != 0 || count(calls, "get g") != 1 {
+			t.Errorf("it asks %v", calls)
+		}
+		if logged() != "" {
+			t.Errorf("it tells %s", logged())
+		}
+	})
+}
+
+// Where a kind may not be listed the others are written, and that is told once.
+func TestAKindThatMayNotBeListedHoldsUpNoOther(t *testing.T) {
+	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, logged func() string) {
+		s.mu.Lock()
+		s.denied = "HTTPRouteList"
+		s.mu.Unlock()
+		r.SetGateways(busy(3))
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if calls := s.noted(); !slices.Contains(calls, "update g") || slices.Contains(calls, "update r000") {
+			t.Errorf("it wrote %v", calls)
+		}
+		if n := strings.Count(logged(), "cannot update the status of an object; retrying"); n != 1 {
+			t.Errorf("it was told %d times: %s", n, logged())
+		}
+		s.mu.Lock()
+		s.denied = ""
+		s.mu.Unlock()
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if calls := s.noted(); !slices.Contains(calls, "update r000") {
+			t.Errorf("when it may it wrote %v", calls)
+		}
+	})
+}

@@ -1,0 +1,573 @@
+package statuswriter_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/place/store"
+	"github.com/headgate/headgate/control/statuswriter"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// slow is an API server without objects whose writes do what patch says.
+type slow struct {
+	client.Client
+	patch func(ctx context.Context) error
+	away  int   // how often it does not list
+	lacks bool  // our CRDs
+	has   int64 // the generation of its objects
+
+	mu      sync.Mutex   // guards the following
+	update  func() error // of an LLMRoute; nil takes it
+	denied  string       // what may not be read, by its Go type
+	invalid string       // the name of the object, no LLMRoute, whose status it refuses
+	gone    string       // the name of one that is not there
+	during  func()       // runs in each write of status of one
+	calls   []string
+	patched string                                   // the last patch
+	release string                                   // what the CRD of Gateways says
+	class   gatewayv1.GatewayClass                   // as it was written last
+	parents map[string][]gatewayv1.RouteParentStatus // of HTTPRoutes, by name
+}
+
+func (s *slow) note(call string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls = append(s.calls, call)
+}
+
+func (s *slow) noted() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.calls)
+}
+
+func (s *slow) Status() client.SubResourceWriter { return slowStatus{of: s} }
+
+func (s *slow) List(_ context.Context, all client.ObjectList, _ ...client.ListOption) error {
+	s.mu.Lock()
+	denied := s.denied
+	s.mu.Unlock()
+	if denied != "" && strings.HasSuffix(fmt.Sprintf("%T", all), "."+denied) {
+		return apierrors.NewForbidden(schema.GroupResource{}, "", nil)
+	}
+	if s.away--; s.away >= 0 {
+		return errors.New("connection refused")
+	}
+	if s.lacks {
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "models"}, "")
+	}
+	return nil
+}
+
+func (s *slow) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	o.SetNamespace(key.Namespace)
+	o.SetName(key.Name)
+	if _, is := o.(*v1alpha1.LLMRoute); is {
+		return nil
+	}
+	s.note("get " + key.Name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone == key.Name {
+		return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+	}
+	if crd, is := o.(*metav1.PartialObjectMetadata); is {
+		if s.denied == "PartialObjectMetadata" {
+			return apierrors.NewForbidden(schema.GroupResource{}, key.Name, nil)
+		}
+		crd.Annotations = map[string]string{"gateway.networking.k8s.io/bundle-version": s.release}
+	}
+	if route, is := o.(*gatewayv1.HTTPRoute); is {
+		route.Status.Parents = slices.Clone(s.parents[key.Name])
+	}
+	return nil
+}
+
+func (s *slow) Create(context.Context, client.Object, ...client.CreateOption) error {
+	s.note("create")
+	return nil
+}
+
+func (s *slow) Patch(_ context.Context, o client.Object, _ client.Patch, _ ...client.PatchOption) error {
+	s.note("finalize " + o.GetName())
+	return nil
+}
+
+func (s *slow) Delete(context.Context, client.Object, ...client.DeleteOption) error {
+	s.note("delete")
+	return nil
+}
+
+// slowStatus is the part of it that writes status.
+type slowStatus struct {
+	client.SubResourceWriter
+	of *slow
+}
+
+func (s slowStatus) Patch(ctx context.Context, o client.Object, p client.Patch, _ ...client.SubResourcePatchOption) error {
+	s.of.note("patch")
+	text, err := p.Data(o)
+	if err != nil {
+		return err
+	}
+	s.of.mu.Lock()
+	s.of.patched = string(text)
+	s.of.mu.Unlock()
+	o.SetGeneration(s.of.has)
+	return s.of.patch(ctx)
+}
+
+func (s slowStatus) Update(_ context.Context, o client.Object, _ ...client.SubResourceUpdateOption) error {
+	route, is := o.(*v1alpha1.LLMRoute)
+	if !is {
+		s.of.note("update " + o.GetName())
+		if s.of.during != nil {
+			s.of.during()
+		}
+		s.of.mu.Lock()
+		defer s.of.mu.Unlock()
+		if class, is := o.(*gatewayv1.GatewayClass); is {
+			s.of.class = *class
+		}
+		if route, is := o.(*gatewayv1.HTTPRoute); is && s.of.parents != nil {
+			s.of.parents[o.GetName()] = route.Status.Parents
+		}
+		if s.of.invalid == o.GetName() {
+			return apierrors.NewInvalid(schema.GroupKind{}, o.GetName(), nil)
+		}
+		return nil
+	}
+	s.of.note("update " + strings.Join(route.Status.Models, " "))
+	s.of.mu.Lock()
+	update := s.of.update
+	s.of.mu.Unlock()
+	if update != nil {
+		return update()
+	}
+	return nil
+}
+
+// logged is a log that may be read while it is written.
+type logged struct {
+	mu   sync.Mutex // guards text
+	text strings.Builder
+}
+
+func (l *logged) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(line)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// paced runs a script with a Report in a bubble of synctest.
+func paced(t *testing.T, patch func(ctx context.Context) error, script func(t *testing.T, s *slow, r *statuswriter.Report, leads *atomic.Bool, logged func() string)) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &slow{patch: patch}
+		var leads atomic.Bool
+		leads.Store(true)
+		var text logged
+		r, err := statuswriter.Open(t.Context(), s, "", slog.New(slog.NewTextHandler(&text, nil)), leads.Load)
+		if err != nil {
+			t.Fatal(err)
+		}
+		script(t, s, r, &leads, text.String)
+		_ = r.Close()
+	})
+}
+
+func record(id, message string) store.Status {
+	return store.Status{Pool: inPool, ID: id, Object: objects.Name{Namespace: "default", Name: id}, Status: v1alpha1.ModelStatus{Message: message}}
+}
+
+var made = &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}}}
+
+// A spec may have changed since the World that a status is of: what is written says that it is of that, too.
+func TestAStatusIsOfTheLatestGeneration(t *testing.T) {
+	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+		s.has = 3
+		st := record("a", "no room")
+		st.Status.ObservedGeneration = 1
+		r.PutStatuses([]store.Status{st})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if calls := s.noted(); !slices.Equal(calls, []string{"patch", "patch"}) || !strings.Contains(s.patched, `"observedGeneration":3`) {
+			t.Errorf("the calls are %v, and the last writes %s", calls, s.patched)
+		}
+	})
+}
+
+// What has to be written before an engine is called is not written by a control of which nobody knows whether it leads.
+func TestWhoMayNotLeadWritesNoCopy(t *testing.T) {
+	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Report, leads *atomic.Bool, _ func() string) {
+		r.PutStatuses([]store.Status{record("a", "no room")})
+		time.Sleep(time.Minute)
+		before := len(s.noted())
+		leads.Store(false)
+		err := r.PutCopy(store.Copy{Endpoint: "10.0.0.1:8033", Pool: inPool, ID: "a", State: "loading"}, true)
+		if !errors.Is(err, store.ErrNotNow) {
+			t.Errorf("it ends with %v", err)
+		}
+		time.Sleep(time.Minute)
+		if calls := s.noted(); len(calls) != before {
+			t.Errorf("the calls are %v, of which %d are from when it led", calls, before)
+		}
+	})
+}
+
+func taken(context.Context) error { return nil }
+
+// An API server that is away is not asked the more for it, and the log is not filled.
+func TestWhatCannotBeWrittenWaits(t *testing.T) {
+	paced(t, func(context.Context) error { return errors.New("connection refused") },
+		func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, logged func() string) {
+			r.PutStatuses([]store.Status{record("a", "no room")})
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			if n := len(s.noted()); n < 5 || n > 12 {
+				t.Errorf("in 10 s it was tried %d times", n)
+			}
+			if n := strings.Count(logged(), `msg="cannot update the status of an object; retrying" object="Model default/a"`); n != 1 {
+				t.Errorf("it was told %d times: %s", n, logged())
+			}
+		})
+}
+
+// A control that begins has the status of all models to write, and the API server has others to answer: it gets 20 a second.
+func TestManyStatusesAreWrittenOneAfterTheOther(t *testing.T) {
+	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+		const models = 100
+		for i := range models {
+			r.PutStatuses([]store.Status{record(fmt.Sprint("m", i), "no room")})
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := len(s.noted()); n < 15 || n > 21 { // the first at once
+			t.Errorf("in a second it wrote %d times, want 20", n)
+		}
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if n := len(s.noted()); n != models {
+			t.Errorf("in 6 s it wrote %d times, want %d", n, models)
+		}
+	})
+}
+
+func worldWith(route string, models ...string) *objects.World {
+	return &objects.World{Offer: objects.Offer{Routes: []*objects.Route{{
+		Name: objects.Name{Namespace: "default", Name: route}, Kind: v1alpha1.LLMRouteKind, Models: models,
+	}}}}
+}
+
+// People wait for the status of the LLMRoute that they have just written, however many Models there are.
+func TestLLMRoutesAreWrittenFirst(t *testing.T) {
+	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+		for i := range 1000 {
+			r.PutStatuses([]store.Status{record(fmt.Sprint("m", i), "no room")})
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		before := len(s.noted())
+		r.SetWorld(worldWith("r", "sql"))
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		if calls := s.noted()[before:]; !slices.Contains(calls, "update sql") {
+			t.Errorf("in 100 ms it wrote %v", calls)
+		}
+	})
+}
+
+// A World changes 20 times a second where pods come and go: statuses that are as they should be do not stand before others.
+func TestWhatIsWrittenIsNotDueAgain(t *testing.T) {
+	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+		w := new(objects.World)
+		for i := range 20 {
+			w.Routes = append(w.Routes, worldWith(fmt.Sprint("r", i), fmt.Sprint("m", i)).Routes...)
+		}
+		r.SetWorld(w)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		before := len(s.noted())
+		r.SetWorld(w)
+		r.PutStatuses([]store.Status{record("m", "no room")})
+		time.Sleep(200 * time.Millisecond)
+		synctest.Wait()
+		if calls := s.noted()[before:]; !slices.Equal(calls, []string{"patch"}) {
+			t.Errorf("it wrote %v, want the Model at once", calls)
+		}
+	})
+}
+
+// Where a kind may not be written the others are, and the kind is tried again each second.
+func TestAKindThatIsRefusedHoldsUpNoOther(t *testing.T) {
+	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, logged func() string) {
+		var allows atomic.Bool
+		s.update = func() error {
+			if !allows.Load() {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "llmroutes"}, "r", nil)
+			}
+			return nil
+		}
+		r.SetWorld(worldWith("r", "sql"))
+		for i := range 100 {
+			r.PutStatuses([]store.Status{record(fmt.Sprint("m", i), "no room")})
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		count := func(call string) (n int) {
+			for _, is := range s.noted() {
+				if is == call {
+					n++
+				}
+			}
+			return n
+		}
+		if patches, updates := count("patch"), count("update sql"); patches != 100 || updates < 8 || updates > 12 {
+			t.Errorf("in 10 s it wrote %d Models and tried the LLMRoute %d times, want 100 and 10", patches, updates)
+		}
+		if n := strings.Count(logged(), `msg="cannot update the status of an object; retrying" object="LLMRoute default/r"`); n != 1 {
+			t.Errorf("it was told %d times: %s", n, logged())
+		}
+		allows.Store(true)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		before := len(s.noted())
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if calls := s.noted()[before:]; len(calls) > 0 || strings.Count(logged(), "can update the status of objects again") != 1 {
+			t.Errorf("then it writes %v, and has logged %s", calls, logged())
+		}
+		allows.Store(false)
+		r.SetWorld(worldWith("r", "code"))
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if n := strings.Count(logged(), `msg="cannot update the status of an object; retrying" object="LLMRoute default/r"`); n != 2 {
+			t.Errorf("that it is refused again was told %d times more: %s", n-1, logged())
+		}
+	})
+}
+
+// Another World may come while a status of the last is being written: what is written then is not what is to be.
+func TestAWorldThatComesDuringAWriteIsReported(t *testing.T) {
+	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+		r.SetWorld(worldWith("r", "sql"))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		back := sync.OnceFunc(func() { r.SetWorld(worldWith("r", "sql")) }) // as it was written before
+		s.mu.Lock()
+		s.update = func() error { back(); return nil }
+		s.mu.Unlock()
+		r.SetWorld(worldWith("r", "chat"))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if want := []string{"update sql", "update chat", "update sql"}; !slices.Equal(s.noted(), want) {
+			t.Errorf("the calls are %v, want %v", s.noted(), want)
+		}
+	})
+}
+
+// Our CRDs may come later than control.
+func TestAnAPIServerWithoutOurKindsHasNothingToRemember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		r, err := statuswriter.Open(t.Context(), &slow{lacks: true}, "", slog.New(slog.DiscardHandler), always)
+		if err != nil || time.Since(begun) > 0 {
+			t.Fatalf("%v after %v", err, time.Since(begun))
+		}
+		_ = r.Close()
+	})
+}
+
+// What became known while nobody could tell who leads is written when that is known again.
+func TestWhatWaitedForADecisionIsWritten(t *testing.T) {
+	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Report, leads *atomic.Bool, _ func() string) {
+		leads.Store(false)
+		r.PutStatuses([]store.Status{record("a", "no room")})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if calls := s.noted(); len(calls) > 0 {
+			t.Errorf("while another may lead: %v", calls)
+		}
+		leads.Store(true)
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if calls := s.noted(); len(calls) != 1 {
+			t.Errorf("then: %v", calls)
+		}
+	})
+}
+
+// A pod that ends has 30 s for everything.
+func TestAMemoryClosesThoughNobodyAnswers(t *testing.T) {
+	hangs := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	paced(t, hangs, func(t *testing.T, _ *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+		r.PutStatuses([]store.Status{record("a", "no room"), record("b", "no room"), record("c", "no room")})
+		time.Sleep(time.Second)
+		begun := time.Now()
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begun); took > 6*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// A write that took long may end when another leads.
+func TestALoadThatIsWrittenDownTooLateDoesNotBegin(t *testing.T) {
+	late := func(context.Context) error { time.Sleep(5 * time.Second); return nil }
+	paced(t, late, func(t *testing.T, _ *slow, r *statuswriter.Report, leads *atomic.Bool, _ func() string) {
+		if err := r.PutModel(made)(); err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(time.Second, func() { leads.Store(false) })
+		asked := store.Copy{Endpoint: "10.0.0.1:8033", Pool: inPool, ID: "a", State: "loading"}
+		if err := r.PutCopy(asked, true); err == nil {
+			t.Error("it may begin")
+		}
+	})
+}
+
+// A client that registers a model anew does not find it deleted by a call that it made before.
+func TestModelsAreMadeAndDeletedInOrder(t *testing.T) {
+	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+		var waits []func() error
+		for range 3 {
+			waits = append(waits, r.PutModel(made), r.DeleteModel(made))
+		}
+		var done sync.WaitGroup
+		for _, wait := range slices.Backward(waits) {
+			done.Go(func() { _ = wait() })
+			synctest.Wait()
+		}
+		done.Wait()
+		if want := []string{"create", "delete", "create", "delete", "create", "delete"}; !slices.Equal(s.noted(), want) {
+			t.Errorf("the calls are %v", s.noted())
+		}
+	})
+}
+
+// Clients of ModelMesh may register and take away models for as long as a control lives.
+func TestAModelThatIsGoneIsForgotten(t *testing.T) {
+	paced(t, func(context.Context) error { return nil }, func(t *testing.T, _ *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+		gone := record("b", "")
+		gone.Gone = true
+		r.PutStatuses([]store.Status{record("a", "no room"), record("b", "no room")})
+		r.PutStatuses([]store.Status{gone})
+		if all, _ := r.Statuses(); len(all) != 1 || all[0].ID != "a" {
+			t.Errorf("it knows %+v", all)
+		}
+	})
+}
+
+// What a runtime had in an earlier life is not in its next one. Who leads next would take it for that life's, and the runtime
+// for one that has restarted since.
+func TestWhatARuntimeHadInAnEarlierLifeIsForgotten(t *testing.T) {
+	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+		if err := r.PutModel(made)(); err != nil {
+			t.Fatal(err)
+		}
+		const at = "10.0.0.1:8033"
+		_ = r.PutRuntime(store.Runtime{Endpoint: at, Incarnation: "one"})
+		_ = r.PutCopy(store.Copy{Endpoint: at, Pool: inPool, ID: "a", State: "loaded", Incarnation: "one"}, false)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if !strings.Contains(s.patched, at) {
+			t.Errorf("it is not written where it is: %s", s.patched)
+		}
+		_ = r.PutRuntime(store.Runtime{Endpoint: at, Incarnation: "two"})
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if strings.Contains(s.patched, at) {
+			t.Errorf("in its next life it has: %s", s.patched)
+		}
+	})
+}
+
+// What a runtime said of itself goes with its endpoint, and with it what was asked of it; what another said stays.
+func TestARuntimeThatIsGoneIsForgotten(t *testing.T) {
+	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+		if err := r.PutModel(made)(); err != nil {
+			t.Fatal(err)
+		}
+		const gone, stays = "10.0.0.1:8033", "10.0.0.2:8033"
+		for _, at := range []string{gone, stays} {
+			_ = r.PutRuntime(store.Runtime{Endpoint: at})
+			_ = r.PutCopy(store.Copy{Endpoint: at, Pool: inPool, ID: "a", State: "loaded"}, false)
+		}
+		r.DeleteRuntime(gone)
+		r.DeleteRuntime("10.0.0.3:8033") // nobody knows it
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if strings.Contains(s.patched, gone) || !strings.Contains(s.patched, stays) {
+			t.Errorf("it is written that it is at %s", s.patched)
+		}
+		if all, _ := r.Runtimes(); len(all) != 1 || all[0].Endpoint != stays {
+			t.Errorf("it knows the runtimes %+v", all)
+		}
+	})
+}
+
+// An outage is nothing that a load has failed by; that there is no place to write it down is.
+func TestWhatMayBeRememberedLaterIsToldApart(t *testing.T) {
+	paced(t, func(context.Context) error { return errors.New("connection refused") },
+		func(t *testing.T, _ *slow, r *statuswriter.Report, leads *atomic.Bool, _ func() string) {
+			asked := store.Copy{Endpoint: "10.0.0.1:8033", Pool: inPool, ID: "a", State: "loading"}
+			if err := r.PutCopy(asked, true); err == nil || errors.Is(err, store.ErrNotNow) {
+				t.Errorf("without a Model: %v", err)
+			}
+			if err := r.PutModel(made)(); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.PutCopy(asked, true); !errors.Is(err, store.ErrNotNow) {
+				t.Errorf("in an outage: %v", err)
+			}
+			leads.Store(false)
+			if err := r.PutCopy(asked, true); !errors.Is(err, store.ErrNotNow) {
+				t.Errorf("where another may lead: %v", err)
+			}
+		})
+}
+
+// Who is to decide may be so while the API server is away again.
+func TestAMemoryIsOpenedWhenTheAPIServerAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var logged strings.Builder
+		begun := time.Now()
+		r, err := statuswriter.Open(t.Context(), &slow{away: 60}, "", slog.New(slog.NewTextHandler(&logged, nil)), always)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begun); took > 70*time.Second || strings.Count(logged.String(), "\n") != 1 {
+			t.Errorf("it took %v, and logged %s", took, logged.String())
+		}
+		_ = r.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := statuswriter.Open(ctx, &slow{away: 1e9}, "", slog.New(slog.DiscardHandler), always); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("it never answers: %v", err)
+		}
+	})
+}

@@ -1,0 +1,57 @@
+package statuswriter
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/headgate/headgate/internal/objects/kube"
+)
+
+const (
+	// gatewayCRD is the CRD that says which release of Gateway API an API server has: those of a release are applied together.
+	gatewayCRD = "gateways.gateway.networking.k8s.io"
+	// releaseAnnotation is where it says that (GEP-922).
+	releaseAnnotation = "gateway.networking.k8s.io/bundle-version"
+	// releaseInterval is how often it is read: seldom does anybody apply another release.
+	releaseInterval = time.Minute
+)
+
+// lookAtRelease reads the release of Gateway API of the API server when it is time, and has the GatewayClasses say what is to be said of
+// it. Only run calls it.
+func (r *Report) lookAtRelease() {
+	r.mu.Lock()
+	in := r.gateways
+	r.mu.Unlock()
+	if in == nil || len(in.Network.Classes) == 0 || !r.leads() || !r.looked.IsZero() && time.Since(r.looked) < releaseInterval {
+		return
+	}
+	r.looked = time.Now()
+	ctx, cancel := context.WithTimeout(r.writes, statusTimeout)
+	defer cancel()
+	crd := &metav1.PartialObjectMetadata{TypeMeta: kube.CRDType}
+	err := r.client.Get(ctx, client.ObjectKey{Name: gatewayCRD}, crd)
+	if apierrors.IsNotFound(err) {
+		return // and so are the GatewayClasses
+	}
+	switch {
+	case err != nil && !r.blind:
+		r.log.Warn("cannot read the CRD of Gateways, which says which release of Gateway API it is of; retrying", "crd", gatewayCRD, "err", fmt.Sprint(err, kube.HintFor(err)))
+	case err == nil && r.blind:
+		r.log.Info("can read the CRD of Gateways again", "crd", gatewayCRD)
+	}
+	if r.blind = err != nil; r.blind {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if is := []string{crd.Annotations[releaseAnnotation]}; !slices.Equal(is, r.release) {
+		r.release = is
+		r.setGateways()
+	}
+}

@@ -1,0 +1,251 @@
+package statuswriter
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/place/store"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// PutModel makes a Model of a registered model. Wait returns when it is there.
+func (r *Report) PutModel(o *v1alpha1.Model) (wait func() error) {
+	made := labelled(o.DeepCopy())
+	return r.turn(objectOf(v1alpha1.ModelKind, made), func(ctx context.Context) error {
+		err := r.client.Create(ctx, made)
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("create Model %s: %w", nameOf(made), err)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if err == nil {
+			r.uids[objectOf(v1alpha1.ModelKind, made)] = made.UID
+		}
+		e := objects.EntryOf(made)
+		m := r.of(modelKey{e.Pool.String(), e.ID})
+		m.belongs(e.Object, e.UID)
+		m.generation = max(m.generation, made.Generation)
+		return nil
+	})
+}
+
+// DeleteModel deletes the Model of a registered model. Wait returns when it is gone. Another Model that has its name since is
+// left alone.
+func (r *Report) DeleteModel(o *v1alpha1.Model) (wait func() error) {
+	return r.delete(v1alpha1.ModelKind, named(&v1alpha1.Model{}, nameOf(o)))
+}
+
+// labelled marks an object as one that a client registered.
+func labelled[O client.Object](o O) O {
+	labels := o.GetLabels()
+	if labels == nil {
+		labels = make(map[string]string)
+	}
+	labels[RegisteredLabel] = "true"
+	o.SetLabels(labels)
+	return o
+}
+
+// named gives an object that says nothing yet its name.
+func named[O client.Object](o O, name objects.Name) O {
+	o.SetNamespace(name.Namespace)
+	o.SetName(name.Name)
+	return o
+}
+
+func objectOf(kind string, o client.Object) objects.Object {
+	return objects.Object{Kind: kind, Name: nameOf(o)}
+}
+
+// delete deletes an object of a kind that is registered, if it is the one that is known. Wait returns when it is gone.
+func (r *Report) delete(kind string, gone client.Object) (wait func() error) {
+	name := objectOf(kind, gone)
+	return r.turn(name, func(ctx context.Context) error {
+		r.mu.Lock()
+		uid := r.uids[name]
+		r.mu.Unlock()
+		var options []client.DeleteOption
+		if uid != "" {
+			options = append(options, client.Preconditions{UID: &uid})
+		}
+		if err := r.client.Delete(ctx, gone, options...); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return fmt.Errorf("delete %s: %w", name, err)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.uids, name)
+		return nil
+	})
+}
+
+// turn returns what makes a call that makes, changes or deletes an object, after those that were asked for before.
+func (r *Report) turn(name objects.Object, call func(context.Context) error) (wait func() error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before, mine := r.turns[name], make(chan struct{})
+	r.turns[name] = mine
+	return func() error {
+		if before != nil {
+			<-before
+		}
+		defer func() {
+			close(mine)
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if r.turns[name] == mine {
+				delete(r.turns, name)
+			}
+		}()
+		ctx, cancel := context.WithTimeout(r.ctx, writeTimeout)
+		defer cancel()
+		return call(ctx)
+	}
+}
+
+// PutCopy keeps what is asked of a model runtime; engines that list what they have are asked. With wait it returns when the
+// API server has it.
+func (r *Report) PutCopy(c store.Copy, wait bool) error {
+	if c.Listed {
+		return nil
+	}
+	key := modelKey{c.Pool, c.ID}
+	r.mu.Lock()
+	m := r.of(key)
+	m.belongs(c.Object, c.UID)
+	m.asked[c.Endpoint] = c
+	known := m.object.Name != ""
+	if !wait {
+		r.mark(modelSubject(key))
+	}
+	r.mu.Unlock()
+	switch {
+	case !wait:
+		return nil
+	case !known:
+		return fmt.Errorf("no Model has the id %q in the pool %s, and the engine cannot list its models: create one", c.ID, c.Pool)
+	case !r.leads():
+		return errUncertain
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, statusTimeout)
+	defer cancel()
+	err := r.writeModel(ctx, key)
+	if apierrors.IsNotFound(err) && c.State == unloading { // what is deleted has to leave, and there is nothing more to say
+		return nil
+	}
+	switch {
+	case err == nil && !r.leads(): // it took long
+		return errUncertain
+	case err == nil, apierrors.IsNotFound(err), apierrors.IsInvalid(err), apierrors.IsForbidden(err):
+		return err
+	}
+	return fmt.Errorf("%w: %w", store.ErrNotNow, err)
+}
+
+var errUncertain = fmt.Errorf("%w: it is not certain that this control leads", store.ErrNotNow)
+
+// unloading is the state of a copy that an engine is told to unload.
+const unloading = "unloading"
+
+// DeleteCopy forgets what was asked.
+func (r *Report) DeleteCopy(endpoint, pool, id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := modelKey{pool, id}
+	if m := r.models[key]; m != nil {
+		if _, asked := m.asked[endpoint]; asked {
+			delete(m.asked, endpoint)
+			r.mark(modelSubject(key))
+		}
+	}
+}
+
+// PutRuntime keeps what a model runtime said of itself, with the first copy there: one that has none may be asked again. What
+// was asked of an earlier life of it is forgotten.
+func (r *Report) PutRuntime(runtime store.Runtime) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.runtimes[runtime.Endpoint] = runtime
+	for key, m := range r.models {
+		if asked, ok := m.asked[runtime.Endpoint]; ok && asked.Incarnation != runtime.Incarnation {
+			delete(m.asked, runtime.Endpoint)
+			r.mark(modelSubject(key))
+		}
+	}
+	return nil
+}
+
+// DeleteRuntime forgets what a model runtime said of itself, and what was asked of it: who leads next finds the one with the
+// other, and would take the runtime for one that has been made ready.
+func (r *Report) DeleteRuntime(endpoint string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.runtimes, endpoint)
+	for key, m := range r.models {
+		if _, ok := m.asked[endpoint]; ok {
+			delete(m.asked, endpoint)
+			r.mark(modelSubject(key))
+		}
+	}
+}
+
+// PutStatuses keeps the status of models, when there is time.
+func (r *Report) PutStatuses(all []store.Status) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, st := range all {
+		key := modelKey{st.Pool, st.ID}
+		if st.Gone {
+			r.forget(key)
+			continue
+		}
+		m := r.of(key)
+		m.belongs(st.Object, st.UID)
+		m.status = st.Status
+		m.generation = max(m.generation, st.Status.ObservedGeneration)
+		r.mark(modelSubject(key))
+	}
+}
+
+// copyStatus is what was asked of a runtime, as the status has it. The caller holds mu.
+func (r *Report) copyStatus(a store.Copy) v1alpha1.CopyStatus {
+	runtime := r.runtimes[a.Endpoint]
+	return v1alpha1.CopyStatus{
+		Endpoint: a.Endpoint, State: a.State, Since: metav1.NewMicroTime(a.Since), Bytes: a.Bytes, Size: a.Size, Concurrency: int32(a.Concurrency), Incarnation: a.Incarnation,
+		Runtime: &v1alpha1.RuntimeStatus{
+			Bytes: runtime.Bytes, DefaultBytes: runtime.DefaultBytes, Loads: int32(runtime.Loads),
+			LoadTimeout: metav1.Duration{Duration: runtime.LoadTimeout}, Methods: runtime.Methods.Lines(),
+			LimitsConcurrency: runtime.LimitsConcurrency,
+		},
+	}
+}
+
+// Models returns the models that were registered before.
+func (r *Report) Models() ([]v1alpha1.Model, error) { return r.registered, nil }
+
+// Copies returns what was asked of model runtimes before.
+func (r *Report) Copies() ([]store.Copy, error) { return r.recorded, nil }
+
+// Runtimes returns what model runtimes said of themselves before.
+func (r *Report) Runtimes() (all []store.Runtime, _ error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, runtime := range r.runtimes {
+		all = append(all, runtime)
+	}
+	return all, nil
+}
+
+// Statuses returns the status of models as it was before.
+func (r *Report) Statuses() (all []store.Status, _ error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key, m := range r.models {
+		all = append(all, store.Status{Pool: key.pool, ID: key.id, Object: m.object, Status: m.status})
+	}
+	return all, nil
+}

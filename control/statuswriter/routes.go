@@ -1,0 +1,236 @@
+package statuswriter
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/attach/conditions"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// route is the status of an LLMRoute. It is guarded by Report.mu.
+type route struct {
+	uid     string // of the object as last read or written: another one of its name has no status
+	written v1alpha1.LLMRouteStatus
+	want    *wanted // nil before the first World
+}
+
+// done says whether the object has the status that it should have.
+func (r *route) done() bool {
+	return r == nil || r.want == nil || (r.want.uid == "" || r.want.uid == r.uid) && sameRoute(r.written, r.want.status)
+}
+
+// double is a Model or a VModel whose id is another's, which its status says; that of others is what control remembers of them.
+type double struct {
+	uid        string
+	generation int64
+	taken      string
+}
+
+// SetWorld makes the status of what control does not place due: of LLMRoutes, and of Models and VModels whose id is another's.
+func (r *Report) SetWorld(w *objects.World) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	there := make(map[objects.Name]bool)
+	for _, want := range routeStatuses(w) {
+		there[want.name] = true
+		is := r.routes[want.name]
+		if is == nil {
+			is = new(route)
+			r.routes[want.name] = is
+		}
+		if is.want = want; !is.done() {
+			r.mark(subject{kind: v1alpha1.LLMRouteKind, name: want.name})
+		}
+	}
+	for name := range r.routes {
+		if !there[name] {
+			delete(r.routes, name)
+			delete(r.told, subject{kind: v1alpha1.LLMRouteKind, name: name})
+		}
+	}
+	doubles := doublesOf(w)
+	for object, d := range doubles {
+		if is, ok := r.doubles[object]; !ok || is != d {
+			r.mark(subject{kind: object.Kind, name: object.Name})
+		}
+	}
+	for object := range r.doubles {
+		if _, ok := doubles[object]; !ok {
+			delete(r.told, subject{kind: object.Kind, name: object.Name})
+		}
+	}
+	r.doubles = doubles
+}
+
+// doublesOf are the Models and VModels of a World whose id is another's.
+func doublesOf(w *objects.World) map[objects.Object]double {
+	all := make(map[objects.Object]double)
+	for _, e := range w.Doubles {
+		all[objects.Object{Kind: v1alpha1.ModelKind, Name: e.Object}] = double{e.UID, e.Generation, e.Taken}
+	}
+	for _, v := range w.VModels {
+		if !w.HasItsID(v) {
+			all[objects.Object{Kind: v1alpha1.VModelKind, Name: v.Object}] = double{v.UID, v.Generation, v.Taken}
+		}
+	}
+	return all
+}
+
+// writeDouble says of a Model or a VModel that its id is another's. That it is gone is no error.
+func (r *Report) writeDouble(ctx context.Context, object objects.Object) error {
+	r.mu.Lock()
+	d, ok := r.doubles[object]
+	r.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	taken := []metav1.Condition{{
+		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonModelNameTaken, Message: d.taken,
+		ObservedGeneration: d.generation, LastTransitionTime: metav1.Now(),
+	}}
+	var o client.Object = &v1alpha1.Model{}
+	var status any = v1alpha1.ModelStatus{ObservedGeneration: d.generation, Message: d.taken, Conditions: taken}
+	if object.Kind == v1alpha1.VModelKind {
+		o, status = &v1alpha1.VModel{}, v1alpha1.VModelStatus{ObservedGeneration: d.generation, Conditions: taken}
+	}
+	return client.IgnoreNotFound(putStatus(ctx, r.client, named(o, object.Name), d.uid, status))
+}
+
+// writeRoute writes the status of one LLMRoute, again where somebody else wrote meanwhile. That it is gone is no error, nor that
+// another of its name is there: that one's status follows when its World does.
+func (r *Report) writeRoute(ctx context.Context, name objects.Name) error {
+	of := objects.Object{Kind: v1alpha1.LLMRouteKind, Name: name}
+	r.mu.Lock()
+	is, at := r.routes[name], r.attached[of]
+	if is.done() && at.done() {
+		r.mu.Unlock()
+		return nil
+	}
+	var want *wanted
+	if is != nil {
+		want = is.want
+	}
+	var parents *conditions.Status
+	if at != nil {
+		parents = at.want
+	}
+	asked := at.done()
+	r.mu.Unlock()
+	if !asked {
+		if again, err := r.survey(of); again || err != nil {
+			return err
+		}
+	}
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		var o v1alpha1.LLMRoute
+		if err := r.client.Get(ctx, client.ObjectKey(name), &o); err != nil {
+			return err
+		}
+		before := *o.Status.DeepCopy()
+		meant := want != nil && (want.uid == "" || want.uid == string(o.UID))
+		if meant {
+			o.Status.Models, o.Status.Pools = want.status.Models, want.status.Pools
+			for _, c := range want.status.Conditions {
+				meta.SetStatusCondition(&o.Status.Conditions, c)
+			}
+		}
+		if parents != nil {
+			put(&o, parents)
+		}
+		if !equality.Semantic.DeepEqual(before, o.Status) {
+			if err := r.client.Status().Update(ctx, &o); err != nil {
+				return err
+			}
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if parents != nil {
+			at.said = parents
+		}
+		if !meant {
+			return nil
+		}
+		is.uid, is.written = string(o.UID), o.Status
+		if is.want != want && !is.done() { // another World came meanwhile
+			r.mark(subject{kind: v1alpha1.LLMRouteKind, name: name})
+		}
+		return nil
+	})
+	return client.IgnoreNotFound(err)
+}
+
+// wanted is the status that a route should have, its conditions without times.
+type wanted struct {
+	name   objects.Name
+	uid    string // of the route, empty where nobody knows it
+	status v1alpha1.LLMRouteStatus
+}
+
+// routeStatuses are those of the LLMRoutes of a World.
+func routeStatuses(w *objects.World) []*wanted {
+	faults := make(map[objects.Name][]objects.Fault)
+	for _, f := range w.Faults {
+		if f.Kind == v1alpha1.LLMRouteKind {
+			faults[f.Object] = append(faults[f.Object], f)
+		}
+	}
+	var all []*wanted
+	for _, r := range w.Routes {
+		if r.Kind != v1alpha1.LLMRouteKind {
+			continue
+		}
+		status := v1alpha1.LLMRouteStatus{
+			Models: r.Models,
+			Conditions: []metav1.Condition{
+				condition(v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted, v1alpha1.ReasonModelNameTaken, faults[r.Name], r.Generation),
+				condition(v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonResolvedRefs, v1alpha1.ReasonBackendNotFound, faults[r.Name], r.Generation),
+			},
+		}
+		for _, b := range r.Backends {
+			status.Pools = append(status.Pools, b.Pool.Name)
+		}
+		all = append(all, &wanted{r.Name, r.UID, status})
+	}
+	return all
+}
+
+// condition is true with the reason good, or false with the reason bad and the words of the faults that have it.
+func condition(kind, good, bad string, faults []objects.Fault, generation int64) metav1.Condition {
+	c := metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: good, ObservedGeneration: generation}
+	var words []string
+	for _, f := range faults {
+		if f.Reason == bad {
+			words = append(words, f.Words)
+		}
+	}
+	if len(words) > 0 {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, bad, conditions.Message(strings.Join(words, "; "))
+	}
+	return c
+}
+
+// sameRoute says whether a status says what is wanted.
+func sameRoute(is, want v1alpha1.LLMRouteStatus) bool {
+	return slices.Equal(is.Models, want.Models) && slices.Equal(is.Pools, want.Pools) && hasConditions(is.Conditions, want.Conditions)
+}
+
+// hasConditions says whether conditions say what is wanted, whenever they came true.
+func hasConditions(are, want []metav1.Condition) bool {
+	return !slices.ContainsFunc(want, func(c metav1.Condition) bool {
+		is := meta.FindStatusCondition(are, c.Type)
+		if is == nil {
+			return true
+		}
+		c.LastTransitionTime = is.LastTransitionTime
+		return c != *is
+	})
+}

@@ -1,0 +1,184 @@
+package statuswriter_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/place/store"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/test/apiserver"
+)
+
+func TestKubectlGetTellsAPersonWhatIsGoingOn(t *testing.T) {
+	c := newCluster(t)
+	c.Apply(inferencePool(", endpointPickerRef: {name: headgate, port: {number: 9002}}"))
+	c.Apply(route("a", "{backendRefs: [{name: p}], modelNames: [sql, text-to-sql], adapter: {name: sql-v2}}"))
+	c.Apply(route("b", "{backendRefs: [{name: p}, {name: missing}], modelNames: [chat]}"))
+	c.Apply(model("m", "{poolRef: {name: p}}"))
+	status := v1alpha1.ModelStatus{
+		ObservedGeneration: 1, Loaded: 1, Bytes: 5 << 20, Size: "measured",
+		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonLoaded, ObservedGeneration: 1}},
+		Copies:     []v1alpha1.CopyStatus{{Endpoint: "10.0.0.1:8000", State: "loaded", Since: metav1.MicroTime{Time: time.Unix(1e9, 123e3)}}},
+		Failures:   []v1alpha1.FailureStatus{{Endpoint: "10.0.0.2:8000", At: metav1.MicroTime{Time: time.Unix(1e9, 0)}, Words: "no"}},
+	}
+	r := c.open(c.typed(writer(c)), always)
+	r.SetWorld(c.world())
+	r.PutStatuses([]store.Status{{Pool: inPool, ID: "m", Object: objects.Name{Namespace: "default", Name: "m"}, Status: status}})
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for kind, want := range map[string]string{
+		"llmroutes": `Name | Models | Adapter | Pools | Accepted | Ready
+a | ["sql","text-to-sql"] | sql-v2 | ["p"] | True | True
+b | ["chat"] | <nil> | ["p","missing"] | True | False
+`,
+		"models": `Name | ID | Pool | Copies | Ready | State | Message
+m | <nil> | p | 1 | True | Loaded | <nil>
+`,
+		"inferencepools": `Name | Selector | Ports | Picker
+p | {"app":"llama"} | [{"number":8000}] | headgate
+`,
+	} {
+		if got := c.columns(kind); got != want {
+			t.Errorf("of %s kubectl prints\n%swant\n%s", kind, got, want)
+		}
+	}
+	if is := c.modelNamed("m"); !is.Status.Copies[0].Since.Equal(&status.Copies[0].Since) {
+		t.Errorf("what was written is read as %+v", is)
+	}
+	c.NothingDenied("writer")
+}
+
+func TestConditionsSayWhyARouteIsNotInForceAsItIsWritten(t *testing.T) {
+	c := newCluster(t)
+	c.Apply(route("a", "{backendRefs: [{name: p}], modelNames: [sql]}"))
+	c.Await("another second begins: times of creation have no finer grain", func() bool {
+		return time.Since(c.routeNamed("a").CreationTimestamp.Time) > 1100*time.Millisecond
+	})
+	c.Apply(route("b", "{backendRefs: [{name: p}], modelNames: [sql, more]}"))
+	c.report(c.world())
+	says := func(name, condition, want string) {
+		t.Helper()
+		r := c.routeNamed(name)
+		for _, is := range r.Status.Conditions {
+			if is.Type == condition {
+				if got := fmt.Sprintf("%s %s: %s", is.Status, is.Reason, is.Message); got != want {
+					t.Errorf("%s of %s is %s, want %s", condition, name, got, want)
+				}
+				if is.ObservedGeneration != r.Generation {
+					t.Errorf("%s of %s is of generation %d, and the route's is %d", condition, name, is.ObservedGeneration, r.Generation)
+				}
+				return
+			}
+		}
+		t.Errorf("%s has no condition %s", name, condition)
+	}
+	const missing = "False BackendNotFound: spec.backendRefs names InferencePool default/p, which does not exist: its requests get 503"
+	says("a", "Accepted", "True Accepted: ")
+	says("a", "ResolvedRefs", missing)
+	says("b", "Accepted", `False ModelNameTaken: model "sql" is already admitted by LLMRoute default/a, which keeps it`)
+
+	// What is mended is true, and of the generation that mended it.
+	c.Apply(inferencePool("") + "\n---\n" + route("b", "{backendRefs: [{name: p}], modelNames: [more]}"))
+	if problems := c.world().Problems; len(problems) > 0 {
+		t.Errorf("not all is mended: %q", problems)
+	}
+	c.report(c.world())
+	says("a", "ResolvedRefs", "True ResolvedRefs: ")
+	says("b", "Accepted", "True Accepted: ")
+
+	// What is written is not written again, by who leads next neither.
+	r := c.open(c.typed(writer(c)), always)
+	before := c.Asked("writer")
+	for range 2 {
+		r.SetWorld(c.world())
+	}
+	if err := r.Close(); err != nil || c.Asked("writer") != before {
+		t.Errorf("%v: %d requests were made of what was written", err, c.Asked("writer")-before)
+	}
+	c.NothingDenied("writer")
+}
+
+// Of two Models of one id the older one has it, and the other says so; when that is gone, its status is the other's to write.
+func TestAModelWhoseIDIsAnothersIsNotAccepted(t *testing.T) {
+	c := newCluster(t)
+	c.Apply(inferencePool(""))
+	twin := func(name string) string {
+		return model(name, "{id: x, poolRef: {name: p}}")
+	}
+	c.Apply(twin("a"))
+	c.Await("another second begins: times of creation have no finer grain", func() bool {
+		return time.Since(c.modelNamed("a").CreationTimestamp.Time) > 1100*time.Millisecond
+	})
+	c.Apply(twin("b"))
+	both := c.world()
+	r := c.open(c.typed(writer(c)), always)
+	before := c.Asked("writer")
+	r.SetWorld(both)
+	r.SetWorld(both)
+	c.Await("it is told", func() bool { return c.modelNamed("b").Status.Message != "" })
+	is := c.modelNamed("b")
+	got := is.Status.Conditions
+	if want := `its id "x" in InferencePool default/p is that of Model default/a, which keeps it`; len(got) != 1 || got[0].Type != "Accepted" || got[0].Status != "False" ||
+		got[0].Reason != "ModelNameTaken" || got[0].Message != want || got[0].ObservedGeneration != is.Generation || is.Status.Message != want {
+		t.Errorf("the status is %+v", is.Status)
+	}
+	c.Delete(twin("a"))
+	r.SetWorld(c.world())
+	if err := r.Close(); err != nil || c.Asked("writer") != before+1 {
+		t.Errorf("%v: %d requests were made, want one for the Model", err, c.Asked("writer")-before)
+	}
+	c.NothingDenied("writer")
+}
+
+// An API server takes 32768 characters of a condition's message, and nothing of a status that has more.
+func TestALongMessageIsCut(t *testing.T) {
+	c := newCluster(t)
+	var names []string
+	for i := range 128 {
+		names = append(names, fmt.Sprintf("%03d%s", i, strings.Repeat("m", 300)))
+	}
+	for _, name := range []string{"a", "b"} {
+		c.Apply(route(name, "{backendRefs: [{name: p}], modelNames: ["+strings.Join(names, ", ")+"]}"))
+	}
+	c.report(c.world())
+	for _, name := range []string{"a", "b"} {
+		if n := len(c.routeNamed(name).Status.Conditions); n != 2 {
+			t.Errorf("%s has %d conditions, want 2", name, n)
+		}
+	}
+}
+
+// An object that is made again with its name (kubectl replace --force) has no status, though nothing else of it is other.
+func TestWhatIsMadeAgainGetsItsStatusAgain(t *testing.T) {
+	c := newCluster(t)
+	r := c.open(c.typed(writer(c)), always)
+	defer r.Close()
+	made := route("a", "{backendRefs: [{name: p}], modelNames: [sql]}") + "\n---\n" + model("m", "{poolRef: {name: p}}")
+	for range 2 {
+		var uids []string
+		for _, o := range apiserver.ReadObjects(t, made) {
+			_ = c.At(o).Delete(t.Context(), o.GetName(), metav1.DeleteOptions{})
+			is, err := c.At(o).Create(t.Context(), o, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			uids = append(uids, string(is.GetUID()))
+		}
+		r.SetWorld(c.world())
+		c.Await("the LLMRoute has its status", func() bool { return len(c.routeNamed("a").Status.Conditions) > 0 })
+		if n := len(c.routeNamed("a").Status.Conditions); n != 2 {
+			t.Errorf("the route has %d conditions, want 2", n)
+		}
+		r.PutStatuses([]store.Status{{
+			Pool: inPool, ID: "m", Object: objects.Name{Namespace: "default", Name: "m"}, UID: uids[1],
+			Status: v1alpha1.ModelStatus{ObservedGeneration: 1, Message: "no room"},
+		}})
+		c.Await("the Model has its status", func() bool { return c.modelNamed("m").Status.Message == "no room" })
+	}
+}

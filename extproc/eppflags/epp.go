@@ -1,0 +1,269 @@
+// Package eppflags reads the flags that the manifests of other endpoint pickers give, so that extproc serves in the place of one
+// whose Deployment stays as it is: those of the inference extension's picker, of llm-d's, and of KServe's, which runs llm-d's.
+package eppflags
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/spf13/pflag"
+)
+
+// Flag is a flag of other endpoint pickers.
+type Flag struct {
+	// Name is without dashes. A name of one letter may be written with one dash.
+	Name string
+	// Becomes is extproc's own flag that says the same, without dashes; empty if the flag is ignored.
+	Becomes string
+	// Because says, for people, how the value is translated, or why the flag is ignored.
+	Because string
+
+	bare      bool // it may stand without a value
+	translate func(value string, set func(flag, value string) error) error
+}
+
+// same says that extproc has a flag of the same name and meaning.
+func same(name, because string) Flag { return Flag{Name: name, Becomes: name, Because: because} }
+
+func ignored(name, because string) Flag { return Flag{Name: name, Because: because} }
+
+// ignoredSwitch is ignored, and may stand without a value.
+func ignoredSwitch(name, because string) Flag { return Flag{Name: name, Because: because, bare: true} }
+
+const (
+	logIsJSON    = "the log is JSON, a line each"
+	ownMetrics   = "extproc knows the metrics of each kind of engine"
+	fixedNames   = "the endpoint-picker protocol has one name for it"
+	openMetrics  = "`/metrics` is served without TLS, and asks for no token: a NetworkPolicy says who may read it"
+	wholeMessage = "a message may be as long as the longest body that extproc takes"
+)
+
+// Flags are all that are understood, in the order of the documentation. The list is of the inference extension up to 1.6 and of
+// llm-d's picker up to 0.10.
+var Flags = []Flag{
+	same("pool-name", "without `--objects`, `--kube` and `--endpoints` it has the objects of the pool's namespace taken from the API server"),
+	same("pool-namespace", "without it `$NAMESPACE` counts, else `default`"),
+	same("grpc-port", ""),
+	same("grpc-health-port", ""),
+	same("metrics-port", ""),
+	same("secure-serving", "to turn it off, write `--secure-serving=false`"),
+	same("cert-path", ""),
+	same("drain-timeout", ""),
+	same("kubeconfig", ""),
+	{Name: "v", Becomes: "log-level", Because: "4 and above is `debug`, less is `info`", translate: verbosity},
+	{Name: "zap-log-level", Becomes: "log-level", Because: "`panic` is `error`; a number is as with `-v`, and comes before it", translate: zapLevel},
+	{Name: "refresh-metrics-interval", Becomes: "scrape-interval", Because: "how often the load of each engine is looked at"},
+	{Name: "metrics-staleness-threshold", Becomes: "stale", Because: "the silence after which an endpoint gets requests only where no other can"},
+	{
+		Name: "model-server-metrics-scheme", Becomes: "engine-tls",
+		Because: "`https` reaches engines over TLS and checks no certificate, unless `--engine-ca-file` or the next flag says otherwise", translate: scheme,
+	},
+	{
+		Name: "model-server-metrics-https-insecure-skip-verify", Becomes: "engine-insecure-skip-verify",
+		Because: "true unless it is given, as with other pickers; without `https` it says nothing", bare: true,
+		translate: func(string, func(string, string) error) error { return nil }, // scheme reads it
+	},
+	ignored("config-file", "`--policy`, or a PoolSettings, says how extproc picks endpoints"),
+	ignored("config-text", "`--policy`, or a PoolSettings, says how extproc picks endpoints"),
+	ignored("pool-group", "the InferencePools that extproc reads are of `inference.networking.k8s.io`"),
+	ignored("model-server-metrics-port", "extproc reads the load of an engine where it serves"),
+	ignored("model-server-metrics-path", ownMetrics),
+	ignored("total-queued-requests-metric", ownMetrics),
+	ignored("total-running-requests-metric", ownMetrics),
+	ignored("kv-cache-usage-percentage-metric", ownMetrics),
+	ignored("lora-info-metric", ownMetrics),
+	ignored("cache-info-metric", ownMetrics),
+	ignored("refresh-prometheus-metrics-interval", "`/metrics` is always current"),
+	ignoredSwitch("metrics-endpoint-auth", openMetrics),
+	ignored("metrics-client-ca-file", openMetrics),
+	ignored("metrics-cert-dir", openMetrics),
+	ignoredSwitch("ha-enable-leader-election", "every replica serves: there is no leader"),
+	ignoredSwitch("health-checking", "extproc always serves gRPC health"),
+	ignoredSwitch("enable-cert-reload", "certificates are read again when they change, always"),
+	ignored("grpc-max-recv-msg-size", wholeMessage),
+	ignored("grpc-max-send-msg-size", wholeMessage),
+	ignoredSwitch("disable-endpoint-subset-filter", "the endpoint-picker protocol lets the gateway decide which endpoints extproc may pick"),
+	ignored("destination-endpoint-hint-key", fixedNames),
+	ignored("destination-endpoint-hint-metadata-namespace", fixedNames),
+	ignored("fairness-id-header-key", "extproc has no fairness among clients"),
+	ignoredSwitch("emit-endpoint-scores", "extproc has no scores"),
+	ignoredSwitch("allow-experimental-plugins", "extproc has no plugins"),
+	ignoredSwitch("enable-grpc-stream-metrics", "`/metrics` has all that extproc counts, always"),
+	ignoredSwitch("tracing", "extproc makes no traces"),
+	ignoredSwitch("enable-pprof", "extproc serves no profiles"),
+	ignored("zap-encoder", logIsJSON),
+	ignoredSwitch("zap-devel", logIsJSON),
+	ignored("zap-stacktrace-level", logIsJSON),
+	ignored("zap-time-encoding", logIsJSON),
+}
+
+// Register makes those of the flags that are not there yet, which --help leaves out. Flags may be written as before the
+// inference extension's 1.0, too: --poolName.
+func Register(fs *pflag.FlagSet) {
+	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if today := withDashes(name); find(today) != nil {
+			name = today
+		}
+		return pflag.NormalizedName(name)
+	})
+	for _, f := range Flags {
+		if fs.Lookup(f.Name) != nil {
+			continue
+		}
+		shorthand := ""
+		if len(f.Name) == 1 {
+			shorthand = f.Name
+		}
+		made := fs.VarPF(new(given), f.Name, shorthand, f.Because)
+		made.Hidden = true
+		if f.bare {
+			made.NoOptDefVal = "true"
+		}
+	}
+}
+
+// given is the value of a flag that is kept as it was written.
+type given string
+
+func (g *given) Set(value string) error { *g = given(value); return nil }
+func (g *given) String() string         { return string(*g) }
+func (g *given) Type() string           { return "string" }
+
+// Args returns a command line in which the value of an ignored switch is joined to it: "--tracing false", which other pickers
+// read as "--tracing". The others keep their values apart, so that what is meant there is asked.
+func Args(args []string) []string {
+	var joined []string
+	for i := 0; i < len(args); i++ {
+		name, isFlag := strings.CutPrefix(args[i], "--")
+		if f := find(withDashes(name)); isFlag && f != nil && f.bare && f.Becomes == "" && i+1 < len(args) && isBool(args[i+1]) {
+			joined = append(joined, args[i]+"="+args[i+1])
+			i++
+			continue
+		}
+		joined = append(joined, args[i])
+	}
+	return joined
+}
+
+func isBool(text string) bool {
+	_, err := strconv.ParseBool(text)
+	return err == nil && len(text) > 1 // 0 and 1 are numbers
+}
+
+// Applied is what became of the flags of other pickers on a command line.
+type Applied struct {
+	// Ignored are those that were given and say nothing here, with their dashes, in the order of [Flags].
+	Ignored []string
+	// By is the flag, with its dashes, from which a flag of extproc has its value.
+	By map[string]string
+}
+
+// Apply sets extproc's own flags by those of other pickers that were parsed. What its own flags say comes first.
+func Apply(fs *pflag.FlagSet) (Applied, error) {
+	a := Applied{By: make(map[string]string)}
+	own := make(map[string]bool)
+	fs.Visit(func(f *pflag.Flag) { own[f.Name] = true })
+	for _, f := range Flags {
+		if !own[f.Name] || f.Becomes == f.Name {
+			continue
+		}
+		if f.Becomes == "" {
+			a.Ignored = append(a.Ignored, f.written())
+			continue
+		}
+		translate := f.translate
+		if translate == nil {
+			translate = func(value string, set func(string, string) error) error { return set(f.Becomes, value) }
+		}
+		if err := translate(fs.Lookup(f.Name).Value.String(), func(flag, value string) error {
+			if own[flag] {
+				return nil
+			}
+			a.By[flag] = f.written()
+			return fs.Set(flag, value)
+		}); err != nil {
+			return a, fmt.Errorf("%s: %w", f.written(), err)
+		}
+	}
+	return a, a.trust(fs, own)
+}
+
+// trust has certificates of engines unchecked where --model-server-metrics-scheme had engines reached over TLS, and nobody
+// says how they are checked.
+func (a Applied) trust(fs *pflag.FlagSet, own map[string]bool) error {
+	const skip = "model-server-metrics-https-insecure-skip-verify"
+	if fs.Lookup("engine-tls").Value.String() != "true" || a.By["engine-tls"] == "" || own["engine-ca-file"] || own["engine-insecure-skip-verify"] {
+		return nil
+	}
+	value := "true"
+	if own[skip] {
+		value = fs.Lookup(skip).Value.String()
+	}
+	a.By["engine-insecure-skip-verify"] = a.By["engine-tls"]
+	if err := fs.Set("engine-insecure-skip-verify", value); err != nil {
+		return fmt.Errorf("--%s: %w", skip, err)
+	}
+	return nil
+}
+
+func (f Flag) written() string { return "--" + f.Name }
+
+func find(name string) *Flag {
+	i := slices.IndexFunc(Flags, func(f Flag) bool { return f.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &Flags[i]
+}
+
+// withDashes writes poolName as pool-name.
+func withDashes(name string) string {
+	var b strings.Builder
+	for _, c := range name {
+		if unicode.IsUpper(c) {
+			b.WriteByte('-')
+		}
+		b.WriteRune(unicode.ToLower(c))
+	}
+	return b.String()
+}
+
+// debugVerbosity is the verbosity from which on other pickers write what is for who looks for a fault.
+const debugVerbosity = 4
+
+func verbosity(value string, set func(flag, value string) error) error {
+	n, err := strconv.Atoi(value)
+	if err != nil {
+		return fmt.Errorf("%q is no number", value)
+	}
+	if n >= debugVerbosity {
+		return set("log-level", "debug")
+	}
+	return set("log-level", "info")
+}
+
+func zapLevel(value string, set func(flag, value string) error) error {
+	switch value = strings.ToLower(value); value {
+	case "debug", "info", "warn", "error":
+		return set("log-level", value)
+	case "panic":
+		return set("log-level", "error")
+	}
+	if err := verbosity(value, set); err != nil {
+		return fmt.Errorf("want debug, info, error, panic or a number, not %q", value)
+	}
+	return nil
+}
+
+func scheme(value string, set func(flag, value string) error) error {
+	switch value {
+	case "http":
+		return set("engine-tls", "false")
+	case "https":
+		return set("engine-tls", "true")
+	}
+	return fmt.Errorf("want http or https, not %q", value)
+}

@@ -1,0 +1,198 @@
+package endpointstate_test
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+const a, b = "10.0.0.1:8000", "10.0.0.2:8000"
+
+var start = time.Unix(1e9, 0)
+
+// world has the endpoints a and b in each of some pools of the namespace ns.
+func world(pools ...string) *objects.World {
+	var s objects.Set
+	for _, name := range pools {
+		p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+		p.Spec.TargetPorts = []pool.Port{{Number: 8000}}
+		s.Pools = append(s.Pools, p)
+	}
+	for _, ip := range []string{"10.0.0.1", "10.0.0.2"} {
+		s.Pods = append(s.Pods, objects.Pod{Name: objects.Name{Namespace: "ns", Name: ip}, IP: netip.MustParseAddr(ip), Ready: true})
+	}
+	return objects.Build(s)
+}
+
+// view is what is believed at a time, of everything anew.
+func view(s *endpointstate.State, now time.Time) *endpointstate.View {
+	s.Age()
+	v, _ := s.View(now)
+	s.Seal()
+	return v
+}
+
+// A pool whose object is gone is in no view, and nothing more is told of it. One that comes by its name begins anew.
+func TestAPoolThatIsGoneIsForgotten(t *testing.T) {
+	s := endpointstate.New(endpointstate.Config{})
+	s.SetWorld(world("one", "two"))
+	s.Saw(s.Look(a, start), engine.Load{})
+	s.Saw(s.Look(b, start), engine.Load{})
+	late := start.Add(time.Hour)
+	if v := view(s, late); len(v.Snapshot.Pools) != 2 || len(s.FailOpen()) != 2 {
+		t.Fatalf("the pools are %v, of which %v fail open", v.Snapshot.Pools, s.FailOpen())
+	}
+	s.SetWorld(world("two"))
+	v, _ := s.View(late)
+	if v.Snapshot.Pools["ns/one"] != nil || v.Snapshot.Pools["ns/two"] == nil {
+		t.Errorf("the pools are %v", v.Snapshot.Pools)
+	}
+	if got := s.FailOpen(); !slices.Equal(got, []string{"ns/two"}) {
+		t.Errorf("pools that fail open: %v", got)
+	}
+	s.SetWorld(world("one", "two"))
+	if _, told := s.View(late); len(told) != 1 || told[0].Pool.Name != "one" || !told[0].Open || told[0].Lost != 2 {
+		t.Errorf("of a pool that is there again it tells %+v", told)
+	}
+}
+
+// Where nobody is left but who is silent, all those are used, though others of the pool are out.
+func TestTheSilentAreUsedWhereTheOthersAreOut(t *testing.T) {
+	s := endpointstate.New(endpointstate.Config{})
+	s.SetWorld(world("one"))
+	s.Saw(s.Look(a, start), engine.Load{}) // b was never heard
+	p := view(s, start.Add(time.Hour)).Snapshot.Pools["ns/one"]
+	if p.Endpoints[0].State != pick.Lost || p.Endpoints[1].State != pick.Out || len(s.FailOpen()) != 1 {
+		t.Errorf("the states are %v and %v, and %v fail open", p.Endpoints[0].State, p.Endpoints[1].State, s.FailOpen())
+	}
+}
+
+// An endpoint that no scrape has found is unheard of, until one says that it refuses.
+func TestUnheardIsWhoNeverAnswered(t *testing.T) {
+	s := endpointstate.New(endpointstate.Config{})
+	s.SetWorld(world("one"))
+	expect := func(what string, want bool) {
+		t.Helper()
+		if e := view(s, start).Snapshot.Pools["ns/one"].Endpoints[1]; e.State != pick.Out || e.Unheard != want {
+			t.Errorf("%s: the state is %v and unheard is %t, want %t", what, e.State, e.Unheard, want)
+		}
+	}
+	s.Saw(s.Look(a, start), engine.Load{})
+	expect("before a scrape", true)
+	s.Silent(s.Look(b, start))
+	expect("after a scrape without an answer", true)
+	s.Dropped(b, start)
+	s.Silent(s.Look(b, start.Add(time.Second)))
+	expect("after a connection broke", true)
+	s.Refused(b, start)
+	expect("after it refused", false)
+}
+
+// The lists of a pool are unread until one was read, or each endpoint was scraped in vain: a pool that is dead has no more to say.
+func TestADeadPoolIsNotUnreadForever(t *testing.T) {
+	s := endpointstate.New(endpointstate.Config{})
+	s.SetWorld(world("one"))
+	expect := func(what string, want bool) {
+		t.Helper()
+		if got := view(s, start).Snapshot.Pools["ns/one"].Unread; got != want {
+			t.Errorf("%s: unread is %t, want %t", what, got, want)
+		}
+	}
+	expect("before a scrape", true)
+	s.Refused(a, start)
+	expect("one endpoint was not scraped yet", true)
+	s.Silent(s.Look(b, start))
+	expect("both were scraped in vain", false)
+
+	s = endpointstate.New(endpointstate.Config{})
+	s.SetWorld(world("one"))
+	s.Lists(s.Look(a, start), engine.Models{Base: []string{"m"}})
+	expect("one list was read", false)
+}
+
+// Long requests end in any order: what an endpoint said to the one that began last counts.
+func TestOldNewsOfStoppingIsNoNews(t *testing.T) {
+	s := endpointstate.New(endpointstate.Config{})
+	s.SetWorld(world("one"))
+	s.Saw(s.Look(a, start), engine.Load{})
+	s.Stopping(a, start.Add(10*time.Second))
+	s.Stopping(a, start.Add(5*time.Second))
+	now := start.Add(39 * time.Second)
+	s.Saw(s.Look(a, now), engine.Load{})
+	if p := view(s, now).Snapshot.Pools["ns/one"]; p.Endpoints[0].State != pick.Out {
+		t.Errorf("29 s after it said so it is %v", p.Endpoints[0].State)
+	}
+}
+
+// Control says all again when extproc connects again. That makes no word younger than the look that found the copy gone, and what
+// control has not been told is told still.
+func TestWhatControlSaysAgainIsNoNews(t *testing.T) {
+	s := endpointstate.New(endpointstate.Config{})
+	s.SetWorld(world("one"))
+	copyOf := func(id, endpoint string) endpointstate.CopyKey {
+		return endpointstate.CopyKey{ModelKey: objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "one"}, ID: id}, Endpoint: endpoint}
+	}
+	says := endpointstate.News{
+		All: true, Endpoints: map[string]bool{a: true, b: true},
+		Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("m", a): endpointstate.Loaded, copyOf("m", b): endpointstate.Loaded},
+	}
+	s.Lists(s.Look(b, start), engine.Models{Unlisted: true})
+	s.Hear(says, start)
+	s.Lists(s.Look(a, start.Add(time.Second)), engine.Models{Base: []string{"llama"}})
+	s.Missed(copyOf("m", b), start, start) // it gives no list: a request found out
+	s.Hear(says, start.Add(2*time.Second))
+	p := view(s, start.Add(2*time.Second)).Snapshot.Pools["ns/one"]
+	if copies := p.Copies["m"]; len(copies) > 0 {
+		t.Errorf("the copies are %+v, and no engine has one any more", copies)
+	}
+	got := s.TakeMissing()
+	slices.SortFunc(got, func(x, y endpointstate.CopyKey) int { return strings.Compare(x.Endpoint, y.Endpoint) })
+	if !slices.Equal(got, []endpointstate.CopyKey{copyOf("m", a), copyOf("m", b)}) {
+		t.Errorf("missing are %v", got)
+	}
+}
+
+// A view that a request holds stays as it is.
+func TestAViewKeepsItsFailures(t *testing.T) {
+	s := endpointstate.New(endpointstate.Config{})
+	s.SetWorld(world("one"))
+	key := objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "one"}, ID: "m"}
+	s.Hear(endpointstate.News{Failures: map[objects.ModelKey]string{key: "NoSpace"}}, start)
+	before := view(s, start)
+	s.Hear(endpointstate.News{Failures: map[objects.ModelKey]string{key: ""}}, start)
+	if after := view(s, start); before.Failures[key] != "NoSpace" || len(after.Failures) != 0 {
+		t.Errorf("the failures were %v, and are %v", before.Failures, after.Failures)
+	}
+}
+
+// An address that two EndpointLists have is one endpoint: what control says of its leaving outlives other objects.
+func TestAnAddressOfTwoListsIsOneEndpoint(t *testing.T) {
+	set := objects.Endpoints([]string{a})
+	other := objects.Endpoints([]string{a})
+	other.Pools[0].Name, other.Lists[0].Name = "other", "other"
+	other.Pools[0].Spec.Selector.MatchLabels = map[string]string{"app": "other"}
+	other.Lists[0].Labels = map[string]string{"app": "other"}
+	both := set.Join(other)
+	s := endpointstate.New(endpointstate.Config{})
+	s.SetWorld(objects.Build(both))
+	s.Saw(s.Look(a, start), engine.Load{})
+	s.Hear(endpointstate.News{All: true, Leaving: map[string]endpointstate.Leaving{a: {Terminating: true}}}, start)
+	for range 20 { // pools are visited in any order
+		s.SetWorld(objects.Build(both))
+		for name, p := range view(s, start).Snapshot.Pools {
+			if got := p.Endpoints[0].State; got != pick.Out {
+				t.Fatalf("in %s it is %v, though its pod is terminating", name, got)
+			}
+		}
+	}
+}

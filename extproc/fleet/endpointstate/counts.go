@@ -1,0 +1,88 @@
+package endpointstate
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/headgate/headgate/extproc/pick"
+)
+
+// Counts are the counters of our requests in flight for one model at one endpoint. They are safe for concurrent use.
+type Counts struct {
+	endpoint *atomic.Int64
+	model    *pick.Count
+	adapters *atomic.Int64  // those of the endpoint that have any; nil for a model that needs no slot
+	backlog  *pick.Backlog  // of the endpoint
+	peers    *pick.Peers    // there
+	claim    pick.Claim     // of the request
+	resident *pick.Resident // nil for a model that needs no slot
+}
+
+// CountsOf are those of where a decision sends a request.
+func CountsOf(d pick.Decision) Counts {
+	c := Counts{endpoint: d.Endpoint.InFlight, model: d.Copy.InFlight, backlog: d.Endpoint.Backlog, peers: d.Endpoint.Peers, claim: d.Claim}
+	if !d.Copy.Base {
+		c.adapters, c.resident = d.Endpoint.Adapters, d.Endpoint.Resident
+	}
+	return c
+}
+
+// Moved are the counters of a request that turned out to be at another endpoint, by those where it was sent; base says that its model needs no
+// slot. It reports false where the endpoint is not known.
+func (s *State) Moved(from Counts, address, model string, base bool) (Counts, bool) {
+	e := s.endpoints[address]
+	if e == nil {
+		return Counts{}, false
+	}
+	c := Counts{endpoint: &e.inFlight, model: e.count(model), backlog: &e.backlog, peers: &e.peers, claim: from.claim}
+	if !base {
+		c.adapters, c.resident = &e.adapters, &e.resident
+	}
+	return c, true
+}
+
+// Begin counts a request that begins at a time. It reports false, and counts none, where no request may begin: any more, or until another
+// has ended; drained says what [Counts.End] would.
+func (c Counts) Begin(now time.Time) (begun, drained bool) {
+	n, entered := c.model.Enter()
+	if !entered {
+		return false, false
+	}
+	c.add(n, now)
+	if c.model.Closed.Load() {
+		return false, c.End()
+	}
+	c.model.Began.Add(1)
+	return true, false
+}
+
+// Add counts a request that is there, at a time, whatever the limit of its copy.
+func (c Counts) Add(now time.Time) { c.add(c.model.Add(1), now) }
+
+// add counts a request that its model has counted, as the nth there.
+func (c Counts) add(n int64, now time.Time) {
+	c.endpoint.Add(1)
+	if n == 1 && c.adapters != nil {
+		c.adapters.Add(1)
+	}
+	c.model.Last.Store(now.UnixNano())
+	c.backlog.Begin(c.claim, now.UnixNano())
+	c.resident.Use(c.model)
+}
+
+// Limited says whether others may wait for the request to end.
+func (c Counts) Limited() bool { return c.model.Limit.Load() > 0 }
+
+// End counts a request as gone. Drained says that it was the last of a copy to which no more come.
+func (c Counts) End() (drained bool) {
+	last := c.model.Add(-1) == 0
+	if last && c.adapters != nil {
+		c.adapters.Add(-1)
+	}
+	left := c.endpoint.Add(-1)
+	c.backlog.End(c.claim, left == 0)
+	if left == 0 && c.peers.Requests.Load() == 0 {
+		c.backlog.Idle()
+	}
+	return last && c.model.Closed.Load()
+}

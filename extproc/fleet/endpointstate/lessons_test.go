@@ -1,0 +1,116 @@
+package endpointstate_test
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/profile"
+)
+
+// taught is a state that has learned of the engines a and b, the second twice as slow, for 200 seconds.
+func taught() *endpointstate.State {
+	s := endpointstate.New(endpointstate.Config{})
+	s.SetWorld(profiled(nil))
+	engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.look(s, start, 200)
+	return s
+}
+
+// stepAt is how long a step is predicted to take at each endpoint of a pool, nil where it is not.
+func stepAt(s *endpointstate.State, now time.Time) (all []float64) {
+	for _, e := range view(s, now).Snapshot.Pools["ns/one"].Endpoints {
+		if e.Profile != nil {
+			all = append(all, e.Profile.StepTime(profile.Work{Sequences: 10, KVTokens: 20_000}))
+		}
+	}
+	return all
+}
+
+// What one process has learned, another predicts by at once, whenever it hears it: before it knows of the pool, or while it learns itself.
+func TestWhatOthersLearned(t *testing.T) {
+	now := start.Add(200 * time.Second)
+	s := taught()
+	lessons, want := s.Lessons(now), stepAt(s, now)
+	if len(lessons) != 1 || lessons[0].Pool != one || lessons[0].Age < 0 || lessons[0].Age > 3*time.Second || len(lessons[0].Factors) != 2 {
+		t.Fatalf("it teaches %+v", lessons)
+	}
+	later := start.Add(time.Hour) // clocks differ
+	for name, hear := range map[string]func(*endpointstate.State){
+		"at once": func(s *endpointstate.State) { s.SetWorld(profiled(nil)); s.HearLessons(lessons, later) },
+		"first":   func(s *endpointstate.State) { s.HearLessons(lessons, later); s.SetWorld(profiled(nil)) },
+		"while it learns": func(s *endpointstate.State) {
+			s.SetWorld(profiled(nil))
+			engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.look(s, later.Add(-15*time.Second), 15)
+			s.HearLessons(lessons, later)
+		},
+	} {
+		s := endpointstate.New(endpointstate.Config{})
+		hear(s)
+		got := stepAt(s, later)
+		if len(got) != 2 || math.Abs(got[0]/want[0]-1) > 0.05 || math.Abs(got[1]/want[1]-1) > 0.05 {
+			t.Errorf("%s: steps take %v, want %v", name, got, want)
+		}
+		k := s.Known()[0]
+		if k.Why != "predictions of another extproc came true" || !k.Trusted || k.Since.After(later) || k.Since.Before(later.Add(-time.Minute)) {
+			t.Errorf("%s: it is known %+v", name, k)
+		}
+		again := s.Lessons(later.Add(time.Minute))
+		if len(again) != 1 || again[0].Rows != lessons[0].Rows || (again[0].Age-lessons[0].Age-time.Minute).Abs() > time.Second {
+			t.Errorf("%s: it teaches in turn %+v", name, again)
+		}
+		// Its own looks go on from there.
+		engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.look(s, later, 100)
+		if got := stepAt(s, later.Add(100*time.Second)); len(got) != 2 || math.Abs(got[0]/want[0]-1) > 0.1 || s.Known()[0].Rows <= lessons[0].Rows {
+			t.Errorf("%s: then steps take %v, want %v", name, got, want)
+		}
+	}
+}
+
+// Of what is pinned, is of other hardware, or was said to be otherwise, nothing is taken; and who knows as much as counts stays as it is.
+func TestWhatOthersLearnedOfSomethingElse(t *testing.T) {
+	now := start.Add(200 * time.Second)
+	lessons := taught().Lessons(now)
+	classed := slices.Clone(lessons)
+	classed[0].Class = "fast"
+	for name, c := range map[string]struct {
+		said    *objects.Said
+		lessons []endpointstate.Lesson
+	}{
+		"pinned":              {&objects.Said{Profile: simple, Pinned: true}, lessons},
+		"another profile":     {&objects.Said{Profile: simple}, lessons},
+		"a class of hardware": {nil, classed},
+	} {
+		s, w := endpointstate.New(endpointstate.Config{}), profiled(nil)
+		if c.said != nil {
+			w.Pools[one].Profile, w.Pools[one].Pinned = &c.said.Profile, c.said.Pinned
+		}
+		s.SetWorld(w)
+		if s.HearLessons(c.lessons, now); s.Known()[0].Rows != 0 {
+			t.Errorf("%s: it is known %+v", name, s.Known()[0])
+		}
+	}
+	s := endpointstate.New(endpointstate.Config{})
+	s.SetWorld(profiled(nil))
+	engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.look(s, start, 600)
+	was := s.Known()[0].Rows
+	if s.HearLessons(lessons, start.Add(600*time.Second)); s.Known()[0].Rows != was || was < 500 {
+		t.Errorf("of %d rows there are %d", was, s.Known()[0].Rows)
+	}
+}
+
+// Loads alone are taught too, where nobody counts anything else.
+func TestLoadsThatOthersLearned(t *testing.T) {
+	s, other := predicted(), predicted()
+	view(s, start)
+	for range 30 {
+		s.Began(one, a, pick.InHost, 0.5)
+	}
+	other.HearLessons(s.Lessons(start), start)
+	if k := other.Known()[0]; k.Profile.Slot.Mean != 0.5 || k.Rows != 0 || k.Why != "somebody said how long they take" {
+		t.Errorf("it is known %+v", k)
+	}
+}

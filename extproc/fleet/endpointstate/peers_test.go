@@ -1,0 +1,156 @@
+package endpointstate_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/engine"
+)
+
+// told is what other processes tell of an endpoint.
+func told(address string, requests, tokens int64) endpointstate.Backlog {
+	return endpointstate.Backlog{Endpoint: address, Requests: requests, Through: start.UnixNano(), Beside: requests, Urgency: requests, Tokens: tokens}
+}
+
+// What peers tell is in force at once in views that were made before; what a look finds beside it and ours nobody tells of.
+func TestWhatPeersTellIsNobodyElses(t *testing.T) {
+	s := predicted()
+	e := endpointOf(s)
+	sees := func(l endpointstate.Look, running, usage float64) (requests, tokens int64) {
+		s.Saw(l, engine.Load{Running: engine.Known(running), KVUsage: engine.Known(usage), KVTokens: engine.Known(1000)})
+		e := endpointOf(s)
+		return e.Others, e.OthersTokens
+	}
+	s.HearPeers([]endpointstate.Backlog{told(a, 3, 200)}, start)
+	if p := e.Peers; p.Requests.Load() != 3 || p.Tokens.Load() != 200 || p.Beside.Load() != 3 || p.Urgency.Load() != 3 || p.Through.Load() != start.UnixNano() || e.Pending() != 3 {
+		t.Errorf("in a view of before peers have %d requests that hold %d tokens; pending are %d", p.Requests.Load(), p.Tokens.Load(), e.Pending())
+	}
+	if s.Changed() {
+		t.Error("it makes a new view")
+	}
+	if requests, tokens := sees(s.Look(a, start), 5, 0.5); requests != 2 || tokens != 300 {
+		t.Errorf("of five requests that hold 500 tokens, 3 and 200 of which peers tell of, others have %d and %d", requests, tokens)
+	}
+	l := s.Look(a, start)
+	s.HearPeers([]endpointstate.Backlog{told(a, 1, 200)}, start)
+	if requests, _ := sees(l, 3, 0.5); requests != 0 {
+		t.Errorf("what peers had when a look began is taken for %d of others", requests)
+	}
+	s.ForgetPeers(start)
+	if requests, tokens := sees(s.Look(a, start), 3, 0.5); requests != 3 || tokens != 500 || e.Peers.Through.Load() != 0 || e.Peers.Urgency.Load() != 0 {
+		t.Errorf("once nobody tells any more, others have %d requests and %d tokens", requests, tokens)
+	}
+}
+
+// An endpoint that comes after it was told of, or that goes and comes back, has what peers have there.
+func TestWhatPeersTellOfEndpointsThatAreNotKnownIsKept(t *testing.T) {
+	s := endpointstate.New(endpointstate.Config{})
+	s.HearPeers([]endpointstate.Backlog{told(a, 3, 0), told(b, 2, 0)}, start)
+	s.HearPeers([]endpointstate.Backlog{told(b, 0, 0)}, start)
+	pending := func() (all [2]int64) {
+		for i := range all {
+			all[i] = view(s, start).Snapshot.Pools["ns/one"].Endpoints[i].Pending()
+		}
+		return all
+	}
+	s.SetWorld(world("one"))
+	if got := pending(); got != [2]int64{3, 0} {
+		t.Errorf("pending are %v", got)
+	}
+	s.SetWorld(world())
+	s.SetWorld(world("one"))
+	if got := pending(); got != [2]int64{3, 0} {
+		t.Errorf("after they were gone for a moment, pending are %v", got)
+	}
+	s.SetWorld(world())
+	s.ForgetPeers(start)
+	s.SetWorld(world("one"))
+	if got := pending(); got != [2]int64{} {
+		t.Errorf("after they were forgotten, pending are %v", got)
+	}
+}
+
+// What this process has is told as sums, and an endpoint that has nothing with zeros.
+func TestBacklogsAreSums(t *testing.T) {
+	s := predicted()
+	room := make([]pick.Decision, 1)
+	for range 2 {
+		if _, err := pick.Pick(pick.Policy{Rule: pick.Latency}, view(s, start).Snapshot, pick.Request{
+			Pool: "ns/one", Base: true, Near: a, Demand: pick.Demand{Prompt: 200, Output: 100, Now: start.UnixNano()},
+		}, room); err != nil {
+			t.Fatal(err)
+		}
+		endpointstate.CountsOf(room[0]).Begin(start)
+	}
+	all := make(map[string]endpointstate.Backlog)
+	s.Backlogs(func(b endpointstate.Backlog) { all[b.Endpoint] = b })
+	// Two sequences, of 200 tokens and half an answer; the prefill of the second pays the step of the first too.
+	got := all[a]
+	if through := time.Duration(got.Through - start.UnixNano()); through < 400*time.Millisecond || through > 450*time.Millisecond {
+		t.Errorf("their prompts are computed after %v", through)
+	}
+	if got.Through = 0; got != (endpointstate.Backlog{Endpoint: a, Requests: 2, Beside: 7_000_000_000, Urgency: 20_000, Tokens: 500}) {
+		t.Errorf("ours are %+v", got)
+	}
+	if len(all) != 2 || all[b] != (endpointstate.Backlog{Endpoint: b}) {
+		t.Errorf("elsewhere are %+v", all[b])
+	}
+}
+
+// Prompts of this process and of others wait for each other, and time passes once for all of them.
+func TestPromptsOfPeersQueueBehindOurs(t *testing.T) {
+	s := predicted()
+	e := endpointOf(s)
+	after := start.Add
+	tell := func(at, left time.Duration, requests int64) {
+		b := told(a, requests, 0)
+		b.Through = after(at + left).UnixNano()
+		s.HearPeers([]endpointstate.Backlog{b}, after(at))
+	}
+	want := func(when string, left time.Duration) {
+		t.Helper()
+		if got := time.Duration(e.Backlog.Queue.Load() - start.UnixNano()); got != left {
+			t.Errorf("%s: all prompts are computed after %v, want %v", when, got, left)
+		}
+	}
+	room := make([]pick.Decision, 1)
+	if _, err := pick.Pick(pick.Policy{Rule: pick.Latency}, view(s, start).Snapshot, pick.Request{
+		Pool: "ns/one", Base: true, Near: a, Demand: pick.Demand{Prompt: 200, Output: 100, Now: start.UnixNano()},
+	}, room); err != nil {
+		t.Fatal(err)
+	}
+	ours := endpointstate.CountsOf(room[0])
+	ours.Begin(start)
+	own := time.Duration(e.Backlog.Queue.Load() - start.UnixNano())
+	tell(100*time.Millisecond, time.Second, 1)
+	want("theirs wait for ours", own+time.Second)
+	tell(300*time.Millisecond, 800*time.Millisecond, 1)
+	want("time has passed", own+time.Second)
+	tell(300*time.Millisecond, 1000*time.Millisecond, 2)
+	want("another of theirs", own+1200*time.Millisecond)
+	ours.End()
+	want("ours has ended, and theirs have not", own+1200*time.Millisecond)
+	ours.Begin(after(300 * time.Millisecond))
+	want("another of ours", 2*own+1200*time.Millisecond)
+	tell(400*time.Millisecond, 0, 0)
+	want("theirs have ended early", 2*own+300*time.Millisecond)
+	tell(500*time.Millisecond, time.Second, 1)
+	want("one more", 2*own+1300*time.Millisecond)
+	s.ForgetPeers(after(500 * time.Millisecond))
+	want("nobody tells any more", 2*own+300*time.Millisecond)
+	idle := func(when string) {
+		t.Helper()
+		if queue := e.Backlog.Queue.Load(); queue != 0 {
+			t.Errorf("%s: of nobody's prompts are left %d", when, queue)
+		}
+	}
+	ours.End()
+	idle("ours has ended last")
+	ours.Begin(after(600 * time.Millisecond))
+	tell(600*time.Millisecond, time.Second, 1)
+	ours.End()
+	tell(700*time.Millisecond, 0, 0)
+	idle("theirs has ended last")
+}

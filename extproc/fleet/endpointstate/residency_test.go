@@ -1,0 +1,115 @@
+package endpointstate
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+var (
+	earlier = time.Unix(1e9, 0)
+	later   = earlier.Add(time.Second)
+)
+
+func TestWhoIsBelievedOfACopy(t *testing.T) {
+	const no, yes = false, true
+	for _, c := range []struct {
+		governed bool
+		word     Word
+		gives    bool
+		listed   bool
+		looked   time.Time // control's word came between earlier and later
+		want     standing
+		missed   bool
+	}{
+		// Without control the list counts.
+		{no, Nothing, yes, yes, later, addressable, no},
+		{no, Nothing, yes, no, later, absent, no},
+		{no, Nothing, no, no, later, absent, no},
+		{no, Unloading, yes, yes, later, addressable, no},
+		{no, Loaded, yes, no, later, absent, no},
+		// Control says what comes and goes before the list does.
+		{yes, Loaded, yes, yes, later, addressable, no},
+		{yes, Loaded, yes, yes, earlier, addressable, no},
+		{yes, Loaded, yes, no, earlier, addressable, no},
+		{yes, Loaded, no, no, later, addressable, no},
+		{yes, Unloading, yes, yes, later, absent, no},
+		{yes, Loading, yes, yes, later, absent, no},
+		{yes, Nothing, yes, yes, later, absent, no},
+		{yes, Unloading, no, no, later, absent, no},
+		// The list knows of a restart before control does.
+		{yes, Loaded, yes, no, later, vanished, no},
+		// Where there is no list a request knows of it first.
+		{yes, Loaded, no, no, later, vanished, yes},
+		{yes, Loaded, yes, yes, later, addressable, yes},
+		{yes, Loading, no, no, later, absent, yes},
+		{no, Loaded, no, no, later, absent, yes},
+	} {
+		b := facts{c.governed, c.word, earlier.Add(time.Millisecond), c.gives, c.listed, c.looked, c.missed}
+		if got := b.standing(); got != c.want {
+			t.Errorf("%+v stands %d, want %d", c, got, c.want)
+		}
+	}
+}
+
+// obvious says the same in the words of the design, one at a time.
+func obvious(governed bool, says map[string]*said, l listing) (there, gone []string) {
+	every := map[string]bool{}
+	for _, name := range l.Adapters {
+		every[name] = true
+	}
+	for name := range says {
+		every[name] = true
+	}
+	for name := range every {
+		onList := false
+		for _, listed := range l.Adapters {
+			onList = onList || listed == name
+		}
+		if !governed {
+			if onList {
+				there = append(there, name)
+			}
+			continue
+		}
+		if says[name] == nil || says[name].word != Loaded {
+			continue
+		}
+		hasList := l.known && !l.Unlisted
+		if hasList && !onList && l.looked.Sub(says[name].heard) > 0 || !hasList && says[name].missed {
+			gone = append(gone, name)
+			continue
+		}
+		there = append(there, name)
+	}
+	slices.Sort(there)
+	slices.Sort(gone)
+	return there, gone
+}
+
+func TestTheAdaptersOfAnEndpointAreThoseOfAnObviousReading(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 5000 {
+		l := listing{known: random.IntN(4) > 0, looked: earlier.Add(time.Duration(random.IntN(3)) * time.Second)}
+		l.Unlisted = l.known && random.IntN(4) == 0
+		says := map[string]*said{}
+		for i := range 8 {
+			name := fmt.Sprint("m", i)
+			if l.known && !l.Unlisted && random.IntN(2) == 0 {
+				l.Adapters = append(l.Adapters, name)
+			}
+			if random.IntN(2) == 0 {
+				says[name] = &said{word: Word(random.IntN(4)), heard: later, missed: random.IntN(3) == 0}
+			}
+		}
+		random.Shuffle(len(l.Adapters), func(i, j int) { l.Adapters[i], l.Adapters[j] = l.Adapters[j], l.Adapters[i] })
+		governed := random.IntN(3) > 0
+		there, gone := adapters(governed, says, l)
+		wantThere, wantGone := obvious(governed, says, l)
+		if !slices.Equal(there, wantThere) || !slices.Equal(gone, wantGone) {
+			t.Fatalf("governed %v, list %+v, control %+v: %v and vanished %v, want %v and %v", governed, l, says, there, gone, wantThere, wantGone)
+		}
+	}
+}

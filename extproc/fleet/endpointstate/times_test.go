@@ -1,0 +1,530 @@
+package endpointstate_test
+
+import (
+	"math"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/internal/profile/table"
+)
+
+var one = objects.Name{Namespace: "ns", Name: "one"}
+
+// simple takes 1 ms a token of a prompt, and in each step 10 ms, 1 ms a sequence and 0.01 ms a token.
+var simple = profile.Profile{
+	Prefill: profile.Prefill{PerToken: 0.001}, Decode: profile.Decode{Base: 0.01, PerSequence: 0.001, PerKVToken: 0.00001},
+	Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 2048, KVBlocks: 100, BlockSize: 16, GPUAdapters: 2, HostAdapters: 3},
+}
+
+// profiled is the world of one pool whose objects say a profile, nil where they say none.
+func profiled(p *profile.Profile) *objects.World {
+	w := world("one")
+	w.Pools[one].Profile = p
+	return w
+}
+
+// predicted is a state of the endpoints a and b that predicts by a profile.
+func predicted() *endpointstate.State {
+	s := endpointstate.New(endpointstate.Config{})
+	s.SetWorld(profiled(&simple))
+	s.Lists(s.Look(a, start), engine.Models{Base: []string{"llama"}, Adapters: []string{"x", "y", "z"}})
+	s.Saw(s.Look(a, start), engine.Load{})
+	return s
+}
+
+func endpointOf(s *endpointstate.State) *pick.Endpoint {
+	return &view(s, start).Snapshot.Pools["ns/one"].Endpoints[0]
+}
+
+// A pool is predicted by what its objects say, and by nothing where they say nothing, until something is learned.
+func TestAPoolIsPredictedByItsProfile(t *testing.T) {
+	s := predicted()
+	p := view(s, start).Snapshot.Pools["ns/one"]
+	if !p.Predictable || *p.Endpoints[0].Profile != simple || *p.Endpoints[1].Profile != simple {
+		t.Errorf("the pool is %+v", p)
+	}
+	if again := view(s, start.Add(time.Hour)).Snapshot.Pools["ns/one"]; again.Endpoints[0].Profile != p.Endpoints[0].Profile {
+		t.Error("the profile is made anew, though nothing was learned")
+	}
+	other := simple
+	other.Decode.Base *= 2
+	s.SetWorld(profiled(&other))
+	if p := view(s, start).Snapshot.Pools["ns/one"]; !p.Predictable || *p.Endpoints[0].Profile != other {
+		t.Errorf("with another profile the pool is %+v", p)
+	}
+	generic := table.Generic()
+	s.SetWorld(profiled(nil))
+	view(s, start)
+	s.TakeLearned()
+	s.SetWorld(profiled(&generic))
+	if p := view(s, start).Snapshot.Pools["ns/one"]; !p.Predictable {
+		t.Error("what people say is not trusted where it is what is assumed of engines that nobody says anything of")
+	}
+	s.SetWorld(profiled(nil))
+	if p := view(s, start).Snapshot.Pools["ns/one"]; p.Predictable || p.Endpoints[0].Profile.Decode != generic.Decode {
+		t.Errorf("without a profile the pool is %+v", p)
+	}
+	s.SetWorld(world())
+	s.SetWorld(profiled(&simple))
+	if p := view(s, start).Snapshot.Pools["ns/one"]; !p.Predictable || *p.Endpoints[0].Profile != simple {
+		t.Errorf("there again the pool is %+v", p)
+	}
+	if news := s.TakeLearned(); len(news) > 0 {
+		t.Errorf("it tells of %+v", news)
+	}
+}
+
+// A known profile has the limits that engines report, the lowest if they differ, and is otherwise as configured.
+func TestKnownLimitsAreThoseThatEnginesReport(t *testing.T) {
+	s := predicted()
+	s.SetWorld(profiled(&simple))
+	if is := s.Known()[0].Profile; is != simple {
+		t.Errorf("before any look it is\n%+v, want\n%+v", is, simple)
+	}
+	size := float64(simple.Limits.BlockSize)
+	s.Saw(s.Look(a, start), engine.Load{KVTokens: engine.Known(7168 * size), MaxAdapters: engine.Known(4)})
+	s.Saw(s.Look(b, start), engine.Load{KVTokens: engine.Known(7200 * size), MaxAdapters: engine.Known(8)})
+	want := simple
+	want.Limits.KVBlocks, want.Limits.GPUAdapters, want.Limits.HostAdapters = 7168, 4, max(4, simple.Limits.HostAdapters)
+	if is := s.Known()[0].Profile; is != want {
+		t.Errorf("engines report 7168 blocks and 4 adapters at least, and it is\n%+v, want\n%+v", is, want)
+	}
+}
+
+// engines are engines of which each takes so many times as long as another, always with ten sequences and a prompt now and then.
+type engines struct {
+	times map[string]float64
+	count map[string]*[4]float64 // tokens, seconds, prompt tokens and requests
+}
+
+// look has each looked at once a second, for so many seconds from a time on.
+func (g engines) look(s *endpointstate.State, from time.Time, seconds int) {
+	for n := range seconds {
+		for _, address := range []string{a, b} {
+			times, known := g.times[address]
+			if !known {
+				continue
+			}
+			c := g.count[address]
+			if c == nil {
+				c = new([4]float64)
+				g.count[address] = c
+			}
+			prompts := float64(n * 7 % 5)
+			held := 5000 + 5000*float64(n*3%7)
+			step := times * (0.04 + 10*0.0003 + held*5e-7 + 0.0003*prompts*10)
+			steps := 1 / step
+			c[0], c[1], c[2], c[3] = c[0]+10*steps, c[1]+10, c[2]+prompts*10*steps*11/10, c[3]+1
+			at, number := from.Add(time.Duration(n)*time.Second), engine.Known
+			s.Saw(s.Look(address, at), engine.Load{
+				Running: number(10), KVUsage: number(held / 100_000), KVTokens: number(100_000), Totals: engine.Totals{
+					InterToken: engine.Timed{Count: number(c[0]), Seconds: number(c[1])}, PromptTokens: number(c[2]), CachedTokens: number(0),
+					FirstToken: engine.Timed{Count: number(c[3]), Seconds: number(c[3])},
+				},
+			})
+			view(s, at)
+		}
+	}
+}
+
+// Of engines that nobody says anything of is learned how long they take; then they are predicted, each as it is, which is told of once.
+func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
+	s := endpointstate.New(endpointstate.Config{})
+	s.SetWorld(profiled(nil))
+	g := engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}
+	g.look(s, start, 10)
+	untrusted := view(s, start.Add(10*time.Second)).Snapshot.Pools["ns/one"]
+	if untrusted.Predictable || len(s.TakeLearned()) > 0 {
+		t.Errorf("after ten looks it is predicted: %+v", untrusted.Endpoints[0].Profile)
+	}
+	queue := &untrusted.Endpoints[0].Backlog.Queue
+	queue.Store(math.MaxInt64 / 2)
+	g.look(s, start.Add(10*time.Second), 200)
+	now := start.Add(210 * time.Second)
+	p := view(s, now).Snapshot.Pools["ns/one"]
+	if !p.Predictable {
+		t.Fatalf("it is not predicted")
+	}
+	if queue.Load() != 0 {
+		t.Error("a queue that was predicted by what was not trusted is still there")
+	}
+	queue.Store(math.MaxInt64 / 2)
+	work := profile.Work{Sequences: 10, KVTokens: 20_000}
+	if fast, slow := p.Endpoints[0].Profile.StepTime(work), p.Endpoints[1].Profile.StepTime(work); math.Abs(fast/0.053-1) > 0.1 || math.Abs(slow/fast/2-1) > 0.1 {
+		t.Errorf("a step is predicted to take %.3f and %.3f s, want 0.053 and twice that", fast, slow)
+	}
+	if news := s.TakeLearned(); len(news) != 1 || !news[0].Trusted || news[0].Pool != one || news[0].Rows < 40 || news[0].Residual > 0.2 || news[0].Why == "" || len(s.TakeLearned()) > 0 {
+		t.Errorf("it tells of %+v", news)
+	}
+	// Views are many; profiles are made anew each second at most.
+	first := p.Endpoints[0].Profile
+	g.times[a] = 1.5
+	g.look(s, now.Add(100*time.Millisecond), 1)
+	if view(s, now.Add(900*time.Millisecond)).Snapshot.Pools["ns/one"].Endpoints[0].Profile != first {
+		t.Error("the profile is made anew within a second")
+	}
+	g.look(s, now.Add(time.Second), 20)
+	if view(s, now.Add(30*time.Second)).Snapshot.Pools["ns/one"].Endpoints[0].Profile == first {
+		t.Error("the profile is not made anew")
+	}
+	given := profile.Profile{Decode: profile.Decode{Base: 0.05}, Limits: profile.Limits{MaxSequences: 1, MaxBatchedTokens: 1, KVBlocks: 1, BlockSize: 1}}
+	if s.SetWorld(profiled(&given)); queue.Load() != 0 {
+		t.Error("a queue that another profile predicted is still there")
+	}
+	s.SetWorld(world())
+	s.SetWorld(profiled(nil))
+	if view(s, now).Snapshot.Pools["ns/one"].Predictable || len(s.TakeLearned()) > 0 {
+		t.Error("of a pool that is another by its name something is known")
+	}
+}
+
+// What is learned of one class of hardware says nothing of another, and none of a pool is predicted until all are known.
+func TestClassesOfHardware(t *testing.T) {
+	w := profiled(nil)
+	w.Pools[one].Endpoints[0].Class = "other"
+	s := endpointstate.New(endpointstate.Config{})
+	s.SetWorld(w)
+	g := engines{map[string]float64{a: 1}, map[string]*[4]float64{}}
+	g.look(s, start, 200)
+	if view(s, start.Add(200*time.Second)).Snapshot.Pools["ns/one"].Predictable {
+		t.Error("it is predicted, though one class is not known")
+	}
+	g.times[b] = 3
+	g.look(s, start.Add(200*time.Second), 200)
+	now := start.Add(400 * time.Second)
+	p := view(s, now).Snapshot.Pools["ns/one"]
+	if !p.Predictable || len(s.TakeLearned()) != 1 {
+		t.Fatal("it is not predicted, though both classes are known")
+	}
+	work := profile.Work{Sequences: 10, KVTokens: 20_000}
+	if ratio := p.Endpoints[1].Profile.StepTime(work) / p.Endpoints[0].Profile.StepTime(work); math.Abs(ratio/3-1) > 0.1 {
+		t.Errorf("the other class takes %.2f times as long, want 3", ratio)
+	}
+	// An endpoint that changes its class is one of that.
+	moved := profiled(nil)
+	s.SetWorld(moved)
+	if !view(s, now).Snapshot.Pools["ns/one"].Predictable || len(s.TakeLearned()) > 0 {
+		t.Error("what is left is not trusted")
+	}
+	// While no endpoint is there, nothing is forgotten of their hardware.
+	empty := world("one")
+	empty.Pools[one].Endpoints, empty.Engines = nil, nil
+	s.SetWorld(empty)
+	view(s, now)
+	s.SetWorld(profiled(nil))
+	if p := view(s, now).Snapshot.Pools["ns/one"]; !p.Predictable || len(s.TakeLearned()) > 0 {
+		t.Error("what was learned is forgotten")
+	}
+	moved = profiled(nil)
+	moved.Pools[one].Endpoints[0].Class = "new"
+	s.SetWorld(moved)
+	if news := func() []endpointstate.Learned { view(s, now); return s.TakeLearned() }(); len(news) != 1 || news[0].Trusted || news[0].Rows != 0 {
+		t.Errorf("of a new class it tells %+v", news)
+	}
+	// Classes without end are forgotten at last, those that are there are not.
+	for n := range 70 {
+		moved = profiled(nil)
+		moved.Pools[one].Endpoints[0].Class = strconv.Itoa(n)
+		s.SetWorld(moved)
+	}
+	s.SetWorld(profiled(nil))
+	if !view(s, now).Snapshot.Pools["ns/one"].Predictable {
+		t.Error("what was learned of a class that was always there is forgotten")
+	}
+	s.SetWorld(w)
+	if view(s, now).Snapshot.Pools["ns/one"].Predictable {
+		t.Error("of 70 classes that were there in turn the first is remembered")
+	}
+}
+
+// Of a pinned profile nothing is learned, class by class; the others are learned of from what is said of them, which is printed with why it is trusted.
+func TestWhatIsPinned(t *testing.T) {
+	w := profiled(nil)
+	p := w.Pools[one]
+	p.Endpoints[0].Class, p.Endpoints[1].Class = "fast", "slow"
+	p.Classes = map[string]*objects.Said{"fast": {Profile: simple, Pinned: true}, "slow": {Profile: simple}}
+	s := endpointstate.New(endpointstate.Config{})
+	s.SetWorld(w)
+	if !view(s, start).Snapshot.Pools["ns/one"].Predictable || len(s.TakeLearned()) > 0 {
+		t.Error("what is said of all classes is not trusted")
+	}
+	engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.look(s, start, 300)
+	for range 30 {
+		s.Began(one, a, pick.InHost, 3)
+	}
+	known := s.Known()
+	if len(known) != 2 || known[0].Class != "fast" || known[1].Class != "slow" {
+		t.Fatalf("it is known %+v", known)
+	}
+	reported := simple
+	reported.Limits.KVBlocks = 100_000 / reported.Limits.BlockSize
+	if k := known[0]; k.Profile != reported || !k.Trusted || k.Rows != 0 || k.Why != "the profile is pinned" || !k.Since.IsZero() || len(k.Factors) > 0 {
+		t.Errorf("of what is pinned is known %+v", k)
+	}
+	if k := known[1]; math.Abs(k.Profile.StepTime(profile.Work{Sequences: 10, KVTokens: 20_000})/0.106-1) > 0.1 || k.Rows < 100 ||
+		k.Profile.Name != "Engines of ns/one on slow" || k.Profile.Source == "" || len(k.Factors) > 0 {
+		t.Errorf("of the others is known %+v", k)
+	}
+	// Once it is not pinned any more, it is learned, and nothing else is forgotten.
+	p.Classes["fast"] = &objects.Said{Profile: simple}
+	s.SetWorld(w)
+	if is := s.Known(); is[0].Why != "somebody said how long they take" || is[1].Rows != known[1].Rows {
+		t.Errorf("then it is known %+v", is)
+	}
+	for range 30 {
+		s.Began(one, a, pick.InHost, 3)
+	}
+	if is := s.Known()[0].Profile.Slot.Mean; is != 3 {
+		t.Errorf("a load takes %g s", is)
+	}
+}
+
+// Which engines take longer than others is told with what is known of all.
+func TestWhatIsKnown(t *testing.T) {
+	s := endpointstate.New(endpointstate.Config{})
+	s.SetWorld(profiled(nil))
+	if k := s.Known(); len(k) != 1 || k[0].Trusted || k[0].Rows != 0 || !k[0].Since.IsZero() || k[0].Why != "there is hardware of which nothing is known yet" {
+		t.Errorf("in the beginning it is known %+v", k)
+	}
+	g := engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}
+	g.look(s, start, 20)
+	if k := s.Known(); k[0].Why != "predictions have not come true yet" || k[0].Rows == 0 {
+		t.Errorf("soon it is known %+v", k)
+	}
+	g.look(s, start.Add(20*time.Second), 200)
+	k := s.Known()[0]
+	if !k.Trusted || k.Why != "predictions came true" || k.Since.Before(start) || k.Residual > 0.2 || len(k.Factors) != 2 || math.Abs(k.Factors[b]/k.Factors[a]-2) > 0.2 {
+		t.Errorf("then it is known %+v", k)
+	}
+}
+
+// What others have is what the engine reports beside ours: requests, and tokens of its cache.
+func TestWhatOthersHave(t *testing.T) {
+	s := predicted()
+	room := make([]pick.Decision, 1)
+	if _, err := pick.Pick(pick.Policy{Rule: pick.Latency}, view(s, start).Snapshot, pick.Request{
+		Pool: "ns/one", Base: true, Demand: pick.Demand{Prompt: 200, Output: 100, Now: start.UnixNano()},
+	}, room); err != nil {
+		t.Fatal(err)
+	}
+	endpointstate.CountsOf(room[0]).Begin(start)
+	look := func(running, usage float64, tokens engine.Value) *pick.Endpoint {
+		s.Saw(s.Look(a, start), engine.Load{Running: engine.Known(running), KVUsage: engine.Known(usage), KVTokens: tokens})
+		return endpointOf(s)
+	}
+	// Of 1,000 tokens half are in use, 250 of them by ours.
+	if e := look(3, 0.5, engine.Known(1000)); e.Others != 2 || e.OthersTokens != 250 || e.KVTokens != 1000 || math.Abs(e.OthersBeside-0.0045) > 1e-9 {
+		t.Errorf("others have %d requests, %d tokens of %d, %g s", e.Others, e.OthersTokens, e.KVTokens, e.OthersBeside)
+	}
+	if e := look(1, 0.5, engine.Known(1000)); e.Others != 0 || e.OthersTokens != 0 || e.OthersBeside != 0 {
+		t.Errorf("where there are none they have %d requests, %d tokens, %g s", e.Others, e.OthersTokens, e.OthersBeside)
+	}
+	if e := look(2, 0.1, engine.Known(1000)); e.OthersTokens != 0 {
+		t.Errorf("where ours have more than there is, others have %d", e.OthersTokens)
+	}
+	if e := look(2, 0.5, engine.Value{}); e.KVTokens != 1600 || e.Slots != 2 {
+		t.Errorf("where the engine does not say, its cache holds %d, and it has %d slots", e.KVTokens, e.Slots)
+	}
+}
+
+// A request that turned out to be elsewhere takes with it what it asks of an engine.
+func TestAClaimMoves(t *testing.T) {
+	s := predicted()
+	room := make([]pick.Decision, 1)
+	endpoints := view(s, start).Snapshot.Pools["ns/one"].Endpoints
+	if _, err := pick.Pick(pick.Policy{Rule: pick.Latency}, view(s, start).Snapshot, pick.Request{
+		Pool: "ns/one", Base: true, Demand: pick.Demand{Prompt: 200, Output: 100, Now: start.UnixNano()},
+	}, room); err != nil {
+		t.Fatal(err)
+	}
+	from := endpointstate.CountsOf(room[0])
+	from.Begin(start)
+	to, _ := s.Moved(from, b, "llama", true)
+	to.Add(start.Add(time.Second))
+	from.End()
+	if was, is := endpoints[0].Backlog, endpoints[1].Backlog; was.Tokens.Load() != 0 || was.Through.Load() != 0 || is.Tokens.Load() != 250 ||
+		is.Through.Load() != start.Add(1200*time.Millisecond).UnixNano() {
+		t.Errorf("%d and %d tokens are held", was.Tokens.Load(), is.Tokens.Load())
+	}
+}
+
+// Adapters are where the last requests for them left them, an engine says that they are active, or nowhere once another engine is there.
+func TestWhereAdaptersAre(t *testing.T) {
+	s := predicted()
+	look := func(slots, began float64, active ...string) {
+		s.Saw(s.Look(a, start), engine.Load{MaxAdapters: engine.Known(slots), Started: engine.Known(began), Active: active})
+	}
+	where := func() (all [3]pick.Place) {
+		p := view(s, start).Snapshot.Pools["ns/one"]
+		for i, name := range []string{"x", "y", "z"} {
+			all[i] = p.Copies[name][0].InFlight.Place()
+		}
+		return all
+	}
+	send := func(name string, at time.Duration) {
+		p := view(s, start).Snapshot.Pools["ns/one"]
+		c := endpointstate.CountsOf(pick.Decision{Endpoint: &p.Endpoints[0], Copy: &p.Copies[name][0]})
+		c.Begin(start.Add(at))
+		c.End()
+	}
+	look(1, 100)
+	send("x", time.Second)
+	send("y", 2*time.Second)
+	if got := where(); got != [3]pick.Place{pick.InHost, pick.InSlot, pick.InStorage} {
+		t.Errorf("they are at %v", got)
+	}
+	if look(1, 100, "z"); where() != [3]pick.Place{pick.InHost, pick.InHost, pick.InSlot} {
+		t.Errorf("once the engine reports z, they are at %v", where())
+	}
+	if look(1, 200); where() != [3]pick.Place{} {
+		t.Errorf("once the engine began anew, they are at %v", where())
+	}
+	if send("x", 3*time.Second); where() != [3]pick.Place{pick.InSlot} {
+		t.Errorf("then x goes to %v", where())
+	}
+	if look(2, 200); where() != [3]pick.Place{pick.InSlot} {
+		t.Errorf("with two slots they are at %v", where())
+	}
+}
+
+// How long intakes and loads take is learned of first tokens of the pool's requests, and predicted by after a while.
+func TestLoadsAreLearned(t *testing.T) {
+	s := predicted()
+	view(s, start)
+	for range 30 {
+		s.Began(one, a, pick.InSlot, 0.07)
+	}
+	s.Age()
+	if is := view(s, start.Add(time.Second)).Snapshot.Pools["ns/one"].Endpoints[1].Profile.Intake; is != 0.07 {
+		t.Errorf("the intake is %g s, want 0.07", is)
+	}
+	start := start.Add(time.Minute)
+	for range 63 {
+		s.Began(one, a, pick.InSlot, 0.1)
+	}
+	for range 30 {
+		s.Began(one, a, pick.InSlot, 0.1)
+		s.Began(one, a, pick.InHost, 0.15)
+		s.Began(one, b, pick.InStorage, 0.4)
+		s.Began(objects.Name{Name: "other"}, a, pick.InHost, 3)
+		s.Began(one, "10.0.0.9:8000", pick.InHost, 3)
+	}
+	s.Age()
+	for _, e := range view(s, start.Add(time.Second)).Snapshot.Pools["ns/one"].Endpoints {
+		if math.Abs(e.Profile.Slot.Mean-0.05) > 1e-9 || math.Abs(e.Profile.Load.Mean-0.25) > 1e-9 {
+			t.Errorf("at %s a load takes %g and %g s, want 0.05 and 0.25", e.Address, e.Profile.Slot.Mean, e.Profile.Load.Mean)
+		}
+	}
+}
+
+// An engine that does not report how many adapter slots it has has those of its profile, and where that says none, as few as another of its
+// pool.
+func TestSlotsThatNobodyReports(t *testing.T) {
+	unsaid := simple
+	unsaid.Limits.GPUAdapters, unsaid.Limits.HostAdapters = 0, 0
+	for _, c := range []struct {
+		said profile.Profile
+		of   map[string]float64 // reported
+		want [3]int64
+	}{
+		{unsaid, nil, [3]int64{0, 0, 0}},
+		{unsaid, map[string]float64{a: 3}, [3]int64{3, 3, 3}},
+		{unsaid, map[string]float64{a: 5, b: 4}, [3]int64{5, 4, 4}},
+		{simple, map[string]float64{a: 3}, [3]int64{3, 2, 2}},
+	} {
+		s := endpointstate.New(endpointstate.Config{})
+		w := objects.Build(objects.Endpoints([]string{a, b, "10.0.0.3:8000"}))
+		w.Pools[objects.EndpointsPool].Profile = &c.said
+		s.SetWorld(w)
+		view(s, start)
+		for address, slots := range c.of {
+			s.Saw(s.Look(address, start), engine.Load{MaxAdapters: engine.Known(slots)})
+		}
+		all := view(s, start.Add(time.Second)).Snapshot.Pools[objects.EndpointsPool.String()].Endpoints
+		if got := [3]int64{all[0].Slots, all[1].Slots, all[2].Slots}; got != c.want {
+			t.Errorf("said %d, reported %v: slots are %v, want %v", c.said.Limits.GPUAdapters, c.of, got, c.want)
+		}
+	}
+}
+
+// However many adapter slots an engine says that it has, or its profile, an endpoint is made.
+func TestSlotsBeyondReason(t *testing.T) {
+	endless := simple
+	endless.Limits.GPUAdapters, endless.Limits.HostAdapters = 1<<62, 1<<62
+	for _, c := range []struct {
+		said     profile.Profile
+		reported engine.Value
+	}{
+		{simple, engine.Known(1e12)},
+		{simple, engine.Known(1e300)},
+		{endless, engine.Value{}},
+	} {
+		s := endpointstate.New(endpointstate.Config{})
+		s.SetWorld(profiled(&c.said))
+		s.Saw(s.Look(a, start), engine.Load{MaxAdapters: c.reported})
+		if e := endpointOf(s); e.Slots < 1 {
+			t.Errorf("of %v reported and %d said, %d slots are left", c.reported, c.said.Limits.GPUAdapters, e.Slots)
+		}
+	}
+}
+
+// An endpoint of two pools that say different things of its slots and its host memory has the most of both, and keeps its adapters where they are, whichever pool a request comes by.
+func TestAdaptersOfAnEndpointInTwoPools(t *testing.T) {
+	s, w := endpointstate.New(endpointstate.Config{}), world("one", "two")
+	larger := simple
+	larger.Limits.GPUAdapters, larger.Limits.HostAdapters = 1, 8
+	w.Pools[one].Profile, w.Pools[objects.Name{Namespace: "ns", Name: "two"}].Profile = &simple, &larger
+	s.SetWorld(w)
+	s.Lists(s.Look(a, start), engine.Models{Base: []string{"llama"}, Adapters: []string{"x", "y", "z"}})
+	s.Saw(s.Look(a, start), engine.Load{})
+	p := view(s, start).Snapshot.Pools["ns/one"]
+	for i, name := range []string{"x", "y", "z"} {
+		c := endpointstate.CountsOf(pick.Decision{Endpoint: &p.Endpoints[0], Copy: &p.Copies[name][0]})
+		c.Begin(start.Add(time.Duration(i) * time.Second))
+		c.End()
+	}
+	for range 5 { // each view makes both pools anew
+		s.Age()
+		view(s, start)
+	}
+	for i, name := range []string{"x", "y", "z"} {
+		if got, want := p.Copies[name][0].InFlight.Place(), [...]pick.Place{pick.InHost, pick.InSlot, pick.InSlot}[i]; got != want {
+			t.Errorf("%s is at %d, want %d", name, got, want)
+		}
+	}
+}
+
+// An adapter that was unloaded takes no place from those that are there.
+func TestAnAdapterThatWasUnloadedTakesNoPlace(t *testing.T) {
+	s := predicted() // two slots, and host memory for three
+	send := func(name string, at time.Duration) {
+		p := view(s, start).Snapshot.Pools["ns/one"]
+		c := endpointstate.CountsOf(pick.Decision{Endpoint: &p.Endpoints[0], Copy: &p.Copies[name][0]})
+		c.Begin(start.Add(at))
+		c.End()
+	}
+	send("x", time.Second)
+	send("y", 2*time.Second)
+	y := view(s, start).Snapshot.Pools["ns/one"].Copies["y"][0].InFlight
+	s.Saw(s.Look(a, start), engine.Load{Active: []string{"y"}})
+	s.Lists(s.Look(a, start), engine.Models{Base: []string{"llama"}, Adapters: []string{"x", "z"}})
+	view(s, start)
+	s.Saw(s.Look(a, start), engine.Load{Active: []string{"y"}})
+	if place := y.Place(); place != pick.InSlot {
+		t.Errorf("while the engine has requests for it, y is at %d", place)
+	}
+	s.Saw(s.Look(a, start), engine.Load{})
+	s.Lists(s.Look(a, start), engine.Models{Base: []string{"llama"}, Adapters: []string{"x", "z", "w"}})
+	view(s, start)
+	send("z", 3*time.Second)
+	copies := view(s, start).Snapshot.Pools["ns/one"].Copies
+	if x, z := copies["x"][0].InFlight.Place(), copies["z"][0].InFlight.Place(); x != pick.InSlot || z != pick.InSlot {
+		t.Errorf("of two slots, of which y has left one, x is at %d and z at %d", x, z)
+	}
+}

@@ -1,0 +1,323 @@
+// Package metrics is what extproc says of itself: metrics, health, a picture of the fleet, and what was learned of engines, over HTTP.
+//
+// What users of a route see is told by route and pool, what engines do by endpoint and pool, and nothing by both: with a
+// thousand routes and a hundred endpoints that would be series by the hundred thousand. No label holds anything that a client
+// can choose: routes, pools and endpoints are those of the objects, and their series go when the objects do.
+package metrics
+
+import (
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/version"
+)
+
+// Buckets. Those of a route are few, for each costs a series for each route: what people promise lies between them. Our own
+// share is well below a millisecond.
+var (
+	firstTokenBuckets = []float64{.1, .25, .5, 1, 2.5, 10} // seconds
+	perTokenBuckets   = []float64{.025, .05, .1, .25}      // seconds
+	durationBuckets   = []float64{1, 5, 30, 120}           // seconds
+	ratioBuckets      = []float64{.25, .5, .67, .8, .9, 1, 1.1, 1.25, 1.5, 2, 4}
+	tokenBuckets      = []float64{1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072}
+	holdBuckets       = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}        // seconds
+	ownBuckets        = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1} // seconds
+)
+
+// A Prometheus that scrapes native histograms gets buckets that are each a tenth larger than the one before, in one series.
+// What keeps them small is client_golang's advice.
+const (
+	nativeFactor = 1.1
+	nativeMost   = 160
+	nativeReset  = time.Hour
+)
+
+// Meter counts. It is safe for concurrent use. Make one with [New].
+type Meter struct {
+	registry *prometheus.Registry
+	fleet    *fleet.Fleet
+	ready    atomic.Bool
+
+	// By route and pool.
+	requests   *prometheus.CounterVec // code
+	failures   *prometheus.CounterVec // kind
+	tokens     *prometheus.CounterVec // kind
+	firstToken *prometheus.HistogramVec
+	predicted  *prometheus.HistogramVec
+	perToken   *prometheus.HistogramVec
+	duration   *prometheus.HistogramVec
+
+	// By pool and endpoint.
+	served          *prometheus.CounterVec
+	faults          *prometheus.CounterVec // kind
+	retries         *prometheus.CounterVec
+	reportedWaiting *prometheus.GaugeVec
+	reportedKVUsage *prometheus.GaugeVec
+
+	// By pool.
+	perRequest *prometheus.HistogramVec // kind
+	picks      *prometheus.CounterVec   // reason
+	endpoints  *prometheus.GaugeVec
+
+	gateway   prometheus.Histogram
+	decision  prometheus.Histogram
+	replies   *prometheus.CounterVec // code, error
+	looks     *prometheus.CounterVec // result
+	held      prometheus.Gauge
+	holds     *prometheus.HistogramVec // outcome
+	heldFull  prometheus.Gauge
+	holdsFull *prometheus.HistogramVec // outcome
+	connected prometheus.Gauge
+	version   prometheus.Gauge
+	heardAt   prometheus.Gauge
+	refused   prometheus.Gauge
+	readable  prometheus.Gauge
+	problems  prometheus.Gauge
+	objects   *prometheus.GaugeVec // kind
+
+	payloadsSent    prometheus.Counter
+	payloadsDropped *prometheus.CounterVec // reason
+
+	mu     sync.RWMutex // guards labels, and that no series is made of one that is gone
+	labels map[label]bool
+}
+
+// label is a value that the objects in force give to series.
+type label struct{ name, value string }
+
+// New returns a Meter that also reports what f believes.
+func New(f *fleet.Fleet) *Meter {
+	m := &Meter{registry: prometheus.NewRegistry(), fleet: f}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+		m.registry.MustRegister(c)
+		return c
+	}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+		m.registry.MustRegister(g)
+		return g
+	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: name, Help: help, Buckets: buckets,
+			NativeHistogramBucketFactor: nativeFactor, NativeHistogramMaxBucketNumber: nativeMost, NativeHistogramMinResetDuration: nativeReset,
+		}, labels)
+		m.registry.MustRegister(h)
+		return h
+	}
+
+	m.requests = counter("headgate_requests_total", "Requests that got an endpoint and have ended, by the HTTP status that the client got, 0 if no answer began; gRPC calls by their status, such as OK.", "route", "pool", "code")
+	m.failures = counter("headgate_failures_total", "Requests that failed, each counted once, by kind: refused, reset or timeout (by the last endpoint), error (it answered 5xx, or a gRPC call with a fault of its own), stream_error (it answered 200 with an error of its own in the answer), missing (it has no such model), elsewhere (it would not take the request), no_endpoint (no endpoint could serve it, or none was left to try), client_gone (the client left), engine_gone (the engine closed its port and went silent, and extproc ended the request), cut (nobody knows who ended it), other.", "route", "pool", "kind")
+	m.tokens = counter("headgate_tokens_total", "Tokens that engines state in their answers, by kind: prompt or completion. A stream without include_usage states none.", "route", "pool", "kind")
+	m.firstToken = histogram("headgate_time_to_first_token_seconds", "Seconds from a request's last byte to the first output of its stream, the wait for its model included. Streams whose first token cannot be told from what comes before it are left out.", firstTokenBuckets, "route", "pool")
+	m.predicted = histogram("headgate_first_token_ratio", "How many times as long a stream's first token took as policy latency had predicted, also where proposal decided in its place.", ratioBuckets, "pool")
+	m.perToken = histogram("headgate_time_per_output_token_seconds", "Seconds per token after the first, averaged over a stream; only of streams that state how many tokens they had.", perTokenBuckets, "route", "pool")
+	m.duration = histogram("headgate_request_duration_seconds", "Seconds from a request's first byte to the last byte of its answer; only of complete answers with status 200.", durationBuckets, "route", "pool")
+
+	m.served = counter("headgate_endpoint_requests_total", "Requests that have ended, counted at the last endpoint that was tried.", "pool", "endpoint")
+	m.faults = counter("headgate_endpoint_failures_total", "Requests that the endpoint failed, whether or not another endpoint served them, by kind: unreached (it took no connection, and another was tried), refused (it took no connection), reset (it dropped the request), timeout (it fell silent), engine_gone (it closed its port and went silent, and extproc ended the request), cut (nobody knows who ended the answer), elsewhere (its queue was full, or it was stopping), missing (it has no such model), error (it answered 5xx), stream_error (it answered 200 with an error of its own in the answer).", "pool", "endpoint", "kind")
+	m.retries = counter("headgate_endpoint_retries_total", "Attempts after the first, counted at the last endpoint that was tried.", "pool", "endpoint")
+	m.reportedWaiting = gauge("headgate_endpoint_reported_waiting", "Requests in the engine's own queue, as its latest answer said.", "pool", "endpoint")
+	m.reportedKVUsage = gauge("headgate_endpoint_reported_kv_usage", "Share of the engine's KV cache in use, 0 to 1, as its latest answer said.", "pool", "endpoint")
+
+	m.perRequest = histogram("headgate_request_tokens", "Tokens of one request, by kind: prompt or completion; only of requests whose answer states them.", tokenBuckets, "pool", "kind")
+	m.picks = counter("headgate_picks_total", "Decisions, by the policy's reason for the endpoint.", "pool", "reason")
+	m.endpoints = gauge("headgate_endpoints", "Endpoints of the pool, as the objects in force say.", "pool")
+
+	m.gateway = histogram("headgate_gateway_seconds", "Seconds from a request's first byte to the first byte sent to an endpoint: the upload of its body, Envoy and extproc, but not the time for which it was held.", ownBuckets).WithLabelValues().(prometheus.Histogram)
+	m.decision = histogram("headgate_decision_seconds", "Seconds from the moment in which extproc has the whole request to its decision.", ownBuckets).WithLabelValues().(prometheus.Histogram)
+	m.replies = counter("headgate_replies_total", "Replies that extproc itself gave, by HTTP status and error code.", "code", "error")
+	m.looks = counter("headgate_scrapes_total", "Looks at endpoints, by result: ok or error.", "result")
+	m.held = gauge("headgate_held_requests", "Requests that extproc holds now until their model is loaded.").WithLabelValues()
+	m.holds = histogram("headgate_hold_seconds", "Seconds for which extproc held a request, by what ended the hold: released (a copy can be used), failed (the model cannot be loaded), expired (its time was over), cancelled (the client left), stopped (extproc is stopping), full (it could not be held).", holdBuckets, "outcome")
+	m.heldFull = gauge("headgate_limit_held_requests", "Requests that extproc holds now because every copy of their model has as many requests as it takes at once.").WithLabelValues()
+	m.holdsFull = histogram("headgate_limit_hold_seconds", "Seconds for which extproc held a request because every copy of its model had as many requests as it takes at once, by what ended that: released (one takes another, or there is no copy any more), failed, expired, cancelled, stopped and full as of headgate_hold_seconds.", holdBuckets, "outcome")
+	m.connected = gauge("headgate_control_connected", "Is 1 while control is connected and has sent everything that it knows, else 0.").WithLabelValues()
+	m.version = gauge("headgate_control_version", "Version of control's latest update in force, on the present connection.").WithLabelValues()
+	m.heardAt = gauge("headgate_control_heard_timestamp_seconds", "When extproc last put an update of control in force, in seconds since 1970.").WithLabelValues()
+	m.refused = gauge("headgate_objects_refused_files", "Files with objects, or objects of an API server, that are not in force because they are invalid.").WithLabelValues()
+	m.readable = gauge("headgate_objects_connected", "Is 1 while the folder or API server of the objects can be read; at 0, the objects that were read last stay in force.").WithLabelValues()
+	m.problems = gauge("headgate_objects_problems", "Problems of the objects in force with each other; the log names each.").WithLabelValues()
+	m.objects = gauge("headgate_objects", "Valid objects that extproc has read, by kind.", "kind")
+	m.payloadsSent = counter("headgate_payloads_sent_total", "Copies of requests and answers that sinks took, each counted once for each sink.").WithLabelValues()
+	m.payloadsDropped = counter("headgate_payloads_dropped_total", "Copies of requests and answers that a sink did not get, by reason: queue (too many wait for it), memory (too many bytes do), too_large (above 16 MiB), failed (it did not take it), cut (the request or answer broke off), unreadable (a call sent what is no message).", "reason")
+	build := version.Read()
+	gauge("headgate_build_info", "Is 1; the labels name the program, its version, and the version of Go that built it.", "program", "version", "goversion").
+		WithLabelValues("extproc", build.Program, build.Go).Set(1)
+	m.registry.MustRegister(
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), fleetCollector{f},
+	)
+	return m
+}
+
+// Replied counts a reply of extproc itself.
+func (m *Meter) Replied(status int, code string) {
+	m.replies.WithLabelValues(strconv.Itoa(status), code).Inc()
+}
+
+// PayloadSent counts a copy of a request or answer that a sink took.
+func (m *Meter) PayloadSent() { m.payloadsSent.Inc() }
+
+// PayloadDropped counts one that a sink did not get.
+func (m *Meter) PayloadDropped(reason string) { m.payloadsDropped.WithLabelValues(reason).Inc() }
+
+// Hold outcomes: what ended a request's wait for its model.
+const (
+	HoldReleased  = "released"
+	HoldFailed    = "failed"
+	HoldExpired   = "expired"
+	HoldCancelled = "cancelled"
+	HoldStopped   = "stopped"
+	HoldFull      = "full"
+)
+
+// Hold is one request that waits, for its model or, where that is full, for a copy of it to take another request. It is owned by one goroutine.
+type Hold struct {
+	meter *Meter
+	full  bool
+	since time.Time
+}
+
+// HoldBegan counts a request that begins to wait at a time.
+func (m *Meter) HoldBegan(full bool, at time.Time) *Hold {
+	h := &Hold{m, full, at}
+	now, _ := h.of()
+	now.Inc()
+	return h
+}
+
+// of is what counts such waits: those that are now, and those that have ended.
+func (h *Hold) of() (now prometheus.Gauge, ended *prometheus.HistogramVec) {
+	if h.full {
+		return h.meter.heldFull, h.meter.holdsFull
+	}
+	return h.meter.held, h.meter.holds
+}
+
+// Goes says that it goes on to wait: for the same, or one wait has ended and another begun.
+func (h *Hold) Goes(full bool, at time.Time) {
+	if full != h.full {
+		h.Ended(HoldReleased, at)
+		*h = *h.meter.HoldBegan(full, at)
+	}
+}
+
+// Ended counts the end of its wait.
+func (h *Hold) Ended(outcome string, at time.Time) {
+	now, ended := h.of()
+	now.Dec()
+	ended.WithLabelValues(outcome).Observe(at.Sub(h.since).Seconds())
+}
+
+// Connected says whether control is connected and has said all that there is.
+func (m *Meter) Connected(is bool) { m.connected.Set(bit(is)) }
+
+// Heard says that an update of control is in force, at a time.
+func (m *Meter) Heard(version uint64, at time.Time) {
+	m.version.Set(float64(version))
+	m.heardAt.Set(float64(at.UnixMilli()) / 1000)
+}
+
+// Decided counts a decision and the time that it took.
+func (m *Meter) Decided(pool, reason string, took time.Duration) {
+	m.picks.WithLabelValues(pool, reason).Inc()
+	m.decision.Observe(took.Seconds())
+}
+
+// Looked counts a look at an endpoint.
+func (m *Meter) Looked(err error) {
+	if err != nil {
+		m.looks.WithLabelValues("error").Inc()
+		return
+	}
+	m.looks.WithLabelValues("ok").Inc()
+}
+
+// Refused says how many files of objects, or objects of an API server, are not in force.
+func (m *Meter) Refused(n int) { m.refused.Set(float64(n)) }
+
+// Readable says whether objects can be read where they come from.
+func (m *Meter) Readable(ok bool) { m.readable.Set(bit(ok)) }
+
+// bit is 1 for true.
+func bit(ok bool) float64 {
+	if ok {
+		return 1
+	}
+	return 0
+}
+
+// Serves makes extproc ready: it has objects, and who calls it is answered.
+func (m *Meter) Serves() { m.ready.Store(true) }
+
+// SetWorld drops the series of routes, pools and endpoints that are gone.
+func (m *Meter) SetWorld(w *objects.World) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	current := labels(w)
+	for l := range m.labels {
+		if current[l] {
+			continue
+		}
+		gone := prometheus.Labels{l.name: l.value}
+		for _, vec := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
+			m.requests, m.failures, m.tokens, m.firstToken, m.predicted, m.perToken, m.duration,
+			m.served, m.faults, m.retries, m.reportedWaiting, m.reportedKVUsage,
+			m.perRequest, m.picks, m.endpoints,
+		} {
+			vec.DeletePartialMatch(gone)
+		}
+	}
+	m.labels = current
+	for name, p := range w.Pools {
+		m.endpoints.WithLabelValues(name.String()).Set(float64(len(p.Endpoints)))
+	}
+	for kind, n := range w.Objects {
+		m.objects.WithLabelValues(kind).Set(float64(n))
+	}
+	m.problems.Set(float64(len(w.Problems)))
+}
+
+// labels is every label value that the objects of a World may give to a series.
+func labels(w *objects.World) map[label]bool {
+	all := make(map[label]bool)
+	for _, r := range w.Routes {
+		if r.Kind == v1alpha1.LLMRouteKind { // Models without one are many, and count under no route
+			all[label{"route", r.Name.String()}] = true
+		}
+	}
+	for name, p := range w.Pools {
+		all[label{"pool", name.String()}] = true
+		for _, e := range p.Endpoints {
+			all[label{"endpoint", e.Address}] = true
+		}
+	}
+	return all
+}
+
+// Handler serves /metrics, /profiles (how long engines take), /healthz (the process lives) and /readyz (it has objects, and serves).
+func (m *Meter) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /profiles", profiles(m.fleet))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if !m.ready.Load() {
+			http.Error(w, "extproc does not serve yet: it has not read its objects", http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = w.Write([]byte("ok\n"))
+	})
+	return mux
+}

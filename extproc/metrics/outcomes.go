@@ -1,0 +1,141 @@
+package metrics
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+
+	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/internal/engine"
+)
+
+// Kinds of failures beside those of package outcome.
+const (
+	failedElsewhere = "elsewhere" // the endpoint would not take the request
+	failedMissing   = "missing"   // it has no such model
+	failedUnreached = "unreached" // it took no connection, and another was tried
+	failedError     = "error"     // it answered with a fault of its own
+)
+
+// Observe counts an outcome. Where its route, pool or endpoint is gone, it counts under an empty name.
+func (m *Meter) Observe(o outcome.Outcome) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	route, pool := m.known("route", o.Route), m.known("pool", o.Pool)
+	if o.Endpoint == "" && o.Failure != outcome.NoEndpoint {
+		m.countTried(pool, o)
+		return // never sent on: counted as a reply, or Envoy's own; or sent once more, and counted as that
+	}
+	if kind := failure(o); kind != "" {
+		m.failures.WithLabelValues(route, pool, kind).Inc()
+	}
+	if o.Endpoint == "" {
+		return
+	}
+	code := strconv.Itoa(o.Status)
+	if o.Call != outcome.NoCall {
+		code = o.Call.String()
+	}
+	m.requests.WithLabelValues(route, pool, code).Inc()
+	m.countTokens(route, pool, "prompt", o.Prompt)
+	m.countTokens(route, pool, "completion", o.Completion)
+	if o.Gateway > 0 {
+		m.gateway.Observe(o.Gateway.Seconds())
+	}
+	if o.Status == http.StatusOK && o.Failure == outcome.None && (o.Call == outcome.NoCall || o.Call == outcome.OK) {
+		m.time(route, pool, o)
+	}
+	m.countEndpoints(pool, o)
+}
+
+// NoEndpoint counts a request for a pool, by a route if any, that extproc found no endpoint for. Envoy's record of its reply names neither.
+func (m *Meter) NoEndpoint(route, pool string) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	m.failures.WithLabelValues(m.known("route", route), m.known("pool", pool), string(outcome.NoEndpoint)).Inc()
+}
+
+// known is a label's value, or empty if the objects in force do not have it. The caller holds mu.
+func (m *Meter) known(name, value string) string {
+	if m.labels[label{name, value}] {
+		return value
+	}
+	return ""
+}
+
+// failure is the kind of failure in which a request ended; empty if it did not fail.
+func failure(o outcome.Outcome) string {
+	switch {
+	case o.Failure != outcome.None:
+		return string(o.Failure)
+	case slices.Contains(o.Elsewhere, o.Endpoint):
+		return failedElsewhere
+	case slices.Contains(o.Missing, o.Endpoint):
+		return failedMissing
+	case o.Faulty():
+		return failedError
+	}
+	return ""
+}
+
+// countEndpoints counts what became of a request at each endpoint that it was sent to.
+func (m *Meter) countEndpoints(pool string, o outcome.Outcome) {
+	m.countTried(pool, o)
+	switch {
+	case o.Failure == outcome.NoEndpoint:
+		return // none is the last that was tried
+	case o.Failure == outcome.Refused, o.Failure == outcome.Reset, o.Failure == outcome.TimedOut, o.Failure == outcome.Cut, o.Failure == outcome.Erred, o.Failure == outcome.Gone:
+		m.countFaults(pool, string(o.Failure), o.Endpoint)
+	case o.Faulty():
+		m.countFaults(pool, failedError, o.Endpoint)
+	}
+	endpoint := m.known("endpoint", o.Endpoint)
+	m.served.WithLabelValues(pool, endpoint).Inc()
+	if o.Attempts > 1 {
+		m.retries.WithLabelValues(pool, endpoint).Add(float64(o.Attempts - 1))
+	}
+	if n, ok := o.Load.Waiting.Get(); ok {
+		m.reportedWaiting.WithLabelValues(pool, endpoint).Set(n)
+	}
+	if n, ok := o.Load.KVUsage.Get(); ok {
+		m.reportedKVUsage.WithLabelValues(pool, endpoint).Set(n)
+	}
+}
+
+// countTried counts endpoints that had a request and did not serve it. The caller holds mu.
+func (m *Meter) countTried(pool string, o outcome.Outcome) {
+	m.countFaults(pool, failedElsewhere, o.Elsewhere...)
+	m.countFaults(pool, failedMissing, o.Missing...)
+	m.countFaults(pool, failedUnreached, o.Unreached...)
+}
+
+// countFaults counts a failure of each of some endpoints. The caller holds mu.
+func (m *Meter) countFaults(pool, kind string, endpoints ...string) {
+	for _, e := range endpoints {
+		m.faults.WithLabelValues(pool, m.known("endpoint", e), kind).Inc()
+	}
+}
+
+func (m *Meter) countTokens(route, pool, kind string, tokens engine.Value) {
+	if n, ok := tokens.Get(); ok {
+		m.tokens.WithLabelValues(route, pool, kind).Add(n)
+		m.perRequest.WithLabelValues(pool, kind).Observe(n)
+	}
+}
+
+// time counts how long a request took that came to its end.
+func (m *Meter) time(route, pool string, o outcome.Outcome) {
+	if o.Duration > 0 {
+		m.duration.WithLabelValues(route, pool).Observe(o.Duration.Seconds())
+	}
+	if !o.Stream || o.FirstBody <= 0 {
+		return
+	}
+	m.firstToken.WithLabelValues(route, pool).Observe(o.FirstBody.Seconds())
+	if o.Expected > 0 {
+		m.predicted.WithLabelValues(pool).Observe(o.FirstBody.Seconds() / o.Expected.Seconds())
+	}
+	if n, ok := o.Completion.Get(); ok && n > 1 && o.Duration > o.FirstBody {
+		m.perToken.WithLabelValues(route, pool).Observe((o.Duration - o.FirstBody).Seconds() / (n - 1))
+	}
+}

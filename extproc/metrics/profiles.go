@@ -1,0 +1,56 @@
+package metrics
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/internal/profile"
+)
+
+// profiles serves what is known of how long engines take.
+func profiles(f *fleet.Fleet) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("content-type", "application/yaml")
+		var page strings.Builder
+		writeProfiles(&page, f.Known())
+		_, _ = io.WriteString(w, page.String())
+	}
+}
+
+// writeProfiles writes one document of YAML for each class of hardware of each pool.
+func writeProfiles(page *strings.Builder, all []endpointstate.Known) {
+	page.WriteString("# How long engines take, as extproc knows by now: a document for each pool and class of hardware.\n" +
+		"# What stands under profile may be written as it is into the spec of the pool's PoolSettings, with pinned: true where nothing is to be learned;\n" +
+		"# what stands under inline, into one of spec.profile.classes.\n")
+	for _, k := range all {
+		fmt.Fprintf(page, "---\npool: %q\n", k.Pool.String())
+		if k.Class != "" {
+			fmt.Fprintf(page, "class: %q\n", k.Class)
+		}
+		fmt.Fprintf(page, "trusted: %v\nwhy: %q\n", k.Trusted, k.Why)
+		if !k.Since.IsZero() {
+			fmt.Fprintf(page, "since: %q\n", k.Since.UTC().Format(time.RFC3339))
+		}
+		fmt.Fprintf(page, "measurements: %d\n", k.Rows)
+		if k.Rows > 0 {
+			fmt.Fprintf(page, "off: %.3f # the share by which the latest predictions were off, in the median\n", k.Residual)
+		}
+		if len(k.Factors) > 0 {
+			page.WriteString("factors: # how many times as long single endpoints take\n")
+			for _, address := range slices.Sorted(maps.Keys(k.Factors)) {
+				fmt.Fprintf(page, "  %q: %.2f\n", address, k.Factors[address])
+			}
+		}
+		page.WriteString("profile:\n  inline:\n")
+		for line := range strings.Lines(string(profile.Format(k.Profile))) {
+			page.WriteString("    " + line)
+		}
+	}
+}

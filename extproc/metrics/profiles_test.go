@@ -1,0 +1,102 @@
+package metrics_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/metrics"
+	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// document is one of the page.
+type document struct {
+	Pool, Class, Why, Since string
+	Trusted                 bool
+	Measurements            int
+	Off                     float64
+	Factors                 map[string]float64
+	Profile                 v1alpha1.PoolProfile
+}
+
+// inPool is a world of a pool of one endpoint of a class of hardware, with a profile.
+func inPool(is *v1alpha1.PoolProfile) *objects.World {
+	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool"}}
+	p.Spec.Selector.MatchLabels = map[string]string{"app": "llama"}
+	p.Spec.TargetPorts = []pool.Port{{Number: 8000}}
+	s := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}}
+	s.Spec.PoolRef.Name, s.Spec.Profile = "pool", is
+	list := objects.List{}
+	list.Namespace, list.Name, list.Labels = "ns", "l", map[string]string{"app": "llama", "gpu": "A100 & more"}
+	list.Spec.Addresses = []string{"10.0.0.1:8000"}
+	return objects.Build(objects.Set{Pools: []pool.InferencePool{p}, Settings: []v1alpha1.PoolSettings{s}, Lists: []objects.List{list}})
+}
+
+// documents are those of the page of profiles.
+func documents(t *testing.T, f *fleet.Fleet) (all []document) {
+	t.Helper()
+	code, page := get(t, metrics.New(f), "/profiles")
+	if code != http.StatusOK {
+		t.Fatal(code)
+	}
+	for text := range strings.SplitSeq(page, "---\n") {
+		var d document
+		if err := yaml.UnmarshalStrict([]byte(text), &d); err != nil {
+			t.Fatalf("%v:\n%s", err, text)
+		}
+		if d.Pool != "" {
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
+// What the page says of a profile, written into a PoolSettings, is that profile: as it was said, and as it was learned.
+func TestAProfileIsPrintedAsItIsWritten(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	f := fleet.New(fleet.Config{Now: func() time.Time { return now }})
+	for _, is := range []*v1alpha1.PoolProfile{
+		nil,
+		{Hardware: "4 x A100-80GB", Parameters: "70B"},
+		{Hardware: "L4", Parameters: "8B", HardwareLabel: "gpu", Pinned: true},
+		{HardwareLabel: "gpu", Classes: []v1alpha1.ClassProfile{{Class: "A100 & more", Hardware: "H100", Parameters: "8B"}}},
+	} {
+		for _, learned := range []bool{false, true} {
+			w := inPool(is)
+			f.SetWorld(w)
+			for range 20 * map[bool]int{true: 1}[learned] {
+				f.Observe(outcome.Outcome{
+					Pool: "ns/pool", Model: "x", Endpoint: "10.0.0.1:8000", Status: 200, Stream: true, Attempts: 1, Adapter: "storage",
+					FirstBody: 123456789, Expected: 1,
+				})
+			}
+			docs, known := documents(t, f), f.Known()
+			if len(docs) != 1 || len(known) != 1 {
+				t.Fatalf("the page has %+v", docs)
+			}
+			d := docs[0]
+			if d.Pool != "ns/pool" || d.Trusted != (is != nil) || d.Why == "" || d.Class != known[0].Class || (d.Class != "") != (is != nil && is.HardwareLabel != "") {
+				t.Errorf("it says %+v", d)
+			}
+			pinned := is != nil && is.Pinned
+			if got := known[0].Profile.Load.Mean != 0; got != (learned && !pinned) {
+				t.Errorf("pinned: %v, learned: %v: a load takes %g s", pinned, learned, known[0].Profile.Load.Mean)
+			}
+			pasted := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Spec: v1alpha1.PoolSettingsSpec{PoolRef: v1alpha1.PoolReference{Name: "pool"}, Profile: &d.Profile}}
+			if errs := objects.CheckServerSettings(&pasted); len(errs) > 0 {
+				t.Errorf("what is printed is refused: %v", errs)
+			}
+			if got := inPool(&d.Profile).Pools[objects.Name{Namespace: "ns", Name: "pool"}].Profile; got == nil || *got != known[0].Profile {
+				t.Errorf("what is printed is read as\n%+v, want\n%+v", got, known[0].Profile)
+			}
+		}
+	}
+}

@@ -1,0 +1,313 @@
+package placementclient_test
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/metrics"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/placementclient"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+const (
+	a = "10.0.0.1:8000"
+	b = "10.0.0.2:8000"
+)
+
+var thePool = objects.Name{Namespace: "ns", Name: "pool"}
+
+func key(id string) objects.ModelKey { return objects.ModelKey{Pool: thePool, ID: id} }
+
+// aFleet has one pool of two endpoints, which give no list.
+func aFleet(published func(*endpointstate.View)) *fleet.Fleet {
+	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool"}}
+	p.Spec.Selector.MatchLabels = map[string]string{"app": "llama"}
+	p.Spec.TargetPorts = []pool.Port{{Number: 8000}}
+	s := objects.Set{Pools: []pool.InferencePool{p}}
+	for _, ip := range []string{"10.0.0.1", "10.0.0.2"} {
+		s.Pods = append(s.Pods, objects.Pod{
+			Name: objects.Name{Namespace: "ns", Name: "pod-" + ip}, IP: netip.MustParseAddr(ip), Ready: true,
+			Labels: map[string]string{"app": "llama"},
+		})
+	}
+	f := fleet.New(fleet.Config{Published: published, Placed: true})
+	f.SetWorld(objects.Build(s))
+	for _, address := range []string{a, b} {
+		f.SetModels(address, engine.Models{Unlisted: true})
+		f.Look(address).Saw(engine.Load{})
+	}
+	f.SetWorld(f.View().World) // publishes it
+	return f
+}
+
+// rig is an extproc's side, and the fake control that it talks to.
+type rig struct {
+	*testing.T
+	fleet   *fleet.Fleet
+	flow    *flow.Flow
+	control *fakeControl
+	socket  string
+}
+
+func newRig(t *testing.T) *rig {
+	r := &rig{T: t, socket: filepath.Join(t.TempDir(), "control.sock")}
+	news := placementclient.NewNews()
+	r.flow = flow.New(flow.Config{
+		View: func() *endpointstate.View { return r.fleet.View() }, MaxHeld: 2000, MaxBytes: 1 << 30, Changed: news.Changed,
+	})
+	r.fleet = aFleet(r.flow.Published)
+	r.control = r.serve()
+	t.Cleanup(func() { r.control.stop() })
+	r.talks("unix:"+r.socket, news)
+	return r
+}
+
+// talks has the rig talk with control until the test or leave ends it.
+func (r *rig) talks(target string, news *placementclient.News) (leave func()) {
+	client := placementclient.New(placementclient.Config{
+		Target: target, Dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, News: news,
+		Fleet: r.fleet, Flow: r.flow, Meter: metrics.New(r.fleet), Log: slog.New(slog.DiscardHandler),
+	})
+	ctx, cancel := context.WithCancel(r.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = client.Run(ctx)
+	}()
+	leave = func() {
+		cancel()
+		<-done
+	}
+	r.Cleanup(leave)
+	return leave
+}
+
+// fakeControl is a control that says what a test tells it to.
+type fakeControl struct {
+	placement.UnimplementedPlacementServer
+	*rig
+	server  *grpc.Server
+	served  chan struct{}
+	streams chan *stream
+}
+
+func (r *rig) serve() *fakeControl {
+	r.Helper()
+	l, err := (&net.ListenConfig{}).Listen(r.Context(), "unix", r.socket)
+	if err != nil {
+		r.Fatal(err)
+	}
+	c := &fakeControl{rig: r, server: grpc.NewServer(), served: make(chan struct{}), streams: make(chan *stream, 10)}
+	placement.RegisterPlacementServer(c.server, c)
+	go func() {
+		defer close(c.served)
+		_ = c.server.Serve(l)
+	}()
+	return c
+}
+
+func (c *fakeControl) stop() {
+	c.server.Stop()
+	<-c.served
+}
+
+// stream is one stream of an extproc's, and what it has said in all.
+type stream struct {
+	*rig
+	wire    placement.Placement_ConnectServer
+	version uint64
+	end     chan struct{}
+
+	mu       sync.Mutex // guards the following
+	news     chan struct{}
+	process  string
+	applied  uint64
+	reports  int
+	wanted   map[string]*placement.Wanted
+	inFlight map[string]uint32 // by model and endpoint
+	used     map[string]uint32
+	waited   map[string]uint64 // ms
+	sharing  []uint32          // as each Report says
+	missing  []string
+	leaving  map[string]*placement.Leaving
+	backlogs map[string]uint32 // requests by endpoint
+	question uint64
+	// responses are stored responses with their endpoints.
+	responses []string
+}
+
+func (c *fakeControl) Connect(wire placement.Placement_ConnectServer) error {
+	s := &stream{
+		rig: c.rig, wire: wire, end: make(chan struct{}), news: make(chan struct{}),
+		wanted: map[string]*placement.Wanted{}, inFlight: map[string]uint32{}, used: map[string]uint32{}, waited: map[string]uint64{},
+		leaving: map[string]*placement.Leaving{}, backlogs: map[string]uint32{},
+	}
+	c.streams <- s
+	go func() {
+		for {
+			r, err := wire.Recv()
+			if err != nil {
+				return
+			}
+			s.read(r)
+		}
+	}()
+	select {
+	case <-s.end:
+	case <-wire.Context().Done():
+	}
+	return nil
+}
+
+func (s *stream) read(r *placement.Report) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reports++
+	s.process, s.applied, s.sharing = r.GetProcess(), r.GetApplied(), append(s.sharing, r.GetSharing())
+	s.question = r.GetQuestion()
+	for _, w := range r.GetWanted() {
+		if s.wanted[w.GetKey().GetModel()] = w; w.GetRequests() == 0 {
+			delete(s.wanted, w.GetKey().GetModel())
+		}
+	}
+	for _, i := range r.GetInFlight() {
+		s.inFlight[i.GetCopy().GetKey().GetModel()+"@"+i.GetCopy().GetEndpoint()] = i.GetRequests()
+	}
+	for _, u := range r.GetUsage() {
+		s.used[u.GetKey().GetModel()] += u.GetRequests()
+		s.waited[u.GetKey().GetModel()] += u.GetWaitedMs()
+	}
+	for _, m := range r.GetMissing() {
+		s.missing = append(s.missing, m.GetKey().GetModel()+"@"+m.GetEndpoint())
+	}
+	for _, l := range r.GetLeaving() {
+		s.leaving[l.GetEndpoint()] = l
+	}
+	for _, b := range r.GetBacklogs() {
+		s.backlogs[b.GetEndpoint()] = b.GetRequests()
+	}
+	for _, m := range r.GetResponses() {
+		for _, id := range m.GetIds() {
+			s.responses = append(s.responses, id+"@"+m.GetEndpoint())
+		}
+	}
+	close(s.news)
+	s.news = make(chan struct{})
+}
+
+// until waits until what was said holds.
+func (s *stream) until(what string, holds func() bool) {
+	s.Helper()
+	limit := time.After(10 * time.Second)
+	for {
+		s.mu.Lock()
+		ok, news := holds(), s.news
+		s.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-news:
+		case <-limit:
+			s.Fatalf("never %s: applied %d, wanted %v, in flight %v, missing %v", what, s.applied, s.wanted, s.inFlight, s.missing)
+		}
+	}
+}
+
+// say sends an Update, and returns its version.
+func (s *stream) say(u *placement.Update) uint64 {
+	s.Helper()
+	s.version++
+	u.Version = s.version
+	if err := s.wire.Send(u); err != nil {
+		s.Fatal(err)
+	}
+	return s.version
+}
+
+// inForce waits until the last Update is.
+func (s *stream) inForce() {
+	s.Helper()
+	s.until("it is in force", func() bool { return s.applied == s.version })
+}
+
+// next is the next stream that an extproc opens.
+func (r *rig) next() *stream {
+	r.Helper()
+	select {
+	case s := <-r.control.streams:
+		return s
+	case <-time.After(10 * time.Second):
+		r.Fatal("extproc does not connect")
+		return nil
+	}
+}
+
+// complete is an Update that says all: that control knows both endpoints, and these copies.
+func complete(copies ...*placement.Copy) *placement.Update {
+	return &placement.Update{Complete: true, Endpoints: &placement.Endpoints{Addresses: []string{a, b}}, Copies: copies}
+}
+
+func wireKey(id string) *placement.ModelKey {
+	return &placement.ModelKey{Pool: thePool.String(), Model: id}
+}
+
+func is(id, endpoint string, state placement.Copy_State) *placement.Copy {
+	return &placement.Copy{Copy: &placement.CopyKey{Key: wireKey(id), Endpoint: endpoint}, State: state}
+}
+
+// await waits until something holds that no report tells of.
+func (r *rig) await(what string, holds func() bool) {
+	r.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for limit := time.After(10 * time.Second); !holds(); {
+		select {
+		case <-tick.C:
+		case <-limit:
+			r.Fatalf("never %s", what)
+		}
+	}
+}
+
+// has says whether a request for a model would find a copy.
+func (r *rig) has(id string) bool {
+	has, _ := r.fleet.View().Snapshot.Pools[thePool.String()].Has(id)
+	return has
+}
+
+// begin sends a request for a model on its way; nil if there is no copy.
+func (r *rig) begin(id string, random uint64) (*fleet.InFlight, string) {
+	picks, err := pick.Pick(pick.Policy{Rule: pick.Random}, r.fleet.View().Snapshot, pick.Request{Pool: thePool.String(), Model: id, Random: random}, make([]pick.Decision, 1))
+	if err != nil {
+		return nil, ""
+	}
+	return r.fleet.Begin(picks[0]), picks[0].Endpoint.Address
+}
+
+// wait keeps a request until it has its turn.
+func (r *rig) wait(id string) *flow.Ticket {
+	r.Helper()
+	ticket, err := r.flow.Hold(key(id), 10, time.Now())
+	if err != nil {
+		r.Fatal(err)
+	}
+	return ticket
+}

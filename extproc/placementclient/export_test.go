@@ -1,0 +1,4 @@
+package placementclient
+
+// WireLesson is wireLesson.
+var WireLesson = wireLesson

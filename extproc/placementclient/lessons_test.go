@@ -1,0 +1,137 @@
+package placementclient_test
+
+import (
+	"math"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/placementclient"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/profile"
+)
+
+// learns has a rig's fleet, which has just begun, see its two engines for so many seconds, of which one takes twice as long as the other.
+func (r *rig) learns(seconds int) {
+	var ahead atomic.Int64
+	world := r.fleet.View().World
+	r.fleet = fleet.New(fleet.Config{Published: r.flow.Published, Placed: true, Now: func() time.Time {
+		return time.Now().Add(time.Duration(ahead.Load()) - time.Duration(seconds)*time.Second)
+	}})
+	r.fleet.SetWorld(world)
+	var counted [2][4]float64
+	for n := range seconds {
+		ahead.Add(int64(time.Second))
+		for i, address := range []string{a, b} {
+			c, number := &counted[i], engine.Known
+			prompts, held := float64(n*7%5), 5000+5000*float64(n*3%7)
+			steps := 1 / (float64(1+i) * (0.04 + 10*0.0003 + held*5e-7 + 0.0003*prompts*10))
+			c[0], c[1], c[2], c[3] = c[0]+10*steps, c[1]+10, c[2]+prompts*10*steps*11/10, c[3]+1
+			r.fleet.Look(address).Saw(engine.Load{
+				Running: number(10), KVUsage: number(held / 100_000), KVTokens: number(100_000), Totals: engine.Totals{
+					InterToken: engine.Timed{Count: number(c[0]), Seconds: number(c[1])}, PromptTokens: number(c[2]), CachedTokens: number(0),
+					FirstToken: engine.Timed{Count: number(c[3]), Seconds: number(c[3])},
+				},
+			})
+		}
+	}
+	r.fleet.SetWorld(world) // publishes it
+}
+
+// aRig is an extproc that talks with nobody yet.
+func aRig(t *testing.T) (r *rig, news *placementclient.News) {
+	r, news = &rig{T: t}, placementclient.NewNews()
+	r.flow = flow.New(flow.Config{View: func() *endpointstate.View { return r.fleet.View() }, MaxHeld: 10, MaxBytes: 1 << 20, Changed: news.Changed})
+	r.fleet = aFleet(r.flow.Published)
+	return r, news
+}
+
+// step returns the step times at the rig's endpoints, 0 if predictions are not trusted.
+func (r *rig) step() (all [2]float64) {
+	p := r.fleet.View().Snapshot.Pools[thePool.String()]
+	for i, e := range p.Endpoints {
+		if p.Predictable {
+			all[i] = e.Profile.StepTime(profile.Work{Sequences: 10, KVTokens: 20_000})
+		}
+	}
+	return all
+}
+
+// predicts says whether the rig predicts as another does.
+func (r *rig) predicts(as [2]float64) bool {
+	is := r.step()
+	return math.Abs(is[0]/as[0]-1) < 0.01 && math.Abs(is[1]/as[1]-1) < 0.01
+}
+
+// A new extproc knows by control what another has learned, and decides by it at once; also when that one has gone.
+func TestANewExtprocIsTaught(t *testing.T) {
+	address, _ := aBoard(t)
+	x, news := aRig(t)
+	if x.learns(200); x.step()[0] == 0 {
+		t.Fatalf("x does not predict: %+v", x.fleet.Known())
+	}
+	as := x.step()
+	leave := x.talks(address, news)
+	y, news := aRig(t)
+	if y.step()[0] != 0 {
+		t.Fatal("y predicts before it knows anything")
+	}
+	began := time.Now()
+	y.talks(address, news)
+	y.await("y predicts", func() bool { return y.predicts(as) })
+	t.Logf("y predicts after %v: %v", time.Since(began), y.step())
+	if known := y.fleet.Known()[0]; !known.Trusted || known.Why != "predictions of another extproc came true" || known.Since.IsZero() || len(known.Factors) != 2 {
+		t.Errorf("of y is known %+v", known)
+	}
+	leave()
+	z, news := aRig(t)
+	z.talks(address, news)
+	z.await("z predicts, though x has gone", func() bool { return z.predicts(as) })
+	if x.fleet.Known()[0].Why != "predictions came true" {
+		t.Error("x was taught")
+	}
+}
+
+// Of what control says that others have learned, what cannot be is left, and the rest is taken; it needs no word.
+func TestWhatCannotBeLearnedIsRefused(t *testing.T) {
+	x, _ := aRig(t)
+	x.learns(200)
+	good := placementclient.WireLesson(x.fleet.Lessons()[0])
+	r := newRig(t)
+	s := r.next()
+	s.say(complete())
+	s.inForce()
+	for name, spoil := range map[string]func(l *placement.Lesson){
+		"no number":      func(l *placement.Lesson) { l.Matrix[2] = math.NaN() },
+		"out of range":   func(l *placement.Lesson) { l.Scale = 1e9 },
+		"too short":      func(l *placement.Lesson) { l.Matrix = l.GetMatrix()[1:] },
+		"too long":       func(l *placement.Lesson) { l.Right = append(l.GetRight(), 1) },
+		"one more":       func(l *placement.Lesson) { l.Matrix = append(l.GetMatrix(), 1) },
+		"no right side":  func(l *placement.Lesson) { l.Right = nil },
+		"huge":           func(l *placement.Lesson) { l.Rows = math.MaxUint64 },
+		"of no pool":     func(l *placement.Lesson) { l.Pool = "pool" },
+		"of another":     func(l *placement.Lesson) { l.Pool = "ns/other" },
+		"of a class":     func(l *placement.Lesson) { l.Class = "A100" },
+		"of other kinds": func(l *placement.Lesson) { l.Prior++ },
+	} {
+		bad := placementclient.WireLesson(x.fleet.Lessons()[0])
+		spoil(bad)
+		s.say(&placement.Update{Lessons: []*placement.Lesson{bad}})
+		s.say(&placement.Update{Copies: []*placement.Copy{is(name, a, placement.Copy_LOADED)}})
+		s.inForce()
+		if known := r.fleet.Known()[0]; known.Rows != 0 || known.Trusted {
+			t.Fatalf("%s: it is taken: %+v", name, known)
+		}
+	}
+	good.AgeMs = math.MaxUint64
+	good.Factors = map[string]float64{a: math.NaN(), b: 0.5, "nowhere": 1}
+	s.say(&placement.Update{Lessons: []*placement.Lesson{good}})
+	r.await("what can be is taken", func() bool { return r.step()[0] > 0 })
+	if known := r.fleet.Known()[0]; known.Factors[a] != 0 || math.Abs(known.Factors[b]-math.Exp(0.5)) > 1e-9 {
+		t.Errorf("it is known %+v", known)
+	}
+}

@@ -1,0 +1,162 @@
+package placementclient_test
+
+import (
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/control/place/placementserver"
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/placementclient"
+)
+
+// nobody places no models.
+type nobody struct{}
+
+func (nobody) Wanted(string, decide.Key, decide.Want)    {}
+func (nobody) Unwanted(string)                           {}
+func (nobody) Leaving(string, map[string]decide.Leaving) {}
+func (nobody) Used(map[decide.Key]decide.Use)            {}
+func (nobody) InFlight(map[decide.CopyKey]int)           {}
+func (nobody) Missing(decide.CopyKey)                    {}
+func (nobody) Drained(decide.CopyKey)                    {}
+
+// aBoard is control's own side, at an address.
+func aBoard(t *testing.T) (address string, stop func()) {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := placementserver.New(slog.New(slog.DiscardHandler))
+	s.SetPlacer(nobody{})
+	s.Ready()
+	server := grpc.NewServer()
+	placement.RegisterPlacementServer(server, s)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(l) })
+	stop = func() {
+		server.Stop()
+		serving.Wait()
+	}
+	t.Cleanup(stop)
+	return l.Addr().String(), stop
+}
+
+// anExtproc is one that talks with control at an address until it leaves.
+func anExtproc(t *testing.T, address string) (r *rig, leave func()) {
+	r = &rig{T: t}
+	news := placementclient.NewNews()
+	r.flow = flow.New(flow.Config{View: func() *endpointstate.View { return r.fleet.View() }, MaxHeld: 10, MaxBytes: 1 << 20, Changed: news.Changed})
+	r.fleet = aFleet(r.flow.Published)
+	return r, r.talks(address, news)
+}
+
+// endpoint is the first of a view.
+func (r *rig) endpoint() *pick.Endpoint {
+	return &r.fleet.View().Snapshot.Pools[thePool.String()].Endpoints[0]
+}
+
+// send sends a request to the first endpoint.
+func (r *rig) send() *fleet.InFlight {
+	r.Helper()
+	p := r.fleet.View().Snapshot.Pools[thePool.String()]
+	return r.fleet.Begin(pick.Decision{Endpoint: &p.Endpoints[0], Copy: &p.Any[0]})
+}
+
+// What one extproc sends, others know at once by control, without a new view; and no more once it has ended, the extproc has gone, or control.
+func TestExtprocsKnowWhatOthersSend(t *testing.T) {
+	address, stop := aBoard(t)
+	x, leave := anExtproc(t, address)
+	y, _ := anExtproc(t, address)
+	theirs := y.endpoint().Peers // of a view that stays
+	quickest := time.Hour
+	for range 5 {
+		began := time.Now()
+		sent := x.send()
+		y.await("y knows of the request", func() bool { return theirs.Requests.Load() == 1 })
+		quickest = min(quickest, time.Since(began))
+		sent.End()
+		y.await("y knows that it has ended", func() bool { return theirs.Requests.Load() == 0 })
+	}
+	if t.Logf("at best, a request was known after %v", quickest); quickest > 100*time.Millisecond {
+		t.Errorf("that is too late")
+	}
+	ours := x.endpoint().Backlog
+	ours.Through.Store(time.Now().Add(time.Minute).UnixNano())
+	ours.Beside.Store(5)
+	ours.Urgency.Store(6)
+	ours.Tokens.Store(7)
+	x.send()
+	y.send()
+	y.await("y knows what it asks", func() bool {
+		left, all := time.Until(time.Unix(0, theirs.Through.Load())), time.Until(time.Unix(0, y.endpoint().Backlog.Queue.Load()))
+		return left > 50*time.Second && left < 61*time.Second && all > 50*time.Second && all < 61*time.Second && theirs.Beside.Load() == 5 && theirs.Urgency.Load() == 6 && theirs.Tokens.Load() == 7
+	})
+	x.await("x knows of y's", func() bool { return x.endpoint().Peers.Requests.Load() == 1 })
+	if own := theirs.Requests.Load(); own != 1 {
+		t.Errorf("y is told of %d requests, and x has one", own)
+	}
+	leave()
+	y.await("y knows that x has nothing any more", func() bool {
+		return theirs.Requests.Load() == 0 && theirs.Through.Load() <= time.Now().UnixNano() &&
+			y.endpoint().Backlog.Queue.Load() <= time.Now().UnixNano() && theirs.Tokens.Load() == 0
+	})
+	z, _ := anExtproc(t, address)
+	z.await("who comes later knows of y's", func() bool { return z.endpoint().Peers.Requests.Load() == 1 })
+	stop()
+	z.await("when control has gone, nobody tells", func() bool { return z.endpoint().Peers.Requests.Load() == 0 })
+}
+
+// Updates of nothing but what others have are in force at once and not acknowledged: the next report does.
+func TestWhatOthersHaveIsNotAcknowledged(t *testing.T) {
+	r := newRig(t)
+	s := r.next()
+	early := &placement.Update{Backlogs: []*placement.Backlog{{Endpoint: a, Requests: 1}}}
+	s.say(early)
+	r.await("it is in force before all is said", func() bool { return r.fleet.View().Snapshot.Pools[thePool.String()].Endpoints[0].Pending() == 1 })
+	s.say(complete(is("m", a, placement.Copy_LOADED)))
+	s.inForce()
+	s.mu.Lock()
+	before := s.reports
+	s.mu.Unlock()
+	view := r.fleet.View()
+	for n := range uint32(20) {
+		s.say(&placement.Update{Backlogs: []*placement.Backlog{{Endpoint: a, Requests: n}, {Endpoint: "nowhere", Requests: 1}}})
+	}
+	r.await("the last is in force", func() bool { return r.endpoint().Pending() == 19 })
+	if r.fleet.View() != view {
+		t.Error("it made a new view")
+	}
+	flight, _ := r.begin("m", 1)
+	s.until("what is in flight is told, with the last version", func() bool { return s.applied == s.version })
+	flight.End()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.reports - before; n > 4 { // of the request's beginning and end, and once a second
+		t.Errorf("it took %d reports", n)
+	}
+}
+
+// A stream begins with what there is.
+func TestWhatThereIsIsToldOnEveryStream(t *testing.T) {
+	r := newRig(t)
+	s := r.next()
+	sent := r.send()
+	s.until("control knows of the request", func() bool { return s.backlogs[a] == 1 })
+	r.control.stop()
+	r.control = r.serve()
+	s = r.next()
+	s.until("it is told again", func() bool { return s.backlogs[a] == 1 })
+	sent.End()
+	s.until("control knows that it has ended", func() bool { return s.backlogs[a] == 0 })
+}

@@ -1,0 +1,38 @@
+package placementclient_test
+
+import (
+	"testing"
+
+	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// A question goes to control, and its answer counts once what control said before it is in force. A control that has answered no question
+// is asked none but the first.
+func TestAQuestionIsAskedAndAnswered(t *testing.T) {
+	r := newRig(t)
+	s := r.next()
+	s.say(complete())
+	s.inForce()
+	if _, _, ok := r.fleet.AskControl(); ok {
+		t.Error("a control that has answered nothing is asked")
+	}
+	s.until("the first question comes", func() bool { return s.question == 1 })
+	s.say(&placement.Update{Answer: 1})
+	r.await("it is answered", r.fleet.Answers)
+	answered, done, ok := r.fleet.AskControl()
+	if !ok {
+		t.Fatal("it cannot be asked")
+	}
+	defer done()
+	s.until("the second question comes", func() bool { return s.question == 2 })
+	s.say(&placement.Update{Answer: 2, Registered: []*placement.Registered{{Key: wireKey("new")}}})
+	<-answered
+	if _, ok := r.fleet.Registered("new", func(p objects.Name) bool { return p == thePool }); !ok {
+		t.Error("it is answered before what it says is in force")
+	}
+	close(s.end)
+	r.await("the end of the stream is noticed", func() bool { return !r.fleet.Answers() })
+	again := r.next()
+	again.until("the next stream begins anew", func() bool { return again.question == 1 })
+}

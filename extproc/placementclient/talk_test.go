@@ -1,0 +1,309 @@
+package placementclient_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+func TestWhatIsWantedIsSaidAtOnceAndWhenItIsNoMore(t *testing.T) {
+	r := newRig(t)
+	s := r.next()
+	began := time.Now()
+	ticket := r.wait("m")
+	s.until("m is wanted", func() bool { return s.wanted["m"].GetRequests() == 1 })
+	ticket.Leave()
+	s.until("m is wanted no more", func() bool { return s.wanted["m"] == nil })
+	if took := time.Since(began); took > 500*time.Millisecond {
+		t.Errorf("it took %v", took)
+	}
+}
+
+// A thousand requests for one model are a number and no thousand messages; and when the copy is there they go on, in the
+// order in which they came.
+func TestAThousandRequestsForOneModel(t *testing.T) {
+	r := newRig(t)
+	s := r.next()
+	s.say(complete())
+	s.inForce()
+	const requests = 1000
+	var tickets []*flow.Ticket
+	for range requests {
+		tickets = append(tickets, r.wait("m"))
+	}
+	s.until("all are wanted", func() bool { return s.wanted["m"].GetRequests() == requests })
+	s.mu.Lock()
+	if s.reports > 20 {
+		t.Errorf("it took %d reports", s.reports)
+	}
+	s.mu.Unlock()
+	var order []int
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for n, ticket := range tickets {
+		all.Go(func() {
+			if err := <-ticket.Turn(); err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			order = append(order, n)
+			mu.Unlock()
+			ticket.Leave()
+		})
+	}
+	released := time.Now()
+	s.say(&placement.Update{Copies: []*placement.Copy{is("m", a, placement.Copy_LOADED)}})
+	all.Wait()
+	t.Logf("%d requests went on within %v", requests, time.Since(released))
+	if !slices.IsSorted(order) || len(order) != requests {
+		t.Errorf("%d went on, in another order than they came", len(order))
+	}
+	s.until("nobody waits", func() bool { return s.wanted["m"] == nil })
+}
+
+func TestAFailureEndsTheWaitAndIsToldToThoseThatComeUntilItIsMended(t *testing.T) {
+	r := newRig(t)
+	s := r.next()
+	s.say(complete())
+	s.inForce()
+	ticket := r.wait("m")
+	s.say(&placement.Update{Failures: []*placement.Failure{{Key: wireKey("m"), Reason: "load_failed"}}})
+	if err := <-ticket.Turn(); !errors.Is(err, flow.Failed{Reason: "load_failed"}) {
+		t.Errorf("it is told %v", err)
+	}
+	ticket.Leave()
+	if _, err := r.flow.Hold(key("m"), 1, time.Now()); !errors.Is(err, flow.Failed{Reason: "load_failed"}) {
+		t.Errorf("the next is told %v", err)
+	}
+	s.say(&placement.Update{Failures: []*placement.Failure{{Key: wireKey("m")}}})
+	r.await("it may be asked for again", func() bool {
+		ticket, err := r.flow.Hold(key("m"), 1, time.Now())
+		if err == nil {
+			ticket.Leave()
+		}
+		return err == nil
+	})
+}
+
+// What control said stays while it is away, and until it has said everything anew; then nothing else does.
+func TestWhatControlSaidLastStaysUntilItHasSaidAllAnew(t *testing.T) {
+	r := newRig(t)
+	s := r.next()
+	s.say(&placement.Update{Copies: []*placement.Copy{is("old", a, placement.Copy_LOADED)}, Endpoints: &placement.Endpoints{Addresses: []string{a, b}}})
+	s.say(&placement.Update{Complete: true, Copies: []*placement.Copy{is("both", a, placement.Copy_LOADED)}, Registered: []*placement.Registered{{Key: wireKey("old")}}})
+	s.inForce()
+	if !r.has("old") || !r.has("both") {
+		t.Fatal("what was said before all was said is not in force")
+	}
+	ticket := r.wait("new")
+	s.until("it is wanted", func() bool { return s.wanted["new"] != nil })
+
+	process := s.process
+	r.control.stop()
+	r.control = r.serve()
+	s = r.next()
+	s.until("what is wanted is said again", func() bool { return s.wanted["new"].GetRequests() == 1 })
+	if s.process != process || s.applied != 0 {
+		t.Errorf("the process is %s, it was %s; applied is %d", s.process, process, s.applied)
+	}
+	s.say(&placement.Update{Copies: []*placement.Copy{is("new", b, placement.Copy_LOADED)}})
+	if !r.has("old") || r.has("new") {
+		t.Error("what was said last does not stay until all is said")
+	}
+	s.say(complete(is("both", b, placement.Copy_LOADED)))
+	s.inForce()
+	if r.has("old") || !r.has("new") || !r.has("both") {
+		t.Errorf("old %v, new %v, both %v", r.has("old"), r.has("new"), r.has("both"))
+	}
+	if _, ok := r.fleet.Registered("old", func(p objects.Name) bool { return p == thePool }); ok {
+		t.Error("what was registered is registered still")
+	}
+	if err := <-ticket.Turn(); err != nil {
+		t.Error(err)
+	}
+	ticket.Leave()
+}
+
+// An acknowledgement says that no request begins there any more, and comes with those that are there.
+func TestAnUnloadIsAcknowledgedWithTheRequestsThatAreThere(t *testing.T) {
+	r := newRig(t)
+	s := r.next()
+	s.say(complete(is("m", a, placement.Copy_LOADED)))
+	s.inForce()
+	first, _ := r.begin("m", 1)
+	second, _ := r.begin("m", 2)
+	v := s.say(&placement.Update{Copies: []*placement.Copy{is("m", a, placement.Copy_UNLOADING)}})
+	there := uint32(99)
+	s.until("it is acknowledged", func() bool {
+		if there == 99 && s.applied == v {
+			there = s.inFlight["m@"+a]
+		}
+		return s.applied == v
+	})
+	if there != 2 || r.has("m") {
+		t.Errorf("with the acknowledgement %d requests are there, want 2; a request would find it: %v", there, r.has("m"))
+	}
+	began := time.Now()
+	first.End()
+	second.End()
+	s.until("none is there", func() bool { return s.inFlight["m@"+a] == 0 })
+	if took := time.Since(began); took > 500*time.Millisecond {
+		t.Errorf("the end of the last was said after %v", took)
+	}
+}
+
+// Control learns that requests for a VModel go elsewhere when they do, and not before; another stream from its beginning tells it anew.
+func TestASwitchIsAcknowledgedWhenItIsInForce(t *testing.T) {
+	r := newRig(t)
+	goes := func(active string) []*placement.VModel {
+		return []*placement.VModel{{Key: wireKey("sql"), Active: active}}
+	}
+	expect := func(when, want string) {
+		t.Helper()
+		if got := r.fleet.Active(r.fleet.View().World, key("sql")); got != want {
+			t.Errorf("%s requests go to %s, want %s", when, got, want)
+		}
+	}
+	s := r.next()
+	u := complete(is("sql-v1", a, placement.Copy_LOADED), is("sql-v2", b, placement.Copy_LOADED))
+	u.Vmodels = goes("sql-v1")
+	s.say(u)
+	s.inForce()
+	expect("in the beginning", "sql-v1")
+	for _, active := range []string{"sql-v2", "sql-v1", "sql-v2"} {
+		s.say(&placement.Update{Vmodels: goes(active)})
+		s.inForce()
+		expect("after a switch", active)
+	}
+	r.control.stop()
+	r.control = r.serve()
+	s = r.next()
+	expect("on another stream", "sql-v2")
+	s.say(complete())
+	s.inForce()
+	expect("when all was said and nothing of it", "sql")
+}
+
+func TestUseAndRequestsInFlightAreSaidAboutOnceASecond(t *testing.T) {
+	r := newRig(t)
+	s := r.next()
+	s.say(complete(is("m", a, placement.Copy_LOADED)))
+	s.inForce()
+	flight, _ := r.begin("m", 1)
+	for range 4 {
+		other, _ := r.begin("m", 2)
+		other.End()
+	}
+	s.until("use is said", func() bool { return s.used["m"] == 5 && s.inFlight["m@"+a] == 1 })
+	flight.End()
+	s.until("it has ended", func() bool { return s.inFlight["m@"+a] == 0 })
+	if s.reports > 8 {
+		t.Errorf("it took %d reports", s.reports)
+	}
+}
+
+func TestACopyThatAnEngineDoesNotHaveIsMissing(t *testing.T) {
+	r := newRig(t)
+	s := r.next()
+	s.say(complete(is("m", a, placement.Copy_LOADED)))
+	s.inForce()
+	r.fleet.Missed(endpointstate.CopyKey{ModelKey: key("m"), Endpoint: a}, r.fleet.Now())
+	s.until("it is missing", func() bool { return slices.Equal(s.missing, []string{"m@" + a}) })
+}
+
+// A copy at an endpoint that refuses is of no use, and control is told so.
+func TestCopiesThatCannotBeUsedAreSaid(t *testing.T) {
+	r := newRig(t)
+	s := r.next()
+	s.say(complete(is("m", a, placement.Copy_LOADED)))
+	s.inForce()
+	r.fleet.Refused(a)
+	ticket := r.wait("m")
+	s.until("it is wanted elsewhere", func() bool { return slices.Equal(s.wanted["m"].GetUnusable(), []string{a}) })
+	ticket.Leave()
+}
+
+// Who hears from an engine that it is stopping tells control at once, and another stream from its beginning; what control says
+// of an endpoint it is not told back.
+func TestAnEngineThatIsStoppingIsToldAndHeardOf(t *testing.T) {
+	r := newRig(t)
+	s := r.next()
+	s.say(complete(is("m", a, placement.Copy_LOADED), is("m", b, placement.Copy_LOADED)))
+	s.inForce()
+	began := time.Now()
+	r.fleet.Stopping(a, began)
+	s.until("control is told that a is stopping", func() bool { return s.leaving[a] != nil && s.leaving[a].StoppingMs != nil })
+	if took := time.Since(began); took > 500*time.Millisecond {
+		t.Errorf("control was told after %v", took)
+	}
+	s.say(&placement.Update{Leaving: []*placement.Leaving{{Endpoint: b, StoppingMs: new(uint64(0))}}})
+	s.inForce()
+	if all := r.fleet.View().Unusable(key("m")); !slices.Equal(all, []string{a, b}) {
+		t.Errorf("of no use are %v, want both", all)
+	}
+	r.control.stop()
+	r.control = r.serve()
+	s = r.next()
+	s.until("control is told again", func() bool { return s.leaving[a] != nil })
+	if s.leaving[b] != nil {
+		t.Error("control is told what it said itself")
+	}
+}
+
+// The same over the wire as in the fleet: control unloads when the acknowledgement has come and nothing is in flight, and
+// no request is at the engine then.
+func TestNoRequestIsAtACopyWhoseUnloadWasAcknowledged(t *testing.T) {
+	r := newRig(t)
+	s := r.next()
+	s.say(complete(is("m", a, placement.Copy_LOADED), is("m", b, placement.Copy_LOADED)))
+	s.inForce()
+	has := map[string]*atomic.Bool{a: {}, b: {}}
+	has[a].Store(true)
+	has[b].Store(true)
+	ctx, cancel := context.WithCancel(t.Context())
+	var users sync.WaitGroup
+	var served atomic.Int64
+	for user := range 6 {
+		users.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(user), 1))
+			for ctx.Err() == nil {
+				runtime.Gosched()
+				flight, at := r.begin("m", random.Uint64())
+				if flight == nil {
+					continue
+				}
+				for range random.IntN(50) {
+					runtime.Gosched()
+					if !has[at].Load() {
+						t.Error("a request is at an engine that has unloaded its model")
+					}
+				}
+				served.Add(1)
+				flight.End()
+			}
+		})
+	}
+	for round := range 200 {
+		victim := []string{a, b}[round%2]
+		v := s.say(&placement.Update{Copies: []*placement.Copy{is("m", victim, placement.Copy_UNLOADING)}})
+		s.until("it is drained", func() bool { return s.applied >= v && s.inFlight["m@"+victim] == 0 })
+		has[victim].Store(false)
+		runtime.Gosched()
+		has[victim].Store(true)
+		s.say(&placement.Update{Copies: []*placement.Copy{is("m", victim, placement.Copy_LOADED)}})
+	}
+	cancel()
+	users.Wait()
+	t.Logf("%d requests", served.Load())
+}

@@ -1,0 +1,207 @@
+package placementclient
+
+import (
+	"slices"
+	"time"
+
+	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/extproc/flow/queue"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// telling is what control was told on one stream, from which follows what it is to be told: what differs.
+type telling struct {
+	wanted   map[objects.ModelKey]wants
+	inFlight map[endpointstate.CopyKey]int64
+	leaving  map[string]endpointstate.Leaving
+	asked    map[string]asked // of endpoints; none of nothing
+	taught   map[endpointstate.ClassKey]endpointstate.Lesson
+	round    uint64 // of calls of backlogs
+	out      []*placement.Backlog
+}
+
+// asked is what was told of the requests at an endpoint.
+type asked struct {
+	endpointstate.Backlog
+	round uint64 // in which it was last there
+}
+
+// wants is what was told of a model that is waited for.
+type wants struct {
+	requests int
+	unusable []string
+}
+
+func newTelling() *telling {
+	return &telling{
+		wanted: make(map[objects.ModelKey]wants), inFlight: make(map[endpointstate.CopyKey]int64), leaving: make(map[string]endpointstate.Leaving),
+		asked: make(map[string]asked), taught: make(map[endpointstate.ClassKey]endpointstate.Lesson),
+	}
+}
+
+// wants returns what to tell of the models that are waited for. Unusable returns the endpoints of a model whose copies
+// cannot be used.
+func (t *telling) wants(all []queue.Wanted, unusable func(objects.ModelKey) []string, now time.Time) []*placement.Wanted {
+	var out []*placement.Wanted
+	waits := make(map[objects.ModelKey]bool, len(all))
+	for _, w := range all {
+		waits[w.Key] = true
+		is := wants{w.Requests, unusable(w.Key)}
+		if was, ok := t.wanted[w.Key]; ok && was.requests == is.requests && slices.Equal(was.unusable, is.unusable) {
+			continue
+		}
+		t.wanted[w.Key] = is
+		out = append(out, &placement.Wanted{
+			Key: wireModel(w.Key), Requests: uint32(is.requests), Unusable: is.unusable,
+			WaitedMs: uint64(max(0, now.Sub(w.Since)).Milliseconds()),
+		})
+	}
+	for key := range t.wanted {
+		if !waits[key] {
+			delete(t.wanted, key)
+			out = append(out, &placement.Wanted{Key: wireModel(key)})
+		}
+	}
+	return out
+}
+
+// flies returns what to tell of requests in flight: of copies to which no more come and of those with none left at once,
+// of others when all are told.
+func (t *telling) flies(now map[endpointstate.CopyKey]endpointstate.Flying, all bool) []*placement.InFlight {
+	var out []*placement.InFlight
+	for k, is := range now {
+		if t.inFlight[k] != is.Requests && (all || is.Closed) {
+			t.inFlight[k] = is.Requests
+			out = append(out, &placement.InFlight{Copy: wireCopy(k), Requests: uint32(is.Requests)})
+		}
+	}
+	for k := range t.inFlight {
+		if now[k].Requests == 0 {
+			delete(t.inFlight, k)
+			out = append(out, &placement.InFlight{Copy: wireCopy(k)})
+		}
+	}
+	return out
+}
+
+// leaves returns what to tell of endpoints that are about to end, or stay after all.
+func (t *telling) leaves(all map[string]endpointstate.Leaving, now time.Time) []*placement.Leaving {
+	var out []*placement.Leaving
+	for address, is := range all {
+		if t.leaving[address] == is {
+			continue
+		}
+		t.leaving[address] = is
+		l := &placement.Leaving{Endpoint: address, Terminating: is.Terminating}
+		if !is.Migrates.IsZero() {
+			l.MigratesMs = new(uint64(max(0, is.Migrates.Sub(now)).Milliseconds()))
+		}
+		if !is.Stopping.IsZero() {
+			l.StoppingMs = new(uint64(max(0, now.Sub(is.Stopping)).Milliseconds()))
+		}
+		out = append(out, l)
+	}
+	for address := range t.leaving {
+		if _, ok := all[address]; !ok {
+			delete(t.leaving, address)
+			out = append(out, &placement.Leaving{Endpoint: address})
+		}
+	}
+	return out
+}
+
+// tolerance is how far off others may be of when prompts from here are computed. A step of an engine takes some 20 ms.
+const tolerance = 5 * time.Millisecond
+
+// backlogs returns what to tell of requests at endpoints: where they ask for something else than was told and time explains. What it returns
+// is good until the next call.
+func (t *telling) backlogs(each func(visit func(endpointstate.Backlog)), now time.Time) []*placement.Backlog {
+	t.round++
+	n, there := 0, 0
+	tell := func(b endpointstate.Backlog) {
+		if n == len(t.out) {
+			t.out = append(t.out, new(placement.Backlog))
+		}
+		wireBacklog(t.out[n], b, now)
+		n++
+	}
+	each(func(is endpointstate.Backlog) {
+		was, told := t.asked[is.Endpoint]
+		changed := !same(is, was.Backlog, now)
+		if changed {
+			was.Backlog = is
+			tell(is)
+		}
+		switch {
+		case !is.Nothing():
+			was.round = t.round
+			t.asked[is.Endpoint] = was
+			there++
+		case told:
+			delete(t.asked, is.Endpoint)
+		}
+	})
+	if there < len(t.asked) { // an endpoint has gone
+		for endpoint, was := range t.asked {
+			if was.round != t.round {
+				delete(t.asked, endpoint)
+				tell(endpointstate.Backlog{Endpoint: endpoint})
+			}
+		}
+	}
+	return t.out[:n]
+}
+
+// same says whether two Backlogs are as good as each other at a time.
+func same(a, b endpointstate.Backlog, now time.Time) bool {
+	return a.Requests == b.Requests && a.Beside == b.Beside && a.Urgency == b.Urgency && a.Tokens == b.Tokens &&
+		(left(a, now)-left(b, now)).Abs() <= tolerance
+}
+
+// left is for how long prompts are computed yet.
+func left(b endpointstate.Backlog, now time.Time) time.Duration {
+	return time.Duration(max(0, b.Through-now.UnixNano()))
+}
+
+func wireBacklog(to *placement.Backlog, b endpointstate.Backlog, now time.Time) {
+	to.Endpoint, to.Requests, to.PrefillUs = b.Endpoint, uint32(max(0, b.Requests)), uint64(left(b, now).Microseconds())
+	to.BesidePs, to.Urgency, to.Tokens = uint64(max(0, b.Beside)), uint64(max(0, b.Urgency)), uint64(max(0, b.Tokens))
+}
+
+// usage returns what to tell of how models were used for a time that has passed, in which so many requests waited for copies that had as many as they
+// take.
+func usage(used map[objects.ModelKey]endpointstate.Used, full map[objects.ModelKey]int, passed time.Duration, now time.Time) []*placement.Usage {
+	var out []*placement.Usage
+	for k, u := range used {
+		out = append(out, &placement.Usage{
+			Key: wireModel(k), Requests: uint32(u.Requests), IdleMs: uint64(max(0, now.Sub(u.Last)).Milliseconds()), WaitedMs: waitedMs(full[k], passed),
+		})
+	}
+	for k, n := range full {
+		if _, told := used[k]; !told { // none of them has begun
+			out = append(out, &placement.Usage{Key: wireModel(k), WaitedMs: waitedMs(n, passed)})
+		}
+	}
+	return out
+}
+
+func waitedMs(requests int, passed time.Duration) uint64 {
+	return uint64(requests) * uint64(passed.Milliseconds()) //nolint:gosec // neither is below 0
+}
+
+func missing(keys []endpointstate.CopyKey) []*placement.CopyKey {
+	var out []*placement.CopyKey
+	for _, k := range keys {
+		out = append(out, wireCopy(k))
+	}
+	return out
+}
+
+func wireModel(k objects.ModelKey) *placement.ModelKey {
+	return &placement.ModelKey{Pool: k.Pool.String(), Model: k.ID}
+}
+
+func wireCopy(k endpointstate.CopyKey) *placement.CopyKey {
+	return &placement.CopyKey{Key: wireModel(k.ModelKey), Endpoint: k.Endpoint}
+}

@@ -1,0 +1,64 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/extproc/relay/relaytoken"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// maxDial is how long a look may take.
+const maxDial = time.Second
+
+// again sends a request through Envoy once more. What is found out of the copies that did not serve it is in force before, so that it is not
+// decided as it was, but waits for its model where none is left.
+func (s *Server) again(w http.ResponseWriter, r *http.Request, e relaytoken.Errand) {
+	s.Fleet.Release(e.ID) // else it would wait for a place that it has itself, where its copy takes only so many requests
+	missing, stopping := strings.Split(r.Header.Get(wire.MissingHeader), ","), strings.Split(r.Header.Get(wire.StoppingHeader), ",")
+	var looks sync.WaitGroup
+	for _, c := range e.Tried {
+		if slices.Contains(missing, c.At) {
+			s.Fleet.Lacks(endpointstate.CopyKey{ModelKey: objects.ModelKey{Pool: e.Models[0].Target.Pool, ID: c.Model}, Endpoint: c.Endpoint}, time.Unix(0, e.SentAt))
+			continue
+		}
+		if slices.Contains(stopping, c.At) {
+			s.Fleet.Stops(c.Endpoint)
+			continue
+		}
+		looks.Go(func() { s.look(r.Context(), c) })
+	}
+	looks.Wait()
+	r.Header.Del(wire.MissingHeader)
+	r.Header.Del(wire.StoppingHeader)
+	r.Header.Set(wire.ErrandHeader, s.sentOn(e, e.Models[0], true))
+	s.forward(w, r, s.envoy(e.Back), &url.URL{Scheme: "http", Host: "envoy"}, r.Host, "No endpoint could be reached. Try again.")
+}
+
+// look finds out whether anybody listens where a copy did not serve a request, and tells the fleet at once where nobody does. A look that fails
+// for what is wrong here tells nothing.
+func (s *Server) look(ctx context.Context, c relaytoken.Copy) {
+	limited, cancel := context.WithTimeout(ctx, maxDial)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(limited, "tcp", c.At)
+	switch {
+	case err == nil:
+		_ = conn.Close()
+	case ctx.Err() != nil: // it is the request that has gone
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
+		s.Fleet.Gone(c.Endpoint)
+	case errors.Is(err, context.DeadlineExceeded), os.IsTimeout(err), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		s.Fleet.Doubt(c.Endpoint)
+	}
+}

@@ -1,0 +1,82 @@
+package relay
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"strconv"
+
+	"github.com/headgate/headgate/extproc/kserve"
+)
+
+// status is what a call ends with.
+func status(code kserve.Code, reason string) error { return &kserve.Error{Code: code, Reason: reason} }
+
+// isStatus says whether an error is what a call ends with.
+func isStatus(err error) bool {
+	var e *kserve.Error
+	return errors.As(err, &e)
+}
+
+// answered is a status with which a call ended that was sent on: extproc or the engine has said it, and it is counted there.
+type answered struct{ status *kserve.Error }
+
+func (a answered) Error() string { return a.status.Reason }
+func (a answered) Unwrap() error { return a.status }
+
+// kinds are the error codes by which what is refused here is counted; of any other status it is internal.
+var kinds = map[kserve.Code]string{
+	kserve.InvalidArgument: "invalid_request", kserve.NotFound: "model_not_found", kserve.ResourceExhausted: "request_too_large",
+	kserve.Unimplemented: "unknown_method", kserve.Unavailable: "no_endpoint", kserve.Unauthenticated: "unauthenticated",
+}
+
+// refusal is what a client is told of an error, and counts what was found here while it waited.
+func (s *Server) refusal(r *http.Request, err error) *kserve.Error {
+	e := &kserve.Error{Code: kserve.Internal, Reason: "The gateway failed."}
+	errors.As(err, &e)
+	if r.Context().Err() == nil && !errors.As(err, new(answered)) {
+		kind := kinds[e.Code]
+		if kind == "" {
+			kind = "internal"
+		}
+		s.Replied(e.Code.HTTP(), kind)
+	}
+	return e
+}
+
+// unavailable answers a request that cannot be sent on now.
+func (s *Server) unavailable(w http.ResponseWriter, r *http.Request, reason string) {
+	if isCall(r) {
+		s.failCall(w, r, status(kserve.Unavailable, reason))
+		return
+	}
+	e := s.refusal(r, status(kserve.Unavailable, reason))
+	text, err := json.Marshal(map[string]map[string]string{"error": {"message": e.Reason, "type": "server_error", "code": kinds[e.Code]}})
+	if err != nil {
+		panic(err) // strings always marshal
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Retry-After", "1")
+	w.WriteHeader(http.StatusServiceUnavailable)
+	_, _ = w.Write(text)
+}
+
+// failCall ends a call with what an error says, without a message.
+func (s *Server) failCall(w http.ResponseWriter, r *http.Request, err error) {
+	e := s.refusal(r, err)
+	h := w.Header()
+	h.Set("Content-Type", "application/grpc")
+	h.Set("Grpc-Status", strconv.FormatUint(uint64(e.Code), 10))
+	h.Set("Grpc-Message", url.PathEscape(e.Reason))
+	w.WriteHeader(http.StatusOK)
+}
+
+// caught makes an error of a fault in one of a request's goroutines: it costs that request only.
+func (s *Server) caught(err *error) {
+	if fault := recover(); fault != nil {
+		s.Log.Error("panic in a request", "fault", fault, "stack", string(debug.Stack()))
+		*err = status(kserve.Internal, "The gateway failed.")
+	}
+}

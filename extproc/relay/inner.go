@@ -1,0 +1,178 @@
+// Package relay is a server inside extproc that Envoy has among the endpoints, for requests that need more than one chosen endpoint. It sends a
+// request through Envoy again if no endpoint has served it, a call for several models to each of them, a request for a stored response to each pool
+// that may have it, a REST request as a gRPC call if the engine takes nothing else, and calls of ModelMesh's API to control. It decides nothing and
+// keeps no state: its task comes with each request, sealed by extproc (see package errand), and extproc decides the request anew when it comes
+// through Envoy again.
+package relay
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/relay/relaytoken"
+)
+
+// Config is what a Server needs.
+type Config struct {
+	// Folder has the sockets of the Envoys: errands say which.
+	Folder string
+	// Errands opens what extproc has sealed.
+	Errands *relaytoken.Sealer
+	// Fleet is told of the copies that did not serve a request.
+	Fleet *fleet.Fleet
+	// Mesh is the way to control for clients of ModelMesh; nil for none.
+	Mesh *Mesh
+	// Replied counts what is refused here, by HTTP status and error code; nil counts nothing.
+	Replied func(status int, code string)
+	Log     *slog.Logger
+}
+
+// Server is the inner server. It is safe for concurrent use. Make one with [New].
+type Server struct {
+	Config
+	kept atomic.Int64 // bytes of calls for several models, and of their answers
+
+	mu     sync.Mutex                 // guards envoys
+	envoys map[string]*http.Transport // by the socket
+}
+
+// New returns a Server.
+func New(c Config) *Server {
+	if c.Replied == nil {
+		c.Replied = func(int, string) {}
+	}
+	return &Server{Config: c, envoys: make(map[string]*http.Transport)}
+}
+
+// headerTimeout is how long an Envoy may take for the headers of a request.
+const headerTimeout = 5 * time.Second
+
+// Serve serves on a listener, which it closes, until ctx ends. What it serves then has patience to end.
+func (s *Server) Serve(ctx context.Context, l net.Listener, patience time.Duration) error {
+	server := &http.Server{
+		Handler: s, ReadHeaderTimeout: headerTimeout, Protocols: new(http.Protocols),
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1024}, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+	}
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetUnencryptedHTTP2(true)
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		defer cancel()
+		if server.Shutdown(late) != nil {
+			_ = server.Close()
+		}
+	})
+	err := server.Serve(l)
+	if stop() || !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	<-ended
+	return nil
+}
+
+// ServeHTTP does what the request's errand says.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set(wire.FinalHeader, "1")
+	e, ok := s.Errands.Open(r.Header.Get(wire.ErrandHeader))
+	switch {
+	case ok && e.Kind == relaytoken.Again:
+		s.again(w, r, e)
+	case ok && e.Kind == relaytoken.Several && isCall(r):
+		s.several(w, r, e)
+	case ok && e.Kind == relaytoken.Transcode:
+		s.transcode(w, r, e)
+	case ok && e.Kind == relaytoken.Search:
+		s.search(w, r, e)
+	case ok && e.Kind == relaytoken.Manage && s.Mesh != nil:
+		s.manage(w, r)
+	default:
+		s.unavailable(w, r, "The gateway restarted while it handled the request. Try again.")
+	}
+}
+
+// envoy returns the way to the Envoy that listens at a socket: HTTP/2 for all requests, as calls need it.
+func (s *Server) envoy(socket string) *http.Transport {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.envoys[socket]
+	if t == nil {
+		t = &http.Transport{
+			Protocols: new(http.Protocols), DisableCompression: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(s.Folder, socket))
+			},
+		}
+		t.Protocols.SetUnencryptedHTTP2(true)
+		s.envoys[socket] = t
+	}
+	return t
+}
+
+// sentOn is what a request is on its way through Envoy.
+func (s *Server) sentOn(e relaytoken.Errand, m relaytoken.Model, last bool) string {
+	return s.Errands.Seal(relaytoken.Errand{Kind: relaytoken.Sent, Back: e.Back, Listener: e.Listener, Given: e.Given, Models: []relaytoken.Model{m}, Most: e.Most, Last: last})
+}
+
+// isCall says whether a request is a gRPC call, of which Envoy routes no other here.
+func isCall(r *http.Request) bool {
+	return strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
+}
+
+// NewErrands seals with the key in a file, which it makes if there is none: a process that takes over opens what the one before has sealed. An
+// empty name is for a process that does neither.
+func NewErrands(file string) (*relaytoken.Sealer, error) {
+	key := make([]byte, 32)
+	_, _ = rand.Read(key) // it never fails
+	if file != "" {
+		var err error
+		if key, err = kept(file, key); err != nil {
+			return nil, err
+		}
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, fmt.Errorf("%s holds no key: remove it: %w", file, err)
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	return relaytoken.NewSealer(aead), err
+}
+
+// kept is what a file holds. One that is not there is made, in one step, and holds text then.
+func kept(file string, text []byte) ([]byte, error) {
+	if was, err := os.ReadFile(file); !errors.Is(err, fs.ErrNotExist) {
+		return was, err
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return nil, err
+	}
+	made, err := os.CreateTemp(filepath.Dir(file), ".") // which only this user can read
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(made.Name())
+	if _, err = made.Write(text); err != nil {
+		return nil, errors.Join(err, made.Close())
+	}
+	if err := errors.Join(made.Close(), os.Link(made.Name(), file)); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	return os.ReadFile(file)
+}

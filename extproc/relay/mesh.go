@@ -1,0 +1,36 @@
+package relay
+
+import (
+	"net/http"
+	"net/url"
+
+	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/kserve"
+	"github.com/headgate/headgate/internal/engineclient"
+)
+
+// Mesh is the way to control for clients of ModelMesh's API, who call the port that they send requests to.
+type Mesh struct {
+	// Token is what they must send: control trusts whoever is on its machine, as extproc may be.
+	Token func() string
+	// Control takes HTTP/2.
+	Control http.RoundTripper
+}
+
+// manage sends a call of ModelMesh's API on to control, with the token that its client sent.
+func (s *Server) manage(w http.ResponseWriter, r *http.Request) {
+	if method, ok := kserve.MethodOf(r.URL.Path); !ok || !kserve.Manages(method) {
+		s.failCall(w, r, status(kserve.Unimplemented, "This gateway serves no such method."))
+		return
+	}
+	if !engineclient.Shows(r.Header.Get("Authorization"), s.Mesh.Token()) {
+		s.failCall(w, r, status(kserve.Unauthenticated, "Send the metadata authorization: Bearer TOKEN, with the token for ModelMesh's API."))
+		return
+	}
+	to := &url.URL{Scheme: "https", Host: "control"}
+	if t, ok := s.Mesh.Control.(*http.Transport); ok && !t.Protocols.HTTP2() {
+		to.Scheme = "http"
+	}
+	r.Header.Del(wire.ErrandHeader)
+	s.forward(w, r, s.Mesh.Control, to, wire.ControlName, "The gateway cannot reach control. Try again.")
+}

@@ -1,0 +1,193 @@
+package relaytoken_test
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"encoding/base64"
+	"encoding/binary"
+	"math"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/extproc/relay/relaytoken"
+	"github.com/headgate/headgate/extproc/route"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+func sealer(tb testing.TB, key byte) *relaytoken.Sealer {
+	tb.Helper()
+	return relaytoken.NewSealer(sealing(tb, key))
+}
+
+// sealing is what seals with a key.
+func sealing(tb testing.TB, key byte) cipher.AEAD {
+	tb.Helper()
+	block, err := aes.NewCipher([]byte(strings.Repeat(string(key), 32)))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return aead
+}
+
+var full = relaytoken.Errand{
+	Kind: relaytoken.Again, SentAt: 1700000000_000000001, Back: "back.sock", Listener: "Gateway ns/g http", Given: objects.Name{Namespace: "ns", Name: "given"}, All: true, Last: true,
+	Models: []relaytoken.Model{
+		{Name: "gpt-4", Target: route.Target{Route: objects.Name{Namespace: "ns", Name: "r"}, Pool: objects.Name{Namespace: "ns", Name: "p"}, Adapter: "a01", Open: true, Priority: -3, Objectives: []v1alpha1.Objective{
+			{Type: "TimeToFirstToken", Latency: v1alpha1.Latency{Value: metav1.Duration{Duration: 200 * time.Millisecond}, Quantile: &v1alpha1.Quantile{Numerator: 9, Denominator: 10}}},
+			{Type: "EndToEnd", Latency: v1alpha1.Latency{Value: metav1.Duration{Duration: time.Hour}}},
+		}}},
+		{Name: "模型/v1\x00"},
+	},
+	Tried: []relaytoken.Copy{{Endpoint: "10.0.0.1:8000", At: "10.0.0.1:8001", Model: "a01-v2"}, {Endpoint: "[fd00::1]:8000", At: "[fd00::1]:8000", Model: "a01"}},
+}
+
+// What is sealed comes out as it was, is a header's value, and says nothing of what is in it.
+func TestWhatIsSealedIsOpened(t *testing.T) {
+	s := sealer(t, 'k')
+	for _, e := range []relaytoken.Errand{full, {}, {Kind: relaytoken.Manage}} {
+		sealed := s.Seal(e)
+		got, ok := s.Open(sealed)
+		if !ok || !reflect.DeepEqual(got, e) {
+			t.Errorf("%+v comes out as %+v, %v", e, got, ok)
+		}
+		for _, r := range sealed {
+			if r <= ' ' || r > '~' || r == ',' {
+				t.Errorf("%q is no value of a header", sealed)
+			}
+		}
+		if sealed == s.Seal(e) {
+			t.Error("the same is sealed the same way twice")
+		}
+	}
+}
+
+// Nothing else is opened: of another key, changed in any byte, cut off, or made up.
+func TestNothingElseIsOpened(t *testing.T) {
+	s := sealer(t, 'k')
+	sealed := s.Seal(full)
+	for i := range sealed {
+		changed := []byte(sealed)
+		if changed[i]++; changed[i] == sealed[i] {
+			continue
+		}
+		if _, ok := s.Open(string(changed)); ok && i < len(sealed)-1 { // the last digit may have bits that nobody reads
+			t.Errorf("with byte %d changed it is opened", i)
+		}
+		if _, ok := s.Open(sealed[:i]); ok {
+			t.Errorf("%d bytes of it are opened", i)
+		}
+	}
+	for _, text := range []string{"", "x", "{}", sealer(t, 'o').Seal(full), sealed + "A"} {
+		if _, ok := s.Open(text); ok {
+			t.Errorf("%q is opened", text)
+		}
+	}
+}
+
+// Every field of an errand is sealed, those of the types that it is made of, too.
+func TestEveryFieldIsSealed(t *testing.T) {
+	s := sealer(t, 'k')
+	var e relaytoken.Errand
+	n := fill(reflect.ValueOf(&e).Elem(), 0)
+	if got, ok := s.Open(s.Seal(e)); !ok || !reflect.DeepEqual(got, e) {
+		t.Errorf("of %d values\n%+v comes out as\n%+v, %v", n, e, got, ok)
+	}
+}
+
+// fill gives each value in v another one, from n+1 on, and returns the last.
+func fill(v reflect.Value, n int) int {
+	switch v.Kind() {
+	case reflect.Struct:
+		for _, field := range v.Fields() {
+			n = fill(field, n)
+		}
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
+		for i := range 2 {
+			n = fill(v.Index(i), n)
+		}
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		n = fill(v.Elem(), n)
+	case reflect.Bool:
+		v.SetBool(true)
+		n++
+	case reflect.Int32, reflect.Int64:
+		n++
+		v.SetInt(int64(n))
+	case reflect.String:
+		n++
+		v.SetString(strconv.Itoa(n))
+	default:
+		panic(v.Type().String() + " is no part of an errand")
+	}
+	return n
+}
+
+// unsealed is what a Sealer seals of an errand, and a way to seal anything.
+func unsealed(tb testing.TB, e relaytoken.Errand) (s *relaytoken.Sealer, text []byte, seal func([]byte) string) {
+	tb.Helper()
+	aead := sealing(tb, 'k')
+	s = relaytoken.NewSealer(aead)
+	sealed, err := base64.RawURLEncoding.DecodeString(s.Seal(e))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if text, err = aead.Open(nil, nil, sealed, nil); err != nil {
+		tb.Fatal(err)
+	}
+	return s, text, func(text []byte) string { return base64.RawURLEncoding.EncodeToString(aead.Seal(nil, nil, text, nil)) }
+}
+
+// What a process of another release has sealed, with the same key, is not opened: of another version, longer, shorter, or in JSON.
+func TestNothingOfAnotherReleaseIsOpened(t *testing.T) {
+	s, text, seal := unsealed(t, full)
+	if _, ok := s.Open(seal(text)); !ok {
+		t.Fatal("it is not opened at all")
+	}
+	others := [][]byte{append(slices.Clone(text), 0), append([]byte{2}, text[1:]...), append([]byte{6}, text[1:]...), []byte(`{"kind":"sent","models":[]}`), {}, {4, 1}, append([]byte{4, 0, 0, 0, 0, 0}, binary.AppendVarint(nil, math.MaxInt64)...)}
+	for i := range text {
+		others = append(others, text[:i])
+	}
+	for _, other := range others {
+		if e, ok := s.Open(seal(other)); ok || !reflect.DeepEqual(e, relaytoken.Errand{}) {
+			t.Errorf("%q is opened as %+v", other, e)
+		}
+	}
+}
+
+// Whatever is sealed by the same key is opened as something that can be sealed again, or not at all.
+func FuzzOpen(f *testing.F) {
+	s, text, seal := unsealed(f, full)
+	f.Add(text)
+	f.Fuzz(func(t *testing.T, text []byte) {
+		e, ok := s.Open(seal(text))
+		if !ok {
+			return
+		}
+		if again, ok := s.Open(s.Seal(e)); !ok || !reflect.DeepEqual(again, e) {
+			t.Errorf("%x is %+v, and sealed again %+v, %v", text, e, again, ok)
+		}
+	})
+}
+
+func BenchmarkSeal(b *testing.B) {
+	s := sealer(b, 'k')
+	e := full
+	e.Models, e.Tried = e.Models[:1], e.Tried[:1]
+	b.ReportAllocs()
+	for b.Loop() {
+		b.SetBytes(int64(len(s.Seal(e))))
+	}
+}

@@ -1,0 +1,78 @@
+package relay
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/relay/relaytoken"
+)
+
+// search sends a request for a stored response to one pool after the other until one of them has it.
+func (s *Server) search(w http.ResponseWriter, r *http.Request, e relaytoken.Errand) {
+	budget := budget{all: &s.kept}
+	defer budget.giveBack()
+	body, err := io.ReadAll(budget.reader(r.Body))
+	if err != nil {
+		s.unavailable(w, r, "The gateway could not read the request. Try again.")
+		return
+	}
+	r.Body, r.ContentLength, r.TransferEncoding = http.NoBody, 0, nil
+	s.forward(w, r, &searching{s, e, body}, &url.URL{Scheme: "http", Host: "envoy"}, r.Host, "No endpoint could be reached. Try again.")
+}
+
+// searching asks the pools of an errand in turn. It serves one request.
+type searching struct {
+	server *Server
+	errand relaytoken.Errand
+	body   []byte
+}
+
+// RoundTrip returns the first answer that is no error. If there is none, it returns the first error other than 404, else the first 404: an engine of
+// another kind may refuse the request.
+func (t *searching) RoundTrip(r *http.Request) (*http.Response, error) {
+	var without *http.Response
+	for _, m := range t.errand.Models {
+		answer, err := t.server.envoy(t.errand.Back).RoundTrip(t.request(r, m))
+		if err != nil {
+			drop(without)
+			return nil, err
+		}
+		switch {
+		case answer.StatusCode < http.StatusBadRequest:
+			drop(without)
+			return answer, nil
+		case without == nil || without.StatusCode == http.StatusNotFound && answer.StatusCode != http.StatusNotFound:
+			drop(without)
+			without = answer
+		default:
+			drop(answer)
+		}
+	}
+	return without, nil
+}
+
+// request returns the request to send to a pool.
+func (t *searching) request(r *http.Request, m relaytoken.Model) *http.Request {
+	to := r.Clone(r.Context())
+	to.Header.Set(wire.ErrandHeader, t.server.sentOn(t.errand, m, true))
+	to.Body, to.ContentLength = http.NoBody, int64(len(t.body))
+	if len(t.body) > 0 {
+		to.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(t.body)), nil } // for a retry if Envoy has not begun it
+		to.Body, _ = to.GetBody()
+	}
+	return to
+}
+
+// maxDropped bounds how much of a discarded answer is read. It is read so that Envoy does not take it for a cancelled request.
+const maxDropped = 64 << 10
+
+// drop discards an answer, which may be nil.
+func drop(answer *http.Response) {
+	if answer != nil {
+		_, _ = io.CopyN(io.Discard, answer.Body, maxDropped)
+		_ = answer.Body.Close()
+	}
+}

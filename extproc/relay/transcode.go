@@ -1,0 +1,110 @@
+package relay
+
+import (
+	"compress/gzip"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/headgate/headgate/extproc/kserve"
+	"github.com/headgate/headgate/extproc/relay/relaytoken"
+	"github.com/headgate/headgate/extproc/transcode"
+)
+
+// transcode makes a gRPC call of a request of V2 by REST, and answers by REST.
+func (s *Server) transcode(w http.ResponseWriter, r *http.Request, e relaytoken.Errand) {
+	budget := budget{all: &s.kept}
+	defer budget.giveBack()
+	asked, a, err := s.transcoded(r, e, &budget)
+	if r.Context().Err() != nil {
+		return // nobody waits for it
+	}
+	if err != nil {
+		is := s.refusal(r, err)
+		respond(w, transcode.Failed(is.Code, is.Reason))
+		return
+	}
+	answer := asked.Answer(a.message)
+	if err := budget.take(len(answer.Body)); err != nil {
+		is := s.refusal(r, err)
+		answer = transcode.Failed(is.Code, is.Reason)
+	}
+	respond(w, answer)
+}
+
+// transcoded asks what a request asks, by gRPC.
+func (s *Server) transcoded(r *http.Request, e relaytoken.Errand, budget *budget) (asked transcode.Request, a *answer, err error) {
+	from, err := inflated(r, budget)
+	if err != nil {
+		return asked, nil, err
+	}
+	body, err := io.ReadAll(from)
+	if err != nil {
+		if gzipped(r) && r.Context().Err() == nil && !isStatus(err) {
+			err = status(kserve.InvalidArgument, "The body is not what its content encoding says: it cannot be inflated.")
+		}
+		return asked, nil, err
+	}
+	if asked, err = transcode.Read(kserve.Find(r.Method, r.RequestURI), r.Header.Get(transcode.HeaderLength), body); err != nil {
+		return asked, nil, err
+	}
+	if len(asked.Message) > maxMessage {
+		return asked, nil, status(kserve.ResourceExhausted, "The request has more than 32 MiB as a message of gRPC.")
+	}
+	if err := budget.take(2 * len(asked.Message)); err != nil { // the message, and its frame
+		return asked, nil, err
+	}
+	a, err = s.call(r.Context(), e, e.Models[0], r.Host, "/"+asked.Method, metadataOf(r.Header), kserve.AppendFrame(nil, asked.Message), budget)
+	if errors.Is(err, errMany) {
+		err = status(kserve.Internal, "The model's answer has more than one message.")
+	}
+	return asked, a, err
+}
+
+// gzipped says whether a body is.
+func gzipped(r *http.Request) bool {
+	return strings.EqualFold(r.Header.Get("Content-Encoding"), "gzip")
+}
+
+// inflated reads a body as it was before its client made it smaller.
+func inflated(r *http.Request, budget *budget) (io.Reader, error) {
+	switch encoding := r.Header.Get("Content-Encoding"); {
+	case encoding == "", strings.EqualFold(encoding, "identity"):
+		return budget.reader(r.Body), nil
+	case gzipped(r):
+		is, err := gzip.NewReader(r.Body)
+		if err != nil {
+			return nil, status(kserve.InvalidArgument, "The body is not what its content encoding says: it cannot be inflated.")
+		}
+		return budget.reader(is), nil
+	}
+	return nil, status(kserve.InvalidArgument, "Send the body without a content encoding, or with gzip.")
+}
+
+// ofREST are headers that say something of a request by REST, or of its way here.
+var ofREST = []string{"Content-Encoding", "Content-Length", "Accept", "Accept-Encoding", "Expect", "Connection", transcode.HeaderLength}
+
+// metadataOf is what of the headers goes with the call.
+func metadataOf(header http.Header) http.Header {
+	metadata := header.Clone()
+	for _, name := range ofREST {
+		metadata.Del(name)
+	}
+	metadata.Set("Content-Type", "application/grpc")
+	metadata.Set("Te", "trailers")
+	return metadata
+}
+
+// respond answers by REST.
+func respond(w http.ResponseWriter, is transcode.Response) {
+	h := w.Header()
+	h.Set("Content-Type", is.ContentType())
+	h.Set("Content-Length", strconv.Itoa(len(is.Body)))
+	if is.HeaderLength > 0 {
+		h.Set(transcode.HeaderLength, strconv.Itoa(is.HeaderLength))
+	}
+	w.WriteHeader(is.Status)
+	_, _ = w.Write(is.Body) // if it fails, nobody reads it
+}

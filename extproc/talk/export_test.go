@@ -1,4 +1,0 @@
-package talk
-
-// WireLesson is wireLesson.
-var WireLesson = wireLesson

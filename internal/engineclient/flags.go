@@ -1,0 +1,70 @@
+package engineclient
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/pflag"
+)
+
+// Flags are what the command line says of how engines are reached. The zero Flags is plain HTTP without a token.
+type Flags struct {
+	tokenFile  string
+	tls        bool
+	caFile     string
+	skipVerify bool
+}
+
+// Register makes the flags, the same for each program that reaches engines.
+func (f *Flags) Register(fs *pflag.FlagSet) {
+	fs.StringVar(&f.tokenFile, "engine-token-file", "", "send engines the bearer token in this `FILE`, which may be replaced at any time; with --kube, name a Secret in each pool's PoolSettings instead")
+	fs.BoolVar(&f.tls, "engine-tls", false, "call engines over TLS; an engine's certificate must be for its name in --endpoints or an EndpointList, else for its IP address")
+	fs.StringVar(&f.caFile, "engine-ca-file", "", "with --engine-tls: trust only the certificate authorities in this PEM `FILE`")
+	fs.BoolVar(&f.skipVerify, "engine-insecure-skip-verify", false, "with --engine-tls: accept any certificate; whoever intercepts the connection can read the token")
+}
+
+// Check says what does not go together, with objects from an API server, or else from a folder and the command line.
+func (f *Flags) Check(kube bool) error {
+	switch {
+	case kube && f.tokenFile != "":
+		return errors.New("--engine-token-file is of no use with --kube, where each team has a token of its own: name a Secret in spec.engineToken of the PoolSettings of each pool")
+	case !f.tls && f.caFile != "":
+		return errors.New("--engine-ca-file is of no use without --engine-tls")
+	case !f.tls && f.skipVerify:
+		return errors.New("--engine-insecure-skip-verify is of no use without --engine-tls")
+	case f.caFile != "" && f.skipVerify:
+		return errors.New("--engine-insecure-skip-verify checks no certificate: it cannot go with --engine-ca-file")
+	}
+	return nil
+}
+
+// Access reads the files that the flags name.
+func (f *Flags) Access(log *slog.Logger) (Access, error) {
+	a := Access{Tokens: NewTokens(nil)}
+	if f.tokenFile != "" {
+		file, err := OpenToken(f.tokenFile, log)
+		if err != nil {
+			return a, fmt.Errorf("--engine-token-file: %w", err)
+		}
+		a.Tokens = NewTokens(file.Token)
+	}
+	if !f.tls {
+		return a, nil
+	}
+	a.TLS = &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: f.skipVerify}
+	if f.caFile != "" {
+		text, err := os.ReadFile(f.caFile)
+		if err != nil {
+			return a, fmt.Errorf("--engine-ca-file: %w", err)
+		}
+		a.TLS.RootCAs = x509.NewCertPool()
+		if !a.TLS.RootCAs.AppendCertsFromPEM(text) {
+			return a, fmt.Errorf("--engine-ca-file: %s holds no certificate in PEM", f.caFile)
+		}
+	}
+	return a, nil
+}

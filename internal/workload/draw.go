@@ -1,0 +1,223 @@
+package workload
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+
+	"gonum.org/v1/gonum/stat/distuv"
+)
+
+// Window is a time in which requests come at one rate.
+type Window struct {
+	Seconds float64
+	Rate    float64 // requests a second
+	// Shape is that of the gaps between requests, which are of a Weibull distribution or else of a Gamma distribution. It may be 0 where the
+	// rate is.
+	Shape   float64
+	Weibull bool
+}
+
+// Gap draws the time from one request to the next, by its mean.
+func (w Window) Gap(source rand.Source) float64 { return w.gaps(source).Rand() }
+
+func (w Window) gaps(source rand.Source) distuv.Rander {
+	if w.Weibull {
+		return distuv.Weibull{K: w.Shape, Lambda: 1 / math.Gamma(1+1/w.Shape), Src: source}
+	}
+	return distuv.Gamma{Alpha: w.Shape, Beta: w.Shape, Src: source}
+}
+
+// rest draws the time from any moment to the next request, by the mean of the gaps. Long gaps have more moments than short ones: the gap around
+// a moment is by its length more likely, which makes a Gamma distribution's shape larger by one, and of a Weibull distribution's gaps, to
+// the power of their shape, a Gamma distribution's.
+func (w Window) rest(source rand.Source) float64 {
+	around := 0.0
+	if w.Weibull {
+		powered := distuv.Gamma{Alpha: 1 + 1/w.Shape, Beta: 1, Src: source}.Rand()
+		around = math.Pow(powered, 1/w.Shape) / math.Gamma(1+1/w.Shape)
+	} else {
+		around = distuv.Gamma{Alpha: 1 + w.Shape, Beta: w.Shape, Src: source}.Rand()
+	}
+	return around * rand.New(source).Float64() //nolint:gosec // no secret
+}
+
+// flaw says what of a window makes no sense; nil where all does.
+func (w Window) flaw() error {
+	switch {
+	case !(w.Rate >= 0) || math.IsInf(w.Rate, 0):
+		return fmt.Errorf("a rate of %g: write requests a second, at least 0", w.Rate)
+	case w.Rate > 0 && !positive(w.Shape):
+		return fmt.Errorf("a rate of %g with the shape %g: write a shape above 0", w.Rate, w.Shape)
+	case w.Rate > 0 && (w.Shape < leastGamma || w.Weibull && w.Shape < leastWeibull):
+		return fmt.Errorf("a rate of %g with the shape %g, which has nearly all requests come at once: write at least %g, for Weibull %g",
+			w.Rate, w.Shape, leastGamma, leastWeibull)
+	}
+	return nil
+}
+
+// leastGamma has bursts of some million requests; with leastWeibull the mean is still a number.
+const (
+	leastGamma   = 1e-6
+	leastWeibull = 0.01
+)
+
+// leastCV and mostCV are the coefficients of variation that can be asked for: from a clock's to a burst in all of a trace.
+const (
+	leastCV = 0.01
+	mostCV  = 100
+)
+
+// shapeOf is the shape of Gamma gaps with a coefficient of variation.
+func shapeOf(cv float64) (float64, error) {
+	if !(cv >= leastCV && cv <= mostCV) {
+		return 0, fmt.Errorf("a coefficient of variation (cv) of %g: write one from %g to %d, where 1 is Poisson's", cv, leastCV, mostCV)
+	}
+	return 1 / cv / cv, nil
+}
+
+// process is how requests of one model are drawn, window by window.
+type process struct {
+	model          string
+	windows        []Window
+	prompt, output int32
+	most           int // requests; 0 is any number
+}
+
+// draw draws the requests of a process. As long as the shape stays, they are a renewal process from long before: the time from one to the next
+// passes as fast as the windows' rates say. Where the shape changes the process begins anew at any moment of it. So the mean number in
+// each window is by its rate, whatever the shapes.
+func (p process) draw(source rand.Source) (all []Query) {
+	at, left := 0.0, 0.0 // left is the time until the next request, by the mean of the gaps
+	var before Window    // the last that had requests
+	for _, w := range p.windows {
+		end := at + w.Seconds
+		if w.Rate > 0 {
+			gaps := w.gaps(source)
+			if before.Shape != w.Shape || before.Weibull != w.Weibull {
+				left = w.rest(source)
+			}
+			before = w
+			for ; at+left/w.Rate < end; left = gaps.Rand() {
+				at += left / w.Rate
+				if all = append(all, Query{at, p.prompt, p.output, p.model}); len(all) == p.most {
+					return all
+				}
+			}
+			left = max(0, left-(end-at)*w.Rate)
+		}
+		at = end
+	}
+	return all
+}
+
+// mean is how many requests a process has in the mean, and how many seconds it takes.
+func (p process) mean() (requests, seconds float64) {
+	for _, w := range p.windows {
+		seconds += w.Seconds
+		if w.Rate > 0 {
+			requests += w.Rate * w.Seconds
+		}
+	}
+	if p.most > 0 && float64(p.most) < requests {
+		requests, seconds = float64(p.most), seconds*float64(p.most)/requests
+		if math.IsNaN(seconds) {
+			seconds = requests / p.windows[0].Rate
+		}
+	}
+	return requests, seconds
+}
+
+// part is a process from a moment on, for so many seconds.
+func (p process) part(from, seconds float64) process {
+	var windows []Window
+	at := 0.0
+	for _, w := range p.windows {
+		begin, end := max(at, from), min(at+w.Seconds, from+seconds)
+		if at += w.Seconds; begin < end {
+			w.Seconds = end - begin
+			windows = append(windows, w)
+		}
+	}
+	if p.most > 0 && from > 0 {
+		if p.most -= int(from * p.windows[0].Rate); p.most <= 0 {
+			windows = nil
+		}
+	}
+	p.windows = windows
+	return p
+}
+
+// mostQueries is how many requests a generated trace may have in the mean: some 2 GB of them.
+const mostQueries = 50_000_000
+
+// generated is a source of what processes draw in a part of their time.
+func (t trace) generated(from, seconds float64) (*Source, error) {
+	var processes []process
+	requests, longest := 0.0, 0.0
+	for _, p := range t.processes {
+		p = p.part(from, seconds)
+		n, takes := p.mean()
+		processes = append(processes, p)
+		requests, longest = requests+n, max(longest, takes)
+	}
+	switch {
+	case !(requests <= mostQueries):
+		return nil, fmt.Errorf("it would have %.4g requests, and may have %d: take a part of its time, or lower rates", requests, mostQueries)
+	case requests < 2:
+		return nil, fmt.Errorf("it would have %.2g requests in the mean, and needs 2: take more of its time, or higher rates", requests)
+	}
+	s := &Source{Generated: true, About: fmt.Sprintf("some %.0f requests in %s, drawn by their rates", requests, span(longest))}
+	s.queries = func(seed uint64) []Query {
+		all := make([]Query, 0, int(1.01*requests)+100)
+		for i, p := range processes {
+			all = append(all, p.draw(rand.NewPCG(seed, 1<<32+uint64(i)))...) //nolint:gosec // no secret
+		}
+		sortByTime(all)
+		return all
+	}
+	return s, nil
+}
+
+// gammaUsage says what a text of [Gamma] is.
+const gammaUsage = "write such as gamma:rate=100,cv=4,seconds=600 (or queries=20000 in place of seconds; prompt= and output= are tokens)"
+
+// parseGamma reads what follows "gamma:".
+func parseGamma(text string) (trace, error) {
+	is := map[string]float64{"cv": 1}
+	given := map[string]bool{}
+	for setting := range strings.SplitSeq(text, ",") {
+		key, value, ok := strings.Cut(setting, "=")
+		key = strings.TrimSpace(key)
+		number, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+		whole := key == "queries" || key == "prompt" || key == "output"
+		switch {
+		case !ok || given[key]:
+			return trace{}, fmt.Errorf("%q is no setting, or one that was given: %s", setting, gammaUsage)
+		case !whole && key != "rate" && key != "cv" && key != "seconds":
+			return trace{}, fmt.Errorf("there is no %q: %s", key, gammaUsage)
+		case err != nil || !positive(number):
+			return trace{}, fmt.Errorf("%s is %q: write a number above 0", key, value)
+		case whole && (number != math.Trunc(number) || number > math.MaxInt32):
+			return trace{}, fmt.Errorf("%s is %q: write a whole number of at most %d", key, value, math.MaxInt32)
+		}
+		is[key], given[key] = number, true
+	}
+	if !given["rate"] || given["seconds"] == given["queries"] {
+		return trace{}, errors.New("it has a rate, and either seconds or queries: " + gammaUsage)
+	}
+	shape, err := shapeOf(is["cv"])
+	if err != nil {
+		return trace{}, err
+	}
+	p := process{prompt: int32(is["prompt"]), output: int32(is["output"]), most: int(is["queries"])}
+	w := Window{Seconds: is["seconds"], Rate: is["rate"], Shape: shape}
+	if p.most > 0 {
+		w.Seconds = math.Inf(1)
+	}
+	p.windows = []Window{w}
+	return trace{processes: []process{p}, about: fmt.Sprintf("gaps have a coefficient of variation of %g", is["cv"])}, nil
+}

@@ -1,0 +1,159 @@
+package workload
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"time"
+)
+
+// MooncakeBlock is the tokens of a prompt of which one hash of a Mooncake trace says what they are, and all before them.
+const MooncakeBlock = 512
+
+// Hashed is a query of which a trace says what its prompt shares with others.
+type Hashed struct {
+	Query
+	// Blocks are the hashes of the prompt, each of [MooncakeBlock] tokens; there may be too few.
+	Blocks []uint32
+}
+
+// mostLine is how long a line may be, in bytes.
+const mostLine = 16 << 20
+
+// eachLine reads lines that are not empty. Errors have the line.
+func eachLine(r io.Reader, read func(line []byte) error) error {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, mostLine)
+	number := 1
+	for ; lines.Scan(); number++ {
+		if line := bytes.TrimSpace(lines.Bytes()); len(line) > 0 {
+			if err := read(line); err != nil {
+				return fmt.Errorf("line %d: %w", number, err)
+			}
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("line %d: %w", number, err)
+	}
+	return nil
+}
+
+// ReadMooncake reads the requests of a trace of Mooncake's, in the order of their times, which are those of the file. Tokens of 0 stay.
+func ReadMooncake(r io.Reader) (all []Hashed, err error) {
+	var c clock
+	err = eachLine(r, func(line []byte) error {
+		var row struct {
+			Timestamp *float64 `json:"timestamp"` // ms
+			Input     int32    `json:"input_length"`
+			Output    int32    `json:"output_length"`
+			Hashes    []uint32 `json:"hash_ids"`
+		}
+		switch err := json.Unmarshal(line, &row); {
+		case err != nil:
+			return err
+		case row.Timestamp == nil:
+			return errors.New(`there is no timestamp: write such as {"timestamp": 3000, "input_length": 700, "output_length": 5, "hash_ids": [0, 1]}`)
+		case min(row.Input, row.Output) < 0:
+			return fmt.Errorf("tokens are %d and %d: write at least 0", row.Input, row.Output)
+		}
+		at, err := c.since(*row.Timestamp / 1000)
+		all = append(all, Hashed{Query{At: at, Prompt: row.Input, Output: row.Output}, row.Hashes})
+		return err
+	})
+	return all, err
+}
+
+// readUnhashed reads a Mooncake trace without what prompts share.
+func readUnhashed(r io.Reader) ([]Query, error) {
+	hashed, err := ReadMooncake(r)
+	all := make([]Query, len(hashed))
+	for i, h := range hashed {
+		all[i] = h.Query
+	}
+	return all, err
+}
+
+// readAccessLog reads an [AccessLog]. Envoy writes a line when a request has ended, so that lines are not in the order of the times.
+func readAccessLog(r io.Reader, _ Options) (trace, error) {
+	var t trace
+	var first time.Time
+	names := map[string]string{}
+	passed := 0
+	err := eachLine(r, func(line []byte) error {
+		if line[0] != '{' { // Envoy's own log, where both go to one file
+			passed++
+			return nil
+		}
+		var is struct {
+			Time time.Time
+			Pick struct {
+				Model string
+				Inner bool // the inner server sent it, once more or as a part: its client's is in the log itself
+			}
+			Usage struct{ Prompt, Completion float64 }
+		}
+		if err := json.Unmarshal(line, &is); err != nil {
+			return err
+		}
+		if is.Pick.Model == "" || is.Pick.Inner {
+			passed++
+			return nil
+		}
+		prompt, output := is.Usage.Prompt, is.Usage.Completion
+		switch {
+		case is.Time.IsZero():
+			return errors.New("there is no time: write such as \"time\":\"2006-01-02T15:04:05.123Z\"")
+		case min(prompt, output) < 0 || max(prompt, output) > math.MaxInt32:
+			return fmt.Errorf("tokens are %g and %g: write from 0 to %d", prompt, output, math.MaxInt32)
+		}
+		if first.IsZero() {
+			first = is.Time
+		}
+		t.recorded = append(t.recorded, Query{is.Time.Sub(first).Seconds(), int32(prompt), int32(output), same(names, is.Pick.Model)})
+		return nil
+	})
+	sortByTime(t.recorded)
+	var notes []string
+	if passed > 0 {
+		notes = append(notes, fmt.Sprintf("%d lines are of requests for no model or of something else, and passed over", passed))
+	}
+	if n := fill(t.recorded); n > 0 {
+		notes = append(notes, fmt.Sprintf("of %d all tokens or some are those that others for their model have in the mean, for they do not say", n))
+	}
+	t.about = strings.Join(notes, "; ")
+	return t, err
+}
+
+// fill gives queries of whose prompt or answer there are no tokens, such as those that failed, the tokens that others for their model have in the mean,
+// and returns how many these are. Where no query for a model has any they stay.
+func fill(all []Query) (filled int) {
+	type sum struct{ tokens, queries float64 }
+	var known [2]map[string]sum // of prompts and answers, by model
+	tokens := func(q *Query) [2]*int32 { return [2]*int32{&q.Prompt, &q.Output} }
+	for kind := range known {
+		known[kind] = make(map[string]sum)
+		for i := range all {
+			if n := *tokens(&all[i])[kind]; n > 0 {
+				of := known[kind][all[i].Model]
+				known[kind][all[i].Model] = sum{of.tokens + float64(n), of.queries + 1}
+			}
+		}
+	}
+	for i := range all {
+		lacks := false
+		for kind, n := range tokens(&all[i]) {
+			if of := known[kind][all[i].Model]; *n == 0 && of.queries > 0 {
+				*n, lacks = int32(math.Round(of.tokens/of.queries)), true
+			}
+		}
+		if lacks {
+			filled++
+		}
+	}
+	return filled
+}

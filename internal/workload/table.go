@@ -1,0 +1,245 @@
+package workload
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Columns of CSV, in small letters: case does not matter.
+const (
+	atColumn        = "at"
+	timestampColumn = "timestamp"
+	modelColumn     = "model"
+	promptColumn    = "prompt_tokens"
+	outputColumn    = "output_tokens"
+	rateColumn      = "rate"
+	cvColumn        = "cv"
+	minuteColumn    = "minute"
+	secondsColumn   = "seconds"
+	timeColumn      = "time"
+	contextColumn   = "contexttokens"
+	generatedColumn = "generatedtokens"
+)
+
+// column is a name of a header as it is compared.
+func column(name string) string {
+	return strings.ToLower(strings.TrimSpace(name))
+}
+
+// table is CSV with a header that is being read.
+type table struct {
+	rows  *csv.Reader
+	at    map[string]int // column -> its place
+	cells []string       // of the row that was read
+}
+
+// newTable reads a header, which has some of the known columns and no other.
+func newTable(r io.Reader, known ...string) (*table, error) {
+	t := &table{rows: csv.NewReader(r), at: map[string]int{}}
+	header, err := t.rows.Read()
+	if errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("it is empty: its first line names columns, some of %s", strings.Join(known, ", "))
+	}
+	if err != nil {
+		return nil, err
+	}
+	t.rows.ReuseRecord = true
+	for i, name := range header {
+		name = column(name)
+		if !slices.Contains(known, name) {
+			return nil, fmt.Errorf("line 1: no column is called %q: write some of %s", header[i], strings.Join(known, ", "))
+		}
+		if t.has(name) {
+			return nil, fmt.Errorf("line 1: the column %q is there twice: leave one of them out", header[i])
+		}
+		t.at[name] = i
+	}
+	return t, nil
+}
+
+// wants returns an error where a column is missing.
+func (t *table) wants(columns ...string) error {
+	for _, c := range columns {
+		if !t.has(c) {
+			return fmt.Errorf("line 1: the column %s is missing: write %s", c, strings.Join(columns, ","))
+		}
+	}
+	return nil
+}
+
+func (t *table) has(column string) bool {
+	_, ok := t.at[column]
+	return ok
+}
+
+// each reads all rows; a row has as many cells as the header. Errors have the line.
+func (t *table) each(row func() error) error {
+	for {
+		var err error
+		if t.cells, err = t.rows.Read(); errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err // it has the line
+		}
+		if err := row(); err != nil {
+			line, _ := t.rows.FieldPos(0)
+			return fmt.Errorf("line %d: %w", line, err)
+		}
+	}
+}
+
+// cell is what the row has in a column, "" where there is no such column. The caller may keep it.
+func (t *table) cell(column string) string {
+	if i, ok := t.at[column]; ok {
+		return strings.TrimSpace(t.cells[i])
+	}
+	return ""
+}
+
+// number reads a finite number.
+func (t *table) number(column string) (float64, error) {
+	x, err := strconv.ParseFloat(t.cell(column), 64)
+	if err != nil || math.IsNaN(x) || math.IsInf(x, 0) {
+		return 0, fmt.Errorf("%s is %q: write a number", column, t.cell(column))
+	}
+	return x, nil
+}
+
+// tokens reads a number of tokens; nothing is 0.
+func (t *table) tokens(column string) (int32, error) {
+	text := t.cell(column)
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 31)
+	if err != nil {
+		return 0, fmt.Errorf("%s is %q: write a whole number of tokens from 0 to %d", column, text, math.MaxInt32)
+	}
+	return int32(n), nil //nolint:gosec // it has 31 bits
+}
+
+// layouts are how moments are written.
+var layouts = []string{time.RFC3339, "2006-01-02 15:04:05Z07:00", "2006-01-02 15:04:05", "2006-01-02T15:04:05"}
+
+// moment reads when something was.
+func (t *table) moment(column string) (time.Time, error) {
+	for _, layout := range layouts {
+		if at, err := time.Parse(layout, t.cell(column)); err == nil {
+			return at, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("%s is %q: write such as 2006-01-02T15:04:05.123Z", column, t.cell(column))
+}
+
+// latest is the largest time that is accepted as seconds. As Unix time it is in the year 5138; Unix times in milliseconds exceed it since 1973.
+const latest = 1e11
+
+// inSeconds returns an error for a time that cannot be in seconds.
+func inSeconds(at float64) error {
+	if math.Abs(at) > latest {
+		return fmt.Errorf("the time is %.14g s, which is thousands of years: divide by 1,000 if it is in milliseconds", at)
+	}
+	return nil
+}
+
+// clock has times count from the first, and none go back.
+type clock struct {
+	first time.Time
+	last  float64
+	begun bool
+}
+
+// at is the seconds from the first moment to this one.
+func (c *clock) at(moment time.Time) (float64, error) {
+	if !c.begun {
+		c.first = moment
+	}
+	return c.since(moment.Sub(c.first).Seconds())
+}
+
+// since checks that a time in seconds does not go back.
+func (c *clock) since(at float64) (float64, error) {
+	if err := inSeconds(at); err != nil {
+		return 0, err
+	}
+	if c.begun && at < c.last {
+		return 0, fmt.Errorf("time goes back, by %.6g s: sort the lines by it", c.last-at)
+	}
+	c.last, c.begun = at, true
+	return at, nil
+}
+
+// ReadAzure reads the requests of a trace of Azure's, in the order of their times, which count from the first. Tokens of 0 stay.
+func ReadAzure(r io.Reader) (all []Query, err error) {
+	columns := []string{timestampColumn, contextColumn, generatedColumn}
+	t, err := newTable(r, columns...)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.wants(columns...); err != nil {
+		return nil, err
+	}
+	var c clock
+	err = t.each(func() error {
+		moment, errMoment := t.moment(timestampColumn)
+		prompt, errPrompt := t.tokens(contextColumn)
+		output, errOutput := t.tokens(generatedColumn)
+		if err := errors.Join(errMoment, errPrompt, errOutput); err != nil {
+			return err
+		}
+		at, err := c.at(moment)
+		all = append(all, Query{At: at, Prompt: prompt, Output: output})
+		return err
+	})
+	return all, err
+}
+
+// readPlain reads the requests of a [CSV] file.
+func readPlain(r io.Reader) (all []Query, err error) {
+	t, err := newTable(r, atColumn, timestampColumn, modelColumn, promptColumn, outputColumn)
+	if err != nil {
+		return nil, err
+	}
+	if t.has(atColumn) == t.has(timestampColumn) {
+		return nil, fmt.Errorf("line 1: requests have one time: write one of %s (seconds) and %s (such as 2006-01-02T15:04:05.123Z)",
+			atColumn, timestampColumn)
+	}
+	var c clock
+	names := map[string]string{}
+	err = t.each(func() error {
+		prompt, errPrompt := t.tokens(promptColumn)
+		output, errOutput := t.tokens(outputColumn)
+		at, errAt := 0.0, error(nil)
+		if t.has(atColumn) {
+			if at, errAt = t.number(atColumn); errAt == nil {
+				at, errAt = c.since(at)
+			}
+		} else {
+			var moment time.Time
+			if moment, errAt = t.moment(timestampColumn); errAt == nil {
+				at, errAt = c.at(moment)
+			}
+		}
+		all = append(all, Query{at, prompt, output, same(names, t.cell(modelColumn))})
+		return errors.Join(errPrompt, errOutput, errAt)
+	})
+	return all, err
+}
+
+// same is a name that is kept once, however many requests have it.
+func same(names map[string]string, name string) string {
+	kept, ok := names[name]
+	if !ok {
+		kept = strings.Clone(name)
+		names[kept] = kept
+	}
+	return kept
+}
