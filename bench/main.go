@@ -21,9 +21,9 @@ import (
 	"github.com/headgate/headgate/bench/place"
 	"github.com/headgate/headgate/bench/provision"
 	"github.com/headgate/headgate/bench/quickstart"
-	"github.com/headgate/headgate/bench/simulated/llm/llm"
-	"github.com/headgate/headgate/bench/simulated/llm/repository"
-	"github.com/headgate/headgate/bench/simulated/llm/runtime"
+	"github.com/headgate/headgate/bench/simulated/llm"
+	"github.com/headgate/headgate/bench/simulated/repository"
+	"github.com/headgate/headgate/bench/simulated/runtime"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/version"
 )

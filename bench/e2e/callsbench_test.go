@@ -24,7 +24,7 @@ import (
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/bench/envoy"
 	"github.com/headgate/headgate/bench/rig"
-	"github.com/headgate/headgate/bench/simulated/llm/runtime"
+	"github.com/headgate/headgate/bench/simulated/runtime"
 )
 
 // idle is an ext_proc that does nothing but name one endpoint: by a call's headers, or, where its messages might name a model, when these came by,

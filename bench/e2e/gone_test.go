@@ -23,7 +23,7 @@ import (
 
 	"github.com/headgate/headgate/bench/envoy"
 	"github.com/headgate/headgate/bench/rig"
-	"github.com/headgate/headgate/bench/simulated/llm/runtime"
+	"github.com/headgate/headgate/bench/simulated/runtime"
 )
 
 // ghost is an engine that can close its port and keep its requests, as a vLLM does at SIGTERM, and as servers do that drain. The header x-do of a

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/bench/rig"
-	"github.com/headgate/headgate/bench/simulated/llm/llm"
+	"github.com/headgate/headgate/bench/simulated/llm"
 )
 
 // hooked has control answer preStop hooks.

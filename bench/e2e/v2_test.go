@@ -24,7 +24,7 @@ import (
 	"github.com/headgate/headgate/api/mmesh"
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/bench/rig"
-	"github.com/headgate/headgate/bench/simulated/llm/runtime"
+	"github.com/headgate/headgate/bench/simulated/runtime"
 )
 
 // calls is a client of V2 by gRPC, at the gateway.

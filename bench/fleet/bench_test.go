@@ -3,7 +3,7 @@ package fleet
 import (
 	"testing"
 
-	"github.com/headgate/headgate/bench/simulated/llm/llm"
+	"github.com/headgate/headgate/bench/simulated/llm"
 	"github.com/headgate/headgate/extproc/pick"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"gonum.org/v1/gonum/stat"
 
-	"github.com/headgate/headgate/bench/simulated/llm/llm"
+	"github.com/headgate/headgate/bench/simulated/llm"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/profile"

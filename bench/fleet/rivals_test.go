@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/headgate/headgate/bench/simulated/llm/llm"
+	"github.com/headgate/headgate/bench/simulated/llm"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/profile"
 )

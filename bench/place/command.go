@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/headgate/headgate/bench/simulated/llm/llm"
+	"github.com/headgate/headgate/bench/simulated/llm"
 )
 
 const usage = `Rolls a fleet on in simulated time, whose endpoints load models and unload them, and judges by which policy models are

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/mmesh"
-	"github.com/headgate/headgate/bench/simulated/llm/runtime"
+	"github.com/headgate/headgate/bench/simulated/runtime"
 	"github.com/headgate/headgate/control/place/modelmesh"
 )
 

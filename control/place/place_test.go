@@ -22,7 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/headgate/headgate/api/v1alpha1"
-	"github.com/headgate/headgate/bench/simulated/llm/runtime"
+	"github.com/headgate/headgate/bench/simulated/runtime"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/store"
 	"github.com/headgate/headgate/internal/objects"

@@ -23,8 +23,8 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/v1alpha1"
-	"github.com/headgate/headgate/bench/simulated/llm/llm"
-	"github.com/headgate/headgate/bench/simulated/llm/runtime"
+	"github.com/headgate/headgate/bench/simulated/llm"
+	"github.com/headgate/headgate/bench/simulated/runtime"
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/store"

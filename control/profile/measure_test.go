@@ -19,7 +19,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/headgate/headgate/bench/simulated/llm/llm"
+	"github.com/headgate/headgate/bench/simulated/llm"
 	"github.com/headgate/headgate/control/profile/survey"
 	"github.com/headgate/headgate/control/provision/estimate"
 	"github.com/headgate/headgate/internal/profile"

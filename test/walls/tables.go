@@ -181,11 +181,11 @@ var houses = [][]floor{
 		{[]string{"bench", "bench/e2e", "bench/cluster/e2e", "bench/cluster/pause"}, "programs, and tests of whole programs"},
 		{[]string{"bench/conformance"}, "the tests of others, on the cluster"},
 		{
-			[]string{"bench/quickstart", "bench/cluster", "bench/simulated/llm/runtime", "bench/simulated/llm/repository", "bench/fleet", "bench/place", "bench/provision"},
+			[]string{"bench/quickstart", "bench/cluster", "bench/simulated/runtime", "bench/simulated/repository", "bench/fleet", "bench/place", "bench/provision"},
 			"what people start; a simulated model runtime is a simulated engine behind another interface, and so is one with a model repository",
 		},
 		{[]string{"bench/rig", "bench/image"}, "how programs are run: as processes, and in images"},
-		{[]string{"bench/simulated/llm/llm", "bench/envoy"}, "what is run beside extproc and control"},
+		{[]string{"bench/simulated/llm", "bench/envoy"}, "what is run beside extproc and control"},
 		{[]string{"bench/traffic"}, "what requests are like, that simulated fleets are sent"},
 	},
 	{
@@ -225,14 +225,14 @@ var guests = []struct {
 	rooms []string // of another program
 	why   string
 }{
-	{"control/place", []string{"bench/simulated/llm/llm", "bench/simulated/llm/runtime", "bench/simulated/llm/repository"}, "what puts models onto engines is tried on simulated ones"},
-	{"control/place/loader", []string{"bench/simulated/llm/llm", "bench/simulated/llm/runtime", "bench/simulated/llm/repository"}, "what drives engines is tried on simulated ones"},
-	{"control/profile", []string{"bench/simulated/llm/llm"}, "what measures engines is tried on a simulated one, whose times are known"},
+	{"control/place", []string{"bench/simulated/llm", "bench/simulated/runtime", "bench/simulated/repository"}, "what puts models onto engines is tried on simulated ones"},
+	{"control/place/loader", []string{"bench/simulated/llm", "bench/simulated/runtime", "bench/simulated/repository"}, "what drives engines is tried on simulated ones"},
+	{"control/profile", []string{"bench/simulated/llm"}, "what measures engines is tried on a simulated one, whose times are known"},
 	{"control/attach/envoy", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
 	{"control/attach/ads", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
 	{"control/attach/controller", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
 	{"control/attach/certificates", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
-	{"control/provision/estimate", []string{"bench/fleet", "bench/simulated/llm/llm"}, "engines are held beside those of the fleet that judges policies"},
+	{"control/provision/estimate", []string{"bench/fleet", "bench/simulated/llm"}, "engines are held beside those of the fleet that judges policies"},
 	{"control/provision/planner", []string{"bench/provision"}, "plans are tried on the pipelines by which bench judges them"},
 	{"extproc/eds", []string{"bench/envoy"}, "what an Envoy is told is tried on a real one"},
 	{"extproc/placementclient", []string{"control/place/placementserver"}, "what extprocs tell each other is tried by way of control's own board"},

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/mmesh"
-	"github.com/headgate/headgate/bench/simulated/llm/runtime"
+	"github.com/headgate/headgate/bench/simulated/runtime"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/engineclient"
 )

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/bench/fleet"
-	"github.com/headgate/headgate/bench/simulated/llm/llm"
+	"github.com/headgate/headgate/bench/simulated/llm"
 	"github.com/headgate/headgate/control/provision/estimate"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/profile"

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/mmesh"
-	"github.com/headgate/headgate/bench/simulated/llm/llm"
+	"github.com/headgate/headgate/bench/simulated/llm"
 )
 
 // Config is how a runtime is set up.

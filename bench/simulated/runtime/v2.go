@@ -18,7 +18,7 @@ import (
 
 	"github.com/headgate/headgate/api/inference"
 	"github.com/headgate/headgate/api/mmesh"
-	"github.com/headgate/headgate/bench/simulated/llm/llm"
+	"github.com/headgate/headgate/bench/simulated/llm"
 )
 
 // EchoMethod is of no API: it answers each message, google.protobuf.BytesValue, with itself. Headers alone name its model.

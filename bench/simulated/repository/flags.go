@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/headgate/headgate/bench/simulated/llm/llm"
+	"github.com/headgate/headgate/bench/simulated/llm"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/listen"
 )

@@ -11,7 +11,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/headgate/headgate/bench/simulated/llm/llm"
+	"github.com/headgate/headgate/bench/simulated/llm"
 )
 
 // Handler serves requests for the models that are loaded: OpenAI's chat and completions, whole or streamed, with an answer of a few words,

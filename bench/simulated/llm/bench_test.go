@@ -15,7 +15,7 @@ import (
 // BenchmarkRequests is whole requests over TCP against an engine whose steps take no time, clients and engine on the
 // same cores: what the server costs.
 //
-//	go test ./bench/simulated/llm/llm -run xxx -bench Requests -benchtime 3s
+//	go test ./bench/simulated/llm -run xxx -bench Requests -benchtime 3s
 func BenchmarkRequests(b *testing.B) {
 	for _, c := range []struct {
 		name, body string
