@@ -89,6 +89,7 @@ func (s *State) considerGone(m *model, now time.Time) (todo []Action) {
 		s.unknown[m.ModelKey] = true
 	case len(m.copies) == 0:
 		delete(s.models, m.ModelKey)
+		s.pool(m.Pool).models--
 		for i := range m.ghosts {
 			s.pool(m.Pool).fading.shadows[i].forget(m, i)
 		}

@@ -153,6 +153,7 @@ func (s *State) Decide(now time.Time) (todo []Action, wake time.Time) {
 		again = s.settle(now) || len(s.refills) > 0
 		todo = append(todo, s.refill(now)...) // what is asked for has gone before
 	}
+	s.tidy()
 	return todo, s.wake(now)
 }
 

@@ -3,6 +3,7 @@ package decide
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 )
 
@@ -151,4 +152,15 @@ func (s *State) Audit(decided bool) error {
 		}
 	}
 	return nil
+}
+
+// Rest returns the names of the maps and lists of a State that are not empty.
+func (s *State) Rest() (names []string) {
+	v := reflect.ValueOf(s).Elem()
+	for i := range v.NumField() {
+		if f := v.Field(i); (f.Kind() == reflect.Map || f.Kind() == reflect.Slice) && f.Len() > 0 {
+			names = append(names, fmt.Sprintf("%d %s", f.Len(), v.Type().Field(i).Name))
+		}
+	}
+	return names
 }

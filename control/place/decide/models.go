@@ -89,7 +89,9 @@ func (s *State) SetModel(e objects.Entry, used time.Time) {
 
 func (s *State) newModel(e objects.Entry) *model {
 	m := &model{Entry: e, worth: math.Inf(-1), hash: hashed(e.ID)}
-	m.fit = s.pool(e.Pool).fits.Of(e.Type)
+	p := s.pool(e.Pool)
+	m.fit = p.fits.Of(e.Type)
+	p.models++
 	s.models[e.ModelKey] = m
 	s.refloor(e.ModelKey)
 	return m

@@ -22,6 +22,7 @@ type Pool struct {
 // pool is what is known of an InferencePool.
 type pool struct {
 	Pool
+	models    int
 	endpoints []*endpoint // in order of address
 	// times are what loads took, by type of model.
 	times map[string]*spread
@@ -46,6 +47,15 @@ func (s *State) pool(name objects.Name) *pool {
 		s.pools[name] = p
 	}
 	return p
+}
+
+// tidy forgets pools without models, endpoints and settings.
+func (s *State) tidy() {
+	for name, p := range s.pools {
+		if p.models == 0 && len(p.endpoints) == 0 && p.Pool == (Pool{}) && p.fits.Types == nil && p.fits.Others == nil {
+			delete(s.pools, name)
+		}
+	}
 }
 
 // SetPool says how models are placed in a pool.

@@ -1,12 +1,16 @@
 package decide_test
 
 import (
+	"bufio"
 	"flag"
 	"fmt"
+	"io"
 	"maps"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +19,8 @@ import (
 )
 
 var histories = flag.Uint64("histories", 40, "how many random histories to run through, with engines of each kind")
+
+var decisions = flag.String("decisions", "", "a file for every decision of the random histories, to compare two versions")
 
 // The world beside the state: engines that do what they are told, with what can go wrong, and nothing of the state's own
 // bookkeeping. What must hold is checked against it after each step.
@@ -42,12 +48,19 @@ type world struct {
 	passed, failed bool
 	// spread: an adapter was moved to where slots were free.
 	spread bool
+	// removes: endpoints are removed, and come back. Removed is the one that is not there; empty: all are.
+	removes bool
+	removed string
+	ending  bool // everything is being removed
 	// short: requests take a moment, loads seconds, and unloads no time at all.
 	short bool
 	// reached is what of the rules for short requests came to be applied.
 	reached decide.Reached
 	step    int
 	trace   []string
+	// record gets every decision and every change that followers see; nil: nothing does. Published is what they have seen.
+	record    io.Writer
+	published map[any]any
 }
 
 type engineModel struct {
@@ -131,12 +144,18 @@ func (w *world) fatalf(format string, args ...any) {
 // do takes what is to be done, and checks that it may be.
 func (w *world) do(todo []decide.Action) {
 	for _, a := range todo {
+		if w.record != nil {
+			fmt.Fprintf(w.record, "%d: %s %s at %s for %s within %v, waited %v, stalled %v\n", w.step, a.Kind, a.Model.ID, a.Endpoint, a.For, a.Timeout, a.Waited, a.Stalled)
+		}
 		if w.paused {
 			w.fatalf("paused, and yet %s is to %s %s", a.Endpoint, a.Kind, a.Model.ID)
 		}
 		w.logf("%s %s at %s", a.Kind, a.Model.ID, a.Endpoint)
 		w.spread = w.spread || a.For == decide.ForSlots
 		e := w.engines[a.Endpoint]
+		if a.Endpoint == w.removed {
+			w.fatalf("%s is removed, and is to %s %s", a.Endpoint, a.Kind, a.Model.ID)
+		}
 		if a.Kind == decide.Quit {
 			w.quit(a.Endpoint)
 			continue
@@ -192,7 +211,7 @@ func (w *world) do(todo []decide.Action) {
 				w.rehoused = true
 				break
 			}
-			if m := w.models[a.Model.ID]; a.Timeout == 0 && m.Pinned && m.Max != 1 && !w.givenUp[decide.CopyKey{Key: m.ModelKey, Endpoint: a.Endpoint}] {
+			if m := w.models[a.Model.ID]; !w.ending && a.Timeout == 0 && m.Pinned && m.Max != 1 && !w.givenUp[decide.CopyKey{Key: m.ModelKey, Endpoint: a.Endpoint}] {
 				w.fatalf("%s is pinned, and unloaded at %s", a.Model.ID, a.Endpoint)
 			}
 		}
@@ -226,7 +245,7 @@ func (w *world) setPod(address string, to decide.Pod) {
 // tried fails if a trial goes on though nothing is under way.
 func (w *world) tried() {
 	w.t.Helper()
-	for _, address := range []string{"e1", "e2", "e3"} {
+	for _, address := range addresses {
 		is, onTrial := w.s.Trial(address)
 		if onTrial != w.engines[address].pod.OnTrial || onTrial && !is.Passed && !is.Failed {
 			w.fatalf("all is quiet, and the trial of %s is %v, %+v", address, onTrial, is)
@@ -268,6 +287,7 @@ func (w *world) pause(paused bool) {
 func (w *world) decide() (wake time.Time) {
 	todo, wake := w.s.Decide(w.now)
 	w.do(todo)
+	w.publish(wake)
 	if err := w.s.Audit(!w.paused); err != nil {
 		w.fatalf("%v", err)
 	}
@@ -283,6 +303,44 @@ func (w *world) decide() (wake time.Time) {
 		w.nothingForgotten(wake)
 	}
 	return wake
+}
+
+// publish records what is new to followers.
+func (w *world) publish(wake time.Time) {
+	if w.record == nil {
+		return
+	}
+	var news []string
+	publish := func(key, is any) {
+		if w.published[key] != is {
+			w.published[key] = is
+			news = append(news, fmt.Sprintf("%v is %+v", key, is))
+		}
+	}
+	c := w.s.Changes()
+	for key, is := range c.Copies {
+		publish(key, is)
+	}
+	for key, why := range c.Failures {
+		publish(key, why)
+	}
+	for key, is := range c.VModels {
+		publish(key, is)
+	}
+	for address, is := range c.Leaving {
+		publish(address, is)
+	}
+	for _, key := range c.Gone {
+		news = append(news, fmt.Sprintf("%v is gone", key))
+	}
+	for _, key := range c.Unnamed {
+		news = append(news, fmt.Sprintf("%v is unnamed", key))
+	}
+	if c.Trials || c.Endpoints != nil {
+		news = append(news, fmt.Sprintf("trials %v, endpoints %v", c.Trials, c.Endpoints))
+	}
+	slices.Sort(news)
+	fmt.Fprintf(w.record, "%d: %s; until %v\n", w.step, strings.Join(news, "; "), wake)
 }
 
 // longestPause is how long a load waits at most for a better copy to leave.
@@ -492,9 +550,55 @@ func (w *world) onTheWay(address, id string) bool {
 	})
 }
 
+var addresses = []string{"e1", "e2", "e3"}
+
+// comeAndGo removes an endpoint whose engine dies with it, or has the one that was removed come back.
+func (w *world) comeAndGo(address string) {
+	if w.removed != "" {
+		w.logf("%s comes back", w.removed)
+		w.add(w.removed)
+		return
+	}
+	w.logf("%s is removed", address)
+	w.die(address)
+	w.removed = address
+	w.engines[address].pod = decide.Pod{}
+	w.s.RemoveEndpoint(address)
+	if w.rng.IntN(2) == 0 {
+		w.decide()
+	}
+}
+
+// add adds the endpoint that was removed.
+func (w *world) add(address string) {
+	w.removed = ""
+	e := w.engines[address]
+	e.stopped, e.anew = time.Time{}, false
+	w.pending = slices.DeleteFunc(w.pending, func(p pending) bool { return p.Endpoint == address })
+	w.s.SetEndpoint(address, []objects.Name{pool})
+	w.revive(address)
+}
+
+// die ends the engine of an endpoint.
+func (w *world) die(address string) {
+	w.engines[address].dead = true
+	clear(w.engines[address].has)
+	delete(w.looks, address)
+	for i := range w.pending {
+		if w.pending[i].Endpoint == address {
+			w.pending[i].dead = true
+		}
+	}
+}
+
 func (w *world) random() {
-	addresses := []string{"e1", "e2", "e3"}
 	e := addresses[w.rng.IntN(3)]
+	if w.removes && w.rng.IntN(20) == 0 {
+		w.comeAndGo(e)
+	}
+	if e == w.removed {
+		e = addresses[(slices.Index(addresses, e)+1)%3]
+	}
 	id := fmt.Sprintf("m%02d", w.rng.IntN(len(w.models)))
 	m := w.models[id]
 	switch n := w.rng.IntN(100); {
@@ -551,14 +655,7 @@ func (w *world) random() {
 		w.s.Tick()
 	case n < 92:
 		w.logf("%s dies", e)
-		w.engines[e].dead = true
-		clear(w.engines[e].has)
-		delete(w.looks, e)
-		for i := range w.pending {
-			if w.pending[i].Endpoint == e {
-				w.pending[i].dead = true
-			}
-		}
+		w.die(e)
 	case n < 96:
 		// It is there again when what it was told in its earlier life has ended.
 		if !slices.ContainsFunc(w.pending, func(p pending) bool { return p.Endpoint == e }) && w.engines[e].dead {
@@ -644,15 +741,30 @@ func (w *world) revive(address string) {
 // than it takes, or is told anything while placement is paused or the engine is about to end; no copy counts as loaded that the engine, being well, has not; what is pinned stays; and when all is quiet every model has the copies that it must have, and who asks
 // gets one.
 func TestWhateverComes(t *testing.T) {
+	var record io.Writer
+	if *decisions != "" {
+		file, err := os.Create(*decisions)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		buffered := bufio.NewWriter(file)
+		defer buffered.Flush()
+		record = buffered
+	}
 	moved, rehoused, passed, failed, spread, reached := 0, 0, 0, 0, 0, applied{}
 	for seed := range *histories {
 		for _, kind := range []string{"slots", "bytes", "listed bytes", "bytes without lives"} {
 			w := &world{
-				t: t, s: decide.New(decide.Config{}), rng: rand.New(rand.NewPCG(seed, 1)), now: start, short: seed%4 == 3,
+				t: t, s: decide.New(decide.Config{}), rng: rand.New(rand.NewPCG(seed, 1)), now: start, short: seed%4 == 3, removes: seed%8 >= 6,
 				engines: map[string]*engineModel{}, models: map[string]*modelModel{}, looks: map[string]decide.Sight{},
 				givenUp: map[decide.CopyKey]bool{}, denied: map[decide.CopyKey]bool{}, vmodels: map[decide.Key]decide.VModelStatus{},
+				record: record, published: map[any]any{},
 			}
-			for i, address := range []string{"e1", "e2", "e3"} {
+			if record != nil {
+				fmt.Fprintf(record, "history %d of %s\n", seed, kind)
+			}
+			for i, address := range addresses {
 				e := &engineModel{slots: 2 + i, gpu: int(seed % 3), loads: 1 + i, has: map[string]bool{}}
 				if seed%2 == 0 {
 					e.overlap = e.loads + 1
@@ -689,6 +801,7 @@ func TestWhateverComes(t *testing.T) {
 				w.random()
 			}
 			w.settle()
+			w.end()
 			reached.count(w.reached)
 			if w.migrated {
 				moved++
@@ -783,6 +896,9 @@ func (w *world) nothingMisplaced() {
 // settle lets everything that is under way end well, and then asks for each model.
 func (w *world) settle() {
 	w.logf("settle")
+	if w.removed != "" {
+		w.add(w.removed)
+	}
 	w.pause(false)
 	quiet := func() {
 		for range 200 {
@@ -823,7 +939,7 @@ func (w *world) settle() {
 		st, _ := w.s.Status(m.ModelKey)
 		unready = unready || st.Retrying
 	}
-	for _, address := range []string{"e1", "e2", "e3"} {
+	for _, address := range addresses {
 		is, migrates := w.s.Migration(address)
 		if migrates && w.s.Unseen() == 0 && is.Moving > 0 && !unready {
 			w.fatalf("all is quiet, and %s migrates: %+v", address, is)
@@ -832,7 +948,7 @@ func (w *world) settle() {
 			w.fatalf("%s stays, and migrates: %+v", address, is)
 		}
 	}
-	for _, address := range []string{"e1", "e2", "e3"} {
+	for _, address := range addresses {
 		if e := w.engines[address]; e.dead || w.leaving(e) {
 			w.s.Down(address)
 			w.revive(address)
@@ -907,5 +1023,39 @@ func (w *world) settle() {
 		}
 		w.s.Wanted("x", m.ModelKey, decide.Want{})
 		w.now = w.now.Add(time.Second)
+	}
+}
+
+// end removes everything, and fails if anything is kept of it.
+func (w *world) end() {
+	w.logf("end")
+	w.ending = true
+	for _, m := range w.sorted() {
+		w.s.RemoveModel(m.ModelKey)
+	}
+	w.decide()
+	for len(w.copies()) > 0 {
+		for _, c := range w.copies() {
+			w.do(w.s.Drained(c.CopyKey, w.now))
+		}
+		if len(w.pending) == 0 {
+			w.fatalf("the models are gone, and %d copies stay", len(w.copies()))
+		}
+		for len(w.pending) > 0 {
+			w.answer(0)
+		}
+		w.decide()
+	}
+	w.now = w.now.Add(time.Second)
+	for _, address := range addresses {
+		w.lookNow(address)
+		w.decide()
+		w.s.RemoveEndpoint(address)
+	}
+	w.s.SetFits(pool, decide.Fits{})
+	w.decide()
+	w.s.Changes()
+	if rest := w.s.Rest(); len(rest) > 0 {
+		w.fatalf("all has ended, and this is left: %s", strings.Join(rest, ", "))
 	}
 }
