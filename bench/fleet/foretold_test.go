@@ -7,6 +7,7 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/test/race"
 )
 
 // dummy is the measured profile of an 8B model without compiled kernels on one H200: a prompt of any length takes as long as its kernel launches.
@@ -40,6 +41,7 @@ func (j *judging) FirstToken(now float64, r *Request, endpoint int) {
 
 // Without a configured profile, predicted times to first token are right from the first decision that uses them.
 func TestWhatIsTrustedComesTrue(t *testing.T) {
+	race.Skip(t)
 	for _, rate := range []float64{0.5, 2, 5, 10} {
 		f := four()
 		f.Endpoints, f.Profile, f.Given = 1, dummy, func(profile.Profile) *profile.Profile { return nil }

@@ -10,6 +10,7 @@ import (
 	"github.com/headgate/headgate/extproc/prefix"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/test/race"
 )
 
 // foreseeing is one extproc whose policy asks for prompts, and what was foreseen to be cached of each request where it went.
@@ -57,6 +58,7 @@ func foreseen(t *testing.T, f Fleet, requests iter.Seq[Request]) (cached, forese
 // What extproc knows of caches by what it sent is what engines find cached, to less than a block: also where caches are much too small
 // for all prompts, so that engines drop what was used least recently.
 func TestWhatExtprocKnowsOfCachesIsSo(t *testing.T) {
+	race.Skip(t)
 	for _, blocks := range []int{2000, 100_000} {
 		f := four()
 		f.Profile.Limits.KVBlocks = blocks
@@ -128,6 +130,7 @@ func TestPromptsOfAdapters(t *testing.T) {
 
 // How long loads take is learned of the first tokens that engines give, whatever was said of them.
 func TestLoadsAreLearnedOfFirstTokens(t *testing.T) {
+	race.Skip(t)
 	w := Adapters(50, Conversation())
 	for _, name := range []string{"true", "none", "x10", "x0.1"} {
 		given, err := parseGiven(name)
@@ -155,6 +158,7 @@ func TestLoadsAreLearnedOfFirstTokens(t *testing.T) {
 
 // What is before an engine's queue is learned of first tokens, which come as much later.
 func TestTheIntakeIsLearnedOfFirstTokens(t *testing.T) {
+	race.Skip(t)
 	w := Plain(Conversation())
 	for _, name := range []string{"true", "none"} {
 		given, err := parseGiven(name)
@@ -208,6 +212,7 @@ func (e *expecting) Pick(now float64, r *Request) int {
 // What is predicted of first tokens is what the model of an engine makes of them, to a tenth in the median, where it is told how long engines
 // take and learns on. With less to do than here, what it learns makes prompts a tenth too long: who decodes beside them is a matter of chance.
 func TestFirstTokensComeAsExpected(t *testing.T) {
+	race.Skip(t)
 	for _, c := range []struct {
 		w    Workload
 		rate float64

@@ -8,6 +8,7 @@ import (
 	"github.com/headgate/headgate/bench/simulated/llm"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/test/race"
 )
 
 // Dynamo's documentation of its router: of three workers with 8, 5 and 2 blocks to prefill and 10, 5 and 9 to decode, costs are 18, 10 and
@@ -236,6 +237,7 @@ func TestPromptsAreRemembered(t *testing.T) {
 
 // Who knows how long answers will be, and what is where, misses no more objectives than who does not.
 func TestTheOracle(t *testing.T) {
+	race.Skip(t)
 	f := Fleet{Profile: llm.DefaultProfile(), Endpoints: 3, Pickers: 1, Looks: 0.2}
 	f.Profile.Limits.KVBlocks = 2000
 	w := Adapters(12, Lengths{{Prompt: 800, Output: 40}, {Prompt: 200, Output: 150}, {Prompt: 2000, Output: 20}})

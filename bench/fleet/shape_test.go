@@ -8,6 +8,7 @@ import (
 	"github.com/headgate/headgate/bench/simulated/llm"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/test/race"
 )
 
 // closedLoop sends requests to one endpoint in a closed loop of so many clients, and returns what became of predictions.
@@ -30,6 +31,7 @@ func closedLoop(t *testing.T, of profile.Profile, clients int, given func(profil
 // An engine may take long for each step with a prompt, whatever the prompt's length. That is learned as such, of whatever profile it begins with, and
 // predictions are right from the first that decides, in closed loops of different sizes. Engines without such a cost are learned as well.
 func TestTheShapeOfPrefillIsLearned(t *testing.T) {
+	race.Skip(t)
 	nothing := func(profile.Profile) *profile.Profile { return nil }
 	other := func(p profile.Profile) *profile.Profile {
 		p.Prefill.Base, p.Prefill.PerToken, p.Decode.Base = 0, 50*p.Prefill.PerToken, 3*p.Decode.Base

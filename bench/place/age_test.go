@@ -7,11 +7,13 @@ import (
 
 	"github.com/headgate/headgate/control/provision/problem"
 	"github.com/headgate/headgate/internal/workload"
+	"github.com/headgate/headgate/test/race"
 )
 
 // The age of models that make place is as control plan reckons it, of 1,000 models by Zipf 1.0: where the one goes that was used longest ago of
 // all, and as control decides by that. (Where loads cannot keep up with misses models stay longer: here they can.)
 func TestTheAgeIsAsPlanned(t *testing.T) {
+	race.Skip(t)
 	for _, share := range []float64{0.2, 0.6} {
 		w := World{Endpoints: 10, Models: 1000, Share: share, Zipf: 1, Rate: 20, Load: 0.5, AtOnce: 2, Service: 0.05, Warmup: 400, Measured: 400}
 		var queries []workload.Query

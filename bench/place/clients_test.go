@@ -10,10 +10,12 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/internal/workload"
+	"github.com/headgate/headgate/test/race"
 )
 
 // Each client sends at the rates of its windows, whatever the shapes, and at none where it has none.
 func TestClientsSendTheirRates(t *testing.T) {
+	race.Skip(t)
 	var all []client
 	for _, w := range []workload.Window{{Rate: 20, Shape: 1}, {Rate: 10, Shape: 0.2}, {Rate: 10, Shape: 0.4, Weibull: true}, {Rate: 5, Shape: 3}} {
 		all = append(all, client{w, {}, w, {Rate: w.Rate / 2, Shape: w.Shape, Weibull: w.Weibull}})
@@ -48,6 +50,7 @@ func TestClientsSendTheirRates(t *testing.T) {
 // The gaps of a shape differ as it says: those of a gamma distribution of the shape 0.25 have a coefficient of variation of 2, those of
 // a Weibull distribution of the shape 0.5 of the root of 5.
 func TestGaps(t *testing.T) {
+	race.Skip(t)
 	for w, want := range map[workload.Window]float64{{Rate: 1, Shape: 0.25}: 2, {Rate: 1, Shape: 0.5, Weibull: true}: math.Sqrt(5)} {
 		world := World{Models: 1, Clients: []client{{w}}, Rate: 1}
 		last, n, sum, squares := 0.0, 0.0, 0.0, 0.0
@@ -64,6 +67,7 @@ func TestGaps(t *testing.T) {
 
 // Models beyond the clients are the same clients at other moments, and together all send at the rate that is asked for.
 func TestMoreModelsThanClients(t *testing.T) {
+	race.Skip(t)
 	w := World{Models: 10, Clients: some, Rate: 30, Measured: 60_000}
 	c := w.crowd(3)
 	sum := 0.0

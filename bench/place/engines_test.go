@@ -3,6 +3,8 @@ package place
 import (
 	"math"
 	"testing"
+
+	"github.com/headgate/headgate/test/race"
 )
 
 // engined is a World of engines in which one model is asked for, and has all the room.
@@ -15,6 +17,7 @@ func engined(rate float64) World {
 
 // A request that is alone takes as long as its prompt does, and one at a busy engine longer: the first token is the engine's.
 func TestFirstTokens(t *testing.T) {
+	race.Skip(t)
 	idle, err := Run(engined(0.02), 1, Known())
 	if err != nil {
 		t.Fatal(err)
@@ -42,6 +45,7 @@ func TestFirstTokensThatNeverCome(t *testing.T) {
 // Under headgate a hot model has the copies that its load asks for, and first tokens come about as soon as where loads are known: nobody has to
 // wait until a queue ends that only grows.
 func TestHot(t *testing.T) {
+	race.Skip(t)
 	w := World{Endpoints: 10, Models: 50, Share: 1.2, Zipf: 1, Rate: 10, Load: 2, AtOnce: 2, Warmup: 900, Measured: 300}
 	setHot(&w)
 	first := func(p Policy) float64 {

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/headgate/headgate/test/race"
 )
 
 // small is a World that takes no time.
@@ -57,6 +59,7 @@ func TestLRUIsAList(t *testing.T) {
 
 // If loads are the bottleneck, control misses no more often than one LRU cache, and with eviction by LRU about as often.
 func TestNoLoadedCopyLeavesEarly(t *testing.T) {
+	race.Skip(t)
 	w := World{Endpoints: 1, Models: 100, Share: 0.1, Zipf: 1, Rate: 10, Load: 2, AtOnce: 2, Service: 0.05, Warmup: 1800, Measured: 600}
 	misses := func(policy func() Policy) (all float64) {
 		for seed := range uint64(2) {
@@ -179,6 +182,7 @@ var some = []client{
 
 // Under every policy and workload the books are right, who waits is served (or refused, by ModelMesh's limit of churn and where nothing leaves), and equal seeds give equal figures.
 func TestBooks(t *testing.T) {
+	race.Skip(t)
 	for _, p := range policies {
 		for _, kind := range workloads {
 			t.Run(p.name+"/"+kind.name, func(t *testing.T) {

@@ -1,6 +1,4 @@
-// Package walls holds Headgate's architecture as tests: which room may use what, and why. A failing test names the place, the
-// rule and its reason. docs/architecture.md tells the rules in words; the tables are in tables.go.
-package walls
+package main
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package walls
+package main
 
 import (
 	"fmt"
@@ -614,6 +614,41 @@ func TestPackagesWithoutOneCommentAreSeen(t *testing.T) {
 	} {
 		if found := uncommented(made(t, c.files)); len(found) != c.want {
 			t.Errorf("%s: %q, want %d", name, found, c.want)
+		}
+	}
+}
+
+// The race detector is left out where it can find nothing, and nowhere else; no package is left out of both lists.
+func TestWhichPackagesNeedTheRaceDetector(t *testing.T) {
+	const plain, tagged = "package p\n\nimport \"testing\"\n", "//go:build cluster\n\npackage p\n"
+	for name, c := range map[string]struct {
+		files      map[string]string
+		with, bare bool
+	}{
+		"a pure package":                {map[string]string{"extproc/openai/p.go": "package p\n", "extproc/openai/p_test.go": plain}, false, true},
+		"a pure package with counters":  {map[string]string{"extproc/openai/p.go": importing("sync/atomic"), "extproc/openai/p_test.go": plain}, true, false},
+		"another package":               {map[string]string{"extproc/openai2/p.go": "package p\n", "extproc/openai2/p_test.go": plain}, true, false},
+		"one with simulations":          {map[string]string{"bench/fleet/p.go": "package p\n", "bench/fleet/p_test.go": importing(module + "test/race")}, true, true},
+		"one with tests of a tag alone": {map[string]string{"bench/fleet/p_test.go": tagged}, false, false},
+		"one without tests":             {map[string]string{"bench/fleet/p.go": "package p\n"}, false, false},
+		"end-to-end tests":              {map[string]string{endToEnd + "/p_test.go": plain}, false, false},
+		"what a pure package imports": {
+			map[string]string{"extproc/openai/p.go": importing(module + "internal/new"), "internal/new/p.go": "package p\n", "internal/new/p_test.go": plain}, false, true,
+		},
+	} {
+		house := made(t, c.files)
+		if with, bare := len(concurrent(house)) == 1, len(sequential(house)) == 1; with != c.with || bare != c.bare {
+			t.Errorf("%s: tested with the race detector: %t, want %t; without: %t, want %t", name, with, c.with, bare, c.bare)
+		}
+	}
+	house, err := read(os.DirFS(root))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := slices.Concat(concurrent(house), sequential(house), []string{endToEnd})
+	for _, r := range house.rooms {
+		if r.hasPlainTests() && !slices.Contains(all, r.path) {
+			t.Errorf("no list has the tests of %s", r.path)
 		}
 	}
 }

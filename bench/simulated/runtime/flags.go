@@ -24,7 +24,7 @@ import (
 )
 
 const usage = `Runs a simulated model runtime. It serves mmesh.ModelRuntime over gRPC, as ModelMesh calls it, and for the models
-that are loaded OpenAI's chat and completions and KServe's V2, by REST and by gRPC at the same port; and llm.Echo/Run, a gRPC service whose messages name no model. It is strict: a load beyond its memory or its loading threads fails with
+that are loaded OpenAI's chat and completions and KServe's V2, by REST and by gRPC at the same port; and simulated.Echo/Run, a gRPC service whose messages name no model. It is strict: a load beyond its memory or its loading threads fails with
 RESOURCE_EXHAUSTED, and so does an inference beyond the limit of its model. It prints its addresses when it is ready.
 
 ` + specHelp + `

@@ -22,7 +22,7 @@ import (
 )
 
 // EchoMethod is of no API: it answers each message, google.protobuf.BytesValue, with itself. Headers alone name its model.
-const EchoMethod = "llm.Echo/Run"
+const EchoMethod = "simulated.Echo/Run"
 
 // methods are the calls that the runtime lets pass, and where it wants the id of the model in their messages.
 var methods = map[string]*mmesh.RuntimeStatusResponse_MethodInfo{
@@ -43,7 +43,7 @@ type v2 struct {
 func (r *Runtime) calls() *grpc.Server {
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(64<<20), grpc.MaxConcurrentStreams(1<<20))
 	inference.RegisterGRPCInferenceServiceServer(server, v2{runtime: r})
-	server.RegisterService(&grpc.ServiceDesc{ServiceName: "llm.Echo", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
+	server.RegisterService(&grpc.ServiceDesc{ServiceName: "simulated.Echo", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
 		StreamName: "Run", Handler: func(_ any, stream grpc.ServerStream) error { return r.echo(stream) }, ServerStreams: true, ClientStreams: true,
 	}}}, r)
 	return server

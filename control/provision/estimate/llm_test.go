@@ -13,6 +13,7 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/profile"
 	"github.com/headgate/headgate/internal/sim"
+	"github.com/headgate/headgate/test/race"
 )
 
 // conversations is queries that come by chance at a mean rate, with prompts and answers of several lengths.
@@ -85,6 +86,7 @@ func TestAnEngineIsAsSimSays(t *testing.T) {
 
 // Engines behind extproc's rule are as those of the fleet that judges policies, where extproc has its own state of the fleet and looks at engines.
 func TestEnginesAreAsInAFleet(t *testing.T) {
+	race.Skip(t)
 	p, setting := engine(8)
 	queries := conversations(3, 4000, 16)
 	requests := func(yield func(fleet.Request) bool) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/control/provision/estimate"
+	"github.com/headgate/headgate/test/race"
 )
 
 // One replica, and from second 0.5 on another is asked for that starts for a second: what queries wait for is counted by hand.
@@ -85,6 +86,7 @@ func TestWhatQueriesWaitForWhereAReplicaComes(t *testing.T) {
 
 // Replicas that are asked for before the first query, and start at once, are as good as those that were there; so are engines.
 func TestReplicasThatComeFirstAreAsThoseThatAreThere(t *testing.T) {
+	race.Skip(t)
 	for seed := range uint64(200) {
 		p, settings, arrivals := small(seed)
 		for i := range settings {
