@@ -9,18 +9,10 @@ TOOL := go tool -modfile=tools/go.mod
 # (golang/go#75804).
 FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 
-# Simulations run on one goroutine: the race detector finds nothing there, and takes them five times as long. Commands that run several side by side
-# are run with it.
-SIMULATIONS := ./bench/fleet ./bench/place ./bench/provision ./control/place/decide ./control/provision/... ./internal/profile/... ./internal/sim ./internal/workload
+# At its end a program with the race detector waits a second for reports of other threads, unless it is told otherwise.
+export GORACE := atexit_sleep_ms=50
 
-# End-to-end tests that run on both data planes: what requests get, kills, drains, tries.
-BOTH := BadInput|OnlyInference|Destination|OutcomesBecome|HTTP2|Drain|FullQueue|Stopping|Poisonous|TakesNoConnection|ManyRequestsAtOnce|KilledCosts|StopsStalls|ExtprocDies|ExtprocThat|RequestsThat|NewEndpoints|EndpointThatLeaves|Prompts|StoredAnswer|ByV2|OfV2
-
-# Those about placement run with the race detector, and so do those of both data planes at a Gateway; the others, which wait for the same programs, run
-# without it: with it all take 17 minutes, where these take 8.
-PLACED := Control|Model|Copies|Adapter|Loads|Runtime
-
-.PHONY: help run build test e2e cluster images cluster-down conformance soak real real-repositories real-mlserver check fuzz bench bench-policies bench-place bench-place-engines bench-estimate bench-plan generate objects protocols clean
+.PHONY: help run build test e2e ci-full cluster images cluster-down conformance soak real real-repositories real-mlserver check fuzz bench bench-policies bench-place bench-place-engines bench-estimate bench-plan generate objects protocols clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,12 +29,11 @@ build: ## Build the programs into bin/
 test: ## Run every test, the end-to-end ones with a real Envoy and real clients too
 	@go run ./bench cluster build etcd kube-apiserver kubectl # minutes once; not beside tests that measure time
 	@go -C tools/gateways mod download # 24 MB once: schemas of other gateways' objects
-	go test -race -timeout 20m $$(go list ./... | grep -vxF "$$(go list $(SIMULATIONS) ./bench/e2e)")
-	go test -timeout 10m $(SIMULATIONS)
-	go test -race -timeout 10m -run 'Command|Cells|Pipelines' ./bench/fleet ./bench/place ./bench/provision
-	go test -timeout 20m ./bench/e2e -skip '$(PLACED)'
-	go test -race -timeout 12m ./bench/e2e -run '$(PLACED)'
-	go test -race -timeout 12m ./bench/e2e -gateway -run '$(BOTH)'
+	# Tests wait for more than they compute, so that more of them run than there are cores. The first list has all packages in
+	# which goroutines can meet, the second those that test/walls proves pure, and simulations.
+	go test -race -p 4 -timeout 20m $$(go run ./test/walls -race)
+	go test -p 4 -timeout 10m $$(go run ./test/walls)
+	go test -parallel 6 -timeout 20m ./bench/e2e
 
 e2e: ## Run the tests on a real Kubernetes of one node, which they start; needs root
 	go test -tags cluster -v -count 1 -timeout 40m ./bench/cluster/e2e $(ARGS)
@@ -60,7 +51,7 @@ conformance: build ## Run Gateway API's conformance suite on that Kubernetes; AR
 	@bin/bench conformance $(ARGS)
 
 soak: ## Load the whole for ten minutes while everything around it fails, then restart 64 engines one by one, then 4,000 random histories of placement
-	go test -race -v -count 1 -timeout 20m -run '^TestSoak$$' ./bench/e2e -soak 10m $(ARGS)
+	go test -v -count 1 -timeout 20m -run '^TestSoak$$' ./bench/e2e -soak 10m -raced $(ARGS)
 	go test -v -count 1 -run '^TestEnginesRestartedOneByOneCostNoRequest$$' ./bench/e2e -engines 64
 	go test -v -count 1 -timeout 20m -run '^TestWhateverComes$$' ./control/place/decide -histories 2000
 
@@ -79,7 +70,8 @@ real-mlserver: ## Send calls through Envoy to two real MLServers, which die in t
 	bench/real/mlserver install .cache/mlserver
 	go test -tags real -v -count 1 -timeout 10m -run '^TestRealMLServers|^TestRuntimesThatDie' ./bench/e2e -crashes 10
 
-check: ## Lint, and check that modules are tidy and what is generated is up to date
+check: ## Lint, and check commit subjects, that modules are tidy and that what is generated is up to date
+	@.ci/subjects 52c999eade3d7bdea83e5a4237dba89e229df3fd
 	$(TOOL) golangci-lint run
 	go mod tidy -diff
 	go -C tools mod tidy -diff
@@ -88,6 +80,9 @@ check: ## Lint, and check that modules are tidy and what is generated is up to d
 	go -C tools/conformance mod tidy -diff
 	@$(MAKE) --no-print-directory generate objects
 	git diff --exit-code -- '*/testdata/*' api manifests docs/reference.md
+
+ci-full: ## Run make check and make test, then what .ci/run may leave out: real MLServers, Kubernetes, fuzzing; if all pass, write the commit into .ci/full
+	.ci/run --full
 
 fuzz: ## Fuzz each parser beside its oracle and the exchange, some 15 s each on two cores
 	$(FUZZ) '^FuzzParseJSON$$' -fuzztime 80000x ./extproc/openai

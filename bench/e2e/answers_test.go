@@ -98,7 +98,7 @@ const stream = "text/event-stream"
 
 // Envoy's filters read answers in the words and media types of every API and engine.
 func TestWhatAnswersTell(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	const usage = `{"id":"x","usage":{"prompt_tokens":5,"completion_tokens":7}}`
 	cases := map[string]struct {
 		scripted
@@ -185,7 +185,7 @@ func TestWhatAnswersTell(t *testing.T) {
 
 // An engine that answers each request at once with an error in a stream is not the one that most requests go to.
 func TestAnEngineThatStreamsErrorsAttractsNoRequests(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	const clients, each = 16, 20
 	net := ""
 	s := start(t, scriptedPool(t, 2, "m"), func(c *rig.Config) {
@@ -219,7 +219,7 @@ func TestAnEngineThatStreamsErrorsAttractsNoRequests(t *testing.T) {
 
 // The first token of a stream is its first output, whatever comes before; where that cannot be told, its time is not known.
 func TestTheFirstTokenIsTheFirstOutput(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	const pause = "300ms"
 	role := event(`{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}`)
 	chat := event(`{"choices":[{"index":0,"delta":{"content":"\"a\""},"finish_reason":null}]}`)

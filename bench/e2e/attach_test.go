@@ -29,13 +29,10 @@ import (
 	"github.com/headgate/headgate/test/times"
 )
 
-// onGateway has tests that say nothing else of their data plane run on that of a Gateway, which control drives.
-var onGateway = flag.Bool("gateway", false, "run on the Envoy of a Gateway in the place of envoy.yaml")
-
-// throughGateway has Envoy be that of a Gateway, whatever the flag says.
+// throughGateway has Envoy be that of a Gateway, however the test runs.
 func throughGateway(c *rig.Config) { c.Gateway = theGateway }
 
-// standalone has Envoy be that of envoy.yaml, whatever the flag says.
+// standalone has Envoy be that of envoy.yaml, however the test runs.
 func standalone(c *rig.Config) {
 	c.EnvoyChanges = append(c.EnvoyChanges, func(any) error { return nil })
 }
@@ -101,7 +98,7 @@ func attached(t testing.TB, text string) string {
 
 // make run GATEWAY=1: what it prints can be pasted, an HTTPRoute leads to the servers, and an edit of the routes is in force.
 func TestTheQuickstartOfAGateway(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	q := newQuickstartOf(t, "gateway")
 	q.args = append(q.args, "--gateway")
 	q.start()
@@ -174,7 +171,7 @@ var rounds = flag.Int("changes", 10, "make this many changes of routes, HTTPRout
 
 // Routes, HTTPRoutes, pools and how endpoints are spoken to change under load: each is in force at Envoy soon, and no request is lost.
 func TestChangesAtAGatewayLoseNoRequest(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, throughGateway)
 	status := func(path, body string) int { return s.must(request{path: path, body: body}).status }
 	ask := func(model string) int {
@@ -299,7 +296,7 @@ func aSecret(t *testing.T, name, host string) string {
 
 // A Service behind an HTTPS listener, from a folder: its endpoints and its certificate change, and no request is lost.
 func TestAServiceBehindAGateway(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, throughGateway)
 	prefix := strings.TrimSuffix(s.Listen, "1:8080")
 	s.backend(t, prefix+"41:9000", "one")
@@ -394,7 +391,7 @@ var lasting = flag.Duration("lasting", 10*time.Second, "how long streams flow wh
 // Streams go on whatever changes beside them: routes, pools, certificates, other listeners; also while control is away, which costs no
 // request, and on its return sends Envoy nothing that it has.
 func TestStreamsOutliveChangesAtAGateway(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, throughGateway, func(c *rig.Config) {
 		slow := filepath.Join(filepath.Dir(c.Objects), "slow.yaml") // 4,000 tokens take that long
 		step := strings.Replace(profile, "decode: {base: 0.002,", fmt.Sprintf("decode: {base: %.4f,", lasting.Seconds()/4000-0.0005), 1)
@@ -485,7 +482,7 @@ func (s *stack) accepts(address string) bool {
 // Gateway API of an API server, with no more rights than the manifests give: Gateways that come when their kinds do, a certificate that
 // control may read by its name alone, and an outage that costs no request.
 func TestAGatewayOfAnAPIServer(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	k := newKubernetes(t)
 	s := start(t, standalone, pods(t, 2), placed(t, 4, "a01"), k.called, func(c *rig.Config) {
 		c.ControlFlags = append(c.ControlFlags, "--envoys", "unix:"+filepath.Join(c.Dir, "envoys.sock"))

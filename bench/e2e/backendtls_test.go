@@ -20,7 +20,7 @@ import (
 // A Service is reached by TLS as its BackendTLSPolicy says: by who has the name there and is known by the authorities, and by nobody else.
 // While the policy cannot be followed requests fail, and none is sent in the clear.
 func TestAServiceIsReachedByTLSAsItsPolicySays(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, throughGateway)
 	prefix := strings.TrimSuffix(s.Listen, "1:8080")
 	own, err := listen.Certify(time.Now(), time.Hour, true, "shop.internal", "other.internal")

@@ -64,7 +64,7 @@ func startBroken(t *testing.T, address string) {
 
 // A client whose request got an answer that is no HTTP reads that, in the shape of its API, and not that the gateway failed.
 func TestAnAnswerThatBreaksHTTPIsTheServersFault(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, func(c *rig.Config) {
 		net := strings.TrimSuffix(c.Listen, "1:8080")
 		startBroken(t, net+"11:8000")

@@ -43,7 +43,7 @@ func newCaller(t *testing.T) *caller {
 // Clients of a listener over TLS have a certificate by the authorities that the Gateway names, unless it lets anybody in. Another authority is
 // in force without a stream that is cut; where there is none nobody is served.
 func TestClientsOfAListenerHaveCertificates(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, throughGateway)
 	prefix := strings.TrimSuffix(s.Listen, "1:8080")
 	one, two := newCaller(t), newCaller(t)

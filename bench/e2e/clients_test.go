@@ -121,7 +121,7 @@ func runClient(t *testing.T, name string, args ...string) seen {
 }
 
 func TestRealClients(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t)
 	t.Run("python", func(t *testing.T) {
 		dir := install(t, "python-"+pythonClient, func(dir string) *exec.Cmd {

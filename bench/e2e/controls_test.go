@@ -33,7 +33,7 @@ func startControl(t *testing.T, kubeconfig, pod, host string) control {
 	t.Helper()
 	dir := t.TempDir()
 	socket := "unix:" + filepath.Join(dir, "control.sock")
-	p, err := process.NewStarter().Start("control", dir, exec.Command(programs().Control, "--kube", "--kubeconfig", kubeconfig,
+	p, err := process.NewStarter().Start("control", dir, exec.Command(programs(t).Control, "--kube", "--kubeconfig", kubeconfig,
 		"--listen", socket, "--metrics-host", host, "--metrics-port", "9091", "--pod", system+"/"+pod, "--pod-ip", host, "--credentials-dir", t.TempDir()))
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func startControl(t *testing.T, kubeconfig, pod, host string) control {
 // Each of two controls serves health and reflection, and only the leader the rest. When that dies, the other leads: whoever had
 // a connection to it goes on with that.
 func TestEveryControlServes(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	k := newKubernetes(t)
 	config, err := k.ServiceAccount(t.Context(), system, "headgate-control")
 	if err != nil {

@@ -153,7 +153,7 @@ func (s *stack) crash(victims []victim, models []string, infer func(ctx context.
 // Model runtimes die while control unloads models from them: one that is managed over TCP, one at a socket, and one in a pod. Each has room for one of
 // four models.
 func TestRuntimesThatDieLoseNoRoom(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	for kind, management := range map[string]string{"tcp": "port:8085", "socket": "unix:%s/runtime.sock", "pod": "port:8085"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
@@ -200,7 +200,7 @@ func TestRuntimesThatDieLoseNoRoom(t *testing.T) {
 
 // A runtime that has the model answers NOT_FOUND in the words of one that has it not: that is the application's own answer, and reaches the client.
 func TestAnAnswerThatSoundsLikeAMissingModelReachesTheClient(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	s := start(t, runtimes(t, 1, map[string]string{"odd": "sim:?refuse=NOT_FOUND:Model%20odd%20not%20found"}), standalone, func(c *rig.Config) { c.EngineFlags = nil })
 	calls := s.calls()
 	for i := range 20 {

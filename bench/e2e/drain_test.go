@@ -11,8 +11,9 @@ import (
 
 // An Envoy that is to be stopped is drained first: answers that flow come to their end, who comes meanwhile is served and
 // sent away, and then nothing is lost by stopping it.
-func TestADrainedEnvoyCutsNoStream(t *testing.T) {
-	t.Parallel()
+func TestADrainedEnvoyCutsNoStream(t *testing.T) { onBothPlanes(t, aDrainedEnvoyCutsNoStream) }
+
+func aDrainedEnvoyCutsNoStream(t *testing.T) {
 	s := start(t)
 	bin := t.TempDir()
 	if out, err := exec.Command(s.Programs.Extproc, "install", bin).CombinedOutput(); err != nil {
@@ -53,8 +54,9 @@ func TestADrainedEnvoyCutsNoStream(t *testing.T) {
 }
 
 // A drain does not wait for ever, and says what is left.
-func TestADrainHasALimit(t *testing.T) {
-	t.Parallel()
+func TestADrainHasALimit(t *testing.T) { onBothPlanes(t, aDrainHasALimit) }
+
+func aDrainHasALimit(t *testing.T) {
 	s := start(t)
 	end := s.flow("a01", 1500)
 	out, err := exec.Command(s.Programs.Extproc, "drain", "--admin", s.Admin, "--delay", "0s", "--limit", "300ms").CombinedOutput()

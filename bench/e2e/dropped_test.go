@@ -9,7 +9,10 @@ import (
 // Requests whose connection an engine drops without an answer cost the other requests nothing, however few engines there are: each of these
 // answers its next scrape.
 func TestRequestsThatAreDroppedCostNoOtherRequest(t *testing.T) {
-	t.Parallel()
+	onBothPlanes(t, requestsThatAreDroppedCostNoOtherRequest)
+}
+
+func requestsThatAreDroppedCostNoOtherRequest(t *testing.T) {
 	for _, c := range []struct {
 		engines int
 		every   time.Duration
@@ -41,7 +44,7 @@ func TestRequestsThatAreDroppedCostNoOtherRequest(t *testing.T) {
 // Engines that close connections which were idle for a second, or longer, cost no request: Envoy closes them sooner. A request that meets a
 // connection as its engine closes it may have been begun there, and is not sent again.
 func TestEnginesThatCloseIdleConnectionsCostNoRequest(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, pods(t, 1), engineFlags("--fault", "idle=800ms"))
 	ask := func() {
 		answers := make(chan string)

@@ -86,7 +86,10 @@ func (s *stack) asked(n int, status string) float64 {
 // A queue that is full asks for the next pick, and the next, in the order in which they were picked. What it turned away
 // is held against it: it gets a trickle, and the others the rest.
 func TestAFullQueueSendsTheRequestToTheNextPick(t *testing.T) {
-	t.Parallel()
+	onBothPlanes(t, aFullQueueSendsTheRequestToTheNextPick)
+}
+
+func aFullQueueSendsTheRequestToTheNextPick(t *testing.T) {
 	s := start(t, extprocFlags("--policy", "roundRobin"), engineFlags("--max-num-queued-reqs", "1"))
 	for n := 1; n <= 3; n++ {
 		s.occupy(s.endpoint(n))
@@ -126,7 +129,10 @@ func TestAFullQueueSendsTheRequestToTheNextPick(t *testing.T) {
 
 // A vLLM that stops says so with a 500, which is no fault of the request. Who has said so gets nothing more.
 func TestAStoppingEngineSendsTheRequestToTheNextPick(t *testing.T) {
-	t.Parallel()
+	onBothPlanes(t, aStoppingEngineSendsTheRequestToTheNextPick)
+}
+
+func aStoppingEngineSendsTheRequestToTheNextPick(t *testing.T) {
 	s := start(t, extprocFlags("--policy", "roundRobin"), engineFlags("--shutdown-timeout", "60"))
 	for i, q := range []request{
 		{path: "/v1/completions", body: `{"model":"a01","max_tokens":2,"prompt":"x"}`},
@@ -174,7 +180,10 @@ func (s *stack) refuses(address string) bool {
 
 // A request that makes an engine fail must not visit them all.
 func TestAPoisonousRequestReachesOneEngine(t *testing.T) {
-	t.Parallel()
+	onBothPlanes(t, aPoisonousRequestReachesOneEngine)
+}
+
+func aPoisonousRequestReachesOneEngine(t *testing.T) {
 	s := start(t)
 	for _, fault := range []string{"status=500", "status=500,latency=10ms", "status=502", "status=429", "reset", "reset-after=0"} {
 		counted := func() float64 { return s.engineSum("sim:requests_total", "path", "/v1/completions") }
@@ -194,7 +203,10 @@ func TestAPoisonousRequestReachesOneEngine(t *testing.T) {
 
 // An engine that takes no connection costs a request no more than the way to the next, and is known to be out.
 func TestAnEngineThatTakesNoConnectionIsPassedOver(t *testing.T) {
-	t.Parallel()
+	onBothPlanes(t, anEngineThatTakesNoConnectionIsPassedOver)
+}
+
+func anEngineThatTakesNoConnectionIsPassedOver(t *testing.T) {
 	s := start(t, extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale", "2h")) // no look tells of it
 	s.Engines[s.endpoint(2)].Kill()
 	s.Engines[s.endpoint(3)].Kill()
@@ -217,7 +229,10 @@ func TestAnEngineThatTakesNoConnectionIsPassedOver(t *testing.T) {
 // Envoy counts a request that was tried again as a retry until its answer begins, which for a whole answer is its end: a
 // limit on retries must not be what fails a burst of them.
 func TestManyRequestsAtOnceGoOnToTheirNextPick(t *testing.T) {
-	t.Parallel()
+	onBothPlanes(t, manyRequestsAtOnceGoOnToTheirNextPick)
+}
+
+func manyRequestsAtOnceGoOnToTheirNextPick(t *testing.T) {
 	const burst = 600
 	s := start(t, extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale", "2h")) // no look tells of it
 	s.Engines[s.endpoint(2)].Kill()
@@ -245,7 +260,10 @@ func TestManyRequestsAtOnceGoOnToTheirNextPick(t *testing.T) {
 // What an engine has when it is killed is lost. What comes after costs no client an error, from the first moment on, under
 // the policy to which a dead engine looks best: it has the least pending requests.
 func TestAnEngineThatIsKilledCostsNoLaterRequestAnError(t *testing.T) {
-	t.Parallel()
+	onBothPlanes(t, anEngineThatIsKilledCostsNoLaterRequestAnError)
+}
+
+func anEngineThatIsKilledCostsNoLaterRequestAnError(t *testing.T) {
 	const interval = 200 * time.Millisecond // of scrapes, the default
 	s := start(t, extprocFlags("--policy", "leastRequest"))
 	var dead atomic.Pointer[time.Time] // when the latest engine was killed
@@ -308,7 +326,7 @@ func TestAnEngineThatIsKilledCostsNoLaterRequestAnError(t *testing.T) {
 // An engine that hangs takes connections, so that no request there can go on to its next pick: what keeps others away is
 // that looks get no answer. Nothing is lost that the engine does not lose.
 func TestAnEngineThatHangsGetsNothingAfterASecond(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	for name, settings := range map[string][]setting{"override_host": nil, "original_dst": {originalDst}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -342,7 +360,7 @@ func TestAnEngineThatHangsGetsNothingAfterASecond(t *testing.T) {
 
 // A new endpoint may be picked before Envoy knows it, where Envoy has not said in time that it does.
 func TestAPickThatEnvoyDoesNotKnowYetIsPassedOver(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	for _, c := range []struct {
 		picks            string
 		status, attempts int
@@ -360,7 +378,10 @@ func TestAPickThatEnvoyDoesNotKnowYetIsPassedOver(t *testing.T) {
 
 // An endpoint whose pod is gone gets nothing more, and its streams go on to their end: also after Envoy forgot it.
 func TestAnEndpointThatLeavesKeepsItsStreams(t *testing.T) {
-	t.Parallel()
+	onBothPlanes(t, anEndpointThatLeavesKeepsItsStreams)
+}
+
+func anEndpointThatLeavesKeepsItsStreams(t *testing.T) {
 	s := start(t, extprocFlags("--policy", "roundRobin"))
 	l := s.pour(4, func(client, n int) request { return completion(adapters[(client+n)%12], 5, n%2 == 0) }, isOK)
 	stream, err := s.open(t.Context(), completion("a01", 8000, true)) // longer than Envoy is told of it

@@ -60,7 +60,7 @@ func promptTokens(a answer) string {
 // An engine gets the plain body of a request that its client compressed, all of it, or the client is told what is wrong with it: at the Envoy
 // of envoy.yaml and at one of a Gateway.
 func TestCompressedRequestsAreDecoded(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	for name, front := range map[string]setting{"standalone": standalone, "gateway": throughGateway} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

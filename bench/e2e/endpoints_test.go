@@ -13,7 +13,7 @@ import (
 
 // Envoy takes no request before it has been told of the endpoints, and takes them as soon as it has.
 func TestEnvoyMayStartBeforeExtproc(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, standalone) // a Gateway listens when control has told it to
 	s.Envoy.Stop(5 * time.Second)
 	s.Extproc.Stop(5 * time.Second)
@@ -50,8 +50,9 @@ func TestEnvoyMayStartBeforeExtproc(t *testing.T) {
 }
 
 // Where requests have one pick, each of them needs Envoy to know it.
-func TestNewEndpointsCostNoRequest(t *testing.T) {
-	t.Parallel()
+func TestNewEndpointsCostNoRequest(t *testing.T) { onBothPlanes(t, newEndpointsCostNoRequest) }
+
+func newEndpointsCostNoRequest(t *testing.T) {
 	const most = 8
 	var net string
 	s := start(t, extprocFlags("--policy", "random", "--picks", "1"), func(c *rig.Config) {

@@ -275,7 +275,7 @@ func measured(t *testing.T, host, model, row, batches string) *profiles.Batches 
 func controlProfile(t *testing.T, args ...string) (said, text []byte) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "profile.yaml")
-	said, err := exec.CommandContext(t.Context(), programs().Control, append([]string{"profile", "-o", file}, args...)...).CombinedOutput() //nolint:gosec // of tests
+	said, err := exec.CommandContext(t.Context(), programs(t).Control, append([]string{"profile", "-o", file}, args...)...).CombinedOutput() //nolint:gosec // of tests
 	if err != nil {
 		t.Fatalf("%v: %s", err, said)
 	}
@@ -382,6 +382,7 @@ func (c *chained) compared(t *testing.T, rounds []round, load, cv float64) *cell
 // What is estimated is beside how long queries take through a real Envoy and extproc, in chains of two models that sleep; their profiles are what
 // control profile finds at one server of each. No figure of the loads goes into the estimate.
 func TestEstimatesAreAsMeasured(t *testing.T) {
+	runs(t, alone)
 	if *estimates == 0 {
 		t.Skip("-estimates says of how many queries")
 	}

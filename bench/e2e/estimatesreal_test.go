@@ -132,6 +132,7 @@ func startLayers(t *testing.T, host string) {
 // which batches dynamically. The forest's profile is that of a second model, whose queries do not wait for others: MLServer lets a query that is
 // alone wait, too, and that is told to the estimate apart.
 func TestRealEstimatesAreAsMeasured(t *testing.T) {
+	runs(t, alone)
 	if *estimates == 0 {
 		t.Skip("-estimates says of how many queries")
 	}

@@ -152,6 +152,7 @@ var spokenTimes = []struct {
 // finds at it. No figure of the loads goes into the estimate but the times at which queries are sent, and how many tokens each has. The same queries go
 // to vLLM itself, too: what is between the two is that the gateway and it share their cores.
 func TestRealVLLMEstimatesAreAsMeasured(t *testing.T) {
+	runs(t, alone)
 	if *estimates == 0 {
 		t.Skip("-estimates says of how many queries")
 	}
@@ -277,6 +278,7 @@ func (c *conversation) slowness(t *testing.T, itself string, p profiles.Profile)
 
 // What control profile finds at a real vLLM control plan takes.
 func TestRealVLLMIsMeasuredAndPlanned(t *testing.T) {
+	runs(t, alone)
 	_, engine := startTiny(t)
 	planned(t, profileOf(t, engine, "--inputs", "16,256", "--concurrency", "1,8", "--time-limit", "8s"))
 }
@@ -370,7 +372,7 @@ spec:
 			t.Fatal(err)
 		}
 	}
-	out, err := exec.CommandContext(t.Context(), programs().Control, "plan", "-f", filepath.Join(dir, "plan.yaml")).CombinedOutput() //nolint:gosec // of this test
+	out, err := exec.CommandContext(t.Context(), programs(t).Control, "plan", "-f", filepath.Join(dir, "plan.yaml")).CombinedOutput() //nolint:gosec // of this test
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -152,7 +152,7 @@ func (e *extension) says(kind, name, gateway string, of string, is metav1.Condit
 // The cases of the inference extension's conformance suite for gateways, by its names: what it asks of requests, with a real Envoy at a Gateway
 // of a folder, and what it asks of status, of what is to be said of the same objects.
 func TestInferenceExtensionConformance(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	e := startExtension(t)
 	const primary, secondary, ranks = 6, 7, 8
 	for _, c := range []struct {

@@ -119,7 +119,7 @@ func decide(headers map[string]string, body []byte) []*extprocv3.ProcessingRespo
 
 // What a picker says goes to clients as it says it; what it picks is served where it is an endpoint of the pool, and nowhere else.
 func TestWhatAPickerSaysIsDone(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, throughGateway)
 	prefix := strings.TrimSuffix(s.Listen, "1:8080")
 	f := startForeign(t, prefix+"51:9002")

@@ -17,6 +17,7 @@ var foretold = flag.Duration("foretold", 0, "send requests for 100 adapters to t
 // What bench place foretells of models on endpoints is beside what a real Envoy, extproc, control and simulated engines do: requests for 100
 // adapters, Zipf's exponent 1, ten a second, at ten engines with room for six each, which load one at a time in 2 s.
 func TestMissesAreAsForetold(t *testing.T) {
+	runs(t, alone)
 	if *foretold == 0 {
 		t.Skip("-foretold says for how long")
 	}
@@ -53,7 +54,7 @@ func TestMissesAreAsForetold(t *testing.T) {
 	if failed.Load() > 0 {
 		t.Errorf("%d requests failed", failed.Load())
 	}
-	out, err := exec.CommandContext(t.Context(), programs().Bench, "place", "--models", "100", "--cache", "0.6", "--rate", "10", "--loads", "1", "--load", "2s", "--seeds", "5",
+	out, err := exec.CommandContext(t.Context(), programs(t).Bench, "place", "--models", "100", "--cache", "0.6", "--rate", "10", "--loads", "1", "--load", "2s", "--seeds", "5",
 		"--policy", "headgate,lru,optimum", "--warm-up", foretold.String(), "--measure", foretold.String()).Output()
 	if err != nil {
 		t.Fatal(err)

@@ -40,7 +40,7 @@ func both(t *testing.T, a, b *stack) (throughA, throughB float64) {
 // Two Envoys before the same engines, each with an extproc beside it: each counts what it sends, and sees what the other
 // does in the engines' own words.
 func TestTwoEnvoysWithASidecarEach(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	a := start(t)
 	b := start(t, before(t, a))
 	throughA, throughB := both(t, a, b)
@@ -60,7 +60,7 @@ func TestTwoEnvoysWithASidecarEach(t *testing.T) {
 // Two Envoys that show everything in chunks share one extproc, as gateways share an endpoint picker: it counts each
 // request once, and knows when it ends though no access log says so.
 func TestTwoEnvoysShareAnExtproc(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	a := start(t, duplex.setting)
 	host, _, _ := net.SplitHostPort(a.Listen)
 	b := start(t, before(t, a), duplex.setting, changes(atExtproc("socket_address", map[string]any{"address": host, "port_value": 9002})))
@@ -78,7 +78,7 @@ func TestTwoEnvoysShareAnExtproc(t *testing.T) {
 
 // A gateway that shows only the beginning of answers reports no end of a request: looks find that it is gone.
 func TestWhatIsNotShownIsFoundByALook(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, duplex.setting, changes(envoy.ExtProc(map[string]any{"processing_mode": modes("FULL_DUPLEX_STREAMED", map[string]any{
 		"request_trailer_mode": "SEND", "response_header_mode": "SEND",
 	})})))
@@ -99,7 +99,7 @@ func TestWhatIsNotShownIsFoundByALook(t *testing.T) {
 
 // Other gateways say which endpoints they allow; the destination is among them, also for a request without a body.
 func TestASubsetIsObeyedOnARealEnvoy(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, duplex.setting, changes(envoy.Before(map[string]any{
 		"name": "subset",
 		"typed_config": map[string]any{
@@ -129,7 +129,7 @@ func TestASubsetIsObeyedOnARealEnvoy(t *testing.T) {
 
 // A session keeps its endpoint, whatever names it, until that endpoint is gone.
 func TestASessionKeepsItsEndpoint(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t)
 	for spec, named := range map[string]func(n int) map[string]string{
 		"sessionAffinity: {header: x-session-id}": func(n int) map[string]string { return map[string]string{"X-Session-Id": fmt.Sprint("s", n)} },

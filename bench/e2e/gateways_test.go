@@ -23,7 +23,7 @@ var originalDstByHeader = changes(
 // Where a request goes is told to other gateways in metadata and in a header, and they read one of them. What a client
 // writes into the header goes nowhere.
 func TestOtherGatewaysFollowThePick(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	for _, c := range []struct {
 		name     string
 		settings []setting
@@ -57,7 +57,7 @@ func TestOtherGatewaysFollowThePick(t *testing.T) {
 
 // An ORIGINAL_DST cluster takes no list for an address: there extproc names one endpoint.
 func TestAListIsNoAddressForAnOriginalDestination(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	s := start(t, originalDst, originalDstByHeader, duplex.setting, extprocFlags("--picks", "3"))
 	if a := s.must(completion("a01", 2, false)); a.status != 503 {
 		t.Errorf("%d %s", a.status, a.body)

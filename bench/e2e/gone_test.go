@@ -130,7 +130,7 @@ func askGhost(model, does string) request {
 // An endpoint that is removed from the objects before its engine stops is no longer scraped. Its silent requests still end once it refuses
 // connections, and requests that it serves go on.
 func TestRequestsOnAnEngineThatHasLeftAreEnded(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s, ghosts := startGhosts(t, "stays", "left")
 	left := ghosts["left"]
 	open := func(model, does string) *http.Response {
@@ -178,7 +178,7 @@ func TestRequestsOnAnEngineThatHasLeftAreEnded(t *testing.T) {
 // Silent requests on an engine that has closed its port end within two records. Requests that it still serves go on, as do silent requests on an
 // engine whose port is open.
 func TestRequestsOnAnEngineThatHasGoneAreEnded(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s, ghosts := startGhosts(t, "gone", "living")
 	gone, living := ghosts["gone"], ghosts["living"]
 	ask := askGhost
@@ -307,7 +307,7 @@ func TestRequestsOnAnEngineThatHasGoneAreEnded(t *testing.T) {
 // Calls outlive an extproc that is killed or stops: calls whose messages it has read, calls that keep their ext_proc stream open, and calls with a
 // short deadline, which do not.
 func TestCallsOutliveTheirExtproc(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:?infer=1s"}), standalone, func(c *rig.Config) { c.EngineFlags = nil })
 	conn := s.conn()
 	named := metadata.AppendToOutgoingContext(t.Context(), "mm-model-id", "one")

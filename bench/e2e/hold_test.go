@@ -136,7 +136,7 @@ func (s *stack) begins(ctx context.Context, model string, n int) <-chan answer {
 // A request for an adapter that no engine has waits in Envoy, past the time that Envoy gives extproc for an answer, and goes
 // on when control says that the adapter is there.
 func TestARequestWaitsForItsModel(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	for name, settings := range map[string][]setting{"override_host": nil, "original_dst": {originalDst}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -192,7 +192,7 @@ func TestARequestWaitsForItsModel(t *testing.T) {
 // An engine that has lost an adapter which control believes in answers 404: the request goes on to its next pick, and
 // control is told.
 func TestACopyThatIsNotThereCostsNoRequest(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	c, control := controlled(t, 2)
 	s := start(t, control, extprocFlags("--policy", "roundRobin", "--models-interval", "1h"))
 	c.say(s, &placement.Update{

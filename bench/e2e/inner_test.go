@@ -27,7 +27,10 @@ func engined(picks string) string {
 // A request whose only copy is at an engine that has died, which nobody knows yet, is answered by another engine, once the model is loaded there:
 // streams and whole answers, under the engine's own name of the adapter.
 func TestRequestsThatComeForADeadEngineAreAnsweredElsewhere(t *testing.T) {
-	t.Parallel()
+	onBothPlanes(t, requestsThatComeForADeadEngineAreAnsweredElsewhere)
+}
+
+func requestsThatComeForADeadEngineAreAnsweredElsewhere(t *testing.T) {
 	s := start(t, pods(t, 3), placed(t, 4, "a01", "a02"), loading(t, 0.3), extprocFlags("--scrape-interval", "6s", "--stale", "1h"), controlFlags("--look-interval", "6s"))
 	for _, c := range []struct {
 		model  string
@@ -57,7 +60,10 @@ func TestRequestsThatComeForADeadEngineAreAnsweredElsewhere(t *testing.T) {
 
 // A request for a model that its runtime has lost without a word is answered once the model is loaded again.
 func TestRequestsThatMeetNoModelHaveItLoadedAgain(t *testing.T) {
-	t.Parallel()
+	onBothPlanes(t, requestsThatMeetNoModelHaveItLoadedAgain, raced)
+}
+
+func requestsThatMeetNoModelHaveItLoadedAgain(t *testing.T) {
 	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:"}), func(c *rig.Config) { c.EngineFlags = nil })
 	infer := func(when string) {
 		t.Helper()
@@ -84,7 +90,7 @@ func TestRequestsThatMeetNoModelHaveItLoadedAgain(t *testing.T) {
 
 // A runtime may say in any words that it has lost a model, and lose it again and again. A model's own NOT_FOUND costs few loads, and passes as it is.
 func TestARuntimeSaysInAnyWordsThatItHasLostAModel(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	for name, says := range map[string]string{
 		"its own":          "NOT_FOUND:no %s here",
 		"none":             "NOT_FOUND:",
@@ -147,7 +153,7 @@ func TestARuntimeSaysInAnyWordsThatItHasLostAModel(t *testing.T) {
 
 // Clients of ModelMesh register a model and ask for it at one port, with the token that control has for them.
 func TestModelMeshsClientsCallOnePort(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	token := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(token, []byte("secret\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -176,7 +182,10 @@ func TestModelMeshsClientsCallOnePort(t *testing.T) {
 
 // What a copy answers that is alone passes as it is, and it is asked once; where there is another, each is asked once.
 func TestRequestsThatAreRefusedAreNotSentTwice(t *testing.T) {
-	t.Parallel()
+	onBothPlanes(t, requestsThatAreRefusedAreNotSentTwice)
+}
+
+func requestsThatAreRefusedAreNotSentTwice(t *testing.T) {
 	s := start(t, runtimes(t, 2, map[string]string{
 		"busy": "sim:?refuse=UNAVAILABLE:busy", "full": "sim:?refuse=RESOURCE_EXHAUSTED:full",
 		// What MLServer, Triton and TensorFlow Serving say of a version that there is not of a model that there is.

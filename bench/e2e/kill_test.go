@@ -89,7 +89,7 @@ func (s *stack) unknown(models []string) string {
 
 // However many requests come at once, through however many gateways, their model is loaded once.
 func TestTwoHundredRequestsThroughTwoEnvoysLoadOnce(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	a := start(t, placed(t, 4, adapters...), loading(t, 2))
 	b := start(t, before(t, a), extprocFlags("--control", "unix:"+a.ControlSocket()))
 	a.await("both extprocs follow", func() bool { return a.sum(a.ControlMetrics, "headgate_extprocs") == 2 })
@@ -160,7 +160,7 @@ func (s *stack) killedAmidLoads(hot, cold []string) (killed time.Time) {
 }
 
 func TestControlIsKilledWhileEnginesLoadAdapters(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	hot, cold := adapters[:4], numbered(20)
 	s := start(t, placed(t, len(hot)+len(cold), append(slices.Clone(hot), cold...)...), loading(t, 1)) // nothing has to leave, however slow an engine is
 	killed := s.killedAmidLoads(hot, cold)
@@ -194,7 +194,7 @@ func TestControlIsKilledWhileEnginesLoadAdapters(t *testing.T) {
 // A model runtime cannot say what it has. What was loaded stands all the same, without a purge; a load that was cut off is
 // unloaded, for nobody knows how far it came, and then loaded anew.
 func TestControlIsKilledWhileRuntimesLoad(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	hot, cold := adapters[:4], numbered(20)
 	sources := make(map[string]string)
 	for _, name := range hot {
@@ -255,7 +255,7 @@ func TestControlIsKilledWhileRuntimesLoad(t *testing.T) {
 // Models that have a second copy lose with an engine what was there, and no later request for them fails or waits for a load: the other copy
 // answers, and each gets a second one again at another engine.
 func TestAnEngineIsKilledAndSecondCopiesAnswer(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	s := start(t, pods(t, 3), placed(t, 8, "once"), loading(t, 0.5))
 	names := numbered(6)
 	models := make([]string, len(names))
@@ -324,7 +324,7 @@ func TestAnEngineIsKilledAndSecondCopiesAnswer(t *testing.T) {
 
 // Each model of an engine that dies answers elsewhere after one load. Requests that were there fail, and no others.
 func TestAnEngineIsKilledAndItsModelsAnswerElsewhere(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	const interval = 200 * time.Millisecond // of scrapes, the default
 	all := numbered(9)
 	names, later := all[:6], all[6:]
@@ -408,7 +408,7 @@ func TestAnEngineIsKilledAndItsModelsAnswerElsewhere(t *testing.T) {
 // Requests that wait die with extproc, and nothing else: control forgets that they waited, and who comes afterwards waits anew
 // and is answered.
 func TestExtprocIsKilledWhileRequestsWait(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, pods(t, 1), placed(t, 4, adapters...), loading(t, 3))
 	waiting := func(n float64) func() bool {
 		return func() bool { return s.sum(s.ControlMetrics, "headgate_place_held_requests") == n }

@@ -105,7 +105,7 @@ func (k *kubernetes) called(c *rig.Config) {
 // With objects from an API server, and no more rights than the manifests give: edits are in force at once, models are loaded
 // where requests need them, their objects and routes tell of it, and an outage of the API server costs no request.
 func TestObjectsFromAnAPIServer(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	k := newKubernetes(t)
 	s := start(t, pods(t, 2), placed(t, 4, "a01"), k.called)
 	status := func(model string) int { return s.must(completion(model, 1, false)).status }
@@ -221,7 +221,7 @@ func (s *stack) logOf(program string) string {
 // their addresses in a pool of his own and a server beside, gets his own token there, and nothing loaded here. No token is in a
 // log, in /models or in metrics.
 func TestEnginesAreReachedWithTheTokenOfTheirNamespace(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	k := newKubernetes(t)
 	s := start(t, pods(t, 1), placed(t, 4), engineFlags("--api-key", "sk-victim"), k.called, func(*rig.Config) { k.apply(tenant("default", "sk-victim")) })
 	k.apply(modelObject("m1", "copies: {min: 1}"))

@@ -21,7 +21,7 @@ import (
 // profiled says how long the engines take: what the simulated ones do.
 func profiled(t testing.TB) setting {
 	return func(c *rig.Config) {
-		const file = root + "/bench/simulated/default.yaml"
+		const file = root + "/bench/simulated/llm/default.yaml"
 		c.EngineFlags = append(c.EngineFlags, "--profile", file)
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -75,7 +75,7 @@ func errorsOf(expected, measured []float64) (off []float64, ratio float64) {
 
 // Engines that are as a pool's profile says answer when policy latency expects it, and prompts go where their beginnings are.
 func TestRequestsGoWhereTheyArePredictedToCostTheLeast(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	const prompts, clients = 6, 8
 	// An engine that is silent for a moment, on a busy machine, would come after all others, whatever it costs.
 	s := start(t, pods(t, 3), profiled(t), extprocFlags("--explain-picks", "--stale", "1h"))
@@ -118,7 +118,7 @@ func TestRequestsGoWhereTheyArePredictedToCostTheLeast(t *testing.T) {
 
 // How long loads of adapters take is learned of streams that pass a real Envoy, and printed as a profile to write down.
 func TestLoadsAreLearnedOfStreams(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	s := start(t, pods(t, 1), profiled(t), func(c *rig.Config) {
 		text, err := os.ReadFile(filepath.Join(c.Objects, "profile.yaml"))
 		if err != nil {

@@ -63,7 +63,7 @@ type ended struct {
 
 // An adapter that somebody unloads by hand costs a request nothing where there is another copy.
 func TestAnAdapterUnloadedByHandIsServedByItsOtherCopy(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	s := start(t, pods(t, 2), placed(t, 4, "a01"))
 	s.write("models.yaml", modelObject("a01", "copies: {min: 2}"))
 	both := func() bool { return len(s.listed(s.endpoint(1)))+len(s.listed(s.endpoint(2))) == 2 && s.agreed() == "" }
@@ -91,7 +91,7 @@ func TestAnAdapterUnloadedByHandIsServedByItsOtherCopy(t *testing.T) {
 // Where there is no other copy, who comes first learns of it. As soon as Envoy has told of that, who comes waits for it to be
 // loaded again.
 func TestAnAdapterUnloadedByHandIsLoadedAgain(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	s := start(t, pods(t, 2), placed(t, 4, "a01"))
 	s.beginsEach(1, "a01")()
 	for range 2 {
@@ -122,7 +122,7 @@ func TestAnAdapterUnloadedByHandIsLoadedAgain(t *testing.T) {
 
 // A model that is deleted serves those that it has to their end, and nobody else.
 func TestAModelIsDeletedWhileRequestsFlow(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	s := start(t, pods(t, 2), placed(t, 4))
 	s.write("model.yaml", modelObject("gone", "copies: {min: 1}"))
 	s.await("it is loaded", func() bool { return s.must(completion("gone", 1, false)).status == http.StatusOK && s.agreed() == "" })
@@ -168,7 +168,7 @@ func (s *stack) afterEnd(model string, leaving time.Time, stream ended) {
 
 // A model is what it is: an edit that makes it another is refused, with its place, and the old one serves on.
 func TestAnotherSourceForAModelIsRefused(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	s := start(t, pods(t, 1), placed(t, 4))
 	s.write("model.yaml", "\n"+modelObject("m", "source: 'sim:rank=4'"))
 	s.await("it is there", func() bool { return s.must(completion("m", 1, false)).status == http.StatusOK })
@@ -196,7 +196,7 @@ func TestAnotherSourceForAModelIsRefused(t *testing.T) {
 
 // An adapter that has to leave for another serves what it has to the end, and takes nothing more: the engine is told then.
 func TestAnAdapterLeavesWhenItsStreamsHaveEnded(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	s := start(t, pods(t, 1), placed(t, 1, "a01", "a02"))
 	end := s.flow("a01", 2000) // to last until control is sure that no other extproc is there, 3 s after its start
 	leaving := time.Now()
@@ -217,7 +217,10 @@ func TestAnAdapterLeavesWhenItsStreamsHaveEnded(t *testing.T) {
 
 // Streams that do not end are not waited for beyond a limit. vLLM lets them go on: what it is told to unload loses its name.
 func TestAnAdapterLeavesAtTheDrainLimit(t *testing.T) {
-	t.Parallel()
+	onBothPlanes(t, anAdapterLeavesAtTheDrainLimit, raced)
+}
+
+func anAdapterLeavesAtTheDrainLimit(t *testing.T) {
 	s := start(t, pods(t, 1), placed(t, 1, "a01", "a02"), controlFlags("--drain-limit", "1s"))
 	end := s.flow("a01", 800)
 	leaving := time.Now()

@@ -63,7 +63,7 @@ func (c *callers) end(t *testing.T, s *stack) {
 // model gets a copy at the other runtime. A control that is killed amid that leaves limits as they are: its next process knows them, and asks no
 // runtime again.
 func TestCopiesGetNoMoreRequestsThanTheyTake(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	s := limited(t, 2)
 	c := callsOf(t, s.calls(), 20)
 	s.await("calls wait for others to end", func() bool { return s.sum(s.Metrics, "headgate_limit_held_requests") > 10 })
@@ -88,7 +88,7 @@ func TestCopiesGetNoMoreRequestsThanTheyTake(t *testing.T) {
 // Two extprocs, each with an Envoy of its own, share the two places of the only copy: one each. When one of them has gone for a while, the
 // other has both.
 func TestExtprocsShareTheLimitOfACopy(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := limited(t, 1)
 	c := callsOf(t, s.calls(), 6)
 	s.await("two are in flight", func() bool { return s.inFlight() == 2 })

@@ -79,6 +79,7 @@ func (a *adapterServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // TestManyModels prints how much memory control takes that has put 20,000 models onto 1,000 engines, which are full then: when it has, and
 // a minute later.
 func TestManyModels(t *testing.T) {
+	runs(t, alone, raced)
 	if !*scale {
 		t.Skip("-scale starts it")
 	}
@@ -117,7 +118,7 @@ func TestManyModels(t *testing.T) {
 	starter := process.NewStarter()
 	t.Cleanup(func() { close(starter) })
 	began := time.Now()
-	command := exec.Command(programs().Control, "--objects", objects, "--listen", "unix:"+filepath.Join(dir, "control.sock"), "--metrics-host", "127.79.9.1")
+	command := exec.Command(programs(t).Control, "--objects", objects, "--listen", "unix:"+filepath.Join(dir, "control.sock"), "--metrics-host", "127.79.9.1")
 	command.Env = append(os.Environ(), "GOGC=25") // as in the manifests
 	control, err := starter.Start("control", dir, command)
 	if err != nil {

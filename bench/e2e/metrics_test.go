@@ -14,7 +14,7 @@ var excused = map[string]string{}
 
 // What the programs serve under load is named, typed and explained as Prometheus wants it.
 func TestMetricsAreLinted(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	names := numbered(6)
 	s := start(t, placed(t, 1, names...), controlFlags("--drain-limit", "1s")) // more than there is room for
 	for _, name := range names {

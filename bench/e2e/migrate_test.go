@@ -51,7 +51,7 @@ var movedModels = regexp.MustCompile(`(\d+) models moved`)
 // Engines whose pods wait for control in their hooks are replaced one after the other under load: their adapters are loaded elsewhere first, so
 // that no request fails and none waits for a load. So it is where control is killed before it has moved anything, and in the middle.
 func TestAnAdapterIsElsewhereBeforeItsPodEnds(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	const n = 4
 	names := []string{"v1", "v2", "v3"}
 	s := start(t, placed(t, 4, names...), loading(t, 1), hooked, engineFlags("--shutdown-timeout", "15"))

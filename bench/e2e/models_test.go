@@ -25,8 +25,8 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// registered is how many models are registered in the test of many: with the race detector each costs ten times as much.
-var registered = flag.Int("models", map[bool]int{true: 2000, false: 20000}[raceFlags != nil], "register this many models")
+// registered is how many models are registered in the test of many.
+var registered = flag.Int("models", 20000, "register this many models")
 
 // maxRSS is the memory that control may have with 20,000 models, in kB.
 const maxRSS = 200 << 10
@@ -105,6 +105,7 @@ func (s *stack) catalogue() int {
 // Tens of thousands of models are registered while requests go on, which notice nothing; each is there when its call was
 // answered, though control be killed then, and is loaded when a request names it.
 func TestRegisteredModelsAreThereForGood(t *testing.T) {
+	runs(t, alone)
 	s := start(t, placed(t, 4, "b00"), controlFlags("--mesh-pool", "default/pool"))
 	own := s.catalogue()
 	ctx, stop := context.WithCancel(t.Context())
@@ -150,7 +151,7 @@ func TestRegisteredModelsAreThereForGood(t *testing.T) {
 	}
 	s.await("requests may name the last one", func() bool { return s.must(completion(registeredID(*registered), 2, false)).status == http.StatusOK })
 	after := rss(t, s.Control.PID())
-	if raceFlags == nil && max(before, after) > maxRSS {
+	if max(before, after) > maxRSS {
 		t.Errorf("control has %d kB, and had %d before it was killed: at most %d are wanted", after, before, maxRSS)
 	}
 	t.Logf("%d models registered in %v with %d requests beside; control had %d kB, and %d after its restart, which took %v",
@@ -220,6 +221,7 @@ func (s *stack) onceEach(events []engineEvent, models int) {
 // Control is killed in the middle of 20 loads: when it is back, each of them is loaded once, and requests for what was
 // loaded have noticed nothing.
 func TestControlIsKilledDuringLoads(t *testing.T) {
+	runs(t, alone, raced)
 	slow := filepath.Join(t.TempDir(), "slow.yaml")
 	if err := os.WriteFile(slow, []byte(strings.Replace(profile, "load: {mean: 0.02}", "load: {mean: 0.4}", 1)), 0o644); err != nil {
 		t.Fatal(err)
@@ -254,7 +256,7 @@ func TestControlIsKilledDuringLoads(t *testing.T) {
 func runtimeAt(t *testing.T, address string, log string, flags ...string) (object string) {
 	t.Helper()
 	args := append([]string{"engine", "--kind", "modelruntime", "--host", address, "--port", "8000", "--management", address + ":8085", "--event-log", log}, flags...)
-	cmd := exec.Command(programs().Bench, args...)
+	cmd := exec.Command(programs(t).Bench, args...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -268,6 +270,7 @@ func runtimeAt(t *testing.T, address string, log string, flags ...string) (objec
 // The same with a model runtime, which cannot list: what control knew to be loaded stands, and a load that was cut off is
 // unloaded, then loaded anew. It is made ready once.
 func TestControlIsKilledDuringLoadsOfARuntime(t *testing.T) {
+	runs(t, alone, raced)
 	s := start(t, placed(t, 4))
 	network := strings.TrimSuffix(s.Listen, "1:8080")
 	log := s.EventLog(network + "31:8000")

@@ -215,7 +215,7 @@ var inFlight = regexp.MustCompile(`(?m)^headgate_endpoint_in_flight\{.*\} [1-9]`
 // The same requests, one at a time, with one seed and engines that stand still, have the same picks, the same bytes at
 // the engines and the same outcomes, however the data plane shows them.
 func TestEveryModeDecidesTheSame(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	const n = 500
 	type result struct {
 		bodies   map[string][][32]byte
@@ -281,7 +281,7 @@ func TestEveryModeDecidesTheSame(t *testing.T) {
 
 // Every mode serves what clients send, and refuses what it must, in the same words.
 func TestEveryModeServes(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	for _, m := range everyMode {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()

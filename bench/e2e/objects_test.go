@@ -85,7 +85,7 @@ func isOK(a answer, err error) string {
 }
 
 func TestAnEditIsInForceWithinASecondAndDropsNothing(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t)
 	l := s.pour(8, func(client, n int) request { return completion(adapters[(client+n)%12], 5, n%2 == 0) }, isOK)
 	status := func(model string) int { return s.must(completion(model, 1, false)).status }
@@ -140,8 +140,9 @@ func TestAnEditIsInForceWithinASecondAndDropsNothing(t *testing.T) {
 }
 
 // What clients write to a model stays between them and the model.
-func TestPromptsAreInNoLogAndNoMetric(t *testing.T) {
-	t.Parallel()
+func TestPromptsAreInNoLogAndNoMetric(t *testing.T) { onBothPlanes(t, promptsAreInNoLogAndNoMetric) }
+
+func promptsAreInNoLogAndNoMetric(t *testing.T) {
 	s := start(t, extprocFlags("--log-level", "debug"))
 	const secret = "zanzibar-marmalade"
 	for _, r := range []request{

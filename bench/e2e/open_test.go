@@ -13,7 +13,7 @@ import (
 // A pool that no route names serves what its engines list, under the names that they list, such as the path of the weights. What
 // is listed, what is answered and what is healthy is the same.
 func TestAPoolWithoutRoutesServesWhatItsEnginesList(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	const byPath = "/models/x.gguf"
 	s := start(t, standalone, func(c *rig.Config) {
 		c.Model = byPath

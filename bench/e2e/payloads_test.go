@@ -96,7 +96,7 @@ func copying(urls ...string) setting {
 // Copies of calls of V2, of its REST, and of a stream of OpenAI's API come to the sinks that want them, with the model that was decided on, and
 // no secret.
 func TestPayloadsAreCopied(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	all, some := newSink(t), newSink(t)
 	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:", "two": "sim:"}),
 		copying(all.URL+"/all", some.URL+"/some?latest#inference.GRPCInferenceService/ModelInfer", "logger://*"))
@@ -202,7 +202,7 @@ func TestPayloadsAreCopied(t *testing.T) {
 
 // A sink that takes no connection, and one that never answers, change no answer: what they do not get is dropped and counted.
 func TestSinksHoldNobodyUp(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	never := make(chan struct{})
 	slow := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-never }))
 	t.Cleanup(slow.Close)
@@ -235,7 +235,7 @@ func TestSinksHoldNobodyUp(t *testing.T) {
 // Both filters pass 16 MiB there and back, and a thousand streams at once, byte for byte; what is in flight is counted right, and is nothing in the
 // end.
 func TestBothFiltersPassAllBytes(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	const streams = 1000
 	all := newSink(t)
 	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:"}), copying(all.URL+"?one#inference.GRPCInferenceService/ModelInfer", "http://127.0.0.1:1/dead"))
@@ -323,7 +323,7 @@ func TestBothFiltersPassAllBytes(t *testing.T) {
 
 // Where extproc dies and comes back, no answer that flows is cut, and copies go on with the next request.
 func TestPayloadsOutliveExtproc(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	all := newSink(t)
 	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:"}), copying(all.URL+"?one#v1/completions"))
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -369,7 +369,7 @@ func BenchmarkPayloads(b *testing.B) {
 
 // At a Gateway whose class has payloads in its settings, calls and requests for pools are copied; without them none is.
 func TestPayloadsAreCopiedAtAGateway(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	all := newSink(t)
 	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:"}), throughGateway, extprocFlags("--payload-processor", all.URL), func(c *rig.Config) { c.EngineFlags = nil })
 	host, _, _ := strings.Cut(s.Listen, ":")

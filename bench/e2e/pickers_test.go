@@ -29,7 +29,7 @@ func (s *stack) picker(pool string) *process.Process {
 	s.t.Helper()
 	starter := process.NewStarter()
 	host := s.pickerHost()
-	p, err := starter.Start("picker-"+pool, s.Dir, exec.Command(programs().Extproc, "--objects", s.objects, "--pool-name", pool, "--grpc-host", host, "--grpc-health-port", "-1",
+	p, err := starter.Start("picker-"+pool, s.Dir, exec.Command(programs(s.t).Extproc, "--objects", s.objects, "--pool-name", pool, "--grpc-host", host, "--grpc-health-port", "-1",
 		"--metrics-host", host, "--picks", "3", "--conformance-headers"))
 	if err != nil {
 		s.t.Fatal(err)
@@ -118,7 +118,7 @@ func overTLS(t *testing.T, address, to string) {
 
 // A pool's own picker decides, and not the extproc beside Envoy: it is asked over TLS with a certificate that nobody knows.
 func TestAPoolHasItsOwnPicker(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, throughGateway)
 	prefix := strings.TrimSuffix(s.Listen, "1:8080")
 	s.picker("theirs")
@@ -145,7 +145,7 @@ func TestAPoolHasItsOwnPicker(t *testing.T) {
 // A picker is killed: no stream that flows is cut. A pool that fails open is served on, one that does not gets 503, and once the picker is
 // back it picks again.
 func TestAPickerDiesAndNoStreamDoes(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, throughGateway)
 	picker := s.picker("closed")
 	address := s.pickerHost() + ":9002"
@@ -193,7 +193,7 @@ func TestAPickerDiesAndNoStreamDoes(t *testing.T) {
 // A pool that fails open has pods that are not ready: Envoy chooses none of them while there is one that is, and any where there is none. What
 // a picker picks it does not refuse, and what flows from there is not cut.
 func TestAPoolFailsOpenToPodsThatAreReady(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, throughGateway)
 	picker := s.picker("open")
 	s.write("open.yaml", picked("open", ", failureMode: FailOpen", plain, s.pickerHost()+":9002"))
@@ -245,7 +245,7 @@ func TestAPoolFailsOpenToPodsThatAreReady(t *testing.T) {
 // The extproc beside Envoy is killed: a pool that names it as its picker and fails open serves inference on, and nothing else, by routes of
 // both kinds; one that does not gets 503.
 func TestAPoolFailsOpenWithoutExtproc(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, throughGateway)
 	prefix := strings.TrimSuffix(s.Listen, "1:8080")
 	const ours = "apiVersion: v1\nkind: Service\nmetadata: {name: ours}\nspec: {selector: {app.kubernetes.io/name: headgate}, ports: [{port: 9002}]}\n---\n"
@@ -349,7 +349,7 @@ func listed(pool, address, more string) string {
 
 // A pool says which protocol its endpoints speak.
 func TestAPoolSaysItsProtocol(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, throughGateway)
 	prefix := strings.TrimSuffix(s.Listen, "1:8080")
 	http1, http2 := new(http.Protocols), new(http.Protocols)
@@ -381,7 +381,7 @@ func TestAPoolSaysItsProtocol(t *testing.T) {
 // A picker is left in peace while requests wait for their answers: gRPC servers hang up on who pings them often, and that is the end of
 // every request whose answer has not begun.
 func TestAnAnswerThatTakesLongOutlivesQuietWithThePicker(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, throughGateway)
 	s.picker("closed")
 	s.write("closed.yaml", picked("closed", "", plain, s.pickerHost()+":9002"))
@@ -395,7 +395,7 @@ func TestAnAnswerThatTakesLongOutlivesQuietWithThePicker(t *testing.T) {
 
 // A picker that knows nothing of gRPC's health is asked all the same: whatever it answers, it answers.
 func TestAPickerNeedsNoHealthService(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, throughGateway)
 	address := s.pickerHost() + ":9002"
 	l, err := net.Listen("tcp", address)
@@ -425,7 +425,7 @@ func TestAPickerNeedsNoHealthService(t *testing.T) {
 // A picker takes connections and says nothing: it is soon known to. From then on requests wait for it no more: a pool that fails open is served
 // on, one that does not answers 503. What the picker had before waits, and is served when it goes on.
 func TestAPickerHangs(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, throughGateway)
 	picker := s.picker("closed")
 	address := s.pickerHost() + ":9002"

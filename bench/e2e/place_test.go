@@ -246,6 +246,7 @@ func (s *stack) load(concurrency int, during time.Duration, names []string) int 
 // With 40 adapters and room for 16, every request is answered: its adapter is loaded when it is not there, once, and leaves
 // again when others need the room and nobody uses it.
 func TestMoreAdaptersThanSlots(t *testing.T) {
+	runs(t, alone, raced)
 	names := numbered(40)
 	s := start(t, placed(t, 4, names...))
 	answered := s.load(32, *placeTime, names)

@@ -15,7 +15,7 @@ func poolSettings(spec string) string {
 
 // A pool's bound on a request ends what takes longer, in Envoy, and nothing else.
 func TestThePoolsTimeoutEndsWhatTakesLonger(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	for name, settings := range map[string][]setting{"override_host": nil, "original_dst": {originalDst}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -38,7 +38,10 @@ func TestThePoolsTimeoutEndsWhatTakesLonger(t *testing.T) {
 
 // An answer that an engine keeps is asked for where it was made, and so is what goes on from it.
 func TestAStoredAnswerIsAskedForWhereItWasMade(t *testing.T) {
-	t.Parallel()
+	onBothPlanes(t, aStoredAnswerIsAskedForWhereItWasMade)
+}
+
+func aStoredAnswerIsAskedForWhereItWasMade(t *testing.T) {
 	s := start(t, extprocFlags("--policy", "roundRobin"))
 	for n, stream := range []bool{false, true, false, true} {
 		made := s.must(request{path: "/v1/responses", body: fmt.Sprintf(`{"model":"a01","input":"x","max_output_tokens":2,"stream":%t}`, stream)})

@@ -63,7 +63,7 @@ func newQuickstartOf(t *testing.T, folder string) *quickstart {
 
 func (q *quickstart) start() {
 	q.t.Helper()
-	q.command = exec.Command(programs().Bench, q.args...)
+	q.command = exec.Command(programs(q.t).Bench, q.args...)
 	q.command.Stderr = &q.faults
 	out, err := q.command.StdoutPipe()
 	if err != nil {
@@ -162,7 +162,7 @@ func (q *quickstart) free() error {
 }
 
 func TestTheQuickstart(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	q := newQuickstart(t)
 	q.start()
 	said := q.until("Ctrl-C stops everything")
@@ -199,7 +199,7 @@ func TestTheQuickstart(t *testing.T) {
 }
 
 func TestAQuickstartThatIsKilledLeavesNoProcess(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	q := newQuickstart(t)
 	q.start()
 	q.until("Ctrl-C stops everything")
@@ -219,7 +219,7 @@ func TestAQuickstartThatIsKilledLeavesNoProcess(t *testing.T) {
 }
 
 func TestATakenPortIsNamed(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	for taken, want := range map[string]string{
 		"1:8080":  "the address %[1]s1:8080 is taken: stop what serves there, or choose another with --listen, such as make run ARGS=--listen=%[1]s1:8081",
 		"1:9090":  "the address %[1]s1:9090 is taken: stop what serves there, or choose another with --metrics, such as make run ARGS=--metrics=%[1]s1:9091",
@@ -249,7 +249,7 @@ func (q *quickstart) fails(want string) {
 // A second run in the folder of one that runs says so and leaves that one alone; when the first is dead, however it died, the folder
 // is free.
 func TestASecondRunLeavesTheFirstAlone(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	first := newQuickstart(t)
 	first.start()
 	first.until("Ctrl-C stops everything")
@@ -285,7 +285,7 @@ func (q *quickstart) interrupt() {
 
 // A program that does not come to serve costs one line that says why, and where the others are.
 func TestAProgramThatDoesNotServeIsOneLine(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	q := newQuickstart(t)
 	q.args = append(q.args, "--extproc-flag=--nonsense")
 	q.start()
@@ -295,7 +295,7 @@ func TestAProgramThatDoesNotServeIsOneLine(t *testing.T) {
 
 // What is edited while it runs is what the console shows: endpoints that come, by address and by name, and edits that are refused.
 func TestTheConsoleShowsWhatRuns(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	q := newQuickstart(t)
 	q.start()
 	q.until("Ctrl-C stops everything")
@@ -335,7 +335,7 @@ func TestTheConsoleShowsWhatRuns(t *testing.T) {
 func (q *quickstart) ownEngine(address, model string) string {
 	q.t.Helper()
 	host, port, _ := net.SplitHostPort(address)
-	engine := exec.Command(programs().Bench, "engine", model, "--host", host, "--port", port)
+	engine := exec.Command(programs(q.t).Bench, "engine", model, "--host", host, "--port", port)
 	out, err := engine.StdoutPipe()
 	if err != nil {
 		q.t.Fatal(err)
@@ -356,7 +356,7 @@ func (q *quickstart) ownEngine(address, model string) string {
 
 // With people's own servers it runs extproc and Envoy alone: what is printed to try is a model that they list.
 func TestTheQuickstartOfOwnServers(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	q := newQuickstart(t)
 	late := q.network + "31:8000"
 	two := q.ownEngine("127.0.0.1:0", "llama-by-name")
@@ -406,7 +406,7 @@ func (q *quickstart) noneOf(words ...string) {
 
 // Where no server answers it says what each lacks, and what to try as soon as one does.
 func TestOwnServersThatDoNotAnswerYet(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	q := newQuickstart(t)
 	late := q.network + "31:8000"
 	q.args = []string{

@@ -122,6 +122,7 @@ func realVLLMWith(t *testing.T, flags []string, settings ...setting) (*stack, []
 // What control and extproc do with simulated engines they do with real ones: adapters come and go as requests need them,
 // and vLLM itself says that it loads none that it has.
 func TestRealVLLMAdapters(t *testing.T) {
+	runs(t, alone)
 	s, engines := realVLLM(t)
 	names := []string{"a1", "a2", "a3", "a4", "a5"}
 	answered := s.load(8, *placeTime, names)
@@ -166,6 +167,7 @@ func TestRealVLLMAdapters(t *testing.T) {
 // A vLLM that stops, with --shutdown-timeout 15, ends in its own time, for nothing is loaded there once that is known; and it
 // stalls nobody.
 func TestRealVLLMThatStopsStallsNobody(t *testing.T) {
+	runs(t, alone)
 	s, engines := realVLLM(t)
 	e := engines[0]
 	names := []string{"a1", "a2", "a3", "a4", "a5"}
@@ -185,6 +187,7 @@ func (s *stack) agreedAt(engines []*realEngine) string {
 
 // A real engine starves the third of three adapters on its two slots, and it is helped as beside simulated engines.
 func TestRealVLLMThatStarvesAnAdapterIsHelped(t *testing.T) {
+	runs(t, alone)
 	s, _ := realVLLMWith(t, nil, controlFlags("--tick-interval", "2s"))
 	s.roomFor(8)
 	s.write("engines.yaml", s.without(2, 2))
@@ -203,6 +206,7 @@ func (s *stack) roomFor(adapters int) {
 
 // The pod of a real engine is deleted under load: its adapters are loaded at the other one first, the hook is told, and the engine ends in its own time.
 func TestRealVLLMMigrates(t *testing.T) {
+	runs(t, alone)
 	s, vllms := realVLLMWith(t, nil, hooked)
 	s.roomFor(5)
 	names := []string{"a1", "a2", "a3", "a4"}
@@ -251,6 +255,7 @@ func TestRealVLLMMigrates(t *testing.T) {
 
 // What the simulated engine says of loads and unloads is what the real one says.
 func TestRealVLLMAnswersAsTheSimulatedOne(t *testing.T) {
+	runs(t, alone)
 	s, engines := realVLLM(t)
 	s.Control.Kill() // nobody else loads
 	simulated := start(t, engineFlags("--max-lora-rank", "8"))
@@ -298,6 +303,7 @@ func TestRealVLLMAnswersAsTheSimulatedOne(t *testing.T) {
 // Nobody says how long real engines take: policy latency learns it, decides, and foresees first tokens. Beside it, in turns of the same length,
 // policies that foresee nothing.
 func TestRealVLLMIsPredicted(t *testing.T) {
+	runs(t, alone)
 	const prompts, clients, turn, rounds = 12, 6, 12 * time.Second, 3
 	words := func(of, tokens int) string { return strings.Repeat(fmt.Sprintf("%03d ", of%prompts), tokens/4) }
 	for _, c := range []struct {
@@ -329,6 +335,7 @@ func TestRealVLLMIsPredicted(t *testing.T) {
 // requests at once the target of 25 % is missed in some runs: by 24, 24, 28 and 32 % (three of these with two engines). The target of 10 % for the
 // bias is missed at one at once: by 11 %.
 func TestRealVLLMPredictionsComeTrue(t *testing.T) {
+	runs(t, alone)
 	const judged = 100
 	for clients, most := range map[int]float64{1: 0.25, 8: 0.25, 32: 0.35} {
 		t.Run(fmt.Sprintf("%d at once", clients), func(t *testing.T) {

@@ -51,6 +51,7 @@ func newTriton(t *testing.T, host string, models []string) {
 
 // Triton's own clients, unchanged, are answered through Envoy by two real Tritons that have room for half of the models, whichever model they name.
 func TestRealTritonThroughEnvoy(t *testing.T) {
+	runs(t, alone)
 	models := []string{"m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7"}
 	s := start(t, standalone, placed(t, 1), func(c *rig.Config) {
 		hosts := repositories(t, c, engine.Triton, 2, models)

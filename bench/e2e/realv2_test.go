@@ -117,6 +117,7 @@ func listening(t *testing.T, hosts []string) {
 // Two real MLServers have room for half of the models, of which half are objects and a client of ModelMesh registers the others. Requests over REST and gRPC are answered by the right model; one is killed and is back.
 // No request fails but those that it had begun, and those that meet it before extproc knows.
 func TestRealMLServersThroughEnvoy(t *testing.T) {
+	runs(t, alone)
 	var models []string
 	for i := range 20 {
 		models = append(models, fmt.Sprintf("m%02d", i))
@@ -275,6 +276,7 @@ func mlserversClient(t *testing.T, address string) {
 // Two real MLServers have room for one model each, and are killed in turn while control unloads what they have. No room is lost by that: all models answer in
 // the end.
 func TestRealMLServersThatDieLoseNoRoom(t *testing.T) {
+	runs(t, alone)
 	models := []string{"sk0", "sk1", "sk2", "sk3"}
 	var servers []*mlserver
 	s := start(t, standalone, placed(t, 1), func(c *rig.Config) {

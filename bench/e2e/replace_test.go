@@ -15,7 +15,10 @@ import (
 // An extproc that is asked to stop lets go of its socket at once and leaves its streams to Envoy: it does not wait for answers that
 // flow without it.
 func TestAnExtprocThatStopsWaitsForNoAnswer(t *testing.T) {
-	t.Parallel()
+	onBothPlanes(t, anExtprocThatStopsWaitsForNoAnswer)
+}
+
+func anExtprocThatStopsWaitsForNoAnswer(t *testing.T) {
 	const open = 300
 	// At the pace of a large model: 45 ms a token.
 	s := start(t, extprocFlags("--drain-timeout", "1m"), func(c *rig.Config) { c.EngineFlags = []string{"--max-loras", "4"} })
@@ -46,7 +49,10 @@ func TestAnExtprocThatStopsWaitsForNoAnswer(t *testing.T) {
 
 // An extproc that takes over costs no request, however many come, and no stream.
 func TestAnExtprocThatTakesOverCostsNothing(t *testing.T) {
-	t.Parallel()
+	onBothPlanes(t, anExtprocThatTakesOverCostsNothing)
+}
+
+func anExtprocThatTakesOverCostsNothing(t *testing.T) {
 	s := start(t)
 	ends := s.streams(32, 2000)
 	l := s.pour(32, func(client, n int) request { return completion(adapters[(client+n)%len(adapters)], 10, n%2 == 0) }, isOK)
@@ -75,7 +81,10 @@ func TestAnExtprocThatTakesOverCostsNothing(t *testing.T) {
 // What waits for its model when extproc is asked to stop goes on when the model is loaded; what waits longer than the drain
 // timeout is told to try again.
 func TestRequestsThatWaitOutliveTheirExtproc(t *testing.T) {
-	t.Parallel()
+	onBothPlanes(t, requestsThatWaitOutliveTheirExtproc)
+}
+
+func requestsThatWaitOutliveTheirExtproc(t *testing.T) {
 	slow := filepath.Join(t.TempDir(), "slow.yaml")
 	if err := os.WriteFile(slow, []byte(strings.Replace(profile, "load: {mean: 0.02}", "load: {mean: 2}", 1)), 0o644); err != nil {
 		t.Fatal(err)

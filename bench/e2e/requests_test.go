@@ -50,8 +50,9 @@ func refused(t *testing.T, name string, a answer, status int, code string) {
 	}
 }
 
-func TestBadInputGetsAClearAnswer(t *testing.T) {
-	t.Parallel()
+func TestBadInputGetsAClearAnswer(t *testing.T) { onBothPlanes(t, badInputGetsAClearAnswer) }
+
+func badInputGetsAClearAnswer(t *testing.T) {
 	s := start(t)
 	s.write("more.yaml", routes("nobody-lists-this"))
 	s.await("the new route is in force", func() bool {
@@ -113,8 +114,9 @@ func TestBadInputGetsAClearAnswer(t *testing.T) {
 }
 
 // An engine has more doors than inference. None of them can be reached, whatever the path is dressed as.
-func TestOnlyInferenceReachesAnEngine(t *testing.T) {
-	t.Parallel()
+func TestOnlyInferenceReachesAnEngine(t *testing.T) { onBothPlanes(t, onlyInferenceReachesAnEngine) }
+
+func onlyInferenceReachesAnEngine(t *testing.T) {
 	s := start(t, engineFlags("--enable-sleep-mode"))
 	load := `{"lora_name":"stolen","lora_path":"sim:","model":"llama"}`
 	for _, r := range []request{
@@ -174,8 +176,9 @@ func TestOnlyInferenceReachesAnEngine(t *testing.T) {
 
 // A client cannot choose its endpoint, by any spelling of the header that names it: neither an address of its own, nor an
 // engine that extproc did not pick, nor any when extproc is away.
-func TestADestinationCannotBeForged(t *testing.T) {
-	t.Parallel()
+func TestADestinationCannotBeForged(t *testing.T) { onBothPlanes(t, aDestinationCannotBeForged) }
+
+func aDestinationCannotBeForged(t *testing.T) {
 	for name, settings := range map[string][]setting{"override_host": nil, "original_dst": {originalDst}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -268,8 +271,9 @@ func destinationCannotBeForged(t *testing.T, s *stack) {
 }
 
 // What became of requests is in the metrics, and what the engine said of itself is not in the answer.
-func TestOutcomesBecomeMetrics(t *testing.T) {
-	t.Parallel()
+func TestOutcomesBecomeMetrics(t *testing.T) { onBothPlanes(t, outcomesBecomeMetrics) }
+
+func outcomesBecomeMetrics(t *testing.T) {
 	s := start(t)
 	plain := s.must(completion("a01", 7, false))
 	if plain.status != 200 || plain.header.Get("endpoint-load-metrics") != "" {
@@ -334,8 +338,9 @@ func TestOutcomesBecomeMetrics(t *testing.T) {
 	s.await("every request has ended", func() bool { return s.inFlight() == 0 })
 }
 
-func TestHTTP2Clients(t *testing.T) {
-	t.Parallel()
+func TestHTTP2Clients(t *testing.T) { onBothPlanes(t, http2Clients) }
+
+func http2Clients(t *testing.T) {
 	s := start(t)
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true)

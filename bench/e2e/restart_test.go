@@ -17,7 +17,7 @@ var restarts = flag.Int("engines", 6, "how many engines are restarted one by one
 // stops its pod is ready, and its metrics page answers. It is known to be stopping before it closes its connections, so that
 // none of them has a request then.
 func TestEnginesRestartedOneByOneCostNoRequest(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, pods(t, *restarts), engineFlags("--shutdown-timeout", "15", "--shutdown-delay", "3"))
 	l := s.pour(32, func(client, n int) request {
 		tokens := 20

@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -25,7 +24,6 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	"github.com/headgate/headgate/bench/envoy"
 	"github.com/headgate/headgate/bench/rig"
 )
 
@@ -39,15 +37,6 @@ const (
 // adapters are registered on every engine; each has a route of its name.
 var adapters = []string{"a01", "a02", "a03", "a04", "a05", "a06", "a07", "a08", "a09", "a10", "a11", "a12"}
 
-// built are the programs, which are built once, with the race detector where the tests have it.
-var built rig.Programs
-
-// programs are those, for a test.
-func programs() rig.Programs {
-	looked.Do(look)
-	return built
-}
-
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if *beIdle != "" {
@@ -58,7 +47,11 @@ func TestMain(m *testing.M) {
 		fmt.Println("the end-to-end tests are left out of short runs")
 		return
 	}
-	status, err := build(m)
+	// At its end a program with the race detector waits a second for reports of other threads, unless it is told otherwise.
+	status, err := 1, os.Setenv("GORACE", "atexit_sleep_ms=50")
+	if err == nil {
+		status, err = run(m)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		status = 1
@@ -88,22 +81,11 @@ func look() {
 	}
 }
 
-func build(m *testing.M) (int, error) {
-	dir, err := os.MkdirTemp("", "headgate-e2e-")
-	if err != nil {
+func run(m *testing.M) (status int, err error) {
+	if built, err = newBuilds(); err != nil {
 		return 0, err
 	}
-	defer os.RemoveAll(dir)
-	for name, path := range map[string]*string{"extproc": &built.Extproc, "control": &built.Control, "bench": &built.Bench} {
-		*path = filepath.Join(dir, name)
-		args := append([]string{"build", "-o", *path}, raceFlags...)
-		if out, err := exec.Command("go", append(args, "../../"+name)...).CombinedOutput(); err != nil {
-			return 0, fmt.Errorf("build %s: %w\n%s", name, err, out)
-		}
-	}
-	if built.Envoy, err = envoy.Find(context.Background(), cache, os.Stderr); err != nil {
-		return 0, err
-	}
+	defer func() { err = errors.Join(err, os.RemoveAll(built.dir)) }()
 	return m.Run(), nil
 }
 
@@ -121,7 +103,8 @@ var networks atomic.Int32
 
 // network is a loopback prefix for one test, such as "127.66.1.": tests run beside each other, and so may whole runs.
 func network() string {
-	return fmt.Sprintf("127.%d.%d.", 64+os.Getpid()%128, networks.Add(1))
+	n := int(networks.Add(1))
+	return fmt.Sprintf("127.%d.%d.", 64+(2*os.Getpid()+n/250)%128, n%250)
 }
 
 // stack is a rig and what tests ask of it.
@@ -178,14 +161,14 @@ func start(t testing.TB, settings ...setting) *stack {
 		t.Fatal(err)
 	}
 	c := rig.Config{
-		Programs: programs(), EnvoyYAML: root + "/envoy.yaml", Objects: objects, Dir: filepath.Join(dir, "run"),
+		Programs: programs(t), EnvoyYAML: root + "/envoy.yaml", Objects: objects, Dir: filepath.Join(dir, "run"),
 		Listen: net + "1:8080", Admin: net + "1:9901", Metrics: net + "1:9090", Model: baseName,
 		EngineFlags: []string{"--profile", filepath.Join(dir, "profile.yaml"), "--max-model-len", "16384"},
 	}
 	for _, set := range settings {
 		set(&c)
 	}
-	if c.Gateway != "" || *onGateway && c.EnvoyYAML == root+"/envoy.yaml" && len(c.EnvoyChanges) == 0 && c.ExtprocKube == "" {
+	if c.Gateway != "" || gateway.is(t) && c.EnvoyYAML == root+"/envoy.yaml" && len(c.EnvoyChanges) == 0 && c.ExtprocKube == "" {
 		s.useGateway(&c)
 	}
 	r, err := rig.New(c)

@@ -37,6 +37,7 @@ const (
 // who changes the endpoints of a Service, or an HTTPRoute, until an Envoy has been told. What pods and Services change sends no listeners,
 // routes or clusters.
 func TestControlAtScale(t *testing.T) {
+	runs(t, alone, raced)
 	if !*scale {
 		t.Skip("-scale starts it")
 	}
@@ -62,14 +63,14 @@ func TestControlAtScale(t *testing.T) {
 		return p
 	}
 	socket := filepath.Join(dir, "envoys.sock")
-	control := start("control", exec.Command(programs().Control, "--kube", "--kubeconfig", apiserver.KubeconfigFile(t, config), "--listen", "unix:"+filepath.Join(dir, "control.sock"),
+	control := start("control", exec.Command(programs(t).Control, "--kube", "--kubeconfig", apiserver.KubeconfigFile(t, config), "--listen", "unix:"+filepath.Join(dir, "control.sock"),
 		"--envoys", "unix:"+socket, "--pod", system+"/control-0", "--metrics-host", host, "--look-interval", "1m"))
 	if err := control.AwaitOK(t.Context(), "http://"+host+":9091/readyz"); err != nil {
 		t.Fatal(err)
 	}
 	for g := range scaleGateways {
 		name := fmt.Sprintf("envoy-%d", g)
-		bootstrap, err := exec.Command(programs().Control, "bootstrap", "--control", socket, "--extproc", filepath.Join(dir, "none.sock"),
+		bootstrap, err := exec.Command(programs(t).Control, "bootstrap", "--control", socket, "--extproc", filepath.Join(dir, "none.sock"),
 			"--admin", fmt.Sprintf("127.77.0.%d:9901", 10+g), "--node", name, fmt.Sprintf("default/g%d", g)).Output()
 		if err != nil {
 			t.Fatal(err)
@@ -78,7 +79,7 @@ func TestControlAtScale(t *testing.T) {
 		if err := os.WriteFile(file, bootstrap, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		start(name, exec.Command(programs().Envoy, "--config-path", file, "--disable-hot-restart", "--log-level", "error"))
+		start(name, exec.Command(programs(t).Envoy, "--config-path", file, "--disable-hot-restart", "--log-level", "error"))
 	}
 	f := follow(t, socket, "default/g0")
 	// At rest each Envoy has what its Gateway is to have, and f what one of the two is to have.

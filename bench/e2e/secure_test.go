@@ -89,7 +89,7 @@ func secured(pool, authorization, authority string) string {
 
 // Engines that are reached over TLS and want a token get it from extproc, and what clients send to no engine of the pool.
 func TestEnginesHaveTLSAndATokenOfTheirOwn(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	token := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(token, []byte("engines-own\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 // Three adapters that always have requests are at an engine whose GPU has two slots: requests for the third wait for one, and those that wait go on
 // doing so wherever else it is loaded. When there is another engine one of the three leaves for it, and all are answered.
 func TestAdaptersThatStarveAreKeptApart(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	names := []string{"v1", "v2", "v3"}
 	s := start(t, pods(t, 2), placed(t, 8, names...), engineFlags("--max-loras", "2"), controlFlags("--tick-interval", "2s"))
 	s.write("engines.yaml", s.without(2, 2))

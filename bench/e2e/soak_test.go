@@ -57,7 +57,7 @@ type soak struct {
 // Whatever fails around the gateway, each request ends in time with an answer that its moment explains, and when all is
 // well again nothing is left of the trouble.
 func TestSoak(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := startSoak(t)
 	s.warm()
 	rest := s.goroutines(s.Metrics)

@@ -66,7 +66,7 @@ func hostileBodies() []hostile {
 }
 
 func TestHostileBodiesAreRefusedBriefly(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, patient)
 	for _, h := range hostileBodies() {
 		begun := time.Now()
@@ -93,6 +93,7 @@ func TestHostileBodiesAreRefusedBriefly(t *testing.T) {
 // process; a lock on the way of requests, held while a body is read, makes half of all requests wait for it. It runs by
 // itself, for other tests would be noticed too.
 func TestHostileBodiesStallNobody(t *testing.T) {
+	runs(t, alone)
 	const (
 		villains = 2
 		interval = 10 * time.Millisecond // of small requests

@@ -15,8 +15,9 @@ import (
 
 // An engine that stops, of which nobody tells but itself, costs no more than what was sent before that was known. What requests
 // wait for is loaded elsewhere, nothing is loaded at the engine any more, and it ends in its own time.
-func TestAnEngineThatStopsStallsNobody(t *testing.T) {
-	t.Parallel()
+func TestAnEngineThatStopsStallsNobody(t *testing.T) { onBothPlanes(t, anEngineThatStopsStallsNobody) }
+
+func anEngineThatStopsStallsNobody(t *testing.T) {
 	s := start(t, pods(t, 2), engineFlags("--shutdown-timeout", "15", "--shutdown-delay", "3"), placed(t, 2, numbered(5)...))
 	engine := s.Engines[s.endpoint(1)]
 	s.stopsUnderLoad(numbered(5), s.endpoint(1), func() { engine.Signal(syscall.SIGTERM) }, engine.Done(), 20*time.Second)

@@ -62,7 +62,7 @@ func (s *stack) continued(ids []string) (lost int) {
 // Conversations go on where they were begun, though extproc is killed between their turns, with and without control. Only the first request for
 // each response asks more than one engine, and only where nobody tells who made it.
 func TestStoredResponsesOutliveExtproc(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	for name, settings := range map[string][]setting{
 		"alone":        {storing, atRandom},
 		"with control": {storing, atRandom, placed(t, 4, adapters...)},
@@ -139,7 +139,7 @@ func (s *stack) inventedResponses() {
 
 // At a Gateway listener with several pools, a response is found in whichever pool created it, after control and extproc have lost its endpoint.
 func TestStoredResponsesOfSeveralPoolsOutliveExtproc(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, storing, atRandom, throughGateway, func(c *rig.Config) {
 		text := engines(strings.TrimSuffix(c.Listen, "1:8080"), 4)
 		for _, pod := range []string{"engine-13", "engine-14"} {

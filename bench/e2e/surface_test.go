@@ -24,7 +24,7 @@ import (
 
 // Errors on Anthropic's messages API have its shape, those of Envoy's own too.
 func TestErrorsOfTheMessagesAPIHaveItsShape(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t)
 	many := make(map[string]string)
 	for n := range 130 {
@@ -64,7 +64,7 @@ func TestErrorsOfTheMessagesAPIHaveItsShape(t *testing.T) {
 
 // A client that sends all of a large body before it reads is told that it is too large, and so is one that stops in between.
 func TestClientsThatSendBeforeTheyReadGetTheirError(t *testing.T) {
-	t.Parallel()
+	runs(t, alone) // a client gets one second to send the rest
 	s := start(t)
 	const size = 64 << 20
 	send := func(path string, n int) *http.Response {
@@ -136,7 +136,7 @@ func (c *counter) Read(p []byte) (int, error) {
 
 // A client that sends too many headers, or asks for an answer that is too large, is told so, and no endpoint is blamed.
 func TestNoEndpointIsBlamedForEnvoysOwnErrors(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, func(c *rig.Config) {
 		// A server that answers with 33 MiB.
 		large := strings.TrimSuffix(c.Listen, "1:8080") + "31:8000"
@@ -199,7 +199,7 @@ func TestNoEndpointIsBlamedForEnvoysOwnErrors(t *testing.T) {
 
 // What clients choose takes no more of Envoy's log than it needs.
 func TestWhatClientsChooseIsCutInTheLog(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t)
 	long := strings.Repeat("x", 4000)
 	s.must(request{path: "/v1/" + long, body: "{}", header: map[string]string{"X-Request-Id": long}})
@@ -226,7 +226,7 @@ func TestWhatClientsChooseIsCutInTheLog(t *testing.T) {
 
 // Models are listed with what OpenAI's clients and vLLM's read, and nothing that says where their files are.
 func TestWhatIsSaidOfModels(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	s := start(t, pods(t, 1))
 	type model struct {
 		ID, Object string
@@ -264,7 +264,7 @@ func TestWhatIsSaidOfModels(t *testing.T) {
 
 // /health is about the engines: 200 while one is well.
 func TestHealthIsThatOfTheEndpoints(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, pods(t, 2))
 	health := request{method: "GET", path: "/health"}
 	if a := s.must(health); a.status != 200 {
@@ -282,7 +282,7 @@ func TestHealthIsThatOfTheEndpoints(t *testing.T) {
 
 // nginx sends HTTP/1.0 to what it proxies for, unless it is told otherwise.
 func TestHTTP10IsServed(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t)
 	for _, stream := range []bool{false, true} {
 		body := completion("a01", 5, stream).body
@@ -321,7 +321,7 @@ func TestHTTP10IsServed(t *testing.T) {
 
 // Headers and trailers without a body between them are no request.
 func TestTrailersWithoutABodyAreRefused(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t)
 	conn, err := net.Dial("tcp", s.Listen)
 	if err != nil {
@@ -359,7 +359,7 @@ func TestTrailersWithoutABodyAreRefused(t *testing.T) {
 
 // No page of another origin may call from a browser until its origin is listed.
 func TestOriginsAreAllowedOnceTheyAreListed(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	const page = "https://chat.example"
 	for listed, change := range map[bool]setting{
 		false: func(*rig.Config) {},
@@ -393,7 +393,7 @@ func TestOriginsAreAllowedOnceTheyAreListed(t *testing.T) {
 // An adapter that cannot be loaded is told with the kind of the reason, and clients need not try again; control's log has the
 // engine's words.
 func TestWhyAnAdapterCannotBeLoadedIsTold(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	s := start(t, pods(t, 2), placed(t, 4, "a01"))
 	s.write("models.yaml", modelObject("big", "source: 'sim:rank=64'")+"---\n"+modelObject("torn", "source: /no/such/folder"))
 	s.await("they are known", func() bool { return s.must(completion("torn", 1, false)).status == http.StatusServiceUnavailable })

@@ -68,8 +68,9 @@ func answers(a *inference.ModelInferResponse, err error, model string, values ..
 
 // A call that nobody has loaded the model of is answered once it is, whether its message, a header or its path names the model; VModels lead
 // to theirs.
-func TestModelsAreInferredByV2(t *testing.T) {
-	t.Parallel()
+func TestModelsAreInferredByV2(t *testing.T) { onBothPlanes(t, modelsAreInferredByV2, raced) }
+
+func modelsAreInferredByV2(t *testing.T) {
 	s := start(t, runtimes(t, 2, map[string]string{"one": "sim:?load=100ms", "two": "sim:?load=100ms", "three": "sim:", "unloaded": "sim:?load=1h", "broken": "sim:?fail=INTERNAL:disk%20broken"}), func(c *rig.Config) { c.EngineFlags = nil })
 	s.write("vmodels.yaml", "apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: latest}\nspec: {poolRef: {name: pool}, target: two}\n")
 	s.await("latest is known", func() bool {
@@ -213,7 +214,7 @@ func TestModelsAreInferredByV2(t *testing.T) {
 
 // A client's own hundred metadata entries reach the engine, also by way of the inner server, and more are too many: the client is told so.
 func TestCallsMayHaveAHundredMetadataEntries(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	for name, front := range map[string]setting{"standalone": standalone, "gateway": throughGateway} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -250,8 +251,9 @@ func TestCallsMayHaveAHundredMetadataEntries(t *testing.T) {
 
 // Both directions of a stream go through, each message for the model that the first named; one for another model ends the call, and the
 // engine never gets it.
-func TestStreamsOfV2(t *testing.T) {
-	t.Parallel()
+func TestStreamsOfV2(t *testing.T) { onBothPlanes(t, streamsOfV2) }
+
+func streamsOfV2(t *testing.T) {
 	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:?load=50ms", "two": "sim:"}), func(c *rig.Config) { c.EngineFlags = nil })
 	s.write("vmodels.yaml", "apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: latest}\nspec: {poolRef: {name: pool}, target: one}\n")
 	s.await("latest is known", func() bool {
@@ -319,7 +321,7 @@ func TestStreamsOfV2(t *testing.T) {
 
 // grpcurl, as docs/modelmesh.md has it, is answered: with the model in a header, in the message, and where it asks whether there is one.
 func TestGrpcurlIsAnswered(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	const id = "模型/v1"
 	s := start(t, runtimes(t, 1, nil), standalone, func(c *rig.Config) { c.EngineFlags = nil })
 	ask := &mmesh.RegisterModelRequest{ModelId: id, ModelInfo: &mmesh.ModelInfo{Type: "sim", Path: "sim:"}, LoadNow: true, Sync: true}

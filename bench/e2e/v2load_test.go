@@ -114,7 +114,7 @@ func byChance(names []string) func() string {
 // Two runtimes with room for 400 of 2,000 models answer every call, each by its model, though most of the time somebody waits for a load.
 // A minute of it: go test ./bench/e2e -run ThousandsOfModels -v -infer 1m.
 func TestThousandsOfModelsOnTwoRuntimes(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	var names []string
 	s := start(t, runtimes(t, 2, nil), standalone, func(c *rig.Config) {
 		c.EngineFlags = []string{"--capacity", "200Mi", "--default-size", "1Mi", "--loading-threads", "8"}
@@ -132,7 +132,7 @@ func TestThousandsOfModelsOnTwoRuntimes(t *testing.T) {
 // A runtime dies under load and is back: every call is answered by its model, but for those that it had. What it held is loaded where it is asked
 // for.
 func TestARuntimeIsKilledUnderCalls(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	var names []string
 	s := start(t, runtimes(t, 2, nil), standalone, func(c *rig.Config) {
 		c.EngineFlags = []string{"--capacity", "30Mi", "--default-size", "1Mi", "--loading-threads", "8"}
@@ -177,7 +177,7 @@ func TestARuntimeIsKilledUnderCalls(t *testing.T) {
 
 // What Envoy says itself has the shape of the API that was called.
 func TestEnvoysOwnErrorsOfV2(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:"}), standalone, func(c *rig.Config) { c.EngineFlags = nil })
 	ask := func() answer {
 		return s.must(request{method: "POST", path: "/v2/models/one/infer", body: `{"inputs":[]}`})
@@ -199,7 +199,7 @@ func TestEnvoysOwnErrorsOfV2(t *testing.T) {
 // A stream counts for as long as it lasts, longer than a lease, in both directions or with answers alone: Envoy says now and then that it goes on.
 // Then nothing is left. A thousand of either kind for three minutes: go test ./bench/e2e -run StreamsCount -v -streams 1000 -kept 3m.
 func TestStreamsCountForAsLongAsTheyLast(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	const pause = 5 * time.Second // between two answers of those whose answers alone go on
 	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:", "slow": "sim:?infer=" + pause.String()}), standalone, extprocFlags("--lease", max(22*time.Second, *kept/3).String()), func(c *rig.Config) { c.EngineFlags = nil })
 	ctx, cancel := context.WithTimeout(t.Context(), *kept+2*time.Minute)
@@ -270,7 +270,7 @@ func TestStreamsCountForAsLongAsTheyLast(t *testing.T) {
 
 // A GRPCRoute leads to a pool, at a listener that served no gRPC before: it stays as it is, and calls are picked for as at the static data plane.
 func TestAGRPCRouteLeadsToAPool(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, runtimes(t, 2, map[string]string{"one": "sim:?load=50ms", "two": "sim:"}), throughGateway, func(c *rig.Config) { c.EngineFlags = nil })
 	s.write("more.yaml", "apiVersion: gateway.networking.k8s.io/v1\nkind: GRPCRoute\nmetadata: {name: calls}\nspec:\n  parentRefs: [{name: gateway}]\n  rules:\n  - backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: pool}]\n"+
 		"---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: LLMRoute\nmetadata: {name: latest}\nspec: {modelNames: [latest], backendRefs: [{name: pool}], adapter: {name: two}}\n")
@@ -311,7 +311,7 @@ func TestAGRPCRouteLeadsToAPool(t *testing.T) {
 // A listener that names InferencePools serves the models of a pool that no LLMRoute names: those of Models, and those that a client of ModelMesh has
 // registered, by gRPC and by REST. No other listener does.
 func TestAGatewayServesAPoolThatNoLLMRouteNames(t *testing.T) {
-	t.Parallel()
+	runs(t)
 	s := start(t, runtimes(t, 2, map[string]string{"one": "sim:"}), throughGateway, func(c *rig.Config) { c.EngineFlags = nil })
 	host, _, _ := strings.Cut(s.Listen, ":")
 	const kinds = "protocol: HTTP, allowedRoutes: {kinds: [{kind: GRPCRoute}, {group: inference.networking.k8s.io, kind: InferencePool}]}}"
@@ -349,7 +349,7 @@ func TestAGatewayServesAPoolThatNoLLMRouteNames(t *testing.T) {
 // A VModel moves to and fro under calls over TLS, by a GRPCRoute of a host of its own: each call is answered, by the one model or the other, and
 // after a move that control has told by the new one alone.
 func TestAVModelMovesUnderCallsOverTLS(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	s := start(t, runtimes(t, 2, map[string]string{"v1": "sim:?load=50ms", "v2": "sim:?load=50ms"}), throughGateway, func(c *rig.Config) { c.EngineFlags = nil })
 	host, _, _ := strings.Cut(s.Listen, ":")
 	s.write("secret.yaml", aSecret(t, "own", "calls.test"))

@@ -33,7 +33,7 @@ func (s *stack) answers(model string) string {
 // A VModel moves to another adapter and back while requests name it, and a route whose adapter it is: none fails, and none waits for a load.
 // So it is where control is killed before the load, in the middle of it, and as it has ended.
 func TestAVModelMovesUnderLoad(t *testing.T) {
-	t.Parallel()
+	runs(t, raced)
 	s := start(t, placed(t, 4, "v1", "v2"), loading(t, 2))
 	s.write("vmodels.yaml", vmodelObject("sql", "v1")+routeTo("text-to-sql", "sql"))
 	s.await("extproc admits the VModel", func() bool {

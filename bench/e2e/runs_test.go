@@ -1,0 +1,117 @@
+package e2e
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/headgate/headgate/bench/envoy"
+	"github.com/headgate/headgate/bench/rig"
+)
+
+// mark says how a test runs. Without one, a test runs beside others, on envoy.yaml and programs without the race detector.
+type mark int
+
+const (
+	raced   mark = 1 << iota // the programs have the race detector
+	alone                    // no other test runs meanwhile: it measures time
+	gateway                  // Envoy is that of a Gateway, where the test does not choose its data plane
+)
+
+var allRaced = flag.Bool("raced", false, "run all tests on programs with the race detector")
+
+// marks are those of the tests that run, by name.
+var marks sync.Map
+
+// runs marks a test, which calls it first, and waits for the test's turn.
+func runs(t *testing.T, as ...mark) {
+	t.Helper()
+	all := mark(0)
+	for _, m := range as {
+		all |= m
+	}
+	marks.Store(t.Name(), all)
+	if all&alone == 0 {
+		t.Parallel() // go test runs the others first, one at a time
+	}
+}
+
+// onBothPlanes runs a test on envoy.yaml and at a Gateway, there on programs with the race detector.
+func onBothPlanes(t *testing.T, test func(*testing.T), as ...mark) {
+	t.Helper()
+	t.Parallel()
+	t.Run("envoy.yaml", func(t *testing.T) {
+		runs(t, as...)
+		test(t)
+	})
+	t.Run("gateway", func(t *testing.T) {
+		runs(t, append(as, gateway, raced)...)
+		test(t)
+	})
+}
+
+// is reports whether a test has a mark, or the test that it is a part of. A benchmark has none.
+func (m mark) is(t testing.TB) bool {
+	t.Helper()
+	for name := t.Name(); ; {
+		if all, ok := marks.Load(name); ok {
+			return all.(mark)&m != 0
+		}
+		slash := strings.LastIndexByte(name, '/')
+		if slash < 0 {
+			break
+		}
+		name = name[:slash]
+	}
+	if _, ok := t.(*testing.T); ok {
+		t.Fatal("the test does not say how it runs: begin it with runs or onBothPlanes")
+	}
+	return false
+}
+
+// builds are the folder of this run's programs, and how they are built, once each, when a test needs them.
+type builds struct {
+	dir          string
+	plain, raced func() (rig.Programs, error)
+}
+
+var built builds
+
+// programs are those of a test.
+func programs(t testing.TB) rig.Programs {
+	t.Helper()
+	looked.Do(look)
+	build := built.plain
+	if raced.is(t) || *allRaced {
+		build = built.raced
+	}
+	p, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// newBuilds makes the folder of programs, which the caller removes.
+func newBuilds() (b builds, err error) {
+	b.dir, err = os.MkdirTemp("", "headgate-e2e-")
+	b.plain = sync.OnceValues(func() (rig.Programs, error) { return build(filepath.Join(b.dir, "plain")) })
+	b.raced = sync.OnceValues(func() (rig.Programs, error) { return build(filepath.Join(b.dir, "raced"), "-race") })
+	return b, err
+}
+
+func build(dir string, flags ...string) (p rig.Programs, err error) {
+	args := append([]string{"build", "-o", dir + "/"}, flags...)
+	if out, err := exec.Command("go", append(args, "../../extproc", "../../control", "../../bench")...).CombinedOutput(); err != nil {
+		return p, fmt.Errorf("build the programs: %w\n%s", err, out)
+	}
+	p = rig.Programs{Extproc: filepath.Join(dir, "extproc"), Control: filepath.Join(dir, "control"), Bench: filepath.Join(dir, "bench")}
+	p.Envoy, err = envoy.Find(context.Background(), cache, os.Stderr)
+	return p, err
+}
