@@ -448,7 +448,7 @@ func (x *exchange) fail(err error, model string) responses {
 		model = x.errand.Models[0].Name
 	}
 	e := describe(err, model)
-	if (errors.Is(err, errExpired) || errors.Is(err, errBusy)) && x.stated() > 0 {
+	if errors.Is(err, errExpired) && x.stated() > 0 {
 		e.call = kserve.DeadlineExceeded // its own client has set it
 	}
 	if pool := x.target.Pool; e.Code == string(outcome.NoEndpoint) && pool != (objects.Name{}) {

@@ -114,17 +114,27 @@ func TestAWaitForACopyThatIsFullEnds(t *testing.T) {
 		t.Fatal(m)
 	}
 	first, _ := ask(t.Context(), t, client)
-	second, _ := ask(t.Context(), t, client)
+	call, err := client.Process(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := call.Send(message(t, aCall+"mm-model-id=missing")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := call.Recv(); err != nil { // it is asked to wait
+		t.Fatal(err)
+	}
 	awaitHeld(t, held, 2)
 	n := news(t, f, []string{"failed=nobody"})
 	f.Hear(n)
 	if _, m := ask(t.Context(), t, client); !strings.Contains(render(t, m), "too_many_waiting") {
 		t.Errorf("one more than may wait: %v", m)
 	}
-	for _, s := range []extprocv3.ExternalProcessor_ProcessClient{first, second} {
-		if got := decided(t, s); !strings.Contains(got, "504") || !strings.Contains(got, "model_busy") {
-			t.Errorf("its time is over: %s", got)
-		}
+	if got := decided(t, first); !strings.Contains(got, "504") || !strings.Contains(got, "model_busy") {
+		t.Errorf("its time is over: %s", got)
+	}
+	if got := decided(t, call); !strings.Contains(got, "DeadlineExceeded") || !strings.Contains(got, "model_busy") {
+		t.Errorf("the time of a call is over: %s", got)
 	}
 	awaitHeld(t, held, 0)
 }

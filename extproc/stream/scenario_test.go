@@ -222,7 +222,7 @@ func callee(t *testing.T, words []string) (authority string, port int32, change 
 	}
 }
 
-func message(t *testing.T, line string) *extprocv3.ProcessingRequest {
+func message(t testing.TB, line string) *extprocv3.ProcessingRequest {
 	t.Helper()
 	m := &extprocv3.ProcessingRequest{}
 	verb, rest, _ := strings.Cut(line, " ")
@@ -258,7 +258,7 @@ func message(t *testing.T, line string) *extprocv3.ProcessingRequest {
 	return m
 }
 
-func headerMap(t *testing.T, text string) (*extprocv3.HttpHeaders, *extprocv3.ProtocolConfiguration) {
+func headerMap(t testing.TB, text string) (*extprocv3.HttpHeaders, *extprocv3.ProtocolConfiguration) {
 	t.Helper()
 	h := &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{}}
 	modes := &extprocv3.ProtocolConfiguration{RequestBodyMode: extprocfilterv3.ProcessingMode_BUFFERED}
@@ -282,7 +282,7 @@ func headerMap(t *testing.T, text string) (*extprocv3.HttpHeaders, *extprocv3.Pr
 	return h, modes
 }
 
-func mode(t *testing.T, name string) extprocfilterv3.ProcessingMode_BodySendMode {
+func mode(t testing.TB, name string) extprocfilterv3.ProcessingMode_BodySendMode {
 	t.Helper()
 	n, ok := extprocfilterv3.ProcessingMode_BodySendMode_value[name]
 	if !ok {
@@ -292,7 +292,7 @@ func mode(t *testing.T, name string) extprocfilterv3.ProcessingMode_BodySendMode
 }
 
 // annotate adds metadata to a message.
-func annotate(t *testing.T, m *extprocv3.ProcessingRequest, word string) {
+func annotate(t testing.TB, m *extprocv3.ProcessingRequest, word string) {
 	t.Helper()
 	if m.MetadataContext == nil {
 		m.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{}}

@@ -41,9 +41,14 @@ func dialWith(t *testing.T, f *fleet.Fleet, front stream.Front, change func(*str
 
 func dialServer(t *testing.T, exchanges *stream.Server, front stream.Front) extprocv3.ExternalProcessorClient {
 	t.Helper()
+	return dialService(t, exchanges.For(front))
+}
+
+func dialService(t *testing.T, service extprocv3.ExternalProcessorServer) extprocv3.ExternalProcessorClient {
+	t.Helper()
 	l := bufconn.Listen(1 << 20)
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(stream.MaxMessage))
-	extprocv3.RegisterExternalProcessorServer(server, exchanges.For(front))
+	extprocv3.RegisterExternalProcessorServer(server, service)
 	done := make(chan struct{})
 	go func() {
 		_ = server.Serve(l)

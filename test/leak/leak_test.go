@@ -1,0 +1,27 @@
+package leak
+
+import (
+	"maps"
+	"testing"
+)
+
+func TestMapsFindsEveryMap(t *testing.T) {
+	type inner struct{ names map[string]bool }
+	type outer struct {
+		own   map[int]*inner
+		list  []inner
+		any   any
+		next  *outer
+		empty map[string]int
+	}
+	v := &outer{
+		own:  map[int]*inner{1: {map[string]bool{"a": true}}, 2: {map[string]bool{"b": true, "c": true}}},
+		list: []inner{{map[string]bool{"d": true}}, {}},
+		any:  inner{map[string]bool{"e": true}},
+	}
+	v.next = v // is walked once
+	want := map[string]int{".own": 2, ".own.names": 3, ".list.names": 1, ".any.names": 1, ".empty": 0}
+	if got := Maps(v); !maps.Equal(got, want) {
+		t.Errorf("Maps returns %v, want %v", got, want)
+	}
+}
