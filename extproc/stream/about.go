@@ -12,21 +12,21 @@ import (
 )
 
 // about answers a call that asks about the gateway; nil if it asks for anything else. None of them needs its message.
-func (x *exchange) about(method string) responses {
+func (c *call) about(method string) responses {
 	switch method {
 	case kserve.V2 + "/ServerLive":
-		return x.answerCall("live", kserve.AppendBool(nil, 1, true))
+		return c.answerCall("live", kserve.AppendBool(nil, 1, true))
 	case kserve.V2 + "/ServerReady":
-		return x.answerCall("ready", kserve.AppendBool(nil, 1, x.unwell() == nil))
+		return c.answerCall("ready", kserve.AppendBool(nil, 1, c.scope.unwell() == nil))
 	case kserve.V2 + "/ServerMetadata":
-		return x.answerCall("server", kserve.AppendText(kserve.AppendText(nil, 1, serverMetadata.Name), 2, serverMetadata.Version))
+		return c.answerCall("server", kserve.AppendText(kserve.AppendText(nil, 1, serverMetadata.Name), 2, serverMetadata.Version))
 	case "grpc.health.v1.Health/Check":
 		const serving, notServing = 1, 2 // of grpc.health.v1.HealthCheckResponse.ServingStatus
 		status := uint64(serving)
-		if x.unwell() != nil {
+		if c.scope.unwell() != nil {
 			status = notServing
 		}
-		return x.answerCall("health", kserve.AppendNumber(nil, 1, status))
+		return c.answerCall("health", kserve.AppendNumber(nil, 1, status))
 	}
 	return nil
 }
@@ -36,20 +36,20 @@ const readyMethod = kserve.V2 + "/ModelReady"
 
 // callReady answers whether calls for the model of a message would be answered. Those for a model that there is not would not, which V2's clients
 // read as false, and not as an error.
-func (x *exchange) callReady(now time.Time) responses {
-	a, err := x.call.asks()
+func (c *call) callReady(now time.Time) responses {
+	a, err := c.asks()
 	if err == nil {
-		err = x.wouldAnswer(a, now)
+		err = c.dispatcher.wouldAnswer(a, now)
 	}
 	if errors.Is(err, errNoID) {
-		return x.fail(err, a.model)
+		return c.fail(err, a.model)
 	}
-	return x.answerCall("ready", kserve.AppendBool(nil, 1, err == nil))
+	return c.answerCall("ready", kserve.AppendBool(nil, 1, err == nil))
 }
 
 // answerCall answers a call with one message.
-func (x *exchange) answerCall(code string, message []byte) responses {
-	x.reply(200, code, nil)
+func (c *call) answerCall(code string, message []byte) responses {
+	c.reply(200, code, nil)
 	streamed := func(r *extprocv3.StreamedImmediateResponse) *extprocv3.ProcessingResponse {
 		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_StreamedImmediateResponse{StreamedImmediateResponse: r}}
 	}

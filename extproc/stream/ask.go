@@ -12,7 +12,9 @@ type ask struct {
 	naming naming
 	// previous is the id of the answer that the request goes on from, empty if it begins anew.
 	previous string
-	stream   bool
+	// stored says that it needs a stored response: the one of its path, or the one that its body continues.
+	stored bool
+	stream bool
 	// text is where the model stands in a body of OpenAI's API, and what its prompt is read by.
 	text openai.Request
 }
@@ -25,11 +27,6 @@ const (
 	modelName
 	vmodelName
 )
-
-// asks is what a request of OpenAI's API asks for.
-func asks(r openai.Request) ask {
-	return ask{model: r.Model, previous: r.Previous, stream: r.Stream, text: r}
-}
 
 // api is which API a request is of, as far as it decides how an error is said.
 type api uint8
@@ -44,7 +41,7 @@ const (
 // api is the one of the request.
 func (x *exchange) api() api {
 	switch {
-	case x.call != nil:
+	case x.dispatcher.traits.call:
 		return grpc
 	case kserve.IsREST(x.in.path):
 		return v2
@@ -52,4 +49,15 @@ func (x *exchange) api() api {
 		return anthropic
 	}
 	return openAI
+}
+
+// traits are what the dispatcher knows of the API that a request speaks. The zero traits are those of OpenAI's API.
+type traits struct {
+	call      bool   // it is a gRPC call
+	method    string // of that
+	messages  bool   // whose messages are shown
+	tokenless bool   // its model may have no tokens: gRPC calls and requests of V2
+	runs      bool   // it runs its model: how long that takes is learned from such requests
+	converts  bool   // the relay can make a gRPC call of it
+	guess     bool   // its path is none of ours, so that the model that its body names is a hint and no more
 }

@@ -12,20 +12,17 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/headgate/headgate/api/wire"
-	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/kserve"
-	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/relay/relaytoken"
-	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 )
 
 // call is a gRPC call, whose messages are seen only where one of them is to be read or changed. It is decided by its headers, or by its
 // first message; of every other one that is seen the model must be the same.
 type call struct {
-	method string
-	rule   kserve.Rule
-	named  kserve.Named // by its headers
+	*exchange
+	rule  kserve.Rule
+	named kserve.Named // by its headers
 
 	messages *kserve.Messages // nil while none is seen
 	pending  []kserve.Message // that wait for the decision, and to be sent on
@@ -34,7 +31,7 @@ type call struct {
 	inject   kserve.Path      // where the engine takes the model in each message; nil if in none
 	opened   bool             // its headers were sent on
 	ended    bool             // no further message comes
-	trailers bool             // and trailers have said so
+	trailed  bool             // and trailers have said so
 }
 
 // askForMessages has the data plane show the body as it comes, before the headers go on: Envoy 1.40 takes it alone, before any answer. The
@@ -55,67 +52,68 @@ const soon = 20 * time.Second
 
 // endsSoon reports whether Envoy ends the call at its deadline no later than extproc would if the engine vanished. Then the ext_proc stream need not
 // stay open to the end of the answer, which saves the message with the answer's trailers.
-func (x *exchange) endsSoon() bool {
-	own := grpcTimeout(x.in.header("grpc-timeout"))
-	return x.front == Own && x.mode == modeNone && own > 0 && own <= soon
+func (c *call) endsSoon() bool {
+	own := grpcTimeout(c.in.header("grpc-timeout"))
+	return c.scope.front == Own && c.scope.mode == modeNone && own > 0 && own <= soon
 }
 
-// beginCall turns a call away that may not pass, answers one that is about the server, and decides one whose headers name its model.
-func (x *exchange) beginCall(end bool, now time.Time) responses {
-	c := new(call)
-	x.call = c
-	method, ok := kserve.MethodOf(x.in.path)
-	if answer := x.about(method); ok && answer != nil {
+// begin turns a call away that may not pass, answers one that is about the server, and decides one whose headers name its model.
+func (c *call) begin(end bool, now time.Time) responses {
+	method, ok := kserve.MethodOf(c.in.path)
+	if answer := c.about(method); ok && answer != nil {
 		return answer
 	}
-	if ok && kserve.Manages(method) && x.server.Manages && !x.atGateway() && x.innerServes(objects.Name{}) {
-		return x.sendInner(relaytoken.Manage)
+	if ok && kserve.Manages(method) && c.server.Manages && !c.scope.atGateway() && c.scope.innerServes(objects.Name{}) {
+		return c.sendInner(relaytoken.Manage)
 	}
-	if !ok || kserve.Closed(method) || x.in.method != "POST" {
-		return x.fail(errNoMethod, "")
+	if !ok || kserve.Closed(method) || c.in.method != "POST" {
+		return c.fail(errNoMethod, "")
 	}
-	c.method, c.rule, c.ended = method, x.ruleOf(method), end
+	t := &c.dispatcher.traits
+	t.method, t.runs = method, kserve.Runs(method)
+	c.rule, c.ended = c.ruleOf(method), end
 	var err error
-	if c.named, err = kserve.Read(x.in.ids); err != nil {
-		return x.fail(err, "")
+	if c.named, err = kserve.Read(c.in.ids); err != nil {
+		return c.fail(err, "")
 	}
 	if len(c.named.IDs) > 1 {
-		return x.sendToEach()
+		return c.sendToEach()
 	}
 	if c.rule.Path != nil && !end {
-		return x.wantMessages()
+		return c.wantMessages()
 	}
-	return x.decideCall(now)
+	return c.decideCall(now)
 }
 
 // ruleOf is where the model stands in the messages of a method: as the pools say that the call may be for, else as by default.
-func (x *exchange) ruleOf(method string) kserve.Rule {
-	if x.errand != nil {
+func (c *call) ruleOf(method string) kserve.Rule {
+	if c.scope.errand != nil {
 		return kserve.Rule{}
 	}
-	view := x.server.Fleet.View()
-	offer, err := x.offer(view)
+	view := c.server.Fleet.View()
+	offer, err := c.scope.offer(view)
 	if err != nil {
 		return kserve.RuleOf(method) // the call is refused for it, once it is decided
 	}
-	given, _ := x.given(view.World)
-	if own, said := view.World.RPC(method, x.counts(offer, given)); said {
+	given, _ := c.scope.given(view.World)
+	if own, said := view.World.RPC(method, c.scope.counts(offer, given)); said {
 		return kserve.Rule{Path: own.Path, VModel: own.VModel}
 	}
 	return kserve.RuleOf(method)
 }
 
 // wantMessages has the messages shown, if they are not.
-func (x *exchange) wantMessages() responses {
-	x.call.messages = kserve.NewMessages(x.in.header("grpc-encoding"), maxBody)
+func (c *call) wantMessages() responses {
+	c.dispatcher.traits.messages = true
+	c.messages = kserve.NewMessages(c.in.header("grpc-encoding"), maxBody)
 	switch {
-	case x.mode == modeDuplex:
+	case c.scope.mode == modeDuplex:
 		return nil
-	case x.mode == modeNone && x.front == Own:
-		x.mode = modeDuplex
+	case c.scope.mode == modeNone && c.scope.front == Own:
+		c.scope.mode = modeDuplex
 		return responses{askForMessages}
 	}
-	return x.fail(errHidden, x.call.model)
+	return c.fail(errHidden, c.model)
 }
 
 // asks is what the call asks for, by what is known of it. What a message says comes before what headers say.
@@ -134,28 +132,27 @@ func (c *call) asks() (ask, error) {
 }
 
 // decideCall decides a call of which enough is known, and sends on what has come of it.
-func (x *exchange) decideCall(now time.Time) responses {
-	c := x.call
-	if c.method == readyMethod {
-		return x.callReady(now)
+func (c *call) decideCall(now time.Time) responses {
+	if c.dispatcher.traits.method == readyMethod {
+		return c.callReady(now)
 	}
 	a, err := c.asks()
-	if errors.Is(err, errNoID) && !x.inferenceOnly() {
+	if errors.Is(err, errNoID) && !c.scope.inferenceOnly() {
 		err = nil // a route decides what passes, and any endpoint of its pool will do
 	}
 	if err == nil {
-		err = x.send(a, nil, now)
+		err = c.dispatcher.send(a, nil, now)
 	}
 	if err != nil {
-		return x.missed(err, a.model, c.bytes(), now, x.decideCall)
+		return c.missed(err, a.model, c.bytes(), now, c.decideCall)
 	}
-	if a.model == "" {
+	if c.inject = c.dispatcher.inject; a.model == "" {
 		c.inject = nil
 	}
 	if c.inject != nil && c.messages == nil && !c.ended {
-		return x.wantMessages()
+		return c.wantMessages()
 	}
-	return x.passOn(now)
+	return c.passOn(now)
 }
 
 // bytes is how long the messages are that wait.
@@ -167,39 +164,47 @@ func (c *call) bytes() int {
 	return n
 }
 
-// callChunk takes the next piece of a call's messages.
-func (x *exchange) callChunk(chunk []byte, end bool, now time.Time) responses {
-	c := x.call
+// chunk takes the next piece of the messages, if they are shown.
+func (c *call) chunk(piece []byte, end bool, now time.Time) (responses, bool) {
+	if c.messages == nil {
+		return nil, false
+	}
+	return c.nextPiece(piece, end, now), true
+}
+
+// whole is not called: a call is decided by its headers or asks for its messages.
+func (c *call) whole([]byte, ending, time.Time) responses { return c.fail(errHidden, c.model) }
+
+func (c *call) nextPiece(chunk []byte, end bool, now time.Time) responses {
 	c.messages.Add(chunk)
 	c.ended = end
 	err := c.next()
 	if err == nil {
-		err = x.keep(c.messages.Kept())
+		err = c.keep(c.messages.Kept())
 	}
 	if err != nil {
-		return x.failCall(err, now)
+		return c.failCall(err, now)
 	}
 	switch {
-	case x.inFlight != nil:
-		return x.passOn(now)
+	case c.dispatcher.inFlight != nil:
+		return c.passOn(now)
 	case !c.read && !end:
 		return nil
 	}
-	return x.decideCall(now)
+	return c.decideCall(now)
 }
 
 // failCall ends a call for one of its messages. If its answer has begun, Envoy could only reset it: then the engine's half ends here, nothing more
 // is sent on, and a filter of the cluster puts the error into the trailers with which the engine ends.
-func (x *exchange) failCall(err error, now time.Time) responses {
-	c := x.call
-	if !c.opened || !x.hints.answered || c.trailers {
-		return x.fail(err, c.model)
+func (c *call) failCall(err error, now time.Time) responses {
+	if !c.opened || !c.scope.hints.answered || c.trailed {
+		return c.fail(err, c.model)
 	}
 	e := describe(err, c.model)
 	code, words := e.callStatus()
-	_ = x.keep(0)
+	_ = c.keep(0)
 	c.pending = nil
-	x.phase, x.sentAt = sent, now // the access log counts the call, by its final status
+	c.phase, c.dispatcher.sentAt = sent, now // the access log counts the call, by its final status
 	out := chunks(nil, true)
 	out[0].DynamicMetadata = object(map[string]*structpb.Value{wire.PickNamespace: structpb.NewStructValue(object(map[string]*structpb.Value{
 		wire.PickRefused: structpb.NewStringValue(strconv.Itoa(int(code))),
@@ -208,35 +213,26 @@ func (x *exchange) failCall(err error, now time.Time) responses {
 	return out
 }
 
-// maxKept bounds the total bytes buffered: incomplete messages, decoded bodies, and bodies of requests that wait for control's answer.
-const maxKept = 512 << 20
-
-// keep records how many bytes of the request are buffered: an incomplete message, a decoded body, or its body while it waits for control's answer.
-func (x *exchange) keep(bytes int) error {
-	if bytes == x.kept {
-		return nil
+// trailers takes the trailers of the call, which are the end of its messages.
+func (c *call) trailers(now time.Time) (responses, bool) {
+	if c.phase == sent {
+		return nil, false
 	}
-	all := x.server.kept.Add(int64(bytes - x.kept))
-	if x.kept = bytes; all > maxKept && bytes > 0 {
-		return errCrowded
-	}
-	return nil
+	return c.messagesEnd(now), true
 }
 
-// callEnds takes the trailers of a call, which are the end of its messages.
-func (x *exchange) callEnds(now time.Time) responses {
-	c := x.call
-	c.trailers, c.ended = true, true
+func (c *call) messagesEnd(now time.Time) responses {
+	c.trailed, c.ended = true, true
 	if c.messages == nil {
 		return responses{goOnTrailers} // it was decided without them
 	}
 	if err := c.next(); err != nil {
-		return x.failCall(err, now)
+		return c.failCall(err, now)
 	}
-	if x.inFlight == nil {
-		return x.decideCall(now)
+	if c.dispatcher.inFlight == nil {
+		return c.decideCall(now)
 	}
-	return x.passOn(now)
+	return c.passOn(now)
 }
 
 // next reads the messages that are whole.
@@ -287,16 +283,15 @@ func (c *call) look(m kserve.Message) error {
 
 // passOn sends on what has come of a call that is decided: its headers first, then its messages, with the engine's name of the model where
 // the engine takes it in them.
-func (x *exchange) passOn(now time.Time) responses {
-	c := x.call
+func (c *call) passOn(now time.Time) responses {
 	var body []byte
 	owned := false
 	for _, m := range c.pending {
 		frame := m.Frame
 		if c.inject != nil {
-			written, err := kserve.Inject(m.Bytes, c.inject, x.model)
+			written, err := kserve.Inject(m.Bytes, c.inject, c.dispatcher.model)
 			if err != nil {
-				return x.failCall(err, now)
+				return c.failCall(err, now)
 			}
 			if len(written) != len(m.Bytes) || len(written) > 0 && &written[0] != &m.Bytes[0] {
 				frame = kserve.AppendFrame(nil, written)
@@ -314,69 +309,27 @@ func (x *exchange) passOn(now time.Time) responses {
 	c.pending = nil
 	var out responses
 	if !c.opened {
-		c.opened, x.phase = true, passing
-		common := x.common()
+		c.opened, c.phase = true, passing
+		common := c.dispatcher.common()
 		if c.messages != nil {
-			x.resize(common, 0)
+			c.resize(common, 0)
 		}
 		answer := answerHeaders(common)
-		if c.messages == nil && x.endsSoon() {
+		if c.messages == nil && c.endsSoon() {
 			answer.ModeOverride = showNoMore
 		}
-		out = append(out, x.withMetadata(answer))
+		out = append(out, c.withMetadata(answer))
 	}
 	if c.messages != nil {
-		out = append(out, chunks(body, c.ended && !c.trailers)...)
+		out = append(out, chunks(body, c.ended && !c.trailed)...)
 	}
-	if c.trailers {
+	if c.trailed {
 		out = append(out, goOnTrailers)
 	}
-	if c.ended || c.messages == nil && x.mode != modeDuplex {
-		x.phase, x.sentAt = sent, now
+	if c.ended || c.messages == nil && c.scope.mode != modeDuplex {
+		c.phase, c.dispatcher.sentAt = sent, now
 	}
 	return out
-}
-
-// takes finds where engines take the model in the call's messages, and leaves picks out: those before the first whose engine takes the method at
-// all, and those whose engines take the model elsewhere than that one, for a message goes to all as it goes to the first. An engine that says
-// which methods it has takes no others.
-func (x *exchange) takes(view *endpointstate.View) error {
-	first := 0
-	for ; first < len(x.picks); first++ {
-		path, ok := x.injection(view, &x.picks[first])
-		if ok {
-			x.call.inject = path
-			break
-		}
-	}
-	if first == len(x.picks) {
-		return errNoMethod
-	}
-	end := first + 1
-	for end < len(x.picks) {
-		if other, ok := x.injection(view, &x.picks[end]); !ok || !slices.Equal(other, x.call.inject) {
-			break
-		}
-		end++
-	}
-	x.picks = x.picks[first:end]
-	return nil
-}
-
-// injection is where the engine of a pick wants the model in the messages of the call's method, and whether it takes the method: as a model
-// runtime says; other engines want it where V2 has it. One that is not known to speak gRPC takes none, unless a route says that its pool does.
-func (x *exchange) injection(view *endpointstate.View, d *pick.Decision) (kserve.Path, bool) {
-	if x.inferenceOnly() && !view.World.SpeaksGRPC(d.Endpoint.Address) {
-		return nil, false
-	}
-	if methods, said := view.Methods[d.Endpoint.Address]; said {
-		path, takes := methods.Takes(x.call.method)
-		return path, takes
-	}
-	if view.World.KindAt(d.Endpoint.Address) == engine.ModelRuntime {
-		return nil, true
-	}
-	return kserve.InV2(x.call.method), true
 }
 
 // timeout is how the engine is told of what remains of a call's time (gRPC over HTTP2, Timeout).

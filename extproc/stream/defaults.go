@@ -43,34 +43,34 @@ func (e *unnamed) message() string {
 }
 
 // defaulted gives a request whose body names no model the default model of its pool. If there is none, the error lists models.
-func (x *exchange) defaulted(r openai.Request, err error) (openai.Request, error) {
+func (s *scope) defaulted(r openai.Request, err error) (openai.Request, error) {
 	var fault *openai.Error
 	if !errors.Is(err, openai.ErrAbsent) || !errors.As(err, &fault) {
 		return r, err
 	}
-	view := x.server.Fleet.View()
-	offer, err := x.offer(view)
+	view := s.server.Fleet.View()
+	offer, err := s.offer(view)
 	if err != nil {
 		return r, err
 	}
-	if r.Model = x.server.Settings.For(view.World.Pools[x.implied(view, offer)]).DefaultModel; r.Model != "" {
+	if r.Model = s.server.Settings.For(view.World.Pools[s.implied(view, offer)]).DefaultModel; r.Model != "" {
 		return r, nil
 	}
-	served, all := x.someServed(view, offer)
+	served, all := s.someServed(view, offer)
 	return r, &unnamed{fault, served, all}
 }
 
 // implied is the pool of a request that names no model: the one that its route or gateway gives, that of the command line, or
 // the only one that there is. It is zero where nothing says which.
-func (x *exchange) implied(view *endpointstate.View, offer *objects.Offer) objects.Name {
+func (s *scope) implied(view *endpointstate.View, offer *objects.Offer) objects.Name {
 	var only objects.Name
-	if given, ok := x.given(view.World); ok {
+	if given, ok := s.given(view.World); ok {
 		return given
 	}
-	if name := x.commandLine(); name != only {
+	if name := s.commandLine(); name != only {
 		return name
 	}
-	counts := x.counts(offer, objects.Name{})
+	counts := s.counts(offer, objects.Name{})
 	for name := range view.World.Pools {
 		switch {
 		case !counts(name):
@@ -84,8 +84,8 @@ func (x *exchange) implied(view *endpointstate.View, offer *objects.Offer) objec
 }
 
 // someServed returns models that the request might name, in order, and whether these are all.
-func (x *exchange) someServed(view *endpointstate.View, offer *objects.Offer) (names []string, all bool) {
-	given, isGiven := x.given(view.World)
+func (s *scope) someServed(view *endpointstate.View, offer *objects.Offer) (names []string, all bool) {
+	given, isGiven := s.given(view.World)
 	all = true
 	routed := offer.Models()
 	if len(routed) > maxConsidered {
@@ -96,11 +96,11 @@ func (x *exchange) someServed(view *endpointstate.View, offer *objects.Offer) (n
 			names = append(names, m.Name)
 		}
 	}
-	if x.server.Flow != nil {
-		registered, some := x.server.Fleet.SomeRegistered(x.counts(offer, given), maxConsidered)
+	if s.server.Flow != nil {
+		registered, some := s.server.Fleet.SomeRegistered(s.counts(offer, given), maxConsidered)
 		names, all = append(names, registered...), all && some
 	}
-	for _, pool := range x.openPools(view) {
+	for _, pool := range s.openPools(view) {
 		if len(names) > 3*maxConsidered {
 			all = false
 			break

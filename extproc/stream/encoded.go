@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"errors"
 	"runtime"
 	"time"
 
@@ -14,13 +13,6 @@ type encoded struct {
 	codings []decode.Coding // as they were applied; nil where none is to be undone
 	decoded bool            // they were
 }
-
-var (
-	// errEncoded is a body with a content coding behind another gateway, which shows what extproc could not send on decoded.
-	errEncoded = errors.New("the body has a content encoding")
-	// errCoding is a content coding that is not supported.
-	errCoding = errors.New("the body has a content encoding that is not supported")
-)
 
 // newDecoders returns as many decoders as may be used at once: half the processors are left for other requests.
 func newDecoders() chan *decode.Decoder {
@@ -37,22 +29,22 @@ func (x *exchange) readEncoding() error {
 	switch {
 	case len(codings) == 0 && err == nil:
 		return nil
-	case x.front != Own || x.mode != modeBuffered && x.mode != modeNone:
+	case x.scope.front != Own || x.scope.mode != modeBuffered && x.scope.mode != modeNone:
 		return errEncoded
 	case err != nil:
 		return errCoding
 	}
-	x.codings = codings
+	x.encoded.codings = codings
 	return nil
 }
 
 // askForBody waits for the body, and has the data plane show it where it would not.
 func (x *exchange) askForBody() responses {
-	if x.mode != modeNone {
+	if x.scope.mode != modeNone {
 		return responses{goOnHeaders}
 	}
-	x.mode = modeBuffered
-	if x.front == Own {
+	x.scope.mode = modeBuffered
+	if x.scope.front == Own {
 		return responses{askForOwnBody}
 	}
 	return responses{askForBody}
@@ -64,18 +56,18 @@ const decoderLimit = 2 * time.Second
 // decode undoes the codings of the body, in the order of those that wait for a decoder. Its result counts in Server.kept until it is sent on,
 // or waits for its model and counts there.
 func (x *exchange) decode(body *[]byte) error {
-	if x.codings == nil {
+	if x.encoded.codings == nil {
 		return nil
 	}
 	d, err := x.decoder()
 	if err != nil {
 		return err
 	}
-	plain, err := x.server.decodeWith(d, *body, x.codings)
+	plain, err := x.server.decodeWith(d, *body, x.encoded.codings)
 	if err != nil {
 		return err
 	}
-	*body, x.decoded = plain, true
+	*body, x.encoded.decoded = plain, true
 	return x.keep(len(plain))
 }
 
@@ -95,7 +87,7 @@ func (x *exchange) decoder() (*decode.Decoder, error) {
 		return nil, errCrowded
 	case <-x.server.refusing:
 		return nil, errStopping
-	case <-x.done:
+	case <-x.scope.done:
 		return nil, errOver
 	}
 }
@@ -114,12 +106,9 @@ func (s *Server) decodeWith(d *decode.Decoder, body []byte, codings []decode.Cod
 	return plain, err
 }
 
-// errOver is a request that ended meanwhile. No client is told.
-var errOver = errors.New("the request is over")
-
 // letGo counts the body as kept no more: Envoy has it, or it waits. Messages of calls count for themselves.
 func (x *exchange) letGo() {
-	if x.call == nil {
+	if !x.dispatcher.traits.call {
 		_ = x.keep(0)
 	}
 }

@@ -1,56 +1,65 @@
 package stream
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
-	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/outcome"
-	"github.com/headgate/headgate/extproc/relay/relaytoken"
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// exchange is one HTTP request on its way through a data plane: messages in, messages out. What it does to the world it
-// does by choose, count, finish and end, in the files beside this one. It is owned by one goroutine.
+// exchange is one HTTP request on its way through a data plane: it takes messages in whatever order and mode they come, gives the protocol of
+// the request what it needs to decide, and sends on or replies. It is owned by one goroutine.
 //
 // A request is decided as soon as it can be and not before: by its headers where no body is shown or none matters, else
 // when the model is known. Until then nothing is let through: what was not decided cannot be changed any more.
 type exchange struct {
-	server *Server
-	caller
+	server     *Server
+	scope      scope
+	in         request
+	dispatcher dispatcher
+	// protocol is the API that the request speaks, nil before its headers: one of the next two, or a call.
+	protocol protocol
+	openAI   openAIRequest
+	v2       v2Request
 
-	phase phase
-	mode  mode // of the request's body
-	shown mode // of the answer's body
-	// announced says that the data plane announced its modes.
-	announced bool
-	hints     hints
-	in        request
-	op        openai.Operation
-	rest      kserve.REST        // of a request of V2 by REST
-	call      *call              // of a gRPC call
-	errand    *relaytoken.Errand // of a request that the inner server sends; nil of all others
-	chunks    []byte             // the body so far, where it comes in chunks
-	watched   bool               // the stop of the Server ends it
-	out       sender
-	open      bool             // it is among the open exchanges of the Server
-	vacant    outcome.Progress // of the last record, if its endpoint was vacant; the Server's
-	late      late
-	kept      int // bytes of it that count in Server.kept
-	encoded
-
-	held
-	picked
-	answered
+	phase   phase
+	chunks  []byte // the body so far, where it comes in chunks
+	encoded encoded
+	kept    int // bytes of it that count in Server.kept
+	out     sender
+	late    late
+	watched bool             // the stop of the Server ends it
+	open    bool             // it is among the open exchanges of the Server
+	vacant  outcome.Progress // of the last record, if its endpoint was vacant; guarded by open.mu of the Server
 }
+
+// protocol is the API that a request speaks: it finds what the request asks for, has the dispatcher decide that, and writes the decision into the
+// request.
+type protocol interface {
+	// begin takes the headers, after which no body comes at the end. It decides the request, replies, or returns what makes the data plane go on.
+	begin(end bool, now time.Time) responses
+	// whole takes the body, with all of which the request is decided.
+	whole(body []byte, how ending, now time.Time) responses
+	// chunk takes a piece of a body that is shown as it comes. It returns false if the protocol needs no pieces, but the whole.
+	chunk(piece []byte, end bool, now time.Time) (out responses, taken bool)
+	// trailers takes the trailers of the request. It returns false if they mean nothing to the protocol.
+	trailers(now time.Time) (out responses, taken bool)
+}
+
+// atOnce is part of protocols whose bodies are read as a whole.
+type atOnce struct{}
+
+func (atOnce) chunk([]byte, bool, time.Time) (responses, bool) { return nil, false }
+func (atOnce) trailers(time.Time) (responses, bool)            { return nil, false }
 
 // phase is how far the request has come.
 type phase uint8
@@ -70,46 +79,40 @@ const (
 	replied
 )
 
-// mode is how a data plane shows a body.
-type mode = extprocfilterv3.ProcessingMode_BodySendMode
-
-const (
-	modeNone     = extprocfilterv3.ProcessingMode_NONE
-	modeStreamed = extprocfilterv3.ProcessingMode_STREAMED
-	modeBuffered = extprocfilterv3.ProcessingMode_BUFFERED
-	modePartial  = extprocfilterv3.ProcessingMode_BUFFERED_PARTIAL
-	modeDuplex   = extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
-)
-
 // errProtocol is a message that a data plane should not have sent: a fault of its configuration.
 type errProtocol string
 
 func (e errProtocol) Error() string { return string(e) }
 
-func newExchange(s *Server, c caller) *exchange { return &exchange{server: s, caller: c} }
+func (s *Server) newExchange(of scope) *exchange {
+	x := &exchange{server: s, scope: of}
+	d := &x.dispatcher
+	d.server, d.scope, d.in = s, &x.scope, &x.in
+	return x
+}
 
 type responses = []*extprocv3.ProcessingResponse
 
 // receive returns what to say to a message that came at a time, or an error that ends the stream.
 func (x *exchange) receive(m *extprocv3.ProcessingRequest, now time.Time) (responses, error) {
-	x.hints.read(m.GetMetadataContext())
-	x.overridden = false
+	x.scope.hints.read(m.GetMetadataContext())
+	x.dispatcher.overridden = false
 	switch r := m.GetRequest().(type) {
 	case *extprocv3.ProcessingRequest_RequestHeaders:
 		if x.phase != fresh {
 			return nil, errProtocol("ext_proc sends the headers of a request twice")
 		}
-		if err := x.configure(m.GetProtocolConfig()); err != nil {
+		if err := x.scope.configure(m.GetProtocolConfig()); err != nil {
 			return nil, err
 		}
 		x.phase = reading
-		x.began = now
+		x.dispatcher.began = now
 		x.in = readRequest(r.RequestHeaders.GetHeaders())
 		if err := x.openErrand(); err != nil {
 			return x.fail(err, ""), nil
 		}
-		if x.in.written = x.in.path; x.rewrite != nil {
-			x.in.path = x.rewrite.Path(x.in.path)
+		if x.in.written = x.in.path; x.scope.rewrite != nil {
+			x.in.path = x.scope.rewrite.Path(x.in.path)
 		}
 		return x.requestHeaders(r.RequestHeaders.GetEndOfStream(), now), nil
 	case *extprocv3.ProcessingRequest_RequestBody:
@@ -126,96 +129,34 @@ func (x *exchange) receive(m *extprocv3.ProcessingRequest, now time.Time) (respo
 	return nil, errProtocol(fmt.Sprintf("ext_proc sends %T, which extproc does not know", m.GetRequest()))
 }
 
-// configure takes the modes that the data plane announces. One that announces none shows the request as it comes, which
-// is what endpoint pickers are asked with: see requestHeaders for when it shows no body.
-func (x *exchange) configure(c *extprocv3.ProtocolConfiguration) error {
-	x.mode, x.shown = modeDuplex, modeDuplex
-	if c == nil {
-		return nil
-	}
-	x.announced = true
-	x.mode, x.shown = c.GetRequestBodyMode(), c.GetResponseBodyMode()
-	switch x.mode {
-	case modeNone, modeBuffered, modePartial, modeDuplex:
-		return nil
-	case modeStreamed:
-		return errProtocol("the request_body_mode of ext_proc is STREAMED, in which the headers are gone before the model is known: set FULL_DUPLEX_STREAMED, BUFFERED or NONE")
-	}
-	return errProtocol(fmt.Sprintf("the request_body_mode of ext_proc is %s: set FULL_DUPLEX_STREAMED, BUFFERED or NONE", x.mode))
-}
-
 // endable says whether the request needs its exchange no more: it is decided and whole, and nothing is shown of the answer.
 func (x *exchange) endable() bool {
-	return x.front == Own && (x.phase == sent && x.announced && x.shown == modeNone || x.phase == replied)
+	return x.scope.front == Own && (x.phase == sent && x.scope.announced && x.scope.shown == modeNone || x.phase == replied)
 }
 
 // leftAlone says whether the exchange ends because the Server stops, and not because its request has: that goes on, and counts on.
 func (x *exchange) leftAlone() bool { return x.watched && x.server.stopping.Err() != nil }
 
-// requestHeaders turns away what needs no body to be turned away, and decides what needs no body to be decided.
+// requestHeaders finds the protocol of the request, which answers its headers.
 func (x *exchange) requestHeaders(end bool, now time.Time) responses {
-	if kserve.IsCall(x.in.contentType) && (x.front == Own && x.mode == modeNone || x.front != Own && x.in.ids != nil) {
-		return x.beginCall(end, now)
+	if kserve.IsCall(x.in.contentType) && (x.scope.front == Own && x.scope.mode == modeNone || x.scope.front != Own && x.in.ids != nil) {
+		x.protocol = &call{exchange: x}
+		x.dispatcher.traits = traits{call: true, tokenless: true}
+	} else if v2 := kserve.Find(x.in.method, x.in.path); v2.Op != kserve.None && (x.scope.inferenceOnly() || v2.Op.Names()) {
+		x.v2 = v2Request{exchange: x, REST: v2}
+		x.protocol = &x.v2
+		x.dispatcher.traits = traits{tokenless: true, runs: v2.Op.Runs(), converts: v2.Op != kserve.ModelReady}
+	} else {
+		x.openAI = openAIRequest{exchange: x}
+		x.protocol = &x.openAI
 	}
-	if v2 := kserve.Find(x.in.method, x.in.path); v2.Op != kserve.None && (x.inferenceOnly() || v2.Op.Names()) {
-		return x.beginREST(v2, end, now)
-	}
-	op, name := openai.Find(x.in.method, x.in.path)
-	if op == openai.Health && !x.inferenceOnly() {
-		op = openai.None // the engines' own
-	}
-	x.op = op
-	large := x.tooLarge()
-	switch {
-	case large && op != openai.None && op != openai.Health:
-		return x.failLate(errTooLarge)
-	case op == openai.None && x.inferenceOnly() && kserve.IsREST(x.in.path):
-		return x.fail(errUnknownV2, "")
-	case op == openai.None && x.inferenceOnly():
-		return x.fail(errUnknownPath, "")
-	case op == openai.None && openai.Closed(x.in.path):
-		return x.fail(errClosedPath, "")
-	case op == openai.Health:
-		return x.health()
-	case op == openai.ListModels, op == openai.RetrieveModel:
-		if reply := x.models(name); reply != nil {
-			return reply
-		}
-		if openai.Closed(x.in.path) {
-			return x.fail(errClosedPath, "") // a name that is a way to another path
-		}
-		return x.pass("", end, now) // the pool's engines give no list that could be given on
-	case op == openai.Stored:
-		return x.pass(name, end, now)
-	case op == openai.None && (end || x.in.method != "POST" || !isJSON(x.in.contentType)):
-		return x.pass("", end, now)
-	}
-	if err := x.readEncoding(); err != nil && op != openai.None {
-		return x.fail(err, "")
-	}
-	if large { // on a path that is none of ours
-		return x.failLate(errTooLarge)
-	}
-	switch {
-	case x.codings != nil && x.mode == modeNone && !end:
-		return x.askForBody()
-	case x.mode == modeNone:
-		return x.named(now)
-	case x.hints.model != "" && !x.announced && !end:
-		return x.named(now)
-	case end:
-		x.phase = sent
-		return x.whole(nil, endHeaders, now)
-	case x.mode == modeDuplex:
-		return nil
-	}
-	return responses{goOnHeaders}
+	return x.protocol.begin(end, now)
 }
 
 // tooLarge says whether the headers announce a body that is too large, where extproc may see a whole one.
 func (x *exchange) tooLarge() bool {
 	n, err := strconv.ParseUint(x.in.length, 10, 64)
-	return err == nil && n > maxBody && (x.mode != modeNone || x.front == Own) && x.mode != modePartial
+	return err == nil && n > maxBody && (x.scope.mode != modeNone || x.scope.front == Own) && x.scope.mode != modePartial
 }
 
 // requestBody takes the body, or the next of its chunks.
@@ -230,37 +171,36 @@ func (x *exchange) requestBody(chunk []byte, end bool, now time.Time) (responses
 	case x.phase == dropping:
 		x.failNow()
 		return nil, nil
-	case x.mode == modeDuplex:
-		return x.chunk(chunk, end, now), nil
+	case x.scope.mode == modeDuplex:
+		return x.requestChunk(chunk, end, now), nil
 	case x.phase == passing:
-		x.phase, x.sentAt = sent, now
+		x.phase, x.dispatcher.sentAt = sent, now
 		return responses{goOnBody}, nil
 	case x.phase != reading:
 		return responses{goOnBody}, nil
-	case x.mode == modePartial && !end:
-		return x.prefix(chunk, now), nil
+	case x.scope.mode == modePartial && !end:
+		x.phase = sent
+		return x.protocol.whole(chunk, endCut, now), nil
 	}
 	x.phase = sent
 	if err := x.decode(&chunk); err != nil {
 		return x.fail(err, ""), nil
 	}
-	if x.rest.Op != kserve.None {
-		return x.decideREST(x.restAsk(), chunk, endBuffered, now), nil
-	}
-	return x.whole(chunk, endBuffered, now), nil
+	return x.protocol.whole(chunk, endBuffered, now), nil
 }
 
-// chunk takes a chunk of a body that is shown as it comes. After its end there may come another end (envoy #46237).
-func (x *exchange) chunk(chunk []byte, end bool, now time.Time) responses {
-	switch {
-	case x.phase == sent:
+// requestChunk takes a chunk of a body that is shown as it comes. After its end there may come another end (envoy #46237).
+func (x *exchange) requestChunk(chunk []byte, end bool, now time.Time) responses {
+	if x.phase == sent {
 		return nil
-	case x.call != nil && x.call.messages != nil:
-		return x.callChunk(chunk, end, now)
-	case x.phase == passing:
+	}
+	if out, taken := x.protocol.chunk(chunk, end, now); taken {
+		return out
+	}
+	if x.phase == passing {
 		if end {
 			x.phase = sent
-			x.sentAt = now
+			x.dispatcher.sentAt = now
 		}
 		return chunks(chunk, end)
 	}
@@ -272,7 +212,7 @@ func (x *exchange) chunk(chunk []byte, end bool, now time.Time) responses {
 		return nil
 	}
 	x.phase = sent
-	return x.whole(x.chunks, endChunk, now)
+	return x.protocol.whole(x.chunks, endChunk, now)
 }
 
 // requestTrailers come after a body that said nothing of its end.
@@ -285,17 +225,20 @@ func (x *exchange) requestTrailers(now time.Time) (responses, error) {
 	case x.phase == dropping:
 		x.failNow()
 		return nil, nil
-	case x.call != nil && x.phase != sent:
-		return x.callEnds(now), nil
-	case x.phase == reading && x.mode != modeDuplex:
+	}
+	if out, taken := x.protocol.trailers(now); taken {
+		return out, nil
+	}
+	switch {
+	case x.phase == reading && x.scope.mode != modeDuplex:
 		_, err := openai.Parse(openai.JSON, "", nil)
 		return x.fail(err, ""), nil // trailers without a body before them
 	case x.phase == reading:
 		x.phase = sent
-		return x.whole(x.chunks, endTrailers, now), nil
+		return x.protocol.whole(x.chunks, endTrailers, now), nil
 	case x.phase == passing:
 		x.phase = sent
-		x.sentAt = now
+		x.dispatcher.sentAt = now
 	}
 	return responses{goOnTrailers}, nil
 }
@@ -307,61 +250,10 @@ const (
 	endHeaders  ending = iota // there is none
 	endLater                  // it may follow, and is not needed
 	endBuffered               // in one message
+	endCut                    // in one message, which has only its beginning
 	endChunk                  // with its last chunk
 	endTrailers               // with trailers after its last chunk
 )
-
-// whole decides where a request goes of which everything is known.
-func (x *exchange) whole(body []byte, how ending, now time.Time) responses {
-	if len(body) > maxBody {
-		return x.fail(errTooLarge, "")
-	}
-	r, err := x.defaulted(x.judge(openai.Parse(x.kind(), x.in.contentType, body)))
-	if err != nil {
-		return x.fail(err, "")
-	}
-	return x.decided(asks(r), body, how, now)
-}
-
-// prefix decides where a request goes of which only the beginning is shown.
-func (x *exchange) prefix(body []byte, now time.Time) responses {
-	x.phase = sent
-	r, err := x.defaulted(x.judge(openai.ParsePrefix(x.kind(), x.in.contentType, body)))
-	if err != nil {
-		return x.fail(err, "")
-	}
-	return x.decided(asks(r), body, endBuffered, now)
-}
-
-// kind is how to read the body. A path that only other gateways let pass is read as JSON, for the model that it may name.
-func (x *exchange) kind() openai.Operation {
-	if x.op == openai.None {
-		return openai.JSON
-	}
-	return x.op
-}
-
-// judge lets a body pass that is none of ours to judge, as a request for no model: on a path that we do not know, if its
-// name is no danger.
-func (x *exchange) judge(r openai.Request, err error) (openai.Request, error) {
-	if err != nil && x.op == openai.None && !errors.Is(err, openai.ErrName) {
-		return openai.Request{}, nil
-	}
-	return r, err
-}
-
-// decided decides by a body that was read, and answers.
-func (x *exchange) decided(a ask, body []byte, how ending, now time.Time) responses {
-	if err := x.send(a, body, now); err != nil {
-		return x.missed(err, a.model, len(body), now, func(now time.Time) responses { return x.decided(a, body, how, now) })
-	}
-	common := x.common()
-	changed := x.decoded
-	if x.renames(a) {
-		body, changed = a.text.Rename(body, x.decision().Model), true
-	}
-	return x.goOn(common, body, changed, how)
-}
 
 // goOn sends on a request that is decided, with its body where that is another than the one that came.
 func (x *exchange) goOn(common *extprocv3.CommonResponse, body []byte, changed bool, how ending) responses {
@@ -371,7 +263,7 @@ func (x *exchange) goOn(common *extprocv3.CommonResponse, body []byte, changed b
 			common.BodyMutation = replaceBody(body)
 		}
 	}
-	if x.decoded {
+	if x.encoded.decoded {
 		common.HeaderMutation.RemoveHeaders = append(slices.Clip(common.HeaderMutation.RemoveHeaders), "content-encoding")
 	}
 	switch how {
@@ -387,87 +279,107 @@ func (x *exchange) goOn(common *extprocv3.CommonResponse, body []byte, changed b
 	return out
 }
 
-// pass decides a request that names no model. About is the id of the answer that it is about, if it is about one.
-func (x *exchange) pass(about string, end bool, now time.Time) responses {
-	if pools := x.apart(about); pools != nil {
-		return x.searchEach(pools)
-	}
-	if err := x.send(ask{previous: about}, nil, now); err != nil {
-		return x.fail(err, "")
-	}
-	x.phase = passing
-	if end || x.mode == modeNone {
-		x.phase = sent
-	}
-	return responses{x.withMetadata(answerHeaders(x.common()))}
-}
-
-// named decides by the model that the data plane read from the body itself.
-func (x *exchange) named(now time.Time) responses {
-	err := errNoModel
-	if x.hints.model != "" {
-		err = openai.CheckText(x.hints.model)
-	}
-	r, err := x.judge(openai.Request{Model: x.hints.model}, err)
-	if err != nil {
-		return x.fail(err, "")
-	}
-	return x.byName(asks(r), now)
-}
-
-// byName decides by nothing but the model.
-func (x *exchange) byName(a ask, now time.Time) responses {
-	again := func(now time.Time) responses { return x.byName(a, now) }
-	for range maxChoices {
-		if err := x.choose(a, nil, now); err != nil {
-			return x.missed(err, a.model, 0, now, again)
-		}
-		if x.renames(a) {
-			switch {
-			case !x.announced:
-				return nil // the body may come still
-			case x.server.ModeOverride:
-				return x.askForBody()
-			}
-			return x.fail(errRename, a.model)
-		}
-		if x.count(a, now) {
-			x.phase = sent
-			if !x.announced {
-				x.phase = passing
-			}
-			return responses{x.withMetadata(answerHeaders(x.common()))}
-		}
-	}
-	return x.missed(x.taken(), a.model, 0, now, again)
-}
-
 // fail replies with an error.
 func (x *exchange) fail(err error, model string) responses {
-	if x.errand != nil {
-		model = x.errand.Models[0].Name
+	if x.scope.errand != nil {
+		model = x.scope.errand.Models[0].Name
 	}
 	e := describe(err, model)
-	if errors.Is(err, errExpired) && x.stated() > 0 {
+	if errors.Is(err, errExpired) && x.in.deadline() > 0 {
 		e.call = kserve.DeadlineExceeded // its own client has set it
 	}
-	if pool := x.target.Pool; e.Code == string(outcome.NoEndpoint) && pool != (objects.Name{}) {
-		x.server.Meter.NoEndpoint(x.target.Route.String(), pool.String())
+	if pool := x.dispatcher.target.Pool; e.Code == string(outcome.NoEndpoint) && pool != (objects.Name{}) {
+		x.server.Meter.NoEndpoint(x.dispatcher.target.Route.String(), pool.String())
 	}
 	return x.reply(e.status, e.Code, e.response(x.api()))
 }
 
 func (x *exchange) reply(status int, code string, m *extprocv3.ProcessingResponse) responses {
 	x.phase = replied
-	x.takeBack()
+	x.dispatcher.takeBack()
 	_ = x.keep(0) // nothing of it is read any more
 	x.chunks = nil
 	x.server.Meter.Replied(status, code)
 	return responses{m}
 }
 
-func isJSON(contentType string) bool {
-	kind, _, _ := strings.Cut(contentType, ";")
-	kind = strings.ToLower(strings.TrimSpace(kind))
-	return kind == "application/json" || strings.HasSuffix(kind, "+json")
+// resize makes the content length right for a body of another length. Where bodies go in chunks, or only their beginning
+// is known, the length goes.
+func (x *exchange) resize(common *extprocv3.CommonResponse, length int) {
+	switch {
+	case x.in.length == "" || x.scope.mode == modePartial: // Envoy takes it away itself
+	case x.scope.mode == modeDuplex:
+		common.HeaderMutation.RemoveHeaders = append(slices.Clip(common.HeaderMutation.RemoveHeaders), "content-length")
+	default:
+		common.HeaderMutation.SetHeaders = append(common.HeaderMutation.SetHeaders, header("content-length", strconv.Itoa(length)))
+	}
+}
+
+// withMetadata completes the message that sends a request on, and lets go of what was needed to decide it: an answer may take minutes.
+func (x *exchange) withMetadata(m *extprocv3.ProcessingResponse) *extprocv3.ProcessingResponse {
+	x.dispatcher.addMetadata(m)
+	x.in.all, x.chunks = nil, nil
+	return m
+}
+
+// maxKept bounds the total bytes buffered: incomplete messages, decoded bodies, and bodies of requests that wait for control's answer.
+const maxKept = 512 << 20
+
+// keep records how many bytes of the request are buffered: an incomplete message, a decoded body, or its body while it waits for control's answer.
+func (x *exchange) keep(bytes int) error {
+	if bytes == x.kept {
+		return nil
+	}
+	all := x.server.kept.Add(int64(bytes - x.kept))
+	if x.kept = bytes; all > maxKept && bytes > 0 {
+		return errCrowded
+	}
+	return nil
+}
+
+// missed has a request wait that may be decided later, and replies to any other.
+func (x *exchange) missed(err error, model string, bytes int, now time.Time, decide func(now time.Time) responses) responses {
+	refuse := func(err error) responses { return x.fail(err, model) }
+	if !x.dispatcher.join(err, model, waiting{bytes: int64(bytes), decide: decide, refuse: refuse}, now) {
+		return x.fail(err, model)
+	}
+	if !x.dispatcher.waits.asks {
+		x.letGo() // what waits counts there
+	}
+	return nil
+}
+
+// wait keeps a request that waits until there is something to say, as [dispatcher.wait].
+func (x *exchange) wait(ctx context.Context, send func(*extprocv3.ProcessingResponse) error) (responses, error) {
+	if x.dispatcher.waits.asks {
+		return x.ask(ctx)
+	}
+	return x.dispatcher.wait(ctx, send)
+}
+
+// ask waits until control confirms that all it published is in force, and decides the request again. It returns an error when the request is over.
+// The request's body counts as buffered meanwhile.
+func (x *exchange) ask(ctx context.Context) (responses, error) {
+	before, during := x.kept, int(x.dispatcher.waits.bytes)
+	if x.dispatcher.traits.call {
+		during += before // an incomplete message is not part of waits
+	}
+	err := x.keep(during)
+	if err == nil {
+		err = x.server.askControl(ctx)
+		_ = x.keep(before)
+	}
+	switch {
+	case err == nil:
+		return x.dispatcher.again(false, time.Now()), nil
+	case ctx.Err() != nil:
+		return nil, err
+	}
+	return x.dispatcher.refuse(err), nil
+}
+
+// end is the end of the stream, at a time. It may be called at any time and more than once.
+func (x *exchange) end(now time.Time) {
+	_ = x.keep(0)
+	x.dispatcher.end(now)
 }

@@ -21,13 +21,13 @@ type Exchange struct{ *exchange }
 
 // Exchange returns a fresh exchange for a data plane that was given an authority and a port to call.
 func (s *Server) Exchange(front Front, authority string, port int32) Exchange {
-	return Exchange{newExchange(s, caller{front: front, called: func() (string, int32) { return authority, port }})}
+	return Exchange{s.newExchange(scope{server: s, front: front, called: func() (string, int32) { return authority, port }})}
 }
 
 // ExchangeAt returns a fresh exchange for our own Envoy, at a listener of a Gateway or for a pool, by a route that may rewrite the path;
 // what is empty is not said.
 func (s *Server) ExchangeAt(listener string, pool objects.Name, rewrite *wire.Rewrite) Exchange {
-	return Exchange{newExchange(s, caller{front: Own, listener: listener, pool: pool, rewrite: rewrite})}
+	return Exchange{s.newExchange(scope{server: s, front: Own, listener: listener, pool: pool, rewrite: rewrite})}
 }
 
 // Receive is receive.
@@ -39,30 +39,33 @@ func (x Exchange) Receive(m *extprocv3.ProcessingRequest, now time.Time) ([]*ext
 func (x Exchange) End(now time.Time) { x.end(now) }
 
 // ReleaseLease is what the access log's record of the request would do.
-func (x Exchange) ReleaseLease() { x.server.Fleet.Release(x.id) }
+func (x Exchange) ReleaseLease() { x.server.Fleet.Release(x.dispatcher.id) }
 
 // Waits says what the request waits for and with how many bytes, and for how long it may; empty if it does not wait.
 func (x Exchange) Waits() string {
-	if x.waits == nil {
+	w := x.dispatcher.waits
+	if w == nil {
 		return ""
 	}
-	return fmt.Sprintf("%s, %d bytes, at most %v", x.waits.key, x.waits.bytes, x.waits.most)
+	return fmt.Sprintf("%s, %d bytes, at most %v", w.key, w.bytes, w.most)
 }
 
 // Kept is for how many bytes of the request's body the exchange has memory.
 func (x Exchange) Kept() int { return cap(x.chunks) }
 
 // Override is override.
-func (x Exchange) Override() *extprocv3.ProcessingResponse { return x.override() }
+func (x Exchange) Override() *extprocv3.ProcessingResponse { return x.dispatcher.override() }
 
-// Resume is resume, in the turn of a request that waits.
-func (x Exchange) Resume(now time.Time) []*extprocv3.ProcessingResponse { return x.resume(now) }
+// Resume is again, in the turn of a request that waits.
+func (x Exchange) Resume(now time.Time) []*extprocv3.ProcessingResponse {
+	return x.dispatcher.again(true, now)
+}
 
 // Expire ends the wait of a request for its time is over.
-func (x Exchange) Expire() []*extprocv3.ProcessingResponse { return x.refuse(errExpired) }
+func (x Exchange) Expire() []*extprocv3.ProcessingResponse { return x.dispatcher.refuse(errExpired) }
 
 // Refuse ends the wait of a request with an error.
-func (x Exchange) Refuse(err error) []*extprocv3.ProcessingResponse { return x.refuse(err) }
+func (x Exchange) Refuse(err error) []*extprocv3.ProcessingResponse { return x.dispatcher.refuse(err) }
 
 // ReadPrompts has prompts read whatever the policy.
 func (s *Server) ReadPrompts() { s.predicts = func(pick.Policy) bool { return true } }
@@ -70,15 +73,15 @@ func (s *Server) ReadPrompts() { s.predicts = func(pick.Policy) bool { return tr
 // Asked is what a decision would be told of a prompt, of a request that was decided.
 func (x Exchange) Asked(body []byte) (request pick.Request) {
 	r, _ := openai.Parse(openai.JSON, "", body)
-	request = pick.Request{Pool: x.target.Pool.String(), Model: cmp.Or(x.target.Adapter, r.Model), Open: x.target.Open}
-	x.demand(asks(r), body, "", time.Now(), &request)
+	request = pick.Request{Pool: x.dispatcher.target.Pool.String(), Model: cmp.Or(x.dispatcher.target.Adapter, r.Model), Open: x.dispatcher.target.Open}
+	x.dispatcher.demand(x.openAI.asks(r), body, "", time.Now(), &request)
 	request.Demand.Cached = slices.Clone(request.Demand.Cached)
-	x.dropPrompt()
+	x.dispatcher.dropPrompt()
 	return request
 }
 
 // HasPrompt says whether the exchange keeps anything of a prompt.
-func (x Exchange) HasPrompt() bool { return x.prompt != nil }
+func (x Exchange) HasPrompt() bool { return x.dispatcher.prompt != nil }
 
 // MaxBody and MaxChunk are bounds that tests go to.
 const (
@@ -88,12 +91,12 @@ const (
 
 // TakenAt has the Envoy of a fresh exchange take requests from the inner server at a socket.
 func (x Exchange) TakenAt(socket string) Exchange {
-	x.back = socket
+	x.scope.back = socket
 	return x
 }
 
 // FromInner says whether the inner server sends the request.
-func (x Exchange) FromInner() bool { return x.errand != nil }
+func (x Exchange) FromInner() bool { return x.scope.errand != nil }
 
 // Reads adds to the bytes of bodies that count as kept by others, and returns how many do.
 func (s *Server) Reads(bytes int64) int64 { return s.kept.Add(bytes) }

@@ -14,9 +14,6 @@ import (
 	"github.com/headgate/headgate/extproc/outcome"
 )
 
-// errGone is a request whose endpoint refuses connections and sends nothing more.
-var errGone = errors.New("the engine has gone")
-
 // open are the exchanges with Headgate's own Envoys whose request was sent to an endpoint, by the id of the decision. An exchange is there from
 // its decision to the end of its stream.
 type open struct {
@@ -27,13 +24,13 @@ type open struct {
 func (o *open) add(x *exchange) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.all[x.id] = x
+	o.all[x.dispatcher.id] = x
 }
 
 func (o *open) remove(x *exchange) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	delete(o.all, x.id)
+	delete(o.all, x.dispatcher.id)
 }
 
 func (o *open) has(id string) bool {

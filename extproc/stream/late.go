@@ -19,10 +19,10 @@ type late struct {
 // the whole body before they read, such as Python's http.client, would see a reset instead.
 func (x *exchange) failLate(err error) responses {
 	out := x.fail(err, "")
-	if x.front != Own || x.mode != modeNone {
+	if x.scope.front != Own || x.scope.mode != modeNone {
 		return out
 	}
-	x.phase, x.mode = dropping, modeDuplex
+	x.phase, x.scope.mode = dropping, modeDuplex
 	x.late = late{reply: out[0], timer: time.AfterFunc(dropFor, func() { x.out.end(out[0]) })}
 	return responses{askForMessages}
 }

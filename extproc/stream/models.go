@@ -2,14 +2,10 @@ package stream
 
 import (
 	"net/http"
-	"net/url"
 	"slices"
-	"strings"
 
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
-	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/pick"
-	"github.com/headgate/headgate/extproc/route"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -25,8 +21,8 @@ type modelJSON struct {
 	MaxLength int `json:"max_model_len,omitempty"`
 }
 
-func (x *exchange) describeModel(view *endpointstate.View, offer *objects.Offer, m listedModel) modelJSON {
-	j := modelJSON{ID: m.Name, Object: "model", OwnedBy: "headgate", MaxLength: x.server.Fleet.MaxLength(m.pool)}
+func (s *scope) describeModel(view *endpointstate.View, offer *objects.Offer, m listedModel) modelJSON {
+	j := modelJSON{ID: m.Name, Object: "model", OwnedBy: "headgate", MaxLength: s.server.Fleet.MaxLength(m.pool)}
 	if !m.Created.IsZero() {
 		j.Created = m.Created.Unix()
 	}
@@ -68,28 +64,20 @@ func isAdapter(w *objects.World, m listedModel) bool {
 	return !ok || e.Type == objects.DefaultType
 }
 
-// health answers whether any endpoint is well that requests might go to.
-func (x *exchange) health() responses {
-	if err := x.unwell(); err != nil {
-		return x.fail(err, "")
-	}
-	return x.replyWith("health", map[string]string{"status": "ok"})
-}
-
 // unwell returns why no endpoint is well that requests might go to, nil if one is.
-func (x *exchange) unwell() error {
-	view := x.server.Fleet.View()
-	offer, err := x.offer(view)
+func (s *scope) unwell() error {
+	view := s.server.Fleet.View()
+	offer, err := s.offer(view)
 	if err != nil {
 		return err
 	}
-	counts := x.counts(offer, objects.Name{})
+	counts := s.counts(offer, objects.Name{})
 	for name, declared := range view.World.Pools {
 		p := view.Snapshot.Pools[name.String()]
 		if p == nil || !counts(name) {
 			continue
 		}
-		if x.takesOpen() && !declared.Routed && name != x.server.Default && len(p.Copies) == 0 && x.server.Flow == nil && !leads(offer, name) {
+		if s.takesOpen() && !declared.Routed && name != s.server.Default && len(p.Copies) == 0 && s.server.Flow == nil && !leads(offer, name) {
 			continue // it serves nothing
 		}
 		for i := range p.Endpoints {
@@ -106,44 +94,10 @@ func leads(offer *objects.Offer, pool objects.Name) bool {
 	return slices.ContainsFunc(offer.Routes, func(r *objects.Route) bool { return r.LeadsTo(pool) })
 }
 
-// models answers for the list of models, or for the one of a name, still escaped. It returns nil where only the engines
-// know what they answer to, and do not say.
-func (x *exchange) models(escaped string) responses {
-	view := x.server.Fleet.View()
-	offer, err := x.offer(view)
-	if err != nil {
-		return x.fail(err, "")
-	}
-	all, known := x.admitted(view, offer)
-	if !known {
-		return nil
-	}
-	if x.op == openai.ListModels {
-		list := struct {
-			Object string      `json:"object"`
-			Data   []modelJSON `json:"data"`
-		}{"list", []modelJSON{}}
-		for _, m := range all {
-			list.Data = append(list.Data, x.describeModel(view, offer, m))
-		}
-		return x.replyWith("models", list)
-	}
-	name, err := url.PathUnescape(escaped)
-	if err != nil {
-		return x.fail(errUnknownPath, "")
-	}
-	for _, m := range all {
-		if m.Name == name {
-			return x.replyWith("models", x.describeModel(view, offer, m))
-		}
-	}
-	return x.fail(x.unknown(route.ErrUnknownModel), strings.ToValidUTF8(name, "�"))
-}
-
 // admitted returns the models that a request may name: those of routes, and what the endpoints of a pool without routes
 // list.
-func (x *exchange) admitted(view *endpointstate.View, offer *objects.Offer) (all []listedModel, known bool) {
-	given, isGiven := x.given(view.World)
+func (s *scope) admitted(view *endpointstate.View, offer *objects.Offer) (all []listedModel, known bool) {
+	given, isGiven := s.given(view.World)
 	routed := make([]listedModel, 0, len(offer.Models()))
 	for _, m := range offer.Models() {
 		r := offer.Route(m.Name)
@@ -151,22 +105,22 @@ func (x *exchange) admitted(view *endpointstate.View, offer *objects.Offer) (all
 			continue
 		}
 		pool := r.Backends[0].Pool
-		routed = append(routed, listedModel{m, pool, x.server.Fleet.Active(view.World, objects.ModelKey{Pool: pool, ID: r.Adapter})})
+		routed = append(routed, listedModel{m, pool, s.server.Fleet.Active(view.World, objects.ModelKey{Pool: pool, ID: r.Adapter})})
 	}
-	registered := x.registered(view, offer)
+	registered := s.registered(view, offer)
 	known = true
 	seen := make(map[string]bool)
 	for _, m := range registered {
 		seen[m.Name] = true
 	}
-	for _, pool := range x.openPools(view) {
+	for _, pool := range s.openPools(view) {
 		p := view.World.Pools[pool]
 		if p == nil || p.Routed {
 			continue
 		}
 		snapshot := view.Snapshot.Pools[pool.String()]
 		names, listed := snapshot.Names()
-		known = known && (listed || x.inferenceOnly()) // where nothing else may pass
+		known = known && (listed || s.inferenceOnly()) // where nothing else may pass
 		for _, name := range names {
 			if offer.Route(name) != nil || seen[name] {
 				continue
@@ -183,28 +137,28 @@ func (x *exchange) admitted(view *endpointstate.View, offer *objects.Offer) (all
 }
 
 // openPools returns the pools whose endpoints may list further models, where no LLMRoute names these.
-func (x *exchange) openPools(view *endpointstate.View) []objects.Name {
-	first, ok := x.given(view.World)
+func (s *scope) openPools(view *endpointstate.View) []objects.Name {
+	first, ok := s.given(view.World)
 	if !ok {
-		first = x.commandLine()
+		first = s.commandLine()
 	}
-	if x.takesOpen() {
+	if s.takesOpen() {
 		return append([]objects.Name{first}, view.World.Open()...)
 	}
 	return []objects.Name{first}
 }
 
 // registered returns the models that may be named though no object says so.
-func (x *exchange) registered(view *endpointstate.View, offer *objects.Offer) []listedModel {
-	if x.server.Flow == nil {
+func (s *scope) registered(view *endpointstate.View, offer *objects.Offer) []listedModel {
+	if s.server.Flow == nil {
 		return nil
 	}
 	var all []listedModel
-	given, _ := x.given(view.World)
-	counts := x.counts(offer, given)
-	for _, name := range x.server.Fleet.RegisteredNames(counts) {
+	given, _ := s.given(view.World)
+	counts := s.counts(offer, given)
+	for _, name := range s.server.Fleet.RegisteredNames(counts) {
 		if offer.Route(name) == nil {
-			pool, _ := x.server.Fleet.Registered(name, counts)
+			pool, _ := s.server.Fleet.Registered(name, counts)
 			all = append(all, listedModel{Model: objects.Model{Name: name}, pool: pool}) // what it is made for nobody says
 		}
 	}

@@ -4,7 +4,9 @@ import (
 	"hash/fnv"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -150,4 +152,34 @@ func texts(v *structpb.Value) []string {
 		return all
 	}
 	return nil
+}
+
+// deadline is the deadline that the client gave for its request, 0 if it gave none.
+func (r *request) deadline() time.Duration {
+	var d time.Duration
+	if ms, err := strconv.ParseInt(r.header(wire.TimeoutHeader), 10, 64); err == nil && ms > 0 && ms < maxStated {
+		d = time.Duration(ms) * time.Millisecond
+	}
+	if own := grpcTimeout(r.header("grpc-timeout")); own > 0 && (d == 0 || own < d) {
+		d = own
+	}
+	return d
+}
+
+// maxStated bounds deadlines, in milliseconds: a day. Longer ones are none.
+const maxStated = 24 * 60 * 60 * 1000
+
+// grpcTimeout reads the header of that name: up to eight digits and a unit. What is none is 0.
+func grpcTimeout(text string) time.Duration {
+	if len(text) < 2 || len(text) > 9 {
+		return 0
+	}
+	unit, ok := map[byte]time.Duration{
+		'H': time.Hour, 'M': time.Minute, 'S': time.Second, 'm': time.Millisecond, 'u': time.Microsecond, 'n': time.Nanosecond,
+	}[text[len(text)-1]]
+	n, err := strconv.ParseUint(text[:len(text)-1], 10, 32)
+	if !ok || err != nil || n > uint64(maxStated*time.Millisecond/unit) {
+		return 0
+	}
+	return time.Duration(n) * unit
 }

@@ -158,7 +158,7 @@ type extprocStream = extprocv3.ExternalProcessor_ProcessServer
 
 // Process serves one HTTP request. It is called in a goroutine of its own by grpc.
 func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) (err error) {
-	x := newExchange(p.server, callerOf(p.front, messages))
+	x := p.server.newExchange(p.server.scopeOf(p.front, messages))
 	x.out.messages = messages
 	defer func() {
 		x.stopLate()
@@ -190,8 +190,8 @@ func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) 
 			p.server.Log.Error("cannot serve a data plane whose ext_proc is configured like this", "err", err)
 			return status.Error(codes.FailedPrecondition, err.Error())
 		}
-		for x.waits != nil && err == nil {
-			out, err = p.hold(messages, x)
+		for x.dispatcher.waits != nil && err == nil {
+			out, err = x.wait(messages.Context(), messages.Send)
 		}
 		if err != nil {
 			return nil // the request is over
@@ -199,7 +199,7 @@ func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) 
 		if err := x.out.send(out); err != nil {
 			return err
 		}
-		if x.front == Own && x.inFlight != nil && !x.open {
+		if p.front == Own && x.dispatcher.inFlight != nil && !x.open {
 			x.open = true
 			p.server.open.add(x)
 		}

@@ -22,24 +22,24 @@ type answered struct {
 
 // responseHeaders reads the beginning of the answer, and changes nothing of it.
 func (x *exchange) responseHeaders(h *extprocv3.HttpHeaders, now time.Time) responses {
-	if x.inFlight != nil && !x.answer.Began() {
-		x.readAnswer(h.GetHeaders())
-		if x.hints.served != "" {
-			x.server.Fleet.Moved(x.inFlight, x.hints.served)
+	if x.dispatcher.inFlight != nil && !x.dispatcher.answer.Began() {
+		x.dispatcher.readAnswer(h.GetHeaders())
+		if x.scope.hints.served != "" {
+			x.server.Fleet.Moved(x.dispatcher.inFlight, x.scope.hints.served)
 		}
 		if h.GetEndOfStream() {
-			x.finish(now)
+			x.dispatcher.finish(now)
 		}
 	}
-	if x.server.Conformance && x.hints.served != "" {
+	if x.server.Conformance && x.scope.hints.served != "" {
 		return responses{answerHeadersOfAnswer(&extprocv3.CommonResponse{HeaderMutation: &extprocv3.HeaderMutation{
-			SetHeaders: []*corev3.HeaderValueOption{header(wire.ServedHeader, x.hints.served)},
+			SetHeaders: []*corev3.HeaderValueOption{header(wire.ServedHeader, x.scope.hints.served)},
 		}})}
 	}
 	return responses{goOnAnswer}
 }
 
-func (x *exchange) readAnswer(m *corev3.HeaderMap) {
+func (d *dispatcher) readAnswer(m *corev3.HeaderMap) {
 	var status int
 	var contentType, load, retryAfter string
 	for _, h := range m.GetHeaders() {
@@ -54,85 +54,84 @@ func (x *exchange) readAnswer(m *corev3.HeaderMap) {
 			retryAfter = value(h)
 		}
 	}
-	x.answer.Headers(status, contentType, load, retryAfter)
+	d.answer.Headers(status, contentType, load, retryAfter)
 }
 
 // responseBody reads the next of the answer's body, and passes it on as it is.
 func (x *exchange) responseBody(chunk []byte, end bool, now time.Time) responses {
-	if x.answer.Began() && !x.finished {
-		x.answer.Body(chunk, now)
+	if x.dispatcher.answer.Began() && !x.dispatcher.finished {
+		x.dispatcher.answer.Body(chunk, now)
 		if end {
-			x.finish(now)
+			x.dispatcher.finish(now)
 		}
 	}
-	if x.shown == modeDuplex {
+	if x.scope.shown == modeDuplex {
 		return answerChunks(chunk, end)
 	}
 	return responses{goOnAnswerBody}
 }
 
 func (x *exchange) responseTrailers(now time.Time) responses {
-	if x.answer.Began() {
-		x.finish(now)
+	if x.dispatcher.answer.Began() {
+		x.dispatcher.finish(now)
 	}
 	return responses{goOnAnswerTrailers}
 }
 
 // finish tells what became of the request, and counts it as gone.
-func (x *exchange) finish(now time.Time) {
-	if x.finished {
+func (d *dispatcher) finish(now time.Time) {
+	if d.finished {
 		return
 	}
-	x.finished = true
-	x.inFlight.End()
-	x.server.Fleet.Release(x.id)
-	x.answeredAt = now
-	x.observe(outcome.None, now.Sub(x.began))
+	d.finished = true
+	d.inFlight.End()
+	d.server.Fleet.Release(d.id)
+	d.answeredAt = now
+	d.observe(outcome.None, now.Sub(d.began))
 }
 
 // observe tells what became of the request, or as much of it as is shown. Where the access log tells, this would tell it
 // twice. It says nothing of the decision's id, for the request may go on.
-func (x *exchange) observe(f outcome.Failure, took time.Duration) {
-	if x.front == Own {
+func (d *dispatcher) observe(f outcome.Failure, took time.Duration) {
+	if d.scope.front == Own {
 		return
 	}
 	o := outcome.Outcome{
-		Pool: x.target.Pool.String(), Model: x.model, Stream: x.stream,
-		Endpoint: x.address, Failure: f, Attempts: 1, Duration: took, Began: x.began, Bytes: x.bytes, Expected: x.expected, Held: x.spent,
+		Pool: d.target.Pool.String(), Model: d.model, Stream: d.stream,
+		Endpoint: d.address, Failure: f, Attempts: 1, Duration: took, Began: d.began, Bytes: d.bytes, Expected: d.expected, Held: d.spent,
 	}
-	if x.target.Route != (objects.Name{}) {
-		o.Route = x.target.Route.String()
+	if d.target.Route != (objects.Name{}) {
+		o.Route = d.target.Route.String()
 	}
-	if x.hints.served != "" {
-		o.Endpoint = x.hints.served
+	if d.scope.hints.served != "" {
+		o.Endpoint = d.scope.hints.served
 	}
-	if o.Endpoint == x.address {
-		o.Adapter, o.Loading = x.adapter, x.loading
-		if !x.answeredAt.IsZero() {
-			o.Among, o.Answered = x.among, min(x.answeredAt.Sub(x.sentAt), x.answeredAt.Sub(x.begunAt))
+	if o.Endpoint == d.address {
+		o.Adapter, o.Loading = d.adapter, d.loading
+		if !d.answeredAt.IsZero() {
+			o.Among, o.Answered = d.among, min(d.answeredAt.Sub(d.sentAt), d.answeredAt.Sub(d.begunAt))
 		}
 	}
-	x.answer.Fill(&o, x.sentAt)
-	x.server.Observe(o)
+	d.answer.Fill(&o, d.sentAt)
+	d.server.Observe(o)
 }
 
 // end is the end of the stream, at a time. It may be called at any time and more than once.
-func (x *exchange) end(now time.Time) {
-	x.takeBack()
-	_ = x.keep(0)
-	if x.inFlight == nil || x.finished {
+func (d *dispatcher) end(now time.Time) {
+	d.takeBack()
+	if d.inFlight == nil || d.finished {
 		return
 	}
-	x.finished = true
-	if x.bound() {
-		x.inFlight.End()
-		x.server.Fleet.Release(x.id)
+	d.finished = true
+	if d.scope.bound(d.answer.Began()) {
+		d.inFlight.End()
+		d.server.Fleet.Release(d.id)
 	}
 	switch {
-	case !x.answer.Began():
-	case x.shown == modeNone:
-		x.observe(outcome.None, 0) // the data plane shows no more than that it began
+	case !d.answer.Began():
+	case d.scope.shown == modeNone:
+		d.observe(outcome.None, 0) // the data plane shows no more than that it began
 	default:
-		x.observe(outcome.Cut, now.Sub(x.began))
+		d.observe(outcome.Cut, now.Sub(d.began))
 	}
 }

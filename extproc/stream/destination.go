@@ -1,0 +1,198 @@
+package stream
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/kserve"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// common is what goes into the request's headers.
+func (d *dispatcher) common() *extprocv3.CommonResponse {
+	mutation := &extprocv3.HeaderMutation{
+		SetHeaders:    []*corev3.HeaderValueOption{header(wire.DestinationHeader, d.to)},
+		RemoveHeaders: d.in.control,
+	}
+	mutation.SetHeaders = append(mutation.SetHeaders, d.retries()...)
+	if left := d.left(); left > 0 && d.scope.front == Own {
+		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.TimeoutHeader, strconv.FormatInt(left.Milliseconds(), 10)))
+	}
+	if d.traits.call && d.spent > 0 && d.in.deadline() > 0 {
+		mutation.SetHeaders = append(mutation.SetHeaders, header("grpc-timeout", timeout(d.in.deadline()-d.spent)))
+	}
+	if d.traits.tokenless && d.model != "" {
+		for _, h := range kserve.Written(d.model) {
+			mutation.SetHeaders = append(mutation.SetHeaders, header(h.Name, h.Value))
+		}
+	}
+	if d.sealed != "" {
+		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.ErrandHeader, d.sealed))
+	}
+	switch {
+	case !d.replaced:
+	case d.token == "":
+		mutation.RemoveHeaders = append(slices.Clip(mutation.RemoveHeaders), wire.AuthorizationHeader)
+	default:
+		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.AuthorizationHeader, "Bearer "+d.token))
+	}
+	if d.scope.listener != "" || d.scope.errand != nil && d.scope.pool != (objects.Name{}) {
+		cluster := wire.PoolCluster
+		if d.traits.call {
+			cluster = wire.PoolCallsCluster
+		}
+		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.PoolHeader, cluster(d.target.Pool.Namespace, d.target.Pool.Name)))
+	}
+	// A route that names the pool by itself is chosen already, maybe by weight.
+	return &extprocv3.CommonResponse{HeaderMutation: mutation, ClearRouteCache: d.scope.pool == (objects.Name{}) || d.scope.errand != nil}
+}
+
+// destination is the endpoints in the words of the endpoint-picker protocol, in order. The body goes to all of them as it
+// goes to the first: those whose engine knows the model by another name are left out.
+func destination(picks []pick.Decision, reached func(endpoint string) string) string {
+	if len(picks) == 1 {
+		return reached(picks[0].Endpoint.Address)
+	}
+	list := make([]string, 0, 8)
+	for i := range picks {
+		if picks[i].Model == picks[0].Model {
+			list = append(list, reached(picks[i].Endpoint.Address))
+		}
+	}
+	return strings.Join(list, ",")
+}
+
+// reached is where an endpoint takes the request. Other gateways know its address alone.
+func (d *dispatcher) reached(endpoint string) string {
+	switch {
+	case d.scope.front != Own:
+		return endpoint
+	case d.traits.call:
+		return d.world.Reached(endpoint, objects.GRPC)
+	}
+	return d.world.Reached(endpoint, objects.HTTP)
+}
+
+// addMetadata adds what the cluster reads to find the endpoint, and what comes back with the access log, to the message that sends a request
+// on. It lets go of what was needed to decide.
+func (d *dispatcher) addMetadata(m *extprocv3.ProcessingResponse) {
+	pick := map[string]*structpb.Value{
+		wire.PickPool:   structpb.NewStringValue(d.target.Pool.String()),
+		wire.PickModel:  structpb.NewStringValue(d.model),
+		wire.PickReason: structpb.NewStringValue(d.reason()),
+		wire.PickStream: structpb.NewBoolValue(d.stream),
+		wire.PickID:     structpb.NewStringValue(d.id),
+	}
+	if d.target.Route != (objects.Name{}) {
+		pick[wire.PickRoute] = structpb.NewStringValue(d.target.Route.String())
+	}
+	if d.found.Adapter != "" && d.found.Adapter != d.target.Adapter {
+		pick[wire.PickVModel] = structpb.NewStringValue(d.found.Adapter)
+	}
+	if d.search.id != "" {
+		pick[wire.PickStored] = structpb.NewStringValue(d.search.id)
+		pick[wire.PickEverybody] = structpb.NewBoolValue(d.search.everybody)
+	}
+	if d.scope.errand != nil {
+		pick[wire.PickInner] = structpb.NewBoolValue(true)
+		if d.scope.errand.Last {
+			pick[wire.PickAgain] = structpb.NewBoolValue(true)
+		}
+	}
+	if len(d.picks) > 0 && d.first().Copy.Unlisted {
+		pick[wire.PickUnlisted] = structpb.NewBoolValue(d.begunAt.UnixNano() >= d.first().Copy.Own)
+	}
+	if d.traits.messages {
+		pick[wire.PickMessages] = structpb.NewBoolValue(true)
+	}
+	if d.settings.FinalUnavailable {
+		pick[wire.PickUnavailable] = structpb.NewBoolValue(false)
+	}
+	d.expect(pick)
+	if d.spent > 0 {
+		pick[wire.PickHold] = structpb.NewNumberValue(float64(d.spent.Microseconds()))
+	}
+	m.DynamicMetadata = object(map[string]*structpb.Value{
+		wire.DestinationNamespace: structpb.NewStructValue(object(map[string]*structpb.Value{
+			wire.DestinationHeader: structpb.NewStringValue(d.to),
+		})),
+		wire.PickNamespace: structpb.NewStructValue(object(pick)),
+	})
+	d.told = true
+	d.dropPicks()
+	d.token, d.sealed = "", ""
+}
+
+func object(fields map[string]*structpb.Value) *structpb.Struct {
+	return &structpb.Struct{Fields: fields}
+}
+
+// expect writes what was expected of the request into the metadata of its decision.
+func (d *dispatcher) expect(to map[string]*structpb.Value) {
+	if d.bytes > 0 {
+		to[wire.PickBytes] = structpb.NewNumberValue(float64(d.bytes))
+	}
+	if len(d.picks) == 0 {
+		return
+	}
+	first := d.first()
+	if d.among > 0 {
+		to[wire.PickAmong] = structpb.NewNumberValue(float64(d.among))
+	}
+	if first.Estimate == (pick.Estimate{}) {
+		return
+	}
+	to[wire.PickFirstToken] = structpb.NewNumberValue(float64(d.expected.Microseconds()))
+	if d.adapter != "" {
+		to[wire.PickAdapter] = structpb.NewStringValue(d.adapter)
+		to[wire.PickLoad] = structpb.NewNumberValue(float64(d.loading.Microseconds()))
+	}
+	if !d.server.ExplainPicks {
+		return
+	}
+	to[wire.PickExpected] = structpb.NewStructValue(explained(first))
+	if len(d.ranked) > 1 {
+		to[wire.PickRunnerUp] = structpb.NewStructValue(explained(&d.ranked[1]))
+	}
+}
+
+// explained is why the policy thinks of a decision what it does: seconds, and what they are as shares of objectives.
+func explained(d *pick.Decision) *structpb.Struct {
+	is := &d.Estimate
+	fields := map[string]*structpb.Value{"endpoint": structpb.NewStringValue(d.Endpoint.Address)}
+	for _, f := range []struct {
+		name  string
+		value float64
+	}{
+		{"intake", is.Intake},
+		{"queue", is.Queue},
+		{"room", is.Room},
+		{"load", is.Load},
+		{"prefill", is.Prefill},
+		{"delay", is.Delay},
+		{"first_token", is.FirstToken()},
+		{"step", is.Step},
+		{"longer", is.Longer},
+		{"own", is.Own},
+		{"others", is.Others},
+	} {
+		fields[f.name] = structpb.NewNumberValue(math.Round(f.value*1e6) / 1e6)
+	}
+	return object(fields)
+}
+
+// retries bounds how often Envoy tries a request again that searches, nil of any other.
+func (d *dispatcher) retries() []*corev3.HeaderValueOption {
+	if d.search.id == "" {
+		return nil
+	}
+	return []*corev3.HeaderValueOption{header(wire.RetriesHeader, strconv.Itoa(strings.Count(d.to, ",")))}
+}

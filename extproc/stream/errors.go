@@ -1,0 +1,227 @@
+package stream
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/decode"
+	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/flow/queue"
+	"github.com/headgate/headgate/extproc/kserve"
+	"github.com/headgate/headgate/extproc/openai"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/route"
+)
+
+// apiError is an error and what a client is told of it.
+type apiError struct {
+	status int
+	// Type, Code and Param are for programs, in the words of OpenAI's API. Param may be empty.
+	Type, Code, Param string
+	// Message is for people. %s in it stands for the model.
+	Message string
+	// retryAfter is in seconds; 0 gives no time.
+	retryAfter int
+	// accept lists the content codings that a body may have, as the header of that name; it may be empty.
+	accept string
+	// call is the gRPC code of a call that ends with the error; 0 means the code that goes with the status.
+	call kserve.Code
+	// final means that a retry does not help. Without it the clients of OpenAI and Anthropic retry each 5xx.
+	final bool
+}
+
+func (e *apiError) Error() string { return e.Message }
+
+const (
+	invalidRequest = "invalid_request_error"
+	serverError    = "server_error"
+	rateLimited    = "rate_limit_error"
+)
+
+const (
+	// retrySoon is for what the next scrape may change. It is the least that the header can say.
+	retrySoon = 1
+	// retryLater is for what lasts longer: many clients that wait for one model should not come back at once.
+	retryLater = 10
+)
+
+func invalid(status int, code, param, message string) *apiError {
+	return &apiError{status: status, Type: invalidRequest, Code: code, Param: param, Message: message}
+}
+
+// invalidCall is the error of a call that ends with a gRPC code.
+func invalidCall(status int, code, message string, call kserve.Code) *apiError {
+	return &apiError{status: status, Type: invalidRequest, Code: code, Message: message, call: call}
+}
+
+// unsupported is 415 with the content codings that a body may have.
+func unsupported(accept, message string) *apiError {
+	return &apiError{status: http.StatusUnsupportedMediaType, Type: invalidRequest, Code: "unsupported_content_encoding", Message: message, accept: accept}
+}
+
+// unavailable is 503 with Retry-After.
+func unavailable(code, message string, retryAfter int) *apiError {
+	return &apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: code, Message: message, retryAfter: retryAfter}
+}
+
+// timedOut is 504.
+func timedOut(code, message string) *apiError {
+	return &apiError{status: http.StatusGatewayTimeout, Type: serverError, Code: code, Message: message}
+}
+
+// failed is an error that a retry meets again.
+func failed(status int, code, message string) *apiError {
+	return &apiError{status: status, Type: serverError, Code: code, Message: message, final: true}
+}
+
+// Errors of this package, with what clients get.
+var (
+	errUnknownPath = invalid(http.StatusNotFound, "unknown_url", "", "This gateway serves no such method and path. It serves "+strings.Join(openai.Served(), ", ")+".")
+	errUnknownV2   = invalid(http.StatusNotFound, "unknown_url", "", "This gateway serves no such method and path. It serves "+strings.Join(kserve.Served(), ", ")+".")
+	// errClosedPath is for paths that no request may reach even if the HTTPRoutes of another gateway allow it.
+	errClosedPath = invalid(http.StatusNotFound, "unknown_url", "", "This gateway serves no such method and path.")
+	// errNoPool is for a request without a model from a gateway that names no pool.
+	errNoPool   = invalid(http.StatusNotFound, "unknown_url", "", "The request names no model, and the gateway does not say which pool it is for.")
+	errTooLarge = invalid(http.StatusRequestEntityTooLarge, "request_too_large", "", fmt.Sprintf("The body has more than %d MiB.", maxBody>>20))
+	// errDecodedTooLarge is for a body that is too large without its content codings.
+	errDecodedTooLarge = invalid(http.StatusRequestEntityTooLarge, "request_too_large", "", fmt.Sprintf("Decoded, the body has more than %d MiB.", maxBody>>20))
+	// errEncoded is for a body with a content coding behind another gateway, where extproc cannot send on a decoded body.
+	errEncoded = unsupported("identity", "Send the body without a content encoding.")
+	errCoding  = unsupported(decode.Accept, "Send the body without a content encoding, or with one of "+decode.Accept+".")
+	// errNoModel is for a request whose body the data plane does not show, and whose model it does not name.
+	errNoModel = invalid(http.StatusBadRequest, "invalid_request", "model", "The body names no model that the gateway can read: send a JSON object with a model of GET /v1/models.")
+	// errRename is for a route that renames the model where extproc cannot change the body.
+	errRename = failed(http.StatusInternalServerError, "rename_impossible", "The route of the model %s gives it another name, which this gateway cannot write: its ext_proc shows no bodies. Its operator can let extproc ask for them (--allow-mode-override).")
+	// errUnknownModel is for a model that does not exist.
+	errUnknownModel = invalid(http.StatusNotFound, "model_not_found", "model", "The model %s does not exist. GET /v1/models lists those that do.")
+	// errUnknownAnswer is for a request about a stored response that no endpoint has.
+	errUnknownAnswer = invalid(http.StatusNotFound, "response_not_found", "", "The gateway knows of no such response.")
+	// errNotHeard is for a model that no object admits, while control or the engines of an open pool have not yet listed theirs.
+	errNotHeard = &apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: "not_ready", Param: "model", Message: "The gateway does not know yet whether there is a model %s. Try again.", retryAfter: retrySoon}
+	// errNoOffer is for a listener that the objects do not have yet, or no longer.
+	errNoOffer = unavailable("not_ready", "The gateway does not know yet which models it serves here. Try again.", retrySoon)
+	// errStopping is for a request that waits for its model when extproc stops.
+	errStopping = unavailable("not_ready", "The gateway restarts, and cannot wait for the model %s to be loaded. Try again.", retrySoon)
+	// errErrand is for a request of the relay with a token that this process cannot open.
+	errErrand = unavailable("not_ready", "The gateway restarted while it handled the request. Try again.", retrySoon)
+	// errGone is for a request whose endpoint refuses connections and sends nothing more.
+	errGone = unavailable(wire.EngineGone, "The server ended before it answered. Try again.", retrySoon)
+	// errUnwell means that no endpoint of any pool is healthy.
+	errUnwell = unavailable("no_endpoint", "No endpoint can answer right now.", retrySoon)
+	// errNoEndpoint is for a request that names no model; errNotServed is for one that does.
+	errNoEndpoint = unavailable("no_endpoint", "No endpoint can answer right now. Try again.", retrySoon)
+	errNotServed  = unavailable("no_endpoint", "No endpoint serves the model %s right now. Try again.", retrySoon)
+	// errSubset is for a request whose data plane allows only endpoints that cannot answer.
+	errSubset = unavailable("no_endpoint", "None of the endpoints that the gateway allows can answer right now. Try again.", retrySoon)
+	// errExpired is for a request whose model was not loaded in time.
+	errExpired = timedOut("load_timeout", "The model %s could not be loaded in time. Try again.")
+	// errBusy is for a request that no copy of its model could take in time.
+	errBusy = timedOut("model_busy", "The model %s had too many requests to take this one in time. Try again.")
+	errFull = &apiError{status: http.StatusTooManyRequests, Type: rateLimited, Code: "too_many_waiting", Message: "Too many requests wait for the model %s. Try again later.", retryAfter: retryLater}
+	// errCrowded is for a body or message for which extproc has no memory left.
+	errCrowded = &apiError{status: http.StatusTooManyRequests, Type: rateLimited, Code: "crowded", Message: "The gateway has too many large messages to read. Try again later.", call: kserve.ResourceExhausted}
+
+	// errNoMethod is for a method that may not pass, or that the engine does not have.
+	errNoMethod = invalidCall(http.StatusNotFound, "unknown_method", "This gateway serves no such method.", kserve.Unimplemented)
+	errNoID     = invalidCall(http.StatusBadRequest, "no_model", "must include mm-model-id header", kserve.InvalidArgument)
+	// errNoVModel is for a name that has to be a VModel's and is not.
+	errNoVModel = invalidCall(http.StatusNotFound, "model_not_found", "vmodel not found", kserve.NotFound)
+	// errSeveral is for a call for several models where no relay can send it to each.
+	errSeveral = invalidCall(http.StatusNotImplemented, "several_models", "This gateway takes no call for several models.", kserve.Unimplemented)
+	// errNoneFound is for a call for several models, none of which exists.
+	errNoneFound    = invalidCall(http.StatusNotFound, "model_not_found", "none of the requested models were found", kserve.NotFound)
+	errAnotherModel = invalidCall(http.StatusBadRequest, "another_model", "A message of the call names another model than the first: make a call for each model.", kserve.InvalidArgument)
+	// errHidden is for a call whose messages must be read or changed, while the data plane does not show them.
+	errHidden = failed(http.StatusInternalServerError, "messages_hidden", "The gateway has to read the messages of this call, and its ext_proc shows none: its operator can set request_body_mode FULL_DUPLEX_STREAMED for gRPC.")
+
+	errInternal = &apiError{status: http.StatusInternalServerError, Type: serverError, Code: "internal", Message: "The gateway failed."}
+)
+
+// Errors that no client gets.
+var (
+	// errTranscode is for a REST request whose engines take only gRPC calls: the relay makes a call of it.
+	errTranscode = errors.New("the engines take only gRPC calls")
+	// errOver is for a request that ended while extproc handled it.
+	errOver = errors.New("the request is over")
+)
+
+// describe returns what a client gets for an error. Model is the client's name of the model, empty if it is not known. An error that is not in the
+// list is a fault of this package, and says nothing about itself.
+func describe(err error, model string) apiError {
+	var body *openai.Error
+	var nameless *unnamed
+	var call *kserve.Error
+	var coding *decode.Error
+	switch { // those that have words of their own
+	case errors.As(err, &call):
+		return *invalidCall(statusOf(call.Code), "invalid_request", call.Reason, call.Code)
+	case errors.As(err, &nameless):
+		return *invalid(http.StatusBadRequest, "invalid_request", nameless.body.Param, nameless.message())
+	case errors.As(err, &body):
+		return *invalid(http.StatusBadRequest, "invalid_request", body.Param, body.Reason)
+	case errors.As(err, &coding):
+		return *invalid(http.StatusBadRequest, "invalid_content_encoding", "", coding.Error())
+	}
+	e := *replyTo(err, model != "")
+	e.Message = strings.ReplaceAll(e.Message, "%s", quote(model))
+	return e
+}
+
+// replyTo returns the error of this package that stands for any other.
+func replyTo(err error, named bool) *apiError {
+	var own *apiError
+	var load flow.Failed
+	switch {
+	case errors.As(err, &own):
+		return own
+	case errors.As(err, &load):
+		return describeLoad(load.Reason)
+	case errors.Is(err, decode.ErrTooLarge):
+		return errDecodedTooLarge
+	case errors.Is(err, route.ErrUnknownPool):
+		return errNoPool
+	case errors.Is(err, queue.ErrFull), errors.Is(err, pick.ErrFull):
+		return errFull
+	case errors.Is(err, pick.ErrSubset):
+		return errSubset
+	case errors.Is(err, route.ErrUnknownModel), errors.Is(err, pick.ErrUnlisted), errors.Is(err, flow.ErrUnknown):
+		return errUnknownModel
+	case errors.Is(err, pick.ErrNoPool), errors.Is(err, pick.ErrNotAddressable), errors.Is(err, pick.ErrNoneReady):
+		if !named {
+			return errNoEndpoint
+		}
+		return errNotServed
+	}
+	return errInternal
+}
+
+// describeLoad says why a model cannot be loaded, by control's reason: the kind of it, and neither paths nor an engine's words.
+func describeLoad(reason string) *apiError {
+	switch reason {
+	case wire.NoEndpoint:
+		return unavailable("no_endpoint", "No server that could load the model %s can be reached right now. Try again.", retrySoon)
+	case wire.NoRoom:
+		return unavailable("no_room", "There is no room to load the model %s right now. Try again later.", retryLater)
+	}
+	why := map[string]string{
+		wire.RankTooLarge: ": its rank is larger than the servers take",
+		wire.FilesMissing: ": the servers find no files of it",
+		wire.NoLabels:     ": no server has what its kind needs",
+		wire.TooLarge:     ": it is larger than any server holds",
+		wire.CannotLoad:   ": its servers load no such models while they run",
+	}[reason]
+	return failed(http.StatusServiceUnavailable, "model_load_failed", "The model %s could not be loaded"+why+".")
+}
+
+// maxQuoted bounds what a reply quotes of a client's model name, in bytes.
+const maxQuoted = 128
+
+func quote(model string) string {
+	if len(model) > maxQuoted {
+		model = model[:maxQuoted] + "…"
+	}
+	return "'" + model + "'"
+}

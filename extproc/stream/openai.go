@@ -1,0 +1,240 @@
+package stream
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/headgate/headgate/extproc/kserve"
+	"github.com/headgate/headgate/extproc/openai"
+	"github.com/headgate/headgate/extproc/relay/relaytoken"
+	"github.com/headgate/headgate/extproc/route"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// openAIRequest is a request of OpenAI's or Anthropic's API, or one of an unknown path that another gateway lets pass.
+type openAIRequest struct {
+	atOnce
+	*exchange
+	op openai.Operation
+}
+
+// begin turns away what needs no body to be turned away, and decides what needs no body to be decided.
+func (o *openAIRequest) begin(end bool, now time.Time) responses {
+	op, name := openai.Find(o.in.method, o.in.path)
+	if op == openai.Health && !o.scope.inferenceOnly() {
+		op = openai.None // the engines' own
+	}
+	o.op, o.dispatcher.traits.guess = op, op == openai.None
+	large := o.tooLarge()
+	switch {
+	case large && op != openai.None && op != openai.Health:
+		return o.failLate(errTooLarge)
+	case op == openai.None && o.scope.inferenceOnly() && kserve.IsREST(o.in.path):
+		return o.fail(errUnknownV2, "")
+	case op == openai.None && o.scope.inferenceOnly():
+		return o.fail(errUnknownPath, "")
+	case op == openai.None && openai.Closed(o.in.path):
+		return o.fail(errClosedPath, "")
+	case op == openai.Health:
+		return o.health()
+	case op == openai.ListModels, op == openai.RetrieveModel:
+		if reply := o.models(name); reply != nil {
+			return reply
+		}
+		if openai.Closed(o.in.path) {
+			return o.fail(errClosedPath, "") // a name that is a way to another path
+		}
+		return o.pass("", end, now) // the pool's engines give no list that could be given on
+	case op == openai.Stored:
+		return o.pass(name, end, now)
+	case op == openai.None && (end || o.in.method != "POST" || !isJSON(o.in.contentType)):
+		return o.pass("", end, now)
+	}
+	if err := o.readEncoding(); err != nil && op != openai.None {
+		return o.fail(err, "")
+	}
+	if large { // on a path that is none of ours
+		return o.failLate(errTooLarge)
+	}
+	switch {
+	case o.encoded.codings != nil && o.scope.mode == modeNone && !end:
+		return o.askForBody()
+	case o.scope.mode == modeNone:
+		return o.named(now)
+	case o.scope.hints.model != "" && !o.scope.announced && !end:
+		return o.named(now)
+	case end:
+		o.phase = sent
+		return o.whole(nil, endHeaders, now)
+	case o.scope.mode == modeDuplex:
+		return nil
+	}
+	return responses{goOnHeaders}
+}
+
+// whole decides where a request goes of which everything is known.
+func (o *openAIRequest) whole(body []byte, how ending, now time.Time) responses {
+	if len(body) > maxBody {
+		return o.fail(errTooLarge, "")
+	}
+	parse := openai.Parse
+	if how == endCut {
+		parse, how = openai.ParsePrefix, endBuffered
+	}
+	r, err := o.scope.defaulted(o.judge(parse(o.kind(), o.in.contentType, body)))
+	if err != nil {
+		return o.fail(err, "")
+	}
+	return o.decided(o.asks(r), body, how, now)
+}
+
+// kind is how to read the body. A path that only other gateways let pass is read as JSON, for the model that it may name.
+func (o *openAIRequest) kind() openai.Operation {
+	if o.op == openai.None {
+		return openai.JSON
+	}
+	return o.op
+}
+
+// judge lets a body pass that is none of ours to judge, as a request for no model: on a path that we do not know, if its
+// name is no danger.
+func (o *openAIRequest) judge(r openai.Request, err error) (openai.Request, error) {
+	if err != nil && o.op == openai.None && !errors.Is(err, openai.ErrName) {
+		return openai.Request{}, nil
+	}
+	return r, err
+}
+
+// decided decides by a body that was read, and answers.
+func (o *openAIRequest) decided(a ask, body []byte, how ending, now time.Time) responses {
+	if err := o.dispatcher.send(a, body, now); err != nil {
+		return o.missed(err, a.model, len(body), now, func(now time.Time) responses { return o.decided(a, body, how, now) })
+	}
+	common := o.dispatcher.common()
+	changed := o.encoded.decoded
+	if o.dispatcher.renames(a) {
+		body, changed = a.text.Rename(body, o.dispatcher.first().Model), true
+	}
+	return o.goOn(common, body, changed, how)
+}
+
+// pass decides a request that names no model. About is the id of the answer that it is about, if it is about one.
+func (o *openAIRequest) pass(about string, end bool, now time.Time) responses {
+	if pools := o.scope.apart(about); pools != nil {
+		return o.searchEach(pools)
+	}
+	if err := o.dispatcher.send(ask{previous: about, stored: true}, nil, now); err != nil {
+		return o.fail(err, "")
+	}
+	o.phase = passing
+	if end || o.scope.mode == modeNone {
+		o.phase = sent
+	}
+	return responses{o.withMetadata(answerHeaders(o.dispatcher.common()))}
+}
+
+// named decides by the model that the data plane read from the body itself.
+func (o *openAIRequest) named(now time.Time) responses {
+	var err error = errNoModel
+	if o.scope.hints.model != "" {
+		err = openai.CheckText(o.scope.hints.model)
+	}
+	r, err := o.judge(openai.Request{Model: o.scope.hints.model}, err)
+	if err != nil {
+		return o.fail(err, "")
+	}
+	return o.byName(o.asks(r), now)
+}
+
+// byName decides by nothing but the model.
+func (o *openAIRequest) byName(a ask, now time.Time) responses {
+	again := func(now time.Time) responses { return o.byName(a, now) }
+	for range maxChoices {
+		if err := o.dispatcher.choose(a, nil, now); err != nil {
+			return o.missed(err, a.model, 0, now, again)
+		}
+		if o.dispatcher.renames(a) {
+			switch {
+			case !o.scope.announced:
+				return nil // the body may come still
+			case o.server.ModeOverride:
+				return o.askForBody()
+			}
+			return o.fail(errRename, a.model)
+		}
+		if o.dispatcher.count(a, now) {
+			o.phase = sent
+			if !o.scope.announced {
+				o.phase = passing
+			}
+			return responses{o.withMetadata(answerHeaders(o.dispatcher.common()))}
+		}
+	}
+	return o.missed(o.dispatcher.taken(), a.model, 0, now, again)
+}
+
+func isJSON(contentType string) bool {
+	kind, _, _ := strings.Cut(contentType, ";")
+	kind = strings.ToLower(strings.TrimSpace(kind))
+	return kind == "application/json" || strings.HasSuffix(kind, "+json")
+}
+
+// health answers whether any endpoint is well that requests might go to.
+func (o *openAIRequest) health() responses {
+	if err := o.scope.unwell(); err != nil {
+		return o.fail(err, "")
+	}
+	return o.replyWith("health", map[string]string{"status": "ok"})
+}
+
+// models answers for the list of models, or for the one of a name, still escaped. It returns nil where only the engines
+// know what they answer to, and do not say.
+func (o *openAIRequest) models(escaped string) responses {
+	view := o.server.Fleet.View()
+	offer, err := o.scope.offer(view)
+	if err != nil {
+		return o.fail(err, "")
+	}
+	all, known := o.scope.admitted(view, offer)
+	if !known {
+		return nil
+	}
+	if o.op == openai.ListModels {
+		list := struct {
+			Object string      `json:"object"`
+			Data   []modelJSON `json:"data"`
+		}{"list", []modelJSON{}}
+		for _, m := range all {
+			list.Data = append(list.Data, o.scope.describeModel(view, offer, m))
+		}
+		return o.replyWith("models", list)
+	}
+	name, err := url.PathUnescape(escaped)
+	if err != nil {
+		return o.fail(errUnknownPath, "")
+	}
+	for _, m := range all {
+		if m.Name == name {
+			return o.replyWith("models", o.scope.describeModel(view, offer, m))
+		}
+	}
+	return o.fail(o.scope.unknown(route.ErrUnknownModel), strings.ToValidUTF8(name, "�"))
+}
+
+// searchEach makes the inner server ask one pool after the other for a stored response, at maxSearch endpoints at most.
+func (o *openAIRequest) searchEach(pools []objects.Name) responses {
+	var models []relaytoken.Model
+	for _, name := range pools {
+		models = append(models, relaytoken.Model{Target: route.Target{Pool: name}})
+	}
+	o.dispatcher.target = models[0].Target
+	return o.sendInner(relaytoken.Search, models...)
+}
+
+// asks is what a request with a body asks for.
+func (o *openAIRequest) asks(r openai.Request) ask {
+	stored := r.Previous != "" && r.Continues(o.in.path)
+	return ask{model: r.Model, previous: r.Previous, stored: stored, stream: r.Stream, text: r}
+}

@@ -1,0 +1,111 @@
+package stream
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/headgate/headgate/extproc/kserve"
+	"github.com/headgate/headgate/extproc/relay/relaytoken"
+	"github.com/headgate/headgate/extproc/route"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// This file is how requests use the inner server, which Envoy has among the endpoints: it sends a request through Envoy again if no endpoint has
+// served it, a call for several models to each of them, a request for a stored response to each pool, and a REST request as a gRPC call if engines
+// take nothing else.
+
+// openErrand takes what the inner server says of a request: where it came in, and what it was admitted for.
+func (x *exchange) openErrand() error {
+	if x.in.errand == "" || x.scope.front != Own || x.server.Errands == nil {
+		return nil
+	}
+	e, ok := x.server.Errands.Open(x.in.errand)
+	if !ok || e.Kind != relaytoken.Sent || len(e.Models) != 1 {
+		return errErrand
+	}
+	x.scope.errand, x.scope.listener, x.scope.pool, x.scope.rewrite = &e, e.Listener, e.Given, nil
+	return nil
+}
+
+// innerServes says whether the inner server may get a request for a pool: at a Gateway it is not among the endpoints of one that fails open, nor
+// can it be reached where the pool's engines are reached by TLS.
+func (s *scope) innerServes(pool objects.Name) bool {
+	switch {
+	case s.front != Own, s.server.Inner == "", s.back == "", s.errand != nil && s.errand.Last:
+		return false
+	case !s.atGateway():
+		return true
+	}
+	p := s.server.Fleet.View().World.Pools[pool]
+	return p != nil && !p.Picker.Open && (p.Settings == nil || p.Settings.EngineTLS == nil)
+}
+
+// addInner makes the inner server the last pick of a request whose model control can load elsewhere, if there are fewer picks than may be
+// tried. Name is the client's name of the model, and now is when the request is sent.
+func (d *dispatcher) addInner(name string, now time.Time) {
+	if d.sealed = ""; !d.placed() || !d.scope.innerServes(d.target.Pool) || d.search.id == "" && 1+strings.Count(d.to, ",") >= d.settings.Picks {
+		return
+	}
+	e := d.scope.errandOf(relaytoken.Again, relaytoken.Model{Name: name, Target: d.found})
+	e.ID, e.SentAt = d.id, now.UnixNano()
+	for i := range d.picks {
+		if d.picks[i].Model == d.picks[0].Model {
+			at := d.picks[i].Endpoint.Address
+			e.Tried = append(e.Tried, relaytoken.Copy{Endpoint: at, At: d.reached(at), Model: d.known()})
+		}
+	}
+	d.to, d.sealed = d.to+","+d.server.Inner, d.server.Errands.Seal(e)
+}
+
+func (s *scope) errandOf(kind relaytoken.Kind, models ...relaytoken.Model) relaytoken.Errand {
+	return relaytoken.Errand{Kind: kind, Back: s.back, Listener: s.listener, Given: s.pool, Models: models}
+}
+
+// sendToEach has the inner server send a call to each of several models. One that there is not is left out, unless the call wants all.
+func (c *call) sendToEach() responses {
+	naming := modelName
+	if c.named.VModel {
+		naming = vmodelName
+	}
+	view := c.server.Fleet.View()
+	var models []relaytoken.Model
+	for _, id := range c.named.IDs {
+		target, _, err := c.dispatcher.admit(&ask{model: id, naming: naming}, view)
+		missing := errors.Is(err, route.ErrUnknownModel) || errors.Is(err, errNoVModel)
+		if missing && !kserve.WantsAll(c.in.ids) {
+			continue
+		}
+		if err != nil {
+			return c.fail(err, id)
+		}
+		models = append(models, relaytoken.Model{Name: id, Target: target})
+	}
+	if len(models) == 0 {
+		return c.fail(errNoneFound, "")
+	}
+	if c.dispatcher.target = models[0].Target; !c.scope.innerServes(c.dispatcher.target.Pool) {
+		return c.fail(errSeveral, "")
+	}
+	return c.sendInner(relaytoken.Several, models...)
+}
+
+// sendInner sends a request to the inner server, by its headers.
+func (x *exchange) sendInner(kind relaytoken.Kind, models ...relaytoken.Model) responses {
+	x.dispatcher.toInner(kind, models...)
+	return responses{x.withMetadata(answerHeaders(x.dispatcher.common()))}
+}
+
+// toInner lets a request go to the inner server alone, which decides nothing of it. It counts nowhere.
+func (d *dispatcher) toInner(kind relaytoken.Kind, models ...relaytoken.Model) {
+	e := d.scope.errandOf(kind, models...)
+	if e.All = kserve.WantsAll(d.in.ids); kind == relaytoken.Search {
+		e.Most = int64(maxSearch / len(models))
+	}
+	d.to, d.sealed = d.server.Inner, d.server.Errands.Seal(e)
+}
+
+// converts says whether the inner server is to make a gRPC call of a request for a pool, which takes nothing else.
+func (d *dispatcher) converts(p *objects.Pool) bool {
+	return d.traits.converts && p != nil && p.CallsOnly && d.scope.innerServes(p.Name)
+}
