@@ -85,7 +85,7 @@ func (d *dispatcher) choose(a ask, body []byte, now time.Time) error {
 	if err := d.enter(); err != nil {
 		return err
 	}
-	return d.pick(a, body, view, near, now)
+	return d.pick(&a, body, view, near, now)
 }
 
 // resolve admits a request, and finds the model that a VModel stands for. It loads the fleet's view once, or twice for a VModel.
@@ -117,7 +117,7 @@ func (d *dispatcher) resolve(a *ask) (view *endpointstate.View, near string, err
 }
 
 // pick lets the policy choose among the endpoints of a view.
-func (d *dispatcher) pick(a ask, body []byte, view *endpointstate.View, near string, now time.Time) (err error) {
+func (d *dispatcher) pick(a *ask, body []byte, view *endpointstate.View, near string, now time.Time) (err error) {
 	s, target := d.server, &d.target
 	d.turn = s.turn.Add(1)
 	request := pick.Request{
@@ -145,7 +145,7 @@ func (d *dispatcher) pick(a ask, body []byte, view *endpointstate.View, near str
 		request.Demand.Pace = s.pace(view.World, d.habitual(request, base))
 	}
 	if !request.Tokenless && s.predicts(d.settings.Policy) {
-		if d.demand(a, body, base, now, &request); s.ExplainPicks {
+		if d.demand(&a.text, body, base, now, &request); s.ExplainPicks {
 			most = max(most, 2)
 		}
 	}

@@ -217,12 +217,12 @@ func (x *exchange) requestChunk(chunk []byte, end bool, now time.Time) responses
 
 // requestTrailers come after a body that said nothing of its end.
 func (x *exchange) requestTrailers(now time.Time) (responses, error) {
-	switch {
-	case x.phase == fresh:
+	switch x.phase {
+	case fresh:
 		return nil, errProtocol("ext_proc sends trailers before headers: set request_header_mode to SEND")
-	case x.phase == replied:
+	case replied:
 		return nil, nil
-	case x.phase == dropping:
+	case dropping:
 		x.failNow()
 		return nil, nil
 	}

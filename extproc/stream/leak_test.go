@@ -106,7 +106,10 @@ func TestNothingIsKeptOfRequestsThatHaveEnded(t *testing.T) {
 	}
 }
 
-const completions = "headers :method=POST :path=/v1/completions "
+const (
+	completions = "headers :method=POST :path=/v1/completions "
+	inferCall   = "headers :method=POST mode=NONE shown=NONE content-type=application/grpc :path=/inference.GRPCInferenceService/ModelInfer"
+)
 
 // ownRequests and gatewayRequests are requests of every API and mode, as lines of scenarios. A line "leave" ends the stream after
 // its first answer, "leave waiting" after its second.
@@ -133,10 +136,14 @@ var (
 		{aCall + "mm-model-id=mm-1"},
 		{aCall + "mm-model-id=nobody"},
 		{aCall + "mm-model-id=mm-1 mm-model-id=nobody"},
-		{"headers :method=POST mode=NONE shown=NONE content-type=application/grpc :path=/inference.GRPCInferenceService/ModelInfer",
-			`body "\x00\x00\x00\x00\x06\x0a\x04mm-1"`},
-		{"headers :method=POST mode=NONE shown=NONE content-type=application/grpc :path=/inference.GRPCInferenceService/ModelInfer",
-			`chunk "\x00\x00\x00\x00\x06\x0a"`, "leave"},
+		{
+			inferCall,
+			`body "\x00\x00\x00\x00\x06\x0a\x04mm-1"`,
+		},
+		{
+			inferCall,
+			`chunk "\x00\x00\x00\x00\x06\x0a"`, "leave",
+		},
 	}
 	gatewayRequests = [][]string{
 		{completions + "mode=FULL_DUPLEX_STREAMED shown=STREAMED", `body {"model":"text-to-sql"}`, "response :status=200", "answer x"},

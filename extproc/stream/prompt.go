@@ -20,7 +20,7 @@ type prompt struct {
 
 // demand is what a request asks of an engine at a time, for a policy that predicts how long it will take. Body is nil where it is not known; base
 // is what engines call the base model.
-func (d *dispatcher) demand(a ask, body []byte, base string, now time.Time, request *pick.Request) {
+func (d *dispatcher) demand(text *openai.Request, body []byte, base string, now time.Time, request *pick.Request) {
 	of := &request.Demand
 	of.Now = fleet.Steady(now).UnixNano()
 	for _, o := range d.target.Objectives {
@@ -36,7 +36,7 @@ func (d *dispatcher) demand(a ask, body []byte, base string, now time.Time, requ
 	if body == nil {
 		return
 	}
-	p := d.readPrompt(a.text, body, request)
+	p := d.readPrompt(text, body, request)
 	of.Prompt, d.bytes = int(float64(p.Bytes)/habit.BytesPerToken()), p.Bytes
 	if p.MaxTokens > 0 {
 		of.Output = min(of.Output, p.MaxTokens)
@@ -55,7 +55,7 @@ var prompts = sync.Pool{New: func() any { return new(prompt) }}
 
 // readPrompt reads the prompt of a body, for a policy that asks who has how much of it. Engines know a base model under many names,
 // and have its KV once.
-func (d *dispatcher) readPrompt(r openai.Request, body []byte, request *pick.Request) openai.Prompt {
+func (d *dispatcher) readPrompt(r *openai.Request, body []byte, request *pick.Request) openai.Prompt {
 	if d.prompt == nil {
 		d.prompt = prompts.Get().(*prompt)
 	}

@@ -93,6 +93,7 @@ func (c *call) sendToEach() responses {
 // sendInner sends a request to the inner server, by its headers.
 func (x *exchange) sendInner(kind relaytoken.Kind, models ...relaytoken.Model) responses {
 	x.dispatcher.toInner(kind, models...)
+	x.phase = sent
 	return responses{x.withMetadata(answerHeaders(x.dispatcher.common()))}
 }
 

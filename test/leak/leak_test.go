@@ -15,9 +15,10 @@ func TestMapsFindsEveryMap(t *testing.T) {
 		empty map[string]int
 	}
 	v := &outer{
-		own:  map[int]*inner{1: {map[string]bool{"a": true}}, 2: {map[string]bool{"b": true, "c": true}}},
-		list: []inner{{map[string]bool{"d": true}}, {}},
-		any:  inner{map[string]bool{"e": true}},
+		empty: map[string]int{},
+		own:   map[int]*inner{1: {map[string]bool{"a": true}}, 2: {map[string]bool{"b": true, "c": true}}},
+		list:  []inner{{map[string]bool{"d": true}}, {}},
+		any:   inner{map[string]bool{"e": true}},
 	}
 	v.next = v // is walked once
 	want := map[string]int{".own": 2, ".own.names": 3, ".list.names": 1, ".any.names": 1, ".empty": 0}

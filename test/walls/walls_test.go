@@ -24,6 +24,7 @@ var rules = map[string]func(tree) []string{
 	"what is shared":     unshared,
 	"names":              sameNames,
 	"size of programs":   largePrograms,
+	"methods of types":   crowdedTypes,
 	"package comments":   uncommented,
 }
 
@@ -596,6 +597,31 @@ func TestLargeProgramsAreSeen(t *testing.T) {
 		found := strings.Join(largePrograms(made(t, c.files)), "\n")
 		if !strings.Contains(found, c.want) || (found == "") != (c.want == "") {
 			t.Errorf("%s: %q, want %q", name, found, c.want)
+		}
+	}
+}
+
+func TestCrowdedTypesAreSeen(t *testing.T) {
+	methods := func(of, prefix string, n int) string {
+		var out strings.Builder
+		for i := range n {
+			fmt.Fprintf(&out, "func (x *%s) %s%d() {}\n", of, prefix, i)
+		}
+		return out.String()
+	}
+	for name, c := range map[string]struct {
+		text string
+		want int
+	}{
+		"as many as may be":    {"package p\ntype T struct{}\n" + methods("T", "m", 60), 0},
+		"one more":             {"package p\ntype T struct{}\n" + methods("T", "m", 61), 1},
+		"an embedded one's":    {"package p\ntype U struct{}\ntype T struct{ U }\n" + methods("T", "m", 30) + methods("U", "n", 31), 1},
+		"that of another room": {"package p\nimport \"github.com/headgate/headgate/q\"\ntype T struct{ q.U }\n" + methods("T", "m", 40), 1},
+		"those of a field":     {"package p\ntype U struct{}\ntype T struct{ u U }\n" + methods("T", "m", 40) + methods("U", "n", 40), 0},
+	} {
+		other := "package q\ntype U struct{}\n" + methods("U", "N", 30)
+		if found := crowdedTypes(made(t, map[string]string{"p/a.go": c.text, "q/a.go": other})); len(found) != c.want {
+			t.Errorf("%s: %q, want %d", name, found, c.want)
 		}
 	}
 }

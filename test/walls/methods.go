@@ -1,0 +1,29 @@
+package main
+
+import (
+	"fmt"
+	"go/types"
+	"slices"
+	"strings"
+)
+
+// crowdedTypes are the types with more methods than a reader can keep in mind, those of embedded types included.
+func crowdedTypes(t tree) (breaches []string) {
+	for _, object := range resolve(t).Defs {
+		name, ok := object.(*types.TypeName)
+		if !ok || name.IsAlias() || types.IsInterface(name.Type()) {
+			continue
+		}
+		full := strings.TrimPrefix(name.Pkg().Path(), module) + "." + name.Name()
+		n := types.NewMethodSet(types.NewPointer(name.Type())).Len()
+		switch most, excepted := crowded[full]; {
+		case excepted && n <= maxMethods:
+			breaches = append(breaches, fmt.Sprintf("test/walls/tables.go: crowded: %s has only %d methods", full, n))
+		case n > max(most, maxMethods):
+			breaches = append(breaches, fmt.Sprintf("%s has %d methods, and may have %d: split its state, so that each part has its own type",
+				full, n, max(most, maxMethods)))
+		}
+	}
+	slices.Sort(breaches)
+	return breaches
+}
