@@ -83,6 +83,8 @@ func TestNothingIsKeptOfRequestsThatHaveEnded(t *testing.T) {
 		workers.Wait()
 		own.streams.Wait()
 		gateway.streams.Wait()
+		f.Usage() // which control has asked for: until then a model that was used is kept
+		f.Hear(news(t, f, []string{"gone=nobody@" + address}))
 		return leak.Maps([]any{server, held, f})
 	}
 	f.Hear(news(t, f, []string{"loaded=sql-v2@" + address, "loaded=mm-1@" + address, "gone=nobody@" + address}))
