@@ -222,7 +222,7 @@ var houses = [][]floor{
 		{[]string{"test/ci", "test/process", "test/golden", "test/leak", "test/pipenet", "test/protos", "test/race", "test/times", "test/walls"}, "each knows only its own matter"},
 	},
 	{
-		{[]string{"api/wire", "api/pool", "api/v1alpha1", "api/placement", "api/mmesh", "api/inference", "api/tensorflow"}, "each is one protocol, or one group of objects"},
+		{[]string{"api/wire", "api/pool", "api/v1alpha1", "api/placement", "api/mmesh", "api/inference", "api/relayed", "api/tensorflow"}, "each is one protocol, or one group of objects"},
 	},
 	{
 		{[]string{"manifests"}, "what people apply, and its tests"},

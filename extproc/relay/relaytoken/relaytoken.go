@@ -6,6 +6,9 @@ import (
 	"crypto/cipher"
 	"encoding/base64"
 
+	"google.golang.org/protobuf/proto"
+
+	"github.com/headgate/headgate/api/relayed"
 	"github.com/headgate/headgate/extproc/route"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -75,9 +78,8 @@ func NewSealer(aead cipher.AEAD) *Sealer { return &Sealer{aead} }
 
 // Seal returns an errand as a header has it.
 func (s *Sealer) Seal(e Errand) string {
-	w := form{bytes: make([]byte, 0, 512)}
-	w.errand(&e)
-	return base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, w.bytes, nil))
+	text, _ := proto.Marshal(messageOf(&e)) // it fails for text that is not UTF-8; then the token is of no version
+	return base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, text, nil))
 }
 
 // Open returns what was sealed; false for what was not, by this Sealer, or by a process of another release.
@@ -86,12 +88,13 @@ func (s *Sealer) Open(header string) (e Errand, ok bool) {
 	if err != nil {
 		return e, false
 	}
-	r := form{reads: true}
-	if r.bytes, err = s.aead.Open(nil, nil, sealed, nil); err != nil {
+	text, err := s.aead.Open(nil, nil, sealed, nil)
+	if err != nil {
 		return e, false
 	}
-	if r.errand(&e); r.broken || len(r.bytes) > 0 {
-		return Errand{}, false
+	m := new(relayed.Request)
+	if proto.Unmarshal(text, m) != nil || m.Version != version {
+		return e, false
 	}
-	return e, true
+	return errandOf(m), true
 }

@@ -4,8 +4,6 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"encoding/base64"
-	"encoding/binary"
-	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -156,7 +154,7 @@ func TestNothingOfAnotherReleaseIsOpened(t *testing.T) {
 	if _, ok := s.Open(seal(text)); !ok {
 		t.Fatal("it is not opened at all")
 	}
-	others := [][]byte{append(slices.Clone(text), 0), append([]byte{2}, text[1:]...), append([]byte{6}, text[1:]...), []byte(`{"kind":"sent","models":[]}`), {}, {4, 1}, append([]byte{4, 0, 0, 0, 0, 0}, binary.AppendVarint(nil, math.MaxInt64)...)}
+	others := [][]byte{append(slices.Clone(text), 0), append(slices.Clone(text[:len(text)-1]), 2), append(slices.Clone(text[:len(text)-1]), 4), []byte(`{"kind":"sent","models":[]}`), {}, {4, 1}}
 	for i := range text {
 		others = append(others, text[:i])
 	}
