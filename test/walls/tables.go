@@ -38,7 +38,7 @@ var pure = []string{
 	"extproc/decode", "extproc/relay/relaytoken", "extproc/transcode", "extproc/payload/sink",
 	"control/place/decide", "control/attach/plan", "control/attach/services", "control/attach/conditions", "control/attach/envoy", "control/attach/order",
 	"control/attach/bisect", "control/attach/memo", "control/pods/gateway", "control/provision/estimate", "control/provision/planner", "control/provision/problem",
-	"control/provision/answer", "control/profile/survey",
+	"control/provision/report", "control/profile/survey",
 	"internal/attach", "internal/engine", "internal/des", "internal/objects", "internal/profile", "internal/profile/fit", "internal/profile/learn", "internal/profile/table",
 	"internal/sim", "internal/workload",
 }
@@ -180,7 +180,7 @@ var houses = [][]floor{
 		{
 			[]string{
 				"control/place", "control/place/placementserver", "control/place/modelmesh", "control/attach/plan", "control/attach/order", "control/attach/pki", "control/profile/probe",
-				"control/provision/problem", "control/provision/answer",
+				"control/provision/problem", "control/provision/report",
 			},
 			"what Envoys are to do, and what is sent to one next; how long servers take; what is to be planned, and what a plan is in words; each of the others speaks with one neighbour, which is engines, extprocs or clients, in the words of decide",
 		},

@@ -19,9 +19,9 @@ import (
 	"golang.org/x/term"
 
 	"github.com/headgate/headgate/api/v1alpha1"
-	"github.com/headgate/headgate/control/provision/answer"
 	"github.com/headgate/headgate/control/provision/planner"
 	"github.com/headgate/headgate/control/provision/problem"
+	"github.com/headgate/headgate/control/provision/report"
 	"github.com/headgate/headgate/internal/objects/source"
 	"github.com/headgate/headgate/internal/workload"
 )
@@ -196,7 +196,7 @@ func (c *config) run(ctx context.Context, out io.Writer) error {
 	all := answers{plan: is, has: planner.Steady(found.Config)}
 	if given != nil {
 		all.has = given
-		if all.today, err = answer.Given("today", p, given, a.planned.trace(), a.tested.trace()); err != nil {
+		if all.today, err = report.Given("today", p, given, a.planned.trace(), a.tested.trace()); err != nil {
 			return err
 		}
 	}
@@ -221,7 +221,7 @@ func (c *config) run(ctx context.Context, out io.Writer) error {
 }
 
 // draw writes the picture of a plan, if one is wanted.
-func (c *config) draw(is *answer.Answer) error {
+func (c *config) draw(is *report.Answer) error {
 	switch {
 	case c.picture == "":
 		return nil
@@ -239,9 +239,9 @@ func (c *config) ask(ctx context.Context, all *answers, changed *asked, text str
 	if err != nil {
 		return err
 	}
-	pair := [2]*answer.Answer{1: then}
+	pair := [2]*report.Answer{1: then}
 	if base.Found {
-		if pair[0], err = answer.Given(base.Name+" with "+text, p, all.has, changed.planned.trace(), changed.tested.trace()); err != nil {
+		if pair[0], err = report.Given(base.Name+" with "+text, p, all.has, changed.planned.trace(), changed.tested.trace()); err != nil {
 			return err
 		}
 	}
@@ -250,7 +250,7 @@ func (c *config) ask(ctx context.Context, all *answers, changed *asked, text str
 }
 
 // answer plans what is asked for, and says why nothing is cheaper where that is wanted.
-func (c *config) answer(ctx context.Context, a *asked, name string, explain bool) (*answer.Answer, *planner.Problem, *planner.Plan, error) {
+func (c *config) answer(ctx context.Context, a *asked, name string, explain bool) (*report.Answer, *planner.Problem, *planner.Plan, error) {
 	p, err := a.problem()
 	if err != nil {
 		return nil, nil, nil, err
@@ -259,7 +259,7 @@ func (c *config) answer(ctx context.Context, a *asked, name string, explain bool
 	var done func()
 	p.Told, done = progress(ctx, name)
 	found := planners[c.planner](p)
-	is, err := answer.Of(name, c.planner, p, found, a.planned.trace(), a.tested.trace())
+	is, err := report.Of(name, c.planner, p, found, a.planned.trace(), a.tested.trace())
 	done()
 	if err == nil && explain && found.Found && !found.Stopped {
 		err = is.Explain(p, found.Config, func() bool { return ctx.Err() == nil })
@@ -267,8 +267,8 @@ func (c *config) answer(ctx context.Context, a *asked, name string, explain bool
 	return is, p, found, err
 }
 
-func (q queries) trace() answer.Trace {
-	return answer.Trace{Name: q.name, Queries: problem.Queries(q.all), Seed: q.seed, From: q.from}
+func (q queries) trace() report.Trace {
+	return report.Trace{Name: q.name, Queries: problem.Queries(q.all), Seed: q.seed, From: q.from}
 }
 
 // progress reports the progress of a search on standard error: on a terminal every 0.1 s in the same line, otherwise every 10 s in a new line. The
@@ -353,7 +353,7 @@ func compare(args []string, out io.Writer) error {
 	if len(args) != 1 && len(args) != 2 {
 		return errors.New("plan compare wants two files that control plan -o json wrote, or one with several plans")
 	}
-	var all []*answer.Answer
+	var all []*report.Answer
 	for _, file := range args {
 		some, err := written(file)
 		if err != nil {
@@ -368,7 +368,7 @@ func compare(args []string, out io.Writer) error {
 		if i > 0 {
 			fmt.Fprintln(out)
 		}
-		if _, err := io.WriteString(out, answer.Compare(all[0], is)); err != nil {
+		if _, err := io.WriteString(out, report.Compare(all[0], is)); err != nil {
 			return err
 		}
 	}
@@ -376,7 +376,7 @@ func compare(args []string, out io.Writer) error {
 }
 
 // written are the answers in a file that control plan -o json wrote: one, which is called as its file, or a list.
-func written(file string) (all []*answer.Answer, err error) {
+func written(file string) (all []*report.Answer, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
@@ -384,10 +384,10 @@ func written(file string) (all []*answer.Answer, err error) {
 	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("[")) {
 		err = json.Unmarshal(text, &all)
 	} else {
-		one := &answer.Answer{}
+		one := &report.Answer{}
 		err = json.Unmarshal(text, one)
 		one.Name = strings.TrimSuffix(file, ".json")
-		all = []*answer.Answer{one}
+		all = []*report.Answer{one}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w: want what control plan -o json wrote", file, err)

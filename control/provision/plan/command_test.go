@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headgate/headgate/control/provision/answer"
 	"github.com/headgate/headgate/control/provision/plan"
+	"github.com/headgate/headgate/control/provision/report"
 	"github.com/headgate/headgate/test/golden"
 	"github.com/headgate/headgate/test/race"
 )
@@ -48,13 +48,13 @@ func TestPlansAreCompared(t *testing.T) {
 	var files []string
 	for name, more := range map[string][]string{"small": nil, "large": {"--what-if", "rate=2x"}} {
 		text := run(t, append([]string{"-f", "testdata/video.yaml", "--prove", "0", "-o", "json"}, more...)...)
-		var is answer.Answer
+		var is report.Answer
 		if more == nil {
 			if err := json.Unmarshal([]byte(text), &is); err != nil {
 				t.Fatal(err)
 			}
 		} else {
-			var both []answer.Answer
+			var both []report.Answer
 			if err := json.Unmarshal([]byte(text), &both); err != nil || len(both) != 3 {
 				t.Fatalf("there are %d plans: %v", len(both), err)
 			}
@@ -128,7 +128,7 @@ func TestATimetableIsOfTheWholeTrace(t *testing.T) {
 	race.Skip(t)
 	tested := func(given, rate string) float64 {
 		text := run(t, "-f", "testdata/chat.yaml", "--prove", "0", "-o", "json", "--given", given, "--what-if", "rate="+rate)
-		var all []answer.Answer
+		var all []report.Answer
 		if err := json.Unmarshal([]byte(text), &all); err != nil || len(all) != 4 {
 			t.Fatalf("%d answers: %v: %s", len(all), err, text)
 		}
@@ -180,7 +180,7 @@ func TestAStoppedSearchSaysSo(t *testing.T) {
 func TestATimetableCostsWhatItDoesInTheMean(t *testing.T) {
 	race.Skip(t)
 	cost := func(given string) float64 {
-		var all []answer.Answer
+		var all []report.Answer
 		text := run(t, "-f", "testdata/chat.yaml", "--prove", "0", "-o", "json", "--given", given)
 		if err := json.Unmarshal([]byte(text), &all); err != nil || len(all) != 2 {
 			t.Fatalf("%v: %s", err, text)

@@ -6,17 +6,17 @@ import (
 	"io"
 	"strings"
 
-	"github.com/headgate/headgate/control/provision/answer"
 	"github.com/headgate/headgate/control/provision/planner"
+	"github.com/headgate/headgate/control/provision/report"
 )
 
 // answers are what is told.
 type answers struct {
-	plan  *answer.Answer
-	today *answer.Answer     // of --given; else nil
+	plan  *report.Answer
+	today *report.Answer     // of --given; else nil
 	has   *planner.Timetable // what there is: what --given says, or else the plan, if there is one
 	// asked are those of --what-if, in pairs: what there is would keep, nil where there is nothing, and what the plan would be.
-	asked [][2]*answer.Answer
+	asked [][2]*report.Answer
 	// left are the --what-if that were not looked at, for the search was stopped.
 	left []string
 }
@@ -29,14 +29,14 @@ func (a *answers) text() string {
 	}
 	out.WriteString(a.plan.Text())
 	if a.today != nil && a.plan.Found {
-		out.WriteString("\n" + answer.Compare(a.today, a.plan))
+		out.WriteString("\n" + report.Compare(a.today, a.plan))
 	}
 	for _, pair := range a.asked {
 		fmt.Fprintf(&out, "\nWhat if %s?\n", pair[1].Name)
 		if pair[0] == nil {
 			out.WriteString(pair[1].Text())
 		} else {
-			out.WriteString(answer.Compare(pair[0], pair[1]))
+			out.WriteString(report.Compare(pair[0], pair[1]))
 		}
 	}
 	for _, text := range a.left {
@@ -47,8 +47,8 @@ func (a *answers) text() string {
 
 // writeJSON writes the plan, or a list of all there is where more was asked for.
 func (a *answers) writeJSON(out io.Writer) error {
-	var all []*answer.Answer
-	for _, pair := range append([][2]*answer.Answer{{a.today, a.plan}}, a.asked...) {
+	var all []*report.Answer
+	for _, pair := range append([][2]*report.Answer{{a.today, a.plan}}, a.asked...) {
 		if pair[0] != nil {
 			all = append(all, pair[0])
 		}

@@ -1,19 +1,19 @@
-package answer_test
+package report_test
 
 import (
 	"strings"
 	"testing"
 
-	"github.com/headgate/headgate/control/provision/answer"
+	"github.com/headgate/headgate/control/provision/report"
 )
 
 // Objectives of two plans are beside each other by what they are of, and only those that both have.
 func TestObjectivesAreComparedByWhatTheyAreOf(t *testing.T) {
-	plan := func(cost float64, kept ...answer.Kept) *answer.Answer {
-		return &answer.Answer{Name: "plan", Found: true, Cost: cost, Planned: &answer.Times{Objectives: kept}}
+	plan := func(cost float64, kept ...report.Kept) *report.Answer {
+		return &report.Answer{Name: "plan", Found: true, Cost: cost, Planned: &report.Times{Objectives: kept}}
 	}
-	latency, first := answer.Kept{Of: "latency", Within: 3, Quantile: 0.99, Takes: 2}, answer.Kept{Of: "time to first token", Within: 1, Quantile: 0.9, Takes: 0.5}
-	got := answer.Compare(plan(0, latency), plan(2, first, latency))
+	latency, first := report.Kept{Of: "latency", Within: 3, Quantile: 0.99, Takes: 2}, report.Kept{Of: "time to first token", Within: 1, Quantile: 0.9, Takes: 0.5}
+	got := report.Compare(plan(0, latency), plan(2, first, latency))
 	if want := "plan costs 0 an hour, plan 2.\n\n"; !strings.HasPrefix(got, want) {
 		t.Errorf("it begins\n%s\nwant\n%s", got, want)
 	}
@@ -24,12 +24,12 @@ func TestObjectivesAreComparedByWhatTheyAreOf(t *testing.T) {
 
 // A share is of the queries that have such a time: where these are not all it says how many.
 func TestMissedIsOfTheQueriesThatHaveATime(t *testing.T) {
-	times := &answer.Times{Queries: 100, Objectives: []answer.Kept{
+	times := &report.Times{Queries: 100, Objectives: []report.Kept{
 		{Of: "latency", Within: 1, Quantile: 0.9, Queries: 100, Missed: 0.2},
 		{Of: "time to first token", Within: 1, Quantile: 0.9, Queries: 20, Missed: 0.05},
 		{Of: "time per token", Within: 1, Quantile: 0.9},
-	}, FirstToken: &answer.Percentiles{}, PerToken: &answer.Percentiles{}}
-	got := (&answer.Answer{Name: "plan", Found: true, Planned: times}).Text()
+	}, FirstToken: &report.Percentiles{}, PerToken: &report.Percentiles{}}
+	got := (&report.Answer{Name: "plan", Found: true, Planned: times}).Text()
 	for _, want := range []string{"20.00 % (too many)\n", "5.00 % of 20\n", "no query has it\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("there is no %q in\n%s", want, got)

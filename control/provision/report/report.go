@@ -1,6 +1,6 @@
-// Package answer tells people what a plan is: what it costs, what it keeps, where the time goes, why nothing is cheaper, and where there is no plan
+// Package report tells people what a plan is: what it costs, what it keeps, where the time goes, why nothing is cheaper, and where there is no plan
 // what would do. It is pure.
-package answer
+package report
 
 import (
 	"fmt"
