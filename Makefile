@@ -123,7 +123,7 @@ bench-policies: build ## Judge policies in a simulated fleet, on the traces of $
 	@mkdir -p .run/policies
 	@for workload in adapters prefixes plain $(if $(TRACE_DIR),azure-conversation azure-code mooncake-conversation mooncake-synthetic); do bin/bench fleet --workload $$workload --goodput --seeds 5 --plots .run/policies $(ARGS) || exit 1; echo; done
 	@for flags in 'chat --rate 23 --requests 6000' 'prefixes --endpoints 2 --rate 1.1 --requests 3000' 'long --rate 22 --requests 4000' \
-		'prefixes --slow 8 --rate 6 --requests 4000' 'bursts --rate 12.5 --requests 4000' 'cancelled --rate 21 --requests 4000'; do \
+		'prefixes --slow-endpoints 8 --rate 6 --requests 4000' 'bursts --rate 12.5 --requests 4000' 'cancelled --rate 21 --requests 4000'; do \
 		bin/bench fleet --workload $$flags --seeds 5 $(ARGS) || exit 1; echo; \
 	done
 
@@ -141,7 +141,7 @@ bench-place: build ## Judge policies of placement in a simulated fleet, on the c
 	place --endpoints 100; \
 	place --measure 15m --join 5m --cache 0.6,1.2; \
 	place --measure 15m --leave 5m --cache 0.6,1.2; \
-	place --models 20000 --endpoints 1000 --warm --warm-up 0 --seeds 1 --policy headgate,lru,optimum
+	place --models 20000 --endpoints 1000 --warm --warmup 0 --seeds 1 --policy headgate,lru,optimum
 
 bench-plan: build ## Judge plans of pipelines by what exhaustive search finds, and of InferLine's pipelines beside plans of the whole, in fifteen minutes on two cores; draws these in .run/plan
 	@mkdir -p .run/plan

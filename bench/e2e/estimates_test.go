@@ -260,7 +260,7 @@ func measured(t *testing.T, host, model, row, batches string) *profiles.Batches 
 		t.Fatal(err)
 	}
 	_, text := controlProfile(t, "--url", "http://"+host+":8000", "--model", model, "--api", "v2", "--body", body, "--batches", batches,
-		"--repeat-at-least", "60", "--precision", "0.01", "--repeat-at-most", "200", "--time-limit", "10s")
+		"--min-samples", "60", "--precision", "0.01", "--max-samples", "200", "--time-limit", "10s")
 	p, err := profiles.ParseBatches(text)
 	if err != nil {
 		t.Fatal(err)
@@ -331,7 +331,7 @@ func (c *chained) estimated(t *testing.T, r round, scale float64) (times.Times, 
 		}
 	}
 	all := make(times.Times, len(r.sent))
-	result, err := estimate.Run(p, settings, estimate.Arrivals(r.sent), 1, func(q int, took estimate.Took) bool {
+	result, err := estimate.Run(p, settings, estimate.Arrivals(r.sent), 1, func(q int, took estimate.QueryTimes) bool {
 		all[q] = time.Duration(took.Latency * float64(time.Second))
 		return true
 	})

@@ -84,7 +84,7 @@ func (c *conversation) ask(url string, body []byte) (is survey.Stream, err error
 // spoken is what came of queries that were sent at times.
 type spoken struct {
 	queries []estimate.Query
-	took    []estimate.Took
+	took    []estimate.QueryTimes
 	late    times.Times
 }
 
@@ -110,7 +110,7 @@ func (s spoken) keep(t *testing.T, url string, slowness float64) {
 
 // drive sends queries at times, whatever becomes of those before them.
 func (c *conversation) drive(t *testing.T, url string, at []float64) spoken {
-	s := spoken{queries: make([]estimate.Query, len(at)), took: make([]estimate.Took, len(at))}
+	s := spoken{queries: make([]estimate.Query, len(at)), took: make([]estimate.QueryTimes, len(at))}
 	var queries sync.WaitGroup
 	began := time.Now()
 	for i, seconds := range at {
@@ -127,7 +127,7 @@ func (c *conversation) drive(t *testing.T, url string, at []float64) spoken {
 			}
 			last := is.At[len(is.At)-1]
 			s.queries[i].Prompt = int32(is.Prompt) //nolint:gosec // hundreds
-			s.took[i] = estimate.Took{Latency: last, FirstToken: is.FirstToken(), PerToken: (last - is.FirstToken()) / float64(answer-1)}
+			s.took[i] = estimate.QueryTimes{Latency: last, FirstToken: is.FirstToken(), PerToken: (last - is.FirstToken()) / float64(answer-1)}
 		})
 	}
 	queries.Wait()
@@ -140,12 +140,12 @@ func (c *conversation) drive(t *testing.T, url string, at []float64) spoken {
 // spokenTimes are the kinds of times of an LLM.
 var spokenTimes = []struct {
 	name string
-	of   func(estimate.Took) float64
+	of   func(estimate.QueryTimes) float64
 	hops bool // whether the way through the gateway is part of it
 }{
-	{"time to the first token", func(t estimate.Took) float64 { return t.FirstToken }, true},
-	{"time per token", func(t estimate.Took) float64 { return t.PerToken }, false},
-	{"whole answer", func(t estimate.Took) float64 { return t.Latency }, true},
+	{"time to the first token", func(t estimate.QueryTimes) float64 { return t.FirstToken }, true},
+	{"time per token", func(t estimate.QueryTimes) float64 { return t.PerToken }, false},
+	{"whole answer", func(t estimate.QueryTimes) float64 { return t.Latency }, true},
 }
 
 // What is estimated of an engine of an LLM is beside what a real vLLM does, through a real Envoy and extproc. Its profile is what control profile
@@ -157,7 +157,7 @@ func TestRealVLLMEstimatesAreAsMeasured(t *testing.T) {
 		t.Skip("-estimates says of how many queries")
 	}
 	s, engine := startTiny(t, "--load-format", "dummy", "--hf-overrides", fmt.Sprintf(`{"num_hidden_layers":%d}`, layersOfTiny))
-	p := keptProfileOf(t, engine, "--inputs", "16,64,256", "--concurrency", "1,2,4,8", "--time-limit", "10s")
+	p := keptProfileOf(t, engine, "--prompt-tokens", "16,64,256", "--concurrency", "1,2,4,8", "--time-limit", "10s")
 	if *estimatesWay == "none" {
 		return
 	}
@@ -270,7 +270,7 @@ func (c *conversation) slowness(t *testing.T, itself string, p profiles.Profile)
 		queries = append(queries, estimate.Query{At: float64(i) * apart, Prompt: int32(is.Prompt), Output: answer}) //nolint:gosec // hundreds
 	}
 	want := 0.0
-	for _, took := range foreseen(t, p, queries, func(took estimate.Took) float64 { return took.Latency }) {
+	for _, took := range foreseen(t, p, queries, func(took estimate.QueryTimes) float64 { return took.Latency }) {
 		want += took.Seconds()
 	}
 	return seconds / want
@@ -280,7 +280,7 @@ func (c *conversation) slowness(t *testing.T, itself string, p profiles.Profile)
 func TestRealVLLMIsMeasuredAndPlanned(t *testing.T) {
 	runs(t, alone)
 	_, engine := startTiny(t)
-	planned(t, profileOf(t, engine, "--inputs", "16,256", "--concurrency", "1,8", "--time-limit", "8s"))
+	planned(t, profileOf(t, engine, "--prompt-tokens", "16,256", "--concurrency", "1,8", "--time-limit", "8s"))
 }
 
 // startTiny runs a real vLLM, with flags, behind Envoy and extproc.
@@ -303,10 +303,10 @@ func startTiny(t *testing.T, flags ...string) (s *stack, engine *realEngine) {
 }
 
 // foreseen is how long queries would take.
-func foreseen(t *testing.T, p profiles.Profile, queries []estimate.Query, of func(estimate.Took) float64) times.Times {
+func foreseen(t *testing.T, p profiles.Profile, queries []estimate.Query, of func(estimate.QueryTimes) float64) times.Times {
 	t.Helper()
 	all := make(times.Times, len(queries))
-	_, err := estimate.Run(&estimate.Pipeline{Stages: 1}, []estimate.Setting{{Engine: &p, Batch: sequences, Replicas: 1}}, queries, 1, func(q int, took estimate.Took) bool {
+	_, err := estimate.Run(&estimate.Pipeline{Stages: 1}, []estimate.Setting{{Engine: &p, Batch: sequences, Replicas: 1}}, queries, 1, func(q int, took estimate.QueryTimes) bool {
 		all[q] = time.Duration(of(took) * float64(time.Second))
 		return true
 	})

@@ -55,7 +55,7 @@ func TestMissesAreAsForetold(t *testing.T) {
 		t.Errorf("%d requests failed", failed.Load())
 	}
 	out, err := exec.CommandContext(t.Context(), programs(t).Bench, "place", "--models", "100", "--cache", "0.6", "--rate", "10", "--loads", "1", "--load", "2s", "--seeds", "5",
-		"--policy", "headgate,lru,optimum", "--warm-up", foretold.String(), "--measure", foretold.String()).Output()
+		"--policy", "headgate,lru,optimum", "--warmup", foretold.String(), "--measure", foretold.String()).Output()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,7 @@ Examples:
   bench fleet
   bench fleet --workload adapters --rate 12 --pickers 3
   bench fleet --workload prefixes --policy proposal,leastRequest --goodput --seeds 5
-  bench fleet --workload plain --policy latency,proposal --given none --broken reset
+  bench fleet --workload plain --policy latency,proposal --assumed-profile none --fault reset
 
 Flags:
 
@@ -288,15 +288,15 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 	f.IntVar(&c.seeds, "seeds", 1, "do it for so many `SEEDS`, and take the median of each figure")
 	f.BoolVar(&c.goodput, "goodput", false, "look for the highest rate at which 99 % of the requests keep their objectives, of azure-code 90 %: the first token after 1 s and twice what the prompt takes alone, 100 ms a token")
 	f.IntVar(&c.Endpoints, "endpoints", 16, "have so many `ENDPOINTS`")
-	slow := f.Int("slow", 0, "have so many of the `ENDPOINTS` at half speed, which nobody says")
-	given := f.String("given", "true", "tell extproc that endpoints take what they do, nothing, or what is off by ten either way, so that it learns, by this `NAME`: true, none, x10, x0.1")
-	broken := f.String("broken", "nothing", "break this `THING`: "+strings.Join(brokenNames[:], ", ")+" (nan: counts of engines are no numbers; silent: they say none; reset: they begin anew; clock: extproc's clock jumps; half: of half of the engines it is known how many requests run and wait)")
+	slow := f.Int("slow-endpoints", 0, "run this many of the `ENDPOINTS` at half speed, without telling pickers")
+	assumed := f.String("assumed-profile", "true", "give extproc this `PROFILE` of the endpoints: true, none, or x10 or x0.1 (wrong by a factor of ten), so that it has to learn")
+	fault := f.String("fault", "none", "inject this `FAULT`: "+strings.Join(faultNames[:], ", ")+" (nan: engine counters are NaN; missing: counters are missing; reset: counters restart; clock: the clock of extproc jumps; half: half of the engines report running and waiting requests only)")
 	f.Float64Var(&c.Inexact, "token-error", 0, "have a prompt's bytes, by which extproc estimates its tokens, be off by up to this `SHARE`, such as 0.3")
 	file := f.String("profile", "", "take times and limits of endpoints from this YAML `FILE` (default a 70B model on four A100 GPUs, for Mooncake's traces an 8B model on two)")
 	f.IntVar(&c.Pickers, "pickers", 1, "have so many `EXTPROCS` send requests")
 	f.StringVar(&c.plots, "plots", "", "with --goodput: write a picture of what each policy keeps at which rate, a PNG, into this `FOLDER`")
-	looks := f.Duration("look-interval", 200*time.Millisecond, "have each look at each endpoint after this `TIME`; scored and scored+lora do each 50ms, as their project does, where this is not given")
-	tells := f.Duration("tell-interval", 20*time.Millisecond, "have them hear of each other's requests after this `TIME`, and of those for adapters after a second; 0 is never")
+	looks := f.Duration("scrape-interval", 200*time.Millisecond, "scrape each endpoint at this `INTERVAL`; if this is not set, scored and scored+lora use 50ms as their project does")
+	tells := f.Duration("sync-interval", 20*time.Millisecond, "share the requests in flight among pickers at this `INTERVAL`, and those of adapters each second; 0 for never")
 	if err := f.Parse(args); err != nil {
 		return c, err
 	}
@@ -315,7 +315,7 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 		return c, errors.New("--token-error is at least 0, and less than 1")
 	}
 	if *slow < 0 || *slow > c.Endpoints {
-		return c, errors.New("--slow is at least 0, and no more than --endpoints")
+		return c, errors.New("--slow-endpoints must be from 0 to --endpoints")
 	}
 	if *slow > 0 {
 		c.Speeds = make([]float64, c.Endpoints)
@@ -328,7 +328,7 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 	if c.plots != "" && !c.goodput {
 		return c, errors.New("--plots shows what --goodput finds: give both")
 	}
-	c.Looks, c.Backlogs, c.looksSaid = looks.Seconds(), tells.Seconds(), f.Changed("look-interval")
+	c.Looks, c.Backlogs, c.looksSaid = looks.Seconds(), tells.Seconds(), f.Changed("scrape-interval")
 	if *tells > 0 {
 		c.Tells = max(1, c.Backlogs)
 	}
@@ -337,11 +337,11 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 			return c, fmt.Errorf("--policy: there is no %q: use some of %s", name, strings.Join(known, ", "))
 		}
 	}
-	if c.Broken, err = parseBroken(*broken); err != nil {
-		return c, fmt.Errorf("--broken: %w", err)
+	if c.Fault, err = parseFault(*fault); err != nil {
+		return c, fmt.Errorf("--fault: %w", err)
 	}
-	if c.Given, err = parseGiven(*given); err != nil {
-		return c, fmt.Errorf("--given: %w", err)
+	if c.Assumed, err = parseAssumed(*assumed); err != nil {
+		return c, fmt.Errorf("--assumed-profile: %w", err)
 	}
 	if c.workload, err = workloadNamed(*of, *dir); err != nil {
 		return c, fmt.Errorf("--workload: %w", err)

@@ -10,16 +10,16 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Broken is what is wrong with what pickers see of endpoints.
-type Broken uint8
+// Fault is what is wrong with what pickers see of endpoints.
+type Fault uint8
 
 // What may be broken.
 const (
-	Nothing Broken = iota
+	NoFault Fault = iota
 	// NaN: of what engines have counted, something is no number, in one look of five.
 	NaN
-	// Silent: engines do not say what they have counted.
-	Silent
+	// Missing: engines do not say what they have counted.
+	Missing
 	// Reset: counts begin anew now and then.
 	Reset
 	// Clock: pickers' clocks jump.
@@ -28,22 +28,22 @@ const (
 	Half
 )
 
-var brokenNames = [...]string{Nothing: "nothing", NaN: "nan", Silent: "silent", Reset: "reset", Clock: "clock", Half: "half"}
+var faultNames = [...]string{NoFault: "none", NaN: "nan", Missing: "missing", Reset: "reset", Clock: "clock", Half: "half"}
 
-func (b Broken) String() string { return brokenNames[b] }
+func (b Fault) String() string { return faultNames[b] }
 
-// parseBroken returns what is broken by its name.
-func parseBroken(name string) (Broken, error) {
-	for i, n := range brokenNames {
+// parseFault returns what is broken by its name.
+func parseFault(name string) (Fault, error) {
+	for i, n := range faultNames {
 		if n == name {
-			return Broken(i), nil
+			return Fault(i), nil
 		}
 	}
-	return 0, fmt.Errorf("there is no %q: use one of %s", name, strings.Join(brokenNames[:], ", "))
+	return 0, fmt.Errorf("there is no %q: use one of %s", name, strings.Join(faultNames[:], ", "))
 }
 
-// givens are what pickers may be told of endpoints, by name.
-var givens = []struct {
+// assumedProfiles are what pickers may be told of endpoints, by name.
+var assumedProfiles = []struct {
 	name  string
 	given func(profile.Profile) *profile.Profile
 }{
@@ -53,10 +53,10 @@ var givens = []struct {
 	{"x0.1", timesAs(0.1)},
 }
 
-// parseGiven returns what pickers are told, by its name.
-func parseGiven(name string) (func(profile.Profile) *profile.Profile, error) {
-	names := make([]string, len(givens))
-	for i, g := range givens {
+// parseAssumed returns what pickers are told, by its name.
+func parseAssumed(name string) (func(profile.Profile) *profile.Profile, error) {
+	names := make([]string, len(assumedProfiles))
+	for i, g := range assumedProfiles {
 		if g.name == name {
 			return g.given, nil
 		}
@@ -72,32 +72,32 @@ func timesAs(factor float64) func(profile.Profile) *profile.Profile {
 	}
 }
 
-// spoiler breaks looks.
-type spoiler struct {
-	broken  Broken
+// faultInjector breaks looks.
+type faultInjector struct {
+	fault   Fault
 	random  *rand.Rand
 	counted []engine.Totals // by endpoint, since when it counts
 }
 
-func newSpoiler(b Broken, seed uint64, endpoints int) spoiler {
-	return spoiler{b, rand.New(rand.NewPCG(seed, 3)), make([]engine.Totals, endpoints)} //nolint:gosec // no secret
+func newFaultInjector(b Fault, seed uint64, endpoints int) faultInjector {
+	return faultInjector{b, rand.New(rand.NewPCG(seed, 3)), make([]engine.Totals, endpoints)} //nolint:gosec // no secret
 }
 
 // resets is how many looks at an endpoint there are from one time that its counts begin anew to the next, in the mean.
 const resets = 50
 
-// spoil returns what a look at an endpoint finds.
-func (s *spoiler) spoil(i int, l engine.Load) engine.Load {
+// inject returns what a look at an endpoint finds.
+func (s *faultInjector) inject(i int, l engine.Load) engine.Load {
 	switch {
-	case s.broken == NaN && s.random.IntN(5) == 0:
+	case s.fault == NaN && s.random.IntN(5) == 0:
 		for _, v := range []*engine.Value{&l.Totals.InterToken.Seconds, &l.Totals.PromptTokens, &l.Totals.Prefill.Seconds, &l.KVUsage} {
 			if s.random.IntN(2) == 0 {
 				*v = engine.Known(math.NaN())
 			}
 		}
-	case s.broken == Silent:
+	case s.fault == Missing:
 		l.Totals = engine.Totals{}
-	case s.broken == Reset:
+	case s.fault == Reset:
 		is := l.Totals
 		if s.random.IntN(resets) == 0 {
 			s.counted[i] = is
@@ -114,7 +114,7 @@ func (s *spoiler) spoil(i int, l engine.Load) engine.Load {
 		less(&is.CachedTokens, was.CachedTokens)
 		less(&is.GeneratedTokens, was.GeneratedTokens)
 		l.Totals = is
-	case s.broken == Half && i%2 == 1:
+	case s.fault == Half && i%2 == 1:
 		l = engine.Load{Kind: engine.TGI, Running: l.Running, Waiting: l.Waiting}
 	}
 	return l
@@ -126,7 +126,7 @@ var jumps = []float64{0, 3, -2, 40, 0, -600, 0.3, 3600}
 const jumpsAfter = 20
 
 // clock is what a picker's clock says.
-func (b Broken) clock(now float64) float64 {
+func (b Fault) clock(now float64) float64 {
 	if b != Clock {
 		return now
 	}

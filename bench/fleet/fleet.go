@@ -37,11 +37,11 @@ type Fleet struct {
 	// never.
 	Looks, Tells, Backlogs float64
 	// Given is what pickers are told of Profile, nil for nothing; nil itself means that they are told all of it.
-	Given func(profile.Profile) *profile.Profile
+	Assumed func(profile.Profile) *profile.Profile
 	// Inexact is by up to what share the bytes of a prompt are more or fewer than its tokens let expect: extproc counts bytes.
 	Inexact float64
-	// Broken is what is wrong with what pickers see.
-	Broken Broken
+	// Fault is what is wrong with what pickers see.
+	Fault Fault
 }
 
 // Request is one that a client sends.
@@ -136,17 +136,17 @@ type Outcome struct {
 // run is a Fleet on the way.
 type run struct {
 	Fleet
-	loop      des.Loop
-	random    *rand.Rand
-	endpoints []endpoint
-	pickers   []Picker
-	peers     []peer // by picker; none where nobody tells
-	results   []Result
-	next      func() (Request, bool)
-	left      int // requests that have not ended
-	arriving  bool
-	streams   bool // pickers are told of first tokens
-	spoiler   spoiler
+	loop          des.Loop
+	random        *rand.Rand
+	endpoints     []endpoint
+	pickers       []Picker
+	peers         []peer // by picker; none where nobody tells
+	results       []Result
+	next          func() (Request, bool)
+	left          int // requests that have not ended
+	arriving      bool
+	streams       bool // pickers are told of first tokens
+	faultInjector faultInjector
 }
 
 type endpoint struct {
@@ -190,7 +190,7 @@ func (f Fleet) Run(seed uint64, requests iter.Seq[Request], policy Policy) (Outc
 		_, r.streams = p.(Streamer)
 		r.pickers = append(r.pickers, p)
 	}
-	r.spoiler = newSpoiler(f.Broken, seed, f.Endpoints)
+	r.faultInjector = newFaultInjector(f.Fault, seed, f.Endpoints)
 	r.look()
 	r.tell()
 	next, stop := iter.Pull(requests)
@@ -362,7 +362,7 @@ func (r *run) load(i int) engine.Load {
 	timed := func(t sim.Timed) engine.Timed {
 		return engine.Timed{Count: engine.Known(float64(t.Count)), Seconds: engine.Known(t.Seconds)}
 	}
-	return r.spoiler.spoil(i, engine.Load{
+	return r.faultInjector.inject(i, engine.Load{
 		Kind: engine.VLLM, Running: engine.Known(float64(c.Running)), Waiting: engine.Known(float64(c.Waiting)), KVUsage: engine.Known(c.KVUsage),
 		KVTokens: engine.Known(float64(limits.KVBlocks * limits.BlockSize)), MaxAdapters: engine.Known(float64(limits.GPUAdapters)), Active: e.Active(nil),
 		Totals: engine.Totals{

@@ -44,7 +44,7 @@ func TestWhatIsTrustedComesTrue(t *testing.T) {
 	race.Skip(t)
 	for _, rate := range []float64{0.5, 2, 5, 10} {
 		f := four()
-		f.Endpoints, f.Profile, f.Given = 1, dummy, func(profile.Profile) *profile.Profile { return nil }
+		f.Endpoints, f.Profile, f.Assumed = 1, dummy, func(profile.Profile) *profile.Profile { return nil }
 		j := &judging{trusted: make(map[*Request]bool)}
 		outcome(t, f, 1, Plain(Conversation()).Requests(1, rate, int(200+100*rate)), func(f Fleet, seed uint64) (Picker, error) {
 			made, err := Headgate(pick.Latency)(f, seed)

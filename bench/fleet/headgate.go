@@ -20,7 +20,7 @@ const baseModel = "base"
 func Headgate(rule pick.Rule) Policy {
 	return func(f Fleet, seed uint64) (Picker, error) {
 		h := &headgate{
-			random: rand.New(rand.NewPCG(seed, 1)), policy: settings.Default().Policy, clock: f.Broken.clock, //nolint:gosec // no secret
+			random: rand.New(rand.NewPCG(seed, 1)), policy: settings.Default().Policy, clock: f.Fault.clock, //nolint:gosec // no secret
 			numbers: make(map[string]int), flying: make(map[*Request]sent), habits: make(map[string]*endpointstate.Habit), inexact: f.Inexact,
 		}
 		h.policy.Rule = rule
@@ -38,8 +38,8 @@ func Headgate(rule pick.Rule) Policy {
 		h.state = endpointstate.New(endpointstate.Config{Settings: s})
 		world := objects.Build(objects.Endpoints(h.addresses))
 		world.Pools[objects.EndpointsPool].Profile = &f.Profile
-		if f.Given != nil {
-			world.Pools[objects.EndpointsPool].Profile = f.Given(f.Profile)
+		if f.Assumed != nil {
+			world.Pools[objects.EndpointsPool].Profile = f.Assumed(f.Profile)
 		}
 		h.state.SetWorld(world)
 		for _, address := range h.addresses {

@@ -133,12 +133,12 @@ func TestLoadsAreLearnedOfFirstTokens(t *testing.T) {
 	race.Skip(t)
 	w := Adapters(50, Conversation())
 	for _, name := range []string{"true", "none", "x10", "x0.1"} {
-		given, err := parseGiven(name)
+		given, err := parseAssumed(name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		f := four()
-		f.Adapters, f.Given = w.Adapters, given
+		f.Adapters, f.Assumed = w.Adapters, given
 		if name == "none" { // nobody says how much host memory there is: as many adapters as slots, as is vLLM's default
 			f.Profile.Limits.HostAdapters = f.Profile.Limits.GPUAdapters
 		}
@@ -161,19 +161,19 @@ func TestTheIntakeIsLearnedOfFirstTokens(t *testing.T) {
 	race.Skip(t)
 	w := Plain(Conversation())
 	for _, name := range []string{"true", "none"} {
-		given, err := parseGiven(name)
+		given, err := parseAssumed(name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		f := four()
-		f.Given = given
+		f.Assumed = given
 		at := func(intake float64) (learned, first float64) {
 			f := f
 			f.Profile.Intake = intake
 			if name == "true" {
 				given := f.Profile
 				given.Intake = 0
-				f.Given = func(profile.Profile) *profile.Profile { return &given }
+				f.Assumed = func(profile.Profile) *profile.Profile { return &given }
 			}
 			var h *headgate
 			o := outcome(t, f, 1, w.Requests(1, 1.5, 1500), func(f Fleet, seed uint64) (Picker, error) {

@@ -15,7 +15,7 @@ import (
 func closedLoop(t *testing.T, of profile.Profile, clients int, given func(profile.Profile) *profile.Profile) *judging {
 	t.Helper()
 	f := four()
-	f.Endpoints, f.Profile, f.Clients, f.Given = 1, of, clients, given
+	f.Endpoints, f.Profile, f.Clients, f.Assumed = 1, of, clients, given
 	j := &judging{trusted: make(map[*Request]bool)}
 	outcome(t, f, 1, Plain(Conversation()).Requests(1, 1, 400+80*clients), func(f Fleet, seed uint64) (Picker, error) {
 		made, err := Headgate(pick.Latency)(f, seed)

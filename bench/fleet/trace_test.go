@@ -87,9 +87,9 @@ func TestReplay(t *testing.T) {
 // A policy looks at endpoints as often as its project does, but where flags say how often.
 func TestLooks(t *testing.T) {
 	for args, want := range map[string]map[string]float64{
-		"":                    {"latency": 0.2, "lmetric": 0.2, "scored": 0.05, "scored+lora": 0.05},
-		"--look-interval 1s":  {"latency": 1, "lmetric": 1, "scored": 1, "scored+lora": 1},
-		"--look-interval 0ms": {"latency": 0, "scored": 0},
+		"":                      {"latency": 0.2, "lmetric": 0.2, "scored": 0.05, "scored+lora": 0.05},
+		"--scrape-interval 1s":  {"latency": 1, "lmetric": 1, "scored": 1, "scored+lora": 1},
+		"--scrape-interval 0ms": {"latency": 0, "scored": 0},
 	} {
 		c, err := parseFlags(strings.Fields(args), "", io.Discard)
 		if err != nil {
@@ -118,13 +118,13 @@ func TestCommand(t *testing.T) {
 		"--policy best":                    `--policy: there is no "best": use some of latency, proposal,`,
 		"--rate 0":                         "--rate is above 0",
 		"--pickers 0":                      "at least 1",
-		"--slow 17":                        "--slow is at least 0, and no more than --endpoints",
+		"--slow-endpoints 17":              "--slow-endpoints must be from 0 to --endpoints",
 		"--requests 3":                     "at least 10",
-		"--look-interval -1s":              "not negative",
+		"--scrape-interval -1s":            "not negative",
 		"--token-error 1":                  "--token-error is at least 0, and less than 1",
 		"--plots " + dir:                   "give both",
-		"--given half":                     `--given: there is no "half": use one of true, none, x10, x0.1`,
-		"--broken all":                     `--broken: there is no "all": use one of nothing, nan, silent, reset, clock, half`,
+		"--assumed-profile half":           `--assumed-profile: there is no "half": use one of true, none, x10, x0.1`,
+		"--fault all":                      `--fault: there is no "all": use one of none, nan, missing, reset, clock, half`,
 		"more":                             `unexpected argument "more"`,
 		"--profile " + filepath.Join(dir, "none.yaml"): "--profile: open",
 	} {
@@ -137,7 +137,7 @@ func TestCommand(t *testing.T) {
 		t.Errorf("it prints %s, %v", text, err)
 	}
 	var told strings.Builder
-	args := strings.Fields("--workload plain --policy latency --requests 500 --rate 3 --endpoints 4 --given none --broken reset")
+	args := strings.Fields("--workload plain --policy latency --requests 500 --rate 3 --endpoints 4 --assumed-profile none --fault reset")
 	if err := command(t.Context(), args, "", io.Discard, &told); err != nil || !strings.Contains(told.String(), "latency: in a run predictions became trusted, or were not any more, 1 times at most") {
 		t.Errorf("of what is learned it tells %s, %v", told.String(), err)
 	}

@@ -22,7 +22,7 @@ func TestTheAgeIsAsPlanned(t *testing.T) {
 				queries = append(queries, workload.Query{At: r.At, Model: strconv.Itoa(int(r.Model))})
 			}
 		}
-		planned := problem.Age(queries, int(share*float64(w.Models)))
+		planned := problem.MeanAge(queries, int(share*float64(w.Models)))
 		for name, p := range map[string]Policy{"lru": LRU(), "headgate by lru": HeadgateLRU(), "headgate": Headgate()} {
 			is, err := Run(w, 1, p)
 			if err != nil {

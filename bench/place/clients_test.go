@@ -87,7 +87,7 @@ func TestMoreModelsThanClients(t *testing.T) {
 // Clients come from the folder of traces, and what is not there is told.
 func TestCommandReadsClients(t *testing.T) {
 	dir := t.TempDir()
-	args := []string{"--workload", "servegen-small", "--models", "40", "--endpoints", "4", "--warm-up", "5m", "--measure", "5m", "--seeds", "1", "--policy", "headgate,lru,optimum"}
+	args := []string{"--workload", "servegen-small", "--models", "40", "--endpoints", "4", "--warmup", "5m", "--measure", "5m", "--seeds", "1", "--policy", "headgate,lru,optimum"}
 	if err := command(t.Context(), args, dir, &bytes.Buffer{}, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "TRACE_DIR") {
 		t.Errorf("without a trace it says %v", err)
 	}

@@ -289,7 +289,7 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 	f.IntVar(&c.AtOnce, "loads", 2, "have an endpoint load so many `MODELS` at once")
 	service := f.Duration("service", 50*time.Millisecond, "have a request take this `TIME` at a copy")
 	f.IntVar(&c.seeds, "seeds", 3, "do it for so many `SEEDS`")
-	warmup := f.Duration("warm-up", time.Hour, "simulate this `TIME` first, which is not measured")
+	warmup := f.Duration("warmup", time.Hour, "simulate this `TIME` first, which is not measured")
 	measured := f.Duration("measure", 10*time.Minute, "measure this `TIME`")
 	f.BoolVar(&c.Warm, "warm", false, "have the models of the highest rates loaded at the start")
 	join := f.Duration("join", 0, "have an endpoint come this `TIME` after the warm-up")

@@ -235,7 +235,7 @@ func TestWarm(t *testing.T) {
 // With --plots a picture names each policy that was judged, and the workload.
 func TestDraw(t *testing.T) {
 	dir := t.TempDir()
-	args := []string{"--models", "40", "--endpoints", "4", "--warm-up", "1m", "--measure", "1m", "--seeds", "1", "--cache", "0.3,0.6", "--policy", "lru,optimum", "--plots", dir}
+	args := []string{"--models", "40", "--endpoints", "4", "--warmup", "1m", "--measure", "1m", "--seeds", "1", "--cache", "0.3,0.6", "--policy", "lru,optimum", "--plots", dir}
 	if err := command(t.Context(), args, "", io.Discard, io.Discard); err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +265,7 @@ func TestMoves(t *testing.T) {
 
 // Equal flags give equal figures.
 func TestCommand(t *testing.T) {
-	args := []string{"--models", "40", "--endpoints", "4", "--warm-up", "5m", "--measure", "5m", "--seeds", "2", "--leave", "2m"}
+	args := []string{"--models", "40", "--endpoints", "4", "--warmup", "5m", "--measure", "5m", "--seeds", "2", "--leave", "2m"}
 	var one, two bytes.Buffer
 	if err := command(t.Context(), args, "", &one, io.Discard); err != nil {
 		t.Fatal(err)

@@ -125,7 +125,7 @@ func (b *Boxes) Late(p *planner.Problem) (late int, err error) {
 
 // Late is how many queries of a problem miss its objective with a configuration.
 func Late(p *planner.Problem, c planner.Config) (late int, err error) {
-	_, err = estimate.Run(p.Pipeline, p.Settings(c), p.Queries, p.Seed, func(_ int, took estimate.Took) bool {
+	_, err = estimate.Run(p.Pipeline, p.Settings(c), p.Queries, p.Seed, func(_ int, took estimate.QueryTimes) bool {
 		if took.Latency > p.Objectives[0].Seconds {
 			late++
 		}
@@ -136,5 +136,5 @@ func Late(p *planner.Problem, c planner.Config) (late int, err error) {
 
 // Peak is the highest rate of queries in any window of so many seconds.
 func Peak(queries []estimate.Query, seconds float64) float64 {
-	return float64(estimate.Most(queries, seconds)) / seconds
+	return float64(estimate.MaxArrivals(queries, seconds)) / seconds
 }

@@ -43,8 +43,8 @@ var contenders = []struct {
 	// peak plans for the highest rate in a time as long as the objective, and not for the mean; choose takes the cheapest hardware, and not the fastest.
 	peak, choose bool
 }{
-	{name: "mended", plan: planner.Mended},
-	{name: "strict", plan: planner.Strict},
+	{name: "search", plan: planner.Search},
+	{name: "inferline", plan: planner.InferLine},
 	{name: "CG-Mean fastest"},
 	{name: "CG-Mean cheapest", choose: true},
 	{name: "CG-Peak fastest", peak: true},
@@ -56,15 +56,15 @@ type Bench struct {
 	Plans []*Asked
 	// Queries of the trace that is planned on, and Tested of the one that plans are tried on, which is of another seed.
 	Queries, Tested int
-	// Most is how many simulations a planner may run for one plan: it has what is the best by then.
-	Most int
+	// MaxSimulations is how many simulations a planner may run for one plan: it has what is the best by then.
+	MaxSimulations int
 }
 
 // plan plans, and reports whether the planner was stopped.
 func (b *Bench) plan(ctx context.Context, p *planner.Problem, find func(*planner.Problem) *planner.Plan) (is *planner.Plan, stopped bool, err error) {
 	own := *p
-	own.Told = func(simulations int, _ planner.Candidate) bool {
-		stopped = simulations >= b.Most
+	own.Progress = func(simulations int, _ planner.Candidate) bool {
+		stopped = simulations >= b.MaxSimulations
 		return !stopped && ctx.Err() == nil
 	}
 	is = find(&own)

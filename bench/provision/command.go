@@ -26,7 +26,7 @@ Of each planner it prints
   worst       how much more its worst plan costs
   simulations how many it ran, by those of exhaustive search
   proven      for what share it says that its plan is optimal
-strict is InferLine's planner, mended goes on where that stops, and proven is mended that tries all that is cheaper than what it found.
+inferline is InferLine's planner, search goes on where that stops, and proven is search that tries all that is cheaper than what it found.
 
 Usage:
 
@@ -47,12 +47,12 @@ var planners = []struct {
 	name string
 	plan func(*planner.Problem) *planner.Plan
 }{
-	{"strict", planner.Strict},
-	{"mended", planner.Mended},
+	{"inferline", planner.InferLine},
+	{"search", planner.Search},
 	{"proven", func(p *planner.Problem) *planner.Plan {
 		all := *p
-		all.Most = 100_000
-		return planner.Mended(&all)
+		all.ProofLimit = 100_000
+		return planner.Search(&all)
 	}},
 }
 

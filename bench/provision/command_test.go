@@ -39,7 +39,7 @@ func TestMeasure(t *testing.T) {
 	}
 	var out strings.Builder
 	report(&out, 1, all)
-	for _, want := range []string{"6 pipelines of 1 stages", "strict", "mended", "proven"} {
+	for _, want := range []string{"6 pipelines of 1 stages", "inferline", "search", "proven"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q is in\n%s", want, out.String())
 		}

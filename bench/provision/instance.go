@@ -70,7 +70,7 @@ func Instance(seed uint64, stages, queries int, cv float64) *planner.Problem {
 func Keeps(p *planner.Problem, c planner.Config) bool {
 	o := p.Objectives[0]
 	misses, most := 0, (1-o.Share)*float64(len(p.Queries))+1e-6
-	_, err := estimate.Run(p.Pipeline, p.Settings(c), p.Queries, p.Seed, func(_ int, took estimate.Took) bool {
+	_, err := estimate.Run(p.Pipeline, p.Settings(c), p.Queries, p.Seed, func(_ int, took estimate.QueryTimes) bool {
 		if took.Latency > o.Seconds {
 			misses++
 		}

@@ -20,11 +20,11 @@ made on one trace and tried on another, by the same simulator: nothing here says
 
 Of each it prints what a plan costs an hour, and which share of the queries misses the objective on the other trace; 1 % may. none says that
 nothing was found. Plans are
-  mended, strict      ours, and InferLine's planner; with * it had run as many simulations as it may, and this is the best by then
+  search, inferline      ours, and InferLine's planner; with * it had run as many simulations as it may, and this is the best by then
   CG-Mean, CG-Peak    copies for the mean rate, or for the highest in a time as long as the objective, on the fastest hardware at each
                       stage, or on that by which all costs least. Copies get queries in turn; in brackets, the replicas of a stage share its
                       queries as ours do.
-Then it plans by mended for several objectives. A cost with + is above that of a tighter objective, one with - below that of a lower rate:
+Then it plans by search for several objectives. A cost with + is above that of a tighter objective, one with - below that of a lower rate:
 optimal plans do not the former, and hardly the latter.
 
 Usage:
@@ -55,7 +55,7 @@ func pipelines(ctx context.Context, args []string, out io.Writer) error {
 	b := new(Bench)
 	fs.IntVar(&b.Queries, "queries", 10_000, "how many queries the others are planned on")
 	fs.IntVar(&b.Tested, "tested", 50_000, "how many queries plans are tried on")
-	fs.IntVar(&b.Most, "most", 5000, "how many simulations a planner may run for a plan")
+	fs.IntVar(&b.MaxSimulations, "most", 5000, "how many simulations a planner may run for a plan")
 	plots := fs.String("plots", "", "draw what plans cost into SVGs in this `DIR`")
 	if err := fs.Parse(args); err != nil {
 		return err
@@ -68,9 +68,9 @@ func pipelines(ctx context.Context, args []string, out io.Writer) error {
 	case len(*rates) == 0 || (*rates)[0] <= 0 || len(*cvs) == 0 || len(*objectives) == 0 || (*objectives)[0] <= 0 || len(*trendCVs) == 0:
 		return fmt.Errorf("--rates %v, --cvs %v, --objectives %v, --trend-cvs %v: want at least one each, above 0",
 			*rates, *cvs, *objectives, *trendCVs)
-	case b.Queries < 2 || b.Tested < 2 || *trendQueries < 2 || b.Most < 1:
+	case b.Queries < 2 || b.Tested < 2 || *trendQueries < 2 || b.MaxSimulations < 1:
 		return fmt.Errorf("--queries %d, --tested %d, --trend-queries %d, --most %d: want at least 2 queries, and a simulation",
-			b.Queries, b.Tested, *trendQueries, b.Most)
+			b.Queries, b.Tested, *trendQueries, b.MaxSimulations)
 	}
 	if err := b.read(*dir); err != nil {
 		return err

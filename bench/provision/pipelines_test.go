@@ -19,7 +19,7 @@ const plans = "../../docs/plans"
 
 // The plans of the docs are valid with all that they name, say that their profiles are substitutes, and have a plan.
 func TestPlansOfTheDocs(t *testing.T) {
-	b := Bench{Most: 100}
+	b := Bench{MaxSimulations: 100}
 	if err := b.read(plans); err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func TestPlansOfTheDocs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		is, _, err := b.plan(t.Context(), p, planner.Mended)
+		is, _, err := b.plan(t.Context(), p, planner.Search)
 		if err != nil || !is.Found || !Keeps(p, is.Config) {
 			t.Errorf("%s: %+v, %v", a.Name, is.Candidate, err)
 		}
@@ -178,7 +178,7 @@ func TestCells(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := Bench{Plans: []*Asked{a}, Queries: 400, Tested: 2000, Most: 60}
+	b := Bench{Plans: []*Asked{a}, Queries: 400, Tested: 2000, MaxSimulations: 60}
 	told := 0
 	loads := []Load{{100, 4}, {50, 1}}
 	cells, err := b.Cells(t.Context(), loads, func() { told++ })
@@ -193,7 +193,7 @@ func TestCells(t *testing.T) {
 		}
 		p, _ := a.Problem(c.trace(400), 0)
 		tested, _ := a.Problem(c.trace(2000), 1)
-		is, stopped, err := b.plan(t.Context(), p, planner.Mended)
+		is, stopped, err := b.plan(t.Context(), p, planner.Search)
 		if err != nil || tested.Seed != 1 || o[0].Cost != is.Cost || !is.Found || o[0].Stopped != stopped || is.Simulations > 60 {
 			t.Errorf("the plan is %+v, %v", is.Candidate, err)
 		}
@@ -215,7 +215,7 @@ func TestTrends(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := Bench{Queries: 200, Most: 30}
+	b := Bench{Queries: 200, MaxSimulations: 30}
 	cvs, rates, objectives := []float64{1, 2}, []float64{20, 50, 80}, []float64{0.01, 0.2} // nothing is done in 10 ms
 	all, err := b.Trends(t.Context(), []*Asked{a, a}, cvs, rates, objectives, func() {})
 	if err != nil || len(all) != 4 {
@@ -225,7 +225,7 @@ func TestTrends(t *testing.T) {
 		for j, rate := range rates {
 			p, _ := a.Problem(Load{rate, cvs[i%2]}.trace(200), 0)
 			p.Objectives[0].Seconds = 0.2
-			is, _, _ := b.plan(t.Context(), p, planner.Mended)
+			is, _, _ := b.plan(t.Context(), p, planner.Search)
 			if trend.CV != cvs[i%2] || !math.IsInf(trend.Costs[j][0], 1) || trend.Costs[j][1] != is.Cost {
 				t.Errorf("%+v, want %v at a rate of %v", trend, is.Cost, rate)
 			}

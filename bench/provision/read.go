@@ -30,7 +30,7 @@ func Read(file string) (*Asked, error) {
 		return nil, fmt.Errorf("%s has %d CapacityPlans: want one", file, len(f.Plans))
 	}
 	a := &Asked{CapacityPlan: &f.Plans[0]}
-	a.files, err = problem.FilesOf(a.CapacityPlan, func(_, name string) (objects.Set, error) {
+	a.files, err = problem.ReadFiles(a.CapacityPlan, func(_, name string) (objects.Set, error) {
 		f, err := dir.ReadFile(filepath.Join(filepath.Dir(file), name), kinds.Plans())
 		if err != nil {
 			return objects.Set{}, err
@@ -46,7 +46,7 @@ func (a *Asked) Problem(t string, seed uint64) (*planner.Problem, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := problem.Of(a.CapacityPlan, a.files, nil, is.Queries(seed), nil)
+	p, err := problem.New(a.CapacityPlan, a.files, nil, is.Queries(seed), nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", a.Name, err)
 	}

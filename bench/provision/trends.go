@@ -54,7 +54,7 @@ func (t *Trend) Marks() [][]Mark {
 // more is by more than what sums of prices are inexact by.
 func more(a, b float64) bool { return a > b*(1+1e-9) }
 
-// Trends plans each pipeline by Mended with each load and each objective, on all processors: a trend for each pipeline and CV, in that order.
+// Trends plans each pipeline by Search with each load and each objective, on all processors: a trend for each pipeline and CV, in that order.
 func (b *Bench) Trends(ctx context.Context, plans []*Asked, cvs, rates, objectives []float64, done func()) ([]Trend, error) {
 	var all []Trend
 	for _, a := range plans {
@@ -76,7 +76,7 @@ func (b *Bench) Trends(ctx context.Context, plans []*Asked, cvs, rates, objectiv
 			return err
 		}
 		p.Objectives[0].Seconds = objectives[objective]
-		is, early, err := b.plan(ctx, p, planner.Mended)
+		is, early, err := b.plan(ctx, p, planner.Search)
 		if err != nil {
 			return err
 		}

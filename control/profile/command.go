@@ -1,4 +1,4 @@
-// Package profile makes profiles of what people measured, or have it measure, as a command.
+// Package profile is the command control profile: it measures latencies and fits profiles.
 package profile
 
 import (
@@ -13,31 +13,32 @@ import (
 	"github.com/headgate/headgate/control/profile/probe"
 )
 
-const usage = `control profile measures how long a model takes on the server at a URL, and writes that as a profile.
+const usage = `control profile measures the latency of a model on the server at a URL and writes it as a profile.
 
-It asks the server as its API is (--api), which it finds out itself: V2 (KServe's Open Inference Protocol over REST) where the server
-knows --model by it, else OpenAI's completions, else OpenAI's embeddings.
+It detects the API (--api): V2 (KServe's Open Inference Protocol over REST) if the server has --model there,
+else OpenAI completions, else OpenAI embeddings.
 
-V2 and embeddings make a profile by batch: one request of 1, 2, 4 rows and so on at a time, up to --max-batch. A V2 request is made of
-the model's metadata, whose inputs have the batch as their first dimension: numbers are 1 or 0.5, and dimensions of any size are 1.
-Where that is not what the model takes, --body names a file with a request of one row, which is repeated. A server that does not take
-a batch because it is too large (400, 413, 422) ends the list.
+V2 and embeddings give a batch profile: one request at a time with 1, 2, 4 items and so on, up to --max-batch.
+A V2 request is made from the metadata of the model: the first dimension is the batch, numbers are 1 or 0.5,
+and variable dimensions are 1. If the model needs other inputs, --body names a file with a request of one item,
+which is repeated. The list ends at the first batch that the server rejects as too large (400, 413, 422).
 
-Completions and chat make a profile of an LLM (--llm is short for --api completions): prompts of each length of --inputs, which no cache
-has seen, alone, several at once, and beside requests that decode; and the time from one token to the next with as many requests at once as
---concurrency says. How much later the tokens of others come shows what a prompt costs them, whether the engine takes long to launch a step,
-and whether it schedules steps ahead. The terms are fitted as control profile fit does, which reads the CSV too. What the engine says of its
-own times (vLLM's /metrics) tells intake and prefill apart; what it says of its KV cache becomes limits. Others are flags, or assumed.
+Completions and chat give an LLM profile (--llm is short for --api completions). It measures uncached prompts
+of each length in --prompt-tokens: alone, several at once, and beside decoding requests. It measures the time
+between tokens at each --concurrency. The delay of other requests' tokens shows the cost of a prompt, the launch
+overhead of a step, and whether steps are scheduled asynchronously. The terms are fitted as by control profile
+fit, which also reads the CSV file. The engine's own metrics (vLLM's /metrics) separate frontend overhead from
+prefill and give the size of the KV cache. Other limits are flags or assumed.
 
-Each is measured until the mean is known: until its 95 % confidence interval is narrower than --precision either way, with the bounds of
---repeat-at-least, --repeat-at-most and --time-limit. Measure beside the server, and while nobody else uses it: what counts is what a client
-sees, and the way there is part of it.
+Each point is measured until the 95 % confidence interval of its mean is narrower than --precision, within
+--min-samples, --max-samples and --time-limit. Measure close to the server while nobody else uses it: the
+profile has the latency that the client sees, network included.
 
-With -o profile.yaml every measurement is written into profile.csv as it comes. The same command goes on from there after an end before
-the end, and measures nothing twice: not with a larger --max-batch, a finer --precision or another URL either. A file of another
-model, API, hardware or request is refused.
+With -o profile.yaml each measurement is written to profile.csv at once. After an interruption the same command
+resumes there and measures nothing twice, also with a larger --max-batch, a smaller --precision or another URL.
+It rejects a file of another model, API, hardware or request.
 
-control profile fit makes a profile of a file of times that were measured otherwise: control profile fit --help says how.
+control profile fit makes a profile from other measurements: see control profile fit --help.
 
 Usage:
 
@@ -49,7 +50,7 @@ Examples:
   control profile --url http://10.0.0.7:8080 --model resnet --hardware t4 --price 0.35 -o resnet-t4.yaml
   control profile --url http://10.0.0.7:8080 --model iris --body row.json --batches 1,2,4,8,16 -o iris.yaml
   control profile --url http://10.0.0.8:8000 --api embeddings --max-batch 32 -o embed.yaml
-  control profile --url http://10.0.0.9:8000 --llm --inputs 16,128,512,2048 --concurrency 1,4,16,64 --max-sequences 128 -o llama.yaml
+  control profile --url http://10.0.0.9:8000 --llm --prompt-tokens 16,128,512,2048 --concurrency 1,4,16,64 --max-sequences 128 -o llama.yaml
 
 row.json, for V2: {"inputs": [{"name": "x", "datatype": "FP64", "shape": [1, 4], "data": [5.1, 3.5, 1.4, 0.2]}]}
 
@@ -57,7 +58,7 @@ Flags:
 
 `
 
-// Command is the command "profile". It prints to out, and says on standard error how far it is.
+// Command runs "control profile". It prints to out and reports progress on standard error.
 func Command(ctx context.Context, args []string, out io.Writer) error {
 	return command(ctx, args, out, os.Stderr, nil)
 }

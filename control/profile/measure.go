@@ -27,8 +27,8 @@ type measurement struct {
 	llm                         bool
 	batches                     []int
 	maxBatch                    int
-	inputs, concurrency         []int
-	longest                     bool // prompts are as long as a step may be, too
+	prompts, concurrency        []int
+	longest                     bool // the longest prompt nearly fills a step
 	outputs                     int
 	warmUp                      int
 	rule                        survey.Rule
@@ -45,30 +45,30 @@ type measurement struct {
 func (m *measurement) register(fs *pflag.FlagSet) {
 	fs.StringVar(&m.url, "url", "", "measure the server at this `URL`, http://HOST:PORT")
 	fs.StringVar(&m.model, "model", "", "measure this `MODEL` (default the only one of an OpenAI server)")
-	fs.StringVar(&m.api, "api", "", "ask by this `API`: v2, embeddings, completions or chat (default what the server has)")
-	fs.BoolVar(&m.llm, "llm", false, "measure an LLM by completions")
+	fs.StringVar(&m.api, "api", "", "use this `API`: v2, embeddings, completions or chat (default: detected)")
+	fs.BoolVar(&m.llm, "llm", false, "measure an LLM; short for --api completions")
 	fs.StringVar(&m.path, "path", "", "send requests to this `PATH` (default that of the API)")
-	fs.StringVar(&m.body, "body", "", "send the request of one row in this `FILE`, repeated (default made of the model's metadata, or of texts by chance)")
-	fs.IntSliceVar(&m.batches, "batches", nil, "measure batches of these many `ROWS`, the first 1 (default by --max-batch)")
-	fs.IntVar(&m.maxBatch, "max-batch", 64, "measure batches of 1, 2, 4 and so on up to this many `ROWS`")
-	fs.IntSliceVar(&m.inputs, "inputs", []int{16, 128, 512, 2048}, "of an LLM, measure prompts of these many `TOKENS` (default these, and the longest nearly as many as one step computes: of --max-batched-tokens, or of 2048 without it)")
-	fs.IntVar(&m.outputs, "outputs", 64, "of an LLM, have answers of so many `TOKENS` to measure steps")
-	fs.IntSliceVar(&m.concurrency, "concurrency", []int{1, 4, 16, 64}, "of an LLM, measure steps of these many `REQUESTS` at once")
-	fs.IntVar(&m.warmUp, "warm-up", 5, "begin each size with so many `REQUESTS` that do not count")
+	fs.StringVar(&m.body, "body", "", "batch copies of the single-item request in this `FILE` (default: made from the metadata of the model, or random texts)")
+	fs.IntSliceVar(&m.batches, "batches", nil, "measure batches of these `SIZES`, starting with 1 (default: see --max-batch)")
+	fs.IntVar(&m.maxBatch, "max-batch", 64, "measure batches of 1, 2, 4 and so on up to this `SIZE`")
+	fs.IntSliceVar(&m.prompts, "prompt-tokens", []int{16, 128, 512, 2048}, "measure LLM prompts of these numbers of `TOKENS`; by default the longest nearly fills a step of --max-batched-tokens, or of 2048 without it")
+	fs.IntVar(&m.outputs, "output-tokens", 64, "measure decode steps of an LLM with outputs of this many `TOKENS`")
+	fs.IntSliceVar(&m.concurrency, "concurrency", []int{1, 4, 16, 64}, "measure decode steps of an LLM with these numbers of concurrent `REQUESTS`")
+	fs.IntVar(&m.warmUp, "warmup-requests", 5, "send this many `REQUESTS` of each size before measuring it")
 	fs.Float64Var(&m.rule.Precision, "precision", 0.03, "measure until half of the 95 % confidence interval is this `SHARE` of the mean")
-	fs.IntVar(&m.rule.Least, "repeat-at-least", 20, "measure each size so many `TIMES`; steps, of which each time tells many, a quarter of that")
-	fs.IntVar(&m.rule.Most, "repeat-at-most", 1000, "measure each size no more than so many `TIMES`")
-	fs.DurationVar(&m.limit, "time-limit", 2*time.Minute, "measure each size no longer than this `TIME`, about")
-	fs.DurationVar(&m.timeout, "timeout", time.Minute, "give up when a request takes this `TIME`")
-	fs.StringVarP(&m.output, "output", "o", "", "write the profile to this `FILE`, and measurements as they come beside it, as .csv (default print it, and keep none)")
+	fs.IntVar(&m.rule.Least, "min-samples", 20, "take at least this many `SAMPLES` of each size; a quarter for decode steps, since each sample has many")
+	fs.IntVar(&m.rule.Most, "max-samples", 1000, "take at most this many `SAMPLES` of each size")
+	fs.DurationVar(&m.limit, "time-limit", 2*time.Minute, "measure each size for about this `TIME` at most")
+	fs.DurationVar(&m.timeout, "timeout", time.Minute, "fail if a request takes longer than this `TIME`")
+	fs.StringVarP(&m.output, "output", "o", "", "write the profile to this `FILE`, and each measurement to a .csv file beside it (default: print the profile)")
 	fs.StringVar(&m.name, "name", "", "`NAME` of the profile (default the model on its hardware)")
-	fs.StringVar(&m.hardware, "hardware", "", "what the server runs on, such as `a100`, for the profile")
-	fs.Float64Var(&m.price, "price", 0, "`PRICE` of one replica an hour, for a profile by batch")
-	fs.IntVar(&m.parallel, "tensor-parallel", 0, "of an LLM, how many `GPUS` the engine runs on, for the profile")
-	fs.IntVar(&m.limits.MaxSequences, "max-sequences", 0, "of an LLM, `REQUESTS` that the engine computes at once; vLLM's max_num_seqs (default assumed)")
-	fs.IntVar(&m.limits.MaxBatchedTokens, "max-batched-tokens", 0, "of an LLM, `TOKENS` that one step computes; vLLM's max_num_batched_tokens (default assumed for the profile; 2048 for what is measured)")
-	fs.IntVar(&m.limits.KVBlocks, "kv-blocks", 0, "of an LLM, `BLOCKS` of its KV cache (default what the engine tells, or assumed)")
-	fs.IntVar(&m.limits.BlockSize, "block-size", 0, "of an LLM, `TOKENS` in a block (default what the engine tells, or assumed)")
+	fs.StringVar(&m.hardware, "hardware", "", "`HARDWARE` of the server, such as a100, for the profile")
+	fs.Float64Var(&m.price, "price", 0, "`PRICE` per replica and hour, for a batch profile")
+	fs.IntVar(&m.parallel, "tensor-parallel", 0, "number of `GPUS` of the LLM engine, for the profile")
+	fs.IntVar(&m.limits.MaxSequences, "max-sequences", 0, "largest batch of the LLM engine in `REQUESTS`: vLLM's max_num_seqs (default: assumed)")
+	fs.IntVar(&m.limits.MaxBatchedTokens, "max-batched-tokens", 0, "`TOKENS` per step of the LLM engine: vLLM's max_num_batched_tokens (default: assumed for the profile; 2048 while measuring)")
+	fs.IntVar(&m.limits.KVBlocks, "kv-blocks", 0, "`BLOCKS` of the KV cache of the LLM engine (default: from its metrics, or assumed)")
+	fs.IntVar(&m.limits.BlockSize, "block-size", 0, "`TOKENS` per KV-cache block (default: from the metrics, or assumed)")
 	fs.StringVar(&m.tokenFile, "engine-token-file", "", "send the bearer token in this `FILE`")
 }
 
@@ -76,14 +76,14 @@ func (m *measurement) register(fs *pflag.FlagSet) {
 func (m *measurement) check(fs *pflag.FlagSet) error {
 	if m.llm {
 		if m.api != "" && !survey.API(m.api).Generates() {
-			return fmt.Errorf("--llm and --api %s do not go together", m.api)
+			return fmt.Errorf("--llm conflicts with --api %s", m.api)
 		}
 		if m.api == "" {
 			m.api = string(survey.Completions)
 		}
 	}
 	m.rule.Limit = m.limit.Seconds()
-	m.longest = !fs.Changed("inputs")
+	m.longest = !fs.Changed("prompt-tokens")
 	if !fs.Changed("batches") {
 		m.batches = survey.Sizes(max(1, m.maxBatch))
 	}
@@ -93,25 +93,25 @@ func (m *measurement) check(fs *pflag.FlagSet) error {
 	case m.maxBatch < 1:
 		return fmt.Errorf("--max-batch %d: want at least 1", m.maxBatch)
 	case fs.Changed("batches") && fs.Changed("max-batch"):
-		return errors.New("--batches says all sizes: leave --max-batch out")
+		return errors.New("--batches conflicts with --max-batch: use one of them")
 	case !survey.Ascending(m.batches) || m.batches[0] != 1:
-		return fmt.Errorf("--batches %v: want 1 first, then larger ones in order, such as 1,2,4,8: a profile begins with a batch of 1", m.batches)
-	case !survey.Ascending(m.inputs):
-		return fmt.Errorf("--inputs %v: want lengths in order, such as 16,128,512", m.inputs)
+		return fmt.Errorf("--batches %v: want ascending sizes that start with 1, such as 1,2,4,8", m.batches)
+	case !survey.Ascending(m.prompts):
+		return fmt.Errorf("--prompt-tokens %v: want lengths in ascending order, such as 16,128,512", m.prompts)
 	case !survey.Ascending(m.concurrency):
-		return fmt.Errorf("--concurrency %v: want numbers of requests in order, such as 1,4,16", m.concurrency)
+		return fmt.Errorf("--concurrency %v: want ascending numbers, such as 1,4,16", m.concurrency)
 	case m.outputs < 8:
-		return fmt.Errorf("--outputs %d: want at least 8, for steps are what is between tokens", m.outputs)
+		return fmt.Errorf("--output-tokens %d: want at least 8, to measure the steps between tokens", m.outputs)
 	case m.warmUp < 0:
-		return fmt.Errorf("--warm-up %d: want 0 or more", m.warmUp)
+		return fmt.Errorf("--warmup-requests %d: want 0 or more", m.warmUp)
 	case !(m.rule.Precision > 0 && m.rule.Precision < 1):
 		return fmt.Errorf("--precision %v: want a share of the mean, such as 0.03", m.rule.Precision)
 	case m.rule.Least < 3 || m.rule.Most < m.rule.Least:
-		return fmt.Errorf("--repeat-at-least %d and --repeat-at-most %d: want at least 3 of the first, and no fewer of the second", m.rule.Least, m.rule.Most)
+		return fmt.Errorf("--min-samples %d and --max-samples %d: want at least 3, and a maximum that is not below the minimum", m.rule.Least, m.rule.Most)
 	case m.limit <= 0 || m.timeout <= 0:
-		return errors.New("--time-limit and --timeout are times above 0, such as 1m")
+		return errors.New("--time-limit and --timeout must be above 0, such as 1m")
 	case !(m.price >= 0) || math.IsInf(m.price, 0):
-		return fmt.Errorf("--price %v: want a number, no less than 0", m.price)
+		return fmt.Errorf("--price %v: want a number from 0 on", m.price)
 	}
 	return m.checkOutput()
 }
@@ -119,7 +119,7 @@ func (m *measurement) check(fs *pflag.FlagSet) error {
 // checkOutput says what cannot be written.
 func (m *measurement) checkOutput() error {
 	if m.output != "" && strings.EqualFold(survey.RecordName(m.output), m.output) {
-		return fmt.Errorf("-o %s: want another name for the profile, such as profile.yaml; measurements go to that with .csv", m.output)
+		return fmt.Errorf("-o %s: want another name, such as profile.yaml: measurements are written to the .csv file of that name", m.output)
 	}
 	return nil
 }
@@ -148,13 +148,13 @@ func (m *measurement) run(ctx context.Context, out, progress io.Writer) error {
 	if path == "" {
 		path = api.Path(model)
 	}
-	random := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())) //nolint:gosec // other words than in the runs before, no secrets
+	random := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())) //nolint:gosec // new prompts in each run, no secrets
 	if api.Generates() {
 		switch {
 		case m.body != "":
-			return errors.New("--body is of V2 and of embeddings: prompts are made here")
+			return errors.New("--body is for V2 and embeddings only: LLM prompts are generated")
 		case m.price > 0:
-			return errors.New("--price is of a profile by batch: that of an LLM has none")
+			return errors.New("--price is for batch profiles only")
 		}
 		subject.TensorParallel = m.parallel
 		return m.measureLLM(ctx, subject, &probe.LLM{Server: server, API: api, Model: model, Path: path, Random: random}, out, progress)
@@ -199,13 +199,13 @@ func (m *measurement) measureLLM(ctx context.Context, s survey.Subject, by *prob
 	}
 	most := 0
 	if m.longest {
-		m.inputs, most = survey.Inputs(m.inputs, planned.MaxBatchedTokens), m.inputs[len(m.inputs)-1]
+		m.prompts, most = survey.Inputs(m.prompts, planned.MaxBatchedTokens), m.prompts[len(m.prompts)-1]
 	}
-	if longest := m.inputs[len(m.inputs)-1]; longest > limits.MaxBatchedTokens {
-		return fmt.Errorf("--inputs %v: the engine computes no more than %d tokens in a step, so that a longer prompt takes several: "+
-			"leave it out, or say with --max-batched-tokens how many it does", m.inputs, limits.MaxBatchedTokens)
+	if longest := m.prompts[len(m.prompts)-1]; longest > limits.MaxBatchedTokens {
+		return fmt.Errorf("--prompt-tokens %v: the engine computes at most %d tokens per step, so a longer prompt takes several steps: "+
+			"leave it out, or set --max-batched-tokens", m.prompts, limits.MaxBatchedTokens)
 	}
-	plan := survey.OfLLM(m.inputs, most, m.outputs, m.concurrency, planned, m.rule)
+	plan := survey.OfLLM(m.prompts, most, m.outputs, m.concurrency, planned, m.rule)
 	rows, left, err := m.survey(ctx, probe.Run{Plan: plan, Probe: by}, s, progress)
 	if err != nil {
 		return err
@@ -225,7 +225,7 @@ func (m *measurement) survey(ctx context.Context, r probe.Run, s survey.Subject,
 	}
 	defer kept.close()
 	if n := r.Plan.Done(rows); n > 0 {
-		fmt.Fprintf(progress, "%d of %d are in %s already\n", n, len(r.Plan.Points), kept.name)
+		fmt.Fprintf(progress, "%d of %d points are in %s already\n", n, len(r.Plan.Points), kept.name)
 	}
 	bar := newBar(progress)
 	r.WarmUp, r.Keep, r.Tell = m.warmUp, kept.keep, bar.tell
@@ -241,7 +241,7 @@ func (m *measurement) survey(ctx context.Context, r probe.Run, s survey.Subject,
 		err = errors.New("interrupted")
 	}
 	if kept.file != nil && len(all) > 0 {
-		err = fmt.Errorf("%w; what was measured is in %s, and the same command goes on from there", err, kept.name)
+		err = fmt.Errorf("%w; measurements are in %s, and the same command resumes from there", err, kept.name)
 	}
 	return nil, nil, err
 }

@@ -123,7 +123,7 @@ func TestAServerIsMeasured(t *testing.T) {
 	s := newSleeper(t, 15*time.Millisecond, 5*time.Millisecond)
 	file := filepath.Join(t.TempDir(), "resnet.yaml")
 	_, said, err := control(t.Context(), "--url", s.URL+"/", "--model", "resnet", "--hardware", "t4", "--price", "0.35", "--max-batch", "32",
-		"--repeat-at-least", "10", "--repeat-at-most", "60", "--precision", "0.05", "-o", file)
+		"--min-samples", "10", "--max-samples", "60", "--precision", "0.05", "-o", file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestASizeThatIsRefusedLaterIsLeftOut(t *testing.T) {
 		return true
 	}
 	file := filepath.Join(t.TempDir(), "resnet.yaml")
-	if _, _, err := control(t.Context(), "--url", s.URL, "--model", "resnet", "--batches", "1,2,4", "--repeat-at-least", "10", "--repeat-at-most", "10", "--warm-up", "0", "-o", file); err != nil {
+	if _, _, err := control(t.Context(), "--url", s.URL, "--model", "resnet", "--batches", "1,2,4", "--min-samples", "10", "--max-samples", "10", "--warmup-requests", "0", "-o", file); err != nil {
 		t.Fatal(err)
 	}
 	if b := readBatches(t, file); b.MaxBatch() != 2 || !strings.Contains(b.Source, "Left out are batches of 4 and more") {
@@ -178,7 +178,7 @@ func TestAKilledSurveyGoesOn(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "resnet.yaml")
 	record := strings.TrimSuffix(file, "yaml") + "csv"
 	args := []string{
-		"--url", s.URL, "--model", "resnet", "--batches", "1,2,4", "--repeat-at-least", "10", "--repeat-at-most", "10", "--warm-up", "0", "-o", file,
+		"--url", s.URL, "--model", "resnet", "--batches", "1,2,4", "--min-samples", "10", "--max-samples", "10", "--warmup-requests", "0", "-o", file,
 	}
 	const all, until = 30, 17
 	ctx, kill := context.WithCancel(t.Context())
@@ -189,7 +189,7 @@ func TestAKilledSurveyGoesOn(t *testing.T) {
 		return false
 	}
 	_, _, err := control(ctx, args...)
-	if err == nil || err.Error() != "interrupted; what was measured is in "+record+", and the same command goes on from there" {
+	if err == nil || err.Error() != "interrupted; measurements are in "+record+", and the same command resumes from there" {
 		t.Errorf("interrupted, it says %v", err)
 	}
 	if _, err := os.Stat(file); err == nil {
@@ -211,7 +211,7 @@ func TestAKilledSurveyGoesOn(t *testing.T) {
 	if n, want := s.count(), all-(until-2); n != want {
 		t.Errorf("%d requests were sent to go on, want %d", n, want)
 	}
-	if !strings.Contains(said, "1 of 3 are in "+record+" already") {
+	if !strings.Contains(said, "1 of 3 points are in "+record+" already") {
 		t.Errorf("it says\n%s", said)
 	}
 	text, err = os.ReadFile(record)
@@ -271,11 +271,11 @@ func TestFaultsOfServers(t *testing.T) {
 	silent.base = 0
 	for _, c := range []struct{ args, want string }{
 		{"--url http://x --precision 2", "--precision 2: want a share of the mean, such as 0.03"},
-		{"--url http://x --batches 2,4", "--batches [2 4]: want 1 first, then larger ones in order, such as 1,2,4,8: a profile begins with a batch of 1"},
-		{"--url http://x --batches 1,2 --max-batch 4", "--batches says all sizes: leave --max-batch out"},
+		{"--url http://x --batches 2,4", "--batches [2 4]: want ascending sizes that start with 1, such as 1,2,4,8"},
+		{"--url http://x --batches 1,2 --max-batch 4", "--batches conflicts with --max-batch: use one of them"},
 		{"--url http://x --api v3", `--api "v3": want v2, embeddings, completions or chat`},
-		{"--url http://x --api v2 --llm", "--llm and --api v2 do not go together"},
-		{"--url http://x -o profile.csv", "-o profile.csv: want another name for the profile, such as profile.yaml; measurements go to that with .csv"},
+		{"--url http://x --api v2 --llm", "--llm conflicts with --api v2"},
+		{"--url http://x -o profile.csv", "-o profile.csv: want another name, such as profile.yaml: measurements are written to the .csv file of that name"},
 		{"--url 10.0.0.7:8000", `--url "10.0.0.7:8000": want http://HOST:PORT, such as http://127.0.0.1:8000`},
 		{"--url " + nobody.URL, "nobody listens at " + nobody.URL + ": is the server up, and is that its port?"},
 		{"--url " + nobody.URL + " --model m", "nobody listens at " + nobody.URL + ": is the server up, and is that its port?"},
@@ -288,10 +288,10 @@ func TestFaultsOfServers(t *testing.T) {
 		{"--url " + listed.URL, "say with --model which model is to be measured; the server has a, b"},
 		{"--url " + listed.URL + " --model c", `the server has no model "c"; it has a, b`},
 		{"--url " + listed.URL + " --model a", `prompts of 16: /v1/completions answers 401: {"error": "no"} (--engine-token-file names the file of a token)`},
-		{"--url " + listed.URL + " --model a --body " + wrong, "--body is of V2 and of embeddings: prompts are made here"},
-		{"--url " + listed.URL + " --model a --price 1", "--price is of a profile by batch: that of an LLM has none"},
-		{"--url " + listed.URL + " --model a --inputs 16,9000", "--inputs [16 9000]: the engine computes no more than 8192 tokens in a step, so that a longer prompt takes several: " +
-			"leave it out, or say with --max-batched-tokens how many it does"},
+		{"--url " + listed.URL + " --model a --body " + wrong, "--body is for V2 and embeddings only: LLM prompts are generated"},
+		{"--url " + listed.URL + " --model a --price 1", "--price is for batch profiles only"},
+		{"--url " + listed.URL + " --model a --prompt-tokens 16,9000", "--prompt-tokens [16 9000]: the engine computes at most 8192 tokens per step, so a longer prompt takes several steps: " +
+			"leave it out, or set --max-batched-tokens"},
 		{"--url " + failing.URL + " --model resnet", "batches of 1: /v2/models/resnet/infer answers 500: out of memory"},
 		{"--url " + small.URL + " --model resnet", "batches of 1: /v2/models/resnet/infer answers 400: want 3 numbers"},
 		{"--url " + silent.URL + " --model resnet --timeout 100ms", "batches of 1: /v2/models/resnet/infer has not answered within 100ms: give it longer with --timeout"},
@@ -343,8 +343,8 @@ func TestASimulatedEngineIsMeasured(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "llama.yaml")
 	inputs := []int{16, 256, 1024}
-	_, said := controlInMemory(t, known, "--inputs", "16,256,1024", "--outputs", "12", "--concurrency", "1,2,4,8",
-		"--repeat-at-least", "9", "--repeat-at-most", "12", "--warm-up", "1", "--max-sequences", "4", "-o", file)
+	_, said := controlInMemory(t, known, "--prompt-tokens", "16,256,1024", "--output-tokens", "12", "--concurrency", "1,2,4,8",
+		"--min-samples", "9", "--max-samples", "12", "--warmup-requests", "1", "--max-sequences", "4", "-o", file)
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -428,8 +428,8 @@ func TestEstimatesByAMeasuredProfileAreAsByTheEngines(t *testing.T) {
 	plain.Asynchronous, plain.Launch, plain.Prefill.Floor, plain.Mixed = false, 0, 0, 0.004
 	for name, want := range map[string]profile.Profile{"launches ahead": launching, "launches": eager, "schedules ahead": ahead, "neither, and takes longer for both": plain} {
 		t.Run(name, func(t *testing.T) {
-			printed, _ := controlInMemory(t, want, "--inputs", "16,512,2500", "--outputs", "32", "--concurrency", "1,3",
-				"--repeat-at-least", "12", "--repeat-at-most", "20", "--max-sequences", "64", "--max-batched-tokens", "4096")
+			printed, _ := controlInMemory(t, want, "--prompt-tokens", "16,512,2500", "--output-tokens", "32", "--concurrency", "1,3",
+				"--min-samples", "12", "--max-samples", "20", "--max-sequences", "64", "--max-batched-tokens", "4096")
 			p, err := profile.Parse([]byte(printed))
 			if err != nil {
 				t.Fatal(err)
@@ -460,8 +460,8 @@ func TestSchedulingAheadIsFoundWithAnyIntake(t *testing.T) {
 			t.Run(fmt.Sprintf("%v of a step, asynchronous %v", share, asynchronous), func(t *testing.T) {
 				of := known
 				of.Intake, of.Asynchronous = share*of.StepTime(profile.Work{Sequences: 1, KVTokens: 40}), asynchronous
-				printed, _ := controlInMemory(t, of, "--inputs", "16,256,1024", "--outputs", "32", "--concurrency", "1,2",
-					"--repeat-at-least", "96", "--repeat-at-most", "96", "--warm-up", "0", "--max-sequences", "4")
+				printed, _ := controlInMemory(t, of, "--prompt-tokens", "16,256,1024", "--output-tokens", "32", "--concurrency", "1,2",
+					"--min-samples", "96", "--max-samples", "96", "--warmup-requests", "0", "--max-sequences", "4")
 				p, err := profile.Parse([]byte(printed))
 				if err != nil || p.Asynchronous != asynchronous {
 					t.Errorf("%v: asynchronous is %v: %s", err, p.Asynchronous, p.Source)
@@ -484,7 +484,7 @@ func TestPromptsTakeOneStepOfASmallBudget(t *testing.T) {
 	t.Parallel()
 	small := known
 	small.Limits.MaxBatchedTokens = 2048
-	printed, said := controlInMemory(t, small, "--outputs", "16", "--concurrency", "1,2", "--repeat-at-least", "8", "--repeat-at-most", "8", "--warm-up", "0", "--max-sequences", "4")
+	printed, said := controlInMemory(t, small, "--output-tokens", "16", "--concurrency", "1,2", "--min-samples", "8", "--max-samples", "8", "--warmup-requests", "0", "--max-sequences", "4")
 	p, err := profile.Parse([]byte(printed))
 	if err != nil {
 		t.Fatal(err)
@@ -510,7 +510,7 @@ func foreseen(t *testing.T, p profile.Profile, load float64) (means [3]float64) 
 		at += random.ExpFloat64() * launching.Launch / load
 		queries[i] = estimate.Query{At: at, Prompt: 300, Output: 40}
 	}
-	_, err := estimate.Run(&estimate.Pipeline{Stages: 1}, []estimate.Setting{{Engine: &p, Batch: p.Limits.MaxSequences, Replicas: 1}}, queries, 1, func(_ int, took estimate.Took) bool {
+	_, err := estimate.Run(&estimate.Pipeline{Stages: 1}, []estimate.Setting{{Engine: &p, Batch: p.Limits.MaxSequences, Replicas: 1}}, queries, 1, func(_ int, took estimate.QueryTimes) bool {
 		for i, is := range [3]float64{took.Latency, took.FirstToken, took.PerToken} {
 			means[i] += is / float64(len(queries))
 		}
@@ -525,8 +525,8 @@ func foreseen(t *testing.T, p profile.Profile, load float64) (means [3]float64) 
 // Each text is another, so that none is in the simulated engine's cache; of several, the first has a step of its own there.
 func TestEmbeddingsAreMeasured(t *testing.T) {
 	t.Parallel()
-	printed, _, err := control(t.Context(), "--url", simulate(t, known)+"/v1", "--api", "embeddings", "--max-batch", "8", "--repeat-at-least", "5", "--repeat-at-most", "9",
-		"--warm-up", "1", "--name", "e5")
+	printed, _, err := control(t.Context(), "--url", simulate(t, known)+"/v1", "--api", "embeddings", "--max-batch", "8", "--min-samples", "5", "--max-samples", "9",
+		"--warmup-requests", "1", "--name", "e5")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -552,7 +552,7 @@ func TestTheWarmUpDoesNotCount(t *testing.T) {
 		}
 		return false
 	}
-	printed, _, err := control(t.Context(), "--url", s.URL, "--model", "resnet", "--max-batch", "2", "--repeat-at-least", "4", "--repeat-at-most", "4", "--warm-up", "2")
+	printed, _, err := control(t.Context(), "--url", s.URL, "--model", "resnet", "--max-batch", "2", "--min-samples", "4", "--max-samples", "4", "--warmup-requests", "2")
 	b, errRead := profile.ParseBatches([]byte(printed))
 	if err != nil || errRead != nil || b.Time(1, 1) > 0.5 || s.count() != 2*(2+4) {
 		t.Errorf("%v, %v: it prints\n%s", err, errRead, printed)
@@ -563,7 +563,7 @@ func TestTheWarmUpDoesNotCount(t *testing.T) {
 func TestWithoutATerminalLinesAreOfPoints(t *testing.T) {
 	t.Parallel()
 	s := newSleeper(t, time.Millisecond, 0)
-	_, said, err := control(t.Context(), "--url", s.URL, "--model", "resnet", "--max-batch", "2", "--repeat-at-least", "3", "--repeat-at-most", "4")
+	_, said, err := control(t.Context(), "--url", s.URL, "--model", "resnet", "--max-batch", "2", "--min-samples", "3", "--max-samples", "4")
 	if lines := strings.Split(strings.TrimSpace(said), "\n"); err != nil || len(lines) != 2 || !strings.HasPrefix(lines[1], "[##########] 2/2  batches of 2, ") {
 		t.Errorf("%v: it says\n%s", err, said)
 	}

@@ -81,7 +81,7 @@ func TestRealMLServersAreMeasured(t *testing.T) {
 		"inputs": [{"name": "x", "datatype": "FP64", "shape": [-1, 1]}]}`, folder, "told", "model-settings.json")
 	url := serve(t, "mlserver", *mlserver, folder, "127.93.2.1", 8080, "told")
 	file := filepath.Join(t.TempDir(), "told.yaml")
-	if _, said, err := control(t.Context(), "--url", url, "--model", "told", "--max-batch", "64", "--repeat-at-most", "400", "-o", file); err != nil {
+	if _, said, err := control(t.Context(), "--url", url, "--model", "told", "--max-batch", "64", "--max-samples", "400", "-o", file); err != nil {
 		t.Fatalf("%v\n%s", err, said)
 	}
 	if b := readBatches(t, file); b.MaxBatch() != 64 || !strings.Contains(b.Source, "v2") {
@@ -99,7 +99,7 @@ func TestRealMLServersAreMeasured(t *testing.T) {
 		t.Errorf("without metadata it says %v", err)
 	}
 	file = filepath.Join(t.TempDir(), "plain.yaml")
-	if _, said, err := control(t.Context(), "--url", url, "--model", "plain", "--body", row, "--batches", "1,16", "--repeat-at-most", "200", "-o", file); err != nil {
+	if _, said, err := control(t.Context(), "--url", url, "--model", "plain", "--body", row, "--batches", "1,16", "--max-samples", "200", "-o", file); err != nil {
 		t.Fatalf("%v\n%s", err, said)
 	}
 	if b := readBatches(t, file); b.MaxBatch() != 16 {
@@ -140,7 +140,7 @@ output [ { name: "y", data_type: TYPE_FP32, dims: [ 1 ] } ]
 	put(t, pythonSleeper, folder, "sleeper", "1", "model.py")
 	url := serve(t, "triton", *triton, folder, "127.93.2.2", 8000, "sleeper")
 	file := filepath.Join(t.TempDir(), "sleeper.yaml")
-	if _, said, err := control(t.Context(), "--url", url, "--model", "sleeper", "--max-batch", "32", "--repeat-at-most", "200", "-o", file); err != nil {
+	if _, said, err := control(t.Context(), "--url", url, "--model", "sleeper", "--max-batch", "32", "--max-samples", "200", "-o", file); err != nil {
 		t.Fatalf("%v\n%s", err, said)
 	}
 	text, _ := os.ReadFile(file)

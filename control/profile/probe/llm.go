@@ -73,7 +73,7 @@ func (l *LLM) Measure(ctx context.Context, at survey.Point) (survey.Row, error) 
 type apart struct{ at survey.Point }
 
 func (a *apart) Error() string {
-	return fmt.Sprintf("the engine does not compute %d requests at once for long enough: it takes fewer (say so with --max-sequences), or answers of %d tokens are too short (--outputs)",
+	return fmt.Sprintf("the engine does not compute %d requests at once for long enough: it takes fewer (say so with --max-sequences), or answers of %d tokens are too short (--output-tokens)",
 		a.at.Batch+a.at.Beside, a.at.Outputs)
 }
 

@@ -1,19 +1,19 @@
 package estimate
 
-// ahead are the batches of a queue that fill whether or not a replica is free.
+// ahead has the batches of a queue that fill whether or not a replica is idle.
 type ahead struct {
-	full  []filled // those that take no further query, in order: of the queue's first
-	open  int      // queries of the one that fills, which come after those
-	since float64  // when the first of them came
+	full  []closedBatch // closed batches in order; they hold the first queries of the queue
+	open  int           // number of queries in the open batch, which follow those of the closed ones
+	since float64       // arrival of the first query of the open batch
 }
 
-// filled is a batch that waits for a replica.
-type filled struct {
+// closedBatch is a full batch that waits for a replica.
+type closedBatch struct {
 	size int
 	at   float64
 }
 
-// gather puts the query that came last into the open batch.
+// gather adds the latest query to the open batch.
 func (l *lane) gather() {
 	a, s, now := &l.ahead, l.stage, l.stage.run.loop.Now()
 	if a.open++; a.open == 1 {
@@ -23,29 +23,29 @@ func (l *lane) gather() {
 		l.close()
 		return
 	}
-	l.lookAt(a.since + s.Wait)
+	l.setTimer(a.since + s.Wait)
 }
 
-// expire ends the open batch if its first query has waited long enough.
+// expire closes the open batch if its first query has waited for the batching delay.
 func (l *lane) expire() {
 	switch a, due := &l.ahead, l.ahead.since+l.stage.Wait; {
 	case a.open == 0:
 	case l.stage.run.loop.Now() >= due:
 		l.close()
-	default: // it is a later one than that for which somebody was to look
-		l.lookAt(due)
+	default: // the timer was set for an earlier batch
+		l.setTimer(due)
 	}
 }
 
-// close ends the open batch.
+// close closes the open batch.
 func (l *lane) close() {
 	a := &l.ahead
-	a.full = append(a.full, filled{a.open, l.stage.run.loop.Now()})
+	a.full = append(a.full, closedBatch{a.open, l.stage.run.loop.Now()})
 	a.open = 0
 }
 
-// takeTurns has replicas that are idle take batches.
-func (l *lane) takeTurns() {
+// dispatchClosed starts closed batches on idle replicas.
+func (l *lane) dispatchClosed() {
 	a := &l.ahead
 	for len(a.full) > 0 && l.hasRoom() {
 		next := a.full[0]

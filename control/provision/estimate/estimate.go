@@ -1,5 +1,6 @@
-// Package estimate rolls a pipeline of models on through a trace of queries, and tells how long each query takes: InferLine's estimator
-// (Crankshaw et al., SoCC 2020, §4.2). It is pure: equal arguments give equal results.
+// Package estimate simulates a pipeline of models on a trace of queries and reports the latency of
+// each query: the estimator of InferLine (Crankshaw et al., SoCC 2020, §4.2). It is pure: equal
+// arguments give equal results.
 package estimate
 
 import (
@@ -12,14 +13,14 @@ import (
 	"github.com/headgate/headgate/internal/sim"
 )
 
-// Query is one that comes to a pipeline.
+// Query is a query of a trace.
 type Query struct {
-	At float64 // seconds
-	// Prompt and Output are the tokens that engines of LLMs compute and make, at least 1 each. They matter to no other stage.
+	At float64 // arrival in seconds
+	// Prompt and Output are tokens, at least 1 each for an LLM; other stages ignore them.
 	Prompt, Output int32
 }
 
-// Arrivals are queries without tokens that come at times.
+// Arrivals returns queries without tokens that arrive at the given times.
 func Arrivals(times []float64) []Query {
 	all := make([]Query, len(times))
 	for i, at := range times {
@@ -28,14 +29,15 @@ func Arrivals(times []float64) []Query {
 	return all
 }
 
-// Rate is how many queries come a second, from the first to the last of at least two.
+// Rate returns the mean arrival rate per second between the first and the last of at least two
+// queries.
 func Rate(all []Query) float64 {
 	last := len(all) - 1
 	return float64(last) / (all[last].At - all[0].At)
 }
 
-// Most is the most queries in any window of so many seconds, above 0, of which the end is no part.
-func Most(all []Query, seconds float64) int {
+// MaxArrivals returns the most arrivals in any half-open window of a length in seconds, above 0.
+func MaxArrivals(all []Query, seconds float64) int {
 	most, from := 0, 0
 	for i, q := range all {
 		for q.At-all[from].At >= seconds {
@@ -46,46 +48,51 @@ func Most(all []Query, seconds float64) int {
 	return most
 }
 
-// Took is how long a query took, in seconds.
-type Took struct {
-	// Latency is from its arrival until all that it passes has ended.
+// QueryTimes are the times of a query, in seconds.
+type QueryTimes struct {
+	// Latency is the time from the arrival until all stages on the path have ended.
 	Latency float64
-	// FirstToken is from its arrival to the first token of an LLM, and PerToken from each token to the next, in the mean: of the LLM that ended last.
-	// They are 0 where the query passes none, and PerToken where there is one token.
+	// FirstToken is the time from the arrival to the first token, and PerToken the mean time
+	// between tokens, both of the LLM that ended last. FirstToken is 0 without an LLM, and
+	// PerToken also for one token.
 	FirstToken, PerToken float64
 }
 
-// Times is how long batches take, in seconds.
+// Times has the service times of batches.
 type Times interface {
-	// Time is the seconds in which a share of the batches of a size is done.
+	// Time returns a quantile of the seconds that a batch of a size takes.
 	Time(size int, share float64) float64
 }
 
-// Unbounded is as many replicas as there are queries.
+// Unbounded stands for as many replicas as there are queries.
 const Unbounded = math.MaxInt32
 
-// Setting is what a stage has.
+// Setting configures a stage.
 type Setting struct {
-	// Times of its model, or Engine, which is the profile of an engine of an LLM: one of the two.
+	// Times of the model, or Engine, the profile of an LLM engine: exactly one of them.
 	Times  Times
 	Engine *profile.Profile
-	// Batch is the most queries that one replica computes at once, at least 1. Of an engine it takes the place of limits.maxSequences.
+	// Batch is the largest batch, at least 1. For an engine it replaces limits.maxSequences.
 	Batch int
-	// Replicas, at least 1; [Unbounded] is no bound. It has them from the first query on.
+	// Replicas at the start, at least 1, or [Unbounded].
 	Replicas int
-	// Changes are later numbers of replicas, in order of time. A replica that goes takes no further query, and ends what it has.
+	// Changes set later numbers of replicas, in order of time. A removed replica finishes its
+	// queries and accepts no others.
 	Changes []Change
-	// Startup is how long a replica that comes by a change takes until it takes queries, in seconds.
+	// Startup is the time in seconds from the request for a replica until it accepts queries.
 	Startup float64
-	// Wait is how long a replica lets the oldest query wait for a batch to fill, in seconds. With 0 it takes what is there.
+	// Wait is the batching delay in seconds: how long the oldest query waits for its batch to
+	// fill. With 0 a replica takes what is queued.
 	Wait float64
-	// Ahead says that batches fill whether or not a replica is free: one is of what comes within Wait of its first, and waits then for a replica as it
-	// is. So MLServer has it (mlserver/batching/adaptive.py of 1.7.1).
+	// Ahead lets batches fill whether or not a replica is idle: a batch closes Wait after its
+	// first query and then waits for a replica. MLServer does that (mlserver/batching/adaptive.py
+	// of 1.7.1).
 	Ahead bool
-	// Hop is how long a query is on its way to the stage, through the gateway, in seconds.
-	Hop float64
-	// Central says that queries wait in one queue for the whole stage, in the order in which they came, as InferLine has it. Else each replica has its
-	// own, and extproc's rule says which one a query goes to. Engines have queues of their own, always.
+	// GatewayOverhead is the time in seconds that a query takes through the gateway to the stage.
+	GatewayOverhead float64
+	// Central gives the stage a single queue in order of arrival, as in InferLine. Otherwise each
+	// replica has its own queue, and the rule of extproc assigns queries. Engines always have
+	// their own queues.
 	Central bool
 }
 
@@ -93,25 +100,25 @@ type Setting struct {
 func (s *Setting) Check() error {
 	switch {
 	case (s.Times == nil) == (s.Engine == nil):
-		return errors.New("it has no profile, or two: want the times of its batches, or the profile of an engine")
+		return errors.New("want either the times of its batches or the profile of an engine")
 	case s.Engine != nil && (s.Central || s.Ahead || s.Wait != 0):
-		return errors.New("an engine has a queue of its own, and lets nobody wait for a batch to fill")
+		return errors.New("an engine has its own queue and no batching delay")
 	case s.Batch < 1 || s.Replicas < 1:
-		return fmt.Errorf("it has %d replicas with batches of %d: both are at least 1", s.Replicas, s.Batch)
+		return fmt.Errorf("it has %d replicas and batches of %d: want at least 1 of both", s.Replicas, s.Batch)
 	case s.Replicas == Unbounded && len(s.Changes) > 0:
-		return errors.New("it has replicas without bound, and changes of them: want one of both")
+		return errors.New("unbounded replicas cannot change")
 	}
-	return errors.Join(CheckTimes(s.Wait, s.Hop, s.Startup), CheckChanges(s.Changes))
+	return errors.Join(CheckTimes(s.Wait, s.GatewayOverhead, s.Startup), CheckChanges(s.Changes))
 }
 
-// CheckTimes returns what is wrong with times of a stage, nil if nothing is: see [Setting].
-func CheckTimes(wait, hop, startup float64) error {
+// CheckTimes returns an error if a time of a stage is invalid; see [Setting].
+func CheckTimes(wait, overhead, startup float64) error {
 	var faults []error
 	for _, is := range []struct {
 		seconds float64
 		words   string
 	}{
-		{wait, "it lets queries wait %vs for a batch"}, {hop, "queries are on their way to it for %vs"}, {startup, "its replicas start for %vs"},
+		{wait, "its batch wait is %vs"}, {overhead, "its gateway overhead is %vs"}, {startup, "the startup of its replicas is %vs"},
 	} {
 		if !(is.seconds >= 0) || math.IsInf(is.seconds, 0) {
 			faults = append(faults, fmt.Errorf(is.words+": want a time that is finite and not negative", is.seconds))
@@ -120,20 +127,20 @@ func CheckTimes(wait, hop, startup float64) error {
 	return errors.Join(faults...)
 }
 
-// CheckQueries returns what is wrong with queries, nil if nothing is.
+// CheckQueries returns an error if the queries are invalid.
 func CheckQueries(all []Query) error {
 	if len(all) == 0 {
 		return errors.New("there are no queries")
 	}
 	for i, q := range all {
 		if !(q.At >= 0) || math.IsInf(q.At, 0) || i > 0 && q.At < all[i-1].At {
-			return fmt.Errorf("query %d comes at %v: times are finite, not negative, and do not go back", i, q.At)
+			return fmt.Errorf("query %d arrives at %v: want finite times from 0 on, in ascending order", i, q.At)
 		}
 	}
 	return nil
 }
 
-// CheckTokens returns what is wrong with queries for an engine, nil if nothing is.
+// CheckTokens returns an error if an engine cannot serve the queries.
 func CheckTokens(all []Query, p *profile.Profile) error {
 	e, err := sim.New(*p, nil)
 	if err != nil {
@@ -142,22 +149,23 @@ func CheckTokens(all []Query, p *profile.Profile) error {
 	for i, q := range all {
 		switch n := int(q.Prompt) + int(q.Output); {
 		case q.Prompt < 1 || q.Output < 1:
-			return fmt.Errorf("query %d has %d tokens, and %d of an answer: an LLM wants at least one of each", i, q.Prompt, q.Output)
+			return fmt.Errorf("query %d has %d prompt and %d output tokens: an LLM needs at least one of each", i, q.Prompt, q.Output)
 		case n > e.MaxTokens():
-			return fmt.Errorf("query %d has %d tokens with its answer, and an engine of %s holds %d", i, n, p.Name, e.MaxTokens())
+			return fmt.Errorf("query %d has %d tokens in total, and an engine of %s has room for %d", i, n, p.Name, e.MaxTokens())
 		}
 	}
 	return nil
 }
 
-// Run rolls a pipeline on, with a setting for each stage, through queries whose times do not go back. Done is told of each query as it ends,
-// and reports whether Run is to go on; it may be nil. What Run keeps does not grow with the queries that have ended.
-func Run(p *Pipeline, settings []Setting, queries []Query, seed uint64, done func(query int, took Took) bool) (*Result, error) {
+// Run simulates a pipeline, with a setting for each stage, on queries in order of arrival. It
+// calls done for each query that ends and stops when done returns false; done may be nil. Memory
+// does not grow with the number of ended queries.
+func Run(p *Pipeline, settings []Setting, queries []Query, seed uint64, done func(query int, times QueryTimes) bool) (*Result, error) {
 	if err := p.Check(); err != nil {
 		return nil, err
 	}
 	if len(settings) != p.Stages {
-		return nil, fmt.Errorf("there are settings for %d stages, of %d", len(settings), p.Stages)
+		return nil, fmt.Errorf("there are settings for %d of %d stages", len(settings), p.Stages)
 	}
 	if err := CheckQueries(queries); err != nil {
 		return nil, err
@@ -183,60 +191,60 @@ type run struct {
 	pipeline *Pipeline
 	arrivals []Query
 	seed     uint64
-	done     func(query int, took Took) bool
-	stopped  bool // done wants no more
+	done     func(query int, times QueryTimes) bool
+	stopped  bool // done has returned false
 
 	loop   des.Loop
-	way    *way
+	way    *path
 	stages []stage
-	after  [][]int // by stage, the numbers of its edges
-	come   func()  // has the next query come
+	after  [][]int // by stage: the numbers of its edges
+	come   func()  // handles the next arrival
 
-	next    int // the query that comes next
-	ended   int // queries
+	next    int // number of the next query
+	ended   int // number of ended queries
 	queries []query
-	free    []int32 // of queries, those that have ended
+	free    []int32 // indexes of ended queries, to be reused
 }
 
-// query is one on its way.
+// query is a query in flight.
 type query struct {
 	number int
 	Query
-	took  Took    // as far as LLMs have told
-	left  int32   // stages that it has yet to end
-	waits []int32 // by stage, for how many edges it waits
-	taken []bool  // by edge
+	times QueryTimes // token times, once known
+	left  int32      // number of stages that have not ended
+	waits []int32    // by stage: for how many edges it waits
+	taken []bool     // by edge
 }
 
-// stage is what serves one model.
+// stage is the state of a stage.
 type stage struct {
 	Setting
-	run    *run
-	number int
-	lanes  []*lane
-	llms   []*llm // of which idle have nothing to do, where there may be as many as there are queries
-	idle   []*llm
-	picker *picker // nil where there is one lane, or no bound
-	habit  habit
-	pods   pods
+	run        *run
+	number     int
+	lanes      []*lane
+	llms       []*llm // idle has those without a query if replicas are unbounded
+	idle       []*llm
+	picker     *picker // nil with one lane or unbounded replicas
+	outputMean outputMean
+	pods       pods
 
-	seen StageResult
+	result StageResult
 }
 
-// lane is a queue, and the replicas that serve it.
+// lane is a queue and the replicas that serve it.
 type lane struct {
 	stage *stage
 	queue fifo
 	idle  []*replica
-	made  int // replicas, as they are needed
-	most  int // of them, without those that are leaving
-	// leaving is how many replicas go as soon as they have ended a batch.
+	made  int // replicas created so far
+	most  int // replicas allowed, without those that are leaving
+	// leaving is the number of replicas that are removed when their batch ends.
 	leaving int
-	free    float64 // since when a replica has been idle, or could be made
-	timed   bool    // somebody looks at the queue when its oldest has waited long enough
-	look    func()
+	free    float64 // since when a replica has been idle or could be created
+	timed   bool    // a timer is set for the oldest query
+	onTimer func()
 	ahead   ahead
-	gone    func() // a query has left it; nil where nobody asks
+	onEnd   func() // called when a query has ended; may be nil
 }
 
 // waiting is a query in a queue.
@@ -245,14 +253,14 @@ type waiting struct {
 	since float64
 }
 
-// replica computes a batch at a time.
+// replica computes one batch at a time.
 type replica struct {
 	batch []waiting
 	ends  func()
 }
 
-func newRun(p *Pipeline, settings []Setting, arrivals []Query, seed uint64, done func(int, Took) bool) *run {
-	r := &run{pipeline: p, arrivals: arrivals, seed: seed, done: done, way: newWay(p), after: make([][]int, p.Stages)}
+func newRun(p *Pipeline, settings []Setting, arrivals []Query, seed uint64, done func(int, QueryTimes) bool) *run {
+	r := &run{pipeline: p, arrivals: arrivals, seed: seed, done: done, way: newPath(p), after: make([][]int, p.Stages)}
 	for i, e := range p.Edges {
 		r.after[e.From] = append(r.after[e.From], i)
 	}
@@ -266,9 +274,9 @@ func newRun(p *Pipeline, settings []Setting, arrivals []Query, seed uint64, done
 			continue
 		}
 		if s.Replicas == Unbounded && !s.Central {
-			// Each query has a replica to itself, which waits in vain for a batch to fill.
+			// Each query has its own replica, which waits in vain for a batch to fill.
 			if s.Batch > 1 {
-				s.Hop += s.Wait
+				s.GatewayOverhead += s.Wait
 			}
 			s.Batch, s.Wait = 1, 0
 		}
@@ -285,7 +293,7 @@ func newRun(p *Pipeline, settings []Setting, arrivals []Query, seed uint64, done
 	return r
 }
 
-// arrive has a query come, and the one after it at its time.
+// arrive handles the arrival of a query and schedules the next one.
 func (r *run) arrive() {
 	q := r.begin(r.next)
 	if r.next++; r.next < len(r.arrivals) {
@@ -304,7 +312,7 @@ func (r *run) arrive() {
 	}
 }
 
-// begin keeps a query, and finds its way.
+// begin stores a query and computes its path.
 func (r *run) begin(number int) int32 {
 	if !r.way.certain || number == 0 {
 		r.way.of(r.seed, uint64(number))
@@ -317,7 +325,7 @@ func (r *run) begin(number int) int32 {
 		r.queries = append(r.queries, query{waits: make([]int32, r.pipeline.Stages), taken: make([]bool, len(r.pipeline.Edges))})
 	}
 	is := &r.queries[q]
-	is.number, is.Query, is.took, is.left = number, r.arrivals[number], Took{}, 0
+	is.number, is.Query, is.times, is.left = number, r.arrivals[number], QueryTimes{}, 0
 	copy(is.waits, r.way.waits)
 	copy(is.taken, r.way.taken)
 	return q
@@ -325,7 +333,7 @@ func (r *run) begin(number int) int32 {
 
 func (s *stage) newLane(replicas int) *lane {
 	l := &lane{stage: s, most: replicas}
-	l.look = func() {
+	l.onTimer = func() {
 		l.timed = false
 		if s.Ahead {
 			l.expire()
@@ -335,27 +343,27 @@ func (s *stage) newLane(replicas int) *lane {
 	return l
 }
 
-// addLane adds the queue of a replica of its own.
+// addLane adds the queue of one replica.
 func (s *stage) addLane(replica int) {
 	l := s.newLane(1)
-	l.gone = func() {
-		if s.picker.ended(replica, nothing) {
+	l.onEnd = func() {
+		if s.picker.ended(replica, noClaim) {
 			s.pods.left()
 		}
 	}
 	s.lanes = append(s.lanes, l)
 }
 
-// enter has a query come to a stage, after its hop.
+// enter sends a query to a stage; it arrives after the gateway overhead.
 func (s *stage) enter(q int32) {
-	if s.Hop > 0 {
-		s.run.loop.At(s.run.loop.Now()+s.Hop, func() { s.arrive(q) })
+	if s.GatewayOverhead > 0 {
+		s.run.loop.At(s.run.loop.Now()+s.GatewayOverhead, func() { s.arrive(q) })
 		return
 	}
 	s.arrive(q)
 }
 
-// arrive has a query wait at a stage.
+// arrive puts a query into a queue of the stage.
 func (s *stage) arrive(q int32) {
 	if s.Engine != nil {
 		s.enterEngine(q)
@@ -363,7 +371,7 @@ func (s *stage) arrive(q int32) {
 	}
 	now, l := s.run.loop.Now(), s.lanes[0]
 	if s.picker != nil {
-		l = s.lanes[s.picker.pick(s.lot(q))]
+		l = s.lanes[s.picker.pick(s.random(q))]
 	}
 	l.queue.push(waiting{q, now})
 	if s.Ahead {
@@ -372,39 +380,40 @@ func (s *stage) arrive(q int32) {
 	l.dispatch()
 }
 
-// lot is by which of several replicas that are as good a query goes to one.
-func (s *stage) lot(q int32) uint64 {
-	return mixed(s.run.seed ^ uint64(s.run.queries[q].number)<<8 ^ uint64(s.number)) //nolint:gosec // a number from 0 on
+// random returns the tie-break of a query among equally good replicas.
+func (s *stage) random(q int32) uint64 {
+	return splitmix(s.run.seed ^ uint64(s.run.queries[q].number)<<8 ^ uint64(s.number)) //nolint:gosec // a number from 0 on
 }
 
-// dispatch has replicas that are idle take what is there.
+// dispatch starts batches on idle replicas.
 func (l *lane) dispatch() {
 	s, now := l.stage, l.stage.run.loop.Now()
 	if s.Ahead {
-		l.takeTurns()
+		l.dispatchClosed()
 		return
 	}
 	for l.queue.len() > 0 && l.hasRoom() {
 		if due := l.queue.first().since + s.Wait; l.queue.len() < s.Batch && now < due {
-			l.lookAt(due)
+			l.setTimer(due)
 			return
 		}
 		l.start(min(s.Batch, l.queue.len()), l.free, now)
 	}
 }
 
-// lookAt has somebody look at the queue, who may have been asked to look sooner.
-func (l *lane) lookAt(due float64) {
+// setTimer sets a timer for the queue unless there is an earlier one.
+func (l *lane) setTimer(due float64) {
 	if !l.timed {
 		l.timed = true
-		l.stage.run.loop.At(due, l.look)
+		l.stage.run.loop.At(due, l.onTimer)
 	}
 }
 
-// hasRoom says whether a replica is idle, or could be made.
+// hasRoom reports whether a replica is idle or can be created.
 func (l *lane) hasRoom() bool { return len(l.idle) > 0 || l.made-l.leaving < l.most }
 
-// start has a replica that is idle compute a batch of the first queries, which filled between two times.
+// start computes a batch of the first queries on an idle replica. The batch filled between two
+// times.
 func (l *lane) start(size int, from, to float64) {
 	var r *replica
 	if n := len(l.idle); n > 0 {
@@ -419,21 +428,21 @@ func (l *lane) start(size int, from, to float64) {
 		r.batch = append(r.batch, l.queue.pop())
 	}
 	first := s.run.queries[r.batch[0].query].number
-	takes := s.Times.Time(size, chance(s.run.seed, uint64(first), drawn+uint64(s.number)))
+	takes := s.Times.Time(size, chance(s.run.seed, uint64(first), timeHash+uint64(s.number)))
 	for _, w := range r.batch {
 		filled := to - max(w.since, from)
-		s.seen.Filled += filled
-		s.seen.Waited += now - w.since - filled
-		s.seen.Computed += takes
-		s.seen.Latency.Add(now - w.since + takes)
+		s.result.BatchingDelay += filled
+		s.result.QueueTime += now - w.since - filled
+		s.result.ServiceTime += takes
+		s.result.Latency.Add(now - w.since + takes)
 	}
-	s.seen.Queries += size
-	s.seen.Batches++
-	s.seen.Busy += takes
+	s.result.Queries += size
+	s.result.Batches++
+	s.result.Busy += takes
 	s.run.loop.At(now+takes, r.ends)
 }
 
-// end has the queries of a batch go on.
+// end passes on the queries of a batch and frees the replica.
 func (l *lane) end(r *replica) {
 	if l.leaving == 0 && !l.hasRoom() {
 		l.free = l.stage.run.loop.Now()
@@ -441,8 +450,8 @@ func (l *lane) end(r *replica) {
 	batch := r.batch
 	r.batch = r.batch[:0]
 	for _, w := range batch {
-		if l.gone != nil {
-			l.gone()
+		if l.onEnd != nil {
+			l.onEnd()
 		}
 		l.stage.run.goOn(w.query, l.stage.number)
 	}
@@ -456,7 +465,7 @@ func (l *lane) end(r *replica) {
 	l.dispatch()
 }
 
-// goOn has a query that has ended a stage take its edges from there.
+// goOn passes a query that has ended a stage on to the next ones.
 func (r *run) goOn(q int32, from int) {
 	is := &r.queries[q]
 	is.left--
@@ -473,8 +482,8 @@ func (r *run) goOn(q int32, from int) {
 		r.ended++
 		r.free = append(r.free, q)
 		if r.done != nil && !r.stopped {
-			is.took.Latency = r.loop.Now() - is.At
-			r.stopped = !r.done(is.number, is.took)
+			is.times.Latency = r.loop.Now() - is.At
+			r.stopped = !r.done(is.number, is.times)
 		}
 	}
 }

@@ -54,7 +54,7 @@ func latencies(t *testing.T, p *estimate.Pipeline, settings []estimate.Setting, 
 	for i := range all {
 		all[i] = math.NaN()
 	}
-	r, err := estimate.Run(p, settings, estimate.Arrivals(arrivals), seed, func(q int, took estimate.Took) bool {
+	r, err := estimate.Run(p, settings, estimate.Arrivals(arrivals), seed, func(q int, took estimate.QueryTimes) bool {
 		if !math.IsNaN(all[q]) {
 			t.Errorf("query %d ends twice", q)
 		}
@@ -104,7 +104,7 @@ func TestQueuesAreAsInTheory(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			near(t, fmt.Sprintf("the wait of %s at a load of %v", c.name, load), r.Stages[0].Waited/n, c.want, 0.02)
+			near(t, fmt.Sprintf("the wait of %s at a load of %v", c.name, load), r.Stages[0].QueueTime/n, c.want, 0.02)
 		}
 	}
 }
@@ -135,7 +135,7 @@ func TestManyServersAreAsInTheory(t *testing.T) {
 		for n, share := range at {
 			waiting += share * float64(max(n-c.servers, 0))
 		}
-		near(t, fmt.Sprintf("the wait at %d servers at a load of %v", c.servers, c.load), r.Stages[0].Waited/float64(r.Stages[0].Queries), waiting/rate, 0.02)
+		near(t, fmt.Sprintf("the wait at %d servers at a load of %v", c.servers, c.load), r.Stages[0].QueueTime/float64(r.Stages[0].Queries), waiting/rate, 0.02)
 	}
 }
 
@@ -168,7 +168,7 @@ func TestABulkServerIsAsInTheory(t *testing.T) {
 				seconds += share / c.rate
 			}
 		}
-		near(t, fmt.Sprintf("the wait for batches of %d", c.batch), r.Stages[0].Waited/float64(r.Stages[0].Queries), waits/seconds/c.rate, 0.02)
+		near(t, fmt.Sprintf("the wait for batches of %d", c.batch), r.Stages[0].QueueTime/float64(r.Stages[0].Queries), waits/seconds/c.rate, 0.02)
 	}
 }
 
@@ -218,7 +218,7 @@ func TestQueriesWaitForTheirBatch(t *testing.T) {
 		}
 	}
 	r.Stages[0].Latency = estimate.Latencies{}
-	if is := r.Stages[0]; is.Batches != 4 || is.Busy != 4 || is.Queries != 7 || is.Computed != 7 || is.Waited != 0 || math.Abs(is.Filled-(0.4+0.2+0.5+0.5+0.5+0.25)) > 1e-9 {
+	if is := r.Stages[0]; is.Batches != 4 || is.Busy != 4 || is.Queries != 7 || is.ServiceTime != 7 || is.QueueTime != 0 || math.Abs(is.BatchingDelay-(0.4+0.2+0.5+0.5+0.5+0.25)) > 1e-9 {
 		t.Errorf("of seven queries in four batches there is told %+v", is)
 	}
 
@@ -226,7 +226,7 @@ func TestQueriesWaitForTheirBatch(t *testing.T) {
 	setting[0].Replicas = 1
 	_, r = latencies(t, chain(1), setting, []float64{0, 0, 0, 0.9, 0.9, 1.3}, 1)
 	r.Stages[0].Latency = estimate.Latencies{}
-	if is := r.Stages[0]; is.Batches != 2 || math.Abs(is.Waited-(0.1+0.1)) > 1e-9 || math.Abs(is.Filled-(0.3+0.3)) > 1e-9 {
+	if is := r.Stages[0]; is.Batches != 2 || math.Abs(is.QueueTime-(0.1+0.1)) > 1e-9 || math.Abs(is.BatchingDelay-(0.3+0.3)) > 1e-9 {
 		t.Errorf("of six queries in two batches there is told %+v", is)
 	}
 }
@@ -247,23 +247,23 @@ func TestBatchesFillAhead(t *testing.T) {
 	} {
 		s := estimate.Setting{Times: fixed(2, 0), Batch: 4, Replicas: 1, Wait: c.wait, Ahead: true}
 		got, r := latencies(t, chain(1), []estimate.Setting{s}, c.at, 1)
-		if is := r.Stages[0]; !slices.Equal(got, c.want) || is.Filled != c.filled || is.Waited != c.waited {
-			t.Errorf("%s: they take %v, want %v, of which batches fill for %v s, and wait for %v: want %v and %v", name, got, c.want, is.Filled, is.Waited, c.filled, c.waited)
+		if is := r.Stages[0]; !slices.Equal(got, c.want) || is.BatchingDelay != c.filled || is.QueueTime != c.waited {
+			t.Errorf("%s: they take %v, want %v, of which batches fill for %v s, and wait for %v: want %v and %v", name, got, c.want, is.BatchingDelay, is.QueueTime, c.filled, c.waited)
 		}
 	}
 }
 
 // A query is on its way to each stage for the time of its hop, and is in its queue then.
 func TestQueriesAreOnTheirWay(t *testing.T) {
-	setting := []estimate.Setting{{Times: fixed(1, 0), Batch: 1, Replicas: 1, Hop: 0.25}, {Times: fixed(1, 0), Batch: 1, Replicas: 2, Hop: 0.5}}
+	setting := []estimate.Setting{{Times: fixed(1, 0), Batch: 1, Replicas: 1, GatewayOverhead: 0.25}, {Times: fixed(1, 0), Batch: 1, Replicas: 2, GatewayOverhead: 0.5}}
 	got, r := latencies(t, chain(2), setting, []float64{0, 0.5}, 1)
 	for i, want := range []float64{2.75, 3.25} {
 		if math.Abs(got[i]-want) > 1e-9 {
 			t.Errorf("query %d takes %v, want %v", i, got[i], want)
 		}
 	}
-	if is := r.Stages[0]; is.Waited != 0.5 || is.Latency.Sum != 2.5 {
-		t.Errorf("at the first stage they wait for %v and take %v", is.Waited, is.Latency.Sum)
+	if is := r.Stages[0]; is.QueueTime != 0.5 || is.Latency.Sum != 2.5 {
+		t.Errorf("at the first stage they wait for %v and take %v", is.QueueTime, is.Latency.Sum)
 	}
 }
 
@@ -348,8 +348,8 @@ func TestQueriesAreConserved(t *testing.T) {
 			if is.Latency.Count != is.Queries || float64(is.Batches) < batches || is.Batches > is.Queries {
 				t.Errorf("pipeline %d, stage %d: %+v", seed, s, is)
 			}
-			if spent := is.Waited + is.Filled + is.Computed; math.Abs(spent-is.Latency.Sum) > 1e-6 || is.Waited < -1e-9 || is.Filled < -1e-9 {
-				t.Errorf("pipeline %d, stage %d: queries take %v s, and wait %v, wait for their batch %v, and are computed %v", seed, s, is.Latency.Sum, is.Waited, is.Filled, is.Computed)
+			if spent := is.QueueTime + is.BatchingDelay + is.ServiceTime; math.Abs(spent-is.Latency.Sum) > 1e-6 || is.QueueTime < -1e-9 || is.BatchingDelay < -1e-9 {
+				t.Errorf("pipeline %d, stage %d: queries take %v s, and wait %v, wait for their batch %v, and are computed %v", seed, s, is.Latency.Sum, is.QueueTime, is.BatchingDelay, is.ServiceTime)
 			}
 			if is.Paid < is.Busy-1e-9 {
 				t.Errorf("pipeline %d, stage %d: replicas compute for %v s, and are paid for %v", seed, s, is.Busy, is.Paid)
@@ -396,10 +396,10 @@ func TestQuantilesAreRightToLessThanAPercent(t *testing.T) {
 	}
 }
 
-// Who has seen enough is told of no more.
+// Run stops when done returns false.
 func TestARunEndsWhereItIsTold(t *testing.T) {
 	told := 0
-	r, err := estimate.Run(chain(1), []estimate.Setting{{Times: fixed(1, 0), Batch: 8, Replicas: 1}}, make([]estimate.Query, 100), 1, func(int, estimate.Took) bool {
+	r, err := estimate.Run(chain(1), []estimate.Setting{{Times: fixed(1, 0), Batch: 8, Replicas: 1}}, make([]estimate.Query, 100), 1, func(int, estimate.QueryTimes) bool {
 		told++
 		return told < 3
 	})
@@ -423,19 +423,19 @@ func TestBadInputIsRefused(t *testing.T) {
 		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 1, Share: 1.5}}}, two, []float64{0}, "edge 0 has the share 1.5: it is above 0, and at most 1"},
 		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 1, Share: math.NaN()}}}, two, []float64{0}, "edge 0 has the share NaN: it is above 0, and at most 1"},
 		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{To: 1, Share: 0.6, Choice: 1}, {To: 1, Share: 0.6, Choice: 1}}}, two, []float64{0}, "edge 1 makes the shares of a choice 1.2 together: 1 is the most"},
-		{*chain(2), two[:1], []float64{0}, "there are settings for 1 stages, of 2"},
-		{*chain(1), []estimate.Setting{{Batch: 1, Replicas: 1}}, []float64{0}, "stage 0: it has no profile, or two: want the times of its batches, or the profile of an engine"},
-		{*chain(1), []estimate.Setting{{Times: good.Times, Replicas: 1}}, []float64{0}, "stage 0: it has 1 replicas with batches of 0: both are at least 1"},
-		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Wait: math.NaN()}}, []float64{0}, "stage 0: it lets queries wait NaNs for a batch: want a time that is finite and not negative"},
-		{*chain(1), []estimate.Setting{{Engine: &profile.Profile{}, Batch: 1, Replicas: 1, Ahead: true}}, []float64{0}, "stage 0: an engine has a queue of its own, and lets nobody wait for a batch to fill"},
-		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Hop: -1}}, []float64{0}, "stage 0: queries are on their way to it for -1s: want a time that is finite and not negative"},
-		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Startup: -1}}, []float64{0}, "stage 0: its replicas start for -1s: want a time that is finite and not negative"},
-		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Changes: []estimate.Change{{2, 1}, {1, 1}}}}, []float64{0}, "stage 0: its replicas change at 1s: times are finite, and do not go back"},
-		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Changes: []estimate.Change{{2, 0}}}}, []float64{0}, "stage 0: from 2s on it has 0 replicas: there is at least 1, and a bound"},
-		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: estimate.Unbounded, Changes: []estimate.Change{{2, 1}}}}, []float64{0}, "stage 0: it has replicas without bound, and changes of them: want one of both"},
+		{*chain(2), two[:1], []float64{0}, "there are settings for 1 of 2 stages"},
+		{*chain(1), []estimate.Setting{{Batch: 1, Replicas: 1}}, []float64{0}, "stage 0: want either the times of its batches or the profile of an engine"},
+		{*chain(1), []estimate.Setting{{Times: good.Times, Replicas: 1}}, []float64{0}, "stage 0: it has 1 replicas and batches of 0: want at least 1 of both"},
+		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Wait: math.NaN()}}, []float64{0}, "stage 0: its batch wait is NaNs: want a time that is finite and not negative"},
+		{*chain(1), []estimate.Setting{{Engine: &profile.Profile{}, Batch: 1, Replicas: 1, Ahead: true}}, []float64{0}, "stage 0: an engine has its own queue and no batching delay"},
+		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, GatewayOverhead: -1}}, []float64{0}, "stage 0: its gateway overhead is -1s: want a time that is finite and not negative"},
+		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Startup: -1}}, []float64{0}, "stage 0: the startup of its replicas is -1s: want a time that is finite and not negative"},
+		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Changes: []estimate.Change{{2, 1}, {1, 1}}}}, []float64{0}, "stage 0: its replicas change at 1s: want finite times in ascending order"},
+		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Changes: []estimate.Change{{2, 0}}}}, []float64{0}, "stage 0: from 2s on it has 0 replicas: want at least 1, and a bound"},
+		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: estimate.Unbounded, Changes: []estimate.Change{{2, 1}}}}, []float64{0}, "stage 0: unbounded replicas cannot change"},
 		{*chain(1), two[:1], nil, "there are no queries"},
-		{*chain(1), two[:1], []float64{0, 2, 1}, "query 2 comes at 1: times are finite, not negative, and do not go back"},
-		{*chain(1), two[:1], []float64{math.NaN()}, "query 0 comes at NaN: times are finite, not negative, and do not go back"},
+		{*chain(1), two[:1], []float64{0, 2, 1}, "query 2 arrives at 1: want finite times from 0 on, in ascending order"},
+		{*chain(1), two[:1], []float64{math.NaN()}, "query 0 arrives at NaN: want finite times from 0 on, in ascending order"},
 	} {
 		if _, err := estimate.Run(&c.pipeline, c.settings, estimate.Arrivals(c.arrivals), 1, nil); err == nil || err.Error() != c.want {
 			t.Errorf("%v, want %s", err, c.want)

@@ -67,7 +67,7 @@ func TestAnEngineIsAsSimSays(t *testing.T) {
 		}
 	}
 	waited := false
-	r, err := estimate.Run(chain(1), []estimate.Setting{setting}, queries, 1, func(q int, took estimate.Took) bool {
+	r, err := estimate.Run(chain(1), []estimate.Setting{setting}, queries, 1, func(q int, took estimate.QueryTimes) bool {
 		is, at, output := want[q], queries[q].At, float64(queries[q].Output)
 		waited = waited || is.Scheduled > is.Arrived+0.1
 		if took.Latency != is.LastToken-at || took.FirstToken != is.FirstToken-at || output > 1 && took.PerToken != (is.LastToken-is.FirstToken)/(output-1) {
@@ -79,8 +79,8 @@ func TestAnEngineIsAsSimSays(t *testing.T) {
 		t.Fatalf("%v, or nobody waits: %v", err, !waited)
 	}
 	is := r.Stages[0]
-	if sum := is.Waited + is.Computed; is.Queries != len(queries) || math.Abs(sum-is.Latency.Sum) > 1e-6 || is.Busy > r.Seconds || is.Busy < 0.5*r.Seconds {
-		t.Errorf("%d queries waited for %v and were computed for %v, of %v; the engine was busy for %v of %v", is.Queries, is.Waited, is.Computed, is.Latency.Sum, is.Busy, r.Seconds)
+	if sum := is.QueueTime + is.ServiceTime; is.Queries != len(queries) || math.Abs(sum-is.Latency.Sum) > 1e-6 || is.Busy > r.Seconds || is.Busy < 0.5*r.Seconds {
+		t.Errorf("%d queries waited for %v and were computed for %v, of %v; the engine was busy for %v of %v", is.Queries, is.QueueTime, is.ServiceTime, is.Latency.Sum, is.Busy, r.Seconds)
 	}
 }
 
@@ -106,7 +106,7 @@ func TestEnginesAreAsInAFleet(t *testing.T) {
 	for _, is := range o.Results {
 		first[0], last[0] = append(first[0], is.FirstToken-is.At), append(last[0], is.LastToken-is.At)
 	}
-	if _, err := estimate.Run(chain(1), []estimate.Setting{setting}, queries, 1, func(_ int, took estimate.Took) bool {
+	if _, err := estimate.Run(chain(1), []estimate.Setting{setting}, queries, 1, func(_ int, took estimate.QueryTimes) bool {
 		first[1], last[1] = append(first[1], took.FirstToken), append(last[1], took.Latency)
 		return true
 	}); err != nil {
@@ -128,9 +128,9 @@ func TestEnginesAreAsInAFleet(t *testing.T) {
 func TestTokensAreOfTheLastLLM(t *testing.T) {
 	_, setting := engine(estimate.Unbounded)
 	query := []estimate.Query{{At: 1, Prompt: 100, Output: 20}}
-	var one, two estimate.Took
-	for stages, is := range map[int]*estimate.Took{1: &one, 2: &two} {
-		if _, err := estimate.Run(chain(stages), slices.Repeat([]estimate.Setting{setting}, stages), query, 1, func(_ int, took estimate.Took) bool {
+	var one, two estimate.QueryTimes
+	for stages, is := range map[int]*estimate.QueryTimes{1: &one, 2: &two} {
+		if _, err := estimate.Run(chain(stages), slices.Repeat([]estimate.Setting{setting}, stages), query, 1, func(_ int, took estimate.QueryTimes) bool {
 			*is = took
 			return true
 		}); err != nil {
@@ -146,7 +146,7 @@ func TestTokensAreOfTheLastLLM(t *testing.T) {
 func TestEnginesWithoutBound(t *testing.T) {
 	p, setting := engine(estimate.Unbounded)
 	queries := conversations(1, 500, 50)
-	if _, err := estimate.Run(chain(1), []estimate.Setting{setting}, queries, 1, func(q int, took estimate.Took) bool {
+	if _, err := estimate.Run(chain(1), []estimate.Setting{setting}, queries, 1, func(q int, took estimate.QueryTimes) bool {
 		near(t, "the time to the first token", took.FirstToken, p.Intake+p.PrefillTime(0, int(queries[q].Prompt)), 1e-9)
 		return true
 	}); err != nil {
@@ -158,13 +158,13 @@ func TestBadLLMsAreRefused(t *testing.T) {
 	p, setting := engine(1)
 	good := []estimate.Query{{Prompt: 1, Output: 1}}
 	for want, change := range map[string]func(s *estimate.Setting, q *estimate.Query){
-		"query 0 has 0 tokens, and 1 of an answer": func(_ *estimate.Setting, q *estimate.Query) { q.Prompt = 0 },
-		"query 0 has 1 tokens, and 0 of an answer": func(_ *estimate.Setting, q *estimate.Query) { q.Output = 0 },
+		"query 0 has 0 prompt and 1 output tokens": func(_ *estimate.Setting, q *estimate.Query) { q.Prompt = 0 },
+		"query 0 has 1 prompt and 0 output tokens": func(_ *estimate.Setting, q *estimate.Query) { q.Output = 0 },
 		"and an engine of": func(_ *estimate.Setting, q *estimate.Query) {
 			q.Prompt = int32(p.Limits.KVBlocks * p.Limits.BlockSize) //nolint:gosec // few
 		},
-		"an engine has a queue of its own": func(s *estimate.Setting, _ *estimate.Query) { s.Central = true },
-		"it has no profile, or two":        func(s *estimate.Setting, _ *estimate.Query) { s.Times = fixed(1, 1) },
+		"an engine has its own queue":                                      func(s *estimate.Setting, _ *estimate.Query) { s.Central = true },
+		"want either the times of its batches or the profile of an engine": func(s *estimate.Setting, _ *estimate.Query) { s.Times = fixed(1, 1) },
 	} {
 		s, q := setting, good[0]
 		change(&s, &q)

@@ -8,21 +8,21 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// picker sends the queries of a stage to its replicas as extproc does: requests without tokens, or where there is a profile of an engine those of
-// an LLM, by the time that they are predicted to take.
+// picker chooses the replica of a query as extproc does: by the rule for requests without tokens
+// or, with an engine profile, by predicted latency.
 type picker struct {
 	snapshot *pick.Snapshot
 	pool     *pick.Pool
-	copies   []pick.Copy // by replica; the pool has those that get queries
-	leaving  []bool      // by replica, whether it goes when it has ended what it has
+	copies   []pick.Copy // by replica; the pool has those that accept queries
+	leaving  []bool      // by replica: it is removed when its last query has ended
 	picks    []pick.Decision
 	sent     int64
 }
 
 const poolName = "stage"
 
-// nothing is the claim of a query of which nothing is predicted.
-var nothing pick.Claim
+// noClaim is the claim of a query without a prediction.
+var noClaim pick.Claim
 
 func newPicker(replicas int, engine *profile.Profile) *picker {
 	pool := &pick.Pool{Predictable: engine != nil}
@@ -33,7 +33,7 @@ func newPicker(replicas int, engine *profile.Profile) *picker {
 	return p
 }
 
-// grow adds a replica, and returns its number.
+// grow adds a replica and returns its number.
 func (p *picker) grow(engine *profile.Profile) (replica int) {
 	replica = len(p.copies)
 	e := pick.Endpoint{
@@ -43,13 +43,14 @@ func (p *picker) grow(engine *profile.Profile) (replica int) {
 		e.KVTokens = int64(engine.Limits.KVBlocks) * int64(engine.Limits.BlockSize)
 	}
 	c := pick.Copy{Endpoint: replica, Base: true, InFlight: new(pick.Count)}
-	c.InFlight.Last.Store(int64(replica) - math.MaxInt32) // those that had no query yet are alike, and have theirs in order
+	c.InFlight.Last.Store(int64(replica) - math.MaxInt32) // replicas without a query yet get one in order
 	p.pool.Endpoints, p.pool.Any, p.copies = append(p.pool.Endpoints, e), append(p.pool.Any, c), append(p.copies, c)
 	p.leaving = append(p.leaving, false)
 	return replica
 }
 
-// shrink has the latest replica get no further query. It returns whether it has some yet.
+// shrink stops sending queries to the latest replica. It returns whether the replica still has
+// queries.
 func (p *picker) shrink() (busy bool) {
 	last := len(p.pool.Any) - 1
 	replica := p.pool.Any[last].Endpoint
@@ -59,14 +60,15 @@ func (p *picker) shrink() (busy bool) {
 	return busy
 }
 
-// pick says which replica a query without tokens goes to: it has been sent there then.
+// pick chooses the replica of a query without tokens and counts the query there.
 func (p *picker) pick(random uint64) (replica int) {
 	c := p.choose(pick.Request{Random: random, Tokenless: true}).Copy
-	c.InFlight.Last.Store(p.sent) // a number does for a time: it is compared with others, and no two are the same
+	c.InFlight.Last.Store(p.sent) // a sequence number serves as a time: only the order matters
 	return c.Endpoint
 }
 
-// pickEngine says which engine a query of an LLM goes to, and what it asks of that: it has been sent there then.
+// pickEngine chooses the engine of an LLM query and counts the query there. It returns the claim
+// to give to [picker.ended].
 func (p *picker) pickEngine(random uint64, prompt, output int, now float64) (replica int, claim pick.Claim) {
 	at := nanoseconds(now)
 	d := p.choose(pick.Request{Turn: uint64(p.sent), Random: random, Demand: pick.Demand{Prompt: prompt, Output: output, Now: at}}) //nolint:gosec // from 0 on
@@ -78,7 +80,7 @@ func (p *picker) choose(r pick.Request) *pick.Decision {
 	r.Pool = poolName
 	all, err := pick.Pick(pick.Policy{Rule: pick.Latency}, p.snapshot, r, p.picks)
 	if err != nil {
-		panic(err) // every replica is healthy, always
+		panic(err) // every replica is healthy
 	}
 	p.pool.Endpoints[all[0].Copy.Endpoint].InFlight.Add(1)
 	all[0].Copy.InFlight.Add(1)
@@ -86,10 +88,11 @@ func (p *picker) choose(r pick.Request) *pick.Decision {
 	return &all[0]
 }
 
-// nanoseconds is a time of a simulation as pick has times: above 0, always.
+// nanoseconds converts a simulation time to the clock of pick, which is always above 0.
 func nanoseconds(now float64) int64 { return int64(1e18) + int64(now*1e9) }
 
-// ended says that a query has ended at a replica, with its claim. It returns whether the replica goes by that.
+// ended removes a query with its claim from a replica. It returns whether the replica is removed
+// with it.
 func (p *picker) ended(replica int, claim pick.Claim) (left bool) {
 	e := &p.pool.Endpoints[replica]
 	last := e.InFlight.Add(-1) == 0

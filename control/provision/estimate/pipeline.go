@@ -5,25 +5,26 @@ import (
 	"math"
 )
 
-// Pipeline is stages that queries pass, and the edges by which they pass them: a graph without cycles. Stages are numbers from 0 on, in
-// topological order: an edge leads to a later stage. A query begins at all stages that no edge leads to, and ends where all that it passes
-// have ended. A stage that several edges lead to waits for those that the query has taken.
+// Pipeline is an acyclic graph of stages. Stages are numbered in topological order: an edge leads
+// to a stage with a higher number. A query starts at all stages without incoming edges and ends
+// when all stages on its path have ended. A stage with several incoming edges waits for those that
+// the query takes.
 type Pipeline struct {
 	Stages int
 	Edges  []Edge
 }
 
-// Edge is taken by a query once the stage that it comes from has ended.
+// Edge is taken by a query when the stage From has ended.
 type Edge struct {
 	From, To int
-	// Share of the queries at From that take it, by chance.
+	// Share is the probability that a query at From takes the edge.
 	Share float64
-	// Choice is 0 for an edge that is taken or not whatever others are; of the edges of one stage with the same number a query takes one at
-	// most, so that their shares are 1 together at most.
+	// Choice is 0 for an independent edge. Of the edges of one stage with the same nonzero Choice
+	// a query takes at most one, so their shares add up to at most 1.
 	Choice int
 }
 
-// Check returns what is wrong with a pipeline, nil if nothing is.
+// Check returns an error if the pipeline is invalid.
 func (p *Pipeline) Check() error {
 	if p.Stages < 1 {
 		return fmt.Errorf("a pipeline has at least one stage, not %d", p.Stages)
@@ -45,16 +46,17 @@ func (p *Pipeline) Check() error {
 	return nil
 }
 
-// Certain says that every query passes every stage.
-func (p *Pipeline) Certain() bool { return newWay(p).certain }
+// Certain reports whether every query passes every stage.
+func (p *Pipeline) Certain() bool { return newPath(p).certain }
 
-// Shares are of the queries that come to the pipeline those that pass each stage: what InferLine calls scale factors (s_m).
+// Shares returns for each stage the share of all queries that pass it: the scale factors (s_m) of
+// InferLine.
 func (p *Pipeline) Shares() []float64 {
-	// A stage is passed where any edge to it is taken. Whether two edges are taken may hang together, by a choice or by a stage before: so
-	// it is counted, not computed, over queries that are the same each time.
+	// Whether two edges are taken may be correlated, by a choice or an earlier stage. So shares
+	// are counted over a fixed set of queries instead of computed.
 	const queries = 1 << 16
 	passed := make([]int, p.Stages)
-	w := newWay(p)
+	w := newPath(p)
 	for q := range uint64(queries) {
 		w.of(0, q)
 		for s := range passed {
@@ -70,25 +72,26 @@ func (p *Pipeline) Shares() []float64 {
 	return shares
 }
 
-// way is by which stages and edges a query goes.
-type way struct {
+// path is the set of stages and edges that a query takes.
+type path struct {
 	pipeline *Pipeline
-	certain  bool   // every edge is taken, always
+	certain  bool   // every query takes every edge
 	passes   []bool // by stage
 	waits    []int32
 	taken    []bool // by edge
 }
 
-func newWay(p *Pipeline) *way {
-	w := &way{pipeline: p, certain: true, passes: make([]bool, p.Stages), waits: make([]int32, p.Stages), taken: make([]bool, len(p.Edges))}
+func newPath(p *Pipeline) *path {
+	w := &path{pipeline: p, certain: true, passes: make([]bool, p.Stages), waits: make([]int32, p.Stages), taken: make([]bool, len(p.Edges))}
 	for _, e := range p.Edges {
 		w.certain = w.certain && e.Share == 1
 	}
 	return w
 }
 
-// of finds the way of a query: the same one whatever replicas and batches there are. It sets for how many edges each stage waits.
-func (w *way) of(seed, query uint64) {
+// of computes the path of a query, which does not depend on replicas or batches, and for how many
+// edges each stage waits.
+func (w *path) of(seed, query uint64) {
 	for s := range w.waits {
 		w.waits[s] = 0
 		w.passes[s] = true
@@ -96,7 +99,7 @@ func (w *way) of(seed, query uint64) {
 	for _, e := range w.pipeline.Edges {
 		w.passes[e.To] = false
 	}
-	// Stages are in topological order, and edges need not be: an edge counts when its stage is reached.
+	// Edges need not be in topological order: they count when their stage is reached.
 	for s := range w.passes {
 		for i, e := range w.pipeline.Edges {
 			if e.From != s {
@@ -110,14 +113,14 @@ func (w *way) of(seed, query uint64) {
 	}
 }
 
-func (w *way) takes(seed, query uint64, number int, e *Edge) bool {
+func (w *path) takes(seed, query uint64, number int, e *Edge) bool {
 	if e.Share == 1 {
 		return true
 	}
 	if e.Choice == 0 {
 		return chance(seed, query, uint64(number)) < e.Share
 	}
-	at := chance(seed, query, chosen+uint64(e.From)<<16+uint64(e.Choice))
+	at := chance(seed, query, choiceHash+uint64(e.From)<<16+uint64(e.Choice))
 	before := 0.0
 	for _, other := range w.pipeline.Edges[:number] {
 		if other.From == e.From && other.Choice == e.Choice {
@@ -127,23 +130,25 @@ func (w *way) takes(seed, query uint64, number int, e *Edge) bool {
 	return at >= before && at < before+e.Share
 }
 
-// What chances are of: edges by their number, choices by their stage and number, and the times of a stage.
-const chosen, drawn = 1 << 32, 1 << 48
+// Offsets that keep the hash inputs of edges, choices and service times apart.
+const choiceHash, timeHash = 1 << 32, 1 << 48
 
-// chance is a number from 0 to 1 that a seed, a query and what it is for say, in any order of asking: two configurations of a pipeline see
-// the same chances, so that what differs between them is their own. It is splitmix64 (Steele, Lea and Flood, OOPSLA 2014), chained.
+// chance returns a number in [0, 1) that depends only on seed, query and purpose. Two
+// configurations of a pipeline see the same random numbers, so they differ only by their settings.
+// It chains splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
 func chance(seed, query, of uint64) float64 {
-	return float64(mixed(mixed(mixed(seed)^query)^of)>>11) / (1 << 53)
+	return float64(splitmix(splitmix(splitmix(seed)^query)^of)>>11) / (1 << 53)
 }
 
-func mixed(x uint64) uint64 {
+func splitmix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
 }
 
-// ServiceTime is the time of a query that waits nowhere, by the mean time of each stage: of the longest way through all edges.
+// ServiceTime returns the latency of a query that never waits: the longest path through all edges,
+// with a mean time for each stage.
 func (p *Pipeline) ServiceTime(mean func(stage int) float64) float64 {
 	ends := make([]float64, p.Stages)
 	longest := 0.0

@@ -5,60 +5,60 @@ import (
 	"math"
 )
 
-// Change is how many replicas a stage is to have from a time on.
+// Change sets the number of replicas of a stage from a time on.
 type Change struct {
-	At       float64 // seconds; below 0 of replicas that were asked for before the first query and may still start
+	At       float64 // seconds; below 0 for replicas that were requested before the first query
 	Replicas int     // at least 1
 }
 
-// pods are the replicas of a stage, as somebody asks for more of them and for fewer.
+// pods counts the replicas of a stage while their number changes.
 type pods struct {
 	stage    *stage
-	asked    int    // how many are to be there
-	leaving  int    // of those that are to go how many have not ended what they have
-	starting []*pod // those that take no query yet, in the order in which they were asked for
+	wanted   int    // requested replicas
+	leaving  int    // removed replicas that still compute
+	starting []*pod // requested replicas that do not accept queries yet, in order
 	since    float64
 }
 
-// pod is one that starts.
-type pod struct{ gone bool }
+// pod is a starting replica.
+type pod struct{ removed bool }
 
-// CheckChanges returns what is wrong with changes of replicas, nil if nothing is.
+// CheckChanges returns an error if the changes of a stage are invalid.
 func CheckChanges(all []Change) error {
 	for i, c := range all {
 		switch {
 		case math.IsNaN(c.At) || math.IsInf(c.At, 0) || i > 0 && c.At < all[i-1].At:
-			return fmt.Errorf("its replicas change at %vs: times are finite, and do not go back", c.At)
+			return fmt.Errorf("its replicas change at %vs: want finite times in ascending order", c.At)
 		case c.Replicas < 1 || c.Replicas == Unbounded:
-			return fmt.Errorf("from %vs on it has %d replicas: there is at least 1, and a bound", c.At, c.Replicas)
+			return fmt.Errorf("from %vs on it has %d replicas: want at least 1, and a bound", c.At, c.Replicas)
 		}
 	}
 	return nil
 }
 
-// schedule has the replicas of a stage change when they are to.
+// schedule schedules the changes of replicas of a stage.
 func (s *stage) schedule() {
-	s.pods = pods{stage: s, asked: s.Replicas}
+	s.pods = pods{stage: s, wanted: s.Replicas}
 	for _, c := range s.Changes {
 		s.run.loop.At(max(0, c.At), func() { s.pods.have(c.Replicas, c.At+s.Startup) })
 	}
 }
 
-// have asks for so many replicas. Those that come start first, until a time. Of those that are too many the latest go first.
+// have sets the number of replicas. New ones start until a time; the latest are removed first.
 func (p *pods) have(replicas int, until float64) {
 	s := p.stage
 	p.pay()
-	for ; p.asked < replicas; p.asked++ {
+	for ; p.wanted < replicas; p.wanted++ {
 		is := new(pod)
 		p.starting = append(p.starting, is)
 		s.run.loop.At(max(s.run.loop.Now(), until), func() {
-			if !is.gone { // all take as long to start: it is the first of those
+			if !is.removed { // all take equally long to start, so it is the first
 				p.starting = p.starting[1:]
 				s.grow()
 			}
 		})
 	}
-	for ; p.asked > replicas; p.asked-- {
+	for ; p.wanted > replicas; p.wanted-- {
 		last := len(p.starting) - 1
 		if last < 0 {
 			if s.shrink() {
@@ -66,25 +66,25 @@ func (p *pods) have(replicas int, until float64) {
 			}
 			continue
 		}
-		p.starting[last].gone = true
+		p.starting[last].removed = true
 		p.starting = p.starting[:last]
 	}
 }
 
-// pay counts what replicas cost until now.
+// pay adds the replica time up to now.
 func (p *pods) pay() {
 	now := p.stage.run.loop.Now()
-	p.stage.seen.Paid += float64(p.asked+p.leaving) * (now - p.since)
+	p.stage.result.Paid += float64(p.wanted+p.leaving) * (now - p.since)
 	p.since = now
 }
 
-// left has one be gone that was to go.
+// left records that a removed replica has ended its last query.
 func (p *pods) left() {
 	p.pay()
 	p.leaving--
 }
 
-// grow has one more replica take queries.
+// grow adds a replica that accepts queries.
 func (s *stage) grow() {
 	if s.picker == nil {
 		l := s.lanes[0]
@@ -103,13 +103,13 @@ func (s *stage) grow() {
 	s.addLane(n)
 }
 
-// shrink has one replica less take queries. It says whether that has yet to end what it has.
+// shrink removes a replica. It reports whether the replica still has queries.
 func (s *stage) shrink() (busy bool) {
 	if s.picker == nil {
 		l := s.lanes[0]
 		l.most--
 		switch {
-		case l.made-l.leaving <= l.most: // it was never needed
+		case l.made-l.leaving <= l.most: // it was never created
 		case len(l.idle) > 0:
 			l.idle = l.idle[1:]
 			l.made--

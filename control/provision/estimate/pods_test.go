@@ -79,8 +79,8 @@ func TestReplicasGo(t *testing.T) {
 func TestWhatQueriesWaitForWhereAReplicaComes(t *testing.T) {
 	s := estimate.Setting{Times: fixed(2, 0), Batch: 4, Replicas: 1, Wait: 1, Central: true, Changes: []estimate.Change{{At: 2, Replicas: 2}}}
 	got, r := latencies(t, chain(1), []estimate.Setting{s}, []float64{0, 1.5}, 1)
-	if is := r.Stages[0]; !slices.Equal(got, []float64{3, 3}) || is.Filled != 1+0.5 || is.Waited != 0.5 {
-		t.Errorf("they take %v, of which they wait %v s for a replica, and %v for their batch", got, is.Waited, is.Filled)
+	if is := r.Stages[0]; !slices.Equal(got, []float64{3, 3}) || is.BatchingDelay != 1+0.5 || is.QueueTime != 0.5 {
+		t.Errorf("they take %v, of which they wait %v s for a replica, and %v for their batch", got, is.QueueTime, is.BatchingDelay)
 	}
 }
 
@@ -108,7 +108,7 @@ func TestEnginesStart(t *testing.T) {
 	queries := conversations(1, 400, 2)
 	run := func(s estimate.Setting) (all []float64) {
 		all = make([]float64, len(queries))
-		_, err := estimate.Run(chain(1), []estimate.Setting{s}, queries, 1, func(q int, took estimate.Took) bool {
+		_, err := estimate.Run(chain(1), []estimate.Setting{s}, queries, 1, func(q int, took estimate.QueryTimes) bool {
 			all[q] = took.Latency
 			return true
 		})
@@ -145,7 +145,7 @@ func TestReplicasThatStartWhenQueriesBegin(t *testing.T) {
 	for _, c := range []struct{ asked, second float64 }{{-0.5, 2}, {-0.3, 3.4}, {-9, 2}} { // ready after 0.5 s, after 0.7 s and at once
 		setting := estimate.Setting{Times: fixed(2, 0), Batch: 1, Replicas: 1, Startup: 1, Changes: []estimate.Change{{At: c.asked, Replicas: 2}}}
 		var took [2]float64
-		if _, err := estimate.Run(chain(1), []estimate.Setting{setting}, estimate.Arrivals([]float64{0, 0.6}), 1, func(q int, is estimate.Took) bool {
+		if _, err := estimate.Run(chain(1), []estimate.Setting{setting}, estimate.Arrivals([]float64{0, 0.6}), 1, func(q int, is estimate.QueryTimes) bool {
 			took[q] = is.Latency
 			return true
 		}); err != nil {

@@ -2,27 +2,29 @@ package estimate
 
 import "math"
 
-// Result is what became of all queries.
+// Result has the figures of a simulation.
 type Result struct {
-	// Stages in order.
+	// Stages in order of their numbers.
 	Stages []StageResult
 	// Seconds from time 0 to the end of the last query.
 	Seconds float64
-	// Events is how often a query came to a stage, a batch ended, and an LLM made a token.
+	// Events counts arrivals at stages, ended batches and generated tokens.
 	Events int
 }
 
-// StageResult is what a stage did. Seconds are those of all queries, or of all replicas, together.
+// StageResult has the figures of a stage. Times are in seconds, summed over queries or replicas.
 type StageResult struct {
-	// Queries that passed it, in Batches where it is no LLM; Tokens are those of an LLM's answers.
+	// Queries that passed the stage. Batches is 0 for an LLM, Tokens are the output tokens of an
+	// LLM.
 	Queries, Batches, Tokens int
-	// Waited is for how long they waited for a replica, Filled for their batch to fill, while a replica was idle or ahead of one, and Computed for how
-	// long they were computed.
-	Waited, Filled, Computed float64
-	// Busy is for how long replicas computed, and Paid for how long they were there, from when each was asked for until it had ended what it had; 0
-	// where there is no bound.
+	// QueueTime is the time that they waited for a replica. BatchingDelay is the time that they waited
+	// for their batch to fill, while a replica was idle or before one was free. ServiceTime is the time
+	// that they were computed.
+	QueueTime, BatchingDelay, ServiceTime float64
+	// Busy is the time that replicas computed. Paid is the time that they existed, from the
+	// request for a replica until it ended its last query; 0 without a bound on replicas.
 	Busy, Paid float64
-	// Latency from the time at which a query came to the stage, and FirstToken until its first token, if it is an LLM.
+	// Latency and FirstToken (LLMs only) count from the arrival at the stage.
 	Latency, FirstToken Latencies
 }
 
@@ -32,14 +34,14 @@ func (r *run) result() *Result {
 		if s := &r.stages[i]; s.Replicas != Unbounded {
 			s.pods.pay()
 		}
-		is.Stages = append(is.Stages, r.stages[i].seen)
-		is.Events += r.stages[i].seen.Queries + r.stages[i].seen.Batches + r.stages[i].seen.Tokens
+		is.Stages = append(is.Stages, r.stages[i].result)
+		is.Events += r.stages[i].result.Queries + r.stages[i].result.Batches + r.stages[i].result.Tokens
 	}
 	return is
 }
 
-// Latencies counts times, in buckets of which the next is 0.8 % further on at most: a quantile is right to 0.4 %. It does not grow. The zero
-// Latencies has none.
+// Latencies is a histogram of times with buckets 0.8 % apart, so a quantile is exact to 0.4 %. Its
+// size is fixed. The zero Latencies is empty.
 type Latencies struct {
 	Count   int
 	Sum     float64
@@ -47,9 +49,10 @@ type Latencies struct {
 }
 
 const (
-	// bucketBits of the mantissa tell buckets of one power of two apart.
+	// bucketBits of the mantissa select a bucket within a power of two.
 	bucketBits = 7
-	// Buckets are of 2^-24 s (60 ns) to 2^24 s (194 days); what is shorter or longer is in the first and the last.
+	// Buckets cover 2^-24 s (60 ns) to 2^24 s (194 days). Times beyond are in the first or last
+	// bucket.
 	leastPower, powers = -24, 48
 )
 
@@ -68,7 +71,7 @@ func bucketOf(seconds float64) int {
 	return min(max(int(bits)-(1023+leastPower)<<bucketBits, 0), powers<<bucketBits-1)
 }
 
-// middle is the time in the midst of a bucket.
+// middle returns the time in the middle of a bucket.
 func middle(bucket int) float64 {
 	at := func(b int) float64 {
 		return math.Float64frombits(uint64(b+(1023+leastPower)<<bucketBits) << (52 - bucketBits))
@@ -76,7 +79,7 @@ func middle(bucket int) float64 {
 	return (at(bucket) + at(bucket+1)) / 2
 }
 
-// Mean is that of all times; 0 if there are none.
+// Mean returns the mean of all times; 0 without any.
 func (l *Latencies) Mean() float64 {
 	if l.Count == 0 {
 		return 0
@@ -84,7 +87,7 @@ func (l *Latencies) Mean() float64 {
 	return l.Sum / float64(l.Count)
 }
 
-// Quantile is the time that a share of all took at most; 0 if there are none.
+// Quantile returns the time that a share of all times does not exceed; 0 without any.
 func (l *Latencies) Quantile(share float64) float64 {
 	least := max(1, int(math.Ceil(share*float64(l.Count)-1e-9)))
 	for b, n := range l.buckets {

@@ -1,5 +1,5 @@
-// Package plan is the command control plan: it reads a CapacityPlan, the profiles that it names and a trace, plans, and tells people. It needs no
-// cluster and no traffic.
+// Package plan is the command control plan: it reads a CapacityPlan with its profiles and a trace,
+// plans, and prints the result.
 package plan
 
 import (
@@ -26,42 +26,44 @@ import (
 	"github.com/headgate/headgate/internal/workload"
 )
 
-const usage = `control plan finds what hardware, how many replicas and what size of batch each model of a pipeline needs, so that queries keep their
-objectives at the least cost. It rolls a trace of queries on with one configuration after the other, in a simulation that sends
-queries to replicas as extproc does. It needs no cluster and no traffic.
+const usage = `control plan finds the hardware, the number of replicas and the batch size for each model of a pipeline, so that queries
+meet their latency objectives at the least cost. It simulates a trace of queries with one configuration after
+another; the simulation balances load as extproc does. It needs no cluster and no traffic.
 
-FILE is YAML with a CapacityPlan: the stages, the hardware that each may run on with a profile of the model's time there, and the
-objectives. control profile measures profiles. Files that it names are beside it. docs/provision.md has a whole example.
+FILE is YAML with a CapacityPlan: the stages, the hardware choices of each with a latency profile, and the
+objectives. Files that it names are relative to it. control profile measures profiles; docs/provision.md has
+an example.
 
-A trace is a file of Azure, Mooncake or ServeGen, rates by time (CSV, or the answer of Prometheus to a range query), CSV with the
-columns at, model, prompt_tokens and output_tokens, Envoy's access log as Headgate writes it, or a text such as
-gamma:rate=100,cv=4,seconds=600. The plan is made on one trace and tested on another: of a generated one on another seed, of a
-recorded one on what comes after the first quarter (--split).
+A trace is a file of Azure, Mooncake or ServeGen, arrival rates over time (CSV, or the result of a Prometheus
+range query), CSV with the columns at, model, prompt_tokens and output_tokens, an Envoy access log in
+Headgate's format, or a generator such as gamma:rate=100,cv=4,seconds=600. The plan is made on one trace and
+tested on another: for a generator with another seed, for a file on the part after the first quarter
+(--split).
+
+Costs are in the currency of the prices. Exit status: 0 with a plan, 3 without one, 1 for any other error.
 
 Usage:
 
   control plan -f FILE [flags]
-  control plan --objects DIR [flags] [NAME]       of the CapacityPlans in a folder
-  control plan --kube [flags] [NAME]              of those of an API server
-  control plan compare A.json B.json              how two plans differ that were written with -o json
-  control plan compare LIST.json                  how each plan of a list differs from its first, as --what-if writes one
-
-Exit status: 0 with a plan, 3 where there is none, 1 for anything else.
+  control plan --objects DIR [flags] [NAME]       plan a CapacityPlan of a directory
+  control plan --kube [flags] [NAME]              plan a CapacityPlan of an API server
+  control plan compare A.json B.json              compare two plans that -o json wrote
+  control plan compare LIST.json                  compare each plan of a list, as --what-if writes it, with the first
 
 Examples:
 
   control plan -f plan.yaml --trace trace.csv
-  control plan -f plan.yaml --explain --picture plan.svg
-  control plan -f plan.yaml --given detect=a100:4x8,classify=cpu:6x1     what runs today, and what to change
+  control plan -f plan.yaml --explain --plot plan.svg
+  control plan -f plan.yaml --current detect=a100:4x8,classify=cpu:6x1
   control plan -f plan.yaml --what-if slo=200ms --what-if rate=2x,max.detect=12
-  control plan -f plan.yaml --given detect=a100:4x8,classify=cpu:6x1 --what-if rate=2x --what-if pace=1.3x
+  control plan -f plan.yaml --current detect=a100:4x8,classify=cpu:6x1 --what-if rate=2x --what-if service-time=1.3x
   control plan -f plan.yaml -o json > plan.json
 
 Flags:
 
 `
 
-// config is what the command line says.
+// config has the flags.
 type config struct {
 	file, name string
 	source     source.Source
@@ -69,25 +71,25 @@ type config struct {
 	format     string
 	split      float64
 	seed       int64
-	seeded     bool // somebody says the seed
+	seeded     bool // --seed is set
 	planner    string
-	most       int
-	given      string
+	proofLimit int
+	current    string
 	whatIf     []string
 	explain    bool
-	picture    string
+	plot       string
 	output     string
 }
 
 // planners by name.
-var planners = map[string]func(*planner.Problem) *planner.Plan{"mended": planner.Mended, "strict": planner.Strict}
+var planners = map[string]func(*planner.Problem) *planner.Plan{"search": planner.Search, "inferline": planner.InferLine}
 
 // ErrNoPlan is returned by [Command] if there is no plan. Command has printed the reason.
 var ErrNoPlan = errors.New("there is no plan")
 
-// Command is the command "plan". It prints to out.
+// Command runs "control plan" and prints to out.
 func Command(ctx context.Context, args []string, out io.Writer) error {
-	if len(args) > 0 && args[0] == "compare" && !slices.Contains(args, "--help") && !slices.Contains(args, "-h") { // one help has both
+	if len(args) > 0 && args[0] == "compare" && !slices.Contains(args, "--help") && !slices.Contains(args, "-h") { // help covers both
 		return compare(args[1:], out)
 	}
 	var c config
@@ -95,26 +97,26 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
 	fs.SortFlags = false
 	fs.StringVarP(&c.file, "file", "f", "", "read the CapacityPlan in this YAML `FILE`")
-	fs.StringVar(&c.source.Dir, "objects", "", "read it from the YAML files in this `DIR`")
+	fs.StringVar(&c.source.Dir, "objects", "", "read the CapacityPlans in the YAML files of this `DIR`")
 	c.source.Kube.Register(fs)
-	fs.StringVar(&c.trace, "trace", "", "plan on this `TRACE`, a file or a text such as gamma:rate=100,cv=4,seconds=600, in the place of that in the plan")
-	fs.StringVar(&c.format, "trace-format", "", "the trace is of this `FORMAT`: azure, mooncake, servegen, rates, prometheus, access-log or csv; found out by what is in it if it is left out")
-	fs.Float64Var(&c.split, "split", 0.25, "of a recorded trace plan on the first `SHARE` of the time, and test on the rest")
-	fs.Int64Var(&c.seed, "seed", 0, "all that is by chance is of this `SEED`, in the place of that in the plan")
-	fs.StringVar(&c.planner, "planner", "mended", "plan as this `PLANNER` does: mended, or strict, which is InferLine's")
-	fs.IntVar(&c.most, "prove", 100_000, "try all that is cheaper than the plan where that is no more than `N` configurations: nothing is cheaper then; 0 for none")
-	fs.StringVar(&c.given, "given", "", "tell what `STAGE=HARDWARE:REPLICASxBATCH,...` costs and keeps, which runs today, and what to change; with replicas that come and go at times of the trace: 4x8+2@10m-2@50m")
-	fs.StringArrayVar(&c.whatIf, "what-if", nil, "tell what the plan, or what runs today, would keep with `CHANGES`, and plan again: slo=200ms (all objectives, or slo.2=… the second), rate=2x, pace=1.3x (all models take so many times as long, or pace.STAGE=… one), price.KIND=1.5, atMost.KIND=8, max.STAGE=4, min.STAGE=2; several with commas; may be repeated")
-	fs.BoolVar(&c.explain, "explain", false, "say why nothing is cheaper: what each step that saves something would keep")
-	fs.StringVar(&c.picture, "picture", "", "draw the pipeline, with what each stage has and where the time goes, into this SVG `FILE`")
-	fs.StringVarP(&c.output, "output", "o", "text", "print `text` or json, which has all that was tried, and what a tuner needs; with --given and --what-if a list of them")
+	fs.StringVar(&c.trace, "trace", "", "plan on this `TRACE`, a file or a generator such as gamma:rate=100,cv=4,seconds=600, instead of the trace in the plan")
+	fs.StringVar(&c.format, "trace-format", "", "`FORMAT` of the trace: azure, mooncake, servegen, rates, prometheus, access-log or csv (default: detected)")
+	fs.Float64Var(&c.split, "split", 0.25, "plan on the first `SHARE` of the time of a recorded trace, and test on the rest")
+	fs.Int64Var(&c.seed, "seed", 0, "random `SEED` of the simulation, instead of the seed in the plan")
+	fs.StringVar(&c.planner, "planner", "search", "use this `PLANNER`: search, or inferline, the algorithm of the InferLine paper")
+	fs.IntVar(&c.proofLimit, "prove", 100_000, "prove that the plan is optimal by trying every cheaper configuration, if there are at most `N`; 0 for no proof")
+	fs.StringVar(&c.current, "current", "", "evaluate the current configuration `STAGE=HARDWARE:REPLICASxBATCH,...` and print the changes to the plan; replicas may change at times of the trace: 4x8+2@10m-2@50m")
+	fs.StringArrayVar(&c.whatIf, "what-if", nil, "evaluate the current configuration, or else the plan, with `CHANGES`, and plan again: slo=200ms (all objectives; slo.2 only the second), rate=2x, service-time=1.3x (all models; service-time.STAGE only one), price.KIND=1.5, atMost.KIND=8, max.STAGE=4, min.STAGE=2; separate several with commas; may be repeated")
+	fs.BoolVar(&c.explain, "explain", false, "show the latencies of each step that would lower the cost")
+	fs.StringVar(&c.plot, "plot", "", "draw the pipeline with its settings and latencies into this SVG `FILE`")
+	fs.StringVarP(&c.output, "output", "o", "text", "print `text` or json, which has all candidates and figures for a tuner; with --current or --what-if it is a list")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	c.name, c.seeded = fs.Arg(0), fs.Changed("seed")
 	err := c.check(fs.NArg())
-	if err == nil && fs.Changed("prove") && c.planner != "mended" {
-		err = fmt.Errorf("--prove is of the planner mended: --planner %s does not take it", c.planner)
+	if err == nil && fs.Changed("prove") && c.planner != "search" {
+		err = fmt.Errorf("--prove needs the planner search: --planner %s has no proof", c.planner)
 	}
 	if err != nil {
 		return fmt.Errorf("%w; see control plan --help", err)
@@ -124,8 +126,8 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 
 func (c *config) check(args int) error {
 	sources := 0
-	for _, given := range []bool{c.file != "", c.source.Dir != "", c.source.Kube.On} {
-		if given {
+	for _, set := range []bool{c.file != "", c.source.Dir != "", c.source.Kube.On} {
+		if set {
 			sources++
 		}
 	}
@@ -134,42 +136,42 @@ func (c *config) check(args int) error {
 	}
 	switch {
 	case sources != 1:
-		return errors.New("say where the CapacityPlan is: one of -f FILE, --objects DIR and --kube")
+		return errors.New("give exactly one of -f FILE, --objects DIR and --kube")
 	case args > 1:
 		return fmt.Errorf("unexpected argument %q", c.name)
 	case planners[c.planner] == nil:
-		return fmt.Errorf("--planner %q: want mended or strict", c.planner)
+		return fmt.Errorf("--planner %q: want search or inferline", c.planner)
 	case c.output != "text" && c.output != "json":
 		return fmt.Errorf("--output %q: want text or json", c.output)
 	case !(c.split > 0 && c.split < 1):
 		return fmt.Errorf("--split %v: want a share above 0 and below 1", c.split)
 	case c.seed < 0:
 		return fmt.Errorf("--seed %d: it must not be negative", c.seed)
-	case c.most < 0:
-		return fmt.Errorf("--prove %d: it must not be negative", c.most)
+	case c.proofLimit < 0:
+		return fmt.Errorf("--prove %d: it must not be negative", c.proofLimit)
 	}
 	return nil
 }
 
-// asked is a plan that is asked for, and what it is planned on.
-type asked struct {
+// request is a CapacityPlan with the files and traces that it needs.
+type request struct {
 	*v1alpha1.CapacityPlan
-	files   problem.Files
-	slower  problem.Slower
-	planned queries
-	tested  queries
-	fault   func(field, words string) error
+	files    problem.Files
+	slowdown problem.Slowdown
+	planned  queries
+	tested   queries
+	fault    func(field, words string) error
 }
 
-// queries are those of a trace, and what it is called.
+// queries are the queries of a trace, with its name.
 type queries struct {
 	name string
 	all  []workload.Query
 	seed uint64
-	from float64 // when they begin in the trace of which they are a part, in seconds
+	from float64 // start within the whole trace, in seconds
 }
 
-// end is when the last query comes, in the trace of which these are a part.
+// end returns the time of the last query in the whole trace.
 func (q *queries) end() float64 {
 	if len(q.all) == 0 {
 		return 0
@@ -182,30 +184,30 @@ func (c *config) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	given, changed, err := c.readAsked(a) // before a search that may take minutes
+	current, changed, err := c.readAlternatives(a) // before a search that may take minutes
 	if err != nil {
 		return err
 	}
-	is, p, found, err := c.answer(ctx, a, a.Name, c.explain)
+	r, p, found, err := c.report(ctx, a, a.Name, c.explain)
 	if err != nil {
 		return err
 	}
-	if err := c.draw(is); err != nil {
+	if err := c.writePlot(r); err != nil {
 		return err
 	}
-	all := answers{plan: is, has: planner.Steady(found.Config)}
-	if given != nil {
-		all.has = given
-		if all.today, err = report.Given("today", p, given, a.planned.trace(), a.tested.trace()); err != nil {
+	all := reports{plan: r, config: planner.Steady(found.Config)}
+	if current != nil {
+		all.config = current
+		if all.current, err = report.OfConfig("current", p, current, a.planned.trace(), a.tested.trace()); err != nil {
 			return err
 		}
 	}
 	for i, other := range changed {
-		if ctx.Err() != nil { // who stops wants what there is
-			all.left = c.whatIf[i:]
+		if ctx.Err() != nil { // print what there is
+			all.skipped = c.whatIf[i:]
 			break
 		}
-		if err := c.ask(ctx, &all, other, c.whatIf[i]); err != nil {
+		if err := c.addWhatIf(ctx, &all, other, c.whatIf[i]); err != nil {
 			return fmt.Errorf("--what-if %s: %w", c.whatIf[i], err)
 		}
 	}
@@ -214,57 +216,57 @@ func (c *config) run(ctx context.Context, out io.Writer) error {
 	} else {
 		_, err = io.WriteString(out, all.text())
 	}
-	if err == nil && !is.Found {
+	if err == nil && !r.Found {
 		err = ErrNoPlan
 	}
 	return err
 }
 
-// draw writes the picture of a plan, if one is wanted.
-func (c *config) draw(is *report.Answer) error {
+// writePlot writes the plot of a plan if --plot is set.
+func (c *config) writePlot(r *report.Report) error {
 	switch {
-	case c.picture == "":
+	case c.plot == "":
 		return nil
-	case !is.Found:
-		fmt.Fprintf(os.Stderr, "--picture %s is not written: there is no plan to draw\n", c.picture)
+	case !r.Found:
+		fmt.Fprintf(os.Stderr, "--plot %s: not written, because there is no plan\n", c.plot)
 		return nil
 	}
-	return os.WriteFile(c.picture, []byte(is.Picture()), 0o644)
+	return os.WriteFile(c.plot, []byte(r.Plot()), 0o644)
 }
 
-// ask plans again with changes, and finds what would be kept without.
-func (c *config) ask(ctx context.Context, all *answers, changed *asked, text string) error {
-	base := cmp.Or(all.today, all.plan)
-	then, p, _, err := c.answer(ctx, changed, text, c.explain && (c.output == "json" || !base.Found)) // text that compares does not explain
+// addWhatIf plans again with changes and evaluates the base configuration with them.
+func (c *config) addWhatIf(ctx context.Context, all *reports, changed *request, text string) error {
+	base := cmp.Or(all.current, all.plan)
+	then, p, _, err := c.report(ctx, changed, text, c.explain && (c.output == "json" || !base.Found)) // a text comparison does not explain
 	if err != nil {
 		return err
 	}
-	pair := [2]*report.Answer{1: then}
+	pair := [2]*report.Report{1: then}
 	if base.Found {
-		if pair[0], err = report.Given(base.Name+" with "+text, p, all.has, changed.planned.trace(), changed.tested.trace()); err != nil {
+		if pair[0], err = report.OfConfig(base.Name+" with "+text, p, all.config, changed.planned.trace(), changed.tested.trace()); err != nil {
 			return err
 		}
 	}
-	all.asked = append(all.asked, pair)
+	all.whatIf = append(all.whatIf, pair)
 	return nil
 }
 
-// answer plans what is asked for, and says why nothing is cheaper where that is wanted.
-func (c *config) answer(ctx context.Context, a *asked, name string, explain bool) (*report.Answer, *planner.Problem, *planner.Plan, error) {
+// report plans a request, and explains why nothing is cheaper if asked to.
+func (c *config) report(ctx context.Context, a *request, name string, explain bool) (*report.Report, *planner.Problem, *planner.Plan, error) {
 	p, err := a.problem()
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	p.Seed, p.Most = a.planned.seed, c.most
+	p.Seed, p.ProofLimit = a.planned.seed, c.proofLimit
 	var done func()
-	p.Told, done = progress(ctx, name)
+	p.Progress, done = progress(ctx, name)
 	found := planners[c.planner](p)
-	is, err := report.Of(name, c.planner, p, found, a.planned.trace(), a.tested.trace())
+	r, err := report.New(name, c.planner, p, found, a.planned.trace(), a.tested.trace())
 	done()
 	if err == nil && explain && found.Found && !found.Stopped {
-		err = is.Explain(p, found.Config, func() bool { return ctx.Err() == nil })
+		err = r.Explain(p, found.Config, func() bool { return ctx.Err() == nil })
 	}
-	return is, p, found, err
+	return r, p, found, err
 }
 
 func (q queries) trace() report.Trace {
@@ -273,7 +275,7 @@ func (q queries) trace() report.Trace {
 
 // progress reports the progress of a search on standard error: on a terminal every 0.1 s in the same line, otherwise every 10 s in a new line. The
 // search stops when the context ends.
-func progress(ctx context.Context, name string) (told func(int, planner.Candidate) bool, done func()) {
+func progress(ctx context.Context, name string) (report func(int, planner.Candidate) bool, done func()) {
 	terminal := term.IsTerminal(int(os.Stderr.Fd()))
 	every, begin, end := 10*time.Second, "", "\n"
 	if terminal {
@@ -281,102 +283,103 @@ func progress(ctx context.Context, name string) (told func(int, planner.Candidat
 	}
 	began := time.Now()
 	last := began
-	told = func(simulations int, best planner.Candidate) bool {
+	report = func(simulations int, best planner.Candidate) bool {
 		if now := time.Now(); now.Sub(last) > every {
 			last = now
-			words := "nothing keeps the objectives yet"
-			if best.Keeps {
-				words = fmt.Sprintf("the best plan costs %.4g an hour", best.Cost)
+			words := "no plan yet"
+			if best.Feasible {
+				words = fmt.Sprintf("best plan %.4g per hour", best.Cost)
 			}
-			fmt.Fprintf(os.Stderr, "%s%s: %d simulations in %.0f s, %s (Ctrl-C takes it)%s", begin, name, simulations, now.Sub(began).Seconds(), words, end)
+			fmt.Fprintf(os.Stderr, "%s%s: %d simulations in %.0f s, %s (Ctrl-C stops the search)%s", begin, name, simulations, now.Sub(began).Seconds(), words, end)
 		}
 		return ctx.Err() == nil
 	}
-	return told, func() {
+	return report, func() {
 		if terminal {
 			fmt.Fprint(os.Stderr, "\r\x1b[K")
 		}
 	}
 }
 
-// readAsked reads what is asked beside the plan: it returns what runs today, nil if that is not given, and what is asked for with the changes of each
-// --what-if.
-func (c *config) readAsked(a *asked) (given *planner.Timetable, changed []*asked, err error) {
-	if given, err = c.readGiven(a); err != nil {
+// readAlternatives reads the current configuration, nil if there is none, and the request with the
+// changes of each --what-if.
+func (c *config) readAlternatives(a *request) (current *planner.Timetable, changed []*request, err error) {
+	if current, err = c.readCurrent(a); err != nil {
 		return nil, nil, err
 	}
 	for _, text := range c.whatIf {
 		other, err := a.changed(text)
 		if err == nil {
-			_, err = c.readGiven(other) // models may be too slow then, and of faster queries the last may come before replicas change
+			_, err = c.readCurrent(other) // a change may make it invalid
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("--what-if %s: %w", text, err)
 		}
 		changed = append(changed, other)
 	}
-	return given, changed, nil
+	return current, changed, nil
 }
 
-// readGiven reads what runs today, nil if that is not given, for the problem that is asked, which it checks.
-func (c *config) readGiven(a *asked) (*planner.Timetable, error) {
+// readCurrent reads and checks --current for a request; nil if it is not set.
+func (c *config) readCurrent(a *request) (*planner.Timetable, error) {
 	p, err := a.problem()
-	if err != nil || c.given == "" {
+	if err != nil || c.current == "" {
 		return nil, err
 	}
-	given, err := problem.Given(p, c.given)
+	current, err := problem.ParseCurrent(p, c.current)
 	if err != nil {
-		return nil, fmt.Errorf("--given %w", err)
+		return nil, fmt.Errorf("--current %w", err)
 	}
-	if err := p.Within(given, max(a.planned.end(), a.tested.end())); err != nil {
-		return nil, fmt.Errorf("--given: %w", err)
+	if err := p.Within(current, max(a.planned.end(), a.tested.end())); err != nil {
+		return nil, fmt.Errorf("--current: %w", err)
 	}
-	return given, nil
+	return current, nil
 }
 
-// problem is what is asked for, as planners have it.
-func (a *asked) problem() (*planner.Problem, error) {
-	p, err := problem.Of(a.CapacityPlan, a.files, a.slower, a.planned.all, a.tested.all)
+// problem converts the request for planners.
+func (a *request) problem() (*planner.Problem, error) {
+	p, err := problem.New(a.CapacityPlan, a.files, a.slowdown, a.planned.all, a.tested.all)
 	return p, a.located(err)
 }
 
-// located has a Fault say where its field is written.
-func (a *asked) located(err error) error {
+// located adds the position in the file to a Fault.
+func (a *request) located(err error) error {
 	if wrong, ok := errors.AsType[*problem.Fault](err); ok {
 		return a.fault(wrong.Field, wrong.Words)
 	}
 	return err
 }
 
-// compare is the command "plan compare".
+// compare runs "control plan compare".
 func compare(args []string, out io.Writer) error {
 	if len(args) != 1 && len(args) != 2 {
-		return errors.New("plan compare wants two files that control plan -o json wrote, or one with several plans")
+		return errors.New("plan compare needs two files that control plan -o json wrote, or one with several plans")
 	}
-	var all []*report.Answer
+	var all []*report.Report
 	for _, file := range args {
-		some, err := written(file)
+		some, err := readReports(file)
 		if err != nil {
 			return err
 		}
 		all = append(all, some...)
 	}
 	if len(all) < 2 {
-		return fmt.Errorf("there is one plan in %s: name another file, with what it is to be compared with", args[0])
+		return fmt.Errorf("%s has a single plan: name another file to compare it with", args[0])
 	}
-	for i, is := range all[1:] {
+	for i, r := range all[1:] {
 		if i > 0 {
 			fmt.Fprintln(out)
 		}
-		if _, err := io.WriteString(out, report.Compare(all[0], is)); err != nil {
+		if _, err := io.WriteString(out, report.Compare(all[0], r)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// written are the answers in a file that control plan -o json wrote: one, which is called as its file, or a list.
-func written(file string) (all []*report.Answer, err error) {
+// readReports reads a file that control plan -o json wrote: a single report, which gets the name
+// of the file, or a list.
+func readReports(file string) (all []*report.Report, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
@@ -384,17 +387,17 @@ func written(file string) (all []*report.Answer, err error) {
 	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("[")) {
 		err = json.Unmarshal(text, &all)
 	} else {
-		one := &report.Answer{}
+		one := &report.Report{}
 		err = json.Unmarshal(text, one)
 		one.Name = strings.TrimSuffix(file, ".json")
-		all = []*report.Answer{one}
+		all = []*report.Report{one}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w: want what control plan -o json wrote", file, err)
+		return nil, fmt.Errorf("%s: %w: want the output of control plan -o json", file, err)
 	}
-	for _, is := range all {
-		if is == nil || is.Found && is.Planned == nil || !is.Found && len(is.Why) == 0 {
-			return nil, fmt.Errorf("%s is no plan: want what control plan -o json wrote", file)
+	for _, r := range all {
+		if r == nil || r.Found && r.Planned == nil || !r.Found && len(r.Reasons) == 0 {
+			return nil, fmt.Errorf("%s has no plan: want the output of control plan -o json", file)
 		}
 	}
 	return all, nil

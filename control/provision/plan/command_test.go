@@ -48,13 +48,13 @@ func TestPlansAreCompared(t *testing.T) {
 	var files []string
 	for name, more := range map[string][]string{"small": nil, "large": {"--what-if", "rate=2x"}} {
 		text := run(t, append([]string{"-f", "testdata/video.yaml", "--prove", "0", "-o", "json"}, more...)...)
-		var is report.Answer
+		var is report.Report
 		if more == nil {
 			if err := json.Unmarshal([]byte(text), &is); err != nil {
 				t.Fatal(err)
 			}
 		} else {
-			var both []report.Answer
+			var both []report.Report
 			if err := json.Unmarshal([]byte(text), &both); err != nil || len(both) != 3 {
 				t.Fatalf("there are %d plans: %v", len(both), err)
 			}
@@ -66,10 +66,10 @@ func TestPlansAreCompared(t *testing.T) {
 			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if got := run(t, "compare", file); !strings.Contains(got, "video costs 2.2 an hour, rate=2x ") {
+			if got := run(t, "compare", file); !strings.Contains(got, "video costs 2.2 per hour, rate=2x ") {
 				t.Errorf("of a list it says\n%s", got)
 			}
-			if got := run(t, "compare", file, file); strings.Count(got, "video costs 2.2 an hour") != 5 {
+			if got := run(t, "compare", file, file); strings.Count(got, "video costs 2.2 per hour") != 5 {
 				t.Errorf("of two lists it says\n%s", got)
 			}
 		}
@@ -77,8 +77,8 @@ func TestPlansAreCompared(t *testing.T) {
 		if !is.Found || is.Planned.Rate < 50 || len(is.Planned.Envelope) < 5 || is.Planned.Envelope[0].Queries < 1 || len(is.Tried) < 10 || is.Tested == nil {
 			t.Errorf("%s is %+v", name, is)
 		}
-		if want := is.Planned.Rate * s.Share / s.Throughput / float64(s.Replicas); s.Utilisation != want || s.Utilisation <= 0 || s.Alone <= 0 {
-			t.Errorf("%s: a stage is %+v, and its utilisation is %v", name, s, want)
+		if want := is.Planned.Rate * s.Share / s.Throughput / float64(s.Replicas); s.TrafficIntensity != want || s.TrafficIntensity <= 0 || s.UnloadedLatency <= 0 {
+			t.Errorf("%s: a stage is %+v, and its traffic intensity is %v", name, s, want)
 		}
 		for i := 1; i < len(is.Planned.Envelope); i++ {
 			if a, b := is.Planned.Envelope[i-1], is.Planned.Envelope[i]; b.Queries < a.Queries || b.Seconds <= a.Seconds {
@@ -97,7 +97,7 @@ func TestPlansAreCompared(t *testing.T) {
 	}
 	slices.Sort(files) // large, small
 	got := run(t, "compare", files[1], files[0])
-	for _, want := range []string{"/small costs 2.2 an hour", "CHANGE", "detect", "add 1"} {
+	for _, want := range []string{"/small costs 2.2 per hour", "CHANGE", "detect", "add 1"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("there is no %q in\n%s", want, got)
 		}
@@ -106,13 +106,13 @@ func TestPlansAreCompared(t *testing.T) {
 	if err := os.WriteFile(empty, []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := run(t, "compare", files[0], empty); !strings.Contains(got, "is no plan: want what control plan -o json wrote") {
+	if got := run(t, "compare", files[0], empty); !strings.Contains(got, "has no plan: want the output of control plan -o json") {
 		t.Error(got)
 	}
 	if err := os.WriteFile(empty, []byte(`{"planned": {}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := run(t, "compare", files[0], empty); !strings.Contains(got, "is no plan: want what control plan -o json wrote") {
+	if got := run(t, "compare", files[0], empty); !strings.Contains(got, "has no plan: want the output of control plan -o json") {
 		t.Error(got)
 	}
 	if got := run(t, "compare", "--help"); !strings.Contains(got, "control plan compare A.json B.json") {
@@ -127,8 +127,8 @@ func TestPlansAreCompared(t *testing.T) {
 func TestATimetableIsOfTheWholeTrace(t *testing.T) {
 	race.Skip(t)
 	tested := func(given, rate string) float64 {
-		text := run(t, "-f", "testdata/chat.yaml", "--prove", "0", "-o", "json", "--given", given, "--what-if", "rate="+rate)
-		var all []report.Answer
+		text := run(t, "-f", "testdata/chat.yaml", "--prove", "0", "-o", "json", "--current", given, "--what-if", "rate="+rate)
+		var all []report.Report
 		if err := json.Unmarshal([]byte(text), &all); err != nil || len(all) != 4 {
 			t.Fatalf("%d answers: %v: %s", len(all), err, text)
 		}
@@ -143,19 +143,19 @@ func TestATimetableIsOfTheWholeTrace(t *testing.T) {
 	}
 }
 
-// Who stops a search gets what there is, and no further search begins.
-func TestNoSearchBeginsAfterAnEnd(t *testing.T) {
+// A cancelled search returns what it has, and no other search starts.
+func TestNoSearchStartsAfterACancel(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	var out bytes.Buffer
 	if err := plan.Command(ctx, []string{"-f", "testdata/video.yaml", "--what-if", "rate=2x"}, &out); !errors.Is(err, plan.ErrNoPlan) ||
-		strings.Count(out.String(), "simulations") != 1 || !strings.Contains(out.String(), "What if rate=2x?\nThe search was stopped before that.") {
+		strings.Count(out.String(), "simulations") != 1 || !strings.Contains(out.String(), "What if rate=2x?\nNot evaluated: the search was stopped.") {
 		t.Errorf("%v\n%s", err, &out)
 	}
 }
 
-// Of a search that was stopped people and programs are told that it was.
-func TestAStoppedSearchSaysSo(t *testing.T) {
+// Text and JSON report that a search was stopped.
+func TestStoppedSearchIsReported(t *testing.T) {
 	for _, output := range []string{"text", "json"} {
 		ctx, stop := context.WithCancel(t.Context())
 		var out bytes.Buffer
@@ -164,13 +164,13 @@ func TestAStoppedSearchSaysSo(t *testing.T) {
 		go func() { done <- plan.Command(ctx, args, &out) }()
 		time.Sleep(100 * time.Millisecond)
 		stop()
-		want := map[string]string{"text": "The search was stopped before that.", "json": `"stopped": true`}[output]
+		want := map[string]string{"text": "Not evaluated: the search was stopped.", "json": `"stopped": true`}[output]
 		err := <-done
-		if errors.Is(err, plan.ErrNoPlan) && regexp.MustCompile(`no plan was found before the search was stopped|"found": false`).MatchString(out.String()) {
+		if errors.Is(err, plan.ErrNoPlan) && regexp.MustCompile(`the search was stopped before a plan was found|"found": false`).MatchString(out.String()) {
 			err = nil // a busy machine finds none by then
 		}
 		if err != nil || !strings.Contains(out.String(), want) || output == "json" && !strings.HasPrefix(out.String(), "[") ||
-			!regexp.MustCompile("The search was stopped: there may be cheaper|no plan was found before the search was stopped|\"stopped\": true").MatchString(out.String()) {
+			!regexp.MustCompile("The search was stopped: a cheaper plan may exist|the search was stopped before a plan was found|\"stopped\": true").MatchString(out.String()) {
 			t.Errorf("%v\n%s", err, &out)
 		}
 	}
@@ -180,8 +180,8 @@ func TestAStoppedSearchSaysSo(t *testing.T) {
 func TestATimetableCostsWhatItDoesInTheMean(t *testing.T) {
 	race.Skip(t)
 	cost := func(given string) float64 {
-		var all []report.Answer
-		text := run(t, "-f", "testdata/chat.yaml", "--prove", "0", "-o", "json", "--given", given)
+		var all []report.Report
+		text := run(t, "-f", "testdata/chat.yaml", "--prove", "0", "-o", "json", "--current", given)
 		if err := json.Unmarshal([]byte(text), &all); err != nil || len(all) != 2 {
 			t.Fatalf("%v: %s", err, text)
 		}
@@ -195,10 +195,10 @@ func TestATimetableCostsWhatItDoesInTheMean(t *testing.T) {
 	}
 }
 
-// A picture is XML that names each stage, and edges that only some take with their share.
-func TestThePicture(t *testing.T) {
+// A plot is XML that names each stage, and edges that only some take with their share.
+func TestPlot(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "p.svg")
-	run(t, "-f", "testdata/video.yaml", "--prove", "0", "--picture", file)
+	run(t, "-f", "testdata/video.yaml", "--prove", "0", "--plot", file)
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -216,9 +216,9 @@ func TestThePicture(t *testing.T) {
 			boxes++
 		}
 	}
-	for _, want := range []string{">detect<", ">plate<", ">person<", ">30 %<", ">50 %<", "batches of 8", "latency: "} {
+	for _, want := range []string{">detect<", ">plate<", ">person<", ">30 %<", ">50 %<", "batch 8", "P99 latency: "} {
 		if !strings.Contains(string(text), want) {
-			t.Errorf("there is no %q in the picture", want)
+			t.Errorf("there is no %q in the plot", want)
 		}
 	}
 	if boxes != 1+2 { // the head of arrows, and the edges

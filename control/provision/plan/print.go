@@ -10,28 +10,29 @@ import (
 	"github.com/headgate/headgate/control/provision/report"
 )
 
-// answers are what is told.
-type answers struct {
-	plan  *report.Answer
-	today *report.Answer     // of --given; else nil
-	has   *planner.Timetable // what there is: what --given says, or else the plan, if there is one
-	// asked are those of --what-if, in pairs: what there is would keep, nil where there is nothing, and what the plan would be.
-	asked [][2]*report.Answer
-	// left are the --what-if that were not looked at, for the search was stopped.
-	left []string
+// reports are the results to print.
+type reports struct {
+	plan    *report.Report
+	current *report.Report     // of --current, else nil
+	config  *planner.Timetable // the current configuration, or else the plan
+	// whatIf has a pair for each --what-if: the base configuration with the changes, nil if there is none,
+	// and the new plan.
+	whatIf [][2]*report.Report
+	// skipped are the --what-if that were not evaluated because the search was stopped.
+	skipped []string
 }
 
-// text is all for people.
-func (a *answers) text() string {
+// text formats the reports for people.
+func (a *reports) text() string {
 	var out strings.Builder
-	if a.today != nil {
-		out.WriteString(a.today.Text() + "\n")
+	if a.current != nil {
+		out.WriteString(a.current.Text() + "\n")
 	}
 	out.WriteString(a.plan.Text())
-	if a.today != nil && a.plan.Found {
-		out.WriteString("\n" + report.Compare(a.today, a.plan))
+	if a.current != nil && a.plan.Found {
+		out.WriteString("\n" + report.Compare(a.current, a.plan))
 	}
-	for _, pair := range a.asked {
+	for _, pair := range a.whatIf {
 		fmt.Fprintf(&out, "\nWhat if %s?\n", pair[1].Name)
 		if pair[0] == nil {
 			out.WriteString(pair[1].Text())
@@ -39,16 +40,16 @@ func (a *answers) text() string {
 			out.WriteString(report.Compare(pair[0], pair[1]))
 		}
 	}
-	for _, text := range a.left {
-		fmt.Fprintf(&out, "\nWhat if %s?\nThe search was stopped before that.\n", text)
+	for _, text := range a.skipped {
+		fmt.Fprintf(&out, "\nWhat if %s?\nNot evaluated: the search was stopped.\n", text)
 	}
 	return out.String()
 }
 
-// writeJSON writes the plan, or a list of all there is where more was asked for.
-func (a *answers) writeJSON(out io.Writer) error {
-	var all []*report.Answer
-	for _, pair := range append([][2]*report.Answer{{a.today, a.plan}}, a.asked...) {
+// writeJSON writes the plan, or a list if there are other reports.
+func (a *reports) writeJSON(out io.Writer) error {
+	var all []*report.Report
+	for _, pair := range append([][2]*report.Report{{a.current, a.plan}}, a.whatIf...) {
 		if pair[0] != nil {
 			all = append(all, pair[0])
 		}
@@ -56,7 +57,7 @@ func (a *answers) writeJSON(out io.Writer) error {
 	}
 	e := json.NewEncoder(out)
 	e.SetIndent("", "  ")
-	if a.today == nil && len(a.asked)+len(a.left) == 0 {
+	if a.current == nil && len(a.whatIf)+len(a.skipped) == 0 {
 		return e.Encode(a.plan)
 	}
 	return e.Encode(all)

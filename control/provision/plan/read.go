@@ -16,10 +16,10 @@ import (
 	"github.com/headgate/headgate/internal/workload"
 )
 
-// read finds the plan, and reads all that it names.
-func (c *config) read(ctx context.Context) (*asked, error) {
+// read finds the CapacityPlan and reads all files that it names.
+func (c *config) read(ctx context.Context) (*request, error) {
 	file := c.file
-	a := new(asked)
+	a := new(request)
 	var all []v1alpha1.CapacityPlan
 	if file == "" {
 		set, err := c.source.Objects(ctx, kinds.Plans())
@@ -35,7 +35,7 @@ func (c *config) read(ctx context.Context) (*asked, error) {
 		}
 		all = []v1alpha1.CapacityPlan{*one}
 	}
-	if file != "" { // by itself, so that faults have their lines
+	if file != "" { // read the file alone, to report line numbers
 		f, err := dir.ReadFile(file, kinds.Plans())
 		if err != nil {
 			return nil, err
@@ -64,7 +64,7 @@ func idOf(o *v1alpha1.CapacityPlan) objects.Object {
 	return objects.Object{Kind: v1alpha1.CapacityPlanKind, Name: objects.Name{Namespace: o.Namespace, Name: o.Name}}
 }
 
-// choose is the plan of a name, or the only one.
+// choose returns the plan with the given name, or the only one.
 func (c *config) choose(all []v1alpha1.CapacityPlan) (*v1alpha1.CapacityPlan, error) {
 	var names []string
 	for i := range all {
@@ -82,14 +82,14 @@ func (c *config) choose(all []v1alpha1.CapacityPlan) (*v1alpha1.CapacityPlan, er
 	return nil, fmt.Errorf("there is no CapacityPlan %s: there are %s", c.name, strings.Join(names, ", "))
 }
 
-// readFiles reads the files that a plan names, which are beside its own.
-func (a *asked) readFiles(file string) (err error) {
-	a.files, err = problem.FilesOf(a.CapacityPlan, func(field, name string) (objects.Set, error) {
+// readFiles reads the files that the plan names.
+func (a *request) readFiles(file string) (err error) {
+	a.files, err = problem.ReadFiles(a.CapacityPlan, func(field, name string) (objects.Set, error) {
 		switch hardware := field == "spec.hardwareFile"; {
 		case file == "" && hardware:
-			return objects.Set{}, a.fault(field, "of an API server no files are read: write the hardware into the plan")
+			return objects.Set{}, a.fault(field, "a plan from an API server cannot name files: write the hardware into the plan")
 		case file == "":
-			return objects.Set{}, a.fault("spec.stages", "of an API server no files are read: write the latencies, or the engine, of "+name+" into the plan")
+			return objects.Set{}, a.fault("spec.stages", "a plan from an API server cannot name files: write the latencies or the engine of "+name+" into the plan")
 		}
 		f, err := dir.ReadFile(beside(file, name), kinds.Plans())
 		if errors.Is(err, os.ErrNotExist) {
@@ -103,7 +103,7 @@ func (a *asked) readFiles(file string) (err error) {
 	return a.located(err)
 }
 
-// beside is where a file is that another names.
+// beside resolves a file name relative to another file.
 func beside(file, name string) string {
 	if filepath.IsAbs(name) {
 		return name
@@ -111,16 +111,16 @@ func beside(file, name string) string {
 	return filepath.Join(filepath.Dir(file), name)
 }
 
-// readTrace opens the trace, and parts what is planned on from what the plan is tested on.
-func (c *config) readTrace(a *asked, file string) error {
+// readTrace opens the trace and splits it into the queries for planning and for the test.
+func (c *config) readTrace(a *request, file string) error {
 	name := c.trace
 	if name == "" {
 		if a.Spec.Trace == "" {
-			return a.fault("spec", "there is no trace: write one into the plan, or give --trace, such as --trace gamma:rate=100,cv=1,seconds=300")
+			return a.fault("spec", "there is no trace: set it in the plan or with --trace, such as --trace gamma:rate=100,cv=1,seconds=300")
 		}
 		if name = a.Spec.Trace; !strings.HasPrefix(name, string(workload.Gamma)+":") {
 			if file == "" {
-				return a.fault("spec.trace", "of an API server no files are read: give --trace")
+				return a.fault("spec.trace", "a plan from an API server cannot name files: use --trace")
 			}
 			name = beside(file, name)
 		}
@@ -129,7 +129,7 @@ func (c *config) readTrace(a *asked, file string) error {
 	if err != nil {
 		return err
 	}
-	if !strings.HasPrefix(name, string(workload.Gamma)+":") { // what is in a file is not known from its name
+	if !strings.HasPrefix(name, string(workload.Gamma)+":") { // describe the content of a file
 		fmt.Fprintf(os.Stderr, "%s is %s\n", t.Name, t.About)
 	}
 	seed := uint64(a.Spec.Seed) //nolint:gosec // it is not negative

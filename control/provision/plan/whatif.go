@@ -16,10 +16,10 @@ import (
 	"github.com/headgate/headgate/internal/workload"
 )
 
-// changed is what is asked for with changes such as slo=200ms,rate=2x.
-func (a *asked) changed(text string) (*asked, error) {
+// changed returns the request with changes such as slo=200ms,rate=2x.
+func (a *request) changed(text string) (*request, error) {
 	other := *a
-	other.CapacityPlan, other.slower = a.DeepCopy(), make(problem.Slower)
+	other.CapacityPlan, other.slowdown = a.DeepCopy(), make(problem.Slowdown)
 	for one := range strings.SplitSeq(text, ",") {
 		key, value, ok := strings.Cut(strings.TrimSpace(one), "=")
 		if !ok {
@@ -28,7 +28,7 @@ func (a *asked) changed(text string) (*asked, error) {
 		what, of, _ := strings.Cut(key, ".")
 		change, known := changes[what]
 		if !known {
-			return nil, fmt.Errorf("%q: want slo, rate, pace, price.KIND, atMost.KIND, max.STAGE or min.STAGE", key)
+			return nil, fmt.Errorf("%q: want slo, rate, service-time, price.KIND, atMost.KIND, max.STAGE or min.STAGE", key)
 		}
 		if err := change(&other, of, value); err != nil {
 			return nil, fmt.Errorf("%q: %w", one, err)
@@ -40,9 +40,9 @@ func (a *asked) changed(text string) (*asked, error) {
 	return &other, nil
 }
 
-// changes by what they change: of is the kind or the stage.
-var changes = map[string]func(a *asked, of, value string) error{
-	"slo": func(a *asked, of, value string) error {
+// changes has the function for each key. of is the kind or the stage.
+var changes = map[string]func(a *request, of, value string) error{
+	"slo": func(a *request, of, value string) error {
 		d, err := time.ParseDuration(value)
 		if err != nil {
 			return errors.New("want a time such as 200ms")
@@ -54,18 +54,18 @@ var changes = map[string]func(a *asked, of, value string) error{
 			}
 		}
 		if !found {
-			return fmt.Errorf("there is no objective %q: they are 1 to %d", of, len(a.Spec.Objectives))
+			return fmt.Errorf("there is no objective %q: want 1 to %d", of, len(a.Spec.Objectives))
 		}
 		return nil
 	},
-	"rate": func(a *asked, of, value string) error {
+	"rate": func(a *request, of, value string) error {
 		if of != "" {
-			return errors.New("the rate is that of the whole trace: write rate alone")
+			return errors.New("the rate applies to the whole trace: write rate without a stage")
 		}
 		number, times := strings.CutSuffix(value, "x")
 		factor, err := strconv.ParseFloat(number, 64)
 		if err != nil || !(factor > 0) || factor > 1e6 {
-			return errors.New("want how many times as many queries come, such as 2x, or how many a second, such as 150")
+			return errors.New("want a factor such as 2x, or queries per second such as 150")
 		}
 		if !times {
 			all := a.planned.all
@@ -79,21 +79,21 @@ var changes = map[string]func(a *asked, of, value string) error{
 		}
 		return nil
 	},
-	"pace": func(a *asked, of, value string) error {
+	"service-time": func(a *request, of, value string) error {
 		number, times := strings.CutSuffix(value, "x")
 		factor, err := strconv.ParseFloat(number, 64)
 		if err != nil || !times || !(factor >= 0.01 && factor <= 100) {
-			return errors.New("want how many times as long as their profiles say models take, from 0.01x to 100x, such as 1.3x")
+			return errors.New("want a factor from 0.01x to 100x, such as 1.3x")
 		}
 		if of != "" {
 			if _, err := a.stage(of); err != nil {
 				return err
 			}
 		}
-		a.slower[of] = factor
+		a.slowdown[of] = factor
 		return nil
 	},
-	"price": func(a *asked, of, value string) error {
+	"price": func(a *request, of, value string) error {
 		price, err := strconv.ParseFloat(value, 64)
 		if err != nil {
 			return errors.New("want a price, such as 1.5")
@@ -104,14 +104,14 @@ var changes = map[string]func(a *asked, of, value string) error{
 		for i := range a.Spec.Stages {
 			for j := range a.Spec.Stages[i].Hardware {
 				if h := &a.Spec.Stages[i].Hardware[j]; h.Name == of {
-					h.Price = nil // that of its units counts
+					h.Price = nil // the price of its units applies
 				}
 			}
 		}
 		a.kind(of).Price = &price
 		return nil
 	},
-	"atMost": func(a *asked, of, value string) error {
+	"atMost": func(a *request, of, value string) error {
 		n, err := strconv.ParseInt(value, 10, 32)
 		if err != nil {
 			return errors.New("want a number, such as 8")
@@ -123,23 +123,23 @@ var changes = map[string]func(a *asked, of, value string) error{
 		a.kind(of).AtMost = &most
 		return nil
 	},
-	"max": func(a *asked, of, value string) error {
+	"max": func(a *request, of, value string) error {
 		return a.bound(of, value, func(r *v1alpha1.PlanReplicas, n *int32) { r.Max = n })
 	},
-	"min": func(a *asked, of, value string) error {
+	"min": func(a *request, of, value string) error {
 		return a.bound(of, value, func(r *v1alpha1.PlanReplicas, n *int32) { r.Min = n })
 	},
 }
 
-// runsOn says whether a stage may run on a kind of hardware.
-func (a *asked) runsOn(kind string) bool {
+// runsOn reports whether a stage may use a kind of hardware.
+func (a *request) runsOn(kind string) bool {
 	return slices.ContainsFunc(a.Spec.Stages, func(s v1alpha1.PlanStage) bool {
 		return slices.ContainsFunc(s.Hardware, func(h v1alpha1.StageHardware) bool { return h.Name == kind })
 	})
 }
 
-// stage is the stage of a name.
-func (a *asked) stage(name string) (*v1alpha1.PlanStage, error) {
+// stage returns the stage with a name.
+func (a *request) stage(name string) (*v1alpha1.PlanStage, error) {
 	i := slices.IndexFunc(a.Spec.Stages, func(s v1alpha1.PlanStage) bool { return s.Name == name })
 	if i < 0 {
 		return nil, fmt.Errorf("there is no stage %q", name)
@@ -147,8 +147,9 @@ func (a *asked) stage(name string) (*v1alpha1.PlanStage, error) {
 	return &a.Spec.Stages[i], nil
 }
 
-// kind is what the plan says of a kind of hardware. What it leaves out is as in the file of hardware.
-func (a *asked) kind(name string) *v1alpha1.PlanHardware {
+// kind returns the entry of a kind of hardware, and adds it if the plan has none. Empty fields are
+// as in the hardware file.
+func (a *request) kind(name string) *v1alpha1.PlanHardware {
 	i := slices.IndexFunc(a.Spec.Hardware, func(h v1alpha1.PlanHardware) bool { return h.Name == name })
 	if i < 0 {
 		i, a.Spec.Hardware = len(a.Spec.Hardware), append(a.Spec.Hardware, v1alpha1.PlanHardware{Name: name})
@@ -156,8 +157,8 @@ func (a *asked) kind(name string) *v1alpha1.PlanHardware {
 	return &a.Spec.Hardware[i]
 }
 
-// bound sets a bound of a stage's replicas.
-func (a *asked) bound(stage, value string, set func(*v1alpha1.PlanReplicas, *int32)) error {
+// bound sets a bound on the replicas of a stage.
+func (a *request) bound(stage, value string, set func(*v1alpha1.PlanReplicas, *int32)) error {
 	n, err := strconv.ParseInt(value, 10, 32)
 	if err != nil {
 		return errors.New("want a number, such as 4")

@@ -20,7 +20,7 @@ func llm() *planner.Problem {
 	slow := fast.Times(2)
 	slow.Name = "slow"
 	p := &planner.Problem{
-		Pipeline: &estimate.Pipeline{Stages: 1}, Objectives: []planner.Objective{{Of: planner.FirstToken, Seconds: 1, Share: 0.99}, {Of: planner.PerToken, Seconds: 0.03, Share: 0.9}},
+		Pipeline: &estimate.Pipeline{Stages: 1}, Objectives: []planner.Objective{{Metric: planner.FirstToken, Seconds: 1, Share: 0.99}, {Metric: planner.PerToken, Seconds: 0.03, Share: 0.9}},
 		Stages: []planner.Stage{{Name: "chat", MinReplicas: 1, Hardware: []planner.Hardware{
 			{Name: "fast", Price: 3, Engine: &fast, Batches: []int{8, 64}}, {Name: "slow", Price: 1, Engine: &slow, Batches: []int{8, 64}},
 		}}},
@@ -59,10 +59,10 @@ func TestAnLLMIsPlanned(t *testing.T) {
 				}
 			}
 		}
-		is := planner.Mended(p)
-		t.Logf("%s: %v at %v keeps %.4g", name, is.Config, is.Cost, is.Kept)
+		is := planner.Search(p)
+		t.Logf("%s: %v at %v keeps %.4g", name, is.Config, is.Cost, is.Values)
 		if !is.Found || is.Cost != cost || !keepsAll(p, is.Config) || !thereIs(p, is.Config) {
-			t.Errorf("%s: the plan is %v at %v: %s; %v at %v keeps the objectives", name, is.Config, is.Cost, is.Why, best, cost)
+			t.Errorf("%s: the plan is %v at %v: %s; %v at %v keeps the objectives", name, is.Config, is.Cost, is.Reason, best, cost)
 		}
 	}
 }
@@ -70,9 +70,9 @@ func TestAnLLMIsPlanned(t *testing.T) {
 // keepsAll reckons what misses, of each objective.
 func keepsAll(p *planner.Problem, c planner.Config) bool {
 	missed := make([]int, len(p.Objectives))
-	if _, err := estimate.Run(p.Pipeline, p.Settings(c), p.Queries, p.Seed, func(_ int, took estimate.Took) bool {
+	if _, err := estimate.Run(p.Pipeline, p.Settings(c), p.Queries, p.Seed, func(_ int, took estimate.QueryTimes) bool {
 		for i, o := range p.Objectives {
-			if map[planner.Of]float64{planner.Latency: took.Latency, planner.FirstToken: took.FirstToken, planner.PerToken: took.PerToken}[o.Of] > o.Seconds {
+			if map[planner.Metric]float64{planner.Latency: took.Latency, planner.FirstToken: took.FirstToken, planner.PerToken: took.PerToken}[o.Metric] > o.Seconds {
 				missed[i]++
 			}
 		}
@@ -100,19 +100,19 @@ func TestStagesShareHardware(t *testing.T) {
 	p := two()
 	p.Objectives[0].Seconds = 0.23
 	p.AtMost = map[string]int{"fast": 2, "slow": 1}
-	if is := planner.Mended(p); text(is) != "[{1 2 1} {0 2 2}] at 7, 0.22s" {
+	if is := planner.Search(p); text(is) != "[{1 2 1} {0 2 2}] at 7, 0.22s" {
 		t.Error(text(is))
 	}
 	p.AtMost = map[string]int{"fast": 3, "slow": 0}
-	if is := planner.Mended(p); text(is) != "[{0 2 1} {0 2 2}] at 9, 0.17s" {
+	if is := planner.Search(p); text(is) != "[{0 2 1} {0 2 2}] at 9, 0.17s" {
 		t.Error(text(is))
 	}
 	p.AtMost = map[string]int{"fast": 2, "slow": 0}
-	p.Most = 1000
-	if is := planner.Mended(p); is.Found || !is.Optimal {
+	p.ProofLimit = 1000
+	if is := planner.Search(p); is.Found || !is.Optimal {
 		t.Errorf("%s, all tried: %v", text(is), is.Optimal)
 	}
-	if is := planner.Strict(p); text(is) != "stage 1 has the least throughput, and there are no more than 2 of fast" {
+	if is := planner.InferLine(p); text(is) != "stage 1 is the bottleneck and there are only 2 fast" {
 		t.Error(text(is))
 	}
 }
@@ -120,14 +120,14 @@ func TestStagesShareHardware(t *testing.T) {
 // Who looks on is told how many simulations there were, and the cheapest that was found.
 func TestProgressIsTold(t *testing.T) {
 	p, told, last := two(), 0, planner.Candidate{}
-	p.Told = func(simulations int, best planner.Candidate) bool {
-		if simulations <= told || last.Keeps && best.Cost > last.Cost {
+	p.Progress = func(simulations int, best planner.Candidate) bool {
+		if simulations <= told || last.Feasible && best.Cost > last.Cost {
 			t.Errorf("after %d simulations and %v there are %d and %v", told, last.Cost, simulations, best.Cost)
 		}
 		told, last = simulations, best
 		return true
 	}
-	if is := planner.Mended(p); told != is.Simulations || last.Cost != is.Cost {
+	if is := planner.Search(p); told != is.Simulations || last.Cost != is.Cost {
 		t.Errorf("%d of %d simulations are told, and %v of %v", told, is.Simulations, last.Cost, is.Cost)
 	}
 }
@@ -135,16 +135,16 @@ func TestProgressIsTold(t *testing.T) {
 // A search that is stopped leaves the best plan so far, which keeps the objectives.
 func TestASearchIsStopped(t *testing.T) {
 	for after := 0; after < 200; after += 11 {
-		for name, find := range map[string]func(*planner.Problem) *planner.Plan{"strict": planner.Strict, "mended": planner.Mended} {
+		for name, find := range map[string]func(*planner.Problem) *planner.Plan{"inferline": planner.InferLine, "search": planner.Search} {
 			p := two()
-			p.Most = 1000
+			p.ProofLimit = 1000
 			best := planner.Candidate{}
-			p.Told = func(simulations int, is planner.Candidate) bool {
+			p.Progress = func(simulations int, is planner.Candidate) bool {
 				best = is
 				return simulations <= after
 			}
 			is := find(p)
-			if is.Found != best.Keeps || is.Found && is.Cost > best.Cost || !is.Found && is.Why == "" || is.Simulations > after+1 {
+			if is.Found != best.Feasible || is.Found && is.Cost > best.Cost || !is.Found && is.Reason == "" || is.Simulations > after+1 {
 				t.Fatalf("%s stopped after %d: %s after %d simulations, and %v was the best", name, after, text(is), is.Simulations, best)
 			}
 		}
@@ -164,20 +164,20 @@ func TestBadLLMsAreNoProblem(t *testing.T) {
 	}
 }
 
-// Utilization 1 is the load that an engine can sustain: at 0.9 of it latency stays constant, at 1.1 it keeps growing.
+// TrafficIntensity 1 is the load that an engine can sustain: at 0.9 of it latency stays constant, at 1.1 it keeps growing.
 func TestAnEngineHasRoomForSoManyQueries(t *testing.T) {
 	p := llm()
 	c := planner.Config{{Hardware: 0, Batch: 8, Replicas: 1}}
 	rate := estimate.Rate(p.Queries)
 	for load, grows := range map[float64]bool{0.9: false, 1.1: true} {
-		by := load / p.Utilization(c)[0] // factor of the arrival rate
+		by := load / p.TrafficIntensity(c)[0] // factor of the arrival rate
 		var all []estimate.Query
 		for _, q := range slices.Concat(p.Queries, p.Queries, p.Queries, p.Queries) {
 			q.At = float64(len(all)) / (rate * by)
 			all = append(all, q)
 		}
 		n, early, late := len(all), 0.0, 0.0
-		_, err := estimate.Run(p.Pipeline, p.Settings(c), all, p.Seed, func(number int, took estimate.Took) bool {
+		_, err := estimate.Run(p.Pipeline, p.Settings(c), all, p.Seed, func(number int, took estimate.QueryTimes) bool {
 			switch {
 			case number >= n/4 && number < n/2:
 				early += took.Latency

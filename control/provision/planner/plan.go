@@ -1,7 +1,9 @@
-// Package planner finds what hardware, batch and replicas each stage of a pipeline is to have so that its queries keep objectives at the least
-// cost, by rolling a trace on with each candidate (package estimate). It is pure: equal arguments give equal plans.
+// Package planner chooses the hardware, batch size and replicas of each stage of a pipeline so
+// that its queries meet their objectives at the least cost. It simulates a trace with each
+// candidate (package estimate). It is pure: equal arguments give equal plans.
 //
-// [Strict] is InferLine's planner (Crankshaw et al., SoCC 2020, Algorithms 1 and 2), as far as it is known; [Mended] goes on where that stops.
+// [InferLine] is the planner of InferLine (Crankshaw et al., SoCC 2020, Algorithms 1 and 2), as
+// far as it is published. [Search] continues where that one stops.
 package planner
 
 import (
@@ -16,110 +18,114 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Problem is what is to be planned.
+// Problem is the input of a planner.
 type Problem struct {
 	Pipeline *estimate.Pipeline
-	// Stages, one for each of the pipeline's.
+	// Stages has one entry for each stage of the pipeline.
 	Stages []Stage
-	// Queries of the sample trace, and the seed of its chances.
+	// Queries of the sample trace, and the random seed of its simulation.
 	Queries []estimate.Query
 	Seed    uint64
-	// Objectives that are to be kept, each of them.
+	// Objectives must all be met.
 	Objectives []Objective
-	// AtMost is how many units there are of a kind of hardware, such as GPUs: see [Hardware.Units]. There is no bound on kinds that are not in it.
+	// AtMost bounds the units of a kind of hardware, such as GPUs (see [Hardware.Units]). Kinds
+	// that are missing here are unbounded.
 	AtMost map[string]int
-	// Most is how many configurations are tried one by one, by rising cost, to prove that none is cheaper; 0 for none.
-	Most int
-	// Told is called with what is known after each simulation, and says whether to go on; nil if nobody wants to know. Who stops gets the best plan
-	// so far.
-	Told func(simulations int, best Candidate) (goOn bool)
+	// ProofLimit bounds the number of cheaper configurations that are tried to prove a plan
+	// optimal; 0 for no proof.
+	ProofLimit int
+	// Progress is called after each simulation and returns whether to continue; it may be nil. A
+	// search that is stopped returns the best plan so far.
+	Progress func(simulations int, best Candidate) (goOn bool)
 }
 
-// Of is which time of a query an objective is for.
-type Of uint8
+// Metric is the time of a query that an objective limits.
+type Metric uint8
 
-// Times of queries, as [estimate.Took] has them.
+// Metrics, as in [estimate.QueryTimes].
 const (
-	Latency Of = iota
+	Latency Metric = iota
 	FirstToken
 	PerToken
 )
 
-func (o Of) String() string {
+func (o Metric) String() string {
 	return [...]string{"latency", "time to first token", "time per token"}[o]
 }
 
-// In is that time of what a query took, and whether it has one: there are no tokens where it passes no LLM, and no time per token of one token.
-func (o Of) In(t estimate.Took) (seconds float64, has bool) {
+// Of returns the value of the metric for a query. ok is false for token metrics of a query that
+// passes no LLM, and for PerToken of a single token.
+func (o Metric) Of(t estimate.QueryTimes) (seconds float64, ok bool) {
 	seconds = [...]float64{t.Latency, t.FirstToken, t.PerToken}[o]
 	return seconds, o == Latency || seconds > 0
 }
 
-// Objective is a time in seconds that a share of the queries that have it, such as 0.99, must keep.
+// Objective limits the quantile Share, such as 0.99, of a metric to a time in seconds.
 type Objective struct {
-	Of      Of
+	Metric  Metric
 	Seconds float64
 	Share   float64
 }
 
-// Misses is how many of n queries may take longer.
+// Misses returns how many of n queries may exceed the objective.
 func (o Objective) Misses(n int) int { return max(0, min(n-1, int(float64(n)*(1-o.Share)+1e-9))) }
 
-// Stage is what a stage may have.
+// Stage describes the choices for a stage.
 type Stage struct {
-	// Name, for people.
+	// Name for people.
 	Name     string
 	Hardware []Hardware
-	// Least and most replicas; a most of 0 is no bound.
+	// Bounds of replicas; MaxReplicas 0 is no bound.
 	MinReplicas, MaxReplicas int
-	// Wait is how long queries may wait for a batch to fill, in seconds, Ahead says that batches fill whether or not a replica is free, and
-	// Central that queries wait in one queue: see [estimate.Setting].
+	// Wait is the batching delay in seconds. Ahead fills batches even if no replica is idle.
+	// Central uses one queue for all replicas. See [estimate.Setting].
 	Wait           float64
 	Ahead, Central bool
-	// Hop is how long a query is on its way to the stage, in seconds.
-	Hop float64
-	// Startup is how long a replica takes to start that comes while queries do, in seconds.
+	// GatewayOverhead is the time in seconds that a query takes through the gateway to the stage.
+	GatewayOverhead float64
+	// Startup is the time in seconds that a new replica takes until it accepts queries.
 	Startup float64
 }
 
-// Hardware is one kind that a stage may run on.
+// Hardware is one choice of hardware for a stage.
 type Hardware struct {
-	// Name is the kind: stages that run on the same share what there is of it.
+	// Name is the kind of hardware. Stages on the same kind share its units.
 	Name string
-	// Units that a replica takes of the kind, such as GPUs; 0 is 1.
+	// Units per replica, such as GPUs; 0 means 1.
 	Units int
-	// Price of a replica, an hour, above 0.
+	// Price of a replica per hour, above 0.
 	Price float64
-	// Times of the stage's model there, or Engine, if it is an LLM.
+	// Times of batches, or Engine, the profile of an LLM engine.
 	Times  *profile.Batches
 	Engine *profile.Profile
-	// Batches are the sizes that may be set, in order: of an engine what it has running at once.
+	// Batches are the permitted batch sizes in ascending order; for an engine, the concurrency.
 	Batches []int
 
-	pace pace
+	timing timing
 }
 
-// pace is how long a model takes for batches of a size, and how many queries a second a replica computes by them.
-type pace interface {
+// timing gives the service time of a batch and the throughput of a replica in queries per second.
+type timing interface {
 	MeanTime(size int) float64
 	Throughput(size int) float64
 }
 
-// units that a replica takes.
+// units returns the units per replica.
 func (h *Hardware) units() int { return max(1, h.Units) }
 
-// Setting is what one stage has: its hardware, by number, the size of its batches, and replicas.
+// Setting is the choice for one stage: the index of its hardware, its batch size and its replicas.
 type Setting struct{ Hardware, Batch, Replicas int }
 
-// Config is the setting of each stage.
+// Config has the setting of each stage.
 type Config []Setting
 
-// Unbounded says that a stage has replicas without bound: such a configuration says what they would bring, and nobody can have it.
+// Unbounded reports whether a stage has unbounded replicas. Such a configuration is only a bound
+// for the search.
 func (c Config) Unbounded() bool {
 	return slices.ContainsFunc(c, func(is Setting) bool { return is.Replicas == estimate.Unbounded })
 }
 
-// Cost of a configuration, an hour.
+// Cost returns the cost of a configuration per hour.
 func (p *Problem) Cost(c Config) float64 {
 	cost := 0.0
 	for s, is := range c {
@@ -128,37 +134,38 @@ func (p *Problem) Cost(c Config) float64 {
 	return cost
 }
 
-// Utilization is what share of its room each stage needs for the queries of the trace (InferLine's ρ): where it is 1 or more, they wait longer and
-// longer. It is 0 where there are as many replicas as queries.
-func (p *Problem) Utilization(c Config) []float64 { return p.Utilizations()(c) }
+// TrafficIntensity returns the arrival rate of each stage divided by its throughput (InferLine's
+// rho). At 1 or more the queue keeps growing. It is 0 with as many replicas as queries.
+func (p *Problem) TrafficIntensity(c Config) []float64 { return p.TrafficIntensities()(c) }
 
-// Utilizations returns [Problem.Utilization] for many configurations: the throughput of LLM engines is computed only once.
-func (p *Problem) Utilizations() func(c Config) []float64 {
+// TrafficIntensities returns [Problem.TrafficIntensity] for many configurations: it computes the
+// throughput of LLM engines only once.
+func (p *Problem) TrafficIntensities() func(c Config) []float64 {
 	s := newSearch(p)
 	return func(c Config) []float64 {
 		all := make([]float64, len(c))
 		for i := range c {
-			all[i] = s.rate / s.room(c, i)
+			all[i] = s.rate / s.capacity(c, i)
 		}
 		return all
 	}
 }
 
-// Pace is how many queries a second a replica of each stage computes (InferLine's μ), and how long each takes alone, by their mean tokens if it is
-// an LLM.
-func (p *Problem) Pace(c Config) (throughput, alone []float64) {
-	paced := p.paced()
+// ServiceTimes returns for each stage the throughput of a replica in queries per second
+// (InferLine's mu) and the latency of a single query, for an LLM with mean token counts.
+func (p *Problem) ServiceTimes(c Config) (throughput, alone []float64) {
+	timed := p.timed()
 	for i, is := range c {
-		pace := paced[i].Hardware[is.Hardware].pace
+		pace := timed[i].Hardware[is.Hardware].timing
 		throughput = append(throughput, pace.Throughput(is.Batch))
 		alone = append(alone, pace.MeanTime(1))
 	}
 	return throughput, alone
 }
 
-// paced are the stages, of whose hardware the pace is known.
-func (p *Problem) paced() []Stage {
-	prompt, output := 0.0, 0.0 // tokens of a query, in the mean
+// timed returns the stages with the timing of their hardware filled in.
+func (p *Problem) timed() []Stage {
+	prompt, output := 0.0, 0.0 // mean tokens of a query
 	for _, q := range p.Queries {
 		prompt += float64(q.Prompt) / float64(len(p.Queries))
 		output += float64(q.Output) / float64(len(p.Queries))
@@ -168,30 +175,31 @@ func (p *Problem) paced() []Stage {
 		stages[i].Hardware = slices.Clone(stages[i].Hardware)
 		for j := range stages[i].Hardware {
 			h := &stages[i].Hardware[j]
-			if h.pace = h.Times; h.Engine != nil {
-				h.pace = &tokens{h.Engine, p.Queries, prompt, output, make(map[int]float64)}
+			if h.timing = h.Times; h.Engine != nil {
+				h.timing = &tokens{h.Engine, p.Queries, prompt, output, make(map[int]float64)}
 			}
 		}
 	}
 	return stages
 }
 
-// Tokens says whether a stage is an LLM.
+// Tokens reports whether a stage is an LLM.
 func (p *Problem) Tokens() bool {
 	return slices.ContainsFunc(p.Stages, func(s Stage) bool { return s.Hardware[0].Engine != nil })
 }
 
-// Strain is by what share of its time the objective is kept that is nearest to being missed, of times as [Candidate.Kept] has them: above 1 it is
-// missed.
-func (p *Problem) Strain(kept []float64) (most float64) {
+// WorstRatio returns the largest ratio of a value to its objective, for values as in
+// [Candidate.Values]. Above 1 an objective is missed.
+func (p *Problem) WorstRatio(kept []float64) (most float64) {
 	for i, o := range p.Objectives {
 		most = max(most, kept[i]/o.Seconds)
 	}
 	return most
 }
 
-// Taken is how many units of each kind of hardware a configuration takes. Replicas without bound take nothing.
-func (p *Problem) Taken(c Config) map[string]int {
+// UnitsUsed returns the units of each kind of hardware that a configuration uses. Unbounded
+// replicas use none.
+func (p *Problem) UnitsUsed(c Config) map[string]int {
 	units := make(map[string]int)
 	for i, is := range c {
 		if h := &p.Stages[i].Hardware[is.Hardware]; is.Replicas != estimate.Unbounded {
@@ -201,19 +209,19 @@ func (p *Problem) Taken(c Config) map[string]int {
 	return units
 }
 
-// Fits says whether a configuration has no more replicas than it may, and no more hardware than there is.
-func (p *Problem) Fits(c Config) bool {
+// InBounds reports whether a configuration is within the bounds of replicas and hardware.
+func (p *Problem) InBounds(c Config) bool {
 	s := search{Problem: p}
-	return s.fits(c)
+	return s.inBounds(c)
 }
 
-// Settings are what an estimate has each stage of a configuration have.
+// Settings converts a configuration for [estimate.Run].
 func (p *Problem) Settings(c Config) []estimate.Setting {
 	all := make([]estimate.Setting, len(c))
 	for s, is := range c {
 		stage := &p.Stages[s]
 		h := &stage.Hardware[is.Hardware]
-		all[s] = estimate.Setting{Batch: is.Batch, Replicas: is.Replicas, Hop: stage.Hop, Startup: stage.Startup}
+		all[s] = estimate.Setting{Batch: is.Batch, Replicas: is.Replicas, GatewayOverhead: stage.GatewayOverhead, Startup: stage.Startup}
 		if h.Engine != nil {
 			all[s].Engine = h.Engine
 			continue
@@ -223,27 +231,27 @@ func (p *Problem) Settings(c Config) []estimate.Setting {
 	return all
 }
 
-// Check returns what is wrong with a problem, nil if nothing is.
+// Check returns an error if the problem is invalid.
 func (p *Problem) Check() error {
 	if err := p.Pipeline.Check(); err != nil {
 		return err
 	}
 	if len(p.Stages) != p.Pipeline.Stages {
-		return fmt.Errorf("%d stages say what they may have, of %d", len(p.Stages), p.Pipeline.Stages)
+		return fmt.Errorf("there are choices for %d of %d stages", len(p.Stages), p.Pipeline.Stages)
 	}
 	if len(p.Objectives) == 0 {
 		return errors.New("there is no objective")
 	}
 	for _, o := range p.Objectives {
 		if !(o.Seconds > 0) || math.IsInf(o.Seconds, 0) || !(o.Share > 0 && o.Share <= 1) {
-			return fmt.Errorf("the objective is a %v of %vs for a share of %v: want a time above 0, and a share above 0 and at most 1", o.Of, o.Seconds, o.Share)
+			return fmt.Errorf("the objective is a %v of %vs for a share of %v: want a time above 0, and a share above 0 up to 1", o.Metric, o.Seconds, o.Share)
 		}
 	}
 	if err := estimate.CheckQueries(p.Queries); err != nil {
 		return err
 	}
 	if len(p.Queries) < 2 || !(p.Queries[len(p.Queries)-1].At > p.Queries[0].At) {
-		return errors.New("the trace has no two queries at different times")
+		return errors.New("the trace needs two queries at different times")
 	}
 	for i := range p.Stages {
 		if err := p.Stages[i].check(p.Queries); err != nil {
@@ -253,31 +261,31 @@ func (p *Problem) Check() error {
 	return nil
 }
 
-// name of a stage: its number, where it has none.
+// name returns the name of a stage, or its number if it has none.
 func (p *Problem) name(stage int) string { return cmp.Or(p.Stages[stage].Name, strconv.Itoa(stage)) }
 
 func (s *Stage) check(queries []estimate.Query) error {
 	switch {
 	case len(s.Hardware) == 0:
-		return errors.New("it may run on no hardware")
+		return errors.New("it has no hardware")
 	case s.MinReplicas < 1 || s.MaxReplicas != 0 && s.MaxReplicas < s.MinReplicas:
-		return fmt.Errorf("it may have %d to %d replicas: want at least 1, and no more than the most", s.MinReplicas, s.MaxReplicas)
+		return fmt.Errorf("replicas are %d to %d: want at least 1, and no more than the maximum", s.MinReplicas, s.MaxReplicas)
 	}
-	if err := estimate.CheckTimes(s.Wait, s.Hop, s.Startup); err != nil {
+	if err := estimate.CheckTimes(s.Wait, s.GatewayOverhead, s.Startup); err != nil {
 		return err
 	}
 	for _, h := range s.Hardware {
 		switch {
 		case (h.Times == nil) == (h.Engine == nil):
-			return fmt.Errorf("there is no profile for %s, or there are two", h.Name)
+			return fmt.Errorf("want exactly one profile for %s", h.Name)
 		case h.Units < 0:
-			return fmt.Errorf("a replica takes %d units of %s", h.Units, h.Name)
+			return fmt.Errorf("a replica has %d units of %s", h.Units, h.Name)
 		case !(h.Price > 0) || math.IsInf(h.Price, 0):
 			return fmt.Errorf("%s costs %v: want a price above 0", h.Name, h.Price)
 		case len(h.Batches) == 0 || h.Batches[0] < 1 || !slices.IsSorted(h.Batches) || len(slices.Compact(slices.Clone(h.Batches))) != len(h.Batches):
-			return fmt.Errorf("batches on %s are %v: want sizes from 1 on, in order, each once", h.Name, h.Batches)
+			return fmt.Errorf("batches on %s are %v: want ascending sizes from 1 on", h.Name, h.Batches)
 		case h.Times != nil && h.Batches[len(h.Batches)-1] > h.Times.MaxBatch():
-			return fmt.Errorf("the profile for %s says nothing of batches above %d: leave out %d", h.Name, h.Times.MaxBatch(), h.Batches[len(h.Batches)-1])
+			return fmt.Errorf("the profile for %s has no batches above %d: leave out %d", h.Name, h.Times.MaxBatch(), h.Batches[len(h.Batches)-1])
 		}
 		if h.Engine != nil {
 			if err := estimate.CheckTokens(queries, h.Engine); err != nil {
@@ -288,31 +296,32 @@ func (s *Stage) check(queries []estimate.Query) error {
 	return nil
 }
 
-// Candidate is a configuration that was tried.
+// Candidate is a configuration that was simulated.
 type Candidate struct {
 	Config Config
 	Cost   float64
-	// Kept are the times that the share of each objective keeps, in order of objectives.
-	Kept []float64
-	// Keeps says that each objective is kept, and that there is as much hardware.
-	Keeps bool
-	// By says what led to it, such as "stage 1: remove a replica".
-	By string
+	// Values are the quantiles of the objectives, in order.
+	Values []float64
+	// Feasible is true if all objectives are met within the bounds.
+	Feasible bool
+	// Step describes how the search got here, such as "stage 1: remove a replica".
+	Step string
 }
 
-// Plan is what was found.
+// Plan is the result of a planner.
 type Plan struct {
-	// Found says that Candidate keeps the objective.
+	// Found is true if Candidate is feasible.
 	Found bool
 	Candidate
-	// Optimal says that all that is cheaper was tried, or where nothing is found, that nothing keeps the objective.
+	// Optimal is true if every cheaper configuration was tried, or, if nothing was found, every
+	// configuration.
 	Optimal bool
-	// Why nothing was found, in words for people.
-	Why string
-	// Stopped says that who looks on wanted no more.
+	// Reason says why nothing was found.
+	Reason string
+	// Stopped is true if Progress stopped the search.
 	Stopped bool
-	// Tried are all whose whole latency was found out, in that order. Simulations counts these and those that were given up as soon as too many
-	// queries had taken too long.
+	// Tried are the candidates that were simulated to the end, in order. Simulations also counts
+	// those that were abandoned as soon as too many queries had missed an objective.
 	Tried       []Candidate
 	Simulations int
 }

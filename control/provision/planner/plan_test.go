@@ -13,45 +13,45 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Beside the optimum, which exhaustive search finds: mended finds a plan wherever there is one, and says of none that it is optimal which is not, nor that
+// Beside the optimum, which exhaustive search finds: search finds a plan wherever there is one, and says of none that it is optimal which is not, nor that
 // there is none where there is one. Every plan keeps the objective, and no action of InferLine's makes it cheaper.
 func TestPlansBesideTheOptimum(t *testing.T) {
 	for _, c := range []struct {
 		stages, instances, queries int
 		share                      float64
 	}{{1, 12, 300, 0.99}, {2, 8, 300, 0.99}, {2, 8, 50, 0.9}} {
-		var strict, mended, proven provision.Gaps
+		var inferline, search, proven provision.Gaps
 		for i := range c.instances {
 			p := provision.Instance(uint64(i), c.stages, c.queries, []float64{1, 4}[i%2])
 			p.Objectives[0].Share = c.share
 			best, simulations := provision.Optimum(p)
-			a, b := planner.Strict(p), planner.Mended(p)
-			p.Most = 100_000
-			all := planner.Mended(p)
-			strict.Add(p, a, best, simulations)
-			mended.Add(p, b, best, simulations)
+			a, b := planner.InferLine(p), planner.Search(p)
+			p.ProofLimit = 100_000
+			all := planner.Search(p)
+			inferline.Add(p, a, best, simulations)
+			search.Add(p, b, best, simulations)
 			proven.Add(p, all, best, simulations)
-			for name, is := range map[string]*planner.Plan{"strict": a, "mended": b, "proven": all} {
+			for name, is := range map[string]*planner.Plan{"inferline": a, "search": b, "proven": all} {
 				if is.Found {
 					noCheaper(t, p, name, is)
 				}
-				if !is.Found && is.Why == "" {
+				if !is.Found && is.Reason == "" {
 					t.Errorf("instance %d: %s does not say why it has no plan", i, name)
 				}
 			}
 		}
-		t.Logf("%d stages: strict %+v, mended %+v", c.stages, strict, mended)
-		if strict.Wrong+mended.Wrong+proven.Wrong+mended.None+proven.None > 0 {
-			t.Errorf("%d stages: strict %+v, mended %+v, proven %+v", c.stages, strict, mended, proven)
+		t.Logf("%d stages: inferline %+v, search %+v", c.stages, inferline, search)
+		if inferline.Wrong+search.Wrong+proven.Wrong+search.None+proven.None > 0 {
+			t.Errorf("%d stages: inferline %+v, search %+v, proven %+v", c.stages, inferline, search, proven)
 		}
-		if feasible := c.instances - proven.Infeasible; proven.Optimal != feasible || proven.Proven != feasible || mended.Proven != 0 {
+		if feasible := c.instances - proven.Infeasible; proven.Optimal != feasible || proven.Proven != feasible || search.Proven != 0 {
 			t.Errorf("%d stages: of %d plans %d are optimal, and %d are said to be", c.stages, feasible, proven.Optimal, proven.Proven)
 		}
-		if feasible := c.instances - mended.Infeasible; 10*mended.Optimal < 9*feasible {
-			t.Errorf("%d stages: mended is optimal for %d of %d", c.stages, mended.Optimal, feasible)
+		if feasible := c.instances - search.Infeasible; 10*search.Optimal < 9*feasible {
+			t.Errorf("%d stages: search is optimal for %d of %d", c.stages, search.Optimal, feasible)
 		}
-		if strict.Optimal >= mended.Optimal {
-			t.Errorf("%d stages: strict is optimal %d times, mended %d times: the instances show nothing", c.stages, strict.Optimal, mended.Optimal)
+		if inferline.Optimal >= search.Optimal {
+			t.Errorf("%d stages: inferline is optimal %d times, search %d times: the instances show nothing", c.stages, inferline.Optimal, search.Optimal)
 		}
 	}
 }
@@ -59,7 +59,7 @@ func TestPlansBesideTheOptimum(t *testing.T) {
 // noCheaper fails if a plan keeps the objective with a replica less, or on the next cheaper hardware with any batch and replicas that cost less.
 func noCheaper(t *testing.T, p *planner.Problem, name string, is *planner.Plan) {
 	t.Helper()
-	if !provision.Keeps(p, is.Config) || math.Abs(is.Cost-p.Cost(is.Config)) > 1e-9 || is.Kept[0] > p.Objectives[0].Seconds {
+	if !provision.Keeps(p, is.Config) || math.Abs(is.Cost-p.Cost(is.Config)) > 1e-9 || is.Values[0] > p.Objectives[0].Seconds {
 		t.Errorf("%s's plan %+v does not keep %v, or does not cost what it says", name, is.Candidate, p.Objectives)
 	}
 	for s := range is.Config {
@@ -94,17 +94,17 @@ func two() *planner.Problem {
 
 func text(is *planner.Plan) string {
 	if !is.Found {
-		return is.Why
+		return is.Reason
 	}
-	return fmt.Sprintf("%v at %v, %.3gs", is.Config, is.Cost, is.Kept[0])
+	return fmt.Sprintf("%v at %v, %.3gs", is.Config, is.Cost, is.Values[0])
 }
 
 // What both planners find, reckoned by hand.
 func TestPlans(t *testing.T) {
 	for _, c := range []struct {
-		name           string
-		change         func(*planner.Problem)
-		strict, mended string
+		name              string
+		change            func(*planner.Problem)
+		inferline, search string
 	}{
 		{
 			// 170 ms on fast hardware alone; the second stage is busy for 120 ms of each 100, so that it needs two. Slow hardware is too slow for
@@ -123,21 +123,21 @@ func TestPlans(t *testing.T) {
 		},
 		{
 			"no hardware is fast enough", func(p *planner.Problem) { p.Objectives[0].Seconds = 0.165 },
-			"a query that waits nowhere takes 0.17s on the fastest hardware, and is to take 0.165s",
-			"with as many replicas as there are queries on the fastest hardware a latency of 0.17s is kept, and 0.165s is wanted",
+			"a query that never waits takes 0.17s on the fastest hardware, and the objective is 0.165s",
+			"with one replica per query on the fastest hardware, the latency is 0.17s and the objective 0.165s",
 		},
 		{
 			"too few replicas", func(p *planner.Problem) { p.Stages[1].MaxReplicas = 1 },
-			"stage 1 has the least throughput, and all of its 1 replicas", "nothing was found, and not all was tried",
+			"stage 1 is the bottleneck and has all of its 1 replicas", "no plan was found, and not every configuration was tried",
 		},
 		{
-			"too few replicas, and all were tried", func(p *planner.Problem) { p.Stages[0].MaxReplicas, p.Stages[1].MaxReplicas, p.Most = 3, 1, 1000 },
-			"stage 1 has the least throughput, and all of its 1 replicas", "no configuration keeps the objectives: all were tried",
+			"too few replicas, and all were tried", func(p *planner.Problem) { p.Stages[0].MaxReplicas, p.Stages[1].MaxReplicas, p.ProofLimit = 3, 1, 1000 },
+			"stage 1 is the bottleneck and has all of its 1 replicas", "no configuration meets the objectives: all were tried",
 		},
 		{
 			// One replica in batches of two takes 144 ms for what comes in 200 ms.
 			"batches in the place of replicas", func(p *planner.Problem) { p.Stages[1].MaxReplicas, p.Objectives[0].Seconds = 1, 0.35 },
-			"stage 1 has the least throughput, and all of its 1 replicas", "[{0 2 1} {0 2 1}] at 6, 0.314s",
+			"stage 1 is the bottleneck and has all of its 1 replicas", "[{0 2 1} {0 2 1}] at 6, 0.314s",
 		},
 		{
 			"at least so many replicas", func(p *planner.Problem) { p.Stages[0].MinReplicas = 4; p.Objectives[0].Seconds = 0.35 },
@@ -149,20 +149,20 @@ func TestPlans(t *testing.T) {
 		if err := p.Check(); err != nil {
 			t.Fatal(err)
 		}
-		a, b := planner.Strict(p), planner.Mended(p)
-		if text(a) != c.strict || text(b) != c.mended {
-			t.Errorf("%s:\nstrict  %s\nwant    %s\nmended  %s\nwant    %s", c.name, text(a), c.strict, text(b), c.mended)
+		a, b := planner.InferLine(p), planner.Search(p)
+		if text(a) != c.inferline || text(b) != c.search {
+			t.Errorf("%s:\ninferline %s\nwant    %s\nsearch    %s\nwant    %s", c.name, text(a), c.inferline, text(b), c.search)
 		}
-		if again := planner.Mended(p); fmt.Sprint(again) != fmt.Sprint(b) {
+		if again := planner.Search(p); fmt.Sprint(again) != fmt.Sprint(b) {
 			t.Errorf("%s: the same again is another plan", c.name)
 		}
-		p.Most = 100_000
-		if all := planner.Mended(p); b.Found && (!all.Optimal || all.Cost != b.Cost) {
+		p.ProofLimit = 100_000
+		if all := planner.Search(p); b.Found && (!all.Optimal || all.Cost != b.Cost) {
 			t.Errorf("%s: of all that is cheaper %v is the best, %v", c.name, all.Config, all.Optimal)
 		}
 		for _, tried := range b.Tried {
-			keeps := tried.Kept[0] <= p.Objectives[0].Seconds && slices.Max(p.Utilization(tried.Config)) < 1
-			if tried.Keeps != keeps || tried.By == "" {
+			keeps := tried.Values[0] <= p.Objectives[0].Seconds && slices.Max(p.TrafficIntensity(tried.Config)) < 1
+			if tried.Feasible != keeps || tried.Step == "" {
 				t.Errorf("%s: %+v was tried", c.name, tried)
 			}
 		}
@@ -180,7 +180,7 @@ func TestTheNextCheaperHardware(t *testing.T) {
 	p := two()
 	p.Pipeline, p.Objectives[0].Seconds = &estimate.Pipeline{Stages: 1}, 0.08
 	p.Stages = []planner.Stage{{MinReplicas: 1, Hardware: []planner.Hardware{of("slow", 1, 0.09), of("fast", 3, 0.05), of("middle", 2, 0.07)}}}
-	for name, is := range map[string]*planner.Plan{"strict": planner.Strict(p), "mended": planner.Mended(p)} {
+	for name, is := range map[string]*planner.Plan{"inferline": planner.InferLine(p), "search": planner.Search(p)} {
 		if text(is) != "[{2 1 1}] at 2, 0.07s" {
 			t.Errorf("%s: %s", name, text(is))
 		}
@@ -201,8 +201,8 @@ func TestHowManyAreTried(t *testing.T) {
 		for i := range 300 { // in threes
 			p.Queries = append(p.Queries, estimate.Query{At: float64(i / 3)})
 		}
-		p.Objectives[0].Seconds, p.Most = 0.2001, most
-		if is := planner.Mended(p); is.Optimal != optimal || is.Config[0].Replicas != 3 || is.Config[1].Replicas != 3 {
+		p.Objectives[0].Seconds, p.ProofLimit = 0.2001, most
+		if is := planner.Search(p); is.Optimal != optimal || is.Config[0].Replicas != 3 || is.Config[1].Replicas != 3 {
 			t.Errorf("with %d that may be tried: %s, optimal: %v", most, text(is), is.Optimal)
 		}
 	}
@@ -216,10 +216,10 @@ func TestTheBottleneckIsByShare(t *testing.T) {
 	for i := range 200 {
 		p.Queries = append(p.Queries, estimate.Query{At: float64(i) / 25})
 	}
-	for _, tried := range planner.Strict(p).Tried {
-		if strings.Contains(tried.By, "add a replica") {
-			if tried.By != "stage 0: add a replica" {
-				t.Errorf("replicas are added by %q first", tried.By)
+	for _, tried := range planner.InferLine(p).Tried {
+		if strings.Contains(tried.Step, "add a replica") {
+			if tried.Step != "stage 0: add a replica" {
+				t.Errorf("replicas are added by %q first", tried.Step)
 			}
 			return
 		}
@@ -241,21 +241,21 @@ func TestMisses(t *testing.T) {
 
 func TestFaultsOfProblems(t *testing.T) {
 	for want, change := range map[string]func(*planner.Problem){
-		"edge 0 leads from stage 1 to stage 0: it leads to a later one, of 2":                                            func(p *planner.Problem) { p.Pipeline.Edges[0] = estimate.Edge{From: 1, Share: 1} },
-		"1 stages say what they may have, of 2":                                                                          func(p *planner.Problem) { p.Stages = p.Stages[:1] },
-		"the objective is a latency of 0s for a share of 0.99: want a time above 0, and a share above 0 and at most 1":   func(p *planner.Problem) { p.Objectives[0].Seconds = 0 },
-		"the objective is a latency of NaNs for a share of 0.99: want a time above 0, and a share above 0 and at most 1": func(p *planner.Problem) { p.Objectives[0].Seconds = math.NaN() },
-		"the objective is a latency of 0.2s for a share of 99: want a time above 0, and a share above 0 and at most 1":   func(p *planner.Problem) { p.Objectives[0].Share = 99 },
-		"the trace has no two queries at different times":                                                                func(p *planner.Problem) { p.Queries = estimate.Arrivals([]float64{1, 1}) },
-		"query 1 comes at 1: times are finite, not negative, and do not go back":                                         func(p *planner.Problem) { p.Queries = estimate.Arrivals([]float64{2, 1, 3}) },
-		"stage 1: it may run on no hardware":                                                                             func(p *planner.Problem) { p.Stages[1].Hardware = nil },
-		"stage 0: it may have 0 to 0 replicas: want at least 1, and no more than the most":                               func(p *planner.Problem) { p.Stages[0].MinReplicas = 0 },
-		"stage 0: it may have 3 to 2 replicas: want at least 1, and no more than the most":                               func(p *planner.Problem) { p.Stages[0].MinReplicas, p.Stages[0].MaxReplicas = 3, 2 },
-		"stage 0: there is no profile for slow, or there are two":                                                        func(p *planner.Problem) { p.Stages[0].Hardware[1].Times = nil },
-		"stage 0: slow costs 0: want a price above 0":                                                                    func(p *planner.Problem) { p.Stages[0].Hardware[1].Price = 0 },
-		"stage 0: batches on slow are [2 1]: want sizes from 1 on, in order, each once":                                  func(p *planner.Problem) { p.Stages[0].Hardware[1].Batches = []int{2, 1} },
-		"stage 0: the profile for slow says nothing of batches above 2: leave out 4":                                     func(p *planner.Problem) { p.Stages[0].Hardware[1].Batches = []int{1, 4} },
-		"stage 0: it lets queries wait -1s for a batch: want a time that is finite and not negative":                     func(p *planner.Problem) { p.Stages[0].Wait = -1 },
+		"edge 0 leads from stage 1 to stage 0: it leads to a later one, of 2":                                      func(p *planner.Problem) { p.Pipeline.Edges[0] = estimate.Edge{From: 1, Share: 1} },
+		"there are choices for 1 of 2 stages":                                                                      func(p *planner.Problem) { p.Stages = p.Stages[:1] },
+		"the objective is a latency of 0s for a share of 0.99: want a time above 0, and a share above 0 up to 1":   func(p *planner.Problem) { p.Objectives[0].Seconds = 0 },
+		"the objective is a latency of NaNs for a share of 0.99: want a time above 0, and a share above 0 up to 1": func(p *planner.Problem) { p.Objectives[0].Seconds = math.NaN() },
+		"the objective is a latency of 0.2s for a share of 99: want a time above 0, and a share above 0 up to 1":   func(p *planner.Problem) { p.Objectives[0].Share = 99 },
+		"the trace needs two queries at different times":                                                           func(p *planner.Problem) { p.Queries = estimate.Arrivals([]float64{1, 1}) },
+		"query 1 arrives at 1: want finite times from 0 on, in ascending order":                                    func(p *planner.Problem) { p.Queries = estimate.Arrivals([]float64{2, 1, 3}) },
+		"stage 1: it has no hardware":                                                                              func(p *planner.Problem) { p.Stages[1].Hardware = nil },
+		"stage 0: replicas are 0 to 0: want at least 1, and no more than the maximum":                              func(p *planner.Problem) { p.Stages[0].MinReplicas = 0 },
+		"stage 0: replicas are 3 to 2: want at least 1, and no more than the maximum":                              func(p *planner.Problem) { p.Stages[0].MinReplicas, p.Stages[0].MaxReplicas = 3, 2 },
+		"stage 0: want exactly one profile for slow":                                                               func(p *planner.Problem) { p.Stages[0].Hardware[1].Times = nil },
+		"stage 0: slow costs 0: want a price above 0":                                                              func(p *planner.Problem) { p.Stages[0].Hardware[1].Price = 0 },
+		"stage 0: batches on slow are [2 1]: want ascending sizes from 1 on":                                       func(p *planner.Problem) { p.Stages[0].Hardware[1].Batches = []int{2, 1} },
+		"stage 0: the profile for slow has no batches above 2: leave out 4":                                        func(p *planner.Problem) { p.Stages[0].Hardware[1].Batches = []int{1, 4} },
+		"stage 0: its batch wait is -1s: want a time that is finite and not negative":                              func(p *planner.Problem) { p.Stages[0].Wait = -1 },
 	} {
 		p := two()
 		change(p)
@@ -269,10 +269,10 @@ func TestFaultsOfProblems(t *testing.T) {
 func TestHopelessHardwareIsNotTried(t *testing.T) {
 	for share, optimal := range map[float64]bool{1: true, 0.005: false} {
 		p := two()
-		p.Most, p.Pipeline.Edges[0].Share = 1000, share
+		p.ProofLimit, p.Pipeline.Edges[0].Share = 1000, share
 		slow := profile.NewBatches("snail", profile.Batch{Size: 1, Mean: 1}, profile.Batch{Size: 2, Mean: 0.9})
 		p.Stages[1].Hardware = append(p.Stages[1].Hardware, planner.Hardware{Name: "snail", Price: 0.001, Times: slow, Batches: []int{1, 2}})
-		is := planner.Mended(p)
+		is := planner.Search(p)
 		if !is.Found || is.Optimal != optimal && share == 1 || share == 1 && is.Config[1].Hardware == 2 {
 			t.Errorf("of a share of %v: %s, optimal: %v", share, text(is), is.Optimal)
 		}
@@ -294,26 +294,26 @@ func on(name string, price, base, each float64, sizes ...int) planner.Hardware {
 // A plan has no more replicas than there may be, though more of cheaper hardware would cost less.
 func TestReplicasAreBounded(t *testing.T) {
 	p := two()
-	p.Pipeline, p.Objectives[0].Seconds, p.Most = &estimate.Pipeline{Stages: 1}, 0.3, 1000
+	p.Pipeline, p.Objectives[0].Seconds, p.ProofLimit = &estimate.Pipeline{Stages: 1}, 0.3, 1000
 	p.Queries = nil
 	for i := range 2000 {
 		p.Queries = append(p.Queries, estimate.Query{At: float64(i) / 100})
 	}
 	p.Stages = []planner.Stage{{MinReplicas: 1, MaxReplicas: 4, Hardware: []planner.Hardware{on("gpu", 3, 0, 0.01, 1), on("cpu", 0.1, 0, 0.05, 1)}}}
-	for name, is := range map[string]*planner.Plan{"strict": planner.Strict(p), "mended": planner.Mended(p)} {
-		if !is.Found || !p.Fits(is.Config) || is.Config[0].Hardware != 0 {
+	for name, is := range map[string]*planner.Plan{"inferline": planner.InferLine(p), "search": planner.Search(p)} {
+		if !is.Found || !p.InBounds(is.Config) || is.Config[0].Hardware != 0 {
 			t.Errorf("%s: %s", name, text(is))
 		}
 	}
 	p.Stages[0].MaxReplicas = 0
-	if is := planner.Mended(p); text(is) != "[{1 1 6}] at 0.6000000000000001, 0.05s" { // five compute 100 a second, which is the arrival rate
+	if is := planner.Search(p); text(is) != "[{1 1 6}] at 0.6000000000000001, 0.05s" { // five compute 100 a second, which is the arrival rate
 		t.Error(text(is))
 	}
 }
 
 // Where replicas wait for their batches to fill more of them may be slower, so that none are enough: a search has an end all the same.
 func TestASearchHasAnEnd(t *testing.T) {
-	for name, find := range map[string]func(*planner.Problem) *planner.Plan{"strict": planner.Strict, "mended": planner.Mended} {
+	for name, find := range map[string]func(*planner.Problem) *planner.Plan{"inferline": planner.InferLine, "search": planner.Search} {
 		for _, sizes := range [][]int{{1, 2, 4, 8}, {8}} {
 			p := two()
 			p.Pipeline, p.Objectives[0].Seconds = &estimate.Pipeline{Stages: 1}, 0.07
@@ -323,7 +323,7 @@ func TestASearchHasAnEnd(t *testing.T) {
 			}
 			p.Stages = []planner.Stage{{MinReplicas: 1, Wait: 0.1, Hardware: []planner.Hardware{on("gpu", 1, 0.017, 0.003, sizes...)}}}
 			simulations := 0
-			p.Told = func(n int, _ planner.Candidate) bool {
+			p.Progress = func(n int, _ planner.Candidate) bool {
 				simulations = n
 				return n < 5000
 			}
@@ -346,14 +346,14 @@ func TestObjectivesOfTokensAreOfQueriesThatHaveThem(t *testing.T) {
 		{MinReplicas: 1, Hardware: []planner.Hardware{on("cpu", 0.1, 0, 0.001, 1)}},
 		{MinReplicas: 1, Hardware: []planner.Hardware{{Name: "gpu", Price: 1, Engine: &engine, Batches: []int{4}}}},
 	}
-	p.Queries, p.Most = nil, 1000
+	p.Queries, p.ProofLimit = nil, 1000
 	for i := range 4000 {
 		p.Queries = append(p.Queries, estimate.Query{At: float64(i) / 300, Prompt: 10, Output: 20})
 	}
-	p.Objectives = []planner.Objective{{Of: planner.FirstToken, Seconds: 0.15, Share: 0.95}}
+	p.Objectives = []planner.Objective{{Metric: planner.FirstToken, Seconds: 0.15, Share: 0.95}}
 	missed := func(c planner.Config) float64 {
 		all, late := 0, 0
-		if _, err := estimate.Run(p.Pipeline, p.Settings(c), p.Queries, p.Seed, func(_ int, took estimate.Took) bool {
+		if _, err := estimate.Run(p.Pipeline, p.Settings(c), p.Queries, p.Seed, func(_ int, took estimate.QueryTimes) bool {
 			if took.FirstToken > 0 {
 				all++
 				if took.FirstToken > 0.15 {
@@ -366,7 +366,7 @@ func TestObjectivesOfTokensAreOfQueriesThatHaveThem(t *testing.T) {
 		}
 		return float64(late) / float64(all)
 	}
-	for name, is := range map[string]*planner.Plan{"strict": planner.Strict(p), "mended": planner.Mended(p)} {
+	for name, is := range map[string]*planner.Plan{"inferline": planner.InferLine(p), "search": planner.Search(p)} {
 		if !is.Found || is.Config[1].Replicas < 2 || missed(is.Config) > 0.05 {
 			t.Errorf("%s: %s misses %v", name, text(is), missed(is.Config))
 		}
@@ -381,16 +381,16 @@ func TestObjectivesOfTokensAreOfQueriesThatHaveThem(t *testing.T) {
 // does, the planner names the stage that is too slow.
 func TestAPlanKeepsUp(t *testing.T) {
 	p := two() // 10 queries a second for 20 s
-	p.Objectives[0].Seconds, p.Most = 3600, 1000
-	for name, is := range map[string]*planner.Plan{"strict": planner.Strict(p), "mended": planner.Mended(p)} {
-		if !is.Found || slices.Max(p.Utilization(is.Config)) >= 1 {
-			t.Errorf("%s: %s, by shares of %.3g", name, text(is), p.Utilization(is.Config))
+	p.Objectives[0].Seconds, p.ProofLimit = 3600, 1000
+	for name, is := range map[string]*planner.Plan{"inferline": planner.InferLine(p), "search": planner.Search(p)} {
+		if !is.Found || slices.Max(p.TrafficIntensity(is.Config)) >= 1 {
+			t.Errorf("%s: %s, by shares of %.3g", name, text(is), p.TrafficIntensity(is.Config))
 		}
 	}
 	p.Stages[1].MaxReplicas = 1
 	p.Stages[1].Hardware = p.Stages[1].Hardware[1:] // one replica of it computes 2 queries in 288 ms
-	for name, is := range map[string]*planner.Plan{"strict": planner.Strict(p), "mended": planner.Mended(p)} {
-		if is.Found || !strings.Contains(is.Why, "stage 1 has room for 6.944 queries a second with 1 replicas of slow, which is the most, and 10 come") {
+	for name, is := range map[string]*planner.Plan{"inferline": planner.InferLine(p), "search": planner.Search(p)} {
+		if is.Found || !strings.Contains(is.Reason, "stage 1 can serve at most 6.944 queries/s, with 1 replicas on slow, and 10 arrive") {
 			t.Errorf("%s: %s", name, text(is))
 		}
 	}
@@ -399,8 +399,8 @@ func TestAPlanKeepsUp(t *testing.T) {
 // A trace that ends before a query has been computed needs as many replicas as it has queries at most.
 func TestATraceMayBeShort(t *testing.T) {
 	p := two()
-	p.Queries, p.Most = estimate.Arrivals([]float64{0, 0.001, 0.002}), 1000
-	for name, is := range map[string]*planner.Plan{"strict": planner.Strict(p), "mended": planner.Mended(p)} {
+	p.Queries, p.ProofLimit = estimate.Arrivals([]float64{0, 0.001, 0.002}), 1000
+	for name, is := range map[string]*planner.Plan{"inferline": planner.InferLine(p), "search": planner.Search(p)} {
 		if !is.Found || is.Config[0].Replicas > 3 || is.Config[1].Replicas > 3 {
 			t.Errorf("%s: %s", name, text(is))
 		}

@@ -10,75 +10,76 @@ import (
 	"github.com/headgate/headgate/control/provision/estimate"
 )
 
-// Mended is a planner that goes on where [Strict] stops. It looks at the whole curve of latency by batch and not at batches of 1 alone, begins
-// in several places, and then tries pairs of stages in all their settings, by rising cost. At last it tries all that is cheaper than what it
-// has found, if that is no more than Most: such a plan is optimal.
-func Mended(p *Problem) *Plan {
+// Search is a local search followed by a proof. It starts at several configurations, considers all
+// batch sizes, and then tries all settings of each pair of stages by rising cost. At last it tries
+// every cheaper configuration, if there are no more than ProofLimit: the plan is then optimal.
+func Search(p *Problem) *Plan {
 	s := newSearch(p)
-	s.unlessStopped(s.mend)
+	s.untilStopped(s.search)
 	return &s.plan
 }
 
-func (s *search) mend() {
+func (s *search) search() {
 	s.bisects = true
 	var best Candidate
 	take := func(is Candidate) {
-		if is.Keeps && (!best.Keeps || is.Cost < best.Cost || is.Cost == best.Cost && s.Strain(is.Kept) < s.Strain(best.Kept)) {
+		if is.Feasible && (!best.Feasible || is.Cost < best.Cost || is.Cost == best.Cost && s.WorstRatio(is.Values) < s.WorstRatio(best.Values)) {
 			best = is
 		}
 	}
-	var all []Candidate // that keep the objectives, the cheapest first, so that who stops early has a good one
+	var all []Candidate // feasible ones, cheapest first, so that an early stop has a good plan
 	for _, start := range s.starts() {
-		if is, ok := s.widen(start); ok {
+		if is, ok := s.addCapacity(start); ok {
 			all = append(all, s.minimize(is))
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Candidate) int { return cmp.Compare(a.Cost, b.Cost) })
 	for _, is := range all {
-		take(s.pairs(is)) // what was tried already costs nothing
+		take(s.pairs(is)) // results are cached
 	}
-	if s.Most > 0 {
-		is, done := s.exhaust(best)
+	if s.ProofLimit > 0 {
+		is, done := s.exhaustive(best)
 		take(is)
 		s.plan.Optimal = done
 	}
-	s.plan.Found, s.plan.Candidate = best.Keeps, best
-	if !best.Keeps {
-		s.plan.Why = s.why()
+	s.plan.Found, s.plan.Candidate = best.Feasible, best
+	if !best.Feasible {
+		s.plan.Reason = s.reason()
 	}
 }
 
-// why says why nothing was found.
-func (s *search) why() string {
-	free := s.try(s.unbounded(s.start(least((*Hardware).one)), -1), "as many replicas as there are queries")
+// reason says why nothing was found.
+func (s *search) reason() string {
+	free := s.try(s.unbounded(s.start(least((*Hardware).unloaded)), -1), "one replica per query")
 	overloaded := s.overloaded()
 	switch {
-	case free.Keeps && overloaded != "":
+	case free.Feasible && overloaded != "":
 		return overloaded
 	case s.plan.Optimal:
-		return "no configuration keeps the objectives: all were tried"
-	case !free.Keeps:
-		return "with as many replicas as there are queries on the fastest hardware " + s.missed(free)
+		return "no configuration meets the objectives: all were tried"
+	case !free.Feasible:
+		return "with one replica per query on the fastest hardware, " + s.missed(free)
 	}
-	return "nothing was found, and not all was tried"
+	return "no plan was found, and not every configuration was tried"
 }
 
-// starts are where the search begins: at each stage the fastest hardware, the cheapest, that with the most throughput for its price, each with its
-// smallest batch and with that of the most throughput; and the fastest with one stage on each other hardware.
+// starts returns the initial configurations. Each stage runs on the fastest hardware, on the
+// cheapest, or on that with the most throughput for its price, with its smallest batch or its
+// best. In others one stage leaves the fastest hardware.
 func (s *search) starts() (all []Config) {
 	add := func(c Config) {
 		if !slices.ContainsFunc(all, func(other Config) bool { return slices.Equal(c, other) }) {
 			all = append(all, c)
 		}
 	}
-	fastest := s.start(least((*Hardware).one))
+	fastest := s.start(least((*Hardware).unloaded))
 	add(fastest)
 	add(s.start(least(func(h *Hardware) float64 { return h.Price })))
-	for _, c := range []Config{fastest, s.start(least(func(h *Hardware) float64 { return h.Price / h.pace.Throughput(h.widest()) }))} {
+	for _, c := range []Config{fastest, s.start(least(func(h *Hardware) float64 { return h.Price / h.timing.Throughput(h.bestBatch()) }))} {
 		add(c)
 		wide := slices.Clone(c)
 		for i := range wide {
-			wide[i].Batch = s.at(c, i).widest()
+			wide[i].Batch = s.at(c, i).bestBatch()
 		}
 		add(wide)
 	}
@@ -90,14 +91,15 @@ func (s *search) starts() (all []Config) {
 	return all
 }
 
-// widest is the batch by which a replica computes most queries a second; of several the smallest.
-func (h *Hardware) widest() int {
+// bestBatch returns the smallest batch size with the highest throughput.
+func (h *Hardware) bestBatch() int {
 	return slices.MaxFunc(h.Batches, func(a, b int) int {
-		return cmp.Or(cmp.Compare(h.pace.Throughput(a), h.pace.Throughput(b)), cmp.Compare(b, a))
+		return cmp.Or(cmp.Compare(h.timing.Throughput(a), h.timing.Throughput(b)), cmp.Compare(b, a))
 	})
 }
 
-// start has each stage on the hardware of a number that it is asked for, in its smallest batch.
+// start returns a configuration with chosen hardware, the smallest batches and the fewest
+// replicas.
 func (s *search) start(on func(*Stage) (hardware int)) Config {
 	c := make(Config, len(s.Stages))
 	for i := range s.Stages {
@@ -108,7 +110,7 @@ func (s *search) start(on func(*Stage) (hardware int)) Config {
 	return c
 }
 
-// least is the hardware of which something is least; of several the cheapest, then the first.
+// least chooses the hardware with the least value; ties go to the cheapest, then to the first.
 func least(of func(*Hardware) float64) func(*Stage) int {
 	return func(s *Stage) int {
 		best := 0
@@ -122,23 +124,23 @@ func least(of func(*Hardware) float64) func(*Stage) int {
 	}
 }
 
-// widen adds a replica where the throughput is least and there may be one more, until the objective is kept. Where no replicas would be enough it takes
-// a larger batch instead, where the throughput is least.
-func (s *search) widen(c Config) (is Candidate, ok bool) {
+// addCapacity adds replicas at the bottleneck until the objectives are met. If no number of
+// replicas suffices, it increases the batch size at the bottleneck instead.
+func (s *search) addCapacity(c Config) (is Candidate, ok bool) {
 	c = slices.Clone(c)
 	for i := range c {
-		if n := s.atLeast(c, i); n > c[i].Replicas {
-			if most := s.most(i, c[i].Hardware); most != 0 {
+		if n := s.minKeepUp(c, i); n > c[i].Replicas {
+			if most := s.maxReplicas(i, c[i].Hardware); most != 0 {
 				n = min(n, most)
 			}
 			c[i].Replicas = n
 		}
 	}
-	is = s.try(c, "a start")
-	for !is.Keeps {
-		most := s.try(s.atMost(is.Config), "as many replicas as there may be")
-		enough := s.met(most) && s.able(most.Config) && slices.Max(replicas(is.Config)) < len(s.Queries)
-		narrow := s.narrowest(is.Config, func(stage int) bool {
+	is = s.try(c, "start")
+	for !is.Feasible {
+		most := s.try(s.maxConfig(is.Config), "maximum replicas")
+		enough := s.meets(most) && s.keepsUp(most.Config) && slices.Max(replicas(is.Config)) < len(s.Queries)
+		stage := s.bottleneck(is.Config, func(stage int) bool {
 			if enough {
 				return !s.full(is.Config, stage)
 			}
@@ -146,18 +148,18 @@ func (s *search) widen(c Config) (is Candidate, ok bool) {
 			return can
 		})
 		switch {
-		case narrow < 0:
+		case stage < 0:
 			return is, false
 		case enough:
-			is = s.try(s.more(is.Config, narrow), fmt.Sprintf("stage %s: add a replica", s.name(narrow)))
+			is = s.try(s.addReplica(is.Config, stage), fmt.Sprintf("stage %s: add a replica", s.name(stage)))
 		default:
-			is, _ = s.increaseBatch(is, narrow)
+			is, _ = s.increaseBatch(is, stage)
 		}
 	}
 	return is, true
 }
 
-// replicas of each stage.
+// replicas returns the replicas of each stage.
 func replicas(c Config) (all []int) {
 	for _, is := range c {
 		all = append(all, is.Replicas)
@@ -165,24 +167,24 @@ func replicas(c Config) (all []int) {
 	return all
 }
 
-// atMost is a configuration with as many replicas as there may be. A stage for which there is no other stays as it is: others may have what it
-// would need.
-func (s *search) atMost(c Config) Config {
+// maxConfig returns a configuration with as many replicas as the bounds permit. A stage that is
+// full stays as it is: other stages may use its hardware.
+func (s *search) maxConfig(c Config) Config {
 	all := s.unbounded(c, -1)
 	for i := range all {
 		if s.full(c, i) {
 			all[i].Replicas = c[i].Replicas
 			continue
 		}
-		if most := s.most(i, all[i].Hardware); most != 0 {
+		if most := s.maxReplicas(i, all[i].Hardware); most != 0 {
 			all[i].Replicas = most
 		}
 	}
 	return all
 }
 
-// most is how many replicas a stage may have on hardware of a number, others being as they are; 0 is no bound.
-func (s *search) most(stage, hardware int) int {
+// maxReplicas returns the bound on replicas of a stage on some hardware; 0 is no bound.
+func (s *search) maxReplicas(stage, hardware int) int {
 	is := &s.Stages[stage]
 	most, h := is.MaxReplicas, &is.Hardware[hardware]
 	if units, bounded := s.AtMost[h.Name]; bounded {
@@ -193,25 +195,26 @@ func (s *search) most(stage, hardware int) int {
 	return most
 }
 
-// option is a setting of a stage, and what it costs.
+// option is a setting of a stage with its cost.
 type option struct {
 	Setting
 	cost float64
 }
 
-// options returns the settings of a stage that cost at most so much, by rising cost, without those whose replicas are too few for the queries.
+// options returns the settings of a stage up to a cost, by rising cost, without those that cannot
+// keep up with the queries.
 func (s *search) options(stage int, most float64) (all []option) {
 	is := &s.Stages[stage]
 	for h := range is.Hardware {
-		if s.hopeless(stage, h) {
+		if s.tooSlow(stage, h) {
 			continue
 		}
 		for _, size := range is.Hardware[h].Batches {
 			c := make(Config, len(s.Stages))
 			c[stage] = Setting{h, size, 1}
-			first, bound := s.atLeast(c, stage), s.most(stage, h)
+			first, bound := s.minKeepUp(c, stage), s.maxReplicas(stage, h)
 			if bound == 0 {
-				bound = max(first, len(s.Queries)) // more do nothing
+				bound = max(first, len(s.Queries)) // more gain nothing
 			}
 			for n := first; n <= bound; n++ {
 				cost := is.Hardware[h].Price * float64(n)
@@ -226,18 +229,18 @@ func (s *search) options(stage int, most float64) (all []option) {
 	return all
 }
 
-// hopeless says whether a model alone takes longer on some hardware than queries may, whatever the batch, and more of them pass the stage than may
-// miss.
-func (s *search) hopeless(stage, hardware int) bool {
-	least := s.Stages[stage].Hardware[hardware].Quickest()
+// tooSlow reports whether the service time on some hardware exceeds an objective for any batch
+// size, and too many queries pass the stage to miss it.
+func (s *search) tooSlow(stage, hardware int) bool {
+	least := s.Stages[stage].Hardware[hardware].MinTime()
 	return slices.ContainsFunc(s.Objectives, func(o Objective) bool {
-		// Of the queries of the trace a few less may pass than do of all.
-		return o.Of == Latency && least > o.Seconds && s.shares[stage] > 2*(1-o.Share)+0.01
+		// The trace may send slightly fewer queries to the stage than its share.
+		return o.Metric == Latency && least > o.Seconds && s.shares[stage] > 2*(1-o.Share)+0.01
 	})
 }
 
-// pairs tries two stages at a time in all their settings, by rising cost, the others as they are, until that finds nothing for any two. Of a
-// pipeline of one stage it tries that.
+// pairs tries all settings of two stages at a time, by rising cost, until no pair improves. With a
+// single stage it tries that stage.
 func (s *search) pairs(best Candidate) Candidate {
 	for again := true; again; {
 		again = false
@@ -277,22 +280,22 @@ func (s *search) pair(best Candidate, a, b int) (is Candidate, found bool) {
 		if !cheaper(s.Cost(c), best.Cost) {
 			return false
 		}
-		if found = s.able(c) && (!many || s.enough(c, stages, least)) && s.keeps(c); found {
-			is = s.try(c, fmt.Sprintf("stages %v in all their settings", stages))
+		if found = s.keepsUp(c) && (!many || s.enoughReplicas(c, stages, least)) && s.feasible(c); found {
+			is = s.try(c, fmt.Sprintf("all settings of stages %v", stages))
 		}
 		return !found
 	})
 	return is, found
 }
 
-// manySettings is of how many settings of two stages on it is first found out how many replicas each needs at least: of fewer it is as well to try
-// them.
+// manySettings is the number of settings of two stages from which on the search first finds the
+// fewest replicas that each stage needs. With fewer settings it just tries them.
 const manySettings = 4096
 
-// enough says whether each of some stages has the replicas that it needs on its hardware in its batch even if the others of them had as many as
-// there are queries. That is found once for all their numbers of replicas, and kept in least. It takes a larger number to be no worse, as it nearly
-// always is.
-func (s *search) enough(c Config, stages []int, least map[string][]int) bool {
+// enoughReplicas reports whether each of the stages has the replicas that it needs even if the
+// other ones had unbounded replicas. It caches the bounds in least. It assumes that more replicas
+// are never worse, which is nearly always true.
+func (s *search) enoughReplicas(c Config, stages []int, least map[string][]int) bool {
 	free := slices.Clone(c)
 	for _, stage := range stages {
 		free[stage].Replicas = estimate.Unbounded
@@ -300,9 +303,9 @@ func (s *search) enough(c Config, stages []int, least map[string][]int) bool {
 	kind := fmt.Sprint(free)
 	needs, known := least[kind]
 	if !known {
-		if s.keeps(free) {
+		if s.feasible(free) {
 			for _, stage := range stages {
-				n, ok := s.needs(free, stage)
+				n, ok := s.minReplicas(free, stage)
 				if !ok {
 					needs = nil
 					break
@@ -320,19 +323,19 @@ func (s *search) enough(c Config, stages []int, least map[string][]int) bool {
 	return true
 }
 
-// needs is the least number of replicas of a stage, of those that there may be, with which a configuration keeps the objectives that does with as
-// many as there are queries.
-func (s *search) needs(c Config, stage int) (n int, ok bool) {
+// minReplicas returns the fewest replicas of a stage with which a configuration is feasible, given
+// that it is with unbounded replicas.
+func (s *search) minReplicas(c Config, stage int) (n int, ok bool) {
 	keeps := func(n int) bool {
 		is := c[stage]
 		is.Replicas = n
-		return s.keeps(with(c, stage, is))
+		return s.feasible(with(c, stage, is))
 	}
-	most := s.most(stage, c[stage].Hardware)
+	most := s.maxReplicas(stage, c[stage].Hardware)
 	if most == 0 {
 		most = len(s.Queries)
 	}
-	low := s.atLeast(c, stage) // the least that may do
+	low := s.minKeepUp(c, stage)
 	high := low
 	for low <= most && !keeps(high) {
 		low, high = high+1, min(2*high, most)
@@ -347,28 +350,29 @@ func (s *search) needs(c Config, stage int) (n int, ok bool) {
 	return low, low <= most
 }
 
-// cheaper is by more than what sums of prices are inexact by.
+// cheaper ignores differences within floating-point error.
 func cheaper(a, b float64) bool { return a < b*(1-1e-9) }
 
-// atLeast returns the fewest replicas with which a stage keeps up with the queries, but at least MinReplicas. More replicas than queries gain
-// nothing.
-func (s *search) atLeast(c Config, stage int) int {
+// minKeepUp returns the fewest replicas with which a stage keeps up with its queries, at least
+// MinReplicas. More replicas than queries gain nothing.
+func (s *search) minKeepUp(c Config, stage int) int {
 	is := c[stage]
 	is.Replicas = 1
 	n := math.Floor(s.rate/s.throughput(with(c, stage, is), stage)*(1-1e-9)) + 1
 	return max(s.Stages[stage].MinReplicas, int(min(n, float64(len(s.Queries)))))
 }
 
-// exhaust tries all that is cheaper than the best that is known, by rising cost, and reports whether it did: it does where that is no more than
-// Most. Where nothing is known and replicas are bounded, that is all there is.
-func (s *search) exhaust(best Candidate) (is Candidate, done bool) {
+// exhaustive tries every configuration that is cheaper than the best one, by rising cost, if there
+// are no more than ProofLimit. done reports whether it did. Without a best one it tries all, if
+// replicas are bounded.
+func (s *search) exhaustive(best Candidate) (is Candidate, done bool) {
 	most := best.Cost
-	if !best.Keeps {
+	if !best.Feasible {
 		most = 0
 		for i := range s.Stages {
 			dearest := 0.0
 			for h := range s.Stages[i].Hardware {
-				bound := s.most(i, h)
+				bound := s.maxReplicas(i, h)
 				if bound == 0 {
 					return is, false
 				}
@@ -388,9 +392,9 @@ func (s *search) exhaust(best Candidate) (is Candidate, done bool) {
 			return false
 		}
 		count++
-		return count <= s.Most
+		return count <= s.ProofLimit
 	})
-	if count > s.Most {
+	if count > s.ProofLimit {
 		return is, false
 	}
 	s.byRisingCost(lists, func(at []int, cost float64) bool {
@@ -401,44 +405,45 @@ func (s *search) exhaust(best Candidate) (is Candidate, done bool) {
 		for i := range at {
 			c[i] = lists[i][at[i]].Setting
 		}
-		if s.keeps(c) {
-			is = s.try(c, "all that is cheaper")
+		if s.feasible(c) {
+			is = s.try(c, "cheaper configurations")
 		}
-		return !is.Keeps
+		return !is.Feasible
 	})
 	return is, true
 }
 
-// byRisingCost is the function of that name, and stops where who looks on wants no more.
+// byRisingCost calls the function of the same name and reports progress.
 func (s *search) byRisingCost(lists [][]option, show func(at []int, cost float64) bool) {
 	n := 0
 	byRisingCost(lists, func(at []int, cost float64) bool {
 		if n++; n%4096 == 0 {
-			s.tell()
+			s.report()
 		}
 		return show(at, cost)
 	})
 }
 
-// byRisingCost shows each way to take one option of every list, by rising cost of all together, until show reports false. Of ways that cost as
-// much the first in order of the lists comes first.
+// byRisingCost calls show for each combination of one option per list, by rising total cost, until
+// show returns false. Ties are in order of the lists.
 func byRisingCost(lists [][]option, show func(at []int, cost float64) bool) {
 	if slices.ContainsFunc(lists, func(l []option) bool { return len(l) == 0 }) {
 		return
 	}
-	w := ways{{at: make([]int, len(lists))}}
+	w := queue{{at: make([]int, len(lists))}}
 	for i := range lists {
 		w[0].cost += lists[i][0].cost
 	}
 	for len(w) > 0 {
-		is := heap.Pop(&w).(way)
+		is := heap.Pop(&w).(combination)
 		if !show(is.at, is.cost) {
 			return
 		}
-		// What comes next takes the next option of a list, no earlier one than the last that was moved: so each way comes once.
+		// Successors advance one list, no earlier one than the last advance: so each combination
+		// is visited once.
 		for i := is.moved; i < len(lists); i++ {
 			if is.at[i]+1 < len(lists[i]) {
-				next := way{at: slices.Clone(is.at), moved: i}
+				next := combination{at: slices.Clone(is.at), moved: i}
 				next.at[i]++
 				for j := range lists {
 					next.cost += lists[j][next.at[j]].cost
@@ -449,23 +454,23 @@ func byRisingCost(lists [][]option, show func(at []int, cost float64) bool) {
 	}
 }
 
-// way is which option of each list is taken.
-type way struct {
+// combination selects one option of each list.
+type combination struct {
 	at    []int
 	cost  float64
 	moved int
 }
 
-// ways are a heap in order of cost, then of options.
-type ways []way
+// queue is a heap of combinations by cost, then by options.
+type queue []combination
 
-func (w ways) Len() int { return len(w) }
-func (w ways) Less(i, j int) bool {
+func (w queue) Len() int { return len(w) }
+func (w queue) Less(i, j int) bool {
 	return cmp.Or(cmp.Compare(w[i].cost, w[j].cost), slices.Compare(w[i].at, w[j].at)) < 0
 }
-func (w ways) Swap(i, j int) { w[i], w[j] = w[j], w[i] }
-func (w *ways) Push(x any)   { *w = append(*w, x.(way)) }
-func (w *ways) Pop() any {
+func (w queue) Swap(i, j int) { w[i], w[j] = w[j], w[i] }
+func (w *queue) Push(x any)   { *w = append(*w, x.(combination)) }
+func (w *queue) Pop() any {
 	last := len(*w) - 1
 	x := (*w)[last]
 	*w = (*w)[:last]

@@ -8,32 +8,33 @@ import (
 	"github.com/headgate/headgate/control/provision/estimate"
 )
 
-// search is what is known in a search for a plan.
+// search is the state of a search.
 type search struct {
 	*Problem
-	rate   float64   // of the trace, queries a second
-	shares []float64 // of them, by stage
+	rate   float64   // arrivals per second
+	shares []float64 // of the queries, by stage
 	known  map[string]Candidate
-	broken map[string]bool // configurations that were given up
-	// counts is how many queries have the time of each objective. It is the same in all configurations, and known when one was tried.
+	broken map[string]bool // configurations that were abandoned
+	// counts is the number of queries that have the metric of each objective. It is the same for
+	// all configurations and known after the first one.
 	counts []int
-	// bisects says that the least number of replicas of a stage alone is found by halves, and not one by one.
+	// bisects makes replan find the fewest replicas by bisection instead of one by one.
 	bisects bool
-	best    Candidate // the cheapest that keeps the objectives, of those that were tried
+	best    Candidate // the cheapest feasible one so far
 	plan    Plan
 }
 
 func newSearch(p *Problem) *search {
 	own := *p
-	own.Stages = p.paced()
+	own.Stages = p.timed()
 	return &search{
 		Problem: &own, rate: estimate.Rate(p.Queries), shares: p.Pipeline.Shares(),
 		known: make(map[string]Candidate), broken: make(map[string]bool),
 	}
 }
 
-// try finds out what a configuration keeps.
-func (s *search) try(c Config, by string) Candidate {
+// try simulates a configuration to the end, or returns the cached result.
+func (s *search) try(c Config, step string) Candidate {
 	key := fmt.Sprint(c)
 	if is, known := s.known[key]; known {
 		return is
@@ -42,72 +43,73 @@ func (s *search) try(c Config, by string) Candidate {
 	for i := range all {
 		all[i] = make([]float64, 0, len(s.Queries))
 	}
-	s.run(c, func(_ int, took estimate.Took) bool {
+	s.run(c, func(_ int, took estimate.QueryTimes) bool {
 		for i, o := range s.Objectives {
-			if seconds, has := o.Of.In(took); has {
+			if seconds, has := o.Metric.Of(took); has {
 				all[i] = append(all[i], seconds)
 			}
 		}
 		return true
 	})
 	var counts []int
-	is := Candidate{Config: slices.Clone(c), Cost: s.Cost(c), Keeps: s.fits(c), By: by}
+	is := Candidate{Config: slices.Clone(c), Cost: s.Cost(c), Feasible: s.inBounds(c), Step: step}
 	for i, o := range s.Objectives {
 		slices.Sort(all[i])
 		n, kept := len(all[i]), 0.0
 		if n > 0 {
 			kept = all[i][n-1-o.Misses(n)]
 		}
-		is.Kept, counts = append(is.Kept, kept), append(counts, n)
+		is.Values, counts = append(is.Values, kept), append(counts, n)
 	}
 	s.counts = counts
-	is.Keeps = is.Keeps && s.met(is) && s.able(c)
+	is.Feasible = is.Feasible && s.meets(is) && s.keepsUp(c)
 	s.known[key] = is
 	s.plan.Tried = append(s.plan.Tried, is)
-	if !c.Unbounded() && is.Keeps && (!s.best.Keeps || is.Cost < s.best.Cost) {
+	if !c.Unbounded() && is.Feasible && (!s.best.Feasible || is.Cost < s.best.Cost) {
 		s.best = is
 	}
 	return is
 }
 
-// met says whether each objective is kept, whether or not there is as much hardware.
-func (s *search) met(is Candidate) bool {
+// meets reports whether the objectives are met, regardless of bounds.
+func (s *search) meets(is Candidate) bool {
 	for i, o := range s.Objectives {
-		if is.Kept[i] > o.Seconds {
+		if is.Values[i] > o.Seconds {
 			return false
 		}
 	}
 	return true
 }
 
-// able reports whether the throughput of each stage exceeds its arrival rate. Otherwise its queue keeps growing, which does not show before the
-// trace ends if the objective is long compared with the trace.
-func (s *search) able(c Config) bool {
+// keepsUp reports whether the throughput of each stage exceeds its arrival rate. Otherwise its
+// queue keeps growing, which a trace that is short relative to the objective does not show.
+func (s *search) keepsUp(c Config) bool {
 	for i := range c {
-		if s.room(c, i) <= s.rate {
+		if s.capacity(c, i) <= s.rate {
 			return false
 		}
 	}
 	return true
 }
 
-// keeps says whether a configuration keeps the objectives: it gives up as soon as it does not. Another one must have been tried before.
-func (s *search) keeps(c Config) bool {
+// feasible reports whether a configuration is feasible. It abandons the simulation as soon as it
+// is not. try must have been called once before.
+func (s *search) feasible(c Config) bool {
 	key := fmt.Sprint(c)
 	if is, known := s.known[key]; known || s.broken[key] {
-		return is.Keeps
+		return is.Feasible
 	}
-	if !s.fits(c) || !s.able(c) {
+	if !s.inBounds(c) || !s.keepsUp(c) {
 		return false
 	}
-	left := make([]int, len(s.Objectives)) // how many may still miss
+	left := make([]int, len(s.Objectives)) // how many queries may still miss
 	for i, o := range s.Objectives {
 		left[i] = o.Misses(s.counts[i])
 	}
 	kept := true
-	s.run(c, func(_ int, took estimate.Took) bool {
+	s.run(c, func(_ int, took estimate.QueryTimes) bool {
 		for i, o := range s.Objectives {
-			if seconds, _ := o.Of.In(took); seconds > o.Seconds {
+			if seconds, _ := o.Metric.Of(took); seconds > o.Seconds {
 				left[i]--
 				kept = kept && left[i] >= 0
 			}
@@ -120,33 +122,33 @@ func (s *search) keeps(c Config) bool {
 	return kept
 }
 
-func (s *search) run(c Config, done func(int, estimate.Took) bool) {
+func (s *search) run(c Config, done func(int, estimate.QueryTimes) bool) {
 	s.plan.Simulations++
 	if _, err := estimate.Run(s.Pipeline, s.Settings(c), s.Queries, s.Seed, done); err != nil {
-		panic(err) // Check has found none
+		panic(err) // Check has ruled this out
 	}
-	s.tell()
+	s.report()
 }
 
-// tell tells who looks on, and stops where that wants no more.
-func (s *search) tell() {
-	if s.Told != nil && !s.Told(s.plan.Simulations, s.best) {
+// report reports the progress and stops the search if the caller wants.
+func (s *search) report() {
+	if s.Progress != nil && !s.Progress(s.plan.Simulations, s.best) {
 		panic(stopped{})
 	}
 }
 
-// stopped ends a search that is to go on no more, from wherever it is.
+// stopped is the panic value that ends a search.
 type stopped struct{}
 
-// unlessStopped does something, and leaves the best plan so far where it is stopped.
-func (s *search) unlessStopped(do func()) {
+// untilStopped runs a search. If it is stopped, the plan is the best one so far.
+func (s *search) untilStopped(do func()) {
 	defer func() {
 		switch is := recover().(type) {
 		case nil:
 		case stopped:
-			s.plan.Found, s.plan.Candidate, s.plan.Optimal, s.plan.Stopped = s.best.Keeps, s.best, false, true
-			if !s.best.Keeps {
-				s.plan.Why = "no plan was found before the search was stopped"
+			s.plan.Found, s.plan.Candidate, s.plan.Optimal, s.plan.Stopped = s.best.Feasible, s.best, false, true
+			if !s.best.Feasible {
+				s.plan.Reason = "the search was stopped before a plan was found"
 			}
 		default:
 			panic(is)
@@ -155,49 +157,50 @@ func (s *search) unlessStopped(do func()) {
 	do()
 }
 
-// at is the hardware of a stage in a configuration.
+// at returns the hardware of a stage.
 func (s *search) at(c Config, stage int) *Hardware {
 	return &s.Stages[stage].Hardware[c[stage].Hardware]
 }
 
-// throughput is how many queries of the pipeline a second a stage has room for: InferLine's k·μ/s.
+// throughput returns the queries of the pipeline per second that a stage can serve: InferLine's
+// k·mu/s.
 func (s *search) throughput(c Config, stage int) float64 {
-	return float64(c[stage].Replicas) * s.at(c, stage).pace.Throughput(c[stage].Batch) / s.shares[stage]
+	return float64(c[stage].Replicas) * s.at(c, stage).timing.Throughput(c[stage].Batch) / s.shares[stage]
 }
 
-// room is the throughput, without bound where no query can wait: there are as many replicas as queries.
-func (s *search) room(c Config, stage int) float64 {
+// capacity is the throughput, or infinite if there are as many replicas as queries.
+func (s *search) capacity(c Config, stage int) float64 {
 	if c[stage].Replicas >= len(s.Queries) {
 		return math.Inf(1)
 	}
 	return s.throughput(c, stage)
 }
 
-// full says that a stage has as many replicas as it may, or that there is no hardware for another.
+// full reports whether a stage cannot get another replica.
 func (s *search) full(c Config, stage int) bool {
 	most := s.Stages[stage].MaxReplicas
-	return most != 0 && c[stage].Replicas >= most || s.short(s.more(c, stage)) != ""
+	return most != 0 && c[stage].Replicas >= most || s.lacking(s.addReplica(c, stage)) != ""
 }
 
-// fits says whether a configuration has no more replicas than it may, and no more hardware than there is. Replicas without bound are to say what they
-// would bring.
-func (s *search) fits(c Config) bool {
+// inBounds reports whether a configuration is within the bounds of replicas and hardware.
+// Unbounded replicas are permitted: they only serve as a bound.
+func (s *search) inBounds(c Config) bool {
 	for i, is := range c {
 		stage := &s.Stages[i]
 		if is.Replicas < stage.MinReplicas || stage.MaxReplicas != 0 && is.Replicas > stage.MaxReplicas && is.Replicas != estimate.Unbounded {
 			return false
 		}
 	}
-	return s.short(c) == ""
+	return s.lacking(c) == ""
 }
 
-// short is the kind of hardware of which a configuration has more than there is, empty if there is none; the first by stage. What has replicas
-// without bound is to say what they would bring, and takes nothing.
-func (s *search) short(c Config) string {
+// lacking returns the first kind of hardware that a configuration exceeds; empty if there is none.
+// Unbounded replicas use none.
+func (s *search) lacking(c Config) string {
 	if len(s.AtMost) == 0 {
 		return ""
 	}
-	taken := s.Taken(c)
+	taken := s.UnitsUsed(c)
 	for i := range c {
 		kind := s.at(c, i).Name
 		if most, bounded := s.AtMost[kind]; bounded && taken[kind] > most {
@@ -207,7 +210,7 @@ func (s *search) short(c Config) string {
 	return ""
 }
 
-// with is a configuration with another setting of a stage.
+// with returns the configuration with another setting of a stage.
 func with(c Config, stage int, is Setting) Config {
 	other := slices.Clone(c)
 	other[stage] = is

@@ -7,16 +7,17 @@ import (
 	"github.com/headgate/headgate/control/provision/estimate"
 )
 
-// Timetable is a configuration whose replicas change as queries come, by stage.
+// Timetable is a configuration whose replicas change over time.
 type Timetable struct {
 	Config  Config
 	Changes [][]estimate.Change
 }
 
-// Steady is a configuration whose replicas stay.
+// Steady returns a timetable without changes.
 func Steady(c Config) *Timetable { return &Timetable{c, make([][]estimate.Change, len(c))} }
 
-// From is a timetable from a time in seconds on, which is 0 then. Replicas that were asked for before and still start have a time below 0.
+// From returns the part of a timetable from a time in seconds on, which becomes time 0. Changes
+// whose replicas still start then have a negative time.
 func (p *Problem) From(t *Timetable, at float64) *Timetable {
 	is := Steady(slices.Clone(t.Config))
 	for s, all := range t.Changes {
@@ -32,7 +33,7 @@ func (p *Problem) From(t *Timetable, at float64) *Timetable {
 	return is
 }
 
-// Scheduled are those of a configuration whose replicas change.
+// Scheduled converts a timetable for [estimate.Run].
 func (p *Problem) Scheduled(t *Timetable) []estimate.Setting {
 	all := p.Settings(t.Config)
 	for s, changes := range t.Changes {
@@ -41,11 +42,12 @@ func (p *Problem) Scheduled(t *Timetable) []estimate.Setting {
 	return all
 }
 
-// Within returns an error where replicas change after the last query has come, at a time in seconds.
+// Within returns an error if replicas change after the last query, whose arrival is given in
+// seconds.
 func (p *Problem) Within(t *Timetable, last float64) error {
 	for s, all := range t.Changes {
 		if n := len(all); n > 0 && all[n-1].At > last {
-			return fmt.Errorf("replicas of %s change after %.4gs, and the last query comes after %.4gs", p.Stages[s].Name, all[n-1].At, last)
+			return fmt.Errorf("replicas of %s change at %.4gs, after the last query at %.4gs", p.Stages[s].Name, all[n-1].At, last)
 		}
 	}
 	return nil

@@ -10,9 +10,9 @@ import (
 	"github.com/headgate/headgate/internal/workload"
 )
 
-// Age is for how long models have not been used when they make place for others, in the mean, where so many are held and the one that was used
+// MeanAge is for how long models have not been used when they make place for others, in the mean, where so many are held and the one that was used
 // longest ago goes: infinite where none goes. It is what all engines have in common that hold models together, whichever of them has which.
-func Age(queries []workload.Query, holds int) float64 {
+func MeanAge(queries []workload.Query, holds int) float64 {
 	sum, gone, now := 0.0, 0, 0.0
 	held, err := simplelru.NewLRU(holds, func(_ string, used float64) {
 		sum += now - used
@@ -45,7 +45,7 @@ func replicasForAge(queries []workload.Query, each int, age float64) (int, error
 	}
 	low, high := 1, (len(models)+each-1)/each // with so many, all are held
 	for low < high {
-		if middle := (low + high) / 2; Age(queries, middle*each) >= age {
+		if middle := (low + high) / 2; MeanAge(queries, middle*each) >= age {
 			high = middle
 		} else {
 			low = middle + 1

@@ -29,10 +29,10 @@ type Files struct {
 	Hardware []v1alpha1.PlanHardware
 }
 
-// Slower is how many times as long models take as their profiles say, by stage; "" is of those that are not named. Nil is once.
-type Slower map[string]float64
+// Slowdown is how many times as long models take as their profiles say, by stage; "" is of those that are not named. Nil is once.
+type Slowdown map[string]float64
 
-func (s Slower) of(stage string) float64 {
+func (s Slowdown) of(stage string) float64 {
 	for _, name := range []string{stage, ""} {
 		if by, ok := s[name]; ok {
 			return by
@@ -50,9 +50,9 @@ func (f *Fault) Error() string { return f.Field + ": " + f.Words }
 
 func fault(field, words string, args ...any) error { return &Fault{field, fmt.Sprintf(words, args...)} }
 
-// Of makes a problem of a CapacityPlan without faults of its own, and of a trace. The rest are queries that the plan is to be tested on. Errors are
+// New makes a problem of a CapacityPlan without faults of its own, and of a trace. The rest are queries that the plan is to be tested on. Errors are
 // Faults.
-func Of(o *v1alpha1.CapacityPlan, files Files, slower Slower, queries, rest []workload.Query) (*planner.Problem, error) {
+func New(o *v1alpha1.CapacityPlan, files Files, slower Slowdown, queries, rest []workload.Query) (*planner.Problem, error) {
 	spec := &o.Spec
 	p := &planner.Problem{Pipeline: &estimate.Pipeline{Stages: len(spec.Stages)}, Seed: uint64(spec.Seed), Queries: Queries(queries)} //nolint:gosec // not negative
 	if len(queries) < 2 || !(queries[len(queries)-1].At > queries[0].At) {
@@ -168,7 +168,7 @@ func stage(o *v1alpha1.PlanStage, at string, kinds map[string]v1alpha1.PlanHardw
 		s.Wait = o.BatchWait.Seconds()
 	}
 	if o.Hop != nil {
-		s.Hop = o.Hop.Seconds()
+		s.GatewayOverhead = o.Hop.Seconds()
 	}
 	if o.Startup != nil {
 		s.Startup = o.Startup.Seconds()
@@ -275,20 +275,20 @@ func same(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, is *planner.Hardware
 
 // objective is one that can be kept at all.
 func objective(o *v1alpha1.PlanObjective, p *planner.Problem, at string) (planner.Objective, error) {
-	is := planner.Objective{Of: map[string]planner.Of{"": planner.Latency, "Latency": planner.Latency, "FirstToken": planner.FirstToken, "PerToken": planner.PerToken}[o.Of]}
+	is := planner.Objective{Metric: map[string]planner.Metric{"": planner.Latency, "Latency": planner.Latency, "FirstToken": planner.FirstToken, "PerToken": planner.PerToken}[o.Of]}
 	is.Seconds, is.Share = objects.Within(o)
-	if is.Of != planner.Latency && !p.Tokens() {
+	if is.Metric != planner.Latency && !p.Tokens() {
 		return is, fault(at+".of", "no stage is an LLM: only those make tokens")
 	}
-	if is.Of != planner.Latency || p.Tokens() {
+	if is.Metric != planner.Latency || p.Tokens() {
 		return is, nil // how long it takes depends on how many tokens a query has
 	}
 	alone := p.Pipeline.ServiceTime(func(stage int) float64 {
 		fastest := math.Inf(1)
 		for _, h := range p.Stages[stage].Hardware {
-			fastest = min(fastest, h.Quickest())
+			fastest = min(fastest, h.MinTime())
 		}
-		return fastest + p.Stages[stage].Hop
+		return fastest + p.Stages[stage].GatewayOverhead
 	})
 	if p.Pipeline.Certain() && alone >= is.Seconds {
 		return is, fault(at+".within", "a query that waits nowhere takes at least %.4gs on the fastest hardware: write more than that", alone)
@@ -321,9 +321,9 @@ func least(s *planner.Stage, m *v1alpha1.PlanMemory, at string, queries []worklo
 	return replicas, nil
 }
 
-// Given reads what runs today, such as detect=a100:3x8+2@10m-1@50m: of each stage the hardware, the replicas, the size of batches, which is the least
+// ParseCurrent reads what runs today, such as detect=a100:3x8+2@10m-1@50m: of each stage the hardware, the replicas, the size of batches, which is the least
 // where it is left out, and how many replicas more or fewer are asked for at which times of a trace.
-func Given(p *planner.Problem, text string) (*planner.Timetable, error) {
+func ParseCurrent(p *planner.Problem, text string) (*planner.Timetable, error) {
 	today := planner.Steady(make(planner.Config, len(p.Stages)))
 	there := make(map[int]bool)
 	for part := range strings.SplitSeq(text, ",") {
@@ -432,9 +432,9 @@ func stageName(s planner.Stage) string { return s.Name }
 
 func hardwareName(h planner.Hardware) string { return h.Name }
 
-// FilesOf are the files that a plan names, in order of their names, and then that of its hardware. Read reads one, which a field names. What is
+// ReadFiles are the files that a plan names, in order of their names, and then that of its hardware. Read reads one, which a field names. What is
 // wrong beside its errors is a Fault.
-func FilesOf(o *v1alpha1.CapacityPlan, read func(field, name string) (objects.Set, error)) (Files, error) {
+func ReadFiles(o *v1alpha1.CapacityPlan, read func(field, name string) (objects.Set, error)) (Files, error) {
 	files := Files{Engines: make(map[string]profile.Profile), Batches: make(map[string]*profile.Batches)}
 	fields := make(map[string]string) // that name a file first
 	for i := range o.Spec.Stages {

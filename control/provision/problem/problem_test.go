@@ -54,11 +54,11 @@ func of(t *testing.T, old, is string, queries []workload.Query) (string, error) 
 		Batches:  map[string]*profile.Batches{"yolo.yaml": yolo},
 		Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price, AtMost: &most}},
 	}
-	p, err := problem.Of(o, files, nil, queries, nil)
+	p, err := problem.New(o, files, nil, queries, nil)
 	if err != nil {
 		return "", err
 	}
-	given, err := problem.Given(p, "detect=gpu:2x2,person=gpu")
+	given, err := problem.ParseCurrent(p, "detect=gpu:2x2,person=gpu")
 	if err != nil {
 		return "", err
 	}
@@ -120,15 +120,15 @@ func TestModelsThatAreSlower(t *testing.T) {
 	}
 	files := priced()
 	for _, c := range []struct {
-		slower         problem.Slower
+		slower         problem.Slowdown
 		detect, person float64
 	}{
 		{nil, 0.02, 0.03},
-		{problem.Slower{"": 2}, 0.04, 0.06},
-		{problem.Slower{"": 2, "detect": 3}, 0.06, 0.06},
-		{problem.Slower{"person": 0.5}, 0.02, 0.015},
+		{problem.Slowdown{"": 2}, 0.04, 0.06},
+		{problem.Slowdown{"": 2, "detect": 3}, 0.06, 0.06},
+		{problem.Slowdown{"person": 0.5}, 0.02, 0.015},
 	} {
-		p, err := problem.Of(o, files, c.slower, every(100, 1), nil)
+		p, err := problem.New(o, files, c.slower, every(100, 1), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,7 +138,7 @@ func TestModelsThatAreSlower(t *testing.T) {
 			}
 		}
 	}
-	if _, err := problem.Of(o, files, problem.Slower{"person": 10}, every(100, 1), nil); err == nil || !strings.Contains(err.Error(), "a query that waits nowhere takes at least") {
+	if _, err := problem.New(o, files, problem.Slowdown{"person": 10}, every(100, 1), nil); err == nil || !strings.Contains(err.Error(), "a query that waits nowhere takes at least") {
 		t.Errorf("of a stage that takes as long as all may it says: %v", err)
 	}
 	if is := files.Batches["yolo.yaml"].MeanTime(1); is != 0.02 {
@@ -164,7 +164,7 @@ func TestBoundsThatAreNeverReached(t *testing.T) {
 		if err := yaml.UnmarshalStrict([]byte(text), o); err != nil {
 			t.Fatal(err)
 		}
-		p, err := problem.Of(o, priced(), nil, every(100, 1), nil)
+		p, err := problem.New(o, priced(), nil, every(100, 1), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,12 +182,12 @@ func TestGivenHardware(t *testing.T) {
 	for text, want := range map[string][3]int{ // hardware, batch, replicas
 		"s=a100": {0, 1, 1}, "s=a100:3": {0, 1, 3}, "s=a100:80gb": {1, 2, 1}, "s=a100:80gb:3x2": {1, 2, 3}, "s=a100:80": {2, 3, 1}, "s=a100:80x1": {0, 1, 80},
 	} {
-		if is, err := problem.Given(p, text); err != nil || is.Config[0] != (planner.Setting{Hardware: want[0], Batch: want[1], Replicas: want[2]}) {
+		if is, err := problem.ParseCurrent(p, text); err != nil || is.Config[0] != (planner.Setting{Hardware: want[0], Batch: want[1], Replicas: want[2]}) {
 			t.Errorf("%s is %+v, %v, want %+v", text, is, err, want)
 		}
 	}
 	for text, want := range map[string]string{"s=h100:3": "it may run on a100, a100:80gb, a100:80", "s=a1": "it may run on", "s=a100,s=a100": "there twice"} {
-		if _, err := problem.Given(p, text); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := problem.ParseCurrent(p, text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
@@ -202,10 +202,10 @@ func TestTokensOfTheTest(t *testing.T) {
 		t.Fatal(err)
 	}
 	tokens := []workload.Query{{At: 0, Prompt: 5, Output: 5}, {At: 1, Prompt: 5, Output: 5}}
-	if _, err := problem.Of(o, priced(), nil, tokens, tokens); err != nil {
+	if _, err := problem.New(o, priced(), nil, tokens, tokens); err != nil {
 		t.Fatal(err)
 	}
-	_, err := problem.Of(o, priced(), nil, tokens, []workload.Query{{At: 0, Prompt: 5, Output: 5}, {At: 1, Prompt: 50, Output: 50}})
+	_, err := problem.New(o, priced(), nil, tokens, []workload.Query{{At: 0, Prompt: 5, Output: 5}, {At: 1, Prompt: 50, Output: 50}})
 	if want := "spec.stages[0].hardware[0]: of the queries that the plan is tested on, query 1 has 100 tokens"; err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
 	}
@@ -220,7 +220,7 @@ func TestObjectivesBelowTheServiceTime(t *testing.T) {
 			t.Fatal(err)
 		}
 		price := 1.0
-		_, err := problem.Of(o, problem.Files{Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price}}}, nil, every(100, 1), nil)
+		_, err := problem.New(o, problem.Files{Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price}}}, nil, every(100, 1), nil)
 		if (err != nil) != refused || refused && !strings.HasPrefix(err.Error(), "spec.objectives[0].within: a query that waits nowhere takes at least 0.05s") {
 			t.Errorf("%s: %v", within, err)
 		}
@@ -230,7 +230,7 @@ func TestObjectivesBelowTheServiceTime(t *testing.T) {
 // Where two of three models are held that are asked for in turn each goes before it is asked for again: after two intervals.
 func TestAge(t *testing.T) {
 	for holds, want := range map[int]float64{1: 1, 2: 2, 3: math.Inf(1)} {
-		if got := problem.Age(every(300, 1), holds); got != want {
+		if got := problem.MeanAge(every(300, 1), holds); got != want {
 			t.Errorf("of three models %d are held, and they are %v old when they go, want %v", holds, got, want)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Sizes of a picture, in pixels.
+// Sizes in pixels.
 const (
 	boxWide, boxHigh = 260, 96
 	gapWide, gapHigh = 90, 28
@@ -17,16 +17,16 @@ const (
 	barHigh          = 10
 )
 
-// Colours of where the time goes.
+// Colours of the parts of a latency.
 const (
-	queueColour, fillColour, computeColour = "#c0392b", "#e0a030", "#3a7ca5"
+	queueColour, batchingColour, serviceColour = "#c0392b", "#e0a030", "#3a7ca5"
 )
 
-// Picture draws the pipeline: each stage with what it has, the time at which most of its queries are done, and where that goes: in red
-// in the queue, in yellow while the batch fills, in blue computed. It is SVG.
-func (a *Answer) Picture() string {
-	at, wide, high := a.layout()
-	paths, labels, lowest := a.paths(at)
+// Plot draws the pipeline as SVG: the setting of each stage, its latency, and a bar with the mean queue
+// time, batching delay and service time.
+func (r *Report) Plot() string {
+	at, wide, high := r.layout()
+	paths, labels, lowest := r.paths(at)
 	high = max(high, lowest+margin)
 	var out strings.Builder
 	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", wide, high, wide, high)
@@ -35,38 +35,40 @@ func (a *Answer) Picture() string {
 	text := func(x, y int, weight, anchor, format string, args ...any) {
 		fmt.Fprintf(&out, `<text x="%d" y="%d" font-weight="%s" text-anchor="%s" fill="#222">%s</text>`+"\n", x, y, weight, anchor, html.EscapeString(fmt.Sprintf(format, args...)))
 	}
-	text(margin, margin, "bold", "start", "%s: %.4g an hour", a.Name, a.Cost)
-	var kept []string
-	for _, o := range a.Planned.Objectives {
-		kept = append(kept, fmt.Sprintf("%s: %s of %s", o.Of, Seconds(o.Takes), Seconds(o.Within)))
+	text(margin, margin, "bold", "start", "%s: cost %.4g per hour (in the currency of the prices)", r.Name, r.Cost)
+	var objectives []string
+	for _, o := range r.Planned.Objectives {
+		objectives = append(objectives, fmt.Sprintf("P%.4g %s: %s, objective %s", 100*o.Quantile, o.Metric, Seconds(o.Value), Seconds(o.Within)))
 	}
-	text(margin, margin+18, "normal", "start", "%s", strings.Join(kept, "; "))
+	text(margin, margin+18, "normal", "start", "%s", strings.Join(objectives, "; "))
 	x := margin
-	for _, is := range []struct{ colour, words string }{{queueColour, "in the queue"}, {fillColour, "until the batch is full"}, {computeColour, "computed"}} {
-		fmt.Fprintf(&out, `<rect x="%d" y="%d" width="10" height="10" fill="%s"/>`+"\n", x, margin+28, is.colour)
-		text(x+14, margin+37, "normal", "start", "%s", is.words)
-		x += 24 + 7*len(is.words)
+	for _, part := range []struct{ colour, name string }{
+		{queueColour, "mean queue time"}, {batchingColour, "mean batching delay"}, {serviceColour, "mean service time"},
+	} {
+		fmt.Fprintf(&out, `<rect x="%d" y="%d" width="10" height="10" fill="%s"/>`+"\n", x, margin+28, part.colour)
+		text(x+14, margin+37, "normal", "start", "%s", part.name)
+		x += 24 + 7*len(part.name)
 	}
-	for i, e := range a.Edges {
+	for i, e := range r.Edges {
 		fmt.Fprintf(&out, `<path d="%s" fill="none" stroke="#555" marker-end="url(#end)"/>`+"\n", paths[i])
 		if e.Share < 1 {
 			text(labels[i].x, labels[i].y, "normal", "middle", "%.3g %%", 100*e.Share)
 		}
 	}
-	for i := range a.Stages {
-		s := &a.Stages[i]
+	for i := range r.Stages {
+		s := &r.Stages[i]
 		is := at[s.Name]
 		fmt.Fprintf(&out, `<rect x="%d" y="%d" width="%d" height="%d" rx="6" fill="#f5f7fa" stroke="#888"/>`+"\n", is.x, is.y, boxWide, boxHigh)
 		text(is.x+12, is.y+20, "bold", "start", "%s", s.Name)
-		text(is.x+boxWide-12, is.y+20, "normal", "end", "%.4g/h", s.Cost)
-		text(is.x+12, is.y+38, "normal", "start", "%d x %s, batches of %d", s.Replicas, s.Hardware, s.Batch)
+		text(is.x+boxWide-12, is.y+20, "normal", "end", "%.4g per hour", s.Cost)
+		text(is.x+12, is.y+38, "normal", "start", "%d x %s, batch %d", s.Replicas, s.Hardware, s.Batch)
 		text(is.x+12, is.y+56, "normal", "start", "P50 %s, P99 %s", Seconds(s.Latency.P50), Seconds(s.Latency.P99))
-		text(is.x+boxWide-12, is.y+38, "normal", "end", "busy %.0f %%", 100*s.Busy)
-		sum, left := s.Queue+s.Fill+s.Compute, float64(is.x+12)
+		text(is.x+boxWide-12, is.y+38, "normal", "end", "utilization %.0f %%", 100*s.Utilization)
+		sum, left := s.QueueTime+s.BatchingDelay+s.ServiceTime, float64(is.x+12)
 		for _, part := range []struct {
 			colour  string
 			seconds float64
-		}{{queueColour, s.Queue}, {fillColour, s.Fill}, {computeColour, s.Compute}} {
+		}{{queueColour, s.QueueTime}, {batchingColour, s.BatchingDelay}, {serviceColour, s.ServiceTime}} {
 			width := (boxWide - 24) * part.seconds / max(sum, 1e-12)
 			fmt.Fprintf(&out, `<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s"><title>%s</title></rect>`+"\n", left, is.y+70, width, barHigh, part.colour, Seconds(part.seconds))
 			left += width
@@ -76,14 +78,15 @@ func (a *Answer) Picture() string {
 	return out.String()
 }
 
-// paths are those of edges, with where their shares are written, and how low the lowest goes. One that passes columns goes below the boxes there.
-func (a *Answer) paths(at map[string]point) (paths []string, labels []point, lowest int) {
-	bottom := make(map[int]int) // of the lowest box, by the column's x
+// paths returns the SVG path of each edge, the position of its label, and the lowest y coordinate. An
+// edge that skips columns passes below their boxes.
+func (r *Report) paths(at map[string]point) (paths []string, labels []point, lowest int) {
+	bottom := make(map[int]int) // y of the lowest box, by the x of its column
 	for _, is := range at {
 		bottom[is.x] = max(bottom[is.x], is.y+boxHigh)
 	}
 	detours := 0
-	for _, e := range a.Edges {
+	for _, e := range r.Edges {
 		from, to := at[e.From], at[e.To]
 		x0, y0, x1, y1 := from.x+boxWide, from.y+boxHigh/2, to.x, to.y+boxHigh/2
 		if to.x == from.x+boxWide+gapWide {
@@ -106,20 +109,21 @@ func (a *Answer) paths(at map[string]point) (paths []string, labels []point, low
 	return paths, labels, lowest
 }
 
-// point is where a box begins.
+// point is the top left corner of a box.
 type point struct{ x, y int }
 
-// layout puts each stage into the column behind the last one that leads to it, and those of a column below each other.
-func (a *Answer) layout() (at map[string]point, wide, high int) {
+// layout puts each stage into the column after its last predecessor, and the stages of a column below
+// each other.
+func (r *Report) layout() (at map[string]point, wide, high int) {
 	column := make(map[string]int)
-	for _, s := range a.Stages { // in the order in which queries pass them
-		for _, e := range a.Edges {
+	for _, s := range r.Stages { // in the order in which queries pass them
+		for _, e := range r.Edges {
 			if e.To == s.Name {
 				column[s.Name] = max(column[s.Name], column[e.From]+1)
 			}
 		}
 	}
-	stages := slices.Clone(a.Stages)
+	stages := slices.Clone(r.Stages)
 	slices.SortStableFunc(stages, func(a, b Stage) int { return cmp.Compare(column[a.Name], column[b.Name]) })
 	at = make(map[string]point)
 	rows := make(map[int]int)

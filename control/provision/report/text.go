@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Seconds is a time for people, to three digits.
+// Seconds formats a time with about three digits.
 func Seconds(s float64) string {
 	d := time.Duration(s * 1e9)
 	switch {
@@ -22,115 +22,116 @@ func Seconds(s float64) string {
 	return d.Round(time.Millisecond).String()
 }
 
-// Text is the answer for people.
-func (a *Answer) Text() string {
+// Text formats the report for people.
+func (r *Report) Text() string {
 	var out bytes.Buffer
-	if !a.Found {
-		a.none(&out)
-		fmt.Fprintf(&out, "The %s planner ran %d simulations.\n", a.Planner, a.Simulations)
+	if !r.Found {
+		r.noPlan(&out)
+		fmt.Fprintf(&out, "The %s planner ran %d simulations.\n", r.Planner, r.Simulations)
 		return out.String()
 	}
 	replicas, note := 0, ""
-	for _, s := range a.Stages {
+	for _, s := range r.Stages {
 		replicas += s.Replicas
 		if s.Changes != "" {
-			note = " to begin with"
+			note = " at the start"
 		}
 	}
-	fmt.Fprintf(&out, "%s: %d replicas%s for %.4g an hour.%s\n\n", a.Name, replicas, note, a.Cost, a.sure())
-	if a.Beyond != "" {
-		fmt.Fprintf(&out, "It is not within bounds: %s.\n\n", a.Beyond)
+	fmt.Fprintf(&out, "%s: %d replicas%s, cost %.4g per hour.%s\n\n", r.Name, replicas, note, r.Cost, r.optimality())
+	if r.OutOfBounds != "" {
+		fmt.Fprintf(&out, "It exceeds a bound: %s.\n\n", r.OutOfBounds)
 	}
-	if len(a.Overloaded) > 0 {
-		fmt.Fprintf(&out, "It does not keep up: %s. Queries wait longer and longer, and a longer trace would show it.\n\n", strings.Join(a.Overloaded, ", and "))
+	if len(r.Overloaded) > 0 {
+		fmt.Fprintf(&out, "Overloaded: %s. Queues keep growing, and latencies would be worse on a longer trace.\n\n",
+			strings.Join(r.Overloaded, ", and "))
 	}
-	if len(a.Extrapolated) > 0 {
-		fmt.Fprintf(&out, "Its times are extrapolated: %s. Measure such prompts too: control profile --inputs.\n\n", strings.Join(a.Extrapolated, ", and "))
+	if len(r.Extrapolated) > 0 {
+		fmt.Fprintf(&out, "Times are extrapolated: %s. Measure longer prompts: control profile --prompt-tokens.\n\n",
+			strings.Join(r.Extrapolated, ", and "))
 	}
-	a.stages(&out)
+	r.stages(&out)
 	fmt.Fprintln(&out)
-	a.times(&out)
-	share, of := a.Planned.nearest()
-	fmt.Fprintf(&out, "\nThe %s takes %.0f %% of what it may", of, 100*share)
-	if a.Tested != nil {
-		share, of = a.Tested.nearest()
-		fmt.Fprintf(&out, ", and in the test the %s %.0f %%", of, 100*share)
+	r.times(&out)
+	fmt.Fprintf(&out, "\n%s", r.Planned.tightest())
+	if r.Tested != nil {
+		fmt.Fprintf(&out, "; in the test, %s", r.Tested.tightest())
 	}
 	fmt.Fprintln(&out, ".")
-	if len(a.Cheaper) > 0 {
-		fmt.Fprintln(&out, map[bool]string{false: "\nWhy not cheaper:", true: "\nWhy not cheaper, as far as it was tried:"}[a.Partial])
-		a.cheaper(&out)
+	if len(r.Cheaper) > 0 {
+		fmt.Fprintln(&out, map[bool]string{false: "\nCheaper steps:", true: "\nCheaper steps (the search was stopped, so some are missing):"}[r.Partial])
+		r.cheaper(&out)
 	}
-	if a.Simulations > 0 {
-		fmt.Fprintf(&out, "The %s planner ran %d simulations.\n", a.Planner, a.Simulations)
+	if r.Simulations > 0 {
+		fmt.Fprintf(&out, "The %s planner ran %d simulations.\n", r.Planner, r.Simulations)
 	}
 	return out.String()
 }
 
-// sure says whether there may be cheaper plans, as far as that is known.
-func (a *Answer) sure() string {
+// optimality says whether a cheaper plan may exist.
+func (r *Report) optimality() string {
 	switch {
-	case a.Optimal:
-		return " Nothing is cheaper: all that is was tried."
-	case a.Stopped:
-		return " The search was stopped: there may be cheaper plans."
+	case r.Optimal:
+		return " Optimal: every cheaper configuration was tried."
+	case r.Stopped:
+		return " The search was stopped: a cheaper plan may exist."
 	}
 	return ""
 }
 
-// none says that there is no plan, why, and what would do.
-func (a *Answer) none(out *bytes.Buffer) {
-	if a.Stopped {
-		fmt.Fprintf(out, "%s: %s.\n", a.Name, a.Why[0])
+// noPlan says why there is no plan and what would make one possible.
+func (r *Report) noPlan(out *bytes.Buffer) {
+	if r.Stopped {
+		fmt.Fprintf(out, "%s: %s.\n", r.Name, r.Reasons[0])
 	} else {
-		fmt.Fprintf(out, "%s: there is no plan: %s.\n", a.Name, a.Why[0])
+		fmt.Fprintf(out, "%s: there is no plan: %s.\n", r.Name, r.Reasons[0])
 	}
-	for _, why := range a.Why[1:] {
-		fmt.Fprintln(out, why)
+	for _, reason := range r.Reasons[1:] {
+		fmt.Fprintln(out, reason)
 	}
 }
 
-// nearest is by what share of its time the objective is kept that is nearest to being missed.
-func (t *Times) nearest() (share float64, of string) {
+// tightest describes the objective that is closest to being missed.
+func (t *Times) tightest() string {
+	ratio, text := 0.0, ""
 	for _, o := range t.Objectives {
-		if is := o.Takes / o.Within; is > share {
-			share, of = is, o.Of
+		if is := o.Value / o.Within; is > ratio {
+			ratio, text = is, fmt.Sprintf("P%.4g %s is %.0f %% of its objective", 100*o.Quantile, o.Metric, 100*is)
 		}
 	}
-	return share, of
+	return text
 }
 
-func (a *Answer) stages(out *bytes.Buffer) {
+func (r *Report) stages(out *bytes.Buffer) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "STAGE\tHARDWARE\tREPLICAS\tBATCH\tCOST\tBUSY\tIN QUEUE\tBATCH FILLS\tCOMPUTED\tP50\tP99")
-	for _, s := range a.Stages {
+	fmt.Fprintln(w, "STAGE\tHARDWARE\tREPLICAS\tBATCH\tCOST/H\tUTILIZATION\tQUEUE TIME\tBATCHING DELAY\tSERVICE TIME\tP50\tP99")
+	for _, s := range r.Stages {
 		hardware := s.Hardware
 		if s.Units > 1 {
 			hardware = fmt.Sprintf("%d x %s", s.Units, s.Hardware)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d%s\t%d\t%.4g\t%.0f %%\t%s\t%s\t%s\t%s\t%s\n", s.Name, hardware, s.Replicas, s.Changes, s.Batch, s.Cost, 100*s.Busy,
-			Seconds(s.Queue), Seconds(s.Fill), Seconds(s.Compute), Seconds(s.Latency.P50), Seconds(s.Latency.P99))
+		fmt.Fprintf(w, "%s\t%s\t%d%s\t%d\t%.4g\t%.0f %%\t%s\t%s\t%s\t%s\t%s\n", s.Name, hardware, s.Replicas, s.Changes, s.Batch, s.Cost, 100*s.Utilization,
+			Seconds(s.QueueTime), Seconds(s.BatchingDelay), Seconds(s.ServiceTime), Seconds(s.Latency.P50), Seconds(s.Latency.P99))
 	}
 	_ = w.Flush()
 }
 
-func (a *Answer) times(out *bytes.Buffer) {
+func (r *Report) times(out *bytes.Buffer) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "\tQUERIES\tRATE\tCV\tTIME\tMEAN\tP50\tP90\tP99\tOBJECTIVE\tMISSED")
+	fmt.Fprintln(w, "\tQUERIES\tRATE\tCV\tMETRIC\tMEAN\tP50\tP90\tP99\tOBJECTIVE\tMISSED")
 	for _, t := range []struct {
 		by string
 		*Times
-	}{{"planned on ", a.Planned}, {"tested on ", a.Tested}} {
+	}{{"planned on ", r.Planned}, {"tested on ", r.Tested}} {
 		if t.Times == nil {
 			continue
 		}
 		by := t.by + t.Trace
 		rows := []struct {
-			of string
+			metric string
 			*Percentiles
-		}{{"latency", &t.Latency}, {"time to first token", t.FirstToken}, {"time per token", t.PerToken}}
-		for i, r := range rows {
-			if r.Percentiles == nil {
+		}{{"latency", &t.Latency}, {"time to first token", t.TimeToFirstToken}, {"time per token", t.TimePerOutputToken}}
+		for i, row := range rows {
+			if row.Percentiles == nil {
 				continue
 			}
 			if i == 0 {
@@ -138,10 +139,10 @@ func (a *Answer) times(out *bytes.Buffer) {
 			} else {
 				fmt.Fprint(w, "\t\t\t")
 			}
-			fmt.Fprintf(w, "\t%s\t%s\t%s\t%s\t%s", r.of, Seconds(r.Mean), Seconds(r.P50), Seconds(r.P90), Seconds(r.P99))
+			fmt.Fprintf(w, "\t%s\t%s\t%s\t%s\t%s", row.metric, Seconds(row.Mean), Seconds(row.P50), Seconds(row.P90), Seconds(row.P99))
 			objectives, missed := []string{}, []string{}
 			for _, o := range t.Objectives {
-				if o.Of == r.of {
+				if o.Metric == row.metric {
 					objectives = append(objectives, fmt.Sprintf("%s for %.4g %%", Seconds(o.Within), 100*o.Quantile))
 					missed = append(missed, o.missed(t.Queries))
 				}
@@ -152,10 +153,11 @@ func (a *Answer) times(out *bytes.Buffer) {
 	_ = w.Flush()
 }
 
-// missed is what share of queries took longer than they may, and of how many that is where not all of so many have such a time.
-func (o *Kept) missed(queries int) string {
+// missed formats the share of queries that missed the objective, and of how many unless all have such a
+// time.
+func (o *Objective) missed(queries int) string {
 	if o.Queries == 0 {
-		return "no query has it"
+		return "no such query"
 	}
 	text := fmt.Sprintf("%.2f %%", 100*o.Missed)
 	if o.Queries != queries {
@@ -167,76 +169,76 @@ func (o *Kept) missed(queries int) string {
 	return text
 }
 
-func (a *Answer) cheaper(out *bytes.Buffer) {
+func (r *Report) cheaper(out *bytes.Buffer) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "STEP\tCOST\tOBJECTIVES TAKE")
-	for _, t := range a.Cheaper {
-		var takes []string
-		for i, o := range a.Planned.Objectives {
-			takes = append(takes, fmt.Sprintf("%s of %s", Seconds(t.Takes[i]), Seconds(o.Within)))
+	fmt.Fprintln(w, "STEP\tCOST/H\tRESULT")
+	for _, t := range r.Cheaper {
+		var values []string
+		for i, o := range r.Planned.Objectives {
+			values = append(values, fmt.Sprintf("%s of %s", Seconds(t.Values[i]), Seconds(o.Within)))
 		}
 		note := ""
 		switch {
-		case t.Keeps:
-			note = " (kept)"
+		case t.Feasible:
+			note = " (met)"
 		case t.Overloaded:
-			note = " (too little room for the queries)"
+			note = " (overloaded)"
 		}
-		fmt.Fprintf(w, "%s\t%.4g\t%s%s\n", t.By, t.Cost, strings.Join(takes, ", "), note)
+		fmt.Fprintf(w, "%s\t%.4g\t%s%s\n", t.Step, t.Cost, strings.Join(values, ", "), note)
 	}
 	_ = w.Flush()
 }
 
-// Compare says how b differs from a: what it costs, what each stage has, and what is kept. Where one of them is no plan it tells both, one after the
-// other.
-func Compare(a, b *Answer) string {
+// Compare describes how b differs from a in cost, stages and latencies. If one of them has no plan, it
+// returns both reports.
+func Compare(a, b *Report) string {
 	var out bytes.Buffer
 	if !a.Found || !b.Found {
 		return a.Text() + "\n" + b.Text()
 	}
-	fmt.Fprintf(&out, "%s costs %.4g an hour, %s %.4g", a.Name, a.Cost, b.Name, b.Cost)
+	fmt.Fprintf(&out, "%s costs %.4g per hour, %s %.4g", a.Name, a.Cost, b.Name, b.Cost)
 	if a.Cost > 0 {
 		fmt.Fprintf(&out, ": %+.1f %%", 100*(b.Cost/a.Cost-1))
 	}
 	fmt.Fprint(&out, ".\n")
-	for _, is := range []*Answer{a, b} {
-		if is.Beyond != "" {
-			fmt.Fprintf(&out, "%s is not within bounds: %s.\n", is.Name, is.Beyond)
+	for _, r := range []*Report{a, b} {
+		if r.OutOfBounds != "" {
+			fmt.Fprintf(&out, "%s exceeds a bound: %s.\n", r.Name, r.OutOfBounds)
 		}
-		if len(is.Overloaded) > 0 {
-			fmt.Fprintf(&out, "%s does not keep up: %s.\n", is.Name, strings.Join(is.Overloaded, ", and "))
+		if len(r.Overloaded) > 0 {
+			fmt.Fprintf(&out, "%s is overloaded: %s.\n", r.Name, strings.Join(r.Overloaded, ", and "))
 		}
 	}
 	fmt.Fprintln(&out)
 	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "STAGE\t%s\t%s\tCHANGE\n", a.Name, b.Name)
-	have := func(s *Stage) string {
+	setting := func(s *Stage) string {
 		if s == nil {
 			return "-"
 		}
-		return fmt.Sprintf("%d%s x %s, batches of %d", s.Replicas, s.Changes, s.Hardware, s.Batch)
+		return fmt.Sprintf("%d%s x %s, batch %d", s.Replicas, s.Changes, s.Hardware, s.Batch)
 	}
 	for _, pair := range paired(a.Stages, b.Stages) {
 		name := pair[0]
 		if name == nil {
 			name = pair[1]
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", name.Name, have(pair[0]), have(pair[1]), change(pair[0], pair[1]))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", name.Name, setting(pair[0]), setting(pair[1]), change(pair[0], pair[1]))
 	}
 	for _, o := range a.Planned.Objectives {
-		i := slices.IndexFunc(b.Planned.Objectives, func(of Kept) bool { return of.Of == o.Of && of.Quantile == o.Quantile })
+		i := slices.IndexFunc(b.Planned.Objectives, func(of Objective) bool { return of.Metric == o.Metric && of.Quantile == o.Quantile })
 		if i < 0 {
 			continue
 		}
 		of := b.Planned.Objectives[i]
-		fmt.Fprintf(w, "%s\t%s of %s\t%s of %s\t\n", o.Of, Seconds(o.Takes), Seconds(o.Within), Seconds(of.Takes), Seconds(of.Within))
+		fmt.Fprintf(w, "%s\t%s of %s\t%s of %s\t\n", o.Metric, Seconds(o.Value), Seconds(o.Within), Seconds(of.Value), Seconds(of.Within))
 		fmt.Fprintf(w, "missed\t%.2f %%\t%.2f %%\t\n", 100*o.Missed, 100*of.Missed)
 	}
 	_ = w.Flush()
 	return out.String()
 }
 
-// paired are stages of two answers by their names; nil where one has none of a name.
+// paired matches the stages of two reports by name; one that only one report has is paired with nil.
 func paired(a, b []Stage) (all [][2]*Stage) {
 	at := make(map[string]int)
 	for i := range a {
@@ -253,7 +255,7 @@ func paired(a, b []Stage) (all [][2]*Stage) {
 	return all
 }
 
-// change is what to do to get from one to the other.
+// change describes how to get from one setting to the other.
 func change(a, b *Stage) string {
 	switch {
 	case a == nil:
@@ -267,17 +269,17 @@ func change(a, b *Stage) string {
 	}
 	switch n := b.Replicas - a.Replicas; {
 	case a.Changes != b.Changes:
-		all = append(all, fmt.Sprintf("have %d%s", b.Replicas, cmp.Or(b.Changes, " all the time")))
+		all = append(all, fmt.Sprintf("run %d%s", b.Replicas, cmp.Or(b.Changes, " throughout")))
 	case n > 0:
 		all = append(all, fmt.Sprintf("add %d", n))
 	case n < 0:
 		all = append(all, fmt.Sprintf("remove %d", -n))
 	}
 	if a.Batch != b.Batch {
-		all = append(all, fmt.Sprintf("batches of %d, not %d", b.Batch, a.Batch))
+		all = append(all, fmt.Sprintf("batch %d instead of %d", b.Batch, a.Batch))
 	}
 	if len(all) == 0 {
-		return "nothing"
+		return "none"
 	}
 	return strings.Join(all, ", ")
 }

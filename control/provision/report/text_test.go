@@ -9,12 +9,12 @@ import (
 
 // Objectives of two plans are beside each other by what they are of, and only those that both have.
 func TestObjectivesAreComparedByWhatTheyAreOf(t *testing.T) {
-	plan := func(cost float64, kept ...report.Kept) *report.Answer {
-		return &report.Answer{Name: "plan", Found: true, Cost: cost, Planned: &report.Times{Objectives: kept}}
+	plan := func(cost float64, kept ...report.Objective) *report.Report {
+		return &report.Report{Name: "plan", Found: true, Cost: cost, Planned: &report.Times{Objectives: kept}}
 	}
-	latency, first := report.Kept{Of: "latency", Within: 3, Quantile: 0.99, Takes: 2}, report.Kept{Of: "time to first token", Within: 1, Quantile: 0.9, Takes: 0.5}
+	latency, first := report.Objective{Metric: "latency", Within: 3, Quantile: 0.99, Value: 2}, report.Objective{Metric: "time to first token", Within: 1, Quantile: 0.9, Value: 0.5}
 	got := report.Compare(plan(0, latency), plan(2, first, latency))
-	if want := "plan costs 0 an hour, plan 2.\n\n"; !strings.HasPrefix(got, want) {
+	if want := "plan costs 0 per hour, plan 2.\n\n"; !strings.HasPrefix(got, want) {
 		t.Errorf("it begins\n%s\nwant\n%s", got, want)
 	}
 	if !strings.Contains(got, "latency  2s of 3s  2s of 3s") || strings.Contains(got, "first token") {
@@ -24,13 +24,13 @@ func TestObjectivesAreComparedByWhatTheyAreOf(t *testing.T) {
 
 // A share is of the queries that have such a time: where these are not all it says how many.
 func TestMissedIsOfTheQueriesThatHaveATime(t *testing.T) {
-	times := &report.Times{Queries: 100, Objectives: []report.Kept{
-		{Of: "latency", Within: 1, Quantile: 0.9, Queries: 100, Missed: 0.2},
-		{Of: "time to first token", Within: 1, Quantile: 0.9, Queries: 20, Missed: 0.05},
-		{Of: "time per token", Within: 1, Quantile: 0.9},
-	}, FirstToken: &report.Percentiles{}, PerToken: &report.Percentiles{}}
-	got := (&report.Answer{Name: "plan", Found: true, Planned: times}).Text()
-	for _, want := range []string{"20.00 % (too many)\n", "5.00 % of 20\n", "no query has it\n"} {
+	times := &report.Times{Queries: 100, Objectives: []report.Objective{
+		{Metric: "latency", Within: 1, Quantile: 0.9, Queries: 100, Missed: 0.2},
+		{Metric: "time to first token", Within: 1, Quantile: 0.9, Queries: 20, Missed: 0.05},
+		{Metric: "time per token", Within: 1, Quantile: 0.9},
+	}, TimeToFirstToken: &report.Percentiles{}, TimePerOutputToken: &report.Percentiles{}}
+	got := (&report.Report{Name: "plan", Found: true, Planned: times}).Text()
+	for _, want := range []string{"20.00 % (too many)\n", "5.00 % of 20\n", "no such query\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("there is no %q in\n%s", want, got)
 		}

@@ -8,22 +8,22 @@ import (
 	"github.com/headgate/headgate/control/provision/planner"
 )
 
-// enough simulations say what would do: it need not be the cheapest.
-const enough = 1000
+// maxSuggestionSimulations bounds the search for a suggestion, which need not be the cheapest.
+const maxSuggestionSimulations = 1000
 
-// wouldDo says what would have to be different for there to be a plan.
-func wouldDo(p *planner.Problem, is *planner.Plan) (all []string) {
+// suggestions says what would have to change for there to be a plan.
+func suggestions(p *planner.Problem, plan *planner.Plan) (all []string) {
 	var free, bounded []planner.Candidate
-	for _, t := range is.Tried {
+	for _, t := range plan.Tried {
 		switch {
 		case t.Config.Unbounded():
 			free = append(free, t)
-		case p.Fits(t.Config):
+		case p.InBounds(t.Config):
 			bounded = append(bounded, t)
 		}
 	}
-	if near, ok := nearest(p, free); ok && p.Strain(near.Kept) > 1 {
-		return []string{fmt.Sprintf("No number of replicas would do: the model's own time is too long. With as many as there are queries, %s.", kept(p, near))}
+	if near, ok := nearest(p, free); ok && p.WorstRatio(near.Values) > 1 {
+		return []string{fmt.Sprintf("More replicas cannot help: the service time is too long. With one replica per query, %s.", reached(p, near))}
 	}
 	capped, scarce := slices.ContainsFunc(p.Stages, func(s planner.Stage) bool { return s.MaxReplicas != 0 }), len(p.AtMost) > 0
 	for _, more := range []struct {
@@ -38,9 +38,9 @@ func wouldDo(p *planner.Problem, is *planner.Plan) (all []string) {
 			continue
 		}
 		other := *p
-		other.Stages, other.Most = slices.Clone(p.Stages), 0
-		other.Told = func(simulations int, best planner.Candidate) bool {
-			return simulations < enough && (p.Told == nil || p.Told(simulations, best))
+		other.Stages, other.ProofLimit = slices.Clone(p.Stages), 0
+		other.Progress = func(simulations int, best planner.Candidate) bool {
+			return simulations < maxSuggestionSimulations && (p.Progress == nil || p.Progress(simulations, best))
 		}
 		if more.hardware {
 			other.AtMost = nil
@@ -50,91 +50,91 @@ func wouldDo(p *planner.Problem, is *planner.Plan) (all []string) {
 				other.Stages[i].MaxReplicas = 0
 			}
 		}
-		if found := planner.Mended(&other); found.Found {
-			all = append(all, fmt.Sprintf("%s it is %s for %.4g an hour: %s.", more.words, Config(p, found.Config), found.Cost, beyond(p, found.Config)))
+		if found := planner.Search(&other); found.Found {
+			all = append(all, fmt.Sprintf("%s the plan is %s for %.4g per hour: %s.", more.words, Config(p, found.Config), found.Cost, outOfBounds(p, found.Config)))
 			break
 		}
 	}
 	if near, ok := nearest(p, bounded); ok {
-		all = append(all, fmt.Sprintf("Within these bounds the nearest that was found is %s for %.4g an hour: %s.", Config(p, near.Config), near.Cost, kept(p, near)))
+		all = append(all, fmt.Sprintf("The closest configuration within the bounds is %s for %.4g per hour: %s.", Config(p, near.Config), near.Cost, reached(p, near)))
 	}
 	return all
 }
 
-// nearest is the candidate that misses by least.
+// nearest returns the candidate that is closest to its objectives.
 func nearest(p *planner.Problem, all []planner.Candidate) (near planner.Candidate, ok bool) {
 	for i, t := range all {
-		if i == 0 || p.Strain(t.Kept) < p.Strain(near.Kept) {
+		if i == 0 || p.WorstRatio(t.Values) < p.WorstRatio(near.Values) {
 			near, ok = t, true
 		}
 	}
 	return near, ok
 }
 
-// kept says what a candidate keeps of each objective.
-func kept(p *planner.Problem, is planner.Candidate) string {
+// reached says which latencies a candidate reaches.
+func reached(p *planner.Problem, is planner.Candidate) string {
 	var all []string
 	for i, o := range p.Objectives {
-		all = append(all, fmt.Sprintf("a %v of %s is kept, where %s is wanted", o.Of, Seconds(is.Kept[i]), Seconds(o.Seconds)))
+		all = append(all, fmt.Sprintf("the %v is %s and the objective %s", o.Metric, Seconds(is.Values[i]), Seconds(o.Seconds)))
 	}
 	return strings.Join(all, ", and ")
 }
 
-// beyond says which bounds a configuration breaks.
-func beyond(p *planner.Problem, c planner.Config) string {
+// outOfBounds describes the bounds that a configuration exceeds.
+func outOfBounds(p *planner.Problem, c planner.Config) string {
 	var all []string
 	for i, is := range c {
 		switch s := &p.Stages[i]; {
 		case s.MaxReplicas != 0 && is.Replicas > s.MaxReplicas:
-			all = append(all, fmt.Sprintf("%s has %d replicas, and replicas.max is %d", s.Name, is.Replicas, s.MaxReplicas))
+			all = append(all, fmt.Sprintf("%s has %d replicas and replicas.max is %d", s.Name, is.Replicas, s.MaxReplicas))
 		case is.Replicas < s.MinReplicas:
-			all = append(all, fmt.Sprintf("%s has %d replicas, and must have %d", s.Name, is.Replicas, s.MinReplicas))
+			all = append(all, fmt.Sprintf("%s has %d replicas and needs %d", s.Name, is.Replicas, s.MinReplicas))
 		}
 	}
-	taken := p.Taken(c)
+	used := p.UnitsUsed(c)
 	for i, is := range c {
 		kind := p.Stages[i].Hardware[is.Hardware].Name
-		if most, bounded := p.AtMost[kind]; bounded && taken[kind] > most {
-			all = append(all, fmt.Sprintf("it takes %d of %s, and there are %d", taken[kind], kind, most))
-			delete(taken, kind) // it is said
+		if most, bounded := p.AtMost[kind]; bounded && used[kind] > most {
+			all = append(all, fmt.Sprintf("it uses %d %s and there are %d", used[kind], kind, most))
+			delete(used, kind) // reported once
 		}
 	}
 	return strings.Join(all, ", and ")
 }
 
-// Explain adds what each single step that saves something would keep: a replica less, or other hardware that is cheaper, in the batch by which it
-// comes nearest to the objectives. A step that keeps them would have been taken. Where it is not to go on, the steps so far are told.
-func (a *Answer) Explain(p *planner.Problem, c planner.Config, goOn func() bool) error {
-	current, taken, utilization := p.Cost(c), p.Taken(c), p.Utilizations()
+// Explain adds the result of each single step that lowers the cost: one replica less, or cheaper
+// hardware with the best batch size. It stops early if goOn returns false.
+func (r *Report) Explain(p *planner.Problem, c planner.Config, goOn func() bool) error {
+	cost, used, intensity := p.Cost(c), p.UnitsUsed(c), p.TrafficIntensities()
 	for i, is := range c {
-		step := func(by string, settings ...planner.Setting) error {
-			var best Tried
+		step := func(name string, settings ...planner.Setting) error {
+			var best Candidate
 			least := 0.0
 			for _, s := range settings {
 				if !goOn() {
-					a.Partial = true
+					r.Partial = true
 					return nil
 				}
 				other := slices.Clone(c)
 				other[i] = s
-				_, times, err := measure(p, planner.Steady(other), Trace{Name: by, Queries: p.Queries, Seed: p.Seed})
+				_, times, err := measure(p, planner.Steady(other), Trace{Name: name, Queries: p.Queries, Seed: p.Seed})
 				if err != nil {
 					return err
 				}
-				t := Tried{By: by, Config: Config(p, other), Cost: p.Cost(other), Keeps: p.Fits(other)}
-				if slices.Max(utilization(other)) >= 1 {
-					t.Keeps, t.Overloaded = false, true
+				t := Candidate{Step: name, Config: Config(p, other), Cost: p.Cost(other), Feasible: p.InBounds(other)}
+				if slices.Max(intensity(other)) >= 1 {
+					t.Feasible, t.Overloaded = false, true
 				}
 				for k, o := range times.Objectives {
-					t.Takes = append(t.Takes, o.Takes)
-					t.Keeps = t.Keeps && o.Missed*float64(o.Queries) <= float64(p.Objectives[k].Misses(o.Queries))+1e-6
+					t.Values = append(t.Values, o.Value)
+					t.Feasible = t.Feasible && o.Missed*float64(o.Queries) <= float64(p.Objectives[k].Misses(o.Queries))+1e-6
 				}
-				if is := p.Strain(t.Takes); best.By == "" || is < least {
+				if is := p.WorstRatio(t.Values); best.Step == "" || is < least {
 					best, least = t, is
 				}
 			}
-			if best.By != "" {
-				a.Cheaper = append(a.Cheaper, best)
+			if best.Step != "" {
+				r.Cheaper = append(r.Cheaper, best)
 			}
 			return nil
 		}
@@ -142,7 +142,7 @@ func (a *Answer) Explain(p *planner.Problem, c planner.Config, goOn func() bool)
 		if is.Replicas > stage.MinReplicas {
 			less := is
 			less.Replicas--
-			if err := step(stage.Name+": a replica less", less); err != nil {
+			if err := step(stage.Name+": one replica less", less); err != nil {
 				return err
 			}
 		}
@@ -151,13 +151,13 @@ func (a *Answer) Explain(p *planner.Problem, c planner.Config, goOn func() bool)
 			if h == is.Hardware {
 				continue
 			}
-			// As many replicas as cost less.
-			n := int(min((stage.Hardware[is.Hardware].Price*float64(is.Replicas)-1e-9*current)/kind.Price, float64(len(p.Queries))))
+			// The most replicas that still cost less.
+			n := int(min((stage.Hardware[is.Hardware].Price*float64(is.Replicas)-1e-9*cost)/kind.Price, float64(len(p.Queries))))
 			if stage.MaxReplicas != 0 {
 				n = min(n, stage.MaxReplicas)
 			}
 			if most, bounded := p.AtMost[kind.Name]; bounded {
-				n = min(n, (most-taken[kind.Name])/max(1, kind.Units))
+				n = min(n, (most-used[kind.Name])/max(1, kind.Units))
 			}
 			if n < stage.MinReplicas {
 				continue
@@ -166,7 +166,7 @@ func (a *Answer) Explain(p *planner.Problem, c planner.Config, goOn func() bool)
 			for _, size := range kind.Batches {
 				all = append(all, planner.Setting{Hardware: h, Batch: size, Replicas: n})
 			}
-			if err := step(fmt.Sprintf("%s: %d of %s", stage.Name, n, kind.Name), all...); err != nil {
+			if err := step(fmt.Sprintf("%s: %d x %s", stage.Name, n, kind.Name), all...); err != nil {
 				return err
 			}
 		}

@@ -19,7 +19,7 @@ func TestWhyNotCheaperEndsWhereItIsTold(t *testing.T) {
 		Objectives: []planner.Objective{{Seconds: 1, Share: 0.99}},
 	}
 	for _, c := range []struct{ steps, told int }{{0, 0}, {1, 1}, {2, 2}, {9, 2}} {
-		var a report.Answer
+		var a report.Report
 		left := c.steps
 		err := a.Explain(p, planner.Config{{Hardware: 0, Batch: 1, Replicas: 2}}, func() bool {
 			left--

@@ -20,34 +20,34 @@ func keptBy(t *testing.T, f Fleet, w Workload, rate float64, n int, rule pick.Ru
 	return all, late, o.Trusts
 }
 
-// Whatever extproc is told of its endpoints, and whatever of what it sees is broken, predicting keeps about as many objectives as the rule that
+// With every assumed profile and every fault, the latency policy meets about as many objectives as the rule that
 // predicts nothing, near the highest rate; and trust changes at most twice.
 func TestPredictionsNeverHurt(t *testing.T) {
 	const rate, n = 3, 1200
 	w := Plain(Conversation())
-	for broken := Nothing; broken <= Half; broken++ {
-		t.Run(broken.String(), func(t *testing.T) {
+	for fault := NoFault; fault <= Half; fault++ {
+		t.Run(fault.String(), func(t *testing.T) {
 			t.Parallel()
 			f := four()
-			f.Broken = broken
+			f.Fault = fault
 			least := 0.95
-			if broken == Clock { // it costs nothing: what requests ask of endpoints is told by one that nobody sets
+			if fault == Clock { // it costs nothing: what requests ask of endpoints is told by one that nobody sets
 				least = 1
 			}
 			proposal, _, _ := keptBy(t, f, w, rate, n, pick.Proposal)
 			if proposal < 0.9 {
 				t.Fatalf("proposal keeps %.3f: the rate is too high", proposal)
 			}
-			for _, g := range givens {
-				if wrong := g.name != "none" && g.given != nil; wrong && broken != Nothing {
+			for _, g := range assumedProfiles {
+				if wrong := g.name != "none" && g.given != nil; wrong && fault != NoFault {
 					continue
 				}
-				f.Given = g.given
+				f.Assumed = g.given
 				latency, _, trusts := keptBy(t, f, w, rate, n, pick.Latency)
 				if latency < least*proposal || trusts > 2 {
 					t.Errorf("told %s, latency keeps %.3f, proposal %.3f; trust changed %d times", g.name, latency, proposal, trusts)
 				}
-				if knows := broken != Silent; g.name == "none" && (trusts == 1) != knows {
+				if knows := fault != Missing; g.name == "none" && (trusts == 1) != knows {
 					t.Errorf("told nothing, it predicts: trust changed %d times", trusts)
 				}
 			}
@@ -61,13 +61,13 @@ func TestWhatIsLearnedIsWorthTheProfile(t *testing.T) {
 		w     Workload
 		rate  float64
 		given int
-	}{{Plain(Conversation()), 3, len(givens)}, {Prefixes(16, 2048, Conversation()), 2.6, 2}} {
+	}{{Plain(Conversation()), 3, len(assumedProfiles)}, {Prefixes(16, 2048, Conversation()), 2.6, 2}} {
 		t.Run(c.w.Name, func(t *testing.T) {
 			t.Parallel()
 			f := four()
 			_, by, _ := keptBy(t, f, c.w, c.rate, 3000, pick.Latency)
-			for _, g := range givens[1:c.given] {
-				f.Given = g.given
+			for _, g := range assumedProfiles[1:c.given] {
+				f.Assumed = g.given
 				if _, late, trusts := keptBy(t, f, c.w, c.rate, 3000, pick.Latency); late < 0.95*by || trusts > 2 {
 					t.Errorf("told %s, of the later requests %.3f keep their objectives, and %.3f by the true profile; trust changed %d times", g.name, late, by, trusts)
 				}
@@ -76,8 +76,8 @@ func TestWhatIsLearnedIsWorthTheProfile(t *testing.T) {
 	}
 }
 
-// What is broken is: else the tests above would show nothing.
-func TestBroken(t *testing.T) {
+// Each fault takes effect; otherwise the tests above would show nothing.
+func TestFaultsAreInjected(t *testing.T) {
 	whole := func() engine.Load {
 		some := func(n float64) engine.Timed {
 			return engine.Timed{Count: engine.Known(n), Seconds: engine.Known(n / 10)}
@@ -89,22 +89,22 @@ func TestBroken(t *testing.T) {
 		}
 	}
 	unknown, fell, alike := 0, 0, 0
-	for _, b := range []Broken{Nothing, NaN, Silent, Reset, Clock, Half} {
-		s := newSpoiler(b, 1, 2)
+	for _, b := range []Fault{NoFault, NaN, Missing, Reset, Clock, Half} {
+		s := newFaultInjector(b, 1, 2)
 		latest := math.Inf(-1)
 		for range 1000 {
-			l := s.spoil(1, whole())
+			l := s.inject(1, whole())
 			tokens, known := l.Totals.InterToken.Seconds.Get()
 			switch {
-			case b == Silent && (known || l.KVUsage != whole().KVUsage), b == Half && (known || l.Kind == engine.VLLM || l.Running != whole().Running):
+			case b == Missing && (known || l.KVUsage != whole().KVUsage), b == Half && (known || l.Kind == engine.VLLM || l.Running != whole().Running):
 				t.Fatalf("%s: a look finds %+v", b, l)
-			case b == Half && s.spoil(0, whole()).Totals != whole().Totals:
-				t.Fatal("the other half is broken too")
+			case b == Half && s.inject(0, whole()).Totals != whole().Totals:
+				t.Fatal("the other half is fault too")
 			case b == NaN && !known:
 				unknown++
 			case b == Reset && tokens < latest:
 				fell++
-			case (b == Nothing || b == Clock) && l.Totals == whole().Totals:
+			case (b == NoFault || b == Clock) && l.Totals == whole().Totals:
 				alike++
 			}
 			latest = tokens
@@ -115,12 +115,12 @@ func TestBroken(t *testing.T) {
 	}
 	back := false
 	for now := 1.0; now < 400; now++ {
-		if Nothing.clock(now) != now {
+		if NoFault.clock(now) != now {
 			t.Fatal("a clock is wrong that nobody broke")
 		}
 		back = back || Clock.clock(now) < Clock.clock(now-1)
 	}
 	if !back {
-		t.Error("the broken clock is never set back")
+		t.Error("the fault clock is never set back")
 	}
 }
