@@ -28,8 +28,8 @@ func (c *config) noteFlags(fs *pflag.FlagSet) {
 			from[flag] = "flag --listen"
 		}
 	}
-	if !fs.Changed("lost") && fs.Changed("stale") && c.settings.Lost == c.settings.Stale {
-		from["lost"] = "flag --stale"
+	if !fs.Changed("lost-after") && fs.Changed("stale-after") && c.settings.Lost == c.settings.Stale {
+		from["lost-after"] = "flag --stale-after"
 	}
 	c.explain.Note(fs, from, os.Getenv("KUBECONFIG")) //nolint:forbidigo // main
 }

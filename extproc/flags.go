@@ -89,13 +89,13 @@ whose endpointPickerRef names the Service or port that the gateway calls, else t
 serves on the usual ports of an endpoint picker: 9002 for requests, 9003 for health, 9090 for metrics.
 
 With --control, control decides which endpoint has which model. A request for a model that no endpoint has waits until
-control has loaded it, at most for --max-hold or the timeouts.hold of a PoolSettings. While control does not answer,
+control has loaded it, at most for --max-queue-time or the timeouts.hold of a PoolSettings. While control does not answer,
 extproc keeps what control last said.
 
 Examples:
 
-  extproc --objects bench/quickstart/objects --listen unix:.run/extproc.sock --picks 3
-  extproc --endpoints 10.0.0.7:8000,gpu-2.internal:8000 --listen unix:.run/extproc.sock --picks 3
+  extproc --objects bench/quickstart/objects --listen unix:.run/extproc.sock --endpoints-per-request 3
+  extproc --endpoints 10.0.0.7:8000,gpu-2.internal:8000 --listen unix:.run/extproc.sock --endpoints-per-request 3
   extproc --objects /etc/headgate --pool-name llama --pool-namespace serving
   extproc --objects /etc/headgate --explain-config
 
@@ -125,10 +125,10 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.Int64Var(&c.settings.Policy.Threshold, "adapter-threshold", c.settings.Policy.Threshold, "with policy proposal: prefer another endpoint once one has `N` requests in flight for the adapter; the default is one eighth of a batch of 256")
 	fs.IntVar(&c.prefixBytes, "prefix-cache-bytes", prefix.DefaultBytes, "remember which prompts each endpoint probably has in its cache, in at most `N` bytes, for policies that ask for it: 64 for each 256 bytes of a prompt at an endpoint. Without such a policy it takes no memory")
 	fs.BoolVar(&c.explainPicks, "explain-picks", false, "with --policy latency: write into Envoy's access log why each request went where it did, and not to the next best endpoint: what was expected there, in seconds")
-	fs.IntVar(&c.settings.Picks, "picks", c.settings.Picks, "name up to `N` endpoints for each request, so that the data plane can try the next one where one fails: 3 with envoy.yaml; 1 with an ORIGINAL_DST cluster, which cannot try a second")
-	fs.DurationVar(&c.settings.Lease, "lease", c.settings.Lease, "when nothing reports the end of a request, stop counting it as in flight after this long")
-	fs.DurationVar(&c.settings.Stale, "stale", c.settings.Stale, "once an endpoint has been silent for this long, send it requests only if no other endpoint can serve them")
-	fs.DurationVar(&c.settings.Lost, "lost", c.settings.Lost, "once an endpoint has been silent for this long, send it requests only if all endpoints are silent; at least --stale")
+	fs.IntVar(&c.settings.Picks, "endpoints-per-request", c.settings.Picks, "name up to `N` endpoints for each request, so that the data plane can try the next one where one fails: 3 with envoy.yaml; 1 with an ORIGINAL_DST cluster, which cannot try a second")
+	fs.DurationVar(&c.settings.Lease, "in-flight-timeout", c.settings.Lease, "when nothing reports the end of a request, stop counting it as in flight after this long")
+	fs.DurationVar(&c.settings.Stale, "stale-after", c.settings.Stale, "once an endpoint has been silent for this long, send it requests only if no other endpoint can serve them")
+	fs.DurationVar(&c.settings.Lost, "lost-after", c.settings.Lost, "once an endpoint has been silent for this long, send it requests only if all endpoints are silent; at least --stale-after")
 	fs.BoolVar(&c.modeOverride, "allow-mode-override", false, "ask for a request's body after its headers; the data plane's ext_proc must set allow_mode_override")
 	fs.BoolVar(&c.conformance, "conformance-headers", false, "obey the headers of the endpoint-picker protocol's conformance suite; for tests only, since they let clients choose endpoints")
 	fs.StringVar(&c.control.Address, "control", "", "call control, which loads models where requests want them, at this `ADDRESS`, unix:PATH or HOST:PORT; with TLS unless it is a socket or a loopback address")
@@ -136,11 +136,11 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.StringVar(&c.control.TokenFile, "control-token-file", "", "call control with the bearer token in this `FILE`, which may be replaced at any time")
 	fs.StringVar(&c.control.CertPath, "control-cert-path", "", "call control with the client certificate in this `DIR`, tls.crt and tls.key, read again when they change")
 	fs.StringVar(&c.meshTokenFile, "mesh-token-file", "", "let calls of ModelMesh's API through to control where they send the bearer token in this `FILE`, which may be replaced at any time and is that of control's flag of this name; without it they end with UNIMPLEMENTED")
-	fs.DurationVar(&c.settings.Hold, "max-hold", c.settings.Hold, "hold a request until its model is loaded, for at most this long; the data plane's max_message_timeout must be at least as long")
-	fs.IntVar(&c.maxHeld, "max-held", flow.DefaultMaxHeld, "hold at most `N` requests for one model; answer 429 to any more")
-	fs.Int64Var(&c.maxHeldMiB, "max-held-mib", flow.DefaultMaxBytes>>20, "hold at most `N` MiB of request bodies, for all models together; answer 429 to any more")
+	fs.DurationVar(&c.settings.Hold, "max-queue-time", c.settings.Hold, "hold a request until its model is loaded, for at most this long; the data plane's max_message_timeout must be at least as long")
+	fs.IntVar(&c.maxHeld, "max-queued-per-model", flow.DefaultMaxHeld, "hold at most `N` requests for one model; answer 429 to any more")
+	fs.Int64Var(&c.maxHeldMiB, "max-queued-mib", flow.DefaultMaxBytes>>20, "hold at most `N` MiB of request bodies, for all models together; answer 429 to any more")
 	fs.DurationVar(&c.scrapeInterval, "scrape-interval", scrape.DefaultInterval, "read each endpoint's load this often")
-	fs.DurationVar(&c.modelsInterval, "models-interval", scrape.DefaultModelsInterval, "read each endpoint's list of models this often")
+	fs.DurationVar(&c.modelsInterval, "models-scrape-interval", scrape.DefaultModelsInterval, "read each endpoint's list of models this often")
 	fs.DurationVar(&c.serve.DrainDelay, "drain-delay", 5*time.Second, "after SIGTERM, report by gRPC health that extproc stops, and keep serving other gateways for this long")
 	fs.DurationVar(&c.serve.DrainTimeout, "drain-timeout", 5*time.Second, "after SIGTERM, wait this long for requests that are held, then answer them with 503; with --grpc-port, wait for all requests in flight, by default 30s. Answers through Headgate's own Envoy need no extproc and go on")
 	fs.BoolVar(&c.serve.TakeOver, "take-over", false, "take over the sockets of --listen from an extproc that runs: once this one knows as much, it accepts all new connections. Stop the other one then")
@@ -178,7 +178,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	if c.serve.Port >= 0 && !fs.Changed("drain-timeout") {
 		c.serve.DrainTimeout = 30 * time.Second
 	}
-	if !fs.Changed("lost") {
+	if !fs.Changed("lost-after") {
 		c.settings.Lost = max(c.settings.Lost, c.settings.Stale)
 	}
 	switch {
@@ -245,21 +245,21 @@ func (c config) check(rest []string) error {
 	case c.prefixBytes < 1:
 		return fmt.Errorf("--prefix-cache-bytes %d: it must be at least 1", c.prefixBytes)
 	case c.settings.Picks < 1 || c.settings.Picks > 1+objects.MaxAttempts:
-		return fmt.Errorf("--picks %d: it must be 1 to %d", c.settings.Picks, 1+objects.MaxAttempts)
+		return fmt.Errorf("--endpoints-per-request %d: it must be 1 to %d", c.settings.Picks, 1+objects.MaxAttempts)
 	case c.settings.Lease <= 0:
-		return fmt.Errorf("--lease %v: it must be above 0", c.settings.Lease)
+		return fmt.Errorf("--in-flight-timeout %v: it must be above 0", c.settings.Lease)
 	case c.settings.Stale <= 0 || c.settings.Lost < c.settings.Stale:
-		return fmt.Errorf("--stale %v, --lost %v: the first must be above 0, and the second at least as long", c.settings.Stale, c.settings.Lost)
+		return fmt.Errorf("--stale-after %v, --lost-after %v: the first must be above 0, and the second at least as long", c.settings.Stale, c.settings.Lost)
 	case c.settings.Hold <= 0:
-		return fmt.Errorf("--max-hold %v: it must be above 0", c.settings.Hold)
+		return fmt.Errorf("--max-queue-time %v: it must be above 0", c.settings.Hold)
 	case c.maxHeld < 1 || c.maxHeldMiB < 1:
-		return fmt.Errorf("--max-held %d, --max-held-mib %d: both must be at least 1", c.maxHeld, c.maxHeldMiB)
+		return fmt.Errorf("--max-queued-per-model %d, --max-queued-mib %d: both must be at least 1", c.maxHeld, c.maxHeldMiB)
 	case c.control.Address == "" && c.control.CAFile+c.control.TokenFile+c.control.CertPath+c.meshTokenFile != "":
 		return errors.New("--control-ca-file, --control-token-file, --control-cert-path and --mesh-token-file are of no use without --control")
 	case c.scrapeInterval < 10*time.Millisecond || c.modelsInterval < 10*time.Millisecond:
 		return errors.New("--scrape-interval must be at least 10ms: a shorter one keeps the engines busy")
 	case c.scrapeInterval >= c.settings.Stale:
-		return fmt.Errorf("--scrape-interval %v, --stale %v: the second must be longer, or endpoints count as silent between two looks", c.scrapeInterval, c.settings.Stale)
+		return fmt.Errorf("--scrape-interval %v, --stale-after %v: the second must be longer, or endpoints count as silent between two looks", c.scrapeInterval, c.settings.Stale)
 	}
 	if err := c.kube.Check(c.objects); err != nil {
 		return err

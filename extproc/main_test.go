@@ -282,27 +282,27 @@ func TestTheCommandLine(t *testing.T) {
 		{"--endpoints [::ffff:169.254.169.254]:80 --listen y", `--endpoints "[::ffff:169.254.169.254]:80": no engine is reached at a link-local, multicast, broadcast or unspecified address; see extproc --help`},
 		{"--objects x --grpc-port -1", "nothing to serve: set --listen unix:PATH for Headgate's own Envoy, or --grpc-port for other gateways; see extproc --help"},
 		{"--objects x --grpc-port 65536", "--grpc-port 65536 is no port; see extproc --help"},
-		{"--objects x --picks 9", "--picks 9: it must be 1 to 8; see extproc --help"},
-		{"--objects x --lease 0s", "--lease 0s: it must be above 0; see extproc --help"},
+		{"--objects x --endpoints-per-request 9", "--endpoints-per-request 9: it must be 1 to 8; see extproc --help"},
+		{"--objects x --in-flight-timeout 0s", "--in-flight-timeout 0s: it must be above 0; see extproc --help"},
 		{"--objects x --listen y z", `unexpected argument "z": every setting is a flag; see extproc --help`},
 		{"--objects x --listen y --policy best", `there is no policy "best": use one of proposal, leastRequest, roundRobin, random, latency; see extproc --help`},
 		{"--objects x --listen y --adapter-threshold 0", "--adapter-threshold 0: it must be at least 1; see extproc --help"},
 		{"--objects x --listen y --prefix-cache-bytes 0", "--prefix-cache-bytes 0: it must be at least 1; see extproc --help"},
-		{"--objects x --listen y --picks 0", "--picks 0: it must be 1 to 8; see extproc --help"},
+		{"--objects x --listen y --endpoints-per-request 0", "--endpoints-per-request 0: it must be 1 to 8; see extproc --help"},
 		{"--objects x --listen y --metrics-port 70000", "--metrics-port 70000 is no port; see extproc --help"},
 		{"--objects x --listen y --scrape-interval 1ms", "--scrape-interval must be at least 10ms: a shorter one keeps the engines busy; see extproc --help"},
-		{"--objects x --listen y --scrape-interval 6s", "--scrape-interval 6s, --stale 1s: the second must be longer, or endpoints count as silent between two looks; see extproc --help"},
+		{"--objects x --listen y --scrape-interval 6s", "--scrape-interval 6s, --stale-after 1s: the second must be longer, or endpoints count as silent between two looks; see extproc --help"},
 		{"--endpoints a:1 --listen y --engine-ca-file x", "--engine-ca-file is of no use without --engine-tls; see extproc --help"},
 		{"--endpoints a:1 --listen y --engine-insecure-skip-verify", "--engine-insecure-skip-verify is of no use without --engine-tls; see extproc --help"},
 		{"--endpoints a:1 --listen y --engine-tls --engine-ca-file x --engine-insecure-skip-verify", "--engine-insecure-skip-verify checks no certificate: it cannot go with --engine-ca-file; see extproc --help"},
 		{"--kube --listen y --engine-token-file x", "--engine-token-file is of no use with --kube, where each team has a token of its own: name a Secret in spec.engineToken of the PoolSettings of each pool; see extproc --help"},
 		{"--kube --endpoints a:1 --listen y --engine-token-file x", "--engine-token-file is of no use with --kube, where each team has a token of its own: name a Secret in spec.engineToken of the PoolSettings of each pool; see extproc --help"},
-		{"--objects x --listen y --max-hold 0s", "--max-hold 0s: it must be above 0; see extproc --help"},
-		{"--objects x --listen y --max-held 0", "--max-held 0, --max-held-mib 512: both must be at least 1; see extproc --help"},
+		{"--objects x --listen y --max-queue-time 0s", "--max-queue-time 0s: it must be above 0; see extproc --help"},
+		{"--objects x --listen y --max-queued-per-model 0", "--max-queued-per-model 0, --max-queued-mib 512: both must be at least 1; see extproc --help"},
 		{"--objects x --listen y --control-ca-file z", "--control-ca-file, --control-token-file, --control-cert-path and --mesh-token-file are of no use without --control; see extproc --help"},
 		{"--nonsense", "unknown flag: --nonsense; see extproc --help"},
-		{"--objects x --stale 0s", "--stale 0s, --lost 10s: the first must be above 0, and the second at least as long; see extproc --help"},
-		{"--objects x --stale 3s --lost 2s", "--stale 3s, --lost 2s: the first must be above 0, and the second at least as long; see extproc --help"},
+		{"--objects x --stale-after 0s", "--stale-after 0s, --lost-after 10s: the first must be above 0, and the second at least as long; see extproc --help"},
+		{"--objects x --stale-after 3s --lost-after 2s", "--stale-after 3s, --lost-after 2s: the first must be above 0, and the second at least as long; see extproc --help"},
 		{"--pool-name x --secure-serving false", `unexpected argument "false": write it with its flag, --flag=false; see extproc --help`},
 		{"--pool-name x -v much", `--v: "much" is no number; see extproc --help`},
 		{"--zap-encoder json", "say where the engines are: --objects DIR, a folder with YAML; --kube, an API server; or --endpoints HOST:PORT; see extproc --help"},
@@ -312,8 +312,8 @@ func TestTheCommandLine(t *testing.T) {
 			t.Errorf("%q: %v, want %s", c.args, err, c.want)
 		}
 	}
-	if c, err := parseFlags([]string{"--objects", "x", "--stale", "30s"}, io.Discard); err != nil || c.settings.Stale != 30*time.Second || c.settings.Lost != 30*time.Second {
-		t.Errorf("with --stale above the default of --lost: %v, %v and %v", err, c.settings.Stale, c.settings.Lost)
+	if c, err := parseFlags([]string{"--objects", "x", "--stale-after", "30s"}, io.Discard); err != nil || c.settings.Stale != 30*time.Second || c.settings.Lost != 30*time.Second {
+		t.Errorf("with --stale-after above the default of --lost-after: %v, %v and %v", err, c.settings.Stale, c.settings.Lost)
 	}
 	for args, want := range map[string]source.Kube{
 		"--pool-name x":                                  {On: true, Namespace: "default"},

@@ -137,12 +137,12 @@ func TestTheSettingsAreExplained(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := run(t.Context(), []string{"--objects", dir, "--explain-config", "--adapter-threshold", "5", "--listen", "unix:s", "--stale", "20s", "-v", "4"}, &out, io.Discard); err != nil {
+	if err := run(t.Context(), []string{"--objects", dir, "--explain-config", "--adapter-threshold", "5", "--listen", "unix:s", "--stale-after", "20s", "-v", "4"}, &out, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
 		"POOL default/base", "policy random PoolSettings default/mine, " + dir + "/objects.yaml:13 how", "adapterThreshold 5 flag --adapter-threshold requests",
-		"timeouts.hold 5m0s default longest wait", "timeouts.stale 20s flag --stale", "timeouts.lost 20s flag --stale", "--grpc-port -1 flag --listen", "--log-level DEBUG flag --v",
+		"timeouts.hold 5m0s default longest wait", "timeouts.stale 20s flag --stale-after", "timeouts.lost 20s flag --stale-after", "--grpc-port -1 flag --listen", "--log-level DEBUG flag --v",
 		"--listen unix:s flag --listen", "--drain-timeout 5s default", "llama default/base LLMRoute default/llama, " + dir + "/objects.yaml:8",
 	} {
 		if got := strings.Join(strings.Fields(out.String()), " "); !strings.Contains(got, want) {

@@ -90,7 +90,7 @@ spec:
 		if ok && found != want || !ok && !flags {
 			t.Errorf("%s calls %q and means %v (%v), not %v", name, g.authority, found, ok, want)
 		}
-		picks := map[bool]string{true: "--picks=3", false: "--picks=1"}[g.lists]
+		picks := map[bool]string{true: "--endpoints-per-request=3", false: "--endpoints-per-request=1"}[g.lists]
 		if !slices.Contains(args, picks) {
 			t.Errorf("%s wants %s, and extproc has %v", name, picks, args)
 		}

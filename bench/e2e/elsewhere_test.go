@@ -207,7 +207,7 @@ func TestAnEngineThatTakesNoConnectionIsPassedOver(t *testing.T) {
 }
 
 func anEngineThatTakesNoConnectionIsPassedOver(t *testing.T) {
-	s := start(t, extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale", "2h")) // no look tells of it
+	s := start(t, extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale-after", "2h")) // no look tells of it
 	s.Engines[s.endpoint(2)].Kill()
 	s.Engines[s.endpoint(3)].Kill()
 	a, l := s.tell(completion("a01", 2, false)) // the first turn is 1
@@ -234,7 +234,7 @@ func TestManyRequestsAtOnceGoOnToTheirNextPick(t *testing.T) {
 
 func manyRequestsAtOnceGoOnToTheirNextPick(t *testing.T) {
 	const burst = 600
-	s := start(t, extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale", "2h")) // no look tells of it
+	s := start(t, extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale-after", "2h")) // no look tells of it
 	s.Engines[s.endpoint(2)].Kill()
 	faults := make(chan string, burst)
 	for range burst {
@@ -365,7 +365,7 @@ func TestAPickThatEnvoyDoesNotKnowYetIsPassedOver(t *testing.T) {
 		picks            string
 		status, attempts int
 	}{{"3", 200, 1}, {"1", 503, 1}} {
-		s := start(t, extprocFlags("--policy", "roundRobin", "--picks", c.picks), knowing(3, 4))
+		s := start(t, extprocFlags("--policy", "roundRobin", "--endpoints-per-request", c.picks), knowing(3, 4))
 		a, l := s.tell(completion("a01", 2, false)) // the first turn is 1, engine 2
 		if a.status != c.status || l.Attempts != c.attempts || c.status == 200 && a.served != s.endpoint(3) {
 			t.Errorf("with %s picks: %d from %s after %d attempts", c.picks, a.status, a.served, l.Attempts)

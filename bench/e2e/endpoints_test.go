@@ -55,7 +55,7 @@ func TestNewEndpointsCostNoRequest(t *testing.T) { onBothPlanes(t, newEndpointsC
 func newEndpointsCostNoRequest(t *testing.T) {
 	const most = 8
 	var net string
-	s := start(t, extprocFlags("--policy", "random", "--picks", "1"), func(c *rig.Config) {
+	s := start(t, extprocFlags("--policy", "random", "--endpoints-per-request", "1"), func(c *rig.Config) {
 		net = strings.TrimSuffix(c.Listen, "1:8080")
 		if err := os.WriteFile(filepath.Join(c.Objects, "engines.yaml"), []byte(engines(net, most)), 0o644); err != nil {
 			t.Fatal(err)

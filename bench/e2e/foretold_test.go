@@ -42,7 +42,7 @@ func TestMissesAreAsForetold(t *testing.T) {
 		}
 		clients.Wait()
 	}
-	held := func() uint64 { return s.histogram(s.Metrics, "headgate_hold_seconds").GetSampleCount() }
+	held := func() uint64 { return s.histogram(s.Metrics, "headgate_queue_time_seconds").GetSampleCount() }
 	pour()
 	sent.Store(0)
 	slow.Store(0)

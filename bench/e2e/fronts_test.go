@@ -71,7 +71,7 @@ func TestTwoEnvoysShareAnExtproc(t *testing.T) {
 	if n := b.sum(b.Metrics, "headgate_picks_total"); n != 0 {
 		t.Errorf("the other extproc decided %v requests", n)
 	}
-	if n := a.sum(a.Metrics, "headgate_leases_expired_total"); n != 0 {
+	if n := a.sum(a.Metrics, "headgate_requests_in_flight_expired_total"); n != 0 {
 		t.Errorf("%v leases ran out", n)
 	}
 }
@@ -92,7 +92,7 @@ func TestWhatIsNotShownIsFoundByALook(t *testing.T) {
 	if sent, told := float64(l.sent.Load()), s.sum(s.Metrics, "headgate_requests_total", "code", "200"); told != sent {
 		t.Errorf("%v requests are told of, want %v", told, sent)
 	}
-	if inferred, expired := s.sum(s.Metrics, "headgate_leases_inferred_total"), s.sum(s.Metrics, "headgate_leases_expired_total"); inferred == 0 || expired != 0 {
+	if inferred, expired := s.sum(s.Metrics, "headgate_requests_in_flight_inferred_total"), s.sum(s.Metrics, "headgate_requests_in_flight_expired_total"); inferred == 0 || expired != 0 {
 		t.Errorf("%v leases were ended by looks, %v ran out", inferred, expired)
 	}
 }

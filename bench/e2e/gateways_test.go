@@ -35,7 +35,7 @@ func TestOtherGatewaysFollowThePick(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := start(t, append([]setting{extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale", "2h")}, append(c.settings, duplex.setting)...)...)
+			s := start(t, append([]setting{extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale-after", "2h")}, append(c.settings, duplex.setting)...)...)
 			forged := completion("a01", 2, false)
 			forged.header = map[string]string{"x-gateway-destination-endpoint": s.endpoint(1)}
 			for n := range 8 {
@@ -58,7 +58,7 @@ func TestOtherGatewaysFollowThePick(t *testing.T) {
 // An ORIGINAL_DST cluster takes no list for an address: there extproc names one endpoint.
 func TestAListIsNoAddressForAnOriginalDestination(t *testing.T) {
 	runs(t, raced)
-	s := start(t, originalDst, originalDstByHeader, duplex.setting, extprocFlags("--picks", "3"))
+	s := start(t, originalDst, originalDstByHeader, duplex.setting, extprocFlags("--endpoints-per-request", "3"))
 	if a := s.must(completion("a01", 2, false)); a.status != 503 {
 		t.Errorf("%d %s", a.status, a.body)
 	}

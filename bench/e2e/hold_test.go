@@ -141,7 +141,7 @@ func TestARequestWaitsForItsModel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, control := controlled(t, 2)
-			s := start(t, append(settings, control, extprocFlags("--max-held", "2"))...)
+			s := start(t, append(settings, control, extprocFlags("--max-queued-per-model", "2"))...)
 			c.say(s, &placement.Update{Complete: true, Endpoints: &placement.Endpoints{Addresses: []string{s.endpoint(1), s.endpoint(2)}}})
 
 			began := time.Now()
@@ -180,11 +180,11 @@ func TestARequestWaitsForItsModel(t *testing.T) {
 					t.Errorf("%d from %s: %s", a.status, a.served, a.body)
 				}
 			}
-			s.await("both outcomes are known", func() bool { return s.histogram(s.Metrics, "headgate_gateway_seconds").GetSampleCount() == 2 })
-			if sum := s.histogram(s.Metrics, "headgate_gateway_seconds").GetSampleSum(); sum > 2 {
+			s.await("both outcomes are known", func() bool { return s.histogram(s.Metrics, "headgate_gateway_overhead_seconds").GetSampleCount() == 2 })
+			if sum := s.histogram(s.Metrics, "headgate_gateway_overhead_seconds").GetSampleSum(); sum > 2 {
 				t.Errorf("of the 7 s for which two requests waited for their model, the gateway counts %v s as its own", sum)
 			}
-			s.await("nobody waits", func() bool { return s.sum(s.Metrics, "headgate_held_requests") == 0 && c.waiting("a01") == 0 })
+			s.await("nobody waits", func() bool { return s.sum(s.Metrics, "headgate_queued_requests") == 0 && c.waiting("a01") == 0 })
 		})
 	}
 }
@@ -194,7 +194,7 @@ func TestARequestWaitsForItsModel(t *testing.T) {
 func TestACopyThatIsNotThereCostsNoRequest(t *testing.T) {
 	runs(t)
 	c, control := controlled(t, 2)
-	s := start(t, control, extprocFlags("--policy", "roundRobin", "--models-interval", "1h"))
+	s := start(t, control, extprocFlags("--policy", "roundRobin", "--models-scrape-interval", "1h"))
 	c.say(s, &placement.Update{
 		Complete: true, Endpoints: &placement.Endpoints{Addresses: []string{s.endpoint(1), s.endpoint(2)}},
 		Copies: loaded("a01", s.endpoint(1), s.endpoint(2)),

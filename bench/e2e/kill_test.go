@@ -95,7 +95,7 @@ func TestTwoHundredRequestsThroughTwoEnvoysLoadOnce(t *testing.T) {
 	a.await("both extprocs follow", func() bool { return a.sum(a.ControlMetrics, "headgate_extprocs") == 2 })
 	through := [2]func(){a.beginsEach(100, "a01"), b.beginsEach(100, "a01")}
 	a.await("requests wait at both", func() bool {
-		return a.sum(a.Metrics, "headgate_held_requests") > 0 && b.sum(b.Metrics, "headgate_held_requests") > 0
+		return a.sum(a.Metrics, "headgate_queued_requests") > 0 && b.sum(b.Metrics, "headgate_queued_requests") > 0
 	})
 	a.await("control knows of more than one extproc has", func() bool { return a.sum(a.ControlMetrics, "headgate_place_held_requests") > 100 })
 	for _, answered := range through {
@@ -276,7 +276,7 @@ func TestAnEngineIsKilledAndSecondCopiesAnswer(t *testing.T) {
 	}
 	s.await("each model is there twice", func() bool { return twice("") })
 	s.must(completion("once", 1, false)) // waits for its load
-	waited := s.histogram(s.Metrics, "headgate_hold_seconds").GetSampleCount()
+	waited := s.histogram(s.Metrics, "headgate_queue_time_seconds").GetSampleCount()
 
 	var dead atomic.Pointer[time.Time] // when the engine was killed
 	var lost atomic.Int64
@@ -303,7 +303,7 @@ func TestAnEngineIsKilledAndSecondCopiesAnswer(t *testing.T) {
 	for _, fault := range l.faults {
 		t.Error(fault)
 	}
-	if now := s.histogram(s.Metrics, "headgate_hold_seconds").GetSampleCount(); now != waited {
+	if now := s.histogram(s.Metrics, "headgate_queue_time_seconds").GetSampleCount(); now != waited {
 		t.Errorf("%d requests waited for a load", now-waited)
 	}
 	had := 0
@@ -433,7 +433,7 @@ func TestExtprocIsKilledWhileRequestsWait(t *testing.T) {
 		}
 	}
 	s.await("nobody waits", waiting(0))
-	s.await("nothing is held or in flight", func() bool { return s.sum(s.Metrics, "headgate_held_requests") == 0 && s.idle() })
+	s.await("nothing is held or in flight", func() bool { return s.sum(s.Metrics, "headgate_queued_requests") == 0 && s.idle() })
 	if loads := s.exactlyOnce(s.events()); loads != 1 {
 		t.Errorf("%d loads, want one", loads)
 	}

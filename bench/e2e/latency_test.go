@@ -78,7 +78,7 @@ func TestRequestsGoWhereTheyArePredictedToCostTheLeast(t *testing.T) {
 	runs(t)
 	const prompts, clients = 6, 8
 	// An engine that is silent for a moment, on a busy machine, would come after all others, whatever it costs.
-	s := start(t, pods(t, 3), profiled(t), extprocFlags("--explain-picks", "--stale", "1h"))
+	s := start(t, pods(t, 3), profiled(t), extprocFlags("--explain-picks", "--stale-after", "1h"))
 	l := s.pour(clients, func(client, n int) request {
 		return asked(adapters[0], (client+n)%prompts, 8, client*1_000_000+n, 8)
 	}, isOK)

@@ -176,7 +176,7 @@ func TestAnotherSourceForAModelIsRefused(t *testing.T) {
 	place := filepath.Join(s.objects, "model.yaml") + ":5:" // its metadata
 	for _, p := range []struct{ log, metrics string }{{s.Control.Log, s.ControlMetrics}, {s.Extproc.Log, s.Metrics}} {
 		s.await("the edit is refused in "+p.log, func() bool {
-			return s.tells(p.log, "objects refused", place) && s.sum(p.metrics, "headgate_objects_refused_files") == 1
+			return s.tells(p.log, "objects refused", place) && s.sum(p.metrics, "headgate_objects_rejected_files") == 1
 		})
 	}
 	for range 3 {

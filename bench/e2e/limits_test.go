@@ -55,7 +55,7 @@ func (c *callers) end(t *testing.T, s *stack) {
 		t.Errorf("%d requests came to a runtime that had two for the model already", n)
 	}
 	s.await("no call is in flight or waits", func() bool {
-		return s.inFlight() == 0 && s.sum(s.Metrics, "headgate_limit_held_requests") == 0 && s.sum(s.Metrics, "headgate_held_requests") == 0
+		return s.inFlight() == 0 && s.sum(s.Metrics, "headgate_concurrency_queued_requests") == 0 && s.sum(s.Metrics, "headgate_queued_requests") == 0
 	})
 }
 
@@ -66,7 +66,7 @@ func TestCopiesGetNoMoreRequestsThanTheyTake(t *testing.T) {
 	runs(t, raced)
 	s := limited(t, 2)
 	c := callsOf(t, s.calls(), 20)
-	s.await("calls wait for others to end", func() bool { return s.sum(s.Metrics, "headgate_limit_held_requests") > 10 })
+	s.await("calls wait for others to end", func() bool { return s.sum(s.Metrics, "headgate_concurrency_queued_requests") > 10 })
 	s.await("the model gets a second copy", func() bool { return count(s.events(), "loaded") == 2 })
 	before := c.sent.Load()
 	s.await("four are in flight", func() bool { return s.inFlight() == 4 })

@@ -60,7 +60,7 @@ func TestAnAdapterIsElsewhereBeforeItsPodEnds(t *testing.T) {
 	}
 	l := s.pour(6, func(client, n int) request { return completion(names[client%3], 20, n%2 == 0) }, isOK)
 	l.goesOn(s, 10)
-	held := s.histogram(s.Metrics, "headgate_hold_seconds").GetSampleCount()
+	held := s.histogram(s.Metrics, "headgate_queue_time_seconds").GetSampleCount()
 	moved := 0
 	for endpoint := 1; endpoint <= n; endpoint++ {
 		began := time.Now()
@@ -98,7 +98,7 @@ func TestAnAdapterIsElsewhereBeforeItsPodEnds(t *testing.T) {
 		s.write("engines.yaml", engines(strings.TrimSuffix(s.Listen, "1:8080"), n))
 		s.awaitHealthy(endpoint)
 		l.goesOn(s, 5)
-		if now := s.histogram(s.Metrics, "headgate_hold_seconds").GetSampleCount(); now != held {
+		if now := s.histogram(s.Metrics, "headgate_queue_time_seconds").GetSampleCount(); now != held {
 			t.Errorf("requests waited for a load while engine %d was replaced: %v were held, and %v before; since it began the engines did %+v", endpoint, now, held, from(s.events(), began))
 			held = now
 		}

@@ -198,7 +198,7 @@ func startRecorded(t *testing.T, m mode, settings ...setting) (*stack, []*record
 		if err := os.WriteFile(filepath.Join(c.Objects, "patient.yaml"), []byte(patient), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		c.ExtprocFlags = append(c.ExtprocFlags, "--seed", "7", "--scrape-interval", "1h", "--models-interval", "1h", "--stale", "2h")
+		c.ExtprocFlags = append(c.ExtprocFlags, "--seed", "7", "--scrape-interval", "1h", "--models-scrape-interval", "1h", "--stale-after", "2h")
 		c.EnvoyChanges = append(c.EnvoyChanges, envoy.Everywhere("buffer_size_bytes", 16384.0, 0)) // outcomes at once
 	}, m.setting}, settings...)...)
 	return s, all
@@ -207,7 +207,7 @@ func startRecorded(t *testing.T, m mode, settings ...setting) (*stack, []*record
 // idle says whether extproc counts nothing in flight.
 func (s *stack) idle() bool {
 	page := s.page(s.Metrics)
-	return strings.Contains(page, "\nheadgate_leases 0\n") && !inFlight.MatchString(page)
+	return strings.Contains(page, "\nheadgate_requests_in_flight 0\n") && !inFlight.MatchString(page)
 }
 
 var inFlight = regexp.MustCompile(`(?m)^headgate_endpoint_in_flight\{.*\} [1-9]`)
@@ -326,7 +326,7 @@ func TestEveryModeServes(t *testing.T) {
 				refused(t, "too large", s.must(request{body: `{"model":"a01","prompt":"` + strings.Repeat("x", 33<<20) + `"}`}), 413, "request_too_large")
 			}
 			s.await("nothing is in flight", s.idle)
-			if n := s.sum(s.Metrics, "headgate_leases_expired_total"); n != 0 {
+			if n := s.sum(s.Metrics, "headgate_requests_in_flight_expired_total"); n != 0 {
 				t.Errorf("%v leases ran out", n)
 			}
 		})

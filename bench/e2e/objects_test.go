@@ -119,7 +119,7 @@ func TestAnEditIsInForceWithinASecondAndDropsNothing(t *testing.T) {
 
 	// An invalid edit is refused by file and line, and what was in force stays.
 	s.write("routes.yaml", routes("only-this")+"  priority: high\n")
-	s.promised(time.Second, "an invalid edit is refused", func() bool { return s.sum(s.Metrics, "headgate_objects_refused_files") == 1 })
+	s.promised(time.Second, "an invalid edit is refused", func() bool { return s.sum(s.Metrics, "headgate_objects_rejected_files") == 1 })
 	log, err := os.ReadFile(s.Extproc.Log)
 	written, _ := os.ReadFile(filepath.Join(s.objects, "routes.yaml"))
 	before, _, _ := strings.Cut(string(written), "priority: high")

@@ -30,7 +30,7 @@ func (s *stack) picker(pool string) *process.Process {
 	starter := process.NewStarter()
 	host := s.pickerHost()
 	p, err := starter.Start("picker-"+pool, s.Dir, exec.Command(programs(s.t).Extproc, "--objects", s.objects, "--pool-name", pool, "--grpc-host", host, "--grpc-health-port", "-1",
-		"--metrics-host", host, "--picks", "3", "--conformance-headers"))
+		"--metrics-host", host, "--endpoints-per-request", "3", "--conformance-headers"))
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -215,7 +215,7 @@ func TestRealVLLMMigrates(t *testing.T) {
 	}
 	l := s.pour(4, func(client, n int) request { return completion(names[client], 20, n%2 == 0) }, isOK)
 	l.goesOn(s, 5)
-	held := s.histogram(s.Metrics, "headgate_hold_seconds").GetSampleCount()
+	held := s.histogram(s.Metrics, "headgate_queue_time_seconds").GetSampleCount()
 	had := 0
 	for _, m := range s.models() {
 		for _, c := range m.Copies {
@@ -246,7 +246,7 @@ func TestRealVLLMMigrates(t *testing.T) {
 	if of := movedModels.FindStringSubmatch(words); of == nil || of[1] != fmt.Sprint(had) || had == 0 || strings.Contains(words, "not moved") {
 		t.Errorf("of %d models that were there the hook is told %q", had, words)
 	}
-	if now := s.histogram(s.Metrics, "headgate_hold_seconds").GetSampleCount(); now != held {
+	if now := s.histogram(s.Metrics, "headgate_queue_time_seconds").GetSampleCount(); now != held {
 		t.Errorf("%d requests waited for a load", now-held)
 	}
 	s.await("control and the engine that is left agree", func() bool { return s.agreedAt(vllms[1:]) == "" })

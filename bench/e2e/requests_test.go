@@ -329,7 +329,7 @@ func outcomesBecomeMetrics(t *testing.T) {
 		`headgate_time_to_first_token_seconds_count{pool="default/pool",route="default/a02"} 1`,
 		`headgate_endpoint_requests_total{endpoint="` + plain.served + `",pool="default/pool"} `,
 		`headgate_endpoint_requests_total{endpoint="` + stream.served + `",pool="default/pool"} `,
-		`headgate_endpoint_reported_waiting{endpoint="` + plain.served + `",pool="default/pool"} `,
+		`headgate_endpoint_engine_requests_waiting{endpoint="` + plain.served + `",pool="default/pool"} `,
 	} {
 		if !strings.Contains(page, line) {
 			t.Errorf("the metrics lack %s", line)

@@ -236,7 +236,7 @@ func (s *soak) objectLane(ctx context.Context) {
 		}
 	}
 	refused := func(n float64) func() bool {
-		return func() bool { return s.is(n, s.Metrics, "headgate_objects_refused_files") }
+		return func() bool { return s.is(n, s.Metrics, "headgate_objects_rejected_files") }
 	}
 	answered := func(status int) func() bool { return func() bool { return s.status("newcomer") == status } }
 	invalid := edited("a file that is invalid", refused(1), "invalid.yaml", routes("x")+"  priority: high\n", refused(0))

@@ -141,12 +141,12 @@ func (s *soak) leftNothing(rest float64) {
 		return s.sum(s.Metrics, "headgate_endpoint_state", "state", "healthy") == float64(len(s.Engines))
 	})
 	s.await("every request is counted as gone", func() bool {
-		return s.inFlight() == 0 && s.sum(s.Metrics, "headgate_leases") == 0
+		return s.inFlight() == 0 && s.sum(s.Metrics, "headgate_requests_in_flight") == 0
 	})
 	if n := s.modelsInFlight(); n != 0 {
 		s.t.Errorf("%v models are counted still:\n%s", n, s.page(s.Metrics))
 	}
-	if n := s.sum(s.Metrics, "headgate_leases_expired_total"); n != 0 {
+	if n := s.sum(s.Metrics, "headgate_requests_in_flight_expired_total"); n != 0 {
 		s.t.Errorf("%v leases ran out, where the end of each request is the end of its stream", n)
 	}
 	s.await("the engines have nothing left", func() bool {

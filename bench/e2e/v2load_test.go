@@ -201,7 +201,7 @@ func TestEnvoysOwnErrorsOfV2(t *testing.T) {
 func TestStreamsCountForAsLongAsTheyLast(t *testing.T) {
 	runs(t)
 	const pause = 5 * time.Second // between two answers of those whose answers alone go on
-	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:", "slow": "sim:?infer=" + pause.String()}), standalone, extprocFlags("--lease", max(22*time.Second, *kept/3).String()), func(c *rig.Config) { c.EngineFlags = nil })
+	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:", "slow": "sim:?infer=" + pause.String()}), standalone, extprocFlags("--in-flight-timeout", max(22*time.Second, *kept/3).String()), func(c *rig.Config) { c.EngineFlags = nil })
 	ctx, cancel := context.WithTimeout(t.Context(), *kept+2*time.Minute)
 	defer cancel()
 	calls := [2]inference.GRPCInferenceServiceClient{s.calls(), s.calls()} // a connection has room for 1,024 streams
@@ -263,7 +263,7 @@ func TestStreamsCountForAsLongAsTheyLast(t *testing.T) {
 		}
 	}
 	s.await("no stream is in flight", func() bool { return s.inFlight() == 0 })
-	if n := s.sum(s.Metrics, "headgate_leases_expired_total"); n > 0 {
+	if n := s.sum(s.Metrics, "headgate_requests_in_flight_expired_total"); n > 0 {
 		t.Errorf("%v leases ran out", n)
 	}
 }

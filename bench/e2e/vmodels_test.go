@@ -44,7 +44,7 @@ func TestAVModelMovesUnderLoad(t *testing.T) {
 		return completion([]string{"sql", "text-to-sql"}[client%2], 5, n%2 == 0)
 	}, isOK)
 	l.goesOn(s, 10)
-	began, held := time.Now(), s.histogram(s.Metrics, "headgate_hold_seconds").GetSampleCount()
+	began, held := time.Now(), s.histogram(s.Metrics, "headgate_queue_time_seconds").GetSampleCount()
 	if held == 0 {
 		t.Error("nobody waited for the first load")
 	}
@@ -95,7 +95,7 @@ func TestAVModelMovesUnderLoad(t *testing.T) {
 	for _, fault := range l.faults {
 		t.Error(fault)
 	}
-	if now := s.histogram(s.Metrics, "headgate_hold_seconds").GetSampleCount(); now != held {
+	if now := s.histogram(s.Metrics, "headgate_queue_time_seconds").GetSampleCount(); now != held {
 		t.Errorf("requests waited for a load: %v were held, and %v before the first move", now, held)
 	}
 	s.Envoy.Stop(5 * time.Second) // writes out its log

@@ -351,7 +351,7 @@ func (r *Rig) startExtproc(flags ...string) error {
 		args = append(args, "--endpoints", strings.Join(r.Endpoints, ","))
 	}
 	if r.knows {
-		args = append(args, "--picks", strconv.Itoa(picks))
+		args = append(args, "--endpoints-per-request", strconv.Itoa(picks))
 	}
 	if r.ControlMetrics != "" {
 		args = append(args, "--control", "unix:"+r.ControlSocket())

@@ -118,7 +118,7 @@ func TestWhatControlSaysOfItself(t *testing.T) {
 		`headgate_place_decisions_total{decision="predict",for="record"} 1`,
 		`headgate_place_decisions_total{decision="unload",for=""} 1`,
 		`headgate_place_refusals_total{reason="no_room"} 1`,
-		`headgate_objects_refused_files 2`,
+		`headgate_objects_rejected_files 2`,
 		`headgate_objects_connected 1`,
 		`headgate_leads 0`,
 		`headgate_build_info{goversion="`+version.Read().Go+`",program="control",version="`+version.Read().Program+`"} 1`,

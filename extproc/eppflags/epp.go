@@ -56,7 +56,7 @@ var Flags = []Flag{
 	{Name: "v", Becomes: "log-level", Because: "4 and above is `debug`, less is `info`", translate: verbosity},
 	{Name: "zap-log-level", Becomes: "log-level", Because: "`panic` is `error`; a number is as with `-v`, and comes before it", translate: zapLevel},
 	{Name: "refresh-metrics-interval", Becomes: "scrape-interval", Because: "how often the load of each engine is looked at"},
-	{Name: "metrics-staleness-threshold", Becomes: "stale", Because: "the silence after which an endpoint gets requests only where no other can"},
+	{Name: "metrics-staleness-threshold", Becomes: "stale-after", Because: "the silence after which an endpoint gets requests only where no other can"},
 	{
 		Name: "model-server-metrics-scheme", Becomes: "engine-tls",
 		Because: "`https` reaches engines over TLS and checks no certificate, unless `--engine-ca-file` or the next flag says otherwise", translate: scheme,

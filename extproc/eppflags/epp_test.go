@@ -23,7 +23,7 @@ func own() *pflag.FlagSet {
 	for _, name := range []string{"grpc-port", "grpc-health-port", "metrics-port"} {
 		fs.Int(name, 0, "")
 	}
-	for _, name := range []string{"drain-timeout", "scrape-interval", "stale"} {
+	for _, name := range []string{"drain-timeout", "scrape-interval", "stale-after"} {
 		fs.Duration(name, 0, "")
 	}
 	for _, name := range []string{"secure-serving", "engine-tls", "engine-insecure-skip-verify"} {
@@ -73,7 +73,7 @@ func TestFlagsOfOtherPickers(t *testing.T) {
 		{"--zap-log-level=panic", "log-level=error; log-level by --zap-log-level"},
 		{"--zap-log-level loud", `error: --zap-log-level: want debug, info, error, panic or a number, not "loud"`},
 		{"-v 4 --log-level warn", "log-level=warn"},
-		{"--refresh-metrics-interval 5s --metrics-staleness-threshold=30s", "scrape-interval=5s; stale=30s; scrape-interval by --refresh-metrics-interval; stale by --metrics-staleness-threshold"},
+		{"--refresh-metrics-interval 5s --metrics-staleness-threshold=30s", "scrape-interval=5s; stale-after=30s; scrape-interval by --refresh-metrics-interval; stale-after by --metrics-staleness-threshold"},
 		{"--refresh-metrics-interval soon", `error: --refresh-metrics-interval: invalid argument "soon" for "--scrape-interval" flag: time: invalid duration "soon"`},
 		{"--model-server-metrics-scheme http", "engine-tls=false; engine-tls by --model-server-metrics-scheme"},
 		{

@@ -24,9 +24,9 @@ var (
 	kvUsageDesc  = endpointGauge("kv_usage", "Share of the engine's KV cache in use, 0 to 1, as it last said.")
 	failOpenDesc = prometheus.NewDesc("headgate_pool_fail_open", "Is 1 while most endpoints of the pool look bad, so that extproc picks among all that are not out.", []string{"pool"}, nil)
 	trustedDesc  = prometheus.NewDesc("headgate_pool_predictions_trusted", "Is 1 while policy latency decides by how long the pool's engines are predicted to take, and 0 while policy proposal does in its place.", []string{"pool"}, nil)
-	leasesDesc   = prometheus.NewDesc("headgate_leases", "Requests in flight whose end another stream than their own reports, such as an access log.", nil, nil)
-	inferredDesc = prometheus.NewDesc("headgate_leases_inferred_total", "Requests whose end nothing reported, but the load of their endpoint showed.", nil, nil)
-	expiredDesc  = prometheus.NewDesc("headgate_leases_expired_total", "Requests that stopped counting as in flight because nothing reported their end before the lease ran out.", nil, nil)
+	leasesDesc   = prometheus.NewDesc("headgate_requests_in_flight", "Requests in flight whose end another stream than their own reports, such as an access log.", nil, nil)
+	inferredDesc = prometheus.NewDesc("headgate_requests_in_flight_inferred_total", "Requests whose end nothing reported, but the load of their endpoint showed.", nil, nil)
+	expiredDesc  = prometheus.NewDesc("headgate_requests_in_flight_expired_total", "Requests that stopped counting as in flight because nothing reported their end before the lease ran out.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -204,7 +204,7 @@ func TestAWaitForAVModelOutlivesItsModel(t *testing.T) {
 		awaitHeld(t, held, 0)
 		page := httptest.NewRecorder()
 		counted.Handler().ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-		for _, want := range []string{`headgate_hold_seconds_count{outcome="failed"} 1`, `headgate_hold_seconds_count{outcome="released"} 1`} {
+		for _, want := range []string{`headgate_queue_time_seconds_count{outcome="failed"} 1`, `headgate_queue_time_seconds_count{outcome="released"} 1`} {
 			if !strings.Contains(page.Body.String(), want) {
 				t.Errorf("%s: the metrics lack %s", word, want)
 			}
@@ -277,7 +277,7 @@ func TestAWaitEndsWithItsProcess(t *testing.T) {
 	awaitHeld(t, held, 0)
 	page := httptest.NewRecorder()
 	counted.Handler().ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-	if want := `headgate_hold_seconds_count{outcome="stopped"} 1`; !strings.Contains(page.Body.String(), want) {
+	if want := `headgate_queue_time_seconds_count{outcome="stopped"} 1`; !strings.Contains(page.Body.String(), want) {
 		t.Errorf("the metrics lack %s", want)
 	}
 }

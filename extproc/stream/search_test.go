@@ -92,7 +92,7 @@ func TestTheSettingsOfAPoolBoundTheSearch(t *testing.T) {
 			_, to, _ := strings.Cut(out, "destination-endpoint=")
 			to, _, _ = strings.Cut(to, " ")
 			if n, want := 1+strings.Count(to, ","), map[int]int{3: 1, 1: 4}[picks]; n != want || strings.Contains(out, "max-retries") != (want > 1) {
-				t.Errorf("with --picks %d and attempts %d %s is asked of %d endpoints, want %d: %s", picks, *attempts, what, n, want, out)
+				t.Errorf("with --endpoints-per-request %d and attempts %d %s is asked of %d endpoints, want %d: %s", picks, *attempts, what, n, want, out)
 			}
 		}
 	}

@@ -315,7 +315,7 @@ func TestRolloutsCostNoRequest(t *testing.T) {
 		var held []float64
 		if c.s == llm {
 			extproc = sys.metrics("envoy", 9090)
-			held = extproc("headgate_hold_seconds_count")
+			held = extproc("headgate_queue_time_seconds_count")
 		}
 		began := time.Now()
 		c.s.kubectl("rollout", "restart", c.workload)
@@ -326,7 +326,7 @@ func TestRolloutsCostNoRequest(t *testing.T) {
 		ended()
 		t.Logf("%s was replaced in %v; streams that began before ended %v after", c.workload, rolled.Sub(began).Round(100*time.Millisecond), time.Since(rolled).Round(100*time.Millisecond))
 		if c.s == llm {
-			if now := extproc("headgate_hold_seconds_count"); !slices.Equal(now, held) {
+			if now := extproc("headgate_queue_time_seconds_count"); !slices.Equal(now, held) {
 				t.Errorf("requests waited for adapters: the gateways held %v, before %v", now, held)
 			}
 			logs := sys.kubectl("logs", "--selector", "app.kubernetes.io/component=control", "--since-time", began.Format(time.RFC3339), "--tail", "-1")
