@@ -219,7 +219,7 @@ var houses = [][]floor{
 	},
 	{
 		{[]string{"test/apiserver", "test/network"}, "an API server is two processes"},
-		{[]string{"test/ci", "test/process", "test/golden", "test/leak", "test/pipenet", "test/protos", "test/race", "test/times", "test/walls"}, "each knows only its own matter"},
+		{[]string{"test/ci", "test/docs", "test/process", "test/golden", "test/leak", "test/pipenet", "test/protos", "test/race", "test/times", "test/walls"}, "each knows only its own matter"},
 	},
 	{
 		{[]string{"api/wire", "api/pool", "api/v1alpha1", "api/placement", "api/mmesh", "api/inference", "api/relayed", "api/tensorflow"}, "each is one protocol, or one group of objects"},

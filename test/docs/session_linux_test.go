@@ -1,0 +1,200 @@
+package docs
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// session is a bash in a network of its own, in a copy of the repository that stands at the repository's path.
+type session struct {
+	t       *testing.T
+	command *exec.Cmd
+	input   io.Writer
+	output  *output
+}
+
+// output is what a session has printed since the last block began.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	more chan struct{} // has one when text has grown
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	select {
+	case o.more <- struct{}{}:
+	default:
+	}
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+func (o *output) reset() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.text.Reset()
+}
+
+// setUp brings the session to where a reader is who has cloned the repository and built the programs.
+const setUp = `set -e
+ip link set lo up
+mkdir -p "$CLONE/.cache"
+mount --bind "$ROOT/.cache" "$CLONE/.cache"
+mount --rbind "$CLONE" "$ROOT"
+cd "$ROOT"
+set +e
+trap : INT # the commands are interrupted, and not the shell
+trap 'failed=$?' ERR
+`
+
+// needs skips the test where this system allows no session.
+func needs(t *testing.T) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("a network namespace of its own needs root")
+	}
+	for _, tool := range []string{"ip", "mount", "make", "bash", "git"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("the session needs %s: %v", tool, err)
+		}
+	}
+}
+
+// start starts a session in a copy of the repository, which ends with the test.
+func start(t *testing.T, root, clone string) *session {
+	t.Helper()
+	var err error
+	s := &session{t: t, output: &output{more: make(chan struct{}, 1)}}
+	s.command = exec.Command("bash")
+	s.command.Env = append(os.Environ(), "ROOT="+root, "CLONE="+clone, "MAKEFLAGS=", "MFLAGS=", "MAKELEVEL=") // not those of make test
+	s.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Unshareflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET}
+	s.command.Stdout, s.command.Stderr, s.command.WaitDelay = s.output, s.output, time.Second
+	if s.input, err = s.command.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.command.Start(); err != nil {
+		t.Skipf("this system allows no network namespace: %v", err)
+	}
+	t.Cleanup(func() {
+		_ = syscall.Kill(-s.command.Process.Pid, syscall.SIGKILL)
+		_ = s.command.Wait()
+	})
+	if err := s.run(block{commands: setUp}, time.Minute); err != nil {
+		t.Skipf("this system allows no session: %v", err)
+	}
+	return s
+}
+
+// copied copies the repository's files as they are now, committed or not, and builds the programs there.
+func copied(t *testing.T, root string) (dir string) {
+	t.Helper()
+	list := exec.CommandContext(t.Context(), "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	list.Dir = root
+	names, err := list.Output()
+	if err != nil {
+		t.Skipf("this is no clone of the repository: %v", err)
+	}
+	dir = t.TempDir()
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(names), "\x00"), "\x00") {
+		from, to := filepath.Join(root, name), filepath.Join(dir, name)
+		info, err := os.Stat(from)
+		if os.IsNotExist(err) {
+			continue // deleted, and not committed
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.IsDir() {
+			continue
+		}
+		text, err := os.ReadFile(from)
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(to), 0o755)
+		}
+		if err == nil {
+			err = os.WriteFile(to, text, info.Mode().Perm())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "bin")+"/", "./extproc", "./control", "./bench")
+	build.Dir = root // where go has what it compiled before
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the programs: %v\n%s", err, out)
+	}
+	return dir
+}
+
+// run runs a block. It is an error if a command fails or if what they print is not what the page shows.
+func (s *session) run(b block, limit time.Duration) error {
+	s.output.reset()
+	if b.endless && b.prints == "" {
+		return fmt.Errorf("line %d: commands that run until Ctrl-C need a block that shows what they print", b.line)
+	}
+	ctx, cancel := context.WithTimeout(s.t.Context(), limit)
+	defer cancel()
+	const end = "the block has ended with status "
+	// As one command, so that bash reads all of it before a command could read its input.
+	fmt.Fprintf(s.input, "failed=0; { %s\n} </dev/null; echo; echo \"%s$failed\"\n", strings.TrimSuffix(b.commands, "\n"), end)
+	if b.endless {
+		if err := s.await(ctx, func(text string) bool { return strings.Contains(text, "\n"+end) || missing(b.prints, text) == "" }); err != nil {
+			return fmt.Errorf("line %d: %w", b.line, err)
+		}
+		interrupting, stop := context.WithCancel(ctx)
+		defer stop()
+		go s.interrupt(interrupting)
+	}
+	if err := s.await(ctx, func(text string) bool { return strings.Contains(text, "\n"+end) }); err != nil {
+		return fmt.Errorf("line %d: %w", b.line, err)
+	}
+	text, status, _ := strings.Cut(s.output.String(), "\n"+end)
+	if line := missing(b.prints, text); line != "" {
+		return fmt.Errorf("line %d: this line is not printed:\n%s\nprinted is:\n%s", b.line, line, text)
+	}
+	if status = strings.TrimSpace(status); status != "0" && !b.endless {
+		return fmt.Errorf("line %d: a command ends with status %s:\n%s", b.line, status, text)
+	}
+	return nil
+}
+
+// interrupt presses Ctrl-C until the context ends: once may be between two commands of a loop.
+func (s *session) interrupt(ctx context.Context) {
+	for {
+		_ = syscall.Kill(-s.command.Process.Pid, syscall.SIGINT)
+		select {
+		case <-time.After(3 * time.Second):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// await waits until what is printed fulfils a condition.
+func (s *session) await(ctx context.Context, ok func(text string) bool) error {
+	for !ok(s.output.String()) {
+		select {
+		case <-s.output.more:
+		case <-ctx.Done():
+			return fmt.Errorf("the commands take too long; printed is:\n%s", s.output)
+		}
+	}
+	return nil
+}
