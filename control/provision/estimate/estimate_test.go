@@ -267,6 +267,16 @@ func TestQueriesAreOnTheirWay(t *testing.T) {
 	}
 }
 
+// With unbounded replicas, a query waits for a batch only if there can be one: batches of 1 add no delay.
+func TestBatchingDelayWithUnboundedReplicas(t *testing.T) {
+	for batch, want := range map[int]float64{1: 2, 4: 2.5} {
+		s := estimate.Setting{Times: fixed(2, 0), Batch: batch, Replicas: estimate.Unbounded, Wait: 0.5}
+		if got, _ := latencies(t, chain(1), []estimate.Setting{s}, []float64{0, 0.1, 7}, 1); !slices.Equal(got, []float64{want, want, want}) {
+			t.Errorf("in batches of %d queries take %v, want %v each", batch, got, want)
+		}
+	}
+}
+
 // A stage that two edges lead to waits for the later one; a query that takes neither edge ends where it is.
 func TestForksAndJoins(t *testing.T) {
 	race.Skip(t)
