@@ -172,6 +172,7 @@ func (r *modelRuntime) Look(ctx context.Context, record Record) (Seen, error) {
 			r.ended.CompareAndSwap(false, ended)
 			return Seen{}, err
 		}
+		r.awaitState(ctx)
 		now.connection = r.dialled.Load()
 	} else if incarnation == "" { // nobody had a connection to it
 		now.doubt()
@@ -185,6 +186,12 @@ func (r *modelRuntime) Look(ctx context.Context, record Record) (Seen, error) {
 	seen := now.seen()
 	seen.Purged = purged
 	return seen, nil
+}
+
+// awaitState waits until gRPC reports the state of a new connection. Calls get through a moment before it reports it as ready.
+func (r *modelRuntime) awaitState(ctx context.Context) {
+	for r.conn.GetState() == connectivity.Connecting && r.conn.WaitForStateChange(ctx, connectivity.Connecting) {
+	}
 }
 
 // watch sees whether the connection of a life that nothing else tells from the next is there still, and makes another if not.
