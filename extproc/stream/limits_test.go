@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
@@ -108,35 +109,37 @@ func TestThoseThatWaitAreDecidedAnewWhenCopiesChange(t *testing.T) {
 
 // A model that cannot be loaded elsewhere is no matter to those that wait for a copy, and that their time is over is told as what it is.
 func TestAWaitForACopyThatIsFullEnds(t *testing.T) {
-	f, held, client := holding(t, 300*time.Millisecond, 2)
-	limited(t, f, 1)
-	if _, m := ask(t.Context(), t, client); !goes(t, m) {
-		t.Fatal(m)
-	}
-	first, _ := ask(t.Context(), t, client)
-	call, err := client.Process(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := call.Send(message(t, aCall+"mm-model-id=missing")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := call.Recv(); err != nil { // it is asked to wait
-		t.Fatal(err)
-	}
-	awaitHeld(t, held, 2)
-	n := news(t, f, []string{"failed=nobody"})
-	f.Hear(n)
-	if _, m := ask(t.Context(), t, client); !strings.Contains(render(t, m), "too_many_waiting") {
-		t.Errorf("one more than may wait: %v", m)
-	}
-	if got := decided(t, first); !strings.Contains(got, "504") || !strings.Contains(got, "model_busy") {
-		t.Errorf("its time is over: %s", got)
-	}
-	if got := decided(t, call); !strings.Contains(got, "DeadlineExceeded") || !strings.Contains(got, "model_busy") {
-		t.Errorf("the time of a call is over: %s", got)
-	}
-	awaitHeld(t, held, 0)
+	synctest.Test(t, func(t *testing.T) {
+		f, held, client := holding(t, time.Minute, 2)
+		limited(t, f, 1)
+		if _, m := ask(t.Context(), t, client); !goes(t, m) {
+			t.Fatal(m)
+		}
+		first, _ := ask(t.Context(), t, client)
+		call, err := client.Process(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := call.Send(message(t, aCall+"mm-model-id=missing")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := call.Recv(); err != nil { // it is asked to wait
+			t.Fatal(err)
+		}
+		awaitHeld(t, held, 2)
+		n := news(t, f, []string{"failed=nobody"})
+		f.Hear(n)
+		if _, m := ask(t.Context(), t, client); !strings.Contains(render(t, m), "too_many_waiting") {
+			t.Errorf("one more than may wait: %v", m)
+		}
+		if got := decided(t, first); !strings.Contains(got, "504") || !strings.Contains(got, "model_busy") {
+			t.Errorf("its time is over: %s", got)
+		}
+		if got := decided(t, call); !strings.Contains(got, "DeadlineExceeded") || !strings.Contains(got, "model_busy") {
+			t.Errorf("the time of a call is over: %s", got)
+		}
+		awaitHeld(t, held, 0)
+	})
 }
 
 // A model of another pool at the same endpoint has the same copy: that its request ends lets those go on that wait in the one pool.
