@@ -7,19 +7,15 @@ import (
 	"fmt"
 	"unicode/utf8"
 	"unsafe"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // Path are the numbers of fields that lead from the top of a message down to a string: all but the last are of messages, here called
 // containers, each within the one before.
 type Path []uint32
 
-const (
-	maxLevels = 16
-
-	// https://protobuf.dev/programming-guides/proto3/#assigning says which numbers there are, and which nobody may use.
-	maxNumber                   = 1<<29 - 1
-	firstReserved, lastReserved = 19000, 19999
-)
+const maxLevels = 16
 
 // CheckPath returns an error for a path that leads to no field: one without a number, of more than 16, or with a number that no
 // field can have. It is written for who wrote the path.
@@ -32,10 +28,10 @@ func CheckPath(path Path) error {
 	}
 	for _, number := range path {
 		switch {
-		case number == 0 || number > maxNumber:
-			return fmt.Errorf("no field has the number %d: they go from 1 to %d", number, maxNumber)
-		case number >= firstReserved && number <= lastReserved:
-			return fmt.Errorf("no field has the number %d: protobuf keeps those from %d to %d for itself", number, firstReserved, lastReserved)
+		case number == 0 || number > uint32(protowire.MaxValidNumber):
+			return fmt.Errorf("no field has the number %d: they go from 1 to %d", number, protowire.MaxValidNumber)
+		case number >= uint32(protowire.FirstReservedNumber) && number <= uint32(protowire.LastReservedNumber):
+			return fmt.Errorf("no field has the number %d: protobuf keeps those from %d to %d for itself", number, protowire.FirstReservedNumber, protowire.LastReservedNumber)
 		}
 	}
 	return nil
@@ -88,14 +84,14 @@ func Inject(message []byte, path Path, id string) ([]byte, error) {
 	grown := len(id)
 	for level := len(path) - 1; level >= s.levels; level-- {
 		lengths[level] = grown
-		grown += sizeOf(uint64(path[level])<<3) + sizeOf(uint64(grown))
+		grown += protowire.SizeTag(protowire.Number(path[level])) + protowire.SizeVarint(uint64(grown))
 	}
 	grown -= cut.end - cut.start
 	for level := s.levels - 1; level >= 0; level-- {
 		at := s.at[level]
 		lengths[level] = at.end - at.start + grown
 		if grown != 0 {
-			grown += sizeOf(uint64(lengths[level])) - (at.start - at.length)
+			grown += protowire.SizeVarint(uint64(lengths[level])) - (at.start - at.length)
 		}
 	}
 
@@ -109,28 +105,19 @@ func Inject(message []byte, path Path, id string) ([]byte, error) {
 			continue // a length that is right stays as it was written
 		}
 		begin := len(written)
-		written = binary.AppendUvarint(written, uint64(lengths[level]))
+		written = protowire.AppendVarint(written, uint64(lengths[level]))
 		pieces[n], pieces[n+1] = message[from:at.length], written[begin:]
 		n += 2
 		from = at.start
 	}
 	begin := len(written)
 	for level := s.levels; level < len(path); level++ {
-		written = binary.AppendUvarint(written, uint64(path[level])<<3|lengthDelimited)
-		written = binary.AppendUvarint(written, uint64(lengths[level]))
+		written = protowire.AppendTag(written, protowire.Number(path[level]), protowire.BytesType)
+		written = protowire.AppendVarint(written, uint64(lengths[level]))
 	}
 	pieces[n], pieces[n+1] = message[from:cut.start], written[begin:]
 	pieces[n+2], pieces[n+3] = unsafe.Slice(unsafe.StringData(id), len(id)), message[cut.end:]
 	return bytes.Join(pieces[:n+4], nil), nil // of what copies to new memory, this alone does not clear it first
-}
-
-// sizeOf is how many bytes the shortest varint of n has.
-func sizeOf(n uint64) int {
-	size := 1
-	for ; n >= 0x80; n >>= 7 {
-		size++
-	}
-	return size
 }
 
 // span is where a string or message lies: its length in message[length:start], itself in message[start:end].
@@ -160,86 +147,38 @@ func (s *sight) find(message []byte, path Path) error {
 	return nil
 }
 
-// The wire types of protobuf: https://protobuf.dev/programming-guides/encoding/#structure.
-const (
-	varintType      = 0
-	fixed64         = 1
-	lengthDelimited = 2
-	groupStart      = 3
-	groupEnd        = 4
-	fixed32         = 5
-)
-
 // only reads the message that begins at i and ends where all does, and returns where it has the one field of that number.
 func only(all []byte, i int, number uint32) (at span, there bool, err error) {
 	for i < len(all) {
-		tag, next := varint(all, i)
-		if next == 0 {
-			return at, false, errVarint()
+		n, kind, size := protowire.ConsumeTag(all[i:])
+		if size < 0 || n > protowire.MaxValidNumber {
+			return at, false, errMalformed()
 		}
-		n := tag >> 3
-		if n == 0 || n > maxNumber {
-			return at, false, fault(InvalidArgument, "The message is no protobuf: a field has a number that no field can have.")
-		}
-		hit := n == uint64(number)
-		if hit && tag&7 != lengthDelimited {
+		start := i + size
+		hit := n == protowire.Number(number)
+		switch {
+		case hit && kind != protowire.BytesType:
 			return at, false, fault(InvalidArgument, "In the message the field that names the model, or one around it, has another type.")
-		}
-		if hit && there {
+		case hit && there:
 			return at, false, fault(InvalidArgument, "The message has the field that names the model, or one around it, more than once.")
-		}
-		start := next
-		switch tag & 7 {
-		case varintType:
-			if _, next = varint(all, start); next == 0 {
-				return at, false, errVarint()
-			}
-		case fixed64:
-			next += 8
-		case fixed32:
-			next += 4
-		case lengthDelimited:
-			length, begin := varint(all, start)
-			if begin == 0 {
-				return at, false, errVarint()
-			}
-			if length > uint64(len(all)-begin) {
-				return at, false, errEnd()
-			}
-			next = begin + int(length)
-			if hit {
-				at, there = span{start, begin, next}, true
-			}
-		case groupStart, groupEnd:
+		case kind == protowire.StartGroupType || kind == protowire.EndGroupType:
 			return at, false, fault(InvalidArgument, "The message has a group, which the gateway does not read.")
-		default:
-			return at, false, fault(InvalidArgument, "The message is no protobuf: a field has a type that there is not.")
 		}
-		if next > len(all) {
-			return at, false, errEnd()
+		if !hit {
+			size = protowire.ConsumeFieldValue(n, kind, all[start:])
+		} else {
+			var value []byte
+			value, size = protowire.ConsumeBytes(all[start:])
+			at, there = span{start, start + size - len(value), start + size}, true
 		}
-		i = next
+		if size < 0 {
+			return at, false, errMalformed()
+		}
+		i = start + size
 	}
 	return at, there, nil
 }
 
-func errEnd() error {
-	return fault(InvalidArgument, "The message is no protobuf: a field goes on after its end.")
-}
-
-func errVarint() error {
-	return fault(InvalidArgument, "The message is no protobuf: a varint does not end, or is too long.")
-}
-
-// varint reads the varint at i, and returns the index after it: 0 if all ends before it does, or if it has more than 64 bits or 10
-// bytes.
-func varint(all []byte, i int) (value uint64, next int) {
-	if i < len(all) && all[i] < 0x80 {
-		return uint64(all[i]), i + 1
-	}
-	value, n := binary.Uvarint(all[i:])
-	if n <= 0 {
-		return 0, 0
-	}
-	return value, i + n
+func errMalformed() error {
+	return fault(InvalidArgument, "The message is no protobuf: a field has no valid number, type or length.")
 }

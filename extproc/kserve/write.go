@@ -1,13 +1,13 @@
 package kserve
 
-import "encoding/binary"
+import "google.golang.org/protobuf/encoding/protowire"
 
 // AppendNumber appends a field of a number, or of an enum, to a message. 0 is not written, as protobuf has it.
 func AppendNumber(message []byte, field uint32, n uint64) []byte {
 	if n == 0 {
 		return message
 	}
-	return binary.AppendUvarint(binary.AppendUvarint(message, uint64(field)<<3|varintType), n)
+	return protowire.AppendVarint(protowire.AppendTag(message, protowire.Number(field), protowire.VarintType), n)
 }
 
 // AppendBool appends a field of a bool to a message.
@@ -23,6 +23,5 @@ func AppendText(message []byte, field uint32, text string) []byte {
 	if text == "" {
 		return message
 	}
-	message = binary.AppendUvarint(message, uint64(field)<<3|lengthDelimited)
-	return append(binary.AppendUvarint(message, uint64(len(text))), text...)
+	return protowire.AppendString(protowire.AppendTag(message, protowire.Number(field), protowire.BytesType), text)
 }
