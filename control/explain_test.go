@@ -21,11 +21,11 @@ func TestTheSettingsAreExplained(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := run(t.Context(), []string{"--objects", dir, "--explain-config", "--look-interval", "3s"}, &out, io.Discard); err != nil {
+	if err := run(t.Context(), []string{"--objects", dir, "--explain-config", "--scrape-interval", "3s"}, &out, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"--look-interval 3s flag --look-interval", "--drain-limit 1m0s default", "--state " + dir + ".db default", "POOL default/base",
+		"--scrape-interval 3s flag --scrape-interval", "--drain-timeout 1m0s default", "--state-file " + dir + ".db default", "POOL default/base",
 		"placement.maxAdapters 3 PoolSettings default/mine, " + dir + "/o.yaml:8 adapters", "placement.hostAdapters unknown default", "placement.source {id} default",
 	} {
 		if got := strings.Join(strings.Fields(out.String()), " "); !strings.Contains(got, want) {

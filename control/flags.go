@@ -73,9 +73,9 @@ control moves from one model to another when that is loaded. An edit counts with
 
 Each extproc calls --listen (extproc --control) and says which models requests wait for; control loads them. Clients of
 ModelMesh call the same address: control serves mmesh.ModelMesh. The models that they register, and what control asked of
-engines, are in the file of --state, never in DIR.
+engines, are in the file of --state-file, never in DIR.
 
-Envoys of Gateways of the class headgate.dev/gateway-controller call --envoys: control makes of Gateways, ListenerSets,
+Envoys of Gateways of the class headgate.dev/gateway-controller call --xds-address: control makes of Gateways, ListenerSets,
 HTTPRoutes, GRPCRoutes and LLMRoutes what each of them is to do. Each has an extproc beside it.
 
 control serves /metrics for Prometheus, and /models: each model as JSON, with its copies, its failures and why it has no
@@ -83,13 +83,13 @@ more copies (curl localhost:9091/models?id=NAME); control status prints that of 
 --metrics-host= serves /metrics, /healthz and /readyz to other machines too; /models and /placement stay on loopback.
 
 In a cluster (--kube) several controls run, and one leads: the one that holds the Lease headgate-control. The others
-answer health checks and reflection only. The leader writes into the status of Models what would be in --state. While the
+answer health checks and reflection only. The leader writes into the status of Models what would be in --state-file. While the
 API server does not answer, control loads and unloads nothing, and goes on telling extprocs what it knows.
 
 Examples:
 
   control --objects bench/quickstart/objects --listen unix:.run/control.sock
-  control --objects /etc/headgate --state /var/lib/headgate/control.db --listen :8034 \
+  control --objects /etc/headgate --state-file /var/lib/headgate/control.db --listen :8034 \
     --cert-path /etc/headgate/tls --token-file /etc/headgate/token --mesh-token-file /etc/headgate/mesh-token
   control --kube --kubeconfig ~/.kube/config --listen unix:.run/control.sock
 
@@ -106,10 +106,10 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.StringVar(&c.objects, "objects", "", "read the objects from the YAML files in this `DIR` (required without --kube or --endpoints)")
 	c.kube.Register(fs)
 	fs.StringSliceVar(&c.endpoints, "endpoints", nil, "use the engines at these `HOST:PORT`s, separated by commas, as the pool default/endpoints; no objects needed")
-	fs.StringVar(&c.state, "state", "", "remember in this `FILE` what is not in the objects: registered models, and what engines were asked to load; the default is DIR.db, beside DIR")
+	fs.StringVar(&c.state, "state-file", "", "remember in this `FILE` what is not in the objects: registered models, and what engines were asked to load; the default is DIR.db, beside DIR")
 	fs.StringArrayVar(&c.listen, "listen", nil, "serve extprocs and clients of ModelMesh at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated (required)")
-	fs.StringVar(&c.hooks, "prestop", "", "answer the preStop hooks of pods that migrate at this `HOST:PORT`, http://HOST:PORT/prestop/NAMESPACE/POD, to everybody; manifests have :8036. With several controls it is the same port for all: one that does not lead asks the one that does")
-	fs.StringVar(&c.envoys, "envoys", "", "serve the Envoys of Gateways their configuration at this `ADDRESS`: unix:PATH, where every process that may open the socket gets the keys of every Gateway; or with --kube HOST:PORT, where Envoys have certificates of the authority in the Secret headgate-gateways, which control makes")
+	fs.StringVar(&c.hooks, "prestop-address", "", "answer the preStop hooks of pods that migrate at this `HOST:PORT`, http://HOST:PORT/prestop/NAMESPACE/POD, to everybody; manifests have :8036. With several controls it is the same port for all: one that does not lead asks the one that does")
+	fs.StringVar(&c.envoys, "xds-address", "", "serve the Envoys of Gateways their configuration at this `ADDRESS`: unix:PATH, where every process that may open the socket gets the keys of every Gateway; or with --kube HOST:PORT, where Envoys have certificates of the authority in the Secret headgate-gateways, which control makes")
 	fs.StringVar(&c.envoyImage, "envoy-image", "", "with --kube: make for each Gateway, in this control's namespace, pods with Envoy from this `IMAGE` and extproc from --extproc-image, and a Service that leads to them; without it Envoys of Gateways are yours to run")
 	fs.StringVar(&c.extprocImage, "extproc-image", "", "the `IMAGE` of extproc beside Envoys, with --envoy-image")
 	fs.StringVar(&c.certPath, "cert-path", "", "serve other machines with TLS, with the certificate in this `DIR`, tls.crt and tls.key, read again when they change")
@@ -120,9 +120,9 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.StringVar(&c.metricsHost, "metrics-host", "127.0.0.1", "serve metrics and health on this `HOST`; empty means all addresses. /models and /placement are served on loopback only, in any case")
 	fs.IntVar(&c.metricsPort, "metrics-port", 9091, "serve /metrics, /models, /placement, /healthz and /readyz on this `PORT`; 0 picks a free port and logs it, -1 means not at all")
 	fs.StringVar(&c.meshPool, "mesh-pool", "", "put the models that clients register into this InferencePool, `NAMESPACE/NAME`; without it into the only pool whose engines are model runtimes, or where there is none, the only one whose engines have a model repository")
-	fs.DurationVar(&c.drainLimit, "drain-limit", decide.DrainLimit, "before control unloads a model, give the requests there this long to end")
-	fs.DurationVar(&c.lookInterval, "look-interval", place.DefaultLookInterval, "look at each engine this often, to notice models that were loaded or unloaded by hand")
-	fs.DurationVar(&c.tickInterval, "tick-interval", decide.TickInterval, "decide this often what no request asks for: more copies of what is used most, second copies, balance between endpoints, and what free room is filled with")
+	fs.DurationVar(&c.drainLimit, "drain-timeout", decide.DrainLimit, "before control unloads a model, give the requests there this long to end")
+	fs.DurationVar(&c.lookInterval, "scrape-interval", place.DefaultLookInterval, "look at each engine this often, to notice models that were loaded or unloaded by hand")
+	fs.DurationVar(&c.tickInterval, "rebalance-interval", decide.TickInterval, "decide this often what no request asks for: more copies of what is used most, second copies, balance between endpoints, and what free room is filled with")
 	fs.StringVar(&c.pod, "pod", "", "with --kube: this control runs in the pod `NAMESPACE/NAME`, and the Lease headgate-control is in that namespace (default default/HOSTNAME)")
 	fs.StringVar(&c.podIP, "pod-ip", "", "with --kube: while this control leads, point the Service headgate-placement at this `IP` and the port of --listen")
 	fs.StringVar(&c.credentials, "credentials-dir", "", "with --kube: serve with the certificate and the tokens of the Secret headgate-placement instead of --cert-path, --token-file and --mesh-token-file. control adds to the Secret what is missing and copies it into this `DIR`")
@@ -179,7 +179,7 @@ func (c config) check(rest []string) error {
 	case c.objects == "" && !c.kube.On && len(c.endpoints) == 0:
 		return errors.New("say where the engines are: --objects DIR, a folder with YAML; --kube, an API server; or --endpoints HOST:PORT")
 	case c.kube.On && c.state != "":
-		return errors.New("--state is of no use with --kube: what is registered and loaded is remembered in objects")
+		return errors.New("--state-file is of no use with --kube: what is registered and loaded is remembered in objects")
 	case !c.kube.On && c.pod+c.podIP+c.credentials != "":
 		return errors.New("--pod, --pod-ip and --credentials-dir are of no use without --kube")
 	case c.credentials != "" && c.certPath+c.placement.TokenFile+c.mesh.TokenFile != "":
@@ -189,23 +189,23 @@ func (c config) check(rest []string) error {
 	case c.podIP != "" && net.ParseIP(c.podIP) == nil:
 		return fmt.Errorf("--pod-ip %q is no IP address", c.podIP)
 	case c.state == "" && !c.kube.On && !c.explain.On:
-		return errors.New("say where to remember what is registered and loaded: --state FILE")
+		return errors.New("say where to remember what is registered and loaded: --state-file FILE")
 	case len(c.listen) == 0 && !c.explain.On:
 		return errors.New("nothing to serve: set --listen to unix:PATH or HOST:PORT, which extprocs call")
 	case c.envoys != "" && !strings.HasPrefix(c.envoys, "unix:") && !c.kube.On:
-		return fmt.Errorf("--envoys %s: want unix:PATH, or --kube, where Envoys have certificates", c.envoys)
+		return fmt.Errorf("--xds-address %s: want unix:PATH, or --kube, where Envoys have certificates", c.envoys)
 	case (c.envoyImage == "") != (c.extprocImage == ""):
 		return errors.New("--envoy-image and --extproc-image are of use together: a Gateway's pods have both")
 	case c.envoyImage != "" && (!c.kube.On || portOf(c.envoys) == 0):
-		return errors.New("--envoy-image needs --kube, and --envoys HOST:PORT, where pods reach control")
+		return errors.New("--envoy-image needs --kube, and --xds-address HOST:PORT, where pods reach control")
 	case c.meshPool != "" && c.pool() == (objects.Name{}):
 		return fmt.Errorf("--mesh-pool %q: want NAMESPACE/NAME, such as default/runtimes", c.meshPool)
 	case c.drainLimit <= 0:
-		return fmt.Errorf("--drain-limit %v: it must be above 0", c.drainLimit)
+		return fmt.Errorf("--drain-timeout %v: it must be above 0", c.drainLimit)
 	case c.lookInterval < 10*time.Millisecond:
-		return errors.New("--look-interval must be at least 10ms: a shorter one keeps the engines busy")
+		return errors.New("--scrape-interval must be at least 10ms: a shorter one keeps the engines busy")
 	case c.tickInterval < time.Second:
-		return errors.New("--tick-interval must be at least 1s: load is measured over so long, and a shorter one has copies come and go")
+		return errors.New("--rebalance-interval must be at least 1s: load is measured over so long, and a shorter one has copies come and go")
 	case c.metricsPort < -1 || c.metricsPort > 65535:
 		return fmt.Errorf("--metrics-port %d is no port", c.metricsPort)
 	}

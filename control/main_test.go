@@ -28,22 +28,22 @@ func TestTheCommandLine(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"", "say where the engines are: --objects DIR, a folder with YAML; --kube, an API server; or --endpoints HOST:PORT; see control --help"},
 		{"--kube --objects x --listen y", "--kube and --objects: objects come from an API server or from a folder; leave one of them out; see control --help"},
-		{"--endpoints a:1 --namespace x --listen y --state s", "--kubeconfig and --namespace are of no use without --kube; see control --help"},
+		{"--endpoints a:1 --namespace x --listen y --state-file s", "--kubeconfig and --namespace are of no use without --kube; see control --help"},
 		{"--objects x", "nothing to serve: set --listen to unix:PATH or HOST:PORT, which extprocs call; see control --help"},
-		{"--endpoints a:1 --listen y", "say where to remember what is registered and loaded: --state FILE; see control --help"},
-		{"--endpoints a --state s --listen y", `--endpoints "a": want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000; see control --help`},
-		{"--endpoints 169.254.169.254:80 --state s --listen y", `--endpoints "169.254.169.254:80": no engine is reached at a link-local, multicast, broadcast or unspecified address; see control --help`},
+		{"--endpoints a:1 --listen y", "say where to remember what is registered and loaded: --state-file FILE; see control --help"},
+		{"--endpoints a --state-file s --listen y", `--endpoints "a": want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000; see control --help`},
+		{"--endpoints 169.254.169.254:80 --state-file s --listen y", `--endpoints "169.254.169.254:80": no engine is reached at a link-local, multicast, broadcast or unspecified address; see control --help`},
 		{"--objects x --listen y z", `unexpected argument "z": every setting is a flag; see control --help`},
-		{"--objects x --listen y --envoys :8035", "--envoys :8035: want unix:PATH, or --kube, where Envoys have certificates; see control --help"},
+		{"--objects x --listen y --xds-address :8035", "--xds-address :8035: want unix:PATH, or --kube, where Envoys have certificates; see control --help"},
 		{"--objects x --listen y --mesh-pool p", `--mesh-pool "p": want NAMESPACE/NAME, such as default/runtimes; see control --help`},
 		{"--objects x --listen y --mesh-pool /p", `--mesh-pool "/p": want NAMESPACE/NAME, such as default/runtimes; see control --help`},
-		{"--objects x --listen y --drain-limit 0s", "--drain-limit 0s: it must be above 0; see control --help"},
-		{"--objects x --listen y --look-interval 1ms", "--look-interval must be at least 10ms: a shorter one keeps the engines busy; see control --help"},
-		{"--objects x --listen y --tick-interval 10ms", "--tick-interval must be at least 1s: load is measured over so long, and a shorter one has copies come and go; see control --help"},
+		{"--objects x --listen y --drain-timeout 0s", "--drain-timeout 0s: it must be above 0; see control --help"},
+		{"--objects x --listen y --scrape-interval 1ms", "--scrape-interval must be at least 10ms: a shorter one keeps the engines busy; see control --help"},
+		{"--objects x --listen y --rebalance-interval 10ms", "--rebalance-interval must be at least 1s: load is measured over so long, and a shorter one has copies come and go; see control --help"},
 		{"--objects x --listen y --metrics-port 70000", "--metrics-port 70000 is no port; see control --help"},
 		{"--objects x --listen y --engine-ca-file x", "--engine-ca-file is of no use without --engine-tls; see control --help"},
 		{"--kube --listen y --engine-token-file x", "--engine-token-file is of no use with --kube, where each team has a token of its own: name a Secret in spec.engineToken of the PoolSettings of each pool; see control --help"},
-		{"--kube --listen y --state z", "--state is of no use with --kube: what is registered and loaded is remembered in objects; see control --help"},
+		{"--kube --listen y --state-file z", "--state-file is of no use with --kube: what is registered and loaded is remembered in objects; see control --help"},
 		{"--kube --listen y --pod z", `--pod "z": want NAMESPACE/NAME; see control --help`},
 		{"--kube --listen y --pod-ip z", `--pod-ip "z" is no IP address; see control --help`},
 		{"--kube --listen y --credentials-dir z --cert-path z", "--credentials-dir takes the place of --cert-path, --token-file and --mesh-token-file: leave one or the others out; see control --help"},
@@ -66,7 +66,7 @@ func TestTheCommandLine(t *testing.T) {
 		t.Errorf("%v, the state is in %s, models are registered in %s", err, c.state, c.pool())
 	}
 	var help bytes.Buffer
-	if _, err := parseFlags([]string{"--help"}, &help); !errors.Is(err, pflag.ErrHelp) || !strings.Contains(help.String(), "--drain-limit") || !strings.Contains(help.String(), "Example") {
+	if _, err := parseFlags([]string{"--help"}, &help); !errors.Is(err, pflag.ErrHelp) || !strings.Contains(help.String(), "--drain-timeout") || !strings.Contains(help.String(), "Example") {
 		t.Errorf("--help: %v\n%s", err, help.String())
 	}
 	var own bytes.Buffer
@@ -89,7 +89,7 @@ func TestFaultsAtTheStartEndIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]string{
-		"--objects " + objects + " --listen unix:" + dir + "/s --state /proc/nowhere/x.db":                "--state: /proc/nowhere/x.db: ",
+		"--objects " + objects + " --listen unix:" + dir + "/s --state-file /proc/nowhere/x.db":                "--state-file: /proc/nowhere/x.db: ",
 		"--objects " + broken + " --listen unix:" + dir + "/s":                                            "x.yaml:1: ",
 		"--objects " + objects + " --listen unix:/proc/nowhere/s":                                         "--listen unix:/proc/nowhere/s: ",
 		"--objects " + objects + " --listen 0.0.0.0:0":                                                    "--listen 0.0.0.0:0: other machines can reach it, and any caller could load and unload models: set --cert-path, and --client-ca-file or --token-file; or listen on loopback or a socket",

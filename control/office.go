@@ -75,7 +75,7 @@ func (o *office) alone(ctx context.Context) error {
 	o.remember = func(context.Context, func() bool) (store.Memory, teller, error) {
 		file, err := store.Open(o.state, o.log)
 		if err != nil {
-			return nil, nil, fmt.Errorf("--state: %w", err)
+			return nil, nil, fmt.Errorf("--state-file: %w", err)
 		}
 		return file, statuswriter.Nowhere{}, nil
 	}

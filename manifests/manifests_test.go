@@ -257,7 +257,7 @@ func TestPodsThatMigrateWaitForControl(t *testing.T) {
 			}
 			migrates := podAnnotations(o)[v1alpha1.PreStop] != ""
 			for _, c := range s.Containers {
-				if slices.Contains(c.Args, "--prestop=:8036") && !slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == "prestop" && p.ContainerPort == 8036 }) {
+				if slices.Contains(c.Args, "--prestop-address=:8036") && !slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == "prestop" && p.ContainerPort == 8036 }) {
 					t.Errorf("%s: the port of hooks is not said", folder)
 				}
 				if c.Lifecycle == nil || c.Lifecycle.PreStop == nil || c.Lifecycle.PreStop.Exec == nil {

@@ -485,7 +485,7 @@ func TestAGatewayOfAnAPIServer(t *testing.T) {
 	runs(t)
 	k := newKubernetes(t)
 	s := start(t, standalone, pods(t, 2), placed(t, 4, "a01"), k.called, func(c *rig.Config) {
-		c.ControlFlags = append(c.ControlFlags, "--envoys", "unix:"+filepath.Join(c.Dir, "envoys.sock"))
+		c.ControlFlags = append(c.ControlFlags, "--xds-address", "unix:"+filepath.Join(c.Dir, "envoys.sock"))
 	})
 	ask := func(model string) int { return s.must(completion(model, 1, false)).status }
 	if got := ask("a01"); got != http.StatusOK {

@@ -46,9 +46,9 @@ func TestMissesAreAsForetold(t *testing.T) {
 	pour()
 	sent.Store(0)
 	slow.Store(0)
-	before, loads := held(), s.histogram(s.ControlMetrics, "headgate_place_to_load_seconds").GetSampleCount()
+	before, loads := held(), s.histogram(s.ControlMetrics, "headgate_place_load_queue_seconds").GetSampleCount()
 	pour()
-	missed, loaded := held()-before, s.histogram(s.ControlMetrics, "headgate_place_to_load_seconds").GetSampleCount()-loads
+	missed, loaded := held()-before, s.histogram(s.ControlMetrics, "headgate_place_load_queue_seconds").GetSampleCount()-loads
 	t.Logf("%.2f %% of %d requests waited for a load, %.2f %% for more than one; %.1f loads a minute were asked for", 100*float64(missed)/float64(sent.Load()), sent.Load(),
 		100*float64(slow.Load())/float64(sent.Load()), float64(loaded)/foretold.Minutes())
 	if failed.Load() > 0 {

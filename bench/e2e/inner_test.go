@@ -31,7 +31,7 @@ func TestRequestsThatComeForADeadEngineAreAnsweredElsewhere(t *testing.T) {
 }
 
 func requestsThatComeForADeadEngineAreAnsweredElsewhere(t *testing.T) {
-	s := start(t, pods(t, 3), placed(t, 4, "a01", "a02"), loading(t, 0.3), extprocFlags("--scrape-interval", "6s", "--stale-after", "1h"), controlFlags("--look-interval", "6s"))
+	s := start(t, pods(t, 3), placed(t, 4, "a01", "a02"), loading(t, 0.3), extprocFlags("--scrape-interval", "6s", "--stale-after", "1h"), controlFlags("--scrape-interval", "6s"))
 	for _, c := range []struct {
 		model  string
 		stream bool

@@ -97,14 +97,14 @@ func TestTwoHundredRequestsThroughTwoEnvoysLoadOnce(t *testing.T) {
 	a.await("requests wait at both", func() bool {
 		return a.sum(a.Metrics, "headgate_queued_requests") > 0 && b.sum(b.Metrics, "headgate_queued_requests") > 0
 	})
-	a.await("control knows of more than one extproc has", func() bool { return a.sum(a.ControlMetrics, "headgate_place_held_requests") > 100 })
+	a.await("control knows of more than one extproc has", func() bool { return a.sum(a.ControlMetrics, "headgate_place_queued_requests") > 100 })
 	for _, answered := range through {
 		answered()
 	}
 	if loads := a.exactlyOnce(a.events()); loads != 1 {
 		t.Errorf("%d loads, want one:\n%v", loads, a.events())
 	}
-	a.await("nobody waits", func() bool { return a.sum(a.ControlMetrics, "headgate_place_held_requests") == 0 })
+	a.await("nobody waits", func() bool { return a.sum(a.ControlMetrics, "headgate_place_queued_requests") == 0 })
 }
 
 // killedAmidLoads kills control in the middle of the loads of cold models, and starts it again. Models that are hot are
@@ -146,7 +146,7 @@ func (s *stack) killedAmidLoads(hot, cold []string) (killed time.Time) {
 	for _, fault := range l.faults {
 		s.t.Error(fault)
 	}
-	s.await("control knows of no request that waits", func() bool { return s.sum(s.ControlMetrics, "headgate_place_held_requests") == 0 })
+	s.await("control knows of no request that waits", func() bool { return s.sum(s.ControlMetrics, "headgate_place_queued_requests") == 0 })
 
 	s.Envoy.Stop(5 * time.Second) // writes out its log
 	slowest := make(map[bool]float64)
@@ -329,7 +329,7 @@ func TestAnEngineIsKilledAndItsModelsAnswerElsewhere(t *testing.T) {
 	all := numbered(9)
 	names, later := all[:6], all[6:]
 	// What becomes of the engine control hears of extproc, long before it looks itself.
-	s := start(t, pods(t, 3), placed(t, 4, all...), loading(t, 0.1), controlFlags("--look-interval", "1m"))
+	s := start(t, pods(t, 3), placed(t, 4, all...), loading(t, 0.1), controlFlags("--scrape-interval", "1m"))
 	l := s.pour(8, func(client, n int) request { return completion(names[(client+n)%len(names)], 20, n%2 == 0) }, func(a answer, err error) string {
 		if err == nil && a.status != http.StatusOK && a.status != http.StatusServiceUnavailable {
 			return fmt.Sprintf("%d %s", a.status, a.body)
@@ -411,7 +411,7 @@ func TestExtprocIsKilledWhileRequestsWait(t *testing.T) {
 	runs(t)
 	s := start(t, pods(t, 1), placed(t, 4, adapters...), loading(t, 3))
 	waiting := func(n float64) func() bool {
-		return func() bool { return s.sum(s.ControlMetrics, "headgate_place_held_requests") == n }
+		return func() bool { return s.sum(s.ControlMetrics, "headgate_place_queued_requests") == n }
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()

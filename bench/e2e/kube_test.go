@@ -138,12 +138,12 @@ func TestObjectsFromAnAPIServer(t *testing.T) {
 	l.goesOn(s, 20)
 	k.Outage()
 	s.await("extproc knows", func() bool { return s.sum(s.Metrics, "headgate_objects_connected") == 0 })
-	s.await("control does not lead", func() bool { return s.sum(s.ControlMetrics, "headgate_leads") == 0 })
+	s.await("control does not lead", func() bool { return s.sum(s.ControlMetrics, "headgate_leader") == 0 })
 	l.goesOn(s, 50)
 	if err := k.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s.promised(20*time.Second, "control leads again", func() bool { return s.sum(s.ControlMetrics, "headgate_leads") == 1 })
+	s.promised(20*time.Second, "control leads again", func() bool { return s.sum(s.ControlMetrics, "headgate_leader") == 1 })
 	k.apply(modelObject("late", ""))
 	s.await("what was made since can be asked for", func() bool { return status("late") == http.StatusOK })
 	l.goesOn(s, 20)

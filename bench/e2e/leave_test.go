@@ -221,7 +221,7 @@ func TestAnAdapterLeavesAtTheDrainLimit(t *testing.T) {
 }
 
 func anAdapterLeavesAtTheDrainLimit(t *testing.T) {
-	s := start(t, pods(t, 1), placed(t, 1, "a01", "a02"), controlFlags("--drain-limit", "1s"))
+	s := start(t, pods(t, 1), placed(t, 1, "a01", "a02"), controlFlags("--drain-timeout", "1s"))
 	end := s.flow("a01", 800)
 	leaving := time.Now()
 	s.beginsEach(1, "a02")()

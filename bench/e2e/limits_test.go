@@ -17,7 +17,7 @@ import (
 // limited are model runtimes that take two inferences of a model at once, which last a while, and a control that adds copies soon.
 func limited(t *testing.T, n int) *stack {
 	t.Helper()
-	return start(t, runtimes(t, n, map[string]string{"one": "sim:?infer=100ms"}), standalone, controlFlags("--tick-interval", "1s"), func(c *rig.Config) {
+	return start(t, runtimes(t, n, map[string]string{"one": "sim:?infer=100ms"}), standalone, controlFlags("--rebalance-interval", "1s"), func(c *rig.Config) {
 		c.EngineFlags = []string{"--concurrency", "2"}
 	})
 }

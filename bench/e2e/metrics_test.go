@@ -16,7 +16,7 @@ var excused = map[string]string{}
 func TestMetricsAreLinted(t *testing.T) {
 	runs(t)
 	names := numbered(6)
-	s := start(t, placed(t, 1, names...), controlFlags("--drain-limit", "1s")) // more than there is room for
+	s := start(t, placed(t, 1, names...), controlFlags("--drain-timeout", "1s")) // more than there is room for
 	for _, name := range names {
 		for _, stream := range []bool{false, true} {
 			if a := s.must(completion(name, 3, stream)); a.status != 200 {
@@ -50,7 +50,7 @@ func TestMetricsAreLinted(t *testing.T) {
 			"headgate_replies_total", "headgate_picks_total", "headgate_scrapes_total", "headgate_queue_time_seconds",
 		}},
 		"control": {s.ControlMetrics, []string{
-			"headgate_place_load_seconds", "headgate_place_unload_seconds", "headgate_copies", "headgate_models", "headgate_place_held_requests", "headgate_place_decisions_total", "headgate_extprocs",
+			"headgate_place_load_seconds", "headgate_place_unload_seconds", "headgate_copies", "headgate_models", "headgate_place_queued_requests", "headgate_place_decisions_total", "headgate_extprocs",
 		}},
 	} {
 		page := s.page(c.address)

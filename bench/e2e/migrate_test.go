@@ -16,7 +16,7 @@ import (
 
 // hooked has control answer preStop hooks.
 func hooked(c *rig.Config) {
-	c.ControlFlags = append(c.ControlFlags, "--prestop", strings.TrimSuffix(c.Listen, "1:8080")+"1:8036")
+	c.ControlFlags = append(c.ControlFlags, "--prestop-address", strings.TrimSuffix(c.Listen, "1:8080")+"1:8036")
 }
 
 // deleted is the pods of n engines, of which the one at an endpoint is being deleted and migrates.

@@ -256,7 +256,7 @@ func TestMoreAdaptersThanSlots(t *testing.T) {
 	if loads < 40 {
 		t.Errorf("%d loads for 40 adapters", loads)
 	}
-	s.await("nobody waits", func() bool { return s.sum(s.ControlMetrics, "headgate_place_held_requests") == 0 })
+	s.await("nobody waits", func() bool { return s.sum(s.ControlMetrics, "headgate_place_queued_requests") == 0 })
 	t.Logf("%d requests, %d loads, %.0f evictions", answered, loads, s.sum(s.ControlMetrics, "headgate_place_evictions_total"))
 	s.report(events)
 }
@@ -266,7 +266,7 @@ func TestMoreAdaptersThanSlots(t *testing.T) {
 func (s *stack) report(events []engineEvent) {
 	s.t.Helper()
 	for _, m := range []struct{ what, metric string }{
-		{"from arrival to the load call, without waits for room or a turn", "headgate_place_to_load_seconds"},
+		{"from arrival to the load call, without waits for room or a turn", "headgate_place_load_queue_seconds"},
 		{"waits for room or a turn", "headgate_place_stalled_seconds"},
 	} {
 		s.t.Logf("%s: %s", m.what, s.quantiles(s.ControlMetrics, m.metric))

@@ -188,7 +188,7 @@ func (s *stack) agreedAt(engines []*realEngine) string {
 // A real engine starves the third of three adapters on its two slots, and it is helped as beside simulated engines.
 func TestRealVLLMThatStarvesAnAdapterIsHelped(t *testing.T) {
 	runs(t, alone)
-	s, _ := realVLLMWith(t, nil, controlFlags("--tick-interval", "2s"))
+	s, _ := realVLLMWith(t, nil, controlFlags("--rebalance-interval", "2s"))
 	s.roomFor(8)
 	s.write("engines.yaml", s.without(2, 2))
 	s.starve([]string{"a1", "a2", "a3"}, 3, func() { s.write("engines.yaml", engines(strings.TrimSuffix(s.Listen, "1:8080"), 2)) })

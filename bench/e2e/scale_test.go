@@ -64,7 +64,7 @@ func TestControlAtScale(t *testing.T) {
 	}
 	socket := filepath.Join(dir, "envoys.sock")
 	control := start("control", exec.Command(programs(t).Control, "--kube", "--kubeconfig", apiserver.KubeconfigFile(t, config), "--listen", "unix:"+filepath.Join(dir, "control.sock"),
-		"--envoys", "unix:"+socket, "--pod", system+"/control-0", "--metrics-host", host, "--look-interval", "1m"))
+		"--xds-address", "unix:"+socket, "--pod", system+"/control-0", "--metrics-host", host, "--scrape-interval", "1m"))
 	if err := control.AwaitOK(t.Context(), "http://"+host+":9091/readyz"); err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 func TestAdaptersThatStarveAreKeptApart(t *testing.T) {
 	runs(t, raced)
 	names := []string{"v1", "v2", "v3"}
-	s := start(t, pods(t, 2), placed(t, 8, names...), engineFlags("--max-loras", "2"), controlFlags("--tick-interval", "2s"))
+	s := start(t, pods(t, 2), placed(t, 8, names...), engineFlags("--max-loras", "2"), controlFlags("--rebalance-interval", "2s"))
 	s.write("engines.yaml", s.without(2, 2))
 	s.starve(names, 4, func() { s.write("engines.yaml", engines(strings.TrimSuffix(s.Listen, "1:8080"), 2)) })
 	// One leaves the engine, unless the other one has two of them by then: no more than one needs the first.

@@ -271,12 +271,12 @@ func (r *Rig) StartControl(ctx context.Context) error {
 		args = append(args, "--metrics-port", "-1")
 	}
 	if r.ControlKube == "" {
-		args = append(args, "--objects", r.Objects, "--state", filepath.Join(r.Dir, "control.db"))
+		args = append(args, "--objects", r.Objects, "--state-file", filepath.Join(r.Dir, "control.db"))
 	} else {
 		args = append(args, "--kube", "--kubeconfig", r.ControlKube)
 	}
 	if r.Gateway != "" {
-		args = append(args, "--envoys", "unix:"+r.envoysSocket())
+		args = append(args, "--xds-address", "unix:"+r.envoysSocket())
 	}
 	p, err := r.starter.Start("control", r.Dir, exec.Command(r.Programs.Control, append(args, r.ControlFlags...)...))
 	if err != nil {

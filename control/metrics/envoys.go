@@ -27,11 +27,11 @@ func newEnvoys(
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"kind"})
 	}
 	return envoys{
-		connected: gauge("headgate_envoys", "Envoys of a Gateway that this control serves.", "gateway"),
-		sent:      counter("headgate_envoy_resources_total", "Resources that this control sent to Envoys or took from them, by kind: clusters, listeners, routes, secrets or endpoints."),
-		refusals:  counter("headgate_envoy_refusals_total", "Answers by which Envoys refused what this control sent them, trials among them, by kind."),
-		took:      histogram("headgate_envoy_follow_seconds", "Seconds from a change of what an Envoy is to have to its word that it has all of it.", ownBuckets).WithLabelValues().(prometheus.Histogram),
-		plan:      histogram("headgate_plan_seconds", "Seconds from changed objects to what Envoys are given.", ownBuckets).WithLabelValues().(prometheus.Histogram),
+		connected: gauge("headgate_envoys", "Envoys of a Gateway that are connected to this control.", "gateway"),
+		sent:      counter("headgate_envoy_resources_total", "Resources that this control sent to Envoys or removed from them, by kind: clusters, listeners, routes, secrets or endpoints."),
+		refusals:  counter("headgate_envoy_nacks_total", "NACKs: updates that an Envoy rejected, trial updates included, by kind."),
+		took:      histogram("headgate_envoy_update_seconds", "Seconds from a change of the configuration to the acknowledgement of an Envoy.", ownBuckets).WithLabelValues().(prometheus.Histogram),
+		plan:      histogram("headgate_plan_seconds", "Seconds to compute the configuration of Envoys after objects changed.", ownBuckets).WithLabelValues().(prometheus.Histogram),
 		mu:        new(sync.Mutex), count: make(map[string]int),
 	}
 }

@@ -108,7 +108,7 @@ func TestWhatControlSaysOfItself(t *testing.T) {
 	h := m.Handler(nil)
 	_, page := get(t, h, podIP, "/metrics")
 	expect(t, page,
-		`headgate_place_to_load_seconds_sum 1`,
+		`headgate_place_load_queue_seconds_sum 1`,
 		`headgate_place_stalled_seconds_sum 2`,
 		`headgate_place_load_seconds_sum{result="done"} 4`,
 		`headgate_place_load_seconds_sum{result="failed"} 1`,
@@ -117,13 +117,13 @@ func TestWhatControlSaysOfItself(t *testing.T) {
 		`headgate_place_decisions_total{decision="load",for="requests"} 2`,
 		`headgate_place_decisions_total{decision="predict",for="record"} 1`,
 		`headgate_place_decisions_total{decision="unload",for=""} 1`,
-		`headgate_place_refusals_total{reason="no_room"} 1`,
+		`headgate_place_rejections_total{reason="no_room"} 1`,
 		`headgate_objects_rejected_files 2`,
 		`headgate_objects_connected 1`,
-		`headgate_leads 0`,
+		`headgate_leader 0`,
 		`headgate_build_info{goversion="`+version.Read().Go+`",program="control",version="`+version.Read().Program+`"} 1`,
 	)
-	for _, name := range []string{"headgate_copies", "headgate_models", "headgate_place_held_requests", "headgate_place_cover_seconds", "headgate_extprocs"} {
+	for _, name := range []string{"headgate_copies", "headgate_models", "headgate_place_queued_requests", "headgate_place_warm_window_seconds", "headgate_extprocs"} {
 		if strings.Contains(page, name) {
 			t.Errorf("a control that does not decide tells of %s", name)
 		}
@@ -132,10 +132,10 @@ func TestWhatControlSaysOfItself(t *testing.T) {
 	m.Leads(true)
 	_, page = get(t, h, podIP, "/metrics")
 	expect(t, page,
-		`headgate_leads 1`, `headgate_extprocs 0`, `headgate_place_held_requests 3`,
-		`headgate_models{which="all"} 1`, `headgate_models{which="wanted"} 1`, `headgate_copies{state="loaded"} 0`,
+		`headgate_leader 1`, `headgate_extprocs 0`, `headgate_place_queued_requests 3`,
+		`headgate_models{which="all"} 1`, `headgate_models{which="requested"} 1`, `headgate_copies{state="loaded"} 0`,
 	)
-	if !strings.Contains(page, `headgate_place_cover_seconds{pool="ns/pool"} `) {
+	if !strings.Contains(page, `headgate_place_warm_window_seconds{pool="ns/pool"} `) {
 		t.Error("it does not tell for how long back all models are loaded")
 	}
 	m.Follow(nil, nil)
@@ -203,7 +203,7 @@ func TestPlacementIsToldOnLoopbackAlone(t *testing.T) {
 	}
 	m.Follow(deciding(t, m))
 	_, page := get(t, h, podIP, "/metrics")
-	expect(t, page, `headgate_place_refusals_total{reason="no_endpoint"} 1`)
+	expect(t, page, `headgate_place_rejections_total{reason="no_endpoint"} 1`)
 	code, said := get(t, h, loopback, "/placement")
 	var v place.View
 	if err := json.Unmarshal([]byte(said), &v); err != nil || code != http.StatusOK || len(v.Models) != 1 || v.Models[0].Held != 3 || strings.Contains(said, "secret") {

@@ -19,7 +19,7 @@ type Status struct {
 	ID       string          `json:"id"`
 	Type     string          `json:"type"`
 	Source   string          `json:"source"`
-	Held     int             `json:"held,omitempty"` // requests that wait for it
+	Held     int             `json:"queued,omitempty"` // requests that wait for it
 	LastUsed *time.Time      `json:"lastUsed,omitempty"`
 	Bytes    int64           `json:"bytes,omitempty"`
 	Size     string          `json:"size,omitempty"` // where bytes is known from

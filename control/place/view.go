@@ -85,7 +85,7 @@ type ModelView struct {
 	ID   string `json:"id"`
 	// Known says that it is in the catalogue: an object or a client says what it is.
 	Known bool `json:"known"`
-	Held  int  `json:"held,omitempty"` // requests that wait for it
+	Held  int  `json:"queued,omitempty"` // requests that wait for it
 	// Since is when the first of them began to.
 	Since *time.Time `json:"since,omitempty"`
 	Least int        `json:"least,omitempty"` // copies that there are to be

@@ -91,14 +91,14 @@ func (s *Server) Serve(ctx context.Context, address string) error {
 	if address == "" {
 		return nil
 	}
-	l, err := listen.On("prestop", address)
+	l, err := listen.On("prestop-address", address)
 	if err != nil {
 		return err
 	}
 	at, ok := l.Addr().(*net.TCPAddr)
 	if !ok {
 		_ = l.Close()
-		return fmt.Errorf("--prestop %s: want HOST:PORT, which pods can reach", address)
+		return fmt.Errorf("--prestop-address %s: want HOST:PORT, which pods can reach", address)
 	}
 	s.port = at.AddrPort().Port()
 	s.log.Info("serving the hooks of pods that are about to end", "address", l.Addr().String())

@@ -58,7 +58,7 @@ func copiesOf(v place.View) map[key][]at {
 func (p picture) text() string {
 	var out strings.Builder
 	if p.Paused {
-		out.WriteString("control loads and unloads nothing: it cannot renew its Lease, and does not know whether it leads.\n\n")
+		out.WriteString("control loads and unloads nothing: it cannot renew its Lease, so another control may be the leader.\n\n")
 	}
 	p.writePools(&out)
 	p.writeEndpoints(&out)
@@ -100,14 +100,14 @@ func (p picture) writePools(out *strings.Builder) {
 		}
 	}
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "POOL\tENDPOINTS READY\tMODELS LOADED\tCOPIES LOADED\tFREE\tCOVER\tHELD REQUESTS")
+	fmt.Fprintln(t, "POOL\tENDPOINTS READY\tMODELS LOADED\tCOPIES LOADED\tFREE\tWARM WINDOW\tQUEUED REQUESTS")
 	for _, q := range p.Pools {
 		s := of[q.Name]
 		fmt.Fprintf(t, "%s\t%d of %d\t%d of %d\t%d\t%.0f %%\t%s\t%d\n", q.Name, s.ready, s.endpoints, s.placed, s.models, s.loaded, math.Floor(100*q.Free), cover(q), s.held)
 	}
 	_ = t.Flush() // to memory
 	if len(p.models) > 0 || p.endpoint != "" {
-		out.WriteString("(of what was chosen alone, but for FREE and COVER)\n")
+		out.WriteString("(counts cover the selection only; FREE and WARM WINDOW cover the whole pool)\n")
 	}
 }
 
@@ -181,15 +181,15 @@ func state(e place.EndpointView) string {
 
 // whys are why endpoints are not ready.
 var whys = map[string]string{
-	decide.Starting.String():    "it was not looked at yet",
-	decide.Silent.String():      "it takes connections and does not answer: nothing is loaded there until it does",
-	decide.Down.String():        "it turned a connection away: what it has is of no use until it answers",
-	decide.Doubtful.String():    "it may have begun anew without what it had, and nothing tells before a request asks for it",
-	decide.Terminating.String(): "its pod is being deleted: nothing is loaded or unloaded there",
-	decide.Migrating.String():   "its pod is being deleted, and what it has serves until it has copies elsewhere: nothing is loaded or unloaded there",
-	decide.Stopping.String():    "its engine said that it is stopping: nothing is loaded or unloaded there",
-	decide.Unready.String():     "its pod is not ready: nothing is loaded there, and what it has is of no use until it is",
-	decide.OnTrial.String():     "its pod is not ready before models that are loaded elsewhere are loaded there, too; kubectl describe pod says how that goes",
+	decide.Starting.String():    "control has not scraped it yet",
+	decide.Silent.String():      "it accepts connections but does not answer: control loads nothing there until it does",
+	decide.Down.String():        "it refused a connection: control does not use its copies until it answers",
+	decide.Doubtful.String():    "it may have restarted and lost its models: control cannot check before a request needs one",
+	decide.Terminating.String(): "its pod is being deleted: control neither loads nor unloads models there",
+	decide.Migrating.String():   "its pod is being deleted: its models serve until other endpoints have copies; control neither loads nor unloads models there",
+	decide.Stopping.String():    "its engine reports that it is stopping: control neither loads nor unloads models there",
+	decide.Unready.String():     "its pod is not ready: control neither loads models there nor uses its copies",
+	decide.OnTrial.String():     "its pod becomes ready when models that are loaded elsewhere are loaded there too; kubectl describe pod shows the progress",
 }
 
 // why is why an endpoint is of less use than another; empty if it is not.
@@ -199,19 +199,19 @@ func why(e place.EndpointView) string {
 		all = append(all, words)
 	}
 	if e.Fault != "" {
-		all = append(all, "the last look: "+oneLine(e.Fault))
+		all = append(all, "last scrape: "+oneLine(e.Fault))
 	}
 	if e.Static {
-		all = append(all, "its engine loads no models while it runs")
+		all = append(all, "its engine cannot load models at run time")
 	}
 	if e.GPUAdapters > 0 && e.GPUBusy > float64(e.GPUAdapters) {
-		all = append(all, fmt.Sprintf("%.1f adapters have requests at once, and its GPU has slots for %d: requests for some of them wait", e.GPUBusy, e.GPUAdapters))
+		all = append(all, fmt.Sprintf("on average %.1f adapters have requests at the same time, but the GPU has %d adapter slots: some requests wait for a slot", e.GPUBusy, e.GPUAdapters))
 	}
 	if e.HostAdapters > 0 && e.HostUsed > e.HostAdapters {
-		all = append(all, fmt.Sprintf("%d adapters are in use, and its host memory holds %d: some are read from storage again and again", e.HostUsed, e.HostAdapters))
+		all = append(all, fmt.Sprintf("%d adapters are in use, but host memory has room for %d: the engine rereads some from storage", e.HostUsed, e.HostAdapters))
 	}
 	if e.LeakedBytes > 0 {
-		all = append(all, size(e.LeakedBytes)+" are still used by models that could not be unloaded")
+		all = append(all, size(e.LeakedBytes)+" are still in use by models that could not be unloaded")
 	}
 	return strings.Join(all, "; ")
 }
@@ -281,12 +281,12 @@ func (p picture) about(c place.CopyView) (about []string) {
 	}
 	switch coming := c.State == decide.Loading.String() || c.State == decide.Queued.String(); {
 	case c.Doomed:
-		about = append(about, "to be unloaded then")
+		about = append(about, "unloads when loaded")
 	case coming && c.For != "":
 		about = append(about, "for "+c.For)
 	}
 	if c.Misplaced {
-		about = append(about, "where its constraints forbid it")
+		about = append(about, "violates its constraints")
 	}
 	if c.InFlight > 0 {
 		about = append(about, fmt.Sprintf("%d in flight", c.InFlight))
@@ -340,7 +340,7 @@ func (p picture) writeVModels(out *strings.Builder) {
 	if len(p.models) > 0 {
 		out.WriteString("\nVMODELS\n")
 	} else {
-		out.WriteString("\nVMODELS WHOSE REQUESTS DO NOT GO WHERE THEY ARE TO\n")
+		out.WriteString("\nVMODELS THAT DO NOT SERVE THEIR TARGET\n")
 	}
 	shown := lines
 	if !p.all && len(p.models) == 0 && len(lines) > most {
@@ -383,7 +383,7 @@ func (p picture) writeModel(out *strings.Builder, m place.ModelView) {
 		fmt.Fprintf(out, " of at least %d", m.Least)
 	}
 	if m.Held > 0 {
-		fmt.Fprintf(out, ", %d held", m.Held)
+		fmt.Fprintf(out, ", %s queued", plural(m.Held, "request"))
 		if m.Since != nil {
 			out.WriteString(" for " + p.ago(*m.Since))
 		}
@@ -403,10 +403,10 @@ func (p picture) writeModel(out *strings.Builder, m place.ModelView) {
 		fmt.Fprintf(out, "  %s at %s (%s)\n", c.State, c.endpoint, strings.Join(about, ", "))
 	}
 	for _, f := range m.Failures {
-		fmt.Fprintf(out, "  failed at %s %s ago, which counts for another %s: %s\n", f.Endpoint, p.ago(f.At), age(f.Until.Sub(p.At)), oneLine(f.Words))
+		fmt.Fprintf(out, "  failed at %s %s ago; next attempt in %s: %s\n", f.Endpoint, p.ago(f.At), age(f.Until.Sub(p.At)), oneLine(f.Words))
 	}
 	if l := m.Last; l != nil && !told(m, *l) {
-		fmt.Fprintf(out, "  last call: %s at %s %s ago, which took %s: %s\n", l.Call, l.Endpoint, p.ago(l.At), age(seconds(l.Seconds)), cmp.Or(oneLine(l.Error), "done"))
+		fmt.Fprintf(out, "  last call: %s at %s %s ago, took %s: %s\n", l.Call, l.Endpoint, p.ago(l.At), age(seconds(l.Seconds)), cmp.Or(oneLine(l.Error), "done"))
 	}
 }
 
@@ -476,4 +476,12 @@ func oneLine(text string) string {
 		return string(all[:mostWords]) + "…"
 	}
 	return text
+}
+
+// plural is a count with its noun.
+func plural(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
 }

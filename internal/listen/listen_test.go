@@ -53,7 +53,7 @@ func TestASocketThatWasLeftBehindIsTakenOver(t *testing.T) {
 // Whatever the umask is, no other user can call a private socket.
 func TestAPrivateSocketIsOfOneUser(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "private")
-	l, err := listen.Private("envoys", "unix:"+path)
+	l, err := listen.Private("xds-address", "unix:"+path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestAPrivateSocketIsOfOneUser(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("its mode is %v, %v", info.Mode(), err)
 	}
-	if _, err := listen.Private("envoys", "unix:"+path); err == nil || !strings.HasPrefix(err.Error(), "--envoys unix:") {
+	if _, err := listen.Private("xds-address", "unix:"+path); err == nil || !strings.HasPrefix(err.Error(), "--xds-address unix:") {
 		t.Errorf("a second one: %v", err)
 	}
 }

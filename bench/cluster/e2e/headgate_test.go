@@ -494,8 +494,8 @@ func TestAnOutageOfTheAPIServerCostsNoRequest(t *testing.T) {
 			t.Fatal(status, err)
 		}
 	}
-	await(t, "one control leads", 30*time.Second, func() bool { return slices.Max(control("headgate_leads")) == 1 })
-	decided := control("headgate_leads")
+	await(t, "one control leads", 30*time.Second, func() bool { return slices.Max(control("headgate_leader")) == 1 })
+	decided := control("headgate_leader")
 	before := restarts()
 	l := pour(t, 8, "llama", "adapter-01", "adapter-02")
 	l.goesOn(t, 5)
@@ -504,7 +504,7 @@ func TestAnOutageOfTheAPIServerCostsNoRequest(t *testing.T) {
 	}
 	down := time.Now()
 	await(t, "it is known that objects cannot be read", 30*time.Second, func() bool { return slices.Max(extproc("headgate_objects_connected")) == 0 })
-	await(t, "nobody leads", 30*time.Second, func() bool { return slices.Max(control("headgate_leads")) == 0 })
+	await(t, "nobody leads", 30*time.Second, func() bool { return slices.Max(control("headgate_leader")) == 0 })
 	loads := control("headgate_place_load_seconds_count")
 	cold := make(chan int, 1)
 	go func() {
@@ -531,9 +531,9 @@ func TestAnOutageOfTheAPIServerCostsNoRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	back := time.Now()
-	await(t, "one control leads again", time.Minute, func() bool { return slices.Max(control("headgate_leads")) == 1 })
+	await(t, "one control leads again", time.Minute, func() bool { return slices.Max(control("headgate_leader")) == 1 })
 	t.Logf("one leads %v after the API server was back", time.Since(back).Round(100*time.Millisecond))
-	if now := control("headgate_leads"); !slices.Equal(now, decided) {
+	if now := control("headgate_leader"); !slices.Equal(now, decided) {
 		t.Errorf("of the controls %v decide, before the outage %v", now, decided)
 	}
 	if status := <-cold; status != http.StatusOK {

@@ -56,13 +56,13 @@ func (s Service) Run(ctx context.Context) error {
 		who, open = ads.Certified, listen.On
 		authority, err := s.Authority(ctx)
 		if err != nil {
-			return fmt.Errorf("--envoys %s: %w", s.Address, err)
+			return fmt.Errorf("--xds-address %s: %w", s.Address, err)
 		}
 		if secure, err = authority.Control(time.Now()); err != nil {
 			return err
 		}
 	}
-	l, err := open("envoys", s.Address)
+	l, err := open("xds-address", s.Address)
 	if err != nil {
 		return err
 	}

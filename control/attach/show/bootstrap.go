@@ -35,7 +35,7 @@ Flags:
 // Bootstrap is the command "bootstrap". It prints to out.
 func Bootstrap(_ context.Context, args []string, out io.Writer) error {
 	fs := flags("bootstrap", bootstrapUsage, out)
-	control := fs.String("control", ".run/envoys.sock", "call control at this `SOCKET`, where it serves --envoys")
+	control := fs.String("control", ".run/envoys.sock", "call control at this `SOCKET`, where it serves --xds-address")
 	extproc := fs.String("extproc", ".run/extproc.sock", "call extproc at this `SOCKET`, where it serves --listen")
 	admin := fs.String("admin", "127.0.0.1:9901", "serve Envoy's admin interface at this `ADDRESS`")
 	node := fs.String("node", "", "tell this Envoy from the Gateway's others by this `ID` (default the name of the machine)")

@@ -1,4 +1,4 @@
-// Package status tells people where models are and why some are not, as a command: it asks a control that runs.
+// Package status implements the command "control status": it asks a running control where models are loaded and prints that.
 package status
 
 import (
@@ -20,31 +20,38 @@ import (
 	"github.com/headgate/headgate/control/place"
 )
 
-const usage = `control status asks a control that runs where models are, and prints tables. Without arguments it prints all pools,
-endpoints and models that are short of copies; arguments and flags choose some.
+const usage = `control status asks a running control where models are loaded, and prints tables. Without arguments it prints all pools,
+all endpoints, and the models that have too few copies. Arguments and flags select some of them.
 
-  Pools      how many endpoints, models and copies, how much room is free, for how long back every model that was used is
-             loaded or being loaded (COVER), and how many requests are held: they wait for a model
-  Endpoints  a line each, those that are not ready first, with why; and the models there:
-               loaded     it answers requests ("3 in flight" are there now)
-               loading    since when, and what for: requests that wait (requests), the copies that must be (least), a copy whose
-                          pod migrates (migration), load (load), an endpoint that bears little (balance), a second copy of
-                          what is in use (use), room that is free (room)
-               queued     it has a place and waits for its turn, or for the room that others leave
-               draining   no request begins there any more; those that are there end, then it is unloaded
-               unloading  the engine was told to
-  Models     those short of copies: how many requests are held for one and since when, why it has no more copies, and what engines
-             said to the loads that failed, with how long that counts; with MODEL, that model whether it is short or not
-  VModels    those whose requests do not go where they are to, and why; with MODEL, one of that id, with the models that it names,
-             and those that name that model
+  Pools      the number of endpoints, models, copies and queued requests, and the share of room that is free. Every model
+             that was used within the WARM WINDOW is loaded or loading
+  Endpoints  one line each, with the reason if one is not ready (these come first), then its models:
+               loaded     serves requests ("3 in flight" counts those that run now)
+               loading    since when, and for which purpose: queued requests (requests), the minimum number of copies (least),
+                          a copy whose pod migrates (migration), load (load), an endpoint with little load (balance), a second
+                          copy of a model in use (use), or free room (room)
+               queued     has a place, and waits for its turn or for another model to leave
+               draining   gets no new requests; control unloads it when the running ones have ended
+               unloading  the engine is unloading it
+  Models     models with too few copies: how many requests are queued and for how long, why there are no more copies, and
+             which loads failed, with the engine's message and the time of the next attempt. MODEL arguments print these
+             models in any case
+  VModels    those that do not serve their target yet, and why. A MODEL argument prints VModels of that id, and those that
+             name this model
 
-An endpoint is ready; starting, which is not looked at yet; silent, which takes connections and does not answer; down, which turned a
-connection away; doubtful, which may have begun anew without what it had; terminating, whose pod is being deleted; migrating,
-whose pod is, too, and what it has serves until it has copies elsewhere; or stopping, whose engine said so. USED is what its
-models take up of what they may: slots of adapters, or bytes. LOADS is how many go on, of how many at once.
+States of an endpoint:
+  ready
+  starting     control has not scraped it yet
+  silent       it accepts connections but does not answer
+  down         it refused a connection
+  doubtful     it may have restarted and lost its models
+  terminating  its pod is being deleted
+  migrating    its pod is being deleted, and its models serve until other endpoints have copies
+  stopping     its engine reports that it is stopping
 
-control answers on loopback alone, on the port of its --metrics-port. In a cluster the control that leads is asked through a
-port-forward to its pod:
+USED is what models use of the adapter slots or bytes. LOADS is the number of running loads and its limit.
+
+control answers on loopback only, on the port of --metrics-port. In a cluster, forward a port to the pod of the leader:
 
   kubectl port-forward -n headgate-system "pod/$(kubectl get lease headgate-control -n headgate-system -o jsonpath='{.spec.holderIdentity}')" 9091
 
@@ -57,15 +64,15 @@ Examples:
   control status
   control status --pool default/llama --all
   control status --endpoint 10.0.0.7:8000
-  control status a01 a02                       where two models are, and why they are not elsewhere
+  control status a01 a02                       where two models are loaded, and why not elsewhere
   control status -o json a01
 
 Flags:
 
 `
 
-// asks is how long control may take to answer.
-const asks = 30 * time.Second
+// askTimeout is how long control may take to answer.
+const askTimeout = 30 * time.Second
 
 // Command is the command "status". It prints to out.
 func Command(ctx context.Context, args []string, out io.Writer) error {
@@ -74,10 +81,10 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
 	fs.SortFlags = false
 	at := fs.String("url", "http://127.0.0.1:9091", "ask the control that serves metrics at this `URL`, http://HOST:PORT")
-	fs.StringVar(&c.pool, "pool", "", "print what is of this InferencePool, `NAMESPACE/NAME`, alone")
-	fs.StringVar(&c.endpoint, "endpoint", "", "print the endpoint `HOST:PORT` alone, and models that are there or failed there")
-	all := fs.Bool("all", false, fmt.Sprintf("print all endpoints and models, in place of the first %d of each, and all copies of each endpoint, in place of %d in each state", most, mostCopies))
-	format := fs.StringP("output", "o", "table", "print a `FORMAT`: table, or json, which is all that was chosen")
+	fs.StringVar(&c.pool, "pool", "", "print only this InferencePool, `NAMESPACE/NAME`")
+	fs.StringVar(&c.endpoint, "endpoint", "", "print only the endpoint `HOST:PORT`, and the models that are loaded or failed there")
+	all := fs.Bool("all", false, fmt.Sprintf("print all endpoints and models instead of the first %d of each, and all copies of an endpoint instead of %d in each state", most, mostCopies))
+	format := fs.StringP("output", "o", "table", "output `FORMAT`: table, or json, which always prints everything selected")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -108,7 +115,7 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 
 // ask asks the control at a URL.
 func ask(ctx context.Context, at string) (v place.View, err error) {
-	ctx, cancel := context.WithTimeout(ctx, asks)
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at+"/placement", nil)
 	if err != nil {
@@ -118,10 +125,10 @@ func ask(ctx context.Context, at string) (v place.View, err error) {
 	response, err := client.Do(request)
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return v, fmt.Errorf("nobody listens at %s: say with --url where a control serves metrics, which is the port of its --metrics-port, on loopback; in a cluster "+
-			"run kubectl port-forward to the pod that leads first (control status --help has the command)", at)
+		return v, fmt.Errorf("no process listens at %s: set --url to where control serves metrics (its --metrics-port, on loopback); in a cluster "+
+			"run kubectl port-forward to the leader's pod first (control status --help prints the command)", at)
 	case errors.Is(err, context.DeadlineExceeded):
-		return v, fmt.Errorf("%s has not answered within %v", at, asks)
+		return v, fmt.Errorf("%s has not answered within %v", at, askTimeout)
 	case err != nil:
 		return v, err
 	}
@@ -131,29 +138,29 @@ func ask(ctx context.Context, at string) (v place.View, err error) {
 		return v, refusal(at, response.StatusCode, string(bytes.TrimSpace(words)))
 	}
 	if err := json.NewDecoder(response.Body).Decode(&v); err != nil {
-		return v, fmt.Errorf("%s gives no placement that this program understands: %w", at, err)
+		return v, fmt.Errorf("%s answers with something else than a placement: %w", at, err)
 	}
 	return v, nil
 }
 
-// refusal is why an answer is none.
+// refusal is the error for an answer with an HTTP status other than 200.
 func refusal(at string, code int, words string) error {
 	switch code {
 	case http.StatusNotFound:
-		return fmt.Errorf("%s is no control, or an older one: it has no /placement", at)
+		return fmt.Errorf("%s has no /placement: it is not a control, or an older version", at)
 	case http.StatusServiceUnavailable:
-		return fmt.Errorf("the control at %s does not lead: %s", at, oneLine(words))
+		return fmt.Errorf("the control at %s is not the leader: %s", at, oneLine(words))
 	}
 	return fmt.Errorf("%s answers %d: %s", at, code, oneLine(words))
 }
 
-// choice is what is to be printed.
+// choice selects what to print.
 type choice struct {
 	pool, endpoint string   // empty: all
-	models         []string // their ids; none: those that are short of copies
+	models         []string // ids; none: the models with too few copies
 }
 
-// of is what of a view is chosen. It is an error to choose what there is not.
+// of returns the selected part of a view. It is an error to select something that does not exist.
 func (c choice) of(v place.View) (place.View, error) {
 	if c.pool != "" {
 		if !slices.ContainsFunc(v.Pools, func(p place.PoolView) bool { return p.Name == c.pool }) {
@@ -193,7 +200,7 @@ func (c choice) of(v place.View) (place.View, error) {
 			}
 		}
 		if !isVModel && !slices.ContainsFunc(v.Models, func(m place.ModelView) bool { return m.ID == id }) {
-			return v, fmt.Errorf("there is no model %s%s: control knows those of Models, VModels and LLMRoutes, those that clients registered, and what engines list", name(id), c.where())
+			return v, fmt.Errorf("no model %s%s: control knows the models of Models, VModels and LLMRoutes, those that clients registered, and those that engines list", name(id), c.where())
 		}
 	}
 	v.Models = slices.DeleteFunc(v.Models, func(m place.ModelView) bool { return !slices.Contains(chosen, m.ID) })
@@ -211,7 +218,7 @@ func (c choice) of(v place.View) (place.View, error) {
 	return v, nil
 }
 
-// where says what was chosen of what models may be at.
+// where names the selected endpoint or pool for an error.
 func (c choice) where() string {
 	switch {
 	case c.endpoint != "":
@@ -222,13 +229,13 @@ func (c choice) where() string {
 	return ""
 }
 
-// isAt says whether a model is at an endpoint, or failed to be loaded there.
+// isAt reports whether a model is loaded at an endpoint, or failed to load there.
 func isAt(m place.ModelView, e place.EndpointView) bool {
 	return slices.ContainsFunc(e.Copies, func(c place.CopyView) bool { return c.ID == m.ID && c.Pool == m.Pool }) ||
 		slices.ContainsFunc(m.Failures, func(f place.FailureView) bool { return f.Endpoint == e.Address })
 }
 
-// names says whether requests for a VModel go, or are to go, to a model of its pool.
+// names reports whether a VModel sends requests to a model of its pool, or will.
 func names(v place.VModelView, model string) bool {
 	return model == v.Target || model == v.Active || model == v.Canary
 }
@@ -240,15 +247,15 @@ func namesOf[T any](all []T, name func(T) string) (named []string) {
 	return named
 }
 
-// absent says that there is no such thing, and some of those that there are.
+// absent is the error for a selected thing that does not exist. It lists some that do.
 func absent(what, which string, there []string) error {
 	const some = 5
 	if len(there) == 0 {
-		return fmt.Errorf("there is no %s %s, and no other", what, name(which))
+		return fmt.Errorf("no %s %s: there is none at all", what, name(which))
 	}
 	more := ""
 	if len(there) > some {
 		more = fmt.Sprintf(" and %d more", len(there)-some)
 	}
-	return fmt.Errorf("there is no %s %s; there is %s%s", what, name(which), strings.Join(there[:min(some, len(there))], ", "), more)
+	return fmt.Errorf("no %s %s; there is %s%s", what, name(which), strings.Join(there[:min(some, len(there))], ", "), more)
 }

@@ -74,11 +74,11 @@ func TestWhoDoesNotAnswer(t *testing.T) {
 	closed := httptest.NewServer(nil)
 	closed.Close()
 	for url, want := range map[string]string{
-		closed.URL: "nobody listens at " + closed.URL + ": say with --url where a control serves metrics",
-		s.URL:      s.URL + " is no control, or an older one: it has no /placement",
-		is(http.StatusServiceUnavailable, "another control leads, in the pod c-1: ask that one\n"): " does not lead: another control leads, in the pod c-1: ask that one",
+		closed.URL: "no process listens at " + closed.URL + ": set --url to where control serves metrics",
+		s.URL:      s.URL + " has no /placement: it is not a control, or an older version",
+		is(http.StatusServiceUnavailable, "another control leads, in the pod c-1: ask that one\n"): " is not the leader: another control leads, in the pod c-1: ask that one",
 		is(http.StatusForbidden, "control serves /placement on loopback alone\n"):                  " answers 403: control serves /placement on loopback alone",
-		is(http.StatusOK, "<html>"): " gives no placement that this program understands: ",
+		is(http.StatusOK, "<html>"): " answers with something else than a placement: ",
 		"127.0.0.1:9091":            `--url "127.0.0.1:9091": want http://HOST:PORT, such as http://127.0.0.1:9091`,
 		"ftp://x":                   `want http://HOST:PORT`,
 	} {
@@ -125,7 +125,7 @@ func TestALargeFleetIsReadable(t *testing.T) {
 		t.Errorf("%d lines:\n%s", n, text[:min(len(text), 3000)])
 	}
 	for _, want := range []string{
-		"default/p  999 of 1000      20000 of 20000  20000          50 %  all    0\n", "and 950 more endpoints; --all shows them\n",
+		"default/p  999 of 1000      20000 of 20000  20000          50 %  all          0\n", "and 950 more endpoints; --all shows them\n",
 		"and 19950 more models; --all shows them\n", "and 19950 more VModels; --all shows them\n", "m00003, ", ", and 8 more\n",
 	} {
 		if !strings.Contains(text, want) {
