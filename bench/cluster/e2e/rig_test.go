@@ -1,8 +1,5 @@
 //go:build cluster
 
-// Package e2e tests the whole on a real Kubernetes, as people run it: manifests are applied with kubectl, images come from
-// tarballs, and what is known is what clients and the API server see. The tests use the cluster of make cluster if it is up,
-// with images made anew, and else start one and end it.
 package e2e
 
 import (
