@@ -31,7 +31,7 @@ func (s *State) weigh() {
 	for _, m := range s.models {
 		s.bear(m, 1)
 		if len(m.copies) > 1 {
-			s.touch(m) // which of them can be spared goes by loads
+			s.noteModel(valueChanged, m) // which of them can be spared goes by loads
 		}
 	}
 }
@@ -89,7 +89,7 @@ func (s *State) touchBeside(m *model) {
 	for _, c := range m.copies {
 		for _, o := range c.endpoint.copies {
 			if len(o.model.copies) > 1 {
-				s.touch(o.model)
+				s.noteModel(valueChanged, o.model)
 			}
 		}
 	}

@@ -36,45 +36,45 @@ type CopyChange struct {
 // Changes returns what changed since the last call.
 func (s *State) Changes() Change {
 	change := Change{
-		Copies: make(map[CopyKey]CopyChange, len(s.changedCopies)), Failures: make(map[Key]Reason, len(s.changedModels)),
-		Leaving: make(map[string]Leaving, len(s.changedLeaving)), Trials: s.changedTrials, VModels: make(map[Key]Switch, len(s.changedVModels)),
+		Copies: make(map[CopyKey]CopyChange, len(s.news.copies)), Failures: make(map[Key]Reason, len(s.news.models)),
+		Leaving: make(map[string]Leaving, len(s.news.leaving)), Trials: s.news.trials, VModels: make(map[Key]Switch, len(s.news.vmodels)),
 	}
-	for key := range s.changedVModels {
+	for key := range s.news.vmodels {
 		change.VModels[key] = Switch{}
 		if v := s.vmodels[key]; v != nil {
 			change.VModels[key] = v.told
 		}
 	}
-	for key := range s.unnamed {
+	for key := range s.news.unnamed {
 		if len(s.named[key]) == 0 {
 			change.Unnamed = append(change.Unnamed, key)
 		}
 	}
-	for key := range s.changedCopies {
+	for key := range s.news.copies {
 		c, there := s.Copy(key)
 		change.Copies[key] = CopyChange{there, c.State, c.Limit, c.cut}
 	}
-	for key := range s.changedRecords {
+	for key := range s.news.records {
 		if !s.mayBeAt(key) {
 			change.Gone = append(change.Gone, key)
 		}
 	}
-	for key := range s.changedModels {
+	for key := range s.news.models {
 		var why Reason // of one that is gone, none
 		if m := s.models[key]; m != nil {
 			why = m.failed
 		}
 		change.Failures[key] = why
 	}
-	for address := range s.changedLeaving {
+	for address := range s.news.leaving {
 		var why Leaving
 		if e := s.endpoints[address]; e != nil {
 			why = e.Leaving
 		}
 		change.Leaving[address] = why
 	}
-	if s.seenMore {
-		s.seenMore, change.Endpoints = false, []string{}
+	if s.news.endpoints {
+		change.Endpoints = []string{}
 		for address, e := range s.endpoints {
 			if e.state != unknown {
 				change.Endpoints = append(change.Endpoints, address)
@@ -82,8 +82,6 @@ func (s *State) Changes() Change {
 		}
 		slices.Sort(change.Endpoints)
 	}
-	s.changedCopies, s.changedModels, s.changedLeaving = make(map[CopyKey]bool), make(map[Key]bool), make(map[string]bool)
-	s.changedRecords = make(map[CopyKey]bool)
-	s.changedVModels, s.unnamed, s.changedTrials = make(map[Key]bool), make(map[Key]bool), false
+	s.news = newNews()
 	return change
 }

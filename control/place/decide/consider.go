@@ -81,21 +81,11 @@ func (s *State) considerGone(m *model, now time.Time) (todo []Action) {
 	for _, c := range slices.Clone(m.copies) {
 		todo = append(todo, s.dismiss(c, now)...)
 	}
-	delete(s.unknown, m.ModelKey)
 	switch {
 	case len(m.wants) > 0 && now.Sub(m.since()) >= catalogueLag:
 		s.block(m, UnknownModel, true)
-	case len(m.wants) > 0:
-		s.unknown[m.ModelKey] = true
-	case len(m.copies) == 0:
-		delete(s.models, m.ModelKey)
-		s.pool(m.Pool).models--
-		for i := range m.ghosts {
-			s.pool(m.Pool).fading.shadows[i].forget(m, i)
-		}
-		s.unstick(m)
-		delete(s.failing, m.ModelKey)
-		s.changedModels[m.ModelKey] = true
+	case len(m.wants) == 0 && len(m.copies) == 0:
+		s.forgetModel(m)
 	}
 	return todo
 }
@@ -128,25 +118,20 @@ func (s *State) block(m *model, why Reason, starved bool) {
 	}
 	if m.blocked != why {
 		m.blocked = why
-		s.changedModels[m.ModelKey] = true
-		s.stirVModels(m.ModelKey)
+		s.noteModel(reasonChanged, m)
 	}
 	if starved && m.failed != why {
 		m.failed = why
-		s.changedModels[m.ModelKey] = true
+		s.noteModel(reasonChanged, m)
 	}
 }
 
 // pass notes that a model has what it needs, or may try again.
 func (s *State) pass(m *model) {
 	s.unstick(m)
-	if m.blocked != "" {
-		m.blocked = ""
-		s.stirVModels(m.ModelKey)
-	}
-	if m.failed != "" {
-		m.failed = ""
-		s.changedModels[m.ModelKey] = true
+	if m.blocked != "" || m.failed != "" {
+		m.blocked, m.failed = "", ""
+		s.noteModel(reasonChanged, m)
 	}
 }
 

@@ -37,56 +37,15 @@ type State struct {
 	vmodels   map[Key]*vmodel
 	named     map[Key]map[Key]bool // models by the VModels that name them
 
-	// What has to be looked at, because something about it changed.
-	dueModels    map[Key]bool
-	dueEndpoints map[string]bool
-	dueVModels   map[Key]bool
-	// Stuck models of a pool that a helped endpoint may take are looked at again at once; those of it that are stale a few at a time, for nothing
-	// but why they find no place may have changed.
-	helped map[string]bool
-	stale  []*model
-	// touched are models whose copies may have to move in the orders of their endpoints.
-	touched []*model
-	// refills are pools in which a load has ended, and for more models free room is to be sought.
-	refills map[objects.Name]bool
-	// expiry is when the first failure may be old enough to be forgotten, or before that; zero: now.
-	expiry time.Time
-	// ticks: a tick is due; ticked is when the last one was.
-	ticks  bool
+	due   due
+	clock clock
+	news  news
+	// ticked is when the last tick was.
 	ticked time.Time
-	// failing are models with failures, draining copies that drain.
-	failing  map[Key]bool
-	draining map[CopyKey]bool
-	// roomless are copies whose turn it is and that wait for room, timed those that are loading and will be slow.
-	roomless, timed map[CopyKey]bool
-	// preparing are the endpoints where evictions are due shortly before a running load ends.
-	preparing map[string]bool
-	// unknown are models that are asked for and that the catalogue does not have, yet.
-	unknown map[Key]bool
-	// keeping are the VModels whose previous models keep their copies for a while.
-	keeping map[Key]bool
-	// stopping are the endpoints whose engines said that they are, quit those whose calls are to be given up.
-	stopping, quit map[string]bool
-	// migrating are the endpoints that do, dueMigrations those of which it is to be found what has to be moved, moving the models that have a
-	// goal because of them.
-	migrating, dueMigrations map[string]bool
-	moving                   map[Key]bool
-
-	// What changed since Changes was called last, with what is gone.
-	changedCopies map[CopyKey]bool
-	// changedRecords are leaks, and copies that engines were told to load, that were removed: the engines may have nothing of them any more.
-	changedRecords map[CopyKey]bool
-	changedModels  map[Key]bool // whose failure or presence changed
-	// changedVModels are those of which anything did, unnamed the models that VModels named, and perhaps none does now.
-	changedVModels, unnamed map[Key]bool
-	// changedLeaving are endpoints of which it changed why they are about to end, or when that was last heard.
-	changedLeaving map[string]bool
-	// trials are the endpoints on trial. It changed which they are, or how one does.
-	trials        map[string]bool
-	changedTrials bool
-	// seenMore: endpoints were seen for the first time, or went.
-	seenMore bool
-	unseen   int
+	// moving are the models that have a goal because of endpoints that migrate.
+	moving map[Key]bool
+	// unseen is how many endpoints were not seen yet.
+	unseen int
 }
 
 // Config is how a State decides. The zero Config is as people have it who set nothing.
@@ -106,17 +65,19 @@ func New(c Config) *State {
 	if c.Lots == nil {
 		c.Lots = rendezvous
 	}
-	s := &State{
-		Config: c,
-		models: make(map[Key]*model), endpoints: make(map[string]*endpoint), pools: make(map[objects.Name]*pool),
-		dueModels: make(map[Key]bool), dueEndpoints: make(map[string]bool),
-		helped: make(map[string]bool), preparing: make(map[string]bool), failing: make(map[Key]bool), draining: make(map[CopyKey]bool), roomless: make(map[CopyKey]bool), timed: make(map[CopyKey]bool), unknown: make(map[Key]bool),
-		refills: make(map[objects.Name]bool), stopping: make(map[string]bool), quit: make(map[string]bool), trials: make(map[string]bool),
-		migrating: make(map[string]bool), dueMigrations: make(map[string]bool), moving: make(map[Key]bool),
-		vmodels: make(map[Key]*vmodel), named: make(map[Key]map[Key]bool), dueVModels: make(map[Key]bool), keeping: make(map[Key]bool),
+	return &State{
+		Config: c, models: make(map[Key]*model), endpoints: make(map[string]*endpoint), pools: make(map[objects.Name]*pool),
+		vmodels: make(map[Key]*vmodel), named: make(map[Key]map[Key]bool), moving: make(map[Key]bool),
+		due: due{
+			models: make(map[Key]bool), endpoints: make(map[string]bool), helped: make(map[string]bool), vmodels: make(map[Key]bool),
+			migrations: make(map[string]bool), fills: make(map[objects.Name]bool), quit: make(map[string]bool),
+		},
+		clock: clock{
+			copies: make(map[CopyKey]bool), models: make(map[Key]bool), endpoints: make(map[string]bool), vmodels: make(map[Key]bool),
+			failing: make(map[Key]bool),
+		},
+		news: newNews(),
 	}
-	s.Changes() // makes what notes them
-	return s
 }
 
 // Pause lets nothing begin until it is called with false: who cannot be sure to be the only one that leads tells no engine
@@ -133,24 +94,29 @@ func (s *State) Decide(now time.Time) (todo []Action, wake time.Time) {
 	}
 	s.now = now
 	s.expire(now)
-	for _, address := range slices.Sorted(maps.Keys(s.quit)) {
-		todo = append(todo, Action{Kind: Quit, Endpoint: address})
+	for _, address := range slices.Sorted(maps.Keys(s.due.quit)) {
+		if s.endpoints[address].Is() {
+			todo = append(todo, Action{Kind: Quit, Endpoint: address})
+		}
 	}
-	clear(s.quit)
-	for _, key := range slices.SortedFunc(maps.Keys(s.draining), CopyKey.Compare) {
-		e := s.endpoints[key.Endpoint]
-		if c := e.copies[key.Key]; !e.Is() && (c.drained || now.Sub(c.Since) >= s.DrainLimit) {
+	clear(s.due.quit)
+	for _, c := range s.timed() {
+		if c.State == Draining && !c.endpoint.Is() && (c.drained || now.Sub(c.Since) >= s.DrainLimit) {
 			todo = append(todo, s.unload(c, now))
 		}
 	}
-	if s.ticks {
-		maps.Copy(s.dueMigrations, s.migrating) // what was used meanwhile is to be moved, too
+	if s.due.tick {
+		for address := range s.clock.endpoints {
+			if e := s.endpoints[address]; e != nil {
+				s.noteEndpoint(migrationBegan, e) // what was used meanwhile is to be moved, too
+			}
+		}
 		todo = append(todo, s.tick(now)...)
 	}
 	for again := true; again; {
 		s.migrate(now)
 		todo = append(todo, s.work(now)...)
-		again = s.settle(now) || len(s.refills) > 0
+		again = s.settle(now) || len(s.due.fills) > 0
 		todo = append(todo, s.refill(now)...) // what is asked for has gone before
 	}
 	s.tidy()
@@ -160,12 +126,13 @@ func (s *State) Decide(now time.Time) (todo []Action, wake time.Time) {
 // work looks at everything about which something changed, until nothing does.
 func (s *State) work(now time.Time) (todo []Action) {
 	asked := 0 // endpoints, for the sake of stale models
-	for s.reorder(); len(s.dueVModels) > 0 || len(s.dueModels) > 0 || len(s.helped) > 0 || len(s.dueEndpoints) > 0 || len(s.stale) > 0 && asked < atOnce; s.reorder() {
+	d := &s.due
+	for s.reorder(); len(d.vmodels) > 0 || len(d.models) > 0 || len(d.helped) > 0 || len(d.endpoints) > 0 || len(d.stale) > 0 && asked < atOnce; s.reorder() {
 		todo = append(todo, s.considerDue(now)...)
 		s.considerVModels(now)
-		if len(s.stale) > 0 && asked < atOnce {
-			m := s.stale[0]
-			s.stale, m.stale = s.stale[1:], false
+		if len(d.stale) > 0 && asked < atOnce {
+			m := d.stale[0]
+			d.stale, m.stale = d.stale[1:], false
 			if m.stuck {
 				asked += max(1, len(s.pool(m.Pool).endpoints))
 				todo = append(todo, s.consider(m, now)...)
@@ -178,8 +145,8 @@ func (s *State) work(now time.Time) (todo []Action) {
 
 // startDue has endpoints about which something changed load what is next there.
 func (s *State) startDue(now time.Time) (todo []Action) {
-	due := slices.Sorted(maps.Keys(s.dueEndpoints))
-	clear(s.dueEndpoints)
+	due := slices.Sorted(maps.Keys(s.due.endpoints))
+	clear(s.due.endpoints)
 	for _, address := range due {
 		if e := s.endpoints[address]; e != nil {
 			todo = append(todo, s.try(e, now)...)
@@ -198,13 +165,13 @@ type candidate struct {
 // considerDue considers changed models, and stuck models that changed endpoints may take, in one pass in the order of [model.compare]. With two
 // passes a changed model could take the room that an older stuck model waits for.
 func (s *State) considerDue(now time.Time) (todo []Action) {
-	due := make([]candidate, 0, len(s.dueModels))
-	for key := range s.dueModels {
+	due := make([]candidate, 0, len(s.due.models))
+	for key := range s.due.models {
 		if m := s.models[key]; m != nil {
 			due = append(due, candidate{model: m})
 		}
 	}
-	clear(s.dueModels)
+	clear(s.due.models)
 	due = s.appendHelped(due)
 	slices.SortFunc(due, func(a, b candidate) int {
 		return cmp.Or(a.compare(b.model), truth(a.e != nil)-truth(b.e != nil))
@@ -222,8 +189,8 @@ func (s *State) considerDue(now time.Time) (todo []Action) {
 
 // appendHelped appends the stuck models that changed endpoints may take. Orders are up to date.
 func (s *State) appendHelped(all []candidate) []candidate {
-	helped := slices.Sorted(maps.Keys(s.helped))
-	clear(s.helped)
+	helped := slices.Sorted(maps.Keys(s.due.helped))
+	clear(s.due.helped)
 	for _, address := range helped {
 		e := s.endpoints[address]
 		if e == nil {
@@ -247,57 +214,101 @@ func (s *State) wake(now time.Time) (at time.Time) {
 			at = t
 		}
 	}
-	if len(s.failing) > 0 {
-		if s.expiry.IsZero() { // one of them counts for less time since it was found
-			s.expiry = s.nextExpiry(now)
-		}
-		if !s.expiry.IsZero() {
-			soonest(later(s.expiry, now))
-		}
+	if s.due.expiry.IsZero() { // one of them counts for less time since it was found
+		s.due.expiry = s.nextExpiry(now)
 	}
-	if len(s.stale) > 0 {
+	if len(s.clock.failing) > 0 && !s.due.expiry.IsZero() {
+		soonest(later(s.due.expiry, now))
+	}
+	if len(s.due.stale) > 0 {
 		soonest(now)
 	}
-	for key := range s.unknown {
-		soonest(s.models[key].since().Add(catalogueLag))
-	}
-	for key := range s.draining {
-		if e := s.endpoints[key.Endpoint]; !e.Is() {
-			soonest(e.copies[key.Key].Since.Add(s.DrainLimit))
+	for key := range s.clock.models {
+		if m := s.models[key]; !m.lags() || !now.Before(m.since().Add(catalogueLag)) {
+			delete(s.clock.models, key)
+		} else {
+			soonest(m.since().Add(catalogueLag))
 		}
 	}
-	for key := range s.roomless {
-		soonest(s.copy(key).roomless.Add(roomWait))
-		for _, c := range s.endpoints[key.Endpoint].copies {
-			if c.State == Unloading && !c.late {
-				soonest(c.Since.Add(unloadLimit))
-			}
+	for key := range s.clock.copies {
+		if next := s.nextOfCopy(s.copy(key)); next.IsZero() {
+			delete(s.clock.copies, key)
+		} else {
+			soonest(next)
 		}
 	}
-	for key := range s.timed {
-		soonest(s.copy(key).slowAt)
+	for address := range s.clock.endpoints {
+		if next := s.endpoints[address].next(); next.IsZero() {
+			delete(s.clock.endpoints, address)
+		} else {
+			soonest(next)
+		}
 	}
-	for address := range s.preparing {
-		soonest(s.endpoints[address].prepares)
-	}
-	for key := range s.keeping {
-		soonest(s.vmodels[key].Until)
-	}
-	for address := range s.migrating {
-		soonest(s.endpoints[address].until())
-	}
-	for address := range s.stopping {
-		soonest(s.endpoints[address].Stopping.Add(StoppingFor))
+	for key := range s.clock.vmodels {
+		if v := s.vmodels[key]; v == nil || v.Previous == "" {
+			delete(s.clock.vmodels, key)
+		} else {
+			soonest(v.Until)
+		}
 	}
 	return at
+}
+
+// nextOfCopy returns when something happens to a copy by itself; zero: never.
+func (s *State) nextOfCopy(c *Copy) (at time.Time) {
+	switch {
+	case c == nil:
+	case c.State == Draining && !c.endpoint.Is():
+		at = c.Since.Add(s.DrainLimit)
+	case !c.roomless.IsZero():
+		at = c.roomless.Add(roomWait)
+		for _, o := range c.endpoint.copies {
+			if o.State == Unloading && !o.late {
+				at = sooner(at, o.Since.Add(unloadLimit))
+			}
+		}
+	case !c.slow:
+		at = c.slowAt
+	}
+	return at
+}
+
+// next returns when something happens to an endpoint by itself; zero: never.
+func (e *endpoint) next() (at time.Time) {
+	at = e.prepares
+	if e.IsMigrating() {
+		at = sooner(at, e.until())
+	}
+	if !e.Stopping.IsZero() {
+		at = sooner(at, e.Stopping.Add(StoppingFor))
+	}
+	return at
+}
+
+// lags reports whether requests wait for a model that the catalogue does not have, or not yet.
+func (m *model) lags() bool { return m != nil && m.gone && len(m.wants) > 0 }
+
+// timed returns the copies to which something may happen by itself, in order.
+func (s *State) timed() []*Copy {
+	if len(s.clock.copies) == 0 {
+		return nil
+	}
+	all := make([]*Copy, 0, len(s.clock.copies))
+	for key := range s.clock.copies {
+		if c := s.copy(key); c != nil {
+			all = append(all, c)
+		}
+	}
+	slices.SortFunc(all, func(a, b *Copy) int { return a.Compare(b.CopyKey) })
+	return all
 }
 
 // beLate finds what an engine has been told to unload for too long, so that something else makes room for those that wait.
 func (s *State) beLate(e *endpoint, now time.Time) {
 	for _, c := range e.copies {
 		if c.State == Unloading && !c.late && now.Sub(c.Since) >= unloadLimit {
-			c.late, e.counted = true, false
-			s.dueEndpoints[e.Address] = true
+			c.late = true
+			s.noteCopy(unloadLate, c)
 		}
 	}
 }
@@ -305,39 +316,36 @@ func (s *State) beLate(e *endpoint, now time.Time) {
 // expire forgets failures that are old, and that an engine said a while ago that it is stopping. What has waited for room for too long is to be
 // loaded elsewhere.
 func (s *State) expire(now time.Time) {
-	for address := range s.stopping {
-		if e := s.endpoints[address]; now.Sub(e.Stopping) >= StoppingFor {
+	for address := range s.clock.endpoints {
+		e := s.endpoints[address]
+		if !e.Stopping.IsZero() && now.Sub(e.Stopping) >= StoppingFor {
 			s.stoppedStopping(e)
 		}
-	}
-	for key := range s.unknown {
-		s.dueModels[key] = true
-	}
-	for key := range s.keeping {
-		if !now.Before(s.vmodels[key].Until) {
-			s.dueVModels[key] = true
+		if !e.prepares.IsZero() && !now.Before(e.prepares) {
+			e.prepares = time.Time{}
+			s.noteEndpoint(turnCame, e)
 		}
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(s.roomless), CopyKey.Compare) {
-		if c := s.copy(key); now.Sub(c.roomless) >= roomWait {
-			s.fail(s.models[key.Key], Failure{Endpoint: key.Endpoint, At: now, Words: "what was to make room for it has not left within " + roomWait.String(), Why: LoadFailed})
+	for key := range s.clock.models {
+		if m := s.models[key]; m.lags() {
+			s.noteModel(catalogueLagged, m)
+		}
+	}
+	for key := range s.clock.vmodels {
+		if v := s.vmodels[key]; v != nil && v.Previous != "" && !now.Before(v.Until) {
+			s.noteVModel(vmodelSet, key)
+		}
+	}
+	for _, c := range s.timed() {
+		switch {
+		case !c.roomless.IsZero() && now.Sub(c.roomless) >= roomWait:
+			s.fail(c.model, Failure{Endpoint: c.Endpoint, At: now, Words: "what was to make room for it has not left within " + roomWait.String(), Why: LoadFailed})
 			s.dismiss(c, now)
-		} else {
+		case !c.roomless.IsZero():
 			s.beLate(c.endpoint, now)
-		}
-	}
-	for key := range s.timed {
-		if c := s.copy(key); !now.Before(c.slowAt) {
+		case !c.slowAt.IsZero() && !c.slow && !now.Before(c.slowAt):
 			c.slow = true
-			delete(s.timed, key)
-			s.recount(c)
-			s.dueEndpoints[c.Endpoint], s.helped[c.Endpoint] = true, true
-		}
-	}
-	for address := range s.preparing {
-		if !now.Before(s.endpoints[address].prepares) {
-			delete(s.preparing, address)
-			s.dueEndpoints[address] = true
+			s.noteCopy(loadSlow, c)
 		}
 	}
 	s.forgive(now)

@@ -49,8 +49,7 @@ import (
 //	records                                 the copies of which their engines have nothing any more
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
-		r := &runner{t: t, s: decide.New(inOrder), now: start, sights: map[string]decide.Sight{}, told: map[decide.Key]decide.Switch{}}
-		return r.block
+		return newRunner(t).block
 	})
 }
 
@@ -70,6 +69,10 @@ type runner struct {
 	told   map[decide.Key]decide.Switch
 	fits   decide.Fits
 	out    strings.Builder
+}
+
+func newRunner(t *testing.T) *runner {
+	return &runner{t: t, s: decide.New(inOrder), now: start, sights: map[string]decide.Sight{}, told: map[decide.Key]decide.Switch{}}
 }
 
 func (r *runner) block(input string) string {

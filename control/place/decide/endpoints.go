@@ -124,7 +124,7 @@ func (s *State) SetEndpoint(address string, pools []objects.Name) {
 		at, _ := slices.BinarySearchFunc(*all, address, func(o *endpoint, a string) int { return cmp.Compare(o.Address, a) })
 		*all = slices.Insert(*all, at, e)
 	}
-	s.stir(e)
+	s.noteEndpoint(endpointChanged, e)
 }
 
 // leavePools takes an endpoint out of its pools.
@@ -163,7 +163,6 @@ func (s *State) Stopping(address string, heard, now time.Time) {
 	if e == nil || !heard.After(e.born) || !heard.After(e.Stopping) || now.Sub(heard) >= StoppingFor {
 		return
 	}
-	s.stopping[address] = true
 	l := e.Leaving
 	l.Stopping = heard
 	s.leave(e, l)
@@ -187,7 +186,7 @@ func (s *State) leave(e *endpoint, l Leaving) {
 	}
 	was, migrated := e.Is(), e.IsMigrating()
 	e.Leaving = l
-	s.changedLeaving[e.Address] = true
+	s.noteEndpoint(leavingChanged, e)
 	switch {
 	case e.IsMigrating() && !migrated:
 		s.beginMigration(e)
@@ -197,15 +196,11 @@ func (s *State) leave(e *endpoint, l Leaving) {
 	if !e.Terminating {
 		e.migration = nil
 	}
-	if l.Stopping.IsZero() {
-		delete(s.stopping, e.Address)
-	}
 	if was == e.Is() {
 		return
 	}
-	delete(s.quit, e.Address)
 	if e.Is() {
-		s.quit[e.Address] = true
+		s.noteEndpoint(leavingBegan, e)
 		s.dropQueued(e)
 		for _, c := range e.copies {
 			if c.State == Loading {
@@ -213,7 +208,7 @@ func (s *State) leave(e *endpoint, l Leaving) {
 			}
 		}
 	}
-	s.stir(e)
+	s.noteEndpoint(endpointChanged, e)
 }
 
 // RemoveEndpoint says that an endpoint is no more. Its copies are gone.
@@ -229,50 +224,15 @@ func (s *State) RemoveEndpoint(address string) {
 	s.leavePools(e)
 	s.turn(e, unknown)
 	s.unseen--
-	s.dueAllVModels()
-	s.dueTrials()
 	if e.trial != nil {
 		s.setTrial(e, false)
 	}
-	delete(s.endpoints, address)
-	delete(s.dueEndpoints, address)
-	delete(s.stopping, address)
-	delete(s.quit, address)
-	delete(s.preparing, address)
-	delete(s.migrating, address)
-	delete(s.dueMigrations, address)
 	if e.Is() {
-		s.changedLeaving[address] = true
+		s.noteEndpoint(leavingChanged, e)
 	}
-	s.unsettle(e)
-}
-
-// stir makes due what a change of an endpoint may help.
-func (s *State) stir(e *endpoint) {
-	e.counted = false
-	s.dueEndpoints[e.Address], s.helped[e.Address] = true, true
-	for key, c := range e.copies {
-		s.dueModels[key] = true
-		s.touch(c.model)
-	}
-	s.unsettle(e)
-}
-
-// unsettle notes that the reasons may have changed why models find no place, because of an endpoint.
-func (s *State) unsettle(e *endpoint) {
-	for _, p := range e.pools {
-		for _, m := range s.pool(p).stuck {
-			s.doubt(m)
-		}
-	}
-}
-
-// doubt notes that the reason may have changed why a model finds no place.
-func (s *State) doubt(m *model) {
-	if !m.stale {
-		m.stale = true
-		s.stale = append(s.stale, m)
-	}
+	s.noteEndpoint(endpointRemoved, e)
+	s.forgetEndpoint(e)
+	s.noteEndpoint(endpointSeen, e)
 }
 
 // Record is a copy as an earlier process wrote it down.
@@ -299,7 +259,6 @@ func (s *State) Restore(r Record, now time.Time) {
 	if m == nil {
 		m = s.newModel(objects.Entry{ModelKey: r.Key}.Complete(nil))
 		m.gone = true
-		s.dueModels[r.Key] = true
 	}
 	if r.Source > m.source {
 		s.learn(m, r.Bytes, r.Source)
@@ -309,8 +268,7 @@ func (s *State) Restore(r Record, now time.Time) {
 	case Loaded:
 		s.add(m, e, Loaded, now).Limit = r.Limit
 	case Unloading:
-		c := s.add(m, e, Draining, now)
-		s.draining[c.CopyKey] = true
+		s.noteCopy(copyDraining, s.add(m, e, Draining, now))
 	default:
 		s.add(m, e, Queued, now).cut = true
 	}
@@ -371,7 +329,7 @@ func (s *State) Saw(l Sight, now time.Time) {
 	s.checkLeaks(e, l)
 	maps.DeleteFunc(e.left, func(_ Key, at time.Time) bool { return at.Before(l.Began) })
 	if changed {
-		s.stir(e)
+		s.noteEndpoint(endpointChanged, e)
 	}
 	if l.Stopping {
 		s.Stopping(l.Address, now, now)
@@ -419,8 +377,8 @@ func (s *State) compare(e *endpoint, l Sight, restarted bool, now time.Time) (ch
 // uncut records that nothing is left of a load that an earlier process began.
 func (s *State) uncut(c *Copy) {
 	if c.cut {
-		c.cut, c.endpoint.counted = false, false
-		s.changedRecords[c.CopyKey] = true
+		c.cut = false
+		s.noteCopy(recordVoid, c)
 	}
 }
 
@@ -461,7 +419,7 @@ func (s *State) Silent(address string) {
 func (s *State) lose(e *endpoint, state reach) {
 	s.turn(e, state)
 	s.dropQueued(e)
-	s.stir(e)
+	s.noteEndpoint(endpointChanged, e)
 }
 
 // turn notes how an endpoint was last reached.
@@ -469,12 +427,9 @@ func (s *State) turn(e *endpoint, state reach) {
 	switch {
 	case e.state == unknown && state != unknown:
 		s.unseen--
-		s.seenMore = true
-		s.dueAllVModels()
-		s.dueTrials()
+		s.noteEndpoint(endpointSeen, e)
 	case e.state != unknown && state == unknown:
 		s.unseen++
-		s.seenMore = true
 	}
 	e.state = state
 }
@@ -500,7 +455,7 @@ func (s *State) InFlight(key CopyKey, requests int, now time.Time) {
 	if c := s.copy(key); c != nil && c.inFlight != requests {
 		c.fly(now)
 		c.inFlight = requests
-		s.touch(c.model)
+		s.noteCopy(requestsChanged, c)
 	}
 }
 
@@ -532,7 +487,6 @@ func (s *State) Missing(key CopyKey, now time.Time) (anew bool) {
 		if !m.gone && !m.foreign && e.CanLoad && e.useful() {
 			s.add(m, e, Queued, now)
 		}
-		s.dueModels[key.Key] = true
 		return false
 	}
 	e.doubtful = false
@@ -542,7 +496,7 @@ func (s *State) Missing(key CopyKey, now time.Time) (anew bool) {
 	} else {
 		s.turn(e, silent)
 	}
-	s.stir(e)
+	s.noteEndpoint(endpointChanged, e)
 	return true
 }
 
@@ -562,12 +516,7 @@ func (s *State) add(m *model, e *endpoint, state CopyState, now time.Time) *Copy
 	e.copies[m.ModelKey] = c
 	place, _ := m.find(e.Address)
 	m.copies = slices.Insert(m.copies, place, c)
-	s.changedCopies[c.CopyKey] = true
-	s.dueEndpoints[e.Address], s.dueModels[m.ModelKey] = true, true
-	if s.migrating[e.Address] {
-		s.dueMigrations[e.Address] = true
-	}
-	s.recount(c)
+	s.noteCopy(copyAdded, c)
 	return c
 }
 
@@ -575,40 +524,33 @@ func (s *State) set(c *Copy, state CopyState, now time.Time) {
 	if state == Loaded {
 		c.model.ensure = false
 	}
-	c.State, c.Since, c.roomless, c.slow, c.late = state, now, time.Time{}, false, false
-	delete(s.roomless, c.CopyKey)
-	delete(s.timed, c.CopyKey)
-	s.changedCopies[c.CopyKey] = true
+	c.State, c.Since, c.roomless, c.slow, c.slowAt, c.late = state, now, time.Time{}, false, time.Time{}, false
+	s.noteCopy(copyMoved, c)
 	if state == Draining {
-		s.helped[c.Endpoint] = true
+		s.noteCopy(copyDraining, c)
 		if c.model.goal > 0 { // it leaves for others, and is to be moved there still
-			s.dueModels[c.Key] = true
+			s.noteModel(modelNeeds, c.model)
 		}
 	}
-	s.recount(c)
 }
 
 func (s *State) drop(c *Copy) {
 	m, e := c.model, c.endpoint
 	if c.told() {
-		s.changedRecords[c.CopyKey] = true
+		s.noteCopy(recordVoid, c)
 	}
 	if c.ranked {
 		at, _ := slices.BinarySearchFunc(e.order, c, (*Copy).compareRank)
 		e.order, e.summed = slices.Delete(e.order, at, at+1), false
 	}
-	s.recount(c)
 	delete(e.copies, c.Key)
 	if place, there := m.find(c.Endpoint); there {
 		m.copies = slices.Delete(m.copies, place, place+1)
 	}
-	delete(s.draining, c.CopyKey)
-	delete(s.roomless, c.CopyKey)
-	delete(s.timed, c.CopyKey)
-	s.changedCopies[c.CopyKey] = true
-	s.dueEndpoints[c.Endpoint], s.dueModels[c.Key], s.helped[c.Endpoint] = true, true, true
+	s.noteCopy(copyRemoved, c)
 	if m.foreign && len(m.copies) == 0 {
 		m.foreign, m.gone = false, true // but for requests that wait for it
+		s.noteModel(modelNeeds, m)
 	}
 }
 

@@ -168,10 +168,8 @@ func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Actio
 			todo = append(todo, s.dismiss(victim, now)...)
 		}
 	}
-	if e.prepares = at; at.IsZero() {
-		delete(s.preparing, e.Address)
-	} else {
-		s.preparing[e.Address] = true
+	if e.prepares = at; !at.IsZero() {
+		s.noteEndpoint(turnAwaited, e)
 	}
 	return todo
 }

@@ -3,6 +3,7 @@ package decide
 import (
 	"cmp"
 	"fmt"
+	"math/bits"
 	"reflect"
 	"slices"
 )
@@ -24,7 +25,7 @@ func (s *State) Reached() (r Reached) {
 	for _, e := range s.endpoints {
 		t := e.tally()
 		r.NoReserve = r.NoReserve || e.quick
-		r.Waits = r.Waits || s.preparing[e.Address] && len(t.queue) > 0 && t.loading+t.slow == 0 // else the end of a load may be awaited
+		r.Waits = r.Waits || !e.prepares.IsZero() && len(t.queue) > 0 && t.loading+t.slow == 0 // else the end of a load may be awaited
 		for _, c := range e.copies {
 			r.Brief = r.Brief || c.brief
 		}
@@ -116,18 +117,10 @@ func (s *State) Audit(decided bool) error {
 			return fmt.Errorf("%s must have %d copies for VModels, and by what is known now %d", m.ID, m.floor, floor)
 		}
 	}
-	for address := range s.trials {
-		if e := s.endpoints[address]; e == nil || e.trial == nil {
-			return fmt.Errorf("%s counts as on trial, and is not", address)
-		}
-	}
 	unseen := 0
 	for _, e := range s.endpoints {
 		if e.state == unknown {
 			unseen++
-		}
-		if e.trial != nil && !s.trials[e.Address] {
-			return fmt.Errorf("%s is on trial, and does not count", e.Address)
 		}
 	}
 	if unseen != s.unseen {
@@ -156,11 +149,28 @@ func (s *State) Audit(decided bool) error {
 
 // Rest returns the names of the maps and lists of a State that are not empty.
 func (s *State) Rest() (names []string) {
-	v := reflect.ValueOf(s).Elem()
-	for i := range v.NumField() {
-		if f := v.Field(i); (f.Kind() == reflect.Map || f.Kind() == reflect.Slice) && f.Len() > 0 {
-			names = append(names, fmt.Sprintf("%d %s", f.Len(), v.Type().Field(i).Name))
+	for _, v := range []reflect.Value{reflect.ValueOf(*s), reflect.ValueOf(s.due), reflect.ValueOf(s.clock), reflect.ValueOf(s.news)} {
+		for i := range v.NumField() {
+			if f := v.Field(i); (f.Kind() == reflect.Map || f.Kind() == reflect.Slice) && f.Len() > 0 {
+				names = append(names, fmt.Sprintf("%d %s", f.Len(), v.Type().Field(i).Name))
+			}
 		}
 	}
 	return names
+}
+
+// DueDecisions returns, by fact and decision, functions that remove one decision from the table, and return one that puts it back.
+func DueDecisions() map[string]func() (restore func()) {
+	all := make(map[string]func() func())
+	for f := range facts {
+		for d := decisions(1); d <= publishVModel; d <<= 1 {
+			if dueAfter[f]&d != 0 {
+				all[fmt.Sprintf("%d/%d", f, bits.TrailingZeros32(uint32(d)))] = func() func() {
+					dueAfter[f] &^= d
+					return func() { dueAfter[f] |= d }
+				}
+			}
+		}
+	}
+	return all
 }

@@ -84,37 +84,30 @@ const (
 	roomWait = 3 * time.Minute
 )
 
-// reexpire notes that failures of a model may count for less time than before.
-func (s *State) reexpire(m *model) {
-	if len(m.failures) > 0 {
-		s.expiry = time.Time{}
-	}
-}
-
 // forgive forgets failures that are old.
 func (s *State) forgive(now time.Time) {
-	if len(s.failing) == 0 || now.Before(s.expiry) {
+	if now.Before(s.due.expiry) {
 		return
 	}
-	for key := range s.failing {
+	for key := range s.clock.failing {
 		m := s.models[key]
 		was := len(m.failures)
 		m.failures = slices.DeleteFunc(m.failures, func(f Failure) bool { return now.Sub(f.At) >= s.failureCounts(m, f, now) })
 		if len(m.failures) < was {
-			s.dueModels[key] = true
+			s.noteModel(failureExpired, m)
 			s.pass(m)
 		}
-		if len(m.failures) == 0 {
-			delete(s.failing, key)
-		}
 	}
-	s.expiry = s.nextExpiry(now)
+	s.due.expiry = s.nextExpiry(now)
 }
 
 // nextExpiry returns when the first failure will be old enough to be forgotten; zero if there is none.
 func (s *State) nextExpiry(now time.Time) (first time.Time) {
-	for key := range s.failing {
+	for key := range s.clock.failing {
 		m := s.models[key]
+		if len(m.failures) == 0 {
+			delete(s.clock.failing, key)
+		}
 		for _, f := range m.failures {
 			first = sooner(first, f.At.Add(s.failureCounts(m, f, now)))
 		}

@@ -56,7 +56,7 @@ func (s *State) SetFits(name objects.Name, to Fits) {
 		m.fit = p.fits.Of(m.Type)
 		for _, c := range m.copies {
 			if c.misplaced() {
-				s.dueEndpoints[c.Endpoint] = true // what waits for its turn there is to go elsewhere
+				s.noteCopy(misplaced, c) // what waits for its turn there is to go elsewhere
 			}
 		}
 	}
@@ -114,7 +114,7 @@ func (s *State) rehouse(all []*model, now time.Time) (todo []Action) {
 		if wait || loaded < proper {
 			continue
 		}
-		s.dueModels[m.ModelKey] = true
+		s.noteModel(modelNeeds, m)
 		for _, c := range slices.Clone(m.copies) {
 			if c.misplaced() {
 				todo = append(todo, s.dismiss(c, now)...)

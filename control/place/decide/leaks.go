@@ -65,7 +65,7 @@ func (s *State) forget(e *endpoint, id string) bool {
 		return false
 	}
 	delete(e.leaks, id)
-	s.changedRecords[CopyKey{is.key, e.Address}] = true
+	s.noteRecord(CopyKey{is.key, e.Address})
 	return true
 }
 
@@ -93,9 +93,7 @@ func (s *State) sumLeaks(e *endpoint) {
 	for _, l := range e.leaks {
 		e.leaked = sum(e.leaked, l.bytes)
 	}
-	e.counted = false
-	s.dueEndpoints[e.Address], s.helped[e.Address] = true, true
-	s.unsettle(e)
+	s.noteEndpoint(roomChanged, e)
 }
 
 // checkLeaks compares the leaks of an endpoint with what a look found there. What it lists as loaded is a copy by now.
@@ -107,7 +105,7 @@ func (s *State) checkLeaks(e *endpoint, l Sight) {
 			s.seal(e, id)
 		case !l.Lists && !is.asked && (!is.again || l.Began.Sub(is.since) >= leakPause):
 			is.due = true
-			s.dueEndpoints[e.Address] = true
+			s.noteEndpoint(turnCame, e)
 		}
 	}
 }

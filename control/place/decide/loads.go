@@ -14,7 +14,7 @@ func (s *State) Predicted(key CopyKey, bytes int64) {
 	}
 	c.sizing = false
 	s.learn(s.models[key.Key], bytes, PredictedSize)
-	s.dueEndpoints[key.Endpoint], s.dueModels[key.Key] = true, true
+	s.noteCopy(sizeKnown, c)
 }
 
 // learn takes a size for all copies of a model, if it is better known than before.
@@ -26,12 +26,11 @@ func (s *State) learn(m *model, bytes int64, source SizeSource) {
 	m.value(s.pool(m.Pool))
 	for _, c := range m.copies {
 		if bytes < c.Bytes {
-			s.helped[c.Endpoint] = true
+			s.noteCopy(copyShrank, c)
 		}
 		c.Bytes, c.Source = bytes, source
-		s.recount(c)
 		// If the models now exceed the room, none is evicted at once: the next load there, or the next tick, evicts more.
-		s.dueEndpoints[c.Endpoint] = true
+		s.noteCopy(copySized, c)
 	}
 }
 
@@ -44,7 +43,7 @@ func (s *State) LoadFailing(key CopyKey, words string, why Reason, now time.Time
 	}
 	dismissed := c.doomed
 	c.overdue = true
-	s.dueEndpoints[key.Endpoint] = true
+	s.noteCopy(loadSlow, c)
 	s.doom(c)
 	if dismissed {
 		return // that it was given up is no failure
@@ -77,9 +76,7 @@ func (s *State) fail(m *model, f Failure) {
 		m.retries, m.retried = m.retries+1, f.At
 	}
 	m.failures = append(m.failures, f)
-	s.failing[m.ModelKey] = true
-	s.expiry = time.Time{}
-	s.changedModels[m.ModelKey], s.dueModels[m.ModelKey] = true, true
+	s.noteModel(loadFailed, m)
 }
 
 // LoadResult is how a load ended.
@@ -105,14 +102,11 @@ type LoadResult struct {
 func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 	c := s.copy(key)
 	if c == nil || c.State != Loading {
-		s.changedRecords[key] = true
+		s.noteRecord(key)
 		return
 	}
 	m, e := s.models[key.Key], s.endpoints[key.Endpoint]
-	s.dueEndpoints[e.Address], s.dueModels[m.ModelKey] = true, true
-	if len(s.pool(m.Pool).fills) > 0 {
-		s.refills[m.Pool] = true
-	}
+	s.noteCopy(loadEnded, c)
 	switch {
 	case r.Failed:
 		doomed := c.doomed
@@ -155,7 +149,7 @@ func (s *State) UnloadEnded(key CopyKey, failed bool, now time.Time) {
 		s.repeated(e, key.ID, failed, now)
 	}
 	if c == nil || c.State != Unloading {
-		s.changedRecords[key] = true
+		s.noteRecord(key)
 		return
 	}
 	if failed {
@@ -175,7 +169,6 @@ func (s *State) UnloadEnded(key CopyKey, failed bool, now time.Time) {
 func (s *State) Measured(key CopyKey, bytes int64) {
 	if c := s.copy(key); c != nil && c.State == Loaded {
 		s.learn(c.model, bytes, MeasuredSize)
-		s.dueModels[key.Key] = true // copies of it that wait elsewhere are as large
-		s.dueEndpoints[key.Endpoint] = true
+		s.noteCopy(sizeKnown, c) // copies of it that wait elsewhere are as large
 	}
 }

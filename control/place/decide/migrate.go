@@ -67,7 +67,7 @@ func (s *State) Migration(address string) (Migration, bool) {
 // beginMigration notes what an endpoint has that begins to migrate.
 func (s *State) beginMigration(e *endpoint) {
 	e.migration = &migration{moves: make(map[Key]bool)}
-	s.migrating[e.Address], s.dueMigrations[e.Address] = true, true
+	s.noteEndpoint(migrationBegan, e)
 	for _, c := range e.copies {
 		c.before = true
 	}
@@ -77,7 +77,6 @@ func (s *State) beginMigration(e *endpoint) {
 func (s *State) endMigration(e *endpoint) {
 	e.migration.end = s.progress(e)
 	e.migration.end.Done = true
-	delete(s.migrating, e.Address)
 }
 
 // migrate finds which models are to be moved, and how many copies they are to have elsewhere: as many as they had before the first of
@@ -85,7 +84,7 @@ func (s *State) endMigration(e *endpoint) {
 // moved some already: then as many as migrate.
 func (s *State) migrate(now time.Time) {
 	fresh := make(map[*model]int)
-	for address := range s.dueMigrations {
+	for address := range s.due.migrations {
 		e := s.endpoints[address]
 		if !e.IsMigrating() {
 			continue
@@ -99,7 +98,7 @@ func (s *State) migrate(now time.Time) {
 			fresh[m] += truth(c.before)
 		}
 	}
-	clear(s.dueMigrations)
+	clear(s.due.migrations)
 	for m, before := range fresh {
 		goal := max(m.goal, s.migratingCopies(m))
 		if before > 0 {
@@ -109,15 +108,14 @@ func (s *State) migrate(now time.Time) {
 			goal = min(goal, m.Max)
 		}
 		m.goal = goal
-		s.touch(m)
-		s.moving[m.ModelKey], s.dueModels[m.ModelKey] = true, true
+		s.moving[m.ModelKey] = true
+		s.noteModel(modelNeeds, m)
 	}
 	for key := range s.moving {
 		if m := s.models[key]; m == nil || s.migratingCopies(m) == 0 {
 			if delete(s.moving, key); m != nil {
 				m.goal = 0
-				s.touch(m)
-				s.dueModels[key] = true
+				s.noteModel(modelNeeds, m)
 			}
 		}
 	}
@@ -138,8 +136,11 @@ func (m *model) needs() int { return max(m.least(), m.goal) }
 
 // settle ends the migrations that have nothing left to wait for, and says whether there were any.
 func (s *State) settle(now time.Time) (ended bool) {
-	for _, address := range slices.Sorted(maps.Keys(s.migrating)) {
+	for _, address := range slices.Sorted(maps.Keys(s.clock.endpoints)) {
 		e := s.endpoints[address]
+		if !e.IsMigrating() {
+			continue
+		}
 		seen := e.state != unknown // else nobody knows what it has
 		if now.Before(e.until()) && (!seen || s.progress(e).Moving > 0) {
 			continue

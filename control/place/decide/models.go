@@ -70,21 +70,17 @@ func (s *State) SetModel(e objects.Entry, used time.Time) {
 	m := s.models[e.ModelKey]
 	if m == nil {
 		m = s.newModel(e)
-		s.changedModels[m.ModelKey] = true
+		s.noteModel(modelAdded, m)
 	}
 	if m.Type != e.Type || m.Source != e.Source || m.Info != e.Info { // what failed to load was something else
 		m.failures = nil
-		delete(s.failing, m.ModelKey)
 	}
 	m.Entry, m.gone, m.foreign, m.fit = e, false, false, s.pool(e.Pool).fits.Of(e.Type)
-	s.reexpire(m) // if it must have more copies now
-	delete(s.unknown, m.ModelKey)
 	if m.source <= HintedSize && e.Size > 0 {
 		m.bytes, m.source = e.Size, HintedSize
 	}
 	s.use(m, Use{Last: used})
-	s.touch(m)
-	s.dueModels[m.ModelKey] = true
+	s.noteModel(modelNeeds, m)
 }
 
 func (s *State) newModel(e objects.Entry) *model {
@@ -101,9 +97,7 @@ func (s *State) newModel(e objects.Entry) *model {
 func (s *State) RemoveModel(key Key) {
 	if m := s.models[key]; m != nil && !m.foreign {
 		m.gone = true
-		s.dueModels[key] = true
-		s.changedModels[key] = true
-		s.stirVModels(key)
+		s.noteModel(modelRemoved, m)
 	}
 }
 
@@ -128,12 +122,7 @@ func (s *State) Wanted(who string, key Key, w Want) {
 	if w.Since.After(m.awaited) {
 		m.awaited = w.Since
 	}
-	s.dueModels[key] = true
-	s.touch(m)
-	s.reexpire(m) // failures of a model in use are forgotten sooner
-	for _, c := range m.copies {
-		s.dueEndpoints[c.Endpoint] = true // it may have become more urgent
-	}
+	s.noteModel(modelWanted, m)
 }
 
 // Unwanted says that one of those who ask has gone, with all that it said.
@@ -151,8 +140,7 @@ func (s *State) Unwanted(who string) {
 func (s *State) unwant(m *model, who string) {
 	delete(m.wants, who)
 	m.recallWants()
-	s.dueModels[m.ModelKey] = true
-	s.touch(m)
+	s.noteModel(modelUnwanted, m)
 }
 
 // Ensure asks for a copy of a model that has none, without a request that waits: it does not go before others, and does not
@@ -162,10 +150,10 @@ func (s *State) Ensure(key Key) {
 		if m.exhausted() { // its retries begin anew
 			m.retries = 0
 			m.failures = slices.DeleteFunc(m.failures, func(f Failure) bool { return f.Why == LoadRetried })
-			s.changedModels[key] = true
+			s.noteModel(reasonChanged, m)
 		}
 		m.ensure = true
-		s.dueModels[key] = true
+		s.noteModel(modelEnsured, m)
 	}
 }
 
@@ -202,15 +190,12 @@ func (s *State) use(m *model, u Use) {
 	m.requests += float64(u.Requests)
 	m.usage = m.after(u.Requests, seconds(u.Last), p.fading.fade)
 	m.value(p)
-	s.touch(m)
-	if m.stuck { // it may put out what it could not before
-		s.doubt(m)
-	}
+	s.noteModel(modelUsed, m)
 	if m.Min == 0 && u.Requests > 0 {
 		p.fading.used(m, u.Requests, seconds(u.Last), aside+m.took, m.dear(p))
 	}
 	if later {
-		s.reexpire(m) // failures of a model in use are forgotten sooner
+		s.noteModel(modelUsedLater, m)
 	}
 }
 

@@ -100,18 +100,9 @@ func (e *endpoint) turns() int {
 	return max(t.loading, t.loading+t.slow+max(1, e.Loads)-max(1, e.Loads, e.Overlap))
 }
 
-// touch notes that what is known of the copies of a model has changed.
-func (s *State) touch(m *model) {
-	if !m.touched {
-		m.touched = true
-		s.stirVModels(m.ModelKey)
-		s.touched = append(s.touched, m)
-	}
-}
-
 // reorder brings the orders of endpoints up to date. Whoever reads one calls it before.
 func (s *State) reorder() {
-	for _, m := range s.touched {
+	for _, m := range s.due.touched {
 		m.touched = false
 		if len(m.copies) == 0 {
 			continue
@@ -120,8 +111,8 @@ func (s *State) reorder() {
 		for _, c := range m.copies {
 			e := c.endpoint
 			if c.stays != stays {
-				c.stays, e.counted = stays, false
-				s.unsettle(e)
+				c.stays = stays
+				s.noteCopy(staysChanged, c)
 			}
 			r := rank{busy: c.busy(), spare: s.spares(m, c), worth: worth(m)}
 			may := c.remains() && c.State != Loading && !stays && len(m.wants) == 0
@@ -133,10 +124,10 @@ func (s *State) reorder() {
 				e.order, e.summed = slices.Delete(e.order, at, at+1), false
 			}
 			if may && !c.ranked {
-				s.helped[c.Endpoint], s.dueEndpoints[c.Endpoint] = true, true
+				s.noteCopy(mayLeave, c)
 			}
 			if may && c.ranked && r.spare && !c.rank.spare {
-				s.unsettle(e) // it leaves for those who may put out nothing else
+				s.noteCopy(spareNow, c) // it leaves for those who may put out nothing else
 			}
 			c.ranked, c.rank = may, r
 			if may {
@@ -145,7 +136,7 @@ func (s *State) reorder() {
 			}
 		}
 	}
-	s.touched = s.touched[:0]
+	s.due.touched = s.due.touched[:0]
 }
 
 // rank is a copy's place in the order in which copies leave.

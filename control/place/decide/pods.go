@@ -28,5 +28,5 @@ func (s *State) SetPod(address string, to Pod) {
 	if to.Unready {
 		s.dropQueued(e)
 	}
-	s.stir(e)
+	s.noteEndpoint(endpointChanged, e)
 }

@@ -65,7 +65,7 @@ func (s *State) SetPool(name objects.Name, to Pool) {
 		return
 	}
 	p.Pool = to
-	s.expiry = time.Time{} // failures may be forgotten sooner
+	s.due.expiry = time.Time{} // failures may be forgotten sooner
 	s.revalue(name, p)
 }
 
@@ -74,7 +74,7 @@ func (s *State) revalue(name objects.Name, p *pool) {
 	for _, m := range s.models {
 		if m.Pool == name {
 			m.value(p)
-			s.touch(m)
+			s.noteModel(valueChanged, m)
 		}
 	}
 }
@@ -123,11 +123,9 @@ func (s *State) loadedIn(m *model, took time.Duration) {
 	}
 	was := m.worth
 	if m.value(p); m.worth < was { // models that could not evict it before may do so now
-		for _, c := range m.copies {
-			s.helped[c.Endpoint] = true
-		}
+		s.noteModel(valueFell, m)
 	}
-	s.touch(m)
+	s.noteModel(valueChanged, m)
 }
 
 // tickFading finds how slowly counts are to fade in a pool, and what its shadows may hold.
@@ -176,7 +174,7 @@ func (s *State) tickWorth(p *pool, all []*model, now time.Time) {
 	for _, m := range all {
 		if worth := m.worthAt(at, p.fading.fade, m.dear(p)); worth != m.worth {
 			m.worth = worth
-			s.touch(m)
+			s.noteModel(valueChanged, m)
 		}
 	}
 }

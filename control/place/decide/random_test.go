@@ -336,8 +336,11 @@ func (w *world) publish(wake time.Time) {
 	for _, key := range c.Unnamed {
 		news = append(news, fmt.Sprintf("%v is unnamed", key))
 	}
-	if c.Trials || c.Endpoints != nil {
-		news = append(news, fmt.Sprintf("trials %v, endpoints %v", c.Trials, c.Endpoints))
+	if c.Endpoints != nil {
+		publish("endpoints", fmt.Sprint(c.Endpoints))
+	}
+	if c.Trials {
+		news = append(news, "trials changed")
 	}
 	slices.Sort(news)
 	fmt.Fprintf(w.record, "%d: %s; until %v\n", w.step, strings.Join(news, "; "), wake)

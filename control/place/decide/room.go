@@ -36,8 +36,7 @@ func (s *State) keep(e *endpoint) {
 		return
 	}
 	e.quick = quick
-	s.dueEndpoints[e.Address], s.helped[e.Address] = true, true
-	s.unsettle(e)
+	s.noteEndpoint(roomChanged, e)
 }
 
 // usable is what all models may take that are not on their way out, in bytes.

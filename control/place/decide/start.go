@@ -31,7 +31,7 @@ func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
 		if !e.started(c) { // what is evicted for it is not gone yet; who comes after it must not take its room
 			if c.roomless.IsZero() {
 				c.roomless = now
-				s.roomless[c.CopyKey] = true
+				s.noteCopy(copyTimed, c)
 			}
 			return todo
 		}
@@ -45,7 +45,7 @@ func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
 		s.set(c, Loading, now)
 		if e.Overlap > e.Loads {
 			c.slowAt = now.Add(s.slowAfter(m))
-			s.timed[c.CopyKey] = true
+			s.noteCopy(copyTimed, c)
 		}
 		a := Action{Kind: kind, Endpoint: e.Address, Model: m.Entry, For: c.claim.purpose, Timeout: s.timeout(e, m), Stalled: stalled}
 		if since := m.since(); !since.IsZero() {
@@ -53,7 +53,7 @@ func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
 		}
 		todo = append(todo, a)
 		if e.unloadTime.known() { // shortly before it ends, room is made for the next load
-			s.dueEndpoints[e.Address] = true
+			s.noteCopy(loadBegan, c)
 		}
 	}
 	return todo
@@ -82,25 +82,16 @@ func (s *State) dismiss(c *Copy, now time.Time) []Action {
 // drain lets the requests of a copy end, and no more go there.
 func (s *State) drain(c *Copy, now time.Time) {
 	s.set(c, Draining, now)
-	s.draining[c.CopyKey] = true
 }
 
 // doom has a copy that is loading be unloaded as soon as it is loaded.
 func (s *State) doom(c *Copy) {
 	c.doomed = true
-	s.helped[c.Endpoint] = true
-	s.recount(c)
-}
-
-// recount notes that what a copy takes up at its endpoint has changed.
-func (s *State) recount(c *Copy) {
-	c.endpoint.counted = false
-	s.touch(c.model)
+	s.noteCopy(copyDoomed, c)
 }
 
 // unload ends a drain.
 func (s *State) unload(c *Copy, now time.Time) Action {
-	delete(s.draining, c.CopyKey)
 	s.set(c, Unloading, now)
 	return Action{Kind: Unload, Endpoint: c.Endpoint, Model: c.model.Entry}
 }

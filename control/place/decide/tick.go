@@ -45,11 +45,11 @@ const (
 )
 
 // Tick lets [State.Decide] decide what no event asks for. It is to be called about every [TickInterval].
-func (s *State) Tick() { s.ticks = true }
+func (s *State) Tick() { s.due.tick = true }
 
 // tick is a tick.
 func (s *State) tick(now time.Time) (todo []Action) {
-	s.ticks = false
+	s.due.tick = false
 	passed := now.Sub(s.ticked).Seconds()
 	if s.ticked.IsZero() || passed <= 0 {
 		passed = 0
@@ -185,7 +185,7 @@ func (s *State) tickLoads(p *pool, all, used []*model, passed float64, now time.
 		for _, c := range m.copies {
 			if brief := s.brief(m, c.endpoint); brief != c.brief {
 				c.brief = brief
-				s.touch(m)
+				s.noteModel(valueChanged, m)
 			}
 		}
 		copies := m.engines / share // without any load not a number, and above nothing
@@ -206,7 +206,7 @@ func (s *State) tickLoads(p *pool, all, used []*model, passed float64, now time.
 		}
 		if was := m.aim; was != 0 || copies > 1 {
 			if m.turn(copies, max(1, most), passed); m.aim != was {
-				s.touch(m)
+				s.noteModel(valueChanged, m)
 			}
 		}
 	}
@@ -329,10 +329,10 @@ func (m *model) awaitsPreferred(p *pool) bool {
 
 // refill goes on filling the pools in which a load has ended.
 func (s *State) refill(now time.Time) (todo []Action) {
-	for _, name := range slices.SortedFunc(maps.Keys(s.refills), objects.Name.Compare) {
+	for _, name := range slices.SortedFunc(maps.Keys(s.due.fills), objects.Name.Compare) {
 		todo = append(todo, s.fill(s.pool(name), now)...)
 	}
-	clear(s.refills)
+	clear(s.due.fills)
 	return todo
 }
 

@@ -51,19 +51,10 @@ func (s *State) setTrial(e *endpoint, begins bool) {
 			s.drop(c)
 		}
 	}
-	delete(s.trials, e.Address)
 	if e.trial = nil; begins {
 		e.trial = new(Trial)
-		s.trials[e.Address] = true
 	}
-	s.changedTrials = true
-}
-
-// dueTrials makes due all endpoints on trial: who has what elsewhere has become known.
-func (s *State) dueTrials() {
-	for address := range s.trials {
-		s.dueEndpoints[address] = true
-	}
+	s.noteEndpoint(trialChanged, e)
 }
 
 // try has an endpoint on trial load what it is to be tried with, until it has passed or failed. What nobody has looked at yet may be loaded elsewhere:
@@ -102,7 +93,7 @@ func (s *State) try(e *endpoint, now time.Time) (todo []Action) {
 		t.Passed = !t.Failed
 	}
 	t.Loaded = loaded
-	s.changedTrials = true
+	s.noteEndpoint(trialChanged, e)
 	return todo
 }
 

@@ -81,7 +81,7 @@ type Count struct {
 
 // Count counts.
 func (s *State) Count() Count {
-	c := Count{Failing: len(s.failing), Missed: make(map[objects.Name]time.Time)}
+	c := Count{Missed: make(map[objects.Name]time.Time)}
 	for _, p := range s.pools {
 		c.Stuck += len(p.stuck)
 	}
@@ -91,9 +91,8 @@ func (s *State) Count() Count {
 		}
 		c.Models++
 		c.Missed[m.Pool] = latest(c.Missed[m.Pool], m.missed())
-		if len(m.wants) > 0 {
-			c.Wanted++
-		}
+		c.Wanted += truth(len(m.wants) > 0)
+		c.Failing += truth(len(m.failures) > 0)
 		for _, w := range m.wants {
 			c.Held += w.Requests
 		}

@@ -110,16 +110,15 @@ func (s *State) SetVModel(v VModel, was Moved, force bool, now time.Time) {
 		s.move(known, now)
 	}
 	s.name(v.Key, before, known.ids())
-	s.dueVModels[v.Key] = true
+	s.noteVModel(vmodelSet, v.Key)
 }
 
 // RemoveVModel says that nobody wants a VModel any more.
 func (s *State) RemoveVModel(key Key) {
 	if v := s.vmodels[key]; v != nil {
 		delete(s.vmodels, key)
-		delete(s.dueVModels, key)
-		delete(s.keeping, key)
-		s.changedVModels[key] = true
+		delete(s.due.vmodels, key)
+		s.noteVModel(vmodelMoved, key)
 		s.name(key, v.ids(), nil)
 	}
 }
@@ -154,7 +153,7 @@ func (s *State) name(by Key, before, after []string) {
 		key := Key{Pool: by.Pool, ID: id}
 		if delete(s.named[key], by); len(s.named[key]) == 0 && id != "" {
 			delete(s.named, key)
-			s.unnamed[key] = true
+			s.news.unnamed[key] = true
 		}
 	}
 	for _, id := range after {
@@ -185,9 +184,7 @@ func (s *State) refloor(key Key) {
 	}
 	if m.floor != floor {
 		m.floor = floor
-		s.reexpire(m)
-		s.dueModels[key] = true
-		s.touch(m)
+		s.noteModel(modelNeeds, m)
 	}
 }
 
@@ -246,27 +243,10 @@ func (s *State) needed(v *vmodel) int {
 	return v.need
 }
 
-// stirVModels makes the VModels due that name a model.
-func (s *State) stirVModels(key Key) {
-	for by := range s.named[key] {
-		s.dueVModels[by] = true
-	}
-	if s.vmodels[key] != nil {
-		s.dueVModels[key] = true // the name may be the model's
-	}
-}
-
-// dueAllVModels makes all VModels due, for an endpoint was seen first, or went.
-func (s *State) dueAllVModels() {
-	for key := range s.vmodels {
-		s.dueVModels[key] = true
-	}
-}
-
 // considerVModels moves the VModels that can be.
 func (s *State) considerVModels(now time.Time) {
-	for _, key := range slices.SortedFunc(maps.Keys(s.dueVModels), Key.Compare) {
-		delete(s.dueVModels, key)
+	for _, key := range slices.SortedFunc(maps.Keys(s.due.vmodels), Key.Compare) {
+		delete(s.due.vmodels, key)
 		v := s.vmodels[key]
 		before := v.ids()
 		if v.Previous != "" && !now.Before(v.Until) {
@@ -301,11 +281,8 @@ func (s *State) considerVModels(now time.Time) {
 			is = Switch{}
 		}
 		s.name(key, before, v.ids())
-		if delete(s.keeping, key); v.Previous != "" {
-			s.keeping[key] = true
-		}
 		v.told = is
-		s.changedVModels[key] = true
+		s.noteVModel(vmodelMoved, key)
 	}
 }
 
@@ -328,6 +305,5 @@ func (s *State) move(v *vmodel, now time.Time) {
 	to.load = from.load
 	to.requests, to.flown, to.waited = 0, 0, 0
 	to.value(s.pool(to.Pool))
-	s.touch(to)
-	s.dueModels[to.ModelKey] = true // what was more than it, or had its turn before, may be no more
+	s.noteModel(modelNeeds, to) // what was more than it, or had its turn before, may be no more
 }
