@@ -13,8 +13,8 @@ import (
 	"github.com/headgate/headgate/bench/envoy"
 )
 
-// What manifests call the images: the only place that says so beside them. Their tag is not "latest", so that the kubelet
-// uses what was imported and asks no registry.
+// Names of the images in manifests. The tag is not "latest", so that the kubelet uses the imported
+// image instead of a registry.
 const (
 	Extproc = "headgate.dev/extproc:dev"
 	Control = "headgate.dev/control:dev"
@@ -22,8 +22,8 @@ const (
 	Envoy   = "headgate.dev/envoy:dev"
 )
 
-// Headgate makes a tarball of each image in dir and returns their paths: our programs, built from the repository at root
-// as static binaries, and the Envoy that envoy.Find finds.
+// Headgate writes a tarball of each image to dir and returns their paths: our programs as static
+// binaries, built from the repository at root, and the Envoy that [envoy.Find] finds.
 func Headgate(ctx context.Context, root, dir string, progress io.Writer) ([]string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -53,17 +53,17 @@ func Headgate(ctx context.Context, root, dir string, progress io.Writer) ([]stri
 		}
 		tarballs = append(tarballs, file)
 	}
-	fmt.Fprintf(progress, "made %d images in %s in %v\n", len(tarballs), dir, time.Since(begun).Round(time.Second))
+	fmt.Fprintf(progress, "built %d images in %s in %v\n", len(tarballs), dir, time.Since(begun).Round(time.Second))
 	return tarballs, nil
 }
 
-// Base is an image's name without the registry and the tag.
+// Base returns the name of an image without registry and tag.
 func Base(imageName string) string {
 	base, _, _ := strings.Cut(imageName[strings.LastIndex(imageName, "/")+1:], ":")
 	return base
 }
 
-// Compile makes a static binary of a package in a module.
+// Compile builds a static binary of a package in a module.
 func Compile(ctx context.Context, module, pkg, binary string) error {
 	binary, err := filepath.Abs(binary)
 	if err != nil {

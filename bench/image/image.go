@@ -1,19 +1,20 @@
-// Package image makes the images of Headgate's programs: one layer with a binary and what it is linked against, on an empty
-// base, as a tarball that containerd and Docker import. No registry is asked and no daemon runs.
+// Package image builds the container images of the programs of Headgate: a single layer with a
+// binary and its shared libraries, without a base image, as a tarball for containerd and Docker.
+// It needs neither a registry nor a daemon.
 package image
 
 import (
 	"archive/tar"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
+	"testing/fstest"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -22,23 +23,23 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// user and group of every image that does not say otherwise: a number, so that the kubelet can see that it is not root, and the one that is called
-// nonroot by most.
+// user is the user and group of images that do not run as root. It is numeric so that the kubelet
+// can check that; 65532 is commonly called nonroot.
 const user = "65532:65532"
 
-// Image is what goes into one image.
+// Image describes an image.
 type Image struct {
-	// Name is what manifests call it, with its tag.
+	// Name is the reference in manifests, with a tag.
 	Name string
-	// Entrypoint is the program, by its path in the image, and the arguments that it always has.
+	// Entrypoint is the path of the program in the image and its fixed arguments.
 	Entrypoint []string
-	// Files of this machine by their path in the image. They are read by anybody there.
+	// Files maps paths in the image to files of this machine. Everybody can read them there.
 	Files map[string]string
-	// Root says that the program runs as root, as some of others must, which ask for ports below 1024.
+	// Root runs the program as root, which programs with ports below 1024 may need.
 	Root bool
 }
 
-// Write puts an image into a tarball. The same files give the same bytes. It appears whole or not at all.
+// Write writes the image to a tarball, atomically. Equal files give equal bytes.
 func (i Image) Write(tarballPath string) error {
 	reference, err := name.NewTag(i.Name)
 	if err != nil {
@@ -56,8 +57,7 @@ func (i Image) Write(tarballPath string) error {
 }
 
 func (i Image) build() (v1.Image, error) {
-	// It is read for its digest and for its bytes, and compressed once.
-	layer, err := tarball.LayerFromOpener(i.open, tarball.WithCompressedCaching)
+	layer, err := i.layer()
 	if err != nil {
 		return nil, err
 	}
@@ -78,80 +78,41 @@ func (i Image) build() (v1.Image, error) {
 	return mutate.ConfigFile(img, file)
 }
 
-// open streams the layer.
-func (i Image) open() (io.ReadCloser, error) {
-	r, w := io.Pipe()
-	go func() { w.CloseWithError(i.layer(w)) }()
-	return r, nil
-}
-
-// layer writes the files, each after the folders above it, in order and without times.
-func (i Image) layer(w io.Writer) error {
-	archive := tar.NewWriter(w)
-	paths := make([]string, 0, len(i.Files))
-	for p := range i.Files {
-		paths = append(paths, p)
-	}
-	slices.Sort(paths)
-	made := make(map[string]bool)
-	for _, p := range paths {
-		for _, dir := range above(p) {
-			if !made[dir] {
-				made[dir] = true
-				if err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755}); err != nil {
-					return err
-				}
-			}
+// layer returns the files as a layer, in order and without modification times.
+func (i Image) layer() (v1.Layer, error) {
+	files := make(fstest.MapFS)
+	for at, file := range i.Files {
+		info, err := os.Stat(file)
+		if err != nil {
+			return nil, err
 		}
-		if err := add(archive, strings.TrimPrefix(p, "/"), i.Files[p]); err != nil {
-			return err
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
 		}
+		mode := fs.FileMode(0o644)
+		if info.Mode()&0o111 != 0 {
+			mode = 0o755
+		}
+		files[strings.TrimPrefix(at, "/")] = &fstest.MapFile{Data: content, Mode: mode}
 	}
-	return archive.Close()
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	if err := errors.Join(w.AddFS(files), w.Close()); err != nil {
+		return nil, err
+	}
+	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive.Bytes())), nil }
+	return tarball.LayerFromOpener(open, tarball.WithCompressedCaching) // it is read for its digest and its content
 }
 
-// above are the folders that hold a path, the outermost first.
-func above(p string) []string {
-	var dirs []string
-	for dir := path.Dir(strings.TrimPrefix(p, "/")); dir != "."; dir = path.Dir(dir) {
-		dirs = append(dirs, dir)
-	}
-	slices.Reverse(dirs)
-	return dirs
-}
-
-func add(archive *tar.Writer, as, file string) error {
-	f, err := os.Open(file)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	mode := int64(0o644)
-	if info.Mode()&0o111 != 0 {
-		mode = 0o755
-	}
-	if info.Mode()&fs.ModeType != 0 {
-		return fmt.Errorf("%s is no file", file)
-	}
-	if err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: as, Mode: mode, Size: info.Size()}); err != nil {
-		return err
-	}
-	_, err = io.Copy(archive, f)
-	return err
-}
-
-// Static is the image of a statically linked binary.
+// Static returns the image of a statically linked binary.
 func Static(imageName, binary string, args ...string) Image {
 	at := "/" + filepath.Base(binary)
 	return Image{Name: imageName, Entrypoint: append([]string{at}, args...), Files: map[string]string{at: binary}}
 }
 
-// Dynamic is the image of a binary as it is linked on this machine, with the libraries that it needs and what loads them.
-// at is the binary's path in the image.
+// Dynamic returns the image of a dynamically linked binary with its loader and libraries. at is
+// the path of the binary in the image.
 func Dynamic(imageName, binary, at string) (Image, error) {
 	i := Image{Name: imageName, Entrypoint: []string{at}, Files: map[string]string{at: binary}}
 	libraries, err := libraries(binary)

@@ -20,7 +20,8 @@ import (
 	"github.com/headgate/headgate/bench/envoy"
 )
 
-// contents are the paths in an image's tarball with the mode of each, and the config's user and entrypoint.
+// contents returns the paths in the tarball of an image with their modes, and the user and
+// entrypoint of its configuration.
 func contents(t *testing.T, path, imageName string) (files map[string]int64, user string, entrypoint []string) {
 	t.Helper()
 	tag, err := name.NewTag(imageName)
@@ -49,7 +50,7 @@ func contents(t *testing.T, path, imageName string) (files map[string]int64, use
 	}
 }
 
-func TestAnImageIsItsFilesAndNotRoot(t *testing.T) {
+func TestImage(t *testing.T) {
 	dir := t.TempDir()
 	binary, notes := filepath.Join(dir, "program"), filepath.Join(dir, "notes")
 	if err := errors.Join(os.WriteFile(binary, []byte("binary"), 0o700), os.WriteFile(notes, []byte("text"), 0o600)); err != nil {
@@ -70,7 +71,7 @@ func TestAnImageIsItsFilesAndNotRoot(t *testing.T) {
 		written = append(written, content)
 	}
 	if !bytes.Equal(written[0], written[1]) {
-		t.Error("the same files gave other bytes")
+		t.Error("equal files gave different bytes")
 	}
 	files, user, entrypoint := contents(t, tarballs[0], i.Name)
 	if user != "65532:65532" || !slices.Equal(entrypoint, []string{"/program", "--serve"}) {
@@ -97,9 +98,9 @@ func TestAnImageIsItsFilesAndNotRoot(t *testing.T) {
 	}
 }
 
-// What the loader itself says: of the binary for which all this is, and of others that are here, since its libraries need
-// few others.
-func TestLibrariesAreThoseThatTheLoaderFinds(t *testing.T) {
+// The expected libraries are those that the loader itself lists, for Envoy and for other binaries
+// of this machine, since Envoy needs few.
+func TestLibraries(t *testing.T) {
 	found, err := envoy.Find(t.Context(), "../../.cache", os.Stderr)
 	if err != nil {
 		t.Fatal(err)
