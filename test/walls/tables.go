@@ -9,7 +9,7 @@ var programs = []struct {
 	folder string
 	lines  int
 }{
-	{"extproc", 650},
+	{"extproc", 350},
 	{"control", 655},
 	{"bench", 650},
 }
@@ -142,7 +142,9 @@ var reserved = []struct{ room, why string }{
 // that stand on floors below its own. Every package stands on one floor.
 var houses = [][]floor{
 	{
-		{[]string{"extproc"}, "it puts the rooms together"},
+		{[]string{"extproc"}, "main calls the command"},
+		{[]string{"extproc/command"}, "the command connects the packages"},
+		{[]string{"extproc/options"}, "flags set what every package below needs"},
 		{[]string{"extproc/serve"}, "where it listens for those that it speaks with"},
 		{
 			[]string{"extproc/stream", "extproc/accesslog", "extproc/placementclient", "extproc/scrape", "extproc/eds", "extproc/relay", "extproc/payload"},

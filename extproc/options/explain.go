@@ -1,4 +1,4 @@
-package main
+package options
 
 import (
 	"maps"
@@ -12,38 +12,38 @@ import (
 )
 
 // noteFlags keeps what the command line says, and where that is from beside the flags' own names.
-func (c *config) noteFlags(fs *pflag.FlagSet) {
+func (c *Options) noteFlags(fs *pflag.FlagSet) {
 	from := make(map[string]string)
-	for flag, by := range maps.All(c.theirs.By) {
+	for flag, by := range maps.All(c.Theirs.By) {
 		from[flag] = "flag " + by
 	}
 	if !fs.Changed("pool-namespace") && os.Getenv("NAMESPACE") != "" { //nolint:forbidigo // main
 		from["pool-namespace"] = "$NAMESPACE"
 	}
-	if c.kube.On && !fs.Changed("kube") {
+	if c.Kube.On && !fs.Changed("kube") {
 		from["kube"], from["namespace"] = "flag --pool-name", "flag --pool-name"
 	}
 	for _, flag := range []string{"grpc-port", "grpc-health-port"} {
-		if len(c.serve.Own) > 0 && !fs.Changed(flag) {
+		if len(c.Serve.Own) > 0 && !fs.Changed(flag) {
 			from[flag] = "flag --listen"
 		}
 	}
-	if !fs.Changed("lost-after") && fs.Changed("stale-after") && c.settings.Lost == c.settings.Stale {
+	if !fs.Changed("lost-after") && fs.Changed("stale-after") && c.Settings.Lost == c.Settings.Stale {
 		from["lost-after"] = "flag --stale-after"
 	}
-	c.explain.Note(fs, from, os.Getenv("KUBECONFIG")) //nolint:forbidigo // main
+	c.Explain.Note(fs, from, os.Getenv("KUBECONFIG")) //nolint:forbidigo // main
 }
 
-// explainPool is what the flags and a PoolSettings say of how requests of a pool are treated.
-func (c config) explainPool(w *objects.World, p *objects.Pool) []configdump.Setting {
+// ExplainPool returns the settings in force for a pool, each from a flag or from its PoolSettings.
+func (c Options) ExplainPool(w *objects.World, p *objects.Pool) []configdump.Setting {
 	var all []configdump.Setting
-	for _, l := range c.settings.Lines(p) {
+	for _, l := range c.Settings.Lines(p) {
 		from := configdump.Default
 		switch {
 		case l.Own:
 			from = w.Where(v1alpha1.PoolSettingsKind, p.SettingsName)
 		case l.Flag != "":
-			from = c.explain.From(l.Flag)
+			from = c.Explain.From(l.Flag)
 		}
 		all = append(all, configdump.Setting{Name: l.Name, Value: l.Value, From: from, Means: l.Means})
 	}

@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"bytes"
@@ -20,14 +20,14 @@ func TestObjectsOfAnAPIServer(t *testing.T) {
 	config := apiserver.KubeconfigFile(t, s.Admin())
 	flags := []string{"--kube", "--kubeconfig", config, "--namespace", "default", "--listen", "unix:" + filepath.Join(dir, "s")}
 
-	err := run(t.Context(), append(flags, "--explain-config"), io.Discard, io.Discard)
+	err := Run(t.Context(), append(flags, "--explain-config"), io.Discard, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "kubectl apply -k manifests/crds") {
 		t.Errorf("without CRDs the configuration is explained by %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- run(ctx, append(flags, "--metrics-host", host, "--metrics-port", "9094", "--drain-timeout", "100ms"), io.Discard, io.Discard)
+		done <- Run(ctx, append(flags, "--metrics-host", host, "--metrics-port", "9094", "--drain-timeout", "100ms"), io.Discard, io.Discard)
 	}()
 	defer func() {
 		cancel()
@@ -44,7 +44,7 @@ func TestObjectsOfAnAPIServer(t *testing.T) {
 	await(t, metrics, `headgate_objects{kind="LLMRoute"} 1`)
 	await(t, ready, "ok")
 	var explained bytes.Buffer
-	if err := run(t.Context(), append(flags, "--explain-config"), &explained, io.Discard); err != nil || !strings.Contains(explained.String(), "default/base") {
+	if err := Run(t.Context(), append(flags, "--explain-config"), &explained, io.Discard); err != nil || !strings.Contains(explained.String(), "default/base") {
 		t.Errorf("the configuration is explained by %v:\n%s", err, explained.String())
 	}
 

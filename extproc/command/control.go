@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/metrics"
+	"github.com/headgate/headgate/extproc/options"
 	"github.com/headgate/headgate/extproc/placementclient"
 	"github.com/headgate/headgate/extproc/relay"
 	"github.com/headgate/headgate/extproc/relay/relaytoken"
@@ -19,21 +20,21 @@ import (
 
 // believe returns the fleet. Where the command line names control it returns, too, what holds the requests that wait for
 // models, and what talks with control until its context ends.
-func believe(c config, log *slog.Logger) (*fleet.Fleet, *flow.Flow, func(context.Context, *metrics.Meter) error, error) {
-	if c.control.Address == "" {
-		return fleet.New(fleet.Config{Settings: c.settings, Log: log, PrefixCacheBytes: c.prefixBytes}), nil, nil, nil
+func newFleet(c options.Options, log *slog.Logger) (*fleet.Fleet, *flow.Flow, func(context.Context, *metrics.Meter) error, error) {
+	if c.Control.Address == "" {
+		return fleet.New(fleet.Config{Settings: c.Settings, Log: log, PrefixCacheBytes: c.PrefixBytes}), nil, nil, nil
 	}
-	target, dial, err := c.control.Dial(log)
+	target, dial, err := c.Control.Dial(log)
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	var f *fleet.Fleet
 	news := placementclient.NewNews()
 	held := flow.New(flow.Config{
-		View: func() *endpointstate.View { return f.View() }, MaxHeld: c.maxHeld, MaxBytes: c.maxHeldMiB << 20, Changed: news.Changed,
+		View: func() *endpointstate.View { return f.View() }, MaxHeld: c.MaxQueued, MaxBytes: c.MaxQueuedMiB << 20, Changed: news.Changed,
 	})
 	f = fleet.New(fleet.Config{
-		Settings: c.settings, Log: log, Published: held.Published, Freed: held.Freed, PrefixCacheBytes: c.prefixBytes, Placed: true,
+		Settings: c.Settings, Log: log, Published: held.Published, Freed: held.Freed, PrefixCacheBytes: c.PrefixBytes, Placed: true,
 	})
 	return f, held, func(ctx context.Context, m *metrics.Meter) error {
 		return placementclient.New(placementclient.Config{Target: target, Dial: dial, News: news, Fleet: f, Flow: held, Meter: m, Log: log}).Run(ctx)
@@ -41,18 +42,18 @@ func believe(c config, log *slog.Logger) (*fleet.Fleet, *flow.Flow, func(context
 }
 
 // within is what the inner server has: what it is told by, and the way to control for clients of ModelMesh, nil where the command line opens none.
-func within(c config, log *slog.Logger) (*relaytoken.Sealer, *relay.Mesh, error) {
-	errands, err := relay.NewErrands(serve.InnerKey(c.serve.Own))
+func within(c options.Options, log *slog.Logger) (*relaytoken.Sealer, *relay.Mesh, error) {
+	errands, err := relay.NewErrands(serve.InnerKey(c.Serve.Own))
 	if err != nil {
-		return nil, nil, fmt.Errorf("--listen %s: %w", strings.Join(c.serve.Own, ", "), err)
+		return nil, nil, fmt.Errorf("--listen %s: %w", strings.Join(c.Serve.Own, ", "), err)
 	}
-	if c.meshTokenFile == "" {
+	if c.MeshTokenFile == "" {
 		return errands, nil, nil
 	}
-	file, err := engineclient.OpenToken(c.meshTokenFile, log)
+	file, err := engineclient.OpenToken(c.MeshTokenFile, log)
 	if err != nil {
 		return nil, nil, fmt.Errorf("--mesh-token-file: %w", err)
 	}
-	control, err := c.control.Transport(log)
+	control, err := c.Control.Transport(log)
 	return errands, &relay.Mesh{Token: file.Token, Control: control}, err
 }

@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"bytes"
@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/headgate/headgate/extproc/options"
 )
 
 // gateway runs extproc as other gateways are given it: with the ports that the field's manifests name.
@@ -31,7 +33,7 @@ func gateway(t *testing.T, grpcHost string, flags ...string) (done chan error, s
 		"--grpc-host", grpcHost, "--grpc-port", "9002", "--grpc-health-port", "9003", "--drain-delay", "0s", "--drain-timeout", "100ms",
 	}, flags...)
 	done = make(chan error, 1)
-	go func() { done <- run(ctx, args, io.Discard, io.Discard) }()
+	go func() { done <- Run(ctx, args, io.Discard, io.Discard) }()
 	t.Cleanup(cancel)
 	return done, cancel
 }
@@ -137,7 +139,7 @@ func TestTheSettingsAreExplained(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := run(t.Context(), []string{"--objects", dir, "--explain-config", "--adapter-threshold", "5", "--listen", "unix:s", "--stale-after", "20s", "-v", "4"}, &out, io.Discard); err != nil {
+	if err := Run(t.Context(), []string{"--objects", dir, "--explain-config", "--adapter-threshold", "5", "--listen", "unix:s", "--stale-after", "20s", "-v", "4"}, &out, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
@@ -151,12 +153,12 @@ func TestTheSettingsAreExplained(t *testing.T) {
 	}
 	t.Setenv("NAMESPACE", "llm")
 	t.Setenv("KUBECONFIG", dir+"/none")
-	c, err := parseFlags([]string{"--pool-name", "x"}, io.Discard)
+	c, err := options.Parse([]string{"--pool-name", "x"}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for flag, want := range map[string]string{"pool-namespace": "$NAMESPACE", "kube": "flag --pool-name", "namespace": "flag --pool-name", "kubeconfig": "$KUBECONFIG", "grpc-port": "default"} {
-		if got := c.explain.From(flag); got != want {
+		if got := c.Explain.From(flag); got != want {
 			t.Errorf("--%s is from %s, want %s", flag, got, want)
 		}
 	}

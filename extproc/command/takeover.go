@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/options"
 	"github.com/headgate/headgate/extproc/serve"
 	"github.com/headgate/headgate/internal/listen"
 )
@@ -34,18 +35,18 @@ func settle(ctx context.Context, f *fleet.Fleet, log *slog.Logger) {
 }
 
 // serveMetrics serves what operators look at until ctx ends. Who takes over waits until the other has freed the port.
-func serveMetrics(ctx context.Context, c config, handler http.Handler, log *slog.Logger) error {
-	l, err := serve.Listen("metrics-port", c.metricsHost, c.metricsPort)
-	for told := false; c.serve.TakeOver && errors.Is(err, syscall.EADDRINUSE); told = true {
+func serveMetrics(ctx context.Context, c options.Options, handler http.Handler, log *slog.Logger) error {
+	l, err := serve.Listen("metrics-port", c.MetricsHost, c.MetricsPort)
+	for told := false; c.Serve.TakeOver && errors.Is(err, syscall.EADDRINUSE); told = true {
 		if !told {
-			log.Info("waiting for the other extproc to free the metrics port", "port", c.metricsPort)
+			log.Info("waiting for the other extproc to free the metrics port", "port", c.MetricsPort)
 		}
 		select {
 		case <-time.After(portRetry):
 		case <-ctx.Done():
 			return nil
 		}
-		l, err = serve.Listen("metrics-port", c.metricsHost, c.metricsPort)
+		l, err = serve.Listen("metrics-port", c.MetricsHost, c.MetricsPort)
 	}
 	if err != nil {
 		return err

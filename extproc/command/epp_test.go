@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"bytes"
@@ -110,7 +110,7 @@ spec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}], end
 			done := make(chan error, 1)
 			// Nobody else's addresses: a pod has them to itself.
 			args := slices.Concat(d.args, []string{"--grpc-host", own, "--metrics-host", own, "--drain-delay", "0s", "--drain-timeout", "100ms"})
-			go func() { done <- run(ctx, args, io.Discard, &logs) }()
+			go func() { done <- Run(ctx, args, io.Discard, &logs) }()
 			defer func() {
 				cancel()
 				if err := <-done; err != nil {

@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"context"
@@ -20,6 +20,7 @@ import (
 
 	"github.com/headgate/headgate/api/placement"
 	"github.com/headgate/headgate/extproc/metrics"
+	"github.com/headgate/headgate/extproc/options"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/placementclient"
 	"github.com/headgate/headgate/extproc/settings"
@@ -85,11 +86,11 @@ func TestControlIsCalledWithACertificateAndAToken(t *testing.T) {
 	if err := os.WriteFile(token, []byte("secret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := config{
-		settings: settings.Default(), maxHeld: 1, maxHeldMiB: 1,
-		control: placementclient.Control{Address: "localhost:" + port, CAFile: filepath.Join(dir, "tls.crt"), CertPath: dir, TokenFile: token},
+	c := options.Options{
+		Settings: settings.Default(), MaxQueued: 1, MaxQueuedMiB: 1,
+		Control: placementclient.Control{Address: "localhost:" + port, CAFile: filepath.Join(dir, "tls.crt"), CertPath: dir, TokenFile: token},
 	}
-	f, held, speak, err := believe(c, slog.New(slog.DiscardHandler))
+	f, held, speak, err := newFleet(c, slog.New(slog.DiscardHandler))
 	if err != nil || held == nil {
 		t.Fatal(err)
 	}
@@ -116,11 +117,11 @@ func TestControlIsCalledWithACertificateAndAToken(t *testing.T) {
 // The memory for prompts is that of the command line, with control and without.
 func TestPrefixCacheBytes(t *testing.T) {
 	for _, args := range [][]string{nil, {"--control", "unix:x"}} {
-		c, err := parseFlags(append(args, "--objects", "x", "--listen", "unix:y", "--prefix-cache-bytes", "128"), io.Discard)
+		c, err := options.Parse(append(args, "--objects", "x", "--listen", "unix:y", "--prefix-cache-bytes", "128"), io.Discard)
 		if err != nil {
 			t.Fatal(err)
 		}
-		f, _, _, err := believe(c, slog.New(slog.DiscardHandler))
+		f, _, _, err := newFleet(c, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,131 @@
+// Package command runs extproc: it builds the packages that serve a request from the command line and connects them.
+//
+// A request passes through stream, openai, route, fleet and pick, in that order. It waits in flow while its model is loaded.
+// Packages scrape, outcome and placementclient keep the fleet current, and metrics counts what happens.
+package command
+
+import (
+	"context"
+	"io"
+	"path/filepath"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/headgate/headgate/extproc/accesslog"
+	"github.com/headgate/headgate/extproc/eds"
+	"github.com/headgate/headgate/extproc/metrics"
+	"github.com/headgate/headgate/extproc/options"
+	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/extproc/relay"
+	"github.com/headgate/headgate/extproc/scrape"
+	"github.com/headgate/headgate/extproc/serve"
+	"github.com/headgate/headgate/extproc/sidecar"
+	"github.com/headgate/headgate/extproc/stream"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// commands are what extproc does beside serving, for the pod of an Envoy with extproc beside it.
+var commands = map[string]func(ctx context.Context, args []string, out io.Writer) error{
+	"drain":   sidecar.Drain,
+	"install": sidecar.Install,
+}
+
+// Run serves until ctx ends. It writes help to out and the log to logs.
+func Run(ctx context.Context, args []string, out, logs io.Writer) error {
+	if len(args) > 0 && commands[args[0]] != nil {
+		return commands[args[0]](ctx, args[1:], out)
+	}
+	c, err := options.Parse(args, out)
+	if err != nil {
+		return err
+	}
+	log := c.Log(logs)
+	if c.Explain.On {
+		return c.Explain.Print(ctx, out, c.Source(), c.ExplainPool)
+	}
+	engines, err := c.Engines.Access(log)
+	if err != nil {
+		return err
+	}
+
+	f, held, placement, err := newFleet(c, log)
+	if err != nil {
+		return err
+	}
+	m := metrics.New(f)
+	scraper := scrape.New(scrape.Config{
+		Fleet: f, Interval: c.ScrapeInterval, ModelsInterval: c.ModelsInterval, Log: log, Looked: m.Looked,
+		Access: engines,
+	})
+	observe := func(o outcome.Outcome) {
+		o = f.Attribute(o)
+		f.Observe(o)
+		m.Observe(o) // last: what metrics show is in force
+		for _, endpoint := range o.Suspicious() {
+			scraper.Due(endpoint)
+		}
+	}
+	c.Serve.Endpoints, c.Serve.Opened = eds.New(log), m.Serves
+	c.Serve.Log = log
+	errands, clients, err := within(c, log)
+	if err != nil {
+		return err
+	}
+	if c.Serve.Payloads, err = c.Payloads.Open(m, log); err != nil {
+		return err
+	}
+	socket := serve.InnerSocket(c.Serve.Own)
+	c.Serve.Inner = relay.New(relay.Config{Folder: filepath.Dir(socket), Errands: errands, Fleet: f, Mesh: clients, Replied: m.Replied, Log: log})
+	c.Serve.Exchanges = stream.New(stream.Config{
+		Inner: socket, Errands: errands, Manages: clients != nil, Fleet: f, Flow: held, Meter: m, Log: log, Settings: c.Settings, Default: c.Pool, Observe: observe, Tokens: engines.Tokens,
+		ModeOverride: c.ModeOverride, Conformance: c.Conformance, ExplainPicks: c.ExplainPicks, Random: c.Random(),
+	})
+	c.Serve.Outcomes = accesslog.NewServer(observe, c.Serve.Exchanges.Progressed)
+	// What keeps the fleet true goes on until the last request is answered, after ctx has ended.
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	group, work := errgroup.WithContext(work)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	context.AfterFunc(work, cancel)
+	loaded := make(chan struct{})
+	publish := func(w *objects.World) {
+		if len(c.Serve.Own) > 0 { // first, for Envoy must know an endpoint before it is picked
+			c.Serve.Endpoints.Set(work, eds.Endpoints(w, socket))
+			c.Serve.Endpoints.Await(work, eds.Needed(w))
+		}
+		f.SetWorld(w)
+		scraper.SetTargets(scrape.Targets(w))
+		m.SetWorld(w)
+		select {
+		case <-loaded:
+		default:
+			close(loaded) // the first: publish is called from one goroutine
+		}
+	}
+
+	group.Go(func() error { return c.Source().Follow(work, log, engines.Tokens, m, publish) })
+	group.Go(func() error { return f.Run(work) })
+	if placement != nil {
+		group.Go(func() error { return placement(work, m) })
+	}
+	group.Go(func() error { return c.Serve.Endpoints.Run(work) })
+	group.Go(func() error { return c.Serve.Payloads.Run(work) })
+	group.Go(func() error { return scraper.Run(work) })
+	if c.MetricsPort >= 0 {
+		group.Go(func() error { return serveMetrics(work, c, m.Handler(), log) })
+	}
+	group.Go(func() error {
+		defer stop()
+		select { // without objects every model would be unknown
+		case <-loaded:
+		case <-ctx.Done():
+			return nil
+		}
+		if c.Serve.TakeOver {
+			settle(ctx, f, log)
+		}
+		return c.Serve.Run(ctx)
+	})
+	return group.Wait()
+}

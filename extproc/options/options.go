@@ -1,0 +1,285 @@
+// Package options holds extproc's command line: its flags, their checks, and the explanation of their effect.
+package options
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/headgate/headgate/extproc/eppflags"
+	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/payload"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/placementclient"
+	"github.com/headgate/headgate/extproc/prefix"
+	"github.com/headgate/headgate/extproc/scrape"
+	"github.com/headgate/headgate/extproc/serve"
+	"github.com/headgate/headgate/extproc/settings"
+	"github.com/headgate/headgate/internal/configdump"
+	"github.com/headgate/headgate/internal/engineclient"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kinds"
+	"github.com/headgate/headgate/internal/objects/source"
+	"github.com/headgate/headgate/internal/version"
+)
+
+// Options is what the command line sets. Make one with [Parse].
+type Options struct {
+	Objects        string
+	Kube           source.Kube
+	Serve          serve.Config
+	Pool           objects.Name
+	MetricsHost    string
+	MetricsPort    int
+	Settings       settings.Settings
+	PrefixBytes    int
+	ModeOverride   bool
+	Conformance    bool
+	ExplainPicks   bool
+	ScrapeInterval time.Duration
+	ModelsInterval time.Duration
+	Seed           uint64
+	Explain        configdump.Command
+	LogLevel       slog.Level
+
+	Control       placementclient.Control
+	MeshTokenFile string
+	MaxQueued     int
+	MaxQueuedMiB  int64
+
+	Endpoints []string // beside those of the objects
+	Engines   engineclient.Flags
+	Payloads  payload.Flags
+	Theirs    eppflags.Applied // flags of other endpoint pickers
+}
+
+const usage = `extproc picks the endpoint that serves each request. A data plane asks it: Envoy, or another gateway.
+
+Usage:
+
+  extproc --objects DIR --listen unix:PATH [flags]               beside Headgate's own Envoy
+  extproc --endpoints HOST:PORT,... --listen unix:PATH [flags]   the same, with a list of endpoints and no objects
+  extproc --objects DIR --pool-name NAME [flags]                 as the endpoint picker of another gateway
+  extproc --pool-name NAME [flags of another picker]             in place of another endpoint picker (docs/gateways.md)
+  extproc --kube --listen unix:PATH [flags]                      with the objects of a Kubernetes cluster
+  extproc drain [flags]                                          wait until Envoy has no request in flight (preStop hook)
+  extproc install DIR                                            copy extproc into DIR, for Envoy's container
+
+DIR holds YAML files. An InferencePool says which endpoints serve, an LLMRoute which models requests may name, and a
+PoolSettings how to pick in one pool. Endpoints are Pods, as kubectl prints them, or EndpointLists, which list host:port.
+extproc applies an edit within a second. It refuses an invalid one, logs its file and line, and keeps the last valid objects.
+With --kube, extproc reads the same objects from an API server. While nothing answers there, it keeps what it last read.
+
+--endpoints makes the pool default/endpoints. Without objects, requests may name the models that these endpoints list;
+with objects, those of the LLMRoutes that name the pool.
+
+Headgate's own Envoy, which envoy.yaml configures, calls --listen. It passes inference requests only, and its access log
+tells extproc how each request ended. Other gateways (Istio, kgateway, Envoy AI Gateway, GKE) call --grpc-port, with TLS,
+in the endpoint-picker protocol; their HTTPRoutes decide which requests pass. A request of theirs belongs to the pool
+whose endpointPickerRef names the Service or port that the gateway calls, else to --pool-name. Without --listen, extproc
+serves on the usual ports of an endpoint picker: 9002 for requests, 9003 for health, 9090 for metrics.
+
+With --control, control decides which endpoint has which model. A request for a model that no endpoint has waits until
+control has loaded it, at most for --max-queue-time or the timeouts.hold of a PoolSettings. While control does not answer,
+extproc keeps what control last said.
+
+Examples:
+
+  extproc --objects bench/quickstart/objects --listen unix:.run/extproc.sock --endpoints-per-request 3
+  extproc --endpoints 10.0.0.7:8000,gpu-2.internal:8000 --listen unix:.run/extproc.sock --endpoints-per-request 3
+  extproc --objects /etc/headgate --pool-name llama --pool-namespace serving
+  extproc --objects /etc/headgate --explain-config
+
+Flags:
+
+`
+
+// Parse reads the command line. It returns pflag.ErrHelp after it has printed help, or the version, to out.
+func Parse(args []string, out io.Writer) (Options, error) {
+	c := Options{Settings: settings.Default()}
+	fs := pflag.NewFlagSet("extproc", pflag.ContinueOnError)
+	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
+	fs.SortFlags = false
+	fs.StringVar(&c.Objects, "objects", "", "read the objects from the YAML files in this `DIR` (required without --kube or --endpoints)")
+	c.Kube.Register(fs)
+	fs.StringArrayVar(&c.Serve.Own, "listen", nil, "serve Headgate's own Envoy at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated")
+	fs.StringVar(&c.Serve.Host, "grpc-host", "", "serve other gateways on this `HOST`; empty means all addresses")
+	fs.IntVar(&c.Serve.Port, "grpc-port", 9002, "serve other gateways on this `PORT`; -1 means not at all, which is the default with --listen")
+	fs.IntVar(&c.Serve.HealthPort, "grpc-health-port", 9003, "serve gRPC health checks, without TLS, on this `PORT`; -1 means not at all, which is the default with --listen")
+	fs.BoolVar(&c.Serve.Secure, "secure-serving", true, "serve with TLS, except on loopback addresses and Unix sockets")
+	fs.StringVar(&c.Serve.CertPath, "cert-path", "", "serve with the certificate in this `DIR`, tls.crt and tls.key, read again when they change; without it extproc makes a certificate of its own")
+	fs.StringVar(&c.Pool.Name, "pool-name", "", "use the InferencePool of this `NAME` for requests whose pool follows neither from an LLMRoute nor from the Service or port that the gateway calls")
+	fs.StringVar(&c.Pool.Namespace, "pool-namespace", cmp.Or(os.Getenv("NAMESPACE"), "default"), "look for --pool-name in this `NAMESPACE`; without it in $NAMESPACE, else in default") //nolint:forbidigo // main
+	fs.StringVar(&c.MetricsHost, "metrics-host", "", "serve metrics on this `HOST`; empty means all addresses")
+	fs.IntVar(&c.MetricsPort, "metrics-port", 9090, "serve /metrics, /profiles, /healthz and /readyz on this `PORT`; 0 picks a free port and logs it, -1 means not at all")
+	policy := fs.String("policy", c.Settings.Policy.Rule.String(), "pick endpoints by this `RULE`: latency predicts what the request costs itself and others at each endpoint, and is proposal while its predictions are not to be trusted; proposal keeps the requests for an adapter at the endpoints that use it already; leastRequest, roundRobin and random are for comparison")
+	fs.Int64Var(&c.Settings.Policy.Threshold, "adapter-threshold", c.Settings.Policy.Threshold, "with policy proposal: prefer another endpoint once one has `N` requests in flight for the adapter; the default is one eighth of a batch of 256")
+	fs.IntVar(&c.PrefixBytes, "prefix-cache-bytes", prefix.DefaultBytes, "remember which prompts each endpoint probably has in its cache, in at most `N` bytes, for policies that ask for it: 64 for each 256 bytes of a prompt at an endpoint. Without such a policy it takes no memory")
+	fs.BoolVar(&c.ExplainPicks, "explain-picks", false, "with --policy latency: write into Envoy's access log why each request went where it did, and not to the next best endpoint: what was expected there, in seconds")
+	fs.IntVar(&c.Settings.Picks, "endpoints-per-request", c.Settings.Picks, "name up to `N` endpoints for each request, so that the data plane can try the next one where one fails: 3 with envoy.yaml; 1 with an ORIGINAL_DST cluster, which cannot try a second")
+	fs.DurationVar(&c.Settings.Lease, "in-flight-timeout", c.Settings.Lease, "when nothing reports the end of a request, stop counting it as in flight after this long")
+	fs.DurationVar(&c.Settings.Stale, "stale-after", c.Settings.Stale, "once an endpoint has been silent for this long, send it requests only if no other endpoint can serve them")
+	fs.DurationVar(&c.Settings.Lost, "lost-after", c.Settings.Lost, "once an endpoint has been silent for this long, send it requests only if all endpoints are silent; at least --stale-after")
+	fs.BoolVar(&c.ModeOverride, "allow-mode-override", false, "ask for a request's body after its headers; the data plane's ext_proc must set allow_mode_override")
+	fs.BoolVar(&c.Conformance, "conformance-headers", false, "obey the headers of the endpoint-picker protocol's conformance suite; for tests only, since they let clients choose endpoints")
+	fs.StringVar(&c.Control.Address, "control", "", "call control, which loads models where requests want them, at this `ADDRESS`, unix:PATH or HOST:PORT; with TLS unless it is a socket or a loopback address")
+	fs.StringVar(&c.Control.CAFile, "control-ca-file", "", "call control with TLS and trust only the certificate authorities in this PEM `FILE`")
+	fs.StringVar(&c.Control.TokenFile, "control-token-file", "", "call control with the bearer token in this `FILE`, which may be replaced at any time")
+	fs.StringVar(&c.Control.CertPath, "control-cert-path", "", "call control with the client certificate in this `DIR`, tls.crt and tls.key, read again when they change")
+	fs.StringVar(&c.MeshTokenFile, "mesh-token-file", "", "let calls of ModelMesh's API through to control where they send the bearer token in this `FILE`, which may be replaced at any time and is that of control's flag of this name; without it they end with UNIMPLEMENTED")
+	fs.DurationVar(&c.Settings.Hold, "max-queue-time", c.Settings.Hold, "hold a request until its model is loaded, for at most this long; the data plane's max_message_timeout must be at least as long")
+	fs.IntVar(&c.MaxQueued, "max-queued-per-model", flow.DefaultMaxHeld, "hold at most `N` requests for one model; answer 429 to any more")
+	fs.Int64Var(&c.MaxQueuedMiB, "max-queued-mib", flow.DefaultMaxBytes>>20, "hold at most `N` MiB of request bodies, for all models together; answer 429 to any more")
+	fs.DurationVar(&c.ScrapeInterval, "scrape-interval", scrape.DefaultInterval, "read each endpoint's load this often")
+	fs.DurationVar(&c.ModelsInterval, "models-scrape-interval", scrape.DefaultModelsInterval, "read each endpoint's list of models this often")
+	fs.DurationVar(&c.Serve.DrainDelay, "drain-delay", 5*time.Second, "after SIGTERM, report by gRPC health that extproc stops, and keep serving other gateways for this long")
+	fs.DurationVar(&c.Serve.DrainTimeout, "drain-timeout", 5*time.Second, "after SIGTERM, wait this long for requests that are held, then answer them with 503; with --grpc-port, wait for all requests in flight, by default 30s. Answers through Headgate's own Envoy need no extproc and go on")
+	fs.BoolVar(&c.Serve.TakeOver, "take-over", false, "take over the sockets of --listen from an extproc that runs: once this one knows as much, it accepts all new connections. Stop the other one then")
+	fs.Uint64Var(&c.Seed, "seed", 0, "make random choices from this `NUMBER`, the same in each run; 0 means different ones in each run")
+	c.Explain.Register(fs)
+	fs.TextVar(&c.LogLevel, "log-level", slog.LevelInfo, "log messages of this `LEVEL` and above: debug, info, warn or error")
+	versions := fs.Bool("version", false, "print the version, then exit")
+	fs.StringSliceVar(&c.Endpoints, "endpoints", nil, "serve the engines at these `HOST:PORT`s, separated by commas, as the pool default/endpoints; no objects needed. extproc looks each name up every 5s, and each of its addresses is an endpoint")
+	c.Engines.Register(fs)
+	c.Payloads.Register(fs)
+	eppflags.Register(fs)
+
+	err := fs.Parse(eppflags.Args(args))
+	if errors.Is(err, pflag.ErrHelp) {
+		return c, err
+	}
+	if err == nil && *versions {
+		fmt.Fprintln(out, "extproc", version.Read())
+		return c, pflag.ErrHelp
+	}
+	if err == nil {
+		c.Theirs, err = eppflags.Apply(fs)
+	}
+	if err == nil {
+		c.Settings.Policy.Rule, err = pick.ParseRule(*policy)
+	}
+	if len(c.Serve.Own) > 0 {
+		if !fs.Changed("grpc-port") {
+			c.Serve.Port = -1
+		}
+		if !fs.Changed("grpc-health-port") {
+			c.Serve.HealthPort = -1
+		}
+	}
+	if c.Serve.Port >= 0 && !fs.Changed("drain-timeout") {
+		c.Serve.DrainTimeout = 30 * time.Second
+	}
+	if !fs.Changed("lost-after") {
+		c.Settings.Lost = max(c.Settings.Lost, c.Settings.Stale)
+	}
+	switch {
+	case c.Pool.Name != "" && c.Objects == "" && !c.Kube.On && len(c.Endpoints) == 0: // as other endpoint pickers are started
+		c.Kube.On, c.Kube.Namespace = true, cmp.Or(c.Kube.Namespace, c.Pool.Namespace)
+	case c.Pool.Name != "":
+	case len(c.Endpoints) > 0:
+		c.Pool = objects.EndpointsPool
+	default:
+		c.Pool = objects.Name{}
+	}
+	c.noteFlags(fs)
+	if err == nil {
+		err = c.check(fs.Args())
+	}
+	if err != nil {
+		return c, fmt.Errorf("%w; see extproc --help", err)
+	}
+	return c, nil
+}
+
+// Log returns the logger that writes to w. It first warns about flags that extproc ignores.
+func (c Options) Log(w io.Writer) *slog.Logger {
+	log := slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: c.LogLevel}))
+	if len(c.Theirs.Ignored) > 0 {
+		log.Warn("extproc ignores flags of other endpoint pickers; docs/gateways.md says why", "flags", strings.Join(c.Theirs.Ignored, " "))
+	}
+	return log
+}
+
+// Source returns where the objects come from.
+func (c Options) Source() source.Source {
+	return source.Source{Dir: c.Objects, Kube: c.Kube, Endpoints: c.Endpoints, Also: kinds.Listeners(), Offers: true, Named: map[string]objects.Name{"pool-name": c.Pool}}
+}
+
+// Random returns a source of random numbers. With --seed it returns the same numbers in each run.
+func (c Options) Random() func() uint64 {
+	if c.Seed == 0 {
+		return rand.Uint64
+	}
+	source := rand.New(rand.NewPCG(c.Seed, 0))
+	var mu sync.Mutex // guards source
+	return func() uint64 {
+		mu.Lock()
+		defer mu.Unlock()
+		return source.Uint64()
+	}
+}
+
+func (c Options) check(rest []string) error {
+	switch {
+	case len(rest) > 0 && (rest[0] == "true" || rest[0] == "false"):
+		return fmt.Errorf("unexpected argument %q: write it with its flag, --flag=%[1]s", rest[0])
+	case len(rest) > 0:
+		return fmt.Errorf("unexpected argument %q: every setting is a flag", strings.Join(rest, " "))
+	case c.Objects == "" && !c.Kube.On && len(c.Endpoints) == 0:
+		return errors.New("say where the engines are: --objects DIR, a folder with YAML; --kube, an API server; or --endpoints HOST:PORT")
+	case len(c.Serve.Own) == 0 && c.Serve.Port < 0 && !c.Explain.On:
+		return errors.New("nothing to serve: set --listen unix:PATH for Headgate's own Envoy, or --grpc-port for other gateways")
+	case c.Serve.TakeOver && (len(c.Serve.Own) == 0 || slices.ContainsFunc(c.Serve.Own, func(a string) bool { return !strings.HasPrefix(a, "unix:") })):
+		return errors.New("--take-over: only sockets can be taken over: say --listen unix:PATH and no other address")
+	case c.Settings.Policy.Threshold < 1:
+		return fmt.Errorf("--adapter-threshold %d: it must be at least 1", c.Settings.Policy.Threshold)
+	case c.PrefixBytes < 1:
+		return fmt.Errorf("--prefix-cache-bytes %d: it must be at least 1", c.PrefixBytes)
+	case c.Settings.Picks < 1 || c.Settings.Picks > 1+objects.MaxAttempts:
+		return fmt.Errorf("--endpoints-per-request %d: it must be 1 to %d", c.Settings.Picks, 1+objects.MaxAttempts)
+	case c.Settings.Lease <= 0:
+		return fmt.Errorf("--in-flight-timeout %v: it must be above 0", c.Settings.Lease)
+	case c.Settings.Stale <= 0 || c.Settings.Lost < c.Settings.Stale:
+		return fmt.Errorf("--stale-after %v, --lost-after %v: the first must be above 0, and the second at least as long", c.Settings.Stale, c.Settings.Lost)
+	case c.Settings.Hold <= 0:
+		return fmt.Errorf("--max-queue-time %v: it must be above 0", c.Settings.Hold)
+	case c.MaxQueued < 1 || c.MaxQueuedMiB < 1:
+		return fmt.Errorf("--max-queued-per-model %d, --max-queued-mib %d: both must be at least 1", c.MaxQueued, c.MaxQueuedMiB)
+	case c.Control.Address == "" && c.Control.CAFile+c.Control.TokenFile+c.Control.CertPath+c.MeshTokenFile != "":
+		return errors.New("--control-ca-file, --control-token-file, --control-cert-path and --mesh-token-file are of no use without --control")
+	case c.ScrapeInterval < 10*time.Millisecond || c.ModelsInterval < 10*time.Millisecond:
+		return errors.New("--scrape-interval must be at least 10ms: a shorter one keeps the engines busy")
+	case c.ScrapeInterval >= c.Settings.Stale:
+		return fmt.Errorf("--scrape-interval %v, --stale-after %v: the second must be longer, or endpoints count as silent between two looks", c.ScrapeInterval, c.Settings.Stale)
+	}
+	if err := c.Kube.Check(c.Objects); err != nil {
+		return err
+	}
+	if err := c.Engines.Check(c.Kube.On); err != nil {
+		return err
+	}
+	if err := c.Payloads.Check(); err != nil {
+		return err
+	}
+	for _, text := range c.Endpoints {
+		if _, err := objects.ParseAddress(text); err != nil {
+			return fmt.Errorf("--endpoints %q: %w", text, err)
+		}
+	}
+	for flag, port := range map[string]int{"metrics-port": c.MetricsPort, "grpc-port": c.Serve.Port, "grpc-health-port": c.Serve.HealthPort} {
+		if port < -1 || port > 65535 {
+			return fmt.Errorf("--%s %d is no port", flag, port)
+		}
+	}
+	return nil
+}
