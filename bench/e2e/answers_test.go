@@ -20,13 +20,15 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// scripted is what a scripted engine answers to a request: the media type and the parts of its body. A part that is a duration is a pause.
+// scripted is a scripted engine's response to a request: the media type and the parts of the body.
+// A part that parses as a duration is a pause.
 type scripted struct {
 	media string
 	parts []string
 }
 
-// startScripted serves an engine at an address until the test ends. It has the models of answers, and answers to each as they say, with status 200.
+// startScripted serves an engine at address until the test ends. The engine lists the models in
+// answers and sends each model's scripted response with status 200.
 func startScripted(t *testing.T, address string, answers map[string]scripted) {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -61,7 +63,8 @@ func startScripted(t *testing.T, address string, answers map[string]scripted) {
 	t.Cleanup(func() { _ = server.Close() })
 }
 
-// scriptedPool is a pool of n engines that nobody simulates, at the addresses from 11 on, and a route for each of some models.
+// scriptedPool is a pool of n engines at the addresses from .11 on, which the test serves itself,
+// and a route for each model.
 func scriptedPool(t *testing.T, n int, models ...string) setting {
 	return func(c *rig.Config) {
 		text := strings.ReplaceAll(engines(strings.TrimSuffix(c.Listen, "1:8080"), n), ", "+rig.SimulateLabel+": 'true'", "")
@@ -73,7 +76,7 @@ func scriptedPool(t *testing.T, n int, models ...string) setting {
 	}
 }
 
-// ofRoute returns the one series of a metric with a route's label, or nil.
+// ofRoute returns the only series of a metric with the route's label, or nil.
 func (s *stack) ofRoute(metric, route string) *dto.Metric {
 	s.t.Helper()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
@@ -91,12 +94,12 @@ func (s *stack) ofRoute(metric, route string) *dto.Metric {
 	return nil
 }
 
-// event is a server-sent event.
+// event formats a server-sent event.
 func event(data string) string { return "data: " + data + "\n\n" }
 
 const stream = "text/event-stream"
 
-// Envoy's filters read answers in the words and media types of every API and engine.
+// Envoy's filters parse the responses of every supported API, engine and media type.
 func TestWhatAnswersTell(t *testing.T) {
 	runs(t)
 	const usage = `{"id":"x","usage":{"prompt_tokens":5,"completion_tokens":7}}`
@@ -124,7 +127,7 @@ func TestWhatAnswersTell(t *testing.T) {
 		"messages-zero": {scripted: scripted{stream, []string{
 			event(`{"type":"message_start","message":{"usage":{"input_tokens":9,"output_tokens":0}}}`), event(`{"type":"message_delta","usage":{"input_tokens":0,"output_tokens":2}}`),
 		}}, prompt: 9, completion: 2},
-		"messages-cached": {scripted: scripted{stream, []string{ // as vLLM 0.26 counts a cached prompt
+		"messages-cached": {scripted: scripted{stream, []string{ // the way vLLM 0.26 counts cached prompts
 			event(`{"type":"message_start","message":{"usage":{"input_tokens":604,"output_tokens":0}}}`),
 			event(`{"type":"message_delta","usage":{"input_tokens":92,"cache_read_input_tokens":512,"output_tokens":2}}`),
 		}}, prompt: 604, completion: 2},
@@ -183,7 +186,8 @@ func TestWhatAnswersTell(t *testing.T) {
 	}
 }
 
-// An engine that answers each request at once with an error in a stream is not the one that most requests go to.
+// An engine that immediately answers every request with an error event must not attract most of the
+// requests.
 func TestAnEngineThatStreamsErrorsAttractsNoRequests(t *testing.T) {
 	runs(t)
 	const clients, each = 16, 20
@@ -217,7 +221,8 @@ func TestAnEngineThatStreamsErrorsAttractsNoRequests(t *testing.T) {
 	}
 }
 
-// The first token of a stream is its first output, whatever comes before; where that cannot be told, its time is not known.
+// The time to first token is the time of the first output, whatever events precede it. If that time
+// cannot be determined, none is recorded.
 func TestTheFirstTokenIsTheFirstOutput(t *testing.T) {
 	runs(t)
 	const pause = "300ms"
@@ -229,7 +234,8 @@ func TestTheFirstTokenIsTheFirstOutput(t *testing.T) {
 	begun := "event: message_start\n" + event(`{"type":"message_start","message":{"content":[],"usage":{"input_tokens":1}}}`)
 	answers := map[string]scripted{
 		"early-at-once": {stream, []string{role + chat, pause, chat}},
-		// Within 10 ms of its role, output counts as the first token. A busy machine may take longer from one to the other.
+		// Output within 10 ms of the role event counts as the first token. On a busy machine the
+		// gap may be longer.
 		"soon-role":        {stream, []string{role, "1ms", chat, pause, chat}},
 		"early-completion": {stream, []string{text, pause, text}},
 		"early-unknown":    {stream, []string{event(`{"token":"a"}`), pause, event(`{"token":"a"}`)}},
@@ -242,10 +248,10 @@ func TestTheFirstTokenIsTheFirstOutput(t *testing.T) {
 		"late-responses":   {stream, []string{created, pause, event(`{"type":"response.output_item.added","item":{"type":"message"}}`) + delta}},
 		"late-messages":    {stream, []string{begun + event(`{"type":"ping"}`), pause, event(`{"type":"content_block_delta","delta":{"type":"text_delta","text":"a"}}`)}},
 		"late-cut":         {stream, []string{": x\n\nda", "1ms", `ta: {"choices":[{"te`, pause, text[len(`data: {"choices":[{"te`):]}},
-		// vLLM repeats a request's instructions and tools in the first event.
+		// vLLM repeats the request's instructions and tools in the first event.
 		"late-long":         {stream, []string{event(`{"type":"response.created","response":{"instructions":"` + strings.Repeat("x ", 20_000) + `"}}`), pause, delta}},
 		"never-long":        {stream, []string{`data: {"type":"response.created","response":{"instructions":"` + strings.Repeat("x ", 300_000), pause, `"}}` + "\n\n" + delta}},
-		"never-role":        {stream, []string{role, pause, chat}}, // of an engine that sends it at once, or of a call of a tool that is held back
+		"never-role":        {stream, []string{role, pause, chat}}, // the engine sends the role at once, or withholds a tool call
 		"never-comments":    {stream, []string{": x\n\n", pause, ": y\n\n"}},
 		"never-only-opened": {stream, []string{created, pause, event("[DONE]")}},
 		"never-an-error":    {stream, []string{": x\n\n", pause, event(`{"error":{"message":"x","code":400}}`)}},

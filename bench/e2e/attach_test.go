@@ -37,17 +37,18 @@ func standalone(c *rig.Config) {
 	c.EnvoyChanges = append(c.EnvoyChanges, func(any) error { return nil })
 }
 
-// theGateway is the one of the tests.
+// theGateway is the Gateway that the tests use.
 const theGateway = "default/gateway"
 
-// aGateway is a Gateway with one listener, at the port 8080 of an address.
+// aGateway is a Gateway with one listener on port 8080 of address.
 func aGateway(address string) string {
 	return fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n"+
 		"apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: gateway}\nspec:\n"+
 		"  gatewayClassName: headgate\n  addresses: [{type: IPAddress, value: %s}]\n  listeners: [{name: http, port: 8080, protocol: HTTP}]\n", address)
 }
 
-// useGateway has Envoy be that of a Gateway, to which all LLMRoutes attach that were written or are.
+// useGateway switches to the Envoy of a Gateway and attaches all LLMRoutes to it, those already
+// written and those written later.
 func (s *stack) useGateway(c *rig.Config) {
 	s.t.Helper()
 	s.gateway, c.Gateway = true, theGateway
@@ -65,7 +66,7 @@ func (s *stack) useGateway(c *rig.Config) {
 	s.write("gateway.yaml", aGateway(strings.TrimSuffix(c.Listen, ":8080")))
 }
 
-// cluster is Envoy's name of that of the pool.
+// cluster is Envoy's name for the pool's cluster.
 func (s *stack) cluster() string {
 	if s.gateway {
 		return wire.PoolCluster("default", "pool")
@@ -73,14 +74,14 @@ func (s *stack) cluster() string {
 	return wire.EndpointsCluster
 }
 
-// attached has each LLMRoute that names no parent attach to the Gateway.
+// attached attaches each LLMRoute that names no parent to the Gateway.
 func attached(t testing.TB, text string) string {
 	t.Helper()
 	docs := strings.Split(text, "---\n")
 	for i, doc := range docs {
 		var o map[string]any
 		if err := yaml.Unmarshal([]byte(doc), &o); err != nil || o["kind"] != "LLMRoute" {
-			continue // some tests write what is no YAML
+			continue // some tests write invalid YAML
 		}
 		spec, ok := o["spec"].(map[string]any)
 		if !ok || spec["parentRefs"] != nil {
@@ -96,7 +97,8 @@ func attached(t testing.TB, text string) string {
 	return strings.Join(docs, "---\n")
 }
 
-// make run GATEWAY=1: what it prints can be pasted, an HTTPRoute leads to the servers, and an edit of the routes is in force.
+// make run GATEWAY=1: the printed commands can be pasted, an HTTPRoute reaches the servers, and an
+// edit of the routes takes effect.
 func TestTheQuickstartOfAGateway(t *testing.T) {
 	runs(t)
 	q := newQuickstartOf(t, "gateway")
@@ -158,7 +160,7 @@ func TestTheQuickstartOfAGateway(t *testing.T) {
 	q.nothingLeft()
 }
 
-// byPath is an HTTPRoute that leads to the pool what is below a path.
+// byPath is an HTTPRoute that sends a path prefix to the pool.
 func byPath(path string) string {
 	return "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: by-path}\nspec:\n  parentRefs: [{name: gateway}]\n  rules:\n" +
 		"  - matches: [{path: {type: PathPrefix, value: " + path + "}}]\n" +
@@ -166,10 +168,11 @@ func byPath(path string) string {
 		"    backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: pool}]\n"
 }
 
-// rounds is how many changes of each sort a test makes: the more, the more is seen of how long they take.
+// rounds is the number of changes of each kind. More rounds measure their latency more precisely.
 var rounds = flag.Int("changes", 10, "make this many changes of routes, HTTPRoutes and pools under load; with 100 and more, fail where they take too long")
 
-// Routes, HTTPRoutes, pools and how endpoints are spoken to change under load: each is in force at Envoy soon, and no request is lost.
+// Routes, HTTPRoutes, pools and backend protocols change under load. Each change soon takes effect
+// in Envoy, and no request is lost.
 func TestChangesAtAGatewayLoseNoRequest(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
@@ -191,10 +194,10 @@ func TestChangesAtAGatewayLoseNoRequest(t *testing.T) {
 		first, _, _ := strings.Cut(engines(strings.TrimSuffix(s.Listen, "1:8080"), 4), "---")
 		return strings.Replace(first, "name: pool}", "name: "+name+"}", 1) + "---\n"
 	}
-	// Two models move from pool to pool, and others stay.
+	// Two models move from pool to pool; the others stay.
 	s.write("moving.yaml", llm("moving", "pool"))
 	s.write("http.yaml", byPath("/p"))
-	// The one endpoint of a pool says by which protocol it is asked, of which it speaks two.
+	// The pool's only endpoint speaks two protocols; the pool says which one to use.
 	both := new(http.Protocols)
 	both.SetHTTP1(true)
 	both.SetUnencryptedHTTP2(true)
@@ -213,7 +216,7 @@ func TestChangesAtAGatewayLoseNoRequest(t *testing.T) {
 		case client%4 == 0:
 			return request{path: "/v1/completions", body: `{"model":"moving","prompt":"x","max_tokens":5}`}
 		case client%4 == 1:
-			return completion(adapters[(client+n)%12], 200, true) // some are under way whatever changes
+			return completion(adapters[(client+n)%12], 200, true) // some are in flight during each change
 		case client%4 == 2 && n%2 == 0:
 			return at("speaks", completion("x", 1, false))
 		default:
@@ -240,7 +243,7 @@ func TestChangesAtAGatewayLoseNoRequest(t *testing.T) {
 		s.write("speaks.yaml", listed("speaks", speaks, "")+toPool("speaks", "speaks"))
 		measure("a cluster as it was before is", func() bool { return askedBy() == "HTTP/1.1" })
 
-		// The model moves to a pool that is new, and back from one that is gone.
+		// The model moves to a new pool, and back from a deleted one.
 		s.write("moving.yaml", another(name)+llm("moving", name))
 		measure("requests go to a new pool", func() bool { return s.sum(s.Metrics, "headgate_picks_total", "pool", "default/"+name) > 0 })
 		l.goesOn(s, 2)
@@ -259,7 +262,7 @@ func TestChangesAtAGatewayLoseNoRequest(t *testing.T) {
 	}
 }
 
-// backend is a server of a Service, which says its name and streams on until it is told to end.
+// backend serves a Service. It answers with its name and can stream until it is told to stop.
 func (s *stack) backend(t *testing.T, address, name string) {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -276,7 +279,7 @@ func (s *stack) backend(t *testing.T, address, name string) {
 	t.Cleanup(func() { _ = is.Close() })
 }
 
-// aSecret is a Secret with a certificate for a host, in YAML.
+// aSecret is the YAML of a Secret with a certificate for host.
 func aSecret(t *testing.T, name, host string) string {
 	t.Helper()
 	pair, err := listen.Certify(time.Now(), time.Hour, false, host)
@@ -294,7 +297,8 @@ func aSecret(t *testing.T, name, host string) string {
 		name, text("CERTIFICATE", pair.Certificate[0]), text("PRIVATE KEY", key))
 }
 
-// A Service behind an HTTPS listener, from a folder: its endpoints and its certificate change, and no request is lost.
+// A Service behind an HTTPS listener, read from a folder: its endpoints and its certificate change,
+// and no request is lost.
 func TestAServiceBehindAGateway(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
@@ -314,7 +318,7 @@ func TestAServiceBehindAGateway(t *testing.T) {
 	s.write("gateway.yaml", strings.Replace(aGateway(prefix+"1"), "port: 8080, protocol: HTTP}", "port: 8080, protocol: HTTP}, "+
 		"{name: https, port: 8443, protocol: HTTPS, hostname: shop.test, tls: {certificateRefs: [{name: shop}]}}", 1))
 
-	// Each request has a connection of its own, to see the certificate of each.
+	// Each request opens its own connection, so that the test sees each certificate.
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: "shop.test"}, //nolint:gosec // the certificate is looked at
 	}}
@@ -388,12 +392,13 @@ func TestAServiceBehindAGateway(t *testing.T) {
 
 var lasting = flag.Duration("lasting", 10*time.Second, "how long streams flow while a Gateway changes; with 10m control is away for a minute of it")
 
-// Streams go on whatever changes beside them: routes, pools, certificates, other listeners; also while control is away, which costs no
-// request, and on its return sends Envoy nothing that it has.
+// Streams survive changes of routes, pools, certificates and other listeners. They also survive an
+// outage of control, which costs no request. When control returns, it sends Envoy nothing that
+// Envoy already has.
 func TestStreamsOutliveChangesAtAGateway(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway, func(c *rig.Config) {
-		slow := filepath.Join(filepath.Dir(c.Objects), "slow.yaml") // 4,000 tokens take that long
+		slow := filepath.Join(filepath.Dir(c.Objects), "slow.yaml") // long enough for 4,000 tokens
 		step := strings.Replace(profile, "decode: {base: 0.002,", fmt.Sprintf("decode: {base: %.4f,", lasting.Seconds()/4000-0.0005), 1)
 		if err := os.WriteFile(slow, []byte(step), 0o644); err != nil {
 			t.Fatal(err)
@@ -408,7 +413,7 @@ func TestStreamsOutliveChangesAtAGateway(t *testing.T) {
 	s.write("secret.yaml", aSecret(t, "a", "a.test"))
 	s.write("gateway.yaml", with(secure))
 	updates := func(of string) float64 { return s.envoyGauge(of + ".update_success") }
-	s.await("the other listener is there", func() bool { return s.envoyGauge("listener_manager.total_listeners_active") == 3 }) // with that for the inner server
+	s.await("the other listener is there", func() bool { return s.envoyGauge("listener_manager.total_listeners_active") == 3 }) // including the relay's listener
 	const streams, tokens = 16, 4000
 	ended := s.streams(streams, tokens)
 	s.await("they flow", func() bool { return s.engineSum("vllm:num_requests_running") == streams })
@@ -416,7 +421,7 @@ func TestStreamsOutliveChangesAtAGateway(t *testing.T) {
 	changed := updates("cluster_manager.cds") + updates("listener_manager.lds")
 	for i := range *rounds {
 		name := fmt.Sprintf("m%d", i)
-		s.write("new.yaml", routes(name)) // of an adapter that no engine has
+		s.write("new.yaml", routes(name)) // for an adapter that no engine has
 		s.write("secret.yaml", aSecret(t, "a", "a.test"))
 		s.write("gateway.yaml", with(secure+fmt.Sprintf(", {name: other, port: %d, protocol: HTTP}", 12000+i)))
 		s.await("it is in force", func() bool {
@@ -424,12 +429,12 @@ func TestStreamsOutliveChangesAtAGateway(t *testing.T) {
 		})
 	}
 	s.write("gateway.yaml", with(secure))
-	s.await("the last listener is gone", func() bool { return s.envoyGauge("listener_manager.total_listeners_active") == 3 }) // with that for the inner server
+	s.await("the last listener is gone", func() bool { return s.envoyGauge("listener_manager.total_listeners_active") == 3 }) // including the relay's listener
 	if updates("cluster_manager.cds")+updates("listener_manager.lds") == changed {
 		t.Error("Envoy says that it took no change")
 	}
 
-	// Without control pools go on living, by their extproc.
+	// While control is away, extproc keeps the pools working.
 	l := s.pour(8, func(client, n int) request { return completion(adapters[(client+n)%12], 5, n%2 == 0) }, isOK)
 	s.Control.Kill()
 	before := map[string]float64{}
@@ -470,7 +475,7 @@ func TestStreamsOutliveChangesAtAGateway(t *testing.T) {
 	}
 }
 
-// accepts says whether somebody listens at an address.
+// accepts reports whether something accepts connections at address.
 func (s *stack) accepts(address string) bool {
 	conn, err := net.Dial("tcp", address)
 	if err == nil {
@@ -479,8 +484,9 @@ func (s *stack) accepts(address string) bool {
 	return err == nil
 }
 
-// Gateway API of an API server, with no more rights than the manifests give: Gateways that come when their kinds do, a certificate that
-// control may read by its name alone, and an outage that costs no request.
+// Gateway API objects from an API server, with only the rights that the manifests grant: Gateways
+// that appear once their CRDs do, a certificate that control may read only by name, and an API
+// server outage that costs no request.
 func TestAGatewayOfAnAPIServer(t *testing.T) {
 	runs(t)
 	k := newKubernetes(t)
@@ -491,7 +497,8 @@ func TestAGatewayOfAnAPIServer(t *testing.T) {
 	if got := ask("a01"); got != http.StatusOK {
 		t.Fatalf("without Gateway API's kinds a request gets %d", got)
 	}
-	// An Envoy of a Gateway beside that of envoy.yaml, of the same extproc, and with that of the same control.
+	// A Gateway's Envoy runs beside that of envoy.yaml. Both use the same extproc and the same
+	// control.
 	prefix := strings.TrimSuffix(s.Listen, "1:8080")
 	beside := *s
 	copied := *s.Rig
@@ -533,7 +540,7 @@ func TestAGatewayOfAnAPIServer(t *testing.T) {
 	k.apply(attached(t, routes("late")))
 	s.promised(2*time.Second, "a new route is served", func() bool { return at("late") == http.StatusOK })
 
-	// A certificate is read by its name, when control may.
+	// control reads a certificate by name once it is allowed to.
 	k.apply(aSecret(t, "own", "own.test"))
 	k.apply(strings.Replace(aGateway(prefix+"2"), "port: 8080, protocol: HTTP}", "port: 8080, protocol: HTTP}, "+
 		"{name: https, port: 8443, protocol: HTTPS, hostname: own.test, tls: {certificateRefs: [{name: own}]}}", 1))

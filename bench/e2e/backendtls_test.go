@@ -17,8 +17,9 @@ import (
 	"github.com/headgate/headgate/internal/listen"
 )
 
-// A Service is reached by TLS as its BackendTLSPolicy says: by who has the name there and is known by the authorities, and by nobody else.
-// While the policy cannot be followed requests fail, and none is sent in the clear.
+// Envoy calls a Service over TLS as its BackendTLSPolicy says, and accepts only servers with the
+// policy's hostname and a certificate of its authorities. While the policy cannot be applied,
+// requests fail and none is sent in plain text.
 func TestAServiceIsReachedByTLSAsItsPolicySays(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)

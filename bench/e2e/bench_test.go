@@ -14,15 +14,16 @@ import (
 	"time"
 )
 
-// What the gateway adds to a request of a few tokens: Envoy, extproc and the way between them, beside the engine alone,
-// on engines that take no time; with envoy.yaml, which can go on to the next pick, and with an ORIGINAL_DST cluster, which
-// cannot. Run it with go test ./bench/e2e -run "^$" -bench Gateway.
+// What the gateway adds to a request of a few tokens: Envoy, extproc and the hops between them,
+// compared with the engine alone. The engines respond instantly. It runs envoy.yaml, which can
+// retry at the next endpoint, and an ORIGINAL_DST cluster, which cannot. Run it with go test
+// ./bench/e2e -run "^$" -bench Gateway.
 func BenchmarkGateway(b *testing.B) {
 	instant := engineFlags("--profile", "testdata/instant.yaml")
 	gateway, single := start(b, instant), start(b, instant, originalDst)
 	direct := *gateway
 	direct.url = "http://" + gateway.Simulated()[0]
-	for _, each := range []int{1, 16} { // clients for each processor
+	for _, each := range []int{1, 16} { // clients per processor
 		clients := each * runtime.GOMAXPROCS(0)
 		for _, path := range []struct {
 			name string
@@ -48,16 +49,17 @@ func BenchmarkGateway(b *testing.B) {
 	}
 }
 
-// BenchmarkDataPlanes measures what a request costs at a Gateway beside envoy.yaml: the processor time of Envoy and extproc, and the
-// median of how long it takes. Run it with go test ./bench/e2e -run "^$" -bench DataPlanes -benchtime 12x.
+// BenchmarkDataPlanes compares a Gateway's Envoy with that of envoy.yaml: the CPU time per request
+// of Envoy and extproc, and the median latency. Run it with go test ./bench/e2e -run "^$" -bench
+// DataPlanes -benchtime 12x.
 func BenchmarkDataPlanes(b *testing.B) {
 	instant := engineFlags("--profile", "testdata/instant.yaml")
 	stacks := [2]*stack{start(b, instant, standalone), start(b, instant, throughGateway)}
 	compare(b, stacks, "a01", func(s *stack) []int { return []int{s.Envoy.PID(), s.Extproc.PID()} })
 }
 
-// compare reports what a request for a model costs the second of two stacks in parts of what it costs the first: the processor time of
-// some of its processes, and the median of how long it takes. The two take turns, a round of both is an op.
+// compare reports the cost of a request in the second of two stacks relative to the first: the CPU
+// time of some processes, and the median latency. The stacks take turns; one op is a round of both.
 func compare(b *testing.B, stacks [2]*stack, model string, processes func(*stack) []int) {
 	const requests, clients = 2000, 8
 	spent := func(s *stack) (all time.Duration) {
@@ -90,11 +92,11 @@ func compare(b *testing.B, stacks [2]*stack, model string, processes func(*stack
 	for _, s := range stacks {
 		round(s) // to warm up
 	}
-	var costs, medians []float64 // of the second in parts of the first, by round
+	var costs, medians []float64 // second relative to first, by round
 	for i := range b.N {
 		var cost, median [2]float64
 		for j := range stacks {
-			at := (i + j) % 2 // who begins is behind no more often than ahead
+			at := (i + j) % 2 // the stacks alternate in going first
 			cost[at], median[at] = round(stacks[at])
 		}
 		costs, medians = append(costs, cost[1]/cost[0]), append(medians, median[1]/median[0])
@@ -108,16 +110,16 @@ func compare(b *testing.B, stacks [2]*stack, model string, processes func(*stack
 	}
 }
 
-// cpu is the processor time that a process has taken; 0 where the system does not tell.
+// cpu is the CPU time that a process has used, or 0 if the system does not report it.
 func cpu(t testing.TB, pid int) time.Duration {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0
 	}
-	_, rest, _ := strings.Cut(string(text), ") ") // after the name, which may have spaces
+	_, rest, _ := strings.Cut(string(text), ") ") // skip the name, which may contain spaces
 	fields := strings.Fields(rest)
 	total := time.Duration(0)
-	for _, field := range fields[11:13] { // utime and stime of proc(5), in hundredths of a second
+	for _, field := range fields[11:13] { // utime and stime of proc(5), in 1/100 s
 		n, err := strconv.Atoi(field)
 		if err != nil {
 			t.Fatal(err)

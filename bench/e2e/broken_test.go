@@ -13,7 +13,7 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// brokenAnswers are answers that break the rules of HTTP/1.1, by what the header x-do of a request says.
+// brokenAnswers are responses that violate HTTP/1.1, keyed by the request header x-do.
 var brokenAnswers = map[string]string{
 	"two lengths":           "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
 	"a length that is none": "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: two\r\n\r\n{}",
@@ -24,10 +24,11 @@ var brokenAnswers = map[string]string{
 	"too few bytes":         "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n{}",
 }
 
-// begun are those that break the rules after their headers.
+// begun are the responses that become invalid after their headers.
 var begun = map[string]bool{"a chunk that is none": true, "too few bytes": true}
 
-// startBroken serves an engine that lists the model "broken", and answers other requests as brokenAnswers has it.
+// startBroken serves an engine that lists the model "broken" and sends a response of brokenAnswers
+// to other requests.
 func startBroken(t *testing.T, address string) {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
@@ -62,7 +63,8 @@ func startBroken(t *testing.T, address string) {
 	}()
 }
 
-// A client whose request got an answer that is no HTTP reads that, in the shape of its API, and not that the gateway failed.
+// If a server's response is not valid HTTP, the client's error says that the server failed, not the
+// gateway, in the format of the client's API.
 func TestAnAnswerThatBreaksHTTPIsTheServersFault(t *testing.T) {
 	runs(t)
 	s := start(t, func(c *rig.Config) {
@@ -80,7 +82,7 @@ func TestAnAnswerThatBreaksHTTPIsTheServersFault(t *testing.T) {
 		for path, shape := range map[string]string{"/v1/completions": `"code":"bad_answer"`, "/v1/messages": `"type":"api_error"`, "/v2/models/broken/infer": `{"error":"`} {
 			a, err := s.ask(t.Context(), request{path: path, body: `{"model":"broken","prompt":"x","max_tokens":1,"messages":[{"role":"user","content":"x"}],"inputs":[]}`, header: map[string]string{"X-Do": what}})
 			switch {
-			case strings.HasPrefix(path, "/v2") && begun[what]: // it is not held back
+			case strings.HasPrefix(path, "/v2") && begun[what]: // Envoy does not buffer it
 				if err == nil {
 					t.Errorf("%s on %s: %d %q, a whole answer", what, path, a.status, a.body)
 				}

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// caller is a client with a certificate that it signed itself, so that it is its own authority.
+// caller is a client with a self-signed certificate.
 type caller struct {
 	tls.Certificate
 	authority string // in PEM
@@ -40,8 +40,9 @@ func newCaller(t *testing.T) *caller {
 	return &caller{tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))}
 }
 
-// Clients of a listener over TLS have a certificate by the authorities that the Gateway names, unless it lets anybody in. Another authority is
-// in force without a stream that is cut; where there is none nobody is served.
+// Clients of a TLS listener need a certificate signed by the Gateway's authorities, unless the
+// Gateway allows any client. A change of authorities cuts no stream. Without a valid authority
+// nobody is served.
 func TestClientsOfAListenerHaveCertificates(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)

@@ -16,7 +16,7 @@ import (
 	"github.com/openai/openai-go/v3/responses"
 )
 
-// The releases of the clients. Newer Node clients need Node 22.
+// The versions of the client libraries. Newer Node clients need Node 22.
 const (
 	pythonClient = "openai==3.52.0"
 	nodeClient   = "openai@6.49.0"
@@ -73,7 +73,7 @@ func (s seen) check(t *testing.T) {
 	}
 }
 
-// install runs a package manager once for each release, under a lock, into a folder of the cache.
+// install runs a package manager once per version, under a lock, into a folder of the cache.
 func install(t *testing.T, name string, run func(dir string) *exec.Cmd) string {
 	t.Helper()
 	dir, err := filepath.Abs(filepath.Join(cache, name))
@@ -139,7 +139,7 @@ func TestRealClients(t *testing.T) {
 	s.await("every request has ended, those that clients left too", func() bool { return s.inFlight() == 0 })
 }
 
-// goClient does with openai-go what the other clients do.
+// goClient makes the same calls with openai-go as the other clients.
 func goClient(t *testing.T, s *stack) (saw seen) {
 	t.Helper()
 	ctx := t.Context()
@@ -207,7 +207,7 @@ func goClient(t *testing.T, s *stack) (saw seen) {
 
 	left := client.Chat.Completions.NewStreaming(ctx, ask(baseRoute, 500))
 	left.Next()
-	must(left.Close()) // and leave
+	must(left.Close()) // cancel the stream
 
 	var fault *openai.Error
 	if _, err := client.Chat.Completions.New(ctx, ask("no-such-model", 5)); errors.As(err, &fault) {

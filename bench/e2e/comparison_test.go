@@ -12,17 +12,17 @@ import (
 	"github.com/headgate/headgate/test/times"
 )
 
-// round is queries that were sent once at the times of a cell.
+// round is one run of a cell's queries.
 type round struct {
 	sent   []float64 // seconds
 	took   times.Times
-	there  times.Times       // for how long each was at servers; of servers that do not say, 0
-	stages [][]time.Duration // by query, what each model took, gateway and all
-	late   times.Times       // how much later than it was to be each was sent
-	slower []float64         // by model, by how much the machine was slower than when it was measured; nil where nobody looked
+	there  times.Times       // time spent at servers; 0 if a server does not report it
+	stages [][]time.Duration // by query: the latency of each model, including the gateway
+	late   times.Times       // how late each query was sent
+	slower []float64         // by model: slowdown of the machine since the profile was measured; nil if not measured
 }
 
-// slowness is by how much the machine was slower for a model.
+// slowness is the slowdown of the machine for a model.
 func (r round) slowness(model int) float64 {
 	if r.slower == nil {
 		return 1
@@ -30,7 +30,7 @@ func (r round) slowness(model int) float64 {
 	return r.slower[model]
 }
 
-// figures are what is compared, in seconds.
+// figures are the compared statistics, in seconds.
 type figures struct{ mean, p90, p99 float64 }
 
 func figuresOf(all times.Times) figures {
@@ -41,13 +41,13 @@ func figuresOf(all times.Times) figures {
 	return figures{(sum / time.Duration(len(all))).Seconds(), all.Percentile(90).Seconds(), all.Percentile(99).Seconds()}
 }
 
-// each is the figures one by one.
+// each returns the figures as an array.
 func (f figures) each() [3]float64 { return [3]float64{f.mean, f.p90, f.p99} }
 
-// wrong are the factors by which service times are wrong on purpose; the first is none.
+// wrong are the factors by which service times are scaled on purpose. The first changes nothing.
 var wrong = [3]float64{1, 0.8, 1.2}
 
-// cell is queries of one chain with one load and one coefficient of variation.
+// cell is a load of one chain with one coefficient of variation.
 type cell struct {
 	replicas int
 	cv, load float64
@@ -55,13 +55,13 @@ type cell struct {
 	rounds   []round
 
 	measured  []figures              // by round
-	there     []figures              // of the time at servers
-	ofStages  []estimate.StageResult // as estimated of the last round, with times that are right
-	estimated [len(wrong)][]figures  // by round, of service times that are right and wrong
-	missed    [len(wrong)][]float64  // by round, the share of queries that took longer than the estimated P99, hops and all
+	there     []figures              // of the time at servers, by round
+	ofStages  []estimate.StageResult // estimates of the last round, with the right service times
+	estimated [len(wrong)][]figures  // by round, for right and wrong service times
+	missed    [len(wrong)][]float64  // by round: share of queries slower than the estimated P99 plus gateway overhead
 }
 
-// add has a cell know a round, and what is estimated of it.
+// add adds a round and its estimates to the cell.
 func (c *cell) add(r round, hops float64, estimated func(scale float64) times.Times) {
 	c.hops = hops
 	c.measured = append(c.measured, figuresOf(r.took))
@@ -79,14 +79,14 @@ func (c *cell) add(r round, hops float64, estimated func(scale float64) times.Ti
 	}
 }
 
-// middle is the median; of an even number the mean of the two in the midst.
+// middle is the median, for an even number of values the mean of the middle two.
 func middle(all []float64) float64 {
 	sorted := slices.Sorted(slices.Values(all))
 	n := len(sorted)
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// pickOf is one figure of each round.
+// pickOf returns one figure of each round.
 func pickOf(all []figures, which int) []float64 {
 	var is []float64
 	for _, f := range all {
@@ -95,10 +95,10 @@ func pickOf(all []figures, which int) []float64 {
 	return is
 }
 
-// spread is half of what lies between the least and the most, as a share of the median.
+// spread is half the range relative to the median.
 func spread(all []float64) float64 { return (slices.Max(all) - slices.Min(all)) / 2 / middle(all) }
 
-// errors are of the estimates as they are, and with the time that hops take.
+// errors returns the estimates' relative errors, without and with the gateway overhead.
 func (c *cell) errors(which int) (plain, hops float64) {
 	is, want := middle(pickOf(c.estimated[0], which)), middle(pickOf(c.measured, which))
 	return is/want - 1, (is+c.hops)/want - 1
@@ -132,7 +132,7 @@ func header(columns ...string) string {
 // comparison is a table of cells.
 type comparison []*cell
 
-// String is the tables, for people.
+// String formats the tables.
 func (all comparison) String() string {
 	var b strings.Builder
 	b.WriteString(header("replicas", "CV", "load", "mean, ms", "estimated", "error", "P90, ms", "estimated", "error", "P99, ms", "estimated", "error"))
@@ -167,7 +167,7 @@ func (all comparison) String() string {
 	return b.String()
 }
 
-// atServers is a table of where queries were for how long.
+// atServers writes a table of the time that queries spend at the servers.
 func (all comparison) atServers(b *strings.Builder) {
 	b.WriteString("\n" + header("replicas", "CV", "load", "mean at the servers, ms", "estimated", "error", "mean on the way, ms", "alone"))
 	for _, c := range all {
@@ -178,7 +178,7 @@ func (all comparison) atServers(b *strings.Builder) {
 	}
 }
 
-// median of the absolute errors of a figure.
+// median is the median absolute error of a figure.
 func (all comparison) median(which int, withHops bool) float64 {
 	var is []float64
 	for _, c := range all {

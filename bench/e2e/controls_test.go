@@ -22,13 +22,13 @@ import (
 	"github.com/headgate/headgate/test/process"
 )
 
-// control is one control of several, and a connection to it.
+// control is one of several control processes, and a connection to it.
 type control struct {
 	*process.Process
 	*grpc.ClientConn
 }
 
-// startControl starts a control in a pod of such a name, and returns when it serves.
+// startControl starts a control as the given pod and returns once it serves.
 func startControl(t *testing.T, kubeconfig, pod, host string) control {
 	t.Helper()
 	dir := t.TempDir()
@@ -52,8 +52,8 @@ func startControl(t *testing.T, kubeconfig, pod, host string) control {
 	return control{p, conn}
 }
 
-// Each of two controls serves health and reflection, and only the leader the rest. When that dies, the other leads: whoever had
-// a connection to it goes on with that.
+// Both of two controls serve health and reflection; only the leader serves the rest. When the
+// leader dies, the other takes over, and clients connected to it need not reconnect.
 func TestEveryControlServes(t *testing.T) {
 	runs(t, raced)
 	k := newKubernetes(t)
@@ -101,7 +101,7 @@ func TestEveryControlServes(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		_ = stream.Send(&placement.Report{Process: "test"}) // Recv says why it was not
+		_ = stream.Send(&placement.Report{Process: "test"}) // Recv returns the reason for a failure
 		return stream.Recv()
 	}
 	if _, err := connect(other); status.Code(err) != codes.Unavailable {

@@ -24,13 +24,13 @@ import (
 
 var crashes = flag.Int("crashes", 1, "kill each engine so many times")
 
-// victim is an engine that a test kills and starts again.
+// victim is an engine that a test kills and restarts.
 type victim struct {
 	address     string
 	kill, start func()
 }
 
-// placedView is the part of control's /placement that tests read.
+// placedView is the part of control's /placement that the tests read.
 type placedView struct {
 	Endpoints []struct {
 		Address, State string
@@ -39,7 +39,7 @@ type placedView struct {
 	}
 }
 
-// placement is what control knows of where models are.
+// placement reads control's /placement.
 func (s *stack) placement() (v placedView) {
 	s.t.Helper()
 	response, err := s.client.Get("http://" + s.ControlMetrics + "/placement")
@@ -53,7 +53,7 @@ func (s *stack) placement() (v placedView) {
 	return v
 }
 
-// copiesAt are the models that are loaded at an endpoint.
+// copiesAt returns the models that are loaded at an endpoint.
 func (s *stack) copiesAt(address string) (ids []string) {
 	for _, e := range s.placement().Endpoints {
 		for _, c := range e.Copies {
@@ -65,8 +65,9 @@ func (s *stack) copiesAt(address string) (ids []string) {
 	return ids
 }
 
-// crash kills engines in turn while calls go on. Control is told to unload a model of each engine that is dead. No room may be lost by that, and each
-// model must answer in the end. There must be more models than have room. Infer makes one call.
+// crash kills engines in turn while calls are in flight, and makes control unload a model from each
+// dead engine. No room may leak, and in the end every model must answer. There must be more models
+// than fit. Infer makes one call.
 func (s *stack) crash(victims []victim, models []string, infer func(ctx context.Context, model string) error) {
 	client := s.mesh()
 	register := func(model string) {
@@ -95,7 +96,7 @@ func (s *stack) crash(victims []victim, models []string, infer func(ctx context.
 					}
 				}
 				select {
-				case <-time.After(time.Duration(rand.IntN(20)) * time.Millisecond): // each client sends some hundred calls a second
+				case <-time.After(time.Duration(rand.IntN(20)) * time.Millisecond): // each client makes about a hundred calls per second
 				case <-ctx.Done():
 				}
 			}
@@ -150,8 +151,8 @@ func (s *stack) crash(victims []victim, models []string, infer func(ctx context.
 	s.awaitWithin(time.Minute, "no room is lost", noneLost)
 }
 
-// Model runtimes die while control unloads models from them: one that is managed over TCP, one at a socket, and one in a pod. Each has room for one of
-// four models.
+// Model runtimes die while control unloads models from them: one managed over TCP, one over a
+// socket, and one in a pod. Each has room for one of four models.
 func TestRuntimesThatDieLoseNoRoom(t *testing.T) {
 	runs(t, raced)
 	for kind, management := range map[string]string{"tcp": "port:8085", "socket": "unix:%s/runtime.sock", "pod": "port:8085"} {
@@ -198,7 +199,8 @@ func TestRuntimesThatDieLoseNoRoom(t *testing.T) {
 	}
 }
 
-// A runtime that has the model answers NOT_FOUND in the words of one that has it not: that is the application's own answer, and reaches the client.
+// A runtime that has the model answers NOT_FOUND with the message of one that lacks it. This is the
+// application's own answer and must reach the client.
 func TestAnAnswerThatSoundsLikeAMissingModelReachesTheClient(t *testing.T) {
 	runs(t, raced)
 	s := start(t, runtimes(t, 1, map[string]string{"odd": "sim:?refuse=NOT_FOUND:Model%20odd%20not%20found"}), standalone, func(c *rig.Config) { c.EngineFlags = nil })

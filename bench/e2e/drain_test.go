@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// An Envoy that is to be stopped is drained first: answers that flow come to their end, who comes meanwhile is served and
-// sent away, and then nothing is lost by stopping it.
+// An Envoy is drained before it stops: responses in flight finish, connections that arrive
+// meanwhile are served and closed, and the stop then loses nothing.
 func TestADrainedEnvoyCutsNoStream(t *testing.T) { onBothPlanes(t, aDrainedEnvoyCutsNoStream) }
 
 func aDrainedEnvoyCutsNoStream(t *testing.T) {
@@ -53,7 +53,7 @@ func aDrainedEnvoyCutsNoStream(t *testing.T) {
 	}
 }
 
-// A drain does not wait for ever, and says what is left.
+// A drain ends after its time limit and reports the remaining requests.
 func TestADrainHasALimit(t *testing.T) { onBothPlanes(t, aDrainHasALimit) }
 
 func aDrainHasALimit(t *testing.T) {

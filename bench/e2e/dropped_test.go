@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Requests whose connection an engine drops without an answer cost the other requests nothing, however few engines there are: each of these
-// answers its next scrape.
+// An engine that drops requests without a response must not cost other requests anything, however
+// few engines there are: it still answers the next scrape.
 func TestRequestsThatAreDroppedCostNoOtherRequest(t *testing.T) {
 	onBothPlanes(t, requestsThatAreDroppedCostNoOtherRequest)
 }
@@ -41,8 +41,9 @@ func requestsThatAreDroppedCostNoOtherRequest(t *testing.T) {
 	}
 }
 
-// Engines that close connections which were idle for a second, or longer, cost no request: Envoy closes them sooner. A request that meets a
-// connection as its engine closes it may have been begun there, and is not sent again.
+// Engines that close idle connections after a second or more cost no request, because Envoy closes
+// them sooner. A request on a connection that is just being closed may already have started, so it
+// is not retried.
 func TestEnginesThatCloseIdleConnectionsCostNoRequest(t *testing.T) {
 	runs(t)
 	s := start(t, pods(t, 1), engineFlags("--fault", "idle=800ms"))

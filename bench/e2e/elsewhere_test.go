@@ -25,7 +25,7 @@ func (s *stack) endpoint(n int) string {
 	return fmt.Sprintf("%s%d:8000", strings.TrimSuffix(s.Listen, "1:8080"), 10+n)
 }
 
-// endpoints is a list of engines' addresses as picks have it.
+// endpoints lists engines' addresses in the format of the picks.
 func (s *stack) endpoints(ns ...int) string {
 	var all []string
 	for _, n := range ns {
@@ -34,7 +34,8 @@ func (s *stack) endpoints(ns ...int) string {
 	return strings.Join(all, ",")
 }
 
-// occupy keeps an engine busy with a stream that others know nothing of, until the test ends or it is left.
+// occupy keeps an engine busy with a stream that extproc does not know of, until the test ends or
+// leave is called.
 func (s *stack) occupy(address string) (leave func()) {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())
@@ -58,7 +59,7 @@ func (s *stack) occupy(address string) (leave func()) {
 	return leave
 }
 
-// tell sends a request and returns the answer, as far as it comes, and what Envoy logs of it.
+// tell sends a request and returns the response, as far as it came, and Envoy's log record of it.
 func (s *stack) tell(r request) (answer, logged) {
 	s.t.Helper()
 	id := fmt.Sprintf("%s-%d", s.t.Name(), time.Now().UnixNano())
@@ -77,14 +78,14 @@ func (s *stack) tell(r request) (answer, logged) {
 	return a, lines[0]
 }
 
-// asked is how many completions an engine has answered with a status.
+// asked is the number of completions that an engine has answered with a status.
 func (s *stack) asked(n int, status string) float64 {
 	s.t.Helper()
 	return s.sum(s.endpoint(n), "sim:requests_total", "path", "/v1/completions", "status", status)
 }
 
-// A queue that is full asks for the next pick, and the next, in the order in which they were picked. What it turned away
-// is held against it: it gets a trickle, and the others the rest.
+// If an engine's queue is full, the request goes to the next pick, in order. The engine becomes
+// suspect: it gets few requests, the others the rest.
 func TestAFullQueueSendsTheRequestToTheNextPick(t *testing.T) {
 	onBothPlanes(t, aFullQueueSendsTheRequestToTheNextPick)
 }
@@ -94,7 +95,7 @@ func aFullQueueSendsTheRequestToTheNextPick(t *testing.T) {
 	for n := 1; n <= 3; n++ {
 		s.occupy(s.endpoint(n))
 	}
-	// The first turn is 1.
+	// Round robin starts at engine 1.
 	a, l := s.tell(completion("a01", 2, true))
 	if a.status != 200 || a.served != s.endpoint(4) {
 		t.Errorf("%d from %s, want 200 from %s: %s", a.status, a.served, s.endpoint(4), a.body)
@@ -114,12 +115,12 @@ func aFullQueueSendsTheRequestToTheNextPick(t *testing.T) {
 	if n := s.asked(2, "503") + s.asked(3, "503"); n > 6 {
 		t.Errorf("of 9 requests the suspects were asked %v times, which is no trickle", n)
 	}
-	// Where all are full the client is told so.
+	// If all queues are full, the client gets the 503.
 	s.occupy(s.endpoint(4))
 	if a, l := s.tell(completion("a01", 2, false)); a.status != 503 || l.Attempts != 3 || a.header.Get("x-gateway-elsewhere") != "" {
 		t.Errorf("with every queue full: %d after %d attempts, %v", a.status, l.Attempts, a.header)
 	}
-	// A pool can have its clients told so at once.
+	// A pool can turn retries off.
 	s.write("settings.yaml", "apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: pool}\nspec: {poolRef: {name: pool}, retry: {unavailable: false}}\n")
 	s.await("a full queue is the answer", func() bool {
 		a, l := s.tell(completion("a01", 2, false))
@@ -127,7 +128,7 @@ func aFullQueueSendsTheRequestToTheNextPick(t *testing.T) {
 	})
 }
 
-// A vLLM that stops says so with a 500, which is no fault of the request. Who has said so gets nothing more.
+// A vLLM that is stopping answers 500, which is not the request's fault. It gets no more requests.
 func TestAStoppingEngineSendsTheRequestToTheNextPick(t *testing.T) {
 	onBothPlanes(t, aStoppingEngineSendsTheRequestToTheNextPick)
 }
@@ -165,7 +166,7 @@ func aStoppingEngineSendsTheRequestToTheNextPick(t *testing.T) {
 	}
 }
 
-// refuses says whether an engine answers as one that is stopping.
+// refuses reports whether an engine answers that it is stopping.
 func (s *stack) refuses(address string) bool {
 	s.t.Helper()
 	response, err := s.client.Post("http://"+address+"/v1/completions", "application/json", strings.NewReader(completion("a01", 1, false).body))
@@ -178,7 +179,7 @@ func (s *stack) refuses(address string) bool {
 		strings.Contains(string(body), `"cannot schedule new futures after shutdown"`)
 }
 
-// A request that makes an engine fail must not visit them all.
+// A request that crashes an engine must not visit all of them.
 func TestAPoisonousRequestReachesOneEngine(t *testing.T) {
 	onBothPlanes(t, aPoisonousRequestReachesOneEngine)
 }
@@ -201,21 +202,22 @@ func aPoisonousRequestReachesOneEngine(t *testing.T) {
 	}
 }
 
-// An engine that takes no connection costs a request no more than the way to the next, and is known to be out.
+// An engine that refuses connections costs a request only one more connection attempt, and is then
+// known to be out.
 func TestAnEngineThatTakesNoConnectionIsPassedOver(t *testing.T) {
 	onBothPlanes(t, anEngineThatTakesNoConnectionIsPassedOver)
 }
 
 func anEngineThatTakesNoConnectionIsPassedOver(t *testing.T) {
-	s := start(t, extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale-after", "2h")) // no look tells of it
+	s := start(t, extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale-after", "2h")) // no scrape reveals it
 	s.Engines[s.endpoint(2)].Kill()
 	s.Engines[s.endpoint(3)].Kill()
-	a, l := s.tell(completion("a01", 2, false)) // the first turn is 1
+	a, l := s.tell(completion("a01", 2, false)) // round robin starts at engine 1
 	if a.status != 200 || l.Picks != s.endpoints(2, 3, 4) || l.Endpoint != s.endpoint(4) || l.Attempts != 3 || l.Usage.Elsewhere != "" {
 		t.Errorf("%d from %s of %s after %d attempts", a.status, l.Endpoint, l.Picks, l.Attempts)
 	}
 	s.awaitWithin(5*time.Second, "both are out", func() bool { return s.sum(s.Metrics, "headgate_endpoint_state", "state", "out") == 2 })
-	// With none left the client is told, and that one is known too.
+	// With no engine left the client gets an error, and extproc knows that this one is out, too.
 	s.Engines[s.endpoint(1)].Kill()
 	s.Engines[s.endpoint(4)].Kill()
 	a, l = s.tell(completion("a01", 2, false))
@@ -226,15 +228,15 @@ func anEngineThatTakesNoConnectionIsPassedOver(t *testing.T) {
 	s.awaitWithin(5*time.Second, "all are out", func() bool { return s.sum(s.Metrics, "headgate_endpoint_state", "state", "out") == 4 })
 }
 
-// Envoy counts a request that was tried again as a retry until its answer begins, which for a whole answer is its end: a
-// limit on retries must not be what fails a burst of them.
+// Envoy counts a retried request as an active retry until its response begins, which for a buffered
+// response is its end. A limit on retries must not fail a burst of them.
 func TestManyRequestsAtOnceGoOnToTheirNextPick(t *testing.T) {
 	onBothPlanes(t, manyRequestsAtOnceGoOnToTheirNextPick)
 }
 
 func manyRequestsAtOnceGoOnToTheirNextPick(t *testing.T) {
 	const burst = 600
-	s := start(t, extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale-after", "2h")) // no look tells of it
+	s := start(t, extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale-after", "2h")) // no scrape reveals it
 	s.Engines[s.endpoint(2)].Kill()
 	faults := make(chan string, burst)
 	for range burst {
@@ -257,14 +259,14 @@ func manyRequestsAtOnceGoOnToTheirNextPick(t *testing.T) {
 	}
 }
 
-// What an engine has when it is killed is lost. What comes after costs no client an error, from the first moment on, under
-// the policy to which a dead engine looks best: it has the least pending requests.
+// The requests on a killed engine are lost. No later request fails, even under the policy that
+// prefers a dead engine because it has the fewest pending requests.
 func TestAnEngineThatIsKilledCostsNoLaterRequestAnError(t *testing.T) {
 	onBothPlanes(t, anEngineThatIsKilledCostsNoLaterRequestAnError)
 }
 
 func anEngineThatIsKilledCostsNoLaterRequestAnError(t *testing.T) {
-	const interval = 200 * time.Millisecond // of scrapes, the default
+	const interval = 200 * time.Millisecond // the default scrape interval
 	s := start(t, extprocFlags("--policy", "leastRequest"))
 	var dead atomic.Pointer[time.Time] // when the latest engine was killed
 	var lost atomic.Int64
@@ -284,7 +286,7 @@ func anEngineThatIsKilledCostsNoLaterRequestAnError(t *testing.T) {
 	for n := 1; n <= 4; n++ {
 		victim := s.endpoint(n)
 		s.await("the victim serves", func() bool { return s.sum(victim, "vllm:num_requests_running") > 0 })
-		soon := time.Now().Add(time.Second) // what fails between the kill and its end is lost with it
+		soon := time.Now().Add(time.Second) // failures between the kill and this time are part of the loss
 		dead.Store(&soon)
 		s.Engines[victim].Kill()
 		killed := time.Now()
@@ -301,7 +303,7 @@ func anEngineThatIsKilledCostsNoLaterRequestAnError(t *testing.T) {
 	for _, fault := range l.faults {
 		t.Error(fault)
 	}
-	s.Envoy.Stop(5 * time.Second) // writes out its log
+	s.Envoy.Stop(5 * time.Second) // flushes its log
 
 	saved, late := 0, 0
 	for _, life := range lives {
@@ -323,8 +325,8 @@ func anEngineThatIsKilledCostsNoLaterRequestAnError(t *testing.T) {
 	}
 }
 
-// An engine that hangs takes connections, so that no request there can go on to its next pick: what keeps others away is
-// that looks get no answer. Nothing is lost that the engine does not lose.
+// An engine that hangs still accepts connections, so its requests cannot go to the next pick.
+// Failed scrapes keep other requests away. Only the requests on that engine are lost.
 func TestAnEngineThatHangsGetsNothingAfterASecond(t *testing.T) {
 	runs(t)
 	for name, settings := range map[string][]setting{"override_host": nil, "original_dst": {originalDst}} {
@@ -337,12 +339,12 @@ func TestAnEngineThatHangsGetsNothingAfterASecond(t *testing.T) {
 			s.await("the victim serves", func() bool { return s.sum(victim, "vllm:generation_tokens_total") > 0 })
 			stopped := time.Now()
 			s.Engines[victim].Signal(syscall.SIGSTOP)
-			t.Cleanup(func() { s.Engines[victim].Signal(syscall.SIGCONT) }) // or the load never ends
+			t.Cleanup(func() { s.Engines[victim].Signal(syscall.SIGCONT) }) // otherwise the load never ends
 			s.await("it is stale", func() bool {
 				return s.sum(s.Metrics, "headgate_endpoint_state", "endpoint", victim, "state", "stale") == 1
 			})
 			silent, hang := time.Since(stopped), waiting()
-			<-time.After(500 * time.Millisecond) // the next look that fails publishes it
+			<-time.After(500 * time.Millisecond) // until the next failed scrape publishes it
 			for range 30 {
 				if a := s.must(completion("a01", 2, false)); a.status != 200 || a.served == victim {
 					t.Errorf("%d from %s", a.status, a.served)
@@ -358,7 +360,7 @@ func TestAnEngineThatHangsGetsNothingAfterASecond(t *testing.T) {
 	}
 }
 
-// A new endpoint may be picked before Envoy knows it, where Envoy has not said in time that it does.
+// extproc may pick a new endpoint before Envoy knows it, if Envoy did not confirm it in time.
 func TestAPickThatEnvoyDoesNotKnowYetIsPassedOver(t *testing.T) {
 	runs(t)
 	for _, c := range []struct {
@@ -366,7 +368,7 @@ func TestAPickThatEnvoyDoesNotKnowYetIsPassedOver(t *testing.T) {
 		status, attempts int
 	}{{"3", 200, 1}, {"1", 503, 1}} {
 		s := start(t, extprocFlags("--policy", "roundRobin", "--endpoints-per-request", c.picks), knowing(3, 4))
-		a, l := s.tell(completion("a01", 2, false)) // the first turn is 1, engine 2
+		a, l := s.tell(completion("a01", 2, false)) // round robin starts at engine 1, then 2
 		if a.status != c.status || l.Attempts != c.attempts || c.status == 200 && a.served != s.endpoint(3) {
 			t.Errorf("with %s picks: %d from %s after %d attempts", c.picks, a.status, a.served, l.Attempts)
 		}
@@ -376,7 +378,8 @@ func TestAPickThatEnvoyDoesNotKnowYetIsPassedOver(t *testing.T) {
 	}
 }
 
-// An endpoint whose pod is gone gets nothing more, and its streams go on to their end: also after Envoy forgot it.
+// An endpoint whose pod is gone gets no new requests. Its streams run to their end, even after
+// Envoy removed the endpoint.
 func TestAnEndpointThatLeavesKeepsItsStreams(t *testing.T) {
 	onBothPlanes(t, anEndpointThatLeavesKeepsItsStreams)
 }
@@ -384,7 +387,7 @@ func TestAnEndpointThatLeavesKeepsItsStreams(t *testing.T) {
 func anEndpointThatLeavesKeepsItsStreams(t *testing.T) {
 	s := start(t, extprocFlags("--policy", "roundRobin"))
 	l := s.pour(4, func(client, n int) request { return completion(adapters[(client+n)%12], 5, n%2 == 0) }, isOK)
-	stream, err := s.open(t.Context(), completion("a01", 8000, true)) // longer than Envoy is told of it
+	stream, err := s.open(t.Context(), completion("a01", 8000, true)) // outlives the endpoint in Envoy
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -393,7 +396,7 @@ func anEndpointThatLeavesKeepsItsStreams(t *testing.T) {
 	host, _, _ := strings.Cut(leaving, ":")
 	s.write("engines.yaml", strings.Replace(engines(strings.TrimSuffix(s.Listen, "1:8080"), 4), "podIP: "+host, "podIP: "+host+"1", 1))
 	s.await("Envoy forgot it", func() bool {
-		return s.envoyGauge("cluster."+s.cluster()+".membership_total") == 4+1 && // and the inner server
+		return s.envoyGauge("cluster."+s.cluster()+".membership_total") == 4+1 && // and the relay
 			!strings.Contains(s.clusters(), leaving+"::")
 	})
 	served := s.sum(leaving, "sim:requests_total", "path", "/v1/completions", "status", "200")
@@ -412,7 +415,7 @@ func anEndpointThatLeavesKeepsItsStreams(t *testing.T) {
 	}
 }
 
-// clusters is what Envoy knows of its clusters.
+// clusters returns Envoy's /clusters.
 func (s *stack) clusters() string {
 	s.t.Helper()
 	response, err := s.client.Get("http://" + s.Admin + "/clusters")
@@ -427,7 +430,7 @@ func (s *stack) clusters() string {
 	return string(text)
 }
 
-// knowing makes Envoy know these engines and no others.
+// knowing makes Envoy know only these engines.
 func knowing(ns ...int) setting {
 	return func(c *rig.Config) {
 		type object = map[string]any

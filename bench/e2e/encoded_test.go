@@ -15,7 +15,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// encoded is a body with a content coding.
+// encoded returns body with a content coding.
 func encoded(t *testing.T, coding, body string) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -43,7 +43,7 @@ func encoded(t *testing.T, coding, body string) string {
 	return out.String()
 }
 
-// promptTokens is how many tokens an engine found in a request, or what it said instead.
+// promptTokens is the number of prompt tokens that an engine reported, or its error.
 func promptTokens(a answer) string {
 	var is struct {
 		Usage struct {
@@ -57,8 +57,8 @@ func promptTokens(a answer) string {
 	return fmt.Sprint(a.status, is.Usage.Prompt, is.Error.Message)
 }
 
-// An engine gets the plain body of a request that its client compressed, all of it, or the client is told what is wrong with it: at the Envoy
-// of envoy.yaml and at one of a Gateway.
+// An engine gets the decompressed body of a compressed request, or the client gets an error that
+// says what is wrong with it. This holds at envoy.yaml and at a Gateway.
 func TestCompressedRequestsAreDecoded(t *testing.T) {
 	runs(t)
 	for name, front := range map[string]setting{"standalone": standalone, "gateway": throughGateway} {

@@ -11,10 +11,10 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// Envoy takes no request before it has been told of the endpoints, and takes them as soon as it has.
+// Envoy accepts no request before it knows the endpoints, and accepts them as soon as it does.
 func TestEnvoyMayStartBeforeExtproc(t *testing.T) {
 	runs(t)
-	s := start(t, standalone) // a Gateway listens when control has told it to
+	s := start(t, standalone) // a Gateway's Envoy listens once control has configured it
 	s.Envoy.Stop(5 * time.Second)
 	s.Extproc.Stop(5 * time.Second)
 	if err := s.StartEnvoy(); err != nil {
@@ -28,7 +28,7 @@ func TestEnvoyMayStartBeforeExtproc(t *testing.T) {
 		defer response.Body.Close()
 		return response.StatusCode == http.StatusOK
 	})
-	<-time.After(2 * time.Second) // it calls in vain ever more seldom
+	<-time.After(2 * time.Second) // its retries back off meanwhile
 	if response, err := s.client.Get("http://" + s.Listen + "/healthz"); err == nil {
 		_ = response.Body.Close()
 		t.Error("it listens, and has not been told of its endpoints")
@@ -49,7 +49,7 @@ func TestEnvoyMayStartBeforeExtproc(t *testing.T) {
 	}
 }
 
-// Where requests have one pick, each of them needs Envoy to know it.
+// With a single pick per request, Envoy must know each new endpoint before it is picked.
 func TestNewEndpointsCostNoRequest(t *testing.T) { onBothPlanes(t, newEndpointsCostNoRequest) }
 
 func newEndpointsCostNoRequest(t *testing.T) {
@@ -62,7 +62,7 @@ func newEndpointsCostNoRequest(t *testing.T) {
 		}
 	})
 	knows := func(n int) func() bool {
-		return func() bool { return s.envoyGauge("cluster."+s.cluster()+".membership_total") == float64(n+1) } // and the inner server
+		return func() bool { return s.envoyGauge("cluster."+s.cluster()+".membership_total") == float64(n+1) } // and the relay
 	}
 	s.write("engines.yaml", engines(net, 1))
 	s.await("Envoy knows one", knows(1))

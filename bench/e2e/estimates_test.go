@@ -30,11 +30,12 @@ var (
 	again     = flag.Int("estimates-again", 3, "do so as often, at the same times")
 )
 
-// tookHeader is in which a sleeper says how long a request was there.
+// tookHeader is the response header with the time that a request spent at a sleeper.
 const tookHeader = "X-Took"
 
-// sleeper is a V2 server of one model that computes as estimates have it: one batch at a time, of what is there, up to so many rows, in a time for
-// itself and one for each row. It sleeps for as long.
+// sleeper is a V2 server of one model that behaves as the estimates assume: it runs one batch at a
+// time, of all queued requests up to a maximum number of rows, and sleeps for a fixed time plus a
+// time per row.
 type sleeper struct {
 	base, each time.Duration
 	rows       int
@@ -126,28 +127,28 @@ func sleep(t *testing.T, address string, s sleeper) {
 // oneRow is a request of one row.
 const oneRow = `{"inputs":[{"name":"x","datatype":"FP32","shape":[1,1],"data":[1]}]}`
 
-// manyConnections is a client that keeps the connections of a burst for the next.
+// manyConnections is a client that keeps the connections of one burst for the next.
 func manyConnections(t *testing.T) *http.Client {
 	transport := &http.Transport{MaxIdleConns: 4096, MaxIdleConnsPerHost: 2048}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport, Timeout: time.Minute}
 }
 
-// chained is a chain of models, each of a pool of its own, behind a gateway.
+// chained is a chain of models behind a gateway, each in a pool of its own.
 type chained struct {
 	client  *http.Client
-	servers []string // by model, the URL of one of its servers
-	urls    []string // by model, where it is asked
+	servers []string // by model, the URL of one server
+	urls    []string // by model, its URL at the gateway
 	models  []string
 	setting []estimate.Setting
-	ask     []string // by model, the request
-	most    float64  // queries a second: a load of 1
-	hops    float64  // seconds: how much longer one query takes through the gateway than at the servers, if it is alone
+	ask     []string // by model, the request body
+	most    float64  // queries per second at load 1
+	hops    float64  // gateway overhead of a query that is alone, in seconds
 
-	lone func() []float64 // by model, by how much queries that are alone at its server take longer now than they did; nil where nobody looks
+	lone func() []float64 // by model, the slowdown of lone queries since the profile; nil if not measured
 }
 
-// throughput is how many queries a second the chain computes.
+// throughput is the number of queries per second that the chain can serve.
 func (c *chained) throughput() float64 {
 	least := 0.0
 	for i, s := range c.setting {
@@ -159,7 +160,7 @@ func (c *chained) throughput() float64 {
 	return least
 }
 
-// infer asks for one row of a model, and returns how long it was at the server, where that says so.
+// infer requests one row from a model and returns how long the server says it took.
 func infer(client *http.Client, url, model, body string) (there time.Duration, err error) {
 	r, err := client.Post(url+"/v2/models/"+model+"/infer", "application/json", strings.NewReader(body))
 	if err != nil {
@@ -174,8 +175,8 @@ func infer(client *http.Client, url, model, body string) (there time.Duration, e
 	return there, err
 }
 
-// pass sends a query through a chain, to the next model when the one before has answered, and returns how long it was at the servers, and what each
-// model took.
+// pass sends a query through the chain, model by model. It returns the time spent at the servers
+// and the latency of each model.
 func (c *chained) pass() (there time.Duration, stages []time.Duration, err error) {
 	for i, model := range c.models {
 		began := time.Now()
@@ -189,7 +190,7 @@ func (c *chained) pass() (there time.Duration, stages []time.Duration, err error
 	return there, stages, nil
 }
 
-// drive sends queries at times, whatever becomes of those before them.
+// drive sends queries at the given times, without waiting for earlier ones.
 func (c *chained) drive(t *testing.T, at []float64) round {
 	n := len(at)
 	r := round{sent: make([]float64, n), took: make(times.Times, n), there: make(times.Times, n), stages: make([][]time.Duration, n)}
@@ -217,7 +218,7 @@ func (c *chained) drive(t *testing.T, at []float64) round {
 	return r
 }
 
-// poolAt is a pool of endpoints at port 8000 of hosts, and the route of the model that they serve.
+// poolAt is a pool of endpoints at port 8000 of hosts, and the route of their model.
 func poolAt(model string, hosts []string) string {
 	return strings.NewReplacer("MODEL", model, "ADDRESSES", strings.Join(hosts, ":8000', '")+":8000").Replace(`---
 apiVersion: inference.networking.k8s.io/v1
@@ -237,7 +238,7 @@ spec: {backendRefs: [{name: MODEL}]}
 `)
 }
 
-// pools has the objects of a rig be a pool for each model, at these hosts.
+// pools makes the rig's objects one pool per model, at these hosts.
 func pools(t *testing.T, c *rig.Config, hosts map[string][]string) {
 	t.Helper()
 	var objects strings.Builder
@@ -252,7 +253,7 @@ func pools(t *testing.T, c *rig.Config, hosts map[string][]string) {
 	}
 }
 
-// measured is the profile that "control profile" finds at a host.
+// measured is the profile that "control profile" measures at a host.
 func measured(t *testing.T, host, model, row, batches string) *profiles.Batches {
 	t.Helper()
 	body := filepath.Join(t.TempDir(), "row.json")
@@ -271,7 +272,7 @@ func measured(t *testing.T, host, model, row, batches string) *profiles.Batches 
 	return p
 }
 
-// controlProfile runs "control profile", and returns what it says and the profile that it writes.
+// controlProfile runs "control profile" and returns its output and the profile.
 func controlProfile(t *testing.T, args ...string) (said, text []byte) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "profile.yaml")
@@ -285,7 +286,7 @@ func controlProfile(t *testing.T, args ...string) (said, text []byte) {
 	return said, text
 }
 
-// took is how long a query takes, in seconds.
+// took measures a query, in seconds.
 func took(t *testing.T, ask func() error) float64 {
 	t.Helper()
 	began := time.Now()
@@ -295,7 +296,8 @@ func took(t *testing.T, ask func() error) float64 {
 	return time.Since(began).Seconds()
 }
 
-// findHops measures how much longer the way through the gateway is than that to the servers, by queries that are alone, this way and that in turn.
+// findHops measures the gateway overhead: lone queries go through the gateway and straight to the
+// servers in turn.
 func (c *chained) findHops(t *testing.T) {
 	t.Helper()
 	var direct, hops []float64
@@ -319,7 +321,7 @@ func (c *chained) findHops(t *testing.T) {
 	t.Logf("%v: one query alone takes %.2f ms at the servers, and %.2f ms more through the gateway", c.models, 1e3*middle(direct), 1e3*c.hops)
 }
 
-// estimated is how long queries of a round would take, with service times that are scaled.
+// estimated simulates a round's queries with scaled service times.
 func (c *chained) estimated(t *testing.T, r round, scale float64) (times.Times, *estimate.Result) {
 	t.Helper()
 	settings := append([]estimate.Setting(nil), c.setting...)
@@ -341,7 +343,8 @@ func (c *chained) estimated(t *testing.T, r round, scale float64) (times.Times, 
 	return all, result
 }
 
-// measure sends queries with a load and a coefficient of variation, in rounds with the same arrivals, and returns how long they took and would.
+// measure sends queries with a load and a coefficient of variation, in rounds with the same
+// arrivals, and returns measured and estimated times.
 func (c *chained) measure(t *testing.T, n int, load, cv float64) *cell {
 	at := provision.Gamma(rand.NewPCG(uint64(100*load), uint64(cv)), n, load*c.most, cv)
 	var all []round
@@ -364,7 +367,7 @@ func (c *chained) measure(t *testing.T, n int, load, cv float64) *cell {
 	return is
 }
 
-// compared is rounds beside what is estimated of them.
+// compared compares rounds with their estimates.
 func (c *chained) compared(t *testing.T, rounds []round, load, cv float64) *cell {
 	is := &cell{replicas: c.setting[0].Replicas, cv: cv, load: load, rounds: rounds}
 	for _, r := range rounds {
@@ -379,8 +382,9 @@ func (c *chained) compared(t *testing.T, rounds []round, load, cv float64) *cell
 	return is
 }
 
-// What is estimated is beside how long queries take through a real Envoy and extproc, in chains of two models that sleep; their profiles are what
-// control profile finds at one server of each. No figure of the loads goes into the estimate.
+// The estimates agree with how long queries take through a real Envoy and extproc, in chains of two
+// models that sleep. The profiles are those that control profile measures at one server each; no
+// measurement under load goes into the estimate.
 func TestEstimatesAreAsMeasured(t *testing.T) {
 	runs(t, alone)
 	if *estimates == 0 {
@@ -392,7 +396,7 @@ func TestEstimatesAreAsMeasured(t *testing.T) {
 	}
 	sizes := []string{"1,2", "1,2,4"}
 	hosts := make(map[string][]string)
-	var models [][]string // four chains of one replica, so that as many loads run side by side, and one of four
+	var models [][]string // four chains of one replica, whose loads run side by side, and one chain of four replicas
 	for _, chain := range []string{"a", "b", "c", "d", "four"} {
 		models = append(models, []string{chain + "-first", chain + "-second"})
 	}

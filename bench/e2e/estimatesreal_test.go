@@ -20,14 +20,15 @@ import (
 )
 
 const (
-	// together is how many queries a server computes at once, and wait for how long MLServer waits for them.
+	// together is the maximum batch size of a server; wait is MLServer's batching delay.
 	together = 4
 	wait     = 15 * time.Millisecond
 
-	// rest is what lies between queries that are alone: a machine that was idle is slower at first.
+	// rest separates lone queries; a machine that was idle is slower at first.
 	rest = 100 * time.Millisecond
 
-	// forests makes a folder of MLServer with a forest that is served as it is, and one whose queries are computed together.
+	// forests is a script that makes an MLServer folder with two random forests, one without and
+	// one with adaptive batching.
 	forests = `
 import json, pathlib, sys
 import joblib
@@ -46,8 +47,8 @@ for name, more in ("alone", {}), ("forest", {"max_batch_size": size, "max_batch_
         {"name": name, "implementation": "mlserver_sklearn.SKLearnModel", "parameters": {"uri": "./model.joblib"}} | more))
 `
 
-	// layers is a model of Triton in Python: layers of a network by numpy, of all requests that it gets together.
-	// A row that is alone has a second one beside it: numpy computes one row by another algorithm, and seven times as fast.
+	// layers is a Python model for Triton: dense layers in numpy over a batch. A lone row is padded
+	// to two, because numpy computes a single row by another algorithm, seven times as fast.
 	layers = `
 import numpy as np
 import triton_python_backend_utils as pb
@@ -73,7 +74,7 @@ class TritonPythonModel:
 	eightOfFP32 = `{"inputs":[{"name":"x","datatype":"FP32","shape":[1,8],"data":[0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8]}]}`
 )
 
-// serve runs an engine on one core, by its script, until the test ends.
+// serve runs an engine on one core by its script until the test ends.
 func serve(t *testing.T, core, script string, args ...string) {
 	t.Helper()
 	command := exec.Command("taskset", append([]string{"-c", core, "../real/" + script, "serve"}, args...)...) //nolint:gosec // of this file
@@ -82,7 +83,7 @@ func serve(t *testing.T, core, script string, args ...string) {
 	t.Cleanup(p.KillGroup)
 }
 
-// loadAt has an engine load a model of its repository.
+// loadAt makes an engine load a model of its repository.
 func loadAt(t *testing.T, host, model string) {
 	t.Helper()
 	r, err := http.Post("http://"+host+":8000/v2/repository/models/"+model+"/load", "application/json", strings.NewReader("{}"))
@@ -128,9 +129,10 @@ func startLayers(t *testing.T, host string) {
 	serve(t, "1", "triton", *tritonDir, folder, host, "8000")
 }
 
-// The same of real engines that compute: a forest of scikit-learn at MLServer, which batches adaptively, and then a model in Python at Triton,
-// which batches dynamically. The forest's profile is that of a second model, whose queries do not wait for others: MLServer lets a query that is
-// alone wait, too, and that is told to the estimate apart.
+// The same with real engines: a scikit-learn forest on MLServer with adaptive batching, then a
+// Python model on Triton with dynamic batching. MLServer delays even a lone query to fill its
+// batch, so the forest's profile is measured on a second model without batching, and the estimate
+// gets the delay as a parameter.
 func TestRealEstimatesAreAsMeasured(t *testing.T) {
 	runs(t, alone)
 	if *estimates == 0 {
@@ -155,7 +157,7 @@ func TestRealEstimatesAreAsMeasured(t *testing.T) {
 		{Times: measured(t, hosts[1], "layers", eightOfFP32, "1,2,4"), Batch: together, Replicas: 1},
 	}
 	c.findHops(t)
-	alone := *c // each query of the forest computed alone
+	alone := *c // without batching
 	alone.setting = []estimate.Setting{{Times: c.setting[0].Times, Batch: 1, Replicas: 1}, c.setting[1]}
 	c.most = alone.throughput()
 	t.Logf("a load of 1 is %.1f queries a second", c.most)
@@ -187,7 +189,7 @@ func TestRealEstimatesAreAsMeasured(t *testing.T) {
 				w := &ways[i]
 				is := w.chain.measure(t, *estimates, load, cv)
 				w.table = append(w.table, is)
-				whenFree := *w.chain // a forest that gathers queries only while it is free
+				whenFree := *w.chain // a forest that batches only while it is idle
 				whenFree.setting = slices.Clone(c.setting)
 				whenFree.setting[0].Ahead = false
 				w.otherwise = append(w.otherwise, whenFree.compared(t, is.rounds, load, cv))

@@ -30,15 +30,16 @@ import (
 )
 
 const (
-	// sequences is how many requests the vLLM of bench/real/vllm computes at once, and tiny the name of its model.
+	// sequences is max_num_seqs of the vLLM in bench/real/vllm; tiny is its model.
 	sequences = 8
 	tiny      = "tiny"
-	// Prompts of queries have so many words, and answers so many tokens.
+	// The ranges of words per prompt and tokens per answer.
 	leastWords, mostWords   = 8, 64
 	leastAnswer, mostAnswer = 16, 64
 
-	// layersOfTiny is how many layers the model has whose estimates are compared. With the two of bench/real/vllm a step is short beside what a token
-	// costs the gateway, and vLLM's own API server, which share the cores, and no profile knows of.
+	// layersOfTiny is the number of layers of the model whose estimates are compared. With the two
+	// layers of bench/real/vllm a step is short compared with the cost of a token in the gateway
+	// and in vLLM's own API server, which share the cores and which no profile includes.
 	layersOfTiny = 48
 )
 
@@ -48,13 +49,13 @@ var (
 	estimatesKeep    = flag.String("estimates-keep", "", "append the queries to this `FILE`, with how long they took, as lines of JSON")
 )
 
-// conversation is queries of an LLM.
+// conversation generates queries for an LLM.
 type conversation struct {
 	client *http.Client
 	random *rand.Rand
 }
 
-// prompt is a request, and how many tokens its answer has.
+// prompt returns a request and the number of tokens of its answer.
 func (c *conversation) prompt() (body []byte, answer int32) {
 	answer = int32(leastAnswer + c.random.IntN(mostAnswer-leastAnswer+1))
 	return survey.PromptBody(c.random, survey.Completions, tiny, leastWords+c.random.IntN(mostWords-leastWords+1), int(answer)), answer
@@ -81,7 +82,7 @@ func (c *conversation) ask(url string, body []byte) (is survey.Stream, err error
 	return is, fmt.Errorf("the stream has ended early: %w", cmp.Or(lines.Err(), io.ErrUnexpectedEOF))
 }
 
-// spoken is what came of queries that were sent at times.
+// spoken is the result of queries sent at given times.
 type spoken struct {
 	queries []estimate.Query
 	took    []estimate.QueryTimes
@@ -108,7 +109,7 @@ func (s spoken) keep(t *testing.T, url string, slowness float64) {
 	}
 }
 
-// drive sends queries at times, whatever becomes of those before them.
+// drive sends queries at the given times, without waiting for earlier ones.
 func (c *conversation) drive(t *testing.T, url string, at []float64) spoken {
 	s := spoken{queries: make([]estimate.Query, len(at)), took: make([]estimate.QueryTimes, len(at))}
 	var queries sync.WaitGroup
@@ -137,20 +138,21 @@ func (c *conversation) drive(t *testing.T, url string, at []float64) spoken {
 	return s
 }
 
-// spokenTimes are the kinds of times of an LLM.
+// spokenTimes are the compared latencies of an LLM.
 var spokenTimes = []struct {
 	name string
 	of   func(estimate.QueryTimes) float64
-	hops bool // whether the way through the gateway is part of it
+	hops bool // whether it includes the gateway overhead
 }{
 	{"time to the first token", func(t estimate.QueryTimes) float64 { return t.FirstToken }, true},
 	{"time per token", func(t estimate.QueryTimes) float64 { return t.PerToken }, false},
 	{"whole answer", func(t estimate.QueryTimes) float64 { return t.Latency }, true},
 }
 
-// What is estimated of an engine of an LLM is beside what a real vLLM does, through a real Envoy and extproc. Its profile is what control profile
-// finds at it. No figure of the loads goes into the estimate but the times at which queries are sent, and how many tokens each has. The same queries go
-// to vLLM itself, too: what is between the two is that the gateway and it share their cores.
+// The estimates for an LLM engine agree with a real vLLM behind a real Envoy and extproc. The
+// profile is the one that control profile measures. Of the load, the estimate gets only the send
+// times and the token counts. The same queries also go straight to vLLM; the difference is that
+// gateway and vLLM share their cores.
 func TestRealVLLMEstimatesAreAsMeasured(t *testing.T) {
 	runs(t, alone)
 	if *estimates == 0 {
@@ -181,7 +183,7 @@ func TestRealVLLMEstimatesAreAsMeasured(t *testing.T) {
 	hops := max(0, first(s.url)-direct)
 	t.Logf("one query alone has its first token after %.2f ms at vLLM, and %.2f ms later through the gateway", 1e3*direct, 1e3*hops)
 
-	const prompt, answer = 80, (leastAnswer + mostAnswer) / 2 // tokens, in the mean
+	const prompt, answer = 80, (leastAnswer + mostAnswer) / 2 // mean tokens
 	full := profiles.Work{Sequences: sequences, KVTokens: sequences * (prompt + answer)}
 	most := 1 / (p.PrefillTime(0, prompt) + answer*p.StepTime(full)/sequences)
 	t.Logf("a load of 1 is %.1f queries a second", most)
@@ -213,7 +215,7 @@ func TestRealVLLMEstimatesAreAsMeasured(t *testing.T) {
 	}
 }
 
-// meanError is the mean of the absolute errors of the mean, with hops.
+// meanError is the mean absolute error of the mean, including gateway overhead.
 func (all comparison) meanError() (sum float64) {
 	for _, c := range all {
 		_, e := c.errors(0)
@@ -222,8 +224,9 @@ func (all comparison) meanError() (sum float64) {
 	return sum
 }
 
-// measure sends queries in rounds with the same arrivals, and returns two cells for each of spokenTimes: as vLLM is around each round, by queries that
-// are alone at itself, and as it was when it was measured.
+// measure sends queries in rounds with the same arrivals. It returns two cells for each of
+// spokenTimes: one scaled to vLLM's speed around each round, measured by lone queries, and one with
+// the speed at the time of profiling.
 func (c *conversation) measure(t *testing.T, url, itself string, p profiles.Profile, at []float64, hops float64, rounds int) (now, then []*cell) {
 	for range spokenTimes {
 		now, then = append(now, &cell{replicas: 1}), append(then, &cell{replicas: 1})
@@ -254,9 +257,9 @@ func (c *conversation) measure(t *testing.T, url, itself string, p profiles.Prof
 	return now, then
 }
 
-// slowness is by how much queries that are alone at vLLM take longer than its profile says.
+// slowness is how much longer lone queries take at vLLM than its profile says.
 func (c *conversation) slowness(t *testing.T, itself string, p profiles.Profile) float64 {
-	const apart = 1000 // seconds: each is alone
+	const apart = 1000 // seconds, so that each is alone
 	var queries []estimate.Query
 	seconds := 0.0
 	for i := range 12 {
@@ -276,14 +279,14 @@ func (c *conversation) slowness(t *testing.T, itself string, p profiles.Profile)
 	return seconds / want
 }
 
-// What control profile finds at a real vLLM control plan takes.
+// control plan accepts the profile that control profile measures at a real vLLM.
 func TestRealVLLMIsMeasuredAndPlanned(t *testing.T) {
 	runs(t, alone)
 	_, engine := startTiny(t)
 	planned(t, profileOf(t, engine, "--prompt-tokens", "16,256", "--concurrency", "1,8", "--time-limit", "8s"))
 }
 
-// startTiny runs a real vLLM, with flags, behind Envoy and extproc.
+// startTiny runs a real vLLM with flags behind Envoy and extproc.
 func startTiny(t *testing.T, flags ...string) (s *stack, engine *realEngine) {
 	t.Helper()
 	s = start(t, standalone, func(c *rig.Config) {
@@ -302,7 +305,7 @@ func startTiny(t *testing.T, flags ...string) (s *stack, engine *realEngine) {
 	return s, engine
 }
 
-// foreseen is how long queries would take.
+// foreseen estimates how long queries take.
 func foreseen(t *testing.T, p profiles.Profile, queries []estimate.Query, of func(estimate.QueryTimes) float64) times.Times {
 	t.Helper()
 	all := make(times.Times, len(queries))
@@ -316,7 +319,8 @@ func foreseen(t *testing.T, p profiles.Profile, queries []estimate.Query, of fun
 	return all
 }
 
-// keptProfileOf is the profile in the file that the flag names, or what control profile finds at an engine.
+// keptProfileOf returns the profile in the file that the flag names, or else measures the engine
+// with control profile.
 func keptProfileOf(t *testing.T, e *realEngine, flags ...string) profiles.Profile {
 	t.Helper()
 	if *estimatesProfile == "" {
@@ -337,7 +341,7 @@ func keptProfileOf(t *testing.T, e *realEngine, flags ...string) profiles.Profil
 	return p
 }
 
-// profileOf is what control profile finds at an engine.
+// profileOf returns the profile that control profile measures at an engine.
 func profileOf(t *testing.T, e *realEngine, flags ...string) profiles.Profile {
 	t.Helper()
 	args := []string{"--url", "http://" + e.address(), "--llm", "--model", tiny, "--max-sequences", fmt.Sprint(sequences), "--hardware", "cpu"}
@@ -350,7 +354,7 @@ func profileOf(t *testing.T, e *realEngine, flags ...string) profiles.Profile {
 	return p
 }
 
-// planned has control plan take a profile.
+// planned runs control plan with a profile.
 func planned(t *testing.T, p profiles.Profile) {
 	t.Helper()
 	dir := t.TempDir()

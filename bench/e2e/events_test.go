@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// copyAt is a model at an engine, as events name it.
+// copyAt is a model at an engine, as in the engines' event logs.
 type copyAt struct{ engine, model string }
 
-// underWay is the loads that were called for and had not ended.
+// underWay returns the loads that were requested and have not ended.
 func underWay(events []engineEvent) map[copyAt]bool {
 	all := make(map[copyAt]bool)
 	for _, e := range events {
@@ -22,7 +22,7 @@ func underWay(events []engineEvent) map[copyAt]bool {
 	return all
 }
 
-// held is what engines hold by their events.
+// held returns the models that engines have, according to their events.
 func held(events []engineEvent) map[copyAt]bool {
 	all := make(map[copyAt]bool)
 	for _, e := range events {
@@ -36,7 +36,7 @@ func held(events []engineEvent) map[copyAt]bool {
 	return all
 }
 
-// until is the events before a time, and from those from it on.
+// until splits the events at a time.
 func until(events []engineEvent, at time.Time) []engineEvent {
 	i := slices.IndexFunc(events, func(e engineEvent) bool { return !e.Time.Before(at) })
 	if i < 0 {
@@ -47,7 +47,7 @@ func until(events []engineEvent, at time.Time) []engineEvent {
 
 func from(events []engineEvent, at time.Time) []engineEvent { return events[len(until(events, at)):] }
 
-// died is the events with the end of an engine, which takes what it holds and is loading.
+// died adds the end of an engine to the events; its loaded models and loads in progress are lost.
 func died(events []engineEvent, engine string, at time.Time) []engineEvent {
 	before := until(events, at)
 	all := slices.Clone(before)

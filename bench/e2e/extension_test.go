@@ -22,15 +22,17 @@ import (
 	"github.com/headgate/headgate/test/process"
 )
 
-// extension is a stack for the cases of the inference extension's conformance suite: two Gateways with an Envoy each, pools of servers that
-// say who they are, and an endpoint picker that obeys the suite's headers.
+// extension is a stack for the inference extension's conformance cases: two Gateways with an Envoy
+// each, pools of servers that identify themselves, and an endpoint picker that obeys the suite's
+// headers.
 type extension struct {
 	*stack
-	second *stack // the Envoy of the Gateway second
+	second *stack // the Envoy of the second Gateway
 	picker *process.Process
 }
 
-// host is the address of a pod: 61 to 63 are of the pool primary, 71 to 73 of secondary, and 81 to 83 of ranks, with three ports each.
+// host is the address of a pod: 61 to 63 belong to the pool primary, 71 to 73 to secondary, and 81
+// to 83, with three ports each, to ranks.
 func (e *extension) host(n int) string {
 	return fmt.Sprintf("%s%d", strings.TrimSuffix(e.Listen, "1:8080"), n)
 }
@@ -68,33 +70,33 @@ func startExtension(t *testing.T) *extension {
 	return e
 }
 
-// aPool is an InferencePool of the pods that have some labels, with more fields of its spec.
+// aPool is an InferencePool with a label selector and further spec fields.
 func aPool(name, labels, ports, more string) string {
 	return fmt.Sprintf("apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: %s}\nspec: {selector: {matchLabels: {%s}}, targetPorts: [%s]%s}\n---\n", name, labels, ports, more)
 }
 
-// epp is the Service of a pool's picker.
+// epp is the Service of a pool's endpoint picker.
 func (e *extension) epp(pool string) string {
 	return pickerService(pool, plain, e.pickerHost()+":9002")
 }
 
-// route is an HTTPRoute at a Gateway, by the host NAME.test, with rules.
+// route is an HTTPRoute at a Gateway for the host NAME.test.
 func route(name, gateway string, rules ...string) string {
 	return fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: %s}\nspec:\n  parentRefs: [{name: %s}]\n  hostnames: [%s.test]\n  rules: [%s]\n---\n", name, gateway, name, strings.Join(rules, ", "))
 }
 
-// to is a rule that leads to a pool, with more fields of the rule and of the reference.
+// to is a rule that sends requests to a pool, with further fields of the rule and of the reference.
 func to(pool, rule, ref string) string {
 	return fmt.Sprintf("{%sbackendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: %s%s}]}", rule, pool, ref)
 }
 
-// apply writes the objects of a case, without those of the case before.
+// apply replaces the objects of the previous case by those of this one.
 func (e *extension) apply(docs ...string) {
 	e.t.Helper()
 	e.write("case.yaml", strings.TrimSuffix(strings.Join(docs, ""), "---\n"))
 }
 
-// get asks a Gateway for what a route has at a path.
+// get sends a GET request for a route's path to a Gateway.
 func get(s *stack, route, path, selection string) answer {
 	q := at(route, request{method: "GET", path: path})
 	if selection != "" {
@@ -102,12 +104,12 @@ func get(s *stack, route, path, selection string) answer {
 	}
 	a, err := s.ask(s.t.Context(), q)
 	if err != nil {
-		return answer{} // the Envoy of a Gateway that is not there yet
+		return answer{} // the Gateway's Envoy does not run yet
 	}
 	return a
 }
 
-// served waits until a route answers from a pod of those whose numbers begin with one.
+// served waits until a pod whose number begins with by answers for a route.
 func (e *extension) served(s *stack, route, path string, by int) {
 	e.t.Helper()
 	e.await(route+".test"+path+" is served by its pool", func() bool {
@@ -116,7 +118,8 @@ func (e *extension) served(s *stack, route, path string, by int) {
 	})
 }
 
-// conditions are what the status of an object says, of what is in the folder now: of each parent TYPE STATUS REASON.
+// conditions returns an object's status conditions for the objects now in the folder: for each
+// parent, "TYPE STATUS REASON".
 func (e *extension) conditions(kind, name string) map[string][]string {
 	e.t.Helper()
 	set, err := dir.Read(e.objects, kinds.WithNetwork())
@@ -149,8 +152,9 @@ func (e *extension) says(kind, name, gateway string, of string, is metav1.Condit
 	}
 }
 
-// The cases of the inference extension's conformance suite for gateways, by its names: what it asks of requests, with a real Envoy at a Gateway
-// of a folder, and what it asks of status, of what is to be said of the same objects.
+// The cases of the inference extension's conformance suite for gateways, by their names. Requests
+// go through a real Envoy at a Gateway read from a folder; the status is computed from the same
+// objects.
 func TestInferenceExtensionConformance(t *testing.T) {
 	runs(t)
 	e := startExtension(t)
@@ -311,7 +315,8 @@ func TestInferenceExtensionConformance(t *testing.T) {
 	e.t = t
 }
 
-// only sends a hundred requests for which a picker is told whom to pick, and checks who served.
+// only sends a hundred requests whose headers tell the picker which endpoints to pick, and checks
+// who served them.
 func (e *extension) only(t *testing.T, route, selection string, good func(served string) bool) {
 	t.Helper()
 	for range 100 {

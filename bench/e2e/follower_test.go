@@ -14,22 +14,23 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// follower is a client of control as an Envoy of a Gateway is one. It takes all that it is told at once, and knows when that was.
+// follower is an xDS client of control, like a Gateway's Envoy. It acknowledges every resource at
+// once and records when it arrived.
 type follower struct {
 	t testing.TB
 
-	mu   sync.Mutex // guards the following
+	mu   sync.Mutex // guards the fields below
 	told map[string]told
-	news chan struct{} // closed and made anew when it is told something
+	news chan struct{} // closed and replaced at each update
 }
 
-// told is what a follower was told last of a resource.
+// told is the last update of a resource.
 type told struct {
 	at   time.Time
-	text []byte // of its message
+	text []byte // the serialized message
 }
 
-// follow follows a Gateway until the test ends, by the socket on which control serves Envoys.
+// follow subscribes to a Gateway's resources at control's xDS socket until the test ends.
 func follow(t testing.TB, socket, gateway string) *follower {
 	t.Helper()
 	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -53,7 +54,7 @@ func follow(t testing.TB, socket, gateway string) *follower {
 	for stream, types := range map[deltas][]string{
 		all: {resource.ClusterType, resource.ListenerType, resource.RouteType}, endpoints: {resource.EndpointType},
 	} {
-		for _, of := range types { // whatever there is of them
+		for _, of := range types { // wildcard subscription
 			if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Cluster: gateway, Id: "follower"}, TypeUrl: of}); err != nil {
 				t.Fatal(err)
 			}
@@ -63,13 +64,13 @@ func follow(t testing.TB, socket, gateway string) *follower {
 	return f
 }
 
-// deltas is a stream of either service.
+// deltas is a stream of either xDS service.
 type deltas interface {
 	Send(*discoveryv3.DeltaDiscoveryRequest) error
 	Recv() (*discoveryv3.DeltaDiscoveryResponse, error)
 }
 
-// listen notes what it is told, and takes it, until the stream ends.
+// listen records and acknowledges updates until the stream ends.
 func (f *follower) listen(stream deltas) {
 	for {
 		r, err := stream.Recv()
@@ -84,11 +85,12 @@ func (f *follower) listen(stream deltas) {
 		close(f.news)
 		f.news = make(chan struct{})
 		f.mu.Unlock()
-		_ = stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce()}) // an error is told by Recv
+		_ = stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce()}) // Recv returns the error
 	}
 }
 
-// has waits until a resource has a text in it, such as an address, and returns when it came.
+// has waits until a resource contains a text, such as an address, and returns when that update
+// arrived.
 func (f *follower) has(of, name, text string) time.Time {
 	f.t.Helper()
 	for late := time.After(20 * time.Second); ; {

@@ -16,11 +16,11 @@ import (
 	"github.com/headgate/headgate/api/wire"
 )
 
-// foreign is an endpoint picker that is none of Headgate's: it knows the protocol, and does what the header x-do of a request says, with the
-// value of x-what.
+// foreign is an endpoint picker that is not Headgate's. It speaks the protocol and does what the
+// request header x-do says, with the value of x-what.
 type foreign struct {
 	extprocv3.UnimplementedExternalProcessorServer
-	heard chan string // the headers of requests, and who served, each as a line; what nobody listens to for long is lost
+	heard chan string // request headers and serving endpoints, a line each; lines that nobody reads in time are dropped
 }
 
 func (f *foreign) hear(line string) {
@@ -69,7 +69,7 @@ func (f *foreign) Process(stream extprocv3.ExternalProcessor_ProcessServer) erro
 		case *extprocv3.ProcessingRequest_ResponseHeaders:
 			served := in.GetMetadataContext().GetFilterMetadata()[wire.DestinationNamespace].GetFields()[wire.ServedKey].GetStringValue()
 			f.hear("served " + served)
-			mutation := new(extprocv3.HeaderMutation) // as some pickers do, of every header
+			mutation := new(extprocv3.HeaderMutation) // some pickers set every header again
 			for _, h := range m.ResponseHeaders.GetHeaders().GetHeaders() {
 				mutation.SetHeaders = append(mutation.SetHeaders, set(h.GetKey(), string(h.GetRawValue())))
 			}
@@ -90,7 +90,7 @@ func set(key, value string) *corev3.HeaderValueOption {
 	return &corev3.HeaderValueOption{Header: &corev3.HeaderValue{Key: key, RawValue: []byte(value)}, AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD}
 }
 
-// decide is what the picker answers to a whole request.
+// decide returns the picker's response to a whole request.
 func decide(headers map[string]string, body []byte) []*extprocv3.ProcessingResponse {
 	what := headers["x-what"]
 	if headers["x-do"] == "refuse" {
@@ -117,7 +117,8 @@ func decide(headers map[string]string, body []byte) []*extprocv3.ProcessingRespo
 	}}}})
 }
 
-// What a picker says goes to clients as it says it; what it picks is served where it is an endpoint of the pool, and nowhere else.
+// Envoy passes a picker's responses on to clients unchanged. It uses a picked endpoint only if the
+// endpoint belongs to the pool.
 func TestWhatAPickerSaysIsDone(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
@@ -168,7 +169,7 @@ func TestWhatAPickerSaysIsDone(t *testing.T) {
 			t.Errorf("%s: Retry-After is %q", want.what, a.header.Get("Retry-After"))
 		}
 	}
-	// Over HTTP/2 an answer has no transfer-encoding, whatever a picker says of it.
+	// Over HTTP/2 a response has no transfer-encoding, whatever the picker sets.
 	http2 := new(http.Protocols)
 	http2.SetUnencryptedHTTP2(true)
 	over := *s

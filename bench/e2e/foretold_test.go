@@ -14,8 +14,9 @@ import (
 
 var foretold = flag.Duration("foretold", 0, "send requests for 100 adapters to ten engines with room for six each, for so long to begin with and once more, and print how many waited for a load, beside what bench place foretells")
 
-// What bench place foretells of models on endpoints is beside what a real Envoy, extproc, control and simulated engines do: requests for 100
-// adapters, Zipf's exponent 1, ten a second, at ten engines with room for six each, which load one at a time in 2 s.
+// The predictions of bench place agree with a real Envoy, extproc and control and simulated
+// engines: ten requests per second for 100 adapters with Zipf exponent 1, at ten engines that have
+// room for six each and load one at a time in 2 s.
 func TestMissesAreAsForetold(t *testing.T) {
 	runs(t, alone)
 	if *foretold == 0 {

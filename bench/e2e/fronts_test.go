@@ -13,7 +13,7 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// before puts a stack before the engines of another.
+// before puts a second stack in front of another stack's engines.
 func before(t *testing.T, other *stack) setting {
 	return func(c *rig.Config) {
 		text := strings.ReplaceAll(engines(strings.TrimSuffix(other.Listen, "1:8080"), 4), ", "+rig.SimulateLabel+": 'true'", "")
@@ -23,7 +23,7 @@ func before(t *testing.T, other *stack) setting {
 	}
 }
 
-// both sends requests through two stacks at once and returns how many through each.
+// both sends requests through two stacks at once and returns how many went through each.
 func both(t *testing.T, a, b *stack) (throughA, throughB float64) {
 	t.Helper()
 	some := func(client, n int) request { return completion(adapters[(client*5+n)%12], 10+n%20, n%2 == 0) }
@@ -37,8 +37,8 @@ func both(t *testing.T, a, b *stack) (throughA, throughB float64) {
 	return float64(la.sent.Load()), float64(lb.sent.Load())
 }
 
-// Two Envoys before the same engines, each with an extproc beside it: each counts what it sends, and sees what the other
-// does in the engines' own words.
+// Two Envoys in front of the same engines, each with its own extproc. Each extproc counts its own
+// requests and sees the other's load in the engines' metrics.
 func TestTwoEnvoysWithASidecarEach(t *testing.T) {
 	runs(t)
 	a := start(t)
@@ -57,8 +57,8 @@ func TestTwoEnvoysWithASidecarEach(t *testing.T) {
 	}
 }
 
-// Two Envoys that show everything in chunks share one extproc, as gateways share an endpoint picker: it counts each
-// request once, and knows when it ends though no access log says so.
+// Two Envoys that stream bodies in chunks share one extproc, as gateways share an endpoint picker.
+// It counts each request once and knows when it ends without an access log.
 func TestTwoEnvoysShareAnExtproc(t *testing.T) {
 	runs(t)
 	a := start(t, duplex.setting)
@@ -76,7 +76,8 @@ func TestTwoEnvoysShareAnExtproc(t *testing.T) {
 	}
 }
 
-// A gateway that shows only the beginning of answers reports no end of a request: looks find that it is gone.
+// A gateway that shows only the beginning of responses never reports the end of a request; scrapes
+// reveal that the request has ended.
 func TestWhatIsNotShownIsFoundByALook(t *testing.T) {
 	runs(t)
 	s := start(t, duplex.setting, changes(envoy.ExtProc(map[string]any{"processing_mode": modes("FULL_DUPLEX_STREAMED", map[string]any{
@@ -97,7 +98,8 @@ func TestWhatIsNotShownIsFoundByALook(t *testing.T) {
 	}
 }
 
-// Other gateways say which endpoints they allow; the destination is among them, also for a request without a body.
+// Other gateways restrict the allowed endpoints. extproc picks among them, also for a request
+// without a body.
 func TestASubsetIsObeyedOnARealEnvoy(t *testing.T) {
 	runs(t)
 	s := start(t, duplex.setting, changes(envoy.Before(map[string]any{
@@ -127,7 +129,7 @@ func TestASubsetIsObeyedOnARealEnvoy(t *testing.T) {
 	refused(t, "nothing allowed", s.must(q), 503, "no_endpoint")
 }
 
-// A session keeps its endpoint, whatever names it, until that endpoint is gone.
+// A session keeps its endpoint, whatever identifies it, until that endpoint is gone.
 func TestASessionKeepsItsEndpoint(t *testing.T) {
 	runs(t)
 	s := start(t)

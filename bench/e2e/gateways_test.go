@@ -6,22 +6,22 @@ import (
 	"github.com/headgate/headgate/bench/envoy"
 )
 
-// pickInHeader has the endpoints' cluster read picks from the header, as Envoy Gateway's endpointOverride has it, and
-// requests keep what clients wrote there.
+// pickInHeader makes the endpoints' cluster read the picks from the header, as Envoy Gateway's
+// endpointOverride does, and keeps what clients wrote there.
 var pickInHeader = changes(
 	envoy.Set([]any{map[string]any{"header": "x-gateway-destination-endpoint"}},
 		"static_resources", "clusters", 0, "load_balancing_policy", "policies", 0, "typed_extension_config", "typed_config", "override_host_sources"),
 	envoy.Everywhere("prefix", "x-gateway-", "x-nothing-"),
 )
 
-// originalDstByHeader is how Envoy AI Gateway's cluster finds the endpoint.
+// originalDstByHeader is how Envoy AI Gateway's cluster selects the endpoint.
 var originalDstByHeader = changes(
 	envoy.Set(map[string]any{"use_http_header": true, "http_header_name": "x-gateway-destination-endpoint"}, "static_resources", "clusters", 0, "original_dst_lb_config"),
 	envoy.Everywhere("prefix", "x-gateway-", "x-nothing-"),
 )
 
-// Where a request goes is told to other gateways in metadata and in a header, and they read one of them. What a client
-// writes into the header goes nowhere.
+// Other gateways learn the destination from metadata or from a header; each reads one of them. A
+// value that a client writes into the header has no effect.
 func TestOtherGatewaysFollowThePick(t *testing.T) {
 	runs(t)
 	for _, c := range []struct {
@@ -39,7 +39,7 @@ func TestOtherGatewaysFollowThePick(t *testing.T) {
 			forged := completion("a01", 2, false)
 			forged.header = map[string]string{"x-gateway-destination-endpoint": s.endpoint(1)}
 			for n := range 8 {
-				want := s.endpoint(1 + (1+n)%4) // the first turn is 1
+				want := s.endpoint(1 + (1+n)%4) // round robin starts at engine 1
 				if a := s.must(forged); a.status != 200 || a.served != want {
 					t.Errorf("request %d: %d from %s, want %s: %s", n, a.status, a.served, want, a.body)
 				}
@@ -55,7 +55,7 @@ func TestOtherGatewaysFollowThePick(t *testing.T) {
 	}
 }
 
-// An ORIGINAL_DST cluster takes no list for an address: there extproc names one endpoint.
+// An ORIGINAL_DST cluster cannot parse a list as an address, so extproc names one endpoint.
 func TestAListIsNoAddressForAnOriginalDestination(t *testing.T) {
 	runs(t, raced)
 	s := start(t, originalDst, originalDstByHeader, duplex.setting, extprocFlags("--endpoints-per-request", "3"))

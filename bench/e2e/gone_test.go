@@ -26,9 +26,9 @@ import (
 	"github.com/headgate/headgate/bench/simulated/runtime"
 )
 
-// ghost is an engine that can close its port and keep its requests, as a vLLM does at SIGTERM, and as servers do that drain. The header x-do of a
-// request says what becomes of it: "tick" sends an event now and then until the ghost is to finish, "silent" sends one event, and anything else
-// sends nothing.
+// ghost is an engine that can close its port and keep its requests, as vLLM does at SIGTERM and
+// draining servers do. The request header x-do selects the response: "tick" sends an event now and
+// then until the ghost finishes, "silent" sends one event, and anything else sends nothing.
 type ghost struct {
 	model  string
 	door   net.Listener
@@ -94,7 +94,8 @@ func (g *ghost) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	<-r.Context().Done()
 }
 
-// startGhosts starts one ghost for each model, in order from endpoint 1 on, and a stack whose Envoy records each request in flight every 0.3 s.
+// startGhosts starts one ghost per model, from endpoint 1 on, and a stack whose Envoy logs each
+// request in flight every 0.3 s.
 func startGhosts(t *testing.T, models ...string) (*stack, map[string]*ghost) {
 	t.Helper()
 	all := make(map[string]*ghost)
@@ -304,8 +305,8 @@ func TestRequestsOnAnEngineThatHasGoneAreEnded(t *testing.T) {
 	close(living.finish)
 }
 
-// Calls outlive an extproc that is killed or stops: calls whose messages it has read, calls that keep their ext_proc stream open, and calls with a
-// short deadline, which do not.
+// gRPC calls outlive an extproc that is killed or stops: calls whose messages it has read, calls
+// that keep their ext_proc stream open, and calls with a short deadline, which do not keep it.
 func TestCallsOutliveTheirExtproc(t *testing.T) {
 	runs(t)
 	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:?infer=1s"}), standalone, func(c *rig.Config) { c.EngineFlags = nil })

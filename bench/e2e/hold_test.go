@@ -17,13 +17,14 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// fakeControl is a control that says what a test tells it to, and keeps what the one extproc that it has says.
+// fakeControl is a placement server that sends what a test tells it to, and keeps what its only
+// extproc reports.
 type fakeControl struct {
 	placement.UnimplementedPlacementServer
 	t     testing.TB
-	ready chan struct{} // closed when extproc is there
+	ready chan struct{} // closed when extproc has connected
 
-	mu      sync.Mutex // guards the following
+	mu      sync.Mutex // guards the fields below
 	wire    placement.Placement_ConnectServer
 	version uint64
 	applied uint64
@@ -31,7 +32,7 @@ type fakeControl struct {
 	missing []string
 }
 
-// controlled runs a fake control, which says that it knows all of n engines and that none has an adapter.
+// controlled runs a fake control that reports n engines, none of which has an adapter.
 func controlled(t testing.TB, n int) (*fakeControl, setting) {
 	c := &fakeControl{t: t, ready: make(chan struct{}), wanted: map[string]uint32{}}
 	socket := filepath.Join(t.TempDir(), "control.sock")
@@ -79,7 +80,7 @@ func (c *fakeControl) Connect(wire placement.Placement_ConnectServer) error {
 	}
 }
 
-// say sends an Update and waits until it is in force.
+// say sends an Update and waits until extproc applies it.
 func (c *fakeControl) say(s *stack, u *placement.Update) {
 	s.t.Helper()
 	<-c.ready
@@ -98,7 +99,7 @@ func (c *fakeControl) say(s *stack, u *placement.Update) {
 	})
 }
 
-// waiting is how many requests wait for a model, as extproc says.
+// waiting is the number of requests that wait for a model, as extproc reports.
 func (c *fakeControl) waiting(model string) uint32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,7 +110,7 @@ func keyOf(model string) *placement.ModelKey {
 	return &placement.ModelKey{Pool: "default/pool", Model: model}
 }
 
-// loaded says that engines have a model.
+// loaded returns copies of a model that are loaded at engines.
 func loaded(model string, endpoints ...string) []*placement.Copy {
 	var all []*placement.Copy
 	for _, e := range endpoints {
@@ -118,7 +119,7 @@ func loaded(model string, endpoints ...string) []*placement.Copy {
 	return all
 }
 
-// begins sends requests and returns their answers as they come.
+// begins sends requests and returns their responses as they arrive.
 func (s *stack) begins(ctx context.Context, model string, n int) <-chan answer {
 	answers := make(chan answer, n)
 	for range n {
@@ -133,8 +134,8 @@ func (s *stack) begins(ctx context.Context, model string, n int) <-chan answer {
 	return answers
 }
 
-// A request for an adapter that no engine has waits in Envoy, past the time that Envoy gives extproc for an answer, and goes
-// on when control says that the adapter is there.
+// A request for an adapter that no engine has waits in Envoy, longer than Envoy's message timeout,
+// and continues when control reports the adapter loaded.
 func TestARequestWaitsForItsModel(t *testing.T) {
 	runs(t, raced)
 	for name, settings := range map[string][]setting{"override_host": nil, "original_dst": {originalDst}} {
@@ -166,7 +167,7 @@ func TestARequestWaitsForItsModel(t *testing.T) {
 			c.say(s, &placement.Update{Failures: []*placement.Failure{{Key: keyOf("a03"), Reason: "load_failed"}}})
 			refused(t, "a failure", <-failing, 503, "model_load_failed")
 
-			// A client that says how long it waits gets no answer later.
+			// A client's own deadline limits the wait.
 			soon := s.must(request{body: completion("a04", 2, false).body, header: map[string]string{"grpc-timeout": "500m"}})
 			refused(t, "in time", soon, 504, "load_timeout")
 			if took := time.Since(soon.begun); took > 3*time.Second {
@@ -189,8 +190,8 @@ func TestARequestWaitsForItsModel(t *testing.T) {
 	}
 }
 
-// An engine that has lost an adapter which control believes in answers 404: the request goes on to its next pick, and
-// control is told.
+// An engine that lost an adapter without control's knowledge answers 404: the request goes to its
+// next pick, and control is informed.
 func TestACopyThatIsNotThereCostsNoRequest(t *testing.T) {
 	runs(t)
 	c, control := controlled(t, 2)
@@ -207,7 +208,7 @@ func TestACopyThatIsNotThereCostsNoRequest(t *testing.T) {
 	if response.StatusCode != http.StatusOK {
 		t.Fatalf("the engine unloads with %d", response.StatusCode)
 	}
-	a, l := s.tell(completion("a01", 2, false)) // the first turn is 1
+	a, l := s.tell(completion("a01", 2, false)) // round robin starts at engine 1
 	if a.status != http.StatusOK || a.served != s.endpoint(1) || engined(l.Picks) != s.endpoints(2, 1) || l.Usage.Missing != s.endpoint(2) {
 		t.Errorf("%d from %s of %s, missing at %q: %s", a.status, a.served, l.Picks, l.Usage.Missing, a.body)
 	}

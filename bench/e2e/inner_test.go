@@ -18,14 +18,15 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// engined are those of some picks that are engines: the last may be the inner server.
+// engined returns the picks that are engines; the last pick may be the relay.
 func engined(picks string) string {
 	all, _, _ := strings.Cut(picks, ",/")
 	return all
 }
 
-// A request whose only copy is at an engine that has died, which nobody knows yet, is answered by another engine, once the model is loaded there:
-// streams and whole answers, under the engine's own name of the adapter.
+// The only copy of a request's model is at an engine that has just died. Another engine answers
+// once it has loaded the model: streams and whole responses, under the engine's own name of the
+// adapter.
 func TestRequestsThatComeForADeadEngineAreAnsweredElsewhere(t *testing.T) {
 	onBothPlanes(t, requestsThatComeForADeadEngineAreAnsweredElsewhere)
 }
@@ -58,7 +59,8 @@ func requestsThatComeForADeadEngineAreAnsweredElsewhere(t *testing.T) {
 	}
 }
 
-// A request for a model that its runtime has lost without a word is answered once the model is loaded again.
+// A request for a model that its runtime has silently lost is answered once the model is loaded
+// again.
 func TestRequestsThatMeetNoModelHaveItLoadedAgain(t *testing.T) {
 	onBothPlanes(t, requestsThatMeetNoModelHaveItLoadedAgain, raced)
 }
@@ -88,7 +90,8 @@ func requestsThatMeetNoModelHaveItLoadedAgain(t *testing.T) {
 	}
 }
 
-// A runtime may say in any words that it has lost a model, and lose it again and again. A model's own NOT_FOUND costs few loads, and passes as it is.
+// A runtime may report a lost model in any words, again and again. A model's own NOT_FOUND costs
+// few loads and reaches the client unchanged.
 func TestARuntimeSaysInAnyWordsThatItHasLostAModel(t *testing.T) {
 	runs(t, raced)
 	for name, says := range map[string]string{
@@ -142,8 +145,8 @@ func TestARuntimeSaysInAnyWordsThatItHasLostAModel(t *testing.T) {
 					refused++
 				}
 			}
-			// Until the access log reports the first answer, each request costs a load: a few on a busy machine. Without this report every request
-			// would.
+			// Until the access log reports the first response, each request costs a load: a few on
+			// a busy machine. Without the report every request would cost one.
 			if loads["one"] != 1+lost || loads["own"] > asked/3 || refused > asked+asked/3 {
 				t.Errorf("of loads there were %v, and %d inferences of which the client sent %d", loads, refused, asked)
 			}
@@ -151,7 +154,8 @@ func TestARuntimeSaysInAnyWordsThatItHasLostAModel(t *testing.T) {
 	}
 }
 
-// Clients of ModelMesh register a model and ask for it at one port, with the token that control has for them.
+// ModelMesh's clients register a model and send requests to it on one port, with the token that
+// control expects from them.
 func TestModelMeshsClientsCallOnePort(t *testing.T) {
 	runs(t, raced)
 	token := filepath.Join(t.TempDir(), "token")
@@ -180,7 +184,8 @@ func TestModelMeshsClientsCallOnePort(t *testing.T) {
 	}
 }
 
-// What a copy answers that is alone passes as it is, and it is asked once; where there is another, each is asked once.
+// If a model has one copy, that copy's error reaches the client after one attempt. If there are
+// two, each is tried once.
 func TestRequestsThatAreRefusedAreNotSentTwice(t *testing.T) {
 	onBothPlanes(t, requestsThatAreRefusedAreNotSentTwice)
 }
@@ -188,7 +193,8 @@ func TestRequestsThatAreRefusedAreNotSentTwice(t *testing.T) {
 func requestsThatAreRefusedAreNotSentTwice(t *testing.T) {
 	s := start(t, runtimes(t, 2, map[string]string{
 		"busy": "sim:?refuse=UNAVAILABLE:busy", "full": "sim:?refuse=RESOURCE_EXHAUSTED:full",
-		// What MLServer, Triton and TensorFlow Serving say of a version that there is not of a model that there is.
+		// The errors of MLServer, Triton and TensorFlow Serving for an unknown version of a model
+		// that they have.
 		"mlserver": "sim:?refuse=NOT_FOUND:Model mlserver with version 9 not found", "triton": "sim:?refuse=NOT_FOUND:Request for unknown model: ''triton'' version 9 is not found",
 		"tfserving": "sim:?refuse=NOT_FOUND:Servable not found for request: Specific(tfserving, 9)",
 	}), func(c *rig.Config) { c.EngineFlags = nil })

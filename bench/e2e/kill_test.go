@@ -16,7 +16,7 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// loading makes an adapter's way into an engine take so long.
+// loading sets how long an engine takes to load an adapter.
 func loading(t testing.TB, seconds float64) setting {
 	file := filepath.Join(t.TempDir(), "loading.yaml")
 	text := strings.Replace(profile, "load: {mean: 0.02}", fmt.Sprintf("load: {mean: %g}", seconds), 1)
@@ -26,8 +26,8 @@ func loading(t testing.TB, seconds float64) setting {
 	return engineFlags("--profile", file)
 }
 
-// runtimes makes the rig run n model runtimes in place of vLLMs, the first managed through a port and the others through
-// sockets, and gives each model a source.
+// runtimes makes the rig run n model runtimes instead of vLLMs, the first managed over a port and
+// the others over sockets, and gives each model a source.
 func runtimes(t testing.TB, n int, sources map[string]string) setting {
 	return func(c *rig.Config) {
 		placed(t, 1)(c)
@@ -49,12 +49,13 @@ func runtimes(t testing.TB, n int, sources map[string]string) setting {
 	}
 }
 
-// modelObject is a Model of the pool, with more fields of its spec.
+// modelObject is a Model of the pool with further spec fields.
 func modelObject(name, more string) string {
 	return fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: Model\nmetadata: {name: %s}\nspec: {poolRef: {name: pool}, %s}\n", name, more)
 }
 
-// beginsEach sends n requests for each model, and returns what waits until all are answered with 200.
+// beginsEach sends n requests for each model and returns a function that waits until all are
+// answered with 200.
 func (s *stack) beginsEach(n int, models ...string) (answered func()) {
 	var all []<-chan answer
 	for _, m := range models {
@@ -72,7 +73,7 @@ func (s *stack) beginsEach(n int, models ...string) (answered func()) {
 	}
 }
 
-// unknown says of which model control does not know one copy; empty if it does of each.
+// unknown names a model without exactly one copy in control's state, empty if there is none.
 func (s *stack) unknown(models []string) string {
 	s.t.Helper()
 	copies := make(map[string]int)
@@ -87,7 +88,7 @@ func (s *stack) unknown(models []string) string {
 	return ""
 }
 
-// However many requests come at once, through however many gateways, their model is loaded once.
+// However many requests arrive at once, through however many gateways, their model is loaded once.
 func TestTwoHundredRequestsThroughTwoEnvoysLoadOnce(t *testing.T) {
 	runs(t)
 	a := start(t, placed(t, 4, adapters...), loading(t, 2))
@@ -107,8 +108,8 @@ func TestTwoHundredRequestsThroughTwoEnvoysLoadOnce(t *testing.T) {
 	a.await("nobody waits", func() bool { return a.sum(a.ControlMetrics, "headgate_place_queued_requests") == 0 })
 }
 
-// killedAmidLoads kills control in the middle of the loads of cold models, and starts it again. Models that are hot are
-// asked for all the time. It returns when control was killed first.
+// killedAmidLoads kills control while cold models are being loaded, and restarts it. Requests for
+// the hot models go on all the time. It returns when control was first killed.
 func (s *stack) killedAmidLoads(hot, cold []string) (killed time.Time) {
 	s.t.Helper()
 	s.beginsEach(1, hot...)()
@@ -118,7 +119,8 @@ func (s *stack) killedAmidLoads(hot, cold []string) (killed time.Time) {
 	answered := s.beginsEach(2, cold...)
 	s.await("some loads have ended and some have not", func() bool {
 		events := from(s.events(), began)
-		// That a list-giving engine was told to load is written down beside the call and not before it.
+		// For an engine that lists its models, control records a load together with the call, not
+		// before it.
 		written := time.Now().Add(-200 * time.Millisecond)
 		return len(held(events)) >= 4 && len(underWay(events)) >= 2 && len(from(events, written)) == 0
 	})
@@ -137,7 +139,7 @@ func (s *stack) killedAmidLoads(hot, cold []string) (killed time.Time) {
 	known := time.Since(restarted)
 	answered()
 	took := time.Since(restarted)
-	// And once more, with nothing to do.
+	// Once more, with nothing to do.
 	s.Control.Kill()
 	l.goesOn(s, 25)
 	restart()
@@ -148,7 +150,7 @@ func (s *stack) killedAmidLoads(hot, cold []string) (killed time.Time) {
 	}
 	s.await("control knows of no request that waits", func() bool { return s.sum(s.ControlMetrics, "headgate_place_queued_requests") == 0 })
 
-	s.Envoy.Stop(5 * time.Second) // writes out its log
+	s.Envoy.Stop(5 * time.Second) // flushes its log
 	slowest := make(map[bool]float64)
 	for _, r := range s.accessLog(func(r logged) bool { return r.Time.After(began) && slices.Contains(hot, r.Pick.Model) }) {
 		after := r.Time.After(killed)
@@ -162,7 +164,7 @@ func (s *stack) killedAmidLoads(hot, cold []string) (killed time.Time) {
 func TestControlIsKilledWhileEnginesLoadAdapters(t *testing.T) {
 	runs(t, raced)
 	hot, cold := adapters[:4], numbered(20)
-	s := start(t, placed(t, len(hot)+len(cold), append(slices.Clone(hot), cold...)...), loading(t, 1)) // nothing has to leave, however slow an engine is
+	s := start(t, placed(t, len(hot)+len(cold), append(slices.Clone(hot), cold...)...), loading(t, 1)) // room for all, however slow an engine is
 	killed := s.killedAmidLoads(hot, cold)
 	s.await("control and the engines agree", func() bool { return s.agreed() == "" })
 	events := s.events()
@@ -171,8 +173,8 @@ func TestControlIsKilledWhileEnginesLoadAdapters(t *testing.T) {
 	if len(cut) == 0 {
 		t.Fatal("no load was under way when control was killed")
 	}
-	// An engine goes on with a load when nobody listens any more. To be told of it again is how control hears of its end:
-	// the engine answers that it has the adapter.
+	// An engine continues a load after its caller is gone. Control repeats the call to learn the
+	// result: the engine answers that it has the adapter.
 	events = slices.DeleteFunc(events, func(e engineEvent) bool {
 		if e.Event == "loaded" && strings.Contains(e.Error, "already been loaded") {
 			return true
@@ -191,8 +193,8 @@ func TestControlIsKilledWhileEnginesLoadAdapters(t *testing.T) {
 	}
 }
 
-// A model runtime cannot say what it has. What was loaded stands all the same, without a purge; a load that was cut off is
-// unloaded, for nobody knows how far it came, and then loaded anew.
+// A model runtime cannot list its models. Loaded models nevertheless stay, without a purge. A load
+// that was cut off is in an unknown state, so it is unloaded and loaded again.
 func TestControlIsKilledWhileRuntimesLoad(t *testing.T) {
 	runs(t, raced)
 	hot, cold := adapters[:4], numbered(20)
@@ -203,7 +205,7 @@ func TestControlIsKilledWhileRuntimesLoad(t *testing.T) {
 	for i, name := range cold {
 		sources[name] = "sim:?load=500ms&size=20Mi"
 		if i%2 == 1 {
-			sources[name] += "&stubborn" // goes on with a load that nobody waits for
+			sources[name] += "&stubborn" // continues a load after its caller is gone
 		}
 	}
 	s := start(t, runtimes(t, 3, sources), func(c *rig.Config) { c.EngineFlags = []string{"--loading-threads", "2"} })
@@ -230,7 +232,7 @@ func TestControlIsKilledWhileRuntimesLoad(t *testing.T) {
 	first := make(map[copyAt]string)
 	for _, e := range after {
 		c := copyAt{e.Engine, e.Model}
-		if slices.Contains(hot, e.Model) { // of what was loaded that moment control may not have written down the answer
+		if slices.Contains(hot, e.Model) { // control may not have recorded a load that finished at that moment
 			t.Errorf("%s has %s, and is told to %s it", e.Engine, e.Model, e.Event)
 		}
 		if first[c] == "" && (e.Event == "load" || e.Event == "unload") {
@@ -252,8 +254,8 @@ func TestControlIsKilledWhileRuntimesLoad(t *testing.T) {
 	}
 }
 
-// Models that have a second copy lose with an engine what was there, and no later request for them fails or waits for a load: the other copy
-// answers, and each gets a second one again at another engine.
+// Models with a second copy lose the copy on a killed engine. No later request for them fails or
+// waits for a load: the other copy answers, and each model gets a second copy at another engine.
 func TestAnEngineIsKilledAndSecondCopiesAnswer(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 3), placed(t, 8, "once"), loading(t, 0.5))
@@ -292,7 +294,7 @@ func TestAnEngineIsKilledAndSecondCopiesAnswer(t *testing.T) {
 	victim := s.endpoint(1)
 	s.await("the victim serves", func() bool { return s.sum(victim, "vllm:num_requests_running") > 0 })
 	began := time.Now()
-	soon := began.Add(time.Second) // what fails between the kill and its end is lost with it
+	soon := began.Add(time.Second) // failures between the kill and this time are part of the loss
 	dead.Store(&soon)
 	s.Engines[victim].Kill()
 	killed := time.Now()
@@ -322,19 +324,20 @@ func TestAnEngineIsKilledAndSecondCopiesAnswer(t *testing.T) {
 	t.Logf("of %d requests %d were lost with the engine, which had %d copies", l.sent.Load(), lost.Load(), had)
 }
 
-// Each model of an engine that dies answers elsewhere after one load. Requests that were there fail, and no others.
+// Each model of an engine that dies answers elsewhere after one load. Only the requests on that
+// engine fail.
 func TestAnEngineIsKilledAndItsModelsAnswerElsewhere(t *testing.T) {
 	runs(t, raced)
-	const interval = 200 * time.Millisecond // of scrapes, the default
+	const interval = 200 * time.Millisecond // the default scrape interval
 	all := numbered(9)
 	names, later := all[:6], all[6:]
-	// What becomes of the engine control hears of extproc, long before it looks itself.
+	// Control learns from extproc that the engine died, long before its own scrape.
 	s := start(t, pods(t, 3), placed(t, 4, all...), loading(t, 0.1), controlFlags("--scrape-interval", "1m"))
 	l := s.pour(8, func(client, n int) request { return completion(names[(client+n)%len(names)], 20, n%2 == 0) }, func(a answer, err error) string {
 		if err == nil && a.status != http.StatusOK && a.status != http.StatusServiceUnavailable {
 			return fmt.Sprintf("%d %s", a.status, a.body)
 		}
-		return "" // Envoy's log tells which
+		return "" // Envoy's log has the endpoint
 	})
 	s.await("each model has been used", func() bool { return len(held(s.events())) == len(names) && l.sent.Load() > 100 })
 	var victim string
@@ -369,7 +372,7 @@ func TestAnEngineIsKilledAndItsModelsAnswerElsewhere(t *testing.T) {
 		t.Error(fault)
 	}
 	s.await("control and the engines agree", func() bool { return s.agreed() == "" })
-	s.Envoy.Stop(5 * time.Second) // writes out its log
+	s.Envoy.Stop(5 * time.Second) // flushes its log
 
 	loads := 0
 	for _, e := range from(until(s.events(), restarted), killed) {
@@ -405,8 +408,8 @@ func TestAnEngineIsKilledAndItsModelsAnswerElsewhere(t *testing.T) {
 	t.Logf("%d requests, of which %d failed; %d models were lost", l.sent.Load(), len(failed), len(lost))
 }
 
-// Requests that wait die with extproc, and nothing else: control forgets that they waited, and who comes afterwards waits anew
-// and is answered.
+// Only waiting requests die with extproc. Control forgets that they waited; later requests wait
+// anew and are answered.
 func TestExtprocIsKilledWhileRequestsWait(t *testing.T) {
 	runs(t)
 	s := start(t, pods(t, 1), placed(t, 4, adapters...), loading(t, 3))

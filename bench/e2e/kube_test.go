@@ -22,7 +22,8 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-// kubernetes is a real API server with our CRDs and RBAC, whose pods are patched objects.
+// kubernetes is a real API server with our CRDs and RBAC, whose pods are objects with a patched
+// status.
 type kubernetes struct {
 	*apiserver.Server
 	t       testing.TB
@@ -41,7 +42,7 @@ func newKubernetes(t testing.TB) *kubernetes {
 
 const system = "headgate-system"
 
-// apply writes objects. A pod needs a container, and is ready.
+// apply writes objects. It adds a container to each pod and makes the pod ready.
 func (k *kubernetes) apply(text string) {
 	k.t.Helper()
 	for _, o := range apiserver.ReadObjects(k.t, text) {
@@ -55,7 +56,7 @@ func (k *kubernetes) apply(text string) {
 	}
 }
 
-// get returns an object of our kinds in the namespace default, nil if there is none.
+// get returns one of our objects in the namespace default, or nil.
 func (k *kubernetes) get(resource, name string) *unstructured.Unstructured {
 	k.t.Helper()
 	r := schema.GroupVersionResource{Group: "inference.x-k8s.io", Version: "v1alpha1", Resource: resource}
@@ -68,7 +69,8 @@ func (k *kubernetes) get(resource, name string) *unstructured.Unstructured {
 	return o
 }
 
-// condition is the status of a condition, with its reason, and whether it is said of the object as it is.
+// condition returns a condition's status and reason, and whether it is of the object's current
+// generation.
 func condition(o *unstructured.Unstructured, kind string) string {
 	all, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
 	for _, c := range all {
@@ -79,7 +81,7 @@ func condition(o *unstructured.Unstructured, kind string) string {
 	return ""
 }
 
-// called makes the rig's programs call the API server as their service accounts.
+// called makes the rig's programs use the API server with their service accounts.
 func (k *kubernetes) called(c *rig.Config) {
 	for account, file := range map[string]*string{"headgate-gateway": &c.ExtprocKube, "headgate-control": &c.ControlKube} {
 		config, err := k.ServiceAccount(k.t.Context(), system, account)
@@ -102,15 +104,16 @@ func (k *kubernetes) called(c *rig.Config) {
 	}
 }
 
-// With objects from an API server, and no more rights than the manifests give: edits are in force at once, models are loaded
-// where requests need them, their objects and routes tell of it, and an outage of the API server costs no request.
+// Objects from an API server, with only the rights that the manifests grant: edits take effect at
+// once, models are loaded where requests need them, the status of Models and routes says so, and an
+// outage of the API server costs no request.
 func TestObjectsFromAnAPIServer(t *testing.T) {
 	runs(t)
 	k := newKubernetes(t)
 	s := start(t, pods(t, 2), placed(t, 4, "a01"), k.called)
 	status := func(model string) int { return s.must(completion(model, 1, false)).status }
 
-	// An adapter comes, by a route and by a Model, and goes.
+	// An adapter is added by a route and by a Model, and removed.
 	k.apply(modelObject("m1", "copies: {min: 1}"))
 	s.promised(2*time.Second, "a Model that must have a copy is loaded", func() bool {
 		return strings.HasPrefix(condition(k.get("models", "m1"), "Ready"), "True Loaded current=true")
@@ -133,7 +136,7 @@ func TestObjectsFromAnAPIServer(t *testing.T) {
 		return strings.HasPrefix(condition(k.get("models", "m1"), "Ready"), "True Loaded current=true")
 	})
 
-	// The API server is away.
+	// The API server is down.
 	l := s.pour(4, func(client, n int) request { return completion([]string{"m1", "a01"}[(client+n)%2], 5, n%2 == 0) }, isOK)
 	l.goesOn(s, 20)
 	k.Outage()
@@ -148,7 +151,8 @@ func TestObjectsFromAnAPIServer(t *testing.T) {
 	s.await("what was made since can be asked for", func() bool { return status("late") == http.StatusOK })
 	l.goesOn(s, 20)
 
-	// Nodes that nobody hears of take the readiness of all pods, but not that of their containers: requests go on.
+	// When nodes go silent, all pods become unready but their containers stay ready: requests go
+	// on.
 	for _, silent := range []string{"False", "True"} {
 		readiness := fmt.Appendf(nil, `{"status": {"conditions": [{"type": "Ready", "status": %q}, {"type": "ContainersReady", "status": "True"}]}}`, silent)
 		for i := range 2 {
@@ -163,7 +167,7 @@ func TestObjectsFromAnAPIServer(t *testing.T) {
 		l.goesOn(s, 20)
 	}
 
-	// A pod that goes gets nothing any more.
+	// A deleted pod gets no more requests.
 	victim := strings.TrimSuffix(s.Listen, "1:8080") + "11:8000"
 	k.objects.Delete("apiVersion: v1\nkind: Pod\nmetadata: {name: engine-11}")
 	s.await("the deleted pod is no endpoint", func() bool { return s.sum(s.Metrics, "headgate_endpoint_state", "endpoint", victim) == 0 })
@@ -175,7 +179,8 @@ func TestObjectsFromAnAPIServer(t *testing.T) {
 	k.checkRights()
 }
 
-// tenant is what a namespace has for a token of its engines: the Secret, and the right of extproc and control to read it.
+// tenant is a namespace's Secret with the token of its engines, and the right of extproc and
+// control to read it.
 func tenant(namespace, token string) string {
 	return fmt.Sprintf(`---
 apiVersion: v1
@@ -207,7 +212,7 @@ spec: {poolRef: {name: pool}, placement: {maxAdapters: 4, source: 'sim:'}, engin
 `, namespace, token)
 }
 
-// logOf is what a program logged.
+// logOf returns a program's log.
 func (s *stack) logOf(program string) string {
 	s.t.Helper()
 	text, err := os.ReadFile(filepath.Join(s.Dir, program+".log"))
@@ -217,9 +222,10 @@ func (s *stack) logOf(program string) string {
 	return string(text)
 }
 
-// Engines that want a token are looked at and driven with that of the Secret of their namespace. Somebody in another one, who has
-// their addresses in a pool of his own and a server beside, gets his own token there, and nothing loaded here. No token is in a
-// log, in /models or in metrics.
+// Engines that require a token are scraped and managed with the token from their own namespace's
+// Secret. Another tenant, whose pool has their addresses and a server beside them, gets only that
+// tenant's token sent there, and nothing is loaded. No token appears in a log, in /models or in
+// metrics.
 func TestEnginesAreReachedWithTheTokenOfTheirNamespace(t *testing.T) {
 	runs(t)
 	k := newKubernetes(t)
@@ -250,7 +256,8 @@ func TestEnginesAreReachedWithTheTokenOfTheirNamespace(t *testing.T) {
 	})}
 	go func() { _ = server.Serve(l) }()
 	defer server.Close()
-	// His pods say that they have both addresses: a list may not, for these are loopback addresses.
+	// The other tenant's pods claim both addresses. An EndpointList could not, since these are
+	// loopback addresses.
 	theirs := engines(network, 1) + fmt.Sprintf("---\napiVersion: v1\nkind: Pod\nmetadata: {name: own, labels: {app: llama}}\nstatus: {podIP: %s66}\n", network) +
 		modelObject("evil", "copies: {min: 1}")
 	k.apply(tenant("attacker", "sk-attacker") + strings.ReplaceAll("---\n"+theirs, "metadata: {", "metadata: {namespace: attacker, "))
@@ -284,8 +291,8 @@ func TestEnginesAreReachedWithTheTokenOfTheirNamespace(t *testing.T) {
 	k.checkRights()
 }
 
-// checkRights fails the test if the programs asked the API server for what the manifests do not let them. That they let them
-// nothing else is seen on a whole cluster.
+// checkRights fails the test if the programs asked the API server for something that the manifests
+// do not allow. That the manifests allow nothing else is tested on a whole cluster.
 func (k *kubernetes) checkRights() {
 	k.t.Helper()
 	requests, err := apiserver.Requests(k.AuditLog)

@@ -18,7 +18,7 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// profiled says how long the engines take: what the simulated ones do.
+// profiled gives the pool the simulated engines' own profile.
 func profiled(t testing.TB) setting {
 	return func(c *rig.Config) {
 		const file = root + "/bench/simulated/llm/default.yaml"
@@ -36,18 +36,19 @@ func profiled(t testing.TB) setting {
 	}
 }
 
-// asked is a stream of so many tokens for a prompt of some thousand bytes that all requests of a number begin with, and a hundred of its own.
+// asked is a stream of some tokens. Its prompt has some thousand bytes shared by all requests with
+// the same number, and a hundred bytes of its own.
 func asked(model string, shared, kilobytes, own, tokens int) request {
 	words := func(n, count int) string { return strings.Repeat(fmt.Sprintf("%07d ", n), count) }
 	return request{body: fmt.Sprintf(`{"model":%q,"prompt":"%s%s","max_tokens":%d,"stream":true,"stream_options":{"include_usage":true}}`,
 		model, words(shared, kilobytes*125), words(1_000_000+own, 12), tokens)}
 }
 
-// decided says whether a line is of a request that got a whole answer from an engine.
+// decided reports whether a log record is of a request with a complete response from an engine.
 func decided(l logged) bool { return l.Status == http.StatusOK && l.Pick.Model != "" }
 
-// predictions are what policy latency expected of requests that got a whole answer, and what came of it, in milliseconds to the first token;
-// others is how many went by another policy.
+// predictions returns the predicted and the measured milliseconds to the first token of requests
+// that policy latency decided, and the number of requests decided by another policy.
 func (s *stack) predictions() (expected, measured []float64, others int) {
 	s.t.Helper()
 	for _, l := range s.accessLog(decided) {
@@ -61,7 +62,8 @@ func (s *stack) predictions() (expected, measured []float64, others int) {
 	return expected, measured, others
 }
 
-// errorsOf are by what share of what was measured the expected is off, in order, and the median ratio of the two.
+// errorsOf returns the relative errors of the predictions, sorted, and the median ratio of
+// predicted to measured.
 func errorsOf(expected, measured []float64) (off []float64, ratio float64) {
 	var ratios []float64
 	for i := range expected {
@@ -73,11 +75,13 @@ func errorsOf(expected, measured []float64) (off []float64, ratio float64) {
 	return off, ratios[len(ratios)/2]
 }
 
-// Engines that are as a pool's profile says answer when policy latency expects it, and prompts go where their beginnings are.
+// Engines that match the pool's profile answer when policy latency predicts, and prompts go where
+// their prefixes are cached.
 func TestRequestsGoWhereTheyArePredictedToCostTheLeast(t *testing.T) {
 	runs(t)
 	const prompts, clients = 6, 8
-	// An engine that is silent for a moment, on a busy machine, would come after all others, whatever it costs.
+	// On a busy machine an engine may be silent for a moment. Stale endpoints would rank behind all
+	// others, whatever they cost.
 	s := start(t, pods(t, 3), profiled(t), extprocFlags("--explain-picks", "--stale-after", "1h"))
 	l := s.pour(clients, func(client, n int) request {
 		return asked(adapters[0], (client+n)%prompts, 8, client*1_000_000+n, 8)
@@ -97,7 +101,7 @@ func TestRequestsGoWhereTheyArePredictedToCostTheLeast(t *testing.T) {
 	off, ratio := errorsOf(expected, measured)
 	t.Logf("%d first tokens: measured %.2f times what was expected in the median; off by %.0f %% in the median, p90 %.0f %%",
 		len(off), ratio, 100*off[len(off)/2], 100*off[len(off)*9/10])
-	if off[len(off)/2] > 1 { // on a machine that does much else; a wrong unit or profile is off by ten times
+	if off[len(off)/2] > 1 { // a wide bound, for a busy machine; a wrong unit or profile is off by a factor of ten
 		t.Error("that is no prediction")
 	}
 	for _, l := range s.accessLog(decided) {
@@ -116,7 +120,8 @@ func TestRequestsGoWhereTheyArePredictedToCostTheLeast(t *testing.T) {
 	}
 }
 
-// How long loads of adapters take is learned of streams that pass a real Envoy, and printed as a profile to write down.
+// Adapter load times are learned from streams that pass a real Envoy, and are printed as part of a
+// profile.
 func TestLoadsAreLearnedOfStreams(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 1), profiled(t), func(c *rig.Config) {
@@ -155,7 +160,7 @@ func TestLoadsAreLearnedOfStreams(t *testing.T) {
 	}
 	is := known.Profile.Inline
 	t.Logf("it was said that a load takes no time; learned is %.3f s into a slot, and %.3f s into host memory", is.Slot.Mean, is.Load.Mean)
-	if all := is.Slot.Mean + is.Load.Mean; all < 0.01 || all > 0.5 { // engines have them in host memory from the start, and take 20 ms
+	if all := is.Slot.Mean + is.Load.Mean; all < 0.01 || all > 0.5 { // engines have them in host memory from the start; a load takes 20 ms
 		t.Errorf("that is not what they take:\n%s", page)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// unloads is when an engine was told to unload a model, the last time; zero if never.
+// unloads returns when an engine was last told to unload a model, zero if never.
 func (s *stack) unloads(model string) (last time.Time) {
 	s.t.Helper()
 	for _, e := range s.events() {
@@ -23,7 +23,7 @@ func (s *stack) unloads(model string) (last time.Time) {
 	return last
 }
 
-// steal unloads an adapter behind everybody's back.
+// steal unloads an adapter without anybody's knowledge.
 func (s *stack) steal(address, model string) {
 	s.t.Helper()
 	if said := s.post(address+"/v1/unload_lora_adapter", map[string]string{"lora_name": model}); !strings.HasPrefix(said, "200 ") {
@@ -31,8 +31,8 @@ func (s *stack) steal(address, model string) {
 	}
 }
 
-// flow opens a stream and returns when it flows. What comes from the channel is when it was read to its end, and what is
-// wrong with it.
+// flow opens a stream and returns after its first token. The channel delivers when the stream
+// ended, and its error.
 func (s *stack) flow(model string, tokens int) <-chan ended {
 	s.t.Helper()
 	response, err := s.open(s.t.Context(), completion(model, tokens, true))
@@ -61,7 +61,7 @@ type ended struct {
 	err error
 }
 
-// An adapter that somebody unloads by hand costs a request nothing where there is another copy.
+// An adapter that somebody unloads by hand costs a request nothing if there is another copy.
 func TestAnAdapterUnloadedByHandIsServedByItsOtherCopy(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 2), placed(t, 4, "a01"))
@@ -80,7 +80,7 @@ func TestAnAdapterUnloadedByHandIsServedByItsOtherCopy(t *testing.T) {
 	for _, fault := range l.faults {
 		t.Error(fault)
 	}
-	for n := 1; n <= 2; n++ { // both at once, as the Model says
+	for n := 1; n <= 2; n++ { // both at once, as the Model requires
 		events := slices.DeleteFunc(s.events(), func(e engineEvent) bool { return e.Engine != s.endpoint(n) })
 		if loads := s.exactlyOnce(events); loads != 2 {
 			t.Errorf("%s was told to load %d times, want 2", s.endpoint(n), loads)
@@ -88,8 +88,8 @@ func TestAnAdapterUnloadedByHandIsServedByItsOtherCopy(t *testing.T) {
 	}
 }
 
-// Where there is no other copy, who comes first learns of it. As soon as Envoy has told of that, who comes waits for it to be
-// loaded again.
+// If there is no other copy, the first request discovers the loss. Once Envoy has reported it,
+// later requests wait for the model to be loaded again.
 func TestAnAdapterUnloadedByHandIsLoadedAgain(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 2), placed(t, 4, "a01"))
@@ -110,7 +110,8 @@ func TestAnAdapterUnloadedByHandIsLoadedAgain(t *testing.T) {
 				first = last
 			}
 		}
-		// Envoy's record comes within 50 ms (envoy.yaml), and a look at the engine's list follows it.
+		// Envoy's record arrives within 50 ms (envoy.yaml); then extproc reads the engine's list of
+		// models.
 		if last.Sub(first) > 500*time.Millisecond {
 			t.Errorf("requests failed for %v", last.Sub(first))
 		}
@@ -120,7 +121,7 @@ func TestAnAdapterUnloadedByHandIsLoadedAgain(t *testing.T) {
 	}
 }
 
-// A model that is deleted serves those that it has to their end, and nobody else.
+// A deleted model serves its current requests to their end, and no new ones.
 func TestAModelIsDeletedWhileRequestsFlow(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 2), placed(t, 4))
@@ -151,8 +152,8 @@ func TestAModelIsDeletedWhileRequestsFlow(t *testing.T) {
 	s.afterEnd("gone", deleted, stream)
 }
 
-// afterEnd checks that the engine was told to unload a model after a stream ended that was long enough to tell. The slack is
-// for a client that reads late on a busy machine.
+// afterEnd checks that the engine was told to unload a model only after a long stream had ended.
+// The slack is for a client that reads late on a busy machine.
 func (s *stack) afterEnd(model string, leaving time.Time, stream ended) {
 	s.t.Helper()
 	const slack = 500 * time.Millisecond
@@ -166,7 +167,8 @@ func (s *stack) afterEnd(model string, leaving time.Time, stream ended) {
 	}
 }
 
-// A model is what it is: an edit that makes it another is refused, with its place, and the old one serves on.
+// A model's identity cannot change: an edit that gives it another source is refused with its file
+// and line, and the old one keeps serving.
 func TestAnotherSourceForAModelIsRefused(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 1), placed(t, 4))
@@ -194,15 +196,16 @@ func TestAnotherSourceForAModelIsRefused(t *testing.T) {
 	}
 }
 
-// An adapter that has to leave for another serves what it has to the end, and takes nothing more: the engine is told then.
+// An adapter that is evicted serves its current requests to their end and gets no new ones. Only
+// then is the engine told to unload it.
 func TestAnAdapterLeavesWhenItsStreamsHaveEnded(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 1), placed(t, 1, "a01", "a02"))
-	end := s.flow("a01", 2000) // to last until control is sure that no other extproc is there, 3 s after its start
+	end := s.flow("a01", 2000) // must last until control is sure that there is no other extproc, 3 s after its start
 	leaving := time.Now()
 	answered := s.beginsEach(1, "a02")
 	s.await("it leaves", func() bool { return s.sum(s.ControlMetrics, "headgate_copies", "state", "draining") == 1 })
-	again := s.beginsEach(1, "a01") // waits for its own copy to leave, and the other's
+	again := s.beginsEach(1, "a01") // waits until both adapters are unloaded
 	stream := <-end
 	if stream.err != nil {
 		t.Errorf("the stream did not come to its end: %v", stream.err)
@@ -215,7 +218,8 @@ func TestAnAdapterLeavesWhenItsStreamsHaveEnded(t *testing.T) {
 	}
 }
 
-// Streams that do not end are not waited for beyond a limit. vLLM lets them go on: what it is told to unload loses its name.
+// A drain does not wait for streams beyond its limit. vLLM lets them finish; unloading removes only
+// the adapter's name.
 func TestAnAdapterLeavesAtTheDrainLimit(t *testing.T) {
 	onBothPlanes(t, anAdapterLeavesAtTheDrainLimit, raced)
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// limited are model runtimes that take two inferences of a model at once, which last a while, and a control that adds copies soon.
+// limited runs model runtimes that accept two concurrent inferences per model, which take a while,
+// and a control that adds copies soon.
 func limited(t *testing.T, n int) *stack {
 	t.Helper()
 	return start(t, runtimes(t, n, map[string]string{"one": "sim:?infer=100ms"}), standalone, controlFlags("--rebalance-interval", "1s"), func(c *rig.Config) {
@@ -22,13 +23,13 @@ func limited(t *testing.T, n int) *stack {
 	})
 }
 
-// callers make calls for a model, each the next one as soon as it has its answer, until they are to stop.
+// callers call a model in a loop, each with one call at a time, until they are stopped.
 type callers struct {
 	inferLoad
 	stop context.CancelFunc
 }
 
-// calls has so many callers begin.
+// callsOf starts n callers.
 func callsOf(t *testing.T, to inference.GRPCInferenceServiceClient, n int) *callers {
 	ctx, stop := context.WithCancel(t.Context())
 	c := &callers{stop: stop}
@@ -42,10 +43,10 @@ func callsOf(t *testing.T, to inference.GRPCInferenceServiceClient, n int) *call
 	return c
 }
 
-// crowded is how many requests runtimes refused because they had as many of the model as they take.
+// crowded is the number of requests that runtimes rejected because of their concurrency limit.
 func (s *stack) crowded() int { return count(s.events(), "crowded") }
 
-// end has callers stop, and says what was wrong.
+// end stops the callers and reports their errors.
 func (c *callers) end(t *testing.T, s *stack) {
 	t.Helper()
 	c.stop()
@@ -59,9 +60,9 @@ func (c *callers) end(t *testing.T, s *stack) {
 	})
 }
 
-// Twenty callers of a model whose copies take two requests at once: none is ever sent a third, every call is answered, and since calls wait the
-// model gets a copy at the other runtime. A control that is killed amid that leaves limits as they are: its next process knows them, and asks no
-// runtime again.
+// Twenty callers use a model whose copies accept two requests at once. No copy ever gets a third,
+// every call is answered, and because calls wait, the model gets a copy at the other runtime. After
+// control is killed, its next process knows the limits and does not ask the runtimes again.
 func TestCopiesGetNoMoreRequestsThanTheyTake(t *testing.T) {
 	runs(t, raced)
 	s := limited(t, 2)
@@ -85,8 +86,8 @@ func TestCopiesGetNoMoreRequestsThanTheyTake(t *testing.T) {
 	t.Logf("%d calls: %v", c.sent.Load(), c.took)
 }
 
-// Two extprocs, each with an Envoy of its own, share the two places of the only copy: one each. When one of them has gone for a while, the
-// other has both.
+// Two extprocs, each with its own Envoy, share the two slots of the only copy, one each. When one
+// of them has been away for a while, the other gets both.
 func TestExtprocsShareTheLimitOfACopy(t *testing.T) {
 	runs(t)
 	s := limited(t, 1)
@@ -96,7 +97,7 @@ func TestExtprocsShareTheLimitOfACopy(t *testing.T) {
 
 	other := s.beside(t)
 	s.await("the other knows control", func() bool { return s.sum(other.Metrics, "headgate_control_connected") == 1 })
-	// An answer each, so that the one has been told of the other.
+	// One response each, so that the extprocs know of each other.
 	for _, to := range []*stack{s, other} {
 		if fault := inferOnce(to); fault != "" {
 			t.Fatal(fault)
@@ -127,7 +128,7 @@ func TestExtprocsShareTheLimitOfACopy(t *testing.T) {
 	c.end(t, s)
 }
 
-// inferOnce makes a call, and says what is wrong with its answer.
+// inferOnce makes a call and returns its error as text, empty if there is none.
 func inferOnce(s *stack) string {
 	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
 	defer cancel()
@@ -135,7 +136,8 @@ func inferOnce(s *stack) string {
 	return answers(a, err, "one", 1)
 }
 
-// beside starts another Envoy with its own extproc, for the same engines and the same control, if there is one.
+// beside starts another Envoy with its own extproc for the same engines and the same control, if
+// there is one.
 func (s *stack) beside(t *testing.T) *stack {
 	t.Helper()
 	dir, host := t.TempDir(), strings.TrimSuffix(s.Listen, "1:8080")+"2"
@@ -145,7 +147,7 @@ func (s *stack) beside(t *testing.T) *stack {
 	}
 	for _, f := range files {
 		text, err := os.ReadFile(filepath.Join(s.objects, f.Name()))
-		if err == nil { // the engines are there already
+		if err == nil { // the engines already run
 			err = os.WriteFile(filepath.Join(dir, f.Name()), []byte(strings.ReplaceAll(string(text), rig.SimulateLabel, "there")), 0o644)
 		}
 		if err != nil {

@@ -23,7 +23,7 @@ const (
 	cancelled   = 200
 )
 
-// thousand sends 1,000 requests over the adapters, 64 at a time, and has each read as read says.
+// thousand sends 1,000 requests over the adapters, 64 at a time, and calls read for each.
 func (s *stack) thousand(read func(n int) error) {
 	s.t.Helper()
 	numbers := make(chan int)
@@ -44,12 +44,13 @@ func (s *stack) thousand(read func(n int) error) {
 	clients.Wait()
 }
 
-// nth is request n of a thousand: adapters in turns, every other one a stream, of 10 to 30 tokens.
+// nth is request n of a thousand: the adapters in turn, every other one a stream, of 10 to 30
+// tokens.
 func nth(n int) request {
 	return completion(adapters[n*7%len(adapters)], 10+n%21, n%2 == 0)
 }
 
-// whole reads an answer to its end.
+// whole reads a response to its end.
 func (s *stack) whole(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -65,11 +66,12 @@ func (s *stack) whole(ctx context.Context, n int) error {
 	return nil
 }
 
-// goroutines is how many a program has.
+// goroutines is the number of goroutines in a program.
 func (s *stack) goroutines(address string) float64 { return s.sum(address, "go_goroutines") }
 
-// Packing must pay: the requests for an adapter go where it is held, so that engines load slots a fraction as often as
-// under random. And whatever was counted is gone when the requests are.
+// Requests for an adapter go to the endpoints that have it, so that engines load slots a fraction
+// as often as under policy random. When the requests have ended, so has everything that was counted
+// for them.
 func TestAThousandRequestsPackAndLeaveNothing(t *testing.T) {
 	runs(t, alone)
 	loads := make(map[string]float64)
@@ -110,7 +112,7 @@ func requestsThatClientsLeaveAreCountedAsGone(t *testing.T) {
 		if n%(requests/cancelled) != 0 {
 			return s.whole(t.Context(), n)
 		}
-		// Leave in the middle of a stream that would go on for long.
+		// Clients leave in the middle of long streams.
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		response, err := s.open(ctx, completion(adapters[n%len(adapters)], 10_000, true))
@@ -132,7 +134,7 @@ func requestsThatClientsLeaveAreCountedAsGone(t *testing.T) {
 	})
 }
 
-// logged is a line of Envoy's access log.
+// logged is a record of Envoy's access log.
 type logged struct {
 	Time   time.Time
 	ID     string
@@ -145,25 +147,25 @@ type logged struct {
 		Expected      explained
 		RunnerUp      explained `json:"runner_up"`
 	}
-	Endpoint string // the last that was tried
+	Endpoint string // the last one tried
 	Attempts int
 	Flags    string
 	Usage    struct{ Elsewhere, Stopping, Missing string }
 	Details  string
 	MS       float64 `json:"ms_total"`
 	Before   float64 `json:"ms_to_endpoint"`
-	// FirstBody is from the request's last byte, in ms.
+	// FirstBody is the time since the last byte of the request, in ms.
 	FirstBody float64 `json:"ms_first_body"`
 }
 
-// explained is what extproc expected at an endpoint, in seconds.
+// explained is what extproc predicted for an endpoint, in seconds.
 type explained struct {
 	Endpoint                           string
 	Intake, Queue, Room, Load, Prefill float64
 	Step, Own, Others                  float64
 }
 
-// accessLog reads what Envoy has logged of requests that match.
+// accessLog returns Envoy's log records that match.
 func (s *stack) accessLog(match func(logged) bool) (all []logged) {
 	s.t.Helper()
 	f, err := os.Open(s.Envoy.Log)
@@ -180,10 +182,11 @@ func (s *stack) accessLog(match func(logged) bool) (all []logged) {
 	return all
 }
 
-// With one pick, what was sent to an engine that was killed fails until the first failure is known.
+// With one pick per request, requests to a killed engine fail only until the first failure is
+// known.
 func TestAnEngineThatIsKilledGetsNothingAfterItsFirstRefusal(t *testing.T) {
 	runs(t)
-	const interval = 200 * time.Millisecond // of scrapes, the default
+	const interval = 200 * time.Millisecond // the default scrape interval
 	const hung = 10 * time.Second
 	const clients = 32
 	s := start(t, originalDst)
@@ -191,7 +194,7 @@ func TestAnEngineThatIsKilledGetsNothingAfterItsFirstRefusal(t *testing.T) {
 		if err == nil && a.status != 200 && a.status != 503 {
 			return fmt.Sprintf("%d %s", a.status, a.body)
 		}
-		return "" // streams on the engine are cut
+		return "" // the engine's streams are cut
 	})
 	victim := strings.TrimSuffix(s.Listen, "1:8080") + "11:8000"
 	s.await("the victim serves", func() bool { return s.sum(victim, "vllm:num_requests_running") > 3 })
@@ -211,7 +214,7 @@ func TestAnEngineThatIsKilledGetsNothingAfterItsFirstRefusal(t *testing.T) {
 	for _, fault := range l.faults {
 		t.Error(fault)
 	}
-	s.Envoy.Stop(5 * time.Second) // writes out its log
+	s.Envoy.Stop(5 * time.Second) // flushes its log
 
 	var first time.Time
 	failed, late := 0, 0
@@ -242,13 +245,14 @@ func TestAnEngineThatIsKilledGetsNothingAfterItsFirstRefusal(t *testing.T) {
 	}
 }
 
-// streams opens streams and returns when each of them flows. What is wrong with its end comes from the channel.
+// streams opens streams and returns after the first token of each. The channel delivers their
+// errors at the end.
 func (s *stack) streams(n, tokens int) <-chan error {
 	s.t.Helper()
 	return s.streamsOf(n, func(i int) request { return completion(adapters[i%len(adapters)], tokens, true) })
 }
 
-// streamsOf opens streams by these requests.
+// streamsOf opens a stream for each request.
 func (s *stack) streamsOf(n int, of func(i int) request) <-chan error {
 	s.t.Helper()
 	ends := make(chan error, n)
@@ -282,7 +286,7 @@ func (s *stack) streamsOf(n int, of func(i int) request) <-chan error {
 func TestExtprocDiesAndNoStreamDoes(t *testing.T) { onBothPlanes(t, extprocDiesAndNoStreamDoes) }
 
 func extprocDiesAndNoStreamDoes(t *testing.T) {
-	s := start(t, func(c *rig.Config) { c.EngineFlags = []string{"--max-loras", "4"} }) // at the pace of a large model
+	s := start(t, func(c *rig.Config) { c.EngineFlags = []string{"--max-loras", "4"} }) // as slow as a large model
 	ends := s.streams(concurrency, 100)
 	s.Extproc.Kill()
 	for range 10 {
@@ -303,7 +307,7 @@ func extprocDiesAndNoStreamDoes(t *testing.T) {
 	}
 }
 
-// A request that waits for extproc does not wait for ever: neither when extproc hangs, nor when it is killed.
+// A request does not wait for extproc forever, whether extproc hangs or is killed.
 func TestRequestsThatWaitForExtprocGet503(t *testing.T) {
 	onBothPlanes(t, requestsThatWaitForExtprocGet503)
 }
@@ -340,7 +344,7 @@ func requestsThatWaitForExtprocGet503(t *testing.T) {
 	}
 }
 
-// envoyGauge reads one of Envoy's own figures.
+// envoyGauge reads one of Envoy's own gauges.
 func (s *stack) envoyGauge(name string) (value float64) {
 	s.t.Helper()
 	response, err := s.client.Get("http://" + s.Admin + "/stats?filter=^" + name + "$")

@@ -17,18 +17,19 @@ import (
 	"github.com/headgate/headgate/test/process"
 )
 
-// What TestManyModels has: so many models, each with a copy, on so many engines, which have room for no more.
+// The size of TestManyModels: this many models with a copy each, on engines that have room for no
+// more.
 const (
 	manyModels, manyEngines = 20000, 1000
-	manyMB                  = 300 // that control may have: 262 were seen
+	manyMB                  = 300 // control's limit; 262 were measured
 )
 
-// adapterServer is a server with vLLM's API of adapters that loads at once, and nothing else of an engine.
+// adapterServer is a server with vLLM's adapter API, which loads at once and does nothing else.
 type adapterServer struct {
 	mu     sync.Mutex
-	loaded map[string]string // paths by names
+	loaded map[string]string // path by name
 	all    *atomic.Int64
-	// metrics is its page of metrics.
+	// metrics is its metrics page.
 	metrics []byte
 }
 
@@ -76,8 +77,8 @@ func (a *adapterServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestManyModels prints how much memory control takes that has put 20,000 models onto 1,000 engines, which are full then: when it has, and
-// a minute later.
+// TestManyModels prints how much memory control uses after it has loaded 20,000 models onto 1,000
+// engines, which are then full, and a minute later.
 func TestManyModels(t *testing.T) {
 	runs(t, alone, raced)
 	if !*scale {

@@ -9,10 +9,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 )
 
-// excused are the metrics of which promlint says something that stays as it is, each with the reason.
+// excused lists the metrics with an accepted promlint finding, and the reason.
 var excused = map[string]string{}
 
-// What the programs serve under load is named, typed and explained as Prometheus wants it.
+// The metrics that the programs export under load follow Prometheus' rules for names, types and
+// help.
 func TestMetricsAreLinted(t *testing.T) {
 	runs(t)
 	names := numbered(6)
@@ -41,7 +42,7 @@ func TestMetricsAreLinted(t *testing.T) {
 	seen := make(map[string]bool)
 	for program, c := range map[string]struct {
 		address string
-		want    []string // that are there under load alone
+		want    []string // metrics that exist only under load
 	}{
 		"extproc": {s.Metrics, []string{
 			"headgate_requests_total", "headgate_failures_total", "headgate_tokens_total", "headgate_request_tokens", "headgate_time_to_first_token_seconds",

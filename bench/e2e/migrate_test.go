@@ -14,12 +14,12 @@ import (
 	"github.com/headgate/headgate/bench/simulated/llm"
 )
 
-// hooked has control answer preStop hooks.
+// hooked makes control answer preStop hooks.
 func hooked(c *rig.Config) {
 	c.ControlFlags = append(c.ControlFlags, "--prestop-address", strings.TrimSuffix(c.Listen, "1:8080")+"1:8036")
 }
 
-// deleted is the pods of n engines, of which the one at an endpoint is being deleted and migrates.
+// deleted returns the pods of n engines; the pod of one endpoint is being deleted and migrates.
 func (s *stack) deleted(n, endpoint int) string {
 	name := fmt.Sprintf("metadata: {name: engine-%d, ", 10+endpoint)
 	const grace = 60
@@ -27,7 +27,7 @@ func (s *stack) deleted(n, endpoint int) string {
 		name, time.Now().Add(grace*time.Second).UTC().Format(time.RFC3339), grace), 1)
 }
 
-// without is the pods of n engines but for that at an endpoint.
+// without returns the pods of n engines except that of one endpoint.
 func (s *stack) without(n, endpoint int) string {
 	kept := make([]string, 0, n)
 	for text := range strings.SplitSeq(engines(strings.TrimSuffix(s.Listen, "1:8080"), n), "---\n") {
@@ -38,7 +38,7 @@ func (s *stack) without(n, endpoint int) string {
 	return strings.Join(kept, "---\n")
 }
 
-// hook asks as the preStop hook of a pod does, and returns what it is told in the end.
+// hook makes the request of a pod's preStop hook and returns the response.
 func (s *stack) hook(ctx context.Context, endpoint int) (string, error) {
 	var words strings.Builder
 	url := fmt.Sprintf("http://%s1:8036/prestop/default/engine-%d", strings.TrimSuffix(s.Listen, "1:8080"), 10+endpoint)
@@ -48,8 +48,9 @@ func (s *stack) hook(ctx context.Context, endpoint int) (string, error) {
 
 var movedModels = regexp.MustCompile(`(\d+) models moved`)
 
-// Engines whose pods wait for control in their hooks are replaced one after the other under load: their adapters are loaded elsewhere first, so
-// that no request fails and none waits for a load. So it is where control is killed before it has moved anything, and in the middle.
+// Engines whose pods wait for control in their preStop hooks are replaced one after the other under
+// load. Their adapters are first loaded elsewhere, so that no request fails or waits for a load.
+// This also holds if control is killed before or during the move.
 func TestAnAdapterIsElsewhereBeforeItsPodEnds(t *testing.T) {
 	runs(t, raced)
 	const n = 4
@@ -73,7 +74,7 @@ func TestAnAdapterIsElsewhereBeforeItsPodEnds(t *testing.T) {
 			}
 			told <- words
 		}()
-		if endpoint > 2 { // a load has begun, or there is none to be made
+		if endpoint > 2 { // a load has begun, or none is needed
 			s.await("control moves what is there", func() bool {
 				return len(told) > 0 || slices.ContainsFunc(from(s.events(), began), func(e engineEvent) bool { return e.Event == "load" })
 			})

@@ -28,10 +28,10 @@ import (
 // registered is how many models are registered in the test of many.
 var registered = flag.Int("models", 20000, "register this many models")
 
-// maxRSS is the memory that control may have with 20,000 models, in kB.
+// maxRSS is control's memory limit with 20,000 models, in kB.
 const maxRSS = 200 << 10
 
-// mesh is a client of a control that leads, as one of ModelMesh: its health says when.
+// mesh returns a ModelMesh client of the leading control, once its health check passes.
 func (s *stack) mesh() mmesh.ModelMeshClient {
 	s.t.Helper()
 	conn, err := grpc.NewClient("unix:"+s.ControlSocket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -49,7 +49,7 @@ func (s *stack) mesh() mmesh.ModelMeshClient {
 
 func registeredID(i int) string { return fmt.Sprintf("registered/%05d", i) }
 
-// register registers n models by 16 clients, and returns how long that took.
+// register registers n models with 16 clients and returns how long it took.
 func (s *stack) register(n int) time.Duration {
 	s.t.Helper()
 	began := time.Now()
@@ -73,7 +73,8 @@ func (s *stack) register(n int) time.Duration {
 	return time.Since(began)
 }
 
-// isThere says that a model is registered. Where there is room control may load one that nobody has asked for.
+// isThere reports whether a model is registered. If there is room, control may load models that
+// nobody has asked for.
 func isThere(st *mmesh.ModelStatusInfo) bool {
 	switch st.GetStatus() {
 	case mmesh.ModelStatusInfo_NOT_LOADED, mmesh.ModelStatusInfo_LOADING, mmesh.ModelStatusInfo_LOADED:
@@ -82,7 +83,7 @@ func isThere(st *mmesh.ModelStatusInfo) bool {
 	return false
 }
 
-// rss is the memory of a process in kB; 0 where the system does not tell.
+// rss is a process's resident memory in kB, or 0 if the system does not report it.
 func rss(t testing.TB, pid int) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -102,8 +103,9 @@ func (s *stack) catalogue() int {
 	return int(s.sum(s.ControlMetrics, "headgate_models", "which", "all"))
 }
 
-// Tens of thousands of models are registered while requests go on, which notice nothing; each is there when its call was
-// answered, though control be killed then, and is loaded when a request names it.
+// Tens of thousands of models are registered while requests go on unaffected. Each registration is
+// durable once its call returns, even if control is killed then, and the model is loaded when a
+// request names it.
 func TestRegisteredModelsAreThereForGood(t *testing.T) {
 	runs(t, alone)
 	s := start(t, placed(t, 4, "b00"), controlFlags("--mesh-pool", "default/pool"))
@@ -158,7 +160,7 @@ func TestRegisteredModelsAreThereForGood(t *testing.T) {
 		*registered, took, answered.Load(), before, after, back)
 }
 
-// minimal is n Models of which each must have a copy.
+// minimal returns n Models that must each have a copy.
 func minimal(n int, source string) string {
 	var b strings.Builder
 	for _, id := range numbered(n) {
@@ -167,7 +169,7 @@ func minimal(n int, source string) string {
 	return b.String()
 }
 
-// everyLoaded says whether n models have a copy each, and every copy is loaded.
+// everyLoaded reports whether n models have one copy each, all of them loaded.
 func (s *stack) everyLoaded(n int) bool {
 	loaded := 0
 	for _, m := range s.models() {
@@ -181,12 +183,12 @@ func (s *stack) everyLoaded(n int) bool {
 	return loaded == n
 }
 
-// count is how many events of a kind there are.
+// count is the number of events of a kind.
 func count(events []engineEvent, kind string) int {
 	return len(slices.DeleteFunc(slices.Clone(events), func(e engineEvent) bool { return e.Event != kind }))
 }
 
-// onceEach checks that each model was loaded, and none where it was already.
+// onceEach checks that each model was loaded once, and never where it already was.
 func (s *stack) onceEach(events []engineEvent, models int) {
 	s.t.Helper()
 	has := make(map[[2]string]bool)
@@ -218,8 +220,8 @@ func (s *stack) onceEach(events []engineEvent, models int) {
 	}
 }
 
-// Control is killed in the middle of 20 loads: when it is back, each of them is loaded once, and requests for what was
-// loaded have noticed nothing.
+// Control is killed in the middle of 20 loads. After its restart each model has been loaded once,
+// and requests for loaded models have not noticed.
 func TestControlIsKilledDuringLoads(t *testing.T) {
 	runs(t, alone, raced)
 	slow := filepath.Join(t.TempDir(), "slow.yaml")
@@ -252,7 +254,8 @@ func TestControlIsKilledDuringLoads(t *testing.T) {
 	s.onceEach(s.events(), 20)
 }
 
-// runtime runs a simulated model runtime, and returns the object that makes it an endpoint of the pool.
+// runtimeAt runs a simulated model runtime and returns the object that makes it an endpoint of the
+// pool.
 func runtimeAt(t *testing.T, address string, log string, flags ...string) (object string) {
 	t.Helper()
 	args := append([]string{"engine", "--kind", "modelruntime", "--host", address, "--port", "8000", "--management", address + ":8085", "--event-log", log}, flags...)
@@ -262,13 +265,14 @@ func runtimeAt(t *testing.T, address string, log string, flags ...string) (objec
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait() // that it was ended by a signal is no fault
+		_ = cmd.Wait() // ending by a signal is fine
 	})
 	return fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: runtime, labels: {app: runtime}}\nspec: {addresses: ['%s:8000'], engine: modelruntime, management: 'port:8085'}\n", address)
 }
 
-// The same with a model runtime, which cannot list: what control knew to be loaded stands, and a load that was cut off is
-// unloaded, then loaded anew. It is made ready once.
+// The same with a model runtime, which cannot list its models: what control recorded as loaded
+// stays, and a load that was cut off is unloaded, then loaded again. The runtime is initialized
+// once.
 func TestControlIsKilledDuringLoadsOfARuntime(t *testing.T) {
 	runs(t, alone, raced)
 	s := start(t, placed(t, 4))
@@ -296,7 +300,7 @@ func TestControlIsKilledDuringLoadsOfARuntime(t *testing.T) {
 	if n := count(all, "purge"); n != 1 {
 		t.Errorf("the runtime was made ready %d times", n)
 	}
-	// Of a load that ended a moment ago, or since, control did not write down that it had.
+	// Control may not have recorded a load that ended at that moment.
 	cut, stands := make(map[string]bool), make(map[string]bool)
 	for _, e := range killed {
 		if e.Event == "load" || e.Event == "loaded" {
@@ -322,9 +326,9 @@ func TestControlIsKilledDuringLoadsOfARuntime(t *testing.T) {
 	}
 }
 
-// BenchmarkCatalogue measures what registered models cost a request: the processor time of extproc and control, and the
-// median of how long it takes, with as many models as -models says beside none. Run it with
-// go test ./bench/e2e -run "^$" -bench Catalogue -benchtime 12x.
+// BenchmarkCatalogue measures what registered models cost a request, compared with none: the CPU
+// time of extproc and control, and the median latency. The flag -models sets their number. Run it
+// with go test ./bench/e2e -run "^$" -bench Catalogue -benchtime 12x.
 func BenchmarkCatalogue(b *testing.B) {
 	instant := engineFlags("--profile", "testdata/instant.yaml")
 	var stacks [2]*stack

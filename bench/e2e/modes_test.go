@@ -21,42 +21,42 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// mode is a way in which a data plane shows requests to extproc.
+// mode is a way in which a data plane passes requests to extproc.
 type mode struct {
 	name string
-	// renames says whether extproc can rename a model in it.
+	// renames reports whether extproc can rename a model in this mode.
 	renames bool
 	setting setting
 }
 
-// atExtproc changes how extproc is reached.
+// atExtproc changes the address of extproc.
 func atExtproc(kind string, address any) envoy.Change {
 	return envoy.Set(address, "static_resources", "clusters", 1, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint", "address", kind)
 }
 
 var (
 	buffered = mode{"buffered", true, func(*rig.Config) {}}
-	// partial shows the first 64 KiB.
+	// partial sends the first 64 KiB of the body.
 	partial = mode{"partial", true, changes(
 		envoy.ExtProc(map[string]any{"processing_mode": modes("BUFFERED_PARTIAL", nil)}),
 		envoy.Everywhere("request_body_buffer_limit", 33554432.0, 65536),
 	)}
-	// headersOnly has Envoy read the model, and shows no body.
+	// headersOnly makes Envoy read the model itself, and sends no body.
 	headersOnly = mode{"headers only", false, changes(append(readModel, envoy.ExtProc(map[string]any{"processing_mode": modes("NONE", nil)}))...)}
-	// asking lets extproc ask for the body where it needs it.
+	// asking lets extproc ask for the body if it needs it.
 	asking = mode{"headers only, with mode override", true, func(c *rig.Config) {
 		headersOnly.setting(c)
 		changes(envoy.ExtProc(map[string]any{"allow_mode_override": true}))(c)
 		extprocFlags("--allow-mode-override")(c)
 	}}
-	// duplex is how other gateways ask endpoint pickers: both bodies in chunks, everything shown, over TCP. They know endpoints
-	// from elsewhere; here that is the socket.
+	// duplex is how other gateways call endpoint pickers: both bodies in chunks, with all headers,
+	// over TCP. They learn the endpoints elsewhere; here from the socket.
 	duplex = mode{"duplex", true, func(c *rig.Config) {
 		host, _, _ := net.SplitHostPort(c.Listen)
 		extprocFlags("--grpc-host", host, "--grpc-port", "9002")(c)
 		c.EnvoyChanges = append(c.EnvoyChanges, envoy.Twice("extproc", "beside"),
 			envoy.EndpointsFrom("beside"),
-			envoy.WithoutRoutesBy("content-length"), // other gateways send large bodies to extproc like small ones
+			envoy.WithoutRoutesBy("content-length"), // other gateways send large bodies to extproc as well
 			atExtproc("socket_address", map[string]any{"address": host, "port_value": 9002}), atExtproc("pipe", nil),
 			envoy.ExtProc(map[string]any{
 				"processing_mode": modes("FULL_DUPLEX_STREAMED", map[string]any{
@@ -73,7 +73,7 @@ var (
 	everyMode = []mode{buffered, partial, headersOnly, asking, duplex}
 )
 
-// readModel has Envoy read the model of a request into metadata that extproc is shown.
+// readModel makes Envoy read a request's model into metadata that it sends to extproc.
 var readModel = []envoy.Change{
 	envoy.Before(map[string]any{
 		"name": "model",
@@ -98,7 +98,7 @@ func changes(all ...envoy.Change) setting {
 	return func(c *rig.Config) { c.EnvoyChanges = append(c.EnvoyChanges, all...) }
 }
 
-// modes is a processing mode that shows a request's body in this way, and what else it says.
+// modes returns a processing mode with this request body mode and the other fields.
 func modes(body string, other map[string]any) map[string]any {
 	all := map[string]any{
 		"request_header_mode": "SEND", "request_body_mode": body, "request_trailer_mode": "SKIP",
@@ -108,7 +108,7 @@ func modes(body string, other map[string]any) map[string]any {
 	return all
 }
 
-// recorder is an engine whose metrics stand still, and which keeps what it is sent.
+// recorder is an engine with constant metrics that records the requests it gets.
 type recorder struct {
 	address string
 
@@ -184,7 +184,7 @@ func startRecorded(t *testing.T, m mode, settings ...setting) (*stack, []*record
 		for i, active := range [][]string{{"a01", "a02"}, {"a03"}, nil, {"a01"}} {
 			all = append(all, record(t, fmt.Sprintf("%s%d:8000", prefix, 11+i), adapters[:6], active))
 		}
-		// The recorders are in the place of simulated engines.
+		// The recorders replace the simulated engines.
 		file := filepath.Join(c.Objects, "engines.yaml")
 		text, err := os.ReadFile(file)
 		if err == nil {
@@ -193,18 +193,18 @@ func startRecorded(t *testing.T, m mode, settings ...setting) (*stack, []*record
 		if err != nil {
 			t.Fatal(err)
 		}
-		// One look at the start, and none that catches a request on its way.
+		// One scrape at the start, and none while requests are in flight.
 		patient := "apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: patient}\nspec: {poolRef: {name: pool}, timeouts: {stale: 2h, lost: 2h}}\n"
 		if err := os.WriteFile(filepath.Join(c.Objects, "patient.yaml"), []byte(patient), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		c.ExtprocFlags = append(c.ExtprocFlags, "--seed", "7", "--scrape-interval", "1h", "--models-scrape-interval", "1h", "--stale-after", "2h")
-		c.EnvoyChanges = append(c.EnvoyChanges, envoy.Everywhere("buffer_size_bytes", 16384.0, 0)) // outcomes at once
+		c.EnvoyChanges = append(c.EnvoyChanges, envoy.Everywhere("buffer_size_bytes", 16384.0, 0)) // flush outcomes at once
 	}, m.setting}, settings...)...)
 	return s, all
 }
 
-// idle says whether extproc counts nothing in flight.
+// idle reports whether extproc counts no request in flight.
 func (s *stack) idle() bool {
 	page := s.page(s.Metrics)
 	return strings.Contains(page, "\nheadgate_requests_in_flight 0\n") && !inFlight.MatchString(page)
@@ -212,8 +212,9 @@ func (s *stack) idle() bool {
 
 var inFlight = regexp.MustCompile(`(?m)^headgate_endpoint_in_flight\{.*\} [1-9]`)
 
-// The same requests, one at a time, with one seed and engines that stand still, have the same picks, the same bytes at
-// the engines and the same outcomes, however the data plane shows them.
+// The same requests, one at a time, with one seed and engines with constant metrics, get the same
+// picks, send the same bytes to the engines and have the same outcomes in every mode of the data
+// plane.
 func TestEveryModeDecidesTheSame(t *testing.T) {
 	runs(t)
 	const n = 500
@@ -231,7 +232,7 @@ func TestEveryModeDecidesTheSame(t *testing.T) {
 			}
 			r.header = map[string]string{"X-Llm-D-Slo-Ttft-Ms": "5", "X-Gateway-Inference-Objective": "gold"}
 			if m.name != duplex.name {
-				r.header = nil // Headgate's own Envoy is not asked to remove what gateways set
+				r.header = nil // Headgate's own Envoy need not remove headers that gateways set
 			}
 			if a := s.must(r); a.status != 200 || i%3 == 0 && i%4 != 0 && !a.done() {
 				t.Fatalf("%s: request %d: %d %s", m.name, i, a.status, a.body)
@@ -279,7 +280,7 @@ func TestEveryModeDecidesTheSame(t *testing.T) {
 	}
 }
 
-// Every mode serves what clients send, and refuses what it must, in the same words.
+// Every mode serves valid requests and rejects invalid ones with the same errors.
 func TestEveryModeServes(t *testing.T) {
 	runs(t)
 	for _, m := range everyMode {
@@ -307,7 +308,7 @@ func TestEveryModeServes(t *testing.T) {
 				}
 			}
 
-			// A route's own name becomes the adapter's, where that can be.
+			// A route's model name is replaced by the adapter's if the mode allows it.
 			a := s.must(request{body: `{"model":"renamed","prompt":"x"}`})
 			renamed := sha256.Sum256([]byte(`{"model":"a02","prompt":"x"}`))
 			switch got := slices.ContainsFunc(engines, func(r *recorder) bool { return slices.Contains(r.bodies, renamed) }); {

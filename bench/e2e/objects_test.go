@@ -12,19 +12,20 @@ import (
 	"time"
 )
 
-// load sends requests without a pause until it is stopped, and keeps what failed.
+// load sends requests without a pause until it is stopped, and records failures.
 type load struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 	sent   atomic.Int64
-	each   []atomic.Int64 // by client: how many of them it sent
+	each   []atomic.Int64 // requests sent, by client
 
-	mu     sync.Mutex // guards the following
+	mu     sync.Mutex // guards the fields below
 	faults []string
 	served map[string]int
 }
 
-// pour starts clients that each send one request after the other. Good says whether an answer is what it should be.
+// pour starts clients that each send one request after the other. Good returns what is wrong with a
+// response, empty if nothing is.
 func (s *stack) pour(clients int, next func(client, n int) request, good func(answer, error) string) *load {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	l := &load{cancel: cancel, served: make(map[string]int), each: make([]atomic.Int64, clients)}
@@ -48,13 +49,13 @@ func (s *stack) pour(clients int, next func(client, n int) request, good func(an
 	return l
 }
 
-// stop ends the load and waits for the requests under way.
+// stop ends the load and waits for the requests in flight.
 func (l *load) stop() {
 	l.cancel()
 	l.done.Wait()
 }
 
-// goesOn waits until each client has got n more answers: no request that was on its way waits for anything.
+// goesOn waits until each client has got n more responses.
 func (l *load) goesOn(s *stack, n int64) {
 	s.t.Helper()
 	for client, want := range l.counts(n) {
@@ -62,7 +63,7 @@ func (l *load) goesOn(s *stack, n int64) {
 	}
 }
 
-// counts are those of each client's answers when it will have had n more.
+// counts returns each client's response count after n more.
 func (l *load) counts(n int64) []int64 {
 	all := make([]int64, len(l.each))
 	for client := range l.each {
@@ -71,7 +72,7 @@ func (l *load) counts(n int64) []int64 {
 	return all
 }
 
-// isOK is for loads none of which may fail.
+// isOK is for loads in which no request may fail.
 func isOK(a answer, err error) string {
 	switch {
 	case err != nil:
@@ -101,7 +102,7 @@ func TestAnEditIsInForceWithinASecondAndDropsNothing(t *testing.T) {
 	}
 	s.promised(time.Second, "a removed route is gone", func() bool { return status("newcomer") == 404 })
 
-	// A pool moves to another name in three edits: the new one beside the old, the routes to it, the old one away.
+	// A pool is renamed in three edits: add the new one, move the routes, remove the old one.
 	first, _, _ := strings.Cut(engines(network, 4), "---")
 	s.write("engines.yaml", engines(network, 4)+"---\n"+strings.Replace(first, "name: pool}", "name: pool2}", 1))
 	s.promised(time.Second, "the new pool is there", func() bool { return s.sum(s.Metrics, "headgate_objects", "kind", "InferencePool") == 2 })
@@ -117,7 +118,7 @@ func TestAnEditIsInForceWithinASecondAndDropsNothing(t *testing.T) {
 		return s.sum(s.Metrics, "headgate_endpoint_state", "endpoint", network+"14:8000", "state", "out") == 1
 	})
 
-	// An invalid edit is refused by file and line, and what was in force stays.
+	// An invalid edit is refused with file and line, and the previous objects stay in effect.
 	s.write("routes.yaml", routes("only-this")+"  priority: high\n")
 	s.promised(time.Second, "an invalid edit is refused", func() bool { return s.sum(s.Metrics, "headgate_objects_rejected_files") == 1 })
 	log, err := os.ReadFile(s.Extproc.Log)
@@ -139,7 +140,7 @@ func TestAnEditIsInForceWithinASecondAndDropsNothing(t *testing.T) {
 	}
 }
 
-// What clients write to a model stays between them and the model.
+// Prompts appear in no log and no metric.
 func TestPromptsAreInNoLogAndNoMetric(t *testing.T) { onBothPlanes(t, promptsAreInNoLogAndNoMetric) }
 
 func promptsAreInNoLogAndNoMetric(t *testing.T) {
@@ -160,7 +161,7 @@ func promptsAreInNoLogAndNoMetric(t *testing.T) {
 	}
 	s.await("the outcomes have come", func() bool { return s.sum(s.Metrics, "headgate_failures_total", "kind", "reset") == 1 })
 	texts := map[string]string{"metrics": s.page(s.Metrics)}
-	s.Stop(5 * time.Second) // writes out the logs
+	s.Stop(5 * time.Second) // flushes the logs
 	logs, err := filepath.Glob(filepath.Join(s.Dir, "*.log"))
 	if err != nil || len(logs) < 6 {
 		t.Fatalf("logs %v, %v", logs, err)

@@ -10,8 +10,8 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// A pool that no route names serves what its engines list, under the names that they list, such as the path of the weights. What
-// is listed, what is answered and what is healthy is the same.
+// A pool without routes serves the models that its engines list, under the listed names, such as
+// the path of the weights. Listed models, responses and health checks agree.
 func TestAPoolWithoutRoutesServesWhatItsEnginesList(t *testing.T) {
 	runs(t)
 	const byPath = "/models/x.gguf"

@@ -24,7 +24,7 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// payload is the copy of a message or body, as sinks get it.
+// payload is the copy of a message or body that a sink gets.
 type payload struct {
 	ID       string            `json:"id"`
 	Model    string            `json:"modelid"`
@@ -35,10 +35,10 @@ type payload struct {
 	Data     []byte            `json:"data"`
 }
 
-// sink takes payloads and keeps them by their model.
+// sink receives payloads and keeps them by model.
 type sink struct {
 	*httptest.Server
-	mu  sync.Mutex // guards all
+	mu  sync.Mutex // guards all fields
 	all []payload
 }
 
@@ -50,7 +50,7 @@ func newSink(t *testing.T) *sink {
 		decoder.DisallowUnknownFields()
 		err := decoder.Decode(&p)
 		if errors.Is(err, io.ErrUnexpectedEOF) {
-			return // extproc ended in the midst of it
+			return // extproc ended while sending it
 		}
 		if err != nil || r.Method != http.MethodPost || r.Header.Get("Content-Type") != "application/json" {
 			t.Errorf("%s of no payload: %v", r.Method, err)
@@ -63,7 +63,7 @@ func newSink(t *testing.T) *sink {
 	return s
 }
 
-// taken returns what it has got and forgets it, once there are so many.
+// taken waits for n payloads, returns them and forgets them.
 func (s *sink) taken(t *stack, n int) []payload {
 	t.t.Helper()
 	t.await(fmt.Sprintf("the sink has %d payloads", n), func() bool {
@@ -81,7 +81,7 @@ func (s *sink) taken(t *stack, n int) []payload {
 	return all
 }
 
-// copying has Envoy show copies, and extproc send them to sinks.
+// copying makes Envoy report payloads, and extproc send copies to sinks.
 func copying(urls ...string) setting {
 	return func(c *rig.Config) {
 		standalone(c)
@@ -93,8 +93,8 @@ func copying(urls ...string) setting {
 	}
 }
 
-// Copies of calls of V2, of its REST, and of a stream of OpenAI's API come to the sinks that want them, with the model that was decided on, and
-// no secret.
+// Copies of V2 calls over gRPC and REST and of an OpenAI stream reach the sinks that want them,
+// with the model that was picked, and without secrets.
 func TestPayloadsAreCopied(t *testing.T) {
 	runs(t)
 	all, some := newSink(t), newSink(t)
@@ -108,7 +108,7 @@ func TestPayloadsAreCopied(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 
-	// A call: what the engine got, and what it said.
+	// A unary call: the request and the response.
 	a, err := calls.ModelInfer(metadata.AppendToOutgoingContext(ctx, "tenant", "blue", "trace-bin", "\x00\xff", "authorization", "Bearer secret", "cookie", "secret"), tensor("latest", 1, 2))
 	if fault := answers(a, err, "one", 1, 2); fault != "" {
 		t.Fatal(fault)
@@ -138,7 +138,7 @@ func TestPayloadsAreCopied(t *testing.T) {
 		t.Errorf("of the VModel's calls come %+v", got)
 	}
 
-	// A stream: each message by itself, in order.
+	// A stream: each message separately, in order.
 	stream, err := calls.ModelStreamInfer(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -164,7 +164,7 @@ func TestPayloadsAreCopied(t *testing.T) {
 		}
 	}
 
-	// REST of V2, whose path names a VModel.
+	// V2 over REST, with a VModel in the path.
 	b := s.must(request{path: "/v2/models/latest/infer", body: `{"id":"7","inputs":[]}`})
 	if b.status != http.StatusOK {
 		t.Fatalf("%d %s", b.status, b.body)
@@ -174,7 +174,7 @@ func TestPayloadsAreCopied(t *testing.T) {
 		t.Errorf("of REST come %+v", got)
 	}
 
-	// A stream of OpenAI's API is one body.
+	// An OpenAI stream is one body.
 	b = s.must(request{body: `{"model":"one","prompt":"hello","max_tokens":5,"stream":true}`, header: map[string]string{"Authorization": "Bearer secret"}})
 	if !b.done() {
 		t.Fatalf("%d %s", b.status, b.body)
@@ -184,7 +184,7 @@ func TestPayloadsAreCopied(t *testing.T) {
 		t.Errorf("of a stream come %+v\nand %s\nwant %s", got, got[1].Data, b.body)
 	}
 
-	// What extproc refuses is not copied.
+	// What extproc rejects is not copied.
 	if _, err := calls.ModelInfer(ctx, tensor("nobody", 1)); status.Code(err) != codes.NotFound {
 		t.Errorf("an unknown model: %v", err)
 	}
@@ -200,7 +200,8 @@ func TestPayloadsAreCopied(t *testing.T) {
 	}
 }
 
-// A sink that takes no connection, and one that never answers, change no answer: what they do not get is dropped and counted.
+// A sink that accepts no connection and one that never answers change no response. Payloads that
+// they do not accept are dropped and counted.
 func TestSinksHoldNobodyUp(t *testing.T) {
 	runs(t)
 	never := make(chan struct{})
@@ -232,8 +233,8 @@ func TestSinksHoldNobodyUp(t *testing.T) {
 	}
 }
 
-// Both filters pass 16 MiB there and back, and a thousand streams at once, byte for byte; what is in flight is counted right, and is nothing in the
-// end.
+// Both filters pass 16 MiB in both directions, and a thousand concurrent streams, byte for byte.
+// The count of requests in flight is right, and zero in the end.
 func TestBothFiltersPassAllBytes(t *testing.T) {
 	runs(t)
 	const streams = 1000
@@ -321,7 +322,8 @@ func TestBothFiltersPassAllBytes(t *testing.T) {
 	s.await("no stream is in flight", func() bool { return s.inFlight() == 0 })
 }
 
-// Where extproc dies and comes back, no answer that flows is cut, and copies go on with the next request.
+// When extproc dies and returns, no response in flight is cut, and copies continue with the next
+// request.
 func TestPayloadsOutliveExtproc(t *testing.T) {
 	runs(t)
 	all := newSink(t)
@@ -352,8 +354,9 @@ func TestPayloadsOutliveExtproc(t *testing.T) {
 	})
 }
 
-// BenchmarkPayloads measures what the filter of payloads costs a request while it is off, beside a configuration that has it not, and what copies
-// cost that go to a sink. Run it with go test ./bench/e2e -run "^$" -bench Payloads -benchtime 12x.
+// BenchmarkPayloads measures what the payload filter costs a request while it is off, compared with
+// a configuration without it, and what copying to a sink costs. Run it with go test ./bench/e2e
+// -run "^$" -bench Payloads -benchtime 12x.
 func BenchmarkPayloads(b *testing.B) {
 	k := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
 	b.Cleanup(k.Close)
@@ -367,7 +370,8 @@ func BenchmarkPayloads(b *testing.B) {
 	}
 }
 
-// At a Gateway whose class has payloads in its settings, calls and requests for pools are copied; without them none is.
+// At a Gateway whose class configures payloads, calls and requests for pools are copied; without
+// this setting none is.
 func TestPayloadsAreCopiedAtAGateway(t *testing.T) {
 	runs(t)
 	all := newSink(t)

@@ -24,7 +24,8 @@ import (
 	"github.com/headgate/headgate/test/process"
 )
 
-// picker is an endpoint picker of its own: an extproc that is asked as other gateways ask one, for a pool.
+// picker is an endpoint picker process for a pool: an extproc that is called as other gateways call
+// one.
 func (s *stack) picker(pool string) *process.Process {
 	s.t.Helper()
 	starter := process.NewStarter()
@@ -46,14 +47,15 @@ func (s *stack) picker(pool string) *process.Process {
 
 func (s *stack) pickerHost() string { return strings.TrimSuffix(s.Listen, "1:8080") + "51" }
 
-// picked is a pool of the engines whose endpoints a Service picks, and an HTTPRoute that leads there by a host of the same name; with more
-// fields of the reference, and of the Service's port, where the Service is at an address.
+// picked is a pool of the engines with its own picker Service, and an HTTPRoute to it for the host
+// of the same name. More adds fields to the reference, port adds fields to the Service's port, and
+// address is the Service's address.
 func picked(pool, more, port, address string) string {
 	return aPool(pool, "app: llama", "{number: 8000}", ", endpointPickerRef: {name: "+pool+"-epp, port: {number: 9002}"+more+"}") +
 		pickerService(pool, port, address) + toPool(pool, pool)
 }
 
-// pickerService is the Service of a pool's picker, which is at an address, with more fields of its port.
+// pickerService is the Service of a pool's picker at address, with more fields of its port.
 func pickerService(pool, more, address string) string {
 	host, port, _ := strings.Cut(address, ":")
 	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %[1]s-epp}\nspec: {selector: {app: epp}, ports: [{name: grpc, port: 9002%[2]s}]}\n---\n"+
@@ -61,16 +63,16 @@ func pickerService(pool, more, address string) string {
 		"ports: [{name: grpc, port: %[4]s, protocol: TCP}]\nendpoints: [{addresses: ['%[3]s']}]\n---\n", pool, more, host, port)
 }
 
-// toPool is an HTTPRoute of a host, NAME.test, that leads to a pool.
+// toPool is an HTTPRoute from the host NAME.test to a pool.
 func toPool(name, pool string) string {
 	return fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: %[1]s}\nspec:\n  parentRefs: [{name: gateway}]\n  hostnames: [%[1]s.test]\n"+
 		"  rules: [{backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: %[2]s}]}]\n", name, pool)
 }
 
-// plain has a port speak HTTP/2 without TLS.
+// plain makes a port speak HTTP/2 without TLS.
 const plain = ", appProtocol: kubernetes.io/h2c"
 
-// at sends a request to a host, NAME.test.
+// at sends a request to the host NAME.test.
 func at(name string, r request) request {
 	header := map[string]string{"Host": name + ".test"}
 	maps.Copy(header, r.header)
@@ -78,13 +80,14 @@ func at(name string, r request) request {
 	return r
 }
 
-// awaitRoute waits until requests to a host, NAME.test, reach a pool by their route: LLMRoutes do not know the engines' own name.
+// awaitRoute waits until requests to the host NAME.test reach a pool by their route. LLMRoutes do
+// not admit the engines' own model name.
 func (s *stack) awaitRoute(name string) {
 	s.t.Helper()
 	s.await("requests to "+name+".test reach the pool", func() bool { return s.must(at(name, completion(baseName, 1, false))).status == http.StatusOK })
 }
 
-// overTLS listens with a certificate that nobody knows, and passes on what comes.
+// overTLS listens with a self-signed certificate and forwards the bytes.
 func overTLS(t *testing.T, address, to string) {
 	t.Helper()
 	certificate, err := listen.SelfSigned(time.Now())
@@ -116,7 +119,8 @@ func overTLS(t *testing.T, address, to string) {
 	}()
 }
 
-// A pool's own picker decides, and not the extproc beside Envoy: it is asked over TLS with a certificate that nobody knows.
+// A pool's own picker decides, not the extproc beside Envoy. Envoy calls it over TLS and accepts
+// its self-signed certificate.
 func TestAPoolHasItsOwnPicker(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
@@ -142,8 +146,8 @@ func TestAPoolHasItsOwnPicker(t *testing.T) {
 	}
 }
 
-// A picker is killed: no stream that flows is cut. A pool that fails open is served on, one that does not gets 503, and once the picker is
-// back it picks again.
+// When a picker is killed, no stream is cut. A pool that fails open keeps serving, one that fails
+// closed answers 503, and the picker decides again once it is back.
 func TestAPickerDiesAndNoStreamDoes(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
@@ -190,8 +194,9 @@ func TestAPickerDiesAndNoStreamDoes(t *testing.T) {
 	})
 }
 
-// A pool that fails open has pods that are not ready: Envoy chooses none of them while there is one that is, and any where there is none. What
-// a picker picks it does not refuse, and what flows from there is not cut.
+// A pool that fails open has unready pods. Envoy chooses none of them while there is a ready one,
+// and any if there is none. It does not reject an unready pod that a picker picked, and cuts no
+// stream there.
 func TestAPoolFailsOpenToPodsThatAreReady(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
@@ -242,8 +247,8 @@ func TestAPoolFailsOpenToPodsThatAreReady(t *testing.T) {
 	}
 }
 
-// The extproc beside Envoy is killed: a pool that names it as its picker and fails open serves inference on, and nothing else, by routes of
-// both kinds; one that does not gets 503.
+// The extproc beside Envoy is killed. A pool that names it as its picker and fails open keeps
+// serving inference, and nothing else, for both kinds of route; one that fails closed answers 503.
 func TestAPoolFailsOpenWithoutExtproc(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
@@ -299,7 +304,7 @@ func TestAPoolFailsOpenWithoutExtproc(t *testing.T) {
 			t.Errorf("a stream did not survive: %v", err)
 		}
 	}
-	// Without extproc nobody says which endpoints take no connection: a request goes on to another.
+	// Without extproc nothing marks unreachable endpoints, so a request is retried at another one.
 	for n := 1; n <= 2; n++ {
 		s.Engines[s.endpoint(n)].Kill()
 	}
@@ -321,7 +326,7 @@ func TestAPoolFailsOpenWithoutExtproc(t *testing.T) {
 	refused(t, "a closed path", s.must(at("open", request{path: "/v1/load_lora_adapter", body: `{"lora_name":"stolen"}`})), 404, "unknown_url")
 }
 
-// engine is a server that is no engine of a known kind, and says by which protocol it was asked.
+// engine is a server of no known engine kind, which reports the protocol it was called with.
 func (s *stack) engine(t *testing.T, address string, speaks *http.Protocols) {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -341,7 +346,7 @@ func (s *stack) engine(t *testing.T, address string, speaks *http.Protocols) {
 	t.Cleanup(func() { _ = is.Close() })
 }
 
-// listed is a pool of one address, with more fields of its spec.
+// listed is a pool of one address, with more spec fields.
 func listed(pool, address, more string) string {
 	return fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: %[1]s, labels: {app: %[1]s}}\nspec: {addresses: ['%[2]s']}\n---\n"+
 		"%[3]s", pool, address, aPool(pool, "app: "+pool, "{number: 8000}", more))
@@ -378,8 +383,8 @@ func TestAPoolSaysItsProtocol(t *testing.T) {
 	}
 }
 
-// A picker is left in peace while requests wait for their answers: gRPC servers hang up on who pings them often, and that is the end of
-// every request whose answer has not begun.
+// Envoy does not ping a picker while requests wait for their responses. gRPC servers close
+// connections that ping too often, which would end every request without a response yet.
 func TestAnAnswerThatTakesLongOutlivesQuietWithThePicker(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
@@ -393,7 +398,8 @@ func TestAnAnswerThatTakesLongOutlivesQuietWithThePicker(t *testing.T) {
 	}
 }
 
-// A picker that knows nothing of gRPC's health is asked all the same: whatever it answers, it answers.
+// A picker without gRPC's health service is used, too: any response to a health check counts as
+// healthy.
 func TestAPickerNeedsNoHealthService(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)
@@ -422,8 +428,9 @@ func TestAPickerNeedsNoHealthService(t *testing.T) {
 	})
 }
 
-// A picker takes connections and says nothing: it is soon known to. From then on requests wait for it no more: a pool that fails open is served
-// on, one that does not answers 503. What the picker had before waits, and is served when it goes on.
+// A picker that accepts connections and sends nothing is soon detected. From then on requests do
+// not wait for it: a pool that fails open keeps serving, one that fails closed answers 503.
+// Requests that the picker already had wait, and are served when it continues.
 func TestAPickerHangs(t *testing.T) {
 	runs(t)
 	s := start(t, throughGateway)

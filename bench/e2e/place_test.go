@@ -24,7 +24,8 @@ import (
 
 var placeTime = flag.Duration("place", 15*time.Second, "how long requests for more adapters than there are slots go on")
 
-// placed makes control load the adapters, of which none is registered at the start: at most slots at one engine.
+// placed makes control load the adapters, none of which is loaded at the start, at most slots of
+// them per engine.
 func placed(t testing.TB, slots int, names ...string) setting {
 	return func(c *rig.Config) {
 		c.ControlMetrics = strings.TrimSuffix(c.Listen, "1:8080") + "1:9091"
@@ -38,7 +39,7 @@ func placed(t testing.TB, slots int, names ...string) setting {
 	}
 }
 
-// numbered is n names of adapters.
+// numbered returns n adapter names.
 func numbered(n int) []string {
 	names := make([]string, n)
 	for i := range names {
@@ -54,7 +55,7 @@ type engineEvent struct {
 	Error                string
 }
 
-// events is what every engine was told about models, in order of time.
+// events returns the event logs of all engines, merged by time.
 func (s *stack) events() []engineEvent {
 	s.t.Helper()
 	var all []engineEvent
@@ -65,7 +66,7 @@ func (s *stack) events() []engineEvent {
 	return all
 }
 
-// eventsOf is what one engine was told, by its event log.
+// eventsOf returns one engine's event log.
 func (s *stack) eventsOf(file string) (all []engineEvent) {
 	s.t.Helper()
 	text, err := os.ReadFile(file)
@@ -82,8 +83,8 @@ func (s *stack) eventsOf(file string) (all []engineEvent) {
 	return all
 }
 
-// exactlyOnce checks, by the engines' own logs, that none was told to load what it has or is loading, and that no model was
-// being loaded at two engines at once.
+// exactlyOnce checks in the engines' event logs that no engine was told to load a model that it had
+// or was loading, and that no model was loading at two engines at once.
 func (s *stack) exactlyOnce(events []engineEvent) (loads int) {
 	s.t.Helper()
 	has := make(map[[2]string]bool)
@@ -110,7 +111,7 @@ func (s *stack) exactlyOnce(events []engineEvent) (loads int) {
 	return loads
 }
 
-// modelStatus is what control says of a model.
+// modelStatus is control's status of a model.
 type modelStatus struct {
 	ID       string
 	Copies   []struct{ Endpoint, State string }
@@ -118,7 +119,7 @@ type modelStatus struct {
 	Message  string
 }
 
-// models asks control.
+// models reads control's /models.
 func (s *stack) models() []modelStatus {
 	s.t.Helper()
 	var all []modelStatus
@@ -126,7 +127,7 @@ func (s *stack) models() []modelStatus {
 	return all
 }
 
-// post sends fields to an engine, and returns the status and what came back.
+// post sends fields to an engine and returns the status and the body.
 func (s *stack) post(url string, fields map[string]string) string {
 	body, _ := json.Marshal(fields) // strings always marshal
 	response, err := s.client.Post("http://"+url, "application/json", bytes.NewReader(body))
@@ -150,7 +151,7 @@ func (s *stack) get(url string, into any) {
 	}
 }
 
-// listed is the adapters that an engine lists.
+// listed returns the adapters that an engine lists.
 func (s *stack) listed(address string) []string {
 	s.t.Helper()
 	var list struct {
@@ -170,7 +171,7 @@ func (s *stack) listed(address string) []string {
 	return names
 }
 
-// agreed says how what control believes differs from what the engines list; empty if it does not.
+// agreed describes where control's state differs from the engines' lists, empty if it does not.
 func (s *stack) agreed() string {
 	s.t.Helper()
 	return s.agreedWith(slices.Collect(maps.Keys(s.Engines)))
@@ -196,7 +197,7 @@ func (s *stack) agreedWith(addresses []string) string {
 	return ""
 }
 
-// zipf draws names, the nth 1/n as often as the first.
+// zipf draws names; the nth has 1/n the probability of the first.
 func zipf(names []string) func(*rand.Rand) string {
 	sums := make([]float64, len(names))
 	total := 0.0
@@ -210,8 +211,8 @@ func zipf(names []string) func(*rand.Rand) string {
 	}
 }
 
-// load sends requests that draw names, concurrency at a time, for a while. It returns how many were answered 200; any other
-// answer is an error of the test.
+// load sends requests for random names for a while, with the given concurrency. It returns the
+// number of 200 responses; any other response fails the test.
 func (s *stack) load(concurrency int, during time.Duration, names []string) int {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), during)
@@ -243,8 +244,8 @@ func (s *stack) load(concurrency int, during time.Duration, names []string) int 
 	return n
 }
 
-// With 40 adapters and room for 16, every request is answered: its adapter is loaded when it is not there, once, and leaves
-// again when others need the room and nobody uses it.
+// With 40 adapters and room for 16, every request is answered. An adapter that is missing is loaded
+// once, and is unloaded again when others need the room and nobody uses it.
 func TestMoreAdaptersThanSlots(t *testing.T) {
 	runs(t, alone, raced)
 	names := numbered(40)
@@ -261,8 +262,8 @@ func TestMoreAdaptersThanSlots(t *testing.T) {
 	s.report(events)
 }
 
-// report prints how long it took, from the first of the requests that waited for a model to the load, and from the engine's
-// word that it is loaded to the first request sent there.
+// report prints the time from a model's first waiting request to its load, and from the end of the
+// load to the first request sent to the engine.
 func (s *stack) report(events []engineEvent) {
 	s.t.Helper()
 	for _, m := range []struct{ what, metric string }{
@@ -288,7 +289,7 @@ func (s *stack) report(events []engineEvent) {
 			}
 		}
 		all := dispatched[[2]string{e.Engine, e.Model}]
-		// The access log has milliseconds, cut off.
+		// The access log truncates to milliseconds.
 		first, _ := slices.BinarySearchFunc(all, e.Time.Truncate(time.Millisecond), time.Time.Compare)
 		if first < len(all) && all[first].Before(until) {
 			took = append(took, max(0, all[first].Sub(e.Time)))
@@ -300,7 +301,7 @@ func (s *stack) report(events []engineEvent) {
 	}
 }
 
-// dispatched is when requests were sent to an engine for a model, by Envoy's access log.
+// dispatched returns when requests for a model were sent to an engine, by Envoy's access log.
 func (s *stack) dispatched() map[[2]string][]time.Time {
 	s.t.Helper()
 	file, err := os.Open(s.Envoy.Log)
@@ -327,7 +328,7 @@ func (s *stack) dispatched() map[[2]string][]time.Time {
 	return all
 }
 
-// quantiles reads a histogram.
+// quantiles formats a histogram.
 func (s *stack) quantiles(address, metric string) string {
 	s.t.Helper()
 	h := s.histogram(address, metric)

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// poolSettings are settings of the pool of the tests.
+// poolSettings is a PoolSettings of the tests' pool.
 func poolSettings(spec string) string {
 	return "apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: settings}\nspec: {poolRef: {name: pool}, " + spec + "}\n"
 }
 
-// A pool's bound on a request ends what takes longer, in Envoy, and nothing else.
+// A pool's request timeout ends longer requests in Envoy, and nothing else.
 func TestThePoolsTimeoutEndsWhatTakesLonger(t *testing.T) {
 	runs(t)
 	for name, settings := range map[string][]setting{"override_host": nil, "original_dst": {originalDst}} {
@@ -36,7 +36,8 @@ func TestThePoolsTimeoutEndsWhatTakesLonger(t *testing.T) {
 	}
 }
 
-// An answer that an engine keeps is asked for where it was made, and so is what goes on from it.
+// A request for a stored response goes to the engine that made it, and so do requests that continue
+// from it.
 func TestAStoredAnswerIsAskedForWhereItWasMade(t *testing.T) {
 	onBothPlanes(t, aStoredAnswerIsAskedForWhereItWasMade)
 }
@@ -54,7 +55,7 @@ func aStoredAnswerIsAskedForWhereItWasMade(t *testing.T) {
 		var found logged
 		s.awaitWithin(5*time.Second, "extproc knows who made it", func() bool {
 			_, found = s.tell(request{method: http.MethodGet, path: "/v1/responses/" + id})
-			return found.Details == "via_upstream" // the simulated engine keeps nothing, and says so
+			return found.Details == "via_upstream" // the simulated engine stores nothing, and says so
 		})
 		if found.Endpoint != made.served {
 			t.Errorf("%d: made at %s, asked for at %s", n, made.served, found.Endpoint)

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// quickstart runs the program on a network of its own, with the objects that the repository ships.
+// quickstart runs the program in a network of its own, with the objects that the repository ships.
 type quickstart struct {
 	t       *testing.T
 	network string
@@ -104,7 +104,7 @@ func (q *quickstart) until(pattern string) string {
 	}
 }
 
-// pastes checks that the three requests can be pasted that it has printed.
+// pastes checks that the three printed requests can be pasted into a shell.
 func (q *quickstart) pastes(said string) {
 	q.t.Helper()
 	curls := regexp.MustCompile(`(?ms)^  curl .*?(\n$|\}'$)`).FindAllString(said, -1)
@@ -131,7 +131,7 @@ func (q *quickstart) ended(limit time.Duration) error {
 	}
 }
 
-// nothingLeft checks that no process of the run lives and no address is taken.
+// nothingLeft checks that no process of the run is left and no address is in use.
 func (q *quickstart) nothingLeft() {
 	q.t.Helper()
 	processes, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -139,7 +139,7 @@ func (q *quickstart) nothingLeft() {
 		q.t.Fatal(err)
 	}
 	for _, path := range processes {
-		text, _ := os.ReadFile(path) // it may be gone meanwhile
+		text, _ := os.ReadFile(path) // the process may have ended
 		if bytes.Contains(text, []byte(q.dir)) || bytes.Contains(text, []byte(q.network)) {
 			q.t.Errorf("a process is left: %s", bytes.ReplaceAll(text, []byte{0}, []byte(" ")))
 		}
@@ -149,7 +149,7 @@ func (q *quickstart) nothingLeft() {
 	}
 }
 
-// free is an error if something serves at an address of the quickstart.
+// free returns an error if something still serves at an address of the quickstart.
 func (q *quickstart) free() error {
 	for _, address := range []string{"1:8080", "1:9901", "1:9090", "1:9091", "11:8000", "12:8000", "13:8000", "14:8000"} {
 		l, err := net.Listen("tcp", q.network+address)
@@ -169,7 +169,7 @@ func TestTheQuickstart(t *testing.T) {
 
 	q.pastes(said)
 
-	// A line a second, with the requests, the tokens and each engine's queue and slots.
+	// One line per second, with requests, tokens and each engine's queue and slots.
 	line := q.until(`[1-9]\d* tok/s`)
 	const engine = `engine-[1-4] +\d+\+\d+ +[●○]{4}`
 	if !regexp.MustCompile(`\d\d:\d\d:\d\d +\d+ req/s +\d+ tok/s \| +\d+ held +\d+ loads +\d+ evictions( \| ` + engine + `){4}`).MatchString(line) {
@@ -211,7 +211,7 @@ func TestAQuickstartThatIsKilledLeavesNoProcess(t *testing.T) {
 	}
 	s := &stack{t: t}
 	s.await("its processes are gone", func() bool {
-		// A process that was killed loses its command line before its sockets.
+		// A killed process loses its command line before its sockets.
 		out, err := exec.Command("pgrep", "-f", q.dir).Output()
 		return err != nil && len(out) == 0 && q.free() == nil
 	})
@@ -237,7 +237,7 @@ func TestATakenPortIsNamed(t *testing.T) {
 	}
 }
 
-// fails checks that it ends with one line of an error.
+// fails checks that it ends with a one-line error.
 func (q *quickstart) fails(want string) {
 	q.t.Helper()
 	err := q.ended(30 * time.Second)
@@ -246,8 +246,8 @@ func (q *quickstart) fails(want string) {
 	}
 }
 
-// A second run in the folder of one that runs says so and leaves that one alone; when the first is dead, however it died, the folder
-// is free.
+// A second run in the same folder reports the first one and leaves it alone. When the first has
+// died, in whatever way, the folder can be used again.
 func TestASecondRunLeavesTheFirstAlone(t *testing.T) {
 	runs(t)
 	first := newQuickstart(t)
@@ -257,7 +257,7 @@ func TestASecondRunLeavesTheFirstAlone(t *testing.T) {
 	second.start()
 	second.fails(fmt.Sprintf("another quickstart runs in %s/run, as process %d: stop it with Ctrl-C or kill %[2]d, or give this one a folder and ports of its own (--run, --listen, --admin, --metrics, --control-metrics)",
 		first.dir, first.command.Process.Pid))
-	first.until(`\d\d:\d\d:\d\d .*engine-4 +0\+0 +[●○]{4}`) // it goes on
+	first.until(`\d\d:\d\d:\d\d .*engine-4 +0\+0 +[●○]{4}`) // it keeps running
 
 	if err := first.command.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -283,7 +283,7 @@ func (q *quickstart) interrupt() {
 	}
 }
 
-// A program that does not come to serve costs one line that says why, and where the others are.
+// A program that fails to start causes a one-line error that says why and where the logs are.
 func TestAProgramThatDoesNotServeIsOneLine(t *testing.T) {
 	runs(t)
 	q := newQuickstart(t)
@@ -293,7 +293,8 @@ func TestAProgramThatDoesNotServeIsOneLine(t *testing.T) {
 	q.nothingLeft()
 }
 
-// What is edited while it runs is what the console shows: endpoints that come, by address and by name, and edits that are refused.
+// The console shows edits made while it runs: endpoints added by address and by name, and edits
+// that are refused.
 func TestTheConsoleShowsWhatRuns(t *testing.T) {
 	runs(t)
 	q := newQuickstart(t)
@@ -331,7 +332,7 @@ func TestTheConsoleShowsWhatRuns(t *testing.T) {
 	q.interrupt()
 }
 
-// ownEngine starts a simulated engine that is none of the quickstart's, at an address, and returns where it is.
+// ownEngine starts a simulated engine outside the quickstart and returns its address.
 func (q *quickstart) ownEngine(address, model string) string {
 	q.t.Helper()
 	host, port, _ := net.SplitHostPort(address)
@@ -354,7 +355,8 @@ func (q *quickstart) ownEngine(address, model string) string {
 	return strings.TrimSpace(strings.TrimPrefix(line, "serving on http://"))
 }
 
-// With people's own servers it runs extproc and Envoy alone: what is printed to try is a model that they list.
+// With the user's own servers it runs only extproc and Envoy, and the printed example names a model
+// that the servers list.
 func TestTheQuickstartOfOwnServers(t *testing.T) {
 	runs(t)
 	q := newQuickstart(t)
@@ -394,7 +396,7 @@ func TestTheQuickstartOfOwnServers(t *testing.T) {
 	q.noneOf("control", "--objects")
 }
 
-// noneOf checks that the logs of a run hold none of these.
+// noneOf checks that the logs of a run contain none of the words.
 func (q *quickstart) noneOf(words ...string) {
 	q.t.Helper()
 	for _, word := range words {
@@ -404,7 +406,8 @@ func (q *quickstart) noneOf(words ...string) {
 	}
 }
 
-// Where no server answers it says what each lacks, and what to try as soon as one does.
+// If no server answers yet, it says what is wrong with each, and prints the example once one
+// answers.
 func TestOwnServersThatDoNotAnswerYet(t *testing.T) {
 	runs(t)
 	q := newQuickstart(t)

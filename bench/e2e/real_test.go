@@ -25,10 +25,11 @@ import (
 
 var vllmDir = flag.String("vllm", root+"/.cache/vllm", "where bench/real/vllm installed")
 
-// realEngines starts engines that are real.
+// realEngines starts real engines.
 var realEngines = process.NewStarter()
 
-// startEngine runs a real engine, whose output goes to a file NAME.log in dir; who kills it kills its workers, too.
+// startEngine runs a real engine, whose output goes to the file NAME.log in dir. Killing it kills
+// its workers, too.
 func startEngine(t *testing.T, dir, name string, command *exec.Cmd) *process.Process {
 	t.Helper()
 	p, err := realEngines.Start(name, dir, command)
@@ -38,11 +39,11 @@ func startEngine(t *testing.T, dir, name string, command *exec.Cmd) *process.Pro
 	return p
 }
 
-// realEngine is a real vLLM at an address. Its log is that of all its lives.
+// realEngine is a real vLLM at an address. Its log spans its restarts.
 type realEngine struct {
 	t         *testing.T
 	host, dir string
-	flags     []string // of its own
+	flags     []string // its own flags
 	*process.Process
 }
 
@@ -55,7 +56,7 @@ func (e *realEngine) address() string { return e.host + ":8000" }
 
 var loraLine = regexp.MustCompile(`(Loaded new|Removed) LoRA adapter: name '([^']+)'`)
 
-// loads is what the engine itself says that it loaded, and whether it loaded any that it had.
+// loads counts the loads in the engine's own log, and fails if it loaded a model that it had.
 func (e *realEngine) loads() (n int) {
 	e.t.Helper()
 	text, err := os.ReadFile(e.Log)
@@ -77,10 +78,12 @@ func (e *realEngine) loads() (n int) {
 	return n
 }
 
-// realVLLM runs two real vLLMs, with flags, of two adapter slots each behind Envoy, extproc and control.
+// realVLLM runs two real vLLMs with two adapter slots each, with flags, behind Envoy, extproc and
+// control.
 func realVLLM(t *testing.T, flags ...string) (*stack, []*realEngine) { return realVLLMWith(t, flags) }
 
-// realVLLMWith does with settings of the rest. The engines are pods, which the rig is not to simulate.
+// realVLLMWith is realVLLM with further settings. The engines are pods that the rig must not
+// simulate.
 func realVLLMWith(t *testing.T, flags []string, settings ...setting) (*stack, []*realEngine) {
 	dir := t.TempDir()
 	var vllms []*realEngine
@@ -119,8 +122,8 @@ func realVLLMWith(t *testing.T, flags []string, settings ...setting) (*stack, []
 	return start(t, append([]setting{placed(t, 2, names...), where, extprocFlags("--explain-picks")}, settings...)...), vllms
 }
 
-// What control and extproc do with simulated engines they do with real ones: adapters come and go as requests need them,
-// and vLLM itself says that it loads none that it has.
+// Control and extproc treat real engines like simulated ones: adapters are loaded and unloaded as
+// requests need them, and vLLM's log shows that it never loads one that it has.
 func TestRealVLLMAdapters(t *testing.T) {
 	runs(t, alone)
 	s, engines := realVLLM(t)
@@ -148,7 +151,7 @@ func TestRealVLLMAdapters(t *testing.T) {
 		}
 	}
 
-	// An engine dies: its models are answered elsewhere. It comes back empty, and serves again.
+	// An engine dies and its models are answered elsewhere. It returns empty and serves again.
 	dead := engines[0]
 	dead.KillGroup()
 	for _, name := range names {
@@ -164,8 +167,8 @@ func TestRealVLLMAdapters(t *testing.T) {
 	s.await("control and the engines agree again", func() bool { return s.agreedAt(engines) == "" })
 }
 
-// A vLLM that stops, with --shutdown-timeout 15, ends in its own time, for nothing is loaded there once that is known; and it
-// stalls nobody.
+// A vLLM that stops with --shutdown-timeout 15 ends in its own time, since nothing more is loaded
+// there, and delays nobody.
 func TestRealVLLMThatStopsStallsNobody(t *testing.T) {
 	runs(t, alone)
 	s, engines := realVLLM(t)
@@ -185,7 +188,8 @@ func (s *stack) agreedAt(engines []*realEngine) string {
 	return s.agreedWith(addresses)
 }
 
-// A real engine starves the third of three adapters on its two slots, and it is helped as beside simulated engines.
+// A real engine starves the third of three adapters on its two slots. Control helps it as it does
+// with simulated engines.
 func TestRealVLLMThatStarvesAnAdapterIsHelped(t *testing.T) {
 	runs(t, alone)
 	s, _ := realVLLMWith(t, nil, controlFlags("--rebalance-interval", "2s"))
@@ -194,7 +198,7 @@ func TestRealVLLMThatStarvesAnAdapterIsHelped(t *testing.T) {
 	s.starve([]string{"a1", "a2", "a3"}, 3, func() { s.write("engines.yaml", engines(strings.TrimSuffix(s.Listen, "1:8080"), 2)) })
 }
 
-// roomFor has engines have room for so many adapters.
+// roomFor sets how many adapters engines have room for.
 func (s *stack) roomFor(adapters int) {
 	s.t.Helper()
 	settings, err := os.ReadFile(filepath.Join(s.objects, "settings.yaml"))
@@ -204,7 +208,8 @@ func (s *stack) roomFor(adapters int) {
 	s.write("settings.yaml", strings.Replace(string(settings), "maxAdapters: 2", fmt.Sprintf("maxAdapters: %d", adapters), 1))
 }
 
-// The pod of a real engine is deleted under load: its adapters are loaded at the other one first, the hook is told, and the engine ends in its own time.
+// A real engine's pod is deleted under load. Its adapters are first loaded at the other engine,
+// then the preStop hook returns, and the engine ends in its own time.
 func TestRealVLLMMigrates(t *testing.T) {
 	runs(t, alone)
 	s, vllms := realVLLMWith(t, nil, hooked)
@@ -253,7 +258,7 @@ func TestRealVLLMMigrates(t *testing.T) {
 	t.Logf("%d requests, %d models moved in %v", l.sent.Load(), had, took.Round(time.Millisecond))
 }
 
-// What the simulated engine says of loads and unloads is what the real one says.
+// The simulated engine answers loads and unloads as the real one does.
 func TestRealVLLMAnswersAsTheSimulatedOne(t *testing.T) {
 	runs(t, alone)
 	s, engines := realVLLM(t)
@@ -285,7 +290,7 @@ func TestRealVLLMAnswersAsTheSimulatedOne(t *testing.T) {
 			t.Errorf("%s:\nreal      %s\nsimulated %s", c.what, real, sim)
 		}
 	}
-	// Of two loads of one name at once the second waits for the first, and is refused then.
+	// Of two concurrent loads of one name, the second waits for the first and is then rejected.
 	for _, at := range []string{engines[0].address(), address} {
 		answers := make(chan string)
 		for range 2 {
@@ -300,8 +305,8 @@ func TestRealVLLMAnswersAsTheSimulatedOne(t *testing.T) {
 	}
 }
 
-// Nobody says how long real engines take: policy latency learns it, decides, and foresees first tokens. Beside it, in turns of the same length,
-// policies that foresee nothing.
+// Without a profile, policy latency learns how long real engines take, decides by it, and predicts
+// first tokens. Policies without predictions take turns with it, for comparison.
 func TestRealVLLMIsPredicted(t *testing.T) {
 	runs(t, alone)
 	const prompts, clients, turn, rounds = 12, 6, 12 * time.Second, 3
@@ -312,7 +317,7 @@ func TestRealVLLMIsPredicted(t *testing.T) {
 		next  func(client, n int) (model, prompt string)
 	}{
 		{"prompts that fit each cache", nil, func(client, n int) (string, string) { return baseRoute, words(client*5+n, 600) }},
-		// 12 prompts of 14 blocks: an engine has room for 8, and for what runs.
+		// 12 prompts of 14 blocks: an engine has room for 8 of them and the running requests.
 		{"prompts that do not all fit", []string{"--max-model-len", "2048", "--num-gpu-blocks-override", "128"}, func(client, n int) (string, string) {
 			return baseRoute, words(client*5+n, 1800)
 		}},
@@ -330,10 +335,11 @@ func TestRealVLLMIsPredicted(t *testing.T) {
 	}
 }
 
-// Predictions that are trusted come true from the first on, however many requests there are at once: of a real vLLM of which nobody says how long
-// it takes. Prompts and answers have various lengths and share nothing. It is one engine: two would take the cores from each other here. With 32
-// requests at once the target of 25 % is missed in some runs: by 24, 24, 28 and 32 % (three of these with two engines). The target of 10 % for the
-// bias is missed at one at once: by 11 %.
+// Trusted predictions are right from the first one on, at any concurrency, for a real vLLM without
+// a profile. Prompts and answers vary in length and share nothing. There is one engine, since two
+// would compete for the cores. At 32 concurrent requests some runs miss the target of 25 %: by 24,
+// 24, 28 and 32 % (three of these with two engines). At one request at a time the bias is 11 %,
+// above the target of 10 %.
 func TestRealVLLMPredictionsComeTrue(t *testing.T) {
 	runs(t, alone)
 	const judged = 100
@@ -380,7 +386,8 @@ func TestRealVLLMPredictionsComeTrue(t *testing.T) {
 			bias := sums[0]/sums[1] - 1
 			t.Logf("of %d first tokens after %.0f ms in the mean: off by %.0f %% in the median, p90 %.0f %%; the bias is %+.0f %%, the median ratio %.2f",
 				judged, sums[1]/judged, 100*off[judged/2], 100*off[judged*9/10], 100*bias, ratio)
-			// The bias is that of the median: engines, gateway and clients share the cores here, and a stall makes some first tokens three times as long.
+			// The bias is that of the median: engines, gateway and clients share the cores here,
+			// and a stall triples some times to first token.
 			if off[judged/2] > most || math.Abs(1/ratio-1) > 0.15 {
 				t.Errorf("they are off by %.0f %% in the median, and the bias is %+.0f %%", 100*off[judged/2], 100*(1/ratio-1))
 			}
@@ -388,7 +395,8 @@ func TestRealVLLMPredictionsComeTrue(t *testing.T) {
 	}
 }
 
-// predicted has clients send requests to real engines with flags by several policies in turn, and reports first tokens.
+// predicted runs clients against real engines with several policies in turn, and reports the times
+// to first token.
 func predicted(t *testing.T, flags []string, next func(client, n int) request, clients, rounds int, turn time.Duration) {
 	s, engines := realVLLM(t, flags...)
 	settings, err := os.ReadFile(filepath.Join(s.objects, "settings.yaml"))
@@ -435,7 +443,7 @@ func predicted(t *testing.T, flags []string, next func(client, n int) request, c
 	}
 	all := make(map[string][]float64)
 	var expected, measured []float64
-	terms := make(map[string][]float64) // of what was expected, in ms
+	terms := make(map[string][]float64) // of the predictions, in ms
 	others := 0
 	for range rounds {
 		for _, policy := range []string{"latency", "leastRequest", "roundRobin"} {
@@ -485,7 +493,8 @@ func predicted(t *testing.T, flags []string, next func(client, n int) request, c
 	}
 }
 
-// decides says whether a decision for a reason is by a policy, of those that are compared: latency where it is not trusted is another.
+// decides reports whether a decision's reason belongs to a policy. Untrusted latency decides by
+// another policy.
 func decides(policy, reason string) bool {
 	switch policy {
 	case "leastRequest":
@@ -496,7 +505,7 @@ func decides(policy, reason string) bool {
 	return reason != "round robin"
 }
 
-// hits are the tokens of prompts that real engines found in their prefix caches, of queries.
+// hits is the number of prompt tokens that real engines found in their prefix caches.
 func (s *stack) hits(engines []*realEngine) float64 {
 	return s.real(engines, "vllm:prefix_cache_hits_total")
 }
@@ -505,7 +514,7 @@ func (s *stack) queries(engines []*realEngine) float64 {
 	return s.real(engines, "vllm:prefix_cache_queries_total")
 }
 
-// real is the sum of a metric over real engines.
+// real sums a metric over real engines.
 func (s *stack) real(engines []*realEngine, metric string) (sum float64) {
 	for _, e := range engines {
 		sum += s.sum(e.address(), metric)

@@ -19,7 +19,7 @@ import (
 
 var tritonDir = flag.String("triton", root+"/.cache/triton", "where bench/real/triton installed")
 
-// identity is a model in Python that answers with what it was given.
+// identity is a Python model that returns its input.
 const identity = `
 import triton_python_backend_utils as pb
 
@@ -29,7 +29,8 @@ class TritonPythonModel:
         return [pb.InferenceResponse([pb.Tensor("y", pb.get_input_tensor_by_name(r, "x").as_numpy())]) for r in requests]
 `
 
-// newTriton runs a real Triton at a host until the test ends: HTTP at 8000, gRPC at 8001, metrics at 8002.
+// newTriton runs a real Triton at a host until the test ends: HTTP on 8000, gRPC on 8001, metrics
+// on 8002.
 func newTriton(t *testing.T, host string, models []string) {
 	t.Helper()
 	folder := t.TempDir()
@@ -49,7 +50,8 @@ func newTriton(t *testing.T, host string, models []string) {
 	t.Cleanup(p.KillGroup)
 }
 
-// Triton's own clients, unchanged, are answered through Envoy by two real Tritons that have room for half of the models, whichever model they name.
+// Triton's own clients get responses through Envoy from two real Tritons that have room for half of
+// the models, whichever model they name.
 func TestRealTritonThroughEnvoy(t *testing.T) {
 	runs(t, alone)
 	models := []string{"m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7"}
@@ -69,7 +71,7 @@ func TestRealTritonThroughEnvoy(t *testing.T) {
 	if err != nil || !strings.Contains(string(out), "16 models are served") {
 		t.Errorf("%v: %s", err, out)
 	}
-	// Who asks for a version that there is not takes no model from its copies.
+	// A request for an unknown version does not make extproc forget the model's copies.
 	missing := s.sum(s.Metrics, "headgate_endpoint_failures_total", "kind", "missing")
 	if a := s.must(request{method: "POST", path: "/v2/models/m0/versions/9/infer", body: `{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[0]}]}`}); a.status != http.StatusNotFound || !strings.Contains(a.body, "'m0' version 9 is not found") {
 		t.Errorf("a version that there is not gets %d %s", a.status, a.body)

@@ -32,7 +32,8 @@ import (
 
 var mlserverDir = flag.String("mlserver", root+"/.cache/mlserver", "where bench/real/mlserver installed")
 
-// mlserver is a real MLServer at a host: HTTP at 8000, gRPC at 8001, metrics at 8002. Its log is that of all its lives.
+// mlserver is a real MLServer at a host: HTTP on 8000, gRPC on 8001, metrics on 8002. Its log spans
+// its restarts.
 type mlserver struct {
 	t         *testing.T
 	host, dir string
@@ -45,7 +46,7 @@ func (m *mlserver) start() {
 	m.Process = startEngine(m.t, m.dir, "mlserver", exec.Command("../real/mlserver", "serve", *mlserverDir, m.folder, m.host, "8000")) //nolint:gosec // paths of this test
 }
 
-// newMLServer runs one with models until the test ends.
+// newMLServer runs an MLServer with models until the test ends.
 func newMLServer(t *testing.T, host string, models []string) *mlserver {
 	t.Helper()
 	dir := t.TempDir()
@@ -64,8 +65,8 @@ func newMLServer(t *testing.T, host string, models []string) *mlserver {
 	return m
 }
 
-// repositories makes the objects of two engines with a repository of models, which have room for so many each, and returns their hosts: HTTP at 8000,
-// gRPC at 8001, metrics at 8002.
+// repositories writes the objects of two engines with a model repository and room for so many
+// models each, and returns their hosts: HTTP on 8000, gRPC on 8001, metrics on 8002.
 func repositories(t *testing.T, c *rig.Config, kind engine.Kind, room int, models []string) []string {
 	t.Helper()
 	c.EngineFlags = nil
@@ -85,7 +86,8 @@ func repositories(t *testing.T, c *rig.Config, kind engine.Kind, room int, model
 	return []string{net + "11", net + "12"}
 }
 
-// listening waits until engines answer at their first port. What is started after them finds each at its first look.
+// listening waits until engines answer at their first port, so that programs started later find
+// them at their first scrape.
 func listening(t *testing.T, hosts []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -114,8 +116,10 @@ func listening(t *testing.T, hosts []string) {
 	}
 }
 
-// Two real MLServers have room for half of the models, of which half are objects and a client of ModelMesh registers the others. Requests over REST and gRPC are answered by the right model; one is killed and is back.
-// No request fails but those that it had begun, and those that meet it before extproc knows.
+// Two real MLServers have room for half of the models. Half of the models are objects; a ModelMesh
+// client registers the others. Requests over REST and gRPC are answered by the right model. One
+// server is killed and restarted. Only requests on it fail, and those that are sent to it before
+// extproc knows.
 func TestRealMLServersThroughEnvoy(t *testing.T) {
 	runs(t, alone)
 	var models []string
@@ -136,7 +140,7 @@ func TestRealMLServersThroughEnvoy(t *testing.T) {
 		}
 	}
 	var sent atomic.Int64
-	var mu sync.Mutex // guards the following
+	var mu sync.Mutex // guards the variables below
 	var faults []string
 	var last time.Time // when the last of them began
 	var took times.Times
@@ -215,7 +219,7 @@ func TestRealMLServersThroughEnvoy(t *testing.T) {
 	cancel()
 	clients.Wait()
 	mlserversClient(t, s.Listen)
-	// Who asks for a version that there is not takes no model from its copies.
+	// A request for an unknown version does not make extproc forget the model's copies.
 	missing := s.sum(s.Metrics, "headgate_endpoint_failures_total", "kind", "missing")
 	for range 3 {
 		a := s.must(request{method: "POST", path: "/v2/models/m00/versions/9/infer", body: `{"inputs":[{"name":"x","datatype":"FP64","shape":[1,1],"data":[0]}]}`})
@@ -234,13 +238,14 @@ func TestRealMLServersThroughEnvoy(t *testing.T) {
 	for _, fault := range faults {
 		t.Log(fault)
 	}
-	// Those that it had, and those for a model without another copy until extproc knows.
+	// Requests on the killed server, and requests for models without another copy until extproc
+	// knows.
 	if late := last.Sub(killed); late > time.Second {
 		t.Errorf("a request fails that began %v after the kill", late)
 	}
 }
 
-// classified is what an MLServer answers by REST.
+// classified is MLServer's REST response.
 type classified struct {
 	Name    string `json:"model_name"`
 	Outputs []struct {
@@ -248,7 +253,7 @@ type classified struct {
 	} `json:"outputs"`
 }
 
-// mlserversClient asks with MLServer's own client, unchanged.
+// mlserversClient sends requests with MLServer's own client.
 func mlserversClient(t *testing.T, address string) {
 	t.Helper()
 	in, out := filepath.Join(t.TempDir(), "in.jsonl"), filepath.Join(t.TempDir(), "out.jsonl")
@@ -273,8 +278,8 @@ func mlserversClient(t *testing.T, address string) {
 	}
 }
 
-// Two real MLServers have room for one model each, and are killed in turn while control unloads what they have. No room is lost by that: all models answer in
-// the end.
+// Two real MLServers with room for one model each are killed in turn while control unloads their
+// models. No room leaks: in the end every model answers.
 func TestRealMLServersThatDieLoseNoRoom(t *testing.T) {
 	runs(t, alone)
 	models := []string{"sk0", "sk1", "sk2", "sk3"}

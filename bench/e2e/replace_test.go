@@ -12,17 +12,17 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// An extproc that is asked to stop lets go of its socket at once and leaves its streams to Envoy: it does not wait for answers that
-// flow without it.
+// An extproc that is asked to stop releases its socket at once and leaves its streams to Envoy. It
+// does not wait for responses, which need no extproc.
 func TestAnExtprocThatStopsWaitsForNoAnswer(t *testing.T) {
 	onBothPlanes(t, anExtprocThatStopsWaitsForNoAnswer)
 }
 
 func anExtprocThatStopsWaitsForNoAnswer(t *testing.T) {
 	const open = 300
-	// At the pace of a large model: 45 ms a token.
+	// As slow as a large model: 45 ms per token.
 	s := start(t, extprocFlags("--drain-timeout", "1m"), func(c *rig.Config) { c.EngineFlags = []string{"--max-loras", "4"} })
-	ends := s.streams(open, 600) // 27 s: a busy machine takes some 15 to begin so many
+	ends := s.streams(open, 600) // 27 s: a busy machine needs some 15 s to start so many
 	asked := time.Now()
 	s.Extproc.Signal(syscall.SIGTERM)
 	select {
@@ -47,7 +47,7 @@ func anExtprocThatStopsWaitsForNoAnswer(t *testing.T) {
 	s.await("nothing is in flight", func() bool { return s.inFlight() == 0 })
 }
 
-// An extproc that takes over costs no request, however many come, and no stream.
+// An extproc that takes over from another costs no request and no stream, however many there are.
 func TestAnExtprocThatTakesOverCostsNothing(t *testing.T) {
 	onBothPlanes(t, anExtprocThatTakesOverCostsNothing)
 }
@@ -78,8 +78,8 @@ func anExtprocThatTakesOverCostsNothing(t *testing.T) {
 	t.Logf("%d requests", l.sent.Load())
 }
 
-// What waits for its model when extproc is asked to stop goes on when the model is loaded; what waits longer than the drain
-// timeout is told to try again.
+// Requests that wait for their model when extproc is asked to stop continue once the model is
+// loaded. Those that wait longer than the drain timeout get 503 with Retry-After.
 func TestRequestsThatWaitOutliveTheirExtproc(t *testing.T) {
 	onBothPlanes(t, requestsThatWaitOutliveTheirExtproc)
 }

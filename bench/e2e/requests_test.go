@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// apiError is the shape of OpenAI's errors.
+// apiError is OpenAI's error format.
 type apiError struct {
 	Error *struct {
 		Message string
@@ -25,7 +25,8 @@ type apiError struct {
 	}
 }
 
-// refused checks that an answer is an error of OpenAI's shape and tells nothing of what is inside the gateway.
+// refused checks that a response is an error in OpenAI's format and reveals nothing of the
+// gateway's internals.
 func refused(t *testing.T, name string, a answer, status int, code string) {
 	t.Helper()
 	var e apiError
@@ -89,18 +90,18 @@ func badInputGetsAClearAnswer(t *testing.T) {
 	} {
 		refused(t, c.name, s.must(c.r), c.status, c.code)
 	}
-	// Services behind a Gateway take these.
+	// At a Gateway these go to Services.
 	if !s.gateway {
 		upgrade := map[string]string{"Connection": "upgrade", "Upgrade": "websocket"}
 		refused(t, "an upgrade", s.must(request{method: "GET", path: "/v1/realtime", header: upgrade}), 403, "invalid_http")
 		underscore := map[string]string{"a_b": "c"}
-		if a := s.must(request{method: "GET", path: "/v1/models", header: underscore}); a.status != 200 { // metadata of gRPC has them
+		if a := s.must(request{method: "GET", path: "/v1/models", header: underscore}); a.status != 200 { // gRPC metadata has underscores
 			t.Errorf("a header with an underscore: %d %s", a.status, a.body)
 		}
-		for _, contentType := range []string{"application/grpc;x", "application/grpcx", "application/grpc-web"} { // none is a call to Envoy
+		for _, contentType := range []string{"application/grpc;x", "application/grpcx", "application/grpc-web"} { // Envoy treats none of these as gRPC
 			refused(t, contentType, s.must(request{method: "POST", path: "/v1/load_lora_adapter", body: `{"lora_name":"a01"}`, header: map[string]string{"content-type": contentType, "mm-model-id": "llama"}}), 404, "unknown_url")
 		}
-		for _, path := range []string{"/v1/unload_lora_adapter", "/v1/embeddings", "/v1/completions", "/inference.GRPCInferenceService/ModelInfer"} { // engines of OpenAI's API take no calls
+		for _, path := range []string{"/v1/unload_lora_adapter", "/v1/embeddings", "/v1/completions", "/inference.GRPCInferenceService/ModelInfer"} { // OpenAI engines serve no gRPC
 			a := s.must(request{method: "POST", path: path, header: map[string]string{"content-type": "application/grpc", "mm-model-id": "llama"}})
 			if a.status != 200 || a.header.Get("grpc-status") != "12" || a.header.Get("endpoint") != "" {
 				t.Errorf("a call of %s: %d %v %s", path, a.status, a.header, a.body)
@@ -113,7 +114,7 @@ func badInputGetsAClearAnswer(t *testing.T) {
 	}
 }
 
-// An engine has more doors than inference. None of them can be reached, whatever the path is dressed as.
+// Clients can reach nothing of an engine but inference, however they disguise the path.
 func TestOnlyInferenceReachesAnEngine(t *testing.T) { onBothPlanes(t, onlyInferenceReachesAnEngine) }
 
 func onlyInferenceReachesAnEngine(t *testing.T) {
@@ -160,7 +161,7 @@ func onlyInferenceReachesAnEngine(t *testing.T) {
 			t.Errorf("%s: %d %s", path, a.status, a.body)
 		}
 		refused(t, path, s.must(request{path: path, body: `{"model":"gpt-9"}`}), 404, "model_not_found")
-		var tried []int // by Envoy: control asks engines by the same paths
+		var tried []int // by Envoy: control calls engines on the same paths
 		s.await("Envoy has logged both", func() bool {
 			tried = nil
 			for _, l := range s.accessLog(func(l logged) bool { return l.Path == path }) {
@@ -174,8 +175,8 @@ func onlyInferenceReachesAnEngine(t *testing.T) {
 	}
 }
 
-// A client cannot choose its endpoint, by any spelling of the header that names it: neither an address of its own, nor an
-// engine that extproc did not pick, nor any when extproc is away.
+// A client cannot choose its endpoint by any spelling of the destination header: neither an address
+// of its own, nor an engine that extproc did not pick, nor any while extproc is away.
 func TestADestinationCannotBeForged(t *testing.T) { onBothPlanes(t, aDestinationCannotBeForged) }
 
 func aDestinationCannotBeForged(t *testing.T) {
@@ -204,7 +205,7 @@ func destinationCannotBeForged(t *testing.T, s *stack) {
 			_ = conn.Close()
 		}
 	}()
-	// While a stream for it goes on, every request for the adapter is picked for the engine that has the stream.
+	// While this stream runs, every request for the adapter is picked for the same engine.
 	held, err := s.open(t.Context(), completion("a01", 15_000, true))
 	if err != nil {
 		t.Fatal(err)
@@ -270,7 +271,8 @@ func destinationCannotBeForged(t *testing.T, s *stack) {
 	}
 }
 
-// What became of requests is in the metrics, and what the engine said of itself is not in the answer.
+// The outcomes of requests appear in the metrics; the usage that Envoy reports internally does not
+// appear in responses.
 func TestOutcomesBecomeMetrics(t *testing.T) { onBothPlanes(t, outcomesBecomeMetrics) }
 
 func outcomesBecomeMetrics(t *testing.T) {
@@ -291,7 +293,7 @@ func outcomesBecomeMetrics(t *testing.T) {
 	}
 	s.must(request{body: `{"model":"a03","prompt":"x"}`, header: map[string]string{"X-Sim-Fault": "status=500"}})
 	if response, err := s.open(t.Context(), request{body: `{"model":"a04","prompt":"x","max_tokens":500,"stream":true}`, header: map[string]string{"X-Sim-Fault": "reset-after=3"}}); err == nil {
-		_, _ = io.ReadAll(response.Body) // to where it is cut
+		_, _ = io.ReadAll(response.Body) // up to the cut
 		_ = response.Body.Close()
 	}
 	ctx, cancel := context.WithCancel(t.Context())

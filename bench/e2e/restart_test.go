@@ -9,20 +9,21 @@ import (
 	"time"
 )
 
-// A run of all tests restarts a few engines; make soak restarts many.
+// restarts is small in a run of all tests; make soak restarts many.
 var restarts = flag.Int("engines", 6, "how many engines are restarted one by one")
 
-// Engines that stop with --shutdown-timeout end what they have, turn away what is new, and answer for some seconds more, as a
-// vLLM does. Restarted one after the other under load, they cost no client an error, though nobody tells the gateway: while one
-// stops its pod is ready, and its metrics page answers. It is known to be stopping before it closes its connections, so that
-// none of them has a request then.
+// Engines that stop with --shutdown-timeout finish their requests, reject new ones, and keep
+// answering for some seconds, as vLLM does. Restarted one after the other under load, they cost no
+// client an error, although the gateway gets no notice: a stopping engine's pod is ready and its
+// metrics page answers. It is known to be stopping before it closes its connections, so that no
+// request is on them then.
 func TestEnginesRestartedOneByOneCostNoRequest(t *testing.T) {
 	runs(t)
 	s := start(t, pods(t, *restarts), engineFlags("--shutdown-timeout", "15", "--shutdown-delay", "3"))
 	l := s.pour(32, func(client, n int) request {
 		tokens := 20
 		if client < 8 {
-			tokens = 400 // what keeps an engine from ending at once
+			tokens = 400 // keeps an engine from ending at once
 		}
 		return completion(adapters[(client*5+n)%12], tokens, n%2 == 0)
 	}, isOK)
@@ -37,7 +38,7 @@ func TestEnginesRestartedOneByOneCostNoRequest(t *testing.T) {
 	}
 	took := time.Since(began)
 	l.stop()
-	s.Envoy.Stop(5 * time.Second) // writes out its log
+	s.Envoy.Stop(5 * time.Second) // flushes its log
 	for _, fault := range l.faults {
 		t.Error(fault)
 	}
@@ -58,7 +59,7 @@ func TestEnginesRestartedOneByOneCostNoRequest(t *testing.T) {
 	}
 }
 
-// endEngine tells the engine at an endpoint to end, and waits until it has.
+// endEngine stops the engine at an endpoint and waits for its end.
 func (s *stack) endEngine(endpoint int) {
 	s.t.Helper()
 	engine := s.Engines[s.endpoint(endpoint)]
@@ -70,7 +71,7 @@ func (s *stack) endEngine(endpoint int) {
 	}
 }
 
-// awaitHealthy waits until the engine at an endpoint is a candidate again.
+// awaitHealthy waits until the engine at an endpoint gets requests again.
 func (s *stack) awaitHealthy(endpoint int) {
 	s.t.Helper()
 	s.await("the engine is a candidate again", func() bool {
@@ -78,7 +79,7 @@ func (s *stack) awaitHealthy(endpoint int) {
 	})
 }
 
-// tells says whether a line of a log has both texts.
+// tells reports whether a line of a log contains both texts.
 func (s *stack) tells(log, what, of string) bool {
 	s.t.Helper()
 	text, err := os.ReadFile(log)

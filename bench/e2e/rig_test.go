@@ -1,6 +1,6 @@
-// Package e2e tests the whole: real clients, a real Envoy, extproc and simulated engines, as processes, each test on
-// loopback addresses of its own. Nothing here reaches into a program: what is known is what clients see, what metrics
-// say, and what is left in the logs.
+// Package e2e tests the whole system: real clients, a real Envoy, extproc and simulated engines, as
+// processes, with loopback addresses of its own for each test. The tests see only what clients see,
+// metrics and logs.
 package e2e
 
 import (
@@ -30,11 +30,11 @@ import (
 const (
 	root      = "../.."
 	cache     = root + "/.cache"
-	baseName  = "meta-llama/Llama-2-70b" // what engines call their base model
-	baseRoute = "llama"                  // what requests call it
+	baseName  = "meta-llama/Llama-2-70b" // the engines' name of their base model
+	baseRoute = "llama"                  // its name in requests
 )
 
-// adapters are registered on every engine; each has a route of its name.
+// adapters are registered on every engine; each has a route of the same name.
 var adapters = []string{"a01", "a02", "a03", "a04", "a05", "a06", "a07", "a08", "a09", "a10", "a11", "a12"}
 
 func TestMain(m *testing.M) {
@@ -59,13 +59,14 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// programsOf are the files and folders of which programs are built.
+// programsOf are the files and folders that the programs are built from.
 var programsOf = []string{"api", "bench", "control", "extproc", "internal", "manifests", "test", "envoy.yaml", "go.mod", "headgate.go"}
 
 var looked sync.Once
 
-// look looks at every file of which programs are built: go test keeps the result of tests as long as no file changes that they have looked
-// at while they ran, which is after TestMain has them run, and knows nothing of what they build.
+// look stats every file that the programs are built from. go test caches results until a file
+// changes that the tests opened while they ran, which is after TestMain starts them; it does not
+// know what they build.
 func look() {
 	for _, folder := range programsOf {
 		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, d fs.DirEntry, err error) error {
@@ -89,8 +90,8 @@ func run(m *testing.M) (status int, err error) {
 	return m.Run(), nil
 }
 
-// profile makes engines ten times as fast as a small model on a GPU, but an adapter's way into a slot takes a time that
-// shows.
+// profile makes engines ten times as fast as a small model on a GPU, but loading an adapter into a
+// slot takes a visible time.
 const profile = `name: fast
 prefill: {base: 0.001, perToken: 0.00001}
 decode: {base: 0.002, perSequence: 0.00002, perKVToken: 0}
@@ -101,13 +102,14 @@ limits: {maxSequences: 64, maxBatchedTokens: 8192, kvBlocks: 8192, blockSize: 16
 
 var networks atomic.Int32
 
-// network is a loopback prefix for one test, such as "127.66.1.": tests run beside each other, and so may whole runs.
+// network returns a loopback prefix for one test, such as "127.66.1.". Tests run in parallel, and
+// so may whole runs.
 func network() string {
 	n := int(networks.Add(1))
 	return fmt.Sprintf("127.%d.%d.", 64+(2*os.Getpid()+n/250)%128, n%250)
 }
 
-// stack is a rig and what tests ask of it.
+// stack is a rig with helpers for tests.
 type stack struct {
 	*rig.Rig
 	t       testing.TB
@@ -132,7 +134,7 @@ func engineFlags(flags ...string) setting {
 	return func(c *rig.Config) { c.EngineFlags = append(c.EngineFlags, flags...) }
 }
 
-// originalDst is the configuration that takes one pick.
+// originalDst is the configuration that accepts one pick.
 func originalDst(c *rig.Config) { c.EnvoyYAML = root + "/bench/envoy/original-dst.yaml" }
 
 // pods makes the rig run n engines.
@@ -195,7 +197,8 @@ func start(t testing.TB, settings ...setting) *stack {
 	return s
 }
 
-// write replaces a file of objects by another one, as a whole: on a busy machine half of one may be there for longer than readers wait.
+// write replaces a file of objects atomically. On a busy machine a half-written file may exist for
+// longer than readers wait.
 func (s *stack) write(file, text string) {
 	s.t.Helper()
 	if s.gateway {
@@ -210,7 +213,7 @@ func (s *stack) write(file, text string) {
 	}
 }
 
-// engines is a pool and n pods for the rig to simulate, at the addresses from 11 on.
+// engines is a pool and n pods for the rig to simulate, at the addresses from .11 on.
 func engines(net string, n int) string {
 	var b strings.Builder
 	b.WriteString("apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: pool}\nspec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}]}\n")
@@ -220,7 +223,8 @@ func engines(net string, n int) string {
 	return b.String()
 }
 
-// routes has a route for each name: for the base model if it is baseRoute, else for the adapter of that name.
+// routes has a route for each name: for the base model if it is baseRoute, otherwise for the
+// adapter of that name.
 func routes(names ...string) string {
 	var b strings.Builder
 	for _, name := range names {
@@ -232,7 +236,7 @@ func routes(names ...string) string {
 	return b.String()
 }
 
-// tails shows the end of every log of a failed test.
+// tails prints the end of every log of a failed test.
 func (s *stack) tails() {
 	logs, _ := filepath.Glob(filepath.Join(s.Dir, "*.log"))
 	for _, path := range logs {
@@ -242,12 +246,12 @@ func (s *stack) tails() {
 	}
 }
 
-// noRaces fails the test if a program saw a data race.
+// noRaces fails the test if a program reported a data race.
 func (s *stack) noRaces() {
 	logs, _ := filepath.Glob(filepath.Join(s.Dir, "*.log"))
 	for _, path := range logs {
 		text, _ := os.ReadFile(path)
-		for _, word := range []string{"WARNING: DATA RACE", "panic:", "panic in a request"} { // the last costs a request only
+		for _, word := range []string{"WARNING: DATA RACE", "panic:", "panic in a request"} { // the last costs only one request
 			if strings.Contains(string(text), word) {
 				s.t.Errorf("%s tells of a race or a panic:\n%s", filepath.Base(path), text)
 				break
@@ -262,8 +266,9 @@ func (s *stack) await(what string, holds func() bool) {
 	s.awaitWithin(20*time.Second, what, holds)
 }
 
-// promised waits until a condition holds, and tells if that took longer than users are promised: on a busy machine it may.
-// It fails before what is a fallback, such as reading a directory that told of no change, would make it hold.
+// promised waits until a condition holds, and logs it if that took longer than documented; a busy
+// machine may be slower. It fails before a fallback, such as rereading a folder without a change
+// event, would make the condition hold.
 func (s *stack) promised(limit time.Duration, what string, holds func() bool) {
 	s.t.Helper()
 	began := time.Now()
@@ -286,7 +291,7 @@ func (s *stack) awaitWithin(limit time.Duration, what string, holds func() bool)
 	}
 }
 
-// page reads a metrics page of an address.
+// page reads the metrics page at an address.
 func (s *stack) page(address string) string {
 	s.t.Helper()
 	response, err := s.client.Get("http://" + address + "/metrics")
@@ -301,7 +306,7 @@ func (s *stack) page(address string) string {
 	return string(text)
 }
 
-// sum adds up the series of a metric that have these labels, given as name, value, name, value.
+// sum adds up the series of a metric with these labels, given as name, value, name, value.
 func (s *stack) sum(address, metric string, labels ...string) float64 {
 	s.t.Helper()
 	total, err := total(strings.NewReader(s.page(address)), metric, labels...)
@@ -311,7 +316,7 @@ func (s *stack) sum(address, metric string, labels ...string) float64 {
 	return total
 }
 
-// histogram is the one series of a metric.
+// histogram returns the only series of a metric.
 func (s *stack) histogram(address, metric string) *dto.Histogram {
 	s.t.Helper()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
@@ -322,7 +327,7 @@ func (s *stack) histogram(address, metric string) *dto.Histogram {
 	return families[metric].GetMetric()[0].GetHistogram()
 }
 
-// total is sum of a page.
+// total is sum for a page.
 func total(page io.Reader, metric string, labels ...string) (total float64, err error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(page)
@@ -345,7 +350,7 @@ series:
 	return total, nil
 }
 
-// engineSum is a metric of all engines together.
+// engineSum adds up a metric over all engines.
 func (s *stack) engineSum(metric string, labels ...string) float64 {
 	s.t.Helper()
 	total := 0.0
@@ -355,13 +360,14 @@ func (s *stack) engineSum(metric string, labels ...string) float64 {
 	return total
 }
 
-// inFlight is how many requests extproc counts.
+// inFlight is the number of requests in flight that extproc counts.
 func (s *stack) inFlight() float64 {
 	s.t.Helper()
 	return s.sum(s.Metrics, "headgate_endpoint_in_flight")
 }
 
-// modelsInFlight is how many models have requests, by extproc's count, at all endpoints together.
+// modelsInFlight is the number of models with requests in flight, summed over all endpoints, as
+// extproc counts.
 func (s *stack) modelsInFlight() float64 {
 	s.t.Helper()
 	const metric = "headgate_endpoint_models_in_flight"
@@ -378,17 +384,17 @@ type request struct {
 	header       map[string]string
 }
 
-// completion asks for tokens of a model.
+// completion requests tokens from a model.
 func completion(model string, tokens int, stream bool) request {
 	return request{body: fmt.Sprintf(`{"model":%s,"prompt":"hello","max_tokens":%d,"stream":%t}`, strconv.Quote(model), tokens, stream)}
 }
 
-// answer is what came back.
+// answer is the response to a request.
 type answer struct {
 	status int
 	header http.Header
 	body   string
-	served string // the engine that served
+	served string // the engine that served it
 	begun  time.Time
 	stream bool
 }
@@ -415,12 +421,12 @@ func (s *stack) open(ctx context.Context, r request) (*http.Response, error) {
 		q.Host = host
 	}
 	if r.header["Transfer-Encoding"] == "chunked" {
-		q.ContentLength = -1 // or Go's client states the length
+		q.ContentLength = -1 // otherwise Go's client states the length
 	}
 	return s.client.Do(q)
 }
 
-// ask sends a request and reads the whole answer.
+// ask sends a request and reads the whole response.
 func (s *stack) ask(ctx context.Context, r request) (answer, error) {
 	a := answer{begun: time.Now()}
 	response, err := s.open(ctx, r)
@@ -434,7 +440,7 @@ func (s *stack) ask(ctx context.Context, r request) (answer, error) {
 	return a, err
 }
 
-// must is ask for a test that cannot go on without.
+// must is ask, but fails the test on an error.
 func (s *stack) must(r request) answer {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)

@@ -24,18 +24,19 @@ import (
 
 var scale = flag.Bool("scale", false, "have control serve two Gateways of 1,000 HTTPRoutes while pods, Services and routes change, and put 20,000 Models onto 1,000 engines, and print what that takes")
 
-// What TestControlAtScale has: so many of each.
+// The size of TestControlAtScale.
 const (
 	scaleRoutes, scaleGateways, scaleListeners, scaleServices = 1000, 2, 50, 200
-	scalePools, scalePods, scaleChanges                       = 50, 20, 20                          // pods of a pool, changes in a second
-	scaleSlices, scaleEdits                                   = 100, 100                            // EndpointSlices that change in that time, edits of a route after it
-	scaleTime, scaleLimit                                     = time.Minute, 500 * time.Millisecond // of p99
+	scalePools, scalePods, scaleChanges                       = 50, 20, 20                          // pools, pods per pool, changes per second
+	scaleSlices, scaleEdits                                   = 100, 100                            // EndpointSlices changed meanwhile, route edits afterwards
+	scaleTime, scaleLimit                                     = time.Minute, 500 * time.Millisecond // the limit is for P99
 )
 
-// TestControlAtScale prints what control takes, of an API server with 1,000 HTTPRoutes on two Gateways of 50 listeners, 200 Services and 50
-// pools of 20 pods, for a real Envoy of each Gateway, while 20 pods in a second change; and how long it is from the API server's answer to
-// who changes the endpoints of a Service, or an HTTPRoute, until an Envoy has been told. What pods and Services change sends no listeners,
-// routes or clusters.
+// TestControlAtScale prints what control consumes with an API server that has 1,000 HTTPRoutes on
+// two Gateways of 50 listeners, 200 Services and 50 pools of 20 pods, and a real Envoy for each
+// Gateway, while 20 pods change per second. It also prints the time from the API server's response
+// to a change of a Service's endpoints, or of an HTTPRoute, until Envoy has been updated. Changes
+// of pods and Services send no listeners, routes or clusters.
 func TestControlAtScale(t *testing.T) {
 	runs(t, alone, raced)
 	if !*scale {
@@ -82,7 +83,7 @@ func TestControlAtScale(t *testing.T) {
 		start(name, exec.Command(programs(t).Envoy, "--config-path", file, "--disable-hot-restart", "--log-level", "error"))
 	}
 	f := follow(t, socket, "default/g0")
-	// At rest each Envoy has what its Gateway is to have, and f what one of the two is to have.
+	// At rest each Envoy has its Gateway's resources, and f those of one Gateway.
 	all := sent{
 		"clusters": scaleServices + scalePools + (scaleServices+scalePools)/scaleGateways, "listeners": scaleGateways + 1, "routes": scaleGateways + 1,
 		"endpoints": scaleServices + scaleServices/scaleGateways,
@@ -111,10 +112,10 @@ func TestControlAtScale(t *testing.T) {
 		t.Errorf("control takes %d MB and %.2f cores, want 300 and 0.3 at most", mb, cores)
 	}
 	took.Bound(t, "endpoints of a Service", scaleLimit)
-	all["endpoints"] += 2 * scaleSlices // to f, and to the Envoy of the same Gateway
+	all["endpoints"] += 2 * scaleSlices // to f and to the Envoy of the same Gateway
 	all.await(t, metrics)
 
-	// One route changes, under the same changes of pods.
+	// One route changes while pods change as before.
 	before, began, stop = cpu(t, control.PID()), time.Now(), k.churn()
 	var served times.Times
 	took = every(scaleTime/scaleEdits, scaleEdits, func(i int) time.Duration {
@@ -134,7 +135,7 @@ func TestControlAtScale(t *testing.T) {
 	all.await(t, metrics)
 }
 
-// every does something n times, beginning at intervals, and returns how long it says that it took; what was there at once took no time.
+// every calls do n times at intervals and returns the durations that do reports.
 func every(interval time.Duration, n int, do func(i int) time.Duration) (all times.Times) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -145,7 +146,7 @@ func every(interval time.Duration, n int, do func(i int) time.Duration) (all tim
 	return all
 }
 
-// churn changes pods until stop is called, which says how many changes that were.
+// churn changes pods until stop is called, which returns the number of changes.
 func (k *kubernetes) churn() (stop func() int) {
 	end, changes := make(chan struct{}), 0
 	var done sync.WaitGroup
@@ -172,7 +173,7 @@ func (k *kubernetes) churn() (stop func() int) {
 	return stop
 }
 
-// redirects is the host to which an address redirects a request, empty where it does not.
+// redirects returns the host to which address redirects a request, empty if it does not.
 func redirects(t *testing.T, address, host, path string) string {
 	t.Helper()
 	q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
@@ -192,10 +193,10 @@ func redirects(t *testing.T, address, host, path string) string {
 	return to.Hostname()
 }
 
-// sent are the resources that control has sent to Envoys, by kind, as its metrics say it.
+// sent counts the resources that control has sent to Envoys, by kind, from its metrics.
 type sent map[string]int
 
-// await waits until control has sent that, and fails the test if it sends something else.
+// await waits until control has sent exactly these, and fails the test if it sends others.
 func (s sent) await(t *testing.T, metrics string) {
 	t.Helper()
 	var want []string
@@ -216,7 +217,7 @@ func (s sent) await(t *testing.T, metrics string) {
 	}
 }
 
-// fill makes the objects, several at a time.
+// fill creates the objects, several at a time.
 func (k *kubernetes) fill() {
 	texts := []string{gatewayAPI + "GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n"}
 	for g := range scaleGateways {
@@ -258,13 +259,13 @@ func (k *kubernetes) fill() {
 
 const gatewayAPI = "apiVersion: gateway.networking.k8s.io/v1\nkind: "
 
-// scaleRoute is an HTTPRoute with one rule, which does this with what it matches.
+// scaleRoute is an HTTPRoute with one rule and the given action.
 func scaleRoute(i int, does string) string {
 	return fmt.Sprintf("%sHTTPRoute\nmetadata: {name: r%d}\nspec:\n  parentRefs: [{name: g%d, sectionName: l%d}]\n  rules: [{matches: [{path: {type: PathPrefix, value: /r%d}}], %s}]\n",
 		gatewayAPI, i, i%scaleGateways, i/scaleGateways%scaleListeners, i, does)
 }
 
-// scaleSlice is the endpoint of a Service.
+// scaleSlice is the EndpointSlice of a Service.
 func scaleSlice(service int, address string) string {
 	return fmt.Sprintf("apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s%[1]d, labels: {kubernetes.io/service-name: s%[1]d}}\naddressType: IPv4\n"+
 		"ports: [{port: 80}]\nendpoints: [{addresses: ['%[2]s']}]\n", service, address)
@@ -276,7 +277,7 @@ func scalePod(pool, i int, ready string) string {
 		"status: {podIP: 127.78.%d.%d, podIPs: [{ip: 127.78.%d.%d}], phase: Running, conditions: [{type: Ready, status: '%s'}]}\n", pool, i, pool, pool, i+1, pool, i+1, ready)
 }
 
-// metricLines are the lines of a page of metrics that fit an expression.
+// metricLines returns the lines of a metrics page that match an expression.
 func metricLines(t *testing.T, url, expression string) (lines []string) {
 	t.Helper()
 	response, err := http.Get(url) //nolint:gosec,noctx // of this test

@@ -23,11 +23,12 @@ import (
 	"github.com/headgate/headgate/internal/listen"
 )
 
-// secureEngine is an engine that is reached over TLS alone and wants a token; it lists a model, and says what it was asked with.
+// secureEngine is an engine that serves only over TLS and requires a token. It lists a model and
+// records the tokens it got.
 type secureEngine struct {
 	authority string // in PEM
 	mu        sync.Mutex
-	heard     map[string]bool // each Authorization that it got
+	heard     map[string]bool // each Authorization header received
 }
 
 func (e *secureEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -55,7 +56,7 @@ func (e *secureEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// got says whether it got something as an Authorization.
+// got reports whether it received an Authorization header.
 func (e *secureEngine) got(authorization string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -81,13 +82,15 @@ func startSecureEngine(t *testing.T, address, name string) *secureEngine {
 	return e
 }
 
-// secured are PoolSettings by which a pool's engines are reached over TLS, and get the Authorization of clients or of engines.
+// secured is a PoolSettings that makes a pool's engines be called over TLS, with the clients'
+// Authorization or the engines' own.
 func secured(pool, authorization, authority string) string {
 	return fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: %[1]s}\nspec:\n  poolRef: {name: %[1]s}\n  authorization: %[2]s\n"+
 		"  engineTLS:\n    hostname: engines.test\n    caCertificates: |\n      %[3]s\n---\n", pool, authorization, strings.ReplaceAll(strings.TrimSpace(authority), "\n", "\n      "))
 }
 
-// Engines that are reached over TLS and want a token get it from extproc, and what clients send to no engine of the pool.
+// extproc gives engines that require TLS and a token their own token. The clients' tokens reach no
+// engine of the pool.
 func TestEnginesHaveTLSAndATokenOfTheirOwn(t *testing.T) {
 	runs(t)
 	token := filepath.Join(t.TempDir(), "token")

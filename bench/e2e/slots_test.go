@@ -7,15 +7,17 @@ import (
 	"time"
 )
 
-// Three adapters that always have requests are at an engine whose GPU has two slots: requests for the third wait for one, and those that wait go on
-// doing so wherever else it is loaded. When there is another engine one of the three leaves for it, and all are answered.
+// Three adapters with constant requests share an engine whose GPU has two slots: requests for the
+// third wait for a slot, and keep waiting wherever else it is loaded. When a second engine appears,
+// one of the three moves there and all requests are answered.
 func TestAdaptersThatStarveAreKeptApart(t *testing.T) {
 	runs(t, raced)
 	names := []string{"v1", "v2", "v3"}
 	s := start(t, pods(t, 2), placed(t, 8, names...), engineFlags("--max-loras", "2"), controlFlags("--rebalance-interval", "2s"))
 	s.write("engines.yaml", s.without(2, 2))
 	s.starve(names, 4, func() { s.write("engines.yaml", engines(strings.TrimSuffix(s.Listen, "1:8080"), 2)) })
-	// One leaves the engine, unless the other one has two of them by then: no more than one needs the first.
+	// One adapter leaves the engine, unless the other engine already has two: then only one needs
+	// the first.
 	left, came := false, make(map[string]bool)
 	for _, e := range s.events() {
 		left = left || e.Engine == s.endpoint(1) && e.Event == "unload"
@@ -28,8 +30,8 @@ func TestAdaptersThatStarveAreKeptApart(t *testing.T) {
 	}
 }
 
-// starve has so many clients for each of three adapters at the one engine that there is, waits until one of them starves and adds another engine,
-// until the one that starves is answered and all go on.
+// starve runs clients for each of three adapters at the only engine, waits until one adapter
+// starves, adds another engine, and waits until the starved adapter is served and all go on.
 func (s *stack) starve(names []string, clients int, add func()) {
 	s.t.Helper()
 	s.await("one engine is left", func() bool { return s.sum(s.Metrics, "headgate_endpoints") == 1 })
@@ -38,7 +40,7 @@ func (s *stack) starve(names []string, clients int, add func()) {
 	}
 	l := s.pour(clients*len(names), func(client, n int) request { return completion(names[client/clients], 100+37*client%50, n%2 == 0) }, isOK)
 	of := func(counts []int64, i int) []int64 { return counts[clients*i : clients*(i+1)] }
-	// Two of them are answered all the time; which two is chance.
+	// Two of them always get responses; which two is random.
 	var starved int
 	s.awaitWithin(time.Minute, "one starves", func() bool {
 		before := l.counts(0)

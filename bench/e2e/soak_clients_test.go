@@ -16,20 +16,22 @@ import (
 	"time"
 )
 
-// errand is a request of the soak, and what its answer may be.
+// errand is a request of the soak with its permitted results.
 type errand struct {
 	request
-	// refusal is the status and code of what is not served, empty for what is.
+	// refusal is the status and code of a request that must be rejected, empty for one that must be
+	// served.
 	refusal string
-	// sometimes says that the refusal and the answer are both right: objects come and go.
+	// sometimes says that both the rejection and a response are right, because objects come and go.
 	sometimes bool
-	// fault is what the header asks of the engine: "status=500", "reset", "hang" and so on.
+	// fault is the fault that a header requests from the engine: "status=500", "reset", "hang" and
+	// so on.
 	fault string
-	// leave says that the client leaves after the first line of a stream.
+	// leave makes the client leave after the first line of a stream.
 	leave bool
 }
 
-// result is what came of an errand.
+// result is the result of one request of the soak.
 type result struct {
 	errand
 	answer
@@ -38,7 +40,8 @@ type result struct {
 	left  bool
 }
 
-// tally counts results, and keeps those that only their moment can explain. It is safe for concurrent use.
+// tally counts results, and keeps those that only the faults at that time can explain. It is safe
+// for concurrent use.
 type tally struct {
 	mu    sync.Mutex
 	total int
@@ -46,7 +49,7 @@ type tally struct {
 	later []result
 }
 
-// load sends errands until it is stopped: each client one after the other.
+// load runs clients until it is stopped; each sends one request after the other.
 func (s *soak) load() (stop func()) {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	var clients sync.WaitGroup
@@ -64,7 +67,7 @@ func (s *soak) load() (stop func()) {
 				}
 				s.note(r)
 				if r.status >= http.StatusInternalServerError {
-					pause(ctx, 200*time.Millisecond) // who tries again at once would send nearly all requests to what fails
+					pause(ctx, 200*time.Millisecond) // immediate retries would send nearly all requests to what fails
 				}
 			}
 		})
@@ -75,18 +78,20 @@ func (s *soak) load() (stop func()) {
 	}
 }
 
-// made is a client's last response. The zero made is none.
+// made is a client's last stored response, zero if there is none.
 type made struct {
 	id string
 	at time.Time
-	// nowhere is when extproc, which had restarted since, last asked all engines for it. They store nothing: none had it.
+	// nowhere is when a restarted extproc last asked all engines for it. Engines store nothing, so
+	// none had it.
 	nowhere time.Time
 }
 
-// believed is for how long extproc refuses to go on from a response that no engine had: 10 s from when Envoy's access log reports it.
+// believed is how long extproc rejects requests that continue from a response no engine had: 10 s
+// from the access log's record.
 const believed = 10*time.Second + aftermath
 
-// pause waits, or until ctx ends.
+// pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -96,7 +101,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// draw makes the next errand of a client.
+// draw makes a client's next request.
 func draw(draws *rand.Rand, last made) errand {
 	model := strconv.Quote(append(slices.Clip(adapters), baseRoute)[draws.IntN(len(adapters)+1)])
 	tokens := 5 + draws.IntN(40)
@@ -129,7 +134,7 @@ func draw(draws *rand.Rand, last made) errand {
 			e.refusal, e.sometimes = "404 response_not_found", true
 		}
 		return e
-	case n < 76: // the simulated engine stores nothing, and extproc forgets who made what when it restarts
+	case n < 76: // the engine stores nothing, and a restarted extproc forgets who made what
 		return errand{request: request{method: http.MethodGet, path: "/v1/responses/" + last.id}, refusal: "404 "}
 	case n < 84:
 		return bad[draws.IntN(len(bad))]
@@ -160,7 +165,7 @@ var bad = []errand{
 	{request: request{body: "x", header: map[string]string{"Content-Encoding": "gzip"}}, refusal: "400 invalid_content_encoding"},
 }
 
-// run sends an errand and reads its answer to the end, or leaves.
+// run sends a request and reads its response to the end, or leaves early.
 func (s *soak) run(ctx context.Context, e errand) (r result) {
 	ctx, cancel := context.WithTimeout(ctx, soakPatience)
 	defer cancel()
@@ -193,7 +198,7 @@ func responseID(body string) string {
 	return r.ID
 }
 
-// kind is a result in a word.
+// kind names the kind of a result.
 func (r result) kind() string {
 	switch {
 	case errors.Is(r.err, context.DeadlineExceeded):
@@ -219,11 +224,12 @@ func (s *soak) note(r result) {
 	}
 }
 
-// judge says of each result that was not simply well what is wrong with it, and of all together whether too many were.
+// judge checks each failed result against the faults at its time, and checks that failures are not
+// too many in all.
 func (s *soak) judge() {
 	s.t.Helper()
 	faults, unexplained := 0, 0
-	away, lost := 0, 0 // requests that did not get what they asked for while extproc was away, and while it was there
+	away, lost := 0, 0 // failed requests while extproc was away, and while it was there
 	for _, r := range s.tally.later {
 		if fault := s.wrong(r); fault != "" {
 			if faults++; faults <= 20 {
@@ -241,7 +247,8 @@ func (s *soak) judge() {
 		}
 	}
 	s.t.Logf("without what was asked for: %d while extproc was away, %d else, %d without an explanation", away, lost, unexplained)
-	// Half of the engines are in trouble at any time, and what was there when it began is lost. More is a fault of picks.
+	// Half of the engines are faulty at any time, and their requests are lost when a fault begins.
+	// More losses are a fault of pick.
 	if lost > s.tally.total/20 {
 		s.t.Errorf("%d of %d requests were lost while extproc was there, want at most one in twenty", lost, s.tally.total)
 	}
@@ -250,7 +257,7 @@ func (s *soak) judge() {
 	}
 }
 
-// wrong says what is wrong with a result, empty if nothing is.
+// wrong returns what is wrong with a result, empty if nothing is.
 func (s *soak) wrong(r result) string {
 	kind := r.kind()
 	during := func(endpoint string, what ...string) bool { return s.book.during(r.begun, r.ended, endpoint, what...) }
@@ -268,7 +275,7 @@ func (s *soak) wrong(r result) string {
 	}
 	code, fault := shape(r)
 	if want, ok := strings.CutSuffix(r.refusal, " "); ok && want == kind {
-		return "" // in an engine's words or in ours
+		return "" // an engine's error or ours
 	}
 	if fault != "" {
 		return fault
@@ -295,7 +302,7 @@ func (s *soak) wrong(r result) string {
 	return "nothing explains it"
 }
 
-// shape reads an error in OpenAI's shape, ours or an engine's, and says what is wrong with it.
+// shape parses an error in OpenAI's format, ours or an engine's, and returns what is wrong with it.
 func shape(r result) (code, fault string) {
 	var e struct {
 		Error *struct {

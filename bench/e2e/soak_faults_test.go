@@ -14,22 +14,23 @@ import (
 	"time"
 )
 
-// trouble is something that the script does, until all is well again.
+// trouble is a fault that the script causes, until everything has recovered.
 type trouble struct {
 	what, endpoint string // no endpoint for extproc and objects
 	from, to       time.Time
 }
 
-// aftermath is how long a trouble may show after it is over: an answer that was under way, a connection to be opened anew.
+// aftermath is how long a fault may still show after its end: responses in flight, connections to
+// be reopened.
 const aftermath = time.Second
 
-// book is what troubles there were. It is safe for concurrent use.
+// book records the faults. It is safe for concurrent use.
 type book struct {
 	mu  sync.Mutex
 	all []*trouble
 }
 
-// begin writes down a trouble, until the returned function is called.
+// begin records a fault, which lasts until over is called.
 func (b *book) begin(what, endpoint string) (over func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -42,7 +43,8 @@ func (b *book) begin(what, endpoint string) (over func()) {
 	}
 }
 
-// during says whether there was such a trouble between two times. No endpoint means any, and so do no whats.
+// during reports whether there was such a fault between two times. An empty endpoint matches any,
+// and so does an empty what.
 func (b *book) during(from, to time.Time, endpoint string, what ...string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -62,7 +64,7 @@ func (b *book) counts() map[string]int {
 	return n
 }
 
-// until waits until a condition holds, in a lane of the script, and fails the test if it does not.
+// until waits until a condition holds, and fails the test if it does not.
 func (s *soak) until(what string, holds func() bool) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -76,13 +78,13 @@ func (s *soak) until(what string, holds func() bool) {
 	}
 }
 
-// is says whether a metric has a value, where the program may be away.
+// is reports whether a metric has a value; the program may be away.
 func (s *soak) is(want float64, address, metric string, labels ...string) bool {
 	n, err := s.value(address, metric, labels...)
 	return err == nil && n == want
 }
 
-// inTurns calls steps until ctx ends, in an order that is another in each round.
+// inTurns calls the steps until ctx ends, in a new random order in each round.
 func inTurns(ctx context.Context, draws *rand.Rand, steps []func()) {
 	for ctx.Err() == nil {
 		for _, i := range draws.Perm(len(steps)) {
@@ -93,7 +95,7 @@ func inTurns(ctx context.Context, draws *rand.Rand, steps []func()) {
 	}
 }
 
-// engineLane lets some engines suffer, one trouble after the other.
+// engineLane causes one fault after the other at some engines.
 func (s *soak) engineLane(ctx context.Context, lane uint64, engines ...int) {
 	draws := rand.New(rand.NewPCG(s.seed, 1000+lane))
 	between := func(least, most time.Duration) time.Duration { return least + rand64(draws, most-least) }
@@ -114,7 +116,7 @@ func (s *soak) engineLane(ctx context.Context, lane uint64, engines ...int) {
 		<-time.After(d)
 		s.process(address, syscall.SIGCONT)
 	}
-	// An engine that fails by itself is one that was started so.
+	// An engine fails by itself if it is started with a fault.
 	impaired := func(address string, d time.Duration, fault string) {
 		s.stopEngine(address)
 		s.startEngine(address, "--fault", fault)
@@ -153,7 +155,7 @@ func (s *soak) process(address string, signal os.Signal) {
 	s.Engines[address].Signal(signal)
 }
 
-// stopEngine asks an engine to end, which lets what runs there go on to its end.
+// stopEngine asks an engine to end; its requests run to their end.
 func (s *soak) stopEngine(address string) {
 	s.rigging.Lock()
 	engine := s.Engines[address]
@@ -178,8 +180,8 @@ func (s *soak) startEngine(address string, flags ...string) {
 	}
 }
 
-// restartExtproc restarts extproc again and again in the first two fifths of the soak, at least twice, and returns when the
-// last one began.
+// restartExtproc restarts extproc again and again in the first two fifths of the soak, at least
+// twice, and returns when the last one started.
 func (s *soak) restartExtproc(ctx context.Context) time.Time {
 	interval := min(max(s.length/8, 5*time.Second), 20*time.Second)
 	for n := 0; ; n++ {
@@ -206,7 +208,7 @@ func (s *soak) restartExtproc(ctx context.Context) time.Time {
 	}
 }
 
-// status asks for a token of a model.
+// status requests a token from a model and returns the status.
 func (s *soak) status(model string) int {
 	a, err := s.ask(s.t.Context(), completion(model, 1, false))
 	if err != nil {
@@ -215,7 +217,7 @@ func (s *soak) status(model string) int {
 	return a.status
 }
 
-// objectLane edits objects, each back to what it was.
+// objectLane edits objects and restores each one.
 func (s *soak) objectLane(ctx context.Context) {
 	draws := rand.New(rand.NewPCG(s.seed, 2000))
 	net := strings.TrimSuffix(s.Listen, "1:8080")
@@ -264,18 +266,18 @@ func (s *soak) objectLane(ctx context.Context) {
 			if tokens == 0 {
 				tokens = n
 			}
-			return err == nil && n > tokens // those of other rounds do not count
+			return err == nil && n > tokens // records of other rounds do not count
 		}, "list.yaml", fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: list, labels: {app: llama}}\nspec: {addresses: ['%s']}\n", s.endpoint(5)),
 			func() bool { tokens = 0; return true }),
 	})
 }
 
-// serves is a condition that holds as soon as a request is answered.
+// serves returns a condition that holds once a request is answered.
 func (s *soak) serves(draws *rand.Rand) func() bool {
 	return func() bool { return s.status(adapters[draws.IntN(len(adapters))]) == http.StatusOK }
 }
 
-// edit puts a file in place at once, or takes it away where there is no text.
+// edit replaces a file atomically, or removes it if there is no text.
 func (s *soak) edit(file string, text []byte) {
 	path := filepath.Join(s.objects, file)
 	if text == nil {

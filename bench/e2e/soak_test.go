@@ -26,12 +26,13 @@ var (
 
 const (
 	soakClients = 28
-	// soakSilence is Envoy's idle timeout in the soak, so that what hangs ends within the test.
+	// soakSilence is Envoy's idle timeout in the soak, so that requests that hang end within the
+	// test.
 	soakSilence = 10 * time.Second
-	// soakPatience is when a client calls a request hung: silence twice, once before the answer and once within it, and
-	// time for a machine that is busy.
+	// soakPatience is the client's timeout: the idle timeout twice, once before and once within the
+	// response, and slack for a busy machine.
 	soakPatience = 3 * soakSilence
-	// soakProfile is the pace of an engine that leaves two cores time for everything else.
+	// soakProfile makes engines slow enough to leave CPU time for everything else on two cores.
 	soakProfile = `name: steady
 prefill: {base: 0.005, perToken: 0.00001}
 decode: {base: 0.015, perSequence: 0.00002, perKVToken: 0}
@@ -49,13 +50,13 @@ type soak struct {
 	length time.Duration
 
 	rigging sync.Mutex // guards the rig while it starts something
-	invalid sync.Mutex // held while a file is invalid, and while extproc starts: it would not, with one
+	invalid sync.Mutex // held while a file is invalid and while extproc starts, since extproc does not start with an invalid file
 	book    book
 	tally   tally
 }
 
-// Whatever fails around the gateway, each request ends in time with an answer that its moment explains, and when all is
-// well again nothing is left of the trouble.
+// Whatever fails around the gateway, each request ends in time with a result that the faults at its
+// time explain. When everything has recovered, no state is left behind.
 func TestSoak(t *testing.T) {
 	runs(t)
 	s := startSoak(t)
@@ -84,12 +85,13 @@ func TestSoak(t *testing.T) {
 	s.leftNothing(rest)
 	s.grewLittle(slices.DeleteFunc(<-samples, func(p sample) bool { return p.at.Before(last) }))
 	after := s.goroutines(s.Metrics)
-	s.Envoy.Stop(5 * time.Second) // writes out its log
+	s.Envoy.Stop(5 * time.Second) // flushes its log
 	s.summary(rest, after)
 }
 
-// remaining is how long the script goes on: for the length of the soak, and until the last extproc, whose memory is measured,
-// has lived for three fifths of it. Each restart waits until requests are answered again, so that the last may come late.
+// remaining is how long the script goes on: for the length of the soak, and until the last extproc,
+// whose memory is measured, has lived for three fifths of it. Each restart waits until requests are
+// answered again, so that the last may come late.
 func (s *soak) remaining(now, last time.Time) time.Duration {
 	return max(s.began.Add(s.length).Sub(now), last.Add(s.length*3/5).Sub(now))
 }
@@ -104,11 +106,12 @@ func startSoak(t *testing.T) *soak {
 	}
 	s.stack = start(t, engineFlags("--profile", file, "--shutdown-timeout", "15"), func(c *rig.Config) {
 		silence := fmt.Sprintf("%gs", soakSilence.Seconds())
-		// Its table of prompts comes and goes with the policy, whole: a small one, so that memory tells what stays.
+		// The prefix table comes and goes with the policy. It is small here, so that memory growth
+		// shows leaks.
 		c.ExtprocFlags = append(c.ExtprocFlags, "--prefix-cache-bytes", strconv.Itoa(1<<20))
 		c.EnvoyChanges = append(c.EnvoyChanges,
 			envoy.Everywhere("idle_timeout", "600s", silence), envoy.Everywhere("stream_idle_timeout", "600s", silence))
-		// A fifth engine, which a list adds to the pool and takes away.
+		// A fifth engine, which a list adds to the pool and removes.
 		net := strings.TrimSuffix(c.Listen, "1:8080")
 		spare := strings.NewReplacer("name: pool}", "name: spare}", "app: llama", "app: spare", "engine-11", "engine-15", net+"11", net+"15").Replace(engines(net, 1))
 		if err := os.WriteFile(filepath.Join(c.Objects, "spare.yaml"), []byte(spare), 0o644); err != nil {
@@ -118,7 +121,7 @@ func startSoak(t *testing.T) *soak {
 	return s
 }
 
-// warm opens as many connections as the load will, and waits until all is at rest.
+// warm opens as many connections as the load will, and waits until everything is idle.
 func (s *soak) warm() {
 	var clients sync.WaitGroup
 	for client := range 2 * soakClients {
@@ -134,7 +137,7 @@ func (s *soak) warm() {
 	s.await("every request is counted as gone", func() bool { return s.inFlight() == 0 })
 }
 
-// leftNothing checks that nothing is left of the load and the trouble, by every count that there is.
+// leftNothing checks every count for leftovers of the load and the faults.
 func (s *soak) leftNothing(rest float64) {
 	s.t.Helper()
 	s.await("every engine is healthy", func() bool {
@@ -155,20 +158,20 @@ func (s *soak) leftNothing(rest float64) {
 	for _, gauge := range []string{"http.ingress.downstream_rq_active", "cluster.endpoints.upstream_rq_active", "cluster.endpoints.upstream_rq_pending_active"} {
 		s.await("Envoy's "+gauge+" is 0", func() bool { return s.envoyGauge(gauge) == 0 })
 	}
-	// Connections are opened anew when a program restarts; each has two or three goroutines.
+	// Connections are reopened when a program restarts; each has two or three goroutines.
 	const slack = 8
 	s.await(fmt.Sprintf("extproc has about the %v goroutines that it had at rest", rest), func() bool {
 		return s.goroutines(s.Metrics) <= rest+slack
 	})
 }
 
-// sample is the memory of extproc at a moment.
+// sample is extproc's memory at one time.
 type sample struct {
 	at        time.Time
 	rss, heap float64 // MiB
 }
 
-// measure takes a sample of extproc each half second, when it is there.
+// measure samples extproc every half second while it runs.
 func (s *soak) measure(ctx context.Context) (all []sample) {
 	const mebi = 1 << 20
 	tick := time.NewTicker(500 * time.Millisecond)
@@ -187,11 +190,12 @@ func (s *soak) measure(ctx context.Context) (all []sample) {
 	}
 }
 
-// grewLittle compares the memory of the last extproc, from its restart on, between the first half of its life and the
-// second. RSS holds what the garbage collector has not given back, and under the race detector shadow memory for every page
-// that was ever touched: the median may grow by a quarter and 32 MiB. What lives is about the least that the heap ever was,
-// just after a collection: 4 to 6 MiB here, to the luck of the sample. It may grow by half and 4 MiB, which in ten minutes
-// is a KiB for each request: less than a stream, a lease or a goroutine that stays.
+// grewLittle compares the memory of the last extproc between the first and the second half of its
+// life. RSS includes memory that the garbage collector has not returned and, under the race
+// detector, shadow memory for every page ever touched; its median may grow by a quarter and 32 MiB.
+// The live heap is roughly the smallest sample, just after a collection: 4 to 6 MiB here. It may
+// grow by half and 4 MiB, which in ten minutes is a KiB per request: less than a leaked stream,
+// lease or goroutine.
 func (s *soak) grewLittle(life []sample) {
 	s.t.Helper()
 	if len(life) < 20 {
@@ -219,7 +223,7 @@ func (s *soak) grewLittle(life []sample) {
 	}
 }
 
-// value is sum where the program may be away.
+// value is sum, but returns an error if the program is away.
 func (s *soak) value(address, metric string, labels ...string) (float64, error) {
 	response, err := s.client.Get("http://" + address + "/metrics")
 	if err != nil {

@@ -15,19 +15,19 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// hostile is a request whose body is made to cost its reader dearly.
+// hostile is a request whose body is expensive to parse.
 type hostile struct {
 	name string
 	r    request
-	// status and code of the refusal; 0 for what is valid and therefore the engine's to judge.
+	// status and code of the rejection; 0 for a valid request, which the engine judges.
 	status int
 	code   string
 }
 
 const mega = 1 << 20
 
-// patient lets extproc take its time: under the race detector, beside other tests, it reads 31 MB for longer than the second
-// that envoy.yaml gives it.
+// patient raises extproc's time limits: under the race detector, beside other tests, parsing 31 MB
+// takes longer than the second that envoy.yaml allows.
 func patient(c *rig.Config) {
 	c.EnvoyChanges = append(c.EnvoyChanges, envoy.ExtProc(map[string]any{"message_timeout": "20s"}))
 }
@@ -88,10 +88,10 @@ func TestHostileBodiesAreRefusedBriefly(t *testing.T) {
 	}
 }
 
-// While some clients send what costs most to read, the others notice no more than that the machine has something to do.
-// The test fails where a body takes extproc down or holds it up: without a bound on nesting, the first 10 MB of "[" end the
-// process; a lock on the way of requests, held while a body is read, makes half of all requests wait for it. It runs by
-// itself, for other tests would be noticed too.
+// While some clients send the most expensive bodies, the others notice only that the machine is
+// busy. The test fails if a body crashes extproc or blocks it: without a limit on nesting, the
+// first 10 MB of "[" end the process; a lock held while a body is parsed makes half of all requests
+// wait for it. It runs alone, since other tests would disturb it.
 func TestHostileBodiesStallNobody(t *testing.T) {
 	runs(t, alone)
 	const (
@@ -104,8 +104,8 @@ func TestHostileBodiesStallNobody(t *testing.T) {
 		c.EngineFlags = []string{"--profile", "testdata/instant.yaml", "--max-model-len", "16384"}
 	})
 	bodies := slices.DeleteFunc(hostileBodies(), func(h hostile) bool { return h.status == 0 })
-	// latencies is how long each of some small requests takes, in order. They begin at even intervals, so that a stall
-	// holds up all that come meanwhile, and not one for each client.
+	// latencies returns the sorted latencies of some small requests. They start at even intervals,
+	// so that a stall delays all that start meanwhile, not just one per client.
 	latencies := func() []time.Duration {
 		all := make([]time.Duration, samples)
 		tick := time.NewTicker(interval)
@@ -146,7 +146,7 @@ func TestHostileBodiesStallNobody(t *testing.T) {
 		attackers.Wait()
 		return all
 	}
-	latencies() // connections, slots
+	latencies() // warm up connections and slots
 	var alone, beside []time.Duration
 	for range rounds {
 		alone = append(alone, latencies()...)
@@ -159,10 +159,11 @@ func TestHostileBodiesStallNobody(t *testing.T) {
 	}
 	t.Logf("small requests alone: median %v, P99 %v; beside %v hostile ones: median %v, P99 %v, slowest %v",
 		at(alone, 0.5), at(alone, 0.99), sent, at(beside, 0.5), at(beside, 0.99), at(beside, 1))
-	// Envoy, extproc, four engines and the clients share two cores, perhaps with other tests, and under the race detector
-	// the reading of 31 MB keeps one of them busy for a second and more. With a lock around it, small requests took 312 ms
-	// in the median and 2.6 s at P99; without, beside a soak, 53 and 431 ms, and beside two builds 146 ms and 1.6 s. So the median
-	// tells of a lock, and P99 of requests that are held up by more than the machine.
+	// Envoy, extproc, four engines and the clients share two cores, perhaps with other tests, and
+	// under the race detector parsing 31 MB occupies one core for a second or more. With a lock
+	// around it, small requests took 312 ms in the median and 2.6 s at P99; without one, beside a
+	// soak, 53 and 431 ms, and beside two builds 146 ms and 1.6 s. So the median reveals a lock,
+	// and P99 reveals delays that the machine does not explain.
 	if half, limit := at(beside, 0.5), max(15*at(alone, 0.5), 250*time.Millisecond); half > limit {
 		t.Errorf("the median beside hostile bodies is %v, want at most %v", half, limit)
 	}

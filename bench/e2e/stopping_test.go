@@ -13,8 +13,9 @@ import (
 	"time"
 )
 
-// An engine that stops, of which nobody tells but itself, costs no more than what was sent before that was known. What requests
-// wait for is loaded elsewhere, nothing is loaded at the engine any more, and it ends in its own time.
+// An engine that stops without notice costs only the requests sent before its state is known. The
+// models that requests wait for are loaded elsewhere, nothing more is loaded at the engine, and it
+// ends in its own time.
 func TestAnEngineThatStopsStallsNobody(t *testing.T) { onBothPlanes(t, anEngineThatStopsStallsNobody) }
 
 func anEngineThatStopsStallsNobody(t *testing.T) {
@@ -24,11 +25,11 @@ func anEngineThatStopsStallsNobody(t *testing.T) {
 	s.exactlyOnce(s.events())
 }
 
-// stopsUnderLoad asks an engine to stop under requests for more adapters than the other engine has slots, and says what that cost.
-// Other engines take loads. Within is how long it may take to end.
+// stopsUnderLoad stops an engine while there are requests for more adapters than the other engine
+// has slots, and reports what that cost. Within limits how long the engine may take to end.
 func (s *stack) stopsUnderLoad(names []string, address string, stop func(), ended <-chan struct{}, within time.Duration) {
 	s.t.Helper()
-	var mu sync.Mutex // guards the following
+	var mu sync.Mutex // guards the variables below
 	var failed []answer
 	var longest, before time.Duration
 	var asked time.Time
@@ -86,7 +87,7 @@ func (s *stack) stopsUnderLoad(names []string, address string, stop func(), ende
 		known.Sub(asked).Round(time.Millisecond), len(failed), longest.Round(time.Millisecond), before.Round(time.Millisecond))
 }
 
-// logged is when a program first logged a message about something; zero if it did not.
+// logged returns when a program first logged a message about something, zero if never.
 func (s *stack) logged(log, message, about string) time.Time {
 	s.t.Helper()
 	text, err := os.ReadFile(log)

@@ -10,13 +10,14 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// storing has engines keep the responses that they make, which no other engine has.
+// storing makes engines store their responses, each its own.
 var storing = engineFlags("--store-responses")
 
-// atRandom has engines be picked at random, so that only who remembers or asks finds a response.
+// atRandom picks engines at random, so that a response is found only from memory or by asking the
+// engines.
 var atRandom = extprocFlags("--policy", "random")
 
-// respond makes a response, which may go on from another one, and returns its id.
+// respond creates a response, which may continue a previous one, and returns its id.
 func (s *stack) respond(stream bool, previous string) (id string, a answer) {
 	s.t.Helper()
 	return s.respondOf("llama", stream, previous)
@@ -34,7 +35,7 @@ func (s *stack) respondOf(model string, stream bool, previous string) (id string
 	return "resp_" + id, a
 }
 
-// continued has conversations go on, asks for what was made before, and says how many of the answers are 404.
+// continued continues conversations, fetches earlier responses, and returns the number of 404s.
 func (s *stack) continued(ids []string) (lost int) {
 	s.t.Helper()
 	is := func(what string, a answer) {
@@ -59,8 +60,9 @@ func (s *stack) continued(ids []string) (lost int) {
 	return lost
 }
 
-// Conversations go on where they were begun, though extproc is killed between their turns, with and without control. Only the first request for
-// each response asks more than one engine, and only where nobody tells who made it.
+// Conversations continue at the engine where they began, even if extproc is killed between their
+// turns, with and without control. Only the first request for each response asks more than one
+// engine, and only if nothing else knows who made it.
 func TestStoredResponsesOutliveExtproc(t *testing.T) {
 	runs(t)
 	for name, settings := range map[string][]setting{
@@ -110,7 +112,7 @@ func TestStoredResponsesOutliveExtproc(t *testing.T) {
 	}
 }
 
-// inventedResponses requests responses that do not exist. For each id every engine is asked once, and never again.
+// inventedResponses requests responses that do not exist. Each engine is asked once per id.
 func (s *stack) inventedResponses() {
 	s.t.Helper()
 	for n := range len(s.Engines) {

@@ -22,7 +22,7 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// Errors on Anthropic's messages API have its shape, those of Envoy's own too.
+// Errors on Anthropic's Messages API have its format, including Envoy's own errors.
 func TestErrorsOfTheMessagesAPIHaveItsShape(t *testing.T) {
 	runs(t)
 	s := start(t)
@@ -62,7 +62,8 @@ func TestErrorsOfTheMessagesAPIHaveItsShape(t *testing.T) {
 	}
 }
 
-// A client that sends all of a large body before it reads is told that it is too large, and so is one that stops in between.
+// A client that sends all of a large body before it reads gets the error that it is too large, and
+// so does one that stops in between.
 func TestClientsThatSendBeforeTheyReadGetTheirError(t *testing.T) {
 	runs(t, alone) // a client gets one second to send the rest
 	s := start(t)
@@ -117,12 +118,12 @@ func TestClientsThatSendBeforeTheyReadGetTheirError(t *testing.T) {
 	}
 }
 
-// zeros are bytes without end.
+// zeros is an endless reader of zero bytes.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// counter counts what is read.
+// counter counts the bytes read.
 type counter struct {
 	r io.Reader
 	n atomic.Int64
@@ -134,7 +135,8 @@ func (c *counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A client that sends too many headers, or asks for an answer that is too large, is told so, and no endpoint is blamed.
+// A client that sends too many headers or requests a response that is too large gets an error, and
+// no endpoint counts a failure.
 func TestNoEndpointIsBlamedForEnvoysOwnErrors(t *testing.T) {
 	runs(t)
 	s := start(t, func(c *rig.Config) {
@@ -187,7 +189,7 @@ func TestNoEndpointIsBlamedForEnvoysOwnErrors(t *testing.T) {
 		t.Errorf("an answer with 150 headers: %d %s", a.status, a.body)
 	}
 	refused(t, "too large an answer", s.must(completion("large", 1, false)), http.StatusInternalServerError, "answer_too_large")
-	s.Envoy.Stop(5 * time.Second) // has sent its records by then
+	s.Envoy.Stop(5 * time.Second) // its records have been sent by then
 	s.await("every request is counted as gone", func() bool { return s.inFlight() == 0 })
 	if n := s.sum(s.Metrics, "headgate_endpoint_state", "state", "suspect"); n != 0 {
 		t.Errorf("%v endpoints are suspect", n)
@@ -197,13 +199,13 @@ func TestNoEndpointIsBlamedForEnvoysOwnErrors(t *testing.T) {
 	}
 }
 
-// What clients choose takes no more of Envoy's log than it needs.
+// Text that clients choose is truncated in Envoy's log.
 func TestWhatClientsChooseIsCutInTheLog(t *testing.T) {
 	runs(t)
 	s := start(t)
 	long := strings.Repeat("x", 4000)
 	s.must(request{path: "/v1/" + long, body: "{}", header: map[string]string{"X-Request-Id": long}})
-	s.Envoy.Stop(5 * time.Second) // writes out its log
+	s.Envoy.Stop(5 * time.Second) // flushes its log
 	text, err := os.ReadFile(s.Envoy.Log)
 	if err != nil {
 		t.Fatal(err)
@@ -224,7 +226,8 @@ func TestWhatClientsChooseIsCutInTheLog(t *testing.T) {
 	}
 }
 
-// Models are listed with what OpenAI's clients and vLLM's read, and nothing that says where their files are.
+// The list of models has the fields that OpenAI's and vLLM's clients read, and does not reveal
+// where files are.
 func TestWhatIsSaidOfModels(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 1))
@@ -262,7 +265,7 @@ func TestWhatIsSaidOfModels(t *testing.T) {
 	}
 }
 
-// /health is about the engines: 200 while one is well.
+// /health reports on the engines: 200 while one is healthy.
 func TestHealthIsThatOfTheEndpoints(t *testing.T) {
 	runs(t)
 	s := start(t, pods(t, 2))
@@ -280,7 +283,7 @@ func TestHealthIsThatOfTheEndpoints(t *testing.T) {
 	refused(t, "with none", s.must(health), 503, "no_endpoint")
 }
 
-// nginx sends HTTP/1.0 to what it proxies for, unless it is told otherwise.
+// By default nginx sends HTTP/1.0 to its upstreams.
 func TestHTTP10IsServed(t *testing.T) {
 	runs(t)
 	s := start(t)
@@ -302,7 +305,7 @@ func TestHTTP10IsServed(t *testing.T) {
 		_ = response.Body.Close()
 		_ = conn.Close()
 	}
-	// A body whose end cannot be found is the client's fault.
+	// A body whose length cannot be determined is the client's fault.
 	for _, encoding := range []string{"chunked, identity", "gzip"} {
 		conn, err := net.Dial("tcp", s.Listen)
 		if err != nil {
@@ -319,7 +322,7 @@ func TestHTTP10IsServed(t *testing.T) {
 	}
 }
 
-// Headers and trailers without a body between them are no request.
+// A request with headers and trailers but no body is rejected.
 func TestTrailersWithoutABodyAreRefused(t *testing.T) {
 	runs(t)
 	s := start(t)
@@ -357,7 +360,7 @@ func TestTrailersWithoutABodyAreRefused(t *testing.T) {
 	}
 }
 
-// No page of another origin may call from a browser until its origin is listed.
+// A page of another origin may not call from a browser until its origin is listed.
 func TestOriginsAreAllowedOnceTheyAreListed(t *testing.T) {
 	runs(t)
 	const page = "https://chat.example"
@@ -390,8 +393,8 @@ func TestOriginsAreAllowedOnceTheyAreListed(t *testing.T) {
 	}
 }
 
-// An adapter that cannot be loaded is told with the kind of the reason, and clients need not try again; control's log has the
-// engine's words.
+// If an adapter cannot be loaded, the error has the kind of reason and tells clients not to retry;
+// control's log has the engine's message.
 func TestWhyAnAdapterCannotBeLoadedIsTold(t *testing.T) {
 	runs(t, raced)
 	s := start(t, pods(t, 2), placed(t, 4, "a01"))

@@ -27,13 +27,13 @@ import (
 	"github.com/headgate/headgate/bench/simulated/runtime"
 )
 
-// calls is a client of V2 by gRPC, at the gateway.
+// calls returns a V2 gRPC client of the gateway.
 func (s *stack) calls() inference.GRPCInferenceServiceClient {
 	s.t.Helper()
 	return inference.NewGRPCInferenceServiceClient(s.conn())
 }
 
-// conn is a connection for gRPC calls of any service.
+// conn returns a gRPC connection for any service.
 func (s *stack) conn() *grpc.ClientConn {
 	s.t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+s.Listen, grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -45,7 +45,7 @@ func (s *stack) conn() *grpc.ClientConn {
 	return conn
 }
 
-// tensor is a request for a model with one tensor of a few numbers.
+// tensor is a request to a model with one tensor of a few numbers.
 func tensor(model string, values ...float32) *inference.ModelInferRequest {
 	return &inference.ModelInferRequest{
 		ModelName: model, Id: "one",
@@ -55,7 +55,7 @@ func tensor(model string, values ...float32) *inference.ModelInferRequest {
 	}
 }
 
-// answers says what is wrong with an answer of a model; empty if nothing is.
+// answers returns what is wrong with a model's response, empty if nothing is.
 func answers(a *inference.ModelInferResponse, err error, model string, values ...float32) string {
 	if err != nil {
 		return err.Error()
@@ -66,8 +66,8 @@ func answers(a *inference.ModelInferResponse, err error, model string, values ..
 	return ""
 }
 
-// A call that nobody has loaded the model of is answered once it is, whether its message, a header or its path names the model; VModels lead
-// to theirs.
+// A call for a model that is not loaded is answered once it is, whether its message, a header or
+// its path names the model. VModels resolve to their models.
 func TestModelsAreInferredByV2(t *testing.T) { onBothPlanes(t, modelsAreInferredByV2, raced) }
 
 func modelsAreInferredByV2(t *testing.T) {
@@ -134,7 +134,7 @@ func modelsAreInferredByV2(t *testing.T) {
 	} {
 		a, err := infer("", c.headers...)
 		last := c.models[len(c.models)-1]
-		if err != nil || len(a.GetOutputs()) != len(c.models) || a.GetModelName() != last { // as of one message after the other
+		if err != nil || len(a.GetOutputs()) != len(c.models) || a.GetModelName() != last { // the response to one message after the other
 			t.Errorf("%s: %v, %v", c.what, a, err)
 		}
 	}
@@ -160,7 +160,8 @@ func modelsAreInferredByV2(t *testing.T) {
 	if a, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{Service: "any"}); err != nil || a.GetStatus() != healthv1.HealthCheckResponse_SERVING {
 		t.Errorf("health: %v, %v", a, err)
 	}
-	// A method whose messages name no model goes by the headers, and its messages are not looked at. LLMRoutes of a Gateway lead V2's alone.
+	// A method whose messages name no model is routed by its headers; its messages are not read. A
+	// Gateway's LLMRoutes route only V2 methods.
 	if !s.gateway {
 		echo, mine := new(wrapperspb.BytesValue), metadata.AppendToOutgoingContext(ctx, "mm-vmodel-id", "latest")
 		if err := conn.Invoke(mine, "/"+runtime.EchoMethod, wrapperspb.Bytes([]byte("as it is")), echo); err != nil || string(echo.GetValue()) != "as it is" {
@@ -212,7 +213,8 @@ func modelsAreInferredByV2(t *testing.T) {
 	}
 }
 
-// A client's own hundred metadata entries reach the engine, also by way of the inner server, and more are too many: the client is told so.
+// A client's hundred metadata entries reach the engine, also through the relay. With more, the
+// client gets an error.
 func TestCallsMayHaveAHundredMetadataEntries(t *testing.T) {
 	runs(t)
 	for name, front := range map[string]setting{"standalone": standalone, "gateway": throughGateway} {
@@ -238,7 +240,7 @@ func TestCallsMayHaveAHundredMetadataEntries(t *testing.T) {
 				case err != nil && status.Code(err) != codes.ResourceExhausted:
 					t.Errorf("%d entries: %v", n, err)
 				}
-				// Any client may send the inner server's header: it does not bypass the limit.
+				// Any client may send the relay's header; it does not bypass the limit.
 				if header[wire.ErrandHeader] = "made up"; n >= 150 {
 					if a := s.must(request{path: "/v2/models/one/infer", body: `{"inputs":[]}`, header: header}); a.status != http.StatusRequestHeaderFieldsTooLarge {
 						t.Errorf("%d entries and one of the inner server: %d %s", n, a.status, a.body)
@@ -249,8 +251,8 @@ func TestCallsMayHaveAHundredMetadataEntries(t *testing.T) {
 	}
 }
 
-// Both directions of a stream go through, each message for the model that the first named; one for another model ends the call, and the
-// engine never gets it.
+// Both directions of a stream pass, each message for the model that the first one named. A message
+// for another model ends the call and never reaches the engine.
 func TestStreamsOfV2(t *testing.T) { onBothPlanes(t, streamsOfV2) }
 
 func streamsOfV2(t *testing.T) {
@@ -266,7 +268,7 @@ func streamsOfV2(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 50 { // one after the other: each answer comes before the next question
+	for i := range 50 { // in turn: each response precedes the next request
 		if err := stream.Send(tensor("latest", float32(i))); err != nil {
 			t.Fatal(err)
 		}
@@ -294,7 +296,7 @@ func streamsOfV2(t *testing.T) {
 	if _, err := stream.Recv(); err != nil {
 		t.Fatal(err)
 	}
-	for range 200 { // its messages that come after that one go nowhere
+	for range 200 { // messages after that one are dropped
 		if err := stream.Send(tensor("two", 2)); err != nil {
 			break
 		}
@@ -304,7 +306,7 @@ func streamsOfV2(t *testing.T) {
 	}
 	s.await("no call is in flight", func() bool { return s.inFlight() == 0 })
 
-	// 16 MiB there and back.
+	// 16 MiB in both directions.
 	large := tensor("latest")
 	large.RawInputContents = [][]byte{make([]byte, 16<<20-1000)}
 	for i := range large.RawInputContents[0] {
@@ -319,7 +321,8 @@ func streamsOfV2(t *testing.T) {
 	}
 }
 
-// grpcurl, as docs/modelmesh.md has it, is answered: with the model in a header, in the message, and where it asks whether there is one.
+// The grpcurl calls of docs/modelmesh.md work: with the model in a header, in the message, and for
+// a readiness check.
 func TestGrpcurlIsAnswered(t *testing.T) {
 	runs(t)
 	const id = "模型/v1"

@@ -34,17 +34,18 @@ var (
 	kept     = flag.Duration("kept", 30*time.Second, "keep them open for so long: longer than their leases, which are 22s or a third of it")
 )
 
-// inferLoad is calls of V2 that come by chance, whatever becomes of those before them.
+// inferLoad is an open-loop load of V2 calls with Poisson arrivals.
 type inferLoad struct {
 	sent   atomic.Int64
-	mu     sync.Mutex // guards the following
+	mu     sync.Mutex // guards the fields below
 	faults []string
 	last   time.Time // when the last of them began
 	took   times.Times
 	calls  sync.WaitGroup
 }
 
-// infers sends calls at a rate by second until ctx ends, each for a model by chance, and returns when all are answered.
+// infers sends calls for random models at a rate per second until ctx ends, and returns when all
+// are answered.
 func (l *inferLoad) infers(ctx context.Context, calls inference.GRPCInferenceServiceClient, rate float64, model func() string) {
 	next := time.NewTimer(0)
 	defer next.Stop()
@@ -64,7 +65,7 @@ func (l *inferLoad) infers(ctx context.Context, calls inference.GRPCInferenceSer
 	}
 }
 
-// infer makes one call, and notes what is wrong with its answer.
+// infer makes one call and records its error.
 func (l *inferLoad) infer(calls inference.GRPCInferenceServiceClient, model string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
@@ -80,7 +81,7 @@ func (l *inferLoad) infer(calls inference.GRPCInferenceServiceClient, model stri
 	}
 }
 
-// report says what came of all.
+// report logs the results.
 func (l *inferLoad) report(t *testing.T) {
 	t.Helper()
 	for i, fault := range l.faults {
@@ -91,7 +92,7 @@ func (l *inferLoad) report(t *testing.T) {
 	t.Logf("%d calls, %d faults: %v", l.sent.Load(), len(l.faults), l.took)
 }
 
-// simModels are so many models of runtimes, as objects and by name.
+// simModels returns the objects and names of n models of runtimes.
 func simModels(t *testing.T, c *rig.Config, n int, source string) (names []string) {
 	t.Helper()
 	var objects strings.Builder
@@ -105,14 +106,15 @@ func simModels(t *testing.T, c *rig.Config, n int, source string) (names []strin
 	return names
 }
 
-// byChance draws names, the first most often, by Zipf's law with the exponent 1. It is safe for concurrent use.
+// byChance draws names by Zipf's law with exponent 1. It is safe for concurrent use.
 func byChance(names []string) func() string {
 	draw := zipf(names)
 	return func() string { return draw(rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))) }
 }
 
-// Two runtimes with room for 400 of 2,000 models answer every call, each by its model, though most of the time somebody waits for a load.
-// A minute of it: go test ./bench/e2e -run ThousandsOfModels -v -infer 1m.
+// Two runtimes with room for 400 of 2,000 models answer every call with the right model, although
+// some call waits for a load most of the time. For a minute of it: go test ./bench/e2e -run
+// ThousandsOfModels -v -infer 1m.
 func TestThousandsOfModelsOnTwoRuntimes(t *testing.T) {
 	runs(t, raced)
 	var names []string
@@ -129,8 +131,8 @@ func TestThousandsOfModelsOnTwoRuntimes(t *testing.T) {
 	t.Logf("%d loads, %d unloads", count(s.events(), "loaded"), count(s.events(), "unloaded"))
 }
 
-// A runtime dies under load and is back: every call is answered by its model, but for those that it had. What it held is loaded where it is asked
-// for.
+// A runtime dies under load and returns. Every call is answered by its model, except those on the
+// dead runtime. Its models are loaded elsewhere when requests need them.
 func TestARuntimeIsKilledUnderCalls(t *testing.T) {
 	runs(t, raced)
 	var names []string
@@ -163,7 +165,7 @@ func TestARuntimeIsKilledUnderCalls(t *testing.T) {
 	s.await("it serves again", func() bool { return served() > was+50 })
 	cancel()
 	<-done
-	if late := l.last.Sub(killed); late > 200*time.Millisecond { // for Envoy to hear of it, on a busy machine
+	if late := l.last.Sub(killed); late > 200*time.Millisecond { // until Envoy knows, on a busy machine
 		t.Errorf("a call fails that began %v after the kill", late)
 		l.report(t)
 	}
@@ -175,7 +177,7 @@ func TestARuntimeIsKilledUnderCalls(t *testing.T) {
 	t.Logf("%d calls, %d lost with the runtime, which had %v: %v", l.sent.Load(), len(l.faults), had, l.took)
 }
 
-// What Envoy says itself has the shape of the API that was called.
+// Envoy's own errors have the format of the API that was called.
 func TestEnvoysOwnErrorsOfV2(t *testing.T) {
 	runs(t, raced)
 	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:"}), standalone, func(c *rig.Config) { c.EngineFlags = nil })
@@ -196,11 +198,13 @@ func TestEnvoysOwnErrorsOfV2(t *testing.T) {
 	}
 }
 
-// A stream counts for as long as it lasts, longer than a lease, in both directions or with answers alone: Envoy says now and then that it goes on.
-// Then nothing is left. A thousand of either kind for three minutes: go test ./bench/e2e -run StreamsCount -v -streams 1000 -kept 3m.
+// A stream counts as in flight while it lasts, longer than the in-flight timeout, in both
+// directions or with responses alone, because Envoy's periodic records renew it. In the end nothing
+// is left. For a thousand streams of either kind for three minutes: go test ./bench/e2e -run
+// StreamsCount -v -streams 1000 -kept 3m.
 func TestStreamsCountForAsLongAsTheyLast(t *testing.T) {
 	runs(t)
-	const pause = 5 * time.Second // between two answers of those whose answers alone go on
+	const pause = 5 * time.Second // between two responses of the response-only streams
 	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:", "slow": "sim:?infer=" + pause.String()}), standalone, extprocFlags("--in-flight-timeout", max(22*time.Second, *kept/3).String()), func(c *rig.Config) { c.EngineFlags = nil })
 	ctx, cancel := context.WithTimeout(t.Context(), *kept+2*time.Minute)
 	defer cancel()
@@ -268,7 +272,8 @@ func TestStreamsCountForAsLongAsTheyLast(t *testing.T) {
 	}
 }
 
-// A GRPCRoute leads to a pool, at a listener that served no gRPC before: it stays as it is, and calls are picked for as at the static data plane.
+// A GRPCRoute leads to a pool, at a listener that served no gRPC before. The listener stays as it
+// is, and endpoints are picked as with envoy.yaml.
 func TestAGRPCRouteLeadsToAPool(t *testing.T) {
 	runs(t)
 	s := start(t, runtimes(t, 2, map[string]string{"one": "sim:?load=50ms", "two": "sim:"}), throughGateway, func(c *rig.Config) { c.EngineFlags = nil })
@@ -308,8 +313,8 @@ func TestAGRPCRouteLeadsToAPool(t *testing.T) {
 	s.await("no call is in flight", func() bool { return s.inFlight() == 0 })
 }
 
-// A listener that names InferencePools serves the models of a pool that no LLMRoute names: those of Models, and those that a client of ModelMesh has
-// registered, by gRPC and by REST. No other listener does.
+// A listener that names InferencePools serves the models of a pool without LLMRoutes, over gRPC and
+// REST: those of Models and those that a ModelMesh client registered. No other listener does.
 func TestAGatewayServesAPoolThatNoLLMRouteNames(t *testing.T) {
 	runs(t)
 	s := start(t, runtimes(t, 2, map[string]string{"one": "sim:"}), throughGateway, func(c *rig.Config) { c.EngineFlags = nil })
@@ -346,8 +351,9 @@ func TestAGatewayServesAPoolThatNoLLMRouteNames(t *testing.T) {
 	}
 }
 
-// A VModel moves to and fro under calls over TLS, by a GRPCRoute of a host of its own: each call is answered, by the one model or the other, and
-// after a move that control has told by the new one alone.
+// A VModel moves back and forth under calls over TLS, on a GRPCRoute with its own host. Each call
+// is answered by one of the two models, and only by the new one after control has confirmed the
+// move.
 func TestAVModelMovesUnderCallsOverTLS(t *testing.T) {
 	runs(t, raced)
 	s := start(t, runtimes(t, 2, map[string]string{"v1": "sim:?load=50ms", "v2": "sim:?load=50ms"}), throughGateway, func(c *rig.Config) { c.EngineFlags = nil })

@@ -24,11 +24,11 @@ func TestWhoSaysThatItHasNoSuchModel(t *testing.T) {
 		{404, `{"error": "Servable not found for request: Specific(x, 3)"}`, false},
 		{404, `{"error":"Request for unknown model: 'x' version 9 is not found"}`, false},
 		{404, `{"error":"Model x with version 9 not found"}`, false},
-		{404, `{"error":"Model x with version  not found not found"}`, false},      // of version " not found"
-		{404, `{"error":"Model x with version 1 with version  not found"}`, false}, // of version "1 with version "
+		{404, `{"error":"Model x with version  not found not found"}`, false},      // version is " not found"
+		{404, `{"error":"Model x with version 1 with version  not found"}`, false}, // version is "1 with version "
 		{404, `{"code":404,"type":"ResourceNotFoundException","message":"Requested resource is not found, please refer to API document."}`, false},
 		{503, `{"code":503,"type":"ServiceUnavailableException","message":"Model \"x\" has no worker to serve inference request."}`, false},
-		{404, `{"detail":"Not Found"}`, false}, // a path
+		{404, `{"detail":"Not Found"}`, false}, // an unknown path
 		{404, `{"error":{"message":"Response not there","type":"NotFoundError","param":"response_id","code":404}}`, false},
 		{404, `{"error":{"message":"m","type":"invalid_request_error","param":"model"}}`, false},
 		{400, `{"error":{"type":"NotFoundError","param":"model"}}`, false},

@@ -7,39 +7,41 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// dialect is how the engines of one kind tell their load: where the page is, and which series of it count. For each
-// quantity the first selector that the page has counts; a quantity without one stays unknown. A new engine is a new
-// entry of dialects, and a page of it in testdata.
+// dialect describes how engines of one kind report their load: where the metrics page is and which
+// of its series count. For each quantity the first selector found on the page counts; a quantity
+// without one stays unknown. A new engine needs a new entry in dialects and a page in testdata.
 type dialect struct {
 	kind  Kind
 	pages []Page
 
 	running []selector
 	waiting []selector
-	aside   []selector // requests that wait where waiting does not count them
+	aside   []selector // waiting requests not included in waiting
 	kvUsage []selector // 0 to 1
 
-	// How many tokens the KV cache holds: as one number, as blocks and the tokens of each, or in labels of vLLM's configuration.
+	// The size of the KV cache in tokens: as one number, as blocks times tokens per block, or in
+	// labels of vLLM's configuration.
 	kvTokens, kvBlocks, blockTokens, kvConfig []selector
 
 	slots    []selector // adapter slots on the GPU
-	adapters []selector // vLLM's table of active adapters, which holds the slots too
+	adapters []selector // vLLM's table of active adapters, which also has the slots
 	awake    []selector // 0 while the engine sleeps
 
 	totals counters
 }
 
-// Page is where an engine may serve its metrics.
+// Page is a place where an engine may serve its metrics.
 type Page struct {
-	// Port is that of the page, where it is not the endpoint's own; 0 means its own.
+	// Port is the page's port; 0 means the endpoint's own.
 	Port uint16
 	Path string
 }
 
-// dialects are in the order in which engines are told apart: where a page has names of two, the first one counts.
+// dialects are in the order of detection: if a page has names of two kinds, the first one is
+// chosen.
 //
-// Sources: vLLM's pages of 0.32.0 and Triton's of 2.51.0 are recorded; the others' names are those of their
-// documentation and source, each with a page in testdata that says so.
+// Sources: the pages of vLLM 0.32.0 and Triton 2.51.0 are recorded; other names are from
+// documentation and source code, each with a page in testdata that says so.
 var dialects = []dialect{
 	{
 		kind: VLLM, pages: pages("/metrics"),
@@ -61,7 +63,8 @@ var dialects = []dialect{
 		},
 	},
 	{
-		// Newer versions serve /v1/metrics, older ones /metrics. Told by what it serves alone, NIM is taken for vLLM.
+		// Newer versions serve /v1/metrics, older ones /metrics. Detected by its page alone, NIM
+		// counts as vLLM.
 		kind: NIM, pages: pages("/v1/metrics", "/metrics"),
 		running: series("num_requests_running"),
 		waiting: series("num_requests_waiting"),
@@ -69,7 +72,8 @@ var dialects = []dialect{
 	},
 	{
 		kind: SGLang, pages: pages("/metrics"),
-		// With priorities, the series of each stand beside their total, whose priority is empty.
+		// With priorities there is a series for each, and one for the total, whose priority is
+		// empty.
 		running:  series("sglang:num_running_reqs{priority=}"),
 		waiting:  series("sglang:num_queue_reqs{priority=}"),
 		kvUsage:  series("sglang:token_usage"),
@@ -78,11 +82,11 @@ var dialects = []dialect{
 		totals: counters{
 			queue: series("sglang:queue_time_seconds"), firstToken: series("sglang:time_to_first_token_seconds"),
 			interToken: series("sglang:inter_token_latency_seconds"), prompt: series("sglang:prompt_tokens_total"),
-			cached: series("sglang:cached_tokens_total"), generated: series("sglang:generation_tokens_total"), // cached by where it was cached
+			cached: series("sglang:cached_tokens_total"), generated: series("sglang:generation_tokens_total"), // cached has a label for the cache level
 		},
 	},
 	{
-		// Its /metrics is JSON. Dynamo serves the same names, older ones with a colon.
+		// Its /metrics is JSON. Dynamo serves the same names, older versions with a colon.
 		kind: TRTLLM, pages: pages("/prometheus/metrics", "/metrics"),
 		running:     series("trtllm_num_requests_running", "trtllm:num_requests_running"),
 		waiting:     series("trtllm_num_requests_waiting", "trtllm:num_requests_waiting"),
@@ -108,7 +112,7 @@ var dialects = []dialect{
 		waiting: series("tgi_queue_size"),
 	},
 	{
-		kind: LlamaCpp, pages: pages("/metrics"), // with --metrics only
+		kind: LlamaCpp, pages: pages("/metrics"), // only with --metrics
 		running: series("llamacpp:requests_processing"),
 		waiting: series("llamacpp:requests_deferred"),
 		kvUsage: series("llamacpp:kv_cache_usage_ratio"), // older versions
@@ -117,30 +121,33 @@ var dialects = []dialect{
 		kind: LMDeploy, pages: pages("/metrics"),
 		running: series("lmdeploy:num_requests_running"),
 		waiting: series("lmdeploy:num_requests_waiting"),
-		aside:   series("lmdeploy:num_api_requests_waiting"), // for a handle, before the engine's own queue
+		aside:   series("lmdeploy:num_api_requests_waiting"), // wait for a handle, before the engine's own queue
 		kvUsage: series("lmdeploy:gpu_cache_usage_perc"),
 	},
 	{
-		// Its page, at port 8082, counts requests that came and ended, and histograms what waited: nothing on it is how many there are now
-		// but REST calls, among them those that load (1.7.1).
+		// Its page, on port 8082, counts requests that arrived and ended, and has a histogram of
+		// waiting requests. The only current count is that of REST calls, which include loads
+		// (1.7.1).
 		kind: MLServer,
 	},
 	{
-		// Its page, at port 8082, counts requests that ended, and gauges how long the last one waited: nothing on it is how many there are (0.12.0).
+		// Its page, on port 8082, counts requests that ended and has a gauge of the last one's
+		// queue time. It has no current count (0.12.0).
 		kind: TorchServe,
 	},
 	{
-		// Its page, which it has where a file says so, counts requests and loads that ended.
+		// Its page, which a configuration file must enable, counts requests and loads that ended.
 		kind: TFServing,
 	},
 	{
-		// Its interface has no metrics, and the port for requests may speak anything: there is no page to read.
+		// Its interface has no metrics, and its request port may speak any protocol: there is no
+		// page to read.
 		kind: ModelRuntime,
 	},
 }
 
-// tritonPages: Triton's OpenAI frontend has the page beside its API, plain Triton at a port of its own, 8002 unless it
-// is told otherwise (2.51.0; its HTTP port answers 404).
+// tritonPages: Triton's OpenAI frontend serves the page beside its API; plain Triton serves it on a
+// port of its own, 8002 by default (2.51.0; its HTTP port answers 404).
 var tritonPages = []Page{{Path: "/metrics"}, {Port: 8002, Path: "/metrics"}}
 
 func pages(paths ...string) []Page {
@@ -151,8 +158,9 @@ func pages(paths ...string) []Page {
 	return all
 }
 
-// Pages returns where engines of a kind may serve their metrics, the likeliest first. An unknown Kind is looked for at
-// the endpoint's own port alone: who says nothing has not asked for requests at another one.
+// Pages returns where engines of a kind may serve their metrics, the most likely place first. For
+// an unknown kind it is only the endpoint's own port: other ports are not called unless the kind
+// was stated.
 func Pages(k Kind) []Page {
 	if d, known := dialectOf(k); known {
 		return d.pages
@@ -168,7 +176,7 @@ func Pages(k Kind) []Page {
 	return all
 }
 
-// dialectOf returns the dialect of a kind, and whether it is known.
+// dialectOf returns the dialect of a kind, and whether there is one.
 func dialectOf(k Kind) (d dialect, known bool) {
 	for _, d := range dialects {
 		if d.kind == k {
@@ -178,19 +186,20 @@ func dialectOf(k Kind) (d dialect, known bool) {
 	return dialect{}, false
 }
 
-// all returns every selector of what the dialect tells of a moment, but for kvConfig.
+// all returns every selector of the current load, without kvConfig.
 func (d dialect) all() []selector {
 	return slices.Concat(d.running, d.waiting, d.aside, d.kvUsage, d.kvTokens, d.kvBlocks, d.blockTokens, d.slots, d.adapters, d.awake)
 }
 
-// speaks says whether a page has a series of the dialect. A configuration alone is no load.
+// speaks reports whether a page has a series of the dialect. A configuration series alone is no
+// load.
 func (d dialect) speaks(families families) bool { return len(families.first(d.all())) > 0 }
 
-// selector names the series of one family that count: all of them, or those that have a label of a value. An empty value
-// is that of a series without the label, too.
+// selector selects series of one family: all of them, or those with a label value. An empty value
+// also matches series without the label.
 type selector struct{ name, label, value string }
 
-// series reads selectors, written name or name{label=value}.
+// series parses selectors of the form name or name{label=value}.
 func series(texts ...string) []selector {
 	all := make([]selector, len(texts))
 	for i, text := range texts {
@@ -201,11 +210,11 @@ func series(texts ...string) []selector {
 	return all
 }
 
-// families is a page by the names on it.
+// families is a metrics page by family name.
 type families map[string]*dto.MetricFamily
 
-// first returns the series of the first selector that the page has, nil if it has none. A histogram or a summary is no
-// number, whatever its name.
+// first returns the series of the first selector found on the page, nil if there is none.
+// Histograms and summaries do not count.
 func (f families) first(selectors []selector) []*dto.Metric {
 	for _, s := range selectors {
 		switch f[s.name].GetType() {
@@ -232,11 +241,12 @@ func (f families) first(selectors []selector) []*dto.Metric {
 	return nil
 }
 
-// started is when the process began, on every page that Prometheus' own client libraries make for one process.
+// started is the process's start time, which Prometheus' client libraries export for a single
+// process.
 var started = series("process_start_time_seconds")
 
-// wanted is the names whose lines a Reader parses. The type of a family whose name ends like a part of a histogram or a
-// summary may stand under its stem.
+// wanted is the set of names whose lines a Reader parses. If a family's name ends like a part of a
+// histogram or summary, its type may be declared under the stem.
 var wanted = func() map[string]bool {
 	set := make(map[string]bool)
 	for _, d := range dialects {
@@ -258,7 +268,7 @@ var wanted = func() map[string]bool {
 	return set
 }()
 
-// settled is the names among them whose lines change in no life of an engine.
+// settled is the subset of wanted whose lines never change while an engine runs.
 var settled = func() map[string]bool {
 	set := make(map[string]bool)
 	for _, d := range dialects {

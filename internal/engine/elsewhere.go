@@ -5,19 +5,20 @@ import (
 	"slices"
 )
 
-// MaxWords is how much of an error's body [Elsewhere] and [Missing] need to see: vLLM names every model that it has
-// before it says what is wrong.
+// MaxWords is how many bytes of an error's body [Elsewhere] and [Missing] need: vLLM lists all its
+// models before it says what is wrong.
 const MaxWords = 64 << 10
 
 var (
 	queueFull = []byte(`"Service Unavailable"`)
-	// The second is what a load of an adapter is told that the engine core still hears.
+	// The second one is the response to an adapter load that the engine core still receives.
 	shuttingDown = [][]byte{[]byte("cannot schedule new futures after shutdown"), []byte("Server shutting down")}
 )
 
-// Elsewhere says whether an error means that this engine will not take the request but another may, which is no fault of
-// the request: vLLM whose queue is full (503 of type Service Unavailable without Retry-After, --max-num-queued-reqs), or
-// that is stopping (500, --shutdown-timeout). Seen on vLLM 0.32.0.
+// Elsewhere reports whether an error means that this engine rejects the request but another may
+// accept it, so that the request is not at fault: a vLLM with a full queue (503 of type Service
+// Unavailable without Retry-After, --max-num-queued-reqs), or one that is stopping (500,
+// --shutdown-timeout). Observed with vLLM 0.32.0.
 func Elsewhere(status int, retryAfter bool, body []byte) (elsewhere, stopping bool) {
 	switch status {
 	case 503:

@@ -1,3 +1,3 @@
-// Package engine is what each engine speaks: the names of its metrics and what they mean, and the names that it takes
-// for a model. It is pure: it reads bytes that others fetched.
+// Package engine knows each engine's protocol: the names and meaning of its metrics, and valid
+// model names. It is pure: it parses bytes that others fetched.
 package engine

@@ -15,14 +15,13 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Value is a number that an engine may not report. The zero Value is unknown, which is not zero.
+// Value is a number that an engine may not report. The zero Value is unknown, not 0.
 type Value struct {
 	number float64
 	known  bool
 }
 
-// Known returns a Value that is known. A number that no count, share or size can be (NaN, infinite, negative) makes an
-// unknown one.
+// Known returns a known Value. NaN, infinite and negative numbers become unknown.
 func Known(number float64) Value {
 	if math.IsNaN(number) || math.IsInf(number, 0) || number < 0 {
 		return Value{}
@@ -33,7 +32,7 @@ func Known(number float64) Value {
 // Get returns the number and whether it is known.
 func (v Value) Get() (float64, bool) { return v.number, v.known }
 
-// Or returns the number, or instead where it is unknown.
+// Or returns the number, or instead if it is unknown.
 func (v Value) Or(instead float64) float64 {
 	if v.known {
 		return v.number
@@ -41,7 +40,7 @@ func (v Value) Or(instead float64) float64 {
 	return instead
 }
 
-// String is the number, or "unknown".
+// String returns the number, or "unknown".
 func (v Value) String() string {
 	if !v.known {
 		return "unknown"
@@ -49,53 +48,53 @@ func (v Value) String() string {
 	return strconv.FormatFloat(v.number, 'g', -1, 64)
 }
 
-// Load is what an engine says of itself at one moment.
+// Load is an engine's load at one time, as it reports it.
 type Load struct {
-	// Kind is whose names the page has: the kind that was asked for, or that the page tells. It is unknown where no
-	// name on the page is known, and then so is all that follows.
+	// Kind is the kind that the caller named or that the page's names reveal. If no name is known,
+	// it is unknown, and so is everything else.
 	Kind Kind
 
 	Running Value // requests in the batch
 	Waiting Value // requests not in the batch: queued, or swapped out of it
 	KVUsage Value // share of the KV cache in use, 0 to 1
-	// KVTokens is how many tokens the KV cache holds.
+	// KVTokens is the capacity of the KV cache in tokens.
 	KVTokens Value
-	// Forgets says that nothing of a prompt is kept for the next one that begins alike: prefix caching is off.
+	// Forgets means that prefix caching is off.
 	Forgets bool
 
 	MaxAdapters Value // adapter slots on the GPU
-	// Active is the adapters with running or waiting requests, in order. It is activity, not residency: an adapter that
-	// is idle is missing though its weights are in a slot, and one whose requests were never scheduled is missing
-	// though they wait (vLLM 0.32.0).
+	// Active is the sorted adapters with running or waiting requests. It shows activity, not
+	// residency: an idle adapter is missing although its weights are in a slot, and so is one whose
+	// waiting requests were never scheduled (vLLM 0.32.0).
 	Active []string
 
-	// Asleep says that requests would hang without an error (vLLM's sleep mode).
+	// Asleep means that requests would hang without an error (vLLM's sleep mode).
 	Asleep bool
 
-	// Started is when the process began, in seconds since 1970: another one is another life of the engine.
+	// Started is the process's start time in Unix seconds. A new value means that the engine
+	// restarted.
 	Started Value
 
-	// Totals are what it has counted since then.
+	// Totals are its counters since then.
 	Totals Totals
 }
 
-// Reader reads metrics pages of one engine. It keeps its buffers from page to page and is not safe for concurrent use; the zero
-// Reader is ready.
+// Reader reads the metrics pages of one engine. It reuses its buffers and is not safe for
+// concurrent use. The zero Reader is ready for use.
 type Reader struct {
 	lines   []byte
-	settled []byte // of the lines, those that change in no life of an engine
-	latest  []byte // those of the page that cache is of
-	cache   Load   // of which a configuration tells the fields of its cache
+	settled []byte // lines that never change while the engine runs
+	latest  []byte // these lines of the page that cache is from
+	cache   Load   // its cache fields are from a configuration series
 }
 
-// Load reads a page in Prometheus' text format as an engine of the given kind means it, or of the kind that the page
-// itself tells where that is unknown. A page that is not in the format is an error; a metric that it lacks is an unknown
-// Value.
+// Load parses a page in Prometheus' text format. If kind is unknown, the page's names determine it.
+// A page in another format is an error; a missing metric is an unknown Value.
 //
-// A page of vLLM holds 50 to 80 KB, of which eighteen families matter here. Only their lines go through the parser, which
-// makes reading a page 20 times as cheap (BenchmarkLoad): with hundreds of endpoints and five pages a second of each,
-// scraping would otherwise be most of what extproc does. What vLLM says of its configuration has so many labels that
-// parsing it takes longer than all else: that is done when it changes.
+// A vLLM page has 50 to 80 KB, of which eighteen families matter here. Parsing only their lines
+// makes reading a page 20 times as cheap (BenchmarkLoad). Otherwise, with hundreds of endpoints and
+// five pages per second each, extproc would mostly be parsing. vLLM's configuration series has so
+// many labels that parsing it takes longer than the rest, so it is parsed only when it changes.
 func (r *Reader) Load(page []byte, kind Kind) (Load, error) {
 	var quoted bool
 	if r.lines, r.settled, quoted = selectLines(page, r.lines[:0], r.settled[:0], true); quoted {
@@ -118,8 +117,9 @@ func (r *Reader) Load(page []byte, kind Kind) (Load, error) {
 	return load, nil
 }
 
-// selectLines appends the lines of page that belong to wanted families to lines, or to settles those that settle, if they are to be
-// told apart. Quoted says that a name is quoted: which family such a line belongs to is for the parser to say.
+// selectLines appends the lines of wanted families to lines. If apart is true, it appends those
+// that never change to settles instead. Quoted reports that a name is quoted, so that only the
+// parser can determine its family.
 func selectLines(page, lines, settles []byte, apart bool) (l, s []byte, quoted bool) {
 	for len(page) > 0 {
 		end := bytes.IndexByte(page, '\n') + 1
@@ -141,10 +141,10 @@ func selectLines(page, lines, settles []byte, apart bool) (l, s []byte, quoted b
 	return lines, settles, quoted
 }
 
-// quotedName stands for a name that is quoted, inside the braces.
+// quotedName stands for a quoted name inside the braces.
 const quotedName = "{"
 
-// nameOf is the name of the family that a line is a sample or the type of, empty if it is neither.
+// nameOf returns the family name of a sample or TYPE line, empty for other lines.
 func nameOf(line []byte) []byte {
 	line = bytes.TrimLeft(line, " \t")
 	if rest, ok := bytes.CutPrefix(line, []byte("#")); ok {
@@ -159,13 +159,13 @@ func nameOf(line []byte) []byte {
 		return []byte(quotedName)
 	}
 	end := 0
-	for end < len(line) && inName(line[end]) { // the parser reads name-3, too
+	for end < len(line) && inName(line[end]) { // the parser accepts name-3, too
 		end++
 	}
 	return line[:end]
 }
 
-// inName says whether a metric's name that is not quoted may have a byte.
+// inName reports whether an unquoted metric name may contain a byte.
 func inName(b byte) bool {
 	return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '_' || b == ':'
 }
@@ -179,7 +179,7 @@ func parse(page io.Reader) (families, error) {
 	return parsed, nil
 }
 
-// parseLoad reads a whole page, however much of it matters.
+// parseLoad parses every line of a page.
 func parseLoad(page io.Reader, kind Kind) (Load, error) {
 	families, err := parse(page)
 	if err != nil {
@@ -199,7 +199,7 @@ func parseLoad(page io.Reader, kind Kind) (Load, error) {
 	return Load{}, nil
 }
 
-// read takes what the dialect selects from a page.
+// read returns the values that the dialect selects.
 func (d dialect) read(page families) Load {
 	load := Load{
 		Kind:    d.kind,
@@ -212,22 +212,24 @@ func (d dialect) read(page families) Load {
 		load.Waiting = Known(load.Waiting.Or(0) + n)
 	}
 	for _, m := range page.first(d.awake) {
-		// With data parallelism each engine has its series, and one that sleeps is enough to hang a request.
+		// With data parallelism there is a series for each rank, and one sleeping rank is enough to
+		// hang a request.
 		load.Asleep = load.Asleep || number(m) == 0
 	}
 	load.Started = largest(page.first(started))
 	load.MaxAdapters, load.Active = activity(page.first(d.adapters))
 	if slots := page.first(d.slots); slots != nil {
-		load.MaxAdapters = largest(slots) // each rank has as many
+		load.MaxAdapters = largest(slots) // the same for each rank
 	}
 	load.Totals = d.totals.read(page)
 	return load
 }
 
-// readCache takes from a page how many tokens the KV caches of all engines of the endpoint hold, and whether one of them forgets.
+// readCache sets the capacity of all ranks' KV caches in tokens, and whether prefix caching is off
+// in one of them.
 func (d dialect) readCache(page families, load *Load) {
 	if config := page.first(d.kvConfig); config != nil {
-		for _, m := range config { // of each engine, in labels
+		for _, m := range config { // one per rank, in labels
 			blocks, err := strconv.ParseFloat(label(m, "num_gpu_blocks"), 64)
 			each, err2 := strconv.ParseFloat(label(m, "block_size"), 64)
 			if n, ok := Known(blocks * each).Get(); ok && err == nil && err2 == nil {
@@ -244,7 +246,8 @@ func (d dialect) readCache(page families, load *Load) {
 	}
 }
 
-// BlockTokens is how many tokens a block of the KV cache holds, by a page in Prometheus' text format of an engine of any kind.
+// BlockTokens returns the number of tokens per KV cache block from a metrics page of any kind of
+// engine.
 func BlockTokens(page []byte) (Value, error) {
 	families, err := parse(bytes.NewReader(page))
 	if err != nil {
@@ -263,7 +266,7 @@ func BlockTokens(page []byte) (Value, error) {
 	return Value{}, nil
 }
 
-// sum adds up the series of a family: with data parallelism there is one for each engine of the endpoint.
+// sum adds up the series of a family: with data parallelism there is one per rank.
 func sum(series []*dto.Metric) Value {
 	var total Value
 	for _, m := range series {
@@ -284,8 +287,9 @@ func largest(series []*dto.Metric) Value {
 	return most
 }
 
-// activity reads lora_requests_info: both of its labels hold the same set, the value is the Unix time at which the set
-// was last true, and series of older sets are never removed, so the newest counts.
+// activity parses lora_requests_info. Two of its labels are sets of adapters, and the value is the
+// Unix time when they last applied. Series of older sets are never removed, so only the newest
+// counts.
 func activity(series []*dto.Metric) (slots Value, active []string) {
 	var newest *dto.Metric
 	for _, m := range series {
@@ -333,9 +337,9 @@ func label(m *dto.Metric, name string) string {
 
 var errReport = errors.New("load report: want TEXT name=number, name=number")
 
-// ReadReport reads the load report that an engine adds to a response, the value of the header endpoint-load-metrics in
-// the TEXT form ("TEXT named_metrics.num_requests_waiting=2.0, named_metrics.kv_cache_usage_perc=0.4"). vLLM reports
-// these two and no more. What the report lacks is unknown.
+// ReadReport parses the load report that an engine adds to a response: the header
+// endpoint-load-metrics in TEXT form ("TEXT named_metrics.num_requests_waiting=2.0,
+// named_metrics.kv_cache_usage_perc=0.4"). vLLM reports only these two. Missing values are unknown.
 func ReadReport(header string) (Load, error) {
 	text, ok := strings.CutPrefix(header, "TEXT ")
 	if !ok {

@@ -28,14 +28,15 @@ func timed(count, seconds float64) engine.Timed {
 	return engine.Timed{Count: engine.Known(count), Seconds: engine.Known(seconds)}
 }
 
-// idle is what an engine has counted that had no request yet.
+// idle is the counters of an engine without a request so far.
 var idle = engine.Totals{
 	Queue: timed(0, 0), Prefill: timed(0, 0), Decode: timed(0, 0), FirstToken: timed(0, 0), InterToken: timed(0, 0),
 	PromptTokens: engine.Known(0), CachedTokens: engine.Known(0), GeneratedTokens: engine.Known(0),
 	PrefillTokens: engine.Known(0), Steps: engine.Steps{Count: engine.Known(0)},
 }
 
-// A page whose file says "documented" is not recorded: its first line says where its names are from.
+// A page whose file is called "documented" is not recorded; its first line says where its names are
+// from.
 func TestAPageOfEachEngine(t *testing.T) {
 	seen := make(map[engine.Kind]bool)
 	for _, c := range []struct {
@@ -71,7 +72,7 @@ func TestAPageOfEachEngine(t *testing.T) {
 		seen[c.want.Kind] = true
 		told := c.want
 		if told.Kind == engine.NIM {
-			told.Kind = engine.VLLM // its names are vLLM's older ones
+			told.Kind = engine.VLLM // has older vLLM names
 		}
 		for _, by := range []struct {
 			kind engine.Kind
@@ -93,7 +94,7 @@ func TestAPageOfEachEngine(t *testing.T) {
 	}
 }
 
-// Who names the kind knows better than the page: another engine's names say nothing.
+// A stated kind overrides the page: another engine's names are ignored.
 func TestTheNamedKindCountsAndNotThePage(t *testing.T) {
 	both := "vllm:num_requests_running 1\nsglang:num_running_reqs 2\n"
 	for kind, want := range map[engine.Kind]engine.Load{
@@ -222,7 +223,7 @@ func TestEveryVariantOfAName(t *testing.T) {
 	}
 }
 
-// What changes in no life of an engine is read again when it did change.
+// Lines that never change while an engine runs are parsed again after it restarts.
 func TestAnotherLifeHasAnotherConfiguration(t *testing.T) {
 	var r engine.Reader
 	config := func(blocks int) string {
@@ -324,13 +325,13 @@ func TestNamesThatAreNotModels(t *testing.T) {
 	}
 }
 
-// The oracle is expfmt on the whole page: where it can read a page, reading only the lines that matter says the same,
-// whatever the kind.
+// The oracle is expfmt on the whole page: if it can parse a page, reading only the relevant lines
+// gives the same result for every kind.
 func FuzzLoad(f *testing.F) {
 	for _, file := range []string{"vllm-0.32-idle.txt", "vllm-0.32-loaded.txt"} {
 		page := recorded(f, file)
 		lines := bytes.SplitAfter(page, []byte("\n"))
-		var short []byte // the fuzzer is quicker on small pages: one line in ten
+		var short []byte // one line in ten: the fuzzer is faster on small pages
 		for i, line := range lines {
 			if i%10 == 0 || bytes.Contains(line, []byte("vllm:num_requests")) || bytes.Contains(line, []byte("lora")) || bytes.Contains(line, []byte("cache_config")) {
 				short = append(short, line...)
@@ -367,8 +368,8 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// With data parallelism each engine has its series, and what one of them does not tell is not known of all. Of several names the first
-// that the page has counts.
+// With data parallelism there is a series for each rank, and a value missing for one is unknown for
+// all. Of several names the first one on the page counts.
 func TestTotals(t *testing.T) {
 	two := func(name, first, second string) string {
 		return name + `{engine="0"} ` + first + "\n" + name + `{engine="1"} ` + second + "\n"

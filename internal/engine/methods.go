@@ -10,22 +10,24 @@ import (
 	"strings"
 )
 
-// Methods are the gRPC methods that a model runtime takes (methodInfos and allowAnyMethod of ModelMesh's interface). It is one text, so that
-// it can be kept and compared: a line for each method, in order, with the numbers of the fields that lead to where the runtime wants the id of
-// the model in its messages, such as "inference.GRPCInferenceService/ModelInfer 1", and none after a method that wants it in the headers
-// alone. A last line of "*" lets every other method pass. No Methods let every method pass, and want the id in the headers.
+// Methods is the set of gRPC methods that a model runtime serves (methodInfos and allowAnyMethod of
+// ModelMesh's interface). It is one comparable text with a sorted line per method: the method and
+// the field numbers that lead to the model's id in its messages, such as
+// "inference.GRPCInferenceService/ModelInfer 1". Without numbers the id is only in the headers. A
+// last line "*" allows all other methods. The empty Methods allows every method, with the id in the
+// headers.
 type Methods string
 
-// anyMethod is the line that lets every other method pass.
+// anyMethod is the line that allows all other methods.
 const anyMethod = "*"
 
-// maxPath bounds the numbers of a path, as package kserve does.
+// maxPath limits the length of a path, as package kserve does.
 const maxPath = 16
 
-// maxMethods bounds how many a runtime has.
+// maxMethods limits the number of methods.
 const maxMethods = 1024
 
-// MethodsOf writes what a runtime said: where it wants the id in the messages of each method, and whether others may pass.
+// MethodsOf builds Methods from a runtime's paths, and from whether it allows other methods.
 func MethodsOf(paths map[string][]uint32, others bool) (Methods, error) {
 	if len(paths) == 0 {
 		return "", nil
@@ -53,7 +55,7 @@ func MethodsOf(paths map[string][]uint32, others bool) (Methods, error) {
 	return Methods(strings.Join(lines, "\n")), nil
 }
 
-// Lines are its lines.
+// Lines returns its lines.
 func (m Methods) Lines() []string {
 	if m == "" {
 		return nil
@@ -61,10 +63,11 @@ func (m Methods) Lines() []string {
 	return strings.Split(string(m), "\n")
 }
 
-// MethodsOfLines is what [Methods.Lines] returned.
+// MethodsOfLines is the inverse of [Methods.Lines].
 func MethodsOfLines(lines []string) Methods { return Methods(strings.Join(lines, "\n")) }
 
-// Takes says whether a runtime takes a method, and where it wants the id in its messages; nil for nowhere.
+// Takes reports whether the runtime serves a method, and the path of the model's id in its
+// messages, nil if it has none.
 func (m Methods) Takes(method string) (path []uint32, ok bool) {
 	if m == "" {
 		return nil, true

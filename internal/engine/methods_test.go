@@ -8,7 +8,8 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// The methods of a runtime are one text, whatever the order in which it says them; who reads it finds what was said, and nothing else passes.
+// The text of a runtime's methods does not depend on their order, and parsing it gives the same
+// methods and no others.
 func TestMethodsAreKeptAsText(t *testing.T) {
 	said := map[string][]uint32{"b.S/Two": {1, 20, 536870911}, "a.S/One": {1}, "a.S/Header": nil}
 	m, err := engine.MethodsOf(said, false)

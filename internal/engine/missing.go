@@ -15,17 +15,20 @@ var (
 	noServable    = []byte("Servable not found for request: Latest(")
 )
 
-// Missing says whether an answer means that the engine has no such model, as one that restarted or whose copy was taken
-// away has none: vLLM's 404 of type NotFoundError about the parameter model (seen on 0.32.0), and the words of Triton 2.51,
-// MLServer 1.7.1 and TorchServe 0.12.0 in their 404, and of TensorFlow Serving as its source has them. Another 404 is about a path, or about what
-// a request asks for: one for a version that there is not is no missing model, or whoever asks for it would take the model from its copies.
+// Missing reports whether an error means that the engine lacks the model, for instance after a
+// restart or an unload: vLLM's 404 of type NotFoundError about the parameter model (seen with
+// 0.32.0), the 404 messages of Triton 2.51, MLServer 1.7.1 and TorchServe 0.12.0, and TensorFlow
+// Serving's according to its source. Other 404s are about paths or about something that the request
+// names. A 404 for an unknown version is not a missing model; otherwise a client could make extproc
+// forget a model's copies.
 func Missing(status int, body []byte) bool {
 	return status == 404 &&
 		(bytes.Contains(body, notFoundType) && modelParam.Match(body) || unknownModel.Match(body) || unversioned(body) ||
 			notRegistered.Match(body) || bytes.Contains(body, noServable))
 }
 
-// unversioned says whether MLServer has a model in no version: it names the one that was asked for, which is empty where none was.
+// unversioned reports whether MLServer lacks every version of a model: its message names the
+// requested version, which is empty if none was requested.
 func unversioned(body []byte) bool {
 	named := modelNotFound.FindSubmatch(body)
 	if named == nil {

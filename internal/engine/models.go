@@ -6,19 +6,20 @@ import (
 	"fmt"
 )
 
-// Models is what an engine answers to, as its GET /v1/models lists it.
+// Models is the names that an engine answers to, from its GET /v1/models.
 type Models struct {
-	Base     []string // base models, under each name that they are served by; the first is the engine's own
+	Base     []string // base models, under all their names; the first is the engine's own
 	Adapters []string
-	// Unlisted says that the engine gives no list, as Triton does: what it answers to is unknown. An empty list is
-	// another thing: that engine answers to nothing.
+	// Unlisted means that the engine has no list, as Triton, so that its names are unknown. An
+	// engine with an empty list answers to no name.
 	Unlisted bool
-	// MaxLength is the most tokens of a request, prompt and answer, by the base models; 0 if they do not say.
+	// MaxLength is the maximum of prompt and answer tokens, from the base models; 0 if unknown.
 	MaxLength int
 }
 
-// AskedAs is the name by which requests ask an engine of a kind for an adapter. SGLang knows it as base:adapter, and answers
-// with the base model to the adapter's own name (SGLang's documentation of LoRA serving).
+// AskedAs returns the name of an adapter in requests to an engine of a kind. SGLang expects
+// base:adapter; for the adapter's own name it answers with the base model (SGLang's documentation
+// of LoRA serving).
 func AskedAs(k Kind, base []string, adapter string) string {
 	if k == SGLang && len(base) > 0 {
 		return base[0] + ":" + adapter
@@ -26,9 +27,9 @@ func AskedAs(k Kind, base []string, adapter string) string {
 	return adapter
 }
 
-// ReadModels reads the answer to GET /v1/models. An adapter is a model with a parent (vLLM 0.32.0, SGLang); engines
-// without adapters name no parent. Only data counts: llama.cpp repeats it as models, in Ollama's shape. What is no name at
-// all is left out; see [CheckText].
+// ReadModels parses the response to GET /v1/models. An adapter is a model with a parent (vLLM
+// 0.32.0, SGLang). Only the field data counts; llama.cpp repeats it as models in Ollama's format.
+// Invalid names are left out; see [CheckText].
 func ReadModels(body []byte) (Models, error) {
 	var list struct {
 		Data []struct {

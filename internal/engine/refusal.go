@@ -2,15 +2,16 @@ package engine
 
 import "regexp"
 
-// LoadFault is why an engine did not load a model, as far as its words tell.
+// LoadFault is why an engine did not load a model, as far as its message reveals.
 type LoadFault uint8
 
 const (
-	// UnknownFault is any other than those that follow.
+	// UnknownFault is any other reason.
 	UnknownFault LoadFault = iota
-	// RankTooLarge: the rank of the adapter is larger than the engine takes.
+	// RankTooLarge: the adapter's rank exceeds the engine's maximum.
 	RankTooLarge
-	// FilesMissing: the engine finds no adapter at its source, or no model of that name, or not its files, in its repository.
+	// FilesMissing: the engine finds no adapter at the source, or no such model or files in its
+	// repository.
 	FilesMissing
 )
 
@@ -19,7 +20,8 @@ var (
 	filesMissing = regexp.MustCompile(`No adapter found for `)
 )
 
-// ReadLoadFault reads the words with which an engine refused to load an adapter: those of vLLM 0.32.0, as recorded.
+// ReadLoadFault parses an engine's message after a failed adapter load, as recorded from vLLM
+// 0.32.0.
 func ReadLoadFault(words string) LoadFault {
 	switch {
 	case rankTooLarge.MatchString(words):

@@ -9,9 +9,10 @@ import (
 	"strings"
 )
 
-// What engines answer to calls of the V2 model repository is recorded of MLServer 1.7.1 and Triton 2.51.0.
+// Responses to V2 model repository calls, as recorded from MLServer 1.7.1 and Triton 2.51.0.
 
-// Paths of the V2 model repository and of the protocol around it. What follows the last ones is a model's name, and what it is told.
+// Paths of the V2 model repository and of the V2 protocol. A model's name and an action follow the
+// last ones.
 const (
 	IndexPath  = "/v2/repository/index"
 	LivePath   = "/v2/health/live"
@@ -19,7 +20,7 @@ const (
 	storedPath = "/v2/repository/models/"
 )
 
-// RepositoryCall is what an engine is told about a model of its repository, or asked.
+// RepositoryCall is a call about one model of a repository.
 type RepositoryCall string
 
 // The calls.
@@ -29,8 +30,8 @@ const (
 	ReadyCall  RepositoryCall = modelsPath + "%s/ready"
 )
 
-// Path is the path of the call for a model of a name that [CheckStored] let through, at an engine of a kind. Triton takes a name as it stands
-// in the path and decodes nothing.
+// Path returns the path of the call for a model whose name passed [CheckStored], at an engine of a
+// kind. Triton uses the name in the path as it is and decodes nothing.
 func (c RepositoryCall) Path(k Kind, name string) string {
 	if k != Triton {
 		name = url.PathEscape(name)
@@ -38,12 +39,14 @@ func (c RepositoryCall) Path(k Kind, name string) string {
 	return fmt.Sprintf(string(c), name)
 }
 
-// maxFolder bounds the name of a folder, in bytes.
+// maxFolder limits a folder's name in bytes.
 const maxFolder = 255
 
-// CheckStored refuses the names that no model in the repository of an engine of a kind can have: a name is that of a folder, or one part of a path. Triton
-// joins the name that it is told to its repository unchecked, so that ".." loads from beside it, and it has no way to be told a name that a path cannot hold
-// as it is. TorchServe takes a name with a slash, and then finds no model by it, for it decodes a path before it parts it (0.12.0).
+// CheckStored refuses names that no model in a repository of an engine's kind can have: a name is a
+// folder's name or one path segment. Triton joins the name to its repository unchecked, so that
+// ".." loads from outside it, and it cannot load a name that a path cannot contain unescaped.
+// TorchServe accepts a name with a slash and then finds no such model, since it decodes a path
+// before it splits it (0.12.0).
 func CheckStored(k Kind, name string) error {
 	if err := CheckName(name); err != nil {
 		return err
@@ -59,33 +62,37 @@ func CheckStored(k Kind, name string) error {
 	return nil
 }
 
-// Told is what the answer to a call that loads or unloads a model of a repository means. None but [Done] and [Absent] says what the engine has then.
+// Told is the meaning of the response to a load or unload call. Only [Done] and [Absent] determine
+// what the engine has afterwards.
 type Told uint8
 
 const (
-	// Unsure: nobody knows what was done.
+	// Unsure: the result is unknown.
 	Unsure Told = iota
-	// Done: a model that was to be loaded is, and one that was to be unloaded is being unloaded or is gone.
+	// Done: the model is loaded, or is unloaded or being unloaded.
 	Done
-	// Absent: the repository has no such model, or the engine has not got it.
+	// Absent: the repository has no such model, or it is not loaded.
 	Absent
-	// Failed: the engine tried, and says why it did not do it. Something may be left all the same: the index tells.
+	// Failed: the engine tried and reported an error. Something may still be loaded; the index
+	// shows it.
 	Failed
-	// Closed: the engine has no such calls, or does not let models be loaded by them.
+	// Closed: the engine has no such calls, or does not allow them.
 	Closed
 )
 
 var (
-	notPolled     = regexp.MustCompile(`failed to load '[^']*', failed to poll from model repository`) // Triton's 500: it found no such folder
+	notPolled     = regexp.MustCompile(`failed to load '[^']*', failed to poll from model repository`) // Triton's 500: no such folder
 	notExplicit   = regexp.MustCompile(`explicit model load / unload is not allowed`)                  // Triton's 503 without --model-control-mode=explicit
-	invalidURI    = regexp.MustCompile(`Invalid URI specified for model`)                              // MLServer's 422: it found no such file
+	invalidURI    = regexp.MustCompile(`Invalid URI specified for model`)                              // MLServer's 422: no such file
 	errorOfServer = regexp.MustCompile(`^\s*\{\s*"error"\s*:\s*"`)
 )
 
-// ReadLoadAnswer reads the answer to [LoadCall]. Fault is what the words say of why the model was not loaded.
+// ReadLoadAnswer parses the response to [LoadCall]. Fault is the reason for a failed load, from the
+// message.
 //
-// Triton's 400, which is INVALID_ARGUMENT in gRPC, does not mean that nothing was tried: it follows a load that failed, of which versions may
-// be left. MLServer's 500 is either the words of the model, or of the server itself, which tell nothing.
+// Triton's 400 (gRPC's INVALID_ARGUMENT) does not mean that nothing happened: it follows a failed
+// load, of which some versions may remain. MLServer's 500 contains the model's own error or the
+// server's, which reveals nothing.
 func ReadLoadAnswer(status int, body []byte) (told Told, fault LoadFault) {
 	switch {
 	case status == 200:
@@ -102,8 +109,9 @@ func ReadLoadAnswer(status int, body []byte) (told Told, fault LoadFault) {
 	return Unsure, UnknownFault
 }
 
-// ReadUnloadAnswer reads the answer to [UnloadCall]. MLServer's 404 says that the model is not there, and so does a 200 of Triton. One of MLServer that is
-// being unloaded answers 500 with a trace of its code.
+// ReadUnloadAnswer parses the response to [UnloadCall]. MLServer's 404 and Triton's 200 may mean
+// that the model was not loaded. While MLServer unloads the model, it answers 500 with a stack
+// trace.
 func ReadUnloadAnswer(status int, body []byte) Told {
 	switch {
 	case status == 200:
@@ -116,34 +124,35 @@ func ReadUnloadAnswer(status int, body []byte) Told {
 	return Unsure
 }
 
-// Stage is how far a model of a repository is there: the greater, the more.
+// Stage is the state of a model in a repository, in ascending order of readiness.
 type Stage uint8
 
 const (
-	// Stored: it is in the repository, and not loaded.
+	// Stored: it is in the repository and not loaded.
 	Stored Stage = iota
-	// Leaving: it is being unloaded, and its memory is not free yet.
+	// Leaving: it is being unloaded and still uses memory.
 	Leaving
-	// Coming: it is being loaded, or nobody knows.
+	// Coming: it is being loaded, or its state is unknown.
 	Coming
 	// Serving: it answers requests.
 	Serving
 )
 
-// StoredModel is a model that an index lists.
+// StoredModel is an entry of a repository index.
 type StoredModel struct {
 	Name  string
 	Stage Stage
-	// Reason is why the engine has it not, in its words; empty where it says nothing.
+	// Reason is the engine's message why it is not loaded; may be empty.
 	Reason string
 }
 
-// stages are the states of an index. In gRPC MLServer writes State.READY. A state that is missing is that of a model which was never loaded
-// (Triton), and UNKNOWN that of one that is being loaded (MLServer).
+// stages maps an index's states. In gRPC MLServer writes State.READY. A missing state means never
+// loaded (Triton); UNKNOWN means loading (MLServer).
 var stages = map[string]Stage{"": Stored, "UNAVAILABLE": Stored, "UNLOADING": Leaving, "LOADING": Coming, "UNKNOWN": Coming, "READY": Serving}
 
-// ReadIndex reads the answer to a POST of [IndexPath]: the models in its order, each once. It has an entry for each version; a model is as far as
-// the version that is furthest. A state that nobody knows is taken for one of a model that may come.
+// ReadIndex parses the response to a POST of [IndexPath]: the models in its order, without
+// duplicates. Of several versions of a model, the most ready one counts. An unknown state counts as
+// Coming.
 func ReadIndex(body []byte) ([]StoredModel, error) {
 	var entries []struct {
 		Name   string `json:"name"`
@@ -180,8 +189,9 @@ func ReadIndex(body []byte) ([]StoredModel, error) {
 	return all, nil
 }
 
-// ReadReady reads the status of an answer to [ReadyCall] of an engine of a kind; sure says whether it tells more than that the model does not serve. MLServer
-// answers 404 of a model that is not loaded, and 400 while it is being loaded; Triton 400 of both.
+// ReadReady interprets the status of a response to [ReadyCall] from an engine of a kind. Sure
+// reports whether it reveals more than that the model does not serve. MLServer answers 404 for a
+// model that is not loaded and 400 while it is being loaded; Triton answers 400 in both cases.
 func ReadReady(k Kind, status int) (stage Stage, sure bool) {
 	switch {
 	case status == 200:

@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// An answer that is taken for another one fails: each was recorded of MLServer 1.7.1 or Triton 2.51.0 but those that say otherwise.
+// Each response was recorded from MLServer 1.7.1 or Triton 2.51.0, except where noted.
 func TestWhatAnswersOfModelRepositoriesMean(t *testing.T) {
 	const trace = "Traceback (most recent call last):\n  File \"errors.py\", line 165, in __call__\n    await self.app(scope, receive, _send)\nKeyError: 'm'\n"
 	const polling = `{"error":"explicit model load / unload is not allowed if polling is enabled"}`
@@ -47,11 +47,11 @@ func TestWhatAnswersOfModelRepositoriesMean(t *testing.T) {
 	}
 }
 
-// A state that is lost or another, a model that is listed twice, and a list that is none, fail.
+// Known, missing and unknown states, models listed twice, and invalid lists.
 func TestAnIndex(t *testing.T) {
 	for _, c := range []struct {
 		name, body string
-		want       []engine.StoredModel // nil: it is no index
+		want       []engine.StoredModel // nil: not an index
 	}{
 		{
 			"MLServer's", `[{"name":"slow","state":"UNKNOWN","reason":""},{"name":"m2","state":"UNAVAILABLE","reason":""},{"name":"m1","state":"READY","reason":""}]`,
@@ -91,7 +91,7 @@ func TestAnIndex(t *testing.T) {
 	}
 }
 
-// What one engine says of a model that does not serve means another thing at the other.
+// The same status means different things at the two engines.
 func TestWhetherAModelIsReady(t *testing.T) {
 	for _, c := range []struct {
 		kind   engine.Kind
@@ -113,11 +113,11 @@ func TestWhetherAModelIsReady(t *testing.T) {
 	}
 }
 
-// A name that leads out of a repository, or that an engine would read as another one, must not be told.
+// A name that leads out of a repository, or that an engine would read as another name, is refused.
 func TestNamesInARepository(t *testing.T) {
 	for _, c := range []struct {
 		name             string
-		mlserver, triton string // the path of its load; empty where the name is refused
+		mlserver, triton string // path of the load call, empty if the name is refused
 	}{
 		{"m1", "/v2/repository/models/m1/load", "/v2/repository/models/m1/load"},
 		{"a.b-c_d", "/v2/repository/models/a.b-c_d/load", "/v2/repository/models/a.b-c_d/load"},
@@ -152,7 +152,7 @@ func TestNamesInARepository(t *testing.T) {
 	}
 }
 
-// An engine that is taken for one with a repository, or is not, gets another's calls.
+// Which kinds get the calls of which repository.
 func TestWhoHasARepository(t *testing.T) {
 	of := func(kind engine.Kind) [4]bool {
 		return [4]bool{kind.Repository(), kind.V2Repository(), kind.Managed(), kind.Recalled()}

@@ -9,18 +9,19 @@ import (
 	"strconv"
 )
 
-// What TorchServe answers at its management port is recorded of 0.12.0.
+// Responses of TorchServe's management port, as recorded from 0.12.0.
 
-// TorchServePort is where TorchServe is managed if nobody says another port.
+// TorchServePort is TorchServe's default management port.
 const TorchServePort = 8081
 
 const (
 	torchModels = "/models"
-	// torchPage is how many models one page of its list may have at most.
+	// torchPage is the page size of its list of models.
 	torchPage = 1000
 )
 
-// TorchModels is the path of its list, from a token on, which is empty for the first page.
+// TorchModels is the path of the list of models from a page token on, which is empty for the first
+// page.
 func TorchModels(from string) string {
 	path := fmt.Sprintf("%s?limit=%d", torchModels, torchPage)
 	if from != "" {
@@ -29,31 +30,33 @@ func TorchModels(from string) string {
 	return path
 }
 
-// TorchModel is the path of a model of a name that [CheckStored] let through: GET describes it, DELETE unregisters it.
+// TorchModel is the path of a model whose name passed [CheckStored]: GET describes it, DELETE
+// unregisters it.
 func TorchModel(name string) string { return torchModels + "/" + url.PathEscape(name) }
 
-// TorchRegister is the path that a POST registers a model by, with a process that serves it. The answer does not wait for this one: where it is to wait,
-// TorchServe keeps one of the threads with which it answers everybody, and requests for other models wait with it for seconds.
+// TorchRegister is the path of a POST that registers a model with one worker process. The response
+// does not wait for the worker: if it did, TorchServe would block one of its few threads, and
+// requests for other models would wait for seconds.
 func TorchRegister(name, archive string) string {
 	return torchModels + "?" + url.Values{"url": {archive}, "model_name": {name}, "initial_workers": {"1"}, "synchronous": {"false"}}.Encode()
 }
 
-// TorchScale is the path that a PUT gives a registered model by what it serves with: a process.
+// TorchScale is the path of a PUT that gives a registered model a worker process.
 func TorchScale(name string) string { return TorchModel(name) + "?min_worker=1&synchronous=false" }
 
-// TorchError is an answer of TorchServe that is no success.
+// TorchError is an error response of TorchServe.
 type TorchError struct {
 	Type    string `json:"type"`
 	Message string `json:"message"`
 }
 
-// ReadTorchError reads an answer that is no success, and says whether it is one of TorchServe.
+// ReadTorchError parses an error response, and reports whether it is TorchServe's.
 func ReadTorchError(body []byte) (e TorchError, own bool) {
 	err := json.Unmarshal(body, &e)
 	return e, err == nil && e.Type != ""
 }
 
-// Types of TorchServe's answers that are no success.
+// Types of TorchServe's errors.
 const (
 	torchNotFound   = "ModelNotFoundException"
 	torchConflict   = "ConflictStatusException"
@@ -62,11 +65,13 @@ const (
 	torchBadToken   = "InvalidKeyException"
 )
 
-// WantsToken says whether TorchServe let nobody in, which it answers with 400.
+// WantsToken reports whether TorchServe requires a token; it answers with 400.
 func (e TorchError) WantsToken() bool { return e.Type == torchBadToken }
 
-// ReadTorchAnswer reads the answer to a POST of [TorchRegister], a PUT of [TorchScale] or a DELETE of [TorchModel]. Done means that what was asked for is
-// under way or done; a model that is registered already, by an earlier call or by somebody else, is as good. Absent: it finds no archive, or has no such model.
+// ReadTorchAnswer parses the response to a POST of [TorchRegister], a PUT of [TorchScale] or a
+// DELETE of [TorchModel]. Done means that the action is in progress or complete; a model that is
+// already registered also counts as Done. Absent means that it finds no archive, or has no such
+// model.
 func ReadTorchAnswer(status int, body []byte) Told {
 	e, own := ReadTorchError(body)
 	switch {
@@ -82,24 +87,26 @@ func ReadTorchAnswer(status int, body []byte) Told {
 	return Failed
 }
 
-// TorchState is how far a model is at TorchServe.
+// TorchState is the state of a model at TorchServe.
 type TorchState struct {
 	Registered bool
-	// Stage is Stored where it is not registered, or has nothing to serve it with.
+	// Stage is Stored if the model is not registered or has no worker.
 	Stage Stage
-	// Processes are those that are being started for it.
+	// Processes are the workers being started.
 	Processes []int
 }
 
-// Died says whether a process that was being started has ended before it served. TorchServe starts another one then, again and again, and says nothing of it.
+// Died reports whether a starting worker ended before it served. TorchServe then silently starts
+// another one, again and again.
 func (s TorchState) Died(before TorchState) bool {
 	return s.Stage != Serving && slices.ContainsFunc(before.Processes, func(p int) bool { return !slices.Contains(s.Processes, p) })
 }
 
-// torchReady is the status of what serves a model. While it is being started it is UNLOADING, which sounds like something else.
+// torchReady is the status of a worker that serves. While it starts, its status is UNLOADING,
+// despite the name.
 const torchReady = "READY"
 
-// ReadTorchModel reads the answer to a GET of [TorchModel].
+// ReadTorchModel parses the response to a GET of [TorchModel].
 func ReadTorchModel(status int, body []byte) (TorchState, error) {
 	if e, own := ReadTorchError(body); own && e.Type == torchNotFound {
 		return TorchState{}, nil
@@ -132,7 +139,8 @@ func ReadTorchModel(status int, body []byte) (TorchState, error) {
 	return s, nil
 }
 
-// ReadTorchModels reads the answer to a GET of [TorchModels]: names in its order, and the token of the next page, empty for none.
+// ReadTorchModels parses the response to a GET of [TorchModels]: names in its order, and the token
+// of the next page, empty at the end.
 func ReadTorchModels(body []byte) (names []string, next string, err error) {
 	var page struct {
 		Next   string `json:"nextPageToken"`

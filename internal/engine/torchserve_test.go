@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// An answer of TorchServe 0.12.0 that is taken for another one, and a token that is not asked for, fail; each was recorded but those that say otherwise.
+// Responses of TorchServe 0.12.0, recorded except where noted, and its request for a token.
 func TestAnswersOfTorchServe(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -39,7 +39,7 @@ func TestAnswersOfTorchServe(t *testing.T) {
 	}
 }
 
-// A model that is taken to serve before it does, or not to although it does, fails.
+// A model counts as serving exactly when a worker is ready.
 func TestHowFarAModelIsAtTorchServe(t *testing.T) {
 	worker := func(status, pid string) string { return `{"id":"9000","status":"` + status + `","pid":` + pid + `}` }
 	model := func(workers ...string) string {
@@ -49,7 +49,7 @@ func TestHowFarAModelIsAtTorchServe(t *testing.T) {
 		name   string
 		status int
 		body   string
-		want   *engine.TorchState // nil: it is no answer
+		want   *engine.TorchState // nil: invalid response
 	}{
 		{"not registered", 404, `{"code":404,"type":"ModelNotFoundException","message":"Model not found: m"}`, &engine.TorchState{}},
 		{"registered, and nothing more", 200, model(), &engine.TorchState{Registered: true}},
@@ -72,7 +72,8 @@ func TestHowFarAModelIsAtTorchServe(t *testing.T) {
 	}
 }
 
-// A process that ended before it served is all that tells of a load that failed: one that is not noticed, and one that only began to serve, fail.
+// The only sign of a failed load is a worker that ended before it served. A worker that becomes
+// ready is no failure.
 func TestAProcessThatEndedBeforeItServed(t *testing.T) {
 	at := func(stage engine.Stage, processes ...int) engine.TorchState {
 		return engine.TorchState{Registered: true, Stage: stage, Processes: processes}
@@ -97,7 +98,7 @@ func TestAProcessThatEndedBeforeItServed(t *testing.T) {
 	}
 }
 
-// A name that leads to another model, a page that is left out, and an answer that is no list, fail.
+// Escaped names, several pages, and invalid lists.
 func TestTheListOfTorchServe(t *testing.T) {
 	names, next, err := engine.ReadTorchModels([]byte(`{"nextPageToken":"2","models":[{"modelName":"b","modelUrl":"b.mar"},{"modelName":"a","modelUrl":"x"}]}`))
 	if err != nil || next != "2" || !cmp.Equal(names, []string{"b", "a"}) {

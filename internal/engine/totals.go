@@ -7,41 +7,44 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Totals are what an engine has counted since it began, of all its requests. Each only grows while one engine lives; two looks at them tell what
-// happened between, in the engine's own time. With data parallelism they are sums over all engines of the endpoint.
+// Totals are an engine's counters over all its requests since its start. They only grow while the
+// engine runs. The difference between two scrapes is what happened between them, in the engine's
+// own time. With data parallelism they are sums over all ranks.
 type Totals struct {
-	// Of requests that have ended: how long they waited to be scheduled, were prefilled, and decoded.
+	// Times of ended requests: in the queue, in prefill, and in decode.
 	Queue, Prefill, Decode Timed
-	// FirstToken is of requests whose first token is out, from their arrival. InterToken is of each further token, from the one before it.
+	// FirstToken is the time from arrival to the first token; InterToken is the time between
+	// further tokens.
 	FirstToken, InterToken Timed
 
-	// PromptTokens are those of requests whose first token is out; CachedTokens are how many of them were not computed, for a cache had them.
+	// PromptTokens counts the prompt tokens of requests with a first token; CachedTokens counts
+	// those of them found in the prefix cache.
 	PromptTokens, CachedTokens Value
-	// GeneratedTokens are those that came out.
+	// GeneratedTokens counts output tokens.
 	GeneratedTokens Value
-	// PrefillTokens are the prompt tokens that were computed of the requests that Prefill counts.
+	// PrefillTokens counts the computed prompt tokens of the requests in Prefill.
 	PrefillTokens Value
-	// Steps are the steps that gave tokens.
+	// Steps counts the steps that produced tokens.
 	Steps Steps
 }
 
-// Steps is how many steps an engine has made, by their tokens: those that came out, and those of prompts that were computed.
+// Steps is a histogram of steps by their tokens: output tokens and computed prompt tokens.
 type Steps struct {
 	Count Value
 	// UpTo[i] is the number of steps with at most 2^i tokens, if Count is known.
 	UpTo [15]float64
 }
 
-// Timed is how many times something happened, and how long all of them took, in seconds.
+// Timed is a number of events and their total time in seconds.
 type Timed struct{ Count, Seconds Value }
 
-// counters are where the pages of a dialect have Totals.
+// counters are a dialect's selectors of Totals.
 type counters struct {
 	queue, prefill, decode, firstToken, interToken []selector // histograms
 	prompt, cached, generated                      []selector
 
-	prefillTokens []selector // a histogram of tokens
-	steps         []selector // a histogram of tokens, of which the buckets count
+	prefillTokens []selector // histogram of tokens
+	steps         []selector // histogram of tokens, with buckets
 }
 
 // histograms returns the selectors of all histograms.
@@ -49,10 +52,10 @@ func (c counters) histograms() []selector {
 	return slices.Concat(c.queue, c.prefill, c.decode, c.firstToken, c.interToken, c.prefillTokens, c.steps)
 }
 
-// numbers returns the selectors of all that are plain counters.
+// numbers returns the selectors of all plain counters.
 func (c counters) numbers() []selector { return slices.Concat(c.prompt, c.cached, c.generated) }
 
-// read takes from a page what the selectors name.
+// read returns the selected values of a page.
 func (c counters) read(page families) Totals {
 	return Totals{
 		Queue: page.timed(c.queue), Prefill: page.timed(c.prefill), Decode: page.timed(c.decode),
@@ -62,8 +65,9 @@ func (c counters) read(page families) Totals {
 	}
 }
 
-// timed adds up the histograms of the first selector that the page has. Of a series that tells no count or no sum nothing is known; one
-// that has buckets alone does not count, for buckets are not read.
+// timed adds up the histograms of the first selector found on the page. If a series lacks a count
+// or a sum, the result is unknown. Series with only buckets do not count, since buckets are not
+// read.
 func (f families) timed(selectors []selector) (all Timed) {
 	for _, s := range selectors {
 		if f[s.name].GetType() != dto.MetricType_HISTOGRAM {
@@ -91,7 +95,8 @@ func (f families) timed(selectors []selector) (all Timed) {
 	return Timed{}
 }
 
-// steps adds up the buckets of the first selector that the page has. A power of two without a bucket has as many steps as the next greater one.
+// steps adds up the buckets of the first selector found on the page. A power of two without a
+// bucket has the value of the next larger bucket.
 func (f families) steps(selectors []selector) (all Steps) {
 	for _, s := range selectors {
 		if all.Count = f.timed([]selector{s}).Count; !all.Count.known {
@@ -121,7 +126,7 @@ func (f families) steps(selectors []selector) (all Steps) {
 	return Steps{}
 }
 
-// total adds up series all of which are known: a sum that lacks one would look as if the engine had begun anew.
+// total adds up series if all are known: a sum without one would look like a restarted engine.
 func total(series []*dto.Metric) (all Value) {
 	for i, m := range series {
 		n := Known(number(m))
@@ -133,7 +138,7 @@ func total(series []*dto.Metric) (all Value) {
 	return all
 }
 
-// plus is unknown where one of both is.
+// plus is unknown if either value is.
 func (v Value) plus(w Value) Value {
 	if !v.known || !w.known {
 		return Value{}

@@ -13,14 +13,14 @@ import (
 	"github.com/headgate/headgate/api/v1alpha1"
 )
 
-// EndpointsPool is the pool of the endpoints that the command line names: extproc --endpoints.
+// EndpointsPool is the pool of the endpoints given on the command line (extproc --endpoints).
 var EndpointsPool = Name{Namespace: "default", Name: "endpoints"}
 
-// endpointsLabel joins the two objects that [Endpoints] makes.
+// endpointsLabel joins the two objects that [Endpoints] creates.
 const endpointsLabel = "headgate.dev/endpoints"
 
-// Endpoints returns the Set that a plain list of addresses stands for: [EndpointsPool], and an EndpointList that it
-// selects; of none, nothing. The addresses must be valid ([ParseAddress]).
+// Endpoints returns the Set for a plain list of addresses: [EndpointsPool] and an EndpointList that
+// it selects. For no addresses the Set is empty. The addresses must be valid ([ParseAddress]).
 func Endpoints(addresses []string) Set {
 	if len(addresses) == 0 {
 		return Set{}
@@ -39,28 +39,29 @@ func Endpoints(addresses []string) Set {
 	}
 }
 
-// Address is a host and a port, as an EndpointList has them.
+// Address is a host and a port, as in an EndpointList.
 type Address struct {
-	Name string     // the host's DNS name; empty where the host is an IP address
-	IP   netip.Addr // invalid where the host is a name
+	Name string     // DNS name; empty if the host is an IP address
+	IP   netip.Addr // invalid if the host is a name
 	Port uint16
 }
 
 var errAddress = errors.New("want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000")
 
-// errNoEngine is of the addresses that [CheckIP] refuses.
+// errNoEngine is the error for addresses that [CheckIP] refuses.
 var errNoEngine = errors.New("no engine is reached at a link-local, multicast, broadcast or unspecified address")
 
-// CheckIP refuses the IP addresses that no engine has: at the link-local 169.254.169.254 clouds give the credentials of a
-// machine to whoever asks there. An IPv4 address may be written as an IPv6 one.
+// CheckIP refuses IP addresses that no engine has. At the link-local address 169.254.169.254 clouds
+// hand out a machine's credentials. An IPv4 address may be written as an IPv6 one.
 func CheckIP(ip netip.Addr) error {
-	if !ip.IsGlobalUnicast() && !ip.IsLoopback() { // netip knows IPv4 within IPv6
+	if !ip.IsGlobalUnicast() && !ip.IsLoopback() { // these methods handle IPv4-mapped IPv6
 		return errNoEngine
 	}
 	return nil
 }
 
-// ParseAddress reads host:port. An IP address must pass [CheckIP]; what a name resolves to is for others to check.
+// ParseAddress parses host:port. An IP address must pass [CheckIP]; the caller must check what a
+// name resolves to.
 func ParseAddress(text string) (Address, error) {
 	if strings.Contains(text, "/") {
 		return Address{}, errors.New("want host:port alone, without scheme and path")
@@ -82,8 +83,8 @@ func ParseAddress(text string) (Address, error) {
 	return Address{Name: strings.ToLower(host), Port: uint16(number)}, nil
 }
 
-// isHost says whether a name can be looked up. It may hold underscores, as those of containers do; one whose last part
-// is a number is an IP address gone wrong.
+// isHost reports whether a name can be resolved. It may contain underscores, as container names do.
+// A name whose last part is a number is a malformed IP address.
 func isHost(name string) bool {
 	name = strings.TrimSuffix(name, ".")
 	if len(name) > 253 {
@@ -102,7 +103,7 @@ func notInHost(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
 }
 
-// at returns the ip:port of an address: one, or one for each address that its name has.
+// at returns the ip:port of an address: one, or one for each IP address of its name.
 func (a Address) at(hosts map[string][]netip.Addr) []netip.AddrPort {
 	ips := hosts[a.Name]
 	if a.Name == "" {
@@ -115,7 +116,7 @@ func (a Address) at(hosts map[string][]netip.Addr) []netip.AddrPort {
 	return all
 }
 
-// Names returns the DNS names in the addresses of every EndpointList, each once, in order.
+// Names returns the DNS names in all EndpointLists, sorted and without duplicates.
 func (s Set) Names() []string {
 	var names []string
 	for _, list := range s.Lists {

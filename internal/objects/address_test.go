@@ -40,7 +40,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// An address that no engine has is refused however it is written: of 169.254.169.254 clouds give away credentials.
+// An address that no engine has is refused in every notation: clouds hand out credentials at
+// 169.254.169.254.
 func TestAddressesThatNoEngineHas(t *testing.T) {
 	for text, is := range map[string]bool{
 		"10.0.0.7": true, "192.168.1.1": true, "100.64.0.1": true, "8.8.8.8": true, "127.0.0.1": true, "127.9.9.9": true, "169.253.255.255": true, "169.255.0.0": true,
@@ -56,7 +57,7 @@ func TestAddressesThatNoEngineHas(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 		}
 		if ip.Zone() != "" {
-			continue // no address has one
+			continue // not an address
 		}
 		address := netip.AddrPortFrom(ip, 8000).String()
 		const want = "no engine is reached at a link-local, multicast, broadcast or unspecified address"
@@ -73,10 +74,10 @@ func TestAddressesThatNoEngineHas(t *testing.T) {
 	}
 }
 
-// Whoever may write a list into a cluster gets neither at what listens on loopback in Headgate's pods nor at their files.
+// An EndpointList in a cluster can reach neither loopback ports in Headgate's pods nor their files.
 func TestAListOfAClusterIsNotOfHeadgatesOwnPod(t *testing.T) {
 	for address, is := range map[string]bool{
-		"10.0.0.7:80": true, "engine:80": true, "localhost:80": true, // a name is what it resolves to
+		"10.0.0.7:80": true, "engine:80": true, "localhost:80": true, // names are checked when they are resolved
 		"127.0.0.1:80": false, "127.255.255.254:80": false, "[::1]:80": false, "[::ffff:127.0.0.1]:80": false, "169.254.169.254:80": false,
 	} {
 		list := aList("l", nil, address)
@@ -99,7 +100,7 @@ func TestAListOfAClusterIsNotOfHeadgatesOwnPod(t *testing.T) {
 
 	set := objects.Set{
 		Pools: []pool.InferencePool{aPool("base", llama, 8000)},
-		Pods:  []objects.Pod{aPod("a", "127.0.0.11", true, llama)}, // of a kubelet
+		Pods:  []objects.Pod{aPod("a", "127.0.0.11", true, llama)}, // set by a kubelet
 		Lists: []objects.List{{EndpointList: aList("theirs", llama, "engine:1")}, {EndpointList: aList("ours", llama, "engine:2"), Loopback: true}},
 		Hosts: map[string][]netip.Addr{"engine": {netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("10.0.0.1")}},
 	}
@@ -115,7 +116,8 @@ func aList(name string, labels map[string]string, addresses ...string) v1alpha1.
 	}
 }
 
-// A list has ports of its own, a name is each of its addresses, and pods may stand beside.
+// A list has its own ports, a name stands for each of its addresses, and pods may be listed beside
+// it.
 func TestAPoolSelectsListsAsItSelectsPods(t *testing.T) {
 	typed := aList("typed", llama, "engines.test:9000", "unknown.test:9000")
 	typed.Spec.Engine = "tgi"
@@ -157,7 +159,7 @@ func TestAnEngineOfAnUnknownKindIsLeftToWhatItServes(t *testing.T) {
 	}
 }
 
-// --endpoints makes a pool of its own, and goes before one of the same name.
+// --endpoints makes a pool of its own, which takes precedence over an object of the same name.
 func TestPlainAddressesAreAPool(t *testing.T) {
 	set := objects.Endpoints([]string{"10.0.0.1:8000", "engine:8000"})
 	if got := set.Names(); !slices.Equal(got, []string{"engine"}) {

@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// BenchmarkBuild makes a World of 50 pools, 10,000 pods and 1,000 routes.
+// BenchmarkBuild builds a World of 50 pools, 10,000 pods and 1,000 routes.
 //
 //	go test -run '^$' -bench Build ./internal/objects
 func BenchmarkBuild(b *testing.B) {

@@ -13,18 +13,18 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Bounds of a CapacityPlan, as its CRD has them.
+// Limits of a CapacityPlan, the same as in its CRD.
 const (
 	maxPlanObjectives = 8
 	maxPlanStages     = 32
 	maxPlanEdges      = 16
-	maxPlanHardware   = 16 // of a stage
-	maxPlanKinds      = 32 // of all
+	maxPlanHardware   = 16 // per stage
+	maxPlanKinds      = 32 // in total
 	maxPlanBatches    = 32
 	maxStageName      = 63
 )
 
-// CheckCapacityPlan returns what is wrong with a CapacityPlan by itself: files that it names are not looked at.
+// CheckCapacityPlan validates a CapacityPlan. It does not read the files that the plan names.
 func CheckCapacityPlan(o *v1alpha1.CapacityPlan) field.ErrorList {
 	errs := CheckName(o.Name)
 	spec := field.NewPath("spec")
@@ -73,7 +73,7 @@ func checkPlanObjective(at *field.Path, o *v1alpha1.PlanObjective) (errs field.E
 	return append(errs, checkShare(at.Child("quantile"), o.Quantile)...)
 }
 
-// checkShare refuses what is no share above 0.
+// checkShare requires a share above 0 and at most 1.
 func checkShare(at *field.Path, share *float64) (errs field.ErrorList) {
 	if share != nil && !(*share > 0 && *share <= 1) {
 		errs = append(errs, field.Invalid(at, *share, "it must be above 0, and 1 at most"))
@@ -81,7 +81,7 @@ func checkShare(at *field.Path, share *float64) (errs field.ErrorList) {
 	return errs
 }
 
-// checkPrice refuses what is no price.
+// checkPrice requires a price.
 func checkPrice(at *field.Path, price *float64) (errs field.ErrorList) {
 	if price != nil && (!(*price > 0) || math.IsInf(*price, 0)) {
 		errs = append(errs, field.Invalid(at, *price, "it must be above 0"))
@@ -89,7 +89,7 @@ func checkPrice(at *field.Path, price *float64) (errs field.ErrorList) {
 	return errs
 }
 
-// checkNew refuses a name that is empty, too long, or there already.
+// checkNew refuses a name that is empty, too long or a duplicate.
 func checkNew(at *field.Path, name string, most int, there map[string]bool) (errs field.ErrorList) {
 	switch {
 	case name == "":
@@ -101,7 +101,7 @@ func checkNew(at *field.Path, name string, most int, there map[string]bool) (err
 	return append(errs, checkLength(at, name, most)...)
 }
 
-// CheckPlanHardware returns what is wrong with kinds of hardware, which may be in a file of their own.
+// CheckPlanHardware validates kinds of hardware, which may be in a file of their own.
 func CheckPlanHardware(at *field.Path, all []v1alpha1.PlanHardware) field.ErrorList {
 	errs := checkCount(at, len(all), maxPlanKinds)
 	names := make(map[string]bool)
@@ -221,7 +221,8 @@ func checkStageHardware(at *field.Path, h *v1alpha1.StageHardware) field.ErrorLi
 	return errs
 }
 
-// LatenciesOf is the profile that is written in a CapacityPlan, without being ready for use: see [profile.NewBatches].
+// LatenciesOf returns the latencies written in a CapacityPlan. They are not ready for use: see
+// [profile.NewBatches].
 func LatenciesOf(h *v1alpha1.StageHardware) *profile.Batches {
 	b := &profile.Batches{Name: h.Name, Hardware: h.Name}
 	for _, l := range h.Latencies {
@@ -230,10 +231,10 @@ func LatenciesOf(h *v1alpha1.StageHardware) *profile.Batches {
 	return b
 }
 
-// EngineOf is the profile of an engine that is written in a CapacityPlan.
+// EngineOf returns the engine profile written in a CapacityPlan.
 func EngineOf(h *v1alpha1.StageHardware) profile.Profile { return inlineProfile(h.Engine) }
 
-// ShareOf is the share of queries that take an edge.
+// ShareOf returns the share of queries that take an edge.
 func ShareOf(e v1alpha1.PlanEdge) float64 {
 	if e.Share == nil {
 		return 1
@@ -243,7 +244,7 @@ func ShareOf(e v1alpha1.PlanEdge) float64 {
 
 func checkEdges(at *field.Path, all []v1alpha1.PlanEdge, stages map[string]bool) field.ErrorList {
 	errs := checkCount(at, len(all), maxPlanEdges)
-	together := make(map[string]float64) // shares, by choice
+	together := make(map[string]float64) // sum of shares, by choice
 	for i, e := range all {
 		switch {
 		case !stages[e.Stage]:
@@ -259,14 +260,14 @@ func checkEdges(at *field.Path, all []v1alpha1.PlanEdge, stages map[string]bool)
 	return errs
 }
 
-// circleOf is stages that lead to each other in a circle, nil if none do.
+// circleOf returns stages that form a cycle, nil if there is none.
 func circleOf(stages []v1alpha1.PlanStage) (circle []string) {
 	for i, s := range stages {
 		if !slices.Contains(InOrder(stages), i) {
 			circle = append(circle, s.Name)
 		}
 	}
-	// What the circle leads to is not in it.
+	// Stages behind the cycle are not part of it.
 	leads := func(name string) bool {
 		s := stages[slices.IndexFunc(stages, func(s v1alpha1.PlanStage) bool { return s.Name == name })]
 		return slices.ContainsFunc(s.Next, func(e v1alpha1.PlanEdge) bool { return slices.Contains(circle, e.Stage) })
@@ -278,8 +279,8 @@ func circleOf(stages []v1alpha1.PlanStage) (circle []string) {
 	return circle
 }
 
-// InOrder are stages, by number, so that each comes after all that lead to it; of several the first that is written. Those behind a circle are not
-// among them.
+// InOrder sorts stages topologically and returns their indexes. Ties keep the order of the file.
+// Stages in or behind a cycle are left out.
 func InOrder(stages []v1alpha1.PlanStage) (order []int) {
 	waits := make(map[string]int)
 	for _, s := range stages {
@@ -305,7 +306,7 @@ func InOrder(stages []v1alpha1.PlanStage) (order []int) {
 	return order
 }
 
-// Within is an objective's time, in seconds, and its quantile.
+// Within returns an objective's time in seconds and its quantile.
 func Within(o *v1alpha1.PlanObjective) (seconds, quantile float64) {
 	quantile = 0.99
 	if o.Quantile != nil {

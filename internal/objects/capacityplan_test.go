@@ -11,7 +11,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// stages are of a plan, by what each leads to.
+// stages returns the stages of a plan; next names each stage's successors.
 func stages(next map[string]string, names ...string) (all []v1alpha1.PlanStage) {
 	for _, name := range names {
 		s := v1alpha1.PlanStage{Name: name}
@@ -23,7 +23,7 @@ func stages(next map[string]string, names ...string) (all []v1alpha1.PlanStage) 
 	return all
 }
 
-// Stages are in the order in which queries pass them, and in that of the file where they pass neither before the other.
+// Stages are sorted topologically; ties keep the order of the file.
 func TestStagesAreInOrder(t *testing.T) {
 	for want, all := range map[string][]v1alpha1.PlanStage{
 		"a b c":   stages(map[string]string{"a": "b", "b": "c"}, "a", "b", "c"),
@@ -42,7 +42,7 @@ func TestStagesAreInOrder(t *testing.T) {
 	}
 }
 
-// goodPlan is a plan without faults.
+// goodPlan is a valid plan.
 const goodPlan = `
 metadata: {name: video}
 spec:
@@ -61,7 +61,8 @@ spec:
     hardware: [{name: gpu, units: 2, engine: {prefill: {base: 0.1}, decode: {base: 0.1}, limits: {maxSequences: 1, maxBatchedTokens: 1, kvBlocks: 1, blockSize: 1}}}]
 `
 
-// What the CRD cannot say, or says in other words: what it does say is held beside an API server.
+// These rules are not in the CRD, or have other messages there. The CRD's own rules are tested with
+// an API server.
 func TestFaultsOfCapacityPlans(t *testing.T) {
 	for _, c := range []struct{ old, new, want string }{
 		{"", "", ""},

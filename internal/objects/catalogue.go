@@ -18,13 +18,13 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// ModelKey names a model that engines can load: its pool, and what engines call it.
+// ModelKey identifies a model that engines can load: its pool and its name in the engine.
 type ModelKey struct {
 	Pool Name
 	ID   string
 }
 
-// String is "namespace/pool/id".
+// String returns "namespace/pool/id".
 func (k ModelKey) String() string { return k.Pool.String() + "/" + k.ID }
 
 // Compare orders keys by pool, then id.
@@ -32,44 +32,47 @@ func (k ModelKey) Compare(l ModelKey) int {
 	return cmp.Or(k.Pool.Compare(l.Pool), strings.Compare(k.ID, l.ID))
 }
 
-// Entry is a model of the catalogue: what a Model says of it, or where an LLMRoute's adapter has none, the defaults.
+// Entry is a model of the catalogue: the values of its Model, or the defaults for an LLMRoute's
+// adapter without a Model.
 type Entry struct {
 	ModelKey
-	// Object is the Model, zero for an adapter that has none.
+	// Object is the Model, zero for an adapter without one.
 	Object Name
-	// UID tells the Model from others that had its name before, empty where nobody does.
+	// UID distinguishes the Model from earlier objects of the same name. It is empty if objects
+	// have no UIDs.
 	UID string
-	// Generation is that of the Model, 0 where nobody counts.
+	// Generation is the Model's generation, 0 if objects have none.
 	Generation int64
-	// Taken says whose its id is, empty if it is its own.
+	// Taken says which model has the same id, empty if there is none.
 	Taken string
 	Type  string
-	// BaseModel is what an adapter is made for; empty means that any engine of the pool will do.
+	// BaseModel is the base model of an adapter; empty means any engine of the pool.
 	BaseModel string
 	Source    string
-	// Info is what a model runtime is told beside the source.
+	// Info is passed to a model runtime together with the source.
 	Info string
-	// Size is a hint in bytes, 0 if there is none. A completed Entry may have it of Info.
+	// Size is a hint in bytes, 0 if there is none. Complete may derive it from Info.
 	Size int64
-	// Pace is how long an engine takes for one request without tokens where it has no other, 0 if nobody says.
+	// ServiceTime is how long an engine takes for one request without tokens that runs alone, 0 if
+	// unknown.
 	Pace time.Duration
-	// Min and Max bound the number of copies; Max 0 means no bound.
+	// Min and Max limit the number of copies; Max 0 means no limit.
 	Min, Max int
-	// Pinned models are never unloaded to make room for others.
+	// Pinned models are never evicted.
 	Pinned bool
 }
 
-// DefaultType is the type of a model that names none.
+// DefaultType is the type of a model without one.
 const DefaultType = "lora"
 
-// idPlaceholder stands for the model's id in the source of a PoolSettings.
+// idPlaceholder stands for the model's id in a PoolSettings' source.
 const idPlaceholder = "{id}"
 
-// DefaultSource is placement.source of a pool whose PoolSettings has none.
+// DefaultSource is placement.source of a pool whose PoolSettings sets none.
 const DefaultSource = idPlaceholder
 
-// Complete fills in what e leaves out: its type, its source by the settings of its pool, which may be nil, and its size by what a runtime is told
-// beside it. A pinned model has at least one copy.
+// Complete sets the defaults: the type, the source from the settings of p, which may be nil, and
+// the size from Info. A pinned model has at least one copy.
 func (e Entry) Complete(p *Pool) Entry {
 	e.Type = cmp.Or(e.Type, DefaultType)
 	if e.Size == 0 {
@@ -88,10 +91,12 @@ func (e Entry) Complete(p *Pool) Entry {
 	return e
 }
 
-// sizePerDisk is how many bytes a model takes for each that its files do (ModelMesh's MODELSIZE_MULTIPLIER).
+// sizePerDisk is the memory that a model takes relative to its files (ModelMesh's
+// MODELSIZE_MULTIPLIER).
 const sizePerDisk = 1.25
 
-// sizeOnDisk is how many bytes a model takes by the modelKey of ModelMesh's interface, which may have the size of its files; 0 if it has not.
+// sizeOnDisk estimates a model's memory in bytes from the modelKey of ModelMesh's interface, which
+// may contain the size of its files; 0 if it does not.
 func sizeOnDisk(info string) int64 {
 	if info == "" {
 		return 0
@@ -106,7 +111,7 @@ func sizeOnDisk(info string) int64 {
 	return 0
 }
 
-// EntryOf is what a Model says, not completed.
+// EntryOf returns the values of a Model without defaults.
 func EntryOf(m *v1alpha1.Model) Entry {
 	s := &m.Spec
 	e := Entry{
@@ -129,10 +134,10 @@ func EntryOf(m *v1alpha1.Model) Entry {
 	return e
 }
 
-// maxPace is the longest that a Model may say that a request takes.
+// maxPace is the longest service time that a Model may state.
 const maxPace = time.Hour
 
-// CheckModelObject returns what is wrong with a Model by itself.
+// CheckModelObject validates a Model.
 func CheckModelObject(m *v1alpha1.Model) field.ErrorList {
 	errs := CheckName(m.Name)
 	spec := field.NewPath("spec")
@@ -162,8 +167,7 @@ func CheckModelObject(m *v1alpha1.Model) field.ErrorList {
 	return errs
 }
 
-// CheckModelChange returns what of a Model was changed that may not: a model is what it is, and another one has another
-// id.
+// CheckModelChange refuses changes of a Model's identity: another model needs another id.
 func CheckModelChange(was, is *v1alpha1.Model) field.ErrorList {
 	spec := field.NewPath("spec")
 	var errs field.ErrorList
@@ -185,15 +189,15 @@ func CheckModelChange(was, is *v1alpha1.Model) field.ErrorList {
 	return errs
 }
 
-// addCatalogue makes the catalogue: the models, and the adapters of routes that are none of them, nor VModels. A model whose id no
-// route admits may be asked for by its id.
+// addCatalogue builds the catalogue: the models, and those adapters of routes that are neither
+// models nor VModels. A model whose id no route admits can be requested by its id.
 func (w *World) addCatalogue(models []*v1alpha1.Model, vmodels []v1alpha1.VModel) {
 	ordered := slices.Clone(models)
 	slices.SortStableFunc(ordered, func(a, b *v1alpha1.Model) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), Name{a.Namespace, a.Name}.Compare(Name{b.Namespace, b.Name}))
 	})
 	known := make(map[ModelKey]Name)
-	told := make(map[Name]Name) // the pool of a Model that says what it is beyond its id, by namespace and id
+	told := make(map[Name]Name) // pool of each Model with an explicit source, by namespace and id
 	for _, m := range ordered {
 		e := EntryOf(m)
 		p := w.Pools[e.Pool]
@@ -246,7 +250,7 @@ func (w *World) addCatalogue(models []*v1alpha1.Model, vmodels []v1alpha1.VModel
 	slices.SortFunc(w.Catalogue, func(a, b Entry) int { return a.Compare(b.ModelKey) })
 }
 
-// Entry is that of a model in the catalogue; false if it has none.
+// Entry returns a model's entry in the catalogue; false if it has none.
 func (w *World) Entry(k ModelKey) (*Entry, bool) {
 	at, ok := slices.BinarySearchFunc(w.Catalogue, k, func(e Entry, k ModelKey) int { return e.Compare(k) })
 	if !ok {
@@ -260,7 +264,7 @@ const (
 	unixScheme = "unix:"
 )
 
-// checkManagement refuses what is not where a model runtime can be managed.
+// checkManagement validates the management address of a model runtime.
 func checkManagement(text string) error {
 	if port, ok := strings.CutPrefix(text, portScheme); ok {
 		if n, err := strconv.ParseUint(port, 10, 16); err == nil && n > 0 {
@@ -273,17 +277,18 @@ func checkManagement(text string) error {
 	return errors.New("want port:NUMBER or unix:PATH, such as port:8085")
 }
 
-// managementAt is where the engine at an address is managed, by what [checkManagement] let through; empty for none.
+// managementAt is the management address of the engine at an address, from text that passed
+// [checkManagement]; empty if there is none.
 func managementAt(text string, at netip.AddrPort) string {
 	if port, ok := strings.CutPrefix(text, portScheme); ok {
-		n, _ := strconv.ParseUint(port, 10, 16) // it was checked
+		n, _ := strconv.ParseUint(port, 10, 16) // already validated
 		return netip.AddrPortFrom(at.Addr(), uint16(n)).String()
 	}
 	return text
 }
 
-// addManagement says where endpoints of pools are managed that are of a kind which is managed at an address of its own, and makes model runtimes of those
-// that are managed and whose kind nobody says.
+// addManagement sets the management address of endpoints whose kind has one, and makes managed
+// endpoints of no stated kind model runtimes.
 func (w *World) addManagement() {
 	for _, p := range w.Pools {
 		for i := range p.Endpoints {

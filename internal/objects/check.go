@@ -16,24 +16,25 @@ import (
 
 const (
 	poolGroup   = "inference.networking.k8s.io"
-	maxWeight   = 1_000_000 // Gateway API's bound on a backendRef's weight
+	maxWeight   = 1_000_000 // Gateway API's limit on a backendRef's weight
 	maxPorts    = 8         // GIE v1.6 InferencePool
 	maxSelector = 64        // GIE v1.6 InferencePool
 
-	// Bounds that keep what an API server has to check of one object cheap. Those of Gateway API where it has one.
+	// These limits keep an object cheap to validate for an API server. Where Gateway API has a
+	// limit, it is the same.
 	maxParents    = 32
 	maxBackends   = 16
 	maxModels     = 128
 	maxObjectives = 16
 	maxAddresses  = 512
-	maxWord       = 256  // characters of a header's or a cookie's name
-	maxNameLen    = 253  // of an object that is referred to
+	maxWord       = 256  // characters in a header or cookie name
+	maxNameLen    = 253  // of a referenced object
 	maxPath       = 4096 // of a path or URI
 	maxType       = 512
-	maxInfo       = 65536 // of what a model runtime is told beside the source
+	maxInfo       = 65536 // of the info passed to a model runtime
 )
 
-// CheckRoute returns what is wrong with an LLMRoute by itself.
+// CheckRoute validates an LLMRoute.
 func CheckRoute(r *v1alpha1.LLMRoute) field.ErrorList {
 	errs := CheckName(r.Name)
 	spec := field.NewPath("spec")
@@ -85,7 +86,7 @@ func CheckRoute(r *v1alpha1.LLMRoute) field.ErrorList {
 	return errs
 }
 
-// CheckPool returns what is wrong with an InferencePool by itself.
+// CheckPool validates an InferencePool.
 func CheckPool(p *pool.InferencePool) field.ErrorList {
 	errs := CheckName(p.Name)
 	spec := field.NewPath("spec")
@@ -123,8 +124,8 @@ func CheckPool(p *pool.InferencePool) field.ErrorList {
 	return errs
 }
 
-// CheckFolderPool returns what is wrong with an InferencePool of a folder. What newer CRDs of an API server let through, and Headgate does
-// not speak, its status tells.
+// CheckFolderPool validates an InferencePool of a folder. An API server's newer CRD may allow
+// fields that Headgate does not support; the status reports those.
 func CheckFolderPool(p *pool.InferencePool) field.ErrorList {
 	errs := CheckPool(p)
 	if a := p.Spec.AppProtocol; a != "" && a != pool.HTTP && a != pool.H2C {
@@ -133,7 +134,7 @@ func CheckFolderPool(p *pool.InferencePool) field.ErrorList {
 	return errs
 }
 
-// CheckList returns what is wrong with an EndpointList by itself.
+// CheckList validates an EndpointList.
 func CheckList(l *v1alpha1.EndpointList) field.ErrorList {
 	errs := CheckName(l.Name)
 	spec := field.NewPath("spec")
@@ -176,11 +177,11 @@ func CheckList(l *v1alpha1.EndpointList) field.ErrorList {
 	return append(errs, checkPorts(spec.Child("ports"), l.Spec.Ports)...)
 }
 
-// loopback is why an EndpointList of an API server has no loopback address.
+// loopback is why an EndpointList of an API server may have no loopback address.
 const loopback = "in a cluster, no engine is reached at a loopback address, which is that of Headgate's own pod"
 
-// CheckClusterList returns what is wrong with an EndpointList of an API server. Whoever may write one there gets neither at
-// what listens on loopback nor at the files of Headgate's own pod.
+// CheckClusterList validates an EndpointList of an API server. Its author must not reach loopback
+// ports or files of Headgate's own pod.
 func CheckClusterList(l *v1alpha1.EndpointList) field.ErrorList {
 	errs := CheckList(l)
 	spec := field.NewPath("spec")
@@ -195,7 +196,7 @@ func CheckClusterList(l *v1alpha1.EndpointList) field.ErrorList {
 	return errs
 }
 
-// CheckGateway returns what is wrong with a Gateway by itself, of what makes it one.
+// CheckGateway validates the parts of a Gateway that Headgate needs.
 func CheckGateway(g *gatewayv1.Gateway) field.ErrorList {
 	errs := CheckName(g.Name)
 	spec := field.NewPath("spec")
@@ -220,7 +221,7 @@ func CheckGateway(g *gatewayv1.Gateway) field.ErrorList {
 	return errs
 }
 
-// CheckName returns what is wrong with the name of an object.
+// CheckName validates an object's name.
 func CheckName(name string) field.ErrorList {
 	path := field.NewPath("metadata", "name")
 	if name == "" {
@@ -233,7 +234,7 @@ func CheckName(name string) field.ErrorList {
 	return errs
 }
 
-// checkCount refuses a list of more than limit.
+// checkCount refuses a list of more than limit items.
 func checkCount(path *field.Path, n, limit int) field.ErrorList {
 	if n > limit {
 		return field.ErrorList{field.TooMany(path, n, limit)}
@@ -256,7 +257,8 @@ func checkModel(path *field.Path, name string) field.ErrorList {
 	return nil
 }
 
-// checkText checks a name that only requests use: no engine is told to load it, so that it may be a path.
+// checkText validates a name that appears only in requests. No engine has to load it, so it may be
+// a path.
 func checkText(path *field.Path, name string) field.ErrorList {
 	if err := engine.CheckText(name); err != nil {
 		return field.ErrorList{field.Invalid(path, name, fmt.Sprintf("no model can have this name: %v", err))}

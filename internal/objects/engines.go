@@ -12,45 +12,50 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// Engine is what is behind one address, as it is looked at and driven, whichever pools have the address. What it is and how it
-// is reached is what the pools of one namespace say, its owner's: who lists the address in another namespace changes nothing.
+// Engine is the engine behind one address, whichever pools list the address. Its kind, and how it
+// is called, follow from the pools of one namespace, the owner. Pools of other namespaces that list
+// the address change nothing.
 //
-// An address is that of a pod, which has it from its cluster, before that of an EndpointList, which may name any; of a pod
-// that is ready before one that may have gone; then of the older pool, then of the first by name. The address at which a
-// model runtime is managed has its owner by the same rule.
+// A pod's address, which the cluster assigns, takes precedence over that of an EndpointList, which
+// may name any address. Then a ready pod precedes one that may be gone, then the older pool, then
+// the first by name. The management address of a model runtime has its owner by the same rule.
 type Engine struct {
-	Endpoint // where the pools of its owner differ, as the first of them that says something
-	// Token refers to the bearer token of its owner ([Secret.Ref]), empty where the owner's pools name none.
+	Endpoint // where the owner's pools differ, the first value set
+	// Token refers to the owner's bearer token ([Secret.Ref]), empty if the owner's pools name
+	// none.
 	Token string
-	// TLS is how it is known by the settings of its owner's pools; zero if they do not say.
+	// TLS is from the settings of the owner's pools, zero if they have none.
 	TLS v1alpha1.EngineTLS
-	// H2C says that it speaks HTTP/2 without TLS.
+	// H2C says that the engine speaks HTTP/2 without TLS.
 	H2C bool
-	// Pools are those whose models it may be told to load, the owner's first. One with a token is told to load those of its
-	// owner's pools alone: whoever lists its address in another namespace may not do what the token lets its owner do.
+	// Pools are the pools whose models it may load, the owner's first. An engine with a token loads
+	// only models of its owner's pools: listing its address in another namespace must not grant
+	// what the token does.
 	Pools []Name
-	// MaxAdapters is how many adapters may be registered at once by the settings of its owner's pools; 0 if they do not say.
+	// MaxAdapters is how many adapters may be registered at once, from the owner's settings; 0 if
+	// they do not say.
 	MaxAdapters int
-	// HostAdapters is how many host memory holds by those settings; 0 if they do not say.
+	// HostAdapters is how many adapters fit into host memory, from the owner's settings; 0 if they
+	// do not say.
 	HostAdapters int
-	// Room is how many models it may hold by those settings, where it has a model repository.
+	// Room is how many models it may have, from the owner's settings, if it has a model repository.
 	Room Room
 }
 
-// Room is how many models an engine may hold that does not say it. What settings do not say is 0.
+// Room is how many models fit into an engine that does not report it. Zero values are not set.
 type Room struct {
-	Bytes        int64 // that all models may take together
-	DefaultBytes int64 // that a model takes of which nothing is known
+	Bytes        int64 // for all models together
+	DefaultBytes int64 // size of a model of unknown size
 	Models       int   // at once
 }
 
-// claim is an endpoint of a pool, as one of those that say what is behind an address.
+// claim is an endpoint of a pool that lists an address.
 type claim struct {
 	*Pool
 	*Endpoint
 }
 
-// compare orders those who claim an address: it belongs to the first.
+// compare orders the claims to an address: it belongs to the first.
 func (c claim) compare(d claim) int {
 	return cmp.Or(c.standing()-d.standing(), c.Created.Compare(d.Created), c.Name.Compare(d.Name))
 }
@@ -67,7 +72,7 @@ func (c claim) standing() int {
 
 func (c claim) namespace() string { return c.Name.Namespace }
 
-// claims are those to all addresses, in order of address, those to one address from its owner's on.
+// claims returns the claims to all addresses, sorted by address; the owner's claim comes first.
 func (w *World) claims() []claim {
 	n := 0
 	for _, p := range w.Pools {
@@ -88,7 +93,7 @@ func (w *World) claims() []claim {
 	return all
 }
 
-// byAddress yields the claims to one address after the other.
+// byAddress yields the claims to each address.
 func byAddress(claims []claim) iter.Seq[[]claim] {
 	return func(yield func([]claim) bool) {
 		for len(claims) > 0 {
@@ -104,7 +109,7 @@ func byAddress(claims []claim) iter.Seq[[]claim] {
 	}
 }
 
-// noteShared tells of each address that several pools have.
+// noteShared records a problem for each address that pools of several namespaces list.
 func (w *World) noteShared(claims []claim) {
 	for of := range byAddress(claims) {
 		owner := of[0]
@@ -118,13 +123,13 @@ func (w *World) noteShared(claims []claim) {
 	}
 }
 
-// Owns says whether an address belongs to a namespace, as [Engine] has it.
+// Owns reports whether an address belongs to a namespace: see [Engine].
 func (w *World) Owns(namespace, address string) bool {
 	i, known := slices.BinarySearchFunc(w.Engines, address, func(e Engine, at string) int { return strings.Compare(e.Address, at) })
 	return known && len(w.Engines[i].Pools) > 0 && w.Engines[i].Pools[0].Namespace == namespace
 }
 
-// KindAt is the kind of the engine at an endpoint, if somebody says.
+// KindAt returns the kind of the engine at an endpoint, empty if it is not stated.
 func (w *World) KindAt(address string) engine.Kind {
 	e, known := w.engineAt(address)
 	if !known {
@@ -139,7 +144,7 @@ func (w *World) HasEndpoint(address string) bool {
 	return known
 }
 
-// engineAt is the engine of an endpoint, and whether there is one.
+// engineAt returns the engine at an endpoint, and whether there is one.
 func (w *World) engineAt(address string) (*Engine, bool) {
 	i, known := slices.BinarySearchFunc(w.Engines, address, func(e Engine, at string) int { return strings.Compare(e.Address, at) })
 	if !known {
@@ -148,13 +153,14 @@ func (w *World) engineAt(address string) (*Engine, bool) {
 	return &w.Engines[i], true
 }
 
-// SpeaksGRPC says whether an endpoint is known to take gRPC calls: by its kind, by a port that people name for them, or by its pool's HTTP/2.
+// SpeaksGRPC reports whether an endpoint is known to serve gRPC: by its kind, by a configured gRPC
+// port, or by its pool's HTTP/2.
 func (w *World) SpeaksGRPC(address string) bool {
 	e, known := w.engineAt(address)
 	return known && (e.H2C || e.Ports.GRPC != 0 || e.Kind == engine.ModelRuntime || e.Kind.Repository())
 }
 
-// noteCallsOnly notes which pools have a model runtime, whose interface is gRPC, of which nobody says that it takes anything else.
+// noteCallsOnly marks pools with a model runtime that is only known to serve gRPC.
 func (w *World) noteCallsOnly() {
 	for _, p := range w.Pools {
 		p.CallsOnly = slices.ContainsFunc(p.Endpoints, func(of Endpoint) bool {
@@ -164,7 +170,7 @@ func (w *World) noteCallsOnly() {
 	}
 }
 
-// addEngines makes one engine of those that claim its address.
+// addEngines builds an engine for each address from its claims.
 func (w *World) addEngines(claims []claim) {
 	managers := managers(claims)
 	w.Engines = make([]Engine, 0, len(claims))
@@ -196,7 +202,7 @@ func (w *World) addEngines(claims []claim) {
 	}
 }
 
-// managers are the owners of the addresses at which engines are managed.
+// managers returns the owners of the management addresses.
 func managers(claims []claim) map[string]claim {
 	owners := make(map[string]claim)
 	for _, c := range claims {
@@ -206,7 +212,7 @@ func managers(claims []claim) map[string]claim {
 		owner, known := owners[c.Management]
 		if !known {
 			owner = c
-			// Others may have the same address as that of an engine.
+			// The same address may also be an engine's.
 			if i, serves := slices.BinarySearchFunc(claims, c.Management, func(c claim, at string) int { return strings.Compare(c.Address, at) }); serves {
 				owner = claims[i]
 			}
@@ -219,7 +225,7 @@ func managers(claims []claim) map[string]claim {
 	return owners
 }
 
-// add takes what one of the owner's pools says of an engine, where those before it say nothing.
+// add merges the values of another pool of the owner; values already set stay.
 func (e *Engine) add(c claim) {
 	o := c.Endpoint
 	if len(e.Pools) == 0 {
@@ -248,7 +254,7 @@ func (e *Engine) add(c claim) {
 	}
 }
 
-// number is one that people may have left out; 0 then.
+// number returns *n, or 0 for nil.
 func number(n *int32) int {
 	if n == nil {
 		return 0
@@ -256,7 +262,7 @@ func number(n *int32) int {
 	return int(*n)
 }
 
-// inBytes is a quantity that people may have left out, 0 then, in whole bytes.
+// inBytes returns a quantity in whole bytes, or 0 for nil.
 func inBytes(q *resource.Quantity) int64 {
 	if q == nil {
 		return 0

@@ -16,16 +16,16 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// team is the objects of a namespace: a pool, its settings and what it selects.
+// team is the objects of a namespace: a pool, its settings and the endpoints that it selects.
 type team struct {
 	namespace, pool string
-	age             time.Duration // of the pool; the older one is the one with more
-	pods            string        // IP addresses, with a - before one that is not ready; they serve on port 8000
-	lists           string        // addresses, with a name's in Hosts as 10.0.9.9
+	age             time.Duration // of the pool; a larger age is an older pool
+	pods            string        // IP addresses with port 8000; a - before one means not ready
+	lists           string        // addresses; the name resolves to 10.0.9.9
 	change          func(l *v1alpha1.EndpointListSpec, s *v1alpha1.PoolSettingsSpec)
 }
 
-// together are the objects of several teams.
+// together returns the objects of several teams.
 func together(teams ...team) objects.Set {
 	s := objects.Set{Hosts: map[string][]netip.Addr{"gpu.test": {netip.MustParseAddr("10.0.9.9")}}}
 	for _, t := range teams {
@@ -53,41 +53,41 @@ func together(teams ...team) objects.Set {
 	return s
 }
 
-// adapters are settings that tell whose they are, and engines of a kind.
+// adapters sets an engine kind, and a number of adapters that identifies the settings.
 func adapters(n int32, kind string) func(*v1alpha1.EndpointListSpec, *v1alpha1.PoolSettingsSpec) {
 	return func(l *v1alpha1.EndpointListSpec, s *v1alpha1.PoolSettingsSpec) {
 		l.Engine, s.Placement = kind, &v1alpha1.Placement{MaxAdapters: &n}
 	}
 }
 
-// runtimes are settings that make an engine a model runtime, managed at a port.
+// runtimes sets a management port, which makes an engine a model runtime.
 func runtimes(port int) func(*v1alpha1.EndpointListSpec, *v1alpha1.PoolSettingsSpec) {
 	return func(_ *v1alpha1.EndpointListSpec, s *v1alpha1.PoolSettingsSpec) {
 		s.Placement = &v1alpha1.Placement{Management: fmt.Sprint("port:", port)}
 	}
 }
 
-// torch are a list of TorchServes and settings that say where they are managed, or not.
+// torch sets the management address of TorchServes in the list, the settings, both or neither.
 func torch(list, settings string) func(*v1alpha1.EndpointListSpec, *v1alpha1.PoolSettingsSpec) {
 	return func(l *v1alpha1.EndpointListSpec, s *v1alpha1.PoolSettingsSpec) {
 		l.Engine, l.Management, s.Placement = "torchserve", list, &v1alpha1.Placement{Management: settings}
 	}
 }
 
-// token is settings that name a Secret.
+// token sets the Secret of the engines' token.
 func token(secret, key string) func(*v1alpha1.EndpointListSpec, *v1alpha1.PoolSettingsSpec) {
 	return func(_ *v1alpha1.EndpointListSpec, s *v1alpha1.PoolSettingsSpec) {
 		s.EngineToken = &v1alpha1.EngineToken{SecretRef: v1alpha1.SecretKeyReference{Name: secret, Key: key}}
 	}
 }
 
-// What an attacker gets who may write pools, lists and settings in his own namespace: his own token at the addresses of which
-// he is the owner, and nothing of anybody else's.
+// An attacker who can write pools, lists and settings in one namespace gets that namespace's token
+// sent to the addresses it owns, and nothing of another namespace.
 func TestAnEngineGetsTheTokenOfItsOwnerAlone(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		teams []team
-		want  []string // of each engine: its address, the reference to its token, and whose models it is told to load
+		want  []string // per engine: address, token reference, and the pools whose models it loads
 	}{
 		{"without settings there is none", []team{{namespace: "a", pool: "p", pods: "10.0.0.7"}}, []string{"10.0.0.7:8000  [a/p]"}},
 		{"the key has a default", []team{{namespace: "a", pool: "p", pods: "10.0.0.7", change: token("s", "")}}, []string{"10.0.0.7:8000 a/s/token [a/p]"}},
@@ -142,7 +142,7 @@ func TestAnEngineGetsTheTokenOfItsOwnerAlone(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			for range 2 { // in whichever order
+			for range 2 { // in any order
 				slices.Reverse(c.teams)
 				var got []string
 				for _, e := range objects.Build(together(c.teams...)).Engines {
@@ -166,7 +166,7 @@ func TestTheSecretsAreThoseThatSettingsName(t *testing.T) {
 		team{namespace: "a", pool: "r", change: token("s", "k")}, team{namespace: "a", pool: "none"},
 	)
 	lost := set.Settings[0]
-	lost.Namespace = "c" // where there is no such pool
+	lost.Namespace = "c" // a namespace without such a pool
 	set.Settings = append(set.Settings, lost)
 	name := func(namespace, name string) objects.Name { return objects.Name{Namespace: namespace, Name: name} }
 	want := []objects.Secret{
@@ -177,12 +177,13 @@ func TestTheSecretsAreThoseThatSettingsName(t *testing.T) {
 	}
 }
 
-// An engine is reached and driven as its owner says, and nobody of another namespace changes that by listing its address.
+// The owner's settings decide how an engine is called and managed. Pools of other namespaces that
+// list its address change nothing.
 func TestAnEngineIsAsItsOwnerSays(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		teams []team
-		want  []string // of each engine: its address, host, kind, where it is managed, how many adapters it may have, and pools
+		want  []string // per engine: address, host, kind, management address, maximum number of adapters, pools
 	}{
 		{
 			"the older pool owns an address that two list",
@@ -260,7 +261,7 @@ func TestAnEngineIsAsItsOwnerSays(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			for range 4 { // in whichever order
+			for range 4 { // in any order
 				c.teams = append(c.teams[1:], c.teams[0])
 				var got []string
 				for _, e := range objects.Build(together(c.teams...)).Engines {
@@ -283,7 +284,7 @@ func TestAnEngineIsAsItsOwnerSays(t *testing.T) {
 	}
 }
 
-// How many adapters host memory holds the owner says, before others that have its address.
+// The owner's settings say how many adapters fit into host memory, whoever else lists the address.
 func TestWhoSaysWhatHostMemoryHolds(t *testing.T) {
 	holds := func(n int32) func(*v1alpha1.EndpointListSpec, *v1alpha1.PoolSettingsSpec) {
 		return func(_ *v1alpha1.EndpointListSpec, s *v1alpha1.PoolSettingsSpec) {
@@ -299,7 +300,8 @@ func TestWhoSaysWhatHostMemoryHolds(t *testing.T) {
 	}
 }
 
-// How many models have room at an engine with a model repository its owner says: what its oldest pool leaves out the next one of its namespace does, and nobody else.
+// The owner's settings say how many models fit into an engine with a model repository. What the
+// oldest pool leaves out, the next pool of the same namespace sets, and no other.
 func TestWhoSaysHowMuchRoomThereIs(t *testing.T) {
 	room := func(capacity string, most int32, size string) func(*v1alpha1.EndpointListSpec, *v1alpha1.PoolSettingsSpec) {
 		return func(l *v1alpha1.EndpointListSpec, s *v1alpha1.PoolSettingsSpec) {
@@ -325,8 +327,8 @@ func TestWhoSaysHowMuchRoomThereIs(t *testing.T) {
 	}
 }
 
-// A model takes what its Model says, else what its key says of its files and a quarter more, else nobody knows. Another number fails, and so does a key that
-// is taken for one which has none.
+// A model's size is that of its Model, otherwise 1.25 times the size of its files if its key has
+// one, otherwise unknown. A wrong factor fails, and so does a key mistaken for one without a size.
 func TestTheSizeOfAModel(t *testing.T) {
 	for _, c := range []struct {
 		size int64
@@ -352,7 +354,7 @@ func TestTheSizeOfAModel(t *testing.T) {
 	}
 }
 
-// What an operator names on the command line is older than what anybody lists in a cluster.
+// Addresses on the command line take precedence over those listed in a cluster.
 func TestTheCommandLineOwnsItsAddresses(t *testing.T) {
 	w := objects.Build(objects.Endpoints([]string{"10.0.0.7:80"}).Join(together(team{namespace: "attacker", pool: "a", age: time.Hour, lists: "10.0.0.7:80", change: token("s", "k")})))
 	if e := w.Engines[0]; len(w.Engines) != 1 || e.Token != "" || e.Pod != objects.EndpointsPool {
@@ -360,7 +362,7 @@ func TestTheCommandLineOwnsItsAddresses(t *testing.T) {
 	}
 }
 
-// Operators are told of addresses that pools of two namespaces have.
+// An address listed by pools of two namespaces is reported as a problem.
 func TestAnAddressOfAnotherNamespaceIsAProblem(t *testing.T) {
 	w := objects.Build(together(
 		team{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:8000 10.0.0.7:1", change: runtimes(8000)}, team{namespace: "victim", pool: "p", pods: "10.0.0.7"},

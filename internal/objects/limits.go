@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// most is how many items a list of an object of Gateway API may have, by its path below spec, as the CRDs of the standard channel say. A
-// folder refuses what an API server does.
+// most is the maximum number of items in the lists of Gateway API's objects, by path below spec, as
+// in the CRDs of the standard channel. A folder refuses what an API server refuses.
 var most = map[string]map[string]int{
 	BackendTLSPolicyKind: {"targetRefs": 16, "validation.caCertificateRefs": 8, "validation.subjectAltNames": 5},
 	GatewayKind: {
@@ -23,7 +23,7 @@ var most = map[string]map[string]int{
 	ReferenceGrantKind: {"from": 16, "to": 16},
 }
 
-// routeLists are those of an HTTPRoute or a GRPCRoute, with more of each rule.
+// routeLists returns the limits of an HTTPRoute or a GRPCRoute, with more for each rule.
 func routeLists(more map[string]int, cors ...string) map[string]int {
 	filter := map[string]int{}
 	for _, of := range []string{"requestHeaderModifier", "responseHeaderModifier"} {
@@ -44,10 +44,10 @@ func routeLists(more map[string]int, cors ...string) map[string]int {
 	return all
 }
 
-// maxMatches is how many matches the rules of a route have in all, by a rule of the CRDs.
+// maxMatches is the maximum number of matches in all rules of a route, from the CRDs.
 const maxMatches = 128
 
-// CheckLimits returns which lists of an object of Gateway API have too many items.
+// CheckLimits reports the lists of a Gateway API object that have too many items.
 func CheckLimits(kind string, object any) field.ErrorList {
 	text, err := json.Marshal(object)
 	if err != nil {
@@ -65,7 +65,7 @@ func CheckLimits(kind string, object any) field.ErrorList {
 	return c.errs
 }
 
-// counted is what was found of an object.
+// counted collects the errors of one object.
 type counted struct {
 	most    map[string]int
 	matches int

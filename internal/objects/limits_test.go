@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// schema is the part of a CRD's schema that bounds lists.
+// schema is the part of a CRD's schema that limits lists.
 type schema struct {
 	MaxItems   int
 	Properties map[string]schema
@@ -31,7 +31,7 @@ func (s schema) lists(path string, into map[string]int) {
 	}
 }
 
-// The bounds of lists are those of the CRDs, all of them.
+// The limits are those of the CRDs, and complete.
 func TestLimitsAreThoseOfTheCRDs(t *testing.T) {
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
 	if err != nil {

@@ -10,9 +10,10 @@ import (
 	"github.com/headgate/headgate/api/v1alpha1"
 )
 
-// Network is the objects that say how requests come in and where they may go: Gateways, what attaches to them, and what these name.
-// It is immutable, and made anew only when one of these objects changes, so that who depends on nothing else compares pointers: pods
-// come and go without another Network. Objects of each kind are in order of name.
+// Network is the objects that define how requests enter and where they may go: Gateways, everything
+// attached to them, and everything these reference. It is immutable and rebuilt only when one of
+// these objects changes, so that its users can compare pointers: changes of pods build no new
+// Network. Objects of each kind are sorted by name.
 type Network struct {
 	Classes    []gatewayv1.GatewayClass
 	Gateways   []gatewayv1.Gateway
@@ -20,23 +21,23 @@ type Network struct {
 	HTTPRoutes []gatewayv1.HTTPRoute
 	GRPCRoutes []gatewayv1.GRPCRoute
 	Grants     []gatewayv1.ReferenceGrant
-	// Policies say how Services are reached by TLS.
+	// Policies configure TLS to Services.
 	Policies   []gatewayv1.BackendTLSPolicy
 	Namespaces []Namespace
 	Services   []Service
-	// GatewaySettings say how the Envoys of Gateways run.
+	// GatewaySettings configure the Envoys of Gateways.
 	GatewaySettings []v1alpha1.GatewaySettings
 	// KeyPairs are the Secrets of a folder, Authorities its ConfigMaps.
 	KeyPairs    []KeyPair
 	Authorities []Authorities
 
-	// What else attaches, or is named: a Set has these kinds too.
+	// Other objects that attach or are referenced; a Set has these kinds, too.
 	Routes   []v1alpha1.LLMRoute
 	Pools    []pool.InferencePool
 	Settings []v1alpha1.PoolSettings
 }
 
-// Kinds that a [Network] has and a [Set] has not: those of Gateway API, and Kubernetes' own.
+// Kinds that only a [Network] has, not a [Set]: those of Gateway API and of Kubernetes itself.
 const (
 	GatewayClassKind     = "GatewayClass"
 	GatewayKind          = "Gateway"
@@ -49,7 +50,7 @@ const (
 	ServiceKind          = "Service"
 )
 
-// shelves are where a Network keeps its objects, by kind: a field of Network has a line here.
+// shelves returns the collection of each kind. Every list of Network has an entry here.
 func (n *Network) shelves() map[string]shelf {
 	return map[string]shelf{
 		GatewayClassKind:             named(&n.Classes),
@@ -70,7 +71,7 @@ func (n *Network) shelves() map[string]shelf {
 	}
 }
 
-// ordered is a shelf that is in order of name once something was added.
+// ordered is a collection that is sorted by name after additions.
 type ordered[T any] struct {
 	all  *[]T
 	name func(*T) Name
@@ -83,7 +84,7 @@ func (o ordered[T]) add(same shelf) {
 	slices.SortStableFunc(*o.all, func(a, b T) int { return o.name(&a).Compare(o.name(&b)) })
 }
 
-// named is a shelf of objects that have metadata.
+// named is a collection of objects with metadata.
 func named[T any, P interface {
 	*T
 	metav1.Object
@@ -91,7 +92,7 @@ func named[T any, P interface {
 	return ordered[T]{all, func(o *T) Name { return Name{P(o).GetNamespace(), P(o).GetName()} }}
 }
 
-// join is a Network with the objects of both; where one is nil, the other itself.
+// join returns a Network with the objects of both; if one is nil, the other itself.
 func (n *Network) join(m *Network) *Network {
 	if n == nil {
 		return m
@@ -109,29 +110,30 @@ func (n *Network) join(m *Network) *Network {
 	return both
 }
 
-// Namespace is what Headgate needs of a Kubernetes Namespace: by its labels Gateways allow routes.
+// Namespace is the part of a Kubernetes Namespace that Headgate needs: Gateways allow routes by its
+// labels.
 type Namespace struct {
 	Name   string
 	Labels map[string]string
 }
 
-// Service is what Headgate needs of a Kubernetes Service.
+// Service is the part of a Kubernetes Service that Headgate needs.
 type Service struct {
 	Name Name
-	// Labels of the Service, and the labels by which it selects pods.
+	// Labels are the Service's labels; Selector selects its pods.
 	Labels, Selector map[string]string
-	// External says that it is of type ExternalName, which has no endpoints.
+	// External means type ExternalName, which has no endpoints.
 	External bool
 	Ports    []ServicePort
 }
 
 // ServicePort is a port of a Service.
 type ServicePort struct {
-	// Name is empty where the Service has one port.
+	// Name is empty if the Service has one port.
 	Name string
 	Port int32
 	// Protocol is TCP, UDP or SCTP.
 	Protocol string
-	// AppProtocol is what is spoken there, such as kubernetes.io/h2c; empty if nobody says.
+	// AppProtocol is the application protocol, such as kubernetes.io/h2c; empty if unset.
 	AppProtocol string
 }

@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// Offer is which models requests may name somewhere, and the route that admits each. It is immutable once built, and safe for
-// concurrent use.
+// Offer is the set of models that requests may name at one place, with the route that admits each.
+// It is immutable once built, and safe for concurrent use.
 type Offer struct {
-	// Gateway is whose listener it is that of; zero for what is offered everywhere.
+	// Gateway is the Gateway of the listener; zero for the offer outside Gateways.
 	Gateway Name
-	// Routes in order of precedence. Models and VModels whose ids no LLMRoute admits are the last of them.
+	// Routes are in order of precedence. Models and VModels whose ids no LLMRoute admits come last.
 	Routes []*Route
 
 	byModel map[string]*Route
 	models  []Model
-	pools   map[Name]bool // those of its LLMRoutes, and those that no other names
+	pools   map[Name]bool // pools of its LLMRoutes, and pools without LLMRoutes
 }
 
 func newOffer() Offer { return Offer{byModel: make(map[string]*Route), pools: make(map[Name]bool)} }
@@ -25,22 +25,24 @@ func newOffer() Offer { return Offer{byModel: make(map[string]*Route), pools: ma
 // Route returns the route that admits requests for model, or nil.
 func (o *Offer) Route(model string) *Route { return o.byModel[model] }
 
-// Models returns every name that requests may use, in order. The caller must not change it.
+// Models returns every name that requests may use, sorted. The caller must not change it.
 func (o *Offer) Models() []Model { return o.models }
 
-// Pools returns the pools that may serve it, in order: those to which its LLMRoutes lead, and those that no LLMRoute names.
+// Pools returns the pools that may serve it, sorted: those of its LLMRoutes, and those without
+// LLMRoutes.
 func (o *Offer) Pools() []Name { return slices.SortedFunc(maps.Keys(o.pools), Name.Compare) }
 
-// Serves says whether a pool may serve it.
+// Serves reports whether a pool may serve it.
 func (o *Offer) Serves(pool Name) bool { return o.pools[pool] }
 
-// kept is a name that a route wants and an older one has.
+// kept is a name that a route requests but an older route has.
 type kept struct {
 	name string
 	by   *Route
 }
 
-// add adds a route under the names that it wants and no route before it has. It returns the others, in order.
+// add adds a route under those of its names that no earlier route has. It returns the other names,
+// in order.
 func (o *Offer) add(r *Route) (others []kept) {
 	o.Routes = append(o.Routes, r)
 	for _, name := range r.wants {
@@ -59,18 +61,18 @@ func (o *Offer) add(r *Route) (others []kept) {
 	return others
 }
 
-// sort puts its models in order.
+// sort sorts its models.
 func (o *Offer) sort() {
 	slices.SortFunc(o.models, func(a, b Model) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// OfferOf returns what is offered by a Gateway where the LLMRoutes of these names attach, which are in order of precedence, and of these pools, which
-// none names: the routes' models, of which the first keeps a name that two of them want, and the Models of all these pools whose ids no route
-// admits.
+// OfferOf returns the offer of a Gateway's listener to which these LLMRoutes attach, in order of
+// precedence, plus pools without LLMRoutes. It contains the routes' models, where the first route
+// to request a name keeps it, and the pools' Models whose ids no route admits.
 func (w *World) OfferOf(gateway Name, routes, unrouted []Name) *Offer {
 	o := newOffer()
 	o.Gateway = gateway
-	own := func(r *Route) *Route { // its Models are those that it has here
+	own := func(r *Route) *Route { // the copy has only the Models admitted here
 		is := *r
 		is.Models = nil
 		return &is

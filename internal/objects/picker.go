@@ -8,11 +8,12 @@ import (
 	"github.com/headgate/headgate/api/pool"
 )
 
-// Picker is the service that a gateway is to ask for a pool's endpoints: the pool's endpointPickerRef.
+// Picker is the service that a gateway asks for a pool's endpoints: the pool's endpointPickerRef.
 type Picker struct {
 	Service string // in the pool's namespace
 	Port    int32  // 0 if the reference has none
-	// Open says that Envoys of Gateways send requests to any endpoint of the pool while it does not answer.
+	// Open means fail open: while the picker is unavailable, a Gateway's Envoys send requests to
+	// any endpoint of the pool.
 	Open bool
 }
 
@@ -27,9 +28,9 @@ func pickerOf(ref *pool.EndpointPickerRef) Picker {
 	return p
 }
 
-// PoolOf returns the pool that a gateway means that asked for authority (the :authority of its gRPC call) and reached
-// the port (0 if it is not known). It is the one pool whose endpointPickerRef fits: the service and namespace of the
-// authority with its port, then the service and namespace, then the port alone. Where several fit, none is meant.
+// PoolOf returns the pool whose endpointPickerRef matches a gateway's call, by its :authority and
+// the port it reached (0 if unknown). It prefers a match of service, namespace and port, then of
+// service and namespace, then of the port alone. If several pools match, it returns none.
 func (w *World) PoolOf(authority string, port int32) (Name, bool) {
 	service, namespace, stated := readAuthority(authority)
 	if stated == 0 {
@@ -60,8 +61,8 @@ func (w *World) PoolOf(authority string, port int32) (Name, bool) {
 	return Name{}, false
 }
 
-// readAuthority takes apart "service.namespace.svc…:port" and Istio's name for the same, "outbound|port||host". An
-// address is no service.
+// readAuthority parses "service.namespace.svc…:port" and Istio's form "outbound|port||host". An IP
+// address is not a service.
 func readAuthority(authority string) (service, namespace string, port int32) {
 	host, number := authority, ""
 	if parts := strings.Split(authority, "|"); len(parts) == 4 {

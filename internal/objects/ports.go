@@ -9,23 +9,23 @@ import (
 	"github.com/headgate/headgate/api/v1alpha1"
 )
 
-// Protocol is what a request is spoken in, which decides the port of its endpoint that it goes to.
+// Protocol is the protocol of a request. It selects the port of the endpoint.
 type Protocol uint8
 
 const (
-	HTTP Protocol = iota // any request that is no gRPC call
+	HTTP Protocol = iota // any request that is not gRPC
 	GRPC
 )
 
-// Ports are where else an endpoint listens than at its address, at the same host; 0 where nobody names one.
+// Ports are an endpoint's further ports on the same host; 0 if not configured.
 type Ports struct{ GRPC, HTTP, Metrics uint16 }
 
-// or is p, and of what it leaves out q.
+// or returns p with its zero ports taken from q.
 func (p Ports) or(q Ports) Ports {
 	return Ports{cmp.Or(p.GRPC, q.GRPC), cmp.Or(p.HTTP, q.HTTP), cmp.Or(p.Metrics, q.Metrics)}
 }
 
-// portsOf reads what [checkPorts] let through.
+// portsOf converts ports that passed [checkPorts].
 func portsOf(p *v1alpha1.Ports) Ports {
 	if p == nil {
 		return Ports{}
@@ -49,7 +49,7 @@ func checkPorts(path *field.Path, p *v1alpha1.Ports) field.ErrorList {
 	return errs
 }
 
-// addPorts gives endpoints the ports that the settings of their pools name, where they have none of their own.
+// addPorts sets the ports from the pools' settings at endpoints without ports of their own.
 func (w *World) addPorts() {
 	for _, p := range w.Pools {
 		if p.Settings == nil || p.Settings.Ports == nil {
@@ -61,8 +61,8 @@ func (w *World) addPorts() {
 	}
 }
 
-// notePorts notes where engines listen beside their addresses. Two of one address would be told apart by nobody: what becomes of
-// requests there counts for the first.
+// notePorts indexes the ports that differ from endpoints' addresses. Two endpoints cannot share an
+// address, since requests there could not be told apart: the first one keeps it.
 func (w *World) notePorts() {
 	for i := range w.Engines {
 		e := &w.Engines[i]
@@ -91,16 +91,17 @@ func (w *World) notePorts() {
 	}
 }
 
-// HTTP is where the engine takes requests over HTTP, "ip:port".
+// HTTP returns the "ip:port" that serves HTTP.
 func (e *Engine) HTTP() string { return AtPort(e.Address, e.Ports.HTTP) }
 
-// GRPC is where it takes gRPC calls, "ip:port".
+// GRPC returns the "ip:port" that serves gRPC.
 func (e *Engine) GRPC() string { return AtPort(e.Address, e.Ports.GRPC) }
 
-// HasPorts says whether any endpoint listens elsewhere than at its address.
+// HasPorts reports whether any endpoint has a port besides that of its address.
 func (w *World) HasPorts() bool { return len(w.ports) > 0 }
 
-// Reached is where an endpoint takes requests of a protocol, "ip:port": its address, if nobody names another port.
+// Reached returns the "ip:port" at which an endpoint serves a protocol: its address, unless another
+// port is configured.
 func (w *World) Reached(endpoint string, p Protocol) string {
 	ports := w.ports[endpoint]
 	if p == GRPC {
@@ -109,8 +110,8 @@ func (w *World) Reached(endpoint string, p Protocol) string {
 	return AtPort(endpoint, ports.HTTP)
 }
 
-// EndpointAt is the endpoint that takes requests at an address, as [World.Reached] has it. One that is none of an endpoint's is returned as
-// it is.
+// EndpointAt is the inverse of [World.Reached]: it returns the endpoint that serves at an address.
+// An address of no endpoint is returned as it is.
 func (w *World) EndpointAt(address string) string {
 	if e, ok := w.owners[address]; ok {
 		return e
@@ -118,14 +119,14 @@ func (w *World) EndpointAt(address string) string {
 	return address
 }
 
-// AtPort is another port of an endpoint, "ip:port"; 0 is its own.
+// AtPort returns another port of an endpoint as "ip:port"; port 0 returns endpoint.
 func AtPort(endpoint string, port uint16) string {
 	if port == 0 {
 		return endpoint
 	}
 	at, err := netip.ParseAddrPort(endpoint)
 	if err != nil {
-		return endpoint // no endpoint has such an address
+		return endpoint // not an address
 	}
 	return netip.AddrPortFrom(at.Addr(), port).String()
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// An endpoint has the ports of its list, and of what that leaves out those of its pool's settings; without either its address takes
-// everything. What is reached at a port is its endpoint's again.
+// An endpoint has its list's ports, and otherwise those of its pool's settings. Without either, its
+// address serves everything. EndpointAt inverts Reached.
 func TestAnEndpointMayListenElsewhere(t *testing.T) {
 	ports := func(grpc, http, metrics int32) *v1alpha1.Ports {
 		var p v1alpha1.Ports
@@ -42,7 +42,7 @@ func TestAnEndpointMayListenElsewhere(t *testing.T) {
 		{"[fd00::1]:8000", "[fd00::1]:8001", "[fd00::1]:9000"},
 		{"10.0.0.2:8000", "10.0.0.2:9001", "10.0.0.2:9000"},
 		{"10.0.0.3:8000", "10.0.0.3:8000", "10.0.0.3:8000"},
-		{"10.9.9.9:8000", "10.9.9.9:8000", "10.9.9.9:8000"}, // nobody's
+		{"10.9.9.9:8000", "10.9.9.9:8000", "10.9.9.9:8000"}, // no endpoint's
 	} {
 		if grpc, http := w.Reached(c.endpoint, objects.GRPC), w.Reached(c.endpoint, objects.HTTP); grpc != c.grpc || http != c.http {
 			t.Errorf("%s takes gRPC at %s, want %s, and all else at %s, want %s", c.endpoint, grpc, c.grpc, http, c.http)
@@ -61,7 +61,7 @@ func TestAnEndpointMayListenElsewhere(t *testing.T) {
 	}
 }
 
-// Of two endpoints at one host that are to listen at one port, nobody could tell the requests apart.
+// Two endpoints on one host cannot share a port: their requests could not be told apart.
 func TestTwoEndpointsHaveNoPortTogether(t *testing.T) {
 	grpc := int32(9001)
 	settings := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "base"}}
@@ -95,7 +95,7 @@ func TestAPortIsAPort(t *testing.T) {
 	}
 }
 
-// One endpoint may take both at one other port, or name its own.
+// One endpoint may serve both protocols on one other port, or name its own.
 func TestAnEndpointsPortsMayBeOne(t *testing.T) {
 	for _, n := range []int32{9001, 8000} {
 		settings := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "base"}}
@@ -110,7 +110,8 @@ func TestAnEndpointsPortsMayBeOne(t *testing.T) {
 	}
 }
 
-// A model runtime takes gRPC calls alone, unless somebody says where it takes anything else; one of them is enough for its pool.
+// A model runtime serves only gRPC, unless a port for HTTP is configured. One such runtime is
+// enough for its pool.
 func TestAPoolOfModelRuntimesTakesCallsAlone(t *testing.T) {
 	at := func(name, address string, kind engine.Kind, http int32) objects.List {
 		l := objects.List{}

@@ -14,16 +14,17 @@ import (
 	"github.com/headgate/headgate/internal/profile/table"
 )
 
-// maxParameters bounds what says how many parameters a model has.
+// maxParameters limits the length of a model's number of parameters.
 const maxParameters = 32
 
-// maxClasses bounds how many classes of hardware have profiles of their own, and maxClass the value of a label.
+// maxClasses limits how many accelerators have profiles of their own, and maxClass the length of a
+// label's value.
 const (
 	maxClasses = 32
 	maxClass   = 63
 )
 
-// checkProfile refuses what says nothing of an engine, or two things.
+// checkProfile refuses a profile that is empty or given twice.
 func checkProfile(at *field.Path, p *v1alpha1.PoolProfile) field.ErrorList {
 	var errs field.ErrorList
 	whole := wholeOf(p)
@@ -58,12 +59,12 @@ func checkProfile(at *field.Path, p *v1alpha1.PoolProfile) field.ErrorList {
 	return errs
 }
 
-// wholeOf is what is said of all classes that have no profile of their own.
+// wholeOf returns the profile for all accelerators without one of their own.
 func wholeOf(p *v1alpha1.PoolProfile) *v1alpha1.ClassProfile {
 	return &v1alpha1.ClassProfile{Inline: p.Inline, File: p.File, Hardware: p.Hardware, Parameters: p.Parameters, Pinned: p.Pinned}
 }
 
-// formsOf is in how many forms a profile is given.
+// formsOf counts the forms in which a profile is given.
 func formsOf(p *v1alpha1.ClassProfile) (forms int) {
 	for _, given := range []bool{p.Inline != nil, p.File != "", p.Hardware != "" || p.Parameters != ""} {
 		if given {
@@ -73,7 +74,7 @@ func formsOf(p *v1alpha1.ClassProfile) (forms int) {
 	return forms
 }
 
-// checkForms refuses what is not one profile.
+// checkForms requires exactly one valid profile.
 func checkForms(at *field.Path, p *v1alpha1.ClassProfile) field.ErrorList {
 	var errs field.ErrorList
 	switch {
@@ -100,7 +101,7 @@ func checkForms(at *field.Path, p *v1alpha1.ClassProfile) field.ErrorList {
 	return errs
 }
 
-// eachForm visits all that a PoolSettings says of profiles: the whole, and each class.
+// eachForm visits every profile of a PoolSettings: the general one and that of each accelerator.
 func eachForm(at *field.Path, p *v1alpha1.PoolProfile, visit func(at *field.Path, is *v1alpha1.ClassProfile)) {
 	visit(at, wholeOf(p))
 	for i := range p.Classes {
@@ -108,7 +109,7 @@ func eachForm(at *field.Path, p *v1alpha1.PoolProfile, visit func(at *field.Path
 	}
 }
 
-// checkServerProfile refuses, beside, files: there is no folder.
+// checkServerProfile also refuses profile files, since an API server has no folder.
 func checkServerProfile(at *field.Path, p *v1alpha1.PoolProfile) (errs field.ErrorList) {
 	eachForm(at, p, func(at *field.Path, is *v1alpha1.ClassProfile) {
 		if is.File != "" {
@@ -118,8 +119,9 @@ func checkServerProfile(at *field.Path, p *v1alpha1.PoolProfile) (errs field.Err
 	return errs
 }
 
-// checkFolderProfile refuses, beside, what names no file of a folder, and what the table does not know: with file and line. That of an
-// API server, where nobody sees the table before, becomes a Problem, and the other settings of the object hold.
+// checkFolderProfile also refuses bad file names and unknown entries of the table, with file and
+// line. For an API server, whose users cannot see the table beforehand, these become a Problem and
+// the object's other settings apply.
 func checkFolderProfile(at *field.Path, s *v1alpha1.PoolSettingsSpec) (errs field.ErrorList) {
 	eachForm(at, s.Profile, func(at *field.Path, is *v1alpha1.ClassProfile) {
 		if name := is.File; name != "" && !isProfileFile(name) {
@@ -129,7 +131,7 @@ func checkFolderProfile(at *field.Path, s *v1alpha1.PoolSettingsSpec) (errs fiel
 			return
 		}
 		if _, err := table.ParseHardware(is.Hardware); err != nil {
-			_, words, _ := strings.Cut(err.Error(), ": ") // the field says what it is of
+			_, words, _ := strings.Cut(err.Error(), ": ") // the field already names it
 			errs = append(errs, field.Invalid(at.Child("hardware"), is.Hardware, words))
 		} else if _, err := table.Of(is.Hardware, is.Parameters, slots(s)); err != nil {
 			errs = append(errs, field.Invalid(at.Child("hardware"), is.Hardware, err.Error()))
@@ -138,12 +140,12 @@ func checkFolderProfile(at *field.Path, s *v1alpha1.PoolSettingsSpec) (errs fiel
 	return errs
 }
 
-// isProfileFile says whether a folder of objects may have a profile of that name.
+// isProfileFile reports whether a profile in a folder of objects may have that file name.
 func isProfileFile(name string) bool {
 	return !strings.HasPrefix(name, ".") && !strings.ContainsAny(name, `/\`) && slices.Contains([]string{".yaml", ".yml", ".json"}, path.Ext(name))
 }
 
-// slots is for how many adapters the settings of a pool say that there is room on a GPU, 0 where they do not say.
+// slots returns the number of adapter slots on a GPU in a pool's settings, 0 if not set.
 func slots(s *v1alpha1.PoolSettingsSpec) int {
 	if s.Placement == nil || s.Placement.MaxAdapters == nil {
 		return 0
@@ -151,7 +153,7 @@ func slots(s *v1alpha1.PoolSettingsSpec) int {
 	return int(*s.Placement.MaxAdapters)
 }
 
-// inlineProfile is a profile as the model of time has it.
+// inlineProfile converts a profile written in an object.
 func inlineProfile(p *v1alpha1.EngineProfile) profile.Profile {
 	return profile.Profile{
 		Name:         p.Name,
@@ -168,14 +170,14 @@ func inlineProfile(p *v1alpha1.EngineProfile) profile.Profile {
 	}
 }
 
-// Said is a profile that somebody gave.
+// Said is a configured profile.
 type Said struct {
 	profile.Profile
-	// Pinned says that nothing is to be learned.
+	// Pinned turns learning off.
 	Pinned bool
 }
 
-// Said is what is said of how long engines of a class of hardware take, nil where nobody says.
+// Said returns the configured profile for an accelerator, nil if there is none.
 func (p *Pool) Said(class string) *Said {
 	if is := p.Classes[class]; is != nil {
 		return is
@@ -186,7 +188,7 @@ func (p *Pool) Said(class string) *Said {
 	return &Said{*p.Profile, p.Pinned}
 }
 
-// addProfile gives a pool the profiles that its settings say, and its endpoints their classes of hardware.
+// addProfile sets a pool's profiles from its settings, and the accelerators of its endpoints.
 func (w *World) addProfile(p *Pool, files map[string]profile.Profile) {
 	is := p.Settings.Profile
 	if is == nil {
@@ -220,7 +222,7 @@ func (w *World) addProfile(p *Pool, files map[string]profile.Profile) {
 	}
 }
 
-// profileOf is the profile that is given in one of its forms, with slots for so many adapters where it does not say how many.
+// profileOf returns a profile from any of its forms. If it states no adapter slots, slots applies.
 func profileOf(is *v1alpha1.ClassProfile, files map[string]profile.Profile, slots int) (profile.Profile, error) {
 	switch {
 	case is.Inline != nil:

@@ -16,7 +16,8 @@ import (
 	"github.com/headgate/headgate/internal/profile/table"
 )
 
-// written is a profile as people write it, with another figure in each field; of figures it is what they mean.
+// written is a profile in YAML with a different number in each field; figures is the same profile
+// parsed.
 var (
 	written = v1alpha1.EngineProfile{
 		Name: "8B", Source: "measured", Intake: 0.005,
@@ -40,7 +41,7 @@ func profiled(is v1alpha1.PoolProfile) func(*v1alpha1.PoolSettingsSpec) {
 	return func(s *v1alpha1.PoolSettingsSpec) { s.Profile = &is }
 }
 
-// classed is what is said of classes of hardware, and pinned the same of which nothing is to be learned.
+// classed returns profiles for accelerators; pinned is the same with learning off.
 func classed(all ...v1alpha1.ClassProfile) v1alpha1.PoolProfile {
 	return v1alpha1.PoolProfile{HardwareLabel: "gpu", Classes: all}
 }
@@ -55,7 +56,7 @@ func TestFaultsOfProfiles(t *testing.T) {
 	bad.Decode.Base = -1
 	for _, c := range []struct {
 		of             v1alpha1.PoolProfile
-		folder, server string // what they say; empty where they take it
+		folder, server string // expected errors, empty if accepted
 	}{
 		{of: v1alpha1.PoolProfile{Inline: &written, HardwareLabel: "nvidia.com/gpu.product"}},
 		{of: v1alpha1.PoolProfile{Hardware: "2xl4", Parameters: "8b"}},
@@ -105,7 +106,8 @@ func TestFaultsOfProfiles(t *testing.T) {
 	}
 }
 
-// A pool has the profile that its settings say, in either form, and none where they say none, or one that is not there.
+// A pool has the profile in its settings, in either form, and none if the settings have none or
+// name one that does not exist.
 func TestAPoolHasAProfile(t *testing.T) {
 	files := map[string]profile.Profile{"p.yaml": {Name: "of a file"}}
 	for _, c := range []struct {
@@ -139,7 +141,8 @@ func TestAPoolHasAProfile(t *testing.T) {
 	}
 }
 
-// A class of hardware has the profile that is said of it, else the pool's; where that of a class is not there, the rest holds.
+// An accelerator has its own profile, otherwise the pool's. If an accelerator's profile does not
+// exist, the others still apply.
 func TestClassesHaveProfiles(t *testing.T) {
 	of := v1alpha1.PoolProfile{HardwareLabel: "gpu", Inline: &written, Pinned: true, Classes: []v1alpha1.ClassProfile{
 		{Class: "A100", File: "p.yaml"}, {Class: "L4", Hardware: "L4", Parameters: "8B", Pinned: true}, {Class: "T4", File: "q.yaml"},
@@ -170,7 +173,7 @@ func TestClassesHaveProfiles(t *testing.T) {
 	}
 }
 
-// Who says how many adapters an engine may have says how many slots its GPU has.
+// The setting of how many adapters an engine may have also sets its GPU's slots.
 func TestSlotsOfAProfile(t *testing.T) {
 	w := objects.Build(objects.Set{Pools: []pool.InferencePool{aPool("base", map[string]string{"app": "x"}, 8000)}, Settings: []v1alpha1.PoolSettings{someSettings("s", "base", func(s *v1alpha1.PoolSettingsSpec) {
 		s.Profile, s.Placement = &v1alpha1.PoolProfile{Hardware: "L4", Parameters: "8B"}, &v1alpha1.Placement{MaxAdapters: ptr.To[int32](3)}
@@ -180,7 +183,7 @@ func TestSlotsOfAProfile(t *testing.T) {
 	}
 }
 
-// An endpoint has the class of hardware that the label says which its pool's settings name, in all that is made of it.
+// An endpoint's accelerator is the value of the label that its pool's settings name.
 func TestAnEndpointHasAClass(t *testing.T) {
 	set := objects.Set{
 		Pools: []pool.InferencePool{aPool("base", map[string]string{"app": "x"}, 8000), aPool("other", map[string]string{"app": "y"}, 8000)},
@@ -211,7 +214,7 @@ func TestAnEndpointHasAClass(t *testing.T) {
 	}
 }
 
-// The reference names the hardware that the table has.
+// The reference lists the hardware in the table.
 func TestTheReferenceNamesTheHardware(t *testing.T) {
 	text, err := os.ReadFile("../../docs/reference.md")
 	if err != nil {

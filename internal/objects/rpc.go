@@ -12,28 +12,28 @@ import (
 	"github.com/headgate/headgate/api/v1alpha1"
 )
 
-// RPC is what a pool says of a gRPC method: where the model stands in its messages.
+// RPC is a pool's configuration of a gRPC method: where its messages name the model.
 type RPC struct {
-	// Path are the numbers of fields that lead to the model's id, nil if it is in the headers alone.
+	// Path is the field numbers that lead to the model's id, nil if the id is only in the headers.
 	Path []uint32
-	// VModel says that the id is that of a VModel if there is one of it, else of a model.
+	// VModel says that the id may be a VModel's, which takes precedence over a model's.
 	VModel bool
 }
 
 func (r RPC) equal(o RPC) bool { return r.VModel == o.VModel && slices.Equal(r.Path, o.Path) }
 
 const (
-	maxRPCs        = 64 // that a pool names
+	maxRPCs        = 64 // per pool
 	maxLevels      = 16
 	maxFieldNumber = 1<<29 - 1
-	firstOwnNumber = 19000 // protobuf's own
+	firstOwnNumber = 19000 // reserved by protobuf
 	lastOwnNumber  = 19999
 )
 
 var rpcName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*/[A-Za-z_][A-Za-z0-9_]*$`)
 
-// checkRPCs refuses methods that there cannot be, and paths that lead to no field. Package extproc/kserve has the same rules of paths, but that one
-// without a number is none there.
+// checkRPCs refuses impossible methods and paths. Package extproc/kserve has the same rules for
+// paths, except that an empty path is invalid there.
 func checkRPCs(path *field.Path, all map[string]v1alpha1.RPCConfig) field.ErrorList {
 	if n := len(all); n > maxRPCs {
 		return field.ErrorList{field.TooMany(path, n, maxRPCs)}
@@ -59,14 +59,14 @@ func checkRPCs(path *field.Path, all map[string]v1alpha1.RPCConfig) field.ErrorL
 	return errs
 }
 
-// ownRPC is what a pool says of a method.
+// ownRPC is one pool's configuration of a method.
 type ownRPC struct {
 	RPC
 	pool Name
 }
 
-// addRPCs indexes what pools say of gRPC methods. Of two that say different things that is a Problem: which of them a call is for is not known
-// before its model is.
+// addRPCs indexes the pools' gRPC methods. Two pools with different configurations of one method
+// are a Problem, because the pool of a call is known only once its model is.
 func (w *World) addRPCs() {
 	w.rpcs = make(map[string][]ownRPC)
 	for _, name := range slices.SortedFunc(maps.Keys(w.Pools), Name.Compare) {
@@ -98,8 +98,9 @@ func (w *World) addRPCs() {
 	}
 }
 
-// RPC is where the model stands in the messages of a gRPC method, for a call that may be for the pools that count: as the first of them, by name, says
-// that says anything of the method. It reports false where none does and one of them leaves it to the default.
+// RPC returns where messages of a gRPC method name the model, for a call to any of the pools for
+// which counts is true. The first such pool by name that configures the method decides. It returns
+// false if none does and at least one of them leaves the method to the default.
 func (w *World) RPC(method string, counts func(pool Name) bool) (RPC, bool) {
 	if len(w.rpcs) == 0 {
 		return RPC{}, false
@@ -122,7 +123,7 @@ func (w *World) RPC(method string, counts func(pool Name) bool) (RPC, bool) {
 	return RPC{}, some
 }
 
-// TakesRPC says whether calls of a gRPC method are for models of the pool. P may be nil.
+// TakesRPC reports whether a gRPC method is for the pool's models. P may be nil.
 func (p *Pool) TakesRPC(method string) bool {
 	if p == nil || p.Settings == nil || p.Settings.AllowOtherRPCs == nil || *p.Settings.AllowOtherRPCs {
 		return true

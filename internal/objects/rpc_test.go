@@ -9,7 +9,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// What the first pool by name says of a method counts, among those that a call may be for; the default counts where one of them leaves it to that.
+// The first pool by name that configures a method decides, among the pools that a call may be for.
+// The default applies if one of them does not configure it.
 func TestTheFirstPoolSaysWhereAMethodHasItsModel(t *testing.T) {
 	says := func(own map[string]v1alpha1.RPCConfig) func(*v1alpha1.PoolSettingsSpec) {
 		return func(s *v1alpha1.PoolSettingsSpec) { s.RPCConfigs = own }
@@ -25,7 +26,7 @@ func TestTheFirstPoolSaysWhereAMethodHasItsModel(t *testing.T) {
 	})
 	for _, c := range []struct {
 		method string
-		pools  string // that count
+		pools  string // candidate pools
 		path   []uint32
 		vmodel bool
 		said   bool
@@ -35,7 +36,7 @@ func TestTheFirstPoolSaysWhereAMethodHasItsModel(t *testing.T) {
 		{"x.S/M", "ac", []uint32{3}, false, true},
 		{"x.S/M", "ad", nil, false, false},
 		{"x.S/M", "a", nil, false, false},
-		{"x.S/M", "d", nil, false, true}, // what it says takes the place of the default
+		{"x.S/M", "d", nil, false, true}, // replaces the default
 		{"x.S/M", "", nil, false, false},
 		{"x.S/Headers", "abc", nil, false, true},
 		{"x.S/Other", "abcd", nil, false, false},

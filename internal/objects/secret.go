@@ -9,16 +9,16 @@ import (
 // SecretKind is the kind of Secrets.
 const SecretKind = "Secret"
 
-// KeyPair is what Headgate needs of a Secret of a folder: a certificate and its key, as they are written. Those of API servers are no
-// objects of a World: each is read by its name.
+// KeyPair is the part of a folder's Secret that Headgate needs: a certificate and its key, as
+// written. Secrets of an API server are not part of a World: each is read by name.
 type KeyPair struct {
 	Name Name
-	// Certificate is the Secret's tls.crt and Key its tls.key; nil where it has none.
+	// Certificate is the Secret's tls.crt and Key its tls.key; nil if it has none.
 	Certificate []byte
 	Key         PrivateKey
 }
 
-// Keys of a Secret's data with a certificate, and of a ConfigMap's with authorities.
+// Keys of a Secret's data for a certificate, and of a ConfigMap's for certificate authorities.
 const (
 	CertificateKey = "tls.crt"
 	PrivateKeyKey  = "tls.key"
@@ -28,15 +28,15 @@ const (
 // ConfigMapKind is the kind of ConfigMaps.
 const ConfigMapKind = "ConfigMap"
 
-// Authorities is what Headgate needs of a ConfigMap of a folder: certificates of those who sign, as they are written. Those of API
-// servers are no objects of a World: each is read by its name.
+// Authorities is the part of a folder's ConfigMap that Headgate needs: CA certificates, as written.
+// ConfigMaps of an API server are not part of a World: each is read by name.
 type Authorities struct {
 	Name Name
-	// Certificates is the ConfigMap's ca.crt; nil where it has none.
+	// Certificates is the ConfigMap's ca.crt; nil if it has none.
 	Certificates []byte
 }
 
-// ConfigData is all the data of a ConfigMap.
+// ConfigData returns all data of a ConfigMap.
 func ConfigData(text map[string]string, binary map[string][]byte) map[string][]byte {
 	all := make(map[string][]byte, len(text)+len(binary))
 	for key, value := range text {
@@ -46,13 +46,13 @@ func ConfigData(text map[string]string, binary map[string][]byte) map[string][]b
 	return all
 }
 
-// PrivateKey is a key that nobody may see: whatever prints it, or writes it into a log or JSON, says that it is one, and no more.
+// PrivateKey is a private key that is never printed: formatting, logs and JSON show a placeholder.
 type PrivateKey []byte
 
 const concealed = "(a private key)"
 
-// Format is [fmt.Formatter]'s, for every verb.
+// Format implements [fmt.Formatter] for every verb.
 func (PrivateKey) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, concealed) }
 
-// MarshalText is [encoding.TextMarshaler]'s, which JSON and logs go by.
+// MarshalText implements [encoding.TextMarshaler], which JSON and logs use.
 func (PrivateKey) MarshalText() ([]byte, error) { return []byte(concealed), nil }

@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// The oracle looks at every pod for every pool.
+// The oracle checks every pod against every pool.
 func TestAPoolHasThePodsThatHaveAllOfItsLabels(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	labels := func(most int) map[string]string {

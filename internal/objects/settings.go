@@ -20,13 +20,13 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Policies are the names that spec.policy of a PoolSettings may have. Package pick has the rules of these names.
+// Policies are the values of a PoolSettings' spec.policy. Package pick implements them.
 var Policies = []string{"latency", "proposal", "leastRequest", "roundRobin", "random"}
 
-// MaxAttempts bounds how many other endpoints an answer names.
+// MaxAttempts is the maximum number of further endpoints in a response to Envoy.
 const MaxAttempts = 7
 
-// CheckSettings returns what is wrong with a PoolSettings by itself.
+// CheckSettings validates a PoolSettings.
 func CheckSettings(s *v1alpha1.PoolSettings) field.ErrorList {
 	errs := CheckName(s.Name)
 	spec := field.NewPath("spec")
@@ -71,10 +71,10 @@ func CheckSettings(s *v1alpha1.PoolSettings) field.ErrorList {
 	return append(errs, checkPorts(spec.Child("ports"), s.Spec.Ports)...)
 }
 
-// Authorizations are what spec.authorization of a PoolSettings may be.
+// Authorizations are the values of a PoolSettings' spec.authorization.
 var Authorizations = []string{"Client", v1alpha1.AuthorizationOfEngine}
 
-// CheckServerSettings returns what is wrong with a PoolSettings of an API server.
+// CheckServerSettings validates a PoolSettings of an API server.
 func CheckServerSettings(s *v1alpha1.PoolSettings) field.ErrorList {
 	errs := CheckSettings(s)
 	if s.Spec.Authorization == v1alpha1.AuthorizationOfEngine && s.Spec.EngineToken == nil {
@@ -86,7 +86,7 @@ func CheckServerSettings(s *v1alpha1.PoolSettings) field.ErrorList {
 	return errs
 }
 
-// checkTLS refuses what nobody could be known by.
+// checkTLS refuses TLS settings that can verify no engine.
 func checkTLS(path *field.Path, t *v1alpha1.EngineTLS) field.ErrorList {
 	var errs field.ErrorList
 	switch name := path.Child("hostname"); {
@@ -108,10 +108,10 @@ func checkTLS(path *field.Path, t *v1alpha1.EngineTLS) field.ErrorList {
 	return errs
 }
 
-// maxCertificates bounds what a PoolSettings has of certificates.
+// maxCertificates limits the bytes of certificates in a PoolSettings.
 const maxCertificates = 65536
 
-// certificates says whether a text is one certificate in PEM, or several.
+// certificates reports whether text is one or more PEM certificates.
 func certificates(text string) bool {
 	rest, some := []byte(text), false
 	for {
@@ -126,7 +126,7 @@ func certificates(text string) bool {
 	}
 }
 
-// CheckFolderSettings returns what is wrong with a PoolSettings of a folder.
+// CheckFolderSettings validates a PoolSettings of a folder.
 func CheckFolderSettings(s *v1alpha1.PoolSettings) field.ErrorList {
 	errs := CheckSettings(s)
 	if s.Spec.EngineToken != nil {
@@ -138,10 +138,10 @@ func CheckFolderSettings(s *v1alpha1.PoolSettings) field.ErrorList {
 	return errs
 }
 
-// ServiceTypes are those that spec.service.type of a GatewaySettings may name.
+// ServiceTypes are the values of a GatewaySettings' spec.service.type.
 var ServiceTypes = []string{"LoadBalancer", "ClusterIP", "NodePort"}
 
-// CheckGatewaySettings returns what is wrong with a GatewaySettings.
+// CheckGatewaySettings validates a GatewaySettings.
 func CheckGatewaySettings(s *v1alpha1.GatewaySettings) field.ErrorList {
 	errs := CheckName(s.Name)
 	spec := field.NewPath("spec")
@@ -160,10 +160,10 @@ func CheckGatewaySettings(s *v1alpha1.GatewaySettings) field.ErrorList {
 	return errs
 }
 
-// maxSinks is how many sinks a GatewaySettings may name, and maxSink how many characters each may have.
+// maxSinks limits the sinks of a GatewaySettings, and maxSink the characters of each.
 const maxSinks, maxSink = 16, 2048
 
-// sinks are URLs to which copies of payloads may go. What they say in full is extproc's to read.
+// sinks matches URLs of payload sinks. extproc parses the rest.
 var sinks = regexp.MustCompile(`^(https?|logger)://[^\s]+$`)
 
 func checkProcessors(path *field.Path, all []string) field.ErrorList {
@@ -177,7 +177,7 @@ func checkProcessors(path *field.Path, all []string) field.ErrorList {
 	return errs
 }
 
-// checkSecret refuses what names no Secret, or no key of one.
+// checkSecret refuses invalid names of Secrets and keys.
 func checkSecret(path *field.Path, ref v1alpha1.SecretKeyReference) field.ErrorList {
 	var errs field.ErrorList
 	switch name := path.Child("name"); {
@@ -186,13 +186,14 @@ func checkSecret(path *field.Path, ref v1alpha1.SecretKeyReference) field.ErrorL
 	case len(validation.IsDNS1123Subdomain(ref.Name)) > 0:
 		errs = append(errs, field.Invalid(name, ref.Name, "no Secret can have this name: write one such as engine-token"))
 	}
-	if ref.Key != "" && len(validation.IsConfigMapKey(ref.Key)) > 0 { // those of Secrets are the same
+	if ref.Key != "" && len(validation.IsConfigMapKey(ref.Key)) > 0 { // Secrets have the same rule
 		errs = append(errs, field.Invalid(path.Child("key"), ref.Key, "no Secret can have this key: write one such as token"))
 	}
 	return errs
 }
 
-// Secret is a key of a Secret with the token of a pool's engines, which a PoolSettings of its namespace names.
+// Secret is a key of a Secret that contains the token of a pool's engines, as named by a
+// PoolSettings of its namespace.
 type Secret struct {
 	Name Name
 	Key  string
@@ -200,13 +201,13 @@ type Secret struct {
 	Settings Name
 }
 
-// DefaultKey is the key of a Secret of which no key is named.
+// DefaultKey is the key used when a PoolSettings names none.
 const DefaultKey = "token"
 
-// Ref is the reference to the token, "namespace/name/key".
+// Ref returns the reference to the token, "namespace/name/key".
 func (s Secret) Ref() string { return s.Name.String() + "/" + s.Key }
 
-// secret is the one that the settings of a pool name, and whether they name one.
+// secret returns the Secret that a pool's settings name, and whether they name one.
 func (p *Pool) secret() (Secret, bool) {
 	if p.Settings == nil || p.Settings.EngineToken == nil {
 		return Secret{}, false
@@ -215,7 +216,8 @@ func (p *Pool) secret() (Secret, bool) {
 	return Secret{Name{p.Name.Namespace, ref.Name}, cmp.Or(ref.Key, DefaultKey), p.SettingsName}, true
 }
 
-// TokenRef is the reference to the token of the pool's engines ([Secret.Ref]), empty where its settings name none.
+// TokenRef returns the reference to the engines' token ([Secret.Ref]), empty if the pool's settings
+// name none.
 func (p *Pool) TokenRef() string {
 	s, named := p.secret()
 	if !named {
@@ -224,12 +226,13 @@ func (p *Pool) TokenRef() string {
 	return s.Ref()
 }
 
-// ReplacesAuthorization says whether requests carry the token of the pool's engines, and not what clients send.
+// ReplacesAuthorization reports whether requests carry the engines' token instead of the client's.
 func (p *Pool) ReplacesAuthorization() bool {
 	return p != nil && p.Settings != nil && p.Settings.Authorization == v1alpha1.AuthorizationOfEngine
 }
 
-// Secrets are those that the settings of pools name, in order, each once: with the first of several settings that name it.
+// Secrets returns the Secrets that pools' settings name, sorted and without duplicates, each with
+// the first settings that name it.
 func (w *World) Secrets() []Secret {
 	var all []Secret
 	for _, p := range w.Pools {
@@ -282,11 +285,11 @@ func checkPlacement(path *field.Path, p *v1alpha1.Placement) field.ErrorList {
 
 const (
 	maxConstraints = 64
-	maxLabels      = 16 // of a set that a constraint names, and how many such sets are preferred
-	maxLabelValue  = 63 // Kubernetes' own
+	maxLabels      = 16 // per set of labels; also the number of preferred sets
+	maxLabelValue  = 63 // Kubernetes' limit
 )
 
-// checkConstraints refuses what says of a type twice where its models may be loaded, or names no label.
+// checkConstraints refuses two constraints for one type, and constraints without a label.
 func checkConstraints(path *field.Path, all []v1alpha1.Constraint) field.ErrorList {
 	var errs field.ErrorList
 	if n := len(all); n > maxConstraints {
@@ -362,7 +365,8 @@ func checkPositive(path *field.Path, d *metav1.Duration) field.ErrorList {
 	return nil
 }
 
-// SettingsOf returns the settings of each pool that PoolSettings name, whether it is there or not: the first of those that [inOrder] has.
+// SettingsOf returns the settings of each pool that a PoolSettings names, whether the pool exists
+// or not: the first by [inOrder].
 func SettingsOf(all []v1alpha1.PoolSettings) map[Name]*v1alpha1.PoolSettings {
 	of := make(map[Name]*v1alpha1.PoolSettings)
 	for _, s := range inOrder(all) {
@@ -374,7 +378,7 @@ func SettingsOf(all []v1alpha1.PoolSettings) map[Name]*v1alpha1.PoolSettings {
 	return of
 }
 
-// inOrder puts PoolSettings in the order in which they count: the oldest first, then the first by name.
+// inOrder sorts PoolSettings by precedence: the oldest first, then by name.
 func inOrder(all []v1alpha1.PoolSettings) []v1alpha1.PoolSettings {
 	ordered := slices.Clone(all)
 	slices.SortStableFunc(ordered, func(a, b v1alpha1.PoolSettings) int {
@@ -386,7 +390,7 @@ func inOrder(all []v1alpha1.PoolSettings) []v1alpha1.PoolSettings {
 	return ordered
 }
 
-// addSettings gives each pool its settings, the first of several, and what these say of its engines.
+// addSettings gives each pool the first of its settings, and applies them to its engines.
 func (w *World) addSettings(all []v1alpha1.PoolSettings, profiles map[string]profile.Profile) {
 	ordered := inOrder(all)
 	for i := range ordered {

@@ -116,7 +116,7 @@ func overTLS(is v1alpha1.EngineTLS) func(*v1alpha1.PoolSettingsSpec) {
 	return func(s *v1alpha1.PoolSettingsSpec) { s.EngineTLS = &is }
 }
 
-// anAuthority is a certificate for engines.test, of which nobody has the key.
+// anAuthority is a certificate for engines.test without a known key.
 const anAuthority = `-----BEGIN CERTIFICATE-----
 MIIBmzCCAUKgAwIBAgIQMUSGHFQhSh8MnVjY06VFRjAKBggqhkjOPQQDAjAXMRUw
 EwYDVQQDEwxlbmdpbmVzLnRlc3QwHhcNMjYxMTIyMTIxNTIwWhcNNDYxMTE3MTMx
@@ -130,7 +130,8 @@ ypa0/wHLN+V/kZJt56GALay1bBNMuc3GjUPEai1ExA==
 -----END CERTIFICATE-----
 `
 
-// Of an API server a token is named with the wish that requests carry it; a folder's is that of the command line.
+// In an API server, settings that put a token on requests must name the token; in a folder the
+// token comes from the command line.
 func TestRequestsCarryATokenThatIsNamed(t *testing.T) {
 	s := someSettings("s", "base", func(s *v1alpha1.PoolSettingsSpec) { s.Authorization = "Engine" })
 	const want = "spec.engineToken: Required value: name the token that engines are to get, in engineToken"
@@ -146,7 +147,7 @@ func TestRequestsCarryATokenThatIsNamed(t *testing.T) {
 	}
 }
 
-// What an engine is known by is what its owner's pools say, as its token is.
+// The owner's pools decide how an engine's certificate is verified, as they decide its token.
 func TestAnEngineIsReachedAsItsOwnerSays(t *testing.T) {
 	mine, theirs := someSettings("a", "base", overTLS(v1alpha1.EngineTLS{Hostname: "a.test"})), someSettings("b", "other", overTLS(v1alpha1.EngineTLS{Hostname: "b.test"}))
 	theirs.Namespace = "elsewhere"
@@ -177,7 +178,7 @@ func secretOf(name, key string) func(*v1alpha1.PoolSettingsSpec) {
 	}
 }
 
-// In a folder there is no second way to say the token of its engines.
+// Settings in a folder cannot name a Secret: the command line sets the engines' token.
 func TestSettingsOfAFolderNameNoSecret(t *testing.T) {
 	s := someSettings("s", "base", secretOf("engine-token", "A.k_-1"))
 	if errs := objects.CheckSettings(&s); len(errs) != 0 {
@@ -258,7 +259,7 @@ func TestThePoolThatAGatewayMeans(t *testing.T) {
 	}
 }
 
-// rpc is what is said of one method.
+// rpc configures one method.
 func rpc(method string, path ...int32) func(*v1alpha1.PoolSettingsSpec) {
 	return func(s *v1alpha1.PoolSettingsSpec) {
 		s.RPCConfigs = map[string]v1alpha1.RPCConfig{method: {IDExtractionPath: path}}

@@ -15,7 +15,8 @@ import (
 	"github.com/headgate/headgate/api/v1alpha1"
 )
 
-// A field of Set without a shelf would be neither counted nor joined: its objects would be gone on their way to the World.
+// A field of Set that is not a collection would be neither counted nor joined, and its objects
+// would be lost on the way to the World.
 func TestEveryFieldOfASetWithObjectsIsAShelf(t *testing.T) {
 	var s Set
 	var n Network
@@ -49,7 +50,8 @@ func TestAJoinHasTheObjectsOfBoth(t *testing.T) {
 	}
 }
 
-// Whoever depends on the Network alone compares pointers: what has none leaves that of the other as it is.
+// Users of the Network compare pointers, so joining a Set without a Network keeps the other's
+// pointer.
 func TestAJoinWithoutAnotherNetworkKeepsIt(t *testing.T) {
 	n := &Network{Namespaces: []Namespace{{Name: "b"}, {Name: "a"}}}
 	with, without := Set{Network: n}, Set{Pods: make([]Pod, 1)}
@@ -61,7 +63,7 @@ func TestAJoinWithoutAnotherNetworkKeepsIt(t *testing.T) {
 	}
 }
 
-// The oracle sorts by exchanging.
+// The oracle is an exchange sort.
 func TestAJoinOfTwoNetworksHasTheObjectsOfBothInOrder(t *testing.T) {
 	names := func(n *Network) (all [][]Name) {
 		all = make([][]Name, 3)

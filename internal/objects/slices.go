@@ -2,7 +2,7 @@ package objects
 
 import "net/netip"
 
-// EndpointSliceKind is the kind of the lists of a Service's endpoints that Kubernetes makes.
+// EndpointSliceKind is the kind of Kubernetes' lists of a Service's endpoints.
 const EndpointSliceKind = "EndpointSlice"
 
 // Address types of a [Slice].
@@ -12,29 +12,30 @@ const (
 	FQDN = "FQDN"
 )
 
-// Slice is what Headgate needs of a Kubernetes EndpointSlice: some of the endpoints of a Service.
+// Slice is the part of a Kubernetes EndpointSlice that Headgate needs: some endpoints of a Service.
 type Slice struct {
 	Name Name
-	// Service is whose endpoints these are; the zero Name where the slice says none.
+	// Service is the Service of the endpoints; zero if the slice names none.
 	Service Name
-	// Type is that of all its addresses: [IPv4], [IPv6] or [FQDN].
+	// Type is the type of all its addresses: [IPv4], [IPv6] or [FQDN].
 	Type      string
 	Endpoints []SliceEndpoint
-	// Ports are those on which each of its endpoints serves.
+	// Ports are the ports of each of its endpoints.
 	Ports []SlicePort
 }
 
-// SliceEndpoint is one address of a Slice, and what its manager says of it.
+// SliceEndpoint is one address of a Slice with its conditions.
 type SliceEndpoint struct {
 	// Address is the zero Addr in a slice of [FQDN].
 	Address netip.Addr
-	// Ready says that it may get new requests. Serving says that it could, were it not for Terminating.
+	// Ready means that it may get new requests. Serving means that it could if it were not
+	// Terminating.
 	Ready, Serving, Terminating bool
 }
 
 // SlicePort is a port of a Slice.
 type SlicePort struct {
-	// Name is that of the Service's port; empty where that has none.
+	// Name is the name of the Service's port; empty if that has none.
 	Name   string
 	Number int32
 	// Protocol is TCP, UDP or SCTP.

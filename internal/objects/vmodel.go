@@ -10,23 +10,24 @@ import (
 	"github.com/headgate/headgate/api/v1alpha1"
 )
 
-// VModel is a name for a model of its pool that can be moved to another.
+// VModel is a name that resolves to a model of its pool and can be moved to another model.
 type VModel struct {
 	ModelKey
-	// Object is the VModel, UID its own, empty where nobody knows it, and Generation counts its changes, 0 where nobody does.
+	// Object is the VModel. UID is empty and Generation 0 if objects have none.
 	Object     Name
 	UID        string
 	Generation int64
-	// Target is the id of the model that requests are to go to; Percent of a hundred go to Canary where there is one.
+	// Target is the id of the model for its requests. Percent percent of them go to Canary, if
+	// there is one.
 	Target  string
 	Canary  string
 	Percent int
 	Owner   string
-	// Taken says whose its id is, empty if it is its own.
+	// Taken says which object has the same id, empty if there is none.
 	Taken string
 }
 
-// VModelOf is what a VModel says.
+// VModelOf converts a VModel.
 func VModelOf(o *v1alpha1.VModel) VModel {
 	v := VModel{
 		ModelKey: ModelKey{Pool: Name{o.Namespace, o.Spec.PoolRef.Name}, ID: cmp.Or(o.Spec.ID, o.Name)},
@@ -39,10 +40,10 @@ func VModelOf(o *v1alpha1.VModel) VModel {
 	return v
 }
 
-// maxPercent is how many of a hundred requests may go to a canary: the others go to the target.
+// maxPercent is the largest share of a canary; the rest goes to the target.
 const maxPercent = 99
 
-// CheckVModel returns what is wrong with a VModel by itself.
+// CheckVModel validates a VModel.
 func CheckVModel(o *v1alpha1.VModel) field.ErrorList {
 	errs := CheckName(o.Name)
 	spec := field.NewPath("spec")
@@ -62,7 +63,7 @@ func CheckVModel(o *v1alpha1.VModel) field.ErrorList {
 	return errs
 }
 
-// CheckVModelChange returns what of a VModel was changed that may not: requests know it by its id.
+// CheckVModelChange refuses a change of the id, by which requests name it.
 func CheckVModelChange(was, is *v1alpha1.VModel) field.ErrorList {
 	spec := field.NewPath("spec")
 	var errs field.ErrorList
@@ -76,7 +77,7 @@ func CheckVModelChange(was, is *v1alpha1.VModel) field.ErrorList {
 	return errs
 }
 
-// VModel returns the VModel of an id that is its own, in a pool, and whether there is one.
+// VModel returns the VModel that owns an id in a pool, and whether there is one.
 func (w *World) VModel(key ModelKey) (VModel, bool) {
 	at, ok := w.vmodels[key]
 	if !ok {
@@ -85,14 +86,14 @@ func (w *World) VModel(key ModelKey) (VModel, bool) {
 	return w.VModels[at], true
 }
 
-// HasItsID says whether the id of a VModel is its own, and no other object's.
+// HasItsID reports whether a VModel owns its id.
 func (w *World) HasItsID(v VModel) bool {
 	own, ok := w.VModel(v.ModelKey)
 	return ok && own.Object == v.Object
 }
 
-// addVModels makes the VModels of objects. An id that a Model has, or an older VModel, is that one's. One whose id no route admits may be asked
-// for by it.
+// addVModels adds the VModels of objects. An id that a Model or an older VModel has belongs to that
+// one. A VModel whose id no route admits can be requested by its id.
 func (w *World) addVModels(all []v1alpha1.VModel, models map[ModelKey]Name) {
 	ordered := slices.Clone(all)
 	slices.SortStableFunc(ordered, func(a, b v1alpha1.VModel) int {
@@ -110,7 +111,7 @@ func (w *World) addVModels(all []v1alpha1.VModel, models map[ModelKey]Name) {
 			v.Taken = w.fault(v1alpha1.VModelKind, v.Object, v1alpha1.ReasonModelNameTaken, "its id %q in InferencePool %s is that of VModel %s, which keeps it", v.ID, v.Pool, first)
 		case taken != nil && (!taken.LeadsTo(v.Pool) || taken.Adapter != v.ID):
 			v.Taken = w.fault(v1alpha1.VModelKind, v.Object, v1alpha1.ReasonModelNameTaken, "requests for %q belong to %s %s: no request can name this VModel by its id", v.ID, taken.Kind, taken.Name)
-			known[v.ModelKey] = v.Object // a route's adapter may be it all the same
+			known[v.ModelKey] = v.Object // a route's adapter may still be this VModel
 		default:
 			known[v.ModelKey] = v.Object
 		}

@@ -19,8 +19,8 @@ func aVModel(name, id, target string, age time.Duration) v1alpha1.VModel {
 	return v
 }
 
-// A VModel is asked for by its id, or by a route whose adapter it is: no model is made of it. Its id is a Model's first, then the oldest
-// VModel's; a name that belongs to a route is the route's.
+// A VModel can be requested by its id, or by a route whose adapter it is, and is no model itself.
+// Its id belongs first to a Model, then to the oldest VModel; a route's name belongs to the route.
 func TestVModels(t *testing.T) {
 	sql := aVModel("sql", "", "sql-v1", 0)
 	sql.Spec.Canary = &v1alpha1.Canary{Target: "sql-v2", Percent: 10}

@@ -1,6 +1,7 @@
-// Package objects holds the World: everything that people declared, as typed objects with the indexes that requests
-// need. It is pure. A source such as package dir fills a [Set], package resolve adds what its names resolve to, and
-// [Build] makes the World of it, so that nothing else in Headgate knows where an object came from.
+// Package objects contains the World: all declared objects, typed, with the indexes that requests
+// need. It is pure. A source such as package dir fills a [Set], package resolve adds the resolved
+// names, and [Build] makes the World, so that nothing else in Headgate knows where an object came
+// from.
 package objects
 
 import (
@@ -18,10 +19,10 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Name is an object's namespace and name. That of a kind that is in no namespace has an empty one.
+// Name is an object's namespace and name. Cluster-scoped objects have an empty namespace.
 type Name struct{ Namespace, Name string }
 
-// String is "namespace/name", or "name" without a namespace.
+// String returns "namespace/name", or "name" without a namespace.
 func (n Name) String() string {
 	if n.Namespace == "" {
 		return n.Name
@@ -29,7 +30,7 @@ func (n Name) String() string {
 	return n.Namespace + "/" + n.Name
 }
 
-// ParseName reads "namespace/name", of which neither is empty; false if text is anything else.
+// ParseName parses "namespace/name", both not empty; false for any other text.
 func ParseName(text string) (Name, bool) {
 	namespace, name, ok := strings.Cut(text, "/")
 	if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
@@ -43,51 +44,55 @@ func (n Name) Compare(m Name) int {
 	return cmp.Or(strings.Compare(n.Namespace, m.Namespace), strings.Compare(n.Name, m.Name))
 }
 
-// Set is objects as they were read, already validated.
+// Set is a set of validated objects.
 type Set struct {
 	Pools  []pool.InferencePool
 	Routes []v1alpha1.LLMRoute
 	Pods   []Pod
 	Lists  []List
-	// Hosts are the addresses that the names in Lists have now. A name that is missing has no endpoint.
+	// Hosts are the current addresses of the names in Lists. A missing name has no endpoint.
 	Hosts map[string][]netip.Addr
-	// Settings of pools.
+	// Settings are the pools' settings.
 	Settings []v1alpha1.PoolSettings
-	// Profiles are those that stand in files of their own, by the file's name.
+	// Profiles are engine profiles in files of their own, by file name.
 	Profiles map[string]profile.Profile
-	// Batches are those by batch, in the same way.
+	// Batches are profiles by batch size, by file name.
 	Batches map[string]*profile.Batches
-	// Hardware is kinds that CapacityPlans share, in the same way.
+	// Hardware is hardware lists that CapacityPlans share, by file name.
 	Hardware map[string][]v1alpha1.PlanHardware
-	// Models may be tens of thousands, and are shared by all Sets that have them: nobody changes one.
+	// Models may be tens of thousands. Sets share them, so they must not be changed.
 	Models  []*v1alpha1.Model
 	VModels []v1alpha1.VModel
-	// Plans are read by who plans, and by nobody else.
+	// Plans are used only by control plan.
 	Plans []v1alpha1.CapacityPlan
-	// Slices are followed where a Network is, and are none of it: pods come and go without another Network.
+	// Slices are read together with a Network but are not part of it, so that changes of pods build
+	// no new Network.
 	Slices []Slice
-	// Network is nil where the source follows none of the kinds that it alone has.
+	// Network is nil if the source does not read the kinds that only a Network has.
 	Network *Network
-	// At says where objects are written, such as file:line. One that is missing is known by its name alone.
+	// At says where objects are written, such as file:line. Objects without an entry are identified
+	// by name only.
 	At map[Object]string
-	// Written says when the files that objects stand in were written. It orders nothing: an edit would change the order.
+	// Written is the modification time of objects' files. It must not order objects, since an edit
+	// would change the order.
 	Written map[Object]time.Time
-	// Absent says, in words for people, which kinds are empty because their source does not have the kind.
+	// Absent describes, for people, which kinds are empty because the source lacks them.
 	Absent []string
 }
 
-// Object names an object by its kind and name.
+// Object identifies an object by kind and name.
 type Object struct {
 	Kind string
 	Name Name
 }
 
-// String is "Kind namespace/name", or "Kind name" without a namespace.
+// String returns "Kind namespace/name", or "Kind name" without a namespace.
 func (o Object) String() string {
-	return strings.TrimSuffix(o.Kind+" "+o.Name.String(), " ") // one without a name is at fault
+	return strings.TrimSuffix(o.Kind+" "+o.Name.String(), " ") // an invalid object may lack a name
 }
 
-// shelves are where a Set keeps its objects, those of its Network apart, by kind: a kind that has a field in Set has a line here.
+// shelves returns the Set's collections, without those of its Network, by kind. Every field of Set
+// with objects has an entry here.
 func (s *Set) shelves() map[string]shelf {
 	return map[string]shelf{
 		pool.Kind:                 slice[pool.InferencePool]{&s.Pools},
@@ -105,7 +110,7 @@ func (s *Set) shelves() map[string]shelf {
 // shelf is a field of a Set with the objects of one kind.
 type shelf interface {
 	count() int
-	add(same shelf) // the objects of the same field of another Set
+	add(same shelf) // adds the objects of the same field of another Set
 }
 
 type slice[T any] struct{ all *[]T }
@@ -113,17 +118,17 @@ type slice[T any] struct{ all *[]T }
 func (s slice[T]) count() int     { return len(*s.all) }
 func (s slice[T]) add(same shelf) { *s.all = append(*s.all, *same.(slice[T]).all...) }
 
-// count is how many objects there are of each kind.
+// count returns the number of objects of each kind.
 func (s *Set) count() map[string]int {
 	all := make(map[string]int)
 	for kind, shelf := range s.shelves() {
 		all[kind] = shelf.count()
 	}
-	if len(s.Plans) == 0 { // as most do, nobody asks for them
+	if len(s.Plans) == 0 { // usually there are none
 		delete(all, v1alpha1.CapacityPlanKind)
 	}
 	if s.Network == nil {
-		if len(s.Slices) == 0 { // nobody follows them
+		if len(s.Slices) == 0 { // the source does not read them
 			delete(all, EndpointSliceKind)
 		}
 		return all
@@ -136,8 +141,8 @@ func (s *Set) count() map[string]int {
 	return all
 }
 
-// Add adds the objects of t, with no name resolved. Where both say where an object is written, s counts. Of two Networks it makes
-// another, in order of name; one alone stays the same.
+// Add adds the objects of t. Resolved names are dropped. For the place of an object, s takes
+// precedence. Two Networks are merged in order of name; a single one keeps its pointer.
 func (s *Set) Add(t Set) {
 	more := t.shelves()
 	for kind, shelf := range s.shelves() {
@@ -166,7 +171,7 @@ func (s *Set) Add(t Set) {
 	}
 }
 
-// addFiles adds what files hold, by their names.
+// addFiles adds the contents of files, by name.
 func addFiles[T any](all *map[string]T, more map[string]T) {
 	if *all == nil && len(more) > 0 {
 		*all = make(map[string]T, len(more))
@@ -174,7 +179,7 @@ func addFiles[T any](all *map[string]T, more map[string]T) {
 	maps.Copy(*all, more)
 }
 
-// Join returns the objects of both, those of s first, with no name resolved.
+// Join returns the objects of both, those of s first. Resolved names are dropped.
 func (s Set) Join(t Set) Set {
 	var all Set
 	all.Add(s)
@@ -185,126 +190,134 @@ func (s Set) Join(t Set) Set {
 // PodKind is the kind of pods.
 const PodKind = "Pod"
 
-// List is an EndpointList, and what its source lets its addresses be.
+// List is an EndpointList with its source's restrictions.
 type List struct {
 	v1alpha1.EndpointList
-	// Loopback says that its names may resolve to loopback addresses. Those of an API server may not: whoever may write a list
-	// there could have Headgate's own pod called, which listens to itself alone.
+	// Loopback allows its names to resolve to loopback addresses. Lists of an API server may not,
+	// since their authors could otherwise reach the loopback ports of Headgate's own pod.
 	Loopback bool
 }
 
-// Pod is what Headgate needs of a Kubernetes Pod.
+// Pod is the part of a Kubernetes Pod that Headgate needs.
 type Pod struct {
 	Name   Name
 	Labels map[string]string
-	// IP is where its ports are, the zero Addr while it has none.
+	// IP is the zero Addr while the pod has none.
 	IP netip.Addr
-	// Ready says that it may get new requests: the Ready condition holds, and it is not being deleted, or migrates.
+	// Ready means that it may get new requests: the Ready condition is true, and it is not being
+	// deleted, or it migrates.
 	Ready bool
-	// NodeSilent says that it was ready when its node was last heard of, and that this was a while ago.
+	// NodeSilent means that it was ready when its node last reported, a while ago.
 	NodeSilent bool
-	// Terminating says that it is being deleted, and is there until its containers have ended.
+	// Terminating means that it is being deleted and its containers have not all ended.
 	Terminating bool
-	// Migrates is when that is over, of one that is terminating and serves on while its models get copies elsewhere
-	// ([v1alpha1.PreStop]); zero of any other.
+	// Migrates is the end of the migration of a terminating pod that still serves while its models
+	// get copies elsewhere ([v1alpha1.PreStop]); otherwise zero.
 	Migrates time.Time
-	// Ports are those of a pool's target ports that it serves on; nil means all of them.
+	// Ports are the pool's target ports that the pod serves; nil means all.
 	Ports []int32
-	// Containers are the ids of its running containers, in order: another id is another life of an engine.
+	// Containers are the ids of its running containers, sorted. A new id means that the engine
+	// restarted.
 	Containers []string
 	Version
-	// UID tells it from others that had its name before, empty where nobody does.
+	// UID distinguishes it from earlier pods of the same name. It is empty if objects have no UIDs.
 	UID string
-	// OnTrial says that nothing keeps it from being ready but that no control has said yet that models load there ([v1alpha1.ModelsLoad]).
+	// OnTrial means that the pod would be ready if control had reported that models load there
+	// ([v1alpha1.ModelsLoad]).
 	OnTrial bool
 }
 
-// Version says of which version of its workload a pod is. The zero Version is that of a pod that nothing makes anew.
+// Version is a pod's version of its workload. It is zero for a pod without a controller.
 type Version struct {
-	Workload string    // what makes such pods in its namespace, as a Deployment, by its name; empty if nothing does
-	Template string    // tells its versions apart
-	Made     time.Time // when the pod was made
+	Workload string    // name of the owner, such as a Deployment; empty if there is none
+	Template string    // hash of the pod template
+	Made     time.Time // creation time of the pod
 }
 
 // World is immutable once built and safe for concurrent use.
 type World struct {
 	// Pools by name.
 	Pools map[Name]*Pool
-	// Engines are those of all pools, in order of address.
+	// Engines are the engines of all pools, sorted by address.
 	Engines []Engine
-	// Offer is what the static data plane and other gateways' picker serve: that of every LLMRoute and Model.
+	// Offer is the offer of the static data plane and of other gateways' pickers: every LLMRoute
+	// and Model.
 	Offer
-	// Offers are what each listener of a Gateway offers at which an LLMRoute attaches, by the listener's name, as package attach says;
-	// nil where nobody asked it.
+	// Offers are the offers of Gateway listeners with LLMRoutes attached, by the listener's name;
+	// package attach computes them. Nil if it was not asked to.
 	Offers map[string]*Offer
-	// Catalogue is every model that engines can load, by pool and id, in order.
+	// Catalogue is every model that engines can load, sorted by pool and id.
 	Catalogue []Entry
-	// VModels are those of objects, by pool and id, in order, those too whose id is another's.
+	// VModels are all declared VModels, sorted by pool and id, including those whose id belongs to
+	// another object.
 	VModels []VModel
-	// Problems are the faults between objects, each of them valid alone, in words for people.
+	// Problems describe conflicts between objects that are each valid, for people.
 	Problems []string
-	// Doubles are the Models whose id is another's, which are not in the catalogue.
+	// Doubles are the Models whose id belongs to another object. They are not in the catalogue.
 	Doubles []Entry
-	// Faults are those of the Problems that are one route's or one model's, for its status.
+	// Faults are the Problems that concern one route or model, for its status.
 	Faults []Fault
-	// Objects is how many objects of each kind the World was made of, 0 for a kind of which there are none.
+	// Objects is the number of objects of each kind, including zeros.
 	Objects map[string]int
-	// Network is that of the Set: the same as that of the World before, as long as none of its objects changes.
+	// Network is the Set's. It stays the same pointer as long as none of its objects changes.
 	Network *Network
-	// Slices are those of the Set, in its order. They are not to be changed.
+	// Slices are the Set's, in its order. They must not be changed.
 	Slices []Slice
 
-	open     []Name            // pools that no LLMRoute names, in order
+	open     []Name            // pools without LLMRoutes, sorted
 	byName   map[Name]*Route   // LLMRoutes
 	unrouted map[Name][]*Route // Models and VModels by pool, as if no LLMRoute admitted them
 	at       map[Object]string
 	written  map[Object]time.Time // see [Set.Written]
 	lists    map[Name]bool        // EndpointLists
-	vmodels  map[ModelKey]int     // of VModels, those whose id is their own
+	vmodels  map[ModelKey]int     // VModels that own their id
 
-	rpcs map[string][]ownRPC // by method, in order of pools
+	rpcs map[string][]ownRPC // by method, sorted by pool
 
-	// ports are those of endpoints that have any, by the endpoint's address, and owners such endpoints by the addresses of these ports.
+	// ports are the ports of endpoints that have any, by the endpoint's address; owners are these
+	// endpoints by the addresses of their ports.
 	ports  map[string]Ports
 	owners map[string]string
 }
 
-// Fault is why an LLMRoute, a Model or a VModel is not in force as it is written.
+// Fault is why an LLMRoute, a Model or a VModel does not take effect as written.
 type Fault struct {
 	Kind   string // v1alpha1.LLMRouteKind, v1alpha1.ModelKind or v1alpha1.VModelKind
 	Object Name
-	// Reason is that of the condition that is not true: a reason of api/v1alpha1.
+	// Reason is the reason of the condition that is not true, from api/v1alpha1.
 	Reason string
-	// Words are for people, without the object's name.
+	// Words is the message for people, without the object's name.
 	Words string
 }
 
 // Pool is an InferencePool with the endpoints that it selects.
 type Pool struct {
 	Name Name
-	// Created is when the InferencePool was made; zero where nobody says, as of that of --endpoints.
+	// Created is the InferencePool's creation time; zero if it has none, as for --endpoints.
 	Created time.Time
-	// Endpoints in order of address.
+	// Endpoints are sorted by address.
 	Endpoints []Endpoint
 	// H2C says that its endpoints speak HTTP/2 without TLS.
 	H2C bool
-	// CallsOnly says that one of its engines takes gRPC calls alone.
+	// CallsOnly says that one of its engines serves only gRPC.
 	CallsOnly bool
 	// Picker is the service that other gateways ask for this pool.
 	Picker Picker
-	// Routed says that an LLMRoute names the pool, so that it admits the models of its routes and no others.
+	// Routed says that an LLMRoute names the pool, so that it admits only the models of its routes.
 	Routed bool
-	// Settings are what a PoolSettings says of the pool, nil if there is none; SettingsName is its name.
+	// Settings is the spec of the pool's PoolSettings, nil if there is none; SettingsName is its
+	// name.
 	Settings     *v1alpha1.PoolSettingsSpec
 	SettingsName Name
-	// Profile is how long its engines take, by its Settings; nil if they do not say. Pinned says that nothing is to be learned.
+	// Profile is the latency profile of its engines from its Settings, nil if they have none.
+	// Pinned turns learning off.
 	Profile *profile.Profile
 	Pinned  bool
-	// Classes are profiles of single classes of hardware, in the place of Profile: see [Pool.Said].
+	// Classes are profiles of single accelerators, which replace Profile: see [Pool.Said].
 	Classes map[string]*Said
 }
 
-// Has says whether an endpoint is of the pool, which may be nil.
+// Has reports whether an endpoint belongs to the pool, which may be nil.
 func (p *Pool) Has(address string) bool {
 	if p == nil {
 		return false
@@ -316,62 +329,68 @@ func (p *Pool) Has(address string) bool {
 // Endpoint is one port of one pod, or one address of an EndpointList.
 type Endpoint struct {
 	Address string            // "ip:port", with brackets around an IPv6 address
-	Host    string            // the DNS name that people wrote for it; empty if they wrote none
+	Host    string            // the configured DNS name; empty if it was an IP address
 	Pod     Name              // or its EndpointList
-	Listed  bool              // it is of an EndpointList
+	Listed  bool              // it is in an EndpointList
 	Labels  map[string]string // of the pod or the list; not to be changed
-	Kind    engine.Kind       // of its engine, if somebody says; else what it serves tells
+	Kind    engine.Kind       // of its engine, if stated; otherwise it is detected
 	Ready   bool
-	// NodeSilent says that Ready is the last word of a node that is not heard of any more.
+	// NodeSilent says that Ready is the last report of a node that is now silent.
 	NodeSilent bool
-	// Terminating says that its pod is being deleted. Migrates is until when it serves on for its models to get copies elsewhere; zero
-	// of any other.
+	// Terminating says that its pod is being deleted. Until Migrates it still serves, while its
+	// models get copies elsewhere; zero otherwise.
 	Terminating bool
 	Migrates    time.Time
-	// Management is where an engine is managed whose kind has an address of its own for that: "ip:port", or "unix:PATH" of a model runtime; empty
-	// for others.
+	// Management is the management address of an engine whose kind has one: "ip:port", or
+	// "unix:PATH" for a model runtime; otherwise empty.
 	Management string
-	// Ports are where else it listens.
+	// Ports are its further ports.
 	Ports Ports
-	// Class is the hardware of its engine, as the label says that the pool's settings name; empty if nobody says.
+	// Class is the accelerator of its engine, from the label that the pool's settings name; empty
+	// if unknown.
 	Class string
-	// Incarnation tells lives of the engine apart, empty if nobody says: the ids of its pod's containers.
+	// Incarnation distinguishes restarts of the engine: the ids of its pod's containers. It is
+	// empty if unknown.
 	Incarnation string
 	Version
-	// UID is its pod's, and OnTrial says that nothing keeps the pod from being ready but that nobody has said yet that models load there.
+	// UID is its pod's. OnTrial says that the pod would be ready if control had reported that
+	// models load there.
 	UID     string
 	OnTrial bool
 }
 
-// Route is an LLMRoute ready for use.
+// Route is an LLMRoute prepared for use.
 type Route struct {
 	Name Name
-	// Kind is that of its object: an LLMRoute, or a Model or VModel that no LLMRoute admits.
+	// Kind is the kind of its object: an LLMRoute, or a Model or VModel that no LLMRoute admits.
 	Kind string
-	// UID tells its object from others that had its name before, empty where nobody does.
+	// UID distinguishes its object from earlier ones of the same name. It is empty if objects have
+	// no UIDs.
 	UID string
-	// Generation is that of its object, 0 where nobody counts.
+	// Generation is its object's generation, 0 if objects have none.
 	Generation int64
-	// Models are the request names that it admits in its Offer, without those that an older route took first.
+	// Models are the request names that it admits in its Offer, without those that an older route
+	// has.
 	Models []string
-	// Adapter is the engine's name of its adapter, or of the Model that it is for, or the id of a VModel; empty means the base model.
+	// Adapter is the engine's name of its adapter, the id of its Model, or the id of a VModel;
+	// empty means the base model.
 	Adapter    string
 	Priority   int32
 	Objectives []v1alpha1.Objective
-	// Backends are its pools. Weights add up to more than 0.
+	// Backends are its pools. The sum of the weights is above 0.
 	Backends []Backend
 
-	wants   []string // the names that it would admit if it were alone
+	wants   []string // the names that it would admit if it were the only route
 	created time.Time
-	written time.Time // when its file was; zero where it stands in none
+	written time.Time // modification time of its file; zero without a file
 }
 
-// LeadsTo says whether a pool is among its backends.
+// LeadsTo reports whether a pool is among its backends.
 func (r *Route) LeadsTo(pool Name) bool {
 	return slices.ContainsFunc(r.Backends, func(b Backend) bool { return b.Pool == pool })
 }
 
-// Backend is a pool and its share of a route's requests.
+// Backend is a pool with its share of a route's requests.
 type Backend struct {
 	Pool   Name
 	Weight int32
@@ -380,11 +399,11 @@ type Backend struct {
 // Model is a name that requests may use.
 type Model struct {
 	Name    string
-	Created time.Time // of its route; zero where that has no creation time
+	Created time.Time // of its route; zero if that has no creation time
 }
 
-// Build makes a World. Objects must be valid by themselves ([CheckRoute], [CheckPool], [CheckList]); what does not fit together
-// becomes a Problem.
+// Build makes a World. Each object must be valid ([CheckRoute], [CheckPool], [CheckList]);
+// conflicts between objects become Problems.
 func Build(s Set) *World {
 	w := &World{
 		Pools: make(map[Name]*Pool, len(s.Pools)), Offer: newOffer(), Objects: s.count(), Network: s.Network, Slices: s.Slices, Problems: slices.Clone(s.Absent),
@@ -402,7 +421,8 @@ func Build(s Set) *World {
 	claims := w.claims()
 	w.noteShared(claims)
 
-	// The oldest route keeps a name that two of them want, then the first by name: Gateway API's rule for conflicts.
+	// Of two routes with the same name, the older one wins, then the first by object name: Gateway
+	// API's rule for conflicts.
 	routes := slices.Clone(s.Routes)
 	slices.SortStableFunc(routes, func(a, b v1alpha1.LLMRoute) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), routeName(&a).Compare(routeName(&b)))
@@ -428,10 +448,11 @@ func Build(s Set) *World {
 	return w
 }
 
-// Open returns the pools that no LLMRoute names, in order: they admit what their endpoints list. The caller must not change it.
+// Open returns the pools without LLMRoutes, sorted: they admit what their endpoints list. The
+// caller must not change it.
 func (w *World) Open() []Name { return w.open }
 
-// Addresses returns the address of every endpoint, each once, in order.
+// Addresses returns the addresses of all endpoints, sorted and without duplicates.
 func (w *World) Addresses() []string {
 	all := make([]string, len(w.Engines))
 	for i, e := range w.Engines {
@@ -440,10 +461,10 @@ func (w *World) Addresses() []string {
 	return all
 }
 
-// At says where an object is written, such as file:line; empty if nobody knows.
+// At returns where an object is written, such as file:line; empty if unknown.
 func (w *World) At(o Object) string { return w.at[o] }
 
-// Where names an object for people, with where it is written if that is known: "LLMRoute default/sql, routes.yaml:3".
+// Where names an object for people, with its place if known: "LLMRoute default/sql, routes.yaml:3".
 func (w *World) Where(kind string, name Name) string {
 	o := Object{kind, name}
 	if at := w.at[o]; at != "" {
@@ -452,7 +473,7 @@ func (w *World) Where(kind string, name Name) string {
 	return o.String()
 }
 
-// WhereOf is Where for the Pod or EndpointList that declares an endpoint.
+// WhereOf is Where for the Pod or EndpointList of an endpoint.
 func (w *World) WhereOf(e *Endpoint) string {
 	if w.lists[e.Pod] {
 		return w.Where(v1alpha1.EndpointListKind, e.Pod)
@@ -508,7 +529,8 @@ func (w *World) addPool(ip *pool.InferencePool, s *Set, selected selection) {
 			}
 		}
 	}
-	// A pod that is gone and its successor may share an address for a moment: the ready one is the one that answers.
+	// A deleted pod and its successor may share an address for a moment: the ready one answers
+	// there.
 	slices.SortFunc(p.Endpoints, func(a, b Endpoint) int {
 		if c := strings.Compare(a.Address, b.Address); c != 0 {
 			return c
@@ -525,18 +547,19 @@ func (w *World) addPool(ip *pool.InferencePool, s *Set, selected selection) {
 	w.noteUnknownKinds(p)
 }
 
-// kindLabel returns what the labels of a pod or a list say of its engine, empty if nothing.
+// kindLabel returns the engine kind in the labels of a pod or a list, empty if there is none.
 func kindLabel(labels map[string]string) string {
 	return cmp.Or(labels[engine.KindLabel], labels[engine.LegacyKindLabel])
 }
 
-// kindOf is the kind that labels name; one that is not known is left to what the engine serves.
+// kindOf returns the engine kind in labels. An unknown kind is ignored, so that the kind is
+// detected.
 func kindOf(labels map[string]string) engine.Kind {
 	kind, _ := engine.ParseKind(kindLabel(labels))
 	return kind
 }
 
-// noteUnknownKinds tells of each kind of engine that a pool's labels name and nobody knows.
+// noteUnknownKinds records a problem for each unknown engine kind in a pool's labels.
 func (w *World) noteUnknownKinds(p *Pool) {
 	noted := make(map[string]bool)
 	for _, e := range p.Endpoints {
@@ -550,8 +573,8 @@ func (w *World) noteUnknownKinds(p *Pool) {
 	}
 }
 
-// noteUnusedLists tells of each EndpointList that no pool selects. A pod without a pool is no mistake; a list has no
-// other use.
+// noteUnusedLists records a problem for each EndpointList that no pool selects. A pod without a
+// pool is no mistake, but a list has no other use.
 func (w *World) noteUnusedLists(s *Set) {
 	for _, list := range s.Lists {
 		if !slices.ContainsFunc(s.Pools, func(p pool.InferencePool) bool {
@@ -562,7 +585,7 @@ func (w *World) noteUnusedLists(s *Set) {
 	}
 }
 
-// Selects says whether labels have all that are wanted, with their values.
+// Selects reports whether labels contain all of want.
 func Selects[V ~string](want map[string]V, labels map[string]string) bool {
 	for k, v := range want {
 		if got, ok := labels[k]; !ok || got != string(v) {
@@ -572,7 +595,7 @@ func Selects[V ~string](want map[string]V, labels map[string]string) bool {
 	return true
 }
 
-// ModelNames returns the names in requests that an LLMRoute wants to admit. The caller must not change it.
+// ModelNames returns the request names that an LLMRoute asks for. The caller must not change it.
 func ModelNames(r *v1alpha1.LLMRoute) []string {
 	switch {
 	case len(r.Spec.ModelNames) > 0:
@@ -616,7 +639,7 @@ func (w *World) problem(format string, args ...any) {
 	w.Problems = append(w.Problems, fmt.Sprintf(format, args...))
 }
 
-// fault is a problem of one object. It returns its words.
+// fault records a problem of one object and returns its message.
 func (w *World) fault(kind string, object Name, reason, format string, args ...any) string {
 	f := Fault{kind, object, reason, fmt.Sprintf(format, args...)}
 	w.Faults = append(w.Faults, f)

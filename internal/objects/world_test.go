@@ -75,7 +75,7 @@ func TestEveryPortOfEverySelectedPodIsAnEndpoint(t *testing.T) {
 	}
 }
 
-// A pod may serve on some of the pool's ports: it runs fewer ranks than others.
+// A pod may serve only some of the pool's ports: it runs fewer ranks than others.
 func TestAPodServesOnItsActivePorts(t *testing.T) {
 	some, none := aPod("some", "10.0.0.2", true, llama), aPod("none", "10.0.0.3", true, llama)
 	some.Ports, none.Ports = []int32{8001, 9999}, []int32{}
@@ -88,7 +88,7 @@ func TestAPodServesOnItsActivePorts(t *testing.T) {
 	}
 }
 
-// An address that a stopping pod and its successor share belongs to the one that answers.
+// An address that a stopping pod shares with its successor belongs to the ready one.
 func TestASharedAddressBelongsToTheReadyPod(t *testing.T) {
 	w := objects.Build(objects.Set{
 		Pools: []pool.InferencePool{aPool("base", llama, 8000)},
@@ -166,8 +166,9 @@ func TestWhatDoesNotFitTogetherIsAProblem(t *testing.T) {
 	}
 }
 
-// An adapter that is a Model of another pool than its route's is one of which the route's engines know the name alone. Where
-// somebody says where they find it, or nobody says more anywhere, there is nothing to tell.
+// An adapter that is a Model of another pool than its route's is a Problem, because the route's
+// engines know only its name. It is none if a source is configured for it there, or if no Model
+// states more than an id.
 func TestAnAdapterThatIsAModelOfAnotherPool(t *testing.T) {
 	model := func(name, of, source, kind string) *v1alpha1.Model {
 		m := &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
@@ -179,7 +180,7 @@ func TestAnAdapterThatIsAModelOfAnotherPool(t *testing.T) {
 	for name, c := range map[string]struct {
 		models   []*v1alpha1.Model
 		settings []v1alpha1.PoolSettings
-		weight   *int32 // of a
+		weight   *int32 // of pool a
 		want     []string
 	}{
 		"it has a source for another pool": {models: []*v1alpha1.Model{model("m", "b", "/lora/sql", "")}, want: []string{problem}},
@@ -220,7 +221,7 @@ func TestWeightsDefaultToOne(t *testing.T) {
 	}
 }
 
-// Each kind is counted by itself: a Model that requests may name is a route, and no LLMRoute.
+// Each kind is counted: a Model that requests may name is a route, but not an LLMRoute.
 func TestObjectsAreCounted(t *testing.T) {
 	model := v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "m"}}
 	model.Spec.PoolRef.Name = "base"
@@ -241,7 +242,8 @@ func TestObjectsAreCounted(t *testing.T) {
 		t.Errorf("of nothing there is %v", none)
 	}
 
-	// Those of a Network that a Set has too are counted once, as the Set's: a pool of --endpoints is in no Network.
+	// A kind that both a Network and a Set have is counted once, in the Set: a pool of --endpoints
+	// is in no Network.
 	got = objects.Build(objects.Set{
 		Pools: []pool.InferencePool{aPool("base", llama, 8000), aPool("endpoints", llama, 8000)},
 		Network: &objects.Network{
@@ -258,7 +260,7 @@ func TestObjectsAreCounted(t *testing.T) {
 	}
 }
 
-// There may be thousands of slices, of which a World knows nothing: it copies none.
+// There may be thousands of slices, which a World does not use: it must not copy them.
 func TestSlicesPassThroughTheWorld(t *testing.T) {
 	all := make([]objects.Slice, 2)
 	w := objects.Build(objects.Set{Slices: all, Network: new(objects.Network)})

@@ -6,10 +6,10 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// shelf holds at most capacity adapters and knows which was used least recently.
+// shelf is an LRU set of at most capacity adapters.
 type shelf struct {
 	capacity int
-	used     map[string]uint64 // adapter -> tick of its last use; no two are equal
+	used     map[string]uint64 // adapter -> tick of its last use, unique
 	tick     uint64
 }
 
@@ -27,10 +27,12 @@ func (h *shelf) touch(adapter string) bool {
 	return true
 }
 
-// put adds an adapter as the one just used. Where the shelf is full it evicts the least recently used one that keep
-// does not hold back, and returns its name. It reports false, and adds nothing, where all are held back.
+// put adds an adapter as just used. If the set is full, it evicts the least recently used adapter
+// for which keep is false and returns its name. If keep is true for all, it adds nothing and
+// returns false.
 //
-// It looks at every adapter: a shelf holds tens of them and a put costs a load, which is millions of times slower.
+// It scans all adapters: there are tens of them, and a put causes a load, which is millions of
+// times slower.
 func (h *shelf) put(adapter string, keep func(string) bool) (evicted string, ok bool) {
 	if _, there := h.used[adapter]; !there && len(h.used) >= h.capacity {
 		oldest := uint64(0)
@@ -67,8 +69,8 @@ func (h *shelf) names() []string {
 	return names
 }
 
-// useAdapter makes sure that the adapter of a scheduled sequence is in a slot and returns the seconds that this takes.
-// The sequence counts in inUse already, so that its adapter and those beside it are not evicted.
+// useAdapter makes sure that a scheduled sequence's adapter is in a slot and returns the seconds
+// that this takes. The sequence is already counted in inUse, so that its adapter is not evicted.
 func (e *Engine) useAdapter(adapter string) (seconds float64) {
 	if adapter == "" {
 		return 0
@@ -77,7 +79,7 @@ func (e *Engine) useAdapter(adapter string) (seconds float64) {
 		seconds += e.loadHost(0, adapter)
 	}
 	if !e.slots.touch(adapter) {
-		// There is room: the adapters in use, this one among them, are at most as many as the slots.
+		// There is room: there are at most as many adapters in use, including this one, as slots.
 		e.slots.put(adapter, e.isUsed)
 		e.counted.SlotLoads++
 		e.loaded = append(e.loaded, Event{Kind: SlotLoaded, Adapter: adapter})
@@ -86,9 +88,9 @@ func (e *Engine) useAdapter(adapter string) (seconds float64) {
 	return seconds
 }
 
-// loadHost brings an adapter into host memory, for the Load with the id or for a step, and returns the seconds that
-// this takes. An adapter that leaves host memory leaves its slot too. Where every place is taken by an adapter in use,
-// the load is in vain.
+// loadHost loads an adapter into host memory, for the Load with the id or for a step, and returns
+// the seconds that this takes. An adapter evicted from host memory also leaves its slot. If all
+// places have adapters in use, the load has no effect.
 func (e *Engine) loadHost(id ID, adapter string) (seconds float64) {
 	if evicted, ok := e.host.put(adapter, e.isUsed); ok {
 		e.slots.drop(evicted)

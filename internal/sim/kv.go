@@ -5,49 +5,50 @@ import (
 	"slices"
 )
 
-// reservedBlocks is what vLLM keeps of num_gpu_blocks for itself: one block that stands for "none".
+// reservedBlocks is the number of blocks of num_gpu_blocks that vLLM reserves: the null block.
 const reservedBlocks = 1
 
-// none is the end of a list of blocks.
+// none ends a list of blocks.
 const none = int32(-1)
 
-// blockCache is the KV cache: blocks of size tokens, counted by the sequences that use them. A block that nobody uses
-// keeps what it holds and is found by its hash until it is taken for something else. Free blocks are taken in the
-// order in which they became free, those never used before all others, as in vLLM's block pool.
+// blockCache is the KV cache: blocks of size tokens with reference counts. A free block keeps its
+// contents and can be found by its hash until it is reused. Free blocks are reused in the order in
+// which they became free, after those never used, as in vLLM's block pool.
 type blockCache struct {
 	size, capacity int
 	// blocks are those used at least once; the others need no memory.
 	blocks []block
-	// Free blocks among blocks: a list through prev and next, oldest first.
+	// The free ones among blocks: a list linked by prev and next, oldest first.
 	oldest, newest int32
 	listed         int
-	// buckets lead by hash to chains of blocks, the latest first; nil until a block has one.
+	// buckets is a hash table of chains of blocks, the newest first; nil until a block has a hash.
 	buckets []int32
 }
 
 // block is one block of KV cache.
 type block struct {
 	uses       int32
-	prev, next int32 // in the list of free blocks, while uses is 0
-	chain      int32 // the next in its bucket, where hashed
+	prev, next int32 // in the free list, while uses is 0
+	chain      int32 // next in its bucket, if hashed
 	hashed     bool
-	hash       uint64 // of all tokens up to the block's end, where hashed
+	hash       uint64 // of all tokens up to the block's end, if hashed
 }
 
 func newBlockCache(capacity, size int) blockCache {
 	return blockCache{size: size, capacity: capacity, oldest: none, newest: none}
 }
 
-// free is the number of blocks that nobody uses.
+// free is the number of free blocks.
 func (c *blockCache) free() int { return c.capacity - len(c.blocks) + c.listed }
 
 // usage is the share of blocks in use, 0..1.
 func (c *blockCache) usage() float64 { return 1 - float64(c.free())/float64(c.capacity) }
 
-// admit takes the blocks for the first part, of at most budget tokens, of a sequence that has none. Leading blocks
-// that are cached are shared and count as computed; at least one token is left to compute. It returns the size of the
-// part, and false where the blocks of the whole sequence are not to be had: admitting a prompt of which only the first
-// part fits would preempt others later (vLLM's scheduler_reserve_full_isl, on by default).
+// admit allocates the blocks for the first part, at most budget tokens, of a sequence without
+// blocks. Leading blocks that are cached are shared and count as computed; at least one token is
+// left to compute. It returns the size of the part, or false if the blocks of the whole sequence
+// are not available: admitting a prompt of which only the first part fits would preempt others
+// later (vLLM's scheduler_reserve_full_isl, on by default).
 func (c *blockCache) admit(s *sequence, budget int) (n int, ok bool) {
 	total := s.tokens()
 	s.blocks = c.find(s, (total-1)/c.size)
@@ -73,7 +74,8 @@ func (c *blockCache) admit(s *sequence, budget int) (n int, ok bool) {
 	return n, true
 }
 
-// find returns the leading cached blocks of the sequence, at most limit, in the array of its block list.
+// find returns the sequence's leading cached blocks, at most limit, using the array of its block
+// list.
 func (c *blockCache) find(s *sequence, limit int) []int32 {
 	found := s.blocks[:0]
 	if s.counted() {
@@ -89,7 +91,7 @@ func (c *blockCache) find(s *sequence, limit int) []int32 {
 	return found
 }
 
-// oldestOf is the block with a hash that had it first, or none.
+// oldestOf returns the oldest block with a hash, or none.
 func (c *blockCache) oldestOf(hash uint64) int32 {
 	is := none
 	if c.buckets == nil {
@@ -103,7 +105,8 @@ func (c *blockCache) oldestOf(hash uint64) int32 {
 	return is
 }
 
-// grow takes fresh blocks until the sequence has those for its first tokens, or takes none and reports false.
+// grow allocates blocks for the sequence's first tokens. If there are not enough, it allocates none
+// and returns false.
 func (c *blockCache) grow(s *sequence, tokens int) bool {
 	missing := c.blocksFor(tokens) - len(s.blocks)
 	if missing > c.free() {
@@ -115,8 +118,9 @@ func (c *blockCache) grow(s *sequence, tokens int) bool {
 	return true
 }
 
-// computed records that the KV of the sequence's first tokens is there once the step ends. Blocks that are full now
-// can be found by others at once, as in vLLM: a request behind in the same step already shares them.
+// computed records that the KV of the sequence's first tokens will be computed when the step ends.
+// Full blocks can be found at once, as in vLLM: a later request in the same step already shares
+// them.
 func (c *blockCache) computed(s *sequence, tokens int) {
 	if s.counted() {
 		s.computed = tokens
@@ -130,7 +134,8 @@ func (c *blockCache) computed(s *sequence, tokens int) {
 	s.computed = tokens
 }
 
-// release gives blocks back, the last one first, so that the end of a prefix is evicted before its beginning.
+// release frees blocks in reverse order, so that the end of a prefix is evicted before its
+// beginning.
 func (c *blockCache) release(blocks []int32) {
 	for _, b := range slices.Backward(blocks) {
 		c.blocks[b].uses--
@@ -148,7 +153,7 @@ func (c *blockCache) release(blocks []int32) {
 	}
 }
 
-// use counts one more user of a cached block.
+// use adds a reference to a cached block.
 func (c *blockCache) use(b int32) {
 	if c.blocks[b].uses == 0 {
 		c.unlist(b)
@@ -156,7 +161,7 @@ func (c *blockCache) use(b int32) {
 	c.blocks[b].uses++
 }
 
-// take returns a free block, empty and with one user. There is one: the caller has counted.
+// take returns an empty block with one reference. The caller has checked that there is a free one.
 func (c *blockCache) take() int32 {
 	if len(c.blocks) < c.capacity {
 		c.blocks = append(c.blocks, block{uses: 1})
@@ -171,7 +176,7 @@ func (c *blockCache) take() int32 {
 	return b
 }
 
-// unlist takes a block out of the list of free ones.
+// unlist removes a block from the free list.
 func (c *blockCache) unlist(b int32) {
 	prev, next := c.blocks[b].prev, c.blocks[b].next
 	if prev == none {
@@ -187,14 +192,14 @@ func (c *blockCache) unlist(b int32) {
 	c.listed--
 }
 
-// bucket is where the chain begins of the blocks with a hash.
+// bucket is the start of the chain of blocks with a hash.
 func (c *blockCache) bucket(hash uint64) *int32 {
 	i, _ := bits.Mul64(hash, uint64(len(c.buckets)))
 	return &c.buckets[i]
 }
 
-// label makes a block found by its hash. Two blocks have the same where a prompt is cached to its very end: the last block is computed again,
-// since at least one token must be. The older of them is found first.
+// label sets a block's hash. Two blocks have the same hash if a prompt is cached to its end: its
+// last block is computed again, since at least one token must be. The older block is found first.
 func (c *blockCache) label(b int32, hash uint64) {
 	if c.buckets == nil {
 		c.buckets = slices.Repeat([]int32{none}, 2*c.capacity)
@@ -204,7 +209,7 @@ func (c *blockCache) label(b int32, hash uint64) {
 	*first = b
 }
 
-// unlabel makes a block's content forgotten.
+// unlabel removes a block's hash.
 func (c *blockCache) unlabel(b int32) {
 	is := &c.blocks[b]
 	at := c.bucket(is.hash)
@@ -214,11 +219,12 @@ func (c *blockCache) unlabel(b int32) {
 	*at, is.hashed = is.chain, false
 }
 
-// blocksFor is the number of blocks that hold so many tokens.
+// blocksFor is the number of blocks for tokens.
 func (c *blockCache) blocksFor(tokens int) int { return (tokens + c.size - 1) / c.size }
 
-// hashOf returns the hash of everything up to the end of full block i: the adapter, whose weights make its KV differ,
-// and all tokens. Hashes of 64 bits are trusted to be distinct: a million blocks collide once in 37 million runs.
+// hashOf returns the hash of everything up to the end of full block i: the adapter, whose weights
+// change the KV, and all tokens. 64-bit hashes are assumed to be unique: a million blocks collide
+// in one of 37 million runs.
 func (s *sequence) hashOf(i, size int) uint64 {
 	for len(s.hashes) <= i {
 		block := len(s.hashes)
@@ -238,8 +244,8 @@ func (s *sequence) hashOf(i, size int) uint64 {
 	return s.hashes[i]
 }
 
-// mix folds a value into a hash: a multiplication and a shift of the splitmix64 generator (Steele, Lea, Flood: Fast splittable pseudorandom
-// number generators, OOPSLA 2014).
+// mix folds a value into a hash, by a multiplication and a shift of the splitmix64 generator
+// (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
 func mix(h, value uint64) uint64 {
 	h = (h ^ value ^ 0x9e3779b97f4a7c15) * 0xbf58476d1ce4e5b9
 	return h ^ h>>31

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// naiveCache is the plain cache that blockCache must agree with, block by block: it keeps what a block holds as text,
-// finds a block by looking through the labels in the order in which they were given, and keeps free blocks in a slice.
+// naiveCache is the oracle for blockCache, block by block: it stores a block's contents as text,
+// finds blocks by scanning in the order of labelling, and keeps free blocks in a slice.
 type naiveCache struct {
 	size   int
 	uses   []int
@@ -55,7 +55,7 @@ func (c *naiveCache) admit(s *sequence, budget int) (blocks []int32, computed in
 	return c.compute(s, blocks, computed, upTo), upTo, true
 }
 
-// compute takes blocks for tokens that are computed next and labels those that are full.
+// compute allocates blocks for the next tokens and labels the full ones.
 func (c *naiveCache) compute(s *sequence, blocks []int32, from, to int) []int32 {
 	for len(blocks)*c.size < to {
 		b := c.free[0]
@@ -80,7 +80,7 @@ func (c *naiveCache) release(blocks []int32) {
 	}
 }
 
-// twins is both caches with the same sequences in them.
+// twins is both caches with the same sequences.
 type twins struct {
 	*testing.T
 	fast            blockCache
@@ -127,7 +127,7 @@ func TestTheBlockCacheAgreesWithANaiveOne(t *testing.T) {
 	}
 }
 
-// randomPrompt draws one of few beginnings and one of few ends.
+// randomPrompt joins one of a few beginnings and one of a few ends.
 func randomPrompt(r *rand.Rand, size int) *sequence {
 	s := &sequence{Request: Request{Adapter: []string{"", "a"}[r.IntN(2)]}}
 	for i := range 1 + r.IntN(5*size) {
@@ -179,7 +179,7 @@ func (c *twins) compare() {
 	}
 }
 
-// Equal text in the same place has the same hash only where all before it is equal too.
+// Equal text at the same position has the same hash only if everything before it is equal.
 func TestABlockIsKnownByAllThatIsBeforeIt(t *testing.T) {
 	hash := func(adapter string, tokens ...uint32) uint64 {
 		s := &sequence{Request: Request{Adapter: adapter, Prompt: tokens}, prompt: len(tokens)}

@@ -10,17 +10,17 @@ import (
 	"github.com/headgate/headgate/test/golden"
 )
 
-// Each file under testdata is a story: commands, and what the engine answers.
+// Each file in testdata is a sequence of commands with the engine's responses.
 //
 //	new KEY=VALUE...     an engine; keys: seqs tokens blocks size gpu host (limits), prefill floor square decode
-//	                     sequence kv load slot launch (seconds), slower (times, with adapters),
+//	                     sequence kv load slot launch (seconds), slower (factor with adapters),
 //	                     async=yes
 //	submit NAME KEY=...  a request; keys: at, adapter, output, and prompt=[SHARED:N+]N, whose shared part is the same in
 //	                     every request that names it
 //	load NAME at=T       an adapter into host memory
 //	cancel NAME
 //	run [N]              N steps, or until the engine is idle
-//	counts, slots        what the engine says of itself
+//	counts, slots        the engine's counters and slots
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		p := player{t: t, names: map[ID]string{}, ids: map[string]ID{}, words: map[string]uint32{}}
@@ -41,7 +41,7 @@ type player struct {
 	now   float64
 	ids   map[string]ID
 	names map[ID]string
-	words map[string]uint32 // name of a part of a prompt -> what makes its tokens its own
+	words map[string]uint32 // name of a part of a prompt -> a number that makes its tokens unique
 }
 
 func (p *player) do(words []string) (answers []string) {
@@ -85,7 +85,7 @@ func (p *player) do(words []string) (answers []string) {
 	return nil
 }
 
-// start makes an engine whose steps are easy to follow by head: 1 s, 0.01 s more for each token of a prompt.
+// start makes an engine with simple step times: 1 s, plus 0.01 s per prompt token.
 func (p *player) start(options map[string]string) {
 	limit := func(key string, otherwise float64) int { return int(p.number(options[key], otherwise)) }
 	e, err := New(profile.Profile{

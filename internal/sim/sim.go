@@ -1,20 +1,23 @@
-// Package sim is the step model of one LLM engine: given a profile and the requests that arrive, it says when every
-// token comes out.
+// Package sim is the step model of one LLM engine: given a profile and the arriving requests, it
+// computes when every token comes out.
 //
-// It follows the scheduler of vLLM V1. The engine works in steps. A step first gives one token to every running
-// sequence (or the next part of a prompt that did not fit into one step), then admits waiting requests in order of
-// arrival while there is room in the batch, in the token budget and in the KV cache. Prompts share cached blocks of
-// KV, a sequence that finds no free block preempts the one admitted last, and a request for an adapter runs only where
-// one of the adapter slots can serve it. What a step costs is profile.StepTime plus the loads of adapters in it, which
-// everyone in the step waits for.
+// It follows the scheduler of vLLM V1. The engine works in steps. A step first gives one token to
+// every running sequence (or computes the next part of a prompt that did not fit into one step),
+// then admits waiting requests in order of arrival while there is room in the batch, in the token
+// budget and in the KV cache. Prompts share cached KV blocks, a sequence that finds no free block
+// preempts the one admitted last, and a request for an adapter runs only if an adapter slot is
+// available. A step takes profile.StepTime plus the loads of adapters in it, which delay every
+// sequence of the step.
 //
-// An asynchronous engine (profile.Asynchronous) schedules and launches a step while the one before it is computed, and takes the output of that
-// one afterwards. So a request that arrives waits for the step that is computed and for the one that is launched already, the output of a step
-// is out when the next one is launched, and what the engine takes to launch a step is hidden as far as the accelerator has work.
+// An asynchronous engine (profile.Asynchronous) schedules and launches a step while the previous
+// one is computed, and takes the output of the previous one afterwards. So an arriving request
+// waits for the step being computed and for the one already launched, the output of a step comes
+// out when the next one is launched, and launch time is hidden as long as the accelerator has work.
 //
-// The package is pure: no clock, no goroutine, no lock, no randomness of its own. Time is float64 seconds since an
-// origin that the caller chooses, randomness is an argument of [New], and the same calls give the same answers. The
-// simulated engine runs it on the real clock; the fleet simulator and the estimator run it as fast as they can.
+// The package is pure: no clock, no goroutine, no lock, no randomness of its own. Time is float64
+// seconds since an origin that the caller chooses, randomness is an argument of [New], and the same
+// calls give the same results. The simulated engine runs it in real time; the fleet simulator and
+// the estimator run it as fast as they can.
 package sim
 
 import (
@@ -27,38 +30,39 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Errors of Submit and Load; match them with errors.Is.
+// Errors of Submit and Load, for errors.Is.
 var (
 	// ErrEmpty refuses a request without a prompt token or without an output token.
 	ErrEmpty = errors.New("sim: a request has at least one prompt token and one output token")
-	// ErrTooLong refuses a request whose prompt and output the KV cache cannot hold even when it is alone: it would
-	// wait for ever.
+	// ErrTooLong refuses a request whose prompt and output exceed the KV cache: it could never
+	// finish.
 	ErrTooLong = errors.New("sim: the request never fits the KV cache")
 	// ErrNoSlots refuses an adapter on an engine whose profile has no adapter slots.
 	ErrNoSlots = errors.New("sim: the engine has no adapter slots")
 )
 
-// ID names a request or a load of one Engine. IDs start at 1 and are never used again.
+// ID identifies a request or a load of one Engine. IDs start at 1 and are never reused.
 type ID uint64
 
-// Request is what a client asks for, and what the model will say: a simulation knows that beforehand.
+// Request is a request together with its output, which a simulation knows beforehand.
 type Request struct {
 	// Adapter is the adapter's name; "" is the base model, which needs no slot.
 	Adapter string
-	// Prompt and Output are token ids. The engine keeps both and writes neither; requests may share one array.
+	// Prompt and Output are token ids. The engine keeps but never changes them; requests may share
+	// an array.
 	Prompt, Output []uint32
-	// PromptTokens and OutputTokens are how many there are where nobody says which: Prompt and Output are nil then. Such a request shares
-	// nothing with others.
+	// PromptTokens and OutputTokens are the numbers of tokens if the tokens themselves are not
+	// given: Prompt and Output are nil then, and the request shares nothing with others.
 	PromptTokens, OutputTokens int
 }
 
-// counted says that of the request's tokens it is only known how many there are.
+// counted reports whether only the numbers of tokens are given.
 func (r *Request) counted() bool { return r.PromptTokens > 0 }
 
-// EventKind says what an Event reports.
+// EventKind is what an Event reports.
 type EventKind uint8
 
-// The kinds, each with the fields of Event that it sets beside Kind and At.
+// The kinds, each with the fields of Event that it sets besides Kind and At.
 const (
 	// Scheduled (ID, Record so far): the request is in a batch for the first time; its step starts.
 	Scheduled EventKind = iota + 1
@@ -68,9 +72,10 @@ const (
 	Finished
 	// Preempted (ID): the request lost its KV blocks and waits at the head of the queue, to be computed again.
 	Preempted
-	// HostLoaded (Adapter, and the ID where Load asked for it): the adapter's weights came from storage into host memory.
+	// HostLoaded (Adapter, and the ID of a Load): the adapter's weights were loaded from storage
+	// into host memory.
 	HostLoaded
-	// SlotLoaded (Adapter): the adapter's weights came from host memory into a slot.
+	// SlotLoaded (Adapter): the adapter's weights were loaded from host memory into a slot.
 	SlotLoaded
 )
 
@@ -84,22 +89,23 @@ type Event struct {
 	Record  Record
 }
 
-// Record is the life of one request, in seconds: it queued from Arrived to Scheduled, prefilled until FirstToken and
-// decoded until LastToken. A preempted request queues and prefills again within its decode time, as vLLM counts it.
+// Record is the timing of one request in seconds: it was queued from Arrived to Scheduled, in
+// prefill until FirstToken, and decoded until LastToken. Preemption adds queue and prefill time to
+// its decode time, as vLLM counts it.
 type Record struct {
 	Arrived, Scheduled, FirstToken, LastToken float64
 
-	Cached      int // prompt tokens that the prefix cache held when the request was first scheduled
+	Cached      int // prompt tokens found in the prefix cache when the request was first scheduled
 	Preemptions int
 }
 
-// Counts is what an engine reports of itself. The first group is the state now, the second only grows.
+// Counts is an engine's own report. The first group is its current state, the second are counters.
 type Counts struct {
 	Running  int     // requests in the batch
 	Waiting  int     // requests not in the batch, Deferred among them
-	Deferred int     // waiting requests that were passed over because no slot can serve their adapter
-	KVUsage  float64 // share of the KV blocks that running requests hold, 0..1
-	Slots    int     // adapter slots that hold an adapter
+	Deferred int     // waiting requests that were skipped because no slot is available for their adapter
+	KVUsage  float64 // share of the KV blocks that running requests use, 0..1
+	Slots    int     // occupied adapter slots
 
 	PrefixQueries uint64 // prompt tokens looked up in the prefix cache
 	PrefixHits    uint64 // prompt tokens found there
@@ -107,26 +113,27 @@ type Counts struct {
 	SlotLoads     uint64
 	HostLoads     uint64
 
-	// Of requests that have ended: how long they waited to be scheduled, were prefilled, and decoded, as their Records say.
+	// Times of ended requests in the queue, in prefill and in decode, from their Records.
 	Queue, Prefill, Decode Timed
-	// FirstToken is of requests whose first token is out, from their arrival, and InterToken of each further token, from the one before it.
+	// FirstToken is the time from arrival to the first token; InterToken is the time between
+	// further tokens.
 	FirstToken, InterToken Timed
-	PromptTokens           uint64 // of requests whose first token is out
-	CachedTokens           uint64 // those among them that were cached when the request was first scheduled
+	PromptTokens           uint64 // of requests with a first token
+	CachedTokens           uint64 // those of them cached when the request was first scheduled
 	GeneratedTokens        uint64 // output tokens that are out
-	PrefillTokens          uint64 // prompt tokens that were computed of the requests that Prefill counts
+	PrefillTokens          uint64 // computed prompt tokens of the requests in Prefill
 	Steps                  Steps
 }
 
-// Steps is the steps that gave a token, by their tokens: as vLLM counts, those that came out, and those of a prompt that were computed in the step
-// that gives its first token.
+// Steps is a histogram of the steps that produced a token, by their tokens as vLLM counts them:
+// output tokens, and prompt tokens computed in the step that gives their first token.
 type Steps struct {
 	Count uint64
 	// UpTo[i] is the number of steps with at most 2^i tokens.
 	UpTo [15]uint64
 }
 
-// add counts n steps of so many tokens each.
+// add counts n steps with tokens each.
 func (s *Steps) add(n uint64, tokens int) {
 	s.Count += n
 	for i := max(0, bits.Len(uint(max(1, tokens)-1))); i < len(s.UpTo); i++ {
@@ -134,7 +141,7 @@ func (s *Steps) add(n uint64, tokens int) {
 	}
 }
 
-// Timed is how often something happened, and how many seconds all of it took.
+// Timed is a number of events and their total time in seconds.
 type Timed struct {
 	Count   uint64
 	Seconds float64
@@ -145,7 +152,7 @@ func (t *Timed) add(seconds float64) {
 	t.Seconds += seconds
 }
 
-// Engine is one simulated engine. It is not safe for concurrent use: one goroutine owns it. Make it with New.
+// Engine is one simulated engine. It is not safe for concurrent use. Make it with New.
 type Engine struct {
 	// Immutable after New.
 	profile profile.Profile
@@ -154,30 +161,31 @@ type Engine struct {
 	// The requests.
 	last     ID
 	live     map[ID]*sequence
-	waiting  []*sequence // in order of arrival; preempted ones are before the others
+	waiting  []*sequence // in order of arrival, preempted ones first
 	running  []*sequence // in order of admission
-	deferred int         // of waiting
+	deferred int         // among waiting
 
-	// What they occupy.
+	// Resources.
 	kv     blockCache
 	host   shelf
 	slots  shelf
 	inUse  map[string]int // adapter -> running sequences
 	active map[string]int // adapter -> unfinished requests that were scheduled at least once
 
-	// The step that runs, where busy. An asynchronous engine has launched it, and until is when it takes the output of the step before.
+	// The running step, if busy. An asynchronous engine has launched it and takes the previous
+	// step's output at until.
 	busy    bool
 	until   float64
 	batch   []scheduled
-	ends    float64     // when batch is computed
-	before  []scheduled // asynchronous: the step before, whose output is not out
+	ends    float64     // when batch has been computed
+	before  []scheduled // asynchronous: the previous step, whose output is not out
 	loaded  []Event     // loads that end with the step
-	loads   []load      // loads asked for by Load, in order; one is a step of its own
-	events  []Event     // what Advance returns
-	counted Counts      // the growing counts
+	loads   []load      // loads requested with Load, in order; each is a step of its own
+	events  []Event     // returned by Advance
+	counted Counts      // the counters
 }
 
-// sequence is a request on its way.
+// sequence is a request in the engine.
 type sequence struct {
 	Request
 	id       ID
@@ -185,25 +193,25 @@ type sequence struct {
 	output   int
 	record   Record
 	produced int      // output tokens that are out
-	flying   int      // output tokens of steps that were scheduled and are not out
+	flying   int      // output tokens of scheduled steps that are not out
 	latest   float64  // when the last of them came out
-	computed int      // leading tokens whose KV is computed, those of the running step included
-	blocks   []int32  // KV blocks it holds
-	hashes   []uint64 // chained hashes of its leading full blocks, as far as they were needed
+	computed int      // leading tokens whose KV is computed, including the running step's
+	blocks   []int32  // its KV blocks
+	hashes   []uint64 // chained hashes of its leading full blocks, computed as needed
 	started  bool     // scheduled at least once
 	deferred bool
-	gone     bool // finished, or cancelled
+	gone     bool // finished or cancelled
 }
 
-// load is an adapter that Load asked for.
+// load is an adapter load requested with Load.
 type load struct {
 	id      ID
 	adapter string
 	at      float64
 }
 
-// New returns an idle engine. It draws the variation of load times from normal, a source of standard normal numbers;
-// nil means that every load takes the mean. A profile that no engine could work with is an error.
+// New returns an idle engine. Normal is a source of standard normal numbers for the variation of
+// load times; nil means that every load takes the mean. An unusable profile is an error.
 func New(p profile.Profile, normal func() float64) (*Engine, error) {
 	if err := p.Validate(); err != nil {
 		return nil, fmt.Errorf("sim: profile %q: %w", p.Name, err)
@@ -226,8 +234,8 @@ func New(p profile.Profile, normal func() float64) (*Engine, error) {
 	}, nil
 }
 
-// Copy returns an engine that is what this one is, and goes on by itself: to try what would come. It draws load times from a source of its
-// own, as of [New]. Requests are not copied: nobody writes to them.
+// Copy returns an independent copy of the engine, to simulate what would happen. Normal is as for
+// [New]. Requests are shared, since nobody changes them.
 func (e *Engine) Copy(normal func() float64) *Engine {
 	c := *e
 	if c.normal = normal; normal == nil {
@@ -264,14 +272,14 @@ func (e *Engine) Copy(normal func() float64) *Engine {
 	return &c
 }
 
-// MaxTokens is the most tokens, prompt and output together, that a request may have.
+// MaxTokens is the maximum of prompt and output tokens of a request.
 func (e *Engine) MaxTokens() int {
-	// The last token ends the request: its KV is never computed.
+	// The last token ends the request; its KV is never computed.
 	return e.kv.capacity*e.kv.size + 1
 }
 
-// Submit queues a request that arrives at the given time, which is not before that of an earlier call. The request is
-// seen by the first step that starts then or later.
+// Submit queues a request that arrives at the given time. Times must not decrease between calls.
+// Steps that start at that time or later can schedule the request.
 func (e *Engine) Submit(at float64, r Request) (ID, error) {
 	prompt, output := len(r.Prompt), len(r.Output)
 	if r.counted() {
@@ -292,16 +300,17 @@ func (e *Engine) Submit(at float64, r Request) (ID, error) {
 	return s.id, nil
 }
 
-// Prefix is a prompt that engines are asked about, for an adapter: it is hashed once, as far as one of them has it. Those engines have blocks
-// of one size. It is used from one goroutine.
+// Prefix is a prompt to look up in the prefix caches of several engines with the same block size.
+// It is hashed once, as far as needed. It is not safe for concurrent use.
 type Prefix struct{ of sequence }
 
-// PrefixOf returns the Prefix of a prompt, which it keeps and does not write.
+// PrefixOf returns the Prefix of a prompt, which it keeps but does not change.
 func PrefixOf(adapter string, prompt []uint32) Prefix {
 	return Prefix{sequence{Request: Request{Adapter: adapter, Prompt: prompt}}}
 }
 
-// Cached is how many leading tokens of a prompt the prefix cache holds now: those that a request would not compute.
+// Cached is the number of leading prompt tokens in the prefix cache, which a request would not
+// compute.
 func (e *Engine) Cached(p *Prefix) int {
 	if len(p.of.Prompt) == 0 {
 		return 0
@@ -310,9 +319,9 @@ func (e *Engine) Cached(p *Prefix) int {
 	return len(p.of.blocks) * e.kv.size
 }
 
-// Load brings an adapter from storage into host memory, even where it is there already: its weights may have changed.
-// The engine does it between two steps and nothing runs meanwhile. A HostLoaded event with the returned ID tells its
-// end. Times follow the rule of Submit.
+// Load loads an adapter from storage into host memory, even if it is there already, since its
+// weights may have changed. The engine does this between two steps; nothing else runs meanwhile. A
+// HostLoaded event with the returned ID reports its end. Times are as for Submit.
 func (e *Engine) Load(at float64, adapter string) (ID, error) {
 	if e.slots.capacity == 0 {
 		return 0, fmt.Errorf("%w: adapter %q", ErrNoSlots, adapter)
@@ -322,8 +331,8 @@ func (e *Engine) Load(at float64, adapter string) (ID, error) {
 	return e.last, nil
 }
 
-// Cancel ends a request at once and reports whether it was there. Its blocks are free for the next step; the step that
-// runs is not shortened. No event follows.
+// Cancel ends a request at once and reports whether it was there. Its blocks are free for the next
+// step; the running step is not shortened. No event follows.
 func (e *Engine) Cancel(id ID) bool {
 	s, ok := e.live[id]
 	if !ok {
@@ -341,8 +350,8 @@ func (e *Engine) Cancel(id ID) bool {
 	return true
 }
 
-// Next says when Advance has something to do: when the step that runs ends, or when an idle engine may start one. It
-// reports false when the engine is idle and nothing waits.
+// Next returns when Advance has something to do: when the running step ends, or when an idle engine
+// may start one. It returns false if the engine is idle and nothing waits.
 func (e *Engine) Next() (at float64, ok bool) {
 	if e.busy {
 		return e.until, true
@@ -356,9 +365,9 @@ func (e *Engine) Next() (at float64, ok bool) {
 	return at, ok
 }
 
-// Advance ends the step that runs, if it is due by now, and starts the next one at now. It returns what happened, in
-// order; the slice is good until the next call. Calling it late makes the step that much longer, calling it early does
-// nothing.
+// Advance ends the running step, if it is due by now, and starts the next one at now. It returns
+// the events in order; the slice is valid until the next call. A late call lengthens the step, an
+// early one does nothing.
 func (e *Engine) Advance(now float64) []Event {
 	if at, ok := e.Next(); !ok || at > now {
 		return nil
@@ -376,7 +385,7 @@ func (e *Engine) Advance(now float64) []Event {
 	return e.events
 }
 
-// Counts returns the engine's figures. Those of the step that runs are in it.
+// Counts returns the engine's counts, including the running step's.
 func (e *Engine) Counts() Counts {
 	c := e.counted
 	c.Running = len(e.running)
@@ -400,10 +409,10 @@ func (e *Engine) Active(dst []string) []string {
 // Slots returns the adapters in slots, the most recently used first.
 func (e *Engine) Slots() []string { return e.slots.names() }
 
-// Host returns the adapters in host memory, those in slots among them, the most recently used first.
+// Host returns the adapters in host memory, including those in slots, the most recently used first.
 func (e *Engine) Host() []string { return e.host.names() }
 
-// leave takes from a sequence what a running one holds. The caller has taken it out of running.
+// leave frees a running sequence's resources. The caller has removed it from running.
 func (e *Engine) leave(s *sequence) {
 	e.kv.release(s.blocks)
 	s.blocks = s.blocks[:0]
@@ -420,7 +429,7 @@ func (e *Engine) forget(s *sequence) {
 	}
 }
 
-// setDeferred keeps the count of deferred requests in step with their marks.
+// setDeferred sets a sequence's mark and updates the count of deferred requests.
 func (e *Engine) setDeferred(s *sequence, deferred bool) {
 	if s.deferred == deferred {
 		return
@@ -433,7 +442,8 @@ func (e *Engine) setDeferred(s *sequence, deferred bool) {
 	}
 }
 
-// increment and decrement count by adapter; the base model is not counted, and no name stays with a count of 0.
+// increment and decrement count by adapter. The base model is not counted, and names with a count
+// of 0 are removed.
 func increment(counts map[string]int, adapter string) {
 	if adapter != "" {
 		counts[adapter]++

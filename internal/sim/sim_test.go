@@ -25,7 +25,7 @@ func tight() profile.Profile {
 	}
 }
 
-// either is an engine that schedules a step while one runs, or one that does not.
+// either is the profile of an asynchronous engine or of a synchronous one.
 func either(seed uint64) profile.Profile {
 	p := tight()
 	if p.Asynchronous = seed%2 == 1; p.Asynchronous {
@@ -34,7 +34,8 @@ func either(seed uint64) profile.Profile {
 	return p
 }
 
-// randomLoad draws requests that share prefixes and adapters, some of them cancelled, some adapters loaded by hand.
+// randomLoad draws requests that share prefixes and adapters, some of them cancelled, and some
+// adapter loads.
 func randomLoad(seed uint64, n int) []step {
 	r := rand.New(rand.NewPCG(seed, 1))
 	var steps []step
@@ -66,7 +67,7 @@ func randomLoad(seed uint64, n int) []step {
 	return steps
 }
 
-// step is one thing that the load does at a time.
+// step is one action of the load at a time.
 type step struct {
 	at          float64
 	load        string
@@ -74,7 +75,7 @@ type step struct {
 	cancelAfter int // engine steps until the request is cancelled, or -1
 }
 
-// drive runs a load to its end and returns everything that happened; after every step it calls check.
+// drive runs a load to its end, calls check after every step and returns all events.
 func drive(t *testing.T, e *Engine, load []step, check func([]Event)) []Event {
 	t.Helper()
 	var all []Event
@@ -110,13 +111,13 @@ func drive(t *testing.T, e *Engine, load []step, check func([]Event)) []Event {
 		all = append(all, events...)
 		for _, id := range cancels[n] {
 			if e.Cancel(id) {
-				all = append(all, Event{At: at, ID: id}) // no kind: our own mark
+				all = append(all, Event{At: at, ID: id}) // without a kind: marks a cancellation
 			}
 		}
 	}
 }
 
-// Whatever arrives, every request ends once and with all its tokens in order, and no limit is ever broken.
+// Under any load, every request ends once, with all its tokens in order, and no limit is exceeded.
 func TestNoRequestIsLostAndNoLimitBroken(t *testing.T) {
 	for seed := range uint64(40) {
 		e, err := New(either(seed), rand.New(rand.NewPCG(seed, 2)).NormFloat64)
@@ -174,7 +175,7 @@ func TestNoRequestIsLostAndNoLimitBroken(t *testing.T) {
 	}
 }
 
-// checkAdmission checks that a step which preempted started nobody.
+// checkAdmission checks that a step with a preemption admitted no request.
 func checkAdmission(t *testing.T, events []Event) {
 	t.Helper()
 	preempted := false
@@ -186,7 +187,7 @@ func checkAdmission(t *testing.T, events []Event) {
 	}
 }
 
-// checkInvariants looks into the engine between two steps.
+// checkInvariants checks the engine's state between two steps.
 func checkInvariants(t *testing.T, e *Engine) {
 	t.Helper()
 	if limit := e.profile.Limits.MaxSequences; len(e.running) > limit {
@@ -208,7 +209,7 @@ func checkInvariants(t *testing.T, e *Engine) {
 	checkAdapters(t, e)
 }
 
-// checkBlocks checks that every block is either free or held by those who count as its users.
+// checkBlocks checks that every block is either free or held by its users.
 func checkBlocks(t *testing.T, e *Engine) {
 	t.Helper()
 	uses := make([]int32, len(e.kv.blocks))
@@ -240,7 +241,8 @@ func checkBlocks(t *testing.T, e *Engine) {
 	}
 }
 
-// checkAdapters checks the limits of slots and host memory, and that a step has the slots that it needs.
+// checkAdapters checks the limits of slots and host memory, and that the adapters of a step have
+// slots.
 func checkAdapters(t *testing.T, e *Engine) {
 	t.Helper()
 	running := map[string]bool{}
@@ -259,17 +261,18 @@ func checkAdapters(t *testing.T, e *Engine) {
 		}
 	}
 	for _, b := range e.batch {
-		// A sequence may run without a part in the step (no budget left): only those in it need their slot now.
+		// A running sequence may have no part in the step, for lack of budget. Only those in the
+		// step need their slots now.
 		if a := b.s.Adapter; a != "" && e.live[b.s.id] != nil && !slices.Contains(slots, a) {
 			t.Fatalf("%s is in the step and not in a slot", a)
 		}
 	}
 }
 
-// A step computes at most MaxBatchedTokens tokens: prompts and decodes together.
+// A step computes at most MaxBatchedTokens tokens, prompts and decodes together.
 func TestStepsKeepToTheTokenBudget(t *testing.T) {
 	p := tight()
-	// With these times the length of a step is the number of its tokens.
+	// With these times a step takes one second per token.
 	p.Prefill, p.Decode = profile.Prefill{PerToken: 1}, profile.Decode{PerSequence: 1}
 	p.Load, p.Slot = profile.Spread{}, profile.Spread{}
 	e, err := New(p, nil)
@@ -373,7 +376,7 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// What Cached says is what a request finds that is scheduled at once.
+// Cached predicts what a request finds that is scheduled at once.
 func TestCachedIsWhatARequestFinds(t *testing.T) {
 	e, err := New(tight(), nil)
 	if err != nil {
@@ -430,7 +433,7 @@ func TestCachedIsWhatARequestFinds(t *testing.T) {
 	}
 }
 
-// A copy goes on as the engine does that it was made of, and neither changes the other, whatever has happened before.
+// A copy behaves like its original, and neither affects the other, whatever happened before.
 func TestCopy(t *testing.T) {
 	for seed := range uint64(40) {
 		p := either(seed)
@@ -441,7 +444,7 @@ func TestCopy(t *testing.T) {
 		}
 		now := 0.0
 		ids := []ID{}
-		// act does something to each of some engines, the same, and returns what happens in each.
+		// act does the same to each engine and returns the events of each.
 		act := func(engines ...*Engine) [][]Event {
 			all := make([][]Event, len(engines))
 			adapter := []string{"", "a", "b", "c"}[random.IntN(4)]
@@ -479,7 +482,7 @@ func TestCopy(t *testing.T) {
 		aside := e.Copy(nil)
 		for range 100 {
 			was, active := e.Counts(), e.Active(nil)
-			aside.Cancel(ID(1 + random.IntN(20))) // what others do is nothing to it
+			aside.Cancel(ID(1 + random.IntN(20))) // does not affect the others
 			if at, ok := aside.Next(); ok {
 				aside.Advance(at)
 			}
@@ -498,7 +501,7 @@ func TestCopy(t *testing.T) {
 	}
 }
 
-// What is counted of times is what events and Records say, of whom it was not cut short too.
+// The timing counters agree with the events and Records, also for preempted requests.
 func TestTotals(t *testing.T) {
 	for seed := range uint64(10) {
 		e, err := New(either(seed), nil)

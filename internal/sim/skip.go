@@ -2,12 +2,13 @@ package sim
 
 import "github.com/headgate/headgate/internal/profile"
 
-// Most steps of an engine give each running sequence a further token and do nothing else: nobody comes, nobody goes, and who counts no tokens
-// sees nothing of them. NextEvent looks past them, and Skip does them at once. What comes out is the same to the last bit as if each were done
-// by Advance; only Token events are not told.
+// In most steps each running sequence gets one more token and nothing else happens: no request
+// arrives or ends, and a caller that does not count tokens sees no change. NextEvent looks past
+// such steps, and Skip does them all at once. The result is bit-identical to calling Advance for
+// each, but without Token events.
 
-// NextEvent is as Next, but past the steps that only bring further tokens of sequences that go on. Whoever submits, loads or cancels before
-// that calls Skip first.
+// NextEvent is Next, but past the steps in which running sequences only get further tokens. Before
+// a Submit, Load or Cancel at an earlier time, the caller must call Skip.
 func (e *Engine) NextEvent() (at float64, ok bool) {
 	if at, ok = e.Next(); !ok {
 		return at, ok
@@ -20,8 +21,9 @@ func (e *Engine) NextEvent() (at float64, ok bool) {
 	return at, ok
 }
 
-// after is when the output of the next step is out, and when the one after it is computed, where the output of a step is out at a time, and
-// the one after that is computed at ends, and the next one does no more than work.
+// after returns when the output of the next step comes out and when the one after it has been
+// computed, given that a step's output comes out at at, the one after it has been computed at ends,
+// and the next one only does work.
 func (e *Engine) after(at, ends float64, w profile.Work) (next, computed float64) {
 	if e.profile.Asynchronous {
 		return max(at, ends), max(at, ends) + e.profile.ComputeTime(w)
@@ -29,7 +31,7 @@ func (e *Engine) after(at, ends float64, w profile.Work) (next, computed float64
 	return at + e.profile.StepTime(w), ends
 }
 
-// Skip does the steps that end before a time and only bring further tokens of sequences that go on.
+// Skip does the steps that end before until and only bring further tokens of running sequences.
 func (e *Engine) Skip(until float64) {
 	quiet := e.quiet()
 	if quiet == 0 || e.until >= until {
@@ -52,12 +54,13 @@ func (e *Engine) Skip(until float64) {
 		w.KVTokens += w.Sequences
 	}
 	e.counted.Steps.add(uint64(left-quiet), len(e.running)) //nolint:gosec // it only falls
-	for _, s := range e.running {                           // as they were used in the last of the steps
+	for _, s := range e.running {                           // in the order of use in the last step
 		e.useAdapter(s.Adapter)
 	}
 }
 
-// quiet is how many steps from the one that runs on only bring each running sequence a further token, and are followed by another.
+// quiet is the number of steps, from the running one on, that only bring each running sequence a
+// further token and are followed by another step.
 func (e *Engine) quiet() int {
 	full := len(e.running) >= e.profile.Limits.MaxSequences
 	if !e.busy || len(e.running) == 0 || len(e.batch) != len(e.running) || len(e.loads)+len(e.loaded) > 0 || len(e.waiting) > 0 && !full {
@@ -86,7 +89,8 @@ func (e *Engine) quiet() int {
 	return quiet
 }
 
-// decodes is what the step after the one that runs computes, if that gives each running sequence a further token.
+// decodes is the work of the step after the running one if that gives each running sequence a
+// further token.
 func (e *Engine) decodes() (w profile.Work) {
 	for _, s := range e.running {
 		w.Sequences++

@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// happening is an event with the time at which it was told.
+// happening formats events with their times.
 func happening(all []string, events []Event) []string {
 	for _, ev := range events {
 		if ev.Kind != Token || ev.Index == 0 {
@@ -20,15 +20,15 @@ func happening(all []string, events []Event) []string {
 	return all
 }
 
-// An engine that skips steps is the same as one that does each: in what happens, when, and in what it counts, to the last bit. Requests have
-// token ids, some with a common prefix, or only so many tokens; some are cancelled.
+// An engine that skips steps has bit-identical events, times and counters. Requests have token ids,
+// some with a common prefix, or only numbers of tokens; some are cancelled.
 func TestSkippedStepsAreAsIfTheyWereDone(t *testing.T) {
 	skipped := 0
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test's
 		p := tight()
 		p.Decode.Adapters = 1.5
-		if seed%2 == 1 { // schedules a step while one runs
+		if seed%2 == 1 { // asynchronous
 			p.Asynchronous, p.Launch = true, float64(random.IntN(3))*0.05
 		}
 		p.Limits = profile.Limits{
@@ -112,7 +112,8 @@ func TestSkippedStepsAreAsIfTheyWereDone(t *testing.T) {
 	}
 }
 
-// BenchmarkSkip is a request of 200 tokens, alone on an engine: the tokens a second are those of a fleet that has little to do.
+// BenchmarkSkip is a request of 200 tokens alone on an engine, as in a fleet with little load; it
+// reports tokens per second.
 func BenchmarkSkip(b *testing.B) {
 	p := tight()
 	p.Limits = profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: 16384, BlockSize: 16}

@@ -6,14 +6,15 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// scheduled is the part that one sequence has in a step.
+// scheduled is one sequence's part of a step.
 type scheduled struct {
 	s *sequence
-	// yields reports whether the step ends with an output token: all tokens so far are computed then.
+	// yields reports whether the part ends with an output token: then all tokens so far are
+	// computed.
 	yields bool
 }
 
-// startStep starts what is due at now, if anything is: a load that was asked for, alone, else a batch.
+// startStep starts what is due at now, if anything is: a requested load, alone, otherwise a batch.
 func (e *Engine) startStep(now float64) {
 	e.busy, e.batch, e.loaded = false, e.batch[:0], e.loaded[:0]
 	if seconds, ok := e.startLoad(now); ok {
@@ -28,7 +29,7 @@ func (e *Engine) startStep(now float64) {
 	e.until = now + w.loading + e.profile.StepTime(w.Work)
 }
 
-// advanceAsync takes the output of the step before the one that was launched, and launches the next.
+// advanceAsync takes the output of the step before the launched one, and launches the next.
 func (e *Engine) advanceAsync(now float64) {
 	if e.busy {
 		e.finishLoads(now)
@@ -36,7 +37,7 @@ func (e *Engine) advanceAsync(now float64) {
 	}
 	e.busy, e.loaded = true, e.loaded[:0]
 	e.before, e.batch = e.batch, e.before[:0]
-	computed := max(now, e.ends) // when the accelerator has nothing to do
+	computed := max(now, e.ends) // when the accelerator becomes idle
 	launched := now
 	if seconds, ok := e.startLoad(now); ok {
 		launched += seconds
@@ -48,14 +49,14 @@ func (e *Engine) advanceAsync(now float64) {
 	switch {
 	case len(e.before) > 0:
 		e.until = max(launched, computed)
-	case len(e.batch) > 0 || len(e.loaded) > 0: // no output to wait for: the next step is scheduled as soon as this one is launched
+	case len(e.batch) > 0 || len(e.loaded) > 0: // no output to wait for: the next step is scheduled right after this launch
 		e.until = launched
 	default:
 		e.busy = false
 	}
 }
 
-// startLoad does a load that was asked for, if one is due, and returns the seconds that it takes.
+// startLoad does a requested load, if one is due, and returns its duration in seconds.
 func (e *Engine) startLoad(now float64) (seconds float64, ok bool) {
 	if len(e.loads) == 0 || e.loads[0].at > now {
 		return 0, false
@@ -63,35 +64,36 @@ func (e *Engine) startLoad(now float64) (seconds float64, ok bool) {
 	asked := e.loads[0]
 	e.loads = slices.Delete(e.loads, 0, 1)
 	seconds = e.loadHost(asked.id, asked.adapter)
-	// Whatever a slot holds of it is of the old weights.
+	// A slot may have the old weights.
 	e.slots.drop(asked.adapter)
 	return seconds, true
 }
 
-// fillStep schedules what the next step computes.
+// fillStep schedules the next step.
 func (e *Engine) fillStep(now float64) work {
 	w := work{budget: e.profile.Limits.MaxBatchedTokens}
 	e.scheduleRunning(&w, now)
-	// vLLM admits nobody in a step that preempted. That needs no rule here: the one preempted is at the head of the
-	// queue, and of the blocks that it gave back at least one is taken, so it does not fit and those behind it wait.
+	// vLLM admits no request in a step with a preemption. This needs no rule here: the preempted
+	// sequence is at the head of the queue, and at least one of its former blocks is in use, so it
+	// does not fit and those behind it wait.
 	e.scheduleWaiting(&w, now)
 	return w
 }
 
-// work is what a step has taken on so far.
+// work is the content of a step so far.
 type work struct {
 	profile.Work
-	budget  int     // tokens that it may still take
+	budget  int     // remaining token budget
 	loading float64 // seconds
 }
 
-// scheduleRunning gives every running sequence its next tokens, in order of admission, and preempts the last ones where
-// there is no room for that.
+// scheduleRunning gives every running sequence its next tokens, in order of admission, and preempts
+// the last ones if there is no room.
 func (e *Engine) scheduleRunning(w *work, now float64) {
 	for i := 0; i < len(e.running) && w.budget > 0; i++ {
 		s := e.running[i]
 		if s.produced+s.flying == s.output {
-			continue // its last token is on its way
+			continue // its last token is in a scheduled step
 		}
 		n := min(s.tokens()-s.computed, w.budget)
 		for !e.kv.grow(s, s.computed+n) {
@@ -106,8 +108,8 @@ func (e *Engine) scheduleRunning(w *work, now float64) {
 	}
 }
 
-// scheduleWaiting admits waiting requests in order of arrival while there is room. A request whose adapter no slot can
-// serve is passed over; one that finds no room in the KV cache stops those behind it.
+// scheduleWaiting admits waiting requests in order of arrival while there is room. It skips a
+// request whose adapter gets no slot, and stops at one that does not fit into the KV cache.
 func (e *Engine) scheduleWaiting(w *work, now float64) {
 	kept, next := 0, 0
 	for ; next < len(e.waiting) && w.budget > 0 && len(e.running) < e.profile.Limits.MaxSequences; next++ {
@@ -134,13 +136,13 @@ func (e *Engine) scheduleWaiting(w *work, now float64) {
 	}
 }
 
-// slotServes reports whether one more sequence of the adapter can run: an adapter that runs has its slot, another one
-// needs a slot that no running sequence uses.
+// slotServes reports whether one more sequence of the adapter can run: either the adapter is
+// running, or there is a slot that no running sequence uses.
 func (e *Engine) slotServes(adapter string) bool {
 	return adapter == "" || e.inUse[adapter] > 0 || len(e.inUse) < e.profile.Limits.GPUAdapters
 }
 
-// enter makes a waiting sequence, whose blocks are taken, a running one.
+// enter makes a waiting sequence with allocated blocks a running one.
 func (e *Engine) enter(s *sequence, now float64) {
 	e.running = append(e.running, s)
 	increment(e.inUse, s.Adapter)
@@ -156,7 +158,7 @@ func (e *Engine) enter(s *sequence, now float64) {
 	e.events = append(e.events, Event{Kind: Scheduled, At: now, ID: s.id, Record: s.record})
 }
 
-// schedule puts n more tokens of a running sequence, for which it has the blocks, into the step.
+// schedule adds n more tokens of a running sequence, whose blocks are allocated, to the step.
 func (e *Engine) schedule(w *work, s *sequence, n int) {
 	if decodes := s.produced+s.flying > 0 && n == 1 && s.computed+1 == s.tokens(); decodes {
 		w.Sequences++
@@ -175,11 +177,11 @@ func (e *Engine) schedule(w *work, s *sequence, n int) {
 	e.batch = append(e.batch, scheduled{s, yields})
 }
 
-// preempt sends a sequence back to the head of the queue. It keeps the tokens that it has produced and computes their
-// KV again.
+// preempt sends a sequence back to the head of the queue. It keeps its output tokens and computes
+// their KV again.
 func (e *Engine) preempt(s *sequence, now float64) {
 	e.leave(s)
-	for i, b := range e.before { // a token of it that is on its way is dropped
+	for i, b := range e.before { // its token in that step is dropped
 		if b.s == s {
 			e.before[i].yields = false
 		}
@@ -199,7 +201,7 @@ func (e *Engine) finishLoads(now float64) {
 	}
 }
 
-// finishStep reports what a step has brought whose output is out at now.
+// finishStep reports the output of a step at now.
 func (e *Engine) finishStep(batch []scheduled, now float64) {
 	finished, gave, tokens := false, false, 0
 	for _, b := range batch {
@@ -243,10 +245,10 @@ func (e *Engine) finishStep(batch []scheduled, now float64) {
 	}
 }
 
-// tokens is the number of tokens that are known, or on their way: the prompt and what was produced.
+// tokens is the number of prompt and output tokens, including output of scheduled steps.
 func (s *sequence) tokens() int { return s.prompt + s.produced + s.flying }
 
-// token is the one at position i.
+// token returns the token at position i.
 func (s *sequence) token(i int) uint32 {
 	if i < len(s.Prompt) {
 		return s.Prompt[i]

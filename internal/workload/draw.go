@@ -11,17 +11,17 @@ import (
 	"gonum.org/v1/gonum/stat/distuv"
 )
 
-// Window is a time in which requests come at one rate.
+// Window is a time with a constant request rate.
 type Window struct {
 	Seconds float64
-	Rate    float64 // requests a second
-	// Shape is that of the gaps between requests, which are of a Weibull distribution or else of a Gamma distribution. It may be 0 where the
-	// rate is.
+	Rate    float64 // requests per second
+	// Shape is the shape parameter of the gaps between requests, which are Weibull- or else
+	// Gamma-distributed. It may be 0 if the rate is.
 	Shape   float64
 	Weibull bool
 }
 
-// Gap draws the time from one request to the next, by its mean.
+// Gap draws a gap between requests, in units of its mean.
 func (w Window) Gap(source rand.Source) float64 { return w.gaps(source).Rand() }
 
 func (w Window) gaps(source rand.Source) distuv.Rander {
@@ -31,9 +31,10 @@ func (w Window) gaps(source rand.Source) distuv.Rander {
 	return distuv.Gamma{Alpha: w.Shape, Beta: w.Shape, Src: source}
 }
 
-// rest draws the time from any moment to the next request, by the mean of the gaps. Long gaps have more moments than short ones: the gap around
-// a moment is by its length more likely, which makes a Gamma distribution's shape larger by one, and of a Weibull distribution's gaps, to
-// the power of their shape, a Gamma distribution's.
+// rest draws the time from an arbitrary moment to the next request, in units of the mean gap. A
+// moment falls into a gap with a probability proportional to the gap's length. The length-biased
+// gap of a Gamma distribution is Gamma with a shape larger by one; that of a Weibull distribution,
+// raised to the power of its shape, is Gamma.
 func (w Window) rest(source rand.Source) float64 {
 	around := 0.0
 	if w.Weibull {
@@ -45,7 +46,7 @@ func (w Window) rest(source rand.Source) float64 {
 	return around * rand.New(source).Float64() //nolint:gosec // no secret
 }
 
-// flaw says what of a window makes no sense; nil where all does.
+// flaw returns what is invalid in a window, nil if nothing is.
 func (w Window) flaw() error {
 	switch {
 	case !(w.Rate >= 0) || math.IsInf(w.Rate, 0):
@@ -59,13 +60,14 @@ func (w Window) flaw() error {
 	return nil
 }
 
-// leastGamma has bursts of some million requests; with leastWeibull the mean is still a number.
+// With leastGamma, bursts have some million requests; with leastWeibull, the mean is still finite.
 const (
 	leastGamma   = 1e-6
 	leastWeibull = 0.01
 )
 
-// leastCV and mostCV are the coefficients of variation that can be asked for: from a clock's to a burst in all of a trace.
+// leastCV and mostCV limit coefficients of variation: from nearly regular requests to a single
+// burst.
 const (
 	leastCV = 0.01
 	mostCV  = 100
@@ -79,20 +81,21 @@ func shapeOf(cv float64) (float64, error) {
 	return 1 / cv / cv, nil
 }
 
-// process is how requests of one model are drawn, window by window.
+// process is the arrival process of one model, window by window.
 type process struct {
 	model          string
 	windows        []Window
 	prompt, output int32
-	most           int // requests; 0 is any number
+	most           int // requests; 0 means no limit
 }
 
-// draw draws the requests of a process. As long as the shape stays, they are a renewal process from long before: the time from one to the next
-// passes as fast as the windows' rates say. Where the shape changes the process begins anew at any moment of it. So the mean number in
-// each window is by its rate, whatever the shapes.
+// draw draws the requests of a process. While the shape stays the same, they are a stationary
+// renewal process whose time runs as fast as the windows' rates. When the shape changes, the
+// process restarts at an arbitrary moment. So the mean number of requests in each window follows
+// its rate, whatever the shapes.
 func (p process) draw(source rand.Source) (all []Query) {
-	at, left := 0.0, 0.0 // left is the time until the next request, by the mean of the gaps
-	var before Window    // the last that had requests
+	at, left := 0.0, 0.0 // left is the time until the next request, in units of the mean gap
+	var before Window    // the last one with requests
 	for _, w := range p.windows {
 		end := at + w.Seconds
 		if w.Rate > 0 {
@@ -114,7 +117,7 @@ func (p process) draw(source rand.Source) (all []Query) {
 	return all
 }
 
-// mean is how many requests a process has in the mean, and how many seconds it takes.
+// mean is a process's expected number of requests, and its length in seconds.
 func (p process) mean() (requests, seconds float64) {
 	for _, w := range p.windows {
 		seconds += w.Seconds
@@ -131,7 +134,7 @@ func (p process) mean() (requests, seconds float64) {
 	return requests, seconds
 }
 
-// part is a process from a moment on, for so many seconds.
+// part is a part of a process, from a time on and for some seconds.
 func (p process) part(from, seconds float64) process {
 	var windows []Window
 	at := 0.0
@@ -151,10 +154,10 @@ func (p process) part(from, seconds float64) process {
 	return p
 }
 
-// mostQueries is how many requests a generated trace may have in the mean: some 2 GB of them.
+// mostQueries is the maximum expected number of requests in a generated trace: some 2 GB.
 const mostQueries = 50_000_000
 
-// generated is a source of what processes draw in a part of their time.
+// generated is a source of requests from a part of the processes' time.
 func (t trace) generated(from, seconds float64) (*Source, error) {
 	var processes []process
 	requests, longest := 0.0, 0.0
@@ -182,10 +185,10 @@ func (t trace) generated(from, seconds float64) (*Source, error) {
 	return s, nil
 }
 
-// gammaUsage says what a text of [Gamma] is.
+// gammaUsage describes the text of [Gamma].
 const gammaUsage = "write such as gamma:rate=100,cv=4,seconds=600 (or queries=20000 in place of seconds; prompt= and output= are tokens)"
 
-// parseGamma reads what follows "gamma:".
+// parseGamma parses what follows "gamma:".
 func parseGamma(text string) (trace, error) {
 	is := map[string]float64{"cv": 1}
 	given := map[string]bool{}

@@ -12,20 +12,21 @@ import (
 	"time"
 )
 
-// MooncakeBlock is the tokens of a prompt of which one hash of a Mooncake trace says what they are, and all before them.
+// MooncakeBlock is the number of prompt tokens per hash in a Mooncake trace. A hash covers its
+// block and everything before it.
 const MooncakeBlock = 512
 
-// Hashed is a query of which a trace says what its prompt shares with others.
+// Hashed is a query whose trace says what its prompt shares with others.
 type Hashed struct {
 	Query
 	// Blocks are the hashes of the prompt, each of [MooncakeBlock] tokens; there may be too few.
 	Blocks []uint32
 }
 
-// mostLine is how long a line may be, in bytes.
+// mostLine is the maximum length of a line in bytes.
 const mostLine = 16 << 20
 
-// eachLine reads lines that are not empty. Errors have the line.
+// eachLine calls read for each line that is not empty. Errors name the line.
 func eachLine(r io.Reader, read func(line []byte) error) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, mostLine)
@@ -43,7 +44,8 @@ func eachLine(r io.Reader, read func(line []byte) error) error {
 	return nil
 }
 
-// ReadMooncake reads the requests of a trace of Mooncake's, in the order of their times, which are those of the file. Tokens of 0 stay.
+// ReadMooncake reads a Mooncake trace, whose lines must be sorted by time. Token counts of 0 are
+// kept.
 func ReadMooncake(r io.Reader) (all []Hashed, err error) {
 	var c clock
 	err = eachLine(r, func(line []byte) error {
@@ -68,7 +70,7 @@ func ReadMooncake(r io.Reader) (all []Hashed, err error) {
 	return all, err
 }
 
-// readUnhashed reads a Mooncake trace without what prompts share.
+// readUnhashed reads a Mooncake trace without its hashes.
 func readUnhashed(r io.Reader) ([]Query, error) {
 	hashed, err := ReadMooncake(r)
 	all := make([]Query, len(hashed))
@@ -78,14 +80,15 @@ func readUnhashed(r io.Reader) ([]Query, error) {
 	return all, err
 }
 
-// readAccessLog reads an [AccessLog]. Envoy writes a line when a request has ended, so that lines are not in the order of the times.
+// readAccessLog reads an [AccessLog]. Envoy writes a line when a request ends, so lines are not
+// sorted by arrival.
 func readAccessLog(r io.Reader, _ Options) (trace, error) {
 	var t trace
 	var first time.Time
 	names := map[string]string{}
 	passed := 0
 	err := eachLine(r, func(line []byte) error {
-		if line[0] != '{' { // Envoy's own log, where both go to one file
+		if line[0] != '{' { // Envoy's own log, if both go to one file
 			passed++
 			return nil
 		}
@@ -93,7 +96,7 @@ func readAccessLog(r io.Reader, _ Options) (trace, error) {
 			Time time.Time
 			Pick struct {
 				Model string
-				Inner bool // the inner server sent it, once more or as a part: its client's is in the log itself
+				Inner bool // sent by the relay, again or in part: the log also has the client's request
 			}
 			Usage struct{ Prompt, Completion float64 }
 		}
@@ -129,11 +132,12 @@ func readAccessLog(r io.Reader, _ Options) (trace, error) {
 	return t, err
 }
 
-// fill gives queries of whose prompt or answer there are no tokens, such as those that failed, the tokens that others for their model have in the mean,
-// and returns how many these are. Where no query for a model has any they stay.
+// fill sets missing prompt and answer tokens, for instance of failed requests, to the mean of the
+// same model, and returns how many queries it filled. Without any known tokens of a model its
+// queries stay as they are.
 func fill(all []Query) (filled int) {
 	type sum struct{ tokens, queries float64 }
-	var known [2]map[string]sum // of prompts and answers, by model
+	var known [2]map[string]sum // prompts and answers, by model
 	tokens := func(q *Query) [2]*int32 { return [2]*int32{&q.Prompt, &q.Output} }
 	for kind := range known {
 		known[kind] = make(map[string]sum)

@@ -16,39 +16,43 @@ import (
 	"strings"
 )
 
-// Format is how a file has requests.
+// Format is a file format of a trace.
 type Format string
 
-// Formats. Those that [Detect] finds by themselves need no name.
+// The formats. [Detect] recognizes most of them.
 const (
-	Detect Format = "" // by what is in the file
+	Detect Format = "" // by the contents of the file
 	// Azure is CSV with the columns TIMESTAMP,ContextTokens,GeneratedTokens, as Azure publishes it.
 	Azure Format = "azure"
 	// Mooncake is lines of JSON with timestamp (ms), input_length, output_length and hash_ids.
 	Mooncake Format = "mooncake"
-	// ServeGen is CSV without a header: client, start of a window of [ServeGenWindow], requests a second, coefficient of variation of the gaps
-	// between them, their family, and its two parameters. Each client is a model.
+	// ServeGen is CSV without a header: client, start of a window of [ServeGenWindow], requests per
+	// second, coefficient of variation of the gaps between them, their distribution, and its two
+	// parameters. Each client is a model.
 	ServeGen Format = "servegen"
-	// Rates is CSV with the columns rate, in requests a second, and one of minute, seconds (numbers) and time (RFC 3339), which is when a
-	// window of that rate begins. It ends where the next one of the same model begins; the last is as long as the one before it. There
-	// may be cv, the coefficient of variation of the gaps, and model, prompt_tokens and output_tokens.
+	// Rates is CSV with the column rate, in requests per second, and one of minute, seconds
+	// (numbers) and time (RFC 3339), which is when a window with that rate begins. A window ends
+	// when the next one of the same model begins; the last one is as long as the one before it.
+	// Optional columns are cv, the coefficient of variation of the gaps, model, prompt_tokens and
+	// output_tokens.
 	Rates Format = "rates"
-	// Prometheus is the answer of Prometheus to a range query (/api/v1/query_range) for requests a second, such as
-	// sum by (model) (rate(...)). Series are summed by the label that names a model, one of model, model_name, model_id and modelId,
-	// where all have it, and otherwise all together.
+	// Prometheus is the response to a range query (/api/v1/query_range) for requests per second,
+	// such as sum by (model) (rate(...)). Series are summed by the label of the model, one of
+	// model, model_name, model_id and modelId, if all have it, otherwise all together.
 	Prometheus Format = "prometheus"
-	// AccessLog is the log of Headgate's Envoys: lines of JSON. Lines of requests for no model are passed over, and lines of something else. Tokens that a
-	// line does not say are those of others for its model, in the mean.
+	// AccessLog is the log of Headgate's Envoys: lines of JSON. Lines of requests for no model and
+	// unrelated lines are skipped. Missing token counts are the mean of the same model.
 	AccessLog Format = "access-log"
-	// CSV has the columns at (seconds) or timestamp (RFC 3339), and may have model, prompt_tokens and output_tokens.
+	// CSV has the column at (seconds) or timestamp (RFC 3339), and optionally model, prompt_tokens
+	// and output_tokens.
 	CSV Format = "csv"
-	// Gamma is no file but a text such as gamma:rate=100,cv=4,seconds=600: requests a second, the coefficient of variation of the gaps
-	// (1 is Poisson's, and the default), and the length in seconds or the number of requests (queries=20000). There may be prompt and
-	// output, in tokens.
+	// Gamma is not a file but a text such as gamma:rate=100,cv=4,seconds=600: requests per second,
+	// the coefficient of variation of the gaps (by default 1, a Poisson process), and the length in
+	// seconds or the number of requests (queries=20000). Optional are prompt and output, in tokens.
 	Gamma Format = "gamma"
 )
 
-// formats are those of files.
+// formats are the readers of files.
 var formats = map[Format]func(io.Reader, Options) (trace, error){
 	Azure:      recordedBy(ReadAzure),
 	Mooncake:   recordedBy(readUnhashed),
@@ -59,21 +63,22 @@ var formats = map[Format]func(io.Reader, Options) (trace, error){
 	Prometheus: readPrometheus,
 }
 
-// Options say how to read a trace. The zero value reads all of it.
+// Options configure how a trace is read. The zero value reads all of it.
 type Options struct {
 	Format Format // of a file
-	// CV is the coefficient of variation of the gaps between requests of a Rates file without a column for it, and of Prometheus; 0 is 1.
+	// CV is the coefficient of variation of the gaps for Prometheus and for a Rates file without
+	// that column; 0 means 1.
 	CV float64
-	// From and Seconds take a part of the trace: what comes in so many Seconds, from so many seconds after its beginning on. Times of a
-	// part count from its beginning. Seconds of 0 take all that is left.
+	// From and Seconds select a part of the trace: Seconds long, starting From seconds after the
+	// beginning. Times start at 0 again. Seconds of 0 selects the whole rest.
 	From, Seconds float64
 }
 
-// example is written where a file is of no format.
+// example is part of the error for a file of no known format.
 const example = "write columns such as at,model,prompt_tokens,output_tokens (at in seconds) or minute,rate (requests a second)"
 
-// Open opens a trace, which is a file that open opens, such as [os.Open], or a text of [Gamma]. Errors name the file and the line, and say what to
-// write.
+// Open opens a trace: a file, opened by open, such as [os.Open], or a text of [Gamma]. Errors name
+// the file and the line, and say what to write.
 func Open[F io.ReadCloser](open func(name string) (F, error), text string, o Options) (*Source, error) {
 	if spec, ok := strings.CutPrefix(text, string(Gamma)+":"); ok && (o.Format == Detect || o.Format == Gamma) {
 		t, err := parseGamma(spec)
@@ -94,7 +99,7 @@ func Open[F io.ReadCloser](open func(name string) (F, error), text string, o Opt
 	return s, err
 }
 
-// Read reads a trace, perhaps compressed by gzip, of a file that errors call name.
+// Read reads a trace, which may be compressed with gzip. Errors call the file name.
 func Read(name string, r io.Reader, o Options) (*Source, error) {
 	text := bufio.NewReaderSize(r, headSize)
 	if head, _ := text.Peek(2); bytes.Equal(head, []byte{0x1f, 0x8b}) {
@@ -105,7 +110,7 @@ func Read(name string, r io.Reader, o Options) (*Source, error) {
 		text = bufio.NewReaderSize(unzipped, headSize)
 	}
 	if bom, _ := text.Peek(3); string(bom) == "\ufeff" {
-		_, _ = text.Discard(3) // they are there
+		_, _ = text.Discard(3) // already peeked
 	}
 	head, err := text.Peek(headSize)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -130,7 +135,7 @@ func Read(name string, r io.Reader, o Options) (*Source, error) {
 	return t.source(name, o.Format, o)
 }
 
-// known lists the formats of files.
+// known lists the file formats.
 func known() string {
 	var all []string
 	for f := range formats {
@@ -140,10 +145,10 @@ func known() string {
 	return strings.Join(all, ", ")
 }
 
-// headSize is how much of a file says which format it has, in bytes.
+// headSize is how many bytes of a file are used to detect its format.
 const headSize = 64 << 10
 
-// detect says which format a file has that begins so.
+// detect returns the format of a file with this beginning.
 func detect(head string) (Format, error) {
 	lines := strings.Split(head, "\n")
 	switch {
@@ -180,14 +185,14 @@ func isNumber(text string) bool {
 	return err == nil
 }
 
-// trace is what a file or a text has: queries, or processes by which they are drawn.
+// trace is the contents of a file or text: queries, or processes that generate them.
 type trace struct {
 	recorded  []Query
 	processes []process
-	about     string // what else there is to say, for people; it may be empty
+	about     string // further information for people, may be empty
 }
 
-// source makes a source of a trace, or of the part that is wanted.
+// source makes a Source of a trace, or of the selected part.
 func (t trace) source(name string, f Format, o Options) (*Source, error) {
 	if !(o.From >= 0) || !(o.Seconds >= 0) || math.IsInf(o.From, 0) || math.IsInf(o.Seconds, 0) {
 		return nil, fmt.Errorf("%s: a part of a trace begins after its beginning and has a length: %g s for %g s is none", name, o.From, o.Seconds)
@@ -208,5 +213,5 @@ func (t trace) source(name string, f Format, o Options) (*Source, error) {
 	return s, nil
 }
 
-// positive says whether a number is finite and above 0.
+// positive reports whether a number is finite and above 0.
 func positive(x float64) bool { return x > 0 && !math.IsInf(x, 1) }

@@ -10,10 +10,10 @@ import (
 	"strconv"
 )
 
-// modelLabels are those of metrics that name a model.
+// modelLabels are metric labels that name a model.
 var modelLabels = []string{"model", "model_name", "model_id", "modelId"}
 
-// series is one of a range query.
+// series is one series of a range query.
 type series struct {
 	Metric map[string]string `json:"metric"`
 	Values []sample          `json:"values"`
@@ -22,7 +22,7 @@ type series struct {
 // sample is the rate at a time.
 type sample struct{ at, rate float64 }
 
-// UnmarshalJSON reads [time, "value"].
+// UnmarshalJSON parses [time, "value"].
 func (s *sample) UnmarshalJSON(text []byte) error {
 	var value string
 	pair := []any{&s.at, &value}
@@ -37,10 +37,10 @@ func (s *sample) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// rangeQuery is how a range query is asked for.
+// rangeQuery says how to make a range query.
 const rangeQuery = "ask /api/v1/query_range, such as with query=sum by (model) (rate(...[1m])), start, end and step"
 
-// readPrometheus reads a [Prometheus] file. A series without a value at a step has the rate 0 there.
+// readPrometheus reads a [Prometheus] file. A missing value of a series is a rate of 0.
 func readPrometheus(r io.Reader, o Options) (trace, error) {
 	var is struct {
 		Status, ErrorType, Error string
@@ -99,7 +99,7 @@ func readPrometheus(r io.Reader, o Options) (trace, error) {
 	return t, nil
 }
 
-// grid is the steps of a range query.
+// grid is the time steps of a range query.
 type grid struct {
 	first, step float64 // seconds
 	n           int
@@ -107,10 +107,10 @@ type grid struct {
 
 func (g grid) place(at float64) int { return int(math.Round((at - g.first) / g.step)) }
 
-// mostSteps is how many steps a range query has at most; Prometheus answers with 11,000.
+// mostSteps is the maximum number of steps; Prometheus returns at most 11,000.
 const mostSteps = 1_000_000
 
-// gridOf finds the steps of series.
+// gridOf finds the time steps of series.
 func gridOf(all []series) (grid, error) {
 	first, last, step := math.Inf(1), math.Inf(-1), math.Inf(1)
 	for _, s := range all {

@@ -23,7 +23,7 @@ func readRates(r io.Reader, o Options) (trace, error) {
 	}
 	var models []*steps
 	byName := map[string]*steps{}
-	var c clock // of column time
+	var c clock // for the column time
 	err = t.each(func() error {
 		at, errAt := 0.0, error(nil)
 		if begins[0] == timeColumn {
@@ -66,7 +66,7 @@ func readRates(r io.Reader, o Options) (trace, error) {
 	return processesOf(models, begins[0] == minuteColumn)
 }
 
-// cv is the coefficient of variation of gaps of which a file does not say it.
+// cv is the coefficient of variation used if a file states none.
 func (o Options) cv() float64 {
 	if o.CV == 0 {
 		return 1
@@ -74,14 +74,14 @@ func (o Options) cv() float64 {
 	return o.CV
 }
 
-// step is a window that begins at a time, and the tokens of its requests.
+// step is a window with its start time and the tokens of its requests.
 type step struct {
 	at float64
 	Window
 	prompt, output int32
 }
 
-// steps are the windows of a model, each of which ends where the next begins.
+// steps are a model's windows, each of which ends when the next begins.
 type steps struct {
 	model string
 	all   []step
@@ -101,7 +101,8 @@ func (s *steps) add(next step) error {
 	return next.flaw()
 }
 
-// processesOf has the windows of all models begin at the first of any. The last of a model is as long as the one before it, or a minute.
+// processesOf starts the windows of all models at the earliest one. A model's last window is as
+// long as the one before it, or a minute.
 func processesOf(models []*steps, byMinute bool) (t trace, err error) {
 	first := math.Inf(1)
 	for _, s := range models {
@@ -133,7 +134,7 @@ func processesOf(models []*steps, byMinute bool) (t trace, err error) {
 	return t, nil
 }
 
-// count says how many models there are.
+// count describes the number of models.
 func count(processes []process) string {
 	if len(processes) == 1 {
 		return "one model"

@@ -9,17 +9,18 @@ import (
 	"strconv"
 )
 
-// Client is what somebody sends in one window after the other.
+// Client is a client's load, window by window.
 type Client struct {
 	Name    string
 	Windows []Window
 }
 
-// ServeGenWindow is the length of a window of ServeGen's, in seconds.
+// ServeGenWindow is the length of ServeGen's windows in seconds.
 const ServeGenWindow = 600
 
-// ReadServeGen reads rows of ServeGen's: client, start of the window in seconds, rate, coefficient of variation, family, and its two
-// parameters, of which the second says what the rate does. Clients come in the order of the file, and all have as many windows.
+// ReadServeGen reads ServeGen's rows: client, start of the window in seconds, rate, coefficient of
+// variation, distribution, and its two parameters, the second of which only sets the rate. Clients
+// are in the order of the file, and all have the same number of windows.
 func ReadServeGen(r io.Reader) (all []Client, err error) {
 	rows := csv.NewReader(r)
 	rows.FieldsPerRecord = 7
@@ -58,7 +59,7 @@ func ReadServeGen(r io.Reader) (all []Client, err error) {
 	return all, nil
 }
 
-// windowOf reads a row of ServeGen's that begins at a time.
+// windowOf parses a row for the window that begins at a time.
 func windowOf(row []string, begins int) (Window, error) {
 	start, startErr := strconv.ParseFloat(row[1], 64)
 	rate, rateErr := strconv.ParseFloat(row[2], 64)
@@ -76,7 +77,7 @@ func windowOf(row []string, begins int) (Window, error) {
 	return w, w.flaw()
 }
 
-// readClients has each client of a [ServeGen] file be a model.
+// readClients makes each client of a [ServeGen] file a model.
 func readClients(r io.Reader, _ Options) (trace, error) {
 	clients, err := ReadServeGen(r)
 	t := trace{about: fmt.Sprintf("%d clients, each a model", len(clients))}

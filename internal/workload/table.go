@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Columns of CSV, in small letters: case does not matter.
+// Columns of CSV in lower case; case does not matter.
 const (
 	atColumn        = "at"
 	timestampColumn = "timestamp"
@@ -28,19 +28,19 @@ const (
 	generatedColumn = "generatedtokens"
 )
 
-// column is a name of a header as it is compared.
+// column normalizes a name in a header.
 func column(name string) string {
 	return strings.ToLower(strings.TrimSpace(name))
 }
 
-// table is CSV with a header that is being read.
+// table is a CSV file with a header that is being read.
 type table struct {
 	rows  *csv.Reader
-	at    map[string]int // column -> its place
-	cells []string       // of the row that was read
+	at    map[string]int // column -> its index
+	cells []string       // of the current row
 }
 
-// newTable reads a header, which has some of the known columns and no other.
+// newTable reads a header, which may only have known columns.
 func newTable(r io.Reader, known ...string) (*table, error) {
 	t := &table{rows: csv.NewReader(r), at: map[string]int{}}
 	header, err := t.rows.Read()
@@ -64,7 +64,7 @@ func newTable(r io.Reader, known ...string) (*table, error) {
 	return t, nil
 }
 
-// wants returns an error where a column is missing.
+// wants returns an error if a column is missing.
 func (t *table) wants(columns ...string) error {
 	for _, c := range columns {
 		if !t.has(c) {
@@ -79,7 +79,7 @@ func (t *table) has(column string) bool {
 	return ok
 }
 
-// each reads all rows; a row has as many cells as the header. Errors have the line.
+// each reads all rows; a row has as many cells as the header. Errors name the line.
 func (t *table) each(row func() error) error {
 	for {
 		var err error
@@ -87,7 +87,7 @@ func (t *table) each(row func() error) error {
 			return nil
 		}
 		if err != nil {
-			return err // it has the line
+			return err // it names the line
 		}
 		if err := row(); err != nil {
 			line, _ := t.rows.FieldPos(0)
@@ -96,7 +96,7 @@ func (t *table) each(row func() error) error {
 	}
 }
 
-// cell is what the row has in a column, "" where there is no such column. The caller may keep it.
+// cell is the row's value in a column, "" if there is no such column. The caller may keep it.
 func (t *table) cell(column string) string {
 	if i, ok := t.at[column]; ok {
 		return strings.TrimSpace(t.cells[i])
@@ -104,7 +104,7 @@ func (t *table) cell(column string) string {
 	return ""
 }
 
-// number reads a finite number.
+// number parses a finite number.
 func (t *table) number(column string) (float64, error) {
 	x, err := strconv.ParseFloat(t.cell(column), 64)
 	if err != nil || math.IsNaN(x) || math.IsInf(x, 0) {
@@ -113,7 +113,7 @@ func (t *table) number(column string) (float64, error) {
 	return x, nil
 }
 
-// tokens reads a number of tokens; nothing is 0.
+// tokens parses a number of tokens; an empty cell is 0.
 func (t *table) tokens(column string) (int32, error) {
 	text := t.cell(column)
 	if text == "" {
@@ -126,10 +126,10 @@ func (t *table) tokens(column string) (int32, error) {
 	return int32(n), nil //nolint:gosec // it has 31 bits
 }
 
-// layouts are how moments are written.
+// layouts are the accepted time formats.
 var layouts = []string{time.RFC3339, "2006-01-02 15:04:05Z07:00", "2006-01-02 15:04:05", "2006-01-02T15:04:05"}
 
-// moment reads when something was.
+// moment parses a time.
 func (t *table) moment(column string) (time.Time, error) {
 	for _, layout := range layouts {
 		if at, err := time.Parse(layout, t.cell(column)); err == nil {
@@ -139,7 +139,8 @@ func (t *table) moment(column string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%s is %q: write such as 2006-01-02T15:04:05.123Z", column, t.cell(column))
 }
 
-// latest is the largest time that is accepted as seconds. As Unix time it is in the year 5138; Unix times in milliseconds exceed it since 1973.
+// latest is the largest time accepted as seconds. As Unix time it is in the year 5138; Unix times
+// in milliseconds exceed it since 1973.
 const latest = 1e11
 
 // inSeconds returns an error for a time that cannot be in seconds.
@@ -150,14 +151,14 @@ func inSeconds(at float64) error {
 	return nil
 }
 
-// clock has times count from the first, and none go back.
+// clock makes times relative to the first one and checks their order.
 type clock struct {
 	first time.Time
 	last  float64
 	begun bool
 }
 
-// at is the seconds from the first moment to this one.
+// at returns the seconds from the first time to this one.
 func (c *clock) at(moment time.Time) (float64, error) {
 	if !c.begun {
 		c.first = moment
@@ -165,7 +166,7 @@ func (c *clock) at(moment time.Time) (float64, error) {
 	return c.since(moment.Sub(c.first).Seconds())
 }
 
-// since checks that a time in seconds does not go back.
+// since checks that a time in seconds does not decrease.
 func (c *clock) since(at float64) (float64, error) {
 	if err := inSeconds(at); err != nil {
 		return 0, err
@@ -177,7 +178,8 @@ func (c *clock) since(at float64) (float64, error) {
 	return at, nil
 }
 
-// ReadAzure reads the requests of a trace of Azure's, in the order of their times, which count from the first. Tokens of 0 stay.
+// ReadAzure reads an Azure trace, whose rows must be sorted by time. Times are relative to the
+// first. Token counts of 0 are kept.
 func ReadAzure(r io.Reader) (all []Query, err error) {
 	columns := []string{timestampColumn, contextColumn, generatedColumn}
 	t, err := newTable(r, columns...)
@@ -234,7 +236,7 @@ func readPlain(r io.Reader) (all []Query, err error) {
 	return all, err
 }
 
-// same is a name that is kept once, however many requests have it.
+// same interns a name, so that it is stored once, however many requests have it.
 func same(names map[string]string, name string) string {
 	kept, ok := names[name]
 	if !ok {

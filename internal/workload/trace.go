@@ -1,8 +1,9 @@
-// Package workload is requests as files have them: recorded ones, and rates at which they are drawn. A planner tries what it plans on them, and
-// benches replay them.
+// Package workload reads workloads from files: recorded requests, or rates from which requests are
+// generated. The planner tests its plans on them, and benchmarks replay them.
 //
-// [Open] finds out what a file is by what is in it. What it opens is a [Source], of which each seed makes a trace: of a recorded one it is
-// always the same, but for times that the file rounds, and of a generated one another trace of the same process.
+// [Open] detects a file's format. Its result is a [Source], which returns a trace for each seed:
+// for a recorded workload always the same one, except for rounded times, and for a generated one
+// another sample of the same process.
 //
 // It is pure: the same bytes and seeds give the same queries.
 package workload
@@ -14,33 +15,36 @@ import (
 
 // Query is one request of a trace.
 type Query struct {
-	// At is when it comes, in seconds since the trace's beginning.
+	// At is its arrival time in seconds since the trace's beginning.
 	At float64
-	// Prompt and Output are its tokens; 0 where the trace says nothing.
+	// Prompt and Output are its tokens; 0 if the trace does not state them.
 	Prompt, Output int32
-	// Model is whom it is for; empty where the trace says nothing.
+	// Model is its model; empty if the trace does not state it.
 	Model string
 }
 
-// Source is where queries come from. It does not change, and is safe for concurrent use.
+// Source is a source of queries. It is immutable and safe for concurrent use.
 type Source struct {
-	// Name is for people: the base name of a file, or what a generated trace was asked for by.
+	// Name is for people: the base name of a file, or the text of a generated trace.
 	Name string
-	// About is one line for people: the format, how many requests there are in which time, and what is done to them.
+	// About is one line for people: the format, the number of requests and their time span, and how
+	// the trace is changed.
 	About string
-	// Generated says that queries are drawn: another seed is another trace of the same process.
+	// Generated says that queries are generated: another seed is another sample of the same
+	// process.
 	Generated bool
 
 	queries func(seed uint64) []Query
 }
 
-// Queries returns the trace of a seed, sorted by time, none before 0. The first of a whole recorded trace comes at 0, or within the time to which
-// the file rounds. A recorded trace has at least two; a generated one has about as many as it is to have, by chance perhaps none. The caller
-// may change what is returned.
+// Queries returns the trace of a seed, sorted by time, starting at 0 or later. A complete recorded
+// trace starts at 0, or within its rounding interval. A recorded trace has at least two queries; a
+// generated one has a random number, possibly none. The caller may change the result.
 func (s *Source) Queries(seed uint64) []Query { return s.queries(seed) }
 
-// Split cuts queries, sorted by time, of a recorded trace: those in the first share of its time, and the rest, whose times begin anew at 0. A
-// generated trace needs no cut: another seed tests what one was planned by.
+// Split splits a recorded trace, sorted by time: the queries in the first share of its time, and
+// the rest, with times from 0 again. A generated trace need not be split: another seed gives a test
+// trace.
 func Split(all []Query, share float64) (plan, test []Query) {
 	if len(all) == 0 {
 		return nil, nil
@@ -54,7 +58,7 @@ func Split(all []Query, share float64) (plan, test []Query) {
 	return slices.Clone(all[:n]), test
 }
 
-// Scaled returns the same queries with all coming factor times as fast; factor is above 0.
+// Scaled returns the queries with the arrival rate multiplied by factor, which is above 0.
 func Scaled(all []Query, factor float64) []Query {
 	all = slices.Clone(all)
 	for i := range all {

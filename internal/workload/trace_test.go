@@ -29,7 +29,7 @@ const logged = `[2026-01-02 15:04:05.000][1][info] starting
 {"time":"2026-01-02T15:04:06.000Z","path":"/x","pick":{"model":"lora","pool":"a/b","inner":true}}
 `
 
-// What a file has is found by what is in it, and compressed or named it is the same.
+// The format is detected, and compression or a stated format changes nothing.
 func TestRecorded(t *testing.T) {
 	for name, c := range map[string]struct {
 		text   string
@@ -96,13 +96,13 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
-// Rates are drawn, each model's at its own in each window.
+// Rates are sampled for each model and window.
 func TestGenerated(t *testing.T) {
 	const result = `{"status":"success","data":{"resultType":"matrix","result":[%s]}}`
 	for name, c := range map[string]struct {
 		text, about string
 		o           Options
-		want        map[string][]float64 // requests a second in each 100 s
+		want        map[string][]float64 // requests per second in each 100 s
 	}{
 		"minutes": {
 			"minute,rate\n10,20\n15,0\n20,5\n", "rates: some 7500 requests in 15m0s, drawn by their rates; one model",
@@ -167,7 +167,7 @@ func TestGenerated(t *testing.T) {
 			}
 			for model, rates := range c.want {
 				for n, rate := range rates {
-					// So many at once have a variance of the count by the square of the CV, of at most 2.
+					// The variance of such counts is at most CV² = 2 times the mean.
 					want := rate * 100 * seeds
 					if got := is[model][n]; math.Abs(got-want) > 4*2*math.Sqrt(want) {
 						t.Errorf("model %q has %.0f queries in its window %d, want about %.0f", model, got, n, want)
@@ -184,7 +184,7 @@ func TestGenerated(t *testing.T) {
 	}
 }
 
-// Gaps have the mean and the coefficient of variation that they are to have, from the beginning on.
+// Gaps have the right mean and coefficient of variation from the beginning on.
 func TestGamma(t *testing.T) {
 	for _, cv := range []float64{0.2, 1, 4} {
 		s, err := Open(os.Open, fmt.Sprintf("gamma:rate=50,cv=%g,queries=400000,prompt=9", cv), Options{})
@@ -205,7 +205,8 @@ func TestGamma(t *testing.T) {
 		if is := math.Sqrt(squares/n-mean*mean) / mean; math.Abs(mean*50-1) > 0.01*(1+cv) || math.Abs(is/cv-1) > 0.03 {
 			t.Errorf("gaps have a mean of %g s and a coefficient of variation of %.3f, want 0.02 and %g", mean, is, cv)
 		}
-		// A trace begins at any moment of the process, not with a request: else bursts had more than the rate says.
+		// A trace begins at an arbitrary moment of the process, not at a request: otherwise bursts
+		// would exceed the rate.
 		short, err := Open(os.Open, fmt.Sprintf("gamma:rate=50,cv=%g,seconds=2", cv), Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -221,7 +222,8 @@ func TestGamma(t *testing.T) {
 	}
 }
 
-// The time from any moment to the next request is right for both families: its mean is (1+cv²)/2 gaps.
+// The mean time from an arbitrary moment to the next request is (1+cv²)/2 gaps for both
+// distributions.
 func TestRest(t *testing.T) {
 	source := rand.NewPCG(1, 1) //nolint:gosec // no secret
 	for w, squared := range map[Window]float64{{Rate: 1, Shape: 0.25}: 4, {Rate: 1, Shape: 3}: 1 / 3.0, {Rate: 1, Shape: 0.7, Weibull: true}: 2.1388, {Rate: 1, Shape: 2, Weibull: true}: 0.2732} {
@@ -236,8 +238,9 @@ func TestRest(t *testing.T) {
 	}
 }
 
-// The mean number in each window is by its rate, where many windows pass between two requests and where the shape changes, and gaps have their
-// shape by the time that passes as fast as rates say.
+// The mean number of requests in each window follows its rate, even if many windows pass between
+// two requests or the shape changes, and gaps have their shape in a time that runs as fast as the
+// rates.
 func TestWindows(t *testing.T) {
 	short := process{}
 	for range 20_000 {
@@ -245,7 +248,7 @@ func TestWindows(t *testing.T) {
 	}
 	source := rand.NewPCG(1, 2) //nolint:gosec // no secret
 	all := short.draw(source)
-	passed := func(at float64) float64 { // by the mean of the gaps
+	passed := func(at float64) float64 { // in units of the mean gap
 		whole, rest := math.Floor(at/3), math.Mod(at, 3)
 		return 0.4*whole + 0.3*min(rest, 1) + 0.1*min(max(0, rest-1), 1)
 	}
@@ -272,7 +275,7 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// Times that a file rounds are spread in what it rounds to, those of clocks and of measurements stay.
+// Rounded times are spread over the rounding interval; regular and unrounded times stay.
 func TestQuantum(t *testing.T) {
 	lines := func(n int, at func(i int) int) string {
 		var text strings.Builder
@@ -320,7 +323,7 @@ func TestQuantum(t *testing.T) {
 	}
 }
 
-// A part of a recorded trace begins anew.
+// A part of a recorded trace starts at 0 again.
 func TestPart(t *testing.T) {
 	s := opened(t, "at\n5\n6\n7\n9\n12\n", Options{From: 1, Seconds: 4})
 	if got, want := s.Queries(1), []Query{{At: 0}, {At: 1}, {At: 3}}; !slices.Equal(got, want) {
@@ -337,7 +340,7 @@ func TestPart(t *testing.T) {
 	}
 }
 
-// Models draw apart from each other.
+// Models are sampled independently.
 func TestModelsAreApart(t *testing.T) {
 	all := opened(t, "seconds,rate,model\n0,10,a\n0,10,b\n60,10,a\n60,10,b\n", Options{}).Queries(1)
 	for i := range all[1:] {
@@ -485,7 +488,7 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// Open reads files, and those of a format that their beginning does not tell.
+// Open reads files, also of a format that their beginning does not reveal.
 func TestOpen(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "own.csv")

@@ -1,8 +1,9 @@
-// Package dir fills a Set of objects from a directory of YAML, and follows every edit.
+// Package dir reads objects from a directory of YAML files into a Set, and follows every edit.
 //
-// It reads the files *.yaml, *.yml and *.json that stand in the directory itself, hidden ones apart. Each may hold
-// several documents, and what `kubectl get -o yaml` prints works as it is. The unit of refusal is the file: a file that
-// is not valid keeps its last good objects in force and the others go on being followed.
+// It reads the files *.yaml, *.yml and *.json in the directory itself, except hidden ones. A file
+// may contain several documents, and the output of `kubectl get -o yaml` works unchanged. An
+// invalid file is refused as a whole: its last valid objects stay in effect, and other files are
+// still followed.
 package dir
 
 import (
@@ -27,13 +28,13 @@ import (
 )
 
 const (
-	// quiet is how long a directory must be at rest before it is read: editors write a file in several steps, and half
-	// a file may be valid.
+	// quiet is how long a directory must be unchanged before it is read: editors write a file in
+	// several steps, and half a file may be valid.
 	quiet = 100 * time.Millisecond
-	// patience bounds the wait for quiet, so that an edit is in force within a second whatever else goes on.
+	// patience limits the wait for quiet, so that an edit takes effect within a second in any case.
 	patience = 500 * time.Millisecond
-	// resync is how often the directory is read without an event: network file systems send none, and a directory that
-	// was replaced is watched no more.
+	// resync is how often the directory is read without an event: network file systems send none,
+	// and a replaced directory is no longer watched.
 	resync = 5 * time.Second
 )
 
@@ -44,21 +45,21 @@ type Source struct {
 	log     *slog.Logger
 	refused func(files int)
 
-	// Owned by Run.
+	// Used only by Run.
 	files   map[string]*file
-	network *objects.Network // as read last; nil if none of its own kinds is read
-	running bool             // the first Set is out: a fault is now a refused edit, and no longer a failed start
+	network *objects.Network // last read; nil if no kind of its own is read
+	running bool             // the first Set is published: an error is now a refused edit, no longer a failed start
 }
 
-// file is what is known of one file.
+// file is the state of one file.
 type file struct {
-	sum  [sha256.Size]byte // of its text, as last read, which may have Secrets
-	good *contents         // the last that was valid; nil if none was
-	err  error             // why the text is not in force, nil if it is
+	sum  [sha256.Size]byte // hash of its last text, which may contain Secrets
+	good *contents         // last valid contents; nil if there were none
+	err  error             // why the text is refused, nil if it is not
 }
 
-// New returns a Source for the objects of a directory, which are of the kinds of a table. Refused is called after each reading with
-// the number of files that are not in force; it may be nil.
+// New returns a Source for the objects of a directory with the kinds of a table. Refused, which may
+// be nil, is called after each reading with the number of refused files.
 func New(dir string, table []kinds.Kind, log *slog.Logger, refused func(files int)) *Source {
 	if refused == nil {
 		refused = func(int) {}
@@ -66,7 +67,7 @@ func New(dir string, table []kinds.Kind, log *slog.Logger, refused func(files in
 	return &Source{dir: dir, kinds: table, log: log, refused: refused, files: make(map[string]*file)}
 }
 
-// Read reads once the objects of a directory, which are of the kinds of a table, with no name resolved.
+// Read reads the objects of a directory once, with the kinds of a table. Names are not resolved.
 func Read(dir string, table []kinds.Kind) (objects.Set, error) {
 	s := New(dir, table, slog.New(slog.DiscardHandler), nil)
 	set, err := s.first()
@@ -88,9 +89,9 @@ func (s *Source) first() (*objects.Set, error) {
 	return set, nil
 }
 
-// Run publishes the objects at the start and again whenever a file changes, until ctx ends. It returns an error if the
-// directory cannot be read, or holds an invalid file, at the start; later faults are logged and leave the last good
-// objects in force. It calls publish from one goroutine.
+// Run publishes the objects at the start, and again whenever a file changes, until ctx ends. At the
+// start, a directory that cannot be read or an invalid file is an error. Later errors are logged,
+// and the last valid objects stay in effect. It calls publish from one goroutine.
 func (s *Source) Run(ctx context.Context, publish func(objects.Set)) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -98,7 +99,7 @@ func (s *Source) Run(ctx context.Context, publish func(objects.Set)) error {
 	}
 	defer watcher.Close()
 
-	// Watch before reading, so that no edit falls between the two.
+	// Watching before reading misses no edit.
 	if err := watcher.Add(s.dir); err != nil {
 		return fmt.Errorf("read objects: %s: %w", s.dir, err)
 	}
@@ -123,7 +124,7 @@ func (s *Source) Run(ctx context.Context, publish func(objects.Set)) error {
 		case err := <-watcher.Errors:
 			s.log.Warn("cannot watch the folder of objects; reading it at intervals", "dir", s.dir, "err", err)
 		case <-tick.C:
-			// Adding a directory that is watched already changes nothing.
+			// Adding a watched directory again has no effect.
 			_ = watcher.Add(s.dir)
 		}
 		set, err := s.read()
@@ -137,7 +138,7 @@ func (s *Source) Run(ctx context.Context, publish func(objects.Set)) error {
 	}
 }
 
-// settle returns when events have been quiet for a while, or the patience is over.
+// settle returns when there has been no event for quiet, at the latest after patience.
 func settle(ctx context.Context, events <-chan fsnotify.Event) {
 	limit := time.NewTimer(patience)
 	defer limit.Stop()
@@ -158,7 +159,7 @@ func settle(ctx context.Context, events <-chan fsnotify.Event) {
 	}
 }
 
-// read reads the directory and returns what is in force, or nil if that is what was before.
+// read reads the directory and returns the objects in effect, or nil if they are unchanged.
 func (s *Source) read() (*objects.Set, error) {
 	texts, written, err := s.texts()
 	if err != nil {
@@ -173,8 +174,9 @@ func (s *Source) read() (*objects.Set, error) {
 		}
 	}
 
-	// Files at rest keep what they define; a change that defines it too is the one at fault. A file that was refused is
-	// tried again each time, for the fault may have been mended in another file.
+	// Unchanged files keep their objects; a changed file that defines one of them is refused.
+	// Refused files are tried again each time, since an edit of another file may have resolved the
+	// conflict.
 	names := slices.Sorted(maps.Keys(texts))
 	claims := make(map[objects.Object]string)
 	var unsettled []string
@@ -196,7 +198,7 @@ func (s *Source) read() (*objects.Set, error) {
 	return s.good(names), nil
 }
 
-// texts reads every file, and when it was written. A file that goes away meanwhile was never there.
+// texts reads every file and its modification time. A file that is removed meanwhile is skipped.
 func (s *Source) texts() (texts map[string][]byte, written map[string]time.Time, err error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -209,7 +211,7 @@ func (s *Source) texts() (texts map[string][]byte, written map[string]time.Time,
 			continue
 		}
 		path := filepath.Join(s.dir, name)
-		info, err := os.Stat(path) // through links: a mounted ConfigMap is made of them
+		info, err := os.Stat(path) // follows links, of which a mounted ConfigMap consists
 		if errors.Is(err, fs.ErrNotExist) || (err == nil && !info.Mode().IsRegular()) {
 			continue
 		}
@@ -228,7 +230,7 @@ func (s *Source) texts() (texts map[string][]byte, written map[string]time.Time,
 	return texts, written, nil
 }
 
-// update takes the new text of a file, and reports whether what is in force changed.
+// update applies the new text of a file, and reports whether the objects in effect changed.
 func (s *Source) update(name string, text []byte, written time.Time, claims map[objects.Object]string) bool {
 	path := filepath.Join(s.dir, name)
 	f := s.files[name]
@@ -269,7 +271,7 @@ func (s *Source) update(name string, text []byte, written time.Time, claims map[
 	return true
 }
 
-// conflict is an error if another file defines an object of c.
+// conflict returns an error if another file defines an object of c.
 func (s *Source) conflict(path string, c *contents, claims map[objects.Object]string) error {
 	for _, id := range c.inOrder() {
 		if other, ok := claims[id]; ok {
@@ -280,12 +282,12 @@ func (s *Source) conflict(path string, c *contents, claims map[objects.Object]st
 	return nil
 }
 
-// inOrder are the objects by where they are.
+// inOrder returns the objects in the order of the file.
 func (c *contents) inOrder() []objects.Object {
 	return slices.SortedFunc(maps.Keys(c.as), func(a, b objects.Object) int { return c.as[a].line - c.as[b].line })
 }
 
-// immutable is an error if an object is not as it was, in what may not change.
+// immutable returns an error if an immutable field of an object has changed.
 func immutable(path string, was, is *contents) error {
 	for _, id := range is.inOrder() {
 		old, there := was.as[id]
@@ -321,7 +323,7 @@ func (s *Source) countRefused() int {
 	return n
 }
 
-// faults joins what is wrong with the files, in order of name.
+// faults joins the errors of the files, sorted by name.
 func (s *Source) faults() error {
 	var faults []error
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {
@@ -330,7 +332,8 @@ func (s *Source) faults() error {
 	return errors.Join(faults...)
 }
 
-// good joins the last good objects of every file. The Network stays the one that it was until one of its objects is another.
+// good joins the last valid objects of every file. The Network keeps its pointer until one of its
+// objects changes.
 func (s *Source) good(names []string) *objects.Set {
 	all := objects.Set{Network: kinds.NewNetwork(s.kinds)}
 	for _, name := range names {

@@ -26,7 +26,7 @@ func route(name string) string {
 	return "apiVersion: inference.x-k8s.io/v1alpha1\nkind: LLMRoute\nmetadata: {name: " + name + "}\nspec: {backendRefs: [{name: base}]}\n"
 }
 
-// follower runs a Source on a folder and sees what it publishes.
+// follower runs a Source on a folder and records what it publishes.
 type follower struct {
 	t       *testing.T
 	folder  string
@@ -77,7 +77,7 @@ func (f *follower) await(models string) *objects.World {
 	return f.awaitThat("the models "+models, func(w *objects.World) bool { return names(w) == models })
 }
 
-// awaitThat returns the first World that is as wanted.
+// awaitThat returns the first World that satisfies a condition.
 func (f *follower) awaitThat(what string, is func(*objects.World) bool) *objects.World {
 	f.t.Helper()
 	limit := time.After(10 * time.Second)
@@ -132,7 +132,7 @@ func TestEditsAreFollowed(t *testing.T) {
 	f.write("routes.yaml", route("a")+"---\n"+route("b"))
 	f.await("a b")
 
-	// An editor that writes beside the file and renames.
+	// Some editors write another file and rename it.
 	f.write(".routes.yaml.swp", route("c"))
 	if err := os.Rename(filepath.Join(f.folder, ".routes.yaml.swp"), filepath.Join(f.folder, "routes.yaml")); err != nil {
 		t.Fatal(err)
@@ -159,7 +159,7 @@ func TestAnInvalidEditIsRefusedAndTheLastGoodObjectsStay(t *testing.T) {
 	if !strings.Contains(f.log.String(), filepath.Join(folder, "routes.yaml")+":9: spec.priority: want a whole number, not string") {
 		t.Errorf("the log does not name file and line:\n%s", f.log.String())
 	}
-	// Other files are followed meanwhile, beside the last good objects of the refused one.
+	// Other files are still followed, together with the refused file's last valid objects.
 	f.write("more.yaml", route("c"))
 	f.await("a c")
 	f.write("routes.yaml", route("b"))
@@ -167,7 +167,7 @@ func TestAnInvalidEditIsRefusedAndTheLastGoodObjectsStay(t *testing.T) {
 	f.awaitRefused(0)
 }
 
-// A Model is what it is: an edit that makes another of it is refused, as API servers refuse it.
+// An edit of a Model's immutable fields is refused, as API servers refuse it.
 func TestAnEditThatChangesWhatAModelIsIsRefused(t *testing.T) {
 	model := func(id string) string {
 		return "{apiVersion: inference.x-k8s.io/v1alpha1, kind: Model, metadata: {name: m}, spec: {id: " + id + ", poolRef: {name: base}, type: lora, source: s}}\n"
@@ -183,8 +183,8 @@ func TestAnEditThatChangesWhatAModelIsIsRefused(t *testing.T) {
 	f.await("b one")
 }
 
-// An object that moves from one file to another, in whatever order the two edits come, is refused only while two
-// files define it.
+// An object can move to another file. In whatever order the two edits come, the object is refused
+// only while both files define it.
 func TestAnObjectMovesBetweenFiles(t *testing.T) {
 	f := follow(t, t.TempDir())
 	f.write("one.yaml", pool+"---\n"+route("a"))
@@ -214,7 +214,7 @@ spec: {addresses: ["10.0.0.7:9000", "engine.invalid:9000"]}
 	}
 }
 
-// Kubernetes mounts a ConfigMap as links through a folder that it swaps in one step.
+// Kubernetes mounts a ConfigMap as links through a folder, which it replaces atomically.
 func TestAMountedConfigMapIsFollowed(t *testing.T) {
 	folder := t.TempDir()
 	version := func(name, text string) {
@@ -259,7 +259,7 @@ func TestAnInvalidFileAtTheStartIsAnError(t *testing.T) {
 	}
 }
 
-// A profile stands beside the objects; who edits it edits the pool's.
+// A profile may be in a file beside the objects; an edit of it changes the pool's profile.
 func TestAProfileInAFileOfItsOwn(t *testing.T) {
 	folder := t.TempDir()
 	f := &follower{t: t, folder: folder}
@@ -285,7 +285,8 @@ func TestAProfileInAFileOfItsOwn(t *testing.T) {
 	}
 }
 
-// What people deploy beside Headgate's objects is passed over, and a kind that may be one of ours, misspelt, is not.
+// Objects of well-known other kinds are skipped. An unknown kind, which may be one of ours
+// misspelled, is not.
 func TestObjectsThatAreNoneOfOurs(t *testing.T) {
 	for object, passed := range map[string]bool{
 		"inference.networking.x-k8s.io/v1alpha2 InferenceObjective": true,

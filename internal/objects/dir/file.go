@@ -8,13 +8,14 @@ import (
 	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
-// File is what one file holds, by itself: objects, or a profile.
+// File is the contents of one file: objects, or a profile.
 type File struct {
 	objects.Set
 	contents *contents
 }
 
-// ReadFile reads a file of objects of the kinds of a table, or of a profile. What is wrong with it is a [Fault].
+// ReadFile reads a file of objects with the kinds of a table, or of a profile. Its errors are
+// [Fault]s.
 func ReadFile(path string, table []kinds.Kind) (*File, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -27,7 +28,8 @@ func ReadFile(path string, table []kinds.Kind) (*File, error) {
 	return &File{c.set, c}, nil
 }
 
-// Fault is what is wrong with a field of one of its objects, which only who uses it finds: with file and line, where the object is in the file.
+// Fault returns an error, with file and line, for a field of one of its objects, if only the user
+// of the object can find it.
 func (f *File) Fault(of objects.Object, field, format string, args ...any) error {
 	if is, ok := f.contents.as[of]; ok {
 		return is.fault(field, format, args...)

@@ -12,14 +12,14 @@ import (
 // document is one YAML document of a file.
 type document struct {
 	text []byte
-	// first is the line of the file at which text begins, from 1.
+	// first is the line of the file where text begins, from 1.
 	first int
 
 	parsed bool
-	node   *yamlv3.Node // of the content, once parsed; nil if text has none or is not YAML
+	node   *yamlv3.Node // parsed content; nil if there is none or it is not YAML
 }
 
-// content parses the document once, for its lines.
+// content parses the document once, to find lines.
 func (d *document) content() *yamlv3.Node {
 	if !d.parsed {
 		d.parsed = true
@@ -31,8 +31,8 @@ func (d *document) content() *yamlv3.Node {
 	return d.node
 }
 
-// documents splits a file at its "---" lines. Such a line ends a document wherever it stands, within a block scalar
-// too (YAML 1.2, 9.1.2), so that lines can be split before they are parsed.
+// documents splits a file at its "---" lines. Such a line ends a document anywhere, even within a
+// block scalar (YAML 1.2, 9.1.2), so the file can be split before it is parsed.
 func documents(text []byte) []*document {
 	docs := []*document{{first: 1}}
 	line := 0
@@ -46,7 +46,7 @@ func documents(text []byte) []*document {
 		if isSeparator(rest[:end]) {
 			docs = append(docs, &document{first: line + 1})
 		} else {
-			// Documents are contiguous in text: growing the slice copies nothing.
+			// Documents are contiguous in text, so extending the slice copies nothing.
 			if last.text == nil {
 				last.text = rest[:0:len(rest)]
 			}
@@ -66,8 +66,8 @@ func isSeparator(line []byte) bool {
 	return len(rest) == 0 || rest[0] == '#'
 }
 
-// line finds the line of the file that path, such as "spec.backendRefs[0].name", stands on: of the deepest part of it
-// that is there, else of the document's first content.
+// line returns the line of the file for a path such as "spec.backendRefs[0].name": the line of the
+// deepest existing part of it, otherwise that of the document's first content.
 func (d *document) line(path string) int {
 	node := d.content()
 	if node == nil {
@@ -84,15 +84,16 @@ func (d *document) line(path string) int {
 	return d.at(line)
 }
 
-// at is the line of the file for a line of the document, both from 1. YAML breaks lines at more characters than
-// editors do, so the document's last line is the limit.
+// at converts a line of the document to a line of the file, both from 1. YAML breaks lines at more
+// characters than editors do, so the result is limited to the document's last line.
 func (d *document) at(line int) int {
 	return d.first + min(line-1, bytes.Count(d.text, []byte("\n")))
 }
 
 var quoted = regexp.MustCompile(`"[^"]*"`)
 
-// lineOfQuoted finds the line of the first scalar at or below path that reason quotes, else the line of path.
+// lineOfQuoted returns the line of the first scalar at or below path that reason quotes, otherwise
+// the line of path.
 func (d *document) lineOfQuoted(reason, path string) int {
 	node := d.content()
 	if node == nil {
@@ -113,8 +114,8 @@ func (d *document) lineOfQuoted(reason, path string) int {
 	return d.line(path)
 }
 
-// find returns the first scalar below node with this value, or nil. Aliases are not followed: what they stand for has
-// been looked at where it is defined.
+// find returns the first scalar below node with this value, or nil. It does not follow aliases,
+// since their targets are visited where they are defined.
 func find(node *yamlv3.Node, value string) *yamlv3.Node {
 	if node.Kind == yamlv3.ScalarNode && node.Value == value {
 		return node
@@ -127,7 +128,8 @@ func find(node *yamlv3.Node, value string) *yamlv3.Node {
 	return nil
 }
 
-// steps splits "a.b[0].c" into "a", "b", "0", "c". What is in brackets is one step: "data[tls.crt]" is "data", "tls.crt".
+// steps splits "a.b[0].c" into "a", "b", "0", "c". Text in brackets is one step: "data[tls.crt]" is
+// "data", "tls.crt".
 func steps(path string) []string {
 	within := false
 	return strings.FieldsFunc(path, func(r rune) bool {
@@ -136,7 +138,7 @@ func steps(path string) []string {
 	})
 }
 
-// descend returns the child of node that step names and the line on which its key stands.
+// descend returns the child of node that step names, and the line of its key.
 func descend(node *yamlv3.Node, step string) (*yamlv3.Node, int) {
 	if node.Kind == yamlv3.AliasNode {
 		node = node.Alias
@@ -158,7 +160,8 @@ func descend(node *yamlv3.Node, step string) (*yamlv3.Node, int) {
 
 var yamlLine = regexp.MustCompile(`line (\d+): `)
 
-// yamlError takes the line out of an error of the YAML parser, which counts from the document's own first line.
+// yamlError extracts the line from an error of the YAML parser, which counts from the document's
+// first line.
 func (d *document) yamlError(err error) (line int, reason string) {
 	reason = strings.TrimPrefix(err.Error(), "yaml: ")
 	reason = strings.TrimPrefix(reason, "unmarshal errors:\n  ")

@@ -39,7 +39,7 @@ func slice(address string) string {
 		"addressType: IPv4\nendpoints: [{addresses: [" + address + "]}]\nports: [{port: 8080}]\n"
 }
 
-// attached are the names of what a Network has, in its order.
+// attached lists the names of a Network's objects, in its order.
 func attached(n *objects.Network) string {
 	if n == nil {
 		return "none"
@@ -113,7 +113,7 @@ func TestTheNetworkOfAFolderIsAnotherWhenOneOfItsObjectsIsAndOnlyThen(t *testing
 
 const aPod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nstatus: {podIP: 10.0.0.1}\n"
 
-// awaitModel returns the first World in which requests may name a model.
+// awaitModel returns the first World that has a model for requests.
 func (f *follower) awaitModel(name string) *objects.World {
 	f.t.Helper()
 	limit := time.After(10 * time.Second)
@@ -129,7 +129,7 @@ func (f *follower) awaitModel(name string) *objects.World {
 	}
 }
 
-// Where a folder has none of what it could have, that is a Network all the same.
+// A folder without any objects of a Network still has a Network.
 func TestAFolderHasANetworkWhereItsKindsAreRead(t *testing.T) {
 	for _, row := range []struct {
 		table []kinds.Kind
@@ -146,7 +146,8 @@ func TestAFolderHasANetworkWhereItsKindsAreRead(t *testing.T) {
 	}
 }
 
-// What an API server refuses by the CRD a folder refuses, with file and line; and it says when the file of an object was written.
+// A folder refuses what an API server's CRD refuses, with file and line. It also reports the
+// modification time of an object's file.
 func TestAFolderRefusesAnHTTPRouteOfSeventeenRules(t *testing.T) {
 	folder := t.TempDir()
 	file := filepath.Join(folder, "route.yaml")

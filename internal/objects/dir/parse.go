@@ -22,40 +22,40 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// defaultNamespace is the namespace of an object that names none and is in one, as kubectl has it.
+// defaultNamespace is the namespace of a namespaced object that names none, as in kubectl.
 const defaultNamespace = "default"
 
-// contents is the objects of one file, or a profile, of an engine or by batch.
+// contents is the objects of one file, or an engine profile, or a profile by batch size.
 type contents struct {
 	set objects.Set
-	// as is each object as it is written.
+	// as has each object as written.
 	as map[objects.Object]written
-	// notes are faults that refuse nothing: fields of Kubernetes' own kinds that this version does not know.
+	// notes are warnings: fields of Kubernetes' own kinds that this version does not know.
 	notes []string
-	// foreign are the kinds of objects that are none of Headgate's, and are passed over, such as "apps/v1 Deployment".
+	// foreign are the kinds of skipped objects, such as "apps/v1 Deployment".
 	foreign []string
 }
 
-// written is an object as a file has it, and the line.
+// written is an object as a file has it, with its line.
 type written struct {
 	kind   *kinds.Kind
 	object kinds.Object
 	line   int
-	fault  func(path, format string, args ...any) error // at a field of it
+	fault  func(path, format string, args ...any) error // makes an error for a field
 }
 
-// Fault is what is wrong with a file, and where.
+// Fault is an error in a file, with its place.
 type Fault struct {
 	File   string
 	Line   int
 	Reason string
 }
 
-// Error is "file:line: reason".
+// Error returns "file:line: reason".
 func (f *Fault) Error() string { return fmt.Sprintf("%s:%d: %s", f.File, f.Line, f.Reason) }
 
-// parse reads the objects of one file: documents of YAML or JSON, and lists of kubectl get; or a profile, which is a file's only
-// document. Every error is a [Fault].
+// parse parses the objects of one file: YAML or JSON documents and the lists of kubectl get; or a
+// profile, which must be the file's only document. Every error is a [Fault].
 func parse(file string, text []byte, table []kinds.Kind) (*contents, error) {
 	c := &contents{as: make(map[objects.Object]written), set: objects.Set{At: make(map[objects.Object]string), Network: kinds.NewNetwork(table)}}
 	docs := documents(text)
@@ -173,7 +173,7 @@ func (p *parser) document() error {
 	return p.object("", text)
 }
 
-// object reads the object at path, the empty path being the document itself.
+// object parses the object at path; the empty path is the document itself.
 func (p *parser) object(path string, text []byte) error {
 	var meta struct {
 		APIVersion string            `json:"apiVersion"`
@@ -183,7 +183,7 @@ func (p *parser) object(path string, text []byte) error {
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(text, &meta); err != nil {
 		return p.fault(path, "not a Kubernetes object: it needs apiVersion, kind and metadata")
 	}
-	named := false // what is a kind's name is no list of another kind
+	named := false // a known kind's name may also end in List
 	for i := range p.kinds {
 		k := &p.kinds[i]
 		if meta.Kind != k.Kind {
@@ -204,7 +204,7 @@ func (p *parser) object(path string, text []byte) error {
 	}
 	for _, k := range slices.Concat(kinds.ByName(), kinds.Plans()) {
 		if meta.Kind == k.Kind && meta.APIVersion == k.GroupVersion().String() {
-			return nil // it is for a program that serves with its certificate, or for who plans: this one does not even decode it
+			return nil // only another program uses this kind, so it is not decoded
 		}
 	}
 	if isForeign(schema.FromAPIVersionAndKind(meta.APIVersion, meta.Kind)) {
@@ -214,7 +214,7 @@ func (p *parser) object(path string, text []byte) error {
 	return p.fault(join(path, "kind"), "apiVersion %q, kind %q is not an object that Headgate reads; it reads %s", meta.APIVersion, meta.Kind, names(p.kinds))
 }
 
-// names are those of kinds for people, each version with its kinds.
+// names lists kinds for people, grouped by version.
 func names(table []kinds.Kind) string {
 	var versions []schema.GroupVersion
 	of := make(map[schema.GroupVersion][]string)
@@ -232,7 +232,7 @@ func names(table []kinds.Kind) string {
 	return and(all)
 }
 
-// and is "a, b and c".
+// and formats words as "a, b and c".
 func and(words []string) string {
 	last := len(words) - 1
 	if last < 1 {
@@ -241,7 +241,7 @@ func and(words []string) string {
 	return strings.Join(words[:last], ", ") + " and " + words[last]
 }
 
-// read reads an object of a kind.
+// read parses an object of a kind.
 func (p *parser) read(path string, text []byte, k *kinds.Kind) error {
 	o := k.New()
 	unknown, err := p.decode(path, text, o)
@@ -282,10 +282,10 @@ func (p *parser) note(path string, id objects.Object, unknown []unknownField) {
 	}
 }
 
-// unknownField is a field that the Go type does not have.
+// unknownField is a field that the Go type lacks.
 type unknownField struct{ path, reason string }
 
-// decode reads text into the object and returns the fields that it does not have.
+// decode decodes text into the object and returns the fields that its type lacks.
 func (p *parser) decode(path string, text []byte, into any) ([]unknownField, error) {
 	strict, err := kjson.UnmarshalStrict(text, into, kjson.DisallowUnknownFields)
 	if err != nil {
@@ -295,7 +295,8 @@ func (p *parser) decode(path string, text []byte, into any) ([]unknownField, err
 		if _, ok := errors.AsType[base64.CorruptInputError](err); ok {
 			return nil, p.notBase64(path, text)
 		}
-		// A value that reads itself, such as a duration, does not say where it stands, but quotes what it read.
+		// Errors of custom unmarshalers, such as for a duration, have no position but quote the
+		// value.
 		reason := err.Error()
 		return nil, &Fault{File: p.file, Line: p.doc.lineOfQuoted(reason, path), Reason: reason}
 	}
@@ -308,12 +309,12 @@ func (p *parser) decode(path string, text []byte, into any) ([]unknownField, err
 	return unknown, nil
 }
 
-// notBase64 says which of a Secret's data is not in base64, which decoding does not.
+// notBase64 names the Secret's data that is not base64; the decoder's error does not.
 func (p *parser) notBase64(path string, text []byte) error {
 	var secret struct {
 		Data map[string]string `json:"data"`
 	}
-	_ = kjson.UnmarshalCaseSensitivePreserveInts(text, &secret) // it was read before
+	_ = kjson.UnmarshalCaseSensitivePreserveInts(text, &secret) // it was decoded before
 	for _, key := range slices.Sorted(maps.Keys(secret.Data)) {
 		if _, err := base64.StdEncoding.DecodeString(secret.Data[key]); err != nil {
 			at := "data[" + key + "]"
@@ -323,7 +324,7 @@ func (p *parser) notBase64(path string, text []byte) error {
 	return p.fault(path, "some of it is not in base64")
 }
 
-// jsonName says what a Go type is called in YAML.
+// jsonName returns the YAML name of a Go type.
 func jsonName(wrong *json.UnmarshalTypeError) string {
 	switch kind := wrong.Type.Kind().String(); {
 	case strings.HasPrefix(kind, "int"), strings.HasPrefix(kind, "uint"):

@@ -83,7 +83,7 @@ decode:
 limits: {maxSequences: 256, maxBatchedTokens: 8192, kvBlocks: 1000, blockSize: 16}
 `
 
-// poolProfile is settings with a profile, which begins on line 6.
+// poolProfile is a PoolSettings with a profile, which begins on line 6.
 func poolProfile(text string) string {
 	if !strings.ContainsAny(text, "{\n") {
 		text = "{" + text + "}"
@@ -162,7 +162,8 @@ func TestAFaultIsNamedByFileLineAndReason(t *testing.T) {
 	}
 }
 
-// What kubectl prints holds many fields that Headgate has no use for, and some that this version may not know.
+// kubectl's output has many fields that Headgate does not use, and some that this version may not
+// know.
 func TestKubectlOutputWorksAsItIs(t *testing.T) {
 	const list = `apiVersion: v1
 items:
@@ -236,8 +237,8 @@ func TestAnEndpointListIsRead(t *testing.T) {
 	}
 }
 
-// The oracle is sigs.k8s.io/yaml: what it refuses as an LLMRoute must be refused, and what is accepted must be the
-// object that it reads.
+// The oracle is sigs.k8s.io/yaml: what it refuses as an LLMRoute must be refused, and an accepted
+// object must equal the one that it decodes.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{goodRoute, goodPool, goodPod, goodList, goodRoute + "---\n" + goodPool + "...\n---\n# end\n", "kind: List\nitems: [{}]", "{}", "--- |\n---\n", "a: &a [*a]"} {
 		f.Add([]byte(seed))
@@ -339,7 +340,7 @@ func TestAFaultOfANetworksObjectIsNamedByFileLineAndReason(t *testing.T) {
 	}
 }
 
-// Gateway API is not ours: a field of another version of it refuses nothing.
+// An unknown field of Gateway API, which may be of another version, causes only a warning.
 func TestOfANetworkAFieldThatNobodyKnowsIsNoted(t *testing.T) {
 	c, err := parse("f.yaml", []byte(strings.Replace(goodGateway, "  listeners:", "  future: 7\n  listeners:", 1)), withNetwork)
 	if err != nil || c.set.Network == nil || len(c.set.Network.Gateways) != 1 {

@@ -19,13 +19,15 @@ data:
   tls.key: a2V5
 `
 
-// served are the tables of a program that serves with certificates, passing those of programs that do not.
+// served are the tables of a program that serves with certificates, passing those of one that does
+// not.
 var (
 	served  = slices.Concat(kinds.WithNetwork(), kinds.ByName())
 	passing = [][]kinds.Kind{kinds.All(), withNetwork}
 )
 
-// What is in stringData counts before data, as to an API server, and what is no certificate is not kept.
+// stringData takes precedence over data, as in an API server, and data other than the certificate
+// and key is not kept.
 func TestASecretOfAFolderIsACertificateAndItsKey(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"in base64", goodSecret, "ns/cert certificate key"},
@@ -73,7 +75,8 @@ func TestWhatIsWrongWithASecretIsNamedByFileAndLineWithoutData(t *testing.T) {
 	}
 }
 
-// A folder is for several programs: those that serve with no certificate refuse no file for one, and keep nothing of it.
+// Several programs read a folder: those that serve with no certificate neither validate nor keep
+// Secrets.
 func TestProgramsThatWantNoSecretsPassThemOver(t *testing.T) {
 	for _, table := range passing {
 		for _, text := range []string{goodSecret, strings.Replace(goodSecret, "a2V5", "none!", 1)} {

@@ -9,9 +9,10 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// ByName is the table of what a Network has of folders alone, for who serves with the certificates in it. API servers are not asked for
-// these kinds: there each object is read by its name. A folder that is read without this table may have them all the same; they are passed
-// over. Each call returns another slice.
+// ByName is the table of a Network's kinds that are read only from folders, for programs that serve
+// with the certificates in them. In an API server such objects are read one by one by name. Folders
+// may have these kinds even for a program without this table, which skips them. Each call returns a
+// new slice.
 func ByName() []Kind {
 	return []Kind{
 		Of(Row[corev1.Secret, objects.KeyPair]{
@@ -34,14 +35,14 @@ func ByName() []Kind {
 	}
 }
 
-// keyPairOf is what Headgate takes of a Secret, and what is wrong with it. What is in the certificate is for who serves with it to
-// say. No fault quotes data.
+// keyPairOf converts a Secret and returns what is invalid in it. The certificate itself is
+// validated by its user. No error quotes data.
 func keyPairOf(s *corev1.Secret) (objects.KeyPair, field.ErrorList) {
 	faults := objects.CheckName(s.Name)
 	data := keyPairData(s)
 	if s.Type == corev1.SecretTypeTLS {
 		for _, key := range []string{objects.CertificateKey, objects.PrivateKeyKey} {
-			if _, there := data[key]; !there { // as an API server says it
+			if _, there := data[key]; !there { // the message of an API server
 				faults = append(faults, field.Required(field.NewPath("data").Key(key), "a Secret of type "+string(s.Type)+" has it"))
 			}
 		}
@@ -52,8 +53,8 @@ func keyPairOf(s *corev1.Secret) (objects.KeyPair, field.ErrorList) {
 	}, faults
 }
 
-// keyPairData is what of a Secret's data is read. What is written as it is, in stringData, counts before data, as it does to an API
-// server.
+// keyPairData returns the relevant data of a Secret. stringData takes precedence over data, as in
+// an API server.
 func keyPairData(s *corev1.Secret) map[string][]byte {
 	data := maps.Clone(s.Data)
 	if data == nil {

@@ -1,5 +1,6 @@
-// Package kinds is the tables of the kinds of objects that Headgate reads. All that the sources of objects have to know of a
-// kind is its row: to add a kind is to write a row in [All], [Network] or [ByName], and to make something of its objects in package objects.
+// Package kinds is the tables of the kinds of objects that Headgate reads. A kind's row is
+// everything that the sources of objects need to know: to add a kind, add a row to [All], [Network]
+// or [ByName], and use its objects in package objects.
 package kinds
 
 import (
@@ -18,8 +19,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// All is the table of what a Set has beside its Network. Each call returns another slice, which the caller may add rows to, such
-// as those of [Network].
+// All is the table of the kinds in a Set outside its Network. Each call returns a new slice, to
+// which the caller may append rows, such as those of [Network].
 func All() []Kind {
 	return []Kind{
 		Of(Row[v1alpha1.LLMRoute, v1alpha1.LLMRoute]{
@@ -99,57 +100,62 @@ func All() []Kind {
 	}
 }
 
-// Object is an object as YAML or an API server has it: a pointer to its Go type.
+// Object is a decoded object: a pointer to its Go type.
 type Object interface {
 	metav1.Object
 	runtime.Object
 }
 
-// List is what an API server lists of a kind.
+// List is an API server's list of a kind.
 type List interface {
 	metav1.ListInterface
 	runtime.Object
 }
 
-// Row is what is to be said of a kind, whose objects have the Go type O and are kept in a Set as K. [Of] makes a Kind of it.
+// Row describes a kind whose objects have the Go type O and are kept in a Set as K. [Of] makes a
+// Kind of it.
 type Row[O, K any] struct {
-	// Resource is where API servers have the kind, in namespaces; Kind is its name in YAML, in the same group and version.
+	// Resource is the kind's resource in API servers; Kind is its name in YAML, with the same group
+	// and version.
 	Resource schema.GroupVersionResource
 	Kind     string
-	// ClusterScoped says that its objects are in no namespace.
+	// ClusterScoped says that its objects have no namespace.
 	ClusterScoped bool
-	// Optional says that an API server need not have the kind, so that nothing is amiss where it has not.
+	// Optional says that nothing is wrong if an API server lacks the kind.
 	Optional bool
-	// FolderOnly says that the kind is read from folders alone: API servers are not asked for it, and List, Server and Trim are nil.
+	// FolderOnly says that the kind is read only from folders: List, Server and Trim are nil.
 	FolderOnly bool
 	// List is an empty list of its objects.
 	List List
-	// Strict says that a field that O does not have refuses a folder's object: that of a kind of our own is a slip of the pen.
-	// Else it is ignored, with a note.
+	// Strict says that a field that O lacks is an error in a folder, as for our own kinds, where it
+	// is a typo. Otherwise it is ignored with a warning.
 	Strict bool
-	// Folder reads an object of a folder: what a Set keeps of it, and what is wrong with it by itself.
+	// Folder converts an object of a folder to what a Set keeps, and returns what is invalid in it.
 	Folder func(*O) (K, field.ErrorList)
 	// Server is Folder for an object of an API server; nil means Folder.
 	Server func(*O) (K, field.ErrorList)
-	// Change is what of an object of a folder was changed that may not; nil means that all may. API servers see to it themselves.
+	// Change returns the forbidden changes of an object of a folder; nil allows all. API servers
+	// validate changes themselves.
 	Change func(was, is *O) field.ErrorList
-	// Trim takes from an object of an API server what Server does not read, before it is kept in memory. What tells versions
-	// apart stays: the name, and the resource version.
+	// Trim removes what Server does not read from an object of an API server, before it is kept in
+	// memory. The name and the resource version must stay.
 	Trim func(*O)
-	// AnyOrder says that nothing depends on the order of the kind in a Set, so that thousands need not be sorted.
+	// AnyOrder says that nothing depends on the kind's order in a Set, so that thousands of objects
+	// need not be sorted.
 	AnyOrder bool
-	// In is where a Set keeps the kind; nil for one that its Network alone has.
+	// In returns where a Set keeps the kind; nil for a kind that only its Network has.
 	In func(*objects.Set) *[]K
-	// Net is where a Network keeps the kind; nil for one on which no Network depends. What is not AnyOrder is in order of name there.
+	// Net returns where a Network keeps the kind; nil for a kind that is not part of a Network.
+	// Unless AnyOrder is set, the objects are sorted by name.
 	Net func(*objects.Network) *[]K
 }
 
-// checked reads objects that a Set keeps as they are.
+// checked validates objects that a Set keeps unchanged.
 func checked[O any](check func(*O) field.ErrorList) func(*O) (O, field.ErrorList) {
 	return func(o *O) (O, field.ErrorList) { return *o, check(o) }
 }
 
-// TrimMeta keeps of an object's metadata what is read, and what tells its versions apart.
+// TrimMeta keeps only the metadata that Headgate reads and that distinguishes versions.
 func TrimMeta(m *metav1.ObjectMeta) {
 	*m = metav1.ObjectMeta{
 		Namespace: m.Namespace, Name: m.Name, UID: m.UID, Labels: m.Labels, CreationTimestamp: m.CreationTimestamp,
@@ -157,8 +163,8 @@ func TrimMeta(m *metav1.ObjectMeta) {
 	}
 }
 
-// Kind is a Row whose types are hidden, so that kinds stand in one table. Objects that its functions are given must be of its
-// type. Make one with [Of].
+// Kind is a Row with its types hidden, so that kinds can be in one table. Its functions must be
+// called with objects of its type. Make one with [Of].
 type Kind struct {
 	schema.GroupVersionKind
 	Resource      schema.GroupVersionResource
@@ -172,12 +178,14 @@ type Kind struct {
 	// New returns an empty object, NewList an empty list.
 	New     func() Object
 	NewList func() List
-	// Folder and Server return what a Set keeps of an object, for Keep, and what is wrong with it. Versions of an object that
-	// differ in what is trimmed alone are the same to Server, whether they were listed or watched.
+	// Folder and Server return what a Set keeps of an object, for Keep, and what is invalid in it.
+	// Server returns the same for versions of an object that differ only in trimmed fields, whether
+	// listed or watched.
 	Folder, Server func(Object) (kept any, _ field.ErrorList)
 	Change         func(was, is Object) field.ErrorList
 	Trim           func(Object)
-	// Keep adds to a Set what Folder or Server returned, and to the Set's Network if it has one: which it has not by itself ([NewNetwork]).
+	// Keep adds the result of Folder or Server to a Set, and to the Set's Network if there is one
+	// ([NewNetwork] makes it).
 	Keep func(s *objects.Set, kept any)
 }
 
@@ -187,7 +195,7 @@ type pointer[O any] interface {
 	Object
 }
 
-// Of makes a Kind of its row.
+// Of makes a Kind from its row.
 func Of[O, K any, P pointer[O]](r Row[O, K]) Kind {
 	if r.Server == nil {
 		r.Server = r.Folder
@@ -203,7 +211,7 @@ func Of[O, K any, P pointer[O]](r Row[O, K]) Kind {
 		Server: func(o Object) (any, field.ErrorList) {
 			is := *of(o)
 			P(&is).SetResourceVersion("")
-			P(&is).GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{}) // lists say it, and watches do not
+			P(&is).GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{}) // set in lists, not in watches
 			return r.Server(&is)
 		},
 		Change: func(was, is Object) field.ErrorList {
@@ -226,7 +234,8 @@ func Of[O, K any, P pointer[O]](r Row[O, K]) Kind {
 	}
 }
 
-// CRD is the name of the CustomResourceDefinition that an API server needs for the kind; empty if it has the kind by itself.
+// CRD returns the name of the CustomResourceDefinition that the kind needs; empty for a built-in
+// kind.
 func (k Kind) CRD() string {
 	if k.Group == corev1.GroupName || k.Group == discoveryv1.GroupName {
 		return ""
@@ -234,7 +243,7 @@ func (k Kind) CRD() string {
 	return k.Resource.GroupResource().String()
 }
 
-// Plural is the kind's name in words for people, of several: its resource, in letters as large as those of the kind.
+// Plural is the kind's plural for people: its resource, capitalized like the kind.
 func (k Kind) Plural() string {
 	kind, resource, same := strings.ToLower(k.Kind), k.Resource.Resource, 0
 	for same < min(len(kind), len(resource)) && kind[same] == resource[same] {
@@ -243,12 +252,12 @@ func (k Kind) Plural() string {
 	return k.Kind[:same] + resource[same:]
 }
 
-// OfServers are the kinds of a table that API servers are asked for.
+// OfServers returns the kinds of a table that are read from API servers.
 func OfServers(table []Kind) []Kind {
 	return slices.DeleteFunc(slices.Clone(table), func(k Kind) bool { return k.FolderOnly })
 }
 
-// Absent says for people that an API server does not have the kind.
+// Absent is the message that an API server lacks the kind.
 func (k Kind) Absent() string {
 	return "the API server has no " + k.Plural() + " (CRD " + k.CRD() + "): they are taken up as soon as it does"
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// both are the kinds of both tables that API servers are asked for.
+// both returns the kinds of both tables that are read from API servers.
 func both() []Kind { return WithNetwork() }
 
 // every is the kinds of all tables.
 func every() []Kind { return slices.Concat(both(), ByName()) }
 
-// What a Set can keep, with a Network and without one, has a row, and no kind has two.
+// Every kind in a Set or a Network has exactly one row.
 func TestEachKindOfTheWorldHasARow(t *testing.T) {
 	for _, table := range [][]Kind{All(), every()} {
 		lacking := objects.Build(objects.Set{Network: NewNetwork(table)}).Objects
@@ -34,9 +34,9 @@ func TestEachKindOfTheWorldHasARow(t *testing.T) {
 	}
 }
 
-// What a row does with an object is in its own field of a Set, of its Network, or of both.
+// A row stores an object in its own field of a Set, of its Network, or of both.
 func TestWhatIsKeptIsCountedAsItsKind(t *testing.T) {
-	const set, network = 1, 2 // and 3 is both
+	const set, network = 1, 2 // 3 is both
 	where := map[string]int{
 		"GatewaySettings": network, "LLMRoute": 3, "PoolSettings": 3, "InferencePool": 3, "Model": set, "VModel": set, "EndpointList": set, "Pod": set, "EndpointSlice": set,
 		"GatewayClass": network, "Gateway": network, "ListenerSet": network, "HTTPRoute": network, "GRPCRoute": network,
@@ -75,7 +75,7 @@ func TestWhatIsKeptIsCountedAsItsKind(t *testing.T) {
 	}
 }
 
-// A change of what nobody reads, such as that of a status, makes no other World.
+// A change of an unused field, such as status, makes no new World.
 func TestVersionsThatDifferInWhatNobodyReadsAreTheSame(t *testing.T) {
 	for _, k := range both() {
 		var kept [2]any
@@ -84,7 +84,7 @@ func TestVersionsThatDifferInWhatNobodyReadsAreTheSame(t *testing.T) {
 			o.SetName("x")
 			o.SetResourceVersion(version)
 			o.SetAnnotations(map[string]string{"version": version})
-			if version == "1" { // it is listed, and the next is watched
+			if version == "1" { // the first is listed, the next is watched
 				o.GetObjectKind().SetGroupVersionKind(k.GroupVersionKind)
 			}
 			k.Trim(o)
@@ -99,7 +99,8 @@ func TestVersionsThatDifferInWhatNobodyReadsAreTheSame(t *testing.T) {
 	}
 }
 
-// A protocol of endpoints that newer CRDs know is told in the pool's status, and where there is none the file is refused.
+// An endpoint protocol that only newer CRDs have is reported in the pool's status; a folder, which
+// has no status, refuses the file.
 func TestAProtocolThatHeadgateDoesNotSpeak(t *testing.T) {
 	i := slices.IndexFunc(All(), func(k Kind) bool { return k.Kind == pool.Kind })
 	is := &pool.InferencePool{Spec: pool.Spec{

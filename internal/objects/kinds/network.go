@@ -15,8 +15,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Network is the table of what is followed beside [All] where Gateways are: what an [objects.Network] alone has, and EndpointSlices. Who
-// follows it follows [All] too: a Network has some of those kinds. Each call returns another slice.
+// Network is the table of the kinds read in addition to [All] for Gateways: those that only an
+// [objects.Network] has, and EndpointSlices. It requires [All], since a Network has some of those
+// kinds, too. Each call returns a new slice.
 func Network() []Kind {
 	return []Kind{
 		gateway(Row[gatewayv1.GatewayClass, gatewayv1.GatewayClass]{
@@ -110,10 +111,10 @@ func Network() []Kind {
 	}
 }
 
-// WithNetwork is [All] and [Network]: what a Set and its Network have.
+// WithNetwork returns [All] and [Network]: the kinds of a Set and its Network.
 func WithNetwork() []Kind { return slices.Concat(All(), Network()) }
 
-// Listeners is those of [Network] by which LLMRoutes attach to listeners.
+// Listeners returns the kinds of [Network] by which LLMRoutes attach to listeners.
 func Listeners() []Kind {
 	by := []string{objects.GatewayClassKind, objects.GatewayKind, objects.ListenerSetKind, objects.NamespaceKind}
 	return slices.DeleteFunc(Network(), func(k Kind) bool { return !slices.Contains(by, k.Kind) })
@@ -123,16 +124,16 @@ func gatewayResource(name string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: gatewayv1.GroupVersion.Group, Version: gatewayv1.GroupVersion.Version, Resource: name}
 }
 
-// gateway makes a Kind of the row of a kind of Gateway API, which clusters need not have. What is wrong with an object of an API
-// server its CRD says there, and what goes beyond that is told in the object's own status, so that none is left out here. In a folder
-// its name at least is checked.
+// gateway makes a Kind from the row of a Gateway API kind, which clusters may lack. In an API
+// server, its CRD validates objects and the object's status reports other errors, so that none is
+// left out here. In a folder at least the name is validated.
 func gateway[O any, P pointer[O]](r Row[O, O]) Kind {
 	r.Optional = true
 	if r.Folder == nil {
 		r.Folder = checked(func(o *O) field.ErrorList { return objects.CheckName(P(o).GetName()) })
 	}
 	folder := r.Folder
-	r.Folder = func(o *O) (O, field.ErrorList) { // what an API server checks by the CRD
+	r.Folder = func(o *O) (O, field.ErrorList) { // the validation of the CRD
 		is, errs := folder(o)
 		return is, append(errs, objects.CheckLimits(r.Kind, o)...)
 	}
@@ -140,7 +141,7 @@ func gateway[O any, P pointer[O]](r Row[O, O]) Kind {
 	return Of[O, O, P](r)
 }
 
-// serviceOf is what Headgate takes of a Service, and what is wrong with it.
+// serviceOf converts a Service and returns what is invalid in it.
 func serviceOf(s *corev1.Service) (objects.Service, field.ErrorList) {
 	kept := objects.Service{
 		Name: objects.Name{Namespace: s.Namespace, Name: s.Name}, Labels: s.Labels, Selector: s.Spec.Selector,
@@ -156,7 +157,7 @@ func serviceOf(s *corev1.Service) (objects.Service, field.ErrorList) {
 	return kept, objects.CheckName(s.Name)
 }
 
-// trimService takes from a Service what [serviceOf] does not read.
+// trimService removes what [serviceOf] does not read.
 func trimService(s *corev1.Service) {
 	*s = corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, ResourceVersion: s.ResourceVersion, Labels: s.Labels},
@@ -167,7 +168,8 @@ func trimService(s *corev1.Service) {
 	}
 }
 
-// NewNetwork is an empty Network for the objects of the kinds of a table; nil where none of these is one that a Network alone has.
+// NewNetwork returns an empty Network for the kinds of a table; nil if none of them belongs only to
+// a Network.
 func NewNetwork(table []Kind) *objects.Network {
 	if !slices.ContainsFunc(table, func(k Kind) bool { return !k.InSet }) {
 		return nil

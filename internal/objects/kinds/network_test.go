@@ -12,7 +12,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// of is the row of a kind.
+// of returns the row of a kind.
 func of(t *testing.T, kind string) Kind {
 	t.Helper()
 	for _, k := range both() {
@@ -24,7 +24,7 @@ func of(t *testing.T, kind string) Kind {
 	return Kind{}
 }
 
-// read is an object in YAML.
+// read decodes an object from YAML.
 func read(t *testing.T, k Kind, text string) Object {
 	t.Helper()
 	o := k.New()
@@ -36,7 +36,8 @@ func read(t *testing.T, k Kind, text string) Object {
 
 const conditions = `conditions: [{type: Accepted, status: "True", reason: Accepted, message: "", lastTransitionTime: "2026-11-01T10:00:00Z"}]`
 
-// Who writes status must not be told of a change by that.
+// Everything of a Gateway API object is kept except unused fields: writing status must not look
+// like a change.
 func TestOfGatewayAPIAllIsKeptButWhatNobodyReads(t *testing.T) {
 	for _, c := range []struct{ kind, spec, status string }{
 		{"GatewayClass", "spec: {controllerName: headgate.dev/control}", "status: {" + conditions + "}"},

@@ -18,16 +18,18 @@ import (
 )
 
 const (
-	// namedInterval is between two readings: what is replaced is in use some 10 s later, however long one takes.
+	// namedInterval is the time between two readings. A replaced object takes effect some 10 s
+	// later, even if a reading is slow.
 	namedInterval = 5 * time.Second
-	// namedPatience bounds how long new objects wait for what they name.
+	// namedPatience limits how long new objects wait for the objects that they name.
 	namedPatience = time.Second
 )
 
-// ByName reads those Secrets, or those ConfigMaps, of an API server that its users name, again and again, and hands them to these. They are
-// made with [NewNamed]; each is safe for concurrent use.
+// ByName periodically reads those Secrets, or those ConfigMaps, of an API server that its users
+// name, and hands them to the users. Make one with [NewNamed]; it is safe for concurrent use.
 //
-// It needs the verb get of each of these, which a Role of its namespace gives for it by its name. It lists none and watches none.
+// It needs the verb get for each named object, which a Role in the object's namespace grants by
+// name. It neither lists nor watches.
 type ByName struct {
 	get func(context.Context, client.ObjectKey) (map[string][]byte, error)
 
@@ -35,10 +37,10 @@ type ByName struct {
 	users []User
 }
 
-// Named is what of an API server is read by name.
+// Named is what is read by name from an API server.
 type Named struct{ Secrets, ConfigMaps *ByName }
 
-// NewNamed returns what nobody uses yet. It calls nobody.
+// NewNamed returns readers without users. It makes no calls.
 func NewNamed(c *rest.Config) (Named, error) {
 	asks, err := Client(c)
 	if err != nil {
@@ -47,12 +49,14 @@ func NewNamed(c *rest.Config) (Named, error) {
 	return Named{secretsOf(asks), configMapsOf(asks)}, nil
 }
 
-// User is who names Secrets or ConfigMaps, for one purpose. It must be safe for concurrent use.
+// User is a component that names Secrets or ConfigMaps, for one purpose. It must be safe for
+// concurrent use.
 type User interface {
-	// Named are those that are named now. No other is read.
+	// Named returns the names in use. Nothing else is read.
 	Named() []objects.Name
-	// Take is handed the data of one that was read, or why it cannot be had, with the right that lacks if that is the reason. One
-	// that the User does not name, not any more or at no time, is nothing to it. It may not keep what it does not need, nor change it.
+	// Take is called with the data of a named object, or with the error that prevents reading it,
+	// including the missing right if that is the cause. It must ignore names that the User does not
+	// use (any more). It must not change the data nor keep more than it needs.
 	Take(name objects.Name, data map[string][]byte, err error)
 }
 
@@ -85,14 +89,15 @@ func (s *ByName) all() []User {
 	return slices.Clone(s.users)
 }
 
-// Read reads what has just been named. It returns when they have been handed to their users, or a second later.
+// Read reads objects that have just been named. It returns when they have been handed to their
+// users, at the latest after a second.
 func (s *ByName) Read(ctx context.Context, names []objects.Name) {
 	ctx, cancel := context.WithTimeout(ctx, namedPatience)
 	defer cancel()
 	s.read(ctx, names)
 }
 
-// Run reads what is named again and again, until ctx ends.
+// Run reads the named objects periodically until ctx ends.
 func (s *ByName) Run(ctx context.Context) error {
 	tick := time.NewTicker(namedInterval)
 	defer tick.Stop()
@@ -106,7 +111,7 @@ func (s *ByName) Run(ctx context.Context) error {
 	}
 }
 
-// named is what users name now.
+// named returns the names that users use now.
 func (s *ByName) named() (all []objects.Name) {
 	for _, u := range s.all() {
 		all = append(all, u.Named()...)
@@ -114,11 +119,12 @@ func (s *ByName) named() (all []objects.Name) {
 	return all
 }
 
-// read reads one after the other, each once, while the API server answers and somebody names them.
+// read reads the objects in turn, each once, as long as the API server answers and they are still
+// named.
 func (s *ByName) read(ctx context.Context, names []objects.Name) {
 	for _, name := range slices.Compact(slices.SortedFunc(slices.Values(names), objects.Name.Compare)) {
 		if !slices.Contains(s.named(), name) {
-			continue // meanwhile others were named
+			continue // no longer named
 		}
 		data, err := s.get(ctx, client.ObjectKey(name))
 		if ctx.Err() != nil {
@@ -136,13 +142,13 @@ func (s *ByName) read(ctx context.Context, names []objects.Name) {
 	}
 }
 
-// answered says whether an error is what the API server says.
+// answered reports whether an error is a response of the API server.
 func answered(err error) bool { return apierrors.ReasonForError(err) != "" }
 
-// asker is who asked, in what an API server says that denies it something.
+// asker extracts the caller from an API server's denial.
 var asker = regexp.MustCompile(`User "([^"]*)"`)
 
-// account is who was denied something.
+// account returns the account that was denied.
 func account(err error) string {
 	found := asker.FindStringSubmatch(err.Error())
 	if found == nil {

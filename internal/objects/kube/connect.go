@@ -26,15 +26,16 @@ import (
 )
 
 const (
-	// callTimeout bounds a call that is no watch.
+	// callTimeout limits a call that is not a watch.
 	callTimeout = 10 * time.Second
-	// dialTimeout bounds a connection, of which client-go's own default waits 30 s where nobody answers: so much later it
-	// would be seen that somebody does again.
+	// dialTimeout limits connection attempts. client-go's default is 30 s, which would delay
+	// recovery after an outage by as much.
 	dialTimeout = 5 * time.Second
 )
 
-// Connect says how an API server is called: as the kubeconfig file says; without one as $KUBECONFIG, else as the service
-// account of the pod that this process runs in, else as ~/.kube/config. It calls nobody.
+// Connect returns the configuration for calling an API server: that of the kubeconfig file,
+// otherwise of $KUBECONFIG, otherwise the service account of this process's pod, otherwise
+// ~/.kube/config. It makes no calls.
 func Connect(kubeconfig string) (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig
@@ -45,13 +46,14 @@ func Connect(kubeconfig string) (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the API server: %w", err)
 	}
-	// The defaults of 5 calls a second are too few for a leader that writes the status of many models at once.
+	// The default of 5 calls per second is too low for a leader that writes the status of many
+	// models at once.
 	c.QPS, c.Burst = 50, 100
 	c.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext
 	return c, nil
 }
 
-// schemeOf has the kinds of a table, Secrets and ConfigMaps.
+// schemeOf returns a scheme with the kinds of a table, Secrets and ConfigMaps.
 func schemeOf(table []kinds.Kind) *runtime.Scheme {
 	s := runtime.NewScheme()
 	s.AddKnownTypes(secrets.GroupVersion(), new(corev1.Secret), new(corev1.SecretList), new(corev1.ConfigMap), new(corev1.ConfigMapList))
@@ -64,14 +66,14 @@ func schemeOf(table []kinds.Kind) *runtime.Scheme {
 	return s
 }
 
-// Where Secrets and ConfigMaps are, which are no objects of a Set: each is read by its name.
+// Secrets and ConfigMaps are not part of a Set: each is read by name.
 var (
 	secrets    = corev1.SchemeGroupVersion.WithResource("secrets")
 	configMaps = corev1.SchemeGroupVersion.WithResource("configmaps")
 )
 
-// mapperOf knows the paths of the kinds of a table, of Secrets and of ConfigMaps, so that the API server need not be asked for them: they are the same
-// everywhere, and a program may start while it is away.
+// mapperOf knows the paths of the kinds of a table, of Secrets and of ConfigMaps. They are the same
+// everywhere, so the API server need not be asked, and a program may start while it is away.
 func mapperOf(table []kinds.Kind) meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
 	add := func(kind schema.GroupVersionKind, resource schema.GroupVersionResource, scope meta.RESTScope) {
@@ -92,11 +94,11 @@ func mapperOf(table []kinds.Kind) meta.RESTMapper {
 	return m
 }
 
-// CRDType is of a CRD as [Client] reads it: its metadata alone.
+// CRDType is the type of a CRD as [Client] reads it: only its metadata.
 var CRDType = metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition"}
 
-// Client returns a client of the kinds that are read, those of a Network too, and of the metadata of CRDs, which asks the API server each
-// time.
+// Client returns an uncached client for the kinds that Headgate reads, including those of a
+// Network, and for the metadata of CRDs.
 func Client(c *rest.Config) (client.Client, error) {
 	return clientOf(c, kinds.WithNetwork())
 }
@@ -111,11 +113,12 @@ func clientOf(c *rest.Config, table []kinds.Kind) (client.Client, error) {
 	return asks, nil
 }
 
-// loggers are those of Kubernetes' libraries: they have one for the whole process, which may be set once.
+// loggers guards the logger of Kubernetes' libraries, which is global and can be set once.
 var loggers sync.Once
 
-// UseLog makes Kubernetes' libraries write into a log, the first that is given. They may not be in use yet. Below debug they
-// would write what an API server answers, Secrets too: that is left out whatever the level of the log.
+// UseLog makes Kubernetes' libraries write to a log; only the first call has an effect. It must be
+// called before they are used. Messages below debug would contain API server responses, including
+// Secrets, so they are dropped whatever the log's level.
 func UseLog(log *slog.Logger) {
 	loggers.Do(func() {
 		sink := logr.FromSlogHandler(discreet{log.Handler()})
@@ -124,7 +127,7 @@ func UseLog(log *slog.Logger) {
 	})
 }
 
-// discreet is a handler of a log without what is below debug.
+// discreet is a log handler that drops messages below debug.
 type discreet struct{ slog.Handler }
 
 func (d discreet) Enabled(ctx context.Context, level slog.Level) bool {

@@ -27,7 +27,7 @@ func newCluster(t testing.TB, flags ...string) cluster {
 	return cluster{apiserver.RunCluster(t, flags...)}
 }
 
-// verdicts are what the API server says of an object, and what a folder does; nil if they take it.
+// verdicts returns the errors of the API server and of a folder for an object; nil if accepted.
 func (c cluster) verdicts(text string) (server, folder error) {
 	c.Helper()
 	o := apiserver.ReadObjects(c, text)[0]
@@ -69,7 +69,7 @@ func capacityPlan(spec string) string {
 	return ours + "kind: CapacityPlan\nmetadata: {name: c}\nspec: " + spec
 }
 
-// planOf is a plan of one stage, which has more beside its name and hardware.
+// planOf is a plan of one stage with hardware and more fields.
 func planOf(more, hardware string) string {
 	return capacityPlan(`{objectives: [{within: 1s}], stages: [{name: a, hardware: [` + hardware + `]` + more + `}]}`)
 }
@@ -79,7 +79,7 @@ const onGPU = "{name: gpu, file: a.yaml}"
 
 const objective = "{type: TimeToFirstToken, latency: {value: 1s}}"
 
-// many are n items of a list, in which %d is a number.
+// many returns n list items, in which %d is replaced by a number.
 func many(n int, item string) string {
 	all := make([]string, n)
 	for i := range all {
@@ -90,16 +90,16 @@ func many(n int, item string) string {
 
 const base = "selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}]"
 
-// engineLimits is open: more of them may follow.
+// engineLimits has no closing brace, so that more may follow.
 const engineLimits = "limits: {maxSequences: 256, maxBatchedTokens: 8192, kvBlocks: 61000, blockSize: 16"
 
-// An API server that has our CRDs and a folder take the same objects, and refuse the same.
+// An API server with our CRDs and a folder accept and refuse the same objects.
 func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 	c := newCluster(t)
 	long := strings.Repeat("x", 513)
 	for _, row := range []struct {
 		object string
-		want   string // what the API server says; empty if the object is good
+		want   string // the API server's error; empty if accepted
 	}{
 		{route(`{backendRefs: [{name: p}]}`), ""},
 		{route(`{parentRefs: [{name: gateway}], backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: p, weight: 0}, {name: q, weight: 1000000}], modelNames: [a, org/b, "ü b"], adapter: {name: org/sql-v2}, priority: -3, objectives: [{type: OutputTokenLatency, latency: {value: 200ms, quantile: {numerator: 99, denominator: 100}}}, {type: TimeToFirstToken, latency: {value: 1m0.5s}}], metrics: {format: Prometheus}}`), ""},
@@ -396,8 +396,8 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 	}
 }
 
-// What people write into a folder may be on their own machine; what others write into a cluster may not be in Headgate's own
-// pods.
+// A folder's objects may refer to the user's own machine; a cluster's objects must not refer to
+// Headgate's own pods.
 func TestWhatAFolderTakesAndAnAPIServerDoesNot(t *testing.T) {
 	c := newCluster(t)
 	for _, row := range []struct{ object, want string }{
@@ -422,7 +422,7 @@ func TestWhatAFolderTakesAndAnAPIServerDoesNot(t *testing.T) {
 	}
 }
 
-// Tokens of engines are not read from a folder.
+// Engine tokens are not read from a folder.
 func TestWhatAnAPIServerTakesAndAFolderDoesNot(t *testing.T) {
 	c := newCluster(t)
 	server, folder := c.verdicts(settings(`{poolRef: {name: p}, authorization: Engine}`))
@@ -450,7 +450,7 @@ func TestOfAModelOnlyCopiesPinnedAndPaceMayChange(t *testing.T) {
 	const was = `{id: m, poolRef: {name: p}, type: lora, baseModel: llama, source: s3://x, key: k, size: 1Gi, copies: {min: 1}}`
 	c.Apply(model(was))
 	for _, row := range []struct{ is, want string }{
-		{`{poolRef: {name: p}, baseModel: llama, source: s3://x, key: k, size: 1024Mi}`, ""}, // the same in other words
+		{`{poolRef: {name: p}, baseModel: llama, source: s3://x, key: k, size: 1024Mi}`, ""}, // the same size in another unit
 		{`{id: m, poolRef: {name: p}, type: lora, baseModel: llama, source: s3://x, key: k, size: 1Gi, copies: {min: 2, max: 5}, pinned: true, pace: 15ms}`, ""},
 		{strings.Replace(was, "id: m", "id: other", 1), "spec.id: Forbidden: only copies, pinned and pace of a Model may change: delete the Model and make one of another name and id"},
 		{strings.Replace(was, "name: p", "name: q", 1), "spec.poolRef: Forbidden"},

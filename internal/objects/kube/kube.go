@@ -1,8 +1,10 @@
-// Package kube fills a Set of objects from a Kubernetes API server, follows every change, and writes status there.
+// Package kube reads objects from a Kubernetes API server into a Set, follows every change, and
+// writes status there.
 //
-// What is deleted, terminating or not ready is in the next Set; what the API server said last stays in force while it is
-// away. A kind whose CRD the API server does not have is empty until it has it. It needs the verbs list and watch of every kind
-// of its table, in all namespaces of those that are in none, and get of the Secrets that are named, each by its name.
+// The next Set reflects objects that are deleted, terminating or not ready. While the API server is
+// away, the last state stays in effect. A kind whose CRD the API server lacks is empty until the
+// CRD appears. It needs the verbs list and watch for every kind of its table, cluster-wide for
+// cluster-scoped kinds, and get for each named Secret.
 package kube
 
 import (
@@ -24,21 +26,24 @@ import (
 )
 
 const (
-	// gather is how long a change waits for others that come with it: kubectl apply writes objects one after the other.
+	// gather is how long a change waits for further ones: kubectl apply writes one object after the
+	// other.
 	gather = 5 * time.Millisecond
-	// pace is the time from one Set to the next: what makes a World of it is spared while much changes.
+	// pace is the minimum time between two Sets, which limits the cost of building Worlds while
+	// much changes.
 	pace = 50 * time.Millisecond
 )
 
-// Meter is told how the API server is followed. It must be safe for concurrent use.
+// Meter receives metrics of reading the API server. It must be safe for concurrent use.
 type Meter interface {
-	// Refused says how many objects are left out because they are not valid.
+	// Refused sets the number of objects that are left out because they are invalid.
 	Refused(objects int)
-	// Readable says whether all is known and the API server answers all that is asked for, when that changes.
+	// Readable is called when it changes whether all objects are known and the API server answers
+	// every request.
 	Readable(ok bool)
 }
 
-// Source follows one API server. Make one with [New].
+// Source reads one API server. Make one with [New].
 type Source struct {
 	cache   cache.Cache
 	link    *link
@@ -46,14 +51,15 @@ type Source struct {
 	meter   Meter
 	changed chan struct{} // capacity 1: there is something to publish; never closed
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	known   []shelf
 	refused map[string]string // why an object is left out, by kind and name
-	network *objects.Network  // as published last; nil if something of it has changed since
+	network *objects.Network  // last published; nil if something in it has changed since
 }
 
-// New returns a Source for the objects of a namespace, or of all where that is empty, which are of the kinds of a table; those that
-// are in no namespace are always of them. Its log is that of Kubernetes' libraries, as of [UseLog].
+// New returns a Source for the objects of a namespace, or of all namespaces if it is empty, with
+// the kinds of a table. Cluster-scoped objects are always included. Log is that of Kubernetes'
+// libraries, see [UseLog].
 func New(c *rest.Config, namespace string, table []kinds.Kind, log *slog.Logger, meter Meter) (*Source, error) {
 	table = kinds.OfServers(table)
 	UseLog(log)
@@ -73,7 +79,7 @@ func New(c *rest.Config, namespace string, table []kinds.Kind, log *slog.Logger,
 	}
 	options := cache.Options{
 		HTTPClient: caller, Scheme: schemeOf(table), Mapper: mapperOf(table), ByObject: make(map[client.Object]cache.ByObject),
-		// Nothing is read from the cache but by its events, which must not change what they are given.
+		// The cache is only read through its events, whose handlers must not change the objects.
 		DefaultUnsafeDisableDeepCopy: new(true),
 	}
 	for _, k := range table {
@@ -93,8 +99,9 @@ func New(c *rest.Config, namespace string, table []kinds.Kind, log *slog.Logger,
 	return s, nil
 }
 
-// Run publishes the objects when all are known and again soon after each change, until ctx ends. While the API server does
-// not answer at the start, it waits and says so in the log. It calls publish from one goroutine.
+// Run publishes the objects once all are known, and again soon after each change, until ctx ends.
+// If the API server does not answer at the start, it waits and logs that. It calls publish from one
+// goroutine.
 func (s *Source) Run(ctx context.Context, publish func(objects.Set)) error {
 	var loops sync.WaitGroup
 	defer loops.Wait()
@@ -132,14 +139,14 @@ func (s *Source) each(ctx context.Context, publish func(objects.Set)) {
 		if wait(ctx, gather) != nil {
 			return
 		}
-		select { // what came meanwhile is in the Set
+		select { // changes up to now are in the Set
 		case <-s.changed:
 		default:
 		}
 	}
 }
 
-// follow begins to follow every kind, and returns when all that there is is known.
+// follow starts watching every kind and returns when all existing objects are known.
 func (s *Source) follow(ctx context.Context) error {
 	var known []toolscache.InformerSynced
 	for _, shelf := range s.known {
@@ -158,7 +165,7 @@ func (s *Source) follow(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// events keeps the objects of one kind in force, as they come, change and go.
+// events updates the collection of one kind as objects are added, changed and deleted.
 func (s *Source) events(shelf shelf) toolscache.ResourceEventHandler {
 	put := func(o any) {
 		object, ok := o.(client.Object)
@@ -203,7 +210,7 @@ func (s *Source) events(shelf shelf) toolscache.ResourceEventHandler {
 	}
 }
 
-// refuse notes why an object is left out, nil if it is not. The caller holds mu.
+// refuse records why an object is left out, nil if it is not. The caller holds mu.
 func (s *Source) refuse(kind string, name objects.Name, why error) {
 	key := kind + " " + name.String()
 	was, is := s.refused[key], ""
@@ -222,7 +229,7 @@ func (s *Source) refuse(kind string, name objects.Name, why error) {
 	s.meter.Refused(len(s.refused))
 }
 
-// touch says that there is something to publish, as an object of a kind has changed. The caller holds mu.
+// touch marks that an object of a kind has changed and must be published. The caller holds mu.
 func (s *Source) touch(k kinds.Kind) {
 	if k.InNetwork {
 		s.network = nil

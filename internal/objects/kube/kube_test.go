@@ -23,7 +23,7 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-// followed is a Source that runs, and what it published last.
+// followed is a running Source and what it last published.
 type followed struct {
 	set      atomic.Pointer[objects.Set]
 	world    atomic.Pointer[objects.World]
@@ -40,7 +40,7 @@ func follow(t testing.TB, c *rest.Config, namespace string) *followed {
 	return followKinds(t, c, namespace, kinds.All(), slog.New(slog.DiscardHandler))
 }
 
-// followKinds is follow with the kinds of a table, and with a log.
+// followKinds is follow with the kinds of a table and a log.
 func followKinds(t testing.TB, c *rest.Config, namespace string, table []kinds.Kind, log *slog.Logger) *followed {
 	t.Helper()
 	f := new(followed)
@@ -66,7 +66,7 @@ func followKinds(t testing.TB, c *rest.Config, namespace string, table []kinds.K
 	return f
 }
 
-// endpoints are those of a pool of the namespace default, with + if they may get requests and - if not.
+// endpoints lists the endpoints of a pool in the namespace default, with + if ready and - if not.
 func (f *followed) endpoints(pool string) string {
 	p := f.world.Load().Pools[objects.Name{Namespace: "default", Name: pool}]
 	if p == nil {
@@ -91,7 +91,7 @@ func (f *followed) models() string {
 	return strings.Join(all, " ")
 }
 
-// pod is a pod as its kubelet would have it, in YAML.
+// pod is the YAML of a pod with a status as its kubelet would write it.
 func pod(name, ip, ready string) string {
 	return fmt.Sprintf(`---
 apiVersion: v1
@@ -118,7 +118,7 @@ func TestTheWorldIsWhatTheAPIServerHas(t *testing.T) {
 	c.Apply(pod("b", "10.0.0.2", "True"))
 	c.Await("a pod that is ready gets requests", func() bool { return f.endpoints("p") == "+10.0.0.1:8000 +10.0.0.2:8000" })
 
-	// Somebody waits for the pod's end, so that it stays and is terminating.
+	// A finalizer keeps the pod in the state terminating.
 	a := apiserver.ReadObjects(t, pod("a", "", ""))[0]
 	hold := []byte(`{"metadata": {"finalizers": ["example.com/wait"]}}`)
 	if _, err := c.At(a).Patch(t.Context(), "a", types.MergePatchType, hold, metav1.PatchOptions{}); err != nil {
@@ -157,7 +157,7 @@ func TestTheWorldIsWhatTheAPIServerHas(t *testing.T) {
 	c.NothingDenied("reader")
 }
 
-// A pod whose kubelet has not said anything of it is not ready, whatever it serves.
+// A pod without any report from its kubelet is not ready.
 func TestAPodThatNobodyLookedAtGetsNothing(t *testing.T) {
 	c := newCluster(t)
 	f := follow(t, c.Admin(), "default")
@@ -223,7 +223,7 @@ func TestWhatChangedWhileTheAPIServerWasOutOfReachIsSeenAfter(t *testing.T) {
 	c.Await("the changes are in force", func() bool { return f.endpoints("p") == "+10.0.0.2:8000 +10.0.0.3:8000" && f.readable.Load() })
 }
 
-// CRDs of an older Headgate, or of somebody else, refuse less than this one's.
+// The CRDs may be of an older Headgate that validates less.
 func TestAnObjectThatIsNotValidIsLeftOut(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool("{" + base + "}"))
@@ -240,7 +240,7 @@ func TestAnObjectThatIsNotValidIsLeftOut(t *testing.T) {
 	c.Await("once valid it is in force", func() bool { return f.models() == "good r" && f.refused.Load() == 0 })
 }
 
-// lenient makes the CRD of some objects refuse nothing of their spec.
+// lenient makes a CRD accept any spec.
 func (c cluster) lenient(resource string) {
 	c.Helper()
 	crd := apiserver.ReadObjects(c, "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition}")[0]
@@ -250,7 +250,7 @@ func (c cluster) lenient(resource string) {
 	}
 }
 
-// Lists of a cluster that an older CRD let through reach nothing in Headgate's own pod, by their names neither.
+// A list accepted by an older CRD reaches nothing in Headgate's own pod, not even by names.
 func TestAListOfAClusterReachesNothingInHeadgatesOwnPod(t *testing.T) {
 	c := newCluster(t)
 	c.lenient("endpointlists")
@@ -280,7 +280,8 @@ func TestAListOfAClusterReachesNothingInHeadgatesOwnPod(t *testing.T) {
 	}
 }
 
-// API servers before 1.34 do not stream lists: each kind is listed first there, and the right to is needed.
+// API servers before 1.34 do not stream lists: each kind is listed first, which requires the right
+// to list.
 func TestAServerThatStreamsNoListsIsAskedForThem(t *testing.T) {
 	c := newCluster(t, "--feature-gates", "WatchList=false")
 	c.Apply(inferencePool("{"+base+"}") + "\n---\n" + route("{backendRefs: [{name: p}]}"))
@@ -298,7 +299,7 @@ func TestAServerThatStreamsNoListsIsAskedForThem(t *testing.T) {
 	}
 }
 
-// reader may do what the package's comment says that a Source needs, and no more.
+// reader has exactly the rights that the package comment lists.
 func reader(c cluster) *rest.Config {
 	return c.Allowed("reader", `
 - {apiGroups: [""], resources: [pods], verbs: [list, watch]}

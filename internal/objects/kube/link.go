@@ -12,29 +12,31 @@ import (
 	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
-// How long a request waits before it is made again: one that the API server did not answer, and one that it refused until
-// somebody mends that. The informers' own waits grow to a minute: an outage would go on that long after its end.
+// How long to wait before a request is repeated: after no response, and after a refusal that
+// somebody has to fix. The informers' own backoff grows to a minute, which would extend an outage
+// by as much.
 const (
 	again  = 500 * time.Millisecond
 	mended = 2 * time.Second
 )
 
-// link is how the API server is reached by those who follow it: it makes a request again until it is answered, and knows
-// whether all that is asked for is answered. A kind whose CRD the API server does not have is asked for again and again, too, and
-// is taken as answered, unless the API server has none of the CRDs, optional ones apart. It is for requests without a body. It is safe for concurrent
-// use. Make one with [newLink].
+// link is the transport to the API server. It repeats a request until it is answered, and tracks
+// whether every request is answered. A kind whose CRD is missing is requested again and again, too,
+// and counts as answered unless the API server lacks all CRDs that are not optional. It is for
+// requests without a body. It is safe for concurrent use. Make one with [newLink].
 type link struct {
 	next http.RoundTripper
 	log  *slog.Logger
-	// readable is told whether all is known and answered, when that changes.
+	// readable is called when it changes whether all objects are known and every request is
+	// answered.
 	readable func(ok bool)
-	defined  []kinds.Kind // those that need a CRD
+	defined  []kinds.Kind // kinds that need a CRD
 
-	mu      sync.Mutex      // guards what follows
-	failing map[string]int  // paths that were not answered last, 0, or with an error, its status
-	absent  map[string]bool // CRDs that the API server does not have
-	synced  bool            // all was known once
-	told    bool            // what readable was told last
+	mu      sync.Mutex      // guards the fields below
+	failing map[string]int  // status of the last failure by path, 0 without a response
+	absent  map[string]bool // CRDs that the API server lacks
+	synced  bool            // all objects have been known once
+	told    bool            // last argument of readable
 }
 
 func newLink(table []kinds.Kind, log *slog.Logger, readable func(ok bool)) *link {
@@ -47,7 +49,7 @@ func newLink(table []kinds.Kind, log *slog.Logger, readable func(ok bool)) *link
 	return l
 }
 
-// kindAt is the kind that needs a CRD and is at a path, of one namespace or of all; nil if there is none.
+// kindAt returns the kind with a CRD at a path, for one namespace or all; nil if there is none.
 func (l *link) kindAt(path string) *kinds.Kind {
 	for i := range l.defined {
 		k := &l.defined[i]
@@ -58,17 +60,17 @@ func (l *link) kindAt(path string) *kinds.Kind {
 	return nil
 }
 
-// RoundTrip is [http.RoundTripper]'s.
+// RoundTrip implements [http.RoundTripper].
 func (l *link) RoundTrip(r *http.Request) (*http.Response, error) {
 	for {
 		response, err := l.next.RoundTrip(r)
-		if r.Context().Err() != nil { // nobody waits for it any more
+		if r.Context().Err() != nil { // the caller has left
 			return response, err
 		}
 		switch {
 		case err != nil:
 			l.note(r.URL.Path, 0, "err", err.Error())
-		case response.StatusCode == http.StatusGone: // too far behind: all is listed anew
+		case response.StatusCode == http.StatusGone: // too old: everything is listed again
 		case response.StatusCode >= http.StatusBadRequest:
 			l.note(r.URL.Path, response.StatusCode, "status", response.Status, "hint", hints[response.StatusCode])
 		default:
@@ -76,7 +78,7 @@ func (l *link) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		pause := again
 		if err == nil {
-			if response.StatusCode == http.StatusUnauthorized { // its token may have run out: who asks again has a new one
+			if response.StatusCode == http.StatusUnauthorized { // its token may have expired: the caller's next request has a new one
 				_ = wait(r.Context(), mended)
 				return response, nil
 			}
@@ -85,7 +87,7 @@ func (l *link) RoundTrip(r *http.Request) (*http.Response, error) {
 			} else if response.StatusCode < http.StatusInternalServerError {
 				return response, nil
 			}
-			_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<16)) // so that the connection is used again
+			_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<16)) // so that the connection is reused
 			_ = response.Body.Close()
 		}
 		if err := wait(r.Context(), pause); err != nil {
@@ -94,14 +96,14 @@ func (l *link) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// hints say what to do about an answer that stays the same until somebody does it.
+// hints say what to do about a response that persists until somebody fixes its cause.
 var hints = map[int]string{
 	http.StatusUnauthorized: "the API server does not accept the credentials: check the kubeconfig, or the pod's service account",
 	http.StatusForbidden:    "the service account may not read it: kubectl apply the RBAC rules in manifests",
 	http.StatusNotFound:     "the API server has no such kind: kubectl apply -k manifests/crds",
 }
 
-// note keeps how a request for a path went; what is wrong is empty if it went well.
+// note records the result of a request for a path; wrong is empty on success.
 func (l *link) note(path string, status int, wrong ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -133,15 +135,15 @@ func (l *link) note(path string, status int, wrong ...any) {
 	l.tell()
 }
 
-// lacks says whether the API server does not have the CRD of a kind, and has that of another.
+// lacks reports whether the API server lacks the CRD of a kind but has another one.
 func (l *link) lacks(k kinds.Kind) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.absent[k.CRD()] && !l.bare()
 }
 
-// bare says whether the API server has none of the CRDs but optional ones: they are still to be applied, or it is not the one that is
-// meant. The caller holds mu.
+// bare reports whether the API server lacks all CRDs that are not optional: they are not applied
+// yet, or it is the wrong server. The caller holds mu.
 func (l *link) bare() bool {
 	needs := false
 	for i := range l.defined {
@@ -154,7 +156,7 @@ func (l *link) bare() bool {
 	return needs
 }
 
-// sync says that all is known.
+// sync records that all objects are known.
 func (l *link) sync() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -162,7 +164,7 @@ func (l *link) sync() {
 	l.tell()
 }
 
-// tell tells whether all is known and answered, if that is new. The caller holds mu.
+// tell calls readable if its argument has changed. The caller holds mu.
 func (l *link) tell() {
 	ok := l.synced && len(l.failing) == 0 && !l.bare()
 	if ok == l.told {
@@ -175,7 +177,7 @@ func (l *link) tell() {
 	l.readable(ok)
 }
 
-// wait returns after a time, or with the error of ctx if that ends first.
+// wait waits for d, or returns the error of ctx if that ends first.
 func wait(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

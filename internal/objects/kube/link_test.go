@@ -27,7 +27,7 @@ func answer(status int) *http.Response {
 	return &http.Response{StatusCode: status, Status: http.StatusText(status), Body: io.NopCloser(strings.NewReader(""))}
 }
 
-// The informers' own waits grow to a minute: after an outage that long the first answer would be as late.
+// The informers' own backoff grows to a minute and would delay recovery after a long outage.
 func TestAfterALongOutageTheFirstAnswerIsSeenAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
@@ -76,8 +76,7 @@ func TestARequestThatNobodyWaitsForEnds(t *testing.T) {
 	})
 }
 
-// The token of a request may have run out while it was made again and again: whoever asks has a new one by then, and puts it
-// on a new request.
+// A request's token may expire while it is repeated. The caller's new request has a new token.
 func TestARequestWhoseTokenRanOutIsMadeAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged strings.Builder
@@ -102,7 +101,7 @@ func TestARequestWhoseTokenRanOutIsMadeAnew(t *testing.T) {
 	})
 }
 
-// One kind that is not answered is enough: what there is of it is not known.
+// One kind without a response is enough to be not readable.
 func TestOneKindThatIsRefusedIsToldOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ok, mended atomic.Bool
@@ -141,8 +140,8 @@ func TestOneKindThatIsRefusedIsToldOf(t *testing.T) {
 	})
 }
 
-// A kind whose CRD lacks blocks nothing, as long as there is another that is not optional; what is refused, and what every API
-// server has, does.
+// A kind whose CRD is missing blocks nothing as long as another non-optional CRD is there. A
+// refused request blocks, and so does a missing built-in kind.
 func TestAKindWithoutItsCRDBlocksNothing(t *testing.T) {
 	for _, row := range []lacking{
 		{"all are there", nil, true, nil},
@@ -154,7 +153,7 @@ func TestAKindWithoutItsCRDBlocksNothing(t *testing.T) {
 		{"an API server without pods is none", map[string]int{"pods": 404}, false, nil},
 	} {
 		row.tries(t, kinds.All())
-		row.tries(t, both) // Gateway API is there, and takes the place of none
+		row.tries(t, both) // Gateway API's CRDs do not count as one of ours
 	}
 	lacks := []string{"gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "referencegrants", "backendtlspolicies"}
 	without := func(more map[string]int) map[string]int {
@@ -178,15 +177,15 @@ func TestAKindWithoutItsCRDBlocksNothing(t *testing.T) {
 // both are the kinds of both tables.
 var both = kinds.WithNetwork()
 
-// lacking is what an API server does not answer, and what is to come of it.
+// lacking is a set of failing responses and the expected result.
 type lacking struct {
 	name     string
-	status   map[string]int // by resource; others are answered
+	status   map[string]int // by resource; others succeed
 	readable bool
 	lacks    []string
 }
 
-// tries asks for each kind of a table.
+// tries requests each kind of a table.
 func (row lacking) tries(t *testing.T, table []kinds.Kind) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -195,7 +194,7 @@ func (row lacking) tries(t *testing.T, table []kinds.Kind) {
 		l := newLink(table, slog.New(slog.NewTextHandler(&logged, nil)), ok.Store)
 		back := time.Now().Add(5 * time.Second)
 		l.next = trip(func(r *http.Request) (*http.Response, error) {
-			if time.Now().Before(back) { // the API server is away at the start
+			if time.Now().Before(back) { // the API server is down at the start
 				return nil, errors.New("connection refused")
 			}
 			if status := row.status[path.Base(r.URL.Path)]; status != 0 && !mended.Load() {
@@ -230,7 +229,7 @@ func (row lacking) tries(t *testing.T, table []kinds.Kind) {
 				t.Errorf("%s: %s lacks: %v, want %v", row.name, k.Kind, is, want)
 			}
 		}
-		warnings := len(table) // while the API server is away
+		warnings := len(table) // while the API server is down
 		for _, k := range table {
 			if status := row.status[k.Resource.Resource]; status != 0 && (status != http.StatusNotFound || !k.Optional) {
 				warnings++
@@ -253,5 +252,5 @@ func (row lacking) tries(t *testing.T, table []kinds.Kind) {
 	})
 }
 
-// mendedWithin is how soon it is seen that somebody applied a CRD.
+// mendedWithin is how soon a newly applied CRD must be noticed.
 const mendedWithin = 3 * time.Second

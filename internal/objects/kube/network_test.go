@@ -47,7 +47,7 @@ var attached = map[string]string{
 const slice = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s-1, labels: {kubernetes.io/service-name: s}}\n" +
 	"addressType: IPv6\nendpoints: [{addresses: ['fd00::7'], conditions: {ready: false}}]\nports: [{name: http, port: 8080}]"
 
-// network is the Network that was published last, nil if there is none.
+// network returns the Network published last, nil if there is none.
 func (f *followed) network() *objects.Network {
 	if set := f.set.Load(); set != nil {
 		return set.Network
@@ -55,27 +55,27 @@ func (f *followed) network() *objects.Network {
 	return nil
 }
 
-// slices are those of the World that was published last.
+// slices returns those of the World published last.
 func (f *followed) slices() []objects.Slice { return f.world.Load().Slices }
 
-// sees waits until the World has so many objects of a kind.
+// sees waits until the World has n objects of a kind.
 func (c cluster) sees(f *followed, kind string, n int) {
 	c.Helper()
 	c.Await("there are as many of "+kind, func() bool { return f.world.Load().Objects[kind] == n })
 }
 
-// own waits for what API servers make by themselves: their namespaces, and a Service of their own.
+// own waits for the objects that API servers create: their namespaces and a Service.
 func (c cluster) own(f *followed) {
 	c.Helper()
 	c.sees(f, "Namespace", 4)
 	c.sees(f, "Service", 1)
 }
 
-// Pods come and go all the time, and status is written by whoever reads the Network: neither makes another. Each change of an
-// object of a Network does.
+// Pods change all the time, and users of the Network write status: neither builds a new Network.
+// Every other change of an object in a Network does.
 func TestTheNetworkIsAnotherWhenOneOfItsObjectsChangesAndOnlyThen(t *testing.T) {
 	c := cluster{apiserver.RunGateways(t)}
-	c.Apply(attached["Gateway"]) // it is listed, and its changes are watched
+	c.Apply(attached["Gateway"]) // listed first, then watched for changes
 	f := followKinds(t, readerOfNetwork(c), "", withNetwork, slog.New(slog.DiscardHandler))
 	c.own(f)
 	c.sees(f, "Gateway", 1)
@@ -149,7 +149,7 @@ func TestTheNetworkIsAnotherWhenOneOfItsObjectsChangesAndOnlyThen(t *testing.T) 
 			t.Fatal(err)
 		}
 		another("of "+kind+" one was edited", was)
-		if kind == "Namespace" { // which nobody collects here, so that it is never gone
+		if kind == "Namespace" { // without a namespace controller it is never removed
 			continue
 		}
 		was = f.network()
@@ -186,7 +186,8 @@ func TestTheNetworkIsAnotherWhenOneOfItsObjectsChangesAndOnlyThen(t *testing.T) 
 	c.NothingDenied("reader")
 }
 
-// What is in no namespace is read where one namespace is; the namespaces are, so that a Gateway can allow routes by their labels.
+// A Source of one namespace also reads cluster-scoped objects, including namespaces, by whose
+// labels a Gateway can allow routes.
 func TestOfOneNamespaceTheNetworkHasWhatIsInNoNamespaceToo(t *testing.T) {
 	c := cluster{apiserver.RunGateways(t)}
 	for _, text := range attached {
@@ -206,7 +207,7 @@ func TestOfOneNamespaceTheNetworkHasWhatIsInNoNamespaceToo(t *testing.T) {
 	c.NothingDenied("reader")
 }
 
-// Without Gateway API there is nothing amiss, and a Network without it.
+// Without Gateway API nothing is wrong, and the Network lacks its objects.
 func TestGatewayAPIMayComeLaterOrNever(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool("{" + base + "}"))
@@ -231,13 +232,14 @@ func TestGatewayAPIMayComeLaterOrNever(t *testing.T) {
 	c.Delete("apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: " + crd + "}")
 	c.gone(crd)
 	c.sees(f, "Gateway", 0)
-	c.Await("all else is in force again", f.readable.Load) // an API server that drops a CRD refuses for a moment
+	c.Await("all else is in force again", f.readable.Load) // an API server that drops a CRD refuses requests for a moment
 	if f.world.Load().Objects["GatewayClass"] != 1 || len(f.network().Pools) != 1 || log.count("level=WARN msg=\"the API") != 0 {
 		t.Errorf("without the CRD %s there are %v:\n%s", crd, f.world.Load().Objects, log.String())
 	}
 }
 
-// An API server that has Gateway API and nothing of ours is not the one that is meant, or Headgate is to be installed there.
+// An API server with Gateway API's CRDs and none of ours is the wrong one, or Headgate is not
+// installed there yet.
 func TestGatewayAPITakesThePlaceOfNoneOfOurCRDs(t *testing.T) {
 	s := apiserver.Run(t)
 	s.Objects(t).GatewayAPI()
@@ -247,7 +249,7 @@ func TestGatewayAPITakesThePlaceOfNoneOfOurCRDs(t *testing.T) {
 	}
 }
 
-// What folders alone have an API server is not asked for: whoever lists Secrets has those of everybody.
+// Kinds that only folders have are not requested: a right to list Secrets would cover everybody's.
 func TestSecretsAreNotListed(t *testing.T) {
 	c := cluster{apiserver.RunGateways(t)}
 	c.Apply(attached["Gateway"])

@@ -24,7 +24,7 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-// machine is a kind that this test makes up: an engine that is no pod, and serves as one does.
+// machine is a kind made up for this test: an engine that is not a pod but serves like one.
 type machine struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -54,7 +54,7 @@ func (l *machineList) DeepCopyObject() runtime.Object {
 	return &is
 }
 
-// withMachines is the table with one more row, which is all that a kind takes.
+// withMachines is the table with one more row, which is all that a new kind needs.
 var withMachines = append(kinds.All(), kinds.Of(kinds.Row[machine, objects.Pod]{
 	Resource: schema.GroupVersionResource{Group: "test.headgate.dev", Version: "v1", Resource: "machines"}, Kind: "Machine", List: new(machineList),
 	Strict: true,
@@ -90,7 +90,7 @@ func machineAt(name, ip string) string {
 func TestAKindOfOneMoreRowIsReadFromAFolder(t *testing.T) {
 	folder := t.TempDir()
 	file := filepath.Join(folder, "o.yaml")
-	// read is what there is once, or why there is nothing.
+	// read reads the objects once, or returns an error.
 	read := func(table []kinds.Kind, text string) (set objects.Set, err error) {
 		t.Helper()
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -129,7 +129,7 @@ func TestAKindOfOneMoreRowIsReadFromAFolder(t *testing.T) {
 	}
 }
 
-// Its CRD comes when all else is in force, goes, and what it keeps is trimmed.
+// Its CRD appears after everything else is known, and disappears; unneeded fields are removed.
 func TestAKindOfOneMoreRowIsReadFromAnAPIServer(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool("{"+base+"}") + "\n---\n" + route("{backendRefs: [{name: p}]}") + "\n" + pod("a", "10.0.0.1", "True"))
@@ -163,7 +163,7 @@ func TestAKindOfOneMoreRowIsReadFromAnAPIServer(t *testing.T) {
 	}
 }
 
-// Each kind may lack, as with the CRDs of another version of Headgate: the others are in force.
+// Any kind's CRD may be missing, as with another version's CRDs: the others work.
 func TestAnyCRDMayComeLater(t *testing.T) {
 	c := newCluster(t)
 	one := map[string]string{
@@ -202,7 +202,7 @@ func TestAnyCRDMayComeLater(t *testing.T) {
 	}
 }
 
-// gone waits until a CRD is.
+// gone waits until a CRD is gone.
 func (c cluster) gone(name string) {
 	c.Helper()
 	crds := c.At(apiserver.ReadObjects(c, machineCRD)[0])

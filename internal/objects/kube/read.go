@@ -17,10 +17,10 @@ import (
 	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
-// shelf is what is in force of one kind, by name.
+// shelf is the valid objects of one kind, by name.
 type shelf struct {
 	kind    kinds.Kind
-	objects map[objects.Name]any // as the kind keeps them
+	objects map[objects.Name]any // as the kind stores them
 }
 
 func newShelves(table []kinds.Kind) []shelf {
@@ -31,7 +31,8 @@ func newShelves(table []kinds.Kind) []shelf {
 	return all
 }
 
-// networkOf is an empty Network for what is on shelves, nil where none of it is of a Network alone.
+// networkOf returns an empty Network for the collections, nil if none of their kinds belongs only
+// to a Network.
 func networkOf(shelves []shelf) *objects.Network {
 	table := make([]kinds.Kind, len(shelves))
 	for i, s := range shelves {
@@ -40,8 +41,8 @@ func networkOf(shelves []shelf) *objects.Network {
 	return kinds.NewNetwork(table)
 }
 
-// setOf is all that is on shelves, in order of name where anything depends on it. Its Network is the one that is given, if that is
-// in force still; where it is nil, the Network is one of what is on the shelves.
+// setOf returns all objects in the collections, sorted by name if anything depends on the order.
+// Its Network is inForce, or a new one if that is nil.
 func setOf(shelves []shelf, inForce *objects.Network) (set objects.Set) {
 	if inForce == nil {
 		set.Network = networkOf(shelves)
@@ -70,9 +71,9 @@ func nameOf(o client.Object) objects.Name {
 	return objects.Name{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
-// Read reads the objects of a namespace once, or of all where that is empty, which are of the kinds of a table. Those that are in no
-// namespace are read always, those that are not valid are an error. A kind whose CRD the API server does not have is empty; that it
-// has none of the CRDs but optional ones is an error.
+// Read reads the objects of a namespace once, or of all namespaces if it is empty, with the kinds
+// of a table. Cluster-scoped objects are always included. An invalid object is an error. A kind
+// whose CRD is missing is empty; if all non-optional CRDs are missing, that is an error.
 func Read(ctx context.Context, c *rest.Config, namespace string, table []kinds.Kind) (objects.Set, error) {
 	table = kinds.OfServers(table)
 	reader, err := clientOf(c, table)
@@ -82,8 +83,8 @@ func Read(ctx context.Context, c *rest.Config, namespace string, table []kinds.K
 	known := newShelves(table)
 	var faults []error
 	var absent []string
-	var lacks error // of the last that is absent
-	bare := true    // it has none of the CRDs, optional ones apart
+	var lacks error // for the last missing CRD
+	bare := true    // all non-optional CRDs are missing
 	for _, s := range known {
 		list := s.kind.NewList()
 		err := reader.List(ctx, list, client.InNamespace(namespace))
@@ -107,7 +108,7 @@ func Read(ctx context.Context, c *rest.Config, namespace string, table []kinds.K
 	return set, errors.Join(faults...)
 }
 
-// fill puts what a list has onto its shelf.
+// fill adds the items of a list to the collection.
 func (s shelf) fill(list kinds.List) error {
 	var errs []error
 	err := meta.EachListItem(list, func(item runtime.Object) error {
@@ -127,7 +128,7 @@ func (s shelf) fill(list kinds.List) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// HintFor says what to do about an answer of the API server; empty if nobody knows.
+// HintFor returns what to do about a response of the API server; empty if unknown.
 func HintFor(err error) string {
 	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
 		if hint := hints[int(status.ErrStatus.Code)]; hint != "" {

@@ -30,7 +30,8 @@ var (
 	alone = flag.String("alone", "", "what -scale starts: follow the API server of this kubeconfig in a process of its own")
 )
 
-// populate makes pools that share pods and routes equally, with pods as large as those of engines are.
+// populate creates pools that share pods and routes equally; pods are as large as those of real
+// engines.
 func (c cluster) populate(pools, pods, routes int) {
 	c.Helper()
 	var texts []string
@@ -72,10 +73,10 @@ func (c cluster) populate(pools, pods, routes int) {
 	workers.Wait()
 }
 
-// address is that of the i-th pod.
+// address is the address of pod i.
 func address(i int) string { return fmt.Sprintf("10.%d.%d.%d", i/65536, i/256%256, i%256) }
 
-// engine is the i-th pod, of some 5 KB.
+// engine is pod i, of some 5 KB.
 func engine(i, pools int) string {
 	text := strings.NewReplacer("app: llama", fmt.Sprintf("app: p%d, pod-template-hash: 5f6d8c7b9, app.kubernetes.io/name: vllm, topology.kubernetes.io/zone: zone-%d", i%pools, i%3)).
 		Replace(pod(fmt.Sprintf("engine-%d", i), address(i), "True"))
@@ -86,14 +87,15 @@ func engine(i, pools int) string {
 	return strings.Replace(text, "image: none}", "image: none, env: ["+env.String()+"]}", 1)
 }
 
-// cpu is the time that this process has used.
+// cpu is the CPU time of this process.
 func cpu() time.Duration {
 	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // of this process: it cannot fail
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // cannot fail for this process
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// TestScale holds what following 10,000 pods and 1,000 routes takes: 300 MB, and 5 s for all of it.
+// TestScale limits the cost of following 10,000 pods and 1,000 routes: 300 MB, and 5 s for all of
+// it.
 func TestScale(t *testing.T) {
 	if !*scale {
 		t.Skip("-scale starts it")
@@ -116,7 +118,7 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// numbers reads lines "name = number".
+// numbers parses lines "name = number".
 func numbers(text string) map[string]float64 {
 	all := make(map[string]float64)
 	for line := range strings.Lines(text) {
@@ -128,7 +130,7 @@ func numbers(text string) map[string]float64 {
 	return all
 }
 
-// TestAlone is what TestScale starts.
+// TestAlone is the process that TestScale starts.
 func TestAlone(t *testing.T) {
 	if *alone == "" {
 		t.Skip("TestScale starts it")
@@ -150,7 +152,7 @@ func TestAlone(t *testing.T) {
 	fmt.Printf("peak MB = %.0f\n", memory(t, "VmHWM"))
 }
 
-// memory is a figure of this process, in MB.
+// memory is a memory figure of this process in MB.
 func memory(t *testing.T, which string) float64 {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/status")

@@ -22,10 +22,11 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// vault is an API server with Secrets of one key, token: what they hold, or why they cannot be read.
+// vault is an API server with Secrets that have one key, token: their values, or why they cannot be
+// read.
 type vault struct {
 	client.Reader
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	texts map[string]string
 	wrong map[string]error
 	slow  time.Duration
@@ -61,7 +62,7 @@ func (v *vault) setSlow(slow time.Duration) {
 	v.slow = slow
 }
 
-// reads is how often a Secret was asked for, and forgets it.
+// reads returns how often a Secret was requested, and resets the count.
 func (v *vault) reads(secret string) (n int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -81,7 +82,7 @@ var (
 	notFound  = apierrors.NewNotFound(of, "s")
 )
 
-// named are Secrets, with the PoolSettings p of their namespaces.
+// named returns Secrets named by the PoolSettings p of their namespaces.
 func named(all ...string) (secrets []objects.Secret) {
 	for _, s := range all {
 		namespace, name, _ := strings.Cut(s, "/")
@@ -92,11 +93,11 @@ func named(all ...string) (secrets []objects.Secret) {
 	return secrets
 }
 
-// keeping reads the Secrets of a vault in a bubble of fake time.
+// keeping reads the Secrets of a vault in a synctest bubble.
 func keeping(t *testing.T, test func(t *testing.T, v *vault, s *EngineTokens, log *strings.Builder)) {
 	synctest.Test(t, func(t *testing.T) {
 		v := &vault{texts: make(map[string]string), wrong: make(map[string]error)}
-		var log strings.Builder // read when everything rests
+		var log strings.Builder // read while everything is idle
 		secrets := secretsOf(v)
 		s := NewEngineTokens(secrets, engineclient.NewTokens(nil), slog.New(slog.NewTextHandler(&log, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -111,14 +112,14 @@ func keeping(t *testing.T, test func(t *testing.T, v *vault, s *EngineTokens, lo
 	})
 }
 
-// later lets fake time pass, and what happens in it settle.
+// later advances the fake clock and waits until everything is idle.
 func later(d time.Duration) {
 	time.Sleep(d) // of the bubble's clock
 	synctest.Wait()
 }
 
-// A token is there when its Secret has just been named, and the one of a rotated Secret within 10 s; the last good one stays
-// while there is none. What is wrong is told once, with what to do.
+// A token is available when its Secret has just been named, and a rotated one within 10 s. While
+// the Secret is unreadable, the last good token stays. An error is logged once, with what to do.
 func TestATokenIsThatOfItsSecret(t *testing.T) {
 	keeping(t, func(t *testing.T, v *vault, s *EngineTokens, log *strings.Builder) {
 		want := func(what, token string) {
@@ -159,7 +160,7 @@ func TestATokenIsThatOfItsSecret(t *testing.T) {
 		}
 		told(5, "keeping the last good one")
 		told(0, "calling them without one")
-		// What does not answer has other words each time: it is told as one thing.
+		// Connection errors have varying texts; they count as one error.
 		v.set("a/s", "", errors.New("connection reset"))
 		later(time.Minute)
 		told(0, "connection reset")
@@ -215,7 +216,8 @@ func TestWithoutItsSecretAPoolHasNoToken(t *testing.T) {
 	})
 }
 
-// New objects wait for their Secrets, but not for those that there were, and for no API server that is slow or away.
+// New objects wait for their Secrets, but not for earlier Secrets, and not for an API server that
+// is slow or away.
 func TestNobodyWaitsLongForASecret(t *testing.T) {
 	keeping(t, func(t *testing.T, v *vault, s *EngineTokens, _ *strings.Builder) {
 		took := func() time.Duration {
@@ -252,7 +254,7 @@ func TestNobodyWaitsLongForASecret(t *testing.T) {
 	})
 }
 
-// What is read of a Secret that is named no more, or not yet, counts for nothing.
+// The result for a Secret that is no longer named, or not named yet, is ignored.
 func TestALateAnswerCountsForNothing(t *testing.T) {
 	keeping(t, func(t *testing.T, v *vault, s *EngineTokens, _ *strings.Builder) {
 		v.set("a/s", "one", nil)
@@ -267,9 +269,9 @@ func TestALateAnswerCountsForNothing(t *testing.T) {
 	})
 }
 
-// another is a user beside the tokens, which notes what it is handed.
+// another is a second user, which records what it gets.
 type another struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	named []objects.Name
 	told  []string
 }
@@ -294,7 +296,8 @@ func (a *another) Take(name objects.Name, data map[string][]byte, err error) {
 	}
 }
 
-// What two name is read once for both. What nobody names any more is not read, even if somebody did when the round began.
+// A Secret with two users is read once for both. A Secret that is no longer named is not read, even
+// if it was named when the round began.
 func TestASecretHasSeveralUsers(t *testing.T) {
 	keeping(t, func(t *testing.T, v *vault, s *EngineTokens, _ *strings.Builder) {
 		other := new(another)
@@ -324,7 +327,7 @@ func TestASecretHasSeveralUsers(t *testing.T) {
 		}
 		told("again", "a/s one <nil>", "b/s two <nil>")
 		v.setSlow(time.Second)
-		later(namedInterval + time.Second/2) // a/s is being read, and b/s will be
+		later(namedInterval + time.Second/2) // a/s is being read, b/s is next
 		other.name()
 		later(namedInterval)
 		if n := v.reads("b/s"); n != 0 {
@@ -343,7 +346,7 @@ func TestASecretHasSeveralUsers(t *testing.T) {
 	})
 }
 
-// Below debug Kubernetes' libraries would log what an API server answers.
+// Below debug, Kubernetes' libraries would log API server responses.
 func TestKubernetesLibrariesLogNoAnswers(t *testing.T) {
 	var text strings.Builder
 	all := slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.Level(-100)})

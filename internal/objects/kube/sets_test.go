@@ -20,11 +20,12 @@ import (
 	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
-// published is a Source without an API server, and what it published when, in a bubble of synctest.
+// published is a Source without an API server, and what it published and when, in a synctest
+// bubble.
 type published struct {
 	*Source
 	sets []objects.Set
-	at   []time.Duration // since it began
+	at   []time.Duration // since the start
 }
 
 func publishing(t *testing.T, script func(t *testing.T, p *published)) {
@@ -53,8 +54,8 @@ func (p *published) change() {
 	p.touch(pods.kind)
 }
 
-// A World of thousands of objects takes a while to make: where much changes at most 20 are made in a second, and they are as
-// many as that, and the last has everything.
+// Building a World of thousands of objects takes a while: under constant change there are at most,
+// and about, 20 Sets per second, and the last one has everything.
 func TestWhereMuchChangesSetsAreSpared(t *testing.T) {
 	publishing(t, func(t *testing.T, p *published) {
 		const changes = 10_000
@@ -64,7 +65,7 @@ func TestWhereMuchChangesSetsAreSpared(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if n := len(p.sets) - 1; n < 150 || n > 200 { // the first is before any change
+		if n := len(p.sets) - 1; n < 150 || n > 200 { // the first precedes all changes
 			t.Errorf("in 10 s there were %d Sets, want 150 to 200", n)
 		}
 		for i := 1; i < len(p.at); i++ {
@@ -78,7 +79,8 @@ func TestWhereMuchChangesSetsAreSpared(t *testing.T) {
 	})
 }
 
-// What kubectl apply writes, one object after the other, is one Set, soon after; and where nothing changes there is none.
+// The objects of one kubectl apply, written one after the other, are in one Set, soon afterwards;
+// without changes there is no Set.
 func TestChangesThatComeTogetherAreOneSet(t *testing.T) {
 	publishing(t, func(t *testing.T, p *published) {
 		time.Sleep(time.Second)
@@ -103,14 +105,14 @@ func TestChangesThatComeTogetherAreOneSet(t *testing.T) {
 	})
 }
 
-// unmetered is for a Source of which nobody hears.
+// unmetered ignores all metrics.
 type unmetered struct{}
 
 func (unmetered) Refused(int)   {}
 func (unmetered) Readable(bool) {}
 
-// The oracle makes each Network of all objects, and looks whether it is the one before. Objects of our own kinds are valid now and
-// then, so that they are refused too.
+// The oracle builds each Network from all objects and compares it with the previous one. Some
+// objects of our own kinds are invalid and refused.
 func TestTheNetworkIsAnotherWhenItsContentIs(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	s := &Source{changed: make(chan struct{}, 1), known: newShelves(both), refused: make(map[string]string), meter: unmetered{}, log: slog.New(slog.DiscardHandler)}

@@ -36,13 +36,14 @@ func (l *lockedLog) String() string {
 
 func (l *lockedLog) count(words string) int { return strings.Count(l.String(), words) }
 
-// secret is a Secret of the namespace llm, in YAML.
+// secret is the YAML of a Secret in the namespace llm.
 func secret(name, token string) string {
 	return "apiVersion: v1\nkind: Secret\nmetadata: {name: " + name + ", namespace: llm}\nstringData: {token: " + token + "}\n"
 }
 
-// With the rights that the manifests give: a token is that of the Secret that a PoolSettings names, follows it, and stays when
-// it is gone. What may not be read is told, with the Role that lacks, and nothing else is asked for.
+// With the rights that the manifests grant: a token follows the Secret that a PoolSettings names,
+// and stays when the Secret is gone. An unreadable Secret is logged with the missing Role, and
+// nothing else is requested.
 func TestTheTokenOfAPoolIsThatOfItsSecret(t *testing.T) {
 	c := newCluster(t)
 	c.ApplyFiles("manifests/base/namespace.yaml")
@@ -64,7 +65,7 @@ func TestTheTokenOfAPoolIsThatOfItsSecret(t *testing.T) {
 	tokens := engineclient.NewTokens(nil)
 	s := source.Source{Kube: source.Kube{On: true, Config: apiserver.KubeconfigFile(t, config)}}
 	ctx, cancel := context.WithCancel(t.Context())
-	done, published := make(chan error, 1), make(chan string, 100) // the Secret of each World, and the token that there was then
+	done, published := make(chan error, 1), make(chan string, 100) // for each World, its Secret and the token at that time
 	go func() {
 		logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.Level(-100)}))
 		done <- s.Follow(ctx, logger, tokens, new(followed), func(w *objects.World) {
@@ -86,7 +87,7 @@ func TestTheTokenOfAPoolIsThatOfItsSecret(t *testing.T) {
 	if got := <-published; got != "qwen-token " {
 		t.Errorf("without the right there is %q", got)
 	}
-	first := func(name string) string { // of the Worlds that name a Secret
+	first := func(name string) string { // among the Worlds that name a Secret
 		for {
 			if got := <-published; strings.HasPrefix(got, name) {
 				return got
@@ -117,7 +118,7 @@ func TestTheTokenOfAPoolIsThatOfItsSecret(t *testing.T) {
 		return log.count("cannot read Secret llm/other, which PoolSettings llm/s names") == 1 && tokens.Of("llm/other/token") == "" && tokens.Of("llm/qwen-token/token") == ""
 	})
 
-	// A pool's first look finds its token: it is there before the World is.
+	// The token is available before the World that names it, so a pool's first scrape has it.
 	if got := first("other"); got != "other " {
 		t.Errorf("without the right there is %q", got)
 	}

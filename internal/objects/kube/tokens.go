@@ -15,16 +15,17 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// EngineTokens keeps the tokens that engines are reached with those that are in the Secrets that PoolSettings name. A token stays as
-// it was while its Secret cannot be read. Make one with [NewEngineTokens]; it is safe for concurrent use.
+// EngineTokens provides engine tokens from the Secrets that PoolSettings name. While a Secret
+// cannot be read, its last token stays. Make one with [NewEngineTokens]; it is safe for concurrent
+// use.
 type EngineTokens struct {
 	secrets *ByName
 	tokens  *engineclient.Tokens
 	log     *slog.Logger
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	named  []objects.Secret
-	faults map[string]string // why one was not read last, as it was told, by reference
+	faults map[string]string // last logged error of each unreadable Secret
 }
 
 // NewEngineTokens returns EngineTokens of which none is named yet, as a user of Secrets.

@@ -1,11 +1,12 @@
-// Package fit makes a profile's terms from measured times, and says how far they are from times that they were not made of.
+// Package fit computes a profile's terms from measured times, with an estimate of the prediction
+// error.
 //
-// A fit is least squares of relative errors, so that short times count as long ones do, with less weight for what lies far
-// from all others. No term is negative: a profile says what takes time. Rows of the same work are one point, whose time is
-// their median, so that what was measured often, or once with a hiccup, counts once.
+// A fit is least squares of relative errors, so that short times count as much as long ones, with
+// less weight for outliers. No term is negative. Rows with the same work are merged into one point
+// with their median time, so that work that was measured often, or once with a hiccup, counts once.
 //
-// The error is of points that the fit has not seen: each in turn is left out (of many, a tenth of them), all is fitted and
-// chosen anew without it, and its rows are predicted.
+// The error is cross-validated: each point in turn (with many points, a tenth of them) is left out,
+// everything is fitted and chosen again without it, and its rows are predicted.
 //
 // The package is pure: the same rows give the same fit.
 package fit
@@ -20,58 +21,63 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Row is one measurement: of a prompt, of a decode step, of both, or of a prompt beside requests that decode.
+// Row is one measurement: of a prompt, of a decode step, of both, or of a prompt beside decoding
+// requests.
 type Row struct {
 	Set Set
-	// Prefill took PrefillSeconds, and is a prompt only; 0 where no prompt was measured. If Prompts is above 1, so many like it were
-	// sent at once, and that is when the last of them had its first token: the first has a step of its own, in which the others come.
+	// Prefill took PrefillSeconds and contains only a prompt; 0 if no prompt was measured. If
+	// Prompts is above 1, that many equal prompts were sent at once, and PrefillSeconds is when the
+	// last one had its first token: the first prompt has a step of its own, during which the others
+	// arrive.
 	Prompts        int
 	Prefill        profile.Work
 	PrefillSeconds float64
-	// Intake is how much of PrefillSeconds passed before the prompt was in its engine's queue, in seconds, so that it is not of the prefill;
-	// 0 where nobody says.
+	// Intake is the frontend overhead: the part of PrefillSeconds before the prompt was in the
+	// engine's queue. It is not part of the prefill; 0 if unknown.
 	Intake float64
-	// Step took StepSeconds, and is sequences only; 0 where no step was measured.
+	// Step took StepSeconds and contains only sequences; 0 if no step was measured.
 	Step        profile.Work
 	StepSeconds float64
-	// Mixed is a prompt and the sequences beside it, whose steps take Without seconds before and after. The step with the prompt took
-	// MixedSeconds, and the prompt had its first token after FirstToken; 0 where that was not measured.
+	// Mixed is a prompt and the sequences beside it, whose steps take Without seconds before and
+	// after. The step with the prompt took MixedSeconds, and the prompt had its first token after
+	// FirstToken; 0 if not measured.
 	Mixed                             profile.Work
 	MixedSeconds, Without, FirstToken float64
 }
 
-// Set names what was measured: rows of one set make one profile. What a file does not say is zero.
+// Set identifies what was measured: the rows of one set make one profile. Unknown fields are zero.
 type Set struct {
 	Model, Hardware string
 	TensorParallel  int
 }
 
-// Fit is what rows came to.
+// Fit is the result of fitting rows.
 type Fit struct {
-	// Intake is the median of the rows that tell theirs, in seconds; 0 where none does.
+	// Intake is the median frontend overhead in seconds; 0 if no row states it.
 	Intake  float64
 	Prefill profile.Prefill
 	Decode  profile.Decode
-	// Launch and Asynchronous are known of prompts beside requests that decode alone.
+	// Launch and Asynchronous are known only from prompts beside decoding requests.
 	Launch       float64
 	More         float64 // profile.Profile's Mixed
 	Asynchronous bool
-	// Mixed is how far off steps with both are, which were measured; none of the terms of prompts and steps is made of them.
+	// Mixed is the prediction error for measured mixed steps. The terms of prompts and steps do not
+	// depend on them.
 	Mixed Mixed
-	// PrefillError and StepError are of rows that the fit had not seen.
+	// PrefillError and StepError are cross-validated.
 	PrefillError, StepError Error
 }
 
-// Error is how far predictions were from measured times, as a share of the measured time.
+// Error is the error of predictions relative to the measured time.
 type Error struct {
-	// Rows were predicted; they are of so many Points, which differ in what was computed. Every point has the same part in
-	// the quantiles, however often it was measured.
+	// Rows were predicted; they belong to this many Points, which differ in their work. Every point
+	// has the same weight in the quantiles, however often it was measured.
 	Rows, Points int
 	Median, P90  float64
 }
 
-// Profile is the fit of a set as a profile: its source says of which rows, and how far off it is. Of what was not measured
-// it assumes the least: loads take no time, and limits are those that are given.
+// Profile returns the fit as a profile, whose source names the rows and the error. Loads, which
+// were not measured, take no time, and the limits are the given ones.
 func (f Fit) Profile(file string, s Set, limits profile.Limits) profile.Profile {
 	return profile.Profile{
 		Name: s.String(),
@@ -87,12 +93,12 @@ func (f Fit) Profile(file string, s Set, limits profile.Limits) profile.Profile 
 	}
 }
 
-// String says how large the error is, for people.
+// String describes the error for people.
 func (e Error) String() string {
 	return fmt.Sprintf("median error %.1f %%, 90th percentile %.1f %%", 100*e.Median, 100*e.P90)
 }
 
-// String names a set, for people.
+// String describes a set for people.
 func (s Set) String() string {
 	name := cmp.Or(s.Model, "a model")
 	if s.Hardware != "" {
@@ -104,10 +110,11 @@ func (s Set) String() string {
 	return name
 }
 
-// leastPoints is how many different points prompts, and steps, need: a line through two has no error to tell of.
+// leastPoints is the minimum number of different points for prompts and for steps: a line through
+// two points leaves no error to estimate.
 const leastPoints = 3
 
-// Errors of [Of]; match them with errors.Is.
+// Errors of [Of], for errors.Is.
 var (
 	ErrFewPrompts = fmt.Errorf("prompts of at least %d different lengths are needed, with the time that each took", leastPoints)
 	ErrFewSteps   = fmt.Errorf("decode steps of at least %d different batches or lengths are needed, with the time that each took", leastPoints)
@@ -163,12 +170,14 @@ func Of(rows []Row) (Fit, error) {
 	}, nil
 }
 
-// intakes is how many times as long as its intake a prompt takes at least where the first of several has a step of its own, in which all others come:
-// if steps are shorter, each of them may have its own.
+// intakes is how many times the frontend overhead a prompt must take for the assumption that the
+// first of several prompts has a step of its own, during which all others arrive. In shorter steps,
+// each prompt may have its own.
 const intakes = 2
 
-// atOnce are steps of several prompts: of those that were sent at once, what is left of the time of all when the first had a step of its own, or
-// all of it where they were in one step. The times of prompts alone decide which is closer, and most prompts of a size decide which of them count.
+// atOnce returns steps with several prompts. Either the first prompt had a step of its own, and the
+// rest of the time belongs to the others, or all were in one step. For each prompt size, the times
+// of single prompts decide by majority which is the case.
 func atOnce(rows []Row, intake float64, alone profile.Profile) (steps []sample) {
 	type kind struct{ prompts, size int }
 	var kinds []kind
@@ -206,17 +215,18 @@ func atOnce(rows []Row, intake float64, alone profile.Profile) (steps []sample) 
 	return steps
 }
 
-// longest is the tokens of the longest of the prompts, with those that were there already.
+// longest is the longest context after a prompt, in tokens.
 func longest(prompts []sample) (tokens int) {
 	for _, s := range prompts {
-		// A prompt of n tokens behind c has n*(2c+n) squares.
+		// A prompt of n tokens after c has n*(2c+n) squares.
 		n := float64(s.work.PromptTokens)
 		tokens = max(tokens, int((s.work.Squares/n+n)/2))
 	}
 	return tokens
 }
 
-// intakeOf is the median of the intakes that rows tell; those that tell none had about as much. Of none it is 0.
+// intakeOf is the median frontend overhead of the rows that state it, 0 if none does; the others
+// are assumed to have had the same.
 func intakeOf(rows []Row) float64 {
 	var told []float64
 	for _, r := range rows {
@@ -231,7 +241,7 @@ func intakeOf(rows []Row) float64 {
 	return Quantile(told, 0.5)
 }
 
-// sample is work and the seconds that it took.
+// sample is work and its time in seconds.
 type sample struct {
 	work    profile.Work
 	seconds float64
@@ -244,7 +254,7 @@ type point struct {
 	seconds float64   // the median
 }
 
-// pointsOf gathers samples, sorted by their work.
+// pointsOf merges samples, sorted by their work.
 func pointsOf(samples []sample) (points []point) {
 	index := map[profile.Work]int{}
 	for _, s := range samples {
@@ -270,7 +280,7 @@ func pointsOf(samples []sample) (points []point) {
 	return points
 }
 
-// sign orders what has adapters after what has none.
+// sign sorts points without adapters first.
 func sign(adapters bool) int {
 	if adapters {
 		return 1
@@ -278,7 +288,7 @@ func sign(adapters bool) int {
 	return 0
 }
 
-// rounded has the terms to four digits.
+// rounded rounds the terms to four digits.
 func rounded(p profile.Profile) profile.Profile {
 	for _, term := range []*float64{
 		&p.Prefill.Floor, &p.Prefill.Base, &p.Prefill.PerToken, &p.Prefill.PerTokenSquared,
@@ -289,11 +299,11 @@ func rounded(p profile.Profile) profile.Profile {
 	return p
 }
 
-// clearly is how much smaller an error must be, as a ratio, for a further term to be worth having.
+// clearly is the ratio by which an additional term must reduce the error to be kept.
 const clearly = 0.9
 
-// fitPrefill fits a line, and keeps a floor, the square of what is before, or both where points that were left out are
-// clearly closer then.
+// fitPrefill fits a line, and adds a floor, a term for the square of the context, or both if that
+// clearly reduces the cross-validated error.
 func fitPrefill(points []point) profile.Prefill {
 	forms := []func([]point) profile.Prefill{
 		func(of []point) profile.Prefill { return line(of, false) },
@@ -328,11 +338,12 @@ func line(points []point, squared bool) profile.Prefill {
 	return p
 }
 
-// floors is how many floors are tried, about.
+// floors is about how many floors are tried.
 const floors = 20
 
-// floored tries as the floor the time of the one point that took least, of two, and so on, with the line through all
-// others, and keeps what is closest to all. At most half of the points lie on a floor: more would be no short prompts.
+// floored tries floors at the time of the fastest point, of the fastest two, and so on, each with a
+// line through the other points, and keeps the best fit. At most half of the points may lie on the
+// floor.
 func floored(points []point, squared bool) profile.Prefill {
 	best := line(points, squared)
 	least := square(missesOf(points, profile.Profile{Prefill: best}))
@@ -347,12 +358,13 @@ func floored(points []point, squared bool) profile.Prefill {
 	return best
 }
 
-// level is the time that is closest to all points, in least squares of relative errors.
+// level is the constant time with the least squared relative error.
 func level(points []point) float64 {
 	return solve(points, []column{ones})[0]
 }
 
-// fitDecode fits the terms of a step; where some points have adapters and others have none, the factor too, by turns.
+// fitDecode fits the terms of a step. If only some points have adapters, it alternates with fitting
+// the adapter factor.
 func fitDecode(points []point) profile.Decode {
 	var with, without int
 	for _, p := range points {
@@ -391,7 +403,7 @@ func fitDecode(points []point) profile.Decode {
 	return d
 }
 
-// steps fits the terms of a step, with a factor for points that have adapters.
+// steps fits the terms of a step, given the factor for points with adapters.
 func steps(points []point, factor float64) profile.Decode {
 	times := slices.Clone(points)
 	for i := range times {
@@ -403,13 +415,13 @@ func steps(points []point, factor float64) profile.Decode {
 	return profile.Decode{Base: x[0], PerSequence: x[1], PerKVToken: x[2]}
 }
 
-// wholly is how many points are left out one by one; more of them are in so many folds.
+// Up to wholly points, each is left out in turn; more points are divided into folds.
 const folds, wholly = 10, 20
 
-// miss is by what share of the measured time the prediction is above it, of one row; weight is its part of its point.
+// miss is the relative error of the prediction for one row; weight is the row's share of its point.
 type miss struct{ share, weight float64 }
 
-// heldOut predicts every point by a fit of others.
+// heldOut predicts each point with a fit to the others.
 func heldOut(points []point, fit func([]point) profile.Profile) (misses []miss) {
 	parts := len(points)
 	if parts > wholly {
@@ -429,7 +441,7 @@ func heldOut(points []point, fit func([]point) profile.Profile) (misses []miss) 
 	return misses
 }
 
-// missesOf compares each row of the points with what a profile predicts.
+// missesOf compares each row of the points with a profile's prediction.
 func missesOf(points []point, p profile.Profile) (misses []miss) {
 	for _, at := range points {
 		predicted := p.StepTime(at.work)
@@ -440,7 +452,7 @@ func missesOf(points []point, p profile.Profile) (misses []miss) {
 	return misses
 }
 
-// square is the sum of squares, in which every point has the same part.
+// square is the sum of squares, with the same weight for every point.
 func square(misses []miss) (sum float64) {
 	for _, m := range misses {
 		sum += m.weight * m.share * m.share
@@ -448,7 +460,7 @@ func square(misses []miss) (sum float64) {
 	return sum
 }
 
-// errorOf says how large misses are; every point has the same part, however often it was measured.
+// errorOf summarizes misses, with the same weight for every point, however often it was measured.
 func errorOf(misses []miss, points int) Error {
 	sorted := slices.SortedFunc(slices.Values(misses), func(a, b miss) int { return cmp.Compare(math.Abs(a.share), math.Abs(b.share)) })
 	at := func(share float64) float64 {
@@ -463,7 +475,8 @@ func errorOf(misses []miss, points int) Error {
 	return Error{len(misses), points, at(0.5), at(0.9)}
 }
 
-// Quantile is the smallest of sorted values that is no smaller than a share of all; of none it is NaN.
+// Quantile is the smallest of the sorted values that is at least the given quantile; NaN without
+// values.
 func Quantile(sorted []float64, share float64) float64 {
 	if len(sorted) == 0 {
 		return math.NaN()

@@ -10,14 +10,16 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Mixed is how far predictions of steps with a prompt and sequences are from measured times.
+// Mixed is the error of predictions for steps with a prompt and sequences.
 type Mixed struct {
 	Error
-	// Waited is how many steps of the others a prompt waits, in the median, before its own begins; NaN where nobody knows.
+	// Waited is the median number of other steps that a prompt waits before its own begins; NaN if
+	// unknown.
 	Waited float64
 }
 
-// String says what prompts beside others showed, for people, as a sentence and a space; nothing where there were none.
+// String summarizes prompts beside others for people, as a sentence and a space; empty if there
+// were none.
 func (m Mixed) String() string {
 	if m.Rows == 0 {
 		return ""
@@ -29,13 +31,14 @@ func (m Mixed) String() string {
 	return text + ". "
 }
 
-// mixedRow is a prompt beside others. Waited is how many steps it waited before its own, NaN where nobody knows.
+// mixedRow is a prompt beside others. Waited is the number of steps before its own, NaN if unknown.
 type mixedRow struct {
 	work            profile.Work
 	seconds, waited float64
 }
 
-// mixedOf are the rows of prompts beside others. The intake of a prompt is that of prompts alone that have about as many tokens.
+// mixedOf returns the rows of prompts beside others. A prompt's frontend overhead is that of single
+// prompts of about the same size.
 func mixedOf(rows []Row, intake float64) (mixed []mixedRow) {
 	alone := map[int][]float64{} // by size
 	for _, r := range rows {
@@ -60,17 +63,20 @@ func mixedOf(rows []Row, intake float64) (mixed []mixedRow) {
 	return mixed
 }
 
-// size is about how large a prompt is: those that were asked to have as many tokens are of one size, nearly always.
+// size groups prompts by approximate size, so that prompts with the same requested length nearly
+// always have the same size.
 func size(w profile.Work) int { return int(math.Round(2 * math.Log2(float64(w.PromptTokens)))) }
 
-// mix finds out how the engine of a profile computes prompts beside sequences: whether it schedules a step while one is computed, and whether the
-// time that prompts take whatever their length is one in which it launches a step, while the accelerator computes.
+// mix determines how an engine computes prompts beside sequences: whether it schedules a step while
+// the previous one is computed, and whether the constant time of a prompt is launch time, during
+// which the accelerator still computes the previous step.
 func mix(p profile.Profile, prompts []point, mixed []mixedRow) (profile.Profile, Mixed) {
 	said := Mixed{Waited: waited(mixed)}
 	if len(mixed) == 0 {
 		return p, said
 	}
-	// A prompt that comes while a step is computed waits for half of it in the median, and for the next one where that is scheduled already.
+	// A prompt that arrives during a step waits half a step in the median, and one step more if the
+	// next one is already scheduled.
 	p.Asynchronous = said.Waited > 1
 	typical := typicalOf(mixed)
 	missed := func(p profile.Profile) float64 {
@@ -82,7 +88,7 @@ func mix(p profile.Profile, prompts []point, mixed []mixedRow) (profile.Profile,
 			p, least = launched, m
 		}
 	}
-	if p.Launch == 0 { // else a step takes as long as it is launched, whatever else it has
+	if p.Launch == 0 { // otherwise every step takes at least its launch time
 		more := p
 		more.Mixed = moreTogether(p, typical)
 		if clearly*clearly*square(mixedMisses(typical, p)) > square(mixedMisses(typical, more)) {
@@ -93,9 +99,10 @@ func mix(p profile.Profile, prompts []point, mixed []mixedRow) (profile.Profile,
 	return p, said
 }
 
-// launches are profiles of an engine that takes as long as some prompts to launch a step that has any: of those that took least one, two, and so
-// on. The weights are read once for a step, so that its base is that of steps without prompts at most; what prompts take more is launching. It is
-// clearly more than such a step takes, or it is none.
+// launches returns profiles of an engine whose launch time for a step with prompts is the time of
+// its fastest prompt, of the fastest two, and so on. A step reads the weights once, so its base is
+// at most that of a step without prompts; the rest is launch time. Candidates whose launch time is
+// not clearly above such a step are left out.
 func launches(p profile.Profile, prompts []point) (all []profile.Profile) {
 	byTime := slices.SortedFunc(slices.Values(prompts), func(a, b point) int { return cmp.Compare(a.seconds, b.seconds) })
 	for n := 1; n <= len(byTime); n++ {
@@ -122,10 +129,10 @@ func launches(p profile.Profile, prompts []point) (all []profile.Profile) {
 	return all
 }
 
-// worthAdding is the share of its time by which a step with both must take longer for that to be no chance.
+// worthAdding is the relative extra time of mixed steps that is more than noise.
 const worthAdding = 0.05
 
-// moreTogether is by how much longer steps with both take than a profile predicts, in the median; 0 where that is little.
+// moreTogether is the median extra time of mixed steps over a profile's predictions; 0 if small.
 func moreTogether(p profile.Profile, mixed []mixedRow) float64 {
 	var more, all []float64
 	for _, is := range mixed {
@@ -139,7 +146,7 @@ func moreTogether(p profile.Profile, mixed []mixedRow) float64 {
 	return 0
 }
 
-// typicalOf is the one that took the median time of each kind: what was hindered once counts for little.
+// typicalOf returns the row with the median time of each kind, so that single delays count little.
 func typicalOf(mixed []mixedRow) (typical []mixedRow) {
 	type kind struct{ size, sequences int }
 	kinds := map[kind][]mixedRow{}
@@ -159,7 +166,8 @@ func typicalOf(mixed []mixedRow) (typical []mixedRow) {
 	return typical
 }
 
-// waited is how many steps prompts wait in the median beside the fewest others: beside many, the engine's frontend is busy too.
+// waited is the median number of steps that prompts wait beside the smallest number of others: with
+// many others, the engine's frontend is busy, too.
 func waited(mixed []mixedRow) float64 {
 	fewest := math.MaxInt
 	for _, is := range mixed {
@@ -175,8 +183,9 @@ func waited(mixed []mixedRow) float64 {
 	return Quantile(all, 0.5)
 }
 
-// typicalMisses are the median misses of prompts of each size. An engine counts other tokens in nearly each prompt, so that prompts are many points
-// with noise; prompts beside others are few.
+// typicalMisses returns the median errors for each prompt size. An engine counts slightly different
+// tokens for nearly every prompt, so prompts are many noisy points, while prompts beside others are
+// few.
 func typicalMisses(prompts []point, p profile.Profile) (misses []miss) {
 	shares := map[int][]float64{}
 	for _, at := range prompts {
@@ -185,14 +194,14 @@ func typicalMisses(prompts []point, p profile.Profile) (misses []miss) {
 			shares[s] = append(shares[s], m.share)
 		}
 	}
-	for _, s := range slices.Sorted(maps.Keys(shares)) { // in order, so that the sum is the same each time
+	for _, s := range slices.Sorted(maps.Keys(shares)) { // in order, for a reproducible sum
 		slices.Sort(shares[s])
 		misses = append(misses, miss{Quantile(shares[s], 0.5), 1})
 	}
 	return misses
 }
 
-// mixedMisses compares what steps with both took with what a profile predicts.
+// mixedMisses compares the times of mixed steps with a profile's predictions.
 func mixedMisses(mixed []mixedRow, p profile.Profile) (misses []miss) {
 	for _, is := range mixed {
 		misses = append(misses, miss{mixedTime(p, is.work)/is.seconds - 1, 1})
@@ -200,8 +209,9 @@ func mixedMisses(mixed []mixedRow, p profile.Profile) (misses []miss) {
 	return misses
 }
 
-// mixedTime is how much longer others take for a step that has a prompt than without it, and a step of theirs. Where the engine launches it while
-// the step before is computed, they wait for the rest alone.
+// mixedTime is how long decoding sequences take for a step with a prompt, beyond a step without
+// one, plus one step of their own. The part of the launch that overlaps with the previous step does
+// not count.
 func mixedTime(p profile.Profile, w profile.Work) float64 {
 	if !p.Asynchronous {
 		return p.StepTime(w)

@@ -9,13 +9,14 @@ import (
 	"github.com/headgate/headgate/internal/sim"
 )
 
-// besideOthers makes rows of an engine: prompts alone, with their intake, steps, and prompts beside 1 and 8 sequences.
+// besideOthers makes rows of an engine: single prompts with frontend overhead, steps, and prompts
+// beside 1 and 8 sequences.
 func besideOthers(p profile.Profile) (rows []Row) {
 	for _, n := range []int{16, 128, 512, 2048, 7680} {
 		var alone profile.Work
 		alone.AddPrompt(0, n)
 		rows = append(rows, Row{Prefill: alone, PrefillSeconds: p.Intake + p.StepTime(alone), Intake: p.Intake})
-		if n <= 2048 { // four at once, of which the first is computed before the others
+		if n <= 2048 { // four at once; the first is computed before the others
 			three := profile.Work{PromptTokens: 3 * n, Squares: 3 * alone.Squares}
 			rows = append(rows, Row{Prompts: 4, Prefill: alone, PrefillSeconds: p.Intake + p.StepTime(alone) + p.StepTime(three)})
 		}
@@ -32,7 +33,8 @@ func besideOthers(p profile.Profile) (rows []Row) {
 func beside(p profile.Profile, sequences, n int) Row {
 	const context, outputs, before, after = 40, 64, 10, 40
 	p.Limits = profile.Limits{MaxSequences: 16, MaxBatchedTokens: 8192, KVBlocks: 4000, BlockSize: 16}
-	// run returns when the tokens of one of the sequences are out, and the first one of the prompt, which arrives at a time if that is above 0.
+	// run returns the token times of one of the sequences and the time of the prompt's first token;
+	// the prompt arrives at a time above 0.
 	run := func(at float64) (tokens []float64, first float64) {
 		e, err := sim.New(p, nil)
 		if err != nil {
@@ -78,8 +80,8 @@ func beside(p profile.Profile, sequences, n int) Row {
 	return row
 }
 
-// What an engine does with prompts beside others is found out: whether it schedules a step while one is computed, and whether launching one that
-// has a prompt takes its time.
+// The fit determines whether an engine schedules a step while the previous one is computed, and
+// whether launching a step with a prompt takes its time.
 func TestPromptsBesideOthers(t *testing.T) {
 	launching := profile.Profile{
 		Intake: 0.006, Launch: 0.053,
@@ -96,7 +98,7 @@ func TestPromptsBesideOthers(t *testing.T) {
 	plainAhead.Asynchronous = true
 	for name, c := range map[string]struct {
 		p     profile.Profile
-		waits float64 // steps before its own, in the mean
+		waits float64 // mean steps before its own
 	}{
 		"launches, and waits for each step": {launching, 0.5},
 		"launches ahead":                    {ahead, 1.5},
@@ -120,7 +122,8 @@ func TestPromptsBesideOthers(t *testing.T) {
 	}
 }
 
-// Where intake is not known nobody knows how long prompts wait, and an engine is taken to wait for each step.
+// Without a known frontend overhead it is unknown how long prompts wait, and an engine is assumed
+// to be synchronous.
 func TestPromptsBesideOthersWithoutIntake(t *testing.T) {
 	p := truth
 	p.Asynchronous = true
@@ -130,9 +133,9 @@ func TestPromptsBesideOthersWithoutIntake(t *testing.T) {
 	}
 }
 
-// Noise of many prompts does not hide what few prompts beside others show, and makes up nothing.
+// Noise in many prompts neither hides what few prompts beside others show nor creates anything.
 func TestPromptsBesideOthersWithNoise(t *testing.T) {
-	// All prompts take as long as launching, so that only prompts beside others show what that is.
+	// All prompts take as long as the launch, so only prompts beside others reveal the launch time.
 	launching := profile.Profile{
 		Intake: 0.006, Launch: 0.053, Asynchronous: true,
 		Prefill: profile.Prefill{Floor: 0.053, Base: 0.005, PerToken: 1e-6},
@@ -166,7 +169,8 @@ func TestPromptsBesideOthersWithNoise(t *testing.T) {
 	}
 }
 
-// Of prompts at once that take less than about twice the intake, each may have a step of its own: those say nothing of steps of several.
+// Concurrent prompts that take less than about twice the frontend overhead may each have a step of
+// their own, so they are not used as steps with several prompts.
 func TestShortPromptsAtOnceDoNotCount(t *testing.T) {
 	p := profile.Profile{
 		Intake: 0.006, Prefill: profile.Prefill{Base: 0.005, PerToken: 1e-5},

@@ -13,7 +13,8 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Columns of our own layout; the first three say of what, and may be left out, as may others that were not measured.
+// Columns of Headgate's layout. The first three identify the set. They may be left out, and so may
+// columns of values that were not measured.
 const (
 	model          = "model"
 	hardware       = "hardware"
@@ -32,7 +33,8 @@ const (
 	firstSeconds   = "first_seconds"
 )
 
-// Columns of the published layout, which Splitwise has in milliseconds and for one token, SageServe in seconds and for all.
+// Columns of the published layout. Splitwise states milliseconds per token, SageServe seconds for
+// all tokens.
 const (
 	publishedPrompt = "prompt_size"
 	publishedBatch  = "batch_size"
@@ -44,13 +46,13 @@ const (
 
 var (
 	own = []string{model, hardware, tensorParallel, promptSize, contextSize, batch, kvSize, adapters, prefillSeconds, intakeSeconds, stepSeconds, severalPrompts, mixedSeconds, firstSeconds}
-	// besides are columns in which control profile says how it measured: nothing is read of them.
+	// besides are columns in which control profile records how it measured; they are ignored here.
 	besides   = []string{"api", "asked_tokens", "outputs"}
 	published = []string{publishedPrompt, publishedBatch, publishedTokens, publishedFirst, publishedOthers, publishedAll}
 )
 
-// Read reads measured rows from CSV with a header, which name is the name of: Headgate's own columns, or those in which
-// Splitwise and SageServe published theirs. A fault names the file and the line.
+// Read reads measured rows from a CSV file with a header: Headgate's columns, or those published by
+// Splitwise and SageServe. Errors start with name and the line.
 func Read(name string, from io.Reader) ([]Row, error) {
 	reader := csv.NewReader(from)
 	header, err := reader.Read()
@@ -87,7 +89,7 @@ func Read(name string, from io.Reader) ([]Row, error) {
 		}
 	}
 	for {
-		cells, err := reader.Read() // as many as the header has, or an error with the line
+		cells, err := reader.Read() // as many as in the header, or an error with the line
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -103,10 +105,10 @@ func Read(name string, from io.Reader) ([]Row, error) {
 	return read()
 }
 
-// table is a file that is being read.
+// table is a CSV file being read.
 type table struct {
 	name  string
-	at    map[string]int // column -> its place
+	at    map[string]int // column -> its index
 	lines []record
 }
 
@@ -120,7 +122,7 @@ func (t *table) has(column string) bool {
 	return ok
 }
 
-// cell is what a line has in a column, "" where there is no such column.
+// cell is a line's value in a column, "" if there is no such column.
 func (t *table) cell(r record, column string) string {
 	if i, ok := t.at[column]; ok {
 		return strings.TrimSpace(r.cells[i])
@@ -128,7 +130,7 @@ func (t *table) cell(r record, column string) string {
 	return ""
 }
 
-// count reads a whole number that is at least 0; without one it is otherwise.
+// count parses a non-negative integer; if empty, it is otherwise.
 func (t *table) count(r record, column string, otherwise int) (int, error) {
 	text := t.cell(r, column)
 	if text == "" {
@@ -141,7 +143,7 @@ func (t *table) count(r record, column string, otherwise int) (int, error) {
 	return int(n), nil
 }
 
-// time reads a time; without one it is 0.
+// time parses a time; if empty, it is 0.
 func (t *table) time(r record, column string) (float64, error) {
 	text := t.cell(r, column)
 	if text == "" {
@@ -163,7 +165,7 @@ func (t *table) set(r record) (Set, error) {
 	return Set{t.cell(r, model), t.cell(r, hardware), parallel}, err
 }
 
-// own reads our own layout.
+// own reads Headgate's layout.
 func (t *table) own() (rows []Row, err error) {
 	for _, r := range t.lines {
 		set, errSet := t.set(r)
@@ -216,7 +218,7 @@ func (t *table) own() (rows []Row, err error) {
 	return rows, nil
 }
 
-// yes reads whether something is so; nothing means that it is not.
+// yes parses a boolean; if empty, it is false.
 func (t *table) yes(r record, column string) (bool, error) {
 	text := t.cell(r, column)
 	if text == "" {
@@ -229,11 +231,12 @@ func (t *table) yes(r record, column string) (bool, error) {
 	return is, nil
 }
 
-// published reads the layout of Splitwise and SageServe. Both have the same columns: where the whole took about as long as the first
-// token and token_time together, token_time is that of all tokens and in seconds (SageServe), else that of one, in milliseconds.
+// published reads the layout of Splitwise and SageServe. Both have the same columns. If the total
+// time is about the sum of first token and token_time, token_time is in seconds for all tokens
+// (SageServe), otherwise in milliseconds per token.
 //
-// The prompt_time of several prompts is not read. SageServe's is of one of them, and Splitwise's is not of one step: with two GPUs it
-// has 64 prompts take half as long as 8.
+// The prompt_time of several prompts is not used. SageServe's is of one of them, and Splitwise's is
+// not of one step: with two GPUs, 64 prompts take half as long as 8.
 func (t *table) published() (rows []Row, err error) {
 	type measured struct {
 		record
@@ -288,7 +291,7 @@ func (t *table) published() (rows []Row, err error) {
 	return rows, nil
 }
 
-// Sets returns the sets of rows, in the order in which they come.
+// Sets returns the sets of rows, in order of appearance.
 func Sets(rows []Row) (sets []Set) {
 	for _, r := range rows {
 		if !slices.Contains(sets, r.Set) {

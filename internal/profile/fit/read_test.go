@@ -39,7 +39,8 @@ func TestReadOwnColumns(t *testing.T) {
 	}
 }
 
-// The two published layouts have the same header and other units: how long the whole took tells them apart.
+// The two published layouts have the same header and different units: the total time distinguishes
+// them.
 func TestReadPublishedColumns(t *testing.T) {
 	header := "model,hardware,prompt_size,batch_size,token_size,peak_power,average_power,prompt_time,token_time,e2e_time,tensor_parallel\n"
 	for _, c := range []struct {
@@ -77,7 +78,7 @@ func TestReadPublishedColumns(t *testing.T) {
 	}
 }
 
-// A fault says where it is and what to write.
+// An error says where it is and what to write.
 func TestFaultsOfFiles(t *testing.T) {
 	published := "prompt_size,batch_size,token_size,prompt_time,token_time,e2e_time\n"
 	for _, c := range []struct{ text, want string }{

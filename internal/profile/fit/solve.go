@@ -7,7 +7,7 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// column is what a term is multiplied with.
+// column returns the factor of a term.
 type column func(w profile.Work) float64
 
 func ones(profile.Work) float64           { return 1 }
@@ -16,9 +16,9 @@ func squares(w profile.Work) float64      { return w.Squares }
 func sequences(w profile.Work) float64    { return float64(w.Sequences) }
 func kvTokens(w profile.Work) float64     { return float64(w.KVTokens) }
 
-// How much a point counts, after Huber: less than others where it is more than bend times as far off as is usual. In a
-// normal distribution, deviation times the median of what points are off is the standard deviation, and bend keeps 95 % of
-// what least squares makes of the points. No time is measured so well that less than usualLeast is unusual.
+// Huber's weights: a point counts less if its error is more than bend times the usual. For a normal
+// distribution, deviation times the median error is the standard deviation, and bend keeps 95 % of
+// the efficiency of least squares. An error below usualLeast is never unusual.
 const (
 	bend       = 1.345
 	deviation  = 1.4826
@@ -26,10 +26,10 @@ const (
 	rounds     = 20 // at most, until weights hardly change
 )
 
-// solve finds the terms, none of them negative, that make the weighted sum of squares of relative errors least.
+// solve finds the non-negative terms that minimize the weighted sum of squared relative errors.
 func solve(points []point, columns []column) []float64 {
 	n := len(columns)
-	scale := make([]float64, n) // so that all columns are about as large
+	scale := make([]float64, n) // so that all columns are of similar size
 	rows := make([][]float64, len(points))
 	for i, p := range points {
 		rows[i] = make([]float64, n)
@@ -75,8 +75,8 @@ func solve(points []point, columns []column) []float64 {
 	return best
 }
 
-// weighted finds the best terms for given weights. They are those of plain least squares over the columns whose terms are
-// not 0; there are at most three columns, so that each choice of columns is tried.
+// weighted finds the best terms for given weights: plain least squares over the columns whose terms
+// are not 0. There are at most three columns, so all choices are tried.
 func weighted(rows [][]float64, weights []float64) []float64 {
 	n := len(rows[0])
 	best, least := make([]float64, n), math.Inf(1)
@@ -104,8 +104,9 @@ func dot(r, x []float64) (sum float64) {
 	return sum
 }
 
-// plain solves weighted least squares of rows*x = 1 over the chosen columns by the normal equations; others are 0. It reports false
-// where these depend on each other, or a term would be negative.
+// plain solves weighted least squares of rows*x = 1 over the chosen columns by the normal
+// equations; other terms are 0. It returns false if the columns are linearly dependent or a term
+// would be negative.
 func plain(rows [][]float64, weights []float64, chosen int) ([]float64, bool) {
 	n := len(rows[0])
 	var at []int
@@ -115,7 +116,7 @@ func plain(rows [][]float64, weights []float64, chosen int) ([]float64, bool) {
 		}
 	}
 	k := len(at)
-	m := make([][]float64, k) // the matrix, and the right side behind it
+	m := make([][]float64, k) // the matrix, with the right side as its last column
 	for a := range m {
 		m[a] = make([]float64, k+1)
 		for i, r := range rows {

@@ -1,19 +1,25 @@
-// Package learn keeps a profile true: from two looks at an engine, some time apart, it learns how long the engine takes, and how far it is to be
-// trusted with what it predicts.
+// Package learn keeps an engine profile accurate. From two scrapes of an engine, some time apart,
+// it learns how long the engine takes and how far its predictions can be trusted.
 //
-// What engines count of themselves (see [engine.Totals]) gives rows of two kinds. The mean time between two tokens is that of a decode step, and
-// over an interval it is linear in what a step does: the terms of [profile.Decode] times sequences and tokens in the KV cache, and those of
-// [profile.Prefill] times the prompts that are computed beside. The mean time that requests are prefilled is that of the steps that compute
-// prompts. The first kind tells exactly what the tokens of prompts take, the second what a step with a prompt takes longer than one without,
-// however short the prompt is. How many prompts share a step is known by how many steps had more tokens than sequences.
+// The engine's own counters (see [engine.Totals]) give two kinds of measurements, called rows. The
+// mean time between tokens is the time of a decode step. Over an interval it is linear in the work
+// of a step: the terms of [profile.Decode] times sequences and tokens in the KV cache, plus the
+// terms of [profile.Prefill] times the prompts computed in the same steps. The mean prefill time of
+// requests is that of the steps that compute prompts. The first kind determines the cost per prompt
+// token; the second determines how much longer a step with a prompt takes, however short the prompt
+// is. The number of prompts per step follows from the number of steps with more tokens than
+// sequences.
 //
-// A [Learner] is least squares over all rows of engines of one kind, in relative errors, in which older rows count less and less and those
-// far from all others do too. It is drawn to the profile that it began with, so that what no traffic shows stays as it was said, and
-// no term leaves a range around it. The sums over rows are all that is kept: a row takes as long as any other, and allocates nothing.
+// A [Learner] is a recursive least-squares fit over all rows of engines of one kind, in relative
+// errors. Older rows and outliers weigh less. The fit is regularized toward the initial profile, so
+// that terms that the traffic does not show stay as configured, and each term is limited to a range
+// around its initial value. Only sums over rows are kept, so each row takes the same time and
+// allocates nothing.
 //
-// How long loads of adapters take no engine counts: that is learned of first tokens (see [Learner.Began]).
+// Engines do not report adapter load times; these are learned from times to first token (see
+// [Learner.Began]).
 //
-// The package is pure: time is an argument, and the same looks give the same profile.
+// The package is pure: time is an argument, and the same scrapes give the same profile.
 package learn
 
 import (
@@ -23,82 +29,91 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// How a Learner learns.
+// Parameters of the fit.
 const (
-	// remembers is after how many seconds, and least after how many rows, a row counts 1/e of a new one.
+	// A row's weight falls to 1/e after remembers seconds and at least leastRows rows.
 	remembers, leastRows = 300, 500
-	// Where rows are off by more than changed in the median, the world has changed: a row counts 1/e of a new one after so many rows then.
+	// If the median error of rows is above changed, the engines have changed: a row's weight then
+	// falls to 1/e after changedRows rows.
 	changed, changedRows = 0.15, 30
-	// drawn is how many rows, each of one term alone, weigh as much as what the Learner began with. For the term with it is looser times that,
-	// for it is often many times as long as profiles say, and stiffer times that where engines do not report how long prompts take: then no row
-	// tells it from others.
+	// drawn is the weight of the initial profile, in rows of one term alone. It is multiplied by
+	// looser for the term with, which is often many times its configured value, and by stiffer if
+	// engines do not report prefill times: then no row separates that term from the others.
 	drawn, looser, stiffer = 0.05, 0.001, 100
-	// leastUnit is the least unit of the term with, in seconds.
+	// leastUnit is the smallest unit of the term with, in seconds.
 	leastUnit = 0.001
-	// surely is the share of a decode step by which steps with prompts are longer where promptBase is no less than a decode step.
+	// surely is how much longer than a decode step a step with prompts must be, as a share, for
+	// promptBase to be at least a decode step.
 	surely = 0.25
-	// farthest is how many times as much as at the beginning, or as little, a term is at most.
+	// farthest is the largest factor by which a term may differ from its initial value.
 	farthest = 50
-	// first is how many rows tell by how much all times are longer than they were said to be: the median of them.
+	// first is the number of rows whose median rescales all times.
 	first = 15
-	// bend is how many times as far off as usual a row is that counts fully, after Huber: see package fit, where deviation is said too.
+	// bend is the threshold of Huber's weights, in units of the usual error; see package fit, also
+	// for deviation.
 	bend, deviation = 1.345, 1.4826
-	// leastUsual is how far off a row is at least taken to be usually.
+	// leastUsual is a lower limit on the usual error of rows.
 	leastUsual = 0.02
-	// What a median of misses is at least, and as a logarithm at most.
+	// Limits of a median error, the upper one as a logarithm.
 	leastOff, mostOff = 1e-3, 10
-	// follows is the part of what it is off by that the tracked median of misses moves with each row.
+	// follows is the step of the running median error, as a share of its distance.
 	follows = 0.05
 )
 
-// When a Learner is trusted. What it is off by in the median, as a logarithm, is to be below trusted; it is trusted until that is above
-// distrusted. Neither changes within fewer rows than leastTrust of each other.
+// Conditions for trust. A profile becomes trusted when its median error, as a logarithm, falls
+// below trusted, and stays so until it rises above distrusted. Neither happens within leastTrust
+// rows of the last change.
 const (
 	trusted, distrusted = 0.2, 0.4
 	leastTrust          = 40
-	// A profile that nobody gave is trusted only if the latest firstTokens first tokens, too, came no earlier or later in the median than predicted,
-	// by trusted. Streams report them when they end, and many engines give many rows before that. So if there were fewer in the latest
-	// firstTokensFor seconds, it is trusted after withoutFirst rows in fewSeconds, and if there was none, after noneSeconds.
+	// A profile that was not configured must also have predicted the last firstTokens times to
+	// first token without a median bias above trusted. Streams report them at their end, and many
+	// engines yield many rows before that. So with fewer of them in the last firstTokensFor
+	// seconds, the profile is trusted after withoutFirst rows in fewSeconds, and without any, after
+	// noneSeconds.
 	firstTokens, withoutFirst = 20, 3 * leastTrust
 	firstTokensFor            = 600
 	noneSeconds, fewSeconds   = 30, 120
-	// mostBetween bounds the seconds that count from one row to the next: a clock may jump.
+	// mostBetween limits the seconds between two rows, since a clock may jump.
 	mostBetween = 10
 )
 
-// How the factor of an engine follows: by a part of what it is off by, no more than at most at once, both as logarithms.
+// Parameters of an engine's speed factor: it moves by a share of its error, up to a maximum step,
+// both as logarithms.
 const (
 	factorFollows = 0.1
 	factorStep    = 0.5
-	// What factors are off by chance would have some engines get more requests than others, and goodput fall by a tenth (bench fleet, plain). So
-	// engines are taken to be equally fast whose factors, as logarithms, are apart by no more than spread, as a standard deviation; but for one
-	// whose own is above alone.
+	// Random errors of the factors would send some engines more requests than others and cost a
+	// tenth of the goodput (bench fleet, plain). So engines count as equally fast if the standard
+	// deviation of their log factors is at most spread, except for an engine whose own log factor
+	// is above alone.
 	spread, alone = 0.1, 0.2
 )
 
-// furthest is the greatest logarithm of an engine's factor.
+// furthest is the largest log factor of an engine.
 var furthest = math.Log(8)
 
-// The terms that are learned. All but with are factors of what the profile began with.
+// The learned terms. All but with are factors of the initial profile's terms.
 const (
 	base = iota
 	perSequence
 	perKVToken
-	prefill // of both terms per token, and of the floor
-	with    // how much longer a step takes with a prompt than without, whatever the prompt's length, in units of Learner.unit
+	prefill // both terms per token, and the floor
+	with    // extra time of a step with a prompt, whatever the prompt's length, in units of Learner.unit
 	terms
 )
 
-// row is a time that was measured: the sum of what its terms were at the beginning, each times what is learned of it.
+// row is a measured time: the sum of the initial values of its terms, each times its learned
+// factor.
 type row struct {
 	terms   [terms]float64 // seconds
 	seconds float64
 	weight  float64
 	kind    kind
-	only    bool // of prompts, of an engine that makes no tokens but first ones
+	only    bool // from prompts at an engine that only makes first tokens
 }
 
-// kind is what a row is of. Rows of one kind are compared with each other to find those that are far off.
+// kind is the kind of a row. Outliers are determined within a kind.
 type kind int
 
 const (
@@ -107,47 +122,51 @@ const (
 	kinds
 )
 
-// Learner is what is learned of engines of one kind. Make one with [New]. It is not safe for concurrent use.
+// Learner learns the profile of engines of one kind. Make one with [New]. It is not safe for
+// concurrent use.
 type Learner struct {
 	prior  profile.Profile
-	number uint64 // of prior, see Prior
+	number uint64 // of the initial profile, see Prior
 	pinned bool
 
-	// What all rows come to: the matrix and the right side of least squares, without what draws to the beginning.
+	// Sums over all rows: the matrix and the right side of the least squares, without the
+	// regularization.
 	matrix [terms][terms]float64
 	right  [terms]float64
-	at     float64 // of the latest row
+	at     float64 // time of the last row
 
-	scale    float64        // of the times that it is drawn to
-	unit     float64        // of with, in seconds
-	drawnTo  [terms]float64 // what terms are drawn to, times scale
-	shortest float64        // about the least time that prompts took, in the mean of some requests; infinite before any was seen
+	scale    float64        // of the times that the fit is regularized toward
+	unit     float64        // of the term with, in seconds
+	drawnTo  [terms]float64 // initial terms times scale
+	shortest float64        // about the shortest mean time of prompts; infinite before any
 	ratios   [first]float64
-	now      [terms]float64 // what is learned
+	now      [terms]float64 // learned terms
 
 	loads loads
 
-	usual [kinds]float64 // how far off rows are, in the median
+	usual [kinds]float64 // median error of rows
 
-	// The logarithms of the factors of so many engines come to so much, and their squares.
+	// The number of engines, and the sums of their log factors and of the squares of these.
 	engines          int
 	factors, squares float64
 
-	foretold [firstTokens]foretold // the latest first tokens
-	told     int                   // how many first tokens there were
-	watched  float64               // seconds from the first row of its own to the latest
+	foretold [firstTokens]foretold // the last times to first token
+	told     int                   // number of times to first token so far
+	watched  float64               // seconds from its first own row to the last
 
 	trusts    bool
-	off       float64 // how far off predictions are in the median, as a logarithm
+	off       float64 // median error of predictions, as a logarithm
 	rows      int
-	taken     int // of rows, those that another Learner has seen
+	taken     int // rows that come from another Learner
 	unchanged int // rows since trusts changed
 }
 
-// foretold is the logarithm of how many times as long as predicted a first token took, and the time of the latest row then.
+// foretold is the log ratio of an actual to a predicted time to first token, and the time of the
+// last row then.
 type foretold struct{ off, at float64 }
 
-// New returns a Learner that begins with a profile, which is trusted until it turns out to be wrong, or is not until it turns out right.
+// New returns a Learner with an initial profile. If trusts is true, the profile is trusted until it
+// proves wrong, otherwise only once it proves right.
 func New(prior profile.Profile, trusts bool) *Learner {
 	l := &Learner{prior: prior, number: Prior(prior), scale: 1, usual: [kinds]float64{0.2, 0.2}, off: distrusted, trusts: trusts}
 	if trusts {
@@ -160,7 +179,7 @@ func New(prior profile.Profile, trusts bool) *Learner {
 	return l
 }
 
-// alone is the ratio of the base of prefill to that of decode in the profile that learning began with, at most 1.
+// alone is the ratio of the initial prefill base to the decode base, at most 1.
 func (l *Learner) alone() float64 {
 	if p := &l.prior; p.Prefill.Base < p.Decode.Base {
 		return p.Prefill.Base / p.Decode.Base
@@ -168,8 +187,9 @@ func (l *Learner) alone() float64 {
 	return 1
 }
 
-// promptBase returns the learned base of prefill, in seconds: a decode step plus what a step with a prompt takes longer. The first profile may
-// have a prompt on an idle engine take less than a decode step. The base rises to a decode step as steps with prompts turn out to be longer.
+// promptBase returns the learned base of prefill in seconds: a decode step plus the extra time of a
+// step with a prompt. In the initial profile, a prompt on an idle engine may take less than a
+// decode step. The base rises to a decode step as steps with prompts turn out to be longer.
 func (l *Learner) promptBase() float64 {
 	if l.rows == 0 {
 		return l.prior.Prefill.Base
@@ -179,20 +199,20 @@ func (l *Learner) promptBase() float64 {
 	return alone + longer + min(step-alone, longer/surely)
 }
 
-// Pin ends all learning: what is known by now stays, and is trusted.
+// Pin ends all learning: the current profile stays and is trusted.
 func (l *Learner) Pin() { l.pinned, l.trusts = true, true }
 
-// Trusted says whether the profile is to be predicted by.
+// Trusted reports whether to use the profile for predictions.
 func (l *Learner) Trusted() bool { return l.trusts }
 
-// Rows is how many rows it has learned from.
+// Rows returns the number of rows so far.
 func (l *Learner) Rows() int { return l.rows }
 
-// Residual is how far off the latest predictions were in the median, before their rows were learned: as a share of the smaller of what was
-// predicted and what was measured.
+// Residual returns the recent median error of predictions, made before their rows were learned, as
+// a share of the smaller of predicted and measured.
 func (l *Learner) Residual() float64 { return math.Expm1(l.off) }
 
-// Profile is what is known by now. Limits are those of the beginning.
+// Profile returns the learned profile with the initial limits.
 func (l *Learner) Profile() profile.Profile {
 	p := l.prior
 	p.Decode.Base *= l.now[base]
@@ -201,7 +221,7 @@ func (l *Learner) Profile() profile.Profile {
 	p.Prefill.Floor = min(p.Prefill.Floor*l.now[prefill], l.shortest)
 	p.Launch = min(p.Launch*l.now[prefill], l.shortest)
 	if l.rows > 0 {
-		p.Mixed = 0 // rows have it in what a step with a prompt takes longer
+		p.Mixed = 0 // included in the term with
 	}
 	p.Prefill.Base = l.promptBase()
 	p.Prefill.PerToken *= l.now[prefill]
@@ -210,7 +230,7 @@ func (l *Learner) Profile() profile.Profile {
 	return p
 }
 
-// Of is the profile of an engine, which may be slower than others of its kind or faster.
+// Of returns the profile of one engine, which may be slower or faster than others of its kind.
 func (l *Learner) Of(e *Engine) profile.Profile {
 	p := l.Profile()
 	if slower := l.Slower(e); slower != 1 {
@@ -219,7 +239,7 @@ func (l *Learner) Of(e *Engine) profile.Profile {
 	return p
 }
 
-// Slower is how many times as long an engine is taken to need as its kind.
+// Slower returns the factor by which an engine is assumed to be slower than its kind.
 func (l *Learner) Slower(e *Engine) float64 {
 	n := float64(max(1, l.engines))
 	if mean := l.factors / n; math.Abs(e.factor) < alone && l.squares/n-mean*mean < spread*spread {
@@ -228,7 +248,7 @@ func (l *Learner) Slower(e *Engine) float64 {
 	return math.Exp(e.factor)
 }
 
-// learn takes a row of an engine at a time, in seconds.
+// learn adds a row of an engine at a time in seconds.
 func (l *Learner) learn(e *Engine, at float64, r row) {
 	predicted := 0.0
 	for j, t := range r.terms {
@@ -242,25 +262,25 @@ func (l *Learner) learn(e *Engine, at float64, r row) {
 	if !e.counted {
 		e.counted, l.engines = true, l.engines+1
 	}
-	if r.kind == ofSteps || r.only { // how long prompts take in the mean depends on how many share a step, which is known less well
+	if r.kind == ofSteps || r.only { // the mean prefill time depends on the prompts per step, which is less certain
 		factor := e.factor + factorFollows*min(max(off-e.factor, -factorStep), factorStep)
 		l.move(e, min(max(factor, -furthest), furthest))
 	}
-	r.seconds /= math.Exp(e.factor - l.factors/float64(l.engines)) // as one of engines as they are in the mean takes
+	r.seconds /= math.Exp(e.factor - l.factors/float64(l.engines)) // as an average engine would take
 
 	l.rescale(r)
 	l.add(at, r, predicted)
 	l.now = l.solve()
 }
 
-// move gives an engine that counts another factor.
+// move changes the factor of a counted engine.
 func (l *Learner) move(e *Engine, factor float64) {
 	l.factors += factor - e.factor
 	l.squares += factor*factor - e.factor*e.factor
 	e.factor = factor
 }
 
-// Forget tells of an engine that is gone.
+// Forget removes an engine that is gone.
 func (l *Learner) Forget(e *Engine) {
 	if e.counted {
 		l.engines--
@@ -270,7 +290,7 @@ func (l *Learner) Forget(e *Engine) {
 	*e = Engine{}
 }
 
-// judge notes by how much a prediction was off, and changes what is trusted.
+// judge records the error of a prediction and updates trust.
 func (l *Learner) judge(off float64) {
 	if l.rows < math.MaxInt {
 		l.rows++
@@ -292,7 +312,7 @@ func (l *Learner) Foretold(ratio float64) {
 	}
 }
 
-// comesTrue says whether first tokens come when they are predicted to, as far as any were seen lately.
+// comesTrue reports whether recent times to first token, if any, match their predictions.
 func (l *Learner) comesTrue() bool {
 	var recent [firstTokens]float64
 	n := 0
@@ -309,7 +329,7 @@ func (l *Learner) comesTrue() bool {
 	return math.Abs(recent[firstTokens/2-1]+recent[firstTokens/2])/2 < trusted
 }
 
-// toward moves a median toward a value: as often up as down where it is the median.
+// toward moves a running median toward a value.
 func toward(median, value float64) float64 {
 	switch {
 	case value > median:
@@ -320,7 +340,7 @@ func toward(median, value float64) float64 {
 	return median
 }
 
-// rescale has what is learned be drawn to times as long as the first rows say.
+// rescale scales the regularization target to the times of the first rows.
 func (l *Learner) rescale(r row) {
 	if l.rows > first {
 		return
@@ -358,14 +378,14 @@ func (l *Learner) add(at float64, r row, predicted float64) {
 	}
 }
 
-// solve finds the terms within their range whose sum of squares is least.
+// solve minimizes the sum of squares over the permitted ranges.
 func (l *Learner) solve() [terms]float64 {
 	matrix, right := l.matrix, l.right
 	l.draw(&matrix, &right)
 	if best, ok := linear(matrix, right); ok && within(best) {
 		return best
 	}
-	// One term after the other, where the others are as they are: the sum has one least value, and each step is closer to it.
+	// Coordinate descent: the sum is convex, and each step reduces it.
 	best := l.now
 	for range 1000 {
 		var moved float64
@@ -387,7 +407,7 @@ func (l *Learner) solve() [terms]float64 {
 	return best
 }
 
-// draw adds to the sums what draws terms to the profile that learning began with.
+// draw adds the regularization to the sums.
 func (l *Learner) draw(matrix *[terms][terms]float64, right *[terms]float64) {
 	for j := range terms {
 		weight := drawn / l.scale
@@ -403,7 +423,7 @@ func (l *Learner) draw(matrix *[terms][terms]float64, right *[terms]float64) {
 	}
 }
 
-// within says whether terms are within their range.
+// within reports whether all terms are in their ranges.
 func within(all [terms]float64) bool {
 	for j, is := range all {
 		if !(is >= least(j) && is <= farthest) {
@@ -413,7 +433,7 @@ func within(all [terms]float64) bool {
 	return true
 }
 
-// least returns the least value of a term.
+// least returns the smallest permitted value of a term.
 func least(term int) float64 {
 	if term == with {
 		return 0
@@ -421,7 +441,7 @@ func least(term int) float64 {
 	return 1. / farthest
 }
 
-// took follows the least mean time of prompts: the floor of prefill is no higher.
+// took updates the shortest mean time of prompts, an upper limit of prefill's floor.
 func (l *Learner) took(seconds float64) {
 	if seconds < l.shortest {
 		l.shortest = seconds
@@ -430,8 +450,8 @@ func (l *Learner) took(seconds float64) {
 	}
 }
 
-// linear solves equations whose matrix is symmetric and positive definite, as one that draws to somewhere is. It reports false where rounding
-// has it be neither.
+// linear solves a system with a symmetric positive definite matrix, which regularization ensures.
+// It returns false if rounding has destroyed that.
 func linear(m [terms][terms]float64, x [terms]float64) ([terms]float64, bool) {
 	for j := range terms {
 		if !(m[j][j] > 0) {

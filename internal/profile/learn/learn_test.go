@@ -13,7 +13,7 @@ var simple = profile.Profile{
 	Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: 16384, BlockSize: 16},
 }
 
-// drawnRow is a row of terms by chance, whose time is truth's and some noise.
+// drawnRow is a random row whose time follows truth, with noise.
 func drawnRow(r *rand.Rand, truth [terms]float64) row {
 	b := 1 + 30*r.Float64()
 	is := row{terms: [terms]float64{0.04, 0.0002 * b, 4e-7 * b * 1500 * (0.5 + r.Float64()), 0.0002 * 500 * r.Float64(), 0.04 * r.Float64()}, weight: 0.5 + r.Float64()/2}
@@ -24,7 +24,8 @@ func drawnRow(r *rand.Rand, truth [terms]float64) row {
 	return is
 }
 
-// batch is the least squares of all rows at once, each with its weight: every choice of terms that are at an end of their range is tried.
+// batch is weighted least squares over all rows at once. It tries every choice of terms at the ends
+// of their ranges.
 func batch(rows []row, weights []float64, scale float64, toward [terms]float64) (best [terms]float64) {
 	pull := func(j int) float64 {
 		if j == with {
@@ -47,7 +48,7 @@ func batch(rows []row, weights []float64, scale float64, toward [terms]float64) 
 	}
 	fewest := math.Inf(1)
 	for choice := range 243 {
-		var fixed [terms]float64 // negative is free
+		var fixed [terms]float64 // negative means free
 		for j, rest := 0, choice; j < terms; j, rest = j+1, rest/3 {
 			fixed[j] = [3]float64{-1, least(j), farthest}[rest%3]
 		}
@@ -71,7 +72,7 @@ func batch(rows []row, weights []float64, scale float64, toward [terms]float64) 
 				x[j] += weights[i] * rest * r.terms[j] / r.seconds
 			}
 		}
-		// Gauss and Jordan.
+		// Gauss-Jordan elimination.
 		for j := range terms {
 			for i := range terms {
 				if i == j {
@@ -96,7 +97,8 @@ func batch(rows []row, weights []float64, scale float64, toward [terms]float64) 
 	return best
 }
 
-// What is learned row by row is what all rows come to at once, also where terms are at the end of their range.
+// Learning row by row gives the same result as all rows at once, also with terms at the ends of
+// their ranges.
 func TestRowByRowIsAllAtOnce(t *testing.T) {
 	for _, truth := range [][terms]float64{{1, 1, 1, 1, 0}, {3, 0.5, 2, 4, 3}, {0.1, 0.1, 0.1, 0.1, 0.1}, {1, 0, 1, 0, 1}, {5, 100, 0, 100, 100}, {0.05, 0, 30, 0.001, 0}} {
 		r := rand.New(rand.NewPCG(1, 1))
@@ -108,7 +110,7 @@ func TestRowByRowIsAllAtOnce(t *testing.T) {
 			at += r.ExpFloat64() * []float64{0.2, 20}[n%2]
 			is := drawnRow(r, truth)
 			if r.IntN(20) == 0 {
-				is.seconds *= 3 // a load
+				is.seconds *= 3 // as during a load
 			}
 			was, predicted := l.matrix[base][base], 0.0
 			for j, x := range is.terms {
@@ -126,7 +128,7 @@ func TestRowByRowIsAllAtOnce(t *testing.T) {
 				weights[i] *= keep
 			}
 			latest = at
-			// How much the row counts is told by what it added.
+			// The row's weight, from what it added.
 			weight := (l.matrix[base][base] - keep*was) * is.seconds * is.seconds / (is.terms[base] * is.terms[base])
 			if weight > is.weight*(1+1e-6) || !(weight > 0) {
 				t.Fatalf("row %d of weight %g counts %g", n, is.weight, weight)
@@ -145,11 +147,11 @@ func TestRowByRowIsAllAtOnce(t *testing.T) {
 	}
 }
 
-// Rows that are far from all others count little.
+// Outliers have little weight.
 func TestOutliers(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 1))
 	l, truth := New(simple, false), [terms]float64{2, 2, 2, 2, 2}
-	l.took(1) // engines report how long prompts take
+	l.took(1) // engines report prefill times
 	var e Engine
 	for n := range 2000 {
 		is := drawnRow(r, truth)
@@ -167,7 +169,8 @@ func TestOutliers(t *testing.T) {
 	}
 }
 
-// What no row shows stays as it was said, in proportion to the rest, however long it is not shown, and nothing grows without bounds.
+// A term that no row shows keeps its ratio to the others for any length of time, and nothing grows
+// without limit.
 func TestWhatNobodySees(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 1))
 	l := New(simple, false)
@@ -188,7 +191,8 @@ func TestWhatNobodySees(t *testing.T) {
 	}
 }
 
-// Trust comes with rows that are predicted well, and goes with those that are not; what lies between changes nothing.
+// Well predicted rows bring trust, badly predicted ones end it, and errors in between change
+// nothing.
 func TestTrust(t *testing.T) {
 	l := New(simple, false)
 	l.watched = noneSeconds
@@ -224,7 +228,7 @@ func TestTrustOfFirstTokens(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		ratios  []float64 // of times to first token, repeated
-		each    int       // rows for each first token; 0: none, negative: and ten rows a second instead of one
+		each    int       // rows per first token; 0: none; negative: also ten rows per second instead of one
 		trusted int       // rows until it is trusted
 	}{
 		{"none", nil, 0, leastTrust},
@@ -263,7 +267,7 @@ func TestTrustOfFirstTokens(t *testing.T) {
 	}
 }
 
-// First tokens that came long ago bar nobody from being trusted, where steps turn out right and no other stream comes.
+// Old first tokens do not prevent trust if rows are predicted well and no other stream reports.
 func TestOldFirstTokensDoNotCount(t *testing.T) {
 	l := New(simple, false)
 	for range firstTokens {
@@ -282,7 +286,8 @@ func TestOldFirstTokensDoNotCount(t *testing.T) {
 	}
 }
 
-// Who takes a lesson that is not trusted sees enough for itself before it trusts it: the other may have seen first tokens that this one has not.
+// A Learner that takes over an untrusted profile needs its own observations before it trusts it:
+// the other may have seen first tokens that this one has not.
 func TestALessonThatIsNotTrusted(t *testing.T) {
 	l := New(simple, false)
 	is := Lesson{Prior: l.number, Rows: leastRows, Unchanged: leastTrust, Off: 0.05, Usual: [kinds]float64{0.05, 0.05}, Scale: 1}
@@ -302,7 +307,8 @@ func TestALessonThatIsNotTrusted(t *testing.T) {
 	}
 }
 
-// Engines that are as fast as others but for chance have one profile; one that is slower has its own, and where some are, each has.
+// Engines that differ only by chance share one profile. A slower one has its own, and if several
+// differ, each has its own.
 func TestEnginesThatAreAlike(t *testing.T) {
 	learned := func(factors ...float64) (base []float64) {
 		l := New(simple, true)
@@ -337,7 +343,7 @@ func TestEnginesThatAreAlike(t *testing.T) {
 	}
 }
 
-// An engine that is gone counts no more among those that are alike or not.
+// An engine that is gone no longer counts in the comparison.
 func TestAnEngineThatIsGone(t *testing.T) {
 	l := New(simple, true)
 	engines := []Engine{{factor: 1, counted: true}, {factor: 0.15, counted: true}, {counted: true}, {counted: true}}
@@ -348,7 +354,7 @@ func TestAnEngineThatIsGone(t *testing.T) {
 		t.Error("beside one that is slower, each has its own")
 	}
 	l.Forget(&engines[0])
-	l.Forget(&engines[0]) // which is none of them by now
+	l.Forget(&engines[0]) // no longer counted
 	if p := l.Of(&engines[1]); p.Decode.Base != simple.Decode.Base {
 		t.Errorf("once that has gone, all are alike: a step takes %g s", p.Decode.Base)
 	}
@@ -360,7 +366,7 @@ func TestAnEngineThatIsGone(t *testing.T) {
 	}
 }
 
-// However slow one engine is beside another, its factor has an end.
+// The factor of a very slow engine is limited.
 func TestAFactorHasAnEnd(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 1))
 	l := New(simple, true)
@@ -376,7 +382,8 @@ func TestAFactorHasAnEnd(t *testing.T) {
 	}
 }
 
-// By the median of the first rows all times are taken to be longer than they were said to be; of these each counts fully, however far it is off.
+// The median of the first rows rescales all times. Each of these rows has full weight, however
+// large its error.
 func TestTheFirstRows(t *testing.T) {
 	l := New(simple, false)
 	for i, c := range []struct{ ratio, want float64 }{{3, 3}, {0.1, 0.1}, {3, 3}, {4, 3}, {3, 3}, {1e9, 3}} {

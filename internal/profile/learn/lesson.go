@@ -7,28 +7,31 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Lesson is what one Learner knows, for another of the same engines that has just begun: it goes on as the first would.
+// Lesson is the state of a Learner, from which a new Learner of the same engines can continue.
 type Lesson struct {
-	// Prior tells apart what Learners began with, see [Prior].
+	// Prior identifies the initial profile, see [Prior].
 	Prior uint64
-	// Rows is how many rows it is of, the latest of them at At, in seconds; 0 where there are too few to tell. The rest is what they come to: the
-	// upper half of the matrix, row by row, and the right side of least squares, and what says how far to trust that.
+	// Rows is the number of rows, the last of them at At, in seconds; 0 if there are too few to
+	// share. The other fields are the upper half of the matrix, row by row, the right side of the
+	// least squares, and the state of trust.
 	Rows, Unchanged int
 	At              float64
 	Trusted         bool
 	Off, Scale      float64
 	Usual           [kinds]float64 // of steps and of prompts
-	Shortest        float64        // 0 where no prompt was seen
+	Shortest        float64        // 0 if no prompt was seen
 	Matrix          [terms * (terms + 1) / 2]float64
 	Right           [terms]float64
-	// Late is by how many seconds first tokens were late, by where adapters were, the latest last; see [Learner.Began].
+	// Late is how late first tokens were, in seconds, by where the adapters were, the newest last;
+	// see [Learner.Began].
 	Late [places][]float64
 }
 
-// form is of what a Lesson's sums are: another where rows are made in another way, or what was learned by the one would be taken for the other.
+// form is the version of a Lesson's sums. It changes when rows are computed differently, so that
+// sums of different versions are not mixed.
 const form = "4"
 
-// Prior is a number of a profile to begin with: equal for those of equal figures, whatever their names are.
+// Prior returns a hash of an initial profile's numbers; names do not matter.
 func Prior(p profile.Profile) uint64 {
 	p.Name, p.Source = form, ""
 	h := fnv.New64a()
@@ -36,13 +39,13 @@ func Prior(p profile.Profile) uint64 {
 	return h.Sum64()
 }
 
-// Most of what a Lesson is believed to be.
+// Limits of a plausible Lesson.
 const (
 	mostRows = 1 << 53
 	mostSum  = 1e15
 )
 
-// Founded is of how many measurements a Lesson is, as many as count.
+// Founded returns the number of measurements in a Lesson, as far as they count.
 func (is *Lesson) Founded() int {
 	n := min(max(is.Rows, 0), leastRows)
 	for _, late := range is.Late {
@@ -51,7 +54,7 @@ func (is *Lesson) Founded() int {
 	return n
 }
 
-// Teach is what is known by now, and whether that is anything. Of a pinned profile it is nothing.
+// Teach returns the current state, and whether there is any. A pinned profile has none.
 func (l *Learner) Teach() (is Lesson, any bool) {
 	if l.pinned {
 		return Lesson{}, false
@@ -74,8 +77,9 @@ func (l *Learner) Teach() (is Lesson, any bool) {
 	return is, is.Founded() > 0
 }
 
-// Take goes on from a Lesson as who gave it would, where that is of more than what l knows itself. It reports whether rows were taken, and then l
-// is to [Learner.Meet] engines, and whether first tokens were: of a Lesson that began with something else, and of one that cannot be, nothing is.
+// Take continues from a Lesson if it contains more than l has learned itself. It reports whether it
+// took rows, after which the caller must [Learner.Meet] the engines, and whether it took first
+// tokens. It takes nothing from a Lesson with another initial profile or with impossible values.
 func (l *Learner) Take(is *Lesson) (rows, late bool) {
 	if l.pinned || is.Prior != l.number || !is.possible() {
 		return false, false
@@ -84,7 +88,7 @@ func (l *Learner) Take(is *Lesson) (rows, late bool) {
 		next := *l
 		next.watched = 0
 		next.rows, next.unchanged, next.at, next.trusts = is.Rows, is.Unchanged, is.At, is.Trusted
-		if next.taken = is.Rows; !is.Trusted && is.Unchanged >= leastTrust && is.Off < trusted { // it saw first tokens that did not come true
+		if next.taken = is.Rows; !is.Trusted && is.Unchanged >= leastTrust && is.Off < trusted { // it saw first tokens that contradicted the predictions
 			next.unchanged = 0
 		}
 		next.off, next.usual, next.scale, next.right = is.Off, is.Usual, is.Scale, is.Right
@@ -116,9 +120,9 @@ func (l *Learner) Take(is *Lesson) (rows, late bool) {
 	return rows, late
 }
 
-// possible says whether each figure is one that a Learner could have.
+// possible reports whether each number is one that a Learner could have.
 func (is *Lesson) possible() bool {
-	within := func(value, least, most float64) bool { return value >= least && value <= most } // NaN is not
+	within := func(value, least, most float64) bool { return value >= least && value <= most } // false for NaN
 	ok := is.Rows == 0 || is.Rows > first && is.Rows <= mostRows && is.Unchanged >= 0 && is.Unchanged <= leastTrust &&
 		within(is.At, -math.MaxFloat64, math.MaxFloat64) && within(is.Off, leastOff, mostOff) && within(is.Usual[ofSteps], leastOff, 1) && within(is.Usual[ofPrompts], leastOff, 1) && within(is.Shortest, 0, mostSum) && within(is.Scale, 1./farthest, farthest)
 	for _, sum := range is.Matrix {
@@ -136,7 +140,8 @@ func (is *Lesson) possible() bool {
 	return ok
 }
 
-// solvable says whether the sums are such as rows come to: the matrix, with what draws to the beginning, is positive definite.
+// solvable reports whether the regularized matrix is positive definite, as it is for sums over
+// rows.
 func (l *Learner) solvable() bool {
 	matrix, right := l.matrix, l.right
 	l.draw(&matrix, &right)
@@ -144,10 +149,10 @@ func (l *Learner) solvable() bool {
 	return ok
 }
 
-// Known is the logarithm of how many times as long the engine takes as its kind, and whether anything is known of it.
+// Known returns the engine's log factor, and whether anything is known of the engine.
 func (e *Engine) Known() (factor float64, known bool) { return e.factor, e.counted }
 
-// Meet has an engine take so many times as long as its kind, as a logarithm, as another Learner knew it. What cannot be is not believed.
+// Meet sets an engine's log factor as another Learner knew it. An impossible value is ignored.
 func (l *Learner) Meet(e *Engine, factor float64) {
 	if l.pinned || !(math.Abs(factor) <= furthest) {
 		return
@@ -158,7 +163,7 @@ func (l *Learner) Meet(e *Engine, factor float64) {
 	l.move(e, factor)
 }
 
-// inOrder are the values, the latest last.
+// inOrder returns the values, the newest last.
 func (r *ring) inOrder() (all []float64) {
 	kept := min(r.n, recent)
 	for i := r.n - kept; i < r.n; i++ {

@@ -9,7 +9,8 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// taught is a Learner that has seen so many rows of engines, of which the second is slower, and what comes next.
+// taught is a Learner that has seen rows of two engines, the second of them slower, and a source of
+// further rows.
 func taught(t *testing.T, rows int, truth [terms]float64) (l *Learner, engines []Engine, next func(at float64) (int, row)) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(4, 1))
@@ -29,7 +30,7 @@ func taught(t *testing.T, rows int, truth [terms]float64) (l *Learner, engines [
 	return l, engines, next
 }
 
-// hand is a Learner that took what another knows, and its engines.
+// hand returns a Learner that continues from another one, and its engines.
 func hand(t *testing.T, from *Learner, of []Engine) (*Learner, []Engine) {
 	t.Helper()
 	l, engines := New(simple, false), make([]Engine, len(of))
@@ -44,7 +45,7 @@ func hand(t *testing.T, from *Learner, of []Engine) (*Learner, []Engine) {
 		}
 		l.Meet(&engines[i], factor)
 	}
-	l.watched = noneSeconds // who takes a lesson waits for streams of its own
+	l.watched = noneSeconds // a Learner that takes a Lesson waits for streams of its own
 	return l, engines
 }
 
@@ -66,7 +67,8 @@ func near(p, q profile.Profile) bool {
 	return true
 }
 
-// Who takes a Lesson predicts as who gave it, and goes on as that one does, also where terms are at the end of their range.
+// A Learner that takes a Lesson predicts and continues exactly as the original, also with terms at
+// the ends of their ranges.
 func TestALessonIsAllThatIsKnown(t *testing.T) {
 	for _, truth := range [][terms]float64{{2, 0.5, 3, 1.5, 1}, {1, 0, 1, 0, 0}, {5, 100, 0, 100, 100}} {
 		for _, rows := range []int{first + 1, 60, 800} {
@@ -92,7 +94,7 @@ func TestALessonIsAllThatIsKnown(t *testing.T) {
 	}
 }
 
-// Who knows as much as counts takes nothing, and who knows less takes what it lacks.
+// A Learner that knows as much takes nothing, and one that knows less takes what it lacks.
 func TestWhoTakesALesson(t *testing.T) {
 	l, _, _ := taught(t, 300, [terms]float64{2, 2, 2, 2})
 	is, _ := l.Teach()
@@ -126,7 +128,7 @@ func TestWhoTakesALesson(t *testing.T) {
 	if _, any := New(simple, true).Teach(); any {
 		t.Error("one that knows nothing teaches")
 	}
-	// Loads alone are something, and rows that are too few are not told.
+	// Loads alone can be shared; too few rows cannot.
 	young, _, _ := taught(t, first, [terms]float64{2, 2, 2, 2})
 	some, any := young.Teach()
 	next := New(simple, false)
@@ -135,7 +137,7 @@ func TestWhoTakesALesson(t *testing.T) {
 	}
 }
 
-// A Lesson that cannot be is refused, and changes nothing.
+// An impossible Lesson is refused and changes nothing.
 func TestLessonsThatCannotBe(t *testing.T) {
 	l, _, _ := taught(t, 300, [terms]float64{2, 2, 2, 2})
 	for name, spoil := range map[string]func(is *Lesson){
@@ -180,7 +182,7 @@ func TestLessonsThatCannotBe(t *testing.T) {
 	}
 }
 
-// Whatever a Lesson says, who takes it has a profile that can be predicted by.
+// Whatever a Lesson contains, the Learner that takes it has a usable profile.
 func FuzzALesson(f *testing.F) {
 	f.Add(uint64(1), 3, 1e9)
 	f.Fuzz(func(t *testing.T, seed uint64, field int, value float64) {

@@ -7,53 +7,56 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// How long loads of adapters take, and what is before an engine's queue, is learned of first tokens: by how much later they came than all else
-// was predicted to. Requests that need no load show what is before the queue, where they are late, and the others take a load longer than those.
+// Adapter load times and frontend overhead are learned from times to first token: by how much the
+// first token is later than everything else predicts. Requests that need no load show the frontend
+// overhead; the others take a load longer.
 
-// Place is where the adapter of a request was when the request was sent.
+// Place is where a request's adapter was when the request was sent.
 type Place uint8
 
 const (
 	// InSlot needs no load.
 	InSlot Place = iota
-	// InHost is brought from host memory into a slot.
+	// InHost means that it is loaded from host memory into a slot.
 	InHost
-	// InStorage is brought into host memory first.
+	// InStorage means that it is first loaded into host memory.
 	InStorage
 	places
 )
 
 const (
-	// recent is how many requests of each place are remembered: a median of these is off by a tenth of their spread.
+	// recent is how many requests of each place are kept. The error of their median is a tenth of
+	// their spread.
 	recent = 63
-	// said is as how many of them what was said in the beginning counts.
+	// said is the weight of the initial value, in requests.
 	said = 3
-	// latest is by how many seconds a first token is late at most, or early.
+	// latest limits how late or early a first token may be, in seconds.
 	latest = 300
 )
 
-// loads is what is known of loads, and of what is before an engine's queue.
+// loads is what is known of load times and frontend overhead.
 type loads struct {
 	late [places]ring
-	// intake, slot and load are what follows of it, in seconds; made says that they do.
+	// The learned values in seconds; made says that there are any.
 	intake, slot, load float64
 	made               bool
 }
 
-// ring is the latest of many values.
+// ring keeps the last values.
 type ring struct {
 	values [recent]float64
-	n      int // how many there were
+	n      int // number of values so far
 }
 
-// Began tells that a first token came so many seconds later than predicted, but for the intake and for what a load takes, of a request whose
-// adapter was at a place; one for the model itself needs no load, as one for an adapter in a slot. What is no number teaches nothing.
+// Began reports that a first token came late seconds after its prediction, which excluded the
+// frontend overhead and the load, for a request whose adapter was at a place. A request for the
+// base model needs no load, like one whose adapter is in a slot. NaN is ignored.
 func (l *Learner) Began(e *Engine, at Place, late float64) {
 	if l.pinned || at >= places || math.IsNaN(late) {
 		return
 	}
 	if at != InSlot {
-		e.prompts = interval{} // an engine counts the load as a part of the prefill
+		e.prompts = interval{} // the engine counts the load as prefill
 	}
 	r := &l.loads.late[at]
 	r.values[r.n%recent] = min(max(late/l.Slower(e), -latest), latest)
@@ -61,7 +64,7 @@ func (l *Learner) Began(e *Engine, at Place, late float64) {
 	l.loads.made = false
 }
 
-// tell puts into a profile what is known by now. It says before what was said in the beginning.
+// tell sets the learned values in a profile; before any are learned, the initial ones stay.
 func (l *loads) tell(p *profile.Profile) {
 	if !l.made {
 		l.make(p.Intake, p.Slot.Mean, p.Load.Mean)
@@ -69,7 +72,7 @@ func (l *loads) tell(p *profile.Profile) {
 	p.Intake, p.Slot.Mean, p.Load.Mean = l.intake, l.slot, l.load
 }
 
-// make is what follows of all first tokens, and of what was said in the beginning.
+// make computes the values from all first tokens and the initial values.
 func (l *loads) make(intake, slot, load float64) {
 	usually := l.late[InSlot].median(0, 0)
 	l.intake, l.slot, l.load, l.made = intake, slot, load, true
@@ -84,7 +87,7 @@ func (l *loads) make(intake, slot, load float64) {
 	}
 }
 
-// median is that of the values, and of one that counts as so many of them.
+// median is the median of the values and of one value with a weight.
 func (r *ring) median(value float64, weight int) float64 {
 	var all [recent + said]float64
 	n := copy(all[:], r.values[:min(r.n, recent)])

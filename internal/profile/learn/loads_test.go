@@ -9,14 +9,14 @@ import (
 	"github.com/headgate/headgate/internal/profile/learn"
 )
 
-// saying is a profile that says how long adapters take.
+// saying is a profile with configured load times.
 func saying(slot, load float64) profile.Profile {
 	p := large
 	p.Slot.Mean, p.Load.Mean = slot, load
 	return p
 }
 
-// begin tells of so many first tokens, each late by the time of its load and some seconds more.
+// begin reports first tokens, each late by its load and some seconds more.
 func begin(l *learn.Learner, n int, slot, load float64, more func() float64) {
 	var e learn.Engine
 	for range n {
@@ -26,7 +26,8 @@ func begin(l *learn.Learner, n int, slot, load float64, more func() float64) {
 	}
 }
 
-// Whatever was said of loads, what is learned of them is how long they take: though all first tokens come later than predicted, and some much later.
+// Load times are learned whatever was configured, even if all first tokens are later than
+// predicted, and some much later.
 func TestLoadsAreLearned(t *testing.T) {
 	for _, prior := range []profile.Profile{saying(0, 0), saying(0.02, 0.25), saying(0.2, 2.5), saying(30, 0)} {
 		for name, usually := range map[string]float64{"as predicted": 0, "late": 0.08, "early": -0.3} {
@@ -48,8 +49,8 @@ func TestLoadsAreLearned(t *testing.T) {
 	}
 }
 
-// What requests that need no load are late by is what is before the engine's queue, whatever was said of it: as said until some came, and never
-// less than nothing.
+// The frontend overhead is how late requests without a load are, whatever was configured. Before
+// there are any, the configured value applies. It is never negative.
 func TestTheIntakeIsLearned(t *testing.T) {
 	for _, said := range []float64{0, 0.01, 3} {
 		p := large
@@ -87,7 +88,7 @@ func TestTheIntakeIsLearned(t *testing.T) {
 	}
 }
 
-// A few loads change little; later ones take the place of those before.
+// A few loads change little; later ones replace earlier ones.
 func TestLoadsThatChange(t *testing.T) {
 	exact := func() float64 { return 0 }
 	l := learn.New(saying(0.02, 0.25), true)
@@ -99,7 +100,7 @@ func TestLoadsThatChange(t *testing.T) {
 			t.Errorf("after %d loads of %g s one takes %g s, want %g", step.loads, step.takes, l.Profile().Load.Mean, step.want)
 		}
 	}
-	// Where nothing comes from host memory, what was said of it stays; where nothing comes from storage, likewise.
+	// Without loads from host memory, the configured value stays; likewise for storage.
 	var e learn.Engine
 	for at, want := range map[learn.Place][2]float64{learn.InStorage: {0.02, 0.98}, learn.InHost: {1, 0.25}} {
 		l := learn.New(saying(0.02, 0.25), true)
@@ -112,7 +113,7 @@ func TestLoadsThatChange(t *testing.T) {
 	}
 }
 
-// No time makes a profile that nobody could predict by.
+// No input makes an unusable profile.
 func TestLoadsThatCannotBe(t *testing.T) {
 	l := learn.New(saying(0.02, 0.25), true)
 	var e learn.Engine
@@ -134,7 +135,7 @@ func TestLoadsThatCannotBe(t *testing.T) {
 	}
 }
 
-// What an engine takes that is slower than its kind is taken for what its kind does, and predicted to be so many times as long.
+// A slow engine's load times are scaled to its kind and predicted with its factor.
 func TestLoadsOfASlowEngine(t *testing.T) {
 	o := newObserver(large, true, 4)
 	o.look(newWorld(t, 1, 1, large, large, large, large.Times(2)), large, 300, nil)

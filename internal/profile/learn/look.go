@@ -7,73 +7,82 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// What makes a row.
+// Conditions for a row.
 const (
-	// shortest is how many seconds an interval is at least, and in how many steps that were as long as tokens are apart; with so many tokens.
+	// An interval lasts at least shortest seconds, and has at least leastSteps decode steps and
+	// leastTokens tokens.
 	shortest, leastSteps, leastTokens = 1, 10, 32
-	// edges is how many times as long as a prompt an interval of steps is at least: a prompt counts when it is computed, which may be in the
-	// interval behind that in which it held up others.
+	// An interval is at least edges times as long as a prompt, which may be counted in the interval
+	// after the one in which it delayed others.
 	edges = 8
-	// longest is how many seconds an interval is at most, and farApart how many two looks are apart: else it begins anew.
+	// longest limits an interval in seconds, and farApart the seconds between two scrapes; beyond
+	// them it starts again.
 	longest, farApart = 60, 10
-	// crowd is how many sequences make a row of steps that counts half: with few, it is by chance which of them prompts hold up.
+	// crowd is the number of sequences at which a row of steps has half its weight: with few
+	// sequences it is random which of them prompts delay.
 	crowd = 2
-	// leastEnded is the least number of requests that ended in an interval that gives a row of prompts. A row of so many, plus ended, counts half.
+	// A row of prompts needs leastEnded ended requests. With ended of them it has half its weight.
 	leastEnded, ended = 4, 16
-	// lately is after how many requests what is known of how many share a step counts 1/e.
+	// The weight of requests in the estimate of prompts per step falls to 1/e after lately
+	// requests.
 	lately = 64
-	// mostBusy is the largest share of an interval that steps with prompts can have taken.
+	// mostBusy is the largest share of an interval that steps with prompts can take.
 	mostBusy = 0.9
-	// mostly is the share of steps with prompts from which on they are not told from others.
+	// If the share of steps with prompts is above mostly, they cannot be separated from others.
 	mostly = 0.5
-	// plain is how many tokens a sequence gets in a step, at most, for steps with prompts to be told by their tokens: speculative decoding makes more.
+	// plain is the most tokens per sequence and step at which steps with prompts are recognized by
+	// their tokens: speculative decoding makes more.
 	plain = 1.2
-	// whole is what share of the sequences that decode a step has, at least, where steps are counted of the whole engine and not of each of its ranks.
+	// whole is the smallest share of the decoding sequences in a step at which steps are counted
+	// per engine and not per rank.
 	whole = 0.7
-	// apart is how many times as many tokens as sequences a prompt has in the mean, at least, for steps with prompts to be told by their tokens.
+	// apart is how many times as many tokens as sequences a mean prompt needs for steps with
+	// prompts to be recognized by their tokens.
 	apart = 2
-	// astray is how many times as many sequences as looks have seen, or as few, are too many to be true: somebody's clock jumps.
+	// astray is the factor by which the computed number of sequences may differ from the scraped
+	// one; beyond it a clock has jumped.
 	astray, few = 4, 4
 )
 
-// Engine is what is remembered of one engine. The zero Engine is one that nobody has looked at.
+// Engine is the state of one engine. The zero Engine has not been scraped.
 type Engine struct {
-	factor  float64 // logarithm of how many times as long it takes as its kind
-	counted bool    // among the engines of a Learner
+	factor  float64 // log factor relative to its kind
+	counted bool    // among a Learner's engines
 
-	at     float64 // of the latest look, in seconds
+	at     float64 // time of the last scrape, in seconds
 	latest look
-	known  bool // there is one
+	known  bool // it has been scraped
 
 	steps, prompts interval
 	// shared is the number of requests in the latest rows of prompts, and of steps that computed their prompts; see lately.
 	shared struct{ requests, steps float64 }
-	prompt float64 // how long one took, in the mean of the latest interval with any, in seconds
+	prompt float64 // mean prefill time in the last interval with prompts, in seconds
 }
 
-// Factor is how many times as long it takes as others of its kind: 1/8 to 8.
+// Factor returns how much slower the engine is than its kind: 1/8 to 8.
 func (e *Engine) Factor() float64 { return math.Exp(e.factor) }
 
-// look is what a look has found.
+// look is the result of a scrape.
 type look struct {
 	tokens, between   float64     // tokens after the first ones, and seconds between them
 	prompt, cached    float64     // tokens
-	requests          float64     // whose first token is out
+	requests          float64     // requests with a first token
 	ended, prefilled  float64     // requests, and seconds
 	queued, computed  float64     // seconds of the same, and tokens
-	steps, generated  float64     // generated tokens are the first ones too
+	steps, generated  float64     // generated includes first tokens
 	upTo              [15]float64 // as engine.Steps
 	held              float64     // tokens in the KV cache; shared ones count once
-	sent, context     float64     // requests known to be in flight there, and their tokens
+	sent, context     float64     // requests in flight as counted by senders, and their tokens
 	running, waiting  float64
-	adapters, prompts bool // an adapter is active; it is known how long prompts take
-	counts, sizes     bool // it is known how many tokens of them were computed; and how many steps there were
+	adapters, prompts bool // whether an adapter is active, and whether prefill times are known
+	counts, sizes     bool // whether computed prompt tokens are known, and the number of steps
 }
 
-// Sent is the requests at an engine, as counted by their senders: how many, and their tokens, of each its whole prompt and half of an answer.
+// Sent is the number of requests at an engine, as counted by their senders, and their tokens: each
+// request's whole prompt and half of its answer.
 type Sent struct{ Requests, Tokens float64 }
 
-// lookOf reads a look, and reports false where it does not tell enough.
+// lookOf converts a scrape, and returns false if it lacks required values.
 func lookOf(load *engine.Load, sent Sent, limits *profile.Limits) (l look, ok bool) {
 	ok = true
 	l.sent, l.context = sent.Requests, sent.Tokens
@@ -99,7 +108,7 @@ func lookOf(load *engine.Load, sent Sent, limits *profile.Limits) (l look, ok bo
 	return l, ok
 }
 
-// interval is what happened between looks.
+// interval is what happened between scrapes.
 type interval struct {
 	seconds          float64
 	tokens, between  float64
@@ -109,14 +118,14 @@ type interval struct {
 	queued, computed float64
 	steps, generated float64
 	upTo             [15]float64
-	most             float64 // requests that ran in a look
-	held, running    float64 // times seconds
-	sent, context    float64 // times seconds
+	most             float64 // most running requests in a scrape
+	held, running    float64 // integrated over time
+	sent, context    float64 // integrated over time
 	adapters         bool
-	counts, sizes    bool // as of look
+	counts, sizes    bool // as in look
 }
 
-// add adds what happened between two looks, and reports false where it cannot have.
+// add adds what happened between two scrapes, and returns false if it is impossible.
 func (i *interval) add(from, to *look, seconds float64) bool {
 	if i.seconds == 0 {
 		i.most, i.counts, i.sizes = from.running, true, true
@@ -168,7 +177,7 @@ func (l *Learner) Saw(e *Engine, at float64, load *engine.Load, sent Sent) bool 
 		return false
 	}
 	was, since, follows := e.latest, at-e.at, e.known
-	if follows && since == 0 { // nothing can be told of no time
+	if follows && since == 0 { // no time has passed
 		return false
 	}
 	e.latest, e.at, e.known = now, at, true
@@ -179,7 +188,7 @@ func (l *Learner) Saw(e *Engine, at float64, load *engine.Load, sent Sent) bool 
 	rows := l.rows
 	i := &e.steps
 	if i.requests > 0 {
-		e.prompt = min(l.prompts(i)*l.now[prefill]/i.requests+l.unit*l.now[with], longest/2/edges) // so that there are intervals at all
+		e.prompt = min(l.prompts(i)*l.now[prefill]/i.requests+l.unit*l.now[with], longest/2/edges) // so that intervals can end
 	}
 	if i.tokens >= leastTokens && i.seconds >= max(shortest, leastSteps*i.between/i.tokens, edges*e.prompt) {
 		if r, ok := l.step(i); ok {
@@ -201,7 +210,7 @@ func (l *Learner) Saw(e *Engine, at float64, load *engine.Load, sent Sent) bool 
 	return l.rows > rows
 }
 
-// step is the row of an interval's decode steps.
+// step returns the row of an interval's decode steps.
 func (l *Learner) step(i *interval) (r row, ok bool) {
 	s := l.stepsOf(i)
 	if seen := i.running / i.seconds; s.sequences > astray*seen+few || seen > astray*s.sequences+few {
@@ -210,11 +219,13 @@ func (l *Learner) step(i *interval) (r row, ok bool) {
 	r.seconds = i.between / i.tokens
 	r.weight = s.sequences / (s.sequences + crowd)
 	l.decode(&r, 1, s.batch, i)
-	// A prompt holds up all that decode beside it: in the mean all but the requests whose prompts are in the step.
+	// A prompt delays all sequences that decode in the same step: on average, all but the requests
+	// whose prompts are in it.
 	held := min(1, max(0, min(s.sequences, i.most-s.each))/s.batch)
 	r.terms[prefill] = l.prompts(i) / s.all * held
 	r.terms[with] = s.prompts / s.all * held * l.unit
-	// What a step with a prompt takes longer is not seen where none is without. But most of a step is not taken away: what was said is wrong then.
+	// Without steps free of prompts, the extra time of a step with a prompt cannot be observed. But
+	// most of a step is never subtracted: then the configured value is wrong.
 	if longer := r.terms[with] * l.now[with]; s.prompts > mostly*s.all && longer < r.seconds/2 {
 		r.seconds -= longer
 		r.terms[with] = 0
@@ -222,22 +233,23 @@ func (l *Learner) step(i *interval) (r row, ok bool) {
 	return r, r.seconds > 0
 }
 
-// steps is what is known of the steps of an interval.
+// steps is what is known of an interval's steps.
 type steps struct {
-	sequences float64 // that decoded, in the mean of time
-	batch     float64 // and of steps
-	all       float64 // how many steps decoded
-	prompts   float64 // how many computed prompts
-	each      float64 // how many prompts these had, in the mean
+	sequences float64 // decoding sequences, averaged over time
+	batch     float64 // and averaged over steps
+	all       float64 // number of decode steps
+	prompts   float64 // number of steps with prompts
+	each      float64 // mean prompts in these
 }
 
-// stepsOf finds how many steps there were in an interval, and in how many of them prompts were computed. An engine that counts steps by their
-// tokens tells that, if prompts are longer than a step of sequences alone. Else requests tell it: those that come by chance while a step runs are
-// computed in the next one, and half as long as that step they wait.
+// stepsOf estimates the number of steps in an interval and how many of them computed prompts. If
+// the engine has a histogram of tokens per step, and prompts are longer than a step of sequences
+// alone, these follow from it. Otherwise they follow from the requests: requests that arrive at
+// random during a step are computed in the next one, after waiting for half a step on average.
 func (l *Learner) stepsOf(i *interval) (s steps) {
 	s.sequences = i.between / i.seconds
 	s.batch = max(1, s.sequences)
-	s.all = i.tokens / s.sequences // if there was always one; if not, so much rarer are prompts beside
+	s.all = i.tokens / s.sequences // if some sequence always decoded; if not, prompts beside sequences are rarer by as much
 	sizes := i.sizes && i.steps > 0 && i.tokens >= whole*s.sequences*i.steps && i.generated <= plain*(i.tokens+i.requests)
 	if sizes {
 		s.all = i.steps
@@ -260,7 +272,7 @@ func (l *Learner) stepsOf(i *interval) (s steps) {
 	if many := i.steps - i.upTo[bin]; sizes && many > 0 && computed/i.requests >= apart*float64(int(1)<<bin) {
 		s.prompts = many
 	} else {
-		come := 0.0 // while a step runs
+		come := 0.0 // arrivals during a step
 		if i.ended > 0 {
 			come = i.requests / i.seconds * min(2*i.queued/i.ended, took)
 		}
@@ -279,7 +291,7 @@ func (l *Learner) stepsOf(i *interval) (s steps) {
 	return s
 }
 
-// prompt is the row of how long the steps took that computed prompts, in the mean of requests.
+// prompt returns the row of the mean time of the steps that computed requests' prompts.
 func (l *Learner) prompt(e *Engine, i *interval) (r row, ok bool) {
 	if !(i.requests > 0) || !(i.seconds > 0) {
 		return row{}, false
@@ -290,20 +302,20 @@ func (l *Learner) prompt(e *Engine, i *interval) (r row, ok bool) {
 	}
 	r.kind, r.only, r.seconds = ofPrompts, i.tokens == 0, i.prefilled/i.ended
 	r.weight = i.ended / (i.ended + ended)
-	each := l.prompts(i) / i.requests // seconds of each, as it was said
+	each := l.prompts(i) / i.requests // initial seconds of each
 	own := each                       // of those that ended
 	tokens := i.uncached() / i.requests
 	if i.counts && tokens > 0 {
 		own *= i.computed / i.ended / tokens
 	}
-	// Few requests of one interval do not tell how many share a step.
+	// The few requests of one interval do not determine the prompts per step.
 	keep := math.Exp(-i.requests / lately)
 	e.shared.requests, e.shared.steps = keep*e.shared.requests+i.requests, keep*e.shared.steps+s.prompts
 	among := max(1, e.shared.requests/e.shared.steps)
 	parts := max(1, tokens*among/float64(l.prior.Limits.MaxBatchedTokens))
-	beside := 0.0 // how likely it is that anybody decodes beside
+	beside := 0.0 // probability that some sequence decodes in the same step
 	if i.most > 1 {
-		beside = 1 - math.Exp(-s.sequences) // if they know nothing of each other
+		beside = 1 - math.Exp(-s.sequences) // if requests are independent
 	}
 	l.decode(&r, parts, min(s.sequences, max(0, i.most-s.each)), i)
 	r.terms[base] *= beside + (1-beside)*l.alone()
@@ -316,7 +328,7 @@ func (l *Learner) prompt(e *Engine, i *interval) (r row, ok bool) {
 	return r, ok
 }
 
-// decode fills a row with so many decode steps of so many sequences.
+// decode adds the terms of decode steps with sequences to a row.
 func (l *Learner) decode(r *row, steps, sequences float64, i *interval) {
 	d := &l.prior.Decode
 	if i.adapters && d.Adapters > 1 {
@@ -327,8 +339,9 @@ func (l *Learner) decode(r *row, steps, sequences float64, i *interval) {
 	r.terms[perKVToken] = steps * d.PerKVToken * i.contexts(sequences)
 }
 
-// contexts is how many tokens so many sequences attend to in a step: as many as those have that were sent there. An engine counts a block of its
-// KV cache once that many share, and a step reads it for each of them. So what engines count tells only where others sent most of it.
+// contexts is the number of tokens that sequences attend to in a step, estimated from the requests
+// sent there. An engine counts a shared KV block once, but a step reads it for each sequence. So
+// the engine's count is used only if others sent most of the requests.
 func (i *interval) contexts(sequences float64) float64 {
 	if i.sent > 0 && i.sent >= i.running/2 {
 		return sequences * i.context / i.sent
@@ -336,10 +349,10 @@ func (i *interval) contexts(sequences float64) float64 {
 	return i.held / i.seconds
 }
 
-// uncached is how many tokens of prompts were computed: a count of cached ones may be ahead.
+// uncached is the number of computed prompt tokens; the count of cached ones may be ahead.
 func (i *interval) uncached() float64 { return max(0, i.prompt-i.cached) }
 
-// prompts is how long the prompts of an interval were said to take, without what a step takes beside.
+// prompts is the initial profile's time of an interval's prompts, without the rest of the steps.
 func (l *Learner) prompts(i *interval) float64 {
 	computed, p := i.uncached(), &l.prior.Prefill
 	seconds := computed * p.PerToken

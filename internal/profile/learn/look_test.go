@@ -8,7 +8,7 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// What two looks say that are one second apart is a row, unless something between them cannot have been.
+// Two scrapes one second apart make a row, unless their difference is impossible.
 func TestWhatMakesARow(t *testing.T) {
 	known := engine.Known
 	for _, c := range []struct {
@@ -50,8 +50,8 @@ func TestWhatMakesARow(t *testing.T) {
 	}
 }
 
-// The terms of a row, by hand: 200 tokens in one second, 0.05 s apart, are 20 steps of 10 sequences; 1,000 prompt tokens of one request, 400 of
-// them cached, hold up the 10 others.
+// The terms of a row, by hand: 200 tokens in one second, 0.05 s apart, are 20 steps of 10
+// sequences; one request's 1,000 prompt tokens, 400 of them cached, delay the 10 others.
 func TestARowByHand(t *testing.T) {
 	p := simple
 	p.Prefill.PerTokenSquared = 1e-8
@@ -64,7 +64,8 @@ func TestARowByHand(t *testing.T) {
 	if !ok || r.kind != ofSteps || r.seconds != 0.05 || math.Abs(r.weight-10./12) > 1e-9 {
 		t.Errorf("a step took %g s", r.seconds)
 	}
-	// 40 requests of 1,000 tokens each, 32 of which ended, of 1,100 tokens, after prompts of 0.25 s in the mean, while one decoded half of the time.
+	// 40 requests of 1,000 tokens each, of which 32 ended, with 1,100 tokens, after a mean prefill
+	// of 0.25 s, while one sequence decoded half of the time.
 	p.Prefill.Base = 0.01
 	l = New(p, true)
 	r, ok = l.prompt(new(Engine), &interval{seconds: 100, between: 50, prompt: 40_000, requests: 40, ended: 32, prefilled: 8, counts: true, computed: 32 * 1100, held: 100 * 1000, most: 2})
@@ -88,7 +89,7 @@ func alike(a, b [terms]float64) bool {
 	return true
 }
 
-// What a profile says besides makes other terms of the same row, as does what engines count.
+// Other profiles and other counters give other terms of the same row.
 func TestOtherRows(t *testing.T) {
 	steps := interval{seconds: 1, most: 11, tokens: 200, between: 10, prompt: 1000, requests: 1, running: 10}
 	with := func(change func(i *interval)) interval {
@@ -110,7 +111,8 @@ func TestOtherRows(t *testing.T) {
 			func(p *profile.Profile) { p.Decode.Adapters = 2 }, steps, false, [terms]float64{0.04, 0.002, 0, 0.2 / 20, 1. / 20},
 		},
 		"nobody decodes beside a prompt": {nil, with(func(i *interval) { i.most = 1; i.running = 1; i.between = 1 }), false, [terms]float64{0.04, 0.0002, 0, 0, 0}},
-		// Of 25 counted steps of 8 sequences, two had more than 16 tokens: with four prompts.
+		// Of 25 counted steps of 8 sequences, two had more than 16 tokens; they computed four
+		// prompts.
 		"engines count steps": {
 			nil, with(func(i *interval) {
 				i.sizes, i.steps, i.requests, i.prompt = true, 25, 4, 4000
@@ -119,8 +121,8 @@ func TestOtherRows(t *testing.T) {
 				}
 			}), false, [terms]float64{0.04, 0.0016, 0, 0.8 / 25, 2. / 25},
 		},
-		// Prompts may be in steps of no more tokens than those of sequences alone: requests that waited for 0.05 s each, of steps of twice that,
-		// come by chance.
+		// Steps with short prompts may have no more tokens than steps of sequences alone. Requests
+		// that waited 0.05 s each, in steps twice as long, arrive at random.
 		"prompts are too short to be counted": {
 			nil, with(func(i *interval) {
 				i.sizes, i.steps, i.requests, i.prompt, i.ended, i.queued, i.prefilled = true, 25, 4, 40, 4, 0.2, 0.4
@@ -150,7 +152,7 @@ func TestOtherRows(t *testing.T) {
 	}
 }
 
-// How long prompts took is told by requests that ended.
+// Prefill times are known from ended requests.
 func TestWhatMakesARowOfPrompts(t *testing.T) {
 	known := engine.Known
 	for _, c := range []struct {
@@ -181,7 +183,8 @@ func TestWhatMakesARowOfPrompts(t *testing.T) {
 	}
 }
 
-// What was sent tells what a step attends to, where it is at least half of what runs: else what the engine counts does.
+// The requests sent determine what a step attends to if they are at least half of the running ones,
+// otherwise the engine's count does.
 func TestWhatAStepAttendsTo(t *testing.T) {
 	for _, c := range []struct{ sent, context, want float64 }{
 		{0, 0, 8000}, {4, 4000, 8000}, {5, 5000, 10_000}, {10, 20_000, 20_000},

@@ -19,13 +19,13 @@ var large = profile.Profile{
 	Limits:  profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: 16384, BlockSize: 16, GPUAdapters: 4, HostAdapters: 16},
 }
 
-// world is engines that get requests by chance.
+// world is engines that get random requests.
 type world struct {
 	engines []*sim.Engine
 	random  *rand.Rand
 	now     float64
-	rate    float64 // requests a second for each
-	longer  int     // times as long prompts as conversations have
+	rate    float64 // requests per second and engine
+	longer  int     // factor on the prompt lengths of conversations
 	adapter func() string
 	shared  int          // tokens of the prefix that all prompts share
 	sent    []learn.Sent // requests in flight, by engine
@@ -49,7 +49,7 @@ func newWorld(t testing.TB, seed uint64, rate float64, of ...profile.Profile) *w
 	return w
 }
 
-// until rolls all engines on.
+// until simulates all engines until a time.
 func (w *world) until(then float64) {
 	length := func(median, sigma float64, most int) int {
 		return min(max(1, int(median*math.Exp(sigma*w.random.NormFloat64()))), most)
@@ -95,7 +95,7 @@ func (w *world) roll(n int, until float64) {
 	}
 }
 
-// load is what a look at an engine finds.
+// load is what a scrape of an engine returns.
 func load(e *sim.Engine, of profile.Profile) engine.Load {
 	c := e.Counts()
 	return engine.Load{
@@ -121,7 +121,7 @@ func timed(t sim.Timed) engine.Timed {
 	return engine.Timed{Count: engine.Known(float64(t.Count)), Seconds: engine.Known(t.Seconds)}
 }
 
-// observer is a Learner that looks at engines.
+// observer is a Learner that scrapes engines.
 type observer struct {
 	*learn.Learner
 	engines []learn.Engine
@@ -132,7 +132,8 @@ func newObserver(prior profile.Profile, trusts bool, engines int) *observer {
 	return &observer{Learner: learn.New(prior, trusts), engines: make([]learn.Engine, engines)}
 }
 
-// look looks at all engines of a world five times a second, until a time; spoil changes what it finds.
+// look scrapes all engines of a world five times per second until a time; spoil changes the
+// results.
 func (o *observer) look(w *world, of profile.Profile, until float64, spoil func(engine int, at *float64, found *engine.Load)) {
 	trusted := o.Trusted()
 	for w.now < until {
@@ -150,7 +151,7 @@ func (o *observer) look(w *world, of profile.Profile, until float64, spoil func(
 	}
 }
 
-// wrong is by how much a profile is off at work like that which it saw, at most: as a logarithm.
+// wrong is a profile's largest log error on work like the observed.
 func wrong(is, of profile.Profile, sequences int) (most float64) {
 	works := []profile.Work{{Sequences: sequences, KVTokens: 1500 * sequences}, {}, {Sequences: sequences, KVTokens: 1500 * sequences}}
 	works[1].AddPrompt(0, 1500)
@@ -161,8 +162,8 @@ func wrong(is, of profile.Profile, sequences int) (most float64) {
 	return most
 }
 
-// Prompts that take most of a second are counted when they are computed, often in another interval than that in which they held up others: so
-// intervals are long beside them.
+// Prompts that take most of a second are counted when they are computed, often in a later interval
+// than the one in which they delayed others, so intervals must be long compared with them.
 func TestLongPrompts(t *testing.T) {
 	quick := profile.Profile{
 		Prefill: profile.Prefill{Base: 0.0085, PerToken: 5.9e-05},
@@ -182,8 +183,8 @@ func TestLongPrompts(t *testing.T) {
 	}
 }
 
-// Whatever is said of engines, what is learned of them is what they are, about, and is trusted then: with little to do and with much. An engine
-// that is slower than others of its kind is known to be.
+// Whatever profile is configured, the learned one matches the engines and becomes trusted, under
+// light and heavy load. An engine slower than its kind is recognized.
 func TestWhatIsLearnedIsSo(t *testing.T) {
 	for _, prior := range []struct {
 		name    string
@@ -211,9 +212,9 @@ func TestWhatIsLearnedIsSo(t *testing.T) {
 	}
 }
 
-// Looks that tell nothing, or what cannot be, teach nothing wrong.
+// Scrapes with missing or impossible values do not damage what is learned.
 func TestBrokenLooks(t *testing.T) {
-	var random *rand.Rand // of each case its own, so that it finds the same whichever comes first
+	var random *rand.Rand // one per case, so that results do not depend on the order of cases
 	unknown, huge := engine.Value{}, engine.Known(1e300)
 	var counted [4]engine.Totals
 	jumped := 0.0
@@ -293,7 +294,7 @@ func TestSharedPrefixes(t *testing.T) {
 	}
 }
 
-// Where the world changes, what is learned follows, and is not trusted meanwhile where it is far off.
+// When engines change, the learned profile follows, and is not trusted while its error is large.
 func TestTheWorldChanges(t *testing.T) {
 	o := newObserver(large, true, 2)
 	o.look(newWorld(t, 3, 1, large, large), large, 300, nil)
@@ -308,7 +309,7 @@ func TestTheWorldChanges(t *testing.T) {
 	}
 }
 
-// Loads of adapters hold up steps now and then, and that is no property of steps.
+// Adapter loads sometimes delay steps, which must not change the learned steps.
 func TestLoadsOfAdapters(t *testing.T) {
 	of := large
 	of.Load, of.Slot = profile.Spread{Mean: 0.25}, profile.Spread{Mean: 0.02}
@@ -321,7 +322,7 @@ func TestLoadsOfAdapters(t *testing.T) {
 	}
 }
 
-// Of a pinned profile nothing is learned.
+// A pinned profile learns nothing.
 func TestPin(t *testing.T) {
 	o := newObserver(table.Generic(), false, 1)
 	o.Pin()
@@ -365,15 +366,15 @@ func BenchmarkLook(b *testing.B) {
 	}
 }
 
-// launched is an engine where each step with a prompt takes long.
+// launched is an engine on which each step with a prompt takes long.
 var launched = profile.Profile{
 	Prefill: profile.Prefill{Base: 0.053, PerToken: 1e-6},
 	Decode:  profile.Decode{Base: 0.008, PerSequence: 0.00005, PerKVToken: 3e-8},
 	Limits:  profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: 100000, BlockSize: 16},
 }
 
-// A step with a prompt is said to take much longer than it does, and nearly all steps have one: what is said is not taken from what was measured
-// until nothing is left to learn from.
+// The configured extra time of a step with a prompt is far too long, and nearly all steps have a
+// prompt. It is not subtracted from the measurements until nothing is left to learn from.
 func TestABaseThatIsNotThere(t *testing.T) {
 	said, is := launched, launched
 	said.Prefill.Base, is.Prefill.Base = 4*launched.Prefill.Base, is.Decode.Base
@@ -385,8 +386,8 @@ func TestABaseThatIsNotThere(t *testing.T) {
 	}
 }
 
-// An engine that reports neither how long prompts take nor how large its steps are, several of which have more than one prompt, is learned of by times
-// between tokens.
+// An engine that reports neither prefill times nor step sizes, and computes several prompts in some
+// steps, is learned from the times between tokens.
 func TestStepsWithSeveralPromptsThatNobodyTells(t *testing.T) {
 	o := newObserver(launched, true, 1)
 	o.look(newWorld(t, 6, 30, launched), launched, 120, func(_ int, _ *float64, found *engine.Load) {
@@ -398,7 +399,8 @@ func TestStepsWithSeveralPromptsThatNobodyTells(t *testing.T) {
 	}
 }
 
-// What a step with prompts and sequences takes longer than their terms say is learned once, and not added to what is learned.
+// The extra time of mixed steps, beyond what their terms predict, is learned once and not added
+// again.
 func TestMixedStepsCountOnce(t *testing.T) {
 	is := large
 	is.Mixed = 0.03
