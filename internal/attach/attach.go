@@ -1,8 +1,9 @@
-// Package attach says who attaches where: which listeners there are, and which routes each of them has. It is pure, and the one place
-// that says so: control builds Envoy's configuration from it, and extproc finds by it the models of a listener.
+// Package attach determines the listeners of Gateways and which routes attach to each. It is pure,
+// and the only implementation of these rules: control builds Envoy's configuration from it, and
+// extproc finds a listener's models with it.
 //
-// It knows nothing of what routes do, nor whether what they name exists. The rules are those of Gateway API 1.6
-// (gateway-api.sigs.k8s.io/reference/spec).
+// It neither interprets routes nor checks whether what they reference exists. The rules are those
+// of Gateway API 1.6 (gateway-api.sigs.k8s.io/reference/spec).
 package attach
 
 import (
@@ -16,24 +17,24 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Controller is the controllerName of the GatewayClasses that are Headgate's.
+// Controller is the controllerName of Headgate's GatewayClasses.
 const Controller = gatewayv1.GatewayController("headgate.dev/gateway-controller")
 
 // Attachments are the Gateways of Headgate's classes, and what attaches to them. They are immutable.
 type Attachments struct {
-	// Classes are the GatewayClasses of ours, by name.
+	// Classes are Headgate's GatewayClasses, by name.
 	Classes map[string]Class
-	// Gateways in order of name.
+	// Gateways are sorted by name.
 	Gateways []*Gateway
-	// Parents are what became of each parentRef of a route that names a Gateway of ours, or a ListenerSet of one, by the route, in
-	// the order of the route's.
+	// Parents are the results for a route's parentRefs that name a Gateway of ours or a ListenerSet
+	// of one, in the route's order.
 	Parents map[objects.Object][]Parent
 }
 
-// Class is what a GatewayClass says of its Gateways.
+// Class is a GatewayClass with its settings.
 type Class struct {
 	Settings v1alpha1.GatewaySettingsSpec
-	// Refused is why it says nothing, though it names settings; zero if it does not.
+	// Refused is why its reference to settings is not used; zero if it is.
 	Refused Verdict
 }
 
@@ -41,13 +42,14 @@ type Class struct {
 type Gateway struct {
 	*gatewayv1.Gateway
 	Name objects.Name
-	// Settings are what its GatewaySettings say, and those of its class where they say nothing.
+	// Settings are those of its GatewaySettings, completed by those of its class.
 	Settings v1alpha1.GatewaySettingsSpec
-	// Refused is why Settings are not what the Gateway asks for; zero if they are.
+	// Refused is why the Gateway's own settings are not used; zero if they are.
 	Refused Verdict
-	// Listeners in order of precedence: the Gateway's own, then those of its ListenerSets, the oldest first.
+	// Listeners are in order of precedence: the Gateway's own, then those of its ListenerSets, the
+	// oldest first.
 	Listeners []*Listener
-	// Sets are the ListenerSets that name it, in the same order, the refused ones too.
+	// Sets are the ListenerSets that name it, in the same order, including refused ones.
 	Sets []*Set
 }
 
@@ -55,7 +57,7 @@ type Gateway struct {
 type Set struct {
 	*gatewayv1.ListenerSet
 	Name objects.Name
-	// Refused is why its listeners are none of the Gateway's; zero if they are.
+	// Refused is why its listeners are not part of the Gateway; zero if they are.
 	Refused Verdict
 }
 
@@ -66,54 +68,58 @@ type Listener struct {
 	Section  string
 	Port     int32
 	Protocol gatewayv1.ProtocolType
-	// Hostname is a pattern as of [Intersect].
+	// Hostname is a pattern, see [Intersect].
 	Hostname string
 	TLS      *gatewayv1.ListenerTLSConfig
-	// Kinds of routes that may attach, in the order of the listener's, and whether it names others too.
+	// Kinds are the kinds of routes that may attach, in the listener's order; the flag says whether
+	// it also names unsupported ones.
 	Kinds      []gatewayv1.RouteGroupKind
 	OtherKinds bool
-	// Refused is why nothing is served there; zero if it is.
+	// Refused is why the listener does not serve; zero if it does.
 	Refused Verdict
-	// Routes that attach, whose parentRef is Accepted, the oldest first, then in order of name.
+	// Routes are the accepted routes, the oldest first, then by name.
 	Routes []Attached
-	// Pools that no LLMRoute names, whose models it serves, in order of name.
+	// Pools are pools without LLMRoutes whose models it serves, sorted by name.
 	Pools []objects.Name
 
 	namespaces *gatewayv1.RouteNamespaces
 	kinds      map[string]bool // of Routes
 }
 
-// Verdict is why something is not in force: a reason of a condition, and words for people. The zero Verdict says that it is.
+// Verdict is why something does not take effect: the reason of a condition, and a message for
+// people. The zero Verdict means that it does.
 type Verdict struct{ Reason, Words string }
 
 // Attached is a route at a listener.
 type Attached struct {
 	Route objects.Object
-	// Hostnames are patterns as of [Intersect] that the listener and the route have in common.
+	// Hostnames are the hostname patterns that the listener and the route have in common, see
+	// [Intersect].
 	Hostnames []string
 }
 
-// Parent is a parentRef of a route that names an object of ours.
+// Parent is a route's parentRef to an object of ours.
 type Parent struct {
 	Ref gatewayv1.ParentReference
-	// Gateway is the one that it leads to.
+	// Gateway is the referenced Gateway, or the ListenerSet's.
 	Gateway *Gateway
 	// Refused is why the route does not attach; zero if it does.
 	Refused Verdict
-	// Listeners are those to which the route attaches by it, in order of precedence; none where it is refused.
+	// Listeners are those to which the route attaches by this reference, in order of precedence;
+	// none if it is refused.
 	Listeners []*Listener
 }
 
-// route is what is known of routes of every kind.
+// route is a route of any kind.
 type route struct {
 	objects.Object
 	group     string
 	created   time.Time
-	hostnames []string // nil for every one
+	hostnames []string // nil for any
 	parents   []gatewayv1.ParentReference
 }
 
-// Of returns who attaches where.
+// Of returns the attachments in a Network.
 func Of(n *objects.Network) *Attachments {
 	a := &Attachments{Classes: make(map[string]Class)}
 	settings := newSettings(n)
@@ -142,7 +148,8 @@ func Of(n *objects.Network) *Attachments {
 	return a
 }
 
-// routes returns every route, the oldest first, then in order of name: in that order they take what two of them want.
+// routes returns every route, the oldest first, then by name: this is the order of precedence in
+// conflicts.
 func routes(n *objects.Network) []route {
 	all := make([]route, 0, len(n.HTTPRoutes)+len(n.GRPCRoutes)+len(n.Routes))
 	add := func(kind, group string, m objectMeta, hostnames []gatewayv1.Hostname, parents []gatewayv1.ParentReference) {
@@ -173,7 +180,7 @@ func routes(n *objects.Network) []route {
 	return all
 }
 
-// parentsOf returns the parentRefs of an LLMRoute in Gateway API's words.
+// parentsOf returns the parentRefs of an LLMRoute as Gateway API's type.
 func parentsOf(r *v1alpha1.LLMRoute) []gatewayv1.ParentReference {
 	all := make([]gatewayv1.ParentReference, len(r.Spec.ParentRefs))
 	for i, p := range r.Spec.ParentRefs {
@@ -182,7 +189,7 @@ func parentsOf(r *v1alpha1.LLMRoute) []gatewayv1.ParentReference {
 	return all
 }
 
-// ParentRef is what an LLMRoute names, in Gateway API's words.
+// ParentRef converts an LLMRoute's parentRef to Gateway API's type.
 func ParentRef(p v1alpha1.ParentReference) gatewayv1.ParentReference {
 	return gatewayv1.ParentReference{
 		Group: (*gatewayv1.Group)(p.Group), Kind: (*gatewayv1.Kind)(p.Kind), Namespace: (*gatewayv1.Namespace)(p.Namespace),

@@ -15,14 +15,15 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// The input of a block is objects in YAML; what comes out is who attaches where.
+// The input of a block is objects in YAML; the output is their attachments.
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/[^o]*.txt", func(t *testing.T) func(string) string {
 		return func(input string) string { return show(attach.Of(network.Read(t, input))) }
 	})
 }
 
-// The input of a block is objects in YAML; what comes out is what each listener offers, beside what the static data plane does.
+// The input of a block is objects in YAML; the output is the offer of each listener and of the
+// static data plane.
 func TestOffers(t *testing.T) {
 	golden.Run(t, "testdata/offers.txt", func(t *testing.T) func(string) string {
 		return func(input string) string {
@@ -49,7 +50,7 @@ func TestOffers(t *testing.T) {
 	})
 }
 
-// show says who attaches where, for people.
+// show formats attachments.
 func show(a *attach.Attachments) string {
 	var out strings.Builder
 	line := func(indent int, format string, args ...any) {
@@ -105,10 +106,10 @@ func verdict(v attach.Verdict) string {
 	return ": " + v.Reason + ": " + v.Words
 }
 
-// hosts are hostnames that patterns of the tests tell apart.
+// hosts are hostnames that distinguish the tests' patterns.
 var hosts = []string{"test", "a.test", "b.test", "x.a.test", "y.x.a.test", "aa.test", "xtest", "x.b.test"}
 
-// fits says whether a hostname fits a pattern, by Gateway API's words.
+// fits reports whether a hostname matches a pattern, by Gateway API's definition.
 func fits(pattern, host string) bool {
 	if pattern == "" {
 		return true
@@ -136,7 +137,7 @@ func TestPatternsHaveTheHostnamesInCommonThatBothFit(t *testing.T) {
 			if some && !any && a != "*.other" && b != "*.other" {
 				t.Errorf("%q and %q have %q in common, and nothing fits both", a, b, both)
 			}
-			// Of two patterns that both fit a host, the one that fits fewer hosts has it.
+			// If two patterns match a host, the one that matches fewer hosts wins.
 			if some && a != b && attach.MoreSpecific(a, b) != (both == a) {
 				t.Errorf("%q is more specific than %q: %v", a, b, attach.MoreSpecific(a, b))
 			}

@@ -2,8 +2,9 @@ package attach
 
 import "strings"
 
-// Intersect returns the hostnames that two patterns have in common, as a pattern; false if there are none. A pattern is a hostname,
-// "*." before one, which stands for any labels, at least one, and empty for every hostname (Gateway API, Listener.hostname).
+// Intersect returns the hostnames that two patterns have in common, as a pattern; false if there
+// are none. A pattern is a hostname, a hostname after "*.", which stands for one or more labels, or
+// empty for every hostname (Gateway API, Listener.hostname).
 func Intersect(a, b string) (string, bool) {
 	switch {
 	case a == "" || a == b:
@@ -18,7 +19,7 @@ func Intersect(a, b string) (string, bool) {
 	return "", false
 }
 
-// covers says whether every hostname of pattern b is one of pattern a, which is not empty.
+// covers reports whether pattern a, which is not empty, matches every hostname of pattern b.
 func covers(a, b string) bool {
 	suffix, wild := strings.CutPrefix(a, "*")
 	if !wild {
@@ -27,8 +28,8 @@ func covers(a, b string) bool {
 	return strings.HasSuffix(strings.TrimPrefix(b, "*"), suffix) && (strings.HasPrefix(b, "*") || len(b) > len(suffix))
 }
 
-// MoreSpecific says whether a request that fits both patterns belongs to a: exact ones before wildcards, and of these the one with
-// more labels.
+// MoreSpecific reports whether a request that matches both patterns belongs to a: exact hostnames
+// precede wildcards, and wildcards with more labels precede others.
 func MoreSpecific(a, b string) bool {
 	wildA, wildB := strings.HasPrefix(a, "*"), strings.HasPrefix(b, "*")
 	switch {

@@ -15,14 +15,14 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// objectMeta is what every object says of itself.
+// objectMeta is the metadata of any object.
 type objectMeta interface {
 	GetNamespace() string
 	GetName() string
 	GetCreationTimestamp() metav1.Time
 }
 
-// gateways returns the Gateways of our classes, in order of name, without routes.
+// gateways returns the Gateways of our classes, sorted by name, without routes.
 func gateways(n *objects.Network, classes map[string]Class, settings settings, namespaces map[string]labels.Set) []*Gateway {
 	var all []*Gateway
 	for i := range n.Gateways {
@@ -40,7 +40,7 @@ func gateways(n *objects.Network, classes map[string]Class, settings settings, n
 	return all
 }
 
-// setsOf returns the ListenerSets that name a Gateway, the oldest first, then in order of name.
+// setsOf returns the ListenerSets that name a Gateway, the oldest first, then by name.
 func setsOf(g *Gateway, all []gatewayv1.ListenerSet, namespaces map[string]labels.Set) []*Set {
 	var sets []*Set
 	for i := range all {
@@ -65,7 +65,7 @@ func setsOf(g *Gateway, all []gatewayv1.ListenerSet, namespaces map[string]label
 	return sets
 }
 
-// addListeners collects the listeners of a Gateway, and says which of them cannot be served.
+// addListeners collects the listeners of a Gateway and refuses those that cannot be served.
 func (g *Gateway) addListeners() {
 	var own []*Listener
 	for _, l := range g.Spec.Listeners {
@@ -84,8 +84,8 @@ func (g *Gateway) addListeners() {
 	}
 }
 
-// add adds the listeners of one object. What conflicts with a listener of an object before it is refused, and of those that conflict
-// among themselves all are: none of them is the winner.
+// add adds the listeners of one object. A listener that conflicts with one of an earlier object is
+// refused. Of conflicting listeners within the object, all are refused.
 func (g *Gateway) add(listeners []*Listener) {
 	for _, l := range listeners {
 		for _, other := range served(g.Listeners) {
@@ -109,10 +109,11 @@ func (g *Gateway) add(listeners []*Listener) {
 	g.Listeners = append(g.Listeners, listeners...)
 }
 
-// Address is where an Envoy of the Gateway listens: the first IP address that it asks for, else every one.
+// Address is the address that the Gateway's Envoy listens on: the first IP address in the Gateway's
+// spec, otherwise all addresses.
 func (g *Gateway) Address() string { return cmp.Or(g.Asked(), "0.0.0.0") }
 
-// Asked is the first IP address that the Gateway asks for; empty if any will do.
+// Asked is the first IP address in the Gateway's spec; empty if there is none.
 func (g *Gateway) Asked() string {
 	for _, a := range g.Spec.Addresses {
 		if _, err := netip.ParseAddr(a.Value); err == nil && ptr.Deref(a.Type, gatewayv1.IPAddressType) == gatewayv1.IPAddressType {
@@ -122,7 +123,7 @@ func (g *Gateway) Asked() string {
 	return ""
 }
 
-// Clients is which certificates clients have that call a port over TLS; nil if they need none.
+// Clients returns how client certificates are verified on a TLS port; nil if none are needed.
 func (g *Gateway) Clients(port int32) *gatewayv1.FrontendTLSValidation {
 	if g.Spec.TLS == nil || g.Spec.TLS.Frontend == nil {
 		return nil
@@ -135,7 +136,7 @@ func (g *Gateway) Clients(port int32) *gatewayv1.FrontendTLSValidation {
 	return g.Spec.TLS.Frontend.Default.Validation
 }
 
-// Shows is the certificate with which Envoys show themselves to Services; nil if they show none.
+// Shows is the client certificate that Envoys present to Services; nil if there is none.
 func (g *Gateway) Shows() *gatewayv1.SecretObjectReference {
 	if g.Spec.TLS == nil || g.Spec.TLS.Backend == nil {
 		return nil
@@ -143,12 +144,12 @@ func (g *Gateway) Shows() *gatewayv1.SecretObjectReference {
 	return g.Spec.TLS.Backend.ClientCertificateRef
 }
 
-// served returns those listeners that are not refused.
+// served returns the listeners that are not refused.
 func served(all []*Listener) []*Listener {
 	return slices.DeleteFunc(slices.Clone(all), func(l *Listener) bool { return l.Refused != (Verdict{}) })
 }
 
-// refuse refuses a listener that another one leaves no requests to tell apart.
+// refuse refuses a listener that conflicts with another one.
 func (l *Listener) refuse(other *Listener) {
 	if l.Refused != (Verdict{}) || l.Port != other.Port {
 		return
@@ -191,7 +192,7 @@ func newListener(of objects.Object, e gatewayv1.ListenerEntry) *Listener {
 	return l
 }
 
-// supportedKinds are the kinds of routes that a listener of a protocol has if it names none.
+// supportedKinds are the default kinds of routes for a protocol.
 func supportedKinds(protocol gatewayv1.ProtocolType) []gatewayv1.RouteGroupKind {
 	if protocol != gatewayv1.HTTPProtocolType && protocol != gatewayv1.HTTPSProtocolType {
 		return nil
@@ -200,7 +201,7 @@ func supportedKinds(protocol gatewayv1.ProtocolType) []gatewayv1.RouteGroupKind 
 	return []gatewayv1.RouteGroupKind{{Group: &gateway, Kind: objects.HTTPRouteKind}, {Group: &gateway, Kind: objects.GRPCRouteKind}, {Group: &inference, Kind: v1alpha1.LLMRouteKind}}
 }
 
-// labelsOf returns the labels of namespaces by name. A folder of objects may have none.
+// labelsOf returns the labels of namespaces by name. A folder may lack Namespace objects.
 func labelsOf(all []objects.Namespace) map[string]labels.Set {
 	of := make(map[string]labels.Set, len(all))
 	for _, n := range all {
@@ -209,7 +210,8 @@ func labelsOf(all []objects.Namespace) map[string]labels.Set {
 	return of
 }
 
-// allows says whether an object of a namespace may have to do with one of another.
+// allows reports whether an object of one namespace may reference or attach to an object of
+// another.
 func allows(from gatewayv1.FromNamespaces, selector *metav1.LabelSelector, own, other string, namespaces map[string]labels.Set) bool {
 	switch from {
 	case gatewayv1.NamespacesFromAll:
@@ -218,7 +220,7 @@ func allows(from gatewayv1.FromNamespaces, selector *metav1.LabelSelector, own, 
 		return own == other
 	case gatewayv1.NamespacesFromSelector:
 		s, err := metav1.LabelSelectorAsSelector(selector)
-		// Every namespace has this label, also one that no object describes (Kubernetes 1.22).
+		// Every namespace has this label, even without a Namespace object (Kubernetes 1.22).
 		return err == nil && s.Matches(labels.Merge(namespaces[other], labels.Set{"kubernetes.io/metadata.name": other}))
 	}
 	return false

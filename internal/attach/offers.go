@@ -5,7 +5,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Offers returns what each listener offers that has LLMRoutes or pools, by the words of [Listener.String]. A is of the World's Network.
+// Offers returns the offer of each listener with LLMRoutes or pools, by [Listener.String]. A must
+// be of the World's Network.
 func (a *Attachments) Offers(w *objects.World) map[string]*objects.Offer {
 	all := make(map[string]*objects.Offer)
 	for _, g := range a.Gateways {
@@ -18,14 +19,14 @@ func (a *Attachments) Offers(w *objects.World) map[string]*objects.Offer {
 	return all
 }
 
-// Latest knows who attaches where in the latest Network, which stays the same while pods come and go. The zero Latest is ready. It is
-// not safe for concurrent use.
+// Latest caches the attachments of the last Network, which stays the same while pods change. The
+// zero Latest is ready for use. It is not safe for concurrent use.
 type Latest struct {
 	network *objects.Network
 	is      *Attachments
 }
 
-// Of returns who attaches where.
+// Of returns the attachments in a Network.
 func (l *Latest) Of(n *objects.Network) *Attachments {
 	if l.is == nil || l.network != n {
 		l.network, l.is = n, Of(n)
@@ -33,10 +34,10 @@ func (l *Latest) Of(n *objects.Network) *Attachments {
 	return l.is
 }
 
-// Offers says whether models are served at a listener, by LLMRoutes or of pools that no LLMRoute names.
+// Offers reports whether a listener serves models, by LLMRoutes or of pools without LLMRoutes.
 func (l *Listener) Offers() bool { return l.Refused == (Verdict{}) && len(l.models())+len(l.Pools) > 0 }
 
-// models returns the LLMRoutes of a listener, in order of precedence.
+// models returns a listener's LLMRoutes in order of precedence.
 func (l *Listener) models() (all []objects.Name) {
 	for _, at := range l.Routes {
 		if at.Route.Kind == v1alpha1.LLMRouteKind {

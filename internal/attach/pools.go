@@ -10,10 +10,11 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// poolKind is what a listener names to have pools that no LLMRoute names: no other has them.
+// poolKind is the kind that a listener must allow to serve pools without LLMRoutes.
 var poolKind = gatewayv1.RouteGroupKind{Group: new(gatewayv1.Group(pool.SchemeGroupVersion.Group)), Kind: pool.Kind}
 
-// attachPools gives the listeners that name InferencePools those that no LLMRoute names, of the namespaces that it allows.
+// attachPools attaches pools without LLMRoutes to the listeners that allow InferencePools from
+// their namespaces.
 func (a *Attachments) attachPools(n *objects.Network, namespaces map[string]labels.Set) {
 	var takers []*Listener
 	gateways := make(map[*Listener]string) // namespaces
@@ -36,7 +37,7 @@ func (a *Attachments) attachPools(n *objects.Network, namespaces map[string]labe
 	}
 }
 
-// unrouted returns the pools that no LLMRoute names, attached or not, in order of name. What other routes do with a pool is theirs to say: they name
+// unrouted returns the pools without LLMRoutes, sorted by name. Other routes may use them, but name
 // no models.
 func unrouted(n *objects.Network) []objects.Name {
 	routed := make(map[objects.Name]bool)

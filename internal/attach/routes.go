@@ -11,12 +11,12 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// target is what a parentRef can name.
+// target is an object that a parentRef can name.
 type target struct {
 	gateway *Gateway
 	of      objects.Object // the Gateway or ListenerSet
-	refused Verdict        // why the ListenerSet is not the Gateway's
-	// own are its listeners, in order of precedence, and bySection those of a name.
+	refused Verdict        // why the ListenerSet is not part of the Gateway
+	// own are its listeners in order of precedence; bySection are the same by name.
 	own       []*Listener
 	bySection map[string][]*Listener
 }
@@ -31,7 +31,7 @@ func newTarget(g *Gateway, of objects.Object, refused Verdict) target {
 	return t
 }
 
-// attach attaches a route to what its parentRefs name.
+// attach attaches a route to the targets of its parentRefs.
 func (a *Attachments) attach(r *route, targets map[objects.Object]target, namespaces map[string]labels.Set) {
 	for _, ref := range r.parents {
 		kind := string(ptr.Deref(ref.Kind, objects.GatewayKind))
@@ -49,7 +49,7 @@ func (a *Attachments) attach(r *route, targets map[objects.Object]target, namesp
 	}
 }
 
-// listeners returns the listeners that a route attaches to by a parentRef, or why there are none.
+// listeners returns the listeners to which a route attaches by a parentRef, or why there are none.
 func (t target) listeners(r *route, ref gatewayv1.ParentReference, namespaces map[string]labels.Set) ([]*Listener, Verdict) {
 	if t.refused != (Verdict{}) {
 		return nil, Verdict{string(gatewayv1.RouteReasonNoMatchingParent), fmt.Sprintf("%s is not accepted by Gateway %s", t.of, t.gateway.Name)}
@@ -70,7 +70,8 @@ func (t target) listeners(r *route, ref gatewayv1.ParentReference, namespaces ma
 	if len(fitting) == 0 {
 		return nil, Verdict{string(gatewayv1.RouteReasonNoMatchingListenerHostname), fmt.Sprintf("no listener of %s%s has a hostname in common with %v", t.of, asked(ref), r.hostnames)}
 	}
-	// Where an older route of the other kind has some of its hostnames, exactly one of the two is accepted (GRPCRoute, spec.hostnames).
+	// If an older route of the other kind has some of its hostnames, only one of the two is
+	// accepted (GRPCRoute, spec.hostnames).
 	var other objects.Object
 	free := slices.DeleteFunc(fitting, func(l *Listener) bool {
 		of, taken := l.takenBy(r)
@@ -85,10 +86,12 @@ func (t target) listeners(r *route, ref gatewayv1.ParentReference, namespaces ma
 	return free, Verdict{}
 }
 
-// reasonHostnameConflict is why a route is not accepted beside one of another kind: Gateway API names no reason for it.
+// reasonHostnameConflict is the reason for a route refused because of one of the other kind;
+// Gateway API defines none.
 const reasonHostnameConflict = "HostnameConflict"
 
-// takenBy returns a route of the other kind that has hostnames of a GRPCRoute or HTTPRoute at a listener; false if there is none.
+// takenBy returns a route of the other kind (GRPCRoute or HTTPRoute) with some of the hostnames at
+// a listener; false if there is none.
 func (l *Listener) takenBy(r *route) (objects.Object, bool) {
 	other, exclusive := map[string]string{objects.HTTPRouteKind: objects.GRPCRouteKind, objects.GRPCRouteKind: objects.HTTPRouteKind}[r.Kind]
 	if !exclusive || !l.kinds[other] {
@@ -107,7 +110,7 @@ func (l *Listener) takenBy(r *route) (objects.Object, bool) {
 	return objects.Object{}, false
 }
 
-// asked says in words what of a parent a parentRef names.
+// asked describes the part of a parent that a parentRef names.
 func asked(ref gatewayv1.ParentReference) string {
 	var words string
 	if ref.SectionName != nil {
@@ -119,7 +122,7 @@ func asked(ref gatewayv1.ParentReference) string {
 	return words
 }
 
-// allows says whether a listener of a Gateway of a namespace allows an object of a group.
+// allows reports whether a listener of a Gateway in a namespace allows an object of a group.
 func (l *Listener) allows(group string, r objects.Object, gateway string, namespaces map[string]labels.Set) bool {
 	if !slices.ContainsFunc(l.Kinds, func(k gatewayv1.RouteGroupKind) bool { return string(k.Kind) == r.Kind && string(*k.Group) == group }) {
 		return false
@@ -134,7 +137,8 @@ func (l *Listener) allows(group string, r objects.Object, gateway string, namesp
 	return allows(ptr.Deref(l.namespaces.From, gatewayv1.NamespacesFromSame), l.namespaces.Selector, own, r.Name.Namespace, namespaces)
 }
 
-// common returns the hostnames that a listener and a route have in common, in the route's order, each once.
+// common returns the hostnames that a listener and a route have in common, in the route's order and
+// without duplicates.
 func (l *Listener) common(r *route) []string {
 	if len(r.hostnames) == 0 {
 		return []string{l.Hostname}
@@ -148,7 +152,8 @@ func (l *Listener) common(r *route) []string {
 	return all
 }
 
-// attach adds a route to a listener, once however many parentRefs lead there. Those of a route come one after the other.
+// attach adds a route to a listener, once even if several parentRefs lead there. A route's
+// references are processed together.
 func (l *Listener) attach(r *route) {
 	if n := len(l.Routes); n > 0 && l.Routes[n-1].Route == r.Object {
 		return

@@ -10,14 +10,14 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Reserved are the ports at which the pods of managed Gateways serve something else than requests, and what.
+// Reserved are ports that the pods of managed Gateways use for other purposes, with the purpose.
 var Reserved = map[int32]string{
 	9090: "extproc serves its metrics",
 	9901: "Envoy serves its administration",
 	9902: "Envoy answers probes",
 }
 
-// settings finds what GatewaySettings say, by their names.
+// settings are the specs of GatewaySettings by name.
 type settings map[objects.Name]*v1alpha1.GatewaySettingsSpec
 
 func newSettings(n *objects.Network) settings {
@@ -29,7 +29,8 @@ func newSettings(n *objects.Network) settings {
 	return all
 }
 
-// of returns what a reference in a field leads to, and why it leads to nothing; both are zero for no reference.
+// of returns the settings that a reference in a field names, or why they cannot be used; both are
+// zero for no reference.
 func (s settings) of(ref *gatewayv1.ParametersReference, field, reason string) (v1alpha1.GatewaySettingsSpec, Verdict) {
 	if ref == nil {
 		return v1alpha1.GatewaySettingsSpec{}, Verdict{}
@@ -49,13 +50,13 @@ func (s settings) of(ref *gatewayv1.ParametersReference, field, reason string) (
 	return *is, Verdict{}
 }
 
-// ofClass returns what a GatewayClass says of its Gateways.
+// ofClass returns a GatewayClass with its settings.
 func (s settings) ofClass(c *gatewayv1.GatewayClass) Class {
 	is, refused := s.of(c.Spec.ParametersRef, "spec.parametersRef", string(gatewayv1.GatewayClassReasonInvalidParameters))
 	return Class{is, refused}
 }
 
-// ofGateway returns what a Gateway of a class says, and its class where it says nothing.
+// ofGateway returns a Gateway's settings, completed by those of its class.
 func (s settings) ofGateway(g *gatewayv1.Gateway, c Class) (v1alpha1.GatewaySettingsSpec, Verdict) {
 	const reason = string(gatewayv1.GatewayReasonInvalidParameters)
 	if c.Refused != (Verdict{}) {
@@ -72,7 +73,7 @@ func (s settings) ofGateway(g *gatewayv1.Gateway, c Class) (v1alpha1.GatewaySett
 	return merge(own, c.Settings), refused
 }
 
-// merge returns a with b's where it says nothing.
+// merge returns a, with its unset fields taken from b.
 func merge(a, b v1alpha1.GatewaySettingsSpec) v1alpha1.GatewaySettingsSpec {
 	a.Managed = or(a.Managed, b.Managed)
 	a.Replicas = or(a.Replicas, b.Replicas)
@@ -96,7 +97,7 @@ func or[T any](a, b *T) *T {
 	return b
 }
 
-// both merges what both say.
+// both merges two values if both are set.
 func both[T any](a, b *T, merge func(T, T) T) *T {
 	if a == nil || b == nil {
 		return or(a, b)
@@ -105,8 +106,8 @@ func both[T any](a, b *T, merge func(T, T) T) *T {
 	return &is
 }
 
-// Managed says whether control makes the pods of a Gateway. Of one that is Refused nobody knows what its settings say: it is taken for
-// one whose pods control makes, so that none are deleted while the settings are away.
+// Managed reports whether control manages the pods of a Gateway. If its settings cannot be read it
+// counts as managed, so that its pods are not deleted meanwhile.
 func (g *Gateway) Managed() bool {
 	return g.Refused != (Verdict{}) || ptr.Deref(g.Settings.Managed, true)
 }

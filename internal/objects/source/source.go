@@ -1,5 +1,5 @@
-// Package source publishes the World of a folder of YAML or of an API server, and of the endpoints on a command line, with
-// names looked up: the one place where programs get their objects.
+// Package source publishes the World: objects from a folder of YAML or an API server, plus the
+// endpoints of a command line, with names resolved. Programs get their objects only from here.
 package source
 
 import (
@@ -26,19 +26,21 @@ import (
 type Source struct {
 	// Dir is a folder of YAML, empty for none.
 	Dir string
-	// Kube is an API server, in the place of a folder.
+	// Kube is an API server, instead of a folder.
 	Kube Kube
 	// Endpoints are HOST:PORT; they are the pool [objects.EndpointsPool].
 	Endpoints []string
-	// Also are kinds that are followed beside those that every program follows, [kinds.All]. A folder may have those of Gateways in any
-	// case. Of one namespace of an API server they are not followed: who may read no other namespace may not read whose classes there are.
+	// Also are kinds read in addition to those of every program, [kinds.All]. They are not read
+	// from a single namespace of an API server, since the right to read one namespace does not
+	// cover cluster-scoped kinds. A folder may have the kinds of Gateways in any case.
 	Also []kinds.Kind
-	// Offers says that somebody asks the World what listeners offer.
+	// Offers says that the program uses the World's offers of listeners.
 	Offers bool
-	// Named are pools that flags name, by flag: one that does not exist is a problem of the World.
+	// Named are the pools that flags name, by flag: one that does not exist is a problem of the
+	// World.
 	Named map[string]objects.Name
-	// ByName is given what of an API server is read by its name, for other users than the tokens of engines, before anything is published;
-	// nil if there are none.
+	// ByName, if not nil, is called before anything is published, with the readers of objects by
+	// name, so that others than the engine tokens can use them.
 	ByName func(kube.Named)
 }
 
@@ -48,7 +50,7 @@ type Kube struct {
 	On bool
 	// Config is a kubeconfig file; empty for $KUBECONFIG, else the pod's own service account.
 	Config string
-	// Namespace is the one whose objects count; empty means all.
+	// Namespace is the namespace to read; empty means all.
 	Namespace string
 }
 
@@ -59,7 +61,8 @@ func (k *Kube) Register(fs *pflag.FlagSet) {
 	fs.StringVar(&k.Namespace, "namespace", "", "with --kube: read the objects of this `NAMESPACE` only, and no Gateways; empty means all namespaces")
 }
 
-// Check says what is wrong with a command line that also names a folder, empty for none.
+// Check returns what is wrong with these flags on a command line that names a folder, empty for
+// none.
 func (k Kube) Check(folder string) error {
 	switch {
 	case k.On && folder != "":
@@ -70,15 +73,16 @@ func (k Kube) Check(folder string) error {
 	return nil
 }
 
-// Meter is told how the objects are followed. It must be safe for concurrent use.
+// Meter receives metrics of reading the objects. It must be safe for concurrent use.
 type Meter interface {
-	// Refused says how many files of a folder, or objects of an API server, are not in force.
+	// Refused sets the number of refused files of a folder, or refused objects of an API server.
 	Refused(n int)
-	// Readable says whether objects can be read where they come from.
+	// Readable reports whether the objects can be read.
 	Readable(ok bool)
 }
 
-// Read returns the World once, with each name looked up once: one that does not resolve is a problem of the World.
+// Read returns the World once, with each name resolved once: one that does not resolve is a problem
+// of the World.
 func (s Source) Read(ctx context.Context) (*objects.World, error) {
 	set, err := s.Objects(ctx, s.table())
 	if err != nil {
@@ -94,7 +98,7 @@ func (s Source) Read(ctx context.Context) (*objects.World, error) {
 	return world, nil
 }
 
-// Objects returns once what the folder or the API server has of the kinds of a table, with no name resolved.
+// Objects reads the objects of the kinds of a table once. Names are not resolved.
 func (s Source) Objects(ctx context.Context, table []kinds.Kind) (objects.Set, error) {
 	switch {
 	case s.Kube.On:
@@ -109,7 +113,7 @@ func (s Source) Objects(ctx context.Context, table []kinds.Kind) (objects.Set, e
 	return objects.Set{}, nil
 }
 
-// table is the kinds that are read.
+// table returns the kinds to read.
 func (s Source) table() []kinds.Kind {
 	switch {
 	case s.Dir != "":
@@ -121,7 +125,7 @@ func (s Source) table() []kinds.Kind {
 	return kinds.All()
 }
 
-// build makes a World, with what listeners offer, and the problems that the command line has with it.
+// build makes a World with the offers of listeners and the problems of the command line.
 func (s Source) build(set objects.Set, attached *attach.Latest) *objects.World {
 	world := objects.Build(set)
 	if s.Offers && world.Network != nil {
@@ -135,9 +139,10 @@ func (s Source) build(set objects.Set, attached *attach.Latest) *objects.World {
 	return world
 }
 
-// Follow publishes the World at the start, and each time that an object or the addresses of a name change, until ctx ends.
-// It calls publish from one goroutine. What PoolSettings of an API server name as tokens is in tokens before the World is
-// published, if it can be had soon, and each time that it changes.
+// Follow publishes the World at the start and whenever an object or the addresses of a name change,
+// until ctx ends. It calls publish from one goroutine. Tokens named by PoolSettings of an API
+// server are in tokens before the World is published, if they can be read soon, and are updated
+// when they change.
 func (s Source) Follow(ctx context.Context, log *slog.Logger, tokens *engineclient.Tokens, meter Meter, publish func(*objects.World)) error {
 	fixed := objects.Endpoints(s.Endpoints)
 	resolver := resolve.New(resolve.System, log)
@@ -173,7 +178,7 @@ func (s Source) Follow(ctx context.Context, log *slog.Logger, tokens *engineclie
 		meter.Readable(true)
 		resolver.Set(fixed)
 	}
-	var known []string // problems that were told
+	var known []string // problems already logged
 	attached := new(attach.Latest)
 	group.Go(func() error {
 		return resolver.Run(ctx, func(set objects.Set) {

@@ -18,13 +18,13 @@ import (
 	"github.com/headgate/headgate/internal/objects/source"
 )
 
-// quiet is a Meter that counts nothing.
+// quiet is a Meter that ignores everything.
 type quiet struct{}
 
 func (quiet) Refused(int)   {}
 func (quiet) Readable(bool) {}
 
-// problems is a log that keeps the problems that are told.
+// problems is a log that keeps the logged problems.
 type problems struct {
 	mu   sync.Mutex
 	told []string
@@ -53,7 +53,8 @@ func poolNamed(name string) string {
 	return "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: " + name + "}\nspec: {selector: {matchLabels: {app: x}}, targetPorts: [{number: 8000}]}\n"
 }
 
-// A pool that a flag names and nobody has made is told of once, and again when it has been there and gone; it ends nothing.
+// A pool that a flag names but that does not exist is logged once, and again after it has been
+// created and deleted. The program goes on.
 func TestAPoolThatAFlagNamesIsMissed(t *testing.T) {
 	folder := t.TempDir()
 	write := func(name string) {
