@@ -12,8 +12,7 @@ import (
 	"github.com/headgate/headgate/api/mmesh"
 )
 
-// AwaitLeader returns when who answers is a control that leads: its health says so. One that ends meanwhile is followed by
-// another, or by itself.
+// AwaitLeader waits until the control behind conn reports in its health that it leads.
 func AwaitLeader(ctx context.Context, conn *grpc.ClientConn) error {
 	request := &healthv1.HealthCheckRequest{Service: mmesh.ModelMesh_ServiceDesc.ServiceName}
 	for {

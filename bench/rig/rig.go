@@ -1,5 +1,6 @@
-// Package rig runs Headgate as processes: simulated engines, control, extproc and Envoy, started in order, each awaited until it
-// answers, and stopped together. The quickstart and the end-to-end tests stand on it.
+// Package rig runs Headgate as processes: simulated engines, control, extproc and Envoy. It starts
+// them in order, waits until each is ready, and stops them together. The quickstart and the
+// end-to-end tests use it.
 package rig
 
 import (
@@ -26,37 +27,39 @@ import (
 	"github.com/headgate/headgate/test/process"
 )
 
-// SimulateLabel is the label of a pod or an EndpointList that asks the rig for a simulated engine at its addresses: a model
-// runtime where it is managed as one, else a vLLM.
+// SimulateLabel is the label of a pod or an EndpointList for whose addresses the rig starts
+// simulated engines: model runtimes if the object names their management address, else vLLMs.
 const SimulateLabel = "headgate.dev/simulate"
 
-// picks is how many endpoints extproc names for a request: the first and one for each retry of envoy.yaml.
+// picks is the number of endpoints that extproc names for a request: one, and one for each retry in
+// envoy.yaml.
 const picks = 3
 
-// startTimeout bounds the start of the whole.
+// startTimeout bounds the start of all processes.
 const startTimeout = 30 * time.Second
 
-// Config is what a Rig runs, and where. Paths may be relative.
+// Config is the configuration of a Rig. Paths may be relative.
 type Config struct {
 	Programs     Programs
 	EnvoyYAML    string // the data plane's configuration
 	EnvoyChanges []envoy.Change
-	// Gateway is the one, NAMESPACE/NAME, whose Envoy this is: control tells it all in the place of EnvoyYAML, which with EnvoyChanges is
-	// of no use then. Listen is where the Gateway has a listener. Empty for none.
+	// Gateway is the NAMESPACE/NAME of a Gateway, or empty. If it is set, control configures Envoy
+	// for it, and EnvoyYAML and EnvoyChanges are ignored. Listen is then the address of the
+	// Gateway's listener.
 	Gateway   string
 	Objects   string   // the folder of objects; empty for none
-	Endpoints []string // HOST:PORTs of engines that are there already, beside those of the objects
-	// ExtprocKube and ControlKube are kubeconfig files: with them the programs take their objects from an API server, and the
-	// folder tells of the pods to simulate alone.
+	Endpoints []string // HOST:PORTs of further engines that run already
+	// ExtprocKube and ControlKube are kubeconfig files. With them the programs read objects from an
+	// API server, and the folder only says which pods to simulate.
 	ExtprocKube, ControlKube string
-	Dir                      string // for logs, the socket and the configuration of this run; made if it is missing
+	Dir                      string // for logs, the socket and Envoy's configuration; created if missing
 	Listen                   string // HOST:PORT for clients
 	Admin                    string // HOST:PORT of Envoy's admin interface
 	Metrics                  string // HOST:PORT of extproc's metrics
-	// ControlMetrics is HOST:PORT of control's metrics. Where it is empty no extproc knows of control, and simulated engines have every
-	// adapter from the start; else control loads them.
+	// ControlMetrics is the HOST:PORT of control's metrics. If it is empty, extproc runs without
+	// control, and simulated engines have every adapter from the start.
 	ControlMetrics string
-	Model          string // what simulated engines call their base model
+	Model          string // the base model of simulated engines
 	ExtprocFlags   []string
 	ControlFlags   []string
 	EngineFlags    []string
@@ -68,7 +71,7 @@ type Programs struct{ Extproc, Control, Bench, Envoy string }
 // Rig is the processes of one run. Its methods are not safe for concurrent use, but those of its processes are.
 type Rig struct {
 	Config
-	// Engines by address.
+	// Engines are the simulated engines, by address.
 	Engines map[string]*process.Process
 	Control *process.Process
 	Extproc *process.Process
@@ -76,10 +79,10 @@ type Rig struct {
 
 	starter process.Starter
 	world   *objects.World
-	knows   bool // Envoy is told of the endpoints
+	knows   bool // Envoy gets endpoints from extproc
 }
 
-// New reads the objects of a run and checks that its addresses are free. It starts nothing.
+// New reads the objects and checks that the addresses are free. It starts nothing.
 func New(c Config) (*Rig, error) {
 	set := objects.Endpoints(c.Endpoints)
 	var err error
@@ -115,16 +118,17 @@ func New(c Config) (*Rig, error) {
 	return r, os.MkdirAll(c.Dir, 0o755)
 }
 
-// Taken is an address of a Config at which something serves already.
+// Taken is the error if an address of a Config is in use.
 type Taken struct {
 	Address string
-	// Use is what the address is for: listen, admin, metrics or control-metrics; empty for a simulated engine.
+	// Use is the purpose of the address: listen, admin, metrics or control-metrics. It is empty for
+	// a simulated engine.
 	Use string
 }
 
 func (t Taken) Error() string { return fmt.Sprintf("the address %s is taken", t.Address) }
 
-// checkFree is an error that names the address if something serves there, or nothing can.
+// checkFree returns an error if an address is in use or is not one of this machine.
 func checkFree(use, address string) error {
 	l, err := net.Listen("tcp", address)
 	switch {
@@ -143,10 +147,10 @@ func hostOf(address string) string {
 	return host
 }
 
-// World is the objects of the run as they were at its start.
+// World returns the objects as New read them.
 func (r *Rig) World() *objects.World { return r.world }
 
-// Simulated returns the addresses at which the objects ask for a simulated engine, in order.
+// Simulated returns the addresses of simulated engines, sorted.
 func (r *Rig) Simulated() []string {
 	var all []string
 	for _, p := range r.world.Pools {
@@ -160,7 +164,7 @@ func (r *Rig) Simulated() []string {
 	return slices.Compact(all)
 }
 
-// adapters returns every adapter that a route asks for, in order.
+// adapters returns the adapters of all routes, sorted.
 func (r *Rig) adapters() []string {
 	var all []string
 	for _, route := range r.world.Routes {
@@ -172,7 +176,8 @@ func (r *Rig) adapters() []string {
 	return slices.Compact(all)
 }
 
-// Start starts everything and returns when requests are answered. Whatever happens, the caller stops the rig.
+// Start starts all processes and returns when Envoy answers requests. The caller stops the rig,
+// also after an error.
 func (r *Rig) Start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -208,7 +213,8 @@ func (r *Rig) startEngines(ctx context.Context) error {
 	return nil
 }
 
-// startEngine starts the simulated engine at an address, with every adapter registered where no control loads them.
+// startEngine starts the simulated engine at an address. Without control it has all adapters from
+// the start.
 func (r *Rig) startEngine(address string) error {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -233,7 +239,8 @@ func (r *Rig) startEngine(address string) error {
 	return nil
 }
 
-// management is where the engine at an address is managed, empty for one that is no model runtime.
+// management returns the management address of the engine at an address, or an empty string if it
+// is not a model runtime.
 func (r *Rig) management(address string) string {
 	for _, p := range r.world.Pools {
 		for _, e := range p.Endpoints {
@@ -245,12 +252,13 @@ func (r *Rig) management(address string) string {
 	return ""
 }
 
-// EventLog is the file in which the simulated engine at an address says what it was told about models.
+// EventLog returns the path of the file in which the simulated engine at an address logs loads and
+// unloads.
 func (r *Rig) EventLog(address string) string {
 	return filepath.Join(r.Dir, "engine-"+hostOf(address)+".events")
 }
 
-// StartEngine starts the engine at an address again and returns when it answers.
+// StartEngine starts the engine at an address again and returns when it is ready.
 func (r *Rig) StartEngine(ctx context.Context, address string) error {
 	if err := r.startEngine(address); err != nil {
 		return err
@@ -258,7 +266,7 @@ func (r *Rig) StartEngine(ctx context.Context, address string) error {
 	return r.Engines[address].AwaitOK(ctx, "http://"+address+"/health")
 }
 
-// StartControl starts control, also after it ended, and returns when it has read its objects.
+// StartControl starts control, possibly again, and returns when it has read its objects.
 func (r *Rig) StartControl(ctx context.Context) error {
 	args := []string{"--listen", "unix:" + r.ControlSocket()}
 	if r.ControlMetrics != "" {
@@ -289,13 +297,13 @@ func (r *Rig) StartControl(ctx context.Context) error {
 	return p.AwaitOK(ctx, "http://"+r.ControlMetrics+"/readyz")
 }
 
-// ControlSocket is where control serves.
+// ControlSocket returns the path of control's socket.
 func (r *Rig) ControlSocket() string { return filepath.Join(r.Dir, "control.sock") }
 
-// envoysSocket is where control serves the Envoys of Gateways.
+// envoysSocket returns the path of the socket at which control serves Envoys of Gateways.
 func (r *Rig) envoysSocket() string { return filepath.Join(r.Dir, "envoys.sock") }
 
-// StartExtproc starts extproc, also after it ended, and returns when it has read its objects.
+// StartExtproc starts extproc, possibly again, and returns when it has read its objects.
 func (r *Rig) StartExtproc(ctx context.Context) error {
 	if err := r.startExtproc(); err != nil {
 		return err
@@ -303,8 +311,8 @@ func (r *Rig) StartExtproc(ctx context.Context) error {
 	return r.Extproc.AwaitOK(ctx, "http://"+r.Metrics+"/readyz")
 }
 
-// ReplaceExtproc starts an extproc that takes over from the one that serves, asks that one to end when it has, and returns when the
-// new one is alone.
+// ReplaceExtproc starts an extproc that takes over from the running one, stops the old one after
+// that, and returns when it has ended.
 func (r *Rig) ReplaceExtproc(ctx context.Context) error {
 	before, err := os.Stat(r.socket())
 	if err != nil {
@@ -365,7 +373,7 @@ func (r *Rig) startExtproc(flags ...string) error {
 
 func (r *Rig) socket() string { return filepath.Join(r.Dir, "extproc.sock") }
 
-// StartEnvoy starts Envoy, also after it ended, and does not wait for it.
+// StartEnvoy starts Envoy, possibly again. It does not wait until Envoy is ready.
 func (r *Rig) StartEnvoy() error {
 	config, err := r.envoyConfig()
 	if err != nil {
@@ -375,7 +383,7 @@ func (r *Rig) StartEnvoy() error {
 	if err := os.WriteFile(file, config, 0o644); err != nil {
 		return err
 	}
-	// Several Envoys on one machine share memory for hot restarts unless they are told not to.
+	// Several Envoys on one machine would share memory for hot restarts.
 	p, err := r.starter.Start("envoy", r.Dir, exec.Command(r.Programs.Envoy, "--config-path", file, "--disable-hot-restart",
 		"--log-level", "warning", "--file-flush-interval-msec", "500"))
 	if err != nil {
@@ -385,7 +393,7 @@ func (r *Rig) StartEnvoy() error {
 	return nil
 }
 
-// envoyConfig is what Envoy starts with.
+// envoyConfig returns Envoy's bootstrap configuration.
 func (r *Rig) envoyConfig() ([]byte, error) {
 	if r.Gateway == "" {
 		return envoy.Config(r.EnvoyYAML, envoy.Addresses{Listen: r.Listen, Admin: r.Admin, Socket: r.socket()}, r.EnvoyChanges...)
@@ -398,12 +406,12 @@ func (r *Rig) envoyConfig() ([]byte, error) {
 	return config, err
 }
 
-// AwaitEnvoy returns when requests are answered.
+// AwaitEnvoy waits until Envoy answers requests.
 func (r *Rig) AwaitEnvoy(ctx context.Context) error {
 	return r.Envoy.AwaitOK(ctx, "http://"+r.Listen+"/v1/models")
 }
 
-// Ended returns a channel that gets the first of the processes to end.
+// Ended returns a channel that receives each process that ends.
 func (r *Rig) Ended() <-chan *process.Process {
 	ended := make(chan *process.Process, 3+len(r.Engines))
 	for _, p := range r.processes() {
@@ -433,8 +441,8 @@ func (r *Rig) engines() []*process.Process {
 	return all
 }
 
-// Stop stops everything that was started, and may be called again: Envoy first, so that the others lose their clients and have nothing to wait
-// for. No process gets longer than patience.
+// Stop stops all processes. It stops Envoy first, so that the others have no clients to wait for.
+// Each process gets at most patience. Stop may be called again.
 func (r *Rig) Stop(patience time.Duration) {
 	for _, group := range [][]*process.Process{{r.Envoy}, append(r.engines(), r.Extproc, r.Control)} {
 		var ends sync.WaitGroup

@@ -1,7 +1,8 @@
-// Package apiserver runs a real Kubernetes API server: etcd and kube-apiserver as processes, built from their Go modules.
-// Tests of what comes from Kubernetes stand on it, and so does the cluster of bench/cluster. Nothing else of Kubernetes
-// runs here, so nobody schedules pods, runs them, or collects what lost its owner or its namespace: a test that patches the
-// status of a Pod is the kubelet.
+// Package apiserver runs a real Kubernetes API server: etcd and kube-apiserver as processes, built
+// from their Go modules. It is for tests of code that uses Kubernetes and for the cluster of
+// bench/cluster. No other component of Kubernetes runs here: nothing schedules or runs pods, and
+// nothing collects objects without an owner or namespace. A test that patches the status of a Pod
+// acts as the kubelet.
 package apiserver
 
 import (
@@ -20,48 +21,53 @@ import (
 )
 
 const (
-	// Port is where kube-apiserver serves, with TLS.
+	// Port is the port of kube-apiserver, with TLS.
 	Port     = "6443"
 	etcdPort = "2379"
 	peerPort = "2380"
 
-	// ServiceRange is where the addresses of Services come from; Kubernetes' own has the first.
+	// ServiceRange has the addresses of Services. The Service of the API server gets the first one.
 	ServiceRange   = "10.96.0.0/16"
 	serviceAddress = "10.96.0.1"
 
-	// startTimeout bounds the start of either program; about 5 s are usual.
+	// startTimeout bounds the start of each program, which usually takes 5 s.
 	startTimeout = time.Minute
 )
 
-// everyRequest is the audit policy of those who name none: one line for each request, two for a watch, without bodies.
+// everyRequest is the default audit policy: one line for each request, two for a watch, without
+// bodies.
 const everyRequest = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules: [{level: Metadata}]
 `
 
-// Config is what a Server runs, and where.
+// Config is the configuration of a Server.
 type Config struct {
 	// Binaries is the folder that Build returned.
 	Binaries string
-	// Dir holds the data, keys and logs of this run; it is made if it is missing.
+	// Dir is the folder for data, keys and logs. It is created if it is missing.
 	Dir string
-	// Address is an IP address of this machine at which nobody else serves on Port. One of 127/8 needs no set-up.
+	// Address is an IP address of this machine at which nothing listens on Port. Addresses in 127/8
+	// need no set-up.
 	Address string
-	// Etcd is the loopback address of etcd, Address by default. Who reaches etcd reads and writes everything.
+	// Etcd is the loopback address of etcd, by default Address. It has no authentication: whoever
+	// reaches it can read and write all data.
 	Etcd string
-	// Names are more names and addresses by which callers may know the server.
+	// Names are further names and addresses in the server's certificate.
 	Names []string
-	// AuditPolicy is a Policy of audit.k8s.io/v1; by default, every request is a line with its metadata.
+	// AuditPolicy is a Policy of audit.k8s.io/v1. By default, every request is logged with its
+	// metadata.
 	AuditPolicy string
-	// Flags of kube-apiserver go before these.
+	// Flags of kube-apiserver, which override the defaults of this package.
 	Flags []string
 }
 
-// Server is an etcd and a kube-apiserver. Its methods are not safe for concurrent use, but for those that make clients.
+// Server is an etcd and a kube-apiserver. Only the methods that return client configurations are
+// safe for concurrent use.
 type Server struct {
 	Config
-	// AuditLog is the file of what was asked.
+	// AuditLog is the path of the audit log.
 	AuditLog string
 
 	authority  *authority
@@ -70,7 +76,8 @@ type Server struct {
 	etcd, kube *process.Process
 }
 
-// Start starts both and returns when requests are answered. The caller closes the server.
+// Start starts both programs and returns when the API server is ready. The caller closes the
+// server.
 func Start(ctx context.Context, c Config) (*Server, error) {
 	if c.Etcd == "" {
 		c.Etcd = c.Address
@@ -93,7 +100,7 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	return s, nil
 }
 
-// prepare writes the files that the programs read.
+// prepare writes certificates, keys and the audit policy.
 func (s *Server) prepare(context.Context) (err error) {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return err
@@ -126,15 +133,16 @@ func (s *Server) prepare(context.Context) (err error) {
 
 func (s *Server) file(name string) string { return filepath.Join(s.Dir, name) }
 
-// AuthorityFile has the certificate that signed the server's own and those of all clients.
+// AuthorityFile is the path of the CA certificate that signs the certificates of the server and of
+// all clients.
 func (s *Server) AuthorityFile() string { return s.file("ca.crt") }
 
-// AccountsKeyFile has the key that signs the tokens of service accounts.
+// AccountsKeyFile is the path of the key that signs tokens of service accounts.
 func (s *Server) AccountsKeyFile() string { return s.file("accounts.key") }
 
 func (s *Server) startEtcd(ctx context.Context) (err error) {
 	clients, peers := "http://"+net.JoinHostPort(s.Etcd, etcdPort), "http://"+net.JoinHostPort(s.Etcd, peerPort)
-	// What a run stores ends with it, so that nothing is worth the wait for the disk.
+	// The data are deleted after the run, so there is no need to sync them to disk.
 	s.etcd, err = s.starter.Start("etcd", s.Dir, exec.Command(filepath.Join(s.Binaries, "etcd"), "--unsafe-no-fsync",
 		"--data-dir", s.file("etcd"), "--listen-client-urls", clients, "--advertise-client-urls", clients,
 		"--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", "default="+peers,
@@ -162,7 +170,8 @@ func (s *Server) startKube(ctx context.Context) (err error) {
 		"--profiling=false",
 	}
 	if ip := net.ParseIP(s.Address); ip != nil && ip.IsLoopback() {
-		// Else it tries each ten seconds to make itself an endpoint, which Kubernetes refuses at a loopback address.
+		// Otherwise it tries every ten seconds to register itself as an endpoint, which Kubernetes
+		// rejects for a loopback address.
 		flags = append(flags, "--endpoint-reconciler-type", "none")
 	}
 	s.kube, err = s.starter.Start("kube-apiserver", s.Dir, exec.Command(filepath.Join(s.Binaries, "kube-apiserver"), append(flags, s.Flags...)...))
@@ -180,22 +189,23 @@ func (s *Server) startKube(ctx context.Context) (err error) {
 	return s.kube.AwaitAnswer(ctx, client, s.admin.Host+"/readyz")
 }
 
-// Outage ends kube-apiserver at once. What it stored stays.
+// Outage kills kube-apiserver. Its data stay in etcd.
 func (s *Server) Outage() { s.kube.Kill() }
 
-// Restart starts kube-apiserver again at its address, after it was ended where it runs, and returns when it answers.
+// Restart starts kube-apiserver again at its address, after it killed the process if that still
+// runs. It returns when the server is ready.
 func (s *Server) Restart(ctx context.Context) error {
 	s.kube.Kill()
 	return s.startKube(ctx)
 }
 
-// Done is closed when kube-apiserver has ended; the next one has another.
+// Done returns a channel that is closed when the current kube-apiserver process has ended.
 func (s *Server) Done() <-chan struct{} { return s.kube.Done() }
 
-// PIDs are the process ids of etcd and of kube-apiserver.
+// PIDs returns the process ids of etcd and kube-apiserver.
 func (s *Server) PIDs() (etcd, kube int) { return s.etcd.PID(), s.kube.PID() }
 
-// Close ends both, and may be called again. Files stay.
+// Close kills both programs. It may be called again. Files stay.
 func (s *Server) Close() {
 	for _, p := range []*process.Process{s.kube, s.etcd} {
 		if p != nil {
@@ -208,7 +218,7 @@ func (s *Server) Close() {
 	}
 }
 
-// free is an error if something serves at an address of the server.
+// free returns an error if something listens at one of the server's ports.
 func free(address string) error {
 	var errs []error
 	for _, port := range []string{Port, etcdPort, peerPort} {

@@ -30,7 +30,7 @@ var (
 	serviceAccounts = schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}
 )
 
-// client calls as a rest.Config says.
+// client returns a client with this configuration.
 func client(t *testing.T, c *rest.Config) dynamic.Interface {
 	t.Helper()
 	d, err := dynamic.NewForConfig(c)
@@ -40,7 +40,7 @@ func client(t *testing.T, c *rest.Config) dynamic.Interface {
 	return d
 }
 
-// object is what an API type says, for a client that knows none.
+// object returns a typed object for a dynamic client.
 func object(t *testing.T, v any) *unstructured.Unstructured {
 	t.Helper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(v)
@@ -135,7 +135,7 @@ func TestWhoCallsMayDoWhatRBACSaysAndTheAuditLogTells(t *testing.T) {
 			t.Errorf("%s lists pods: %v, want it allowed: %t", name, err, c.may)
 		}
 	}
-	// A program is given a file.
+	// Programs get a kubeconfig file.
 	text, err := apiserver.Kubeconfig(byAccount)
 	if err != nil {
 		t.Fatal(err)
@@ -152,7 +152,7 @@ func TestWhoCallsMayDoWhatRBACSaysAndTheAuditLogTells(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	saw := make(map[string]bool) // of those that listed pods, whether they were denied
+	saw := make(map[string]bool) // users that listed pods, and whether that was denied
 	for _, r := range all {
 		if r.Verb == "list" && r.Object.Resource == "pods" && r.Object.Namespace == "default" {
 			saw[r.User.Name] = r.Denied()

@@ -11,29 +11,29 @@ import (
 	"time"
 )
 
-// Request is what the audit log says of one request.
+// Request is a request in the audit log.
 type Request struct {
 	ID       string    `json:"auditID"`
 	Received time.Time `json:"requestReceivedTimestamp"`
-	Stage    string    `json:"stage"` // ResponseStarted of a watch that goes on, else ResponseComplete
+	Stage    string    `json:"stage"` // ResponseStarted for a watch that goes on, else ResponseComplete
 	Verb     string    `json:"verb"`
 	URI      string    `json:"requestURI"`
 	User     User      `json:"user"`
 	Agent    string    `json:"userAgent"`
-	Object   Object    `json:"objectRef"` // empty for a path that is no resource
+	Object   Object    `json:"objectRef"` // empty for a path that is not a resource
 	Response struct {
 		Code int `json:"code"`
 	} `json:"responseStatus"`
 	Annotations map[string]string `json:"annotations"` // authorization.k8s.io/decision is allow or forbid, /reason the binding
 }
 
-// User is who asked.
+// User is the user who sent a request.
 type User struct {
 	Name   string   `json:"username"`
 	Groups []string `json:"groups"`
 }
 
-// Object is what was asked for.
+// Object is the object of a request.
 type Object struct {
 	Group       string `json:"apiGroup"`
 	Resource    string `json:"resource"`
@@ -42,11 +42,11 @@ type Object struct {
 	Name        string `json:"name"`
 }
 
-// Denied says whether no rule allowed the request.
+// Denied reports whether RBAC denied the request.
 func (r Request) Denied() bool { return r.Annotations["authorization.k8s.io/decision"] == "forbid" }
 
-// Requests reads an audit log: each request once, in the order in which they came, as of its last line. A last line that
-// is being written is left out.
+// Requests reads an audit log. It returns each request once, in order of arrival, as of its last
+// line. An incomplete last line is ignored.
 func Requests(path string) ([]Request, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -58,7 +58,7 @@ func Requests(path string) ([]Request, error) {
 
 func parseRequests(log io.Reader) ([]Request, error) {
 	var all []Request
-	at := make(map[string]int) // the place of an ID in all
+	at := make(map[string]int) // index in all, by ID
 	for lines := bufio.NewReader(log); ; {
 		line, err := lines.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {

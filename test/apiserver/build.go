@@ -14,20 +14,20 @@ import (
 	"github.com/headgate/headgate/test/process"
 )
 
-// Version is the Kubernetes that tools/kubernetes/go.mod asks for.
+// Version is the version of Kubernetes in tools/kubernetes/go.mod.
 const Version = "1.36.3"
 
-// ldflags leave symbols out, and say the version as a release does.
+// ldflags strip symbols and set the version as releases do.
 const ldflags = "-s -w -X k8s.io/component-base/version.gitVersion=v" + Version + " -X k8s.io/client-go/pkg/version.gitVersion=v" + Version
 
-// program is where a program comes from.
+// program is where the code of a program is.
 type program struct {
-	module string // the folder below tools whose go.mod says which version
+	module string // the folder below tools with the go.mod
 	path   string // the import path
-	static bool   // it is to run where there are no libraries
+	static bool   // it runs in images without libraries
 }
 
-// programs are what Kubernetes consists of.
+// programs are the programs of a cluster, by name.
 var programs = map[string]program{
 	"coredns":                 {"coredns", "github.com/coredns/coredns", true},
 	"etcd":                    {"kubernetes", "go.etcd.io/etcd/server/v3", false},
@@ -39,9 +39,9 @@ var programs = map[string]program{
 	"kubelet":                 {"kubernetes", "k8s.io/kubernetes/cmd/kubelet", false},
 }
 
-// Build makes programs of Kubernetes, by the names of their binaries, and returns the folder of the binaries, below
-// .cache of the repository at root. What an earlier call built is used again; where several processes want the same, one
-// builds and the others wait. Progress is told what takes time.
+// Build builds programs of Kubernetes by name and returns the folder of the binaries, below .cache
+// of the repository at root. It reuses binaries of earlier calls. If several processes build the
+// same program, one does and the others wait. Progress gets a line for each long step.
 func Build(ctx context.Context, root string, progress io.Writer, names ...string) (string, error) {
 	for _, name := range names {
 		if _, ok := programs[name]; !ok {
@@ -79,7 +79,7 @@ func Build(ctx context.Context, root string, progress io.Writer, names ...string
 	return dir, nil
 }
 
-// built reports whether a binary is there that was made of the same inputs.
+// built reports whether a binary exists that was built from the same inputs.
 func built(path, stamp string) bool {
 	made, err := os.ReadFile(path + ".inputs")
 	if err != nil || string(made) != stamp {
@@ -89,7 +89,7 @@ func built(path, stamp string) bool {
 	return err == nil
 }
 
-// build makes one binary. It appears whole or not at all.
+// build builds one binary. It replaces the file atomically.
 func (p program) build(ctx context.Context, root, path, stamp string, progress io.Writer) error {
 	name, tools := filepath.Base(path), filepath.Join(root, "tools", p.module)
 	begun := time.Now()
@@ -114,22 +114,23 @@ func (p program) build(ctx context.Context, root, path, stamp string, progress i
 	return os.Rename(path+".inputs.part", path+".inputs")
 }
 
-// compiling reads what go build -v prints, and reports how far it is.
+// compiling reads the output of go build -v and reports progress.
 type compiling struct {
 	name     string
 	progress io.Writer
 	now      func() time.Time
 
-	begun, last time.Time // of the build, and of the last report
+	begun, last time.Time // start of the build, and time of the last report
 	packages    int       // compiled so far
-	line        []byte    // the beginning of a line
+	line        []byte    // an incomplete line
 	rest        bytes.Buffer
 }
 
-// reportEvery is the time between two lines of progress of one build.
+// reportEvery is the time between two progress lines of a build.
 const reportEvery = 10 * time.Second
 
-// Write takes a part of the output. A line of one word is a package that is compiled next; all others are kept in rest.
+// Write takes output of go build. A line with one word is the next package to compile. Other lines
+// are kept for the error message.
 func (c *compiling) Write(part []byte) (int, error) {
 	c.line = append(c.line, part...)
 	for {
@@ -150,7 +151,7 @@ func (c *compiling) Write(part []byte) (int, error) {
 	}
 }
 
-// inputs is what a binary depends on: the versions of all modules, and the Go that compiles them.
+// inputs returns a text that changes with the binary: the versions of all modules and of Go.
 func inputs(tools string) (string, error) {
 	modules, err := os.ReadFile(filepath.Join(tools, "go.mod"))
 	if err != nil {
@@ -163,7 +164,7 @@ func inputs(tools string) (string, error) {
 	return string(version) + ldflags + string(modules), nil
 }
 
-// Root finds the folder of the repository from a folder in it.
+// Root returns the root of the repository that contains a folder.
 func Root(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// A build reports how many packages it has compiled, once in ten seconds, and keeps what is no package for its error.
+// A build reports the number of compiled packages every ten seconds and keeps other output for its
+// error.
 func TestABuildReportsProgress(t *testing.T) {
 	begun := time.Unix(0, 0)
 	now := begun

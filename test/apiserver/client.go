@@ -15,11 +15,11 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Admin is how somebody calls the server who may do anything. Callers change only copies of it.
+// Admin returns a configuration for a client with all rights. Callers may change it.
 func (s *Server) Admin() *rest.Config { return rest.CopyConfig(s.admin) }
 
-// User is how a user in groups calls the server: what that may do is what RBAC binds to the names. Nothing has to be
-// known of the user before.
+// User returns a configuration for a user in groups. The user's rights are those that RBAC binds to
+// these names. The user need not exist.
 func (s *Server) User(name string, groups ...string) (*rest.Config, error) {
 	own, err := s.authority.client(name, groups)
 	if err != nil {
@@ -30,7 +30,8 @@ func (s *Server) User(name string, groups ...string) (*rest.Config, error) {
 	return c, nil
 }
 
-// ServiceAccount is how a pod calls the server that runs as a service account, which must exist.
+// ServiceAccount returns a configuration for a pod that runs as a service account, which must
+// exist.
 func (s *Server) ServiceAccount(ctx context.Context, namespace, name string) (*rest.Config, error) {
 	client, err := rest.HTTPClientFor(s.admin)
 	if err != nil {
@@ -67,7 +68,7 @@ func (s *Server) ServiceAccount(ctx context.Context, namespace, name string) (*r
 	return c, nil
 }
 
-// anybody reaches the server without saying who calls. The client's own limit of requests is off: tests are in a hurry.
+// anybody returns a configuration without credentials and without a client-side rate limit.
 func (s *Server) anybody() *rest.Config {
 	return &rest.Config{
 		Host: "https://" + net.JoinHostPort(s.Address, Port), QPS: -1,
@@ -75,7 +76,7 @@ func (s *Server) anybody() *rest.Config {
 	}
 }
 
-// Kubeconfig is a file for programs that call as c does.
+// Kubeconfig returns a kubeconfig file with the credentials of c.
 func Kubeconfig(c *rest.Config) ([]byte, error) {
 	const name = "headgate"
 	return clientcmd.Write(clientcmdapi.Config{

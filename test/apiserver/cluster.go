@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// awaitTimeout bounds what a test waits for.
+// awaitTimeout bounds Await.
 const awaitTimeout = 30 * time.Second
 
 // Cluster is an API server with Headgate's CRDs, for one test. Make one with [RunCluster].
@@ -40,7 +40,7 @@ func runCluster(t testing.TB, at stage, flags []string) Cluster {
 	return Cluster{s, t, s.Objects(t), time.Now()}
 }
 
-// Await fails the test unless something comes true soon.
+// Await waits until a condition holds, and fails the test if that takes too long.
 func (c Cluster) Await(what string, ok func() bool) {
 	c.Helper()
 	deadline := time.After(awaitTimeout)
@@ -53,7 +53,7 @@ func (c Cluster) Await(what string, ok func() bool) {
 	}
 }
 
-// Allowed is how a user calls who may do what the rules of a ClusterRole say, a list in YAML.
+// Allowed returns a configuration for a user with the rights of these RBAC rules, a list in YAML.
 func (c Cluster) Allowed(name, rules string) *rest.Config {
 	c.Helper()
 	c.Apply(fmt.Sprintf(`
@@ -75,14 +75,14 @@ subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: %[1]s}]
 	return config
 }
 
-// Asked counts the requests of a user.
+// Asked returns the number of requests of a user.
 func (c Cluster) Asked(user string) (n int) {
 	c.Helper()
 	return len(c.Calls(user))
 }
 
-// Calls are the requests of a user in words, in their order: the verb, the resource, and the name of the object if there is one, such as
-// "update pods/status a".
+// Calls returns the requests of a user, in order, as text: the verb, the resource, and the name of
+// the object if there is one, such as "update pods/status a".
 func (c Cluster) Calls(user string) (all []string) {
 	c.Helper()
 	for _, r := range c.Requests() {
@@ -94,7 +94,7 @@ func (c Cluster) Calls(user string) (all []string) {
 	return all
 }
 
-// NothingDenied fails the test if the API server denied anything to anybody, or a user never asked.
+// NothingDenied fails the test if the API server denied any request, or if a user made none.
 func (c Cluster) NothingDenied(user string) {
 	c.Helper()
 	all := c.Requests()
@@ -108,7 +108,7 @@ func (c Cluster) NothingDenied(user string) {
 	}
 }
 
-// Requests returns what the audit log has of this test's requests: those that came since RunCluster returned.
+// Requests returns the requests in the audit log that arrived since RunCluster returned.
 func (c Cluster) Requests() []Request {
 	c.Helper()
 	all, err := Requests(c.AuditLog)

@@ -12,13 +12,13 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// keyValue is a key of etcd and its value, in the JSON of etcd's gateway.
+// keyValue is a key and a value in the JSON of etcd's gateway.
 type keyValue struct {
 	Key   []byte `json:"key"`
 	Value []byte `json:"value,omitempty"`
 }
 
-// etcdKeys returns every key that kube-apiserver has written.
+// etcdKeys returns all keys that kube-apiserver has written.
 func (s *Server) etcdKeys(ctx context.Context) ([]string, error) {
 	var answer struct {
 		KVs []keyValue `json:"kvs"`
@@ -34,7 +34,7 @@ func (s *Server) etcdKeys(ctx context.Context) ([]string, error) {
 	return keys, nil
 }
 
-// definition returns that of a CRD, which etcd stores as JSON.
+// definition returns the definition of the CRD at a key. etcd stores CRDs as JSON.
 func (s *Server) definition(ctx context.Context, key string) (definition, error) {
 	var answer struct {
 		KVs []keyValue `json:"kvs"`
@@ -83,7 +83,8 @@ func (s *Server) etcdCall(ctx context.Context, method string, in, out any) error
 	return json.Unmarshal(text, out)
 }
 
-// serves reports whether the API server still serves or lists what a CRD of this spec defined.
+// serves reports whether the API server still serves or lists the resource that a CRD with this
+// spec defined.
 func (s *Server) serves(ctx context.Context, spec string) (bool, error) {
 	var crd apiextensions
 	if err := json.Unmarshal([]byte(spec), &crd); err != nil {

@@ -23,16 +23,16 @@ import (
 	"k8s.io/client-go/restmapper"
 )
 
-// servedTimeout is how long the kinds of a CRD may take to be served.
+// servedTimeout bounds how long a new CRD may take until its objects are served.
 const servedTimeout = 20 * time.Second
 
-// Objects are those of an API server, for a test that writes them in YAML. It may do all that there is. Make one with
+// Objects reads and writes objects of an API server in YAML, with all rights. Create one with
 // [Server.Objects].
 type Objects struct {
 	dynamic.Interface
 	t         testing.TB
 	mapper    *restmapper.DeferredDiscoveryRESTMapper
-	namespace string // of what names none
+	namespace string // default for objects that name none
 }
 
 // Objects returns the objects of s.
@@ -49,12 +49,12 @@ func (s *Server) Objects(t testing.TB) *Objects {
 	return &Objects{client, t, restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(kinds)), metav1.NamespaceDefault}
 }
 
-// In is a, with another namespace than default for objects that name none.
+// In returns a copy of a with another default namespace.
 func (a *Objects) In(namespace string) *Objects {
 	return &Objects{a.Interface, a.t, a.mapper, namespace}
 }
 
-// ReadObjects returns the objects of a text in YAML.
+// ReadObjects parses objects in YAML.
 func ReadObjects(t testing.TB, text string) (all []*unstructured.Unstructured) {
 	t.Helper()
 	for d := yaml.NewYAMLOrJSONDecoder(strings.NewReader(text), 4096); ; {
@@ -70,7 +70,8 @@ func ReadObjects(t testing.TB, text string) (all []*unstructured.Unstructured) {
 	}
 }
 
-// At is where an object is, whose namespace it sets if it names none. It waits for a kind whose CRD was made a moment ago.
+// At returns the client for an object's resource and namespace. It sets the namespace if the object
+// names none, and waits if the CRD is not served yet.
 func (a *Objects) At(o *unstructured.Unstructured) dynamic.ResourceInterface {
 	a.t.Helper()
 	for deadline := time.Now().Add(servedTimeout); ; {
@@ -85,7 +86,7 @@ func (a *Objects) At(o *unstructured.Unstructured) dynamic.ResourceInterface {
 	}
 }
 
-// Find is At for a kind that may not be there, which is an error as of [meta.IsNoMatchError].
+// Find is At for a kind that may not exist. The error is then one of [meta.IsNoMatchError].
 func (a *Objects) Find(o *unstructured.Unstructured) (dynamic.ResourceInterface, error) {
 	kind := o.GroupVersionKind()
 	mapping, err := a.mapper.RESTMapping(kind.GroupKind(), kind.Version)
@@ -101,13 +102,13 @@ func (a *Objects) Find(o *unstructured.Unstructured) (dynamic.ResourceInterface,
 	return a.Resource(mapping.Resource).Namespace(o.GetNamespace()), nil
 }
 
-// Apply writes objects as kubectl apply does, with the status of those that have one.
+// Apply applies objects like kubectl apply, and their status as well.
 func (a *Objects) Apply(text string) {
 	a.t.Helper()
 	a.put(ReadObjects(a.t, text))
 }
 
-// Put is Apply for one object. It changes o. It is safe for concurrent use.
+// Put applies one object like Apply. It changes o. It is safe for concurrent use.
 func (a *Objects) Put(o *unstructured.Unstructured) error {
 	options := metav1.ApplyOptions{FieldManager: "test", Force: true}
 	at := a.At(o)
@@ -124,7 +125,7 @@ func (a *Objects) Put(o *unstructured.Unstructured) error {
 	return nil
 }
 
-// Delete deletes objects, pods at once.
+// Delete deletes objects. Pods get no grace period.
 func (a *Objects) Delete(text string) {
 	a.t.Helper()
 	for _, o := range ReadObjects(a.t, text) {
@@ -134,25 +135,27 @@ func (a *Objects) Delete(text string) {
 	}
 }
 
-// ApplyFiles applies what files below the module's root have, whose names fit a pattern.
+// ApplyFiles applies the objects in files whose path, relative to the repository, matches a
+// pattern.
 func (a *Objects) ApplyFiles(pattern string) {
 	a.t.Helper()
 	a.put(a.readFiles(pattern))
 }
 
-// CRDs applies ours, as Define.
+// CRDs applies Headgate's CRDs and waits until they are served.
 func (a *Objects) CRDs() {
 	a.t.Helper()
 	a.Define(a.readFiles("manifests/crds/inference.*.yaml"))
 }
 
-// GatewayAPI applies the CRDs of Gateway API's standard channel, as Define: those of the module that Headgate is built with.
+// GatewayAPI applies the CRDs of Gateway API's standard channel, of the version in go.mod, and
+// waits until they are served.
 func (a *Objects) GatewayAPI() {
 	a.t.Helper()
 	a.Define(a.GatewayCRDs())
 }
 
-// GatewayCRDs are the CRDs that GatewayAPI applies.
+// GatewayCRDs returns the CRDs that GatewayAPI applies.
 func (a *Objects) GatewayCRDs() []*unstructured.Unstructured {
 	a.t.Helper()
 	const module = "sigs.k8s.io/gateway-api"
@@ -164,7 +167,7 @@ func (a *Objects) GatewayCRDs() []*unstructured.Unstructured {
 	return slices.DeleteFunc(all, func(o *unstructured.Unstructured) bool { return o.GetKind() != "CustomResourceDefinition" })
 }
 
-// Define applies CRDs, and waits until objects of their kinds are served.
+// Define applies CRDs and waits until they are served.
 func (a *Objects) Define(crds []*unstructured.Unstructured) {
 	a.t.Helper()
 	a.put(crds)
@@ -182,7 +185,7 @@ func (a *Objects) Define(crds []*unstructured.Unstructured) {
 	}
 }
 
-// defined is an object of the kind that a CRD defines, in the first version that is served.
+// defined returns an empty object of the kind that a CRD defines, in its first served version.
 func defined(crd *unstructured.Unstructured) *unstructured.Unstructured {
 	var kind schema.GroupVersionKind
 	kind.Group, _, _ = unstructured.NestedString(crd.Object, "spec", "group")
@@ -198,7 +201,7 @@ func defined(crd *unstructured.Unstructured) *unstructured.Unstructured {
 	return o
 }
 
-// put is Put for many.
+// put applies objects like Put.
 func (a *Objects) put(all []*unstructured.Unstructured) {
 	a.t.Helper()
 	for _, o := range all {
@@ -208,7 +211,7 @@ func (a *Objects) put(all []*unstructured.Unstructured) {
 	}
 }
 
-// readFiles reads the objects of files below the module's root.
+// readFiles reads the objects in files whose path, relative to the repository, matches a pattern.
 func (a *Objects) readFiles(pattern string) []*unstructured.Unstructured {
 	a.t.Helper()
 	root, err := Root(".")
@@ -218,7 +221,7 @@ func (a *Objects) readFiles(pattern string) []*unstructured.Unstructured {
 	return a.readAll(filepath.Join(root, pattern))
 }
 
-// readAll reads the objects of files.
+// readAll reads the objects in files whose path matches a pattern.
 func (a *Objects) readAll(pattern string) (all []*unstructured.Unstructured) {
 	a.t.Helper()
 	files, err := filepath.Glob(pattern)

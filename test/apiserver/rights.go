@@ -14,10 +14,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Rights compares what the service accounts of a namespace may ask an API server, by roles and their bindings, with what
-// they asked. Unused are the rights that allowed none of the requests, denied what was asked and never allowed: a server
-// that begins knows no rules for a moment, and denies all. Both are in order, such as "headgate-control: update leases
-// headgate-control in headgate-system". Roles with wildcards are none that are known here.
+// Rights compares the rights of the service accounts of a namespace with their requests. Unused are
+// rights that no request needed. Denied are requests that were denied and never allowed: a starting
+// API server denies everything for a moment, until it has read its rules. Both are sorted lists of
+// texts such as "headgate-control: update leases headgate-control in headgate-system". Wildcards in
+// roles are not supported.
 func Rights(ctx context.Context, c *rest.Config, namespace string, requests []Request) (unused, denied []string, err error) {
 	client, err := kubernetes.NewForConfig(c)
 	if err != nil {
@@ -40,7 +41,7 @@ func Rights(ctx context.Context, c *rest.Config, namespace string, requests []Re
 			continue
 		}
 		allowed[what] = true
-		made := is // who patches what is not there makes it, and needs that right, too
+		made := is // a patch that creates an object needs the right to create it as well
 		made.verb, made.name = "create", ""
 		for _, may := range rights {
 			if may.allows(is) || r.Verb == "patch" && r.Response.Code == http.StatusCreated && may.allows(made) {
@@ -63,7 +64,8 @@ func Rights(ctx context.Context, c *rest.Config, namespace string, requests []Re
 	return slices.Compact(unused), denied, nil
 }
 
-// right is one verb of one resource. Without a namespace it is one of all, without a name one of every object.
+// right is one verb for one resource. An empty namespace means all namespaces, and an empty name
+// all objects.
 type right struct{ account, verb, group, resource, namespace, name string }
 
 func (r right) allows(is right) bool {
@@ -82,7 +84,7 @@ func (r right) String() string {
 	return text
 }
 
-// granted are the rights of the service accounts of a namespace.
+// granted returns the rights of the service accounts of a namespace.
 func granted(ctx context.Context, client rbac.RbacV1Interface, namespace string) (all []right, _ error) {
 	add := func(subjects []rbacv1.Subject, rules []rbacv1.PolicyRule, within string) {
 		for _, s := range subjects {
@@ -123,7 +125,7 @@ func granted(ctx context.Context, client rbac.RbacV1Interface, namespace string)
 	return all, nil
 }
 
-// rights are those that a rule gives.
+// rights returns the rights that a rule grants.
 func rights(account string, rule rbacv1.PolicyRule, namespace string) (all []right) {
 	names := rule.ResourceNames
 	if len(names) == 0 {

@@ -12,18 +12,19 @@ import (
 	"time"
 )
 
-// shared is the API server that the tests of a package take in turns, while [Main] runs them.
+// shared is the API server that the tests of a package use one after the other, while [Main] runs
+// them.
 var shared turns
 
 type turns struct {
-	mu     sync.Mutex // held by the test whose turn it is
+	mu     sync.Mutex // held by the test that uses the server
 	on     bool
 	dir    string
 	server *Server
-	stages []contents // what the server held at each stage that it has reached
+	stages []contents // contents of the server at each stage that it has reached
 }
 
-// stage is what a test finds on its server.
+// stage is what a server contains when a test gets it.
 type stage int
 
 const (
@@ -32,7 +33,7 @@ const (
 	withGatewayAPI              // and those of Gateway API
 )
 
-// next brings a server to a stage from the one before.
+// next takes a server from the stage before to this one.
 func (at stage) next(t testing.TB, s *Server) error {
 	switch at {
 	case bare:
@@ -45,8 +46,9 @@ func (at stage) next(t testing.TB, s *Server) error {
 	return nil
 }
 
-// Main runs the tests of a package and exits. They share one API server: [Run], [RunCluster] and [RunGateways] pass it
-// from one test to the next, without what the test before created. A package calls Main in TestMain.
+// Main runs the tests of a package and exits. A package calls it in TestMain so that its tests
+// share one API server. [Run], [RunCluster] and [RunGateways] pass the server from one test to the
+// next and delete what earlier tests created.
 func Main(m *testing.M) {
 	shared.on = true
 	status := m.Run()
@@ -54,7 +56,7 @@ func Main(m *testing.M) {
 	os.Exit(status)
 }
 
-// take returns the shared server at a stage to a test, until it ends.
+// take returns the shared server at a stage. The test holds it until it ends.
 func (s *turns) take(t testing.TB, at stage) *Server {
 	t.Helper()
 	s.mu.Lock()
@@ -101,16 +103,16 @@ func (s *turns) close() {
 		s.server.Close()
 	}
 	if s.dir != "" {
-		_ = os.RemoveAll(s.dir) // a temporary folder
+		_ = os.RemoveAll(s.dir) // it is temporary anyway
 	}
 	s.server, s.dir, s.stages = nil, "", nil
 }
 
-// reset removes from the server what does not belong to a stage, or to the last one before that it has reached. An error means
-// that the server cannot be used again.
+// reset deletes what does not belong to a stage, or to the last stage before it that the server has
+// reached. After an error the server cannot be used again.
 func (s *turns) reset(ctx context.Context, at stage) error {
 	select {
-	case <-s.server.Done(): // a test ended it
+	case <-s.server.Done(): // a test killed it
 		if err := s.server.Restart(ctx); err != nil {
 			return err
 		}
@@ -123,19 +125,19 @@ func (s *turns) reset(ctx context.Context, at stage) error {
 	return s.server.restore(ctx, s.stages[len(s.stages)-1])
 }
 
-// contents are the keys that etcd stores. Of a CRD they have the definition.
+// contents are the keys in etcd, and for each CRD its definition.
 type contents map[string]definition
 
-// definition is what a CRD says.
+// definition is the content of a CRD.
 type definition struct {
 	spec    string // in JSON
-	leaving bool   // it has been deleted, and still has objects
+	leaving bool   // it is being deleted
 }
 
-// registry is the prefix of all keys.
+// registry is the prefix of all keys of kube-apiserver.
 const registry = "/registry/"
 
-// crdKeys is the prefix of the keys of CRDs.
+// crdKeys is the prefix of keys of CRDs.
 const crdKeys = registry + "apiextensions.k8s.io/customresourcedefinitions/"
 
 // ownKeys are the prefixes of keys that the API server itself writes and removes.
@@ -144,7 +146,7 @@ var ownKeys = []string{
 	registry + "ranges/", registry + "servicecidrs/",
 }
 
-// ownNamespaces are those that the API server creates, beside default.
+// ownNamespaces are the namespaces, beside default, that the API server creates.
 var ownNamespaces = []string{"kube-node-lease", "kube-public", "kube-system"}
 
 // isOwn reports whether the API server itself writes and removes a key.
@@ -157,7 +159,8 @@ func isOwn(key string) bool {
 	})
 }
 
-// awaitOwn waits for what the API server creates after it began to serve: its namespaces and its Service.
+// awaitOwn waits until the API server has created its own namespaces and its Service, which it does
+// after it is ready.
 func (s *Server) awaitOwn(ctx context.Context) error {
 	want := []string{registry + "services/specs/default/kubernetes", registry + "namespaces/default"}
 	for _, name := range ownNamespaces {
@@ -187,8 +190,8 @@ func (s *Server) contents(ctx context.Context) (contents, error) {
 	return all, nil
 }
 
-// restore deletes from etcd what is not in keep, without asking finalizers, and waits until removed CRDs are no longer served.
-// It is an error if a CRD of keep is another one now.
+// restore deletes from etcd what is not in keep, without running finalizers, and waits until
+// deleted CRDs are no longer served. It returns an error if a CRD in keep has changed.
 func (s *Server) restore(ctx context.Context, keep contents) error {
 	now, err := s.contents(ctx)
 	if err != nil {
@@ -218,7 +221,7 @@ func (s *Server) restore(ctx context.Context, keep contents) error {
 	return s.awaitUnserved(ctx, unserved)
 }
 
-// awaitUnserved waits until nothing that removed CRDs defined is served.
+// awaitUnserved waits until the resources of deleted CRDs are no longer served.
 func (s *Server) awaitUnserved(ctx context.Context, crds []definition) error {
 	for _, crd := range crds {
 		err := poll(ctx, "a removed CRD is no longer served", func() (bool, error) {
@@ -232,7 +235,7 @@ func (s *Server) awaitUnserved(ctx context.Context, crds []definition) error {
 	return nil
 }
 
-// resetTimeout bounds what a reset waits for.
+// resetTimeout bounds each wait of a reset.
 const resetTimeout = 20 * time.Second
 
 // poll waits until a condition holds.

@@ -12,7 +12,7 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-// TestMain has the tests share one API server.
+// TestMain makes the tests share one API server.
 func TestMain(m *testing.M) { apiserver.Main(m) }
 
 const leftovers = `apiVersion: v1
@@ -41,7 +41,7 @@ metadata: {name: c}
 spec: {controllerName: example.com/c}
 `
 
-// Each test finds the shared server as it was after its start, whatever the test before did to it.
+// Each test gets the shared server as it was after its start, whatever the test before did to it.
 func TestATestLeavesNothingToTheNext(t *testing.T) {
 	addresses := make(map[string]bool)
 	t.Run("changes it", func(t *testing.T) {
@@ -50,7 +50,7 @@ func TestATestLeavesNothingToTheNext(t *testing.T) {
 		if n := c.Asked("writer"); n != 0 {
 			t.Errorf("writer has made %d requests in this test", n)
 		}
-		c.Apply(leftovers) // with the same address of the Service
+		c.Apply(leftovers) // the next one uses the same address for its Service
 		c.GatewayAPI()
 		c.Apply(gateways)
 		writer := c.Allowed("writer", "[{apiGroups: [\"\"], resources: [pods], verbs: [list]}]")

@@ -12,12 +12,12 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// buildTimeout bounds the build of both programs on a slow machine.
+// buildTimeout bounds the build of both programs.
 const buildTimeout = 30 * time.Minute
 
-// Run starts an API server for a test and closes it with the test. In a package that calls [Main], a test that gives no
-// flags gets the API server that the package's tests share. Run builds the programs the first time; where that is not
-// possible the test fails. Short runs leave the test out. Flags go to kube-apiserver.
+// Run starts an API server with flags of kube-apiserver and closes it when the test ends. In a
+// package that calls [Main], a test without flags gets the server that the package's tests share.
+// The first call builds the programs. It skips the test in short mode.
 func Run(t testing.TB, flags ...string) *Server {
 	t.Helper()
 	return run(t, bare, flags)
@@ -39,7 +39,8 @@ func run(t testing.TB, at stage, flags []string) *Server {
 	return s
 }
 
-// RunWith starts an API server with a configuration, in which Binaries, Dir and Address have defaults.
+// RunWith starts an API server and closes it when the test ends. Binaries, Dir and Address have
+// defaults.
 func RunWith(t testing.TB, c Config) *Server {
 	t.Helper()
 	skipShort(t)
@@ -80,7 +81,7 @@ func start(t testing.TB, c Config) *Server {
 	if c.Address == "" {
 		c.Address = someAddress(t)
 	}
-	// No controller creates the service accounts that this plugin asks for.
+	// No controller runs that creates the service accounts that this plugin requires.
 	c.Flags = append([]string{"--disable-admission-plugins", "ServiceAccount"}, c.Flags...)
 	s, err := Start(t.Context(), c)
 	if err != nil {
@@ -89,7 +90,8 @@ func start(t testing.TB, c Config) *Server {
 	return s
 }
 
-// someAddress is a loopback address at which nobody serves: tests run beside each other, and so may whole runs.
+// someAddress returns a random loopback address at which nothing listens, so that test runs can
+// overlap.
 func someAddress(t testing.TB) string {
 	t.Helper()
 	var err error
@@ -103,7 +105,7 @@ func someAddress(t testing.TB) string {
 	return ""
 }
 
-// KubeconfigFile is Kubeconfig for a program that is given a file, which goes with the test.
+// KubeconfigFile writes a kubeconfig file for a program. It is deleted when the test ends.
 func KubeconfigFile(t testing.TB, c *rest.Config) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "kubeconfig")

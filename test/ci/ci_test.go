@@ -13,7 +13,7 @@ import (
 
 const root = "../.."
 
-// repository is a clone with the script .ci/changed, a table of parts, and a commit.
+// repository is a git repository with the scripts of .ci, a table of parts, and a commit.
 type repository struct {
 	*testing.T
 	dir string
@@ -70,7 +70,8 @@ func (r repository) commit() string {
 	return r.git("rev-parse", "HEAD")
 }
 
-// A part runs when one of its paths is not as it was when all parts passed, and all run where that is not known.
+// A part runs if one of its paths has changed since all parts passed. All run if the commit is
+// unknown.
 func TestPartsOfWhichCodeChangedRun(t *testing.T) {
 	const all = "parsers\ncluster"
 	for name, c := range map[string]struct {
@@ -111,11 +112,11 @@ func TestPartsOfWhichCodeChangedRun(t *testing.T) {
 	}
 }
 
-// From a commit on, subjects have at most 72 characters.
+// Subjects of commits after the base may have at most 72 characters.
 func TestLongSubjectsAreRefused(t *testing.T) {
 	subject := func(n int) string { return strings.Repeat("x", n) }
 	for name, c := range map[string]struct {
-		subjects []string // the first is that of the base
+		subjects []string // the first commit is the base
 		refused  bool
 	}{
 		"at most 72":           {[]string{subject(72), subject(72), subject(1)}, false},
@@ -145,7 +146,7 @@ func TestLongSubjectsAreRefused(t *testing.T) {
 	}
 }
 
-// A path that was renamed would leave its part out for good.
+// A path that does not exist never changes, and its part would never run.
 func TestPartsAreGoalsAndTheirPathsExist(t *testing.T) {
 	table, err := os.ReadFile(root + "/.ci/parts")
 	if err != nil {

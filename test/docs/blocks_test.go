@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// page has ”' in the place of fences.
+// page replaces three quotes by three backquotes, which Go's raw strings cannot contain.
 func page(text string) string { return strings.ReplaceAll(text, "'''", "```") }
 
 func TestBlocksOfAPage(t *testing.T) {

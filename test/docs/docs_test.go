@@ -1,6 +1,6 @@
 //go:build linux
 
-// Package docs runs the commands of the pages that people read.
+// Package docs runs the commands in the documentation.
 package docs
 
 import (
@@ -11,10 +11,11 @@ import (
 	"time"
 )
 
-// pages are those whose sh blocks run here, each page as one session. A block that cannot run is marked with the reason.
+// pages are the pages whose sh blocks are run, each page as one session. A block that cannot run is
+// marked with the reason.
 var pages = []string{"README.md", "docs/placement.md"}
 
-// limit bounds the time of one block.
+// limit bounds the time of each block.
 const limit = time.Minute
 
 func TestPagesDoWhatTheySay(t *testing.T) {
@@ -56,7 +57,7 @@ func TestPagesDoWhatTheySay(t *testing.T) {
 	}
 }
 
-// A session sees what is wrong, and goes on from block to block.
+// A session reports failed commands and wrong output, and keeps its state from block to block.
 func TestASession(t *testing.T) {
 	needs(t)
 	root := t.TempDir()
@@ -66,7 +67,7 @@ func TestASession(t *testing.T) {
 	s := start(t, root, t.TempDir())
 	for _, c := range []struct {
 		block
-		want string // of the error; empty for none
+		want string // the error; empty for none
 	}{
 		{block{commands: "x=7 && mkdir -p a && cd a && cat # which gets no input"}, ""},
 		{block{commands: "pwd; echo x is $x", prints: "…/a\nx is 12"}, ""},

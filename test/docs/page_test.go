@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// block is a block of shell commands of a page, and what the page says about it.
+// block is a block of shell commands in a page.
 type block struct {
-	line     int    // of the page, where its commands begin
-	commands string // of bash
+	line     int    // line number of the first command
+	commands string // for bash
 	notRun   string // the reason why it cannot run in CI
 	endless  bool   // its commands print until they are interrupted
 	prints   string // the block of text that follows; empty if there is none
@@ -21,14 +21,14 @@ var (
 	endless = regexp.MustCompile(`^<!-- until Ctrl-C -->$`)
 )
 
-// blocks returns the sh blocks of a page in Markdown, in order. A mark stands in the line before its block, or with empty lines
-// between: <!-- not run: REASON --> or <!-- until Ctrl-C -->. A block of text that follows, before another of sh and under the
-// same heading, is what its commands print.
+// blocks returns the sh blocks of a Markdown page, in order. A mark before a block is <!-- not run:
+// REASON --> or <!-- until Ctrl-C -->. The next text block, if it comes before another sh block and
+// before the next heading, is the expected output.
 func blocks(page string) (all []block, err error) {
 	mark := block{}
 	var fence, language string
 	var text []string
-	follows := false // a block of text here is what the last commands print
+	follows := false // the next text block is the output of the last commands
 	for i, line := range strings.Split(page, "\n") {
 		switch {
 		case fence != "" && strings.TrimSpace(line) == fence:
@@ -68,11 +68,11 @@ func blocks(page string) (all []block, err error) {
 	return all, nil
 }
 
-// figure is a number, a time or a picture of one.
+// figure matches a number, a time, or dots that stand for slots.
 var figure = regexp.MustCompile(`[0-9]+(?:[.,:][0-9]+)*|[●○]+|[+-]Inf|∞`)
 
-// pattern returns what matches a line that a page shows: figures stand for any figures, spaces for any number of spaces, and …
-// for anything.
+// pattern returns a regular expression for a line of expected output. A figure matches any figure,
+// a space any number of spaces, and … any text.
 func pattern(line string) *regexp.Regexp {
 	var b strings.Builder
 	b.WriteString(`^\s*`)
@@ -96,7 +96,8 @@ func pattern(line string) *regexp.Regexp {
 	return regexp.MustCompile(b.String())
 }
 
-// missing returns the first line that a page shows and commands did not print, in order; empty if they printed all.
+// missing returns the first line of expected output that is not in the output, in order, or an
+// empty string.
 func missing(prints, output string) string {
 	lines := strings.Split(output, "\n")
 	for want := range strings.SplitSeq(prints, "\n") {

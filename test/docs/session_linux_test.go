@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// session is a bash in a network of its own, in a copy of the repository that stands at the repository's path.
+// session is a bash in its own network namespace. At the repository's path it sees a copy of the
+// repository.
 type session struct {
 	t       *testing.T
 	command *exec.Cmd
@@ -23,11 +24,11 @@ type session struct {
 	output  *output
 }
 
-// output is what a session has printed since the last block began.
+// output is what a session has printed since the current block began.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
-	more chan struct{} // has one when text has grown
+	more chan struct{} // receives after each write
 }
 
 func (o *output) Write(p []byte) (int, error) {
@@ -52,7 +53,7 @@ func (o *output) reset() {
 	o.text.Reset()
 }
 
-// setUp brings the session to where a reader is who has cloned the repository and built the programs.
+// setUp prepares the namespaces and enters the copy of the repository.
 const setUp = `set -e
 ip link set lo up
 mkdir -p "$CLONE/.cache"
@@ -64,7 +65,7 @@ trap : INT # the commands are interrupted, and not the shell
 trap 'failed=$?' ERR
 `
 
-// needs skips the test where this system allows no session.
+// needs skips the test on systems without network namespaces.
 func needs(t *testing.T) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -77,13 +78,13 @@ func needs(t *testing.T) {
 	}
 }
 
-// start starts a session in a copy of the repository, which ends with the test.
+// start starts a session in a copy of the repository. It ends with the test.
 func start(t *testing.T, root, clone string) *session {
 	t.Helper()
 	var err error
 	s := &session{t: t, output: &output{more: make(chan struct{}, 1)}}
 	s.command = exec.Command("bash")
-	s.command.Env = append(os.Environ(), "ROOT="+root, "CLONE="+clone, "MAKEFLAGS=", "MFLAGS=", "MAKELEVEL=") // not those of make test
+	s.command.Env = append(os.Environ(), "ROOT="+root, "CLONE="+clone, "MAKEFLAGS=", "MFLAGS=", "MAKELEVEL=") // without the flags of make test
 	s.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Unshareflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET}
 	s.command.Stdout, s.command.Stderr, s.command.WaitDelay = s.output, s.output, time.Second
 	if s.input, err = s.command.StdinPipe(); err != nil {
@@ -102,7 +103,7 @@ func start(t *testing.T, root, clone string) *session {
 	return s
 }
 
-// copied copies the repository's files as they are now, committed or not, and builds the programs there.
+// copied copies the files of the working tree and builds the programs into bin/ of the copy.
 func copied(t *testing.T, root string) (dir string) {
 	t.Helper()
 	list := exec.CommandContext(t.Context(), "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
@@ -116,7 +117,7 @@ func copied(t *testing.T, root string) (dir string) {
 		from, to := filepath.Join(root, name), filepath.Join(dir, name)
 		info, err := os.Stat(from)
 		if os.IsNotExist(err) {
-			continue // deleted, and not committed
+			continue // deleted but not committed
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -136,14 +137,15 @@ func copied(t *testing.T, root string) (dir string) {
 		}
 	}
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "bin")+"/", "./extproc", "./control", "./bench")
-	build.Dir = root // where go has what it compiled before
+	build.Dir = root // so that go uses its build cache
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the programs: %v\n%s", err, out)
 	}
 	return dir
 }
 
-// run runs a block. It is an error if a command fails or if what they print is not what the page shows.
+// run runs a block. It returns an error if a command fails or if the output is not the expected
+// one.
 func (s *session) run(b block, limit time.Duration) error {
 	s.output.reset()
 	if b.endless && b.prints == "" {
@@ -152,7 +154,7 @@ func (s *session) run(b block, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(s.t.Context(), limit)
 	defer cancel()
 	const end = "the block has ended with status "
-	// As one command, so that bash reads all of it before a command could read its input.
+	// Braces make bash read the whole block before it runs the first command.
 	fmt.Fprintf(s.input, "failed=0; { %s\n} </dev/null; echo; echo \"%s$failed\"\n", strings.TrimSuffix(b.commands, "\n"), end)
 	if b.endless {
 		if err := s.await(ctx, func(text string) bool { return strings.Contains(text, "\n"+end) || missing(b.prints, text) == "" }); err != nil {
@@ -175,7 +177,8 @@ func (s *session) run(b block, limit time.Duration) error {
 	return nil
 }
 
-// interrupt presses Ctrl-C until the context ends: once may be between two commands of a loop.
+// interrupt sends SIGINT until the context ends. A single one may arrive between two commands of a
+// loop.
 func (s *session) interrupt(ctx context.Context) {
 	for {
 		_ = syscall.Kill(-s.command.Process.Pid, syscall.SIGINT)

@@ -14,8 +14,9 @@ import (
 	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
-// Walk returns Networks, each some random change of one object from the one before: of routes most often. An object that has not changed
-// shares its memory, now and then, or is equal. Equal seeds give equal walks.
+// Walk returns a random walk of Networks. Each step changes one object, most often a route.
+// Unchanged objects are sometimes the same pointer and sometimes equal copies. Equal seeds return
+// equal walks.
 func Walk(t testing.TB, seed uint64, steps int) []*objects.Network {
 	t.Helper()
 	w := walk{t, rand.New(rand.NewPCG(seed, 0)), make(map[string]string), make(map[string]any)} //nolint:gosec // a test's
@@ -43,11 +44,11 @@ func Walk(t testing.TB, seed uint64, steps int) []*objects.Network {
 type walk struct {
 	t testing.TB
 	*rand.Rand
-	texts map[string]string // what there is of each object; empty for none
+	texts map[string]string // YAML by object; empty if there is none
 	read  map[string]any    // by text
 }
 
-// variants are what an object may be, by kind, namespace and name: of each of the alternatives one.
+// variants are the alternatives of the parts of each object, by kind, namespace and name.
 var variants = map[string][][]string{
 	"GatewayClass /headgate": {{"spec: {controllerName: headgate.dev/gateway-controller}"}},
 	"Gateway ns/g": {
@@ -104,7 +105,7 @@ var (
 	llmRoute  = [][]string{{"spec: {parentRefs: ["}, {"{name: g}", "{name: h}", "{name: g}, {name: h}"}, {"], backendRefs: [{name: "}, {"llama", "phi", "none", "llama}, {name: phi"}, {"}]}"}}
 )
 
-// variant returns an object in YAML.
+// variant returns a random variant of an object in YAML.
 func (w walk) variant(of string) string {
 	kind, name, _ := strings.Cut(of, " ")
 	namespace, name, _ := strings.Cut(name, "/")
@@ -116,7 +117,7 @@ func (w walk) variant(of string) string {
 	return text.String()
 }
 
-// network is what there is, in order of name.
+// network returns the current Network, sorted by name.
 func (w walk) network() *objects.Network {
 	set := objects.Set{Network: new(objects.Network)}
 	for _, k := range kinds.WithNetwork() {

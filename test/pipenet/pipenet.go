@@ -1,5 +1,5 @@
-// Package pipenet is a network of pipes in memory, for servers and clients of one test: nothing leaves the process, and nothing waits for a clock but theirs,
-// so that a test may run in a synctest bubble.
+// Package pipenet is an in-memory network for the servers and clients of one test. It uses no
+// sockets, so that a test can run in a synctest bubble.
 package pipenet
 
 import (
@@ -8,17 +8,19 @@ import (
 	"sync"
 )
 
-// Listener accepts the connections that its Dial makes, whatever address they are for. Make one with [Listen]. It is safe for concurrent use.
+// Listener accepts the connections that its Dial opens, for any address. Create one with [Listen].
+// It is safe for concurrent use.
 type Listener struct {
 	conns  chan net.Conn
 	closed chan struct{}
 	once   sync.Once
 }
 
-// Listen returns a Listener. In a synctest bubble it is made there.
+// Listen returns a Listener. A test in a synctest bubble calls it inside the bubble.
 func Listen() *Listener { return &Listener{conns: make(chan net.Conn), closed: make(chan struct{})} }
 
-// Dial connects to the listener. It waits until that accepts, is closed (net.ErrClosed), or the context has ended (its error).
+// Dial connects to the listener. It waits for Accept, and fails when the listener is closed
+// (net.ErrClosed) or the context ends.
 func (l *Listener) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	client, server := net.Pipe()
 	select {
@@ -47,5 +49,5 @@ func (l *Listener) Close() error {
 	return nil
 }
 
-// Addr is an address of those reserved for documents (RFC 5737).
+// Addr returns an address that is reserved for documentation (RFC 5737).
 func (l *Listener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 8000} }

@@ -4,5 +4,6 @@ package process
 
 import "syscall"
 
-// processAttributes put a process into a group of its own, so that a Ctrl-C at the terminal reaches the starter alone.
+// processAttributes put a process into its own process group, so that Ctrl-C at the terminal
+// reaches only the starter.
 func processAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

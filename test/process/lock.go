@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// Lock holds a file, of which one process at a time may have hold, until the returned function is called or the process ends.
-// It makes the file and its folder.
+// Lock locks a file. Only one process can hold the lock; it ends with the returned function or with
+// the process. Lock creates the file and its folder.
 func Lock(path string) (unlock func(), err error) {
 	f, err := open(path)
 	if err != nil {
@@ -20,18 +20,18 @@ func Lock(path string) (unlock func(), err error) {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return func() { _ = f.Close() }, nil // closing unlocks
+	return func() { _ = f.Close() }, nil // Close unlocks
 }
 
-// Held says which process has hold of a file that [TryLock] was to lock.
+// Held is the error of [TryLock] if another process holds the lock.
 type Held struct {
-	// PID is that of the process, 0 if it has not said so yet.
+	// PID is the id of that process, or 0 if it has not written it yet.
 	PID int
 }
 
 func (h Held) Error() string { return fmt.Sprintf("process %d holds the lock", h.PID) }
 
-// TryLock is [Lock] for those who do not wait: where another process has hold of the file, the error is a [Held].
+// TryLock is [Lock] without waiting. If another process holds the lock, the error is a [Held].
 func TryLock(path string) (unlock func(), err error) {
 	f, err := open(path)
 	if err != nil {
@@ -40,7 +40,7 @@ func TryLock(path string) (unlock func(), err error) {
 	switch err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
 	case errors.Is(err, syscall.EWOULDBLOCK):
 		text, err := os.ReadFile(path)
-		pid, _ := strconv.Atoi(strings.TrimSpace(string(text))) // nothing, between the lock and the word
+		pid, _ := strconv.Atoi(strings.TrimSpace(string(text))) // it is empty just after the lock
 		return nil, errors.Join(Held{pid}, err, f.Close())
 	case err != nil:
 		return nil, errors.Join(err, f.Close())
@@ -51,7 +51,7 @@ func TryLock(path string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// open opens a file for a lock, which no process that is started inherits.
+// open opens a file for a lock. Child processes do not inherit it.
 func open(path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err

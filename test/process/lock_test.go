@@ -12,7 +12,8 @@ import (
 	"github.com/headgate/headgate/test/process"
 )
 
-// holder is the variable that makes this test binary hold the lock at a path until it is killed, with a process of its own.
+// holder is the environment variable that makes this test binary hold the lock at a path until it
+// is killed.
 const holder = "HEADGATE_TEST_LOCK"
 
 func TestMain(m *testing.M) {
@@ -33,7 +34,8 @@ func TestMain(m *testing.M) {
 	select {}
 }
 
-// A lock names who has hold of it, and is free as soon as that process is dead, however it died and whatever it started.
+// A lock reports which process holds it, and is free as soon as that process is dead, even if its
+// children live.
 func TestALockIsFreeWhenItsProcessIsDead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "lock")
 	self, err := os.Executable()

@@ -1,5 +1,5 @@
-// Package process runs programs beside this one: what they print goes to files, their end is known, and they end with
-// their starter, however that ends.
+// Package process runs child processes with their output in log files. They end when their starter
+// does.
 package process
 
 import (
@@ -17,21 +17,22 @@ import (
 	"time"
 )
 
-// Process is a program that was started.
+// Process is a child process.
 type Process struct {
 	Name string
-	// Log is the file with what it prints.
+	// Log is the path of its output.
 	Log string
 
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the process has ended
 }
 
-// Starter starts processes from one thread that lives until it is closed. A process that dies with its parent dies with
-// the parent's thread (PR_SET_PDEATHSIG), and Envoy's wheel is made so.
+// Starter starts processes from one OS thread, which lives until the Starter is closed. With
+// PR_SET_PDEATHSIG, which this package and Envoy's wheel use, a process dies with the thread that
+// started it.
 type Starter chan func()
 
-// NewStarter returns one that whoever needs no process any more closes.
+// NewStarter returns a Starter. The caller closes it when all its processes may end.
 func NewStarter() Starter {
 	s := make(Starter)
 	go func() {
@@ -43,8 +44,7 @@ func NewStarter() Starter {
 	return s
 }
 
-// Start runs a command whose output goes to the file NAME.log in dir. What the process has already printed in an earlier
-// life stays.
+// Start starts a command. It appends the output to NAME.log in dir.
 func (s Starter) Start(name, dir string, cmd *exec.Cmd) (*Process, error) {
 	p := &Process{Name: name, Log: filepath.Join(dir, name+".log"), cmd: cmd, done: make(chan struct{})}
 	log, err := os.OpenFile(p.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -66,32 +66,33 @@ func (s Starter) Start(name, dir string, cmd *exec.Cmd) (*Process, error) {
 	return p, nil
 }
 
-// Done is closed when the process has ended.
+// Done returns a channel that is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// PID is the id of the process.
+// PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Signal sends the process a signal. One that has ended gets none.
+// Signal sends a signal, if the process still runs.
 func (p *Process) Signal(s os.Signal) {
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		panic(fmt.Sprintf("signal %s: %v", p.Name, err)) // it is our own child
+		panic(fmt.Sprintf("signal %s: %v", p.Name, err)) // a signal to a child cannot fail
 	}
 }
 
-// Kill ends the process at once and waits for its end.
+// Kill kills the process and waits for its end.
 func (p *Process) Kill() {
 	p.Signal(syscall.SIGKILL)
 	<-p.done
 }
 
-// KillGroup ends the process and what it has started at once, such as the workers of an engine, and waits for its own end.
+// KillGroup kills the process and its children, such as the workers of an engine, and waits for its
+// own end.
 func (p *Process) KillGroup() {
-	_ = syscall.Kill(-p.PID(), syscall.SIGKILL) // who has ended needs no end
+	_ = syscall.Kill(-p.PID(), syscall.SIGKILL) // an error means that all have ended
 	<-p.done
 }
 
-// Stop asks the process to end, and kills it if that takes longer than patience.
+// Stop sends SIGTERM, and kills the process if it has not ended after patience.
 func (p *Process) Stop(patience time.Duration) {
 	p.Signal(syscall.SIGTERM)
 	select {
@@ -101,15 +102,15 @@ func (p *Process) Stop(patience time.Duration) {
 	}
 }
 
-// AwaitOK waits until a URL answers 200. It gives up when the process ends or ctx does, and then says what the process
-// printed last.
+// AwaitOK waits until a URL answers 200. If the process or ctx ends first, the error has the last
+// lines of its log.
 func (p *Process) AwaitOK(ctx context.Context, url string) error {
 	client := http.Client{Timeout: time.Second}
 	defer client.CloseIdleConnections()
 	return p.AwaitAnswer(ctx, &client, url)
 }
 
-// AwaitAnswer is AwaitOK with a client of the caller's, for a server that wants TLS or a name.
+// AwaitAnswer is AwaitOK with another HTTP client, for example for TLS.
 func (p *Process) AwaitAnswer(ctx context.Context, client *http.Client, url string) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -131,23 +132,23 @@ func (p *Process) AwaitAnswer(ctx context.Context, client *http.Client, url stri
 	}
 }
 
-// NotReady is a process that did not come to answer.
+// NotReady is the error if a process does not become ready.
 type NotReady struct {
 	*Process
-	// Fault is what it did instead.
+	// Fault is what happened instead.
 	Fault string
 }
 
-// Error has the end of what the process printed.
+// Error returns the fault and the last lines of the log.
 func (n *NotReady) Error() string { return n.Name + " " + n.Fault + ":\n" + n.LastWords() }
 
-// Brief is the error in one line: the last one that the process printed, and where the others are.
+// Brief returns the fault in one line, with the last line of the log and the log's path.
 func (n *NotReady) Brief() string {
 	words := n.LastWords()
 	return fmt.Sprintf("%s %s: %s; its log is %s", n.Name, n.Fault, words[strings.LastIndexByte(words, '\n')+1:], n.Log)
 }
 
-// LastWords is the end of what the process printed.
+// LastWords returns the last lines of the log.
 func (p *Process) LastWords() string {
 	text, err := os.ReadFile(p.Log)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package protos checks messages of Envoy's, for tests of what makes them.
+// Package protos validates Envoy's messages in tests.
 package protos
 
 import (
@@ -6,7 +6,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// Validate applies the rules of the protos to a message and to what its Anys hold, of which it returns how many there are.
+// Validate applies the validation rules of the protos to a message and to the messages in its Any
+// fields, and returns the number of the latter.
 func Validate(m protoreflect.Message) (anys int, err error) {
 	if v, ok := m.Interface().(interface{ ValidateAll() error }); ok {
 		if err := v.ValidateAll(); err != nil {
@@ -45,5 +46,5 @@ func Validate(m protoreflect.Message) (anys int, err error) {
 	return total, err
 }
 
-// turnsOn is a field whose Any may be empty: it turns a filter on for a route, as it is.
+// turnsOn is a field whose Any may be empty: it enables a filter for a route without settings.
 const turnsOn = "envoy.config.route.v3.FilterConfig.config"

@@ -1,10 +1,11 @@
-// Package race lets tests find out whether they run with the race detector.
+// Package race tells tests whether they run with the race detector.
 package race
 
 import "testing"
 
-// Skip leaves out a test under the race detector. It is for simulations on one goroutine, which take five times as long with it
-// and in which it finds nothing. make test runs the tests of a package that uses Skip without the race detector too.
+// Skip skips a test under the race detector. It is for single-threaded simulations, which run five
+// times as long with it and have no races. make test also runs the tests of packages that use Skip
+// without the race detector.
 func Skip(t testing.TB) {
 	t.Helper()
 	if Enabled {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// wrongImports are the imports that go through a wall, tests apart.
+// wrongImports returns the imports in code, tests excluded, that break a rule of tables.go.
 func wrongImports(t tree) (breaches []string) {
 	isPure := closure(t)
 	for _, r := range t.rooms {
@@ -30,7 +30,8 @@ func wrongImports(t tree) (breaches []string) {
 	return breaches
 }
 
-// closure is the pure rooms with those of our packages that they import. Messages that protoc has generated count as types of protobuf.
+// closure returns the pure packages and the packages of this module that they import. Generated
+// protobuf messages count as types.
 func closure(t tree) map[string]bool {
 	set := t.reached(pure)
 	maps.DeleteFunc(set, func(path string, _ bool) bool {
@@ -42,7 +43,8 @@ func closure(t tree) map[string]bool {
 	return set
 }
 
-// reached are these rooms with those of our packages that they import, tests apart, and that those import in turn.
+// reached returns these packages and all packages of this module that they import, directly or not,
+// tests excluded.
 func (t tree) reached(from []string) map[string]bool {
 	set := make(map[string]bool)
 	var visit func(path string)
@@ -62,7 +64,7 @@ func (t tree) reached(from []string) map[string]bool {
 	return set
 }
 
-// program is the folder of the program that a package belongs to, or empty.
+// program returns the folder of the program that a package belongs to, or an empty string.
 func program(path string) string {
 	first, _, _ := strings.Cut(path, "/")
 	for _, p := range programs {
@@ -73,7 +75,8 @@ func program(path string) string {
 	return ""
 }
 
-// wrongNeighbour says why one package of ours may not import another; empty if it may.
+// wrongNeighbour returns why a package of this module may not import another one, or an empty
+// string if it may.
 func wrongNeighbour(path, imported string) string {
 	switch from, to := program(path), program(imported); {
 	case path == "extproc/pick" && imported != "internal/profile":
@@ -92,7 +95,7 @@ func wrongNeighbour(path, imported string) string {
 	return ""
 }
 
-// standing is where a package stands: its house, and its floor from the top down.
+// standing returns the house of a package and its floor, counted from the top.
 func standing(path string) (house, level int, ok bool) {
 	for house, floors := range houses {
 		for level, f := range floors {
@@ -104,20 +107,22 @@ func standing(path string) (house, level int, ok bool) {
 	return 0, 0, false
 }
 
-// wrongFloor says why a package may not import another of its house; empty if it may.
+// wrongFloor returns why a package may not import another one of its house, or an empty string if
+// it may.
 func wrongFloor(path, imported string) string {
 	house, from, ok := standing(path)
 	other, to, known := standing(imported)
 	switch {
 	case !ok || !known || house != other || from < to:
-		return "" // who stands nowhere is said apart
+		return "" // misplaced reports a package without a floor
 	case from == to:
 		return fmt.Sprintf("they stand on one floor, and know nothing of each other (%s)", houses[house][from].why)
 	}
 	return fmt.Sprintf("it stands on a floor above (%s)", houses[house][to].why)
 }
 
-// impure says why a pure room may not import a package that is not ours; empty if it may.
+// impure returns why a pure package may not import a package of another module, or an empty string
+// if it may.
 func impure(imported string) string {
 	first, _, _ := strings.Cut(imported, "/")
 	if strings.Contains(first, ".") {
@@ -134,7 +139,8 @@ func impure(imported string) string {
 	return ""
 }
 
-// notConfined says why a package may not import a library that only some may; empty if it may.
+// notConfined returns why a package may not import a library that only some packages may import, or
+// an empty string.
 func notConfined(path, imported string) string {
 	for _, c := range confined {
 		if within(imported, c.library) && !inAny(path, c.rooms) {
@@ -144,7 +150,7 @@ func notConfined(path, imported string) string {
 	return ""
 }
 
-// wrongTestImports are the imports of tests that reach into another program.
+// wrongTestImports returns the imports by which tests of one program use packages of another one.
 func wrongTestImports(t tree) (breaches []string) {
 	for _, r := range t.rooms {
 		for _, i := range imports(r.tests) {
@@ -156,7 +162,8 @@ func wrongTestImports(t tree) (breaches []string) {
 	return breaches
 }
 
-// wrongTestNeighbour says why a test of one package of ours may not import another; empty if it may.
+// wrongTestNeighbour returns why tests of one package may not import another package, or an empty
+// string if they may.
 func wrongTestNeighbour(path, imported string) string {
 	switch from, to := program(path), program(imported); {
 	case to == "" || from == to:

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// crowdedTypes are the types with more methods than a reader can keep in mind, those of embedded types included.
+// crowdedTypes returns the types that have more than maxMethods methods, including those of
+// embedded types.
 func crowdedTypes(t tree) (breaches []string) {
 	for _, object := range resolve(t).Defs {
 		name, ok := object.(*types.TypeName)

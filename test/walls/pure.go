@@ -11,21 +11,22 @@ import (
 	"strings"
 )
 
-// clocks are the functions of package time that read or wait for the clock.
+// clocks are the functions of package time that read the clock or wait for it.
 var clocks = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
 
-// randomTypes are the names of math/rand that are no functions. A function whose name begins with New asks no global generator.
+// randomTypes are the names in math/rand that are types. Functions whose names begin with New do
+// not use the global generator either.
 var randomTypes = []string{"Rand", "Source", "Source64", "PCG", "ChaCha8", "Zipf"}
 
-// writers are the functions of others that write to their first argument.
+// writers are functions of the standard library that write to their first argument.
 var writers = map[string][]string{
 	"maps":   {"Copy", "DeleteFunc", "Insert"},
 	"slices": {"Compact", "CompactFunc", "Delete", "DeleteFunc", "Insert", "Replace", "Reverse", "Sort", "SortFunc", "SortStableFunc"},
 	"sort":   {"Float64s", "Ints", "Slice", "SliceStable", "Sort", "Stable", "Strings"},
 }
 
-// impureCode are the places in pure rooms, and in those of our packages that they import, where something comes in that is no
-// argument, or where something stays: a clock, global randomness, other goroutines, variables that change.
+// impureCode returns the places in pure packages, and in the packages that they import, that use a
+// clock, global randomness, other goroutines, or variables that change.
 func impureCode(t tree) (breaches []string) {
 	info := resolve(t)
 	isPure := closure(t)
@@ -50,7 +51,7 @@ func impureCode(t tree) (breaches []string) {
 	return breaches
 }
 
-// sight is what is seen of one file.
+// sight is what the checks need to know about one file.
 type sight struct {
 	*types.Info
 	file   *ast.File
@@ -58,7 +59,7 @@ type sight struct {
 	report func(p token.Pos, format string, args ...any)
 }
 
-// hidden sees clocks and global randomness.
+// hidden reports clocks and global randomness.
 func (s sight) hidden(node ast.Node) {
 	switch node := node.(type) {
 	case *ast.ImportSpec:
@@ -76,7 +77,7 @@ func (s sight) hidden(node ast.Node) {
 	}
 }
 
-// goroutines sees what begins others, or talks with them.
+// goroutines reports code that starts goroutines or communicates with them.
 func (s sight) goroutines(node ast.Node) {
 	const why = "it runs as its caller does, and waits for nobody"
 	switch node := node.(type) {
@@ -99,7 +100,7 @@ func (s sight) goroutines(node ast.Node) {
 	}
 }
 
-// counters sees variables of a package that are made to be written to.
+// counters reports package variables of types of sync/atomic.
 func (s sight) counters() {
 	for _, d := range s.file.Decls {
 		g, ok := d.(*ast.GenDecl)
@@ -115,8 +116,8 @@ func (s sight) counters() {
 	}
 }
 
-// writes sees what may write to a variable of a package that is pure. It does not follow what is copied from one: a table that
-// is handed on may still be written to.
+// writes reports code that may write to a variable of a pure package. It does not follow copies: a
+// function may still write to a table that it gets as an argument.
 func (s sight) writes(node ast.Node) {
 	written := func(x ast.Expr, how string) {
 		if v := s.variable(x); v != nil {
@@ -125,7 +126,7 @@ func (s sight) writes(node ast.Node) {
 			}
 		}
 	}
-	called := func(call *ast.CallExpr, how string) { // and what it returns is thrown away
+	called := func(call *ast.CallExpr, how string) { // and the result is dropped
 		if x, ok := call.Fun.(*ast.SelectorExpr); ok {
 			written(x.X, "a call of "+x.Sel.Name+how)
 		}
@@ -168,8 +169,9 @@ func (s sight) isWriter(fun ast.Expr) bool {
 	return slices.Contains([]string{"clear", "copy", "delete"}, s.builtin(fun))
 }
 
-// object is what a name of the file stands for. Where the checker had to give up, for it knows no package of others, the name
-// is looked up as if nothing stood between it and the file.
+// object returns what a name in the file refers to. The type checker does not know the packages of
+// other modules, so it gives up on some expressions. There the name is looked up in the scope of
+// the file.
 func (s sight) object(x ast.Expr) types.Object {
 	id, ok := x.(*ast.Ident)
 	if !ok {
@@ -179,13 +181,13 @@ func (s sight) object(x ast.Expr) types.Object {
 		return o
 	}
 	if _, ok := s.Defs[id]; ok {
-		return nil // it begins here
+		return nil // the name is declared here
 	}
 	_, o := s.Scopes[s.file].LookupParent(id.Name, token.NoPos)
 	return o
 }
 
-// imported is the path of the package that an expression names; empty if it names none.
+// imported returns the path of the package that an expression names, or an empty string.
 func (s sight) imported(x ast.Expr) string {
 	if p, ok := s.object(x).(*types.PkgName); ok {
 		return p.Imported().Path()
@@ -193,7 +195,7 @@ func (s sight) imported(x ast.Expr) string {
 	return ""
 }
 
-// builtin is the name of the builtin function that an expression names; empty if it names none.
+// builtin returns the name of the builtin function that an expression names, or an empty string.
 func (s sight) builtin(x ast.Expr) string {
 	if b, ok := s.object(x).(*types.Builtin); ok {
 		return b.Name()
@@ -201,7 +203,7 @@ func (s sight) builtin(x ast.Expr) string {
 	return ""
 }
 
-// variable is the variable of a package that an expression is all or a part of; nil if it is of none.
+// variable returns the package variable that an expression is, or is a part of, or nil.
 func (s sight) variable(x ast.Expr) *types.Var {
 	for {
 		switch y := x.(type) {
@@ -235,7 +237,7 @@ func ofPackage(o types.Object) *types.Var {
 	return nil
 }
 
-// writesReceiver says whether a method may write to what it is called on.
+// writesReceiver reports whether a method may write to its receiver.
 func (s sight) writesReceiver(x *ast.SelectorExpr) bool {
 	of := s.Selections[x]
 	if of == nil || of.Kind() != types.MethodVal {
@@ -245,7 +247,7 @@ func (s sight) writesReceiver(x *ast.SelectorExpr) bool {
 	return byPointer
 }
 
-// resolve says what the names in a tree stand for.
+// resolve returns what the names in a tree refer to.
 func resolve(t tree) *types.Info {
 	info := &types.Info{
 		Uses: make(map[*ast.Ident]types.Object), Defs: make(map[*ast.Ident]types.Object),
@@ -258,15 +260,16 @@ func resolve(t tree) *types.Info {
 	return info
 }
 
-// importer checks packages of ours as they are imported. Of packages of others it knows the path alone, so that much of what it
-// checks looks wrong to it; that is for the compiler to say.
+// importer type-checks packages of this module as they are imported. Of other packages it knows
+// only the path, so it ignores type errors.
 type importer struct {
 	tree
 	info *types.Info
 	done map[string]*types.Package
 }
 
-// version ends the path of a package without being its name.
+// version matches the last element of an import path that is not the name of the package, such as
+// v3.
 var version = regexp.MustCompile(`^v\d+$`)
 
 func (i importer) Import(at string) (*types.Package, error) {

@@ -5,13 +5,15 @@ import (
 	"strings"
 )
 
-// skipper is the package by which tests leave out simulations under the race detector.
+// skipper is the package that tests import to skip simulations under the race detector.
 const skipper = "test/race"
 
-// endToEnd are the tests that build programs with the race detector and without, as each test wants them.
+// endToEnd is the package whose tests decide for themselves whether their programs have the race
+// detector.
 const endToEnd = "bench/e2e"
 
-// concurrent returns the packages whose tests run with the race detector: all in which goroutines can meet, but for endToEnd.
+// concurrent returns the packages whose tests run with the race detector: all in which goroutines
+// can meet, except endToEnd.
 func concurrent(t tree) (paths []string) {
 	alone := singles(t)
 	for _, r := range t.rooms {
@@ -22,8 +24,8 @@ func concurrent(t tree) (paths []string) {
 	return paths
 }
 
-// sequential returns the packages whose tests run without the race detector: those in which no goroutines can meet, and those
-// whose tests leave out simulations under it.
+// sequential returns the packages whose tests run without the race detector: those in which no
+// goroutines can meet, and those whose tests skip simulations under it.
 func sequential(t tree) (paths []string) {
 	alone := singles(t)
 	for _, r := range t.rooms {
@@ -34,7 +36,8 @@ func sequential(t tree) (paths []string) {
 	return slices.DeleteFunc(paths, func(path string) bool { r, _ := t.room(path); return !r.hasPlainTests() })
 }
 
-// singles are the packages in which the race detector can find nothing: the rules prove them pure, and they share no counters.
+// singles returns the packages in which the race detector finds nothing: pure packages that share
+// no counters.
 func singles(t tree) map[string]bool {
 	set := closure(t)
 	for _, r := range t.rooms {
@@ -45,7 +48,7 @@ func singles(t tree) map[string]bool {
 	return set
 }
 
-// hasPlainTests reports whether a package has tests that are built without tags of their own.
+// hasPlainTests reports whether a package has a test file without build constraints.
 func (r room) hasPlainTests() bool {
 	return slices.ContainsFunc(r.tests, func(f file) bool {
 		for _, group := range f.Comments {

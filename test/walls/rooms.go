@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// misplaced are the packages that stand on no floor, or too deep, or have a name that says nothing.
+// misplaced returns the packages that have no floor, are nested too deeply, or have a meaningless
+// name.
 func misplaced(t tree) (breaches []string) {
 	for _, r := range t.rooms {
 		steps := strings.Split(r.path, "/")
@@ -26,7 +27,7 @@ func misplaced(t tree) (breaches []string) {
 	return breaches
 }
 
-// unshared are the packages under internal that fewer than two programs reach, tests apart.
+// unshared returns the packages under internal that fewer than two programs import, tests excluded.
 func unshared(t tree) (breaches []string) {
 	users := users(t)
 	for _, r := range t.rooms {
@@ -43,7 +44,7 @@ func unshared(t tree) (breaches []string) {
 	return breaches
 }
 
-// users are the programs that reach each package, tests apart.
+// users returns the programs that import each package, directly or not, tests excluded.
 func users(t tree) map[string][]string {
 	users := make(map[string][]string)
 	for _, p := range programs {
@@ -69,7 +70,7 @@ func isReserved(path string) bool {
 	return false
 }
 
-// sameNames are the packages that share their name with another.
+// sameNames returns the packages that have the same name as another one.
 func sameNames(t tree) (breaches []string) {
 	byName := make(map[string]string)
 	for _, r := range t.rooms {
@@ -95,7 +96,7 @@ func areNamesakes(name string, rooms ...string) bool {
 	return false
 }
 
-// largePrograms are the programs whose package main does more than wire rooms together.
+// largePrograms returns the programs whose package main has too many lines to be only wiring.
 func largePrograms(t tree) (breaches []string) {
 	for _, p := range programs {
 		r, _ := t.room(p.folder)
@@ -114,7 +115,7 @@ func largePrograms(t tree) (breaches []string) {
 	return breaches
 }
 
-// uncommented are the packages that do not say once what they are for.
+// uncommented returns the packages that do not have exactly one package comment.
 func uncommented(t tree) (breaches []string) {
 	for _, r := range t.rooms {
 		files := r.code

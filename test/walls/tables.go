@@ -1,10 +1,10 @@
 package main
 
-// module is the path before every package of ours.
+// module is the prefix of the import path of every package of this module.
 const module = "github.com/headgate/headgate/"
 
-// programs are the folders that end in a program each, and how many lines their package main may have, tests apart: wiring
-// and flags. What does I/O in one program is of no use to another.
+// programs are the folders of the programs, and the largest number of lines of their package main,
+// tests excluded.
 var programs = []struct {
 	folder string
 	lines  int
@@ -14,14 +14,15 @@ var programs = []struct {
 	{"bench", 650},
 }
 
-// mainLines is how many lines a program's main.go may have.
+// mainLines is the largest number of lines of a program's main.go.
 const mainLines = 150
 
-// maxMethods is how many methods a type may have, those of embedded types included. A reader cannot keep more in mind, and each
-// of them can change all fields of the type.
+// maxMethods is the largest number of methods of a type, including those of embedded types. Each
+// method can change all fields, and a reader cannot keep more in mind.
 const maxMethods = 60
 
-// crowded are the types that have more methods for now, and how many they may have.
+// crowded are the types that have more methods than maxMethods for now, and the number they may
+// have.
 var crowded = map[string]int{
 	"bench/place.modelmesh":             63,
 	"control/place.Placer":              75,
@@ -30,9 +31,9 @@ var crowded = map[string]int{
 	"extproc/fleet/endpointstate.State": 75,
 }
 
-// pure are the rooms whose code is functions of its arguments: what they decide can be tested by giving and comparing,
-// and simulated by any program. They, and those of our packages that they import, do no I/O, wait for nothing, lock
-// nothing and have no state of their own.
+// pure are the packages whose functions depend on their arguments alone. Tests and simulations can
+// call them without a network, a clock or goroutines. They, and the packages of this module that
+// they import, do no I/O, do not wait, take no locks and have no state of their own.
 var pure = []string{
 	"extproc/openai", "extproc/kserve", "extproc/prefix", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/fleet/endpointstate", "extproc/outcome",
 	"extproc/decode", "extproc/relay/relaytoken", "extproc/transcode", "extproc/payload/sink",
@@ -43,13 +44,14 @@ var pure = []string{
 	"internal/sim", "internal/workload",
 }
 
-// impureStd are the packages of the standard library that a pure room may not import, with what is let through.
+// impureStd are the packages of the standard library that a pure package may not import, and the
+// exceptions below them.
 var impureStd = []struct {
 	path   string
 	except []string
 	why    string
 }{
-	{"net", []string{"net/netip", "net/url"}, "a pure room reaches no network"}, // types and parsing
+	{"net", []string{"net/netip", "net/url"}, "a pure room reaches no network"}, // types and parsers
 	{"os", nil, "a pure room reads no files and no environment"},
 	{"log", nil, "a pure room returns what it has to say"},
 	{"context", nil, "a pure room waits for nothing"},
@@ -59,41 +61,42 @@ var impureStd = []struct {
 	{"crypto/rand", nil, "randomness is an argument"},
 }
 
-// pureModules are the packages of modules beyond the standard library that a pure room may import: types, and readers of bytes. With a
-// slash at the end, everything below is meant.
+// pureModules are the packages of other modules that a pure package may import: types and parsers.
+// A slash at the end includes all packages below.
 var pureModules = []string{
 	"github.com/tidwall/gjson",                      // reads JSON
 	"github.com/cespare/xxhash/v2",                  // hashes bytes
 	"sigs.k8s.io/yaml",                              // reads YAML
 	"k8s.io/apimachinery/pkg/apis/meta/v1",          // types
 	"k8s.io/apimachinery/pkg/api/resource",          // types
-	"k8s.io/apimachinery/pkg/runtime",               // what deepcopy and a client's scheme are written in
+	"k8s.io/apimachinery/pkg/runtime",               // deepcopy and the scheme of clients
 	"k8s.io/apimachinery/pkg/runtime/schema",        // types
-	"k8s.io/apimachinery/pkg/util/validation",       // checks names
-	"k8s.io/apimachinery/pkg/util/validation/field", // names faults
+	"k8s.io/apimachinery/pkg/util/validation",       // validates names
+	"k8s.io/apimachinery/pkg/util/validation/field", // errors of fields
 	"k8s.io/apimachinery/pkg/labels",                // selects by labels
 	"k8s.io/apimachinery/pkg/util/intstr",           // types
 	"k8s.io/api/",                                   // types
-	"k8s.io/utils/ptr",                              // what a pointer points to
+	"k8s.io/utils/ptr",                              // pointers to values
 	"sigs.k8s.io/gateway-api/apis/v1",               // types
-	"sigs.k8s.io/gateway-api/pkg/features",          // names
+	"sigs.k8s.io/gateway-api/pkg/features",          // names of features
 
-	// Envoy's words, and how they are written.
+	// Envoy's messages, and how they are encoded.
 	"github.com/envoyproxy/go-control-plane/envoy/config/", "github.com/envoyproxy/go-control-plane/envoy/extensions/",
 	"github.com/envoyproxy/go-control-plane/envoy/type/", "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3",
 	"google.golang.org/protobuf/proto", "google.golang.org/protobuf/encoding/protojson", "google.golang.org/protobuf/encoding/protowire", "google.golang.org/protobuf/types/known/",
 
-	"github.com/klauspost/compress/zstd", "github.com/andybalholm/brotli", // decode bytes
+	"github.com/klauspost/compress/zstd", "github.com/andybalholm/brotli", // decompress
 
-	"gonum.org/v1/gonum/stat/distuv",               // draws, of a source that is given
-	"github.com/hashicorp/golang-lru/v2/simplelru", // keeps what was used last
+	"gonum.org/v1/gonum/stat/distuv",               // distributions over a given random source
+	"github.com/hashicorp/golang-lru/v2/simplelru", // an LRU cache
 
 	"github.com/prometheus/client_model/go", // types
-	"github.com/prometheus/common/expfmt",   // reads metrics pages
+	"github.com/prometheus/common/expfmt",   // parses metrics pages
 	"github.com/prometheus/common/model",    // types
 }
 
-// confined are libraries that only some rooms may import. With a slash at the end, everything below is meant.
+// confined are libraries that only some packages may import. A slash at the end includes all
+// packages below.
 var confined = []struct {
 	library, why string
 	rooms        []string
@@ -124,22 +127,25 @@ var confined = []struct {
 	},
 }
 
-// floor is some rooms of a house that know nothing of each other.
+// floor is a set of packages of a house that do not import each other.
 type floor struct {
 	rooms []string
-	why   string // they stand here
+	why   string // they are on this floor
 }
 
-// trying is the program that may be made of what stands in test: it is what Headgate is tried with.
+// trying is the program that may import packages below test, because it is what Headgate is tested
+// with.
 const trying = "bench"
 
-// reserved are rooms of internal that one program reaches, or none, and why they stand there all the same.
+// reserved are packages under internal that only one program imports, or none, and the reason why
+// they stay there.
 var reserved = []struct{ room, why string }{
 	{"internal/profile/fit", "what control fits from a file, pick may come to correct from what it sees"},
 }
 
-// houses are the programs and what they share, each with its floors from the top down. A room imports only rooms of its house
-// that stand on floors below its own. Every package stands on one floor.
+// houses are the programs and the shared folders, each with its floors from the top down. A package
+// imports only packages of its house that are on lower floors. Every package is on exactly one
+// floor.
 var houses = [][]floor{
 	{
 		{[]string{"extproc"}, "main calls the command"},
@@ -234,9 +240,9 @@ var houses = [][]floor{
 	},
 }
 
-// guests are the rooms of another program that a program's tests may import.
+// guests are packages of another program that the tests of a package may import.
 var guests = []struct {
-	tests string   // of this room
+	tests string   // of this package
 	rooms []string // of another program
 	why   string
 }{
@@ -253,7 +259,7 @@ var guests = []struct {
 	{"extproc/placementclient", []string{"control/place/placementserver"}, "what extprocs tell each other is tried by way of control's own board"},
 }
 
-// namesakes are packages that share their name with another, which has a reader look twice.
+// namesakes are packages that may share a name, and why that confuses nobody.
 var namesakes = []struct {
 	name  string
 	rooms []string
@@ -269,5 +275,5 @@ var namesakes = []struct {
 	{"e2e", []string{"bench/cluster/e2e", "bench/e2e"}, "only tests, which nobody imports"},
 }
 
-// emptyNames are names of packages that say nothing of what is in them.
+// emptyNames are package names that do not say what a package contains.
 var emptyNames = []string{"util", "utils", "common", "base", "types", "helpers", "manager", "misc", "pkg", "cmd"}

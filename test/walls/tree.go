@@ -13,13 +13,13 @@ import (
 	"strings"
 )
 
-// tree is every package of the module, in order of path.
+// tree is all packages of the module, sorted by path.
 type tree struct {
 	set   *token.FileSet
 	rooms []room
 }
 
-// room is a package: all files of a folder, whatever they are built for.
+// room is a package with all files of its folder, whatever their build constraints are.
 type room struct {
 	path        string // below the module
 	name        string
@@ -31,8 +31,8 @@ type file struct {
 	lines int
 }
 
-// read reads the tree below the root of a module. It asks no other program: go test runs a test anew when what the test itself
-// has read is there no more as it was, and knows of nothing else.
+// read reads the packages below the root of a module. It runs no other program, because go test
+// caches a result until a file that the test itself opened has changed.
 func read(root fs.FS) (tree, error) {
 	set := token.NewFileSet()
 	rooms := make(map[string]*room)
@@ -65,7 +65,7 @@ func read(root fs.FS) (tree, error) {
 			return nil
 		}
 		r.tests = append(r.tests, f)
-		if r.name == "" { // so far, only tests
+		if r.name == "" { // only tests so far
 			r.name = strings.TrimSuffix(parsed.Name.Name, "_test")
 		}
 		return nil
@@ -77,18 +77,18 @@ func read(root fs.FS) (tree, error) {
 	return t, err
 }
 
-// isOutside says whether a folder is no part of the module, as the go command has it.
+// isOutside reports whether the go command does not count a folder to the module.
 func isOutside(root fs.FS, folder string) bool {
 	if folder == "." {
 		return false
 	}
-	_, err := fs.Stat(root, path.Join(folder, "go.mod")) // another module begins
+	_, err := fs.Stat(root, path.Join(folder, "go.mod")) // another module
 	return err == nil || path.Base(folder) == "testdata" || isIgnored(path.Base(folder))
 }
 
 func isIgnored(name string) bool { return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_") }
 
-// at is the file and the line of a place.
+// at returns the file and line of a position.
 func (t tree) at(p token.Pos) string {
 	position := t.set.Position(p)
 	return position.Filename + ":" + strconv.Itoa(position.Line)
@@ -103,19 +103,19 @@ func (t tree) room(path string) (room, bool) {
 	return t.rooms[i], true
 }
 
-// imported is one line of an import.
+// imported is one import of a file.
 type imported struct {
 	path string
-	ours string // below the module; empty for a package of others
+	ours string // below the module; empty for a package of another module
 	pos  token.Pos
 }
 
-// imports are the imports of files, each as often as it is there.
+// imports returns the imports of files, with duplicates.
 func imports(files []file) []imported {
 	var all []imported
 	for _, f := range files {
 		for _, spec := range f.Imports {
-			path, _ := strconv.Unquote(spec.Path.Value) // it was parsed
+			path, _ := strconv.Unquote(spec.Path.Value) // the parser has checked it
 			i := imported{path: path, pos: spec.Pos()}
 			if ours, ok := strings.CutPrefix(path, module); ok {
 				i.ours = ours
@@ -126,7 +126,8 @@ func imports(files []file) []imported {
 	return all
 }
 
-// within says whether a path is that of a room, or with a slash at the room's end stands below it or is it.
+// within reports whether a path is that of a package. If the package ends in a slash, all packages
+// below it count too.
 func within(path, room string) bool {
 	if above, ok := strings.CutSuffix(room, "/"); ok {
 		return path == above || strings.HasPrefix(path, room)

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// unused are the entries of the tables that no package needs: a permit without a use is a hole in a wall.
+// unused returns the entries of the tables that no package needs. An exception that nobody uses is
+// a hole in a rule.
 func unused(t tree) (breaches []string) {
 	report := func(table, format string, args ...any) {
 		breaches = append(breaches, fmt.Sprintf("test/walls/tables.go: %s: %s", table, fmt.Sprintf(format, args...)))
@@ -72,7 +73,7 @@ func unused(t tree) (breaches []string) {
 	return breaches
 }
 
-// uses says whether the code of one of these packages imports a library.
+// uses reports whether the code of one of these packages imports a library.
 func (t tree) uses(which func(room) bool, library string) bool {
 	return slices.ContainsFunc(t.rooms, func(r room) bool {
 		return which(r) && slices.ContainsFunc(imports(r.code), func(i imported) bool { return within(i.path, library) })

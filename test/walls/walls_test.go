@@ -12,7 +12,7 @@ import (
 	"testing/fstest"
 )
 
-// root is the module's, seen from here.
+// root is the folder of the module.
 const root = "../.."
 
 var rules = map[string]func(tree) []string{
@@ -45,15 +45,16 @@ func TestTheWallsHold(t *testing.T) {
 	}
 }
 
-// go test runs a test anew when what the test has opened is not as it was, and answers from its cache otherwise. So the test
-// above must open each folder, in which a file may be new, and each file, for every system and tag.
+// go test answers from its cache until a file or folder that the test opened has changed. So
+// TestTheWallsHold must open each folder, in which a new file may appear, and each file, whatever
+// its build constraints are.
 func TestTheCacheOfGoKnowsWhatTheWallsRead(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, _ := exec.Command(self, "-test.run=^TestTheWallsHold$", "-test.testlogfile="+log).CombinedOutput() // walls may be broken
+	out, _ := exec.Command(self, "-test.run=^TestTheWallsHold$", "-test.testlogfile="+log).CombinedOutput() // rules may be broken
 	text, err := os.ReadFile(log)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -68,7 +69,7 @@ func TestTheCacheOfGoKnowsWhatTheWallsRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{".", "bench/cluster/config"} // a package may begin in a folder that is none
+	want := []string{".", "bench/cluster/config"} // a package may begin in a folder without Go files
 	for _, r := range house.rooms {
 		want = append(want, r.path)
 		for _, f := range slices.Concat(r.code, r.tests) {
@@ -82,7 +83,7 @@ func TestTheCacheOfGoKnowsWhatTheWallsRead(t *testing.T) {
 	}
 }
 
-// made is a tree of these files.
+// made returns a tree of these files.
 func made(t *testing.T, files map[string]string) tree {
 	t.Helper()
 	disk := make(fstest.MapFS)
@@ -96,7 +97,7 @@ func made(t *testing.T, files map[string]string) tree {
 	return out
 }
 
-// importing is a file of a package that imports others.
+// importing returns a file of a package that imports others.
 func importing(paths ...string) string {
 	var text strings.Builder
 	text.WriteString("package p\n")
@@ -106,7 +107,7 @@ func importing(paths ...string) string {
 	return text.String()
 }
 
-// The walls must hold: each breach below must be seen, and its fair neighbour let through.
+// Each import that breaks a rule must be reported, and the allowed one beside it must not.
 func TestWrongImportsAreSeen(t *testing.T) {
 	for _, c := range []struct {
 		path, imported string
@@ -145,7 +146,7 @@ func TestWrongImportsAreSeen(t *testing.T) {
 		{"api/pool", module + "internal/engine", true},
 		{"extproc/fleet", module + "internal/engine", false},
 
-		// Floors: down, and never up or beside.
+		// Imports go down by floors, never up or sideways.
 		{"extproc", module + "extproc/stream", false},
 		{"extproc/stream", module + "extproc/pick", false},
 		{"extproc/flow", module + "extproc/fleet", false},
@@ -171,7 +172,7 @@ func TestWrongImportsAreSeen(t *testing.T) {
 		{"test/process", module + "test/golden", true},
 		{"test/apiserver", module + "test/process", false},
 
-		// What tests stand on is no part of what serves.
+		// Packages below test are for tests and bench.
 		{"bench/rig", module + "test/process", false},
 		{"extproc/fleet", module + "test/process", true},
 		{"control", module + "test/apiserver", true},
@@ -184,7 +185,7 @@ func TestWrongImportsAreSeen(t *testing.T) {
 			t.Errorf("%s importing %s: %q, want a breach: %v", c.path, c.imported, found, c.breach)
 		}
 	}
-	// A pure room is not purer than what it imports of ours.
+	// A pure package may not import an impure one of this module.
 	through := made(t, map[string]string{
 		"extproc/openai/p.go":  importing(module + "internal/engine"),
 		"internal/engine/p.go": importing(module + "internal/helper"),
@@ -195,7 +196,7 @@ func TestWrongImportsAreSeen(t *testing.T) {
 	}
 }
 
-// Every file of the module counts, whatever it is built for, and none beside it.
+// All files of the module are read, whatever their build constraints are, and no others.
 func TestEveryFileIsRead(t *testing.T) {
 	const code, test, nothing = "code", "test", "nothing"
 	for path, want := range map[string]string{
@@ -210,7 +211,7 @@ func TestEveryFileIsRead(t *testing.T) {
 		"extproc/pick/testdata/new.go":  nothing,
 		".cache/extproc/pick/new.go":    nothing,
 		"_old/extproc/pick/new.go":      nothing,
-		"tools/extproc/pick/new.go":     nothing, // of another module
+		"tools/extproc/pick/new.go":     nothing, // another module
 	} {
 		for _, tag := range []string{"", "//go:build cluster\n\n", "//go:build real && !linux\n\n"} {
 			house := made(t, map[string]string{path: tag + importing("os"), "tools/go.mod": "module x\n", "go.mod": "module y\n"})
@@ -281,9 +282,9 @@ func f(local counter, in map[string]int) {
 %s
 `
 	for body, want := range map[string]int{
-		// What comes in hidden.
+		// Clocks and randomness.
 		"_ = time.Now()":                                              1,
-		"_ = clock.Since(t)":                                          1, // time by another name
+		"_ = clock.Since(t)":                                          1, // package time under another name
 		"_ = time.Duration(3)":                                        0,
 		"_ = rand.IntN(3)":                                            1,
 		"_ = rand.New(rand.NewPCG(1, 2))":                             0,
@@ -294,11 +295,11 @@ func f(local counter, in map[string]int) {
 		"time.AfterFunc(1, func() { })":                               1,
 		"rand.Shuffle(1, func(int,int){})":                            1,
 		"now := time.Now; _ = now":                                    1,
-		"_ = map[string]any{other.Name: time.Now()}":                  1, // which the checker leaves out
+		"_ = map[string]any{other.Name: time.Now()}":                  1, // the type checker skips this
 		"_ = other.Do(func() any { return time.Now() })":              1,
 		"type clock struct{ Now func() }; var time clock; time.Now()": 0,
 
-		// Other goroutines.
+		// Goroutines.
 		"var c chan int; _ = c":                   1,
 		"_ = make(chan int)":                      1,
 		"var x other.T; x.C <- 1":                 1,
@@ -308,7 +309,7 @@ func f(local counter, in map[string]int) {
 		"func(<-chan int) {}(nil)":                1,
 		"func(close func(int)) { close(1) }(nil)": 0,
 
-		// What stays.
+		// State.
 		`table["b"] = 2`:                         1,
 		`_ = table["b"]`:                         0,
 		`delete(table, "a")`:                     1,
@@ -342,12 +343,12 @@ func f(local counter, in map[string]int) {
 		"_ = &local":                             0,
 		"for one.n = range 3 {}":                 1,
 		"for i, v := range list { _, _ = i, v }": 0,
-		"theirs.Store(1, 2)":                     1, // whatever it is, it is done for its effect
+		"theirs.Store(1, 2)":                     1, // an unknown method called for its effect
 		"defer theirs.Lock()":                    1,
 		"_ = theirs.Len()":                       0,
-		"one := local; one.n = 1":                0, // another one
+		"one := local; one.n = 1":                0, // a local copy
 		"table := in; table[``] = 1":             0,
-		"profile.Limit = 1":                      1, // a variable of a pure room beside
+		"profile.Limit = 1":                      1, // a variable of another pure package
 		"profile.Limits[1] = 1":                  1,
 		"_ = profile.Limit":                      0,
 		"_ = map[string]any{other.Name: func() { one.n = 1 }}": 1,
@@ -380,7 +381,8 @@ func f(local counter, in map[string]int) {
 	}
 }
 
-// What a pure room imports of ours is as pure, and a variable of either is written by nobody; other rooms may do what they want.
+// The rules for pure packages hold for the packages of this module that they import. No package
+// writes to a variable of either.
 func TestImpureCodeIsSeenBehindPureRooms(t *testing.T) {
 	const helper = "package helper\n\nimport \"time\"\n\nvar Last = time.Time{}\n\nfunc F() { Last = time.Now() }\n"
 	for name, c := range map[string]struct {
@@ -428,7 +430,7 @@ func TestWrongTestImportsAreSeen(t *testing.T) {
 		{"control/place/decide", "bench/simulated/llm", true},
 		{"internal/objects", "extproc/fleet", true},
 		{"internal/objects", "extproc/pick", true},
-		{"internal/objects/kube", "internal/objects/source", false}, // tests know no floors
+		{"internal/objects/kube", "internal/objects/source", false}, // floors do not apply to tests
 		{"manifests", "control/place", true},
 		{"manifests", "internal/objects", false},
 	} {
@@ -448,7 +450,7 @@ func TestWrongTestImportsAreSeen(t *testing.T) {
 	}
 }
 
-// A permit is unused until a package uses it: then, and only then, it is not reported.
+// An exception is reported until a package uses it.
 func TestUnusedPermitsAreSeen(t *testing.T) {
 	nothing := made(t, nil)
 	for _, c := range []struct {
@@ -484,7 +486,7 @@ func TestUnusedPermitsAreSeen(t *testing.T) {
 		if reports(made(t, c.files)) {
 			t.Errorf("%s: it is said with %v", c.entry, c.files)
 		}
-		for path := range c.files { // others do not count for it
+		for path := range c.files { // other packages do not count
 			other := made(t, map[string]string{strings.Replace(path, "/", "/other/", 1): c.files[path]})
 			if !strings.HasPrefix(c.entry, "confined: bench/ ") && !reports(other) {
 				t.Errorf("%s: it is not said where another package uses it", c.entry)
@@ -545,7 +547,7 @@ func TestRoomsOfInternalThatOneProgramReachesAreSeen(t *testing.T) {
 			t.Errorf("%s: %q, want a breach: %v", path, found, breach)
 		}
 	}
-	// What two programs reach needs no exception.
+	// A package that two programs import needs no exception.
 	both := made(t, map[string]string{
 		"internal/profile/fit/p.go": "package p\n", "extproc/pick/p.go": shared("internal/profile/fit"), "bench/p.go": shared("internal/profile/fit"),
 	})
@@ -560,7 +562,7 @@ func TestPackagesOfOneNameAreSeen(t *testing.T) {
 		breach            bool
 	}{
 		{"queue", "extproc/flow/queue", "control/queue", true},
-		{"queue", "extproc/flow/queue", "extproc/flow", true}, // the name counts, not the folder
+		{"queue", "extproc/flow/queue", "extproc/flow", true}, // the package name counts, not the folder
 		{"main", "extproc", "control", false},
 		{"engine", "bench/engine", "internal/engine", true},
 		{"serve", "control/serve", "extproc/serve", false},
@@ -644,7 +646,8 @@ func TestPackagesWithoutOneCommentAreSeen(t *testing.T) {
 	}
 }
 
-// The race detector is left out where it can find nothing, and nowhere else; no package is left out of both lists.
+// The race detector is left out only where it finds nothing, and every package with tests is in one
+// of the lists.
 func TestWhichPackagesNeedTheRaceDetector(t *testing.T) {
 	const plain, tagged = "package p\n\nimport \"testing\"\n", "//go:build cluster\n\npackage p\n"
 	for name, c := range map[string]struct {

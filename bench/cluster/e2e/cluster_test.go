@@ -31,12 +31,12 @@ func TestAServiceIsReachedByItsNameFromAPod(t *testing.T) {
 	}
 	for from, space := range map[string]cluster.Space{"a pod": inPod, "the node": k8s.Space} {
 		served := make(map[string]bool)
-		await(t, "every pod has answered "+from, 10*time.Second, func() bool { // a Service balances connections
+		await(t, "every pod has answered "+from, 10*time.Second, func() bool { // a Service balances by connection
 			client := space.Client()
 			defer client.CloseIdleConnections()
 			status, body, err := fetch(t.Context(), client, s.url("engine", "/v1/models"))
 			if err != nil {
-				return false // kube-proxy learns of pods a moment after they are ready
+				return false // kube-proxy adds pods a moment after they are ready
 			}
 			for _, pod := range pods {
 				served[pod] = served[pod] || status == http.StatusOK && strings.Contains(body, strconv.Quote(pod))

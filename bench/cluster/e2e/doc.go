@@ -1,4 +1,5 @@
-// Package e2e tests Headgate on a real Kubernetes, as people run it: kubectl applies the manifests, images are loaded from
-// tarballs, and the tests check what clients and the API server see. They use the cluster of "make cluster" if it runs, with
-// new images, and else start one and end it.
+// Package e2e tests Headgate on a real Kubernetes, as users run it: kubectl applies the manifests,
+// images are loaded from tarballs, and the tests check what clients and the API server see. If the
+// cluster of "make cluster" runs, the tests use it with new images. Otherwise they start one and
+// stop it.
 package e2e

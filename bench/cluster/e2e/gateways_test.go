@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// gatewayObjects are one of each kind that tells of itself.
+// gatewayObjects is one object of each kind that has a status.
 const gatewayObjects = `apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
 metadata: { name: g }
@@ -56,7 +56,8 @@ metadata: { name: at-gateway }
 spec: { parentRefs: [{ name: g }], backendRefs: [{ name: llama }] }
 `
 
-// Gateways, what attaches to them, and the pools behind say what is in force, by the control that leads.
+// The leading control writes the status of Gateways, of routes attached to them, and of their
+// pools.
 func TestGatewaysTellOfThemselves(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
@@ -84,8 +85,9 @@ func TestGatewaysTellOfThemselves(t *testing.T) {
 	})
 }
 
-// A Gateway has Envoys and an address of its own. Another listener is served without a rollout, a rollout costs no request and cuts no
-// stream, and all that was made for the Gateway goes with it.
+// A Gateway gets its own Envoys and address. A new listener is served without a rollout. A rollout
+// fails no request and cuts no stream. Everything that was created for the Gateway is deleted with
+// it.
 func TestAGatewayHasPodsOfItsOwn(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
@@ -150,7 +152,7 @@ func TestAGatewayHasPodsOfItsOwn(t *testing.T) {
 	await(t, "all that was made for it is gone", 30*time.Second, func() bool { return left() == "" })
 }
 
-// ownGateway is a Gateway with the model of the example.
+// ownGateway is a Gateway that serves the model of the example.
 const ownGateway = `apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
 metadata: { name: own }

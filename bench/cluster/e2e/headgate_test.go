@@ -28,13 +28,13 @@ const (
 	gateway = "http://headgate." + system + ".svc.cluster.local"
 )
 
-// headgate is Headgate with the simulated example.
+// headgate installs Headgate with the simulated example.
 func headgate(t *testing.T) (sys, llm *space) {
 	t.Helper()
 	return apply(t, "simulated", example)
 }
 
-// apply makes Headgate, and an example in a namespace, from their manifests.
+// apply installs Headgate, and an example in a namespace, from their manifests.
 func apply(t *testing.T, name, namespace string) (sys, its *space) {
 	t.Helper()
 	sys, its = &space{t, system}, &space{t, namespace}
@@ -70,7 +70,7 @@ func apply(t *testing.T, name, namespace string) (sys, its *space) {
 	return sys, its
 }
 
-// clusterIP has Gateways' Services be of that type: nothing makes load balancers here.
+// clusterIP sets the type of Gateways' Services, because the cluster has no load balancers.
 const clusterIP = `apiVersion: gateway.networking.k8s.io/v1
 kind: GatewayClass
 metadata: { name: headgate }
@@ -84,7 +84,7 @@ metadata: { namespace: headgate-system, name: headgate }
 spec: { service: { type: ClusterIP } }
 `
 
-// ready waits until all of it runs.
+// ready waits until Headgate and the example are ready.
 func ready(sys, llm *space) {
 	sys.t.Helper()
 	sys.gatewayServes()
@@ -106,7 +106,7 @@ func gatewayAPI(t *testing.T) {
 		"crd/httproutes.gateway.networking.k8s.io", "crd/grpcroutes.gateway.networking.k8s.io", "crd/backendtlspolicies.gateway.networking.k8s.io", "crd/gatewayclasses.gateway.networking.k8s.io")
 }
 
-// gatewayServes waits until control and the Envoys of the Gateway of manifests/base do what they are to do.
+// gatewayServes waits until control and the Envoys of the Gateway of manifests/base are ready.
 func (s *space) gatewayServes() {
 	s.t.Helper()
 	s.rolledOut("deployment/headgate-control")
@@ -114,7 +114,7 @@ func (s *space) gatewayServes() {
 	s.rolledOut(s.envoysOf("headgate"))
 }
 
-// envoysOf is the Deployment of a Gateway's Envoys.
+// envoysOf returns the name of the Deployment of a Gateway's Envoys.
 func (s *space) envoysOf(gateway string) string {
 	s.t.Helper()
 	out, err := k8s.Kubectl(s.t.Context(), "", "get", "deployments", "--namespace", system, "--output", "name",
@@ -125,7 +125,7 @@ func (s *space) envoysOf(gateway string) string {
 	return strings.TrimSpace(out)
 }
 
-// complete asks for a completion through the gateway, and reads all of the answer.
+// complete sends a completion through the gateway and reads the whole answer.
 func complete(ctx context.Context, client *http.Client, model string, tokens int, stream bool) (status int, err error) {
 	response, err := post(ctx, client, model, tokens, stream)
 	if err != nil {
@@ -134,7 +134,7 @@ func complete(ctx context.Context, client *http.Client, model string, tokens int
 	return response.StatusCode, finish(response, stream)
 }
 
-// post asks for a completion. The caller finishes the answer.
+// post sends a completion. The caller reads the answer with finish.
 func post(ctx context.Context, client *http.Client, model string, tokens int, stream bool) (*http.Response, error) {
 	body := fmt.Sprintf(`{"model":%q,"prompt":"hello","max_tokens":%d,"stream":%v}`, model, tokens, stream)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, gateway+"/v1/completions", strings.NewReader(body))
@@ -145,7 +145,7 @@ func post(ctx context.Context, client *http.Client, model string, tokens int, st
 	return client.Do(request)
 }
 
-// finish reads an answer to its end, which a stream that was cut has not.
+// finish reads an answer to its end, and returns an error if a stream was cut.
 func finish(response *http.Response, stream bool) error {
 	defer response.Body.Close()
 	answer, err := io.ReadAll(response.Body)
@@ -155,15 +155,15 @@ func finish(response *http.Response, stream bool) error {
 	return err
 }
 
-// load is clients that send one request after the other.
+// load is a number of clients that send one request after the other.
 type load struct {
 	stop func() (sent int64, faults []string)
 	each []atomic.Int64
-	// slowest is how long a request took at most, to be read after stop.
+	// slowest is the longest duration of a request. Read it after stop.
 	slowest time.Duration
 }
 
-// pour starts clients, each with a connection of its own, a third of whose requests are streams.
+// pour starts clients, each with its own connection. A third of their requests are streams.
 func pour(t *testing.T, clients int, models ...string) *load {
 	ctx, cancel := context.WithCancel(t.Context())
 	l := &load{each: make([]atomic.Int64, clients)}
@@ -200,7 +200,7 @@ func pour(t *testing.T, clients int, models ...string) *load {
 	return l
 }
 
-// goesOn waits until each client has had n more answers.
+// goesOn waits until each client has received n more answers.
 func (l *load) goesOn(t *testing.T, n int64) {
 	t.Helper()
 	want := make([]int64, len(l.each))
@@ -212,7 +212,7 @@ func (l *load) goesOn(t *testing.T, n int64) {
 	}
 }
 
-// none ends a load none of whose requests may have failed.
+// none stops a load and fails the test if a request failed.
 func (l *load) none(t *testing.T, while string) {
 	t.Helper()
 	sent, faults := l.stop()
@@ -222,7 +222,7 @@ func (l *load) none(t *testing.T, while string) {
 	t.Logf("%s: %d requests, %d failed", while, sent, len(faults))
 }
 
-// The example answers soon after it was applied, and kubectl shows a person what is going on.
+// The example serves requests soon after it was applied, and kubectl shows its status.
 func TestTheExampleAnswersAndTellsOfItself(t *testing.T) {
 	began := time.Now()
 	sys, llm := headgate(t)
@@ -265,8 +265,8 @@ func TestTheExampleAnswersAndTellsOfItself(t *testing.T) {
 	t.Logf("404 came %v after kubectl delete ended", time.Since(deleted).Round(10*time.Millisecond))
 }
 
-// streams begins n streams of so many tokens, of which each takes some 40 ms, and returns when all flow. Ended waits for their
-// ends and says which were cut.
+// streams starts n streams of some tokens, each of which takes about 40 ms, and returns when all
+// flow. Ended waits for their ends and reports which were cut.
 func streams(t *testing.T, n, tokens int) (ended func()) {
 	t.Helper()
 	ends, begun := make(chan error, n), make(chan error, n)
@@ -299,8 +299,9 @@ func streams(t *testing.T, n, tokens int) (ended func()) {
 	}
 }
 
-// Whatever is replaced under load, no request fails and no stream is cut, though it lasts longer than the pod would. Where engines are, the
-// adapters that requests name are elsewhere before their pods end: none waits for a load.
+// Rollouts under load fail no request and cut no stream, even if it lasts longer than the pod's
+// grace period. When engines are replaced, their adapters are loaded elsewhere before the pods end,
+// so that no request waits for a load.
 func TestRolloutsCostNoRequest(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
@@ -331,7 +332,7 @@ func TestRolloutsCostNoRequest(t *testing.T) {
 			}
 			logs := sys.kubectl("logs", "--selector", "app.kubernetes.io/component=control", "--since-time", began.Format(time.RFC3339), "--tail", "-1")
 			migrated := 0
-			for line := range strings.Lines(logs) { // of copies beside the first some may find no endpoint while others start
+			for line := range strings.Lines(logs) { // some retries may find no endpoint while pods start
 				if strings.Contains(line, "models of the leaving endpoint have been moved") || strings.Contains(line, "models of the leaving endpoint could be moved") {
 					migrated++
 					t.Log(strings.TrimSpace(line))
@@ -347,8 +348,8 @@ func TestRolloutsCostNoRequest(t *testing.T) {
 	}
 }
 
-// A node is drained of engines as kubectl does it, by evictions that a budget bounds, and control's leader is killed in the middle: of requests for more
-// adapters than there are slots none fails.
+// A node is drained of engines by evictions, which a budget bounds, and the leading control is
+// killed meanwhile. There are more adapters than slots, and no request fails.
 func TestADrainCostsNoRequest(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
@@ -368,7 +369,7 @@ func TestADrainCostsNoRequest(t *testing.T) {
 		eviction := `{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "` + pod + `"}}`
 		await(t, pod+" is evicted", time.Minute, func() bool {
 			_, err := k8s.Kubectl(t.Context(), eviction, "create", "--raw", "/api/v1/namespaces/"+example+"/pods/"+pod+"/eviction", "--filename", "-")
-			return err == nil // else the budget has none left
+			return err == nil // else the budget is used up
 		})
 		if i == len(pods)/2 {
 			leader := sys.kubectl("get", "lease", "headgate-control", "--output", "jsonpath={.spec.holderIdentity}")
@@ -386,8 +387,9 @@ func TestADrainCostsNoRequest(t *testing.T) {
 	llm.kubectl("delete", "poddisruptionbudget/llama")
 }
 
-// A version whose engines load no adapters stops its own roll: the first of its pods says why, gets no requests, and the others serve on. A version
-// that loads them is rolled out. The right that control needs is given as docs/kubernetes.md has it.
+// A version whose engines cannot load adapters stops its own rollout: its first pod reports why and
+// gets no requests, and the old pods serve. A version that works is rolled out. The Role that
+// control needs is the one in docs/kubernetes.md.
 func TestAVersionAtWhichModelsDoNotLoadStopsItsRoll(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
@@ -427,7 +429,7 @@ func TestAVersionAtWhichModelsDoNotLoadStopsItsRoll(t *testing.T) {
 	l.none(t, "while versions were rolled")
 }
 
-// documented is the YAML in docs/kubernetes.md that has a name.
+// documented returns the YAML block in docs/kubernetes.md with this name.
 func documented(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../../docs/kubernetes.md")
@@ -443,7 +445,8 @@ func documented(t *testing.T, name string) string {
 	return ""
 }
 
-// Where all extprocs are killed that costs 503s until the kubelet has them back, or connections while it takes no pod for ready, and no stream.
+// Killing all extprocs costs 503s until the kubelet restarts them, or refused connections while no
+// pod is ready, but cuts no stream.
 func TestAKilledExtprocCutsNoStream(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
@@ -467,7 +470,7 @@ func TestAKilledExtprocCutsNoStream(t *testing.T) {
 		switch {
 		case strings.Contains(fault, ": 503 "):
 		case strings.Contains(fault, "connect: connection refused"), strings.Contains(fault, "connect: no route to host"):
-			refused++ // where kubelet has seen it, no pod is ready, and the Service has none: kube-proxy refuses, and as it changes rules nobody answers
+			refused++ // the Service has no ready pod, and kube-proxy refuses connections
 		default:
 			t.Error(fault)
 		}
@@ -475,11 +478,11 @@ func TestAKilledExtprocCutsNoStream(t *testing.T) {
 	t.Logf("%d requests got 503, %d no connection", len(faults)-refused, refused)
 }
 
-// outage is how long the API server is away: longer than a Lease lasts.
+// outage is how long the API server is down: longer than a Lease is valid.
 const outage = 2 * time.Minute
 
-// While the API server is away what is loaded serves on and nothing is loaded; when it is back, the control that decided
-// before leads again.
+// While the API server is down, loaded models serve requests and nothing is loaded. When it is
+// back, the same control leads again.
 func TestAnOutageOfTheAPIServerCostsNoRequest(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
@@ -550,8 +553,8 @@ func TestAnOutageOfTheAPIServerCostsNoRequest(t *testing.T) {
 	}
 }
 
-// metrics returns a function that reads a metric of each pod of a component as they are now, in order of their addresses;
-// of one that has labels it is the sum.
+// metrics returns a function that reads a metric of each pod of a component, in order of their
+// addresses. It adds up series with labels.
 func (s *space) metrics(component string, port int) func(name string) []float64 {
 	s.t.Helper()
 	addresses := strings.Fields(s.kubectl("get", "pods", "--selector", "app.kubernetes.io/component="+component, "--output", "go-template={{range .items}}{{if not .metadata.deletionTimestamp}}{{.status.podIP}} {{end}}{{end}}"))

@@ -23,7 +23,7 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// runtimes is Headgate with the example of model runtimes.
+// runtimes installs Headgate with the example of model runtimes.
 func runtimes(t *testing.T) (sys, models *space) {
 	t.Helper()
 	sys, models = apply(t, "modelruntime", "models")
@@ -32,7 +32,7 @@ func runtimes(t *testing.T) (sys, models *space) {
 	return sys, models
 }
 
-// secret is a key of the Secret that controls make.
+// secret returns a key of the Secret that control creates.
 func (s *space) secret(key string) []byte {
 	s.t.Helper()
 	text, err := base64.StdEncoding.DecodeString(s.kubectl("get", "secret", "headgate-placement", "--output", "go-template={{index .data \""+key+"\"}}"))
@@ -42,12 +42,12 @@ func (s *space) secret(key string) []byte {
 	return text
 }
 
-// bearing makes calls with a token of the Secret.
+// bearing returns a context for calls with a token of the Secret.
 func (s *space) bearing(key string) context.Context {
 	return metadata.AppendToOutgoingContext(s.t.Context(), "authorization", "Bearer "+string(s.secret(key)))
 }
 
-// mesh is a client of the control that leads, as one of ModelMesh in the cluster, with what the Secret has for it.
+// mesh returns a client of ModelMesh's API at the leading control, with the token of the Secret.
 func (s *space) mesh() (context.Context, mmesh.ModelMeshClient) {
 	s.t.Helper()
 	authorities := x509.NewCertPool()
@@ -69,8 +69,8 @@ func (s *space) mesh() (context.Context, mmesh.ModelMeshClient) {
 	return s.bearing("mesh-token"), mmesh.NewModelMeshClient(conn)
 }
 
-// withoutMeshToken makes the Secret one that controls of before made, and replaces the controls: they add the token for clients of
-// ModelMesh by themselves.
+// withoutMeshToken removes the token for clients of ModelMesh from the Secret, as older versions
+// wrote it, and restarts control, which adds the token.
 func (s *space) withoutMeshToken() {
 	s.t.Helper()
 	s.kubectl("patch", "secret", "headgate-placement", "--type=json", `--patch=[{"op": "remove", "path": "/data/mesh-token"}]`)
@@ -78,8 +78,9 @@ func (s *space) withoutMeshToken() {
 	s.rolledOut("deployment/headgate-control")
 }
 
-// Clients of ModelMesh register models in a cluster as they do elsewhere: they are Models, are loaded when a request names
-// them, and outlive the control that decided. A load that it had begun is taken up by the next one: there is one copy.
+// Clients of ModelMesh register models, which become Models, are loaded when a request names them,
+// and survive the control that loaded them. The next control continues a load that had begun, so
+// that there is one copy.
 func TestRegisteredModelsOutliveTheControlThatDecided(t *testing.T) {
 	sys, models := runtimes(t)
 	await(t, "the node's proxy has heard of all since an outage of the API server", 2*time.Minute, func() bool { // some take 80 s
@@ -110,7 +111,7 @@ func TestRegisteredModelsOutliveTheControlThatDecided(t *testing.T) {
 	}
 	await(t, "kubectl shows the model", 20*time.Second, func() bool { return loaded("模型/v1") })
 
-	// One that is declared while all runs, and must have a copy, is loaded at the first try.
+	// A Model that needs a copy and is created while all runs is loaded at the first attempt.
 	late := "testdata/late"
 	models.apply(late)
 	await(t, "a Model that comes late is loaded", 20*time.Second, func() bool {
@@ -122,7 +123,7 @@ func TestRegisteredModelsOutliveTheControlThatDecided(t *testing.T) {
 	})
 	models.kubectl("delete", "--kustomize", late)
 
-	// The control that leads is killed with a load begun.
+	// The leading control is killed during a load.
 	register("slow", "sim:?size=300Mi&load=8s", true)
 	copies := func(id string) (all []string) {
 		out := models.kubectl("get", "models", "--output", `go-template={{range .items}}{{$id := .spec.id}}{{range .status.copies}}{{$id}} {{.endpoint}} {{.state}}{{"\n"}}{{end}}{{end}}`)
@@ -172,7 +173,7 @@ func TestRegisteredModelsOutliveTheControlThatDecided(t *testing.T) {
 	sys.secret("mesh-token")
 }
 
-// movesVModel has a VModel move, which is an object as long as it is there.
+// movesVModel moves a VModel, which is an object as long as it exists.
 func movesVModel(ctx context.Context, t *testing.T, models *space, mesh mmesh.ModelMeshClient) {
 	t.Helper()
 	client := k8s.Client()

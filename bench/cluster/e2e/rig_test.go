@@ -22,7 +22,7 @@ import (
 var keep = flag.Bool("keep", false, "leave the cluster up that the tests started")
 
 var (
-	// k8s is the cluster that all tests use, each in a namespace of its own.
+	// k8s is the cluster of all tests. Each test has its own namespace.
 	k8s *cluster.Cluster
 	// root is the folder of the repository.
 	root string
@@ -100,7 +100,7 @@ func buildBench() (string, error) {
 	return bench, nil
 }
 
-// traces is what a cluster could leave on this machine, by what it is.
+// traces returns what a cluster may have left on this machine, by kind.
 func traces() (map[string]string, error) {
 	seen := make(map[string]string)
 	for what, command := range map[string]string{
@@ -112,7 +112,8 @@ func traces() (map[string]string, error) {
 		"namespaces": "ip netns list; ls /run/netns 2>/dev/null || true",
 		"cgroups":    "find /sys/fs/cgroup -type d -name 'headgate*' -o -type d -name kubepods -o -type d -name k8s.io",
 		"settings":   "sysctl -n vm.overcommit_memory kernel.panic kernel.panic_on_oops net.ipv4.ip_forward",
-		// Each process of a cluster is in a cgroup of its name, and such a cgroup cannot be removed; others' tests may run beside.
+		// Processes of a cluster run in cgroups of its name, which cannot be removed while they
+		// run. Tests of others may run at the same time.
 		"processes":    "ps -eo args | grep -F '/.run/cluster/' | grep -v grep || true",
 		"containerd's": "ls -d /run/containerd /var/lib/containerd /var/lib/kubelet /var/lib/cni /var/log/pods /etc/cni 2>/dev/null || true",
 	} {
@@ -125,13 +126,13 @@ func traces() (map[string]string, error) {
 	return seen, nil
 }
 
-// space is a namespace of Kubernetes for one test, with what the test asks of it.
+// space is the Kubernetes namespace of one test.
 type space struct {
 	t    *testing.T
 	name string
 }
 
-// namespace makes a namespace that goes with the test. What failed tests left is told first.
+// namespace creates a namespace that is deleted with the test.
 func namespace(t *testing.T) *space {
 	t.Helper()
 	s := &space{t: t, name: fmt.Sprintf("test-%d", time.Now().UnixNano())}
@@ -170,24 +171,24 @@ func (s *space) apply(folder string) {
 	s.kubectl("apply", "--kustomize", folder)
 }
 
-// rolledOut waits until a workload, such as deployment/engine, is as its object says.
+// rolledOut waits until the rollout of a workload, such as deployment/engine, is complete.
 func (s *space) rolledOut(workload string) {
 	s.t.Helper()
 	s.kubectl("rollout", "status", workload, "--timeout", "2m")
 }
 
-// url is the address of a Service, by its name.
+// url returns the URL of a path at a Service.
 func (s *space) url(service, path string) string {
 	return "http://" + service + "." + s.name + ".svc.cluster.local" + path
 }
 
-// pods are the names of the pods that a selector selects.
+// pods returns the names of the pods that match a selector.
 func (s *space) pods(selector string) []string {
 	s.t.Helper()
 	return strings.Fields(s.kubectl("get", "pods", "--selector", selector, "--output", "jsonpath={.items[*].metadata.name}"))
 }
 
-// get asks from within the cluster.
+// get sends a GET request from inside the cluster.
 func get(t *testing.T, client *http.Client, url string) (status int, body string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
