@@ -124,7 +124,7 @@ type config struct {
 	Fleet
 	workload   Workload
 	objectives Objectives
-	plots      string // folder, empty for no pictures
+	plots      string // directory; empty for no plots
 	policies   []string
 	rate       float64
 	requests   int
@@ -166,11 +166,11 @@ func command(ctx context.Context, args []string, traces string, out, progress io
 		curves = append(curves, curve)
 	}
 	if c.plots != "" {
-		path, err := draw(c.plots, c.workload, c.objectives.Share, curves)
+		path, err := plotCurves(c.plots, c.workload, c.objectives.Share, curves)
 		if err != nil {
 			return fmt.Errorf("fleet: %w", err)
 		}
-		fmt.Fprintf(progress, "%s has the picture\n", path)
+		fmt.Fprintf(progress, "wrote %s\n", path)
 	}
 	return table.Flush()
 }
@@ -294,7 +294,7 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 	f.Float64Var(&c.Inexact, "token-error", 0, "have a prompt's bytes, by which extproc estimates its tokens, be off by up to this `SHARE`, such as 0.3")
 	file := f.String("profile", "", "take times and limits of endpoints from this YAML `FILE` (default a 70B model on four A100 GPUs, for Mooncake's traces an 8B model on two)")
 	f.IntVar(&c.Pickers, "pickers", 1, "have so many `EXTPROCS` send requests")
-	f.StringVar(&c.plots, "plots", "", "with --goodput: write a picture of what each policy keeps at which rate, a PNG, into this `FOLDER`")
+	f.StringVar(&c.plots, "plots", "", "with --goodput: plot the share of requests that meet their objectives by rate, as PNG into this `DIR`")
 	looks := f.Duration("scrape-interval", 200*time.Millisecond, "scrape each endpoint at this `INTERVAL`; if this is not set, scored and scored+lora use 50ms as their project does")
 	tells := f.Duration("sync-interval", 20*time.Millisecond, "share the requests in flight among pickers at this `INTERVAL`, and those of adapters each second; 0 for never")
 	if err := f.Parse(args); err != nil {

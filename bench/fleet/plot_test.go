@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-// A picture has the size that it says, and every curve in its own colour; a policy that keeps next to nothing has none.
-func TestDraw(t *testing.T) {
+// A plot has a colour for each curve, and the legend lies to the right of them.
+func TestPlotCurves(t *testing.T) {
 	dir := t.TempDir()
-	path, err := draw(dir, Workload{Name: "some"}, 0.99, []curve{
+	path, err := plotCurves(dir, Workload{Name: "some"}, 0.99, []curve{
 		{"a", []point{{3, 0.98}, {1, 1}, {2, 0.99}}}, {"b", []point{{1, 0.999}, {2, 0.97}, {4, 0.1}}},
 	})
 	if err != nil || path != filepath.Join(dir, "some.png") {
-		t.Fatalf("it drew %s: %v", path, err)
+		t.Fatalf("it wrote %s: %v", path, err)
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -36,10 +36,10 @@ func TestDraw(t *testing.T) {
 		}
 	}
 	if is.Bounds().Dx() < 700 || len(colours) < 2 {
-		t.Errorf("the picture has %v and %d colours", is.Bounds(), len(colours))
+		t.Errorf("the plot has %v and %d colours", is.Bounds(), len(colours))
 	}
-	if _, err := draw(filepath.Join(dir, "none"), Workload{Name: "some"}, 0.99, nil); err == nil {
-		t.Error("it draws into a folder that is not there")
+	if _, err := plotCurves(filepath.Join(dir, "none"), Workload{Name: "some"}, 0.99, nil); err == nil {
+		t.Error("it writes to a directory that does not exist")
 	}
 }
 

@@ -125,7 +125,7 @@ type config struct {
 	shares      []float64
 	policies    []string
 	seeds       int
-	plots       string // folder, empty for no pictures
+	plots       string // directory; empty for no plots
 }
 
 func command(ctx context.Context, args []string, traces string, out, progress io.Writer) error {
@@ -153,11 +153,11 @@ func command(ctx context.Context, args []string, traces string, out, progress io
 	if c.plots == "" {
 		return nil
 	}
-	path, err := c.draw(misses)
+	path, err := c.plot(misses)
 	if err != nil {
 		return fmt.Errorf("place: %w", err)
 	}
-	fmt.Fprintf(progress, "drawn in %s\n", path)
+	fmt.Fprintf(progress, "wrote %s\n", path)
 	return nil
 }
 
@@ -294,7 +294,7 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 	f.BoolVar(&c.Warm, "warm", false, "have the models of the highest rates loaded at the start")
 	join := f.Duration("join", 0, "have an endpoint come this `TIME` after the warm-up")
 	leave := f.Duration("leave", 0, "have an endpoint go this `TIME` after the warm-up")
-	f.StringVar(&c.plots, "plots", "", "write a picture of how often each policy misses with which share of room, an SVG, into this `FOLDER`")
+	f.StringVar(&c.plots, "plots", "", "plot the miss ratio of each policy by cache size as SVG into this `DIR`")
 	if err := f.Parse(args); err != nil {
 		return c, err
 	}

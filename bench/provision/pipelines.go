@@ -112,10 +112,10 @@ func pipelines(ctx context.Context, args []string, out io.Writer) error {
 	if *plots == "" {
 		return nil
 	}
-	path, err := drawCells(*plots, cells)
+	path, err := plotCells(*plots, cells)
 	for i := 0; err == nil && i < len(all); i += len(*trendCVs) {
 		fmt.Fprintln(os.Stderr, path)
-		path, err = drawTrends(*plots, all[i:i+len(*trendCVs)])
+		path, err = plotTrends(*plots, all[i:i+len(*trendCVs)])
 	}
 	fmt.Fprintln(os.Stderr, path)
 	return err

@@ -207,7 +207,7 @@ var houses = [][]floor{
 		},
 		{[]string{"bench/rig", "bench/image"}, "how programs are run: as processes, and in images"},
 		{[]string{"bench/simulated/llm", "bench/envoy"}, "what is run beside extproc and control"},
-		{[]string{"bench/traffic"}, "what requests are like, that simulated fleets are sent"},
+		{[]string{"bench/traffic", "bench/chart"}, "what requests are like, that simulated fleets are sent, and charts"},
 	},
 	{
 		{[]string{"internal/objects/source", "internal/configdump"}, "it chooses where objects come from; what is in force is told to people"},
