@@ -238,6 +238,29 @@ func TestAConflictIsNoFault(t *testing.T) {
 	})
 }
 
+// After a success, the next failure is retried as soon as a first one: the delay of earlier failures is reset.
+func TestASuccessResetsTheRetryDelay(t *testing.T) {
+	k := newKeeper(t)
+	defer k.queue.ShutDown()
+	var err error
+	if k.authority, err = pki.New(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	k.want(known(t, twoGateways))
+	k.Client = answers{http.StatusConflict, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Conflict","code":409}`}.client(t)
+	for range 3 {
+		k.one(t.Context(), "gone")
+	}
+	if n := k.queue.NumRequeues("gone"); n != 3 {
+		t.Fatalf("%d failures are counted, want 3", n)
+	}
+	k.Client = answers{http.StatusOK, `{"kind":"Secret","apiVersion":"v1","metadata":{"name":"headgate-identities"}}`}.client(t)
+	k.one(t.Context(), "gone")
+	if n := k.queue.NumRequeues("gone"); n != 0 {
+		t.Errorf("after a success %d failures are counted, want 0", n)
+	}
+}
+
 // An address is not usable where the API server says that it is not valid. What else fails says nothing of it.
 func TestAnAddressIsToldToBeUnusableWhereItIs(t *testing.T) {
 	in := known(t, strings.Replace(twoGateways, "spec: {", "spec: {addresses: [{value: 10.0.0.1}], ", 1))
