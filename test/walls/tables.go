@@ -10,7 +10,7 @@ var programs = []struct {
 	lines  int
 }{
 	{"extproc", 350},
-	{"control", 655},
+	{"control", 350},
 	{"bench", 650},
 }
 
@@ -115,11 +115,11 @@ var confined = []struct {
 	},
 	{
 		"k8s.io/client-go/", "an object's source is known to one room",
-		[]string{"internal/objects/kube", "control", "control/election", "control/pods", "control/statuswriter", "bench/cluster", "test/apiserver"},
+		[]string{"internal/objects/kube", "control/lifecycle", "control/election", "control/pods", "control/statuswriter", "bench/cluster", "test/apiserver"},
 	},
 	{
 		"sigs.k8s.io/controller-runtime/", "an object's source is known to one room",
-		[]string{"internal/objects/kube", "control/statuswriter"},
+		[]string{"internal/objects/kube", "control/lifecycle", "control/statuswriter"},
 	},
 	{
 		"k8s.io/api/", "other rooms know pods as objects.Pod; control has objects of its own in one place; people write resources in Kubernetes' words",
@@ -171,7 +171,9 @@ var houses = [][]floor{
 		{[]string{"extproc/prefix"}, "prompts are hashed as openai reads them"},
 	},
 	{
-		{[]string{"control"}, "it puts the rooms together"},
+		{[]string{"control"}, "main calls the command"},
+		{[]string{"control/command"}, "the command connects the packages"},
+		{[]string{"control/lifecycle"}, "a control runs from its start to its end, alone or in a cluster"},
 		{
 			[]string{"control/metrics", "control/serve", "control/election", "control/pods", "control/statuswriter", "control/status", "control/prestop", "control/provision/plan"},
 			"each speaks with one neighbour: people, callers, and an API server about one matter each",
@@ -265,6 +267,7 @@ var namesakes = []struct {
 	rooms []string
 	why   string
 }{
+	{"command", []string{"control/command", "extproc/command"}, "each runs its program, and neither is seen beside the other"},
 	{"serve", []string{"control/serve", "extproc/serve"}, "each is where its program listens, and neither is seen beside the other"},
 	{"metrics", []string{"control/metrics", "extproc/metrics"}, "each is what its program says of itself, and neither is seen beside the other"},
 	{"place", []string{"bench/place", "control/place"}, "the one judges what the other decides, and neither is seen beside the other"},

@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"bytes"
@@ -89,7 +89,7 @@ func TestFaultsAtTheStartEndIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]string{
-		"--objects " + objects + " --listen unix:" + dir + "/s --state-file /proc/nowhere/x.db":                "--state-file: /proc/nowhere/x.db: ",
+		"--objects " + objects + " --listen unix:" + dir + "/s --state-file /proc/nowhere/x.db":           "--state-file: /proc/nowhere/x.db: ",
 		"--objects " + broken + " --listen unix:" + dir + "/s":                                            "x.yaml:1: ",
 		"--objects " + objects + " --listen unix:/proc/nowhere/s":                                         "--listen unix:/proc/nowhere/s: ",
 		"--objects " + objects + " --listen 0.0.0.0:0":                                                    "--listen 0.0.0.0:0: other machines can reach it, and any caller could load and unload models: set --cert-path, and --client-ca-file or --token-file; or listen on loopback or a socket",
@@ -97,7 +97,7 @@ func TestFaultsAtTheStartEndIt(t *testing.T) {
 		"--objects " + objects + " --listen 127.0.0.1:0 --listen 0.0.0.0:0 --cert-path " + dir + "/certs": "other machines can reach it",
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		err := run(ctx, append(strings.Fields(args), "--metrics-port", "-1"), io.Discard, io.Discard)
+		err := Run(ctx, append(strings.Fields(args), "--metrics-port", "-1"), io.Discard, io.Discard)
 		cancel()
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", args, err, want)
@@ -124,7 +124,7 @@ func TestRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- run(ctx, args, io.Discard, io.Discard) }()
+	go func() { done <- Run(ctx, args, io.Discard, io.Discard) }()
 
 	conn := dial(t, "unix:"+dir+"/s")
 	awaitLeader(t, conn)
@@ -158,12 +158,12 @@ func TestRun(t *testing.T) {
 		}
 	}
 	var table bytes.Buffer
-	if err := run(limited(t), []string{"status", "--url", "http://" + host + ":9091", "m/1"}, &table, io.Discard); err != nil || !strings.Contains(table.String(), "\nMODELS\nm/1 of default/p: 0 loaded\n") {
+	if err := Run(limited(t), []string{"status", "--url", "http://" + host + ":9091", "m/1"}, &table, io.Discard); err != nil || !strings.Contains(table.String(), "\nMODELS\nm/1 of default/p: 0 loaded\n") {
 		t.Errorf("control status: %v\n%s", err, table.String())
 	}
 	second := strings.Fields(strings.Join(args, " "))
 	second[3], second[len(second)-1] = "unix:"+dir+"/second", "-1"
-	err = run(limited(t), second, io.Discard, io.Discard)
+	err = Run(limited(t), second, io.Discard, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "another process has it open") {
 		t.Errorf("a second one on the file: %v", err)
 	}

@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"errors"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/headgate/headgate/control/lifecycle"
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/serve"
@@ -196,7 +197,7 @@ func (c config) check(rest []string) error {
 		return fmt.Errorf("--xds-address %s: want unix:PATH, or --kube, where Envoys have certificates", c.envoys)
 	case (c.envoyImage == "") != (c.extprocImage == ""):
 		return errors.New("--envoy-image and --extproc-image are of use together: a Gateway's pods have both")
-	case c.envoyImage != "" && (!c.kube.On || portOf(c.envoys) == 0):
+	case c.envoyImage != "" && (!c.kube.On || lifecycle.Port(c.envoys) == 0):
 		return errors.New("--envoy-image needs --kube, and --xds-address HOST:PORT, where pods reach control")
 	case c.meshPool != "" && c.pool() == (objects.Name{}):
 		return fmt.Errorf("--mesh-pool %q: want NAMESPACE/NAME, such as default/runtimes", c.meshPool)

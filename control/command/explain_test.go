@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"bytes"
@@ -21,7 +21,7 @@ func TestTheSettingsAreExplained(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := run(t.Context(), []string{"--objects", dir, "--explain-config", "--scrape-interval", "3s"}, &out, io.Discard); err != nil {
+	if err := Run(t.Context(), []string{"--objects", dir, "--explain-config", "--scrape-interval", "3s"}, &out, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{

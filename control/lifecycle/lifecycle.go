@@ -1,0 +1,124 @@
+// Package lifecycle runs a control: it serves all the time, and decides during its leadership terms. A control runs alone beside
+// a folder of objects, where it always leads, or in a cluster, where the holder of a Lease leads. [Deployment] is the difference.
+package lifecycle
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/headgate/headgate/control/attach/conditions"
+	"github.com/headgate/headgate/control/attach/controller"
+	"github.com/headgate/headgate/control/broadcast"
+	"github.com/headgate/headgate/control/election"
+	"github.com/headgate/headgate/control/metrics"
+	"github.com/headgate/headgate/control/place"
+	"github.com/headgate/headgate/control/place/store"
+	"github.com/headgate/headgate/control/prestop"
+	"github.com/headgate/headgate/control/serve"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// Config configures a Runtime.
+type Config struct {
+	Serve serve.Config
+	// Prestop is where control answers preStop hooks, HOST:PORT; empty: nowhere.
+	Prestop string
+	// XDSAddress is where control serves the Envoys of Gateways; empty: nowhere.
+	XDSAddress string
+	// Place configures the placer of a term. The Runtime sets Memory, Board, Meter and Log.
+	Place place.Config
+	Meter *metrics.Meter
+	Log   *slog.Logger
+	// Ready is called when a term has the objects, maybe more than once.
+	Ready func()
+}
+
+// Deployment is how a control is deployed: [Alone] or in a [Cluster]. Leads reports whether the term is not paused: while it is
+// false, the Deployment writes nothing.
+type Deployment interface {
+	// Credentials completes what serves callers. It may wait for the API server until ctx ends.
+	Credentials(ctx context.Context, c *serve.Config) error
+	// Lead calls term for each leadership term of this control, until ctx ends.
+	Lead(ctx context.Context, term election.Term) error
+	// Leader returns the address of the leader. Nil: there is no other control.
+	Leader() func(ctx context.Context) (netip.Addr, error)
+	// Open opens what earlier leaders stored, and returns the writer of objects' status.
+	Open(ctx context.Context, leads func() bool) (store.Memory, StatusWriter, error)
+	// KeepGateways reports the state of Gateways, and makes their pods if asked to, until ctx ends.
+	KeepGateways(ctx context.Context, leads func() bool, gateways *broadcast.Value[conditions.Input], report func(conditions.Input)) error
+	// Announce directs extprocs to this control until ctx ends.
+	Announce(ctx context.Context, leads func() bool)
+	// ServeEnvoys serves Envoys until ctx ends, whether this control leads or not.
+	ServeEnvoys(ctx context.Context, s controller.Service) error
+}
+
+// StatusWriter writes what became of objects into their status.
+type StatusWriter interface {
+	SetWorld(w *objects.World)
+	SetGateways(in conditions.Input)
+}
+
+// Runtime is what a control has for as long as the process lives. Make one with [New].
+type Runtime struct {
+	// Worlds has the latest objects. The caller sets them.
+	Worlds *broadcast.Value[objects.World]
+
+	config     Config
+	deployment Deployment
+	gateways   *broadcast.Value[conditions.Input] // the plans of Gateways
+	server     *serve.Server
+	prestop    *prestop.Server
+}
+
+// New returns a Runtime.
+func New(c Config, d Deployment) *Runtime {
+	return &Runtime{
+		Worlds: broadcast.New[objects.World](), config: c, deployment: d, gateways: broadcast.New[conditions.Input](), prestop: prestop.New(c.Log),
+	}
+}
+
+// Run serves until ctx ends, and leads in the terms of the Deployment.
+func (r *Runtime) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	if r.config.XDSAddress != "" {
+		group.Go(func() error { return r.serveEnvoys(ctx) })
+	}
+	group.Go(func() error { return r.serve(ctx) })
+	return group.Wait()
+}
+
+func (r *Runtime) serve(ctx context.Context) error {
+	c := r.config.Serve
+	if err := r.deployment.Credentials(ctx, &c); ctx.Err() != nil {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	var err error
+	if r.server, err = serve.New(c, r.config.Log); err != nil {
+		return err
+	}
+	r.prestop.Leader = r.deployment.Leader()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return r.server.Run(ctx) })
+	group.Go(func() error { return r.prestop.Serve(ctx, r.config.Prestop) })
+	group.Go(func() error { return r.deployment.Lead(ctx, r.term) })
+	return group.Wait()
+}
+
+// serveEnvoys serves the Envoys of Gateways, and keeps the plans for the status of objects.
+func (r *Runtime) serveEnvoys(ctx context.Context) error {
+	err := r.deployment.ServeEnvoys(ctx, controller.Service{
+		Address: r.config.XDSAddress, Worlds: r.Worlds.Get, Meter: r.config.Meter, Log: r.config.Log,
+		Planned: func(p controller.Plans) {
+			r.gateways.Set(&conditions.Input{Attachments: p.Attachments, Plans: p.Plans, Network: p.Network, Facts: p.Facts()})
+		},
+	})
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}

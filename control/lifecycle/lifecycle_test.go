@@ -1,0 +1,134 @@
+package lifecycle
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headgate/headgate/control/attach/conditions"
+	"github.com/headgate/headgate/control/metrics"
+	"github.com/headgate/headgate/control/place"
+	"github.com/headgate/headgate/control/place/store"
+	"github.com/headgate/headgate/control/serve"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/test/network"
+)
+
+// opening is a control alone whose memory is opened by a function.
+type opening struct {
+	Alone
+	open func(ctx context.Context, leads func() bool) (store.Memory, StatusWriter, error)
+}
+
+func (o opening) Open(ctx context.Context, leads func() bool) (store.Memory, StatusWriter, error) {
+	return o.open(ctx, leads)
+}
+
+// config is what each test needs.
+func config() Config {
+	return Config{Meter: metrics.New(), Log: slog.New(slog.DiscardHandler), Ready: func() {}}
+}
+
+// A term that waits for the API server still follows the Lease. The Lease may be lost, and another control may get it: that ends
+// the term but not the process.
+func TestATermFollowsItsLeaseWhileItOpens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var leads func() bool
+		r := New(config(), opening{open: func(ctx context.Context, l func() bool) (store.Memory, StatusWriter, error) {
+			leads = l
+			<-ctx.Done()
+			return nil, nil, ctx.Err()
+		}})
+		ctx, lost := context.WithCancel(t.Context())
+		pauses, ended := make(chan bool), make(chan error, 1)
+		go func() { ended <- r.term(ctx, pauses) }()
+		synctest.Wait()
+		select {
+		case pauses <- true:
+		default:
+			t.Fatal("the term does not receive the pause")
+		}
+		synctest.Wait()
+		if leads() {
+			t.Error("the term leads during the pause")
+		}
+		lost()
+		if err := <-ended; err != nil {
+			t.Errorf("the term ended with %v", err)
+		}
+	})
+}
+
+// channels is a StatusWriter that sends what it gets.
+type channels struct {
+	worlds   chan *objects.World
+	gateways chan conditions.Input
+}
+
+func (c channels) SetWorld(w *objects.World)       { c.worlds <- w }
+func (c channels) SetGateways(in conditions.Input) { c.gateways <- in }
+
+// A term reports each World and each plan to the status writer, also those from before the term.
+func TestATermWritesStatus(t *testing.T) {
+	dir := t.TempDir()
+	status := channels{make(chan *objects.World), make(chan conditions.Input)}
+	c := config()
+	c.Place = place.Config{DrainLimit: time.Second, LookInterval: time.Second, TickInterval: time.Second}
+	r := New(c, opening{open: func(context.Context, func() bool) (store.Memory, StatusWriter, error) {
+		m, err := store.Open(filepath.Join(dir, "db"), c.Log)
+		return m, status, err
+	}})
+	var err error
+	if r.server, err = serve.New(serve.Config{Listen: []string{"unix:" + filepath.Join(dir, "s")}}, c.Log); err != nil {
+		t.Fatal(err)
+	}
+	world, first, second := objects.Build(objects.Set{}), new(objects.Network), new(objects.Network)
+	r.Worlds.Set(world)
+	r.gateways.Set(&conditions.Input{Network: first})
+	ctx, end := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.term(ctx, nil) }()
+	if w := <-status.worlds; w != world {
+		t.Errorf("the World is %p, want %p", w, world)
+	}
+	if in := <-status.gateways; in.Network != first {
+		t.Errorf("the Network is %p, want %p", in.Network, first)
+	}
+	r.gateways.Set(&conditions.Input{Network: second})
+	if in := <-status.gateways; in.Network != second {
+		t.Errorf("then the Network is %p, want %p", in.Network, second)
+	}
+	end()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// Every control plans, whether it leads or not, and keeps the plans for the status of objects.
+func TestPlansAreKeptForTheStatus(t *testing.T) {
+	c := config()
+	c.XDSAddress = "unix:" + filepath.Join(t.TempDir(), "e")
+	r := New(c, Alone{})
+	n := network.Read(t, network.Standard("kind: Namespace\nmetadata: {name: ns}"))
+	r.Worlds.Set(&objects.World{Network: n})
+	ctx, end := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.serveEnvoys(ctx) }()
+	for planned := false; !planned; {
+		in, newer := r.gateways.Get()
+		if planned = in != nil; !planned {
+			<-newer
+			continue
+		}
+		if in.Network != n || len(in.Attachments.Gateways) != 1 || len(in.Plans.Gateways) != 1 || in.Plans.Gateways[0].Gateway != in.Attachments.Gateways[0].Name {
+			t.Errorf("it is %+v", in)
+		}
+	}
+	end()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

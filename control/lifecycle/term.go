@@ -1,0 +1,109 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/headgate/headgate/control/place"
+	"github.com/headgate/headgate/control/place/modelmesh"
+	"github.com/headgate/headgate/control/place/placementserver"
+	"github.com/headgate/headgate/control/place/store"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// term is a leadership term: this control decides until ctx ends. Nothing of its state outlives it.
+//
+// Pauses reports true when nobody can know who leads, and false when this control leads again. During a pause control serves
+// extprocs with the state that it has, and calls no engine.
+func (r *Runtime) term(ctx context.Context, pauses <-chan bool) (err error) {
+	var paused atomic.Bool
+	leads := func() bool { return !paused.Load() }
+	memory, status, err := r.open(ctx, pauses, &paused)
+	if ctx.Err() != nil && err != nil {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, memory.Close()) }()
+	meter, c := r.config.Meter, r.config.Place
+	board := placementserver.New(r.config.Log)
+	c.Memory, c.Board, c.Meter, c.Log = memory, board, meter, r.config.Log
+	placer, err := place.New(c)
+	if err != nil {
+		return err
+	}
+	board.SetPlacer(placer)
+	meter.Follow(board, placer)
+	defer meter.Follow(nil, nil)
+	defer meter.Leads(false)
+	setPaused := func() {
+		placer.Pause(paused.Load())
+		meter.Leads(leads())
+	}
+	setPaused()
+
+	group, ctx := errgroup.WithContext(ctx)
+	running, loaded := make(chan struct{}), make(chan struct{})
+	ready := sync.OnceFunc(func() {
+		r.config.Ready()
+		close(loaded)
+	})
+	group.Go(func() error { return placer.Run(ctx, func() { close(running) }) })
+	group.Go(func() error {
+		<-running
+		r.Worlds.Follow(ctx, func(w *objects.World) {
+			placer.SetWorld(w)
+			status.SetWorld(w)
+			ready()
+		})
+		return nil
+	})
+	group.Go(func() error { return r.deployment.KeepGateways(ctx, leads, r.gateways, status.SetGateways) })
+	group.Go(func() error {
+		for {
+			select {
+			case is := <-pauses:
+				paused.Store(is)
+				setPaused()
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	})
+	group.Go(func() error {
+		select { // without objects every model would be unknown
+		case <-loaded:
+		case <-ctx.Done():
+			return nil
+		}
+		end := r.server.Lead(board, modelmesh.New(placer))
+		defer r.prestop.Lead(placer)()
+		r.deployment.Announce(ctx, leads)
+		<-ctx.Done()
+		board.Close()
+		end()
+		return nil
+	})
+	return group.Wait()
+}
+
+// open opens what earlier terms stored. This may take as long as the API server is away, so open follows pauses meanwhile.
+func (r *Runtime) open(ctx context.Context, pauses <-chan bool, paused *atomic.Bool) (m store.Memory, s StatusWriter, err error) {
+	opened := make(chan struct{})
+	go func() {
+		defer close(opened)
+		m, s, err = r.deployment.Open(ctx, func() bool { return !paused.Load() })
+	}()
+	for {
+		select {
+		case is := <-pauses:
+			paused.Store(is)
+		case <-opened:
+			return m, s, err
+		}
+	}
+}
