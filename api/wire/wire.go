@@ -95,19 +95,19 @@ const (
 	RewriteMetadata = "x-gateway-rewrite"
 )
 
-// Names that extproc and its inner server agree on.
+// Names that extproc and its relay agree on.
 const (
-	// ErrandHeader is the header that carries an errand, sealed, to the inner server and back.
-	ErrandHeader = "x-headgate-errand"
-	// BackMetadata is the metadata of an ext_proc stream that names the socket at which the Envoy takes requests from the inner server, in the
+	// RelayTokenHeader carries the relay token of a request, encrypted, to the relay and back.
+	RelayTokenHeader = "x-headgate-relay-token"
+	// BackMetadata is the metadata of an ext_proc stream that names the socket at which the Envoy takes requests from the relay, in the
 	// folder of extproc's own. BackSocket is its name in Headgate's Envoys.
 	BackMetadata = "x-gateway-back"
 	BackSocket   = "back.sock"
-	// MissingHeader is the header in which Envoy tells the inner server of the endpoints that have not the model, as of [UsageMissing].
+	// MissingHeader is the header in which Envoy tells the relay of the endpoints that have not the model, as of [UsageMissing].
 	MissingHeader = "x-gateway-missing"
 	// StoppingHeader is the same of those that are stopping, as of [UsageStopping].
 	StoppingHeader = "x-gateway-stopping"
-	// FinalHeader marks an answer of the inner server's, which is not tried elsewhere; Envoy removes it.
+	// FinalHeader marks an answer of the relay, which is not tried elsewhere; Envoy removes it.
 	FinalHeader = "x-gateway-final"
 )
 
@@ -198,9 +198,9 @@ const (
 	PickAmong = "among"
 	// NoAdapter is of a request for the model itself.
 	NoAdapter = "none"
-	// PickVModel is the VModel that the request named, a string, and PickInner that the inner server sent it, a bool; absent where it is not so.
+	// PickVModel is the VModel that the request named, a string, and PickRelay that the relay sent it, a bool; absent where it is not so.
 	PickVModel = "vmodel"
-	PickInner  = "inner"
+	PickRelay  = "relayed"
 	// PickStored is the id of the stored response that nobody is known to have and that the request asks each pick for, a string, and
 	// PickEverybody that the picks are all who might have it, a bool; absent of all others.
 	PickStored    = "stored"

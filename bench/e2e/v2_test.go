@@ -241,7 +241,7 @@ func TestCallsMayHaveAHundredMetadataEntries(t *testing.T) {
 					t.Errorf("%d entries: %v", n, err)
 				}
 				// Any client may send the relay's header; it does not bypass the limit.
-				if header[wire.ErrandHeader] = "made up"; n >= 150 {
+				if header[wire.RelayTokenHeader] = "made up"; n >= 150 {
 					if a := s.must(request{path: "/v2/models/one/infer", body: `{"inputs":[]}`, header: header}); a.status != http.StatusRequestHeaderFieldsTooLarge {
 						t.Errorf("%d entries and one of the inner server: %d %s", n, a.status, a.body)
 					}

@@ -67,17 +67,17 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 	}
 	c.Serve.Endpoints, c.Serve.Opened = eds.New(log), m.Serves
 	c.Serve.Log = log
-	errands, clients, err := within(c, log)
+	tokens, clients, err := within(c, log)
 	if err != nil {
 		return err
 	}
 	if c.Serve.Payloads, err = c.Payloads.Open(m, log); err != nil {
 		return err
 	}
-	socket := serve.InnerSocket(c.Serve.Own)
-	c.Serve.Inner = relay.New(relay.Config{Folder: filepath.Dir(socket), Errands: errands, Fleet: f, Mesh: clients, Replied: m.Replied, Log: log})
+	socket := serve.RelaySocket(c.Serve.Own)
+	c.Serve.Relay = relay.New(relay.Config{Folder: filepath.Dir(socket), Tokens: tokens, Fleet: f, Mesh: clients, Replied: m.Replied, Log: log})
 	c.Serve.Exchanges = stream.New(stream.Config{
-		Inner: socket, Errands: errands, Manages: clients != nil, Fleet: f, Flow: held, Meter: m, Log: log, Settings: c.Settings, Default: c.Pool, Observe: observe, Tokens: engines.Tokens,
+		Relay: socket, RelayTokens: tokens, Manages: clients != nil, Fleet: f, Flow: held, Meter: m, Log: log, Settings: c.Settings, Default: c.Pool, Observe: observe, Tokens: engines.Tokens,
 		ModeOverride: c.ModeOverride, Conformance: c.Conformance, ExplainPicks: c.ExplainPicks, Random: c.Random(),
 	})
 	c.Serve.Outcomes = accesslog.NewServer(observe, c.Serve.Exchanges.Progressed)

@@ -43,17 +43,17 @@ func newFleet(c options.Options, log *slog.Logger) (*fleet.Fleet, *flow.Flow, fu
 
 // within is what the inner server has: what it is told by, and the way to control for clients of ModelMesh, nil where the command line opens none.
 func within(c options.Options, log *slog.Logger) (*relaytoken.Sealer, *relay.Mesh, error) {
-	errands, err := relay.NewErrands(serve.InnerKey(c.Serve.Own))
+	tokens, err := relay.NewTokens(serve.RelayKey(c.Serve.Own))
 	if err != nil {
 		return nil, nil, fmt.Errorf("--listen %s: %w", strings.Join(c.Serve.Own, ", "), err)
 	}
 	if c.MeshTokenFile == "" {
-		return errands, nil, nil
+		return tokens, nil, nil
 	}
 	file, err := engineclient.OpenToken(c.MeshTokenFile, log)
 	if err != nil {
 		return nil, nil, fmt.Errorf("--mesh-token-file: %w", err)
 	}
 	control, err := c.Control.Transport(log)
-	return errands, &relay.Mesh{Token: file.Token, Control: control}, err
+	return tokens, &relay.Mesh{Token: file.Token, Control: control}, err
 }

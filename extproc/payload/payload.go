@@ -188,7 +188,7 @@ func (s *Server) copies(messages extprocv3.ExternalProcessor_ProcessServer) {
 // begin begins with the headers of a request; nil where no sink wants it, or nothing was decided of it.
 func (s *Server) begin(in *extprocv3.ProcessingRequest) *watched {
 	pick := in.GetMetadataContext().GetFilterMetadata()[wire.PickNamespace].GetFields()
-	if pick[wire.PickPool].GetStringValue() == "" || pick[wire.PickInner].GetBoolValue() {
+	if pick[wire.PickPool].GetStringValue() == "" || pick[wire.PickRelay].GetBoolValue() {
 		return nil // it is for control, or was copied when its client sent it
 	}
 	headers := headersOf(in.GetRequestHeaders().GetHeaders())

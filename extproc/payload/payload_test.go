@@ -425,7 +425,7 @@ func TestWhatIsNotCopied(t *testing.T) {
 	k := take(t, false)
 	s := serve(t, "--payload-processor", k.URL)
 	inner, control := one(), one()
-	inner[wire.PickInner] = true
+	inner[wire.PickRelay] = true
 	delete(control, wire.PickPool)
 	for _, pick := range []map[string]any{inner, control, nil} {
 		if err := answers(s.show(pick, "/x"), nil); !errors.Is(err, io.EOF) {

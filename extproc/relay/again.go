@@ -24,7 +24,7 @@ const maxDial = time.Second
 
 // again sends a request through Envoy once more. What is found out of the copies that did not serve it is in force before, so that it is not
 // decided as it was, but waits for its model where none is left.
-func (s *Server) again(w http.ResponseWriter, r *http.Request, e relaytoken.Errand) {
+func (s *Server) again(w http.ResponseWriter, r *http.Request, e relaytoken.Request) {
 	s.Fleet.Release(e.ID) // else it would wait for a place that it has itself, where its copy takes only so many requests
 	missing, stopping := strings.Split(r.Header.Get(wire.MissingHeader), ","), strings.Split(r.Header.Get(wire.StoppingHeader), ",")
 	var looks sync.WaitGroup
@@ -42,7 +42,7 @@ func (s *Server) again(w http.ResponseWriter, r *http.Request, e relaytoken.Erra
 	looks.Wait()
 	r.Header.Del(wire.MissingHeader)
 	r.Header.Del(wire.StoppingHeader)
-	r.Header.Set(wire.ErrandHeader, s.sentOn(e, e.Models[0], true))
+	r.Header.Set(wire.RelayTokenHeader, s.sentOn(e, e.Models[0], true))
 	s.forward(w, r, s.envoy(e.Back), &url.URL{Scheme: "http", Host: "envoy"}, r.Host, "No endpoint could be reached. Try again.")
 }
 

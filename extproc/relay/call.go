@@ -21,8 +21,8 @@ type answer struct {
 
 // call makes a unary gRPC call for a model through the Envoy of an errand: of a method by its path, with metadata, which it changes, and the
 // frames of its message. An error that is a [*kserve.Error] is what the call ended with.
-func (s *Server) call(ctx context.Context, e relaytoken.Errand, m relaytoken.Model, host, path string, metadata http.Header, frames []byte, budget *budget) (*answer, error) {
-	metadata.Set(wire.ErrandHeader, s.sentOn(e, m, false))
+func (s *Server) call(ctx context.Context, e relaytoken.Request, m relaytoken.Model, host, path string, metadata http.Header, frames []byte, budget *budget) (*answer, error) {
+	metadata.Set(wire.RelayTokenHeader, s.sentOn(e, m, false))
 	metadata.Del("Grpc-Accept-Encoding") // what is answered is read
 	for _, name := range kserve.Headers {
 		metadata.Del(name)

@@ -31,6 +31,6 @@ func (s *Server) manage(w http.ResponseWriter, r *http.Request) {
 	if t, ok := s.Mesh.Control.(*http.Transport); ok && !t.Protocols.HTTP2() {
 		to.Scheme = "http"
 	}
-	r.Header.Del(wire.ErrandHeader)
+	r.Header.Del(wire.RelayTokenHeader)
 	s.forward(w, r, s.Mesh.Control, to, wire.ControlName, "The gateway cannot reach control. Try again.")
 }

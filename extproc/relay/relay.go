@@ -32,8 +32,8 @@ import (
 type Config struct {
 	// Folder has the sockets of the Envoys: errands say which.
 	Folder string
-	// Errands opens what extproc has sealed.
-	Errands *relaytoken.Sealer
+	// Tokens opens what extproc has sealed.
+	Tokens *relaytoken.Sealer
 	// Fleet is told of the copies that did not serve a request.
 	Fleet *fleet.Fleet
 	// Mesh is the way to control for clients of ModelMesh; nil for none.
@@ -91,7 +91,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, patience time.Durati
 // ServeHTTP does what the request's errand says.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set(wire.FinalHeader, "1")
-	e, ok := s.Errands.Open(r.Header.Get(wire.ErrandHeader))
+	e, ok := s.Tokens.Open(r.Header.Get(wire.RelayTokenHeader))
 	switch {
 	case ok && e.Kind == relaytoken.Again:
 		s.again(w, r, e)
@@ -127,8 +127,8 @@ func (s *Server) envoy(socket string) *http.Transport {
 }
 
 // sentOn is what a request is on its way through Envoy.
-func (s *Server) sentOn(e relaytoken.Errand, m relaytoken.Model, last bool) string {
-	return s.Errands.Seal(relaytoken.Errand{Kind: relaytoken.Sent, Back: e.Back, Listener: e.Listener, Given: e.Given, Models: []relaytoken.Model{m}, Most: e.Most, Last: last})
+func (s *Server) sentOn(e relaytoken.Request, m relaytoken.Model, last bool) string {
+	return s.Tokens.Seal(relaytoken.Request{Kind: relaytoken.Sent, Back: e.Back, Listener: e.Listener, Given: e.Given, Models: []relaytoken.Model{m}, Most: e.Most, Last: last})
 }
 
 // isCall says whether a request is a gRPC call, of which Envoy routes no other here.
@@ -136,9 +136,9 @@ func isCall(r *http.Request) bool {
 	return strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
 }
 
-// NewErrands seals with the key in a file, which it makes if there is none: a process that takes over opens what the one before has sealed. An
+// NewTokens seals with the key in a file, which it makes if there is none: a process that takes over opens what the one before has sealed. An
 // empty name is for a process that does neither.
-func NewErrands(file string) (*relaytoken.Sealer, error) {
+func NewTokens(file string) (*relaytoken.Sealer, error) {
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // it never fails
 	if file != "" {

@@ -39,18 +39,18 @@ import (
 
 // stage is an inner server between two Envoys that are none: what is sent to it, and what takes what it sends.
 type stage struct {
-	t       *testing.T
-	errands *relaytoken.Sealer
-	fleet   *fleet.Fleet
-	client  *http.Client
-	back    string
-	stop    func()
-	ended   chan error
+	t      *testing.T
+	tokens *relaytoken.Sealer
+	fleet  *fleet.Fleet
+	client *http.Client
+	back   string
+	stop   func()
+	ended  chan error
 
 	mu      sync.Mutex
 	got     []*http.Request
 	bodies  []string
-	opened  []relaytoken.Errand
+	opened  []relaytoken.Request
 	refused []string // what is counted
 }
 
@@ -66,7 +66,7 @@ func (s *stage) counted() string {
 // newStage has what the inner server sends answered, and the fleet have two endpoints.
 func newStage(t *testing.T, endpoints []string, answer http.HandlerFunc) *stage {
 	t.Helper()
-	s := &stage{t: t, errands: newErrands(t, ""), ended: make(chan error, 1)}
+	s := &stage{t: t, tokens: newTokens(t, ""), ended: make(chan error, 1)}
 	s.fleet = fleetOf(t, endpoints)
 	folder := t.TempDir()
 	s.back = "b"
@@ -75,7 +75,7 @@ func newStage(t *testing.T, endpoints []string, answer http.HandlerFunc) *stage 
 		if err != nil {
 			return
 		}
-		e, ok := s.errands.Open(r.Header.Get("X-Headgate-Errand"))
+		e, ok := s.tokens.Open(r.Header.Get("X-Headgate-Relay-Token"))
 		if !ok {
 			t.Error("a request without an errand comes through Envoy")
 		}
@@ -97,7 +97,7 @@ func newStage(t *testing.T, endpoints []string, answer http.HandlerFunc) *stage 
 		defer s.mu.Unlock()
 		s.refused = append(s.refused, fmt.Sprint(status, " ", code))
 	}
-	server := relay.New(relay.Config{Folder: folder, Errands: s.errands, Fleet: s.fleet, Replied: replied, Log: slog.New(slog.DiscardHandler)})
+	server := relay.New(relay.Config{Folder: folder, Tokens: s.tokens, Fleet: s.fleet, Replied: replied, Log: slog.New(slog.DiscardHandler)})
 	go func() { s.ended <- server.Serve(ctx, l, 10*time.Second) }()
 	t.Cleanup(cancel)
 	s.client = &http.Client{Transport: &http.Transport{Protocols: h2c(), DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -106,9 +106,9 @@ func newStage(t *testing.T, endpoints []string, answer http.HandlerFunc) *stage 
 	return s
 }
 
-func newErrands(t *testing.T, file string) *relaytoken.Sealer {
+func newTokens(t *testing.T, file string) *relaytoken.Sealer {
 	t.Helper()
-	is, err := relay.NewErrands(file)
+	is, err := relay.NewTokens(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,10 +122,10 @@ func TestProcessesThatTakeOverShareAKey(t *testing.T) {
 	all := make([]*relaytoken.Sealer, 8)
 	var begun sync.WaitGroup
 	for i := range all {
-		begun.Go(func() { all[i], _ = relay.NewErrands(file) })
+		begun.Go(func() { all[i], _ = relay.NewTokens(file) })
 	}
 	begun.Wait()
-	sealed := all[0].Seal(relaytoken.Errand{Kind: relaytoken.Again})
+	sealed := all[0].Seal(relaytoken.Request{Kind: relaytoken.Again})
 	for i, s := range all {
 		if e, ok := s.Open(sealed); !ok || e.Kind != relaytoken.Again {
 			t.Errorf("process %d opens it: %v", i, ok)
@@ -137,13 +137,13 @@ func TestProcessesThatTakeOverShareAKey(t *testing.T) {
 	if left, err := os.ReadDir(folder); err != nil || len(left) != 1 {
 		t.Errorf("the folder has %v, %v", left, err)
 	}
-	if _, ok := newErrands(t, "").Open(sealed); ok {
+	if _, ok := newTokens(t, "").Open(sealed); ok {
 		t.Error("another process opens it")
 	}
 	if err := os.WriteFile(file, []byte("short"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := relay.NewErrands(file); err == nil || !strings.Contains(err.Error(), file+" holds no key: remove it") {
+	if _, err := relay.NewTokens(file); err == nil || !strings.Contains(err.Error(), file+" holds no key: remove it") {
 		t.Errorf("a file without a key: %v", err)
 	}
 }
@@ -200,13 +200,13 @@ func (s *stage) copies() (all []string) {
 var target = relaytoken.Model{Name: "m", Target: route.Target{Pool: objects.Name{Namespace: "ns", Name: "pool"}, Adapter: "m"}}
 
 // ask sends a request with an errand to the inner server.
-func (s *stage) ask(e relaytoken.Errand, header http.Header, body string) (*http.Response, string) {
+func (s *stage) ask(e relaytoken.Request, header http.Header, body string) (*http.Response, string) {
 	s.t.Helper()
 	e.Back = s.back
 	if header == nil {
 		header = http.Header{"Content-Type": {"application/grpc"}}
 	}
-	header.Set("X-Headgate-Errand", s.errands.Seal(e))
+	header.Set("X-Headgate-Relay-Token", s.tokens.Seal(e))
 	r := &http.Request{Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: "gateway", Path: "/my.Service/Run", RawQuery: "a=1;b&c=%zz"}, Header: header, Body: io.NopCloser(strings.NewReader(body))}
 	response, err := s.client.Do(r.WithContext(s.t.Context()))
 	if err != nil {
@@ -235,10 +235,10 @@ func TestCallsWithoutAMessageEndWithTheirHeaders(t *testing.T) {
 		<-more
 		ok(w, "two")
 	})
-	sealed := s.errands.Seal(relaytoken.Errand{Kind: relaytoken.Again, Models: []relaytoken.Model{target}, Back: s.back})
+	sealed := s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Again, Models: []relaytoken.Model{target}, Back: s.back})
 	call := func(header http.Header) (*http.Response, error) {
 		header.Set("Content-Type", "application/grpc")
-		header.Set("X-Headgate-Errand", sealed)
+		header.Set("X-Headgate-Relay-Token", sealed)
 		r := &http.Request{Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: "gateway", Path: "/my.Service/Run"}, Header: header}
 		return s.client.Do(r.WithContext(t.Context()))
 	}
@@ -392,7 +392,7 @@ func TestARequestIsSentOnceMore(t *testing.T) {
 	}
 	// Each takes requests at another port than its address. Nobody listens at that of the one that lacks the model: it is asked of no more.
 	at := map[string]string{alive: listening(t), dead: silent(t), lacking: silent(t), stopping: listening(t)}
-	e := relaytoken.Errand{Kind: relaytoken.Again, ID: "decision", SentAt: time.Now().UnixNano(), Listener: "l", Given: objects.Name{Name: "given"}, Models: []relaytoken.Model{target}}
+	e := relaytoken.Request{Kind: relaytoken.Again, ID: "decision", SentAt: time.Now().UnixNano(), Listener: "l", Given: objects.Name{Name: "given"}, Models: []relaytoken.Model{target}}
 	for _, endpoint := range []string{alive, dead, lacking, stopping} {
 		e.Tried = append(e.Tried, relaytoken.Copy{Endpoint: endpoint, At: at[endpoint], Model: "m"})
 	}
@@ -434,7 +434,7 @@ func TestACopyThatWasLoadedSinceIsThere(t *testing.T) {
 	at := listening(t)
 	sent := time.Now()
 	s := newStage(t, []string{at}, func(w http.ResponseWriter, _ *http.Request) { ok(w, "answer") })
-	e := relaytoken.Errand{Kind: relaytoken.Again, SentAt: sent.UnixNano(), Models: []relaytoken.Model{target}, Tried: []relaytoken.Copy{{Endpoint: at, At: at, Model: "m"}}}
+	e := relaytoken.Request{Kind: relaytoken.Again, SentAt: sent.UnixNano(), Models: []relaytoken.Model{target}, Tried: []relaytoken.Copy{{Endpoint: at, At: at, Model: "m"}}}
 	missing := http.Header{"Content-Type": {"application/grpc"}, "X-Gateway-Missing": {at}}
 	for _, want := range []int{1, 0} {
 		if _, body := s.ask(e, missing, frame("question")); body != frame("answer") {
@@ -454,8 +454,8 @@ func TestAClientThatLeavesIsNoFaultOfACopy(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	r := httptest.NewRequestWithContext(gone, http.MethodPost, "/my.Service/Run", nil)
-	r.Header = http.Header{"X-Headgate-Errand": {s.errands.Seal(relaytoken.Errand{Kind: relaytoken.Again, Back: s.back, Models: []relaytoken.Model{target}, Tried: []relaytoken.Copy{{Endpoint: alive, At: alive, Model: "m"}}})}}
-	relay.New(relay.Config{Errands: s.errands, Fleet: s.fleet, Log: slog.New(slog.DiscardHandler)}).ServeHTTP(httptest.NewRecorder(), r)
+	r.Header = http.Header{"X-Headgate-Relay-Token": {s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Again, Back: s.back, Models: []relaytoken.Model{target}, Tried: []relaytoken.Copy{{Endpoint: alive, At: alive, Model: "m"}}})}}
+	relay.New(relay.Config{Tokens: s.tokens, Fleet: s.fleet, Log: slog.New(slog.DiscardHandler)}).ServeHTTP(httptest.NewRecorder(), r)
 	if fmt.Sprint(s.copies()) != fmt.Sprint([]string{alive}) {
 		t.Errorf("the copies are %v", s.copies())
 	}
@@ -475,7 +475,7 @@ func TestAnswersComeAsTheyAreMade(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Header.Set("X-Headgate-Errand", s.errands.Seal(relaytoken.Errand{Kind: relaytoken.Again, Back: s.back, Models: []relaytoken.Model{target}}))
+	r.Header.Set("X-Headgate-Relay-Token", s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Again, Back: s.back, Models: []relaytoken.Model{target}}))
 	response, err := s.client.Do(r)
 	if err != nil {
 		t.Fatal(err)
@@ -494,23 +494,23 @@ func TestAnswersComeAsTheyAreMade(t *testing.T) {
 // What cannot be done is said in the words of the protocol, and marked as final.
 func TestWhatTheInnerServerCannotDo(t *testing.T) {
 	s := newStage(t, []string{listening(t)}, func(http.ResponseWriter, *http.Request) { t.Error("a request comes through Envoy") })
-	gone := relaytoken.Errand{Kind: relaytoken.Again, Models: []relaytoken.Model{target}}
+	gone := relaytoken.Request{Kind: relaytoken.Again, Models: []relaytoken.Model{target}}
 	for _, c := range []struct {
 		what, contentType, sealed, want string
 	}{
-		{"a call of another process", "application/grpc", newErrands(t, "").Seal(gone), `200 14 The gateway restarted while it handled the request. Try again. ""`},
+		{"a call of another process", "application/grpc", newTokens(t, "").Seal(gone), `200 14 The gateway restarted while it handled the request. Try again. ""`},
 		{"a request without an errand", "application/json", "", `503   "{\"error\":{\"code\":\"no_endpoint\",\"message\":\"The gateway restarted while it handled the request. Try again.\",\"type\":\"server_error\"}}"`},
-		{"a call that was sent already", "application/grpc", s.errands.Seal(relaytoken.Errand{Kind: relaytoken.Sent, Back: s.back, Models: []relaytoken.Model{target}}), `200 14 The gateway restarted while it handled the request. Try again. ""`},
-		{"an Envoy that is not there", "application/grpc", s.errands.Seal(relaytoken.Errand{Kind: relaytoken.Again, Back: s.back + "x", Models: []relaytoken.Model{target}}), `200 14 No endpoint could be reached. Try again. ""`},
-		{"several for one", "application/grpc", s.errands.Seal(relaytoken.Errand{Kind: relaytoken.Several, Back: s.back + "x", Models: []relaytoken.Model{target}}), `200 14 No endpoint could be reached. Try again. ""`},
-		{"several that are no call", "application/json", s.errands.Seal(relaytoken.Errand{Kind: relaytoken.Several, Back: s.back, Models: []relaytoken.Model{target}}), `503   "{\"error\":{\"code\":\"no_endpoint\",\"message\":\"The gateway restarted while it handled the request. Try again.\",\"type\":\"server_error\"}}"`},
+		{"a call that was sent already", "application/grpc", s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Sent, Back: s.back, Models: []relaytoken.Model{target}}), `200 14 The gateway restarted while it handled the request. Try again. ""`},
+		{"an Envoy that is not there", "application/grpc", s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Again, Back: s.back + "x", Models: []relaytoken.Model{target}}), `200 14 No endpoint could be reached. Try again. ""`},
+		{"several for one", "application/grpc", s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Several, Back: s.back + "x", Models: []relaytoken.Model{target}}), `200 14 No endpoint could be reached. Try again. ""`},
+		{"several that are no call", "application/json", s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Several, Back: s.back, Models: []relaytoken.Model{target}}), `503   "{\"error\":{\"code\":\"no_endpoint\",\"message\":\"The gateway restarted while it handled the request. Try again.\",\"type\":\"server_error\"}}"`},
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://gateway/a", strings.NewReader("{}"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		r.Header.Set("Content-Type", c.contentType)
-		r.Header.Set("X-Headgate-Errand", c.sealed)
+		r.Header.Set("X-Headgate-Relay-Token", c.sealed)
 		response, err := s.client.Do(r)
 		if err != nil {
 			t.Fatal(err)
@@ -552,7 +552,7 @@ func TestACallForSeveralModels(t *testing.T) {
 	for _, id := range ids {
 		models = append(models, relaytoken.Model{Name: id, Target: route.Target{Adapter: id}})
 	}
-	response, body := s.ask(relaytoken.Errand{Kind: relaytoken.Several, Models: models, Listener: "l"}, http.Header{"Content-Type": {"application/grpc"}, "X-Mine": {"1"}, "Grpc-Accept-Encoding": {"gzip"}}, frame("question"))
+	response, body := s.ask(relaytoken.Request{Kind: relaytoken.Several, Models: models, Listener: "l"}, http.Header{"Content-Type": {"application/grpc"}, "X-Mine": {"1"}, "Grpc-Accept-Encoding": {"gzip"}}, frame("question"))
 	if body != frame(strings.Join(ids, "")) || response.Trailer.Get("Grpc-Status") != "0" || fmt.Sprint(response.Header["X-Of"]) != fmt.Sprint(ids) || fmt.Sprint(response.Trailer["X-After"]) != fmt.Sprint(ids) {
 		t.Errorf("the answer is %q with %v and %v", body, response.Header, response.Trailer)
 	}
@@ -642,7 +642,7 @@ func TestErrorsOfSeveralModels(t *testing.T) {
 		for id := range strings.FieldsSeq(c.models) {
 			models = append(models, relaytoken.Model{Name: id})
 		}
-		response, body := s.ask(relaytoken.Errand{Kind: relaytoken.Several, Models: models, All: c.all}, nil, frame(""))
+		response, body := s.ask(relaytoken.Request{Kind: relaytoken.Several, Models: models, All: c.all}, nil, frame(""))
 		status, words := response.Trailer.Get("Grpc-Status"), ""
 		if status == "" {
 			status = response.Header.Get("Grpc-Status")
@@ -678,7 +678,7 @@ func TestTheInnerServerEndsAfterItsRequests(t *testing.T) {
 	})
 	answered := make(chan string)
 	go func() {
-		_, body := s.ask(relaytoken.Errand{Kind: relaytoken.Again, Models: []relaytoken.Model{target}}, nil, frame("question"))
+		_, body := s.ask(relaytoken.Request{Kind: relaytoken.Again, Models: []relaytoken.Model{target}}, nil, frame("question"))
 		answered <- body
 	}()
 	<-begun
@@ -711,7 +711,7 @@ func TestClientsOfModelMeshGetToControl(t *testing.T) {
 		t.Fatal(err)
 	}
 	token := "secret"
-	errands := newErrands(t, "")
+	tokens := newTokens(t, "")
 	for _, c := range []struct {
 		what, authorization, token string
 		mesh                       bool
@@ -726,7 +726,7 @@ func TestClientsOfModelMeshGetToControl(t *testing.T) {
 		{"of another service", "Bearer secret", "secret", true, "12"},
 	} {
 		token = c.token
-		server := relay.New(relay.Config{Errands: errands, Log: slog.New(slog.DiscardHandler)})
+		server := relay.New(relay.Config{Tokens: tokens, Log: slog.New(slog.DiscardHandler)})
 		if c.mesh {
 			server.Mesh = &relay.Mesh{Token: func() string { return token }, Control: transport}
 		}
@@ -736,7 +736,7 @@ func TestClientsOfModelMeshGetToControl(t *testing.T) {
 			path = "/placement.Placement/Talk"
 		}
 		r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(frame("question")))
-		r.Header = http.Header{"Content-Type": {"application/grpc"}, "X-Headgate-Errand": {errands.Seal(relaytoken.Errand{Kind: relaytoken.Manage})}, "Te": {"trailers"}}
+		r.Header = http.Header{"Content-Type": {"application/grpc"}, "X-Headgate-Relay-Token": {tokens.Seal(relaytoken.Request{Kind: relaytoken.Manage})}, "Te": {"trailers"}}
 		if c.authorization != "" {
 			r.Header.Set("Authorization", c.authorization)
 		}
@@ -752,7 +752,7 @@ func TestClientsOfModelMeshGetToControl(t *testing.T) {
 		if c.want != "0" {
 			continue
 		}
-		if is := <-got; is.URL.Path != "/mmesh.ModelMesh/getModelStatus" || is.Host != "control.headgate.dev" || is.Header.Get("Authorization") != "Bearer secret" || is.Header.Get("X-Headgate-Errand") != "" {
+		if is := <-got; is.URL.Path != "/mmesh.ModelMesh/getModelStatus" || is.Host != "control.headgate.dev" || is.Header.Get("Authorization") != "Bearer secret" || is.Header.Get("X-Headgate-Relay-Token") != "" {
 			t.Errorf("control gets %s with %v", is.URL, is.Header)
 		}
 	}
@@ -816,7 +816,7 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 		r.Header.Set("X-Mine", "1")
 		r.Header.Set("Mm-Model-Id-Bin", "b3RoZXI")
 		r.Header.Set("Mm-Vmodel-Id", "other")
-		r.Header.Set("X-Headgate-Errand", s.errands.Seal(relaytoken.Errand{Kind: relaytoken.Transcode, Back: s.back, Models: []relaytoken.Model{target}}))
+		r.Header.Set("X-Headgate-Relay-Token", s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Transcode, Back: s.back, Models: []relaytoken.Model{target}}))
 		for name, value := range c.header {
 			r.Header.Set(name, value)
 		}
@@ -857,7 +857,7 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Header.Set("Inference-Header-Content-Length", strconv.Itoa(len(inBinary)))
-	r.Header.Set("X-Headgate-Errand", s.errands.Seal(relaytoken.Errand{Kind: relaytoken.Transcode, Back: s.back, Models: []relaytoken.Model{target}}))
+	r.Header.Set("X-Headgate-Relay-Token", s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Transcode, Back: s.back, Models: []relaytoken.Model{target}}))
 	response, err := s.client.Do(r)
 	if err != nil {
 		t.Fatal(err)
@@ -881,7 +881,7 @@ func TestPoolsAreAskedInTurnForAStoredResponse(t *testing.T) {
 			w.WriteHeader(answers[at])
 			_, _ = fmt.Fprintf(w, "answer %d", at)
 		})
-		e := relaytoken.Errand{Kind: relaytoken.Search, Listener: "l", Most: 2}
+		e := relaytoken.Request{Kind: relaytoken.Search, Listener: "l", Most: 2}
 		for _, name := range []string{"a", "b", "c"} {
 			e.Models = append(e.Models, relaytoken.Model{Target: route.Target{Pool: objects.Name{Name: name}}})
 		}

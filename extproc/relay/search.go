@@ -11,7 +11,7 @@ import (
 )
 
 // search sends a request for a stored response to one pool after the other until one of them has it.
-func (s *Server) search(w http.ResponseWriter, r *http.Request, e relaytoken.Errand) {
+func (s *Server) search(w http.ResponseWriter, r *http.Request, e relaytoken.Request) {
 	budget := budget{all: &s.kept}
 	defer budget.giveBack()
 	body, err := io.ReadAll(budget.reader(r.Body))
@@ -26,7 +26,7 @@ func (s *Server) search(w http.ResponseWriter, r *http.Request, e relaytoken.Err
 // searching asks the pools of an errand in turn. It serves one request.
 type searching struct {
 	server *Server
-	errand relaytoken.Errand
+	of     relaytoken.Request
 	body   []byte
 }
 
@@ -34,8 +34,8 @@ type searching struct {
 // another kind may refuse the request.
 func (t *searching) RoundTrip(r *http.Request) (*http.Response, error) {
 	var without *http.Response
-	for _, m := range t.errand.Models {
-		answer, err := t.server.envoy(t.errand.Back).RoundTrip(t.request(r, m))
+	for _, m := range t.of.Models {
+		answer, err := t.server.envoy(t.of.Back).RoundTrip(t.request(r, m))
 		if err != nil {
 			drop(without)
 			return nil, err
@@ -57,7 +57,7 @@ func (t *searching) RoundTrip(r *http.Request) (*http.Response, error) {
 // request returns the request to send to a pool.
 func (t *searching) request(r *http.Request, m relaytoken.Model) *http.Request {
 	to := r.Clone(r.Context())
-	to.Header.Set(wire.ErrandHeader, t.server.sentOn(t.errand, m, true))
+	to.Header.Set(wire.RelayTokenHeader, t.server.sentOn(t.of, m, true))
 	to.Body, to.ContentLength = http.NoBody, int64(len(t.body))
 	if len(t.body) > 0 {
 		to.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(t.body)), nil } // for a retry if Envoy has not begun it

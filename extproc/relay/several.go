@@ -26,7 +26,7 @@ const (
 
 // several sends a call to each of its models, and answers with what they answer, one after the other in the order of the call: to protobuf that
 // is one message with the fields of all. The first error ends the others.
-func (s *Server) several(w http.ResponseWriter, r *http.Request, e relaytoken.Errand) {
+func (s *Server) several(w http.ResponseWriter, r *http.Request, e relaytoken.Request) {
 	budget := budget{all: &s.kept}
 	defer budget.giveBack()
 	body, err := io.ReadAll(budget.reader(r.Body))

@@ -14,7 +14,7 @@ import (
 )
 
 // transcode makes a gRPC call of a request of V2 by REST, and answers by REST.
-func (s *Server) transcode(w http.ResponseWriter, r *http.Request, e relaytoken.Errand) {
+func (s *Server) transcode(w http.ResponseWriter, r *http.Request, e relaytoken.Request) {
 	budget := budget{all: &s.kept}
 	defer budget.giveBack()
 	asked, a, err := s.transcoded(r, e, &budget)
@@ -35,7 +35,7 @@ func (s *Server) transcode(w http.ResponseWriter, r *http.Request, e relaytoken.
 }
 
 // transcoded asks what a request asks, by gRPC.
-func (s *Server) transcoded(r *http.Request, e relaytoken.Errand, budget *budget) (asked transcode.Request, a *answer, err error) {
+func (s *Server) transcoded(r *http.Request, e relaytoken.Request, budget *budget) (asked transcode.Request, a *answer, err error) {
 	from, err := inflated(r, budget)
 	if err != nil {
 		return asked, nil, err

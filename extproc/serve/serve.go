@@ -50,8 +50,8 @@ type Config struct {
 	// Opened is called when every address is open.
 	Opened func()
 
-	// Inner is what Envoys find among the endpoints, at the socket of InnerSocket.
-	Inner     *relay.Server
+	// Relay is what Envoys find among the endpoints, at the socket of RelaySocket.
+	Relay     *relay.Server
 	Exchanges *stream.Server
 	Payloads  *payload.Server
 	Outcomes  *accesslog.Server
@@ -59,8 +59,8 @@ type Config struct {
 	Log       *slog.Logger
 }
 
-// InnerSocket is the path of the inner server's socket, beside the first socket for Headgate's own Envoys; empty where there is none.
-func InnerSocket(own []string) string {
+// RelaySocket is the path of the inner server's socket, beside the first socket for Headgate's own Envoys; empty where there is none.
+func RelaySocket(own []string) string {
 	for _, address := range own {
 		if path, ok := strings.CutPrefix(address, "unix:"); ok {
 			folder, name := filepath.Split(path)
@@ -70,9 +70,9 @@ func InnerSocket(own []string) string {
 	return ""
 }
 
-// InnerKey is the file beside that socket that holds the key of what goes to the inner server; empty where there is none.
-func InnerKey(own []string) string {
-	if socket := InnerSocket(own); socket != "" {
+// RelayKey is the file beside that socket that holds the key of what goes to the inner server; empty where there is none.
+func RelayKey(own []string) string {
+	if socket := RelaySocket(own); socket != "" {
 		return strings.TrimSuffix(socket, ".in") + ".key"
 	}
 	return ""
@@ -92,7 +92,7 @@ func (c Config) Run(ctx context.Context) (err error) {
 	health := newHealth()
 	all, err := c.open(health)
 	var inner net.Listener
-	if socket := InnerSocket(c.Own); err == nil && socket != "" && c.Inner != nil {
+	if socket := RelaySocket(c.Own); err == nil && socket != "" && c.Relay != nil {
 		inner, err = listen.Over("listen", "unix:"+socket)
 	}
 	if err != nil {
@@ -104,7 +104,7 @@ func (c Config) Run(ctx context.Context) (err error) {
 	if inner != nil { // it is there until nothing more is sent to it
 		end, stop := context.WithCancel(context.WithoutCancel(ctx))
 		served := make(chan error, 1)
-		go func() { served <- c.Inner.Serve(end, inner, c.DrainTimeout+cutOff) }()
+		go func() { served <- c.Relay.Serve(end, inner, c.DrainTimeout+cutOff) }()
 		defer func() {
 			stop()
 			err = errors.Join(err, <-served)

@@ -10,11 +10,11 @@ import (
 
 // admit finds what a request is for, and the endpoint that made the answer from which it goes on. What was admitted before stays admitted.
 func (d *dispatcher) admit(a *ask, view *endpointstate.View) (target route.Target, near string, err error) {
-	if d.scope.errand != nil {
-		if d.scope.errand.Most > 0 { // other pools are asked too
-			d.search = search{id: a.previous, most: int(d.scope.errand.Most)}
+	if d.scope.relayed != nil {
+		if d.scope.relayed.Most > 0 { // other pools are asked too
+			d.search = search{id: a.previous, most: int(d.scope.relayed.Most)}
 		}
-		return d.scope.errand.Models[0].Target, "", nil
+		return d.scope.relayed.Models[0].Target, "", nil
 	}
 	s := d.server
 	offer, err := d.scope.offer(view)

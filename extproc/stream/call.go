@@ -63,8 +63,8 @@ func (c *call) begin(end bool, now time.Time) responses {
 	if answer := c.about(method); ok && answer != nil {
 		return answer
 	}
-	if ok && kserve.Manages(method) && c.server.Manages && !c.scope.atGateway() && c.scope.innerServes(objects.Name{}) {
-		return c.sendInner(relaytoken.Manage)
+	if ok && kserve.Manages(method) && c.server.Manages && !c.scope.atGateway() && c.scope.relayServes(objects.Name{}) {
+		return c.sendToRelay(relaytoken.Manage)
 	}
 	if !ok || kserve.Closed(method) || c.in.method != "POST" {
 		return c.fail(errNoMethod, "")
@@ -87,7 +87,7 @@ func (c *call) begin(end bool, now time.Time) responses {
 
 // ruleOf is where the model stands in the messages of a method: as the pools say that the call may be for, else as by default.
 func (c *call) ruleOf(method string) kserve.Rule {
-	if c.scope.errand != nil {
+	if c.scope.relayed != nil {
 		return kserve.Rule{}
 	}
 	view := c.server.Fleet.View()

@@ -35,7 +35,7 @@ func (d *dispatcher) common() *extprocv3.CommonResponse {
 		}
 	}
 	if d.sealed != "" {
-		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.ErrandHeader, d.sealed))
+		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.RelayTokenHeader, d.sealed))
 	}
 	switch {
 	case !d.replaced:
@@ -44,7 +44,7 @@ func (d *dispatcher) common() *extprocv3.CommonResponse {
 	default:
 		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.AuthorizationHeader, "Bearer "+d.token))
 	}
-	if d.scope.listener != "" || d.scope.errand != nil && d.scope.pool != (objects.Name{}) {
+	if d.scope.listener != "" || d.scope.relayed != nil && d.scope.pool != (objects.Name{}) {
 		cluster := wire.PoolCluster
 		if d.traits.call {
 			cluster = wire.PoolCallsCluster
@@ -52,7 +52,7 @@ func (d *dispatcher) common() *extprocv3.CommonResponse {
 		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.PoolHeader, cluster(d.target.Pool.Namespace, d.target.Pool.Name)))
 	}
 	// A route that names the pool by itself is chosen already, maybe by weight.
-	return &extprocv3.CommonResponse{HeaderMutation: mutation, ClearRouteCache: d.scope.pool == (objects.Name{}) || d.scope.errand != nil}
+	return &extprocv3.CommonResponse{HeaderMutation: mutation, ClearRouteCache: d.scope.pool == (objects.Name{}) || d.scope.relayed != nil}
 }
 
 // destination is the endpoints in the words of the endpoint-picker protocol, in order. The body goes to all of them as it
@@ -101,9 +101,9 @@ func (d *dispatcher) addMetadata(m *extprocv3.ProcessingResponse) {
 		pick[wire.PickStored] = structpb.NewStringValue(d.search.id)
 		pick[wire.PickEverybody] = structpb.NewBoolValue(d.search.everybody)
 	}
-	if d.scope.errand != nil {
-		pick[wire.PickInner] = structpb.NewBoolValue(true)
-		if d.scope.errand.Last {
+	if d.scope.relayed != nil {
+		pick[wire.PickRelay] = structpb.NewBoolValue(true)
+		if d.scope.relayed.Last {
 			pick[wire.PickAgain] = structpb.NewBoolValue(true)
 		}
 	}

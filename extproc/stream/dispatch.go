@@ -71,7 +71,7 @@ func (d *dispatcher) first() *pick.Decision { return &d.picks[0] }
 // reason is why it goes there.
 func (d *dispatcher) reason() string {
 	if len(d.picks) == 0 {
-		return "inner server"
+		return "relay"
 	}
 	return d.picks[0].Reason
 }
@@ -246,7 +246,7 @@ func (d *dispatcher) count(a ask, now time.Time) bool {
 	d.stream, d.address, d.model = a.stream, d.first().Endpoint.Address, d.known()
 	d.id = s.started + "-" + strconv.FormatUint(d.turn, 36)
 	d.to = destination(d.picks, d.reached)
-	d.addInner(a.model, now)
+	d.addRelay(a.model, now)
 	d.promptSent()
 	if is := &d.first().Estimate; *is != (pick.Estimate{}) {
 		d.expected = d.spent + time.Duration(is.FirstToken()*float64(time.Second))

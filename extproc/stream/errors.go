@@ -105,8 +105,8 @@ var (
 	errNoOffer = unavailable("not_ready", "The gateway does not know yet which models it serves here. Try again.", retrySoon)
 	// errStopping is for a request that waits for its model when extproc stops.
 	errStopping = unavailable("not_ready", "The gateway restarts, and cannot wait for the model %s to be loaded. Try again.", retrySoon)
-	// errErrand is for a request of the relay with a token that this process cannot open.
-	errErrand = unavailable("not_ready", "The gateway restarted while it handled the request. Try again.", retrySoon)
+	// errRelayToken is for a request of the relay with a token that this process cannot open.
+	errRelayToken = unavailable("not_ready", "The gateway restarted while it handled the request. Try again.", retrySoon)
 	// errGone is for a request whose endpoint refuses connections and sends nothing more.
 	errGone = unavailable(wire.EngineGone, "The server ended before it answered. Try again.", retrySoon)
 	// errUnwell means that no endpoint of any pool is healthy.

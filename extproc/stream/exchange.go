@@ -108,7 +108,7 @@ func (x *exchange) receive(m *extprocv3.ProcessingRequest, now time.Time) (respo
 		x.phase = reading
 		x.dispatcher.began = now
 		x.in = readRequest(r.RequestHeaders.GetHeaders())
-		if err := x.openErrand(); err != nil {
+		if err := x.openToken(); err != nil {
 			return x.fail(err, ""), nil
 		}
 		if x.in.written = x.in.path; x.scope.rewrite != nil {
@@ -281,8 +281,8 @@ func (x *exchange) goOn(common *extprocv3.CommonResponse, body []byte, changed b
 
 // fail replies with an error.
 func (x *exchange) fail(err error, model string) responses {
-	if x.scope.errand != nil {
-		model = x.scope.errand.Models[0].Name
+	if x.scope.relayed != nil {
+		model = x.scope.relayed.Models[0].Name
 	}
 	e := describe(err, model)
 	if errors.Is(err, errExpired) && x.in.deadline() > 0 {

@@ -95,8 +95,8 @@ func (x Exchange) TakenAt(socket string) Exchange {
 	return x
 }
 
-// FromInner says whether the inner server sends the request.
-func (x Exchange) FromInner() bool { return x.scope.errand != nil }
+// FromRelay says whether the inner server sends the request.
+func (x Exchange) FromRelay() bool { return x.scope.relayed != nil }
 
 // Reads adds to the bytes of bodies that count as kept by others, and returns how many do.
 func (s *Server) Reads(bytes int64) int64 { return s.kept.Add(bytes) }

@@ -42,7 +42,7 @@ func TestNothingIsKeptOfRequestsThatHaveEnded(t *testing.T) {
 	}, Freed: func(model string) { held.Freed(model) }})
 	held = flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})
 	server, _ := newServer(t, f, func(c *stream.Config) {
-		c.Flow, c.Inner, c.Errands = held, "/run/inner.sock", errands(t, 'k')
+		c.Flow, c.Relay, c.RelayTokens = held, "/run/inner.sock", relayTokens(t, 'k')
 		c.Settings.Picks, c.Settings.Hold = 3, 20*time.Millisecond
 		c.Observe = func(outcome.Outcome) {}
 	})

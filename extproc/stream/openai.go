@@ -230,7 +230,7 @@ func (o *openAIRequest) searchEach(pools []objects.Name) responses {
 		models = append(models, relaytoken.Model{Target: route.Target{Pool: name}})
 	}
 	o.dispatcher.target = models[0].Target
-	return o.sendInner(relaytoken.Search, models...)
+	return o.sendToRelay(relaytoken.Search, models...)
 }
 
 // asks is what a request with a body asks for.

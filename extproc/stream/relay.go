@@ -15,24 +15,24 @@ import (
 // served it, a call for several models to each of them, a request for a stored response to each pool, and a REST request as a gRPC call if engines
 // take nothing else.
 
-// openErrand takes what the inner server says of a request: where it came in, and what it was admitted for.
-func (x *exchange) openErrand() error {
-	if x.in.errand == "" || x.scope.front != Own || x.server.Errands == nil {
+// openToken takes what the inner server says of a request: where it came in, and what it was admitted for.
+func (x *exchange) openToken() error {
+	if x.in.relayToken == "" || x.scope.front != Own || x.server.RelayTokens == nil {
 		return nil
 	}
-	e, ok := x.server.Errands.Open(x.in.errand)
+	e, ok := x.server.RelayTokens.Open(x.in.relayToken)
 	if !ok || e.Kind != relaytoken.Sent || len(e.Models) != 1 {
-		return errErrand
+		return errRelayToken
 	}
-	x.scope.errand, x.scope.listener, x.scope.pool, x.scope.rewrite = &e, e.Listener, e.Given, nil
+	x.scope.relayed, x.scope.listener, x.scope.pool, x.scope.rewrite = &e, e.Listener, e.Given, nil
 	return nil
 }
 
-// innerServes says whether the inner server may get a request for a pool: at a Gateway it is not among the endpoints of one that fails open, nor
+// relayServes says whether the inner server may get a request for a pool: at a Gateway it is not among the endpoints of one that fails open, nor
 // can it be reached where the pool's engines are reached by TLS.
-func (s *scope) innerServes(pool objects.Name) bool {
+func (s *scope) relayServes(pool objects.Name) bool {
 	switch {
-	case s.front != Own, s.server.Inner == "", s.back == "", s.errand != nil && s.errand.Last:
+	case s.front != Own, s.server.Relay == "", s.back == "", s.relayed != nil && s.relayed.Last:
 		return false
 	case !s.atGateway():
 		return true
@@ -41,13 +41,13 @@ func (s *scope) innerServes(pool objects.Name) bool {
 	return p != nil && !p.Picker.Open && (p.Settings == nil || p.Settings.EngineTLS == nil)
 }
 
-// addInner makes the inner server the last pick of a request whose model control can load elsewhere, if there are fewer picks than may be
+// addRelay makes the inner server the last pick of a request whose model control can load elsewhere, if there are fewer picks than may be
 // tried. Name is the client's name of the model, and now is when the request is sent.
-func (d *dispatcher) addInner(name string, now time.Time) {
-	if d.sealed = ""; !d.placed() || !d.scope.innerServes(d.target.Pool) || d.search.id == "" && 1+strings.Count(d.to, ",") >= d.settings.Picks {
+func (d *dispatcher) addRelay(name string, now time.Time) {
+	if d.sealed = ""; !d.placed() || !d.scope.relayServes(d.target.Pool) || d.search.id == "" && 1+strings.Count(d.to, ",") >= d.settings.Picks {
 		return
 	}
-	e := d.scope.errandOf(relaytoken.Again, relaytoken.Model{Name: name, Target: d.found})
+	e := d.scope.relayRequest(relaytoken.Again, relaytoken.Model{Name: name, Target: d.found})
 	e.ID, e.SentAt = d.id, now.UnixNano()
 	for i := range d.picks {
 		if d.picks[i].Model == d.picks[0].Model {
@@ -55,11 +55,11 @@ func (d *dispatcher) addInner(name string, now time.Time) {
 			e.Tried = append(e.Tried, relaytoken.Copy{Endpoint: at, At: d.reached(at), Model: d.known()})
 		}
 	}
-	d.to, d.sealed = d.to+","+d.server.Inner, d.server.Errands.Seal(e)
+	d.to, d.sealed = d.to+","+d.server.Relay, d.server.RelayTokens.Seal(e)
 }
 
-func (s *scope) errandOf(kind relaytoken.Kind, models ...relaytoken.Model) relaytoken.Errand {
-	return relaytoken.Errand{Kind: kind, Back: s.back, Listener: s.listener, Given: s.pool, Models: models}
+func (s *scope) relayRequest(kind relaytoken.Kind, models ...relaytoken.Model) relaytoken.Request {
+	return relaytoken.Request{Kind: kind, Back: s.back, Listener: s.listener, Given: s.pool, Models: models}
 }
 
 // sendToEach has the inner server send a call to each of several models. One that there is not is left out, unless the call wants all.
@@ -84,29 +84,29 @@ func (c *call) sendToEach() responses {
 	if len(models) == 0 {
 		return c.fail(errNoneFound, "")
 	}
-	if c.dispatcher.target = models[0].Target; !c.scope.innerServes(c.dispatcher.target.Pool) {
+	if c.dispatcher.target = models[0].Target; !c.scope.relayServes(c.dispatcher.target.Pool) {
 		return c.fail(errSeveral, "")
 	}
-	return c.sendInner(relaytoken.Several, models...)
+	return c.sendToRelay(relaytoken.Several, models...)
 }
 
-// sendInner sends a request to the inner server, by its headers.
-func (x *exchange) sendInner(kind relaytoken.Kind, models ...relaytoken.Model) responses {
-	x.dispatcher.toInner(kind, models...)
+// sendToRelay sends a request to the inner server, by its headers.
+func (x *exchange) sendToRelay(kind relaytoken.Kind, models ...relaytoken.Model) responses {
+	x.dispatcher.relayTo(kind, models...)
 	x.phase = sent
 	return responses{x.withMetadata(answerHeaders(x.dispatcher.common()))}
 }
 
-// toInner lets a request go to the inner server alone, which decides nothing of it. It counts nowhere.
-func (d *dispatcher) toInner(kind relaytoken.Kind, models ...relaytoken.Model) {
-	e := d.scope.errandOf(kind, models...)
+// relayTo lets a request go to the inner server alone, which decides nothing of it. It counts nowhere.
+func (d *dispatcher) relayTo(kind relaytoken.Kind, models ...relaytoken.Model) {
+	e := d.scope.relayRequest(kind, models...)
 	if e.All = kserve.WantsAll(d.in.ids); kind == relaytoken.Search {
 		e.Most = int64(maxSearch / len(models))
 	}
-	d.to, d.sealed = d.server.Inner, d.server.Errands.Seal(e)
+	d.to, d.sealed = d.server.Relay, d.server.RelayTokens.Seal(e)
 }
 
 // converts says whether the inner server is to make a gRPC call of a request for a pool, which takes nothing else.
 func (d *dispatcher) converts(p *objects.Pool) bool {
-	return d.traits.converts && p != nil && p.CallsOnly && d.scope.innerServes(p.Name)
+	return d.traits.converts && p != nil && p.CallsOnly && d.scope.relayServes(p.Name)
 }

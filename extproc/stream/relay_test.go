@@ -23,7 +23,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-func errands(t *testing.T, key byte) *relaytoken.Sealer {
+func relayTokens(t *testing.T, key byte) *relaytoken.Sealer {
 	t.Helper()
 	block, err := aes.NewCipher([]byte(strings.Repeat(string(key), 32)))
 	if err != nil {
@@ -36,15 +36,15 @@ func errands(t *testing.T, key byte) *relaytoken.Sealer {
 	return relaytoken.NewSealer(aead)
 }
 
-// withInner is the fleet of VModels and control, which has loaded "sql-v2", and an inner server.
-func withInner(t *testing.T, change func(*stream.Config)) (*stream.Server, *fleet.Fleet, *relaytoken.Sealer) {
+// withRelay is the fleet of VModels and control, which has loaded "sql-v2", and an inner server.
+func withRelay(t *testing.T, change func(*stream.Config)) (*stream.Server, *fleet.Fleet, *relaytoken.Sealer) {
 	t.Helper()
 	f := newFleetOfVModels(fleet.Config{Placed: true})
 	f.Hear(news(t, f, []string{"loaded=sql-v2@" + address, "loaded=mm-1@" + address}))
-	sealer := errands(t, 'k')
+	sealer := relayTokens(t, 'k')
 	server, _ := newServer(t, f, func(c *stream.Config) {
 		c.Flow = flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})
-		c.Inner, c.Errands = "/run/inner.sock", sealer
+		c.Relay, c.RelayTokens = "/run/inner.sock", sealer
 		c.Settings.Picks = 3
 		if change != nil {
 			change(c)
@@ -54,7 +54,7 @@ func withInner(t *testing.T, change func(*stream.Config)) (*stream.Server, *flee
 }
 
 // sent is where a request goes, with which errand and which names of models; or the reply, or what it waits for.
-func sent(t *testing.T, x stream.Exchange, sealer *relaytoken.Sealer, lines ...string) (to string, e relaytoken.Errand) {
+func sent(t *testing.T, x stream.Exchange, sealer *relaytoken.Sealer, lines ...string) (to string, e relaytoken.Request) {
 	t.Helper()
 	now := time.Now()
 	var out []string
@@ -71,14 +71,14 @@ func sent(t *testing.T, x stream.Exchange, sealer *relaytoken.Sealer, lines ...s
 			if common == nil {
 				common = m.GetRequestBody().GetResponse()
 			}
-			if x.FromInner() && !slices.Contains(common.GetHeaderMutation().GetRemoveHeaders(), "x-headgate-errand") && len(common.GetHeaderMutation().GetSetHeaders()) > 0 {
+			if x.FromRelay() && !slices.Contains(common.GetHeaderMutation().GetRemoveHeaders(), "x-headgate-relay-token") && len(common.GetHeaderMutation().GetSetHeaders()) > 0 {
 				t.Error("the engine gets the errand")
 			}
 			for _, h := range common.GetHeaderMutation().GetSetHeaders() {
 				switch value := string(h.GetHeader().GetRawValue()); h.GetHeader().GetKey() {
 				case "x-gateway-destination-endpoint", "mm-model-id", ":path", "x-gateway-pool-cluster":
 					out = append(out, value)
-				case "x-headgate-errand":
+				case "x-headgate-relay-token":
 					opened, ok := sealer.Open(value)
 					if !ok {
 						t.Fatal("nobody can open the errand")
@@ -125,13 +125,13 @@ func TestTheInnerServerIsTheLastPick(t *testing.T) {
 		{"a base model, which control does not load", []string{post, `body {"model":"llama"}`}, plain, nil, address, ""},
 		{"as many picks as may be tried", []string{post, `body {"model":"text-to-sql"}`}, plain, func(c *stream.Config) { c.Settings.Picks = 1 }, address + ` {"model":"sql-v2"}`, ""},
 		{"no control", []string{post, `body {"model":"text-to-sql"}`}, plain, func(c *stream.Config) { c.Flow = nil }, address + ` {"model":"sql-v2"}`, ""},
-		{"no inner server", []string{post, `body {"model":"text-to-sql"}`}, plain, func(c *stream.Config) { c.Inner = "" }, address + ` {"model":"sql-v2"}`, ""},
+		{"no inner server", []string{post, `body {"model":"text-to-sql"}`}, plain, func(c *stream.Config) { c.Relay = "" }, address + ` {"model":"sql-v2"}`, ""},
 		{"an Envoy that takes nothing back", []string{post, `body {"model":"text-to-sql"}`}, func(s *stream.Server) stream.Exchange { return s.ExchangeAt("", objects.Name{}, nil) }, nil, address + ` {"model":"sql-v2"}`, ""},
 		{"another gateway", []string{post, `body {"model":"text-to-sql"}`}, func(s *stream.Server) stream.Exchange {
 			return s.Exchange(stream.Gateway, "base-picker:9002", 0).TakenAt("back")
 		}, nil, address + ` {"model":"sql-v2"}`, ""},
 	} {
-		server, _, sealer := withInner(t, c.set)
+		server, _, sealer := withRelay(t, c.set)
 		to, e := sent(t, c.x(server), sealer, c.lines...)
 		if to != c.to {
 			t.Errorf("%s: it goes to %s, want %s", c.what, to, c.to)
@@ -153,8 +153,8 @@ func TestTheInnerServerIsTheLastPick(t *testing.T) {
 // What the inner server sends is what was admitted, wherever it came in and whatever name the engine has given it by now, and goes to the inner
 // server no more if it is the last way.
 func TestWhatIsSentOnceMoreWasAdmitted(t *testing.T) {
-	server, _, sealer := withInner(t, nil)
-	again := func(e relaytoken.Errand) string { e.Back = "back"; return "x-headgate-errand=" + sealer.Seal(e) }
+	server, _, sealer := withRelay(t, nil)
+	again := func(e relaytoken.Request) string { e.Back = "back"; return "x-headgate-relay-token=" + sealer.Seal(e) }
 	base := objects.Name{Namespace: "ns", Name: "base"}
 	of := func(adapter string) []relaytoken.Model {
 		return []relaytoken.Model{{Name: "client's", Target: route.Target{Pool: base, Adapter: adapter}}}
@@ -165,19 +165,19 @@ func TestWhatIsSentOnceMoreWasAdmitted(t *testing.T) {
 		to    string
 		again bool
 	}{
-		{"as it was", []string{post + " " + again(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("sql-v2"), Last: true}), `body {"model":"sql-v2"}`}, address, false},
-		{"under another name", []string{post + " " + again(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("sql-v2"), Last: true}), `body {"model":"sql-v1"}`}, address + ` {"model":"sql-v2"}`, false},
-		{"for a VModel", []string{post + " " + again(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("sql"), Last: true}), `body {"model":"old"}`}, address + ` {"model":"sql-v2"}`, false},
-		{"not the last way", []string{post + " " + again(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("sql-v2")}), `body {"model":"sql-v2"}`}, address + ",/run/inner.sock", true},
-		{"at a listener that has it not", []string{post + " " + again(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("sql-v2"), Listener: "Gateway ns/g other", Last: true}), `body {"model":"sql-v2"}`}, address + " pool/ns/base", false},
-		{"for a pool that a route named", []string{post + " " + again(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("sql-v2"), Given: base, Last: true}), `body {"model":"sql-v2"}`}, address + " pool/ns/base", false},
-		{"a call whose message is not read again", []string{"headers :method=POST mode=NONE shown=NONE content-type=application/grpc :path=/inference.GRPCInferenceService/ModelMetadata mm-model-id=mm-9 end " + again(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("mm-1"), Last: true})}, address + " mm-1", false},
-		{"V2 by REST", []string{aInfer + "mm-9/infer " + again(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("mm-1"), Last: true})}, address + " mm-1 /v2/models/mm-1/infer", false},
-		{"for a model that nobody has", []string{post + " " + again(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("gone"), Last: true}), `body {"model":"gone"}`}, "waits for ns/base/gone, 16 bytes, at most 5m0s", false},
-		{"an errand of the inner server's", []string{post + " " + again(relaytoken.Errand{Kind: relaytoken.Again, Models: of("sql-v2")})}, "reply: 503", false},
-		{"for two", []string{post + " " + again(relaytoken.Errand{Kind: relaytoken.Sent, Models: append(of("a"), of("b")...)})}, "reply: 503", false},
-		{"of another process", []string{post + " x-headgate-errand=" + errands(t, 'o').Seal(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("sql-v2")})}, "reply: 503", false},
-		{"a client's", []string{post + " x-headgate-errand=1"}, "reply: 503", false},
+		{"as it was", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2"), Last: true}), `body {"model":"sql-v2"}`}, address, false},
+		{"under another name", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2"), Last: true}), `body {"model":"sql-v1"}`}, address + ` {"model":"sql-v2"}`, false},
+		{"for a VModel", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql"), Last: true}), `body {"model":"old"}`}, address + ` {"model":"sql-v2"}`, false},
+		{"not the last way", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2")}), `body {"model":"sql-v2"}`}, address + ",/run/inner.sock", true},
+		{"at a listener that has it not", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2"), Listener: "Gateway ns/g other", Last: true}), `body {"model":"sql-v2"}`}, address + " pool/ns/base", false},
+		{"for a pool that a route named", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2"), Given: base, Last: true}), `body {"model":"sql-v2"}`}, address + " pool/ns/base", false},
+		{"a call whose message is not read again", []string{"headers :method=POST mode=NONE shown=NONE content-type=application/grpc :path=/inference.GRPCInferenceService/ModelMetadata mm-model-id=mm-9 end " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("mm-1"), Last: true})}, address + " mm-1", false},
+		{"V2 by REST", []string{aInfer + "mm-9/infer " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("mm-1"), Last: true})}, address + " mm-1 /v2/models/mm-1/infer", false},
+		{"for a model that nobody has", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("gone"), Last: true}), `body {"model":"gone"}`}, "waits for ns/base/gone, 16 bytes, at most 5m0s", false},
+		{"an errand of the inner server's", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Again, Models: of("sql-v2")})}, "reply: 503", false},
+		{"for two", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: append(of("a"), of("b")...)})}, "reply: 503", false},
+		{"of another process", []string{post + " x-headgate-relay-token=" + relayTokens(t, 'o').Seal(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2")})}, "reply: 503", false},
+		{"a client's", []string{post + " x-headgate-relay-token=1"}, "reply: 503", false},
 	} {
 		x := server.ExchangeAt("", objects.Name{}, nil).TakenAt("back")
 		to, e := sent(t, x, sealer, c.lines...)
@@ -188,17 +188,17 @@ func TestWhatIsSentOnceMoreWasAdmitted(t *testing.T) {
 	}
 	// A route that rewrites paths did so before.
 	rewritten := server.ExchangeAt("", base, &wire.Rewrite{Prefix: "/v2", With: "/x"}).TakenAt("back")
-	if to, _ := sent(t, rewritten, sealer, aInfer+"mm-9/infer "+again(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("mm-1"), Last: true})); to != address+" mm-1 /v2/models/mm-1/infer" {
+	if to, _ := sent(t, rewritten, sealer, aInfer+"mm-9/infer "+again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("mm-1"), Last: true})); to != address+" mm-1 /v2/models/mm-1/infer" {
 		t.Errorf("at a route that rewrites it goes to %s", to)
 	}
 	// Nobody else is believed.
 	x := server.Exchange(stream.Gateway, "base-picker:9002", 0)
-	if to, _ := sent(t, x, sealer, post+" "+again(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("mm-1")}), `body {"model":"text-to-sql"}`); to != address+` {"model":"sql-v2"}` {
+	if to, _ := sent(t, x, sealer, post+" "+again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("mm-1")}), `body {"model":"text-to-sql"}`); to != address+` {"model":"sql-v2"}` {
 		t.Errorf("another gateway's goes to %s", to)
 	}
 	// The client is told of the name that it used.
 	x = server.ExchangeAt("", objects.Name{}, nil).TakenAt("back")
-	sent(t, x, sealer, post+" "+again(relaytoken.Errand{Kind: relaytoken.Sent, Models: of("gone"), Last: true}), `body {"model":"gone"}`)
+	sent(t, x, sealer, post+" "+again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("gone"), Last: true}), `body {"model":"gone"}`)
 	if out := x.Expire(); len(out) != 1 || !strings.Contains(string(out[0].GetImmediateResponse().GetBody()), "The model 'client's' could not") {
 		t.Errorf("the client is told %v", out)
 	}
@@ -225,7 +225,7 @@ func TestACallForSeveralModelsGoesToTheInnerServer(t *testing.T) {
 			return s.Exchange(stream.Gateway, "base-picker:9002", 0).TakenAt("back")
 		}},
 	} {
-		server, f, sealer := withInner(t, nil)
+		server, f, sealer := withRelay(t, nil)
 		x := server.ExchangeAt("", objects.Name{}, nil).TakenAt("back")
 		if c.x != nil {
 			x = c.x(server)
@@ -259,7 +259,7 @@ func TestCallsForControl(t *testing.T) {
 			return s.Exchange(stream.Gateway, "base-picker:9002", 0).TakenAt("back")
 		}},
 	} {
-		server, _, sealer := withInner(t, func(s *stream.Config) { s.Manages = c.manages })
+		server, _, sealer := withRelay(t, func(s *stream.Config) { s.Manages = c.manages })
 		x := server.ExchangeAt("", objects.Name{}, nil).TakenAt("back")
 		headers := ""
 		if c.x != nil {
@@ -276,10 +276,10 @@ func TestCallsForControl(t *testing.T) {
 func TestRESTForEnginesThatTakeCallsAlone(t *testing.T) {
 	f := newFleetOfVModels(fleet.Config{Placed: true}, runtimes)
 	f.Hear(news(t, f, []string{"loaded=mm-1@" + address}))
-	sealer := errands(t, 'k')
+	sealer := relayTokens(t, 'k')
 	server, _ := newServer(t, f, func(c *stream.Config) {
 		c.Flow = flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})
-		c.Inner, c.Errands, c.Settings.Picks = "/run/inner.sock", sealer, 3
+		c.Relay, c.RelayTokens, c.Settings.Picks = "/run/inner.sock", sealer, 3
 	})
 	for _, c := range []struct{ what, line, to, name string }{
 		{"inference", aInfer + "mm-1/infer", "/run/inner.sock mm-1", "mm-1 mm-1"},
@@ -337,10 +337,10 @@ func TestTheInnerServerAtAGateway(t *testing.T) {
 			}
 		})
 		f.Hear(news(t, f, []string{"loaded=sql-v2@" + address, "loaded=mm-1@" + address}))
-		sealer := errands(t, 'k')
+		sealer := relayTokens(t, 'k')
 		server, _ := newServer(t, f, func(s *stream.Config) {
 			s.Flow = flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})
-			s.Inner, s.Errands, s.Settings.Picks, s.Manages = "/run/inner.sock", sealer, 3, true
+			s.Relay, s.RelayTokens, s.Settings.Picks, s.Manages = "/run/inner.sock", sealer, 3, true
 		})
 		listener := "Gateway ns/g chat"
 		if c.at != (objects.Name{}) {

@@ -25,7 +25,7 @@ type request struct {
 	// ids are the headers that name a model, or say how to treat such a call (ModelMesh's).
 	ids []kserve.Header
 	// errand is what the inner server says of the request.
-	errand string
+	relayToken string
 	// selection is what the conformance suite asks for.
 	selection string
 	// control are the control headers that it has.
@@ -51,8 +51,8 @@ func readRequest(m *corev3.HeaderMap) request {
 		case "content-length":
 			r.length = value(h)
 		default:
-			if key == wire.ErrandHeader {
-				r.errand = value(h)
+			if key == wire.RelayTokenHeader {
+				r.relayToken = value(h)
 			}
 			if key == wire.SelectionHeader {
 				r.selection = value(h)
@@ -77,7 +77,7 @@ func value(h *corev3.HeaderValue) string {
 }
 
 func isControl(key string) bool {
-	return key == wire.ErrandHeader || kserve.IsHeader(key) || strings.HasPrefix(key, wire.ControlPrefix) || slices.Contains(wire.ControlHeaders, key)
+	return key == wire.RelayTokenHeader || kserve.IsHeader(key) || strings.HasPrefix(key, wire.ControlPrefix) || slices.Contains(wire.ControlHeaders, key)
 }
 
 // header returns the first value of any header, by its name in lower case.

@@ -41,7 +41,7 @@ type scope struct {
 	announced bool
 	hints     hints
 	// errand is what the relay says of a request that it sends; nil of all others.
-	errand *relaytoken.Errand
+	relayed *relaytoken.Request
 }
 
 // mode is how a data plane shows a body.

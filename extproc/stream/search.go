@@ -29,7 +29,7 @@ type search struct {
 // searchable reports whether the data plane can ask several endpoints, in pools that count, for a stored response. Only Headgate's own Envoys try
 // another endpoint after a 404, and only in pools that allow retries; choose checks this if the request names a model.
 func (s *scope) searchable(a *ask, w *objects.World, counts func(objects.Name) bool) bool {
-	if s.front != Own || s.errand != nil || !a.stored {
+	if s.front != Own || s.relayed != nil || !a.stored {
 		return false
 	}
 	if a.model != "" {
@@ -66,7 +66,7 @@ func (s *scope) apart(about string) []objects.Name {
 	}
 	turn := int(s.server.Random() % uint64(len(pools)))
 	pools = slices.Concat(pools[turn:], pools[:turn])
-	at := slices.IndexFunc(pools, s.innerServes)
+	at := slices.IndexFunc(pools, s.relayServes)
 	if at < 0 {
 		return nil
 	}

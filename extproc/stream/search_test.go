@@ -102,9 +102,9 @@ func TestTheSettingsOfAPoolBoundTheSearch(t *testing.T) {
 // known maker is not searched.
 func TestThePoolsOfAListenerAreAskedInTurn(t *testing.T) {
 	f := newFleetWith(fleet.Config{}, func(s *objects.Set) { s.Routes = append(s.Routes, at("chat", aRoute("also", "sticky", ""))) })
-	sealer := errands(t, 'k')
-	server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.Picks, c.Inner, c.Errands = 3, "/run/inner.sock", sealer })
-	asked := func(lines ...string) (string, relaytoken.Errand) {
+	sealer := relayTokens(t, 'k')
+	server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.Picks, c.Relay, c.RelayTokens = 3, "/run/inner.sock", sealer })
+	asked := func(lines ...string) (string, relaytoken.Request) {
 		t.Helper()
 		return sent(t, server.ExchangeAt("Gateway ns/g chat", objects.Name{}, nil).TakenAt("back"), sealer, lines...)
 	}
@@ -129,10 +129,10 @@ func TestThePoolsOfAListenerAreAskedInTurn(t *testing.T) {
 	if to, e := asked("headers :method=POST :path=/v1/responses/resp_x/cancel", "body {}"); e.Kind != relaytoken.Search || strings.HasPrefix(to, "reply") {
 		t.Errorf("a cancel goes to %s with %+v", to, e)
 	}
-	again := relaytoken.Errand{Kind: relaytoken.Sent, Back: "back", Listener: "Gateway ns/g chat", Most: 3, Last: true, Models: []relaytoken.Model{{Target: route.Target{Pool: objects.Name{Namespace: "ns", Name: "sticky"}}}}}
+	again := relaytoken.Request{Kind: relaytoken.Sent, Back: "back", Listener: "Gateway ns/g chat", Most: 3, Last: true, Models: []relaytoken.Model{{Target: route.Target{Pool: objects.Name{Namespace: "ns", Name: "sticky"}}}}}
 	x := server.ExchangeAt("Gateway ns/g chat", objects.Name{}, nil).TakenAt("back")
 	defer x.End(time.Now())
-	out, err := x.Receive(message(t, "headers :method=GET :path=/v1/responses/resp_x end x-headgate-errand="+sealer.Seal(again)), time.Now())
+	out, err := x.Receive(message(t, "headers :method=GET :path=/v1/responses/resp_x end x-headgate-relay-token="+sealer.Seal(again)), time.Now())
 	if err != nil || len(out) != 1 {
 		t.Fatal(out, err)
 	}

@@ -59,8 +59,8 @@ type Config struct {
 	// Observe is told what became of requests of which the data plane shows the answers; nil means nobody.
 	Observe func(outcome.Outcome)
 	// Inner is the inner server's socket, and Errands what is sealed for it; empty and nil where there is none.
-	Inner   string
-	Errands *relaytoken.Sealer
+	Relay       string
+	RelayTokens *relaytoken.Sealer
 	// Manages says that the inner server sends calls of ModelMesh's API on to control.
 	Manages bool
 	// ModeOverride says that data planes let extproc ask for the body of a request after its headers.

@@ -61,7 +61,7 @@ func (r *v2Request) whole(body []byte, how ending, now time.Time) responses {
 	err := r.dispatcher.send(a, nil, now)
 	if errors.Is(err, errTranscode) {
 		r.dispatcher.model = r.dispatcher.target.Adapter // what copies and the log say; the call is decided by itself
-		r.dispatcher.toInner(relaytoken.Transcode, relaytoken.Model{Name: a.model, Target: r.dispatcher.found})
+		r.dispatcher.relayTo(relaytoken.Transcode, relaytoken.Model{Name: a.model, Target: r.dispatcher.found})
 		r.phase = sent
 		return r.goOn(r.dispatcher.common(), body, r.encoded.decoded, how)
 	}

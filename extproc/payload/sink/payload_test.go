@@ -82,7 +82,7 @@ func TestMetadata(t *testing.T) {
 		{"x-api-key", "secret"},
 		{"api-key", "secret"},
 		{"x-gateway-destination-endpoint", "secret"},
-		{"x-headgate-errand", "secret"},
+		{"x-headgate-relay-token", "secret"},
 		{"x-gatewa", "kept"},
 		{"mm-model-id", "one"},
 		{"a-bin", "AP8"},

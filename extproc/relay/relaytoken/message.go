@@ -14,7 +14,7 @@ import (
 // version is that of the tokens that this program writes and reads.
 const version = 3
 
-func messageOf(e *Errand) *relayed.Request {
+func messageOf(e *Request) *relayed.Request {
 	m := &relayed.Request{
 		Version: version, Kind: string(e.Kind), Back: e.Back, Listener: e.Listener, Given: e.Given.String(), All: e.All, Id: e.ID,
 		SentAt: e.SentAt, Most: e.Most, Last: e.Last,
@@ -39,8 +39,8 @@ func messageOf(e *Errand) *relayed.Request {
 	return m
 }
 
-func errandOf(m *relayed.Request) Errand {
-	e := Errand{
+func requestOf(m *relayed.Request) Request {
+	e := Request{
 		Kind: Kind(m.Kind), Back: m.Back, Listener: m.Listener, Given: objectName(m.Given), All: m.All, ID: m.Id,
 		SentAt: m.SentAt, Most: m.Most, Last: m.Last,
 	}

@@ -31,8 +31,8 @@ const (
 	Sent Kind = "sent"
 )
 
-// Errand is one request's.
-type Errand struct {
+// Request is one request's.
+type Request struct {
 	Kind Kind
 	// Back is the socket at which the request's Envoy takes it once more, in the folder of extproc's.
 	Back string
@@ -77,13 +77,13 @@ type Sealer struct{ aead cipher.AEAD }
 func NewSealer(aead cipher.AEAD) *Sealer { return &Sealer{aead} }
 
 // Seal returns an errand as a header has it.
-func (s *Sealer) Seal(e Errand) string {
+func (s *Sealer) Seal(e Request) string {
 	text, _ := proto.Marshal(messageOf(&e)) // it fails for text that is not UTF-8; then the token is of no version
 	return base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, text, nil))
 }
 
 // Open returns what was sealed; false for what was not, by this Sealer, or by a process of another release.
-func (s *Sealer) Open(header string) (e Errand, ok bool) {
+func (s *Sealer) Open(header string) (e Request, ok bool) {
 	sealed, err := base64.RawURLEncoding.DecodeString(header)
 	if err != nil {
 		return e, false
@@ -96,5 +96,5 @@ func (s *Sealer) Open(header string) (e Errand, ok bool) {
 	if proto.Unmarshal(text, m) != nil || m.Version != version {
 		return e, false
 	}
-	return errandOf(m), true
+	return requestOf(m), true
 }

@@ -38,7 +38,7 @@ func sealing(tb testing.TB, key byte) cipher.AEAD {
 	return aead
 }
 
-var full = relaytoken.Errand{
+var full = relaytoken.Request{
 	Kind: relaytoken.Again, SentAt: 1700000000_000000001, Back: "back.sock", Listener: "Gateway ns/g http", Given: objects.Name{Namespace: "ns", Name: "given"}, All: true, Last: true,
 	Models: []relaytoken.Model{
 		{Name: "gpt-4", Target: route.Target{Route: objects.Name{Namespace: "ns", Name: "r"}, Pool: objects.Name{Namespace: "ns", Name: "p"}, Adapter: "a01", Open: true, Priority: -3, Objectives: []v1alpha1.Objective{
@@ -53,7 +53,7 @@ var full = relaytoken.Errand{
 // What is sealed comes out as it was, is a header's value, and says nothing of what is in it.
 func TestWhatIsSealedIsOpened(t *testing.T) {
 	s := sealer(t, 'k')
-	for _, e := range []relaytoken.Errand{full, {}, {Kind: relaytoken.Manage}} {
+	for _, e := range []relaytoken.Request{full, {}, {Kind: relaytoken.Manage}} {
 		sealed := s.Seal(e)
 		got, ok := s.Open(sealed)
 		if !ok || !reflect.DeepEqual(got, e) {
@@ -96,7 +96,7 @@ func TestNothingElseIsOpened(t *testing.T) {
 // Every field of an errand is sealed, those of the types that it is made of, too.
 func TestEveryFieldIsSealed(t *testing.T) {
 	s := sealer(t, 'k')
-	var e relaytoken.Errand
+	var e relaytoken.Request
 	n := fill(reflect.ValueOf(&e).Elem(), 0)
 	if got, ok := s.Open(s.Seal(e)); !ok || !reflect.DeepEqual(got, e) {
 		t.Errorf("of %d values\n%+v comes out as\n%+v, %v", n, e, got, ok)
@@ -134,7 +134,7 @@ func fill(v reflect.Value, n int) int {
 }
 
 // unsealed is what a Sealer seals of an errand, and a way to seal anything.
-func unsealed(tb testing.TB, e relaytoken.Errand) (s *relaytoken.Sealer, text []byte, seal func([]byte) string) {
+func unsealed(tb testing.TB, e relaytoken.Request) (s *relaytoken.Sealer, text []byte, seal func([]byte) string) {
 	tb.Helper()
 	aead := sealing(tb, 'k')
 	s = relaytoken.NewSealer(aead)
@@ -159,7 +159,7 @@ func TestNothingOfAnotherReleaseIsOpened(t *testing.T) {
 		others = append(others, text[:i])
 	}
 	for _, other := range others {
-		if e, ok := s.Open(seal(other)); ok || !reflect.DeepEqual(e, relaytoken.Errand{}) {
+		if e, ok := s.Open(seal(other)); ok || !reflect.DeepEqual(e, relaytoken.Request{}) {
 			t.Errorf("%q is opened as %+v", other, e)
 		}
 	}
