@@ -90,7 +90,7 @@ func (h *headgate) Pick(now float64, r *Request) int {
 	if h.view == nil || h.state.Changed() {
 		h.view, _ = h.state.View(at(h.clock(now)))
 		h.state.Seal()
-		h.trusts += len(h.state.TakeLearned())
+		h.trusts += len(h.state.Times.TakeLearned())
 	}
 	asked := pick.Request{Pool: objects.EndpointsPool.String(), Model: r.Adapter, Turn: h.turn, Random: h.random.Uint64()}
 	if r.Adapter == "" {
@@ -178,9 +178,9 @@ func (h *headgate) FirstToken(now float64, r *Request, _ int) {
 func (h *headgate) Ended(_ float64, r *Request, endpoint int) {
 	is := h.flying[r]
 	if took := is.first - is.at; is.Estimate != (pick.Estimate{}) {
-		h.state.Foretold(objects.EndpointsPool, h.addresses[endpoint], took/is.FirstToken())
+		h.state.Times.Foretold(objects.EndpointsPool, h.addresses[endpoint], took/is.FirstToken())
 		if is.tells {
-			h.state.Began(objects.EndpointsPool, h.addresses[endpoint], is.Adapter, took-(is.FirstToken()-is.Intake-is.Load))
+			h.state.Times.Began(objects.EndpointsPool, h.addresses[endpoint], is.Adapter, took-(is.FirstToken()-is.Intake-is.Load))
 		}
 	}
 	h.learn(r, is)

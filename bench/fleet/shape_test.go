@@ -57,7 +57,7 @@ func TestTheShapeOfPrefillIsLearned(t *testing.T) {
 		for _, clients := range c.clients {
 			t.Run(fmt.Sprintf("%s, %d at once", c.name, clients), func(t *testing.T) {
 				j := closedLoop(t, c.of, clients, c.given)
-				is, want := j.state.Known()[0].Profile, c.of
+				is, want := j.state.Times.Known()[0].Profile, c.of
 				if len(j.off) < 100 {
 					t.Fatalf("predictions decided %d requests: %+v", len(j.off), is)
 				}

@@ -99,10 +99,10 @@ func TestWhereMissingCopiesAreNotBelieved(t *testing.T) {
 	f.Hear(endpointstate.News{All: true, Endpoints: governing(a), Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("sql", a): endpointstate.Loaded}})
 	f.SetModels(b, engine.Models{Unlisted: true})
 	for _, address := range []string{a, b, "10.9.9.9:8000"} {
-		f.Missed(copyOf("sql", address), f.Now())
-		f.OwnAnswer(copyOf("sql", address), f.Now())
+		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Missed(copyOf("sql", address), f.Now(), now) })
+		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.OwnAnswer(copyOf("sql", address), f.Now(), now) })
 	}
-	if got := f.TakeMissing(); len(got) > 0 {
+	if got := fleet.Read(f, (*endpointstate.State).TakeMissing); len(got) > 0 {
 		t.Errorf("missing are %v", got)
 	}
 }

@@ -77,7 +77,7 @@ func TestACopyThatTheListHasNoMoreIsLostAndControlIsToldOnce(t *testing.T) {
 	early.Lists(engine.Models{Base: []string{"llama"}})
 	f.Publish()
 	expectWhere(t, f, "the look began before the word came", "new", a)
-	f.Missed(copyOf("new", a), f.Now()) // the next look tells
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Missed(copyOf("new", a), f.Now(), now) }) // the next look tells
 	c.advance(time.Second)
 	for range 3 {
 		f.Look(a).Lists(engine.Models{Base: []string{"llama"}})
@@ -89,7 +89,7 @@ func TestACopyThatTheListHasNoMoreIsLostAndControlIsToldOnce(t *testing.T) {
 	default:
 		t.Error("nobody is told that a copy is missing")
 	}
-	if got := f.TakeMissing(); !slices.Equal(got, []endpointstate.CopyKey{copyOf("new", a)}) {
+	if got := fleet.Read(f, (*endpointstate.State).TakeMissing); !slices.Equal(got, []endpointstate.CopyKey{copyOf("new", a)}) {
 		t.Errorf("missing are %v", got)
 	}
 	c.advance(time.Second)
@@ -111,12 +111,12 @@ func TestAnEndpointWithoutAListHasWhatControlSays(t *testing.T) {
 		t.Errorf("listed %v, has other %v, has m %v", p.Listed, other, m)
 	}
 	c.advance(time.Second)
-	f.Missed(copyOf("m", a), f.Now())
-	f.Missed(copyOf("m", a), f.Now())
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Missed(copyOf("m", a), f.Now(), now) })
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Missed(copyOf("m", a), f.Now(), now) })
 	expectWhere(t, f, "nobody else is sent there", "m")
 	told := func(when string, want ...endpointstate.CopyKey) {
 		t.Helper()
-		if got := f.TakeMissing(); !slices.Equal(got, want) {
+		if got := fleet.Read(f, (*endpointstate.State).TakeMissing); !slices.Equal(got, want) {
 			t.Errorf("%s missing are %v, want %v", when, got, want)
 		}
 	}
@@ -128,22 +128,22 @@ func TestAnEndpointWithoutAListHasWhatControlSays(t *testing.T) {
 		expectWhere(t, f, "control has loaded it again", "m", a)
 	}
 	before := f.Now()
-	f.Missed(copyOf("m", a), before)
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Missed(copyOf("m", a), before, now) })
 	told("before control answers")
 	reload()
-	f.Missed(copyOf("m", a), before)
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Missed(copyOf("m", a), before, now) })
 	told("of a request from before")
 	// An engine may lose it again and again.
 	for range 3 {
 		c.advance(time.Second)
-		f.Missed(copyOf("m", a), f.Now())
+		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Missed(copyOf("m", a), f.Now(), now) })
 		expectWhere(t, f, "it is lost again", "m")
 		told("again", copyOf("m", a))
 		reload()
 	}
 	// A request that was sent once more to a copy from before it is no sign of the model's own answer.
 	c.advance(time.Second)
-	f.OwnAnswer(copyOf("m", a), f.Now())
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.OwnAnswer(copyOf("m", a), f.Now(), now) })
 	expectWhere(t, f, "it is lost before the second try", "m")
 	told("of a second try", copyOf("m", a))
 	before = f.Now()
@@ -158,16 +158,16 @@ func TestAnEndpointWithoutAListHasWhatControlSays(t *testing.T) {
 		if !asks() {
 			t.Errorf("its answer is taken for its own for longer than it should, before %v", wait)
 		}
-		f.OwnAnswer(copyOf("m", a), before)
+		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.OwnAnswer(copyOf("m", a), before, now) })
 		c.advance(wait - time.Second)
-		f.OwnAnswer(copyOf("m", a), before) // of a request beside it
-		f.Missed(copyOf("m", a), f.Now())
+		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.OwnAnswer(copyOf("m", a), before, now) }) // of a request beside it
+		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Missed(copyOf("m", a), f.Now(), now) })
 		if told("while it is taken for its own"); asks() {
 			t.Errorf("its answer is taken for its own for less than %v", wait)
 		}
 		c.advance(time.Second)
 	}
-	f.Missed(copyOf("m", a), f.Now())
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Missed(copyOf("m", a), f.Now(), now) })
 	expectWhere(t, f, "much later it is missing", "m")
 	told("much later", copyOf("m", a))
 	// What control says again after its stream broke is no news of it.
@@ -184,10 +184,10 @@ func TestAnEngineThatHasEndedHasNothing(t *testing.T) {
 		copyOf("m", a): endpointstate.Loaded, copyOf("m", b): endpointstate.Loaded, copyOf("n", a): endpointstate.Loading,
 	}})
 	expectWhere(t, f, "before", "m", a, b)
-	f.Ended(a)
-	f.Ended(b) // its list will tell
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Ended(a, now) })
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Ended(b, now) }) // its list will tell
 	expectWhere(t, f, "then", "m", b)
-	if got := f.TakeMissing(); !slices.Equal(got, []endpointstate.CopyKey{copyOf("m", a)}) {
+	if got := fleet.Read(f, (*endpointstate.State).TakeMissing); !slices.Equal(got, []endpointstate.CopyKey{copyOf("m", a)}) {
 		t.Errorf("missing are %v", got)
 	}
 	f.Hear(endpointstate.News{Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("n", a): endpointstate.Loaded}})
@@ -223,18 +223,18 @@ func TestUseIsTakenOnce(t *testing.T) {
 	c.advance(time.Second)
 	f.Begin(decide(t, f, "sql")).End()
 	f.Begin(decide(t, f, "llama")).End() // an engine's own: control places none
-	got := f.Usage()
+	got := fleet.Read(f, (*endpointstate.State).Usage)
 	if u := got[model("sql")]; len(got) != 1 || u.Requests != 2 || !u.Last.Equal(c.now()) {
 		t.Errorf("use is %+v", got)
 	}
-	if again := f.Usage(); len(again) != 0 {
+	if again := fleet.Read(f, (*endpointstate.State).Usage); len(again) != 0 {
 		t.Errorf("use is taken twice: %+v", again)
 	}
-	if all := f.InFlight(); len(all) != 1 {
+	if all := fleet.Read(f, (*endpointstate.State).InFlight); len(all) != 1 {
 		t.Errorf("in flight are %v", all)
 	}
 	flight.End()
-	if all := f.InFlight(); len(all) != 0 {
+	if all := fleet.Read(f, (*endpointstate.State).InFlight); len(all) != 0 {
 		t.Errorf("after the end in flight are %v", all)
 	}
 }
@@ -336,7 +336,7 @@ func TestNoRequestIsAtACopyThatIsDrained(t *testing.T) {
 	for round := 0; (round < 5000 || turned.Load() == 0) && !t.Failed(); round++ {
 		victim := []string{a, b}[round%2]
 		f.Hear(endpointstate.News{Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("m", victim): endpointstate.Unloading}})
-		for f.InFlight()[copyOf("m", victim)].Requests > 0 {
+		for fleet.Read(f, (*endpointstate.State).InFlight)[copyOf("m", victim)].Requests > 0 {
 			select {
 			case <-f.Urgent():
 			case <-deadline:

@@ -151,41 +151,43 @@ func (f *Fleet) locked(call func()) {
 	call()
 }
 
-// now changes the state, and puts it in force before it returns.
-func (f *Fleet) now(change func()) {
-	f.locked(func() {
-		change()
+// When says how soon a change of the state is in force.
+type When uint8
+
+const (
+	// Now publishes the change before Update returns.
+	Now When = iota
+	// Soon publishes the change before Update returns, but at most one view each pause: a burst of failures is coalesced.
+	Soon
+	// Later lets Run publish the change.
+	Later
+)
+
+// Update changes what is known of endpoints. Change gets the state and the time; it must be quick, must not keep the state, and
+// must not call the Fleet.
+func (f *Fleet) Update(when When, change func(s *endpointstate.State, now time.Time)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(f.state, f.Now())
+	switch {
+	case !f.state.Changed():
+	case when == Now:
 		f.publish()
-	})
+	case when == Soon && !f.pausing:
+		f.publish()
+		f.pausing = f.running
+		f.tell() // so that the pause ends
+	default:
+		f.tell()
+	}
+	f.passOn()
 }
 
-// soon changes the state, and puts it in force before it returns, or within a pause of the view before: where many requests fail at
-// once the next one need not know of each.
-func (f *Fleet) soon(change func()) {
-	f.locked(func() {
-		change()
-		switch {
-		case !f.state.Changed():
-		case f.pausing:
-			f.tell()
-		default:
-			f.publish()
-			f.pausing = f.running
-			f.tell() // so that the pause ends
-		}
-		f.passOn()
-	})
-}
-
-// later changes the state, and wakes Run to put that in force.
-func (f *Fleet) later(change func()) {
-	f.locked(func() {
-		change()
-		if f.state.Changed() {
-			f.tell()
-		}
-		f.passOn()
-	})
+// Read returns what get reads of the state, which it must not keep.
+func Read[T any](f *Fleet, get func(s *endpointstate.State) T) T {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return get(f.state)
 }
 
 // tell wakes Run.
@@ -215,7 +217,7 @@ func (f *Fleet) publish() {
 
 // told tells operators of which pools predictions are trusted from now on, or are not any more. The caller holds mu.
 func (f *Fleet) told() {
-	for _, l := range f.state.TakeLearned() {
+	for _, l := range f.state.Times.TakeLearned() {
 		args := []any{"pool", l.Pool.String(), "why", l.Why, "off", fmt.Sprintf("%.0f %%", 100*l.Residual), "measurements", l.Rows}
 		if l.Trusted {
 			f.Log.Info("how long the pool's engines take is known well enough: policy latency decides", args...)
@@ -248,87 +250,21 @@ func (f *Fleet) hurry() {
 
 // SetWorld puts new objects in force: when it returns, every View has them. Endpoints that stay keep what is known of
 // them.
-func (f *Fleet) SetWorld(w *objects.World) { f.now(func() { f.state.SetWorld(w) }) }
+func (f *Fleet) SetWorld(w *objects.World) {
+	f.locked(func() {
+		f.state.SetWorld(w)
+		f.publish()
+	})
+}
 
 // Hear puts in force what control says: when it returns, no request begins any more at a copy that is Unloading or gone,
 // and [Fleet.InFlight] counts every one that began there.
 func (f *Fleet) Hear(n endpointstate.News) {
-	f.now(func() { f.state.Hear(n, f.Now()) })
-	f.names.hear(n) // then copies are known of what requests go to from now on
-}
-
-// Turned reports that an endpoint refused the connection of a request, as [endpointstate.State.Turned].
-func (f *Fleet) Turned(address string) { f.soon(func() { f.state.Turned(address, f.Now()) }) }
-
-// Dropped reports that a request's connection to an endpoint broke, as [endpointstate.State.Dropped].
-func (f *Fleet) Dropped(address string) { f.soon(func() { f.state.Dropped(address, f.Now()) }) }
-
-// Refused says that an endpoint turned a connection away at the door, as [endpointstate.State.Refused].
-func (f *Fleet) Refused(address string) { f.soon(func() { f.state.Refused(address, f.Now()) }) }
-
-// Gone is Refused where a request is to be decided after it: it is in force when Gone returns.
-func (f *Fleet) Gone(address string) {
 	f.locked(func() {
-		if !f.state.Refuses(address) { // many requests may find out at once
-			f.state.Refused(address, f.Now())
-		}
-		if f.state.Changed() {
-			f.publish()
-		}
+		f.state.Hear(n, f.Now())
+		f.publish()
 	})
-}
-
-// Doubt is Turned where a request is to be decided after it: it is in force when Doubt returns.
-func (f *Fleet) Doubt(address string) { f.now(func() { f.state.Turned(address, f.Now()) }) }
-
-// Stops is Stopping where a request is to be decided after it: it is in force when Stops returns.
-func (f *Fleet) Stops(address string) {
-	f.now(func() { f.state.Stopping(address, f.Now()) })
-}
-
-// Lacks is [endpointstate.State.Missed] for a request that was sent at a time and will be decided again: it is in force when Lacks returns.
-func (f *Fleet) Lacks(k endpointstate.CopyKey, sent time.Time) {
-	f.now(func() { f.state.Missed(k, sent, f.Now()) })
-}
-
-// Ended says that nobody listens at an endpoint, as [endpointstate.State.Ended].
-func (f *Fleet) Ended(address string) { f.soon(func() { f.state.Ended(address, f.Now()) }) }
-
-// Vacant reports whether a scrape found that nobody listens at an endpoint, as [endpointstate.State.Vacant].
-func (f *Fleet) Vacant(address string) (vacant bool) {
-	f.locked(func() { vacant = f.state.Vacant(address) })
-	return vacant
-}
-
-// Stopping says that an endpoint turned away a request that began at a time, because it is stopping, as [endpointstate.State.Stopping].
-func (f *Fleet) Stopping(address string, began time.Time) {
-	f.soon(func() { f.state.Stopping(address, began) })
-}
-
-// Full says that an endpoint would not take a request that another may take, as [endpointstate.State.Full].
-func (f *Fleet) Full(address string) { f.soon(func() { f.state.Full(address, f.Now()) }) }
-
-// Failed says that a request ended with an error of the endpoint, as [endpointstate.State.Failed].
-func (f *Fleet) Failed(address string) { f.soon(func() { f.state.Failed(address, f.Now()) }) }
-
-// Served says that a request that began at a time ended well.
-func (f *Fleet) Served(address string, began time.Time) {
-	f.soon(func() { f.state.Served(address, began) })
-}
-
-// Reported says what an endpoint reported of its load with an answer, at a time, as [endpointstate.State.Reported].
-func (f *Fleet) Reported(address string, load engine.Load, at time.Time) {
-	f.later(func() { f.state.Reported(address, load, at, f.Now()) })
-}
-
-// Missed says that an engine answered for a model as if it had it not, as [endpointstate.State.Missed].
-func (f *Fleet) Missed(k endpointstate.CopyKey, began time.Time) {
-	f.soon(func() { f.state.Missed(k, began, f.Now()) })
-}
-
-// OwnAnswer says that a model's own answer may sound as if its engine had lost it, as [endpointstate.State.OwnAnswer].
-func (f *Fleet) OwnAnswer(k endpointstate.CopyKey, began time.Time) {
-	f.soon(func() { f.state.OwnAnswer(k, began, f.Now()) })
+	f.names.hear(n) // then copies are known of what requests go to from now on
 }
 
 // Look is one look at an endpoint, from its beginning.
@@ -344,13 +280,26 @@ func (f *Fleet) Look(address string) (l Look) {
 }
 
 // Saw ends a look that the endpoint answered.
-func (l Look) Saw(load engine.Load) { l.fleet.later(func() { l.fleet.state.Saw(l.Look, load) }) }
+func (l Look) Saw(load engine.Load) {
+	l.fleet.Update(Later, func(s *endpointstate.State, _ time.Time) { s.Saw(l.Look, load) })
+}
 
 // Failed ends a look that the endpoint did not answer in time, or not in words that make sense.
-func (l Look) Failed() { l.fleet.later(func() { l.fleet.state.Silent(l.Look) }) }
+func (l Look) Failed() {
+	l.fleet.Update(Later, func(s *endpointstate.State, _ time.Time) { s.Silent(l.Look) })
+}
 
 // Lists says what the endpoint of a look lists.
-func (l Look) Lists(m engine.Models) { l.fleet.later(func() { l.fleet.state.Lists(l.Look, m) }) }
+func (l Look) Lists(m engine.Models) {
+	l.fleet.Update(Later, func(s *endpointstate.State, _ time.Time) { s.Lists(l.Look, m) })
+}
 
 // SetModels says what an endpoint answers to, as a look that begins and ends now.
 func (f *Fleet) SetModels(address string, m engine.Models) { f.Look(address).Lists(m) }
+
+// Settled says whether as much is known of every endpoint as a look tells, and all that control has to say, if there is control: a
+// process that takes the place of another decides no worse then.
+func (f *Fleet) Settled() (settled bool) {
+	f.locked(func() { settled = f.state.Settled() })
+	return settled && (!f.Placed || f.Heard())
+}

@@ -99,7 +99,7 @@ func TestARefusalLastsUntilALookThatBeginsAfterIt(t *testing.T) {
 	view(f)
 	before := f.Look(a)
 	c.advance(time.Millisecond)
-	f.Refused(a)
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(a, now) })
 	if got := f.View().Snapshot.Pools["ns/pool"].Endpoints[0].State; got != pick.Out {
 		t.Fatalf("right after the refusal the state is %v", got)
 	}
@@ -112,7 +112,7 @@ func TestARefusalLastsUntilALookThatBeginsAfterIt(t *testing.T) {
 	if got := states(view(f)); got != [2]pick.State{pick.Healthy, pick.Healthy} {
 		t.Errorf("after a new look the states are %v", got)
 	}
-	f.Refused("10.9.9.9:1") // not ours: nothing to do
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused("10.9.9.9:1", now) }) // not ours: nothing to do
 }
 
 func TestSilenceMakesAnEndpointStaleAndThenLost(t *testing.T) {
@@ -176,7 +176,7 @@ func TestRequestsAreCountedWhereTheyGoUntilTheyEnd(t *testing.T) {
 	second.End()
 	base.End()
 	(*fleet.InFlight)(nil).End()
-	for _, s := range f.Endpoints() {
+	for _, s := range fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) }) {
 		if s.InFlight != 0 || len(s.Models) != 0 {
 			t.Errorf("after all ends: %+v", s)
 		}
@@ -229,7 +229,7 @@ func TestCountsOutliveTheirEndpoint(t *testing.T) {
 	}
 	f.SetWorld(world("10.0.0.1", "10.0.0.2"))
 	total := int64(0)
-	for _, s := range f.Endpoints() {
+	for _, s := range fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) }) {
 		total += s.InFlight
 	}
 	if total != 1 {
@@ -264,7 +264,7 @@ func TestNoCountIsLost(t *testing.T) {
 		for i := 0; ctx.Err() == nil; i++ {
 			f.SetWorld([]*objects.World{world("10.0.0.1", "10.0.0.2"), world("10.0.0.1")}[i%2])
 			see(f, b, engine.Load{Active: []string{"sql"}})
-			f.Refused(b)
+			f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(b, now) })
 			f.SetModels(b, engine.Models{Base: []string{"llama"}, Adapters: []string{"sql"}[:i%2]})
 			see(f, a, engine.Load{Running: engine.Known(1)})
 		}
@@ -286,7 +286,7 @@ func TestNoCountIsLost(t *testing.T) {
 	cancel()
 	beside.Wait()
 	f.SetWorld(world("10.0.0.1", "10.0.0.2"))
-	for _, s := range f.Endpoints() {
+	for _, s := range fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) }) {
 		if s.InFlight != 0 || len(s.Models) != 0 {
 			t.Errorf("requests are left: %+v", s)
 		}
@@ -360,12 +360,12 @@ func TestABurstOfFaultsIsPaced(t *testing.T) {
 
 		for _, faults := range []int{1000, 1, 1000} {
 			published.Store(0)
-			f.Failed(a)
+			f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Failed(a, now) })
 			if got := f.View().Snapshot.Pools["ns/pool"].Endpoints[0].State; got != pick.Suspect {
 				t.Errorf("the first to fail is %v when that is told", got)
 			}
 			for range faults {
-				f.Refused(b)
+				f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(b, now) })
 				if faults > 1 { // Run wakes in between
 					synctest.Wait()
 				}
@@ -384,7 +384,7 @@ func TestABurstOfFaultsIsPaced(t *testing.T) {
 				t.Errorf("%d faults made %d views", faults+1, n)
 			}
 			see(f, b, engine.Load{})
-			f.Served(a, time.Now())
+			f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.Served(a, time.Now()) })
 			time.Sleep(10 * time.Millisecond)
 			synctest.Wait()
 		}
@@ -405,7 +405,7 @@ func TestAFaultChangesItsOwnPoolsView(t *testing.T) {
 	f.Publish()
 	before := f.View().Snapshot.Pools
 	own, others := set.Pools[0].Namespace+"/"+set.Pools[0].Name, set.Pools[0].Namespace+"/other"
-	f.Failed(a)
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Failed(a, now) })
 	after := f.View().Snapshot.Pools
 	if after[own] == before[own] || after[own].Endpoints[0].State != pick.Suspect {
 		t.Errorf("its own pool's endpoint is %v", after[own].Endpoints[0].State)

@@ -1,6 +1,8 @@
 package fleet
 
 import (
+	"time"
+
 	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
@@ -31,7 +33,7 @@ func (f *Fleet) learn(k objects.ModelKey, bytes int, prompt, completion float64)
 			continue
 		}
 		if dense, news := h.Denser(); news {
-			f.later(func() { f.state.Dense(k.Pool, dense) })
+			f.Update(Later, func(s *endpointstate.State, _ time.Time) { s.Dense(k.Pool, dense) })
 		}
 	}
 }

@@ -40,7 +40,7 @@ func TestAFaultMakesASuspectUntilALaterRequestEndsWell(t *testing.T) {
 
 func TestASuspectWithoutRequestsIsForgiven(t *testing.T) {
 	f, c := started()
-	f.Failed(a)
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Failed(a, now) })
 	for _, step := range []struct {
 		after time.Duration
 		want  pick.State
@@ -61,8 +61,8 @@ func TestAFullEndpointIsASuspectForAMoment(t *testing.T) {
 	for _, address := range []string{a, b} {
 		f.Observe(outcome.Outcome{Endpoint: address, Status: 503, Elsewhere: []string{address}})
 	}
-	if got := states(view(f)); got != [2]pick.State{pick.Suspect, pick.Suspect} || len(f.FailOpen()) != 0 {
-		t.Errorf("with both full the states are %v, failing open %v", got, f.FailOpen())
+	if got := states(view(f)); got != [2]pick.State{pick.Suspect, pick.Suspect} || len(fleet.Read(f, (*endpointstate.State).FailOpen)) != 0 {
+		t.Errorf("with both full the states are %v, failing open %v", got, fleet.Read(f, (*endpointstate.State).FailOpen))
 	}
 	f.Observe(outcome.Outcome{Endpoint: a, Status: 200, Began: c.at.Add(time.Millisecond)})
 	if got := f.View().Snapshot.Pools["ns/pool"].Endpoints; got[0].State != pick.Healthy || got[1].State != pick.Suspect {
@@ -116,28 +116,28 @@ func TestWhenMostLookBadAllAreUsed(t *testing.T) {
 	for _, address := range all {
 		see(f, address, engine.Load{})
 	}
-	f.Failed(a)
-	if p := view(f); p.Endpoints[0].State != pick.Suspect || len(f.FailOpen()) != 0 {
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Failed(a, now) })
+	if p := view(f); p.Endpoints[0].State != pick.Suspect || len(fleet.Read(f, (*endpointstate.State).FailOpen)) != 0 {
 		t.Errorf("one of three is %v", p.Endpoints[0].State)
 	}
-	f.Failed(b)
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Failed(b, now) })
 	for range 3 {
 		if p := view(f); p.Endpoints[0].State != pick.Healthy || p.Endpoints[1].State != pick.Healthy {
 			t.Errorf("two of three are %v and %v", p.Endpoints[0].State, p.Endpoints[1].State)
 		}
 	}
-	if got := f.FailOpen(); len(got) != 1 || got[0] != "ns/pool" {
+	if got := fleet.Read(f, (*endpointstate.State).FailOpen); len(got) != 1 || got[0] != "ns/pool" {
 		t.Errorf("pools that fail open: %v", got)
 	}
 	c.advance(time.Millisecond)
-	f.Served(a, c.at)
-	if p := view(f); p.Endpoints[1].State != pick.Suspect || len(f.FailOpen()) != 0 {
+	f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.Served(a, c.at) })
+	if p := view(f); p.Endpoints[1].State != pick.Suspect || len(fleet.Read(f, (*endpointstate.State).FailOpen)) != 0 {
 		t.Errorf("one of three again is %v", p.Endpoints[1].State)
 	}
 
 	// All silent for long: it may be the looks that fail.
 	c.advance(time.Minute)
-	if p := view(f); p.Endpoints[0].State != pick.Lost || len(f.FailOpen()) != 1 {
+	if p := view(f); p.Endpoints[0].State != pick.Lost || len(fleet.Read(f, (*endpointstate.State).FailOpen)) != 1 {
 		t.Errorf("all silent: %v", p.Endpoints[0].State)
 	}
 	if n := strings.Count(log.String(), "most endpoints of the pool look bad"); n != 2 {
@@ -156,14 +156,18 @@ func TestALoadReportCountsAsALook(t *testing.T) {
 	if got := states(view(f)); got != [2]pick.State{pick.Healthy, pick.Stale} {
 		t.Errorf("the states are %v", got)
 	}
-	if got := f.Endpoints()[0].Load.Waiting; got != engine.Known(7) {
+	if got := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[0].Load.Waiting; got != engine.Known(7) {
 		t.Errorf("%v wait there", got)
 	}
 	see(f, a, engine.Load{Waiting: engine.Known(1)})
-	f.Reported(a, engine.Load{Waiting: engine.Known(9)}, c.at.Add(-time.Millisecond))
-	f.Reported(a, engine.Load{Waiting: engine.Known(9)}, c.at.Add(time.Hour)) // a clock that is wrong
-	f.Reported(a, engine.Load{}, c.at)
-	if got := f.Endpoints()[0].Load.Waiting; got != engine.Known(1) {
+	f.Update(fleet.Later, func(s *endpointstate.State, now time.Time) {
+		s.Reported(a, engine.Load{Waiting: engine.Known(9)}, c.at.Add(-time.Millisecond), now)
+	})
+	f.Update(fleet.Later, func(s *endpointstate.State, now time.Time) {
+		s.Reported(a, engine.Load{Waiting: engine.Known(9)}, c.at.Add(time.Hour), now)
+	}) // a clock that is wrong
+	f.Update(fleet.Later, func(s *endpointstate.State, now time.Time) { s.Reported(a, engine.Load{}, c.at, now) })
+	if got := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[0].Load.Waiting; got != engine.Known(1) {
 		t.Errorf("after older reports %v wait there", got)
 	}
 }
@@ -171,7 +175,9 @@ func TestALoadReportCountsAsALook(t *testing.T) {
 func TestALeaseEndsOnceByWhicheverComesFirst(t *testing.T) {
 	f, c := started()
 	view(f)
-	counted := func() int64 { return f.Endpoints()[0].InFlight + f.Endpoints()[1].InFlight }
+	counted := func() int64 {
+		return fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[0].InFlight + fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[1].InFlight
+	}
 	requests := map[string]*fleet.InFlight{}
 	for _, id := range []string{"reported", "ended", "late"} {
 		requests[id] = f.Begin(decide(t, f, "sql"))
@@ -207,7 +213,7 @@ func TestALookEndsTheLeasesOfRequestsThatAreGone(t *testing.T) {
 	f, c := started()
 	view(f)
 	at := func(address string) int64 {
-		for _, e := range f.Endpoints() {
+		for _, e := range fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) }) {
 			if e.Address == address {
 				return e.InFlight
 			}
@@ -254,15 +260,15 @@ func TestARequestThatMovedIsCountedWhereItIs(t *testing.T) {
 		view(f)
 		r := f.Begin(decide(t, f, model))
 		from, to := 0, 1
-		if f.Endpoints()[1].InFlight == 1 {
+		if fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[1].InFlight == 1 {
 			from, to = 1, 0
 		}
-		address := f.Endpoints()[to].Address
+		address := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[to].Address
 		f.Moved(r, address)
 		f.Moved(r, address)
 		f.Moved(r, "10.9.9.9:1")
 		f.Moved(nil, address)
-		if e := f.Endpoints(); e[from].InFlight != 0 || e[to].InFlight != 1 || e[to].Models[model] != 1 {
+		if e := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) }); e[from].InFlight != 0 || e[to].InFlight != 1 || e[to].Models[model] != 1 {
 			t.Errorf("%q: after it moved: %+v", model, e)
 		}
 		if p := view(f); p.Endpoints[from].ActiveAdapters() != 0 || p.Endpoints[to].ActiveAdapters() != slots {
@@ -270,8 +276,8 @@ func TestARequestThatMovedIsCountedWhereItIs(t *testing.T) {
 				model, p.Endpoints[from].ActiveAdapters(), p.Endpoints[to].ActiveAdapters(), slots)
 		}
 		r.End()
-		f.Moved(r, f.Endpoints()[from].Address)
-		for _, e := range f.Endpoints() {
+		f.Moved(r, fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[from].Address)
+		for _, e := range fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) }) {
 			if e.InFlight != 0 || len(e.Models) != 0 {
 				t.Errorf("%q: after its end: %+v", model, e)
 			}
@@ -306,40 +312,40 @@ func TestAnEndpointThatIsStoppingIsOutUntilItHasEnded(t *testing.T) {
 	}
 	c.advance(time.Second)
 	began := c.now()
-	f.Stopping(a, began)
+	f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.Stopping(a, began) })
 	for range 5 {
 		c.advance(time.Second)
 		see(f, a, engine.Load{})
 		at("while it answers looks", pick.Out)
 	}
-	f.Refused(a) // a look found it gone
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(a, now) }) // a look found it gone
 	c.advance(time.Second)
 	at("when it has ended", pick.Out)
 	see(f, a, engine.Load{})
 	at("when it is back", pick.Healthy)
-	f.Stopping(a, began.Add(time.Second)) // told late, at the end of a long request
+	f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.Stopping(a, began.Add(time.Second)) }) // told late, at the end of a long request
 	at("after old news", pick.Healthy)
 
-	f.Stopping(a, c.now())
+	f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.Stopping(a, c.now()) })
 	c.advance(29 * time.Second)
 	see(f, a, engine.Load{})
 	at("a while after", pick.Out)
 	c.advance(2 * time.Second)
 	see(f, a, engine.Load{})
 	at("long after", pick.Healthy)
-	f.Stopping("10.9.9.9:1", c.now()) // not ours: nothing to do
+	f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.Stopping("10.9.9.9:1", c.now()) }) // not ours: nothing to do
 
 	// Another process answers there before any look found it gone.
 	see(f, a, engine.Load{Started: engine.Known(100)})
 	c.advance(time.Second)
-	f.Stopping(a, c.now())
+	f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.Stopping(a, c.now()) })
 	at("of a process that is known", pick.Out)
 	c.advance(time.Second)
 	see(f, a, engine.Load{Started: engine.Known(100)})
 	at("of the same process", pick.Out)
 	see(f, a, engine.Load{Started: engine.Known(107)})
 	at("of another process", pick.Healthy)
-	f.Stopping(a, c.now().Add(-time.Second))
+	f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.Stopping(a, c.now().Add(-time.Second)) })
 	at("after news of the one before", pick.Healthy)
 }
 
@@ -357,9 +363,9 @@ func TestAReportBringsNoEndpointBackThatRefused(t *testing.T) {
 	}
 	c.advance(time.Second)
 	began := c.now()
-	f.Stopping(a, began)
+	f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.Stopping(a, began) })
 	c.advance(50 * time.Millisecond)
-	f.Refused(a) // a look found it gone
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(a, now) }) // a look found it gone
 	c.advance(20 * time.Millisecond)
 	f.Observe(outcome.Outcome{Pool: "ns/pool", Endpoint: a, Status: 200, Began: began, Duration: 60 * time.Millisecond, Load: waiting})
 	at("after the last answer, which ended late", pick.Out)
@@ -394,14 +400,14 @@ func TestWhatControlSaysOfEndpointsThatAreAboutToEnd(t *testing.T) {
 
 	says(endpointstate.Leaving{Stopping: c.now()})
 	at("when others hear it again", pick.Out)
-	f.Refused(a)
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(a, now) })
 	c.advance(time.Second)
 	at("when it has ended and is back", pick.Healthy)
 
 	says(endpointstate.Leaving{Terminating: true})
 	c.advance(time.Hour)
 	at("while its pod is being deleted", pick.Out)
-	if own := f.Leaving(); len(own) != 0 {
+	if own := fleet.Read(f, func(s *endpointstate.State) map[string]endpointstate.Leaving { return s.Leaving(f.Now()) }); len(own) != 0 {
 		t.Errorf("of its own knowledge it says %v", own)
 	}
 	f.SetWorld(f.View().World)
@@ -440,7 +446,7 @@ func TestAPodThatMigratesServesWhatIsNowhereElse(t *testing.T) {
 			}
 		}
 		at("by the objects", pick.Migrating)
-		if own, want := f.Leaving()[a], (endpointstate.Leaving{Terminating: true, Migrates: c.now().Add(time.Minute)}); own != want {
+		if own, want := fleet.Read(f, func(s *endpointstate.State) map[string]endpointstate.Leaving { return s.Leaving(f.Now()) })[a], (endpointstate.Leaving{Terminating: true, Migrates: c.now().Add(time.Minute)}); own != want {
 			t.Errorf("control is told %v, want %v", own, want)
 		}
 		c.advance(time.Minute - 1)
@@ -458,7 +464,9 @@ func TestWhenAFleetIsSettled(t *testing.T) {
 	for _, ends := range []func(*fleet.Fleet, fleet.Look){
 		func(_ *fleet.Fleet, l fleet.Look) { l.Saw(engine.Load{}) },
 		func(_ *fleet.Fleet, l fleet.Look) { l.Failed() },
-		func(f *fleet.Fleet, _ fleet.Look) { f.Refused(b) },
+		func(f *fleet.Fleet, _ fleet.Look) {
+			f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(b, now) })
+		},
 	} {
 		for _, placed := range []bool{false, true} {
 			f := fleet.New(fleet.Config{Placed: placed})
@@ -521,28 +529,40 @@ func TestARequestThatIsTurnedAwayIsNoWordForControl(t *testing.T) {
 	c.advance(time.Second)
 	f.Observe(outcome.Outcome{Pool: "ns/pool", Endpoint: b, Unreached: []string{a}, Status: 200})
 	expect("after an attempt failed there", pick.Stale, nil, false)
-	f.Refused(a)
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(a, now) })
 	expect("after a look found it so", pick.Out, []string{a}, true)
 	f.Observe(refused)
 	expect("after another request met it", pick.Out, []string{a}, false)
-	f.Refused(a)
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(a, now) })
 	expect("after another look", pick.Out, []string{a}, false)
 	look()
 	expect("when it is back", pick.Healthy, nil, false)
-	f.Gone(a)
-	f.Gone(a)
+	f.Update(fleet.Now, func(s *endpointstate.State, now time.Time) {
+		if !s.Refuses(a) {
+			s.Refused(a, now)
+		}
+	})
+	f.Update(fleet.Now, func(s *endpointstate.State, now time.Time) {
+		if !s.Refuses(a) {
+			s.Refused(a, now)
+		}
+	})
 	expect("after the inner server found it gone", pick.Out, []string{a}, false)
 	look()
 	c.advance(time.Second)
 	f.Observe(refused)
 	expect("after it refused a request's connection", pick.Out, nil, false)
-	f.Gone(a)
+	f.Update(fleet.Now, func(s *endpointstate.State, now time.Time) {
+		if !s.Refuses(a) {
+			s.Refused(a, now)
+		}
+	})
 	expect("after that, and a request before", pick.Out, []string{a}, true)
 	look()
 	c.advance(time.Second)
 	early := f.Look(a)
 	c.advance(time.Second)
-	f.Doubt(a)
+	f.Update(fleet.Now, func(s *endpointstate.State, now time.Time) { s.Turned(a, now) })
 	early.Failed()
 	expect("after a look that began before came to nothing", pick.Out, nil, false)
 	c.advance(time.Second)
@@ -565,7 +585,7 @@ func TestARequestThatIsTurnedAwayIsNoWordForControl(t *testing.T) {
 	c.advance(time.Second)
 	see(f, a, engine.Load{Asleep: true})
 	expect("when it sleeps", pick.Out, []string{a}, false)
-	f.Stops(b)
+	f.Update(fleet.Now, func(s *endpointstate.State, now time.Time) { s.Stopping(b, now) })
 	if got := view(f).Endpoints[1].State; got != pick.Out {
 		t.Errorf("one that is stopping is %v", got)
 	}
@@ -590,8 +610,12 @@ func TestGoneIsInForceAtOnce(t *testing.T) {
 		<-done
 	}()
 	for range 200 {
-		f.Turned(b) // a view, and a pause
-		f.Gone(a)
+		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Turned(b, now) }) // a view, and a pause
+		f.Update(fleet.Now, func(s *endpointstate.State, now time.Time) {
+			if !s.Refuses(a) {
+				s.Refused(a, now)
+			}
+		})
 		if state := f.View().Snapshot.Pools["ns/pool"].Endpoints[0].State; state != pick.Out {
 			t.Fatalf("it is %v", state)
 		}

@@ -71,19 +71,19 @@ func TestNoMoreRequestsBeginAtACopyThanItTakes(t *testing.T) {
 // A limit is shared as control said last, also in a stream of which nothing was said of that yet.
 func TestALimitIsSharedWithOtherProcesses(t *testing.T) {
 	f, _ := limitedFleet(t, 4)
-	if n := f.Sharing(); n != 0 {
+	if n := fleet.Read(f, (*endpointstate.State).Sharing); n != 0 {
 		t.Errorf("before control said so limits are shared among %d", n)
 	}
 	limit := func() int64 {
 		return f.View().Snapshot.Pools[thePool.String()].Copies["m"][0].InFlight.Limit.Load()
 	}
 	f.Hear(endpointstate.News{Share: endpointstate.Share{Index: 1, Processes: 2}})
-	if limit() != 2 || f.Sharing() != 2 {
-		t.Errorf("of 4 among two it has %d, of %d", limit(), f.Sharing())
+	if limit() != 2 || fleet.Read(f, (*endpointstate.State).Sharing) != 2 {
+		t.Errorf("of 4 among two it has %d, of %d", limit(), fleet.Read(f, (*endpointstate.State).Sharing))
 	}
 	limits(f, 6, endpointstate.Share{})
-	if limit() != 3 || f.Sharing() != 2 {
-		t.Errorf("of 6 among two it has %d, of %d", limit(), f.Sharing())
+	if limit() != 3 || fleet.Read(f, (*endpointstate.State).Sharing) != 2 {
+		t.Errorf("of 6 among two it has %d, of %d", limit(), fleet.Read(f, (*endpointstate.State).Sharing))
 	}
 	f.Hear(endpointstate.News{Share: endpointstate.Share{Index: 0, Processes: 1}})
 	if limit() != 6 {

@@ -23,7 +23,7 @@ func (f *Fleet) began(pool objects.Name, address, adapter string, late time.Dura
 		at = int(pick.InSlot)
 	}
 	if at >= 0 {
-		f.locked(func() { f.state.Began(pool, address, pick.Place(at), late.Seconds()) }) //nolint:gosec // of three
+		f.locked(func() { f.state.Times.Began(pool, address, pick.Place(at), late.Seconds()) }) //nolint:gosec // of three
 	}
 }
 
@@ -48,25 +48,9 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 	if o.ID != "" {
 		f.Release(o.ID)
 	}
-	for _, endpoint := range o.Unreached {
-		f.Dropped(endpoint)
-	}
-	for _, endpoint := range o.Elsewhere {
-		f.Full(endpoint)
-	}
-	for _, endpoint := range o.Stopping {
-		f.Stopping(endpoint, o.Began)
-	}
 	namespace, name, ok := strings.Cut(o.Pool, "/")
 	pool := objects.Name{Namespace: namespace, Name: name}
-	for _, endpoint := range o.Missing {
-		k := endpointstate.CopyKey{ModelKey: objects.ModelKey{Pool: pool, ID: o.Model}, Endpoint: endpoint}
-		if o.Again {
-			f.OwnAnswer(k, o.Began)
-		} else {
-			f.Missed(k, o.Began)
-		}
-	}
+	f.observeAttempts(o, pool)
 	if o.Endpoint == "" {
 		return
 	}
@@ -77,22 +61,26 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 		f.ran(objects.ModelKey{Pool: pool, ID: o.Model}, alone)
 	}
 	if ratio, tells := o.Foretold(); tells {
-		f.locked(func() { f.state.Foretold(pool, o.Endpoint, ratio) })
+		f.locked(func() { f.state.Times.Foretold(pool, o.Endpoint, ratio) })
 	}
 	if late, tells := o.Loaded(); tells {
 		f.began(pool, o.Endpoint, o.Adapter, late)
 	}
-	switch {
-	case o.Failure == outcome.Refused:
-		f.Turned(o.Endpoint)
-	case o.Failure == outcome.Reset:
-		f.Dropped(o.Endpoint)
-	case o.Failure == outcome.Gone, o.Faulty():
-		f.Failed(o.Endpoint)
-	case o.Well():
-		f.Served(o.Endpoint, o.Began)
-	}
-	f.Reported(o.Endpoint, o.Load, o.Began.Add(o.Duration))
+	f.Update(Soon, func(s *endpointstate.State, now time.Time) {
+		switch {
+		case o.Failure == outcome.Refused:
+			s.Turned(o.Endpoint, now)
+		case o.Failure == outcome.Reset:
+			s.Dropped(o.Endpoint, now)
+		case o.Failure == outcome.Gone, o.Faulty():
+			s.Failed(o.Endpoint, now)
+		case o.Well():
+			s.Served(o.Endpoint, o.Began)
+		}
+	})
+	f.Update(Later, func(s *endpointstate.State, now time.Time) {
+		s.Reported(o.Endpoint, o.Load, o.Began.Add(o.Duration), now)
+	})
 	switch {
 	case o.Found():
 		f.Made(o.Stored, f.makerAt(pool, o.Endpoint))
@@ -102,4 +90,30 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 	if ok && strings.HasPrefix(o.ResponseID, storedPrefix) && o.ResponseID != o.Stored {
 		f.Made(o.ResponseID, f.makerAt(pool, o.Endpoint))
 	}
+}
+
+// observeAttempts learns from the attempts at endpoints that did not serve the request.
+func (f *Fleet) observeAttempts(o outcome.Outcome, pool objects.Name) {
+	if len(o.Unreached)+len(o.Elsewhere)+len(o.Stopping)+len(o.Missing) == 0 {
+		return
+	}
+	f.Update(Soon, func(s *endpointstate.State, now time.Time) {
+		for _, endpoint := range o.Unreached {
+			s.Dropped(endpoint, now)
+		}
+		for _, endpoint := range o.Elsewhere {
+			s.Full(endpoint, now)
+		}
+		for _, endpoint := range o.Stopping {
+			s.Stopping(endpoint, o.Began)
+		}
+		for _, endpoint := range o.Missing {
+			k := endpointstate.CopyKey{ModelKey: objects.ModelKey{Pool: pool, ID: o.Model}, Endpoint: endpoint}
+			if o.Again {
+				s.OwnAnswer(k, o.Began, now)
+			} else {
+				s.Missed(k, o.Began, now)
+			}
+		}
+	})
 }

@@ -1,8 +1,6 @@
 package fleet
 
 import (
-	"time"
-
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 )
 
@@ -26,11 +24,3 @@ func (f *Fleet) Backlogs(visit func(endpointstate.Backlog)) {
 	f.moved.Store(false) // first: what begins meanwhile is told the next time
 	f.locked(func() { f.state.Backlogs(visit) })
 }
-
-// HearPeers puts in force what other processes have at endpoints, told at a [Steady] time, without a new view, as [endpointstate.State.HearPeers].
-func (f *Fleet) HearPeers(told []endpointstate.Backlog, now time.Time) {
-	f.locked(func() { f.state.HearPeers(told, now) })
-}
-
-// ForgetPeers puts in force that nobody tells any more, as [endpointstate.State.ForgetPeers].
-func (f *Fleet) ForgetPeers() { f.locked(func() { f.state.ForgetPeers(Steady(f.Now())) }) }

@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/engine"
 )
@@ -47,13 +48,13 @@ func (c fleetCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(leasesDesc, float64(leases.Current))
 	ch <- prometheus.MustNewConstMetric(inferredDesc, prometheus.CounterValue, float64(leases.Inferred))
 	ch <- prometheus.MustNewConstMetric(expiredDesc, prometheus.CounterValue, float64(leases.Expired))
-	for _, pool := range c.fleet.FailOpen() {
+	for _, pool := range fleet.Read(c.fleet, (*endpointstate.State).FailOpen) {
 		gauge(failOpenDesc, 1, pool)
 	}
 	for name, p := range c.fleet.View().Snapshot.Pools {
 		gauge(trustedDesc, bit(p.Predictable), name)
 	}
-	for _, e := range c.fleet.Endpoints() {
+	for _, e := range fleet.Read(c.fleet, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(c.fleet.Now()) }) {
 		pool := e.Pool.String()
 		known := func(d *prometheus.Desc, v engine.Value) {
 			if n, ok := v.Get(); ok {

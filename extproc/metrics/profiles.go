@@ -19,7 +19,7 @@ func profiles(f *fleet.Fleet) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("content-type", "application/yaml")
 		var page strings.Builder
-		writeProfiles(&page, f.Known())
+		writeProfiles(&page, fleet.Read(f, func(s *endpointstate.State) []endpointstate.Known { return s.Times.Known() }))
 		_, _ = io.WriteString(w, page.String())
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/internal/objects"
@@ -78,7 +79,7 @@ func TestAProfileIsPrintedAsItIsWritten(t *testing.T) {
 					FirstBody: 123456789, Expected: 1,
 				})
 			}
-			docs, known := documents(t, f), f.Known()
+			docs, known := documents(t, f), fleet.Read(f, func(s *endpointstate.State) []endpointstate.Known { return s.Times.Known() })
 			if len(docs) != 1 || len(known) != 1 {
 				t.Fatalf("the page has %+v", docs)
 			}

@@ -72,7 +72,7 @@ func TestANewExtprocIsTaught(t *testing.T) {
 	address, _ := aBoard(t)
 	x, news := aRig(t)
 	if x.learns(200); x.step()[0] == 0 {
-		t.Fatalf("x does not predict: %+v", x.fleet.Known())
+		t.Fatalf("x does not predict: %+v", fleet.Read(x.fleet, func(s *endpointstate.State) []endpointstate.Known { return s.Times.Known() }))
 	}
 	as := x.step()
 	leave := x.talks(address, news)
@@ -84,14 +84,14 @@ func TestANewExtprocIsTaught(t *testing.T) {
 	y.talks(address, news)
 	y.await("y predicts", func() bool { return y.predicts(as) })
 	t.Logf("y predicts after %v: %v", time.Since(began), y.step())
-	if known := y.fleet.Known()[0]; !known.Trusted || known.Why != "predictions of another extproc came true" || known.Since.IsZero() || len(known.Factors) != 2 {
+	if known := fleet.Read(y.fleet, func(s *endpointstate.State) []endpointstate.Known { return s.Times.Known() })[0]; !known.Trusted || known.Why != "predictions of another extproc came true" || known.Since.IsZero() || len(known.Factors) != 2 {
 		t.Errorf("of y is known %+v", known)
 	}
 	leave()
 	z, news := aRig(t)
 	z.talks(address, news)
 	z.await("z predicts, though x has gone", func() bool { return z.predicts(as) })
-	if x.fleet.Known()[0].Why != "predictions came true" {
+	if fleet.Read(x.fleet, func(s *endpointstate.State) []endpointstate.Known { return s.Times.Known() })[0].Why != "predictions came true" {
 		t.Error("x was taught")
 	}
 }
@@ -100,7 +100,7 @@ func TestANewExtprocIsTaught(t *testing.T) {
 func TestWhatCannotBeLearnedIsRefused(t *testing.T) {
 	x, _ := aRig(t)
 	x.learns(200)
-	good := placementclient.WireLesson(x.fleet.Lessons()[0])
+	good := placementclient.WireLesson(fleet.Read(x.fleet, func(s *endpointstate.State) []endpointstate.Lesson { return s.Times.Lessons(x.fleet.Now()) })[0])
 	r := newRig(t)
 	s := r.next()
 	s.say(complete())
@@ -118,12 +118,12 @@ func TestWhatCannotBeLearnedIsRefused(t *testing.T) {
 		"of a class":     func(l *placement.Lesson) { l.Class = "A100" },
 		"of other kinds": func(l *placement.Lesson) { l.Prior++ },
 	} {
-		bad := placementclient.WireLesson(x.fleet.Lessons()[0])
+		bad := placementclient.WireLesson(fleet.Read(x.fleet, func(s *endpointstate.State) []endpointstate.Lesson { return s.Times.Lessons(x.fleet.Now()) })[0])
 		spoil(bad)
 		s.say(&placement.Update{Lessons: []*placement.Lesson{bad}})
 		s.say(&placement.Update{Copies: []*placement.Copy{is(name, a, placement.Copy_LOADED)}})
 		s.inForce()
-		if known := r.fleet.Known()[0]; known.Rows != 0 || known.Trusted {
+		if known := fleet.Read(r.fleet, func(s *endpointstate.State) []endpointstate.Known { return s.Times.Known() })[0]; known.Rows != 0 || known.Trusted {
 			t.Fatalf("%s: it is taken: %+v", name, known)
 		}
 	}
@@ -131,7 +131,7 @@ func TestWhatCannotBeLearnedIsRefused(t *testing.T) {
 	good.Factors = map[string]float64{a: math.NaN(), b: 0.5, "nowhere": 1}
 	s.say(&placement.Update{Lessons: []*placement.Lesson{good}})
 	r.await("what can be is taken", func() bool { return r.step()[0] > 0 })
-	if known := r.fleet.Known()[0]; known.Factors[a] != 0 || math.Abs(known.Factors[b]-math.Exp(0.5)) > 1e-9 {
+	if known := fleet.Read(r.fleet, func(s *endpointstate.State) []endpointstate.Known { return s.Times.Known() })[0]; known.Factors[a] != 0 || math.Abs(known.Factors[b]-math.Exp(0.5)) > 1e-9 {
 		t.Errorf("it is known %+v", known)
 	}
 }

@@ -147,7 +147,9 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 
 	s := &talk{Client: c, stream: stream, hearing: newHearing(), telling: newTelling(), usedAt: time.Now()}
 	c.Fleet.TellMade()
-	defer c.Fleet.ForgetPeers() // nobody tells any more: looks find what they have
+	defer c.Fleet.Update(fleet.Later, func(s *endpointstate.State, now time.Time) { // scrapes find the requests of other processes
+		s.ForgetPeers(fleet.Steady(now))
+	})
 	c.Fleet.ForgetQuestions()
 	defer c.Fleet.ForgetQuestions()
 	if err := s.report(wantedNow | flying | allFlying | backlogs | lessons | question); err != nil {
@@ -231,10 +233,10 @@ func (t *talk) hear(u *placement.Update) bool {
 	if told := u.GetBacklogs(); len(told) > 0 {
 		steady := fleet.Steady(now)
 		t.peers = backlogsOf(told, steady, t.peers[:0])
-		t.Fleet.HearPeers(t.peers, steady)
+		t.Fleet.Update(fleet.Later, func(s *endpointstate.State, _ time.Time) { s.HearPeers(t.peers, steady) })
 	}
 	if told := u.GetLessons(); len(told) > 0 {
-		t.Fleet.HearLessons(lessonsOf(told))
+		t.Fleet.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Times.HearLessons(lessonsOf(told), now) })
 	}
 	t.makers(u.GetResponses())
 	if onlyOfOthers(u) {
@@ -275,17 +277,17 @@ const (
 // there, so that an acknowledgement comes with every request that began before it.
 func (t *talk) report(what topics) error {
 	now := time.Now()
-	r := &placement.Report{Process: t.process, Applied: t.applied, Leaving: t.telling.leaves(t.Fleet.Leaving(), now)}
+	r := &placement.Report{Process: t.process, Applied: t.applied, Leaving: t.telling.leaves(fleet.Read(t.Fleet, func(s *endpointstate.State) map[string]endpointstate.Leaving { return s.Leaving(t.Fleet.Now()) }), now)}
 	if what&wantedNow != 0 {
 		view := t.Fleet.View()
 		r.Wanted = t.telling.wants(t.Flow.Wanted(), view.Unusable, now)
 	}
 	if what&flying != 0 {
-		r.InFlight = t.telling.flies(t.Fleet.InFlight(), what&allFlying != 0)
-		r.Missing = missing(t.Fleet.TakeMissing())
+		r.InFlight = t.telling.flies(fleet.Read(t.Fleet, (*endpointstate.State).InFlight), what&allFlying != 0)
+		r.Missing = missing(fleet.Read(t.Fleet, (*endpointstate.State).TakeMissing))
 	}
 	if what&used != 0 {
-		r.Usage = usage(t.Fleet.Usage(), t.Flow.HeldFull(), now.Sub(t.usedAt), fleet.Steady(now))
+		r.Usage = usage(fleet.Read(t.Fleet, (*endpointstate.State).Usage), t.Flow.HeldFull(), now.Sub(t.usedAt), fleet.Steady(now))
 		t.usedAt = now
 	}
 	if what&backlogs != 0 {
@@ -295,7 +297,7 @@ func (t *talk) report(what topics) error {
 		r.Responses = t.responses()
 	}
 	if what&lessons != 0 {
-		r.Lessons = t.telling.teaches(t.Fleet.Lessons())
+		r.Lessons = t.telling.teaches(fleet.Read(t.Fleet, func(s *endpointstate.State) []endpointstate.Lesson { return s.Times.Lessons(t.Fleet.Now()) }))
 	}
 	if what&question != 0 {
 		t.question = t.Fleet.Question()
@@ -305,7 +307,7 @@ func (t *talk) report(what topics) error {
 		return nil
 	}
 	if !t.began {
-		r.Sharing = uint32(t.Fleet.Sharing()) //nolint:gosec // a number of processes
+		r.Sharing = uint32(fleet.Read(t.Fleet, (*endpointstate.State).Sharing)) //nolint:gosec // a number of processes
 	}
 	t.began, t.told = true, t.applied
 	return t.stream.Send(r)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/internal/objects"
@@ -218,7 +219,9 @@ func TestACopyThatAnEngineDoesNotHaveIsMissing(t *testing.T) {
 	s := r.next()
 	s.say(complete(is("m", a, placement.Copy_LOADED)))
 	s.inForce()
-	r.fleet.Missed(endpointstate.CopyKey{ModelKey: key("m"), Endpoint: a}, r.fleet.Now())
+	r.fleet.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) {
+		s.Missed(endpointstate.CopyKey{ModelKey: key("m"), Endpoint: a}, r.fleet.Now(), now)
+	})
 	s.until("it is missing", func() bool { return slices.Equal(s.missing, []string{"m@" + a}) })
 }
 
@@ -228,7 +231,7 @@ func TestCopiesThatCannotBeUsedAreSaid(t *testing.T) {
 	s := r.next()
 	s.say(complete(is("m", a, placement.Copy_LOADED)))
 	s.inForce()
-	r.fleet.Refused(a)
+	r.fleet.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(a, now) })
 	ticket := r.wait("m")
 	s.until("it is wanted elsewhere", func() bool { return slices.Equal(s.wanted["m"].GetUnusable(), []string{a}) })
 	ticket.Leave()
@@ -242,7 +245,7 @@ func TestAnEngineThatIsStoppingIsToldAndHeardOf(t *testing.T) {
 	s.say(complete(is("m", a, placement.Copy_LOADED), is("m", b, placement.Copy_LOADED)))
 	s.inForce()
 	began := time.Now()
-	r.fleet.Stopping(a, began)
+	r.fleet.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.Stopping(a, began) })
 	s.until("control is told that a is stopping", func() bool { return s.leaving[a] != nil && s.leaving[a].StoppingMs != nil })
 	if took := time.Since(began); took > 500*time.Millisecond {
 		t.Errorf("control was told after %v", took)

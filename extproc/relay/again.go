@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/relay/relaytoken"
 	"github.com/headgate/headgate/internal/objects"
@@ -30,11 +31,12 @@ func (s *Server) again(w http.ResponseWriter, r *http.Request, e relaytoken.Requ
 	var looks sync.WaitGroup
 	for _, c := range e.Tried {
 		if slices.Contains(missing, c.At) {
-			s.Fleet.Lacks(endpointstate.CopyKey{ModelKey: objects.ModelKey{Pool: e.Models[0].Target.Pool, ID: c.Model}, Endpoint: c.Endpoint}, time.Unix(0, e.SentAt))
+			k := endpointstate.CopyKey{ModelKey: objects.ModelKey{Pool: e.Models[0].Target.Pool, ID: c.Model}, Endpoint: c.Endpoint}
+			s.Fleet.Update(fleet.Now, func(s *endpointstate.State, now time.Time) { s.Missed(k, time.Unix(0, e.SentAt), now) })
 			continue
 		}
 		if slices.Contains(stopping, c.At) {
-			s.Fleet.Stops(c.Endpoint)
+			s.Fleet.Update(fleet.Now, func(s *endpointstate.State, now time.Time) { s.Stopping(c.Endpoint, now) })
 			continue
 		}
 		looks.Go(func() { s.look(r.Context(), c) })
@@ -57,8 +59,12 @@ func (s *Server) look(ctx context.Context, c relaytoken.Copy) {
 		_ = conn.Close()
 	case ctx.Err() != nil: // it is the request that has gone
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
-		s.Fleet.Gone(c.Endpoint)
+		s.Fleet.Update(fleet.Now, func(s *endpointstate.State, now time.Time) {
+			if !s.Refuses(c.Endpoint) { // many requests may find out at once
+				s.Refused(c.Endpoint, now)
+			}
+		})
 	case errors.Is(err, context.DeadlineExceeded), os.IsTimeout(err), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
-		s.Fleet.Doubt(c.Endpoint)
+		s.Fleet.Update(fleet.Now, func(s *endpointstate.State, now time.Time) { s.Turned(c.Endpoint, now) })
 	}
 }

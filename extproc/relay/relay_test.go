@@ -379,7 +379,7 @@ func TestARequestIsSentOnceMore(t *testing.T) {
 	var copies []string
 	var flying int64
 	s = newStage(t, []string{alive, dead, lacking, stopping}, func(w http.ResponseWriter, _ *http.Request) {
-		copies, flying = s.copies(), s.fleet.Endpoints()[0].InFlight
+		copies, flying = s.copies(), fleet.Read(s.fleet, func(state *endpointstate.State) []endpointstate.Status { return state.Endpoints(s.fleet.Now()) })[0].InFlight
 		ok(w, "answer")
 	})
 	if all := s.copies(); len(all) != 4 {
@@ -387,7 +387,7 @@ func TestARequestIsSentOnceMore(t *testing.T) {
 	}
 	place := pick.Decision{Endpoint: &s.fleet.View().Snapshot.Pools["ns/pool"].Endpoints[0], Copy: &s.fleet.View().Snapshot.Pools["ns/pool"].Copies["m"][0]}
 	s.fleet.Keep("decision", s.fleet.Begin(place))
-	if s.fleet.Endpoints()[0].InFlight != 1 {
+	if fleet.Read(s.fleet, func(state *endpointstate.State) []endpointstate.Status { return state.Endpoints(s.fleet.Now()) })[0].InFlight != 1 {
 		t.Fatal("the request is not in flight")
 	}
 	// Each takes requests at another port than its address. Nobody listens at that of the one that lacks the model: it is asked of no more.

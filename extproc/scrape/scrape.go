@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/engineclient"
 )
@@ -252,10 +253,12 @@ func (l *loop) knock(ctx context.Context, look fleet.Look) error {
 func (l *loop) failed(look fleet.Look, err error) error {
 	l.modelsAt = time.Time{}
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) {
-		l.Fleet.Refused(l.Address)
-		if errors.Is(err, syscall.ECONNREFUSED) {
-			l.Fleet.Ended(l.Address)
-		}
+		l.Fleet.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) {
+			s.Refused(l.Address, now)
+			if errors.Is(err, syscall.ECONNREFUSED) {
+				s.Ended(l.Address, now)
+			}
+		})
 		l.search = search{pages: len(l.pages)} // what comes back may be another engine
 	} else {
 		look.Failed()

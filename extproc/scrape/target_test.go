@@ -86,14 +86,14 @@ func (s *scraping) until(what string, holds func(status endpointstate.Status, er
 	for {
 		select {
 		case err := <-s.looks:
-			if holds(s.fleet.Endpoints()[0], err) {
+			if holds(fleet.Read(s.fleet, func(state *endpointstate.State) []endpointstate.Status { return state.Endpoints(s.fleet.Now()) })[0], err) {
 				return
 			}
 			if err != nil {
 				what = strings.SplitN(what, ": at last", 2)[0] + ": at last " + err.Error()
 			}
 		case <-limit:
-			s.Fatalf("never %s; the endpoint is %+v", what, s.fleet.Endpoints()[0])
+			s.Fatalf("never %s; the endpoint is %+v", what, fleet.Read(s.fleet, func(state *endpointstate.State) []endpointstate.Status { return state.Endpoints(s.fleet.Now()) })[0])
 		}
 	}
 }
@@ -177,7 +177,7 @@ func TestAMetricsPortOfItsOwn(t *testing.T) {
 		s.SetTargets([]scrape.Target{{Address: own, Kind: engine.Triton}})
 		is := func(when string, state pick.State, waiting engine.Value) {
 			t.Helper()
-			if got := f.Endpoints()[0]; got.State != state || got.Load.Waiting != waiting {
+			if got := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[0]; got.State != state || got.Load.Waiting != waiting {
 				t.Errorf("%s: %+v", when, got)
 			}
 		}
@@ -234,7 +234,7 @@ func TestThePageThatWorkedIsKept(t *testing.T) {
 	runAs(t, trtllm(200, 500), func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) { // where it tells nothing it may fail, too
 		running := func(when string, want engine.Value) {
 			t.Helper()
-			if got := f.Endpoints()[0].Load.Running; got != want {
+			if got := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[0].Load.Running; got != want {
 				t.Errorf("%s: running is %v, want %v", when, got, want)
 			}
 		}
@@ -303,12 +303,12 @@ func TestAnEngineThatIsNotRecognisedIsLeftAlone(t *testing.T) {
 				e.set(unknownEngine(models, ""))
 				after(10 * time.Minute)
 				first, other := e.count(one+"/metrics"), e.count(one+page)
-				if first < 2900 || other < 10 || other > 20 || f.Endpoints()[0].State != pick.Healthy {
-					t.Errorf("in ten minutes %d looks at the first page and %d at another, %v", first, other, f.Endpoints()[0].State)
+				if first < 2900 || other < 10 || other > 20 || fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[0].State != pick.Healthy {
+					t.Errorf("in ten minutes %d looks at the first page and %d at another, %v", first, other, fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[0].State)
 				}
 				becomes(s, e)
 				after(4 * interval)
-				if got := f.Endpoints()[0].Load.Running; got != engine.Known(3) {
+				if got := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[0].Load.Running; got != engine.Known(3) {
 					t.Errorf("its load is %v", got)
 				}
 			}, one)

@@ -11,6 +11,8 @@ import (
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/outcome"
 )
 
@@ -71,7 +73,7 @@ func (s *Server) Progressed(p outcome.Progress) {
 	case p.Endpoint == "":
 		s.judge(p, false)
 	case w.HasEndpoint(p.Endpoint), strings.Contains(p.Endpoint, "/"): // a path is the inner server
-		s.judge(p, s.Fleet.Vacant(p.Endpoint))
+		s.judge(p, fleet.Read(s.Fleet, func(s *endpointstate.State) bool { return s.Vacant(p.Endpoint) }))
 	default:
 		s.left.dial(s, p)
 	}

@@ -15,6 +15,8 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
 	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/stream"
@@ -56,8 +58,10 @@ func TestARequestWhoseEngineHasGoneIsEndedOnItsStream(t *testing.T) {
 	record := outcome.Progress{ID: id, Endpoint: endpoint, Bytes: 7}
 	server.Progressed(record)
 	server.Progressed(record)
-	f.Refused(endpoint)
-	f.Ended(endpoint)
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) {
+		s.Refused(endpoint, now)
+		s.Ended(endpoint, now)
+	})
 	for range 4 { // it is ended once
 		server.Progressed(record)
 	}

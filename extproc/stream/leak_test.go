@@ -83,7 +83,7 @@ func TestNothingIsKeptOfRequestsThatHaveEnded(t *testing.T) {
 		workers.Wait()
 		own.streams.Wait()
 		gateway.streams.Wait()
-		f.Usage() // which control has asked for: until then a model that was used is kept
+		fleet.Read(f, (*endpointstate.State).Usage) // which control has asked for: until then a model that was used is kept
 		f.Hear(news(t, f, []string{"gone=nobody@" + address}))
 		return leak.Maps([]any{server, held, f})
 	}

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/objects"
@@ -22,7 +23,7 @@ type modelJSON struct {
 }
 
 func (s *scope) describeModel(view *endpointstate.View, offer *objects.Offer, m listedModel) modelJSON {
-	j := modelJSON{ID: m.Name, Object: "model", OwnedBy: "headgate", MaxLength: s.server.Fleet.MaxLength(m.pool)}
+	j := modelJSON{ID: m.Name, Object: "model", OwnedBy: "headgate", MaxLength: fleet.Read(s.server.Fleet, func(s *endpointstate.State) int { return s.MaxLength(m.pool) })}
 	if !m.Created.IsZero() {
 		j.Created = m.Created.Unix()
 	}

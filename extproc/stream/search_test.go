@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/relay/relaytoken"
 	"github.com/headgate/headgate/extproc/route"
@@ -63,7 +64,7 @@ func TestAStoredResponseIsSearched(t *testing.T) {
 	now = now.Add(11 * time.Second)
 	f.SetWorld(f.View().World)
 	expect("what nobody had a while ago", ask(objects.Name{}, "headers :method=GET :path=/v1/responses/resp_y end"), `"stored":"resp_y"`)
-	f.Refused("10.0.3.1:8000")
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused("10.0.3.1:8000", now) })
 	f.SetWorld(f.View().World)
 	expect("a response that one which is out may have", ask(objects.Name{Namespace: "ns", Name: "sticky"}, "headers :method=GET :path=/v1/responses/resp_w end"), `"stored":"resp_w"`, `"everybody":false`)
 	for _, path := range []string{"/v1/chat/completions", "/v1/responses"} {

@@ -337,7 +337,7 @@ func TestTheListenerAndThePoolAreReadFromTheStream(t *testing.T) {
 func TestWhatMigratesIsWell(t *testing.T) {
 	f := newFleetWith(fleet.Config{Placed: true}, func(*objects.Set) {})
 	server, _ := newServer(t, f, nil)
-	all := f.Endpoints()
+	all := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })
 	for _, c := range []struct {
 		until time.Time
 		want  string

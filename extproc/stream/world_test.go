@@ -16,6 +16,7 @@ import (
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/metrics"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/pick"
@@ -234,7 +235,7 @@ func newServer(tb testing.TB, f *fleet.Fleet, change func(*stream.Config)) (*str
 
 func inFlight(f *fleet.Fleet) int64 {
 	n := int64(0)
-	for _, e := range f.Endpoints() {
+	for _, e := range fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) }) {
 		n += e.InFlight
 	}
 	return n
@@ -243,7 +244,7 @@ func inFlight(f *fleet.Fleet) int64 {
 // places says where requests are in flight.
 func places(f *fleet.Fleet) string {
 	var out strings.Builder
-	for _, e := range f.Endpoints() {
+	for _, e := range fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) }) {
 		if e.InFlight > 0 {
 			fmt.Fprintf(&out, " %s=%d", e.Address, e.InFlight)
 		}

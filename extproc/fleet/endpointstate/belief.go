@@ -16,7 +16,6 @@ import (
 	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/internal/profile"
 	"github.com/headgate/headgate/internal/profile/table"
 )
 
@@ -42,6 +41,7 @@ type Config struct {
 // State is not safe for concurrent use. Make one with [New].
 type State struct {
 	Config
+	Times     *ServiceTimes
 	world     *objects.World
 	endpoints map[string]*endpoint // by address
 	strays    map[string]Backlog   // what other processes have at endpoints that are not known
@@ -52,11 +52,6 @@ type State struct {
 	changed   map[objects.Name]bool        // the pools that are to be made anew in the next view
 	latest    map[string]*pick.Pool        // of the latest view
 	unsealed  []*endpoint                  // those with models that the latest view has no more
-	generic   profile.Profile              // of engines that nobody says anything of
-	times     map[objects.Name]*times      // of the pools of the world
-	learned   []Learned                    // since it was last taken
-	lessons   map[ClassKey]Lesson          // that others gave last
-	origin    time.Time                    // when the first look began, or something was first heard
 	failOpen  map[objects.Name]bool        // the pools whose suspects are trusted, for there are too many of them
 	control   control
 	urgent    bool // there is news for control
@@ -89,7 +84,10 @@ func New(c Config) *State {
 	}
 	s := &State{
 		Config: c, endpoints: make(map[string]*endpoint), strays: make(map[string]Backlog), density: make(map[objects.Name]float64),
-		failOpen: make(map[objects.Name]bool), times: make(map[objects.Name]*times), lessons: make(map[ClassKey]Lesson), generic: table.Generic(),
+		failOpen: make(map[objects.Name]bool), changed: make(map[objects.Name]bool),
+	}
+	s.Times = &ServiceTimes{
+		endpoints: s.endpoints, changed: s.changed, generic: table.Generic(), times: make(map[objects.Name]*times), lessons: make(map[ClassKey]Lesson),
 	}
 	s.SetWorld(objects.Build(objects.Set{}))
 	return s
@@ -116,7 +114,7 @@ func (s *State) SetWorld(w *objects.World) {
 			delete(s.control.leaving, e.Address)
 		}
 	}
-	s.setTimes()
+	s.Times.setWorld(w, s.pools)
 	for address, e := range s.endpoints {
 		// One that has requests in flight is kept, in case that it comes back before they end.
 		if s.pools[address] == nil && e.inFlight.Load() == 0 {
@@ -152,7 +150,7 @@ func (s *State) indexAll() {
 
 // Age has all pools made anew: time alone changes what is believed of who is silent.
 func (s *State) Age() {
-	s.changed = make(map[objects.Name]bool, len(s.world.Pools))
+	clear(s.changed)
 	for name := range s.world.Pools {
 		s.changed[name] = true
 	}
@@ -177,8 +175,8 @@ func (s *State) View(now time.Time) (*View, []Trust) {
 				s.unsealed = append(s.unsealed, s.endpoints[declared.Address])
 			}
 		}
-		limits, predictable := s.Settings.For(p), s.predictable(name)
-		slots := s.fewestSlots(p)
+		limits, predictable := s.Settings.For(p), s.Times.predictable(name)
+		slots := s.Times.fewestSlots(p)
 		endpoints := make([]pick.Endpoint, len(p.Endpoints))
 		for i, declared := range p.Endpoints {
 			e := s.endpoints[declared.Address]

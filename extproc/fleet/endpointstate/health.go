@@ -315,7 +315,7 @@ func (s *State) Saw(l Look, load engine.Load) {
 		cache.Empty = begun
 		s.caches.tell(cache)
 	}
-	s.learn(l.Address, e, l.Began, &load)
+	s.Times.learn(l.Address, e, l.Began, &load)
 	// The engine counted some time between the beginning and now. Taking the larger of the counts of then and now
 	// makes ghosts of others' requests rarer than of none.
 	_, running := load.Running.Get()

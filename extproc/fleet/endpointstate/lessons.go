@@ -21,7 +21,7 @@ type Lesson struct {
 const maxLessons = 4096
 
 // Lessons is what this process can teach others at a time, in order of pools and classes of hardware.
-func (s *State) Lessons(now time.Time) []Lesson {
+func (s *ServiceTimes) Lessons(now time.Time) []Lesson {
 	var all []Lesson
 	for _, key := range s.classKeys() {
 		c := s.times[key.Pool].classes[key.Class]
@@ -44,13 +44,13 @@ func (s *State) Lessons(now time.Time) []Lesson {
 }
 
 // moment is when it was, by seconds as learners have them.
-func (s *State) moment(at float64) time.Time {
+func (s *ServiceTimes) moment(at float64) time.Time {
 	return s.origin.Add(time.Duration(at * float64(time.Second)))
 }
 
 // HearLessons takes what others have learned, at a time, of what this process knows less of. What is of a pool or a class of hardware that is not
 // known yet is kept until it is; what cannot be is refused.
-func (s *State) HearLessons(told []Lesson, now time.Time) {
+func (s *ServiceTimes) HearLessons(told []Lesson, now time.Time) {
 	if s.origin.IsZero() {
 		s.origin = now
 	}
@@ -65,7 +65,7 @@ func (s *State) HearLessons(told []Lesson, now time.Time) {
 }
 
 // take has a class of hardware go on from what others gave, if it is there and knows less.
-func (s *State) take(k ClassKey) {
+func (s *ServiceTimes) take(k ClassKey) {
 	l, given := s.lessons[k]
 	t := s.times[k.Pool]
 	if !given || t == nil || t.classes[k.Class] == nil {

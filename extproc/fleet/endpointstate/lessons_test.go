@@ -34,18 +34,18 @@ func stepAt(s *endpointstate.State, now time.Time) (all []float64) {
 func TestWhatOthersLearned(t *testing.T) {
 	now := start.Add(200 * time.Second)
 	s := taught()
-	lessons, want := s.Lessons(now), stepAt(s, now)
+	lessons, want := s.Times.Lessons(now), stepAt(s, now)
 	if len(lessons) != 1 || lessons[0].Pool != one || lessons[0].Age < 0 || lessons[0].Age > 3*time.Second || len(lessons[0].Factors) != 2 {
 		t.Fatalf("it teaches %+v", lessons)
 	}
 	later := start.Add(time.Hour) // clocks differ
 	for name, hear := range map[string]func(*endpointstate.State){
-		"at once": func(s *endpointstate.State) { s.SetWorld(profiled(nil)); s.HearLessons(lessons, later) },
-		"first":   func(s *endpointstate.State) { s.HearLessons(lessons, later); s.SetWorld(profiled(nil)) },
+		"at once": func(s *endpointstate.State) { s.SetWorld(profiled(nil)); s.Times.HearLessons(lessons, later) },
+		"first":   func(s *endpointstate.State) { s.Times.HearLessons(lessons, later); s.SetWorld(profiled(nil)) },
 		"while it learns": func(s *endpointstate.State) {
 			s.SetWorld(profiled(nil))
 			engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.look(s, later.Add(-15*time.Second), 15)
-			s.HearLessons(lessons, later)
+			s.Times.HearLessons(lessons, later)
 		},
 	} {
 		s := endpointstate.New(endpointstate.Config{})
@@ -54,17 +54,17 @@ func TestWhatOthersLearned(t *testing.T) {
 		if len(got) != 2 || math.Abs(got[0]/want[0]-1) > 0.05 || math.Abs(got[1]/want[1]-1) > 0.05 {
 			t.Errorf("%s: steps take %v, want %v", name, got, want)
 		}
-		k := s.Known()[0]
+		k := s.Times.Known()[0]
 		if k.Why != "predictions of another extproc came true" || !k.Trusted || k.Since.After(later) || k.Since.Before(later.Add(-time.Minute)) {
 			t.Errorf("%s: it is known %+v", name, k)
 		}
-		again := s.Lessons(later.Add(time.Minute))
+		again := s.Times.Lessons(later.Add(time.Minute))
 		if len(again) != 1 || again[0].Rows != lessons[0].Rows || (again[0].Age-lessons[0].Age-time.Minute).Abs() > time.Second {
 			t.Errorf("%s: it teaches in turn %+v", name, again)
 		}
 		// Its own looks go on from there.
 		engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.look(s, later, 100)
-		if got := stepAt(s, later.Add(100*time.Second)); len(got) != 2 || math.Abs(got[0]/want[0]-1) > 0.1 || s.Known()[0].Rows <= lessons[0].Rows {
+		if got := stepAt(s, later.Add(100*time.Second)); len(got) != 2 || math.Abs(got[0]/want[0]-1) > 0.1 || s.Times.Known()[0].Rows <= lessons[0].Rows {
 			t.Errorf("%s: then steps take %v, want %v", name, got, want)
 		}
 	}
@@ -73,7 +73,7 @@ func TestWhatOthersLearned(t *testing.T) {
 // Of what is pinned, is of other hardware, or was said to be otherwise, nothing is taken; and who knows as much as counts stays as it is.
 func TestWhatOthersLearnedOfSomethingElse(t *testing.T) {
 	now := start.Add(200 * time.Second)
-	lessons := taught().Lessons(now)
+	lessons := taught().Times.Lessons(now)
 	classed := slices.Clone(lessons)
 	classed[0].Class = "fast"
 	for name, c := range map[string]struct {
@@ -89,16 +89,16 @@ func TestWhatOthersLearnedOfSomethingElse(t *testing.T) {
 			w.Pools[one].Profile, w.Pools[one].Pinned = &c.said.Profile, c.said.Pinned
 		}
 		s.SetWorld(w)
-		if s.HearLessons(c.lessons, now); s.Known()[0].Rows != 0 {
-			t.Errorf("%s: it is known %+v", name, s.Known()[0])
+		if s.Times.HearLessons(c.lessons, now); s.Times.Known()[0].Rows != 0 {
+			t.Errorf("%s: it is known %+v", name, s.Times.Known()[0])
 		}
 	}
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(profiled(nil))
 	engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.look(s, start, 600)
-	was := s.Known()[0].Rows
-	if s.HearLessons(lessons, start.Add(600*time.Second)); s.Known()[0].Rows != was || was < 500 {
-		t.Errorf("of %d rows there are %d", was, s.Known()[0].Rows)
+	was := s.Times.Known()[0].Rows
+	if s.Times.HearLessons(lessons, start.Add(600*time.Second)); s.Times.Known()[0].Rows != was || was < 500 {
+		t.Errorf("of %d rows there are %d", was, s.Times.Known()[0].Rows)
 	}
 }
 
@@ -107,10 +107,10 @@ func TestLoadsThatOthersLearned(t *testing.T) {
 	s, other := predicted(), predicted()
 	view(s, start)
 	for range 30 {
-		s.Began(one, a, pick.InHost, 0.5)
+		s.Times.Began(one, a, pick.InHost, 0.5)
 	}
-	other.HearLessons(s.Lessons(start), start)
-	if k := other.Known()[0]; k.Profile.Slot.Mean != 0.5 || k.Rows != 0 || k.Why != "somebody said how long they take" {
+	other.Times.HearLessons(s.Times.Lessons(start), start)
+	if k := other.Times.Known()[0]; k.Profile.Slot.Mean != 0.5 || k.Rows != 0 || k.Why != "somebody said how long they take" {
 		t.Errorf("it is known %+v", k)
 	}
 }

@@ -29,6 +29,19 @@ const (
 // each pod has no end of them.
 const maxClasses = 64
 
+// ServiceTimes learns how long the engines of each pool take. It is a part of the [State], with which it shares the endpoints.
+type ServiceTimes struct {
+	endpoints map[string]*endpoint      // of the State, by address
+	changed   map[objects.Name]bool     // of the State
+	world     *objects.World            // of the State
+	pools     map[string][]objects.Name // of the State
+	generic   profile.Profile           // of engines of which nothing is known
+	times     map[objects.Name]*times   // of the pools of the world
+	learned   []Learned                 // since it was last taken
+	lessons   map[ClassKey]Lesson       // that others gave last
+	origin    time.Time                 // when the first scrape began, or something was first heard
+}
+
 // times is how long the engines of a pool take, as far as it is learned.
 type times struct {
 	known   map[string]*class // by hardware, that of endpoints which are gone too: they may come back
@@ -51,7 +64,7 @@ type prior struct {
 }
 
 // priorOf is what is said of a class of hardware of a pool, or what is assumed where nobody says anything.
-func (s *State) priorOf(p *objects.Pool, class string) prior {
+func (s *ServiceTimes) priorOf(p *objects.Pool, class string) prior {
 	if is := p.Said(class); is != nil {
 		return prior{is.Profile, true, is.Pinned}
 	}
@@ -87,14 +100,15 @@ type Learned struct {
 }
 
 // TakeLearned returns of which pools predictions became trusted since it was last called, or are not any more, in order.
-func (s *State) TakeLearned() []Learned {
+func (s *ServiceTimes) TakeLearned() []Learned {
 	news := s.learned
 	s.learned = nil
 	return news
 }
 
-// setTimes has what is learned be of the pools that there are, each from what its objects say of it.
-func (s *State) setTimes() {
+// setWorld has what is learned be of the pools that there are, each from what its objects say of it.
+func (s *ServiceTimes) setWorld(w *objects.World, pools map[string][]objects.Name) {
+	s.world, s.pools = w, pools
 	maps.DeleteFunc(s.times, func(name objects.Name, _ *times) bool { return s.world.Pools[name] == nil })
 	for name, p := range s.world.Pools {
 		t, news := s.times[name], false // that trust is of something else
@@ -160,7 +174,7 @@ func (e *endpoint) forget(pool objects.Name) {
 }
 
 // learn tells of a look at an endpoint.
-func (s *State) learn(address string, e *endpoint, began time.Time, load *engine.Load) {
+func (s *ServiceTimes) learn(address string, e *endpoint, began time.Time, load *engine.Load) {
 	if s.origin.IsZero() {
 		s.origin = began
 	}
@@ -179,7 +193,7 @@ func (s *State) learn(address string, e *endpoint, began time.Time, load *engine
 var places = [...]learn.Place{pick.InStorage: learn.InStorage, pick.InHost: learn.InHost, pick.InSlot: learn.InSlot}
 
 // Foretold records the ratio of actual to predicted time to first token at an endpoint.
-func (s *State) Foretold(pool objects.Name, address string, ratio float64) {
+func (s *ServiceTimes) Foretold(pool objects.Name, address string, ratio float64) {
 	if e := s.endpoints[address]; e != nil && e.times[pool] != nil {
 		e.times[pool].class.Foretold(ratio)
 	}
@@ -187,7 +201,7 @@ func (s *State) Foretold(pool objects.Name, address string, ratio float64) {
 
 // Began tells by how many seconds later a first token came than it was predicted to but for the intake and a load, of a request whose adapter was at a
 // place when it was sent: how long these take is learned of it. See [pick.Decision.Tells].
-func (s *State) Began(pool objects.Name, address string, at pick.Place, late float64) {
+func (s *ServiceTimes) Began(pool objects.Name, address string, at pick.Place, late float64) {
 	if e := s.endpoints[address]; e != nil && e.times[pool] != nil {
 		t := e.times[pool]
 		t.class.Began(&t.Engine, places[at], late)
@@ -196,7 +210,7 @@ func (s *State) Began(pool objects.Name, address string, at pick.Place, late flo
 
 // predictable says whether the endpoints of a pool are to be predicted, which is told of where it changes: what is learned of every class of
 // hardware is trusted then.
-func (s *State) predictable(pool objects.Name) bool {
+func (s *ServiceTimes) predictable(pool objects.Name) bool {
 	t := s.times[pool]
 	trusted := t.trustworthy()
 	if trusted == t.trusted || len(t.classes) == 0 { // nothing is news of a pool that has no endpoint
@@ -255,7 +269,7 @@ type Known struct {
 }
 
 // Known is what is known of how long engines take, in order of pools and classes of hardware.
-func (s *State) Known() []Known {
+func (s *ServiceTimes) Known() []Known {
 	var all []Known
 	for _, key := range s.classKeys() {
 		c := s.times[key.Pool].classes[key.Class]
@@ -280,7 +294,7 @@ type ClassKey struct {
 }
 
 // classKeys are those of endpoints that are there, in order.
-func (s *State) classKeys() (all []ClassKey) {
+func (s *ServiceTimes) classKeys() (all []ClassKey) {
 	for name, t := range s.times {
 		for of := range t.classes {
 			all = append(all, ClassKey{name, of})
@@ -291,7 +305,7 @@ func (s *State) classKeys() (all []ClassKey) {
 }
 
 // members are the endpoints of a pool that are of a class of hardware, by address.
-func (s *State) members(pool objects.Name, c *class) iter.Seq2[string, *timed] {
+func (s *ServiceTimes) members(pool objects.Name, c *class) iter.Seq2[string, *timed] {
 	return func(yield func(string, *timed) bool) {
 		for _, declared := range s.world.Pools[pool].Endpoints {
 			if e := s.endpoints[declared.Address].times[pool]; e.class == c && !yield(declared.Address, e) {
@@ -303,7 +317,7 @@ func (s *State) members(pool objects.Name, c *class) iter.Seq2[string, *timed] {
 
 // known returns the current profile of an accelerator class, under a name of its own if learning has changed its times. Its limits are those that
 // predictions use: as the engines report them, if they do.
-func (s *State) known(key ClassKey, c *class) profile.Profile {
+func (s *ServiceTimes) known(key ClassKey, c *class) profile.Profile {
 	p := c.Learner.Profile()
 	learned := p != c.prior.Profile
 	s.reported(key, c, &p.Limits)
@@ -318,7 +332,7 @@ func (s *State) known(key ClassKey, c *class) profile.Profile {
 }
 
 // reported sets limits to those that the engines of an accelerator class report. If they differ, the lowest counts.
-func (s *State) reported(key ClassKey, c *class, limits *profile.Limits) {
+func (s *ServiceTimes) reported(key ClassKey, c *class, limits *profile.Limits) {
 	var blocks, slots int
 	least := func(is *int, n int) {
 		if n > 0 && (*is == 0 || n < *is) {
@@ -362,7 +376,7 @@ func differ(p, q *profile.Profile) bool {
 
 // fewestSlots is the least number of adapter slots that an endpoint of a pool reports: what is assumed of those that report none. It is 0 where
 // none does.
-func (s *State) fewestSlots(p *objects.Pool) (fewest int) {
+func (s *ServiceTimes) fewestSlots(p *objects.Pool) (fewest int) {
 	for _, declared := range p.Endpoints {
 		if n, _ := s.endpoints[declared.Address].slots(); n > 0 && (fewest == 0 || n < fewest) {
 			fewest = n

@@ -61,7 +61,7 @@ func TestAPoolIsPredictedByItsProfile(t *testing.T) {
 	generic := table.Generic()
 	s.SetWorld(profiled(nil))
 	view(s, start)
-	s.TakeLearned()
+	s.Times.TakeLearned()
 	s.SetWorld(profiled(&generic))
 	if p := view(s, start).Snapshot.Pools["ns/one"]; !p.Predictable {
 		t.Error("what people say is not trusted where it is what is assumed of engines that nobody says anything of")
@@ -75,7 +75,7 @@ func TestAPoolIsPredictedByItsProfile(t *testing.T) {
 	if p := view(s, start).Snapshot.Pools["ns/one"]; !p.Predictable || *p.Endpoints[0].Profile != simple {
 		t.Errorf("there again the pool is %+v", p)
 	}
-	if news := s.TakeLearned(); len(news) > 0 {
+	if news := s.Times.TakeLearned(); len(news) > 0 {
 		t.Errorf("it tells of %+v", news)
 	}
 }
@@ -84,7 +84,7 @@ func TestAPoolIsPredictedByItsProfile(t *testing.T) {
 func TestKnownLimitsAreThoseThatEnginesReport(t *testing.T) {
 	s := predicted()
 	s.SetWorld(profiled(&simple))
-	if is := s.Known()[0].Profile; is != simple {
+	if is := s.Times.Known()[0].Profile; is != simple {
 		t.Errorf("before any look it is\n%+v, want\n%+v", is, simple)
 	}
 	size := float64(simple.Limits.BlockSize)
@@ -92,7 +92,7 @@ func TestKnownLimitsAreThoseThatEnginesReport(t *testing.T) {
 	s.Saw(s.Look(b, start), engine.Load{KVTokens: engine.Known(7200 * size), MaxAdapters: engine.Known(8)})
 	want := simple
 	want.Limits.KVBlocks, want.Limits.GPUAdapters, want.Limits.HostAdapters = 7168, 4, max(4, simple.Limits.HostAdapters)
-	if is := s.Known()[0].Profile; is != want {
+	if is := s.Times.Known()[0].Profile; is != want {
 		t.Errorf("engines report 7168 blocks and 4 adapters at least, and it is\n%+v, want\n%+v", is, want)
 	}
 }
@@ -140,7 +140,7 @@ func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
 	g := engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}
 	g.look(s, start, 10)
 	untrusted := view(s, start.Add(10*time.Second)).Snapshot.Pools["ns/one"]
-	if untrusted.Predictable || len(s.TakeLearned()) > 0 {
+	if untrusted.Predictable || len(s.Times.TakeLearned()) > 0 {
 		t.Errorf("after ten looks it is predicted: %+v", untrusted.Endpoints[0].Profile)
 	}
 	queue := &untrusted.Endpoints[0].Backlog.Queue
@@ -159,7 +159,7 @@ func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
 	if fast, slow := p.Endpoints[0].Profile.StepTime(work), p.Endpoints[1].Profile.StepTime(work); math.Abs(fast/0.053-1) > 0.1 || math.Abs(slow/fast/2-1) > 0.1 {
 		t.Errorf("a step is predicted to take %.3f and %.3f s, want 0.053 and twice that", fast, slow)
 	}
-	if news := s.TakeLearned(); len(news) != 1 || !news[0].Trusted || news[0].Pool != one || news[0].Rows < 40 || news[0].Residual > 0.2 || news[0].Why == "" || len(s.TakeLearned()) > 0 {
+	if news := s.Times.TakeLearned(); len(news) != 1 || !news[0].Trusted || news[0].Pool != one || news[0].Rows < 40 || news[0].Residual > 0.2 || news[0].Why == "" || len(s.Times.TakeLearned()) > 0 {
 		t.Errorf("it tells of %+v", news)
 	}
 	// Views are many; profiles are made anew each second at most.
@@ -179,7 +179,7 @@ func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
 	}
 	s.SetWorld(world())
 	s.SetWorld(profiled(nil))
-	if view(s, now).Snapshot.Pools["ns/one"].Predictable || len(s.TakeLearned()) > 0 {
+	if view(s, now).Snapshot.Pools["ns/one"].Predictable || len(s.Times.TakeLearned()) > 0 {
 		t.Error("of a pool that is another by its name something is known")
 	}
 }
@@ -199,7 +199,7 @@ func TestClassesOfHardware(t *testing.T) {
 	g.look(s, start.Add(200*time.Second), 200)
 	now := start.Add(400 * time.Second)
 	p := view(s, now).Snapshot.Pools["ns/one"]
-	if !p.Predictable || len(s.TakeLearned()) != 1 {
+	if !p.Predictable || len(s.Times.TakeLearned()) != 1 {
 		t.Fatal("it is not predicted, though both classes are known")
 	}
 	work := profile.Work{Sequences: 10, KVTokens: 20_000}
@@ -209,7 +209,7 @@ func TestClassesOfHardware(t *testing.T) {
 	// An endpoint that changes its class is one of that.
 	moved := profiled(nil)
 	s.SetWorld(moved)
-	if !view(s, now).Snapshot.Pools["ns/one"].Predictable || len(s.TakeLearned()) > 0 {
+	if !view(s, now).Snapshot.Pools["ns/one"].Predictable || len(s.Times.TakeLearned()) > 0 {
 		t.Error("what is left is not trusted")
 	}
 	// While no endpoint is there, nothing is forgotten of their hardware.
@@ -218,13 +218,13 @@ func TestClassesOfHardware(t *testing.T) {
 	s.SetWorld(empty)
 	view(s, now)
 	s.SetWorld(profiled(nil))
-	if p := view(s, now).Snapshot.Pools["ns/one"]; !p.Predictable || len(s.TakeLearned()) > 0 {
+	if p := view(s, now).Snapshot.Pools["ns/one"]; !p.Predictable || len(s.Times.TakeLearned()) > 0 {
 		t.Error("what was learned is forgotten")
 	}
 	moved = profiled(nil)
 	moved.Pools[one].Endpoints[0].Class = "new"
 	s.SetWorld(moved)
-	if news := func() []endpointstate.Learned { view(s, now); return s.TakeLearned() }(); len(news) != 1 || news[0].Trusted || news[0].Rows != 0 {
+	if news := func() []endpointstate.Learned { view(s, now); return s.Times.TakeLearned() }(); len(news) != 1 || news[0].Trusted || news[0].Rows != 0 {
 		t.Errorf("of a new class it tells %+v", news)
 	}
 	// Classes without end are forgotten at last, those that are there are not.
@@ -251,14 +251,14 @@ func TestWhatIsPinned(t *testing.T) {
 	p.Classes = map[string]*objects.Said{"fast": {Profile: simple, Pinned: true}, "slow": {Profile: simple}}
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(w)
-	if !view(s, start).Snapshot.Pools["ns/one"].Predictable || len(s.TakeLearned()) > 0 {
+	if !view(s, start).Snapshot.Pools["ns/one"].Predictable || len(s.Times.TakeLearned()) > 0 {
 		t.Error("what is said of all classes is not trusted")
 	}
 	engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.look(s, start, 300)
 	for range 30 {
-		s.Began(one, a, pick.InHost, 3)
+		s.Times.Began(one, a, pick.InHost, 3)
 	}
-	known := s.Known()
+	known := s.Times.Known()
 	if len(known) != 2 || known[0].Class != "fast" || known[1].Class != "slow" {
 		t.Fatalf("it is known %+v", known)
 	}
@@ -274,13 +274,13 @@ func TestWhatIsPinned(t *testing.T) {
 	// Once it is not pinned any more, it is learned, and nothing else is forgotten.
 	p.Classes["fast"] = &objects.Said{Profile: simple}
 	s.SetWorld(w)
-	if is := s.Known(); is[0].Why != "somebody said how long they take" || is[1].Rows != known[1].Rows {
+	if is := s.Times.Known(); is[0].Why != "somebody said how long they take" || is[1].Rows != known[1].Rows {
 		t.Errorf("then it is known %+v", is)
 	}
 	for range 30 {
-		s.Began(one, a, pick.InHost, 3)
+		s.Times.Began(one, a, pick.InHost, 3)
 	}
-	if is := s.Known()[0].Profile.Slot.Mean; is != 3 {
+	if is := s.Times.Known()[0].Profile.Slot.Mean; is != 3 {
 		t.Errorf("a load takes %g s", is)
 	}
 }
@@ -289,16 +289,16 @@ func TestWhatIsPinned(t *testing.T) {
 func TestWhatIsKnown(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(profiled(nil))
-	if k := s.Known(); len(k) != 1 || k[0].Trusted || k[0].Rows != 0 || !k[0].Since.IsZero() || k[0].Why != "there is hardware of which nothing is known yet" {
+	if k := s.Times.Known(); len(k) != 1 || k[0].Trusted || k[0].Rows != 0 || !k[0].Since.IsZero() || k[0].Why != "there is hardware of which nothing is known yet" {
 		t.Errorf("in the beginning it is known %+v", k)
 	}
 	g := engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}
 	g.look(s, start, 20)
-	if k := s.Known(); k[0].Why != "predictions have not come true yet" || k[0].Rows == 0 {
+	if k := s.Times.Known(); k[0].Why != "predictions have not come true yet" || k[0].Rows == 0 {
 		t.Errorf("soon it is known %+v", k)
 	}
 	g.look(s, start.Add(20*time.Second), 200)
-	k := s.Known()[0]
+	k := s.Times.Known()[0]
 	if !k.Trusted || k.Why != "predictions came true" || k.Since.Before(start) || k.Residual > 0.2 || len(k.Factors) != 2 || math.Abs(k.Factors[b]/k.Factors[a]-2) > 0.2 {
 		t.Errorf("then it is known %+v", k)
 	}
@@ -398,7 +398,7 @@ func TestLoadsAreLearned(t *testing.T) {
 	s := predicted()
 	view(s, start)
 	for range 30 {
-		s.Began(one, a, pick.InSlot, 0.07)
+		s.Times.Began(one, a, pick.InSlot, 0.07)
 	}
 	s.Age()
 	if is := view(s, start.Add(time.Second)).Snapshot.Pools["ns/one"].Endpoints[1].Profile.Intake; is != 0.07 {
@@ -406,14 +406,14 @@ func TestLoadsAreLearned(t *testing.T) {
 	}
 	start := start.Add(time.Minute)
 	for range 63 {
-		s.Began(one, a, pick.InSlot, 0.1)
+		s.Times.Began(one, a, pick.InSlot, 0.1)
 	}
 	for range 30 {
-		s.Began(one, a, pick.InSlot, 0.1)
-		s.Began(one, a, pick.InHost, 0.15)
-		s.Began(one, b, pick.InStorage, 0.4)
-		s.Began(objects.Name{Name: "other"}, a, pick.InHost, 3)
-		s.Began(one, "10.0.0.9:8000", pick.InHost, 3)
+		s.Times.Began(one, a, pick.InSlot, 0.1)
+		s.Times.Began(one, a, pick.InHost, 0.15)
+		s.Times.Began(one, b, pick.InStorage, 0.4)
+		s.Times.Began(objects.Name{Name: "other"}, a, pick.InHost, 3)
+		s.Times.Began(one, "10.0.0.9:8000", pick.InHost, 3)
 	}
 	s.Age()
 	for _, e := range view(s, start.Add(time.Second)).Snapshot.Pools["ns/one"].Endpoints {
