@@ -52,11 +52,11 @@ Flags:
 
 `
 
-// policies by name, in the order in which they are listed.
+// policies lists all policies in the order of the output.
 var policies = []struct {
 	name   string
 	policy Policy
-	looks  time.Duration // from one look at an endpoint to the next, where flags say nothing: 0 is theirs
+	looks  time.Duration // scrape interval if no flag sets it; 0 for the default of the flag
 }{
 	{"latency", Headgate(pick.Latency), 0},
 	{"proposal", Headgate(pick.Proposal), 0},
@@ -74,12 +74,12 @@ var policies = []struct {
 	{"oracle", newOracle, 0},
 }
 
-// made are the workloads that need no trace, by the lengths of prompts and answers.
+// made returns the workloads that need no trace, with lengths of prompts and outputs.
 func made(of Lengths) []Workload {
 	return []Workload{Adapters(200, of), Prefixes(128, 2048, of), Plain(of), Chat(1000, of.messages()), Long(of), Bursts(of), Cancelled(of)}
 }
 
-// workloadNamed returns the workload of a name, with traces of a folder, empty for none.
+// workloadNamed returns the workload with a name. dir has traces; empty for none.
 func workloadNamed(name, dir string) (Workload, error) {
 	of := Conversation()
 	if dir != "" {
@@ -102,7 +102,7 @@ func workloadNamed(name, dir string) (Workload, error) {
 	return Workload{}, fmt.Errorf("there is no %q: use one of %s", name, strings.Join(names(), ", "))
 }
 
-// names are those of all workloads.
+// names returns the names of all workloads.
 func names() (all []string) {
 	for _, w := range made(Lengths{{Prompt: 1, Output: 1}}) {
 		all = append(all, w.Name)
@@ -113,13 +113,13 @@ func names() (all []string) {
 	return all
 }
 
-// Command is the program "bench fleet", which finds traces in a folder where flags name no other; empty for none. Asked for help it prints
-// that and returns nil.
+// Command runs "bench fleet". traces is the default directory of traces; empty for none. For --help
+// it prints the help and returns nil.
 func Command(ctx context.Context, args []string, traces string) error {
 	return command(ctx, args, traces, os.Stdout, os.Stderr)
 }
 
-// config is what the command line says.
+// config has the flags.
 type config struct {
 	Fleet
 	workload   Workload
@@ -130,7 +130,7 @@ type config struct {
 	requests   int
 	seeds      int
 	goodput    bool
-	looksSaid  bool // by flags
+	looksSaid  bool // set by a flag
 }
 
 func command(ctx context.Context, args []string, traces string, out, progress io.Writer) error {
@@ -175,7 +175,8 @@ func command(ctx context.Context, args []string, traces string, out, progress io
 	return table.Flush()
 }
 
-// beyond is the share of the prompts of the first seed that the profile was not measured with, and the tokens of the longest of all.
+// beyond returns the share of the first seed's prompts that are longer than the profile was
+// measured with, and the length of the longest prompt.
 func (c config) beyond() (longest int, share float64) {
 	for q := range c.workload.Requests(0, c.rate, c.requests) {
 		n := len(q.Prompt)
@@ -187,8 +188,9 @@ func (c config) beyond() (longest int, share float64) {
 	return longest, share
 }
 
-// row prints the figures of a policy: of each the median of the seeds, several of which are tried at once, and of the goodputs how many times
-// those of the first policy they are. It returns the goodputs, and what the first seed kept at the rates that were tried.
+// row prints the figures of a policy: the median of the seeds, which run in parallel. Goodputs are
+// also compared with those of the first policy. It returns the goodputs, and the attainment of the
+// first seed at the rates that were tried.
 func (c config) row(ctx context.Context, table, progress io.Writer, name string, first []float64) (goodputs []float64, tried curve, err error) {
 	all, goodputs := make([]Figures, c.seeds), make([]float64, c.seeds)
 	tried.policy = name
@@ -256,7 +258,7 @@ func (c config) row(ctx context.Context, table, progress io.Writer, name string,
 	return goodputs, tried, nil
 }
 
-// under is the fleet and the policy of a name, nil where there is none.
+// under returns the fleet and the policy with a name, nil if there is none.
 func (c config) under(name string) (Fleet, Policy) {
 	f := c.Fleet
 	for _, p := range policies {

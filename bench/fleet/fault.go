@@ -10,21 +10,21 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Fault is what is wrong with what pickers see of endpoints.
+// Fault is a fault in what pickers see of endpoints.
 type Fault uint8
 
-// What may be broken.
+// Faults.
 const (
 	NoFault Fault = iota
-	// NaN: of what engines have counted, something is no number, in one look of five.
+	// NaN replaces counters of engines by NaN in one scrape of five.
 	NaN
-	// Missing: engines do not say what they have counted.
+	// Missing removes the counters of engines.
 	Missing
-	// Reset: counts begin anew now and then.
+	// Reset restarts counters from time to time.
 	Reset
-	// Clock: pickers' clocks jump.
+	// Clock makes the clocks of pickers jump.
 	Clock
-	// Half of the engines are of a kind that says how many requests run and wait, and no more.
+	// Half makes half of the engines report only running and waiting requests.
 	Half
 )
 
@@ -32,7 +32,7 @@ var faultNames = [...]string{NoFault: "none", NaN: "nan", Missing: "missing", Re
 
 func (b Fault) String() string { return faultNames[b] }
 
-// parseFault returns what is broken by its name.
+// parseFault returns the fault with a name.
 func parseFault(name string) (Fault, error) {
 	for i, n := range faultNames {
 		if n == name {
@@ -42,7 +42,7 @@ func parseFault(name string) (Fault, error) {
 	return 0, fmt.Errorf("there is no %q: use one of %s", name, strings.Join(faultNames[:], ", "))
 }
 
-// assumedProfiles are what pickers may be told of endpoints, by name.
+// assumedProfiles are the profiles that pickers may get, by name.
 var assumedProfiles = []struct {
 	name  string
 	given func(profile.Profile) *profile.Profile
@@ -53,7 +53,7 @@ var assumedProfiles = []struct {
 	{"x0.1", timesAs(0.1)},
 }
 
-// parseAssumed returns what pickers are told, by its name.
+// parseAssumed returns the assumed profile with a name.
 func parseAssumed(name string) (func(profile.Profile) *profile.Profile, error) {
 	names := make([]string, len(assumedProfiles))
 	for i, g := range assumedProfiles {
@@ -72,21 +72,21 @@ func timesAs(factor float64) func(profile.Profile) *profile.Profile {
 	}
 }
 
-// faultInjector breaks looks.
+// faultInjector applies a fault to scrapes.
 type faultInjector struct {
 	fault   Fault
 	random  *rand.Rand
-	counted []engine.Totals // by endpoint, since when it counts
+	counted []engine.Totals // by endpoint: the counters at the last reset
 }
 
 func newFaultInjector(b Fault, seed uint64, endpoints int) faultInjector {
 	return faultInjector{b, rand.New(rand.NewPCG(seed, 3)), make([]engine.Totals, endpoints)} //nolint:gosec // no secret
 }
 
-// resets is how many looks at an endpoint there are from one time that its counts begin anew to the next, in the mean.
+// resets is the mean number of scrapes between two resets of an endpoint.
 const resets = 50
 
-// inject returns what a look at an endpoint finds.
+// inject returns the result of a scrape with the fault applied.
 func (s *faultInjector) inject(i int, l engine.Load) engine.Load {
 	switch {
 	case s.fault == NaN && s.random.IntN(5) == 0:
@@ -120,12 +120,12 @@ func (s *faultInjector) inject(i int, l engine.Load) engine.Load {
 	return l
 }
 
-// jumps are by how many seconds a clock that jumps is ahead, one after the other, each for jumpsAfter seconds.
+// jumps are the offsets of a jumping clock in seconds, each for jumpsAfter seconds.
 var jumps = []float64{0, 3, -2, 40, 0, -600, 0.3, 3600}
 
 const jumpsAfter = 20
 
-// clock is what a picker's clock says.
+// clock returns the time on the clock of a picker.
 func (b Fault) clock(now float64) float64 {
 	if b != Clock {
 		return now

@@ -1,6 +1,7 @@
-// Package fleet is "bench fleet": it rolls a whole fleet on, as fast as it can, and judges by what policy requests are sent to endpoints.
-// There are no sockets and no clock. Requests come as a workload says; each is sent by a picker, which knows endpoints by looks, as
-// extproc does; each endpoint is the step model of an engine.
+// Package fleet is "bench fleet": it simulates a fleet of endpoints and compares policies that
+// route requests to them. It uses neither sockets nor a clock. A workload gives the requests,
+// pickers choose endpoints from scraped state as extproc does, and each endpoint is the step model
+// of an engine.
 //
 // Equal arguments give equal results.
 package fleet
@@ -19,92 +20,96 @@ import (
 	"github.com/headgate/headgate/internal/sim"
 )
 
-// Fleet is what requests are sent to, and by whom.
+// Fleet configures the endpoints and pickers.
 type Fleet struct {
-	// Profile is of each endpoint, whose times are divided by its speed: 1 for all where Speeds is nil.
+	// Profile of each endpoint. Its times are divided by the speed of the endpoint; nil Speeds are
+	// 1.
 	Profile   profile.Profile
 	Endpoints int
 	Speeds    []float64
-	// Adapters that every endpoint answers to, beside its base model.
+	// Adapters that each endpoint serves beside its base model.
 	Adapters []string
-	// Pickers is how many there are; each request comes to one of them by chance.
+	// Pickers is the number of pickers; each request goes to a random one.
 	Pickers int
-	// Clients is the number of clients in a closed loop: each sends a request, whatever its At, as soon as its previous one has ended. 0 means that
-	// requests arrive when their At says.
+	// Clients is the number of clients in a closed loop: each sends a request as soon as its
+	// previous one has ended, regardless of At. 0 means that requests arrive at their times At.
 	Clients int
-	// Looks is the time from one look at an endpoint to the next, Tells from one time that pickers hear of each other's requests for adapters
-	// to the next, and Backlogs the least time from one time that they tell what all of those ask of endpoints to the next, in seconds; 0 is
-	// never.
+	// Looks is the scrape interval of an endpoint. Tells is the interval at which pickers share
+	// their requests for adapters. Backlogs is the least interval at which they share the pending
+	// work of all requests. All are in seconds; 0 means never.
 	Looks, Tells, Backlogs float64
-	// Given is what pickers are told of Profile, nil for nothing; nil itself means that they are told all of it.
+	// Assumed returns the profile that pickers get, nil for none. A nil Assumed gives them Profile.
 	Assumed func(profile.Profile) *profile.Profile
-	// Inexact is by up to what share the bytes of a prompt are more or fewer than its tokens let expect: extproc counts bytes.
+	// Inexact is the largest relative error of the token count that extproc estimates from the
+	// bytes of a prompt.
 	Inexact float64
-	// Fault is what is wrong with what pickers see.
+	// Fault is the fault in what pickers see.
 	Fault Fault
 }
 
-// Request is one that a client sends.
+// Request is a request of a client.
 type Request struct {
-	// At is when, in seconds.
+	// At is the arrival time in seconds.
 	At float64
 	// Adapter is empty for the base model.
 	Adapter string
-	// Prompt is token ids, Output how many tokens the answer has.
+	// Prompt has token ids. Output is the number of output tokens.
 	Prompt []uint32
 	Output int
-	// Leaves is after how many seconds its client cancels it, unless the answer is complete by then; 0: never.
+	// Leaves is the time in seconds after which the client cancels the request unless it has ended;
+	// 0 means never.
 	Leaves float64
 }
 
-// Picker sends requests to endpoints, which are numbers from 0 on. Time is in seconds. A Picker that is a [Teller] hears of what others
-// have sent.
+// Picker chooses endpoints, which are numbered from 0. Times are in seconds. A Picker that is a
+// [Teller] also learns of the requests of other pickers.
 type Picker interface {
-	// Pick says where a request goes. It has been sent there when Pick returns.
+	// Pick returns the endpoint of a request and counts the request there.
 	Pick(now float64, r *Request) (endpoint int)
-	// Saw is told what a look at an endpoint found.
+	// Saw handles the result of a scrape.
 	Saw(now float64, endpoint int, load engine.Load)
-	// Ended is told that a request has ended that went to an endpoint.
+	// Ended handles the end of a request at an endpoint.
 	Ended(now float64, r *Request, endpoint int)
 }
 
-// Policy makes a picker for a fleet, which has its chances from a seed.
+// Policy creates a picker for a fleet with a random seed.
 type Policy func(f Fleet, seed uint64) (Picker, error)
 
-// Teller is a Picker that tells others what it has in flight, and hears what others have.
+// Teller is a Picker that exchanges the requests in flight with other pickers.
 type Teller interface {
 	Tell() InFlight
 	Hear(now float64, others []InFlight)
 }
 
-// Peer is a Picker that tells others what its requests still ask of each endpoint, and hears what the others' do, summed up.
+// Peer is a Picker that exchanges the pending work at each endpoint with other pickers, as a sum.
 type Peer interface {
 	Backlogs(told []endpointstate.Backlog)
 	HearPeers(now float64, told []endpointstate.Backlog)
 }
 
-// Streamer is a Picker that is told of first tokens, as who passes answers on sees them.
+// Streamer is a Picker that is notified of first tokens, as a proxy sees them.
 type Streamer interface {
 	FirstToken(now float64, r *Request, endpoint int)
 }
 
-// Left is a Picker that distinguishes cancelled requests from completed ones.
+// Left is a Picker that distinguishes cancelled from completed requests.
 type Left interface {
 	Left(r *Request)
 }
 
-// Indexed is a Picker that can ask how many leading tokens of a prompt an endpoint has in its cache, as engines tell by events.
+// Indexed is a Picker that knows how many leading tokens of a prompt each endpoint has cached, as
+// from KV cache events.
 type Indexed interface {
 	Index(cached func(endpoint int, r *Request) (tokens int))
 }
 
-// Learner is a Picker that learns how long endpoints take.
+// Learner is a Picker that learns the latencies of endpoints.
 type Learner interface {
-	// Trusts is how often what it learned became trusted, or was not any more.
+	// Trusts counts how often the predictions became trusted or lost trust.
 	Trusts() int
 }
 
-// InFlight is how many requests for each adapter a picker has at each endpoint.
+// InFlight counts the requests of a picker by adapter and endpoint.
 type InFlight map[At]int64
 
 // At is an adapter at an endpoint.
@@ -113,46 +118,46 @@ type At struct {
 	Adapter  string
 }
 
-// Result is what became of one request, in seconds.
+// Result describes one request, in seconds.
 type Result struct {
 	At, FirstToken, LastToken float64
 	Prompt, Output, Cached    int // tokens
 	Endpoint                  int
-	Left                      bool // its client cancelled it before the answer was complete
+	Left                      bool // cancelled before the output was complete
 }
 
-// Outcome is what became of all requests, in the order in which they came, and of endpoints.
+// Outcome has the results of all requests in order of arrival, and totals of the endpoints.
 type Outcome struct {
 	Results []Result
-	// SlotLoads is how often adapters were brought into slots, and Seconds how long all took.
+	// SlotLoads counts loads of adapters into slots. Seconds is the duration of the simulation.
 	SlotLoads uint64
 	Seconds   float64
-	// Tokens that came out.
+	// Tokens counts output tokens.
 	Tokens int
-	// Trusts is how often predictions became trusted or were not any more, for the picker for which that was most often.
+	// Trusts is the largest count of trust changes of any picker.
 	Trusts int
 }
 
-// run is a Fleet on the way.
+// run is a simulation in progress.
 type run struct {
 	Fleet
 	loop          des.Loop
 	random        *rand.Rand
 	endpoints     []endpoint
 	pickers       []Picker
-	peers         []peer // by picker; none where nobody tells
+	peers         []peer // by picker; empty if they share nothing
 	results       []Result
 	next          func() (Request, bool)
-	left          int // requests that have not ended
+	left          int // number of requests that have not ended
 	arriving      bool
-	streams       bool // pickers are told of first tokens
+	streams       bool // pickers are notified of first tokens
 	faultInjector faultInjector
 }
 
 type endpoint struct {
 	*sim.Engine
 	intake float64 // see profile.Profile
-	awake  bool    // its next step is in the loop
+	awake  bool    // the next step is scheduled
 	flying map[sim.ID]flight
 }
 
@@ -161,7 +166,7 @@ type flight struct {
 	r              *Request
 }
 
-// Run has the requests of a workload, in order of time, sent by pickers of a policy.
+// Run simulates requests, in order of arrival, with pickers of a policy.
 func (f Fleet) Run(seed uint64, requests iter.Seq[Request], policy Policy) (Outcome, error) {
 	r := &run{Fleet: f, random: rand.New(rand.NewPCG(seed, seed)), arriving: true} //nolint:gosec // no secret
 	for i := range f.Endpoints {
@@ -205,7 +210,7 @@ func (f Fleet) Run(seed uint64, requests iter.Seq[Request], policy Policy) (Outc
 	return r.outcome(), nil
 }
 
-// index says what caches hold of a prompt, which is hashed once for all endpoints.
+// index returns a function for the cached tokens of a prompt, which hashes the prompt only once.
 func (r *run) index() func(endpoint int, is *Request) (tokens int) {
 	var latest *Request
 	var prefix sim.Prefix
@@ -217,7 +222,7 @@ func (r *run) index() func(endpoint int, is *Request) (tokens int) {
 	}
 }
 
-// arrive schedules the next request, and after it the one behind. In a closed loop, it sends as many as clients wait for no answer.
+// arrive schedules the next arrival. In a closed loop it sends a request for each idle client.
 func (r *run) arrive() {
 	for r.Clients == 0 || r.left < r.Clients {
 		is, ok := r.next()
@@ -236,14 +241,15 @@ func (r *run) arrive() {
 	}
 }
 
-// ended counts a request as done.
+// ended counts an ended request.
 func (r *run) ended() {
 	if r.left--; r.Clients > 0 {
 		r.loop.At(r.loop.Now(), r.arrive)
 	}
 }
 
-// send has a picker send a request, which is in the engine's queue after its intake.
+// send lets a picker choose an endpoint. The request reaches the queue of the engine after the
+// frontend overhead.
 func (r *run) send(is *Request) {
 	by := 0
 	if len(r.pickers) > 1 {
@@ -264,7 +270,7 @@ func (r *run) send(is *Request) {
 	r.submit(number, by, is)
 }
 
-// submit has the engine of a request have it, which a picker has sent.
+// submit gives a request to its engine.
 func (r *run) submit(number, by int, is *Request) {
 	to := r.results[number].Endpoint
 	e := &r.endpoints[to]
@@ -272,19 +278,19 @@ func (r *run) submit(number, by int, is *Request) {
 		return
 	}
 	id, err := e.Submit(r.loop.Now(), sim.Request{Adapter: is.Adapter, Prompt: is.Prompt, Output: answer(is.Output)})
-	if err != nil { // it can be served by nobody, and is told of as such
+	if err != nil { // no engine can serve it; report that
 		r.results[number].FirstToken, r.results[number].LastToken = math.Inf(1), math.Inf(1)
 		r.ended()
 		r.pickers[by].Ended(r.loop.Now(), is, to)
 		r.moved(by)
 		return
 	}
-	is.Prompt = nil // the engine has it
+	is.Prompt = nil // the engine has a copy
 	e.flying[id] = flight{number, by, is}
 	r.wake(to)
 }
 
-// leave cancels a request that a picker has sent, unless its answer is complete.
+// leave cancels a request unless it has ended.
 func (r *run) leave(number, by int, is *Request) {
 	to := &r.results[number]
 	if to.LastToken > 0 {
@@ -308,7 +314,7 @@ func (r *run) leave(number, by int, is *Request) {
 	r.moved(by)
 }
 
-// wake has an endpoint's next step in the loop, if there is one.
+// wake schedules the next step of an endpoint, if there is one.
 func (r *run) wake(i int) {
 	e := &r.endpoints[i]
 	if e.awake {
@@ -340,11 +346,11 @@ func (r *run) wake(i int) {
 	})
 }
 
-// look has every picker look at every endpoint, again and again, each at moments of its own.
+// look schedules the scrapes of each picker at each endpoint, at random offsets.
 func (r *run) look() {
 	for _, p := range r.pickers {
 		for i := range r.endpoints {
-			p.Saw(0, i, r.load(i)) // of the start
+			p.Saw(0, i, r.load(i)) // at the start
 			if r.Looks > 0 {
 				r.loop.Every(r.random.Float64()*r.Looks, r.Looks, func() bool {
 					p.Saw(r.loop.Now(), i, r.load(i))
@@ -355,7 +361,7 @@ func (r *run) look() {
 	}
 }
 
-// load is what a look at an endpoint finds.
+// load returns the result of a scrape.
 func (r *run) load(i int) engine.Load {
 	e := &r.endpoints[i]
 	c, limits := e.Counts(), &r.Profile.Limits
@@ -381,7 +387,7 @@ func stepsOf(s sim.Steps) (is engine.Steps) {
 	return is
 }
 
-// tell has pickers tell each other what they have in flight, again and again.
+// tell schedules the exchange of requests in flight among pickers.
 func (r *run) tell() {
 	if r.Tells <= 0 || len(r.pickers) < 2 {
 		return
@@ -402,23 +408,24 @@ func (r *run) tell() {
 	})
 }
 
-// hop is how long what extproc and control tell each other is on its way, in seconds.
+// hop is the latency of a message between extproc and control, in seconds.
 const hop = 0.001
 
-// peer is what a picker tells of its requests, and hears of others'.
+// peer is the state of a picker in the exchange of pending work.
 type peer struct {
-	told         []endpointstate.Backlog // of each endpoint
-	others       []int64                 // when all others' prompts are computed there, one after the other, as control knows
+	told         []endpointstate.Backlog // by endpoint
+	others       []int64                 // by endpoint: when the prompts of all others are computed, as control knows it
 	tells, hears pace
 }
 
-// pace is that of something that is done again and again, in seconds.
+// pace limits the rate of a repeated action, in seconds.
 type pace struct {
 	due  bool
 	last float64
 }
 
-// atMost does something now, or as soon as it was not done for an interval, with all that happens until then.
+// atMost does something now, or when an interval has passed since the last time, together with
+// everything until then.
 func (r *run) atMost(p *pace, interval float64, do func()) {
 	if p.due {
 		return
@@ -430,8 +437,8 @@ func (r *run) atMost(p *pace, interval float64, do func()) {
 	})
 }
 
-// moved has a picker whose requests have changed tell others what they ask of endpoints, by way of control, which has a pace of its own for
-// each.
+// moved sends the pending work of a picker to the others via control, which limits the rate for
+// each of them.
 func (r *run) moved(by int) {
 	p, ok := r.pickers[by].(Peer)
 	if !ok || r.Backlogs <= 0 || len(r.pickers) < 2 {
@@ -463,7 +470,7 @@ func (r *run) moved(by int) {
 	})
 }
 
-// hear has a picker hear what all others have told.
+// hear gives a picker the sum of the pending work of all others.
 func (r *run) hear(is int) {
 	all := make([]endpointstate.Backlog, len(r.endpoints))
 	for e := range all {
@@ -496,7 +503,7 @@ func (r *run) outcome() Outcome {
 	return o
 }
 
-// answer is the tokens of an answer. What they are matters to nobody.
+// answer returns output tokens, whose values do not matter.
 func answer(n int) []uint32 {
 	if n > len(answers) {
 		return make([]uint32, n)

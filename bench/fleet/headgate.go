@@ -16,7 +16,7 @@ import (
 // baseModel is the base model of every endpoint.
 const baseModel = "base"
 
-// Headgate is extproc's own policy of a rule: the state of its fleet, and its pick.
+// Headgate is the policy of extproc with a rule: its fleet state and its pick.
 func Headgate(rule pick.Rule) Policy {
 	return func(f Fleet, seed uint64) (Picker, error) {
 		h := &headgate{
@@ -52,36 +52,36 @@ func Headgate(rule pick.Rule) Policy {
 // headgate is one extproc.
 type headgate struct {
 	random    *rand.Rand
-	clock     func(now float64) float64 // that of looks and views; what requests ask of endpoints is told by one that nobody sets
+	clock     func(now float64) float64 // clock for scrapes and views; pending work uses a clock that never jumps
 	trusts    int
 	policy    pick.Policy
 	addresses []string
-	numbers   map[string]int // of addresses
+	numbers   map[string]int // endpoint by address
 	state     *endpointstate.State
 	view      *endpointstate.View
 	flying    map[*Request]sent
 	turn      uint64
 	habits    map[string]*endpointstate.Habit // by adapter
 	inexact   float64                         // as in Fleet
-	heard     map[endpointstate.CopyKey]bool  // of which others have told
+	heard     map[endpointstate.CopyKey]bool  // copies that others have reported
 
-	// What endpoints have of prompts, nil where the policy does not ask.
+	// prefixes tracks the cached prompts of endpoints; nil if the policy does not use it.
 	prefixes *prefix.Index
 	hasher   prefix.Hasher
 	cached   []int32
 }
 
-// sent is a request that was sent.
+// sent is a request in flight.
 type sent struct {
 	endpointstate.Counts
-	bytes, tokens int // of its prompt
+	bytes, tokens int // of the prompt
 	at            float64
-	first         float64 // when its first token came
-	tells         bool    // by its first token
+	first         float64 // time of the first token
+	tells         bool    // its first token is used for learning
 	pick.Estimate
 }
 
-// at is a moment of the simulation.
+// at converts a simulation time.
 func at(now float64) time.Time { return time.Unix(1_000_000_000, 0).Add(seconds(now)) }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
@@ -114,11 +114,11 @@ func (h *headgate) Pick(now float64, r *Request) int {
 	return h.numbers[picks[0].Endpoint.Address]
 }
 
-// bytesPerToken is how many bytes make a token of prompts, in the mean.
+// bytesPerToken is the mean number of bytes per prompt token.
 const bytesPerToken = 4
 
-// read has the policy know what a request asks of an engine, and how much of its prompt each has, as extproc would. It returns the bytes of
-// the prompt.
+// read fills in the demand of a request and its cached prefix on each endpoint, as extproc would.
+// It returns the bytes of the prompt.
 func (h *headgate) read(now float64, r *Request, asked *pick.Request) (bytes int) {
 	for _, c := range h.state.TakeCaches() {
 		c.Tell(h.prefixes)
@@ -128,7 +128,7 @@ func (h *headgate) read(now float64, r *Request, asked *pick.Request) (bytes int
 		h.hasher.Token(token)
 	}
 	h.cached = endpointstate.Cached(h.prefixes, h.view.Snapshot.Pools[asked.Pool], asked, h.hasher.Blocks(), h.cached)
-	dense := 1.0 // times as many bytes make a token of it as in the mean
+	dense := 1.0 // bytes per token relative to the mean
 	if h.inexact > 0 {
 		dense += h.inexact * (2*h.random.Float64() - 1)
 	}
@@ -142,7 +142,7 @@ func (h *headgate) read(now float64, r *Request, asked *pick.Request) (bytes int
 	return bytes
 }
 
-// habit is what requests for an adapter are like, or else those for any.
+// habit returns the statistics of requests for an adapter, or else of all requests.
 func (h *headgate) habit(adapter string) *endpointstate.Habit {
 	if of := h.habits[adapter]; of != nil {
 		return of
@@ -153,7 +153,7 @@ func (h *headgate) habit(adapter string) *endpointstate.Habit {
 // every stands for all adapters.
 const every = "*"
 
-// learn learns from a request that ended, as extproc does of its model and of all of its pool.
+// learn updates the statistics of the model and of the pool with an ended request, as extproc does.
 func (h *headgate) learn(r *Request, of sent) {
 	for _, which := range [...]string{r.Adapter, every} {
 		if h.habits[which] == nil {
@@ -174,7 +174,8 @@ func (h *headgate) FirstToken(now float64, r *Request, _ int) {
 	h.flying[r] = is
 }
 
-// Ended learns from what a stream's end reports, as extproc does: the time of the first token is known no earlier.
+// Ended learns from the end of a stream, as extproc does: the time of the first token is not known
+// earlier.
 func (h *headgate) Ended(_ float64, r *Request, endpoint int) {
 	is := h.flying[r]
 	if took := is.first - is.at; is.Estimate != (pick.Estimate{}) {
@@ -193,7 +194,7 @@ func (h *headgate) Left(r *Request) {
 	delete(h.flying, r)
 }
 
-// Trusts is how often predictions became trusted, or were not any more.
+// Trusts counts how often the predictions became trusted or lost trust.
 func (h *headgate) Trusts() int { return h.trusts }
 
 func (h *headgate) Tell() InFlight {

@@ -10,25 +10,25 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Objectives are what a request is to keep.
+// Objectives are the latency objectives of requests.
 type Objectives struct {
-	// Base, and so many times as long as the prompt takes alone, is when its first token is to be out, in seconds.
+	// Base plus Prompt times the unloaded prefill time limits the time to first token, in seconds.
 	Base, Prompt float64
-	// PerToken is how long each further token may take in the mean, in seconds.
+	// PerToken limits the mean time per output token, in seconds.
 	PerToken float64
-	// Share of the requests that are to keep them, 0 to 1.
+	// Share is the share of requests that must meet them, from 0 to 1.
 	Share float64
 }
 
-// DefaultObjectives are those by which policies are judged.
+// DefaultObjectives are the objectives for judging policies.
 var DefaultObjectives = Objectives{Base: 1, Prompt: 2, PerToken: 0.1, Share: 0.99}
 
-// keeps says whether a request kept its objectives.
+// keeps reports whether a request met its objectives.
 func (o Objectives) keeps(p profile.Profile, r Result) bool {
 	return r.FirstToken-r.At <= o.Base+o.Prompt*p.PrefillTime(0, r.Prompt) && r.perToken() <= o.PerToken
 }
 
-// perToken is how long each token took after the first, in the mean; 0 where there is no other.
+// perToken returns the mean time per token after the first; 0 without one.
 func (r Result) perToken() float64 {
 	if r.Output < 2 {
 		return 0
@@ -36,20 +36,22 @@ func (r Result) perToken() float64 {
 	return (r.LastToken - r.FirstToken) / float64(r.Output-1)
 }
 
-// Figures are what Results come to.
+// Figures summarize results.
 type Figures struct {
-	// TTFT is the time to the first token: its median and 99th percentile. PerToken is the 99th percentile of the mean time per token.
+	// TTFT50 and TTFT99 are quantiles of the time to first token. PerToken99 is the 99th percentile
+	// of the mean time per output token.
 	TTFT50, TTFT99, PerToken99 float64 // seconds
-	// Kept is the share of requests that kept their objectives, Hits that of prompt tokens which a cache held.
+	// Kept is the share of requests that met their objectives. Hits is the share of prompt tokens
+	// that were cached.
 	Kept, Hits float64
-	// SlotLoads is how often adapters were brought into slots, per minute.
+	// SlotLoads is the number of adapter loads per minute.
 	SlotLoads float64
 }
 
-// warming is the share of requests, of the first, that are not measured: caches are cold.
+// warming is the share of requests at the start that are not measured, because caches are cold.
 const warming = 0.1
 
-// FiguresOf computes the figures of all requests on endpoints of a profile, except cancelled ones.
+// FiguresOf returns the figures of all requests except cancelled ones.
 func FiguresOf(all Outcome, p profile.Profile, o Objectives) Figures {
 	results := all.Results[int(warming*float64(len(all.Results))):]
 	var ttft, perToken []float64
@@ -70,8 +72,8 @@ func FiguresOf(all Outcome, p profile.Profile, o Objectives) Figures {
 	}
 }
 
-// ratio is how many times another is, seed by seed: the mean in the geometric sense, and within how much of it, as a share, the true one is in
-// 95 of 100 cases (Student's t); 0 where there are fewer than two seeds, or one of them is 0.
+// ratio returns the geometric mean of the ratios by seed, and the relative half width of its 95 %
+// confidence interval by Student's t; 0 for fewer than two seeds or a value of 0.
 func ratio(is, to []float64) (mean, within float64) {
 	var logs []float64
 	for i := range is {
@@ -89,7 +91,7 @@ func ratio(is, to []float64) (mean, within float64) {
 	return math.Exp(m), math.Expm1(t * deviation / math.Sqrt(n))
 }
 
-// quantile is the smallest value that is no smaller than a share of all.
+// quantile returns the smallest value that at least a share of all values do not exceed.
 func quantile(all []float64, share float64) float64 {
 	if len(all) == 0 {
 		return math.NaN()
@@ -98,11 +100,12 @@ func quantile(all []float64, share float64) float64 {
 	return sorted[max(0, int(math.Ceil(share*float64(len(sorted))))-1)]
 }
 
-// precision is how far apart the two rates are, as a ratio, between which [Goodput] ends its search.
+// precision is the ratio of the two rates at which [Goodput] ends its bisection.
 const precision = 1.01
 
-// Goodput is the highest rate, in requests a second, at which enough requests keep their objectives: between it and 1 % more they do not
-// any more. It begins to look at a rate. It is 0 where there is none above a thousandth of that.
+// Goodput returns the highest rate in requests per second at which enough requests meet their
+// objectives, to within 1 %. The search starts at a rate and returns 0 if nothing above a
+// thousandth of it works.
 func Goodput(from float64, keptAt func(rate float64) (share float64, err error), o Objectives) (float64, error) {
 	good, bad := 0.0, math.Inf(1)
 	for rate := from; bad/good > precision || good == 0; {

@@ -7,11 +7,12 @@ import (
 	"github.com/headgate/headgate/internal/sim"
 )
 
-// oracle tries each request on copies of the engines, with the answers as long as they will be, and sends it where the fewest of the
-// requests that are there miss their objectives; of equals, where its own first token comes first. It knows no arrivals, so that it is no
-// bound. It costs a roll of every engine for each request: some minutes a run.
+// oracle simulates each request on copies of all engines, with true output lengths, and picks the
+// endpoint where the fewest requests miss their objectives; ties go to the earliest first token. It
+// does not know future arrivals, so it is no bound. A run takes minutes.
 type oracle struct {
-	// try says how many more requests miss their objectives at an endpoint by one that goes there, and when its first token would come.
+	// try returns how many more requests miss their objectives if one goes to an endpoint, and the
+	// time of its first token.
 	try       func(endpoint int, r *Request) (missed int, firstToken float64)
 	endpoints int
 }
@@ -32,7 +33,8 @@ func (p *oracle) Pick(_ float64, r *Request) int {
 func (p *oracle) Saw(float64, int, engine.Load) {}
 func (p *oracle) Ended(float64, *Request, int)  {}
 
-// foresee says what comes of a request that goes to an endpoint now, by what is there.
+// foresee predicts the effect of sending a request to an endpoint now, from the requests that are
+// there.
 func (r *run) foresee(i int, is *Request) (missed int, firstToken float64) {
 	e := &r.endpoints[i]
 	without := e.Copy(nil)
@@ -47,8 +49,8 @@ func (r *run) foresee(i int, is *Request) (missed int, firstToken float64) {
 	return after - before, own.FirstToken
 }
 
-// misses rolls a copy of an endpoint on until all have ended, and counts those that miss their objectives. Of the request of an id, 0 for
-// none, it notes what became.
+// misses simulates a copy of an endpoint until all requests have ended and counts those that miss
+// their objectives. It stores the result of the request with an id; 0 for none.
 func (r *run) misses(e *endpoint, c *sim.Engine, id sim.ID, own *Result) (n int) {
 	for {
 		at, ok := c.Next()

@@ -12,25 +12,26 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// Other projects' policies, by their code or documentation, with their defaults, on the same scrapes. Each knows what its project would know, and
-// the requests that other pickers have in flight, as extprocs share them. None knows how long an answer will be.
+// Policies of other projects, from their code or documentation, with their defaults and the same
+// scrapes. Each has the information that its project would have, and the requests in flight of
+// other pickers, as extprocs share them. None knows the length of an output.
 
-// seen is what a picker knows of endpoints: by looks, and of the requests that it has sent itself.
+// seen is what a picker knows of endpoints from scrapes and its own requests.
 type seen struct {
 	random *rand.Rand
-	slots  int // of adapters, at each endpoint
+	slots  int // adapter slots of each endpoint
 	at     []known
 }
 
-// known is what is known of one endpoint.
+// known is the knowledge of one endpoint.
 type known struct {
 	waiting, running, kv float64
 	active               []string // adapters
 
-	flying  int                      // requests that were sent from here and have not ended
+	flying  int                      // own requests in flight
 	others  int                      // requests that other pickers last reported there
-	prefill map[*Request]int         // tokens that are to be computed of those that have no first token yet
-	decode  map[*Request]int         // blocks of KV that those hold which have not ended
+	prefill map[*Request]int         // uncached tokens of requests without a first token
+	decode  map[*Request]int         // KV blocks of requests in flight
 	caches  *lru.Cache[uint64, bool] // blocks of prompts that were sent there
 }
 
@@ -54,10 +55,10 @@ func (s *seen) Saw(_ float64, endpoint int, load engine.Load) {
 	k.waiting, k.running, k.kv, k.active = load.Waiting.Or(0), load.Running.Or(0), load.KVUsage.Or(0), load.Active
 }
 
-// load returns how many requests are known to be in flight at an endpoint.
+// load returns the known requests in flight at an endpoint.
 func (k *known) load() int { return k.flying + k.others }
 
-// Tell is a method of [Teller].
+// Tell implements [Teller].
 func (s *seen) Tell() InFlight {
 	all := make(InFlight)
 	for i := range s.at {
@@ -66,7 +67,7 @@ func (s *seen) Tell() InFlight {
 	return all
 }
 
-// Hear is a method of [Teller].
+// Hear implements [Teller].
 func (s *seen) Hear(_ float64, others []InFlight) {
 	for i := range s.at {
 		s.at[i].others = 0
@@ -76,7 +77,7 @@ func (s *seen) Hear(_ float64, others []InFlight) {
 	}
 }
 
-// sent notes that a request goes to an endpoint, where so many of its tokens are to be computed.
+// sent records a request at an endpoint with its uncached tokens.
 func (s *seen) sent(r *Request, endpoint, uncached int) int {
 	k := &s.at[endpoint]
 	k.flying++
@@ -84,7 +85,7 @@ func (s *seen) sent(r *Request, endpoint, uncached int) int {
 	return endpoint
 }
 
-// FirstToken is told that the first token of an answer is out.
+// FirstToken handles the first token of an output.
 func (s *seen) FirstToken(_ float64, r *Request, endpoint int) { delete(s.at[endpoint].prefill, r) }
 
 func (s *seen) Ended(_ float64, r *Request, endpoint int) {
@@ -94,7 +95,7 @@ func (s *seen) Ended(_ float64, r *Request, endpoint int) {
 	delete(k.decode, r)
 }
 
-// best returns the endpoint of the highest score, one of several by lot.
+// best returns the endpoint with the highest score; ties are broken at random.
 func (s *seen) best(score func(endpoint int) float64) int {
 	best, highest, equals := 0, math.Inf(-1), 0
 	for i := range s.at {
@@ -110,12 +111,13 @@ func (s *seen) best(score func(endpoint int) float64) int {
 	return best
 }
 
-// blockTokens is the tokens of a block of KV cache, vLLM's default.
+// blockTokens is the tokens of a KV block, vLLM's default.
 const blockTokens = 16
 
 func blocks(tokens int) int { return (tokens + blockTokens - 1) / blockTokens }
 
-// hashes are those of the leading full blocks of a prompt, each of all before it and the adapter.
+// hashes returns the hashes of the leading full blocks of a prompt, each over all tokens before and
+// the adapter.
 func hashes(r *Request, size int) []uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(r.Adapter))
@@ -131,7 +133,7 @@ func hashes(r *Request, size int) []uint64 {
 	return all
 }
 
-// matched is how many leading blocks were sent to an endpoint before, and are remembered.
+// matched returns the number of leading blocks that an endpoint probably has.
 func (k *known) matched(all []uint64) (n int) {
 	for n < len(all) && k.caches.Contains(all[n]) {
 		n++
@@ -139,14 +141,15 @@ func (k *known) matched(all []uint64) (n int) {
 	return n
 }
 
-// remember remembers blocks that are sent to an endpoint.
+// remember records the blocks that are sent to an endpoint.
 func (k *known) remember(all []uint64) {
 	for _, b := range all {
 		k.caches.Add(b, true)
 	}
 }
 
-// leastOfTwo takes two endpoints by lot, and of them the one with fewer requests in flight from here (Mitzenmacher 2001).
+// leastOfTwo picks two random endpoints and takes the one with fewer own requests in flight
+// (Mitzenmacher 2001).
 func leastOfTwo(f Fleet, seed uint64) (Picker, error) {
 	s, err := newSeen(f, seed, 0)
 	return &powerOfTwo{s}, err
@@ -163,8 +166,9 @@ func (p *powerOfTwo) Pick(_ float64, r *Request) int {
 	return p.sent(r, a, len(r.Prompt))
 }
 
-// scored is the leading endpoint picker: weighted scores of 0 to 1, the highest sum wins, equals by lot. Its prefix cache is approximate:
-// blocks of 64 tokens, as many as an endpoint has blocks of KV, remembered when they are sent.
+// scored is the leading endpoint picker: the highest weighted sum of scores from 0 to 1 wins, ties
+// are broken at random. Its prefix cache is approximate: blocks of 64 tokens, as many as an
+// endpoint has KV blocks, recorded when they are sent.
 type scored struct {
 	seen
 	queue, kv, prefix, lora float64 // weights
@@ -173,12 +177,13 @@ type scored struct {
 const (
 	scoredBlock = 64 // tokens
 	scoredLooks = 50 * time.Millisecond
-	// bestLora is the weight of its scorer for adapters with which its goodput is the highest: of 200 adapters that of 1 to 8 is equal within a
-	// hundredth, and above it keeps more objectives the higher the weight; of 16 and more it is a quarter less.
+	// bestLora is the weight of the adapter scorer with the best goodput. For 200 adapters, weights
+	// 1 to 8 are equal within one percent, and higher weights meet more objectives above that rate;
+	// from 16 on goodput is a quarter lower.
 	bestLora = 8
 )
 
-// Scored is the leading picker with weights; its default is 2, 2, 3 and no scorer for adapters.
+// Scored is the leading picker with weights. Its default is 2, 2, 3 without an adapter scorer.
 func Scored(queue, kv, prefix, lora float64) Policy {
 	return func(f Fleet, seed uint64) (Picker, error) {
 		s, err := newSeen(f, seed, f.Profile.Limits.KVBlocks)
@@ -200,7 +205,7 @@ func (p *scored) Pick(_ float64, r *Request) int {
 	return p.sent(r, to, len(r.Prompt))
 }
 
-// queueScore is 1 for the shortest queue and 0 for the longest; 1 for all where they are equal.
+// queueScore is 1 for the shortest queue and 0 for the longest; 1 if all are equal.
 func queueScore(waiting, least, most float64) float64 {
 	if most == least {
 		return 1
@@ -215,8 +220,9 @@ func share(part, of int) float64 {
 	return float64(part) / float64(of)
 }
 
-// loraScore is 1 where the adapter is active, 0.8 where there is room for another, and 0 else. (It is 0.6 where the adapter waits, which
-// vLLM does not tell of requests that were never scheduled.)
+// loraScore is 1 if the adapter is active, 0.8 if there is room for another, and 0 otherwise. (The
+// original has 0.6 for a waiting adapter, which vLLM does not report for requests that were never
+// scheduled.)
 func (k *known) loraScore(adapter string, slots int) float64 {
 	switch {
 	case slices.Contains(k.active, adapter):
@@ -227,14 +233,15 @@ func (k *known) loraScore(adapter string, slots int) float64 {
 	return 0
 }
 
-// indexed is a picker that knows exactly which blocks of KV each endpoint has, as engines tell by events.
+// indexed is a picker that knows exactly which KV blocks each endpoint has, as from KV cache
+// events.
 type indexed struct {
 	seen
 	cached func(endpoint int, r *Request) (tokens int)
 	cost   func(k *known, r *Request, uncached int) float64
 }
 
-// Index is told how many leading tokens of a prompt an endpoint has.
+// Index sets the function for the cached leading tokens of a prompt.
 func (p *indexed) Index(cached func(endpoint int, r *Request) (tokens int)) { p.cached = cached }
 
 func (p *indexed) Pick(_ float64, r *Request) int {
@@ -246,8 +253,8 @@ func (p *indexed) Pick(_ float64, r *Request) int {
 	return p.sent(r, to, uncached[to])
 }
 
-// dynamoCost is Dynamo's: the blocks to prefill, those of requests without a first token and the request's own that are not cached there,
-// and the blocks that are decoded, with the request's own. The least costs wins.
+// dynamoCost is Dynamo's cost: the blocks to prefill (of requests without a first token, and the
+// uncached ones of this request) plus the blocks to decode with this request. The lowest cost wins.
 func dynamoCost(k *known, r *Request, uncached int) float64 {
 	prefill, decode := uncached, blocks(len(r.Prompt))
 	for _, tokens := range k.prefill {
@@ -259,10 +266,11 @@ func dynamoCost(k *known, r *Request, uncached int) float64 {
 	return kvCost(float64(prefill)/blockTokens, float64(decode))
 }
 
-// kvCost is the cost of so many blocks, with Dynamo's defaults: both weigh the same.
+// kvCost weighs blocks with Dynamo's defaults: equally.
 func kvCost(prefill, decode float64) float64 { return prefill + decode }
 
-// lmetricCost is LMETRIC's (arXiv 2603.15202): the tokens to prefill before and of the request, times the requests there with it.
+// lmetricCost is LMETRIC's cost (arXiv 2603.15202): the tokens to prefill, including this request,
+// times the number of requests, including this one.
 func lmetricCost(k *known, _ *Request, uncached int) float64 {
 	for _, tokens := range k.prefill {
 		uncached += tokens
@@ -277,9 +285,11 @@ func indexedBy(cost func(k *known, r *Request, uncached int) float64) Policy {
 	}
 }
 
-// cacheAware is the policy cache_aware of SGLang's gateway, as its code has it (sgl-model-gateway/src/policies/cache_aware.rs at 053b63f). If
-// requests in flight are imbalanced, or no endpoint has cached enough of the prompt, it picks the first endpoint with the fewest requests; else the
-// one that has cached most. (Only its comments say that it picks the smallest tree if none has cached enough.)
+// cacheAware is the policy cache_aware of SGLang's gateway, from its code
+// (sgl-model-gateway/src/policies/cache_aware.rs at 053b63f). If requests in flight are imbalanced,
+// or no endpoint has cached enough of the prompt, it picks the first endpoint with the fewest
+// requests; else the one that has cached most. (Only its comments say that it picks the smallest
+// tree if none has cached enough.)
 type cacheAware struct{ seen }
 
 // The gateway's defaults.
@@ -313,8 +323,10 @@ func imbalanced(least, most int) bool {
 	return most-least > balanceAbsThreshold && float64(most) > balanceRelThreshold*float64(least)
 }
 
-// multiplied is the policy lmetric of SGLang's gateway, as its code has it (sgl-model-gateway/src/policies/lmetric.rs at acaa759). It minimizes the
-// uncached tokens of the prompt times the requests there, including this one. Ties go to the endpoint with the fewest requests, then to the first.
+// multiplied is the policy lmetric of SGLang's gateway, from its code
+// (sgl-model-gateway/src/policies/lmetric.rs at acaa759). It minimizes the uncached tokens of the
+// prompt times the requests there, including this one. Ties go to the endpoint with the fewest
+// requests, then to the first.
 type multiplied struct{ seen }
 
 func byProduct(f Fleet, seed uint64) (Picker, error) {
@@ -336,8 +348,9 @@ func (p *multiplied) Pick(_ float64, r *Request) int {
 	return p.sent(r, to, len(r.Prompt))
 }
 
-// rendezvous sends all requests for an adapter to the endpoint of its highest hash that has no more than its share of the load and a
-// quarter more (Thaler, Ravishankar 1998; Mirrokni, Thorup, Zadimoghaddam 2018); those for the base model by the beginning of their prompts.
+// rendezvous sends the requests for an adapter to the endpoint with the highest hash whose load is
+// at most 1.25 times the mean (Thaler, Ravishankar 1998; Mirrokni, Thorup, Zadimoghaddam 2018).
+// Requests for the base model are hashed by the start of their prompt.
 type rendezvous struct{ seen }
 
 const (
@@ -356,7 +369,7 @@ func (p *rendezvous) Pick(_ float64, r *Request) int {
 		total += p.at[i].load()
 	}
 	most := int(math.Ceil(loadFactor * float64(total) / float64(len(p.at))))
-	key := []uint32{1} // so that there is one
+	key := []uint32{1} // the key must not be empty
 	if r.Adapter == "" {
 		key = append(key, r.Prompt[:min(len(r.Prompt), keyedTokens)]...)
 	}

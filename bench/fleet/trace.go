@@ -18,23 +18,23 @@ import (
 type traced struct {
 	at float64 // seconds
 	traffic.Length
-	blocks []uint32 // what of the prompt others share, by the block of workload.MooncakeBlock tokens; nil where nobody says
+	blocks []uint32 // shared blocks of the prompt, of workload.MooncakeBlock tokens each; nil if unknown
 }
 
 // recorded is a workload in a file.
 type recorded struct {
 	name, file, about string
 	read              func(io.Reader) ([]traced, error)
-	// quantum is to how many seconds the trace rounds its times: requests come somewhere in between.
+	// quantum is the resolution of times in the trace, in seconds: requests are spread within it.
 	quantum float64
-	small   bool    // it is for the smaller model, for its prompts are long
-	share   float64 // of the requests that are to keep their objectives; 0 is the usual one: in bursts nobody keeps that
+	small   bool    // for the smaller model, because its prompts are long
+	share   float64 // share of requests that must meet their objectives; 0 for the default, which bursts make impossible
 }
 
-// conversations is the trace whose lengths other workloads have.
+// conversations is the trace that gives other workloads their lengths.
 const conversations = "azure-conversation"
 
-// traces in the order in which they are listed.
+// traces lists all traces in the order of the output.
 var traces = []recorded{
 	{conversations, "azure/conv-2023.csv", "Azure's conversations (Splitwise, ISCA 2024), at their own times", readAzure, 0, false, 0},
 	{"azure-code", "azure/code-2023.csv", "Azure's code completions (Splitwise, ISCA 2024), at their own times, in bursts", readAzure, 0, false, 0.9},
@@ -42,7 +42,7 @@ var traces = []recorded{
 	{"mooncake-synthetic", "mooncake/synthetic.jsonl", "Mooncake's synthetic trace (FAST 2025), of which 64 % of the tokens were seen before", readMooncake, 0, true, 0},
 }
 
-// open reads a trace from a folder.
+// open reads a trace from a directory.
 func (t recorded) open(dir string) (Workload, error) {
 	all, err := t.from(dir)
 	if err != nil {
@@ -55,7 +55,7 @@ func (t recorded) open(dir string) (Workload, error) {
 	return w, nil
 }
 
-// from returns the requests of a trace in a folder.
+// from returns the requests of a trace.
 func (t recorded) from(dir string) ([]traced, error) {
 	var all []traced
 	err := traffic.Read(dir, t.file, func(r io.Reader) (err error) {
@@ -67,7 +67,7 @@ func (t recorded) from(dir string) ([]traced, error) {
 	return all, err
 }
 
-// readAzure reads a trace of Azure's.
+// readAzure reads a trace of Azure.
 func readAzure(r io.Reader) (all []traced, err error) {
 	rows, err := workload.ReadAzure(r)
 	for _, q := range rows {
@@ -76,7 +76,7 @@ func readAzure(r io.Reader) (all []traced, err error) {
 	return all, err
 }
 
-// readMooncake reads a trace of Mooncake's.
+// readMooncake reads a trace of Mooncake.
 func readMooncake(r io.Reader) (all []traced, err error) {
 	rows, err := workload.ReadMooncake(r)
 	for _, q := range rows {
@@ -85,7 +85,7 @@ func readMooncake(r io.Reader) (all []traced, err error) {
 	return all, err
 }
 
-// taken adds a query to those that are replayed, if its prompt and its answer have tokens.
+// taken appends a query if it has prompt and output tokens.
 func taken(all []traced, q workload.Query, blocks []uint32) []traced {
 	if q.Prompt == 0 || q.Output == 0 {
 		return all
@@ -93,8 +93,8 @@ func taken(all []traced, q workload.Query, blocks []uint32) []traced {
 	return append(all, traced{q.At, traffic.Length{Prompt: int(q.Prompt), Output: int(q.Output)}, blocks})
 }
 
-// replay sends requests of a trace from a moment on that a seed says, and from its beginning again after its end, faster or slower so that
-// the mean rate of the whole trace is the one that is asked for. Times that are rounded to a quantum are spread by chance.
+// replay sends the requests of a trace from a random start, again from its beginning after its end,
+// scaled to a mean rate. Times within the resolution of the trace are random.
 func replay(all []traced, quantum float64) func(seed uint64, rate float64, n int) iter.Seq[Request] {
 	return func(seed uint64, rate float64, n int) iter.Seq[Request] {
 		return func(yield func(Request) bool) {
@@ -118,10 +118,10 @@ func replay(all []traced, quantum float64) func(seed uint64, rate float64, n int
 	}
 }
 
-// rounds is more than there are blocks in a trace.
+// rounds exceeds the number of blocks in any trace.
 const rounds = 1 << 24
 
-// prompt is the tokens of a request of a number, which shares nothing with those of another time that the trace is sent.
+// prompt returns the tokens of a request. It shares nothing with other rounds of the trace.
 func (t traced) prompt(number, time uint32) []uint32 {
 	if t.blocks == nil {
 		return prompt(nil, number, t.Prompt)
@@ -132,10 +132,10 @@ func (t traced) prompt(number, time uint32) []uint32 {
 			all = append(all, b+time*rounds)
 		}
 	}
-	return prompt(all, number, t.Prompt-len(all)) // hashes may be too few
+	return prompt(all, number, t.Prompt-len(all)) // there may be too few hashes
 }
 
-// lengths are those of the requests of a trace.
+// lengths returns the lengths of the requests of a trace.
 func lengths(all []traced) Lengths {
 	is := make(Lengths, len(all))
 	for i, t := range all {
@@ -147,11 +147,11 @@ func lengths(all []traced) Lengths {
 //go:embed llama-3.1-8b-a100x2.yaml
 var small []byte
 
-// smallProfile is of the model for the traces that have long prompts.
+// smallProfile is the profile for traces with long prompts.
 func smallProfile() *profile.Profile {
 	p, err := profile.Parse(small)
 	if err != nil {
-		panic(err) // it is written beside this
+		panic(err) // the embedded file is valid
 	}
 	return &p
 }

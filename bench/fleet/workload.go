@@ -14,34 +14,35 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Workload is what clients send, at a mean rate in requests a second: so many requests, in order of time.
+// Workload generates the requests of clients.
 type Workload struct {
 	Name string
-	// About says for people what it is.
+	// About describes the workload for people.
 	About string
-	// Adapters that its requests name.
+	// Adapters are those that its requests name.
 	Adapters []string
-	// Profile is of the endpoints that it is for; nil means any.
+	// Profile is the profile of its endpoints; nil for any.
 	Profile *profile.Profile
-	// Share of the requests that are to keep their objectives; 0 is that of [DefaultObjectives].
+	// Share is the share of requests that must meet their objectives; 0 for that of
+	// [DefaultObjectives].
 	Share    float64
 	requests func(seed uint64, rate float64, n int) iter.Seq[Request]
 }
 
-// Requests returns n requests of a seed, at a rate in requests a second.
+// Requests returns n requests in order of arrival, with a mean rate in requests per second.
 func (w Workload) Requests(seed uint64, rate float64, n int) iter.Seq[Request] {
 	return w.requests(seed, rate, n)
 }
 
-// Lengths are what is drawn from for the tokens of prompts and answers, in pairs, each as likely as any other.
+// Lengths is a sample of prompt and output lengths; each pair is equally likely.
 type Lengths []traffic.Length
 
-// Conversation is lengths like those of people's conversations, where no trace is at hand.
+// Conversation returns lengths similar to those of human conversations, for use without a trace.
 func Conversation() Lengths {
-	return traffic.Conversations(rand.New(rand.NewPCG(1, 1)), 4096) //nolint:gosec // the same each time
+	return traffic.Conversations(rand.New(rand.NewPCG(1, 1)), 4096) //nolint:gosec // the same in each run
 }
 
-// Plain is requests for the base model, of which no two share a prefix.
+// Plain sends requests for the base model without shared prefixes.
 func Plain(lengths Lengths) Workload {
 	return Workload{
 		Name: "plain", About: "requests for the base model that share nothing",
@@ -54,7 +55,7 @@ func Plain(lengths Lengths) Workload {
 	}
 }
 
-// Adapters is requests for adapters, some of which are wanted much more than others: the kth most wanted in proportion to 1/k (Zipf).
+// Adapters sends requests for adapters whose popularity is proportional to 1/k (Zipf).
 func Adapters(adapters int, lengths Lengths) Workload {
 	w := Workload{Name: "adapters", About: fmt.Sprintf("requests for %d adapters, the kth most wanted in proportion to 1/k", adapters)}
 	for i := range adapters {
@@ -70,7 +71,8 @@ func Adapters(adapters int, lengths Lengths) Workload {
 	return w
 }
 
-// Prefixes is requests for the base model that begin with one of some system prompts, the kth most used in proportion to 1/k.
+// Prefixes sends requests for the base model that start with one of several system prompts, whose
+// popularity is proportional to 1/k.
 func Prefixes(prompts, tokens int, lengths Lengths) Workload {
 	which := zipf(prompts)
 	systems := make([][]uint32, prompts)
@@ -91,14 +93,15 @@ func Prefixes(prompts, tokens int, lengths Lengths) Workload {
 // mostTurns is the maximum number of turns in a session of Chat.
 const mostTurns = 9
 
-// Chat is sessions of 1 to 9 turns (uniform) that share one system prompt. The prompt of a turn is the previous prompt, its answer and a new
-// message. The user reads the answer and then writes the next message, on average half a minute later.
+// Chat sends sessions of 1 to 9 turns (uniform) that share one system prompt. The prompt of a turn
+// is the previous prompt, its output and a new message. The user reads the output and then writes
+// the next message, half a minute later on average.
 func Chat(system int, messages Lengths) Workload {
-	const reads, writes = 0.06, 20 // seconds to read each token of an answer, and mean seconds to write a message
+	const reads, writes = 0.06, 20 // seconds to read an output token, and mean seconds to write a message
 	type session struct {
 		at     float64 // of the next turn
 		prompt []uint32
-		left   int // turns
+		left   int // remaining turns
 	}
 	first := prompt(nil, 1<<31, system)
 	return Workload{
@@ -107,8 +110,8 @@ func Chat(system int, messages Lengths) Workload {
 			return func(yield func(Request) bool) {
 				random := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // no secret
 				perSession := rate * 2 / (mostTurns + 1)
-				var open []session                       // the session with the next turn is the last
-				next := random.ExpFloat64() / perSession // when the next session begins
+				var open []session                       // the session with the next turn is last
+				next := random.ExpFloat64() / perSession // start of the next session
 				for number := range n {
 					of := session{at: next, prompt: first, left: 1 + random.IntN(mostTurns)}
 					if last := len(open) - 1; last >= 0 && open[last].at <= next {
@@ -122,7 +125,7 @@ func Chat(system int, messages Lengths) Workload {
 						return
 					}
 					if of.left--; of.left > 0 {
-						of.prompt = prompt(of.prompt, 0, l.Output) // as answer says
+						of.prompt = prompt(of.prompt, 0, l.Output) // as returned by answer
 						of.at += reads*float64(l.Output) + writes*random.ExpFloat64()
 						i, _ := slices.BinarySearchFunc(open, of, func(a, b session) int { return cmp.Compare(b.at, a.at) })
 						open = slices.Insert(open, i, of)
@@ -133,8 +136,8 @@ func Chat(system int, messages Lengths) Workload {
 	}
 }
 
-// messages returns the lengths with prompts cut to a third and the same answers: most of a prompt is earlier conversation, a message is the new
-// part.
+// messages returns the lengths with prompts cut to a third and the same outputs: most of a prompt
+// is earlier conversation, a message is the new part.
 func (of Lengths) messages() Lengths {
 	all := slices.Clone(of)
 	for i := range all {
@@ -143,7 +146,8 @@ func (of Lengths) messages() Lengths {
 	return all
 }
 
-// Bursts is requests as Plain's that arrive in bursts: the coefficient of variation of interarrival times is 4, that of Poisson arrivals is 1.
+// Bursts sends requests like Plain in bursts: the coefficient of variation of interarrival times is
+// 4, that of Poisson arrivals is 1.
 func Bursts(lengths Lengths) Workload {
 	const vary = 4 // coefficient of variation; 1 for Poisson arrivals
 	return Workload{
@@ -158,7 +162,8 @@ func Bursts(lengths Lengths) Workload {
 	}
 }
 
-// Long returns Plain's requests, a tenth of them with prompts of 32,768 tokens, for the smaller model.
+// Long sends requests like Plain for the smaller model, a tenth of them with prompts of 32,768
+// tokens.
 func Long(lengths Lengths) Workload {
 	const tokens, share = 32768, 0.1
 	return Workload{
@@ -175,7 +180,8 @@ func Long(lengths Lengths) Workload {
 	}
 }
 
-// Cancelled returns Plain's requests. Clients cancel three in ten, at a random time within an answer of 50 ms a token.
+// Cancelled sends requests like Plain. Clients cancel three in ten, at a random time within an
+// output of 50 ms per token.
 func Cancelled(lengths Lengths) Workload {
 	const share, perToken = 0.3, 0.05
 	return Workload{
@@ -193,12 +199,12 @@ func Cancelled(lengths Lengths) Workload {
 	}
 }
 
-// poisson has n requests come at times that know nothing of each other.
+// poisson returns n Poisson arrivals.
 func poisson(seed uint64, rate float64, n int, next func(random *rand.Rand, number int) Request) iter.Seq[Request] {
 	return coming(seed, n, func(random *rand.Rand) float64 { return random.ExpFloat64() / rate }, next)
 }
 
-// coming returns n requests, with gap seconds between one and the next.
+// coming returns n requests with random interarrival times in seconds.
 func coming(seed uint64, n int, gap func(*rand.Rand) float64, next func(random *rand.Rand, number int) Request) iter.Seq[Request] {
 	return func(yield func(Request) bool) {
 		random := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // no secret
@@ -213,7 +219,7 @@ func coming(seed uint64, n int, gap func(*rand.Rand) float64, next func(random *
 	}
 }
 
-// prompt is tokens after others: of a number, so that those of two numbers share nothing.
+// prompt appends tokens to others. Prompts with different numbers share nothing.
 func prompt(after []uint32, number uint32, tokens int) []uint32 {
 	all := make([]uint32, len(after), len(after)+tokens)
 	copy(all, after)
@@ -223,7 +229,7 @@ func prompt(after []uint32, number uint32, tokens int) []uint32 {
 	return all
 }
 
-// zipf returns what draws one of n, the kth in proportion to 1/k.
+// zipf returns a function that draws one of n, the kth in proportion to 1/k.
 func zipf(n int) func(*rand.Rand) int {
 	sums := make([]float64, n)
 	sum := 0.0

@@ -11,13 +11,13 @@ import (
 	"github.com/headgate/headgate/internal/workload"
 )
 
-// client is what somebody sends in one window of windowed seconds after the other, and then from the first on.
+// client has the statistics of a client in consecutive windows, which repeat.
 type client []workload.Window
 
-// windowed is the length of a window, in seconds.
+// windowed is the length of a window in seconds.
 const windowed = workload.ServeGenWindow
 
-// openClients reads those of a file of ServeGen's in a folder.
+// openClients reads the clients of a ServeGen file.
 func openClients(dir, file string) (all []client, err error) {
 	err = traffic.Read(dir, file, func(r io.Reader) error {
 		text, err := gzip.NewReader(r)
@@ -33,15 +33,15 @@ func openClients(dir, file string) (all []client, err error) {
 	return all, err
 }
 
-// crowd has clients be models: each client is one, and again one for each further round of them. Those of a round begin together, at a window
-// by lot, so that what they have in common stays.
+// crowd maps models to clients: each client is a model, and again one in each further round. The
+// clients of a round start together at a random window, which preserves their correlation.
 type crowd struct {
 	clients []client
-	begins  []int   // window, by round
-	times   float64 // as many requests as the clients send
+	begins  []int   // by round: the first window
+	times   float64 // factor on the request rate
 }
 
-// crowd draws when rounds of clients begin. The rates of all models have a mean over all windows, which is Rate.
+// crowd draws the start of each round. The mean rate of all models over all windows is Rate.
 func (w World) crowd(seed uint64) crowd {
 	random := rand.New(rand.NewPCG(seed, 7)) //nolint:gosec // no secret
 	c := crowd{clients: w.Clients}
@@ -58,7 +58,7 @@ func (w World) crowd(seed uint64) crowd {
 	return c
 }
 
-// window is that of a model, so many windows after the start.
+// window returns a window of a model, counted from the start.
 func (c crowd) window(model, number int) workload.Window {
 	is := c.clients[model%len(c.clients)]
 	w := is[(c.begins[model/len(c.clients)]+number)%len(is)]
@@ -66,13 +66,13 @@ func (c crowd) window(model, number int) workload.Window {
 	return w
 }
 
-// requests draws those of all models until a time. Each model's come as a renewal process at the rate of each window: the time from one to
-// the next is by the shape of the window of the former, and passes as fast as the rates of the windows say, so that means are the rates,
-// whatever the shapes.
+// requests draws the requests of all models until a time. Each model is a renewal process: the
+// shape of a gap is that of the window where it starts, and it passes at the rate of each window.
+// So mean rates are those of the windows, whatever the shapes.
 func (c crowd) requests(models int, seed uint64, end float64) (all []Request) {
 	for model := range models {
 		source := rand.NewPCG(seed, 1<<32+uint64(model)) //nolint:gosec // no secret
-		left := -1.0                                     // until the next request, by the mean; below 0 where none was drawn
+		left := -1.0                                     // remaining gap in units of the mean; below 0 if none was drawn
 		for number := 0; float64(number)*windowed < end; number++ {
 			w := c.window(model, number)
 			if w.Rate == 0 {

@@ -69,7 +69,7 @@ Flags:
 
 `
 
-// policies by name, in the order in which they are listed.
+// policies lists all policies in the order of the output.
 var policies = []struct {
 	name string
 	make func() Policy
@@ -88,14 +88,14 @@ var policies = []struct {
 	{knownName, Known},
 }
 
-// optimumName is the policy that misses of others are compared with, knownName the one that their first tokens are.
+// optimumName is the reference policy for misses, knownName that for the time to first token.
 const optimumName, knownName = "optimum", "known"
 
-// workloads by name, with what they make of a World.
+// workloads lists all workloads with their changes to a World.
 var workloads = []struct {
 	name, about string
 	set         func(*World)
-	file        string // of clients, in the folder of traces
+	file        string // ServeGen file in the directory of traces
 }{
 	{name: "zipf", about: "popularity stays"},
 	{"drift", "popularity goes round all models in two hours", func(w *World) { w.Drift = 7200 }, ""},
@@ -106,19 +106,19 @@ var workloads = []struct {
 	{name: "servegen-reason", about: "each model is a client of DeepSeek-R1 (ServeGen)", file: "servegen/reason-deepseek-r1.csv.gz"},
 }
 
-// setHot has the load of the hottest model ask for three endpoints of ten.
+// setHot makes the load of the most popular model need three of ten endpoints.
 func setHot(w *World) {
 	engine := llm.DefaultProfile()
 	w.Hot, w.Engine = 0.3, &engine
 }
 
-// Command is the program "bench place", which finds traces in a folder where flags name no other; empty for none. Asked for help it prints
-// that and returns nil.
+// Command runs "bench place". traces is the default directory of traces; empty for none. For --help
+// it prints the help and returns nil.
 func Command(ctx context.Context, args []string, traces string) error {
 	return command(ctx, args, traces, os.Stdout, os.Stderr)
 }
 
-// config is what the command line says.
+// config has the flags.
 type config struct {
 	World
 	name, about string
@@ -136,7 +136,7 @@ func command(ctx context.Context, args []string, traces string, out, progress io
 	if err != nil {
 		return fmt.Errorf("place: %w", err)
 	}
-	misses := make(map[string][]float64) // by policy, one for each share
+	misses := make(map[string][]float64) // by policy, one for each cache size
 	for i, share := range c.shares {
 		c.Share = share
 		if i > 0 {
@@ -161,7 +161,7 @@ func command(ctx context.Context, args []string, traces string, out, progress io
 	return nil
 }
 
-// table prints what each policy is worth with one share of room, and returns the figures of each seed.
+// table prints the figures of each policy for one cache size and returns those of each seed.
 func (c config) table(ctx context.Context, out, progress io.Writer) (map[string][]Figures, error) {
 	fmt.Fprintf(out, "%s\n%d models on %d endpoints with room for %.0f %% of their bytes%s, %g requests a second; %d seeds, %.0f s after %.0f s\n\n",
 		c.about, c.Models, c.Endpoints, 100*c.Share, c.popular(", Zipf %g"), c.Rate, c.seeds, c.Measured, c.Warmup)
@@ -203,7 +203,7 @@ func (c config) table(ctx context.Context, out, progress io.Writer) (map[string]
 	return all, table.Flush()
 }
 
-// popular says in a format the exponent of popularity; nothing of clients, which have none.
+// popular formats the Zipf exponent; empty for client workloads, which have none.
 func (c config) popular(format string) string {
 	if c.Clients != nil {
 		return ""
@@ -211,7 +211,7 @@ func (c config) popular(format string) string {
 	return fmt.Sprintf(format, c.Zipf)
 }
 
-// times is how many times others figures are, seed by seed: the median; empty where there are no others, or one of them is 0.
+// times formats the median ratio of two figures by seed; empty if a reference is missing or 0.
 func times(is, others []float64) string {
 	if len(others) == 0 || slices.Contains(others, 0) {
 		return ""
@@ -231,7 +231,7 @@ func of(all []Figures, field func(Figures) float64) (values []float64) {
 	return values
 }
 
-// run rolls the World on under a policy, for each seed.
+// run simulates the World under a policy for each seed.
 func (c config) run(ctx context.Context, name string) ([]Figures, error) {
 	all := make([]Figures, c.seeds)
 	group, ctx := errgroup.WithContext(ctx)
@@ -247,7 +247,7 @@ func (c config) run(ctx context.Context, name string) ([]Figures, error) {
 	return all, group.Wait()
 }
 
-// policyOf returns the policy of a name, nil if there is none.
+// policyOf returns the policy with a name, nil if there is none.
 func policyOf(name string) func() Policy {
 	for _, p := range policies {
 		if p.name == name {

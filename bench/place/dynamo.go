@@ -9,24 +9,26 @@ import (
 // Dynamo's constants (lib/llm/src/lora/config.rs of ai-dynamo/dynamo).
 const (
 	dynamoTick     = 3.0 // seconds
-	dynamoWindow   = 30  // ticks whose requests are counted
+	dynamoWindow   = 30  // number of ticks whose requests are counted
 	dynamoSmooth   = 0.3 // weight of the newest count
-	dynamoCooldown = 3   // ticks before a model has fewer replicas
+	dynamoCooldown = 3   // ticks before a model gets fewer replicas
 )
 
-// dynamo is NVIDIA Dynamo's allocation controller with rendezvous hashing (lib/llm/src/lora/controller.rs and filter.rs). Every 3 s it makes
-// a table of which endpoints each model may be at: as many as its share of the requests is of all slots, by rendezvous hash where slots are
-// free, and one for each model that is not in use. It loads nothing itself: a request that finds no copy goes to the model's endpoint and is
-// loaded there by the engine, which lets that go which it used least recently. A request goes to a copy that is loaded before it goes to
-// an endpoint of the table without one, so that a second copy never comes about here. A slot is the room of a model of the mean size.
+// dynamo is NVIDIA Dynamo's allocation controller with rendezvous hashing
+// (lib/llm/src/lora/controller.rs and filter.rs). Every 3 s it computes the endpoints that each
+// model may use: as many as its share of the requests is of all slots, by rendezvous hash among
+// free slots, and one for each unused model. It does not load models itself: a request without a
+// copy goes to the first endpoint of its model, whose engine loads the model and evicts the least
+// recently used one. Requests prefer endpoints with a copy, so a second copy never appears here. A
+// slot has the mean size of a model.
 type dynamo struct {
 	lru
 	order   [][]int // endpoints in order of a model's hash
-	table   [][]int // endpoints that a model may be at
+	table   [][]int // endpoints that a model may use
 	counts  [dynamoWindow][]int
 	window  []int // requests of all ticks in counts
 	load    []float64
-	lowered []int // the tick, from 1, in which a model last had fewer replicas or was first to have fewer; 0 for none
+	lowered []int // the tick, from 1, in which a model lost replicas or should first have; 0 for none
 	tick    int
 }
 
@@ -37,7 +39,7 @@ func Dynamo() Policy {
 	return d
 }
 
-// Start makes the first table.
+// Start computes the first allocation.
 func (d *dynamo) Start(f *Fleet) {
 	d.lru.Start(f)
 	d.order, d.table, d.window = make([][]int, f.Models), make([][]int, f.Models), make([]int, f.Models)
@@ -56,7 +58,7 @@ func (d *dynamo) Start(f *Fleet) {
 	d.Every(d.Now()+dynamoTick, dynamoTick, d.allocate)
 }
 
-// rendezvous is the hash of a model at an endpoint, the same in every run.
+// rendezvous returns the hash of a model at an endpoint, the same in every run.
 func rendezvous(model, endpoint int) uint64 {
 	x := uint64(model)<<32 | uint64(endpoint) //nolint:gosec // neither is negative
 	x += 0x9e3779b97f4a7c15                   // splitmix64
@@ -65,14 +67,14 @@ func rendezvous(model, endpoint int) uint64 {
 	return x ^ x>>31
 }
 
-// Request counts one.
+// Request counts a request.
 func (d *dynamo) Request(model int, missing bool) {
 	d.counts[d.tick%dynamoWindow][model]++
 	d.window[model]++
 	d.lru.Request(model, missing)
 }
 
-// endpoint returns where a model is loaded that is nowhere.
+// endpoint returns where to load a model without a copy.
 func (d *dynamo) endpoint(model int) int {
 	if e := d.up(d.table[model]); e >= 0 {
 		return e
@@ -80,10 +82,10 @@ func (d *dynamo) endpoint(model int) int {
 	return d.first(model)
 }
 
-// first is the first endpoint by a model's hash.
+// first returns the first endpoint by a model's hash.
 func (d *dynamo) first(model int) int { return d.up(d.order[model]) }
 
-// up is the first of endpoints that is there, -1 if none is.
+// up returns the first endpoint that exists, -1 if there is none.
 func (d *dynamo) up(endpoints []int) int {
 	for _, e := range endpoints {
 		if d.Nodes[e].Up {
@@ -93,7 +95,7 @@ func (d *dynamo) up(endpoints []int) int {
 	return -1
 }
 
-// allocate makes the table of a tick.
+// allocate computes the allocation of a tick.
 func (d *dynamo) allocate() {
 	slots, up := int(d.Capacity/meanSize), 0
 	free := make([]int, len(d.Nodes))
@@ -115,14 +117,14 @@ func (d *dynamo) allocate() {
 		switch {
 		case math.Round(d.load[model]) == 0:
 			d.table[model], d.lowered[model] = []int{d.first(model)}, 0
-		case want == 0: // in use, but there are not slots for all
+		case want == 0: // in use, but there are too few slots
 			d.table[model] = d.assign(model, 1, free)
 		default:
 			is := len(d.table[model])
 			switch {
 			case want >= is:
 				d.lowered[model] = 0
-			case d.lowered[model] == 0: // it has fewer in some ticks
+			case d.lowered[model] == 0: // it loses replicas in some ticks
 				d.lowered[model], want = d.tick+1, is
 			case d.tick+1-d.lowered[model] < dynamoCooldown:
 				want = is
@@ -140,8 +142,8 @@ func (d *dynamo) allocate() {
 	}
 }
 
-// assign returns so many endpoints for a model, where it is first and then where slots are free, which it takes; the first by hash if there
-// are none at all.
+// assign returns some endpoints for a model, in order of its hash while slots are free, which it
+// takes. Without any free slot it returns the first by hash.
 func (d *dynamo) assign(model, want int, free []int) []int {
 	set := make([]int, 0, want)
 	for _, prior := range []bool{true, false} {
@@ -160,9 +162,10 @@ func (d *dynamo) assign(model, want int, free []int) []int {
 	return set
 }
 
-// replicas is how many endpoints models of some load may be at: their share of all slots, rounded up, and at most one an endpoint. Where that
-// comes to more than there are slots, all have less of them in proportion, but one at least, rounded down, and what is left goes to the
-// largest remainders. Where more models have load than there are slots those with the least have none.
+// replicas returns how many endpoints models with some load may use: their share of all slots,
+// rounded up. If the sum exceeds the slots, shares are scaled down to at least one each, rounded
+// down, and the rest goes to the largest remainders. If more models have load than there are slots,
+// those with the least load get none.
 func replicas(load []float64, slots, endpoints int) []int {
 	all, want := make([]int, len(load)), make([]float64, len(load))
 	busy := slices.DeleteFunc(ranked(load), func(model int) bool { return math.Round(load[model]) == 0 })
@@ -194,13 +197,14 @@ func replicas(load []float64, slots, endpoints int) []int {
 	return all
 }
 
-// all loads each model that is asked for at every endpoint, until that is full, and lets nothing go: others fail.
+// all loads each requested model on every endpoint until these are full, and evicts nothing: later
+// models fail.
 type all struct{ *Fleet }
 
-// All is every model everywhere.
+// All puts every model on every endpoint.
 func All() Policy { return &all{} }
 
-// Start begins.
+// Start implements [Policy].
 func (a *all) Start(f *Fleet) { a.Fleet = f }
 
 // Request loads a model wherever there is room.
@@ -218,16 +222,16 @@ func (a *all) Request(model int, missing bool) {
 	}
 }
 
-// Ready and the others change nothing.
+// Ready implements [Policy].
 func (a *all) Ready(*Copy) {}
 
-// Gone is nothing to it.
+// Gone implements [Policy].
 func (a *all) Gone(*Copy) {}
 
-// Joined has it all at the next requests that find no copy.
+// Joined implements [Policy]; the next requests without a copy load models there.
 func (a *all) Joined(int) {}
 
-// Left has requests fail that waited there.
+// Left implements [Policy]; requests that waited there fail.
 func (a *all) Left(int) {
 	for model, waiting := range a.waiting {
 		if len(waiting) > 0 && len(a.Copies[model]) == 0 {

@@ -8,20 +8,21 @@ import (
 	"github.com/headgate/headgate/internal/sim"
 )
 
-// engine is the step model of the engine of an endpoint. All of its models are served in its one batch, as adapters of a base model are.
+// engine is the step model of an endpoint's engine. All of its models share one batch, like
+// adapters of a base model.
 type engine struct {
 	*sim.Engine
-	awake  bool // its next step is in the loop
+	awake  bool // the next step is scheduled
 	flying map[sim.ID]flight
 }
 
-// flight is a request that an engine has.
+// flight is a request at an engine.
 type flight struct {
 	number int
 	by     *Copy
 }
 
-// setEngines has each endpoint be an engine, and requests have lengths.
+// setEngines gives each endpoint an engine, and each request a length.
 func (f *Fleet) setEngines(seed uint64) error {
 	f.lengths = traffic.Conversations(rand.New(rand.NewPCG(seed, 5)), len(f.Requests)) //nolint:gosec // no secret
 	f.first = make([]float32, len(f.Requests))
@@ -36,7 +37,7 @@ func (f *Fleet) setEngines(seed uint64) error {
 	return nil
 }
 
-// submit has the engine of a copy have a request. No two prompts share a prefix.
+// submit gives a request to the engine of a copy. No two prompts share a prefix.
 func (f *Fleet) submit(number int, c *Copy) {
 	of := f.lengths[number]
 	tokens := make([]uint32, of.Prompt)
@@ -52,7 +53,7 @@ func (f *Fleet) submit(number int, c *Copy) {
 	f.wake(c.Endpoint)
 }
 
-// wake has the next step of an engine in the loop, if there is one.
+// wake schedules the next step of an engine, if there is one.
 func (f *Fleet) wake(endpoint int) {
 	e := &f.engines[endpoint]
 	at, ok := e.Next()

@@ -8,7 +8,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// headgate is control's own rules, which hear at once what happens. All that package decide is told or asked is in this file.
+// headgate runs control's own rules with immediate notifications. This file has every call of
+// package decide.
 type headgate struct {
 	*Fleet
 	lru       bool
@@ -17,18 +18,18 @@ type headgate struct {
 	addresses []string
 	number    map[string]int // endpoint by address
 	models    map[string]int // model by id
-	since     []time.Time    // when the first request began to wait, by model; zero if none waits
+	since     []time.Time    // by model: when the first request began to wait; zero if none waits
 	going     bool
 	wake      time.Time
 }
 
-// Headgate is what control decides.
+// Headgate is control's policy.
 func Headgate() Policy { return &headgate{} }
 
-// HeadgateLRU is what control decides in a pool whose PoolSettings say eviction: lru.
+// HeadgateLRU is control's policy in a pool with eviction: lru.
 func HeadgateLRU() Policy { return &headgate{lru: true} }
 
-// pool is that of all endpoints and models.
+// pool has all endpoints and models.
 var pool = objects.Name{Namespace: "bench", Name: "pool"}
 
 // origin is time 0.
@@ -36,7 +37,7 @@ var origin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func (h *headgate) now() time.Time { return origin.Add(time.Duration(h.Now() * 1e9)) }
 
-// Start tells of all endpoints and models.
+// Start reports all endpoints and models.
 func (h *headgate) Start(f *Fleet) {
 	h.Fleet, h.state = f, decide.New(decide.Config{})
 	h.number, h.models = make(map[string]int), make(map[string]int)
@@ -56,7 +57,7 @@ func (h *headgate) Start(f *Fleet) {
 		h.state.SetModel(objects.Entry{ModelKey: key, Type: "bench", Source: "bench"}, time.Time{})
 	}
 	if f.Warm {
-		for rank, model := range ranked(f.rate(0)) { // as if the hottest had been used last
+		for rank, model := range ranked(f.rate(0)) { // as if popular models had been used last
 			h.state.Used(h.keys[model], decide.Use{Last: origin.Add(-time.Duration(rank+1) * time.Millisecond)})
 			for _, c := range f.Copies[model] {
 				h.state.Restore(decide.Record{CopyKey: h.key(c), State: decide.Loaded, Bytes: f.Size[model], Source: decide.MeasuredSize, Incarnation: "1"}, origin.Add(-time.Hour))
@@ -72,13 +73,13 @@ func (h *headgate) Start(f *Fleet) {
 	h.Every(h.Now()+decide.TickInterval.Seconds(), decide.TickInterval.Seconds(), h.tick)
 }
 
-// tick has what is decided that no request asks for.
+// tick runs the periodic decisions.
 func (h *headgate) tick() {
 	h.state.Tick()
 	h.decide()
 }
 
-// look tells what a look at an endpoint finds.
+// look reports the result of a scrape.
 func (h *headgate) look(endpoint int) {
 	h.state.Saw(decide.Sight{Endpoint: decide.Endpoint{
 		Address: h.addresses[endpoint], CanLoad: true, CanPredict: true, Bytes: h.Capacity, DefaultBytes: meanSize, Loads: h.AtOnce, Incarnation: "1",
@@ -89,7 +90,7 @@ func (h *headgate) key(c *Copy) decide.CopyKey {
 	return decide.CopyKey{Key: h.keys[c.Model], Endpoint: h.addresses[c.Endpoint]}
 }
 
-// Request tells that a model is used, and wanted where none is loaded.
+// Request reports the use of a model, and that it is requested if it has no copy.
 func (h *headgate) Request(model int, _ bool) {
 	h.state.Used(h.keys[model], decide.Use{Requests: 1, Last: h.now()})
 	if len(h.waiting[model]) == 0 {
@@ -105,7 +106,7 @@ func (h *headgate) Request(model int, _ bool) {
 	}
 }
 
-// decide has done what is to be done, until nothing is.
+// decide executes decisions until there are no more.
 func (h *headgate) decide() {
 	if h.going {
 		return
@@ -122,7 +123,7 @@ func (h *headgate) decide() {
 		for key, change := range h.state.Changes().Copies {
 			c := h.At(h.models[key.ID], h.number[key.Endpoint])
 			if c != nil && c.State == Loaded && change.There && change.State == decide.Draining {
-				h.Unload(c) // it may tell of its end at once
+				h.Unload(c) // the unload may end at once
 				again = true
 			}
 		}
@@ -132,7 +133,7 @@ func (h *headgate) decide() {
 	}
 }
 
-// do carries actions out, and says whether anything became known by that.
+// do executes actions and reports whether they produced new facts.
 func (h *headgate) do(todo []decide.Action) (news bool) {
 	for len(todo) > 0 {
 		a := todo[0]
@@ -145,16 +146,16 @@ func (h *headgate) do(todo []decide.Action) (news bool) {
 			news = true
 		case decide.Load, decide.Reload:
 			h.Load(model, endpoint)
-		case decide.Unload: // the world did it when the drain ended
+		case decide.Unload: // the world did this when the drain ended
 			h.state.UnloadEnded(key, false, h.now())
 			news = true
-		case decide.Cancel, decide.Quit: // a load goes on to its end
+		case decide.Cancel, decide.Quit: // a load runs to its end
 		}
 	}
 	return news
 }
 
-// Ready tells that a load has ended.
+// Ready reports the end of a load.
 func (h *headgate) Ready(c *Copy) {
 	if !h.since[c.Model].IsZero() {
 		h.since[c.Model] = time.Time{}
@@ -164,20 +165,20 @@ func (h *headgate) Ready(c *Copy) {
 	h.decide()
 }
 
-// Gone tells that a drain has ended, and with it the unload.
+// Gone reports the end of a drain and of the unload after it.
 func (h *headgate) Gone(c *Copy) {
 	h.do(h.state.Drained(h.key(c), h.now()))
 	h.decide()
 }
 
-// Joined tells of an endpoint.
+// Joined reports a new endpoint.
 func (h *headgate) Joined(endpoint int) {
 	h.state.SetEndpoint(h.addresses[endpoint], []objects.Name{pool})
 	h.look(endpoint)
 	h.decide()
 }
 
-// Left tells that an endpoint is no more.
+// Left reports a removed endpoint.
 func (h *headgate) Left(endpoint int) {
 	h.state.RemoveEndpoint(h.addresses[endpoint])
 	h.decide()

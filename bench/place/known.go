@@ -1,18 +1,19 @@
 package place
 
-// known places copies by loads that it is told: each model has one, and those of the greatest load by copy have one more as long as there is
-// room. Then copies go, those that bear most first, to the endpoint that bears least. Nothing is moved after the start, and what found no room
-// fails.
+// known places copies with full knowledge of the load: each model has one, and the model with the
+// highest load per copy gets another as long as there is room. Then copies are assigned, largest
+// load first, to the endpoint with the least load. It moves nothing after the start, and models
+// without room fail.
 type known struct {
 	*Fleet
 	rate  []float64
-	bears []float64 // by endpoint
+	bears []float64 // load by endpoint
 }
 
-// Known is copies by known loads.
+// Known places copies with known loads.
 func Known() Policy { return &known{} }
 
-// Start places all.
+// Start places all copies.
 func (k *known) Start(f *Fleet) {
 	k.Fleet, k.rate, k.bears = f, f.rate(f.Warmup), make([]float64, len(f.Nodes))
 	f.clear()
@@ -46,7 +47,7 @@ func (k *known) Start(f *Fleet) {
 	}
 }
 
-// put has a model loaded at the endpoint that bears least, of those that have room.
+// put loads a model on the endpoint with the least load that has room.
 func (k *known) put(model int, bears float64) {
 	best := -1
 	for e := range k.Nodes {
@@ -60,23 +61,23 @@ func (k *known) put(model int, bears float64) {
 	}
 }
 
-// Request has one fail whose model has no copy.
+// Request fails if its model has no copy.
 func (k *known) Request(model int, missing bool) {
 	if missing {
 		k.Refuse(model)
 	}
 }
 
-// Ready and the others change nothing.
+// Ready implements [Policy].
 func (k *known) Ready(*Copy) {}
 
-// Gone is nothing to it.
+// Gone implements [Policy].
 func (k *known) Gone(*Copy) {}
 
-// Joined is nothing to it.
+// Joined implements [Policy].
 func (k *known) Joined(int) {}
 
-// Left places those anew that have no copy any more.
+// Left places models again that have lost their copies.
 func (k *known) Left(int) {
 	for _, model := range ranked(k.rate) {
 		if len(k.Copies[model]) == 0 {

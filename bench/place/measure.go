@@ -5,34 +5,38 @@ import (
 	"slices"
 )
 
-// Figures are what became of the requests that were measured.
+// Figures summarize the measured requests.
 type Figures struct {
 	// Misses is the share of requests that waited for a load.
 	Misses float64
-	// Wait99 is the 99th percentile of how long all requests waited, in seconds. Infinite where as many waited at the end still.
+	// Wait99 is the 99th percentile of the waiting time of all requests in seconds; infinite if
+	// that many still waited at the end.
 	Wait99 float64
-	// FirstToken99 is the 99th percentile of the time from a request to its first token, in seconds, where endpoints are engines. Infinite where
-	// as many have none; else 0.
+	// FirstToken99 is the 99th percentile of the time to first token in seconds if endpoints are
+	// engines, else 0. It is infinite if that many requests got no token.
 	FirstToken99 float64
-	// Refused is the share of requests that the policy had fail; they are misses too.
+	// Refused is the share of requests that the policy failed; they are also misses.
 	Refused float64
-	// Loads is how many began a minute.
+	// Loads is the number of loads per minute.
 	Loads float64
-	// Moves is how many more loads began in the five minutes after a scale event than in those before it, by the copies that were loaded
-	// then, in the mean of the events.
+	// Moves is the number of additional loads in the five minutes after a scale event, compared
+	// with those before it, relative to the loaded copies; the mean of all events.
 	Moves float64
-	// Joined is the requests of the endpoint that joined, by the mean of all, from five minutes after it did to ten.
+	// Joined is the number of requests of the new endpoint relative to the mean, from five to ten
+	// minutes after it joined.
 	Joined float64
-	// Imbalance is the requests of the endpoint that got most, by the mean of all.
+	// Imbalance is the number of requests of the busiest endpoint relative to the mean.
 	Imbalance float64
-	// Age is for how long a model had not been asked for when its last copy left, in the mean, in seconds; 0 if none did.
+	// Age is the mean time in seconds since the last request for a model when its last copy is
+	// evicted; 0 if none is.
 	Age float64
 }
 
-// refused is what a request has waited that failed.
+// refused marks the waiting time of a failed request.
 const refused = -2
 
-// figures measures. A request that waits at the end still has waited for ever if it came before the last minute, and else is left out.
+// figures computes the figures. A request that still waits at the end counts as infinite if it
+// arrived before the last minute, and is ignored otherwise.
 func (f *Fleet) figures(loads int, end float64) Figures {
 	from, _ := slices.BinarySearchFunc(f.Requests, f.Warmup, func(r Request, t float64) int {
 		if r.At < t {
@@ -96,7 +100,8 @@ func (f *Fleet) figures(loads int, end float64) Figures {
 	return is
 }
 
-// firstToken is how long that of a request took; in one's place that has none yet what it has waited, for ever if it came before the last minute.
+// firstToken returns the time to first token of a request; without one, its waiting time, or
+// infinite if it arrived before the last minute.
 func (f *Fleet) firstToken(number int, end float64) float32 {
 	switch at := f.Requests[number].At; {
 	case f.first[number] > 0:

@@ -6,44 +6,46 @@ import (
 	"slices"
 )
 
-// ModelMesh's constants (ModelMesh.java, ModelMeshApi.java; times in seconds). The load timeout is that of its built-in adapters.
+// ModelMesh's constants (ModelMesh.java, ModelMeshApi.java; times in seconds). The load timeout is
+// that of its built-in adapters.
 const (
 	mmLoadTimeout  = 30.0
-	mmAssumeLoaded = mmLoadTimeout / 3 // of a load that nothing is known of; at least 3
+	mmAssumeLoaded = mmLoadTimeout / 3 // assumed duration of an unknown load; at least 3
 	mmChurnAge     = 10 * mmAssumeLoaded
-	mmTries        = 8      // endpoints that a request is sent to
-	mmScaleUp      = 2000.0 // requests a minute for each copy
+	mmTries        = 8      // endpoints that are tried for a request
+	mmScaleUp      = 2000.0 // requests per minute for each copy
 	mmHeavy        = mmScaleUp * 3 / 4
 	mmRateCheck    = 10.0
 	mmJanitor      = 360.0
 	mmReaper       = 420.0
 	mmReaperFirst  = 120.0
-	mmLastUsed     = 6 * 3600.0 // how long ago a model was used that was registered at the start
-	mmFirst        = 2 * 3600.0 // how far a load comes first that requests wait for
-	mmSecondMin    = 42         // rate checks since an earlier use after which a second copy comes: 7 minutes
-	mmSecondMax    = 240        // and until which: 40 minutes
+	mmLastUsed     = 6 * 3600.0 // assumed time since the last use of a model that was registered at the start
+	mmFirst        = 2 * 3600.0 // priority of a load with waiting requests
+	mmSecondMin    = 42         // earliest rate check after an earlier use that adds a second copy: 7 minutes
+	mmSecondMax    = 240        // the latest one: 40 minutes
 )
 
-// modelmesh is ModelMesh's rules as its source has them (kserve/modelmesh), and what they intend where the source has a defect. Each
-// endpoint is one of its instances, with a cache of entries in order of last use. What it leaves out, most of it to ModelMesh's advantage:
-// every decision knows all endpoints as they are (instances publish every 2 s to 40 s), nothing fails, unloads take no time but that of
-// requests, loads are never cut off, and there is one type of model and one version of the program.
+// modelmesh follows the source of kserve/modelmesh, or its intention where the source has a defect.
+// Each endpoint is an instance with a cache of entries in order of last use. Simplifications,
+// mostly in favour of ModelMesh: decisions see the current state of all endpoints (real instances
+// publish every 2 s to 40 s), nothing fails, an unload only waits for requests, loads are never
+// aborted, and there is one model type and one program version.
 type modelmesh struct {
 	*Fleet
-	churnAge float64 // no load at a full endpoint whose oldest entry is younger
+	churnAge float64 // a full endpoint rejects loads while its oldest entry is younger
 	nodes    []mmNode
-	entries  [][]*mmEntry // of each model
-	used     []float64    // when a model was used last
-	unload   []float64    // when a copy of a model went last while more than two stayed
+	entries  [][]*mmEntry // by model
+	used     []float64    // by model: the last use
+	unload   []float64    // by model: when a copy was last removed while more than two stayed
 	loads    mmTimes
 	checks   int
 }
 
-// mmNode is what an instance knows of itself.
+// mmNode is the state of an instance.
 type mmNode struct {
 	entries []*mmEntry
 	loading int
-	// requests are all that came, minutes what they were at the end of each of the last seven minutes.
+	// requests counts all requests; minutes has the counts at the end of the last seven minutes.
 	requests int
 	minutes  []int
 }
@@ -51,31 +53,32 @@ type mmNode struct {
 // mmEntry is a model in the cache of an instance: queued, loading or loaded.
 type mmEntry struct {
 	model, endpoint int
-	used            float64 // last use, which is that of the entry and not that of the model
-	began, ended    float64 // when it came into the cache, and when it was loaded
+	used            float64 // last use of the entry, not of the model
+	began, ended    float64 // when it entered the cache, and when it was loaded
 	priority        float64
 	loading         bool
-	copy            *Copy // from the beginning of the load
+	copy            *Copy // set when the load begins
 
 	count  int     // requests since the last rate check
 	rpm    float64 // at that check
-	heavy  float64 // when there were last more requests than mmHeavy; 0 for never
-	run    int     // rate check since which it is in use, without a pause of mmSecondMin
-	before int     // the last rate check with a use before that; 0 for none
+	heavy  float64 // the last time above mmHeavy requests; 0 for never
+	run    int     // the rate check since which it is in use without a pause of mmSecondMin
+	before int     // the last rate check with an earlier use; 0 for none
 	latest int     // the last rate check with a use; 0 for none
 }
 
-// queued says whether the load of an entry has not begun, and loaded whether it has ended.
+// queued reports whether the load has not begun, and loaded whether it has ended.
 func (e *mmEntry) queued() bool { return !e.loading && e.copy == nil }
 func (e *mmEntry) loaded() bool { return e.copy != nil && e.copy.State == Loaded }
 
-// ModelMesh is kserve/modelmesh's own rules.
+// ModelMesh is the policy of kserve/modelmesh.
 func ModelMesh() Policy { return &modelmesh{churnAge: mmChurnAge} }
 
-// ModelMeshNoLimit is the same where tas.min_churn_age_ms is 0, so that no request fails because all was used just now.
+// ModelMeshNoLimit is ModelMesh with tas.min_churn_age_ms 0: no request fails because all models
+// were just used.
 func ModelMeshNoLimit() Policy { return &modelmesh{} }
 
-// Start has the caches know what is loaded, and begins what is done from time to time.
+// Start fills the caches with the loaded models and schedules periodic tasks.
 func (m *modelmesh) Start(f *Fleet) {
 	m.Fleet, m.nodes = f, make([]mmNode, len(f.Nodes))
 	m.entries, m.used, m.unload = make([][]*mmEntry, f.Models), make([]float64, f.Models), make([]float64, f.Models)
@@ -84,7 +87,7 @@ func (m *modelmesh) Start(f *Fleet) {
 		m.used[model], m.unload[model] = -mmLastUsed, math.Inf(-1)
 	}
 	if f.Warm {
-		for rank, model := range ranked(f.rate(0)) { // as if the hottest had been used last
+		for rank, model := range ranked(f.rate(0)) { // as if popular models had been used last
 			for _, c := range f.Copies[model] {
 				m.used[model] = -float64(rank+1) / 1000
 				e := m.insert(model, c.Endpoint, m.used[model])
@@ -98,8 +101,9 @@ func (m *modelmesh) Start(f *Fleet) {
 	f.Every(mmReaperFirst, mmReaper, m.reap)
 }
 
-// room is the capacity that models may take: all but what is kept free so that loads need not wait for unloads, which is the half (a
-// quarter with more than two loads at once) of what loads at once, from a hundredth to a tenth of all (ModelCacheUnloadBufManager.java).
+// room returns the capacity for models: all but the reserve that lets loads start before unloads
+// end. The reserve is half of what loads at once (a quarter with more than two loads), between one
+// and ten percent of the capacity (ModelCacheUnloadBufManager.java).
 func (m *modelmesh) room() int64 {
 	reserve := int64(m.AtOnce) * meanSize / 2
 	if m.AtOnce > 2 {
@@ -108,7 +112,7 @@ func (m *modelmesh) room() int64 {
 	return m.Capacity - min(max(reserve, m.Capacity/100), m.Capacity/10)
 }
 
-// remaining is the bytes of an instance that no entry has.
+// remaining returns the bytes of an instance without an entry.
 func (m *modelmesh) remaining(endpoint int) int64 {
 	left := m.room()
 	for _, e := range m.nodes[endpoint].entries {
@@ -117,12 +121,13 @@ func (m *modelmesh) remaining(endpoint int) int64 {
 	return left
 }
 
-// full says whether so many remaining bytes are too few to count.
+// full reports whether the remaining bytes are negligible.
 func (m *modelmesh) full(remaining int64) bool {
 	return remaining < max(meanSize, min(int64(m.AtOnce)*meanSize, m.Capacity/20))
 }
 
-// oldest is when the entry of an instance was used that was used least recently; infinite if there is none.
+// oldest returns the last use of the least recently used entry of an instance; infinite without
+// one.
 func (m *modelmesh) oldest(endpoint int) float64 {
 	is := math.Inf(1)
 	for _, e := range m.nodes[endpoint].entries {
@@ -131,7 +136,8 @@ func (m *modelmesh) oldest(endpoint int) float64 {
 	return is
 }
 
-// free is the share of all capacity that instances have free that are not full, and age that of the oldest entry anywhere, in seconds.
+// free returns the free share of the capacity in instances that are not full, and the age in
+// seconds of the oldest entry anywhere.
 func (m *modelmesh) free() (share, age float64) {
 	var left, all int64
 	oldest := m.Now()
@@ -147,7 +153,7 @@ func (m *modelmesh) free() (share, age float64) {
 	return float64(left) / float64(max(all, 1)), m.Now() - oldest
 }
 
-// rpm is the requests a minute of an instance, of the last six to seven minutes (RateTracker.java).
+// rpm returns the requests per minute of an instance over six to seven minutes (RateTracker.java).
 func (m *modelmesh) rpm(endpoint int) float64 {
 	n := &m.nodes[endpoint]
 	passed := min(m.Now(), float64(len(n.minutes))*60+math.Mod(m.Now(), 60))
@@ -170,8 +176,8 @@ func (m *modelmesh) minute() {
 	}
 }
 
-// Request touches the entry that serves, or that which began first where none is loaded; the load of that comes first then. Where there is
-// none the request is sent to one endpoint after the other until one takes it, and then fails.
+// Request touches the entry that serves it, or the oldest load, whose priority rises. Without an
+// entry it tries one endpoint after another and fails if none accepts.
 func (m *modelmesh) Request(model int, _ bool) {
 	m.used[model] = m.Now()
 	var first *mmEntry
@@ -202,8 +208,8 @@ func (m *modelmesh) touch(e *mmEntry) {
 	m.nodes[e.endpoint].requests++
 }
 
-// ensure has a model loaded at one more endpoint than has it, but not at those that are excluded, as if used at a time. It returns nil where
-// no endpoint takes it.
+// ensure loads a model on another endpoint, except excluded ones, as if it had been used at a time.
+// It returns nil if no endpoint accepts.
 func (m *modelmesh) ensure(model int, used float64, waits bool, exclude ...int) *mmEntry {
 	if m.Size[model] > m.room() {
 		return nil
@@ -226,19 +232,19 @@ func (m *modelmesh) ensure(model int, used float64, waits bool, exclude ...int) 
 	return nil
 }
 
-// takes says whether an endpoint loads a model. Where it is full it does not while it lets go of what was used only just now, nor what was
-// used before all that would have to go.
+// takes reports whether an endpoint accepts a model. A full one rejects it if its oldest entry was
+// just used, or if the model was used before every entry that would be evicted.
 func (m *modelmesh) takes(model, endpoint int, used float64) bool {
 	left, oldest := m.remaining(endpoint), m.oldest(endpoint)
 	return !(m.full(left) && m.Now()-oldest < m.churnAge) && (left >= m.Size[model] || used >= oldest)
 }
 
-// has says whether a model is in the cache of an endpoint.
+// has reports whether a model is in the cache of an endpoint.
 func (m *modelmesh) has(model, endpoint int) bool {
 	return slices.ContainsFunc(m.entries[model], func(is *mmEntry) bool { return is.endpoint == endpoint })
 }
 
-// insert has an entry in a cache.
+// insert adds an entry to a cache.
 func (m *modelmesh) insert(model, endpoint int, used float64) *mmEntry {
 	e := &mmEntry{model: model, endpoint: endpoint, used: used, began: m.Now(), ended: math.Inf(1)}
 	m.entries[model] = append(m.entries[model], e)
@@ -246,7 +252,7 @@ func (m *modelmesh) insert(model, endpoint int, used float64) *mmEntry {
 	return e
 }
 
-// remove takes one out, and has it unloaded if it was loaded.
+// remove removes an entry and unloads the model.
 func (m *modelmesh) remove(e *mmEntry) {
 	n := &m.nodes[e.endpoint]
 	same := func(other *mmEntry) bool { return other == e }
@@ -257,8 +263,8 @@ func (m *modelmesh) remove(e *mmEntry) {
 	}
 }
 
-// begin has an endpoint load what is queued, that of the highest priority first: as many at once as it can. Only then do those leave that
-// were used least recently. What was used before all of them falls out of the cache itself.
+// begin starts queued loads by priority, up to the limit. It evicts the least recently used models
+// only then. A load that was used before all of them is dropped.
 func (m *modelmesh) begin(endpoint int) {
 	n := &m.nodes[endpoint]
 	for n.loading < m.AtOnce {
@@ -274,7 +280,7 @@ func (m *modelmesh) begin(endpoint int) {
 		next.loading = true
 		if !m.makeRoom(next) {
 			next.loading = false
-			if n.loading > 0 { // what loads has the room, and may leave when it is loaded
+			if n.loading > 0 { // a running load has its room, and may be evicted when it has ended
 				return
 			}
 			m.remove(next)
@@ -287,8 +293,8 @@ func (m *modelmesh) begin(endpoint int) {
 	}
 }
 
-// makeRoom evicts what was used least recently until an entry fits whose turn it is. Entries that are queued have no room yet, but are
-// evicted in the same order; requests that wait for them are sent elsewhere.
+// makeRoom evicts the least recently used models until the next entry fits. Queued entries have no
+// room yet but are evicted in the same order; requests that wait for them are sent elsewhere.
 func (m *modelmesh) makeRoom(next *mmEntry) bool {
 	left := m.room()
 	var old []*mmEntry
@@ -310,7 +316,7 @@ func (m *modelmesh) makeRoom(next *mmEntry) bool {
 	if left < 0 {
 		return false
 	}
-	m.nodes[next.endpoint].loading++ // so that nothing else begins for which room is made here
+	m.nodes[next.endpoint].loading++ // keeps other loads from starting in this room
 	defer func() { m.nodes[next.endpoint].loading-- }()
 	for _, e := range old[:going] {
 		m.remove(e)
@@ -323,14 +329,15 @@ func (m *modelmesh) makeRoom(next *mmEntry) bool {
 	return true
 }
 
-// again sends requests elsewhere whose entry is no more.
+// again sends requests elsewhere whose entry was removed.
 func (m *modelmesh) again(model int) {
 	if len(m.waiting[model]) > 0 && len(m.entries[model]) == 0 && m.ensure(model, m.Now(), true) == nil {
 		m.Refuse(model)
 	}
 }
 
-// target returns the endpoint that is to load a model (CacheMissForwardingLB), -1 if there is none.
+// target returns the endpoint that should load a model (CacheMissForwardingLB), -1 if there is
+// none.
 func (m *modelmesh) target(model int, used float64, exclude []int) int {
 	var all []mmCandidate
 	for e := range m.Nodes {
@@ -360,7 +367,7 @@ func (m *modelmesh) target(model int, used float64, exclude []int) int {
 	}
 	factor := 4.0
 	switch ago := m.Now() - used; {
-	case ago < -1: // a further copy of what is asked for much
+	case ago < -1: // another copy of a busy model
 		factor = 1.1
 	case ago < 5:
 		factor = 1.5
@@ -371,7 +378,7 @@ func (m *modelmesh) target(model int, used float64, exclude []int) int {
 	return all[m.Random.IntN(len(all))].endpoint
 }
 
-// mmCandidate is an endpoint as its order sees it.
+// mmCandidate is an endpoint as the placement order sees it.
 type mmCandidate struct {
 	endpoint, count, loading int
 	full                     bool
@@ -388,7 +395,7 @@ func (m *modelmesh) candidate(endpoint int) mmCandidate {
 	return c
 }
 
-// compareCandidates is the order in which endpoints are to get models (PLACEMENT_ORDER).
+// compareCandidates is the order in which endpoints get models (PLACEMENT_ORDER).
 func compareCandidates(a, b mmCandidate) int {
 	if a.full != b.full {
 		if a.full {
@@ -404,9 +411,10 @@ func compareCandidates(a, b mmCandidate) int {
 		cmp.Compare(a.loading, b.loading), cmp.Compare(a.rpm, b.rpm), cmp.Compare(a.endpoint, b.endpoint))
 }
 
-// check is what each instance does every 10 s for the models that were used since: a second copy of what was used 7 to 40 minutes ago too
-// (ModelMesh's own test leaves out what is in use all the time, which it does not intend), where a tenth of the fleet is free or nothing
-// has left for 20 hours; and more copies of what one alone has too many requests for.
+// check runs on each instance every 10 s for recently used models. It adds a second copy if the
+// model was also used 7 to 40 minutes ago and a tenth of the fleet is free or nothing was evicted
+// for 20 hours. (ModelMesh's own test excludes models in constant use, which is not intended.) It
+// adds more copies if a single one gets too many requests.
 func (m *modelmesh) check() {
 	m.checks++
 	free, age := m.free()
@@ -446,13 +454,13 @@ func (m *modelmesh) check() {
 	}
 }
 
-// earlier says whether an entry that is used was so 7 to 40 minutes ago.
+// earlier reports whether a used entry was also used 7 to 40 minutes ago.
 func (m *modelmesh) earlier(e *mmEntry) bool {
 	return m.checks-e.run >= mmSecondMin || e.before > 0 && m.checks-e.before <= mmSecondMax
 }
 
-// more has copies made of what gets more requests at one endpoint than it should, of so many endpoints: not while what another copy will
-// take over cannot be seen yet, and not where there is far more to do. They are as if used in 20 s.
+// more adds copies of a model that gets too many requests at one endpoint, unless a recent copy has
+// not taken effect yet or the fleet is too busy. New copies count as used in 20 s.
 func (m *modelmesh) more(e *mmEntry, up int) {
 	for _, other := range m.entries[e.model] {
 		if other != e && m.Now()-other.began < 2*mmRateCheck+2*m.loads.assume {
@@ -481,8 +489,8 @@ func (m *modelmesh) more(e *mmEntry, up int) {
 	}
 }
 
-// janitor is what each instance does every 6 minutes: where the fleet is full copies go that are not needed, those used least recently
-// first, up to a twentieth of the instance's bytes.
+// janitor runs on each instance every 6 minutes. If the fleet is full, it removes superfluous
+// copies, least recently used first, up to a twentieth of the capacity of the instance.
 func (m *modelmesh) janitor() {
 	for endpoint := range m.nodes {
 		all := slices.Clone(m.nodes[endpoint].entries)
@@ -504,8 +512,9 @@ func (m *modelmesh) janitor() {
 	}
 }
 
-// superfluous says whether a copy may go while others stay. Of two copies that goes whose endpoint is the worse in order, a tenth of the age
-// of the oldest entry after its last use, at most 10 hours unless it was in heavy use just now.
+// superfluous reports whether a copy may be removed while others stay. Of two copies, the one on
+// the worse endpoint is removed a tenth of the age of the oldest entry after its last use, at most
+// after 10 hours, unless it was under heavy use.
 func (m *modelmesh) superfluous(e *mmEntry) bool {
 	other := func(is *mmEntry) bool { return is != e && is.loaded() }
 	free, age := m.free()
@@ -532,9 +541,9 @@ func (m *modelmesh) superfluous(e *mmEntry) bool {
 	return m.Now()-m.unload[e.model] > 80 && (e.heavy == 0 || m.Now()-e.heavy > calm) && e.rpm <= mmScaleUp*2/3
 }
 
-// reap is what the leader does every 7 minutes: it has models loaded that have no copy, those used last first. They fill half of what is
-// free beyond an eighth of each instance; where nothing is, a twentieth of the fleet is made anew with what was used well after the oldest
-// entry.
+// reap runs on the leader every 7 minutes: it loads models without a copy, most recently used
+// first. They fill half of what is free beyond an eighth of each instance. Without free capacity, a
+// twentieth of the fleet is replaced by models that were used well after the oldest entry.
 func (m *modelmesh) reap() {
 	var total, sum int64
 	space, entries := 0.0, 0
@@ -575,7 +584,7 @@ func (m *modelmesh) reap() {
 	}
 }
 
-// Ready notes how long the load took, and has the next begin.
+// Ready records the duration of the load and starts the next one.
 func (m *modelmesh) Ready(c *Copy) {
 	n := &m.nodes[c.Endpoint]
 	n.loading--
@@ -588,13 +597,13 @@ func (m *modelmesh) Ready(c *Copy) {
 	m.begin(c.Endpoint)
 }
 
-// Gone is nothing to it: the world begins what has room.
+// Gone implements [Policy]: the world starts loads that have room.
 func (m *modelmesh) Gone(*Copy) {}
 
-// Joined is nothing to it: the next load goes there.
+// Joined implements [Policy]: the next load goes there.
 func (m *modelmesh) Joined(int) {}
 
-// Left forgets what was there, and sends requests elsewhere that wait.
+// Left forgets the entries of an endpoint and sends waiting requests elsewhere.
 func (m *modelmesh) Left(endpoint int) {
 	gone := m.nodes[endpoint].entries
 	m.nodes[endpoint] = mmNode{}
@@ -606,8 +615,8 @@ func (m *modelmesh) Left(endpoint int) {
 	}
 }
 
-// mmTimes is how long loads take, and after which time one is assumed to have ended (TimeStats.java): the mean and five deviations, three
-// from the 21st load on, found anew at each fourth.
+// mmTimes estimates how long loads take and when one is assumed to have ended (TimeStats.java): the
+// mean plus five deviations, three from the 21st load on, updated at every fourth load.
 type mmTimes struct {
 	n            int
 	mean, square float64

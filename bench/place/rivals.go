@@ -7,15 +7,15 @@ import (
 	"slices"
 )
 
-// base is what policies have in common that keep one copy of a model: who waits for a place, until one is found.
+// base is shared by policies that keep one copy of a model: it holds the models that wait for room.
 type base struct {
 	*Fleet
 	stuck []int
-	// settling: what leaves now does so for a model that is being settled.
+	// settling is set while an eviction makes room for a model that is being placed.
 	settling bool
-	// settle finds a place for a model and has it loaded there, or says that there is none.
+	// settle places a model and loads it, or returns false.
 	settle func(model int) bool
-	// touch notes that a loaded model is used.
+	// touch records the use of a loaded model.
 	touch func(model int)
 }
 
@@ -30,7 +30,7 @@ func (b *base) Request(model int, missing bool) {
 	}
 }
 
-// retry tries to place again who found no place.
+// retry tries to place the waiting models again.
 func (b *base) retry() {
 	if len(b.stuck) == 0 || b.settling {
 		return
@@ -50,15 +50,15 @@ func (b *base) retry() {
 	b.stuck = left
 }
 
-// idle says whether an endpoint would begin one more load at once. Nobody leaves for a load whose turn has not come: what is loaded serves
-// until then.
+// idle reports whether an endpoint would start another load at once. Nothing is evicted for a load
+// that has to wait: until then the copy serves requests.
 func (b *base) idle(n Node) bool { return n.Up && n.loading+len(n.queue) < b.AtOnce }
 
 func (b *base) Ready(*Copy) { b.retry() }
 func (b *base) Gone(*Copy)  { b.retry() }
 func (b *base) Joined(int)  { b.retry() }
 
-// Left has those placed anew for which requests wait.
+// Left places models again that have waiting requests.
 func (b *base) Left(int) {
 	for model, waiting := range b.waiting {
 		if len(waiting) > 0 && len(b.Copies[model]) == 0 && !slices.Contains(b.stuck, model) {
@@ -68,7 +68,7 @@ func (b *base) Left(int) {
 	b.retry()
 }
 
-// roomiest returns the endpoint with the most room, if a model fits there; else -1.
+// roomiest returns the endpoint with the most room if a model fits there, else -1.
 func (b *base) roomiest(model int) int {
 	best := -1
 	for e := range b.Nodes {
@@ -79,7 +79,7 @@ func (b *base) roomiest(model int) int {
 	return best
 }
 
-// recency is a list of models, that which was used least recently first.
+// recency is a list of models, least recently used first.
 type recency struct {
 	order list.List
 	of    []*list.Element
@@ -103,19 +103,19 @@ func (r *recency) touch(model int) {
 	r.order.MoveToBack(r.of[model])
 }
 
-// lru keeps one copy of each model, and of all models lets that go which was used least recently, wherever it is.
+// lru keeps one copy of each model and evicts the least recently used model of all endpoints.
 type lru struct {
 	base
 	recency *recency
-	atEach  bool // it is of each endpoint by itself, which choose finds
+	atEach  bool // separate per endpoint, which choose selects
 	used    []int
 	choose  func(model int) (endpoint int)
 }
 
-// LRU is one cache in the whole fleet.
+// LRU is one cache over the whole fleet.
 func LRU() Policy { return &lru{} }
 
-// Start begins.
+// Start implements [Policy].
 func (l *lru) Start(f *Fleet) {
 	l.Fleet, l.used = f, make([]int, f.Models)
 	if !l.atEach {
@@ -141,7 +141,7 @@ func (l *lru) Start(f *Fleet) {
 			next := at.Next()
 			switch waits := len(f.waiting[oldest]) > 0; {
 			case waits:
-			case len(f.Copies[oldest]) == 0: // it has left
+			case len(f.Copies[oldest]) == 0: // it was removed
 				l.recency.order.Remove(at)
 				l.recency.of[oldest] = nil
 			case f.Copies[oldest][0].State == Loaded && l.replace(model, f.Copies[oldest][0].Endpoint):
@@ -153,7 +153,7 @@ func (l *lru) Start(f *Fleet) {
 	}
 }
 
-// replace has those leave an endpoint that were used least recently, until a model has room there, and loads it.
+// replace evicts the least recently used models of an endpoint until a model fits, and loads it.
 func (l *lru) replace(model, e int) bool {
 	if !l.idle(l.Nodes[e]) {
 		return false
@@ -186,7 +186,7 @@ func (l *lru) replace(model, e int) bool {
 	return true
 }
 
-// First loads a model at the first endpoint, in order, that has room, and in a full fleet at the one whose turn it is in that order.
+// First loads a model on the first endpoint with room; in a full fleet it takes endpoints in turn.
 func First() Policy {
 	l := &lru{atEach: true}
 	turn := 0
@@ -207,7 +207,7 @@ func First() Policy {
 	return l
 }
 
-// Random loads a model at a random endpoint.
+// Random loads a model on a random endpoint.
 func Random() Policy {
 	l := &lru{atEach: true}
 	l.choose = func(int) int {
@@ -220,21 +220,22 @@ func Random() Policy {
 	return l
 }
 
-// belady knows all requests: of the whole fleet that model leaves whose next request is farthest. One copy of each.
+// belady knows all requests: it evicts the model of the whole fleet whose next request is farthest
+// away. One copy of each.
 type belady struct {
 	base
-	next   []int32 // request after each one for the same model
-	coming []int32 // next request, by model
+	next   []int32 // next request for the same model
+	coming []int32 // next request by model
 	far    farthest
 }
 
-// Belady is the offline rule.
+// Belady is the offline policy.
 func Belady() Policy { return &belady{} }
 
-// never is the number of a request that does not come.
+// never is the number of a request that does not exist.
 const never = math.MaxInt32
 
-// Start begins.
+// Start implements [Policy].
 func (b *belady) Start(f *Fleet) {
 	b.Fleet = f
 	b.next, b.coming = make([]int32, len(f.Requests)), make([]int32, f.Models)
@@ -262,7 +263,7 @@ func (b *belady) Start(f *Fleet) {
 		for e < 0 && len(b.far) > 0 {
 			d := heap.Pop(&b.far).(due)
 			if b.coming[d.model] != d.at || len(f.Copies[d.model]) == 0 {
-				continue // what was said of it holds no more
+				continue // the entry is outdated
 			}
 			c := f.Copies[d.model][0]
 			if c.State != Loaded || !b.idle(f.Nodes[c.Endpoint]) {
@@ -288,13 +289,13 @@ func (b *belady) Start(f *Fleet) {
 
 func (b *belady) note(model int) { heap.Push(&b.far, due{b.coming[model], model}) }
 
-// due is when a model is wanted next, by the number of the request.
+// due is the next request for a model, by its number.
 type due struct {
 	at    int32
 	model int
 }
 
-// farthest is a heap of them, the farthest first.
+// farthest is a heap with the farthest request first.
 type farthest []due
 
 func (q farthest) Len() int { return len(q) }
@@ -310,18 +311,19 @@ func (q *farthest) Pop() any {
 	return d
 }
 
-// optimum has those models loaded always that have the highest true rate × load time by byte, one copy each, as many as the bytes of all
-// endpoints together hold. What else is asked for is loaded beside them, and takes no room: it is a bound of what rates alone can give.
-// Where popularity drifts, clients come and go, or a flash comes it goes by the rates of each minute, and what comes in then is there at once.
+// optimum always has the models with the highest true rate times load time per byte loaded, one
+// copy each, up to the bytes of all endpoints. Other models are loaded beside them and need no
+// room: it bounds what rates alone can achieve. If rates change over time, it uses those of each
+// minute, and changes take no time.
 type optimum struct {
 	*Fleet
 	resident []bool
 }
 
-// Optimum is the best that is known of each moment's rates.
+// Optimum is the best set for the current rates.
 func Optimum() Policy { return &optimum{} }
 
-// Start begins.
+// Start implements [Policy].
 func (o *optimum) Start(f *Fleet) {
 	o.Fleet, o.resident = f, make([]bool, f.Models)
 	f.clear()
@@ -343,7 +345,7 @@ func (o *optimum) Start(f *Fleet) {
 	})
 }
 
-// choose takes in who is to be there now.
+// choose updates the resident set.
 func (o *optimum) choose() {
 	value := o.rate(o.Now())
 	for model := range value {
@@ -363,7 +365,7 @@ func (o *optimum) choose() {
 	}
 }
 
-// Request serves what is resident, and passes the rest.
+// Request serves resident models and passes others through.
 func (o *optimum) Request(model int, missing bool) {
 	switch {
 	case !missing:
@@ -375,14 +377,14 @@ func (o *optimum) Request(model int, missing bool) {
 	}
 }
 
-// Ready and the others matter to nobody who has every place chosen.
+// Ready implements [Policy].
 func (o *optimum) Ready(*Copy) {}
 
-// Gone is nothing to it.
+// Gone implements [Policy].
 func (o *optimum) Gone(*Copy) {}
 
-// Joined has more room taken at the next choice.
+// Joined chooses again with more room.
 func (o *optimum) Joined(int) { o.choose() }
 
-// Left has less room at the next choice.
+// Left chooses again with less room.
 func (o *optimum) Left(int) { o.choose() }

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// alias draws numbers by weights, each in the same time (Vose's method).
+// alias draws weighted random numbers in constant time (Vose's method).
 type alias struct {
 	share []float64
 	other []int32
@@ -37,7 +37,7 @@ func newAlias(weights []float64) alias {
 			large, small = large[:len(large)-1], append(small, l)
 		}
 	}
-	for _, i := range slices.Concat(small, large) { // but for rounding they are 1
+	for _, i := range slices.Concat(small, large) { // 1 except for rounding
 		a.share[i] = 1
 	}
 	return a
@@ -73,7 +73,7 @@ func (w World) popularity() []float64 {
 	return all
 }
 
-// shift is how far popularity has gone round at a time.
+// shift returns how far the popularity has rotated at a time.
 func (w World) shift(at float64) int {
 	if w.Drift == 0 {
 		return 0
@@ -81,13 +81,13 @@ func (w World) shift(at float64) int {
 	return int(float64(w.Models) * at / w.Drift)
 }
 
-// flashes is when the flash begins.
+// flashes returns the start of the flash crowd.
 func (w World) flashes() float64 { return w.Warmup + w.Measured/2 }
 
-// cold is the model of the flash: that of the last rank when it begins.
+// cold returns the model of the flash crowd: the one with the last rank when it starts.
 func (w World) cold() int { return (w.Models - 1 + w.shift(w.flashes())) % w.Models }
 
-// noisy is how many times its rate a model's is in the minute of a time.
+// noisy returns the factor on the rate of a model in the minute of a time.
 func (w World) noisy(model int, at float64) float64 {
 	x := uint64(model)<<32 | uint64(at/60) //nolint:gosec // neither is negative
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9   // splitmix64
@@ -96,8 +96,8 @@ func (w World) noisy(model int, at float64) float64 {
 	return 1 + w.Noise*(2*float64(x>>11)/(1<<53)-1)
 }
 
-// requests draws those of a seed: of a Poisson process, each for a model by its popularity at that time. The model of a rank is the rank
-// itself, for no policy looks at numbers of models, but for what goes round.
+// requests draws Poisson arrivals, each for a model by its popularity at that time. The model of a
+// rank is the rank itself, plus the rotation: no policy depends on model numbers.
 func requests(w World, seed uint64) []Request {
 	if w.Clients != nil {
 		return w.crowd(seed).requests(w.Models, seed, w.Warmup+w.Measured)
@@ -119,7 +119,7 @@ func requests(w World, seed uint64) []Request {
 	return all
 }
 
-// rate returns that of each model at a time, noise apart.
+// rate returns the rate of each model at a time, without noise.
 func (f *Fleet) rate(at float64) []float64 {
 	all := make([]float64, f.Models)
 	if f.Clients != nil {

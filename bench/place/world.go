@@ -1,4 +1,4 @@
-// Package place rolls a fleet of endpoints on in simulated time, which load models and unload them, and judges policies of placement by
+// Package place simulates endpoints that load and unload models, and compares placement policies by
 // how often requests find their model loaded. Equal seeds give equal figures.
 package place
 
@@ -15,55 +15,62 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// World is what is simulated. Times are in seconds.
+// World configures a simulation. Times are in seconds.
 type World struct {
 	Endpoints, Models int
-	// Share is the capacity of all endpoints by the bytes of all models.
+	// Share is the capacity of all endpoints relative to the bytes of all models.
 	Share float64
-	// Zipf is the exponent of popularity, Rate the requests a second of all models.
+	// Zipf is the exponent of popularity. Rate is the total number of requests per second.
 	Zipf, Rate float64
-	// SizeSigma and LoadSigma are the deviations of the logarithms of sizes and of load times; 0 has them all equal.
+	// SizeSigma and LoadSigma are the standard deviations of the logarithms of sizes and load
+	// times; with 0 all are equal.
 	SizeSigma, LoadSigma float64
-	// Load is the median time that a load takes, AtOnce how many an endpoint does at once, Service the time of a request at a copy.
+	// Load is the median load time, AtOnce the number of parallel loads of an endpoint, and Service
+	// the service time of a request.
 	Load    float64
 	AtOnce  int
 	Service float64
-	// Warmup is simulated first and not measured, Measured is.
+	// Warmup is simulated first and not measured; Measured is measured.
 	Warmup, Measured float64
-	// Warm has the models of the highest rate loaded at the start, as many as have room.
+	// Warm loads as many of the most popular models at the start as there is room for.
 	Warm bool
-	// Drift is the time in which popularity goes round all models, 0 for never; Flash the share of requests for one cold model from
-	// half of the measured time on; Noise how far a model's rate is off from minute to minute, as a share.
+	// Drift is the time in which popularity rotates over all models, 0 for never. Flash is the
+	// share of requests for one cold model from half of the measured time on. Noise is the relative
+	// deviation of a model's rate from minute to minute.
 	Drift, Flash, Noise float64
-	// Hot is the share of requests for the model of the first rank, 0 for what Zipf says.
+	// Hot is the share of requests for the most popular model; 0 for the one by Zipf.
 	Hot float64
-	// Engine is of each endpoint, where requests run by the step model of an engine; nil where each takes Service.
+	// Engine is the profile of endpoints that run the step model of an engine; nil if a request
+	// just takes Service.
 	Engine *profile.Profile
-	// Clients has a client be each model, in turn; nil for Zipf.
+	// Clients makes each model a client, in turn; nil for Zipf.
 	Clients []client
-	// Join and Leave are when an endpoint comes and when one goes, after the warm-up; 0 for never.
+	// Join and Leave are the times after the warm-up at which an endpoint joins and leaves; 0 for
+	// never.
 	Join, Leave float64
 }
 
-// Policy decides which models are loaded where. A policy is told what happens, and calls the methods of its Fleet.
+// Policy decides which models are loaded where. It is notified of events and calls the methods of
+// its Fleet.
 type Policy interface {
-	// Start is called before the first request. Copies that are there already are loaded.
+	// Start is called before the first request. Existing copies are already loaded.
 	Start(f *Fleet)
-	// Request says that one came for a model. Where no copy is loaded, is loading or is queued, missing is true, and it is for the policy
-	// to have it loaded, now or later.
+	// Request handles a request for a model. missing is true if no copy is loaded, loading or
+	// queued: the policy should load the model now or later.
 	Request(model int, missing bool)
-	// Ready says that a copy has been loaded; Gone that one has left its endpoint, which has room for more.
+	// Ready handles the end of a load. Gone handles the removal of a copy, which frees room.
 	Ready(c *Copy)
 	Gone(c *Copy)
-	// Joined and Left say that an endpoint came, or went with all its copies.
+	// Joined and Left handle endpoints that join, or leave with all their copies.
 	Joined(endpoint int)
 	Left(endpoint int)
 }
 
-// State is how far a copy has come.
+// State is the state of a copy.
 type State uint8
 
-// A copy waits for its turn or for room, loads, is loaded, and then may leave as soon as its requests have ended.
+// A copy is queued until its turn comes and there is room, then it loads. When it is evicted it
+// stays until its requests have ended.
 const (
 	Queued State = iota
 	Loading
@@ -72,21 +79,22 @@ const (
 	Gone
 )
 
-// Copy is a model at an endpoint.
+// Copy is a model on an endpoint.
 type Copy struct {
 	Model, Endpoint, InFlight int
 	State                     State
 
-	last int // number of the request that it served last, from 1
+	last int // number of the latest request that it served, from 1
 }
 
 // Node is an endpoint.
 type Node struct {
-	// Up is false of one that went, or is yet to come.
+	// Up is false before the endpoint joins and after it leaves.
 	Up bool
-	// Copies are those that have not left, in no order.
+	// Copies are all copies that are not gone, in no order.
 	Copies []*Copy
-	// Held is the bytes of what loads, is loaded or leaves; Promised those of what is queued, loads or is loaded.
+	// Held is the bytes of loading, loaded and leaving copies; Promised those of queued, loading
+	// and loaded copies.
 	Held, Promised int64
 
 	loading int
@@ -95,64 +103,66 @@ type Node struct {
 	flying  int // requests
 }
 
-// Fleet is a World on the way.
+// Fleet is a simulation in progress.
 type Fleet struct {
 	World
-	// Size is that of each model, in bytes; Capacity that of each endpoint.
+	// Size has the bytes of each model, Capacity those of an endpoint.
 	Size     []int64
 	Capacity int64
-	// Nodes are the endpoints, Copies those of each model that are not leaving.
+	// Nodes are the endpoints. Copies has the copies of each model that are not leaving.
 	Nodes  []Node
 	Copies [][]*Copy
-	// Requests are all that come, in order of time.
+	// Requests are all requests in order of arrival.
 	Requests []Request
-	// Number is that of the request that came last.
+	// Number is the number of the latest request.
 	Number int
-	// Served is the copy that serves that request, nil where it waits.
+	// Served is the copy that serves it, nil if it waits.
 	Served *Copy
-	// Random is the policy's.
+	// Random is for the policy.
 	Random *rand.Rand
 
 	loop     des.Loop
 	policy   Policy
-	crowd    crowd // where clients are models
+	crowd    crowd // if clients are models
 	loadTime []float64
-	// flown, where a policy has set it, is told that a copy has more or fewer requests.
+	// flown is called, if a policy sets it, when a copy gets or ends a request.
 	flown   func(c *Copy)
 	waiting [][]int32 // requests by model
 	waits   []float32
-	asked   []float64 // when each model was asked for last
-	ages    int64     // of models whose last copy left in the measured time: how long before they were asked for last, all together, in ns
-	gone    int       // how many those are
+	asked   []float64 // by model: the last request
+	ages    int64     // of models whose last copy was evicted in the measured time: the time since their last request, summed, in ns
+	gone    int       // the number of these models
 	passing []bool
 	loads   int
-	scaled  []int // loads in the time before each scale event, and after it
-	stood   []int // copies that were loaded before each
-	// joined is the requests of the endpoint that joined, and of all, five minutes after it did, and ten.
+	scaled  []int // loads before and after each scale event
+	stood   []int // loaded copies before each
+	// joined counts the requests of the new endpoint and of all, five and ten minutes after it
+	// joined.
 	joined [2][2]int
 
-	// Where endpoints are engines: these, and by request its length and how long its first token took, 0 where it is not out.
+	// If endpoints are engines: these, and for each request its length and time to first token, 0
+	// without one.
 	engines []engine
 	lengths []traffic.Length
 	first   []float32
 }
 
-// Request is one for a model, at a time.
+// Request is a request for a model.
 type Request struct {
 	At    float64
 	Model int32
 }
 
-// Now is the time of what is being done.
+// Now returns the simulation time.
 func (f *Fleet) Now() float64 { return f.loop.Now() }
 
-// meanSize is the mean of sizes in bytes.
+// meanSize is the mean size of a model in bytes.
 const meanSize = 1 << 30
 
 // scaling is the time before and after a scale event in which loads are counted.
 const scaling = 300
 
-// newFleet makes a World of a seed.
+// newFleet creates the simulation of a World with a seed.
 func newFleet(w World, seed uint64) (*Fleet, error) {
 	switch {
 	case w.Endpoints < 1 || w.Models < 1 || w.AtOnce < 1:
@@ -195,10 +205,10 @@ func newFleet(w World, seed uint64) (*Fleet, error) {
 	return f, nil
 }
 
-// Room is the bytes of an endpoint that nothing is promised.
+// Room returns the bytes of an endpoint that are not promised.
 func (f *Fleet) Room(endpoint int) int64 { return f.Capacity - f.Nodes[endpoint].Promised }
 
-// At returns the copy of a model at an endpoint that is not leaving, nil if there is none.
+// At returns the copy of a model on an endpoint, nil if there is none or it is leaving.
 func (f *Fleet) At(model, endpoint int) *Copy {
 	for _, c := range f.Copies[model] {
 		if c.Endpoint == endpoint {
@@ -208,7 +218,7 @@ func (f *Fleet) At(model, endpoint int) *Copy {
 	return nil
 }
 
-// Load has a model loaded at an endpoint, when it is its turn and there is room.
+// Load queues the load of a model on an endpoint.
 func (f *Fleet) Load(model, endpoint int) *Copy {
 	c := f.add(model, endpoint, Queued)
 	n := &f.Nodes[endpoint]
@@ -226,7 +236,7 @@ func (f *Fleet) add(model, endpoint int, state State) *Copy {
 	return c
 }
 
-// begin has an endpoint load what waits, in order.
+// begin starts queued loads in order.
 func (f *Fleet) begin(endpoint int) {
 	n := &f.Nodes[endpoint]
 	for len(n.queue) > 0 && n.loading < f.AtOnce && n.Held+f.Size[n.queue[0].Model] <= f.Capacity {
@@ -241,7 +251,7 @@ func (f *Fleet) begin(endpoint int) {
 }
 
 func (f *Fleet) loaded(c *Copy) {
-	if c.State == Gone { // its endpoint went
+	if c.State == Gone { // its endpoint has left
 		return
 	}
 	f.Nodes[c.Endpoint].loading--
@@ -255,7 +265,7 @@ func (f *Fleet) loaded(c *Copy) {
 	f.policy.Ready(c)
 }
 
-// served is how many requests all endpoints got.
+// served returns the number of requests that all endpoints got.
 func (f *Fleet) served() (all int) {
 	for i := range f.Nodes {
 		all += f.Nodes[i].served
@@ -263,7 +273,7 @@ func (f *Fleet) served() (all int) {
 	return all
 }
 
-// serve has a copy serve a request.
+// serve sends a request to a copy.
 func (f *Fleet) serve(number int, c *Copy) {
 	f.Nodes[c.Endpoint].served++
 	f.flies(c, 1)
@@ -274,14 +284,14 @@ func (f *Fleet) serve(number int, c *Copy) {
 	f.loop.At(f.Now()+f.Service, func() { f.ended(c) })
 }
 
-// ended has a request end at a copy.
+// ended ends a request at a copy.
 func (f *Fleet) ended(c *Copy) {
 	if f.flies(c, -1); c.State == Leaving && c.InFlight == 0 {
 		f.left(c)
 	}
 }
 
-// flies counts a request that comes to a copy or ends there.
+// flies counts a request in flight at a copy.
 func (f *Fleet) flies(c *Copy, more int) {
 	f.Nodes[c.Endpoint].flying += more
 	if c.InFlight += more; f.flown != nil {
@@ -289,7 +299,7 @@ func (f *Fleet) flies(c *Copy, more int) {
 	}
 }
 
-// Unload has a loaded copy leave as soon as its requests have ended: at once if it has none.
+// Unload removes a loaded copy as soon as its requests have ended.
 func (f *Fleet) Unload(c *Copy) {
 	if c.State != Loaded {
 		panic("what is unloaded is loaded")
@@ -298,7 +308,7 @@ func (f *Fleet) Unload(c *Copy) {
 	f.Nodes[c.Endpoint].Promised -= f.Size[c.Model]
 	f.Copies[c.Model] = without(f.Copies[c.Model], c)
 	if f.Now() >= f.Warmup && len(f.Copies[c.Model]) == 0 {
-		f.ages += int64((f.Now() - f.asked[c.Model]) * 1e9) // whole numbers, for several may leave at once in any order
+		f.ages += int64((f.Now() - f.asked[c.Model]) * 1e9) // integers, because several copies may be removed at once in any order
 		f.gone++
 	}
 	if c.InFlight == 0 {
@@ -306,7 +316,7 @@ func (f *Fleet) Unload(c *Copy) {
 	}
 }
 
-// Drop takes a queued copy back.
+// Drop removes a queued copy.
 func (f *Fleet) Drop(c *Copy) {
 	if c.State != Queued {
 		panic("what is dropped is queued")
@@ -327,8 +337,8 @@ func (f *Fleet) left(c *Copy) {
 	f.policy.Gone(c)
 }
 
-// Pass has the requests that wait for a model, or come meanwhile, served after the time of a load, beside all endpoints: it takes no room.
-// Bounds use it.
+// Pass serves the waiting requests of a model after the time of a load, without an endpoint. Only
+// bounds use it.
 func (f *Fleet) Pass(model int) {
 	if f.passing[model] {
 		return
@@ -344,7 +354,7 @@ func (f *Fleet) Pass(model int) {
 	})
 }
 
-// Every does something at a time from the start, and then again and again.
+// Every calls do at a time and then at an interval.
 func (f *Fleet) Every(first, interval float64, do func()) {
 	f.loop.At(first, func() {
 		do()
@@ -352,7 +362,7 @@ func (f *Fleet) Every(first, interval float64, do func()) {
 	})
 }
 
-// Refuse has the requests that wait for a model fail. They count as misses which have waited for ever.
+// Refuse fails the waiting requests of a model. They count as misses with an infinite waiting time.
 func (f *Fleet) Refuse(model int) {
 	for _, number := range f.waiting[model] {
 		f.waits[number] = refused
@@ -360,7 +370,7 @@ func (f *Fleet) Refuse(model int) {
 	f.waiting[model] = f.waiting[model][:0]
 }
 
-// without takes an element out of a slice, whose order it may change.
+// without removes an element from a slice and may change its order.
 func without(all []*Copy, c *Copy) []*Copy {
 	i := slices.Index(all, c)
 	last := len(all) - 1
@@ -368,7 +378,8 @@ func without(all []*Copy, c *Copy) []*Copy {
 	return all[:last]
 }
 
-// load is what a request that goes to a copy has before it: where endpoints are engines, all requests of that endpoint.
+// load returns the number of requests that compete with a new one at a copy: if endpoints are
+// engines, all requests of the endpoint.
 func (f *Fleet) load(c *Copy) int {
 	if f.Engine != nil {
 		return f.Nodes[c.Endpoint].flying
@@ -376,8 +387,8 @@ func (f *Fleet) load(c *Copy) int {
 	return c.InFlight
 }
 
-// request has one come. Of copies that have equally few requests that serves which has served none for longest: ModelMesh does so, and
-// extproc's lot comes to the same.
+// request handles an arrival. Of equally loaded copies it takes the least recently used one, like
+// ModelMesh; extproc's random tie-break is equivalent.
 func (f *Fleet) request(number int) {
 	f.Number = number
 	model := int(f.Requests[number].Model)
@@ -399,7 +410,7 @@ func (f *Fleet) request(number int) {
 	f.policy.Request(model, len(f.Copies[model]) == 0)
 }
 
-// leave has an endpoint go, with all that it has.
+// leave removes an endpoint with all its copies.
 func (f *Fleet) leave(endpoint int) {
 	n := &f.Nodes[endpoint]
 	n.Up = false
@@ -413,7 +424,7 @@ func (f *Fleet) leave(endpoint int) {
 	f.policy.Left(endpoint)
 }
 
-// stand notes how many copies are loaded.
+// stand records the number of loaded copies.
 func (f *Fleet) stand() {
 	n := 0
 	for e := range f.Nodes {
@@ -426,7 +437,7 @@ func (f *Fleet) stand() {
 	f.stood = append(f.stood, n)
 }
 
-// warm loads the models of the highest rate at the start, round the endpoints, and leaves a tenth free.
+// warm loads the most popular models at the start, endpoints in turn, and leaves a tenth free.
 func (f *Fleet) warm() {
 	e := 0
 	for _, model := range ranked(f.rate(0)) {
@@ -441,7 +452,7 @@ func (f *Fleet) warm() {
 	}
 }
 
-// clear has what is loaded at the start leave: a policy chooses all anew.
+// clear removes the copies of the start, for a policy that chooses all copies.
 func (f *Fleet) clear() {
 	for e := range f.Nodes {
 		for _, c := range slices.Clone(f.Nodes[e].Copies) {
@@ -450,7 +461,7 @@ func (f *Fleet) clear() {
 	}
 }
 
-// Run rolls a World on, under a policy.
+// Run simulates a World under a policy.
 func Run(w World, seed uint64, policy Policy) (Figures, error) {
 	f, err := newFleet(w, seed)
 	if err != nil {

@@ -8,14 +8,15 @@ import (
 	"github.com/headgate/headgate/control/profile/survey"
 )
 
-// bar says how far a survey is: on a terminal as one line that is written anew, elsewhere as a line for each point that ends.
+// bar shows progress: on a terminal as a line that is overwritten, elsewhere as one line per
+// finished point.
 type bar struct {
 	out      io.Writer
 	terminal bool
-	shown    bool // the line on the terminal has no end yet
+	shown    bool // the line on the terminal has not ended
 }
 
-// width is how much of a line a terminal gets: one that wraps is not written anew.
+// width limits the line on a terminal: a wrapped line cannot be overwritten.
 const width = 79
 
 func newBar(out io.Writer) *bar {

@@ -58,10 +58,10 @@ Flags:
 
 `
 
-// assumed limits are those that vLLM has by default on GPUs; its KV cache is as large as memory lets it be.
+// assumed has the default limits of vLLM on GPUs; the size of its KV cache depends on memory.
 var assumed = profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: 16384, BlockSize: 16}
 
-// fitFile is the command "profile fit". It prints to out.
+// fitFile runs "control profile fit" and prints to out.
 func fitFile(args []string, out io.Writer) error {
 	fs := pflag.NewFlagSet("profile fit", pflag.ContinueOnError)
 	fs.Usage = func() { fmt.Fprintln(out, fitUsage+fs.FlagUsagesWrapped(100)) }
@@ -117,7 +117,7 @@ func read(file string) ([]fit.Row, error) {
 	return fit.Read(file, f)
 }
 
-// of is the rows of a set.
+// of returns the rows of a set.
 func of(all []fit.Row, s fit.Set) (rows []fit.Row) {
 	for _, r := range all {
 		if r.Set == s {
@@ -135,7 +135,7 @@ func list(sets []fit.Set) string {
 	return strings.Join(names, ", ")
 }
 
-// table prints what there is to choose from.
+// table prints the sets of a file.
 func table(out io.Writer, file string, all []fit.Row, sets []fit.Set) error {
 	fmt.Fprintf(out, "%s has %d sets. Choose one with --model, --hardware and --tensor-parallel.\n", file, len(sets))
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)

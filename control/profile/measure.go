@@ -21,7 +21,7 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// measurement is what the command line says of one.
+// measurement has the flags.
 type measurement struct {
 	url, model, api, path, body string
 	llm                         bool
@@ -72,7 +72,7 @@ func (m *measurement) register(fs *pflag.FlagSet) {
 	fs.StringVar(&m.tokenFile, "engine-token-file", "", "send the bearer token in this `FILE`")
 }
 
-// check says what of the flags cannot be.
+// check returns an error if the flags are invalid.
 func (m *measurement) check(fs *pflag.FlagSet) error {
 	if m.llm {
 		if m.api != "" && !survey.API(m.api).Generates() {
@@ -116,7 +116,7 @@ func (m *measurement) check(fs *pflag.FlagSet) error {
 	return m.checkOutput()
 }
 
-// checkOutput says what cannot be written.
+// checkOutput returns an error if the output file cannot be used.
 func (m *measurement) checkOutput() error {
 	if m.output != "" && strings.EqualFold(survey.RecordName(m.output), m.output) {
 		return fmt.Errorf("-o %s: want another name, such as profile.yaml: measurements are written to the .csv file of that name", m.output)
@@ -124,7 +124,7 @@ func (m *measurement) checkOutput() error {
 	return nil
 }
 
-// run measures what is not measured yet, and writes the profile.
+// run takes the missing measurements and writes the profile.
 func (m *measurement) run(ctx context.Context, out, progress io.Writer) error {
 	token := ""
 	if m.tokenFile != "" {
@@ -187,8 +187,9 @@ func (m *measurement) measureBatches(ctx context.Context, s survey.Subject, by *
 	return m.write(out, profile.FormatBatches(made))
 }
 
-// smallBudget is how many tokens a step computes at least in common engines: vLLM's default on all but the largest GPUs. Measurements assume it where
-// the budget is unknown, because a prompt that takes several steps would count as one long step.
+// smallBudget is the smallest common token budget of a step: vLLM's default on all but the largest
+// GPUs. It is assumed if the budget is unknown, because a prompt that takes several steps would
+// count as one long step.
 const smallBudget = 2048
 
 func (m *measurement) measureLLM(ctx context.Context, s survey.Subject, by *probe.LLM, out, progress io.Writer) error {
@@ -217,7 +218,8 @@ func (m *measurement) measureLLM(ctx context.Context, s survey.Subject, by *prob
 	return m.write(out, profile.Format(made))
 }
 
-// survey measures what the record lacks of a run's plan, which it writes on. It returns all rows, and in words what was left out.
+// survey takes the measurements of a plan that the record lacks and appends them to the record. It
+// returns all rows, and messages about points that were left out.
 func (m *measurement) survey(ctx context.Context, r probe.Run, s survey.Subject, progress io.Writer) ([]survey.Row, []string, error) {
 	kept, rows, err := openRecord(m.output, s)
 	if err != nil {
@@ -246,7 +248,7 @@ func (m *measurement) survey(ctx context.Context, r probe.Run, s survey.Subject,
 	return nil, nil, err
 }
 
-// write writes a profile to its file, or prints it.
+// write writes a profile to its file or prints it.
 func (m *measurement) write(out io.Writer, text []byte) error {
 	if m.output != "" {
 		return os.WriteFile(m.output, text, 0o644) //nolint:gosec // people read it

@@ -8,14 +8,16 @@ import (
 	"github.com/headgate/headgate/control/profile/survey"
 )
 
-// record is the file of all measurements, which are written as they come. Without a file nothing is written.
+// record is the file with all measurements, which is appended to as they come. Without a name
+// nothing is written.
 type record struct {
 	name    string
 	file    *os.File
 	subject survey.Subject
 }
 
-// openRecord opens the record beside a profile, "" is none, and returns the rows that it has. A line that was cut is cut off.
+// openRecord opens the record beside a profile and returns its rows; output "" means no record. It
+// removes an incomplete last line.
 func openRecord(output string, s survey.Subject) (*record, []survey.Row, error) {
 	r := &record{subject: s}
 	if output == "" {
@@ -53,6 +55,6 @@ func (r *record) keep(row survey.Row) error {
 
 func (r *record) close() {
 	if r.file != nil {
-		_ = r.file.Close() // each row was written when it came
+		_ = r.file.Close() // each row was written at once
 	}
 }

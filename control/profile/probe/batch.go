@@ -8,18 +8,18 @@ import (
 	"github.com/headgate/headgate/control/profile/survey"
 )
 
-// Batch measures requests of many rows. It is not safe for concurrent use.
+// Batch measures batched requests. It is not safe for concurrent use.
 type Batch struct {
 	Server *Server
 	API    survey.API
 	Model  string
 	Path   string
-	// Body is a request of one row; nil of embeddings, whose texts are made by chance.
+	// Body is a request with one item; nil for embeddings, whose texts are random.
 	Body   []byte
 	Random *rand.Rand
 
 	size  int
-	ready []byte // a request of so many rows
+	ready []byte // the request of the current batch size
 }
 
 // Measure sends one request.

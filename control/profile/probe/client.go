@@ -1,5 +1,5 @@
-// Package probe asks servers and takes the time: requests of V2 and of OpenAI's API, whole or as they stream, one measurement of a point at
-// a time. What is to be measured, and what comes of it, is survey's.
+// Package probe sends requests to servers (V2 and OpenAI APIs, streamed or not) and takes one
+// measurement of a point at a time. Package survey decides what to measure and evaluates it.
 package probe
 
 import (
@@ -19,10 +19,10 @@ import (
 	"github.com/headgate/headgate/control/profile/survey"
 )
 
-// mostAnswer is how much of an answer is read that is kept.
+// mostAnswer limits the size of an answer in memory.
 const mostAnswer = 64 << 20
 
-// Server is where models are served. Its methods are safe for concurrent use.
+// Server is a model server. Its methods are safe for concurrent use.
 type Server struct {
 	base    string
 	token   string
@@ -30,11 +30,11 @@ type Server struct {
 	client  *http.Client
 }
 
-// Dial connects to an address; nil does it over the network.
+// Dial connects to an address; nil uses the network.
 type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-// NewServer is the server at a URL, http://HOST:PORT with a path in front of all others if there is one. Each request has the bearer token,
-// "" is none, and no more than so long a time.
+// NewServer returns the server at a URL such as http://HOST:PORT/PREFIX. Each request carries the
+// bearer token, if there is one, and is limited by the timeout.
 func NewServer(at, token string, timeout time.Duration, dial Dial) (*Server, error) {
 	u, err := url.Parse(at)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -44,24 +44,25 @@ func NewServer(at, token string, timeout time.Duration, dial Dial) (*Server, err
 	return &Server{
 		base: u.Scheme + "://" + u.Host + u.Path, token: token, timeout: timeout,
 		client: &http.Client{
-			// As many connections are kept as requests go at once: to open one is no part of what is measured.
+			// Keep as many connections as there are concurrent requests: opening one must not
+			// count.
 			Transport:     &http.Transport{MaxIdleConnsPerHost: 4096, DisableCompression: true, DialContext: dial},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}, nil
 }
 
-// Close closes connections.
+// Close closes idle connections.
 func (s *Server) Close() { s.client.CloseIdleConnections() }
 
-// Refusal is an answer that is not 200.
+// Refusal is an answer with a status other than 200.
 type Refusal struct {
 	Path   string
 	Status int
-	Words  string // the beginning of what the server said
+	Words  string // the beginning of the answer
 }
 
-// Error says what was answered.
+// Error formats the answer.
 func (r *Refusal) Error() string {
 	text := fmt.Sprintf("%s answers %d", r.Path, r.Status)
 	if r.Words != "" {
@@ -73,22 +74,23 @@ func (r *Refusal) Error() string {
 	return text
 }
 
-// tooMuch says whether an error is that a server does not take a request as it is: another one, smaller, it may take.
+// tooMuch reports whether the server rejected the request itself, so that a smaller one may work.
 func tooMuch(err error) bool {
 	r, ok := errors.AsType[*Refusal](err)
 	return ok && (r.Status == http.StatusBadRequest || r.Status == http.StatusRequestEntityTooLarge || r.Status == http.StatusUnprocessableEntity)
 }
 
-// missing says whether a server has nothing at a path.
+// missing reports whether the server has nothing at the path.
 func missing(err error) bool {
 	r, ok := errors.AsType[*Refusal](err)
 	return ok && (r.Status == http.StatusNotFound || r.Status == http.StatusMethodNotAllowed)
 }
 
-// words is how much is shown of an answer that is not 200.
+// words limits how much of an error answer is shown.
 const words = 200
 
-// send sends a request and returns what answers with 200. The caller closes it, and then calls done.
+// send sends a request and returns an answer with status 200. The caller closes its body and then
+// calls done.
 func (s *Server) send(ctx context.Context, method, path string, body []byte) (response *http.Response, done context.CancelFunc, err error) {
 	ctx, done = context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("%s has not answered within %v: give it longer with --timeout", path, s.timeout))
 	defer func() {
@@ -122,7 +124,7 @@ func (s *Server) send(ctx context.Context, method, path string, body []byte) (re
 	return response, done, nil
 }
 
-// fault says why a request has no answer, and what to do.
+// fault explains why there is no answer, and what to do.
 func (s *Server) fault(ctx context.Context, path string, err error) error {
 	if named, ok := errors.AsType[*url.Error](err); ok {
 		err = named.Err
@@ -136,7 +138,7 @@ func (s *Server) fault(ctx context.Context, path string, err error) error {
 	return fmt.Errorf("%s%s: %w", s.base, path, err)
 }
 
-// ask returns a whole answer, and how long it took from the moment when the request was sent.
+// ask returns a whole answer and the time from sending the request.
 func (s *Server) ask(ctx context.Context, method, path string, body []byte) (answer []byte, took time.Duration, err error) {
 	begun := time.Now()
 	response, done, err := s.send(ctx, method, path, body)
@@ -153,7 +155,8 @@ func (s *Server) ask(ctx context.Context, method, path string, body []byte) (ans
 	return answer, took, nil
 }
 
-// stream reads an answer as it comes. Times are since begun. It calls each, unless that is nil, with each line that came.
+// stream reads an answer as it arrives. Times count from begun. It calls each, if not nil, for each
+// line.
 func (s *Server) stream(ctx context.Context, path string, body []byte, begun time.Time, each func(*survey.Stream)) (survey.Stream, error) {
 	var is survey.Stream
 	response, done, err := s.send(ctx, http.MethodPost, path, body)
@@ -178,6 +181,6 @@ func (s *Server) stream(ctx context.Context, path string, body []byte, begun tim
 	if !is.Whole() {
 		return is, fmt.Errorf("%s streams no tokens, or not how many the prompt has (stream_options.include_usage): is that an OpenAI server that generates text?", path)
 	}
-	_, _ = io.Copy(io.Discard, lines) // to its end, so that the connection is kept
+	_, _ = io.Copy(io.Discard, lines) // read to the end, to keep the connection
 	return is, nil
 }

@@ -15,8 +15,8 @@ import (
 // modelsPath lists the models of an OpenAI server.
 const modelsPath = "/v1/models"
 
-// Find finds out what a server is asked by, where api is "", and for which model, where that is "": V2 where the server knows the model by
-// it, else completions, else embeddings, whichever it has.
+// Find detects the API if api is "", and the model if model is "": V2 if the server knows the model
+// there, else completions, else embeddings.
 func (s *Server) Find(ctx context.Context, api survey.API, model string) (survey.API, string, error) {
 	if api == survey.V2 && model == "" {
 		return "", "", errors.New("say with --model which model is to be measured: a V2 server has no list of them")
@@ -50,7 +50,7 @@ func (s *Server) Find(ctx context.Context, api survey.API, model string) (survey
 		if api != "" {
 			break
 		}
-		// A path that is there asks for what a body without members lacks.
+		// An existing path rejects an empty body for its missing members.
 		if _, _, err := s.ask(ctx, http.MethodPost, is.Path(model), []byte("{}")); err == nil || !missing(err) {
 			api = is
 		}
@@ -61,7 +61,7 @@ func (s *Server) Find(ctx context.Context, api survey.API, model string) (survey
 	return api, model, nil
 }
 
-// nothing says what to do about a server that knows a model by no API.
+// nothing returns an error for a server that has the model at no API.
 func (s *Server) nothing(ctx context.Context, model string) error {
 	if _, _, err := s.ask(ctx, http.MethodGet, "/v2", nil); err == nil {
 		return fmt.Errorf("the server speaks V2 and has no model %q that is loaded: load it first, or name another one with --model", model)
@@ -69,7 +69,7 @@ func (s *Server) nothing(ctx context.Context, model string) error {
 	return fmt.Errorf("the server has neither %s nor %s: is that a V2 or an OpenAI server? Say with --api how it is asked", survey.ModelPath(model), modelsPath)
 }
 
-// chosen is the model that is named, or the only base model that is listed.
+// chosen returns the named model, or the only base model in the list.
 func chosen(listed []byte, name string) (string, error) {
 	models, err := engine.ReadModels(listed)
 	if err != nil {
@@ -88,13 +88,13 @@ func chosen(listed []byte, name string) (string, error) {
 	return "", fmt.Errorf("the server has no model %q; it has %s", name, strings.Join(all, ", "))
 }
 
-// metadata is what a V2 server tells of a model.
+// metadata returns the V2 metadata of a model.
 func (s *Server) metadata(ctx context.Context, model string) ([]byte, error) {
 	answer, _, err := s.ask(ctx, http.MethodGet, survey.ModelPath(model), nil)
 	return answer, err
 }
 
-// OneRow is a V2 request of one row for a model, as its metadata tells.
+// OneRow returns a V2 request with one item, made from the metadata of a model.
 func (s *Server) OneRow(ctx context.Context, model string) ([]byte, error) {
 	told, err := s.metadata(ctx, model)
 	if missing(err) {
@@ -106,7 +106,7 @@ func (s *Server) OneRow(ctx context.Context, model string) ([]byte, error) {
 	return survey.OneRow(told)
 }
 
-// Metrics is the server's page of metrics; nil where it has none.
+// Metrics returns the metrics page of the server; nil if it has none.
 func (s *Server) Metrics(ctx context.Context) []byte {
 	page, _, err := s.ask(ctx, http.MethodGet, "/metrics", nil)
 	if err != nil {

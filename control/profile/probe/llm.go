@@ -15,7 +15,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// LLM measures prompts and steps. It is not safe for concurrent use.
+// LLM measures prompts and decode steps. It is not safe for concurrent use.
 type LLM struct {
 	Server *Server
 	API    survey.API
@@ -24,11 +24,12 @@ type LLM struct {
 	Random *rand.Rand
 
 	tokens survey.Tokenizer
-	known  bool          // what the tokenizer makes of words
-	reader engine.Reader // of pages of metrics
+	known  bool          // tokens per word have been measured
+	reader engine.Reader // of metrics pages
 }
 
-// Measure sends one prompt, alone or beside requests that decode, or as many at once as the point is of.
+// Measure sends prompts according to the point: one alone, one beside decoding requests, or several
+// at once.
 func (l *LLM) Measure(ctx context.Context, at survey.Point) (survey.Row, error) {
 	if err := l.learn(ctx); err != nil {
 		return survey.Row{}, err
@@ -69,7 +70,7 @@ func (l *LLM) Measure(ctx context.Context, at survey.Point) (survey.Row, error) 
 	return row, nil
 }
 
-// apart is the error of requests that an engine does not run together.
+// apart is the error if an engine does not run the requests of a point together.
 type apart struct{ at survey.Point }
 
 func (a *apart) Error() string {
@@ -77,15 +78,15 @@ func (a *apart) Error() string {
 		a.at.Batch+a.at.Beside, a.at.Outputs)
 }
 
-// begunShare is the share of their answers that requests have when a prompt is sent beside them: how long their steps take is known by then, and
-// most of the answers are still to come.
+// begunShare is the inverse share of the output after which a prompt is sent: the step time is
+// known by then, and most of the output is still to come.
 const begunShare = 4
 
-// mixedTries is how often a prompt is sent beside others before they count as not running together: a machine that was busy once may have passed
-// their tokens on late.
+// mixedTries is the number of attempts to send a prompt beside others before giving up: on a busy
+// machine tokens may arrive late.
 const mixedTries = 4
 
-// mixed measures a prompt beside requests that decode.
+// mixed measures a prompt beside decoding requests.
 func (l *LLM) mixed(ctx context.Context, at survey.Point) (survey.Row, error) {
 	streams := make([]survey.Stream, at.Beside)
 	bodies := make([][]byte, at.Beside)
@@ -97,11 +98,11 @@ func (l *LLM) mixed(ctx context.Context, at survey.Point) (survey.Row, error) {
 	begun := time.Now()
 	var running sync.WaitGroup
 	running.Add(at.Beside)
-	var step atomic.Int64 // of the others, about
+	var step atomic.Int64 // approximate step time of the others
 	for i := range streams {
 		group.Go(func() (err error) {
 			var once sync.Once
-			defer once.Do(running.Done) // an answer may end before that
+			defer once.Do(running.Done) // an output may end early
 			streams[i], err = l.Server.stream(ctx, l.Path, bodies[i], begun, func(is *survey.Stream) {
 				if n := len(is.Tokens); n > 1 && is.Tokens[n-1] >= at.Outputs/begunShare {
 					step.Store(int64((is.At[n-1] - is.At[0]) / float64(is.Tokens[n-1]-is.Tokens[0]) * float64(time.Second)))
@@ -115,7 +116,7 @@ func (l *LLM) mixed(ctx context.Context, at survey.Point) (survey.Row, error) {
 	var sent float64
 	group.Go(func() (err error) {
 		running.Wait()
-		time.Sleep(time.Duration(phase * float64(step.Load()))) // at any time of a step: an answer that has come says that one has just begun
+		time.Sleep(time.Duration(phase * float64(step.Load()))) // a random phase of a step: the token that just arrived marks its start
 		sent = time.Since(begun).Seconds()
 		is, err = l.Server.stream(ctx, l.Path, prompt, begun, nil)
 		return err
@@ -142,7 +143,7 @@ func (l *LLM) prompt(ctx context.Context, at survey.Point) (survey.Row, error) {
 	return row, nil
 }
 
-// counted is what the engine has counted of itself.
+// counted returns the engine's own counters.
 func (l *LLM) counted(ctx context.Context) engine.Totals {
 	load, err := l.reader.Load(l.Server.Metrics(ctx), "")
 	if err != nil {
@@ -151,7 +152,7 @@ func (l *LLM) counted(ctx context.Context) engine.Totals {
 	return load.Totals
 }
 
-// learn finds out how many tokens words have, once.
+// learn measures the tokens per word, once.
 func (l *LLM) learn(ctx context.Context) error {
 	if l.known {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/control/profile/survey"
 )
 
-// tells is how often it is told how far a survey is, at most: to find that out takes as long as a short request.
+// tells limits how often progress is reported: computing it takes as long as a short request.
 const tells = 200 * time.Millisecond
 
 // Probe takes one measurement of a point.
@@ -18,18 +18,18 @@ type Probe interface {
 	Measure(ctx context.Context, at survey.Point) (survey.Row, error)
 }
 
-// Run is a survey that goes on from rows.
+// Run executes the plan of a survey.
 type Run struct {
 	Plan   survey.Plan
 	Probe  Probe
-	WarmUp int // measurements of each point that do not count, each time that it is begun
-	// Keep is called with each row, Tell with how far the survey is, and whether a point just ended.
+	WarmUp int // warm-up requests of each point
+	// Keep is called with each row. Tell is called with the progress and whether a point has ended.
 	Keep func(survey.Row) error
 	Tell func(p survey.Progress, ended bool)
 }
 
-// Measure measures what the rows lack, and returns them with all new ones, and in words what was left out because the server does not take
-// it. It ends with an error when ctx does.
+// Measure takes the measurements that the rows lack. It returns all rows, and messages about points
+// that were left out because the server rejects them. It returns an error when ctx ends.
 func (r Run) Measure(ctx context.Context, rows []survey.Row) (all []survey.Row, left []string, err error) {
 	var refused []survey.Point
 	var told time.Time
@@ -62,7 +62,7 @@ func (r Run) Measure(ctx context.Context, rows []survey.Row) (all []survey.Row, 
 				return rows, left, ctx.Err()
 			case (tooMuch(err) || apart) && at != r.Plan.Points[0]:
 				refused, left = append(refused, at), append(left, fmt.Sprintf("Left out are %s and more: %v.", at, err))
-				if !apart { // measurements that it took before do not count
+				if !apart { // warm-up requests do not count
 					rows = slices.DeleteFunc(slices.Clone(rows), func(r survey.Row) bool { return beyond(r.Point, refused) })
 				}
 			case err != nil:
@@ -82,7 +82,8 @@ func (r Run) Measure(ctx context.Context, rows []survey.Row) (all []survey.Row, 
 	return rows, left, nil
 }
 
-// beyond says whether a point is no smaller than one that was refused; steps are that too where their prompt alone was.
+// beyond reports whether a point is at least as large as a rejected one. A step is also beyond if
+// its prompt was rejected.
 func beyond(at survey.Point, refused []survey.Point) bool {
 	for _, r := range refused {
 		alike := at.Outputs == r.Outputs && at.Mixed() == r.Mixed() || r.Outputs == 1

@@ -12,28 +12,28 @@ import (
 	"strings"
 )
 
-// ModelPath is where a V2 server tells of a model.
+// ModelPath returns the path of the V2 metadata of a model.
 func ModelPath(model string) string { return "/v2/models/" + url.PathEscape(model) }
 
-// Tensor is an input of a model, as its metadata tells of it. Of a dimension below 0 it takes any size.
+// Tensor is an input in the metadata of a model. A negative dimension is variable.
 type Tensor struct {
 	Name     string  `json:"name"`
 	Datatype string  `json:"datatype"`
 	Shape    []int64 `json:"shape"`
 }
 
-// fillings are what tensors of each datatype are filled with.
+// fillings has the fill value of each datatype.
 var fillings = map[string]string{
 	"BOOL": "true", "BYTES": `"text"`,
 	"INT8": "1", "INT16": "1", "INT32": "1", "INT64": "1", "UINT8": "1", "UINT16": "1", "UINT32": "1", "UINT64": "1",
 	"FP16": "0.5", "FP32": "0.5", "FP64": "0.5",
 }
 
-// mostElements is how many elements of one row are filled in: beyond, JSON takes longer than any model.
+// mostElements limits the elements of one item: beyond it JSON takes longer than any model.
 const mostElements = 1 << 24
 
-// OneRow is a V2 request of one row, of what the answer to a request for a model's metadata says of its inputs: the first dimension is that
-// of the batch, and others of any size have the size 1. What it cannot fill is an error that says what to do.
+// OneRow returns a V2 request with one item, made from the metadata of a model. The first dimension
+// is the batch, and other variable dimensions are 1. Errors say what to do.
 func OneRow(metadata []byte) ([]byte, error) {
 	var model struct {
 		Inputs []Tensor `json:"inputs"`
@@ -75,8 +75,8 @@ func OneRow(metadata []byte) ([]byte, error) {
 	return []byte(out.String()), nil
 }
 
-// Repeat is the body of a request of so many rows, made of one of one row: of V2, the first dimension of all inputs; of embeddings, the
-// input. A body that cannot be repeated is an error that says why.
+// Repeat returns the request with one item repeated: in V2 the first dimension of all inputs, in
+// embeddings the input. Errors say why a request cannot be repeated.
 func Repeat(api API, body []byte, rows int) ([]byte, error) {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(body, &all); err != nil {
@@ -111,7 +111,8 @@ func repeatTensors(inputs json.RawMessage, rows int) (json.RawMessage, error) {
 		if json.Unmarshal(t["data"], &data) != nil || len(data) == 0 {
 			return nil, fmt.Errorf("input %s of the body has no list as data, which could be repeated", t["name"])
 		}
-		// Row by row, so that the rows of a tensor follow each other, whether they are lists of their own or not.
+		// Item by item, so that the items of a tensor stay in order whether or not they are nested
+		// lists.
 		shape[0] = int64(rows)
 		t["shape"], _ = json.Marshal(shape)
 		t["data"], _ = json.Marshal(slices.Repeat(data, rows))
@@ -134,7 +135,7 @@ func repeatInput(input json.RawMessage, rows int) (json.RawMessage, error) {
 	return json.Marshal(slices.Repeat(list, rows))
 }
 
-// Digest tells requests to paths with bodies apart, in eight digits.
+// Digest returns eight hexadecimal digits that identify the path and body of a request.
 func Digest(path string, body []byte) string {
 	sum := sha256.Sum256(append([]byte(path+"\n"), body...))
 	return hex.EncodeToString(sum[:4])

@@ -7,8 +7,8 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Limits are what an engine holds: what people say, which are limits that are not 0, else what its page of metrics tells, else what is
-// assumed. It says in words where they come from. A page that is none tells nothing.
+// Limits returns the limits of an engine and says where each is from: said if it is not 0, else the
+// metrics page, else assumed. An invalid page is ignored.
 func Limits(said profile.Limits, page []byte, assumed profile.Limits) (l profile.Limits, words string) {
 	l = assumed
 	told, assumes := []string{}, []string{}

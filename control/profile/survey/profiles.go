@@ -8,7 +8,8 @@ import (
 	"github.com/headgate/headgate/internal/profile/fit"
 )
 
-// Batches is the profile by batch that rows come to, as head says of what, with what is to be known of the measurement beside.
+// Batches returns the batch profile of the rows. head has the name and price, beside has notes for
+// its source.
 func (p Plan) Batches(head profile.Batches, s Subject, rows []Row, beside []string) *profile.Batches {
 	points := p.Measured(rows)
 	all := make([]profile.Batch, len(points))
@@ -29,8 +30,8 @@ func (p Plan) Batches(head profile.Batches, s Subject, rows []Row, beside []stri
 	return made
 }
 
-// LLM is the profile of an LLM that rows come to, fitted, with limits as they are known, and what is to be known of these and of the
-// measurement beside. Errors are those of [fit.Of].
+// LLM fits the LLM profile of the rows. beside has notes for its source. Errors are those of
+// [fit.Of].
 func (p Plan) LLM(name string, s Subject, rows []Row, limits profile.Limits, beside []string) (profile.Profile, error) {
 	var points []fit.Row
 	for _, at := range p.Points {
@@ -59,12 +60,12 @@ func (p Plan) LLM(name string, s Subject, rows []Row, limits profile.Limits, bes
 	return made, nil
 }
 
-// set names what was measured, in fit's words.
+// set converts the subject for package fit.
 func (s Subject) set() fit.Set {
 	return fit.Set{Model: s.Model, Hardware: s.Hardware, TensorParallel: s.TensorParallel}
 }
 
-// fitted is a row in fit's words.
+// fitted converts a row for package fit.
 func (s Subject) fitted(r Row) fit.Row {
 	row := fit.Row{Set: s.set()}
 	switch {

@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// bar is how many characters a bar has.
+// bar is the width of the progress bar in characters.
 const bar = 10
 
-// Progress is how far a survey is.
+// Progress is the progress of a survey.
 type Progress struct {
 	Done, Points int
 	At           Point
-	Summary      Summary // of the point so far
-	Left         float64 // seconds; 0 where nobody can tell
+	Summary      Summary // of the current point
+	Left         float64 // seconds; 0 if unknown
 }
 
-// Line says it for people, as one line of a terminal.
+// Line formats the progress as one line.
 func (p Progress) Line() string {
 	full := 0
 	if p.Points > 0 {
@@ -30,7 +30,7 @@ func (p Progress) Line() string {
 	return text
 }
 
-// Said is what the point has come to.
+// Said formats the result of the point.
 func (p Progress) Said() string {
 	s := p.Summary
 	if s.N == 0 {

@@ -12,21 +12,22 @@ import (
 	"strings"
 )
 
-// Subject is what is measured: all rows of a file are of one.
+// Subject is what is measured: all rows of a file have the same subject.
 type Subject struct {
 	Model, Hardware string
-	TensorParallel  int // 0 where nobody says
+	TensorParallel  int // 0 if unknown
 	API             API
-	// Request tells requests with other contents apart: a digest of them, "" of an LLM, whose prompts are all made here.
+	// Request is a digest of the request; "" for an LLM, whose prompts are generated.
 	Request string
 }
 
-// RecordName is the name of the file of measurements beside that of a profile.
+// RecordName returns the name of the measurement file beside a profile.
 func RecordName(output string) string {
 	return strings.TrimSuffix(output, path.Ext(output)) + ".csv"
 }
 
-// Columns of the file of an LLM are those that fit reads, and what was asked for; those of the other file are its own.
+// Columns of an LLM file are those that package fit reads, plus the requested values. A batch file
+// has its own columns.
 var (
 	batchColumns = []string{"model", "hardware", "api", "request", "batch", "seconds"}
 	llmColumns   = []string{
@@ -43,10 +44,10 @@ func (s Subject) columns() []string {
 	return batchColumns
 }
 
-// Header is the first line of a file.
+// Header returns the first line of a file.
 func (s Subject) Header() []byte { return line(s.columns()) }
 
-// Line is one row of it. A line is whole when its newline is there.
+// Line formats a row. A line is complete if it ends with a newline.
 func (s Subject) Line(r Row) []byte {
 	if !s.API.Generates() {
 		return line([]string{s.Model, s.Hardware, string(s.API), s.Request, strconv.Itoa(r.Batch), number(r.Seconds)})
@@ -65,7 +66,7 @@ func (s Subject) Line(r Row) []byte {
 	return line(append(cells, number(r.Seconds), number(r.Intake), "", "", "", several, "", ""))
 }
 
-// head are the cells of a row that say of what it is.
+// head returns the cells that identify the subject.
 func (s Subject) head() []string {
 	if s.API.Generates() {
 		return []string{s.Model, s.Hardware, count(s.TensorParallel), string(s.API)}
@@ -73,16 +74,16 @@ func (s Subject) head() []string {
 	return []string{s.Model, s.Hardware, string(s.API), s.Request}
 }
 
-// line writes cells as CSV.
+// line formats cells as CSV.
 func line(cells []string) []byte {
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)
-	_ = w.Write(cells) // a buffer takes all
+	_ = w.Write(cells) // a buffer never fails
 	w.Flush()
 	return b.Bytes()
 }
 
-// number has nanoseconds: no clock here is better. 0 is nothing.
+// number formats seconds to the nanosecond; 0 is empty.
 func number(seconds float64) string {
 	if seconds == 0 {
 		return ""
@@ -90,7 +91,7 @@ func number(seconds float64) string {
 	return strconv.FormatFloat(math.Round(seconds*1e9)/1e9, 'g', -1, 64)
 }
 
-// count is a number, or nothing for 0.
+// count formats a number; 0 is empty.
 func count(n int) string {
 	if n == 0 {
 		return ""
@@ -98,8 +99,9 @@ func count(n int) string {
 	return strconv.Itoa(n)
 }
 
-// Read reads the rows that a file has of its subject, and how many bytes of it are whole: a program that was killed may have cut the last
-// line. A file of another subject, or that is none, is an error that names it and says what to do.
+// Read parses the rows of a file. whole is the number of bytes without an incomplete last line,
+// which a killed program may leave. It rejects a file of another subject or format with an error
+// that says what to do.
 func (s Subject) Read(name string, text []byte) (rows []Row, whole int, err error) {
 	whole = bytes.LastIndexByte(text, '\n') + 1
 	if whole == 0 {
@@ -142,7 +144,7 @@ func notOurs(name string) error {
 	return fmt.Errorf("%s is there and is no file of measurements of this kind: write to another file with -o, or remove it", name)
 }
 
-// named says what the head of a row says, for people.
+// named formats the identifying cells for people.
 func (s Subject) named(cells []string) string {
 	var words []string
 	for i, column := range s.columns()[:len(s.head())] {
@@ -153,7 +155,7 @@ func (s Subject) named(cells []string) string {
 	return strings.Join(words, ", ")
 }
 
-// row reads the cells after those of the head.
+// row parses the cells after the identifying ones.
 func (s Subject) row(cells []string) (r Row, err error) {
 	read := func(into *int, text string) {
 		if text == "" || err != nil {

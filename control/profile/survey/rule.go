@@ -9,20 +9,21 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// leastValues is how many values an interval needs: of fewer, their scatter says nothing.
+// leastValues is the fewest values for a confidence interval.
 const leastValues = 3
 
-// Rule is how often a point is measured.
+// Rule decides how often a point is measured.
 type Rule struct {
-	// Precision is how narrow the 95 % confidence interval of the mean is to be: half of it, as a share of the mean.
+	// Precision is the target for half of the 95 % confidence interval, relative to the mean.
 	Precision float64
-	// Least and Most are how often a point is measured, whatever the interval is.
+	// Least and Most bound the number of measurements.
 	Least, Most int
-	// Limit is how many seconds of measuring a point gets, about.
+	// Limit is the time for a point in seconds, approximately.
 	Limit float64
 }
 
-// enough says whether values need no more, which took so many seconds. Of fewer than three nobody can tell, whatever the limits are.
+// enough reports whether no further values are needed after a time in seconds. Fewer than three are
+// never enough.
 func (r Rule) enough(s Summary, took float64) bool {
 	switch {
 	case s.N < leastValues:
@@ -33,7 +34,8 @@ func (r Rule) enough(s Summary, took float64) bool {
 	return s.N >= r.Least && s.Share() < r.Precision
 }
 
-// needs is about how many values the interval will have needed, when it is narrow enough: it narrows with the root of their number.
+// needs estimates how many values the target needs: the interval shrinks with the square root of
+// their number.
 func (r Rule) needs(s Summary) int {
 	wider := s.Share() / r.Precision
 	if s.N < leastValues || !(wider > 1) {
@@ -42,11 +44,12 @@ func (r Rule) needs(s Summary) int {
 	return int(min(float64(r.Most), max(float64(r.Least), float64(s.N)*wider*wider)))
 }
 
-// Summary is what values come to.
+// Summary summarizes values.
 type Summary struct {
 	N    int
 	Mean float64
-	// Half is half of the 95 % confidence interval of the mean, by Student's t; +Inf of fewer than two values.
+	// Half is half of the 95 % confidence interval of the mean, by Student's t; +Inf for fewer than
+	// two values.
 	Half float64
 }
 
@@ -67,14 +70,15 @@ func Summarize(values []float64) Summary {
 	return s
 }
 
-// Share is half of the interval as a share of the mean.
+// Share returns half of the interval relative to the mean.
 func (s Summary) Share() float64 { return s.Half / s.Mean }
 
-// Within is the share in words, such as "±2.9 %".
+// Within formats the share, such as "±2.9 %".
 func (s Summary) Within() string { return fmt.Sprintf("±%.1f %%", 100*s.Share()) }
 
-// student is the 97.5th percentile of Student's t with so many degrees of freedom: exact for one and two, else by the expansion about the
-// normal distribution's (Abramowitz and Stegun, 26.7.5), which is 0.8 % too small for three and better for more.
+// student returns the 97.5th percentile of Student's t: exact for one and two degrees of freedom,
+// else by the expansion around the normal distribution (Abramowitz and Stegun, 26.7.5), which is
+// 0.8 % too small for three and better for more.
 func student(freedom int) float64 {
 	switch freedom {
 	case 1:
@@ -92,11 +96,12 @@ func student(freedom int) float64 {
 	return z + (z3+z)/(4*n) + (5*z5+16*z3+3*z)/(96*n*n) + (3*z7+19*z5+17*z3-15*z)/(384*n*n*n)
 }
 
-// shares are those that are written of as many quantiles as values support.
+// shares are the quantiles that a profile has, as far as there are enough values.
 var shares = []float64{0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1}
 
-// Quantiles are those of values that their number supports: beyond each but the least and the most there lies at least one value on either
-// side. Between two values they are linear. Of one value, or of equal ones, there are none.
+// Quantiles returns the quantiles that the number of values supports: except for the extremes, each
+// has at least one value on either side. It interpolates linearly. For one value or equal values
+// there are none.
 func Quantiles(values []float64) (all []profile.Quantile) {
 	sorted := slices.Sorted(slices.Values(values))
 	if len(sorted) < 2 || sorted[0] == sorted[len(sorted)-1] {
@@ -117,7 +122,7 @@ func Quantiles(values []float64) (all []profile.Quantile) {
 	return all
 }
 
-// join lists words, for people.
+// join joins words for people.
 func join(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")

@@ -10,8 +10,8 @@ import (
 	"github.com/headgate/headgate/internal/workload"
 )
 
-// MeanAge is for how long models have not been used when they make place for others, in the mean, where so many are held and the one that was used
-// longest ago goes: infinite where none goes. It is what all engines have in common that hold models together, whichever of them has which.
+// MeanAge returns the mean time since the last use of models at their eviction, for an LRU cache
+// with room for holds models; infinite without evictions. It treats all engines as one cache.
 func MeanAge(queries []workload.Query, holds int) float64 {
 	sum, gone, now := 0.0, 0, 0.0
 	held, err := simplelru.NewLRU(holds, func(_ string, used float64) {
@@ -19,7 +19,7 @@ func MeanAge(queries []workload.Query, holds int) float64 {
 		gone++
 	})
 	if err != nil {
-		return 0 // it holds nothing
+		return 0 // the cache has no room
 	}
 	for _, q := range queries {
 		now = q.At
@@ -31,7 +31,8 @@ func MeanAge(queries []workload.Query, holds int) float64 {
 	return sum / float64(gone)
 }
 
-// replicasForAge is with how few replicas, each of which holds so many models, models that make place have not been used for an age in the mean.
+// replicasForAge returns the fewest replicas, each with room for some models, for which the mean
+// age at eviction reaches an age in seconds.
 func replicasForAge(queries []workload.Query, each int, age float64) (int, error) {
 	models := make(map[string]bool)
 	for _, q := range queries {
@@ -43,7 +44,7 @@ func replicasForAge(queries []workload.Query, each int, age float64) (int, error
 	if span := queries[len(queries)-1].At - queries[0].At; span < age {
 		return 0, fmt.Errorf("what is planned on is %.0fs of the trace: no model can be older in it; take a longer trace, or a larger --split", span)
 	}
-	low, high := 1, (len(models)+each-1)/each // with so many, all are held
+	low, high := 1, (len(models)+each-1)/each // room for all models
 	for low < high {
 		if middle := (low + high) / 2; MeanAge(queries, middle*each) >= age {
 			high = middle

@@ -1,5 +1,5 @@
-// Package problem makes of a CapacityPlan, of the profiles that it names and of a trace what is to be planned. It is pure: what is wrong it tells by
-// the field, for who has read the file to say where that is.
+// Package problem converts a CapacityPlan, its profiles and a trace into the input of a planner. It
+// is pure: errors name the field, and the caller adds the position in the file.
 package problem
 
 import (
@@ -20,16 +20,16 @@ import (
 	"github.com/headgate/headgate/internal/workload"
 )
 
-// Files are those that a plan names.
+// Files are the files that a plan names.
 type Files struct {
-	// Engines and Batches are profiles, by the name that the plan has for the file.
+	// Engines and Batches are profiles, by the file name in the plan.
 	Engines map[string]profile.Profile
 	Batches map[string]*profile.Batches
-	// Hardware is that of hardwareFile.
+	// Hardware is the content of hardwareFile.
 	Hardware []v1alpha1.PlanHardware
 }
 
-// Slowdown is how many times as long models take as their profiles say, by stage; "" is of those that are not named. Nil is once.
+// Slowdown is a factor on service times by stage; "" applies to the other stages. Nil means 1.
 type Slowdown map[string]float64
 
 func (s Slowdown) of(stage string) float64 {
@@ -41,7 +41,7 @@ func (s Slowdown) of(stage string) float64 {
 	return 1
 }
 
-// Fault is what is wrong with a field.
+// Fault is an error in a field.
 type Fault struct {
 	Field, Words string
 }
@@ -50,8 +50,8 @@ func (f *Fault) Error() string { return f.Field + ": " + f.Words }
 
 func fault(field, words string, args ...any) error { return &Fault{field, fmt.Sprintf(words, args...)} }
 
-// New makes a problem of a CapacityPlan without faults of its own, and of a trace. The rest are queries that the plan is to be tested on. Errors are
-// Faults.
+// New returns the problem of a valid CapacityPlan and a trace; rest are the queries of the test.
+// Errors are Faults.
 func New(o *v1alpha1.CapacityPlan, files Files, slower Slowdown, queries, rest []workload.Query) (*planner.Problem, error) {
 	spec := &o.Spec
 	p := &planner.Problem{Pipeline: &estimate.Pipeline{Stages: len(spec.Stages)}, Seed: uint64(spec.Seed), Queries: Queries(queries)} //nolint:gosec // not negative
@@ -59,7 +59,7 @@ func New(o *v1alpha1.CapacityPlan, files Files, slower Slowdown, queries, rest [
 		return nil, fault("spec.trace", "of the trace there are no two queries at different times to plan on: take a longer one, or a larger --split")
 	}
 	kinds := make(map[string]v1alpha1.PlanHardware)
-	for _, h := range slices.Concat(files.Hardware, spec.Hardware) { // what the plan says itself counts
+	for _, h := range slices.Concat(files.Hardware, spec.Hardware) { // the plan overrides the file
 		is := kinds[h.Name]
 		is.Price, is.AtMost = cmp.Or(h.Price, is.Price), cmp.Or(h.AtMost, is.AtMost)
 		kinds[h.Name] = is
@@ -72,7 +72,7 @@ func New(o *v1alpha1.CapacityPlan, files Files, slower Slowdown, queries, rest [
 			p.AtMost[name] = int(*h.AtMost)
 		}
 	}
-	number := make(map[string]int) // of stages, in the order in which queries pass them
+	number := make(map[string]int) // number of each stage in topological order
 	order := objects.InOrder(spec.Stages)
 	for n, i := range order {
 		number[spec.Stages[i].Name] = n
@@ -124,7 +124,7 @@ func New(o *v1alpha1.CapacityPlan, files Files, slower Slowdown, queries, rest [
 	return p, nil
 }
 
-// Queries are those of a trace, as estimates have them.
+// Queries converts the queries of a trace for package estimate.
 func Queries(all []workload.Query) []estimate.Query {
 	is := make([]estimate.Query, len(all))
 	for i, q := range all {
@@ -133,10 +133,10 @@ func Queries(all []workload.Query) []estimate.Query {
 	return is
 }
 
-// unbind takes away bounds that no plan reaches: more replicas than there are queries do nothing. Planners try as many replicas as may be, and a bound
-// of a million is none for them to simulate.
+// unbind removes bounds that no plan can reach: more replicas than queries gain nothing. Planners
+// simulate as many replicas as the bounds permit, and a million is too many to simulate.
 func unbind(p *planner.Problem) {
-	units := make(map[string]int) // of each kind, that there is a use for
+	units := make(map[string]int) // the most units of each kind that a plan can use
 	for i := range p.Stages {
 		s := &p.Stages[i]
 		most := max(len(p.Queries), s.MinReplicas)
@@ -150,7 +150,7 @@ func unbind(p *planner.Problem) {
 	maps.DeleteFunc(p.AtMost, func(kind string, there int) bool { return there >= units[kind] })
 }
 
-// stage is what a stage may have.
+// stage returns the choices for a stage.
 func stage(o *v1alpha1.PlanStage, at string, kinds map[string]v1alpha1.PlanHardware, files Files) (planner.Stage, error) {
 	s := planner.Stage{Name: o.Name, MinReplicas: 1, Central: o.Queue == "Central", Ahead: o.Gather == "Always"}
 	if r := o.Replicas; r != nil {
@@ -189,10 +189,10 @@ func stage(o *v1alpha1.PlanStage, at string, kinds map[string]v1alpha1.PlanHardw
 	return s, nil
 }
 
-// maxReplicas is how many of a stage are simulated at most.
+// maxReplicas is the most replicas of a stage that are simulated.
 const maxReplicas = 100_000
 
-// hardware is what a stage may run on.
+// hardware returns one choice of hardware for a stage.
 func hardware(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, at string, kinds map[string]v1alpha1.PlanHardware, files Files) (planner.Hardware, error) {
 	is := planner.Hardware{Name: h.Name, Units: 1}
 	if h.Units != nil {
@@ -248,7 +248,7 @@ func hardware(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, at string, kinds
 	return is, nil
 }
 
-// slow has the model of a stage take so many times as long.
+// slow multiplies the service times of a stage by a factor.
 func slow(s *planner.Stage, by float64) {
 	for i := range s.Hardware {
 		if h := &s.Hardware[i]; h.Engine != nil {
@@ -260,7 +260,7 @@ func slow(s *planner.Stage, by float64) {
 	}
 }
 
-// same refuses a profile that says that it is of another model, or of other hardware.
+// same returns an error if a profile is for another model or other hardware.
 func same(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, is *planner.Hardware, at string) error {
 	if is.Times == nil {
 		return nil
@@ -273,7 +273,7 @@ func same(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, is *planner.Hardware
 	return nil
 }
 
-// objective is one that can be kept at all.
+// objective returns an objective, or an error if no configuration can meet it.
 func objective(o *v1alpha1.PlanObjective, p *planner.Problem, at string) (planner.Objective, error) {
 	is := planner.Objective{Metric: map[string]planner.Metric{"": planner.Latency, "Latency": planner.Latency, "FirstToken": planner.FirstToken, "PerToken": planner.PerToken}[o.Of]}
 	is.Seconds, is.Share = objects.Within(o)
@@ -281,7 +281,7 @@ func objective(o *v1alpha1.PlanObjective, p *planner.Problem, at string) (planne
 		return is, fault(at+".of", "no stage is an LLM: only those make tokens")
 	}
 	if is.Metric != planner.Latency || p.Tokens() {
-		return is, nil // how long it takes depends on how many tokens a query has
+		return is, nil // latency depends on the tokens of a query
 	}
 	alone := p.Pipeline.ServiceTime(func(stage int) float64 {
 		fastest := math.Inf(1)
@@ -296,7 +296,7 @@ func objective(o *v1alpha1.PlanObjective, p *planner.Problem, at string) (planne
 	return is, nil
 }
 
-// least is how few replicas a stage may have, with what they must hold.
+// least returns the fewest replicas that have enough memory.
 func least(s *planner.Stage, m *v1alpha1.PlanMemory, at string, queries []workload.Query) (int, error) {
 	if m == nil {
 		return s.MinReplicas, nil
@@ -321,8 +321,9 @@ func least(s *planner.Stage, m *v1alpha1.PlanMemory, at string, queries []worklo
 	return replicas, nil
 }
 
-// ParseCurrent reads what runs today, such as detect=a100:3x8+2@10m-1@50m: of each stage the hardware, the replicas, the size of batches, which is the least
-// where it is left out, and how many replicas more or fewer are asked for at which times of a trace.
+// ParseCurrent parses the current configuration, such as detect=a100:3x8+2@10m-1@50m: hardware,
+// replicas and batch size of each stage, and changes of replicas at times of the trace. The default
+// batch size is the smallest.
 func ParseCurrent(p *planner.Problem, text string) (*planner.Timetable, error) {
 	today := planner.Steady(make(planner.Config, len(p.Stages)))
 	there := make(map[int]bool)
@@ -365,8 +366,8 @@ func ParseCurrent(p *planner.Problem, text string) (*planner.Timetable, error) {
 	return today, nil
 }
 
-// hardwareIn is the hardware that a text such as a100:3x8 begins with, by number, and what follows the colon; -1 if it is none of all. Names may have
-// colons themselves.
+// hardwareIn returns the index of the hardware at the start of a text such as a100:3x8, and the
+// text after the colon; -1 if there is none. Names of hardware may contain colons.
 func hardwareIn(text string, all []planner.Hardware) (number int, rest string) {
 	number = -1
 	for i, h := range all {
@@ -378,7 +379,7 @@ func hardwareIn(text string, all []planner.Hardware) (number int, rest string) {
 	return number, rest
 }
 
-// changesOf reads how replicas change, such as +2@10m-1@50m.
+// changesOf parses changes of replicas, such as +2@10m-1@50m.
 func changesOf(text string, replicas int) (all []estimate.Change, err error) {
 	for text != "" {
 		next := 1 + strings.IndexAny(text[1:]+"+", "+-")
@@ -397,7 +398,7 @@ func changesOf(text string, replicas int) (all []estimate.Change, err error) {
 	return all, nil
 }
 
-// counted reads replicas and the size of batches, such as 3x8 or 3. What is left out stays.
+// counted parses replicas and batch size, such as 3x8 or 3. Missing parts keep their value.
 func counted(text string, s *planner.Setting) error {
 	if text == "" {
 		return nil
@@ -419,7 +420,7 @@ func counted(text string, s *planner.Setting) error {
 	return nil
 }
 
-// names are those of stages or of hardware, for people.
+// names joins the names of stages or hardware.
 func names[T any](all []T, name func(T) string) string {
 	var words []string
 	for _, is := range all {
@@ -432,11 +433,11 @@ func stageName(s planner.Stage) string { return s.Name }
 
 func hardwareName(h planner.Hardware) string { return h.Name }
 
-// ReadFiles are the files that a plan names, in order of their names, and then that of its hardware. Read reads one, which a field names. What is
-// wrong beside its errors is a Fault.
+// ReadFiles reads the files that a plan names, in order of their names, and then the hardware file.
+// read reads the file that a field names. Other errors are Faults.
 func ReadFiles(o *v1alpha1.CapacityPlan, read func(field, name string) (objects.Set, error)) (Files, error) {
 	files := Files{Engines: make(map[string]profile.Profile), Batches: make(map[string]*profile.Batches)}
-	fields := make(map[string]string) // that name a file first
+	fields := make(map[string]string) // the first field that names each file
 	for i := range o.Spec.Stages {
 		for j, h := range o.Spec.Stages[i].Hardware {
 			if _, named := fields[h.File]; h.File != "" && !named {
@@ -473,5 +474,5 @@ func ReadFiles(o *v1alpha1.CapacityPlan, read func(field, name string) (objects.
 	return files, nil
 }
 
-// hardwareFile is the field that names the file of hardware.
+// hardwareFile is the field with the name of the hardware file.
 const hardwareFile = "spec.hardwareFile"
