@@ -8,20 +8,32 @@ import (
 // skipper is the package that tests import to skip simulations under the race detector.
 const skipper = "test/race"
 
+// longest is the package of API servers. Packages that test with one take longest, so they start first.
+const longest = "test/apiserver"
+
 // endToEnd is the package whose tests decide for themselves whether their programs have the race
 // detector.
 const endToEnd = "bench/e2e"
 
 // concurrent returns the packages whose tests run with the race detector: all in which goroutines
 // can meet, except endToEnd.
-func concurrent(t tree) (paths []string) {
+func concurrent(t tree) []string {
 	alone := singles(t)
+	var first, rest []string
 	for _, r := range t.rooms {
-		if r.hasPlainTests() && !alone[r.path] && r.path != endToEnd {
-			paths = append(paths, r.path)
+		switch {
+		case !r.hasPlainTests() || alone[r.path] || r.path == endToEnd:
+		case importsAny(r.tests, longest):
+			first = append(first, r.path)
+		default:
+			rest = append(rest, r.path)
 		}
 	}
-	return paths
+	return append(first, rest...)
+}
+
+func importsAny(files []file, ours string) bool {
+	return slices.ContainsFunc(imports(files), func(i imported) bool { return i.ours == ours })
 }
 
 // sequential returns the packages whose tests run without the race detector: those in which no
@@ -29,7 +41,7 @@ func concurrent(t tree) (paths []string) {
 func sequential(t tree) (paths []string) {
 	alone := singles(t)
 	for _, r := range t.rooms {
-		if alone[r.path] || slices.ContainsFunc(imports(r.tests), func(i imported) bool { return i.ours == skipper }) {
+		if alone[r.path] || importsAny(r.tests, skipper) {
 			paths = append(paths, r.path)
 		}
 	}

@@ -670,6 +670,10 @@ func TestWhichPackagesNeedTheRaceDetector(t *testing.T) {
 			t.Errorf("%s: tested with the race detector: %t, want %t; without: %t, want %t", name, with, c.with, bare, c.bare)
 		}
 	}
+	slow := made(t, map[string]string{"api/a/p_test.go": plain, "api/b/p_test.go": importing(module + longest), "api/c/p_test.go": plain})
+	if order := concurrent(slow); !slices.Equal(order, []string{"api/b", "api/a", "api/c"}) {
+		t.Errorf("the order is %q: want packages with an API server first", order)
+	}
 	house, err := read(os.DirFS(root))
 	if err != nil {
 		t.Fatal(err)
