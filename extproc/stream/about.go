@@ -11,7 +11,7 @@ import (
 	"github.com/headgate/headgate/internal/version"
 )
 
-// about answers a call that asks about the gateway; nil if it asks for anything else. None of them needs its message.
+// about answers calls about the gateway itself, and returns nil for any other. It needs no message.
 func (c *call) about(method string) responses {
 	switch method {
 	case kserve.V2 + "/ServerLive":
@@ -31,11 +31,11 @@ func (c *call) about(method string) responses {
 	return nil
 }
 
-// readyMethod asks whether a model is ready, by its message.
+// readyMethod asks whether the model in its message is ready.
 const readyMethod = kserve.V2 + "/ModelReady"
 
-// callReady answers whether calls for the model of a message would be answered. Those for a model that there is not would not, which V2's clients
-// read as false, and not as an error.
+// callReady replies whether calls for a model would be served. For an unknown model it replies
+// false, as V2's clients expect, and not an error.
 func (c *call) callReady(now time.Time) responses {
 	a, err := c.asks()
 	if err == nil {
@@ -73,7 +73,7 @@ func (c *call) answerCall(code string, message []byte) responses {
 	}
 }
 
-// serverMetadata is what V2 says of a server (Open Inference Protocol, server metadata).
+// serverMetadata is the reply to V2's server metadata request.
 var serverMetadata = struct {
 	Name       string   `json:"name"`
 	Version    string   `json:"version"`

@@ -8,10 +8,11 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// admit finds what a request is for, and the endpoint that made the answer from which it goes on. What was admitted before stays admitted.
+// admit finds the pool, model and route of a request, and the endpoint of the response that the
+// request continues. A request from the relay keeps the target for which it was admitted before.
 func (d *dispatcher) admit(a *ask, view *endpointstate.View) (target route.Target, near string, err error) {
 	if d.scope.relayed != nil {
-		if d.scope.relayed.Most > 0 { // other pools are asked too
+		if d.scope.relayed.Most > 0 { // the relay asks several pools
 			d.search = search{id: a.previous, most: int(d.scope.relayed.Most)}
 		}
 		return d.scope.relayed.Models[0].Target, "", nil
@@ -63,7 +64,7 @@ func (d *dispatcher) admit(a *ask, view *endpointstate.View) (target route.Targe
 		}
 	}
 	if err != nil && d.traits.guess && a.model != "" {
-		// On a path that is none of ours the model is a help and no more.
+		// The model in the body of an unknown path is only a hint.
 		of.Model, a.model = "", ""
 		target, err = route.Find(view.World, of)
 	}
@@ -79,8 +80,8 @@ func (d *dispatcher) admit(a *ask, view *endpointstate.View) (target route.Targe
 	return target, near, nil
 }
 
-// pathOf refuses a name that is a path, unless an endpoint of the open pool lists it: an engine that does not know the name
-// might load what is there (see [engine.CheckName]).
+// pathOf rejects a model name that is a path, unless an endpoint of the open pool lists it: an
+// engine might load the files at that path (see [engine.CheckName]).
 func pathOf(view *endpointstate.View, target route.Target, model string) error {
 	if model == "" {
 		return nil

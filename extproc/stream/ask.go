@@ -5,21 +5,22 @@ import (
 	"github.com/headgate/headgate/extproc/openai"
 )
 
-// ask is what a request asks for, whichever API it is of.
+// ask is what a request asks for, independent of its API.
 type ask struct {
-	// model is what its client calls it, empty where it names none. It is a model's name or a VModel's, unless naming says which.
+	// model is the client's name of the model; may be empty. Naming restricts it to models or
+	// VModels.
 	model  string
 	naming naming
-	// previous is the id of the answer that the request goes on from, empty if it begins anew.
+	// previous is the id of the response that the request continues; may be empty.
 	previous string
-	// stored says that it needs a stored response: the one of its path, or the one that its body continues.
+	// stored means that the request needs a stored response: that of its path, or the previous one.
 	stored bool
 	stream bool
-	// text is where the model stands in a body of OpenAI's API, and what its prompt is read by.
+	// text is the parsed body of OpenAI's API. It locates the model's name, and reads the prompt.
 	text openai.Request
 }
 
-// naming is of what a name may be.
+// naming restricts what a name may refer to.
 type naming uint8
 
 const (
@@ -28,17 +29,17 @@ const (
 	vmodelName
 )
 
-// api is which API a request is of, as far as it decides how an error is said.
+// api is the API of a request, as far as the format of errors depends on it.
 type api uint8
 
 const (
 	openAI api = iota
 	anthropic
-	v2   // KServe's by REST
+	v2   // KServe's V2 by REST
 	grpc // any service
 )
 
-// api is the one of the request.
+// api returns the API of the request.
 func (x *exchange) api() api {
 	switch {
 	case x.dispatcher.traits.call:
@@ -51,13 +52,14 @@ func (x *exchange) api() api {
 	return openAI
 }
 
-// traits are what the dispatcher knows of the API that a request speaks. The zero traits are those of OpenAI's API.
+// traits are what the dispatcher needs to know about the request's API. The zero traits are those
+// of OpenAI's API.
 type traits struct {
 	call      bool   // it is a gRPC call
-	method    string // of that
-	messages  bool   // whose messages are shown
-	tokenless bool   // its model may have no tokens: gRPC calls and requests of V2
-	runs      bool   // it runs its model: how long that takes is learned from such requests
+	method    string // the call's method
+	messages  bool   // the data plane shows the call's messages
+	tokenless bool   // the model may have no tokens: gRPC calls and V2 requests
+	runs      bool   // the request runs an inference, whose service time is learned
 	converts  bool   // the relay can make a gRPC call of it
-	guess     bool   // its path is none of ours, so that the model that its body names is a hint and no more
+	guess     bool   // the path is unknown, so the model in the body is only a hint
 }

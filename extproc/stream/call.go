@@ -17,47 +17,53 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// call is a gRPC call, whose messages are seen only where one of them is to be read or changed. It is decided by its headers, or by its
-// first message; of every other one that is seen the model must be the same.
+// call is a gRPC call. The data plane shows its messages only if extproc has to read or change
+// them. The headers or the first message name the model; other messages must name the same.
 type call struct {
 	*exchange
 	rule  kserve.Rule
-	named kserve.Named // by its headers
+	named kserve.Named // models in the headers
 
-	messages *kserve.Messages // nil while none is seen
-	pending  []kserve.Message // that wait for the decision, and to be sent on
-	read     bool             // a message was
-	model    string           // that messages name, empty if they name none
-	inject   kserve.Path      // where the engine takes the model in each message; nil if in none
-	opened   bool             // its headers were sent on
-	ended    bool             // no further message comes
-	trailed  bool             // and trailers have said so
+	messages *kserve.Messages // nil if no messages are shown
+	pending  []kserve.Message // messages that are not forwarded yet
+	read     bool             // a message was read
+	model    string           // the model that messages name; may be empty
+	inject   kserve.Path      // path of the model in the engine's messages; nil if it is in none
+	opened   bool             // the headers were forwarded
+	ended    bool             // no more messages follow
+	trailed  bool             // trailers ended the messages
 }
 
-// askForMessages has the data plane show the body as it comes, before the headers go on: Envoy 1.40 takes it alone, before any answer. The
-// stream ends with the request: in this mode Envoy fails a call whose stream breaks, so that a crash of extproc would fail all that are open.
+// askForMessages makes the data plane show the body in chunks, before the headers continue. Envoy
+// 1.40 accepts this mode override only on its own, before any answer. The ext_proc stream then
+// lasts as long as the request: Envoy fails the call if the stream breaks, so a crash of extproc
+// fails all calls in this mode.
 var askForMessages = &extprocv3.ProcessingResponse{ModeOverride: &extprocfilterv3.ProcessingMode{
-	RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestBodyMode: modeDuplex, RequestTrailerMode: extprocfilterv3.ProcessingMode_SEND,
+	RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestBodyMode: modeDuplex,
+	RequestTrailerMode: extprocfilterv3.ProcessingMode_SEND,
 	ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SKIP,
 }}
 
-// showNoMore makes the data plane send nothing more of a call, which ends its ext_proc stream.
+// showNoMore makes the data plane show nothing more of a call, which ends its ext_proc stream.
 var showNoMore = &extprocfilterv3.ProcessingMode{
 	RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestTrailerMode: extprocfilterv3.ProcessingMode_SKIP,
 	ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SKIP,
 }
 
-// soon is how long a request on a vanished engine may go on before extproc ends it: two of Envoy's periodic records.
+// soon is how long a request may run on a vanished engine before extproc ends it: two of Envoy's
+// periodic records.
 const soon = 20 * time.Second
 
-// endsSoon reports whether Envoy ends the call at its deadline no later than extproc would if the engine vanished. Then the ext_proc stream need not
-// stay open to the end of the answer, which saves the message with the answer's trailers.
+// endsSoon reports whether the call's own deadline ends it no later than extproc would if the
+// engine vanished. Then the ext_proc stream may end before the response, which saves the message
+// with the response's trailers.
 func (c *call) endsSoon() bool {
 	own := grpcTimeout(c.in.header("grpc-timeout"))
 	return c.scope.front == Own && c.scope.mode == modeNone && own > 0 && own <= soon
 }
 
-// begin turns a call away that may not pass, answers one that is about the server, and decides one whose headers name its model.
+// begin rejects calls that may not pass, answers calls about the server, and decides calls whose
+// headers name the model.
 func (c *call) begin(end bool, now time.Time) responses {
 	method, ok := kserve.MethodOf(c.in.path)
 	if answer := c.about(method); ok && answer != nil {
@@ -85,7 +91,8 @@ func (c *call) begin(end bool, now time.Time) responses {
 	return c.decideCall(now)
 }
 
-// ruleOf is where the model stands in the messages of a method: as the pools say that the call may be for, else as by default.
+// ruleOf returns where the messages of a method name the model: as the pools that the call may use
+// define it, otherwise as V2 does.
 func (c *call) ruleOf(method string) kserve.Rule {
 	if c.scope.relayed != nil {
 		return kserve.Rule{}
@@ -93,7 +100,7 @@ func (c *call) ruleOf(method string) kserve.Rule {
 	view := c.server.Fleet.View()
 	offer, err := c.scope.offer(view)
 	if err != nil {
-		return kserve.RuleOf(method) // the call is refused for it, once it is decided
+		return kserve.RuleOf(method) // deciding the call returns the same error
 	}
 	given, _ := c.scope.given(view.World)
 	if own, said := view.World.RPC(method, c.scope.counts(offer, given)); said {
@@ -102,7 +109,7 @@ func (c *call) ruleOf(method string) kserve.Rule {
 	return kserve.RuleOf(method)
 }
 
-// wantMessages has the messages shown, if they are not.
+// wantMessages makes the data plane show the messages, unless it does already.
 func (c *call) wantMessages() responses {
 	c.dispatcher.traits.messages = true
 	c.messages = kserve.NewMessages(c.in.header("grpc-encoding"), maxBody)
@@ -116,7 +123,7 @@ func (c *call) wantMessages() responses {
 	return c.fail(errHidden, c.model)
 }
 
-// asks is what the call asks for, by what is known of it. What a message says comes before what headers say.
+// asks returns what the call asks for. The model in a message takes precedence over the headers.
 func (c *call) asks() (ask, error) {
 	switch {
 	case c.model != "" && c.rule.VModel:
@@ -131,14 +138,14 @@ func (c *call) asks() (ask, error) {
 	return ask{model: c.named.IDs[0], naming: modelName}, nil
 }
 
-// decideCall decides a call of which enough is known, and sends on what has come of it.
+// decideCall decides the call, and forwards what has arrived.
 func (c *call) decideCall(now time.Time) responses {
 	if c.dispatcher.traits.method == readyMethod {
 		return c.callReady(now)
 	}
 	a, err := c.asks()
 	if errors.Is(err, errNoID) && !c.scope.inferenceOnly() {
-		err = nil // a route decides what passes, and any endpoint of its pool will do
+		err = nil // the gateway's route admits the call, so any endpoint of the pool will do
 	}
 	if err == nil {
 		err = c.dispatcher.send(a, nil, now)
@@ -155,7 +162,7 @@ func (c *call) decideCall(now time.Time) responses {
 	return c.passOn(now)
 }
 
-// bytes is how long the messages are that wait.
+// bytes returns the size of the messages that wait.
 func (c *call) bytes() int {
 	n := 0
 	for _, m := range c.pending {
@@ -164,7 +171,7 @@ func (c *call) bytes() int {
 	return n
 }
 
-// chunk takes the next piece of the messages, if they are shown.
+// chunk handles the next piece of the messages, if they are shown.
 func (c *call) chunk(piece []byte, end bool, now time.Time) (responses, bool) {
 	if c.messages == nil {
 		return nil, false
@@ -172,7 +179,7 @@ func (c *call) chunk(piece []byte, end bool, now time.Time) (responses, bool) {
 	return c.nextPiece(piece, end, now), true
 }
 
-// whole is not called: a call is decided by its headers or asks for its messages.
+// whole is never called: a call is decided by its headers or requests its messages in chunks.
 func (c *call) whole([]byte, ending, time.Time) responses { return c.fail(errHidden, c.model) }
 
 func (c *call) nextPiece(chunk []byte, end bool, now time.Time) responses {
@@ -194,8 +201,9 @@ func (c *call) nextPiece(chunk []byte, end bool, now time.Time) responses {
 	return c.decideCall(now)
 }
 
-// failCall ends a call for one of its messages. If its answer has begun, Envoy could only reset it: then the engine's half ends here, nothing more
-// is sent on, and a filter of the cluster puts the error into the trailers with which the engine ends.
+// failCall ends a call because of one of its messages. If the response has begun, Envoy could only
+// reset the stream. In that case failCall ends the request to the engine, and a filter of the
+// cluster writes the error into the response's trailers.
 func (c *call) failCall(err error, now time.Time) responses {
 	if !c.opened || !c.scope.hints.answered || c.trailed {
 		return c.fail(err, c.model)
@@ -204,7 +212,7 @@ func (c *call) failCall(err error, now time.Time) responses {
 	code, words := e.callStatus()
 	_ = c.keep(0)
 	c.pending = nil
-	c.phase, c.dispatcher.sentAt = sent, now // the access log counts the call, by its final status
+	c.phase, c.dispatcher.sentAt = sent, now // the access log reports the call with its final status
 	out := chunks(nil, true)
 	out[0].DynamicMetadata = object(map[string]*structpb.Value{wire.PickNamespace: structpb.NewStructValue(object(map[string]*structpb.Value{
 		wire.PickRefused: structpb.NewStringValue(strconv.Itoa(int(code))),
@@ -213,7 +221,7 @@ func (c *call) failCall(err error, now time.Time) responses {
 	return out
 }
 
-// trailers takes the trailers of the call, which are the end of its messages.
+// trailers handles the trailers of the call, which end its messages.
 func (c *call) trailers(now time.Time) (responses, bool) {
 	if c.phase == sent {
 		return nil, false
@@ -224,7 +232,7 @@ func (c *call) trailers(now time.Time) (responses, bool) {
 func (c *call) messagesEnd(now time.Time) responses {
 	c.trailed, c.ended = true, true
 	if c.messages == nil {
-		return responses{goOnTrailers} // it was decided without them
+		return responses{goOnTrailers} // the headers decided the call
 	}
 	if err := c.next(); err != nil {
 		return c.failCall(err, now)
@@ -235,7 +243,7 @@ func (c *call) messagesEnd(now time.Time) responses {
 	return c.passOn(now)
 }
 
-// next reads the messages that are whole.
+// next reads all complete messages.
 func (c *call) next() error {
 	for {
 		m, ok, err := c.messages.Next()
@@ -281,8 +289,8 @@ func (c *call) look(m kserve.Message) error {
 	return nil
 }
 
-// passOn sends on what has come of a call that is decided: its headers first, then its messages, with the engine's name of the model where
-// the engine takes it in them.
+// passOn forwards the headers of a decided call, then its messages. If the engine takes the model
+// in messages, passOn writes the engine's name into each.
 func (c *call) passOn(now time.Time) responses {
 	var body []byte
 	owned := false
@@ -300,7 +308,7 @@ func (c *call) passOn(now time.Time) responses {
 		switch {
 		case body == nil:
 			body = frame
-		case !owned: // the first is not ours
+		case !owned: // body still points into the received message
 			body, owned = append(append(make([]byte, 0, 2*(len(body)+len(frame))), body...), frame...), true
 		default:
 			body = append(body, frame...)
@@ -332,7 +340,7 @@ func (c *call) passOn(now time.Time) responses {
 	return out
 }
 
-// timeout is how the engine is told of what remains of a call's time (gRPC over HTTP2, Timeout).
+// timeout formats the remaining time of a call as the grpc-timeout header.
 func timeout(left time.Duration) string {
 	if ms := left.Milliseconds(); ms < 1e8 {
 		return strconv.FormatInt(max(1, ms), 10) + "m"

@@ -11,22 +11,23 @@ import (
 )
 
 const (
-	// maxServed bounds how many models an error names.
+	// maxServed bounds how many models an error lists.
 	maxServed = 10
-	// maxConsidered bounds how many names of each source are read to find these: a bad request must not cost more where there are more models.
+	// maxConsidered bounds how many names of each source are read for that list, so that a bad
+	// request costs no more where there are many models.
 	maxConsidered = 100
 )
 
-// unnamed is the error of a request that names no model where its pool has no default model.
+// unnamed is the error for a request that names no model in a pool without a default model.
 type unnamed struct {
 	body   *openai.Error
-	served []string // models that it might name, at most maxServed
-	all    bool     // there are no others
+	served []string // some models that it could name, at most maxServed
+	all    bool     // served has all of them
 }
 
 func (e *unnamed) Error() string { return e.body.Reason }
 
-// message is what the client is told.
+// message returns the text for the client.
 func (e *unnamed) message() string {
 	if len(e.served) == 0 {
 		return e.body.Reason
@@ -42,7 +43,8 @@ func (e *unnamed) message() string {
 	return strings.TrimSuffix(e.body.Reason, ".") + link + strings.Join(quoted, ", ") + "."
 }
 
-// defaulted gives a request whose body names no model the default model of its pool. If there is none, the error lists models.
+// defaulted sets the pool's default model in a request that names none. If the pool has none, the
+// error lists models.
 func (s *scope) defaulted(r openai.Request, err error) (openai.Request, error) {
 	var fault *openai.Error
 	if !errors.Is(err, openai.ErrAbsent) || !errors.As(err, &fault) {
@@ -60,8 +62,8 @@ func (s *scope) defaulted(r openai.Request, err error) (openai.Request, error) {
 	return r, &unnamed{fault, served, all}
 }
 
-// implied is the pool of a request that names no model: the one that its route or gateway gives, that of the command line, or
-// the only one that there is. It is zero where nothing says which.
+// implied returns the pool of a request that names no model: the one of its route or gateway, the
+// one of the command line, or the only one. It is zero if nothing determines the pool.
 func (s *scope) implied(view *endpointstate.View, offer *objects.Offer) objects.Name {
 	var only objects.Name
 	if given, ok := s.given(view.World); ok {
@@ -83,7 +85,7 @@ func (s *scope) implied(view *endpointstate.View, offer *objects.Offer) objects.
 	return only
 }
 
-// someServed returns models that the request might name, in order, and whether these are all.
+// someServed returns models that the request could name, sorted, and whether these are all.
 func (s *scope) someServed(view *endpointstate.View, offer *objects.Offer) (names []string, all bool) {
 	given, isGiven := s.given(view.World)
 	all = true

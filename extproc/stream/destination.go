@@ -16,7 +16,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// common is what goes into the request's headers.
+// common returns the changes to the request's headers.
 func (d *dispatcher) common() *extprocv3.CommonResponse {
 	mutation := &extprocv3.HeaderMutation{
 		SetHeaders:    []*corev3.HeaderValueOption{header(wire.DestinationHeader, d.to)},
@@ -51,12 +51,12 @@ func (d *dispatcher) common() *extprocv3.CommonResponse {
 		}
 		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.PoolHeader, cluster(d.target.Pool.Namespace, d.target.Pool.Name)))
 	}
-	// A route that names the pool by itself is chosen already, maybe by weight.
+	// A route that names the pool has already chosen the cluster, maybe by weight.
 	return &extprocv3.CommonResponse{HeaderMutation: mutation, ClearRouteCache: d.scope.pool == (objects.Name{}) || d.scope.relayed != nil}
 }
 
-// destination is the endpoints in the words of the endpoint-picker protocol, in order. The body goes to all of them as it
-// goes to the first: those whose engine knows the model by another name are left out.
+// destination formats picks as the endpoint-picker protocol does. All endpoints get the same body,
+// so it drops those whose engine has another name for the model.
 func destination(picks []pick.Decision, reached func(endpoint string) string) string {
 	if len(picks) == 1 {
 		return reached(picks[0].Endpoint.Address)
@@ -70,7 +70,8 @@ func destination(picks []pick.Decision, reached func(endpoint string) string) st
 	return strings.Join(list, ",")
 }
 
-// reached is where an endpoint takes the request. Other gateways know its address alone.
+// reached returns the address at which an endpoint takes the request. Other gateways know only the
+// endpoint's own.
 func (d *dispatcher) reached(endpoint string) string {
 	switch {
 	case d.scope.front != Own:
@@ -81,8 +82,8 @@ func (d *dispatcher) reached(endpoint string) string {
 	return d.world.Reached(endpoint, objects.HTTP)
 }
 
-// addMetadata adds what the cluster reads to find the endpoint, and what comes back with the access log, to the message that sends a request
-// on. It lets go of what was needed to decide.
+// addMetadata adds the destination, for the cluster, and the decision, for the access log, to the
+// message that forwards a request. It then releases the decision.
 func (d *dispatcher) addMetadata(m *extprocv3.ProcessingResponse) {
 	pick := map[string]*structpb.Value{
 		wire.PickPool:   structpb.NewStringValue(d.target.Pool.String()),
@@ -135,7 +136,7 @@ func object(fields map[string]*structpb.Value) *structpb.Struct {
 	return &structpb.Struct{Fields: fields}
 }
 
-// expect writes what was expected of the request into the metadata of its decision.
+// expect adds the predictions to the metadata.
 func (d *dispatcher) expect(to map[string]*structpb.Value) {
 	if d.bytes > 0 {
 		to[wire.PickBytes] = structpb.NewNumberValue(float64(d.bytes))
@@ -164,7 +165,7 @@ func (d *dispatcher) expect(to map[string]*structpb.Value) {
 	}
 }
 
-// explained is why the policy thinks of a decision what it does: seconds, and what they are as shares of objectives.
+// explained returns the terms of the policy's estimate: seconds, and shares of the objectives.
 func explained(d *pick.Decision) *structpb.Struct {
 	is := &d.Estimate
 	fields := map[string]*structpb.Value{"endpoint": structpb.NewStringValue(d.Endpoint.Address)}
@@ -189,7 +190,7 @@ func explained(d *pick.Decision) *structpb.Struct {
 	return object(fields)
 }
 
-// retries bounds how often Envoy tries a request again that searches, nil of any other.
+// retries returns the header that bounds Envoy's retries for a search, and nil for other requests.
 func (d *dispatcher) retries() []*corev3.HeaderValueOption {
 	if d.search.id == "" {
 		return nil

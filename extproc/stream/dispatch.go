@@ -17,9 +17,10 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// dispatcher decides one request: it admits it (admit.go), lets it wait for its turn (queue.go), chooses its endpoints, counts it at the first,
-// and finishes it (finish.go). It does not know in which order messages come, nor how an API looks: the exchange and the protocol of the request
-// call it, and it calls neither.
+// dispatcher decides one request: it admits the request (admit.go), makes it wait for its turn
+// (queue.go), chooses its endpoints, counts it at the first, and finishes it (finish.go). It
+// depends neither on the order of messages nor on the API: the exchange and the protocol call the
+// dispatcher, and it calls neither.
 type dispatcher struct {
 	server *Server
 	scope  *scope
@@ -30,45 +31,45 @@ type dispatcher struct {
 	answered
 }
 
-// picked is what was decided of a request, and its place in flight.
+// picked is the decision about a request, and its place in flight.
 type picked struct {
-	began    time.Time // when its headers came
-	sentAt   time.Time // when it was whole
-	begunAt  time.Time // when it was sent to its endpoint
+	began    time.Time // when the headers arrived
+	sentAt   time.Time // when the request was complete
+	begunAt  time.Time // when it went to its endpoint
 	settings settings.Settings
 	session  uint64          // see [request.session]
-	found    route.Target    // by the name that the client used
-	target   route.Target    // which is another model where that is a VModel's
-	ranked   []pick.Decision // what the policy thought of endpoints, in order; nil once that is told
-	picks    []pick.Decision // those of them that are named: the first is where it goes
-	world    *objects.World  // that they were decided by
+	found    route.Target    // for the name that the client used
+	target   route.Target    // found, or the model that a VModel stands for
+	ranked   []pick.Decision // candidates in the policy's order; nil once they are reported
+	picks    []pick.Decision // the endpoints that the data plane may try, in order
+	world    *objects.World  // the objects that the decision used
 	room     [3]pick.Decision
-	to       string // the destination: all of them, as they are told
-	sealed   string // the errand that goes with it, empty for none
-	address  string // of the first
-	model    string // as the engine knows it
+	to       string // picks as the destination header
+	sealed   string // the encrypted relay token; may be empty
+	address  string // address of the first pick
+	model    string // the engine's name of the model
 	stream   bool
-	inject   kserve.Path // where the engine takes the model in each message of a call; nil if in none
-	replaced bool        // the client's own Authorization goes no further
-	token    string      // that goes on in its place, empty for none
-	turn     uint64      // of all requests of this process
+	inject   kserve.Path // path of the model in the engine's messages; nil if it is in none
+	replaced bool        // the client's Authorization header is removed
+	token    string      // the token that replaces it; may be empty
+	turn     uint64      // sequence number in this process
 	id       string
-	prompt   *prompt       // nil where nobody asks for it
-	bytes    int           // of the prompt
-	expected time.Duration // when the first token is, from the request's last byte
-	adapter  string        // where it was, empty where the first token tells nothing of loads and the intake
-	loading  time.Duration // what of expected these take
-	among    int64         // see [pick.Decision.Among]; 0 of what runs no model
+	prompt   *prompt       // nil if the policy does not need it
+	bytes    int           // size of the prompt
+	expected time.Duration // predicted time from the complete request to the first token
+	adapter  string        // predicted residency of the adapter; empty if the first token is no measure of it
+	loading  time.Duration // part of expected for the load and the frontend overhead
+	among    int64         // see [pick.Decision.Among]; 0 if the request runs no inference
 	inFlight *fleet.InFlight
-	told     bool // the data plane was, of what was decided
+	told     bool // the data plane has the decision
 	search   search
-	searches []objects.Name // the other pools whose endpoints are asked
+	searches []objects.Name // other pools to ask for a stored response
 }
 
-// first is the decision for the endpoint to which the request goes first.
+// first returns the decision for the first endpoint.
 func (d *dispatcher) first() *pick.Decision { return &d.picks[0] }
 
-// reason is why it goes there.
+// reason returns why the request goes to its first endpoint.
 func (d *dispatcher) reason() string {
 	if len(d.picks) == 0 {
 		return "relay"
@@ -76,7 +77,7 @@ func (d *dispatcher) reason() string {
 	return d.picks[0].Reason
 }
 
-// choose finds the endpoints of a request, and counts nothing. Body is nil where it is not known.
+// choose finds the endpoints of a request, and counts nothing. Body is nil if it is not known.
 func (d *dispatcher) choose(a ask, body []byte, now time.Time) error {
 	view, near, err := d.resolve(&a)
 	if err != nil {
@@ -88,7 +89,8 @@ func (d *dispatcher) choose(a ask, body []byte, now time.Time) error {
 	return d.pick(&a, body, view, near, now)
 }
 
-// resolve admits a request, and finds the model that a VModel stands for. It loads the fleet's view once, or twice for a VModel.
+// resolve admits a request, and resolves a VModel to its model. It loads the fleet's view once, or
+// twice for a VModel.
 func (d *dispatcher) resolve(a *ask) (view *endpointstate.View, near string, err error) {
 	s := d.server
 	view = s.Fleet.View()
@@ -106,7 +108,7 @@ func (d *dispatcher) resolve(a *ask) (view *endpointstate.View, near string, err
 	if name := target.Adapter; name != "" {
 		key := objects.ModelKey{Pool: target.Pool, ID: name}
 		if target.Adapter = s.Fleet.Resolve(view.World, key, cmp.Or(d.session, s.Random())); target.Adapter != name {
-			view = s.Fleet.View() // the first may be older than the VModel's new target, and not have its copies
+			view = s.Fleet.View() // the first view may be older than the VModel's new target
 		}
 	}
 	d.target = target
@@ -131,7 +133,7 @@ func (d *dispatcher) pick(a *ask, body []byte, view *endpointstate.View, near st
 	most := d.settings.Picks
 	if most < 2 { // the pool forbids retries
 		if known := (fleet.Maker{Pool: target.Pool, Address: d.search.maker}); unheard(view, known) {
-			d.search.most, d.search.everybody = 1, false // it goes to the endpoint that made the response
+			d.search.most, d.search.everybody = 1, false // ask only the endpoint that made the response
 		} else {
 			d.search = search{}
 		}
@@ -165,14 +167,15 @@ func (d *dispatcher) pick(a *ask, body []byte, view *endpointstate.View, near st
 	if err == nil {
 		d.authorize(view.World)
 		d.world = view.World
-		if d.traits.call && d.traits.method != readyMethod { // which no engine gets
+		if d.traits.call && d.traits.method != readyMethod { // extproc answers readyMethod itself
 			err = d.takes(view)
 		}
 	}
 	return d.scope.unknown(err)
 }
 
-// unlimited leaves out the picks from the first on that is for a retry and has a limit: nobody counts the request there before it comes.
+// unlimited cuts the picks before the first retry at a copy with a concurrency limit: a retry is
+// not counted before it arrives.
 func unlimited(picks []pick.Decision) []pick.Decision {
 	for n := 1; n < len(picks); n++ {
 		if picks[n].Copy.Limited {
@@ -182,8 +185,9 @@ func unlimited(picks []pick.Decision) []pick.Decision {
 	return picks
 }
 
-// authorize finds the token that a request carries in the place of what its client sent, where its pool says so. No token goes to an
-// address that belongs to another namespace: such picks are left out, and where there are no others the request carries none.
+// authorize finds the token that replaces the client's Authorization header, if the pool has one.
+// Picks in other namespaces must not get the token, so they are dropped. If no others exist, the
+// request carries no token.
 func (d *dispatcher) authorize(w *objects.World) {
 	pool := w.Pools[d.target.Pool]
 	if d.replaced, d.token = pool.ReplacesAuthorization(), ""; !d.replaced {
@@ -195,11 +199,11 @@ func (d *dispatcher) authorize(w *objects.World) {
 	}
 }
 
-// maxChoices bounds how often a request is decided anew because the copy that it was to go to went away that moment. Each
-// time another view is in force, so that even twice is rare.
+// maxChoices bounds how often a request is decided again because its copy went away in that moment.
+// Each attempt uses a newer view, so two are already rare.
 const maxChoices = 8
 
-// send chooses the endpoint of a request, and counts it there.
+// send chooses the endpoints of a request, and counts it at the first.
 func (d *dispatcher) send(a ask, body []byte, now time.Time) error {
 	defer d.dropPrompt()
 	for range maxChoices {
@@ -213,7 +217,8 @@ func (d *dispatcher) send(a ask, body []byte, now time.Time) error {
 	return d.taken()
 }
 
-// pace is how long requests without tokens for a model take, in nanoseconds: what was learned of it, or else what its Model says; 0 for nothing.
+// pace returns the service time in nanoseconds of a model without tokens: the learned one, or else
+// that of its Model object; 0 if unknown.
 func (s *Server) pace(w *objects.World, k objects.ModelKey) int64 {
 	if learned := s.Fleet.Pace(k); learned > 0 {
 		return learned
@@ -224,12 +229,14 @@ func (s *Server) pace(w *objects.World, k objects.ModelKey) int64 {
 	return 0
 }
 
-// renames says whether the engine knows the model by another name than the client, who may have named none.
+// renames reports whether the engine's name of the model differs from the client's. The client may
+// have named none.
 func (d *dispatcher) renames(a ask) bool {
 	return a.model != "" && (a.text.Absent() || d.first().Model != a.model)
 }
 
-// known is the name by which the model is known at the endpoint, which is not always the one to ask for it by.
+// known returns the name under which the endpoint reports the model. An engine may accept requests
+// under another.
 func (d *dispatcher) known() string {
 	if c := d.first().Copy; !c.Base && c.Model != "" {
 		return c.Model
@@ -237,7 +244,8 @@ func (d *dispatcher) known() string {
 	return d.first().Model
 }
 
-// count counts the request as in flight where choose sent it, and says whether it may go there still.
+// count counts the request as in flight at its first pick. It returns false if the request may not
+// go there any more.
 func (d *dispatcher) count(a ask, now time.Time) bool {
 	s := d.server
 	if d.inFlight = s.Fleet.Begin(*d.first()); d.inFlight == nil {
@@ -264,13 +272,14 @@ func (d *dispatcher) count(a ask, now time.Time) bool {
 	case !d.scope.bound(d.answer.Began()):
 		s.Fleet.Lease(d.id, d.inFlight, d.settings.Lease)
 	case d.sealed != "":
-		s.Fleet.Keep(d.id, d.inFlight) // the inner server may release it
+		s.Fleet.Keep(d.id, d.inFlight) // the relay may release it
 	}
 	s.Meter.Decided(d.target.Pool.String(), d.first().Reason, time.Since(now))
 	return true
 }
 
-// takeBack counts a request as gone that was counted, and that the data plane was not told of: its record will not say which it was.
+// takeBack undoes the count of a request whose decision the data plane never received: no
+// access-log record will end it.
 func (d *dispatcher) takeBack() {
 	if d.inFlight != nil && !d.told {
 		d.inFlight.End()
@@ -279,14 +288,14 @@ func (d *dispatcher) takeBack() {
 	}
 }
 
-// dropPicks lets go of what was decided, and with it of a snapshot of the fleet.
+// dropPicks releases the decision, and with it a snapshot of the fleet.
 func (d *dispatcher) dropPicks() {
 	d.ranked, d.picks, d.room, d.world = nil, nil, [len(d.room)]pick.Decision{}, nil
 }
 
-// takes finds where engines take the model in the call's messages, and leaves picks out: those before the first whose engine takes the method at
-// all, and those whose engines take the model elsewhere than that one, for a message goes to all as it goes to the first. An engine that says
-// which methods it has takes no others.
+// takes finds where the engine takes the model in the call's messages. The data plane sends the
+// same messages to every pick, so takes keeps only consecutive picks that agree with the first
+// usable one. An engine that lists its methods takes no others.
 func (d *dispatcher) takes(view *endpointstate.View) error {
 	first := 0
 	for ; first < len(d.picks); first++ {
@@ -310,8 +319,9 @@ func (d *dispatcher) takes(view *endpointstate.View) error {
 	return nil
 }
 
-// injection is where the engine of a pick wants the model in the messages of the call's method, and whether it takes the method: as a model
-// runtime says; other engines want it where V2 has it. One that is not known to speak gRPC takes none, unless a route says that its pool does.
+// injection returns where the engine of a pick takes the model in the call's messages, and whether
+// it takes the method. Model runtimes report both; other engines follow V2. An engine that is not
+// known to speak gRPC takes no call, unless a route sends it there.
 func (d *dispatcher) injection(view *endpointstate.View, at *pick.Decision) (kserve.Path, bool) {
 	if d.scope.inferenceOnly() && !view.World.SpeaksGRPC(at.Endpoint.Address) {
 		return nil, false

@@ -7,14 +7,15 @@ import (
 	"github.com/headgate/headgate/extproc/decode"
 )
 
-// encoded is what is known of the content codings of a request's body. Where the body is shown whole by our own Envoy, they are undone before
-// it is read, and the engine gets it without them.
+// encoded is the state of a compressed body. If Headgate's own Envoy shows the body, extproc
+// decodes it before it reads it, and the engine gets the decoded body.
 type encoded struct {
-	codings []decode.Coding // as they were applied; nil where none is to be undone
-	decoded bool            // they were
+	codings []decode.Coding // in the order in which they were applied; nil if nothing is to decode
+	decoded bool            // the body was decoded
 }
 
-// newDecoders returns as many decoders as may be used at once: half the processors are left for other requests.
+// newDecoders returns as many decoders as may run at once: half of the processors stay free for
+// other requests.
 func newDecoders() chan *decode.Decoder {
 	free := make(chan *decode.Decoder, max(1, runtime.GOMAXPROCS(0)/2))
 	for range cap(free) {
@@ -23,7 +24,7 @@ func newDecoders() chan *decode.Decoder {
 	return free
 }
 
-// readEncoding finds what is to be undone of the body.
+// readEncoding reads the content codings of the body.
 func (x *exchange) readEncoding() error {
 	codings, err := decode.Parse(x.in.encoding)
 	switch {
@@ -38,7 +39,8 @@ func (x *exchange) readEncoding() error {
 	return nil
 }
 
-// askForBody waits for the body, and has the data plane show it where it would not.
+// askForBody waits for the body. If the data plane would not show it, askForBody overrides the
+// mode.
 func (x *exchange) askForBody() responses {
 	if x.scope.mode != modeNone {
 		return responses{goOnHeaders}
@@ -53,8 +55,8 @@ func (x *exchange) askForBody() responses {
 // decoderLimit bounds how long a body waits for a decoder.
 const decoderLimit = 2 * time.Second
 
-// decode undoes the codings of the body, in the order of those that wait for a decoder. Its result counts in Server.kept until it is sent on,
-// or waits for its model and counts there.
+// decode decodes the body. Bodies wait for a decoder in order. The decoded body counts in
+// Server.kept until it is forwarded or queued.
 func (x *exchange) decode(body *[]byte) error {
 	if x.encoded.codings == nil {
 		return nil
@@ -71,7 +73,7 @@ func (x *exchange) decode(body *[]byte) error {
 	return x.keep(len(plain))
 }
 
-// decoder takes a decoder that is free, or waits for one.
+// decoder takes a free decoder, or waits for one.
 func (x *exchange) decoder() (*decode.Decoder, error) {
 	select {
 	case d := <-x.server.decoders:
@@ -92,7 +94,7 @@ func (x *exchange) decoder() (*decode.Decoder, error) {
 	}
 }
 
-// decodeWith decodes a body, and frees the decoder. One that panics is replaced.
+// decodeWith decodes a body, and frees the decoder. It replaces a decoder that panics.
 func (s *Server) decodeWith(d *decode.Decoder, body []byte, codings []decode.Coding) ([]byte, error) {
 	whole := false
 	defer func() {
@@ -106,7 +108,8 @@ func (s *Server) decodeWith(d *decode.Decoder, body []byte, codings []decode.Cod
 	return plain, err
 }
 
-// letGo counts the body as kept no more: Envoy has it, or it waits. Messages of calls count for themselves.
+// letGo ends the count of the body's bytes: Envoy has the body, or the queue counts it. Calls count
+// their messages themselves.
 func (x *exchange) letGo() {
 	if !x.dispatcher.traits.call {
 		_ = x.keep(0)

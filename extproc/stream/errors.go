@@ -16,12 +16,12 @@ import (
 	"github.com/headgate/headgate/extproc/route"
 )
 
-// apiError is an error and what a client is told of it.
+// apiError is an error, and its reply to the client.
 type apiError struct {
 	status int
-	// Type, Code and Param are for programs, in the words of OpenAI's API. Param may be empty.
+	// Type, Code and Param are for programs, as in OpenAI's API. Param may be empty.
 	Type, Code, Param string
-	// Message is for people. %s in it stands for the model.
+	// Message is for people. %s in it stands for the model's name.
 	Message string
 	// retryAfter is in seconds; 0 gives no time.
 	retryAfter int
@@ -42,9 +42,11 @@ const (
 )
 
 const (
-	// retrySoon is for what the next scrape may change. It is the least that the header can say.
+	// retrySoon is for errors that the next scrape may resolve. It is the smallest value of the
+	// header.
 	retrySoon = 1
-	// retryLater is for what lasts longer: many clients that wait for one model should not come back at once.
+	// retryLater is for errors that last longer. It keeps many clients of one model from retrying
+	// at once.
 	retryLater = 10
 )
 
@@ -57,7 +59,7 @@ func invalidCall(status int, code, message string, call kserve.Code) *apiError {
 	return &apiError{status: status, Type: invalidRequest, Code: code, Message: message, call: call}
 }
 
-// unsupported is 415 with the content codings that a body may have.
+// unsupported is 415. Accept lists the content codings that a body may have.
 func unsupported(accept, message string) *apiError {
 	return &apiError{status: http.StatusUnsupportedMediaType, Type: invalidRequest, Code: "unsupported_content_encoding", Message: message, accept: accept}
 }
@@ -72,12 +74,12 @@ func timedOut(code, message string) *apiError {
 	return &apiError{status: http.StatusGatewayTimeout, Type: serverError, Code: code, Message: message}
 }
 
-// failed is an error that a retry meets again.
+// failed is an error that a retry would meet again.
 func failed(status int, code, message string) *apiError {
 	return &apiError{status: status, Type: serverError, Code: code, Message: message, final: true}
 }
 
-// Errors of this package, with what clients get.
+// Errors of this package. Clients get them as they are.
 var (
 	errUnknownPath = invalid(http.StatusNotFound, "unknown_url", "", "This gateway serves no such method and path. It serves "+strings.Join(openai.Served(), ", ")+".")
 	errUnknownV2   = invalid(http.StatusNotFound, "unknown_url", "", "This gateway serves no such method and path. It serves "+strings.Join(kserve.Served(), ", ")+".")
@@ -148,14 +150,14 @@ var (
 	errOver = errors.New("the request is over")
 )
 
-// describe returns what a client gets for an error. Model is the client's name of the model, empty if it is not known. An error that is not in the
-// list is a fault of this package, and says nothing about itself.
+// describe returns the reply for an error. Model is the client's name of the model; it may be
+// empty. An error that is not listed is a bug of this package: its text is not shown.
 func describe(err error, model string) apiError {
 	var body *openai.Error
 	var nameless *unnamed
 	var call *kserve.Error
 	var coding *decode.Error
-	switch { // those that have words of their own
+	switch { // errors with a text of their own
 	case errors.As(err, &call):
 		return *invalidCall(statusOf(call.Code), "invalid_request", call.Reason, call.Code)
 	case errors.As(err, &nameless):
@@ -170,7 +172,7 @@ func describe(err error, model string) apiError {
 	return e
 }
 
-// replyTo returns the error of this package that stands for any other.
+// replyTo maps an error to one of this package.
 func replyTo(err error, named bool) *apiError {
 	var own *apiError
 	var load flow.Failed
@@ -198,7 +200,8 @@ func replyTo(err error, named bool) *apiError {
 	return errInternal
 }
 
-// describeLoad says why a model cannot be loaded, by control's reason: the kind of it, and neither paths nor an engine's words.
+// describeLoad returns the reply for control's reason why a model cannot be loaded. It contains
+// neither paths nor the engine's words.
 func describeLoad(reason string) *apiError {
 	switch reason {
 	case wire.NoEndpoint:
@@ -216,7 +219,7 @@ func describeLoad(reason string) *apiError {
 	return failed(http.StatusServiceUnavailable, "model_load_failed", "The model %s could not be loaded"+why+".")
 }
 
-// maxQuoted bounds what a reply quotes of a client's model name, in bytes.
+// maxQuoted bounds how many bytes of a client's model name a reply quotes.
 const maxQuoted = 128
 
 func quote(model string) string {

@@ -16,70 +16,74 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// exchange is one HTTP request on its way through a data plane: it takes messages in whatever order and mode they come, gives the protocol of
-// the request what it needs to decide, and sends on or replies. It is owned by one goroutine.
+// exchange is one HTTP request on its way through a data plane. It receives messages in any order
+// and mode, passes the request to its protocol, and forwards the request or replies. One goroutine
+// owns it.
 //
-// A request is decided as soon as it can be and not before: by its headers where no body is shown or none matters, else
-// when the model is known. Until then nothing is let through: what was not decided cannot be changed any more.
+// An exchange decides a request as early as possible: by its headers if no body is shown or none
+// matters, else as soon as the model is known. It forwards nothing before that, because what is
+// forwarded cannot be changed.
 type exchange struct {
 	server     *Server
 	scope      scope
 	in         request
 	dispatcher dispatcher
-	// protocol is the API that the request speaks, nil before its headers: one of the next two, or a call.
+	// protocol is nil before the headers; then it is &openAI, &v2 or a call.
 	protocol protocol
 	openAI   openAIRequest
 	v2       v2Request
 
 	phase   phase
-	chunks  []byte // the body so far, where it comes in chunks
+	chunks  []byte // the body so far, if it comes in chunks
 	encoded encoded
-	kept    int // bytes of it that count in Server.kept
+	kept    int // bytes of the request that Server.kept includes
 	out     sender
 	late    late
-	watched bool             // the stop of the Server ends it
-	open    bool             // it is among the open exchanges of the Server
-	vacant  outcome.Progress // of the last record, if its endpoint was vacant; guarded by open.mu of the Server
+	watched bool             // Server.Stop ends the exchange
+	open    bool             // the exchange is in Server.open
+	vacant  outcome.Progress // the last progress record, if its endpoint was vacant; guarded by Server.open.mu
 }
 
-// protocol is the API that a request speaks: it finds what the request asks for, has the dispatcher decide that, and writes the decision into the
-// request.
+// protocol is the API of a request. It reads what the request asks for, has the dispatcher decide,
+// and writes the decision into the request.
 type protocol interface {
-	// begin takes the headers, after which no body comes at the end. It decides the request, replies, or returns what makes the data plane go on.
+	// begin handles the headers; end means that no body follows. It decides the request, replies,
+	// or returns the message that makes the data plane continue.
 	begin(end bool, now time.Time) responses
-	// whole takes the body, with all of which the request is decided.
+	// whole handles the complete body and decides the request.
 	whole(body []byte, how ending, now time.Time) responses
-	// chunk takes a piece of a body that is shown as it comes. It returns false if the protocol needs no pieces, but the whole.
+	// chunk handles a piece of a body that comes in chunks. It returns false if the protocol needs
+	// the complete body instead.
 	chunk(piece []byte, end bool, now time.Time) (out responses, taken bool)
-	// trailers takes the trailers of the request. It returns false if they mean nothing to the protocol.
+	// trailers handles the request's trailers. It returns false if the protocol ignores them.
 	trailers(now time.Time) (out responses, taken bool)
 }
 
-// atOnce is part of protocols whose bodies are read as a whole.
+// atOnce is embedded by protocols that read the body as a whole.
 type atOnce struct{}
 
 func (atOnce) chunk([]byte, bool, time.Time) (responses, bool) { return nil, false }
 func (atOnce) trailers(time.Time) (responses, bool)            { return nil, false }
 
-// phase is how far the request has come.
+// phase is the progress of a request.
 type phase uint8
 
 const (
-	// fresh: nothing has come.
+	// fresh: no message has arrived.
 	fresh phase = iota
-	// reading: the headers have come, and the rest is waited for.
+	// reading: the headers have arrived, and the rest is missing.
 	reading
-	// passing: it is decided, and the rest of its body goes through as it comes.
+	// passing: the request is decided, and the rest of its body passes through.
 	passing
-	// sent: it is decided and whole.
+	// sent: the request is decided and complete.
 	sent
-	// dropping: extproc will answer it itself, and drops its body until then.
+	// dropping: extproc discards the body before it replies.
 	dropping
-	// replied: extproc answered it itself.
+	// replied: extproc has replied.
 	replied
 )
 
-// errProtocol is a message that a data plane should not have sent: a fault of its configuration.
+// errProtocol reports a message that a correctly configured data plane does not send.
 type errProtocol string
 
 func (e errProtocol) Error() string { return string(e) }
@@ -93,7 +97,8 @@ func (s *Server) newExchange(of scope) *exchange {
 
 type responses = []*extprocv3.ProcessingResponse
 
-// receive returns what to say to a message that came at a time, or an error that ends the stream.
+// receive handles a message that arrived at a time. It returns the answers, or an error that ends
+// the stream.
 func (x *exchange) receive(m *extprocv3.ProcessingRequest, now time.Time) (responses, error) {
 	x.scope.hints.read(m.GetMetadataContext())
 	x.dispatcher.overridden = false
@@ -129,15 +134,17 @@ func (x *exchange) receive(m *extprocv3.ProcessingRequest, now time.Time) (respo
 	return nil, errProtocol(fmt.Sprintf("ext_proc sends %T, which extproc does not know", m.GetRequest()))
 }
 
-// endable says whether the request needs its exchange no more: it is decided and whole, and nothing is shown of the answer.
+// endable reports whether the data plane can finish the request without the exchange: it is decided
+// and complete, and no part of the response is shown.
 func (x *exchange) endable() bool {
 	return x.scope.front == Own && (x.phase == sent && x.scope.announced && x.scope.shown == modeNone || x.phase == replied)
 }
 
-// leftAlone says whether the exchange ends because the Server stops, and not because its request has: that goes on, and counts on.
+// leftAlone reports whether the exchange ends because the Server stops. The request itself
+// continues, and stays counted.
 func (x *exchange) leftAlone() bool { return x.watched && x.server.stopping.Err() != nil }
 
-// requestHeaders finds the protocol of the request, which answers its headers.
+// requestHeaders finds the protocol of the request and passes the headers to it.
 func (x *exchange) requestHeaders(end bool, now time.Time) responses {
 	if kserve.IsCall(x.in.contentType) && (x.scope.front == Own && x.scope.mode == modeNone || x.scope.front != Own && x.in.ids != nil) {
 		x.protocol = &call{exchange: x}
@@ -153,19 +160,19 @@ func (x *exchange) requestHeaders(end bool, now time.Time) responses {
 	return x.protocol.begin(end, now)
 }
 
-// tooLarge says whether the headers announce a body that is too large, where extproc may see a whole one.
+// tooLarge reports whether content-length exceeds the limit for a body that extproc may see.
 func (x *exchange) tooLarge() bool {
 	n, err := strconv.ParseUint(x.in.length, 10, 64)
 	return err == nil && n > maxBody && (x.scope.mode != modeNone || x.scope.front == Own) && x.scope.mode != modePartial
 }
 
-// requestBody takes the body, or the next of its chunks.
+// requestBody handles the body or its next chunk.
 func (x *exchange) requestBody(chunk []byte, end bool, now time.Time) (responses, error) {
 	switch {
 	case x.phase == fresh:
 		return nil, errProtocol("ext_proc sends a body before its headers: set request_header_mode to SEND")
 	case x.phase == replied:
-		return nil, nil // it was under way when the reply was given
+		return nil, nil // it was in transit when extproc replied
 	case x.phase == dropping && !end:
 		return nil, nil
 	case x.phase == dropping:
@@ -189,7 +196,7 @@ func (x *exchange) requestBody(chunk []byte, end bool, now time.Time) (responses
 	return x.protocol.whole(chunk, endBuffered, now), nil
 }
 
-// requestChunk takes a chunk of a body that is shown as it comes. After its end there may come another end (envoy #46237).
+// requestChunk handles a chunk of the body. Envoy may send a second end of stream (envoy #46237).
 func (x *exchange) requestChunk(chunk []byte, end bool, now time.Time) responses {
 	if x.phase == sent {
 		return nil
@@ -215,7 +222,7 @@ func (x *exchange) requestChunk(chunk []byte, end bool, now time.Time) responses
 	return x.protocol.whole(x.chunks, endChunk, now)
 }
 
-// requestTrailers come after a body that said nothing of its end.
+// requestTrailers handles trailers, which end a body that had no end of stream.
 func (x *exchange) requestTrailers(now time.Time) (responses, error) {
 	switch x.phase {
 	case fresh:
@@ -243,19 +250,19 @@ func (x *exchange) requestTrailers(now time.Time) (responses, error) {
 	return responses{goOnTrailers}, nil
 }
 
-// ending is how a request's body ended, and with that what an answer to it looks like.
+// ending is how the body of a request ended. It determines the form of the answer.
 type ending uint8
 
 const (
-	endHeaders  ending = iota // there is none
-	endLater                  // it may follow, and is not needed
+	endHeaders  ending = iota // no body
+	endLater                  // a body may follow; it is not needed
 	endBuffered               // in one message
-	endCut                    // in one message, which has only its beginning
+	endCut                    // in one message that has only the beginning of the body
 	endChunk                  // with its last chunk
 	endTrailers               // with trailers after its last chunk
 )
 
-// goOn sends on a request that is decided, with its body where that is another than the one that came.
+// goOn forwards a decided request. If changed, body replaces the body that arrived.
 func (x *exchange) goOn(common *extprocv3.CommonResponse, body []byte, changed bool, how ending) responses {
 	if changed {
 		x.resize(common, len(body))
@@ -286,7 +293,7 @@ func (x *exchange) fail(err error, model string) responses {
 	}
 	e := describe(err, model)
 	if errors.Is(err, errExpired) && x.in.deadline() > 0 {
-		e.call = kserve.DeadlineExceeded // its own client has set it
+		e.call = kserve.DeadlineExceeded // the client set the deadline
 	}
 	if pool := x.dispatcher.target.Pool; e.Code == string(outcome.NoEndpoint) && pool != (objects.Name{}) {
 		x.server.Meter.NoEndpoint(x.dispatcher.target.Route.String(), pool.String())
@@ -297,17 +304,16 @@ func (x *exchange) fail(err error, model string) responses {
 func (x *exchange) reply(status int, code string, m *extprocv3.ProcessingResponse) responses {
 	x.phase = replied
 	x.dispatcher.takeBack()
-	_ = x.keep(0) // nothing of it is read any more
+	_ = x.keep(0) // the body is not read any more
 	x.chunks = nil
 	x.server.Meter.Replied(status, code)
 	return responses{m}
 }
 
-// resize makes the content length right for a body of another length. Where bodies go in chunks, or only their beginning
-// is known, the length goes.
+// resize corrects content-length for a new body. It removes the header if the body comes in chunks.
 func (x *exchange) resize(common *extprocv3.CommonResponse, length int) {
 	switch {
-	case x.in.length == "" || x.scope.mode == modePartial: // Envoy takes it away itself
+	case x.in.length == "" || x.scope.mode == modePartial: // Envoy removes it
 	case x.scope.mode == modeDuplex:
 		common.HeaderMutation.RemoveHeaders = append(slices.Clip(common.HeaderMutation.RemoveHeaders), "content-length")
 	default:
@@ -315,17 +321,20 @@ func (x *exchange) resize(common *extprocv3.CommonResponse, length int) {
 	}
 }
 
-// withMetadata completes the message that sends a request on, and lets go of what was needed to decide it: an answer may take minutes.
+// withMetadata completes the message that forwards a request. It drops the request's headers and
+// body, because a response may take minutes.
 func (x *exchange) withMetadata(m *extprocv3.ProcessingResponse) *extprocv3.ProcessingResponse {
 	x.dispatcher.addMetadata(m)
 	x.in.all, x.chunks = nil, nil
 	return m
 }
 
-// maxKept bounds the total bytes buffered: incomplete messages, decoded bodies, and bodies of requests that wait for control's answer.
+// maxKept bounds the bytes buffered by all requests: incomplete messages, decoded bodies, and
+// bodies of requests that wait for control's answer.
 const maxKept = 512 << 20
 
-// keep records how many bytes of the request are buffered: an incomplete message, a decoded body, or its body while it waits for control's answer.
+// keep sets how many bytes of the request are buffered. It returns errCrowded if all requests
+// together exceed maxKept.
 func (x *exchange) keep(bytes int) error {
 	if bytes == x.kept {
 		return nil
@@ -337,19 +346,20 @@ func (x *exchange) keep(bytes int) error {
 	return nil
 }
 
-// missed has a request wait that may be decided later, and replies to any other.
+// missed queues a request that may be decided later, and replies to any other with err.
 func (x *exchange) missed(err error, model string, bytes int, now time.Time, decide func(now time.Time) responses) responses {
 	refuse := func(err error) responses { return x.fail(err, model) }
 	if !x.dispatcher.join(err, model, waiting{bytes: int64(bytes), decide: decide, refuse: refuse}, now) {
 		return x.fail(err, model)
 	}
 	if !x.dispatcher.waits.asks {
-		x.letGo() // what waits counts there
+		x.letGo() // the queue counts the body
 	}
 	return nil
 }
 
-// wait keeps a request that waits until there is something to say, as [dispatcher.wait].
+// wait blocks until a waiting request is decided or refused, and returns the answers. See
+// [dispatcher.wait].
 func (x *exchange) wait(ctx context.Context, send func(*extprocv3.ProcessingResponse) error) (responses, error) {
 	if x.dispatcher.waits.asks {
 		return x.ask(ctx)
@@ -357,12 +367,12 @@ func (x *exchange) wait(ctx context.Context, send func(*extprocv3.ProcessingResp
 	return x.dispatcher.wait(ctx, send)
 }
 
-// ask waits until control confirms that all it published is in force, and decides the request again. It returns an error when the request is over.
-// The request's body counts as buffered meanwhile.
+// ask waits until everything that control has published is in force, and decides the request again.
+// It returns an error when the request is over. The body counts as buffered meanwhile.
 func (x *exchange) ask(ctx context.Context) (responses, error) {
 	before, during := x.kept, int(x.dispatcher.waits.bytes)
 	if x.dispatcher.traits.call {
-		during += before // an incomplete message is not part of waits
+		during += before // waits does not include an incomplete message
 	}
 	err := x.keep(during)
 	if err == nil {
@@ -378,7 +388,7 @@ func (x *exchange) ask(ctx context.Context) (responses, error) {
 	return x.dispatcher.refuse(err), nil
 }
 
-// end is the end of the stream, at a time. It may be called at any time and more than once.
+// end handles the end of the stream. It may be called at any time and more than once.
 func (x *exchange) end(now time.Time) {
 	_ = x.keep(0)
 	x.dispatcher.end(now)

@@ -12,15 +12,15 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// answered is what is known of the engine's answer, where the data plane shows it.
+// answered is what the data plane shows of the engine's response.
 type answered struct {
 	answer   outcome.Answer
 	finished bool
-	// answeredAt is when it was whole.
+	// answeredAt is when the response was complete.
 	answeredAt time.Time
 }
 
-// responseHeaders reads the beginning of the answer, and changes nothing of it.
+// responseHeaders reads the headers of the response, and changes none.
 func (x *exchange) responseHeaders(h *extprocv3.HttpHeaders, now time.Time) responses {
 	if x.dispatcher.inFlight != nil && !x.dispatcher.answer.Began() {
 		x.dispatcher.readAnswer(h.GetHeaders())
@@ -57,7 +57,7 @@ func (d *dispatcher) readAnswer(m *corev3.HeaderMap) {
 	d.answer.Headers(status, contentType, load, retryAfter)
 }
 
-// responseBody reads the next of the answer's body, and passes it on as it is.
+// responseBody reads the next part of the response's body, and forwards it unchanged.
 func (x *exchange) responseBody(chunk []byte, end bool, now time.Time) responses {
 	if x.dispatcher.answer.Began() && !x.dispatcher.finished {
 		x.dispatcher.answer.Body(chunk, now)
@@ -78,7 +78,7 @@ func (x *exchange) responseTrailers(now time.Time) responses {
 	return responses{goOnAnswerTrailers}
 }
 
-// finish tells what became of the request, and counts it as gone.
+// finish reports the outcome of the request, and ends its count.
 func (d *dispatcher) finish(now time.Time) {
 	if d.finished {
 		return
@@ -90,8 +90,9 @@ func (d *dispatcher) finish(now time.Time) {
 	d.observe(outcome.None, now.Sub(d.began))
 }
 
-// observe tells what became of the request, or as much of it as is shown. Where the access log tells, this would tell it
-// twice. It says nothing of the decision's id, for the request may go on.
+// observe reports the outcome, as far as the data plane shows the response. The access log reports
+// outcomes of Headgate's own Envoys. The outcome has no decision id, because the request may
+// continue.
 func (d *dispatcher) observe(f outcome.Failure, took time.Duration) {
 	if d.scope.front == Own {
 		return
@@ -116,7 +117,7 @@ func (d *dispatcher) observe(f outcome.Failure, took time.Duration) {
 	d.server.Observe(o)
 }
 
-// end is the end of the stream, at a time. It may be called at any time and more than once.
+// end handles the end of the stream. It may be called at any time and more than once.
 func (d *dispatcher) end(now time.Time) {
 	d.takeBack()
 	if d.inFlight == nil || d.finished {
@@ -130,7 +131,7 @@ func (d *dispatcher) end(now time.Time) {
 	switch {
 	case !d.answer.Began():
 	case d.scope.shown == modeNone:
-		d.observe(outcome.None, 0) // the data plane shows no more than that it began
+		d.observe(outcome.None, 0) // the data plane shows only the headers
 	default:
 		d.observe(outcome.Cut, now.Sub(d.began))
 	}

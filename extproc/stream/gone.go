@@ -16,8 +16,9 @@ import (
 	"github.com/headgate/headgate/extproc/outcome"
 )
 
-// open are the exchanges with Headgate's own Envoys whose request was sent to an endpoint, by the id of the decision. An exchange is there from
-// its decision to the end of its stream.
+// open has the exchanges of Headgate's own Envoys whose request is at an endpoint, by decision id.
+// An exchange is in it from its decision to the end of its stream. Its mutex is never held while
+// another is locked.
 type open struct {
 	mu  sync.Mutex // guards all, and exchange.vacant of each
 	all map[string]*exchange
@@ -41,7 +42,8 @@ func (o *open) has(id string) bool {
 	return o.all[id] != nil
 }
 
-// silent takes the progress of a request, and returns its exchange if its endpoint was vacant both this time and the last, without a byte in between.
+// silent records the progress of a request. It returns the exchange if the endpoint was vacant in
+// this record and in the last, and no byte came in between.
 func (o *open) silent(p outcome.Progress, vacant bool) *exchange {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -59,20 +61,21 @@ func (o *open) silent(p outcome.Progress, vacant bool) *exchange {
 	return nil
 }
 
-// Progressed takes the progress of a request in flight. It renews the lease of the request, and ends the request if its engine has gone: at two
-// records in a row the endpoint refuses connections, and no byte came in between. The endpoint may be another than the first pick. An engine that
-// drains with its port closed sends bytes. Requests of other processes are left alone.
+// Progressed records the progress of a request in flight: it renews the request's lease. It ends
+// the request if its engine has gone: in two consecutive records the endpoint refuses connections,
+// and no byte came in between. The endpoint need not be the first pick. An engine that drains with
+// its port closed still sends bytes. Requests of other processes are ignored.
 func (s *Server) Progressed(p outcome.Progress) {
 	s.Fleet.Renew(p.ID)
 	if !s.open.has(p.ID) {
-		return // the fleet need not be asked
+		return // skip the view
 	}
 	w := s.Fleet.View().World
 	p.Endpoint = w.EndpointAt(p.Endpoint)
 	switch {
 	case p.Endpoint == "":
 		s.judge(p, false)
-	case w.HasEndpoint(p.Endpoint), strings.Contains(p.Endpoint, "/"): // a path is the inner server
+	case w.HasEndpoint(p.Endpoint), strings.Contains(p.Endpoint, "/"): // a path is the relay
 		s.judge(p, fleet.Read(s.Fleet, func(s *endpointstate.State) bool { return s.Vacant(p.Endpoint) }))
 	default:
 		s.left.dial(s, p)
@@ -86,8 +89,9 @@ func (s *Server) judge(p outcome.Progress, vacant bool) {
 	}
 }
 
-// left are endpoints that were removed from the objects and still have requests. They are not scraped. A record of such a request triggers a dial of
-// its endpoint, which also serves the records that arrive meanwhile. The zero left is ready.
+// left has endpoints that were removed from the objects and still have requests. They are not
+// scraped: a record of such a request triggers a dial, whose result also serves the records that
+// arrive meanwhile. The zero left is ready. Its mutex is never held while another is locked.
 type left struct {
 	mu      sync.Mutex                    // guards dialing
 	dialing map[string][]outcome.Progress // by endpoint: records to judge when the dial ends
@@ -96,7 +100,8 @@ type left struct {
 // maxDial bounds the dial of a removed endpoint.
 const maxDial = time.Second
 
-// dial dials the endpoint of a record, unless a dial is in progress, and judges the record by its result. It returns at once.
+// dial dials the endpoint of a record, unless a dial is in progress, and judges the record by the
+// result. It returns at once.
 func (l *left) dial(s *Server, p outcome.Progress) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -119,7 +124,7 @@ func (l *left) dial(s *Server, p outcome.Progress) {
 	}()
 }
 
-// take removes and returns the records that wait to be judged. If there are none, the dial counts as ended.
+// take removes and returns the records to judge. If there are none, the dial is over.
 func (l *left) take(endpoint string) []outcome.Progress {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -141,9 +146,10 @@ func dial(ctx context.Context, address string) error {
 	return conn.Close()
 }
 
-// sender sends to the data plane, from the goroutine of the exchange or from another one.
+// sender sends to the data plane. It is safe for concurrent use: other goroutines may end the
+// exchange.
 type sender struct {
-	mu       sync.Mutex // guards the following
+	mu       sync.Mutex // guards the following, and sending
 	messages extprocStream
 	over     bool // nothing more may be sent
 }
@@ -163,7 +169,7 @@ func (s *sender) send(out responses) error {
 	return nil
 }
 
-// end sends a last message, if there is one, unless the exchange is over.
+// end sends a last message, which may be nil, unless the exchange is over.
 func (s *sender) end(last *extprocv3.ProcessingResponse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +179,8 @@ func (s *sender) end(last *extprocv3.ProcessingResponse) {
 	s.over = true
 }
 
-// endGone ends the request in the middle of its answer, or before it. It may be called from any goroutine once the request is decided.
+// endGone ends the request before or within its response. Any goroutine may call it once the
+// request is decided.
 func (x *exchange) endGone() {
 	x.out.end(describe(errGone, "").response(x.api()))
 }

@@ -5,29 +5,34 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 )
 
-// maxChunk bounds what one message carries of a body. Envoy advises to stay below 64 KiB; the endpoint-picker field uses
-// 62,000 bytes.
+// maxChunk bounds the part of a body in one message. Envoy recommends less than 64 KiB; other
+// endpoint pickers use 62,000 bytes.
 const maxChunk = 62_000
 
-// Answers that change nothing are made once.
+// message is a message to the data plane.
+type message = extprocv3.ProcessingResponse
+
+// Answers that change nothing are shared.
 var (
 	goOnHeaders        = answerHeaders(nil)
 	goOnBody           = answerBody(nil)
-	goOnTrailers       = &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestTrailers{RequestTrailers: &extprocv3.TrailersResponse{}}}
+	goOnTrailers       = &message{Response: &extprocv3.ProcessingResponse_RequestTrailers{RequestTrailers: &extprocv3.TrailersResponse{}}}
 	goOnAnswer         = answerHeadersOfAnswer(nil)
-	goOnAnswerBody     = &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseBody{ResponseBody: &extprocv3.BodyResponse{}}}
-	goOnAnswerTrailers = &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseTrailers{ResponseTrailers: &extprocv3.TrailersResponse{}}}
+	goOnAnswerBody     = &message{Response: &extprocv3.ProcessingResponse_ResponseBody{ResponseBody: &extprocv3.BodyResponse{}}}
+	goOnAnswerTrailers = &message{Response: &extprocv3.ProcessingResponse_ResponseTrailers{ResponseTrailers: &extprocv3.TrailersResponse{}}}
 
-	// askForBody lets the headers wait for a body that the data plane would not have shown.
+	// askForBody makes the headers wait for a body that the data plane would not have shown.
 	askForBody = goOnIn(&extprocfilterv3.ProcessingMode{RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestBodyMode: modeBuffered})
-	// askForOwnBody is askForBody for Headgate's own Envoys. A mode override replaces the whole mode, so it repeats what they show of answers.
+	// askForOwnBody is askForBody for Headgate's own Envoys. A mode override replaces the whole
+	// mode, so it repeats what they show of responses.
 	askForOwnBody = goOnIn(&extprocfilterv3.ProcessingMode{
-		RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestBodyMode: modeBuffered, RequestTrailerMode: extprocfilterv3.ProcessingMode_SEND,
+		RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestBodyMode: modeBuffered,
+		RequestTrailerMode: extprocfilterv3.ProcessingMode_SEND,
 		ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SEND,
 	})
 )
 
-// goOnIn lets a request's headers go on, and changes what the data plane shows from there.
+// goOnIn continues with the headers, and changes what the data plane shows next.
 func goOnIn(mode *extprocfilterv3.ProcessingMode) *extprocv3.ProcessingResponse {
 	m := answerHeaders(nil)
 	m.ModeOverride = mode
@@ -35,33 +40,33 @@ func goOnIn(mode *extprocfilterv3.ProcessingMode) *extprocv3.ProcessingResponse 
 }
 
 func answerHeaders(c *extprocv3.CommonResponse) *extprocv3.ProcessingResponse {
-	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{Response: c}}}
+	return &message{Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{Response: c}}}
 }
 
 func answerBody(c *extprocv3.CommonResponse) *extprocv3.ProcessingResponse {
-	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{Response: c}}}
+	return &message{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{Response: c}}}
 }
 
 func answerHeadersOfAnswer(c *extprocv3.CommonResponse) *extprocv3.ProcessingResponse {
-	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{Response: c}}}
+	return &message{Response: &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{Response: c}}}
 }
 
 func replaceBody(body []byte) *extprocv3.BodyMutation {
 	return &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_Body{Body: body}}
 }
 
-// chunks sends a request's body on in pieces, the last of which says whether it ends. A body that is empty and does not
-// end is nothing to send.
+// chunks forwards a request's body in pieces. End marks the last as the end of the body. An empty
+// body that does not end yields no message.
 func chunks(body []byte, end bool) responses {
 	return cut(body, end, func(b *extprocv3.BodyResponse) *extprocv3.ProcessingResponse {
-		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: b}}
+		return &message{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: b}}
 	})
 }
 
-// answerChunks does the same for an answer's body.
+// answerChunks does the same for a response's body.
 func answerChunks(body []byte, end bool) responses {
 	return cut(body, end, func(b *extprocv3.BodyResponse) *extprocv3.ProcessingResponse {
-		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseBody{ResponseBody: b}}
+		return &message{Response: &extprocv3.ProcessingResponse_ResponseBody{ResponseBody: b}}
 	})
 }
 

@@ -10,15 +10,15 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// modelJSON is a model as OpenAI's API lists it, with two fields of vLLM's.
+// modelJSON is a model in OpenAI's list format, with two fields of vLLM.
 type modelJSON struct {
 	ID      string `json:"id"`
 	Object  string `json:"object"`
-	Created int64  `json:"created"` // of its object, or of the file that it stands in; 0 where neither has a time
+	Created int64  `json:"created"` // time of its object or file; 0 if unknown
 	OwnedBy string `json:"owned_by"`
-	// Parent is what clients call the base model of an adapter.
+	// Parent is the client's name of an adapter's base model.
 	Parent *string `json:"parent"`
-	// MaxLength is how many tokens a request may have, prompt and answer.
+	// MaxLength is the maximum number of tokens of prompt and output.
 	MaxLength int `json:"max_model_len,omitempty"`
 }
 
@@ -33,16 +33,17 @@ func (s *scope) describeModel(view *endpointstate.View, offer *objects.Offer, m 
 	return j
 }
 
-// listedModel is a model that requests may name, and what is known of it.
+// listedModel is a model that requests may name.
 type listedModel struct {
 	objects.Model
 	pool objects.Name
-	// adapter is what engines call it, empty for a base model.
+	// adapter is the engine's name of an adapter; empty for a base model.
 	adapter string
 }
 
-// parentOf is what clients call the base model of an adapter: the route to it in the pool, else what an open pool lists. What is no
-// adapter, or nobody can ask for the base of, has none.
+// parentOf returns the client's name of an adapter's base model: from the route to it in the pool,
+// else from the list of an open pool. It is empty for other models, and if clients cannot name the
+// base model.
 func parentOf(view *endpointstate.View, offer *objects.Offer, m listedModel) string {
 	if m.adapter == "" || !isAdapter(view.World, m) {
 		return ""
@@ -59,13 +60,13 @@ func parentOf(view *endpointstate.View, offer *objects.Offer, m listedModel) str
 	return ""
 }
 
-// isAdapter says whether a model is a LoRA on a base model, and not one that a model runtime serves by itself.
+// isAdapter reports whether a model is a LoRA adapter, and not a model of a model runtime.
 func isAdapter(w *objects.World, m listedModel) bool {
 	e, ok := w.Entry(objects.ModelKey{Pool: m.pool, ID: m.adapter})
 	return !ok || e.Type == objects.DefaultType
 }
 
-// unwell returns why no endpoint is well that requests might go to, nil if one is.
+// unwell returns errUnwell if no endpoint that requests may use is healthy.
 func (s *scope) unwell() error {
 	view := s.server.Fleet.View()
 	offer, err := s.offer(view)
@@ -79,7 +80,7 @@ func (s *scope) unwell() error {
 			continue
 		}
 		if s.takesOpen() && !declared.Routed && name != s.server.Default && len(p.Copies) == 0 && s.server.Flow == nil && !leads(offer, name) {
-			continue // it serves nothing
+			continue // the pool serves no model
 		}
 		for i := range p.Endpoints {
 			if state := p.Endpoints[i].State; state == pick.Healthy || state == pick.Suspect || state == pick.Migrating {
@@ -90,12 +91,13 @@ func (s *scope) unwell() error {
 	return errUnwell
 }
 
-// leads says whether a route of an offer leads to a pool.
+// leads reports whether a route of an offer leads to a pool.
 func leads(offer *objects.Offer, pool objects.Name) bool {
 	return slices.ContainsFunc(offer.Routes, func(r *objects.Route) bool { return r.LeadsTo(pool) })
 }
 
-// admitted returns the models that a request may name: those of routes, and what the endpoints of a pool without routes
+// admitted returns the models that a request may name: those of routes, registered ones, and the
+// lists of endpoints in pools without routes. It returns false for known if an endpoint gives no
 // list.
 func (s *scope) admitted(view *endpointstate.View, offer *objects.Offer) (all []listedModel, known bool) {
 	given, isGiven := s.given(view.World)
@@ -121,7 +123,7 @@ func (s *scope) admitted(view *endpointstate.View, offer *objects.Offer) (all []
 		}
 		snapshot := view.Snapshot.Pools[pool.String()]
 		names, listed := snapshot.Names()
-		known = known && (listed || s.inferenceOnly()) // where nothing else may pass
+		known = known && (listed || s.inferenceOnly()) // if nothing else may pass, an incomplete list is complete enough
 		for _, name := range names {
 			if offer.Route(name) != nil || seen[name] {
 				continue
@@ -137,7 +139,7 @@ func (s *scope) admitted(view *endpointstate.View, offer *objects.Offer) (all []
 	return slices.Concat(all, registered, routed), known
 }
 
-// openPools returns the pools whose endpoints may list further models, where no LLMRoute names these.
+// openPools returns the pools whose endpoints may list models that no LLMRoute names.
 func (s *scope) openPools(view *endpointstate.View) []objects.Name {
 	first, ok := s.given(view.World)
 	if !ok {
@@ -149,7 +151,7 @@ func (s *scope) openPools(view *endpointstate.View) []objects.Name {
 	return []objects.Name{first}
 }
 
-// registered returns the models that may be named though no object says so.
+// registered returns models that clients have registered and no object names.
 func (s *scope) registered(view *endpointstate.View, offer *objects.Offer) []listedModel {
 	if s.server.Flow == nil {
 		return nil
@@ -160,7 +162,7 @@ func (s *scope) registered(view *endpointstate.View, offer *objects.Offer) []lis
 	for _, name := range s.server.Fleet.RegisteredNames(counts) {
 		if offer.Route(name) == nil {
 			pool, _ := s.server.Fleet.Registered(name, counts)
-			all = append(all, listedModel{Model: objects.Model{Name: name}, pool: pool}) // what it is made for nobody says
+			all = append(all, listedModel{Model: objects.Model{Name: name}, pool: pool}) // its creation time is unknown
 		}
 	}
 	return all

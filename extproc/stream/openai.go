@@ -13,18 +13,19 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// openAIRequest is a request of OpenAI's or Anthropic's API, or one of an unknown path that another gateway lets pass.
+// openAIRequest is a request of OpenAI's or Anthropic's API, or a request for an unknown path that
+// another gateway lets pass.
 type openAIRequest struct {
 	atOnce
 	*exchange
 	op openai.Operation
 }
 
-// begin turns away what needs no body to be turned away, and decides what needs no body to be decided.
+// begin rejects and decides requests that need no body for that.
 func (o *openAIRequest) begin(end bool, now time.Time) responses {
 	op, name := openai.Find(o.in.method, o.in.path)
 	if op == openai.Health && !o.scope.inferenceOnly() {
-		op = openai.None // the engines' own
+		op = openai.None // the engine's own path
 	}
 	o.op, o.dispatcher.traits.guess = op, op == openai.None
 	large := o.tooLarge()
@@ -44,9 +45,9 @@ func (o *openAIRequest) begin(end bool, now time.Time) responses {
 			return reply
 		}
 		if openai.Closed(o.in.path) {
-			return o.fail(errClosedPath, "") // a name that is a way to another path
+			return o.fail(errClosedPath, "") // an escaped name that leads to another path
 		}
-		return o.pass("", end, now) // the pool's engines give no list that could be given on
+		return o.pass("", end, now) // the pool's engines list no models
 	case op == openai.Stored:
 		return o.pass(name, end, now)
 	case op == openai.None && (end || o.in.method != "POST" || !isJSON(o.in.contentType)):
@@ -55,7 +56,7 @@ func (o *openAIRequest) begin(end bool, now time.Time) responses {
 	if err := o.readEncoding(); err != nil && op != openai.None {
 		return o.fail(err, "")
 	}
-	if large { // on a path that is none of ours
+	if large { // a path that Headgate does not know
 		return o.failLate(errTooLarge)
 	}
 	switch {
@@ -74,7 +75,7 @@ func (o *openAIRequest) begin(end bool, now time.Time) responses {
 	return responses{goOnHeaders}
 }
 
-// whole decides where a request goes of which everything is known.
+// whole decides a request by its body.
 func (o *openAIRequest) whole(body []byte, how ending, now time.Time) responses {
 	if len(body) > maxBody {
 		return o.fail(errTooLarge, "")
@@ -90,7 +91,8 @@ func (o *openAIRequest) whole(body []byte, how ending, now time.Time) responses 
 	return o.decided(o.asks(r), body, how, now)
 }
 
-// kind is how to read the body. A path that only other gateways let pass is read as JSON, for the model that it may name.
+// kind is the format of the body. The body of an unknown path is read as JSON, because it may name
+// a model.
 func (o *openAIRequest) kind() openai.Operation {
 	if o.op == openai.None {
 		return openai.JSON
@@ -98,8 +100,8 @@ func (o *openAIRequest) kind() openai.Operation {
 	return o.op
 }
 
-// judge lets a body pass that is none of ours to judge, as a request for no model: on a path that we do not know, if its
-// name is no danger.
+// judge ignores errors in the body of an unknown path: the request then names no model. A dangerous
+// model name stays an error.
 func (o *openAIRequest) judge(r openai.Request, err error) (openai.Request, error) {
 	if err != nil && o.op == openai.None && !errors.Is(err, openai.ErrName) {
 		return openai.Request{}, nil
@@ -107,7 +109,7 @@ func (o *openAIRequest) judge(r openai.Request, err error) (openai.Request, erro
 	return r, err
 }
 
-// decided decides by a body that was read, and answers.
+// decided decides a request by its parsed body, and forwards it.
 func (o *openAIRequest) decided(a ask, body []byte, how ending, now time.Time) responses {
 	if err := o.dispatcher.send(a, body, now); err != nil {
 		return o.missed(err, a.model, len(body), now, func(now time.Time) responses { return o.decided(a, body, how, now) })
@@ -120,7 +122,7 @@ func (o *openAIRequest) decided(a ask, body []byte, how ending, now time.Time) r
 	return o.goOn(common, body, changed, how)
 }
 
-// pass decides a request that names no model. About is the id of the answer that it is about, if it is about one.
+// pass decides a request that names no model. About is the id of a stored response, or empty.
 func (o *openAIRequest) pass(about string, end bool, now time.Time) responses {
 	if pools := o.scope.apart(about); pools != nil {
 		return o.searchEach(pools)
@@ -135,7 +137,7 @@ func (o *openAIRequest) pass(about string, end bool, now time.Time) responses {
 	return responses{o.withMetadata(answerHeaders(o.dispatcher.common()))}
 }
 
-// named decides by the model that the data plane read from the body itself.
+// named decides by the model that the data plane read from the body.
 func (o *openAIRequest) named(now time.Time) responses {
 	var err error = errNoModel
 	if o.scope.hints.model != "" {
@@ -148,7 +150,7 @@ func (o *openAIRequest) named(now time.Time) responses {
 	return o.byName(o.asks(r), now)
 }
 
-// byName decides by nothing but the model.
+// byName decides by the model alone.
 func (o *openAIRequest) byName(a ask, now time.Time) responses {
 	again := func(now time.Time) responses { return o.byName(a, now) }
 	for range maxChoices {
@@ -158,7 +160,7 @@ func (o *openAIRequest) byName(a ask, now time.Time) responses {
 		if o.dispatcher.renames(a) {
 			switch {
 			case !o.scope.announced:
-				return nil // the body may come still
+				return nil // the body may still arrive
 			case o.server.ModeOverride:
 				return o.askForBody()
 			}
@@ -181,7 +183,7 @@ func isJSON(contentType string) bool {
 	return kind == "application/json" || strings.HasSuffix(kind, "+json")
 }
 
-// health answers whether any endpoint is well that requests might go to.
+// health replies whether any usable endpoint is healthy.
 func (o *openAIRequest) health() responses {
 	if err := o.scope.unwell(); err != nil {
 		return o.fail(err, "")
@@ -189,8 +191,8 @@ func (o *openAIRequest) health() responses {
 	return o.replyWith("health", map[string]string{"status": "ok"})
 }
 
-// models answers for the list of models, or for the one of a name, still escaped. It returns nil where only the engines
-// know what they answer to, and do not say.
+// models replies with the list of models, or with one model if escaped names it. It returns nil if
+// only the engines know their models, and do not list them.
 func (o *openAIRequest) models(escaped string) responses {
 	view := o.server.Fleet.View()
 	offer, err := o.scope.offer(view)
@@ -223,7 +225,8 @@ func (o *openAIRequest) models(escaped string) responses {
 	return o.fail(o.scope.unknown(route.ErrUnknownModel), strings.ToValidUTF8(name, "�"))
 }
 
-// searchEach makes the inner server ask one pool after the other for a stored response, at maxSearch endpoints at most.
+// searchEach has the relay ask the pools for a stored response, one after the other, at maxSearch
+// endpoints at most.
 func (o *openAIRequest) searchEach(pools []objects.Name) responses {
 	var models []relaytoken.Model
 	for _, name := range pools {
@@ -233,7 +236,7 @@ func (o *openAIRequest) searchEach(pools []objects.Name) responses {
 	return o.sendToRelay(relaytoken.Search, models...)
 }
 
-// asks is what a request with a body asks for.
+// asks returns what a request with a body asks for.
 func (o *openAIRequest) asks(r openai.Request) ask {
 	stored := r.Previous != "" && r.Continues(o.in.path)
 	return ask{model: r.Model, previous: r.Previous, stored: stored, stream: r.Stream, text: r}

@@ -12,14 +12,14 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// prompt is what a request's prompt was made into while it is decided.
+// prompt is the hashed prompt of a request that is being decided.
 type prompt struct {
 	hasher prefix.Hasher
 	cached []int32
 }
 
-// demand is what a request asks of an engine at a time, for a policy that predicts how long it will take. Body is nil where it is not known; base
-// is what engines call the base model.
+// demand fills in what the request asks of an engine, for policies that predict latencies. Body is
+// nil if it is unknown; base is the engine's name of the base model.
 func (d *dispatcher) demand(text *openai.Request, body []byte, base string, now time.Time, request *pick.Request) {
 	of := &request.Demand
 	of.Now = fleet.Steady(now).UnixNano()
@@ -43,9 +43,9 @@ func (d *dispatcher) demand(text *openai.Request, body []byte, base string, now 
 	}
 }
 
-// habitual is the model of a request as engines name it, by whom the base model is called base: by that it is known what its requests are like.
+// habitual returns the model whose request statistics apply, as engines name it.
 func (d *dispatcher) habitual(request pick.Request, base string) objects.ModelKey {
-	if request.Base { // which its client may call otherwise than engines do
+	if request.Base { // the client may use another name
 		return objects.ModelKey{Pool: d.target.Pool, ID: base}
 	}
 	return objects.ModelKey{Pool: d.target.Pool, ID: request.Model}
@@ -53,14 +53,14 @@ func (d *dispatcher) habitual(request pick.Request, base string) objects.ModelKe
 
 var prompts = sync.Pool{New: func() any { return new(prompt) }}
 
-// readPrompt reads the prompt of a body, for a policy that asks who has how much of it. Engines know a base model under many names,
-// and have its KV once.
+// readPrompt hashes the prompt, and finds how much of it each endpoint has cached. Engines share
+// the KV cache of a base model among all its names.
 func (d *dispatcher) readPrompt(r *openai.Request, body []byte, request *pick.Request) openai.Prompt {
 	if d.prompt == nil {
 		d.prompt = prompts.Get().(*prompt)
 	}
 	of := prefix.Scope{Pool: request.Pool, Adapter: d.target.Adapter}
-	if request.Open { // nobody says whether it is an adapter
+	if request.Open { // it may be an adapter
 		of.Model = request.Model
 	}
 	p := d.prompt
@@ -70,8 +70,8 @@ func (d *dispatcher) readPrompt(r *openai.Request, body []byte, request *pick.Re
 	return is
 }
 
-// promptSent notes that the endpoint that the request goes to will have its prompt, and so will another one that it turns out to be at: a data
-// plane that is given several says at which it was.
+// promptSent records that the first endpoint will have the prompt in its cache. Other data planes
+// may use another pick and report which; the prompt then counts there too.
 func (d *dispatcher) promptSent() {
 	if d.prompt == nil {
 		return
@@ -82,7 +82,7 @@ func (d *dispatcher) promptSent() {
 	}
 }
 
-// dropPrompt lets go of the prompt, once the request is decided or cannot be.
+// dropPrompt returns the prompt to the pool.
 func (d *dispatcher) dropPrompt() {
 	if d.prompt != nil {
 		prompts.Put(d.prompt)

@@ -16,21 +16,22 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// This file is where a request waits, and the one place for a queue to plug in. A request passes [dispatcher.enter] after it is admitted and before
-// the policy chooses its endpoint: enter decides whether it may go now. A request that may not go, or that found no endpoint, joins, and
-// [dispatcher.wait] returns when it was decided in its turn, or when its wait ended without that.
+// Requests wait in this file only; a new queue plugs in here. A request calls [dispatcher.enter]
+// after it is admitted and before the policy chooses its endpoint. enter decides whether it may
+// continue. A request that may not, or that found no endpoint, calls join. [dispatcher.wait] then
+// returns when the request was decided in its turn, or when its wait ended otherwise.
 
-// queued is what is known of a request that waits, or has waited. It keeps the body of the request, and no view of the fleet.
+// queued is the state of a request that waits or has waited. It holds no view of the fleet.
 type queued struct {
 	waits *waiting // nil while it does not wait
-	// hasTurn says that it is the request's turn among those that wait for the model.
+	// hasTurn means that the request is the first of those that wait for its model.
 	hasTurn bool
-	// since is when it first waited, zero if it never did; spent is for how long it has waited.
+	// since is when the request first waited, or zero; spent is how long it has waited.
 	since time.Time
 	spent time.Duration
-	// overridden says that the data plane was asked to wait, which it can be once for each message.
+	// overridden means that the data plane extended its timeout, which it does once per message.
 	overridden bool
-	// asked says that the request has asked control about its model.
+	// asked means that the request has asked control about its model.
 	asked bool
 }
 
@@ -39,14 +40,14 @@ type waiting struct {
 	key   objects.ModelKey
 	bytes int64         // of its body
 	most  time.Duration // since queued.since
-	// asks says that it waits for control to say whether there is such a model.
+	// asks means that the request waits for control to confirm whether its model exists.
 	asks bool
-	// decide decides it again, and refuse replies with an error.
+	// decide decides the request again; refuse replies with an error.
 	decide func(now time.Time) responses
 	refuse func(err error) responses
 }
 
-// miss is a request that finds no copy of its model, or none that takes another request, but may find one later.
+// miss means that no copy of the model can take the request now, but one may later.
 type miss struct {
 	key objects.ModelKey
 	why error
@@ -55,20 +56,22 @@ type miss struct {
 func (m *miss) Error() string { return m.why.Error() }
 func (m *miss) Unwrap() error { return m.why }
 
-// isMiss says whether an error of pick may pass when control loads the model, or another request ends.
+// isMiss reports whether a load of the model or the end of another request may resolve an error of
+// pick.
 func isMiss(err error) bool {
 	return errors.Is(err, pick.ErrNotAddressable) || errors.Is(err, pick.ErrNoneReady) || errors.Is(err, pick.ErrFull)
 }
 
-// placed says whether the request is for a model that control places.
+// placed reports whether control places the model of the request.
 func (d *dispatcher) placed() bool { return d.server.Flow != nil && d.target.Adapter != "" }
 
-// wanted is the model that the request is for, as control knows it.
+// wanted returns the model of the request, as control names it.
 func (d *dispatcher) wanted() objects.ModelKey {
 	return objects.ModelKey{Pool: d.target.Pool, ID: d.target.Adapter}
 }
 
-// enter returns nil if an admitted request may go on to its endpoint, and a miss if others wait for its model that came before.
+// enter returns nil if an admitted request may continue, and a miss if earlier requests wait for
+// its model.
 func (d *dispatcher) enter() error {
 	if d.placed() && !d.hasTurn && d.server.Flow.Busy(d.wanted()) {
 		return &miss{d.wanted(), pick.ErrNotAddressable}
@@ -76,14 +79,15 @@ func (d *dispatcher) enter() error {
 	return nil
 }
 
-// full says whether there are copies of the model that the request waits for, each with as many requests as it takes, or more before this one.
+// full reports whether copies of the model exist, all of them at their concurrency limit or
+// reserved for earlier requests.
 func (d *dispatcher) full() bool {
 	w := d.waits
 	has, _ := d.server.Fleet.View().Snapshot.Pools[w.key.Pool.String()].Has(w.key.ID)
 	return has
 }
 
-// taken is what a request finds whose copies went away each time that it was decided.
+// taken returns the error of a request whose copies went away in each attempt.
 func (d *dispatcher) taken() error {
 	if d.placed() {
 		return &miss{d.wanted(), pick.ErrNotAddressable}
@@ -91,7 +95,8 @@ func (d *dispatcher) taken() error {
 	return pick.ErrNotAddressable
 }
 
-// join has a request wait that may be decided later, and returns false for any other. W has everything but what the request waits for.
+// join makes a request wait if it may be decided later, and returns false otherwise. join fills in
+// what the request waits for.
 func (d *dispatcher) join(err error, model string, w waiting, now time.Time) bool {
 	var m *miss
 	switch {
@@ -110,10 +115,12 @@ func (d *dispatcher) join(err error, model string, w waiting, now time.Time) boo
 	return true
 }
 
-// askLimit bounds how long a request waits for control to say whether its model is new. It is below 200 ms, the default of Envoy's message_timeout.
+// askLimit bounds how long a request waits for control to confirm a new model. It is below 200 ms,
+// the default of Envoy's message_timeout.
 const askLimit = 150 * time.Millisecond
 
-// mayBeNew says whether the request failed because nothing admits its model, and control might have published it a moment ago.
+// mayBeNew reports whether nothing admits the model, while control may have published it a moment
+// ago.
 func (d *dispatcher) mayBeNew(err error, model string) bool {
 	if d.asked || d.server.Flow == nil || model == "" || openai.CheckName(model) != nil {
 		return false
@@ -122,7 +129,7 @@ func (d *dispatcher) mayBeNew(err error, model string) bool {
 	return unknown && d.server.Fleet.Answers()
 }
 
-// askControl waits until all that control published is in force, for at most askLimit.
+// askControl waits until everything that control has published is in force, for at most askLimit.
 func (s *Server) askControl(ctx context.Context) error {
 	answered, done, ok := s.Fleet.AskControl()
 	if !ok {
@@ -143,7 +150,8 @@ func (s *Server) askControl(ctx context.Context) error {
 	}
 }
 
-// patience is how long the request may wait: for as long as its pool lets it, and no longer than it may take.
+// patience returns how long the request may wait: the pool's queue timeout, bounded by the
+// deadlines of the pool and of the client.
 func (d *dispatcher) patience() time.Duration {
 	most := d.settings.Hold
 	for _, d := range []time.Duration{d.settings.Request, d.in.deadline()} {
@@ -154,7 +162,7 @@ func (d *dispatcher) patience() time.Duration {
 	return most
 }
 
-// left is what remains of the time for the request, 0 if the data plane knows it better.
+// left returns the remaining time of the request, or 0 if the data plane enforces it.
 func (d *dispatcher) left() time.Duration {
 	whole := d.settings.Request
 	if whole == 0 && d.spent > 0 {
@@ -166,7 +174,7 @@ func (d *dispatcher) left() time.Duration {
 	return max(whole-d.spent, time.Millisecond)
 }
 
-// again decides a request that waits once more. If it is the request's turn, it may go before those that wait.
+// again decides a waiting request again. In its turn, the request may precede those that wait.
 func (d *dispatcher) again(itsTurn bool, now time.Time) responses {
 	w := d.waits
 	d.waits, d.spent, d.hasTurn = nil, now.Sub(d.since), itsTurn
@@ -181,10 +189,11 @@ func (d *dispatcher) refuse(err error) responses {
 	return w.refuse(err)
 }
 
-// early is how much sooner than the data plane gives up a request that waited in vain is answered.
+// early is how long before the data plane's timeout extproc refuses a waiting request.
 func early(most time.Duration) time.Duration { return min(time.Second, most/10) }
 
-// override asks the data plane to wait, nil where it needs not be asked: a body in chunks has no time limit there.
+// override returns the message that extends the data plane's timeout, or nil if it needs none:
+// bodies in chunks have no timeout.
 func (d *dispatcher) override() *extprocv3.ProcessingResponse {
 	if d.overridden || d.scope.mode == modeDuplex {
 		return nil
@@ -193,8 +202,9 @@ func (d *dispatcher) override() *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{OverrideMessageTimeout: durationpb.New(d.waits.most)}
 }
 
-// wait keeps a request that has joined until it is decided in its turn, or its wait ends otherwise, and returns what to say. It returns an error
-// when the request is over, which ends ctx. If the request still waits afterwards, it is for another model. Send sends to the data plane.
+// wait blocks until a request that has joined is decided in its turn or refused, and returns the
+// answers. It returns an error when the request is over, which cancels ctx. A request that still
+// waits afterwards waits for another model. Send sends to the data plane.
 func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingResponse) error) (responses, error) {
 	w, s := d.waits, d.server
 	began := time.Now()
@@ -224,7 +234,8 @@ func (d *dispatcher) wait(ctx context.Context, send func(*extprocv3.ProcessingRe
 	for {
 		select {
 		case failed := <-ticket.Turn():
-			// If its model failed it is not its turn, but a VModel may stand for another model now.
+			// If its model failed, it is not the request's turn; but a VModel may stand for another
+			// model now.
 			out := d.again(failed == nil, time.Now())
 			if d.waits != nil && d.waits.key == ticket.Key() {
 				if failed == nil {

@@ -11,11 +11,13 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// This file is how requests use the inner server, which Envoy has among the endpoints: it sends a request through Envoy again if no endpoint has
-// served it, a call for several models to each of them, a request for a stored response to each pool, and a REST request as a gRPC call if engines
-// take nothing else.
+// This file sends requests to the relay, which is one of Envoy's endpoints. The relay sends a
+// request through Envoy again if no endpoint has served it, a call for several models to each of
+// them, a request for a stored response to each pool, and a REST request as a gRPC call if the
+// engines take nothing else.
 
-// openToken takes what the inner server says of a request: where it came in, and what it was admitted for.
+// openToken decrypts the token of a request from the relay: where the request came in, and for what
+// it was admitted.
 func (x *exchange) openToken() error {
 	if x.in.relayToken == "" || x.scope.front != Own || x.server.RelayTokens == nil {
 		return nil
@@ -28,8 +30,8 @@ func (x *exchange) openToken() error {
 	return nil
 }
 
-// relayServes says whether the inner server may get a request for a pool: at a Gateway it is not among the endpoints of one that fails open, nor
-// can it be reached where the pool's engines are reached by TLS.
+// relayServes reports whether the relay can get a request for a pool. At a Gateway it is not an
+// endpoint of pools that fail open, nor of pools whose engines use TLS.
 func (s *scope) relayServes(pool objects.Name) bool {
 	switch {
 	case s.front != Own, s.server.Relay == "", s.back == "", s.relayed != nil && s.relayed.Last:
@@ -41,10 +43,11 @@ func (s *scope) relayServes(pool objects.Name) bool {
 	return p != nil && !p.Picker.Open && (p.Settings == nil || p.Settings.EngineTLS == nil)
 }
 
-// addRelay makes the inner server the last pick of a request whose model control can load elsewhere, if there are fewer picks than may be
-// tried. Name is the client's name of the model, and now is when the request is sent.
+// addRelay makes the relay the last pick if control can load the model elsewhere and fewer picks
+// exist than may be tried. Name is the client's name of the model; now is when the request is sent.
 func (d *dispatcher) addRelay(name string, now time.Time) {
-	if d.sealed = ""; !d.placed() || !d.scope.relayServes(d.target.Pool) || d.search.id == "" && 1+strings.Count(d.to, ",") >= d.settings.Picks {
+	d.sealed = ""
+	if !d.placed() || !d.scope.relayServes(d.target.Pool) || d.search.id == "" && 1+strings.Count(d.to, ",") >= d.settings.Picks {
 		return
 	}
 	e := d.scope.relayRequest(relaytoken.Again, relaytoken.Model{Name: name, Target: d.found})
@@ -62,7 +65,8 @@ func (s *scope) relayRequest(kind relaytoken.Kind, models ...relaytoken.Model) r
 	return relaytoken.Request{Kind: kind, Back: s.back, Listener: s.listener, Given: s.pool, Models: models}
 }
 
-// sendToEach has the inner server send a call to each of several models. One that there is not is left out, unless the call wants all.
+// sendToEach has the relay send a call to each of several models. It skips unknown models, unless
+// the call requires all.
 func (c *call) sendToEach() responses {
 	naming := modelName
 	if c.named.VModel {
@@ -90,14 +94,14 @@ func (c *call) sendToEach() responses {
 	return c.sendToRelay(relaytoken.Several, models...)
 }
 
-// sendToRelay sends a request to the inner server, by its headers.
+// sendToRelay sends a request to the relay, by its headers.
 func (x *exchange) sendToRelay(kind relaytoken.Kind, models ...relaytoken.Model) responses {
 	x.dispatcher.relayTo(kind, models...)
 	x.phase = sent
 	return responses{x.withMetadata(answerHeaders(x.dispatcher.common()))}
 }
 
-// relayTo lets a request go to the inner server alone, which decides nothing of it. It counts nowhere.
+// relayTo makes the relay the only destination of a request. The request is counted nowhere.
 func (d *dispatcher) relayTo(kind relaytoken.Kind, models ...relaytoken.Model) {
 	e := d.scope.relayRequest(kind, models...)
 	if e.All = kserve.WantsAll(d.in.ids); kind == relaytoken.Search {
@@ -106,7 +110,8 @@ func (d *dispatcher) relayTo(kind relaytoken.Kind, models ...relaytoken.Model) {
 	d.to, d.sealed = d.server.Relay, d.server.RelayTokens.Seal(e)
 }
 
-// converts says whether the inner server is to make a gRPC call of a request for a pool, which takes nothing else.
+// converts reports whether the relay has to make a gRPC call of the request, because the engines of
+// its pool take only calls.
 func (d *dispatcher) converts(p *objects.Pool) bool {
 	return d.traits.converts && p != nil && p.CallsOnly && d.scope.relayServes(p.Name)
 }

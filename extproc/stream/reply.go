@@ -13,7 +13,7 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// response is the reply with the error, in the shape of an API.
+// response formats the error for an API.
 func (e apiError) response(of api) *extprocv3.ProcessingResponse {
 	var body []byte
 	switch of {
@@ -40,7 +40,7 @@ func (e apiError) response(of api) *extprocv3.ProcessingResponse {
 	return r
 }
 
-// grpc ends a call with a status. What clients of ModelMesh know has its words.
+// grpc formats the error as a gRPC status. Errors that ModelMesh has too use its words.
 func (e apiError) grpc() *extprocv3.ProcessingResponse {
 	code, words := e.callStatus()
 	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
@@ -53,10 +53,10 @@ func (e apiError) grpc() *extprocv3.ProcessingResponse {
 	}}
 }
 
-// callStatus is what a call ends with.
+// callStatus returns the gRPC status of the error.
 func (e apiError) callStatus() (code kserve.Code, words string) {
 	code, words = e.call, e.Message
-	if code == 0 { // else it is said with the error
+	if code == 0 { // the error has no code of its own
 		switch code = codeOf(e.status); e.Code {
 		case "model_not_found":
 			code, words = kserve.NotFound, "model not found"
@@ -69,7 +69,7 @@ func (e apiError) callStatus() (code kserve.Code, words string) {
 	return code, words
 }
 
-// codeOf is the code of gRPC that goes with an HTTP status.
+// codeOf returns the gRPC code for an HTTP status.
 func codeOf(status int) kserve.Code {
 	switch status {
 	case http.StatusBadRequest:
@@ -86,7 +86,8 @@ func codeOf(status int) kserve.Code {
 	return kserve.Internal
 }
 
-// statusOf is the HTTP status of an error of a call that extproc itself finds. There it is a message that exhausts: it is too large.
+// statusOf returns the HTTP status for a gRPC code. ResourceExhausted means a message that is too
+// large.
 func statusOf(code kserve.Code) int {
 	if code == kserve.ResourceExhausted {
 		return http.StatusRequestEntityTooLarge
@@ -108,7 +109,7 @@ func (e apiError) openAI() []byte {
 	return encode(map[string]fields{"error": f})
 }
 
-// anthropicTypes are the types of errors that Anthropic's API documents, by their status.
+// anthropicTypes maps HTTP statuses to the error types that Anthropic's API documents.
 var anthropicTypes = map[int]string{
 	http.StatusNotFound: "not_found_error", http.StatusRequestEntityTooLarge: "request_too_large",
 	http.StatusTooManyRequests: "rate_limit_error", http.StatusGatewayTimeout: "timeout_error",
@@ -143,7 +144,7 @@ func encode(v any) []byte {
 	return body
 }
 
-// immediate is a reply that extproc gives itself. Its details keep Envoy from rewriting the body.
+// immediate is a reply from extproc itself. Its details keep Envoy from rewriting the body.
 func immediate(status int, code string, body []byte) *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
 		ImmediateResponse: &extprocv3.ImmediateResponse{
@@ -155,7 +156,7 @@ func immediate(status int, code string, body []byte) *extprocv3.ProcessingRespon
 	}}
 }
 
-// header sets a header. Envoy takes the value from raw_value.
+// header sets a header. Envoy reads raw_value.
 func header(key, value string) *corev3.HeaderValueOption {
 	return &corev3.HeaderValueOption{
 		Header:       &corev3.HeaderValue{Key: key, RawValue: []byte(value)},

@@ -17,18 +17,18 @@ import (
 	"github.com/headgate/headgate/extproc/settings"
 )
 
-// request is what matters of a request's headers.
+// request has the headers of a request that matter.
 type request struct {
 	method, path, contentType, encoding, length string
-	// written is the path as the client wrote it, where a route has it rewritten after the request is decided.
+	// written is the client's path; path is the one after a route's rewrite.
 	written string
-	// ids are the headers that name a model, or say how to treat such a call (ModelMesh's).
+	// ids are ModelMesh's headers, which name the model or say how to treat the call.
 	ids []kserve.Header
-	// errand is what the inner server says of the request.
+	// relayToken is the encrypted token of a request from the relay.
 	relayToken string
-	// selection is what the conformance suite asks for.
+	// selection is the endpoint that the conformance suite selects.
 	selection string
-	// control are the control headers that it has.
+	// control are the names of control headers in the request, which are removed.
 	control []string
 	all     *corev3.HeaderMap
 }
@@ -44,7 +44,7 @@ func readRequest(m *corev3.HeaderMap) request {
 		case "content-type":
 			r.contentType = value(h)
 		case "content-encoding":
-			if r.encoding != "" { // one line after the other is one list
+			if r.encoding != "" { // several lines form one list
 				r.encoding += ","
 			}
 			r.encoding += value(h)
@@ -68,7 +68,7 @@ func readRequest(m *corev3.HeaderMap) request {
 	return r
 }
 
-// value is a header's value, which Envoy puts into raw_value and others into value.
+// value returns a header's value. Envoy sets raw_value, other data planes value.
 func value(h *corev3.HeaderValue) string {
 	if raw := h.GetRawValue(); len(raw) > 0 {
 		return string(raw)
@@ -77,10 +77,11 @@ func value(h *corev3.HeaderValue) string {
 }
 
 func isControl(key string) bool {
-	return key == wire.RelayTokenHeader || kserve.IsHeader(key) || strings.HasPrefix(key, wire.ControlPrefix) || slices.Contains(wire.ControlHeaders, key)
+	return key == wire.RelayTokenHeader || kserve.IsHeader(key) || strings.HasPrefix(key, wire.ControlPrefix) ||
+		slices.Contains(wire.ControlHeaders, key)
 }
 
-// header returns the first value of any header, by its name in lower case.
+// header returns the first value of a header. Name is in lower case.
 func (r *request) header(name string) string {
 	for _, h := range r.all.GetHeaders() {
 		if h.GetKey() == name {
@@ -90,7 +91,7 @@ func (r *request) header(name string) string {
 	return ""
 }
 
-// session is a hash of what names the request's session, 0 if nothing does.
+// session returns a hash of the request's session key; 0 if it has none.
 func (r *request) session(s settings.Settings) uint64 {
 	var name string
 	switch {
@@ -110,12 +111,12 @@ func (r *request) session(s settings.Settings) uint64 {
 	return max(1, h.Sum64())
 }
 
-// hints are what a data plane says of a request beside it, as metadata of its messages. What is said later counts.
+// hints are metadata that a data plane adds to messages. Later values replace earlier ones.
 type hints struct {
 	model  string
-	only   *pick.Subset // nil if it says nothing of a subset
+	only   *pick.Subset // nil if there is no subset
 	served string
-	// answered says that the answer to a call has begun.
+	// answered means that the response to a call has begun.
 	answered bool
 }
 
@@ -138,8 +139,8 @@ func (h *hints) read(m *corev3.Metadata) {
 	}
 }
 
-// texts are the strings of a list, or the one that v is. Whatever else it is has none: a subset that makes no sense
-// allows nothing.
+// texts returns v as a list of strings. Other types yield an empty list: an invalid subset allows
+// no endpoint.
 func texts(v *structpb.Value) []string {
 	switch kind := v.GetKind().(type) {
 	case *structpb.Value_StringValue:
@@ -154,7 +155,7 @@ func texts(v *structpb.Value) []string {
 	return nil
 }
 
-// deadline is the deadline that the client gave for its request, 0 if it gave none.
+// deadline returns the client's deadline for the request; 0 means none.
 func (r *request) deadline() time.Duration {
 	var d time.Duration
 	if ms, err := strconv.ParseInt(r.header(wire.TimeoutHeader), 10, 64); err == nil && ms > 0 && ms < maxStated {
@@ -166,10 +167,11 @@ func (r *request) deadline() time.Duration {
 	return d
 }
 
-// maxStated bounds deadlines, in milliseconds: a day. Longer ones are none.
+// maxStated bounds deadlines, in milliseconds: a day. Longer ones are ignored.
 const maxStated = 24 * 60 * 60 * 1000
 
-// grpcTimeout reads the header of that name: up to eight digits and a unit. What is none is 0.
+// grpcTimeout parses a grpc-timeout header: up to eight digits and a unit. It returns 0 if the text
+// is invalid.
 func grpcTimeout(text string) time.Duration {
 	if len(text) < 2 || len(text) > 9 {
 		return 0

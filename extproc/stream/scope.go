@@ -18,29 +18,31 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// scope is where a request came in, how the data plane shows it, and with that which models and pools it may be for.
-// Its methods read objects and views, and change nothing.
+// scope is where a request came in, how the data plane shows it, and which models and pools it may
+// use. Its methods read objects and views, and change nothing but the modes.
 type scope struct {
 	server *Server
 	front  Front
-	// called returns what the data plane was given to call, which tells the pool that another gateway means.
+	// called returns the authority and port that the data plane called. They identify the pool that
+	// another gateway means.
 	called func() (authority string, port int32)
-	// listener is that of a Gateway of ours at which an LLMRoute took the request; empty for none.
+	// listener is the Gateway listener at which an LLMRoute took the request; may be empty.
 	listener string
-	// pool is the one that an HTTPRoute of a Gateway of ours names; zero for none. It may rewrite the path, which engines see as that.
+	// pool is the pool that an HTTPRoute names; may be zero. The route may rewrite the path:
+	// engines get the rewritten one.
 	pool    objects.Name
 	rewrite *wire.Rewrite
-	// back is the name of the socket at which its Envoy takes a request from the inner server; empty for none.
+	// back names the socket at which the Envoy takes requests from the relay; may be empty.
 	back string
-	// done is closed when the request is over; nil if nobody says.
+	// done is closed when the request is over; may be nil.
 	done <-chan struct{}
 
 	mode  mode // of the request's body
 	shown mode // of the answer's body
-	// announced says that the data plane announced its modes.
+	// announced means that the data plane announced its modes.
 	announced bool
 	hints     hints
-	// errand is what the relay says of a request that it sends; nil of all others.
+	// relayed is the decrypted token of a request from the relay, and nil for all others.
 	relayed *relaytoken.Request
 }
 
@@ -55,11 +57,11 @@ const (
 	modeDuplex   = extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
 )
 
-// scopeOf returns the scope of a stream that a data plane of a front has opened.
+// scopeOf returns the scope of a stream.
 func (s *Server) scopeOf(front Front, messages extprocStream) scope {
 	c := scope{server: s, front: front, called: func() (string, int32) { return called(messages) }, done: messages.Context().Done()}
 	if front != Own {
-		return c // nobody else is believed
+		return c // metadata of other data planes is not trusted
 	}
 	ctx := messages.Context()
 	if v := metadata.ValueFromIncomingContext(ctx, wire.ListenerMetadata); len(v) > 0 {
@@ -78,10 +80,11 @@ func (s *Server) scopeOf(front Front, messages extprocStream) scope {
 	return c
 }
 
-// inferenceOnly says whether nothing else may pass. Else routes of the data plane decide what does.
+// inferenceOnly reports whether only inference may pass. Otherwise routes of the data plane decide
+// what passes.
 func (s *scope) inferenceOnly() bool { return s.front == Own && s.pool == (objects.Name{}) }
 
-// given is the pool that the data plane asks for, if it says.
+// given returns the pool that the data plane names, if it names one.
 func (s *scope) given(w *objects.World) (objects.Name, bool) {
 	if s.front == Own {
 		return s.pool, s.pool != (objects.Name{})
@@ -89,7 +92,7 @@ func (s *scope) given(w *objects.World) (objects.Name, bool) {
 	return w.PoolOf(s.called())
 }
 
-// offer is which models the request may name.
+// offer returns the models that the request may name.
 func (s *scope) offer(view *endpointstate.View) (*objects.Offer, error) {
 	if s.listener == "" {
 		return &view.World.Offer, nil
@@ -97,18 +100,19 @@ func (s *scope) offer(view *endpointstate.View) (*objects.Offer, error) {
 	if o := view.World.Offers[s.listener]; o != nil {
 		return o, nil
 	}
-	return nil, errNoOffer // control is ahead of us, or the route has gone
+	return nil, errNoOffer // control is ahead of extproc, or the route is gone
 }
 
-// counts says which pools are of any use to the request, where one may be given.
+// counts returns a function that reports whether a pool may serve the request. Given is the pool
+// that the data plane names; may be zero.
 func (s *scope) counts(offer *objects.Offer, given objects.Name) func(pool objects.Name) bool {
 	return func(pool objects.Name) bool {
 		return (given == objects.Name{} || pool == given) && (s.listener == "" || offer.Serves(pool))
 	}
 }
 
-// configure takes the modes that the data plane announces. One that announces none shows the request as it comes, which
-// is what endpoint pickers are asked with: see requestHeaders for when it shows no body.
+// configure sets the modes that the data plane announces. Without an announcement it assumes
+// duplex, which the endpoint-picker protocol requires.
 func (s *scope) configure(c *extprocv3.ProtocolConfiguration) error {
 	s.mode, s.shown = modeDuplex, modeDuplex
 	if c == nil {
@@ -125,9 +129,9 @@ func (s *scope) configure(c *extprocv3.ProtocolConfiguration) error {
 	return errProtocol(fmt.Sprintf("the request_body_mode of ext_proc is %s: set FULL_DUPLEX_STREAMED, BUFFERED or NONE", s.mode))
 }
 
-// bound says whether the end of the stream is the end of the request. Envoy closes the stream as soon as it has nothing
-// more to show: at once where it shows no bodies, or the request's in chunks and none of the answer. What a data plane
-// will show that announces no modes is known when it shows it.
+// bound reports whether the end of the stream is the end of the request. Envoy closes the stream
+// once it has nothing more to show: at once if it shows no bodies, or only the request's in chunks.
+// A data plane that announces no modes is bound once it shows the response.
 func (s *scope) bound(answered bool) bool {
 	switch {
 	case !s.announced:
@@ -138,13 +142,14 @@ func (s *scope) bound(answered bool) bool {
 	return s.shown != modeNone
 }
 
-// atGateway says whether the request came in at a Gateway of ours, where each pool is a cluster of its own.
+// atGateway reports whether the request came in at one of Headgate's Gateways, where each pool is a
+// cluster of its own.
 func (s *scope) atGateway() bool { return s.listener != "" || s.pool != (objects.Name{}) }
 
-// takesOpen says whether the request may go to any pool that no LLMRoute names.
+// takesOpen reports whether the request may use any pool that no LLMRoute names.
 func (s *scope) takesOpen() bool { return s.inferenceOnly() && s.listener == "" }
 
-// commandLine is the pool that the command line names, where the request may go there; zero if there is none.
+// commandLine returns the pool of the command line if the request may use it; otherwise zero.
 func (s *scope) commandLine() objects.Name {
 	if s.listener != "" || s.pool != (objects.Name{}) {
 		return objects.Name{}
@@ -152,7 +157,7 @@ func (s *scope) commandLine() objects.Name {
 	return s.server.Default
 }
 
-// unread says whether a pool that the request may go to has lists that were not read yet.
+// unread reports whether a pool that the request may use has model lists that were not read yet.
 func (s *scope) unread() bool {
 	if !s.takesOpen() {
 		return false
@@ -164,8 +169,9 @@ func (s *scope) unread() bool {
 	})
 }
 
-// unrouted is the pool of a model that no route admits, zero if there is none. At our own Envoy that is one of the pools that
-// no LLMRoute names, if its endpoints list the model; the pool of the command line goes first.
+// unrouted returns the pool of a model that no route admits, or zero. At Headgate's own Envoy it is
+// a pool that no LLMRoute names and whose endpoints list the model. The pool of the command line
+// comes first.
 func (s *scope) unrouted(view *endpointstate.View, offer *objects.Offer, model string) objects.Name {
 	if !s.takesOpen() {
 		return s.commandLine()
@@ -183,7 +189,8 @@ func (s *scope) unrouted(view *endpointstate.View, offer *objects.Offer, model s
 	return s.server.Default
 }
 
-// unknown is why nobody serves a model: where control or engines have not said yet which models they know of, not that there is none.
+// unknown replaces the error for an unknown model by errNotHeard while control or engines have not
+// yet listed all models.
 func (s *scope) unknown(err error) error {
 	if !errors.Is(err, route.ErrUnknownModel) && !errors.Is(err, pick.ErrUnlisted) {
 		return err

@@ -9,25 +9,29 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// This file is about requests for a stored response of which nobody is known to have it: extproc has just started, or another one saw it
-// made. Envoy tries one endpoint after the other while they answer 404, and the access log tells who has it.
+// This file finds stored responses whose endpoint is unknown, for example because extproc has just
+// started. Envoy tries one endpoint after the other while they answer 404. The access log then
+// reports which one has the response.
 
 // maxSearch bounds how many endpoints are asked for a stored response.
 const maxSearch = 8
 
-// search is a request for a stored response that is asked of several endpoints. The zero search is none.
+// search is a request that asks several endpoints for a stored response; zero for all other
+// requests.
 type search struct {
 	id string
-	// everybody says that all endpoints that might have it are among the picks.
+	// everybody means that the picks include every endpoint that may have the response.
 	everybody bool
 	// most is how many endpoints may be asked.
 	most int
-	// maker is the address of who made it, if that is known: an endpoint that was not scraped yet.
+	// maker is the address of the endpoint that made the response, if it is known but was not
+	// scraped yet.
 	maker string
 }
 
-// searchable reports whether the data plane can ask several endpoints, in pools that count, for a stored response. Only Headgate's own Envoys try
-// another endpoint after a 404, and only in pools that allow retries; choose checks this if the request names a model.
+// searchable reports whether the data plane can ask several endpoints for a stored response. Only
+// Headgate's own Envoys try another endpoint after a 404, and only in pools that allow retries. If
+// the request names a model, pick checks the latter.
 func (s *scope) searchable(a *ask, w *objects.World, counts func(objects.Name) bool) bool {
 	if s.front != Own || s.relayed != nil || !a.stored {
 		return false
@@ -48,8 +52,9 @@ func (s *scope) once(w *objects.World, pool objects.Name) bool {
 	return s.server.Settings.For(w.Pools[pool]).Picks < 2
 }
 
-// apart returns the pools of a Gateway's listener that may have a stored response whose maker is unknown, if there are several. Each is a cluster of
-// its own, and Envoy asks the endpoints of only one cluster for a request. The inner server can be reached through the first pool.
+// apart returns the pools of a listener that may have a stored response of unknown origin, if there
+// are several. Each pool is a cluster, and Envoy tries the endpoints of only one cluster per
+// request. The relay is an endpoint of the first pool.
 func (s *scope) apart(about string) []objects.Name {
 	view := s.server.Fleet.View()
 	offer, err := s.offer(view)
@@ -74,8 +79,9 @@ func (s *scope) apart(about string) []objects.Name {
 	return pools[:min(len(pools), maxSearch)]
 }
 
-// mayHave returns the pools whose endpoints may have a stored response: those that one request can try together, and those that it can only try
-// alone. At a Gateway each pool is a cluster of its own, and a pool's own token is only for its endpoints.
+// mayHave returns the pools that may have a stored response: those that one request can try
+// together, and those that it can only try alone. At a Gateway each pool is a cluster of its own,
+// and a pool's token is only for its own endpoints.
 func (s *scope) mayHave(view *endpointstate.View, counts func(objects.Name) bool) (together, alone []objects.Name) {
 	for name, p := range view.World.Pools {
 		snapshot := view.Snapshot.Pools[name.String()]
@@ -87,7 +93,7 @@ func (s *scope) mayHave(view *endpointstate.View, counts func(objects.Name) bool
 			together = append(together, name)
 		}
 	}
-	slices.SortFunc(together, func(a, b objects.Name) int { // the first must allow retries
+	slices.SortFunc(together, func(a, b objects.Name) int { // the first pool must allow retries
 		if once := s.once(view.World, a); once != s.once(view.World, b) {
 			return map[bool]int{true: 1, false: -1}[once]
 		}
@@ -97,14 +103,15 @@ func (s *scope) mayHave(view *endpointstate.View, counts func(objects.Name) bool
 	return together, alone
 }
 
-// unheard reports whether the maker of a response has not been scraped yet, so that no policy picks it.
+// unheard reports whether the endpoint that made a response was not scraped yet, so that no policy
+// picks it.
 func unheard(view *endpointstate.View, m fleet.Maker) bool {
 	p := view.Snapshot.Pools[m.Pool.String()]
 	return p != nil && slices.ContainsFunc(p.Endpoints, func(e pick.Endpoint) bool { return e.Unheard && e.Address == m.Address })
 }
 
-// searched returns the pools to ask for a stored response if the request names no model; the first becomes the request's pool. Of the pools that
-// must be tried alone it returns one.
+// searched returns the pools to ask for a stored response if the request names no model; the first
+// becomes the request's pool. Of the pools that must be tried alone it returns one.
 func (s *scope) searched(view *endpointstate.View, offer *objects.Offer, given objects.Name) (pools []objects.Name, everybody bool) {
 	pools, alone := s.mayHave(view, s.counts(offer, given))
 	if n := uint64(len(alone)); n > 0 && (len(pools) == 0 || s.server.Random()%(n+1) > 0) {
@@ -113,8 +120,8 @@ func (s *scope) searched(view *endpointstate.View, offer *objects.Offer, given o
 	return pools, len(alone) == 0
 }
 
-// spread adds endpoints of other pools to the picks of a request, round robin, and endpoints that were not scraped yet. A pool that forbids retries
-// adds one.
+// spread adds endpoints of other pools to the picks, round robin, and endpoints that were not
+// scraped yet. A pool that forbids retries adds one.
 func (d *dispatcher) spread(view *endpointstate.View, request pick.Request, others []objects.Name) {
 	all := [][]pick.Decision{d.picks}
 	for _, name := range others {
@@ -139,7 +146,8 @@ func (d *dispatcher) spread(view *endpointstate.View, request pick.Request, othe
 			break
 		}
 	}
-	// An extproc that has just started has not heard of every endpoint yet. The last ones are asked too, and who made the response before all others.
+	// After a start, extproc has not scraped every endpoint. It asks the unscraped ones last, and
+	// the maker of the response first.
 	for _, name := range append([]objects.Name{d.target.Pool}, others...) {
 		pool := view.Snapshot.Pools[name.String()]
 		for i := range pool.Endpoints {
@@ -156,15 +164,15 @@ func (d *dispatcher) spread(view *endpointstate.View, request pick.Request, othe
 	}
 	d.search.everybody = d.search.everybody && d.all(view, picks, others)
 	seen := make(map[string]bool, len(picks))
-	d.picks = slices.DeleteFunc(picks, func(d pick.Decision) bool { // one may be of several pools
+	d.picks = slices.DeleteFunc(picks, func(d pick.Decision) bool { // an endpoint may be in several pools
 		again := seen[d.Endpoint.Address]
 		seen[d.Endpoint.Address] = true
 		return again
 	})
 }
 
-// all says whether picks are every endpoint of the request's pool and others, asked for the same model: one that is out now, or has no copy of the
-// model, may have the response.
+// all reports whether the picks are all endpoints of the request's pool and others, with the same
+// model. An endpoint that is out or has no copy of the model may still have the response.
 func (d *dispatcher) all(view *endpointstate.View, picks []pick.Decision, others []objects.Name) bool {
 	n := len(view.Snapshot.Pools[d.target.Pool.String()].Endpoints)
 	for _, name := range others {
@@ -173,7 +181,7 @@ func (d *dispatcher) all(view *endpointstate.View, picks []pick.Decision, others
 	return len(picks) >= n && !slices.ContainsFunc(picks, func(d pick.Decision) bool { return d.Model != picks[0].Model })
 }
 
-// limitSearch keeps as many picks as may be asked. Those that are left out might have the response.
+// limitSearch drops the picks beyond the limit. The dropped ones might have the response.
 func (d *dispatcher) limitSearch() {
 	if len(d.picks) > d.search.most {
 		d.picks, d.search.everybody = d.picks[:d.search.most], false

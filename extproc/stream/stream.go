@@ -1,6 +1,6 @@
-// Package stream speaks Envoy's ext_proc protocol: one gRPC stream for each HTTP request, which a data plane opens with
-// the request's headers and goes on with as its processing mode says. An exchange is the state machine of one request;
-// this file is its edge.
+// Package stream serves Envoy's ext_proc protocol. A data plane opens one gRPC stream per HTTP
+// request, and sends the parts of the request that its processing mode selects. An exchange handles
+// one request; this file accepts the streams.
 package stream
 
 import (
@@ -36,36 +36,39 @@ import (
 )
 
 const (
-	// maxBody bounds a request's body: envoy.yaml's request_body_buffer_limit, and what extproc keeps of a body that comes
-	// in chunks, for which Envoy has no limit.
+	// maxBody bounds a request's body. It equals request_body_buffer_limit in envoy.yaml, and also
+	// holds for bodies in chunks, which Envoy does not limit.
 	maxBody = 32 << 20
-	// MaxMessage is the largest gRPC message that a data plane may send: a body and what stands around it.
+	// MaxMessage is the largest gRPC message that a data plane may send: a body and its envelope.
 	MaxMessage = maxBody + 1<<20
 )
 
-// Config is what a Server needs.
+// Config configures a Server.
 type Config struct {
 	Fleet *fleet.Fleet
-	// Flow keeps requests whose model control may load; nil means that there is no control.
+	// Flow queues requests whose model control may load; nil means that there is no control.
 	Flow  *flow.Flow
 	Meter *metrics.Meter
 	Log   *slog.Logger
-	// Settings are those of pools without settings of their own; zero means the defaults.
+	// Settings apply to pools without settings of their own; zero means the defaults.
 	Settings settings.Settings
-	// Tokens has those of engines, for pools whose requests carry them; nil means that there are none.
+	// Tokens has the engines' tokens for pools whose requests carry one; nil means none.
 	Tokens *engineclient.Tokens
-	// Default is the pool of what no route admits, zero if there is none. Listeners of Gateways have none.
+	// Default is the pool for requests that no route admits; zero means none. Listeners of Gateways
+	// do not use it.
 	Default objects.Name
-	// Observe is told what became of requests of which the data plane shows the answers; nil means nobody.
+	// Observe is called with the outcome of each request whose response the data plane shows; nil
+	// means nobody needs it.
 	Observe func(outcome.Outcome)
-	// Inner is the inner server's socket, and Errands what is sealed for it; empty and nil where there is none.
+	// Relay is the socket of the relay, and RelayTokens encrypts its tokens; empty and nil mean
+	// that there is no relay.
 	Relay       string
 	RelayTokens *relaytoken.Sealer
-	// Manages says that the inner server sends calls of ModelMesh's API on to control.
+	// Manages means that the relay forwards calls of ModelMesh's API to control.
 	Manages bool
-	// ModeOverride says that data planes let extproc ask for the body of a request after its headers.
+	// ModeOverride means that data planes let extproc request the body after the headers.
 	ModeOverride bool
-	// ExplainPicks tells the data plane why each endpoint was picked, with each decision.
+	// ExplainPicks adds the reasons for each pick to the metadata of the decision.
 	ExplainPicks bool
 	// Conformance obeys the headers of the endpoint-picker protocol's conformance suite.
 	Conformance bool
@@ -75,20 +78,20 @@ type Config struct {
 	Random func() uint64
 }
 
-// Server decides for the data planes that call it. Make one with [New].
+// Server handles the requests of the data planes that call it. Make one with [New].
 type Server struct {
 	Config
-	started string // tells the ids of this process from those of others
+	started string // makes request ids unique across processes
 	turn    atomic.Uint64
 	open    open
 	left    left
-	kept    atomic.Int64 // bytes buffered of incomplete messages, decoded bodies, and requests that wait for control's answer
-	// decoders are those that are free: as many bodies are decoded at once as there are of them.
+	kept    atomic.Int64 // bytes of incomplete messages, decoded bodies, and requests that wait for control's answer
+	// decoders has the free decoders. Their number bounds how many bodies are decoded at once.
 	decoders chan *decode.Decoder
-	// predicts says whether a policy asks what a request asks of an engine.
+	// predicts reports whether a policy predicts latencies, and so needs the prompt.
 	predicts func(pick.Policy) bool
 
-	stopping context.Context // ended by Stop
+	stopping context.Context // canceled by Stop
 	stop     context.CancelFunc
 	refusing chan struct{} // closed by Refuse
 	refuse   func()
@@ -108,46 +111,52 @@ func New(c Config) *Server {
 	if c.Random == nil {
 		c.Random = rand.Uint64
 	}
-	s := &Server{Config: c, started: strconv.FormatUint(rand.Uint64(), 36), open: open{all: make(map[string]*exchange)}, refusing: make(chan struct{}), predicts: pick.Policy.Predicts}
+	s := &Server{
+		Config: c, started: strconv.FormatUint(rand.Uint64(), 36), open: open{all: make(map[string]*exchange)},
+		refusing: make(chan struct{}), predicts: pick.Policy.Predicts,
+	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.refuse = sync.OnceFunc(func() { close(s.refusing) })
 	s.decoders = newDecoders()
 	return s
 }
 
-// Stop lets each exchange with Headgate's own Envoy end as soon as its request is decided: what flows then needs it no more. It may
-// be called more than once. It needs [Endable].
+// Stop ends each exchange with Headgate's own Envoy as soon as its request is decided; the data
+// plane finishes the request without it. Stop may be called more than once. It needs [Endable].
 func (s *Server) Stop() { s.stop() }
 
-// Refuse refuses the requests that wait for their model, and those that would. It may be called more than once.
+// Refuse rejects all requests that wait for their model, now and later. It may be called more than
+// once.
 func (s *Server) Refuse() { s.refuse() }
 
-// Endable is the tap handle of a gRPC server that Stop is to end: nothing else ends a stream whose handler waits for a message.
+// Endable is the tap handle for a gRPC server that Stop should end. A stream whose handler waits
+// for a message ends only if its context is canceled.
 func Endable(ctx context.Context, _ *tap.Info) (context.Context, error) {
-	ctx, end := context.WithCancel(ctx) // ended with the stream at the latest
+	ctx, end := context.WithCancel(ctx) // canceled with the stream at the latest
 	return context.WithValue(ctx, endKey{}, end), nil
 }
 
-// endKey is where Endable puts what ends a stream.
+// endKey is the context key under which Endable stores the stream's cancel function.
 type endKey struct{}
 
-// Front is whose data plane asks, which decides what may pass and who tells of outcomes.
+// Front is the kind of data plane that calls. It decides which requests may pass and who reports
+// outcomes.
 type Front uint8
 
 const (
-	// Own is the project's own envoy.yaml: only inference passes, and the access log tells of outcomes.
+	// Own is Headgate's own Envoy: only inference passes, and the access log reports outcomes.
 	Own Front = iota
-	// Gateway is any other that speaks the endpoint-picker protocol: its HTTPRoutes decide what passes, and what it shows of
-	// answers tells of outcomes.
+	// Gateway is any other data plane that speaks the endpoint-picker protocol. Its HTTPRoutes
+	// decide what passes, and the responses that it shows give the outcomes.
 	Gateway
 )
 
-// For returns the service for the data planes of a front.
+// For returns the service for data planes of a kind.
 func (s *Server) For(front Front) extprocv3.ExternalProcessorServer {
 	return &processor{server: s, front: front}
 }
 
-// processor serves envoy.service.ext_proc.v3.ExternalProcessor.
+// processor implements envoy.service.ext_proc.v3.ExternalProcessor.
 type processor struct {
 	extprocv3.UnimplementedExternalProcessorServer
 	server *Server
@@ -156,7 +165,7 @@ type processor struct {
 
 type extprocStream = extprocv3.ExternalProcessor_ProcessServer
 
-// Process serves one HTTP request. It is called in a goroutine of its own by grpc.
+// Process handles one HTTP request. gRPC calls it in a goroutine of its own.
 func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) (err error) {
 	x := p.server.newExchange(p.server.scopeOf(p.front, messages))
 	x.out.messages = messages
@@ -171,7 +180,8 @@ func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) 
 		}
 	}()
 	defer func() {
-		// A fault in one request costs that request only: Envoy goes on without a destination and answers 503.
+		// A panic costs only its own request: Envoy continues without a destination and answers
+		// 503.
 		if fault := recover(); fault != nil {
 			p.server.Log.Error("panic in a request", "fault", fault, "stack", string(debug.Stack()))
 			err = status.Error(codes.Internal, "panic")
@@ -180,7 +190,7 @@ func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) 
 	for {
 		in, err := messages.Recv()
 		if errors.Is(err, io.EOF) || status.Code(err) == codes.Canceled {
-			return nil // the request is over, or no more of it will be shown
+			return nil // the request is over, or the data plane shows no more of it
 		}
 		if err != nil {
 			return err
@@ -212,7 +222,7 @@ func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) 
 	}
 }
 
-// called returns what the data plane was given to call: the authority, and the port that it reached.
+// called returns the authority that the data plane called, and the local port that it reached.
 func called(messages extprocStream) (authority string, port int32) {
 	if md, ok := metadata.FromIncomingContext(messages.Context()); ok {
 		if a := md.Get(":authority"); len(a) > 0 {

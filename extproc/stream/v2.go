@@ -11,15 +11,15 @@ import (
 	"github.com/headgate/headgate/extproc/relay/relaytoken"
 )
 
-// v2Request is a request of KServe's V2 by REST.
+// v2Request is a REST request of KServe's V2 protocol.
 type v2Request struct {
 	atOnce
 	kserve.REST
 	*exchange
 }
 
-// begin answers a request that asks about the server or whether a model is ready, and decides any other: its path says all, so that no body is
-// needed.
+// begin answers requests about the server and about a model's readiness, and decides the others.
+// The path names the model, so no body is needed.
 func (r *v2Request) begin(end bool, now time.Time) responses {
 	if r.Op.Names() {
 		if err := kserve.CheckID(r.Model); err != nil {
@@ -54,13 +54,13 @@ func (r *v2Request) begin(end bool, now time.Time) responses {
 	return r.whole(nil, how, now)
 }
 
-// whole decides by the model that the path names. Where its engine knows it by another name, the path says that. Body is nil where it is not
-// shown.
+// whole decides by the model in the path, and writes the engine's name of it into the path. Body is
+// nil if the data plane does not show it.
 func (r *v2Request) whole(body []byte, how ending, now time.Time) responses {
 	a := ask{model: r.Model, stream: r.Op == kserve.InferStream}
 	err := r.dispatcher.send(a, nil, now)
 	if errors.Is(err, errTranscode) {
-		r.dispatcher.model = r.dispatcher.target.Adapter // what copies and the log say; the call is decided by itself
+		r.dispatcher.model = r.dispatcher.target.Adapter // for payload copies and the log; the relay's gRPC call is decided separately
 		r.dispatcher.relayTo(relaytoken.Transcode, relaytoken.Model{Name: a.model, Target: r.dispatcher.found})
 		r.phase = sent
 		return r.goOn(r.dispatcher.common(), body, r.encoded.decoded, how)
@@ -83,8 +83,9 @@ func (r *v2Request) whole(body []byte, how ending, now time.Time) responses {
 	return r.goOn(common, body, r.encoded.decoded, how)
 }
 
-// renamedPath is the path as the client wrote it, with the engine's name of the model. Envoy rewrites it after that, where a route says so:
-// then the model must stand in it as in the path that engines see.
+// renamedPath returns the client's path with the engine's name of the model. If a route rewrites
+// the path afterwards, the model must be in both forms of the path; otherwise renamedPath returns
+// false.
 func (r *v2Request) renamedPath() (string, bool) {
 	to := r.Rename(r.dispatcher.first().Model)
 	if r.scope.rewrite == nil {
@@ -94,7 +95,8 @@ func (r *v2Request) renamedPath() (string, bool) {
 	return from + strings.TrimPrefix(to, r.BeforeModel()), ok
 }
 
-// modelReady answers whether requests for a model are answered: it is loaded, or would be for them. None is loaded by asking.
+// modelReady replies whether requests for a model would be served, possibly after a load. It loads
+// nothing.
 func (r *v2Request) modelReady(a ask, now time.Time) responses {
 	err := r.dispatcher.wouldAnswer(a, now)
 	if err != nil {
@@ -106,7 +108,8 @@ func (r *v2Request) modelReady(a ask, now time.Time) responses {
 	}{a.model, true})
 }
 
-// wouldAnswer returns why a request for a model would not be answered, nil if it would, maybe after a load.
+// wouldAnswer returns nil if a request for a model would be served, possibly after a load, and
+// otherwise the reason.
 func (d *dispatcher) wouldAnswer(a ask, now time.Time) error {
 	err := d.choose(a, nil, now)
 	d.dropPicks()
