@@ -1,5 +1,5 @@
-// Command bench is what Headgate is tried with: a simulated engine and fleet, the quickstart that runs the whole on this machine, and a
-// real Kubernetes there. What serves requests needs none of it.
+// Command bench has the tools to test Headgate: simulated engines and fleets, the quickstart that
+// runs everything on this machine, and a real Kubernetes there. Production needs none of it.
 //
 //	bench --help            lists the commands
 //	bench COMMAND --help    explains one
@@ -28,11 +28,11 @@ import (
 	"github.com/headgate/headgate/internal/version"
 )
 
-// command is one thing that bench does.
+// command is a subcommand.
 type command struct {
 	name    string
 	summary string
-	// run does it until it is done or ctx ends, which SIGINT and SIGTERM bring about. It prints its own help.
+	// run runs the command until it ends, or ctx does at SIGINT or SIGTERM. It prints its own help.
 	run func(ctx context.Context, args []string) error
 }
 
@@ -47,17 +47,18 @@ var commands = []command{
 	{"conformance", "run Gateway API's conformance suite on that Kubernetes", conformance.Command},
 }
 
-// rollFleet runs a simulated fleet, on the traces that the environment names.
+// rollFleet runs "bench fleet" with the traces in $TRACE_DIR.
 func rollFleet(ctx context.Context, args []string) error {
 	return fleet.Command(ctx, args, os.Getenv("TRACE_DIR")) //nolint:forbidigo // main
 }
 
-// rollModels runs a simulated placement, on the traces that the environment names.
+// rollModels runs "bench place" with the traces in $TRACE_DIR.
 func rollModels(ctx context.Context, args []string) error {
 	return place.Command(ctx, args, os.Getenv("TRACE_DIR")) //nolint:forbidigo // main
 }
 
-// serveEngine runs the program of the kind that args name: a model runtime has flags of its own, and so has an engine with a model repository.
+// serveEngine runs the simulated engine of the --kind in args. Model runtimes and engines with a
+// model repository have their own flags.
 func serveEngine(ctx context.Context, args []string) error {
 	for i, arg := range args {
 		name, ok := strings.CutPrefix(arg, "--kind=")
@@ -76,12 +77,14 @@ func serveEngine(ctx context.Context, args []string) error {
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The first signal asks the command to end, which may take as long as its requests; the second one ends it.
+	// The first signal asks the command to end, which may take as long as its requests. The second
+	// one kills it.
 	context.AfterFunc(ctx, stop)
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run does what args say and returns the exit status: 0, 1 where the command failed, 2 where there is no such command.
+// run runs a command line and returns the exit status: 1 if the command failed, 2 if it does not
+// exist.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(args) == 0 {
 		help(stderr)
@@ -117,5 +120,5 @@ func help(w io.Writer) {
 	say(w, "\nbench COMMAND --help explains a command; bench --version prints the version.\n")
 }
 
-// say prints; where it cannot, there is nobody to tell.
+// say prints and ignores errors.
 func say(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }

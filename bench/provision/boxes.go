@@ -8,16 +8,17 @@ import (
 	"github.com/headgate/headgate/control/provision/planner"
 )
 
-// Boxes is a plan of who takes the pipeline for one box: one size of batch, and so many copies of the whole, each with one replica of each stage.
-// InferLine's paper has such plans beside its own as CG, coarse-grained.
+// Boxes is a coarse-grained plan (CG in InferLine's paper): one batch size, and copies of the whole
+// pipeline with one replica of each stage.
 type Boxes struct {
 	Hardware      []int // by stage
 	Batch, Copies int
 }
 
-// Coarse plans boxes for a rate, in queries a second: the largest batch that keeps the objective where nobody waits, and as many copies as the
-// slowest stage needs. It takes the fastest hardware for each stage or, if it may choose, that by which all costs least. It reports whether a batch
-// keeps the objective at all.
+// Coarse plans boxes for a rate in queries per second: the largest batch that meets the objective
+// without queueing, and as many copies as the slowest stage needs. It takes the fastest hardware,
+// or, if choose is set, the hardware with the lowest total cost. ok is false if no batch meets the
+// objective.
 func Coarse(p *planner.Problem, rate float64, choose bool) (best Boxes, ok bool) {
 	all := [][]int{fastest(p)}
 	if choose {
@@ -37,7 +38,7 @@ func Coarse(p *planner.Problem, rate float64, choose bool) (best Boxes, ok bool)
 	return best, ok
 }
 
-// fastest is the hardware of each stage that computes one query soonest; of several the first.
+// fastest returns the first hardware of each stage with the lowest latency for one query.
 func fastest(p *planner.Problem) []int {
 	all := make([]int, len(p.Stages))
 	for i := range p.Stages {
@@ -51,7 +52,7 @@ func fastest(p *planner.Problem) []int {
 	return all
 }
 
-// choices are all ways to take hardware for each stage.
+// choices returns all combinations of hardware.
 func choices(stages []planner.Stage) [][]int {
 	all := [][]int{nil}
 	for _, s := range stages {
@@ -66,8 +67,8 @@ func choices(stages []planner.Stage) [][]int {
 	return all
 }
 
-// largest is the largest batch that keeps the objective on the longest way, where nobody waits, of those that all profiles tell of: it need not be
-// one that a plan may set. It is 0 if none does.
+// largest returns the largest batch that meets the objective on the longest path without queueing,
+// among those in all profiles; 0 if there is none. Plans need not permit that size.
 func largest(p *planner.Problem, hardware []int) (size int) {
 	sizes := []int{1}
 	most := math.MaxInt
@@ -87,7 +88,8 @@ func largest(p *planner.Problem, hardware []int) (size int) {
 	return size
 }
 
-// throughput is how many queries a second one copy has room for: that of its slowest stage, by the share of the queries that pass it.
+// throughput returns the queries per second that one copy can serve: that of its slowest stage,
+// divided by the share of queries that pass it.
 func (b *Boxes) throughput(p *planner.Problem, shares []float64) float64 {
 	least := math.Inf(1)
 	for i, share := range shares {
@@ -96,7 +98,7 @@ func (b *Boxes) throughput(p *planner.Problem, shares []float64) float64 {
 	return least
 }
 
-// Config has as many replicas of each stage as there are copies.
+// Config returns the boxes as a configuration.
 func (b *Boxes) Config() planner.Config {
 	var c planner.Config
 	for _, h := range b.Hardware {
@@ -105,7 +107,8 @@ func (b *Boxes) Config() planner.Config {
 	return c
 }
 
-// Late is how many queries of a problem miss its objective in boxes: copies get them in turn, and know nothing of each other.
+// Late returns the number of queries that miss the objective. Copies get queries in turn,
+// independently.
 func (b *Boxes) Late(p *planner.Problem) (late int, err error) {
 	one := Boxes{b.Hardware, b.Batch, 1}
 	for i := range min(b.Copies, len(p.Queries)) {
@@ -123,7 +126,7 @@ func (b *Boxes) Late(p *planner.Problem) (late int, err error) {
 	return late, nil
 }
 
-// Late is how many queries of a problem miss its objective with a configuration.
+// Late returns the number of queries that miss the objective with a configuration.
 func Late(p *planner.Problem, c planner.Config) (late int, err error) {
 	_, err = estimate.Run(p.Pipeline, p.Settings(c), p.Queries, p.Seed, func(_ int, took estimate.QueryTimes) bool {
 		if took.Latency > p.Objectives[0].Seconds {
@@ -134,7 +137,7 @@ func Late(p *planner.Problem, c planner.Config) (late int, err error) {
 	return late, err
 }
 
-// Peak is the highest rate of queries in any window of so many seconds.
+// Peak returns the highest arrival rate in any window of a length in seconds.
 func Peak(queries []estimate.Query, seconds float64) float64 {
 	return float64(estimate.MaxArrivals(queries, seconds)) / seconds
 }

@@ -12,35 +12,37 @@ import (
 	"github.com/headgate/headgate/control/provision/planner"
 )
 
-// Load is how queries come: so many a second, whose gaps have a coefficient of variation.
+// Load is an arrival rate per second and the coefficient of variation of interarrival times.
 type Load struct{ Rate, CV float64 }
 
 func (l Load) trace(queries int) string {
 	return fmt.Sprintf("gamma:rate=%g,cv=%g,queries=%d", l.Rate, l.CV, queries)
 }
 
-// Cell is what planners make of one pipeline with one load.
+// Cell has the results of all contenders for one pipeline and load.
 type Cell struct {
 	Pipeline string
 	Load
 	Outcomes []Outcome // by contender
 }
 
-// Outcome is what a plan costs, and which share of the queries of another trace of the same load miss its objective.
+// Outcome is the cost of a plan, and the share of queries of another trace that miss the objective.
 type Outcome struct {
 	Found        bool
 	Cost, Missed float64
-	// Pooled is that share where copies of boxes share the queues of their stages; of other plans it is Missed.
+	// Pooled is that share if copies share the queues of their stages; for other plans it equals
+	// Missed.
 	Pooled float64
-	// Stopped says that the planner had run as many simulations as it may.
+	// Stopped is true if the planner reached its limit of simulations.
 	Stopped bool
 }
 
-// contenders are those who plan, in the order in which they are listed.
+// contenders are the planners in the order of the output.
 var contenders = []struct {
 	name string
-	plan func(*planner.Problem) *planner.Plan // or, of those who plan boxes, nil
-	// peak plans for the highest rate in a time as long as the objective, and not for the mean; choose takes the cheapest hardware, and not the fastest.
+	plan func(*planner.Problem) *planner.Plan // nil for boxes
+	// peak plans for the peak rate instead of the mean. choose takes the cheapest hardware instead
+	// of the fastest.
 	peak, choose bool
 }{
 	{name: "search", plan: planner.Search},
@@ -51,16 +53,17 @@ var contenders = []struct {
 	{name: "CG-Peak cheapest", peak: true, choose: true},
 }
 
-// Bench is what pipelines are planned with.
+// Bench configures the experiments.
 type Bench struct {
 	Plans []*Asked
-	// Queries of the trace that is planned on, and Tested of the one that plans are tried on, which is of another seed.
+	// Queries is the length of the planned trace. Tested is the length of the test trace, which has
+	// another seed.
 	Queries, Tested int
-	// MaxSimulations is how many simulations a planner may run for one plan: it has what is the best by then.
+	// MaxSimulations limits the simulations of a planner for one plan.
 	MaxSimulations int
 }
 
-// plan plans, and reports whether the planner was stopped.
+// plan runs a planner and reports whether it reached its limit.
 func (b *Bench) plan(ctx context.Context, p *planner.Problem, find func(*planner.Problem) *planner.Plan) (is *planner.Plan, stopped bool, err error) {
 	own := *p
 	own.Progress = func(simulations int, _ planner.Candidate) bool {
@@ -71,7 +74,7 @@ func (b *Bench) plan(ctx context.Context, p *planner.Problem, find func(*planner
 	return is, stopped, ctx.Err()
 }
 
-// cell plans one pipeline with one load as each contender does, and tries all plans.
+// cell runs all contenders on one pipeline and load and tests the plans.
 func (b *Bench) cell(ctx context.Context, a *Asked, l Load) (is Cell, err error) {
 	is = Cell{Pipeline: a.Name, Load: l, Outcomes: make([]Outcome, len(contenders))}
 	p, err := a.Problem(l.trace(b.Queries), 0)
@@ -121,7 +124,7 @@ func (b *Bench) cell(ctx context.Context, a *Asked, l Load) (is Cell, err error)
 	return is, nil
 }
 
-// Cells plans each pipeline with each load, on all processors. They are in that order.
+// Cells returns the cells of all pipelines and loads, in that order. It uses all processors.
 func (b *Bench) Cells(ctx context.Context, loads []Load, done func()) ([]Cell, error) {
 	all := make([]Cell, len(b.Plans)*len(loads))
 	err := eachOf(ctx, len(all), done, func(ctx context.Context, i int) (err error) {
@@ -131,9 +134,10 @@ func (b *Bench) Cells(ctx context.Context, loads []Load, done func()) ([]Cell, e
 	return all, err
 }
 
-// eachOf does n things on all processors, the last ones first, which take longest; done is told of each.
+// eachOf does n things on all processors, last ones first because they take longest. It calls done
+// after each.
 func eachOf(ctx context.Context, n int, done func(), do func(ctx context.Context, i int) error) error {
-	var mu sync.Mutex // done is called by one at a time
+	var mu sync.Mutex // serializes done
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for i := n - 1; i >= 0; i-- {

@@ -42,7 +42,7 @@ Flags:
 
 `
 
-// planners in the order in which they are listed.
+// planners in the order of the output.
 var planners = []struct {
 	name string
 	plan func(*planner.Problem) *planner.Plan
@@ -56,17 +56,17 @@ var planners = []struct {
 	}},
 }
 
-// Gaps is how the plans of one planner stand beside the optimum.
+// Gaps compares the plans of a planner with the optimum.
 type Gaps struct {
 	Instances, Infeasible int
-	// None is for how many instances that have a plan it found none; Wrong for how many it said that a plan is optimal which is not, that
-	// there is none where there is one, or that one keeps the objective which does not.
+	// None counts feasible instances without a plan. Wrong counts false claims: an optimal plan
+	// that is not, no plan although there is one, or a plan that misses the objective.
 	None, Wrong, Optimal, Near, Proven int
-	Worst                              float64 // by what share its worst plan costs more
+	Worst                              float64 // relative extra cost of the worst plan
 	Simulations, Exhaustive            int
 }
 
-// Add counts a plan of an instance, beside its optimum, which may be nil.
+// Add adds a plan of an instance with its optimum, which may be nil.
 func (g *Gaps) Add(p *planner.Problem, is *planner.Plan, best planner.Config, exhaustive int) {
 	g.Instances++
 	g.Simulations += is.Simulations
@@ -102,7 +102,8 @@ func (g *Gaps) Add(p *planner.Problem, is *planner.Plan, best planner.Config, ex
 	g.Worst = max(g.Worst, more)
 }
 
-// Measure plans so many instances with each planner, on all processors, and returns how each stands. Progress is told of each that is done.
+// Measure runs each planner on some instances, on all processors. It calls progress after each
+// instance.
 func Measure(ctx context.Context, stages, instances, queries int, progress func(done int)) ([]Gaps, error) {
 	done := 0
 	each := make([][]Gaps, instances)
@@ -147,7 +148,7 @@ func (g *Gaps) sum(o Gaps) {
 	g.Worst = max(g.Worst, o.Worst)
 }
 
-// Command is the command "provision". It prints to standard output, and progress to standard error.
+// Command runs "bench provision". It prints to standard output, and progress to standard error.
 func Command(ctx context.Context, args []string) error {
 	if len(args) > 0 && args[0] == "pipelines" {
 		return pipelines(ctx, args[1:], os.Stdout)

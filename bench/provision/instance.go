@@ -1,5 +1,5 @@
-// Package provision is "bench provision": it judges plans by what exhaustive search finds. Nothing is served; equal flags give equal figures
-// but for the seconds that it took.
+// Package provision is "bench provision": it compares plans with the optimum by exhaustive search.
+// Equal flags give equal figures, except for times.
 package provision
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Gamma is n arrivals at a mean rate a second. Times in between are from a Gamma distribution with a coefficient of variation: 1 is Poisson's,
-// above it queries come in bursts.
+// Gamma returns n arrivals with a mean rate per second. Interarrival times have a Gamma
+// distribution: a coefficient of variation of 1 is Poisson, higher ones are bursty.
 func Gamma(source rand.Source, n int, rate, cv float64) []float64 {
 	shape := 1 / cv / cv
 	between := distuv.Gamma{Alpha: shape, Beta: shape * rate, Src: source}
@@ -27,10 +27,10 @@ func Gamma(source rand.Source, n int, rate, cv float64) []float64 {
 	return all
 }
 
-// sizes of batches that instances may have.
+// sizes are the batch sizes of instances.
 var sizes = []int{1, 2, 4, 8}
 
-// linear is the profile of batches that take a time for themselves and one for each query.
+// linear returns the profile of batches with a base time and a time per query.
 func linear(base, each float64) *profile.Batches {
 	var all []profile.Batch
 	for _, size := range sizes {
@@ -39,8 +39,9 @@ func linear(base, each float64) *profile.Batches {
 	return profile.NewBatches("linear", all...)
 }
 
-// Instance is a problem by chance: a chain of stages with at most 6 replicas each, on two kinds of hardware, of which the dearer one is faster; in
-// a third of the stages the other one is faster in large batches. Each stage has one queue, as InferLine has it.
+// Instance returns a random problem: a chain of stages with at most 6 replicas each, on two kinds
+// of hardware. The more expensive one is faster, except that in a third of the stages the other one
+// is faster in large batches. Each stage has one queue, as in InferLine.
 func Instance(seed uint64, stages, queries int, cv float64) *planner.Problem {
 	random := rand.New(rand.NewPCG(seed, uint64(stages))) //nolint:gosec // no secret
 	p := &planner.Problem{Pipeline: &estimate.Pipeline{Stages: stages}, Seed: seed}
@@ -66,7 +67,7 @@ func Instance(seed uint64, stages, queries int, cv float64) *planner.Problem {
 	return p
 }
 
-// Keeps says whether a configuration keeps the objective of a problem, which has one.
+// Keeps reports whether a configuration meets the only objective of a problem.
 func Keeps(p *planner.Problem, c planner.Config) bool {
 	o := p.Objectives[0]
 	misses, most := 0, (1-o.Share)*float64(len(p.Queries))+1e-6
@@ -79,7 +80,8 @@ func Keeps(p *planner.Problem, c planner.Config) bool {
 	return err == nil && float64(misses) <= most && hasRoom(p, c)
 }
 
-// hasRoom reports whether the throughput of every stage exceeds its arrival rate, or it has as many replicas as there are queries.
+// hasRoom reports whether the throughput of every stage exceeds its arrival rate, or there are as
+// many replicas as queries.
 func hasRoom(p *planner.Problem, c planner.Config) bool {
 	shares := p.Pipeline.Shares()
 	for s, is := range c {
@@ -91,8 +93,8 @@ func hasRoom(p *planner.Problem, c planner.Config) bool {
 	return true
 }
 
-// Optimum is the cheapest configuration that keeps the objective, of a problem whose replicas are bounded; nil if none does. Exhaustive search finds it:
-// one simulation after the other, by rising cost.
+// Optimum returns the cheapest configuration that meets the objective, by exhaustive search in
+// order of cost; nil if there is none. Replicas must be bounded.
 func Optimum(p *planner.Problem) (best planner.Config, simulations int) {
 	all := []planner.Config{nil}
 	for _, s := range p.Stages {

@@ -40,7 +40,7 @@ Flags:
 
 `
 
-// pipelines is the command "provision pipelines". It prints to out, and progress to standard error.
+// pipelines runs "bench provision pipelines". It prints to out, and progress to standard error.
 func pipelines(ctx context.Context, args []string, out io.Writer) error {
 	fs := pflag.NewFlagSet("provision pipelines", pflag.ContinueOnError)
 	fs.SortFlags = false
@@ -128,7 +128,7 @@ func milliseconds(all ...int) (is []time.Duration) {
 	return is
 }
 
-// read reads all plans of a folder, in order of their files.
+// read reads all plans of a directory in order of file names.
 func (b *Bench) read(dir string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
 	if err != nil {
@@ -150,7 +150,7 @@ func (b *Bench) read(dir string) error {
 	return nil
 }
 
-// progress tells on standard error how many of n things are done.
+// progress reports on standard error how many of n things are done.
 func progress(of string, n int) (done func()) {
 	began, so := time.Now(), 0
 	return func() {
@@ -196,7 +196,7 @@ func star(stopped bool) string {
 	return ""
 }
 
-// reportTrend prints what plans of one pipeline cost with one CV.
+// reportTrend prints the cost of plans of one pipeline and CV.
 func reportTrend(out io.Writer, t *Trend) {
 	fmt.Fprintf(out, "%s, CV %g: cost an hour by rate and objective; %d of %d searches had run as many simulations as they may\n\n",
 		t.Pipeline, t.CV, t.Stopped, len(t.Rates)*len(t.Objectives))

@@ -14,13 +14,13 @@ import (
 	"github.com/headgate/headgate/internal/workload"
 )
 
-// Asked is a CapacityPlan, and what it names.
+// Asked is a CapacityPlan with its files.
 type Asked struct {
 	*v1alpha1.CapacityPlan
 	files problem.Files
 }
 
-// Read reads a CapacityPlan from a file that has no other, and the files that it names, which are beside it.
+// Read reads a CapacityPlan from a file with a single one, and the files that it names.
 func Read(file string) (*Asked, error) {
 	f, err := dir.ReadFile(file, kinds.Plans())
 	if err != nil {
@@ -40,7 +40,7 @@ func Read(file string) (*Asked, error) {
 	return a, err
 }
 
-// Problem is what is to be planned on a trace, by a seed.
+// Problem returns the problem of a trace with a seed.
 func (a *Asked) Problem(t string, seed uint64) (*planner.Problem, error) {
 	is, err := workload.Open(os.Open, t, workload.Options{})
 	if err != nil {

@@ -7,30 +7,30 @@ import (
 	"github.com/headgate/headgate/control/provision/planner"
 )
 
-// Trend is what plans of a pipeline cost, by the rate of its queries and by the objective.
+// Trend is the cost of plans of a pipeline by arrival rate and objective.
 type Trend struct {
 	Pipeline string
 	CV       float64
-	// Rates, in queries a second, and Objectives, in seconds, both in order.
+	// Rates in queries per second, and Objectives in seconds, both ascending.
 	Rates, Objectives []float64
-	// Costs by rate and objective; infinite where no plan was found.
+	// Costs by rate and objective; infinite without a plan.
 	Costs [][]float64
-	// Stopped is how many of the searches had run as many simulations as they may.
+	// Stopped counts the searches that reached their limit.
 	Stopped int
 }
 
-// Mark says in which way a cost breaks a trend.
+// Mark says how a cost violates the expected order.
 type Mark uint8
 
-// Marks of a cost, which may be both.
+// Marks, which may be combined.
 const (
-	// Looser costs more than a tighter objective: what keeps that keeps this one too, so that the search has missed it.
+	// Looser marks a cost above that of a tighter objective: the search missed that plan.
 	Looser Mark = 1 << iota
-	// Higher is a rate that costs less than a lower one.
+	// Higher marks a rate that costs less than a lower one.
 	Higher
 )
 
-// Marks are those of the costs, each beside the best of those that it must not be dearer than, or cheaper.
+// Marks returns the marks of all costs, each compared with the best cost that bounds it.
 func (t *Trend) Marks() [][]Mark {
 	all := make([][]Mark, len(t.Rates))
 	for i := range all {
@@ -51,10 +51,11 @@ func (t *Trend) Marks() [][]Mark {
 	return all
 }
 
-// more is by more than what sums of prices are inexact by.
+// more ignores differences within floating-point error.
 func more(a, b float64) bool { return a > b*(1+1e-9) }
 
-// Trends plans each pipeline by Search with each load and each objective, on all processors: a trend for each pipeline and CV, in that order.
+// Trends runs Search for each pipeline, load and objective, on all processors. It returns a trend
+// for each pipeline and CV, in that order.
 func (b *Bench) Trends(ctx context.Context, plans []*Asked, cvs, rates, objectives []float64, done func()) ([]Trend, error) {
 	var all []Trend
 	for _, a := range plans {

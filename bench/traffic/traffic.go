@@ -1,4 +1,4 @@
-// Package traffic is what requests are like, for simulated fleets: how long people's are, and traces of what was sent.
+// Package traffic has the lengths of requests for simulated fleets, and reads traces.
 package traffic
 
 import (
@@ -12,11 +12,12 @@ import (
 	"path/filepath"
 )
 
-// Length is the tokens of a prompt and of its answer.
+// Length is the number of prompt and output tokens of a request.
 type Length struct{ Prompt, Output int }
 
-// Conversations draws lengths like those of people's conversations: lognormal, with the medians and means of the conversation trace of Splitwise
-// (Patel et al., ISCA 2024, section III: medians of 1,020 and 129 tokens), at most 4,096 and 1,000.
+// Conversations draws lengths like those of human conversations: lognormal, with the medians and
+// means of the conversation trace of Splitwise (Patel et al., ISCA 2024, section III: medians of
+// 1,020 and 129 tokens), at most 4,096 and 1,000.
 func Conversations(random *rand.Rand, n int) []Length {
 	all := make([]Length, n)
 	for i := range all {
@@ -25,12 +26,12 @@ func Conversations(random *rand.Rand, n int) []Length {
 	return all
 }
 
-// drawn draws from a lognormal distribution, at least 1 and at most most.
+// drawn draws from a lognormal distribution, from 1 to most.
 func drawn(random *rand.Rand, median, sigma float64, most int) int {
 	return min(max(1, int(median*math.Exp(sigma*random.NormFloat64()))), most)
 }
 
-// Read has a trace be read that is a file in a folder. Errors name the file.
+// Read reads a trace from a file. Errors name the file.
 func Read(dir, file string, read func(io.Reader) error) error {
 	path := filepath.Join(dir, file)
 	f, err := os.Open(path)

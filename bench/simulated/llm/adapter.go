@@ -18,40 +18,40 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// simulatedPath begins the path of an adapter that needs no folder.
+// simulatedPath is the prefix of an adapter path that needs no directory.
 const simulatedPath = "sim:"
 
 // Faults of loads that such a path may name.
 const (
-	loadHangs    = "hang"     // no load is ever answered
-	loadUnlisted = "unlisted" // a load is answered with 200, and the adapter is not listed
-	loadBusy     = "busy="    // so many loads are answered with 503 first
+	loadHangs    = "hang"     // loads are never answered
+	loadUnlisted = "unlisted" // loads are answered with 200, but the adapter is not listed
+	loadBusy     = "busy="    // this many loads are answered with 503 first
 )
 
-// simulatedRank is the rank of such an adapter when its path does not say.
+// simulatedRank is the default rank of such an adapter.
 const simulatedRank = 8
 
 // baseModels are the names of the base model. Immutable.
 type baseModels struct {
-	names  []string // the first is its own
+	names  []string // the first one is its own
 	root   string
 	maxLen int
 }
 
-// registry is the adapters that are addressable: those that the engine answers to. What is resident is the step model's
-// to know. It is safe for concurrent use.
+// registry has the addressable adapters: those that requests may name. The step model knows which
+// are resident. It is safe for concurrent use.
 type registry struct {
 	mu     sync.RWMutex // guards the fields below
 	byName map[string]Adapter
-	names  []string       // in the order in which they were loaded
-	failed map[string]int // loads, by name
+	names  []string       // in order of loading
+	failed map[string]int // failed loads by name
 }
 
 func newRegistry() *registry {
 	return &registry{byName: map[string]Adapter{}, failed: map[string]int{}}
 }
 
-// busy reports whether a load is to fail, of an adapter of which so many do.
+// busy reports whether a load fails because of the fault busy=N.
 func (g *registry) busy(name, times string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -76,7 +76,7 @@ func (g *registry) put(a Adapter) {
 	g.byName[a.Name] = a
 }
 
-// remove reports whether the adapter was there.
+// remove removes an adapter and reports whether it was there.
 func (g *registry) remove(name string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -98,8 +98,8 @@ func (g *registry) all() []Adapter {
 	return all
 }
 
-// resolve finds what a request's model is: the name that the answer gives, and the adapter, "" for the base model. A
-// request that names no model is for the base model, as in vLLM.
+// resolve resolves the model of a request: the name for the answer, and the adapter, "" for the
+// base model. As in vLLM, a request without a model is for the base model.
 func (s *Server) resolve(model string) (name, adapter string, f *failure) {
 	if model == "" {
 		return s.models.names[0], "", nil
@@ -108,7 +108,8 @@ func (s *Server) resolve(model string) (name, adapter string, f *failure) {
 		return model, "", nil
 	}
 	if s.config.Kind == engine.SGLang {
-		// An adapter is asked for as base:adapter. Any other name without a colon is answered by the base model.
+		// An adapter is BASE:ADAPTER in SGLang. Any other name without a colon is served by the
+		// base model.
 		_, adapter, named := strings.Cut(model, ":")
 		if !named || s.adapters.has(adapter) {
 			return model, adapter, nil
@@ -121,7 +122,7 @@ func (s *Server) resolve(model string) (name, adapter string, f *failure) {
 
 func (m *baseModels) has(name string) bool { return slices.Contains(m.names, name) }
 
-// listModels is GET /v1/models. Ids of permissions and the times are new at every call, as in vLLM.
+// listModels serves GET /v1/models. As in vLLM, permission ids and times are new for each call.
 func (c *call) listModels() {
 	s := c.s
 	b := []byte(`{"object":"list","data":[`)
@@ -141,7 +142,7 @@ func (c *call) listModels() {
 	c.json(http.StatusOK, append(b, "]}"...))
 }
 
-// loadAdapter is POST /v1/load_lora_adapter.
+// loadAdapter serves POST /v1/load_lora_adapter.
 func (c *call) loadAdapter() {
 	root, f := c.read()
 	var a Adapter
@@ -161,7 +162,7 @@ func (c *call) loadAdapter() {
 	c.register(a, root.Get("load_inplace").Bool(), fmt.Sprintf("Success: LoRA adapter '%s' added successfully.", a.Name))
 }
 
-// registerAdapter is POST /adapters, SageMaker's way to load.
+// registerAdapter serves POST /adapters, SageMaker's API for loading.
 func (c *call) registerAdapter() {
 	root, f := c.read()
 	var a Adapter
@@ -189,8 +190,8 @@ func (c *call) register(a Adapter, inPlace bool, answer string) {
 	})
 }
 
-// inTurn does something to an adapter when what others do to it is over, and answers what came of it. A client that
-// leaves meanwhile undoes nothing.
+// inTurn runs an operation on an adapter after the pending ones for the same adapter, and sends the
+// result. A client that leaves does not undo it.
 func (c *call) inTurn(event string, a Adapter, do func(done func(*failure)), answer func(*failure)) {
 	s := c.s
 	ended := s.events.Begin(event, event+"ed", a.Name)
@@ -215,7 +216,8 @@ func (c *call) inTurn(event string, a Adapter, do func(done func(*failure)), ans
 	}
 }
 
-// bring brings an adapter into host memory, which takes the time of the profile, and makes it addressable.
+// bring loads an adapter into host memory, which takes the time of the profile, and makes it
+// addressable.
 func (s *Server) bring(a Adapter, inPlace bool, done func(*failure)) {
 	if !inPlace && s.adapters.has(a.Name) {
 		done(invalidInput("The lora adapter '%s' has already been loaded. If you want to load the adapter in place, set 'load_inplace' to True.", a.Name))
@@ -227,7 +229,7 @@ func (s *Server) bring(a Adapter, inPlace bool, done func(*failure)) {
 	}
 	switch fault, _ := strings.CutPrefix(a.Path, simulatedPath); {
 	case fault == loadHangs:
-		return // nobody waits for what others do to this adapter but those who do more to it
+		return // only later operations on this adapter wait
 	case fault == loadUnlisted:
 		done(nil)
 		return
@@ -245,7 +247,7 @@ func (s *Server) bring(a Adapter, inPlace bool, done func(*failure)) {
 	})
 }
 
-// preload makes an adapter of the configuration addressable and loads it before the clock runs.
+// preload makes a configured adapter addressable and loads it before the clock starts.
 func (s *Server) preload(a Adapter) error {
 	if a.Name == "" || a.Path == "" {
 		return fmt.Errorf("adapter %q at %q: both a name and a path are needed", a.Name, a.Path)
@@ -260,10 +262,11 @@ func (s *Server) preload(a Adapter) error {
 	return nil
 }
 
-// machinePath is what vLLM hides of the machine in its answers: paths below the usual folders (seen on vLLM 0.32.0).
+// machinePath matches the local paths that vLLM hides in its answers (seen on vLLM 0.32.0).
 var machinePath = regexp.MustCompile(`/(?:home|usr|opt|var|tmp|root|lib|mnt|srv)(?:/[\w.-]+)+`)
 
-// checkAdapter looks at an adapter's weights as vLLM does: whether they are there and small enough.
+// checkAdapter checks the weights of an adapter as vLLM does: that they exist and have a permitted
+// rank.
 func (s *Server) checkAdapter(a Adapter) *failure {
 	if s.models.has(a.Name) {
 		return invalidInput("The lora adapter '%s' conflicts with a served base model.", a.Name)
@@ -309,8 +312,8 @@ func adapterRank(path string) (int, error) {
 	return peft.R, nil
 }
 
-// unloadAdapter is POST /v1/unload_lora_adapter. It takes the name away and nothing else: requests that run go on, and
-// the weights stay where they are until others need the place.
+// unloadAdapter serves POST /v1/unload_lora_adapter. It only removes the name: running requests
+// continue, and the weights stay until their slot is needed.
 func (c *call) unloadAdapter() {
 	root, f := c.read()
 	name := ""
@@ -327,7 +330,7 @@ func (c *call) unloadAdapter() {
 	c.unregister(name, fmt.Sprintf("Success: LoRA adapter '%s' removed successfully.", name))
 }
 
-// unregisterAdapter is DELETE /adapters/{name}.
+// unregisterAdapter serves DELETE /adapters/{name}.
 func (c *call) unregisterAdapter() {
 	name := strings.TrimPrefix(c.r.URL.Path, adapterPath)
 	c.unregister(name, fmt.Sprintf("Adapter %s unregistered", name))
@@ -349,7 +352,7 @@ func (c *call) unregister(name, answer string) {
 	})
 }
 
-// member reads a text that the body must have.
+// member returns a required string of the body.
 func member(root gjson.Result, key string) (string, *failure) {
 	v := root.Get(key)
 	if !v.Exists() {

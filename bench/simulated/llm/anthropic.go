@@ -5,7 +5,8 @@ import (
 	"net/http"
 )
 
-// messages is POST /v1/messages, in Anthropic's form, where max_tokens must be given: so that is where a text ends.
+// messages serves POST /v1/messages. In Anthropic's API max_tokens is required, so the text ends
+// there.
 func (c *call) messages() {
 	g, f := c.askMessages()
 	if f != nil {
@@ -42,7 +43,7 @@ func (c *call) askMessages() (*generation, *failure) {
 	return c.generate(a, 0, func() (prompt, *failure) { return chatPrompt(a.system, a.messages) })
 }
 
-// countTokens is POST /v1/messages/count_tokens.
+// countTokens serves POST /v1/messages/count_tokens.
 func (c *call) countTokens() {
 	a, f := c.ask()
 	if f == nil {
@@ -63,8 +64,8 @@ func (c *call) countTokens() {
 	c.json(http.StatusOK, fmt.Appendf(nil, `{"input_tokens":%d,"context_management":{"original_input_tokens":%[1]d}}`, len(p.tokens)))
 }
 
-// failMessages words an error as Anthropic does. What is wrong with the form of a body vLLM finds before it knows whose
-// form it is.
+// failMessages formats an error as Anthropic does, except for errors in the form of the body, which
+// vLLM finds earlier.
 func (c *call) failMessages(f *failure) {
 	if f.kind == "Bad Request" {
 		c.fail(f)

@@ -12,15 +12,15 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// maxBody is the longest body that is read: far beyond any prompt that fits.
+// maxBody is the longest body that is read, far beyond any prompt that fits.
 const maxBody = 64 << 20
 
-// ask is what a JSON body asks for: the members that the server understands, of whatever path. A member that a body
-// repeats counts as its last, one that is null as absent.
+// ask has the members of a JSON body that the server supports, for all paths. A repeated member
+// counts as its last occurrence, null as absent.
 type ask struct {
 	members int
 	model   string
-	// previous is the id of the response that the request goes on from.
+	// previous is the id of the response that the request continues.
 	previous string
 
 	stream                          bool
@@ -38,7 +38,7 @@ type ask struct {
 	text1, text2, tokens            gjson.Result
 }
 
-// read reads the body, which must be JSON by name and by form, into a gjson object.
+// read reads the body, which must be a JSON object with a JSON content type.
 func (c *call) read() (gjson.Result, *failure) {
 	media, _, _ := strings.Cut(c.r.Header.Get("Content-Type"), ";")
 	if !strings.EqualFold(strings.TrimSpace(media), "application/json") {
@@ -81,7 +81,7 @@ func (c *call) readAll() ([]byte, *failure) {
 	return b.Bytes(), nil
 }
 
-// notJSON says where a body stops being JSON, in the words of Python's decoder.
+// notJSON describes where a body stops being JSON, in the words of Python's decoder.
 func notJSON(body []byte) *failure {
 	at, expecting := int64(0), "Expecting value"
 	var syntax *json.SyntaxError
@@ -95,7 +95,7 @@ func notJSON(body []byte) *failure {
 	return invalid(loc, fmt.Sprintf("{'type': 'json_invalid', 'loc': '%s', 'msg': 'JSON decode error', 'input': '<dict of 0 items>', 'ctx': {'error': '%s'}}", loc, expecting))
 }
 
-// ask reads the body of a request to the model.
+// ask parses the body of a request to the model.
 func (c *call) ask() (ask, *failure) {
 	root, f := c.read()
 	if f != nil {
@@ -120,7 +120,7 @@ func (c *call) ask() (ask, *failure) {
 	return a, nil
 }
 
-// forget makes a member absent again that comes once more as null.
+// forget makes a member absent again that is repeated as null.
 func (a *ask) forget(key string) {
 	switch key {
 	case "model":
@@ -136,7 +136,7 @@ func (a *ask) forget(key string) {
 	}
 }
 
-// take reads one member.
+// take parses one member.
 func (a *ask) take(key string, v gjson.Result) (f *failure) {
 	switch key {
 	case "model":
@@ -153,7 +153,7 @@ func (a *ask) take(key string, v gjson.Result) (f *failure) {
 			a.maxTokens, f = integer(key, v)
 			a.maxTokensSet = true
 		}
-	case "max_completion_tokens": // the newer name goes before max_tokens
+	case "max_completion_tokens": // the newer name overrides max_tokens
 		a.maxTokens, f = integer(key, v)
 		a.maxTokensSet, a.maxCompletionSet = true, true
 	case "n":
@@ -192,7 +192,7 @@ func (a *ask) take(key string, v gjson.Result) (f *failure) {
 	return f
 }
 
-// need is the failure of a member that is not there, or nil.
+// need returns the failure of a missing member, or nil.
 func (a *ask) need(name string, v gjson.Result) *failure {
 	if v.Exists() {
 		return nil
@@ -228,7 +228,7 @@ func float(key string, v gjson.Result) (float64, *failure) {
 	return v.Num, nil
 }
 
-// describe is a value as vLLM shows it in an error. It never shows text of a prompt.
+// describe formats a value as vLLM does in errors. It never shows prompt text.
 func describe(v gjson.Result) string {
 	switch {
 	case v.IsArray():

@@ -13,19 +13,20 @@ import (
 	"time"
 )
 
-// call is one HTTP request on its way through the server. The goroutine that serves it owns it.
+// call is one HTTP request. Only the goroutine that serves it uses it.
 type call struct {
 	s      *Server
 	w      http.ResponseWriter
 	r      *http.Request
 	number uint64 // of the request, from 1
-	status int    // of the answer, once it has begun
-	ids    uint64 // drawn for this request
+	status int    // of the answer, once it has started
+	ids    uint64 // random number for the ids of this request
 
-	resetAfter int // tokens of a stream before its connection is reset; -1 is never
+	resetAfter int // number of streamed tokens before the connection is reset; -1 is never
 }
 
-// Handler serves the HTTP API. It is safe for concurrent use; requests that need the engine wait until Run runs.
+// Handler serves the HTTP API. It is safe for concurrent use. Requests that need the engine wait
+// until Run runs.
 func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
@@ -71,9 +72,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	handler.serve(c)
 }
 
-// turnAway answers for what a program that is stopping has no more, and says whether it did. Seen on vLLM 0.32.0 with
-// --shutdown-timeout: a load that comes when the core is gone, since no request was left, is never answered, and the program
-// never ends, whether the client leaves or not.
+// turnAway answers requests that a stopping program no longer serves, and reports whether it did.
+// As seen on vLLM 0.32.0 with --shutdown-timeout, a load that arrives after the core has stopped is
+// never answered, and then the program never ends.
 func (c *call) turnAway(n needs) bool {
 	switch {
 	case n == nothing:
@@ -91,7 +92,7 @@ func (c *call) turnAway(n needs) bool {
 	return true
 }
 
-// sign puts the headers on the answer that every answer has.
+// sign sets the headers of every answer.
 func (c *call) sign() {
 	h := c.w.Header()
 	if local, ok := c.r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
@@ -106,17 +107,17 @@ func (c *call) sign() {
 	}
 }
 
-// respond sends a whole answer. An empty contentType leaves the header out, as vLLM does on plain words.
+// respond sends a whole answer. An empty contentType omits the header, as vLLM does for plain text.
 func (c *call) respond(status int, contentType string, body []byte) {
 	h := c.w.Header()
 	if contentType == "" {
-		h["Content-Type"] = nil // or net/http guesses one
+		h["Content-Type"] = nil // otherwise net/http guesses one
 	} else {
 		h.Set("Content-Type", contentType)
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	c.begin(status)
-	// A client that is gone needs no answer.
+	// Ignore clients that have left.
 	_, _ = c.w.Write(body)
 }
 
@@ -130,15 +131,15 @@ func (c *call) begin(status int) {
 	c.w.WriteHeader(status)
 }
 
-// abandon ends a request without an answer: its client has left, or everybody is cut off.
+// abandon ends a request without an answer: its client has left, or all requests are cut off.
 func (c *call) abandon() {
 	if c.r.Context().Err() == nil {
 		panic(http.ErrAbortHandler)
 	}
 }
 
-// newID is 16 hexadecimal digits, the same for the same seed, address and number of request: engines with one seed say the
-// same, but no two answers have one id.
+// newID returns 16 hexadecimal digits that depend on the seed, the address and the number of the
+// request: engines with equal seeds generate equal texts but different ids.
 func (c *call) newID() string {
 	c.ids++
 	h := fnv.New64a()
@@ -150,7 +151,7 @@ func (c *call) newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// requestID is what the client calls the request, or a new id.
+// requestID returns the client's id of the request, or a new one.
 func (c *call) requestID() string {
 	if id := c.r.Header.Get("X-Request-Id"); id != "" {
 		return id
@@ -158,8 +159,8 @@ func (c *call) requestID() string {
 	return c.newID()
 }
 
-// reportLoad puts the engine's load on the answer, in the format of the Open Request Cost Aggregation standard that
-// the client asks for: vLLM knows two metrics and no binary format.
+// reportLoad sets the load report of the answer in the ORCA format that the client requests. vLLM
+// has two metrics and no binary format.
 func (c *call) reportLoad() {
 	waiting := number(float64(c.s.driver.waiting.Load()))
 	usage := number(math.Float64frombits(c.s.driver.usage.Load()))
@@ -173,5 +174,5 @@ func (c *call) reportLoad() {
 	}
 }
 
-// unixNow is the time in the bodies.
+// unixNow returns the time for bodies.
 func unixNow() int64 { return time.Now().Unix() }

@@ -8,7 +8,7 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// chat is POST /v1/chat/completions.
+// chat serves POST /v1/chat/completions.
 func (c *call) chat() {
 	a, f := c.ask()
 	if f == nil {
@@ -45,7 +45,7 @@ func (c *call) chat() {
 	c.json(http.StatusOK, b)
 }
 
-// completions is POST /v1/completions.
+// completions serves POST /v1/completions.
 func (c *call) completions() {
 	a, f := c.ask()
 	if f == nil {
@@ -82,7 +82,7 @@ func (c *call) completions() {
 	c.json(http.StatusOK, b)
 }
 
-// head begins the JSON of an answer or of a chunk.
+// head begins the JSON of an answer or chunk.
 func (g *generation) head(prefix, object string) []byte {
 	b := append(make([]byte, 0, 1024+tokenBytes*len(g.ticket.request.Output)), `{"id":`...)
 	b = append(append(b, quote(prefix+g.id)...), `,"object":"`...)
@@ -100,7 +100,7 @@ func (g *generation) usage(b []byte, output int) []byte {
 	return strconv.AppendInt(append(b, `,"completion_tokens":`...), int64(output), 10)
 }
 
-// sofar is the usage in every chunk, where the client wants that.
+// sofar adds the usage so far to a chunk if the client requested it.
 func (g *generation) sofar(b []byte, output int) []byte {
 	if !g.ask.includeUsage || !g.ask.everyUsage {
 		return b
@@ -111,7 +111,7 @@ func (g *generation) sofar(b []byte, output int) []byte {
 // last reports whether token i is the last.
 func (g *generation) last(i int) bool { return i == len(g.ticket.request.Output)-1 }
 
-// total is the last chunk, with the usage of the whole, where the client wants it, and the mark of the end.
+// total adds the final chunk with the total usage, if requested, and the end mark.
 func (g *generation) total(b, head []byte) []byte {
 	if g.ask.includeUsage {
 		b = append(append(append(b, "data: "...), head...), `,"choices":[]`...)
@@ -121,7 +121,7 @@ func (g *generation) total(b, head []byte) []byte {
 	return append(b, "data: [DONE]\n\n"...)
 }
 
-// print closes a chunk; the last one has the fingerprint, unless one with the usage follows.
+// print closes a chunk. The last one has the fingerprint, unless a chunk with the usage follows.
 func (g *generation) print(b []byte, last bool) []byte {
 	if last && !g.ask.includeUsage {
 		b = append(b, `,"system_fingerprint":"`+fingerprint+`"`...)
@@ -159,7 +159,7 @@ func (s *chatStream) token(b []byte, i int) []byte {
 
 func (s *chatStream) end(b []byte) []byte { return s.g.total(b, s.head) }
 
-// completionStream writes text_completion objects; no chunk comes before the first token's.
+// completionStream writes text_completion objects; no chunk precedes the first token.
 type completionStream struct {
 	g    *generation
 	head []byte
@@ -185,7 +185,7 @@ func (s *completionStream) token(b []byte, i int) []byte {
 
 func (s *completionStream) end(b []byte) []byte { return s.g.total(b, s.head) }
 
-// onePrompt reads the prompt of a completion: text, token ids, or a list with one of these.
+// onePrompt parses the prompt of a completion: text, token ids, or a list with one of these.
 func onePrompt(v gjson.Result) (prompt, *failure) {
 	prompts, f := prompts("prompt", v)
 	if f != nil {
@@ -200,7 +200,7 @@ func onePrompt(v gjson.Result) (prompt, *failure) {
 	return prompts[0], nil
 }
 
-// prompts reads text, token ids, or a list of either.
+// prompts parses text, token ids, or a list of either.
 func prompts(name string, v gjson.Result) ([]prompt, *failure) {
 	wrong := func(v gjson.Result) *failure {
 		return malformed("string_type", "body."+name, "Input should be a valid string", describe(v))

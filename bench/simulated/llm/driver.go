@@ -11,46 +11,47 @@ import (
 	"github.com/headgate/headgate/internal/sim"
 )
 
-// maxLag is how late a step may be ended before the driver gives up keeping to its schedule. Timers wake late by a part
-// of a millisecond; ending a step at the time it was due keeps that from adding up. A machine that is later than this
-// is too slow for the profile, and time that it could not keep is lost rather than made up in a burst of tokens.
+// maxLag is the lag at which the driver gives up its schedule. Timers fire a fraction of a
+// millisecond late; ending a step at its due time keeps that from accumulating. A slower machine
+// loses time instead of catching up with a burst of tokens.
 const maxLag = 50 * time.Millisecond
 
-// driver is the goroutine that owns the step model and runs it on the real clock. Others ask it with do and post.
+// driver is the goroutine that owns the step model and runs it in real time. Others use do and
+// post.
 type driver struct {
 	// Immutable after newDriver.
-	commands  chan func()   // run by the driver, in order; never closed
-	stopped   chan struct{} // closed by run when it returns
-	cut       chan struct{} // closed by cutOff: waiting is over for everybody
+	commands  chan func()   // run by the driver in order; never closed
+	stopped   chan struct{} // closed when run returns
+	cut       chan struct{} // closed by cutOff: nobody waits any longer
 	cutOnce   sync.Once
 	maxQueued int
 
-	// Owned by run, and by newDriver's caller before it.
+	// Owned by run, and by the caller of newDriver before.
 	sim     *sim.Engine
-	started time.Time // the sim's time 0
+	started time.Time // time 0 of the simulation
 	tickets map[sim.ID]*ticket
-	loads   map[sim.ID]func() // what to do when a load is done
+	loads   map[sim.ID]func() // callbacks of loads
 	stats   *stats
-	asleep  int // sleep level, 0 is awake
+	asleep  int // sleep level; 0 is awake
 	active  []string
 
-	// Published after every step, for whoever reads.
+	// Published after every step for concurrent readers.
 	waiting atomic.Int64
 	usage   atomic.Uint64 // bits of a float64, 0..1
 }
 
-// ticket is a request in the driver's hands.
+// ticket is a request at the driver.
 type ticket struct {
 	// Immutable after submit.
 	request   sim.Request
-	streams   bool // wake the waiter for every token, not only for the last
-	pools     bool // the request makes no text: its one output token is not counted
-	maxTokens int  // what the client asked for, or what it was given
-	stops     bool // the output ends by itself and not at its limit
+	streams   bool // wake the waiter for each token, not only for the last
+	pools     bool // the request generates no text: its single output token is not counted
+	maxTokens int  // requested limit, or the default
+	stops     bool // the output ends before its limit
 	id        sim.ID
 
-	told     chan struct{} // has one place: something is new; never closed
-	produced atomic.Int32  // output tokens that are out
+	told     chan struct{} // capacity 1: something is new; never closed
+	produced atomic.Int32  // output tokens so far
 	finished atomic.Bool   // set after produced
 
 	// Owned by the driver.
@@ -65,7 +66,7 @@ func newDriver(c Config) (*driver, error) {
 		return nil, err
 	}
 	return &driver{
-		// Room for a burst, so that a handler seldom waits for the driver to come back from a step.
+		// Buffered, so that a handler rarely waits for the end of a step.
 		commands:  make(chan func(), 256),
 		stopped:   make(chan struct{}),
 		cut:       make(chan struct{}),
@@ -78,13 +79,14 @@ func newDriver(c Config) (*driver, error) {
 	}, nil
 }
 
-// run ends steps when they are due and starts the next ones, until ctx ends. Then everything stays as it is.
+// run ends steps when they are due and starts the next ones until ctx ends. Then everything stays
+// as it is.
 func (d *driver) run(ctx context.Context) {
 	defer close(d.stopped)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		// Requests first: one that came while a step ran is in the next.
+		// Handle requests first: one that arrived during a step joins the next one.
 		for range len(d.commands) {
 			(<-d.commands)()
 		}
@@ -110,10 +112,10 @@ func (d *driver) run(ctx context.Context) {
 	}
 }
 
-// now is the time in the sim's seconds.
+// now returns the time in seconds of the simulation.
 func (d *driver) now() float64 { return time.Since(d.started).Seconds() }
 
-// post has the driver call f, soon. It does nothing when the driver is gone.
+// post makes the driver call f soon. It does nothing if the driver has stopped.
 func (d *driver) post(f func()) {
 	select {
 	case d.commands <- f:
@@ -121,8 +123,9 @@ func (d *driver) post(f func()) {
 	}
 }
 
-// do has the driver call f and waits for it. It reports false when ctx ended, or everybody was cut off, before that;
-// f may still be called then. When the driver is gone it waits on: that is how a stopped vLLM answers.
+// do makes the driver call f and waits. It returns false if ctx ends or all requests are cut off
+// first; f may still run. If the driver has stopped it keeps waiting, as a stopped vLLM never
+// answers.
 func (d *driver) do(ctx context.Context, f func()) bool {
 	done := make(chan struct{})
 	select {
@@ -142,12 +145,12 @@ func (d *driver) do(ctx context.Context, f func()) bool {
 	}
 }
 
-// submit takes requests in, all or none. It reports false where do does.
+// submit submits all requests or none. It returns false if do does.
 func (d *driver) submit(ctx context.Context, tickets ...*ticket) (refused error, ok bool) {
 	for _, t := range tickets {
 		t.told = make(chan struct{}, 1)
 	}
-	var said error // the driver's until do reports true
+	var said error // owned by the driver until do returns true
 	ok = d.do(ctx, func() {
 		if d.maxQueued > 0 && len(d.tickets)+len(tickets) > d.maxQueued {
 			d.stats.rejections++
@@ -174,20 +177,20 @@ func (d *driver) submit(ctx context.Context, tickets ...*ticket) (refused error,
 	return said, true
 }
 
-// wake is why wait came back.
+// wake is the reason why wait returned.
 type wake uint8
 
 const (
-	news   wake = iota // there is more output
+	news   wake = iota // more output
 	silent             // quiet fired first
-	gone               // the client left, or everybody was cut off
+	gone               // the client left, or all requests are cut off
 )
 
-// wait returns when more than seen tokens of the request are out, or, where it does not stream, all. A nil quiet never
+// wait waits for more than seen output tokens, or, without streaming, for all. A nil quiet never
 // fires.
 func (d *driver) wait(ctx context.Context, t *ticket, seen int, quiet <-chan time.Time) (produced int, why wake) {
 	for {
-		// Loaded in this order, since the driver stores them in the other.
+		// Load in the reverse of the driver's store order.
 		finished := t.finished.Load()
 		if produced = int(t.produced.Load()); finished || t.streams && produced > seen {
 			return produced, news
@@ -204,7 +207,7 @@ func (d *driver) wait(ctx context.Context, t *ticket, seen int, quiet <-chan tim
 	}
 }
 
-// cancel ends requests that nobody waits for any more.
+// cancel cancels requests whose clients have left.
 func (d *driver) cancel(tickets ...*ticket) {
 	d.post(func() {
 		for _, t := range tickets {
@@ -217,8 +220,7 @@ func (d *driver) cancel(tickets ...*ticket) {
 	})
 }
 
-// load brings an adapter into host memory and has the driver call done with nil when it is there, or with what is
-// against it.
+// load loads an adapter into host memory; the driver calls done with the result.
 func (d *driver) load(adapter string, done func(error)) {
 	d.post(func() {
 		id, err := d.sim.Load(d.now(), adapter)
@@ -230,7 +232,7 @@ func (d *driver) load(adapter string, done func(error)) {
 	})
 }
 
-// preload is load before run, without waiting for the time it takes: the clock is put forward.
+// preload loads an adapter before run without waiting: it advances the clock.
 func (d *driver) preload(adapter string) error {
 	if _, err := d.sim.Load(d.now(), adapter); err != nil {
 		return err
@@ -245,7 +247,7 @@ func (d *driver) preload(adapter string) error {
 	}
 }
 
-// advance ends a step and passes on what it brought.
+// advance ends a step and delivers its results.
 func (d *driver) advance(at float64) {
 	stepped := false
 	for _, e := range d.sim.Advance(at) {
@@ -284,7 +286,7 @@ func (d *driver) advance(at float64) {
 	d.publish()
 }
 
-// publish lets handlers read the load without asking.
+// publish stores the load for concurrent readers.
 func (d *driver) publish() {
 	c := d.sim.Counts()
 	d.waiting.Store(int64(c.Waiting))
@@ -294,10 +296,10 @@ func (d *driver) publish() {
 // cutOff ends all waiting. It may be called more than once.
 func (d *driver) cutOff() { d.cutOnce.Do(func() { close(d.cut) }) }
 
-// seconds is at least so long: a step must not be looked for before its end.
+// seconds rounds up, so that a step is not checked before its end.
 func seconds(s float64) time.Duration { return time.Duration(math.Ceil(s * 1e9)) }
 
-// tell wakes the waiter, if it is not awake already.
+// tell wakes the waiter.
 func (t *ticket) tell() {
 	select {
 	case t.told <- struct{}{}:

@@ -1,29 +1,31 @@
-// Package llm is a simulated vLLM endpoint: the HTTP server of vLLM 0.32 around the step model of internal/sim, on
-// the real clock. It computes nothing, yet requests queue, share steps, hit the prefix cache, wait for adapter slots
-// and stream at the pace that a profile gives, so a gateway can be tested and measured without a GPU.
+// Package llm is a simulated vLLM endpoint: the HTTP server of vLLM 0.32 around the step model of
+// internal/sim, in real time. It computes nothing, but requests queue, share steps, use the prefix
+// cache, wait for adapter slots and stream with the timing of a profile. So a gateway can be tested
+// and measured without a GPU.
 //
-// What it says on the wire is held to recordings of a real vLLM 0.32.0 (bench/testdata/vllm-0.32): a test replays every
-// recorded request and compares status, headers and the shape of the body. It differs on purpose in these points, each
-// a row of the test's table:
+// Its wire format is checked against recordings of a real vLLM 0.32.0 (bench/testdata/vllm-0.32): a
+// test replays every recorded request and compares status, headers and the shape of the body. It
+// deliberately differs in these points, each a row in the table of the test:
 //
-//   - It serves embeddings, rerank, score, pooling, classify and audio beside chat; a vLLM serves what its one model can
-//     do. What pooling and classify answer was not recorded: it has the fields that 0.32.0's code gives it.
-//   - It has no render and token-in endpoints (403 in the recording) and none of the newer endpoints that are no
-//     inference (kv_event_sources, systemone, generative_scoring, elastic expert parallelism); 404 here.
-//     /v1/responses keeps no responses, so asking for one is a path that does not exist; but see Config.StoreResponses.
-//   - Its tokens are at most 4 bytes, so the bound in the message about too long prompts is another one.
-//   - It has no LoRA resolver plugin: an adapter is served when it was loaded by name.
+//   - It serves embeddings, rerank, score, pooling, classify and audio beside chat; a vLLM serves what its
+//     model supports. The answers of pooling and classify were not recorded: they follow the code of 0.32.0.
+//   - It has no render and token-in endpoints (403 in the recording) and none of the newer endpoints that are
+//     not inference (kv_event_sources, systemone, generative_scoring, elastic expert parallelism); 404 here.
+//     /v1/responses stores no responses unless Config.StoreResponses is set.
+//   - Its tokens have at most 4 bytes, so the limit in the error for long prompts differs.
+//   - It has no LoRA resolver plugin: an adapter is served after it was loaded by name.
 //
-// Beyond the recordings: n greater than 1 and batches of completion prompts are refused, not simulated; logprobs,
-// tools and penalties are ignored; asleep, requests wait and keep their KV, where vLLM aborts them; a streamed message
-// of /v1/messages follows Anthropic's specification, which vLLM abridges. Metrics of its own are named sim:, never
-// vllm:.
+// Beyond the recordings: n greater than 1 and batches of completion prompts are rejected; logprobs,
+// tools and penalties are ignored; during sleep, requests wait and keep their KV cache, where vLLM
+// aborts them; streamed messages of /v1/messages follow Anthropic's specification, which vLLM
+// abridges. Its own metrics start with sim:, never with vllm:.
 //
-// As SGLang (Config.Kind) it is the same engine with SGLang's adapter API and the names of SGLang's metrics, as they are
-// documented: no real SGLang was seen. An adapter is asked for as BASE:ADAPTER there; its own name alone does here too.
+// As SGLang (Config.Kind) it has SGLang's adapter API and metric names, from the documentation: no
+// real SGLang was recorded. There an adapter is requested as BASE:ADAPTER; here its own name works
+// too.
 //
-// A stream's headers are sent at once and its first data chunk with the first token, as in vLLM, whose scheduler gives
-// no output before the whole prompt is computed.
+// A stream sends its headers at once and its first data chunk with the first token. So does vLLM,
+// whose scheduler outputs nothing before the whole prompt is computed.
 package llm
 
 import (
@@ -43,17 +45,17 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// ServedHeader names the endpoint, HOST:PORT, that served; it is on every response.
+// ServedHeader has the endpoint that served, HOST:PORT, on every response.
 const ServedHeader = "X-Served-Endpoint"
 
-// idleTimeout is when vLLM closes a connection without a request (VLLM_HTTP_TIMEOUT_KEEP_ALIVE, default 5 s): short
-// enough that a proxy with a longer one meets closed connections.
+// idleTimeout is when vLLM closes an idle connection (VLLM_HTTP_TIMEOUT_KEEP_ALIVE, default 5 s). A
+// proxy with a longer timeout meets closed connections.
 const idleTimeout = 5 * time.Second
 
 //go:embed default.yaml
 var defaultProfile []byte
 
-// DefaultProfile is a 70B model on four A100 GPUs: the figures of internal/profile/testdata.
+// DefaultProfile is a 70B model on four A100 GPUs, from internal/profile/testdata.
 func DefaultProfile() profile.Profile {
 	p, err := profile.Parse(defaultProfile)
 	if err != nil {
@@ -62,59 +64,64 @@ func DefaultProfile() profile.Profile {
 	return p
 }
 
-// Config is how an engine is set up. The zero value is an engine with DefaultProfile that serves the model "base" to
-// callers of Handler.
+// Config configures an engine. The zero value is an engine with DefaultProfile that serves the
+// model "base" to callers of Handler.
 type Config struct {
-	// Profile is how fast the engine is and what it holds; the zero value means DefaultProfile.
+	// Profile has the latencies and limits of the engine; zero means DefaultProfile.
 	Profile profile.Profile
-	// Model is what vLLM was told to serve: the root of the base model in /v1/models. "" means "base".
+	// Model is the model argument of vLLM: the root of the base model in /v1/models; "" means
+	// "base".
 	Model string
-	// ServedNames are the names of the base model, the first its own; none means Model.
+	// ServedNames are the names of the base model, the first one its own; empty means Model.
 	ServedNames []string
-	// MaxModelLen is the most tokens, prompt and output, of a request; 0 means 4096 or what the KV cache holds.
+	// MaxModelLen limits the prompt and output tokens of a request; 0 means 4096 or the size of the
+	// KV cache.
 	MaxModelLen int
-	// MaxLoRARank is the largest rank of an adapter; 0 means 16, as in vLLM.
+	// MaxLoRARank is the largest adapter rank; 0 means 16, as in vLLM.
 	MaxLoRARank int
 	// Adapters are loaded at the start.
 	Adapters []Adapter
-	// ShutdownTimeout is how long requests may go on after Run's context has ended. 0 means vLLM's default: they hang,
-	// without a byte and without an end, until their clients give up.
+	// ShutdownTimeout is how long requests may continue after the context of Run ends. 0 is vLLM's
+	// default: they hang without a byte until their clients give up.
 	ShutdownTimeout time.Duration
-	// ShutdownDelay is how long, within ShutdownTimeout, the server answers on after the last request has ended: a vLLM takes
-	// some seconds to end its processes.
+	// ShutdownDelay is how long the server keeps answering within ShutdownTimeout after the last
+	// request: a vLLM takes some seconds to end its processes.
 	ShutdownDelay time.Duration
-	// MaxQueued is the most requests, waiting and running, that are taken in; 0 means any number.
+	// MaxQueued limits the waiting and running requests; 0 means no limit.
 	MaxQueued int
-	// APIKey is what /v1 paths ask for; "" means nothing.
+	// APIKey is required on /v1 paths; "" means none.
 	APIKey string
 	// KeepAlive is the silence after which a stream gets a comment; 0 means never.
 	KeepAlive time.Duration
-	// Faults happen to requests for inference.
+	// Faults apply to inference requests.
 	Faults []Fault
-	// Seed makes what is generated, the ids, the load times and the draws of faults repeatable.
+	// Seed determines generated texts, ids, load times and faults.
 	Seed uint64
-	// RequestIDHeaders puts x-request-id on every response, and SleepMode serves /sleep, /wake_up and /is_sleeping.
+	// RequestIDHeaders sets x-request-id on every response. SleepMode serves /sleep, /wake_up and
+	// /is_sleeping.
 	RequestIDHeaders, SleepMode bool
-	// StoreResponses keeps the responses of /v1/responses, as vLLM does with VLLM_ENABLE_RESPONSES_API_STORE=1: they may be asked for, cancelled,
-	// deleted and continued here and nowhere else, until the engine ends.
+	// StoreResponses stores the responses of /v1/responses until the engine ends, as vLLM does with
+	// VLLM_ENABLE_RESPONSES_API_STORE=1. Only this engine can get, cancel, delete and continue
+	// them.
 	StoreResponses bool
-	// Kind is the engine that it is: engine.VLLM, which is meant by "", or engine.SGLang.
+	// Kind is engine.VLLM, the default, or engine.SGLang.
 	Kind engine.Kind
-	// Events is where the event log is written; nil means nowhere.
+	// Events is the destination of the event log; nil for none.
 	Events io.Writer
-	// Listener is where Run serves; Run closes it. nil means that the caller serves Handler itself.
+	// Listener is where Run serves; Run closes it. nil means that the caller serves Handler.
 	Listener net.Listener
 }
 
-// Adapter is a LoRA adapter: the name that it is served by, and where its weights are.
+// Adapter is a LoRA adapter: its name and the path of its weights.
 type Adapter struct {
 	Name string
-	// Path is a folder with adapter_config.json, or "sim:" or "sim:rank=N", which always exists. Loads of "sim:hang" are never answered, after those of
-	// "sim:unlisted" the adapter is not listed, and of "sim:busy=N" so many are answered with 503 first.
+	// Path is a directory with adapter_config.json, or "sim:" or "sim:rank=N", which always exists.
+	// Loads of "sim:hang" are never answered; after those of "sim:unlisted" the adapter is not
+	// listed; "sim:busy=N" answers N loads with 503 first.
 	Path string
 }
 
-// Server is one simulated engine. Make it with New. Its methods are safe for concurrent use.
+// Server is a simulated engine. Create it with New. Its methods are safe for concurrent use.
 type Server struct {
 	// Immutable after New.
 	config   Config
@@ -125,16 +132,17 @@ type Server struct {
 	events   *Events
 	born     time.Time
 
-	requests atomic.Uint64 // numbered, for ids and faults
-	inFlight atomic.Int64  // requests that ask the engine
-	turns    turns         // of loads and unloads, by the adapter's name
+	requests atomic.Uint64 // for ids and faults
+	inFlight atomic.Int64  // requests at the engine
+	turns    turns         // of loads and unloads by adapter name
 	door     door
 	stored   sync.Map      // the ids of responses
 	killed   chan struct{} // closed by Kill
 	kill     func()
 }
 
-// New checks the configuration and returns an engine with its adapters loaded. Nothing moves until Run.
+// New checks the configuration and returns an engine with its adapters loaded. The clock starts
+// with Run.
 func New(c Config) (*Server, error) {
 	c = c.withDefaults()
 	driver, err := newDriver(c)
@@ -195,12 +203,12 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Kill lets Run end where a load hangs in an engine that is stopping, which nothing else does: as SIGKILL ends a vLLM.
+// Kill makes Run return although a load hangs in the stopping engine, as SIGKILL ends a vLLM.
 func (s *Server) Kill() { s.kill() }
 
-// Run drives the engine, and serves on Config.Listener where there is one, until ctx ends. Then it stops as vLLM does
-// on SIGTERM: see Config.ShutdownTimeout. It returns when every request has ended, and leaves nothing behind; where a load
-// came that hangs, only after Kill. It may be called once.
+// Run drives the engine, and serves Config.Listener if it is set, until ctx ends. Then it stops as
+// vLLM does on SIGTERM: see Config.ShutdownTimeout. It returns when every request has ended; after
+// a hanging load only if Kill is called. It may be called once.
 func (s *Server) Run(ctx context.Context) error {
 	alive, kill := context.WithCancel(context.Background())
 	var owned sync.WaitGroup
@@ -231,9 +239,9 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.stop(server)
 }
 
-// stop ends the server. With a timeout, requests in flight finish, new ones are answered with an error, and what is
-// left when the time is over is cut off. Without one the driver is gone: requests in flight hang until their clients
-// leave, and nobody new is let in.
+// stop ends the server. With a timeout, requests in flight finish, new ones get an error, and the
+// rest is cut off when the time is over. Without a timeout the driver has stopped: requests in
+// flight hang until their clients leave, and new ones are rejected.
 func (s *Server) stop(server *http.Server) error {
 	s.door.close()
 	if s.config.ShutdownTimeout > 0 {
@@ -252,21 +260,22 @@ func (s *Server) stop(server *http.Server) error {
 	if err := server.Shutdown(context.Background()); err != nil && !errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("engine: shutdown: %w", err)
 	}
-	// Shutdown knows nothing of requests that came to Handler another way.
+	// Shutdown does not know requests that came to Handler directly.
 	<-s.door.empty
 	return nil
 }
 
-// door counts the requests inside and knows when, after closing, the last one has left.
+// door counts the requests inside and signals, after closing, when the last one has left.
 type door struct {
-	mu     sync.Mutex // guards the fields below but empty
+	mu     sync.Mutex // guards the fields below, except empty
 	inside int
 	closed bool
 	done   bool
 	empty  chan struct{} // closed once, when the door is closed and nobody is inside
 }
 
-// enter counts one request in and reports whether the door is still open. The caller calls leave in either case.
+// enter counts a request and reports whether the door is open. The caller calls leave in either
+// case.
 func (d *door) enter() (open bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -288,7 +297,7 @@ func (d *door) close() {
 	d.signal()
 }
 
-// signal closes empty when it is time. The caller holds mu.
+// signal closes empty when the last request has left a closed door. The caller holds mu.
 func (d *door) signal() {
 	if d.closed && d.inside == 0 && !d.done {
 		d.done = true

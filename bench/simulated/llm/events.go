@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// EventsHelp explains the event log to who reads --help.
+// EventsHelp explains the event log in --help.
 const EventsHelp = `The event log has one line of JSON for each event of a model, for tests that count them:
 
   time     when, in RFC 3339 with nanoseconds
@@ -23,7 +23,7 @@ const EventsHelp = `The event log has one line of JSON for each event of a model
   models   of purge: how many models there were
 `
 
-// Event is one line of an event log: see EventsHelp.
+// Event is a line of the event log: see EventsHelp.
 type Event struct {
 	Time    time.Time `json:"time"`
 	Engine  string    `json:"engine"`
@@ -44,7 +44,7 @@ type Events struct {
 // NewEvents returns the log of the engine at an address.
 func NewEvents(out io.Writer, engine string) *Events { return &Events{engine: engine, out: out} }
 
-// OpenEvents opens the file of a log to append to it; "-" is standard output. The empty name is no log.
+// OpenEvents opens a log file for appending; "-" is standard output, and "" is no log.
 func OpenEvents(file string) (io.WriteCloser, error) {
 	switch file {
 	case "":
@@ -55,12 +55,12 @@ func OpenEvents(file string) (io.WriteCloser, error) {
 	return os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 }
 
-// keptOpen is a file that others use too.
+// keptOpen is a file that is not closed, because others use it.
 type keptOpen struct{ *os.File }
 
 func (keptOpen) Close() error { return nil }
 
-// Write adds an event, with the time and the engine.
+// Write adds an event with the time and the engine.
 func (e *Events) Write(event Event) {
 	if e == nil {
 		return
@@ -77,7 +77,8 @@ func (e *Events) Write(event Event) {
 	}
 }
 
-// Begin adds the event of a call about a model, and returns what adds its end: what was answered, empty for a success.
+// Begin logs the start of a call about a model and returns a function that logs its end with the
+// failure, "" for success.
 func (e *Events) Begin(event, ended, model string) func(failure string) {
 	began := time.Now()
 	e.Write(Event{Event: event, Model: model})

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// failure is an answer that is an error, in the words of vLLM.
+// failure is an error answer in vLLM's words.
 type failure struct {
 	status  int
 	kind    string // "type" on the wire
@@ -17,49 +17,50 @@ type failure struct {
 
 func (f *failure) Error() string { return f.message }
 
-// What a vLLM that is stopping says: to whatever has text to be tokenized, and to a load while the core has requests.
+// What a stopping vLLM answers: to requests that need the tokenizer, and to a load while the core
+// has requests.
 var (
 	shutdown     = &failure{http.StatusInternalServerError, "InternalServerError", "cannot schedule new futures after shutdown", ""}
 	shuttingDown = &failure{http.StatusInternalServerError, "InternalServerError", "Server shutting down", ""}
 )
 
-// busy is what a full queue says.
+// busy is the answer of a full queue.
 var busy = &failure{
 	http.StatusServiceUnavailable, "Service Unavailable",
 	"The engine is currently busy and cannot accept new requests. Please try again later or on a different instance.", "",
 }
 
-// bad is a request whose values make no sense together.
+// bad is a request with invalid values.
 func bad(param, format string, args ...any) *failure {
 	return &failure{http.StatusBadRequest, "BadRequestError", fmt.Sprintf(format, args...), param}
 }
 
-// badValue is bad in the form that names the parameter again at the end.
+// badValue is bad in the form that repeats the parameter at the end.
 func badValue(param string, value any, format string, args ...any) *failure {
 	return bad(param, "%s (parameter=%s, value=%v)", fmt.Sprintf(format, args...), param, value)
 }
 
-// notFound is a name that nothing is known by.
+// notFound is an unknown name.
 func notFound(param, format string, args ...any) *failure {
 	return &failure{http.StatusNotFound, "NotFoundError", fmt.Sprintf(format, args...), param}
 }
 
-// invalidInput is a request about adapters that cannot be.
+// invalidInput is an invalid request about adapters.
 func invalidInput(format string, args ...any) *failure {
 	return &failure{http.StatusBadRequest, "InvalidUserInput", fmt.Sprintf(format, args...), ""}
 }
 
-// malformed is a body that does not have the form of its type, with what pydantic would say of the place.
+// malformed is a body of the wrong form, with pydantic's words for the place.
 func malformed(kind, loc, msg, input string) *failure {
 	return invalid(loc, fmt.Sprintf("{'type': '%s', 'loc': '%s', 'msg': '%s', 'input': '%s'}", kind, loc, msg, input))
 }
 
-// invalid is a body with the one problem.
+// invalid is a body with a single problem.
 func invalid(loc, problem string) *failure {
 	return &failure{http.StatusBadRequest, "Bad Request", "1 validation error:\n  " + problem, loc}
 }
 
-// body is the error as JSON.
+// body returns the error as JSON.
 func (f *failure) body() []byte {
 	b := append([]byte(`{"error":{"message":`), quote(f.message)...)
 	b = append(append(b, `,"type":`...), quote(f.kind)...)
@@ -72,12 +73,12 @@ func (f *failure) body() []byte {
 	return fmt.Appendf(b, `,"code":%d}}`, f.status)
 }
 
-// messagesBody is the error as /v1/messages words it.
+// messagesBody returns the error in the form of /v1/messages.
 func (f *failure) messagesBody() []byte {
 	return fmt.Appendf(nil, `{"type":"error","error":{"type":%s,"message":%s}}`, quote(f.kind), quote(f.message))
 }
 
-// quote is text as JSON, with <, > and & as they are.
+// quote returns text as JSON, with <, > and & unescaped.
 func quote(text string) []byte {
 	var b strings.Builder
 	e := json.NewEncoder(&b)

@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// FaultHeader asks for faults of one request, in the grammar of ParseFault, with commas between several.
+// FaultHeader requests faults for one request, in the grammar of ParseFault, separated by commas.
 const FaultHeader = "X-Sim-Fault"
 
-// Fault is something that goes wrong, to try how others bear it. Make it with ParseFault.
+// Fault is an injected fault. Create it with ParseFault.
 type Fault struct {
 	kind        faultKind
 	latency     time.Duration
@@ -38,16 +38,16 @@ const (
 	faultIdle
 )
 
-// ParseFault reads one fault:
+// ParseFault parses a fault:
 //
-//	latency=DURATION  the request waits before anything else
-//	status=CODE       the answer is an error with that status, 400 to 599
-//	reset             the connection is reset without an answer
-//	reset-after=N     a stream is reset after N tokens; other requests are not touched
-//	hang              there is never an answer
-//	idle=DURATION     the connection is reset if it had no request for that long, as by an engine that closes it at that moment
+//	latency=DURATION  delay the request
+//	status=CODE       answer with this error status, 400 to 599
+//	reset             reset the connection without an answer
+//	reset-after=N     reset a stream after N tokens; other requests are unaffected
+//	hang              never answer
+//	idle=DURATION     reset the connection if it was idle for so long, as by an engine that closes it just then
 //
-// Each may end with @PROBABILITY, a number from 0 to 1; without it the fault always happens.
+// Each may end with @PROBABILITY, a number from 0 to 1; the default is 1.
 func ParseFault(text string) (Fault, error) {
 	what, chance, limited := strings.Cut(text, "@")
 	f := Fault{probability: 1}
@@ -95,7 +95,7 @@ func ParseFault(text string) (Fault, error) {
 	return f, nil
 }
 
-// parseFaults reads texts that each have one fault, or several with commas between them.
+// parseFaults parses texts with one or more faults each, separated by commas.
 func parseFaults(texts []string) (faults []Fault, err error) {
 	for _, text := range texts {
 		for part := range strings.SplitSeq(text, ",") {
@@ -109,9 +109,9 @@ func parseFaults(texts []string) (faults []Fault, err error) {
 	return faults, nil
 }
 
-// suffer lets the faults happen that the draw for this request gives. It reports whether the request goes on.
+// suffer applies the faults that a random draw selects. It reports whether the request continues.
 func (c *call) suffer(faults []Fault) bool {
-	// net/http watches for a client that leaves only once the body is read.
+	// net/http detects a client that leaves only after the body is read.
 	body, f := c.readAll()
 	if f != nil {
 		c.fail(f)
@@ -149,7 +149,7 @@ func (c *call) suffer(faults []Fault) bool {
 	return true
 }
 
-// pause waits, for ever where the duration is negative. It reports false where the client left before.
+// pause waits, for ever if the duration is negative. It returns false if the client leaves.
 func (c *call) pause(d time.Duration) bool {
 	var over <-chan time.Time
 	if d >= 0 {
@@ -167,12 +167,12 @@ func (c *call) pause(d time.Duration) bool {
 	return false
 }
 
-// idleKey is where a connection's context has when it last became idle.
+// idleKey is the context key for the time when a connection became idle.
 type idleKey struct{}
 
 // trackIdle makes idled work for the requests of a server.
 func trackIdle(server *http.Server) {
-	var connections sync.Map // of net.Conn to *atomic.Int64, Unix nanoseconds
+	var connections sync.Map // net.Conn to *atomic.Int64, Unix nanoseconds
 	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
 		since := new(atomic.Int64)
 		connections.Store(conn, since)
@@ -191,7 +191,7 @@ func trackIdle(server *http.Server) {
 	}
 }
 
-// idled is how long ago the request before this one ended on the same connection; 0 for the first.
+// idled returns how long the connection was idle before this request; 0 for the first.
 func idled(ctx context.Context) time.Duration {
 	since, _ := ctx.Value(idleKey{}).(*atomic.Int64)
 	if since == nil || since.Load() == 0 {
@@ -200,14 +200,14 @@ func idled(ctx context.Context) time.Duration {
 	return time.Since(time.Unix(0, since.Load()))
 }
 
-// reset drops the connection so that the client sees a TCP reset and no answer, or no more of it.
+// reset drops the connection: the client sees a TCP reset instead of an answer or of its rest.
 func (c *call) reset() {
 	conn, _, err := http.NewResponseController(c.w).Hijack()
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
 	if tcp, ok := conn.(*net.TCPConn); ok {
-		// What cannot be undone anyway: the connection is closed next.
+		// An error does not matter: the connection is closed next.
 		_ = tcp.SetLinger(0)
 	}
 	_ = conn.Close()

@@ -52,8 +52,8 @@ Flags:
 
 `
 
-// Command is the program "bench engine": it serves until ctx ends, and then stops as Config.ShutdownTimeout says. Asked
-// for help it prints that and returns nil.
+// Command runs "bench engine": it serves until ctx ends and then stops as Config.ShutdownTimeout
+// says. For --help it prints the help and returns nil.
 func Command(ctx context.Context, args []string) error { return command(ctx, args, os.Stdout) }
 
 func command(ctx context.Context, args []string, out io.Writer) error {
@@ -76,7 +76,8 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 	return s.Run(ctx)
 }
 
-// parseFlags reads the command line into a configuration and the address to serve on. Help goes to out.
+// parseFlags parses the command line into a configuration and the address to serve at. Help goes to
+// out.
 func parseFlags(args []string, out io.Writer) (c Config, address string, err error) {
 	f := pflag.NewFlagSet("engine", pflag.ContinueOnError)
 	f.SortFlags = false
@@ -148,7 +149,7 @@ func parseAdapters(texts []string) (all []Adapter, err error) {
 	return all, nil
 }
 
-// readProfile reads a profile and puts limits of the command line, where they are not 0, in place of its own.
+// readProfile reads a profile and overrides its limits by those of the flags that are not 0.
 func readProfile(file string, limits profile.Limits) (profile.Profile, error) {
 	p := DefaultProfile()
 	if file != "" {
@@ -165,7 +166,7 @@ func readProfile(file string, limits profile.Limits) (profile.Profile, error) {
 	}
 	if limits.GPUAdapters != 0 {
 		p.Limits.GPUAdapters = limits.GPUAdapters
-		// Host memory holds at least what the slots hold.
+		// Host memory has at least as many adapters as slots.
 		p.Limits.HostAdapters = max(p.Limits.HostAdapters, limits.GPUAdapters)
 	}
 	if limits.HostAdapters != 0 {
@@ -174,13 +175,13 @@ func readProfile(file string, limits profile.Limits) (profile.Profile, error) {
 	return p, nil
 }
 
-// several are the flags that take as many values as follow, as in vLLM.
+// several are the flags that take all values that follow, as in vLLM.
 var several = []string{"--served-model-name", "--lora-modules"}
 
-// spread gives each value of these flags its own flag, since package pflag knows one value for a flag only.
+// spread repeats these flags for each value, since package pflag permits one value for a flag.
 func spread(args []string) []string {
 	var out []string
-	repeats := "" // such a flag that has had a value
+	repeats := "" // the current flag of this kind, once it has a value
 	for i, a := range args {
 		switch {
 		case strings.HasPrefix(a, "-"):

@@ -12,13 +12,14 @@ import (
 	"github.com/headgate/headgate/internal/sim"
 )
 
-// fingerprint is the system_fingerprint of the answers.
+// fingerprint is the system_fingerprint of answers.
 const fingerprint = "vllm-0.32.0-headgate-sim"
 
-// completionTokens is how many tokens /v1/completions gives when the client does not say.
+// completionTokens is the default output length of /v1/completions.
 const completionTokens = 16
 
-// generation is one text that is being made: the request to the engine, and what the answer says of it.
+// generation is a text that is being generated: the request to the engine and the fields of the
+// answer.
 type generation struct {
 	c       *call
 	ask     ask
@@ -28,7 +29,7 @@ type generation struct {
 	created int64  // Unix time
 }
 
-// prompt is a prompt as tokens, and how long its text is.
+// prompt has the tokens of a prompt and the length of its text.
 type prompt struct {
 	tokens     []uint32
 	characters int
@@ -60,8 +61,8 @@ func (p *prompt) addContent(content gjson.Result) *failure {
 	return nil
 }
 
-// addMessages appends the turns of a conversation. An assistant's turn is its mark and its text, so that a prompt which
-// ends with the mark, and the answer, are the beginning of the next prompt.
+// addMessages appends the turns of a conversation. A turn of the assistant is its mark and text, so
+// a prompt that ends with the mark, plus the answer, is a prefix of the next prompt.
 func (p *prompt) addMessages(messages gjson.Result) (f *failure) {
 	messages.ForEach(func(_, m gjson.Result) bool {
 		if !m.IsObject() || m.Get("role").Type != gjson.String {
@@ -75,7 +76,8 @@ func (p *prompt) addMessages(messages gjson.Result) (f *failure) {
 	return f
 }
 
-// chatPrompt renders a conversation, with what the system says first where that is apart, ready for an answer.
+// chatPrompt renders a conversation, with a separate system prompt if there is one, ready for an
+// answer.
 func chatPrompt(system, messages gjson.Result) (prompt, *failure) {
 	p := prompt{tokens: make([]uint32, 0, len(messages.Raw)/3+8)}
 	if system.Exists() {
@@ -95,8 +97,8 @@ func chatPrompt(system, messages gjson.Result) (prompt, *failure) {
 	return p, nil
 }
 
-// generate plans a text for a prompt, made by render once the model is known. otherwise is the number of tokens where
-// the client does not say; 0 lets the model end by itself.
+// generate prepares a text for the prompt of render, which is called when the model is known.
+// otherwise is the default output length; with 0 the model ends by itself.
 func (c *call) generate(a ask, otherwise int, render func() (prompt, *failure)) (*generation, *failure) {
 	model, adapter, f := c.s.resolve(a.model)
 	if f != nil {
@@ -132,7 +134,7 @@ func (c *call) generate(a ask, otherwise int, render func() (prompt, *failure)) 
 	return &generation{c: c, ask: a, ticket: t, model: model, id: c.requestID(), created: unixNow()}, nil
 }
 
-// check finds what is wrong with the values of a request, and with the length of its prompt.
+// check checks the values of a request and the length of its prompt.
 func (s *Server) check(a ask, p prompt) *failure {
 	longest := s.config.MaxModelLen
 	switch {
@@ -159,11 +161,11 @@ func (s *Server) check(a ask, p prompt) *failure {
 	return nil
 }
 
-// start takes the request into the engine. It answers, and reports false, where that is refused or nobody waits for it
-// any more.
+// start submits the request to the engine. If it is rejected, or the client has left, it answers
+// and returns false.
 func (c *call) start(fail func(*failure), tickets ...*ticket) bool {
 	if intake := seconds(c.s.config.Profile.Intake); intake > 0 {
-		select { // one that is given up is found to be next
+		select { // one that was cancelled is found below
 		case <-time.After(intake):
 		case <-c.r.Context().Done():
 		}
@@ -181,7 +183,7 @@ func (c *call) start(fail func(*failure), tickets ...*ticket) bool {
 	return ok
 }
 
-// finish waits for all output of the requests. It reports false where nobody waits for it any more.
+// finish waits for all output. It returns false if the client has left.
 func (c *call) finish(tickets ...*ticket) bool {
 	for _, t := range tickets {
 		if _, why := c.s.driver.wait(c.r.Context(), t, 0, nil); why == gone {
@@ -193,7 +195,7 @@ func (c *call) finish(tickets ...*ticket) bool {
 	return true
 }
 
-// reason is why the text ended.
+// reason returns why the text ended.
 func (g *generation) reason() string {
 	if g.ticket.stops {
 		return "stop"
@@ -201,7 +203,7 @@ func (g *generation) reason() string {
 	return "length"
 }
 
-// text appends what the model said.
+// text appends the generated text.
 func (g *generation) text(b []byte) []byte {
 	for _, token := range g.ticket.request.Output {
 		b = appendText(b, token)
@@ -209,7 +211,7 @@ func (g *generation) text(b []byte) []byte {
 	return b
 }
 
-// invocations is SageMaker's one path for everything: what a body holds says what it is for.
+// invocations serves SageMaker's single path: the body determines the API.
 func (c *call) invocations() {
 	root, f := c.read()
 	if f != nil {

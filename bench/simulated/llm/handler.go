@@ -16,26 +16,27 @@ type handler struct {
 	needs  needs
 }
 
-// needs is what a path needs of the program beside its HTTP server, which answers to the end.
+// needs is what a path needs beside the HTTP server, which answers to the end.
 type needs uint8
 
 const (
 	nothing needs = iota
-	// tokenizer turns text into tokens: gone from the moment that the program is asked to stop.
+	// tokenizer stops as soon as the program is asked to stop.
 	tokenizer
-	// core is the engine's own, and before it the tokenizer. Faults apply.
+	// core is the engine itself, and the tokenizer before it. Faults apply.
 	core
-	// loader is the core without the tokenizer: a load that comes when the core is gone hangs. Faults apply.
+	// loader is the core without the tokenizer: a load that arrives after the core has stopped
+	// hangs. Faults apply.
 	loader
 )
 
-// asksEngine says whether a path needs the engine.
+// asksEngine reports whether a path needs the engine.
 func (n needs) asksEngine() bool { return n == core || n == loader }
 
-// adapterPath is followed by the adapter's name: SageMaker's way to unload it.
+// adapterPath precedes the name of an adapter in SageMaker's API for unloading.
 const adapterPath = "/adapters/"
 
-// handlers are those of the paths with nothing after them.
+// handlers has the handlers of fixed paths.
 var handlers = map[string]handler{
 	"/v1/chat/completions":      {http.MethodPost, (*call).chat, core},
 	"/v1/completions":           {http.MethodPost, (*call).completions, core},
@@ -61,7 +62,7 @@ var handlers = map[string]handler{
 	"/load":                     {http.MethodGet, (*call).load, nothing},
 }
 
-// kindHandlers are what the kinds of engines have each of its own.
+// kindHandlers has the handlers of each kind of engine.
 var kindHandlers = map[engine.Kind]map[string]handler{
 	engine.VLLM: {
 		"/v1/load_lora_adapter":   {http.MethodPost, (*call).loadAdapter, loader},
@@ -83,7 +84,7 @@ var sleepHandlers = map[string]handler{
 	"/is_sleeping": {http.MethodGet, (*call).isSleeping, nothing},
 }
 
-// handler finds what is served at a path, and a name for the path that is one of few.
+// handler returns the handler of a path, and one of few names for the path.
 func (s *Server) handler(path string) (h handler, name string) {
 	if h, ok := handlers[path]; ok {
 		return h, path
@@ -108,12 +109,13 @@ func (c *call) healthy() { c.respond(http.StatusOK, "", nil) }
 
 func (c *call) version() { c.json(http.StatusOK, []byte(`{"version":"0.32.0"}`)) }
 
-// load counts as vLLM does with --enable-server-load-tracking.
+// load reports the load as vLLM does with --enable-server-load-tracking.
 func (c *call) load() {
 	c.json(http.StatusOK, fmt.Appendf(nil, `{"server_load":%d}`, c.s.inFlight.Load()))
 }
 
-// sleep stops the engine between two steps; level 1 keeps the weights in host memory, level 2 drops them.
+// sleep stops the engine between two steps. Level 1 keeps the weights in host memory, level 2 drops
+// them.
 func (c *call) sleep() {
 	level := 1
 	if text := c.r.URL.Query().Get("level"); text != "" {

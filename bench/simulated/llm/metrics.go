@@ -13,7 +13,7 @@ import (
 	"github.com/headgate/headgate/internal/sim"
 )
 
-// serveMetrics is GET /metrics, with the names, labels and help texts of vLLM 0.32.
+// serveMetrics serves GET /metrics with the names, labels and help texts of vLLM 0.32.
 func (s *Server) serveMetrics(c *call) {
 	p := page{labels: fmt.Sprintf(`engine="0",model_name=%s`, quote(s.models.names[0]))}
 	ok := s.driver.do(c.r.Context(), func() {
@@ -75,7 +75,7 @@ func (p *page) requests(s *stats, model string) {
 	for _, reason := range finishReasons {
 		p.sample("vllm:request_success_total", `finished_reason="`+reason+`"`, float64(s.finished[reason]))
 	}
-	// The frontend counts this one: it has no engine label.
+	// Counted by the frontend, so without an engine label.
 	p.family("vllm:admission_rejections_total", "counter", "Number of admission attempts rejected by a queue limit, by reason.")
 	p.line(fmt.Sprintf(`vllm:admission_rejections_total{model_name=%s,reason="max_num_queued_reqs"}`, quote(model)), float64(s.rejections))
 	p.line(fmt.Sprintf(`vllm:admission_rejections_total{model_name=%s,reason="max_num_queued_tokens"}`, quote(model)), 0)
@@ -128,13 +128,13 @@ func (p *page) adapters(s *stats, limits profile.Limits) {
 	}
 	p.family("vllm:lora_requests_info", "gauge", "Running stats on lora requests.")
 	for _, set := range slices.Sorted(maps.Keys(s.loraInfo)) {
-		// Both labels hold the same set: vLLM does not tell running from waiting.
+		// Both labels have the same set: vLLM does not distinguish running and waiting.
 		p.line(fmt.Sprintf(`vllm:lora_requests_info{max_lora="%d",running_lora_adapters=%[2]s,waiting_lora_adapters=%[2]s}`,
 			limits.GPUAdapters, quote(set)), s.loraInfo[set])
 	}
 }
 
-// own are the figures that no vLLM gives: what is resident, and what moving it has cost.
+// own writes figures that no vLLM has: resident adapters, and the cost of moving them.
 func (p *page) own(c sim.Counts, limits profile.Limits) {
 	p.single("sim:slots", "gauge", "Adapter slots on the GPU.", float64(limits.GPUAdapters))
 	p.single("sim:slots_used", "gauge", "Adapter slots that hold an adapter.", float64(c.Slots))
@@ -142,7 +142,8 @@ func (p *page) own(c sim.Counts, limits profile.Limits) {
 	p.single("sim:host_loads_total", "counter", "Adapters brought from storage into host memory.", float64(c.HostLoads))
 }
 
-// cacheConfig is the configuration of the cache as labels. What the simulation has no word for is as recorded.
+// cacheConfig returns the cache configuration as labels. Values that the simulation lacks are as
+// recorded.
 func (p *page) cacheConfig(c Config) {
 	limits := c.Profile.Limits
 	tokens := limits.KVBlocks * limits.BlockSize
@@ -192,7 +193,7 @@ func (p *page) cacheConfig(c Config) {
 	p.line("vllm:cache_config_info{"+strings.Join(labels, ",")+"}", 1)
 }
 
-// page is metrics in Prometheus' text format.
+// page is a metrics page in Prometheus' text format.
 type page struct {
 	text   []byte
 	labels string // of every vLLM sample
@@ -207,7 +208,7 @@ func (p *page) single(name, kind, help string, v float64) {
 	p.sample(name, "", v)
 }
 
-// sample writes one sample with the labels that all have, and one more.
+// sample writes a sample with the common labels and one more.
 func (p *page) sample(name, label string, v float64) {
 	p.text = append(append(append(p.text, name...), '{'), p.labels...)
 	if label != "" {
@@ -220,7 +221,7 @@ func (p *page) line(series string, v float64) {
 	p.text = append(append(append(append(p.text, series...), ' '), number(v)...), '\n')
 }
 
-// number is v as Python writes a float: 8.0, 0.25, 1.7952284e+09.
+// number formats v as Python does: 8.0, 0.25, 1.7952284e+09.
 func number(v float64) string {
 	text := strconv.FormatFloat(v, 'g', -1, 64)
 	if strings.ContainsAny(text, ".e") || math.IsInf(v, 0) || math.IsNaN(v) {

@@ -19,19 +19,19 @@ import (
 	"github.com/headgate/headgate/internal/sim"
 )
 
-// Requests that make no text are prefills: each prompt goes through the engine with one output token, which is not
-// counted. What they answer is drawn from the prompt and the seed, so it is the same every time and means nothing.
+// Requests without generated text are prefills: each prompt passes the engine with one output
+// token, which is not counted. Their answers are random numbers from the prompt and the seed.
 
 const (
-	// dimensions is the length of an embedding when the client does not say.
+	// dimensions is the default length of an embedding.
 	dimensions = 16
-	// audioBytes is how much of an audio file makes one token of prompt: Whisper has 50 for a second, and a second of
-	// 16 kHz 16-bit mono is 32,000 bytes.
+	// audioBytes is the audio bytes per prompt token: Whisper has 50 tokens per second, and a
+	// second of 16 kHz 16-bit mono has 32,000 bytes.
 	audioBytes = 640
 )
 
-// pool sends prompts through the engine and returns the source of what is answered for each. It answers itself where it
-// reports false.
+// pool sends prompts through the engine and returns the random source of each answer. If ok is
+// false, it has answered with an error.
 func (c *call) pool(model string, prompts []prompt) (name string, sources []*rand.PCG, ok bool) {
 	name, adapter, f := c.s.resolve(model)
 	if f != nil {
@@ -53,7 +53,7 @@ func (c *call) pool(model string, prompts []prompt) (name string, sources []*ran
 	return name, sources, c.start(c.fail, tickets...) && c.finish(tickets...)
 }
 
-// embeddings is POST /v1/embeddings.
+// embeddings serves POST /v1/embeddings.
 func (c *call) embeddings() {
 	a, f := c.ask()
 	var inputs []prompt
@@ -76,7 +76,7 @@ func (c *call) embeddings() {
 	})
 }
 
-// pooling is POST /pooling: what the model's pooler makes of each input, a vector here.
+// pooling serves POST /pooling: the pooler output of each input, here a vector.
 func (c *call) pooling() {
 	a, f := c.ask()
 	var inputs []prompt
@@ -99,7 +99,7 @@ func (c *call) pooling() {
 	})
 }
 
-// classify is POST /classify: to which of two classes each input belongs.
+// classify serves POST /classify: which of two classes each input belongs to.
 func (c *call) classify() {
 	a, f := c.ask()
 	var inputs []prompt
@@ -122,7 +122,7 @@ func (c *call) classify() {
 	})
 }
 
-// inputs are the prompts of a request that makes no text: a conversation, or the inputs.
+// inputs returns the prompts of a request without generated text: a conversation, or the inputs.
 func (a *ask) inputs() ([]prompt, *failure) {
 	if a.messages.Exists() {
 		p, f := chatPrompt(gjson.Result{}, a.messages)
@@ -134,7 +134,8 @@ func (a *ask) inputs() ([]prompt, *failure) {
 	return prompts("input", a.input)
 }
 
-// each sends prompts through the engine and answers with an item for each of them, which appends itself to b.
+// each sends prompts through the engine and answers with one item for each, which item appends to
+// b.
 func (c *call) each(kind, model string, all []prompt, item func(b []byte, i int, source *rand.PCG) []byte) {
 	name, sources, ok := c.pool(model, all)
 	if !ok {
@@ -150,7 +151,7 @@ func (c *call) each(kind, model string, all []prompt, item func(b []byte, i int,
 	c.json(http.StatusOK, fmt.Appendf(b, `],"usage":{"prompt_tokens":%d,"total_tokens":%[1]d,"completion_tokens":0,"prompt_tokens_details":null}}`, length(all)))
 }
 
-// rerank is POST /rerank: documents by how well they fit a query.
+// rerank serves POST /rerank: documents by relevance to a query.
 func (c *call) rerank() {
 	a, f := c.ask()
 	if f == nil {
@@ -193,7 +194,7 @@ func (c *call) rerank() {
 	c.json(http.StatusOK, append(b, "]}"...))
 }
 
-// score is POST /score: how well texts fit one another.
+// score serves POST /score: the similarity of texts.
 func (c *call) score() {
 	a, f := c.ask()
 	if f == nil {
@@ -215,7 +216,7 @@ func (c *call) score() {
 	})
 }
 
-// pair joins a text with each of a list of texts, or lists of the same length one by one.
+// pair joins a text with each of a list of texts, or two lists of equal length element by element.
 func pair(left, right gjson.Result) ([]prompt, *failure) {
 	lefts, rights := texts(left), texts(right)
 	if len(lefts) == 1 {
@@ -232,7 +233,7 @@ func pair(left, right gjson.Result) ([]prompt, *failure) {
 	return pairs, nil
 }
 
-// texts reads a text, an object with one, or a list of these.
+// texts parses a text, an object with one, or a list of these.
 func texts(v gjson.Result) []string {
 	if !v.IsArray() {
 		if v.IsObject() {
@@ -248,7 +249,7 @@ func texts(v gjson.Result) []string {
 	return all
 }
 
-// length is the number of tokens of all prompts.
+// length returns the number of tokens of all prompts.
 func length(prompts []prompt) (n int) {
 	for _, p := range prompts {
 		n += len(p.tokens)
@@ -256,7 +257,7 @@ func length(prompts []prompt) (n int) {
 	return n
 }
 
-// vector draws a vector of length 1.
+// vector draws a random unit vector.
 func vector(source *rand.PCG, n int) []float64 {
 	r := rand.New(source)
 	v, sum := make([]float64, n), 0.0
@@ -289,7 +290,7 @@ func appendVector(b []byte, v []float64, encoding string) []byte {
 	return append(b, ']')
 }
 
-// audio is POST /v1/audio/transcriptions and translations: a form with a file and a model.
+// audio serves POST /v1/audio/transcriptions and translations: a form with a file and a model.
 func (c *call) audio() {
 	if media, _, _ := mime.ParseMediaType(c.r.Header.Get("Content-Type")); media != "multipart/form-data" {
 		c.fail(malformed("missing", "body.file", "Field required", "None"))
@@ -330,7 +331,7 @@ func (c *call) audio() {
 	c.transcribe(fields, int(size))
 }
 
-// transcribe says something that is as long as the audio: two words for a second.
+// transcribe returns text that matches the length of the audio: two words per second.
 func (c *call) transcribe(fields map[string]string, size int) {
 	a := ask{n: 1, temperature: 1, model: fields["model"], maxTokens: 1 + size/audioBytes/25, maxTokensSet: true}
 	g, f := c.generate(a, 0, func() (prompt, *failure) {
@@ -351,7 +352,7 @@ func (c *call) transcribe(fields map[string]string, size int) {
 	c.json(http.StatusOK, fmt.Appendf(nil, `{"text":%s,"usage":{"type":"duration","seconds":%d}}`, quote(string(g.text(nil))), 1+size/audioBytes/50))
 }
 
-// tokenize is POST /tokenize: of a prompt, or of a conversation.
+// tokenize serves POST /tokenize for a prompt or a conversation.
 func (c *call) tokenize() {
 	a, f := c.ask()
 	if f == nil {
@@ -381,7 +382,7 @@ func (c *call) tokenize() {
 	c.json(http.StatusOK, append(b, `],"token_strs":null}`...))
 }
 
-// detokenize is POST /detokenize: the text of tokens. A token that marks who speaks has none.
+// detokenize serves POST /detokenize. Role tokens have no text.
 func (c *call) detokenize() {
 	a, f := c.ask()
 	if f == nil {

@@ -20,7 +20,7 @@ const preStopUsage = `bench prestop asks control, in the preStop hook of a simul
 The pod is that of the environment's POD_NAMESPACE and POD_NAME. While control cannot be reached, or has nobody who leads, it asks again.
 `
 
-// PreStop waits, in the preStop hook of an engine, until control says that the pod may end.
+// PreStop is the preStop hook of an engine: it waits until control permits the pod to end.
 func PreStop(ctx context.Context, args []string) error {
 	fs := pflag.NewFlagSet("prestop", pflag.ContinueOnError)
 	fs.Usage = func() { fmt.Fprintln(os.Stdout, preStopUsage+"\nFlags:\n\n"+fs.FlagUsages()) }
@@ -37,10 +37,10 @@ func PreStop(ctx context.Context, args []string) error {
 	return WaitForControl(ctx, url, *within, os.Stdout)
 }
 
-// askAgain is between two tries.
+// askAgain is the time between two attempts.
 const askAgain = time.Second
 
-// WaitForControl asks, as a pod's hook does, until there is an answer, and writes it. Within bounds how long.
+// WaitForControl asks until there is an answer, or within has passed, and writes the answer.
 func WaitForControl(ctx context.Context, url string, within time.Duration, out io.Writer) error {
 	ctx, stop := context.WithTimeout(ctx, within)
 	defer stop()

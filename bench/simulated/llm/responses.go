@@ -8,7 +8,7 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// responses is POST /v1/responses: OpenAI's newer form. Responses are stored if the Config says so.
+// responses serves POST /v1/responses. It stores responses if the Config says so.
 func (c *call) responses() {
 	a, f := c.ask()
 	if f == nil {
@@ -43,7 +43,7 @@ func (c *call) responses() {
 	}
 }
 
-// kept is the failure of a response that is not stored here, in vLLM's words, or nil.
+// kept returns the failure of a response that is not stored here, in vLLM's words, or nil.
 func (c *call) kept(id string) *failure {
 	if _, ok := c.s.stored.Load(id); !ok {
 		return &failure{http.StatusNotFound, "invalid_request_error", "Response with id '" + id + "' not found.", ""}
@@ -51,7 +51,7 @@ func (c *call) kept(id string) *failure {
 	return nil
 }
 
-// storedResponse serves what may be asked about a stored response: itself, its input items, that it be cancelled, that it be deleted.
+// storedResponse serves a stored response: get, its input items, cancel and delete.
 func (c *call) storedResponse() {
 	id, _, _ := strings.Cut(strings.TrimPrefix(c.r.URL.Path, responsesPath), "/")
 	if f := c.kept(id); f != nil {
@@ -90,7 +90,7 @@ func responsePrompt(instructions, input gjson.Result) (prompt, *failure) {
 // response writes the response object and its parts.
 type response struct {
 	g    *generation
-	item string // id of the one message
+	item string // id of its only message
 }
 
 func (r *response) status() string {
@@ -100,7 +100,7 @@ func (r *response) status() string {
 	return "incomplete"
 }
 
-// whole is the response object as it stands with the status.
+// whole writes the response object with a status.
 func (r *response) whole(b []byte, status string) []byte {
 	g := r.g
 	ended := status != "in_progress"
@@ -126,7 +126,7 @@ func (r *response) whole(b []byte, status string) []byte {
 	return append(b, `,"user":null,"presence_penalty":0.0,"frequency_penalty":0.0,"kv_transfer_params":null,"ec_transfer_params":null,"input_messages":null,"output_messages":null}`...)
 }
 
-// message is the one item of output, with its text once it is completed.
+// message writes the only output item, with its text once it is completed.
 func (r *response) message(b []byte, status string) []byte {
 	b = fmt.Appendf(b, `{"id":"msg_%s","content":[`, r.item)
 	if status == "completed" {
@@ -135,7 +135,7 @@ func (r *response) message(b []byte, status string) []byte {
 	return fmt.Appendf(b, `],"role":"assistant","status":"%s","type":"message","phase":null}`, status)
 }
 
-// part is the one part of the message.
+// part writes the only part of the message.
 func (r *response) part(b []byte, full bool) []byte {
 	b = append(b, `{"annotations":[],"text":"`...)
 	if full {
@@ -144,13 +144,14 @@ func (r *response) part(b []byte, full bool) []byte {
 	return append(b, `","type":"output_text","logprobs":null}`...)
 }
 
-// responseStream writes response.* events, numbered.
+// responseStream writes numbered response.* events.
 type responseStream struct {
 	response
 	number int
 }
 
-// event begins an event; the caller appends its members, each with a comma before it, and closes it with done.
+// event begins an event; the caller appends its members, each after a comma, and closes it with
+// done.
 func (s *responseStream) event(b []byte, kind string) []byte {
 	b = fmt.Appendf(b, "event: %[1]s\ndata: "+`{"type":"%[1]s","sequence_number":%[2]d`, kind, s.number)
 	s.number++
@@ -159,7 +160,7 @@ func (s *responseStream) event(b []byte, kind string) []byte {
 
 func done(b []byte) []byte { return append(b, "}\n\n"...) }
 
-// place is where an event belongs.
+// place writes the position of an event.
 func (s *responseStream) place(b []byte) []byte {
 	return fmt.Appendf(b, `,"item_id":"msg_%s","output_index":0,"content_index":0`, s.item)
 }

@@ -6,7 +6,7 @@ import (
 	"net/http"
 )
 
-// loadSGLang is POST /load_lora_adapter of SGLang.
+// loadSGLang serves POST /load_lora_adapter of SGLang.
 func (c *call) loadSGLang() {
 	root, f := c.read()
 	if f != nil {
@@ -27,7 +27,7 @@ func (c *call) loadSGLang() {
 	}, c.sayLoaded)
 }
 
-// unloadSGLang is POST /unload_lora_adapter of SGLang. A name that is not there is an error.
+// unloadSGLang serves POST /unload_lora_adapter of SGLang. An unknown name is an error.
 func (c *call) unloadSGLang() {
 	root, f := c.read()
 	if f != nil {
@@ -44,7 +44,7 @@ func (c *call) unloadSGLang() {
 	}, c.sayLoaded)
 }
 
-// sayLoaded answers as SGLang does to both: 200 or 400, with what is loaded now.
+// sayLoaded answers both as SGLang does: 200 or 400 with the loaded adapters.
 func (c *call) sayLoaded(f *failure) {
 	answer := struct {
 		Success bool              `json:"success"`
@@ -65,8 +65,8 @@ func (c *call) sayLoaded(f *failure) {
 	c.json(status, body)
 }
 
-// serveSGLangMetrics is GET /metrics of SGLang with --enable-metrics and --enable-lora, under the names of its
-// documentation.
+// serveSGLangMetrics serves GET /metrics of SGLang with --enable-metrics and --enable-lora, with
+// the documented names.
 func (s *Server) serveSGLangMetrics(c *call) {
 	p := page{labels: fmt.Sprintf(`engine_type="unified",model_name=%s,moe_ep_rank="0",pp_rank="0",tp_rank="0"`, quote(s.models.names[0]))}
 	limits := s.config.Profile.Limits

@@ -9,25 +9,25 @@ import (
 	"github.com/headgate/headgate/internal/sim"
 )
 
-// stats is what vLLM counts of its requests; it belongs to the driver.
+// stats has vLLM's request counters. Only the driver uses it.
 type stats struct {
 	promptTokens, cachedTokens, generationTokens uint64
 	finished                                     map[string]uint64 // by reason
 	rejections                                   uint64
-	// loraInfo is the value of vllm:lora_requests_info by its set of adapters, joined with commas: the Unix time when
-	// it was last true. Sets are never removed, as in vLLM.
+	// loraInfo is the value of vllm:lora_requests_info by its set of adapters, joined with commas:
+	// the Unix time when it last applied. As in vLLM, sets are never removed.
 	loraInfo map[string]float64
 
-	stepPrompt, stepOutput int // tokens of the step that is being told
+	stepPrompt, stepOutput int // tokens of the step that is being delivered
 
 	iterationTokens, promptLength, outputLength, maxTokens, choices, preemptions, computed histogram
 	firstToken, interToken, perToken, e2e, queue, inference, prefill, decode               histogram
 }
 
-// finishReasons are those that vLLM counts, in its order.
+// finishReasons are the reasons that vLLM counts, in its order.
 var finishReasons = []string{"stop", "length", "abort", "error", "repetition"}
 
-// The bounds of vLLM's histograms, from the recording.
+// Buckets of vLLM's histograms, from the recording.
 var (
 	firstTokenBounds = []float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560}
 	perTokenBounds   = []float64{.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80}
@@ -56,7 +56,7 @@ func newStats(c Config) *stats {
 	return s
 }
 
-// lengthBounds are 1, 2, 5, 10, 20, 50 and so on up to the longest request.
+// lengthBounds returns 1, 2, 5, 10, 20, 50 and so on up to the longest request.
 func lengthBounds(longest int) []float64 {
 	var bounds []float64
 	for decade := 1; ; decade *= 10 {
@@ -69,7 +69,7 @@ func lengthBounds(longest int) []float64 {
 	}
 }
 
-// token counts one output token.
+// token counts an output token.
 func (s *stats) token(t *ticket, e sim.Event) {
 	if !t.pools {
 		s.generationTokens++
@@ -86,7 +86,7 @@ func (s *stats) token(t *ticket, e sim.Event) {
 	t.latest = e.At
 }
 
-// finish counts a request that ended well.
+// finish counts a successful request.
 func (s *stats) finish(t *ticket, r sim.Record) {
 	reason := "length"
 	if t.stops {
@@ -109,7 +109,7 @@ func (s *stats) finish(t *ticket, r sim.Record) {
 	s.perToken.observe(decode / float64(max(1, output-1)))
 }
 
-// step closes a step that gave tokens; active are the adapters that now have requests which ran.
+// step ends a step with tokens; active are the adapters of running requests.
 func (s *stats) step(active []string) {
 	s.iterationTokens.observe(float64(s.stepPrompt + s.stepOutput))
 	s.stepPrompt, s.stepOutput = 0, 0
@@ -123,7 +123,7 @@ func (s *stats) step(active []string) {
 // histogram counts values by upper bound.
 type histogram struct {
 	bounds []float64
-	counts []uint64 // of each bound alone; the last is beyond all bounds
+	counts []uint64 // per bound, not cumulative; the last is beyond all bounds
 	sum    float64
 }
 
@@ -144,7 +144,7 @@ type traffic struct {
 
 type exchange struct {
 	path   string // a path that is served, or "other"
-	status int    // 0 where there was no answer
+	status int    // 0 without an answer
 }
 
 func newTraffic() *traffic { return &traffic{counts: map[exchange]uint64{}} }
@@ -155,7 +155,7 @@ func (t *traffic) count(e exchange) {
 	t.counts[e]++
 }
 
-// each calls f for every count, in order.
+// each calls f for every count in order.
 func (t *traffic) each(f func(exchange, uint64)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// dialect writes a stream of events in the form of one API. Each method appends to b; open comes at once, begin with the first token, and end
-// after the last.
+// dialect writes the stream events of one API. Each method appends to b: open at once, begin with
+// the first token, end after the last.
 type dialect interface {
 	open(b []byte) []byte
 	begin(b []byte) []byte
@@ -14,8 +14,8 @@ type dialect interface {
 	end(b []byte) []byte
 }
 
-// stream answers with events while the tokens come: the status and the headers at once, with what opens a stream, and the other events with the
-// tokens.
+// stream sends an event stream: status, headers and opening events at once, and further events with
+// the tokens.
 func (g *generation) stream(d dialect) {
 	c, driver := g.c, g.c.s.driver
 	c.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -61,7 +61,7 @@ func (g *generation) stream(d dialect) {
 	}
 }
 
-// send writes a part of a stream through to the client. It reports false where that is gone.
+// send writes and flushes a part of a stream. It returns false if the client has left.
 func (c *call) send(b []byte) bool {
 	if _, err := c.w.Write(b); err != nil {
 		return false
@@ -69,9 +69,9 @@ func (c *call) send(b []byte) bool {
 	return http.NewResponseController(c.w).Flush() == nil
 }
 
-// silence tells when nothing was sent for a while.
+// silence fires when nothing was sent for a while.
 type silence struct {
-	over  <-chan time.Time // nil, which is never, on a server without keep-alives
+	over  <-chan time.Time // nil, which never fires, without keep-alives
 	after time.Duration
 	timer *time.Timer
 }

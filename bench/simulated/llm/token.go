@@ -5,18 +5,18 @@ import (
 	"unicode/utf8"
 )
 
-// A token is a text of at most four bytes, packed into its id with the first byte lowest. A space always begins one.
-// So text has its ids without a vocabulary, and a prompt that repeats an answer has the answer's tokens: a conversation
-// that goes on finds its past in the prefix cache.
+// A token is a text of at most four bytes, packed into its id, first byte lowest. A space always
+// starts a token. So text needs no vocabulary, and a prompt that repeats an answer has the same
+// tokens: a continued conversation hits the prefix cache.
 const tokenBytes = 4
 
-// Ids that no text has, since 0xff is no byte of UTF-8: they mark who speaks in a chat.
+// Ids that no text has, since 0xff is no byte of UTF-8: they mark the roles of a chat.
 const (
 	roleSystem uint32 = 0xff00 + iota
 	roleUser
 	roleAssistant
 	roleOther
-	partOther // of a message: an image, audio
+	partOther // a non-text part of a message, such as an image or audio
 )
 
 // appendTokens appends the tokens of text.
@@ -45,7 +45,7 @@ func appendText(text []byte, token uint32) []byte {
 	return text
 }
 
-// roleToken is the mark of who speaks.
+// roleToken returns the mark of a role.
 func roleToken(role string) uint32 {
 	switch role {
 	case "system", "developer":
@@ -58,11 +58,11 @@ func roleToken(role string) uint32 {
 	return roleOther
 }
 
-// speech is where the output of a request comes from: the same seed, model and prompt give the same words.
+// speech generates the output of a request: equal seeds, models and prompts give equal words.
 type speech struct{ words *rand.PCG }
 
 func newSpeech(seed uint64, model string, prompt []uint32) speech {
-	// FNV-1a, on tokens: http://www.isthe.com/chongo/tech/comp/fnv/
+	// FNV-1a over tokens: http://www.isthe.com/chongo/tech/comp/fnv/
 	h := uint64(14695981039346656037)
 	for _, b := range []byte(model) {
 		h = (h ^ uint64(b)) * 1099511628211
@@ -73,10 +73,10 @@ func newSpeech(seed uint64, model string, prompt []uint32) speech {
 	return speech{rand.NewPCG(seed, h)}
 }
 
-// length is how many tokens the model says when nobody limits it: 32 to 256.
+// length returns the output length without a limit: 32 to 256 tokens.
 func (s speech) length() int { return 32 + int(s.words.Uint64()%225) }
 
-// tokens returns n words, each a space and three letters and so one token.
+// tokens returns n words, each a space and three letters, which is one token.
 func (s speech) tokens(n int) []uint32 {
 	tokens := make([]uint32, n)
 	for i := range tokens {
@@ -91,5 +91,5 @@ func (s speech) tokens(n int) []uint32 {
 	return tokens
 }
 
-// characters counts as vLLM does: code points.
+// characters counts code points, as vLLM does.
 func characters(text string) int { return utf8.RuneCountInString(text) }

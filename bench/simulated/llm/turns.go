@@ -2,16 +2,16 @@ package llm
 
 import "sync"
 
-// turns lets the calls for one name follow each other, as vLLM 0.32.0 does with loads and unloads of an adapter: it has a
-// lock for each name. Who waits is not disturbed by a client that leaves. The zero turns is ready; it is safe for
+// turns serializes the calls for one name, like vLLM 0.32.0, which has a lock for each adapter
+// name. Clients that leave do not disturb waiting calls. The zero turns is ready; it is safe for
 // concurrent use.
 type turns struct {
 	mu    sync.Mutex // guards waits
 	waits map[string][]func(next func())
 }
 
-// do calls f when the calls for the name before it are over, at once if there are none, and else on a goroutine of its
-// own. F calls next, once, when it is over itself.
+// do calls f after the earlier calls for the name have ended: at once if there are none, else on
+// its own goroutine. f calls next once when it ends.
 func (t *turns) do(name string, f func(next func())) {
 	t.mu.Lock()
 	waiting, busy := t.waits[name]

@@ -47,7 +47,7 @@ Flags:
 
 `
 
-// setup is what the command line says.
+// setup has the flags.
 type setup struct {
 	Config
 	address, eventLog string
@@ -88,7 +88,7 @@ func parseFlags(args []string, out io.Writer) (setup, error) {
 	return s, nil
 }
 
-// parseModel reads how a model behaves.
+// parseModel parses the behaviour of a model.
 func parseModel(text string) (m Model, err error) {
 	values, err := url.ParseQuery(text)
 	if err != nil {
@@ -114,8 +114,8 @@ func parseModel(text string) (m Model, err error) {
 	return m, nil
 }
 
-// Command is the program "bench engine --kind mlserver", "triton", "torchserve" and "tfserving": it serves until ctx ends, and then stops at once. Asked for help it prints
-// that and returns nil.
+// Command runs "bench engine --kind mlserver", "triton", "torchserve" and "tfserving": it serves
+// until ctx ends and then stops at once. For --help it prints the help and returns nil.
 func Command(ctx context.Context, args []string) error { return command(ctx, args, os.Stdout) }
 
 func command(ctx context.Context, args []string, out io.Writer) error {
@@ -143,7 +143,8 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 	return Serve(ctx, New(s.Config), listener)
 }
 
-// Serve serves an engine until ctx ends, and then closes the listener and every connection, and gives up what it was loading.
+// Serve serves an engine until ctx ends. Then it closes the listener and all connections and aborts
+// loads.
 func Serve(ctx context.Context, s *Server, listener net.Listener) error {
 	defer close(s.over)
 	if s.config.Kind == engine.TFServing {

@@ -1,10 +1,11 @@
-// Package repository is a simulated engine that is told which models of its files to load: an MLServer 1.7.1 or a Triton 2.51.0, which have a V2 model
-// repository (KServe's model repository extension), a TorchServe 0.12.0, or a TensorFlow Serving; as far as models are loaded, unloaded and asked for.
-// It computes nothing; how long a model takes and whether it fails is said where it is put into the repository.
+// Package repository is a simulated engine with a model repository: MLServer 1.7.1 or Triton 2.51.0
+// (KServe's model repository extension), TorchServe 0.12.0, or TensorFlow Serving. It simulates
+// loads, unloads and requests, and computes nothing. The repository says how long each model takes
+// and whether it fails.
 //
-// What it answers, and when, is held to the real ones but TensorFlow Serving, which is as its source has it: the same table of what happens is played with
-// it and with them (control/place/loader). It is as careless as they are: a Triton that is told to load twice loads twice, and a load goes on when its caller
-// has gone.
+// Its behaviour is checked against real servers with one table of tests (control/place/loader),
+// except for TensorFlow Serving, which follows the source. It shares their weaknesses: a Triton
+// that is asked twice loads twice, and a load continues after its caller has left.
 package repository
 
 import (
@@ -21,52 +22,53 @@ import (
 
 // Model is a model in a repository.
 type Model struct {
-	Load, Unload time.Duration // how long each takes; TorchServe waits for no unload
-	Fail         string        // the words with which a load fails at its end; empty: it does not
-	// Fileless says that its folder is there, and its files are not.
+	Load, Unload time.Duration // durations; TorchServe does not wait for unloads
+	Fail         string        // error message of a load that fails at its end; empty for success
+	// Fileless means that the directory exists without its files.
 	Fileless bool
 }
 
-// Config is how an engine is set up.
+// Config configures an engine.
 type Config struct {
-	Kind   engine.Kind      // one of those with a repository
-	Models map[string]Model // of the repository
-	// Fixed says that nobody may load or unload: a Triton without explicit model control, or a TorchServe without its model API.
+	Kind   engine.Kind      // a kind with a repository
+	Models map[string]Model // the repository
+	// Fixed forbids loads and unloads: a Triton without explicit model control, or a TorchServe
+	// without its model API.
 	Fixed  bool
 	Events *llm.Events // may be nil
 }
 
-// Server is one simulated engine, from its start on. Make it with New. Its methods are safe for concurrent use.
+// Server is a simulated engine. Create it with New. Its methods are safe for concurrent use.
 type Server struct {
 	config Config
-	loader turn              // MLServer loads one model after the other; TensorFlow Serving takes one list after the other
+	loader turn              // MLServer loads one model at a time; TensorFlow Serving handles one list at a time
 	over   chan struct{}     // closed when it ends
-	list   map[string]string // TensorFlow Serving: the base paths of its list; of whoever has the turn of loader
+	list   map[string]string // TensorFlow Serving: base paths of its list; guarded by loader
 
-	mu         sync.Mutex // guards what follows, and fields of slots and registrations
+	mu         sync.Mutex // guards the fields below, and the fields of slots and registrations
 	stored     map[string]Model
-	slots      map[string]*slot         // of models that somebody loaded once
+	slots      map[string]*slot         // of models that were loaded once
 	registered map[string]*registration // TorchServe
 	pids       int                      // TorchServe: processes and workers so far
-	asked      map[string]int           // requests, by method and path
+	asked      map[string]int           // requests by method and path
 }
 
-// slot is what the engine has of a model.
+// slot is the state of a model in the engine.
 type slot struct {
-	turn    turn // one load or unload after the other
+	turn    turn // one load or unload at a time
 	stage   engine.Stage
 	reason  string
-	present bool          // MLServer: it is in its registry, where failed loads are too
-	going   bool          // MLServer: it is being unloaded
-	unload  time.Duration // TensorFlow Serving: how long that takes
+	present bool          // MLServer: in its registry, which includes failed loads
+	going   bool          // MLServer: being unloaded
+	unload  time.Duration // TensorFlow Serving: duration of the unload
 }
 
-// turn lets one go on at a time: it is full while one does.
+// turn is a mutex as a channel of capacity 1.
 type turn chan struct{}
 
 func newTurn() turn { return make(turn, 1) }
 
-// take waits for the turn, and returns what ends it.
+// take locks the turn and returns the function to unlock it.
 func (t turn) take() (end func()) {
 	t <- struct{}{}
 	return func() { <-t }
@@ -87,21 +89,21 @@ func New(c Config) *Server {
 	return s
 }
 
-// Put puts a model into the repository, or changes it: that counts from its next load on.
+// Put adds a model to the repository or changes it from its next load on.
 func (s *Server) Put(name string, m Model) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stored[name] = m
 }
 
-// Asked is how often a path was asked for, such as "POST /v2/repository/index".
+// Asked returns how often a path was requested, such as "POST /v2/repository/index".
 func (s *Server) Asked(call string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.asked[call]
 }
 
-// Models are the models that serve, in order.
+// Models returns the serving models in order.
 func (s *Server) Models() (names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +121,7 @@ func (s *Server) Models() (names []string) {
 	return names
 }
 
-// slot returns that of a model, and the model; nil if the repository has no such model.
+// slot returns the slot of a model, and the model; nil if the repository does not have it.
 func (s *Server) slot(name string) (*slot, Model) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,14 +145,14 @@ func (s *Server) set(change func()) {
 // reply is an answer.
 type reply struct {
 	status int
-	body   any // JSON, or a string, which is text; nil for none
+	body   any // JSON, or text if it is a string; nil for none
 }
 
 func failure(status int, format string, args ...any) reply {
 	return reply{status, map[string]string{"error": fmt.Sprintf(format, args...)}}
 }
 
-// load loads a model, whoever waits for that.
+// load loads a model, even if the caller leaves.
 func (s *Server) load(name string) (r reply) {
 	ended := s.config.Events.Begin("load", "loaded", name)
 	defer func() {
@@ -201,7 +203,8 @@ func (s *Server) load(name string) (r reply) {
 	return failure(http.StatusInternalServerError, "builtins.ValueError: %s", m.Fail)
 }
 
-// unload unloads a model, whoever waits for that. MLServer is done when it answers, Triton some time later.
+// unload unloads a model, even if the caller leaves. MLServer has finished when it answers, Triton
+// some time later.
 func (s *Server) unload(name string) (r reply) {
 	ended := s.config.Events.Begin("unload", "unloaded", name)
 	triton := s.config.Kind == engine.Triton
@@ -260,7 +263,7 @@ type entry struct {
 	Reason  *string `json:"reason,omitempty"`
 }
 
-// states are the words for stages.
+// states has the words of each kind for stages.
 var states = map[engine.Kind][4]string{
 	engine.Triton:   {engine.Stored: "UNAVAILABLE", engine.Leaving: "UNLOADING", engine.Coming: "LOADING", engine.Serving: "READY"},
 	engine.MLServer: {engine.Stored: "UNAVAILABLE", engine.Leaving: "READY", engine.Coming: "UNKNOWN", engine.Serving: "READY"},
@@ -290,7 +293,7 @@ func (s *Server) index() []entry {
 	return all
 }
 
-// stage is how far a model is there, and whether the engine knows of it at all.
+// stage returns the stage of a model, and whether the engine knows the model.
 func (s *Server) stage(name string) (stage engine.Stage, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,7 +18,8 @@ const (
 	modelsPath = "/v2/models/"
 )
 
-// Handler serves the protocol of the engine's kind over HTTP. Triton reads names as they stand in the path, MLServer decodes them.
+// Handler serves the HTTP API of the engine's kind. Triton uses names as they are in the path,
+// MLServer decodes them.
 func (s *Server) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		if local, ok := q.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
@@ -32,7 +33,7 @@ func (s *Server) Handler() http.Handler {
 			return
 		}
 		answer := make(chan reply, 1)
-		go func() { // it goes on when the client leaves
+		go func() { // continues when the client leaves
 			if s.config.Kind == engine.TorchServe {
 				answer <- s.serveTorch(q.Method, q.RequestURI)
 				return
@@ -112,7 +113,8 @@ func (s *Server) ready(name string) reply {
 	return failure(http.StatusNotFound, "Model %s not found", name)
 }
 
-// infer answers without outputs. A version is empty where none is asked for: models have version 1 at Triton, and none at MLServer.
+// infer returns an answer without outputs. version is empty if none is requested: models have
+// version 1 in Triton, and none in MLServer.
 func (s *Server) infer(name, version string) reply {
 	switch stage, known := s.stage(name); {
 	case stage == engine.Serving && (version == "" || version == "1" && s.config.Kind == engine.Triton):
@@ -129,7 +131,7 @@ func (s *Server) infer(name, version string) reply {
 	return failure(http.StatusNotFound, "Request for unknown model: '%s' is not found", name)
 }
 
-// say writes an answer. A client that is gone needs none.
+// say writes an answer and ignores clients that have left.
 func say(w http.ResponseWriter, r reply) {
 	var body []byte
 	switch of := r.body.(type) {

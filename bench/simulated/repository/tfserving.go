@@ -19,14 +19,14 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// serving is TensorFlow Serving's interface for the management of models, as its protocol and its source have it: no real one was seen. It is started
-// with an empty list, and with --max_num_load_retries=0.
+// serving is TensorFlow Serving's model management API, from its protocol and source: no real one
+// was recorded. It starts with an empty list and --max_num_load_retries=0.
 type serving struct {
 	tensorflow.UnimplementedModelServiceServer
 	*Server
 }
 
-// serveCalls serves it until ctx ends.
+// serveCalls serves the API until ctx ends.
 func serveCalls(ctx context.Context, s *Server, listener net.Listener) error {
 	calls := grpc.NewServer()
 	tensorflow.RegisterModelServiceServer(calls, serving{Server: s})
@@ -37,7 +37,7 @@ func serveCalls(ctx context.Context, s *Server, listener net.Listener) error {
 	return nil
 }
 
-// GetModelStatus tells how far a model is, for as long as anything is known of it.
+// GetModelStatus returns the state of a model that the server knows.
 func (s serving) GetModelStatus(_ context.Context, q *tensorflow.GetModelStatusRequest) (*tensorflow.GetModelStatusResponse, error) {
 	name := q.GetModelSpec().GetName()
 	s.mu.Lock()
@@ -62,11 +62,11 @@ func (s serving) GetModelStatus(_ context.Context, q *tensorflow.GetModelStatusR
 	return &tensorflow.GetModelStatusResponse{ModelVersionStatus: []*tensorflow.ModelVersionStatus{v}}, nil
 }
 
-// filesPause is how often it looks whether a model's files are there.
+// filesPause is the interval for checking whether the files of a model exist.
 const filesPause = time.Second
 
-// HandleReloadConfigRequest has the models of a list, and none beside. It goes on when its caller has gone, and no other begins meanwhile; it waits for
-// files that are not there for as long as it takes.
+// HandleReloadConfigRequest loads the models of a list and unloads all others. It continues after
+// its caller has left, one call at a time, and waits for missing files without limit.
 func (s serving) HandleReloadConfigRequest(_ context.Context, q *tensorflow.ReloadConfigRequest) (*tensorflow.ReloadConfigResponse, error) {
 	if _, is := q.GetConfig().GetConfig().(*tensorflow.ModelServerConfig_ModelConfigList); !is {
 		return nil, status.Error(codes.InvalidArgument, "ServerModelConfig type not supported by HandleReloadConfigRequest. Only ModelConfigList is currently supported")
@@ -95,7 +95,7 @@ func (s serving) HandleReloadConfigRequest(_ context.Context, q *tensorflow.Relo
 	return &tensorflow.ReloadConfigResponse{Status: &tensorflow.StatusProto{}}, s.bring(coming)
 }
 
-// bring loads models at once, and returns when each serves or has failed.
+// bring loads models in parallel and returns when each serves or has failed.
 func (s serving) bring(coming []string) error {
 	var over sync.WaitGroup
 	failed := make([]string, len(coming))
@@ -113,7 +113,7 @@ func (s serving) bring(coming []string) error {
 	return nil
 }
 
-// come loads a model whose files have a name, and says whether it serves.
+// come loads a model from its files and reports whether it serves.
 func (s serving) come(name, stored string) bool {
 	var m Model
 	for there := false; !there; {
@@ -137,7 +137,7 @@ func (s serving) come(name, stored string) bool {
 	return m.Fail == ""
 }
 
-// retire unloads a model that is on the list no more.
+// retire unloads a model that was removed from the list.
 func (s serving) retire(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// exception is a failure of TorchServe.
+// exception returns an error of TorchServe.
 func exception(status int, of, format string, args ...any) reply {
 	return reply{status, map[string]any{"code": status, "type": of, "message": fmt.Sprintf(format, args...)}}
 }
@@ -25,14 +25,14 @@ func done(status int, format string, args ...any) reply {
 	return reply{status, map[string]string{"status": fmt.Sprintf(format, args...)}}
 }
 
-// serveTorch answers as TorchServe 0.12.0 does, at its management port and at that for requests: here both are one.
+// serveTorch answers as TorchServe 0.12.0. The management port and the inference port are one here.
 func (s *Server) serveTorch(method, target string) reply {
 	u, err := url.ParseRequestURI(target)
 	nowhere := exception(http.StatusNotFound, "ResourceNotFoundException", "Requested resource is not found, please refer to API document.")
 	if err != nil {
 		return nowhere
 	}
-	parts := strings.Split(strings.TrimPrefix(u.Path, "/"), "/") // of the path when it has been decoded
+	parts := strings.Split(strings.TrimPrefix(u.Path, "/"), "/") // of the decoded path
 	of, query := parts[0], u.Query()
 	name := ""
 	if len(parts) > 1 {
@@ -63,7 +63,7 @@ func (s *Server) serveTorch(method, target string) reply {
 	return exception(http.StatusMethodNotAllowed, "MethodNotAllowedException", "Requested method is not allowed, please refer to API document.")
 }
 
-// worker is what serves a model: a process, which is started again when it ends.
+// worker is the process that serves a model; it is restarted when it ends.
 type worker struct {
 	id, pid int
 	ready   bool
@@ -71,14 +71,14 @@ type worker struct {
 }
 
 func (w *worker) describe() map[string]any {
-	status := "UNLOADING" // so it is called until it is ready
+	status := "UNLOADING" // TorchServe's word until it is ready
 	if w.ready {
 		status = "READY"
 	}
 	return map[string]any{"id": strconv.Itoa(w.id), "status": status, "pid": w.pid}
 }
 
-// register registers a model; with workers it is being loaded then.
+// register registers a model; with workers, the load starts.
 func (s *Server) register(query url.Values) reply {
 	archive := query.Get("url")
 	name := cmp.Or(query.Get("model_name"), strings.TrimSuffix(archive, ".mar"))
@@ -106,7 +106,7 @@ func (s *Server) register(query url.Values) reply {
 	return done(http.StatusAccepted, "Processing worker updates...")
 }
 
-// registration is a model that TorchServe has.
+// registration is a registered model.
 type registration struct {
 	model   Model
 	archive string
@@ -126,7 +126,7 @@ func (s *Server) scale(name string) reply {
 	return done(http.StatusAccepted, "Processing worker updates...")
 }
 
-// startWorker starts what serves a model. The caller holds mu.
+// startWorker starts the worker of a model. The caller holds mu.
 func (s *Server) startWorker(name string, r *registration) {
 	s.pids++
 	w := &worker{id: 9000 + s.pids, pid: -1, over: make(chan struct{})}
@@ -134,13 +134,13 @@ func (s *Server) startWorker(name string, r *registration) {
 	go s.work(name, r.model, w)
 }
 
-// firstBackoff and maxBackoff are how long TorchServe waits before it starts another process, more each time.
+// firstBackoff and maxBackoff bound the growing pause before TorchServe restarts a process.
 const firstBackoff, maxBackoff = time.Second, 5 * time.Second
 
-// startup is how long a process takes to be there.
+// startup is how long a process takes to start.
 const startup = 10 * time.Millisecond
 
-// work loads a model, again and again until that succeeds, the model is unregistered or the engine ends.
+// work loads a model repeatedly until it succeeds, the model is unregistered or the engine ends.
 func (s *Server) work(name string, m Model, w *worker) {
 	for backoff := firstBackoff; ; backoff = min(backoff+time.Second, maxBackoff) {
 		ended := s.config.Events.Begin("load", "loaded", name)
@@ -158,14 +158,14 @@ func (s *Server) work(name string, m Model, w *worker) {
 			ended("")
 			return
 		}
-		ended(cmp.Or(m.Fail, "no files")) // it is told as it was until there is another one
+		ended(cmp.Or(m.Fail, "no files")) // the status stays the same until the next process
 		if !s.pass(backoff, w.over) {
 			return
 		}
 	}
 }
 
-// pass waits, and says whether neither over nor the engine has ended.
+// pass waits and returns false if over or the engine ends.
 func (s *Server) pass(d time.Duration, over <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -178,7 +178,7 @@ func (s *Server) pass(d time.Duration, over <-chan struct{}) bool {
 	return false
 }
 
-// unregister has a model forgotten at once, and its process ended.
+// unregister removes a model at once and ends its process.
 func (s *Server) unregister(name string) reply {
 	ended := s.config.Events.Begin("unload", "unloaded", name)
 	defer ended("")
@@ -211,7 +211,7 @@ func (s *Server) describe(name string) reply {
 	}}}
 }
 
-// page is a page of the list, in order of names.
+// page returns a page of the list, in order of names.
 func (s *Server) page(query url.Values) reply {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -234,7 +234,7 @@ func (s *Server) page(query url.Values) reply {
 	return reply{http.StatusOK, body}
 }
 
-// predict answers without meaning. A request for a model that is being loaded waits until it is.
+// predict returns a fixed answer. A request for a loading model waits.
 func (s *Server) predict(name string) reply {
 	for {
 		s.mu.Lock()

@@ -43,7 +43,7 @@ Flags:
 
 `
 
-// setup is what the command line says.
+// setup has the flags.
 type setup struct {
 	Config
 	address, management, eventLog string
@@ -96,8 +96,8 @@ func parseFlags(args []string, out io.Writer) (setup, error) {
 	return s, nil
 }
 
-// Command is the program "bench engine --kind modelruntime": it serves until ctx ends, and then stops at once. Asked for
-// help it prints that and returns nil.
+// Command runs "bench engine --kind modelruntime": it serves until ctx ends and then stops at once.
+// For --help it prints the help and returns nil.
 func Command(ctx context.Context, args []string) error { return command(ctx, args, os.Stdout) }
 
 func command(ctx context.Context, args []string, out io.Writer) error {
@@ -121,7 +121,7 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 	network, address := "tcp", s.management
 	if path, ok := strings.CutPrefix(s.management, "unix:"); ok {
 		network, address = "unix", path
-		// What a killed process left would be in the way.
+		// Remove the socket of a killed process.
 		if info, err := os.Stat(path); err == nil && info.Mode()&os.ModeSocket != 0 {
 			if err := os.Remove(path); err != nil {
 				return fmt.Errorf("engine: --management: %w", err)
@@ -140,7 +140,7 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 	return Serve(ctx, New(s.Config), data, management)
 }
 
-// Serve serves a runtime until ctx ends, and then closes it and both listeners.
+// Serve serves a runtime until ctx ends and then closes it and both listeners.
 func Serve(ctx context.Context, r *Runtime, data, management net.Listener) error {
 	manager := grpc.NewServer()
 	mmesh.RegisterModelRuntimeServer(manager, r)
@@ -149,7 +149,7 @@ func Serve(ctx context.Context, r *Runtime, data, management net.Listener) error
 	requests, http2 := part(data)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		if err := manager.Serve(management); !errors.Is(err, grpc.ErrServerStopped) { // stopped before it began
+		if err := manager.Serve(management); !errors.Is(err, grpc.ErrServerStopped) { // stopped before it started
 			return err
 		}
 		return nil

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// part parts the connections of a listener, which is closed with either of the two: those that begin with HTTP/2 are of gRPC, which a server of
-// its own serves, as engines have it: one that an HTTP server hands calls to ends none with a status alone.
+// part splits the connections of a listener into HTTP/1 and gRPC, which has its own server as in
+// real engines: calls through an HTTP server cannot end with a status alone. Closing either
+// listener closes both.
 func part(l net.Listener) (requests, calls net.Listener) {
 	p := &parting{Listener: l, done: make(chan struct{})}
 	a, b := &parted{p, make(chan net.Conn)}, &parted{p, make(chan net.Conn)}
@@ -58,7 +59,7 @@ func (p *parting) run(requests, calls chan net.Conn) {
 	}
 }
 
-// parted is one of the two.
+// parted is one of the two listeners.
 type parted struct {
 	*parting
 	conns chan net.Conn
@@ -75,7 +76,7 @@ func (l *parted) Accept() (net.Conn, error) {
 
 func (l *parted) Close() error { return l.close() }
 
-// begun is a connection of which something was read.
+// begun is a connection whose first bytes were read.
 type begun struct {
 	net.Conn
 	reader *bufio.Reader

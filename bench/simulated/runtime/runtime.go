@@ -1,10 +1,12 @@
-// Package runtime is a simulated model runtime: it serves ModelMesh's interface for runtimes (mmesh.ModelRuntime) by gRPC,
-// and answers requests for the models that are loaded by HTTP. It computes nothing; sizes, times and failures of a model
-// come from its path, so that any scenario can be written where the path is: in an object.
+// Package runtime is a simulated model runtime: it serves ModelMesh's interface for runtimes
+// (mmesh.ModelRuntime) over gRPC, and requests for loaded models over HTTP. It computes nothing.
+// The path of a model says its size, its times and its failures, so objects can describe any
+// scenario.
 //
-// It is strict where real runtimes are not, so that tests see what nobody should do: a load beyond its memory or beyond
-// its loading threads fails with RESOURCE_EXHAUSTED, and so does an inference beyond the limit of its model. As the real ones do, it loses every model when it is asked whether it
-// is ready, and answers OK to an unload of what it has not got.
+// It is stricter than real runtimes, to expose errors in tests: a load beyond its memory or loading
+// threads fails with RESOURCE_EXHAUSTED, and so does a request beyond the concurrency of its model.
+// Like real runtimes, it unloads all models when it is asked for its status, and answers OK to the
+// unload of an unknown model.
 package runtime
 
 import (
@@ -21,50 +23,52 @@ import (
 	"github.com/headgate/headgate/bench/simulated/llm"
 )
 
-// Config is how a runtime is set up.
+// Config configures a runtime.
 type Config struct {
-	Capacity       int64 // bytes that models may take together
-	DefaultSize    int64 // of a model whose path says none
-	LoadingThreads int   // loads at once
+	Capacity       int64 // memory for models in bytes
+	DefaultSize    int64 // size of a model whose path has none
+	LoadingThreads int   // parallel loads
 	LoadTimeout    time.Duration
-	Startup        time.Duration // until it is ready
+	Startup        time.Duration // time until it is ready
 	// Unpredicting leaves predictModelSize unimplemented.
 	Unpredicting bool
-	// Concurrency is how many requests for a model it takes at once whose path says none; 0: as many as come, and it says of no model how many.
+	// Concurrency is the default limit of concurrent requests per model; 0 for no limit, which is
+	// not reported.
 	Concurrency int
-	// Unknown is the status of a gRPC call for a model that it does not have; %s in its words stands for the model's id. Nil is Triton's.
+	// Unknown is the gRPC status for an unknown model; %s in its message stands for the id. Nil is
+	// Triton's.
 	Unknown *status.Status
 	Events  *llm.Events // may be nil
 }
 
-// Runtime is one simulated runtime. Make it with New. Its methods are safe for concurrent use.
+// Runtime is a simulated runtime. Create it with New. Its methods are safe for concurrent use.
 type Runtime struct {
 	mmesh.UnimplementedModelRuntimeServer
 	config Config
 	born   time.Time
 	over   chan struct{} // closed by Close
 
-	mu      sync.Mutex // guards what follows, and the models' fields
+	mu      sync.Mutex // guards the fields below, and the fields of models
 	models  map[string]*model
-	used    int64          // bytes, of models that load, are loaded or unload
-	loading int            // loads that are on
-	failed  map[string]int // loads that failed, by the model's id
+	used    int64          // bytes of models that load, are loaded or unload
+	loading int            // running loads
+	failed  map[string]int // failed loads by model id
 	purges  int
 }
 
-// model is a model from the beginning of its load to the end of its unload.
+// model is a model from the start of its load to the end of its unload.
 type model struct {
 	id string
 	spec
-	loaded  chan struct{} // closed when the load has ended; err says how
+	loaded  chan struct{} // closed when the load has ended with err
 	err     error
 	ready   bool
-	running int           // inferences that are on
-	unwant  chan struct{} // closed when the load is to be given up
+	running int           // running inferences
+	unwant  chan struct{} // closed to abort the load
 	given   bool          // unwant is closed
-	leaving chan struct{} // closed at the end of the unload; nil before it began
-	gone    bool          // it is no more in models, and its memory is free
-	// What tells the event log of the end of the load and of the unload, for each call that asked for it.
+	leaving chan struct{} // closed at the end of the unload; nil before its start
+	gone    bool          // removed from models, and its memory is free
+	// Functions that log the end of the load and of the unload, one for each call.
 	loads, unloads []func(failure string)
 }
 
@@ -73,7 +77,7 @@ func New(c Config) *Runtime {
 	return &Runtime{config: c, born: time.Now(), over: make(chan struct{}), models: map[string]*model{}, failed: map[string]int{}}
 }
 
-// RuntimeStatus says whether the runtime is ready. It takes every model away, at once.
+// RuntimeStatus reports whether the runtime is ready. It unloads all models at once.
 func (r *Runtime) RuntimeStatus(context.Context, *mmesh.RuntimeStatusRequest) (*mmesh.RuntimeStatusResponse, error) {
 	r.purge()
 	if time.Since(r.born) < r.config.Startup {
@@ -102,7 +106,7 @@ func (r *Runtime) purge() {
 	}
 }
 
-// LoadModel returns when the model is loaded. A second load of a model that loads waits for the first.
+// LoadModel returns when the model is loaded. A second call waits for the first.
 func (r *Runtime) LoadModel(ctx context.Context, q *mmesh.LoadModelRequest) (*mmesh.LoadModelResponse, error) {
 	ended := r.config.Events.Begin("load", "loaded", q.GetModelId())
 	m, err := r.begin(q, ended)
@@ -130,7 +134,7 @@ func (r *Runtime) LoadModel(ctx context.Context, q *mmesh.LoadModelRequest) (*mm
 	return answer, nil
 }
 
-// begin takes the memory of a model and begins its load, whose end is told.
+// begin allocates the memory of a model and starts its load; it logs the end with ended.
 func (r *Runtime) begin(q *mmesh.LoadModelRequest, ended func(string)) (*model, error) {
 	id := q.GetModelId()
 	s, err := parseSpec(q.GetModelPath(), r.config.DefaultSize)
@@ -173,7 +177,7 @@ func (r *Runtime) begin(q *mmesh.LoadModelRequest, ended func(string)) (*model, 
 	return m, nil
 }
 
-// run is a load, to its end or until it is given up.
+// run runs a load until it ends or is aborted.
 func (r *Runtime) run(m *model) {
 	var end <-chan time.Time
 	if !m.hang {
@@ -203,12 +207,12 @@ func (r *Runtime) run(m *model) {
 		r.drop(m)
 	}
 	for _, ended := range m.loads {
-		ended(status.Convert(m.err).Message()) // empty of a nil error
+		ended(status.Convert(m.err).Message()) // empty for a nil error
 	}
 	close(m.loaded)
 }
 
-// give gives a load up. The caller holds mu.
+// give aborts a load. The caller holds mu.
 func (r *Runtime) give(m *model) {
 	if !m.given {
 		m.given = true
@@ -216,7 +220,7 @@ func (r *Runtime) give(m *model) {
 	}
 }
 
-// drop forgets a model and frees its memory. The caller holds mu.
+// drop removes a model and frees its memory. The caller holds mu.
 func (r *Runtime) drop(m *model) {
 	m.ready = false
 	if !m.gone {
@@ -226,7 +230,8 @@ func (r *Runtime) drop(m *model) {
 	}
 }
 
-// UnloadModel returns when the model's memory is free. It gives up a load of it, or waits for the end of a stubborn one.
+// UnloadModel returns when the memory of the model is free. It aborts a load, or waits for one that
+// ignores that.
 func (r *Runtime) UnloadModel(ctx context.Context, q *mmesh.UnloadModelRequest) (*mmesh.UnloadModelResponse, error) {
 	ended := r.config.Events.Begin("unload", "unloaded", q.GetModelId())
 	left := r.beginUnload(q.GetModelId(), ended)
@@ -242,8 +247,8 @@ func (r *Runtime) UnloadModel(ctx context.Context, q *mmesh.UnloadModelRequest) 
 	}
 }
 
-// beginUnload begins the unload of a model, whose end is told, and returns what is closed then; nil if there is no such
-// model.
+// beginUnload starts the unload of a model, whose end it logs, and returns a channel that is closed
+// then; nil if there is no such model.
 func (r *Runtime) beginUnload(id string, ended func(string)) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -262,7 +267,7 @@ func (r *Runtime) beginUnload(id string, ended func(string)) <-chan struct{} {
 	return m.leaving
 }
 
-// leave is an unload. It goes on when nobody waits for it any more.
+// leave runs an unload, even if nobody waits for it.
 func (r *Runtime) leave(m *model) {
 	<-m.loaded
 	r.mu.Lock()
@@ -287,7 +292,7 @@ func (r *Runtime) leave(m *model) {
 	close(m.leaving)
 }
 
-// PredictModelSize estimates the size of a model by its path.
+// PredictModelSize estimates the size of a model from its path.
 func (r *Runtime) PredictModelSize(_ context.Context, q *mmesh.PredictModelSizeRequest) (*mmesh.PredictModelSizeResponse, error) {
 	if r.config.Unpredicting {
 		return nil, status.Error(codes.Unimplemented, "sizes are not predicted")
@@ -299,8 +304,8 @@ func (r *Runtime) PredictModelSize(_ context.Context, q *mmesh.PredictModelSizeR
 	return &mmesh.PredictModelSizeResponse{SizeInBytes: uint64(s.predict)}, nil
 }
 
-// ModelSize tells a model's size. It answers for models that it does not know, with the default, as common runtimes do:
-// it proves nothing.
+// ModelSize returns the size of a model. Like common runtimes, it returns the default for unknown
+// models.
 func (r *Runtime) ModelSize(ctx context.Context, q *mmesh.ModelSizeRequest) (*mmesh.ModelSizeResponse, error) {
 	r.mu.Lock()
 	m := r.models[q.GetModelId()]
@@ -318,7 +323,7 @@ func (r *Runtime) ModelSize(ctx context.Context, q *mmesh.ModelSizeRequest) (*mm
 	}
 }
 
-// Loaded says whether a model answers requests.
+// Loaded reports whether a model serves requests.
 func (r *Runtime) Loaded(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -326,14 +331,14 @@ func (r *Runtime) Loaded(id string) bool {
 	return m != nil && m.ready
 }
 
-// Purges is how often the runtime was asked whether it is ready.
+// Purges returns how often the status was requested.
 func (r *Runtime) Purges() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.purges
 }
 
-// Models are the models that answer requests, in order.
+// Models returns the serving models in order.
 func (r *Runtime) Models() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -347,14 +352,14 @@ func (r *Runtime) Models() []string {
 	return ids
 }
 
-// Used is the memory that is taken, in bytes.
+// Used returns the used memory in bytes.
 func (r *Runtime) Used() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.used
 }
 
-// Close ends every load and unload, so that nothing of the runtime is left. It may be called once.
+// Close ends all loads and unloads. It may be called once.
 func (r *Runtime) Close() {
 	close(r.over)
 	r.mu.Lock()

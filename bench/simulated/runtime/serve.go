@@ -14,8 +14,8 @@ import (
 	"github.com/headgate/headgate/bench/simulated/llm"
 )
 
-// Handler serves requests for the models that are loaded: OpenAI's chat and completions, whole or streamed, with an answer of a few words,
-// and KServe's V2 by REST. It has no list of models and no metrics.
+// Handler serves requests for loaded models: OpenAI chat and completions, streamed or not, with a
+// fixed text, and KServe V2 over REST. It has no model list and no metrics.
 func (r *Runtime) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, q *http.Request) { r.answer(w, q, true) })
@@ -34,7 +34,7 @@ func (r *Runtime) Handler() http.Handler {
 	})
 }
 
-// words is what every answer says.
+// words is the text of every answer.
 const words = "This is a simulated answer."
 
 type fields = map[string]any
@@ -79,7 +79,7 @@ func (r *Runtime) answer(w http.ResponseWriter, q *http.Request, chat bool) {
 	fmt.Fprintf(w, "data: %s\n\ndata: [DONE]\n\n", text)
 }
 
-// say answers JSON. A client that is gone needs none.
+// say writes a JSON answer and ignores clients that have left.
 func say(w http.ResponseWriter, status int, answer any) {
 	body, err := json.Marshal(answer)
 	if err != nil {

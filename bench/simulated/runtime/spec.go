@@ -12,11 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// specScheme begins the path of a model that says how it behaves. Models at any other path behave as the runtime's
-// defaults are.
+// specScheme is the prefix of a path that describes the behaviour of a model. Models at other paths
+// have the defaults of the runtime.
 const specScheme = "sim:"
 
-// specHelp explains paths to who reads --help.
+// specHelp explains paths in --help.
 const specHelp = `A model's path says how it behaves, as sim:?KEY=VALUE&..., with %20 for a space. Any other path means the defaults:
 
   size=50Mi       how much memory it takes (default --default-size)
@@ -39,22 +39,22 @@ const specHelp = `A model's path says how it behaves, as sim:?KEY=VALUE&..., wit
   sim:?fail=INTERNAL:disk%20broken&failures=2&load=1s
 `
 
-// spec is how a model behaves.
+// spec is the behaviour of a model.
 type spec struct {
 	size, predict  int64
 	load, unload   time.Duration
 	sizing, infer  time.Duration
-	sizes          bool // sizing was given
-	concurrency    int  // 0 is the runtime's
+	sizes          bool // sizing is set
+	concurrency    int  // 0 for the default of the runtime
 	code           codes.Code
 	words          string
-	refusal        codes.Code // of inferences; OK is none
-	refusing       string     // in these words
-	failures       int        // -1 is any number
+	refusal        codes.Code // status of inferences; OK for none
+	refusing       string     // message of the status
+	failures       int        // -1 for no limit
 	hang, stubborn bool
 }
 
-// parseSpec reads a path.
+// parseSpec parses a path.
 func parseSpec(path string, defaultSize int64) (spec, error) {
 	s := spec{size: defaultSize, predict: -1, failures: -1}
 	text, ok := strings.CutPrefix(path, specScheme)
@@ -117,7 +117,7 @@ func (s *spec) set(key, value string) (err error) {
 	return err
 }
 
-// parseSize reads bytes, such as 50Mi.
+// parseSize parses bytes, such as 50Mi.
 func parseSize(text string) (int64, error) {
 	q, err := resource.ParseQuantity(text)
 	if err != nil {

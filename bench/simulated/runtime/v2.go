@@ -21,10 +21,11 @@ import (
 	"github.com/headgate/headgate/bench/simulated/llm"
 )
 
-// EchoMethod is of no API: it answers each message, google.protobuf.BytesValue, with itself. Headers alone name its model.
+// EchoMethod belongs to no API: it answers each message, google.protobuf.BytesValue, with itself.
+// Only headers name its model.
 const EchoMethod = "simulated.Echo/Run"
 
-// methods are the calls that the runtime lets pass, and where it wants the id of the model in their messages.
+// methods are the permitted methods, with the path of the model id in their messages.
 var methods = map[string]*mmesh.RuntimeStatusResponse_MethodInfo{
 	EchoMethod: {},
 	"inference.GRPCInferenceService/ModelInfer":       {IdInjectionPath: []uint32{1}},
@@ -32,14 +33,14 @@ var methods = map[string]*mmesh.RuntimeStatusResponse_MethodInfo{
 	"inference.GRPCInferenceService/ModelMetadata":    {IdInjectionPath: []uint32{1}},
 }
 
-// v2 is KServe's inference service for the models that are loaded: an answer has the tensors of its request as outputs. It is strict:
-// the message must name the model that the headers name, in both of their forms.
+// v2 is KServe's inference service for loaded models: the outputs are the inputs. It requires that
+// the message names the same model as both forms of the headers.
 type v2 struct {
 	inference.UnimplementedGRPCInferenceServiceServer
 	runtime *Runtime
 }
 
-// calls serves V2 by gRPC.
+// calls returns the gRPC server for V2.
 func (r *Runtime) calls() *grpc.Server {
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(64<<20), grpc.MaxConcurrentStreams(1<<20))
 	inference.RegisterGRPCInferenceServiceServer(server, v2{runtime: r})
@@ -74,7 +75,7 @@ func (r *Runtime) echo(stream grpc.ServerStream) error {
 	}
 }
 
-// of checks that a call may be for a model, by its message.
+// of checks that a call is for a loaded model, by its message.
 func (v v2) of(ctx context.Context, model string) error {
 	if err := named(ctx, model); err != nil {
 		return err
@@ -83,7 +84,7 @@ func (v v2) of(ctx context.Context, model string) error {
 		if is := v.runtime.config.Unknown; is != nil {
 			return status.Error(is.Code(), strings.ReplaceAll(is.Message(), "%s", model))
 		}
-		return status.Errorf(codes.NotFound, "Request for unknown model: '%s' is not found", model) // as Triton says it
+		return status.Errorf(codes.NotFound, "Request for unknown model: '%s' is not found", model) // Triton's message
 	}
 	return nil
 }
@@ -106,7 +107,7 @@ func named(ctx context.Context, model string) error {
 	return nil
 }
 
-// ModelInfer answers with what it was asked.
+// ModelInfer returns the inputs as outputs.
 func (v v2) ModelInfer(ctx context.Context, q *inference.ModelInferRequest) (*inference.ModelInferResponse, error) {
 	if err := v.of(ctx, q.GetModelName()); err != nil {
 		return nil, err
@@ -117,7 +118,7 @@ func (v v2) ModelInfer(ctx context.Context, q *inference.ModelInferRequest) (*in
 	return echo(q), nil
 }
 
-// ModelStreamInfer answers each message of the stream, in order.
+// ModelStreamInfer answers each message of the stream in order.
 func (v v2) ModelStreamInfer(stream grpc.BidiStreamingServer[inference.ModelInferRequest, inference.ModelStreamInferResponse]) error {
 	for {
 		q, err := stream.Recv()
@@ -139,7 +140,7 @@ func (v v2) ModelStreamInfer(stream grpc.BidiStreamingServer[inference.ModelInfe
 	}
 }
 
-// ModelMetadata says what the model takes and gives.
+// ModelMetadata describes the inputs and outputs of a model.
 func (v v2) ModelMetadata(ctx context.Context, q *inference.ModelMetadataRequest) (*inference.ModelMetadataResponse, error) {
 	if err := v.of(ctx, q.GetName()); err != nil {
 		return nil, err
@@ -148,7 +149,7 @@ func (v v2) ModelMetadata(ctx context.Context, q *inference.ModelMetadataRequest
 	return &inference.ModelMetadataResponse{Name: q.GetName(), Versions: []string{"1"}, Platform: "simulated", Inputs: tensor, Outputs: tensor}, nil
 }
 
-// compute takes the time that an inference of a model takes. One beyond the limit of the model fails.
+// compute waits for the inference time of a model. It fails above the concurrency limit.
 func (r *Runtime) compute(ctx context.Context, model string) error {
 	r.mu.Lock()
 	m := r.models[model]
@@ -186,7 +187,7 @@ func (r *Runtime) compute(ctx context.Context, model string) error {
 	}
 }
 
-// echo has the tensors of a request as those of its answer.
+// echo returns the inputs of a request as outputs.
 func echo(q *inference.ModelInferRequest) *inference.ModelInferResponse {
 	a := &inference.ModelInferResponse{ModelName: q.GetModelName(), ModelVersion: "1", Id: q.GetId(), RawOutputContents: q.GetRawInputContents()}
 	for _, in := range q.GetInputs() {
@@ -197,7 +198,7 @@ func echo(q *inference.ModelInferRequest) *inference.ModelInferResponse {
 	return a
 }
 
-// infer serves V2's inference by REST, and describe its metadata of a model.
+// infer serves V2 inference over REST, and describe the metadata of a model.
 func (r *Runtime) infer(w http.ResponseWriter, q *http.Request) {
 	model := q.PathValue("model")
 	if !r.restNamed(w, q, model) {
@@ -216,7 +217,7 @@ func (r *Runtime) infer(w http.ResponseWriter, q *http.Request) {
 		say(w, http.StatusTooManyRequests, fields{"error": status.Convert(err).Message()})
 		return
 	case err != nil:
-		return // its client has gone
+		return // its client has left
 	}
 	say(w, http.StatusOK, fields{"model_name": model, "model_version": "1", "id": request.ID, "outputs": request.Inputs})
 }
@@ -228,7 +229,7 @@ func (r *Runtime) describe(w http.ResponseWriter, q *http.Request) {
 	}
 }
 
-// restNamed checks that a request may be for the model of its path, and answers it if not.
+// restNamed checks that a request is for the model of its path, and answers if not.
 func (r *Runtime) restNamed(w http.ResponseWriter, q *http.Request, model string) bool {
 	id, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(q.Header.Get("Mm-Model-Id-Bin"), "="))
 	switch {

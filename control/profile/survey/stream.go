@@ -9,23 +9,23 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// Stream is an answer as it came.
+// Stream is a streamed answer.
 type Stream struct {
-	// At is when tokens came, in seconds since the request was sent, or, of several streams, since a moment that is the same for all; Tokens
-	// how many there were then.
+	// At has the arrival times of tokens in seconds since the request was sent, or since a common
+	// start for several streams. Tokens has the number of tokens at each time.
 	At     []float64
 	Tokens []int
-	// Prompt and Answer are how many tokens both had, as the engine counted in the end; 0 as long as it did not say.
+	// Prompt and Answer are the token counts of the engine; 0 until it reports them.
 	Prompt, Answer int
 }
 
-// FirstToken is when the first token came.
+// FirstToken returns the time of the first token.
 func (s *Stream) FirstToken() float64 { return s.At[0] }
 
-// event is how a line of a stream begins that has something to tell.
+// event is the prefix of a line with data.
 var event = []byte("data:")
 
-// Take takes a line that came at a time. It reports whether that was the last.
+// Take handles a line that arrived at a time. It reports whether it was the last one.
 func (s *Stream) Take(line []byte, at float64) (last bool) {
 	data, ok := bytes.CutPrefix(line, event)
 	if !ok {
@@ -60,7 +60,7 @@ func (s *Stream) Take(line []byte, at float64) (last bool) {
 	return false
 }
 
-// said says whether a choice has text of the model.
+// said reports whether a choice has text.
 func said(choice gjson.Result) bool {
 	for _, path := range []string{"text", "delta.content", "delta.reasoning_content", "delta.reasoning"} {
 		if choice.Get(path).Str != "" {
@@ -70,14 +70,16 @@ func said(choice gjson.Result) bool {
 	return false
 }
 
-// Whole says whether the stream has tokens, and the engine said how many the prompt had.
+// Whole reports whether the stream has tokens and the prompt token count.
 func (s *Stream) Whole() bool { return len(s.At) > 0 && s.Prompt > 0 }
 
-// Together is the row of a point whose requests were these streams: how long a step took on average, from the moment when the last of them
-// has its first token until the first of them has its last, so that all of them were in each step, and no prompt. It reports false where
-// that is less than a quarter of their steps: the engine did not run them together.
+// Together returns the row of a point whose requests were these streams: the mean step time between
+// the first token of the last stream and the last token of the first one. In that time all of them
+// are in each step, and no prompt. It returns false if that is less than a quarter of their steps:
+// the engine did not run them together.
 //
-// The KV cache is taken as of the middle of answers: who began first is ahead by about as much as who began last is behind.
+// The KV cache is taken from the middle of the outputs: the first stream is ahead by about as much
+// as the last one is behind.
 func Together(p Point, streams []Stream) (Row, bool) {
 	from, to := 0.0, math.Inf(1)
 	for _, s := range streams {
@@ -96,7 +98,7 @@ func Together(p Point, streams []Stream) (Row, bool) {
 			}
 		}
 		answer := s.Tokens[len(s.Tokens)-1]
-		scale := 1.0 // where chunks were counted, and the engine puts several tokens into one
+		scale := 1.0 // chunks were counted, and the engine puts several tokens into one
 		if s.Answer > 0 {
 			scale, answer = float64(s.Answer)/float64(answer), s.Answer
 		}
@@ -115,7 +117,8 @@ func Together(p Point, streams []Stream) (Row, bool) {
 	return row, true
 }
 
-// AtOnce is the row of a point whose prompts were sent at once: how long it took until all had their first tokens.
+// AtOnce returns the row of a point whose prompts were sent at once: the time until all had their
+// first tokens.
 func AtOnce(p Point, streams []Stream) Row {
 	row := Row{Point: p}
 	for _, s := range streams {
@@ -126,12 +129,12 @@ func AtOnce(p Point, streams []Stream) Row {
 	return row
 }
 
-// Mixed is the row of a point whose prompt had its first token at a time, after it was sent at another, and beside which these streams went on: how
-// long the step took in which it was computed, by how much later tokens came from then on than without it. It reports false where the streams do not
-// go on for long enough on either side.
+// Mixed returns the row of a prompt that was sent beside these streams, with its first token at a
+// time: how long the step with the prompt took, from the delay of the other tokens. It returns
+// false if the streams are too short before or after.
 func Mixed(p Point, streams []Stream, prompt int, sent, first float64) (Row, bool) {
 	row := Row{Point: p, Prompt: prompt, FirstToken: first - sent}
-	var around, without, tokens, steps float64 // seconds and tokens: with the step that has the prompt, and without
+	var around, without, tokens, steps float64 // seconds and tokens, with the prompt's step and without
 	for _, s := range streams {
 		from, to := -1, -1
 		for i, at := range s.At {
@@ -157,12 +160,13 @@ func Mixed(p Point, streams []Stream, prompt int, sent, first float64) (Row, boo
 	return row, row.Seconds > 0
 }
 
-// afterwards is how many tokens later than the first token of a prompt its step is over for others too: an asynchronous engine has launched
-// the next ones meanwhile.
+// afterwards is the number of tokens after the first token of a prompt until its step has ended for
+// others too: an asynchronous engine has launched further steps.
 const afterwards = 2
 
-// Intake is how much of the time to the first token of the one request between two looks at an engine passed before it was in the queue, in
-// seconds: what the engine's own times leave. It is 0 where the engine does not tell, or other requests ended meanwhile.
+// Intake returns the frontend overhead of the only request between two scrapes of an engine, in
+// seconds: the time to first token minus the times that the engine reports. It is 0 if the engine
+// does not report them or other requests ended.
 func Intake(firstToken float64, before, after engine.Totals) float64 {
 	left := firstToken
 	for _, t := range [][2]engine.Timed{{before.Queue, after.Queue}, {before.Prefill, after.Prefill}} {

@@ -1,10 +1,11 @@
-// Package survey is which measurements make a profile: what is to be measured, how often, what was measured already, and what all of it
-// comes to. It measures nothing itself.
+// Package survey decides which measurements a profile needs, and evaluates them. It measures
+// nothing itself.
 //
-// What is measured is a list of points. A point is measured again and again, until the mean is known well enough; each measurement is a
-// row of a file, and what the rows of a point say is all that decides whether it needs more. So a file is where a survey goes on.
+// A plan is a list of points. Each point is measured until its mean is known well enough. Each
+// measurement is a row of a file, and the rows alone decide whether a point needs more: so a survey
+// can resume from its file.
 //
-// The package is pure: the same rows give the same answers.
+// The package is pure: equal rows give equal results.
 package survey
 
 import (
@@ -15,10 +16,10 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// API is what a server is asked by.
+// API is the API of a server.
 type API string
 
-// The APIs: V2's inference over REST, and those of OpenAI.
+// The APIs: V2 inference over REST, and those of OpenAI.
 const (
 	V2          API = "v2"
 	Embeddings  API = "embeddings"
@@ -26,13 +27,13 @@ const (
 	Chat        API = "chat"
 )
 
-// APIs are all of them, as people write them.
+// APIs are all APIs, as in flags.
 var APIs = []API{V2, Embeddings, Completions, Chat}
 
-// Generates says whether answers are text, token by token, so that a profile is that of an LLM.
+// Generates reports whether the API generates text token by token, which gives an LLM profile.
 func (a API) Generates() bool { return a == Completions || a == Chat }
 
-// Path is where requests for a model go.
+// Path returns the path for requests for a model.
 func (a API) Path(model string) string {
 	switch a {
 	case V2:
@@ -46,22 +47,24 @@ func (a API) Path(model string) string {
 	}
 }
 
-// Point is one thing to measure, again and again. By batch it is a request of so many rows, and Asked and Outputs are 0; of an LLM it is a
-// prompt alone, whose Outputs are 1, several of them at once, steps of so many requests at once, or a prompt beside requests that decode.
+// Point is one thing to measure. For a batch profile it is a request with some items, and Asked and
+// Outputs are 0. For an LLM it is a single prompt (Outputs is 1), several prompts at once, decode
+// steps at some concurrency, or a prompt beside decoding requests.
 type Point struct {
-	Batch   int // rows of a request; requests at once
-	Asked   int // tokens of each prompt, as they were asked for; the engine may count others
-	Outputs int // tokens of each answer
-	Beside  int // requests that decode while the prompt is computed, whose answers have Outputs tokens
+	Batch   int // items of a request, or concurrent requests
+	Asked   int // requested tokens of each prompt; the engine may count others
+	Outputs int // tokens of each output
+	Beside  int // number of requests that decode beside the prompt, with Outputs tokens each
 }
 
-// steps says whether the point is of steps, so that one measurement is many requests of many tokens.
+// steps reports whether the point measures decode steps: one measurement has many requests with
+// many tokens.
 func (p Point) steps() bool { return p.Outputs > 1 && p.Beside == 0 }
 
-// Mixed says whether the point is of a prompt beside requests that decode.
+// Mixed reports whether the point is a prompt beside decoding requests.
 func (p Point) Mixed() bool { return p.Beside > 0 }
 
-// String says what the point is, for people.
+// String describes the point for people.
 func (p Point) String() string {
 	switch {
 	case p.steps():
@@ -76,40 +79,41 @@ func (p Point) String() string {
 	return fmt.Sprintf("batches of %d", p.Batch)
 }
 
-// cost is about how long measurements of a point took that came to seconds together.
+// cost estimates how long measurements took, from the sum of their results in seconds.
 func (p Point) cost(seconds float64) float64 {
-	if p.Mixed() { // most steps have no prompt, and take a part of the one that has
+	if p.Mixed() { // most steps have no prompt and take a fraction of the one that has
 		return seconds * max(1, float64(p.Outputs)/mixedShare)
 	}
 	return seconds * float64(max(1, p.Outputs))
 }
 
-// mixedShare is about how many times as long a step takes that has a prompt.
+// mixedShare is the approximate ratio of the time of a step with a prompt to one without.
 const mixedShare = 2
 
 // Row is one measurement of a point.
 type Row struct {
 	Point
-	// Seconds that a request took; to the first token, of several prompts of the last; from one token to the next, which is how long a step took;
-	// or of the step that has a prompt beside requests that decode.
+	// Seconds of a request, to the first token, to the last first token of several prompts, between
+	// tokens (the step time), or of the step with a prompt beside decoding requests.
 	Seconds float64
-	// Intake is how much of the time to the first token passed before the request was in the engine's queue, in seconds; 0 where the engine
-	// does not tell.
+	// Intake is the frontend overhead in seconds: the time before the request was in the queue of
+	// the engine; 0 if the engine does not report it.
 	Intake float64
-	// Prompt is how many tokens a prompt had, KV how many the requests of a step had in the KV cache together, as the engine counted.
+	// Prompt is the number of prompt tokens. KV is the number of tokens in the KV cache of all
+	// requests of a step. Both are counted by the engine.
 	Prompt, KV int
-	// FirstToken and Step are of a prompt beside requests that decode: the time to its first token, and how long their steps without it take,
-	// in seconds.
+	// FirstToken and Step are of a prompt beside decoding requests, in seconds: its time to first
+	// token, and the time of steps without it.
 	FirstToken, Step float64
 }
 
-// Plan is all that is to be measured, in this order.
+// Plan is all points in order.
 type Plan struct {
 	Points []Point
 	Rule   Rule
 }
 
-// OfBatches is a plan of requests of these many rows.
+// OfBatches returns a plan of batches of these sizes.
 func OfBatches(sizes []int, rule Rule) Plan {
 	p := Plan{Rule: rule}
 	for _, size := range sizes {
@@ -118,8 +122,9 @@ func OfBatches(sizes []int, rule Rule) Plan {
 	return p
 }
 
-// OfLLM is a plan of prompts of these lengths, alone, beside requests that decode and several at once, as far as an engine of these limits
-// computes them in one step, and of steps with so many requests at once. Steps have prompts of no more than mostOfSteps tokens where that is above 0.
+// OfLLM returns a plan of prompts of these lengths, alone, beside decoding requests and several at
+// once, as far as the engine computes them in one step, and of decode steps at these concurrencies.
+// The prompts of steps have at most mostOfSteps tokens if that is above 0.
 func OfLLM(inputs []int, mostOfSteps, outputs int, concurrency []int, limits profile.Limits, rule Rule) Plan {
 	p := Plan{Rule: rule}
 	for _, n := range inputs {
@@ -149,7 +154,8 @@ func OfLLM(inputs []int, mostOfSteps, outputs int, concurrency []int, limits pro
 	return p
 }
 
-// Inputs are lengths of prompts up to what one step computes, and nearly that too: prompts have a little more or less than they are asked to have.
+// Inputs returns the lengths up to the token budget of a step, and one that nearly fills it:
+// prompts may have slightly more tokens than requested.
 func Inputs(lengths []int, budget int) (all []int) {
 	most := budget - budget/16
 	for _, n := range lengths {
@@ -160,10 +166,11 @@ func Inputs(lengths []int, budget int) (all []int) {
 	return append(all, max(1, most))
 }
 
-// atOnce is how many prompts are sent at once: the first has a step of its own, in which the others come.
+// atOnce is the number of prompts that are sent at once: the first one has its own step, during
+// which the others arrive.
 const atOnce = 4
 
-// besides are the least and the most of numbers up to most.
+// besides returns the smallest and the largest number up to most.
 func besides(numbers []int, most int) (all []int) {
 	for _, n := range numbers {
 		if n <= most {
@@ -176,7 +183,7 @@ func besides(numbers []int, most int) (all []int) {
 	return all
 }
 
-// Sizes are 1, 2, 4 and so on up to most, and most itself.
+// Sizes returns 1, 2, 4 and so on up to most, and most itself.
 func Sizes(most int) (sizes []int) {
 	for size := 1; size < most; size *= 2 {
 		sizes = append(sizes, size)
@@ -184,7 +191,7 @@ func Sizes(most int) (sizes []int) {
 	return append(sizes, most)
 }
 
-// Ascending says whether numbers are above 0 and in order, each once.
+// Ascending reports whether numbers are positive and strictly ascending.
 func Ascending(numbers []int) bool {
 	for i, n := range numbers {
 		if n < 1 || i > 0 && n <= numbers[i-1] {
@@ -194,7 +201,7 @@ func Ascending(numbers []int) bool {
 	return len(numbers) > 0
 }
 
-// Of are the seconds of the rows of a point.
+// Of returns the seconds of the rows of a point.
 func Of(rows []Row, p Point) (seconds []float64) {
 	for _, r := range rows {
 		if r.Point == p {
@@ -204,12 +211,13 @@ func Of(rows []Row, p Point) (seconds []float64) {
 	return seconds
 }
 
-// Enough says whether a point whose measurements came to s needs no more.
+// Enough reports whether a point needs no more measurements.
 func (p Plan) Enough(at Point, s Summary) bool {
 	return p.ruleOf(at).enough(s, at.cost(s.Mean*float64(s.N)))
 }
 
-// ruleOf is how often a point is measured. One measurement of steps is of many tokens of several requests.
+// ruleOf returns the rule for a point. One measurement of steps has many tokens of several
+// requests, so fewer are needed.
 func (p Plan) ruleOf(at Point) Rule {
 	r := p.Rule
 	if at.steps() || at.Mixed() {
@@ -221,14 +229,14 @@ func (p Plan) ruleOf(at Point) Rule {
 	return r
 }
 
-// mixedPrecision is how many times as wide the interval of a prompt beside others may be: it is what is left of the time of several steps when that
-// of the others is taken off, with all that these vary.
+// mixedPrecision widens the target interval of a prompt beside others: it is a small difference of
+// the times of several steps.
 const mixedPrecision = 3
 
-// stepsAtOnce is how many measurements of other points one of steps is worth.
+// stepsAtOnce is how many measurements of other points one of steps replaces.
 const stepsAtOnce = 4
 
-// Done is how many points need no more than the rows that are there.
+// Done returns the number of points that need no more measurements.
 func (p Plan) Done(rows []Row) (n int) {
 	for _, at := range p.Points {
 		if p.Enough(at, Summarize(Of(rows, at))) {
@@ -238,8 +246,8 @@ func (p Plan) Done(rows []Row) (n int) {
 	return n
 }
 
-// Left is about how many seconds of measuring are left from the point with an index on; 0 as long as nobody can tell. Of a point that was
-// not measured yet the last one before it that was says how long it takes.
+// Left estimates the seconds of measuring from a point on; 0 if unknown. It assumes that a new
+// point takes as long as the last measured one.
 func (p Plan) Left(rows []Row, from int) (seconds float64) {
 	var last float64
 	for i, at := range p.Points {
@@ -262,12 +270,12 @@ func (p Plan) Left(rows []Row, from int) (seconds float64) {
 	return seconds
 }
 
-// Measured are the points of which there are rows, in order of the plan.
+// Measured returns the points that have rows, in order of the plan.
 func (p Plan) Measured(rows []Row) []Point {
 	return slices.DeleteFunc(slices.Clone(p.Points), func(at Point) bool { return len(Of(rows, at)) == 0 })
 }
 
-// precision says how often points were measured, and how far off their means may be, for people.
+// precision describes the number of measurements and the precision of the means.
 func (p Plan) precision(rows []Row) string {
 	least, most, worst := math.MaxInt, 0, 0.0
 	var wide []string

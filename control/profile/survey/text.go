@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// words are such as most tokenizers have whole, with the space before them.
+// words are words that most tokenizers encode as one token with the space before them.
 var words = strings.Fields(`the and for are but not you all any can had her was one our out day get has him his how man new now old see
 two way who boy did its let put say she too use dad mom big red car dog cat sun sea sky job law map pen box cup key bed arm leg eye ear air`)
 
-// Text is so many words by chance.
+// Text returns random words.
 func Text(random *rand.Rand, n int) string {
 	all := make([]string, n)
 	for i := range all {
@@ -19,10 +19,10 @@ func Text(random *rand.Rand, n int) string {
 	return strings.Join(all, " ")
 }
 
-// textWords is how many words a text has that is to be embedded, where nobody gives one.
+// textWords is the number of words of a generated embeddings input.
 const textWords = 16
 
-// EmbeddingsBody asks for the embeddings of so many texts by chance.
+// EmbeddingsBody returns a request for the embeddings of random texts.
 func EmbeddingsBody(random *rand.Rand, model string, rows int) []byte {
 	texts := make([]string, rows)
 	for i := range texts {
@@ -31,8 +31,8 @@ func EmbeddingsBody(random *rand.Rand, model string, rows int) []byte {
 	return marshal(map[string]any{"model": model, "input": texts})
 }
 
-// PromptBody asks for so many tokens, no fewer and as they come, after a prompt of so many words by chance: no two begin alike, so that no
-// cache has anything of one.
+// PromptBody returns a streamed request for exactly outputs tokens, after a prompt of random words.
+// No two prompts have a common prefix, so that none is cached.
 func PromptBody(random *rand.Rand, api API, model string, promptWords, outputs int) []byte {
 	prompt := Text(random, promptWords)
 	body := map[string]any{
@@ -50,30 +50,30 @@ func PromptBody(random *rand.Rand, api API, model string, promptWords, outputs i
 func marshal(body any) []byte {
 	text, err := json.Marshal(body)
 	if err != nil {
-		panic(err) // text and numbers
+		panic(err) // text and numbers always encode
 	}
 	return text
 }
 
-// Tokenizer is about how many tokens a prompt of words has.
+// Tokenizer estimates how many tokens a prompt of words has.
 type Tokenizer struct {
-	Fixed   float64 // of what is put around it
+	Fixed   float64 // of the template around the prompt
 	PerWord float64
 }
 
-// Lengths of two prompts by which a tokenizer is known.
+// Lengths of the two prompts that measure a tokenizer.
 const (
 	ShortWords = 8
 	LongWords  = 40
 )
 
-// TokenizerOf is the tokenizer that makes so many tokens of a short and of a long prompt.
+// TokenizerOf returns the tokenizer for which a short and a long prompt have these tokens.
 func TokenizerOf(short, long int) Tokenizer {
 	each := max(0.1, float64(long-short)/(LongWords-ShortWords))
 	return Tokenizer{Fixed: max(0, float64(short)-each*ShortWords), PerWord: each}
 }
 
-// Words is how many words make so many tokens, at least one.
+// Words returns the number of words for some tokens, at least one.
 func (t Tokenizer) Words(tokens int) int {
 	return max(1, int((float64(tokens)-t.Fixed)/t.PerWord+0.5))
 }
