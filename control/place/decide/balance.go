@@ -20,28 +20,28 @@ const (
 	movesAtOnce = 0.1
 )
 
-// share is the load that each copy of a model bears, or is to bear once it is loaded: requests in flight, over minutes.
-func (s *State) share(m *model) float64 { return m.slowFlight / float64(max(1, s.there(m))) }
+// shareOf is the load that each copy of a model bears, or is to bear once it is loaded: requests in flight, over minutes.
+func shareOf(s *State, m *model) float64 { return m.slowFlight / float64(max(1, remaining(s, m))) }
 
 // weigh finds what all endpoints bear.
-func (s *State) weigh() {
+func weigh(s *State) {
 	for _, e := range s.endpoints {
 		e.load = 0
 	}
 	for _, m := range s.models {
-		s.bear(m, 1)
+		addLoad(s, m, 1)
 		if len(m.copies) > 1 {
 			s.noteModel(valueChanged, m) // which of them can be spared goes by loads
 		}
 	}
 }
 
-// bear adds so many times what the copies of a model bear to the loads of their endpoints.
-func (s *State) bear(m *model, times float64) {
+// addLoad adds so many times what the copies of a model bear to the loads of their endpoints.
+func addLoad(s *State, m *model, times float64) {
 	if m.slowFlight == 0 || len(m.copies) == 0 {
 		return
 	}
-	share := times * s.share(m)
+	share := times * shareOf(s, m)
 	for _, c := range m.copies {
 		if e := c.endpoint; c.remains() && e.useful() {
 			e.load += share
@@ -49,8 +49,8 @@ func (s *State) bear(m *model, times float64) {
 	}
 }
 
-// balance has endpoints that bear little load models of those that bear the most.
-func (s *State) balance(p *pool, all []*model, now time.Time) (todo []Action) {
+// balancePool has endpoints that bear little load models of those that bear the most.
+func balancePool(s *State, p *pool, all []*model, now time.Time) (todo []Action) {
 	requests, load := 0.0, 0.0
 	for _, m := range all {
 		requests += m.slowRate * serviceMean
@@ -70,14 +70,14 @@ func (s *State) balance(p *pool, all []*model, now time.Time) (todo []Action) {
 	idlest := slices.DeleteFunc(slices.Clone(able), func(e *endpoint) bool { return e.pod.Outgoing })
 	for _, e := range idlest[:min(len(idlest), max(1, int(movesAtOnce*n)))] {
 		for e.load < littleLoad*mean && e.idle() {
-			m := s.relief(e, able)
+			m := reliefFor(s, e, able)
 			if m == nil {
 				break
 			}
-			s.bear(m, -1)
-			todo = append(todo, s.put(m, e, moves(m), now)...)
-			s.bear(m, 1)
-			s.touchBeside(m)
+			addLoad(s, m, -1)
+			todo = append(todo, putCopy(s, m, e, moves(m), now)...)
+			addLoad(s, m, 1)
+			touchBeside(s, m)
 			slices.SortFunc(able, (*endpoint).compareLoad)
 		}
 	}
@@ -85,7 +85,7 @@ func (s *State) balance(p *pool, all []*model, now time.Time) (todo []Action) {
 }
 
 // touchBeside notes that the loads of a model's endpoints have changed, by which it goes which copies there can be spared.
-func (s *State) touchBeside(m *model) {
+func touchBeside(s *State, m *model) {
 	for _, c := range m.copies {
 		for _, o := range c.endpoint.copies {
 			if len(o.model.copies) > 1 {
@@ -98,24 +98,24 @@ func (s *State) touchBeside(m *model) {
 // moves is the claim of a copy that is to take load over from another one.
 func moves(m *model) claim { return claim{purpose: ForBalance, below: m.worth, spares: true} }
 
-// relief is the model that an endpoint is to take over: of the busiest endpoint that has one which is not too large a load the one that bears
+// reliefFor is the model that an endpoint is to take over: of the busiest endpoint that has one which is not too large a load the one that bears
 // most there.
-func (s *State) relief(e *endpoint, byLoad []*endpoint) *model {
+func reliefFor(s *State, e *endpoint, byLoad []*endpoint) *model {
 	for _, from := range slices.Backward(byLoad) {
 		var most *model
 		for _, c := range from.copies {
 			m := c.model
-			share := s.share(m)
+			share := shareOf(s, m)
 			if c.State != Loaded || m.Pinned || share == 0 || share > (from.load-e.load)/2 {
 				continue
 			}
-			if most != nil && cmp.Or(cmp.Compare(s.share(most), share), m.Compare(most.ModelKey)) >= 0 {
+			if most != nil && cmp.Or(cmp.Compare(shareOf(s, most), share), m.Compare(most.ModelKey)) >= 0 {
 				continue
 			}
-			if s.reorder(); !slices.Contains(e.pools, m.Pool) {
+			if reorder(s, s.now); !slices.Contains(e.pools, m.Pool) {
 				continue
 			}
-			if p, there := s.place(e, m, moves(m)); there && !p.starves && !p.rereads {
+			if p, there := placeAt(s, e, m, moves(m)); there && !p.starves && !p.rereads {
 				most = m
 			}
 		}

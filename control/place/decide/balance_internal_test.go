@@ -44,7 +44,7 @@ func TestBalance(t *testing.T) {
 			if round > 10*n {
 				t.Fatalf("seed %d: it goes on for ever", seed)
 			}
-			s.weigh()
+			weigh(s)
 			mean, was, bore, most := 0.0, map[*model]int{}, map[*endpoint]float64{}, map[*endpoint]float64{}
 			for _, e := range p.endpoints {
 				mean += e.load / float64(n)
@@ -53,19 +53,19 @@ func TestBalance(t *testing.T) {
 			for _, m := range all {
 				was[m] = len(m.copies)
 			}
-			s.reorder()
+			reorder(s, s.now)
 			if e, m := searched(s, p, mean); e != nil {
 				// balance may begin with another endpoint that bears as little.
-				if got := s.relief(e, sortedByLoad(p)); got == nil || s.share(got) != s.share(m) {
-					t.Fatalf("seed %d: %v goes to %s, want one that bears %v", seed, got, e.Address, s.share(m))
+				if got := reliefFor(s, e, sortedByLoad(p)); got == nil || shareOf(s, got) != shareOf(s, m) {
+					t.Fatalf("seed %d: %v goes to %s, want one that bears %v", seed, got, e.Address, shareOf(s, m))
 				}
 			}
-			s.balance(p, all, now)
+			balancePool(s, p, all, now)
 			bear := map[*endpoint]float64{}
 			for _, e := range p.endpoints {
 				bear[e] = e.load
 			}
-			s.weigh()
+			weigh(s)
 			for _, e := range p.endpoints {
 				if math.Abs(bear[e]-e.load) > 1e-9 {
 					t.Fatalf("seed %d: %s bears %v, and counted anew %v", seed, e.Address, bear[e], e.load)
@@ -85,7 +85,7 @@ func TestBalance(t *testing.T) {
 					}
 				}
 				e := s.endpoints[to.Endpoint]
-				if most[e] = max(most[e], s.share(m)); bore[e] >= mean/2 {
+				if most[e] = max(most[e], shareOf(s, m)); bore[e] >= mean/2 {
 					t.Fatalf("seed %d: %s bore %v of a mean of %v and took over %s", seed, e.Address, bore[e], mean, m.ID)
 				}
 			}
@@ -129,12 +129,12 @@ func searched(s *State, p *pool, mean float64) (*endpoint, *model) {
 	for _, o := range p.endpoints {
 		for _, c := range o.copies {
 			m := c.model
-			share := s.share(m)
+			share := shareOf(s, m)
 			switch {
 			case c.State != Loaded, share == 0, m.Pinned, m.has(e), m.Max > 0 && len(m.copies) >= m.Max, !slices.Contains(e.pools, m.Pool), o.load-share < e.load+share:
-			case best != nil && (o.compareLoad(from) < 0 || o == from && share <= s.share(best)):
+			case best != nil && (o.compareLoad(from) < 0 || o == from && share <= shareOf(s, best)):
 			default:
-				if _, ok, _ := s.offer(e, m, claim{below: m.worth, spares: true}); ok {
+				if _, ok, _ := offerPlace(s, e, m, claim{below: m.worth, spares: true}); ok {
 					best, from = m, o
 				}
 			}
@@ -159,7 +159,7 @@ func TestWhatBearsLoad(t *testing.T) {
 		s.add(m, s.endpoints[address], state, now)
 	}
 	s.Terminating("x", "e3", true, time.Time{})
-	s.weigh()
+	weigh(s)
 	for address, want := range map[string]float64{"e0": 3, "e1": 3, "e2": 0, "e3": 0} {
 		if got := s.endpoints[address].load; got != want {
 			t.Errorf("%s bears %v, want %v", address, got, want)

@@ -55,7 +55,7 @@ func (s *State) Changes() Change {
 		change.Copies[key] = CopyChange{there, c.State, c.Limit, c.cut}
 	}
 	for key := range s.news.records {
-		if !s.mayBeAt(key) {
+		if !mayBeAt(s, key) {
 			change.Gone = append(change.Gone, key)
 		}
 	}

@@ -24,11 +24,11 @@ type claim struct {
 	from string
 }
 
-// claim is that of a model which is to have one more copy because of requests that wait for it, because it must, or because somebody asked
+// claimOf is that of a model which is to have one more copy because of requests that wait for it, because it must, or because somebody asked
 // for one, or one of its copies is where an endpoint migrates: then none leaves that is missed as much as it.
-func (s *State) claim(m *model) claim {
+func claimOf(s *State, m *model) claim {
 	starved := m.starved(nil)
-	if starved || s.there(m) < m.min() {
+	if starved || remaining(s, m) < m.min() {
 		by := claim{purpose: ForLeast, below: math.Inf(1), spares: true}
 		if starved {
 			by.purpose, by.asked = ForRequests, true
@@ -36,7 +36,7 @@ func (s *State) claim(m *model) claim {
 		return by
 	}
 	by := claim{purpose: ForRequests, below: m.worth, spares: true}
-	if s.there(m) < m.goal {
+	if remaining(s, m) < m.goal {
 		by.purpose = ForMigration
 	}
 	return by
@@ -95,13 +95,13 @@ func (p *place) nearly(best *place, by claim) bool {
 	return best.victims > 0 && p.worst.busy == best.worst.busy && p.worst.spare == best.worst.spare && p.worst.worth <= best.worst.worth+nearlyMissed
 }
 
-// choose finds a place for one more copy of a model, or says why there is none; the empty reason is that one is to come. What is outgoing is no place
+// choosePlace finds a place for one more copy of a model, or says why there is none; the empty reason is that one is to come. What is outgoing is no place
 // where another is, but for those whom requests wait for, and that would have to wait for more loads there (ModelMesh 0.12, UpgradeTracker).
-func (s *State) choose(m *model, by claim) (best place, why Reason) {
-	if refused, why := s.refused(m); refused {
+func choosePlace(s *State, m *model, by claim) (best place, why Reason) {
+	if refused, why := isRefused(s, m); refused {
 		return place{}, why
 	}
-	s.reorder()
+	reorder(s, s.now)
 	soon := false
 	var preferred, outgoing place
 	var reasons [len(reasonsOfPlaces)]bool
@@ -110,7 +110,7 @@ func (s *State) choose(m *model, by claim) (best place, why Reason) {
 			soon = soon || e.pod.Unready && e.state != down
 			continue
 		}
-		p, ok, why := s.offer(e, m, by)
+		p, ok, why := offerPlace(s, e, m, by)
 		switch {
 		case !ok && why == "":
 			soon = true
@@ -156,8 +156,8 @@ func (s *State) choose(m *model, by claim) (best place, why Reason) {
 // reasonsOfPlaces are why an endpoint takes no copy, those first that say most about a model that no endpoint takes.
 var reasonsOfPlaces = [...]Reason{LoadFailed, NoRoom, TooLarge, NoEndpoint, NoLabels, CannotLoad}
 
-// refused says whether a model gets no further copy wherever there is room, and why; the empty reason is that this will pass.
-func (s *State) refused(m *model) (refused bool, why Reason) {
+// isRefused says whether a model gets no further copy wherever there is room, and why; the empty reason is that this will pass.
+func isRefused(s *State, m *model) (refused bool, why Reason) {
 	if m.foreign { // nobody says where from it could be loaded
 		return true, UnknownModel
 	}
@@ -194,9 +194,9 @@ func (m *model) has(e *endpoint) bool {
 	return c != nil && c.remains()
 }
 
-// offer is the place that an endpoint has for a model, or why it has none; the empty reason is that it may have one in a moment.
+// offerPlace is the place that an endpoint has for a model, or why it has none; the empty reason is that it may have one in a moment.
 // Orders are up to date.
-func (s *State) offer(e *endpoint, m *model, by claim) (p place, ok bool, why Reason) {
+func offerPlace(s *State, e *endpoint, m *model, by claim) (p place, ok bool, why Reason) {
 	switch {
 	case !m.fit.takes(e.Address):
 		return p, false, NoLabels
@@ -234,7 +234,7 @@ func (s *State) offer(e *endpoint, m *model, by claim) (p place, ok bool, why Re
 		return p, false, ""
 	}
 	size = e.room(m.ID, size)
-	victims, worst, left, fits := e.shrink(m, s.nextTurn(m), by, t.remain.plus(size), nil)
+	victims, worst, left, fits := e.shrink(m, nextTurn(s, m), by, t.remain.plus(size), nil)
 	if by.fills && e.free(left) < keepFree {
 		return p, false, NoRoom
 	}
@@ -258,18 +258,18 @@ func (s *State) offer(e *endpoint, m *model, by claim) (p place, ok bool, why Re
 	return p, true, ""
 }
 
-// takes says whether an endpoint has a place for one more copy of a model. Orders are up to date.
-func (s *State) takes(e *endpoint, m *model, by claim) bool {
-	_, takes := s.place(e, m, by)
+// hasPlace says whether an endpoint has a place for one more copy of a model. Orders are up to date.
+func hasPlace(s *State, e *endpoint, m *model, by claim) bool {
+	_, takes := placeAt(s, e, m, by)
 	return takes
 }
 
-// place is that place, if there is one. Orders are up to date.
-func (s *State) place(e *endpoint, m *model, by claim) (p place, there bool) {
-	if refused, _ := s.refused(m); refused || m.gone || m.has(e) {
+// placeAt is that place, if there is one. Orders are up to date.
+func placeAt(s *State, e *endpoint, m *model, by claim) (p place, there bool) {
+	if refused, _ := isRefused(s, m); refused || m.gone || m.has(e) {
 		return place{}, false
 	}
-	p, there, _ = s.offer(e, m, by)
+	p, there, _ = offerPlace(s, e, m, by)
 	return p, there
 }
 

@@ -6,61 +6,61 @@ import (
 	"time"
 )
 
-// consider gives a model the copies that it must have, and takes those that it must not.
-func (s *State) consider(m *model, now time.Time) (todo []Action) {
+// considerModel gives a model the copies that it must have, and takes those that it must not.
+func considerModel(s *State, m *model, now time.Time) (todo []Action) {
 	if m.gone {
-		return s.considerGone(m, now)
+		return considerGone(s, m, now)
 	}
-	todo = s.disown(m, now)
+	todo = dropDisowned(s, m, now)
 	if m.Max > 0 && len(m.copies) > m.Max {
-		staying := s.staying(m)
+		staying := staying(s, m)
 		for ; len(staying) > m.Max; staying = staying[1:] {
-			todo = append(todo, s.dismiss(staying[0], now)...)
+			todo = append(todo, dismissCopy(s, staying[0], now)...)
 		}
 	}
 	for {
 		starved := m.starved(nil)
-		if !starved && s.there(m) >= m.needs() {
+		if !starved && remaining(s, m) >= m.needs() {
 			if m.failed != "" {
-				if best, _ := s.choose(m, claim{asked: true, below: math.Inf(1), spares: true}); best.e == nil {
+				if best, _ := choosePlace(s, m, claim{asked: true, below: math.Inf(1), spares: true}); best.e == nil {
 					return todo // who asks for it now would be told the same
 				}
 			}
-			s.pass(m)
+			unblockModel(s, m)
 			m.placeless = time.Time{}
 			return todo
 		}
-		by := s.claim(m)
-		best, why := s.choose(m, by)
+		by := claimOf(s, m)
+		best, why := choosePlace(s, m, by)
 		if best.e == nil {
 			m.ensure = m.ensure && why == ""
 			if m.placeless.IsZero() {
 				m.placeless = now
 			}
-			s.block(m, why, starved)
+			blockModel(s, m, why, starved)
 			return todo
 		}
-		s.pass(m)
-		todo = append(todo, s.put(m, best.e, by, now)...)
+		unblockModel(s, m)
+		todo = append(todo, putCopy(s, m, best.e, by, now)...)
 	}
 }
 
-// disown lets copies of a model go at endpoints that have left its pool. What another pool has there, too, stays at the engine.
-func (s *State) disown(m *model, now time.Time) (todo []Action) {
+// dropDisowned lets copies of a model go at endpoints that have left its pool. What another pool has there, too, stays at the engine.
+func dropDisowned(s *State, m *model, now time.Time) (todo []Action) {
 	for _, c := range slices.Clone(m.copies) {
 		switch e := c.endpoint; {
 		case slices.Contains(e.pools, m.Pool):
 		case len(e.twins(c)) > 0:
 			s.drop(c)
 		default:
-			todo = append(todo, s.dismiss(c, now)...)
+			todo = append(todo, dismissCopy(s, c, now)...)
 		}
 	}
 	return todo
 }
 
-// put gives a model a copy at an endpoint that has a place for it. It is loaded when its turn comes.
-func (s *State) put(m *model, e *endpoint, by claim, now time.Time) []Action {
+// putCopy gives a model a copy at an endpoint that has a place for it. It is loaded when its turn comes.
+func putCopy(s *State, m *model, e *endpoint, by claim, now time.Time) []Action {
 	presence := m.presence()
 	c := s.add(m, e, Queued, now)
 	c.claim, c.presence = by, presence
@@ -77,15 +77,15 @@ func (s *State) put(m *model, e *endpoint, by claim, now time.Time) []Action {
 
 // considerGone takes the copies of a model that is not in the catalogue. Requests that wait for it may know of it before
 // the catalogue does, and only for a moment.
-func (s *State) considerGone(m *model, now time.Time) (todo []Action) {
+func considerGone(s *State, m *model, now time.Time) (todo []Action) {
 	for _, c := range slices.Clone(m.copies) {
-		todo = append(todo, s.dismiss(c, now)...)
+		todo = append(todo, dismissCopy(s, c, now)...)
 	}
 	switch {
 	case len(m.wants) > 0 && now.Sub(m.since()) >= catalogueLag:
-		s.block(m, UnknownModel, true)
+		blockModel(s, m, UnknownModel, true)
 	case len(m.wants) == 0 && len(m.copies) == 0:
-		s.forgetModel(m)
+		forgetModel(s, m)
 	}
 	return todo
 }
@@ -98,8 +98,8 @@ func (m *model) least() int {
 	return m.min()
 }
 
-// there counts the copies that a model has or will have, where requests can be sent.
-func (s *State) there(m *model) int {
+// remaining counts the copies that a model has or will have, where requests can be sent.
+func remaining(s *State, m *model) int {
 	n := 0
 	for _, c := range m.copies {
 		if c.remains() && c.endpoint.useful() {
@@ -109,8 +109,8 @@ func (s *State) there(m *model) int {
 	return n
 }
 
-// block notes why a model gets no copy. Requests that wait for it are told, unless a place will come free.
-func (s *State) block(m *model, why Reason, starved bool) {
+// blockModel notes why a model gets no copy. Requests that wait for it are told, unless a place will come free.
+func blockModel(s *State, m *model, why Reason, starved bool) {
 	if !m.stuck {
 		p := s.pool(m.Pool)
 		m.stuck, m.place = true, len(p.stuck)
@@ -126,9 +126,9 @@ func (s *State) block(m *model, why Reason, starved bool) {
 	}
 }
 
-// pass notes that a model has what it needs, or may try again.
-func (s *State) pass(m *model) {
-	s.unstick(m)
+// unblockModel notes that a model has what it needs, or may try again.
+func unblockModel(s *State, m *model) {
+	unstick(s, m)
 	if m.blocked != "" || m.failed != "" {
 		m.blocked, m.failed = "", ""
 		s.noteModel(reasonChanged, m)
@@ -136,7 +136,7 @@ func (s *State) pass(m *model) {
 }
 
 // unstick notes that a model waits for no place.
-func (s *State) unstick(m *model) {
+func unstick(s *State, m *model) {
 	if !m.stuck {
 		return
 	}

@@ -86,8 +86,8 @@ const (
 	// turnAwaited: it is known when room is made for what waits there; turnCame: it is time for that.
 	turnAwaited
 	turnCame
-	// migrationBegan: its models are to be moved, or may have been used since.
-	migrationBegan
+	// migrationChanged: its models are to be moved, or not any more, or may have been used since.
+	migrationChanged
 	// trialChanged: whether it is on trial, or how that goes.
 	trialChanged
 
@@ -180,16 +180,16 @@ var dueAfter = [facts]decisions{
 	misplaced:       toStart,
 	recordVoid:      toCount | publishRecord,
 
-	endpointChanged: toPlace | toHelp | toExplain | toStart | toCount | toRank | toRoute | onClock,
-	endpointSeen:    toTry | toRoute | publishEndpoints,
-	endpointRemoved: toExplain,
-	leavingChanged:  onClock | publishLeaving,
-	leavingBegan:    toQuit,
-	roomChanged:     toHelp | toExplain | toStart | toCount,
-	turnAwaited:     onClock,
-	turnCame:        toStart,
-	migrationBegan:  toMigrate,
-	trialChanged:    publishTrials,
+	endpointChanged:  toPlace | toHelp | toExplain | toStart | toCount | toRank | toRoute | onClock,
+	endpointSeen:     toTry | toRoute | publishEndpoints,
+	endpointRemoved:  toExplain,
+	leavingChanged:   onClock | publishLeaving,
+	leavingBegan:     toQuit,
+	roomChanged:      toHelp | toExplain | toStart | toCount,
+	turnAwaited:      onClock,
+	turnCame:         toStart,
+	migrationChanged: toMigrate,
+	trialChanged:     publishTrials,
 
 	vmodelSet:   toRoute,
 	vmodelMoved: onClock | publishVModel,
@@ -200,6 +200,7 @@ type due struct {
 	models     map[Key]bool // place
 	helped     map[string]bool
 	stale      []*model        // explain; a few at a time, for their reasons may be the same
+	explained  int             // how many endpoints were asked for that in this round
 	endpoints  map[string]bool // start
 	touched    []*model        // rank
 	vmodels    map[Key]bool    // route
@@ -369,7 +370,7 @@ func (s *State) markEndpoint(d decisions, e *endpoint) {
 	if d&toHelp != 0 {
 		s.due.helped[e.Address] = true
 	}
-	if d&toMigrate != 0 && e.IsMigrating() {
+	if d&toMigrate != 0 && e.migration != nil {
 		s.due.migrations[e.Address] = true
 	}
 	if d&toExplain != 0 {
@@ -390,12 +391,12 @@ func (s *State) doubt(m *model) {
 }
 
 // forgetModel removes a model with all that is kept for it.
-func (s *State) forgetModel(m *model) {
+func forgetModel(s *State, m *model) {
 	p, key := s.pool(m.Pool), m.ModelKey
 	for i := range m.ghosts {
 		p.fading.shadows[i].forget(m, i)
 	}
-	s.unstick(m)
+	unstick(s, m)
 	p.models--
 	for _, all := range []map[Key]bool{s.due.models, s.clock.models, s.clock.failing, s.moving} {
 		delete(all, key)
@@ -405,7 +406,7 @@ func (s *State) forgetModel(m *model) {
 }
 
 // forgetEndpoint removes an endpoint with all that is kept for it.
-func (s *State) forgetEndpoint(e *endpoint) {
+func forgetEndpoint(s *State, e *endpoint) {
 	for _, all := range []map[string]bool{s.due.endpoints, s.due.helped, s.due.migrations, s.due.quit, s.clock.endpoints} {
 		delete(all, e.Address)
 	}

@@ -117,7 +117,7 @@ func (s *State) SetEndpoint(address string, pools []objects.Name) {
 	} else if slices.Equal(e.pools, pools) {
 		return
 	}
-	s.leavePools(e)
+	leavePools(s, e)
 	e.pools = pools
 	for _, p := range pools {
 		all := &s.pool(p).endpoints
@@ -128,7 +128,7 @@ func (s *State) SetEndpoint(address string, pools []objects.Name) {
 }
 
 // leavePools takes an endpoint out of its pools.
-func (s *State) leavePools(e *endpoint) {
+func leavePools(s *State, e *endpoint) {
 	for _, name := range e.pools {
 		p := s.pool(name)
 		p.endpoints = slices.DeleteFunc(p.endpoints, func(o *endpoint) bool { return o == e })
@@ -154,7 +154,7 @@ func (s *State) Terminating(who, address string, is bool, migrates time.Time) {
 			l.Migrates = at
 		}
 	}
-	s.leave(e, l)
+	setLeaving(s, e, l)
 }
 
 // Stopping says that an engine was heard to say, at a time, that it is stopping. News of an earlier life is forgotten.
@@ -165,19 +165,19 @@ func (s *State) Stopping(address string, heard, now time.Time) {
 	}
 	l := e.Leaving
 	l.Stopping = heard
-	s.leave(e, l)
+	setLeaving(s, e, l)
 }
 
-// stoppedStopping says that an engine is not stopping, or was not heard to say so for long.
-func (s *State) stoppedStopping(e *endpoint) {
+// endStopping says that an engine is not stopping, or was not heard to say so for long.
+func endStopping(s *State, e *endpoint) {
 	l := e.Leaving
 	l.Stopping = time.Time{}
-	s.leave(e, l)
+	setLeaving(s, e, l)
 }
 
-// leave notes whether an endpoint is about to end. At one that is nothing begins, what it was told is given up, and what was
+// setLeaving notes whether an endpoint is about to end. At one that is nothing begins, what it was told is given up, and what was
 // to be loaded there is to be loaded somewhere else.
-func (s *State) leave(e *endpoint, l Leaving) {
+func setLeaving(s *State, e *endpoint, l Leaving) {
 	if e.migration != nil && e.migration.end.Done {
 		l.Migrates = time.Time{} // once is enough
 	}
@@ -189,9 +189,9 @@ func (s *State) leave(e *endpoint, l Leaving) {
 	s.noteEndpoint(leavingChanged, e)
 	switch {
 	case e.IsMigrating() && !migrated:
-		s.beginMigration(e)
+		beginMigration(s, e)
 	case migrated && !e.IsMigrating():
-		s.endMigration(e)
+		endMigration(s, e)
 	}
 	if !e.Terminating {
 		e.migration = nil
@@ -201,10 +201,10 @@ func (s *State) leave(e *endpoint, l Leaving) {
 	}
 	if e.Is() {
 		s.noteEndpoint(leavingBegan, e)
-		s.dropQueued(e)
+		dropQueued(s, e)
 		for _, c := range e.copies {
 			if c.State == Loading {
-				s.doom(c)
+				doomCopy(s, c)
 			}
 		}
 	}
@@ -220,18 +220,18 @@ func (s *State) RemoveEndpoint(address string) {
 	for _, c := range e.sorted() {
 		s.drop(c)
 	}
-	s.sealAll(e)
-	s.leavePools(e)
-	s.turn(e, unknown)
+	sealLeaks(s, e)
+	leavePools(s, e)
+	setReach(s, e, unknown)
 	s.unseen--
 	if e.trial != nil {
-		s.setTrial(e, false)
+		setTrial(s, e, false)
 	}
 	if e.Is() {
 		s.noteEndpoint(leavingChanged, e)
 	}
 	s.noteEndpoint(endpointRemoved, e)
-	s.forgetEndpoint(e)
+	forgetEndpoint(s, e)
 	s.noteEndpoint(endpointSeen, e)
 }
 
@@ -261,7 +261,7 @@ func (s *State) Restore(r Record, now time.Time) {
 		m.gone = true
 	}
 	if r.Source > m.source {
-		s.learn(m, r.Bytes, r.Source)
+		learnSize(s, m, r.Bytes, r.Source)
 	}
 	e.Incarnation = r.Incarnation
 	switch r.State {
@@ -309,24 +309,24 @@ func (s *State) Saw(l Sight, now time.Time) {
 		}
 	}
 	e.Endpoint = l.Endpoint
-	s.keep(e)
-	s.turn(e, up)
+	keepReserve(s, e)
+	setReach(s, e, up)
 	if restarted {
 		e.born = l.Began
-		s.sealAll(e)
+		sealLeaks(s, e)
 		if !e.Stopping.After(l.Began) { // else the new life said so
-			s.stoppedStopping(e)
+			endStopping(s, e)
 		}
 		if e.trial != nil {
-			s.setTrial(e, true)
+			setTrial(s, e, true)
 		}
 	}
 	if l.Lists {
-		changed = s.compare(e, l, restarted, now) || changed
+		changed = compareListed(s, e, l, restarted, now) || changed
 	} else if restarted {
-		s.lostAll(e, now)
+		lostAll(s, e, now)
 	}
-	s.checkLeaks(e, l)
+	checkLeaks(s, e, l)
 	maps.DeleteFunc(e.left, func(_ Key, at time.Time) bool { return at.Before(l.Began) })
 	if changed {
 		s.noteEndpoint(endpointChanged, e)
@@ -336,8 +336,8 @@ func (s *State) Saw(l Sight, now time.Time) {
 	}
 }
 
-// compare makes the copies of an endpoint those that its engine lists, and reports whether anything changed.
-func (s *State) compare(e *endpoint, l Sight, restarted bool, now time.Time) (changed bool) {
+// compareListed makes the copies of an endpoint those that its engine lists, and reports whether anything changed.
+func compareListed(s *State, e *endpoint, l Sight, restarted bool, now time.Time) (changed bool) {
 	listed := make(map[string]bool, len(l.Listed))
 	for _, id := range l.Listed {
 		listed[id] = true
@@ -349,10 +349,10 @@ func (s *State) compare(e *endpoint, l Sight, restarted bool, now time.Time) (ch
 			s.set(c, Loaded, now)
 			changed = true
 		case c.State == Queued && c.cut: // to load what is there does no harm
-			s.uncut(c)
+			clearCut(s, c)
 			changed = true
 		case (c.State == Loaded || c.State == Draining) && !there && !c.Since.After(l.Began):
-			s.vanished(c, restarted, now)
+			lostCopy(s, c, restarted, now)
 			changed = true
 		}
 	}
@@ -374,8 +374,8 @@ func (s *State) compare(e *endpoint, l Sight, restarted bool, now time.Time) (ch
 	return changed
 }
 
-// uncut records that nothing is left of a load that an earlier process began.
-func (s *State) uncut(c *Copy) {
+// clearCut records that nothing is left of a load that an earlier process began.
+func clearCut(s *State, c *Copy) {
 	if c.cut {
 		c.cut = false
 		s.noteCopy(recordVoid, c)
@@ -383,18 +383,18 @@ func (s *State) uncut(c *Copy) {
 }
 
 // lostAll says that a runtime has begun anew, and has nothing.
-func (s *State) lostAll(e *endpoint, now time.Time) {
-	s.sealAll(e)
+func lostAll(s *State, e *endpoint, now time.Time) {
+	sealLeaks(s, e)
 	for _, c := range e.sorted() {
-		s.vanished(c, true, now)
+		lostCopy(s, c, true, now)
 	}
 }
 
-// vanished says that the engine has a copy no more. After a restart a model that has no other is loaded again.
-func (s *State) vanished(c *Copy, restarted bool, now time.Time) {
+// lostCopy says that the engine has a copy no more. After a restart a model that has no other is loaded again.
+func lostCopy(s *State, c *Copy, restarted bool, now time.Time) {
 	m, e, was := c.model, c.endpoint, c.State
 	if was == Queued || was == Loading {
-		s.uncut(c) // nothing is left of it; a load in progress will report its failure
+		clearCut(s, c) // nothing is left of it; a load in progress will report its failure
 		return
 	}
 	s.drop(c)
@@ -409,21 +409,21 @@ func (s *State) Silent(address string) {
 	switch e := s.endpoints[address]; {
 	case e == nil:
 	case e.state <= up:
-		s.lose(e, silent)
+		loseEndpoint(s, e, silent)
 	case e.state == silent:
-		s.dropQueued(e) // what waited for it to be made ready
+		dropQueued(s, e) // what waited for it to be made ready
 	}
 }
 
-// lose says that nothing can be loaded at an endpoint for now. What was to be is to be somewhere else.
-func (s *State) lose(e *endpoint, state reach) {
-	s.turn(e, state)
-	s.dropQueued(e)
+// loseEndpoint says that nothing can be loaded at an endpoint for now. What was to be is to be somewhere else.
+func loseEndpoint(s *State, e *endpoint, state reach) {
+	setReach(s, e, state)
+	dropQueued(s, e)
 	s.noteEndpoint(endpointChanged, e)
 }
 
-// turn notes how an endpoint was last reached.
-func (s *State) turn(e *endpoint, state reach) {
+// setReach notes how an endpoint was last reached.
+func setReach(s *State, e *endpoint, state reach) {
 	switch {
 	case e.state == unknown && state != unknown:
 		s.unseen--
@@ -435,7 +435,7 @@ func (s *State) turn(e *endpoint, state reach) {
 }
 
 // dropQueued forgets what was to be loaded at an endpoint and which its engine was not told of.
-func (s *State) dropQueued(e *endpoint) {
+func dropQueued(s *State, e *endpoint) {
 	for _, c := range e.sorted() {
 		if c.State == Queued && !c.cut {
 			s.drop(c)
@@ -446,7 +446,7 @@ func (s *State) dropQueued(e *endpoint) {
 // Down says that an endpoint turned a connection away. Its copies are of no use until a look finds it again.
 func (s *State) Down(address string) {
 	if e := s.endpoints[address]; e != nil && e.state != down {
-		s.lose(e, down)
+		loseEndpoint(s, e, down)
 	}
 }
 
@@ -469,7 +469,7 @@ func (s *State) Drained(key CopyKey, now time.Time) (todo []Action) {
 		c.drained = true
 		return nil
 	}
-	return []Action{s.unload(c, now)}
+	return []Action{unloadCopy(s, c, now)}
 }
 
 // Missing records that an engine without a model list answered that it lacks a copy. It reports whether the engine therefore counts as restarted:
@@ -482,7 +482,7 @@ func (s *State) Missing(key CopyKey, now time.Time) (anew bool) {
 	}
 	if !e.doubtful {
 		m := c.model
-		s.leak(c, now) // the engine may have it after all
+		addLeak(s, c, now) // the engine may have it after all
 		s.drop(c)
 		if !m.gone && !m.foreign && e.CanLoad && e.useful() {
 			s.add(m, e, Queued, now)
@@ -490,11 +490,11 @@ func (s *State) Missing(key CopyKey, now time.Time) (anew bool) {
 		return false
 	}
 	e.doubtful = false
-	s.lostAll(e, now)
+	lostAll(s, e, now)
 	if e.state != up { // nobody knows when it can be made ready
-		s.dropQueued(e)
+		dropQueued(s, e)
 	} else {
-		s.turn(e, silent)
+		setReach(s, e, silent)
 	}
 	s.noteEndpoint(endpointChanged, e)
 	return true
@@ -512,7 +512,7 @@ func (s *State) add(m *model, e *endpoint, state CopyState, now time.Time) *Copy
 	if c.Bytes == 0 {
 		c.Bytes = e.DefaultBytes
 	}
-	c.brief = s.brief(m, e)
+	c.brief = isBrief(s, m, e)
 	e.copies[m.ModelKey] = c
 	place, _ := m.find(e.Address)
 	m.copies = slices.Insert(m.copies, place, c)

@@ -10,14 +10,14 @@ import (
 
 // evictExcess evicts models, lowest worth first, from engines whose models exceed their capacity because some are larger than expected. If the models
 // that may not leave exceed it by themselves, nothing is evicted. The number of models is not enforced: some may have been loaded by hand.
-func (s *State) evictExcess(now time.Time) (todo []Action) {
+func evictExcess(s *State, now time.Time) (todo []Action) {
 	for _, address := range slices.Sorted(maps.Keys(s.endpoints)) {
 		e := s.endpoints[address]
 		all := e.tally().settled
 		if e.state != up || !e.CanLoad || e.Is() || e.holds(all) {
 			continue
 		}
-		s.reorder()
+		reorder(s, s.now)
 		var victims []*Copy
 		for _, c := range e.order {
 			if e.holds(all) || all.models <= 1 {
@@ -32,7 +32,7 @@ func (s *State) evictExcess(now time.Time) (todo []Action) {
 			continue
 		}
 		for _, c := range victims {
-			todo = append(todo, s.dismiss(c, now)...)
+			todo = append(todo, dismissCopy(s, c, now)...)
 		}
 	}
 	return todo
@@ -73,8 +73,8 @@ func (e *endpoint) shrink(m *model, turn time.Time, by claim, all amount, leave 
 // briefShare is the share of a load's time below which requests are brief: waiting for them costs little.
 const briefShare = 0.1
 
-// brief reports whether requests of a model are short at an endpoint compared with a load.
-func (s *State) brief(m *model, e *endpoint) bool {
+// isBrief reports whether requests of a model are short at an endpoint compared with a load.
+func isBrief(s *State, m *model, e *endpoint) bool {
 	mean := s.pool(m.Pool).requestTime // a lower bound: a model with few requests so far may seem too fast
 	takes := mean
 	if m.slowRate > 0 {
@@ -86,14 +86,14 @@ func (s *State) brief(m *model, e *endpoint) bool {
 // busy reports whether requests of a copy would delay its eviction for long.
 func (c *Copy) busy() bool { return c.inFlight > 0 && !c.brief }
 
-// prepare evicts copies from an endpoint for the next loads of its queue, which is in order. It evicts when the turn of a load has come, or one
+// prepareRoom evicts copies from an endpoint for the next loads of its queue, which is in order. It evicts when the turn of a load has come, or one
 // unload time before. An earlier eviction costs misses, and the queued copy may still go elsewhere. If too little can be evicted for a copy, it
 // gives up its place. Only for the next loads is it found which copies are to be evicted; for the others, whether they would fit if all were that may be.
-func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Action) {
+func prepareRoom(s *State, e *endpoint, queue []*Copy, now time.Time) (todo []Action) {
 	t := e.tally()
 	all, held, next := t.settled, t.held, max(1, e.Loads)-e.turns()
 	soon, at := e.ending(now)
-	s.reorder()
+	reorder(s, s.now)
 	var evictable amount // but for queued copies, which are not evicted for others
 	for _, c := range e.order {
 		if c.told() {
@@ -101,12 +101,12 @@ func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Actio
 		}
 	}
 	for _, c := range queue {
-		if s.abandoned(c, now) {
+		if isAbandoned(s, c, now) {
 			s.drop(c)
 			continue
 		}
 		if c.misplaced() { // since it got its place
-			todo = append(todo, s.dismiss(c, now)...)
+			todo = append(todo, dismissCopy(s, c, now)...)
 			continue
 		}
 		if c.sizing { // nothing leaves for it before its size is known: it may be too large
@@ -130,10 +130,10 @@ func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Actio
 		}
 		m, by := c.model, c.claim
 		by.settled = true
-		if s.there(m) <= m.min() || m.starved(c) {
+		if remaining(s, m) <= m.min() || m.starved(c) {
 			by.below, by.spares = math.Inf(1), true
 		}
-		s.reorder()
+		reorder(s, s.now)
 		var victims []*Copy
 		_, worst, left, fits := e.shrink(m, c.turn(), by, with, func(v *Copy) { victims = append(victims, v) })
 		if !fits {
@@ -165,7 +165,7 @@ func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Actio
 				victim.leaving = now
 			}
 			evictable = evictable.minus(victim.room())
-			todo = append(todo, s.dismiss(victim, now)...)
+			todo = append(todo, dismissCopy(s, victim, now)...)
 		}
 	}
 	if e.prepares = at; !at.IsZero() {

@@ -36,7 +36,7 @@ func (s *State) Reached() (r Reached) {
 // Audit compares what is kept of copies as they change with the same counted anew, and says what differs. Decided says that Decide
 // was the last thing that was called, and not paused: then no model is short of a copy that has a place for one.
 func (s *State) Audit(decided bool) error {
-	s.reorder()
+	reorder(s, s.now)
 	for _, e := range s.endpoints {
 		var remain, settled, held, stay amount
 		var order []*Copy
@@ -46,7 +46,7 @@ func (s *State) Audit(decided bool) error {
 			if m != c.model {
 				return fmt.Errorf("%s at %s is of another model", c.ID, c.Endpoint)
 			}
-			stays := m.foreign || m.Pinned || s.there(m) <= m.min()
+			stays := m.foreign || m.Pinned || remaining(s, m) <= m.min()
 			if c.State <= Loaded && !c.doomed {
 				remain = amount{remain.models + 1, remain.bytes + c.room()}
 				if c.State != Queued || c.cut {
@@ -77,7 +77,7 @@ func (s *State) Audit(decided bool) error {
 			}
 		}
 		slices.SortFunc(order, func(a, b *Copy) int {
-			return cmp.Or(truth(a.busy())-truth(b.busy()), truth(s.spares(b.model, b))-truth(s.spares(a.model, a)), cmp.Compare(worth(a.model), worth(b.model)), a.Key.Compare(b.Key))
+			return cmp.Or(truth(a.busy())-truth(b.busy()), truth(canSpare(s, b.model, b))-truth(canSpare(s, a.model, a)), cmp.Compare(worth(a.model), worth(b.model)), a.Key.Compare(b.Key))
 		})
 		if t := e.tally(); t.remain != remain || t.settled != settled || t.held != held || t.stay != stay || t.loading+t.slow != loading || len(t.queue) != queued {
 			return fmt.Errorf("%s: the tally is %+v, and counted anew remain %v held %v stay %v loading %d queued %d", e.Address, *t, remain, held, stay, loading, queued)
@@ -137,10 +137,10 @@ func (s *State) Audit(decided bool) error {
 		return nil
 	}
 	for _, m := range s.models {
-		if m.gone || !m.starved(nil) && s.there(m) >= m.needs() {
+		if m.gone || !m.starved(nil) && remaining(s, m) >= m.needs() {
 			continue
 		}
-		if best, _ := s.choose(m, s.claim(m)); best.e != nil {
+		if best, _ := choosePlace(s, m, claimOf(s, m)); best.e != nil {
 			return fmt.Errorf("%s is short of a copy, and there is a place for it at %s", m.ID, best.e.Address)
 		}
 	}

@@ -85,31 +85,31 @@ const (
 )
 
 // forgive forgets failures that are old.
-func (s *State) forgive(now time.Time) {
+func forgive(s *State, now time.Time) {
 	if now.Before(s.due.expiry) {
 		return
 	}
 	for key := range s.clock.failing {
 		m := s.models[key]
 		was := len(m.failures)
-		m.failures = slices.DeleteFunc(m.failures, func(f Failure) bool { return now.Sub(f.At) >= s.failureCounts(m, f, now) })
+		m.failures = slices.DeleteFunc(m.failures, func(f Failure) bool { return now.Sub(f.At) >= failureCounts(s, m, f, now) })
 		if len(m.failures) < was {
 			s.noteModel(failureExpired, m)
-			s.pass(m)
+			unblockModel(s, m)
 		}
 	}
-	s.due.expiry = s.nextExpiry(now)
+	s.due.expiry = nextExpiry(s, now)
 }
 
 // nextExpiry returns when the first failure will be old enough to be forgotten; zero if there is none.
-func (s *State) nextExpiry(now time.Time) (first time.Time) {
+func nextExpiry(s *State, now time.Time) (first time.Time) {
 	for key := range s.clock.failing {
 		m := s.models[key]
 		if len(m.failures) == 0 {
 			delete(s.clock.failing, key)
 		}
 		for _, f := range m.failures {
-			first = sooner(first, f.At.Add(s.failureCounts(m, f, now)))
+			first = sooner(first, f.At.Add(failureCounts(s, m, f, now)))
 		}
 	}
 	return first

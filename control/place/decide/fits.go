@@ -68,9 +68,9 @@ func (s *State) SetFits(name objects.Name, to Fits) {
 // misplaced says whether a copy is where its model may not be loaded. What nobody loaded for us is left alone.
 func (c *Copy) misplaced() bool { return !c.model.fit.takes(c.Endpoint) && !c.model.foreign }
 
-// rehouse lets copies go that are where their models may not be, once these are loaded where they may: as many of them as they need, and have room
+// relocate lets copies go that are where their models may not be, once these are loaded where they may: as many of them as they need, and have room
 // for. Of a model that nobody needs now they go at once; while there is no place for another that is needed they stay.
-func (s *State) rehouse(all []*model, now time.Time) (todo []Action) {
+func relocate(s *State, all []*model, now time.Time) (todo []Action) {
 	var somewhere []*model // those that may not be everywhere, and are loaded
 	for _, m := range all {
 		if m.fit.Only != nil && len(m.copies) > 0 {
@@ -103,12 +103,12 @@ func (s *State) rehouse(all []*model, now time.Time) (todo []Action) {
 			if proper < m.min() {
 				by.below = math.Inf(1)
 			}
-			best, why := s.choose(m, by)
+			best, why := choosePlace(s, m, by)
 			if best.e == nil {
 				wait = why == "" || proper == 0
 				break
 			}
-			todo = append(todo, s.put(m, best.e, by, now)...)
+			todo = append(todo, putCopy(s, m, best.e, by, now)...)
 			proper++
 		}
 		if wait || loaded < proper {
@@ -117,7 +117,7 @@ func (s *State) rehouse(all []*model, now time.Time) (todo []Action) {
 		s.noteModel(modelNeeds, m)
 		for _, c := range slices.Clone(m.copies) {
 			if c.misplaced() {
-				todo = append(todo, s.dismiss(c, now)...)
+				todo = append(todo, dismissCopy(s, c, now)...)
 			}
 		}
 	}

@@ -32,12 +32,12 @@ type leak struct {
 	whole bool
 }
 
-// leak adds what may be left of a copy.
-func (s *State) leak(c *Copy, now time.Time) {
+// addLeak adds what may be left of a copy.
+func addLeak(s *State, c *Copy, now time.Time) {
 	e := c.endpoint
-	s.forget(e, c.ID) // a leak of another pool
+	forgetLeak(s, e, c.ID) // a leak of another pool
 	e.leaks[c.ID] = &leak{key: c.Key, bytes: c.Bytes, since: now, whole: c.State == Loaded}
-	s.sumLeaks(e)
+	sumLeaks(s, e)
 }
 
 // room returns how many bytes a model of a size takes at an endpoint in addition to its leak there.
@@ -51,15 +51,15 @@ func (e *endpoint) room(id string, size int64) int64 {
 // room returns how many bytes a copy takes in addition to the leak of its model there.
 func (c *Copy) room() int64 { return c.endpoint.room(c.ID, c.Bytes) }
 
-// seal removes the leak of a model, if there is one.
-func (s *State) seal(e *endpoint, id string) {
-	if s.forget(e, id) {
-		s.sumLeaks(e)
+// sealLeak removes the leak of a model, if there is one.
+func sealLeak(s *State, e *endpoint, id string) {
+	if forgetLeak(s, e, id) {
+		sumLeaks(s, e)
 	}
 }
 
-// forget removes the leak of a model, and reports whether there was one. The caller updates the sum of the leaks.
-func (s *State) forget(e *endpoint, id string) bool {
+// forgetLeak removes the leak of a model, and reports whether there was one. The caller updates the sum of the leaks.
+func forgetLeak(s *State, e *endpoint, id string) bool {
 	is := e.leaks[id]
 	if is == nil {
 		return false
@@ -70,7 +70,7 @@ func (s *State) forget(e *endpoint, id string) bool {
 }
 
 // mayBeAt reports whether an engine may have a copy or parts of it: it was told to load it, or there is a leak of it.
-func (s *State) mayBeAt(key CopyKey) bool {
+func mayBeAt(s *State, key CopyKey) bool {
 	e := s.endpoints[key.Endpoint]
 	if e == nil {
 		return false
@@ -79,16 +79,16 @@ func (s *State) mayBeAt(key CopyKey) bool {
 	return c != nil && c.told() || is != nil && is.key == key.Key
 }
 
-// sealAll removes the leaks of an endpoint whose engine has begun a new life.
-func (s *State) sealAll(e *endpoint) {
+// sealLeaks removes the leaks of an endpoint whose engine has begun a new life.
+func sealLeaks(s *State, e *endpoint) {
 	for id := range e.leaks {
-		s.forget(e, id)
+		forgetLeak(s, e, id)
 	}
-	s.sumLeaks(e)
+	sumLeaks(s, e)
 }
 
 // sumLeaks updates the sum of an endpoint's leaks, and looks again for places there.
-func (s *State) sumLeaks(e *endpoint) {
+func sumLeaks(s *State, e *endpoint) {
 	e.leaked = 0
 	for _, l := range e.leaks {
 		e.leaked = sum(e.leaked, l.bytes)
@@ -97,12 +97,12 @@ func (s *State) sumLeaks(e *endpoint) {
 }
 
 // checkLeaks compares the leaks of an endpoint with what a look found there. What it lists as loaded is a copy by now.
-func (s *State) checkLeaks(e *endpoint, l Sight) {
+func checkLeaks(s *State, e *endpoint, l Sight) {
 	for id, is := range e.leaks {
 		switch {
 		case !is.since.Before(l.Began): // the look may have been too early
 		case l.Lists && !slices.Contains(l.Passing, id):
-			s.seal(e, id)
+			sealLeak(s, e, id)
 		case !l.Lists && !is.asked && (!is.again || l.Began.Sub(is.since) >= leakPause):
 			is.due = true
 			s.noteEndpoint(turnCame, e)
@@ -112,10 +112,10 @@ func (s *State) checkLeaks(e *endpoint, l Sight) {
 
 // repeatUnloads repeats the unloads of leaks that are due. It skips models that are loading or loaded there, whose leaks end soon, and whole leaks
 // whose models are queued there.
-func (s *State) repeatUnloads(e *endpoint) (todo []Action) {
+func repeatUnloads(s *State, e *endpoint) (todo []Action) {
 	for _, id := range slices.Sorted(maps.Keys(e.leaks)) {
 		is := e.leaks[id]
-		if !is.due || s.began(e, id) || is.whole && e.queued(id) {
+		if !is.due || hasBegun(s, e, id) || is.whole && e.queued(id) {
 			continue
 		}
 		is.due, is.asked, is.again = false, true, true
@@ -126,8 +126,8 @@ func (s *State) repeatUnloads(e *endpoint) (todo []Action) {
 	return todo
 }
 
-// began reports whether an endpoint has a copy of a model of which its engine was told, for any of its pools.
-func (s *State) began(e *endpoint, id string) bool {
+// hasBegun reports whether an endpoint has a copy of a model of which its engine was told, for any of its pools.
+func hasBegun(s *State, e *endpoint, id string) bool {
 	for _, p := range e.pools {
 		if c := e.copies[Key{Pool: p, ID: id}]; c != nil && c.State != Queued {
 			return true
@@ -144,15 +144,15 @@ func (e *endpoint) queued(id string) bool {
 	})
 }
 
-// repeated ends a repeated unload.
-func (s *State) repeated(e *endpoint, id string, failed bool, now time.Time) {
+// endRepeatedUnload ends a repeated unload.
+func endRepeatedUnload(s *State, e *endpoint, id string, failed bool, now time.Time) {
 	switch is := e.leaks[id]; {
 	case is == nil:
 	case failed && is.asked:
 		is.asked, is.since = false, now
-		s.sumLeaks(e)
-	case !failed && !s.began(e, id):
-		s.seal(e, id)
+		sumLeaks(s, e)
+	case !failed && !hasBegun(s, e, id):
+		sealLeak(s, e, id)
 	}
 }
 

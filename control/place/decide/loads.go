@@ -13,12 +13,12 @@ func (s *State) Predicted(key CopyKey, bytes int64) {
 		return
 	}
 	c.sizing = false
-	s.learn(s.models[key.Key], bytes, PredictedSize)
+	learnSize(s, s.models[key.Key], bytes, PredictedSize)
 	s.noteCopy(sizeKnown, c)
 }
 
-// learn takes a size for all copies of a model, if it is better known than before.
-func (s *State) learn(m *model, bytes int64, source SizeSource) {
+// learnSize takes a size for all copies of a model, if it is better known than before.
+func learnSize(s *State, m *model, bytes int64, source SizeSource) {
 	if bytes <= 0 || source < m.source {
 		return
 	}
@@ -44,11 +44,11 @@ func (s *State) LoadFailing(key CopyKey, words string, why Reason, now time.Time
 	dismissed := c.doomed
 	c.overdue = true
 	s.noteCopy(loadSlow, c)
-	s.doom(c)
+	doomCopy(s, c)
 	if dismissed {
 		return // that it was given up is no failure
 	}
-	s.fail(s.models[key.Key], Failure{Endpoint: key.Endpoint, At: now, Words: words, Why: cmp.Or(why, LoadFailed)})
+	addFailure(s, s.models[key.Key], Failure{Endpoint: key.Endpoint, At: now, Words: words, Why: cmp.Or(why, LoadFailed)})
 }
 
 // RestoreFailure takes up a load that an earlier process saw fail, after [State.Restore]. It counts for as long as it did there. What may be left of
@@ -61,13 +61,13 @@ func (s *State) RestoreFailure(key Key, f Failure, now time.Time) {
 	if f.Why = cmp.Or(f.Why, LoadFailed); f.At.After(now) { // clocks differ
 		f.At = now
 	}
-	s.fail(m, f)
+	addFailure(s, m, f)
 	if c := s.copy(CopyKey{Key: key, Endpoint: f.Endpoint}); c != nil && c.cut {
-		s.dismiss(c, now)
+		dismissCopy(s, c, now)
 	}
 }
 
-func (s *State) fail(m *model, f Failure) {
+func addFailure(s *State, m *model, f Failure) {
 	if f.Why == LoadRetried {
 		if f.At.Sub(m.retried) >= failureExpiry { // those before it are over
 			m.retries = 0
@@ -111,31 +111,31 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 	case r.Failed:
 		doomed := c.doomed
 		if r.Left {
-			s.leak(c, now)
+			addLeak(s, c, now)
 		}
 		s.drop(c)
 		switch {
 		case r.Unreached:
 			s.Down(e.Address)
 		case !doomed:
-			s.fail(m, Failure{Endpoint: e.Address, At: now, Words: r.Words, Why: cmp.Or(r.Why, LoadFailed)})
+			addFailure(s, m, Failure{Endpoint: e.Address, At: now, Words: r.Words, Why: cmp.Or(r.Why, LoadFailed)})
 		}
 	case c.doomed:
-		s.learn(m, r.Bytes, MeasuredSize)
+		learnSize(s, m, r.Bytes, MeasuredSize)
 		c.doomed, c.overdue = false, false
 		s.set(c, Loaded, now)
-		s.dismiss(c, now)
+		dismissCopy(s, c, now)
 	default:
-		s.seal(e, c.ID)
+		sealLeak(s, e, c.ID)
 		s.pool(m.Pool).timesOf(m.Type).add(r.Took.Seconds())
 		e.loadTime.add(r.Took.Seconds())
-		s.keep(e)
+		keepReserve(s, e)
 		c.cut, c.Limit = false, r.Limit
 		s.set(c, Loaded, now)
 		delete(e.left, c.Key) // it is there again
-		s.learn(m, r.Bytes, MeasuredSize)
-		s.loadedIn(m, r.Took)
-		s.succeed(c, now)
+		learnSize(s, m, r.Bytes, MeasuredSize)
+		learnLoadTime(s, m, r.Took)
+		releasePredecessor(s, c, now)
 		m.failures = slices.DeleteFunc(m.failures, func(f Failure) bool { return f.Endpoint == e.Address })
 		m.retries = 0
 	}
@@ -146,19 +146,19 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 func (s *State) UnloadEnded(key CopyKey, failed bool, now time.Time) {
 	c, e := s.copy(key), s.endpoints[key.Endpoint]
 	if e != nil && (c == nil || c.State != Unloading) {
-		s.repeated(e, key.ID, failed, now)
+		endRepeatedUnload(s, e, key.ID, failed, now)
 	}
 	if c == nil || c.State != Unloading {
 		s.noteRecord(key)
 		return
 	}
 	if failed {
-		s.leak(c, now)
+		addLeak(s, c, now)
 	} else {
-		s.seal(e, c.ID)
+		sealLeak(s, e, c.ID)
 		if !c.leaving.IsZero() {
 			e.unloadTime.add(now.Sub(c.leaving).Seconds())
-			s.keep(e)
+			keepReserve(s, e)
 		}
 	}
 	s.drop(c)
@@ -168,7 +168,7 @@ func (s *State) UnloadEnded(key CopyKey, failed bool, now time.Time) {
 // Measured says what a loaded copy holds, by the engine.
 func (s *State) Measured(key CopyKey, bytes int64) {
 	if c := s.copy(key); c != nil && c.State == Loaded {
-		s.learn(c.model, bytes, MeasuredSize)
+		learnSize(s, c.model, bytes, MeasuredSize)
 		s.noteCopy(sizeKnown, c) // copies of it that wait elsewhere are as large
 	}
 }

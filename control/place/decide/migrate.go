@@ -61,28 +61,29 @@ func (s *State) Migration(address string) (Migration, bool) {
 	case e.migration.end.Done:
 		return e.migration.end, true
 	}
-	return s.progress(e), true
+	return progress(s, e), true
 }
 
 // beginMigration notes what an endpoint has that begins to migrate.
-func (s *State) beginMigration(e *endpoint) {
+func beginMigration(s *State, e *endpoint) {
 	e.migration = &migration{moves: make(map[Key]bool)}
-	s.noteEndpoint(migrationBegan, e)
+	s.noteEndpoint(migrationChanged, e)
 	for _, c := range e.copies {
 		c.before = true
 	}
 }
 
 // endMigration notes that an endpoint migrates no more.
-func (s *State) endMigration(e *endpoint) {
-	e.migration.end = s.progress(e)
+func endMigration(s *State, e *endpoint) {
+	e.migration.end = progress(s, e)
 	e.migration.end.Done = true
+	s.noteEndpoint(migrationChanged, e)
 }
 
-// migrate finds which models are to be moved, and how many copies they are to have elsewhere: as many as they had before the first of
+// planMigrations finds which models are to be moved, and how many copies they are to have elsewhere: as many as they had before the first of
 // their endpoints began to migrate. Of copies that became known later nobody knows that, as after a restart of this process, which may have
 // moved some already: then as many as migrate.
-func (s *State) migrate(now time.Time) {
+func planMigrations(s *State, now time.Time) []Action {
 	fresh := make(map[*model]int)
 	for address := range s.due.migrations {
 		e := s.endpoints[address]
@@ -100,9 +101,9 @@ func (s *State) migrate(now time.Time) {
 	}
 	clear(s.due.migrations)
 	for m, before := range fresh {
-		goal := max(m.goal, s.migratingCopies(m))
+		goal := max(m.goal, migratingCopies(s, m))
 		if before > 0 {
-			goal = max(goal, s.there(m)+before)
+			goal = max(goal, remaining(s, m)+before)
 		}
 		if m.Max > 0 {
 			goal = min(goal, m.Max)
@@ -112,17 +113,18 @@ func (s *State) migrate(now time.Time) {
 		s.noteModel(modelNeeds, m)
 	}
 	for key := range s.moving {
-		if m := s.models[key]; m == nil || s.migratingCopies(m) == 0 {
+		if m := s.models[key]; m == nil || migratingCopies(s, m) == 0 {
 			if delete(s.moving, key); m != nil {
 				m.goal = 0
 				s.noteModel(modelNeeds, m)
 			}
 		}
 	}
+	return nil
 }
 
 // migratingCopies is how many copies a model has at endpoints from which it is to be moved.
-func (s *State) migratingCopies(m *model) (n int) {
+func migratingCopies(s *State, m *model) (n int) {
 	for _, c := range m.copies {
 		if e := c.endpoint; c.State == Loaded && e.IsMigrating() && e.migration.moves[m.ModelKey] {
 			n++
@@ -134,27 +136,26 @@ func (s *State) migratingCopies(m *model) (n int) {
 // needs is how many copies a model is to have where requests can be sent, even if none waits.
 func (m *model) needs() int { return max(m.least(), m.goal) }
 
-// settle ends the migrations that have nothing left to wait for, and says whether there were any.
-func (s *State) settle(now time.Time) (ended bool) {
+// endMigrations ends the migrations that have nothing left to wait for.
+func endMigrations(s *State, now time.Time) []Action {
 	for _, address := range slices.Sorted(maps.Keys(s.clock.endpoints)) {
 		e := s.endpoints[address]
 		if !e.IsMigrating() {
 			continue
 		}
 		seen := e.state != unknown // else nobody knows what it has
-		if now.Before(e.until()) && (!seen || s.progress(e).Moving > 0) {
+		if now.Before(e.until()) && (!seen || progress(s, e).Moving > 0) {
 			continue
 		}
 		l := e.Leaving
 		l.Migrates = time.Time{}
-		s.leave(e, l)
-		ended = true
+		setLeaving(s, e, l)
 	}
-	return ended
+	return nil
 }
 
 // progress is how far an endpoint has got.
-func (s *State) progress(e *endpoint) (is Migration) {
+func progress(s *State, e *endpoint) (is Migration) {
 	for _, c := range e.sorted() {
 		m := c.model
 		switch {
@@ -164,7 +165,7 @@ func (s *State) progress(e *endpoint) (is Migration) {
 			is.Idle++
 			continue
 		}
-		loaded, there := s.loadedCopies(c.Key), s.there(m)
+		loaded, there := loadedCopies(s, c.Key), remaining(s, m)
 		onTheWay := there > loaded || m.blocked == ""
 		switch {
 		case loaded >= m.goal:

@@ -79,7 +79,7 @@ func (s *State) SetModel(e objects.Entry, used time.Time) {
 	if m.source <= HintedSize && e.Size > 0 {
 		m.bytes, m.source = e.Size, HintedSize
 	}
-	s.use(m, Use{Last: used})
+	useModel(s, m, Use{Last: used})
 	s.noteModel(modelNeeds, m)
 }
 
@@ -89,7 +89,7 @@ func (s *State) newModel(e objects.Entry) *model {
 	m.fit = p.fits.Of(e.Type)
 	p.models++
 	s.models[e.ModelKey] = m
-	s.refloor(e.ModelKey)
+	updateFloor(s, e.ModelKey)
 	return m
 }
 
@@ -107,7 +107,7 @@ func (s *State) Wanted(who string, key Key, w Want) {
 	switch {
 	case w.Requests == 0:
 		if m != nil {
-			s.unwant(m, who)
+			removeWant(s, m, who)
 		}
 		return
 	case m == nil:
@@ -132,12 +132,12 @@ func (s *State) Unwanted(who string) {
 	}
 	for _, m := range s.models {
 		if _, ok := m.wants[who]; ok {
-			s.unwant(m, who)
+			removeWant(s, m, who)
 		}
 	}
 }
 
-func (s *State) unwant(m *model, who string) {
+func removeWant(s *State, m *model, who string) {
 	delete(m.wants, who)
 	m.recallWants()
 	s.noteModel(modelUnwanted, m)
@@ -146,7 +146,7 @@ func (s *State) unwant(m *model, who string) {
 // Ensure asks for a copy of a model that has none, without a request that waits: it does not go before others, and does not
 // put out what was used more recently. It asks once: for a copy, or the failure to get one.
 func (s *State) Ensure(key Key) {
-	if m := s.models[key]; m != nil && s.there(m) == 0 {
+	if m := s.models[key]; m != nil && remaining(s, m) == 0 {
 		if m.exhausted() { // its retries begin anew
 			m.retries = 0
 			m.failures = slices.DeleteFunc(m.failures, func(f Failure) bool { return f.Why == LoadRetried })
@@ -170,11 +170,11 @@ type Use struct {
 // Used says that a model was used.
 func (s *State) Used(key Key, u Use) {
 	if m := s.models[key]; m != nil {
-		s.use(m, u)
+		useModel(s, m, u)
 	}
 }
 
-func (s *State) use(m *model, u Use) {
+func useModel(s *State, m *model, u Use) {
 	m.waited += u.Waited.Seconds()
 	later := u.Last.After(m.lastUsed)
 	if u.Requests == 0 && !later {
@@ -251,14 +251,14 @@ func (m *model) starved(but *Copy) bool {
 
 // staying is the copies that are not on their way out, where requests can be sent and it may be. The first is the one that would be missed
 // least: the least far come, then the latest.
-func (s *State) staying(m *model) []*Copy {
+func staying(s *State, m *model) []*Copy {
 	all := slices.DeleteFunc(slices.Clone(m.copies), func(c *Copy) bool { return !c.remains() || !c.endpoint.useful() || c.misplaced() })
 	slices.SortStableFunc(all, func(a, b *Copy) int { return cmp.Or(cmp.Compare(a.State, b.State), b.Since.Compare(a.Since)) })
 	return all
 }
 
 // failureCounts is how long a failed load of a model counts now.
-func (s *State) failureCounts(m *model, f Failure, now time.Time) time.Duration {
+func failureCounts(s *State, m *model, f Failure, now time.Time) time.Duration {
 	if f.counts > 0 && (m.min() > 0 || !m.exhausted()) {
 		return f.counts
 	}

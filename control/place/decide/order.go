@@ -101,20 +101,20 @@ func (e *endpoint) turns() int {
 }
 
 // reorder brings the orders of endpoints up to date. Whoever reads one calls it before.
-func (s *State) reorder() {
+func reorder(s *State, _ time.Time) []Action {
 	for _, m := range s.due.touched {
 		m.touched = false
 		if len(m.copies) == 0 {
 			continue
 		}
-		stays := m.foreign || m.Pinned || s.there(m) <= m.min()
+		stays := m.foreign || m.Pinned || remaining(s, m) <= m.min()
 		for _, c := range m.copies {
 			e := c.endpoint
 			if c.stays != stays {
 				c.stays = stays
 				s.noteCopy(staysChanged, c)
 			}
-			r := rank{busy: c.busy(), spare: s.spares(m, c), worth: worth(m)}
+			r := rank{busy: c.busy(), spare: canSpare(s, m, c), worth: worth(m)}
 			may := c.remains() && c.State != Loading && !stays && len(m.wants) == 0
 			if c.ranked && may && c.rank == r {
 				continue
@@ -137,6 +137,7 @@ func (s *State) reorder() {
 		}
 	}
 	s.due.touched = s.due.touched[:0]
+	return nil
 }
 
 // rank is a copy's place in the order in which copies leave.
@@ -146,8 +147,8 @@ type rank struct {
 	worth float64
 }
 
-// spares says whether a copy can be spared: its model has loaded as many others as it needs, none of them at a busier endpoint.
-func (s *State) spares(m *model, but *Copy) bool {
+// canSpare says whether a copy can be spared: its model has loaded as many others as it needs, none of them at a busier endpoint.
+func canSpare(s *State, m *model, but *Copy) bool {
 	others, busier := 0, false
 	for _, c := range m.copies {
 		if c != but && c.State == Loaded && c.endpoint.useful() {
@@ -183,7 +184,7 @@ const turnAfter = time.Minute
 func (c *Copy) turn() time.Time { return c.model.due(c.asked) }
 
 // nextTurn returns what that time would be of a copy that the model got now.
-func (s *State) nextTurn(m *model) time.Time {
+func nextTurn(s *State, m *model) time.Time {
 	asked := s.now
 	if !m.placeless.IsZero() {
 		asked = m.placeless
@@ -207,10 +208,10 @@ func (c *Copy) compareTurn(o *Copy) int {
 	return cmp.Or(c.turn().Compare(o.turn()), c.model.compare(o.model))
 }
 
-// abandoned reports whether a copy has been queued for turnAfter for requests that have all given up. Others may wait for room there.
-func (s *State) abandoned(c *Copy, now time.Time) bool {
+// isAbandoned reports whether a copy has been queued for turnAfter for requests that have all given up. Others may wait for room there.
+func isAbandoned(s *State, c *Copy, now time.Time) bool {
 	m := c.model
-	return c.claim.asked && now.Sub(c.asked) >= turnAfter && len(m.wants) == 0 && s.there(m) > m.needs()
+	return c.claim.asked && now.Sub(c.asked) >= turnAfter && len(m.wants) == 0 && remaining(s, m) > m.needs()
 }
 
 // worth is what copies of a model are missed by: no less than if it had been used when requests began to wait for it, which nobody has

@@ -20,13 +20,13 @@ func (s *State) SetPod(address string, to Pod) {
 	was := e.pod
 	e.pod = to
 	if was.OnTrial != to.OnTrial {
-		s.setTrial(e, to.OnTrial)
+		setTrial(s, e, to.OnTrial)
 	}
 	if was.Unready == to.Unready && was.OnTrial == to.OnTrial {
 		return
 	}
 	if to.Unready {
-		s.dropQueued(e)
+		dropQueued(s, e)
 	}
 	s.noteEndpoint(endpointChanged, e)
 }

@@ -50,7 +50,7 @@ func (s *State) pool(name objects.Name) *pool {
 }
 
 // tidy forgets pools without models, endpoints and settings.
-func (s *State) tidy() {
+func tidy(s *State) {
 	for name, p := range s.pools {
 		if p.models == 0 && len(p.endpoints) == 0 && p.Pool == (Pool{}) && p.fits.Types == nil && p.fits.Others == nil {
 			delete(s.pools, name)
@@ -66,11 +66,11 @@ func (s *State) SetPool(name objects.Name, to Pool) {
 	}
 	p.Pool = to
 	s.due.expiry = time.Time{} // failures may be forgotten sooner
-	s.revalue(name, p)
+	revalue(s, name, p)
 }
 
 // revalue finds the worth of all models of a pool anew.
-func (s *State) revalue(name objects.Name, p *pool) {
+func revalue(s *State, name objects.Name, p *pool) {
 	for _, m := range s.models {
 		if m.Pool == name {
 			m.value(p)
@@ -105,8 +105,8 @@ func (m *model) price() float64 {
 	return math.Log(aside+m.took) - math.Log(float64(max(1, m.bytes)))
 }
 
-// loadedIn notes how long a load of a model took.
-func (s *State) loadedIn(m *model, took time.Duration) {
+// learnLoadTime notes how long a load of a model took.
+func learnLoadTime(s *State, m *model, took time.Duration) {
 	if took <= 0 {
 		return
 	}
@@ -119,7 +119,7 @@ func (s *State) loadedIn(m *model, took time.Duration) {
 	p.dear.add(m.price())
 	if p.dear.n == enough {
 		p.dearness = p.dear.mean
-		s.revalue(m.Pool, p)
+		revalue(s, m.Pool, p)
 	}
 	was := m.worth
 	if m.value(p); m.worth < was { // models that could not evict it before may do so now
@@ -129,7 +129,7 @@ func (s *State) loadedIn(m *model, took time.Duration) {
 }
 
 // tickFading finds how slowly counts are to fade in a pool, and what its shadows may hold.
-func (s *State) tickFading(name objects.Name, p *pool) {
+func tickFading(s *State, name objects.Name, p *pool) {
 	var capacity amount
 	for _, e := range p.endpoints {
 		if e.CanLoad && e.useful() {
@@ -156,14 +156,14 @@ func (s *State) tickFading(name objects.Name, p *pool) {
 			m.usage = m.faded(slower)
 		}
 	}
-	s.revalue(name, p)
+	revalue(s, name, p)
 }
 
 // dearnessOff is how far the mean price of loads may move, as a logarithm, before models are valued by it anew.
 const dearnessOff = 0.2
 
 // tickWorth finds the worth of models anew that have been silent for long.
-func (s *State) tickWorth(p *pool, all []*model, now time.Time) {
+func tickWorth(s *State, p *pool, all []*model, now time.Time) {
 	at := seconds(now)
 	for i := range p.fading.shadows {
 		p.fading.shadows[i].tick(at)

@@ -24,7 +24,7 @@ var noon = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 func TestCountsAreAsIfTheyHadAlwaysFadedSo(t *testing.T) {
 	s, p, m := known(objects.Entry{}, noon)
 	p.fading.differ, p.fading.missed, p.fading.squares = enoughMisses, enoughMisses, enoughMisses
-	s.tickFading(m.Pool, p)
+	tickFading(s, m.Pool, p)
 	if want := firstFade * fadeStep; p.fading.fade != want {
 		t.Fatalf("counts fade in %v s, want %v", p.fading.fade, want)
 	}
@@ -43,7 +43,7 @@ func TestALoadCountsForHalf(t *testing.T) {
 		took time.Duration
 		want float64
 	}{{0, 0}, {2 * time.Second, 2}, {4 * time.Second, 3}, {0, 3}, {time.Second, 2}} {
-		if s.loadedIn(m, c.took); m.took != c.want {
+		if learnLoadTime(s, m, c.took); m.took != c.want {
 			t.Errorf("after a load of %v loads take %v s, want %v", c.took, m.took, c.want)
 		}
 	}
@@ -152,7 +152,7 @@ func TestShadowsHoldWhatThePoolCan(t *testing.T) {
 	}
 	s.endpoints["full"].leaked = 1500
 	s.Down("down")
-	s.tickFading(m.Pool, p)
+	tickFading(s, m.Pool, p)
 	if got, want := p.fading.shadows[1].capacity, (amount{12, 950}); got != want {
 		t.Errorf("shadows hold %v, want %v", got, want)
 	}
@@ -167,17 +167,17 @@ func TestModelsAreValuedByWhatLoadsCostNow(t *testing.T) {
 	elsewhere := s.models[other].worth
 	m.took, m.bytes = 99, 100
 	p.dear.n, p.dear.mean, p.dearness = enough, 1, 1-dearnessOff/2
-	s.tickFading(m.Pool, p)
+	tickFading(s, m.Pool, p)
 	if p.dearness == p.dear.mean {
 		t.Errorf("models are valued anew for less than %v", dearnessOff)
 	}
 	p.dearness = 0
-	s.tickFading(m.Pool, p)
+	tickFading(s, m.Pool, p)
 	if want := m.usage.worth(firstFade, -1); p.dearness != 1 || m.worth != want {
 		t.Errorf("loads cost %v and the model is worth %v, want 1 and %v", p.dearness, m.worth, want)
 	}
 	p.fading.differ, p.fading.missed, p.fading.squares = enoughMisses, enoughMisses, enoughMisses
-	s.tickFading(m.Pool, p)
+	tickFading(s, m.Pool, p)
 	if o := s.models[other]; o.count != 100 || o.worth != elsewhere {
 		t.Errorf("a model of another pool has a count of %v and is worth %v, want 100 and %v", o.count, o.worth, elsewhere)
 	}

@@ -24,9 +24,9 @@ func (e *endpoint) reserve() int64 {
 // keepAgain is how many times as long as that an unload takes before the reserve is kept free again, so that it does not come and go.
 const keepAgain = 2
 
-// keep decides whether an endpoint keeps its reserve free. It does not if unload time over load time is less than reserve over capacity: then one
+// keepReserve decides whether an endpoint keeps its reserve free. It does not if unload time over load time is less than reserve over capacity: then one
 // more model saves more load time than waiting for unloads costs.
-func (s *State) keep(e *endpoint) {
+func keepReserve(s *State, e *endpoint) {
 	limit := e.loadTime.median * float64(e.reserve())
 	if e.quick {
 		limit *= keepAgain

@@ -76,7 +76,7 @@ func TestReserveIsSteady(t *testing.T) {
 	} {
 		for range c.times {
 			e.unloadTime.add(c.unload)
-			s.keep(e)
+			keepReserve(s, e)
 		}
 		if e.quick == c.reserved {
 			t.Errorf("after %d unloads of %v s the reserve is kept: %v, want %v", c.times, c.unload, !e.quick, c.reserved)
@@ -105,14 +105,14 @@ func TestLongQueueIsCheap(t *testing.T) {
 			s.add(m, e, Queued, now).claim = claim{purpose: ForRequests, asked: true, below: math.Inf(1), spares: true}
 		}
 	}
-	s.reorder()
+	reorder(s, s.now)
 	queue := slices.Clone(e.tally().queue)
 	slices.SortFunc(queue, (*Copy).compareTurn)
 	if len(queue) != models {
 		t.Fatalf("%d copies are queued", len(queue))
 	}
 	all := testing.AllocsPerRun(5, func() {
-		if todo := s.prepare(e, queue, now); len(todo) > 0 {
+		if todo := prepareRoom(s, e, queue, now); len(todo) > 0 {
 			t.Fatalf("no load has ended, and yet: %v", todo)
 		}
 	})

@@ -48,8 +48,8 @@ func (m *model) presence() float64 {
 	return sum / float64(len(m.copies))
 }
 
-// demands finds what is asked of the memories of all endpoints, as of a tick.
-func (s *State) demands(now time.Time) {
+// measureDemands finds what is asked of the memories of all endpoints, as of a tick.
+func measureDemands(s *State, now time.Time) {
 	for _, e := range s.endpoints {
 		if e.demand = (demand{}); !e.holdsFew() {
 			continue
@@ -107,9 +107,9 @@ func (c *Copy) followed() bool {
 	return false
 }
 
-// spread has adapters leave endpoints at which more have requests all the time than the GPU has slots, for others where they have one: one of an
+// spreadAdapters has adapters leave endpoints at which more have requests all the time than the GPU has slots, for others where they have one: one of an
 // endpoint, and of few endpoints at one tick.
-func (s *State) spread(now time.Time) (todo []Action) {
+func spreadAdapters(s *State, now time.Time) (todo []Action) {
 	moves := max(1, int(movesAtOnce*float64(len(s.endpoints))))
 	for _, address := range slices.Sorted(maps.Keys(s.endpoints)) {
 		e := s.endpoints[address]
@@ -121,15 +121,15 @@ func (s *State) spread(now time.Time) (todo []Action) {
 			if c.followed() {
 				continue
 			}
-			if o := s.relieves(c); o != nil {
+			if o := relievingEndpoint(s, c); o != nil {
 				o.demand.gpu += c.presence
-				s.drain(c, now)
+				drainCopy(s, c, now)
 				moves--
 				break
 			}
 			by := claim{purpose: ForSlots, below: c.model.worth, spares: true, idle: true, from: e.Address}
-			if best, _ := s.choose(c.model, by); best.e != nil {
-				todo = append(todo, s.put(c.model, best.e, by, now)...)
+			if best, _ := choosePlace(s, c.model, by); best.e != nil {
+				todo = append(todo, putCopy(s, c.model, best.e, by, now)...)
 				moves--
 				break
 			}
@@ -168,10 +168,10 @@ func (l *load) stay() float64 {
 	return l.slowFlight / l.slowRate
 }
 
-// relieves is another endpoint that has what a copy has and where its requests get a slot, if the model can spare the copy.
-func (s *State) relieves(c *Copy) *endpoint {
+// relievingEndpoint is another endpoint that has what a copy has and where its requests get a slot, if the model can spare the copy.
+func relievingEndpoint(s *State, c *Copy) *endpoint {
 	m := c.model
-	if !s.spared(c) {
+	if !isSpared(s, c) {
 		return nil
 	}
 	for _, o := range m.copies {
@@ -182,14 +182,14 @@ func (s *State) relieves(c *Copy) *endpoint {
 	return nil
 }
 
-// spared says whether a copy may leave though nothing else needs its room: others are there, and as many as there are to be.
-func (s *State) spared(c *Copy) bool {
-	return c.State == Loaded && s.there(c.model) > max(c.model.needs(), c.model.aim) && !c.model.starved(c)
+// isSpared says whether a copy may leave though nothing else needs its room: others are there, and as many as there are to be.
+func isSpared(s *State, c *Copy) bool {
+	return c.State == Loaded && remaining(s, c.model) > max(c.model.needs(), c.model.aim) && !c.model.starved(c)
 }
 
-// succeed lets the copy go whose place one takes that is loaded now, if nobody needs both.
-func (s *State) succeed(c *Copy, now time.Time) {
-	if old := c.model.at(c.claim.from); old != nil && s.spared(old) {
-		s.drain(old, now)
+// releasePredecessor lets the copy go whose place one takes that is loaded now, if nobody needs both.
+func releasePredecessor(s *State, c *Copy, now time.Time) {
+	if old := c.model.at(c.claim.from); old != nil && isSpared(s, old) {
+		drainCopy(s, old, now)
 	}
 }

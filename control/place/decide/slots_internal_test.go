@@ -42,8 +42,8 @@ func TestSpread(t *testing.T) {
 			if round > 20*n {
 				t.Fatalf("seed %d: it goes on for ever", seed)
 			}
-			s.demands(now)
-			s.reorder()
+			measureDemands(s, now)
+			reorder(s, s.now)
 			was := make(map[string]demand)
 			var want *Copy // what is to leave the endpoint at which a tick begins
 			first := ""
@@ -53,7 +53,7 @@ func TestSpread(t *testing.T) {
 					want, first = best, e.Address
 				}
 			}
-			s.spread(now)
+			spreadAdapters(s, now)
 			left := make(map[string]*Copy)
 			for _, m := range s.models {
 				for _, c := range m.copies {
@@ -166,28 +166,28 @@ func TestDemand(t *testing.T) {
 		s.SetModel(objects.Entry{ModelKey: key}.Complete(nil), now.Add(-used))
 		s.add(s.models[key], e, []CopyState{Loaded, Loading, Draining}[i], now).presence = 0.5
 	}
-	if s.demands(now); e.demand != (demand{gpu: 1, host: 2}) {
+	if measureDemands(s, now); e.demand != (demand{gpu: 1, host: 2}) {
 		t.Errorf("they ask for %+v", e.demand)
 	}
-	if s.demands(now.Add(inUse)); e.demand != (demand{gpu: 1}) {
+	if measureDemands(s, now.Add(inUse)); e.demand != (demand{gpu: 1}) {
 		t.Errorf("after a while they ask for %+v", e.demand)
 	}
 	m := s.models[Key{Pool: name, ID: "m0"}]
-	s.put(m, s.endpoints["e2"], claim{from: "e1"}, now)
+	putCopy(s, m, s.endpoints["e2"], claim{from: "e1"}, now)
 	if o := s.endpoints["e2"]; o.demand != (demand{gpu: 0.5, host: 1}) {
 		t.Errorf("what is put elsewhere asks for %+v", o.demand)
 	}
-	if s.demands(now); e.demand != (demand{gpu: 0.5, host: 1}) {
+	if measureDemands(s, now); e.demand != (demand{gpu: 0.5, host: 1}) {
 		t.Errorf("what stays asks for %+v", e.demand)
 	}
 	m.at("e2").doomed = true
-	if s.demands(now); e.demand != (demand{gpu: 1, host: 2}) {
+	if measureDemands(s, now); e.demand != (demand{gpu: 1, host: 2}) {
 		t.Errorf("what is to go where its load is given up asks for %+v", e.demand)
 	}
 	m.at("e2").doomed = false
-	s.demands(now)
+	measureDemands(s, now)
 	e.GPUAdapters = 0
-	if s.demands(now); e.demand.host != 1 {
+	if measureDemands(s, now); e.demand.host != 1 {
 		t.Errorf("where nobody says how many slots a GPU has they ask for %+v", e.demand)
 	}
 }
@@ -217,7 +217,7 @@ func TestSucceed(t *testing.T) {
 		m := s.models[key]
 		m.aim = c.aim
 		old := s.add(m, s.endpoints["e1"], Loaded, now)
-		s.put(m, s.endpoints["e2"], claim{from: "e1"}, now)
+		putCopy(s, m, s.endpoints["e2"], claim{from: "e1"}, now)
 		s.set(m.at("e2"), Loading, now)
 		if c.unusable != "" {
 			s.Wanted("x", key, Want{Requests: 1, Since: now, Unusable: []string{c.unusable}})
@@ -233,8 +233,8 @@ func TestSucceed(t *testing.T) {
 func TestSucceedsWhatLeaves(t *testing.T) {
 	s, now := crowd("e1: a, e2:")
 	m := s.models[Key{Pool: crowded, ID: "a"}]
-	s.put(m, s.endpoints["e2"], claim{from: "e1"}, now)
-	s.drain(m.at("e1"), now)
+	putCopy(s, m, s.endpoints["e2"], claim{from: "e1"}, now)
+	drainCopy(s, m.at("e1"), now)
 	s.set(m.at("e2"), Loading, now)
 	s.LoadEnded(CopyKey{m.ModelKey, "e2"}, LoadResult{}, now.Add(time.Minute))
 	if !m.at("e1").Since.Equal(now) {
@@ -306,9 +306,9 @@ func TestSpreadAtATick(t *testing.T) {
 			c.change(s)
 		}
 		for range c.ticks {
-			s.demands(now)
-			s.reorder()
-			s.spread(now)
+			measureDemands(s, now)
+			reorder(s, s.now)
+			spreadAdapters(s, now)
 		}
 		if got := crowds(s); got != c.want {
 			t.Errorf("%s: of %s comes %s, want %s", c.what, c.is, got, c.want)
@@ -342,11 +342,11 @@ func TestAnAdapterOfTwoPoolsHasOneSlot(t *testing.T) {
 	e := s.endpoints["e1"]
 	s.SetModel(objects.Entry{ModelKey: Key{Pool: other, ID: "a"}}.Complete(nil), now)
 	s.add(s.models[Key{Pool: other, ID: "a"}], e, Loaded, now).presence = 0.5
-	if s.demands(now); e.demand != (demand{gpu: 1, host: 1}) {
+	if measureDemands(s, now); e.demand != (demand{gpu: 1, host: 1}) {
 		t.Errorf("it asks for %+v", e.demand)
 	}
-	s.drain(s.models[Key{Pool: crowded, ID: "a"}].at("e1"), now)
-	if s.demands(now); e.demand != (demand{gpu: 0.5, host: 1}) {
+	drainCopy(s, s.models[Key{Pool: crowded, ID: "a"}].at("e1"), now)
+	if measureDemands(s, now); e.demand != (demand{gpu: 0.5, host: 1}) {
 		t.Errorf("while it leaves one of them it asks for %+v", e.demand)
 	}
 }

@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// start tells an engine to load what waits there, as many at once as it takes, in the order of [Copy.compareTurn].
-func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
+// startLoads tells an engine to load what waits there, as many at once as it takes, in the order of [Copy.compareTurn].
+func startLoads(s *State, e *endpoint, now time.Time) (todo []Action) {
 	if e.state != up || e.Is() {
 		return nil
 	}
-	todo = s.repeatUnloads(e)
+	todo = repeatUnloads(s, e)
 	t := e.tally()
 	if len(t.queue) == 0 {
 		return todo
 	}
 	loading, queue := e.turns(), slices.Clone(t.queue)
 	slices.SortFunc(queue, (*Copy).compareTurn)
-	todo = append(todo, s.prepare(e, queue, now)...)
+	todo = append(todo, prepareRoom(s, e, queue, now)...)
 	for _, c := range queue {
 		if loading >= max(1, e.Loads) {
 			return todo
@@ -44,10 +44,10 @@ func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
 		stalled := now.Sub(c.asked)
 		s.set(c, Loading, now)
 		if e.Overlap > e.Loads {
-			c.slowAt = now.Add(s.slowAfter(m))
+			c.slowAt = now.Add(slowAfter(s, m))
 			s.noteCopy(copyTimed, c)
 		}
-		a := Action{Kind: kind, Endpoint: e.Address, Model: m.Entry, For: c.claim.purpose, Timeout: s.timeout(e, m), Stalled: stalled}
+		a := Action{Kind: kind, Endpoint: e.Address, Model: m.Entry, For: c.claim.purpose, Timeout: loadTimeout(s, e, m), Stalled: stalled}
 		if since := m.since(); !since.IsZero() {
 			a.Waited = now.Sub(since)
 		}
@@ -59,39 +59,39 @@ func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
 	return todo
 }
 
-// dismiss lets a copy go, in the way that its state asks for.
-func (s *State) dismiss(c *Copy, now time.Time) []Action {
+// dismissCopy lets a copy go, in the way that its state asks for.
+func dismissCopy(s *State, c *Copy, now time.Time) []Action {
 	switch c.State {
 	case Queued:
 		if c.cut { // the engine may have it
-			s.drain(c, now)
+			drainCopy(s, c, now)
 			return nil
 		}
 		s.drop(c)
 	case Loading:
 		if !c.doomed {
-			s.doom(c)
+			doomCopy(s, c)
 			return []Action{{Kind: Cancel, Endpoint: c.Endpoint, Model: c.model.Entry}}
 		}
 	case Loaded:
-		s.drain(c, now)
+		drainCopy(s, c, now)
 	}
 	return nil
 }
 
-// drain lets the requests of a copy end, and no more go there.
-func (s *State) drain(c *Copy, now time.Time) {
+// drainCopy lets the requests of a copy end, and no more go there.
+func drainCopy(s *State, c *Copy, now time.Time) {
 	s.set(c, Draining, now)
 }
 
-// doom has a copy that is loading be unloaded as soon as it is loaded.
-func (s *State) doom(c *Copy) {
+// doomCopy has a copy that is loading be unloaded as soon as it is loaded.
+func doomCopy(s *State, c *Copy) {
 	c.doomed = true
 	s.noteCopy(copyDoomed, c)
 }
 
-// unload ends a drain.
-func (s *State) unload(c *Copy, now time.Time) Action {
+// unloadCopy ends a drain.
+func unloadCopy(s *State, c *Copy, now time.Time) Action {
 	s.set(c, Unloading, now)
 	return Action{Kind: Unload, Endpoint: c.Endpoint, Model: c.model.Entry}
 }

@@ -47,9 +47,15 @@ const (
 // Tick lets [State.Decide] decide what no event asks for. It is to be called about every [TickInterval].
 func (s *State) Tick() { s.due.tick = true }
 
-// tick is a tick.
-func (s *State) tick(now time.Time) (todo []Action) {
+// runTick is a tick.
+func runTick(s *State, now time.Time) (todo []Action) {
+	if !s.due.tick {
+		return nil
+	}
 	s.due.tick = false
+	for address := range s.clock.endpoints {
+		s.noteEndpoint(migrationChanged, s.endpoints[address]) // what was used meanwhile is to be moved, too
+	}
 	passed := now.Sub(s.ticked).Seconds()
 	if s.ticked.IsZero() || passed <= 0 {
 		passed = 0
@@ -66,12 +72,12 @@ func (s *State) tick(now time.Time) (todo []Action) {
 	used := make(map[objects.Name][]*model, len(s.pools)) // of all, the most missed first
 	for _, name := range pools {
 		p := s.pools[name]
-		s.tickFading(name, p)
-		s.tickWorth(p, all[name], now)
+		tickFading(s, name, p)
+		tickWorth(s, p, all[name], now)
 		used[name] = slices.DeleteFunc(slices.Clone(all[name]), func(m *model) bool { return math.IsInf(m.worth, -1) })
 		slices.SortFunc(used[name], (*model).missedMore)
 		if passed > 0 {
-			s.tickLoads(p, all[name], used[name], passed, now)
+			tickLoads(s, p, all[name], used[name], passed, now)
 			continue
 		}
 		for _, m := range all[name] { // nobody knows in how long that came
@@ -82,18 +88,18 @@ func (s *State) tick(now time.Time) (todo []Action) {
 			}
 		}
 	}
-	s.weigh()
-	s.demands(now)
-	todo = s.evictExcess(now)
-	todo = append(todo, s.spread(now)...)
+	weigh(s)
+	measureDemands(s, now)
+	todo = evictExcess(s, now)
+	todo = append(todo, spreadAdapters(s, now)...)
 	for _, name := range pools {
 		p := s.pools[name]
-		todo = append(todo, s.rehouse(all[name], now)...)
-		todo = append(todo, s.addForLoad(used[name], now)...)
-		todo = append(todo, s.balance(p, used[name], now)...)
-		todo = append(todo, s.addForUse(p, used[name], since, now)...)
+		todo = append(todo, relocate(s, all[name], now)...)
+		todo = append(todo, addForLoad(s, used[name], now)...)
+		todo = append(todo, balancePool(s, p, used[name], now)...)
+		todo = append(todo, addForUse(s, p, used[name], since, now)...)
 		p.fills = used[name]
-		todo = append(todo, s.fill(p, now)...)
+		todo = append(todo, fillPool(s, p, now)...)
 	}
 	return todo
 }
@@ -154,7 +160,7 @@ func (l *load) turn(copies float64, most int, passed float64) {
 }
 
 // tickLoads finds what models ask of engines, and how many copies are to bear it. Of models that nobody has used nothing is asked.
-func (s *State) tickLoads(p *pool, all, used []*model, passed float64, now time.Time) {
+func tickLoads(s *State, p *pool, all, used []*model, passed float64, now time.Time) {
 	endpoints, total, fast := 0, 0.0, within(passed, loadMean)
 	for _, e := range p.endpoints {
 		if e.able() {
@@ -183,7 +189,7 @@ func (s *State) tickLoads(p *pool, all, used []*model, passed float64, now time.
 	share := total / float64(max(1, endpoints))
 	for _, m := range used {
 		for _, c := range m.copies {
-			if brief := s.brief(m, c.endpoint); brief != c.brief {
+			if brief := isBrief(s, m, c.endpoint); brief != c.brief {
 				c.brief = brief
 				s.noteModel(valueChanged, m)
 			}
@@ -239,10 +245,10 @@ func (c *Copy) fly(now time.Time) {
 }
 
 // addForLoad adds the copies that loads ask for: where there is room, or others are missed less.
-func (s *State) addForLoad(all []*model, now time.Time) (todo []Action) {
+func addForLoad(s *State, all []*model, now time.Time) (todo []Action) {
 	for _, m := range all {
-		for m.aim > 1 && s.there(m) < m.aim && s.there(m) > 0 {
-			added, more := s.grow(m, claim{purpose: ForLoad, below: m.worth, spares: true, relieves: true}, now)
+		for m.aim > 1 && remaining(s, m) < m.aim && remaining(s, m) > 0 {
+			added, more := growModel(s, m, claim{purpose: ForLoad, below: m.worth, spares: true, relieves: true}, now)
 			todo = append(todo, more...)
 			if !added {
 				break
@@ -253,10 +259,10 @@ func (s *State) addForLoad(all []*model, now time.Time) (todo []Action) {
 }
 
 // addForUse adds second copies of what is in use, where there is much room.
-func (s *State) addForUse(p *pool, all []*model, since, now time.Time) (todo []Action) {
+func addForUse(s *State, p *pool, all []*model, since, now time.Time) (todo []Action) {
 	claims := make(map[*Fit]*claim)
 	for _, m := range all {
-		if !m.lastUsed.After(since) || m.lastUsed.Sub(m.inUseSince) < m.secondAfter() || s.there(m) != 1 {
+		if !m.lastUsed.After(since) || m.lastUsed.Sub(m.inUseSince) < m.secondAfter() || remaining(s, m) != 1 {
 			continue
 		}
 		by, known := claims[m.fit]
@@ -265,7 +271,7 @@ func (s *State) addForUse(p *pool, all []*model, since, now time.Time) (todo []A
 			claims[m.fit] = by
 		}
 		if by != nil {
-			_, more := s.grow(m, *by, now)
+			_, more := growModel(s, m, *by, now)
 			todo = append(todo, more...)
 		}
 	}
@@ -292,9 +298,9 @@ func (p *pool) claimForUse(f *Fit, now time.Time) *claim {
 	return &by
 }
 
-// fill fills free room with what was used and has no copy, the most missed first: as much as endpoints load at once, and more when that has ended
+// fillPool fills free room with what was used and has no copy, the most missed first: as much as endpoints load at once, and more when that has ended
 // (refill), so that a request never waits for more than that.
-func (s *State) fill(p *pool, now time.Time) (todo []Action) {
+func fillPool(s *State, p *pool, now time.Time) (todo []Action) {
 	var waiting []*model
 	for len(p.fills) > 0 && slices.ContainsFunc(p.endpoints, (*endpoint).spare) {
 		for added := false; len(p.fills) > 0 && !added; p.fills = p.fills[1:] {
@@ -305,7 +311,7 @@ func (s *State) fill(p *pool, now time.Time) (todo []Action) {
 			case m.awaitsPreferred(p):
 				waiting = append(waiting, m)
 			default:
-				added, more = s.grow(m, claim{purpose: ForRoom, below: math.Inf(-1), idle: true, fills: true}, now)
+				added, more = growModel(s, m, claim{purpose: ForRoom, below: math.Inf(-1), idle: true, fills: true}, now)
 			}
 			todo = append(todo, more...)
 		}
@@ -327,10 +333,10 @@ func (m *model) awaitsPreferred(p *pool) bool {
 	return false
 }
 
-// refill goes on filling the pools in which a load has ended.
-func (s *State) refill(now time.Time) (todo []Action) {
+// fillPools goes on filling the pools in which a load has ended.
+func fillPools(s *State, now time.Time) (todo []Action) {
 	for _, name := range slices.SortedFunc(maps.Keys(s.due.fills), objects.Name.Compare) {
-		todo = append(todo, s.fill(s.pool(name), now)...)
+		todo = append(todo, fillPool(s, s.pool(name), now)...)
 	}
 	clear(s.due.fills)
 	return todo
@@ -374,11 +380,11 @@ func (p *pool) oldest(f *Fit) (used time.Time, any bool) {
 	return used, any
 }
 
-// grow gives a model another copy, if there is a place for it.
-func (s *State) grow(m *model, by claim, now time.Time) (added bool, todo []Action) {
-	best, _ := s.choose(m, by)
+// growModel gives a model another copy, if there is a place for it.
+func growModel(s *State, m *model, by claim, now time.Time) (added bool, todo []Action) {
+	best, _ := choosePlace(s, m, by)
 	if best.e == nil {
 		return false, nil
 	}
-	return true, s.put(m, best.e, by, now)
+	return true, putCopy(s, m, best.e, by, now)
 }

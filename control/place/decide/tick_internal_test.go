@@ -98,7 +98,7 @@ func TestNoMoreCopiesThanThereMayBe(t *testing.T) {
 		}
 		s.Down("down")
 		p.RPM = 1
-		if s.tickLoads(p, []*model{m}, []*model{m}, 10, noon); m.aim != c.want {
+		if tickLoads(s, p, []*model{m}, []*model{m}, 10, noon); m.aim != c.want {
 			t.Errorf("of at most %d copies the load asks for %d, want %d", c.most, m.aim, c.want)
 		}
 	}

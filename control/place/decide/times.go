@@ -69,9 +69,9 @@ func (p *pool) timesOf(kind string) *spread {
 	return t
 }
 
-// timeout is how long a load of a model may take at an endpoint: what people or the engine say, the lower of both, else by what loads
+// loadTimeout is how long a load of a model may take at an endpoint: what people or the engine say, the lower of both, else by what loads
 // of the model's type took in its pool.
-func (s *State) timeout(e *endpoint, m *model) time.Duration {
+func loadTimeout(s *State, e *endpoint, m *model) time.Duration {
 	p := s.pool(m.Pool)
 	t := p.timesOf(m.Type)
 	switch {
@@ -95,7 +95,7 @@ func (s *spread) most() time.Duration {
 }
 
 // slowAfter is when a load of a model counts as slow: after what such loads take at most, where enough of them were measured.
-func (s *State) slowAfter(m *model) time.Duration {
+func slowAfter(s *State, m *model) time.Duration {
 	const least = minTimeout / slack
 	if t := s.pool(m.Pool).timesOf(m.Type); t.n >= enough {
 		return max(t.most(), least)

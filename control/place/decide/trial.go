@@ -45,7 +45,7 @@ func (s *State) Trial(address string) (Trial, bool) {
 }
 
 // setTrial begins a trial, or ends it. What was to be tried there and has not begun is not loaded for that any more.
-func (s *State) setTrial(e *endpoint, begins bool) {
+func setTrial(s *State, e *endpoint, begins bool) {
 	for _, c := range e.sorted() {
 		if c.State == Queued && c.claim.purpose == ForTrial && !c.cut {
 			s.drop(c)
@@ -57,9 +57,9 @@ func (s *State) setTrial(e *endpoint, begins bool) {
 	s.noteEndpoint(trialChanged, e)
 }
 
-// try has an endpoint on trial load what it is to be tried with, until it has passed or failed. What nobody has looked at yet may be loaded elsewhere:
+// runTrial has an endpoint on trial load what it is to be tried with, until it has passed or failed. What nobody has looked at yet may be loaded elsewhere:
 // it waits for that.
-func (s *State) try(e *endpoint, now time.Time) (todo []Action) {
+func runTrial(s *State, e *endpoint, now time.Time) (todo []Action) {
 	t := e.trial
 	if t == nil || t.Passed || t.Failed || e.state != up || e.Is() || s.unseen > 0 {
 		return nil
@@ -69,7 +69,7 @@ func (s *State) try(e *endpoint, now time.Time) (todo []Action) {
 		loaded += truth(c.State == Loaded && !c.model.foreign)
 		coming += truth(c.State < Loaded)
 	}
-	all := s.elsewhere(e, now)
+	all := loadedElsewhere(s, e, now)
 	for _, m := range all {
 		t.note(m, e)
 	}
@@ -78,8 +78,8 @@ func (s *State) try(e *endpoint, now time.Time) (todo []Action) {
 		if loaded+coming >= trialLoads || len(t.Failures) >= trialFailures {
 			break
 		}
-		if s.takes(e, m, by) {
-			todo = append(todo, s.put(m, e, by, now)...)
+		if hasPlace(s, e, m, by) {
+			todo = append(todo, putCopy(s, m, e, by, now)...)
 			coming++
 		}
 	}
@@ -97,10 +97,10 @@ func (s *State) try(e *endpoint, now time.Time) (todo []Action) {
 	return todo
 }
 
-// elsewhere are the models that requests find loaded at other endpoints, and that were used of late, the most recently used first.
-func (s *State) elsewhere(e *endpoint, now time.Time) (all []*model) {
+// loadedElsewhere are the models that requests find loaded at other endpoints, and that were used of late, the most recently used first.
+func loadedElsewhere(s *State, e *endpoint, now time.Time) (all []*model) {
 	for _, m := range s.models {
-		if slices.Contains(e.pools, m.Pool) && now.Sub(m.lastUsed) < movedIfUsed && s.loadedCopies(m.ModelKey) > 0 {
+		if slices.Contains(e.pools, m.Pool) && now.Sub(m.lastUsed) < movedIfUsed && loadedCopies(s, m.ModelKey) > 0 {
 			all = append(all, m)
 		}
 	}

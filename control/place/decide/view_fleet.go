@@ -125,7 +125,7 @@ func (s *State) View(now time.Time) View {
 		if m.gone && len(m.wants) == 0 && len(m.copies) == 0 {
 			continue
 		}
-		v.Models = append(v.Models, s.viewModel(m, now))
+		v.Models = append(v.Models, viewModel(s, m, now))
 		used[m.Pool] = latest(used[m.Pool], m.missed())
 	}
 	for name, missed := range used {
@@ -174,7 +174,7 @@ func (e *endpoint) viewState() EndpointState {
 	return Ready
 }
 
-func (s *State) viewModel(m *model, now time.Time) ModelView {
+func viewModel(s *State, m *model, now time.Time) ModelView {
 	v := ModelView{Key: m.ModelKey, Known: !m.gone && !m.foreign, Since: m.since(), Least: m.least(), Why: m.blocked}
 	if m.failed != "" {
 		v.Why = m.failed
@@ -183,7 +183,7 @@ func (s *State) viewModel(m *model, now time.Time) ModelView {
 		v.Held += w.Requests
 	}
 	for _, f := range m.failures {
-		v.Failures = append(v.Failures, FailureView{f, f.At.Add(s.failureCounts(m, f, now))})
+		v.Failures = append(v.Failures, FailureView{f, f.At.Add(failureCounts(s, m, f, now))})
 	}
 	return v
 }

@@ -107,9 +107,9 @@ func (s *State) SetVModel(v VModel, was Moved, force bool, now time.Time) {
 		known.VModel, known.need, known.had = v, 0, 0
 	}
 	if known.Active == "" || force {
-		s.move(known, now)
+		moveVModel(s, known, now)
 	}
-	s.name(v.Key, before, known.ids())
+	nameModels(s, v.Key, before, known.ids())
 	s.noteVModel(vmodelSet, v.Key)
 }
 
@@ -119,7 +119,7 @@ func (s *State) RemoveVModel(key Key) {
 		delete(s.vmodels, key)
 		delete(s.due.vmodels, key)
 		s.noteVModel(vmodelMoved, key)
-		s.name(key, v.ids(), nil)
+		nameModels(s, key, v.ids(), nil)
 	}
 }
 
@@ -130,9 +130,9 @@ func (s *State) VModel(key Key) (VModelStatus, bool) {
 		return VModelStatus{}, false
 	}
 	st := VModelStatus{VModel: v.VModel, Moved: v.Moved, Switch: v.told, Failed: v.failed, Taken: v.taken}
-	st.Loaded = s.loadedCopies(v.key(v.Target))
+	st.Loaded = loadedCopies(s, v.key(v.Target))
 	if v.Target != v.Active {
-		st.Needed = s.needed(v)
+		st.Needed = neededCopies(s, v)
 	}
 	return st, true
 }
@@ -147,8 +147,8 @@ func (v *vmodel) key(id string) Key { return Key{Pool: v.Pool, ID: id} }
 // ids are the models that it names, some of them more than once, or empty.
 func (v *vmodel) ids() []string { return []string{v.Active, v.Target, v.Canary, v.Previous} }
 
-// name notes which models a VModel names, and which it named before.
-func (s *State) name(by Key, before, after []string) {
+// nameModels notes which models a VModel names, and which it named before.
+func nameModels(s *State, by Key, before, after []string) {
 	for _, id := range before {
 		key := Key{Pool: by.Pool, ID: id}
 		if delete(s.named[key], by); len(s.named[key]) == 0 && id != "" {
@@ -165,12 +165,12 @@ func (s *State) name(by Key, before, after []string) {
 		}
 	}
 	for _, id := range slices.Concat(before, after) {
-		s.refloor(Key{Pool: by.Pool, ID: id})
+		updateFloor(s, Key{Pool: by.Pool, ID: id})
 	}
 }
 
-// refloor finds how many copies a model must have because VModels name it.
-func (s *State) refloor(key Key) {
+// updateFloor finds how many copies a model must have because VModels name it.
+func updateFloor(s *State, key Key) {
 	m := s.models[key]
 	if m == nil {
 		return
@@ -212,7 +212,7 @@ func (v *vmodel) floor(id string) int {
 func (m *model) min() int { return max(m.Min, m.floor) }
 
 // loadedCopies is how many copies of a model answer requests.
-func (s *State) loadedCopies(key Key) (n int) {
+func loadedCopies(s *State, key Key) (n int) {
 	if m := s.models[key]; m != nil && !m.gone {
 		for _, c := range m.copies {
 			if c.State == Loaded && c.endpoint.useful() {
@@ -223,8 +223,8 @@ func (s *State) loadedCopies(key Key) (n int) {
 	return n
 }
 
-// whyNot is why a model gets no copy, empty while there is hope.
-func (s *State) whyNot(key Key) Reason {
+// whyNotLoaded is why a model gets no copy, empty while there is hope.
+func whyNotLoaded(s *State, key Key) Reason {
 	m := s.models[key]
 	switch {
 	case m == nil || m.gone:
@@ -235,16 +235,16 @@ func (s *State) whyNot(key Key) Reason {
 	return m.blocked
 }
 
-// needed is how many copies the target of a VModel is to have before requests go there.
-func (s *State) needed(v *vmodel) int {
+// neededCopies is how many copies the target of a VModel is to have before requests go there.
+func neededCopies(s *State, v *vmodel) int {
 	if m := s.models[v.key(v.Target)]; m != nil && m.Max > 0 {
 		return min(v.need, m.Max)
 	}
 	return v.need
 }
 
-// considerVModels moves the VModels that can be.
-func (s *State) considerVModels(now time.Time) {
+// routeVModels moves the VModels that can be.
+func routeVModels(s *State, now time.Time) []Action {
 	for _, key := range slices.SortedFunc(maps.Keys(s.due.vmodels), Key.Compare) {
 		delete(s.due.vmodels, key)
 		v := s.vmodels[key]
@@ -253,48 +253,49 @@ func (s *State) considerVModels(now time.Time) {
 			v.Previous, v.kept = "", 0
 		}
 		if v.Previous != "" { // that an earlier process kept is found bit by bit
-			v.kept = max(v.kept, s.loadedCopies(v.key(v.Previous)))
+			v.kept = max(v.kept, loadedCopies(s, v.key(v.Previous)))
 		}
 		v.failed = ""
 		if v.Target != v.Active && s.unseen == 0 { // else copies of the active one may be found yet
-			active, target, why := s.loadedCopies(v.key(v.Active)), s.loadedCopies(v.key(v.Target)), s.whyNot(v.key(v.Target))
+			active, target, why := loadedCopies(s, v.key(v.Active)), loadedCopies(s, v.key(v.Target)), whyNotLoaded(s, v.key(v.Target))
 			begins := v.need == 0
 			if begins {
 				v.need, v.had = max(1, active), active
 			}
-			if target >= s.needed(v) || active == 0 && (target > 0 || begins && why == "") {
-				s.move(v, now)
+			if target >= neededCopies(s, v) || active == 0 && (target > 0 || begins && why == "") {
+				moveVModel(s, v, now)
 			} else {
 				v.failed = why
 			}
 		}
 		is := Switch{Active: v.Active}
 		if v.Canary != "" {
-			if s.loadedCopies(v.key(v.Canary)) > 0 {
+			if loadedCopies(s, v.key(v.Canary)) > 0 {
 				is.Canary, is.Percent = v.Canary, v.Percent
 			} else if v.failed == "" {
-				v.failed = s.whyNot(v.key(v.Canary))
+				v.failed = whyNotLoaded(s, v.key(v.Canary))
 			}
 		}
 		own := s.models[key]
 		if v.taken = own != nil && !own.gone && !own.foreign; v.taken {
 			is = Switch{}
 		}
-		s.name(key, before, v.ids())
+		nameModels(s, key, before, v.ids())
 		v.told = is
 		s.noteVModel(vmodelMoved, key)
 	}
+	return nil
 }
 
-// move sends the requests for a VModel to its target, which is missed from now on by what the model before it was used. Who calls it notes which
+// moveVModel sends the requests for a VModel to its target, which is missed from now on by what the model before it was used. Who calls it notes which
 // models the VModel names then.
-func (s *State) move(v *vmodel, now time.Time) {
+func moveVModel(s *State, v *vmodel, now time.Time) {
 	if v.Active == v.Target {
 		return
 	}
 	from, to := s.models[v.key(v.Active)], s.models[v.key(v.Target)]
 	v.Previous, v.kept, v.Until = "", 0, time.Time{}
-	if n := s.loadedCopies(v.key(v.Active)); n > 0 {
+	if n := loadedCopies(s, v.key(v.Active)); n > 0 {
 		v.Previous, v.kept, v.Until = v.Active, n, now.Add(previousKept)
 	}
 	v.Active, v.need, v.had = v.Target, 0, 0

@@ -1,0 +1,132 @@
+package decide
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+)
+
+// rule is one rule of placement: it decides what is due for it, notes the facts that this makes, and returns what engines are to be told.
+type rule func(s *State, now time.Time) []Action
+
+// rules are the rules of one Decide, in the order in which they are applied.
+var rules = struct{ first, before, repeated, after []rule }{
+	// What happened by itself, what must not wait, and what is decided at a tick.
+	first: []rule{elapse, quitCalls, endDrains, runTick},
+	// The others follow in rounds until nothing is due. In a round the rules in the middle are repeated until nothing is due for them.
+	before:   []rule{planMigrations},
+	repeated: []rule{reorder, placeDue, routeVModels, explainDue, startDue},
+	after:    []rule{endMigrations, fillPools}, // what is asked for has gone before
+}
+
+// any reports whether anything is due for the repeated rules, apart from reasons.
+func (d *due) any() bool {
+	return len(d.vmodels) > 0 || len(d.models) > 0 || len(d.helped) > 0 || len(d.endpoints) > 0 || len(d.touched) > 0
+}
+
+// explains reports whether the reasons of more models may be found in this round.
+func (d *due) explains() bool { return len(d.stale) > 0 && d.explained < atOnce }
+
+// atOnce bounds how many endpoints are asked in one round for the reasons of models: half a millisecond or so.
+const atOnce = 8000
+
+// quitCalls gives up calls to engines that are about to end.
+func quitCalls(s *State, _ time.Time) (todo []Action) {
+	for _, address := range slices.Sorted(maps.Keys(s.due.quit)) {
+		if s.endpoints[address].Is() {
+			todo = append(todo, Action{Kind: Quit, Endpoint: address})
+		}
+	}
+	clear(s.due.quit)
+	return todo
+}
+
+// endDrains unloads the copies that are drained, or have had long enough for that.
+func endDrains(s *State, now time.Time) (todo []Action) {
+	for _, c := range timedCopies(s) {
+		if c.State == Draining && !c.endpoint.Is() && (c.drained || now.Sub(c.Since) >= s.DrainLimit) {
+			todo = append(todo, unloadCopy(s, c, now))
+		}
+	}
+	return todo
+}
+
+// explainDue finds for one model whether it has a place now, or why not.
+func explainDue(s *State, now time.Time) []Action {
+	d := &s.due
+	if !d.explains() {
+		return nil
+	}
+	m := d.stale[0]
+	d.stale, m.stale = d.stale[1:], false
+	if !m.stuck {
+		return nil
+	}
+	d.explained += max(1, len(s.pool(m.Pool).endpoints))
+	return considerModel(s, m, now)
+}
+
+// startDue has endpoints about which something changed load what is next there.
+func startDue(s *State, now time.Time) (todo []Action) {
+	due := slices.Sorted(maps.Keys(s.due.endpoints))
+	clear(s.due.endpoints)
+	for _, address := range due {
+		if e := s.endpoints[address]; e != nil {
+			todo = append(todo, runTrial(s, e, now)...)
+			todo = append(todo, startLoads(s, e, now)...)
+		}
+	}
+	return todo
+}
+
+// candidate is a model that may get a copy now, because it changed, or because it is stuck and an endpoint that may take it changed.
+type candidate struct {
+	*model
+	e *endpoint // nil if the model itself changed
+}
+
+// placeDue considers changed models, and stuck models that changed endpoints may take, in one pass in the order of [model.compare]. With two
+// passes a changed model could take the room that an older stuck model waits for.
+func placeDue(s *State, now time.Time) (todo []Action) {
+	due := make([]candidate, 0, len(s.due.models))
+	for key := range s.due.models {
+		if m := s.models[key]; m != nil {
+			due = append(due, candidate{model: m})
+		}
+	}
+	clear(s.due.models)
+	due = appendHelped(s, due)
+	slices.SortFunc(due, func(a, b candidate) int {
+		return cmp.Or(a.compare(b.model), truth(a.e != nil)-truth(b.e != nil))
+	})
+	for _, d := range due {
+		if d.e != nil {
+			if reorder(s, s.now); !d.stuck || !hasPlace(s, d.e, d.model, claimOf(s, d.model)) { // earlier candidates may have taken the room
+				continue
+			}
+		}
+		todo = append(todo, considerModel(s, d.model, now)...)
+	}
+	return todo
+}
+
+// appendHelped appends the stuck models that changed endpoints may take. Orders are up to date.
+func appendHelped(s *State, all []candidate) []candidate {
+	helped := slices.Sorted(maps.Keys(s.due.helped))
+	clear(s.due.helped)
+	for _, address := range helped {
+		e := s.endpoints[address]
+		if e == nil {
+			continue
+		}
+		for _, p := range e.pools {
+			for _, m := range s.pool(p).stuck {
+				if hasPlace(s, e, m, claimOf(s, m)) {
+					all = append(all, candidate{m, e})
+				}
+			}
+		}
+	}
+	return all
+}
