@@ -21,7 +21,7 @@ const (
 )
 
 // shareOf is the load that each copy of a model bears, or is to bear once it is loaded: requests in flight, over minutes.
-func shareOf(s *State, m *model) float64 { return m.slowFlight / float64(max(1, remaining(s, m))) }
+func shareOf(m *model) float64 { return m.slowFlight / float64(max(1, remaining(m))) }
 
 // weigh finds what all endpoints bear.
 func weigh(s *State) {
@@ -29,7 +29,7 @@ func weigh(s *State) {
 		e.load = 0
 	}
 	for _, m := range s.models {
-		addLoad(s, m, 1)
+		addLoad(m, 1)
 		if len(m.copies) > 1 {
 			s.noteModel(valueChanged, m) // which of them can be spared goes by loads
 		}
@@ -37,11 +37,11 @@ func weigh(s *State) {
 }
 
 // addLoad adds so many times what the copies of a model bear to the loads of their endpoints.
-func addLoad(s *State, m *model, times float64) {
+func addLoad(m *model, times float64) {
 	if m.slowFlight == 0 || len(m.copies) == 0 {
 		return
 	}
-	share := times * shareOf(s, m)
+	share := times * shareOf(m)
 	for _, c := range m.copies {
 		if e := c.endpoint; c.remains() && e.useful() {
 			e.load += share
@@ -74,9 +74,9 @@ func balancePool(s *State, p *pool, all []*model, now time.Time) (todo []Action)
 			if m == nil {
 				break
 			}
-			addLoad(s, m, -1)
+			addLoad(m, -1)
 			todo = append(todo, putCopy(s, m, e, moves(m), now)...)
-			addLoad(s, m, 1)
+			addLoad(m, 1)
 			touchBeside(s, m)
 			slices.SortFunc(able, (*endpoint).compareLoad)
 		}
@@ -105,11 +105,11 @@ func reliefFor(s *State, e *endpoint, byLoad []*endpoint) *model {
 		var most *model
 		for _, c := range from.copies {
 			m := c.model
-			share := shareOf(s, m)
+			share := shareOf(m)
 			if c.State != Loaded || m.Pinned || share == 0 || share > (from.load-e.load)/2 {
 				continue
 			}
-			if most != nil && cmp.Or(cmp.Compare(shareOf(s, most), share), m.Compare(most.ModelKey)) >= 0 {
+			if most != nil && cmp.Or(cmp.Compare(shareOf(most), share), m.Compare(most.ModelKey)) >= 0 {
 				continue
 			}
 			if reorder(s, s.now); !slices.Contains(e.pools, m.Pool) {

@@ -56,8 +56,8 @@ func TestBalance(t *testing.T) {
 			reorder(s, s.now)
 			if e, m := searched(s, p, mean); e != nil {
 				// balance may begin with another endpoint that bears as little.
-				if got := reliefFor(s, e, sortedByLoad(p)); got == nil || shareOf(s, got) != shareOf(s, m) {
-					t.Fatalf("seed %d: %v goes to %s, want one that bears %v", seed, got, e.Address, shareOf(s, m))
+				if got := reliefFor(s, e, sortedByLoad(p)); got == nil || shareOf(got) != shareOf(m) {
+					t.Fatalf("seed %d: %v goes to %s, want one that bears %v", seed, got, e.Address, shareOf(m))
 				}
 			}
 			balancePool(s, p, all, now)
@@ -85,7 +85,7 @@ func TestBalance(t *testing.T) {
 					}
 				}
 				e := s.endpoints[to.Endpoint]
-				if most[e] = max(most[e], shareOf(s, m)); bore[e] >= mean/2 {
+				if most[e] = max(most[e], shareOf(m)); bore[e] >= mean/2 {
 					t.Fatalf("seed %d: %s bore %v of a mean of %v and took over %s", seed, e.Address, bore[e], mean, m.ID)
 				}
 			}
@@ -129,10 +129,10 @@ func searched(s *State, p *pool, mean float64) (*endpoint, *model) {
 	for _, o := range p.endpoints {
 		for _, c := range o.copies {
 			m := c.model
-			share := shareOf(s, m)
+			share := shareOf(m)
 			switch {
 			case c.State != Loaded, share == 0, m.Pinned, m.has(e), m.Max > 0 && len(m.copies) >= m.Max, !slices.Contains(e.pools, m.Pool), o.load-share < e.load+share:
-			case best != nil && (o.compareLoad(from) < 0 || o == from && share <= shareOf(s, best)):
+			case best != nil && (o.compareLoad(from) < 0 || o == from && share <= shareOf(best)):
 			default:
 				if _, ok, _ := offerPlace(s, e, m, claim{below: m.worth, spares: true}); ok {
 					best, from = m, o

@@ -26,9 +26,9 @@ type claim struct {
 
 // claimOf is that of a model which is to have one more copy because of requests that wait for it, because it must, or because somebody asked
 // for one, or one of its copies is where an endpoint migrates: then none leaves that is missed as much as it.
-func claimOf(s *State, m *model) claim {
+func claimOf(m *model) claim {
 	starved := m.starved(nil)
-	if starved || remaining(s, m) < m.min() {
+	if starved || remaining(m) < m.min() {
 		by := claim{purpose: ForLeast, below: math.Inf(1), spares: true}
 		if starved {
 			by.purpose, by.asked = ForRequests, true
@@ -36,7 +36,7 @@ func claimOf(s *State, m *model) claim {
 		return by
 	}
 	by := claim{purpose: ForRequests, below: m.worth, spares: true}
-	if remaining(s, m) < m.goal {
+	if remaining(m) < m.goal {
 		by.purpose = ForMigration
 	}
 	return by
@@ -98,7 +98,7 @@ func (p *place) nearly(best *place, by claim) bool {
 // choosePlace finds a place for one more copy of a model, or says why there is none; the empty reason is that one is to come. What is outgoing is no place
 // where another is, but for those whom requests wait for, and that would have to wait for more loads there (ModelMesh 0.12, UpgradeTracker).
 func choosePlace(s *State, m *model, by claim) (best place, why Reason) {
-	if refused, why := isRefused(s, m); refused {
+	if refused, why := isRefused(m); refused {
 		return place{}, why
 	}
 	reorder(s, s.now)
@@ -157,7 +157,7 @@ func choosePlace(s *State, m *model, by claim) (best place, why Reason) {
 var reasonsOfPlaces = [...]Reason{LoadFailed, NoRoom, TooLarge, NoEndpoint, NoLabels, CannotLoad}
 
 // isRefused says whether a model gets no further copy wherever there is room, and why; the empty reason is that this will pass.
-func isRefused(s *State, m *model) (refused bool, why Reason) {
+func isRefused(m *model) (refused bool, why Reason) {
 	if m.foreign { // nobody says where from it could be loaded
 		return true, UnknownModel
 	}
@@ -266,7 +266,7 @@ func hasPlace(s *State, e *endpoint, m *model, by claim) bool {
 
 // placeAt is that place, if there is one. Orders are up to date.
 func placeAt(s *State, e *endpoint, m *model, by claim) (p place, there bool) {
-	if refused, _ := isRefused(s, m); refused || m.gone || m.has(e) {
+	if refused, _ := isRefused(m); refused || m.gone || m.has(e) {
 		return place{}, false
 	}
 	p, there, _ = offerPlace(s, e, m, by)

@@ -13,14 +13,14 @@ func considerModel(s *State, m *model, now time.Time) (todo []Action) {
 	}
 	todo = dropDisowned(s, m, now)
 	if m.Max > 0 && len(m.copies) > m.Max {
-		staying := staying(s, m)
+		staying := staying(m)
 		for ; len(staying) > m.Max; staying = staying[1:] {
 			todo = append(todo, dismissCopy(s, staying[0], now)...)
 		}
 	}
 	for {
 		starved := m.starved(nil)
-		if !starved && remaining(s, m) >= m.needs() {
+		if !starved && remaining(m) >= m.needs() {
 			if m.failed != "" {
 				if best, _ := choosePlace(s, m, claim{asked: true, below: math.Inf(1), spares: true}); best.e == nil {
 					return todo // who asks for it now would be told the same
@@ -30,7 +30,7 @@ func considerModel(s *State, m *model, now time.Time) (todo []Action) {
 			m.placeless = time.Time{}
 			return todo
 		}
-		by := claimOf(s, m)
+		by := claimOf(m)
 		best, why := choosePlace(s, m, by)
 		if best.e == nil {
 			m.ensure = m.ensure && why == ""
@@ -99,7 +99,7 @@ func (m *model) least() int {
 }
 
 // remaining counts the copies that a model has or will have, where requests can be sent.
-func remaining(s *State, m *model) int {
+func remaining(m *model) int {
 	n := 0
 	for _, c := range m.copies {
 		if c.remains() && c.endpoint.useful() {

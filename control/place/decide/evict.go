@@ -101,7 +101,7 @@ func prepareRoom(s *State, e *endpoint, queue []*Copy, now time.Time) (todo []Ac
 		}
 	}
 	for _, c := range queue {
-		if isAbandoned(s, c, now) {
+		if isAbandoned(c, now) {
 			s.drop(c)
 			continue
 		}
@@ -130,7 +130,7 @@ func prepareRoom(s *State, e *endpoint, queue []*Copy, now time.Time) (todo []Ac
 		}
 		m, by := c.model, c.claim
 		by.settled = true
-		if remaining(s, m) <= m.min() || m.starved(c) {
+		if remaining(m) <= m.min() || m.starved(c) {
 			by.below, by.spares = math.Inf(1), true
 		}
 		reorder(s, s.now)

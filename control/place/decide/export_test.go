@@ -46,7 +46,7 @@ func (s *State) Audit(decided bool) error {
 			if m != c.model {
 				return fmt.Errorf("%s at %s is of another model", c.ID, c.Endpoint)
 			}
-			stays := m.foreign || m.Pinned || remaining(s, m) <= m.min()
+			stays := m.foreign || m.Pinned || remaining(m) <= m.min()
 			if c.State <= Loaded && !c.doomed {
 				remain = amount{remain.models + 1, remain.bytes + c.room()}
 				if c.State != Queued || c.cut {
@@ -137,10 +137,10 @@ func (s *State) Audit(decided bool) error {
 		return nil
 	}
 	for _, m := range s.models {
-		if m.gone || !m.starved(nil) && remaining(s, m) >= m.needs() {
+		if m.gone || !m.starved(nil) && remaining(m) >= m.needs() {
 			continue
 		}
-		if best, _ := choosePlace(s, m, claimOf(s, m)); best.e != nil {
+		if best, _ := choosePlace(s, m, claimOf(m)); best.e != nil {
 			return fmt.Errorf("%s is short of a copy, and there is a place for it at %s", m.ID, best.e.Address)
 		}
 	}

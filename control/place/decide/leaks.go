@@ -112,10 +112,10 @@ func checkLeaks(s *State, e *endpoint, l Sight) {
 
 // repeatUnloads repeats the unloads of leaks that are due. It skips models that are loading or loaded there, whose leaks end soon, and whole leaks
 // whose models are queued there.
-func repeatUnloads(s *State, e *endpoint) (todo []Action) {
+func repeatUnloads(e *endpoint) (todo []Action) {
 	for _, id := range slices.Sorted(maps.Keys(e.leaks)) {
 		is := e.leaks[id]
-		if !is.due || hasBegun(s, e, id) || is.whole && e.queued(id) {
+		if !is.due || hasBegun(e, id) || is.whole && e.queued(id) {
 			continue
 		}
 		is.due, is.asked, is.again = false, true, true
@@ -127,7 +127,7 @@ func repeatUnloads(s *State, e *endpoint) (todo []Action) {
 }
 
 // hasBegun reports whether an endpoint has a copy of a model of which its engine was told, for any of its pools.
-func hasBegun(s *State, e *endpoint, id string) bool {
+func hasBegun(e *endpoint, id string) bool {
 	for _, p := range e.pools {
 		if c := e.copies[Key{Pool: p, ID: id}]; c != nil && c.State != Queued {
 			return true
@@ -151,7 +151,7 @@ func endRepeatedUnload(s *State, e *endpoint, id string, failed bool, now time.T
 	case failed && is.asked:
 		is.asked, is.since = false, now
 		sumLeaks(s, e)
-	case !failed && !hasBegun(s, e, id):
+	case !failed && !hasBegun(e, id):
 		sealLeak(s, e, id)
 	}
 }

@@ -101,9 +101,9 @@ func planMigrations(s *State, now time.Time) []Action {
 	}
 	clear(s.due.migrations)
 	for m, before := range fresh {
-		goal := max(m.goal, migratingCopies(s, m))
+		goal := max(m.goal, migratingCopies(m))
 		if before > 0 {
-			goal = max(goal, remaining(s, m)+before)
+			goal = max(goal, remaining(m)+before)
 		}
 		if m.Max > 0 {
 			goal = min(goal, m.Max)
@@ -113,7 +113,7 @@ func planMigrations(s *State, now time.Time) []Action {
 		s.noteModel(modelNeeds, m)
 	}
 	for key := range s.moving {
-		if m := s.models[key]; m == nil || migratingCopies(s, m) == 0 {
+		if m := s.models[key]; m == nil || migratingCopies(m) == 0 {
 			if delete(s.moving, key); m != nil {
 				m.goal = 0
 				s.noteModel(modelNeeds, m)
@@ -124,7 +124,7 @@ func planMigrations(s *State, now time.Time) []Action {
 }
 
 // migratingCopies is how many copies a model has at endpoints from which it is to be moved.
-func migratingCopies(s *State, m *model) (n int) {
+func migratingCopies(m *model) (n int) {
 	for _, c := range m.copies {
 		if e := c.endpoint; c.State == Loaded && e.IsMigrating() && e.migration.moves[m.ModelKey] {
 			n++
@@ -165,7 +165,7 @@ func progress(s *State, e *endpoint) (is Migration) {
 			is.Idle++
 			continue
 		}
-		loaded, there := loadedCopies(s, c.Key), remaining(s, m)
+		loaded, there := loadedCopies(s, c.Key), remaining(m)
 		onTheWay := there > loaded || m.blocked == ""
 		switch {
 		case loaded >= m.goal:

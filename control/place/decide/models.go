@@ -146,7 +146,7 @@ func removeWant(s *State, m *model, who string) {
 // Ensure asks for a copy of a model that has none, without a request that waits: it does not go before others, and does not
 // put out what was used more recently. It asks once: for a copy, or the failure to get one.
 func (s *State) Ensure(key Key) {
-	if m := s.models[key]; m != nil && remaining(s, m) == 0 {
+	if m := s.models[key]; m != nil && remaining(m) == 0 {
 		if m.exhausted() { // its retries begin anew
 			m.retries = 0
 			m.failures = slices.DeleteFunc(m.failures, func(f Failure) bool { return f.Why == LoadRetried })
@@ -251,7 +251,7 @@ func (m *model) starved(but *Copy) bool {
 
 // staying is the copies that are not on their way out, where requests can be sent and it may be. The first is the one that would be missed
 // least: the least far come, then the latest.
-func staying(s *State, m *model) []*Copy {
+func staying(m *model) []*Copy {
 	all := slices.DeleteFunc(slices.Clone(m.copies), func(c *Copy) bool { return !c.remains() || !c.endpoint.useful() || c.misplaced() })
 	slices.SortStableFunc(all, func(a, b *Copy) int { return cmp.Or(cmp.Compare(a.State, b.State), b.Since.Compare(a.Since)) })
 	return all

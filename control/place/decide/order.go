@@ -107,7 +107,7 @@ func reorder(s *State, _ time.Time) []Action {
 		if len(m.copies) == 0 {
 			continue
 		}
-		stays := m.foreign || m.Pinned || remaining(s, m) <= m.min()
+		stays := m.foreign || m.Pinned || remaining(m) <= m.min()
 		for _, c := range m.copies {
 			e := c.endpoint
 			if c.stays != stays {
@@ -209,9 +209,9 @@ func (c *Copy) compareTurn(o *Copy) int {
 }
 
 // isAbandoned reports whether a copy has been queued for turnAfter for requests that have all given up. Others may wait for room there.
-func isAbandoned(s *State, c *Copy, now time.Time) bool {
+func isAbandoned(c *Copy, now time.Time) bool {
 	m := c.model
-	return c.claim.asked && now.Sub(c.asked) >= turnAfter && len(m.wants) == 0 && remaining(s, m) > m.needs()
+	return c.claim.asked && now.Sub(c.asked) >= turnAfter && len(m.wants) == 0 && remaining(m) > m.needs()
 }
 
 // worth is what copies of a model are missed by: no less than if it had been used when requests began to wait for it, which nobody has

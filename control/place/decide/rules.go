@@ -102,7 +102,7 @@ func placeDue(s *State, now time.Time) (todo []Action) {
 	})
 	for _, d := range due {
 		if d.e != nil {
-			if reorder(s, s.now); !d.stuck || !hasPlace(s, d.e, d.model, claimOf(s, d.model)) { // earlier candidates may have taken the room
+			if reorder(s, s.now); !d.stuck || !hasPlace(s, d.e, d.model, claimOf(d.model)) { // earlier candidates may have taken the room
 				continue
 			}
 		}
@@ -122,7 +122,7 @@ func appendHelped(s *State, all []candidate) []candidate {
 		}
 		for _, p := range e.pools {
 			for _, m := range s.pool(p).stuck {
-				if hasPlace(s, e, m, claimOf(s, m)) {
+				if hasPlace(s, e, m, claimOf(m)) {
 					all = append(all, candidate{m, e})
 				}
 			}

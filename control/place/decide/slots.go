@@ -121,7 +121,7 @@ func spreadAdapters(s *State, now time.Time) (todo []Action) {
 			if c.followed() {
 				continue
 			}
-			if o := relievingEndpoint(s, c); o != nil {
+			if o := relievingEndpoint(c); o != nil {
 				o.demand.gpu += c.presence
 				drainCopy(s, c, now)
 				moves--
@@ -169,9 +169,9 @@ func (l *load) stay() float64 {
 }
 
 // relievingEndpoint is another endpoint that has what a copy has and where its requests get a slot, if the model can spare the copy.
-func relievingEndpoint(s *State, c *Copy) *endpoint {
+func relievingEndpoint(c *Copy) *endpoint {
 	m := c.model
-	if !isSpared(s, c) {
+	if !isSpared(c) {
 		return nil
 	}
 	for _, o := range m.copies {
@@ -183,13 +183,13 @@ func relievingEndpoint(s *State, c *Copy) *endpoint {
 }
 
 // isSpared says whether a copy may leave though nothing else needs its room: others are there, and as many as there are to be.
-func isSpared(s *State, c *Copy) bool {
-	return c.State == Loaded && remaining(s, c.model) > max(c.model.needs(), c.model.aim) && !c.model.starved(c)
+func isSpared(c *Copy) bool {
+	return c.State == Loaded && remaining(c.model) > max(c.model.needs(), c.model.aim) && !c.model.starved(c)
 }
 
 // releasePredecessor lets the copy go whose place one takes that is loaded now, if nobody needs both.
 func releasePredecessor(s *State, c *Copy, now time.Time) {
-	if old := c.model.at(c.claim.from); old != nil && isSpared(s, old) {
+	if old := c.model.at(c.claim.from); old != nil && isSpared(old) {
 		drainCopy(s, old, now)
 	}
 }

@@ -10,7 +10,7 @@ func startLoads(s *State, e *endpoint, now time.Time) (todo []Action) {
 	if e.state != up || e.Is() {
 		return nil
 	}
-	todo = repeatUnloads(s, e)
+	todo = repeatUnloads(e)
 	t := e.tally()
 	if len(t.queue) == 0 {
 		return todo

@@ -247,7 +247,7 @@ func (c *Copy) fly(now time.Time) {
 // addForLoad adds the copies that loads ask for: where there is room, or others are missed less.
 func addForLoad(s *State, all []*model, now time.Time) (todo []Action) {
 	for _, m := range all {
-		for m.aim > 1 && remaining(s, m) < m.aim && remaining(s, m) > 0 {
+		for m.aim > 1 && remaining(m) < m.aim && remaining(m) > 0 {
 			added, more := growModel(s, m, claim{purpose: ForLoad, below: m.worth, spares: true, relieves: true}, now)
 			todo = append(todo, more...)
 			if !added {
@@ -262,7 +262,7 @@ func addForLoad(s *State, all []*model, now time.Time) (todo []Action) {
 func addForUse(s *State, p *pool, all []*model, since, now time.Time) (todo []Action) {
 	claims := make(map[*Fit]*claim)
 	for _, m := range all {
-		if !m.lastUsed.After(since) || m.lastUsed.Sub(m.inUseSince) < m.secondAfter() || remaining(s, m) != 1 {
+		if !m.lastUsed.After(since) || m.lastUsed.Sub(m.inUseSince) < m.secondAfter() || remaining(m) != 1 {
 			continue
 		}
 		by, known := claims[m.fit]

@@ -39,10 +39,10 @@ func (s *State) Status(key Key) (Status, bool) {
 	if m == nil || m.gone {
 		return Status{}, false
 	}
-	return statusOf(s, m), !m.foreign
+	return statusOf(m), !m.foreign
 }
 
-func statusOf(s *State, m *model) Status {
+func statusOf(m *model) Status {
 	st := Status{
 		Entry: m.Entry, LastUsed: m.lastUsed, Failures: slices.Clone(m.failures), Asked: m.ensure, Why: m.blocked, Failed: m.failed,
 		Bytes: m.bytes, Sized: m.source,
@@ -63,7 +63,7 @@ func (s *State) All() []Status {
 	all := make([]Status, 0, len(s.models))
 	for _, key := range slices.SortedFunc(maps.Keys(s.models), Key.Compare) {
 		if m := s.models[key]; !m.gone {
-			all = append(all, statusOf(s, m))
+			all = append(all, statusOf(m))
 		}
 	}
 	return all

@@ -48,6 +48,34 @@ func TestToClearUpEndsAfterAWhile(t *testing.T) {
 	})
 }
 
+// TestUnloadGivesUpOnlyAfterAbsencesInARow: an engine that is not reached now and then, and answers in between, is not gone.
+func TestUnloadGivesUpOnlyAfterAbsencesInARow(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		outcomes []Outcome // of the tries before one that succeeds
+		tries    int
+		gone     bool
+	}{
+		{"absent now and then", []Outcome{Unreached, Unclear, Unreached, Unclear, Unreached}, 6, false},
+		{"absent twice in a row", []Outcome{Unreached, Unclear, Unreached, Unreached, Unclear}, 4, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tries := 0
+				l := newLoader(&script{unload: func(context.Context) error {
+					if tries++; tries > len(c.outcomes) {
+						return nil
+					}
+					return fault(c.outcomes[tries-1], "no")
+				}}, nil)
+				if err := l.Unload(t.Context(), "x"); (err != nil) != c.gone || tries != c.tries {
+					t.Errorf("%d tries end with %v, want %d tries", tries, err, c.tries)
+				}
+			})
+		})
+	}
+}
+
 // Who cannot be sure to be the only one that leads clears up after a load when that is certain again: another may have loaded
 // the model there meanwhile.
 func TestWhatIsPausedTellsTheEngineNothing(t *testing.T) {
