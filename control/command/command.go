@@ -12,7 +12,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/headgate/headgate/control/attach/show"
+	"github.com/headgate/headgate/control/attach/bootstrap"
+	"github.com/headgate/headgate/control/attach/explain"
+	"github.com/headgate/headgate/control/attach/routes"
 	"github.com/headgate/headgate/control/lifecycle"
 	"github.com/headgate/headgate/control/metrics"
 	"github.com/headgate/headgate/control/place"
@@ -27,9 +29,9 @@ import (
 // commands are the subcommands; without one, control serves.
 var commands = map[string]func(ctx context.Context, args []string, out io.Writer) error{
 	"plan":      plan.Command,
-	"routes":    show.Routes,
-	"explain":   show.Explain,
-	"bootstrap": show.Bootstrap,
+	"routes":    routes.Command,
+	"explain":   explain.Command,
+	"bootstrap": bootstrap.Command,
 	"profile":   profile.Command,
 	"status":    status.Command,
 }

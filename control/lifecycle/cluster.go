@@ -114,7 +114,7 @@ func (c *Cluster) KeepGateways(ctx context.Context, leads func() bool, gateways 
 		return Alone{}.KeepGateways(ctx, leads, gateways, report)
 	}
 	all := pods.Gateways{Pod: c.pod, EnvoyImage: c.EnvoyImage, ExtprocImage: c.ExtprocImage, Port: Port(c.XDSAddress)}
-	return all.Keep(ctx, leads, gateways.Get, report)
+	return all.Run(ctx, leads, gateways.Get, report)
 }
 
 // Announce points the Service of placement to this pod, until ctx ends.

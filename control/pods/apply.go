@@ -40,7 +40,7 @@ type kind struct {
 }
 
 // kindsOf returns the kinds of what a Gateway runs in, by their numbers.
-func (k *keeper) kindsOf(f informers.SharedInformerFactory) []kind {
+func (k *reconciler) kindsOf(f informers.SharedInformerFactory) []kind {
 	byGeneration := func(o metav1.Object) string { return fmt.Sprint(o.GetUID(), " ", o.GetGeneration()) }
 	byResource := func(o metav1.Object) string { return o.GetResourceVersion() }
 	s, d := k.Client.CoreV1().Services(k.Namespace), k.Client.AppsV1().Deployments(k.Namespace)
@@ -61,7 +61,7 @@ func patchOf[T metav1.Object](patch func(context.Context, string, types.PatchTyp
 }
 
 // there returns an object as it was last seen, nil if there is none.
-func (k *keeper) there(of int, name string) metav1.Object {
+func (k *reconciler) there(of int, name string) metav1.Object {
 	o, there, err := k.kinds[of].informer.GetStore().GetByKey(k.Namespace + "/" + name)
 	if err != nil || !there {
 		return nil
@@ -76,7 +76,7 @@ type applied struct {
 }
 
 // apply makes an object as it is to be; fields of which control says nothing stay as others have them.
-func (k *keeper) apply(ctx context.Context, of int, o metav1.Object) error {
+func (k *reconciler) apply(ctx context.Context, of int, o metav1.Object) error {
 	text, err := written(o)
 	if err != nil {
 		return err
@@ -104,7 +104,7 @@ func (k *keeper) apply(ctx context.Context, of int, o metav1.Object) error {
 
 // scale gives a Deployment as many replicas as it has now, for whoever scales it says so, and [gateway.DefaultReplicas] where there is
 // none. It is applied to that version alone: who scales it meanwhile is not overruled.
-func (k *keeper) scale(ctx context.Context, d *appsv1.Deployment) error {
+func (k *reconciler) scale(ctx context.Context, d *appsv1.Deployment) error {
 	is, err := k.Client.AppsV1().Deployments(k.Namespace).Get(ctx, d.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -133,7 +133,7 @@ func written(o metav1.Object) ([]byte, error) {
 
 // move deletes a Service that has another ClusterIP than it is to have, for that cannot be changed. Where the other one cannot be had, as
 // a second Service tells that tries, that is the error, and the Service stays.
-func (k *keeper) move(ctx context.Context, want *corev1.Service) error {
+func (k *reconciler) move(ctx context.Context, want *corev1.Service) error {
 	is, there := k.there(services, want.Name).(*corev1.Service)
 	if !there || want.Spec.ClusterIP == "" || want.Spec.ClusterIP == is.Spec.ClusterIP {
 		return nil
@@ -153,7 +153,7 @@ func (k *keeper) move(ctx context.Context, want *corev1.Service) error {
 }
 
 // remove deletes what is left of a Gateway.
-func (k *keeper) remove(ctx context.Context, name string) error {
+func (k *reconciler) remove(ctx context.Context, name string) error {
 	for of, is := range k.kinds {
 		delete(k.applied, is.name+"/"+name)
 		if k.there(of, name) == nil {

@@ -18,7 +18,7 @@ const GatewaysName = "headgate-gateways"
 // Authority returns the authority of Gateways, which is made where there is none. While the API server does not answer it waits. It
 // needs the verb create of secrets, and get of that of the name [GatewaysName].
 func (p Pod) Authority(ctx context.Context) (*pki.Authority, error) {
-	return until(ctx, p.authority, func(err error) {
+	return retry(ctx, p.authority, func(err error) {
 		p.Log.Warn("cannot read or write the Secret by which Envoys of Gateways are known; retrying", "secret", p.Namespace+"/"+GatewaysName, "err", err)
 	})
 }

@@ -34,7 +34,7 @@ const credentialsAge = 10 * 366 * 24 * time.Hour
 // ModelMesh, which is empty where these have none. Where there is no Secret it is made, and one that was made before they had a token of
 // their own gets that, where this pod may write it. While the API server does not answer it waits.
 func (p Pod) Credentials(ctx context.Context, dir string) (extprocs, mesh string, err error) {
-	secret, err := until(ctx, p.secret, func(err error) {
+	secret, err := retry(ctx, p.secret, func(err error) {
 		p.Log.Warn("cannot read or write the Secret that extprocs need to call this control; retrying", "secret", p.name(), "err", err)
 	})
 	if err != nil {
@@ -47,7 +47,7 @@ func (p Pod) Credentials(ctx context.Context, dir string) (extprocs, mesh string
 }
 
 // until calls again and again, until that does not fail or ctx ends, which is the only error. The first failure is told.
-func until[T any](ctx context.Context, call func(context.Context) (T, error), tell func(error)) (none T, _ error) {
+func retry[T any](ctx context.Context, call func(context.Context) (T, error), tell func(error)) (none T, _ error) {
 	for failing := false; ; failing = true {
 		got, err := call(ctx)
 		if err == nil {

@@ -48,10 +48,10 @@ type Gateways struct {
 	Port uint16
 }
 
-// Keep keeps what Gateways run in true to them while leads is true, until ctx ends: what is no Gateway's any more is deleted, whoever
+// Run keeps what Gateways run in true to them while leads is true, until ctx ends: what is no Gateway's any more is deleted, whoever
 // made it. Next returns what is known of the Gateways, nil before anything is, and what is closed when that is something else. Tell is
 // told the same with what came of it: addresses, and faults.
-func (g Gateways) Keep(ctx context.Context, leads func() bool, next func() (*conditions.Input, <-chan struct{}), tell func(conditions.Input)) error {
+func (g Gateways) Run(ctx context.Context, leads func() bool, next func() (*conditions.Input, <-chan struct{}), tell func(conditions.Input)) error {
 	template, err := gateway.Read(headgate.GatewayYAML)
 	if err != nil {
 		return err
@@ -64,10 +64,10 @@ func (g Gateways) Keep(ctx context.Context, leads func() bool, next func() (*con
 	if err != nil {
 		return nil // ctx has ended
 	}
-	k := &keeper{
+	k := &reconciler{
 		Gateways: g, template: template, start: start, authority: authority, leads: leads,
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry)),
-		news:  make(chan struct{}, 1), wanted: make(map[string]*attach.Gateway), faults: make(map[string]attach.Verdict), applied: make(map[string]applied),
+		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry)),
+		changed: make(chan struct{}, 1), wanted: make(map[string]*attach.Gateway), faults: make(map[string]attach.Verdict), applied: make(map[string]applied),
 	}
 	defer k.queue.ShutDown()
 	factory := informers.NewSharedInformerFactoryWithOptions(g.Client, 0, informers.WithNamespace(g.Namespace),
@@ -82,13 +82,13 @@ func (g Gateways) Keep(ctx context.Context, leads func() bool, next func() (*con
 	defer factory.Shutdown()
 
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return k.hear(ctx, next, tell) })
+	group.Go(func() error { return k.watch(ctx, next, tell) })
 	group.Go(func() error { return k.work(ctx) })
 	return group.Wait()
 }
 
-// keeper is a run of [Gateways.Keep].
-type keeper struct {
+// reconciler is a run of [Gateways.Run].
+type reconciler struct {
 	Gateways
 	template  *gateway.Template
 	start     *envoy.Template
@@ -96,7 +96,7 @@ type keeper struct {
 	leads     func() bool
 	kinds     []kind
 	queue     workqueue.TypedRateLimitingInterface[string] // names of what is made
-	news      chan struct{}                                // capacity 1: what became of a Gateway is something else
+	changed   chan struct{}                                // capacity 1: what became of a Gateway is something else
 
 	mu     sync.Mutex // guards the following
 	known  *conditions.Input
@@ -107,13 +107,13 @@ type keeper struct {
 }
 
 // follow has what was changed looked at.
-func (k *keeper) follow(of kind) error {
+func (k *reconciler) follow(of kind) error {
 	changed := func(o any) {
 		if gone, is := o.(cache.DeletedFinalStateUnknown); is {
 			o = gone.Obj
 		}
 		k.queue.Add(o.(metav1.Object).GetName())
-		k.say()
+		k.notify()
 	}
 	_, err := of.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: changed,
@@ -128,26 +128,26 @@ func (k *keeper) follow(of kind) error {
 }
 
 // say has what is known told again.
-func (k *keeper) say() {
+func (k *reconciler) notify() {
 	select {
-	case k.news <- struct{}{}:
+	case k.changed <- struct{}{}:
 	default:
 	}
 }
 
 // hear follows what is known of Gateways, and tells it with what came of it.
-func (k *keeper) hear(ctx context.Context, next func() (*conditions.Input, <-chan struct{}), tell func(conditions.Input)) error {
+func (k *reconciler) watch(ctx context.Context, next func() (*conditions.Input, <-chan struct{}), tell func(conditions.Input)) error {
 	renew := time.NewTicker(renewInterval)
 	defer renew.Stop()
 	for known, newer := next(); ; {
 		if known != nil {
-			k.want(known)
+			k.setWanted(known)
 			tell(k.with(*known))
 		}
 		select {
 		case <-newer:
 			known, newer = next()
-		case <-k.news:
+		case <-k.changed:
 		case <-renew.C:
 			k.mu.Lock()
 			for name := range k.wanted {
@@ -162,7 +162,7 @@ func (k *keeper) hear(ctx context.Context, next func() (*conditions.Input, <-cha
 }
 
 // want notes which Gateways there are, and has those looked at that are another now.
-func (k *keeper) want(known *conditions.Input) {
+func (k *reconciler) setWanted(known *conditions.Input) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if known == k.known {
@@ -192,7 +192,7 @@ func (k *keeper) want(known *conditions.Input) {
 }
 
 // with returns what is known, with the addresses of Gateways and why they are not served.
-func (k *keeper) with(known conditions.Input) conditions.Input {
+func (k *reconciler) with(known conditions.Input) conditions.Input {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	all := maps.Clone(known.Gateways)
@@ -225,13 +225,13 @@ func statusAddresses(g *attach.Gateway) []gatewayv1.GatewayStatusAddress {
 }
 
 // work makes and deletes, one Gateway after another, until ctx ends.
-func (k *keeper) work(ctx context.Context) error {
+func (k *reconciler) work(ctx context.Context) error {
 	for _, of := range k.kinds {
 		if !cache.WaitForCacheSync(ctx.Done(), of.informer.HasSynced) {
 			return nil
 		}
 	}
-	left, err := until(ctx, k.identities, func(err error) {
+	left, err := retry(ctx, k.identities, func(err error) {
 		k.Log.Warn("cannot read the Secret with the certificates of Gateways; retrying", "secret", k.Namespace+"/"+gateway.Secret, "err", err)
 	})
 	if err != nil {
@@ -245,13 +245,13 @@ func (k *keeper) work(ctx context.Context) error {
 		if end {
 			return nil
 		}
-		k.one(ctx, name)
+		k.reconcile(ctx, name)
 		k.queue.Done(name)
 	}
 }
 
 // one makes what a Gateway runs in as it is to be, or deletes it.
-func (k *keeper) one(ctx context.Context, name string) {
+func (k *reconciler) reconcile(ctx context.Context, name string) {
 	k.mu.Lock()
 	known, g := k.known != nil, k.wanted[name]
 	k.mu.Unlock()
@@ -292,7 +292,7 @@ func (k *keeper) one(ctx context.Context, name string) {
 	defer k.mu.Unlock()
 	if g != nil && k.wanted[name] != nil && k.faults[name] != fault {
 		k.faults[name] = fault
-		k.say()
+		k.notify()
 	}
 }
 
@@ -304,7 +304,7 @@ func gatewayOf(g *attach.Gateway) string {
 }
 
 // make makes what a Gateway runs in. The fault is why it cannot be as the Gateway asks.
-func (k *keeper) make(ctx context.Context, g *attach.Gateway) (fault attach.Verdict, err error) {
+func (k *reconciler) make(ctx context.Context, g *attach.Gateway) (fault attach.Verdict, err error) {
 	bootstrap, err := k.start.Bootstrap(envoy.Place{
 		Gateway: g.Name, Admin: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), gateway.Admin), Probe: gateway.Probe, Extproc: gateway.Extproc,
 		ControlHost: ControlName + "." + k.Namespace + ".svc", ControlPort: k.Port, Identity: gateway.Folder,

@@ -39,8 +39,8 @@ func (silent) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-// newKeeper returns one that leads, whose informers have seen nothing and whose API server never answers.
-func newKeeper(t *testing.T) *keeper {
+// newReconciler returns one that leads, whose informers have seen nothing and whose API server never answers.
+func newReconciler(t *testing.T) *reconciler {
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1", Transport: silent{}})
 	if err != nil {
 		t.Fatal(err)
@@ -53,11 +53,11 @@ func newKeeper(t *testing.T) *keeper {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := &keeper{
+	k := &reconciler{
 		Gateways: Gateways{Pod: Pod{Client: client, Namespace: "headgate-system", Log: slog.New(slog.DiscardHandler)}, Port: 8035},
 		template: template, start: start, leads: func() bool { return true },
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
-		news:  make(chan struct{}, 1), wanted: make(map[string]*attach.Gateway), faults: make(map[string]attach.Verdict), applied: make(map[string]applied),
+		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
+		changed: make(chan struct{}, 1), wanted: make(map[string]*attach.Gateway), faults: make(map[string]attach.Verdict), applied: make(map[string]applied),
 	}
 	k.kinds = k.kindsOf(informers.NewSharedInformerFactory(client, 0))
 	return k
@@ -70,7 +70,7 @@ func known(t *testing.T, yaml string) *conditions.Input {
 }
 
 // queued are the names that are to be looked at, which it takes away.
-func (k *keeper) queued() []string {
+func (k *reconciler) queued() []string {
 	var all []string
 	for k.queue.Len() > 0 {
 		name, _ := k.queue.Get()
@@ -92,7 +92,7 @@ spec: {gatewayClassName: headgate, listeners: [{name: a, port: 80, protocol: HTT
 
 // Each look reads a Secret: another route somewhere in the cluster is no reason to look at every Gateway.
 func TestGatewaysAreLookedAtThatHaveChanged(t *testing.T) {
-	k := newKeeper(t)
+	k := newReconciler(t)
 	defer k.queue.ShutDown()
 	a, b := gateway.Name(objects.Name{Namespace: "ns", Name: "a"}), gateway.Name(objects.Name{Namespace: "ns", Name: "b"})
 	for _, c := range []struct {
@@ -104,7 +104,7 @@ func TestGatewaysAreLookedAtThatHaveChanged(t *testing.T) {
 		{"one has another port", strings.Replace(twoGateways, "port: 80", "port: 81", 1), []string{a}},
 		{"one is gone", strings.SplitN(twoGateways, "---\n", 2)[1], []string{a}},
 	} {
-		k.want(known(t, c.yaml))
+		k.setWanted(known(t, c.yaml))
 		if got := k.queued(); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v are looked at, want %v", c.what, got, c.want)
 		}
@@ -114,10 +114,10 @@ func TestGatewaysAreLookedAtThatHaveChanged(t *testing.T) {
 // What is left of a Gateway may be seen before anybody knows which Gateways there are: it waits, is not deleted, and is not forgotten.
 func TestWhatIsLeftWaitsUntilGatewaysAreKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKeeper(t)
+		k := newReconciler(t)
 		defer k.queue.ShutDown()
 		begin := time.Now()
-		k.one(t.Context(), "left")
+		k.reconcile(t.Context(), "left")
 		if got := k.queued(); len(got) > 0 {
 			t.Errorf("%v are looked at at once", got)
 		}
@@ -135,11 +135,11 @@ func TestWhatIsLeftWaitsUntilGatewaysAreKnown(t *testing.T) {
 // An API server that does not answer, or a webhook of it, is told of as one that refuses.
 func TestAGatewayIsToldThatNobodyAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKeeper(t)
+		k := newReconciler(t)
 		defer k.queue.ShutDown()
-		k.want(known(t, twoGateways))
+		k.setWanted(known(t, twoGateways))
 		name := objects.Name{Namespace: "ns", Name: "a"}
-		k.one(t.Context(), gateway.Name(name))
+		k.reconcile(t.Context(), gateway.Name(name))
 		in := k.with(*k.known)
 		if fault := in.Gateways[name].Fault; fault.Reason != "NoResources" || !strings.Contains(fault.Words, "deadline") {
 			t.Errorf("it is told %+v", fault)
@@ -149,16 +149,16 @@ func TestAGatewayIsToldThatNobodyAnswers(t *testing.T) {
 
 // Of a Gateway that is made anew nobody says why the one before could not be made.
 func TestAFaultGoesWithItsGateway(t *testing.T) {
-	k := newKeeper(t)
+	k := newReconciler(t)
 	defer k.queue.ShutDown()
 	of := objects.Name{Namespace: "ns", Name: "a"}
-	k.want(known(t, twoGateways))
+	k.setWanted(known(t, twoGateways))
 	k.faults[gateway.Name(of)] = attach.Verdict{Reason: "NoResources", Words: "no"}
 	if in := k.with(*k.known); in.Gateways[of].Fault.Reason != "NoResources" {
 		t.Errorf("it is told %+v", in.Gateways[of])
 	}
-	k.want(known(t, strings.SplitN(twoGateways, "---\n", 2)[1]))
-	k.want(known(t, twoGateways))
+	k.setWanted(known(t, strings.SplitN(twoGateways, "---\n", 2)[1]))
+	k.setWanted(known(t, twoGateways))
 	if in := k.with(*k.known); in.Gateways[of].Fault != (attach.Verdict{}) {
 		t.Errorf("the new one is told %+v", in.Gateways[of])
 	}
@@ -188,7 +188,7 @@ func (a answers) client(t *testing.T) kubernetes.Interface {
 
 // Who scales a Deployment while it is made as it is to be is not overruled: it is applied to the version that was read.
 func TestADeploymentIsAppliedToTheVersionWithItsReplicas(t *testing.T) {
-	k := newKeeper(t)
+	k := newReconciler(t)
 	defer k.queue.ShutDown()
 	k.Client = answers{http.StatusOK, `{"kind":"Deployment","apiVersion":"apps/v1","metadata":{"name":"d","resourceVersion":"7"},"spec":{"replicas":5}}`}.client(t)
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d"}}
@@ -199,7 +199,7 @@ func TestADeploymentIsAppliedToTheVersionWithItsReplicas(t *testing.T) {
 
 // Of a Gateway that is gone nothing is kept: Gateways come and go as long as a control runs.
 func TestWhatWasMadeOfAGatewayIsForgottenWithIt(t *testing.T) {
-	k := newKeeper(t)
+	k := newReconciler(t)
 	defer k.queue.ShutDown()
 	k.Client = answers{http.StatusOK, `{"kind":"Secret","apiVersion":"v1","metadata":{"name":"headgate-identities"}}`}.client(t)
 	var err error
@@ -220,13 +220,13 @@ func TestWhatWasMadeOfAGatewayIsForgottenWithIt(t *testing.T) {
 // That somebody has written meanwhile is no fault of a Gateway: it is looked at again.
 func TestAConflictIsNoFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKeeper(t)
+		k := newReconciler(t)
 		defer k.queue.ShutDown()
 		k.Client = answers{http.StatusConflict, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Conflict","code":409}`}.client(t)
-		k.want(known(t, twoGateways))
+		k.setWanted(known(t, twoGateways))
 		k.queued()
 		name := gateway.Name(objects.Name{Namespace: "ns", Name: "a"})
-		k.one(t.Context(), name)
+		k.reconcile(t.Context(), name)
 		if len(k.faults) > 0 {
 			t.Errorf("it is told %v", k.faults)
 		}
@@ -240,22 +240,22 @@ func TestAConflictIsNoFault(t *testing.T) {
 
 // After a success, the next failure is retried as soon as a first one: the delay of earlier failures is reset.
 func TestASuccessResetsTheRetryDelay(t *testing.T) {
-	k := newKeeper(t)
+	k := newReconciler(t)
 	defer k.queue.ShutDown()
 	var err error
 	if k.authority, err = pki.New(time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	k.want(known(t, twoGateways))
+	k.setWanted(known(t, twoGateways))
 	k.Client = answers{http.StatusConflict, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Conflict","code":409}`}.client(t)
 	for range 3 {
-		k.one(t.Context(), "gone")
+		k.reconcile(t.Context(), "gone")
 	}
 	if n := k.queue.NumRequeues("gone"); n != 3 {
 		t.Fatalf("%d failures are counted, want 3", n)
 	}
 	k.Client = answers{http.StatusOK, `{"kind":"Secret","apiVersion":"v1","metadata":{"name":"headgate-identities"}}`}.client(t)
-	k.one(t.Context(), "gone")
+	k.reconcile(t.Context(), "gone")
 	if n := k.queue.NumRequeues("gone"); n != 0 {
 		t.Errorf("after a success %d failures are counted, want 0", n)
 	}
@@ -280,11 +280,11 @@ func TestAnAddressIsToldToBeUnusableWhereItIs(t *testing.T) {
 // Certificates end: every Gateway is looked at again and again, though nothing changes.
 func TestGatewaysAreLookedAtForTheirCertificates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKeeper(t)
+		k := newReconciler(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		in, ended := known(t, twoGateways), make(chan error)
 		go func() {
-			ended <- k.hear(ctx, func() (*conditions.Input, <-chan struct{}) { return in, nil }, func(conditions.Input) {})
+			ended <- k.watch(ctx, func() (*conditions.Input, <-chan struct{}) { return in, nil }, func(conditions.Input) {})
 		}()
 		synctest.Wait()
 		all := k.queued()
@@ -304,7 +304,7 @@ func TestGatewaysAreLookedAtForTheirCertificates(t *testing.T) {
 
 // Nobody knows whether a Gateway whose settings are gone has pods of control's: what there is stays.
 func TestNothingIsDeletedWhileSettingsAreGone(t *testing.T) {
-	k := newKeeper(t)
+	k := newReconciler(t)
 	defer k.queue.ShutDown()
 	n := network.Read(t, `kind: GatewayClass
 metadata: {name: headgate}
@@ -321,7 +321,7 @@ spec:
   listeners: [{name: a, port: 80, protocol: HTTP}]
   infrastructure: {parametersRef: {group: inference.x-k8s.io, kind: GatewaySettings, name: gone}}
 `)
-	k.want(&conditions.Input{Attachments: attach.Of(n), Network: n})
+	k.setWanted(&conditions.Input{Attachments: attach.Of(n), Network: n})
 	g := k.wanted[gateway.Name(objects.Name{Namespace: "ns", Name: "g"})]
 	if g == nil || g.Refused == (attach.Verdict{}) {
 		t.Errorf("all of %+v is deleted", g)
@@ -331,14 +331,14 @@ spec:
 // A control that does not lead, or not any more, changes nothing, and looks again.
 func TestOnlyTheLeaderMakesAndDeletes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := newKeeper(t)
+		k := newReconciler(t)
 		defer k.queue.ShutDown()
 		k.leads = func() bool { return false }
-		k.want(known(t, twoGateways))
+		k.setWanted(known(t, twoGateways))
 		all := append(k.queued(), "left")
 		begin := time.Now()
 		for _, name := range all {
-			k.one(t.Context(), name)
+			k.reconcile(t.Context(), name)
 		}
 		if took := time.Since(begin); took > 0 || len(k.faults) > 0 { // who calls this API server waits
 			t.Errorf("it took %v, and is told %v", took, k.faults)
@@ -385,7 +385,7 @@ func TestCertificatesOfGatewaysAreRenewed(t *testing.T) {
 			t.Fatal(err)
 		}
 		of := objects.Name{Namespace: "ns", Name: "g"}
-		k := &keeper{Gateways: Gateways{Pod: Pod{Client: client, Namespace: "headgate-system"}}}
+		k := &reconciler{Gateways: Gateways{Pod: Pod{Client: client, Namespace: "headgate-system"}}}
 		authority := func() {
 			if k.authority, err = pki.New(time.Now()); err != nil {
 				t.Fatal(err)

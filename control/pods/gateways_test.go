@@ -47,7 +47,7 @@ func keep(t *testing.T, client kubernetes.Interface, yaml string) *keeping {
 	go func() {
 		done <- pods.Gateways{
 			Pod: pods.Pod{Client: client, Namespace: system, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}, EnvoyImage: "envoy:1", ExtprocImage: "extproc:1", Port: 8035,
-		}.Keep(ctx, func() bool { return true }, k.known.Get, func(in conditions.Input) { k.told.Set(&in) })
+		}.Run(ctx, func() bool { return true }, k.known.Get, func(in conditions.Input) { k.told.Set(&in) })
 	}()
 	k.end = func() {
 		cancel()

@@ -20,7 +20,7 @@ import (
 // and not every one of its namespace. An API server takes a Secret of 1 MiB, which some 800 Gateways fill.
 
 // identities are the names of what is made for the Gateways that have certificates.
-func (k *keeper) identities(ctx context.Context) (names []string, err error) {
+func (k *reconciler) identities(ctx context.Context) (names []string, err error) {
 	is, err := k.Client.CoreV1().Secrets(k.Namespace).Get(ctx, gateway.Secret, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
@@ -36,7 +36,7 @@ func (k *keeper) identities(ctx context.Context) (names []string, err error) {
 }
 
 // identify sees to it that a Gateway has a certificate by which control knows its Envoys, under a name.
-func (k *keeper) identify(ctx context.Context, of objects.Name, name string) error {
+func (k *reconciler) identify(ctx context.Context, of objects.Name, name string) error {
 	return k.keepSecret(ctx, func(data map[string][]byte) (err error) {
 		certificate, key := name+gateway.CertificateSuffix, name+gateway.KeySuffix
 		if len(data[key]) > 0 && k.authority.Fresh(data[certificate], of, time.Now()) {
@@ -48,7 +48,7 @@ func (k *keeper) identify(ctx context.Context, of objects.Name, name string) err
 }
 
 // forget takes the certificate of a name away.
-func (k *keeper) forget(ctx context.Context, name string) error {
+func (k *reconciler) forget(ctx context.Context, name string) error {
 	return k.keepSecret(ctx, func(data map[string][]byte) error {
 		delete(data, name+gateway.CertificateSuffix)
 		delete(data, name+gateway.KeySuffix)
@@ -57,7 +57,7 @@ func (k *keeper) forget(ctx context.Context, name string) error {
 }
 
 // keepSecret writes the Secret if it is to have something else.
-func (k *keeper) keepSecret(ctx context.Context, change func(data map[string][]byte) error) error {
+func (k *reconciler) keepSecret(ctx context.Context, change func(data map[string][]byte) error) error {
 	names, err := envoy.Identity(gateway.Folder)
 	if err != nil {
 		return err

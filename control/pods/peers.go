@@ -94,11 +94,11 @@ func (p *Peers) Run(ctx context.Context) error {
 		}))
 	hear := func(o any) {
 		if m, is := o.(*corev1.ConfigMap); is {
-			p.hear(m.Data, time.Now())
+			p.watch(m.Data, time.Now())
 		}
 	}
 	if _, err := factory.Core().V1().ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: hear, UpdateFunc: func(_, o any) { hear(o) }, DeleteFunc: func(any) { p.hear(nil, time.Now()) },
+		AddFunc: hear, UpdateFunc: func(_, o any) { hear(o) }, DeleteFunc: func(any) { p.watch(nil, time.Now()) },
 	}); err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func (p *Peers) Run(ctx context.Context) error {
 }
 
 // hear takes up what the controls have written.
-func (p *Peers) hear(data map[string]string, now time.Time) {
+func (p *Peers) watch(data map[string]string, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	another := false
@@ -156,7 +156,7 @@ func (p *Peers) hear(data map[string]string, now time.Time) {
 		}
 	}
 	if another {
-		p.say()
+		p.notify()
 	}
 }
 
@@ -171,12 +171,12 @@ func (p *Peers) forget(now time.Time) {
 		}
 	}
 	if another {
-		p.say()
+		p.notify()
 	}
 }
 
 // say tells of a change. The caller has the lock.
-func (p *Peers) say() {
+func (p *Peers) notify() {
 	close(p.changed)
 	p.changed = make(chan struct{})
 }

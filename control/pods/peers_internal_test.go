@@ -34,21 +34,21 @@ func TestWhatOtherControlsHaveSeenCountsForAWhile(t *testing.T) {
 		return seen
 	}
 	const said, again, other = `{"beat":1,"seen":{"ns/g":{"has":"x"}}}`, `{"beat":2,"seen":{"ns/g":{"has":"x"}}}`, `{"beat":3,"seen":{"ns/g":{"has":"y"}}}`
-	if seen := tell("another control says something", true, func() { p.hear(map[string]string{"own": other, "one": said}, now) }); len(seen) != 1 || seen["one"]["ns/g"].Has != "x" {
+	if seen := tell("another control says something", true, func() { p.watch(map[string]string{"own": other, "one": said}, now) }); len(seen) != 1 || seen["one"]["ns/g"].Has != "x" {
 		t.Errorf("%v", seen)
 	}
-	tell("it says it again", false, func() { p.hear(map[string]string{"one": again}, now.Add(25*time.Second)) })
+	tell("it says it again", false, func() { p.watch(map[string]string{"one": again}, now.Add(25*time.Second)) })
 	tell("it said it 30 s ago", false, func() { p.forget(now.Add(55 * time.Second)) })
-	if seen := tell("it says something else", true, func() { p.hear(map[string]string{"one": other}, now.Add(55*time.Second)) }); seen["one"]["ns/g"].Has != "y" {
+	if seen := tell("it says something else", true, func() { p.watch(map[string]string{"one": other}, now.Add(55*time.Second)) }); seen["one"]["ns/g"].Has != "y" {
 		t.Errorf("%v", seen)
 	}
-	tell("the same is read again", false, func() { p.hear(map[string]string{"one": other}, now.Add(80*time.Second)) })
+	tell("the same is read again", false, func() { p.watch(map[string]string{"one": other}, now.Add(80*time.Second)) })
 	if seen := tell("it is silent for long", true, func() { p.forget(now.Add(86 * time.Second)) }); len(seen["one"]) > 0 {
 		t.Errorf("%v", seen)
 	}
 	tell("it is silent on", false, func() { p.forget(now.Add(99 * time.Second)) })
-	tell("what it says cannot be read", false, func() { p.hear(map[string]string{"one": "{"}, now) })
-	if seen := tell("it is taken away", true, func() { p.hear(nil, now) }); len(seen) != 0 {
+	tell("what it says cannot be read", false, func() { p.watch(map[string]string{"one": "{"}, now) })
+	if seen := tell("it is taken away", true, func() { p.watch(nil, now) }); len(seen) != 0 {
 		t.Errorf("%v", seen)
 	}
 }
@@ -92,12 +92,12 @@ func TestWhatControlsSaidThatAreGoneIsTakenAway(t *testing.T) {
 			return taken
 		}
 		const nothing = `{"beat":1,"seen":{}}`
-		p.hear(map[string]string{"gone": `{"beat":1,"seen":{"ns/g":{"has":"x"}}}`, "idle": nothing}, time.Now())
+		p.watch(map[string]string{"gone": `{"beat":1,"seen":{"ns/g":{"has":"x"}}}`, "idle": nothing}, time.Now())
 		if got := write(1); len(got) > 0 {
 			t.Errorf("at once it takes %v away", got)
 		}
 		time.Sleep(beatsMissed*beatInterval + time.Second)
-		p.hear(map[string]string{"gone": `{"beat":1,"seen":{"ns/g":{"has":"x"}}}`, "idle": `{"beat":2,"seen":{}}`}, time.Now())
+		p.watch(map[string]string{"gone": `{"beat":1,"seen":{"ns/g":{"has":"x"}}}`, "idle": `{"beat":2,"seen":{}}`}, time.Now())
 		if got := write(2); len(got) > 0 { // it counts still
 			t.Errorf("before it forgets what it said, it takes %v away", got)
 		}

@@ -76,7 +76,7 @@ func (p Pod) announce(ctx context.Context, port uint16) error {
 		return err
 	case err != nil:
 		return err
-	case slices.Equal(places(is), places(want)):
+	case slices.Equal(addresses(is), addresses(want)):
 		return nil
 	}
 	want.ResourceVersion = is.ResourceVersion
@@ -92,7 +92,7 @@ func (p Pod) Leader(ctx context.Context) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	if at := places(is); len(at) > 0 {
+	if at := addresses(is); len(at) > 0 {
 		return at[0].Addr(), nil
 	}
 	return netip.Addr{}, errors.New("EndpointSlice " + PlacementName + " has no address: no control has led yet, or none has --pod-ip")
@@ -116,7 +116,7 @@ func (p Pod) slice(port uint16) *discoveryv1.EndpointSlice {
 }
 
 // places is where an EndpointSlice leads to.
-func places(s *discoveryv1.EndpointSlice) (all []netip.AddrPort) {
+func addresses(s *discoveryv1.EndpointSlice) (all []netip.AddrPort) {
 	for _, e := range s.Endpoints {
 		for _, address := range e.Addresses {
 			for _, port := range s.Ports {

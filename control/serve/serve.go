@@ -38,10 +38,10 @@ const stopTimeout = 2 * time.Second
 
 // Server serves for as long as the process lives. It is safe for concurrent use. Make one with [New].
 type Server struct {
-	config Config
-	doors  doors
-	health *health.Server
-	log    *slog.Logger
+	config         Config
+	authenticators authenticators
+	health         *health.Server
+	log            *slog.Logger
 
 	mu   sync.Mutex // guards term, and that no call enters one that has ended
 	term *term      // nil while another control leads
@@ -49,11 +49,11 @@ type Server struct {
 
 // New returns a Server. It reads the files of its configuration.
 func New(c Config, log *slog.Logger) (*Server, error) {
-	doors, err := c.doors(log)
+	authenticators, err := c.authenticators(log)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{config: c, doors: doors, health: health.NewServer(), log: log}
+	s := &Server{config: c, authenticators: authenticators, health: health.NewServer(), log: log}
 	s.tell(healthv1.HealthCheckResponse_NOT_SERVING)
 	return s, nil
 }
@@ -117,8 +117,8 @@ func (s *Server) server(address string, local bool) (*grpc.Server, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.doors.ask(config)
-		options = append(options, grpc.Creds(credentials.NewTLS(config)), grpc.UnaryInterceptor(s.doors.unary), grpc.StreamInterceptor(s.doors.stream))
+		s.authenticators.ask(config)
+		options = append(options, grpc.Creds(credentials.NewTLS(config)), grpc.UnaryInterceptor(s.authenticators.unary), grpc.StreamInterceptor(s.authenticators.stream))
 	}
 	server := grpc.NewServer(options...)
 	server.RegisterService(s.whileLeading(&placement.Placement_ServiceDesc, func(t *term) any { return t.placement }), struct{}{})

@@ -109,7 +109,7 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 		e.SetIndent("", "  ")
 		return e.Encode(v)
 	}
-	_, err = io.WriteString(out, picture{v, c, *all, copies}.text())
+	_, err = io.WriteString(out, page{v, c, *all, copies}.text())
 	return err
 }
 
@@ -172,7 +172,7 @@ func (c choice) of(v place.View) (place.View, error) {
 		v.Endpoints = slices.DeleteFunc(v.Endpoints, func(e place.EndpointView) bool { return !slices.Contains(e.Pools, c.pool) })
 		for i := range v.Endpoints {
 			e := &v.Endpoints[i]
-			e.Copies = slices.DeleteFunc(e.Copies, func(held place.CopyView) bool { return held.Pool != c.pool })
+			e.Copies = slices.DeleteFunc(e.Copies, func(queued place.CopyView) bool { return queued.Pool != c.pool })
 		}
 	}
 	if c.endpoint != "" {
@@ -209,7 +209,7 @@ func (c choice) of(v place.View) (place.View, error) {
 	})
 	for i := range v.Endpoints {
 		e := &v.Endpoints[i]
-		e.Copies = slices.DeleteFunc(e.Copies, func(held place.CopyView) bool { return !slices.Contains(chosen, held.ID) })
+		e.Copies = slices.DeleteFunc(e.Copies, func(queued place.CopyView) bool { return !slices.Contains(chosen, queued.ID) })
 	}
 	v.Endpoints = slices.DeleteFunc(v.Endpoints, func(e place.EndpointView) bool { return len(e.Copies) == 0 })
 	v.Pools = slices.DeleteFunc(v.Pools, func(p place.PoolView) bool {

@@ -34,8 +34,8 @@ type at struct {
 	endpoint string
 }
 
-// picture is what is printed.
-type picture struct {
+// page is what is printed.
+type page struct {
 	place.View
 	choice
 	all    bool
@@ -54,8 +54,8 @@ func copiesOf(v place.View) map[key][]at {
 	return copies
 }
 
-// text is the picture for people.
-func (p picture) text() string {
+// text is the page for people.
+func (p page) text() string {
 	var out strings.Builder
 	if p.Paused {
 		out.WriteString("control loads and unloads nothing: it cannot renew its Lease, so another control may be the leader.\n\n")
@@ -67,12 +67,12 @@ func (p picture) text() string {
 	return out.String()
 }
 
-func (p picture) writePools(out *strings.Builder) {
+func (p page) writePools(out *strings.Builder) {
 	if len(p.Pools) == 0 {
 		out.WriteString("There are no pools.\n")
 		return
 	}
-	type sums struct{ endpoints, ready, models, placed, loaded, held int }
+	type sums struct{ endpoints, ready, models, placed, loaded, queued int }
 	of := make(map[string]*sums)
 	for _, q := range p.Pools {
 		of[q.Name] = new(sums)
@@ -93,7 +93,7 @@ func (p picture) writePools(out *strings.Builder) {
 			continue
 		}
 		s.models++
-		s.held += m.Held
+		s.queued += m.Held
 		if n := p.loaded(m); n > 0 {
 			s.placed++
 			s.loaded += n
@@ -103,7 +103,7 @@ func (p picture) writePools(out *strings.Builder) {
 	fmt.Fprintln(t, "POOL\tENDPOINTS READY\tMODELS LOADED\tCOPIES LOADED\tFREE\tWARM WINDOW\tQUEUED REQUESTS")
 	for _, q := range p.Pools {
 		s := of[q.Name]
-		fmt.Fprintf(t, "%s\t%d of %d\t%d of %d\t%d\t%.0f %%\t%s\t%d\n", q.Name, s.ready, s.endpoints, s.placed, s.models, s.loaded, math.Floor(100*q.Free), cover(q), s.held)
+		fmt.Fprintf(t, "%s\t%d of %d\t%d of %d\t%d\t%.0f %%\t%s\t%d\n", q.Name, s.ready, s.endpoints, s.placed, s.models, s.loaded, math.Floor(100*q.Free), warmWindow(q), s.queued)
 	}
 	_ = t.Flush() // to memory
 	if len(p.models) > 0 || p.endpoint != "" {
@@ -112,14 +112,14 @@ func (p picture) writePools(out *strings.Builder) {
 }
 
 // cover is for how long back every model that was used is loaded.
-func cover(q place.PoolView) string {
+func warmWindow(q place.PoolView) string {
 	if q.CoverSeconds == nil {
 		return "all"
 	}
 	return (time.Duration(*q.CoverSeconds) * time.Second).String()
 }
 
-func (p picture) writeEndpoints(out *strings.Builder) {
+func (p page) writeEndpoints(out *strings.Builder) {
 	all := slices.Clone(p.Endpoints)
 	if len(all) == 0 {
 		if len(p.models) == 0 {
@@ -239,7 +239,7 @@ func loads(e place.EndpointView) string {
 }
 
 // writeCopies prints the copies of an endpoint by state, those that move first.
-func (p picture) writeCopies(out *strings.Builder, e place.EndpointView) {
+func (p page) writeCopies(out *strings.Builder, e place.EndpointView) {
 	for _, state := range []decide.CopyState{decide.Loading, decide.Queued, decide.Draining, decide.Unloading, decide.Loaded} {
 		var some []string
 		n := 0
@@ -262,7 +262,7 @@ func (p picture) writeCopies(out *strings.Builder, e place.EndpointView) {
 }
 
 // copy is a copy at an endpoint.
-func (p picture) copy(e place.EndpointView, c place.CopyView) string {
+func (p page) copy(e place.EndpointView, c place.CopyView) string {
 	text := name(c.ID)
 	if len(e.Pools) > 1 {
 		text += " of " + c.Pool
@@ -275,7 +275,7 @@ func (p picture) copy(e place.EndpointView, c place.CopyView) string {
 }
 
 // about says of a copy that is not loaded since when that is so, and what it is for; and of any how many requests it has.
-func (p picture) about(c place.CopyView) (about []string) {
+func (p page) about(c place.CopyView) (about []string) {
 	if c.State != decide.Loaded.String() {
 		about = append(about, p.ago(c.Since))
 	}
@@ -294,7 +294,7 @@ func (p picture) about(c place.CopyView) (about []string) {
 	return about
 }
 
-func (p picture) writeModels(out *strings.Builder) {
+func (p page) writeModels(out *strings.Builder) {
 	var all []place.ModelView
 	for _, m := range p.Models {
 		if len(p.models) > 0 || p.short(m) {
@@ -307,7 +307,7 @@ func (p picture) writeModels(out *strings.Builder) {
 	}
 	// Who waits longest comes first, then who has a reason.
 	slices.SortStableFunc(all, func(a, b place.ModelView) int {
-		return cmp.Or(waits(a).Compare(waits(b)), -cmp.Compare(a.Reason, b.Reason))
+		return cmp.Or(queuedSince(a).Compare(queuedSince(b)), -cmp.Compare(a.Reason, b.Reason))
 	})
 	shown := all
 	if !p.all && len(p.models) == 0 && len(all) > most {
@@ -327,7 +327,7 @@ func (p picture) writeModels(out *strings.Builder) {
 }
 
 // writeVModels prints where requests for VModels go that do not go where they are to; of those that were chosen, for all.
-func (p picture) writeVModels(out *strings.Builder) {
+func (p page) writeVModels(out *strings.Builder) {
 	var lines []string
 	for _, v := range p.VModels {
 		if len(p.models) > 0 || v.Reason != v1alpha1.ReasonDefined {
@@ -352,8 +352,8 @@ func (p picture) writeVModels(out *strings.Builder) {
 	}
 }
 
-// waits is since when requests are held for a model; far from now if none are.
-func waits(m place.ModelView) time.Time {
+// waits is since when requests are queued for a model; far from now if none are.
+func queuedSince(m place.ModelView) time.Time {
 	if m.Since != nil {
 		return *m.Since
 	}
@@ -361,12 +361,12 @@ func waits(m place.ModelView) time.Time {
 }
 
 // short says whether a model has fewer copies than it should have.
-func (p picture) short(m place.ModelView) bool {
+func (p page) short(m place.ModelView) bool {
 	return m.Held > 0 || m.Reason != "" || p.loaded(m) < m.Least
 }
 
 // loaded counts the copies of a model that are loaded.
-func (p picture) loaded(m place.ModelView) (n int) {
+func (p page) loaded(m place.ModelView) (n int) {
 	for _, c := range p.copies[key{m.Pool, m.ID}] {
 		if c.State == decide.Loaded.String() {
 			n++
@@ -375,7 +375,7 @@ func (p picture) loaded(m place.ModelView) (n int) {
 	return n
 }
 
-func (p picture) writeModel(out *strings.Builder, m place.ModelView) {
+func (p page) writeModel(out *strings.Builder, m place.ModelView) {
 	loaded := p.loaded(m)
 	fmt.Fprintf(out, "%s of %s: ", name(m.ID), m.Pool)
 	fmt.Fprintf(out, "%d loaded", loaded)
@@ -405,20 +405,20 @@ func (p picture) writeModel(out *strings.Builder, m place.ModelView) {
 	for _, f := range m.Failures {
 		fmt.Fprintf(out, "  failed at %s %s ago; next attempt in %s: %s\n", f.Endpoint, p.ago(f.At), age(f.Until.Sub(p.At)), oneLine(f.Words))
 	}
-	if l := m.Last; l != nil && !told(m, *l) {
+	if l := m.Last; l != nil && !isFailure(m, *l) {
 		fmt.Fprintf(out, "  last call: %s at %s %s ago, took %s: %s\n", l.Call, l.Endpoint, p.ago(l.At), age(seconds(l.Seconds)), cmp.Or(oneLine(l.Error), "done"))
 	}
 }
 
 // told says whether an answer is among the failures of its model.
-func told(m place.ModelView, a place.AnswerStatus) bool {
+func isFailure(m place.ModelView, a place.AnswerStatus) bool {
 	return slices.ContainsFunc(m.Failures, func(f place.FailureView) bool { return f.Endpoint == a.Endpoint && f.Words == a.Error })
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // ago is how long something is ago.
-func (p picture) ago(t time.Time) string { return age(p.At.Sub(t)) }
+func (p page) ago(t time.Time) string { return age(p.At.Sub(t)) }
 
 // age is a time for people, the coarser the longer it is.
 func age(d time.Duration) string {

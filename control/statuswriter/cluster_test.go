@@ -45,7 +45,7 @@ func inferencePool(more string) string {
 		"spec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}]" + more + "}"
 }
 
-// writer may do what the comment of Report says that it needs, and no more.
+// writer may do what the comment of Writer says that it needs, and no more.
 func writer(c cluster) *rest.Config {
 	return c.Allowed("writer", writerRules)
 }
@@ -58,7 +58,7 @@ const writerRules = `
 - {apiGroups: [inference.x-k8s.io], resources: [models/status, vmodels/status], verbs: [patch]}
 `
 
-// typed is a client of the kinds that a Report writes.
+// typed is a client of the kinds that a Writer writes.
 func (c cluster) typed(as *rest.Config) client.Client {
 	c.Helper()
 	typed, err := kube.Client(as)
@@ -68,7 +68,7 @@ func (c cluster) typed(as *rest.Config) client.Client {
 	return typed
 }
 
-func (c cluster) open(typed client.Client, leads func() bool) *statuswriter.Report {
+func (c cluster) open(typed client.Client, leads func() bool) *statuswriter.Writer {
 	c.Helper()
 	r, err := statuswriter.Open(c.Context(), typed, "", slog.New(slog.NewTextHandler(c.Output(), nil)), leads)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 
 // PutGate says of a pod whether models load there, in its condition, when there is time. It needs patch of pods/status, which manifests/base does not
 // give: who gives a pod the readiness gate gives that, too.
-func (r *Report) PutGate(g store.Gate) {
+func (r *Writer) PutGate(g store.Gate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.gates[g.Pod] = g
@@ -28,7 +28,7 @@ func (r *Report) PutGate(g store.Gate) {
 }
 
 // writeGate writes the condition of a pod. That it is gone, or another of its name is there, is no error.
-func (r *Report) writeGate(ctx context.Context, name objects.Name) error {
+func (r *Writer) writeGate(ctx context.Context, name objects.Name) error {
 	r.mu.Lock()
 	g, due := r.gates[name]
 	r.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// attached is what an object is to say of the Gateways that it has to do with. It is guarded by Report.mu.
+// attached is what an object is to say of the Gateways that it has to do with. It is guarded by Writer.mu.
 type attached struct {
 	want *conditions.Status
 	said *conditions.Status // what it says, as far as that is known: want when it is done, nil where nobody knows
@@ -28,7 +28,7 @@ func attachedSubject(o objects.Object) subject { return subject{kind: o.Kind, na
 
 // SetGateways makes due what objects are to say of Gateways, and what of it they do not say yet. Objects that name no Gateway of ours
 // are not asked for, but for one list of each kind: they may have named one before.
-func (r *Report) SetGateways(in conditions.Input) {
+func (r *Writer) SetGateways(in conditions.Input) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.gateways = &in
@@ -36,7 +36,7 @@ func (r *Report) SetGateways(in conditions.Input) {
 }
 
 // setGateways does so for the latest of what is known. The caller holds mu.
-func (r *Report) setGateways() {
+func (r *Writer) setGateways() {
 	in := *r.gateways
 	in.Versions = r.release
 	all := conditions.Of(in)
@@ -69,7 +69,7 @@ func (r *Report) setGateways() {
 }
 
 // writeAttached writes what one object is to say of Gateways.
-func (r *Report) writeAttached(ctx context.Context, of objects.Object) error {
+func (r *Writer) writeAttached(ctx context.Context, of objects.Object) error {
 	r.mu.Lock()
 	is := r.attached[of]
 	if is.done() {
@@ -136,7 +136,7 @@ func meant(o client.Object, want *conditions.Status) bool {
 
 // survey reads once what all objects of a kind say, for a control that begins to lead finds nearly all as it should be: it saves a
 // request for each. It says whether it did that now, so that the object is due again.
-func (r *Report) survey(of objects.Object) (bool, error) {
+func (r *Writer) survey(of objects.Object) (bool, error) {
 	r.mu.Lock()
 	known := r.surveyed[of.Kind]
 	r.mu.Unlock()

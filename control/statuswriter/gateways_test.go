@@ -57,7 +57,7 @@ func newGateways(t *testing.T) cluster {
 	return c
 }
 
-// gatewayWriter may do what the comment of Report says that it needs, and no more.
+// gatewayWriter may do what the comment of Writer says that it needs, and no more.
 func gatewayWriter(c cluster, name string) *rest.Config {
 	return c.Allowed(name, `
 - {apiGroups: [inference.x-k8s.io], resources: [llmroutes], verbs: [get, list]}
@@ -83,7 +83,7 @@ func (c cluster) gateways(facts conditions.Facts) conditions.Input {
 	return conditions.Input{Attachments: a, Plans: plan.Of(a, set.Network, plan.Known{}), Network: set.Network, Facts: facts}
 }
 
-// wrote has a Report of its own say what is known now, as one control does in its life, and returns what that user asked for beside
+// wrote has a Writer of its own say what is known now, as one control does in its life, and returns what that user asked for beside
 // reading Models, VModels and LLMRoutes.
 func (c cluster) wrote(typed client.Client, user string, in conditions.Input) []string {
 	c.Helper()
@@ -392,7 +392,7 @@ func TestWhoDoesNotLeadSaysNothingOfGateways(t *testing.T) {
 	c.Delete(httpRoute("h", "{name: g}"))
 	follower.SetGateways(in)
 	leader.SetGateways(in)
-	for _, r := range []*statuswriter.Report{leader, follower} {
+	for _, r := range []*statuswriter.Writer{leader, follower} {
 		if err := r.Close(); err != nil {
 			t.Error(err)
 		}
@@ -434,7 +434,7 @@ func busy(routes int) conditions.Input {
 // Who has just made a Gateway sees what becomes of it, however many HTTPRoutes and Models are due; and these have their turn, though the
 // Gateway changes with each of them.
 func TestGatewaysAreWrittenFirstAndHoldUpNobody(t *testing.T) {
-	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		r.SetGateways(busy(100))
 		for i := range 100 {
 			r.PutStatuses([]store.Status{record(fmt.Sprint("m", i), "no room")})
@@ -476,7 +476,7 @@ func TestGatewaysAreWrittenFirstAndHoldUpNobody(t *testing.T) {
 
 // What an API server refuses it refuses again: it is tried when what is to be said is another thing, and not with each World.
 func TestAStatusThatIsRefusedIsNotTriedAgain(t *testing.T) {
-	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		s.mu.Lock()
 		s.invalid = "r000"
 		s.mu.Unlock()
@@ -502,7 +502,7 @@ func TestAStatusThatIsRefusedIsNotTriedAgain(t *testing.T) {
 // Another plan may come while a status of the last is being written: what is written then is not what is to be. A plan that is as it was
 // is not worth a request.
 func TestAPlanThatComesDuringAWriteIsTold(t *testing.T) {
-	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		s.during = sync.OnceFunc(func() { r.SetGateways(busy(0)) })
 		in := busy(0)
 		in.Network.Classes = nil
@@ -525,7 +525,7 @@ func TestAPlanThatComesDuringAWriteIsTold(t *testing.T) {
 
 // What a control that led before said of routes is taken back, also of those that had not had their turn when their Gateway went.
 func TestWhatWasSaidOfAGatewayGoesWithIt(t *testing.T) {
-	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		s.parents = make(map[string][]gatewayv1.RouteParentStatus)
 		for i := range 100 {
 			s.parents[fmt.Sprintf("r%03d", i)] = []gatewayv1.RouteParentStatus{{ParentRef: gatewayv1.ParentReference{Name: "g"}, ControllerName: attach.Controller}}
@@ -560,7 +560,7 @@ func TestWhatWasSaidOfAGatewayGoesWithIt(t *testing.T) {
 // Which release of Gateway API there is, the class says from the beginning, and within a minute of another. Where control may not read
 // it the rest is said, and that it may not is told once.
 func TestTheClassSaysWhetherTheReleaseIsKnown(t *testing.T) {
-	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, logged func() string) {
+	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, logged func() string) {
 		const crd = "gateways.gateway.networking.k8s.io"
 		set := func(release string, may bool) {
 			s.mu.Lock()
@@ -616,7 +616,7 @@ func TestTheClassSaysWhetherTheReleaseIsKnown(t *testing.T) {
 
 // What names no Gateway of ours is asked for no more than what is gone is told of.
 func TestWhatIsNotOursCostsNothing(t *testing.T) {
-	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, logged func() string) {
+	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, logged func() string) {
 		s.gone = "r000"
 		with := func(uid string, generation int64) conditions.Input {
 			in := busy(1)
@@ -640,7 +640,7 @@ func TestWhatIsNotOursCostsNothing(t *testing.T) {
 
 // Where a kind may not be listed the others are written, and that is told once.
 func TestAKindThatMayNotBeListedHoldsUpNoOther(t *testing.T) {
-	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, logged func() string) {
+	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, logged func() string) {
 		s.mu.Lock()
 		s.denied = "HTTPRouteList"
 		s.mu.Unlock()

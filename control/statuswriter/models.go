@@ -31,9 +31,9 @@ type modelKey struct{ pool, id string }
 
 func modelSubject(key modelKey) subject { return subject{kind: v1alpha1.ModelKind, key: key} }
 
-// model is what is to be written of a model, and was. All but writing is guarded by Report.mu.
+// model is what is to be written of a model, and was. All but writing is guarded by Writer.mu.
 type model struct {
-	writing sync.Mutex // held while its status is written, before Report.mu
+	writing sync.Mutex // held while its status is written, before Writer.mu
 
 	object     objects.Name
 	uid        string // of the object, empty while nobody knows it
@@ -56,7 +56,7 @@ func (m *model) belongs(object objects.Name, uid string) {
 }
 
 // recall takes up a Model as it is.
-func (r *Report) recall(o *v1alpha1.Model) {
+func (r *Writer) recall(o *v1alpha1.Model) {
 	e := objects.EntryOf(o)
 	key := modelKey{e.Pool.String(), e.ID}
 	if r.models[key] != nil {
@@ -93,7 +93,7 @@ func (r *Report) recall(o *v1alpha1.Model) {
 }
 
 // writeModel writes the status of a model as it is to be now.
-func (r *Report) writeModel(ctx context.Context, key modelKey) error {
+func (r *Writer) writeModel(ctx context.Context, key modelKey) error {
 	r.mu.Lock()
 	m := r.models[key]
 	r.mu.Unlock()
@@ -160,7 +160,7 @@ func misfits(err error) bool {
 }
 
 // forget forgets a model that is no more, unless a runtime may have it. The caller holds mu.
-func (r *Report) forget(key modelKey) {
+func (r *Writer) forget(key modelKey) {
 	if m := r.models[key]; m != nil && len(m.asked) == 0 {
 		delete(r.models, key)
 		delete(r.dirty, modelSubject(key))
@@ -169,7 +169,7 @@ func (r *Report) forget(key modelKey) {
 }
 
 // wanted is the status that a model is to have, and whether that is worth a write. The caller holds mu.
-func (r *Report) wanted(m *model) (v1alpha1.ModelStatus, bool) {
+func (r *Writer) wanted(m *model) (v1alpha1.ModelStatus, bool) {
 	status := *m.status.DeepCopy()
 	status.ObservedGeneration = m.generation
 	status.Conditions = updated(m.written.Conditions, m.status.Conditions, m.generation)
@@ -199,7 +199,7 @@ func updated(written, conditions []metav1.Condition, generation int64) []metav1.
 }
 
 // of returns a model, and makes it if it is not known yet. The caller holds mu.
-func (r *Report) of(key modelKey) *model {
+func (r *Writer) of(key modelKey) *model {
 	m := r.models[key]
 	if m == nil {
 		m = &model{asked: make(map[string]store.Copy)}

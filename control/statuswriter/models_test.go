@@ -163,7 +163,7 @@ func TestTheStatusOfAModelIsWrittenWhenItIsOther(t *testing.T) {
 	c := newCluster(t)
 	made := &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}}}
 	status := v1alpha1.ModelStatus{Message: "no room", Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonCannotLoad}}}
-	lived := func(what string, wanted int, live func(r *statuswriter.Report)) {
+	lived := func(what string, wanted int, live func(r *statuswriter.Writer)) {
 		t.Helper()
 		before := c.Asked("writer")
 		r := c.open(c.typed(writer(c)), always)
@@ -176,16 +176,16 @@ func TestTheStatusOfAModelIsWrittenWhenItIsOther(t *testing.T) {
 			t.Errorf("%s: %d writes, want %d", what, n, wanted)
 		}
 	}
-	lived("made, made again, and its status", 3, func(r *statuswriter.Report) {
+	lived("made, made again, and its status", 3, func(r *statuswriter.Writer) {
 		for range 2 {
 			if err := r.PutModel(made)(); err != nil {
 				t.Errorf("made: %v", err)
 			}
 		}
 	})
-	lived("the same", 0, func(*statuswriter.Report) {})
-	lived("other", 1, func(*statuswriter.Report) { status.Message, status.Loaded = "", 2 })
-	lived("a change, and then its use alone", 1, func(r *statuswriter.Report) {
+	lived("the same", 0, func(*statuswriter.Writer) {})
+	lived("other", 1, func(*statuswriter.Writer) { status.Message, status.Loaded = "", 2 })
+	lived("a change, and then its use alone", 1, func(r *statuswriter.Writer) {
 		status.Loaded = 1
 		r.PutStatuses([]store.Status{{Pool: inPool, ID: "a", Status: status}})
 		c.Await("it is written", func() bool {

@@ -24,7 +24,7 @@ const (
 
 // lookAtRelease reads the release of Gateway API of the API server when it is time, and has the GatewayClasses say what is to be said of
 // it. Only run calls it.
-func (r *Report) lookAtRelease() {
+func (r *Writer) lookAtRelease() {
 	r.mu.Lock()
 	in := r.gateways
 	r.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// route is the status of an LLMRoute. It is guarded by Report.mu.
+// route is the status of an LLMRoute. It is guarded by Writer.mu.
 type route struct {
 	uid     string // of the object as last read or written: another one of its name has no status
 	written v1alpha1.LLMRouteStatus
@@ -28,15 +28,15 @@ func (r *route) done() bool {
 	return r == nil || r.want == nil || (r.want.uid == "" || r.want.uid == r.uid) && sameRoute(r.written, r.want.status)
 }
 
-// double is a Model or a VModel whose id is another's, which its status says; that of others is what control remembers of them.
-type double struct {
+// duplicate is a Model or a VModel whose id is another's, which its status says; that of others is what control remembers of them.
+type duplicate struct {
 	uid        string
 	generation int64
 	taken      string
 }
 
 // SetWorld makes the status of what control does not place due: of LLMRoutes, and of Models and VModels whose id is another's.
-func (r *Report) SetWorld(w *objects.World) {
+func (r *Writer) SetWorld(w *objects.World) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	there := make(map[objects.Name]bool)
@@ -57,38 +57,38 @@ func (r *Report) SetWorld(w *objects.World) {
 			delete(r.told, subject{kind: v1alpha1.LLMRouteKind, name: name})
 		}
 	}
-	doubles := doublesOf(w)
-	for object, d := range doubles {
-		if is, ok := r.doubles[object]; !ok || is != d {
+	duplicates := duplicatesOf(w)
+	for object, d := range duplicates {
+		if is, ok := r.duplicates[object]; !ok || is != d {
 			r.mark(subject{kind: object.Kind, name: object.Name})
 		}
 	}
-	for object := range r.doubles {
-		if _, ok := doubles[object]; !ok {
+	for object := range r.duplicates {
+		if _, ok := duplicates[object]; !ok {
 			delete(r.told, subject{kind: object.Kind, name: object.Name})
 		}
 	}
-	r.doubles = doubles
+	r.duplicates = duplicates
 }
 
-// doublesOf are the Models and VModels of a World whose id is another's.
-func doublesOf(w *objects.World) map[objects.Object]double {
-	all := make(map[objects.Object]double)
+// duplicatesOf are the Models and VModels of a World whose id is another's.
+func duplicatesOf(w *objects.World) map[objects.Object]duplicate {
+	all := make(map[objects.Object]duplicate)
 	for _, e := range w.Doubles {
-		all[objects.Object{Kind: v1alpha1.ModelKind, Name: e.Object}] = double{e.UID, e.Generation, e.Taken}
+		all[objects.Object{Kind: v1alpha1.ModelKind, Name: e.Object}] = duplicate{e.UID, e.Generation, e.Taken}
 	}
 	for _, v := range w.VModels {
 		if !w.HasItsID(v) {
-			all[objects.Object{Kind: v1alpha1.VModelKind, Name: v.Object}] = double{v.UID, v.Generation, v.Taken}
+			all[objects.Object{Kind: v1alpha1.VModelKind, Name: v.Object}] = duplicate{v.UID, v.Generation, v.Taken}
 		}
 	}
 	return all
 }
 
 // writeDouble says of a Model or a VModel that its id is another's. That it is gone is no error.
-func (r *Report) writeDouble(ctx context.Context, object objects.Object) error {
+func (r *Writer) writeDouble(ctx context.Context, object objects.Object) error {
 	r.mu.Lock()
-	d, ok := r.doubles[object]
+	d, ok := r.duplicates[object]
 	r.mu.Unlock()
 	if !ok {
 		return nil
@@ -107,7 +107,7 @@ func (r *Report) writeDouble(ctx context.Context, object objects.Object) error {
 
 // writeRoute writes the status of one LLMRoute, again where somebody else wrote meanwhile. That it is gone is no error, nor that
 // another of its name is there: that one's status follows when its World does.
-func (r *Report) writeRoute(ctx context.Context, name objects.Name) error {
+func (r *Writer) writeRoute(ctx context.Context, name objects.Name) error {
 	of := objects.Object{Kind: v1alpha1.LLMRouteKind, Name: name}
 	r.mu.Lock()
 	is, at := r.routes[name], r.attached[of]

@@ -136,36 +136,36 @@ func empty() conditions.Input {
 func TestNothingIsWrittenOfAnObjectToItsNamesake(t *testing.T) {
 	object := objects.Name{Namespace: "default", Name: "a"}
 	const at = "10.0.0.1:8033"
-	for name, write := range map[string]func(*testing.T, *namesake, *statuswriter.Report, string){
-		"a route": func(_ *testing.T, _ *namesake, r *statuswriter.Report, uid string) {
+	for name, write := range map[string]func(*testing.T, *namesake, *statuswriter.Writer, string){
+		"a route": func(_ *testing.T, _ *namesake, r *statuswriter.Writer, uid string) {
 			r.SetWorld(&objects.World{Offer: objects.Offer{Routes: []*objects.Route{{Name: object, Kind: v1alpha1.LLMRouteKind, UID: uid, Models: []string{"sql"}}}}})
 		},
-		"the parents of an LLMRoute": func(_ *testing.T, _ *namesake, r *statuswriter.Report, uid string) {
+		"the parents of an LLMRoute": func(_ *testing.T, _ *namesake, r *statuswriter.Writer, uid string) {
 			in := empty()
 			in.Network.Routes = []v1alpha1.LLMRoute{{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: types.UID(uid)}}}
 			in.Attachments.Parents[objects.Object{Kind: v1alpha1.LLMRouteKind, Name: object}] = []attach.Parent{{Ref: gatewayv1.ParentReference{Name: "g"}}}
 			r.SetGateways(in)
 		},
-		"a Gateway": func(_ *testing.T, _ *namesake, r *statuswriter.Report, uid string) {
+		"a Gateway": func(_ *testing.T, _ *namesake, r *statuswriter.Writer, uid string) {
 			in := empty()
 			in.Attachments.Gateways = []*attach.Gateway{{Name: object, Gateway: &gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: types.UID(uid)}}}}
 			r.SetGateways(in)
 		},
-		"a Model whose id is another's": func(_ *testing.T, _ *namesake, r *statuswriter.Report, uid string) {
+		"a Model whose id is another's": func(_ *testing.T, _ *namesake, r *statuswriter.Writer, uid string) {
 			r.SetWorld(&objects.World{Doubles: []objects.Entry{{Object: object, UID: uid, Taken: "its id is that of another"}}})
 		},
-		"a Model": func(_ *testing.T, _ *namesake, r *statuswriter.Report, uid string) {
+		"a Model": func(_ *testing.T, _ *namesake, r *statuswriter.Writer, uid string) {
 			status := record("a", "no room for "+uid)
 			status.UID = uid
 			r.PutStatuses([]store.Status{status})
 		},
-		"a VModel": func(_ *testing.T, _ *namesake, r *statuswriter.Report, uid string) {
+		"a VModel": func(_ *testing.T, _ *namesake, r *statuswriter.Writer, uid string) {
 			r.PutVModelStatuses([]store.VModelStatus{{Pool: inPool, ID: "a", Object: object, UID: uid, Status: v1alpha1.VModelStatus{Active: uid}}})
 		},
-		"a VModel whose id is another's": func(_ *testing.T, _ *namesake, r *statuswriter.Report, uid string) {
+		"a VModel whose id is another's": func(_ *testing.T, _ *namesake, r *statuswriter.Writer, uid string) {
 			r.SetWorld(&objects.World{VModels: []objects.VModel{{Object: object, UID: uid, Taken: "its id is that of another"}}})
 		},
-		"what is asked of a runtime": func(t *testing.T, _ *namesake, r *statuswriter.Report, uid string) {
+		"what is asked of a runtime": func(t *testing.T, _ *namesake, r *statuswriter.Writer, uid string) {
 			asked := store.Copy{Endpoint: at, Pool: inPool, ID: "a", State: "loading", Object: object, UID: uid}
 			if err := r.PutCopy(asked, true); (err == nil) != (uid == "new") {
 				t.Errorf("of the %s one: %v", uid, err)
@@ -204,11 +204,11 @@ func TestAStatusGoesToTheModelThatIsKnown(t *testing.T) {
 	before.UID = "old"
 	for name, c := range map[string]struct {
 		listed []v1alpha1.Model
-		know   func(*testing.T, *statuswriter.Report)
+		know   func(*testing.T, *statuswriter.Writer)
 	}{
-		"written to": {nil, func(_ *testing.T, r *statuswriter.Report) { r.PutStatuses([]store.Status{record("a", "no room")}) }},
-		"read":       {[]v1alpha1.Model{*before}, func(*testing.T, *statuswriter.Report) {}},
-		"made": {nil, func(t *testing.T, r *statuswriter.Report) {
+		"written to": {nil, func(_ *testing.T, r *statuswriter.Writer) { r.PutStatuses([]store.Status{record("a", "no room")}) }},
+		"read":       {[]v1alpha1.Model{*before}, func(*testing.T, *statuswriter.Writer) {}},
+		"made": {nil, func(t *testing.T, r *statuswriter.Writer) {
 			if err := r.PutModel(made)(); err != nil {
 				t.Error(err)
 			}
@@ -242,7 +242,7 @@ func TestAStatusGoesToTheModelThatIsKnown(t *testing.T) {
 func TestAModelThatIsMadeAnewDuringAWriteGetsItsStatus(t *testing.T) {
 	old, anew := record("a", "no room"), record("a", "no room")
 	old.UID, anew.UID = "old", "new"
-	var open *statuswriter.Report
+	var open *statuswriter.Writer
 	var patches atomic.Int64
 	during := func(context.Context) error {
 		if patches.Add(1) == 1 {
@@ -250,7 +250,7 @@ func TestAModelThatIsMadeAnewDuringAWriteGetsItsStatus(t *testing.T) {
 		}
 		return nil
 	}
-	paced(t, during, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+	paced(t, during, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		open = r
 		r.PutStatuses([]store.Status{old})
 		time.Sleep(time.Minute)

@@ -15,7 +15,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// vmodel is the status of a VModel. It is guarded by Report.mu.
+// vmodel is the status of a VModel. It is guarded by Writer.mu.
 type vmodel struct {
 	object  objects.Name
 	uid     string // of the object, empty while nobody knows it
@@ -24,7 +24,7 @@ type vmodel struct {
 }
 
 // recallVModel takes up a VModel as it is. Of two of one id the one with a status has it.
-func (r *Report) recallVModel(o *v1alpha1.VModel) {
+func (r *Writer) recallVModel(o *v1alpha1.VModel) {
 	v := objects.VModelOf(o)
 	key := modelKey{v.Pool.String(), v.ID}
 	if is := r.vmodels[key]; is == nil || is.written.Active == "" {
@@ -37,7 +37,7 @@ func (r *Report) recallVModel(o *v1alpha1.VModel) {
 }
 
 // PutVModel makes a VModel of a registered VModel, or changes its target. Wait returns when it is there.
-func (r *Report) PutVModel(o *v1alpha1.VModel, fresh bool) (wait func() error) {
+func (r *Writer) PutVModel(o *v1alpha1.VModel, fresh bool) (wait func() error) {
 	made := labelled(o.DeepCopy())
 	made.ResourceVersion, made.Generation, made.UID = "", 0, ""
 	name := objectOf(v1alpha1.VModelKind, made)
@@ -64,12 +64,12 @@ func (r *Report) PutVModel(o *v1alpha1.VModel, fresh bool) (wait func() error) {
 }
 
 // DeleteVModel deletes the VModel of a registered VModel, as DeleteModel.
-func (r *Report) DeleteVModel(o *v1alpha1.VModel) (wait func() error) {
+func (r *Writer) DeleteVModel(o *v1alpha1.VModel) (wait func() error) {
 	return r.delete(v1alpha1.VModelKind, named(&v1alpha1.VModel{}, nameOf(o)))
 }
 
 // PutVModelStatuses keeps the status of VModels, when there is time.
-func (r *Report) PutVModelStatuses(all []store.VModelStatus) {
+func (r *Writer) PutVModelStatuses(all []store.VModelStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, st := range all {
@@ -95,7 +95,7 @@ func (r *Report) PutVModelStatuses(all []store.VModelStatus) {
 
 // writeVModel writes the status of a VModel as it is to be now. That it is gone, or not there yet, is no error: its status follows when its
 // World does.
-func (r *Report) writeVModel(ctx context.Context, key modelKey) error {
+func (r *Writer) writeVModel(ctx context.Context, key modelKey) error {
 	r.mu.Lock()
 	v := r.vmodels[key]
 	if v == nil {
@@ -120,10 +120,10 @@ func (r *Report) writeVModel(ctx context.Context, key modelKey) error {
 }
 
 // VModels returns the VModels that were registered before.
-func (r *Report) VModels() ([]v1alpha1.VModel, error) { return r.defined, nil }
+func (r *Writer) VModels() ([]v1alpha1.VModel, error) { return r.defined, nil }
 
 // VModelStatuses returns the status of VModels as it was before.
-func (r *Report) VModelStatuses() (all []store.VModelStatus, _ error) {
+func (r *Writer) VModelStatuses() (all []store.VModelStatus, _ error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for key, v := range r.vmodels {

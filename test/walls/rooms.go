@@ -2,8 +2,11 @@ package main
 
 import (
 	"fmt"
+	"go/ast"
+	"go/token"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -94,6 +97,28 @@ func areNamesakes(name string, rooms ...string) bool {
 		}
 	}
 	return false
+}
+
+// misnamedCommands reports the subcommands of control whose package has another name than the subcommand.
+func misnamedCommands(t tree) (breaches []string) {
+	r, _ := t.room("control/command")
+	for _, f := range r.code {
+		ast.Inspect(f.File, func(node ast.Node) bool {
+			pair, ok := node.(*ast.KeyValueExpr)
+			if !ok {
+				return true
+			}
+			key, _ := pair.Key.(*ast.BasicLit)
+			value, _ := pair.Value.(*ast.SelectorExpr)
+			if key != nil && value != nil && key.Kind == token.STRING {
+				if from, ok := value.X.(*ast.Ident); ok && strconv.Quote(from.Name) != key.Value {
+					breaches = append(breaches, fmt.Sprintf("%s: the subcommand %s is in package %s: give the package its name", t.at(pair.Pos()), key.Value, from.Name))
+				}
+			}
+			return true
+		})
+	}
+	return breaches
 }
 
 // largePrograms returns the programs whose package main has too many lines to be only wiring.

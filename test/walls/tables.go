@@ -35,7 +35,7 @@ var pure = []string{
 	"extproc/openai", "extproc/kserve", "extproc/prefix", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/fleet/endpointstate", "extproc/outcome",
 	"extproc/decode", "extproc/relay/relaytoken", "extproc/transcode", "extproc/payload/sink",
 	"control/place/decide", "control/attach/plan", "control/attach/services", "control/attach/conditions", "control/attach/envoy", "control/attach/order",
-	"control/attach/bisect", "control/attach/memo", "control/pods/gateway", "control/provision/estimate", "control/provision/planner", "control/provision/problem",
+	"control/attach/bisect", "control/attach/cache", "control/pods/gateway", "control/provision/estimate", "control/provision/planner", "control/provision/problem",
 	"control/provision/report", "control/profile/survey",
 	"internal/attach", "internal/engine", "internal/des", "internal/objects", "internal/profile", "internal/profile/fit", "internal/profile/learn", "internal/profile/table",
 	"internal/sim", "internal/workload",
@@ -177,9 +177,10 @@ var houses = [][]floor{
 		},
 		{[]string{"control/attach/controller"}, "objects become what Envoys are served"},
 		{
-			[]string{"control/attach/ads", "control/attach/show", "control/profile", "control/pods/gateway"},
-			"the first speaks with Envoys, the next two with people, and the last says what Envoys run in",
+			[]string{"control/attach/ads", "control/attach/explain", "control/attach/bootstrap", "control/profile", "control/pods/gateway"},
+			"the first serves Envoys, the next three are commands, and the last is what Envoys run in",
 		},
+		{[]string{"control/attach/routes"}, "a command that reads plans, as explain does"},
 		{
 			[]string{"control/attach/envoy", "control/attach/services", "control/attach/certificates", "control/attach/conditions", "control/attach/bisect"},
 			"plans in Envoy's words, the endpoints of what they name, what plans are made of beside objects, what they say of objects, and what Envoys refuse of them",
@@ -192,7 +193,7 @@ var houses = [][]floor{
 			"what Envoys are to do, and what is sent to one next; how long servers take; what is to be planned, and what a plan is in words; each of the others speaks with one neighbour, which is engines, extprocs or clients, in the words of decide",
 		},
 		{
-			[]string{"control/place/loader", "control/place/decide", "control/place/store", "control/broadcast", "control/attach/memo", "control/provision/planner", "control/profile/survey"},
+			[]string{"control/place/loader", "control/place/decide", "control/place/store", "control/broadcast", "control/attach/cache", "control/provision/planner", "control/profile/survey"},
 			"how engines are driven, what they are to be told, and what of it is remembered; who follows what, and what was made of what; what pods there are to be; what is to be measured",
 		},
 		{[]string{"control/provision/estimate"}, "how long queries would take"},

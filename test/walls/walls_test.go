@@ -23,6 +23,7 @@ var rules = map[string]func(tree) []string{
 	"where rooms stand":  misplaced,
 	"what is shared":     unshared,
 	"names":              sameNames,
+	"names of commands":  misnamedCommands,
 	"size of programs":   largePrograms,
 	"methods of types":   crowdedTypes,
 	"package comments":   uncommented,
@@ -579,6 +580,15 @@ func TestPackagesOfOneNameAreSeen(t *testing.T) {
 	onlyTests := made(t, map[string]string{"extproc/p_test.go": "package queue_test\n", "extproc/flow/queue/p.go": "package queue\n"})
 	if found := sameNames(onlyTests); len(found) != 1 {
 		t.Errorf("a package of tests: %q, want one breach", found)
+	}
+}
+
+func TestMisnamedCommandsAreSeen(t *testing.T) {
+	const table = "package command\nvar commands = map[string]any{\"routes\": routes.Command, \"explain\": %s.Command}\n"
+	for from, want := range map[string]int{"explain": 0, "show": 1} {
+		if found := misnamedCommands(made(t, map[string]string{"control/command/p.go": fmt.Sprintf(table, from)})); len(found) != want {
+			t.Errorf("%s: %q, want %d", from, found, want)
+		}
 	}
 }
 

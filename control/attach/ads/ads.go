@@ -31,8 +31,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/headgate/headgate/control/attach/cache"
 	"github.com/headgate/headgate/control/attach/envoy"
-	"github.com/headgate/headgate/control/attach/memo"
 	"github.com/headgate/headgate/control/attach/order"
 	"github.com/headgate/headgate/control/attach/pki"
 	"github.com/headgate/headgate/internal/objects"
@@ -316,8 +316,8 @@ func (s *Server) heard(from Envoy, a order.Answer) {
 // Encoder makes snapshots of the resources of one Gateway, one after the other. It is [SnapshotOf], sooner: a message that it has seen the
 // last time is what it was, for messages are not changed afterwards. The zero Encoder is ready. It is used from one goroutine.
 type Encoder struct {
-	resources memo.Memo[proto.Message, order.Resource]
-	hosts     memo.Memo[*routev3.VirtualHost, []byte]
+	resources cache.Cache[proto.Message, order.Resource]
+	hosts     cache.Cache[*routev3.VirtualHost, []byte]
 }
 
 // SnapshotOf makes a snapshot of resources. The version of a resource is that of its bytes, the same in every process, so that an Envoy
@@ -326,8 +326,8 @@ func SnapshotOf(r *envoy.Resources) (order.Snapshot, error) { return new(Encoder
 
 // SnapshotOf makes a snapshot of resources.
 func (e *Encoder) SnapshotOf(r *envoy.Resources) (order.Snapshot, error) {
-	defer e.resources.Round()
-	defer e.hosts.Round()
+	defer e.resources.NextRound()
+	defer e.hosts.NextRound()
 	to := order.Snapshot{order.Clusters: {}, order.Secrets: {}, order.Listeners: {}, order.Routes: {}}
 	for _, secret := range r.Secrets {
 		if err := e.add(to, order.Secrets, secret.GetName(), secret); err != nil {

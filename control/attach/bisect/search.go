@@ -21,11 +21,11 @@ type search struct {
 	envoy    uint64
 	resource Resource
 	version  string // that was refused
-	row      []suspect
+	routes   []suspect
 	known    int // of the row, those that an Envoy has taken before
-	// out are the routes that are left out of every trial, and blamed those of them that the search has found.
-	out    map[objects.Object]plan.LeftOut
-	blamed []suspect
+	// out are the routes that are left out of every trial, and rejected those of them that the search has found.
+	out      map[objects.Object]plan.LeftOut
+	rejected []suspect
 	// The Envoy takes the first low of the row, of which -1 is nothing, that it need not be asked about; it refuses the first high,
 	// with these words. One more than there are: it is not known to refuse any. tries is what it is asked now.
 	low, high int
@@ -40,16 +40,16 @@ type search struct {
 }
 
 // over says whether the search has ended.
-func (s *search) over() bool { return s.none || s.low == len(s.row) }
+func (s *search) over() bool { return s.none || s.low == len(s.routes) }
 
 // trial is what to leave out now.
 func (s *search) trial() map[objects.Object]plan.LeftOut {
 	out := maps.Clone(s.out)
-	for _, is := range s.row[s.tries:] { // where nothing is in force, no request falls to a rule that is not meant for it
+	for _, is := range s.routes[s.tries:] { // where nothing is in force, no request falls to a rule that is not meant for it
 		out[is.of] = plan.LeftOut{Dropped: true}
 	}
 	if s.lesser {
-		out[s.row[s.tries-1].of] = plan.LeftOut{}
+		out[s.routes[s.tries-1].of] = plan.LeftOut{}
 	}
 	return out
 }
@@ -57,41 +57,41 @@ func (s *search) trial() map[objects.Object]plan.LeftOut {
 // took notes that the Envoy takes what it tries.
 func (s *search) took() {
 	if s.lesser {
-		s.blame(false)
+		s.leaveOut(false)
 		return
 	}
 	s.low = s.tries
-	s.on()
+	s.next()
 }
 
 // refused notes that it refuses that, and why.
 func (s *search) refused(words string) {
 	if s.lesser {
-		s.blame(true)
+		s.leaveOut(true)
 		return
 	}
 	s.high, s.words = s.tries, words
-	s.on()
+	s.next()
 }
 
 // on chooses what to try next.
-func (s *search) on() {
+func (s *search) next() {
 	switch {
 	case s.over():
-	case s.high-s.low > 1 && s.high <= len(s.row):
+	case s.high-s.low > 1 && s.high <= len(s.routes):
 		s.tries = (s.low + s.high) / 2
 		if max(s.low, 0) < s.known && s.known < s.high {
 			s.tries = s.known // mostly these are fine, and one of the others is not
 		}
-	case s.high > len(s.row): // as many more as there were for each that is blamed
-		s.tries = min(len(s.row), s.low+max(1, s.low/max(1, len(s.blamed))))
+	case s.high > len(s.routes): // as many more as there were for each that is rejected
+		s.tries = min(len(s.routes), s.low+max(1, s.low/max(1, len(s.rejected))))
 	case s.high == 0:
 		s.none = true
 	default:
-		last := s.row[s.high-1].of
+		last := s.routes[s.high-1].of
 		s.tries = s.high
 		if _, lesser := s.out[last]; lesser { // it gets 500 already
-			s.blame(true)
+			s.leaveOut(true)
 			return
 		}
 		s.lesser = true
@@ -99,10 +99,10 @@ func (s *search) on() {
 }
 
 // blame leaves out the last route of the shortest beginning that is refused, and goes on with those after it.
-func (s *search) blame(dropped bool) {
-	last := s.row[s.high-1]
+func (s *search) leaveOut(dropped bool) {
+	last := s.routes[s.high-1]
 	s.out[last.of] = plan.LeftOut{Words: s.words, Dropped: dropped}
-	s.blamed = append(s.blamed, last)
-	s.lesser, s.low, s.high = false, s.high, len(s.row)+1
-	s.on()
+	s.rejected = append(s.rejected, last)
+	s.lesser, s.low, s.high = false, s.high, len(s.routes)+1
+	s.next()
 }

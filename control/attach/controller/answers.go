@@ -7,7 +7,7 @@ import (
 	"github.com/headgate/headgate/control/attach/order"
 )
 
-// Answers are what Envoys say of what they were sent, until a Driver takes it up. They are safe for concurrent use. Make them with
+// Answers are what Envoys say of what they were sent, until a Controller takes it up. They are safe for concurrent use. Make them with
 // [NewAnswers].
 type Answers struct {
 	news chan struct{} // capacity 1: there is something
@@ -46,7 +46,7 @@ func (a *Answers) add(s said) {
 	a.mu.Unlock()
 	select {
 	case a.news <- struct{}{}:
-	default: // the Driver has not looked since the last
+	default: // the Controller has not looked since the last
 	}
 }
 

@@ -56,13 +56,13 @@ func digest(s order.Snapshot) string {
 }
 
 // share tells the other controls what this one's Envoys say, if that is something else than before.
-func (d *Driver) share() {
+func (d *Controller) share() {
 	if d.Peers == nil || d.plans == nil {
 		return
 	}
 	own := d.followers.programmed()
 	now := make(Seen)
-	for name, q := range d.inquiries {
+	for name, q := range d.bisections {
 		is := SeenOf{Refused: others(q.Faults())}
 		if own[name] {
 			is.Has = d.digests[name]
@@ -84,7 +84,7 @@ func (d *Driver) share() {
 }
 
 // also adds to what is refused what other controls have seen of the Envoys of a Gateway, where it is the same as here.
-func (q *inquiry) also(is plan.Refused, of objects.Name, peers map[string]Seen) plan.Refused {
+func (q *bisection) also(is plan.Refused, of objects.Name, peers map[string]Seen) plan.Refused {
 	is.Routes, is.Others = maps.Clone(is.Routes), slices.Clone(is.Others)
 	for _, peer := range slices.Sorted(maps.Keys(peers)) {
 		seen := peers[peer][of.String()]
@@ -102,7 +102,7 @@ func (q *inquiry) also(is plan.Refused, of objects.Name, peers map[string]Seen) 
 }
 
 // programmedAnywhere are the Gateways of which an Envoy has, or has refused, all that it is to have, whichever control serves it.
-func (d *Driver) programmedAnywhere() map[objects.Name]bool {
+func (d *Controller) programmedAnywhere() map[objects.Name]bool {
 	all := d.followers.programmed()
 	for _, seen := range d.peers {
 		for name, digest := range d.digests {

@@ -27,7 +27,7 @@ func (h *table) Share(s Seen)                             { h.shared = append(h.
 func (h *table) Seen() (map[string]Seen, <-chan struct{}) { return h.seen, nil }
 
 // pair are a control and a table, beside the objects of a Gateway with two routes.
-func pair(t *testing.T, routes string) (*Driver, *table) {
+func pair(t *testing.T, routes string) (*Controller, *table) {
 	template, err := envoy.Read(headgate.EnvoyYAML)
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +83,7 @@ func TestAGatewayIsProgrammedByTheEnvoysOfAnotherControl(t *testing.T) {
 func TestARouteThatAnEnvoyOfAnotherControlRefusesIsLeftOut(t *testing.T) {
 	d, _ := pair(t, twoRoutes)
 	bad, gateway := objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: "ns", Name: "bad"}}, objects.Name{Namespace: "ns", Name: "g"}
-	content := d.inquiries[gateway].planned.Contents[bad]
+	content := d.bisections[gateway].planned.Contents[bad]
 	before := d.digests[gateway]
 	say := func(content string) {
 		d.peers = map[string]Seen{"one": {gateway.String(): {Refused: []string{"secret x: no"}, Routes: map[string]SeenRoute{bad.String(): {Content: content, Words: "too large"}}}}}
@@ -144,8 +144,8 @@ func TestWhatEnvoysRefuseIsSharedAsItIs(t *testing.T) {
 		for name, r := range one.given[gateway][order.Listeners] {
 			one.Answers.Heard(from, order.Answer{Type: order.Listeners, Names: []string{name}, Versions: map[string]string{name: r.Version}, Refused: name + ": port in use"})
 		}
-		one.hear()
-		one.judge(now)
+		one.receive()
+		one.bisect(now)
 	}
 	one.share()
 	seen := h.shared[len(h.shared)-1]

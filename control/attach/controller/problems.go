@@ -19,7 +19,7 @@ func problems(plans *plan.Plans, where func(kind string, name objects.Name) stri
 }
 
 // note logs the problems that were not there before.
-func (d *Driver) note(all []string) {
+func (d *Controller) note(all []string) {
 	for _, p := range all {
 		if _, known := slices.BinarySearch(d.problems, p); !known {
 			d.Log.Warn("objects have a problem", "problem", p)

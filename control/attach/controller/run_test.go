@@ -78,15 +78,15 @@ func (o *peersOf) say(seen map[string]Seen) {
 	o.newer = make(chan struct{})
 }
 
-// running is a Driver that runs, with what Envoys are given last.
+// running is a Controller that runs, with what Envoys are given last.
 type running struct {
 	*testing.T
 	plans  chan Plans
 	latest Plans
 }
 
-// run runs a Driver and its Server, which it returns a connection to, until the test ends.
-func run(t *testing.T, d *Driver, worlds *broadcast.Value[objects.World]) (*running, *grpc.ClientConn) {
+// run runs a Controller and its Server, which it returns a connection to, until the test ends.
+func run(t *testing.T, d *Controller, worlds *broadcast.Value[objects.World]) (*running, *grpc.ClientConn) {
 	r := &running{T: t, plans: make(chan Plans, 100)}
 	d.Planned = func(p Plans) { r.plans <- p }
 	socket := filepath.Join(t.TempDir(), "control.sock")

@@ -22,7 +22,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/api/wire"
-	"github.com/headgate/headgate/control/attach/memo"
+	"github.com/headgate/headgate/control/attach/cache"
 	"github.com/headgate/headgate/control/attach/plan"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -47,11 +47,11 @@ type Options struct {
 // same slices) or of equal clusters is the same message. The zero Maker but for its Template is ready. It is used from one goroutine.
 type Maker struct {
 	*Template
-	hosts    memo.Memo[hostsKey, []*routev3.VirtualHost]
-	clusters memo.Memo[plan.Cluster, *clusterv3.Cluster]
-	managers memo.Memo[managerKey, *anypb.Any]
-	others   memo.Memo[string, *routev3.VirtualHost]
-	routes   memo.Memo[*plan.Host, []objects.Object]
+	hosts    cache.Cache[hostsKey, []*routev3.VirtualHost]
+	clusters cache.Cache[plan.Cluster, *clusterv3.Cluster]
+	managers cache.Cache[managerKey, *anypb.Any]
+	others   cache.Cache[string, *routev3.VirtualHost]
+	routes   cache.Cache[*plan.Host, []objects.Object]
 	made     map[string]*routev3.RouteConfiguration // the last time, by name
 }
 
@@ -69,10 +69,10 @@ type managerKey struct {
 func (m *Maker) Of(p *plan.Plan, o Options) (*Resources, error) {
 	w := wantsOf(p)
 	t := m.as(w)
-	defer m.hosts.Round()
-	defer m.clusters.Round()
-	defer m.managers.Round()
-	defer m.others.Round()
+	defer m.hosts.NextRound()
+	defer m.clusters.NextRound()
+	defer m.managers.NextRound()
+	defer m.others.NextRound()
 	r, err := t.of(p, o, parts{
 		hosts: func(l *plan.Listener) ([]*routev3.VirtualHost, error) {
 			return m.hosts.Get(hostsKey{&l.Hosts[0], w}, func() ([]*routev3.VirtualHost, error) { return t.hostsOf(l) })

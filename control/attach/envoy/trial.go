@@ -17,7 +17,7 @@ const TrialName = "trial"
 // RoutesIn returns, by the name of each route configuration of a plan, the routes that it has rules of, each once, in the order in which
 // they come first.
 func (m *Maker) RoutesIn(p *plan.Plan) map[string][]objects.Object {
-	defer m.routes.Round()
+	defer m.routes.NextRound()
 	all := make(map[string][]objects.Object)
 	for i := range p.Ports {
 		port := &p.Ports[i]

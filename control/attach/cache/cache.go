@@ -1,12 +1,12 @@
 // Package memo remembers what was made of what, from one round to the next: where little changes, little is made. It is pure.
-package memo
+package cache
 
-// Memo has what was made of each key in this round and the last. What is made is not changed afterwards. The zero Memo is ready. It is
+// Cache has what was made of each key in this round and the last. What is made is not changed afterwards. The zero Cache is ready. It is
 // used from one goroutine.
-type Memo[K comparable, V any] struct{ last, now map[K]V }
+type Cache[K comparable, V any] struct{ last, now map[K]V }
 
 // Get returns what was made of a key, and makes it where nobody has. What cannot be made is tried again.
-func (m *Memo[K, V]) Get(key K, from func() (V, error)) (V, error) {
+func (m *Cache[K, V]) Get(key K, from func() (V, error)) (V, error) {
 	if v, known := m.now[key]; known {
 		return v, nil
 	}
@@ -25,4 +25,4 @@ func (m *Memo[K, V]) Get(key K, from func() (V, error)) (V, error) {
 }
 
 // Round ends a round: what nobody has asked for in it is forgotten.
-func (m *Memo[K, V]) Round() { m.last, m.now = m.now, nil }
+func (m *Cache[K, V]) NextRound() { m.last, m.now = m.now, nil }

@@ -43,7 +43,7 @@ func large(t testing.TB) objects.Set {
 	return network.Set(t, text.String())
 }
 
-func driver(t testing.TB) *Driver {
+func driver(t testing.TB) *Controller {
 	template, err := envoy.Read(headgate.EnvoyYAML)
 	if err != nil {
 		t.Fatal(err)
@@ -73,8 +73,8 @@ func TestWhatIsGivenIsThatOfAnyControl(t *testing.T) {
 			if len(d.makers) != len(d.given) {
 				t.Fatalf("walk %d, step %d: there are %d Gateways, and what was made of %d", seed, step, len(d.given), len(d.makers))
 			}
-			for name, q := range d.inquiries {
-				if p := other.inquiries[name]; !reflect.DeepEqual(q.planned.Contents, p.planned.Contents) {
+			for name, q := range d.bisections {
+				if p := other.bisections[name]; !reflect.DeepEqual(q.planned.Contents, p.planned.Contents) {
 					t.Fatalf("walk %d, step %d: contents of %s are %v, want %v", seed, step, name, q.planned.Contents, p.planned.Contents)
 				}
 			}

@@ -39,7 +39,7 @@ import (
 	"github.com/headgate/headgate/test/process"
 )
 
-// control is a Driver with its Server on a socket.
+// control is a Controller with its Server on a socket.
 type control struct {
 	t        *testing.T
 	template *envoy.Template

@@ -21,19 +21,19 @@ import (
 // Meter counts. It is a [place.Meter], and what the source of objects tells how it goes. It is safe for concurrent use. Make one
 // with [New].
 type Meter struct {
-	registry *prometheus.Registry
-	toCall   prometheus.Histogram
-	stalled  prometheus.Histogram
-	loads    *prometheus.HistogramVec // result
-	unloads  *prometheus.HistogramVec // result
-	evicted  prometheus.Counter
-	decided  *prometheus.CounterVec // decision, for
-	refusing *prometheus.CounterVec // reason
-	files    prometheus.Gauge
-	readable prometheus.Gauge
-	leading  prometheus.Gauge
-	term     atomic.Pointer[term]
-	leader   atomic.Value // string: the pod of the control that leads, as far as that was heard; empty if none does
+	registry   *prometheus.Registry
+	loadQueue  prometheus.Histogram
+	stalled    prometheus.Histogram
+	loads      *prometheus.HistogramVec // result
+	unloads    *prometheus.HistogramVec // result
+	evicted    prometheus.Counter
+	decided    *prometheus.CounterVec // decision, for
+	rejections *prometheus.CounterVec // reason
+	files      prometheus.Gauge
+	readable   prometheus.Gauge
+	leading    prometheus.Gauge
+	term       atomic.Pointer[term]
+	leader     atomic.Value // string: the pod of the control that leads, as far as that was heard; empty if none does
 	envoys
 }
 
@@ -51,11 +51,11 @@ var (
 
 // What is asked of the term when the page is read.
 var (
-	copiesDesc = prometheus.NewDesc("headgate_copies", "Copies of models, by state: queued, loading, loaded, draining or unloading.", []string{"state"}, nil)
-	modelsDesc = prometheus.NewDesc("headgate_models", "Models that control can load: all; requested (requests are queued for them); failing (a load failed recently); stuck (control cannot load them for now).", []string{"which"}, nil)
-	heldDesc   = prometheus.NewDesc("headgate_place_queued_requests", "Requests that are queued for a model now, summed over all extprocs.", nil, nil)
-	coverDesc  = prometheus.NewDesc("headgate_place_warm_window_seconds", "Every model of a pool that was used within this many seconds is loaded or loading; +Inf if every model that was ever used is. A small value means that the pool is short of room.", []string{"pool"}, nil)
-	peersDesc  = prometheus.NewDesc("headgate_extprocs", "Number of extprocs that are connected to this control.", nil, nil)
+	copiesDesc     = prometheus.NewDesc("headgate_copies", "Copies of models, by state: queued, loading, loaded, draining or unloading.", []string{"state"}, nil)
+	modelsDesc     = prometheus.NewDesc("headgate_models", "Models that control can load: all; requested (requests are queued for them); failing (a load failed recently); stuck (control cannot load them for now).", []string{"which"}, nil)
+	queuedDesc     = prometheus.NewDesc("headgate_place_queued_requests", "Requests that are queued for a model now, summed over all extprocs.", nil, nil)
+	warmWindowDesc = prometheus.NewDesc("headgate_place_warm_window_seconds", "Every model of a pool that was used within this many seconds is loaded or loading; +Inf if every model that was ever used is. A small value means that the pool is short of room.", []string{"pool"}, nil)
+	extprocsDesc   = prometheus.NewDesc("headgate_extprocs", "Number of extprocs that are connected to this control.", nil, nil)
 )
 
 // New returns a Meter of a control that does not lead.
@@ -71,13 +71,13 @@ func New() *Meter {
 		m.registry.MustRegister(h)
 		return h
 	}
-	m.toCall = histogram("headgate_place_load_queue_seconds", "Seconds from the first queued request for a model to the call that loads it at an engine, without the time that the load waited for room or for its turn.", ownBuckets).WithLabelValues().(prometheus.Histogram)
+	m.loadQueue = histogram("headgate_place_load_queue_seconds", "Seconds from the first queued request for a model to the call that loads it at an engine, without the time that the load waited for room or for its turn.", ownBuckets).WithLabelValues().(prometheus.Histogram)
 	m.stalled = histogram("headgate_place_stalled_seconds", "Seconds that a load with queued requests waited for room or for its turn before control called the engine.", loadBuckets).WithLabelValues().(prometheus.Histogram)
 	m.loads = histogram("headgate_place_load_seconds", "Seconds that engines took to load a model, by result: done or failed.", loadBuckets, "result")
 	m.unloads = histogram("headgate_place_unload_seconds", "Seconds that engines took to unload a model, by result: done or failed.", loadBuckets, "result")
 	m.evicted = prometheus.NewCounter(prometheus.CounterOpts{Name: "headgate_place_evictions_total", Help: "Copies that began to drain: they get no new requests, and control unloads them when the running ones have ended."})
 	m.decided = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "headgate_place_decisions_total", Help: "Decisions of control, by decision: load, reload (unload what an earlier load may have left, then load), predict (ask for a size), cancel (a load), unload, or quit (give up all calls to an engine that is about to end); and by the purpose of a load, reload or predict: requests (they are queued, or a client asked), least (the minimum number of copies), migration (the pod of another copy is being deleted), load, balance (the endpoint has little load), use (a second copy), room (free room), trial (the pod is on trial), slots (another endpoint has more adapters in use than GPU slots) or record (an earlier process began it)."}, []string{"decision", "for"})
-	m.refusing = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "headgate_place_rejections_total", Help: "How often control began to reject the requests for a model because it cannot load it for now, by reason: load_failed, rank_too_large, files_missing, no_endpoint, cannot_load, no_labels, no_room, too_large or unknown_model."}, []string{"reason"})
+	m.rejections = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "headgate_place_rejections_total", Help: "How often control began to reject the requests for a model because it cannot load it for now, by reason: load_failed, rank_too_large, files_missing, no_endpoint, cannot_load, no_labels, no_room, too_large or unknown_model."}, []string{"reason"})
 	m.files = gauge("headgate_objects_rejected_files", "Object files, or objects of an API server, that control ignores because they are invalid.").WithLabelValues()
 	m.readable = gauge("headgate_objects_connected", "1 while control can read the folder or the API server of the objects; at 0 it uses the objects that it read last.").WithLabelValues()
 	m.leading = gauge("headgate_leader", "1 while this control is the leader, which alone loads models and writes objects; 0 otherwise.").WithLabelValues()
@@ -86,7 +86,7 @@ func New() *Meter {
 		WithLabelValues("control", build.Program, build.Go).Set(1)
 	m.envoys = newEnvoys(gauge, histogram)
 	m.registry.MustRegister(
-		m.evicted, m.decided, m.refusing, m.sent, m.refusals, followed{m}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		m.evicted, m.decided, m.rejections, m.sent, m.refusals, termCollector{m}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
 }
@@ -108,7 +108,7 @@ func (m *Meter) Leader(pod string) { m.leader.Store(pod) }
 
 // LoadCalled is [place.Meter]'s, as what follows is.
 func (m *Meter) LoadCalled(waited, stalled time.Duration) {
-	m.toCall.Observe(max(0, waited-stalled).Seconds())
+	m.loadQueue.Observe(max(0, waited-stalled).Seconds())
 	m.stalled.Observe(stalled.Seconds())
 }
 
@@ -136,7 +136,7 @@ func (m *Meter) Decided(what decide.ActionKind, purpose decide.Purpose) {
 }
 
 // CannotLoad counts a model that is refused.
-func (m *Meter) CannotLoad(why decide.Reason) { m.refusing.WithLabelValues(string(why)).Inc() }
+func (m *Meter) CannotLoad(why decide.Reason) { m.rejections.WithLabelValues(string(why)).Inc() }
 
 // Refused says how many files of objects, or objects of an API server, are not in force.
 func (m *Meter) Refused(n int) { m.files.Set(float64(n)) }
@@ -159,18 +159,18 @@ func result(failed bool) string {
 	return "done"
 }
 
-// followed is the metrics of the term, none while another control leads.
-type followed struct{ meter *Meter }
+// termCollector is the metrics of the term, none while another control leads.
+type termCollector struct{ meter *Meter }
 
 // Describe implements prometheus.Collector.
-func (followed) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{copiesDesc, modelsDesc, heldDesc, coverDesc, peersDesc} {
+func (termCollector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{copiesDesc, modelsDesc, queuedDesc, warmWindowDesc, extprocsDesc} {
 		out <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (f followed) Collect(out chan<- prometheus.Metric) {
+func (f termCollector) Collect(out chan<- prometheus.Metric) {
 	t := f.meter.term.Load()
 	if t == nil {
 		return
@@ -178,18 +178,18 @@ func (f followed) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, n int, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
 	}
-	gauge(peersDesc, t.board.Peers())
+	gauge(extprocsDesc, t.board.Peers())
 	count := t.placer.Count()
 	for state, n := range count.Copies {
 		gauge(copiesDesc, n, decide.CopyState(state).String())
 	}
-	gauge(heldDesc, count.Held)
+	gauge(queuedDesc, count.Held)
 	for pool, missed := range count.Missed {
-		cover := math.Inf(1)
+		window := math.Inf(1)
 		if !missed.IsZero() {
-			cover = max(0, time.Since(missed).Seconds())
+			window = max(0, time.Since(missed).Seconds())
 		}
-		out <- prometheus.MustNewConstMetric(coverDesc, prometheus.GaugeValue, cover, pool.String())
+		out <- prometheus.MustNewConstMetric(warmWindowDesc, prometheus.GaugeValue, window, pool.String())
 	}
 	for which, n := range map[string]int{"all": count.Models, "requested": count.Wanted, "failing": count.Failing, "stuck": count.Stuck} {
 		gauge(modelsDesc, n, which)

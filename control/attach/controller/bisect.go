@@ -17,9 +17,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// inquiry is what is known of what the Envoys of a Gateway refuse.
-type inquiry struct {
-	*bisect.Inquiry
+// bisection is what is known of what the Envoys of a Gateway refuse.
+type bisection struct {
+	*bisect.Bisection
 	gateway *attach.Gateway
 	planned *plan.Plan   // with all routes
 	refused plan.Refused // as it was taken up last
@@ -32,23 +32,23 @@ type inquiry struct {
 }
 
 // inquire has an Inquiry for each Gateway, and none for another.
-func (d *Driver) inquire(a *attach.Attachments, plans *plan.Plans) {
-	now := make(map[objects.Name]*inquiry, len(plans.Gateways))
+func (d *Controller) inquire(a *attach.Attachments, plans *plan.Plans) {
+	now := make(map[objects.Name]*bisection, len(plans.Gateways))
 	for i, p := range plans.Gateways {
-		q := d.inquiries[p.Gateway]
+		q := d.bisections[p.Gateway]
 		if q == nil {
-			q = &inquiry{Inquiry: bisect.New(strconv.FormatInt(time.Now().UnixNano(), 36))}
+			q = &bisection{Bisection: bisect.New(strconv.FormatInt(time.Now().UnixNano(), 36))}
 		}
 		q.gateway, q.planned = a.Gateways[i], p
 		now[p.Gateway] = q
 	}
-	d.inquiries = now
+	d.bisections = now
 }
 
 // refused is what to leave out of the plans, and what else Envoys refuse. What is new is logged.
-func (d *Driver) refused() map[objects.Name]plan.Refused {
-	all := make(map[objects.Name]plan.Refused, len(d.inquiries))
-	for name, q := range d.inquiries {
+func (d *Controller) refused() map[objects.Name]plan.Refused {
+	all := make(map[objects.Name]plan.Refused, len(d.bisections))
+	for name, q := range d.bisections {
 		q.others = others(q.Faults())
 		is := plan.Refused{Routes: q.Plan(q.planned.Contents), Others: q.others}
 		if len(d.peers) > 0 {
@@ -92,7 +92,7 @@ func others(all []bisect.Fault) []string {
 
 // offer tells the Inquiry of a Gateway what its Envoys are to have now. In says which routes are in which route configuration; it is asked
 // when somebody wants to know.
-func (q *inquiry) offer(in func() map[string][]objects.Object, given order.Snapshot) {
+func (q *bisection) offer(in func() map[string][]objects.Object, given order.Snapshot) {
 	all := make(map[bisect.Resource]bisect.Offer)
 	for of, named := range given {
 		for name, r := range named {
@@ -107,7 +107,7 @@ func (q *inquiry) offer(in func() map[string][]objects.Object, given order.Snaps
 }
 
 // hear takes up what Envoys have said.
-func (d *Driver) hear() {
+func (d *Controller) receive() {
 	for _, s := range d.Answers.take() {
 		switch {
 		case s.left:
@@ -116,32 +116,32 @@ func (d *Driver) hear() {
 			d.envoys[s.from] = s.settled
 			continue
 		}
-		q := d.inquiries[s.from.Gateway]
+		q := d.bisections[s.from.Gateway]
 		switch {
 		case q == nil:
 		case s.left:
-			q.Leave(s.from.Stream)
+			q.Disconnected(s.from.Stream)
 		default:
-			q.Hear(s.from.Stream, s.Answer)
+			q.Answered(s.from.Stream, s.Answer)
 		}
 	}
 }
 
 // judge goes on with each search, by what Envoys have said so far.
-func (d *Driver) judge(now time.Time) {
+func (d *Controller) bisect(now time.Time) {
 	replan, another := d.search(now)
 	if replan {
 		d.put()
 		_, another = d.search(now)
 	}
 	if another {
-		d.tell()
+		d.publish()
 	}
 }
 
 // search says whether other plans are to be made, and whether Envoys are to try something else.
-func (d *Driver) search(now time.Time) (replan, another bool) {
-	for _, q := range d.inquiries {
+func (d *Controller) search(now time.Time) (replan, another bool) {
+	for _, q := range d.bisections {
 		another = q.try(d, now) || another
 		replan = replan || q.Stale() || !slices.Equal(others(q.Faults()), q.others)
 	}
@@ -149,7 +149,7 @@ func (d *Driver) search(now time.Time) (replan, another bool) {
 }
 
 // try makes what Envoys are to try, and says whether that is another than before.
-func (q *inquiry) try(d *Driver, now time.Time) bool {
+func (q *bisection) try(d *Controller, now time.Time) bool {
 	t, some := q.Next(now)
 	if t.Version == q.tries {
 		return false
@@ -176,9 +176,9 @@ func (q *inquiry) try(d *Driver, now time.Time) bool {
 }
 
 // withTrials returns snapshots with what Envoys are to try.
-func (d *Driver) withTrials(given map[objects.Name]order.Snapshot) map[objects.Name]order.Snapshot {
+func (d *Controller) withTrials(given map[objects.Name]order.Snapshot) map[objects.Name]order.Snapshot {
 	all := maps.Clone(given)
-	for name, q := range d.inquiries {
+	for name, q := range d.bisections {
 		if q.trial == nil || all[name] == nil {
 			continue
 		}

@@ -32,25 +32,25 @@ type Callers struct{ TokenFile, ClientCAFile string }
 // known says whether callers have to show anything.
 func (c Callers) known() bool { return c != Callers{} }
 
-// doors are the services that others may call who can reach control, each with what it asks for.
-type doors struct {
-	placement, mesh door
+// authenticators are the services that others may call who can reach control, each with what it asks for.
+type authenticators struct {
+	placement, mesh authenticator
 }
 
-// door is what one service asks for. The zero door opens for nobody.
-type door struct {
+// authenticator is what one service asks for. The zero authenticator opens for nobody.
+type authenticator struct {
 	flags string        // prefix of its flags, for people
 	token func() string // nil asks for none
 	roots *x509.CertPool
 	own   []*x509.Certificate // those of roots
 }
 
-// doors reads the files of those who may call.
-func (c Config) doors(log *slog.Logger) (d doors, err error) {
-	if d.placement, err = c.Placement.door("--", log); err != nil {
+// authenticators reads the files of those who may call.
+func (c Config) authenticators(log *slog.Logger) (d authenticators, err error) {
+	if d.placement, err = c.Placement.authenticator("--", log); err != nil {
 		return d, err
 	}
-	if d.mesh, err = c.Mesh.door("--mesh-", log); err != nil {
+	if d.mesh, err = c.Mesh.authenticator("--mesh-", log); err != nil {
 		return d, err
 	}
 	if c.Placement.known() && c.Mesh.known() && (d.placement.opensTo(d.mesh) || d.mesh.opensTo(d.placement)) {
@@ -59,7 +59,7 @@ func (c Config) doors(log *slog.Logger) (d doors, err error) {
 	return d, nil
 }
 
-func (c Callers) door(flags string, log *slog.Logger) (d door, err error) {
+func (c Callers) authenticator(flags string, log *slog.Logger) (d authenticator, err error) {
 	d.flags = flags
 	if c.TokenFile != "" {
 		file, err := engineclient.OpenToken(c.TokenFile, log)
@@ -94,33 +94,33 @@ func certificates(text []byte) (all []*x509.Certificate) {
 	return all
 }
 
-// opensTo says whether what another door asks for may be enough for this one.
-func (d door) opensTo(other door) bool {
+// opensTo says whether what another authenticator asks for may be enough for this one.
+func (d authenticator) opensTo(other authenticator) bool {
 	return (d.token == nil || other.token != nil && d.token() == other.token()) &&
 		(d.roots == nil || slices.ContainsFunc(other.own, d.trusts))
 }
 
-// trusts says whether the certificates that an authority signs are of an authority of the door: it is one, or below one.
-func (d door) trusts(authority *x509.Certificate) bool {
+// trusts says whether the certificates that an authority signs are of an authority of the authenticator: it is one, or below one.
+func (d authenticator) trusts(authority *x509.Certificate) bool {
 	_, err := authority.Verify(x509.VerifyOptions{Roots: d.roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
 	return err == nil
 }
 
-// ask makes TLS ask callers for a certificate, where a door wants one. Which authority it has to be of is the door's to say.
-func (d doors) ask(config *tls.Config) {
+// ask makes TLS ask callers for a certificate, where a authenticator wants one. Which authority it has to be of is the authenticator's to say.
+func (d authenticators) ask(config *tls.Config) {
 	if d.placement.roots != nil || d.mesh.roots != nil {
 		config.ClientAuth = tls.RequestClientCert
 	}
 }
 
-func (d doors) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+func (d authenticators) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 	if err := d.enter(ctx, info.FullMethod); err != nil {
 		return nil, err
 	}
 	return handle(ctx, request)
 }
 
-func (d doors) stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+func (d authenticators) stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	if err := d.enter(stream.Context(), info.FullMethod); err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (d doors) stream(server any, stream grpc.ServerStream, info *grpc.StreamSer
 
 // enter is nil if whoever calls a method may. Health is everybody's; what else there is, reflection, is for who may call any
 // service.
-func (d doors) enter(ctx context.Context, method string) error {
+func (d authenticators) enter(ctx context.Context, method string) error {
 	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	switch service {
 	case healthv1.Health_ServiceDesc.ServiceName:
@@ -145,8 +145,8 @@ func (d doors) enter(ctx context.Context, method string) error {
 	return d.placement.enter(ctx)
 }
 
-// enter is nil if the caller shows what the door asks for.
-func (d door) enter(ctx context.Context) error {
+// enter is nil if the caller shows what the authenticator asks for.
+func (d authenticator) enter(ctx context.Context) error {
 	if d.token == nil && d.roots == nil {
 		return status.Errorf(codes.PermissionDenied, "other machines are not served here: control has neither %stoken-file nor %[1]sclient-ca-file", d.flags)
 	}
@@ -159,8 +159,8 @@ func (d door) enter(ctx context.Context) error {
 	return nil
 }
 
-// signed says whether the caller's certificate is of an authority of the door.
-func (d door) signed(ctx context.Context) bool {
+// signed says whether the caller's certificate is of an authority of the authenticator.
+func (d authenticator) signed(ctx context.Context) bool {
 	caller, _ := peer.FromContext(ctx)
 	if caller == nil {
 		return false

@@ -14,7 +14,7 @@ import (
 )
 
 // PutModel makes a Model of a registered model. Wait returns when it is there.
-func (r *Report) PutModel(o *v1alpha1.Model) (wait func() error) {
+func (r *Writer) PutModel(o *v1alpha1.Model) (wait func() error) {
 	made := labelled(o.DeepCopy())
 	return r.turn(objectOf(v1alpha1.ModelKind, made), func(ctx context.Context) error {
 		err := r.client.Create(ctx, made)
@@ -36,7 +36,7 @@ func (r *Report) PutModel(o *v1alpha1.Model) (wait func() error) {
 
 // DeleteModel deletes the Model of a registered model. Wait returns when it is gone. Another Model that has its name since is
 // left alone.
-func (r *Report) DeleteModel(o *v1alpha1.Model) (wait func() error) {
+func (r *Writer) DeleteModel(o *v1alpha1.Model) (wait func() error) {
 	return r.delete(v1alpha1.ModelKind, named(&v1alpha1.Model{}, nameOf(o)))
 }
 
@@ -63,7 +63,7 @@ func objectOf(kind string, o client.Object) objects.Object {
 }
 
 // delete deletes an object of a kind that is registered, if it is the one that is known. Wait returns when it is gone.
-func (r *Report) delete(kind string, gone client.Object) (wait func() error) {
+func (r *Writer) delete(kind string, gone client.Object) (wait func() error) {
 	name := objectOf(kind, gone)
 	return r.turn(name, func(ctx context.Context) error {
 		r.mu.Lock()
@@ -84,7 +84,7 @@ func (r *Report) delete(kind string, gone client.Object) (wait func() error) {
 }
 
 // turn returns what makes a call that makes, changes or deletes an object, after those that were asked for before.
-func (r *Report) turn(name objects.Object, call func(context.Context) error) (wait func() error) {
+func (r *Writer) turn(name objects.Object, call func(context.Context) error) (wait func() error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before, mine := r.turns[name], make(chan struct{})
@@ -109,7 +109,7 @@ func (r *Report) turn(name objects.Object, call func(context.Context) error) (wa
 
 // PutCopy keeps what is asked of a model runtime; engines that list what they have are asked. With wait it returns when the
 // API server has it.
-func (r *Report) PutCopy(c store.Copy, wait bool) error {
+func (r *Writer) PutCopy(c store.Copy, wait bool) error {
 	if c.Listed {
 		return nil
 	}
@@ -152,7 +152,7 @@ var errUncertain = fmt.Errorf("%w: it is not certain that this control leads", s
 const unloading = "unloading"
 
 // DeleteCopy forgets what was asked.
-func (r *Report) DeleteCopy(endpoint, pool, id string) {
+func (r *Writer) DeleteCopy(endpoint, pool, id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := modelKey{pool, id}
@@ -166,7 +166,7 @@ func (r *Report) DeleteCopy(endpoint, pool, id string) {
 
 // PutRuntime keeps what a model runtime said of itself, with the first copy there: one that has none may be asked again. What
 // was asked of an earlier life of it is forgotten.
-func (r *Report) PutRuntime(runtime store.Runtime) error {
+func (r *Writer) PutRuntime(runtime store.Runtime) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.runtimes[runtime.Endpoint] = runtime
@@ -181,7 +181,7 @@ func (r *Report) PutRuntime(runtime store.Runtime) error {
 
 // DeleteRuntime forgets what a model runtime said of itself, and what was asked of it: who leads next finds the one with the
 // other, and would take the runtime for one that has been made ready.
-func (r *Report) DeleteRuntime(endpoint string) {
+func (r *Writer) DeleteRuntime(endpoint string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.runtimes, endpoint)
@@ -194,7 +194,7 @@ func (r *Report) DeleteRuntime(endpoint string) {
 }
 
 // PutStatuses keeps the status of models, when there is time.
-func (r *Report) PutStatuses(all []store.Status) {
+func (r *Writer) PutStatuses(all []store.Status) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, st := range all {
@@ -212,7 +212,7 @@ func (r *Report) PutStatuses(all []store.Status) {
 }
 
 // copyStatus is what was asked of a runtime, as the status has it. The caller holds mu.
-func (r *Report) copyStatus(a store.Copy) v1alpha1.CopyStatus {
+func (r *Writer) copyStatus(a store.Copy) v1alpha1.CopyStatus {
 	runtime := r.runtimes[a.Endpoint]
 	return v1alpha1.CopyStatus{
 		Endpoint: a.Endpoint, State: a.State, Since: metav1.NewMicroTime(a.Since), Bytes: a.Bytes, Size: a.Size, Concurrency: int32(a.Concurrency), Incarnation: a.Incarnation,
@@ -225,13 +225,13 @@ func (r *Report) copyStatus(a store.Copy) v1alpha1.CopyStatus {
 }
 
 // Models returns the models that were registered before.
-func (r *Report) Models() ([]v1alpha1.Model, error) { return r.registered, nil }
+func (r *Writer) Models() ([]v1alpha1.Model, error) { return r.registered, nil }
 
 // Copies returns what was asked of model runtimes before.
-func (r *Report) Copies() ([]store.Copy, error) { return r.recorded, nil }
+func (r *Writer) Copies() ([]store.Copy, error) { return r.recorded, nil }
 
 // Runtimes returns what model runtimes said of themselves before.
-func (r *Report) Runtimes() (all []store.Runtime, _ error) {
+func (r *Writer) Runtimes() (all []store.Runtime, _ error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, runtime := range r.runtimes {
@@ -241,7 +241,7 @@ func (r *Report) Runtimes() (all []store.Runtime, _ error) {
 }
 
 // Statuses returns the status of models as it was before.
-func (r *Report) Statuses() (all []store.Status, _ error) {
+func (r *Writer) Statuses() (all []store.Status, _ error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for key, m := range r.models {

@@ -182,8 +182,8 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// paced runs a script with a Report in a bubble of synctest.
-func paced(t *testing.T, patch func(ctx context.Context) error, script func(t *testing.T, s *slow, r *statuswriter.Report, leads *atomic.Bool, logged func() string)) {
+// paced runs a script with a Writer in a bubble of synctest.
+func paced(t *testing.T, patch func(ctx context.Context) error, script func(t *testing.T, s *slow, r *statuswriter.Writer, leads *atomic.Bool, logged func() string)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slow{patch: patch}
 		var leads atomic.Bool
@@ -206,7 +206,7 @@ var made = &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", N
 
 // A spec may have changed since the World that a status is of: what is written says that it is of that, too.
 func TestAStatusIsOfTheLatestGeneration(t *testing.T) {
-	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		s.has = 3
 		st := record("a", "no room")
 		st.Status.ObservedGeneration = 1
@@ -221,7 +221,7 @@ func TestAStatusIsOfTheLatestGeneration(t *testing.T) {
 
 // What has to be written before an engine is called is not written by a control of which nobody knows whether it leads.
 func TestWhoMayNotLeadWritesNoCopy(t *testing.T) {
-	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Report, leads *atomic.Bool, _ func() string) {
+	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, leads *atomic.Bool, _ func() string) {
 		r.PutStatuses([]store.Status{record("a", "no room")})
 		time.Sleep(time.Minute)
 		before := len(s.noted())
@@ -242,7 +242,7 @@ func taken(context.Context) error { return nil }
 // An API server that is away is not asked the more for it, and the log is not filled.
 func TestWhatCannotBeWrittenWaits(t *testing.T) {
 	paced(t, func(context.Context) error { return errors.New("connection refused") },
-		func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, logged func() string) {
+		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, logged func() string) {
 			r.PutStatuses([]store.Status{record("a", "no room")})
 			time.Sleep(10 * time.Second)
 			synctest.Wait()
@@ -257,7 +257,7 @@ func TestWhatCannotBeWrittenWaits(t *testing.T) {
 
 // A control that begins has the status of all models to write, and the API server has others to answer: it gets 20 a second.
 func TestManyStatusesAreWrittenOneAfterTheOther(t *testing.T) {
-	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		const models = 100
 		for i := range models {
 			r.PutStatuses([]store.Status{record(fmt.Sprint("m", i), "no room")})
@@ -283,7 +283,7 @@ func worldWith(route string, models ...string) *objects.World {
 
 // People wait for the status of the LLMRoute that they have just written, however many Models there are.
 func TestLLMRoutesAreWrittenFirst(t *testing.T) {
-	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		for i := range 1000 {
 			r.PutStatuses([]store.Status{record(fmt.Sprint("m", i), "no room")})
 		}
@@ -301,7 +301,7 @@ func TestLLMRoutesAreWrittenFirst(t *testing.T) {
 
 // A World changes 20 times a second where pods come and go: statuses that are as they should be do not stand before others.
 func TestWhatIsWrittenIsNotDueAgain(t *testing.T) {
-	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		w := new(objects.World)
 		for i := range 20 {
 			w.Routes = append(w.Routes, worldWith(fmt.Sprint("r", i), fmt.Sprint("m", i)).Routes...)
@@ -322,7 +322,7 @@ func TestWhatIsWrittenIsNotDueAgain(t *testing.T) {
 
 // Where a kind may not be written the others are, and the kind is tried again each second.
 func TestAKindThatIsRefusedHoldsUpNoOther(t *testing.T) {
-	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, logged func() string) {
+	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, logged func() string) {
 		var allows atomic.Bool
 		s.update = func() error {
 			if !allows.Load() {
@@ -371,7 +371,7 @@ func TestAKindThatIsRefusedHoldsUpNoOther(t *testing.T) {
 
 // Another World may come while a status of the last is being written: what is written then is not what is to be.
 func TestAWorldThatComesDuringAWriteIsReported(t *testing.T) {
-	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		r.SetWorld(worldWith("r", "sql"))
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -402,7 +402,7 @@ func TestAnAPIServerWithoutOurKindsHasNothingToRemember(t *testing.T) {
 
 // What became known while nobody could tell who leads is written when that is known again.
 func TestWhatWaitedForADecisionIsWritten(t *testing.T) {
-	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Report, leads *atomic.Bool, _ func() string) {
+	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, leads *atomic.Bool, _ func() string) {
 		leads.Store(false)
 		r.PutStatuses([]store.Status{record("a", "no room")})
 		time.Sleep(time.Minute)
@@ -422,7 +422,7 @@ func TestWhatWaitedForADecisionIsWritten(t *testing.T) {
 // A pod that ends has 30 s for everything.
 func TestAMemoryClosesThoughNobodyAnswers(t *testing.T) {
 	hangs := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
-	paced(t, hangs, func(t *testing.T, _ *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+	paced(t, hangs, func(t *testing.T, _ *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		r.PutStatuses([]store.Status{record("a", "no room"), record("b", "no room"), record("c", "no room")})
 		time.Sleep(time.Second)
 		begun := time.Now()
@@ -438,7 +438,7 @@ func TestAMemoryClosesThoughNobodyAnswers(t *testing.T) {
 // A write that took long may end when another leads.
 func TestALoadThatIsWrittenDownTooLateDoesNotBegin(t *testing.T) {
 	late := func(context.Context) error { time.Sleep(5 * time.Second); return nil }
-	paced(t, late, func(t *testing.T, _ *slow, r *statuswriter.Report, leads *atomic.Bool, _ func() string) {
+	paced(t, late, func(t *testing.T, _ *slow, r *statuswriter.Writer, leads *atomic.Bool, _ func() string) {
 		if err := r.PutModel(made)(); err != nil {
 			t.Fatal(err)
 		}
@@ -452,7 +452,7 @@ func TestALoadThatIsWrittenDownTooLateDoesNotBegin(t *testing.T) {
 
 // A client that registers a model anew does not find it deleted by a call that it made before.
 func TestModelsAreMadeAndDeletedInOrder(t *testing.T) {
-	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		var waits []func() error
 		for range 3 {
 			waits = append(waits, r.PutModel(made), r.DeleteModel(made))
@@ -471,7 +471,7 @@ func TestModelsAreMadeAndDeletedInOrder(t *testing.T) {
 
 // Clients of ModelMesh may register and take away models for as long as a control lives.
 func TestAModelThatIsGoneIsForgotten(t *testing.T) {
-	paced(t, func(context.Context) error { return nil }, func(t *testing.T, _ *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+	paced(t, func(context.Context) error { return nil }, func(t *testing.T, _ *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		gone := record("b", "")
 		gone.Gone = true
 		r.PutStatuses([]store.Status{record("a", "no room"), record("b", "no room")})
@@ -485,7 +485,7 @@ func TestAModelThatIsGoneIsForgotten(t *testing.T) {
 // What a runtime had in an earlier life is not in its next one. Who leads next would take it for that life's, and the runtime
 // for one that has restarted since.
 func TestWhatARuntimeHadInAnEarlierLifeIsForgotten(t *testing.T) {
-	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		if err := r.PutModel(made)(); err != nil {
 			t.Fatal(err)
 		}
@@ -508,7 +508,7 @@ func TestWhatARuntimeHadInAnEarlierLifeIsForgotten(t *testing.T) {
 
 // What a runtime said of itself goes with its endpoint, and with it what was asked of it; what another said stays.
 func TestARuntimeThatIsGoneIsForgotten(t *testing.T) {
-	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Report, _ *atomic.Bool, _ func() string) {
+	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		if err := r.PutModel(made)(); err != nil {
 			t.Fatal(err)
 		}
@@ -533,7 +533,7 @@ func TestARuntimeThatIsGoneIsForgotten(t *testing.T) {
 // An outage is nothing that a load has failed by; that there is no place to write it down is.
 func TestWhatMayBeRememberedLaterIsToldApart(t *testing.T) {
 	paced(t, func(context.Context) error { return errors.New("connection refused") },
-		func(t *testing.T, _ *slow, r *statuswriter.Report, leads *atomic.Bool, _ func() string) {
+		func(t *testing.T, _ *slow, r *statuswriter.Writer, leads *atomic.Bool, _ func() string) {
 			asked := store.Copy{Endpoint: "10.0.0.1:8033", Pool: inPool, ID: "a", State: "loading"}
 			if err := r.PutCopy(asked, true); err == nil || errors.Is(err, store.ErrNotNow) {
 				t.Errorf("without a Model: %v", err)

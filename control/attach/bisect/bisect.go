@@ -1,9 +1,9 @@
 // Package bisect finds which routes the Envoys of a Gateway refuse. It is pure: what Envoys answer goes in, and out come the routes to leave
 // out, and what an Envoy is to try next.
 //
-// An Envoy takes or refuses a route configuration as a whole, and says why and not which route. So the Inquiry has it try parts of what it
+// An Envoy takes or refuses a route configuration as a whole, and says why and not which route. So the Bisection has it try parts of what it
 // refused, on a listener without a port, where nothing of them is in force: meanwhile every Envoy keeps what it has. Routes are in a row,
-// those that an Envoy has taken before first. The Inquiry looks for the shortest beginning of the row that is refused: its last route is
+// those that an Envoy has taken before first. The Bisection looks for the shortest beginning of the row that is refused: its last route is
 // to blame, whatever the ones before it have to do with that. Without it, it goes on.
 package bisect
 
@@ -19,9 +19,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// patience is for how long an Envoy may be silent about what it is to try. One answers within milliseconds, and may wait two seconds for
+// trialTimeout is for how long an Envoy may be silent about what it is to try. One answers within milliseconds, and may wait two seconds for
 // the endpoints of a new cluster before.
-const patience = 10 * time.Second
+const trialTimeout = 10 * time.Second
 
 // Resource is one that Envoys are to have.
 type Resource struct{ Type, Name string }
@@ -51,8 +51,8 @@ type Trial struct {
 	Out    map[objects.Object]plan.LeftOut
 }
 
-// Inquiry is what is known of the Envoys of one Gateway. Make one with [New].
-type Inquiry struct {
+// Bisection is what is known of the Envoys of one Gateway. Make one with [New].
+type Bisection struct {
 	seed     string
 	searches int
 	trials   int
@@ -61,10 +61,10 @@ type Inquiry struct {
 	answers  map[uint64]map[Resource]answer // by Envoy
 	// taken are the contents of routes in the last version of a route configuration that an Envoy took.
 	taken map[Resource]map[objects.Object]string
-	found map[objects.Object]finding
-	// lost are refused versions of which no route is to blame.
-	lost   map[Resource]string
-	search *search
+	found map[objects.Object]rejection
+	// unexplained are refused versions of which no route is to blame.
+	unexplained map[Resource]string
+	search      *search
 	// stale says that more is to be left out than what is offered was made without.
 	stale bool
 }
@@ -79,24 +79,24 @@ type answer struct {
 	silent bool
 }
 
-// finding is a route that is refused, as long as its content is this.
-type finding struct {
+// rejection is a route that is refused, as long as its content is this.
+type rejection struct {
 	content string
 	plan.LeftOut
 }
 
-// New returns the Inquiry of a Gateway. The versions of its trials begin with seed, which is to be another in each process: an Envoy that
+// New returns the Bisection of a Gateway. The versions of its trials begin with seed, which is to be another in each process: an Envoy that
 // comes from another control may still have a trial of that.
-func New(seed string) *Inquiry {
-	return &Inquiry{
+func New(seed string) *Bisection {
+	return &Bisection{
 		seed: seed, answers: make(map[uint64]map[Resource]answer), taken: make(map[Resource]map[objects.Object]string),
-		found: make(map[objects.Object]finding), lost: make(map[Resource]string),
+		found: make(map[objects.Object]rejection), unexplained: make(map[Resource]string),
 	}
 }
 
 // Plan says what the contents of routes are, as [plan.Plan.Contents] has them, and returns those to leave out. A route whose content is
 // another than the refused one is tried again.
-func (q *Inquiry) Plan(contents map[objects.Object]string) map[objects.Object]plan.LeftOut {
+func (q *Bisection) Plan(contents map[objects.Object]string) map[objects.Object]plan.LeftOut {
 	q.contents = contents
 	out := make(map[objects.Object]plan.LeftOut)
 	for of, f := range q.found {
@@ -109,16 +109,16 @@ func (q *Inquiry) Plan(contents map[objects.Object]string) map[objects.Object]pl
 	return out
 }
 
-// Offer says what Envoys are to have now, of the plan without what [Inquiry.Plan] returned last.
-func (q *Inquiry) Offer(all map[Resource]Offer) {
+// Offer says what Envoys are to have now, of the plan without what [Bisection.Plan] returned last.
+func (q *Bisection) Offer(all map[Resource]Offer) {
 	q.offered, q.stale = all, false
 }
 
-// Stale says that more is to be left out than when [Inquiry.Offer] was called last.
-func (q *Inquiry) Stale() bool { return q.stale }
+// Stale says that more is to be left out than when [Bisection.Offer] was called last.
+func (q *Bisection) Stale() bool { return q.stale }
 
-// Hear takes what an Envoy says of what it was sent, under a number that no other has.
-func (q *Inquiry) Hear(envoy uint64, a order.Answer) {
+// Answered takes what an Envoy says of what it was sent, under a number that no other has.
+func (q *Bisection) Answered(envoy uint64, a order.Answer) {
 	if q.answers[envoy] == nil {
 		q.answers[envoy] = make(map[Resource]answer)
 	}
@@ -130,7 +130,7 @@ func (q *Inquiry) Hear(envoy uint64, a order.Answer) {
 			is.refused = ""
 		}
 		if s := q.search; s != nil && s.envoy == envoy && s.asked == version {
-			q.heard(is)
+			q.answered(is)
 			continue
 		}
 		q.answers[envoy][r] = is
@@ -173,13 +173,13 @@ func names(text, name string) bool {
 	}
 }
 
-// Leave takes that an Envoy has gone.
-func (q *Inquiry) Leave(envoy uint64) { delete(q.answers, envoy) }
+// Disconnected takes that an Envoy has gone.
+func (q *Bisection) Disconnected(envoy uint64) { delete(q.answers, envoy) }
 
 // Next returns what Envoys are to try now; false for nothing. It is to be called after each of the others, and after some time without
 // them: who does not answer is not waited for without end.
-func (q *Inquiry) Next(now time.Time) (Trial, bool) {
-	q.give(now)
+func (q *Bisection) Next(now time.Time) (Trial, bool) {
+	q.abandon(now)
 	for {
 		if q.search == nil {
 			q.search = q.begin()
@@ -201,7 +201,7 @@ func (q *Inquiry) Next(now time.Time) (Trial, bool) {
 }
 
 // give gives up the search that cannot end, or need not.
-func (q *Inquiry) give(now time.Time) {
+func (q *Bisection) abandon(now time.Time) {
 	s := q.search
 	if s == nil {
 		return
@@ -210,7 +210,7 @@ func (q *Inquiry) give(now time.Time) {
 	switch {
 	case !there || is.refused == "": // it has left, or takes what there is now
 		q.search = nil
-	case s.asked != "" && now.Sub(s.since) >= patience:
+	case s.asked != "" && now.Sub(s.since) >= trialTimeout:
 		is.silent = true
 		q.answers[s.envoy][s.resource], q.search = is, nil
 	}
@@ -224,7 +224,7 @@ type refusal struct {
 }
 
 // refusals are those of what is offered, in order.
-func (q *Inquiry) refusals() (all []refusal) {
+func (q *Bisection) refusals() (all []refusal) {
 	for envoy, answers := range q.answers {
 		for r, is := range answers {
 			if is.refused != "" && is.version == q.offered[r].Version {
@@ -238,18 +238,18 @@ func (q *Inquiry) refusals() (all []refusal) {
 	return all
 }
 
-// blamable says whether there may be a route to blame.
-func (q *Inquiry) blamable(r refusal) bool {
-	return r.Type == order.Routes && !r.silent && q.lost[r.Resource] != r.version
+// bisectable says whether there may be a route to blame.
+func (q *Bisection) bisectable(r refusal) bool {
+	return r.Type == order.Routes && !r.silent && q.unexplained[r.Resource] != r.version
 }
 
 // begin returns a search for what an Envoy refuses, nil if there is none to begin.
-func (q *Inquiry) begin() *search {
+func (q *Bisection) begin() *search {
 	if q.stale {
 		return nil
 	}
 	for _, r := range q.refusals() {
-		if !q.blamable(r) {
+		if !q.bisectable(r) {
 			continue
 		}
 		q.searches++
@@ -266,8 +266,8 @@ func (q *Inquiry) begin() *search {
 				news = append(news, is)
 			}
 		}
-		s.row, s.known = slices.Concat(known, news), len(known)
-		s.high, s.tries = len(s.row)+1, len(s.row)
+		s.routes, s.known = slices.Concat(known, news), len(known)
+		s.high, s.tries = len(s.routes)+1, len(s.routes)
 		if !r.shared {
 			s.refused(r.refused)
 		}
@@ -277,23 +277,23 @@ func (q *Inquiry) begin() *search {
 }
 
 // conclude takes what a search found.
-func (q *Inquiry) conclude(s *search) {
+func (q *Bisection) conclude(s *search) {
 	q.search = nil
 	is := q.answers[s.envoy][s.resource]
 	switch {
 	case s.none:
-		q.lost[s.resource] = s.version
-	case len(s.blamed) == 0 && is.version == s.version: // it has taken it, and refused another resource of the same response
+		q.unexplained[s.resource] = s.version
+	case len(s.rejected) == 0 && is.version == s.version: // it has taken it, and refused another resource of the same response
 		is.refused = ""
 		q.answers[s.envoy][s.resource] = is
 	}
-	for _, b := range s.blamed { // what has changed meanwhile, the next Plan forgets
-		q.found[b.of], q.stale = finding{b.content, s.out[b.of]}, true
+	for _, b := range s.rejected { // what has changed meanwhile, the next Plan forgets
+		q.found[b.of], q.stale = rejection{b.content, s.out[b.of]}, true
 	}
 }
 
 // heard takes what the Envoy of the search says of what it is to try.
-func (q *Inquiry) heard(is answer) {
+func (q *Bisection) answered(is answer) {
 	s := q.search
 	s.asked = ""
 	switch {
@@ -311,10 +311,10 @@ type Fault struct {
 }
 
 // Faults returns what Envoys refuse beside the routes to leave out, in order.
-func (q *Inquiry) Faults() []Fault {
+func (q *Bisection) Faults() []Fault {
 	var all []Fault
 	for _, r := range q.refusals() {
-		if !q.blamable(r) {
+		if !q.bisectable(r) {
 			all = append(all, Fault{r.Resource, r.refused})
 		}
 	}

@@ -1,4 +1,5 @@
-package show
+// Package bootstrap is the command "control bootstrap".
+package bootstrap
 
 import (
 	"bytes"
@@ -11,13 +12,15 @@ import (
 	"os"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"github.com/headgate/headgate"
 	"github.com/headgate/headgate/control/attach/envoy"
 	"github.com/headgate/headgate/internal/objects"
 )
 
-const bootstrapUsage = `control bootstrap prints the configuration with which an Envoy of a Gateway starts. All else comes from control, and the endpoints
-of pools from the extproc beside it: both are called by their sockets.
+const usage = `control bootstrap prints the configuration with which an Envoy of a Gateway starts. Envoy gets the rest from control, and the
+endpoints of pools from the extproc beside it. It calls both at their sockets.
 
 Usage:
 
@@ -32,13 +35,15 @@ Flags:
 
 `
 
-// Bootstrap is the command "bootstrap". It prints to out.
-func Bootstrap(_ context.Context, args []string, out io.Writer) error {
-	fs := flags("bootstrap", bootstrapUsage, out)
-	control := fs.String("control", ".run/envoys.sock", "call control at this `SOCKET`, where it serves --xds-address")
-	extproc := fs.String("extproc", ".run/extproc.sock", "call extproc at this `SOCKET`, where it serves --listen")
+// Command is the command "bootstrap". It prints to out.
+func Command(_ context.Context, args []string, out io.Writer) error {
+	fs := pflag.NewFlagSet("bootstrap", pflag.ContinueOnError)
+	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
+	fs.SortFlags = false
+	control := fs.String("control", ".run/envoys.sock", "the `SOCKET` of control's --xds-address")
+	extproc := fs.String("extproc", ".run/extproc.sock", "the `SOCKET` of extproc's --listen")
 	admin := fs.String("admin", "127.0.0.1:9901", "serve Envoy's admin interface at this `ADDRESS`")
-	node := fs.String("node", "", "tell this Envoy from the Gateway's others by this `ID` (default the name of the machine)")
+	node := fs.String("node", "", "the `ID` of this Envoy among those of the Gateway (default: host name)")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}

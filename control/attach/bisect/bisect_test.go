@@ -21,7 +21,7 @@ import (
 // and ":500" if its requests get that.
 type world struct {
 	t      *testing.T
-	q      *bisect.Inquiry
+	q      *bisect.Bisection
 	now    time.Time
 	rows   map[string][]string // contents by route configuration
 	bodies map[string]string   // as offered
@@ -137,7 +137,7 @@ func (w *world) behind(b *box) map[string]string {
 	return all
 }
 
-// deliver tells an Envoy all of that in one response, and the Inquiry what it answers.
+// deliver tells an Envoy all of that in one response, and the Bisection what it answers.
 func (w *world) deliver(number uint64) {
 	b := w.envoys[number]
 	versions := w.behind(b)
@@ -157,7 +157,7 @@ func (w *world) deliver(number uint64) {
 	if a.Refused != "" {
 		w.logf("envoy %d refuses %v: %s\n", number, a.Names, a.Refused)
 	}
-	w.q.Hear(number, a)
+	w.q.Answered(number, a)
 	w.judge()
 }
 
@@ -203,7 +203,7 @@ func (w *world) join(number uint64, refuses ...string) {
 
 func (w *world) leave(number uint64) {
 	delete(w.envoys, number)
-	w.q.Leave(number)
+	w.q.Disconnected(number)
 }
 
 // The lines of a block are what happens to one world, whose file is one story:
@@ -270,7 +270,7 @@ func TestScenarios(t *testing.T) {
 }
 
 // Whatever changes while Envoys are asked: what is left out is what one of them refused, and in the end all that any of them refuses, and
-// nothing is lost of what they take. What is told of a route are the words about it.
+// nothing is unexplained of what they take. What is told of a route are the words about it.
 func TestThoseThatAreRefusedAreLeftOutAndNoOthers(t *testing.T) {
 	for seed := range uint64(1000) {
 		r := rand.New(rand.NewPCG(seed, 11))
@@ -446,7 +446,7 @@ func TestFaultsAreOfWhatWordsName(t *testing.T) {
 		}
 	}
 	hear := func(envoy uint64, of, refused string, versions map[string]string) {
-		q.Hear(envoy, order.Answer{Type: of, Names: slices.Sorted(maps.Keys(versions)), Versions: versions, Refused: refused})
+		q.Answered(envoy, order.Answer{Type: of, Names: slices.Sorted(maps.Keys(versions)), Versions: versions, Refused: refused})
 	}
 	q.Plan(nil)
 	q.Offer(offers)
@@ -460,7 +460,7 @@ func TestFaultsAreOfWhatWordsName(t *testing.T) {
 	expect("it names none, and two say the same", listener, secret)
 	hear(1, order.Listeners, "", map[string]string{"port-8080": "1"})
 	expect("it has taken it", secret)
-	q.Leave(1)
+	q.Disconnected(1)
 	expect("one of the two has left", secret)
 	offers = maps.Clone(offers)
 	offers[secret.Resource] = bisect.Offer{Version: "2"}
@@ -483,7 +483,7 @@ func TestALateAnswerIsOfWhatWasOfferedThen(t *testing.T) {
 		q.Offer(map[bisect.Resource]bisect.Offer{p: {Version: version, Routes: func() []objects.Object { return routes }}})
 	}
 	hear := func(version, refused string) {
-		q.Hear(1, order.Answer{Type: order.Routes, Names: []string{"p"}, Versions: map[string]string{"p": version}, Refused: refused})
+		q.Answered(1, order.Answer{Type: order.Routes, Names: []string{"p"}, Versions: map[string]string{"p": version}, Refused: refused})
 	}
 	row := []string{"a=1", "b=1", "c=1", "d=1", "e=1"}
 	offer("1", row...)

@@ -19,7 +19,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Config is what a Driver needs.
+// Config is what a Controller needs.
 type Config struct {
 	// Template is envoy.yaml, taken apart.
 	Template *envoy.Template
@@ -48,20 +48,20 @@ type Plans struct {
 	Programmed map[objects.Name]bool
 }
 
-// Driver follows the objects. Make one with [New], and run it with [Driver.Run].
-type Driver struct {
+// Controller follows the objects. Make one with [New], and run it with [Controller.Run].
+type Controller struct {
 	Config
-	world     *objects.World   // that is in force, nil for none
-	network   *objects.Network // of the plans
-	attached  *attach.Attachments
-	planned   *plan.Plans // with what Envoys refuse
-	plans     *plan.Plans // without it
-	makers    map[objects.Name]*maker
-	given     map[objects.Name]order.Snapshot // without what lingers, and what is tried
-	left      lingering
-	inquiries map[objects.Name]*inquiry
-	folder    plan.Known // of a folder, as it was known last
-	problems  []string   // that were told, in order
+	world      *objects.World   // that is in force, nil for none
+	network    *objects.Network // of the plans
+	attached   *attach.Attachments
+	planned    *plan.Plans // with what Envoys refuse
+	plans      *plan.Plans // without it
+	makers     map[objects.Name]*maker
+	given      map[objects.Name]order.Snapshot // without what lingers, and what is tried
+	left       lingering
+	bisections map[objects.Name]*bisection
+	folder     plan.Known // of a folder, as it was known last
+	problems   []string   // that were told, in order
 	followers
 	programmed map[objects.Name]bool   // that were told
 	digests    map[objects.Name]string // of given
@@ -69,13 +69,13 @@ type Driver struct {
 	shared     Seen                    // what they were told
 }
 
-// New returns a Driver of nothing.
-func New(c Config) *Driver {
-	return &Driver{Config: c, left: make(lingering), makers: make(map[objects.Name]*maker), followers: newFollowers()}
+// New returns a Controller of nothing.
+func New(c Config) *Controller {
+	return &Controller{Config: c, left: make(lingering), makers: make(map[objects.Name]*maker), followers: newFollowers()}
 }
 
 // Run follows Worlds, until ctx ends. Next returns the latest World, nil before there is one, and what is closed when there is another.
-func (d *Driver) Run(ctx context.Context, next func() (*objects.World, <-chan struct{})) error {
+func (d *Controller) Run(ctx context.Context, next func() (*objects.World, <-chan struct{})) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	var certificates, authorities <-chan struct{}
@@ -90,8 +90,8 @@ func (d *Driver) Run(ctx context.Context, next func() (*objects.World, <-chan st
 		if w != nil && w.Network != nil {
 			d.follow(ctx, w)
 		}
-		d.hear()
-		d.judge(time.Now())
+		d.receive()
+		d.bisect(time.Now())
 		if d.plans != nil && !maps.Equal(d.programmed, d.programmedAnywhere()) {
 			d.say()
 		}
@@ -112,14 +112,14 @@ func (d *Driver) Run(ctx context.Context, next func() (*objects.World, <-chan st
 			}
 		case <-tick.C:
 			if d.left.end(time.Now()) {
-				d.tell()
+				d.publish()
 			}
 		}
 	}
 }
 
 // follow puts a World in force. Pods are in no plan, so that most Worlds make no other.
-func (d *Driver) follow(ctx context.Context, w *objects.World) {
+func (d *Controller) follow(ctx context.Context, w *objects.World) {
 	another := w != d.world
 	d.world = w
 	switch {
@@ -139,11 +139,11 @@ func (d *Driver) follow(ctx context.Context, w *objects.World) {
 }
 
 // put puts the plans in force, without what Envoys refuse.
-func (d *Driver) put() {
+func (d *Controller) put() {
 	d.plans = d.planned.LeaveOut(d.refused())
 	d.note(problems(d.plans, d.world.Where))
 	given := make(map[objects.Name]order.Snapshot, len(d.plans.Gateways))
-	maps.DeleteFunc(d.makers, func(name objects.Name, _ *maker) bool { return d.inquiries[name] == nil })
+	maps.DeleteFunc(d.makers, func(name objects.Name, _ *maker) bool { return d.bisections[name] == nil })
 	for i, p := range d.plans.Gateways {
 		snapshot, err := d.snapshot(p, d.attached.Gateways[i])
 		if err != nil {
@@ -153,7 +153,7 @@ func (d *Driver) put() {
 		if snapshot != nil {
 			given[p.Gateway] = snapshot
 			maker := d.makers[p.Gateway]
-			d.inquiries[p.Gateway].offer(sync.OnceValue(func() map[string][]objects.Object { return maker.RoutesIn(p) }), snapshot)
+			d.bisections[p.Gateway].offer(sync.OnceValue(func() map[string][]objects.Object { return maker.RoutesIn(p) }), snapshot)
 		}
 	}
 	d.left.note(d.given, given, time.Now())
@@ -166,15 +166,15 @@ func (d *Driver) put() {
 		}
 	}
 	d.tellEndpoints() // a cluster waits for its endpoints
-	d.give(had, given, d.tell())
+	d.give(had, given, d.publish())
 	d.say()
 }
 
 // tell tells Envoys what they are to have now, and returns the number of the change.
-func (d *Driver) tell() uint64 { return d.Envoys.Set(d.withTrials(d.left.with(d.given))) }
+func (d *Controller) publish() uint64 { return d.Envoys.Set(d.withTrials(d.left.with(d.given))) }
 
 // say says what the plans are.
-func (d *Driver) say() {
+func (d *Controller) say() {
 	d.programmed = d.programmedAnywhere()
 	if d.Planned != nil {
 		d.Planned(Plans{d.attached, d.plans, d.network, d.programmed})
@@ -182,7 +182,7 @@ func (d *Driver) say() {
 }
 
 // known is what is known of the Secrets and ConfigMaps that are named.
-func (d *Driver) known(ctx context.Context, secrets, configMaps []objects.Name) plan.Known {
+func (d *Controller) known(ctx context.Context, secrets, configMaps []objects.Name) plan.Known {
 	if d.Certificates != nil {
 		return plan.Known{Certificates: d.Certificates.Name(ctx, secrets), Authorities: d.Authorities.Name(ctx, configMaps)}
 	}
@@ -194,14 +194,14 @@ func (d *Driver) known(ctx context.Context, secrets, configMaps []objects.Name) 
 }
 
 // tellEndpoints has Envoys told of the endpoints of the Services that plans name.
-func (d *Driver) tellEndpoints() {
+func (d *Controller) tellEndpoints() {
 	if err := d.Envoys.SetEndpoints(services.Of(d.plans.Gateways, d.world.Network, d.world.Slices)); err != nil {
 		d.Log.Error("cannot tell Envoys of the endpoints of Services; they keep what they have", "err", err)
 	}
 }
 
 // snapshot is what the Envoys of a Gateway are to have.
-func (d *Driver) snapshot(p *plan.Plan, g *attach.Gateway) (order.Snapshot, error) {
+func (d *Controller) snapshot(p *plan.Plan, g *attach.Gateway) (order.Snapshot, error) {
 	m := d.makers[p.Gateway]
 	if m == nil {
 		m = &maker{Maker: envoy.Maker{Template: d.Template}}
@@ -221,7 +221,7 @@ type maker struct {
 }
 
 // options are what the plan of a Gateway does not say.
-func (d *Driver) options(g *attach.Gateway) envoy.Options {
+func (d *Controller) options(g *attach.Gateway) envoy.Options {
 	address := g.Address()
 	if d.Pods && g.Managed() {
 		address = "0.0.0.0"

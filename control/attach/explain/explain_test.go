@@ -1,4 +1,4 @@
-package show_test
+package explain_test
 
 import (
 	"bytes"
@@ -14,7 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/headgate/headgate/control/attach/show"
+	"github.com/headgate/headgate/control/attach/explain"
+	"github.com/headgate/headgate/control/attach/routes"
 	"github.com/headgate/headgate/internal/listen"
 	"github.com/headgate/headgate/test/apiserver"
 	"github.com/headgate/headgate/test/golden"
@@ -40,10 +41,10 @@ func TestScenarios(t *testing.T) {
 // run is what a command line prints, or its error.
 func run(t *testing.T, line string) string {
 	var out bytes.Buffer
-	command := show.Routes
+	command := routes.Command
 	name, args := words(line)
 	if name == "explain" {
-		command = show.Explain
+		command = explain.Command
 	}
 	if err := command(t.Context(), args, &out); err != nil {
 		return "error: " + err.Error() + "\n"

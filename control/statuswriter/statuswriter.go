@@ -1,5 +1,5 @@
 // Package statuswriter writes the status of objects into an API server: what control says of LLMRoutes and Models, for people and
-// for the control that leads next, and of Gateways and what attaches to them; and the finalizer of GatewayClasses. One [Report] at a time
+// for the control that leads next, and of Gateways and what attaches to them; and the finalizer of GatewayClasses. One [Writer] at a time
 // writes, that of the leader; it writes each status only where it differs, some 20 in a second, Models last.
 package statuswriter
 
@@ -49,16 +49,16 @@ var patience = map[string]time.Duration{
 	objects.HTTPRouteKind: 5 * time.Second, objects.GRPCRouteKind: 5 * time.Second, pool.Kind: 5 * time.Second, v1alpha1.ModelKind: time.Hour,
 }
 
-// Report is what a control that leads says in status, and the [store.Memory] of that control: a registered model is a Model,
+// Writer is what a control that leads says in status, and the [store.Memory] of that control: a registered model is a Model,
 // and what was asked of a model runtime, which cannot list what it has, is in the status of its Model before the call. The rest
 // of the status follows when there is time.
 //
 // Open one with [Open]. It is safe for concurrent use. It needs the verbs create, delete and list of models and vmodels, patch of
 // vmodels and of the status of both, get and list of llmroutes, and update of llmroutes/status; patch of pods/status where pods have our readiness
-// gate; and for [Report.SetGateways] get and list of
+// gate; and for [Writer.SetGateways] get and list of
 // gatewayclasses, gateways, listenersets, httproutes, grpcroutes, backendtlspolicies and inferencepools, update of their status, patch of
 // gatewayclasses, and get of the customresourcedefinition of gateways.
-type Report struct {
+type Writer struct {
 	client    client.Client
 	namespace string
 	log       *slog.Logger
@@ -79,27 +79,27 @@ type Report struct {
 	looked time.Time // at the CRDs; of run, as the next is
 	blind  bool      // whether they could not be read
 
-	mu       sync.Mutex // guards the following
-	models   map[modelKey]*model
-	runtimes map[string]store.Runtime
-	routes   map[objects.Name]*route
-	doubles  map[objects.Object]double
-	gateways *conditions.Input // nil before there is one
-	release  []string          // what the CRDs say, nil while that is not known
-	attached map[objects.Object]*attached
-	surveyed map[string]bool       // kinds of them, whose status was read
-	dirty    map[subject]time.Time // those that are due, and since when they go before others
-	resting  map[string]time.Time  // until when no status of a kind is tried
-	told     map[subject]string    // why a status could not be written last
-	vmodels  map[modelKey]*vmodel
-	gates    map[objects.Name]store.Gate      // that are to be written
-	uids     map[objects.Object]types.UID     // of registered Models and VModels that are known
-	turns    map[objects.Object]chan struct{} // closed when the last call that makes, changes or deletes an object has ended
+	mu         sync.Mutex // guards the following
+	models     map[modelKey]*model
+	runtimes   map[string]store.Runtime
+	routes     map[objects.Name]*route
+	duplicates map[objects.Object]duplicate
+	gateways   *conditions.Input // nil before there is one
+	release    []string          // what the CRDs say, nil while that is not known
+	attached   map[objects.Object]*attached
+	surveyed   map[string]bool       // kinds of them, whose status was read
+	dirty      map[subject]time.Time // those that are due, and since when they go before others
+	resting    map[string]time.Time  // until when no status of a kind is tried
+	told       map[subject]string    // why a status could not be written last
+	vmodels    map[modelKey]*vmodel
+	gates      map[objects.Name]store.Gate      // that are to be written
+	uids       map[objects.Object]types.UID     // of registered Models and VModels that are known
+	turns      map[objects.Object]chan struct{} // closed when the last call that makes, changes or deletes an object has ended
 }
 
-var _ store.Memory = (*Report)(nil)
+var _ store.Memory = (*Writer)(nil)
 
-// subject is whose status is written: a model by its key, a double and all else by its name. With a kind alone it is all of that
+// subject is whose status is written: a model by its key, a duplicate and all else by its name. With a kind alone it is all of that
 // kind.
 type subject struct {
 	kind string
@@ -109,7 +109,7 @@ type subject struct {
 
 // Open reads what earlier controls wrote into the objects of a namespace or, if that is empty, of all, when the API server
 // answers. Nothing is written while leads is false: another control may lead.
-func Open(ctx context.Context, c client.Client, namespace string, log *slog.Logger, leads func() bool) (*Report, error) {
+func Open(ctx context.Context, c client.Client, namespace string, log *slog.Logger, leads func() bool) (*Writer, error) {
 	var models v1alpha1.ModelList
 	var vmodels v1alpha1.VModelList
 	var routes v1alpha1.LLMRouteList
@@ -129,7 +129,7 @@ func Open(ctx context.Context, c client.Client, namespace string, log *slog.Logg
 			return nil, fmt.Errorf("read the status of Models, VModels and LLMRoutes: %w", ctx.Err())
 		}
 	}
-	r := &Report{
+	r := &Writer{
 		client: c, namespace: namespace, log: log, leads: leads, kinds: make(map[string]kinds.Kind), done: make(chan struct{}), due: make(chan struct{}, 1),
 		since: make(map[string]time.Time), models: make(map[modelKey]*model), runtimes: make(map[string]store.Runtime),
 		routes: make(map[objects.Name]*route), dirty: make(map[subject]time.Time),
@@ -172,7 +172,7 @@ func nameOf(o client.Object) objects.Name {
 }
 
 // Close writes what is still to be written, if this control leads and the API server answers in time, and ends.
-func (r *Report) Close() error {
+func (r *Writer) Close() error {
 	r.stop()
 	defer r.abort()
 	defer time.AfterFunc(closeTimeout, r.abort).Stop()
@@ -181,7 +181,7 @@ func (r *Report) Close() error {
 }
 
 // run writes what is due, not too much at once.
-func (r *Report) run() {
+func (r *Writer) run() {
 	defer close(r.done)
 	timer := time.NewTimer(writeInterval)
 	defer timer.Stop()
@@ -210,7 +210,7 @@ func (r *Report) run() {
 }
 
 // next takes what is due, with the least patience first.
-func (r *Report) next() (subject, bool) {
+func (r *Writer) next() (subject, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.leads() {
@@ -231,7 +231,7 @@ func (r *Report) next() (subject, bool) {
 }
 
 // mark makes a status due. The caller holds mu.
-func (r *Report) mark(s subject) {
+func (r *Writer) mark(s subject) {
 	if _, due := r.dirty[s]; !due {
 		r.dirty[s] = time.Now().Add(patience[s.kind])
 	}
@@ -242,7 +242,7 @@ func (r *Report) mark(s subject) {
 }
 
 // describe names an object for people. The caller holds mu.
-func (r *Report) describe(s subject) string {
+func (r *Writer) describe(s subject) string {
 	if m := r.models[s.key]; m != nil && m.object.Name != "" && s.kind == v1alpha1.ModelKind {
 		s.name = m.object
 	}
@@ -252,7 +252,7 @@ func (r *Report) describe(s subject) string {
 	return s.kind + " " + s.name.String()
 }
 
-func (r *Report) write(ctx context.Context, s subject) error {
+func (r *Writer) write(ctx context.Context, s subject) error {
 	switch {
 	case s.kind == objects.PodKind:
 		return r.writeGate(ctx, s.name)
@@ -270,7 +270,7 @@ func (r *Report) write(ctx context.Context, s subject) error {
 
 // note keeps how a write went, and tells of it once. What the API server refuses in an object is not written again until it
 // changes; after any other error its whole kind waits for the next retry.
-func (r *Report) note(s subject, err error) {
+func (r *Writer) note(s subject, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	kind := subject{kind: s.kind}

@@ -1,5 +1,5 @@
-// Package show tells people what control makes of Gateways, as commands: the plan of each, and which rule takes a request.
-package show
+// Package routes tells people what control makes of Gateways, as commands: the plan of each, and which rule takes a request.
+package routes
 
 import (
 	"context"
@@ -87,8 +87,8 @@ func granted(names []objects.Name) map[objects.Name]plan.Certificate {
 	return all
 }
 
-// Routes is the command "routes". It prints to out.
-func Routes(ctx context.Context, args []string, out io.Writer) error {
+// Command is the command "routes". It prints to out.
+func Command(ctx context.Context, args []string, out io.Writer) error {
 	var from source.Source
 	fs := flags("routes", routesUsage, out)
 	register(fs, &from)

@@ -1,15 +1,15 @@
-package memo_test
+package cache_test
 
 import (
 	"errors"
 	"testing"
 
-	"github.com/headgate/headgate/control/attach/memo"
+	"github.com/headgate/headgate/control/attach/cache"
 )
 
 // What is asked for in each round is made once; what one round has not asked for is made anew.
 func TestMemo(t *testing.T) {
-	var m memo.Memo[string, int]
+	var m cache.Cache[string, int]
 	made := 0
 	get := func(key string) int {
 		v, err := m.Get(key, func() (int, error) { made++; return made, nil })
@@ -27,7 +27,7 @@ func TestMemo(t *testing.T) {
 				t.Errorf("round %d: %s is %d, want %d", round, w.key, got, w.made)
 			}
 		}
-		m.Round()
+		m.NextRound()
 	}
 	if made != 4 {
 		t.Errorf("%d were made, want 4", made)
@@ -35,7 +35,7 @@ func TestMemo(t *testing.T) {
 }
 
 func TestWhatCannotBeMadeIsTriedAgain(t *testing.T) {
-	var m memo.Memo[int, string]
+	var m cache.Cache[int, string]
 	if _, err := m.Get(1, func() (string, error) { return "half", errors.New("no") }); err == nil {
 		t.Error("it was made")
 	}
