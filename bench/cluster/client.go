@@ -24,16 +24,16 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-// Cluster is one that is up, seen from outside. Its methods are safe for concurrent use.
+// Cluster is a running cluster. Its methods are safe for concurrent use.
 type Cluster struct {
-	Space // the node's
-	// Dir holds its logs, its kubeconfig and its data.
+	Space // of the node
+	// Dir has its logs, kubeconfig and data.
 	Dir string
 
 	pid int
 }
 
-// Open finds the cluster of a folder, which is up.
+// Open opens the running cluster of a directory.
 func Open(dir string) (*Cluster, error) {
 	is, err := held(dir)
 	if err != nil {
@@ -50,25 +50,26 @@ func Open(dir string) (*Cluster, error) {
 	return c, nil
 }
 
-// Kubeconfig is the file with which kubectl finds the API server from this machine, as one who may do anything.
+// Kubeconfig returns the path of an admin kubeconfig for this machine.
 func (c *Cluster) Kubeconfig() string { return filepath.Join(c.Dir, "kubeconfig") }
 
-// KubeconfigInside is the same for programs that [Cluster.Enter] runs.
+// KubeconfigInside returns the path of an admin kubeconfig for programs that [Cluster.Enter] runs.
 func (c *Cluster) KubeconfigInside() string { return filepath.Join(c.Dir, insideName) }
 
-// AuditLog is the file that apiserver.Requests reads.
+// AuditLog returns the file that apiserver.Requests reads.
 func (c *Cluster) AuditLog() string { return filepath.Join(c.Dir, "audit.log") }
 
-// Config is how a client of Kubernetes reaches the API server from this machine.
+// Config returns the client configuration for this machine.
 func (c *Cluster) Config() (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
 	if err == nil {
-		config.QPS = -1 // tests are in a hurry
+		config.QPS = -1 // no client-side rate limit in tests
 	}
 	return config, err
 }
 
-// Kubectl runs the kubectl of the cluster's version and returns what it prints. What it says of errors is in the error.
+// Kubectl runs the kubectl of the cluster's version and returns its output. Its error output is in
+// the error.
 func (c *Cluster) Kubectl(ctx context.Context, stdin string, args ...string) (string, error) {
 	root, err := apiserver.Root(".")
 	if err != nil {
@@ -89,13 +90,13 @@ func (c *Cluster) Kubectl(ctx context.Context, stdin string, args ...string) (st
 	return string(out), err
 }
 
-// Enter is a command that runs in the cluster: where the addresses of pods and Services are, and names are resolved by
-// CoreDNS. It sees the files of this machine, but for /run and /var.
+// Enter returns a command that runs inside the cluster, where pod and Service addresses work and
+// CoreDNS resolves names. It sees the files of this machine, except /run and /var.
 func (c *Cluster) Enter(ctx context.Context, name string, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(c.pid), "--net", "--mount", "--pid", "--uts", "--wd=.", "--", name}, args...)...)
 }
 
-// Pod is the network of a pod that runs.
+// Pod returns the network namespace of a running pod.
 func (c *Cluster) Pod(ctx context.Context, namespace, pod string) (Space, error) {
 	ids, err := c.containers(ctx, namespace, pod, "")
 	if err != nil {
@@ -113,7 +114,8 @@ func (c *Cluster) Pod(ctx context.Context, namespace, pod string) (Space, error)
 	return Space{}, fmt.Errorf("nothing of the pod %s/%s runs", namespace, pod)
 }
 
-// Images makes Headgate's images anew and gives them to the cluster: pods that start afterwards have them.
+// Images builds Headgate's images and imports them into the cluster, for pods that start
+// afterwards.
 func (c *Cluster) Images(ctx context.Context, root string, w io.Writer) error {
 	tarballs, err := image.Headgate(ctx, root, imagesDir(root), w)
 	if err != nil {
@@ -122,12 +124,12 @@ func (c *Cluster) Images(ctx context.Context, root string, w io.Writer) error {
 	return c.Import(ctx, tarballs...)
 }
 
-// Import gives the cluster the images in tarballs.
+// Import imports images from tarballs.
 func (c *Cluster) Import(ctx context.Context, tarballs ...string) error {
 	return importImages(ctx, c.Enter, tarballs)
 }
 
-// importImages runs containerd's client where it finds containerd.
+// importImages runs the client of containerd.
 func importImages(ctx context.Context, run func(ctx context.Context, name string, args ...string) *exec.Cmd, tarballs []string) error {
 	for _, tarball := range tarballs {
 		if out, err := run(ctx, "ctr", "--namespace", "k8s.io", "images", "import", tarball).CombinedOutput(); err != nil {
@@ -137,14 +139,14 @@ func importImages(ctx context.Context, run func(ctx context.Context, name string
 	return nil
 }
 
-// Kill ends the first process of a pod's container at once, as a crash does. The kubelet starts the container again.
+// Kill kills the first process of a container, like a crash. The kubelet restarts the container.
 func (c *Cluster) Kill(ctx context.Context, namespace, pod, container string) error {
 	ids, err := c.containers(ctx, namespace, pod, container)
 	if err != nil {
 		return err
 	}
 	var faults []error
-	for _, id := range ids { // those that ended before are listed too
+	for _, id := range ids { // ended ones are listed too
 		err := c.Enter(ctx, "ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", id).Run()
 		if err == nil {
 			return nil
@@ -154,7 +156,7 @@ func (c *Cluster) Kill(ctx context.Context, namespace, pod, container string) er
 	return fmt.Errorf("no container %s of the pod %s/%s runs: %w", container, namespace, pod, errors.Join(faults...))
 }
 
-// containers are the ids of a pod's containers, of one name or all, its sandbox among these.
+// containers returns the ids of the containers of a pod, of one name or all, including its sandbox.
 func (c *Cluster) containers(ctx context.Context, namespace, pod, container string) ([]string, error) {
 	filter := fmt.Sprintf(`labels."io.kubernetes.pod.namespace"==%s,labels."io.kubernetes.pod.name"==%s`, namespace, pod)
 	if container != "" {
@@ -167,7 +169,8 @@ func (c *Cluster) containers(ctx context.Context, namespace, pod, container stri
 	return strings.Fields(string(out)), nil
 }
 
-// Outage ends kube-apiserver at once and returns when nobody answers at its address. All else goes on.
+// Outage kills kube-apiserver and returns when nothing answers at its address. Everything else
+// continues.
 func (c *Cluster) Outage(ctx context.Context) error {
 	return c.signal(ctx, outageSignal, func(ready bool) bool { return !ready }, "kube-apiserver still answers")
 }

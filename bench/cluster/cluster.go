@@ -1,16 +1,16 @@
 //go:build linux
 
-// Package cluster runs a real Kubernetes on this machine: one node, without Docker, a registry or a download that is not a
-// Go module or a Debian package.
+// Package cluster runs a real Kubernetes on this machine: one node, without Docker or a registry,
+// from Go modules and Debian packages.
 //
-// Everything runs in namespaces of its own: of processes, mounts, the network, cgroups. What a node changes on a machine
-// (interfaces, iptables, mounts, /run and /var, containers) is changed in there, and is gone when the first process in there
-// ends, however that ends. Outside there are three things: one folder, cgroups that are removed, and a port on loopback at
-// which kubectl finds the API server.
+// It runs in its own process, mount, network and cgroup namespaces. Everything that a node changes
+// on a machine (interfaces, iptables, mounts, /run and /var, containers) is inside and disappears
+// when the first process there ends, in whatever way. Outside there are only a directory, cgroups,
+// which are removed, and a loopback port for kubectl.
 //
-//	bench cluster up      makes images and starts a process in new namespaces (start.go)
-//	  └ init              in there: joins cgroups, reaps orphans (init.go)
-//	      └ node          mounts, the network, then Kubernetes' programs (node.go, mounts.go, run.go)
+//	bench cluster up      builds images and starts a process in new namespaces (start.go)
+//	  └ init              inside: joins cgroups, reaps orphans (init.go)
+//	      └ node          mounts, the network, then the programs of Kubernetes (node.go, mounts.go, run.go)
 package cluster
 
 import (
@@ -31,7 +31,7 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-// What is where in the cluster. None of these addresses is seen outside of its network namespace.
+// Addresses inside the cluster. They are not visible outside its network namespace.
 const (
 	nodeName    = "headgate"
 	nodeAddress = "172.31.255.1"
@@ -39,7 +39,7 @@ const (
 	dnsAddress  = "10.96.0.10" // of the Service; in apiserver.ServiceRange
 )
 
-// programs are what a node runs, and what people use beside it.
+// programs are the programs of a node, and kubectl.
 var programs = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl", "coredns"}
 
 const usage = `usage: bench cluster COMMAND [FLAG...]
@@ -61,14 +61,14 @@ commands:
 flags:
 `
 
-// options are what the command line says.
+// options has the flags.
 type options struct {
 	root string // of the repository
 	dir  string // of the run
-	api  string // HOST:PORT at which the API server is reached from outside
+	api  string // HOST:PORT of the API server outside
 }
 
-// Command is bench cluster.
+// Command runs "bench cluster".
 func Command(ctx context.Context, args []string) error {
 	var o options
 	flags := pflag.NewFlagSet("cluster", pflag.ContinueOnError)
@@ -143,7 +143,7 @@ func Command(ctx context.Context, args []string) error {
 	return fmt.Errorf("there is no command %q; bench cluster --help lists them", command)
 }
 
-// imagesDir is where the tarballs of images are.
+// imagesDir returns the directory of image tarballs.
 func imagesDir(root string) string { return filepath.Join(root, ".cache", "images") }
 
 // status prints what runs in the cluster.
@@ -154,9 +154,9 @@ func (c *Cluster) status(ctx context.Context, w io.Writer) error {
 	return err
 }
 
-// exec runs a command in the cluster's namespaces, at this terminal.
+// exec runs a command inside the cluster on this terminal.
 func (c *Cluster) exec(ctx context.Context, args []string) error {
-	// An interrupt is the command's to handle: it is in the terminal's group too.
+	// The command handles an interrupt itself, as part of the terminal's process group.
 	signal.Ignore(os.Interrupt)
 	command := c.Enter(context.WithoutCancel(ctx), args[0], args[1:]...)
 	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -167,7 +167,7 @@ func (c *Cluster) exec(ctx context.Context, args []string) error {
 	return err
 }
 
-// rootOnly is an error for those who may not make namespaces.
+// rootOnly returns an error for users who may not create namespaces.
 func rootOnly() error {
 	if os.Geteuid() != 0 {
 		return errors.New("this needs root, which makes the cluster's namespaces: run it with sudo")
@@ -175,7 +175,8 @@ func rootOnly() error {
 	return nil
 }
 
-// held says whether the cluster of a folder is up or coming up: its processes hold the lock.
+// held reports whether the cluster of a directory is running or starting: its processes hold the
+// lock.
 func held(dir string) (bool, error) {
 	f, err := os.OpenFile(lockFile(dir), os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -191,5 +192,5 @@ func held(dir string) (bool, error) {
 	return false, err // closing unlocks
 }
 
-// lockFile is outside of the folder, which comes and goes.
+// lockFile lies beside the directory, which is removed.
 func lockFile(dir string) string { return dir + ".lock" }

@@ -14,17 +14,17 @@ import (
 	"syscall"
 )
 
-// cgroupVariable tells the first process which cgroup to join.
+// cgroupVariable names the environment variable with the cgroup that the first process joins.
 const cgroupVariable = "HEADGATE_CLUSTER_CGROUP"
 
-// initProcess is the first process of the namespaces: it joins cgroups, starts the node in a cgroup namespace of which they are
-// the root, passes signals on, and reaps what loses its parent, such as containerd's shims. It ends with the node, and
-// everything else in the namespaces ends with it.
+// initProcess is the first process of the namespaces. It joins cgroups, starts the node in a cgroup
+// namespace, forwards signals, and reaps orphans such as the shims of containerd. It ends with the
+// node, and everything else in the namespaces ends with it.
 func initProcess() error {
 	if os.Getpid() != 1 {
 		return errors.New("this command is for bench cluster up to start")
 	}
-	if err := joinCgroups(os.Getenv(cgroupVariable)); err != nil { //nolint:forbidigo // it is how the starter tells
+	if err := joinCgroups(os.Getenv(cgroupVariable)); err != nil { //nolint:forbidigo // set by the parent process
 		return err
 	}
 	inheritNothing()
@@ -34,7 +34,7 @@ func initProcess() error {
 	}
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2)
-	// The child is not one of os/exec: that would wait for it, and so does the loop below, for whichever child ends.
+	// Not os/exec, which would wait for the child: the loop below waits for all children.
 	node, err := os.StartProcess(program, []string{program, "cluster", nodeCommand}, &os.ProcAttr{
 		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, os.NewFile(lockFD, "lock"), os.NewFile(apiFD, "api")},
 		Sys:   &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWCGROUP},
@@ -42,7 +42,7 @@ func initProcess() error {
 	if err != nil {
 		return err
 	}
-	_ = os.Stdout.Close() // the end of the progress is the node's to say
+	_ = os.Stdout.Close() // the node closes the progress output
 	go func() {
 		for s := range signals {
 			_ = node.Signal(s)
@@ -63,13 +63,14 @@ func initProcess() error {
 	}
 }
 
-// inheritNothing keeps the descriptors that were inherited from every program that this process starts, unless it says so.
+// inheritNothing sets close-on-exec on all inherited descriptors.
 func inheritNothing() {
 	syscall.CloseOnExec(lockFD)
 	syscall.CloseOnExec(apiFD)
 }
 
-// hierarchies are where this machine mounts cgroups: one place for each controller in version 1, one for all in version 2.
+// hierarchies returns the cgroup mounts of this machine: one per controller in version 1, one in
+// version 2.
 func hierarchies() ([]mount, error) {
 	all, err := mounts()
 	if err != nil {
@@ -87,7 +88,7 @@ func hierarchies() ([]mount, error) {
 	return found, nil
 }
 
-// joinCgroups makes a cgroup in each hierarchy, and puts this process there.
+// joinCgroups creates a cgroup in each hierarchy and moves this process there.
 func joinCgroups(name string) error {
 	all, err := hierarchies()
 	if err != nil {
@@ -98,7 +99,7 @@ func joinCgroups(name string) error {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
-		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} { // version 1 begins them empty, and then nothing may join
+		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} { // in version 1 they start empty, and then no process may join
 			text, err := os.ReadFile(filepath.Join(h.at, file))
 			if errors.Is(err, fs.ErrNotExist) || h.kind == "cgroup2" {
 				continue
@@ -133,8 +134,8 @@ func removeCgroups(name string) error {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		for _, dir := range slices.Backward(dirs) { // the inner ones first
-			// The kernel forgets processes that ended a moment later.
+		for _, dir := range slices.Backward(dirs) { // innermost first
+			// The kernel needs a moment to release ended processes.
 			within(patience, func() bool { err = syscall.Rmdir(dir); return !errors.Is(err, syscall.EBUSY) })
 			if err != nil {
 				return fmt.Errorf("remove the cgroup %s: %w", dir, err)

@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// prepareMounts gives the node what a machine has for itself: /proc, /sys, cgroups, /run and /var. Kernel settings that are the
-// whole machine's cannot be written.
+// prepareMounts gives the node its own /proc, /sys, cgroups, /run and /var. Kernel settings of the
+// whole machine are read-only.
 func prepareMounts(dir string) error {
 	cgroups, err := hierarchies()
 	if err != nil {
@@ -35,13 +35,13 @@ func prepareMounts(dir string) error {
 		flags            uintptr
 		data             string
 	}{
-		// Nothing of this goes out, and what pods mount may go on into other pods.
+		// Nothing propagates out of the namespace, but mounts may propagate between pods.
 		{"none", "/", "", syscall.MS_REC | syscall.MS_PRIVATE, ""},
 		{"none", "/", "", syscall.MS_REC | syscall.MS_SHARED, ""},
 		{"proc", "/proc", "proc", nothing, ""},
 		{"/proc/sys", "/proc/sys", "", bind, ""},
 		{"none", "/proc/sys", "", bind | syscall.MS_REMOUNT | syscall.MS_RDONLY, ""},
-		{"/proc/sys/net", "/proc/sys/net", "", bind, ""}, // the network's are this namespace's own
+		{"/proc/sys/net", "/proc/sys/net", "", bind, ""}, // those of the network belong to this namespace
 		{"none", "/proc/sys/net", "", bind | syscall.MS_REMOUNT, ""},
 		{"sysfs", "/sys", "sysfs", nothing, ""},
 		{"tmpfs", "/run", "tmpfs", nothing, "mode=755"},
@@ -59,8 +59,8 @@ func prepareMounts(dir string) error {
 	return mountCgroups(cgroups)
 }
 
-// kubeletSettings are the kernel settings that the kubelet wants to write at its start, though they are the whole machine's, with
-// the values that it wants (pkg/kubelet/cm, setupKernelTunables). It is satisfied with files that have them.
+// kubeletSettings are the global kernel settings that the kubelet wants to write at its start, with
+// its values (pkg/kubelet/cm, setupKernelTunables). Files with these values satisfy it.
 var kubeletSettings = map[string]string{
 	"vm/overcommit_memory":      "1",
 	"vm/panic_on_oom":           "0",
@@ -86,7 +86,8 @@ func coverSettings() error {
 	return nil
 }
 
-// mountCgroups mounts the hierarchies anew, where they were: what is seen there is the cgroup of the cluster and below.
+// mountCgroups mounts the hierarchies again at the same paths: they show the cgroup of the cluster
+// as the root.
 func mountCgroups(all []mount) error {
 	if err := syscall.Mount("tmpfs", "/sys/fs/cgroup", "tmpfs", 0, "mode=755"); err != nil {
 		return fmt.Errorf("mount /sys/fs/cgroup: %w", err)
@@ -116,14 +117,15 @@ func mountCgroups(all []mount) error {
 	return nil
 }
 
-// prepareNetwork gives the node an address. Its interface leads nowhere: pods have their own to the node.
+// prepareNetwork gives the node an address on an interface that leads nowhere. Pods have their own
+// links to the node.
 func prepareNetwork() error {
 	for _, args := range []string{
 		"link set lo up",
 		"link add node0 type bridge",
 		"address add " + nodeAddress + "/32 dev node0",
 		"link set node0 up",
-		"route add default dev node0 src " + nodeAddress, // what leads to Services must lead somewhere, to be led elsewhere
+		"route add default dev node0 src " + nodeAddress, // packets to Services need a route before they are redirected
 	} {
 		if err := must("ip", strings.Fields(args)...); err != nil {
 			return err
@@ -132,7 +134,7 @@ func prepareNetwork() error {
 	return syscall.Sethostname([]byte(nodeName))
 }
 
-// must runs a program that prepares something.
+// must runs a program and returns its output as the error.
 func must(name string, args ...string) error {
 	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(string(out)))

@@ -29,34 +29,34 @@ const (
 	pauseImage = "headgate.dev/pause:dev"
 	dnsImage   = "headgate.dev/coredns:dev"
 
-	// insideName is the file with which one who may do anything calls the API server from inside.
+	// insideName is the admin kubeconfig for use inside.
 	insideName = "admin.kubeconfig"
 
-	// startTimeout bounds the start of the whole, on a machine that has much else to do.
+	// startTimeout limits the start of the cluster, also on a busy machine.
 	startTimeout = 5 * time.Minute
 )
 
 //go:embed config
 var files embed.FS
 
-// values are what the files in config leave open.
+// values fill in the templates in config.
 type values struct {
 	Pause, Plugins, CNI, PodRange      string
 	NodeAddress, DNSAddress, Authority string
 	DNSImage                           string
 }
 
-// node is Kubernetes' programs on the one node. It runs in its namespaces.
+// node is the programs of Kubernetes on the node. It runs inside the namespaces.
 type node struct {
 	nodeConfig
 	begun    time.Time
 	progress io.Writer
 	starter  process.Starter
 	server   *apiserver.Server
-	ended    chan *process.Process // those that were not asked to end
+	ended    chan *process.Process // programs that ended unexpectedly
 }
 
-// nodeProcess runs the node until it is asked to end, or one of its programs ends.
+// nodeProcess runs the node until it is asked to stop or one of its programs ends.
 func nodeProcess(ctx context.Context) error {
 	n := &node{begun: time.Now(), progress: os.Stdout, starter: process.NewStarter(), ended: make(chan *process.Process, 8)}
 	if err := json.NewDecoder(os.Stdin).Decode(&n.nodeConfig); err != nil {
@@ -69,7 +69,7 @@ func nodeProcess(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprintln(n.progress, ready)
-	_ = os.Stdout.Close() // nobody reads any more
+	_ = os.Stdout.Close() // nobody reads it any longer
 	for {
 		select {
 		case <-ctx.Done():
@@ -86,7 +86,7 @@ func nodeProcess(ctx context.Context) error {
 	}
 }
 
-// start starts everything, in the order in which one needs the other, and returns when pods can be.
+// start starts all programs in order of their dependencies and returns when pods can run.
 func (n *node) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -108,16 +108,16 @@ func (n *node) start(ctx context.Context) error {
 	return n.await(ctx)
 }
 
-// say tells those who wait how far it is.
+// say reports progress.
 func (n *node) say(what string) {
 	fmt.Fprintf(n.progress, "%6.1f s  %s\n", time.Since(n.begun).Seconds(), what)
 }
 
-// run starts a program whose end is the end of the cluster.
+// run starts a program. The cluster ends when it ends.
 func (n *node) run(name string, args ...string) (*process.Process, error) {
 	program := filepath.Join(n.Binaries, name)
 	if _, err := os.Stat(program); err != nil {
-		program = name // Debian's
+		program = name // from a Debian package
 	}
 	p, err := n.starter.Start(name, n.Dir, exec.Command(program, args...))
 	if err != nil {
@@ -150,7 +150,7 @@ func (n *node) startContainers(ctx context.Context) error {
 	return nil
 }
 
-// startServer starts etcd and kube-apiserver, and lets those outside reach it.
+// startServer starts etcd and kube-apiserver and forwards its port to the outside.
 func (n *node) startServer(ctx context.Context) (err error) {
 	host, _, err := net.SplitHostPort(n.API)
 	if err != nil {
@@ -171,7 +171,7 @@ func (n *node) startServer(ctx context.Context) (err error) {
 	return nil
 }
 
-// forward passes connections on to an address, as bytes.
+// forward forwards connections to an address.
 func forward(from net.Listener, to string) {
 	for {
 		in, err := from.Accept()
@@ -197,7 +197,7 @@ func forward(from net.Listener, to string) {
 	}
 }
 
-// startRest starts what needs the API server.
+// startRest starts the programs that need the API server.
 func (n *node) startRest() error {
 	if _, err := n.write("kubelet.yaml"); err != nil {
 		return err
@@ -218,7 +218,7 @@ func (n *node) startRest() error {
 		{"kube-proxy", "system:kube-proxy", nil, []string{
 			"--hostname-override", nodeName, "--proxy-mode", "iptables", "--cluster-cidr", podRange, "--bind-address", nodeAddress,
 			"--oom-score-adj", "0", "--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0", "--conntrack-tcp-timeout-close-wait", "0",
-			// Rules follow the Services this fast; a second is the default.
+			// Update rules for Services this fast; the default is a second.
 			"--iptables-min-sync-period", "100ms",
 		}},
 	} {
@@ -233,7 +233,7 @@ func (n *node) startRest() error {
 	return nil
 }
 
-// kubeconfig writes the file with which a user calls the API server from inside.
+// kubeconfig writes the kubeconfig of a user for use inside.
 func (n *node) kubeconfig(name, user string, groups ...string) (string, error) {
 	config, err := n.server.User(user, groups...)
 	if err != nil {
@@ -247,7 +247,7 @@ func (n *node) kubeconfig(name, user string, groups ...string) (string, error) {
 	return path, os.WriteFile(path, text, 0o600)
 }
 
-// await waits until pods run and names resolve, and then writes the kubeconfig for those outside.
+// await waits until pods run and names resolve, and then writes the kubeconfig for the outside.
 func (n *node) await(ctx context.Context) error {
 	inside, err := n.kubeconfig(insideName, "admin", "system:masters")
 	if err != nil {
@@ -293,7 +293,7 @@ func (n *node) values() values {
 	}
 }
 
-// write writes files of config, and returns the path of the first.
+// write writes files of config and returns the path of the first.
 func (n *node) write(names ...string) (string, error) {
 	if err := os.MkdirAll(n.values().CNI, 0o755); err != nil {
 		return "", err
@@ -324,7 +324,7 @@ func render(name string, v values) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// awaitSocket waits until a program answers at a socket.
+// awaitSocket waits until a program accepts connections at a socket.
 func awaitSocket(ctx context.Context, p *process.Process, path string) error {
 	answers := func() bool {
 		c, err := net.Dial("unix", path)
@@ -354,7 +354,7 @@ func ended(p *process.Process) bool {
 }
 
 var (
-	// What a person or a test asks the first process for, which passes it on.
+	// Signals to the first process, which forwards them.
 	outageSignal  = syscall.SIGUSR1
 	restartSignal = syscall.SIGUSR2
 

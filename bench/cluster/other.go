@@ -7,7 +7,7 @@ import (
 	"errors"
 )
 
-// Command is bench cluster.
+// Command returns an error: clusters need Linux.
 func Command(context.Context, []string) error {
 	return errors.New("a cluster's nodes take Linux: run this in a virtual machine")
 }

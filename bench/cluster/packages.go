@@ -14,10 +14,10 @@ import (
 
 const packagesText = "containerd, runc, containernetworking-plugins, iptables, iproute2"
 
-// plugins is where Debian puts the CNI plugins.
+// plugins is the directory of Debian's CNI plugins.
 const plugins = "/usr/lib/cni"
 
-// needs are the programs of Debian's packages that a node is made of.
+// needs are the required programs of Debian packages.
 var needs = []struct{ program, debian string }{
 	{"containerd", "containerd"},
 	{"ctr", "containerd"},
@@ -28,7 +28,7 @@ var needs = []struct{ program, debian string }{
 	{"nsenter", "util-linux"},
 }
 
-// missing returns the packages of which a program is not there.
+// missing returns the packages whose program is missing.
 func missing() []string {
 	var names []string
 	for _, n := range needs {
@@ -39,7 +39,7 @@ func missing() []string {
 	return names
 }
 
-// install brings in what is missing.
+// install installs missing packages.
 func install(ctx context.Context, w io.Writer) error {
 	names := missing()
 	if len(names) == 0 {

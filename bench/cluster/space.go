@@ -14,13 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Space is a network namespace in the cluster, of the node or of a pod, in which connections can be opened from here.
+// Space is a network namespace in the cluster, of the node or a pod, in which this process can open
+// connections.
 type Space struct {
-	process string // the folder below /proc of a process that is in it
+	process string // the directory below /proc of a process in it
 }
 
-// Dial opens a connection from within the namespace. The socket is used from here as any other: no program stands between.
-// An address may name a Service, as NAME.NAMESPACE.svc.cluster.local, which CoreDNS is asked for.
+// Dial opens a connection inside the namespace. The socket can be used directly from here. The
+// address may name a Service, as NAME.NAMESPACE.svc.cluster.local, which CoreDNS resolves.
 func (s Space) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -39,7 +40,8 @@ func (s Space) Dial(ctx context.Context, network, address string) (net.Conn, err
 	return s.dial(ctx, network, net.JoinHostPort(host, port))
 }
 
-// dial is Dial for an IP address: the thread that makes the socket is in the namespace, and ends then.
+// dial is Dial for an IP address. The socket is created on a thread inside the namespace, which
+// ends afterwards.
 func (s Space) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	type result struct {
 		conn net.Conn
@@ -47,7 +49,7 @@ func (s Space) dial(ctx context.Context, network, address string) (net.Conn, err
 	}
 	made := make(chan result, 1)
 	go func() {
-		runtime.LockOSThread() // without an Unlock: the thread ends with the goroutine, for it is of no use elsewhere
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, because it is in another namespace
 		conn, err := func() (net.Conn, error) {
 			space, err := os.Open(filepath.Join(s.process, "ns", "net"))
 			if err != nil {
@@ -65,12 +67,12 @@ func (s Space) dial(ctx context.Context, network, address string) (net.Conn, err
 	return r.conn, r.err
 }
 
-// Client asks from within the namespace.
+// Client returns an HTTP client inside the namespace.
 func (s Space) Client() *http.Client {
 	return &http.Client{Transport: &http.Transport{DialContext: s.Dial, MaxIdleConnsPerHost: 256}}
 }
 
-// File reads a file that the processes of the namespace see.
+// File reads a file as the processes of the namespace see it.
 func (s Space) File(path string) ([]byte, error) {
 	return os.ReadFile(filepath.Join(s.process, "root", path))
 }

@@ -30,17 +30,17 @@ const (
 	nodeCommand = "node"
 
 	// Descriptors that the processes in the namespaces inherit.
-	lockFD = 3 // locked for as long as one of them lives
-	apiFD  = 4 // listens outside for what wants the API server
+	lockFD = 3 // locked as long as one of them lives
+	apiFD  = 4 // listens outside for clients of the API server
 
-	// ready is the last line of the progress of a cluster that is up.
+	// ready is the last line of the progress of a running cluster.
 	ready = "ready"
 
-	// patience is how long the first process may take to end when it is asked to.
+	// patience is how long the first process may take to end.
 	patience = 10 * time.Second
 )
 
-// nodeConfig is what the node is told by up, as JSON on its standard input.
+// nodeConfig is the configuration of the node, as JSON on its standard input.
 type nodeConfig struct {
 	Dir      string
 	Binaries string
@@ -48,7 +48,7 @@ type nodeConfig struct {
 	Images   []string // tarballs
 }
 
-// up starts the cluster, or says that it is up.
+// up starts the cluster unless it runs.
 func up(ctx context.Context, o options, w io.Writer) error {
 	if err := rootOnly(); err != nil {
 		return err
@@ -84,7 +84,7 @@ func up(ctx context.Context, o options, w io.Writer) error {
 		return fmt.Errorf("the API server cannot be reached at %s, choose another address with --api: %w", o.api, err)
 	}
 	defer listener.Close()
-	api, err := listener.(*net.TCPListener).File() // a socket stays in the network namespace that it was made in
+	api, err := listener.(*net.TCPListener).File() // a socket stays in the network namespace where it was created
 	if err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ func up(ctx context.Context, o options, w io.Writer) error {
 	if err := install(ctx, w); err != nil {
 		return err
 	}
-	config := nodeConfig{Dir: o.dir, API: listener.Addr().String()} // a port 0 is another by now
+	config := nodeConfig{Dir: o.dir, API: listener.Addr().String()} // port 0 has been replaced by now
 	config.Binaries, err = apiserver.Build(ctx, o.root, w, programs...)
 	if err != nil {
 		return err
@@ -109,7 +109,7 @@ func up(ctx context.Context, o options, w io.Writer) error {
 	return nil
 }
 
-// makeImages makes the images of the cluster itself and those of Headgate.
+// makeImages builds the images of the cluster itself and those of Headgate.
 func makeImages(ctx context.Context, root, binaries string, w io.Writer) ([]string, error) {
 	dir := imagesDir(root)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -131,7 +131,8 @@ func makeImages(ctx context.Context, root, binaries string, w io.Writer) ([]stri
 	return append(all, ours...), err
 }
 
-// spawn starts the first process in new namespaces and returns when the cluster is up. Else nothing of it is left running.
+// spawn starts the first process in new namespaces and returns when the cluster runs. On an error
+// nothing is left running.
 func spawn(ctx context.Context, config nodeConfig, lock, api *os.File, w io.Writer) error {
 	program, err := os.Executable()
 	if err != nil {
@@ -183,7 +184,7 @@ func spawn(ctx context.Context, config nodeConfig, lock, api *os.File, w io.Writ
 	return fmt.Errorf("the cluster did not come up (logs are in %s): %s", config.Dir, bytes.TrimSpace(said))
 }
 
-// down ends the cluster and removes what it made, but for logs.
+// down stops the cluster and removes its files, except logs.
 func down(dir string, w io.Writer) error {
 	if err := rootOnly(); err != nil {
 		return err
@@ -213,7 +214,7 @@ func down(dir string, w io.Writer) error {
 	return nil
 }
 
-// end ends the first process, with which everything in its namespaces ends, and waits for that.
+// end ends the first process, and with it everything in its namespaces, and waits for that.
 func end(pid int) error {
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		if err := syscall.Kill(pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
@@ -226,7 +227,7 @@ func end(pid int) error {
 	return fmt.Errorf("the process %d does not end", pid)
 }
 
-// within waits until a condition holds, for a time at most, and returns whether it does.
+// within waits until a condition holds, and returns false at the limit.
 func within(limit time.Duration, holds func() bool) bool {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -240,7 +241,7 @@ func within(limit time.Duration, holds func() bool) bool {
 	return true
 }
 
-// gone says whether a process has ended, and those that ended with it.
+// gone reports whether a process has ended, and those that ended with it.
 func gone(pid int) bool {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
@@ -250,7 +251,7 @@ func gone(pid int) bool {
 	return strings.HasPrefix(fields, "Z") || strings.HasPrefix(fields, "X")
 }
 
-// clean removes what an ended cluster left: its cgroups, and its files but for logs where those are kept.
+// clean removes the cgroups of an ended cluster and its files, optionally except logs.
 func clean(dir string, keepLogs bool) error {
 	if err := removeCgroups(cgroupName(dir)); err != nil {
 		return err
@@ -272,8 +273,8 @@ func clean(dir string, keepLogs bool) error {
 	return nil
 }
 
-// firstProcess is the id of the process with which the cluster ends. The cluster must be up or coming up: else the id may
-// be another's by now.
+// firstProcess returns the process id whose end is the end of the cluster. The cluster must run or
+// be starting: otherwise the id may have been reused.
 func firstProcess(dir string) (int, error) {
 	text, err := os.ReadFile(pidFile(dir))
 	if err != nil {
@@ -285,7 +286,7 @@ func firstProcess(dir string) (int, error) {
 func pidFile(dir string) string { return filepath.Join(dir, "pid") }
 func logFile(dir string) string { return filepath.Join(dir, "cluster.log") }
 
-// cgroupName is the same for each run of a folder and differs between folders.
+// cgroupName is the same for each run of a directory and differs between directories.
 func cgroupName(dir string) string {
 	sum := sha256.Sum256([]byte(dir))
 	return "headgate-" + hex.EncodeToString(sum[:4])

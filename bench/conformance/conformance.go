@@ -1,9 +1,10 @@
 //go:build linux
 
-// Package conformance runs Gateway API's conformance suite against Headgate on the real Kubernetes of bench/cluster.
+// Package conformance runs Gateway API's conformance suite against Headgate on the real Kubernetes
+// of bench/cluster.
 //
-// The suite is a module of its own, tools/conformance. What it wants of the cluster is made here: the CRDs of its version, the
-// images of its pods, Headgate by manifests/base, and a GatewayClass.
+// The suite is a separate module, tools/conformance. This package prepares the cluster for it: the
+// CRDs of its version, the images of its pods, Headgate from manifests/base, and a GatewayClass.
 package conformance
 
 import (
@@ -41,7 +42,7 @@ flags of the suite, among others:
   -cleanup-base-resources=false                                  leave the suite's pods, for the next run
 `
 
-// What is where in the repository.
+// Paths in the repository.
 const (
 	reportFile = "docs/conformance/standard.yaml"
 	runDir     = ".run/conformance"
@@ -56,7 +57,8 @@ const (
 // class is the name of the GatewayClass in cluster.yaml.
 const class = "conformance"
 
-// Addresses that a Gateway asks for, one that its Service can have and one that it cannot, which is not of apiserver.ServiceRange.
+// Addresses that a Gateway requests: one that its Service can have, and one outside
+// apiserver.ServiceRange.
 const (
 	usable   = "10.96.255.1"
 	unusable = "192.0.2.1"
@@ -65,13 +67,13 @@ const (
 // system is the namespace of manifests/base.
 const system = "headgate-system"
 
-// suiteTimeout bounds a run of the whole suite, which takes a few minutes.
+// suiteTimeout limits a run of the whole suite, which takes some minutes.
 const suiteTimeout = 30 * time.Minute
 
 //go:embed cluster.yaml
 var inCluster string
 
-// Command is bench conformance.
+// Command runs "bench conformance".
 func Command(ctx context.Context, args []string) error {
 	if len(args) > 0 && slices.Contains([]string{"help", "-h", "-help", "--help"}, args[0]) {
 		fmt.Fprint(os.Stdout, usage)
@@ -104,7 +106,7 @@ type run struct {
 	cluster   *cluster.Cluster
 }
 
-// open finds the cluster that is up, and gives it images of this source tree, or starts one.
+// open opens the running cluster and imports images of this source tree, or starts a cluster.
 func (r *run) open(ctx context.Context) (err error) {
 	dir := filepath.Join(r.root, ".run", "cluster")
 	if r.cluster, err = cluster.Open(dir); err == nil {
@@ -117,7 +119,7 @@ func (r *run) open(ctx context.Context) (err error) {
 	return err
 }
 
-// module is the folder of a module that the suite's module requires.
+// module returns the directory of a module that the suite requires.
 func (r *run) module(ctx context.Context, name string) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "-C", r.suiteModule(), "mod", "download", "-json", name).Output()
 	var module struct{ Dir, Error string }
@@ -129,8 +131,8 @@ func (r *run) module(ctx context.Context, name string) (string, error) {
 
 func (r *run) suiteModule() string { return filepath.Join(r.root, "tools", "conformance") }
 
-// importImages makes the images that the suite's pods want, under the names by which its manifests call them, so that the kubelet
-// pulls none.
+// importImages builds the images of the suite's pods, with the names in its manifests, so that the
+// kubelet pulls none.
 func (r *run) importImages(ctx context.Context) error {
 	module, err := r.module(ctx, suiteName)
 	if err != nil {
@@ -163,7 +165,7 @@ func (r *run) importImages(ctx context.Context) error {
 	return r.cluster.Import(ctx, tarballs...)
 }
 
-// imagesOf are the images that manifests name, each once.
+// imagesOf returns the distinct images in manifests.
 func imagesOf(manifests string) []string {
 	var all []string
 	for _, found := range imageLine.FindAllStringSubmatch(manifests, -1) {
@@ -175,20 +177,20 @@ func imagesOf(manifests string) []string {
 
 var imageLine = regexp.MustCompile(`(?m)^[- ]*image: *"?([^"\s]+)`)
 
-// imageFor makes an image that the suite's manifests name, of the programs that are to be had of those that they mean.
+// imageFor builds an image of the suite's manifests from the programs that are available here.
 func imageFor(name, echo, coredns string) (image.Image, error) {
 	switch image.Base(name) {
 	case "echo-basic":
 		return image.Static(name, echo), nil
 	case "coredns":
 		i := image.Static(name, coredns)
-		i.Root = true // its Corefile asks for port 53
+		i.Root = true // its Corefile uses port 53
 		return i, nil
 	}
 	return image.Image{}, fmt.Errorf("the suite's manifests name the image %s, and nothing here makes it", name)
 }
 
-// install brings Headgate into the cluster, as people do, and waits until it runs as this source tree says.
+// install installs Headgate in the cluster, as users do, and waits until this version runs.
 func (r *run) install(ctx context.Context) error {
 	crds, err := r.module(ctx, gatewayAPI)
 	if err != nil {
@@ -198,13 +200,13 @@ func (r *run) install(ctx context.Context) error {
 		stdin string
 		args  []string
 	}{
-		// What a run before left.
+		// Left over from an earlier run.
 		{"", []string{"wait", "--for=delete", "namespaces", "--field-selector=status.phase=Terminating", "--timeout=2m"}},
 		{"", []string{"apply", "--server-side", "--filename", filepath.Join(crds, "config", "crd", "standard")}},
 		{"", []string{"wait", "--for=condition=Established", "--timeout=1m", "--all", "crd"}},
 		{"", []string{"apply", "--kustomize", filepath.Join(r.root, "manifests", "base")}},
 		{inCluster, []string{"apply", "--filename", "-"}},
-		// What ran before has the images of that time.
+		// Pods of an earlier run have old images.
 		{"", []string{"rollout", "restart", "deployment", "--namespace", system}},
 		{"", []string{"rollout", "status", "deployment", "--namespace", system, "--timeout=5m"}},
 		{"", []string{"wait", "--for=condition=Accepted", "--timeout=1m", "gatewayclass/" + class}},
@@ -216,7 +218,8 @@ func (r *run) install(ctx context.Context) error {
 	return nil
 }
 
-// suite builds the suite and runs it in the cluster's network, with all it says in a log, and the results here.
+// suite builds the suite and runs it in the network of the cluster. Its output goes to a log, the
+// results to progress.
 func (r *run) suite(ctx context.Context, report string, args []string) error {
 	program, log := filepath.Join(r.dir, "suite"), filepath.Join(r.dir, "suite.log")
 	build := exec.CommandContext(ctx, "go", "-C", r.suiteModule(), "test", "-c", "-o", program, ".")
@@ -253,7 +256,7 @@ func (r *run) suite(ctx context.Context, report string, args []string) error {
 	return os.Chmod(report, 0o644)
 }
 
-// results reads what the suite says, tells which tests passed and failed, and counts them.
+// results parses the output of the suite, prints which tests passed and failed, and counts them.
 func results(output io.Reader, progress io.Writer) (passed, failed int) {
 	lines := bufio.NewScanner(output)
 	lines.Buffer(nil, 1<<20)
@@ -262,7 +265,7 @@ func results(output io.Reader, progress io.Writer) (passed, failed int) {
 		if found == nil {
 			continue
 		}
-		test := len(found[1]) == 4 // of the suite; what is below is a part of one
+		test := len(found[1]) == 4 // of the suite; deeper levels are parts of a test
 		switch {
 		case test && found[2] == "PASS":
 			passed++
@@ -273,7 +276,7 @@ func results(output io.Reader, progress io.Writer) (passed, failed int) {
 		}
 		fmt.Fprintln(progress, lines.Text())
 	}
-	_, _ = io.Copy(io.Discard, output) // a line that is too long ends the reading and must not end the suite
+	_, _ = io.Copy(io.Discard, output) // after a line that is too long, read on so that the suite can finish
 	return passed, failed
 }
 

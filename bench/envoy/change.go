@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Change makes a variant of a configuration, given as maps, slices and scalars.
+// Change modifies a configuration, given as maps, slices and scalars.
 type Change func(root any) error
 
 var (
@@ -16,7 +16,7 @@ var (
 
 const extProc = "envoy.filters.http.ext_proc"
 
-// ExtProc gives fields of the ext_proc filter other values. A nil value takes the field away.
+// ExtProc sets fields of the ext_proc filter. A nil value removes a field.
 func ExtProc(fields map[string]any) Change {
 	return func(root any) error {
 		filters, i := find(root)
@@ -38,7 +38,7 @@ func ExtProc(fields map[string]any) Change {
 	}
 }
 
-// Enable switches a filter on that the configuration has and does not use.
+// Enable enables a disabled filter.
 func Enable(name string) Change {
 	return func(root any) error {
 		filters, _ := at(root, append(slices.Clip(manager), filtersAt)...).([]any)
@@ -52,7 +52,7 @@ func Enable(name string) Change {
 	}
 }
 
-// Without takes a filter away.
+// Without removes a filter.
 func Without(name string) Change {
 	return func(root any) error {
 		m, _ := at(root, manager...).(map[string]any)
@@ -83,7 +83,7 @@ func WithoutRoutesBy(header string) Change {
 	}
 }
 
-// Before puts a filter before ext_proc.
+// Before inserts a filter before ext_proc.
 func Before(filter map[string]any) Change {
 	return func(root any) error {
 		filters, i := find(root)
@@ -106,7 +106,7 @@ func find(root any) (filters []any, i int) {
 	return nil, -1
 }
 
-// Set gives the field at the end of a path of keys and indexes a value.
+// Set sets the field at a path of keys and indexes.
 func Set(value any, path ...any) Change {
 	return func(root any) error {
 		parent, ok := at(root, path[:len(path)-1]...).(map[string]any)
@@ -119,7 +119,7 @@ func Set(value any, path ...any) Change {
 	}
 }
 
-// EndpointsFrom has a configuration that is told of the endpoints ask another cluster for them.
+// EndpointsFrom makes another cluster the EDS server.
 func EndpointsFrom(cluster string) Change {
 	return func(root any) error {
 		if service, ok := at(root, slices.Concat(edsConfig, []any{"api_config_source", "grpc_services", 0, "envoy_grpc"})...).(map[string]any); ok {
@@ -129,7 +129,7 @@ func EndpointsFrom(cluster string) Change {
 	}
 }
 
-// Twice adds a copy of a cluster under another name.
+// Twice adds a copy of a cluster with another name.
 func Twice(name, copied string) Change {
 	return func(root any) error {
 		resources, _ := at(root, "static_resources").(map[string]any)
@@ -154,7 +154,7 @@ func Twice(name, copied string) Change {
 	}
 }
 
-// Everywhere gives each field of a name that has a value another.
+// Everywhere replaces a value of each field with a name.
 func Everywhere(key string, from, to any) Change {
 	var walk func(node any) int
 	walk = func(node any) int {

@@ -11,9 +11,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Addresses are where an Envoy serves and finds extproc. An empty one stays as the configuration has it.
+// Addresses are those of an Envoy and its extproc. An empty one stays as in the configuration.
 type Addresses struct {
-	Listen string // HOST:PORT for clients. Where it is another than that of the configuration, no other port is listened at, as those of V2
+	Listen string // HOST:PORT for clients. If it differs from the configuration, Envoy listens at no other port, such as those of V2
 	Admin  string // HOST:PORT for operators
 	Socket string // extproc's Unix socket
 }
@@ -29,18 +29,18 @@ func read(path string) (root any, err error) {
 	return root, nil
 }
 
-// edsConfig is where a configuration says who tells it of the endpoints.
+// edsConfig is the path of the EDS server in a configuration.
 var edsConfig = []any{"static_resources", "clusters", 0, "eds_cluster_config", "eds_config"}
 
-// KnowsEndpoints says whether a configuration is told of the endpoints. Such a one can go on to the next pick, and any other takes
-// one pick only.
+// KnowsEndpoints reports whether a configuration uses EDS. Only then can a request be retried at
+// the next pick.
 func KnowsEndpoints(path string) (bool, error) {
 	root, err := read(path)
 	return at(root, edsConfig...) != nil, err
 }
 
-// Config reads a configuration such as envoy.yaml, and returns it as JSON with other addresses, the changes made in order,
-// and all else as it is.
+// Config reads a configuration such as envoy.yaml and returns it as JSON with other addresses and
+// with the changes, in order.
 func Config(path string, a Addresses, changes ...Change) ([]byte, error) {
 	root, err := read(path)
 	if err != nil {
@@ -91,10 +91,10 @@ func Config(path string, a Addresses, changes ...Change) ([]byte, error) {
 	return json.Marshal(root)
 }
 
-// back is where envoy.yaml takes requests from the inner server of extproc.
+// back is the socket at which envoy.yaml takes requests from the relay of extproc.
 const back = ".run/back.sock"
 
-// replace puts a text in the place of every one that is the same as another.
+// replace replaces all strings that equal a text.
 func replace(node any, text, by string) {
 	switch node := node.(type) {
 	case map[string]any:
@@ -129,7 +129,7 @@ func setSocketAddress(node map[string]any, address string) error {
 	return nil
 }
 
-// at walks down keys and indexes; nil where there is nothing.
+// at returns the value at a path of keys and indexes; nil if there is none.
 func at(node any, path ...any) any {
 	for _, step := range path {
 		switch step := step.(type) {

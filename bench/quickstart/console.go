@@ -10,59 +10,59 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// reading is what the programs of a run said in one second. Who did not answer is not in it.
+// reading has the metrics of all programs in one second, without those that did not answer.
 type reading struct {
 	at      time.Time
 	extproc *extprocReading
 	control *controlReading
 	engines map[string]engineReading // by address
-	// names are what people call endpoints, by address.
+	// names are the names of endpoints by address.
 	names map[string]string
 }
 
-// extprocReading is what extproc says of the endpoints that it knows.
+// extprocReading has extproc's metrics of the endpoints.
 type extprocReading struct {
 	at        time.Time
-	started   engine.Value // when the process began: its counters began then
-	endpoints []endpoint   // in order of address, each once
-	tokens    engine.Value // of answers that state them; only grows
+	started   engine.Value // start of the process, and so of its counters
+	endpoints []endpoint   // in order of address
+	tokens    engine.Value // of answers that report them; a counter
 	refused   float64      // files of objects that are not in force
 }
 
-// endpoint is what extproc says of one.
+// endpoint has extproc's metrics of an endpoint.
 type endpoint struct {
 	address          string
 	state            string // healthy, suspect, stale, lost or out
 	running, waiting engine.Value
-	requests         engine.Value // only grows
+	requests         engine.Value // a counter
 }
 
-// controlReading is what control says of models.
+// controlReading has control's metrics of models.
 type controlReading struct {
 	started          engine.Value
-	held             float64 // requests, now
-	loads, evictions float64 // only grow
+	held             float64 // queued requests
+	loads, evictions float64 // counters
 }
 
-// engineReading is what one engine says of itself.
+// engineReading has the metrics of an engine.
 type engineReading struct {
 	at   time.Time
 	load engine.Load
-	// requests and tokens only grow while the engine lives; unknown where it does not tell them.
+	// requests and tokens are counters; unknown if the engine does not have them.
 	requests, tokens engine.Value
-	// used is the adapters in slots, of all slots.
+	// used is the number of slots with an adapter.
 	used, slots engine.Value
 }
 
-// memory is what lines need of readings before: the last of each program that it answered.
+// memory has earlier readings: the last one of each program that answered.
 type memory struct {
 	extproc *extprocReading
 	control *controlReading
 	engines map[string]engineReading
 }
 
-// line is one second for people: what a reading says, and what has changed since those before. It returns what the next line
-// is to know.
+// line formats a reading and its changes since the earlier ones. It returns the memory for the next
+// line.
 func (m memory) line(r reading, controlled bool) (string, memory) {
 	next := memory{extproc: cmp.Or(r.extproc, m.extproc), control: cmp.Or(r.control, m.control), engines: make(map[string]engineReading)}
 	var known []endpoint
@@ -89,7 +89,7 @@ func (m memory) line(r reading, controlled bool) (string, memory) {
 		}
 		fmt.Fprintf(&texts, " | %s %s", cmp.Or(r.names[e.address], e.address), describe(e, now, answers, r.extproc != nil))
 	}
-	if !tokens.known && r.extproc != nil && m.extproc != nil { // engines that tell none
+	if !tokens.known && r.extproc != nil && m.extproc != nil { // no engine reports tokens
 		tokens.add(grown(m.extproc.tokens, r.extproc.tokens, m.extproc.started, r.extproc.started), r.extproc.at.Sub(m.extproc.at))
 	}
 	switch {
@@ -108,7 +108,7 @@ func (m memory) line(r reading, controlled bool) (string, memory) {
 	return fmt.Sprintf("%s %4s req/s %5s tok/s%s%s", r.at.Format("15:04:05"), requests, tokens, placing, texts.String()), next
 }
 
-// served is how many requests extproc has counted at an endpoint since its reading before, and in which time.
+// served returns the requests at an endpoint since the last reading, and the time between the two.
 func (m memory) served(e endpoint, now *extprocReading) (requests engine.Value, in time.Duration) {
 	if now == nil || m.extproc == nil {
 		return engine.Value{}, 0
@@ -118,13 +118,14 @@ func (m memory) served(e endpoint, now *extprocReading) (requests engine.Value, 
 		return engine.Value{}, 0
 	}
 	was := m.extproc.endpoints[at].requests
-	if _, counted := was.Get(); !counted { // extproc counts from the first request on
+	if _, counted := was.Get(); !counted { // extproc has no series before the first request
 		was = engine.Known(0)
 	}
 	return grown(was, e.requests, m.extproc.started, now.started), now.at.Sub(m.extproc.at)
 }
 
-// placing is what control did since it last answered, and how many requests are held for models now.
+// placing describes what control did since the last reading, and how many requests are queued for
+// models.
 func (m memory) placing(now *controlReading) string {
 	if now == nil {
 		return " | control does not answer"
@@ -137,18 +138,18 @@ func (m memory) placing(now *controlReading) string {
 	return fmt.Sprintf(" | %3.0f held %2.0f loads %2.0f evictions", now.held, loads, evictions)
 }
 
-// grown is by how much a counter has grown; unknown where it was not told twice by one life of a program, of which started tells
-// when it began.
+// grown returns the increase of a counter; unknown if it was not read twice in the life of a
+// process, which started identifies.
 func grown(was, now, started, startedNow engine.Value) engine.Value {
 	before, told := was.Get()
 	after, tells := now.Get()
 	if !told || !tells || started != startedNow {
 		return engine.Value{}
 	}
-	return engine.Known(after - before) // unknown for one that is less: it began anew
+	return engine.Known(after - before) // unknown if negative: the counter was reset
 }
 
-// rate is a sum of rates, as far as any are known.
+// rate is a sum of rates, as far as they are known.
 type rate struct {
 	perSecond float64
 	known     bool
@@ -167,8 +168,8 @@ func (r rate) String() string {
 	return number(engine.Known(r.perSecond))
 }
 
-// describe is an endpoint for people: what its engine says, where that does not answer us what extproc heard, and what extproc
-// holds against it. Fresh says that extproc was heard now.
+// describe formats an endpoint: the metrics of its engine, or else those of extproc, and its
+// health. fresh means that extproc answered just now.
 func describe(e endpoint, r engineReading, answers, fresh bool) string {
 	heard := fresh && (e.state == "healthy" || e.state == "suspect")
 	if !answers && !heard {
@@ -191,10 +192,10 @@ func number(v engine.Value) string {
 	return "-"
 }
 
-// maxDots is how many slots are drawn; more are counted.
+// maxDots is the most slots that are drawn; more are counted.
 const maxDots = 8
 
-// slotPicture draws a dot for each slot, full where it is taken.
+// slotPicture draws a dot for each slot, filled if it is used.
 func slotPicture(used, slots engine.Value) string {
 	all, known := slots.Get()
 	taken := used.Or(0)

@@ -11,8 +11,9 @@ import (
 	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
-// useGateway has Envoy be that of the Gateway in a run's objects, which says where it listens. There is to be one, with an HTTP listener
-// at which an LLMRoute attaches: that is where the run is seen to be ready.
+// useGateway drives Envoy by the Gateway in the objects, which has its address. The objects need
+// exactly one, with an HTTP listener to which an LLMRoute is attached: it shows that the run is
+// ready.
 func useGateway(c *rig.Config) error {
 	set, err := dir.Read(c.Objects, kinds.WithNetwork())
 	if err != nil {

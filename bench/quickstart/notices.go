@@ -10,14 +10,13 @@ import (
 	"time"
 )
 
-// notices are what extproc says of edits of the objects, with file, line and reason: it knows what became of them, and says so in
-// its log.
+// notices are the messages in extproc's log about edits of the objects, with file, line and reason.
 type notices struct {
 	log    string // the file
-	offset int64  // what was read of it
+	offset int64  // bytes read so far
 }
 
-// newNotices returns those that come from now on.
+// newNotices returns the messages from now on.
 func newNotices(log string) *notices {
 	n := &notices{log: log}
 	if info, err := os.Stat(log); err == nil {
@@ -26,7 +25,7 @@ func newNotices(log string) *notices {
 	return n
 }
 
-// next returns what was said since it was called last, a line each.
+// next returns the messages since the last call, a line each.
 func (n *notices) next() (lines []string) {
 	f, err := os.Open(n.log)
 	if err != nil {
@@ -37,7 +36,7 @@ func (n *notices) next() (lines []string) {
 	if err != nil {
 		return nil
 	}
-	whole := text[:bytes.LastIndexByte(text, '\n')+1] // the rest is being written
+	whole := text[:bytes.LastIndexByte(text, '\n')+1] // the rest is still being written
 	n.offset += int64(len(whole))
 	for record := range bytes.Lines(whole) {
 		if line := notice(record); line != "" {
@@ -47,7 +46,7 @@ func (n *notices) next() (lines []string) {
 	return lines
 }
 
-// notice is a record of extproc's log in a line for people, if it is about objects; else empty.
+// notice formats a log record about objects as a line; others are empty.
 func notice(record []byte) string {
 	var what struct {
 		Time    time.Time `json:"time"`

@@ -18,8 +18,8 @@ import (
 
 const localhost = "localhost"
 
-// parseServers reads what people write after --endpoints, HOST:PORTs with commas between. The base URL of a server, as its clients
-// have it, is taken for its HOST:PORT. Listen is where Headgate is to serve.
+// parseServers parses the flag --endpoints: HOST:PORTs separated by commas. It also accepts base
+// URLs. listen is the address of Headgate.
 func parseServers(text, listen string) ([]string, error) {
 	if strings.TrimSpace(text) == "" {
 		return nil, errors.New("--endpoints: name your servers, such as --endpoints localhost:8000,gpu-2.internal:8000 (make run ENDPOINTS=localhost:8000)")
@@ -55,13 +55,13 @@ func parseServers(text, listen string) ([]string, error) {
 	return servers, nil
 }
 
-// isOwn says whether a server's address is the one at which Headgate is to listen: requests would go round in circles.
+// isOwn reports whether the address of a server is Headgate's own, which would be a loop.
 func isOwn(a objects.Address, listen string) bool {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil || port != strconv.Itoa(int(a.Port)) {
 		return false
 	}
-	at, _ := netip.ParseAddr(host) // invalid where the host is a name, or none
+	at, _ := netip.ParseAddr(host) // invalid if the host is a name or empty
 	switch {
 	case host == "" || at.IsUnspecified():
 		return a.Name == localhost || a.IP.IsLoopback()
@@ -71,8 +71,8 @@ func isOwn(a objects.Address, listen string) bool {
 	return at.IsValid() && a.IP == at
 }
 
-// oneLoopback writes localhost as the one of its two addresses at which a server is: the other would be shown as one that does
-// not answer, or count the same server twice.
+// oneLoopback replaces localhost by the one of its two addresses where a server listens. The other
+// one would appear as a dead endpoint, or as the same server again.
 func oneLoopback(ctx context.Context, servers []string) []string {
 	all := slices.Clone(servers)
 	for i, server := range servers {
@@ -96,13 +96,13 @@ func dial(ctx context.Context, address string) error {
 	return err
 }
 
-// listed is a model as a list of models has it.
+// listed is a model in a model list.
 type listed struct {
 	ID     string  `json:"id"`
 	Parent *string `json:"parent"` // nil for a base model
 }
 
-// models returns the list of models at a base URL; base models come first.
+// models returns the model list at a base URL; base models come first.
 func models(ctx context.Context, client *http.Client, url string) ([]listed, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/v1/models", nil)
 	if err != nil {
@@ -138,7 +138,7 @@ type statusError int
 
 func (e statusError) Error() string { return http.StatusText(int(e)) }
 
-// trouble says why no model of a server can be asked for, and what to do; empty if one can.
+// trouble says why no model of a server can be requested, and what to do; empty if one can.
 func trouble(ctx context.Context, client *http.Client, server string) string {
 	all, err := models(ctx, client, "http://"+server)
 	var unknown *net.DNSError

@@ -1,5 +1,5 @@
-// Package quickstart runs the whole of Headgate on one machine, from one command: engines, simulated ones or those that people
-// have, extproc and Envoy, with something to paste and something to watch.
+// Package quickstart runs all of Headgate on one machine with one command: engines, simulated or
+// existing ones, extproc and Envoy. It prints a request to try and a line of metrics each second.
 package quickstart
 
 import (
@@ -50,13 +50,14 @@ Flags:
 
 `
 
-// gatewayObjects are those that --gateway takes where nobody names others.
+// gatewayObjects is the default directory of objects with --gateway.
 const gatewayObjects = "bench/quickstart/gateway"
 
-// baseModel is what the simulated engines call their base model. Requests use the name of its route.
+// baseModel is the base model of simulated engines. Requests use the name of its route.
 const baseModel = "meta-llama/Llama-2-70b-chat-hf"
 
-// patience is what each process gets to end after Ctrl-C, before it is killed. There are two rounds of them.
+// patience is how long each process may take to end after Ctrl-C before it is killed. There are two
+// rounds.
 const patience = 3 * time.Second
 
 // Command runs the quickstart until ctx ends.
@@ -77,14 +78,15 @@ func Command(ctx context.Context, args []string) error {
 	}
 	defer unlock()
 	if c.Programs, err = programs(ctx, cache, c.ControlMetrics != ""); ctx.Err() != nil {
-		return nil // Ctrl-C meanwhile
+		return nil // interrupted meanwhile
 	} else if err != nil {
 		return err
 	}
 	return run(ctx, c, os.Stdout)
 }
 
-// parseFlags reads the command line into a configuration and the folder for a fetched Envoy. Help goes to out.
+// parseFlags parses the command line into a configuration and the directory for a downloaded Envoy.
+// Help goes to out.
 func parseFlags(args []string, out io.Writer) (c rig.Config, cache string, err error) {
 	c = rig.Config{Model: baseModel}
 	flags := pflag.NewFlagSet("quickstart", pflag.ContinueOnError)
@@ -133,7 +135,7 @@ func parseFlags(args []string, out io.Writer) (c rig.Config, cache string, err e
 	return c, cache, err
 }
 
-// programs finds the binaries: bench is this one, the others stand beside it.
+// programs finds the binaries: bench is this one, the others are beside it.
 func programs(ctx context.Context, cache string, control bool) (rig.Programs, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -150,7 +152,7 @@ func programs(ctx context.Context, cache string, control bool) (rig.Programs, er
 	return p, err
 }
 
-// explain is an error of a rig in one line that says what to do.
+// explain formats an error of a rig as one line that says what to do.
 func explain(err error, c rig.Config) error {
 	var taken rig.Taken
 	var start *process.NotReady
@@ -169,14 +171,14 @@ func explain(err error, c rig.Config) error {
 	return err
 }
 
-// nextPort is the address after one.
+// nextPort returns the address with the next port.
 func nextPort(address string) string {
 	host, port, _ := net.SplitHostPort(address) // it was listened on
 	n, _ := strconv.Atoi(port)
 	return net.JoinHostPort(host, strconv.Itoa(n%65535+1))
 }
 
-// run starts the rig, shows it until ctx ends or one of its processes does, and stops it.
+// run starts the rig, shows it until ctx or one of its processes ends, and stops it.
 func run(ctx context.Context, c rig.Config, out io.Writer) error {
 	servers := c.Endpoints
 	c.Endpoints = oneLoopback(ctx, servers)
@@ -199,7 +201,7 @@ func run(ctx context.Context, c rig.Config, out io.Writer) error {
 	}()
 	if err := r.Start(ctx); err != nil {
 		if ctx.Err() != nil {
-			return nil // Ctrl-C meanwhile
+			return nil // interrupted meanwhile
 		}
 		return explain(err, c)
 	}
@@ -208,7 +210,7 @@ func run(ctx context.Context, c rig.Config, out io.Writer) error {
 	s.welcome(ctx)
 
 	ended := r.Ended()
-	s.watch.line(ctx) // what the engines did before is not the first second's
+	s.watch.line(ctx) // the first line must not include earlier activity
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {

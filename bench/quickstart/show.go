@@ -13,17 +13,18 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// listPatience is how long the first list of models is waited for: extproc looks at a server as soon as it knows its address.
+// listPatience is how long to wait for the first model list: extproc scrapes a server as soon as it
+// knows the address.
 const listPatience = 3 * time.Second
 
-// show prints what people see of a run.
+// show prints the output of a run.
 type show struct {
 	out     io.Writer
 	rig     *rig.Rig
-	servers []string // of people's own, as they wrote them; none with objects
+	servers []string // from --endpoints; empty with objects
 	notices *notices
 	watch   *watch
-	untried bool // nothing to try was printed yet: no server of people's own lists a model
+	untried bool // nothing to try has been printed, because no server lists a model
 }
 
 // welcome prints what to try.
@@ -45,7 +46,8 @@ func (s *show) welcome(ctx context.Context) {
 	s.say("Ctrl-C stops everything. Each second: %sfor each engine running+waiting requests%s.\n\n", placing, slots)
 }
 
-// welcomeServers prints what to try of people's own servers, and what to do about those of which there is nothing to try.
+// welcomeServers prints what to try with the given servers, and what to do about those without a
+// model.
 func (s *show) welcomeServers(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, listPatience)
 	defer cancel()
@@ -74,7 +76,7 @@ func (s *show) welcomeServers(ctx context.Context) {
 	s.say("\nThe metrics are at http://%s/metrics, Envoy's admin interface at http://%s.\n", s.rig.Metrics, s.rig.Admin)
 }
 
-// tryFirst prints a request for the first model that people's own servers list, if they list any.
+// tryFirst prints a request for the first model that a server lists, if any.
 func (s *show) tryFirst(ctx context.Context) {
 	all, err := models(ctx, &s.watch.client, s.url())
 	if err == nil && len(all) > 0 {
@@ -92,17 +94,17 @@ func (s *show) try(model, more string) {
 		s.url(), quote(model), more)
 }
 
-// quote is a JSON string between the single quotes of a shell.
+// quote formats a JSON string for single quotes in a shell.
 func quote(text string) string {
-	quoted, _ := json.Marshal(text) // a string
+	quoted, _ := json.Marshal(text) // a string always encodes
 	return strings.ReplaceAll(string(quoted), "'", `'\''`)
 }
 
-// second prints what was said of the objects since the last, and a line of numbers.
+// second prints new messages about objects and a line of metrics.
 func (s *show) second(ctx context.Context) {
 	for _, line := range s.notices.next() {
 		s.say("%s\n", line)
-		s.watch.names = nil // a pod may have another
+		s.watch.names = nil // a pod may have another name
 	}
 	if s.untried {
 		s.tryFirst(ctx)
@@ -110,7 +112,7 @@ func (s *show) second(ctx context.Context) {
 	s.say("%s\n", s.watch.line(ctx))
 }
 
-// url is where clients find Headgate, from this machine.
+// url returns the URL of Headgate on this machine.
 func (s *show) url() string {
 	host, port, _ := net.SplitHostPort(s.rig.Listen) // it was listened on
 	if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
@@ -119,10 +121,10 @@ func (s *show) url() string {
 	return "http://" + net.JoinHostPort(host, port)
 }
 
-// say prints; where it cannot, there is nobody to tell.
+// say prints and ignores errors.
 func (s *show) say(format string, args ...any) { _, _ = fmt.Fprintf(s.out, format, args...) }
 
-// examples returns a model that the base serves and one that an adapter does; empty where there is none.
+// examples returns a model that is a base model and one that is an adapter; empty if there is none.
 func examples(r *rig.Rig) (base, adapter string) {
 	for _, route := range r.World().Routes {
 		switch {

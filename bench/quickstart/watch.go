@@ -23,12 +23,11 @@ import (
 	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
-// watch reads what the programs of a run say of themselves. Which engines there are extproc tells, each time: what is shown is
-// what runs.
+// watch reads the metrics of all programs. extproc's metrics list the engines.
 type watch struct {
 	rig    *rig.Rig
 	client http.Client
-	names  map[string]string // of endpoints, by address
+	names  map[string]string // of endpoints by address
 	memory memory
 }
 
@@ -36,14 +35,14 @@ func newWatch(r *rig.Rig) *watch {
 	return &watch{rig: r, client: http.Client{Timeout: 500 * time.Millisecond}}
 }
 
-// line is one second for people.
+// line returns the line of one second.
 func (w *watch) line(ctx context.Context) string {
 	var text string
 	text, w.memory = w.memory.line(w.read(ctx), w.rig.ControlMetrics != "")
 	return text
 }
 
-// read asks every program. An endpoint that is new is asked in the same second.
+// read reads all programs. A new endpoint is read in the same second.
 func (w *watch) read(ctx context.Context) reading {
 	r := reading{engines: make(map[string]engineReading)}
 	var reads sync.WaitGroup
@@ -74,14 +73,15 @@ func (w *watch) read(ctx context.Context) reading {
 	return r
 }
 
-// name reads the objects again where an endpoint has no name: it is of an edit. What is no pod is called by its address.
+// name reads the objects again if an endpoint has no name, because they were edited. An endpoint
+// that is not a pod is named by its address.
 func (w *watch) name(endpoints []endpoint) {
 	if w.rig.Objects == "" || !slices.ContainsFunc(endpoints, func(e endpoint) bool { return w.names[e.address] == "" }) {
 		return
 	}
 	set, err := dir.Read(w.rig.Objects, kinds.WithNetwork())
 	if err != nil {
-		return // an edit is not valid, and extproc says so
+		return // an edit is invalid, which extproc reports
 	}
 	w.names = namesOf(set)
 	for _, e := range endpoints {
@@ -89,9 +89,9 @@ func (w *watch) name(endpoints []endpoint) {
 	}
 }
 
-// namesOf are the names of pods that are one endpoint, by its address.
+// namesOf returns the names of pods with a single endpoint, by address.
 func namesOf(set objects.Set) map[string]string {
-	endpoints := make(map[objects.Name][]string) // of each pod
+	endpoints := make(map[objects.Name][]string) // by pod
 	for _, p := range set.Pods {
 		endpoints[p.Name] = nil
 	}
@@ -111,7 +111,7 @@ func namesOf(set objects.Set) map[string]string {
 	return names
 }
 
-// extproc returns what extproc says; nil if it does not answer.
+// extproc returns extproc's metrics; nil if it does not answer.
 func (w *watch) extproc(ctx context.Context) *extprocReading {
 	families, _, err := w.page(ctx, w.rig.Metrics)
 	if err != nil {
@@ -144,7 +144,7 @@ func (w *watch) extproc(ctx context.Context) *extprocReading {
 	return r
 }
 
-// control returns what control says; nil if it does not answer.
+// control returns control's metrics; nil if it does not answer.
 func (w *watch) control(ctx context.Context) *controlReading {
 	families, _, err := w.page(ctx, w.rig.ControlMetrics)
 	if err != nil {
@@ -160,7 +160,7 @@ func (w *watch) control(ctx context.Context) *controlReading {
 	return r
 }
 
-// engine returns what an engine says on its metrics page; nil if it does not answer, or has none.
+// engine returns the metrics of an engine; nil if it has none or does not answer.
 func (w *watch) engine(ctx context.Context, address string) *engineReading {
 	families, page, err := w.page(ctx, address)
 	if err != nil {
@@ -172,7 +172,7 @@ func (w *watch) engine(ctx context.Context, address string) *engineReading {
 		return nil
 	}
 	r.requests, r.tokens = sum(families, "vllm:request_success_total"), sum(families, "vllm:generation_tokens_total")
-	// vLLM tells its slots once it used one, and its activity only.
+	// vLLM reports its slots only after it has used one, and then only activity.
 	if r.used, r.slots = sum(families, "sim:slots_used"), sum(families, "sim:slots"); r.slots == (engine.Value{}) {
 		r.used, r.slots = engine.Known(float64(len(r.load.Active))), r.load.MaxAdapters
 	}
@@ -201,7 +201,7 @@ func (w *watch) page(ctx context.Context, address string) (families map[string]*
 	return families, text, err
 }
 
-// sum adds up the series of a metric that have these labels, given as name, value; unknown if there are none.
+// sum adds the series of a metric with the given labels (name, value); unknown without any.
 func sum(families map[string]*dto.MetricFamily, name string, labels ...string) (total engine.Value) {
 series:
 	for _, m := range families[name].GetMetric() {

@@ -1,5 +1,5 @@
-// Command pause is the first process of every pod of the cluster of bench/cluster: it holds the pod's namespaces open until
-// it is told to end.
+// Command pause is the first process of every pod of bench/cluster: it keeps the namespaces of the
+// pod until it is asked to stop.
 package main
 
 import (
