@@ -1,7 +1,7 @@
-// Package accesslog serves Envoy's access log service, which tells of each request after it ended. One record is a request, with
-// the endpoint that served, what went wrong, how long it took, and what Envoy's own filters read from the response. The record
-// also carries what extproc decided, so that an outcome needs nothing remembered, and a restart of extproc loses no more than the
-// records of that moment.
+// Package accesslog serves Envoy's access log service, which sends one record per request after its
+// end. The record has the endpoint that served, the failure, the durations, and what Envoy's own
+// filters read from the response. It also carries extproc's decision. So extproc remembers nothing,
+// and a restart of extproc loses only the records of that moment.
 package accesslog
 
 import (
@@ -34,20 +34,21 @@ type Server struct {
 	closed  chan struct{}
 }
 
-// NewServer returns a Server that passes each outcome to observe, and the progress of each request that goes on to goesOn, from one goroutine
-// for each stream: both must be safe for concurrent use and quick.
+// NewServer returns a Server that passes each outcome to observe, and the progress of each request
+// in flight to goesOn. It calls both from one goroutine per stream: they must be safe for
+// concurrent use and fast.
 func NewServer(observe func(outcome.Outcome), goesOn func(outcome.Progress)) *Server {
 	return &Server{observe: observe, goesOn: goesOn, closed: make(chan struct{})}
 }
 
-// Close ends all streams: an Envoy keeps its own open for as long as it lives, and a server that waits for the end of its
-// streams would wait for that. It may be called more than once.
+// Close ends all streams. An Envoy never closes its own, so a server that waits for its streams
+// would wait forever. Close may be called more than once.
 func (s *Server) Close() { s.once.Do(func() { close(s.closed) }) }
 
-// StreamAccessLogs reads the records of one worker of an Envoy until it, or Close, ends the stream.
+// StreamAccessLogs reads the records of one Envoy worker until the worker or Close ends the stream.
 func (s *Server) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamAccessLogsServer) error {
 	ended := make(chan error, 1)
-	go func() { ended <- s.read(stream) }() // ends with the stream, at the latest when this returns
+	go func() { ended <- s.read(stream) }() // ends with the stream, at the latest when this function returns
 	select {
 	case err := <-ended:
 		return err
@@ -75,14 +76,16 @@ func (s *Server) read(stream accesslogv3.AccessLogService_StreamAccessLogsServer
 	}
 }
 
-// progress reads a periodic record. Its bytes are those received from the endpoint: filters may keep an answer back from the client.
+// progress reads a periodic record. It counts the bytes received from the endpoint, because filters
+// may hold a response back from the client.
 func progress(common *accesslogdatav3.AccessLogCommon) outcome.Progress {
 	return outcome.Progress{
-		ID: metadata(common, wire.PickNamespace).text(wire.PickID), Endpoint: address(common.GetUpstreamRemoteAddress()), Bytes: common.GetUpstreamWireBytesReceived(),
+		ID: metadata(common, wire.PickNamespace).text(wire.PickID), Endpoint: address(common.GetUpstreamRemoteAddress()),
+		Bytes: common.GetUpstreamWireBytesReceived(),
 	}
 }
 
-// Read makes an outcome of a record. It never fails: what a record lacks is unknown.
+// Read converts a record into an outcome. It never fails: what the record lacks is unknown.
 func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
 	common, response := entry.GetCommonProperties(), entry.GetResponse()
 	pick := metadata(common, wire.PickNamespace)
@@ -126,11 +129,11 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
 	o.Unreached = unreached(picks, o)
 	o.Everybody = o.Everybody && everybody(picks, o)
 	if strings.Contains(o.Endpoint, "/") {
-		o.Endpoint = "" // what the inner server had answered is told by records of its own
+		o.Endpoint = "" // the relay's own requests have records of their own
 	}
 	o.Carries(usage.text(wire.UsageError), usage.text(wire.UsageErrorCode))
 	if report := usage.text(wire.UsageLoad); report != "" {
-		o.Load, _ = engine.ReadReport(report) // unknown if it makes no sense
+		o.Load, _ = engine.ReadReport(report) // an invalid report counts as unknown
 	}
 	return o
 }
@@ -138,15 +141,22 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
 func counts(usage fields) outcome.Counts {
 	return outcome.Counts{
 		Prompt: usage.number(wire.UsagePrompt), Completion: usage.number(wire.UsageCompletion),
-		Input: outcome.Input{Tokens: usage.number(wire.UsageInput), CacheRead: usage.number(wire.UsageCacheRead), CacheCreation: usage.number(wire.UsageCacheCreation)},
-		Begun: outcome.Input{Tokens: usage.number(wire.UsageBegunInput), CacheRead: usage.number(wire.UsageBegunCacheRead), CacheCreation: usage.number(wire.UsageBegunCacheCreation)},
+		Input: outcome.Input{
+			Tokens: usage.number(wire.UsageInput), CacheRead: usage.number(wire.UsageCacheRead),
+			CacheCreation: usage.number(wire.UsageCacheCreation),
+		},
+		Begun: outcome.Input{
+			Tokens: usage.number(wire.UsageBegunInput), CacheRead: usage.number(wire.UsageBegunCacheRead),
+			CacheCreation: usage.number(wire.UsageBegunCacheCreation),
+		},
 	}
 }
 
-// viaUpstream is Envoy's response code details of an answer that an endpoint gave.
+// viaUpstream is Envoy's response code detail for a response from an endpoint.
 const viaUpstream = "via_upstream"
 
-// gateway is the gateway's own share of a request's time: what Envoy measured, less the hold that extproc told with its decision.
+// gateway returns the gateway overhead: Envoy's measurement without the queue time that extproc
+// reported with its decision.
 func gateway(common *accesslogdatav3.AccessLogCommon, pick fields) time.Duration {
 	return max(0, microseconds(common.GetCustomTags()[wire.TagGateway])-held(pick))
 }
@@ -155,8 +165,9 @@ func held(pick fields) time.Duration {
 	return time.Duration(pick.number(wire.PickHold).Or(0)) * time.Microsecond
 }
 
-// firstBody is the time from the request's last byte to the first output of a stream, to the first byte of another body; 0 if that is not known.
-// Envoy measures the first byte; when the output came it tells by the clock, which may have been set meanwhile: what does not fit is not known.
+// firstBody returns the time from the request's last byte to a stream's first output, or to the
+// first byte of another body; 0 if unknown. Envoy measures the first byte. It reports the first
+// output as wall-clock time, which may have been set meanwhile: an inconsistent value is ignored.
 func firstBody(common *accesslogdatav3.AccessLogCommon, usage fields) time.Duration {
 	first := microseconds(common.GetCustomTags()[wire.TagFirstBody])
 	output := usage.text(wire.UsageOutput)
@@ -177,7 +188,7 @@ func firstBody(common *accesslogdatav3.AccessLogCommon, usage fields) time.Durat
 	return max(first, since)
 }
 
-// clock reads a time in microseconds of Unix time.
+// clock parses a time in microseconds of Unix time.
 func clock(text string) (at time.Time, known bool) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	return time.UnixMicro(n), err == nil
@@ -190,8 +201,9 @@ func began(common *accesslogdatav3.AccessLogCommon) time.Time {
 	return common.GetStartTime().AsTime()
 }
 
-// unreached is the picks at which an attempt failed without an answer. Where there were fewer attempts than that, Envoy did
-// not know some of the picks, and it cannot be told which.
+// unreached returns the picks whose attempts failed without a response. If there were fewer
+// attempts than failed picks, Envoy did not know some picks; unreached then returns none, because
+// it cannot tell which.
 func unreached(picks []string, o outcome.Outcome) []string {
 	tried := picks
 	if o.Failure != outcome.NoEndpoint {
@@ -205,14 +217,15 @@ func unreached(picks []string, o outcome.Outcome) []string {
 	})
 }
 
-// everybody says whether each pick but the inner server answered that it has not the stored response, or is the last that answered.
+// everybody reports whether each pick except the relay answered that it does not have the stored
+// response, or is the last that answered.
 func everybody(picks []string, o outcome.Outcome) bool {
 	return !slices.ContainsFunc(picks, func(e string) bool {
 		return e != o.Endpoint && !strings.Contains(e, "/") && !slices.Contains(o.Without, e)
 	})
 }
 
-// split reads a list of endpoints as api/wire has it.
+// split parses a list of endpoints in the format of api/wire.
 func split(list string) []string {
 	if list == "" {
 		return nil
@@ -220,7 +233,8 @@ func split(list string) []string {
 	return strings.Split(list, ",")
 }
 
-// failure takes the flag that says most, for Envoy sets several: a refused connection also ends its retries.
+// failure returns the most specific flag. Envoy sets several: a refused connection also exhausts
+// the retries.
 func failure(f *accesslogdatav3.ResponseFlags) outcome.Failure {
 	switch {
 	case f == nil:
@@ -235,13 +249,14 @@ func failure(f *accesslogdatav3.ResponseFlags) outcome.Failure {
 		return outcome.TimedOut
 	case f.GetNoHealthyUpstream(), f.GetNoClusterFound():
 		return outcome.NoEndpoint
-	case f.GetUpstreamOverflow(), f.GetUpstreamRetryLimitExceeded(), f.GetOverloadManager(), f.GetDownstreamProtocolError(), f.GetLocalReset(), f.GetNoRouteFound():
+	case f.GetUpstreamOverflow(), f.GetUpstreamRetryLimitExceeded(), f.GetOverloadManager(),
+		f.GetDownstreamProtocolError(), f.GetLocalReset(), f.GetNoRouteFound():
 		return outcome.Other
 	}
 	return outcome.None
 }
 
-// address is "ip:port", the path of a socket, or empty.
+// address formats an address as "ip:port", or as the path of a socket; it may be empty.
 func address(a *corev3.Address) string {
 	if path := a.GetPipe().GetPath(); path != "" {
 		return path
@@ -253,7 +268,7 @@ func address(a *corev3.Address) string {
 	return net.JoinHostPort(socket.GetAddress(), strconv.FormatUint(uint64(socket.GetPortValue()), 10))
 }
 
-// call reads the status that a gRPC call ended with: none of a request that is no call.
+// call returns the final status of a gRPC call, and NoCall for other requests.
 func call(s string) outcome.Call {
 	n, err := strconv.ParseUint(s, 10, 8)
 	if err != nil {
@@ -262,7 +277,7 @@ func call(s string) outcome.Call {
 	return outcome.CallOf(uint8(n))
 }
 
-// microseconds reads a duration of Envoy's, which is "-" where it does not apply.
+// microseconds parses a duration in Envoy's format, which is "-" if it does not apply.
 func microseconds(s string) time.Duration {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 {

@@ -7,7 +7,8 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// fields is one namespace of dynamic metadata. A field that is missing, or of another type, is empty.
+// fields is one namespace of dynamic metadata. A missing field, or one of another type, reads as
+// empty.
 type fields map[string]*structpb.Value
 
 func metadata(common *accesslogdatav3.AccessLogCommon, namespace string) fields {

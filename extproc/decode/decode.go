@@ -1,5 +1,6 @@
-// Package decode undoes the content codings of a request's body (RFC 9110, section 8.4): zstd, gzip, brotli and deflate.
-// It is pure, returns the whole body or an error, and bounds what a body may grow to.
+// Package decode removes the content codings of a request's body (RFC 9110, section 8.4): zstd,
+// gzip, brotli and deflate. It is pure, returns the whole body or an error, and bounds the size of
+// the decoded body.
 package decode
 
 import (
@@ -23,39 +24,40 @@ const (
 	Zstd Coding = iota
 	Gzip
 	Brotli
-	Deflate // in the format of zlib, as RFC 9110 has it
+	Deflate // zlib format, as RFC 9110 defines it
 )
 
-// Accept is the codings that [Parse] takes, as the value of an Accept-Encoding header.
+// Accept lists the codings that [Parse] accepts, as an Accept-Encoding header.
 const Accept = "zstd, gzip, br, deflate"
 
-// names are the codings by their names in lower case. Identity changes nothing, and is no coding.
+// names maps lower-case names to codings. Identity changes nothing and is no coding.
 var names = map[string]Coding{"zstd": Zstd, "gzip": Gzip, "x-gzip": Gzip, "br": Brotli, "deflate": Deflate}
 
 func (c Coding) String() string {
 	return [...]string{Zstd: "zstd", Gzip: "gzip", Brotli: "br", Deflate: "deflate"}[c]
 }
 
-// maxCodings bounds how many codings one body has. Clients apply one; a proxy between may add another.
+// maxCodings bounds the number of codings of a body. Clients apply one; a proxy may add another.
 const maxCodings = 3
 
 var (
-	// ErrUnsupported is a Content-Encoding that names a coding which is not supported, or too many.
+	// ErrUnsupported means that Content-Encoding names an unsupported coding, or too many.
 	ErrUnsupported = errors.New("the content encoding is not supported")
-	// ErrTooLarge is a body that is larger than its limit once it is decoded.
+	// ErrTooLarge means that the decoded body exceeds its limit.
 	ErrTooLarge = errors.New("the decoded body is too large")
 )
 
-// Fault is what is wrong with a body.
+// Fault is the reason why a body cannot be decoded.
 type Fault uint8
 
 const (
-	Invalid Fault = iota // it is not what its coding says, or something follows its end
-	Cut                  // it ends too early
-	Window               // it wants a larger window of zstd than a body may be long
+	Invalid Fault = iota // it is not in the format of its coding, or bytes follow its end
+	Cut                  // it is truncated
+	Window               // its zstd window is larger than the limit of a body
 )
 
-// Error is a body that cannot be decoded, in words for the client. It quotes nothing of the body.
+// Error means that a body cannot be decoded. Its text is for the client, and quotes nothing of the
+// body.
 type Error struct {
 	Coding Coding
 	Fault  Fault
@@ -71,8 +73,8 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("The body is not valid in its content encoding (%s).", e.Coding)
 }
 
-// Parse returns the codings that the value of a Content-Encoding header names, in the order in which they were applied.
-// It returns none for an empty value and for identity.
+// Parse returns the codings of a Content-Encoding header, in the order in which they were applied.
+// It returns none for an empty header and for identity.
 func Parse(header string) ([]Coding, error) {
 	if header == "" {
 		return nil, nil
@@ -92,18 +94,18 @@ func Parse(header string) ([]Coding, error) {
 	return all, nil
 }
 
-// Decoder undoes codings. It keeps buffers from one body to the next, and is used by one goroutine at a time.
+// Decoder decodes bodies. It reuses its buffers. Only one goroutine may use it at a time.
 type Decoder struct {
 	limit int
 	zstd  *zstd.Decoder
 	gzip  *gzip.Reader
 }
 
-// New returns a Decoder of bodies that have at most limit bytes after each of their codings is undone.
+// New returns a Decoder for bodies that have at most limit bytes after each coding is removed.
 func New(limit int) *Decoder { return &Decoder{limit: limit} }
 
-// Decode returns a body without its codings, which were applied in this order. The body is not changed. The error is
-// ErrTooLarge or an [*Error].
+// Decode removes codings from a body, which it does not change. Codings are in the order in which
+// they were applied. The error is ErrTooLarge or an [*Error].
 func (d *Decoder) Decode(body []byte, applied []Coding) ([]byte, error) {
 	for _, c := range slices.Backward(applied) {
 		var err error
@@ -116,7 +118,7 @@ func (d *Decoder) Decode(body []byte, applied []Coding) ([]byte, error) {
 
 func (d *Decoder) undo(body []byte, c Coding) ([]byte, error) {
 	if len(body) == 0 {
-		return nil, &Error{c, Cut} // none of the codings makes nothing out of nothing
+		return nil, &Error{c, Cut} // no coding has an empty result for an empty body
 	}
 	plain, err := d.read(body, c)
 	switch {
@@ -136,7 +138,7 @@ func (d *Decoder) read(body []byte, c Coding) ([]byte, error) {
 	in := bytes.NewReader(body)
 	switch c {
 	case Zstd:
-		// A frame's window costs nothing here: what was decoded is the window, so that the limit bounds both.
+		// The decoded bytes are the window, so that the limit bounds both.
 		if d.zstd == nil {
 			var err error
 			d.zstd, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(uint64(d.limit)))
@@ -145,7 +147,7 @@ func (d *Decoder) read(body []byte, c Coding) ([]byte, error) {
 			}
 		}
 		return d.zstd.DecodeAll(body, nil)
-	case Gzip: // of one member or more
+	case Gzip: // one or more members
 		if d.gzip == nil {
 			d.gzip = new(gzip.Reader)
 		}
@@ -162,17 +164,17 @@ func (d *Decoder) read(body []byte, c Coding) ([]byte, error) {
 		}
 		plain, err := d.readAll(r, len(body))
 		if err == nil && in.Len() > 0 {
-			err = zlib.ErrHeader // of what follows its end
+			err = zlib.ErrHeader // bytes follow the end
 		}
 		return plain, err
 	}
 	return nil, ErrUnsupported
 }
 
-// ratio is how much longer a body is expected to be than what is decoded: JSON and prose come to three to five.
+// ratio is the expected compression ratio. JSON and prose reach three to five.
 const ratio = 4
 
-// readAll reads to the end, or until more has come than the limit.
+// readAll reads until the end, or until it exceeds the limit.
 func (d *Decoder) readAll(r io.Reader, encoded int) ([]byte, error) {
 	most := d.limit + 1
 	out := make([]byte, 0, min(ratio*encoded, most))

@@ -8,25 +8,26 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// Answer reads an engine's answer as it passes, for data planes that show it to extproc: its status and headers, then
-// its body chunk by chunk, cut anywhere. It keeps next to nothing of it. The zero Answer is ready; times are arguments.
+// Answer reads an engine's response while it passes through a data plane that shows it to extproc:
+// the status and headers, then the body in chunks of any size. It stores only a few bytes. The zero
+// Answer is ready; times are arguments.
 type Answer struct {
 	began     bool
 	status    int
 	load      engine.Load
-	later     bool // it has a Retry-After
+	later     bool // there is a Retry-After header
 	firstBody time.Time
-	opened    time.Time // when a stream had its first event that may have come with the first token
-	words     []byte    // the beginning of an error
+	opened    time.Time // time of a stream's first event that may have come with the first token
+	words     []byte    // beginning of an error
 	events    *events
 	json      *scanner
 }
 
-// Headers reads the answer's headers, of which it needs few.
+// Headers reads the few headers that matter.
 func (a *Answer) Headers(status int, contentType, loadReport, retryAfter string) {
 	*a = Answer{began: true, status: status, later: retryAfter != ""}
 	if loadReport != "" {
-		a.load, _ = engine.ReadReport(loadReport) // unknown if it makes no sense
+		a.load, _ = engine.ReadReport(loadReport) // an invalid report counts as unknown
 	}
 	switch {
 	case IsEventStream(contentType):
@@ -41,13 +42,13 @@ func mediaType(contentType string) string {
 	return strings.ToLower(strings.TrimSpace(kind))
 }
 
-// isJSON says whether a media type is JSON's, or of another format that is written in it.
+// isJSON reports whether a media type is JSON or a format based on it.
 func isJSON(mediaType string) bool {
 	kind, ok := strings.CutPrefix(mediaType, "application/")
 	return ok && (kind == "json" || strings.HasSuffix(kind, "+json"))
 }
 
-// IsEventStream says whether a content type is that of a stream of server-sent events.
+// IsEventStream reports whether a content type is that of server-sent events.
 func IsEventStream(contentType string) bool { return mediaType(contentType) == "text/event-stream" }
 
 // Body reads the next bytes of the body, which arrived at a time.
@@ -74,10 +75,10 @@ func (a *Answer) Body(chunk []byte, at time.Time) {
 	}
 }
 
-// Began says whether the answer did.
+// Began reports whether the response began.
 func (a *Answer) Began() bool { return a.began }
 
-// Fill writes what the answer of o.Endpoint told into an outcome whose request was whole at a time.
+// Fill adds what the response shows to an outcome. The request was complete at the given time.
 func (a *Answer) Fill(o *Outcome, sent time.Time) {
 	o.Status, o.Load = a.status, a.load
 	if !a.firstBody.IsZero() {
@@ -107,18 +108,18 @@ func (a *Answer) Fill(o *Outcome, sent time.Time) {
 	}
 }
 
-// events reads server-sent events: the JSON of their data lines. Comments, which engines send to keep a connection
-// alive, and events that only open a stream are no output.
+// events reads server-sent events: the JSON in their data lines. Comments, which engines send to
+// keep a connection alive, and events that only open a stream are no output.
 type events struct {
 	json   scanner
-	output bool // there was output
-	vague  bool // there was an event that may have come with the first token
+	output bool // an event had output
+	vague  bool // an event may have come with the first token
 	line   lineKind
-	field  []byte // the beginning of a line, while it may be a data field
+	field  []byte // beginning of a line, while it may be a data field
 	data   []byte // the data line so far, until there is output
 }
 
-// maxEvent bounds what is kept of an event.
+// maxEvent bounds the stored part of an event.
 const maxEvent = 64 << 10
 
 type lineKind uint8
@@ -159,7 +160,7 @@ func (e *events) read(chunk []byte) {
 	}
 }
 
-// judge says of a whole data line whether it is output.
+// judge decides whether a complete data line is output.
 func (e *events) judge() {
 	has, vague := output(e.data)
 	e.output, e.vague = has, e.vague || vague
@@ -168,7 +169,7 @@ func (e *events) judge() {
 	}
 }
 
-// begin reads what tells of which kind a line is, and returns the rest.
+// begin reads the name of a line's field, and returns the rest.
 func (e *events) begin(chunk []byte) []byte {
 	c := chunk[0]
 	if c == '\r' || c == '\n' {

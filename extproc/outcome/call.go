@@ -1,27 +1,29 @@
 package outcome
 
-// Call is the status that a gRPC call ended with: a code of gRPC and one more, or [NoCall].
+// Call is the final status of a gRPC call: the gRPC code plus one, or [NoCall].
 type Call uint8
 
-// NoCall is the status of what is no gRPC call, or ended without a status.
+// NoCall is the status of requests that are no gRPC call, or that ended without a status.
 const NoCall Call = 0
 
-// OK is a call that ended well.
+// OK is the status of a successful call.
 const OK Call = 1
 
-// CallOf is the status of a code of gRPC.
+// CallOf returns the status for a gRPC code.
 func CallOf(code uint8) Call { return Call(code) + 1 }
 
-// Code is the code, and whether there is one.
+// Code returns the gRPC code, and false if there is none.
 func (c Call) Code() (code uint8, ok bool) { return uint8(c) - 1, c != NoCall }
 
-// callNames are the codes of gRPC, as its own documents name them (https://github.com/grpc/grpc/blob/master/doc/statuscodes.md).
+// callNames are the names of gRPC's codes
+// (https://github.com/grpc/grpc/blob/master/doc/statuscodes.md).
 var callNames = [...]string{
-	"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED",
+	"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED",
+	"RESOURCE_EXHAUSTED",
 	"FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
 }
 
-// String is the code's name, empty where there is none.
+// String returns the code's name; empty if there is none.
 func (c Call) String() string {
 	code, ok := c.Code()
 	switch {
@@ -33,8 +35,8 @@ func (c Call) String() string {
 	return "OTHER"
 }
 
-// Faulty says whether the code is a fault of the engine, as those who count errors of servers have it (OpenTelemetry's semantic conventions
-// for gRPC), but for UNIMPLEMENTED, which a client brings about by what it calls, and DEADLINE_EXCEEDED, which it has set.
+// Faulty reports whether the code is a server error, as OpenTelemetry's semantic conventions for
+// gRPC define it. UNIMPLEMENTED and DEADLINE_EXCEEDED are excluded, because the client causes them.
 func (c Call) Faulty() bool {
 	switch c.String() {
 	case "UNKNOWN", "INTERNAL", "UNAVAILABLE", "DATA_LOSS":

@@ -8,15 +8,15 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// Counts is the token counts that an answer states, by the names that APIs have for them.
+// Counts has the token counts that a response states, under the names of the APIs.
 type Counts struct {
 	Prompt, Completion engine.Value
-	Input              Input // of OpenAI's responses and Anthropic's messages
-	Begun              Input // what the first event of a stream of messages states
+	Input              Input // OpenAI's responses and Anthropic's messages
+	Begun              Input // in the first event of a stream of messages
 }
 
-// Input is the prompt tokens that one usage object of Anthropic's messages states. Tokens leaves out those that were read from a cache or written
-// to it where the object counts these apart.
+// Input is the prompt tokens in one usage object of Anthropic's messages. Tokens excludes tokens
+// that were read from or written to a cache, if the object counts these separately.
 type Input struct{ Tokens, CacheRead, CacheCreation engine.Value }
 
 // whole returns the tokens of the whole prompt, if they are known.
@@ -28,11 +28,13 @@ func (i Input) whole() engine.Value {
 	return bounded(engine.Known(n + bounded(i.CacheRead).Or(0) + bounded(i.CacheCreation).Or(0)))
 }
 
-// maxTokens bounds each count: no context is as long, and a counter that adds more would lose what it has.
+// maxTokens bounds each count. No context is that long, and adding more to a counter would lose
+// precision.
 const maxTokens = 1e8
 
-// Tokens returns the tokens of the whole prompt and of the completion. A count that no engine can mean is unknown.
-// A stream of messages may state its prompt twice: vLLM counts the cache in its first event, and apart from the rest in its last one.
+// Tokens returns the tokens of the whole prompt and of the completion. An impossible count is
+// unknown. A stream of messages may state its prompt twice: vLLM includes cached tokens in the
+// first event, and counts them separately in the last.
 func (c Counts) Tokens() (prompt, completion engine.Value) {
 	prompt = bounded(c.Prompt)
 	if _, ok := prompt.Get(); !ok {
@@ -55,15 +57,16 @@ func larger(a, b engine.Value) engine.Value {
 	return a
 }
 
-// Carries notes the error that an answer has at its top, by its type and its code, of which each may be empty; both are where it has none.
-// In an answer of status 200 it is a failure of the endpoint unless the request is to blame, and either way the answer tells of no first token.
+// Carries records the error at the top of the response, by its type and code; both are empty if
+// there is none. In a response with status 200 it is a failure of the endpoint, unless it blames
+// the request. In both cases the response gives no time to first token.
 func (o *Outcome) Carries(kind, code string) {
 	status, err := strconv.Atoi(code)
 	if kind == "" && (code == "" || err == nil && status < 400) || o.Status != 200 {
 		return
 	}
 	o.FirstBody = 0
-	blamed := status >= 400 && status < 500 // the request
+	blamed := status >= 400 && status < 500 // the request is at fault
 	if err != nil {
 		blamed = clientError(kind) || clientError(code)
 	}
@@ -72,8 +75,8 @@ func (o *Outcome) Carries(kind, code string) {
 	}
 }
 
-// clientErrors are parts of types and codes by which engines blame the request, in lower case and without _ and spaces: those of OpenAI,
-// Anthropic, vLLM and SGLang.
+// clientErrors are parts of error types and codes that blame the request, in lower case and without
+// _ and spaces: those of OpenAI, Anthropic, vLLM and SGLang.
 var clientErrors = []string{
 	"invalidrequest", "badrequest", "invaliduserinput", "invalidprompt", "validation", "unprocessable", "contextlength", "toolarge", "toolong",
 	"authentication", "permission", "notfound", "ratelimit", "contentfilter", "contentpolicy",

@@ -8,12 +8,14 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// vagueness is how much later than an event that may have come with the first token output may come, so that both say the same of its time.
+// vagueness bounds the time between an event that may have come with the first token and the first
+// output. If output comes later, the time of the first token is unknown.
 const vagueness = 10 * time.Millisecond
 
-// FirstOutput is when a stream's first token came, of its first output and of its first event that may have come with the first token; 0 if these
-// are far apart. Some engines send an empty choice before they read the prompt. Others send it with the first token, and output may follow much
-// later: a call of a tool, which vLLM's parsers hold back.
+// FirstOutput returns the time of a stream's first token. It compares the first output with the
+// first event that may have come with the first token, and returns 0 if they are far apart. Some
+// engines send an empty choice before they read the prompt. Others send it with the first token,
+// and output may follow much later: vLLM's parsers hold back a tool call.
 func FirstOutput(output, opened time.Duration) time.Duration {
 	if output-opened > vagueness {
 		return 0
@@ -21,8 +23,9 @@ func FirstOutput(output, opened time.Duration) time.Duration {
 	return output
 }
 
-// output says whether the data of a server-sent event has output: a part of a text, or the end of one; vague is of a choice without output. What
-// is of no known form is output. envoy.yaml has the same for the data plane beside extproc.
+// output reports whether the data of a server-sent event has output: a part of a text, or the end
+// of one. Vague means a choice without output. Data of an unknown form counts as output. envoy.yaml
+// has the same rules for Headgate's own Envoys.
 func output(data []byte) (has, vague bool) {
 	data = bytes.TrimSpace(data)
 	if len(data) == 0 || string(data) == "[DONE]" {
@@ -50,7 +53,7 @@ func output(data []byte) (has, vague bool) {
 	return true, false
 }
 
-// chosen says whether a choice of OpenAI's chat or completions has output.
+// chosen reports whether a choice of OpenAI's chat or completions has output.
 func chosen(choice gjson.Result) bool {
 	if choice.Get("finish_reason").String() != "" || choice.Get("text").String() != "" {
 		return true

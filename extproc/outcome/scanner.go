@@ -8,9 +8,11 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// scanner reads a JSON text cut anywhere, in one pass and constant memory, for the few values that an outcome needs: the
-// token counts in "usage" and the "id", at the top or within "response" (OpenAI's responses) or "message" (Anthropic's
-// streams), and the type and the code of an "error", at the top or within "response". Whatever is no JSON object tells nothing. The zero scanner is ready.
+// scanner reads a JSON text in chunks of any size, in one pass and constant memory. It finds the
+// few values that an outcome needs: the token counts in "usage" and the "id", at the top or within
+// "response" (OpenAI's responses) or "message" (Anthropic's streams), and the type and code of an
+// "error", at the top or within "response". A text that is no JSON object has none of these. The
+// zero scanner is ready.
 type scanner struct {
 	counts               Counts
 	id                   string
@@ -21,20 +23,21 @@ type scanner struct {
 	path     [3]string
 	wantKey  bool // in an object, before a key
 	inString bool
-	isKey    bool // of the string
+	isKey    bool // the string is a key
 	escaped  bool
-	token    []byte // the string so far, if it matters; nil if not
+	token    []byte // the string so far; nil if it does not matter
 	usage    []byte // the usage or error object so far; nil outside
-	usageAt  int    // its depth
-	isError  bool   // it is an error
+	usageAt  int    // depth of usage
+	isError  bool   // usage is an error
 }
 
 const (
-	maxToken = 256     // bounds a key or id that matters
-	maxUsage = 4 << 10 // bounds a usage or error object; vLLM's usage has 300 bytes
+	maxToken = 256     // bound of a key or id
+	maxUsage = 4 << 10 // bound of a usage or error object; vLLM's usage has 300 bytes
 )
 
-// restart makes the scanner ready for another text. What was found stays until it is found anew.
+// restart prepares the scanner for another text. Values that were found stay until they are found
+// again.
 func (s *scanner) restart() {
 	*s = scanner{counts: s.counts, id: s.id, errorType: s.errorType, errorCode: s.errorCode}
 }
@@ -54,7 +57,7 @@ func (s *scanner) read(chunk []byte) {
 	}
 }
 
-// keep adds to the usage or error object, and reads it at its end.
+// keep appends to the usage or error object, and parses it at its end.
 func (s *scanner) keep(part []byte) {
 	if len(s.usage)+len(part) > maxUsage {
 		s.usage = nil
@@ -71,7 +74,7 @@ func (s *scanner) keep(part []byte) {
 	}
 }
 
-// inside reads on in a string and returns how many bytes it took.
+// inside scans within a string, and returns how many bytes it consumed.
 func (s *scanner) inside(chunk []byte) int {
 	if s.escaped {
 		s.escaped = false
@@ -119,7 +122,7 @@ func (s *scanner) endString() {
 	s.token = nil
 }
 
-// wants says whether the value of a key at the present place matters.
+// wants reports whether the value of a key matters at the current place.
 func (s *scanner) wants(key string) bool {
 	switch s.depth {
 	case 1:
@@ -130,7 +133,7 @@ func (s *scanner) wants(key string) bool {
 	return false
 }
 
-// outside reads a byte that is not in a string.
+// outside scans a byte outside strings.
 func (s *scanner) outside(c byte) {
 	switch c {
 	case '"':
@@ -146,7 +149,7 @@ func (s *scanner) outside(c byte) {
 		if c == '{' && s.usage == nil && s.inObject() && (s.wants("usage") || s.wants("error")) {
 			s.usage, s.usageAt, s.isError = make([]byte, 0, 256), s.depth+1, s.wants("error")
 			if s.isError {
-				s.errorType = unknownError // if it is longer than is kept
+				s.errorType = unknownError // used if the object is too long to keep
 			}
 		}
 		s.depth++
@@ -173,7 +176,7 @@ func (s *scanner) inObject() bool { return s.depth > 0 && s.depth < 64 && s.isOb
 // unknownError is the type of an error that states none.
 const unknownError = "unknown"
 
-// err reads an error object: its type and its code, each of which may be missing.
+// err parses an error object: its type and its code, each of which may be missing.
 func (s *scanner) err(object []byte) {
 	if kind := gjson.GetBytes(object, "type"); kind.Type == gjson.String {
 		s.errorType = kind.Str
@@ -183,7 +186,8 @@ func (s *scanner) err(object []byte) {
 	}
 }
 
-// count reads a usage object: OpenAI's names, or those of its responses API and Anthropic's.
+// count parses a usage object, with OpenAI's names or those of its responses API and of
+// Anthropic's.
 func (s *scanner) count(usage []byte) {
 	input := &s.counts.Input
 	if s.path[1] == "message" {

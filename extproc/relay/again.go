@@ -20,13 +20,14 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// maxDial is how long a look may take.
+// maxDial bounds a dial.
 const maxDial = time.Second
 
-// again sends a request through Envoy once more. What is found out of the copies that did not serve it is in force before, so that it is not
-// decided as it was, but waits for its model where none is left.
+// again sends a request through Envoy once more. It first checks the copies that did not serve the
+// request and updates the fleet, so that extproc decides differently, or queues the request if no
+// copy is left.
 func (s *Server) again(w http.ResponseWriter, r *http.Request, e relaytoken.Request) {
-	s.Fleet.Release(e.ID) // else it would wait for a place that it has itself, where its copy takes only so many requests
+	s.Fleet.Release(e.ID) // otherwise it might wait for its own place at a copy with a concurrency limit
 	missing, stopping := strings.Split(r.Header.Get(wire.MissingHeader), ","), strings.Split(r.Header.Get(wire.StoppingHeader), ",")
 	var looks sync.WaitGroup
 	for _, c := range e.Tried {
@@ -48,8 +49,8 @@ func (s *Server) again(w http.ResponseWriter, r *http.Request, e relaytoken.Requ
 	s.forward(w, r, s.envoy(e.Back), &url.URL{Scheme: "http", Host: "envoy"}, r.Host, "No endpoint could be reached. Try again.")
 }
 
-// look finds out whether anybody listens where a copy did not serve a request, and tells the fleet at once where nobody does. A look that fails
-// for what is wrong here tells nothing.
+// look dials a copy that did not serve a request, and reports a refused connection to the fleet at
+// once. A dial that fails for a local reason reports nothing.
 func (s *Server) look(ctx context.Context, c relaytoken.Copy) {
 	limited, cancel := context.WithTimeout(ctx, maxDial)
 	defer cancel()
@@ -57,14 +58,15 @@ func (s *Server) look(ctx context.Context, c relaytoken.Copy) {
 	switch {
 	case err == nil:
 		_ = conn.Close()
-	case ctx.Err() != nil: // it is the request that has gone
+	case ctx.Err() != nil: // the request ended
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ECONNRESET):
 		s.Fleet.Update(fleet.Now, func(s *endpointstate.State, now time.Time) {
 			if !s.Refuses(c.Endpoint) { // many requests may find out at once
 				s.Refused(c.Endpoint, now)
 			}
 		})
-	case errors.Is(err, context.DeadlineExceeded), os.IsTimeout(err), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+	case errors.Is(err, context.DeadlineExceeded), os.IsTimeout(err),
+		errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
 		s.Fleet.Update(fleet.Now, func(s *endpointstate.State, now time.Time) { s.Turned(c.Endpoint, now) })
 	}
 }

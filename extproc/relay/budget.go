@@ -7,16 +7,17 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// budget is how many bytes are kept of one call, in the bounds for it and for all. It is safe for concurrent use.
+// budget counts the bytes kept for one call, within the limits of the call and of all calls. It is
+// safe for concurrent use.
 type budget struct {
 	mine atomic.Int64
 	all  *atomic.Int64
 }
 
-// reader reads what counts.
+// reader returns a reader that counts what is read.
 func (b *budget) reader(r io.Reader) io.Reader { return &counted{b, r} }
 
-// giveBack says that nothing is kept any more.
+// giveBack ends the count: no bytes are kept any more.
 func (b *budget) giveBack() { b.all.Add(-b.mine.Load()) }
 
 type counted struct {
@@ -32,7 +33,7 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// take counts bytes, and says when they are too many.
+// take counts bytes. It returns an error if they exceed a limit.
 func (b *budget) take(n int) error {
 	mine, all := b.mine.Add(int64(n)), b.all.Add(int64(n))
 	switch {

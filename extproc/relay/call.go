@@ -13,17 +13,20 @@ import (
 	"github.com/headgate/headgate/extproc/relay/relaytoken"
 )
 
-// answer is a model's, of one message.
+// answer is a model's response, which has one message.
 type answer struct {
 	message         []byte
 	header, trailer http.Header
 }
 
-// call makes a unary gRPC call for a model through the Envoy of an errand: of a method by its path, with metadata, which it changes, and the
-// frames of its message. An error that is a [*kserve.Error] is what the call ended with.
-func (s *Server) call(ctx context.Context, e relaytoken.Request, m relaytoken.Model, host, path string, metadata http.Header, frames []byte, budget *budget) (*answer, error) {
+// call makes a unary gRPC call for a model through the Envoy of a request. Path is the method,
+// metadata the headers, which call changes, and frames the message. A [*kserve.Error] is the final
+// status of the call.
+func (s *Server) call(
+	ctx context.Context, e relaytoken.Request, m relaytoken.Model, host, path string, metadata http.Header, frames []byte, budget *budget,
+) (*answer, error) {
 	metadata.Set(wire.RelayTokenHeader, s.sentOn(e, m, false))
-	metadata.Del("Grpc-Accept-Encoding") // what is answered is read
+	metadata.Del("Grpc-Accept-Encoding") // the relay reads the response
 	for _, name := range kserve.Headers {
 		metadata.Del(name)
 	}
@@ -33,7 +36,7 @@ func (s *Server) call(ctx context.Context, e relaytoken.Request, m relaytoken.Mo
 	to := &http.Request{
 		Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: "envoy", Path: path}, Host: host,
 		Header: metadata, Body: io.NopCloser(bytes.NewReader(frames)), ContentLength: int64(len(frames)),
-		GetBody: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(frames)), nil }, // where Envoy has not begun it
+		GetBody: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(frames)), nil }, // for retries if Envoy has not read it
 	}
 	response, err := s.envoy(e.Back).RoundTrip(to.WithContext(ctx))
 	if err != nil {
@@ -59,7 +62,7 @@ func (s *Server) call(ctx context.Context, e relaytoken.Request, m relaytoken.Mo
 	messages := kserve.NewMessages(response.Header.Get("Grpc-Encoding"), maxMessage)
 	messages.Add(text)
 	first, ok, err := messages.Next()
-	if err == nil && len(first.Bytes) > len(text) { // it came smaller
+	if err == nil && len(first.Bytes) > len(text) { // it was compressed
 		err = budget.take(len(first.Bytes))
 	}
 	switch {
@@ -76,10 +79,10 @@ func (s *Server) call(ctx context.Context, e relaytoken.Request, m relaytoken.Mo
 
 var errMany = status(kserve.Unimplemented, "A call for several models has one answer of each.")
 
-// ended is the status that a call ended with, if it is not OK.
+// ended returns the final status of a call; nil if it is OK.
 func ended(r *http.Response) error {
 	code, words := r.Trailer.Get("Grpc-Status"), r.Trailer.Get("Grpc-Message")
-	if code == "" { // it ended before a message
+	if code == "" { // the call ended without a message
 		code, words = r.Header.Get("Grpc-Status"), r.Header.Get("Grpc-Message")
 	}
 	n, err := strconv.ParseUint(code, 10, 32)

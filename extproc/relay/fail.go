@@ -11,28 +11,31 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// status is what a call ends with.
+// status is the final status of a call.
 func status(code kserve.Code, reason string) error { return &kserve.Error{Code: code, Reason: reason} }
 
-// isStatus says whether an error is what a call ends with.
+// isStatus reports whether an error is the final status of a call.
 func isStatus(err error) bool {
 	var e *kserve.Error
 	return errors.As(err, &e)
 }
 
-// answered is a status with which a call ended that was sent on: extproc or the engine has said it, and it is counted there.
+// answered is the status of a call that the relay made. extproc or the engine returned it, and it
+// is counted there.
 type answered struct{ status *kserve.Error }
 
 func (a answered) Error() string { return a.status.Reason }
 func (a answered) Unwrap() error { return a.status }
 
-// kinds are the error codes by which what is refused here is counted; of any other status it is internal.
+// kinds maps statuses of refused calls to the error codes in metrics. Any other status counts as
+// internal.
 var kinds = map[kserve.Code]string{
 	kserve.InvalidArgument: "invalid_request", kserve.NotFound: "model_not_found", kserve.ResourceExhausted: "request_too_large",
 	kserve.Unimplemented: "unknown_method", kserve.Unavailable: "no_endpoint", kserve.Unauthenticated: "unauthenticated",
 }
 
-// refusal is what a client is told of an error, and counts what was found here while it waited.
+// refusal returns what the client gets for an error, and counts errors that the relay found while
+// the client waited.
 func (s *Server) refusal(r *http.Request, err error) *kserve.Error {
 	e := &kserve.Error{Code: kserve.Internal, Reason: "The gateway failed."}
 	errors.As(err, &e)
@@ -46,7 +49,7 @@ func (s *Server) refusal(r *http.Request, err error) *kserve.Error {
 	return e
 }
 
-// unavailable answers a request that cannot be sent on now.
+// unavailable replies to a request that cannot be forwarded now.
 func (s *Server) unavailable(w http.ResponseWriter, r *http.Request, reason string) {
 	if isCall(r) {
 		s.failCall(w, r, status(kserve.Unavailable, reason))
@@ -63,7 +66,7 @@ func (s *Server) unavailable(w http.ResponseWriter, r *http.Request, reason stri
 	_, _ = w.Write(text)
 }
 
-// failCall ends a call with what an error says, without a message.
+// failCall ends a call with the status of an error, without a message.
 func (s *Server) failCall(w http.ResponseWriter, r *http.Request, err error) {
 	e := s.refusal(r, err)
 	h := w.Header()
@@ -73,7 +76,8 @@ func (s *Server) failCall(w http.ResponseWriter, r *http.Request, err error) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// caught makes an error of a fault in one of a request's goroutines: it costs that request only.
+// caught converts a panic in one of a request's goroutines into an error: it costs only that
+// request.
 func (s *Server) caught(err *error) {
 	if fault := recover(); fault != nil {
 		s.Log.Error("panic in a request", "fault", fault, "stack", string(debug.Stack()))

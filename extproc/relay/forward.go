@@ -7,14 +7,14 @@ import (
 	"net/url"
 )
 
-// forward sends a request on as it is, to a server that a way reaches, and its answer back as it comes. Its client is told words where the way is
-// closed.
+// forward proxies a request unchanged, and its response as it arrives. The client gets words if the
+// server cannot be reached.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request, way http.RoundTripper, to *url.URL, host, words string) {
 	var proxy httputil.ReverseProxy
 	proxy = httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = to.Scheme, to.Host, host
-			// What follows Rewrite takes away.
+			// Rewrite would remove these.
 			p.Out.URL.RawQuery = p.In.URL.RawQuery
 			for _, name := range []string{"X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "Forwarded"} {
 				if values := p.In.Header[name]; values != nil {
@@ -23,8 +23,9 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, way http.RoundT
 			}
 		},
 		Transport: way, FlushInterval: -1, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
-		// An answer without a body, as that of a call which ends with its headers, must end with them here too: a flush may come between, and
-		// clients of gRPC take the empty end after it for a fault of the server.
+		// A response without a body, such as that of a call that ends with its headers, must end
+		// with them here too. A flush could come between, and gRPC clients take the empty end after
+		// it for a server error.
 		ModifyResponse: func(answer *http.Response) error {
 			if answer.ContentLength == 0 {
 				proxy.FlushInterval = 0

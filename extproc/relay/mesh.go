@@ -9,15 +9,15 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// Mesh is the way to control for clients of ModelMesh's API, who call the port that they send requests to.
+// Mesh forwards calls of ModelMesh's API to control. Its clients call the port for inference.
 type Mesh struct {
-	// Token is what they must send: control trusts whoever is on its machine, as extproc may be.
+	// Token is the token that clients must send: control trusts all local callers, such as extproc.
 	Token func() string
-	// Control takes HTTP/2.
+	// Control reaches control by HTTP/2.
 	Control http.RoundTripper
 }
 
-// manage sends a call of ModelMesh's API on to control, with the token that its client sent.
+// manage forwards a call of ModelMesh's API to control, with the client's token.
 func (s *Server) manage(w http.ResponseWriter, r *http.Request) {
 	if method, ok := kserve.MethodOf(r.URL.Path); !ok || !kserve.Manages(method) {
 		s.failCall(w, r, status(kserve.Unimplemented, "This gateway serves no such method."))

@@ -1,8 +1,10 @@
-// Package relay is a server inside extproc that Envoy has among the endpoints, for requests that need more than one chosen endpoint. It sends a
-// request through Envoy again if no endpoint has served it, a call for several models to each of them, a request for a stored response to each pool
-// that may have it, a REST request as a gRPC call if the engine takes nothing else, and calls of ModelMesh's API to control. It decides nothing and
-// keeps no state: its task comes with each request, sealed by extproc (see package errand), and extproc decides the request anew when it comes
-// through Envoy again.
+// Package relay is a server inside extproc that is one of Envoy's endpoints. It handles requests
+// that need more than one chosen endpoint. It sends a request through Envoy again if no endpoint
+// has served it, a call for several models to each of them, a request for a stored response to each
+// pool that may have it, a REST request as a gRPC call if the engine takes nothing else, and calls
+// of ModelMesh's API to control. It decides nothing and is stateless: each request carries an
+// encrypted token with its task (see package relaytoken), and extproc decides the request again
+// when it comes through Envoy again.
 package relay
 
 import (
@@ -28,28 +30,28 @@ import (
 	"github.com/headgate/headgate/extproc/relay/relaytoken"
 )
 
-// Config is what a Server needs.
+// Config configures a Server.
 type Config struct {
-	// Folder has the sockets of the Envoys: errands say which.
+	// Folder contains the sockets of the Envoys. Tokens name the socket.
 	Folder string
-	// Tokens opens what extproc has sealed.
+	// Tokens decrypts the tokens.
 	Tokens *relaytoken.Sealer
-	// Fleet is told of the copies that did not serve a request.
+	// Fleet gets reports about copies that did not serve a request.
 	Fleet *fleet.Fleet
-	// Mesh is the way to control for clients of ModelMesh; nil for none.
+	// Mesh reaches control for clients of ModelMesh; nil means that they are refused.
 	Mesh *Mesh
-	// Replied counts what is refused here, by HTTP status and error code; nil counts nothing.
+	// Replied counts refused requests by HTTP status and error code; nil counts nothing.
 	Replied func(status int, code string)
 	Log     *slog.Logger
 }
 
-// Server is the inner server. It is safe for concurrent use. Make one with [New].
+// Server is the relay. It is safe for concurrent use. Make one with [New].
 type Server struct {
 	Config
-	kept atomic.Int64 // bytes of calls for several models, and of their answers
+	kept atomic.Int64 // bytes of calls for several models and of their responses
 
 	mu     sync.Mutex                 // guards envoys
-	envoys map[string]*http.Transport // by the socket
+	envoys map[string]*http.Transport // by socket
 }
 
 // New returns a Server.
@@ -60,10 +62,11 @@ func New(c Config) *Server {
 	return &Server{Config: c, envoys: make(map[string]*http.Transport)}
 }
 
-// headerTimeout is how long an Envoy may take for the headers of a request.
+// headerTimeout bounds how long an Envoy may take to send the headers of a request.
 const headerTimeout = 5 * time.Second
 
-// Serve serves on a listener, which it closes, until ctx ends. What it serves then has patience to end.
+// Serve serves on a listener until ctx ends, and closes the listener. Requests then have patience
+// to end.
 func (s *Server) Serve(ctx context.Context, l net.Listener, patience time.Duration) error {
 	server := &http.Server{
 		Handler: s, ReadHeaderTimeout: headerTimeout, Protocols: new(http.Protocols),
@@ -88,7 +91,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, patience time.Durati
 	return nil
 }
 
-// ServeHTTP does what the request's errand says.
+// ServeHTTP does what the request's token says.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set(wire.FinalHeader, "1")
 	e, ok := s.Tokens.Open(r.Header.Get(wire.RelayTokenHeader))
@@ -108,7 +111,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// envoy returns the way to the Envoy that listens at a socket: HTTP/2 for all requests, as calls need it.
+// envoy returns a transport to the Envoy that listens at a socket. It uses HTTP/2 for all requests,
+// because gRPC needs it.
 func (s *Server) envoy(socket string) *http.Transport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,18 +130,22 @@ func (s *Server) envoy(socket string) *http.Transport {
 	return t
 }
 
-// sentOn is what a request is on its way through Envoy.
+// sentOn returns the token of a request that the relay sends through Envoy.
 func (s *Server) sentOn(e relaytoken.Request, m relaytoken.Model, last bool) string {
-	return s.Tokens.Seal(relaytoken.Request{Kind: relaytoken.Sent, Back: e.Back, Listener: e.Listener, Given: e.Given, Models: []relaytoken.Model{m}, Most: e.Most, Last: last})
+	return s.Tokens.Seal(relaytoken.Request{
+		Kind: relaytoken.Sent, Back: e.Back, Listener: e.Listener, Given: e.Given,
+		Models: []relaytoken.Model{m}, Most: e.Most, Last: last,
+	})
 }
 
-// isCall says whether a request is a gRPC call, of which Envoy routes no other here.
+// isCall reports whether a request is a gRPC call. Envoy routes no other type of call to the relay.
 func isCall(r *http.Request) bool {
 	return strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
 }
 
-// NewTokens seals with the key in a file, which it makes if there is none: a process that takes over opens what the one before has sealed. An
-// empty name is for a process that does neither.
+// NewTokens returns a Sealer with the key in a file, which it creates if it does not exist: a
+// process that takes over can decrypt the tokens of the one before. If file is empty, the key is
+// random.
 func NewTokens(file string) (*relaytoken.Sealer, error) {
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // it never fails
@@ -155,7 +163,8 @@ func NewTokens(file string) (*relaytoken.Sealer, error) {
 	return relaytoken.NewSealer(aead), err
 }
 
-// kept is what a file holds. One that is not there is made, in one step, and holds text then.
+// kept returns the content of a file. If the file does not exist, kept creates it atomically with
+// text.
 func kept(file string, text []byte) ([]byte, error) {
 	if was, err := os.ReadFile(file); !errors.Is(err, fs.ErrNotExist) {
 		return was, err
@@ -163,7 +172,7 @@ func kept(file string, text []byte) ([]byte, error) {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return nil, err
 	}
-	made, err := os.CreateTemp(filepath.Dir(file), ".") // which only this user can read
+	made, err := os.CreateTemp(filepath.Dir(file), ".") // only this user can read it
 	if err != nil {
 		return nil, err
 	}

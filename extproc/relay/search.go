@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/extproc/relay/relaytoken"
 )
 
-// search sends a request for a stored response to one pool after the other until one of them has it.
+// search asks one pool after the other for a stored response, until one has it.
 func (s *Server) search(w http.ResponseWriter, r *http.Request, e relaytoken.Request) {
 	budget := budget{all: &s.kept}
 	defer budget.giveBack()
@@ -23,15 +23,15 @@ func (s *Server) search(w http.ResponseWriter, r *http.Request, e relaytoken.Req
 	s.forward(w, r, &searching{s, e, body}, &url.URL{Scheme: "http", Host: "envoy"}, r.Host, "No endpoint could be reached. Try again.")
 }
 
-// searching asks the pools of an errand in turn. It serves one request.
+// searching asks the pools of one request.
 type searching struct {
 	server *Server
 	of     relaytoken.Request
 	body   []byte
 }
 
-// RoundTrip returns the first answer that is no error. If there is none, it returns the first error other than 404, else the first 404: an engine of
-// another kind may refuse the request.
+// RoundTrip returns the first response that is no error. If there is none, it returns the first
+// error other than 404, else the first 404: an engine of another kind may reject the request.
 func (t *searching) RoundTrip(r *http.Request) (*http.Response, error) {
 	var without *http.Response
 	for _, m := range t.of.Models {
@@ -54,22 +54,23 @@ func (t *searching) RoundTrip(r *http.Request) (*http.Response, error) {
 	return without, nil
 }
 
-// request returns the request to send to a pool.
+// request returns the request for a pool.
 func (t *searching) request(r *http.Request, m relaytoken.Model) *http.Request {
 	to := r.Clone(r.Context())
 	to.Header.Set(wire.RelayTokenHeader, t.server.sentOn(t.of, m, true))
 	to.Body, to.ContentLength = http.NoBody, int64(len(t.body))
 	if len(t.body) > 0 {
-		to.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(t.body)), nil } // for a retry if Envoy has not begun it
+		to.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(t.body)), nil } // for retries if Envoy has not read it
 		to.Body, _ = to.GetBody()
 	}
 	return to
 }
 
-// maxDropped bounds how much of a discarded answer is read. It is read so that Envoy does not take it for a cancelled request.
+// maxDropped bounds how much of a discarded response is read. Without reading, Envoy would count
+// the request as canceled.
 const maxDropped = 64 << 10
 
-// drop discards an answer, which may be nil.
+// drop discards a response, which may be nil.
 func drop(answer *http.Response) {
 	if answer != nil {
 		_, _ = io.CopyN(io.Discard, answer.Body, maxDropped)

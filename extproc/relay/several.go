@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// atOnce is how many of a call's models are asked at a time (ModelMesh's MM_MULTI_PARALLELISM).
+	// atOnce is how many models of a call are asked at a time (ModelMesh's MM_MULTI_PARALLELISM).
 	atOnce = 4
-	// maxMessage bounds a call's message, and each answer. MaxOfOne bounds what is kept of one request, its answers and what is made of them,
-	// and maxKept what is kept of all.
+	// maxMessage bounds a call's message, and each response. maxOfOne bounds what is kept for one
+	// request: its responses and what is made of them. maxKept bounds what is kept for all.
 	maxMessage = 32 << 20
 	maxOfOne   = 4 * maxMessage
 	maxKept    = 1 << 30
 )
 
-// several sends a call to each of its models, and answers with what they answer, one after the other in the order of the call: to protobuf that
-// is one message with the fields of all. The first error ends the others.
+// several sends a call to each of its models, and concatenates the responses in the order of the
+// call. To protobuf that is one message with the fields of all. The first error cancels the others.
 func (s *Server) several(w http.ResponseWriter, r *http.Request, e relaytoken.Request) {
 	budget := budget{all: &s.kept}
 	defer budget.giveBack()
@@ -70,20 +70,21 @@ func (s *Server) several(w http.ResponseWriter, r *http.Request, e relaytoken.Re
 	}
 	maps.Copy(w.Header(), header)
 	w.Header().Set("Content-Type", "application/grpc")
-	_, _ = w.Write(kserve.AppendFrame(nil, message)) // if it fails, nobody reads it
+	_, _ = w.Write(kserve.AppendFrame(nil, message)) // on an error the client is gone
 	for name, values := range trailer {
 		w.Header()[http.TrailerPrefix+name] = values
 	}
 	w.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
 }
 
-// isMissing says whether an error is extproc's, of a model that there is not.
+// isMissing reports whether extproc returned the error for an unknown model.
 func isMissing(err error) bool {
 	var e *kserve.Error
 	return errors.As(err, &e) && e.Code == kserve.NotFound && (e.Reason == "model not found" || e.Reason == "vmodel not found")
 }
 
-// merge adds the metadata of an answer to that of others: what is of the protocol, or of one hop, is none.
+// merge adds the metadata of a response to that of others, without headers of the protocol or of
+// one hop.
 func merge(to, from http.Header) {
 	for name, values := range from {
 		if strings.HasPrefix(name, "Grpc-") || strings.HasPrefix(name, "X-Envoy-") || slices.Contains(ofHop, name) {
@@ -93,5 +94,5 @@ func merge(to, from http.Header) {
 	}
 }
 
-// ofHop are headers that say something of one answer's way.
+// ofHop are hop-by-hop headers.
 var ofHop = []string{"Content-Type", "Content-Length", "Date", "Server", "Trailer", "X-Request-Id", "Transfer-Encoding", "Connection"}

@@ -13,13 +13,13 @@ import (
 	"github.com/headgate/headgate/extproc/transcode"
 )
 
-// transcode makes a gRPC call of a request of V2 by REST, and answers by REST.
+// transcode makes a gRPC call of a V2 REST request, and answers by REST.
 func (s *Server) transcode(w http.ResponseWriter, r *http.Request, e relaytoken.Request) {
 	budget := budget{all: &s.kept}
 	defer budget.giveBack()
 	asked, a, err := s.transcoded(r, e, &budget)
 	if r.Context().Err() != nil {
-		return // nobody waits for it
+		return // the client is gone
 	}
 	if err != nil {
 		is := s.refusal(r, err)
@@ -34,7 +34,7 @@ func (s *Server) transcode(w http.ResponseWriter, r *http.Request, e relaytoken.
 	respond(w, answer)
 }
 
-// transcoded asks what a request asks, by gRPC.
+// transcoded converts the request and makes the call.
 func (s *Server) transcoded(r *http.Request, e relaytoken.Request, budget *budget) (asked transcode.Request, a *answer, err error) {
 	from, err := inflated(r, budget)
 	if err != nil {
@@ -53,22 +53,23 @@ func (s *Server) transcoded(r *http.Request, e relaytoken.Request, budget *budge
 	if len(asked.Message) > maxMessage {
 		return asked, nil, status(kserve.ResourceExhausted, "The request has more than 32 MiB as a message of gRPC.")
 	}
-	if err := budget.take(2 * len(asked.Message)); err != nil { // the message, and its frame
+	if err := budget.take(2 * len(asked.Message)); err != nil { // the message and its frame
 		return asked, nil, err
 	}
-	a, err = s.call(r.Context(), e, e.Models[0], r.Host, "/"+asked.Method, metadataOf(r.Header), kserve.AppendFrame(nil, asked.Message), budget)
+	frame := kserve.AppendFrame(nil, asked.Message)
+	a, err = s.call(r.Context(), e, e.Models[0], r.Host, "/"+asked.Method, metadataOf(r.Header), frame, budget)
 	if errors.Is(err, errMany) {
 		err = status(kserve.Internal, "The model's answer has more than one message.")
 	}
 	return asked, a, err
 }
 
-// gzipped says whether a body is.
+// gzipped reports whether a body is compressed by gzip.
 func gzipped(r *http.Request) bool {
 	return strings.EqualFold(r.Header.Get("Content-Encoding"), "gzip")
 }
 
-// inflated reads a body as it was before its client made it smaller.
+// inflated returns a reader of the decompressed body.
 func inflated(r *http.Request, budget *budget) (io.Reader, error) {
 	switch encoding := r.Header.Get("Content-Encoding"); {
 	case encoding == "", strings.EqualFold(encoding, "identity"):
@@ -83,10 +84,10 @@ func inflated(r *http.Request, budget *budget) (io.Reader, error) {
 	return nil, status(kserve.InvalidArgument, "Send the body without a content encoding, or with gzip.")
 }
 
-// ofREST are headers that say something of a request by REST, or of its way here.
+// ofREST are headers of the REST request or of its connection, which the call must not have.
 var ofREST = []string{"Content-Encoding", "Content-Length", "Accept", "Accept-Encoding", "Expect", "Connection", transcode.HeaderLength}
 
-// metadataOf is what of the headers goes with the call.
+// metadataOf returns the headers to send with the call.
 func metadataOf(header http.Header) http.Header {
 	metadata := header.Clone()
 	for _, name := range ofREST {
@@ -106,5 +107,5 @@ func respond(w http.ResponseWriter, is transcode.Response) {
 		h.Set(transcode.HeaderLength, strconv.Itoa(is.HeaderLength))
 	}
 	w.WriteHeader(is.Status)
-	_, _ = w.Write(is.Body) // if it fails, nobody reads it
+	_, _ = w.Write(is.Body) // on an error the client is gone
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// version is that of the tokens that this program writes and reads.
+// version is the version of the tokens that this program writes and reads.
 const version = 3
 
 func messageOf(e *Request) *relayed.Request {
@@ -63,7 +63,7 @@ func requestOf(m *relayed.Request) Request {
 	return e
 }
 
-// objectName is the name of which text is the [objects.Name.String].
+// objectName parses the result of [objects.Name.String].
 func objectName(text string) objects.Name {
 	if namespace, name, ok := strings.Cut(text, "/"); ok {
 		return objects.Name{Namespace: namespace, Name: name}

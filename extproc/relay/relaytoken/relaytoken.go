@@ -1,5 +1,7 @@
-// Package relaytoken is what extproc's inner server is to do with a request, and what is known of the request when it comes through Envoy once
-// more: sealed in a header, so that nobody keeps anything and nobody else can write one. It is pure.
+// Package relaytoken has the token of a request that goes through extproc's relay: what the relay
+// is to do, and how extproc is to treat the request when it comes through Envoy again. The token is
+// encrypted in a header. So neither program stores anything, and nobody else can make a token. The
+// package is pure.
 package relaytoken
 
 import (
@@ -13,76 +15,82 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Kind is what is to be done with a request.
+// Kind is the task of the relay.
 type Kind string
 
 const (
-	// Again is for the inner server: no endpoint has served the request, and it is to be decided once more.
+	// Again is for the relay: no endpoint has served the request; have it decided again.
 	Again Kind = "again"
-	// Several is for it too: the call is for several models, and goes to each.
+	// Several is for the relay: send the call to each of several models.
 	Several Kind = "several"
-	// Transcode is for it too: the request of V2 by REST is for an engine that takes gRPC calls alone.
+	// Transcode is for the relay: make a gRPC call of the V2 REST request, because the engine takes
+	// only calls.
 	Transcode Kind = "transcode"
-	// Search is for it too: the request is for a stored response that endpoints of several pools may have, and no route reaches all of these pools.
+	// Search is for the relay: ask several pools for a stored response, because no route reaches
+	// all of them.
 	Search Kind = "search"
-	// Manage is for it too: the call is for control.
+	// Manage is for the relay: forward the call to control.
 	Manage Kind = "manage"
-	// Sent is for extproc, by its inner server: the request was admitted before.
+	// Sent is for extproc, from the relay: the request was admitted before.
 	Sent Kind = "sent"
 )
 
-// Request is one request's.
+// Request is the content of a token.
 type Request struct {
 	Kind Kind
-	// Back is the socket at which the request's Envoy takes it once more, in the folder of extproc's.
+	// Back is the socket at which the request's Envoy takes requests from the relay, in the folder
+	// of extproc's socket.
 	Back string
-	// Listener and Given are where the request came in, and the pool that its route named, as the ext_proc stream said.
+	// Listener and Given are the listener of the request and the pool that its route named.
 	Listener string
 	Given    objects.Name
-	// Models are what the request was admitted for: one of Again, Transcode and Sent, and all of Several, in the order of the call; none of Manage.
-	// Those of Search have no name: they are the pools, in the order in which to ask them.
+	// Models are the models for which the request was admitted: one for Again, Transcode and Sent,
+	// all in order for Several, none for Manage. For Search they have no name: they are the pools,
+	// in the order in which to ask them.
 	Models []Model
-	// All says that every one of Several is to be there: else one that there is not is left out.
+	// All means that each model of Several must exist. Otherwise unknown models are skipped.
 	All bool
-	// ID is that of the decision by which they were: of Again.
+	// ID is the decision that sent the request to Tried. Only Again has one.
 	ID string
-	// Tried are the copies that did not serve the request: of Again.
+	// Tried are the copies that did not serve the request. Only Again has them.
 	Tried []Copy
-	// SentAt is when the request was sent to the first of them, in nanoseconds of Unix time: of Again.
+	// SentAt is when the request was sent to the first of Tried, in nanoseconds of Unix time.
 	SentAt int64
-	// Most bounds how many endpoints of a pool may be asked for a stored response: of Search, and of the Sent that follows it.
+	// Most bounds how many endpoints of a pool are asked for a stored response. Search has it, and
+	// the Sent that follows.
 	Most int64
-	// Last says that the inner server is not among the picks any more: of Sent.
+	// Last means that the relay must not be among the picks again. Only Sent has it.
 	Last bool
 }
 
-// Model is a model that a request was admitted for.
+// Model is a model for which a request was admitted.
 type Model struct {
-	// Name is what its client calls it.
+	// Name is the client's name of the model.
 	Name   string
 	Target route.Target
 }
 
-// Copy is a copy of a model, at an endpoint that takes requests for it at an address.
+// Copy is a copy of a model: its endpoint, and the address at which that takes requests.
 type Copy struct {
 	Endpoint string
 	At       string
-	Model    string // as the engine calls it
+	Model    string // the engine's name of the model
 }
 
-// Sealer seals errands and opens them. It is safe for concurrent use.
+// Sealer encrypts and decrypts tokens. It is safe for concurrent use.
 type Sealer struct{ aead cipher.AEAD }
 
-// NewSealer returns a Sealer that seals with an AEAD that takes no nonce of its caller's ([cipher.NewGCMWithRandomNonce]).
+// NewSealer returns a Sealer. The AEAD must choose its own nonces ([cipher.NewGCMWithRandomNonce]).
 func NewSealer(aead cipher.AEAD) *Sealer { return &Sealer{aead} }
 
-// Seal returns an errand as a header has it.
+// Seal returns the token as the value of a header.
 func (s *Sealer) Seal(e Request) string {
-	text, _ := proto.Marshal(messageOf(&e)) // it fails for text that is not UTF-8; then the token is of no version
+	text, _ := proto.Marshal(messageOf(&e)) // it fails if text is not UTF-8; then no version is written and Open returns false
 	return base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, text, nil))
 }
 
-// Open returns what was sealed; false for what was not, by this Sealer, or by a process of another release.
+// Open decrypts a token. It returns false if another key or another version of the format made the
+// token.
 func (s *Sealer) Open(header string) (e Request, ok bool) {
 	sealed, err := base64.RawURLEncoding.DecodeString(header)
 	if err != nil {
