@@ -72,11 +72,11 @@ type CapacityPlanSpec struct {
 
 // PlanObjective is a time that most queries must keep.
 type PlanObjective struct {
-	// Of which time of a query: Latency is until all of it has ended, FirstToken until the first token of its LLM, and PerToken is from one of those to
+	// Metric is which time of a query: Latency is until all of it has ended, TimeToFirstToken until the first token of its LLM, and TimePerOutputToken is from one of those to
 	// the next. Latency is the default.
 	//
-	// +kubebuilder:validation:Enum=Latency;FirstToken;PerToken
-	Of string `json:"of,omitempty"`
+	// +kubebuilder:validation:Enum=Latency;TimeToFirstToken;TimePerOutputToken
+	Metric string `json:"metric,omitempty"`
 	// Within is that time.
 	//
 	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="it must be above 0"
@@ -99,17 +99,17 @@ type PlanHardware struct {
 	//
 	// +kubebuilder:validation:XValidation:rule="self > 0.0",message="it must be above 0"
 	Price *float64 `json:"price,omitempty"`
-	// AtMost is how many units there are for all stages together. Without it there is no bound.
+	// MaxUnits is how many units there are for all stages together. Without it there is no bound.
 	//
 	// +kubebuilder:validation:Minimum=0
-	AtMost *int32 `json:"atMost,omitempty"`
+	MaxUnits *int32 `json:"maxUnits,omitempty"`
 }
 
 // PlanStage is one model of the pipeline.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.replicas) || !has(self.replicas.max) || self.replicas.max >= (has(self.replicas.min) ? self.replicas.min : 1)",message="it must be at least min",fieldPath=".replicas.max"
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.gather) || self.gather != 'Always' || has(self.batchWait) && duration(self.batchWait) > duration('0s')",message="write batchWait: for how long a batch gathers queries",fieldPath=".gather"
+// +kubebuilder:validation:XValidation:rule="!has(self.batching) || self.batching != 'Always' || has(self.maxBatchDelay) && duration(self.maxBatchDelay) > duration('0s')",message="write maxBatchDelay: for how long a batch gathers queries",fieldPath=".batching"
 type PlanStage struct {
 	// Name of the stage in this plan.
 	//
@@ -131,19 +131,19 @@ type PlanStage struct {
 	Hardware []StageHardware `json:"hardware"`
 	// Replicas bound how many it may have.
 	Replicas *PlanReplicas `json:"replicas,omitempty"`
-	// BatchWait is how long a replica lets a query wait for its batch to fill. Without it a replica takes what is there.
+	// MaxBatchDelay is how long a replica lets a query wait for its batch to fill. Without it a replica takes what is there.
 	//
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="it must not be negative"
-	BatchWait *metav1.Duration `json:"batchWait,omitempty"`
-	// Gather says when queries are gathered into batches. WhenFree is the default: a replica that is free takes what is there, as Triton's do. With
-	// Always a batch is of what comes within batchWait of its first query, whether or not a replica is free. It waits for one then, as with MLServer.
+	MaxBatchDelay *metav1.Duration `json:"maxBatchDelay,omitempty"`
+	// Batching says when queries are gathered into batches. WhenIdle is the default: a replica that is free takes what is there, as Triton's do. With
+	// Always a batch is of what comes within maxBatchDelay of its first query, whether or not a replica is free. It waits for one then, as with MLServer.
 	//
-	// +kubebuilder:validation:Enum=WhenFree;Always
-	Gather string `json:"gather,omitempty"`
-	// Hop is how long a query is on its way to the stage, through the gateway and back: what one that is alone takes longer than at the server.
+	// +kubebuilder:validation:Enum=WhenIdle;Always
+	Batching string `json:"batching,omitempty"`
+	// GatewayOverhead is how long a query is on its way to the stage, through the gateway and back: what one that is alone takes longer than at the server.
 	//
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="it must not be negative"
-	Hop *metav1.Duration `json:"hop,omitempty"`
+	GatewayOverhead *metav1.Duration `json:"gatewayOverhead,omitempty"`
 	// Startup is how long a pod takes from when it is asked for until it takes queries, for configurations whose replicas change as queries come.
 	//
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="it must not be negative"
@@ -193,17 +193,17 @@ type PlanReplicas struct {
 
 // PlanMemory is what replicas must hold: all models, or those that were used lately.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.models) != has(self.leastAge)",message="write one of models and leastAge"
-// +kubebuilder:validation:XValidation:rule="!has(self.leastAge) || has(self.modelSize)",message="write how large a model is, in modelSize"
+// +kubebuilder:validation:XValidation:rule="has(self.models) != has(self.minEvictionAge)",message="write one of models and minEvictionAge"
+// +kubebuilder:validation:XValidation:rule="!has(self.minEvictionAge) || has(self.modelSize)",message="write how large a model is, in modelSize"
 type PlanMemory struct {
 	// PerReplica is how much one replica has for models.
 	PerReplica resource.Quantity `json:"perReplica"`
 	// Models is how large all are together that must be loaded at once.
 	Models *resource.Quantity `json:"models,omitempty"`
-	// ModelSize is how large one is, in the mean, and LeastAge for how long a model must not have been used before it makes place for another: the
+	// ModelSize is how large one is, in the mean, and MinEvictionAge for how long a model must not have been used before it makes place for another: the
 	// trace says then which models its queries are for.
-	ModelSize *resource.Quantity `json:"modelSize,omitempty"`
-	LeastAge  *metav1.Duration   `json:"leastAge,omitempty"`
+	ModelSize      *resource.Quantity `json:"modelSize,omitempty"`
+	MinEvictionAge *metav1.Duration   `json:"minEvictionAge,omitempty"`
 }
 
 // StageHardware is a kind of hardware that a stage may run on.
@@ -235,11 +235,11 @@ type StageHardware struct {
 	Latencies []BatchLatency `json:"latencies,omitempty"`
 	// Engine of an LLM, in the place of a file.
 	Engine *EngineProfile `json:"engine,omitempty"`
-	// Batches are the sizes that may be set; without it those of the profile. Of an engine it is how many requests it may run at once.
+	// BatchSizes are the sizes that may be set; without it those of the profile. Of an engine it is how many requests it may run at once.
 	//
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:Minimum=1
-	Batches []int32 `json:"batches,omitempty"`
+	BatchSizes []int32 `json:"batchSizes,omitempty"`
 }
 
 // BatchLatency is how long a batch of a size takes.

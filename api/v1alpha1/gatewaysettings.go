@@ -84,11 +84,11 @@ type GatewayPayloads struct {
 
 // GatewayTimeouts are above 0.
 type GatewayTimeouts struct {
-	// Silence bounds how long nothing may come of an answer that has not ended: the request's wait, its prefill, and the whole of
+	// Idle bounds how long nothing may come of an answer that has not ended: the request's wait, its prefill, and the whole of
 	// an answer that is not streamed. The default is 600s.
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') && duration(self) > duration('0s')",message="it must be above 0, such as 600s"
-	Silence *metav1.Duration `json:"silence,omitempty"`
+	Idle *metav1.Duration `json:"idle,omitempty"`
 }

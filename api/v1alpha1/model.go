@@ -23,7 +23,7 @@ const ModelKind = "Model"
 // +kubebuilder:printcolumn:name=Message,type=string,JSONPath=.status.message
 // +kubebuilder:printcolumn:name=Used,type=date,JSONPath=.status.lastUsed,priority=1
 // +kubebuilder:printcolumn:name=Age,type=date,JSONPath=.metadata.creationTimestamp
-// +kubebuilder:validation:XValidation:rule="(has(self.spec.id) ? self.spec.id : self.metadata.name) == (has(oldSelf.spec.id) ? oldSelf.spec.id : oldSelf.metadata.name)",message="only copies, pinned and pace of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".spec.id"
+// +kubebuilder:validation:XValidation:rule="(has(self.spec.id) ? self.spec.id : self.metadata.name) == (has(oldSelf.spec.id) ? oldSelf.spec.id : oldSelf.metadata.name)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".spec.id"
 type Model struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -43,14 +43,14 @@ type ModelList struct {
 	Items []Model `json:"items"`
 }
 
-// ModelSpec is what people write. Only Copies, Pinned and Pace may change: another model has another id.
+// ModelSpec is what people write. Only Copies, Pinned and ServiceTime may change: another model has another id.
 //
-// +kubebuilder:validation:XValidation:rule="self.poolRef.name == oldSelf.poolRef.name",message="only copies, pinned and pace of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".poolRef"
-// +kubebuilder:validation:XValidation:rule="(has(self.type) ? self.type : 'lora') == (has(oldSelf.type) ? oldSelf.type : 'lora')",message="only copies, pinned and pace of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".type"
-// +kubebuilder:validation:XValidation:rule="has(self.baseModel) == has(oldSelf.baseModel) && (!has(self.baseModel) || self.baseModel == oldSelf.baseModel)",message="only copies, pinned and pace of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".baseModel"
-// +kubebuilder:validation:XValidation:rule="has(self.source) == has(oldSelf.source) && (!has(self.source) || self.source == oldSelf.source)",message="only copies, pinned and pace of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".source"
-// +kubebuilder:validation:XValidation:rule="has(self.key) == has(oldSelf.key) && (!has(self.key) || self.key == oldSelf.key)",message="only copies, pinned and pace of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".key"
-// +kubebuilder:validation:XValidation:rule="has(self.size) == has(oldSelf.size) && (!has(self.size) || quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) == 0)",message="only copies, pinned and pace of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".size"
+// +kubebuilder:validation:XValidation:rule="self.poolRef.name == oldSelf.poolRef.name",message="only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".poolRef"
+// +kubebuilder:validation:XValidation:rule="(has(self.type) ? self.type : 'lora') == (has(oldSelf.type) ? oldSelf.type : 'lora')",message="only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".type"
+// +kubebuilder:validation:XValidation:rule="has(self.baseModel) == has(oldSelf.baseModel) && (!has(self.baseModel) || self.baseModel == oldSelf.baseModel)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".baseModel"
+// +kubebuilder:validation:XValidation:rule="has(self.source) == has(oldSelf.source) && (!has(self.source) || self.source == oldSelf.source)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".source"
+// +kubebuilder:validation:XValidation:rule="has(self.key) == has(oldSelf.key) && (!has(self.key) || self.key == oldSelf.key)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".key"
+// +kubebuilder:validation:XValidation:rule="has(self.size) == has(oldSelf.size) && (!has(self.size) || quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) == 0)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".size"
 type ModelSpec struct {
 	// ID is the model's name in requests and at engines, any UTF-8 of at most 512 bytes. The default is the object's name.
 	//
@@ -84,11 +84,11 @@ type ModelSpec struct {
 	//
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="it must be above 0, such as 50Mi"
 	Size *resource.Quantity `json:"size,omitempty"`
-	// Pace is how long an engine takes for one request of a model without tokens where it has no other: the mean of a batch of 1 in the profile that
+	// ServiceTime is how long an engine takes for one request of a model without tokens where it has no other: the mean of a batch of 1 in the profile that
 	// the command control profile measures. By it extproc picks endpoints until it has seen how long requests take.
 	//
 	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s') && duration(self) <= duration('1h')",message="it must be above 0s and no more than 1h, such as 15ms"
-	Pace *metav1.Duration `json:"pace,omitempty"`
+	ServiceTime *metav1.Duration `json:"serviceTime,omitempty"`
 	// Copies bounds how many copies there are.
 	Copies *Copies `json:"copies,omitempty"`
 	// Pinned keeps copies that are loaded: none is unloaded to make room for another model. There is at least one.
@@ -132,8 +132,8 @@ type ModelStatus struct {
 	Failures []FailureStatus `json:"failures,omitempty"`
 	// Bytes is how much memory a copy takes, as far as is known.
 	Bytes int64 `json:"bytes,omitempty"`
-	// Size says where bytes is known from: default, hint, predicted or measured.
-	Size string `json:"size,omitempty"`
+	// SizeSource says where bytes is known from: default, hint, predicted or measured.
+	SizeSource string `json:"sizeSource,omitempty"`
 	// LastUsed is when a request last used the model. It is written late.
 	LastUsed *metav1.Time `json:"lastUsed,omitempty"`
 	// Message says why the model has fewer copies than it should have.
@@ -150,8 +150,8 @@ type CopyStatus struct {
 	Since metav1.MicroTime `json:"since"`
 	// Bytes is how much memory it takes, as far as is known.
 	Bytes int64 `json:"bytes,omitempty"`
-	// Size says where bytes is known from: default, hint, predicted or measured.
-	Size string `json:"size,omitempty"`
+	// SizeSource says where bytes is known from: default, hint, predicted or measured.
+	SizeSource string `json:"sizeSource,omitempty"`
 	// Concurrency is how many requests it takes at once, by the engine; 0: as many as come.
 	Concurrency int32 `json:"concurrency,omitempty"`
 	// Incarnation of the engine, empty if nothing tells.
@@ -162,12 +162,12 @@ type CopyStatus struct {
 
 // RuntimeStatus is what a model runtime said of itself when it became ready.
 type RuntimeStatus struct {
-	// Bytes is how much memory it has for models.
-	Bytes int64 `json:"bytes"`
-	// DefaultBytes is what it takes a model to hold of which nothing is known.
-	DefaultBytes int64 `json:"defaultBytes"`
-	// Loads is how many loads it takes at once.
-	Loads int32 `json:"loads"`
+	// CapacityBytes is how much memory it has for models.
+	CapacityBytes int64 `json:"capacityBytes"`
+	// DefaultModelBytes is what it takes a model to hold of which nothing is known.
+	DefaultModelBytes int64 `json:"defaultModelBytes"`
+	// MaxConcurrentLoads is how many loads it takes at once.
+	MaxConcurrentLoads int32 `json:"maxConcurrentLoads"`
 	// LoadTimeout is how long a load may take.
 	LoadTimeout metav1.Duration `json:"loadTimeout"`
 	// Methods are the gRPC methods that it takes, each with the numbers of the fields that lead to where it wants the id of the model in
@@ -185,8 +185,8 @@ type FailureStatus struct {
 	Endpoint string `json:"endpoint"`
 	// At is when it failed.
 	At metav1.MicroTime `json:"at"`
-	// Words are the engine's.
-	Words string `json:"words"`
+	// Message is what the engine answered.
+	Message string `json:"message"`
 	// Reason classifies the error: load_failed, rank_too_large, files_missing, or load_retried for a transient error, such as a busy engine.
 	Reason string `json:"reason,omitempty"`
 }

@@ -113,10 +113,10 @@ type RPCConfig struct {
 // PoolProfile says how long engines take: by figures, by the name of a file that has them, or by what the engines run on. One of
 // inline, file, and hardware with parameters is given, or none where classes have their own.
 //
-// +kubebuilder:validation:XValidation:rule="(has(self.inline) ? 1 : 0) + (has(self.file) && size(self.file) > 0 ? 1 : 0) + (has(self.hardware) && size(self.hardware) > 0 || has(self.parameters) && size(self.parameters) > 0 ? 1 : 0) in (has(self.classes) && size(self.classes) > 0 ? [0, 1] : [1])",message="write one of inline, file, and hardware with parameters"
+// +kubebuilder:validation:XValidation:rule="(has(self.inline) ? 1 : 0) + (has(self.file) && size(self.file) > 0 ? 1 : 0) + (has(self.hardware) && size(self.hardware) > 0 || has(self.parameters) && size(self.parameters) > 0 ? 1 : 0) in (has(self.accelerators) && size(self.accelerators) > 0 ? [0, 1] : [1])",message="write one of inline, file, and hardware with parameters"
 // +kubebuilder:validation:XValidation:rule="(has(self.hardware) && size(self.hardware) > 0) == (has(self.parameters) && size(self.parameters) > 0)",message="write both hardware and parameters, such as 4 x A100-80GB and 70B"
 // +kubebuilder:validation:XValidation:rule="!has(self.pinned) || !self.pinned || has(self.inline) || has(self.file) && size(self.file) > 0 || has(self.hardware) && size(self.hardware) > 0",message="say what is pinned: inline, file, or hardware with parameters"
-// +kubebuilder:validation:XValidation:rule="!has(self.classes) || size(self.classes) == 0 || has(self.hardwareLabel) && size(self.hardwareLabel) > 0",message="name the label that says which class an endpoint is of",reason=FieldValueRequired,fieldPath=".hardwareLabel"
+// +kubebuilder:validation:XValidation:rule="!has(self.accelerators) || size(self.accelerators) == 0 || has(self.acceleratorLabel) && size(self.acceleratorLabel) > 0",message="name the label that says which accelerator an endpoint has",reason=FieldValueRequired,fieldPath=".acceleratorLabel"
 type PoolProfile struct {
 	// Inline is the profile, as control profile fit prints it, and extproc what it has learned.
 	Inline *EngineProfile `json:"inline,omitempty"`
@@ -136,33 +136,33 @@ type PoolProfile struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^ *[0-9]+([.][0-9]+)? *[bBmM] *$')",message="write how many parameters the model has, such as 8B, 70B or 500M"
 	Parameters string `json:"parameters,omitempty"`
-	// HardwareLabel is the name of the label of Pods and EndpointLists that says which class of hardware an endpoint runs on, where a
+	// AcceleratorLabel is the name of the label of Pods and EndpointLists that says which class of hardware an endpoint runs on, where a
 	// pool has several: what endpoints of one class take is learned apart from what others take.
 	//
 	// +kubebuilder:validation:MaxLength=317
 	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$') && (!self.contains('/') || size(self.split('/')[0]) <= 253)",message="no label can have this name: write one such as example.com/gpu"
-	HardwareLabel string `json:"hardwareLabel,omitempty"`
+	AcceleratorLabel string `json:"acceleratorLabel,omitempty"`
 	// Pinned has requests decided by the profile as it is, and nothing learned of how long engines take: neither of their kind, nor of one
 	// beside others. Without it the profile is what learning begins with.
 	Pinned bool `json:"pinned,omitempty"`
-	// Classes are profiles of single classes of hardware, in the place of the pool's own.
+	// Accelerators are profiles of single classes of hardware, in the place of the pool's own.
 	//
 	// +listType=map
-	// +listMapKey=class
+	// +listMapKey=accelerator
 	// +kubebuilder:validation:MaxItems=32
-	Classes []ClassProfile `json:"classes,omitempty"`
+	Accelerators []AcceleratorProfile `json:"accelerators,omitempty"`
 }
 
-// ClassProfile is how long engines of one class of hardware take, in one of the forms of a pool's profile.
+// AcceleratorProfile is how long engines of one class of hardware take, in one of the forms of a pool's profile.
 //
 // +kubebuilder:validation:XValidation:rule="(has(self.inline) ? 1 : 0) + (has(self.file) && size(self.file) > 0 ? 1 : 0) + (has(self.hardware) && size(self.hardware) > 0 || has(self.parameters) && size(self.parameters) > 0 ? 1 : 0) == 1",message="write one of inline, file, and hardware with parameters"
 // +kubebuilder:validation:XValidation:rule="(has(self.hardware) && size(self.hardware) > 0) == (has(self.parameters) && size(self.parameters) > 0)",message="write both hardware and parameters, such as 4 x A100-80GB and 70B"
-type ClassProfile struct {
-	// Class is the value of the label that hardwareLabel names.
+type AcceleratorProfile struct {
+	// Accelerator is the value of the label that acceleratorLabel names.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
-	Class string `json:"class"`
+	Accelerator string `json:"accelerator"`
 	// Inline is the profile, as control profile fit prints it, and extproc what it has learned.
 	Inline *EngineProfile `json:"inline,omitempty"`
 	// File is the name of a YAML file, in the folder of this object, that holds the profile and nothing else. It is for objects of
@@ -194,33 +194,33 @@ type EngineProfile struct {
 	//
 	// +kubebuilder:validation:MaxLength=4096
 	Source string `json:"source,omitempty"`
-	// Intake is how long a request takes before it is in its engine's queue, in seconds: an API server reads it and makes tokens of it.
+	// FrontendOverhead is how long a request takes before it is in its engine's queue, in seconds: an API server reads it and makes tokens of it.
 	//
 	// +kubebuilder:validation:Minimum=0
-	Intake float64 `json:"intake,omitempty"`
+	FrontendOverhead float64 `json:"frontendOverhead,omitempty"`
 	// Prefill is how long a prompt takes.
 	Prefill PrefillTimes `json:"prefill"`
 	// Decode is how long a step takes in which each request gets one token.
 	Decode DecodeTimes `json:"decode"`
-	// Launch is how long the engine takes to start the kernels of a step with prompts, in seconds; such a step takes at least that.
+	// LaunchOverhead is how long the engine takes to start the kernels of a step with prompts, in seconds; such a step takes at least that.
 	//
 	// +kubebuilder:validation:Minimum=0
-	Launch float64 `json:"launch,omitempty"`
-	// Mixed is by how much longer a step takes that has both prompts and decoding requests than their terms say, in seconds. It has no effect on
-	// steps whose terms and Mixed together are below the floor of prefill or below launch.
+	LaunchOverhead float64 `json:"launchOverhead,omitempty"`
+	// MixedBatchOverhead is by how much longer a step takes that has both prompts and decoding requests than their terms say, in seconds. It has no effect on
+	// steps whose terms and MixedBatchOverhead together are below the floor of prefill or below launchOverhead.
 	//
 	// +kubebuilder:validation:Minimum=0
-	Mixed float64 `json:"mixed,omitempty"`
-	// Asynchronous is set where the engine schedules a step while the one before it is computed: async_scheduling of vLLM.
-	Asynchronous bool `json:"asynchronous,omitempty"`
-	// Load is how long an adapter takes from storage into host memory.
+	MixedBatchOverhead float64 `json:"mixedBatchOverhead,omitempty"`
+	// AsyncScheduling is set where the engine schedules a step while the one before it is computed: async_scheduling of vLLM.
+	AsyncScheduling bool `json:"asyncScheduling,omitempty"`
+	// AdapterLoad is how long an adapter takes from storage into host memory.
 	//
 	// +optional
-	Load Spread `json:"load"`
-	// Slot is how long an adapter takes from host memory into a slot of the GPU.
+	AdapterLoad Spread `json:"adapterLoad"`
+	// AdapterActivation is how long an adapter takes from host memory into a slot of the GPU.
 	//
 	// +optional
-	Slot Spread `json:"slot"`
+	AdapterActivation Spread `json:"adapterActivation"`
 	// Limits are what an engine holds at once.
 	Limits EngineLimits `json:"limits"`
 }
@@ -246,10 +246,10 @@ type PrefillTimes struct {
 	//
 	// +kubebuilder:validation:Minimum=0
 	PerTokenSquared float64 `json:"perTokenSquared,omitempty"`
-	// MeasuredTo is how many tokens the longest prompt had that was measured. A plan warns where prompts are longer. 0 is unknown.
+	// MaxMeasuredTokens is how many tokens the longest prompt had that was measured. A plan warns where prompts are longer. 0 is unknown.
 	//
 	// +kubebuilder:validation:Minimum=0
-	MeasuredTo int `json:"measuredTo,omitempty"`
+	MaxMeasuredTokens int `json:"maxMeasuredTokens,omitempty"`
 }
 
 // DecodeTimes is how long a step takes: base, perSequence for each request in it, and perKVToken for each token that these have in
@@ -270,10 +270,10 @@ type DecodeTimes struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	PerKVToken float64 `json:"perKVToken"`
-	// Adapters is how many times as long a step takes in which an adapter runs. At least 1.
+	// AdapterSlowdown is how many times as long a step takes in which an adapter runs. At least 1.
 	//
 	// +kubebuilder:validation:XValidation:rule="self == 0.0 || self >= 1.0",message="it is how many times as long a step takes with adapters, at least 1"
-	Adapters float64 `json:"adapters,omitempty"`
+	AdapterSlowdown float64 `json:"adapterSlowdown,omitempty"`
 }
 
 // Spread is a time and how it varies, in seconds.
@@ -395,11 +395,11 @@ type Placement struct {
 	//
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="it must be above 0, such as 50Mi"
 	DefaultSize *resource.Quantity `json:"defaultSize,omitempty"`
-	// Eviction says which model leaves where another needs its room. Missed, the default, is the one that is missed least: of which the fewest
+	// Eviction says which model leaves where another needs its room. reloadCost, the default, is the one that is missed least: of which the fewest
 	// seconds of loads are to be expected, by how often it is used, what a load of it takes, and its size. How far back use counts is found by
 	// itself. lru is the one that was used least recently.
 	//
-	// +kubebuilder:validation:Enum=missed;lru
+	// +kubebuilder:validation:Enum=reloadCost;lru
 	Eviction string `json:"eviction,omitempty"`
 	// ScaleUpRPM is how many requests a minute of one model make another copy of it. Without it a model gets more copies where its requests keep
 	// more engines busy than one endpoint's share of all there is. At least 10 (ModelMesh's MM_SCALEUP_RPM_THRESHOLD).
@@ -470,8 +470,8 @@ type LabelValue string
 
 // What may be written as [Placement.Eviction].
 const (
-	EvictionMissed = "missed"
-	EvictionLRU    = "lru"
+	EvictionReloadCost = "reloadCost"
+	EvictionLRU        = "lru"
 )
 
 // PoolReference names an InferencePool in the object's own namespace.
@@ -516,7 +516,7 @@ type SessionAffinity struct {
 
 // PoolTimeouts are above 0.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.stale) || !has(self.lost) || !self.stale.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') || !self.lost.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') || duration(self.lost) >= duration(self.stale)",message="it must be at least as long as stale",fieldPath=".lost"
+// +kubebuilder:validation:XValidation:rule="!has(self.staleAfter) || !has(self.lostAfter) || !self.staleAfter.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') || !self.lostAfter.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') || duration(self.lostAfter) >= duration(self.staleAfter)",message="it must be at least as long as staleAfter",fieldPath=".lostAfter"
 type PoolTimeouts struct {
 	// Request bounds a whole request, from its last byte to the last of its answer. Headgate's own data plane obeys it.
 	//
@@ -524,28 +524,28 @@ type PoolTimeouts struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') && duration(self) > duration('0s')",message="it must be above 0, such as 30s"
 	Request *metav1.Duration `json:"request,omitempty"`
-	// Hold bounds how long a request waits for its model to be loaded.
+	// Queue bounds how long a request waits for its model to be loaded.
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') && duration(self) > duration('0s')",message="it must be above 0, such as 30s"
-	Hold *metav1.Duration `json:"hold,omitempty"`
-	// Lease is how long a request whose end nothing reports counts as in flight.
+	Queue *metav1.Duration `json:"queue,omitempty"`
+	// InFlight is how long a request whose end nothing reports counts as in flight.
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') && duration(self) > duration('0s')",message="it must be above 0, such as 30s"
-	Lease *metav1.Duration `json:"lease,omitempty"`
-	// Stale is the silence after which an endpoint gets requests only where no other can.
+	InFlight *metav1.Duration `json:"inFlight,omitempty"`
+	// StaleAfter is the silence after which an endpoint gets requests only where no other can.
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') && duration(self) > duration('0s')",message="it must be above 0, such as 30s"
-	Stale *metav1.Duration `json:"stale,omitempty"`
-	// Lost is the silence after which an endpoint gets requests only where every endpoint is silent.
+	StaleAfter *metav1.Duration `json:"staleAfter,omitempty"`
+	// LostAfter is the silence after which an endpoint gets requests only where every endpoint is silent.
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') && duration(self) > duration('0s')",message="it must be above 0, such as 30s"
-	Lost *metav1.Duration `json:"lost,omitempty"`
+	LostAfter *metav1.Duration `json:"lostAfter,omitempty"`
 }

@@ -367,7 +367,7 @@ apiVersion: inference.x-k8s.io/v1alpha1
 kind: CapacityPlan
 metadata: {name: tiny}
 spec:
-  objectives: [{of: FirstToken, within: 1s, quantile: 0.99}, {of: PerToken, within: 100ms, quantile: 0.9}]
+  objectives: [{metric: TimeToFirstToken, within: 1s, quantile: 0.99}, {metric: TimePerOutputToken, within: 100ms, quantile: 0.9}]
   trace: queries.csv
   stages:
   - {name: tiny, hardware: [{name: cpu, price: 1, file: tiny.yaml}]}

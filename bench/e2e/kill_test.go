@@ -19,7 +19,7 @@ import (
 // loading sets how long an engine takes to load an adapter.
 func loading(t testing.TB, seconds float64) setting {
 	file := filepath.Join(t.TempDir(), "loading.yaml")
-	text := strings.Replace(profile, "load: {mean: 0.02}", fmt.Sprintf("load: {mean: %g}", seconds), 1)
+	text := strings.Replace(profile, "adapterLoad: {mean: 0.02}", fmt.Sprintf("adapterLoad: {mean: %g}", seconds), 1)
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -225,7 +225,7 @@ func (s *stack) onceEach(events []engineEvent, models int) {
 func TestControlIsKilledDuringLoads(t *testing.T) {
 	runs(t, alone, raced)
 	slow := filepath.Join(t.TempDir(), "slow.yaml")
-	if err := os.WriteFile(slow, []byte(strings.Replace(profile, "load: {mean: 0.02}", "load: {mean: 0.4}", 1)), 0o644); err != nil {
+	if err := os.WriteFile(slow, []byte(strings.Replace(profile, "adapterLoad: {mean: 0.02}", "adapterLoad: {mean: 0.4}", 1)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	s := start(t, placed(t, 8), engineFlags("--profile", slow))

@@ -194,7 +194,7 @@ func startRecorded(t *testing.T, m mode, settings ...setting) (*stack, []*record
 			t.Fatal(err)
 		}
 		// One scrape at the start, and none while requests are in flight.
-		patient := "apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: patient}\nspec: {poolRef: {name: pool}, timeouts: {stale: 2h, lost: 2h}}\n"
+		patient := "apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: patient}\nspec: {poolRef: {name: pool}, timeouts: {staleAfter: 2h, lostAfter: 2h}}\n"
 		if err := os.WriteFile(filepath.Join(c.Objects, "patient.yaml"), []byte(patient), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -95,8 +95,8 @@ func run(m *testing.M) (status int, err error) {
 const profile = `name: fast
 prefill: {base: 0.001, perToken: 0.00001}
 decode: {base: 0.002, perSequence: 0.00002, perKVToken: 0}
-load: {mean: 0.02}
-slot: {mean: 0.02}
+adapterLoad: {mean: 0.02}
+adapterActivation: {mean: 0.02}
 limits: {maxSequences: 64, maxBatchedTokens: 8192, kvBlocks: 8192, blockSize: 16, gpuAdapters: 4, hostAdapters: 12}
 `
 

@@ -259,7 +259,7 @@ func (s *soak) objectLane(ctx context.Context) {
 			invalid()
 		},
 		edited("settings of the pool", s.serves(draws), "settings.yaml",
-			"apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: soak}\nspec: {poolRef: {name: pool}, policy: leastRequest, retry: {attempts: 1}, timeouts: {request: 20s, stale: 2s}}\n", s.serves(draws)),
+			"apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: soak}\nspec: {poolRef: {name: pool}, policy: leastRequest, retry: {attempts: 1}, timeouts: {request: 20s, staleAfter: 2s}}\n", s.serves(draws)),
 		edited("a pod that is not ready", state(4, 1), "engines.yaml", unready, state(4, 0)),
 		edited("a list of endpoints", func() bool {
 			n, err := s.value(s.endpoint(5), "vllm:generation_tokens_total")

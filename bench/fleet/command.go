@@ -145,7 +145,7 @@ func command(ctx context.Context, args []string, traces string, out, progress io
 	fmt.Fprintf(out, "%d requests of each of %d seeds, at %g a second\n\n", c.requests, c.seeds, c.rate)
 	if n, beyond := c.beyond(); beyond > 0 {
 		fmt.Fprintf(progress, "%.1f %% of the prompts are longer than the %d tokens up to which the profile was measured, the longest %d tokens: their times are extrapolated\n",
-			100*beyond, c.Profile.Prefill.MeasuredTo, n)
+			100*beyond, c.Profile.Prefill.MaxMeasuredTokens, n)
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	head := "policy\tTTFT p50\tp99\tper token p99\tkept\thits\tloads/min\t"

@@ -179,7 +179,7 @@ func (f Fleet) Run(seed uint64, requests iter.Seq[Request], policy Policy) (Outc
 		if err != nil {
 			return Outcome{}, err
 		}
-		r.endpoints = append(r.endpoints, endpoint{Engine: e, intake: p.Intake, flying: map[sim.ID]flight{}})
+		r.endpoints = append(r.endpoints, endpoint{Engine: e, intake: p.FrontendOverhead, flying: map[sim.ID]flight{}})
 	}
 	for range f.Pickers {
 		p, err := policy(f, r.random.Uint64())

@@ -62,7 +62,7 @@ func TestAFleetIsItsEngines(t *testing.T) {
 	f := four()
 	w := Adapters(10, Conversation())
 	f.Adapters = w.Adapters
-	f.Profile.Load.StdDev, f.Profile.Slot.StdDev = 0, 0
+	f.Profile.AdapterLoad.StdDev, f.Profile.AdapterActivation.StdDev = 0, 0
 	p := &to{endpoint: 2, active: make(map[string]bool)}
 	got := outcome(t, f, 7, w.Requests(3, 3, 300), func(Fleet, uint64) (Picker, error) { return p, nil })
 	e, err := sim.New(f.Profile, nil)
@@ -204,7 +204,7 @@ func TestTinyPromptsAreSpread(t *testing.T) {
 	race.Skip(t)
 	w := Plain(Lengths{{Prompt: 20, Output: 20}, {Prompt: 10, Output: 10}, {Prompt: 40, Output: 5}})
 	launching := dummy
-	launching.Launch, launching.Prefill.Base, launching.Prefill.Floor = dummy.Prefill.Base, dummy.Decode.Base, 0
+	launching.LaunchOverhead, launching.Prefill.Base, launching.Prefill.Floor = dummy.Prefill.Base, dummy.Decode.Base, 0
 	for _, p := range []*profile.Profile{new(four().Profile), smallProfile(), &dummy, &launching} {
 		f := four()
 		f.Profile = *p

@@ -12,7 +12,7 @@ import (
 
 // dummy is the measured profile of an 8B model without compiled kernels on one H200: a prompt of any length takes as long as its kernel launches.
 var dummy = profile.Profile{
-	Intake: 0.0058, Prefill: profile.Prefill{Base: 0.05346, PerToken: 5.6e-07}, Decode: profile.Decode{Base: 0.004859, PerSequence: 1.041e-05, PerKVToken: 3.189e-08},
+	FrontendOverhead: 0.0058, Prefill: profile.Prefill{Base: 0.05346, PerToken: 5.6e-07}, Decode: profile.Decode{Base: 0.004859, PerSequence: 1.041e-05, PerKVToken: 3.189e-08},
 	Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: 7168, BlockSize: 16},
 }
 

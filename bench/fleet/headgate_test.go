@@ -149,8 +149,8 @@ func TestLoadsAreLearnedOfFirstTokens(t *testing.T) {
 			return p, err
 		})
 		is := h.view.Snapshot.Pools[objects.EndpointsPool.String()].Endpoints[0].Profile
-		t.Logf("told %s: %g s into a slot, %g s into host memory", name, is.Slot.Mean, is.Load.Mean)
-		if all, want := is.Slot.Mean+is.Load.Mean, f.Profile.Slot.Mean+f.Profile.Load.Mean; all < 0.7*want || all > 1.5*want {
+		t.Logf("told %s: %g s into a slot, %g s into host memory", name, is.AdapterActivation.Mean, is.AdapterLoad.Mean)
+		if all, want := is.AdapterActivation.Mean+is.AdapterLoad.Mean, f.Profile.AdapterActivation.Mean+f.Profile.AdapterLoad.Mean; all < 0.7*want || all > 1.5*want {
 			t.Errorf("told %s, it knows that an adapter takes %g s out of storage; it takes %g", name, all, want)
 		}
 	}
@@ -169,10 +169,10 @@ func TestTheIntakeIsLearnedOfFirstTokens(t *testing.T) {
 		f.Assumed = given
 		at := func(intake float64) (learned, first float64) {
 			f := f
-			f.Profile.Intake = intake
+			f.Profile.FrontendOverhead = intake
 			if name == "true" {
 				given := f.Profile
-				given.Intake = 0
+				given.FrontendOverhead = 0
 				f.Assumed = func(profile.Profile) *profile.Profile { return &given }
 			}
 			var h *headgate
@@ -185,7 +185,7 @@ func TestTheIntakeIsLearnedOfFirstTokens(t *testing.T) {
 			for _, is := range o.Results {
 				times = append(times, is.FirstToken-is.At)
 			}
-			return h.view.Snapshot.Pools[objects.EndpointsPool.String()].Endpoints[0].Profile.Intake, quantile(times, 0.5)
+			return h.view.Snapshot.Pools[objects.EndpointsPool.String()].Endpoints[0].Profile.FrontendOverhead, quantile(times, 0.5)
 		}
 		without, early := at(0)
 		with, late := at(0.25)

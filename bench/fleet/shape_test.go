@@ -68,7 +68,7 @@ func TestTheShapeOfPrefillIsLearned(t *testing.T) {
 					errors[i] = math.Abs(j.predicted[i]/j.took[i] - 1)
 				}
 				off, bias := quantile(errors, 0.5), predicted/took-1
-				t.Logf("the first 100 are off by %.0f %% in the median, the bias is %+.0f %%; intake %.4f, %+v %+v", 100*off, 100*bias, is.Intake, is.Prefill, is.Decode)
+				t.Logf("the first 100 are off by %.0f %% in the median, the bias is %+.0f %%; intake %.4f, %+v %+v", 100*off, 100*bias, is.FrontendOverhead, is.Prefill, is.Decode)
 				if off > 0.25 || math.Abs(bias) > c.bias {
 					t.Errorf("the first 100 are off by %.0f %% in the median, the bias is %+.0f %%", 100*off, 100*bias)
 				}
@@ -80,8 +80,8 @@ func TestTheShapeOfPrefillIsLearned(t *testing.T) {
 						t.Errorf("a step with a prompt of %d tokens is taken to be %.2f times as long as it is", tokens, ratio)
 					}
 				}
-				if math.Abs(is.Intake-want.Intake) > 0.004+0.1*is.PrefillTime(0, 1000) {
-					t.Errorf("the intake is taken to be %g s, and is %g s", is.Intake, want.Intake)
+				if math.Abs(is.FrontendOverhead-want.FrontendOverhead) > 0.004+0.1*is.PrefillTime(0, 1000) {
+					t.Errorf("the intake is taken to be %g s, and is %g s", is.FrontendOverhead, want.FrontendOverhead)
 				}
 			})
 		}

@@ -375,7 +375,7 @@ func (p *Placer) restore(now time.Time) {
 			continue // what failed was something else
 		}
 		for _, f := range was.Status.Failures {
-			p.state.RestoreFailure(key, decide.Failure{Endpoint: f.Endpoint, At: f.At.Time, Words: f.Words, Why: decide.Reason(f.Reason)}, now)
+			p.state.RestoreFailure(key, decide.Failure{Endpoint: f.Endpoint, At: f.At.Time, Words: f.Message, Why: decide.Reason(f.Reason)}, now)
 		}
 	}
 	p.failed = nil

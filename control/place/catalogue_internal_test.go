@@ -18,7 +18,7 @@ func TestPlacementOfSettings(t *testing.T) {
 	}{
 		{nil, decide.Pool{}},
 		{&v1alpha1.PoolSettingsSpec{}, decide.Pool{}},
-		{placed(v1alpha1.Placement{Eviction: "missed"}), decide.Pool{}},
+		{placed(v1alpha1.Placement{Eviction: v1alpha1.EvictionReloadCost}), decide.Pool{}},
 		{placed(v1alpha1.Placement{Eviction: "lru"}), decide.Pool{LRU: true}},
 		{placed(v1alpha1.Placement{ScaleUpRPM: new(int32(2000))}), decide.Pool{RPM: 2000}},
 		{placed(v1alpha1.Placement{LoadTimeout: &metav1.Duration{Duration: time.Minute}}), decide.Pool{LoadTimeout: time.Minute}},

@@ -122,7 +122,7 @@ func (p *Placer) modelStatus(st decide.Status) v1alpha1.ModelStatus {
 		out.LastUsed = &metav1.Time{Time: st.LastUsed}
 	}
 	if st.Bytes > 0 {
-		out.Size = decide.SizeSources[st.Sized]
+		out.SizeSource = decide.SizeSources[st.Sized]
 	}
 	for _, c := range st.Copies {
 		if c.State == decide.Loaded {
@@ -133,12 +133,12 @@ func (p *Placer) modelStatus(st decide.Status) v1alpha1.ModelStatus {
 			Concurrency: int32(c.Limit), Incarnation: p.records[c.Endpoint].Incarnation,
 		}
 		if c.Bytes > 0 {
-			s.Size = decide.SizeSources[c.Source]
+			s.SizeSource = decide.SizeSources[c.Source]
 		}
 		out.Copies = append(out.Copies, s)
 	}
 	for _, f := range st.Failures {
-		out.Failures = append(out.Failures, v1alpha1.FailureStatus{Endpoint: f.Endpoint, At: metav1.NewMicroTime(f.At), Words: f.Words, Reason: string(f.Why)})
+		out.Failures = append(out.Failures, v1alpha1.FailureStatus{Endpoint: f.Endpoint, At: metav1.NewMicroTime(f.At), Message: f.Words, Reason: string(f.Why)})
 	}
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}
 	switch {

@@ -540,7 +540,7 @@ func serveSimulated(t *testing.T, load time.Duration, c llm.Config) vllm {
 	t.Helper()
 	l, events := listen(t, "tcp", "127.0.0.1:0"), &log{}
 	p := llm.DefaultProfile()
-	p.Load.Mean, p.Load.StdDev = load.Seconds(), 0
+	p.AdapterLoad.Mean, p.AdapterLoad.StdDev = load.Seconds(), 0
 	c.Profile, c.Listener, c.Events = p, l, events
 	s, err := llm.New(c)
 	if err != nil {

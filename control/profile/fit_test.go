@@ -44,7 +44,7 @@ func TestTheProfileIsRead(t *testing.T) {
 		t.Errorf("%v; written is\n%s, printed\n%s", err, written, printed)
 	}
 	p, err := profile.Parse(written)
-	if err != nil || p.Decode.Adapters < 1.99 || p.Decode.Adapters > 2.01 || p.Name != "large on l4 (tensor parallel 2)" {
+	if err != nil || p.Decode.AdapterSlowdown < 1.99 || p.Decode.AdapterSlowdown > 2.01 || p.Name != "large on l4 (tensor parallel 2)" {
 		t.Errorf("%v: it is read as %+v", err, p)
 	}
 }

@@ -309,7 +309,7 @@ func TestFaultsOfServers(t *testing.T) {
 
 // known is the profile of the simulated engine that is measured.
 var known = profile.Profile{
-	Name: "known", Intake: 0.003,
+	Name: "known", FrontendOverhead: 0.003,
 	Prefill: profile.Prefill{Base: 0.012, PerToken: 4e-5},
 	Decode:  profile.Decode{Base: 0.01, PerSequence: 0.0005, PerKVToken: 1.5e-6},
 	Limits:  profile.Limits{MaxSequences: 4, MaxBatchedTokens: 8192, KVBlocks: 4000, BlockSize: 32},
@@ -349,8 +349,8 @@ func TestASimulatedEngineIsMeasured(t *testing.T) {
 		}
 	}
 	// What a client sees beyond the engine's own time is intake too: HTTP, and a machine that others use.
-	if p.Intake < known.Intake || p.Intake > known.Intake+0.01 {
-		t.Errorf("intake is %v s, want %v", p.Intake, known.Intake)
+	if p.FrontendOverhead < known.FrontendOverhead || p.FrontendOverhead > known.FrontendOverhead+0.01 {
+		t.Errorf("intake is %v s, want %v", p.FrontendOverhead, known.FrontendOverhead)
 	}
 	want := profile.Limits{MaxSequences: 4, MaxBatchedTokens: 8192, KVBlocks: 4000, BlockSize: 32}
 	if p.Limits != want || p.Name != "llama" {
@@ -362,14 +362,14 @@ func TestASimulatedEngineIsMeasured(t *testing.T) {
 		}
 	}
 	printed, _, err := control(t.Context(), "fit", strings.TrimSuffix(file, "yaml")+"csv")
-	if q, errRead := profile.Parse([]byte(printed)); err != nil || errRead != nil || q.Prefill != p.Prefill || q.Decode != p.Decode || q.Intake != p.Intake {
+	if q, errRead := profile.Parse([]byte(printed)); err != nil || errRead != nil || q.Prefill != p.Prefill || q.Decode != p.Decode || q.FrontendOverhead != p.FrontendOverhead {
 		t.Errorf("%v, %v: of its file, control profile fit makes\n%s", err, errRead, printed)
 	}
 }
 
 // launching is an engine that schedules a step while one is computed, and takes long to launch one that has prompts.
 var launching = profile.Profile{
-	Name: "launching", Intake: 0.003, Launch: 0.03, Asynchronous: true,
+	Name: "launching", FrontendOverhead: 0.003, LaunchOverhead: 0.03, AsyncScheduling: true,
 	Prefill: profile.Prefill{Floor: 0.03, Base: 0.006, PerToken: 2e-5},
 	Decode:  profile.Decode{Base: 0.006, PerSequence: 0.0002, PerKVToken: 4e-7},
 	Limits:  profile.Limits{MaxSequences: 64, MaxBatchedTokens: 4096, KVBlocks: 4000, BlockSize: 32},
@@ -415,9 +415,9 @@ func inMemory(t *testing.T, start func(net.Listener) (run func() error, stop fun
 func TestEstimatesByAMeasuredProfileAreAsByTheEngines(t *testing.T) {
 	t.Parallel()
 	eager, ahead, plain := launching, launching, launching
-	eager.Asynchronous = false
-	ahead.Launch, ahead.Prefill.Floor = 0, 0
-	plain.Asynchronous, plain.Launch, plain.Prefill.Floor, plain.Mixed = false, 0, 0, 0.004
+	eager.AsyncScheduling = false
+	ahead.LaunchOverhead, ahead.Prefill.Floor = 0, 0
+	plain.AsyncScheduling, plain.LaunchOverhead, plain.Prefill.Floor, plain.MixedBatchOverhead = false, 0, 0, 0.004
 	for name, want := range map[string]profile.Profile{"launches ahead": launching, "launches": eager, "schedules ahead": ahead, "neither, and takes longer for both": plain} {
 		t.Run(name, func(t *testing.T) {
 			printed, _ := controlInMemory(t, want, "--prompt-tokens", "16,512,2500", "--output-tokens", "32", "--concurrency", "1,3",
@@ -426,8 +426,8 @@ func TestEstimatesByAMeasuredProfileAreAsByTheEngines(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if p.Asynchronous != want.Asynchronous || math.Abs(p.Launch-want.Launch) > 0.1*want.Launch || math.Abs(p.Mixed-want.Mixed) > 0.25*want.Mixed {
-				t.Errorf("asynchronous is %v, launch %v and mixed %v, want %v, %v and %v", p.Asynchronous, p.Launch, p.Mixed, want.Asynchronous, want.Launch, want.Mixed)
+			if p.AsyncScheduling != want.AsyncScheduling || math.Abs(p.LaunchOverhead-want.LaunchOverhead) > 0.1*want.LaunchOverhead || math.Abs(p.MixedBatchOverhead-want.MixedBatchOverhead) > 0.25*want.MixedBatchOverhead {
+				t.Errorf("asynchronous is %v, launch %v and mixed %v, want %v, %v and %v", p.AsyncScheduling, p.LaunchOverhead, p.MixedBatchOverhead, want.AsyncScheduling, want.LaunchOverhead, want.MixedBatchOverhead)
 			}
 			for _, load := range []float64{0.3, 0.7} {
 				is, should := foreseen(t, p, load), foreseen(t, want, load)
@@ -451,12 +451,12 @@ func TestSchedulingAheadIsFoundWithAnyIntake(t *testing.T) {
 		for _, asynchronous := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%v of a step, asynchronous %v", share, asynchronous), func(t *testing.T) {
 				of := known
-				of.Intake, of.Asynchronous = share*of.StepTime(profile.Work{Sequences: 1, KVTokens: 40}), asynchronous
+				of.FrontendOverhead, of.AsyncScheduling = share*of.StepTime(profile.Work{Sequences: 1, KVTokens: 40}), asynchronous
 				printed, _ := controlInMemory(t, of, "--prompt-tokens", "16,256,1024", "--output-tokens", "32", "--concurrency", "1,2",
 					"--min-samples", "96", "--max-samples", "96", "--warmup-requests", "0", "--max-sequences", "4")
 				p, err := profile.Parse([]byte(printed))
-				if err != nil || p.Asynchronous != asynchronous {
-					t.Errorf("%v: asynchronous is %v: %s", err, p.Asynchronous, p.Source)
+				if err != nil || p.AsyncScheduling != asynchronous {
+					t.Errorf("%v: asynchronous is %v: %s", err, p.AsyncScheduling, p.Source)
 				}
 				want, waited := 0.5, 0.0
 				if asynchronous {
@@ -481,8 +481,8 @@ func TestPromptsTakeOneStepOfASmallBudget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.Prefill.MeasuredTo < 1024 || p.Prefill.MeasuredTo > 2048 || strings.Contains(said, "prompts of 2048") {
-		t.Errorf("the longest prompt has %d tokens, and a step computes 2048:\n%s", p.Prefill.MeasuredTo, said)
+	if p.Prefill.MaxMeasuredTokens < 1024 || p.Prefill.MaxMeasuredTokens > 2048 || strings.Contains(said, "prompts of 2048") {
+		t.Errorf("the longest prompt has %d tokens, and a step computes 2048:\n%s", p.Prefill.MaxMeasuredTokens, said)
 	}
 	for _, n := range []int{16, 500, 2000} {
 		if ok, off := near(p.PrefillTime(0, n), small.PrefillTime(0, n)); !ok {
@@ -499,7 +499,7 @@ func foreseen(t *testing.T, p profile.Profile, load float64) (means [3]float64) 
 	queries := make([]estimate.Query, 2000)
 	at := 0.0
 	for i := range queries {
-		at += random.ExpFloat64() * launching.Launch / load
+		at += random.ExpFloat64() * launching.LaunchOverhead / load
 		queries[i] = estimate.Query{At: at, Prompt: 300, Output: 40}
 	}
 	_, err := estimate.Run(&estimate.Pipeline{Stages: 1}, []estimate.Setting{{Engine: &p, Batch: p.Limits.MaxSequences, Replicas: 1}}, queries, 1, func(_ int, took estimate.QueryTimes) bool {
@@ -524,7 +524,7 @@ func TestEmbeddingsAreMeasured(t *testing.T) {
 		t.Fatalf("%v: it prints\n%s", err, printed)
 	}
 	for _, size := range []int{1, 8} {
-		least := known.Intake + known.Prefill.Base + float64(16*size)*known.Prefill.PerToken
+		least := known.FrontendOverhead + known.Prefill.Base + float64(16*size)*known.Prefill.PerToken
 		if got := b.MeanTime(size); got < least || got > least+known.Prefill.Base+1e-4 {
 			t.Errorf("%d texts take %v s, want a little more than %v", size, got, least)
 		}

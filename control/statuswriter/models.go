@@ -78,13 +78,13 @@ func (r *Writer) recall(o *v1alpha1.Model) {
 		if latest, known := r.since[c.Endpoint]; !known || c.Since.After(latest) { // the runtime may have lived before
 			r.since[c.Endpoint] = c.Since.Time
 			r.runtimes[c.Endpoint] = store.Runtime{
-				Endpoint: c.Endpoint, Incarnation: c.Incarnation, Bytes: c.Runtime.Bytes, DefaultBytes: c.Runtime.DefaultBytes,
-				Loads: int(c.Runtime.Loads), LoadTimeout: c.Runtime.LoadTimeout.Duration, Methods: engine.MethodsOfLines(c.Runtime.Methods),
+				Endpoint: c.Endpoint, Incarnation: c.Incarnation, Bytes: c.Runtime.CapacityBytes, DefaultBytes: c.Runtime.DefaultModelBytes,
+				Loads: int(c.Runtime.MaxConcurrentLoads), LoadTimeout: c.Runtime.LoadTimeout.Duration, Methods: engine.MethodsOfLines(c.Runtime.Methods),
 				LimitsConcurrency: c.Runtime.LimitsConcurrency,
 			}
 		}
 		record := store.Copy{
-			Endpoint: c.Endpoint, Pool: key.pool, ID: key.id, State: c.State, Bytes: c.Bytes, Size: c.Size,
+			Endpoint: c.Endpoint, Pool: key.pool, ID: key.id, State: c.State, Bytes: c.Bytes, Size: c.SizeSource,
 			Concurrency: max(0, int(c.Concurrency)), Incarnation: c.Incarnation, Since: c.Since.Time,
 		}
 		m.asked[c.Endpoint] = record

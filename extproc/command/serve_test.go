@@ -144,7 +144,7 @@ func TestTheSettingsAreExplained(t *testing.T) {
 	}
 	for _, want := range []string{
 		"POOL default/base", "policy random PoolSettings default/mine, " + dir + "/objects.yaml:13 how", "adapterThreshold 5 flag --adapter-threshold requests",
-		"timeouts.hold 5m0s default longest wait", "timeouts.stale 20s flag --stale-after", "timeouts.lost 20s flag --stale-after", "--grpc-port -1 flag --listen", "--log-level DEBUG flag --v",
+		"timeouts.queue 5m0s default longest wait", "timeouts.staleAfter 20s flag --stale-after", "timeouts.lostAfter 20s flag --stale-after", "--grpc-port -1 flag --listen", "--log-level DEBUG flag --v",
 		"--listen unix:s flag --listen", "--drain-timeout 5s default", "llama default/base LLMRoute default/llama, " + dir + "/objects.yaml:8",
 	} {
 		if got := strings.Join(strings.Fields(out.String()), " "); !strings.Contains(got, want) {

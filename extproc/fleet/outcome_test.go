@@ -51,7 +51,7 @@ func TestOutcomesTellOfLoads(t *testing.T) {
 	}
 	c.advance(time.Second)
 	f.SetWorld(w)
-	if is := view(f).Endpoints[0].Profile.Load.Mean; is != 0.3 {
+	if is := view(f).Endpoints[0].Profile.AdapterLoad.Mean; is != 0.3 {
 		t.Errorf("a load takes %g s, want 0.3", is)
 	}
 	o.Adapter, o.FirstBody = "none", 120*time.Millisecond
@@ -60,7 +60,7 @@ func TestOutcomesTellOfLoads(t *testing.T) {
 	}
 	c.advance(time.Second)
 	f.SetWorld(w)
-	if is := view(f).Endpoints[0].Profile; math.Abs(is.Intake-0.02) > 1e-9 || math.Abs(is.Load.Mean-0.28) > 1e-9 {
-		t.Errorf("the intake is %g s, and a load takes %g s, want 0.02 and 0.28", is.Intake, is.Load.Mean)
+	if is := view(f).Endpoints[0].Profile; math.Abs(is.FrontendOverhead-0.02) > 1e-9 || math.Abs(is.AdapterLoad.Mean-0.28) > 1e-9 {
+		t.Errorf("the intake is %g s, and a load takes %g s, want 0.02 and 0.28", is.FrontendOverhead, is.AdapterLoad.Mean)
 	}
 }

@@ -32,7 +32,7 @@ func writeProfiles(page *strings.Builder, all []endpointstate.Known) {
 	for _, k := range all {
 		fmt.Fprintf(page, "---\npool: %q\n", k.Pool.String())
 		if k.Class != "" {
-			fmt.Fprintf(page, "class: %q\n", k.Class)
+			fmt.Fprintf(page, "accelerator: %q\n", k.Class)
 		}
 		fmt.Fprintf(page, "trusted: %v\nwhy: %q\n", k.Trusted, k.Why)
 		if !k.Since.IsZero() {

@@ -20,12 +20,12 @@ import (
 
 // document is one of the page.
 type document struct {
-	Pool, Class, Why, Since string
-	Trusted                 bool
-	Measurements            int
-	Off                     float64
-	Factors                 map[string]float64
-	Profile                 v1alpha1.PoolProfile
+	Pool, Accelerator, Why, Since string
+	Trusted                       bool
+	Measurements                  int
+	Off                           float64
+	Factors                       map[string]float64
+	Profile                       v1alpha1.PoolProfile
 }
 
 // inPool is a world of a pool of one endpoint of a class of hardware, with a profile.
@@ -67,8 +67,8 @@ func TestAProfileIsPrintedAsItIsWritten(t *testing.T) {
 	for _, is := range []*v1alpha1.PoolProfile{
 		nil,
 		{Hardware: "4 x A100-80GB", Parameters: "70B"},
-		{Hardware: "L4", Parameters: "8B", HardwareLabel: "gpu", Pinned: true},
-		{HardwareLabel: "gpu", Classes: []v1alpha1.ClassProfile{{Class: "A100 & more", Hardware: "H100", Parameters: "8B"}}},
+		{Hardware: "L4", Parameters: "8B", AcceleratorLabel: "gpu", Pinned: true},
+		{AcceleratorLabel: "gpu", Accelerators: []v1alpha1.AcceleratorProfile{{Accelerator: "A100 & more", Hardware: "H100", Parameters: "8B"}}},
 	} {
 		for _, learned := range []bool{false, true} {
 			w := inPool(is)
@@ -84,12 +84,12 @@ func TestAProfileIsPrintedAsItIsWritten(t *testing.T) {
 				t.Fatalf("the page has %+v", docs)
 			}
 			d := docs[0]
-			if d.Pool != "ns/pool" || d.Trusted != (is != nil) || d.Why == "" || d.Class != known[0].Class || (d.Class != "") != (is != nil && is.HardwareLabel != "") {
+			if d.Pool != "ns/pool" || d.Trusted != (is != nil) || d.Why == "" || d.Accelerator != known[0].Class || (d.Accelerator != "") != (is != nil && is.AcceleratorLabel != "") {
 				t.Errorf("it says %+v", d)
 			}
 			pinned := is != nil && is.Pinned
-			if got := known[0].Profile.Load.Mean != 0; got != (learned && !pinned) {
-				t.Errorf("pinned: %v, learned: %v: a load takes %g s", pinned, learned, known[0].Profile.Load.Mean)
+			if got := known[0].Profile.AdapterLoad.Mean != 0; got != (learned && !pinned) {
+				t.Errorf("pinned: %v, learned: %v: a load takes %g s", pinned, learned, known[0].Profile.AdapterLoad.Mean)
 			}
 			pasted := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Spec: v1alpha1.PoolSettingsSpec{PoolRef: v1alpha1.PoolReference{Name: "pool"}, Profile: &d.Profile}}
 			if errs := objects.CheckServerSettings(&pasted); len(errs) > 0 {

@@ -90,7 +90,7 @@ whose endpointPickerRef names the Service or port that the gateway calls, else t
 serves on the usual ports of an endpoint picker: 9002 for requests, 9003 for health, 9090 for metrics.
 
 With --control, control decides which endpoint has which model. A request for a model that no endpoint has waits until
-control has loaded it, at most for --max-queue-time or the timeouts.hold of a PoolSettings. While control does not answer,
+control has loaded it, at most for --max-queue-time or the timeouts.queue of a PoolSettings. While control does not answer,
 extproc keeps what control last said.
 
 Examples:

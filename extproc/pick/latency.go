@@ -114,7 +114,7 @@ func (f *forecast) take(p *profile.Profile) {
 		f.perChunk = 1 / float64(p.Limits.MaxBatchedTokens)
 	}
 	f.profile = p
-	f.floor = max(p.Prefill.Floor, p.Launch)
+	f.floor = max(p.Prefill.Floor, p.LaunchOverhead)
 	f.chunk = chunk(p)
 	f.longer = p.Decode.PerSequence + p.Decode.PerKVToken*float64(f.Prompt+f.Output/2)
 }
@@ -133,8 +133,8 @@ func (f *forecast) at(e *Endpoint) (queue, prefill, delay, step, longer float64)
 	p := f.profile
 	// A step reads the weights once, and then works for each sequence.
 	weights, longer := p.Decode.Base, f.longer
-	if p.Decode.Adapters > 1 && (e.Adapters.Load() > 0 || len(e.Listed) > 0) {
-		weights, longer = weights*p.Decode.Adapters, longer*p.Decode.Adapters
+	if p.Decode.AdapterSlowdown > 1 && (e.Adapters.Load() > 0 || len(e.Listed) > 0) {
+		weights, longer = weights*p.Decode.AdapterSlowdown, longer*p.Decode.AdapterSlowdown
 	}
 	ours, peers := e.Backlog, e.Peers
 	beside := float64(ours.Beside.Load()+peers.Beside.Load())*besideUnit + e.OthersBeside
@@ -144,7 +144,7 @@ func (f *forecast) at(e *Endpoint) (queue, prefill, delay, step, longer float64)
 		if overhead < weights {
 			overhead = weights
 		}
-		overhead += p.Mixed
+		overhead += p.MixedBatchOverhead
 		overhead, anyway, running = overhead+beside, weights+beside, step*0.5
 	}
 
@@ -193,7 +193,7 @@ func (f *forecast) beyond(e *Endpoint, c *Copy, limit score) bool {
 	if !c.Base {
 		load = e.load(c.InFlight)
 	}
-	intake := e.Profile.Intake
+	intake := e.Profile.FrontendOverhead
 	alone := (intake + load + (f.prompt-f.cached(e))*e.Profile.Prefill.PerToken) * f.perFirstToken
 	if limit.less(scoreOf(alone)) {
 		return true
@@ -210,8 +210,8 @@ func (f *forecast) takes(e *Endpoint) int { return f.Prompt - int(f.cached(e)) +
 func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
 	is.Queue, is.Prefill, is.Delay, is.Step, is.Longer = f.at(e)
 	p, there := f.profile, e.Pending()
-	is.Intake, is.Adapter = p.Intake, InSlot
-	if slower := p.Decode.Adapters; !c.Base && slower > 1 && e.Adapters.Load() == 0 && len(e.Listed) == 0 {
+	is.Intake, is.Adapter = p.FrontendOverhead, InSlot
+	if slower := p.Decode.AdapterSlowdown; !c.Base && slower > 1 && e.Adapters.Load() == 0 && len(e.Listed) == 0 {
 		is.Step, is.Longer = is.Step*slower, is.Longer+is.Step*(slower-1) // it is the first adapter there
 	}
 	life := is.Prefill + float64(f.Output)*is.Step // of a request, in the mean
@@ -274,9 +274,9 @@ func (e *Endpoint) load(c *Count) float64 {
 	case InSlot:
 		return 0
 	case InHost:
-		return e.Profile.Slot.Mean
+		return e.Profile.AdapterActivation.Mean
 	}
-	return e.Profile.Load.Mean + e.Profile.Slot.Mean
+	return e.Profile.AdapterLoad.Mean + e.Profile.AdapterActivation.Mean
 }
 
 // slot is for how long one more adapter waits for a slot, and what it costs the next one to come that this one has its slot. Life is how long

@@ -22,7 +22,7 @@ type busy struct {
 func someBusy(random *rand.Rand) busy {
 	b := busy{Profile: profile.Profile{
 		Prefill: profile.Prefill{Base: 0.02 * random.Float64(), PerToken: 0.0002 * random.Float64(), PerTokenSquared: 1e-8 * random.Float64()},
-		Decode:  profile.Decode{Base: 0.02 * random.Float64(), PerSequence: 0.001 * random.Float64(), PerKVToken: 1e-7 * random.Float64(), Adapters: float64(random.IntN(3))},
+		Decode:  profile.Decode{Base: 0.02 * random.Float64(), PerSequence: 0.001 * random.Float64(), PerKVToken: 1e-7 * random.Float64(), AdapterSlowdown: float64(random.IntN(3))},
 		Limits:  profile.Limits{MaxSequences: 1 << 20, MaxBatchedTokens: []int{100, 512, 1000, 2048, 5000, 8192}[random.IntN(6)]},
 	}, cached: random.IntN(20)}
 	if random.IntN(3) > 0 {
@@ -59,7 +59,7 @@ func (b *busy) slow() bool { return b.adapters || b.listed }
 
 func (b *busy) slower() float64 {
 	if b.slow() {
-		return max(1, b.Decode.Adapters)
+		return max(1, b.Decode.AdapterSlowdown)
 	}
 	return 1
 }

@@ -16,7 +16,7 @@ import (
 // some is a profile.
 var some = &profile.Profile{
 	Prefill: profile.Prefill{Base: 0.01, PerToken: 0.0001}, Decode: profile.Decode{Base: 0.01, PerSequence: 0.0001, PerKVToken: 1e-7},
-	Load: profile.Spread{Mean: 0.2}, Slot: profile.Spread{Mean: 0.02}, Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 2048, KVBlocks: 6250, BlockSize: 16},
+	AdapterLoad: profile.Spread{Mean: 0.2}, AdapterActivation: profile.Spread{Mean: 0.02}, Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 2048, KVBlocks: 6250, BlockSize: 16},
 }
 
 // randomFleet has up to 8 endpoints in any state with up to 5 adapters.
@@ -25,7 +25,7 @@ func randomFleet(random *rand.Rand) *fleet {
 	for i := range 1 + random.IntN(8) {
 		name := fmt.Sprintf("e%d", i)
 		takes := *some
-		takes.Intake = 0.1 * float64(random.IntN(4))
+		takes.FrontendOverhead = 0.1 * float64(random.IntN(4))
 		e := pick.Endpoint{
 			Address: name, State: pick.State(random.IntN(int(pick.Out) + 1)), Others: random.Int64N(3), Slots: random.Int64N(4),
 			InFlight: new(atomic.Int64), Adapters: new(atomic.Int64), Number: i, Profile: &takes, Backlog: new(pick.Backlog), Peers: new(pick.Peers),

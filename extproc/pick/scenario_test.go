@@ -319,13 +319,13 @@ func (f *fleet) profile(t *testing.T, args []string) {
 		case "prefill":
 			f.time.Prefill = profile.Prefill{Base: n[0], PerToken: n[1], PerTokenSquared: n[2], Floor: n[3]}
 		case "decode":
-			f.time.Decode = profile.Decode{Base: n[0], PerSequence: n[1], PerKVToken: n[2], Adapters: n[3]}
+			f.time.Decode = profile.Decode{Base: n[0], PerSequence: n[1], PerKVToken: n[2], AdapterSlowdown: n[3]}
 		case "intake":
-			f.time.Intake = n[0]
+			f.time.FrontendOverhead = n[0]
 		case "load":
-			f.time.Load.Mean = n[0]
+			f.time.AdapterLoad.Mean = n[0]
 		case "slot":
-			f.time.Slot.Mean = n[0]
+			f.time.AdapterActivation.Mean = n[0]
 		case "sequences":
 			f.time.Limits.MaxSequences = int(n[0])
 		case "chunk":

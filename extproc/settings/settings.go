@@ -83,17 +83,17 @@ func (s Settings) For(p *objects.Pool) Settings {
 		if t.Request != nil {
 			s.Request = t.Request.Duration
 		}
-		if t.Hold != nil {
-			s.Hold = t.Hold.Duration
+		if t.Queue != nil {
+			s.Hold = t.Queue.Duration
 		}
-		if t.Lease != nil {
-			s.Lease = t.Lease.Duration
+		if t.InFlight != nil {
+			s.Lease = t.InFlight.Duration
 		}
-		if t.Stale != nil {
-			s.Stale = t.Stale.Duration
+		if t.StaleAfter != nil {
+			s.Stale = t.StaleAfter.Duration
 		}
-		if t.Lost != nil {
-			s.Lost = t.Lost.Duration
+		if t.LostAfter != nil {
+			s.Lost = t.LostAfter.Duration
 		}
 		s.Lost = max(s.Lost, s.Stale)
 	}
@@ -135,7 +135,7 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 	if p.Profile != nil {
 		timing = named(p.Said(""))
 	}
-	raised := t.Stale != nil && s.Lost == t.Stale.Duration // lost is at least stale
+	raised := t.StaleAfter != nil && s.Lost == t.StaleAfter.Duration // lost is at least stale
 	lines := []Line{
 		{"policy", s.Policy.Rule.String(), "how extproc picks an endpoint", own.Policy != nil, "policy"},
 		{"adapterThreshold", strconv.FormatInt(s.Policy.Threshold, 10), "requests for one adapter at one endpoint from which on another endpoint is preferred", own.AdapterThreshold != nil, "adapter-threshold"},
@@ -144,10 +144,10 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 		{"sessionAffinity", affinity, "which header or cookie names a session, which prefers one endpoint", own.SessionAffinity != nil, ""},
 		{"defaultModel", cmp.Or(s.DefaultModel, "none"), "the model of requests that name none", own.DefaultModel != "", ""},
 		{"timeouts.request", request, "longest time of a whole request", t.Request != nil, ""},
-		{"timeouts.hold", s.Hold.String(), "longest wait for a model to be loaded", t.Hold != nil, "max-queue-time"},
-		{"timeouts.lease", s.Lease.String(), "how long a request counts as in flight when nothing reports its end", t.Lease != nil, "in-flight-timeout"},
-		{"timeouts.stale", s.Stale.String(), "silence after which an endpoint gets requests only if no other can serve them", t.Stale != nil, "stale-after"},
-		{"timeouts.lost", s.Lost.String(), "silence after which an endpoint gets requests only if all are silent", t.Lost != nil || raised, "lost-after"},
+		{"timeouts.queue", s.Hold.String(), "longest wait for a model to be loaded", t.Queue != nil, "max-queue-time"},
+		{"timeouts.inFlight", s.Lease.String(), "how long a request counts as in flight when nothing reports its end", t.InFlight != nil, "in-flight-timeout"},
+		{"timeouts.staleAfter", s.Stale.String(), "silence after which an endpoint gets requests only if no other can serve them", t.StaleAfter != nil, "stale-after"},
+		{"timeouts.lostAfter", s.Lost.String(), "silence after which an endpoint gets requests only if all are silent", t.LostAfter != nil || raised, "lost-after"},
 		{"rpcConfigs", rpcs(own.RPCConfigs), "gRPC methods of which it is said where their messages name the model", len(own.RPCConfigs) > 0, ""},
 		{"allowOtherRpcs", strconv.FormatBool(own.AllowOtherRPCs == nil || *own.AllowOtherRPCs), "whether models take calls of methods that rpcConfigs do not name", own.AllowOtherRPCs != nil, ""},
 		{"profile", timing, "how long the pool's engines take", own.Profile != nil, ""},

@@ -23,7 +23,7 @@ func world() *objects.World {
 	own.Spec = v1alpha1.PoolSettingsSpec{
 		PoolRef: v1alpha1.PoolReference{Name: "one"}, Policy: &policy, AdapterThreshold: &threshold,
 		Retry: &v1alpha1.Retry{Attempts: &attempts, Unavailable: new(false)}, DefaultModel: "org/m", SessionAffinity: &v1alpha1.SessionAffinity{Cookie: "sid"},
-		Timeouts:   &v1alpha1.PoolTimeouts{Stale: &metav1.Duration{Duration: time.Minute}, Request: &metav1.Duration{Duration: time.Hour}, Hold: &metav1.Duration{Duration: 2 * time.Minute}},
+		Timeouts:   &v1alpha1.PoolTimeouts{StaleAfter: &metav1.Duration{Duration: time.Minute}, Request: &metav1.Duration{Duration: time.Hour}, Queue: &metav1.Duration{Duration: 2 * time.Minute}},
 		Profile:    &v1alpha1.PoolProfile{Hardware: "4xA100-80GB", Parameters: "70B"},
 		RPCConfigs: map[string]v1alpha1.RPCConfig{"d.E/F": {}, "a.B/C": {IDExtractionPath: []int32{1}}}, AllowOtherRPCs: new(false),
 	}
@@ -72,10 +72,10 @@ retry.unavailable = false, own
 sessionAffinity = cookie sid, own
 defaultModel = org/m, own
 timeouts.request = 1h0m0s, own
-timeouts.hold = 2m0s, own
-timeouts.lease = 1m0s, --in-flight-timeout
-timeouts.stale = 1m0s, own
-timeouts.lost = 1m0s, own
+timeouts.queue = 2m0s, own
+timeouts.inFlight = 1m0s, --in-flight-timeout
+timeouts.staleAfter = 1m0s, own
+timeouts.lostAfter = 1m0s, own
 rpcConfigs = a.B/C, d.E/F, own
 allowOtherRpcs = false, own
 profile = 70B of parameters on 4 x A100-80GB, own
@@ -88,10 +88,10 @@ retry.unavailable = true, --
 sessionAffinity = none, --
 defaultModel = none, --
 timeouts.request = the data plane's, --
-timeouts.hold = 2m0s, --max-queue-time
-timeouts.lease = 1m0s, --in-flight-timeout
-timeouts.stale = 1s, --stale-after
-timeouts.lost = 10s, --lost-after
+timeouts.queue = 2m0s, --max-queue-time
+timeouts.inFlight = 1m0s, --in-flight-timeout
+timeouts.staleAfter = 1s, --stale-after
+timeouts.lostAfter = 10s, --lost-after
 rpcConfigs = those known by default, --
 allowOtherRpcs = true, --
 profile = none, --

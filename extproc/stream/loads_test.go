@@ -18,7 +18,7 @@ func TestTimesOfADecision(t *testing.T) {
 	f := newFleet()
 	w, name := f.View().World, objects.Name{Namespace: "ns", Name: "base"}
 	w.Pools[name].Profile = &profile.Profile{
-		Intake: 0.04, Prefill: profile.Prefill{Base: 0.05}, Decode: profile.Decode{Base: 0.02}, Load: profile.Spread{Mean: 0.2},
+		FrontendOverhead: 0.04, Prefill: profile.Prefill{Base: 0.05}, Decode: profile.Decode{Base: 0.02}, AdapterLoad: profile.Spread{Mean: 0.2},
 		Limits: profile.Limits{MaxSequences: 10, MaxBatchedTokens: 1000, KVBlocks: 100, BlockSize: 16, GPUAdapters: 1, HostAdapters: 2},
 	}
 	f.SetWorld(w)
@@ -57,7 +57,7 @@ func TestWhereTheAdapterWasIsTold(t *testing.T) {
 	f := newFleet()
 	w, name := f.View().World, objects.Name{Namespace: "ns", Name: "base"}
 	w.Pools[name].Profile = &profile.Profile{
-		Intake: 0.04, Prefill: profile.Prefill{Base: 0.05}, Decode: profile.Decode{Base: 0.02}, Load: profile.Spread{Mean: 0.2}, Slot: profile.Spread{Mean: 0.03},
+		FrontendOverhead: 0.04, Prefill: profile.Prefill{Base: 0.05}, Decode: profile.Decode{Base: 0.02}, AdapterLoad: profile.Spread{Mean: 0.2}, AdapterActivation: profile.Spread{Mean: 0.03},
 		Limits: profile.Limits{MaxSequences: 10, MaxBatchedTokens: 1000, KVBlocks: 100, BlockSize: 16, GPUAdapters: 1, HostAdapters: 2},
 	}
 	f.SetWorld(w)

@@ -98,7 +98,7 @@ func TestPacesDecide(t *testing.T) {
 func TestThePaceOfAModelDecidesUntilOneIsLearned(t *testing.T) {
 	f := newFleetWith(fleet.Config{}, func(s *objects.Set) {
 		m := v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "sql-v2"}}
-		m.Spec.PoolRef.Name, m.Spec.Pace = "base", &metav1.Duration{Duration: 20 * time.Millisecond}
+		m.Spec.PoolRef.Name, m.Spec.ServiceTime = "base", &metav1.Duration{Duration: 20 * time.Millisecond}
 		s.Models = append(s.Models, &m)
 	})
 	f.Observe(outcome.Outcome{Pool: "ns/base", Model: "other", Endpoint: address, Status: 200, Among: 1, Answered: time.Second})

@@ -84,7 +84,7 @@ func merge(a, b v1alpha1.GatewaySettingsSpec) v1alpha1.GatewaySettingsSpec {
 		return v1alpha1.GatewayResources{Envoy: or(x.Envoy, y.Envoy), Extproc: or(x.Extproc, y.Extproc)}
 	})
 	a.Timeouts = both(a.Timeouts, b.Timeouts, func(x, y v1alpha1.GatewayTimeouts) v1alpha1.GatewayTimeouts {
-		return v1alpha1.GatewayTimeouts{Silence: or(x.Silence, y.Silence)}
+		return v1alpha1.GatewayTimeouts{Idle: or(x.Idle, y.Idle)}
 	})
 	a.Payloads = b.Payloads
 	return a

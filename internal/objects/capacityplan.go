@@ -64,8 +64,8 @@ func CheckCapacityPlan(o *v1alpha1.CapacityPlan) field.ErrorList {
 }
 
 func checkPlanObjective(at *field.Path, o *v1alpha1.PlanObjective) (errs field.ErrorList) {
-	if all := []string{"Latency", "FirstToken", "PerToken"}; o.Of != "" && !slices.Contains(all, o.Of) {
-		errs = append(errs, field.NotSupported(at.Child("of"), o.Of, all))
+	if all := []string{"Latency", "TimeToFirstToken", "TimePerOutputToken"}; o.Metric != "" && !slices.Contains(all, o.Metric) {
+		errs = append(errs, field.NotSupported(at.Child("metric"), o.Metric, all))
 	}
 	if o.Within.Duration <= 0 {
 		errs = append(errs, field.Invalid(at.Child("within"), o.Within.Duration.String(), "it must be above 0"))
@@ -108,8 +108,8 @@ func CheckPlanHardware(at *field.Path, all []v1alpha1.PlanHardware) field.ErrorL
 	for i, h := range all {
 		errs = append(errs, checkNew(at.Index(i).Child("name"), h.Name, maxNameLen, names)...)
 		errs = append(errs, checkPrice(at.Index(i).Child("price"), h.Price)...)
-		if h.AtMost != nil && *h.AtMost < 0 {
-			errs = append(errs, field.Invalid(at.Index(i).Child("atMost"), *h.AtMost, "it must not be negative"))
+		if h.MaxUnits != nil && *h.MaxUnits < 0 {
+			errs = append(errs, field.Invalid(at.Index(i).Child("maxUnits"), *h.MaxUnits, "it must not be negative"))
 		}
 	}
 	return errs
@@ -142,7 +142,7 @@ func checkStage(at *field.Path, s *v1alpha1.PlanStage) field.ErrorList {
 	for _, f := range []struct {
 		name string
 		is   *metav1.Duration
-	}{{"batchWait", s.BatchWait}, {"hop", s.Hop}, {"startup", s.Startup}} {
+	}{{"maxBatchDelay", s.MaxBatchDelay}, {"gatewayOverhead", s.GatewayOverhead}, {"startup", s.Startup}} {
 		if f.is != nil && f.is.Duration < 0 {
 			errs = append(errs, field.Invalid(at.Child(f.name), f.is.Duration.String(), "it must not be negative"))
 		}
@@ -150,11 +150,11 @@ func checkStage(at *field.Path, s *v1alpha1.PlanStage) field.ErrorList {
 	if all := []string{"Replica", "Central"}; s.Queue != "" && !slices.Contains(all, s.Queue) {
 		errs = append(errs, field.NotSupported(at.Child("queue"), s.Queue, all))
 	}
-	if all := []string{"WhenFree", "Always"}; s.Gather != "" && !slices.Contains(all, s.Gather) {
-		errs = append(errs, field.NotSupported(at.Child("gather"), s.Gather, all))
+	if all := []string{"WhenIdle", "Always"}; s.Batching != "" && !slices.Contains(all, s.Batching) {
+		errs = append(errs, field.NotSupported(at.Child("batching"), s.Batching, all))
 	}
-	if s.Gather == "Always" && (s.BatchWait == nil || s.BatchWait.Duration <= 0) {
-		errs = append(errs, field.Invalid(at.Child("gather"), s.Gather, "write batchWait: for how long a batch gathers queries"))
+	if s.Batching == "Always" && (s.MaxBatchDelay == nil || s.MaxBatchDelay.Duration <= 0) {
+		errs = append(errs, field.Invalid(at.Child("batching"), s.Batching, "write maxBatchDelay: for how long a batch gathers queries"))
 	}
 	if s.Memory != nil {
 		errs = append(errs, checkMemory(at.Child("memory"), s.Memory)...)
@@ -166,15 +166,15 @@ func checkMemory(at *field.Path, m *v1alpha1.PlanMemory) (errs field.ErrorList) 
 	if m.PerReplica.Sign() <= 0 {
 		errs = append(errs, field.Invalid(at.Child("perReplica"), m.PerReplica.String(), "it must be above 0"))
 	}
-	if (m.Models == nil) == (m.LeastAge == nil) {
-		errs = append(errs, field.Invalid(at, "", "write one of models and leastAge"))
+	if (m.Models == nil) == (m.MinEvictionAge == nil) {
+		errs = append(errs, field.Invalid(at, "", "write one of models and minEvictionAge"))
 	}
 	if m.Models != nil && m.Models.Sign() <= 0 {
 		errs = append(errs, field.Invalid(at.Child("models"), m.Models.String(), "it must be above 0"))
 	}
-	if m.LeastAge != nil {
-		if m.LeastAge.Duration <= 0 {
-			errs = append(errs, field.Invalid(at.Child("leastAge"), m.LeastAge.Duration.String(), "it must be above 0"))
+	if m.MinEvictionAge != nil {
+		if m.MinEvictionAge.Duration <= 0 {
+			errs = append(errs, field.Invalid(at.Child("minEvictionAge"), m.MinEvictionAge.Duration.String(), "it must be above 0"))
 		}
 		if m.ModelSize == nil {
 			errs = append(errs, field.Required(at.Child("modelSize"), "write how large a model is, in the mean"))
@@ -212,10 +212,10 @@ func checkStageHardware(at *field.Path, h *v1alpha1.StageHardware) field.ErrorLi
 			errs = append(errs, field.Invalid(at.Child("engine").Child(f.Field), f.Value, f.Words))
 		}
 	}
-	errs = append(errs, checkCount(at.Child("batches"), len(h.Batches), maxPlanBatches)...)
-	for i, size := range h.Batches {
-		if size < 1 || i > 0 && size <= h.Batches[i-1] {
-			errs = append(errs, field.Invalid(at.Child("batches").Index(i), size, "sizes are from 1 on, in order, each once"))
+	errs = append(errs, checkCount(at.Child("batchSizes"), len(h.BatchSizes), maxPlanBatches)...)
+	for i, size := range h.BatchSizes {
+		if size < 1 || i > 0 && size <= h.BatchSizes[i-1] {
+			errs = append(errs, field.Invalid(at.Child("batchSizes").Index(i), size, "sizes are from 1 on, in order, each once"))
 		}
 	}
 	return errs

@@ -47,10 +47,10 @@ const goodPlan = `
 metadata: {name: video}
 spec:
   objectives: [{within: 300ms}]
-  hardware: [{name: gpu, price: 1, atMost: 4}]
+  hardware: [{name: gpu, price: 1, maxUnits: 4}]
   stages:
   - name: detect
-    hardware: [{name: gpu, latencies: [{size: 1, mean: 20ms}, {size: 2, mean: 30ms}], batches: [1, 2]}]
+    hardware: [{name: gpu, latencies: [{size: 1, mean: 20ms}, {size: 2, mean: 30ms}], batchSizes: [1, 2]}]
     next: [{stage: plate, share: 0.5, choice: what}, {stage: person, share: 0.5, choice: what}]
   - name: plate
     hardware: [{name: gpu, file: plate.yaml}]
@@ -72,11 +72,11 @@ func TestFaultsOfCapacityPlans(t *testing.T) {
 		{"next: [{stage: person}]", "next: [{stage: nobody}]", `spec.stages[1].next[0].stage: Not found: "nobody"`},
 		{"{size: 2, mean: 30ms}", "{size: 1, mean: 30ms}", "spec.stages[0].hardware[0].latencies[1].size: Invalid value: 1: sizes are in order, each once"},
 		{"{size: 1, mean: 20ms}", "{size: 2, mean: 20ms}", "spec.stages[0].hardware[0].latencies: Invalid value: 2: want the latency of a batch of 1 first"},
-		{"batches: [1, 2]", "batches: [2, 1]", "spec.stages[0].hardware[0].batches[1]: Invalid value: 1: sizes are from 1 on, in order, each once"},
+		{"batchSizes: [1, 2]", "batchSizes: [2, 1]", "spec.stages[0].hardware[0].batchSizes[1]: Invalid value: 1: sizes are from 1 on, in order, each once"},
 		{"{base: 0.1}, decode", "{base: -1}, decode", "spec.stages[2].hardware[0].engine.prefill.base: Invalid value: -1: a time in seconds is finite and not negative"},
-		{"models: 5Gi", "leastAge: 5m", "spec.stages[2].memory.modelSize: Required value: write how large a model is"},
+		{"models: 5Gi", "minEvictionAge: 5m", "spec.stages[2].memory.modelSize: Required value: write how large a model is"},
 		{"models: 5Gi", "models: -5Gi", `spec.stages[2].memory.models: Invalid value: "-5Gi": it must be above 0`},
-		{"models: 5Gi", "leastAge: 5m, modelSize: 3Gi", `spec.stages[2].memory.modelSize: Invalid value: "3Gi": it must be above 0, and at most perReplica`},
+		{"models: 5Gi", "minEvictionAge: 5m, modelSize: 3Gi", `spec.stages[2].memory.modelSize: Invalid value: "3Gi": it must be above 0, and at most perReplica`},
 		{"{min: 1, max: 3}", "{min: 4, max: 3}", "spec.stages[2].replicas.max: Invalid value: 3: it must be at least min"},
 		{"objectives: [{within: 300ms}]", "objectives: []", "spec.objectives: Required value: write what queries are to keep"},
 	} {

@@ -122,8 +122,8 @@ func EntryOf(m *v1alpha1.Model) Entry {
 	if s.Size != nil {
 		e.Size = s.Size.Value()
 	}
-	if s.Pace != nil {
-		e.Pace = s.Pace.Duration
+	if s.ServiceTime != nil {
+		e.Pace = s.ServiceTime.Duration
 	}
 	if s.Copies != nil {
 		e.Min = int(s.Copies.Min)
@@ -153,8 +153,8 @@ func CheckModelObject(m *v1alpha1.Model) field.ErrorList {
 	if s := m.Spec.Size; s != nil && s.Sign() <= 0 {
 		errs = append(errs, field.Invalid(spec.Child("size"), s.String(), "it must be above 0, such as 50Mi"))
 	}
-	if p := m.Spec.Pace; p != nil && (p.Duration <= 0 || p.Duration > maxPace) {
-		errs = append(errs, field.Invalid(spec.Child("pace"), p.Duration.String(), "it must be above 0s and no more than 1h, such as 15ms"))
+	if p := m.Spec.ServiceTime; p != nil && (p.Duration <= 0 || p.Duration > maxPace) {
+		errs = append(errs, field.Invalid(spec.Child("serviceTime"), p.Duration.String(), "it must be above 0s and no more than 1h, such as 15ms"))
 	}
 	if c := m.Spec.Copies; c != nil {
 		if c.Min < 0 {
@@ -183,7 +183,7 @@ func CheckModelChange(was, is *v1alpha1.Model) field.ErrorList {
 	} {
 		if f.was != f.is {
 			errs = append(errs, field.Forbidden(spec.Child(f.name),
-				fmt.Sprintf("it was %q, and only copies, pinned and pace of a Model may change: delete the Model and make one of another name and id", f.was)))
+				fmt.Sprintf("it was %q, and only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id", f.was)))
 		}
 	}
 	return errs

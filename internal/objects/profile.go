@@ -28,44 +28,44 @@ const (
 func checkProfile(at *field.Path, p *v1alpha1.PoolProfile) field.ErrorList {
 	var errs field.ErrorList
 	whole := wholeOf(p)
-	if forms := formsOf(whole); forms > 0 || len(p.Classes) == 0 {
+	if forms := formsOf(whole); forms > 0 || len(p.Accelerators) == 0 {
 		errs = append(errs, checkForms(at, whole)...)
 	} else if p.Pinned {
 		errs = append(errs, field.Invalid(at, "", "say what is pinned: inline, file, or hardware with parameters"))
 	}
-	if name := p.HardwareLabel; name != "" && len(validation.IsQualifiedName(name)) > 0 {
-		errs = append(errs, field.Invalid(at.Child("hardwareLabel"), name, "no label can have this name: write one such as example.com/gpu"))
+	if name := p.AcceleratorLabel; name != "" && len(validation.IsQualifiedName(name)) > 0 {
+		errs = append(errs, field.Invalid(at.Child("acceleratorLabel"), name, "no label can have this name: write one such as example.com/gpu"))
 	}
-	if len(p.Classes) > 0 && p.HardwareLabel == "" {
-		errs = append(errs, field.Required(at.Child("hardwareLabel"), "name the label that says which class an endpoint is of"))
+	if len(p.Accelerators) > 0 && p.AcceleratorLabel == "" {
+		errs = append(errs, field.Required(at.Child("acceleratorLabel"), "name the label that says which accelerator an endpoint has"))
 	}
-	if n := len(p.Classes); n > maxClasses {
-		errs = append(errs, field.TooMany(at.Child("classes"), n, maxClasses))
+	if n := len(p.Accelerators); n > maxClasses {
+		errs = append(errs, field.TooMany(at.Child("accelerators"), n, maxClasses))
 	}
 	there := make(map[string]bool)
-	for i := range p.Classes {
-		is, c := &p.Classes[i], at.Child("classes").Index(i)
+	for i := range p.Accelerators {
+		is, c := &p.Accelerators[i], at.Child("accelerators").Index(i)
 		errs = append(errs, checkForms(c, is)...)
-		switch name := c.Child("class"); {
-		case is.Class == "":
+		switch name := c.Child("accelerator"); {
+		case is.Accelerator == "":
 			errs = append(errs, field.Required(name, "write which value of the label it is of, such as A100"))
-		case there[is.Class]:
-			errs = append(errs, field.Duplicate(name, is.Class))
+		case there[is.Accelerator]:
+			errs = append(errs, field.Duplicate(name, is.Accelerator))
 		default:
-			errs = append(errs, checkLength(name, is.Class, maxClass)...)
+			errs = append(errs, checkLength(name, is.Accelerator, maxClass)...)
 		}
-		there[is.Class] = true
+		there[is.Accelerator] = true
 	}
 	return errs
 }
 
 // wholeOf returns the profile for all accelerators without one of their own.
-func wholeOf(p *v1alpha1.PoolProfile) *v1alpha1.ClassProfile {
-	return &v1alpha1.ClassProfile{Inline: p.Inline, File: p.File, Hardware: p.Hardware, Parameters: p.Parameters, Pinned: p.Pinned}
+func wholeOf(p *v1alpha1.PoolProfile) *v1alpha1.AcceleratorProfile {
+	return &v1alpha1.AcceleratorProfile{Inline: p.Inline, File: p.File, Hardware: p.Hardware, Parameters: p.Parameters, Pinned: p.Pinned}
 }
 
 // formsOf counts the forms in which a profile is given.
-func formsOf(p *v1alpha1.ClassProfile) (forms int) {
+func formsOf(p *v1alpha1.AcceleratorProfile) (forms int) {
 	for _, given := range []bool{p.Inline != nil, p.File != "", p.Hardware != "" || p.Parameters != ""} {
 		if given {
 			forms++
@@ -75,7 +75,7 @@ func formsOf(p *v1alpha1.ClassProfile) (forms int) {
 }
 
 // checkForms requires exactly one valid profile.
-func checkForms(at *field.Path, p *v1alpha1.ClassProfile) field.ErrorList {
+func checkForms(at *field.Path, p *v1alpha1.AcceleratorProfile) field.ErrorList {
 	var errs field.ErrorList
 	switch {
 	case formsOf(p) != 1:
@@ -102,16 +102,16 @@ func checkForms(at *field.Path, p *v1alpha1.ClassProfile) field.ErrorList {
 }
 
 // eachForm visits every profile of a PoolSettings: the general one and that of each accelerator.
-func eachForm(at *field.Path, p *v1alpha1.PoolProfile, visit func(at *field.Path, is *v1alpha1.ClassProfile)) {
+func eachForm(at *field.Path, p *v1alpha1.PoolProfile, visit func(at *field.Path, is *v1alpha1.AcceleratorProfile)) {
 	visit(at, wholeOf(p))
-	for i := range p.Classes {
-		visit(at.Child("classes").Index(i), &p.Classes[i])
+	for i := range p.Accelerators {
+		visit(at.Child("accelerators").Index(i), &p.Accelerators[i])
 	}
 }
 
 // checkServerProfile also refuses profile files, since an API server has no folder.
 func checkServerProfile(at *field.Path, p *v1alpha1.PoolProfile) (errs field.ErrorList) {
-	eachForm(at, p, func(at *field.Path, is *v1alpha1.ClassProfile) {
+	eachForm(at, p, func(at *field.Path, is *v1alpha1.AcceleratorProfile) {
 		if is.File != "" {
 			errs = append(errs, field.Invalid(at.Child("file"), is.File, "a file is for objects in a folder: write what it holds as inline"))
 		}
@@ -123,7 +123,7 @@ func checkServerProfile(at *field.Path, p *v1alpha1.PoolProfile) (errs field.Err
 // line. For an API server, whose users cannot see the table beforehand, these become a Problem and
 // the object's other settings apply.
 func checkFolderProfile(at *field.Path, s *v1alpha1.PoolSettingsSpec) (errs field.ErrorList) {
-	eachForm(at, s.Profile, func(at *field.Path, is *v1alpha1.ClassProfile) {
+	eachForm(at, s.Profile, func(at *field.Path, is *v1alpha1.AcceleratorProfile) {
 		if name := is.File; name != "" && !isProfileFile(name) {
 			errs = append(errs, field.Invalid(at.Child("file"), name, "want the name of a file in this folder, such as profile.yaml"))
 		}
@@ -156,17 +156,17 @@ func slots(s *v1alpha1.PoolSettingsSpec) int {
 // inlineProfile converts a profile written in an object.
 func inlineProfile(p *v1alpha1.EngineProfile) profile.Profile {
 	return profile.Profile{
-		Name:         p.Name,
-		Source:       p.Source,
-		Intake:       p.Intake,
-		Prefill:      profile.Prefill(p.Prefill),
-		Decode:       profile.Decode(p.Decode),
-		Launch:       p.Launch,
-		Mixed:        p.Mixed,
-		Asynchronous: p.Asynchronous,
-		Load:         profile.Spread(p.Load),
-		Slot:         profile.Spread(p.Slot),
-		Limits:       profile.Limits(p.Limits),
+		Name:               p.Name,
+		Source:             p.Source,
+		FrontendOverhead:   p.FrontendOverhead,
+		Prefill:            profile.Prefill(p.Prefill),
+		Decode:             profile.Decode(p.Decode),
+		LaunchOverhead:     p.LaunchOverhead,
+		MixedBatchOverhead: p.MixedBatchOverhead,
+		AsyncScheduling:    p.AsyncScheduling,
+		AdapterLoad:        profile.Spread(p.AdapterLoad),
+		AdapterActivation:  profile.Spread(p.AdapterActivation),
+		Limits:             profile.Limits(p.Limits),
 	}
 }
 
@@ -194,12 +194,12 @@ func (w *World) addProfile(p *Pool, files map[string]profile.Profile) {
 	if is == nil {
 		return
 	}
-	if label := is.HardwareLabel; label != "" {
+	if label := is.AcceleratorLabel; label != "" {
 		for i := range p.Endpoints {
 			p.Endpoints[i].Class = p.Endpoints[i].Labels[label]
 		}
 	}
-	find := func(is *v1alpha1.ClassProfile, where, without string) *profile.Profile {
+	find := func(is *v1alpha1.AcceleratorProfile, where, without string) *profile.Profile {
 		found, err := profileOf(is, files, slots(p.Settings))
 		if err != nil {
 			w.problem("PoolSettings %s: %s: %v: %s", p.SettingsName, where, err, without)
@@ -211,19 +211,19 @@ func (w *World) addProfile(p *Pool, files map[string]profile.Profile) {
 		p.Profile = find(whole, "spec.profile", "the pool has no profile")
 		p.Pinned = is.Pinned && p.Profile != nil
 	}
-	for i := range is.Classes {
-		c := &is.Classes[i]
-		if found := find(c, fmt.Sprintf("spec.profile.classes[%d]", i), "the class has no profile of its own"); found != nil {
+	for i := range is.Accelerators {
+		c := &is.Accelerators[i]
+		if found := find(c, fmt.Sprintf("spec.profile.accelerators[%d]", i), "the class has no profile of its own"); found != nil {
 			if p.Classes == nil {
-				p.Classes = make(map[string]*Said, len(is.Classes))
+				p.Classes = make(map[string]*Said, len(is.Accelerators))
 			}
-			p.Classes[c.Class] = &Said{*found, c.Pinned}
+			p.Classes[c.Accelerator] = &Said{*found, c.Pinned}
 		}
 	}
 }
 
 // profileOf returns a profile from any of its forms. If it states no adapter slots, slots applies.
-func profileOf(is *v1alpha1.ClassProfile, files map[string]profile.Profile, slots int) (profile.Profile, error) {
+func profileOf(is *v1alpha1.AcceleratorProfile, files map[string]profile.Profile, slots int) (profile.Profile, error) {
 	switch {
 	case is.Inline != nil:
 		return inlineProfile(is.Inline), nil

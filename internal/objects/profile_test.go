@@ -20,19 +20,19 @@ import (
 // parsed.
 var (
 	written = v1alpha1.EngineProfile{
-		Name: "8B", Source: "measured", Intake: 0.005,
-		Prefill: v1alpha1.PrefillTimes{Floor: 0.01, Base: 0.02, PerToken: 0.03, PerTokenSquared: 0.04, MeasuredTo: 8192},
-		Decode:  v1alpha1.DecodeTimes{Base: 0.05, PerSequence: 0.06, PerKVToken: 0.07, Adapters: 1.5},
-		Load:    v1alpha1.Spread{Mean: 0.08, StdDev: 0.09}, Slot: v1alpha1.Spread{Mean: 0.1, StdDev: 0.11},
-		Launch: 0.12, Mixed: 0.13, Asynchronous: true,
+		Name: "8B", Source: "measured", FrontendOverhead: 0.005,
+		Prefill:     v1alpha1.PrefillTimes{Floor: 0.01, Base: 0.02, PerToken: 0.03, PerTokenSquared: 0.04, MaxMeasuredTokens: 8192},
+		Decode:      v1alpha1.DecodeTimes{Base: 0.05, PerSequence: 0.06, PerKVToken: 0.07, AdapterSlowdown: 1.5},
+		AdapterLoad: v1alpha1.Spread{Mean: 0.08, StdDev: 0.09}, AdapterActivation: v1alpha1.Spread{Mean: 0.1, StdDev: 0.11},
+		LaunchOverhead: 0.12, MixedBatchOverhead: 0.13, AsyncScheduling: true,
 		Limits: v1alpha1.EngineLimits{MaxSequences: 1, MaxBatchedTokens: 2, KVBlocks: 3, BlockSize: 4, GPUAdapters: 5, HostAdapters: 6},
 	}
 	meant = profile.Profile{
-		Name: "8B", Source: "measured", Intake: 0.005,
-		Prefill: profile.Prefill{Floor: 0.01, Base: 0.02, PerToken: 0.03, PerTokenSquared: 0.04, MeasuredTo: 8192},
-		Decode:  profile.Decode{Base: 0.05, PerSequence: 0.06, PerKVToken: 0.07, Adapters: 1.5},
-		Load:    profile.Spread{Mean: 0.08, StdDev: 0.09}, Slot: profile.Spread{Mean: 0.1, StdDev: 0.11},
-		Launch: 0.12, Mixed: 0.13, Asynchronous: true,
+		Name: "8B", Source: "measured", FrontendOverhead: 0.005,
+		Prefill:     profile.Prefill{Floor: 0.01, Base: 0.02, PerToken: 0.03, PerTokenSquared: 0.04, MaxMeasuredTokens: 8192},
+		Decode:      profile.Decode{Base: 0.05, PerSequence: 0.06, PerKVToken: 0.07, AdapterSlowdown: 1.5},
+		AdapterLoad: profile.Spread{Mean: 0.08, StdDev: 0.09}, AdapterActivation: profile.Spread{Mean: 0.1, StdDev: 0.11},
+		LaunchOverhead: 0.12, MixedBatchOverhead: 0.13, AsyncScheduling: true,
 		Limits: profile.Limits{MaxSequences: 1, MaxBatchedTokens: 2, KVBlocks: 3, BlockSize: 4, GPUAdapters: 5, HostAdapters: 6},
 	}
 )
@@ -42,8 +42,8 @@ func profiled(is v1alpha1.PoolProfile) func(*v1alpha1.PoolSettingsSpec) {
 }
 
 // classed returns profiles for accelerators; pinned is the same with learning off.
-func classed(all ...v1alpha1.ClassProfile) v1alpha1.PoolProfile {
-	return v1alpha1.PoolProfile{HardwareLabel: "gpu", Classes: all}
+func classed(all ...v1alpha1.AcceleratorProfile) v1alpha1.PoolProfile {
+	return v1alpha1.PoolProfile{AcceleratorLabel: "gpu", Accelerators: all}
 }
 
 func pinned(p v1alpha1.PoolProfile) v1alpha1.PoolProfile {
@@ -58,26 +58,26 @@ func TestFaultsOfProfiles(t *testing.T) {
 		of             v1alpha1.PoolProfile
 		folder, server string // expected errors, empty if accepted
 	}{
-		{of: v1alpha1.PoolProfile{Inline: &written, HardwareLabel: "nvidia.com/gpu.product"}},
+		{of: v1alpha1.PoolProfile{Inline: &written, AcceleratorLabel: "nvidia.com/gpu.product"}},
 		{of: v1alpha1.PoolProfile{Hardware: "2xl4", Parameters: "8b"}},
 		{v1alpha1.PoolProfile{}, `spec.profile: Invalid value: "": write one of inline, file, and hardware with parameters`, "the same"},
 		{v1alpha1.PoolProfile{Inline: &written, Hardware: "L4", Parameters: "8B"}, `spec.profile: Invalid value: "": write one of inline, file, and hardware with parameters`, "the same"},
 		{v1alpha1.PoolProfile{Inline: &written, File: "p.yaml"}, `spec.profile: Invalid value: "": write one of inline, file, and hardware with parameters`, "any"},
 		{v1alpha1.PoolProfile{Hardware: "L4"}, `spec.profile: Invalid value: "": write both hardware and parameters, such as 4 x A100-80GB and 70B`, "the same"},
 		{v1alpha1.PoolProfile{Inline: &bad}, "spec.profile.inline.decode.base: Invalid value: -1: a time in seconds is finite and not negative", "the same"},
-		{v1alpha1.PoolProfile{Hardware: "L4", Parameters: "8B", HardwareLabel: "a/b/c"}, `spec.profile.hardwareLabel: Invalid value: "a/b/c": no label can have this name: write one such as example.com/gpu`, "the same"},
+		{v1alpha1.PoolProfile{Hardware: "L4", Parameters: "8B", AcceleratorLabel: "a/b/c"}, `spec.profile.acceleratorLabel: Invalid value: "a/b/c": no label can have this name: write one such as example.com/gpu`, "the same"},
 		{of: v1alpha1.PoolProfile{Hardware: "L4", Parameters: "8B", Pinned: true}},
-		{of: v1alpha1.PoolProfile{HardwareLabel: "gpu", Classes: []v1alpha1.ClassProfile{{Class: "A100", Inline: &written, Pinned: true}, {Class: "L4", Hardware: "L4", Parameters: "8B"}}}},
-		{v1alpha1.PoolProfile{Inline: &written, Classes: []v1alpha1.ClassProfile{{Class: "a", Inline: &written}}}, "spec.profile.hardwareLabel: Required value: name the label that says which class an endpoint is of", "the same"},
-		{classed(v1alpha1.ClassProfile{Class: "a"}), `spec.profile.classes[0]: Invalid value: "": write one of inline, file, and hardware with parameters`, "the same"},
-		{classed(v1alpha1.ClassProfile{Inline: &written}), "spec.profile.classes[0].class: Required value: write which value of the label it is of, such as A100", "the same"},
-		{classed(v1alpha1.ClassProfile{Class: "a", Inline: &bad}), "spec.profile.classes[0].inline.decode.base: Invalid value: -1", "the same"},
-		{classed(v1alpha1.ClassProfile{Class: "a", Inline: &written}, v1alpha1.ClassProfile{Class: "a", Inline: &written}), `spec.profile.classes[1].class: Duplicate value: "a"`, "the same"},
-		{classed(v1alpha1.ClassProfile{Class: strings.Repeat("a", 64), Inline: &written}), "spec.profile.classes[0].class: Too long", "the same"},
-		{classed(slices.Repeat([]v1alpha1.ClassProfile{{Class: "a", Inline: &written}}, 33)...), "spec.profile.classes: Too many: 33: must have at most 32 items", "the same"},
-		{classed(v1alpha1.ClassProfile{Class: "a", Hardware: "B300", Parameters: "8B"}), `spec.profile.classes[0].hardware: Invalid value: "B300": no GPU in the table is called "B300"`, ""},
-		{classed(v1alpha1.ClassProfile{Class: "a", File: "p.yaml"}), "", `spec.profile.classes[0].file: Invalid value: "p.yaml": a file is for objects in a folder: write what it holds as inline`},
-		{pinned(classed(v1alpha1.ClassProfile{Class: "a", Inline: &written})), `spec.profile: Invalid value: "": say what is pinned: inline, file, or hardware with parameters`, "the same"},
+		{of: v1alpha1.PoolProfile{AcceleratorLabel: "gpu", Accelerators: []v1alpha1.AcceleratorProfile{{Accelerator: "A100", Inline: &written, Pinned: true}, {Accelerator: "L4", Hardware: "L4", Parameters: "8B"}}}},
+		{v1alpha1.PoolProfile{Inline: &written, Accelerators: []v1alpha1.AcceleratorProfile{{Accelerator: "a", Inline: &written}}}, "spec.profile.acceleratorLabel: Required value: name the label that says which accelerator an endpoint has", "the same"},
+		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a"}), `spec.profile.accelerators[0]: Invalid value: "": write one of inline, file, and hardware with parameters`, "the same"},
+		{classed(v1alpha1.AcceleratorProfile{Inline: &written}), "spec.profile.accelerators[0].accelerator: Required value: write which value of the label it is of, such as A100", "the same"},
+		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &bad}), "spec.profile.accelerators[0].inline.decode.base: Invalid value: -1", "the same"},
+		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &written}, v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &written}), `spec.profile.accelerators[1].accelerator: Duplicate value: "a"`, "the same"},
+		{classed(v1alpha1.AcceleratorProfile{Accelerator: strings.Repeat("a", 64), Inline: &written}), "spec.profile.accelerators[0].accelerator: Too long", "the same"},
+		{classed(slices.Repeat([]v1alpha1.AcceleratorProfile{{Accelerator: "a", Inline: &written}}, 33)...), "spec.profile.accelerators: Too many: 33: must have at most 32 items", "the same"},
+		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a", Hardware: "B300", Parameters: "8B"}), `spec.profile.accelerators[0].hardware: Invalid value: "B300": no GPU in the table is called "B300"`, ""},
+		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a", File: "p.yaml"}), "", `spec.profile.accelerators[0].file: Invalid value: "p.yaml": a file is for objects in a folder: write what it holds as inline`},
+		{pinned(classed(v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &written})), `spec.profile: Invalid value: "": say what is pinned: inline, file, or hardware with parameters`, "the same"},
 		{v1alpha1.PoolProfile{File: "p.yaml"}, "", `spec.profile.file: Invalid value: "p.yaml": a file is for objects in a folder: write what it holds as inline`},
 		{v1alpha1.PoolProfile{File: "../p.yaml"}, `spec.profile.file: Invalid value: "../p.yaml": want the name of a file in this folder, such as profile.yaml`, "any"},
 		{v1alpha1.PoolProfile{File: "a/p.yaml"}, `spec.profile.file: Invalid value: "a/p.yaml": want the name of a file in this folder, such as profile.yaml`, "any"},
@@ -144,8 +144,8 @@ func TestAPoolHasAProfile(t *testing.T) {
 // An accelerator has its own profile, otherwise the pool's. If an accelerator's profile does not
 // exist, the others still apply.
 func TestClassesHaveProfiles(t *testing.T) {
-	of := v1alpha1.PoolProfile{HardwareLabel: "gpu", Inline: &written, Pinned: true, Classes: []v1alpha1.ClassProfile{
-		{Class: "A100", File: "p.yaml"}, {Class: "L4", Hardware: "L4", Parameters: "8B", Pinned: true}, {Class: "T4", File: "q.yaml"},
+	of := v1alpha1.PoolProfile{AcceleratorLabel: "gpu", Inline: &written, Pinned: true, Accelerators: []v1alpha1.AcceleratorProfile{
+		{Accelerator: "A100", File: "p.yaml"}, {Accelerator: "L4", Hardware: "L4", Parameters: "8B", Pinned: true}, {Accelerator: "T4", File: "q.yaml"},
 	}}
 	build := func(of v1alpha1.PoolProfile) (*objects.Pool, []string) {
 		w := objects.Build(objects.Set{
@@ -163,11 +163,11 @@ func TestClassesHaveProfiles(t *testing.T) {
 			t.Errorf("of class %q it is said %+v, want %v", class, is, want)
 		}
 	}
-	const want = "PoolSettings default/s: spec.profile.classes[2]: file: there is no q.yaml with a profile in the folder of objects: the class has no profile of its own"
+	const want = "PoolSettings default/s: spec.profile.accelerators[2]: file: there is no q.yaml with a profile in the folder of objects: the class has no profile of its own"
 	if len(problems) != 1 || problems[0] != want {
 		t.Errorf("problems are %q, want %q", problems, want)
 	}
-	of.Inline, of.Pinned, of.Classes = nil, false, of.Classes[:2]
+	of.Inline, of.Pinned, of.Accelerators = nil, false, of.Accelerators[:2]
 	if p, problems := build(of); p.Said("") != nil || p.Profile != nil || p.Said("L4") == nil || len(problems) > 0 {
 		t.Errorf("with profiles of classes alone it is said %+v of others; %v", p.Said(""), problems)
 	}
@@ -192,7 +192,7 @@ func TestAnEndpointHasAClass(t *testing.T) {
 			aPod("b", "10.0.0.2", true, map[string]string{"app": "x"}),
 			aPod("c", "10.0.0.3", true, map[string]string{"app": "y", "gpu": "L4"}),
 		},
-		Settings: []v1alpha1.PoolSettings{someSettings("s", "base", profiled(v1alpha1.PoolProfile{Inline: &written, HardwareLabel: "gpu"}))},
+		Settings: []v1alpha1.PoolSettings{someSettings("s", "base", profiled(v1alpha1.PoolProfile{Inline: &written, AcceleratorLabel: "gpu"}))},
 	}
 	list := objects.List{}
 	list.Namespace, list.Name, list.Labels = "default", "l", map[string]string{"app": "x", "gpu": "H100"}

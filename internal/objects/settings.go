@@ -152,7 +152,7 @@ func CheckGatewaySettings(s *v1alpha1.GatewaySettings) field.ErrorList {
 		errs = append(errs, field.NotSupported(spec.Child("service", "type"), *of.Type, ServiceTypes))
 	}
 	if t := s.Spec.Timeouts; t != nil {
-		errs = append(errs, checkPositive(spec.Child("timeouts", "silence"), t.Silence)...)
+		errs = append(errs, checkPositive(spec.Child("timeouts", "idle"), t.Idle)...)
 	}
 	if copies := s.Spec.Payloads; copies != nil {
 		errs = append(errs, checkProcessors(spec.Child("payloads", "processors"), copies.Processors)...)
@@ -266,8 +266,8 @@ func checkPlacement(path *field.Path, p *v1alpha1.Placement) field.ErrorList {
 	if n := p.MaxModels; n != nil && *n < 1 {
 		errs = append(errs, field.Invalid(path.Child("maxModels"), *n, "it must be at least 1"))
 	}
-	if e := p.Eviction; e != "" && e != v1alpha1.EvictionMissed && e != v1alpha1.EvictionLRU {
-		errs = append(errs, field.NotSupported(path.Child("eviction"), e, []string{v1alpha1.EvictionMissed, v1alpha1.EvictionLRU}))
+	if e := p.Eviction; e != "" && e != v1alpha1.EvictionReloadCost && e != v1alpha1.EvictionLRU {
+		errs = append(errs, field.NotSupported(path.Child("eviction"), e, []string{v1alpha1.EvictionReloadCost, v1alpha1.EvictionLRU}))
 	}
 	if n := p.ScaleUpRPM; n != nil && *n < 10 {
 		errs = append(errs, field.Invalid(path.Child("scaleUpRPM"), *n, "it must be at least 10 requests a minute"))
@@ -349,11 +349,11 @@ func checkTimeouts(path *field.Path, t *v1alpha1.PoolTimeouts) field.ErrorList {
 	for _, c := range []struct {
 		name  string
 		value *metav1.Duration
-	}{{"request", t.Request}, {"hold", t.Hold}, {"lease", t.Lease}, {"stale", t.Stale}, {"lost", t.Lost}} {
+	}{{"request", t.Request}, {"queue", t.Queue}, {"inFlight", t.InFlight}, {"staleAfter", t.StaleAfter}, {"lostAfter", t.LostAfter}} {
 		errs = append(errs, checkPositive(path.Child(c.name), c.value)...)
 	}
-	if t.Stale != nil && t.Lost != nil && t.Lost.Duration < t.Stale.Duration {
-		errs = append(errs, field.Invalid(path.Child("lost"), t.Lost.Duration.String(), "it must be at least as long as stale"))
+	if t.StaleAfter != nil && t.LostAfter != nil && t.LostAfter.Duration < t.StaleAfter.Duration {
+		errs = append(errs, field.Invalid(path.Child("lostAfter"), t.LostAfter.Duration.String(), "it must be at least as long as staleAfter"))
 	}
 	return errs
 }

@@ -64,8 +64,10 @@ func TestFaultsOfPoolSettings(t *testing.T) {
 		{func(s *v1alpha1.PoolSettingsSpec) {
 			s.Placement = &v1alpha1.Placement{FailureExpiry: &metav1.Duration{Duration: -1}}
 		}, `spec.placement.failureExpiry: Invalid value: "-1ns": it must be above 0, such as 30s`},
-		{func(s *v1alpha1.PoolSettingsSpec) { s.Timeouts = &v1alpha1.PoolTimeouts{Lease: &metav1.Duration{}} }, `spec.timeouts.lease: Invalid value: "0s": it must be above 0, such as 30s`},
-		{func(s *v1alpha1.PoolSettingsSpec) { s.Timeouts = &v1alpha1.PoolTimeouts{Stale: long, Lost: short} }, `spec.timeouts.lost: Invalid value: "1s": it must be at least as long as stale`},
+		{func(s *v1alpha1.PoolSettingsSpec) { s.Timeouts = &v1alpha1.PoolTimeouts{InFlight: &metav1.Duration{}} }, `spec.timeouts.inFlight: Invalid value: "0s": it must be above 0, such as 30s`},
+		{func(s *v1alpha1.PoolSettingsSpec) {
+			s.Timeouts = &v1alpha1.PoolTimeouts{StaleAfter: long, LostAfter: short}
+		}, `spec.timeouts.lostAfter: Invalid value: "1s": it must be at least as long as staleAfter`},
 		{func(s *v1alpha1.PoolSettingsSpec) { s.EngineToken = &v1alpha1.EngineToken{} }, "spec.engineToken.secretRef.name: Required value: name the Secret, in the same namespace"},
 		{secretOf("../other/s", ""), `spec.engineToken.secretRef.name: Invalid value: "../other/s": no Secret can have this name: write one such as engine-token`},
 		{secretOf("S", ""), `spec.engineToken.secretRef.name: Invalid value: "S": no Secret can have this name: write one such as engine-token`},

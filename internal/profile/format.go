@@ -17,16 +17,16 @@ func Format(p Profile) []byte {
 	if p.Source != "" {
 		out.WriteString("source: " + prose(p.Source) + "\n")
 	}
-	out.WriteString(optional("intake: %v\n", p.Intake))
+	out.WriteString(optional("frontendOverhead: %v\n", p.FrontendOverhead))
 	fmt.Fprintf(&out, "prefill: {%sbase: %v, perToken: %v%s%s}\n", optional("floor: %v, ", p.Prefill.Floor), p.Prefill.Base, p.Prefill.PerToken,
-		optional(", perTokenSquared: %v", p.Prefill.PerTokenSquared), optional(", measuredTo: %v", float64(p.Prefill.MeasuredTo)))
+		optional(", perTokenSquared: %v", p.Prefill.PerTokenSquared), optional(", maxMeasuredTokens: %v", float64(p.Prefill.MaxMeasuredTokens)))
 	fmt.Fprintf(&out, "decode: {base: %v, perSequence: %v, perKVToken: %v%s}\n",
-		p.Decode.Base, p.Decode.PerSequence, p.Decode.PerKVToken, optional(", adapters: %v", p.Decode.Adapters))
-	fmt.Fprintf(&out, "load: {mean: %v, stddev: %v}\nslot: {mean: %v, stddev: %v}\n", p.Load.Mean, p.Load.StdDev, p.Slot.Mean, p.Slot.StdDev)
-	out.WriteString(optional("launch: %v\n", p.Launch))
-	out.WriteString(optional("mixed: %v\n", p.Mixed))
-	if p.Asynchronous {
-		out.WriteString("asynchronous: true\n")
+		p.Decode.Base, p.Decode.PerSequence, p.Decode.PerKVToken, optional(", adapterSlowdown: %v", p.Decode.AdapterSlowdown))
+	fmt.Fprintf(&out, "adapterLoad: {mean: %v, stddev: %v}\nadapterActivation: {mean: %v, stddev: %v}\n", p.AdapterLoad.Mean, p.AdapterLoad.StdDev, p.AdapterActivation.Mean, p.AdapterActivation.StdDev)
+	out.WriteString(optional("launchOverhead: %v\n", p.LaunchOverhead))
+	out.WriteString(optional("mixedBatchOverhead: %v\n", p.MixedBatchOverhead))
+	if p.AsyncScheduling {
+		out.WriteString("asyncScheduling: true\n")
 	}
 	l := p.Limits
 	fmt.Fprintf(&out, "limits: {maxSequences: %d, maxBatchedTokens: %d, kvBlocks: %d, blockSize: %d, gpuAdapters: %d, hostAdapters: %d}\n",

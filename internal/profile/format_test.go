@@ -13,9 +13,9 @@ import (
 func TestFormat(t *testing.T) {
 	of := parseFile(t, "llama-2-70b-a100x4.yaml")
 	full := of
-	full.Intake, full.Launch, full.Mixed, full.Asynchronous = 0.012, 0.0535, 0.004, true
-	full.Prefill.Floor, full.Prefill.PerTokenSquared, full.Decode.Adapters = 0.02, 1.318e-09, 1.0/3+1
-	full.Decode.PerKVToken, full.Load.StdDev, full.Prefill.Base = math.SmallestNonzeroFloat64, 1e21, 0
+	full.FrontendOverhead, full.LaunchOverhead, full.MixedBatchOverhead, full.AsyncScheduling = 0.012, 0.0535, 0.004, true
+	full.Prefill.Floor, full.Prefill.PerTokenSquared, full.Decode.AdapterSlowdown = 0.02, 1.318e-09, 1.0/3+1
+	full.Decode.PerKVToken, full.AdapterLoad.StdDev, full.Prefill.Base = math.SmallestNonzeroFloat64, 1e21, 0
 	for _, p := range []profile.Profile{of, full} {
 		for _, text := range []string{
 			"", "plain", "8B: on 4 x #1, \"best\" {x}", "- a", " spaces  around ", "two\nlines\n", "tab\there", "ü \u2028 \x7f", "null", "12",
@@ -41,10 +41,10 @@ func TestFormat(t *testing.T) {
 source: >-
   Measured, once: ` + strings.TrimSpace(strings.Repeat("twice ", 17)) + `
   ` + strings.TrimSpace(strings.Repeat("twice ", 13)) + `
-prefill: {base: 0.0415, perToken: 0.0001567, perTokenSquared: 1.459e-08, measuredTo: 8192}
+prefill: {base: 0.0415, perToken: 0.0001567, perTokenSquared: 1.459e-08, maxMeasuredTokens: 8192}
 decode: {base: 0.044, perSequence: 9.892e-05, perKVToken: 3.61e-07}
-load: {mean: 0.25, stddev: 0.05}
-slot: {mean: 0.02, stddev: 0.002}
+adapterLoad: {mean: 0.25, stddev: 0.05}
+adapterActivation: {mean: 0.02, stddev: 0.002}
 limits: {maxSequences: 256, maxBatchedTokens: 8192, kvBlocks: 16384, blockSize: 16, gpuAdapters: 4, hostAdapters: 16}
 `
 	if got := string(profile.Format(p)); got != want {

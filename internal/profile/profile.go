@@ -24,22 +24,22 @@ type Profile struct {
 	// Source says where the figures come from: a measurement, a paper, a fit and its error.
 	Source string `json:"source,omitempty"`
 
-	// Intake is the time before a request is in its engine's queue, in seconds: an API server reads it and makes tokens of it, of many at once.
-	Intake  float64 `json:"intake,omitempty"`
-	Prefill Prefill `json:"prefill"`
-	Decode  Decode  `json:"decode"`
-	// Launch is the time in which the engine starts the kernels of a step with prompts, one by one, in seconds. The accelerator computes what
-	// was started meanwhile, so that such a step takes at least Launch, and its sequences cost nothing more below that. 0 is none.
-	Launch float64 `json:"launch,omitempty"`
-	// Asynchronous reports whether the engine schedules a step while the one before it is computed, as vLLM does by default on GPUs
-	// (async_scheduling). Launch is hidden behind that step then, and a request that arrives waits for one step more.
-	Asynchronous bool `json:"asynchronous,omitempty"`
-	// Mixed is by how much longer a step takes that has both prompts and sequences than their terms say, in seconds; 0 is none.
-	Mixed float64 `json:"mixed,omitempty"`
-	// Load is the time to bring a model from storage into host memory.
-	Load Spread `json:"load"`
-	// Slot is the time to bring an adapter from host memory into a GPU slot.
-	Slot Spread `json:"slot"`
+	// FrontendOverhead is the time before a request is in its engine's queue, in seconds: an API server reads it and makes tokens of it, of many at once.
+	FrontendOverhead float64 `json:"frontendOverhead,omitempty"`
+	Prefill          Prefill `json:"prefill"`
+	Decode           Decode  `json:"decode"`
+	// LaunchOverhead is the time in which the engine starts the kernels of a step with prompts, one by one, in seconds. The accelerator computes what
+	// was started meanwhile, so that such a step takes at least LaunchOverhead, and its sequences cost nothing more below that. 0 is none.
+	LaunchOverhead float64 `json:"launchOverhead,omitempty"`
+	// AsyncScheduling reports whether the engine schedules a step while the one before it is computed, as vLLM does by default on GPUs
+	// (async_scheduling). LaunchOverhead is hidden behind that step then, and a request that arrives waits for one step more.
+	AsyncScheduling bool `json:"asyncScheduling,omitempty"`
+	// MixedBatchOverhead is by how much longer a step takes that has both prompts and sequences than their terms say, in seconds; 0 is none.
+	MixedBatchOverhead float64 `json:"mixedBatchOverhead,omitempty"`
+	// AdapterLoad is the time to bring a model from storage into host memory.
+	AdapterLoad Spread `json:"adapterLoad"`
+	// AdapterActivation is the time to bring an adapter from host memory into a GPU slot.
+	AdapterActivation Spread `json:"adapterActivation"`
 
 	Limits Limits `json:"limits"`
 }
@@ -55,13 +55,15 @@ type Prefill struct {
 	Base            float64 `json:"base"`                      // seconds
 	PerToken        float64 `json:"perToken"`                  // seconds per uncached token
 	PerTokenSquared float64 `json:"perTokenSquared,omitempty"` // seconds per uncached token, squared; 0 is none
-	// MeasuredTo is how many tokens the longest prompt had that the terms were measured with: times of longer prompts are extrapolated. 0 where
+	// MaxMeasuredTokens is how many tokens the longest prompt had that the terms were measured with: times of longer prompts are extrapolated. 0 where
 	// that is not known.
-	MeasuredTo int `json:"measuredTo,omitempty"`
+	MaxMeasuredTokens int `json:"maxMeasuredTokens,omitempty"`
 }
 
 // Beyond reports whether a prompt of so many tokens is longer than all that the terms were measured with.
-func (p Prefill) Beyond(tokens int) bool { return p.MeasuredTo > 0 && tokens > p.MeasuredTo }
+func (p Prefill) Beyond(tokens int) bool {
+	return p.MaxMeasuredTokens > 0 && tokens > p.MaxMeasuredTokens
+}
 
 // Decode is the time of one decode step: Base + PerSequence * sequences in the batch + PerKVToken * tokens that they
 // keep in the KV cache. The three terms are reading the weights, the work per sequence, and reading the cache.
@@ -69,8 +71,8 @@ type Decode struct {
 	Base        float64 `json:"base"`        // seconds
 	PerSequence float64 `json:"perSequence"` // seconds per sequence in the batch
 	PerKVToken  float64 `json:"perKVToken"`  // seconds per token in the KV cache of the batch
-	// Adapters is how many times as long all of that takes where an adapter runs in the step, at least 1; 0 means 1.
-	Adapters float64 `json:"adapters,omitempty"`
+	// AdapterSlowdown is how many times as long all of that takes where an adapter runs in the step, at least 1; 0 means 1.
+	AdapterSlowdown float64 `json:"adapterSlowdown,omitempty"`
 }
 
 // Spread is a time with its variation. The zero value takes no time.
@@ -127,9 +129,9 @@ func (p Profile) Faults() (faults []Fault) {
 		field   string
 		seconds float64
 	}{
-		{"intake", p.Intake},
-		{"launch", p.Launch},
-		{"mixed", p.Mixed},
+		{"frontendOverhead", p.FrontendOverhead},
+		{"launchOverhead", p.LaunchOverhead},
+		{"mixedBatchOverhead", p.MixedBatchOverhead},
 		{"prefill.floor", p.Prefill.Floor},
 		{"prefill.base", p.Prefill.Base},
 		{"prefill.perToken", p.Prefill.PerToken},
@@ -137,17 +139,17 @@ func (p Profile) Faults() (faults []Fault) {
 		{"decode.base", p.Decode.Base},
 		{"decode.perSequence", p.Decode.PerSequence},
 		{"decode.perKVToken", p.Decode.PerKVToken},
-		{"load.mean", p.Load.Mean},
-		{"load.stddev", p.Load.StdDev},
-		{"slot.mean", p.Slot.Mean},
-		{"slot.stddev", p.Slot.StdDev},
+		{"adapterLoad.mean", p.AdapterLoad.Mean},
+		{"adapterLoad.stddev", p.AdapterLoad.StdDev},
+		{"adapterActivation.mean", p.AdapterActivation.Mean},
+		{"adapterActivation.stddev", p.AdapterActivation.StdDev},
 	} {
 		if t.seconds < 0 || math.IsNaN(t.seconds) || math.IsInf(t.seconds, 0) {
 			faults = append(faults, Fault{t.field, t.seconds, "a time in seconds is finite and not negative"})
 		}
 	}
-	if f := p.Decode.Adapters; f != 0 && (!(f >= 1) || math.IsInf(f, 0)) {
-		faults = append(faults, Fault{"decode.adapters", f, "it is how many times as long a step takes with adapters, at least 1"})
+	if f := p.Decode.AdapterSlowdown; f != 0 && (!(f >= 1) || math.IsInf(f, 0)) {
+		faults = append(faults, Fault{"decode.adapterSlowdown", f, "it is how many times as long a step takes with adapters, at least 1"})
 	}
 	for _, l := range []struct {
 		field      string
@@ -159,7 +161,7 @@ func (p Profile) Faults() (faults []Fault) {
 		{"limits.blockSize", p.Limits.BlockSize, 1},
 		{"limits.gpuAdapters", p.Limits.GPUAdapters, 0},
 		{"limits.hostAdapters", p.Limits.HostAdapters, p.Limits.GPUAdapters},
-		{"prefill.measuredTo", p.Prefill.MeasuredTo, 0},
+		{"prefill.maxMeasuredTokens", p.Prefill.MaxMeasuredTokens, 0},
 	} {
 		if l.value < l.min {
 			faults = append(faults, Fault{l.field, l.value, fmt.Sprintf("it must be at least %d", l.min)})
@@ -171,9 +173,9 @@ func (p Profile) Faults() (faults []Fault) {
 // Times returns the profile of an engine all of whose times are so many times as long.
 func (p Profile) Times(factor float64) Profile {
 	for _, seconds := range []*float64{
-		&p.Intake, &p.Launch, &p.Mixed, &p.Prefill.Floor, &p.Prefill.Base, &p.Prefill.PerToken, &p.Prefill.PerTokenSquared,
+		&p.FrontendOverhead, &p.LaunchOverhead, &p.MixedBatchOverhead, &p.Prefill.Floor, &p.Prefill.Base, &p.Prefill.PerToken, &p.Prefill.PerTokenSquared,
 		&p.Decode.Base, &p.Decode.PerSequence, &p.Decode.PerKVToken,
-		&p.Load.Mean, &p.Load.StdDev, &p.Slot.Mean, &p.Slot.StdDev,
+		&p.AdapterLoad.Mean, &p.AdapterLoad.StdDev, &p.AdapterActivation.Mean, &p.AdapterActivation.StdDev,
 	} {
 		*seconds *= factor
 	}
@@ -218,7 +220,7 @@ func (p *Profile) LaunchTime(w Work) float64 {
 	if w.PromptTokens == 0 {
 		return 0
 	}
-	return p.Launch
+	return p.LaunchOverhead
 }
 
 // ComputeTime predicts the seconds in which the accelerator computes a step. Where the engine takes time to launch it, the floor of prefill is that
@@ -227,18 +229,18 @@ func (p *Profile) ComputeTime(w Work) float64 {
 	var base, floor float64
 	if w.PromptTokens > 0 {
 		base, floor = p.Prefill.Base, p.Prefill.Floor
-		if p.Launch > 0 {
+		if p.LaunchOverhead > 0 {
 			floor = 0
 		}
 	}
 	slower := 1.0
 	if w.Sequences > 0 {
-		if w.Adapters && p.Decode.Adapters > 1 {
-			slower = p.Decode.Adapters
+		if w.Adapters && p.Decode.AdapterSlowdown > 1 {
+			slower = p.Decode.AdapterSlowdown
 		}
 		base = max(base, slower*p.Decode.Base)
 		if w.PromptTokens > 0 {
-			base += p.Mixed
+			base += p.MixedBatchOverhead
 		}
 	}
 	prompts := max(floor, base+p.Prefill.PerToken*float64(w.PromptTokens)+p.Prefill.PerTokenSquared*w.Squares)

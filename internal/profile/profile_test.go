@@ -60,7 +60,7 @@ func TestAMixedStepPaysTheLargerBaseOnce(t *testing.T) {
 func TestStepTime(t *testing.T) {
 	full := profile.Profile{
 		Prefill: profile.Prefill{Floor: 8, Base: 1, PerToken: 0.5, PerTokenSquared: 0.125},
-		Decode:  profile.Decode{Base: 2, PerSequence: 0.25, PerKVToken: 0.0625, Adapters: 2},
+		Decode:  profile.Decode{Base: 2, PerSequence: 0.25, PerKVToken: 0.0625, AdapterSlowdown: 2},
 	}
 	for _, c := range []struct {
 		name string
@@ -115,7 +115,7 @@ func TestAddPrompt(t *testing.T) {
 func BenchmarkStepTime(b *testing.B) {
 	p := profile.Profile{
 		Prefill: profile.Prefill{Floor: 0.02, Base: 0.01, PerToken: 0.0001, PerTokenSquared: 1e-9},
-		Decode:  profile.Decode{Base: 0.01, PerSequence: 0.0001, PerKVToken: 1e-7, Adapters: 2},
+		Decode:  profile.Decode{Base: 0.01, PerSequence: 0.0001, PerKVToken: 1e-7, AdapterSlowdown: 2},
 	}
 	w := profile.Work{PromptTokens: 100, Squares: 1e4, Sequences: 16, KVTokens: 8000, Adapters: true}
 	b.Run("step", func(b *testing.B) {
@@ -142,12 +142,12 @@ func TestAFaultyProfileIsRefusedByField(t *testing.T) {
 		{"maxSequences: 256", "maxSequences: 0", "limits.maxSequences is 0: it must be at least 1"},
 		{"hostAdapters: 16", "hostAdapters: 3", "limits.hostAdapters is 3: it must be at least 4"},
 		{"prefill:", "prefil:", "prefil"},
-		{"prefill: {", "intake: -1\nprefill: {", "intake is -1"},
+		{"prefill: {", "frontendOverhead: -1\nprefill: {", "frontendOverhead is -1"},
 		{"prefill: {", "prefill: {floor: -0.5, ", "prefill.floor is -0.5"},
 		{"perTokenSquared: 1", "perTokenSquared: -1", "prefill.perTokenSquared is -1"},
-		{"measuredTo: 8192", "measuredTo: -1", "prefill.measuredTo is -1: it must be at least 0"},
-		{"decode: {", "decode: {adapters: 0.9, ", "decode.adapters is 0.9: it is how many times as long a step takes with adapters, at least 1"},
-		{"decode: {", "decode: {adapters: -2, ", "decode.adapters is -2"},
+		{"maxMeasuredTokens: 8192", "maxMeasuredTokens: -1", "prefill.maxMeasuredTokens is -1: it must be at least 0"},
+		{"decode: {", "decode: {adapterSlowdown: 0.9, ", "decode.adapterSlowdown is 0.9: it is how many times as long a step takes with adapters, at least 1"},
+		{"decode: {", "decode: {adapterSlowdown: -2, ", "decode.adapterSlowdown is -2"},
 	} {
 		text := strings.Replace(string(good), c.old, c.new, 1)
 		if _, err := profile.Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -159,19 +159,19 @@ func TestAFaultyProfileIsRefusedByField(t *testing.T) {
 // An engine that is half as fast takes twice as long, whatever it does.
 func TestTimes(t *testing.T) {
 	p := parseFile(t, "llama-2-70b-a100x4.yaml")
-	p.Intake, p.Prefill.Floor, p.Prefill.PerTokenSquared, p.Decode.Adapters = 0.01, 0.05, 1e-8, 2
+	p.FrontendOverhead, p.Prefill.Floor, p.Prefill.PerTokenSquared, p.Decode.AdapterSlowdown = 0.01, 0.05, 1e-8, 2
 	mixed := profile.Work{PromptTokens: 100, Squares: 1e4, Sequences: 8, KVTokens: 4000, Adapters: true}
 	twice := p.Times(2)
 	for _, pair := range [][2]float64{
-		{twice.Intake, 2 * p.Intake},
+		{twice.FrontendOverhead, 2 * p.FrontendOverhead},
 		{twice.PrefillTime(0, 1000), 2 * p.PrefillTime(0, 1000)},
 		{twice.PrefillTime(0, 1), 2 * p.PrefillTime(0, 1)},
 		{twice.StepTime(profile.Work{Sequences: 8, KVTokens: 4000}), 2 * p.StepTime(profile.Work{Sequences: 8, KVTokens: 4000})},
 		{twice.StepTime(mixed), 2 * p.StepTime(mixed)},
-		{twice.Load.Mean, 2 * p.Load.Mean},
-		{twice.Load.StdDev, 2 * p.Load.StdDev},
-		{twice.Slot.Mean, 2 * p.Slot.Mean},
-		{twice.Slot.StdDev, 2 * p.Slot.StdDev},
+		{twice.AdapterLoad.Mean, 2 * p.AdapterLoad.Mean},
+		{twice.AdapterLoad.StdDev, 2 * p.AdapterLoad.StdDev},
+		{twice.AdapterActivation.Mean, 2 * p.AdapterActivation.Mean},
+		{twice.AdapterActivation.StdDev, 2 * p.AdapterActivation.StdDev},
 	} {
 		if math.Abs(pair[0]-pair[1]) > 1e-12 || pair[0] == 0 {
 			t.Errorf("a time is %g, want %g", pair[0], pair[1])

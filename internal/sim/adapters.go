@@ -83,7 +83,7 @@ func (e *Engine) useAdapter(adapter string) (seconds float64) {
 		e.slots.put(adapter, e.isUsed)
 		e.counted.SlotLoads++
 		e.loaded = append(e.loaded, Event{Kind: SlotLoaded, Adapter: adapter})
-		seconds += e.draw(e.profile.Slot)
+		seconds += e.draw(e.profile.AdapterActivation)
 	}
 	return seconds
 }
@@ -97,7 +97,7 @@ func (e *Engine) loadHost(id ID, adapter string) (seconds float64) {
 	}
 	e.counted.HostLoads++
 	e.loaded = append(e.loaded, Event{Kind: HostLoaded, ID: id, Adapter: adapter})
-	return e.draw(e.profile.Load)
+	return e.draw(e.profile.AdapterLoad)
 }
 
 // isUsed reports whether a running sequence uses the adapter.

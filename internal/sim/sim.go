@@ -373,7 +373,7 @@ func (e *Engine) Advance(now float64) []Event {
 		return nil
 	}
 	e.events = e.events[:0]
-	if e.profile.Asynchronous {
+	if e.profile.AsyncScheduling {
 		e.advanceAsync(now)
 		return e.events
 	}

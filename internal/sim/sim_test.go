@@ -15,10 +15,10 @@ import (
 
 func tight() profile.Profile {
 	return profile.Profile{
-		Prefill: profile.Prefill{Base: 0.01, PerToken: 0.0001},
-		Decode:  profile.Decode{Base: 0.02, PerSequence: 0.0001, PerKVToken: 1e-7},
-		Load:    profile.Spread{Mean: 0.2, StdDev: 0.05},
-		Slot:    profile.Spread{Mean: 0.02, StdDev: 0.01},
+		Prefill:           profile.Prefill{Base: 0.01, PerToken: 0.0001},
+		Decode:            profile.Decode{Base: 0.02, PerSequence: 0.0001, PerKVToken: 1e-7},
+		AdapterLoad:       profile.Spread{Mean: 0.2, StdDev: 0.05},
+		AdapterActivation: profile.Spread{Mean: 0.02, StdDev: 0.01},
 		Limits: profile.Limits{
 			MaxSequences: 5, MaxBatchedTokens: 40, KVBlocks: 25, BlockSize: 4, GPUAdapters: 2, HostAdapters: 3,
 		},
@@ -28,8 +28,8 @@ func tight() profile.Profile {
 // either is the profile of an asynchronous engine or of a synchronous one.
 func either(seed uint64) profile.Profile {
 	p := tight()
-	if p.Asynchronous = seed%2 == 1; p.Asynchronous {
-		p.Launch = 0.01 * float64(seed%3)
+	if p.AsyncScheduling = seed%2 == 1; p.AsyncScheduling {
+		p.LaunchOverhead = 0.01 * float64(seed%3)
 	}
 	return p
 }
@@ -274,7 +274,7 @@ func TestStepsKeepToTheTokenBudget(t *testing.T) {
 	p := tight()
 	// With these times a step takes one second per token.
 	p.Prefill, p.Decode = profile.Prefill{PerToken: 1}, profile.Decode{PerSequence: 1}
-	p.Load, p.Slot = profile.Spread{}, profile.Spread{}
+	p.AdapterLoad, p.AdapterActivation = profile.Spread{}, profile.Spread{}
 	e, err := New(p, nil)
 	if err != nil {
 		t.Fatal(err)

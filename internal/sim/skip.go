@@ -25,7 +25,7 @@ func (e *Engine) NextEvent() (at float64, ok bool) {
 // computed, given that a step's output comes out at at, the one after it has been computed at ends,
 // and the next one only does work.
 func (e *Engine) after(at, ends float64, w profile.Work) (next, computed float64) {
-	if e.profile.Asynchronous {
+	if e.profile.AsyncScheduling {
 		return max(at, ends), max(at, ends) + e.profile.ComputeTime(w)
 	}
 	return at + e.profile.StepTime(w), ends
@@ -67,7 +67,7 @@ func (e *Engine) quiet() int {
 		return 0
 	}
 	out := e.batch // whose output is next
-	if e.profile.Asynchronous {
+	if e.profile.AsyncScheduling {
 		if out = e.before; len(out) != len(e.running) {
 			return 0
 		}

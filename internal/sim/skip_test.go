@@ -27,9 +27,9 @@ func TestSkippedStepsAreAsIfTheyWereDone(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test's
 		p := tight()
-		p.Decode.Adapters = 1.5
+		p.Decode.AdapterSlowdown = 1.5
 		if seed%2 == 1 { // asynchronous
-			p.Asynchronous, p.Launch = true, float64(random.IntN(3))*0.05
+			p.AsyncScheduling, p.LaunchOverhead = true, float64(random.IntN(3))*0.05
 		}
 		p.Limits = profile.Limits{
 			MaxSequences: 1 + random.IntN(6), MaxBatchedTokens: 8 + random.IntN(40), KVBlocks: 12 + random.IntN(60), BlockSize: 4,

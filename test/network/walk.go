@@ -60,7 +60,7 @@ var variants = map[string][][]string{
 	},
 	"Gateway ns/h":            {{"spec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP}"}, {"", ", {name: more, port: 81, protocol: HTTP}"}, {"]}"}},
 	"ListenerSet ns/s":        {{"spec: {parentRef: {name: h}, listeners: [{name: s, port: "}, {"82", "81"}, {", protocol: HTTP}]}"}},
-	"GatewaySettings ns/g":    {{"spec: {timeouts: {silence: 60s}}"}},
+	"GatewaySettings ns/g":    {{"spec: {timeouts: {idle: 60s}}"}},
 	"Service ns/a":            {{"spec: {ports: [{port: 80"}, {"", ", appProtocol: kubernetes.io/h2c", ", appProtocol: kubernetes.io/wss"}, {"}]}"}},
 	"Service ns/b":            {{"spec: {ports: [{port: "}, {"80", "81"}, {"}]}"}},
 	"Service other/a":         {{"spec: {ports: [{port: 80}]}"}},

@@ -102,7 +102,7 @@ func TestAConversationFindsItsPastInThePrefixCache(t *testing.T) {
 func TestTheIntakeIsBeforeTheQueue(t *testing.T) {
 	took := func(intake float64) (whole, told float64) {
 		p := slow()
-		p.Intake = intake
+		p.FrontendOverhead = intake
 		inWorld(t, Config{Profile: p}, func(w *world) {
 			began := time.Now()
 			w.post("/v1/completions", `{"prompt":"x","max_tokens":5}`)

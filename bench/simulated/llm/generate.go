@@ -164,7 +164,7 @@ func (s *Server) check(a ask, p prompt) *failure {
 // start submits the request to the engine. If it is rejected, or the client has left, it answers
 // and returns false.
 func (c *call) start(fail func(*failure), tickets ...*ticket) bool {
-	if intake := seconds(c.s.config.Profile.Intake); intake > 0 {
+	if intake := seconds(c.s.config.Profile.FrontendOverhead); intake > 0 {
 		select { // one that was cancelled is found below
 		case <-time.After(intake):
 		case <-c.r.Context().Done():

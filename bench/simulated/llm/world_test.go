@@ -166,11 +166,11 @@ func (w *world) wantMetrics(pairs ...string) {
 // for a step of decoding; 2 s to load an adapter, 0.5 s to bring it into a slot.
 func slow() profile.Profile {
 	return profile.Profile{
-		Name:    "slow",
-		Prefill: profile.Prefill{Base: 0.1, PerToken: 0.001},
-		Decode:  profile.Decode{Base: 0.05},
-		Load:    profile.Spread{Mean: 2},
-		Slot:    profile.Spread{Mean: 0.5},
+		Name:              "slow",
+		Prefill:           profile.Prefill{Base: 0.1, PerToken: 0.001},
+		Decode:            profile.Decode{Base: 0.05},
+		AdapterLoad:       profile.Spread{Mean: 2},
+		AdapterActivation: profile.Spread{Mean: 0.5},
 		Limits: profile.Limits{
 			MaxSequences: 8, MaxBatchedTokens: 2048, KVBlocks: 16384, BlockSize: 16, GPUAdapters: 2, HostAdapters: 4,
 		},

@@ -355,8 +355,8 @@ func besideOf(n *objects.Network, known Known) beside {
 func (b *builder) gateway(number int, g *attach.Gateway) *Plan {
 	b.show(g)
 	p := &Plan{Gateway: g.Name, Certificates: make(map[objects.Name]Certificate)}
-	if t := g.Settings.Timeouts; t != nil && t.Silence != nil {
-		p.Silence = t.Silence.Duration
+	if t := g.Settings.Timeouts; t != nil && t.Idle != nil {
+		p.Silence = t.Idle.Duration
 	}
 	p.Copies = g.Settings.Payloads != nil
 	ports := make(map[int32][]Listener)

@@ -258,7 +258,7 @@ func (s *story) startEngine() {
 		s.held = r.Models
 	} else {
 		p := llm.DefaultProfile()
-		p.Load = profile.Spread{Mean: s.duration(cmp.Or(s.options["load"], "2s")).Seconds()}
+		p.AdapterLoad = profile.Spread{Mean: s.duration(cmp.Or(s.options["load"], "2s")).Seconds()}
 		server, err := llm.New(llm.Config{Kind: s.kind, Profile: p, Listener: listener, Events: s})
 		if err != nil {
 			s.Fatal(err)

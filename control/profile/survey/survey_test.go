@@ -251,10 +251,10 @@ func TestFitReadsTheFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	f, err := fit.Of(read)
-	if err != nil || f.Prefill != own.Prefill || f.Decode != own.Decode || f.Intake != own.Intake || len(fit.Sets(read)) != 1 {
+	if err != nil || f.Prefill != own.Prefill || f.Decode != own.Decode || f.Intake != own.FrontendOverhead || len(fit.Sets(read)) != 1 {
 		t.Errorf("%v: by the file it is %+v, want %+v", err, f, own)
 	}
-	if math.Abs(own.Intake/0.004-1) > 1e-3 || math.Abs(own.PrefillTime(0, 1024)/(0.010001+0.01024)-1) > 1e-3 {
+	if math.Abs(own.FrontendOverhead/0.004-1) > 1e-3 || math.Abs(own.PrefillTime(0, 1024)/(0.010001+0.01024)-1) > 1e-3 {
 		t.Errorf("the profile is %+v", own)
 	}
 }

@@ -16,13 +16,13 @@ import (
 // decode.base of the 53 ms is no computing: kernels are launched. That vLLM schedules asynchronously its version says.
 const h200 = `
 name: "8B on H200"
-intake: 0.005802
+frontendOverhead: 0.005802
 prefill: {floor: 0.05346, base: 0.004859, perToken: 5.602e-07}
 decode: {base: 0.004859, perSequence: 1.041e-05, perKVToken: 3.189e-08}
-launch: 0.05346
-asynchronous: true
-load: {mean: 0}
-slot: {mean: 0}
+launchOverhead: 0.05346
+asyncScheduling: true
+adapterLoad: {mean: 0}
+adapterActivation: {mean: 0}
 limits: {maxSequences: 256, maxBatchedTokens: 8192, kvBlocks: 7168, blockSize: 16, gpuAdapters: 4, hostAdapters: 4}
 `
 

@@ -66,7 +66,7 @@ func (s *stage) enterEngine(q int32) {
 	default:
 		l = s.newEngine()
 	}
-	if intake := s.Engine.Intake; intake > 0 {
+	if intake := s.Engine.FrontendOverhead; intake > 0 {
 		s.run.loop.At(now+intake, func() { l.submit(f) })
 		return
 	}

@@ -39,7 +39,7 @@ func TestAnEngineIsAsSimSays(t *testing.T) {
 	setting.Batch = 8
 	own := *p
 	own.Limits.MaxSequences = 8
-	own.Intake = 0.002
+	own.FrontendOverhead = 0.002
 	setting.Engine = &own
 	queries := conversations(1, 300, 3)
 	e, err := sim.New(own, nil)
@@ -49,9 +49,9 @@ func TestAnEngineIsAsSimSays(t *testing.T) {
 	want := make([]sim.Record, len(queries))
 	for next := 0; ; {
 		at, busy := e.Next()
-		if next < len(queries) && (!busy || queries[next].At+own.Intake < at) {
+		if next < len(queries) && (!busy || queries[next].At+own.FrontendOverhead < at) {
 			q := queries[next]
-			if _, err := e.Submit(q.At+own.Intake, sim.Request{PromptTokens: int(q.Prompt), OutputTokens: int(q.Output)}); err != nil {
+			if _, err := e.Submit(q.At+own.FrontendOverhead, sim.Request{PromptTokens: int(q.Prompt), OutputTokens: int(q.Output)}); err != nil {
 				t.Fatal(err)
 			}
 			next++
@@ -147,7 +147,7 @@ func TestEnginesWithoutBound(t *testing.T) {
 	p, setting := engine(estimate.Unbounded)
 	queries := conversations(1, 500, 50)
 	if _, err := estimate.Run(chain(1), []estimate.Setting{setting}, queries, 1, func(q int, took estimate.QueryTimes) bool {
-		near(t, "the time to the first token", took.FirstToken, p.Intake+p.PrefillTime(0, int(queries[q].Prompt)), 1e-9)
+		near(t, "the time to the first token", took.FirstToken, p.FrontendOverhead+p.PrefillTime(0, int(queries[q].Prompt)), 1e-9)
 		return true
 	}); err != nil {
 		t.Fatal(err)

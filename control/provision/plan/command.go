@@ -106,7 +106,7 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	fs.StringVar(&c.planner, "planner", "search", "use this `PLANNER`: search, or inferline, the algorithm of the InferLine paper")
 	fs.IntVar(&c.proofLimit, "prove", 100_000, "prove that the plan is optimal by trying every cheaper configuration, if there are at most `N`; 0 for no proof")
 	fs.StringVar(&c.current, "current", "", "evaluate the current configuration `STAGE=HARDWARE:REPLICASxBATCH,...` and print the changes to the plan; replicas may change at times of the trace: 4x8+2@10m-2@50m")
-	fs.StringArrayVar(&c.whatIf, "what-if", nil, "evaluate the current configuration, or else the plan, with `CHANGES`, and plan again: slo=200ms (all objectives; slo.2 only the second), rate=2x, service-time=1.3x (all models; service-time.STAGE only one), price.KIND=1.5, atMost.KIND=8, max.STAGE=4, min.STAGE=2; separate several with commas; may be repeated")
+	fs.StringArrayVar(&c.whatIf, "what-if", nil, "evaluate the current configuration, or else the plan, with `CHANGES`, and plan again: slo=200ms (all objectives; slo.2 only the second), rate=2x, service-time=1.3x (all models; service-time.STAGE only one), price.KIND=1.5, maxUnits.KIND=8, max.STAGE=4, min.STAGE=2; separate several with commas; may be repeated")
 	fs.BoolVar(&c.explain, "explain", false, "show the latencies of each step that would lower the cost")
 	fs.StringVar(&c.plot, "plot", "", "draw the pipeline with its settings and latencies into this SVG `FILE`")
 	fs.StringVarP(&c.output, "output", "o", "text", "print `text` or json, which has all candidates and figures for a tuner; with --current or --what-if it is a list")

@@ -28,7 +28,7 @@ func (a *request) changed(text string) (*request, error) {
 		what, of, _ := strings.Cut(key, ".")
 		change, known := changes[what]
 		if !known {
-			return nil, fmt.Errorf("%q: want slo, rate, service-time, price.KIND, atMost.KIND, max.STAGE or min.STAGE", key)
+			return nil, fmt.Errorf("%q: want slo, rate, service-time, price.KIND, maxUnits.KIND, max.STAGE or min.STAGE", key)
 		}
 		if err := change(&other, of, value); err != nil {
 			return nil, fmt.Errorf("%q: %w", one, err)
@@ -111,7 +111,7 @@ var changes = map[string]func(a *request, of, value string) error{
 		a.kind(of).Price = &price
 		return nil
 	},
-	"atMost": func(a *request, of, value string) error {
+	"maxUnits": func(a *request, of, value string) error {
 		n, err := strconv.ParseInt(value, 10, 32)
 		if err != nil {
 			return errors.New("want a number, such as 8")
@@ -120,7 +120,7 @@ var changes = map[string]func(a *request, of, value string) error{
 			return fmt.Errorf("no stage runs on %q", of)
 		}
 		most := int32(n)
-		a.kind(of).AtMost = &most
+		a.kind(of).MaxUnits = &most
 		return nil
 	},
 	"max": func(a *request, of, value string) error {

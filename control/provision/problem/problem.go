@@ -61,15 +61,15 @@ func New(o *v1alpha1.CapacityPlan, files Files, slower Slowdown, queries, rest [
 	kinds := make(map[string]v1alpha1.PlanHardware)
 	for _, h := range slices.Concat(files.Hardware, spec.Hardware) { // the plan overrides the file
 		is := kinds[h.Name]
-		is.Price, is.AtMost = cmp.Or(h.Price, is.Price), cmp.Or(h.AtMost, is.AtMost)
+		is.Price, is.MaxUnits = cmp.Or(h.Price, is.Price), cmp.Or(h.MaxUnits, is.MaxUnits)
 		kinds[h.Name] = is
 	}
 	for name, h := range kinds {
-		if h.AtMost != nil {
+		if h.MaxUnits != nil {
 			if p.AtMost == nil {
 				p.AtMost = make(map[string]int)
 			}
-			p.AtMost[name] = int(*h.AtMost)
+			p.AtMost[name] = int(*h.MaxUnits)
 		}
 	}
 	number := make(map[string]int) // number of each stage in topological order
@@ -152,7 +152,7 @@ func unbind(p *planner.Problem) {
 
 // stage returns the choices for a stage.
 func stage(o *v1alpha1.PlanStage, at string, kinds map[string]v1alpha1.PlanHardware, files Files) (planner.Stage, error) {
-	s := planner.Stage{Name: o.Name, MinReplicas: 1, Central: o.Queue == "Central", Ahead: o.Gather == "Always"}
+	s := planner.Stage{Name: o.Name, MinReplicas: 1, Central: o.Queue == "Central", Ahead: o.Batching == "Always"}
 	if r := o.Replicas; r != nil {
 		if r.Min != nil {
 			s.MinReplicas = int(*r.Min)
@@ -164,11 +164,11 @@ func stage(o *v1alpha1.PlanStage, at string, kinds map[string]v1alpha1.PlanHardw
 	if s.MinReplicas > maxReplicas {
 		return s, fault(at+".replicas.min", "%d replicas: no more than %d are simulated", s.MinReplicas, maxReplicas)
 	}
-	if o.BatchWait != nil {
-		s.Wait = o.BatchWait.Seconds()
+	if o.MaxBatchDelay != nil {
+		s.Wait = o.MaxBatchDelay.Seconds()
 	}
-	if o.Hop != nil {
-		s.GatewayOverhead = o.Hop.Seconds()
+	if o.GatewayOverhead != nil {
+		s.GatewayOverhead = o.GatewayOverhead.Seconds()
 	}
 	if o.Startup != nil {
 		s.Startup = o.Startup.Seconds()
@@ -179,7 +179,7 @@ func stage(o *v1alpha1.PlanStage, at string, kinds map[string]v1alpha1.PlanHardw
 			return s, err
 		}
 		if h.Engine != nil && (s.Central || s.Ahead || s.Wait > 0) {
-			return s, fault(at, "an engine of an LLM has a queue of its own, and takes requests as they come: leave out queue, gather and batchWait")
+			return s, fault(at, "an engine of an LLM has a queue of its own, and takes requests as they come: leave out queue, batching and maxBatchDelay")
 		}
 		if (h.Engine != nil) != (s.Hardware != nil && s.Hardware[0].Engine != nil) && s.Hardware != nil {
 			return s, fault(fmt.Sprintf("%s.hardware[%d]", at, i), "its profile is of an engine of an LLM, or else that of %s is: they are to be of one model", s.Hardware[0].Name)
@@ -230,7 +230,7 @@ func hardware(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, at string, kinds
 	default:
 		return is, fault(at+".name", "nobody says what %s costs: write its price in spec.hardware, such as {name: %s, price: 1.20}, or here", h.Name, h.Name)
 	}
-	for _, size := range h.Batches {
+	for _, size := range h.BatchSizes {
 		is.Batches = append(is.Batches, int(size))
 	}
 	switch {
@@ -243,7 +243,7 @@ func hardware(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, at string, kinds
 		}
 	}
 	if last := len(is.Batches) - 1; is.Times != nil && is.Batches[last] > is.Times.MaxBatch() {
-		return is, fault(fmt.Sprintf("%s.batches[%d]", at, last), "the profile says nothing of batches above %d: leave out %d, or measure it", is.Times.MaxBatch(), is.Batches[last])
+		return is, fault(fmt.Sprintf("%s.batchSizes[%d]", at, last), "the profile says nothing of batches above %d: leave out %d, or measure it", is.Times.MaxBatch(), is.Batches[last])
 	}
 	return is, nil
 }
@@ -275,10 +275,10 @@ func same(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, is *planner.Hardware
 
 // objective returns an objective, or an error if no configuration can meet it.
 func objective(o *v1alpha1.PlanObjective, p *planner.Problem, at string) (planner.Objective, error) {
-	is := planner.Objective{Metric: map[string]planner.Metric{"": planner.Latency, "Latency": planner.Latency, "FirstToken": planner.FirstToken, "PerToken": planner.PerToken}[o.Of]}
+	is := planner.Objective{Metric: map[string]planner.Metric{"": planner.Latency, "Latency": planner.Latency, "TimeToFirstToken": planner.FirstToken, "TimePerOutputToken": planner.PerToken}[o.Metric]}
 	is.Seconds, is.Share = objects.Within(o)
 	if is.Metric != planner.Latency && !p.Tokens() {
-		return is, fault(at+".of", "no stage is an LLM: only those make tokens")
+		return is, fault(at+".metric", "no stage is an LLM: only those make tokens")
 	}
 	if is.Metric != planner.Latency || p.Tokens() {
 		return is, nil // latency depends on the tokens of a query
@@ -305,10 +305,10 @@ func least(s *planner.Stage, m *v1alpha1.PlanMemory, at string, queries []worklo
 	if m.Models != nil {
 		replicas = max(replicas, int(min(math.Ceil(m.Models.AsApproximateFloat64()/each), maxReplicas+1)))
 	}
-	if m.LeastAge != nil {
-		n, err := replicasForAge(queries, int(each/m.ModelSize.AsApproximateFloat64()), m.LeastAge.Seconds())
+	if m.MinEvictionAge != nil {
+		n, err := replicasForAge(queries, int(each/m.ModelSize.AsApproximateFloat64()), m.MinEvictionAge.Seconds())
 		if err != nil {
-			return 0, fault(at+".memory.leastAge", "%v", err)
+			return 0, fault(at+".memory.minEvictionAge", "%v", err)
 		}
 		replicas = max(replicas, n)
 	}

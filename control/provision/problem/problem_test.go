@@ -21,7 +21,7 @@ const good = `
 metadata: {name: video}
 spec:
   objectives: [{within: 300ms}]
-  hardware: [{name: gpu, atMost: 4}]
+  hardware: [{name: gpu, maxUnits: 4}]
   hardwareFile: prices.yaml
   stages:
   - name: person
@@ -29,7 +29,7 @@ spec:
   - name: detect
     model: yolo
     replicas: {min: 2, max: 9}
-    hardware: [{name: gpu, file: yolo.yaml, batches: [1, 2]}]
+    hardware: [{name: gpu, file: yolo.yaml, batchSizes: [1, 2]}]
     next: [{stage: person, share: 0.5, choice: what}]
 `
 
@@ -52,7 +52,7 @@ func of(t *testing.T, old, is string, queries []workload.Query) (string, error) 
 	yolo.Model, yolo.Hardware = "yolo", "gpu"
 	files := problem.Files{
 		Batches:  map[string]*profile.Batches{"yolo.yaml": yolo},
-		Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price, AtMost: &most}},
+		Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price, MaxUnits: &most}},
 	}
 	p, err := problem.New(o, files, nil, queries, nil)
 	if err != nil {
@@ -92,13 +92,13 @@ func TestFaultsOfPlans(t *testing.T) {
 		{"", "", "", ""},
 		{"model: yolo", "model: resnet", "spec.stages[1].hardware[0].file", "the profile in yolo.yaml is of the model yolo, and this is resnet"},
 		{"file: yolo.yaml", "file: none.yaml", "spec.stages[1].hardware[0].file", "none.yaml holds no profile"},
-		{"batches: [1, 2]", "batches: [1, 4]", "spec.stages[1].hardware[0].batches[1]", "the profile says nothing of batches above 2"},
+		{"batchSizes: [1, 2]", "batchSizes: [1, 4]", "spec.stages[1].hardware[0].batchSizes[1]", "the profile says nothing of batches above 2"},
 		{"{name: gpu, units: 2,", "{name: tpu, units: 2,", "spec.stages[0].hardware[0].name", "nobody says what tpu costs"},
 		{"min: 2, max: 9", "min: 2000000000", "spec.stages[1].replicas.min", "2000000000 replicas: no more than 100000 are simulated"},
 		{"replicas: {min: 2, max: 9}", "memory: {perReplica: 80, models: 1Ti}", "spec.stages[1].memory", "say units, such as Gi"},
 		{"min: 2, max: 9}", "max: 2}\n    memory: {perReplica: 1Gi, models: 5Gi}", "spec.stages[1].memory", "5 replicas are needed to hold it, and replicas.max is 2"},
 		{"within: 300ms", "within: 30ms", "", ""}, // half of the queries pass one stage alone
-		{"within: 300ms", "of: FirstToken, within: 1s", "spec.objectives[0].of", "no stage is an LLM"},
+		{"within: 300ms", "metric: TimeToFirstToken, within: 1s", "spec.objectives[0].metric", "no stage is an LLM"},
 		{"latencies: [{size: 1, mean: 30ms}, {size: 8, mean: 100ms}]", "engine: {prefill: {}, decode: {}, limits: {maxSequences: 1, maxBatchedTokens: 9, kvBlocks: 9, blockSize: 9}}", "spec.stages[0].hardware[0]", "its engine takes no time"},
 	} {
 		_, err := of(t, c.old, c.new, every(100, 0.1))
@@ -149,10 +149,10 @@ func TestModelsThatAreSlower(t *testing.T) {
 // Bounds that are never reached are none, so that nobody simulates as many replicas as there might be.
 func TestBoundsThatAreNeverReached(t *testing.T) {
 	for _, c := range []struct {
-		max, atMost string
-		replicas    int
-		gpus        int
-		bounded     bool
+		max, maxUnits string
+		replicas      int
+		gpus          int
+		bounded       bool
 	}{
 		{"9", "4", 9, 4, true},
 		{"99", "299", 99, 299, true}, // 100 queries, on one and on two GPUs each
@@ -160,7 +160,7 @@ func TestBoundsThatAreNeverReached(t *testing.T) {
 		{"2000000000", "2000000000", 0, 0, false},
 	} {
 		o := new(v1alpha1.CapacityPlan)
-		text := strings.Replace(strings.Replace(good, "max: 9", "max: "+c.max, 1), "atMost: 4", "atMost: "+c.atMost, 1)
+		text := strings.Replace(strings.Replace(good, "max: 9", "max: "+c.max, 1), "maxUnits: 4", "maxUnits: "+c.maxUnits, 1)
 		if err := yaml.UnmarshalStrict([]byte(text), o); err != nil {
 			t.Fatal(err)
 		}
@@ -169,7 +169,7 @@ func TestBoundsThatAreNeverReached(t *testing.T) {
 			t.Fatal(err)
 		}
 		if most, bounded := p.AtMost["gpu"]; p.Stages[0].MaxReplicas != c.replicas || most != c.gpus || bounded != c.bounded {
-			t.Errorf("of at most %s replicas and %s GPUs %d and %v are left", c.max, c.atMost, p.Stages[0].MaxReplicas, p.AtMost)
+			t.Errorf("of at most %s replicas and %s GPUs %d and %v are left", c.max, c.maxUnits, p.Stages[0].MaxReplicas, p.AtMost)
 		}
 	}
 }
@@ -216,7 +216,7 @@ func TestObjectivesBelowTheServiceTime(t *testing.T) {
 	for within, refused := range map[string]bool{"49ms": true, "51ms": false} {
 		text := strings.Replace(strings.Replace(good, "300ms", within, 1), "share: 0.5, choice: what", "share: 1", 1)
 		o := new(v1alpha1.CapacityPlan)
-		if err := yaml.UnmarshalStrict([]byte(strings.Replace(text, "file: yolo.yaml, batches: [1, 2]", "price: 1, latencies: [{size: 1, mean: 20ms}, {size: 8, mean: 100ms}], batches: [8]", 1)), o); err != nil {
+		if err := yaml.UnmarshalStrict([]byte(strings.Replace(text, "file: yolo.yaml, batchSizes: [1, 2]", "price: 1, latencies: [{size: 1, mean: 20ms}, {size: 8, mean: 100ms}], batchSizes: [8]", 1)), o); err != nil {
 			t.Fatal(err)
 		}
 		price := 1.0

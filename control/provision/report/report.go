@@ -218,7 +218,7 @@ func (r *Report) simulate(p *planner.Problem, t *planner.Timetable, planned, tes
 		if h.Engine != nil {
 			if n := max(longestPrompt(planned.Queries), longestPrompt(tested.Queries)); h.Engine.Prefill.Beyond(n) {
 				r.Extrapolated = append(r.Extrapolated, fmt.Sprintf("the profile of %s on %s was measured up to %d prompt tokens, and the longest prompt has %d",
-					stage.Name, h.Name, h.Engine.Prefill.MeasuredTo, n))
+					stage.Name, h.Name, h.Engine.Prefill.MaxMeasuredTokens, n))
 			}
 			first := percentiles(&s.FirstToken)
 			stage.TimeToFirstToken = &first

@@ -30,7 +30,7 @@ func suggestions(p *planner.Problem, plan *planner.Plan) (all []string) {
 		words              string
 		hardware, replicas bool
 	}{
-		{"With more of the hardware (atMost)", true, false},
+		{"With more of the hardware (maxUnits)", true, false},
 		{"With more replicas (replicas.max)", false, true},
 		{"With more of the hardware and more replicas", true, true},
 	} {

@@ -110,7 +110,7 @@ func TestLoadsThatOthersLearned(t *testing.T) {
 		s.Times.Began(one, a, pick.InHost, 0.5)
 	}
 	other.Times.HearLessons(s.Times.Lessons(start), start)
-	if k := other.Times.Known()[0]; k.Profile.Slot.Mean != 0.5 || k.Rows != 0 || k.Why != "somebody said how long they take" {
+	if k := other.Times.Known()[0]; k.Profile.AdapterActivation.Mean != 0.5 || k.Rows != 0 || k.Why != "somebody said how long they take" {
 		t.Errorf("it is known %+v", k)
 	}
 }

@@ -371,7 +371,7 @@ func (t *timed) fresh(now time.Time, slots int) *profile.Profile {
 func differ(p, q *profile.Profile) bool {
 	far := func(a, b float64) bool { return math.Abs(a-b) > slightly*b }
 	return p.Limits != q.Limits || far(p.Decode.Base, q.Decode.Base) || far(p.Decode.PerSequence, q.Decode.PerSequence) || far(p.Decode.PerKVToken, q.Decode.PerKVToken) ||
-		far(p.Prefill.PerToken, q.Prefill.PerToken) || far(p.Prefill.Base, q.Prefill.Base) || far(p.Intake, q.Intake) || far(p.Load.Mean, q.Load.Mean) || far(p.Slot.Mean, q.Slot.Mean)
+		far(p.Prefill.PerToken, q.Prefill.PerToken) || far(p.Prefill.Base, q.Prefill.Base) || far(p.FrontendOverhead, q.FrontendOverhead) || far(p.AdapterLoad.Mean, q.AdapterLoad.Mean) || far(p.AdapterActivation.Mean, q.AdapterActivation.Mean)
 }
 
 // fewestSlots is the least number of adapter slots that an endpoint of a pool reports: what is assumed of those that report none. It is 0 where

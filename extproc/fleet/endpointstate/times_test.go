@@ -280,7 +280,7 @@ func TestWhatIsPinned(t *testing.T) {
 	for range 30 {
 		s.Times.Began(one, a, pick.InHost, 3)
 	}
-	if is := s.Times.Known()[0].Profile.Slot.Mean; is != 3 {
+	if is := s.Times.Known()[0].Profile.AdapterActivation.Mean; is != 3 {
 		t.Errorf("a load takes %g s", is)
 	}
 }
@@ -401,7 +401,7 @@ func TestLoadsAreLearned(t *testing.T) {
 		s.Times.Began(one, a, pick.InSlot, 0.07)
 	}
 	s.Age()
-	if is := view(s, start.Add(time.Second)).Snapshot.Pools["ns/one"].Endpoints[1].Profile.Intake; is != 0.07 {
+	if is := view(s, start.Add(time.Second)).Snapshot.Pools["ns/one"].Endpoints[1].Profile.FrontendOverhead; is != 0.07 {
 		t.Errorf("the intake is %g s, want 0.07", is)
 	}
 	start := start.Add(time.Minute)
@@ -417,8 +417,8 @@ func TestLoadsAreLearned(t *testing.T) {
 	}
 	s.Age()
 	for _, e := range view(s, start.Add(time.Second)).Snapshot.Pools["ns/one"].Endpoints {
-		if math.Abs(e.Profile.Slot.Mean-0.05) > 1e-9 || math.Abs(e.Profile.Load.Mean-0.25) > 1e-9 {
-			t.Errorf("at %s a load takes %g and %g s, want 0.05 and 0.25", e.Address, e.Profile.Slot.Mean, e.Profile.Load.Mean)
+		if math.Abs(e.Profile.AdapterActivation.Mean-0.05) > 1e-9 || math.Abs(e.Profile.AdapterLoad.Mean-0.25) > 1e-9 {
+			t.Errorf("at %s a load takes %g and %g s, want 0.05 and 0.25", e.Address, e.Profile.AdapterActivation.Mean, e.Profile.AdapterLoad.Mean)
 		}
 	}
 }

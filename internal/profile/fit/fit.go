@@ -83,13 +83,13 @@ func (f Fit) Profile(file string, s Set, limits profile.Limits) profile.Profile 
 		Name: s.String(),
 		Source: fmt.Sprintf("Fitted to %s, of %d prompts and %d steps. Rows that it had not seen: %s for prompts; %s for steps. "+
 			"%sLimits are assumed, and loads take no time.", file, f.PrefillError.Rows, f.StepError.Rows, f.PrefillError, f.StepError, f.Mixed),
-		Intake:       f.Intake,
-		Prefill:      f.Prefill,
-		Decode:       f.Decode,
-		Launch:       f.Launch,
-		Mixed:        f.More,
-		Asynchronous: f.Asynchronous,
-		Limits:       limits,
+		FrontendOverhead:   f.Intake,
+		Prefill:            f.Prefill,
+		Decode:             f.Decode,
+		LaunchOverhead:     f.Launch,
+		MixedBatchOverhead: f.More,
+		AsyncScheduling:    f.Asynchronous,
+		Limits:             limits,
 	}
 }
 
@@ -156,14 +156,14 @@ func Of(rows []Row) (Fit, error) {
 	}
 	p, mixed := mix(profile.Profile{Prefill: fitPrefill(byPrompt), Decode: decode}, byPrompt, beside)
 	p = rounded(p)
-	p.Prefill.MeasuredTo = longest(prompts)
+	p.Prefill.MaxMeasuredTokens = longest(prompts)
 	return Fit{
 		Intake:       profile.Rounded(intake),
 		Prefill:      p.Prefill,
 		Decode:       p.Decode,
-		Launch:       p.Launch,
-		More:         p.Mixed,
-		Asynchronous: p.Asynchronous,
+		Launch:       p.LaunchOverhead,
+		More:         p.MixedBatchOverhead,
+		Asynchronous: p.AsyncScheduling,
 		Mixed:        mixed,
 		PrefillError: errorOf(heldOut(byPrompt, ofPrompts), len(byPrompt)),
 		StepError:    errorOf(heldOut(byStep, func(of []point) profile.Profile { return profile.Profile{Decode: fitDecode(of)} }), len(byStep)),
@@ -292,7 +292,7 @@ func sign(adapters bool) int {
 func rounded(p profile.Profile) profile.Profile {
 	for _, term := range []*float64{
 		&p.Prefill.Floor, &p.Prefill.Base, &p.Prefill.PerToken, &p.Prefill.PerTokenSquared,
-		&p.Decode.Base, &p.Decode.PerSequence, &p.Decode.PerKVToken, &p.Decode.Adapters, &p.Launch, &p.Mixed,
+		&p.Decode.Base, &p.Decode.PerSequence, &p.Decode.PerKVToken, &p.Decode.AdapterSlowdown, &p.LaunchOverhead, &p.MixedBatchOverhead,
 	} {
 		*term = profile.Rounded(*term)
 	}
@@ -398,7 +398,7 @@ func fitDecode(points []point) profile.Decode {
 		factor = next
 	}
 	if factor > 1 {
-		d.Adapters = factor
+		d.AdapterSlowdown = factor
 	}
 	return d
 }

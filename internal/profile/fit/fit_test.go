@@ -16,7 +16,7 @@ import (
 // truth is the profile behind the synthetic rows.
 var truth = profile.Profile{
 	Prefill: profile.Prefill{Floor: 0.025, Base: 0.005, PerToken: 6e-5, PerTokenSquared: 4e-9},
-	Decode:  profile.Decode{Base: 0.008, PerSequence: 2e-4, PerKVToken: 1.2e-7, Adapters: 1.8},
+	Decode:  profile.Decode{Base: 0.008, PerSequence: 2e-4, PerKVToken: 1.2e-7, AdapterSlowdown: 1.8},
 }
 
 // measured makes rows from a profile: prompts of 64 to 16,384 tokens, some after a context, and
@@ -68,13 +68,13 @@ func compare(t *testing.T, got Fit, want profile.Profile, share float64) {
 	near(t, "prefill.base", got.Prefill.Base, want.Prefill.Base, 5*share) // small compared with the floor
 	near(t, "prefill.perToken", got.Prefill.PerToken, want.Prefill.PerToken, share)
 	near(t, "prefill.perTokenSquared", got.Prefill.PerTokenSquared, want.Prefill.PerTokenSquared, share)
-	if got.Prefill.MeasuredTo == 0 {
-		t.Error("prefill.measuredTo is 0: it is the longest prompt of the rows")
+	if got.Prefill.MaxMeasuredTokens == 0 {
+		t.Error("prefill.maxMeasuredTokens is 0: it is the longest prompt of the rows")
 	}
 	near(t, "decode.base", got.Decode.Base, want.Decode.Base, share)
 	near(t, "decode.perSequence", got.Decode.PerSequence, want.Decode.PerSequence, share)
 	near(t, "decode.perKVToken", got.Decode.PerKVToken, want.Decode.PerKVToken, share)
-	near(t, "decode.adapters", got.Decode.Adapters, want.Decode.Adapters, share)
+	near(t, "decode.adapterSlowdown", got.Decode.AdapterSlowdown, want.Decode.AdapterSlowdown, share)
 }
 
 // The fit recovers the terms behind the rows, to four digits without noise.
@@ -101,18 +101,18 @@ func TestTheTermsAreFoundAgain(t *testing.T) {
 func TestNeedlessTermsStayOut(t *testing.T) {
 	plain := truth
 	plain.Prefill = profile.Prefill{Base: 0.02, PerToken: 6e-5}
-	plain.Decode.Adapters = 1
+	plain.Decode.AdapterSlowdown = 1
 	for _, noise := range []float64{0, 0.03} {
 		got := fitted(t, measured(plain, noise, true))
 		if got.Prefill.Floor > 1.1*(plain.Prefill.Base+64*plain.Prefill.PerToken) || got.Prefill.PerTokenSquared != 0 {
 			t.Errorf("noise of %v: prefill is %+v", noise, got.Prefill)
 		}
-		if got.Decode.Adapters > 1.02 {
-			t.Errorf("noise of %v: decode.adapters is %v", noise, got.Decode.Adapters)
+		if got.Decode.AdapterSlowdown > 1.02 {
+			t.Errorf("noise of %v: decode.adapterSlowdown is %v", noise, got.Decode.AdapterSlowdown)
 		}
 	}
-	if got := fitted(t, measured(truth, 0, false)); got.Decode.Adapters != 0 {
-		t.Errorf("no row has adapters, and decode.adapters is %v", got.Decode.Adapters)
+	if got := fitted(t, measured(truth, 0, false)); got.Decode.AdapterSlowdown != 0 {
+		t.Errorf("no row has adapters, and decode.adapterSlowdown is %v", got.Decode.AdapterSlowdown)
 	}
 }
 
@@ -310,7 +310,7 @@ func TestIntakeIsApart(t *testing.T) {
 	near(t, "intake", got.Intake, 0.004, 1e-9)
 	near(t, "prefill.base", got.Prefill.Base, plain.Prefill.Base, 1e-3)
 	near(t, "prefill.perToken", got.Prefill.PerToken, plain.Prefill.PerToken, 1e-3)
-	if p := got.Profile("x.csv", Set{}, profile.Limits{}); p.Intake != got.Intake {
-		t.Errorf("the profile has the intake %v", p.Intake)
+	if p := got.Profile("x.csv", Set{}, profile.Limits{}); p.FrontendOverhead != got.Intake {
+		t.Errorf("the profile has the intake %v", p.FrontendOverhead)
 	}
 }

@@ -77,7 +77,7 @@ func mix(p profile.Profile, prompts []point, mixed []mixedRow) (profile.Profile,
 	}
 	// A prompt that arrives during a step waits half a step in the median, and one step more if the
 	// next one is already scheduled.
-	p.Asynchronous = said.Waited > 1
+	p.AsyncScheduling = said.Waited > 1
 	typical := typicalOf(mixed)
 	missed := func(p profile.Profile) float64 {
 		return square(typicalMisses(prompts, p)) + square(mixedMisses(typical, p))
@@ -88,9 +88,9 @@ func mix(p profile.Profile, prompts []point, mixed []mixedRow) (profile.Profile,
 			p, least = launched, m
 		}
 	}
-	if p.Launch == 0 { // otherwise every step takes at least its launch time
+	if p.LaunchOverhead == 0 { // otherwise every step takes at least its launch time
 		more := p
-		more.Mixed = moreTogether(p, typical)
+		more.MixedBatchOverhead = moreTogether(p, typical)
 		if clearly*clearly*square(mixedMisses(typical, p)) > square(mixedMisses(typical, more)) {
 			p = more
 		}
@@ -107,15 +107,15 @@ func launches(p profile.Profile, prompts []point) (all []profile.Profile) {
 	byTime := slices.SortedFunc(slices.Values(prompts), func(a, b point) int { return cmp.Compare(a.seconds, b.seconds) })
 	for n := 1; n <= len(byTime); n++ {
 		launched := p
-		launched.Launch = level(byTime[:n])
-		if clearly*launched.Launch < p.Decode.Base {
+		launched.LaunchOverhead = level(byTime[:n])
+		if clearly*launched.LaunchOverhead < p.Decode.Base {
 			continue
 		}
 		longer := slices.Clone(byTime[n:])
 		for i := range longer {
-			longer[i].seconds = max(longer[i].seconds-p.Decode.Base, launched.Launch-p.Decode.Base)
+			longer[i].seconds = max(longer[i].seconds-p.Decode.Base, launched.LaunchOverhead-p.Decode.Base)
 		}
-		launched.Prefill = profile.Prefill{Floor: launched.Launch, Base: p.Decode.Base}
+		launched.Prefill = profile.Prefill{Floor: launched.LaunchOverhead, Base: p.Decode.Base}
 		if len(longer) > 0 {
 			launched.Prefill.PerToken = solve(longer, []column{promptTokens})[0]
 		}
@@ -213,7 +213,7 @@ func mixedMisses(mixed []mixedRow, p profile.Profile) (misses []miss) {
 // one, plus one step of their own. The part of the launch that overlaps with the previous step does
 // not count.
 func mixedTime(p profile.Profile, w profile.Work) float64 {
-	if !p.Asynchronous {
+	if !p.AsyncScheduling {
 		return p.StepTime(w)
 	}
 	others := p.StepTime(profile.Work{Sequences: w.Sequences, KVTokens: w.KVTokens, Adapters: w.Adapters})

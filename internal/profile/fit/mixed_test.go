@@ -15,10 +15,10 @@ func besideOthers(p profile.Profile) (rows []Row) {
 	for _, n := range []int{16, 128, 512, 2048, 7680} {
 		var alone profile.Work
 		alone.AddPrompt(0, n)
-		rows = append(rows, Row{Prefill: alone, PrefillSeconds: p.Intake + p.StepTime(alone), Intake: p.Intake})
+		rows = append(rows, Row{Prefill: alone, PrefillSeconds: p.FrontendOverhead + p.StepTime(alone), Intake: p.FrontendOverhead})
 		if n <= 2048 { // four at once; the first is computed before the others
 			three := profile.Work{PromptTokens: 3 * n, Squares: 3 * alone.Squares}
-			rows = append(rows, Row{Prompts: 4, Prefill: alone, PrefillSeconds: p.Intake + p.StepTime(alone) + p.StepTime(three)})
+			rows = append(rows, Row{Prompts: 4, Prefill: alone, PrefillSeconds: p.FrontendOverhead + p.StepTime(alone) + p.StepTime(three)})
 		}
 		for _, sequences := range []int{1, 8} {
 			step := profile.Work{Sequences: sequences, KVTokens: sequences * n}
@@ -76,7 +76,7 @@ func beside(p profile.Profile, sequences, n int) Row {
 	row := Row{Mixed: profile.Work{Sequences: sequences, KVTokens: sequences * (context + before)}, Without: alone[before+1] - alone[before]}
 	row.Mixed.AddPrompt(0, n)
 	row.MixedSeconds = with[after] - alone[after] + row.Without
-	row.FirstToken = p.Intake + first - arrives
+	row.FirstToken = p.FrontendOverhead + first - arrives
 	return row
 }
 
@@ -84,18 +84,18 @@ func beside(p profile.Profile, sequences, n int) Row {
 // whether launching a step with a prompt takes its time.
 func TestPromptsBesideOthers(t *testing.T) {
 	launching := profile.Profile{
-		Intake: 0.006, Launch: 0.053,
+		FrontendOverhead: 0.006, LaunchOverhead: 0.053,
 		Prefill: profile.Prefill{Floor: 0.053, Base: 0.005, PerToken: 2.4e-5},
 		Decode:  profile.Decode{Base: 0.005, PerSequence: 1e-5, PerKVToken: 3e-8},
 	}
 	ahead := launching
-	ahead.Asynchronous = true
+	ahead.AsyncScheduling = true
 	plain := launching
-	plain.Launch, plain.Prefill.Floor, plain.Prefill.Base = 0, 0, 0.02
+	plain.LaunchOverhead, plain.Prefill.Floor, plain.Prefill.Base = 0, 0, 0.02
 	together := plain
-	together.Mixed = 0.006
+	together.MixedBatchOverhead = 0.006
 	plainAhead := plain
-	plainAhead.Asynchronous = true
+	plainAhead.AsyncScheduling = true
 	for name, c := range map[string]struct {
 		p     profile.Profile
 		waits float64 // mean steps before its own
@@ -107,11 +107,11 @@ func TestPromptsBesideOthers(t *testing.T) {
 		"takes longer for both":             {together, 0.5},
 	} {
 		f := fitted(t, besideOthers(c.p))
-		if f.Asynchronous != c.p.Asynchronous || math.Abs(f.Mixed.Waited-c.waits) > 0.01 {
+		if f.Asynchronous != c.p.AsyncScheduling || math.Abs(f.Mixed.Waited-c.waits) > 0.01 {
 			t.Errorf("%s: asynchronous is %v, and prompts wait for %v steps", name, f.Asynchronous, f.Mixed.Waited)
 		}
-		near(t, name+": launch", f.Launch, c.p.Launch, 0.01)
-		near(t, name+": mixed", f.More, c.p.Mixed, 0.03)
+		near(t, name+": launch", f.Launch, c.p.LaunchOverhead, 0.01)
+		near(t, name+": mixed", f.More, c.p.MixedBatchOverhead, 0.03)
 		got := f.Profile("x.csv", Set{}, profile.Limits{})
 		for _, n := range []int{16, 600, 8000} {
 			near(t, name+": a prompt alone", got.PrefillTime(0, n), c.p.PrefillTime(0, n), 0.03)
@@ -126,7 +126,7 @@ func TestPromptsBesideOthers(t *testing.T) {
 // to be synchronous.
 func TestPromptsBesideOthersWithoutIntake(t *testing.T) {
 	p := truth
-	p.Asynchronous = true
+	p.AsyncScheduling = true
 	rows := besideOthers(p)
 	if f := fitted(t, rows); f.Asynchronous || !math.IsNaN(f.Mixed.Waited) {
 		t.Errorf("it is asynchronous: %v, and waits for %v", f.Asynchronous, f.Mixed.Waited)
@@ -137,14 +137,14 @@ func TestPromptsBesideOthersWithoutIntake(t *testing.T) {
 func TestPromptsBesideOthersWithNoise(t *testing.T) {
 	// All prompts take as long as the launch, so only prompts beside others reveal the launch time.
 	launching := profile.Profile{
-		Intake: 0.006, Launch: 0.053, Asynchronous: true,
+		FrontendOverhead: 0.006, LaunchOverhead: 0.053, AsyncScheduling: true,
 		Prefill: profile.Prefill{Floor: 0.053, Base: 0.005, PerToken: 1e-6},
 		Decode:  profile.Decode{Base: 0.005, PerSequence: 1e-5, PerKVToken: 3e-8},
 	}
 	computing := launching
-	computing.Launch, computing.Prefill = 0, profile.Prefill{Base: 0.053, PerToken: 1e-6}
+	computing.LaunchOverhead, computing.Prefill = 0, profile.Prefill{Base: 0.053, PerToken: 1e-6}
 	plain := computing
-	plain.Asynchronous, plain.Prefill = false, profile.Prefill{Base: 0.02, PerToken: 2.4e-5}
+	plain.AsyncScheduling, plain.Prefill = false, profile.Prefill{Base: 0.02, PerToken: 2.4e-5}
 	for name, p := range map[string]profile.Profile{"launches": launching, "computes for as long": computing, "computes, and waits for each step": plain} {
 		for seed := range uint64(4) {
 			random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test's
@@ -162,8 +162,8 @@ func TestPromptsBesideOthersWithNoise(t *testing.T) {
 				}
 			}
 			f := fitted(t, rows)
-			if math.Abs(f.Launch-p.Launch) > 0.15*p.Launch {
-				t.Errorf("%s, seed %d: launch is %v, want %v", name, seed, f.Launch, p.Launch)
+			if math.Abs(f.Launch-p.LaunchOverhead) > 0.15*p.LaunchOverhead {
+				t.Errorf("%s, seed %d: launch is %v, want %v", name, seed, f.Launch, p.LaunchOverhead)
 			}
 		}
 	}
@@ -173,16 +173,16 @@ func TestPromptsBesideOthersWithNoise(t *testing.T) {
 // their own, so they are not used as steps with several prompts.
 func TestShortPromptsAtOnceDoNotCount(t *testing.T) {
 	p := profile.Profile{
-		Intake: 0.006, Prefill: profile.Prefill{Base: 0.005, PerToken: 1e-5},
+		FrontendOverhead: 0.006, Prefill: profile.Prefill{Base: 0.005, PerToken: 1e-5},
 		Decode: profile.Decode{Base: 0.005, PerSequence: 1e-5, PerKVToken: 3e-8},
 	}
 	rows := besideOthers(p)
 	for i, r := range rows {
 		if r.Prompts > 1 && r.Prefill.PromptTokens <= 512 { // each in a step of its own
-			rows[i].PrefillSeconds = p.Intake + 4*p.StepTime(r.Prefill)
+			rows[i].PrefillSeconds = p.FrontendOverhead + 4*p.StepTime(r.Prefill)
 		}
 	}
-	steps := atOnce(rows, p.Intake, p)
+	steps := atOnce(rows, p.FrontendOverhead, p)
 	if len(steps) == 0 {
 		t.Error("prompts of 2048 at once do not count")
 	}

@@ -172,8 +172,8 @@ func New(prior profile.Profile, trusts bool) *Learner {
 	if trusts {
 		l.off = trusted
 	}
-	longer := max(0, prior.Prefill.Base-prior.Decode.Base) + prior.Mixed
-	l.unit, l.shortest = max(longer, prior.Prefill.Floor-prior.Decode.Base, prior.Launch-prior.Decode.Base, prior.Decode.Base, prior.Prefill.Base, leastUnit), math.Inf(1)
+	longer := max(0, prior.Prefill.Base-prior.Decode.Base) + prior.MixedBatchOverhead
+	l.unit, l.shortest = max(longer, prior.Prefill.Floor-prior.Decode.Base, prior.LaunchOverhead-prior.Decode.Base, prior.Decode.Base, prior.Prefill.Base, leastUnit), math.Inf(1)
 	l.drawnTo = [terms]float64{1, 1, 1, 1, longer / l.unit}
 	l.now = l.drawnTo
 	return l
@@ -219,9 +219,9 @@ func (l *Learner) Profile() profile.Profile {
 	p.Decode.PerSequence *= l.now[perSequence]
 	p.Decode.PerKVToken *= l.now[perKVToken]
 	p.Prefill.Floor = min(p.Prefill.Floor*l.now[prefill], l.shortest)
-	p.Launch = min(p.Launch*l.now[prefill], l.shortest)
+	p.LaunchOverhead = min(p.LaunchOverhead*l.now[prefill], l.shortest)
 	if l.rows > 0 {
-		p.Mixed = 0 // included in the term with
+		p.MixedBatchOverhead = 0 // included in the term with
 	}
 	p.Prefill.Base = l.promptBase()
 	p.Prefill.PerToken *= l.now[prefill]

@@ -57,8 +57,8 @@ func near(p, q profile.Profile) bool {
 		{p.Prefill.PerToken, q.Prefill.PerToken},
 		{p.Prefill.Base, q.Prefill.Base},
 		{p.Prefill.Floor, q.Prefill.Floor},
-		{p.Slot.Mean, q.Slot.Mean},
-		{p.Load.Mean, q.Load.Mean},
+		{p.AdapterActivation.Mean, q.AdapterActivation.Mean},
+		{p.AdapterLoad.Mean, q.AdapterLoad.Mean},
 	} {
 		if math.Abs(pair[0]-pair[1]) > 1e-6*pair[1] {
 			return false
@@ -132,7 +132,7 @@ func TestWhoTakesALesson(t *testing.T) {
 	young, _, _ := taught(t, first, [terms]float64{2, 2, 2, 2})
 	some, any := young.Teach()
 	next := New(simple, false)
-	if rows, late := next.Take(&some); !any || some.Rows != 0 || rows || !late || next.Rows() != 0 || next.Profile().Slot.Mean != young.Profile().Slot.Mean {
+	if rows, late := next.Take(&some); !any || some.Rows != 0 || rows || !late || next.Rows() != 0 || next.Profile().AdapterActivation.Mean != young.Profile().AdapterActivation.Mean {
 		t.Errorf("of one that has seen few rows is taken %+v", next.Profile())
 	}
 }

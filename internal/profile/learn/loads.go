@@ -67,9 +67,9 @@ func (l *Learner) Began(e *Engine, at Place, late float64) {
 // tell sets the learned values in a profile; before any are learned, the initial ones stay.
 func (l *loads) tell(p *profile.Profile) {
 	if !l.made {
-		l.make(p.Intake, p.Slot.Mean, p.Load.Mean)
+		l.make(p.FrontendOverhead, p.AdapterActivation.Mean, p.AdapterLoad.Mean)
 	}
-	p.Intake, p.Slot.Mean, p.Load.Mean = l.intake, l.slot, l.load
+	p.FrontendOverhead, p.AdapterActivation.Mean, p.AdapterLoad.Mean = l.intake, l.slot, l.load
 }
 
 // make computes the values from all first tokens and the initial values.

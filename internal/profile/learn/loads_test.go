@@ -12,7 +12,7 @@ import (
 // saying is a profile with configured load times.
 func saying(slot, load float64) profile.Profile {
 	p := large
-	p.Slot.Mean, p.Load.Mean = slot, load
+	p.AdapterActivation.Mean, p.AdapterLoad.Mean = slot, load
 	return p
 }
 
@@ -39,8 +39,8 @@ func TestLoadsAreLearned(t *testing.T) {
 				}
 				return usually + 0.01*r.NormFloat64()
 			})
-			if p := l.Profile(); math.Abs(p.Slot.Mean-0.02) > 0.01 || math.Abs(p.Load.Mean-0.25) > 0.02 {
-				t.Errorf("%s, said to take %g and %g s, a load takes %g and %g s", name, prior.Slot.Mean, prior.Load.Mean, p.Slot.Mean, p.Load.Mean)
+			if p := l.Profile(); math.Abs(p.AdapterActivation.Mean-0.02) > 0.01 || math.Abs(p.AdapterLoad.Mean-0.25) > 0.02 {
+				t.Errorf("%s, said to take %g and %g s, a load takes %g and %g s", name, prior.AdapterActivation.Mean, prior.AdapterLoad.Mean, p.AdapterActivation.Mean, p.AdapterLoad.Mean)
 			}
 			if l.Rows() != 0 || l.Trusted() {
 				t.Error("loads tell how long steps take")
@@ -54,9 +54,9 @@ func TestLoadsAreLearned(t *testing.T) {
 func TestTheIntakeIsLearned(t *testing.T) {
 	for _, said := range []float64{0, 0.01, 3} {
 		p := large
-		p.Intake = said
+		p.FrontendOverhead = said
 		l := learn.New(p, true)
-		if is := l.Profile().Intake; is != said {
+		if is := l.Profile().FrontendOverhead; is != said {
 			t.Errorf("said to be %g s, it is %g", said, is)
 		}
 		var usual, slow learn.Engine
@@ -64,7 +64,7 @@ func TestTheIntakeIsLearned(t *testing.T) {
 			for i := range n {
 				l.Began(&usual, learn.InSlot, seconds+0.001*float64(i%5-2))
 			}
-			return l.Profile().Intake
+			return l.Profile().FrontendOverhead
 		}
 		if is := late(2, 0.03); is != said && math.Abs(is-0.03) > 0.001 || math.Abs(is-said) > math.Abs(said-0.03) {
 			t.Errorf("said to be %g s, it is %g after two", said, is)
@@ -74,8 +74,8 @@ func TestTheIntakeIsLearned(t *testing.T) {
 		}
 		for range 10 { // the profile of a slow engine has a longer one
 			slower := l.Slower(&slow)
-			if of := l.Of(&slow).Intake; math.Abs(of-slower*l.Profile().Intake) > 1e-9 {
-				t.Errorf("that of an engine %g times as slow is %g s, beside %g", slower, of, l.Profile().Intake)
+			if of := l.Of(&slow).FrontendOverhead; math.Abs(of-slower*l.Profile().FrontendOverhead) > 1e-9 {
+				t.Errorf("that of an engine %g times as slow is %g s, beside %g", slower, of, l.Profile().FrontendOverhead)
 			}
 			late(1, 0.03)
 		}
@@ -96,8 +96,8 @@ func TestLoadsThatChange(t *testing.T) {
 		loads            int
 		takes, want, off float64
 	}{{0, 0, 0.25, 0}, {2, 2, 0.25, 0.01}, {20, 2, 2, 0.01}, {63, 0.5, 0.5, 0.01}} {
-		if begin(l, step.loads, 0.02, step.takes, exact); math.Abs(l.Profile().Load.Mean-step.want) > step.off {
-			t.Errorf("after %d loads of %g s one takes %g s, want %g", step.loads, step.takes, l.Profile().Load.Mean, step.want)
+		if begin(l, step.loads, 0.02, step.takes, exact); math.Abs(l.Profile().AdapterLoad.Mean-step.want) > step.off {
+			t.Errorf("after %d loads of %g s one takes %g s, want %g", step.loads, step.takes, l.Profile().AdapterLoad.Mean, step.want)
 		}
 	}
 	// Without loads from host memory, the configured value stays; likewise for storage.
@@ -107,8 +107,8 @@ func TestLoadsThatChange(t *testing.T) {
 		for range 20 {
 			l.Began(&e, at, 1)
 		}
-		if p := l.Profile(); math.Abs(p.Slot.Mean-want[0]) > 1e-9 || math.Abs(p.Load.Mean-want[1]) > 1e-9 {
-			t.Errorf("loads from %d alone: they take %g and %g s, want %v", at, p.Slot.Mean, p.Load.Mean, want)
+		if p := l.Profile(); math.Abs(p.AdapterActivation.Mean-want[0]) > 1e-9 || math.Abs(p.AdapterLoad.Mean-want[1]) > 1e-9 {
+			t.Errorf("loads from %d alone: they take %g and %g s, want %v", at, p.AdapterActivation.Mean, p.AdapterLoad.Mean, want)
 		}
 	}
 }
@@ -122,7 +122,7 @@ func TestLoadsThatCannotBe(t *testing.T) {
 			for range 30 {
 				l.Began(&e, at, late)
 				p := l.Profile()
-				if err := p.Validate(); err != nil || p.Load.Mean > 600 || p.Slot.Mean > 600 {
+				if err := p.Validate(); err != nil || p.AdapterLoad.Mean > 600 || p.AdapterActivation.Mean > 600 {
 					t.Fatalf("first tokens that are %g s late: %+v, %v", late, p, err)
 				}
 			}
@@ -143,8 +143,8 @@ func TestLoadsOfASlowEngine(t *testing.T) {
 	for range 60 {
 		o.Began(slow, learn.InHost, 0.4)
 	}
-	if is := o.Of(slow).Slot.Mean; math.Abs(is-0.4) > 1e-9 || math.Abs(o.Profile().Slot.Mean-0.4/slow.Factor()) > 1e-9 {
-		t.Errorf("it takes %g s, and its kind %g", is, o.Profile().Slot.Mean)
+	if is := o.Of(slow).AdapterActivation.Mean; math.Abs(is-0.4) > 1e-9 || math.Abs(o.Profile().AdapterActivation.Mean-0.4/slow.Factor()) > 1e-9 {
+		t.Errorf("it takes %g s, and its kind %g", is, o.Profile().AdapterActivation.Mean)
 	}
 }
 

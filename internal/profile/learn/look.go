@@ -331,8 +331,8 @@ func (l *Learner) prompt(e *Engine, i *interval) (r row, ok bool) {
 // decode adds the terms of decode steps with sequences to a row.
 func (l *Learner) decode(r *row, steps, sequences float64, i *interval) {
 	d := &l.prior.Decode
-	if i.adapters && d.Adapters > 1 {
-		steps *= d.Adapters
+	if i.adapters && d.AdapterSlowdown > 1 {
+		steps *= d.AdapterSlowdown
 	}
 	r.terms[base] = steps * d.Base
 	r.terms[perSequence] = steps * d.PerSequence * sequences

@@ -106,9 +106,9 @@ func TestOtherRows(t *testing.T) {
 		want     [terms]float64 // the last one in units
 	}{
 		"as it is":           {nil, steps, false, [terms]float64{0.04, 0.002, 0, 0.2 / 20, 1. / 20}},
-		"slow with adapters": {func(p *profile.Profile) { p.Decode.Adapters = 2 }, with(func(i *interval) { i.adapters = true }), false, [terms]float64{0.08, 0.004, 0, 0.2 / 20, 1. / 20}},
+		"slow with adapters": {func(p *profile.Profile) { p.Decode.AdapterSlowdown = 2 }, with(func(i *interval) { i.adapters = true }), false, [terms]float64{0.08, 0.004, 0, 0.2 / 20, 1. / 20}},
 		"slow with them, and without": {
-			func(p *profile.Profile) { p.Decode.Adapters = 2 }, steps, false, [terms]float64{0.04, 0.002, 0, 0.2 / 20, 1. / 20},
+			func(p *profile.Profile) { p.Decode.AdapterSlowdown = 2 }, steps, false, [terms]float64{0.04, 0.002, 0, 0.2 / 20, 1. / 20},
 		},
 		"nobody decodes beside a prompt": {nil, with(func(i *interval) { i.most = 1; i.running = 1; i.between = 1 }), false, [terms]float64{0.04, 0.0002, 0, 0, 0}},
 		// Of 25 counted steps of 8 sequences, two had more than 16 tokens; they computed four

@@ -312,7 +312,7 @@ func TestTheWorldChanges(t *testing.T) {
 // Adapter loads sometimes delay steps, which must not change the learned steps.
 func TestLoadsOfAdapters(t *testing.T) {
 	of := large
-	of.Load, of.Slot = profile.Spread{Mean: 0.25}, profile.Spread{Mean: 0.02}
+	of.AdapterLoad, of.AdapterActivation = profile.Spread{Mean: 0.25}, profile.Spread{Mean: 0.02}
 	w := newWorld(t, 5, 0.5, of, of)
 	w.adapter = func() string { return string(rune('a' + w.random.IntN(3)*w.random.IntN(8))) }
 	o := newObserver(large, true, 2)
@@ -403,7 +403,7 @@ func TestStepsWithSeveralPromptsThatNobodyTells(t *testing.T) {
 // again.
 func TestMixedStepsCountOnce(t *testing.T) {
 	is := large
-	is.Mixed = 0.03
+	is.MixedBatchOverhead = 0.03
 	o := newObserver(is, true, 1)
 	o.look(newWorld(t, 7, 1, is), is, 300, nil)
 	p, work := o.Profile(), profile.Work{PromptTokens: 500, Squares: 250_000, Sequences: 20, KVTokens: 20 * 1200}

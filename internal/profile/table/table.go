@@ -216,7 +216,7 @@ func Of(hardware, parameters string, adapters int) (profile.Profile, error) {
 	}
 	p.Source += " Limits are vLLM's defaults, with a KV cache in what the weights leave of 90 % of the memory."
 	if adapters > 0 {
-		p.Load, p.Slot = profile.Spread{Mean: 0.1, StdDev: 0.02}, profile.Spread{Mean: 0.01, StdDev: 0.001}
+		p.AdapterLoad, p.AdapterActivation = profile.Spread{Mean: 0.1, StdDev: 0.02}, profile.Spread{Mean: 0.01, StdDev: 0.001}
 		p.Source += " The times of adapters are assumed."
 	}
 	return p, nil

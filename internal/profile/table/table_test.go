@@ -118,10 +118,10 @@ func TestRoofline(t *testing.T) {
 		}
 	}
 	limits := profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: one.Limits.KVBlocks, BlockSize: 16}
-	if one.Limits != limits || one.Load != (profile.Spread{}) {
-		t.Errorf("limits are %+v, a load takes %+v", one.Limits, one.Load)
+	if one.Limits != limits || one.AdapterLoad != (profile.Spread{}) {
+		t.Errorf("limits are %+v, a load takes %+v", one.Limits, one.AdapterLoad)
 	}
-	if four.Limits.GPUAdapters != 2 || four.Limits.HostAdapters != 2 || four.Load.Mean == 0 || !strings.Contains(four.Source, "adapters are assumed") {
+	if four.Limits.GPUAdapters != 2 || four.Limits.HostAdapters != 2 || four.AdapterLoad.Mean == 0 || !strings.Contains(four.Source, "adapters are assumed") {
 		t.Errorf("with adapters it is %+v", four)
 	}
 }
