@@ -1,4 +1,4 @@
-// Package routes tells people what control makes of Gateways, as commands: the plan of each, and which rule takes a request.
+// Package routes is the command "control routes": it prints the plan of each Gateway. [Flags] has what control explain needs too.
 package routes
 
 import (
@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -20,10 +19,10 @@ import (
 	"github.com/headgate/headgate/internal/objects/source"
 )
 
-const routesUsage = `control routes prints what the Envoys of each Gateway of Headgate's classes are to do: on which ports they listen, which rule
-takes which requests, and where these go. Rules are in order: the first that fits has a request. It says, too, what is wrong with
-listeners and routes. With --objects it checks the certificates in the folder's Secrets; with --kube it looks at no Secret, and takes
-each that may be named for a good one.
+const usage = `control routes prints the plan of each Gateway of Headgate's classes: on which ports its Envoys listen, which rule takes which
+requests, and where these go. The first rule that matches takes a request. It also prints what is wrong with listeners and
+routes. With --objects it checks the certificates in the folder's Secrets. With --kube it reads no Secret, and takes the
+certificates for valid.
 
 Usage:
 
@@ -34,29 +33,18 @@ Flags:
 
 `
 
-const explainUsage = `control explain says which rule of which route takes a request, and why those before it do not. As control routes, it checks
-certificates with --objects, and takes them for good ones with --kube: a listener over TLS without a good one takes no request.
-
-Usage:
-
-  control explain --objects DIR [flags] HOST PATH
-
-Example:
-
-  control explain --objects DIR --header 'x-team: ml' chat.example.com '/v1/models?limit=3'
-
-Flags:
-
-`
-
-// register adds the flags that say where objects come from.
-func register(fs *pflag.FlagSet, s *source.Source) {
+// Flags returns the flags of a command that reads plans, which set where the objects come from. Its help goes to out.
+func Flags(name, usage string, out io.Writer, s *source.Source) *pflag.FlagSet {
+	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
+	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
+	fs.SortFlags = false
 	fs.StringVar(&s.Dir, "objects", "", "read the objects from the YAML files in this `DIR`")
 	s.Kube.Register(fs)
+	return fs
 }
 
-// read reads objects and makes their plans.
-func read(ctx context.Context, s source.Source) (*plan.Plans, error) {
+// Read reads the objects and returns their plans.
+func Read(ctx context.Context, s source.Source) (*plan.Plans, error) {
 	if err := s.Kube.Check(s.Dir); err != nil {
 		return nil, err
 	}
@@ -78,7 +66,7 @@ func read(ctx context.Context, s source.Source) (*plan.Plans, error) {
 	return plan.Of(a, set.Network, known), nil
 }
 
-// granted takes every Secret and ConfigMap that is named for what it should be.
+// granted takes every named Secret and ConfigMap for valid.
 func granted(names []objects.Name) map[objects.Name]plan.Certificate {
 	all := make(map[objects.Name]plan.Certificate)
 	for _, name := range names {
@@ -90,15 +78,14 @@ func granted(names []objects.Name) map[objects.Name]plan.Certificate {
 // Command is the command "routes". It prints to out.
 func Command(ctx context.Context, args []string, out io.Writer) error {
 	var from source.Source
-	fs := flags("routes", routesUsage, out)
-	register(fs, &from)
+	fs := Flags("routes", usage, out, &from)
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	if fs.NArg() > 0 {
 		return fmt.Errorf("routes takes no argument: %q is one", fs.Arg(0))
 	}
-	plans, err := read(ctx, from)
+	plans, err := Read(ctx, from)
 	if err != nil {
 		return err
 	}
@@ -108,86 +95,4 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	}
 	_, err = io.WriteString(out, text)
 	return err
-}
-
-// Explain is the command "explain". It prints to out.
-func Explain(ctx context.Context, args []string, out io.Writer) error {
-	var from source.Source
-	fs := flags("explain", explainUsage, out)
-	register(fs, &from)
-	gateway := fs.String("gateway", "", "ask the Gateway of this `NAMESPACE/NAME` alone")
-	port := fs.Int32("port", 0, "ask this `PORT` alone")
-	method := fs.String("method", "GET", "the request's `METHOD`")
-	lines := fs.StringArrayP("header", "H", nil, "a `HEADER` of the request, written NAME: VALUE; may be repeated")
-	if err := fs.Parse(args); err != nil {
-		return err
-	}
-	if fs.NArg() != 2 || !strings.HasPrefix(fs.Arg(1), "/") {
-		return errors.New("explain wants a host and a path, such as chat.example.com /v1/models")
-	}
-	request := plan.Request{Host: fs.Arg(0), Path: fs.Arg(1), Method: *method, Headers: make(map[string]string)}
-	for _, line := range *lines {
-		name, value, ok := strings.Cut(line, ":")
-		if !ok {
-			return fmt.Errorf("--header %q: want NAME: VALUE", line)
-		}
-		request.Headers[strings.TrimSpace(name)] = strings.TrimSpace(value)
-	}
-	plans, err := read(ctx, from)
-	if err != nil {
-		return err
-	}
-	asked := false
-	for _, p := range plans.Gateways {
-		if *gateway != "" && *gateway != p.Gateway.String() {
-			continue
-		}
-		for i := range p.Ports {
-			if *port == 0 || *port == p.Ports[i].Number {
-				asked = true
-				if _, err := io.WriteString(out, tell(p.Gateway, &p.Ports[i], request)); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	if !asked {
-		return errors.New("no Gateway of Headgate's classes serves there: control routes prints what there is")
-	}
-	return nil
-}
-
-// tell says which rule of a port takes a request.
-func tell(gateway objects.Name, p *plan.Port, r plan.Request) string {
-	var out strings.Builder
-	fmt.Fprintf(&out, "Gateway %s, port %d: ", gateway, p.Number)
-	t := p.Take(r)
-	switch {
-	case t.Host == nil:
-		fmt.Fprintf(&out, "404: no listener has the host %s\n", r.Host)
-		return out.String()
-	case t.Rule == nil:
-		fmt.Fprintf(&out, "404: listener %s has the host, and none of its rules fits\n", t.Listener)
-	default:
-		fmt.Fprintf(&out, "listener %s, %s\n", t.Listener, t.Rule)
-	}
-	inference := 0
-	for _, passed := range t.Passed {
-		if passed.Forward != nil && passed.Forward.Models {
-			inference++
-			continue
-		}
-		fmt.Fprintf(&out, "  not %s: %s\n", passed.Rule, passed.Why)
-	}
-	if inference > 0 {
-		fmt.Fprintf(&out, "  not %d paths of inference, of LLMRoutes\n", inference)
-	}
-	return out.String()
-}
-
-func flags(name, usage string, out io.Writer) *pflag.FlagSet {
-	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
-	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
-	fs.SortFlags = false
-	return fs
 }
