@@ -1,5 +1,5 @@
-// Package ads serves Envoys what they are to have, by the delta variants of the aggregated discovery service and, for the endpoints of
-// Services, of the endpoint discovery service. It is the edge around package order, which decides what each Envoy is sent and when.
+// Package ads serves xDS to the Envoys of Gateways: delta ADS for everything but the endpoints of
+// Services, and delta EDS for these. Package order decides what each Envoy is sent, and when.
 package ads
 
 import (
@@ -38,31 +38,33 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Config is what a Server needs.
+// Config configures a Server.
 type Config struct {
-	// Who returns the Gateway whose Envoy calls, or why it is served nothing.
+	// Who returns the Gateway of a calling Envoy, or an error if the Envoy is not served.
 	Who func(ctx context.Context, node *corev3.Node) (objects.Name, error)
-	// Heard is told what an Envoy says of what it was sent, and Left that its stream has ended, of which it says nothing more; nil means
-	// nobody. Who is told logs refusals, but those of endpoints. Both must be safe for concurrent use.
+	// Heard receives each ACK and NACK of an Envoy, and Left the end of its stream; both may be
+	// nil. The receiver logs NACKs, except those of endpoints. Both must be safe for concurrent
+	// use.
 	Heard func(from Envoy, a order.Answer)
 	Left  func(who Envoy)
-	// Settled is told that an Envoy has, or has refused, all that it is to have beside endpoints by a change, as of [Server.Set]; nil means
-	// nobody. It must be safe for concurrent use.
+	// Settled is called when an Envoy has acknowledged or rejected every resource up to a change of
+	// [Server.Set], endpoints apart. It may be nil, and must be safe for concurrent use.
 	Settled func(who Envoy, change uint64)
-	Meter   Meter // nil means nobody
+	Meter   Meter // may be nil
 	Log     *slog.Logger
 }
 
-// Meter is told how Envoys follow. It must be safe for concurrent use.
+// Meter counts how Envoys follow updates. It must be safe for concurrent use.
 type Meter interface {
-	// EnvoyCame says that one more Envoy of a Gateway is served, EnvoyLeft that one less is.
+	// EnvoyCame counts one more connected Envoy of a Gateway, and EnvoyLeft one less.
 	EnvoyCame(gateway string)
 	EnvoyLeft(gateway string)
-	// EnvoySent counts resources that were sent to an Envoy, or taken from it, of a kind: clusters, listeners, routes, secrets or endpoints.
+	// EnvoySent counts resources that were sent to an Envoy or removed from it. Kind is clusters,
+	// listeners, routes, secrets or endpoints.
 	EnvoySent(kind string, resources int)
-	// EnvoyRefused counts answers by which an Envoy refuses what it was sent.
+	// EnvoyRefused counts a NACK.
 	EnvoyRefused(kind string)
-	// EnvoyTook says how long after a change an Envoy had taken all of it.
+	// EnvoyTook reports the time from a change to the ACK of all of it.
 	EnvoyTook(after time.Duration)
 }
 
@@ -75,20 +77,21 @@ func (unmetered) EnvoySent(string, int)   {}
 func (unmetered) EnvoyRefused(string)     {}
 func (unmetered) EnvoyTook(time.Duration) {}
 
-// kinds are words for types.
+// kinds are the names of resource types in metrics and logs.
 var kinds = map[string]string{
 	order.Clusters: "clusters", order.Listeners: "listeners", order.Routes: "routes", order.Secrets: "secrets", order.Endpoints: "endpoints",
 }
 
-// Envoy is one of a Gateway, as long as its stream lasts.
+// Envoy identifies one stream of an Envoy.
 type Envoy struct {
 	Gateway objects.Name
-	// Node is its name, which others may have too; Stream is unique in the process.
+	// Node is the name of the Envoy, which need not be unique. Stream is unique in the process.
 	Node   string
 	Stream uint64
 }
 
-// Server serves every Envoy the resources of its own Gateway and no other's. It is safe for concurrent use. Make one with [New].
+// Server serves each Envoy the resources of its own Gateway only. It is safe for concurrent use.
+// Make one with [New].
 type Server struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	edsv3.UnimplementedEndpointDiscoveryServiceServer
@@ -101,16 +104,17 @@ type Server struct {
 	mu      sync.Mutex // guards the following
 	all     map[objects.Name]order.Snapshot
 	latest  change
-	changed chan struct{} // closed and made anew with each change
+	changed chan struct{} // closed and replaced at each change
 }
 
-// change is one of what Envoys are to have: when it was, and how many there were then, 0 where nobody asks.
+// change is a change of the resources: its time and its number, which is 0 for endpoints.
 type change struct {
 	at     time.Time
 	number uint64
 }
 
-// New returns a Server that serves nobody before the first [Server.Set], and no endpoints before the first [Server.SetEndpoints].
+// New returns a Server. It serves nothing before the first [Server.Set], and no endpoints before
+// the first [Server.SetEndpoints].
 func New(c Config) *Server {
 	if c.Meter == nil {
 		c.Meter = unmetered{}
@@ -120,8 +124,9 @@ func New(c Config) *Server {
 	return s
 }
 
-// Set says what the Envoys of each Gateway are to have beside endpoints, once all objects are known and again when that changes. Those of
-// a Gateway that is missing keep what they have. Snapshots are not changed afterwards. It returns the number of the change.
+// Set sets the resources of each Gateway's Envoys, endpoints apart. The first call comes when all
+// objects are known. Envoys of a missing Gateway keep what they have. The caller must not change
+// the snapshots afterwards. It returns the number of the change.
 func (s *Server) Set(all map[objects.Name]order.Snapshot) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +136,7 @@ func (s *Server) Set(all map[objects.Name]order.Snapshot) uint64 {
 	return s.latest.number
 }
 
-// Close ends every stream: Envoys keep what they have, and call another control.
+// Close ends every stream. Envoys keep their configuration and call another control.
 func (s *Server) Close() { s.close() }
 
 // DeltaAggregatedResources implements AggregatedDiscoveryServiceServer.
@@ -143,7 +148,7 @@ func (s *Server) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscovery
 	})
 }
 
-// aggregated is the feed of a stream of all but endpoints.
+// aggregated is the feed of an ADS stream.
 type aggregated struct {
 	*Server
 	gateway objects.Name
@@ -163,23 +168,24 @@ func (a aggregated) end() {
 	a.Log.Info("an Envoy has left", "gateway", a.gateway.String(), "envoy", a.node)
 }
 
-// feed is where a stream has from what its Envoy is to have. It is used from one goroutine.
+// feed is the source of a stream's resources. One goroutine uses it.
 type feed interface {
-	// hear takes each request, and says its type where the service says it.
+	// hear receives each request, and sets its type if the service implies it.
 	hear(r *discoveryv3.DeltaDiscoveryRequest)
-	// now returns what the Envoy is to have, nil while nobody knows, the latest change of it, and what tells when it has changed since.
+	// now returns the resources (nil before they are known), the latest change, and a channel that
+	// is closed at the next change.
 	now() (order.Snapshot, change, <-chan struct{})
 	end()
 }
 
-// wire is a stream of either service.
+// wire is a stream of ADS or EDS.
 type wire interface {
 	Context() context.Context
 	Recv() (*discoveryv3.DeltaDiscoveryRequest, error)
 	Send(*discoveryv3.DeltaDiscoveryResponse) error
 }
 
-// serve serves an Envoy on a stream, of which open makes the feed once it is known whose it is.
+// serve serves an Envoy on a stream. It calls open for the feed once it knows the Gateway.
 func (s *Server) serve(stream wire, open func(gateway objects.Name, node string) feed) error {
 	ctx := stream.Context()
 	r, err := stream.Recv()
@@ -190,7 +196,7 @@ func (s *Server) serve(stream wire, open func(gateway objects.Name, node string)
 	if err != nil {
 		return status.Error(codes.PermissionDenied, err.Error())
 	}
-	who := Envoy{gateway, r.GetNode().GetId(), s.served.Add(1)} // the first request alone names it
+	who := Envoy{gateway, r.GetNode().GetId(), s.served.Add(1)} // only the first request has the node
 	from := open(gateway, who.Node)
 	defer from.end()
 	if s.Left != nil {
@@ -213,9 +219,9 @@ func (s *Server) serve(stream wire, open func(gateway objects.Name, node string)
 	}()
 	to := order.New()
 	from.hear(r)
-	to.Hear(r)           // it answers nothing yet
-	var behind time.Time // since when it has not all, zero if it has
-	var settled uint64   // the latest change of which it has all
+	to.Hear(r)           // it cannot answer anything yet
+	var behind time.Time // since when it lacks something; zero if it has everything
+	var settled uint64   // the latest change that it has completely
 	for {
 		have, latest, changed := from.now()
 		if have != nil {
@@ -254,7 +260,8 @@ func (s *Server) serve(stream wire, open func(gateway objects.Name, node string)
 	}
 }
 
-// Said believes what an Envoy says of itself, its Gateway as its node's cluster: for sockets, which only users may call that may be it.
+// Said identifies an Envoy by its node's cluster, unchecked. It is for sockets, where file
+// permissions decide who may call.
 func Said(_ context.Context, node *corev3.Node) (objects.Name, error) {
 	name, ok := objects.ParseName(node.GetCluster())
 	if !ok {
@@ -263,8 +270,8 @@ func Said(_ context.Context, node *corev3.Node) (objects.Name, error) {
 	return name, nil
 }
 
-// Certified believes the certificate with which an Envoy calls, and nothing that it says: for addresses that others can reach. It needs
-// the TLS of [pki.Authority.Control].
+// Certified identifies an Envoy by its client certificate, for addresses that others can reach. It
+// needs the TLS of [pki.Authority.Control].
 func Certified(ctx context.Context, _ *corev3.Node) (objects.Name, error) {
 	if p, ok := peer.FromContext(ctx); ok {
 		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.VerifiedChains) > 0 {
@@ -274,10 +281,12 @@ func Certified(ctx context.Context, _ *corev3.Node) (objects.Name, error) {
 	return objects.Name{}, errors.New("no certificate says which Gateway it is of")
 }
 
-// keepaliveInterval is how often an Envoy may ask whether control is there: every 30 s by its bootstrap.
+// keepaliveInterval is how often an Envoy may send keepalive pings. Its bootstrap sends one every
+// 30 s.
 const keepaliveInterval = 10 * time.Second
 
-// Run serves Envoys on a listener, which it closes, until ctx ends; by TLS if there is a configuration of it.
+// Run serves Envoys on a listener until ctx ends, with TLS if secure is not nil. It closes the
+// listener.
 func (s *Server) Run(ctx context.Context, l net.Listener, secure *tls.Config) error {
 	options := []grpc.ServerOption{grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveInterval, PermitWithoutStream: true})}
 	if secure != nil {
@@ -300,7 +309,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener, secure *tls.Config) er
 	return nil
 }
 
-// heard passes on what an Envoy says.
+// heard passes on an ACK or NACK.
 func (s *Server) heard(from Envoy, a order.Answer) {
 	if a.Refused != "" {
 		s.Meter.EnvoyRefused(kinds[a.Type])
@@ -313,15 +322,16 @@ func (s *Server) heard(from Envoy, a order.Answer) {
 	}
 }
 
-// Encoder makes snapshots of the resources of one Gateway, one after the other. It is [SnapshotOf], sooner: a message that it has seen the
-// last time is what it was, for messages are not changed afterwards. The zero Encoder is ready. It is used from one goroutine.
+// Encoder makes successive snapshots of one Gateway's resources. It caches the encoding of messages
+// that were in the snapshot before, so messages must not change. The zero Encoder is ready. It is
+// for one goroutine.
 type Encoder struct {
 	resources cache.Cache[proto.Message, order.Resource]
 	hosts     cache.Cache[*routev3.VirtualHost, []byte]
 }
 
-// SnapshotOf makes a snapshot of resources. The version of a resource is that of its bytes, the same in every process, so that an Envoy
-// that calls another control is sent nothing that it has.
+// SnapshotOf makes a snapshot of resources. The version of a resource is a hash of its bytes. It is
+// the same in every control, so an Envoy that reconnects elsewhere is sent only what differs.
 func SnapshotOf(r *envoy.Resources) (order.Snapshot, error) { return new(Encoder).SnapshotOf(r) }
 
 // SnapshotOf makes a snapshot of resources.
@@ -366,7 +376,7 @@ func (e *Encoder) add(to order.Snapshot, of, name string, m proto.Message) error
 	return err
 }
 
-// encoded returns the bytes of each host of some routes.
+// encoded returns the bytes of each virtual host of a route configuration.
 func (e *Encoder) encoded(c *routev3.RouteConfiguration) (hosts [][]byte, err error) {
 	hosts = make([][]byte, len(c.GetVirtualHosts()))
 	for i, host := range c.GetVirtualHosts() {
@@ -380,7 +390,8 @@ func (e *Encoder) encoded(c *routev3.RouteConfiguration) (hosts [][]byte, err er
 // hostsField is the number of RouteConfiguration.virtual_hosts.
 const hostsField = 2
 
-// routesOf returns the resource of routes whose hosts are encoded: fields of a message may be in any order.
+// routesOf returns the resource of a route configuration whose hosts are encoded. Protobuf fields
+// may be in any order.
 func routesOf(c *routev3.RouteConfiguration, hosts [][]byte) (order.Resource, error) {
 	beside := new(routev3.RouteConfiguration)
 	c.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {

@@ -30,8 +30,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Each change puts a route on a cluster that is new, and takes the one before away. The test fails where routes do not wait for clusters,
-// or clusters leave before routes.
+// Each change adds a route with a new cluster and removes the one before. Requests fail if routes
+// do not wait for their clusters, or if clusters go before their routes.
 func TestNoRequestIsLostByAChange(t *testing.T) {
 	const changes = 50
 	s := start(t, 1)
@@ -70,7 +70,7 @@ func TestNoRequestIsLostByAChange(t *testing.T) {
 	}
 }
 
-// An Envoy that loses its control keeps what it has, is told nothing again by the next one, which has the same, and then of news.
+// An Envoy that reconnects to another control is sent nothing that it has, and then only changes.
 func TestWhatAnEnvoyHasIsNotSentAgain(t *testing.T) {
 	s := start(t, 2)
 	s.backend("a", 21000)
@@ -86,7 +86,7 @@ func TestWhatAnEnvoyHasIsNotSentAgain(t *testing.T) {
 	s.apply(to("a"))
 	s.serve()
 	await(t, "Envoy is back", func() bool { return s.connected() })
-	<-time.After(200 * time.Millisecond) // in which it would be sent something
+	<-time.After(200 * time.Millisecond) // in which a resend would arrive
 	if told := s.heard(); len(told) > 0 {
 		t.Errorf("it is told again: %v", told)
 	}
@@ -94,7 +94,7 @@ func TestWhatAnEnvoyHasIsNotSentAgain(t *testing.T) {
 	s.await("200 b")
 }
 
-// Before all objects are known, nobody is told that there is nothing.
+// An Envoy is not told that there are no resources before all objects are known.
 func TestNobodyIsServedBeforeAllIsKnown(t *testing.T) {
 	s := start(t, 3)
 	s.backend("a", 21000)
@@ -104,13 +104,14 @@ func TestNobodyIsServedBeforeAllIsKnown(t *testing.T) {
 	s.server = s.newServer()
 	s.serve()
 	await(t, "Envoy is back", func() bool { return s.connected() })
-	<-time.After(200 * time.Millisecond) // in which it would drop what it has
+	<-time.After(200 * time.Millisecond) // in which Envoy would drop its resources
 	if got := s.get(); got != "200 a" {
 		t.Errorf("beside a control that knows nothing yet it answers %s", got)
 	}
 }
 
-// What an Envoy refuses is told with its words, stays as it was, and holds nothing else up.
+// A NACK is reported with Envoy's message. The old version stays, and other resources are still
+// updated.
 func TestWhatIsRefusedIsTold(t *testing.T) {
 	s := start(t, 4)
 	s.backend("a", 21000)
@@ -140,7 +141,7 @@ func TestWhatIsRefusedIsTold(t *testing.T) {
 	s.await("200 b")
 }
 
-// An Envoy that names no Gateway is turned away, and one of a Gateway that there is not is served nothing.
+// An Envoy that names no Gateway is refused. An Envoy of an unknown Gateway is served nothing.
 func TestAnEnvoyIsServedItsOwnGatewayAlone(t *testing.T) {
 	s := start(t, 5)
 	s.backend("a", 21000)
@@ -167,8 +168,9 @@ func TestAnEnvoyIsServedItsOwnGatewayAlone(t *testing.T) {
 	}
 }
 
-// Each listener serves its own hostname with its own certificate; a request over another's connection is misdirected. A certificate that
-// is replaced, or a listener that comes, cuts no answer that flows elsewhere.
+// Each listener serves its hostname with its own certificate, and a request for another host on the
+// same connection gets 421. A replaced certificate or a new listener cuts no running answer
+// elsewhere.
 func TestListenersOverTLS(t *testing.T) {
 	s := start(t, 6)
 	s.backend("a", 21000)
@@ -182,7 +184,8 @@ func TestListenersOverTLS(t *testing.T) {
 		{Namespace: "ns", Name: "one"}: certificate(t, "one.test"), {Namespace: "ns", Name: "two"}: certificate(t, "*.two.test"), {Namespace: "ns", Name: "three"}: certificate(t, "three.test"),
 	}
 	s.put(objectsOf(""), certificates)
-	// dial opens a connection to a server name, and returns it with whose certificate it got; empty for none.
+	// dial opens a connection with a server name. It returns the host of the certificate, empty for
+	// none.
 	dial := func(name string) (*tls.Conn, string) {
 		conn, err := tls.Dial("tcp", s.own+":20443", &tls.Config{ServerName: name, InsecureSkipVerify: true}) //nolint:gosec // it signs itself
 		if err != nil {
@@ -224,7 +227,7 @@ func TestListenersOverTLS(t *testing.T) {
 		}
 	}
 
-	// The same connections go on through another certificate and another listener.
+	// The connections survive another certificate and another listener.
 	_, before := dial("one.test")
 	certificates[objects.Name{Namespace: "ns", Name: "one"}] = certificate(t, "one.test")
 	s.put(objectsOf("  - {name: three, port: 443, protocol: HTTPS, hostname: three.test, tls: {certificateRefs: [{name: three}]}}\n"), certificates)
@@ -236,8 +239,8 @@ func TestListenersOverTLS(t *testing.T) {
 	}
 }
 
-// Pods come and go: the Envoy is told of endpoints, and of nothing else, and no request is lost. A Service without endpoints is told to
-// have none, so that nobody waits for it.
+// When pods come and go, only endpoints are sent, and no request fails. A Service without endpoints
+// gets an empty list, so that Envoy does not wait for one.
 func TestPodsComeAndGoByEndpointsAlone(t *testing.T) {
 	s := start(t, 7)
 	old, open := s.says("old", 21000)
@@ -263,7 +266,7 @@ func TestPodsComeAndGoByEndpointsAlone(t *testing.T) {
 	for i, ports := range [][]int{{21000, 21001}, {21001}} {
 		s.slice("a", ports...)
 		s.tell()
-		s.tell() // it is the same
+		s.tell() // nothing has changed
 		await(t, "the Envoy takes endpoints", func() bool { told = append(told, s.heard()...); return len(told) > i })
 	}
 	await(t, "none of Envoy's threads has a connection to the old one", func() bool { return open.Load() == 0 })

@@ -19,8 +19,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// An Envoy that reaches control by an address is given what its certificate says, whatever it says itself, and takes up another
-// certificate while it runs.
+// Over TCP the certificate decides which Gateway an Envoy belongs to, whatever its node says. Envoy
+// takes up a new certificate at run time.
 func TestAnEnvoyIsWhoItsCertificateSays(t *testing.T) {
 	s := newStack(t, 21)
 	authority, err := pki.New(time.Now())
@@ -40,7 +40,7 @@ func TestAnEnvoyIsWhoItsCertificateSays(t *testing.T) {
 		if err := os.WriteFile(made, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Rename(made, filepath.Join(folder, file)); err != nil { // Envoy looks at what is moved there
+		if err := os.Rename(made, filepath.Join(folder, file)); err != nil { // Envoy watches for moves into the folder
 			t.Fatal(err)
 		}
 	}
@@ -60,7 +60,7 @@ func TestAnEnvoyIsWhoItsCertificateSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	said := make(chan objects.Name, 100)
-	// serve serves until it is called.
+	// serve serves until stop is called.
 	serve := func() (stop func()) {
 		l, err := net.Listen("tcp", s.own+":8035")
 		if err != nil {

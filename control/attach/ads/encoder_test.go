@@ -19,7 +19,7 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// Whatever changes, an Encoder says what is said from nothing, and that is what the resources are.
+// After any change, a used Encoder returns the same snapshot as a new one.
 func TestAnEncoderSaysWhatTheResourcesAre(t *testing.T) {
 	template, err := envoy.Read(headgate.EnvoyYAML)
 	if err != nil {
@@ -74,10 +74,10 @@ func TestAnEncoderSaysWhatTheResourcesAre(t *testing.T) {
 	}
 }
 
-// Of resources before the last an Encoder keeps nothing: a control runs for months.
+// An Encoder caches nothing older than the last snapshot: a control runs for months.
 func TestAnEncoderForgetsWhatIsNoMore(t *testing.T) {
 	encoder := new(ads.Encoder)
-	// encoded tells whether its messages are kept.
+	// encoded returns functions that report whether its messages are still in memory.
 	encoded := func(name string) (routes, host func() bool) {
 		h := &routev3.VirtualHost{Name: name, Domains: []string{name}}
 		c := &routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{h}}
@@ -96,7 +96,7 @@ func TestAnEncoderForgetsWhatIsNoMore(t *testing.T) {
 	runtime.KeepAlive(encoder)
 }
 
-// messagesOf are resources by type and name.
+// messagesOf returns resources by type and name.
 func messagesOf(r *envoy.Resources) map[string]map[string]proto.Message {
 	all := map[string]map[string]proto.Message{order.Listeners: {}, order.Routes: {}, order.Clusters: {}, order.Secrets: {}}
 	for _, m := range r.Listeners {

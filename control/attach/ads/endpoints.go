@@ -14,29 +14,29 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// everything is how an Envoy asks for whatever there is (xDS, wildcard subscriptions).
+// everything is the wildcard of xDS subscriptions.
 const everything = "*"
 
-// cluster is one of a Gateway's.
+// cluster is a cluster of a Gateway.
 type cluster struct {
 	gateway objects.Name
 	name    string
 }
 
-// lists are the endpoints of clusters, and who follows them. There may be a stream for each cluster of each Envoy, so that who follows
-// another cluster is not woken.
+// lists has the endpoints of clusters, and their subscribers. Each cluster of each Envoy may have a
+// stream of its own, so a change wakes only the subscribers of its cluster.
 type lists struct {
 	mu        sync.Mutex                                   // guards the following
-	given     map[objects.Name]map[string][]netip.AddrPort // as given last
-	resources map[objects.Name]map[string]order.Resource   // the same for Envoys; maps are not changed once they are here
+	given     map[objects.Name]map[string][]netip.AddrPort // the last argument of SetEndpoints
+	resources map[objects.Name]map[string]order.Resource   // the same, encoded; the inner maps do not change
 	latest    change
 	followers map[cluster]map[*follower]bool
 }
 
-// SetEndpoints says which endpoints the clusters of each Gateway have, by the name of the cluster, once all objects are known and again
-// when that changes. An empty list is told as such; what is missing is told nobody, and who has something of it keeps that. Whoever
-// follows a cluster whose list is another is told, and nobody else. What is given is not changed afterwards. After an error all is as it
-// was.
+// SetEndpoints sets the endpoints of each Gateway's clusters by cluster name. The first call comes
+// when all objects are known. An empty list is sent as such. Envoys keep the list of a cluster that
+// is missing. Only subscribers of a changed list are woken. The caller must not change the argument
+// afterwards. After an error nothing has changed.
 func (s *Server) SetEndpoints(all map[objects.Name]map[string][]netip.AddrPort) error {
 	l := &s.lists
 	l.mu.Lock()
@@ -70,7 +70,7 @@ func (s *Server) SetEndpoints(all map[objects.Name]map[string][]netip.AddrPort) 
 		for f := range l.followers[c] {
 			select {
 			case f.wake <- struct{}{}:
-			default: // it has not looked since it was woken last
+			default: // it has not read since the last wake
 			}
 		}
 	}
@@ -84,17 +84,17 @@ func (s *Server) DeltaEndpoints(stream edsv3.EndpointDiscoveryService_DeltaEndpo
 	})
 }
 
-// follower is the feed of a stream of endpoints.
+// follower is the feed of an EDS stream.
 type follower struct {
 	*lists
 	gateway objects.Name
-	wake    chan struct{} // capacity 1: something that it follows is another
+	wake    chan struct{} // capacity 1: a subscribed list has changed
 	follows map[cluster]bool
 }
 
-// hear is told before the lists are looked at, so that no change falls between the two.
+// hear subscribes before it reads the lists, so that it misses no change between the two.
 func (f *follower) hear(r *discoveryv3.DeltaDiscoveryRequest) {
-	r.TypeUrl = order.Endpoints // the service says it
+	r.TypeUrl = order.Endpoints // the service implies it
 	names := r.GetResourceNamesSubscribe()
 	if f.follows == nil {
 		f.follows = make(map[cluster]bool)
@@ -117,7 +117,7 @@ func (f *follower) hear(r *discoveryv3.DeltaDiscoveryRequest) {
 	}
 }
 
-// leave has it follow a cluster no more. The caller holds mu.
+// leave unsubscribes from a cluster. The caller holds mu.
 func (f *follower) leave(c cluster) {
 	delete(f.follows, c)
 	delete(f.followers[c], f)

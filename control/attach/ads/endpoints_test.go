@@ -31,7 +31,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// world is a Server and who calls it, in a bubble of synctest.
+// world is a Server with its callers, in a synctest bubble.
 type world struct {
 	t      *testing.T
 	server *ads.Server
@@ -71,7 +71,7 @@ func inMemory(t *testing.T, test func(w *world)) {
 	})
 }
 
-// set says which endpoints there are: lines of a Gateway, a cluster, and addresses.
+// set sets the endpoints: each line has a Gateway, a cluster, and addresses.
 func (w *world) set(lines ...string) {
 	w.t.Helper()
 	all := make(map[objects.Name]map[string][]netip.AddrPort)
@@ -94,11 +94,11 @@ func (w *world) set(lines ...string) {
 	}
 }
 
-// envoyStream is one of an Envoy's streams.
+// envoyStream is one stream of an Envoy.
 type envoyStream struct {
 	t    *testing.T
 	wire edsv3.EndpointDiscoveryService_DeltaEndpointsClient
-	slow bool // it answers when the test says so
+	slow bool // it answers only when the test calls take
 	end  func()
 
 	mu       sync.Mutex // guards the following
@@ -108,7 +108,7 @@ type envoyStream struct {
 	err      error
 }
 
-// follow opens a stream of an Envoy of a Gateway for some clusters, of which it may have versions.
+// follow opens a stream of a Gateway's Envoy for some clusters, with the versions that it has.
 func (w *world) follow(of string, slow bool, versions map[string]string, clusters ...string) *envoyStream {
 	w.t.Helper()
 	ctx, end := context.WithCancel(w.t.Context())
@@ -132,7 +132,7 @@ func (s *envoyStream) send(r *discoveryv3.DeltaDiscoveryRequest) {
 	}
 }
 
-// listen notes what it is told, and takes it.
+// listen records each response and acknowledges it.
 func (s *envoyStream) listen() {
 	for {
 		r, err := s.wire.Recv()
@@ -168,7 +168,7 @@ func (s *envoyStream) listen() {
 	}
 }
 
-// take answers what it was told last.
+// take acknowledges the last response.
 func (s *envoyStream) take() {
 	s.mu.Lock()
 	nonce := s.nonce
@@ -176,7 +176,7 @@ func (s *envoyStream) take() {
 	s.send(&discoveryv3.DeltaDiscoveryRequest{ResponseNonce: nonce, TypeUrl: order.Endpoints})
 }
 
-// hears checks what it has been told since it was asked last, in words: clusters with their addresses.
+// hears checks what arrived since the last call: clusters with their addresses.
 func (s *envoyStream) hears(want ...string) {
 	s.t.Helper()
 	synctest.Wait()
@@ -204,7 +204,7 @@ func TestAStreamIsToldOfItsClustersAlone(t *testing.T) {
 		unknown.hears()
 		own.hears("c 10.0.0.3:80")
 
-		// The same, with another list at b, and what was unknown.
+		// The same lists, another one at b, and clusters that were unknown.
 		w.set("g a 10.0.0.1:80", "g b 10.0.0.2:80", "g none", "g d 10.0.0.4:80", "other c 10.0.0.5:80")
 		early.hears()
 		b.hears("b 10.0.0.2:80")
@@ -213,13 +213,13 @@ func TestAStreamIsToldOfItsClustersAlone(t *testing.T) {
 		foreign.hears()
 		own.hears("c 10.0.0.5:80")
 
-		// Endpoints come and go; another order is another list.
+		// Endpoints come and go. Another order is another list.
 		w.set("g a", "g b 10.0.0.2:80 10.0.0.1:80", "g none 10.0.0.6:80", "other c 10.0.0.5:80")
 		early.hears("a")
 		b.hears("b 10.0.0.2:80 10.0.0.1:80")
 		none.hears("none 10.0.0.6:80")
 
-		// Clusters and Gateways that are gone keep what they have, until they are back with another.
+		// Clusters and Gateways that are gone keep their list until they are back with another.
 		w.set("g b 10.0.0.2:80 10.0.0.1:80")
 		w.set()
 		w.set("g a", "g none 10.0.0.7:80", "other c 10.0.0.5:80")
@@ -248,7 +248,7 @@ func TestAStreamMayFollowSeveralClustersOrAll(t *testing.T) {
 	})
 }
 
-// Whatever changes while an Envoy has not answered, it is told of the last when it has.
+// An Envoy that answers slowly gets only the latest of several changes.
 func TestWhatChangesWhileAnEnvoyIsSlowIsNotLost(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.set("g a 10.0.0.1:80")
@@ -269,7 +269,8 @@ func TestWhatChangesWhileAnEnvoyIsSlowIsNotLost(t *testing.T) {
 	})
 }
 
-// Versions are those of the content, in every control: who is back is told what is another, and of that alone.
+// Versions are hashes of the content in every control, so an Envoy that reconnects gets only lists
+// that differ.
 func TestAnEnvoyThatIsBackIsToldNoEndpointsThatItHas(t *testing.T) {
 	var versions map[string]string
 	inMemory(t, func(w *world) {
@@ -296,7 +297,7 @@ func TestNobodyIsToldEndpointsWhoNamesNoGateway(t *testing.T) {
 	})
 }
 
-// Close ends the streams, and so does an Envoy that leaves.
+// Close ends the streams, and so does an Envoy that disconnects.
 func TestStreamsOfEndpointsEnd(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.set("g a 10.0.0.1:80")
@@ -320,7 +321,8 @@ func TestStreamsOfEndpointsEnd(t *testing.T) {
 	})
 }
 
-// Many streams, each of its own cluster, while lists change as they answer: each time that all is quiet, each has the last list.
+// Many streams subscribe to one cluster each, while lists change as they answer. Whenever all is
+// quiet, each has the latest list.
 func TestNoUpdateIsLost(t *testing.T) {
 	inMemory(t, func(w *world) {
 		const clusters, rounds = 20, 200
@@ -340,7 +342,7 @@ func TestNoUpdateIsLost(t *testing.T) {
 					lines[i] = "g " + last[i]
 				}
 				w.set(lines...)
-				for range random.IntN(1000) { // they are anywhere in what they do
+				for range random.IntN(1000) { // each stream is anywhere in its work
 					runtime.Gosched()
 				}
 			}

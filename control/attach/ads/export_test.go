@@ -1,6 +1,6 @@
 package ads
 
-// Followed is how many clusters streams follow.
+// Followed returns the number of clusters with subscribers.
 func Followed(s *Server) int {
 	s.lists.mu.Lock()
 	defer s.lists.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/headgate/headgate/control/attach/envoy"
 )
 
-// counted is a Meter of one test.
+// counted is the Meter of one test.
 type counted struct {
 	mu       sync.Mutex // guards the following
 	here     map[string]int
@@ -44,7 +44,7 @@ func TestWhatEnvoysAreSentAndTakeIsCounted(t *testing.T) {
 	s.apply(to("a"))
 	s.run(s.place())
 	s.await("200 a")
-	// The stream of everything, and that of the cluster's endpoints.
+	// The ADS stream, and the EDS stream of the cluster.
 	await(t, "it has all", func() bool { return c.holds(func() bool { return len(c.took) >= 2 && c.here["ns/g"] == 1 }) })
 	c.holds(func() bool {
 		if c.sent["clusters"] != 1 || c.sent["listeners"] != 1 || c.sent["routes"] != 1 || c.sent["endpoints"] != 1 || c.sent["secrets"] != 0 {
@@ -57,7 +57,7 @@ func TestWhatEnvoysAreSentAndTakeIsCounted(t *testing.T) {
 	s.await("200 b")
 	await(t, "it has what changed", func() bool { return c.holds(func() bool { return len(c.took) >= 2 }) })
 	c.holds(func() bool {
-		for _, d := range c.took { // the last of what came before may be among them
+		for _, d := range c.took { // the last ACK of the part before may be among them
 			if d <= 0 || d > time.Since(began) {
 				t.Errorf("%v after the beginning something took %v", time.Since(began), d)
 			}

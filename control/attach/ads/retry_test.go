@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// A request to a Service is tried again as its rule says: for statuses that it names, for connections that break, for tries that take
-// too long; as often as it says, and within the time of the whole.
+// A request to a Service is retried as its rule says: on the listed statuses, on broken
+// connections, and after a per-try timeout; as often as allowed, and within the timeout of the
+// request.
 func TestRequestsToServicesAreTriedAgain(t *testing.T) {
 	s := start(t, 20)
 	var tries atomic.Int32
@@ -68,7 +69,7 @@ spec:
 		}, "200 2", 2},
 		{"a try that takes too long", func(w http.ResponseWriter, try int32) {
 			if try == 1 {
-				time.Sleep(time.Second) // the server's own time
+				time.Sleep(time.Second) // the time that the server takes
 			}
 			_, _ = fmt.Fprint(w, try)
 		}, "200 2", 2},

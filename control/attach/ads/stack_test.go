@@ -46,10 +46,10 @@ import (
 // gateway is the Gateway of the tests.
 var gateway = objects.Name{Namespace: "ns", Name: "g"}
 
-// stack is a real Envoy with what it is told by a Server, and Services behind it.
+// stack is a real Envoy, the Server that configures it, and the Services behind it.
 type stack struct {
 	t        *testing.T
-	own      string // an address of loopback that no other test has
+	own      string // a loopback address that no other test uses
 	server   *ads.Server
 	template *envoy.Template
 	slices   map[string]objects.Slice // by Service
@@ -57,7 +57,7 @@ type stack struct {
 	plans    *plan.Plans
 	envoy    *process.Process
 	dir      string
-	stop     func() // ends what serves
+	stop     func() // ends the servers
 
 	mu      sync.Mutex // guards the following
 	answers []order.Answer
@@ -78,7 +78,7 @@ func (s *stack) place() envoy.Place {
 	}
 }
 
-// newStack is a stack without an Envoy, whose Server serves nobody yet.
+// newStack returns a stack without an Envoy, whose Server serves nothing yet.
 func newStack(t *testing.T, number int) *stack {
 	t.Helper()
 	text, err := os.ReadFile("../../../envoy.yaml")
@@ -145,7 +145,7 @@ func (s *stack) newServer() *ads.Server {
 	})
 }
 
-// serve serves what control does, on a socket, until stop is called.
+// serve serves as control does, on a socket, until stop is called.
 func (s *stack) serve() (stop func()) {
 	l, err := net.Listen("unix", filepath.Join(s.dir, "control.sock"))
 	if err != nil {
@@ -164,14 +164,14 @@ func (s *stack) serve() (stop func()) {
 	return stop
 }
 
-// backend serves the Service ns/NAME at a port, and says its name.
+// backend serves the Service ns/NAME at a port. It answers with its name.
 func (s *stack) backend(name string, port int) {
 	s.t.Helper()
 	s.says(name, port)
 	s.slice(name, port)
 }
 
-// says serves at a port, and says a word, until it is shut down. Open is how many connections it has.
+// says answers with a word at a port until it is shut down. Open counts its connections.
 func (s *stack) says(word string, port int) (is *http.Server, open *atomic.Int64) {
 	s.t.Helper()
 	l, err := net.Listen("tcp", fmt.Sprintf("%s:%d", s.own, port))
@@ -195,7 +195,7 @@ func (s *stack) says(word string, port int) (is *http.Server, open *atomic.Int64
 	return is, open
 }
 
-// slice has the Service ns/NAME lead to ports, once that is told.
+// slice sets the ports of the Service ns/NAME for the next tell.
 func (s *stack) slice(name string, ports ...int) {
 	is := objects.Slice{Service: objects.Name{Namespace: "ns", Name: name}, Type: objects.IPv4, Endpoints: []objects.SliceEndpoint{{Address: netip.MustParseAddr(s.own), Ready: true}}}
 	for _, port := range ports {
@@ -204,7 +204,7 @@ func (s *stack) slice(name string, ports ...int) {
 	s.slices[name] = is
 }
 
-// tell tells the Envoy of the endpoints of Services.
+// tell sends the endpoints of Services to the Envoy.
 func (s *stack) tell() {
 	s.t.Helper()
 	if err := s.server.SetEndpoints(services.Of(s.plans.Gateways, s.network, slices.Collect(maps.Values(s.slices)))); err != nil {
@@ -215,13 +215,14 @@ func (s *stack) tell() {
 const class = "kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n" +
 	"kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP}]}\n"
 
-// apply puts objects in force, beside the class and the Gateway, with changes of what comes of them.
+// apply applies objects beside the class and the Gateway, with changes to the resources made of
+// them.
 func (s *stack) apply(text string, changes ...func(*envoy.Resources)) {
 	s.t.Helper()
 	s.put(class+text, nil, changes...)
 }
 
-// put puts objects in force, with certificates.
+// put applies objects with certificates.
 func (s *stack) put(text string, certificates map[objects.Name]plan.Certificate, changes ...func(*envoy.Resources)) {
 	s.t.Helper()
 	s.network = network.Read(s.t, text)
@@ -243,7 +244,7 @@ func (s *stack) put(text string, certificates map[objects.Name]plan.Certificate,
 	s.server.Set(all)
 }
 
-// to sends every request to one Service, which is the only one.
+// to is a route that sends every request to one Service.
 func to(name string) string {
 	return fmt.Sprintf("---\nkind: Service\nmetadata: {namespace: ns, name: %s}\nspec: {ports: [{port: 80}]}\n---\nkind: HTTPRoute\nmetadata: {namespace: ns, name: r}\n"+
 		"spec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: %s, port: 80}]}]}\n", name, name)
@@ -251,7 +252,7 @@ func to(name string) string {
 
 var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
 
-// get returns the answer to a request, in words.
+// get sends a request and returns its answer as text.
 func (s *stack) get() string {
 	q, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "http://"+s.own+":20080/", nil)
 	if err != nil {
@@ -284,7 +285,7 @@ func (s *stack) await(want string) time.Duration {
 	}
 }
 
-// heard returns what the Envoy has said so far, and forgets it.
+// heard returns the ACKs and NACKs since the last call.
 func (s *stack) heard() []order.Answer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -293,7 +294,7 @@ func (s *stack) heard() []order.Answer {
 	return all
 }
 
-// connected says whether the Envoy's stream to control is up.
+// connected reports whether the Envoy's stream to control is up.
 func (s *stack) connected() bool {
 	response, err := client.Get("http://" + s.own + ":9901/stats?filter=control_plane.connected_state")
 	if err != nil {
@@ -314,7 +315,7 @@ func await(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// certificate returns one for a hostname that signs itself.
+// certificate returns a self-signed certificate for a hostname.
 func certificate(t *testing.T, host string) plan.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

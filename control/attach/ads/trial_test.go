@@ -12,7 +12,8 @@ import (
 	"github.com/headgate/headgate/control/attach/order"
 )
 
-// A real Envoy says of each trial whether it refuses it, again and again, and serves what it served; the routes under trial serve nobody.
+// A real Envoy answers each trial with an ACK or NACK, and its configuration in force does not
+// change. The routes on trial get no requests.
 func TestATrialIsAnsweredAndPutsNothingInForce(t *testing.T) {
 	s := start(t, 8)
 	s.backend("a", 21000)

@@ -1,10 +1,11 @@
-// Package bisect finds which routes the Envoys of a Gateway refuse. It is pure: what Envoys answer goes in, and out come the routes to leave
-// out, and what an Envoy is to try next.
+// Package bisect finds the routes that the Envoys of a Gateway reject. It is pure: the answers of
+// Envoys go in; the routes to leave out, and the next trial, come out.
 //
-// An Envoy takes or refuses a route configuration as a whole, and says why and not which route. So the Bisection has it try parts of what it
-// refused, on a listener without a port, where nothing of them is in force: meanwhile every Envoy keeps what it has. Routes are in a row,
-// those that an Envoy has taken before first. The Bisection looks for the shortest beginning of the row that is refused: its last route is
-// to blame, whatever the ones before it have to do with that. Without it, it goes on.
+// Envoy accepts or rejects a route configuration as a whole, and does not say which route it
+// rejects. So the Bisection has Envoy try parts of the configuration on a listener without a port,
+// where they serve no request. Meanwhile every Envoy keeps what it has. Routes are in a list,
+// accepted ones first. A binary search finds the shortest prefix of the list that is rejected. Its
+// last route is left out, and the search goes on without it.
 package bisect
 
 import (
@@ -19,18 +20,18 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// trialTimeout is for how long an Envoy may be silent about what it is to try. One answers within milliseconds, and may wait two seconds for
-// the endpoints of a new cluster before.
+// trialTimeout is how long an Envoy may take to answer a trial. Usually it takes milliseconds, but
+// it may wait two seconds for the endpoints of a new cluster.
 const trialTimeout = 10 * time.Second
 
-// Resource is one that Envoys are to have.
+// Resource names an xDS resource.
 type Resource struct{ Type, Name string }
 
-// Offer is the version of a resource that Envoys are to have.
+// Offer is the version of a resource that Envoys should have.
 type Offer struct {
 	Version string
-	// Routes returns those that a route configuration has rules of, which may answer 500: asked for when Envoys have answered, and nil for
-	// other resources.
+	// Routes returns the routes that have rules in a route configuration, including those that
+	// answer 500. It is nil for other resources. It is called when Envoys have answered.
 	Routes func() []objects.Object
 }
 
@@ -41,17 +42,18 @@ func (o Offer) routes() []objects.Object {
 	return o.Routes()
 }
 
-// Trial is what Envoys are to try: a route configuration of the plan from which it was made when its search began, without some routes.
+// Trial is a route configuration for Envoys to try: that of the plan at the start of the search,
+// without some routes.
 type Trial struct {
-	// Search is another number with each search, and above 0. Version is another with each trial.
+	// Search numbers the searches from 1. Version is unique to each trial.
 	Search  int
 	Version string
-	// Routes is the name of the route configuration, and Out what to leave out of it.
+	// Routes names the route configuration. Out has the routes to leave out of it.
 	Routes string
 	Out    map[objects.Object]plan.LeftOut
 }
 
-// Bisection is what is known of the Envoys of one Gateway. Make one with [New].
+// Bisection has the answers of the Envoys of one Gateway. Make one with [New].
 type Bisection struct {
 	seed     string
 	searches int
@@ -59,34 +61,35 @@ type Bisection struct {
 	offered  map[Resource]Offer
 	contents map[objects.Object]string
 	answers  map[uint64]map[Resource]answer // by Envoy
-	// taken are the contents of routes in the last version of a route configuration that an Envoy took.
+	// taken has the contents of routes in the last version that an Envoy accepted, by route
+	// configuration.
 	taken map[Resource]map[objects.Object]string
 	found map[objects.Object]rejection
-	// unexplained are refused versions of which no route is to blame.
+	// unexplained has rejected versions for which no route is responsible.
 	unexplained map[Resource]string
 	search      *search
-	// stale says that more is to be left out than what is offered was made without.
+	// stale reports that the offer contains routes that must be left out.
 	stale bool
 }
 
-// answer is what an Envoy said last of a resource.
+// answer is the last answer of an Envoy about a resource.
 type answer struct {
 	version string
-	refused string // why; empty if it has taken it
-	// shared says that the response had other resources, which may be the refused ones.
+	refused string // the error; empty if accepted
+	// shared reports that the response had other resources, which may be the rejected ones.
 	shared bool
-	// silent says that the Envoy was asked which route it refuses, and did not answer.
+	// silent reports that the Envoy did not answer a trial.
 	silent bool
 }
 
-// rejection is a route that is refused, as long as its content is this.
+// rejection is a rejected route. It holds while the route has this content.
 type rejection struct {
 	content string
 	plan.LeftOut
 }
 
-// New returns the Bisection of a Gateway. The versions of its trials begin with seed, which is to be another in each process: an Envoy that
-// comes from another control may still have a trial of that.
+// New returns the Bisection of a Gateway. Versions of trials begin with seed, which must differ
+// between processes: an Envoy that comes from another control may still have a trial of that one.
 func New(seed string) *Bisection {
 	return &Bisection{
 		seed: seed, answers: make(map[uint64]map[Resource]answer), taken: make(map[Resource]map[objects.Object]string),
@@ -94,8 +97,8 @@ func New(seed string) *Bisection {
 	}
 }
 
-// Plan says what the contents of routes are, as [plan.Plan.Contents] has them, and returns those to leave out. A route whose content is
-// another than the refused one is tried again.
+// Plan sets the contents of routes, as in [plan.Plan.Contents], and returns the routes to leave
+// out. A rejected route with new content is tried again.
 func (q *Bisection) Plan(contents map[objects.Object]string) map[objects.Object]plan.LeftOut {
 	q.contents = contents
 	out := make(map[objects.Object]plan.LeftOut)
@@ -109,15 +112,15 @@ func (q *Bisection) Plan(contents map[objects.Object]string) map[objects.Object]
 	return out
 }
 
-// Offer says what Envoys are to have now, of the plan without what [Bisection.Plan] returned last.
+// Offer sets the current resources, made without the routes that [Bisection.Plan] returned last.
 func (q *Bisection) Offer(all map[Resource]Offer) {
 	q.offered, q.stale = all, false
 }
 
-// Stale says that more is to be left out than when [Bisection.Offer] was called last.
+// Stale reports that more routes must be left out than at the last [Bisection.Offer].
 func (q *Bisection) Stale() bool { return q.stale }
 
-// Answered takes what an Envoy says of what it was sent, under a number that no other has.
+// Answered records an answer of an Envoy. The number of the Envoy is unique.
 func (q *Bisection) Answered(envoy uint64, a order.Answer) {
 	if q.answers[envoy] == nil {
 		q.answers[envoy] = make(map[Resource]answer)
@@ -144,7 +147,8 @@ func (q *Bisection) Answered(envoy uint64, a order.Answer) {
 	}
 }
 
-// namedIn are the resources that an Envoy's words name. Of listeners and clusters it names those that it refuses, and takes the others.
+// namedIn returns the resources that the error of a NACK names. For listeners and clusters, Envoy
+// names the rejected ones and accepts the others.
 func namedIn(a order.Answer) map[string]bool {
 	all := make(map[string]bool)
 	for name := range a.Versions {
@@ -155,7 +159,7 @@ func namedIn(a order.Answer) map[string]bool {
 	return all
 }
 
-// names says whether a text has a name as a word of its own.
+// names reports whether a text contains a name as a word of its own.
 func names(text, name string) bool {
 	part := func(c byte) bool {
 		return c == '/' || c == '-' || c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
@@ -173,11 +177,11 @@ func names(text, name string) bool {
 	}
 }
 
-// Disconnected takes that an Envoy has gone.
+// Disconnected removes an Envoy that has disconnected.
 func (q *Bisection) Disconnected(envoy uint64) { delete(q.answers, envoy) }
 
-// Next returns what Envoys are to try now; false for nothing. It is to be called after each of the others, and after some time without
-// them: who does not answer is not waited for without end.
+// Next returns the next trial, false for none. Call it after every other method, and from time to
+// time, since an Envoy that does not answer times out.
 func (q *Bisection) Next(now time.Time) (Trial, bool) {
 	q.abandon(now)
 	for {
@@ -200,7 +204,7 @@ func (q *Bisection) Next(now time.Time) (Trial, bool) {
 	}
 }
 
-// give gives up the search that cannot end, or need not.
+// abandon ends a search that cannot finish, or need not.
 func (q *Bisection) abandon(now time.Time) {
 	s := q.search
 	if s == nil {
@@ -208,7 +212,7 @@ func (q *Bisection) abandon(now time.Time) {
 	}
 	is, there := q.answers[s.envoy][s.resource]
 	switch {
-	case !there || is.refused == "": // it has left, or takes what there is now
+	case !there || is.refused == "": // it disconnected, or accepts the current version
 		q.search = nil
 	case s.asked != "" && now.Sub(s.since) >= trialTimeout:
 		is.silent = true
@@ -216,14 +220,14 @@ func (q *Bisection) abandon(now time.Time) {
 	}
 }
 
-// refusal is an Envoy that refuses what it is to have.
+// refusal is a NACK of the current version by an Envoy.
 type refusal struct {
 	envoy uint64
 	Resource
 	answer
 }
 
-// refusals are those of what is offered, in order.
+// refusals returns the NACKs of current versions, in order.
 func (q *Bisection) refusals() (all []refusal) {
 	for envoy, answers := range q.answers {
 		for r, is := range answers {
@@ -238,12 +242,12 @@ func (q *Bisection) refusals() (all []refusal) {
 	return all
 }
 
-// bisectable says whether there may be a route to blame.
+// bisectable reports whether a route may be the cause.
 func (q *Bisection) bisectable(r refusal) bool {
 	return r.Type == order.Routes && !r.silent && q.unexplained[r.Resource] != r.version
 }
 
-// begin returns a search for what an Envoy refuses, nil if there is none to begin.
+// begin starts a search for the cause of a NACK. It returns nil if there is none to start.
 func (q *Bisection) begin() *search {
 	if q.stale {
 		return nil
@@ -276,41 +280,41 @@ func (q *Bisection) begin() *search {
 	return nil
 }
 
-// conclude takes what a search found.
+// conclude records the result of a search.
 func (q *Bisection) conclude(s *search) {
 	q.search = nil
 	is := q.answers[s.envoy][s.resource]
 	switch {
 	case s.none:
 		q.unexplained[s.resource] = s.version
-	case len(s.rejected) == 0 && is.version == s.version: // it has taken it, and refused another resource of the same response
+	case len(s.rejected) == 0 && is.version == s.version: // Envoy accepted it, and rejected another resource of the same response
 		is.refused = ""
 		q.answers[s.envoy][s.resource] = is
 	}
-	for _, b := range s.rejected { // what has changed meanwhile, the next Plan forgets
+	for _, b := range s.rejected { // the next Plan drops those that have changed meanwhile
 		q.found[b.of], q.stale = rejection{b.content, s.out[b.of]}, true
 	}
 }
 
-// heard takes what the Envoy of the search says of what it is to try.
+// answered records the answer of the Envoy to a trial.
 func (q *Bisection) answered(is answer) {
 	s := q.search
 	s.asked = ""
 	switch {
 	case is.refused == "":
 		s.took()
-	case !is.shared: // else nobody knows what it refuses: it is to try again
+	case !is.shared: // otherwise the cause is unknown: repeat the trial
 		s.refused(is.refused)
 	}
 }
 
-// Fault is what Envoys refuse that is no route's, as far as anybody knows.
+// Fault is a NACK without a known route as its cause.
 type Fault struct {
 	Resource
 	Words string
 }
 
-// Faults returns what Envoys refuse beside the routes to leave out, in order.
+// Faults returns the NACKs that leaving out routes does not explain, in order.
 func (q *Bisection) Faults() []Fault {
 	var all []Fault
 	for _, r := range q.refusals() {

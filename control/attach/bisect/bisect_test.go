@@ -17,8 +17,8 @@ import (
 	"github.com/headgate/headgate/test/golden"
 )
 
-// world is a Gateway with its Envoys. A route configuration is words, one for each route: its content, which is its name and a version,
-// and ":500" if its requests get that.
+// world is a Gateway with its Envoys. A route configuration is text with one word per route: its
+// content, which is its name and a version, and ":500" if its requests get 500.
 type world struct {
 	t      *testing.T
 	q      *bisect.Bisection
@@ -37,7 +37,7 @@ type world struct {
 // box is a model of an Envoy.
 type box struct {
 	refuses map[string]bool   // words of routes
-	has     map[string]string // bodies in force, by route configuration
+	has     map[string]string // accepted texts, by route configuration
 	told    map[string]string // versions
 }
 
@@ -50,7 +50,7 @@ func nameOf(content string) objects.Object {
 	return objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: "ns", Name: name}}
 }
 
-// body is a route configuration without what is left out.
+// body is a route configuration without the routes that are left out.
 func body(row []string, out map[objects.Object]plan.LeftOut) string {
 	var words []string
 	for _, content := range row {
@@ -65,7 +65,7 @@ func body(row []string, out map[objects.Object]plan.LeftOut) string {
 	return strings.Join(words, " ")
 }
 
-// out is what is left out now.
+// out returns the routes that are left out now.
 func (w *world) out() map[objects.Object]plan.LeftOut {
 	contents := make(map[objects.Object]string)
 	for _, row := range w.rows {
@@ -76,7 +76,7 @@ func (w *world) out() map[objects.Object]plan.LeftOut {
 	return w.q.Plan(contents)
 }
 
-// plan offers what there is.
+// plan offers the current routes.
 func (w *world) plan() {
 	out := w.out()
 	w.bodies = make(map[string]string)
@@ -94,7 +94,7 @@ func (w *world) plan() {
 
 func (w *world) version(name string) string { return "v " + w.bodies[name] }
 
-// judge does what package drive does after each answer.
+// judge does what package controller does after each answer.
 func (w *world) judge() {
 	w.next()
 	if w.q.Stale() {
@@ -123,7 +123,7 @@ func (w *world) logf(format string, args ...any) {
 	}
 }
 
-// behind is what an Envoy has not been told of.
+// behind returns the resources that an Envoy has not received yet.
 func (w *world) behind(b *box) map[string]string {
 	all := make(map[string]string)
 	for name := range w.bodies {
@@ -137,7 +137,7 @@ func (w *world) behind(b *box) map[string]string {
 	return all
 }
 
-// deliver tells an Envoy all of that in one response, and the Bisection what it answers.
+// deliver sends them to an Envoy in one response, and records the answer.
 func (w *world) deliver(number uint64) {
 	b := w.envoys[number]
 	versions := w.behind(b)
@@ -173,7 +173,7 @@ func (b *box) why(body string) string {
 	return ""
 }
 
-// settle delivers until there is nothing to say.
+// settle delivers until nothing is left to send.
 func (w *world) settle() {
 	w.judge()
 	for rounds := 0; ; rounds++ {
@@ -206,16 +206,16 @@ func (w *world) leave(number uint64) {
 	w.q.Disconnected(number)
 }
 
-// The lines of a block are what happens to one world, whose file is one story:
+// The lines of a block are events of one world; a file is one story:
 //
-//	have port-80 a=1 b=1      the routes of a configuration from now on, with versions; none takes it away
-//	envoy 1 refuses b=1 a=1:500   an Envoy comes, which refuses these, or "everything"
-//	gone 1                    it leaves
-//	hear 1                    an Envoy is told once what it is to have and try, and answers
-//	settle                    all are, until there is nothing to say
-//	wait                      as long as nobody is to wait for an answer
+//	have port-80 a=1 b=1      the routes of a configuration from now on, with versions
+//	envoy 1 refuses b=1 a=1:500   an Envoy connects, which rejects these, or "everything"
+//	gone 1                    it disconnects
+//	hear 1                    an Envoy receives its resources and the trial once, and answers
+//	settle                    all Envoys do, until nothing is left to send
+//	wait                      the timeout of a trial passes
 //
-// What comes out is what is tried and refused, and in the end what is left out and what Envoys have.
+// The output is what is tried and rejected, then what is left out and what Envoys have.
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		w := newWorld(t)
@@ -269,13 +269,13 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// Whatever changes while Envoys are asked: what is left out is what one of them refused, and in the end all that any of them refuses, and
-// nothing is unexplained of what they take. What is told of a route are the words about it.
+// Whatever changes during a search, only routes that an Envoy rejected are left out. In the end all
+// of them are, and every NACK is explained. The error of a route is the one about it.
 func TestThoseThatAreRefusedAreLeftOutAndNoOthers(t *testing.T) {
 	for seed := range uint64(1000) {
 		r := rand.New(rand.NewPCG(seed, 11))
 		w := newWorld(t)
-		ever := make(map[string]bool) // words that an Envoy refuses which there has been
+		ever := make(map[string]bool) // contents that an Envoy rejects and that were ever offered
 		names := 1 + r.IntN(24)
 		change := func() {
 			for i := range names {
@@ -363,7 +363,7 @@ func TestThoseThatAreRefusedAreLeftOutAndNoOthers(t *testing.T) {
 	}
 }
 
-// How many trials one refused route among a thousand takes: few, if an Envoy has taken the others before.
+// One rejected route among a thousand takes few trials if an Envoy accepted the others before.
 func TestOneOfAThousandIsFoundSoon(t *testing.T) {
 	for _, at := range []int{0, 1, 499, 500, 998, 999} {
 		for _, matches := range []bool{false, true} {
@@ -410,7 +410,7 @@ func TestOneOfAThousandIsFoundSoon(t *testing.T) {
 	}
 }
 
-// A thousand that are refused, all of them, take two trials each and some.
+// A thousand routes that are all rejected take about two trials each.
 func TestAThousandThatAreRefusedAreFound(t *testing.T) {
 	w := newWorld(t)
 	var refuses []string
@@ -426,7 +426,7 @@ func TestAThousandThatAreRefusedAreFound(t *testing.T) {
 	}
 }
 
-// Of clusters and listeners Envoy's words name those that are refused, and it takes the others.
+// For clusters and listeners, Envoy's error names the rejected ones, and Envoy accepts the others.
 func TestFaultsAreOfWhatWordsName(t *testing.T) {
 	q := bisect.New("seed")
 	offers := make(map[bisect.Resource]bisect.Offer)
@@ -468,7 +468,7 @@ func TestFaultsAreOfWhatWordsName(t *testing.T) {
 	expect("it is another")
 }
 
-// What an Envoy says late, of what was offered before, does not tell that it takes what is offered now.
+// A late answer about an old version does not count for the current one.
 func TestALateAnswerIsOfWhatWasOfferedThen(t *testing.T) {
 	q := bisect.New("seed")
 	p := bisect.Resource{Type: order.Routes, Name: "p"}

@@ -8,44 +8,46 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// suspect is a route with the content that it had when the search began.
+// suspect is a route with its content at the start of the search.
 type suspect struct {
 	of      objects.Object
 	content string
 }
 
-// search looks for the routes that one Envoy refuses of one route configuration. It goes by what that Envoy says alone: another may refuse
-// others, and is asked after it.
+// search looks for the routes of one route configuration that one Envoy rejects. Other Envoys may
+// reject others; they are asked afterwards.
 type search struct {
 	number   int
 	envoy    uint64
 	resource Resource
-	version  string // that was refused
+	version  string // the rejected one
 	routes   []suspect
-	known    int // of the row, those that an Envoy has taken before
-	// out are the routes that are left out of every trial, and rejected those of them that the search has found.
+	known    int // how many of the routes an Envoy accepted before
+	// out has the routes that every trial leaves out, and rejected those of them that this search
+	// found.
 	out      map[objects.Object]plan.LeftOut
 	rejected []suspect
-	// The Envoy takes the first low of the row, of which -1 is nothing, that it need not be asked about; it refuses the first high,
-	// with these words. One more than there are: it is not known to refuse any. tries is what it is asked now.
+	// The Envoy accepts the first low routes, and rejects the first high with this error. low is -1
+	// while even the empty list may be rejected, and high is one more than there are while no list
+	// is known to be rejected. tries is the length of the current trial.
 	low, high int
 	words     string
 	tries     int
-	// lesser says that it is asked about the first high with 500 for the last of them.
+	// lesser reports that the last route of the current trial answers 500 instead of being there.
 	lesser bool
-	none   bool // it refuses the rest, without any route
-	// asked is the version of the trial, empty before there is one, and since when it is asked.
+	none   bool // it rejects the rest, even without any route
+	// asked is the version of the trial, empty before there is one; since is its time.
 	asked string
 	since time.Time
 }
 
-// over says whether the search has ended.
+// over reports whether the search has ended.
 func (s *search) over() bool { return s.none || s.low == len(s.routes) }
 
-// trial is what to leave out now.
+// trial returns the routes to leave out now.
 func (s *search) trial() map[objects.Object]plan.LeftOut {
 	out := maps.Clone(s.out)
-	for _, is := range s.routes[s.tries:] { // where nothing is in force, no request falls to a rule that is not meant for it
+	for _, is := range s.routes[s.tries:] { // no request can reach the wrong rule, since trials serve none
 		out[is.of] = plan.LeftOut{Dropped: true}
 	}
 	if s.lesser {
@@ -54,7 +56,7 @@ func (s *search) trial() map[objects.Object]plan.LeftOut {
 	return out
 }
 
-// took notes that the Envoy takes what it tries.
+// took records that the Envoy accepts the trial.
 func (s *search) took() {
 	if s.lesser {
 		s.leaveOut(false)
@@ -64,7 +66,7 @@ func (s *search) took() {
 	s.next()
 }
 
-// refused notes that it refuses that, and why.
+// refused records that the Envoy rejects the trial, with its error.
 func (s *search) refused(words string) {
 	if s.lesser {
 		s.leaveOut(true)
@@ -74,23 +76,23 @@ func (s *search) refused(words string) {
 	s.next()
 }
 
-// on chooses what to try next.
+// next chooses the next trial.
 func (s *search) next() {
 	switch {
 	case s.over():
 	case s.high-s.low > 1 && s.high <= len(s.routes):
 		s.tries = (s.low + s.high) / 2
 		if max(s.low, 0) < s.known && s.known < s.high {
-			s.tries = s.known // mostly these are fine, and one of the others is not
+			s.tries = s.known // usually these are fine, and one of the others is not
 		}
-	case s.high > len(s.routes): // as many more as there were for each that is rejected
+	case s.high > len(s.routes): // the average number of good routes per rejected one
 		s.tries = min(len(s.routes), s.low+max(1, s.low/max(1, len(s.rejected))))
 	case s.high == 0:
 		s.none = true
 	default:
 		last := s.routes[s.high-1].of
 		s.tries = s.high
-		if _, lesser := s.out[last]; lesser { // it gets 500 already
+		if _, lesser := s.out[last]; lesser { // it answers 500 already
 			s.leaveOut(true)
 			return
 		}
@@ -98,7 +100,8 @@ func (s *search) next() {
 	}
 }
 
-// blame leaves out the last route of the shortest beginning that is refused, and goes on with those after it.
+// leaveOut leaves out the last route of the shortest rejected prefix, and goes on with the routes
+// after it.
 func (s *search) leaveOut(dropped bool) {
 	last := s.routes[s.high-1]
 	s.out[last.of] = plan.LeftOut{Words: s.words, Dropped: dropped}

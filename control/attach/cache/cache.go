@@ -1,11 +1,11 @@
-// Package memo remembers what was made of what, from one round to the next: where little changes, little is made. It is pure.
+// Package cache caches results from one round to the next. It is pure.
 package cache
 
-// Cache has what was made of each key in this round and the last. What is made is not changed afterwards. The zero Cache is ready. It is
-// used from one goroutine.
+// Cache has the results of this round and the last by key. Callers must not change results. The
+// zero Cache is ready. It is for one goroutine.
 type Cache[K comparable, V any] struct{ last, now map[K]V }
 
-// Get returns what was made of a key, and makes it where nobody has. What cannot be made is tried again.
+// Get returns the result for a key. It calls from if there is none; an error is not cached.
 func (m *Cache[K, V]) Get(key K, from func() (V, error)) (V, error) {
 	if v, known := m.now[key]; known {
 		return v, nil
@@ -24,5 +24,5 @@ func (m *Cache[K, V]) Get(key K, from func() (V, error)) (V, error) {
 	return v, nil
 }
 
-// Round ends a round: what nobody has asked for in it is forgotten.
+// NextRound ends a round. Results that it did not use are dropped.
 func (m *Cache[K, V]) NextRound() { m.last, m.now = m.now, nil }

@@ -7,7 +7,7 @@ import (
 	"github.com/headgate/headgate/control/attach/cache"
 )
 
-// What is asked for in each round is made once; what one round has not asked for is made anew.
+// A result is made once while every round uses it, and made again after a round without use.
 func TestMemo(t *testing.T) {
 	var m cache.Cache[string, int]
 	made := 0

@@ -23,15 +23,16 @@ type unmetered struct{}
 func (unmetered) Refused(int)   {}
 func (unmetered) Readable(bool) {}
 
-// secretOf is a Secret in YAML. What is in stringData counts before data.
+// secretOf is a Secret in YAML. stringData takes precedence over data.
 func secretOf(name, chain, key string) string {
 	indented := func(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    ") }
 	return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s, namespace: certs}\ntype: kubernetes.io/tls\ndata: {tls.crt: b2xk, tls.key: b2xk}\n"+
 		"stringData:\n  tls.crt: |\n    %s\n  tls.key: |\n    %s\n", name, indented(chain), indented(key))
 }
 
-// With the right to get one Secret by its name, its certificate is known, follows it, outlives an outage and ends with it. Nothing else is
-// asked for, and nothing any more when nobody names it.
+// With the right to get one Secret by name, its certificate is known, updated, kept during an
+// outage, and deleted with the Secret. Other Secrets are not read, nor this one once nothing names
+// it.
 func TestCertificatesOfAnAPIServer(t *testing.T) {
 	c := apiserver.RunCluster(t)
 	c.Apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: certs}")
@@ -96,14 +97,14 @@ subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: control}]`)
 	select {
 	case <-w.Changed():
 		t.Error("an outage is told as a change")
-	case <-time.After(6 * time.Second): // in which both are to be read again
+	case <-time.After(6 * time.Second): // in which both would be read again
 	}
 	if err := c.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for limit := time.After(20 * time.Second); known[two].Fault != ""; known = w.Name(ctx, []objects.Name{one, two}) {
 		select {
-		case <-w.Changed(): // and an API server that starts may say first that nobody has rights
+		case <-w.Changed(): // an API server that starts may first deny all rights
 		case <-limit:
 			t.Fatalf("after the outage there is %q", known[two].Fault)
 		}

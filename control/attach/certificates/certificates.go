@@ -1,5 +1,6 @@
-// Package certificates knows what is in the Secrets that listeners over TLS name, and in the ConfigMaps with authorities: those of an API
-// server, each read by its name, or those of a folder. What an Envoy would refuse it refuses before, and says why in words for people.
+// Package certificates reads the Secrets that TLS listeners name, and the ConfigMaps with
+// authorities, from an API server by name or from a folder. It rejects what Envoy would reject,
+// with a readable reason.
 package certificates
 
 import (
@@ -20,8 +21,9 @@ import (
 	"github.com/headgate/headgate/internal/objects/kube"
 )
 
-// OfFolder returns what is known of the Secrets that are named, which are those of a folder, at the time now. At says where an object is
-// written, empty if nobody knows. Was is what was known before: what is served with stays as it was while its Secret's content is at fault.
+// OfFolder checks the named Secrets of a folder at the time now. At returns where an object is
+// written, empty if unknown. Was has the earlier results: while the content of a Secret is invalid,
+// its last valid certificate is kept.
 func OfFolder(n *objects.Network, at func(objects.Object) string, names []objects.Name, was map[objects.Name]plan.Certificate, now time.Time) map[objects.Name]plan.Certificate {
 	pairs := make(map[objects.Name]*objects.KeyPair, len(n.KeyPairs))
 	for i := range n.KeyPairs {
@@ -67,12 +69,12 @@ func ofFolder(k Kind, names []objects.Name, at func(objects.Object) string, was 
 	return all
 }
 
-// Kind is what certificates are read from: [KeyPairs] or [Authorities].
+// Kind is the kind of object that certificates are read from: [KeyPairs] or [Authorities].
 type Kind struct {
 	name    string // of the kind
-	command string // that makes one, without its name
-	files   string // of that command
-	keeps   bool   // what was good last, while the content is at fault
+	command string // of kubectl create that makes one, without its name
+	files   string // arguments of that command
+	keeps   bool   // keep the last valid content while the current one is invalid
 	check   func(data map[string][]byte, now time.Time) plan.Certificate
 }
 
@@ -81,8 +83,9 @@ var (
 	KeyPairs = Kind{objects.SecretKind, "secret tls", "--cert FILE --key FILE", true, func(data map[string][]byte, now time.Time) plan.Certificate {
 		return Check(data[objects.CertificateKey], data[objects.PrivateKeyKey], now)
 	}}
-	// Authorities are ConfigMaps with the certificates of those who sign others'. One whose content is at fault vouches for nobody: a
-	// policy that has no other is not accepted (BackendTLSPolicy, NoValidCACertificate), and to go on would be to trust whom it took out.
+	// Authorities are ConfigMaps with the certificates of authorities. An invalid one trusts
+	// nobody: Gateway API rejects a policy that has no other (NoValidCACertificate), and the old
+	// content may have an authority that was removed on purpose.
 	Authorities = Kind{objects.ConfigMapKind, "configmap", "--from-file " + objects.AuthorityKey + "=FILE", false, func(data map[string][]byte, _ time.Time) plan.Certificate {
 		return CheckAuthorities(data[objects.AuthorityKey])
 	}}
@@ -93,7 +96,7 @@ func (k Kind) create(name objects.Name) string {
 	return fmt.Sprintf("kubectl create %s %s --namespace %s %s", k.command, name.Name, name.Namespace, k.files)
 }
 
-// after is what is known of what has just been read, and before that was known as it was.
+// after returns the result for data that was just read, given the earlier result.
 func (k Kind) after(was plan.Certificate, data map[string][]byte, now time.Time) plan.Certificate {
 	is := k.check(data, now)
 	if is.Fault != "" && k.keeps {
@@ -102,19 +105,19 @@ func (k Kind) after(was plan.Certificate, data map[string][]byte, now time.Time)
 	return is
 }
 
-// Reader reads Secrets or ConfigMaps by their names: [kube.ByName].
+// Reader reads Secrets or ConfigMaps by name: [kube.ByName].
 type Reader interface {
 	Add(u kube.User)
 	Read(ctx context.Context, names []objects.Name)
 }
 
-// Watch knows what is in the Secrets, or in the ConfigMaps, of an API server that are named, and is told when that changes. Make one with [New]. Its Name is for
-// one goroutine at a time; else it is safe for concurrent use.
+// Watch follows the named Secrets or ConfigMaps of an API server. Make one with [New]. Name is for
+// one goroutine at a time; the rest is safe for concurrent use.
 //
-// What is served with stays as it was while its Secret cannot be read, while the Secret's content is at fault, and while Headgate has no
-// right to read it, which API servers say, too, that have just started; the last two are Faults of the certificate all the same. A Secret
-// that is deleted takes its certificate with it: so people take a key out of use. A control that starts knows nothing of what was good
-// before.
+// The last valid certificate is kept while its Secret cannot be read, while its content is invalid,
+// and while Headgate has no right to read it, which an API server also reports while it starts. The
+// last two set the certificate's Fault. Deleting a Secret deletes its certificate. A control that
+// starts has no earlier certificates.
 type Watch struct {
 	reader  Reader
 	kind    Kind
@@ -123,21 +126,21 @@ type Watch struct {
 
 	mu      sync.Mutex // guards what follows
 	known   map[objects.Name]plan.Certificate
-	awaited []objects.Name // their content is told by Name, and not as a change
+	awaited []objects.Name // Name reports their content, so it is not also a change
 }
 
-// New returns a Watch of a kind, of which none is named yet.
+// New returns a Watch of a kind that names nothing yet.
 func New(reader Reader, k Kind, log *slog.Logger) *Watch {
 	w := &Watch{reader: reader, kind: k, log: log, changed: make(chan struct{}, 1), known: make(map[objects.Name]plan.Certificate)}
 	reader.Add(w)
 	return w
 }
 
-// unread is the Fault of a Secret of which nothing is known.
+// unread is the Fault of a Secret that was not read yet.
 const unread = "it was not read yet, for the API server does not answer: it is asked again every few seconds"
 
-// Name says which Secrets are named from now on, and returns what is known of each: it waits until those that were not named before have
-// been read, or for a second. The caller does not change what it gets.
+// Name sets the names to follow and returns the result of each. It waits up to a second for names
+// that are new. The caller must not change the result.
 func (w *Watch) Name(ctx context.Context, names []objects.Name) map[objects.Name]plan.Certificate {
 	w.mu.Lock()
 	known := make(map[objects.Name]plan.Certificate, len(names))
@@ -160,17 +163,17 @@ func (w *Watch) Name(ctx context.Context, names []objects.Name) map[objects.Name
 	return maps.Clone(w.known)
 }
 
-// Changed receives when what is known of a Secret has changed since Name returned: the caller calls Name again.
+// Changed receives when a result has changed since Name returned; the caller then calls Name again.
 func (w *Watch) Changed() <-chan struct{} { return w.changed }
 
-// Named is [kube.User]'s.
+// Named implements [kube.User].
 func (w *Watch) Named() []objects.Name {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Collect(maps.Keys(w.known))
 }
 
-// Take is [kube.User]'s.
+// Take implements [kube.User].
 func (w *Watch) Take(name objects.Name, data map[string][]byte, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -189,7 +192,7 @@ func (w *Watch) Take(name objects.Name, data map[string][]byte, err error) {
 	}
 	select {
 	case w.changed <- struct{}{}:
-	default: // it is to be called already
+	default: // a change is pending already
 	}
 }
 
@@ -207,7 +210,7 @@ func (w *Watch) tell(name objects.Name, is plan.Certificate) {
 	}
 }
 
-// next is what is known of one when it has just been read, or why it could not be, and before that was known as it was.
+// next returns the result for data that was just read, or for an error, given the earlier result.
 func (k Kind) next(name objects.Name, was plan.Certificate, data map[string][]byte, err error, now time.Time) plan.Certificate {
 	switch {
 	case apierrors.IsNotFound(err):

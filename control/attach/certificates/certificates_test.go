@@ -31,12 +31,12 @@ var (
 	b = objects.Name{Namespace: "ns", Name: "b"}
 )
 
-// secrets are those of an API server, as what they are read with.
+// secrets has the Secrets of an API server, and is their reader.
 type secrets struct {
 	user kube.User
 	data map[objects.Name]map[string][]byte
 	err  error
-	read []objects.Name // as they were asked for at once
+	read []objects.Name // names that were read immediately
 }
 
 func (s *secrets) Add(u kube.User) { s.user = u }
@@ -46,7 +46,7 @@ func (s *secrets) Read(_ context.Context, names []objects.Name) {
 	s.round(names)
 }
 
-// round reads some Secrets, as is done again and again with those that are named.
+// round reads some Secrets, as the periodic refresh does.
 func (s *secrets) round(names []objects.Name) {
 	for _, name := range names {
 		switch data, there := s.data[name]; {
@@ -64,7 +64,7 @@ func dataOf(chain, key string) map[string][]byte {
 	return map[string][]byte{"tls.crt": []byte(chain), "tls.key": []byte(key)}
 }
 
-// watching is a Watch, and what it writes into its log.
+// watching returns a Watch and its log.
 func watching(t *testing.T) (*secrets, *certificates.Watch, *strings.Builder) {
 	s, log := &secrets{data: make(map[objects.Name]map[string][]byte)}, new(strings.Builder)
 	w := certificates.New(s, certificates.KeyPairs, slog.New(slog.NewTextHandler(log, nil)))
@@ -85,7 +85,7 @@ func changed(w *certificates.Watch) bool {
 	}
 }
 
-// wants compares what is known of a Secret: what it serves with, and words of its fault.
+// wants compares a result: its chain and its fault.
 func wants(t *testing.T, what string, is plan.Certificate, chain, fault string) {
 	t.Helper()
 	if string(is.Chain) != chain || (is.Key == nil) != (chain == "") || (is.Fault == "") != (fault == "") || !strings.Contains(is.Fault, fault) {
@@ -145,7 +145,7 @@ func TestWhatIsKnownOfASecretFollowsIt(t *testing.T) {
 	}
 }
 
-// Whoever names a Secret for the first time gets what is in it, and is not told of that as a change besides.
+// The caller that names a Secret first gets its content, and no change notification for it.
 func TestWhatIsNamedIsReadAtOnceAndWhatIsNotIsForgotten(t *testing.T) {
 	s, w, _ := watching(t)
 	chain, key := pair(t, time.Now())
@@ -192,7 +192,7 @@ func TestWhatIsNamedIsReadAtOnceAndWhatIsNotIsForgotten(t *testing.T) {
 	wants(t, "read later", names(a, b)[a], chain, "")
 }
 
-// A certificate that expires while it is served is warned of, without another Secret.
+// A certificate that expires while it is served sets a warning, without a change of the Secret.
 func TestExpiryIsToldAsAChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, w, log := watching(t)
@@ -237,7 +237,7 @@ func TestOfAFolderASecretIsTheOneOfItsNamespace(t *testing.T) {
 	wants(t, "of another namespace", known[names[1]], chain2, "")
 	wants(t, "in another namespace only", known[names[2]], "", "no file of the folder has it: write what kubectl create secret tls alone --namespace ns --cert FILE --key FILE --dry-run=client -o yaml prints into one")
 	wants(t, "at fault", known[names[3]], "", "than the first there (bad.yaml:3)")
-	// An edit that is at fault leaves in force what was before; a Secret that goes takes it away.
+	// An invalid edit keeps the certificate before it; a deleted Secret removes it.
 	was := map[objects.Name]plan.Certificate{names[3]: known[names[1]], names[2]: known[names[1]]}
 	again := certificates.OfFolder(n, at, names, was, now)
 	wants(t, "at fault now", again[names[3]], chain2, "than the first there (bad.yaml:3)")
@@ -250,7 +250,8 @@ func TestOfAFolderASecretIsTheOneOfItsNamespace(t *testing.T) {
 	}
 }
 
-// Of authorities nothing is kept: whom the new content took out must not be trusted on.
+// An invalid list of authorities is not replaced by the old one, which may have an authority that
+// was removed.
 func TestAuthoritiesAtFaultVouchForNobody(t *testing.T) {
 	chain, _ := pair(t, now)
 	name := objects.Name{Namespace: "ns", Name: "ca"}

@@ -19,19 +19,20 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Sizes in bits of the RSA keys that Envoy 1.40 takes. It refuses smaller ones itself, and BoringSSL larger ones.
+// Sizes in bits of the RSA keys that Envoy 1.40 accepts. Envoy rejects smaller ones, and BoringSSL
+// larger ones.
 const (
 	minRSA = 2048
 	maxRSA = 16384
 )
 
-// layout is how times are told.
+// layout is the format of times in messages.
 const layout = "2006-01-02 15:04 MST"
 
-// Check returns the certificate in the tls.crt and tls.key of a Secret, or as its Fault why an Envoy would refuse it, and as its Warning
-// why clients refuse at the time now what an Envoy serves. What it returns is written anew: the certificates of tls.crt in their order,
-// and the key in PKCS 8, so that Envoy, which reads PEM in other ways, gets what was checked and nothing that stood beside it. Nothing
-// that it says quotes the key.
+// Check returns the certificate in tls.crt and tls.key of a Secret. Its Fault says why Envoy would
+// reject it, and its Warning why clients reject it at the time now. The result is re-encoded: the
+// certificates in order, and the key in PKCS 8. Envoy parses PEM differently, so it gets exactly
+// what was checked. No message quotes the key.
 func Check(chain []byte, key objects.PrivateKey, now time.Time) plan.Certificate {
 	all, err := parseChain(objects.CertificateKey, chain)
 	if err == nil {
@@ -54,7 +55,7 @@ func Check(chain []byte, key objects.PrivateKey, now time.Time) plan.Certificate
 	return plan.Certificate{Chain: all.pem(), Key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), Warning: all.warning(now)}
 }
 
-// CheckAuthorities returns the certificates in the ca.crt of a ConfigMap, as Chain, or as its Fault why they are none.
+// CheckAuthorities returns the certificates in ca.crt of a ConfigMap as Chain, or a Fault.
 func CheckAuthorities(text []byte) plan.Certificate {
 	all, err := parseChain(objects.AuthorityKey, text)
 	if err != nil {
@@ -63,10 +64,10 @@ func CheckAuthorities(text []byte) plan.Certificate {
 	return plan.Certificate{Chain: all.pem()}
 }
 
-// certificates are the certificates of a chain, that of the server first.
+// certificates is a chain, the server's certificate first.
 type certificates []*x509.Certificate
 
-// parseChain reads a key of the data, which has at least one certificate if there is no error.
+// parseChain parses a certificate chain. Without an error it has at least one certificate.
 func parseChain(of string, text []byte) (all certificates, err error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil, fmt.Errorf("it has no %s: write there the certificate in PEM", of)
@@ -91,7 +92,8 @@ func parseChain(of string, text []byte) (all certificates, err error) {
 	return all, nil
 }
 
-// blocks reads all PEM in a text. What is broken is an error: who reads PEM passes it over, and a chain would lack a certificate.
+// blocks parses all PEM blocks of a text. A broken block is an error: PEM parsers skip it, and the
+// chain would lack a certificate.
 func blocks(name string, text []byte) (all []*pem.Block, err error) {
 	begun := bytes.Count(text, []byte("-----BEGIN "))
 	for rest := text; ; {
@@ -107,10 +109,11 @@ func blocks(name string, text []byte) (all []*pem.Block, err error) {
 	return all, nil
 }
 
-// mustStaple is the extension of a certificate that wants an answer of OCSP with it (RFC 7633), and its value.
+// mustStaple is the extension that requires an OCSP response (RFC 7633), and its value.
 var mustStaple = struct{ id, value string }{"1.3.6.1.5.5.7.1.24", "\x30\x03\x02\x01\x05"}
 
-// served is why Envoy 1.40 does not serve with a certificate that is well-formed, as a real one said.
+// served returns why Envoy 1.40 does not serve a well-formed certificate, as a real Envoy reported
+// it.
 func served(c *x509.Certificate) error {
 	switch key := c.PublicKey.(type) {
 	case *rsa.PublicKey:
@@ -139,7 +142,7 @@ func served(c *x509.Certificate) error {
 	return nil
 }
 
-// parseKey reads tls.key.
+// parseKey parses tls.key.
 func parseKey(text []byte) (crypto.Signer, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil, errors.New("it has no tls.key: write there the key of the certificate in PEM")
@@ -163,7 +166,7 @@ func parseKey(text []byte) (crypto.Signer, error) {
 	return nil, errors.New("tls.key has no key: write it in PEM, from a line -----BEGIN PRIVATE KEY----- to its end")
 }
 
-// parseDER reads a key in whichever of the three forms it has. Their errors may quote it.
+// parseDER parses a key in one of three encodings. It drops their errors, which may quote the key.
 func parseDER(der []byte) (crypto.Signer, bool) {
 	if key, err := x509.ParsePKCS8PrivateKey(der); err == nil {
 		signer, ok := key.(crypto.Signer)
@@ -178,7 +181,7 @@ func parseDER(der []byte) (crypto.Signer, bool) {
 	return nil, false
 }
 
-// public is the key of the first certificate.
+// public returns the key of the first certificate.
 func (all certificates) public() (key interface{ Equal(crypto.PublicKey) bool }, ok bool) {
 	if len(all) == 0 {
 		return nil, false
@@ -190,12 +193,12 @@ func (all certificates) public() (key interface{ Equal(crypto.PublicKey) bool },
 func (all certificates) pem() []byte {
 	var text bytes.Buffer
 	for _, c := range all {
-		_ = pem.Encode(&text, &pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}) // a buffer takes all
+		_ = pem.Encode(&text, &pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}) // a write to a buffer does not fail
 	}
 	return text.Bytes()
 }
 
-// warning is why clients refuse a chain that Envoy serves; empty if it is of now.
+// warning returns why clients reject a chain that Envoy serves; empty if it is valid now.
 func (all certificates) warning(now time.Time) string {
 	for i, c := range all {
 		switch {

@@ -32,7 +32,7 @@ import (
 // now is the time at which certificates are checked.
 var now = time.Date(2026, 11, 22, 9, 30, 0, 0, time.UTC)
 
-// signed returns a certificate that signs itself, in DER, and what it is changed by.
+// signed returns a self-signed certificate in DER, after some changes.
 func signed(t *testing.T, key crypto.Signer, changes ...func(*x509.Certificate)) []byte {
 	t.Helper()
 	is := &x509.Certificate{SerialNumber: big.NewInt(7), DNSNames: []string{"one.test"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)}
@@ -46,12 +46,12 @@ func signed(t *testing.T, key crypto.Signer, changes ...func(*x509.Certificate))
 	return der
 }
 
-// inPEM is a block of PEM.
+// inPEM encodes a PEM block.
 func inPEM(kind string, der []byte) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 }
 
-// pkcs8 is a key in PEM.
+// pkcs8 encodes a key in PEM.
 func pkcs8(t *testing.T, key crypto.Signer) string {
 	t.Helper()
 	der, err := x509.MarshalPKCS8PrivateKey(key)
@@ -79,7 +79,7 @@ func ofRSA(t *testing.T, bits int) *rsa.PrivateKey {
 	return key
 }
 
-// pair is a certificate that signs itself, of the hours around a time, and its key.
+// pair returns a self-signed certificate, valid for some hours around a time, and its key.
 func pair(t *testing.T, at time.Time) (chain, key string) {
 	t.Helper()
 	private := onCurve(t, elliptic.P256())
@@ -88,7 +88,7 @@ func pair(t *testing.T, at time.Time) (chain, key string) {
 	})), pkcs8(t, private)
 }
 
-// proxy is a real Envoy that is asked whether it takes a configuration.
+// proxy is a real Envoy that validates a configuration.
 type proxy struct{ binary, dir string }
 
 func newProxy(t *testing.T) proxy {
@@ -100,7 +100,7 @@ func newProxy(t *testing.T) proxy {
 	return proxy{binary, t.TempDir()}
 }
 
-// takes says whether Envoy takes listeners with these certificates, each a chain and its key; if not, what it says.
+// takes returns Envoy's error for listeners with these certificates; empty if it accepts them.
 func (p proxy) takes(t *testing.T, pairs ...[2]string) string {
 	t.Helper()
 	var listeners []string
@@ -123,8 +123,8 @@ func (p proxy) takes(t *testing.T, pairs ...[2]string) string {
 	return ""
 }
 
-// What is taken a real Envoy takes, as it is written anew; what is refused it refuses, as the Secret has it, but for a few things that
-// are refused where Envoy sees less.
+// Check accepts what a real Envoy accepts after re-encoding, and rejects what Envoy rejects as
+// written, except for some cases where Check is stricter.
 func TestWhatIsTakenIsWhatEnvoyTakes(t *testing.T) {
 	envoy := newProxy(t)
 	ec, other, ofEd := onCurve(t, elliptic.P256()), onCurve(t, elliptic.P256()), ed25519.NewKeyFromSeed(make([]byte, 32))
@@ -154,7 +154,7 @@ func TestWhatIsTakenIsWhatEnvoyTakes(t *testing.T) {
 	var taken [][2]string
 	for _, c := range []struct {
 		name, chain, key string
-		fault            string // in part; empty if it is taken
+		fault            string // a part of it; empty if accepted
 		stricter         bool   // than Envoy
 	}{
 		{name: "P-256", chain: chain, key: key},
@@ -229,7 +229,8 @@ func TestWhatIsTakenIsWhatEnvoyTakes(t *testing.T) {
 	}
 }
 
-// large is a certificate with an RSA key of a size that takes minutes to make: it has no private one.
+// large returns a certificate with an RSA key so large that generating it would take minutes: it
+// has no private key.
 func large(t *testing.T, by crypto.Signer, bits int) string {
 	t.Helper()
 	n := new(big.Int).SetBit(big.NewInt(1), bits-1, 1)
@@ -241,7 +242,7 @@ func large(t *testing.T, by crypto.Signer, bits int) string {
 	return inPEM("CERTIFICATE", der)
 }
 
-// All certificates of a chain are passed on, in order, and nothing beside them.
+// The result has all certificates of a chain, in order, and nothing else.
 func TestWhatIsWrittenAnewIsTheWholeChain(t *testing.T) {
 	chain, key := pair(t, now)
 	issuer, _ := pair(t, now)
@@ -251,7 +252,7 @@ func TestWhatIsWrittenAnewIsTheWholeChain(t *testing.T) {
 	}
 }
 
-// Envoys serve what is of another time, and clients refuse it.
+// Envoy serves expired and future certificates, and clients reject them.
 func TestACertificateOfAnotherTimeIsWarnedOf(t *testing.T) {
 	chain, key := pair(t, now)
 	old := onCurve(t, elliptic.P256())

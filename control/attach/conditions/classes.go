@@ -13,8 +13,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// supported are the features of Gateway API that plans and Envoys have, in any order. What is named here is tested by the conformance
-// suite, and told of in its reports. Retries are not here, though plans have them: their field is not in the standard CRDs of 1.6.
+// supported has the features of Gateway API that Headgate supports, in any order. The conformance
+// suite tests each and reports it. Retries are not listed although they work: their field is not in
+// the standard CRDs of 1.6.
 var supported = []features.FeatureName{
 	features.SupportBackendTLSPolicy,
 	features.SupportBackendTLSPolicySANValidation,
@@ -56,10 +57,11 @@ var supported = []features.FeatureName{
 	features.SupportHTTPRouteSchemeRedirect,
 }
 
-// versions are the releases of Gateway API's CRDs that Headgate knows: ListenerSets and ReferenceGrants are v1 since 1.5.
+// versions has the releases of Gateway API's CRDs that Headgate supports. ListenerSets and
+// ReferenceGrants are v1 since 1.5.
 var versions = []string{"v1.5", "v1.6"}
 
-// classes adds the status of the GatewayClasses of ours.
+// classes adds the status of our GatewayClasses.
 func (w *writer) classes() {
 	var all []gatewayv1.FeatureName
 	for _, f := range supported {
@@ -85,9 +87,9 @@ func (w *writer) classes() {
 	}
 }
 
-// PutFinalizer makes a GatewayClass have the finalizer of Gateway API while Gateways use it, accepted or not, so that who deletes it stops
-// none of them. Others' finalizers stay, and what is no GatewayClass stays as it is. A class that is being deleted gets none: API servers
-// refuse a new one.
+// PutFinalizer adds Gateway API's finalizer to a GatewayClass while Gateways use it, so that
+// deleting the class stops none of them. Other finalizers stay. Other kinds, and a class that is
+// being deleted, do not change: API servers reject a new finalizer there.
 func (s *Status) PutFinalizer(o metav1.Object) {
 	const of = gatewayv1.GatewayClassFinalizerGatewaysExist
 	are := o.GetFinalizers()
@@ -100,7 +102,7 @@ func (s *Status) PutFinalizer(o metav1.Object) {
 	}
 }
 
-// supportedVersion says whether Headgate knows all versions that CRDs have.
+// supportedVersion reports whether Headgate supports all versions of the CRDs.
 func supportedVersion(are []string) metav1.Condition {
 	var unknown []string
 	for _, v := range are {

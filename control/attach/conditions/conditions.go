@@ -1,6 +1,6 @@
-// Package conditions decides what the status of Gateway API's objects, of LLMRoutes and of InferencePools is to say: who attaches where,
-// what is wrong, and what is in force. It is pure: attachments, plans and what is known of Envoys in, statuses out, and how a status
-// comes into an object that others write to, too.
+// Package conditions computes the status of Gateway API objects, LLMRoutes and InferencePools: who
+// attaches where, what is wrong, and what is in force. It also merges a status into an object that
+// others write to. It is pure.
 package conditions
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Input is what statuses are made of. The plans and attachments are of the Network.
+// Input is what statuses are computed from. Plans and attachments are of the Network.
 type Input struct {
 	Attachments *attach.Attachments
 	Plans       *plan.Plans
@@ -22,52 +22,53 @@ type Input struct {
 	Facts
 }
 
-// Facts are what is known beside objects. The zero Facts say that nothing is.
+// Facts are what is known beside the objects. The zero Facts know nothing.
 type Facts struct {
-	// Versions are what the CRDs of Gateway API say in the annotation gateway.networking.k8s.io/bundle-version, each version once, in
-	// order, and empty for a CRD that says nothing; nil while nobody has read them.
+	// Versions has the values of the annotation gateway.networking.k8s.io/bundle-version of Gateway
+	// API's CRDs, sorted and unique; empty for a CRD without one. It is nil before they are read.
 	Versions []string
-	// Gateways are those of which something is known.
+	// Gateways has the facts by Gateway, if there are any.
 	Gateways map[objects.Name]Gateway
 }
 
-// Gateway is what is known of a Gateway.
+// Gateway has the facts of a Gateway.
 type Gateway struct {
-	// Addresses are those where clients reach it, at most 16; none while it has none.
+	// Addresses has the addresses for clients, at most 16.
 	Addresses []gatewayv1.GatewayStatusAddress
-	// Fault is why what its Envoys run in cannot be made; zero if it can, or nobody makes it.
+	// Fault is why the pods of its Envoys cannot be made; zero if there is no error.
 	Fault attach.Verdict
-	// Ports are those for which an Envoy has answered what the plan has now. One that is missing waits for it.
+	// Ports has the ports for which an Envoy answered the current plan. A missing one is pending.
 	Ports map[int32]Port
 }
 
-// Port is what an Envoy says of what it is to do at a port.
+// Port is an Envoy's answer about a port.
 type Port struct {
-	// Refused is why it does not do it, in its words; empty if it does.
+	// Refused is Envoy's error; empty if it accepts.
 	Refused string
 }
 
-// Status is what the status of an object is to say. Fields that its kind does not have are zero.
+// Status is the status that an object should have. Fields that its kind does not have are zero.
 type Status struct {
 	Object objects.Object
-	// UID and Generation are the object's, zero where nobody counts.
+	// UID and Generation are the object's; zero in a folder.
 	UID        string
 	Generation int64
-	// Conditions have neither times nor generations: [Status.Put] adds them. So has every list of conditions below.
+	// Conditions has no times and generations: [Status.Put] adds them. This holds for all lists of
+	// conditions below.
 	Conditions []metav1.Condition
-	// Features are a GatewayClass's, in order, and Used says whether there are Gateways of it.
+	// Features are a GatewayClass's, in order. Used reports whether Gateways use it.
 	Features []gatewayv1.FeatureName
 	Used     bool
-	// Addresses and Sets, how many ListenerSets attach, are a Gateway's.
+	// Addresses, and the number of attached ListenerSets, are a Gateway's.
 	Addresses []gatewayv1.GatewayStatusAddress
 	Sets      int32
-	// Listeners are a Gateway's own, or a ListenerSet's, in its order.
+	// Listeners are a Gateway's or a ListenerSet's own, in its order.
 	Listeners []Listener
-	// Parents are what a route, a pool or a policy is to say of Gateways of ours, each once.
+	// Parents has one entry for each of our Gateways that a route, pool or policy refers to.
 	Parents []Parent
 }
 
-// Listener is what is to be said of a listener.
+// Listener is the status of a listener.
 type Listener struct {
 	Name       gatewayv1.SectionName
 	Kinds      []gatewayv1.RouteGroupKind
@@ -75,15 +76,16 @@ type Listener struct {
 	Conditions []metav1.Condition
 }
 
-// Parent is what is to be said of a parent of a route, or of a Gateway that uses a pool.
+// Parent is the status of a route at a parent, or of a pool at a Gateway.
 type Parent struct {
 	// Ref has its group and kind.
 	Ref        gatewayv1.ParentReference
 	Conditions []metav1.Condition
 }
 
-// Of returns what every object of the Network whose status is ours is to say: GatewayClasses of ours, their Gateways and these'
-// ListenerSets, and all routes and pools, for one that names no Gateway of ours any more is to say nothing of one.
+// Of returns the status of every object of the Network that is ours: our GatewayClasses, their
+// Gateways and ListenerSets, and all routes and pools. A route that refers to none of our Gateways
+// gets an empty status, which removes an earlier one.
 func Of(in Input) []*Status {
 	w := &writer{Input: in, served: make(map[*attach.Listener]bool)}
 	for _, p := range in.Plans.Gateways {
@@ -103,7 +105,7 @@ func Of(in Input) []*Status {
 	return w.all
 }
 
-// writer is what is known while statuses are made.
+// writer has the input of one computation.
 type writer struct {
 	Input
 	served map[*attach.Listener]bool
@@ -120,7 +122,7 @@ func (w *writer) add(kind string, o metav1.Object) *Status {
 	return s
 }
 
-// maxMessage is how long the message of a condition may be: Kubernetes' own limit, in bytes as if all were ASCII.
+// maxMessage is Kubernetes' limit for the message of a condition, in bytes.
 const maxMessage = 32768
 
 // Message is words for a condition, cut where an API server would refuse them all.
@@ -134,15 +136,15 @@ func Message(words string) string {
 // name is a type or reason of a condition, of any kind's.
 type name interface{ ~string }
 
-// is returns a condition that is true, with a reason of its own.
+// is returns a true condition with a reason.
 func is[T, R name](of T, reason R, words string) metav1.Condition {
 	return metav1.Condition{Type: string(of), Status: metav1.ConditionTrue, Reason: string(reason), Message: Message(words)}
 }
 
-// not returns a condition that is false, and why.
+// not returns a false condition with a reason.
 func not[T, R name](of T, reason R, words string) metav1.Condition {
 	return metav1.Condition{Type: string(of), Status: metav1.ConditionFalse, Reason: string(reason), Message: Message(words)}
 }
 
-// good says whether a condition is true.
+// good reports whether a condition is true.
 func good(c metav1.Condition) bool { return c.Status == metav1.ConditionTrue }

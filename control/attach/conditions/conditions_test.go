@@ -20,27 +20,27 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// The input of a block is objects in YAML, beside those of [network.Standard], and what is known beside objects; what comes out is what
-// the objects are to say, without those that say nothing.
+// The input of a block is objects in YAML, beside those of [network.Standard], and facts. The
+// output is the status of the objects, empty ones left out.
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		return func(input string) string { return show(conditions.Of(read(t, input))) }
 	})
 }
 
-// certificates are what is known of Secrets.
+// certificates has the results for Secrets.
 var certificates = map[objects.Name]plan.Certificate{
 	{Namespace: "ns", Name: "cert"}:     {Chain: []byte("chain"), Key: []byte("key")},
 	{Namespace: "ns", Name: "was-good"}: {Chain: []byte("chain"), Key: []byte("key"), Fault: "tls.key does not fit tls.crt"},
 }
 
-// authorities are what is known of ConfigMaps.
+// authorities has the results for ConfigMaps.
 var authorities = map[objects.Name]plan.Certificate{
 	{Namespace: "ns", Name: "ca"}:     {Chain: []byte("authority")},
 	{Namespace: "ns", Name: "broken"}: {Fault: "it has no ca.crt"},
 }
 
-// known is what is known beside objects, as a document in YAML: addresses, ports and versions.
+// known has the facts as a YAML document: addresses, ports and versions.
 type known struct {
 	Versions []string
 	Gateways map[string]struct {
@@ -50,7 +50,7 @@ type known struct {
 	}
 }
 
-// read makes what statuses are made of.
+// read reads the input of statuses.
 func read(t *testing.T, input string) conditions.Input {
 	t.Helper()
 	var facts conditions.Facts
@@ -91,7 +91,7 @@ func read(t *testing.T, input string) conditions.Input {
 	return conditions.Input{Attachments: a, Plans: plan.Of(a, n, plan.Known{Certificates: certificates, Authorities: authorities}), Network: n, Facts: facts}
 }
 
-// show tells statuses for people.
+// show formats statuses.
 func show(all []*conditions.Status) string {
 	var out strings.Builder
 	for _, s := range all {
@@ -146,7 +146,7 @@ func write(out *strings.Builder, indent string, all []metav1.Condition) {
 	}
 }
 
-// What a GatewayClass says that Headgate supports, the conformance suite tests: the names are in order, as it wants them.
+// The features of a GatewayClass are sorted, as the conformance suite requires.
 func TestFeaturesAreInOrderEachOnce(t *testing.T) {
 	in := read(t, "")
 	for _, s := range conditions.Of(in) {
@@ -161,7 +161,7 @@ func TestFeaturesAreInOrderEachOnce(t *testing.T) {
 	t.Error("the class has no status")
 }
 
-// Every route and pool has a status, for it may have said something before.
+// Every route and pool gets a status, since it may have had one before.
 func TestWhatNamesNothingOfOursSaysNothing(t *testing.T) {
 	all := make(map[string]bool)
 	for _, s := range conditions.Of(read(t, "kind: HTTPRoute\nmetadata: {namespace: ns, name: r}\nspec: {parentRefs: [{name: another}]}\n---\n"+
@@ -180,7 +180,7 @@ func TestWhatNamesNothingOfOursSaysNothing(t *testing.T) {
 	}
 }
 
-// Which object a status is of, and of which version of it, tells when it is to be written.
+// The object and version of a status decide when it is written.
 func TestAStatusIsOfOneVersionOfOneObject(t *testing.T) {
 	for _, s := range conditions.Of(read(t, "kind: HTTPRoute\nmetadata: {namespace: ns, name: r, uid: abc, generation: 7}")) {
 		if s.Object.Kind == objects.HTTPRouteKind {
@@ -193,7 +193,7 @@ func TestAStatusIsOfOneVersionOfOneObject(t *testing.T) {
 	t.Error("the route has no status")
 }
 
-// An API server takes 32768 characters of a message, and nothing of a status that has more.
+// An API server accepts 32768 characters of a message, and rejects a status with more.
 func TestALongMessageIsCut(t *testing.T) {
 	long := strings.Repeat("m", 32766)
 	for words, want := range map[string]string{

@@ -14,7 +14,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// gateway adds the status of a Gateway and of its ListenerSets.
+// gateway adds the status of a Gateway and its ListenerSets.
 func (w *writer) gateway(g *attach.Gateway) {
 	s := w.add(objects.GatewayKind, g.Gateway)
 	known := w.Gateways[g.Name]
@@ -42,7 +42,7 @@ func (w *writer) gateway(g *attach.Gateway) {
 	}
 }
 
-// anybody says at which ports clients are asked for certificates that they need not have; empty for none.
+// anybody lists the ports that accept clients without a valid certificate; empty for none.
 func anybody(g *attach.Gateway) string {
 	var ports []int32
 	for _, l := range g.Listeners {
@@ -61,15 +61,15 @@ func anybody(g *attach.Gateway) string {
 	return "whoever has no certificate, or a wrong one, may call, too, at port " + strings.Join(all, ", ")
 }
 
-// listenersOf are those that an object declares.
+// listenersOf returns the listeners that an object declares.
 func listenersOf(g *attach.Gateway, of objects.Object) []*attach.Listener {
 	return slices.DeleteFunc(slices.Clone(g.Listeners), func(l *attach.Listener) bool { return l.Of != of })
 }
 
-// refused says whether a listener is not accepted.
+// refused reports whether a listener is not accepted.
 func refused(l *attach.Listener) bool { return l.Refused != (attach.Verdict{}) }
 
-// unserved names in words those listeners that nothing is served at; empty if there is none.
+// unserved names the listeners that do not serve; empty for none.
 func (w *writer) unserved(all []*attach.Listener) string {
 	var names []string
 	for _, l := range all {
@@ -83,7 +83,7 @@ func (w *writer) unserved(all []*attach.Listener) string {
 	return "not served, as their own conditions say: " + strings.Join(names, ", ")
 }
 
-// accepted says whether a Gateway is such that Envoys can do something for it.
+// accepted is the condition Accepted of a Gateway: whether Envoys can serve it.
 func (w *writer) accepted(g *attach.Gateway, own []*attach.Listener) metav1.Condition {
 	const of = gatewayv1.GatewayConditionAccepted
 	if v := g.Refused; v != (attach.Verdict{}) {
@@ -104,7 +104,8 @@ func (w *writer) accepted(g *attach.Gateway, own []*attach.Listener) metav1.Cond
 	return is(of, gatewayv1.GatewayReasonListenersNotValid, words)
 }
 
-// programmed says whether Envoys do for a Gateway what its plan says, where clients can reach them.
+// programmed is the condition Programmed of a Gateway: whether Envoys have its plan at reachable
+// addresses.
 func (w *writer) programmed(g *attach.Gateway, own []*attach.Listener, accepted metav1.Condition) metav1.Condition {
 	const of = gatewayv1.GatewayConditionProgrammed
 	if !good(accepted) {
@@ -122,7 +123,7 @@ func (w *writer) programmed(g *attach.Gateway, own []*attach.Listener, accepted 
 	return w.reached(g)
 }
 
-// reached says whether clients reach a Gateway at the addresses that it asks for.
+// reached reports whether clients reach a Gateway at the addresses that it requests.
 func (w *writer) reached(g *attach.Gateway) metav1.Condition {
 	const of = gatewayv1.GatewayConditionProgrammed
 	has := w.Gateways[g.Name].Addresses
@@ -137,7 +138,7 @@ func (w *writer) reached(g *attach.Gateway) metav1.Condition {
 	return is(of, gatewayv1.GatewayReasonProgrammed, "")
 }
 
-// done says whether Envoys do what some listeners of a Gateway ask for.
+// done reports whether Envoys serve some listeners of a Gateway.
 func (w *writer) done(g *attach.Gateway, listeners []*attach.Listener) metav1.Condition {
 	const of = gatewayv1.GatewayConditionProgrammed
 	some := false
@@ -172,7 +173,7 @@ func pending(l *attach.Listener) string {
 	return fmt.Sprintf("no Envoy has taken yet what port %d is to do", l.Port)
 }
 
-// set adds the status of a ListenerSet, and says whether it attaches.
+// set adds the status of a ListenerSet, and reports whether it attaches.
 func (w *writer) set(g *attach.Gateway, set *attach.Set, gateway metav1.Condition) bool {
 	s := w.add(objects.ListenerSetKind, set.ListenerSet)
 	both := func(reason, words string) bool {
@@ -205,13 +206,14 @@ func (w *writer) set(g *attach.Gateway, set *attach.Set, gateway metav1.Conditio
 	return true
 }
 
-// reasonParentNotProgrammed is Gateway API's, which has no constant for it (ListenerSetConditionProgrammed).
+// reasonParentNotProgrammed is a reason of Gateway API, which has no constant for it
+// (ListenerSetConditionProgrammed).
 const reasonParentNotProgrammed = "ParentNotProgrammed"
 
-// conflicts are why two listeners leave no requests to tell apart.
+// conflicts are the reasons of listeners that conflict with others.
 var conflicts = []string{string(gatewayv1.ListenerReasonHostnameConflict), string(gatewayv1.ListenerReasonProtocolConflict)}
 
-// listener is what is to be said of a listener of a Gateway.
+// listener is the status of a Gateway's listener.
 func (w *writer) listener(g *attach.Gateway, l *attach.Listener) Listener {
 	s := Listener{Name: gatewayv1.SectionName(l.Section), Kinds: l.Kinds}
 	for _, at := range l.Routes {
@@ -257,8 +259,8 @@ func (w *writer) listener(g *attach.Gateway, l *attach.Listener) Listener {
 	return s
 }
 
-// overlaps names the listeners over TLS of the same port that have hostnames in common with one: a connection that a client made for
-// the one may carry its requests for the other. Empty if there is none.
+// overlaps names the TLS listeners of the same port that share hostnames with one, empty for none:
+// a client may reuse a connection to one for requests to the other.
 func overlaps(g *attach.Gateway, l *attach.Listener) string {
 	if refused(l) || l.Protocol != gatewayv1.HTTPSProtocolType {
 		return ""

@@ -12,17 +12,19 @@ import (
 	"github.com/headgate/headgate/internal/attach"
 )
 
-// How many parents a status may have, and how many ancestors that of a policy, those of others too.
+// The number of parents that a status may have, and of ancestors that the status of a policy may
+// have, others' entries included.
 const (
 	maxParents   = 32
 	maxAncestors = 16
 )
 
-// Empty says whether an object that says nothing of us says what it is to say.
+// Empty reports that an object needs no status of ours.
 func (s *Status) Empty() bool { return len(s.Conditions) == 0 && len(s.Parents) == 0 }
 
-// Put makes an object, of the Go type of its kind, say what it is to say, at the time now. What others write stays as it is: conditions
-// of types that we do not write, and what other controllers say of parents. So does a condition's time while its status does.
+// Put writes the status into an object of its Go type at the time now. What others write stays:
+// conditions of other types, and parents of other controllers. The time of a condition stays while
+// its status does.
 func (s *Status) Put(o any, now metav1.Time) {
 	switch o := o.(type) {
 	case *gatewayv1.GatewayClass:
@@ -54,7 +56,8 @@ func (s *Status) Put(o any, now metav1.Time) {
 	}
 }
 
-// listeners are those of a Gateway or a ListenerSet when it says what it is to say: the two have the same fields.
+// listeners returns the listeners of a Gateway's or ListenerSet's status. The two have the same
+// fields.
 func listeners[L gatewayv1.ListenerStatus | gatewayv1.ListenerEntryStatus](s *Status, are []L, now metav1.Time) []L {
 	before := make(map[gatewayv1.SectionName][]metav1.Condition, len(are))
 	for _, was := range are {
@@ -70,7 +73,7 @@ func listeners[L gatewayv1.ListenerStatus | gatewayv1.ListenerEntryStatus](s *St
 	return all
 }
 
-// kindsOf are those of a listener, in memory of their own: a client writes into the objects that it is given.
+// kindsOf returns a copy of a listener's kinds, since clients write into the objects that they get.
 func kindsOf(l Listener) []gatewayv1.RouteGroupKind {
 	all := make([]gatewayv1.RouteGroupKind, len(l.Kinds))
 	for i := range l.Kinds {
@@ -79,14 +82,15 @@ func kindsOf(l Listener) []gatewayv1.RouteGroupKind {
 	return all
 }
 
-// fleeting are the types of conditions that are ours and not always there: what is not to be said is taken away.
+// fleeting are condition types of ours that are not always present: Put removes those that do not
+// apply.
 var fleeting = []string{
 	string(gatewayv1.GatewayClassConditionStatusSupportedVersion), string(gatewayv1.ListenerConditionOverlappingTLSConfig),
 	string(gatewayv1.RouteConditionPartiallyInvalid), string(gatewayv1.GatewayConditionInsecureFrontendValidationMode),
-	string(gatewayv1.GatewayConditionResolvedRefs), // of a Gateway; all else that has it always has it
+	string(gatewayv1.GatewayConditionResolvedRefs), // of a Gateway; other objects always have it
 }
 
-// conditions are those of an object, or a part of it, when it says what it is to say.
+// conditions merges the conditions of an object, or of a part of it.
 func (s *Status) conditions(are, want []metav1.Condition, now metav1.Time) []metav1.Condition {
 	var all []metav1.Condition
 	find := func(in []metav1.Condition, of string) int {
@@ -112,7 +116,7 @@ func (s *Status) conditions(are, want []metav1.Condition, now metav1.Time) []met
 	return all
 }
 
-// view is how an entry of parents is read and written, whose Go type is P.
+// view reads and writes an entry of parents of Go type P.
 type view[P any] struct {
 	most       int
 	controller func(*P) string
@@ -121,9 +125,9 @@ type view[P any] struct {
 	make       func(gatewayv1.ParentReference) P
 }
 
-// parents are those of a route or pool when it says what it is to say: ours in their places, then those that are new.
+// parents merges the parents of a route or pool: ours in their places, then new ones.
 func parents[P any](s *Status, are []P, now metav1.Time, v view[P]) []P {
-	all := make([]P, 0, len(are)+len(s.Parents)) // API servers refuse null
+	all := make([]P, 0, len(are)+len(s.Parents)) // API servers reject null
 	said := make(map[string]bool)
 	put := func(p P, want Parent) {
 		said[keyOf(want.Ref)] = true

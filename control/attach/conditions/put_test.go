@@ -24,12 +24,12 @@ var (
 	now    = metav1.NewTime(time.Unix(2e9, 0))
 )
 
-// at is a condition of a type with a status, as an API server has it.
+// at is a condition with time and generation.
 func at(of string, is metav1.ConditionStatus, generation int64, since metav1.Time) metav1.Condition {
 	return metav1.Condition{Type: of, Status: is, Reason: "Because", ObservedGeneration: generation, LastTransitionTime: since}
 }
 
-// say is a condition as a Status has it.
+// say is a condition of a Status.
 func say(of string, is metav1.ConditionStatus) metav1.Condition {
 	return metav1.Condition{Type: of, Status: is, Reason: "Because"}
 }
@@ -43,7 +43,8 @@ func equal(t *testing.T, got, want any) {
 	}
 }
 
-// A condition's time is that of its status; what others write stays, and what of ours is no more to be said goes.
+// The time of a condition changes with its status. Others' conditions stay, and ours that no longer
+// apply go.
 func TestConditionsKeepTheirTimesAndThoseOfOthers(t *testing.T) {
 	g := &gatewayv1.Gateway{Status: gatewayv1.GatewayStatus{
 		Conditions: []metav1.Condition{
@@ -92,7 +93,7 @@ func TestConditionsKeepTheirTimesAndThoseOfOthers(t *testing.T) {
 	})
 }
 
-// ref is a reference to a Gateway with its group and kind, as statuses have them.
+// ref is a reference to a Gateway with group and kind.
 func ref(name string, section ...string) gatewayv1.ParentReference {
 	r := gatewayv1.ParentReference{Group: ptr.To[gatewayv1.Group](gatewayv1.GroupName), Kind: ptr.To[gatewayv1.Kind]("Gateway"), Name: gatewayv1.ObjectName(name)}
 	if len(section) > 0 {
@@ -101,18 +102,18 @@ func ref(name string, section ...string) gatewayv1.ParentReference {
 	return r
 }
 
-// Of the parents of a route the entries of others stay in their places; of ours those stay that are to be said, with their times.
+// Entries of other controllers stay in their places. Ours stay while they apply, with their times.
 func TestParentsOfOthersStay(t *testing.T) {
 	const others = gatewayv1.GatewayController("example.com/other")
 	entry := func(by gatewayv1.GatewayController, r gatewayv1.ParentReference, c metav1.Condition) gatewayv1.RouteParentStatus {
 		return gatewayv1.RouteParentStatus{ParentRef: r, ControllerName: by, Conditions: []metav1.Condition{c}}
 	}
-	bare := gatewayv1.ParentReference{Name: "a", SectionName: ptr.To[gatewayv1.SectionName]("x")} // as one without defaults has it
+	bare := gatewayv1.ParentReference{Name: "a", SectionName: ptr.To[gatewayv1.SectionName]("x")} // without defaults
 	are := gatewayv1.RouteStatus{Parents: []gatewayv1.RouteParentStatus{
 		entry(attach.Controller, ref("gone"), at("Accepted", "True", 1, before)),
 		entry(others, ref("a"), at("Accepted", "True", 1, before)),
 		entry(attach.Controller, bare, at("Accepted", "True", 1, before)),
-		entry(attach.Controller, ref("a", "x"), at("Accepted", "False", 1, before)), // said twice
+		entry(attach.Controller, ref("a", "x"), at("Accepted", "False", 1, before)), // duplicate
 		entry(attach.Controller, ref("a"), at("Accepted", "False", 1, before)),
 	}}
 	s := &conditions.Status{Generation: 2, Parents: []conditions.Parent{
@@ -142,7 +143,8 @@ func TestParentsOfOthersStay(t *testing.T) {
 	}
 }
 
-// Gateways of one name in several namespaces are several parents, and so are listeners and ports of one.
+// Gateways of the same name in several namespaces are several parents, and so are listeners and
+// ports of one.
 func TestParentsAreToldApart(t *testing.T) {
 	var s conditions.Status
 	for _, namespace := range []gatewayv1.Namespace{"a", "b"} {
@@ -169,7 +171,7 @@ func TestParentsAreToldApart(t *testing.T) {
 	}
 }
 
-// LLMRoutes and pools have types of their own for the same.
+// LLMRoutes and pools have types of their own for parents.
 func TestParentsOfOurOwnKinds(t *testing.T) {
 	r := ref("g", "x")
 	r.Namespace, r.Port = ptr.To[gatewayv1.Namespace]("ns"), ptr.To[int32](80)
@@ -214,7 +216,7 @@ func TestParentsOfOurOwnKinds(t *testing.T) {
 	equal(t, ip.Status.Parents, []pool.ParentStatus{others})
 }
 
-// A GatewayClass has the finalizer while there are Gateways of it, whatever becomes of them; finalizers of others stay in their order.
+// A GatewayClass has the finalizer while Gateways use it. Other finalizers keep their order.
 func TestAClassThatGatewaysUseHasTheFinalizer(t *testing.T) {
 	const ours, other, another = gatewayv1.GatewayClassFinalizerGatewaysExist, "example.com/other", "example.com/another"
 	const unused = "kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: unknown}"
@@ -257,8 +259,8 @@ func TestAClassThatGatewaysUseHasTheFinalizer(t *testing.T) {
 	}
 }
 
-// An API server refuses a status with more than 32 parents, and that of a policy with more than 16 ancestors: those of others have their
-// places, and what does not fit is not said.
+// An API server rejects more than 32 parents, and more than 16 ancestors of a policy. Others'
+// entries come first, and ours that do not fit are left out.
 func TestParentsThatDoNotFitAreLeftOut(t *testing.T) {
 	var r gatewayv1.HTTPRoute
 	r.Status.Parents = []gatewayv1.RouteParentStatus{{ControllerName: "example.com/other", ParentRef: ref("g")}}
@@ -278,7 +280,8 @@ func TestParentsThatDoNotFitAreLeftOut(t *testing.T) {
 	}
 }
 
-// Clients write what an API server answers into the object that they were given: nothing of a Status may be in it.
+// Clients write the API server's answer into the object that they got, so an object must share no
+// memory with its Status.
 func TestAnObjectSharesNoMemoryWithItsStatus(t *testing.T) {
 	s := &conditions.Status{
 		Sets: 1, Addresses: []gatewayv1.GatewayStatusAddress{{Type: ptr.To(gatewayv1.IPAddressType), Value: "10.0.0.1"}},

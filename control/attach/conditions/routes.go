@@ -36,7 +36,7 @@ func (w *writer) routes() {
 	}
 }
 
-// route completes the status of a route. Others are as of [writer.taken].
+// route completes the status of a route. Others is the result of [writer.taken].
 func (w *writer) route(s *Status, others map[at]string) {
 	for _, p := range w.Attachments.Parents[s.Object] {
 		ref := p.Ref
@@ -49,7 +49,7 @@ func (w *writer) route(s *Status, others map[at]string) {
 	}
 }
 
-// conditions are those of a route at a parent.
+// conditions returns the conditions of a route at a parent.
 func (w *writer) conditions(of objects.Object, p attach.Parent, others map[at]string) []metav1.Condition {
 	verdict := w.Plans.Routes[of]
 	refused := p.Refused
@@ -69,7 +69,7 @@ func (w *writer) conditions(of objects.Object, p attach.Parent, others map[at]st
 		return all
 	}
 	if verdict.Partly != "" {
-		// Gateway API has the message begin so.
+		// Gateway API requires this prefix.
 		return append(all, is(gatewayv1.RouteConditionPartiallyInvalid, gatewayv1.RouteReasonUnsupportedValue, "Dropped Rule: "+verdict.Partly))
 	}
 	var words []string
@@ -90,8 +90,8 @@ type at struct {
 	listener *attach.Listener
 }
 
-// taken says in words which names each LLMRoute wants at a listener that an older route of the listener has, where there are such names.
-// Wants are the names of each. It is what [objects.Offer] does.
+// taken says which model names of each LLMRoute an older route of the listener has. Wants has the
+// names of each. It mirrors [objects.Offer].
 func (w *writer) taken(wants map[objects.Name][]string) map[at]string {
 	all := make(map[at]string)
 	for _, g := range w.Attachments.Gateways {
@@ -119,7 +119,8 @@ func (w *writer) taken(wants map[objects.Name][]string) map[at]string {
 	return all
 }
 
-// pools adds the status of every InferencePool. Its conditions are named as those of routes are (Gateway API Inference Extension v1).
+// pools adds the status of every InferencePool, with the conditions of routes (Gateway API
+// Inference Extension v1).
 func (w *writer) pools() {
 	users := w.users(func(p *plan.Plan) []objects.Name { return p.Pools })
 	for i := range w.Network.Pools {
@@ -129,8 +130,8 @@ func (w *writer) pools() {
 	}
 }
 
-// policies adds the status of every BackendTLSPolicy: its ancestors are the Gateways that lead to what it is for. Its conditions are named
-// as those of routes are (Gateway API, BackendTLSPolicy).
+// policies adds the status of every BackendTLSPolicy, with the conditions of routes. Its ancestors
+// are the Gateways that lead to its target.
 func (w *writer) policies() {
 	users := w.users(func(p *plan.Plan) []objects.Name { return p.Policies })
 	for i := range w.Network.Policies {
@@ -140,7 +141,7 @@ func (w *writer) policies() {
 	}
 }
 
-// users are the Gateways whose plans use an object, by its name.
+// users returns the Gateways whose plans use an object, by its name.
 func (w *writer) users(used func(*plan.Plan) []objects.Name) map[objects.Name][]objects.Name {
 	all := make(map[objects.Name][]objects.Name)
 	for _, p := range w.Plans.Gateways {
@@ -151,7 +152,7 @@ func (w *writer) users(used func(*plan.Plan) []objects.Name) map[objects.Name][]
 	return all
 }
 
-// judged says whether an object is taken, and whether its references can be followed.
+// judged returns whether an object is accepted, and whether its references resolve.
 func judged(refused, refs attach.Verdict) []metav1.Condition {
 	accepted := is(gatewayv1.RouteConditionAccepted, gatewayv1.RouteReasonAccepted, "")
 	if refused != (attach.Verdict{}) {
@@ -164,7 +165,7 @@ func judged(refused, refs attach.Verdict) []metav1.Condition {
 	return []metav1.Condition{accepted, resolved}
 }
 
-// sayOf has an object say the same of some Gateways.
+// sayOf gives an object the same conditions at some Gateways.
 func (s *Status) sayOf(gateways []objects.Name, conditions ...metav1.Condition) {
 	for _, gateway := range gateways {
 		s.Parents = append(s.Parents, Parent{
@@ -177,7 +178,8 @@ func (s *Status) sayOf(gateways []objects.Name, conditions ...metav1.Condition) 
 	}
 }
 
-// keyOf is the same for references that say the same of an object of one namespace, whether they say what is the default or not.
+// keyOf returns a key that is equal for references to the same object, with or without explicit
+// defaults.
 func keyOf(ref gatewayv1.ParentReference) string {
 	port := ""
 	if ref.Port != nil {

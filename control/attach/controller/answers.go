@@ -7,16 +7,17 @@ import (
 	"github.com/headgate/headgate/control/attach/order"
 )
 
-// Answers are what Envoys say of what they were sent, until a Controller takes it up. They are safe for concurrent use. Make them with
-// [NewAnswers].
+// Answers queues the answers of Envoys until a Controller takes them. It is safe for concurrent
+// use. Make one with [NewAnswers].
 type Answers struct {
-	news chan struct{} // capacity 1: there is something
+	news chan struct{} // capacity 1: there are answers
 
 	mu  sync.Mutex // guards the following
 	all []said
 }
 
-// said is an answer, that an Envoy has left, or that it has all up to a change, which is above 0 then.
+// said is an answer, the end of a stream, or the last change (above 0) that an Envoy has
+// completely.
 type said struct {
 	from ads.Envoy
 	order.Answer
@@ -24,20 +25,20 @@ type said struct {
 	settled uint64
 }
 
-// NewAnswers returns Answers of nobody.
+// NewAnswers returns an empty queue.
 func NewAnswers() *Answers { return &Answers{news: make(chan struct{}, 1)} }
 
-// Heard is for [ads.Config]. Answers about endpoints are passed over.
+// Heard implements [ads.Config]. It ignores answers about endpoints.
 func (a *Answers) Heard(from ads.Envoy, is order.Answer) {
 	if is.Type != order.Endpoints {
 		a.add(said{from: from, Answer: is})
 	}
 }
 
-// Settled is for [ads.Config].
+// Settled implements [ads.Config].
 func (a *Answers) Settled(who ads.Envoy, change uint64) { a.add(said{from: who, settled: change}) }
 
-// Left is for [ads.Config].
+// Left implements [ads.Config].
 func (a *Answers) Left(who ads.Envoy) { a.add(said{from: who, left: true}) }
 
 func (a *Answers) add(s said) {
@@ -46,11 +47,11 @@ func (a *Answers) add(s said) {
 	a.mu.Unlock()
 	select {
 	case a.news <- struct{}{}:
-	default: // the Controller has not looked since the last
+	default: // the Controller has not read since the last one
 	}
 }
 
-// take returns what there is, in the order in which each Envoy said it.
+// take returns the queued answers, in order per Envoy.
 func (a *Answers) take() []said {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -17,21 +17,21 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// bisection is what is known of what the Envoys of a Gateway refuse.
+// bisection finds the routes that the Envoys of a Gateway reject.
 type bisection struct {
 	*bisect.Bisection
 	gateway *attach.Gateway
 	planned *plan.Plan   // with all routes
-	refused plan.Refused // as it was taken up last
-	others  []string     // what of it beside routes its own Envoys refuse
-	// search is the number of the search that goes on, and of the plan with which it began; trial is what is tried.
+	refused plan.Refused // as of the last plan
+	others  []string     // what its own Envoys reject besides routes
+	// search numbers the current search; of is the plan at its start, and trial the current trial.
 	search int
 	of     *plan.Plan
 	trial  order.Snapshot
 	tries  string // its version; empty for none
 }
 
-// inquire has an Inquiry for each Gateway, and none for another.
+// inquire keeps one bisection for each Gateway.
 func (d *Controller) inquire(a *attach.Attachments, plans *plan.Plans) {
 	now := make(map[objects.Name]*bisection, len(plans.Gateways))
 	for i, p := range plans.Gateways {
@@ -45,7 +45,8 @@ func (d *Controller) inquire(a *attach.Attachments, plans *plan.Plans) {
 	d.bisections = now
 }
 
-// refused is what to leave out of the plans, and what else Envoys refuse. What is new is logged.
+// refused returns the routes to leave out of the plans, and what else Envoys reject. It logs what
+// is new.
 func (d *Controller) refused() map[objects.Name]plan.Refused {
 	all := make(map[objects.Name]plan.Refused, len(d.bisections))
 	for name, q := range d.bisections {
@@ -78,10 +79,10 @@ func (d *Controller) refused() map[objects.Name]plan.Refused {
 
 func compare(x, y objects.Object) int { return strings.Compare(x.String(), y.String()) }
 
-// kinds are types of resources for people.
+// kinds are the names of resource types in messages.
 var kinds = map[string]string{order.Clusters: "cluster", order.Secrets: "secret", order.Listeners: "listener", order.Routes: "routes"}
 
-// others says for people what is refused beside routes.
+// others formats what Envoys reject besides routes.
 func others(all []bisect.Fault) []string {
 	words := make([]string, len(all))
 	for i, f := range all {
@@ -90,8 +91,8 @@ func others(all []bisect.Fault) []string {
 	return words
 }
 
-// offer tells the Inquiry of a Gateway what its Envoys are to have now. In says which routes are in which route configuration; it is asked
-// when somebody wants to know.
+// offer sets the current resources of a Gateway's Envoys. In returns the routes in each route
+// configuration; it is called only when needed.
 func (q *bisection) offer(in func() map[string][]objects.Object, given order.Snapshot) {
 	all := make(map[bisect.Resource]bisect.Offer)
 	for of, named := range given {
@@ -106,7 +107,7 @@ func (q *bisection) offer(in func() map[string][]objects.Object, given order.Sna
 	q.Offer(all)
 }
 
-// hear takes up what Envoys have said.
+// receive records the queued answers of Envoys.
 func (d *Controller) receive() {
 	for _, s := range d.Answers.take() {
 		switch {
@@ -127,7 +128,7 @@ func (d *Controller) receive() {
 	}
 }
 
-// judge goes on with each search, by what Envoys have said so far.
+// bisect continues each search with the answers so far.
 func (d *Controller) bisect(now time.Time) {
 	replan, another := d.search(now)
 	if replan {
@@ -139,7 +140,7 @@ func (d *Controller) bisect(now time.Time) {
 	}
 }
 
-// search says whether other plans are to be made, and whether Envoys are to try something else.
+// search reports whether the plans must change, and whether a trial has changed.
 func (d *Controller) search(now time.Time) (replan, another bool) {
 	for _, q := range d.bisections {
 		another = q.try(d, now) || another
@@ -148,7 +149,7 @@ func (d *Controller) search(now time.Time) (replan, another bool) {
 	return replan, another
 }
 
-// try makes what Envoys are to try, and says whether that is another than before.
+// try updates the trial, and reports whether it has changed.
 func (q *bisection) try(d *Controller, now time.Time) bool {
 	t, some := q.Next(now)
 	if t.Version == q.tries {
@@ -165,7 +166,7 @@ func (q *bisection) try(d *Controller, now time.Time) bool {
 	if err == nil {
 		q.trial, err = ads.SnapshotOf(resources)
 	}
-	if err != nil { // what cannot be tried is not answered, and given up
+	if err != nil { // a trial that cannot be made gets no answer, and times out
 		d.Log.Error("cannot find the route that an Envoy refuses", "gateway", q.planned.Gateway.String(), "routes", t.Routes, "err", err)
 		return true
 	}
@@ -175,7 +176,7 @@ func (q *bisection) try(d *Controller, now time.Time) bool {
 	return true
 }
 
-// withTrials returns snapshots with what Envoys are to try.
+// withTrials returns the snapshots with the trials added.
 func (d *Controller) withTrials(given map[objects.Name]order.Snapshot) map[objects.Name]order.Snapshot {
 	all := maps.Clone(given)
 	for name, q := range d.bisections {

@@ -50,11 +50,11 @@ type control struct {
 	newer chan struct{}
 	plans *plan.Plans
 	log   bytes.Buffer
-	// answers is how often Envoys took or refused route configurations, trials among them.
+	// answers counts the answers about route configurations, trials included.
 	answers int
 }
 
-// Write is for the log.
+// Write receives the log.
 func (c *control) Write(line []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,7 +111,7 @@ func (c *control) next() (*objects.World, <-chan struct{}) {
 	return c.world, c.newer
 }
 
-// apply puts objects in force.
+// apply applies objects.
 func (c *control) apply(text string) {
 	w := &objects.World{Network: network.Read(c.t, text)}
 	c.mu.Lock()
@@ -121,7 +121,7 @@ func (c *control) apply(text string) {
 	c.newer = make(chan struct{})
 }
 
-// verdict is what Envoys of the Gateway ns/g say of a route; empty for nothing.
+// verdict is the error of the Envoys of Gateway ns/g for a route; empty for none.
 func (c *control) verdict(route string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,7 +132,7 @@ func (c *control) verdict(route string) string {
 	return v.Envoys[objects.Name{Namespace: "ns", Name: "g"}].Words
 }
 
-// others is what Envoys of the first Gateway refuse beside routes.
+// others returns what Envoys of the first Gateway reject besides routes.
 func (c *control) others() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,7 +142,7 @@ func (c *control) others() []string {
 	return c.plans.Gateways[0].Refused
 }
 
-// said is how many lines of the log have a text.
+// said counts the lines of the log that contain a text.
 func (c *control) said(text string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -168,16 +168,17 @@ func route(name, path, more string) string {
 		"  rules: [{matches: [{path: {type: RegularExpression, value: '%s'}}], filters: [{type: RequestRedirect, requestRedirect: {hostname: to-%s.test}}%s]}]\n", name, name, path, name, more)
 }
 
-// client is a model of an Envoy: it refuses routes that have some text, and clusters and listeners of some names.
+// client is a model of an Envoy. It rejects routes that contain some text, and clusters and
+// listeners of some names.
 type client struct {
 	refuses []string
 	stop    func()
 
 	mu      sync.Mutex // guards the following
 	routes  map[string]string
-	seen    []string // all route configurations that it was ever sent
+	seen    []string // all route configurations that it received
 	removed []string
-	held    chan struct{} // trials are not answered before it is closed; nil for at once
+	held    chan struct{} // it answers trials only when this is closed; nil: at once
 }
 
 func (c *control) client(refuses ...string) *client {
@@ -265,7 +266,7 @@ func (e *client) answer(r *discoveryv3.DeltaDiscoveryResponse) []*discoveryv3.De
 	return []*discoveryv3.DeltaDiscoveryRequest{ack}
 }
 
-// tried are the trials that it was sent, but for empty ones.
+// tried returns the trials that it received, except empty ones.
 func (e *client) tried() (all []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -277,7 +278,7 @@ func (e *client) tried() (all []string) {
 	return all
 }
 
-// serves says which of some texts are in the routes of the port that are in force.
+// serves returns those of some texts that are in the accepted routes of the port.
 func (e *client) serves(texts ...string) (all []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -289,8 +290,8 @@ func (e *client) serves(texts ...string) (all []string) {
 	return all
 }
 
-// What one of a Gateway's Envoys refuses is left out for all of them, in those that come later too; nothing else is, not for a moment. It
-// is logged once. Mended, it is back.
+// A route that one Envoy rejects is left out for all Envoys of the Gateway, later ones included. No
+// other route is, at any time. It is logged once. When it is fixed, it is back.
 func TestARouteThatAnEnvoyRefusesIsLeftOutForAll(t *testing.T) {
 	c := start(t)
 	var routes, paths []string
@@ -342,7 +343,7 @@ func TestARouteThatAnEnvoyRefusesIsLeftOutForAll(t *testing.T) {
 	}
 }
 
-// Routes that change while one is looked for do not mix with what is tried, and the next search is among those that there are then.
+// Routes that change during a search do not change its trials. The next search uses the new routes.
 func TestASearchIsAmongTheRoutesOfItsBeginning(t *testing.T) {
 	c := start(t)
 	routes := make([]string, 8)
@@ -379,7 +380,7 @@ func TestASearchIsAmongTheRoutesOfItsBeginning(t *testing.T) {
 	}
 }
 
-// Who is to try what nobody answers any more has it taken away.
+// When a search ends, Envoys lose its trial.
 func TestATrialEndsWithItsSearch(t *testing.T) {
 	c := start(t)
 	other, e := c.client(), c.client("/bad/")
@@ -394,7 +395,7 @@ func TestATrialEndsWithItsSearch(t *testing.T) {
 	})
 }
 
-// What Envoys refuse and is no route's is a fault of the Gateway, until it is not refused any more.
+// A rejected resource without a responsible route is a fault of the Gateway, until it is accepted.
 func TestWhatIsNoRoutesIsTheGatewaysFault(t *testing.T) {
 	c := start(t)
 	const service = "---\nkind: Service\nmetadata: {namespace: ns, name: a}\nspec: {ports: [{port: 80}]}\n---\nkind: HTTPRoute\nmetadata: {namespace: ns, name: r}\n" +
@@ -414,7 +415,7 @@ func TestWhatIsNoRoutesIsTheGatewaysFault(t *testing.T) {
 
 var web = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
-// get returns the status of an answer for a host, and where it leads.
+// get returns the status of an answer for a host, and its Location.
 func get(t *testing.T, address, host, path string) string {
 	q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+":20080"+path, nil)
 	if err != nil {
@@ -430,8 +431,8 @@ func get(t *testing.T, address, host, path string) string {
 	return fmt.Sprint(response.StatusCode, " ", response.Header.Get("location"))
 }
 
-// Of 1,000 routes a real Envoy refuses one, then another: 999 answer, and the rest too once it starts anew. What is known to be fine
-// answers all the time.
+// Of 1,000 routes a real Envoy rejects one, then another. The other 999 answer, and also after the
+// Envoy restarts. Accepted routes answer all the time.
 func TestOfAThousandRoutesEnvoyRefusesOne(t *testing.T) {
 	binary, err := find.Find(t.Context(), "../../../.cache", os.Stderr)
 	if err != nil {
@@ -445,7 +446,7 @@ func TestOfAThousandRoutesEnvoyRefusesOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// It takes smaller expressions than control believes.
+	// Envoy accepts smaller expressions than control expects.
 	var config map[string]any
 	if err := json.Unmarshal(text, &config); err != nil {
 		t.Fatal(err)
@@ -498,7 +499,8 @@ func TestOfAThousandRoutesEnvoyRefusesOne(t *testing.T) {
 	verdict := func(name string) {
 		t.Helper()
 		await(t, "the verdict is told", func() bool { return strings.Contains(c.verdict(name), "RE2 program size of") })
-		// Trials that halve what may be to blame are ten of 1,000 routes; before and after them a few more answers come.
+		// A binary search of 1,000 routes takes ten trials, with a few more answers before and
+		// after.
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.answers > 20 {
@@ -510,7 +512,7 @@ func TestOfAThousandRoutesEnvoyRefusesOne(t *testing.T) {
 	all[500] = route("r500", "/[a-z0-9-]{1,120}/v1/.*", "")
 	apply()
 	verdict("r500")
-	serve("999 answer", map[int]string{500: "404 "}) // its match is what is refused
+	serve("999 answer", map[int]string{500: "404 "}) // Envoy rejects its match
 
 	var lost atomic.Int64
 	ctx, stop := context.WithCancel(t.Context())

@@ -1,5 +1,5 @@
-// Package controller keeps what the Envoys of Gateways are given true to the objects: it makes plans of them, and of the plans what Envoys
-// are told.
+// Package controller keeps the configuration of Gateways' Envoys up to date with the objects: it
+// plans, and turns plans into xDS resources.
 package controller
 
 import (
@@ -19,62 +19,65 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Config is what a Controller needs.
+// Config configures a Controller.
 type Config struct {
-	// Template is envoy.yaml, taken apart.
+	// Template is envoy.yaml, parsed.
 	Template *envoy.Template
-	// Envoys serves what is made, and tells Answers what Envoys say of it.
+	// Envoys serves the resources, and reports the answers of Envoys to Answers.
 	Envoys  *ads.Server
 	Answers *Answers
-	// Certificates are those in the Secrets of an API server, Authorities those in its ConfigMaps; nil where a folder has them.
+	// Certificates follows the Secrets of an API server, and Authorities its ConfigMaps; nil for a
+	// folder.
 	Certificates, Authorities *certificates.Watch
-	// Pods says that control makes the pods of managed Gateways, whose addresses are not the Gateways'.
+	// Pods reports that control makes the pods of managed Gateways. These do not listen at the
+	// Gateways' addresses.
 	Pods bool
-	// Peers are the other controls; nil where this is the only one.
+	// Peers are the other controls; nil if there is none.
 	Peers Peers
-	// Planned is told of the plans that Envoys are given, each time that this is something else; nil means nobody.
+	// Planned receives the plans in force at each change; it may be nil.
 	Planned func(Plans)
-	// Replanned is told how long it took from another Network to what Envoys are given; nil means nobody.
+	// Replanned receives the time from a change of the Network to new resources; it may be nil.
 	Replanned func(took time.Duration)
 	Log       *slog.Logger
 }
 
-// Plans are what Envoys are given. They are immutable.
+// Plans are the plans in force. They are immutable.
 type Plans struct {
 	*attach.Attachments
 	*plan.Plans
 	*objects.Network
-	// Programmed are the Gateways of which an Envoy has, or has refused, all that it is to have, whichever control serves it.
+	// Programmed has the Gateways of which an Envoy has answered all resources, at any control.
 	Programmed map[objects.Name]bool
 }
 
 // Controller follows the objects. Make one with [New], and run it with [Controller.Run].
 type Controller struct {
 	Config
-	world      *objects.World   // that is in force, nil for none
+	world      *objects.World   // in force, nil for none
 	network    *objects.Network // of the plans
 	attached   *attach.Attachments
-	planned    *plan.Plans // with what Envoys refuse
-	plans      *plan.Plans // without it
+	planned    *plan.Plans // with the routes that Envoys reject
+	plans      *plan.Plans // without them
 	makers     map[objects.Name]*maker
-	given      map[objects.Name]order.Snapshot // without what lingers, and what is tried
+	given      map[objects.Name]order.Snapshot // without lingering clusters and trials
 	left       lingering
 	bisections map[objects.Name]*bisection
-	folder     plan.Known // of a folder, as it was known last
-	problems   []string   // that were told, in order
+	folder     plan.Known // of a folder: the last results
+	problems   []string   // logged ones, in order
 	followers
-	programmed map[objects.Name]bool   // that were told
+	programmed map[objects.Name]bool   // last reported
 	digests    map[objects.Name]string // of given
 	peers      map[string]Seen         // what other controls have seen
-	shared     Seen                    // what they were told
+	shared     Seen                    // last shared with them
 }
 
-// New returns a Controller of nothing.
+// New returns a Controller without plans.
 func New(c Config) *Controller {
 	return &Controller{Config: c, left: make(lingering), makers: make(map[objects.Name]*maker), followers: newFollowers()}
 }
 
-// Run follows Worlds, until ctx ends. Next returns the latest World, nil before there is one, and what is closed when there is another.
+// Run follows Worlds until ctx ends. Next returns the latest World (nil before the first), and a
+// channel that is closed when there is a newer one.
 func (d *Controller) Run(ctx context.Context, next func() (*objects.World, <-chan struct{})) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -102,13 +105,13 @@ func (d *Controller) Run(ctx context.Context, next func() (*objects.World, <-cha
 		case <-newer:
 			w, newer = next()
 		case <-certificates:
-			d.network = nil // the plans are of what was known of Secrets then
+			d.network = nil // the plans used the old Secrets
 		case <-authorities:
 			d.network = nil
 		case <-d.Answers.news:
 		case <-heard:
 			if d.peers, heard = d.Peers.Seen(); d.plans != nil {
-				d.put() // what others have seen may be left out
+				d.put() // peers may have seen routes to leave out
 			}
 		case <-tick.C:
 			if d.left.end(time.Now()) {
@@ -118,7 +121,7 @@ func (d *Controller) Run(ctx context.Context, next func() (*objects.World, <-cha
 	}
 }
 
-// follow puts a World in force. Pods are in no plan, so that most Worlds make no other.
+// follow applies a World. Plans do not depend on pods, so most Worlds need no new plan.
 func (d *Controller) follow(ctx context.Context, w *objects.World) {
 	another := w != d.world
 	d.world = w
@@ -138,7 +141,7 @@ func (d *Controller) follow(ctx context.Context, w *objects.World) {
 	}
 }
 
-// put puts the plans in force, without what Envoys refuse.
+// put applies the plans without what Envoys reject.
 func (d *Controller) put() {
 	d.plans = d.planned.LeaveOut(d.refused())
 	d.note(problems(d.plans, d.world.Where))
@@ -170,10 +173,10 @@ func (d *Controller) put() {
 	d.say()
 }
 
-// tell tells Envoys what they are to have now, and returns the number of the change.
+// publish sends the current resources to Envoys, and returns the number of the change.
 func (d *Controller) publish() uint64 { return d.Envoys.Set(d.withTrials(d.left.with(d.given))) }
 
-// say says what the plans are.
+// say reports the plans in force.
 func (d *Controller) say() {
 	d.programmed = d.programmedAnywhere()
 	if d.Planned != nil {
@@ -181,7 +184,7 @@ func (d *Controller) say() {
 	}
 }
 
-// known is what is known of the Secrets and ConfigMaps that are named.
+// known returns the results for the named Secrets and ConfigMaps.
 func (d *Controller) known(ctx context.Context, secrets, configMaps []objects.Name) plan.Known {
 	if d.Certificates != nil {
 		return plan.Known{Certificates: d.Certificates.Name(ctx, secrets), Authorities: d.Authorities.Name(ctx, configMaps)}
@@ -193,14 +196,14 @@ func (d *Controller) known(ctx context.Context, secrets, configMaps []objects.Na
 	return d.folder
 }
 
-// tellEndpoints has Envoys told of the endpoints of the Services that plans name.
+// tellEndpoints sends the endpoints of the Services that plans name.
 func (d *Controller) tellEndpoints() {
 	if err := d.Envoys.SetEndpoints(services.Of(d.plans.Gateways, d.world.Network, d.world.Slices)); err != nil {
 		d.Log.Error("cannot tell Envoys of the endpoints of Services; they keep what they have", "err", err)
 	}
 }
 
-// snapshot is what the Envoys of a Gateway are to have.
+// snapshot returns the resources of a Gateway's Envoys.
 func (d *Controller) snapshot(p *plan.Plan, g *attach.Gateway) (order.Snapshot, error) {
 	m := d.makers[p.Gateway]
 	if m == nil {
@@ -220,7 +223,7 @@ type maker struct {
 	ads.Encoder
 }
 
-// options are what the plan of a Gateway does not say.
+// options returns what the plan of a Gateway does not contain.
 func (d *Controller) options(g *attach.Gateway) envoy.Options {
 	address := g.Address()
 	if d.Pods && g.Managed() {

@@ -18,7 +18,7 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// large is two Gateways of 50 listeners with 1,000 HTTPRoutes, 200 Services and 50 pools.
+// large is two Gateways with 50 listeners, 1,000 HTTPRoutes, 200 Services and 50 pools.
 func large(t testing.TB) objects.Set {
 	var text strings.Builder
 	text.WriteString("kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n")
@@ -51,7 +51,7 @@ func driver(t testing.TB) *Controller {
 	return New(Config{Template: template, Envoys: ads.New(ads.Config{Who: ads.Said, Log: slog.New(slog.DiscardHandler)}), Answers: NewAnswers(), Log: slog.New(slog.DiscardHandler)})
 }
 
-// Whatever changes, Envoys are given what they are given by a control that has just started.
+// After any change, Envoys get what a control that has just started would send them.
 func TestWhatIsGivenIsThatOfAnyControl(t *testing.T) {
 	ctx := t.Context()
 	for seed := range uint64(3) {
@@ -82,8 +82,8 @@ func TestWhatIsGivenIsThatOfAnyControl(t *testing.T) {
 	}
 }
 
-// BenchmarkReplan measures how long it takes from changed objects to what Envoys are given, of [large]: where a route has changed, and
-// where a Service has, which may matter to every listener.
+// BenchmarkReplan measures the time from changed objects to new resources for [large]: after a
+// change of a route, and of a Service, which may affect every listener.
 func BenchmarkReplan(b *testing.B) {
 	for name, change := range map[string]func(n *objects.Network, i int){
 		"change=route": func(n *objects.Network, i int) {

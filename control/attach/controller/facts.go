@@ -7,7 +7,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Facts is what Envoys say of plans, for the status of objects: who has all has it at each port, but for what is refused.
+// Facts returns the answers of Envoys for the status of objects: ports whose resources have been
+// answered, and errors.
 func (p Plans) Facts() conditions.Facts {
 	f := conditions.Facts{Gateways: make(map[objects.Name]conditions.Gateway)}
 	for _, g := range p.Plans.Gateways {

@@ -9,11 +9,12 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// linger is for how long Envoys know a pool that no route names any more. No route of theirs tells where a model leads: extproc does,
-// by objects that it reads by itself, and what it decided last is under way for some seconds more.
+// linger is how long Envoys keep the cluster of a pool that no route names any more. extproc
+// chooses the pool of a model from its own copy of the objects, and its last choices are under way
+// for some seconds.
 const linger = 10 * time.Second
 
-// lingering are the clusters of pools that left plans lately, by Gateway and name. It is pure.
+// lingering has the clusters of pools that left plans recently, by Gateway and name. It is pure.
 type lingering map[objects.Name]map[string]left
 
 type left struct {
@@ -21,11 +22,11 @@ type left struct {
 	until   time.Time
 }
 
-// note notes what left between what Gateways had and what they have, at a time.
+// note records the clusters that are in had but not in have, at a time.
 func (l lingering) note(had, have map[objects.Name]order.Snapshot, now time.Time) {
 	for gateway, snapshot := range had {
 		if have[gateway] == nil {
-			delete(l, gateway) // its Envoys are told nothing any more
+			delete(l, gateway) // its Envoys get no updates any more
 			continue
 		}
 		for name, cluster := range snapshot[order.Clusters] {
@@ -46,7 +47,7 @@ func (l lingering) note(had, have map[objects.Name]order.Snapshot, now time.Time
 	}
 }
 
-// end forgets what lingered long enough at a time, and says whether there was any.
+// end drops the clusters whose time is over, and reports whether there were any.
 func (l lingering) end(now time.Time) (some bool) {
 	for gateway, names := range l {
 		maps.DeleteFunc(names, func(_ string, c left) bool {
@@ -61,7 +62,7 @@ func (l lingering) end(now time.Time) (some bool) {
 	return some
 }
 
-// with returns snapshots with what lingers.
+// with returns the snapshots with lingering clusters added.
 func (l lingering) with(given map[objects.Name]order.Snapshot) map[objects.Name]order.Snapshot {
 	all := maps.Clone(given)
 	for gateway, names := range l {

@@ -12,7 +12,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// clusters is a snapshot with these clusters, whose version is what follows "=".
+// clusters is a snapshot with some clusters. The text after "=" is the version.
 func clusters(names ...string) order.Snapshot {
 	s := order.Snapshot{order.Clusters: {}, order.Routes: {"r": {Version: "1"}}}
 	for _, n := range names {
@@ -22,7 +22,7 @@ func clusters(names ...string) order.Snapshot {
 	return s
 }
 
-// A pool that leaves a plan stays with its Envoys for ten seconds; a Service, and all else, leaves at once.
+// A pool that leaves a plan stays in Envoys for ten seconds; Services and the rest go at once.
 func TestPoolsLingerThatLeaveAPlan(t *testing.T) {
 	g, other := objects.Name{Namespace: "ns", Name: "g"}, objects.Name{Namespace: "ns", Name: "other"}
 	begin := time.Unix(1e9, 0)

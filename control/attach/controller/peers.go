@@ -13,38 +13,39 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Peers are the other controls of a cluster. Each serves some Envoys, and what these say all controls go by: a route that one Envoy
-// refuses is left out of what every Envoy of the Gateway is given, and the control that leads tells of a Gateway whose Envoys others
-// serve.
+// Peers are the other controls of a cluster. All controls use the answers of all Envoys: each
+// leaves out a route that one Envoy rejects, and the leader reports the state of Gateways whose
+// Envoys other controls serve.
 type Peers interface {
-	// Share tells the others what this control has seen. It does not wait.
+	// Share publishes what this control has seen. It does not block.
 	Share(Seen)
-	// Seen returns what the others have, by their names, and what is closed when that is something else.
+	// Seen returns what the others have seen, by control, and a channel that is closed at the next
+	// change.
 	Seen() (map[string]Seen, <-chan struct{})
 }
 
-// Seen is what a control has seen of Envoys, by their Gateway, as NAMESPACE/NAME.
+// Seen is what a control has seen of Envoys, by Gateway as NAMESPACE/NAME.
 type Seen map[string]SeenOf
 
-// SeenOf is what the Envoys of a Gateway say.
+// SeenOf has the answers of a Gateway's Envoys.
 type SeenOf struct {
-	// Has is a digest of what an Envoy has all of; empty for none.
+	// Has is a digest of the resources that an Envoy has completely; empty for none.
 	Has string `json:"has,omitempty"`
-	// Refused is what they refuse beside routes, in words for people.
+	// Refused lists what they reject besides routes, as messages.
 	Refused []string `json:"refused,omitempty"`
-	// Routes are those that they refuse, by what [objects.Object] says of itself.
+	// Routes has the rejected routes, by [objects.Object.String].
 	Routes map[string]SeenRoute `json:"routes,omitempty"`
 }
 
-// SeenRoute is a route that an Envoy refuses.
+// SeenRoute is a route that an Envoy rejects.
 type SeenRoute struct {
-	// Content is that of [plan.Plan.Contents]: a route that has changed since is another.
+	// Content is that of [plan.Plan.Contents]. A route with other content has changed since.
 	Content string `json:"content"`
 	Words   string `json:"words"`
 	Dropped bool   `json:"dropped,omitempty"`
 }
 
-// digest tells what Envoys are to have: it is the same in every control that makes it of the same objects.
+// digest hashes a snapshot. It is the same in every control with the same objects.
 func digest(s order.Snapshot) string {
 	sum := sha256.New()
 	for _, of := range slices.Sorted(maps.Keys(s)) {
@@ -55,7 +56,7 @@ func digest(s order.Snapshot) string {
 	return hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
-// share tells the other controls what this one's Envoys say, if that is something else than before.
+// share publishes the answers of this control's Envoys if they have changed.
 func (d *Controller) share() {
 	if d.Peers == nil || d.plans == nil {
 		return
@@ -83,7 +84,7 @@ func (d *Controller) share() {
 	}
 }
 
-// also adds to what is refused what other controls have seen of the Envoys of a Gateway, where it is the same as here.
+// also adds what other controls' Envoys of a Gateway reject, if it is still current here.
 func (q *bisection) also(is plan.Refused, of objects.Name, peers map[string]Seen) plan.Refused {
 	is.Routes, is.Others = maps.Clone(is.Routes), slices.Clone(is.Others)
 	for _, peer := range slices.Sorted(maps.Keys(peers)) {
@@ -101,7 +102,8 @@ func (q *bisection) also(is plan.Refused, of objects.Name, peers map[string]Seen
 	return is
 }
 
-// programmedAnywhere are the Gateways of which an Envoy has, or has refused, all that it is to have, whichever control serves it.
+// programmedAnywhere returns the Gateways of which an Envoy has answered all resources, at any
+// control.
 func (d *Controller) programmedAnywhere() map[objects.Name]bool {
 	all := d.followers.programmed()
 	for _, seen := range d.peers {

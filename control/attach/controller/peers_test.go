@@ -26,7 +26,7 @@ type table struct {
 func (h *table) Share(s Seen)                             { h.shared = append(h.shared, s) }
 func (h *table) Seen() (map[string]Seen, <-chan struct{}) { return h.seen, nil }
 
-// pair are a control and a table, beside the objects of a Gateway with two routes.
+// pair returns a control and a table, with the objects of a Gateway with two routes.
 func pair(t *testing.T, routes string) (*Controller, *table) {
 	template, err := envoy.Read(headgate.EnvoyYAML)
 	if err != nil {
@@ -47,8 +47,8 @@ metadata: {namespace: ns, name: bad}
 spec: {parentRefs: [{name: g}], rules: [{matches: [{path: {value: /bad}}], backendRefs: [{name: a, port: 80}]}]}
 `
 
-// A Gateway whose Envoys another control serves is programmed once one of these has what this control would give it: not what it would
-// have given before.
+// A Gateway whose Envoys another control serves is programmed when one of them has the current
+// resources, not older ones.
 func TestAGatewayIsProgrammedByTheEnvoysOfAnotherControl(t *testing.T) {
 	gateway := objects.Name{Namespace: "ns", Name: "g"}
 	one, h := pair(t, twoRoutes)
@@ -79,7 +79,8 @@ func TestAGatewayIsProgrammedByTheEnvoysOfAnotherControl(t *testing.T) {
 	}
 }
 
-// A route that an Envoy of another control refuses is left out here too, until it changes; so both give the same.
+// A route that an Envoy of another control rejects is left out here too until it changes, so both
+// controls send the same.
 func TestARouteThatAnEnvoyOfAnotherControlRefusesIsLeftOut(t *testing.T) {
 	d, _ := pair(t, twoRoutes)
 	bad, gateway := objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: "ns", Name: "bad"}}, objects.Name{Namespace: "ns", Name: "g"}
@@ -123,8 +124,8 @@ func TestARouteThatAnEnvoyOfAnotherControlRefusesIsLeftOut(t *testing.T) {
 	}
 }
 
-// What a control shares of a refused route and of a refused listener, another one takes up as if its own Envoys had said so; once, if
-// several say it.
+// Another control takes up a shared rejection as if its own Envoys had sent it, and only once if
+// several share it.
 func TestWhatEnvoysRefuseIsSharedAsItIs(t *testing.T) {
 	one, h := pair(t, twoRoutes)
 	gateway, bad := objects.Name{Namespace: "ns", Name: "g"}, objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: "ns", Name: "bad"}}

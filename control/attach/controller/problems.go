@@ -7,8 +7,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// problems says in order what is wrong with the objects that plans are made of, in words for people, each with where it is written if
-// somebody knows. What Envoys refuse of them is told apart. It is pure.
+// problems lists, in order, what is wrong with the objects of plans, each with where it is written
+// if known. It leaves out what Envoys reject. It is pure.
 func problems(plans *plan.Plans, where func(kind string, name objects.Name) string) []string {
 	var all []string
 	for _, f := range plans.Faults() {
@@ -18,7 +18,7 @@ func problems(plans *plan.Plans, where func(kind string, name objects.Name) stri
 	return slices.Compact(all)
 }
 
-// note logs the problems that were not there before.
+// note logs the problems that are new.
 func (d *Controller) note(all []string) {
 	for _, p := range all {
 		if _, known := slices.BinarySearch(d.problems, p); !known {

@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// What is wrong with each object is told by its name, with where it is written.
+// A problem names its object and where it is written.
 func TestProblemsAreToldByTheirObjects(t *testing.T) {
 	n := network.Read(t, network.Standard(`kind: Gateway
 metadata: {namespace: ns, name: g}

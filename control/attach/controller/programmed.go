@@ -8,17 +8,18 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// followers are the Envoys that a control serves, and the changes by which their Gateways were given something else. It is pure.
+// followers are the Envoys of this control, and the changes that gave their Gateways new resources.
+// It is pure.
 type followers struct {
-	envoys map[ads.Envoy]uint64    // the latest change of which each has all
-	since  map[objects.Name]uint64 // the change by which what the Envoys of a Gateway are to have became what it is
+	envoys map[ads.Envoy]uint64    // the latest change that each has completely
+	since  map[objects.Name]uint64 // the change that gave a Gateway its current resources
 }
 
 func newFollowers() followers {
 	return followers{make(map[ads.Envoy]uint64), make(map[objects.Name]uint64)}
 }
 
-// give notes what Gateways had, and what they have by a change.
+// give records a change of the Gateways' resources from had to have.
 func (f followers) give(had, have map[objects.Name]order.Snapshot, change uint64) {
 	maps.DeleteFunc(f.since, func(gateway objects.Name, _ uint64) bool { return have[gateway] == nil })
 	for gateway, snapshot := range have {
@@ -28,7 +29,7 @@ func (f followers) give(had, have map[objects.Name]order.Snapshot, change uint64
 	}
 }
 
-// programmed are the Gateways of which an Envoy has, or has refused, all that it is to have.
+// programmed returns the Gateways of which an Envoy has answered all resources.
 func (f followers) programmed() map[objects.Name]bool {
 	all := make(map[objects.Name]bool)
 	for e, settled := range f.envoys {
@@ -39,7 +40,7 @@ func (f followers) programmed() map[objects.Name]bool {
 	return all
 }
 
-// same says whether two snapshots have the same resources in the same versions.
+// same reports whether two snapshots have the same resources and versions.
 func same(a, b order.Snapshot) bool {
 	return maps.EqualFunc(a, b, func(x, y map[string]order.Resource) bool {
 		return maps.EqualFunc(x, y, func(r, s order.Resource) bool { return r.Version == s.Version })

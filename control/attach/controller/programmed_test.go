@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// A Gateway is programmed while one of its Envoys has all that it is to have: not before, and not any more once that is something else.
+// A Gateway is programmed while one of its Envoys has all current resources.
 func TestAGatewayIsProgrammedOnceAnEnvoyHasAll(t *testing.T) {
 	g, h := objects.Name{Namespace: "ns", Name: "g"}, objects.Name{Namespace: "ns", Name: "h"}
 	one, two := ads.Envoy{Gateway: g, Stream: 1}, ads.Envoy{Gateway: g, Stream: 2}

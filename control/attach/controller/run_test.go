@@ -25,7 +25,7 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// named are Secrets or ConfigMaps of an API server, which says at once that one has changed.
+// named has Secrets or ConfigMaps of an API server, and notifies of changes at once.
 type named struct {
 	user kube.User
 
@@ -55,7 +55,7 @@ func (s *named) set(name objects.Name, data map[string][]byte) {
 	s.user.Take(name, data, nil)
 }
 
-// peersOf are other controls, of which a test says what they have seen.
+// peersOf are other controls; a test sets what they have seen.
 type peersOf struct {
 	mu    sync.Mutex // guards the following
 	seen  map[string]Seen
@@ -78,14 +78,14 @@ func (o *peersOf) say(seen map[string]Seen) {
 	o.newer = make(chan struct{})
 }
 
-// running is a Controller that runs, with what Envoys are given last.
+// running is a running Controller, with the latest plans.
 type running struct {
 	*testing.T
 	plans  chan Plans
 	latest Plans
 }
 
-// run runs a Controller and its Server, which it returns a connection to, until the test ends.
+// run runs a Controller and its Server until the test ends, and returns a connection to it.
 func run(t *testing.T, d *Controller, worlds *broadcast.Value[objects.World]) (*running, *grpc.ClientConn) {
 	r := &running{T: t, plans: make(chan Plans, 100)}
 	d.Planned = func(p Plans) { r.plans <- p }
@@ -110,7 +110,7 @@ func run(t *testing.T, d *Controller, worlds *broadcast.Value[objects.World]) (*
 	return r, conn
 }
 
-// await waits for plans of which something holds.
+// await waits until a condition holds for the plans.
 func (r *running) await(what string, holds func(Plans) bool) {
 	r.Helper()
 	for limit := time.After(20 * time.Second); r.latest.Plans == nil || !holds(r.latest); {
@@ -122,7 +122,8 @@ func (r *running) await(what string, holds func(Plans) bool) {
 	}
 }
 
-// A certificate, an authority, or what another control says that is another, is in force without another object.
+// A new certificate, a new authority, or news of another control take effect without a change of
+// objects.
 func TestWhatIsNoObjectIsInForce(t *testing.T) {
 	secrets, maps := &named{all: make(map[objects.Name]map[string][]byte)}, &named{all: make(map[objects.Name]map[string][]byte)}
 	controls := &peersOf{newer: make(chan struct{})}
@@ -179,7 +180,7 @@ spec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: a, port: 80}]}]}
 	r.await("a route that another control's Envoy refuses is left out", func(p Plans) bool { return len(p.Plans.Routes[route].Envoys) == 1 })
 }
 
-// Endpoints of a Service are told with the route that leads there, and when they are others.
+// Endpoints of a Service are sent with the route that leads there, and when they change.
 func TestEndpointsAreToldWithTheirCluster(t *testing.T) {
 	set := func(address string) objects.Set {
 		return network.Set(t, network.Standard("kind: HTTPRoute\nmetadata: {namespace: ns, name: r}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: a, port: 80}]}]}\n---\n"+
@@ -214,12 +215,12 @@ func TestEndpointsAreToldWithTheirCluster(t *testing.T) {
 		}
 		is = &discoveryv3.DeltaDiscoveryRequest{ResponseNonce: r.GetNonce()}
 		second := set("10.0.0.2")
-		second.Network = first.Network // pods are none of it
+		second.Network = first.Network // pods do not matter
 		worlds.Set(objects.Build(second))
 	}
 }
 
-// Envoys in pods of control's listen at their pods' addresses; others where their Gateway says.
+// Envoys in pods that control makes listen at their pods' addresses; others at their Gateway's.
 func TestWhereEnvoysListen(t *testing.T) {
 	for _, c := range []struct {
 		pods    bool

@@ -20,16 +20,19 @@ import (
 	"github.com/headgate/headgate/internal/objects/kube"
 )
 
-// Service is all that a control does for the Envoys of Gateways, whether it leads or not.
+// Service is everything that a control does for the Envoys of Gateways, whether it leads or not.
 type Service struct {
-	// Address is where Envoys call: unix:PATH, where they are believed, or HOST:PORT, where they have certificates.
+	// Address is where Envoys call: unix:PATH, where Envoys are trusted, or HOST:PORT, where they
+	// need certificates.
 	Address string
-	// Authority returns the one that signs those; it is asked for a HOST:PORT alone, and may wait for an API server. It fails when its
-	// context has ended.
+	// Authority returns the authority that signs their certificates. It is called for HOST:PORT
+	// only, may wait for the API server, and fails when ctx ends.
 	Authority func(context.Context) (*pki.Authority, error)
-	// ByName has what of an API server is read by its name, once that can be done; nil where a folder has it.
+	// ByName receives how objects of an API server are read by name, when that is possible; nil for
+	// a folder.
 	ByName <-chan kube.Named
-	// Worlds returns the latest World, nil before there is one, and what is closed when there is another.
+	// Worlds returns the latest World (nil before the first), and a channel that is closed when
+	// there is a newer one.
 	Worlds func() (*objects.World, <-chan struct{})
 	// Pods, Peers and Planned are those of [Config].
 	Pods    bool
@@ -39,7 +42,7 @@ type Service struct {
 	Log     *slog.Logger
 }
 
-// Meter is told how Envoys follow, and how long plans take.
+// Meter counts how Envoys follow updates, and how long planning takes.
 type Meter interface {
 	ads.Meter
 	Replanned(took time.Duration)
