@@ -1,4 +1,5 @@
-// Package bootstrap is the command "control bootstrap".
+// Package bootstrap is the command "control bootstrap": it prints the configuration with which an
+// Envoy of a Gateway starts.
 package bootstrap
 
 import (

@@ -29,42 +29,42 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// controlCluster is how an Envoy names the control that it calls.
+// controlCluster is the name of control's cluster in Envoy.
 const controlCluster = "control"
 
 // Place is where an Envoy of a Gateway runs.
 type Place struct {
-	// Gateway is whose configuration it is to have; Node tells it from the Gateway's other Envoys.
+	// Gateway is the Gateway of the Envoy. Node is its name among the Gateway's Envoys.
 	Gateway objects.Name
 	Node    string
-	// Admin is where its admin interface is.
+	// Admin is the address of its admin interface.
 	Admin netip.AddrPort
-	// Probe is the port at which it says that it lives, to whoever can reach it; 0 for none. It listens there from its start, and until
-	// it is drained.
+	// Probe is the port of its liveness endpoint, open to everybody from its start until it is
+	// drained; 0 for none.
 	Probe uint16
 	// Extproc is the Unix socket of the extproc beside it.
 	Extproc string
-	// Control is the Unix socket of control; empty where it is reached at a host and a port, with what is in the folder Identity:
-	// AuthorityFile, CertificateFile, KeyFile and SecretFile.
+	// Control is the Unix socket of control. If it is empty, Envoy calls a host and port with the
+	// files in the folder Identity: AuthorityFile, CertificateFile, KeyFile and SecretFile.
 	Control     string
 	ControlHost string
 	ControlPort uint16
 	Identity    string
 }
 
-// Files in the folder of an Envoy's identity. Envoy takes up each that is replaced.
+// Files in the folder of an Envoy's identity. Envoy reloads a file that is replaced.
 const (
 	AuthorityFile   = "ca.crt"
 	CertificateFile = "tls.crt"
 	KeyFile         = "tls.key"
-	// SecretFile names the two before for Envoy: it is what [Identity] returns.
+	// SecretFile is the SDS file that names the two files above: the result of [Identity].
 	SecretFile = "identity.json"
 )
 
-// identitySecret is Envoy's name of its own certificate.
+// identitySecret is the SDS name of Envoy's own certificate.
 const identitySecret = "identity"
 
-// Identity is the SecretFile of a folder.
+// Identity returns the content of SecretFile.
 func Identity(folder string) ([]byte, error) {
 	file := func(name string) *corev3.DataSource {
 		return &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path.Join(folder, name)}}
@@ -78,8 +78,8 @@ func Identity(folder string) ([]byte, error) {
 	return protojson.Marshal(&discoveryv3.DiscoveryResponse{Resources: []*anypb.Any{secret}})
 }
 
-// Bootstrap returns the configuration with which an Envoy of a Gateway starts, as JSON: limits and how extproc is reached are those of
-// envoy.yaml, and all else comes from control.
+// Bootstrap returns the configuration with which an Envoy of a Gateway starts, as JSON. Limits, and
+// how extproc is reached, come from envoy.yaml; control sends the rest.
 func (t *Template) Bootstrap(p Place) ([]byte, error) {
 	b := proto.CloneOf(t.bootstrap)
 	b.Node = &corev3.Node{Id: p.Node, Cluster: p.Gateway.String()}
@@ -88,7 +88,7 @@ func (t *Template) Bootstrap(p Place) ([]byte, error) {
 	if extproc == nil {
 		return nil, fmt.Errorf("envoy.yaml has no cluster %s", wire.ExtprocCluster)
 	}
-	control := proto.CloneOf(extproc) // it speaks gRPC on a socket, too
+	control := proto.CloneOf(extproc) // it also speaks gRPC at a socket
 	control.Name = controlCluster
 	at(extproc, p.Extproc)
 	if err := reach(control, p); err != nil {
@@ -101,7 +101,7 @@ func (t *Template) Bootstrap(p Place) ([]byte, error) {
 	if b.LayeredRuntime == nil {
 		b.LayeredRuntime = new(bootstrapv3.LayeredRuntime)
 	}
-	b.LayeredRuntime.Layers = append(b.LayeredRuntime.Layers, &bootstrapv3.RuntimeLayer{ // the last layer that has a key counts
+	b.LayeredRuntime.Layers = append(b.LayeredRuntime.Layers, &bootstrapv3.RuntimeLayer{ // the last layer with a key wins
 		Name: "routes", LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: expressions},
 	})
 	b.StaticResources = &bootstrapv3.Bootstrap_StaticResources{Clusters: []*clusterv3.Cluster{extproc, control}}
@@ -121,17 +121,18 @@ func (t *Template) Bootstrap(p Place) ([]byte, error) {
 	return protojson.Marshal(b)
 }
 
-// patient is [fromStream] without a bound: an Envoy that control has not told yet what to do does not serve, and says so.
+// patient is [fromStream] without a timeout: an Envoy without configuration does not serve, and is
+// not ready.
 func patient() *corev3.ConfigSource {
 	is := fromStream()
 	is.InitialFetchTimeout = durationpb.New(0)
 	return is
 }
 
-// probePath is what kubelets ask for.
+// probePath is the path of kubelets' probes.
 const probePath = "/healthz"
 
-// probe is a listener that says that Envoy lives, and nothing else.
+// probe is a listener that only reports that Envoy lives.
 func probe(port uint16) (*listenerv3.Listener, error) {
 	router, err := anypb.New(new(routerv3.Router))
 	if err != nil {
@@ -158,11 +159,11 @@ func probe(port uint16) (*listenerv3.Listener, error) {
 	}, nil
 }
 
-// backName is the name of the listener for the inner server of extproc.
+// backName is the name of the listener for extproc's relay.
 const backName = "back"
 
-// back is a listener at a socket for what the inner server of extproc sends: extproc knows of each request where it came in first, and of none that
-// another sends. Its routes are those of envoy.yaml, to pools that extproc names.
+// back is a listener at a socket for requests of extproc's relay. extproc knows where each came in,
+// and rejects others. Its routes are those of envoy.yaml, to pools that extproc names.
 func (t *Template) back(socket string) (*listenerv3.Listener, error) {
 	m := proto.CloneOf(t.manager)
 	m.StatPrefix = backName
@@ -175,7 +176,7 @@ func (t *Template) back(socket string) (*listenerv3.Listener, error) {
 		}
 	}
 	host := m.GetRouteConfig().GetVirtualHosts()[0]
-	host.RequestHeadersToRemove = append(host.RequestHeadersToRemove, wire.PoolHeader) // engines need not know it
+	host.RequestHeadersToRemove = append(host.RequestHeadersToRemove, wire.PoolHeader) // engines do not need it
 	host.Routes = slices.DeleteFunc(host.GetRoutes(), func(r *routev3.Route) bool { return r.GetRoute() == nil })
 	for _, r := range host.GetRoutes() {
 		r.GetRoute().ClusterSpecifier = &routev3.RouteAction_ClusterHeader{ClusterHeader: wire.PoolHeader}
@@ -191,7 +192,7 @@ func (t *Template) back(socket string) (*listenerv3.Listener, error) {
 	return l, nil
 }
 
-// reach has a cluster call control.
+// reach sets the address of control in a cluster.
 func reach(c *clusterv3.Cluster, p Place) error {
 	if p.Control != "" {
 		at(c, p.Control)
@@ -222,10 +223,10 @@ func reach(c *clusterv3.Cluster, p Place) error {
 	return err
 }
 
-// controlTimeout is how long a connection to control may take.
+// controlTimeout is the timeout of a connection to control.
 const controlTimeout = 2 * time.Second
 
-// extproc returns a copy of the cluster by which envoy.yaml reaches extproc, nil if there is none.
+// extproc returns a copy of extproc's cluster in envoy.yaml, nil if there is none.
 func (t *Template) extproc() *clusterv3.Cluster {
 	for _, c := range t.bootstrap.GetStaticResources().GetClusters() {
 		if c.GetName() == wire.ExtprocCluster {
@@ -235,7 +236,7 @@ func (t *Template) extproc() *clusterv3.Cluster {
 	return nil
 }
 
-// at has a cluster of one socket call another.
+// at replaces the socket of a cluster.
 func at(c *clusterv3.Cluster, socket string) {
 	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: c.GetName(), Endpoints: []*endpointv3.LocalityLbEndpoints{{
 		LbEndpoints: []*endpointv3.LbEndpoint{{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{
@@ -244,7 +245,7 @@ func at(c *clusterv3.Cluster, socket string) {
 	}}}
 }
 
-// source returns that of the endpoints in envoy.yaml, of another cluster.
+// source returns the config source of the endpoints in envoy.yaml, for another cluster.
 func (t *Template) source(cluster string) *corev3.ConfigSource {
 	is := proto.CloneOf(t.pool.GetEdsClusterConfig().GetEdsConfig())
 	for _, s := range is.GetApiConfigSource().GetGrpcServices() {
@@ -253,14 +254,15 @@ func (t *Template) source(cluster string) *corev3.ConfigSource {
 	return is
 }
 
-// FromControl are the options of an Envoy that has its routes and the endpoints of Services from control.
+// FromControl returns the options of an Envoy that gets its routes and the endpoints of Services
+// from control.
 func (t *Template) FromControl(bind func(port int32) (address string, at uint32)) Options {
 	services := t.source(controlCluster)
 	services.InitialFetchTimeout = durationpb.New(warming)
 	return Options{Bind: bind, Config: fromStream(), Services: services}
 }
 
-// fromStream says that resources come by the one stream to control.
+// fromStream is a config source: resources come on the one ADS stream.
 func fromStream() *corev3.ConfigSource {
 	return &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3, ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: new(corev3.AggregatedConfigSource)}}
 }

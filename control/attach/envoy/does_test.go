@@ -23,7 +23,7 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// doing is what each of these rules has an Envoy do.
+// doing has the rules of this test.
 const doing = `kind: Gateway
 metadata: {namespace: ns, name: g}
 spec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP}, {name: alt, port: 8080, protocol: HTTP}]}
@@ -106,7 +106,8 @@ spec:
   - {matches: [{method: {service: org.Share}}], backendRefs: [{name: missing, port: 80, weight: 1000000}, {name: a, port: 80}]}
   - {backendRefs: [{name: missing, port: 80}]}`
 
-// A real Envoy does with requests what the rules say: clients and backends see it in what they get.
+// A real Envoy handles requests as the rules say. The test checks what clients and backends
+// receive.
 func TestEnvoyAcceptsAndDoesWhatRulesSay(t *testing.T) {
 	binary, err := find.Find(t.Context(), "../../../.cache", os.Stderr)
 	if err != nil {
@@ -149,10 +150,10 @@ func TestEnvoyAcceptsAndDoesWhatRulesSay(t *testing.T) {
 		method, host, path  string
 		headers             map[string]string
 		status              int
-		want                map[string]string // headers; empty for one that is not to be there
-		backendSees, absent []string          // lines of what the backend got
+		want                map[string]string // headers; empty for one that must be absent
+		backendSees, absent []string          // lines of the request at the backend
 	}{
-		// HTTPPathModifier's table, and what it says of queries.
+		// From the table of HTTPPathModifier, and its text about queries.
 		{host: "redirect.test", path: "/foo/bar?q=1", status: 302, want: location("http://redirect.test/xyz/bar?q=1")},
 		{host: "redirect.test", path: "/foo", status: 302, want: location("http://redirect.test/xyz")},
 		{host: "redirect.test", path: "/foo/", status: 302, want: location("http://redirect.test/xyz/")},
@@ -162,7 +163,7 @@ func TestEnvoyAcceptsAndDoesWhatRulesSay(t *testing.T) {
 		{host: "redirect.test", path: "/a+b/c", status: 303, want: location("http://redirect.test/c")},
 		{host: "redirect.test", path: "/whole/x?q=1", status: 307, want: location("http://other.test/one?q=1")},
 		{host: "redirect.test", path: "/else", status: 302, want: location("http://redirect.test/under/else")},
-		// HTTPRequestRedirectFilter.port.
+		// From HTTPRequestRedirectFilter.port.
 		{host: "redirect.test", path: "/scheme", status: 308, want: location("https://redirect.test/scheme")},
 		{host: "redirect.test", path: "/port", status: 302, want: location("http://redirect.test:8443/port")},
 		{port: 8080, host: "redirect.test:8080", path: "/scheme", status: 308, want: location("https://redirect.test/scheme")},
@@ -205,17 +206,17 @@ func TestEnvoyAcceptsAndDoesWhatRulesSay(t *testing.T) {
 			"access-control-allow-origin": "https://a.test", "access-control-allow-credentials": "true", "access-control-expose-headers": "x-three,x-four",
 		}},
 		{host: "cors.test", path: "/some", headers: map[string]string{"origin": "https://other.test"}, status: 200, want: allows("")},
-		// With credentials no answer may say *: browsers would take it for a name.
+		// With credentials no answer may have *: browsers would take it literally.
 		{method: "OPTIONS", host: "cors.test", path: "/any", headers: preflight("https://a.test"), status: 200, want: map[string]string{
 			"access-control-allow-origin": "https://a.test", "access-control-allow-methods": "PUT", "access-control-allow-headers": "x-one", "access-control-max-age": "5",
 		}},
 		{method: "OPTIONS", host: "cors.test", path: "/open", headers: preflight("https://a.test"), status: 200, want: map[string]string{"access-control-allow-credentials": ""}},
 
-		// What no route has: the error is told with its type, and to HEAD, which gets no body, without.
+		// Without a route the error has a content type, also for HEAD, which gets no body.
 		{host: "nobody.test", path: "/", status: 404, want: map[string]string{"content-type": "application/json"}},
 		{method: "HEAD", host: "nobody.test", path: "/", status: 404, want: map[string]string{"content-type": ""}},
 
-		// Envoy's own answer to a call of gRPC is a status of gRPC, and not an error of an API of models.
+		// Envoy answers a gRPC call itself with a gRPC status, not with an error of a model API.
 		{method: "POST", host: "grpc.test", path: "/org.Echo/Say", headers: map[string]string{"content-type": "application/grpc"}, status: 200, want: map[string]string{
 			"content-type": "application/grpc", "grpc-status": "14", "grpc-message": "",
 		}},
@@ -301,7 +302,7 @@ func backend(t *testing.T, own string, h http.HandlerFunc) netip.AddrPort {
 	return netip.MustParseAddrPort(l.Addr().String())
 }
 
-// answer says what a backend got, after a while if the request says so.
+// answer returns what a backend received, after a delay if the request asks for one.
 func answer(w http.ResponseWriter, r *http.Request, of string) {
 	if wait, err := time.ParseDuration(r.URL.Query().Get("wait")); err == nil {
 		select {

@@ -6,8 +6,8 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 )
 
-// Endpoints returns the endpoints of a cluster, in the order that is given. One without endpoints is told so: Envoy answers 503 for it,
-// and waits for nobody.
+// Endpoints returns the endpoints of a cluster, in the given order. For an empty list, Envoy
+// answers 503 at once.
 func Endpoints(cluster string, all []netip.AddrPort) *endpointv3.ClusterLoadAssignment {
 	is := &endpointv3.ClusterLoadAssignment{ClusterName: cluster}
 	if len(all) == 0 {

@@ -62,7 +62,7 @@ func bootstrap(t *testing.T) *bootstrapv3.Bootstrap {
 	return b
 }
 
-// options are those of an Envoy whose extproc tells it everything.
+// options are those of an Envoy that gets everything from extproc.
 func options(t *testing.T) envoy.Options {
 	source := bootstrap(t).GetStaticResources().GetClusters()[0].GetEdsClusterConfig().GetEdsConfig()
 	return envoy.Options{
@@ -71,7 +71,7 @@ func options(t *testing.T) envoy.Options {
 	}
 }
 
-// certificates are those of all Secrets that listeners name.
+// certificates has a certificate for every Secret that listeners name.
 func certificates(n *objects.Network) map[objects.Name]plan.Certificate {
 	all := make(map[objects.Name]plan.Certificate)
 	for _, name := range plan.Secrets(attach.Of(n), n) {
@@ -94,7 +94,7 @@ func started(t *testing.T) *bootstrapv3.Bootstrap {
 	return b
 }
 
-// inline makes a configuration that a single file holds: with the routes in the listeners.
+// inline returns a configuration in a single file, with the routes in the listeners.
 func inline(t *testing.T, r *envoy.Resources) []byte {
 	t.Helper()
 	routes := make(map[string]*routev3.RouteConfiguration)
@@ -111,7 +111,7 @@ func inline(t *testing.T, r *envoy.Resources) []byte {
 				t.Fatal(err)
 			}
 			config := routes[m.GetRds().GetRouteConfigName()]
-			config.ValidateClusters = wrapperspb.Bool(false) // as it is for what comes by RDS
+			config.ValidateClusters = wrapperspb.Bool(false) // as for routes from RDS
 			m.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: config}
 			if err := filter.GetTypedConfig().MarshalFrom(m); err != nil {
 				t.Fatal(err)
@@ -120,7 +120,7 @@ func inline(t *testing.T, r *envoy.Resources) []byte {
 		b.StaticResources.Listeners = append(b.StaticResources.Listeners, l)
 	}
 	b.LayeredRuntime = started(t).GetLayeredRuntime()
-	pools := func(c *clusterv3.Cluster) bool { return c.GetType() == clusterv3.Cluster_EDS } // whose endpoints Envoy would wait for
+	pools := func(c *clusterv3.Cluster) bool { return c.GetType() == clusterv3.Cluster_EDS } // Envoy would wait for their endpoints
 	b.StaticResources.Clusters = append(slices.DeleteFunc(b.GetStaticResources().GetClusters(), pools), r.Clusters...)
 	text, err := protojson.Marshal(b)
 	if err != nil {
@@ -129,7 +129,7 @@ func inline(t *testing.T, r *envoy.Resources) []byte {
 	return text
 }
 
-// Whatever is planned, the protos' rules and Envoy itself accept.
+// Protobuf validation and Envoy itself accept every plan.
 func TestEnvoyAcceptsWhatIsPlanned(t *testing.T) {
 	binary, err := find.Find(t.Context(), "../../../.cache", os.Stderr)
 	if err != nil {
@@ -153,7 +153,7 @@ func TestEnvoyAcceptsWhatIsPlanned(t *testing.T) {
 	}
 }
 
-// scenarios are the objects of the scenarios of plan.
+// scenarios returns the objects of package plan's scenarios.
 func scenarios(t *testing.T) map[string]*objects.Network {
 	t.Helper()
 	files, err := filepath.Glob("../plan/testdata/*.txt")

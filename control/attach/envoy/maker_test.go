@@ -16,7 +16,8 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// Whatever changes, what a Maker makes is what is made from nothing; and most messages are those of the last time.
+// After any change, a Maker returns what a new one would, and most messages are those of the last
+// time.
 func TestAMakerMakesWhatATemplateDoes(t *testing.T) {
 	tmpl, o := template(t), options(t)
 	known := plan.Known{Certificates: map[objects.Name]plan.Certificate{{Namespace: "ns", Name: "x"}: {Chain: []byte("x")}}, Authorities: map[objects.Name]plan.Certificate{{Namespace: "ns", Name: "ca"}: {Chain: []byte("ca")}}}
@@ -78,10 +79,11 @@ func TestAMakerMakesWhatATemplateDoes(t *testing.T) {
 	}
 }
 
-// Of plans before the last a Maker keeps nothing: a control runs for months.
+// A Maker keeps nothing older than the last plan: a control runs for months.
 func TestAMakerForgetsWhatIsNoMore(t *testing.T) {
 	m, o := &envoy.Maker{Template: template(t)}, options(t)
-	// made makes resources of a plan, and returns by name what tells whether they are kept.
+	// made makes the resources of a plan, and returns functions that report whether they are still
+	// in memory.
 	made := func(port int, service string) map[string]func() bool {
 		n := network.Read(t, network.Standard(fmt.Sprintf("kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: x, port: %d, protocol: HTTP}]}\n---\n"+
 			"kind: HTTPRoute\nmetadata: {namespace: ns, name: r}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: %s, port: 80}]}]}", port, service)))
@@ -109,7 +111,7 @@ func TestAMakerForgetsWhatIsNoMore(t *testing.T) {
 	runtime.KeepAlive(m)
 }
 
-// What was made stays as it was made, though messages are shared with what is made later.
+// Messages do not change after they were made, although later results share them.
 func TestWhatAMakerHasMadeStays(t *testing.T) {
 	m, o := &envoy.Maker{Template: template(t)}, options(t)
 	var last *plan.Plans

@@ -25,7 +25,8 @@ import (
 	"github.com/headgate/headgate/test/process"
 )
 
-// requests are all that can be made of some parts: of hosts and few paths, and of paths and all else.
+// requests returns requests from combinations of hosts with few paths, and of paths with everything
+// else.
 func requests() (all []plan.Request) {
 	for _, host := range []string{"a.test", "A.test:8080", "b.test", "x.a.test", "c.example", "elsewhere"} {
 		for _, path := range []string{"/", "/long/path"} {
@@ -51,7 +52,7 @@ func requests() (all []plan.Request) {
 	return all
 }
 
-// takes is which rule takes a request, by its place; empty for none.
+// takes returns the index of the rule that takes a request; empty for none.
 func takes(p *plan.Port, r plan.Request) string {
 	t := p.Take(r)
 	if t.Rule == nil {
@@ -60,7 +61,8 @@ func takes(p *plan.Port, r plan.Request) string {
 	return fmt.Sprintf("%s %s %d", t.Listener, cmp.Or(t.Host.Domain, "*"), len(t.Passed))
 }
 
-// A real Envoy finds for each request the rule that the plan says: of all scenarios, at each of their ports.
+// For each request, a real Envoy chooses the rule that the plan chooses, in all scenarios and at
+// all ports.
 func TestEnvoyMatchesAsThePlanSays(t *testing.T) {
 	binary, err := find.Find(t.Context(), "../../../.cache", os.Stderr)
 	if err != nil {
@@ -81,7 +83,7 @@ func TestEnvoyMatchesAsThePlanSays(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Each route says which it is, and nothing else.
+			// Each route answers only with its index.
 			for _, routes := range r.Routes {
 				for _, host := range routes.GetVirtualHosts() {
 					for i, route := range host.GetRoutes() {
@@ -113,7 +115,7 @@ func TestEnvoyMatchesAsThePlanSays(t *testing.T) {
 			stop()
 		}
 	}
-	if len(found) < 57 { // the others are shadowed by one before them
+	if len(found) < 57 { // earlier routes hide the others
 		t.Errorf("the requests fit %d rules only", len(found))
 	}
 	t.Logf("%d requests, which fit %d rules", tried, len(found))
@@ -121,7 +123,7 @@ func TestEnvoyMatchesAsThePlanSays(t *testing.T) {
 
 var client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
-// ask returns which rule takes a request, empty for none.
+// ask returns the index of the rule that takes a request, empty for none.
 func ask(t *testing.T, address string, r plan.Request) string {
 	t.Helper()
 	q, err := http.NewRequestWithContext(t.Context(), r.Method, "http://"+address+r.Path, nil)

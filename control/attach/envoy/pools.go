@@ -32,7 +32,7 @@ import (
 	"github.com/headgate/headgate/control/attach/plan"
 )
 
-// poolCluster returns the cluster of a pool: that of envoy.yaml, with endpoints of its own.
+// poolCluster returns the cluster of a pool: that of envoy.yaml with the pool's endpoints.
 func (t *Template) poolCluster(c *plan.Cluster) (*clusterv3.Cluster, error) {
 	from := t.pool
 	if c.Calls {
@@ -59,7 +59,7 @@ func (t *Template) poolCluster(c *plan.Cluster) (*clusterv3.Cluster, error) {
 	return is, nil
 }
 
-// speakHTTP2 has Envoy speak HTTP/2 to a cluster, and leaves what else is said of how it speaks.
+// speakHTTP2 sets HTTP/2 for a cluster and keeps its other protocol options.
 func speakHTTP2(c *clusterv3.Cluster, how *corev3.Http2ProtocolOptions) error {
 	options := new(httpv3.HttpProtocolOptions)
 	if said := c.GetTypedExtensionProtocolOptions()[httpOptions]; said != nil {
@@ -78,11 +78,12 @@ func speakHTTP2(c *clusterv3.Cluster, how *corev3.Http2ProtocolOptions) error {
 	return nil
 }
 
-// panicBelow is the percentage of endpoints that are not to be avoided below which Envoy takes any: where there is none. A pool of more than
-// a hundred comes to that with its last one, too.
+// panicBelow is Envoy's panic threshold in percent: Envoy ignores health only if no endpoint is
+// healthy. A pool of more than a hundred also does so with its last one.
 const panicBelow = 1
 
-// failOpen has one of a pool's endpoints serve what nobody has picked for: in the place of the fallback that finds none.
+// failOpen lets any endpoint of a pool serve requests without a pick, instead of a fallback that
+// finds none.
 func failOpen(c *clusterv3.Cluster) error {
 	c.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{Value: panicBelow}}
 	for _, p := range c.GetLoadBalancingPolicy().GetPolicies() {
@@ -102,21 +103,23 @@ func failOpen(c *clusterv3.Cluster) error {
 	return fmt.Errorf("envoy.yaml: want a cluster %s with the policy override_host", wire.EndpointsCluster)
 }
 
-// How soon a picker that is down or hangs is known to, and one that is back. The request that meets one first that is down may fail, for what
-// was sent to a picker of its body cannot be sent elsewhere; one that hangs keeps those that it has.
+// How soon Envoy finds that a picker is down or hangs, and that it is back. The first request that
+// meets a dead picker may fail, since the part of its body that was sent cannot be sent elsewhere.
+// A picker that hangs keeps its requests.
 const (
-	pickerProbe  = time.Second      // between two questions, and for a connection
-	pickerAnswer = 2 * time.Second  // to say anything at all
-	pickerOut    = 10 * time.Second // if no probe finds it back before
-	// pickerPing is more seldom than a gRPC server allows: by default that is every five minutes (gRPC's proposal A8). It hangs up on the
-	// fourth ping that comes sooner while it has nothing to say, as while engines work on long answers, and each request whose answer has
-	// not begun gets 503.
+	pickerProbe  = time.Second      // between health checks; also the connect timeout
+	pickerAnswer = 2 * time.Second  // for any answer
+	pickerOut    = 10 * time.Second // unless a health check succeeds earlier
+	// pickerPing is above the minimum that gRPC servers allow, by default five minutes (gRPC
+	// proposal A8). A server closes the connection at the fourth early ping without data, as during
+	// long answers, and every request whose answer has not begun gets 503.
 	pickerPing = 6 * time.Minute
 )
 
-// anyAnswer asks a picker for its health, as gRPC does, and takes whatever it answers: not all serve that, but all serve gRPC.
+// anyAnswer checks a picker's health by gRPC and accepts any gRPC answer: not all pickers serve
+// health.
 func anyAnswer(c *plan.Cluster) *corev3.HealthCheck_HttpHealthCheck_ {
-	const nothing = "\x00\x00\x00\x00\x00" // a message without fields, as gRPC frames it
+	const nothing = "\x00\x00\x00\x00\x00" // an empty message in gRPC framing
 	header := func(name, value string) *corev3.HeaderValueOption {
 		return &corev3.HeaderValueOption{Header: &corev3.HeaderValue{Key: name, Value: value}}
 	}
@@ -128,13 +131,14 @@ func anyAnswer(c *plan.Cluster) *corev3.HealthCheck_HttpHealthCheck_ {
 	}}
 }
 
-// pickerCluster returns the cluster of an endpoint picker that others run: a Service, asked by HTTP/2 over TLS, whose certificate says
-// nothing, since each makes its own. One whose endpoints are all down is asked no more: what it does not pick for is as if it had failed.
+// pickerCluster returns the cluster of another project's endpoint picker: a Service over HTTP/2 and
+// TLS. Its certificate is not verified, since each picker makes its own. If all its endpoints are
+// down it gets no requests, and its pool's failureMode applies.
 func (t *Template) pickerCluster(c *plan.Cluster, o Options) (*clusterv3.Cluster, error) {
 	is := t.serviceCluster(c, o)
 	is.ConnectTimeout = durationpb.New(pickerProbe)
 	is.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: new(typev3.Percent)}
-	is.IgnoreHealthOnHostRemoval = true // one that its Service has no more is asked no more
+	is.IgnoreHealthOnHostRemoval = true // drop an endpoint that its Service has no more
 	is.HealthChecks = []*corev3.HealthCheck{{
 		Timeout: durationpb.New(pickerAnswer), Interval: durationpb.New(pickerProbe), NoTrafficInterval: durationpb.New(pickerProbe),
 		UnhealthyThreshold: wrapperspb.UInt32(1), HealthyThreshold: wrapperspb.UInt32(1),
@@ -155,8 +159,8 @@ func (t *Template) pickerCluster(c *plan.Cluster, o Options) (*clusterv3.Cluster
 	return is, err
 }
 
-// unnamed has a route whose cluster extproc names take the requests for which it has, and returns the route for those for which it has not,
-// yet or because it is down: to a pool.
+// unnamed limits a route whose cluster extproc names to requests with that name, and returns the
+// route to a pool for the others: extproc has not named one, or is down.
 func unnamed(named *routev3.Route, pool string) (*routev3.Route, error) {
 	is := proto.CloneOf(named)
 	is.GetRoute().ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: pool}
@@ -169,11 +173,12 @@ func unnamed(named *routev3.Route, pool string) (*routev3.Route, error) {
 	return is, nil
 }
 
-// attemptsToFindAnother is how often Envoy looks for an endpoint that was not tried, by chance and load: where two of four were, each look
-// finds one of them with a chance of a half.
+// attemptsToFindAnother is how often Envoy picks at random to find an endpoint that was not tried.
+// If two of four were, each attempt succeeds with probability 1/2.
 const attemptsToFindAnother = 100
 
-// tryOthers has requests of a pool that fails open tried again at other endpoints than those that had them, where nobody says which.
+// tryOthers makes retries in a pool that fails open avoid endpoints that were tried, if there was
+// no pick.
 func tryOthers(action *routev3.RouteAction) error {
 	config, err := anypb.New(new(previousv3.PreviousHostsPredicate))
 	if err != nil {
@@ -187,7 +192,8 @@ func tryOthers(action *routev3.RouteAction) error {
 	return nil
 }
 
-// Filters that no Envoy but that of a Gateway has. Listeners always have them, so that none drains where a route comes to need one.
+// Filters that only Envoys of Gateways have. All listeners have them always, since adding one later
+// would drain the listener.
 const (
 	pickerFilter = "headgate.picker"
 	guardFilter  = "headgate.guard"
@@ -196,8 +202,8 @@ const (
 	locationFilter = "headgate.location"
 )
 
-// gatewayFilters adds them to the filters of envoy.yaml, before the router. Headers by which clients speak to pickers are taken away only
-// after a picker has seen them, but for those that would choose for it.
+// gatewayFilters adds them before the router. Headers from clients to pickers are removed only
+// after a picker has seen them; those that would choose an endpoint are removed first.
 func (t *Template) gatewayFilters(m *hcmv3.HttpConnectionManager) error {
 	early, late, err := controlHeaders(m)
 	if err != nil {
@@ -226,8 +232,8 @@ func (t *Template) gatewayFilters(m *hcmv3.HttpConnectionManager) error {
 	return m.GetEarlyHeaderMutationExtensions()[0].GetTypedConfig().MarshalFrom(&earlyv3.HeaderMutation{Mutations: early})
 }
 
-// controlHeaders parts the headers that envoy.yaml takes from requests into those that would choose for a picker or for Envoy, and those
-// that tell a picker something.
+// controlHeaders splits the headers that envoy.yaml removes from requests: those that would choose
+// an endpoint, and those that inform a picker.
 func controlHeaders(m *hcmv3.HttpConnectionManager) (early, late []*mutationv3.HeaderMutation, err error) {
 	all := new(earlyv3.HeaderMutation)
 	if err := m.GetEarlyHeaderMutationExtensions()[0].GetTypedConfig().UnmarshalTo(all); err != nil {
@@ -243,14 +249,15 @@ func controlHeaders(m *hcmv3.HttpConnectionManager) (early, late []*mutationv3.H
 	return early, late, nil
 }
 
-// picker is the filter by which an endpoint picker of others is asked, which the route names. Nothing of an answer's body goes through it,
-// so that a crash cuts no answer; the exchange stays open until the answer ends, by which the picker knows.
+// picker is the ext_proc filter for another project's endpoint picker, which the route names. It
+// gets no response body, so its crash cuts no answer. The stream stays open until the answer ends,
+// which tells the picker about the end.
 func (t *Template) picker() *extprocv3.ExternalProcessor {
 	const metadata = wire.DestinationNamespace
 	return &extprocv3.ExternalProcessor{
 		StatPrefix:  "picker",
-		GrpcService: grpcService(wire.ExtprocCluster, wire.ExtprocCluster), // until a route says another
-		// A picker that fails costs the pick, and what the cluster does without one is what the pool's failureMode says.
+		GrpcService: grpcService(wire.ExtprocCluster, wire.ExtprocCluster), // until a route overrides it
+		// If a picker fails there is no pick. The cluster then follows the pool's failureMode.
 		FailureModeAllow: true,
 		StatusOnError:    &typev3.HttpStatus{Code: typev3.StatusCode_ServiceUnavailable},
 		MessageTimeout:   t.patience,
@@ -259,7 +266,7 @@ func (t *Template) picker() *extprocv3.ExternalProcessor {
 			ResponseHeaderMode: extprocv3.ProcessingMode_SEND, ResponseBodyMode: extprocv3.ProcessingMode_NONE, ResponseTrailerMode: extprocv3.ProcessingMode_SKIP,
 		},
 		RouteCacheAction: extprocv3.ExternalProcessor_RETAIN,
-		MutationRules:    &mutationv3.HeaderMutationRules{DisallowSystem: wrapperspb.Bool(true)}, // a route decides which path is asked for
+		MutationRules:    &mutationv3.HeaderMutationRules{DisallowSystem: wrapperspb.Bool(true)}, // the route decides on the path
 		MetadataOptions: &extprocv3.MetadataOptions{
 			ForwardingNamespaces: &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{metadata}},
 			ReceivingNamespaces:  &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{metadata}},
@@ -271,7 +278,7 @@ func grpcService(cluster, authority string) *corev3.GrpcService {
 	return &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: cluster, Authority: authority}}}
 }
 
-// asked has the picker of a pool asked.
+// asked turns the picker of a pool on.
 func asked(picker string) (map[string]*anypb.Any, error) {
 	config, err := anypb.New(&extprocv3.ExtProcPerRoute{Override: &extprocv3.ExtProcPerRoute_Overrides{Overrides: &extprocv3.ExtProcOverrides{
 		GrpcService: grpcService(picker, plan.PickerAuthority(picker)),
@@ -282,14 +289,14 @@ func asked(picker string) (map[string]*anypb.Any, error) {
 	return turnedOn(pickerFilter, config)
 }
 
-// turnedOn turns a filter on for a route, with what the route says to it.
+// turnedOn enables a filter for a route, with its configuration.
 func turnedOn(name string, config *anypb.Any) (map[string]*anypb.Any, error) {
 	on, err := anypb.New(&routev3.FilterConfig{Config: config})
 	return map[string]*anypb.Any{name: on}, err
 }
 
-// guard lets no request through to a pool that fails open, for which extproc has not picked, but inference: extproc is who knows which
-// paths of engines are closed.
+// guard admits only inference to a pool that fails open when extproc did not pick: only extproc
+// knows which paths of engines are forbidden.
 const guard = `
 function envoy_on_request(request)
   local lb = request:streamInfo():dynamicMetadata():get("envoy.lb")
@@ -301,7 +308,8 @@ function envoy_on_request(request)
 end
 `
 
-// withoutPort takes the port from where a redirect leads. Envoy takes the client's port from the host only if it may name another.
+// withoutPort removes the port from a redirect. Envoy copies the client's port from the host
+// otherwise.
 const withoutPort = `
 function envoy_on_response(response)
   local headers = response:headers()
@@ -312,7 +320,7 @@ function envoy_on_response(response)
 end
 `
 
-// guarded has the guard let the paths through that engines get as inference, as a rule's requests have them.
+// guarded makes the guard admit inference paths, as they are before the rule's rewrite.
 func guarded(rule *plan.Rule) (map[string]*anypb.Any, error) {
 	paths := make(map[string]any)
 	for _, path := range wire.InferencePaths {
@@ -331,7 +339,8 @@ func guarded(rule *plan.Rule) (map[string]*anypb.Any, error) {
 	return turnedOn(guardFilter, config)
 }
 
-// before returns the path that a rule's requests have whose engines get another, false where there is none, or more than one.
+// before returns the path before a rule's rewrite to a path; false if there is none, or more than
+// one.
 func before(rule *plan.Rule, path string) (string, bool) {
 	c := rule.Forward.Path
 	switch {

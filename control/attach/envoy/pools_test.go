@@ -25,7 +25,7 @@ import (
 	"github.com/headgate/headgate/control/attach/plan"
 )
 
-// pickers are pools of each sort, and a route to all of them.
+// pickers has one pool of each kind, and a route to each.
 const pickers = `kind: Service
 metadata: {namespace: ns, name: ours}
 spec: {selector: {app.kubernetes.io/name: headgate}, ports: [{port: 9002}]}
@@ -63,7 +63,7 @@ spec:
     - {name: lost-open, group: inference.networking.k8s.io, kind: InferencePool}
   - {matches: [{path: {value: /theirs}}], backendRefs: [{name: theirs, group: inference.networking.k8s.io, kind: InferencePool}]}`
 
-// routeTo returns the route of a path at the only host of a plan.
+// routeTo returns the route of a path at the only host.
 func routeTo(t *testing.T, all []*routev3.RouteConfiguration, path string) *routev3.Route {
 	t.Helper()
 	for _, r := range all[0].GetVirtualHosts()[0].GetRoutes() {
@@ -75,7 +75,7 @@ func routeTo(t *testing.T, all []*routev3.RouteConfiguration, path string) *rout
 	return nil
 }
 
-// Each share of a rule asks the picker of its own pool, and no other.
+// Each backend of a rule uses the picker of its own pool only.
 func TestEachPoolAsksItsOwnPicker(t *testing.T) {
 	r := planned(t, pickers)
 	var got []string
@@ -103,14 +103,15 @@ func TestEachPoolAsksItsOwnPicker(t *testing.T) {
 	}; !slices.Equal(got, want) {
 		t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	// extproc has no part in what others pick alone, but such requests are tried again at the next pick as others are.
+	// Requests that another picker handles alone do not go through extproc, but are retried at the
+	// next pick like others.
 	theirs := routeTo(t, r.Routes, "/theirs")
 	if theirs.GetMetadata() != nil || len(theirs.GetRequestHeadersToAdd()) > 0 || theirs.GetRoute().GetRetryPolicy() == nil || !slices.Contains(theirs.GetResponseHeadersToRemove(), wire.ElsewhereHeader) {
 		t.Errorf("the route to another's pool is %v", theirs)
 	}
 }
 
-// pingOf is how often Envoy pings what it reaches by a cluster, nil where it does not.
+// pingOf returns Envoy's ping settings of a cluster, nil for none.
 func pingOf(t *testing.T, c *clusterv3.Cluster) *corev3.KeepaliveSettings {
 	t.Helper()
 	options := c.GetTypedExtensionProtocolOptions()["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"]
@@ -120,8 +121,8 @@ func pingOf(t *testing.T, c *clusterv3.Cluster) *corev3.KeepaliveSettings {
 	return read(t, options, new(httpv3.HttpProtocolOptions)).GetExplicitHttpConfig().GetHttp2ProtocolOptions().GetConnectionKeepalive()
 }
 
-// A pool that fails open has a fallback that finds an endpoint, and no other; a picker's certificate counts for nothing, and one that is down
-// is not asked.
+// A pool that fails open has a fallback that finds an endpoint; other pools have not. A picker's
+// certificate is not verified, and a dead picker gets no requests.
 func TestClustersOfPoolsAndPickers(t *testing.T) {
 	var got []string
 	for _, c := range planned(t, pickers).Clusters {
@@ -182,7 +183,7 @@ func TestClustersOfPoolsAndPickers(t *testing.T) {
 	}
 }
 
-// What the guard of a pool lets through without extproc is what engines get as inference.
+// Without extproc, the guard admits exactly what engines get as inference.
 func TestTheGuardKnowsPathsAsClientsHaveThem(t *testing.T) {
 	rule := func(kind, path, filters string) string {
 		return fmt.Sprintf("  - {matches: [{path: {type: %s, value: '%s'}}], filters: [%s], backendRefs: [{name: open, group: inference.networking.k8s.io, kind: InferencePool}]}\n", kind, path, filters)
@@ -215,7 +216,8 @@ func TestTheGuardKnowsPathsAsClientsHaveThem(t *testing.T) {
 	}
 }
 
-// What extproc names goes there; what it does not goes to the one pool, if that fails open, and only inference.
+// A request goes where extproc says. If extproc says nothing, inference goes to the only pool if
+// that fails open.
 func TestModelsOfOnePoolThatFailsOpen(t *testing.T) {
 	open := strings.Split(pickers, "---\n")
 	r := planned(t, open[0]+"---\n"+open[2]+"---\nkind: LLMRoute\nmetadata: {namespace: ns, name: m}\nspec: {parentRefs: [{name: g}], backendRefs: [{name: open}]}")
@@ -236,7 +238,8 @@ func TestModelsOfOnePoolThatFailsOpen(t *testing.T) {
 	}
 }
 
-// Clients choose nothing: what would is taken from a request before routes are looked at, and what tells a picker something before it goes on.
+// Clients cannot choose an endpoint: such headers are removed before routing, and headers that
+// inform a picker before the request goes on.
 func TestControlHeadersGoNoFurtherThanAPicker(t *testing.T) {
 	m := new(hcmv3.HttpConnectionManager)
 	read(t, planned(t, pickers).Listeners[0].GetFilterChains()[0].GetFilters()[0].GetTypedConfig(), m)
@@ -260,7 +263,7 @@ func TestControlHeadersGoNoFurtherThanAPicker(t *testing.T) {
 	}
 }
 
-// Engines of a pool are known by a name and by who says it, or not at all; calls ask them for HTTP/2.
+// Engines of a pool are verified by name and authority, or not at all. gRPC calls use HTTP/2.
 func TestHowEnginesAreKnown(t *testing.T) {
 	const pools = `kind: PoolSettings
 metadata: {namespace: ns, name: known}

@@ -27,7 +27,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Resources are what an Envoy is given, each kind in the order of the plan.
+// Resources are the xDS resources of an Envoy, each kind in the order of the plan.
 type Resources struct {
 	Listeners []*listenerv3.Listener
 	Routes    []*routev3.RouteConfiguration
@@ -35,16 +35,18 @@ type Resources struct {
 	Secrets   []*tlsv3.Secret
 }
 
-// Options are what a plan does not say.
+// Options have what a plan does not contain.
 type Options struct {
-	// Bind returns where an Envoy listens for the requests of a port.
+	// Bind returns the address at which Envoy listens for a port.
 	Bind func(port int32) (address string, at uint32)
-	// Config is where an Envoy gets its routes and certificates, Services where it gets the endpoints of Services.
+	// Config is the source of routes and certificates, and Services that of the endpoints of
+	// Services.
 	Config, Services *corev3.ConfigSource
 }
 
-// Maker makes what the Envoys of one Gateway are given, plan after plan. It is [Template.Of], sooner: what is made of the same Hosts (the
-// same slices) or of equal clusters is the same message. The zero Maker but for its Template is ready. It is used from one goroutine.
+// Maker makes the resources of one Gateway's Envoys for successive plans. It is a faster
+// [Template.Of]: the same Hosts (identical slices) and equal clusters give the same messages. Only
+// Template must be set. It is for one goroutine.
 type Maker struct {
 	*Template
 	hosts    cache.Cache[hostsKey, []*routev3.VirtualHost]
@@ -52,11 +54,11 @@ type Maker struct {
 	managers cache.Cache[managerKey, *anypb.Any]
 	others   cache.Cache[string, *routev3.VirtualHost]
 	routes   cache.Cache[*plan.Host, []objects.Object]
-	made     map[string]*routev3.RouteConfiguration // the last time, by name
+	made     map[string]*routev3.RouteConfiguration // the last ones, by name
 }
 
 type hostsKey struct {
-	hosts *plan.Host // the first: no two listeners share Hosts
+	hosts *plan.Host // the first host: no two listeners share Hosts
 	wants wants
 }
 
@@ -65,7 +67,7 @@ type managerKey struct {
 	wants  wants
 }
 
-// Of returns what the Envoys of a plan are given. Options are the same each time.
+// Of returns the resources of a plan. Options must be the same each time.
 func (m *Maker) Of(p *plan.Plan, o Options) (*Resources, error) {
 	w := wantsOf(p)
 	t := m.as(w)
@@ -102,18 +104,18 @@ func (m *Maker) Of(p *plan.Plan, o Options) (*Resources, error) {
 	return r, nil
 }
 
-// Of returns what the Envoys of a plan are given.
+// Of returns the resources of a plan.
 func (t *Template) Of(p *plan.Plan, o Options) (*Resources, error) {
 	t = t.as(wantsOf(p))
 	return t.of(p, o, t.parts(o))
 }
 
-// parts make the messages of which resources consist, which are not changed afterwards.
+// parts make the messages of the resources, which do not change afterwards.
 type parts struct {
 	hosts   func(*plan.Listener) ([]*routev3.VirtualHost, error)
 	cluster func(*plan.Cluster) (*clusterv3.Cluster, error)
 	manager func(routes string) (*anypb.Any, error)
-	// misdirected is what answers requests to a domain that is another listener's.
+	// misdirected answers requests to a domain of another listener.
 	misdirected func(domain string) *routev3.VirtualHost
 }
 
@@ -156,8 +158,9 @@ func (t *Template) of(p *plan.Plan, o Options, from parts) (*Resources, error) {
 	return r, nil
 }
 
-// listenerOf returns the listener of a port. Whatever may change often is in its routes: a listener that changes drains. Over TLS each
-// listener of the Gateway is a chain of filters of its own, so that one that comes or goes drains no other.
+// listenerOf returns the listener of a port. What changes often is in its routes, because a changed
+// listener drains. With TLS each listener of the Gateway is a filter chain, so that adding or
+// removing one drains no other.
 func (t *Template) listenerOf(port *plan.Port, o Options, manager func(routes string) (*anypb.Any, error)) (*listenerv3.Listener, error) {
 	l := proto.CloneOf(t.listener)
 	address, at := o.Bind(port.Number)
@@ -200,10 +203,10 @@ func socketAddress(address string, port uint32) *corev3.Address {
 	}}}
 }
 
-// portName names the listener of a port, and its routes where it has no others.
+// portName is the name of a port's listener, and of its routes without TLS.
 func portName(port *plan.Port) string { return fmt.Sprintf("port-%d", port.Number) }
 
-// routesName names the routes of a listener of the Gateway.
+// routesName is the name of the routes of a Gateway's listener.
 func routesName(port *plan.Port, l *plan.Listener) string {
 	if !overTLS(port) {
 		return portName(port)
@@ -213,7 +216,7 @@ func routesName(port *plan.Port, l *plan.Listener) string {
 
 func overTLS(port *plan.Port) bool { return port.Listeners[0].Protocol == gatewayv1.HTTPSProtocolType }
 
-// chain returns the filters for requests that take some routes.
+// chain returns the filter chain for some routes.
 func (t *Template) chain(routes string, manager func(routes string) (*anypb.Any, error)) (*listenerv3.FilterChain, error) {
 	is := proto.CloneOf(t.listener.GetFilterChains()[0])
 	config, err := manager(routes)
@@ -221,7 +224,7 @@ func (t *Template) chain(routes string, manager func(routes string) (*anypb.Any,
 	return is, err
 }
 
-// managerOf returns the connection manager for requests that take some routes.
+// managerOf returns the HTTP connection manager for some routes.
 func (t *Template) managerOf(routes string, o Options) (*anypb.Any, error) {
 	m := proto.CloneOf(t.manager)
 	m.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: o.Config, RouteConfigName: routes}}
@@ -253,7 +256,8 @@ func (t *Template) managerOf(routes string, o Options) (*anypb.Any, error) {
 	return anypb.New(m)
 }
 
-// findPools lets extproc name the cluster of a request in a header, and has the route looked for anew then. Told is what extproc is told more.
+// findPools lets extproc set the cluster of a request in a header, after which Envoy routes again.
+// Told has more headers for extproc.
 func findPools(f *hcmv3.HttpFilter, told ...*corev3.HeaderValue) error {
 	is := new(extprocv3.ExternalProcessor)
 	if err := f.GetTypedConfig().UnmarshalTo(is); err != nil {
@@ -271,13 +275,13 @@ func findPools(f *hcmv3.HttpFilter, told ...*corev3.HeaderValue) error {
 	return err
 }
 
-// warming is how long a new cluster may wait for its endpoints. Meanwhile no other change of clusters is in force, nor any route that
-// waits for one. Endpoints are there within milliseconds, unless who tells them is away.
+// warming is how long a new cluster may wait for its endpoints. Meanwhile no other cluster changes,
+// nor a route that waits for one. Usually endpoints arrive within milliseconds.
 const warming = 2 * time.Second
 
 const (
-	outcomeLog = "envoy.access_loggers.http_grpc" // tells extproc of outcomes
-	// inference is the metadata of the routes that extproc decides on.
+	outcomeLog = "envoy.access_loggers.http_grpc" // sends outcomes to extproc
+	// inference is the metadata key of routes that extproc decides on.
 	inference = "gateway.inference"
 
 	corsFilter    = "envoy.filters.http.cors"
@@ -289,18 +293,18 @@ const (
 	httpOptions   = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 )
 
-// enabledByRoutes says whether a filter is for some routes alone. That of CORS does nothing without a policy,
-// and the bound on headers is for all.
+// enabledByRoutes reports whether a filter is on for some routes only. CORS does nothing without a
+// policy, and the limit on headers is for all.
 func enabledByRoutes(name string) bool {
 	return name != corsFilter && name != routerFilter && name != headersFilter
 }
 
-// calls are Envoy's replies to gRPC calls, but for those with too many headers.
+// calls matches Envoy's replies to gRPC calls, except those with too many headers.
 const calls = "request.headers['content-type'].startsWith('application/grpc') && !response.code_details.startsWith('rbac_access_denied')" +
 	" && response.code_details != 'header_mutation_result_exceeds_limit'"
 
-// untouched leaves replies as they are: Envoy's to gRPC calls, a status in trailers; and those of other endpoint pickers, which give no
-// details, as Envoy does of its own. The first mapper that matches counts.
+// untouched keeps some replies as they are: Envoy's replies to gRPC calls, which are a status in
+// trailers, and those of other endpoint pickers. The first matching mapper wins.
 func untouched() (all []*hcmv3.ResponseMapper, err error) {
 	for _, expression := range []string{calls, "response.code_details == ''"} {
 		f, err := celFilter(expression)
@@ -322,8 +326,9 @@ func celFilter(expression string) (*accesslogv3.AccessLogFilter, error) {
 	}}}, nil
 }
 
-// clusterOf returns a cluster. Endpoints come from beside: a pool's from extproc, a Service's from control, each on a stream of its own,
-// so that a cluster that changes waits for nobody (Envoy warms it until its endpoints are sent again).
+// clusterOf returns a cluster. Endpoints come from extproc for a pool and from control for a
+// Service, each on its own stream, so that a changed cluster need not wait (Envoy warms it until
+// its endpoints are sent again).
 func (t *Template) clusterOf(c *plan.Cluster, o Options) (*clusterv3.Cluster, error) {
 	switch {
 	case c.Pool:
@@ -345,7 +350,7 @@ func (t *Template) clusterOf(c *plan.Cluster, o Options) (*clusterv3.Cluster, er
 	return is, nil
 }
 
-// serviceCluster returns the cluster of a port of a Service.
+// serviceCluster returns the cluster of a Service port.
 func (t *Template) serviceCluster(c *plan.Cluster, o Options) *clusterv3.Cluster {
 	return &clusterv3.Cluster{
 		Name: c.Name, ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
@@ -355,7 +360,7 @@ func (t *Template) serviceCluster(c *plan.Cluster, o Options) *clusterv3.Cluster
 	}
 }
 
-// routesOf returns the routes of a port: over TLS those of each listener by itself, else all as one.
+// routesOf returns the route configurations of a port: one per listener with TLS, else one in all.
 func routesOf(port *plan.Port, from parts) (all []*routev3.RouteConfiguration, err error) {
 	for i := range port.Listeners {
 		l := &port.Listeners[i]
@@ -375,7 +380,7 @@ func routesOf(port *plan.Port, from parts) (all []*routev3.RouteConfiguration, e
 	return all, nil
 }
 
-// hostsOf returns the hosts of a listener.
+// hostsOf returns the virtual hosts of a listener.
 func (t *Template) hostsOf(l *plan.Listener) (all []*routev3.VirtualHost, err error) {
 	for _, h := range l.Hosts {
 		is := &routev3.VirtualHost{Name: l.String() + " " + domain(h.Domain), Domains: []string{domain(h.Domain)}}
@@ -398,7 +403,8 @@ func (t *Template) hostsOf(l *plan.Listener) (all []*routev3.VirtualHost, err er
 	return all, nil
 }
 
-// others are the hosts of the other listeners of a port, for requests over a listener's connections.
+// others returns the hosts of a port's other listeners, for requests that come on this listener's
+// connections.
 func others(port *plan.Port, l *plan.Listener, from parts) (all []*routev3.VirtualHost) {
 	for i := range port.Listeners {
 		other := &port.Listeners[i]
@@ -409,8 +415,8 @@ func others(port *plan.Port, l *plan.Listener, from parts) (all []*routev3.Virtu
 	return all
 }
 
-// misdirected answers 421 to requests over a listener's connections that are another's: browsers send them where they think that a
-// certificate is for both (RFC 9110, section 15.5.20).
+// misdirected answers 421 to a request that belongs to another listener: browsers reuse connections
+// whose certificate covers both hosts (RFC 9110, section 15.5.20).
 func misdirected(domain string) *routev3.VirtualHost {
 	return &routev3.VirtualHost{
 		Name: "another listener's " + domain, Domains: []string{domain},

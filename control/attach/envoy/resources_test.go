@@ -24,7 +24,7 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// planned returns what an Envoy of the Gateway ns/g is given.
+// planned returns the resources for an Envoy of Gateway ns/g.
 func planned(t *testing.T, text string) *envoy.Resources {
 	t.Helper()
 	n := network.Read(t, network.Standard(text))
@@ -36,7 +36,7 @@ func planned(t *testing.T, text string) *envoy.Resources {
 	return r
 }
 
-// read returns the message that an Any holds.
+// read returns the message in an Any.
 func read[M proto.Message](t *testing.T, held *anypb.Any, m M) M {
 	t.Helper()
 	if err := held.UnmarshalTo(m); err != nil {
@@ -45,7 +45,7 @@ func read[M proto.Message](t *testing.T, held *anypb.Any, m M) M {
 	return m
 }
 
-// filters tells what a route, or a share of one, says to filters: their names, and to extproc what it is told.
+// filters lists the filters that a route or a backend configures, and what extproc is told.
 func filters(t *testing.T, all map[string]*anypb.Any) string {
 	t.Helper()
 	var words []string
@@ -69,7 +69,8 @@ func filters(t *testing.T, all map[string]*anypb.Any) string {
 	return strings.Join(words, ", ")
 }
 
-// extproc decides on the requests of pools and models, with the filters, limits and tries of envoy.yaml, and has no part in others.
+// Requests of pools and models go through extproc with the filters, limits and retries of
+// envoy.yaml. Others do not.
 func TestPoolsAndModelsAreWhatEnvoyYAMLSays(t *testing.T) {
 	r := planned(t, `kind: LLMRoute
 metadata: {namespace: ns, name: llm}
@@ -96,7 +97,7 @@ spec:
 	pool := host.GetRoutes()[len(host.GetRoutes())-1].GetRoute()
 	for _, test := range []struct {
 		match, filters string
-		shares         []string // of its weight to each cluster, and what it tells filters
+		shares         []string // weight of each cluster, and its filters
 		inference      bool
 		timeout        float64
 	}{
@@ -167,7 +168,7 @@ func bootstrapHost(t *testing.T) *routev3.VirtualHost {
 	return m.GetRouteConfig().GetVirtualHosts()[0]
 }
 
-// Copies are of some requests in a million, which is as fine as Envoy counts.
+// A share of copies is in requests per million, Envoy's finest unit.
 func TestCopiesAreOfAShare(t *testing.T) {
 	r := planned(t, `kind: HTTPRoute
 metadata: {namespace: ns, name: r}
@@ -189,7 +190,7 @@ spec:
 	}
 }
 
-// What envoy.yaml says of models is off, but where routes turn it on.
+// Everything about models in envoy.yaml is off until a route enables it.
 func TestAListenerIsThatOfEnvoyYAMLWithoutInference(t *testing.T) {
 	r := planned(t, "kind: GatewayClass\nmetadata: {name: other}\nspec: {controllerName: example.com/other}")
 	m := new(hcmv3.HttpConnectionManager)
@@ -201,7 +202,7 @@ func TestAListenerIsThatOfEnvoyYAMLWithoutInference(t *testing.T) {
 		}
 	}
 	cel := func(f *accesslogv3.AccessLogFilter) string {
-		if f.GetExtensionFilter() == nil { // none, or one for what ends
+		if f.GetExtensionFilter() == nil { // none, or one for the last hop
 			return ""
 		}
 		return read(t, f.GetExtensionFilter().GetTypedConfig(), new(celv3.ExpressionFilter)).GetExpression()
@@ -223,7 +224,8 @@ func TestAListenerIsThatOfEnvoyYAMLWithoutInference(t *testing.T) {
 	}
 }
 
-// A pool's endpoints come from extproc and a Service's from control, and neither holds other clusters up for long.
+// A pool's endpoints come from extproc and a Service's from control. Neither delays other clusters
+// for long.
 func TestClustersHaveTheirEndpointsFromBeside(t *testing.T) {
 	r := planned(t, `kind: HTTPRoute
 metadata: {namespace: ns, name: r}

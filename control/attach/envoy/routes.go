@@ -72,7 +72,7 @@ func (t *Template) byModel(is *routev3.Route, r *plan.Rule, listener string) err
 	is.Action = &routev3.Route_Route{Route: action}
 	t.infer(is)
 	t.toPool(is)
-	is.RequestHeadersToRemove = append(is.RequestHeadersToRemove, wire.PoolHeader) // engines need not know it
+	is.RequestHeadersToRemove = append(is.RequestHeadersToRemove, wire.PoolHeader) // engines do not need it
 	filters, err := t.enabled(wire.ListenerMetadata, listener, r, r.Forward.Calls)
 	if err != nil {
 		return err
@@ -81,7 +81,8 @@ func (t *Template) byModel(is *routev3.Route, r *plan.Rule, listener string) err
 	return nil
 }
 
-// infer makes a route one that extproc decides on, and toPool one that leads to a pool, whoever picks.
+// infer makes extproc decide on a route's requests. toPool makes a route lead to a pool, whoever
+// picks.
 func (t *Template) infer(is *routev3.Route) {
 	is.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{inference: {}}}
 	is.RequestHeadersToAdd = append(is.RequestHeadersToAdd, t.host.GetRequestHeadersToAdd()...)
@@ -92,8 +93,8 @@ func (t *Template) toPool(is *routev3.Route) {
 	is.ResponseHeadersToRemove = append(is.ResponseHeadersToRemove, t.host.GetResponseHeadersToRemove()...)
 }
 
-// enabled returns what turns the inference filters on for a rule, with what extproc is told. Where envoy.yaml turns one off for a path,
-// it stays off.
+// enabled returns the configuration that turns the inference filters on for a rule. A filter that
+// envoy.yaml turns off for a path stays off.
 func (t *Template) enabled(key, value string, rule *plan.Rule, calls bool) (map[string]*anypb.Any, error) {
 	all := make(map[string]*anypb.Any)
 	on, err := anypb.New(&routev3.FilterConfig{Config: new(anypb.Any)})
@@ -177,11 +178,11 @@ func (t *Template) forwardTo(is *routev3.Route, r *plan.Rule) error {
 			return err
 		}
 		weighted.Clusters = append(weighted.Clusters, c)
-		if f.Backends[i].Cluster == "" { // its share is to fail, and says so
+		if f.Backends[i].Cluster == "" { // its share must fail visibly
 			action.ClusterNotFoundResponseCode = notFound[plan.Failed(r.Of)]
 		}
 	}
-	if f.Retry != nil && action.RetryPolicy == nil { // a pool has its own, in the order of picks
+	if f.Retry != nil && action.RetryPolicy == nil { // a pool retries in the order of picks
 		action.Timeout, action.RetryPolicy = durationpb.New(f.Timeout), retryOf(f)
 	}
 	action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: weighted}
@@ -189,19 +190,20 @@ func (t *Template) forwardTo(is *routev3.Route, r *plan.Rule) error {
 	return nil
 }
 
-// notFound is how Envoy answers for a cluster that there is not, by the status.
+// notFound maps a status to Envoy's answer for a missing cluster.
 var notFound = map[int32]routev3.RouteAction_ClusterNotFoundResponseCode{
 	500: routev3.RouteAction_INTERNAL_SERVER_ERROR, 503: routev3.RouteAction_SERVICE_UNAVAILABLE,
 }
 
 const (
-	// retriedAlways is what a rule with retries tries again whatever codes it names: broken connections, and tries that took too long
-	// (HTTPRouteRetry: "on connection errors").
+	// retriedAlways has the failures that every rule with retries retries: broken connections and
+	// per-try timeouts (HTTPRouteRetry: "on connection errors").
 	retriedAlways = "connect-failure,refused-stream,reset"
 	retriedCodes  = ",retriable-status-codes"
 )
 
-// retryOf is how a rule for Services tries requests again. Envoy waits for some part of the backoff, by chance, and longer each time.
+// retryOf is the retry policy of a rule for Services. Envoy adds jitter to the backoff and
+// increases it.
 func retryOf(f *plan.Forward) *routev3.RetryPolicy {
 	is := &routev3.RetryPolicy{RetryOn: retriedAlways, NumRetries: wrapperspb.UInt32(uint32(f.Retry.Attempts))}
 	if len(f.Retry.Codes) > 0 {
@@ -219,7 +221,7 @@ func retryOf(f *plan.Forward) *routev3.RetryPolicy {
 	return is
 }
 
-// nowhere is a cluster that there never is.
+// nowhere is a cluster that does not exist.
 const nowhere = "nowhere"
 
 // weight returns a backend's share.
@@ -237,7 +239,7 @@ func (t *Template) weight(b *plan.Backend, r *plan.Rule) (*routev3.WeightedClust
 	return is, err
 }
 
-// askedAbout returns what has the picker of a backend asked.
+// askedAbout turns the picker of a backend on.
 func (t *Template) askedAbout(b *plan.Backend, r *plan.Rule) (map[string]*anypb.Any, error) {
 	pool, _ := wire.PoolOf(b.Cluster)
 	switch b.Picker {
@@ -256,7 +258,7 @@ func (t *Template) askedAbout(b *plan.Backend, r *plan.Rule) (map[string]*anypb.
 	return all, err
 }
 
-// redirectCodes are Envoy's words for the codes of redirects.
+// redirectCodes maps statuses to Envoy's redirect codes.
 var redirectCodes = map[int32]routev3.RedirectAction_RedirectResponseCode{
 	301: routev3.RedirectAction_MOVED_PERMANENTLY, 302: routev3.RedirectAction_FOUND, 303: routev3.RedirectAction_SEE_OTHER,
 	307: routev3.RedirectAction_TEMPORARY_REDIRECT, 308: routev3.RedirectAction_PERMANENT_REDIRECT,
@@ -282,7 +284,7 @@ func redirectOf(r *plan.Redirect, m *plan.Match) *routev3.RedirectAction {
 	return is
 }
 
-// rewrite says how a path changes: its prefix, which is the match's, is replaced, or what fits an expression.
+// rewrite returns how a path changes: by replacing the match's prefix, or by a regular expression.
 func rewrite(c *plan.PathChange, m *plan.Match) (prefix string, regex *matcherv3.RegexMatchAndSubstitute) {
 	replace := func(expression, with string) *matcherv3.RegexMatchAndSubstitute {
 		return &matcherv3.RegexMatchAndSubstitute{
@@ -294,19 +296,19 @@ func rewrite(c *plan.PathChange, m *plan.Match) (prefix string, regex *matcherv3
 	}
 	with := strings.TrimRight(c.With, "/")
 	switch {
-	case m.Path == "/": // what follows the prefix has no slash of its own
+	case m.Path == "/": // the rest has no leading slash
 		return with + "/", nil
-	case with == "": // else /a/b of /a would become //b
+	case with == "": // otherwise /a/b of /a would become //b
 		return "", replace("^"+regexp.QuoteMeta(m.Path)+"/*", "/")
 	}
 	return with, nil
 }
 
-// maxAge is for how many seconds browsers may keep an answer where nobody says (HTTPCORSFilter.maxAge): an API server fills it in, and a
-// folder does not.
+// maxAge is how many seconds browsers may cache a preflight by default (HTTPCORSFilter.maxAge). An
+// API server fills it in, but a folder does not.
 const maxAge = 5
 
-// corsOf says which pages of other origins may call.
+// corsOf returns which origins may call.
 func corsOf(c *gatewayv1.HTTPCORSFilter) *corsv3.CorsPolicy {
 	is := &corsv3.CorsPolicy{
 		MaxAge:                       strconv.Itoa(int(cmp.Or(c.MaxAge, maxAge))),
@@ -336,7 +338,7 @@ func join[T ~string](all []T) string {
 	return strings.Join(words, ",")
 }
 
-// matchOf returns which requests fit a rule.
+// matchOf returns Envoy's match of a rule.
 func matchOf(m *plan.Match) *routev3.RouteMatch {
 	is := new(routev3.RouteMatch)
 	switch {
@@ -374,7 +376,7 @@ func textOf(v plan.Value) *matcherv3.StringMatcher {
 	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: v.Value}}
 }
 
-// timeout returns the bound of a request that is tried once, 0 for none.
+// timeout returns the timeout of a request without retries, 0 for none.
 func timeout(f *plan.Forward) *durationpb.Duration {
 	bound := f.Timeout
 	if f.TryTimeout > 0 && (bound == 0 || f.TryTimeout < bound) {
@@ -383,7 +385,7 @@ func timeout(f *plan.Forward) *durationpb.Duration {
 	return durationpb.New(bound)
 }
 
-// escape makes a value of a header mean itself: Envoy puts variables in for what stands between two %.
+// escape escapes a header value: Envoy substitutes variables between two %.
 func escape(value string) string { return strings.ReplaceAll(value, "%", "%%") }
 
 func headersToAdd(h plan.Headers) []*corev3.HeaderValueOption {

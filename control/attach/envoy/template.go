@@ -1,5 +1,6 @@
-// Package envoy says in Envoy's words what a plan wants: listeners, routes and clusters. It is pure. Filters, limits, local replies, the
-// access log and how requests reach engines are those of envoy.yaml, which is the one place where they are written.
+// Package envoy turns a plan into xDS resources: listeners, routes and clusters. It is pure.
+// Filters, limits, local replies, the access log and how requests reach engines come from
+// envoy.yaml, the only place where they are written.
 package envoy
 
 import (
@@ -12,7 +13,7 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	// The extensions that envoy.yaml uses: without its package an Any cannot be read.
+	// The extensions in envoy.yaml: without their packages an Any cannot be decoded.
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/filters/cel/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/stream/v3"
@@ -38,22 +39,22 @@ import (
 	"github.com/headgate/headgate/control/attach/plan"
 )
 
-// Template is what envoy.yaml says, taken apart. It is immutable. Make one with [Read].
+// Template is envoy.yaml, parsed. It is immutable. Make one with [Read].
 type Template struct {
 	bootstrap *bootstrapv3.Bootstrap
 	listener  *listenerv3.Listener
 	manager   *hcmv3.HttpConnectionManager
-	copies    *hcmv3.HttpFilter // shows extproc requests and answers; not among the manager's
+	copies    *hcmv3.HttpFilter // copies requests and answers to extproc; not among the manager's
 	host      *routev3.VirtualHost
 	forward   *routev3.RouteAction // to endpoints
 	pool      *clusterv3.Cluster
-	answer    *routev3.RouteAction // to where endpoints take calls of gRPC
+	answer    *routev3.RouteAction // to endpoints that take gRPC calls
 	calls     *clusterv3.Cluster
 	unread    *extprocv3.ExtProcOverrides // of such calls
-	patience  *durationpb.Duration        // with an answer of a picker
+	patience  *durationpb.Duration        // for an answer of a picker
 }
 
-// Read takes envoy.yaml apart.
+// Read parses envoy.yaml.
 func Read(text []byte) (*Template, error) {
 	asJSON, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {
@@ -68,7 +69,7 @@ func Read(text []byte) (*Template, error) {
 		return nil, errors.New("want one listener with one filter")
 	}
 	t.listener = all.GetListeners()[0]
-	t.listener.AdditionalAddresses = nil // a Gateway says where it listens
+	t.listener.AdditionalAddresses = nil // a Gateway has its own addresses
 	if err := t.listener.GetFilterChains()[0].GetFilters()[0].GetTypedConfig().UnmarshalTo(t.manager); err != nil {
 		return nil, err
 	}
@@ -76,7 +77,7 @@ func Read(text []byte) (*Template, error) {
 		if f.GetName() == copiesFilter {
 			t.copies = f
 		}
-		return f.GetDisabled() // what is off in envoy.yaml is for a Gateway's settings to switch on
+		return f.GetDisabled() // a Gateway's settings turn these on
 	})
 	if !t.copies.GetDisabled() {
 		return nil, fmt.Errorf("want a filter %s that is disabled", copiesFilter)
@@ -86,7 +87,7 @@ func Read(text []byte) (*Template, error) {
 		return nil, errors.New("want one virtual host with routes")
 	}
 	t.host = hosts[0]
-	t.forward = t.host.GetRoutes()[len(t.host.GetRoutes())-1].GetRoute() // the one for every path
+	t.forward = t.host.GetRoutes()[len(t.host.GetRoutes())-1].GetRoute() // the catch-all route
 	for _, c := range all.GetClusters() {
 		switch c.GetName() {
 		case wire.EndpointsCluster:
@@ -118,15 +119,15 @@ func Read(text []byte) (*Template, error) {
 	return t, nil
 }
 
-// wants is what a plan wants of a Template.
+// wants is how a plan changes a Template.
 type wants struct {
-	silence time.Duration // the bound on that of answers; 0 for the Template's own
-	copies  bool          // the filter that makes them is there
+	silence time.Duration // idle timeout of answers; 0: the Template's own
+	copies  bool          // with the filter that copies
 }
 
 func wantsOf(p *plan.Plan) wants { return wants{p.Silence, p.Copies} }
 
-// as returns the Template as a plan wants it.
+// as returns the Template as a plan needs it.
 func (t *Template) as(w wants) *Template {
 	is := *t
 	if w.silence != 0 {
@@ -135,7 +136,7 @@ func (t *Template) as(w wants) *Template {
 	}
 	if w.copies {
 		is.manager = proto.CloneOf(t.manager)
-		router := len(is.manager.GetHttpFilters()) - 1 // the last, always
+		router := len(is.manager.GetHttpFilters()) - 1 // always the last
 		is.manager.HttpFilters = slices.Insert(is.manager.GetHttpFilters(), router, t.copies)
 	}
 	return &is

@@ -33,7 +33,7 @@ func downstreamTLS(l *plan.Listener, o Options) (*corev3.TransportSocket, error)
 	return &corev3.TransportSocket{Name: tlsSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: config}}, nil
 }
 
-// clientsName names who may call a port.
+// clientsName is the SDS name of the authorities of a port's clients.
 func clientsName(port int32) string { return fmt.Sprintf("clients/%d", port) }
 
 func clientsOf(port int32, c *plan.Clients) *tlsv3.Secret {
@@ -52,10 +52,11 @@ func secretOf(name objects.Name, c plan.Certificate) *tlsv3.Secret {
 	}}}
 }
 
-// systemAuthorities is the file of the authorities that a system trusts: Debian's, whose Envoy's images are.
+// systemAuthorities is the file with the system's trusted authorities: Debian's, on which Envoy's
+// images are based.
 const systemAuthorities = "/etc/ssl/certs/ca-certificates.crt"
 
-// engineTLS is how the endpoints of a pool are known.
+// engineTLS verifies the endpoints of a pool.
 func engineTLS(c *plan.Cluster) *tlsv3.UpstreamTlsContext {
 	if c.TLS.InsecureSkipVerify {
 		return upstreamTLS(c, c.TLS.Hostname, nil)
@@ -67,7 +68,7 @@ func engineTLS(c *plan.Cluster) *tlsv3.UpstreamTlsContext {
 	return upstreamTLS(c, c.TLS.Hostname, trusts(trusted, []plan.AltName{{Name: c.TLS.Hostname}}))
 }
 
-// serviceTLS is how the endpoints of a Service are known.
+// serviceTLS verifies the endpoints of a Service.
 func serviceTLS(c *plan.Cluster) *tlsv3.UpstreamTlsContext {
 	names, trusted := c.Secure.Names, ofSystem()
 	if len(names) == 0 {
@@ -77,13 +78,13 @@ func serviceTLS(c *plan.Cluster) *tlsv3.UpstreamTlsContext {
 		trusted = inline(c.Secure.Authorities)
 	}
 	is := upstreamTLS(c, c.Secure.Hostname, trusts(trusted, names))
-	if len(c.Secure.Chain) > 0 { // not by SDS: a cluster would wait for what is sent after it
+	if len(c.Secure.Chain) > 0 { // inline, not by SDS: the cluster would wait for a later resource
 		is.CommonTlsContext.TlsCertificates = []*tlsv3.TlsCertificate{{CertificateChain: inline(c.Secure.Chain), PrivateKey: inline(c.Secure.Key)}}
 	}
 	return is
 }
 
-// upstreamTLS has Envoy ask for a hostname. Without trust whoever answers is taken for it.
+// upstreamTLS sets the SNI. Without trust the peer is not verified.
 func upstreamTLS(c *plan.Cluster, hostname string, trust *tlsv3.CertificateValidationContext) *tlsv3.UpstreamTlsContext {
 	common := &tlsv3.CommonTlsContext{AlpnProtocols: []string{"http/1.1"}}
 	if c.H2C || c.Calls {
@@ -95,7 +96,7 @@ func upstreamTLS(c *plan.Cluster, hostname string, trust *tlsv3.CertificateValid
 	return &tlsv3.UpstreamTlsContext{Sni: hostname, CommonTlsContext: common}
 }
 
-// trusts takes certificates by some authorities that have one of the names.
+// trusts accepts certificates of some authorities with one of the names.
 func trusts(authorities *corev3.DataSource, names []plan.AltName) *tlsv3.CertificateValidationContext {
 	is := &tlsv3.CertificateValidationContext{TrustedCa: authorities}
 	for _, n := range names {

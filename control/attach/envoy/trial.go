@@ -11,11 +11,11 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// TrialName names the listener of a trial, and its routes.
+// TrialName is the name of a trial's listener, and of its routes.
 const TrialName = "trial"
 
-// RoutesIn returns, by the name of each route configuration of a plan, the routes that it has rules of, each once, in the order in which
-// they come first.
+// RoutesIn returns the routes that have rules in each route configuration, without duplicates, in
+// order of appearance.
 func (m *Maker) RoutesIn(p *plan.Plan) map[string][]objects.Object {
 	defer m.routes.NextRound()
 	all := make(map[string][]objects.Object)
@@ -40,7 +40,8 @@ func (m *Maker) RoutesIn(p *plan.Plan) map[string][]objects.Object {
 	return all
 }
 
-// routesIn returns the routes that hosts have rules of, each once, in the order in which they come first.
+// routesIn returns the routes that have rules in some hosts, without duplicates, in order of
+// appearance.
 func routesIn(hosts []plan.Host) (all []objects.Object) {
 	seen := make(map[objects.Object]bool)
 	for _, h := range hosts {
@@ -54,8 +55,8 @@ func routesIn(hosts []plan.Host) (all []objects.Object) {
 	return all
 }
 
-// Trial returns what has an Envoy say whether it refuses a route configuration of a plan, and puts nothing of it in force: the routes of
-// a listener that has no port. Options are those of all else.
+// Trial returns resources with which Envoy validates a route configuration without using it: the
+// routes of a listener without a port. Options are those of all other resources.
 func (t *Template) Trial(p *plan.Plan, routes string, o Options) (*Resources, error) {
 	t = t.as(wantsOf(p))
 	for i := range p.Ports {

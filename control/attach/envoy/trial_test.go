@@ -38,8 +38,8 @@ kind: LLMRoute
 metadata: {namespace: ns, name: llm}
 spec: {parentRefs: [{name: g, sectionName: http}], backendRefs: [{name: llama}]}`
 
-// A trial is a route configuration of the plan under another name, and its listener has no port. Each route of a configuration is told of
-// once, and those of LLMRoutes not at all.
+// A trial is a route configuration under another name, and its listener has no port. Each route of
+// it is listed once, those of LLMRoutes not at all.
 func TestATrialIsOfOneRouteConfigurationAndHasNoPort(t *testing.T) {
 	n := network.Read(t, network.Standard(tried))
 	p := plan.Of(attach.Of(n), n, plan.Known{Certificates: certificates(n)}).Gateways[0]

@@ -21,8 +21,8 @@ import (
 	"github.com/headgate/headgate/test/golden"
 )
 
-// The input of a block is a command line; what comes out is what it prints, or its error. To testdata/objects belongs a certificate,
-// which is made for the test.
+// The input of a block is a command line; the output is what it prints, or its error. The test adds
+// a certificate to testdata/objects.
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		const objects = "testdata/objects"
@@ -38,7 +38,7 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// run is what a command line prints, or its error.
+// run returns the output of a command line, or its error.
 func run(t *testing.T, line string) string {
 	var out bytes.Buffer
 	command := routes.Command
@@ -52,7 +52,7 @@ func run(t *testing.T, line string) string {
 	return out.String()
 }
 
-// certificate is one in PEM, and its key.
+// certificate returns a certificate and its key in PEM.
 func certificate(t *testing.T) (chain, key string) {
 	t.Helper()
 	c, err := listen.Certify(time.Now(), time.Hour, false, "one.test")
@@ -99,7 +99,7 @@ spec:
   - {name: good, port: 443, protocol: HTTPS, hostname: d.test, tls: {certificateRefs: [{name: good}]}}
 `
 
-// What is wrong with a certificate of a folder is told with file and line.
+// An error in a certificate of a folder has file and line.
 func TestCertificatesOfAFolderAreChecked(t *testing.T) {
 	dir := t.TempDir()
 	chain, key := certificate(t)
@@ -116,7 +116,7 @@ func TestCertificatesOfAFolderAreChecked(t *testing.T) {
 	}
 }
 
-// Of an API server no Secret is read.
+// Secrets of an API server are not read.
 func TestCertificatesOfAnAPIServerAreTakenForGranted(t *testing.T) {
 	c := apiserver.RunGateways(t)
 	c.Apply(gateway)
@@ -126,7 +126,7 @@ func TestCertificatesOfAnAPIServerAreTakenForGranted(t *testing.T) {
 	}
 }
 
-// words splits a command line at spaces that are not within quotes.
+// words splits a command line at spaces outside of quotes.
 func words(line string) (name string, args []string) {
 	for i, part := range strings.Split(strings.TrimSpace(line), "'") {
 		if i%2 == 1 {

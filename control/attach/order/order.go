@@ -1,12 +1,13 @@
-// Package order decides what to send to one Envoy next, and when: it is the pure half of the delta variant of Envoy's aggregated discovery
-// service. A stream is a state machine of what the Envoy asks for, has been sent, and has taken or refused; what it is to have is a
-// [Snapshot].
+// Package order decides what to send to one Envoy next, and when: it is the pure half of delta ADS.
+// A stream is a state machine of what the Envoy subscribes to, has been sent, and has accepted or
+// rejected. A [Snapshot] is what it should have.
 //
-// Envoy takes each type of resource by itself, and orders nothing between types. So that no request meets a route whose cluster is not
-// there, clusters go before the listeners and routes that name them, which wait until Envoy has taken the clusters (it takes one when it
-// has its endpoints); and what leaves goes the other way round. An Envoy that is slow holds up nobody else: each has a Stream of its own.
+// Envoy applies each resource type separately, in no defined order. A request must not meet a route
+// whose cluster is missing. So clusters go first, and the listeners and routes that name them wait
+// for the ACK, which Envoy sends when it has the endpoints. Removals go in the opposite order. Each
+// Envoy has its own Stream, so a slow one delays no other.
 //
-// Endpoints wait for nothing, and nothing for them: an Envoy asks for those of each cluster on a stream of its own.
+// Endpoints are independent: Envoy subscribes to those of each cluster on a separate stream.
 package order
 
 import (
@@ -18,7 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// Types of resources, by their URLs.
+// Type URLs of resources.
 const (
 	Endpoints = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 	Clusters  = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
@@ -30,51 +31,53 @@ const (
 // sequence is the order in which types are sent.
 var sequence = []string{Endpoints, Clusters, Secrets, Listeners, Routes}
 
-// Resource is one with its version, which is another where the bytes are.
+// Resource is a resource with its version, which changes with the bytes.
 type Resource struct {
 	Version string
 	Body    *anypb.Any
 }
 
-// Snapshot is all that an Envoy is to have, by type and name. It is not changed once it is given away.
+// Snapshot has all resources that an Envoy should have, by type and name. It is immutable once
+// shared.
 type Snapshot map[string]map[string]Resource
 
-// Stream is what is known of one Envoy. Make one with [New].
+// Stream is the state of one Envoy. Make one with [New].
 type Stream struct {
 	types map[string]*subscription
 	nonce int
 }
 
-// subscription is what is known of one type.
+// subscription is the state of one type.
 type subscription struct {
-	all     bool            // it asks for whatever there is
-	names   map[string]bool // else for these
-	greeted bool            // it has been sent something, or had something when it came
-	// has are the versions that it was told of, by name, those that it refused too: what it refused is not sent again. Of those that
-	// are in refused it may still have another.
+	all     bool            // wildcard
+	names   map[string]bool // otherwise these
+	greeted bool            // it was sent something, or had something at the start
+	// has has the versions that were sent, by name, rejected ones included: these are not sent
+	// again. For a name in refused, Envoy may still have an older version.
 	has     map[string]string
 	refused map[string]bool
-	// nonce is that of the response that it has not answered, empty for none, and pending what that has: versions, empty for what is
-	// to go.
+	// nonce is that of the unanswered response, empty for none. pending has its versions, empty for
+	// a removal.
 	nonce   string
 	pending map[string]string
 }
 
-// New returns the Stream of an Envoy that has asked for nothing yet.
+// New returns the Stream of an Envoy that has not subscribed yet.
 func New() *Stream { return &Stream{types: make(map[string]*subscription)} }
 
-// Answer is what an Envoy says of a response.
+// Answer is an Envoy's ACK or NACK.
 type Answer struct {
 	Type string
-	// Names are the resources that the response had or took away.
+	// Names are the resources of the response, removed ones included.
 	Names []string
-	// Versions are those of the resources that it had, by name. An Envoy that refuses a response of several may have taken some of them.
+	// Versions are their versions by name. After a NACK of several resources, Envoy may have
+	// accepted some of them.
 	Versions map[string]string
-	// Refused is why, in Envoy's words; empty if it has taken them.
+	// Refused is Envoy's error; empty for an ACK.
 	Refused string
 }
 
-// Hear takes a request. It returns what the Envoy says of a response; false where it only asks.
+// Hear handles a request. It returns the ACK or NACK; false if the request only subscribes.
 func (s *Stream) Hear(r *discoveryv3.DeltaDiscoveryRequest) (Answer, bool) {
 	sub := s.types[r.GetTypeUrl()]
 	first := sub == nil
@@ -83,7 +86,7 @@ func (s *Stream) Hear(r *discoveryv3.DeltaDiscoveryRequest) (Answer, bool) {
 		s.types[r.GetTypeUrl()] = sub
 	}
 	sub.subscribe(r, first)
-	maps.Copy(sub.has, r.GetInitialResourceVersions()) // of the first alone
+	maps.Copy(sub.has, r.GetInitialResourceVersions()) // only in the first request
 	if r.GetResponseNonce() == "" || r.GetResponseNonce() != sub.nonce {
 		return Answer{}, false
 	}
@@ -106,7 +109,7 @@ func (s *Stream) Hear(r *discoveryv3.DeltaDiscoveryRequest) (Answer, bool) {
 	return a, true
 }
 
-// subscribe takes what a request asks for. A first one that names nothing asks for all (xDS, wildcard subscriptions).
+// subscribe updates the subscription. A first request without names is a wildcard subscription.
 func (sub *subscription) subscribe(r *discoveryv3.DeltaDiscoveryRequest, first bool) {
 	if first && len(r.GetResourceNamesSubscribe()) == 0 {
 		sub.all = true
@@ -117,7 +120,7 @@ func (sub *subscription) subscribe(r *discoveryv3.DeltaDiscoveryRequest, first b
 			continue
 		}
 		sub.names[name] = true
-		delete(sub.has, name) // it asks anew: whatever it had, it is told
+		delete(sub.has, name) // it subscribes again, so send it again
 	}
 	for _, name := range r.GetResourceNamesUnsubscribe() {
 		if name == "*" {
@@ -130,10 +133,10 @@ func (sub *subscription) subscribe(r *discoveryv3.DeltaDiscoveryRequest, first b
 	}
 }
 
-// wants says whether the Envoy asks for a resource.
+// wants reports whether the Envoy subscribes to a resource.
 func (sub *subscription) wants(name string) bool { return sub.all || sub.names[name] }
 
-// behind are the resources that the Envoy has not what it is to have of: those to send, and those to take away.
+// behind returns the resources to send and to remove.
 func (sub *subscription) behind(all map[string]Resource) (send, remove []string) {
 	if sub.all {
 		for name, r := range all {
@@ -142,7 +145,7 @@ func (sub *subscription) behind(all map[string]Resource) (send, remove []string)
 			}
 		}
 	} else {
-		for name := range sub.names { // one among thousands, where it is endpoints
+		for name := range sub.names { // for endpoints: one among thousands
 			if r, there := all[name]; there && sub.has[name] != r.Version {
 				send = append(send, name)
 			}
@@ -158,17 +161,17 @@ func (sub *subscription) behind(all map[string]Resource) (send, remove []string)
 	return send, remove
 }
 
-// Next returns the responses that can be sent now, in order; nil if there are none. It is to be called after each request, and when what
-// the Envoy is to have changes.
+// Next returns the responses to send now, in order. Call it after each request, and when the
+// snapshot changes.
 func (s *Stream) Next(to Snapshot) []*discoveryv3.DeltaDiscoveryResponse {
 	var all []*discoveryv3.DeltaDiscoveryResponse
 	clusters := s.settled(Clusters, to, false)
-	// Nobody knows which routes an Envoy has that is back and has not asked for them yet.
+	// A reconnected Envoy that has not subscribed to routes yet may have any.
 	routes := s.types[Listeners] != nil && (s.types[Routes] != nil || len(to[Listeners]) == 0) && s.settled(Listeners, to, true) && s.settled(Routes, to, false) &&
-		!s.refuses(Routes) // what it has in their place may name clusters that nothing else does
+		!s.refuses(Routes) // the old versions may name clusters that nothing else names
 	for _, of := range sequence {
 		sub := s.types[of]
-		if sub == nil || sub.nonce != "" { // what changes meanwhile goes together, after the answer
+		if sub == nil || sub.nonce != "" { // further changes go together, after the answer
 			continue
 		}
 		if (of == Listeners || of == Routes) && !clusters {
@@ -178,7 +181,7 @@ func (s *Stream) Next(to Snapshot) []*discoveryv3.DeltaDiscoveryResponse {
 		if of == Clusters && (!clusters || !routes) {
 			remove = nil
 		}
-		if of == Endpoints { // they leave with their cluster, which serves with them until then
+		if of == Endpoints { // endpoints are removed with their cluster, which serves until then
 			remove = nil
 		}
 		if r := s.response(of, sub, to[of], send, remove); r != nil {
@@ -188,8 +191,8 @@ func (s *Stream) Next(to Snapshot) []*discoveryv3.DeltaDiscoveryResponse {
 	return all
 }
 
-// settled says whether an Envoy has of a type what it is to have, or has refused it; with removals if those count. What it never asked
-// for is settled: there is nothing that it could miss.
+// settled reports whether an Envoy has answered everything of a type, removals included if asked. A
+// type without subscription is settled.
 func (s *Stream) settled(of string, to Snapshot, removals bool) bool {
 	sub := s.types[of]
 	if sub == nil {
@@ -199,7 +202,7 @@ func (s *Stream) settled(of string, to Snapshot, removals bool) bool {
 	return sub.nonce == "" && len(send) == 0 && (!removals || len(remove) == 0)
 }
 
-// Settled says whether an Envoy has, of all that it asks for, what it is to have, or has refused it.
+// Settled reports whether an Envoy has answered everything that it subscribes to.
 func (s *Stream) Settled(to Snapshot) bool {
 	for _, of := range sequence {
 		if !s.settled(of, to, true) {
@@ -209,10 +212,11 @@ func (s *Stream) Settled(to Snapshot) bool {
 	return true
 }
 
-// refuses says whether an Envoy has refused what it is to have of a type.
+// refuses reports whether an Envoy rejects the current version of any resource of a type.
 func (s *Stream) refuses(of string) bool { return s.types[of] != nil && len(s.types[of].refused) > 0 }
 
-// response makes a response, nil if it would say nothing. An Envoy that asks for all waits for the first one, even if it is empty.
+// response makes a response, nil if it would be empty. The first response to a wildcard
+// subscription is sent even if it is empty.
 func (s *Stream) response(of string, sub *subscription, all map[string]Resource, send, remove []string) *discoveryv3.DeltaDiscoveryResponse {
 	if len(send)+len(remove) == 0 && (!sub.all || sub.greeted) {
 		return nil

@@ -16,7 +16,7 @@ import (
 	"github.com/headgate/headgate/test/golden"
 )
 
-// short names types for people.
+// short has short names of types.
 var short = map[string]string{"endpoints": order.Endpoints, "clusters": order.Clusters, "secrets": order.Secrets, "listeners": order.Listeners, "routes": order.Routes}
 
 func shortOf(of string) string {
@@ -28,14 +28,14 @@ func shortOf(of string) string {
 	return of
 }
 
-// The lines of a block are what happens to one Stream, whose file is one story:
+// The lines of a block are events of one Stream; a file is one story:
 //
-//	have clusters a=1 b=2     what the Envoy is to have of a type from now on, with versions
-//	ask routes p [-q] [had p=1]   it asks for names, or for all with no names, no more for -q, and had versions when it came
-//	take clusters             it takes the last response of a type
-//	refuse clusters           it refuses it
+//	have clusters a=1 b=2     what the Envoy should have of a type from now on, with versions
+//	ask routes p [-q] [had p=1]   it subscribes to names, or to all without names; -q unsubscribes; had: versions at the start
+//	take clusters             it accepts the last response of a type
+//	refuse clusters           it rejects it
 //
-// What comes out is what is sent after each line.
+// The output is what is sent after each line.
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		s, to, last := order.New(), order.Snapshot{}, make(map[string]string)
@@ -105,10 +105,10 @@ func tell(r *discoveryv3.DeltaDiscoveryResponse) string {
 	return strings.Join(words, " ")
 }
 
-// envoy is a model of one: what it has is what it has been sent and has answered, in the order in which it came.
+// envoy is a model of an Envoy. It has what it received and answered, in order.
 type envoy struct {
 	s     *order.Stream
-	has   map[string]map[string]string // by type and name: the body
+	has   map[string]map[string]string // the body by type and name
 	inbox []*discoveryv3.DeltaDiscoveryResponse
 	asked map[string]bool // routes
 }
@@ -117,7 +117,7 @@ func (e *envoy) ask(of string, names ...string) {
 	e.s.Hear(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: of, ResourceNamesSubscribe: names})
 }
 
-// take handles the first response that has come. It may refuse routes.
+// take handles the first queued response. It may reject routes.
 func (e *envoy) take(refuse bool) {
 	r := e.inbox[0]
 	e.inbox = e.inbox[1:]
@@ -128,7 +128,7 @@ func (e *envoy) take(refuse bool) {
 	}
 	for _, resource := range r.GetResources() {
 		if of == order.Routes && !e.asked[resource.GetName()] {
-			continue // it is not asked for any more
+			continue // unsubscribed
 		}
 		e.has[of][resource.GetName()] = string(resource.GetResource().GetValue())
 	}
@@ -154,7 +154,7 @@ func (e *envoy) take(refuse bool) {
 	}
 }
 
-// missing is a cluster that routes of a listener name and that is not there; empty if there is none.
+// missing returns a missing cluster that routes of a listener name; empty if there is none.
 func (e *envoy) missing() string {
 	for name, body := range e.has[order.Routes] {
 		for cluster := range strings.FieldsSeq(body) {
@@ -166,8 +166,8 @@ func (e *envoy) missing() string {
 	return ""
 }
 
-// Whatever changes while answers are under way: no route names a cluster that is not there, no type has two responses under way, and at
-// last the Envoy has what it is to have, and is sent nothing more.
+// Whatever changes while answers are under way, no route names a missing cluster, and no type has
+// two responses under way. In the end the Envoy has everything, and is sent nothing more.
 func TestNoRouteIsAheadOfItsClusters(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -198,7 +198,7 @@ func TestNoRouteIsAheadOfItsClusters(t *testing.T) {
 			}
 			send()
 		}
-		to = snapshot(r, -1) // of which nothing was refused
+		to = snapshot(r, -1) // in which nothing is rejected
 		send()
 		for len(e.inbox) > 0 {
 			e.take(false)
@@ -217,7 +217,7 @@ func TestNoRouteIsAheadOfItsClusters(t *testing.T) {
 	}
 }
 
-// snapshot is the nth, and fits together: routes name clusters that are there, listeners have routes.
+// snapshot is the nth, and consistent: routes name existing clusters, and listeners have routes.
 func snapshot(r *rand.Rand, n int) order.Snapshot {
 	to := order.Snapshot{order.Clusters: {}, order.Listeners: {}, order.Routes: {}}
 	add := func(of, name, body string) {
@@ -242,7 +242,7 @@ func snapshot(r *rand.Rand, n int) order.Snapshot {
 	return to
 }
 
-// An Envoy that refuses without a word has refused.
+// A NACK without a message is a NACK.
 func TestARefusalNeedsNoWords(t *testing.T) {
 	s := order.New()
 	s.Hear(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: order.Clusters})

@@ -1,6 +1,6 @@
-// Package pki is how control and the Envoys of Gateways are sure of each other: an authority of control's own signs the
-// certificate that control serves Envoys with, and one for each Gateway, by which control knows whose Envoy calls. What an Envoy says of
-// itself counts for nothing.
+// Package pki authenticates control and the Envoys of Gateways to each other. An authority of
+// control's own signs the certificate of control, and one for each Gateway. By that control knows
+// the Gateway of a caller; nothing that the Envoy says counts.
 package pki
 
 import (
@@ -23,13 +23,14 @@ import (
 )
 
 const (
-	// authorityAge is how long an authority is valid. To replace it, delete the Secret that has it, and restart the Deployments.
+	// authorityAge is how long an authority is valid. To replace it, delete its Secret and restart
+	// the Deployments.
 	authorityAge = 10 * 366 * 24 * time.Hour
-	// gatewayAge is how long the certificate of a Gateway is valid, and renewal when it is replaced: kubelets bring the next one to the
-	// pods within minutes, and Envoy takes it up by itself.
+	// gatewayAge is how long the certificate of a Gateway is valid, and renewal when it is
+	// replaced. Kubelets update it in the pods within minutes, and Envoy reloads it.
 	gatewayAge = 90 * 24 * time.Hour
 	renewal    = 60 * 24 * time.Hour
-	// before is how much earlier a certificate is valid, for clocks that differ.
+	// before is how much earlier certificates are valid, because of clock skew.
 	before = time.Hour
 )
 
@@ -62,7 +63,7 @@ func New(now time.Time) (*Authority, error) {
 	return &Authority{certificate, key}, err
 }
 
-// Read returns the Authority that [Authority.PEM] wrote.
+// Read parses what [Authority.PEM] returned.
 func Read(certificate, key []byte) (*Authority, error) {
 	pair, err := tls.X509KeyPair(certificate, key)
 	if err != nil {
@@ -75,10 +76,10 @@ func Read(certificate, key []byte) (*Authority, error) {
 	return &Authority{pair.Leaf, signer}, nil
 }
 
-// Certificate is the Authority's in PEM, for those who trust it.
+// Certificate returns the Authority's certificate in PEM.
 func (a *Authority) Certificate() []byte { return encode("CERTIFICATE", a.certificate.Raw) }
 
-// PEM is the Authority's certificate and its key.
+// PEM returns the Authority's certificate and key.
 func (a *Authority) PEM() (certificate, key []byte, err error) {
 	der, err := x509.MarshalPKCS8PrivateKey(a.key)
 	return a.Certificate(), encode("PRIVATE KEY", der), err
@@ -97,7 +98,8 @@ func (a *Authority) Gateway(name objects.Name, now time.Time) (certificate, key 
 	return encode("CERTIFICATE", pair.Certificate[0]), encode("PRIVATE KEY", der), err
 }
 
-// Control returns how control serves Envoys: with a certificate of its own, for those alone that have one of the Authority's.
+// Control returns the TLS configuration of control: its own certificate, and only clients with one
+// of the Authority's.
 func (a *Authority) Control(now time.Time) (*tls.Config, error) {
 	pair, err := a.issue(&x509.Certificate{
 		Subject: pkix.Name{CommonName: wire.ControlName}, DNSNames: []string{wire.ControlName}, NotAfter: now.Add(authorityAge),
@@ -111,7 +113,8 @@ func (a *Authority) Control(now time.Time) (*tls.Config, error) {
 	return &tls.Config{Certificates: []tls.Certificate{*pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: callers, MinVersion: tls.VersionTLS13}, nil
 }
 
-// Fresh says whether a certificate is one for a Gateway by the Authority, in PEM, that need not be replaced yet.
+// Fresh reports whether a PEM certificate is the Authority's for this Gateway and need not be
+// renewed yet.
 func (a *Authority) Fresh(certificate []byte, name objects.Name, now time.Time) bool {
 	block, _ := pem.Decode(certificate)
 	if block == nil {
@@ -125,7 +128,7 @@ func (a *Authority) Fresh(certificate []byte, name objects.Name, now time.Time) 
 	return err == nil && of == name && now.Before(is.NotBefore.Add(renewal)) && now.After(is.NotBefore)
 }
 
-// GatewayOf returns the Gateway whose Envoys have a certificate, which is verified.
+// GatewayOf returns the Gateway in a verified certificate.
 func GatewayOf(certificate *x509.Certificate) (objects.Name, error) {
 	for _, u := range certificate.URIs {
 		if name, ok := objects.ParseName(strings.TrimPrefix(u.Path, "/")); ok && u.Scheme == scheme && u.Host == kind {
@@ -135,12 +138,12 @@ func GatewayOf(certificate *x509.Certificate) (objects.Name, error) {
 	return objects.Name{}, errors.New("the certificate is not that of a Gateway")
 }
 
-// address is how a certificate names a Gateway.
+// address is the URI of a Gateway in certificates.
 func address(name objects.Name) *url.URL {
 	return &url.URL{Scheme: scheme, Host: kind, Path: "/" + name.String()}
 }
 
-// issue makes a key, and a certificate for it that the Authority signs.
+// issue makes a key and a certificate for it.
 func (a *Authority) issue(template *x509.Certificate, now time.Time) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

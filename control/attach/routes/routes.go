@@ -1,4 +1,5 @@
-// Package routes is the command "control routes": it prints the plan of each Gateway. [Flags] has what control explain needs too.
+// Package routes is the command "control routes": it prints the plan of each Gateway. Package
+// explain shares [Flags] and [Read].
 package routes
 
 import (

@@ -1,5 +1,5 @@
-// Package services finds the endpoints of the Services that plans send requests to. They are beside the plans: pods come and go, and no
-// plan, route or cluster is another.
+// Package services finds the endpoints of the Services in plans. They are not part of plans, so
+// pods that come and go change no plan, route or cluster.
 package services
 
 import (
@@ -10,15 +10,16 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// tcp is the protocol of ports that requests go to.
+// tcp is the only protocol of ports that get requests.
 const tcp = "TCP"
 
-// Of returns the endpoints of each cluster of plans that is a port of a Service, by Gateway and name of the cluster: in order, each once,
-// and none for a Service without endpoints. Lists may be shared between clusters.
+// Of returns the endpoints of each Service cluster, by Gateway and cluster name: sorted, without
+// duplicates, and empty for a Service without endpoints. Clusters may share lists.
 //
-// A slice belongs to the Service that its label names, and its ports to those of the Service of the same name (EndpointSlice of
-// discovery/v1). As kube-proxy does it, an endpoint counts when it is ready, whatever else is said of it; and where none of a port is,
-// those that serve on while they terminate do (KEP-1669): while the last pods of a Service are replaced, requests reach those that leave.
+// A slice belongs to the Service in its label, and its ports to the Service's ports of the same
+// name (EndpointSlice of discovery/v1). As in kube-proxy, ready endpoints count; if a port has
+// none, endpoints count that are terminating but still serving (KEP-1669). So requests still reach
+// the last pods of a Service while they are replaced.
 func Of(plans []*plan.Plan, n *objects.Network, all []objects.Slice) map[objects.Name]map[string][]netip.AddrPort {
 	f := newFinder(plans, n, all)
 	found := make(map[target][]netip.AddrPort)
@@ -48,9 +49,9 @@ type target struct {
 	port    int32
 }
 
-// finder is what is known of the Services that plans name.
+// finder has the Services that plans name.
 type finder struct {
-	ports  map[target]string // the name of a port, empty for one that has none
+	ports  map[target]string // the port's name, which may be empty
 	slices map[objects.Name][]*objects.Slice
 }
 
@@ -82,7 +83,7 @@ func newFinder(plans []*plan.Plan, n *objects.Network, all []objects.Slice) find
 	return f
 }
 
-// endpoints returns those of a port of a Service.
+// endpoints returns the endpoints of a Service port.
 func (f finder) endpoints(of target) []netip.AddrPort {
 	name, there := f.ports[of]
 	if !there {

@@ -16,8 +16,8 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// named are Gateways whose routes name, beside a pool, two ports of the Service ns/a and one of it by HTTP/2 too; ns/b; ns/both, whose
-// port 80 is one of TCP and one of UDP; and other/a.
+// named has Gateways whose routes name a pool and some Services: two ports of ns/a, one of them
+// also over HTTP/2; ns/b; ns/both, whose port 80 is both TCP and UDP; and other/a.
 const named = `kind: Service
 metadata: {namespace: ns, name: both}
 spec: {ports: [{port: 80, name: web}, {port: 80, name: quic, protocol: UDP}]}
@@ -46,8 +46,8 @@ metadata: {namespace: other, name: r}
 spec: {parentRefs: [{name: h}], rules: [{backendRefs: [{name: a, port: 80}]}]}
 `
 
-// The input of a block is EndpointSlices in YAML, beside the Services of [network.Standard] and routes to them; what comes out is the
-// clusters that have endpoints, and how many have none.
+// The input of a block is EndpointSlices in YAML, beside the Services of [network.Standard] and
+// routes to them. The output is the clusters with endpoints, and the number of those without.
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		return func(input string) string {
@@ -75,7 +75,7 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// Who has a plan of an older Network is not told another port's endpoints: there are none.
+// A plan of an older Network gets no endpoints of another port.
 func TestAServiceThatIsGoneHasNoEndpoints(t *testing.T) {
 	plans := []*plan.Plan{{Gateway: objects.Name{Namespace: "ns", Name: "g"}, Clusters: []plan.Cluster{{Name: "c", Object: objects.Name{Namespace: "ns", Name: "a"}, Port: 80}}}}
 	slice := objects.Slice{
