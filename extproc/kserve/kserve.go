@@ -8,7 +8,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// The headers that name a model (ModelMesh's GrpcSupport), and what of them engines get.
+// Headers that name a model (ModelMesh's GrpcSupport).
 const (
 	ModelHeader       = "mm-model-id"
 	ModelHeaderBin    = "mm-model-id-bin"
@@ -19,10 +19,10 @@ const (
 	RequiredHeader    = "mm-required"
 )
 
-// Headers are all headers that are ModelMesh's: what a client sent of them goes no further.
+// Headers are ModelMesh's headers. A client's values are not forwarded.
 var Headers = []string{ModelHeader, ModelHeaderBin, VModelHeader, VModelHeaderBin, LegacyModelHeader, BalancedHeader, RequiredHeader}
 
-// IsHeader says whether a header, in lower case, is one of [Headers].
+// IsHeader reports whether a header, in lower case, is one of [Headers].
 func IsHeader(name string) bool {
 	return (strings.HasPrefix(name, "mm-") || strings.HasPrefix(name, "tas-")) && slices.Contains(Headers, name)
 }
@@ -30,13 +30,13 @@ func IsHeader(name string) bool {
 // Header is one header of a request.
 type Header struct{ Name, Value string }
 
-// Named is what headers say of the model. Of a call for several models IDs are all of them, in order.
+// Named is the models that headers name: several IDs, in order, for a call for several models.
 type Named struct {
 	IDs    []string
-	VModel bool // they are those of VModels
+	VModel bool // the IDs are VModels
 }
 
-// Read returns what headers say of the model: no IDs if nothing. Every error is an [*Error].
+// Read returns the models that headers name; it may be none. Every error is an [*Error].
 func Read(headers []Header) (Named, error) {
 	models, err := ids(headers, ModelHeader, LegacyModelHeader, ModelHeaderBin)
 	if err != nil {
@@ -54,7 +54,8 @@ func Read(headers []Header) (Named, error) {
 	return Named{models, false}, nil
 }
 
-// ids are those that headers of these names give. What is given in both forms, as an engine gets it, is one.
+// ids returns the values of headers. An id that is given in both forms, as engines get it, counts
+// once.
 func ids(headers []Header, name, legacy, binary string) ([]string, error) {
 	var plain, decoded []string
 	for _, h := range headers {
@@ -62,7 +63,7 @@ func ids(headers []Header, name, legacy, binary string) ([]string, error) {
 		case name, legacy:
 			plain = append(plain, h.Value)
 		case binary:
-			for part := range strings.SplitSeq(h.Value, ",") { // several values may come as one: gRPC over HTTP2, custom metadata
+			for part := range strings.SplitSeq(h.Value, ",") { // several values may be joined: gRPC over HTTP2, custom metadata
 				id, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(strings.TrimSpace(part), "="))
 				if err != nil {
 					return nil, fault(InvalidArgument, "The header "+binary+" is not base64.")
@@ -82,10 +83,11 @@ func ids(headers []Header, name, legacy, binary string) ([]string, error) {
 	return plain, nil
 }
 
-// WantsAll says whether headers want every model of a call for several to be there: else one that there is not is left out.
+// WantsAll reports whether the headers of a call for several models require each to exist.
+// Otherwise unknown models are skipped.
 func WantsAll(headers []Header) bool { return slices.Contains(headers, Header{RequiredHeader, "all"}) }
 
-// CheckID returns an [*Error] for what is nobody's id.
+// CheckID returns an [*Error] if no model can have the id.
 func CheckID(id string) error {
 	if err := engine.CheckName(id); err != nil {
 		return fault(InvalidArgument, "No model can have this id: "+err.Error()+".")
@@ -93,7 +95,8 @@ func CheckID(id string) error {
 	return nil
 }
 
-// Written are the headers by which an engine gets the id of the model: in both forms, but for one that no header can hold as it is.
+// Written returns the headers that give the id of the model to the engine: in both forms, or only
+// in binary if a header cannot hold the id.
 func Written(id string) []Header {
 	all := []Header{{ModelHeaderBin, base64.RawStdEncoding.EncodeToString([]byte(id))}}
 	for i := range len(id) {
@@ -104,22 +107,24 @@ func Written(id string) []Header {
 	return append(all, Header{ModelHeader, id})
 }
 
-// IsCall says whether a request's content type is that of a gRPC call, by what Envoy's routes take for one: a request that is one to us and none
-// to them would reach an engine where nobody has looked at it.
+// IsCall reports whether a content type is that of a gRPC call. It must agree with Envoy's routes:
+// a request that is a call for Headgate and not for Envoy would reach an engine unchecked.
 func IsCall(contentType string) bool {
 	rest, ok := strings.CutPrefix(contentType, "application/grpc")
 	return ok && (rest == "" || rest[0] == '+')
 }
 
-// MethodOf returns the method that a call's path names, "package.Service/Method"; false if it names none.
+// MethodOf returns the method in a call's path, "package.Service/Method", and false if there is
+// none.
 func MethodOf(path string) (method string, ok bool) {
 	method, ok = strings.CutPrefix(path, "/")
 	service, name, cut := strings.Cut(method, "/")
 	return method, ok && cut && service != "" && name != "" && !strings.ContainsAny(method, "%?# ") && !strings.Contains(name, "/")
 }
 
-// closed are the services, and single methods, of engines that no call may reach, with what they do: what loads, unloads and lists models,
-// shares memory, traces, logs, or tells of an engine. Engines' health is extproc's to tell.
+// closed are services and single methods of engines that no call may reach: they load, unload and
+// list models, share memory, trace, log, or describe the engine. extproc answers health checks
+// itself.
 var closed = map[string]string{
 	"mmesh.ModelRuntime": "loads and unloads models",
 	"mmesh.ModelMesh":    "is control's",
@@ -157,24 +162,24 @@ var closed = map[string]string{
 // V2 is KServe's inference service.
 const V2 = "inference.GRPCInferenceService"
 
-// Manages says whether a method is of ModelMesh's API, which is control's.
+// Manages reports whether a method belongs to ModelMesh's API, which control serves.
 func Manages(method string) bool { return strings.HasPrefix(method, "mmesh.ModelMesh/") }
 
-// Closed says whether a method is one that no call may reach.
+// Closed reports whether no call may reach a method.
 func Closed(method string) bool {
 	service, _, _ := strings.Cut(method, "/")
 	return closed[service] != "" || closed[method] != ""
 }
 
-// Rule is where the model stands in the messages of a method.
+// Rule is where the messages of a method name the model.
 type Rule struct {
-	// Path is where its id is; nil if it is in the headers.
+	// Path leads to the id; nil means that the headers name the model.
 	Path Path
-	// VModel says that the id is that of a VModel if there is one of it, else of a model.
+	// VModel means that the id may be that of a VModel, which takes precedence over a model.
 	VModel bool
 }
 
-// defaults are the rules where nobody wrote any (modelmesh-serving's dataplane_api_config).
+// defaults are the rules without configuration (modelmesh-serving's dataplane_api_config).
 var defaults = map[string]Rule{
 	V2 + "/ModelInfer":                             {Path{1}, true},
 	V2 + "/ModelMetadata":                          {Path{1}, true},
@@ -190,16 +195,20 @@ var defaults = map[string]Rule{
 	"org.pytorch.serve.grpc.inference.InferenceAPIsService/StreamPredictions": {Path{1}, true},
 }
 
-// RuleOf returns the rule of a method where nobody wrote any.
+// RuleOf returns the rule of a method without configuration.
 func RuleOf(method string) Rule { return defaults[method] }
 
-// asking are the methods that ask about a model, whose answer takes no run of it.
-var asking = map[string]bool{V2 + "/ModelMetadata": true, V2 + "/ModelReady": true, "tensorflow.serving.PredictionService/GetModelMetadata": true}
+// asking are methods that ask about a model, and run no inference.
+var asking = map[string]bool{
+	V2 + "/ModelMetadata": true, V2 + "/ModelReady": true,
+	"tensorflow.serving.PredictionService/GetModelMetadata": true,
+}
 
-// Runs says whether calls of a method run their model, as far as is known of it.
+// Runs reports whether calls of a method run an inference. Unknown methods do.
 func Runs(method string) bool { return !asking[method] }
 
-// InV2 is where V2's own engines take the id of the model in the messages of a method; nil where they take it in none.
+// InV2 returns where V2 engines take the id of the model in the messages of a method; nil if in
+// none.
 func InV2(method string) Path {
 	if strings.HasPrefix(method, V2+"/") {
 		return defaults[method].Path

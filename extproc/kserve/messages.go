@@ -9,48 +9,49 @@ import (
 	"slices"
 )
 
-// MaxInflated is how many bytes a message may have once it is inflated, whatever else is allowed: 16 MiB.
+// MaxInflated bounds the decompressed size of a message, whatever other limits allow: 16 MiB.
 const MaxInflated = 16 << 20
 
-// prefixSize is how many bytes stand before each message: whether it is compressed, and its length in four bytes, the highest first.
-// https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md says so.
+// prefixSize is the size of the prefix of each message: a compression flag, and the length in four
+// bytes, big-endian. See https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md.
 const prefixSize = 5
 
-// inflation is how many bytes one byte can become by DEFLATE, at most.
+// inflation is the maximum compression ratio of DEFLATE.
 const inflation = 1032
 
-// ErrPartial is the [*Error] of a body that ends inside a message.
+// ErrPartial is the [*Error] for a body that ends within a message.
 var ErrPartial = fault(Internal, "The body ends inside a message.")
 
 // Message is one message of a call.
 type Message struct {
-	// Frame is the message as it came, with the 5 bytes before it.
+	// Frame is the message as it arrived, with its prefix.
 	Frame []byte
-	// Bytes is the message itself, inflated if it came compressed.
+	// Bytes is the message, decompressed.
 	Bytes []byte
 }
 
-// Messages are the messages of a body that comes in chunks of any size. It keeps at most the message that has begun, and what is
-// left of the latest chunk.
+// Messages reads the messages of a body that comes in chunks of any size. It stores at most the
+// current message, and the rest of the latest chunk.
 type Messages struct {
 	encoding string
 	limit    int
-	chunk    []byte       // what is left of it
-	ours     bool         // no one else has the chunk's memory
-	begun    []byte       // of a message that began in an earlier chunk
-	packed   bytes.Reader // what is being inflated
+	chunk    []byte       // the rest of it
+	ours     bool         // nobody else uses the chunk's memory
+	begun    []byte       // a message that began in an earlier chunk
+	packed   bytes.Reader // the message that is being decompressed
 	inflater gzip.Reader
 	err      error
 }
 
-// NewMessages returns a reader of a body. Encoding is the header grpc-encoding of the call, and limit how many bytes a message may
-// have: as it came, and inflated. An encoding that cannot be read is an error where a message is compressed by it, and only there.
+// NewMessages returns a reader of a body. Encoding is the call's grpc-encoding header. Limit bounds
+// the size of a message, as it arrives and decompressed. An unknown encoding is an error only for
+// messages that are compressed.
 func NewMessages(encoding string, limit int) *Messages {
 	return &Messages{encoding: encoding, limit: limit}
 }
 
-// Add gives the next chunk of the body, which must stay as it is until the next Add. Before that one, Next is to be asked until it
-// has no more: what it was not asked for is copied.
+// Add adds the next chunk of the body, which must not change until the next Add. Call Next until it
+// returns false before the next Add; otherwise Add copies the rest.
 func (m *Messages) Add(chunk []byte) {
 	switch {
 	case m.err != nil:
@@ -63,13 +64,13 @@ func (m *Messages) Add(chunk []byte) {
 	}
 }
 
-// Next returns the next message; not ok is that the rest of it has not come yet. A message that lies whole in one chunk shares its
-// memory, so that it is good until the next Add. Every error is an [*Error], and is returned from then on: what comes after it
-// cannot be read.
+// Next returns the next message, and false if it is incomplete. A message that lies within one
+// chunk shares the chunk's memory, so it is valid until the next Add. Every error is an [*Error],
+// and all further calls return it: what follows cannot be read.
 //
-// [Internal] is a message that gRPC's rules forbid, [Unimplemented] one that is compressed in an unknown way, and
-// [ResourceExhausted] one that is larger than allowed, as soon as its length is there. The rules are
-// https://github.com/grpc/grpc/blob/master/doc/compression.md's.
+// [Internal] means that gRPC's rules forbid the message, [Unimplemented] that its compression is
+// unknown, and [ResourceExhausted] that it is too large, as soon as its length has arrived. The
+// rules are those of https://github.com/grpc/grpc/blob/master/doc/compression.md.
 func (m *Messages) Next() (message Message, ok bool, err error) {
 	if m.err != nil {
 		return Message{}, false, m.err
@@ -81,14 +82,14 @@ func (m *Messages) Next() (message Message, ok bool, err error) {
 	return message, ok, m.err
 }
 
-// Partial says whether there are bytes that Next has not returned. Where Next has no more and the body has ended, that is
-// [ErrPartial].
+// Partial reports whether there are bytes that Next has not returned. If the body has ended, the
+// error is [ErrPartial].
 func (m *Messages) Partial() bool { return m.Kept() > 0 }
 
-// Kept is how many bytes there are that Next has not returned.
+// Kept returns how many bytes there are that Next has not returned.
 func (m *Messages) Kept() int { return len(m.chunk) + len(m.begun) }
 
-// AppendFrame appends a message to dst as it is sent, uncompressed. It must have less than 4 GiB.
+// AppendFrame appends a message with its prefix to dst, uncompressed. It must have less than 4 GiB.
 func AppendFrame(dst, message []byte) []byte {
 	dst = append(dst, 0)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(len(message)))
@@ -130,7 +131,7 @@ func (m *Messages) next() (message Message, ok bool, err error) {
 	return message, true, nil
 }
 
-// check looks at the byte that says whether a message is compressed.
+// check checks the compression flag of a message.
 func (m *Messages) check(flag byte) error {
 	switch {
 	case flag == 0, flag == 1 && m.encoding == "gzip":
@@ -143,8 +144,8 @@ func (m *Messages) check(flag byte) error {
 	return fault(Unimplemented, "A message is compressed in a way that the gateway does not read: send gzip, or none.")
 }
 
-// take moves bytes of the chunk to the message that has begun, until that has so many. Room is made for no more than twice
-// what is there, for a length is cheap to write.
+// take moves bytes of the chunk to the current message, until that has n bytes. It allocates at
+// most twice what has arrived, because a client can claim any length.
 func (m *Messages) take(size int) {
 	n := min(size-len(m.begun), len(m.chunk))
 	if n <= 0 {
@@ -160,15 +161,16 @@ func (m *Messages) take(size int) {
 	}
 }
 
-// inflate returns what gzip had packed, in one member or more. What is too large costs no more memory than what is just not.
+// inflate decompresses gzip of one or more members. A message that is far too large costs no more
+// memory than one just over the limit.
 func (m *Messages) inflate(packed []byte) ([]byte, error) {
 	m.packed.Reset(packed)
-	defer m.packed.Reset(nil) // it is not ours to keep
+	defer m.packed.Reset(nil) // release the caller's memory
 	if err := m.inflater.Reset(&m.packed); err != nil {
 		return nil, errGzip()
 	}
 	limit := min(m.limit, MaxInflated)
-	// At its end a member says how large it was. There may be others before it, and it may lie.
+	// A member states its size at its end. There may be other members, and the size may be wrong.
 	told := binary.LittleEndian.Uint32(packed[len(packed)-4:])
 	size := int(min(uint64(told), uint64(len(packed))*inflation, uint64(limit)))
 
@@ -179,7 +181,7 @@ func (m *Messages) inflate(packed []byte) ([]byte, error) {
 		n, err := fill(&m.inflater, part[had:])
 		parts = append(parts, part[:had+n])
 		total += had + n
-		if err == nil { // the part is full
+		if err == nil { // the buffer is full
 			if had, err = fill(&m.inflater, beyond[:]); had == 1 {
 				err = nil
 			}
@@ -199,7 +201,7 @@ func (m *Messages) inflate(packed []byte) ([]byte, error) {
 	}
 }
 
-// fill reads until into is full, or an error comes: [io.EOF] may come with the last byte.
+// fill reads until into is full or an error occurs; [io.EOF] may come with the last byte.
 func fill(from io.Reader, into []byte) (n int, err error) {
 	for n < len(into) && err == nil {
 		var more int

@@ -5,53 +5,56 @@ import (
 	"strings"
 )
 
-// Operation is what a request of V2 by REST asks for.
+// Operation is what a V2 REST request asks for.
 type Operation uint8
 
 const (
-	// None is no request of V2, or one that may not pass.
+	// None is no V2 request, or one that may not pass.
 	None Operation = iota
-	// Server asks what the server is, Live and Ready whether it is: extproc answers. They have no body.
+	// Server asks for server metadata, Live and Ready for the server's state. extproc answers them.
+	// They have no body.
 	Server
 	Live
 	Ready
-	// ModelReady asks whether requests for a model would be answered. It has no body.
+	// ModelReady asks whether requests for a model would be served. It has no body.
 	ModelReady
-	// ModelMetadata asks what a model takes and gives. It has no body, and only an engine knows.
+	// ModelMetadata asks for a model's inputs and outputs, which only an engine knows. It has no
+	// body.
 	ModelMetadata
-	// Infer is inference, Generate the same of texts in a form of its own, and InferStream either with a stream of events as its answer.
+	// Infer is inference, Generate inference of texts in a format of its own, and InferStream
+	// either of them with a stream of events as response.
 	Infer
 	Generate
 	InferStream
 )
 
-// modelsPath begins the paths of V2 that name a model.
+// modelsPath begins the paths that name a model.
 const modelsPath = "/v2/models/"
 
-// ofServer are the paths of V2 that name no model. They are asked for by GET.
+// ofServer are the GET paths that name no model.
 var ofServer = map[string]Operation{"/v2": Server, "/v2/": Server, "/v2/health/live": Live, "/v2/health/ready": Ready}
 
-// endings are what follows a model, and a version of it, in V2's paths (KServe's Open Inference Protocol; the last two are Triton's
-// generate extension, infer_stream MLServer's).
+// endings follow a model and its version in V2's paths (KServe's Open Inference Protocol; the last
+// two are of Triton's generate extension, infer_stream is MLServer's).
 var endings = map[string]map[string]Operation{
 	"GET":  {"": ModelMetadata, "/ready": ModelReady},
 	"POST": {"/infer": Infer, "/infer_stream": InferStream, "/generate": Generate, "/generate_stream": InferStream},
 }
 
-// REST is a request of V2 by REST.
+// REST is a V2 REST request.
 type REST struct {
 	Op Operation
-	// Model is the model that the path names, empty if it names none.
+	// Model is the model in the path; may be empty.
 	Model string
-	// Version is the version of it that the path names, empty if it names none.
+	// Version is the model's version in the path; may be empty.
 	Version string
 
-	path       string // as the client wrote it
-	start, end int    // path[start:end] is the model, escaped
+	path       string // the client's path
+	start, end int    // path[start:end] is the escaped model
 }
 
-// Find returns what a request asks for: [None] if it is no request of V2 that may pass. What follows the model in its path is taken literally,
-// as the engine takes it, and the model's name is unescaped once.
+// Find returns what a request asks for: [None] if it is no V2 request that may pass. It compares
+// what follows the model literally, as the engine does, and unescapes the model's name once.
 func Find(method, path string) (r REST) {
 	r.path = path
 	bare, _, _ := strings.Cut(path, "?")
@@ -85,7 +88,7 @@ func Find(method, path string) (r REST) {
 	return r
 }
 
-// isVersion says whether a version is one: what could be a way to another path is none.
+// isVersion reports whether a version is valid: it must not lead to another path.
 func isVersion(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && c != '_' && c != '-' && c != '.' {
@@ -103,33 +106,35 @@ func cutBefore(s string, c byte) (before, rest string) {
 	return s, ""
 }
 
-// BeforeModel is the path up to the model's name.
+// BeforeModel returns the path up to the model's name.
 func (r REST) BeforeModel() string { return r.path[:r.start] }
 
-// FromModel is the path from the model's name on.
+// FromModel returns the path from the model's name on.
 func (r REST) FromModel() string { return r.path[r.start:] }
 
-// Rename returns the path of the request with another model, and every other byte as it was.
+// Rename returns the path with another model; every other byte stays.
 func (r REST) Rename(model string) string {
 	return r.path[:r.start] + url.PathEscape(model) + r.path[r.end:]
 }
 
-// Served is what [Find] finds, for people: methods and paths.
+// Served returns the methods and paths that [Find] accepts, for people.
 func Served() []string {
 	return []string{
 		"GET /v2", "GET /v2/health/live", "GET /v2/health/ready", "GET /v2/models/{model}", "GET /v2/models/{model}/ready",
-		"POST /v2/models/{model}/infer", "POST /v2/models/{model}/infer_stream", "POST /v2/models/{model}/generate", "POST /v2/models/{model}/generate_stream",
+		"POST /v2/models/{model}/infer", "POST /v2/models/{model}/infer_stream",
+		"POST /v2/models/{model}/generate", "POST /v2/models/{model}/generate_stream",
 		"the same with /versions/{version} after the model",
 	}
 }
 
-// Names says whether requests of an operation name a model.
+// Names reports whether requests of an operation name a model.
 func (o Operation) Names() bool { return o >= ModelReady }
 
-// Runs says whether requests of an operation run their model.
+// Runs reports whether requests of an operation run an inference.
 func (o Operation) Runs() bool { return o >= Infer }
 
-// IsREST says whether a path is of V2 by REST, whose errors have another shape than OpenAI's. Cohere's rerank is not of it.
+// IsREST reports whether a path belongs to V2's REST API, whose errors have another format than
+// OpenAI's. Cohere's rerank, /v2/rerank, does not.
 func IsREST(path string) bool {
 	bare, _, _ := strings.Cut(path, "?")
 	return (bare == "/v2" || strings.HasPrefix(bare, "/v2/")) && bare != "/v2/rerank"

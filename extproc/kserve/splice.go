@@ -11,14 +11,14 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Path are the numbers of fields that lead from the top of a message down to a string: all but the last are of messages, here called
-// containers, each within the one before.
+// Path is the field numbers that lead from the top of a message to a string. All but the last are
+// numbers of nested messages, here called containers.
 type Path []uint32
 
 const maxLevels = 16
 
-// CheckPath returns an error for a path that leads to no field: one without a number, of more than 16, or with a number that no
-// field can have. It is written for who wrote the path.
+// CheckPath returns an error for a path that leads to no field: it is empty, has more than 16
+// numbers, or one that no field can have. The error is for the author of the path.
 func CheckPath(path Path) error {
 	switch {
 	case len(path) == 0:
@@ -31,19 +31,21 @@ func CheckPath(path Path) error {
 		case number == 0 || number > uint32(protowire.MaxValidNumber):
 			return fmt.Errorf("no field has the number %d: they go from 1 to %d", number, protowire.MaxValidNumber)
 		case number >= uint32(protowire.FirstReservedNumber) && number <= uint32(protowire.LastReservedNumber):
-			return fmt.Errorf("no field has the number %d: protobuf keeps those from %d to %d for itself", number, protowire.FirstReservedNumber, protowire.LastReservedNumber)
+			return fmt.Errorf("no field has the number %d: protobuf keeps those from %d to %d for itself",
+				number, protowire.FirstReservedNumber, protowire.LastReservedNumber)
 		}
 	}
 	return nil
 }
 
-// Extract returns the string at the path, and whether it is there: a string that is there may be empty. It shares no memory with
-// the message. The path must pass [CheckPath].
+// Extract returns the string at the path, which may be empty, and whether it exists. The string
+// shares no memory with the message. The path must pass [CheckPath].
 //
-// The message and each container on the path are read to their end, and refused, with an [*Error] of [InvalidArgument], if
-// they are no protobuf, if they have the field on the path more than once or with another wire type, if the string is not UTF-8,
-// or if they have a group, which only old messages have. What lies in other fields is not looked at. Nor is it known which
-// fields exclude each other, so that a field of a oneof should not be on a path.
+// Extract scans the message and each container on the path to its end. It returns an [*Error] with
+// [InvalidArgument] if they are no protobuf, if they have the field on the path more than once or
+// with another wire type, if the string is not UTF-8, or if they have a group, which only old
+// messages have. It does not scan other fields. It does not know oneofs, so a path must not contain
+// a field of one.
 func Extract(message []byte, path Path) (id string, found bool, err error) {
 	var s sight
 	if err := s.find(message, path); err != nil {
@@ -56,11 +58,13 @@ func Extract(message []byte, path Path) (id string, found bool, err error) {
 	return string(message[at.start:at.end]), true, nil
 }
 
-// Inject returns the message with another string at the path, and every other byte as it was, but for the lengths of what the string
-// lies in. Where it is not there, it comes to the end of the innermost container that is there, within those that are missing. Where
-// it is there and the same, the result is the message itself.
+// Inject returns the message with another string at the path. Every other byte stays, except the
+// lengths of the containers. If the string is missing, Inject appends it to the innermost existing
+// container, within the missing ones. If the string is already there, it returns the message
+// itself.
 //
-// The message is not changed. The path must pass [CheckPath], and id must not be empty. What [Extract] refuses is refused.
+// Inject does not change the message. The path must pass [CheckPath], and id must not be empty.
+// Inject returns the same errors as [Extract].
 func Inject(message []byte, path Path, id string) ([]byte, error) {
 	if id == "" || !utf8.ValidString(id) {
 		return nil, fault(Internal, "The gateway has no id of the model that a message can have.")
@@ -69,7 +73,7 @@ func Inject(message []byte, path Path, id string) ([]byte, error) {
 	if err := s.find(message, path); err != nil {
 		return nil, err
 	}
-	cut := span{start: len(message), end: len(message)} // what id comes in the place of
+	cut := span{start: len(message), end: len(message)} // the part that id replaces
 	if s.levels > 0 {
 		cut = s.at[s.levels-1]
 	}
@@ -79,7 +83,8 @@ func Inject(message []byte, path Path, id string) ([]byte, error) {
 		return message, nil
 	}
 
-	// How long each level becomes, from the string up. grown is by how many bytes what lies in a level does.
+	// lengths are the new lengths of the levels, from the string up. grown is how many bytes the
+	// content of a level gains.
 	var lengths [maxLevels]int
 	grown := len(id)
 	for level := len(path) - 1; level >= s.levels; level-- {
@@ -102,7 +107,7 @@ func Inject(message []byte, path Path, id string) ([]byte, error) {
 	from := 0
 	for level, at := range s.at[:s.levels] {
 		if lengths[level] == at.end-at.start {
-			continue // a length that is right stays as it was written
+			continue // a correct length keeps its encoding
 		}
 		begin := len(written)
 		written = protowire.AppendVarint(written, uint64(lengths[level]))
@@ -117,19 +122,20 @@ func Inject(message []byte, path Path, id string) ([]byte, error) {
 	}
 	pieces[n], pieces[n+1] = message[from:cut.start], written[begin:]
 	pieces[n+2], pieces[n+3] = unsafe.Slice(unsafe.StringData(id), len(id)), message[cut.end:]
-	return bytes.Join(pieces[:n+4], nil), nil // of what copies to new memory, this alone does not clear it first
+	return bytes.Join(pieces[:n+4], nil), nil // the only way to copy into new memory that is not cleared first
 }
 
-// span is where a string or message lies: its length in message[length:start], itself in message[start:end].
+// span is the place of a string or message: its length is in message[length:start], its content in
+// message[start:end].
 type span struct{ length, start, end int }
 
-// sight is how much of a path is in a message.
+// sight is the part of a path that exists in a message.
 type sight struct {
 	at     [maxLevels]span // by level of the path
-	levels int             // that are there
+	levels int             // existing levels
 }
 
-// find follows the path as far as there is something.
+// find follows the path as far as it exists.
 func (s *sight) find(message []byte, path Path) error {
 	within := span{end: len(message)}
 	for _, number := range path {
@@ -147,7 +153,7 @@ func (s *sight) find(message []byte, path Path) error {
 	return nil
 }
 
-// only reads the message that begins at i and ends where all does, and returns where it has the one field of that number.
+// only scans the message in all[i:], and returns the place of its only field with that number.
 func only(all []byte, i int, number uint32) (at span, there bool, err error) {
 	for i < len(all) {
 		n, kind, size := protowire.ConsumeTag(all[i:])

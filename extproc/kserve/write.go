@@ -2,7 +2,7 @@ package kserve
 
 import "google.golang.org/protobuf/encoding/protowire"
 
-// AppendNumber appends a field of a number, or of an enum, to a message. 0 is not written, as protobuf has it.
+// AppendNumber appends a number or enum field to a message. As in proto3, it omits 0.
 func AppendNumber(message []byte, field uint32, n uint64) []byte {
 	if n == 0 {
 		return message
@@ -10,7 +10,7 @@ func AppendNumber(message []byte, field uint32, n uint64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(message, protowire.Number(field), protowire.VarintType), n)
 }
 
-// AppendBool appends a field of a bool to a message.
+// AppendBool appends a bool field to a message. It omits false.
 func AppendBool(message []byte, field uint32, is bool) []byte {
 	if !is {
 		return message
@@ -18,7 +18,7 @@ func AppendBool(message []byte, field uint32, is bool) []byte {
 	return AppendNumber(message, field, 1)
 }
 
-// AppendText appends a field of a string to a message. An empty one is not written.
+// AppendText appends a string field to a message. It omits an empty string.
 func AppendText(message []byte, field uint32, text string) []byte {
 	if text == "" {
 		return message

@@ -5,16 +5,16 @@ import (
 	"strings"
 )
 
-// closed are the paths of engines that no request may reach, through whatever gateway: what loads, unloads and lists
-// weights, what stops, pauses, resets, profiles and changes an engine, and what tells about one. Inference is none of it,
-// nor is to tell whether an engine is there.
+// closed are paths of engines that no request may reach through any gateway: they load, unload and
+// list weights, stop, pause, reset, profile and change an engine, or describe it. Inference paths
+// are not closed, nor are health checks.
 //
-// A path with a slash at its end stands for itself and for everything below it, a segment "*" for any one segment, and a
-// path with "*" at its end for everything that begins so. Letters are in lower case. What more than one engine serves
-// stands with the first of them.
+// A path that ends with a slash includes everything below it. A segment "*" matches any one
+// segment. A path that ends with "*" matches everything that begins so. Letters are in lower case.
+// A path that several engines serve is listed with the first of them.
 var closed = []struct {
 	path   string
-	source string // the engine, its version, and where in it the path is from
+	source string // the engine, its version, and the file with the path
 	why    string
 }{
 	// vLLM: files are below vllm/entrypoints.
@@ -143,7 +143,7 @@ var closed = []struct {
 	{"/expire", "TensorRT-LLM, serve/cluster_storage", "removes engines"},
 	{"/get_prefix", "TensorRT-LLM, serve/cluster_storage", "tells of engines"},
 
-	// Triton Inference Server: http_server, and the extensions of the protocol that its documentation describes.
+	// Triton Inference Server: http_server, and the documented protocol extensions.
 	{"/v2/repository/", "Triton, model repository extension; MLServer 1.7.1", "loads, unloads and lists models"},
 	{"/v2/trace/", "Triton, trace extension", "traces"},
 	{"/v2/models/*/trace/", "Triton, trace extension", "traces"},
@@ -174,7 +174,7 @@ var closed = []struct {
 	{"/info", "TGI, router/src/server.rs", "tells the configuration"},
 	{"/api-doc/", "TGI, router/src/server.rs", "tells of the engine"},
 
-	// llama.cpp, as llama-cpp-python 0.3.36 has it; its router mode serves what is below /models.
+	// llama.cpp, as in llama-cpp-python 0.3.36; its router mode serves the paths below /models.
 	{"/lora-adapters", "llama.cpp, tools/server/server.cpp", "lists adapters, changes their scale"},
 	{"/props", "llama.cpp, tools/server/server.cpp", "tells and changes the configuration"},
 	{"/slots/", "llama.cpp, tools/server/server.cpp", "tells of others' requests; saves, restores and erases the cache"},
@@ -194,19 +194,19 @@ var closed = []struct {
 	{"/api/ps", "Ollama, API reference", "tells what is loaded"},
 	{"/api/version", "Ollama, API reference", "tells of the engine"},
 
-	// What many servers have, whichever engine is in them.
+	// Paths of many servers, whatever the engine.
 	{"/debug/", "MLC LLM, debug_entrypoints; Go's net/http/pprof", "profiles, and dumps memory"},
 	{"/shutdown", "servers of several engines", "ends the engine"},
 	{"/quitquitquit", "proxies that share a pod with the engine", "ends the proxy"},
 }
 
-// Closed says whether a path may reach an engine through no gateway. An engine may read the same bytes in many ways, so
-// it is closed if any reading of it is: with its escapes undone never, once, or again and again; with slashes merged; in
-// lower case; with and without parameters (";x"); up to what could be an escaped query. What nobody writes in earnest is
-// closed without being read: dot segments, backslashes, control characters, escapes that make no sense, and a path that
-// does not begin with a slash.
+// Closed reports whether a path must not reach an engine through any gateway. Engines may interpret
+// the same bytes in many ways, so a path is closed if any interpretation of it is: unescaped never,
+// once or repeatedly; with slashes merged; in lower case; with and without parameters (";x"); up to
+// an escaped query. Paths that no honest client sends are closed unseen: dot segments, backslashes,
+// control characters, invalid escapes, and paths that do not begin with a slash.
 //
-// It is asked about each request behind another gateway whose path is none of ours.
+// Closed is called for each request behind another gateway whose path Headgate does not know.
 func Closed(target string) bool {
 	p, _, _ := strings.Cut(target, "?")
 	if p == "" {
@@ -228,10 +228,10 @@ func Closed(target string) bool {
 	return true
 }
 
-// maxEscapes bounds how often escapes are undone: a path that has some still is closed.
+// maxEscapes bounds how often a path is unescaped. A path that still has escapes is closed.
 const maxEscapes = 8
 
-// closedAs says whether a path is closed whose escapes are undone, or are none.
+// closedAs reports whether an unescaped path is closed.
 func closedAs(p string) bool {
 	if p[0] != '/' {
 		return true
@@ -244,7 +244,8 @@ func closedAs(p string) bool {
 	return end >= 0 && closedWithParameters(p[:end])
 }
 
-// closedWithParameters says whether a path is closed whose parameters are none, or end a segment, or end the path.
+// closedWithParameters reports whether a path is closed, for each way to interpret parameters: as
+// part of the segment, as the end of a segment, or as the end of the path.
 func closedWithParameters(p string) bool {
 	if dishonest(p) || closedPaths.match(p) {
 		return true
@@ -257,9 +258,9 @@ func closedWithParameters(p string) bool {
 	return dishonest(bare) || closedPaths.match(bare) || closedPaths.match(start)
 }
 
-// dishonest says whether a path has a segment of dots alone, a backslash or a control character.
+// dishonest reports whether a path has a segment of dots only, a backslash or a control character.
 func dishonest(p string) bool {
-	dots := true // the segment has nothing so far, or dots alone
+	dots := true // the segment is empty so far, or has only dots
 	for i := range len(p) {
 		switch c := p[i]; {
 		case c == '\\', c < ' ', c == 0x7f:
@@ -276,7 +277,7 @@ func dishonest(p string) bool {
 	return dots && p[len(p)-1] == '.'
 }
 
-// withoutParameters returns a path whose segments end before their parameters.
+// withoutParameters removes the parameters from each segment of a path.
 func withoutParameters(p string) string {
 	var bare strings.Builder
 	bare.Grow(len(p))
@@ -303,16 +304,16 @@ var closedPaths = func() (root node) {
 	return root
 }()
 
-// node is where paths of the table go on, or end.
+// node is a point in the tree where paths continue or end.
 type node struct {
 	ends   bool             // a path ends here
-	below  bool             // a path ends here, and all that go on do as well
+	below  bool             // a path ends here and includes everything below
 	next   map[string]*node // by the next segment
-	any    *node            // whatever the next segment is
-	starts []string         // beginnings of the next segment with which a path ends, and all that go on
+	any    *node            // for any next segment
+	starts []string         // prefixes of the next segment that end a path and include everything below
 }
 
-// add puts a path of the table into the tree.
+// add adds a path of the table to the tree.
 func (n *node) add(path string) {
 	path = path[1:]
 	for {
@@ -345,7 +346,7 @@ func (n *node) add(path string) {
 	}
 }
 
-// match says whether a path is one of the table. Empty segments count as none.
+// match reports whether a path is in the table. It ignores empty segments.
 func (n node) match(path string) bool {
 	for at := &n; ; {
 		path = strings.TrimLeft(path, "/")

@@ -7,29 +7,30 @@ import (
 	"unicode"
 )
 
-// maxPartHeader bounds the header of one part of a form, in bytes; real ones have about a hundred.
+// maxPartHeader bounds the header of a part in bytes; real ones have about a hundred.
 const maxPartHeader = 16 << 10
 
-// maxParts bounds the parts of a form. Engines take 1,000 fields and 1,000 files (Starlette's limits); reading a header
-// costs so much that 32 MiB of parts would keep a core busy for a second.
+// maxParts bounds the parts of a form. Engines accept 1,000 fields and 1,000 files (Starlette's
+// limits). Without a bound, 32 MiB of headers would occupy a core for a second.
 const maxParts = 2000
 
-// fieldName is what the fields of the API are called ("timestamp_granularities[]"). Other characters are escaped in one
-// way by some clients and read in another by some servers.
+// fieldName matches the API's field names ("timestamp_granularities[]"). Clients and servers
+// disagree about escaping other characters.
 var fieldName = regexp.MustCompile(`^[A-Za-z0-9_.\[\]-]+$`)
 
 var headerKey = regexp.MustCompile(`^[A-Za-z0-9-]+$`)
 
-// extendedName is the parameter name* of RFC 2231, which some parsers take for name and others ignore.
+// extendedName is the parameter name* of RFC 2231, which some parsers take for name and others
+// ignore.
 var extendedName = regexp.MustCompile(`(?i)[;\s]name\*`)
 
 var errForm = fault("", "The body is not a valid multipart form.")
 
 const formAbsent = "The form has no model: name one of GET /v1/models."
 
-// parseForm reads a form strictly, in the way that every client writes it (RFC 7578): no preamble, CRLF line ends, one
-// Content-Disposition a part, no transfer encoding. What parsers differ about is refused. A form that is not whole is
-// read as far as it goes.
+// parseForm parses a form strictly, in the format that every client writes (RFC 7578): no preamble,
+// CRLF line ends, one Content-Disposition per part, no transfer encoding. It rejects what parsers
+// interpret differently. It reads an incomplete form as far as possible.
 func parseForm(contentType string, body []byte, whole bool) (Request, error) {
 	if len(body) == 0 {
 		return Request{}, fault("", "The request has no body: send a multipart form.")
@@ -79,13 +80,13 @@ func parseForm(contentType string, body []byte, whole bool) (Request, error) {
 	return r, nil
 }
 
-// form goes through the parts of a multipart body.
+// form iterates over the parts of a multipart body.
 type form struct {
 	body      []byte
 	delimiter []byte // "\r\n--boundary"
-	at        int    // after the last delimiter; 0 before the first
+	at        int    // index after the last delimiter; 0 before the first
 
-	// The part that next found.
+	// The current part.
 	name       string
 	file       bool
 	start, end int
@@ -93,10 +94,10 @@ type form struct {
 	broken bool
 }
 
-// next finds the next part. It returns false after the last, or with broken set.
+// next finds the next part. It returns false after the last, or sets broken.
 func (f *form) next() bool {
 	if f.at == 0 {
-		// The first delimiter has no line before it.
+		// The first delimiter has no preceding line.
 		if !bytes.HasPrefix(f.body, f.delimiter[2:]) {
 			return f.fail()
 		}
@@ -105,7 +106,7 @@ func (f *form) next() bool {
 	rest := f.body[f.at:]
 	if after, ok := bytes.CutPrefix(rest, []byte("--")); ok {
 		if len(after) > 0 && string(after) != "\r\n" {
-			return f.fail() // text after the last part, which some parsers read on
+			return f.fail() // text after the last part, which some parsers read
 		}
 		return false
 	}
@@ -120,7 +121,7 @@ func (f *form) next() bool {
 	f.start = f.at + blank + 4
 	content := f.body[f.start:]
 	size := bytes.Index(content, f.delimiter)
-	// Some parsers take a boundary at the very beginning of a content for the end of an empty one.
+	// Some parsers take a boundary at the beginning of a content for the end of an empty one.
 	if size < 0 || bytes.HasPrefix(content, f.delimiter[2:]) {
 		return f.fail()
 	}
@@ -134,7 +135,8 @@ func (f *form) fail() bool {
 	return false
 }
 
-// header reads the header of a part and says whether it is as every client writes it.
+// header parses the header of a part, and reports whether it has the format that every client
+// writes.
 func (f *form) header(header []byte) bool {
 	f.name, f.file = "", false
 	for line := range bytes.SplitSeq(header, []byte("\r\n")) {
@@ -144,7 +146,7 @@ func (f *form) header(header []byte) bool {
 		}
 		switch string(bytes.ToLower(key)) {
 		case "content-transfer-encoding":
-			return false // decoded by some parsers and kept by others
+			return false // some parsers decode it
 		case "content-disposition":
 			media, params, err := mime.ParseMediaType(string(value))
 			if err != nil || media != "form-data" || f.name != "" || !fieldName.MatchString(params["name"]) || extendedName.Match(value) {

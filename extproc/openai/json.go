@@ -9,8 +9,9 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// maxDepth bounds the nesting of a body, as encoding/json does. Deeper ones would cost the validator its stack: 32 MiB of
-// "[" end the process. (No request nests so deep: Python's own parser gives up at 1,000.)
+// maxDepth bounds the nesting of a body, as encoding/json does. Deeper bodies would overflow the
+// validator's stack: 32 MiB of "[" would end the process. (Real requests are far below; Python's
+// own parser gives up at 1,000.)
 const maxDepth = 10_000
 
 const jsonAbsent = "The body has no model: name one of GET /v1/models."
@@ -32,7 +33,7 @@ func parseJSON(body []byte) (Request, error) {
 	case models == 0:
 		r.absent = true
 		return r, absent(jsonAbsent)
-	case r.end == 0: // only in another case, which some engines read
+	case r.end == 0: // a key in another case, which some engines accept
 		return Request{}, fault("model", jsonAbsent)
 	case models > 1:
 		return Request{}, fault("model", "The body has more than one model.")
@@ -49,7 +50,8 @@ func parseJSON(body []byte) (Request, error) {
 	return r, nil
 }
 
-// tooDeep says whether body nests deeper than maxDepth. Counting brackets is cheap and settles nearly every body.
+// tooDeep reports whether body nests deeper than maxDepth. Counting brackets is cheap and decides
+// nearly every body.
 func tooDeep(body []byte) bool {
 	if bytes.Count(body, []byte("["))+bytes.Count(body, []byte("{")) <= maxDepth {
 		return false
@@ -59,7 +61,7 @@ func tooDeep(body []byte) bool {
 		switch body[i] {
 		case '"':
 			if i = endOfString(body, i) - 1; i < 0 {
-				return false // not valid JSON: for the validator to say
+				return false // the validator reports invalid JSON
 			}
 		case '[', '{':
 			if depth++; depth > maxDepth {
@@ -72,10 +74,11 @@ func tooDeep(body []byte) bool {
 	return false
 }
 
-// walk goes through the members of the object in a valid body: one pass, nothing decoded but short keys. It returns
-// where the last model is, or where one may be written if there is none, how many there are, and op None if the body is no object.
+// walk scans the members of the object in a valid body, in one pass that decodes only short keys.
+// It returns the place of the last model, or the place to insert one, and the number of models. Op
+// is None if the body is no object.
 //
-// gjson's own ForEach would decode every string that it passes, the prompt among them.
+// gjson's own ForEach would decode every string, including the prompt.
 func walk(body []byte) (r Request, models int) {
 	i := skipSpace(body, 0)
 	if body[i] != '{' {
@@ -89,7 +92,7 @@ func walk(body []byte) (r Request, models int) {
 		}
 		keyEnd := endOfString(body, i)
 		key := unquote(body[i:keyEnd])
-		start := skipSpace(body, skipSpace(body, keyEnd)+1) // past the colon
+		start := skipSpace(body, skipSpace(body, keyEnd)+1) // after the colon
 		i = endOfValue(body, start)
 		switch {
 		case key == "stream":
@@ -97,7 +100,7 @@ func walk(body []byte) (r Request, models int) {
 		case key == "previous_response_id" && body[start] == '"' && i-start <= maxID:
 			r.Previous = strings.Clone(unquote(body[start:i]))
 		case strings.EqualFold(key, "model"):
-			// Engines written in Go take "Model" too, so that another case is another model.
+			// Engines written in Go accept "Model" too, so a key in another case counts.
 			models++
 			if key == "model" {
 				r.start, r.end = start, i
@@ -121,7 +124,8 @@ func skipSpace(body []byte, i int) int {
 	return i
 }
 
-// endOfString returns the index after the closing quote of the string that begins at i, or 0 if it does not end.
+// endOfString returns the index after the closing quote of the string at i, or 0 if it does not
+// end.
 func endOfString(body []byte, i int) int {
 	for i++; i < len(body); i++ {
 		quote := bytes.IndexByte(body[i:], '"')
@@ -140,7 +144,7 @@ func endOfString(body []byte, i int) int {
 	return 0
 }
 
-// endOfValue returns the index after the valid value that begins at i.
+// endOfValue returns the index after the valid value at i.
 func endOfValue(body []byte, i int) int {
 	switch body[i] {
 	case '"':
@@ -165,7 +169,7 @@ func endOfValue(body []byte, i int) int {
 	return i
 }
 
-// unquote returns what a valid JSON string says. The result may share its memory.
+// unquote decodes a valid JSON string. The result may share its memory.
 func unquote(quoted []byte) string {
 	inner := quoted[1 : len(quoted)-1]
 	if bytes.IndexByte(inner, '\\') < 0 {
@@ -174,7 +178,7 @@ func unquote(quoted []byte) string {
 	return gjson.ParseBytes(quoted).Str
 }
 
-// appendQuoted appends a name as a JSON string, which cannot fail for a string.
+// appendQuoted appends a name as a JSON string.
 func appendQuoted(dst []byte, name string) []byte {
 	quoted, _ := json.Marshal(name)
 	return append(dst, quoted...)

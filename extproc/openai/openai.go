@@ -1,9 +1,10 @@
-// Package openai turns a request of the OpenAI API, or of Anthropic's messages API, into what Headgate needs of it: the
-// model, where its name stands in the body, and whether the answer will be a stream. It is pure, and it knows which
-// requests may pass at all.
+// Package openai reads what Headgate needs of a request of OpenAI's API or of Anthropic's messages
+// API: the model, the place of its name in the body, and whether the response will be a stream. It
+// also decides which requests may pass. It is pure.
 //
-// The engine reads the same bytes with a parser of its own. Wherever two parsers could read two different models out of
-// one body, the body is refused, for else a client could be let in for one model and be served by another.
+// The engine parses the same bytes with a parser of its own. If two parsers could read different
+// models from one body, openai rejects the body. Otherwise a client could be admitted for one model
+// and served by another.
 package openai
 
 import (
@@ -19,20 +20,20 @@ import (
 type Operation uint8
 
 const (
-	// None may not pass: it is no inference request.
+	// None is no inference request; it may not pass.
 	None Operation = iota
-	// ListModels asks which models there are. It has no body.
+	// ListModels lists the models. It has no body.
 	ListModels
-	// RetrieveModel asks for one model. It has no body.
+	// RetrieveModel describes one model. It has no body.
 	RetrieveModel
-	// JSON is inference on a JSON object.
+	// JSON is inference with a JSON object as body.
 	JSON
-	// Form is inference on a multipart form: an upload.
+	// Form is inference with a multipart form as body: an upload.
 	Form
-	// Health asks whether any request could be answered. It has no body.
+	// Health asks whether requests can be served. It has no body.
 	Health
-	// Stored is about an answer that an engine keeps: to read it or what it was made from, to cancel it, or to delete it. Its
-	// body, if any, does not matter.
+	// Stored reads, cancels or deletes a stored response, or reads its input. Its body, if any,
+	// does not matter.
 	Stored
 )
 
@@ -41,7 +42,7 @@ const (
 	messagesPath  = "/v1/messages"
 )
 
-// inference is what the requests to each of [wire.InferencePaths] are.
+// inference maps [wire.InferencePaths] to operations.
 var inference = map[string]Operation{
 	"/v1/chat/completions":      JSON,
 	"/v1/completions":           JSON,
@@ -63,9 +64,9 @@ var inference = map[string]Operation{
 	"/v1/audio/translations":    Form,
 }
 
-// Find returns what a request asks for, and for [RetrieveModel] the model, still escaped as in the path, for [Stored]
-// the id of the answer. Paths are taken literally: the engine gets the same bytes, so what is not on the list byte for
-// byte is not on it.
+// Find returns what a request asks for; for [RetrieveModel] also the model, escaped as in the path,
+// and for [Stored] the id of the response. It compares paths literally, because the engine gets the
+// same bytes.
 func Find(method, path string) (op Operation, name string) {
 	path, _, _ = strings.Cut(path, "?")
 	switch method {
@@ -92,7 +93,7 @@ func Find(method, path string) (op Operation, name string) {
 	return None, ""
 }
 
-// about finds what extproc answers itself.
+// about finds requests that extproc answers itself.
 func about(path string) (op Operation, name string) {
 	switch path {
 	case wire.ModelsPath:
@@ -106,7 +107,7 @@ func about(path string) (op Operation, name string) {
 	return None, ""
 }
 
-// Served is what [Find] finds, for people: methods and paths, in order.
+// Served returns the methods and paths that [Find] accepts, sorted, for people.
 func Served() []string {
 	var all []string
 	for path := range inference {
@@ -115,13 +116,14 @@ func Served() []string {
 	return append(slices.Sorted(slices.Values(all)), "GET "+wire.ModelsPath, "GET "+wire.HealthPath, "GET and DELETE "+responsesPath+"{id}")
 }
 
-// IsMessages says whether a path is of Anthropic's messages API, whose errors have another shape than OpenAI's.
+// IsMessages reports whether a path belongs to Anthropic's messages API, whose errors have another
+// format than OpenAI's.
 func IsMessages(path string) bool {
 	rest, ok := strings.CutPrefix(path, messagesPath)
 	return ok && (rest == "" || rest[0] == '/' || rest[0] == '?')
 }
 
-// stored returns the id of the answer whose path has this end.
+// stored returns the id of the response in the end of a path.
 func stored(path, end string) (id string, ok bool) {
 	id, ok = strings.CutPrefix(path, responsesPath)
 	if ok {
@@ -130,7 +132,7 @@ func stored(path, end string) (id string, ok bool) {
 	return id, ok && isID(id)
 }
 
-// isID says whether s may be the id of an answer.
+// isID reports whether s may be the id of a response.
 func isID(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && c != '_' && c != '-' {
@@ -142,7 +144,8 @@ func isID(s string) bool {
 
 const maxID = 256
 
-// Continues says whether a request goes on from a stored response, which only the engine that made it has, if its body names one.
+// Continues reports whether a request on a path continues a stored response. Only the engine that
+// made the response has it.
 func (r Request) Continues(path string) bool {
 	path, _, _ = strings.Cut(path, "?")
 	return path == wire.ResponsesPath && isID(r.Previous)
@@ -150,49 +153,52 @@ func (r Request) Continues(path string) bool {
 
 // Request is what Headgate needs of a request's body.
 type Request struct {
-	// Model is the name that the client gave. It shares no memory with the body.
+	// Model is the client's name of the model. It shares no memory with the body.
 	Model string
-	// Stream says that the client asked for server-sent events.
+	// Stream means that the client asked for server-sent events.
 	Stream bool
-	// Previous is the id of the answer that the request goes on from, empty if it begins anew.
+	// Previous is the id of the response that the request continues; may be empty.
 	Previous string
 
-	// body[start:end] is the value of the model: with its quotes in JSON, bare in a form.
+	// body[start:end] is the value of the model: with quotes in JSON, without in a form.
 	start, end int
 	op         Operation
-	// absent says that the body names no model. Before and after go around the value where it has no member for it.
+	// absent means that the body names no model. If it has no member for it, before and after
+	// surround the value.
 	absent        bool
 	before, after string
 }
 
-// Absent says whether the body that r was parsed from names no model.
+// Absent reports whether the parsed body names no model.
 func (r Request) Absent() bool { return r.absent }
 
-// Error is a body that cannot be served, in words for the client. It quotes nothing of the body.
+// Error means that a body cannot be served. Its text is for the client, and quotes nothing of the
+// body.
 type Error struct {
-	// Param is the part of the body that is at fault, empty if it is the whole.
+	// Param is the faulty part of the body; empty means all of it.
 	Param string
-	// Reason is a sentence that says what is wrong.
+	// Reason is a sentence about the fault.
 	Reason string
 	kind   error
 }
 
 func (e *Error) Error() string { return e.Reason }
 
-// ErrName is what an [*Error] is whose fault is a name that no model can have.
+// ErrName matches an [*Error] for a name that no model can have.
 var ErrName = errors.New("no model can have this name")
 
-// ErrAbsent is what an [*Error] is whose fault is that the body names no model: it has none, an empty one, or null.
+// ErrAbsent matches an [*Error] for a body without a model: none, an empty one, or null.
 var ErrAbsent = errors.New("the body names no model")
 
 // Is makes errors.Is work with ErrName and ErrAbsent.
 func (e *Error) Is(target error) bool { return e.kind != nil && target == e.kind }
 
-// CheckName returns an [*Error] for a name that an engine might take for a path, or that is no name at all.
+// CheckName returns an [*Error] for an invalid name, and for one that an engine might take for a
+// path.
 func CheckName(name string) error { return noName(engine.CheckName(name)) }
 
-// CheckText returns an [*Error] for what is no name at all. Whether a path may be one depends on what engines list, which
-// no body tells: see [CheckName].
+// CheckText returns an [*Error] for an invalid name. Whether a path is a valid name depends on the
+// lists of engines: see [CheckName].
 func CheckText(name string) error { return noName(engine.CheckText(name)) }
 
 func noName(err error) error {
@@ -206,8 +212,9 @@ func fault(param, reason string) error { return &Error{Param: param, Reason: rea
 
 func absent(reason string) error { return &Error{Param: "model", Reason: reason, kind: ErrAbsent} }
 
-// Parse reads a body. Op is [JSON] or [Form]; contentType is the request's header, which a form needs for its boundary.
-// Every error is an [*Error]. With one that is [ErrAbsent] the Request is good but for its model, which Rename writes.
+// Parse parses a body. Op is [JSON] or [Form]; contentType is the request's header, which has the
+// boundary of a form. Every error is an [*Error]. With [ErrAbsent] the Request is valid except for
+// its model, which Rename inserts.
 func Parse(op Operation, contentType string, body []byte) (Request, error) {
 	if op == Form {
 		return parseForm(contentType, body, true)
@@ -215,8 +222,8 @@ func Parse(op Operation, contentType string, body []byte) (Request, error) {
 	return parseJSON(body)
 }
 
-// ParsePrefix is [Parse] where only the beginning of the body is there. What comes after it is not known: a second
-// model may, which an engine would take for the first.
+// ParsePrefix is [Parse] for the beginning of a body. The unknown rest may have a second model,
+// which an engine would prefer.
 func ParsePrefix(op Operation, contentType string, prefix []byte) (Request, error) {
 	if op == Form {
 		return parseForm(contentType, prefix, false)
@@ -226,8 +233,8 @@ func ParsePrefix(op Operation, contentType string, prefix []byte) (Request, erro
 
 var errNotInPrefix = fault("model", "The gateway sees only the beginning of the body, which does not name the model: write the model first.")
 
-// Rename returns the body with another model, or with a model where it names none, and every other byte as it was. Body must be the one that r was parsed
-// from; it is not changed.
+// Rename returns the body with another model; every other byte stays. Body must be the one that r
+// was parsed from; it is not changed.
 func (r Request) Rename(body []byte, model string) []byte {
 	value := []byte(model)
 	if r.op == JSON {

@@ -7,7 +7,7 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// parsePrefix reads the members of an object whose end is not there, as far as they go.
+// parsePrefix parses the members of a truncated object, as far as they go.
 func parsePrefix(prefix []byte) (Request, error) {
 	p := prefixReader{body: prefix}
 	r := Request{op: JSON}
@@ -58,7 +58,8 @@ func parsePrefix(prefix []byte) (Request, error) {
 	return r, CheckText(r.Model)
 }
 
-// prefixReader goes through JSON that may end anywhere. Its methods return false at the end, and at what is no JSON.
+// prefixReader scans JSON that may end anywhere. Its methods return false at the end, and at
+// invalid JSON.
 type prefixReader struct {
 	body []byte
 	at   int
@@ -74,7 +75,7 @@ func (p *prefixReader) take(c byte) bool {
 	return false
 }
 
-// text takes a whole string and returns it with its quotes.
+// text returns the next complete string, with its quotes.
 func (p *prefixReader) text() ([]byte, bool) {
 	if p.at >= len(p.body) || p.body[p.at] != '"' {
 		return nil, false
@@ -88,7 +89,8 @@ func (p *prefixReader) text() ([]byte, bool) {
 	return quoted, gjson.ValidBytes(quoted)
 }
 
-// value takes a whole value, of which something follows.
+// value skips the next complete value. Something must follow it, so that it is known to be
+// complete.
 func (p *prefixReader) value() bool {
 	depth := 0
 	for p.at < len(p.body) {
@@ -102,7 +104,7 @@ func (p *prefixReader) value() bool {
 			p.at++
 		case '}', ']':
 			if depth == 0 {
-				return true // of the object around it
+				return true // it belongs to the enclosing object
 			}
 			depth--
 			p.at++

@@ -9,20 +9,22 @@ import (
 	"github.com/headgate/headgate/extproc/prefix"
 )
 
-// Prompt is what is known of how long an engine will have to do with a request. The text of the prompt is not kept.
+// Prompt is the size of a request, as far as an engine's time depends on it. It does not have the
+// text.
 type Prompt struct {
-	// Bytes is how long the prompt is as the body has it, or all of several. A token that is given by its id is prefix.TokenBytes, and
-	// an attachment attachmentTokens of these.
+	// Bytes is the size of the prompt, or of all of several, as in the body. A token id counts
+	// prefix.TokenBytes, and an attachment attachmentTokens of these.
 	Bytes int
-	// MaxTokens is the longest answer that the client wants, in tokens; 0 if it does not say.
+	// MaxTokens is the client's limit of output tokens; 0 if there is none.
 	MaxTokens int
 }
 
-// attachmentTokens is what an image, a sound, a video or a file counts, whose bytes are none of a prompt's text: as many as LLaVA-1.5 makes
-// of an image (24 x 24 patches of 14 x 14 pixels). What other models make of theirs is learned with how many bytes make a token.
+// attachmentTokens is how many tokens an image, sound, video or file counts: as many as LLaVA-1.5
+// makes of an image (24 x 24 patches of 14 x 14 pixels). For other models, the learned number of
+// bytes per token corrects it.
 const attachmentTokens = 576
 
-// What begins in a prompt, for a [prefix.Hasher]. No JSON has these bytes.
+// Markers of parts of a prompt, for a [prefix.Hasher]. JSON does not contain these bytes.
 const (
 	markTools byte = 1 + iota
 	markSystem
@@ -32,13 +34,14 @@ const (
 	markMember
 )
 
-// Prompt writes the prompt of the body that r was parsed from to h, in the order in which chat templates put it, whatever the order
-// in the body: tools, what the system is told, then each turn with its role before its content. A prompt of token ids is written as
-// these, and an attachment as tokens that its hash makes. Strings are written as they stand in the body, escapes and all; so are the values
-// of members that no template is known to read. Of several prompts, the first is written, and the others are counted.
+// Prompt writes the prompt of the body that r was parsed from to h. It writes the parts in the
+// order of chat templates, whatever their order in the body: tools, the system prompt, then each
+// turn with its role before its content. It writes token ids as such, and an attachment as tokens
+// derived from its hash. Strings are written as in the body, with escapes; so are members that no
+// known template reads. Of several prompts, it writes the first and counts the others.
 //
-// Of a body that is not whole it writes what is there. It takes time in proportion to the body, however that is nested, and keeps
-// none of it.
+// Of a truncated body Prompt writes what is there. Its time is linear in the size of the body,
+// however deep that nests. It keeps no reference to the body.
 func (r Request) Prompt(body []byte, of prefix.Scope, h *prefix.Hasher) Prompt {
 	var tools, system, instructions, messages, input, prompt, salt, most, mostNew, mostOut []byte
 	if r.op == JSON {
@@ -89,10 +92,10 @@ func (r Request) Prompt(body []byte, of prefix.Scope, h *prefix.Hasher) Prompt {
 	return Prompt{h.Bytes() + others, firstNumber(mostNew, most, mostOut)}
 }
 
-// given says whether there is a value, and not null.
+// given reports whether a value exists and is not null.
 func given(value []byte) bool { return len(value) > 0 && value[0] != 'n' }
 
-// firstNumber is the first of some values that is a number of tokens, 0 if none is.
+// firstNumber returns the first value that is a number of tokens; 0 if none is.
 func firstNumber(values ...[]byte) int {
 	for _, v := range values {
 		if len(v) > 0 && len(v) < 10 {
@@ -104,11 +107,11 @@ func firstNumber(values ...[]byte) int {
 	return 0
 }
 
-// promptWriter writes what stands in a body.
+// promptWriter writes the parts of a body.
 type promptWriter struct{ *prefix.Hasher }
 
-// turns writes the turns of a conversation, or the one prompt. Of several prompts it writes the first, and returns how many bytes the others
-// have.
+// turns writes the turns of a conversation, or a prompt. Of several prompts it writes the first,
+// and returns the size of the others.
 func (w promptWriter) turns(value []byte) (others int) {
 	if !given(value) {
 		return 0
@@ -138,7 +141,7 @@ func (w promptWriter) turns(value []byte) (others int) {
 	return others
 }
 
-// turn writes one turn: its role, its content and then all else.
+// turn writes one turn: its role, its content and then all other members.
 func (w promptWriter) turn(object []byte) {
 	var role, content []byte
 	others := false
@@ -166,7 +169,7 @@ func (w promptWriter) turn(object []byte) {
 	}
 }
 
-// content writes what is said: a string, or parts. A string is as good as one part.
+// content writes a content: a string, or a list of parts. A string equals one part.
 func (w promptWriter) content(value []byte) {
 	if len(value) == 0 || value[0] != '[' {
 		w.Mark(markContent)
@@ -176,14 +179,15 @@ func (w promptWriter) content(value []byte) {
 	w.parts(value, true)
 }
 
-// parts writes all parts of a list. Deep says that they may have parts of their own, as what a tool gave has.
+// parts writes the parts of a list. Deep means that parts may have parts, as the result of a tool
+// has.
 func (w promptWriter) parts(list []byte, deep bool) {
 	for all := inside(list); all.next(); {
 		w.part(all.value, deep)
 	}
 }
 
-// part writes the text of a part, or all of one that has none.
+// part writes the text of a part, or the whole part if it has no text.
 func (w promptWriter) part(value []byte, deep bool) {
 	if value[0] == '{' {
 		var said []byte
@@ -216,7 +220,7 @@ func (w promptWriter) part(value []byte, deep bool) {
 	w.Write(text(value))
 }
 
-// names says whether what a part is called, or a member of it, is that of an attachment.
+// names reports whether the type of a part, or the name of a member, is that of an attachment.
 func names(what []byte) bool {
 	for _, attachment := range [...]string{"image", "audio", "video", "file", "document"} {
 		if bytes.Contains(what, []byte(attachment)) {
@@ -226,7 +230,7 @@ func names(what []byte) bool {
 	return false
 }
 
-// attachment writes a part that is no text.
+// attachment writes a part without text.
 func (w promptWriter) attachment(part []byte) {
 	var d xxhash.Digest
 	d.Reset()
@@ -238,10 +242,10 @@ func (w promptWriter) attachment(part []byte) {
 	w.Opaque(d.Sum64(), attachmentTokens)
 }
 
-// cacheControl is a member of Anthropic's, which clients move from turn to turn.
+// cacheControl is a member of Anthropic's API that clients move from turn to turn.
 const cacheControl = "cache_control"
 
-// member writes a member as it stands there; the parts that it has one by one, where that is deep enough.
+// member writes a member as it is in the body; if deep, it writes the parts in it one by one.
 func (w promptWriter) member(is items, deep bool) {
 	key := string(is.key)
 	if key == cacheControl {
@@ -257,7 +261,8 @@ func (w promptWriter) member(is items, deep bool) {
 	w.Write(is.value)
 }
 
-// eachToken visits the ids of a list. A number at the end of what is there may go on, and is left out.
+// eachToken visits the token ids of a list. It skips a number at the end of a truncated body, which
+// may continue.
 func eachToken(list []byte, visit func(id uint32)) {
 	id, digits := uint32(0), false
 	for _, c := range list[1:] {
@@ -272,7 +277,7 @@ func eachToken(list []byte, visit func(id uint32)) {
 	}
 }
 
-// text is what is in a string, with its escapes, or any other value as it stands there.
+// text returns the content of a string, with its escapes, or any other value as it is.
 func text(value []byte) []byte {
 	if len(value) == 0 || value[0] != '"' {
 		return value
@@ -283,15 +288,15 @@ func text(value []byte) []byte {
 	return value[1:]
 }
 
-// items goes through what is in an object or a list, the end of which may not be there. It goes on for as long as it finds JSON.
+// items iterates over an object or a list that may be truncated. It stops at invalid JSON.
 type items struct {
 	rest   []byte
 	object bool
-	key    []byte // of a member, as it is written, without quotes
+	key    []byte // of a member, without quotes, escaped
 	value  []byte // never empty
 }
 
-// inside are the items of a value; a value that is neither object nor list has none.
+// inside returns the items of a value; only objects and lists have any.
 func inside(value []byte) items {
 	start := skipSpace(value, 0)
 	if start == len(value) || value[start] != '{' && value[start] != '[' {
@@ -319,7 +324,7 @@ func (i *items) next() bool {
 	return end > 0
 }
 
-// skip passes a byte over, and space before and behind it.
+// skip skips a byte, and the space around it.
 func (i *items) skip(c byte) {
 	at := skipSpace(i.rest, 0)
 	if at < len(i.rest) && i.rest[at] == c {
@@ -328,7 +333,8 @@ func (i *items) skip(c byte) {
 	i.rest = i.rest[at:]
 }
 
-// endOfAny returns the index after the value that body begins with, or its length where the value does not end; 0 if there is none.
+// endOfAny returns the index after the value at the beginning of body, the length of body if the
+// value does not end, or 0 if there is none.
 func endOfAny(body []byte) int {
 	if len(body) == 0 {
 		return 0

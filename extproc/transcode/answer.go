@@ -14,23 +14,23 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// errMessage is of an answer that is not a message of the protocol.
+// errMessage means that a response is no message of the protocol.
 var errMessage = errors.New("its answer is not a message of V2")
 
-// broken is what a client hears of an answer that cannot be read.
+// broken is the client's error for a response that cannot be read.
 func broken(err error) *kserve.Error {
 	return &kserve.Error{Code: kserve.Internal, Reason: fmt.Sprintf("The model's server answered what cannot be read: %v.", err)}
 }
 
-// field is one of a message.
+// field is a field of a message.
 type field struct {
 	number protowire.Number
 	wire   protowire.Type
-	n      uint64 // of a number of any kind
-	bytes  []byte // of text, bytes and messages; it shares the message's memory
+	n      uint64 // value of a number of any type
+	bytes  []byte // value of text, bytes or a message; it shares the message's memory
 }
 
-// text is what a field of text says.
+// text returns the value of a text field.
 func (f field) text() (string, error) {
 	if f.wire != protowire.BytesType || !utf8.Valid(f.bytes) {
 		return "", errMessage
@@ -38,7 +38,7 @@ func (f field) text() (string, error) {
 	return string(f.bytes), nil
 }
 
-// fields reads a message: each of its fields in turn.
+// fields iterates over the fields of a message.
 func fields(message []byte, read func(field) error) error {
 	for len(message) > 0 {
 		number, wire, n := protowire.ConsumeTag(message)
@@ -72,7 +72,7 @@ func fields(message []byte, read func(field) error) error {
 	return nil
 }
 
-// output is one tensor of an answer.
+// output is one tensor of a response.
 type output struct {
 	name, datatype string
 	shape          []int64
@@ -89,7 +89,8 @@ type answered struct {
 	raw                [][]byte
 }
 
-// answerInfer is the response to an inference: JSON, and behind it the outputs that the client wanted in binary.
+// answerInfer returns the response to an inference: JSON, followed by the outputs that the client
+// wants in binary.
 func answerInfer(message []byte, wanted inBinary) (Response, *kserve.Error) {
 	a := answered{parameters: make(parameters)}
 	if err := fields(message, a.read); err != nil {
@@ -194,8 +195,8 @@ func (o *output) read(f field) (err error) {
 	return err
 }
 
-// packs says whether a field of InferTensorContents that is packed is so in full: an answer in which it is not is no message, though its elements
-// may be raw, beside it.
+// packs reports whether a packed field of InferTensorContents is complete. An incomplete one makes
+// the message invalid, even if the elements also come in raw form.
 func packs(f field) bool {
 	switch {
 	case f.wire != protowire.BytesType:
@@ -210,7 +211,7 @@ func packs(f field) bool {
 	return varints(f.bytes, func(uint64) error { return nil }) == nil
 }
 
-// varints reads those that are packed, each in turn.
+// varints iterates over packed varints.
 func varints(packed []byte, read func(uint64) error) error {
 	for len(packed) > 0 {
 		v, n := protowire.ConsumeVarint(packed)
@@ -225,7 +226,7 @@ func varints(packed []byte, read func(uint64) error) error {
 	return nil
 }
 
-// elements makes raw the elements of the output, which is this one of the answer, and checks that they are as many as its shape says.
+// elements converts the elements of an output to raw form, and checks that they match its shape.
 func (o *output) elements(raw [][]byte, i int) (*datatype, error) {
 	d := datatypes[o.datatype]
 	if d == nil {
@@ -247,7 +248,7 @@ func (o *output) elements(raw [][]byte, i int) (*datatype, error) {
 	return d, nil
 }
 
-// appendDimensions appends what one field of a shape holds: a dimension, or several that are packed.
+// appendDimensions appends the dimensions in one field of a shape: one, or several that are packed.
 func appendDimensions(shape []int64, f field) ([]int64, error) {
 	switch f.wire {
 	case protowire.VarintType:
@@ -262,10 +263,10 @@ func appendDimensions(shape []int64, f field) ([]int64, error) {
 	return nil, errMessage
 }
 
-// parameters are those of an answer by their names, each as a value of JSON.
+// parameters maps the names of a response's parameters to JSON values.
 type parameters map[string][]byte
 
-// read reads an entry of a map<string, InferParameter>. One without a value is none.
+// read parses an entry of a map<string, InferParameter>. An entry without a value is ignored.
 func (p parameters) read(f field) error {
 	if f.wire != protowire.BytesType {
 		return errMessage
@@ -290,13 +291,13 @@ func (p parameters) read(f field) error {
 		}
 		return err
 	})
-	if delete(p, name); value != nil { // the last of one name counts
+	if delete(p, name); value != nil { // the last of the same name counts
 		p[name] = value
 	}
 	return err
 }
 
-// parameter is what a field of an InferParameter says, as JSON; nil if it is none.
+// parameter returns a field of an InferParameter as JSON; nil if it is none.
 func (f field) parameter() ([]byte, error) {
 	want := protowire.VarintType
 	switch f.number {
@@ -325,7 +326,8 @@ func (f field) parameter() ([]byte, error) {
 	return appendQuoted(nil, text), err
 }
 
-// append appends them as a member of an object, in the order of their names; nothing if there are none.
+// append appends the parameters as a member of an object, sorted by name; nothing if there are
+// none.
 func (p parameters) append(dst []byte) []byte {
 	if len(p) == 0 {
 		return dst
@@ -338,7 +340,7 @@ func (p parameters) append(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// appendMember appends a member that is a string, if there is one.
+// appendMember appends a string member, unless it is empty.
 func appendMember(dst []byte, key, value string) []byte {
 	if value == "" {
 		return dst

@@ -13,10 +13,11 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The elements of a tensor have three forms: values of JSON, raw bytes (little endian, a BYTES element with its length in four bytes before it),
-// and typed, the fields of InferTensorContents. Raw is the middle: what comes in another form becomes raw, and goes from there.
+// The elements of a tensor have three forms: JSON values; raw, which is little endian, with the
+// length of a BYTES element in four bytes before it; and typed, as fields of InferTensorContents.
+// Every conversion goes through the raw form.
 
-// kind is what the elements of a datatype are.
+// kind is the class of a datatype's elements.
 type kind uint8
 
 const (
@@ -27,18 +28,19 @@ const (
 	text
 )
 
-// datatype is one of V2's.
+// datatype is a datatype of V2.
 type datatype struct {
 	name string
 	kind kind
-	size int // bytes of a raw element; of text none but its length
-	// mantissa is how many bits of a float are its mantissa's, as they are stored.
+	size int // bytes of a raw element; for text only those of its length
+	// mantissa is the number of stored mantissa bits of a float.
 	mantissa int
-	// field is the one of InferTensorContents that holds the elements; 0 of those that are raw in every message.
+	// field is the number of the InferTensorContents field for the elements; 0 if they are always
+	// raw.
 	field protowire.Number
 }
 
-// The fields of InferTensorContents, by their names there.
+// Numbers of InferTensorContents fields.
 const (
 	boolField protowire.Number = iota + 1
 	intField
@@ -50,7 +52,7 @@ const (
 	bytesField
 )
 
-// datatypes are V2's, by their names.
+// datatypes maps names to V2's datatypes.
 var datatypes = map[string]*datatype{
 	"BOOL":   {name: "BOOL", kind: boolean, size: 1, field: boolField},
 	"UINT8":  {name: "UINT8", kind: unsigned, size: 1, field: uintField},
@@ -68,13 +70,14 @@ var datatypes = map[string]*datatype{
 	"BYTES":  {name: "BYTES", kind: text, size: lengthSize, field: bytesField},
 }
 
-// allDatatypes names them, for people.
+// allDatatypes lists the names for people.
 const allDatatypes = "BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, FP32, FP64, BF16 or BYTES"
 
-// lengthSize is how many bytes before a raw element of BYTES say its length.
+// lengthSize is the size of the length before a raw element of BYTES.
 const lengthSize = 4
 
-// elements is how many elements a shape has. The product of what is not 0 must fit in 63 bits too: engines may multiply in any order.
+// elements returns the number of elements of a shape. The product of all dimensions except 0 must
+// fit in 63 bits, because engines may multiply them in any order.
 func elements(shape []int64) (n int64, ok bool) {
 	n = 1
 	empty := false
@@ -94,7 +97,8 @@ func elements(shape []int64) (n int64, ok bool) {
 	return n, true
 }
 
-// read reads one value of JSON, and appends it to raw. The error is the rest of a sentence that begins with the element.
+// read parses a JSON value and appends it to raw. The error is the end of a sentence that begins
+// with the element.
 func (d *datatype) read(s *scanner, raw []byte) ([]byte, error) {
 	switch d.kind {
 	case boolean:
@@ -130,7 +134,8 @@ func (d *datatype) read(s *scanner, raw []byte) ([]byte, error) {
 	return d.appendWhole(raw, token)
 }
 
-// appendWhole appends a whole number. As at Triton 1.0 is none: one that is right by chance hides a client that counts in floats.
+// appendWhole appends an integer. Like Triton it rejects 1.0, so that clients that count in floats
+// find out.
 func (d *datatype) appendWhole(raw, token []byte) ([]byte, error) {
 	var n uint64
 	var err error
@@ -159,8 +164,8 @@ func isWhole(token []byte) bool {
 	return true
 }
 
-// appendFloat appends the float that is nearest to a number. (Triton takes the nearest FP64 and of that the nearest FP32, which may be the
-// one beside it.)
+// appendFloat appends the nearest float. (Triton rounds to FP64 and then to FP32, which may give
+// the neighbor.)
 func (d *datatype) appendFloat(raw, token []byte) ([]byte, error) {
 	precision := 64
 	if d.size == 4 {
@@ -197,7 +202,7 @@ func (d *datatype) appendBits(raw []byte, bits uint64) []byte {
 	return binary.LittleEndian.AppendUint64(raw, bits)
 }
 
-// bits are those of the first raw element; of signed ones as those of an int64.
+// bits returns the bits of the first raw element, sign-extended to 64 if it is signed.
 func (d *datatype) bits(raw []byte) uint64 {
 	var n uint64
 	switch d.size {
@@ -217,8 +222,8 @@ func (d *datatype) bits(raw []byte) uint64 {
 	return n
 }
 
-// narrow is f as a float of 16 bits with so many of mantissa, rounded to the nearest, of two to the even one (IEEE 754, 4.3.1); not ok if it is
-// too large. F is finite.
+// narrow converts f to a 16-bit float with the given mantissa size. It rounds to nearest, ties to
+// even (IEEE 754, 4.3.1), and returns false if f is too large. F is finite.
 func narrow(f float64, mantissa int) (bits uint64, ok bool) {
 	sign := math.Float64bits(f) >> 63 << 15
 	if f == 0 {
@@ -226,16 +231,16 @@ func narrow(f float64, mantissa int) (bits uint64, ok bool) {
 	}
 	bias := 1<<(14-mantissa) - 1
 	_, exponent := math.Frexp(f)
-	exponent = max(exponent-1, 1-bias) // subnormals have the exponent of the smallest normal ones
+	exponent = max(exponent-1, 1-bias) // subnormals have the exponent of the smallest normal numbers
 	n := math.RoundToEven(math.Ldexp(math.Abs(f), mantissa-exponent))
-	bits = uint64(exponent+bias-1)<<mantissa + uint64(n) // n has the bit that is not stored, which makes the exponent one more
+	bits = uint64(exponent+bias-1)<<mantissa + uint64(n) // n includes the implicit bit, which adds one to the exponent
 	return sign | bits, bits < infinity(mantissa)
 }
 
-// infinity are the bits of the positive one.
+// infinity returns the bits of positive infinity.
 func infinity(mantissa int) uint64 { return 1<<15 - 1<<mantissa }
 
-// widen is the float of 16 bits.
+// widen converts a 16-bit float.
 func widen(bits uint64, mantissa int) float64 {
 	bias := 1<<(14-mantissa) - 1
 	exponent := int(bits >> mantissa & (1<<(15-mantissa) - 1))
@@ -257,7 +262,7 @@ func widen(bits uint64, mantissa int) float64 {
 	return f
 }
 
-// check says whether raw bytes are n elements.
+// check reports whether raw bytes are n elements.
 func (d *datatype) check(raw []byte, n int64) bool {
 	if d.kind != text {
 		return int64(len(raw))%int64(d.size) == 0 && int64(len(raw))/int64(d.size) == n
@@ -271,7 +276,7 @@ func (d *datatype) check(raw []byte, n int64) bool {
 	return n == 0
 }
 
-// cutText cuts the first element of raw BYTES.
+// cutText cuts the first element off raw BYTES.
 func cutText(raw []byte) (element, rest []byte, ok bool) {
 	if len(raw) < lengthSize {
 		return nil, nil, false
@@ -296,7 +301,7 @@ func (d *datatype) appendTyped(dst, raw []byte) []byte {
 		}
 		return dst
 	}
-	packed := raw // booleans and floats are the same in both forms
+	packed := raw // booleans and floats have the same bytes in both forms
 	if d.kind == unsigned || d.kind == signed {
 		packed = make([]byte, 0, len(raw))
 		for ; len(raw) > 0; raw = raw[d.size:] {
@@ -306,10 +311,11 @@ func (d *datatype) appendTyped(dst, raw []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(dst, d.field, protowire.BytesType), packed)
 }
 
-// errTyped is of InferTensorContents that do not hold what the datatype says.
+// errTyped means that InferTensorContents does not match the datatype.
 var errTyped = errors.New("not what the datatype says")
 
-// appendRaw appends to raw what one field of InferTensorContents holds: an element, or several that are packed.
+// appendRaw appends the elements in one field of InferTensorContents to raw: one, or several that
+// are packed.
 func (d *datatype) appendRaw(raw []byte, f field) ([]byte, error) {
 	switch {
 	case f.number != d.field:
@@ -346,7 +352,7 @@ func (d *datatype) appendRaw(raw []byte, f field) ([]byte, error) {
 	return raw, nil
 }
 
-// appendVarint appends an element that is a varint, cut to the field's own size as protobuf's parsers do.
+// appendVarint appends a varint element, truncated to the field's size as protobuf's parsers do.
 func (d *datatype) appendVarint(raw []byte, n uint64) ([]byte, error) {
 	switch d.field {
 	case boolField:
@@ -363,10 +369,11 @@ func (d *datatype) appendVarint(raw []byte, n uint64) ([]byte, error) {
 	return raw, nil
 }
 
-// errUTF8 is of an element that JSON cannot hold. (MLServer answers 500, and Triton sends it as it is, which no client can read.)
+// errUTF8 means that JSON cannot hold an element. (MLServer answers 500. Triton sends the bytes
+// unchanged, which no client can parse.)
 var errUTF8 = errors.New("not UTF-8")
 
-// appendJSON appends raw elements as an array of JSON, flat as engines do.
+// appendJSON appends raw elements as a flat JSON array, as engines do.
 func (d *datatype) appendJSON(dst, raw []byte) ([]byte, error) {
 	dst = append(dst, '[')
 	for first := true; len(raw) > 0; first = false {
@@ -396,7 +403,7 @@ func (d *datatype) appendJSON(dst, raw []byte) ([]byte, error) {
 	return append(dst, ']'), nil
 }
 
-// value is the float of these bits.
+// value returns the float with these bits.
 func (d *datatype) value(bits uint64) float64 {
 	switch d.size {
 	case 8:
@@ -407,9 +414,10 @@ func (d *datatype) value(bits uint64) float64 {
 	return widen(bits, d.mantissa)
 }
 
-// appendNumber appends a float. As at MLServer and Triton it is exact as an FP64, whatever its datatype: 0.1 of FP32 is 0.10000000149011612; and
-// it has a point or an exponent, so that clients in Python read a float. NaN and infinities are null, as at MLServer: what Triton writes for them
-// (NaN, Infinity) is no JSON.
+// appendNumber appends a float. Like MLServer and Triton it prints the exact value as FP64,
+// whatever the datatype: 0.1 as FP32 is 0.10000000149011612. The text has a point or an exponent,
+// so that Python clients parse a float. NaN and infinities are null, as at MLServer; Triton's NaN
+// and Infinity are no JSON.
 func appendNumber(dst []byte, f float64) []byte {
 	abs := math.Abs(f)
 	if math.IsNaN(f) || math.IsInf(f, 0) {
@@ -426,5 +434,5 @@ func appendNumber(dst []byte, f float64) []byte {
 	return dst
 }
 
-// appendQuoted appends a string of JSON.
+// appendQuoted appends a JSON string.
 func appendQuoted(dst []byte, s string) []byte { return gjson.AppendJSONString(dst, s) }

@@ -12,11 +12,11 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// What REST says in parameters and gRPC does not.
+// Parameters of REST that gRPC does not have.
 const (
-	binaryDataSize   = "binary_data_size"   // of an input: how many bytes of the body's tail are its elements
+	binaryDataSize   = "binary_data_size"   // of an input: the size of its elements in the tail of the body
 	binaryData       = "binary_data"        // of an output: whether the client wants it in binary
-	binaryDataOutput = "binary_data_output" // of a request: the same of outputs that do not say it
+	binaryDataOutput = "binary_data_output" // of a request: the default for outputs
 )
 
 // input is one tensor of a request.
@@ -24,24 +24,24 @@ type input struct {
 	name       string
 	datatype   *datatype
 	shape      []int64
-	parameters []byte // fields 4 of InferInputTensor
-	binary     bool   // its elements came in the tail
-	size       int64  // in the tail
+	parameters []byte // InferInputTensor, field 4
+	binary     bool   // its elements are in the tail
+	size       int64  // bytes in the tail
 	raw        []byte
 }
 
-// inference is a request as far as it is read.
+// inference is a request that is being read.
 type inference struct {
 	json       scanner
-	tail       []byte // elements in binary that no input had yet
+	tail       []byte // binary elements that no input has taken yet
 	id         string
-	parameters []byte // fields 4 of ModelInferRequest
+	parameters []byte // ModelInferRequest, field 4
 	inputs     []input
-	outputs    []byte // fields 6 of ModelInferRequest
+	outputs    []byte // ModelInferRequest, field 6
 	binary     inBinary
 }
 
-// readInfer returns the ModelInferRequest of a request.
+// readInfer converts a request to a ModelInferRequest.
 func readInfer(r kserve.REST, headerLength string, body []byte) ([]byte, inBinary, error) {
 	json := body
 	if headerLength != "" {
@@ -64,7 +64,7 @@ func readInfer(r kserve.REST, headerLength string, body []byte) ([]byte, inBinar
 	return x.message(r), x.binary, nil
 }
 
-// fault is an error of the request, in a whole sentence.
+// fault is an error of the request that is a whole sentence.
 func fault(format string, args ...any) *kserve.Error {
 	return &kserve.Error{Code: kserve.InvalidArgument, Reason: fmt.Sprintf(format, args...)}
 }
@@ -75,7 +75,7 @@ func (x *inference) read() error {
 	err := s.members(func(key string) (err error) {
 		switch key {
 		case "id":
-			if s.word("null") { // as clients of MLServer write what they do not say
+			if s.word("null") { // MLServer's clients write null for missing values
 				return nil
 			}
 			x.id, err = s.text()
@@ -115,7 +115,7 @@ func (x *inference) read() error {
 	return nil
 }
 
-// in says where an error is, if it is not a whole sentence.
+// in prepends the place of an error, unless the error is a whole sentence.
 func in(where string, err error) error {
 	if _, said := errors.AsType[*kserve.Error](err); err == nil || said || where == "" {
 		return err
@@ -123,7 +123,7 @@ func in(where string, err error) error {
 	return fmt.Errorf("%s: %w", where, err)
 }
 
-// yes reads the value of a parameter that is true or false.
+// yes parses a boolean parameter.
 func (s *scanner) yes(name string) (bool, error) {
 	yes := s.word("true")
 	if !yes && !s.word("false") {
@@ -132,13 +132,14 @@ func (s *scanner) yes(name string) (bool, error) {
 	return yes, nil
 }
 
-// readInput reads one tensor. Its elements are read at once where it is known of which datatype they are, and else at its end.
+// readInput parses one tensor. It parses the elements at once if their datatype is already known,
+// otherwise at the end.
 func (x *inference) readInput() error {
 	s := &x.json
 	var t input
 	var datatype string
 	shaped, given := false, false
-	later := -1 // where its elements are
+	later := -1 // index of the elements
 	err := s.members(func(key string) (err error) {
 		switch key {
 		case "name":
@@ -197,7 +198,7 @@ func (x *inference) readInput() error {
 	return nil
 }
 
-// who is how errors call an input.
+// who names an input in errors.
 func (x *inference) who(name string) string {
 	if name != "" {
 		return "input " + quote(name)
@@ -205,7 +206,8 @@ func (x *inference) who(name string) string {
 	return fmt.Sprintf("input %d", len(x.inputs)+1)
 }
 
-// cut gives an input in binary its elements, and checks that any input has as many as its shape says.
+// cut gives a binary input its elements from the tail, and checks that each input matches its
+// shape.
 func (x *inference) cut(t *input, who string) error {
 	n, ok := elements(t.shape)
 	if !ok {
@@ -228,7 +230,7 @@ func (x *inference) cut(t *input, who string) error {
 	return fault("The %s has %d elements, and its shape says %d.", who, t.datatype.count(t.raw), n)
 }
 
-// count is how many elements raw bytes have, which are whole ones.
+// count returns the number of elements in raw bytes, which are complete.
 func (d *datatype) count(raw []byte) (n int) {
 	if d.kind != text {
 		return len(raw) / d.size
@@ -239,9 +241,10 @@ func (d *datatype) count(raw []byte) (n int) {
 	return n
 }
 
-// readData reads the elements of a tensor.
+// readData parses the elements of a tensor.
 func (s *scanner) readData(t *input) error {
-	// Where the shape is known, so is the room. An element has a byte and a comma at least, so that a shape alone gets no room.
+	// Allocate for a known shape, bounded by the body: an element takes at least a byte and a
+	// comma.
 	if n, ok := elements(t.shape); ok && n <= int64(len(s.b)-s.i)/2+1 {
 		t.raw = make([]byte, 0, n*int64(t.datatype.size))
 	}
@@ -266,7 +269,7 @@ func (s *scanner) shape() (shape []int64, err error) {
 	return shape, err
 }
 
-// whole reads a whole number that is not negative.
+// whole parses a non-negative integer.
 func (s *scanner) whole() (int64, error) {
 	token, err := s.number()
 	if err != nil {
@@ -279,7 +282,7 @@ func (s *scanner) whole() (int64, error) {
 	return int64(n), nil
 }
 
-// readOutput reads what the client wants of one output.
+// readOutput parses the client's request for one output.
 func (x *inference) readOutput() error {
 	s := &x.json
 	var name string
@@ -316,8 +319,9 @@ func (x *inference) readOutput() error {
 	return nil
 }
 
-// parameters reads an object of parameters, and returns them as fields of this number: entries of a map<string, InferParameter>. What ours
-// reads itself is none of them. Null is no value: a parameter that is null is not sent.
+// parameters parses an object of parameters, and returns them as fields with this number: entries
+// of a map<string, InferParameter>. It omits parameters that are null, and those that ours handles
+// itself.
 func (s *scanner) parameters(number protowire.Number, of string, ours func(name string) (bool, error)) (all []byte, err error) {
 	if s.word("null") {
 		return nil, nil
@@ -343,10 +347,10 @@ func (s *scanner) parameters(number protowire.Number, of string, ours func(name 
 	return all, err
 }
 
-// errParameter is of a value that no InferParameter holds.
+// errParameter means that no InferParameter can hold a value.
 var errParameter = errors.New("is an object, a list, or a number that no datatype holds")
 
-// The fields of InferParameter, by their names there.
+// Numbers of InferParameter fields.
 const (
 	boolParam protowire.Number = iota + 1
 	int64Param
@@ -355,8 +359,8 @@ const (
 	uint64Param
 )
 
-// parameter reads a value, and returns it as an InferParameter; nil of null. Whole numbers are int64 where they can be, else uint64, and other
-// numbers double.
+// parameter parses a value, and returns it as an InferParameter; nil for null. Integers are int64
+// if they fit, else uint64; other numbers are double.
 func (s *scanner) parameter() ([]byte, error) {
 	switch s.peek() {
 	case '{', '[':
@@ -390,10 +394,12 @@ func (s *scanner) parameter() ([]byte, error) {
 	return protowire.AppendFixed64(protowire.AppendTag(nil, doubleParam, protowire.Fixed64Type), math.Float64bits(f)), nil
 }
 
-// typed says whether all inputs go typed. They do where they can: clients without a library write them so, ModelMesh's REST proxy did, and there
-// are runtimes that read no other form (TorchServe's OpenInferenceProtocolImpl). FP16 and BF16 can only be raw, what came in binary already is,
-// and a tensor without elements must be for Triton, which else says that it has no data. Where one is raw all are: Triton takes no two forms in
-// one message. (MLServer answers in the form in which it was asked, and has none for FP16 where that is typed.)
+// typed reports whether all inputs use the typed form, which is preferred: clients without a
+// library write it, ModelMesh's REST proxy did, and some runtimes read no other (TorchServe's
+// OpenInferenceProtocolImpl). FP16, BF16 and binary inputs are always raw. A tensor without
+// elements is raw for Triton, which otherwise reports missing data. If one input is raw, all are:
+// Triton rejects a mix of forms. (MLServer answers in the form of the request, and has no typed
+// form of FP16.)
 func (x *inference) typed() bool {
 	for _, t := range x.inputs {
 		if t.binary || t.datatype.field == 0 || len(t.raw) == 0 {
@@ -403,7 +409,7 @@ func (x *inference) typed() bool {
 	return true
 }
 
-// message is the ModelInferRequest.
+// message returns the ModelInferRequest.
 func (x *inference) message(r kserve.REST) []byte {
 	typed := x.typed()
 	size := len(x.json.b) + len(x.parameters) + len(x.outputs)

@@ -6,7 +6,8 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// answerReady is the response to whether a model is ready. One that is not is an error, as at MLServer and Triton: 400.
+// answerReady returns the response for a model's readiness. As at MLServer and Triton, not ready is
+// an error: 400.
 func answerReady(model string, message []byte) (Response, *kserve.Error) {
 	ready := false
 	err := fields(message, func(f field) error {
@@ -27,20 +28,20 @@ func answerReady(model string, message []byte) (Response, *kserve.Error) {
 	return Response{Status: kserve.OK.HTTP(), Body: append(appendQuoted([]byte(`{"name":`), model), `,"ready":true}`...)}, nil
 }
 
-// metadata is a ModelMetadataResponse, as JSON in part.
+// metadata is a ModelMetadataResponse, partly as JSON.
 type metadata struct {
 	name, platform            string
-	versions, inputs, outputs []byte // what stands between the brackets
+	versions, inputs, outputs []byte // the items of JSON arrays
 	parameters                parameters
 }
 
-// Fields of metadata that are MLServer's: it gives the content type of a tensor so.
+// MLServer's fields for the content type of a tensor.
 const (
 	modelParameters  protowire.Number = 6
 	tensorParameters protowire.Number = 4
 )
 
-// answerMetadata is the response to what a model takes and gives.
+// answerMetadata returns the response with a model's inputs and outputs.
 func answerMetadata(message []byte) (Response, *kserve.Error) {
 	m := metadata{parameters: make(parameters)}
 	if err := fields(message, m.read); err != nil {
@@ -74,7 +75,7 @@ func (m *metadata) read(f field) (err error) {
 	return err
 }
 
-// appendTensor appends a TensorMetadata. A dimension of -1 may be of any size.
+// appendTensor appends a TensorMetadata. A dimension of -1 may have any size.
 func appendTensor(dst []byte, f field) ([]byte, error) {
 	if f.wire != protowire.BytesType {
 		return nil, errMessage

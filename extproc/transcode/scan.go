@@ -9,7 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// maxDepth bounds how deep a body nests. NumPy's arrays, which engines make of tensors, have at most 64 dimensions.
+// maxDepth bounds the nesting of a body. Engines convert tensors to NumPy arrays, which have at
+// most 64 dimensions.
 const maxDepth = 128
 
 var (
@@ -17,8 +18,9 @@ var (
 	errEnd  = errors.New("it ends too early")
 )
 
-// scanner reads JSON (RFC 8259) in one pass. The bytes must be UTF-8. Every method but peek begins at the next value, and ends behind it. Its
-// errors are the rest of a sentence that begins with what was read.
+// scanner parses JSON (RFC 8259) in one pass. The bytes must be UTF-8. Every method except peek
+// begins at the next value and stops after it. Its errors are the end of a sentence that begins
+// with the name of the value.
 type scanner struct {
 	b     []byte
 	i     int
@@ -37,7 +39,7 @@ func (s *scanner) peek() byte {
 	return 0
 }
 
-// unexpected says that something else stands here.
+// unexpected returns the error that another value was expected.
 func (s *scanner) unexpected(want string) error {
 	if s.peek() == 0 && s.i >= len(s.b) {
 		return errEnd
@@ -45,8 +47,8 @@ func (s *scanner) unexpected(want string) error {
 	return fmt.Errorf("at byte %d %s is missing", s.i, want)
 }
 
-// members reads an object: read is called for each member with its key, and reads the value. A key that comes twice is refused, for engines
-// differ in which of the two they take.
+// members parses an object: it calls read for each member with its key, and read parses the value.
+// It rejects duplicate keys, because engines differ in which one they use.
 func (s *scanner) members(read func(key string) error) error {
 	seen := make(map[string]bool)
 	return s.list('{', '}', "an object", func() error {
@@ -65,10 +67,10 @@ func (s *scanner) members(read func(key string) error) error {
 	})
 }
 
-// elements reads an array: read is called for each element, and reads it.
+// elements parses an array: it calls read for each element, and read parses it.
 func (s *scanner) elements(read func() error) error { return s.list('[', ']', "an array", read) }
 
-// list reads what stands between two brackets, with commas between.
+// list parses a comma-separated list between two brackets.
 func (s *scanner) list(from, to byte, what string, read func() error) error {
 	if s.peek() != from {
 		return s.unexpected(what)
@@ -99,8 +101,9 @@ func (s *scanner) list(from, to byte, what string, read func() error) error {
 	}
 }
 
-// flat reads an array of elements, or of arrays of them and so on: read is called for each element, in order, and reads it. As at MLServer and
-// Triton arrays within say nothing of the shape. It is elements for tensors of millions.
+// flat parses an array whose elements may be nested arrays: it calls read for each innermost
+// element, in order. As at MLServer and Triton the nesting does not define the shape. It is a fast
+// version of elements for tensors with millions of elements.
 func (s *scanner) flat(read func() error) error {
 	if s.peek() != '[' {
 		return s.unexpected("an array")
@@ -130,17 +133,17 @@ func (s *scanner) flat(read func() error) error {
 	}
 }
 
-// before is the last byte before this one that is no space.
+// before returns the last byte before the current one that is no space.
 func (s *scanner) before() byte {
 	head := bytes.TrimRight(s.b[:s.i], " \n\r\t")
 	return head[len(head)-1]
 }
 
-// skip reads any value.
+// skip parses any value and ignores it.
 func (s *scanner) skip() error {
 	switch s.peek() {
 	case '{':
-		return s.list('{', '}', "an object", func() error { // what nobody reads may come twice
+		return s.list('{', '}', "an object", func() error { // duplicate keys do not matter in an ignored value
 			if _, err := s.text(); err != nil {
 				return err
 			}
@@ -165,7 +168,7 @@ func (s *scanner) skip() error {
 	return err
 }
 
-// word reads true, false or null, if it stands here.
+// word consumes true, false or null, if it is next.
 func (s *scanner) word(word string) bool {
 	s.peek()
 	if !bytes.HasPrefix(s.b[s.i:], []byte(word)) {
@@ -175,7 +178,7 @@ func (s *scanner) word(word string) bool {
 	return true
 }
 
-// number reads a number, and returns it as it stands there.
+// number parses a number, and returns its text.
 func (s *scanner) number() ([]byte, error) {
 	s.peek()
 	start := s.i
@@ -215,13 +218,13 @@ func (s *scanner) digits() bool {
 	return s.i > start
 }
 
-// text reads a string.
+// text parses a string.
 func (s *scanner) text() (string, error) {
 	text, err := s.appendText(nil)
 	return string(text), err
 }
 
-// appendText reads a string, and appends what it says to dst.
+// appendText parses a string, and appends its content to dst.
 func (s *scanner) appendText(dst []byte) ([]byte, error) {
 	if s.peek() != '"' {
 		return nil, s.unexpected("a string")
@@ -249,10 +252,10 @@ func (s *scanner) appendText(dst []byte) ([]byte, error) {
 	return nil, errEnd
 }
 
-// escapes are what stands after a backslash, each with what it says.
+// escapes maps the character after a backslash to its meaning.
 const escapes = `""\\//b` + "\b" + `f` + "\f" + `n` + "\n" + `r` + "\r" + `t` + "\t"
 
-// unescape reads what begins with a backslash. Half of a surrogate pair is refused: it is no character, and neither MLServer nor Triton takes it.
+// unescape parses an escape. It rejects half of a surrogate pair, as MLServer and Triton do.
 func (s *scanner) unescape(dst []byte) ([]byte, error) {
 	if s.i+1 < len(s.b) && s.b[s.i+1] == 'u' {
 		r, ok := s.hex()
@@ -277,7 +280,7 @@ func (s *scanner) unescape(dst []byte) ([]byte, error) {
 	return nil, fmt.Errorf("at byte %d a string has an unknown escape", s.i)
 }
 
-// hex reads a \u and four digits, if they stand here.
+// hex parses \u and four digits, if they are next.
 func (s *scanner) hex() (r rune, ok bool) {
 	if len(s.b)-s.i < 6 || s.b[s.i] != '\\' || s.b[s.i+1] != 'u' {
 		return 0, false
@@ -293,7 +296,7 @@ func (s *scanner) hex() (r rune, ok bool) {
 	return r, true
 }
 
-// end says whether nothing follows.
+// end reports whether nothing follows.
 func (s *scanner) end() error {
 	if s.peek(); s.i < len(s.b) {
 		return fmt.Errorf("something follows its end, at byte %d", s.i)
@@ -301,12 +304,12 @@ func (s *scanner) end() error {
 	return nil
 }
 
-// maxQuoted bounds what an error quotes of a request, in bytes.
+// maxQuoted bounds how many bytes of a request an error quotes.
 const maxQuoted = 128
 
 func quote(name string) string { return "'" + short(name) + "'" }
 
-// short is as much of a name as an error quotes.
+// short truncates a name for an error.
 func short(name string) string {
 	if len(name) > maxQuoted {
 		return strings.ToValidUTF8(name[:maxQuoted], "") + "…"

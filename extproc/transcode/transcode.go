@@ -1,31 +1,32 @@
-// Package transcode turns a request of KServe's V2 by REST into the same by gRPC, and the answer back, for a runtime that speaks gRPC alone.
-// It is pure: bytes in, bytes out.
+// Package transcode converts a REST request of KServe's V2 to gRPC and the response back, for
+// runtimes that speak only gRPC. It is pure: bytes in, bytes out.
 //
-// What REST says is in the Open Inference Protocol and in Triton's binary tensor data extension; where they leave something open, the package
-// does what MLServer and Triton do, and where these differ, its comments say whom it follows. Messages are written and read field by field,
-// so that a tensor of megabytes is never a tree of values.
+// The REST format is defined by the Open Inference Protocol and Triton's binary tensor data
+// extension. Where they are ambiguous, the package does what MLServer and Triton do; where these
+// differ, comments say which one it follows. It reads and writes messages field by field, so that a
+// tensor of megabytes is never a tree of values.
 package transcode
 
 import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// HeaderLength is the header that says how many bytes of a body are JSON, where tensors in binary follow it (Triton's binary tensor data
-// extension). Without it all of the body is JSON.
+// HeaderLength is the header with the size of the JSON part of a body, if binary tensors follow it
+// (Triton's binary tensor data extension). Without it the whole body is JSON.
 const HeaderLength = "Inference-Header-Content-Length"
 
-// Request is a request by REST, to be asked by gRPC. It may be used by several goroutines at once.
+// Request is a REST request that was converted to gRPC. It is safe for concurrent use.
 type Request struct {
 	// Method is the method to call, "package.Service/Method".
 	Method string
-	// Message is what to send.
+	// Message is the message to send.
 	Message []byte
 
 	rest   kserve.REST
 	binary inBinary
 }
 
-// inBinary is which outputs a client wants in binary: those that it says so of, and the others if all.
+// inBinary is the client's choice of outputs in binary: by name, and all is the default.
 type inBinary struct {
 	all    bool
 	output map[string]bool
@@ -38,16 +39,17 @@ func (b inBinary) wants(output string) bool {
 	return b.all
 }
 
-// Response is the answer by REST.
+// Response is a REST response.
 type Response struct {
-	// Status is HTTP's.
+	// Status is the HTTP status.
 	Status int
-	// HeaderLength is the value of the header [HeaderLength]; 0 if the body is JSON alone, which has no such header.
+	// HeaderLength is the value of the header [HeaderLength]; 0 means that the body is JSON only
+	// and the header is omitted.
 	HeaderLength int
 	Body         []byte
 }
 
-// ContentType is the type of the body, as Triton has it.
+// ContentType is the type of the body, as Triton names it.
 func (r Response) ContentType() string {
 	if r.HeaderLength > 0 {
 		return "application/octet-stream"
@@ -55,9 +57,11 @@ func (r Response) ContentType() string {
 	return "application/json"
 }
 
-// Read reads a request. HeaderLength is the value of the header [HeaderLength], empty if there is none. The request keeps nothing of body.
+// Read converts a request. HeaderLength is the value of the header [HeaderLength], or empty. The
+// request keeps no reference to body.
 //
-// Every error is a [*kserve.Error]: InvalidArgument is a request that says what is wrong with it, Unimplemented one that has no like in gRPC.
+// Every error is a [*kserve.Error]: InvalidArgument describes a faulty request, and Unimplemented
+// means that gRPC has no equivalent.
 func Read(r kserve.REST, headerLength string, body []byte) (Request, error) {
 	switch r.Op {
 	case kserve.ModelReady:
@@ -74,12 +78,13 @@ func Read(r kserve.REST, headerLength string, body []byte) (Request, error) {
 	return Request{}, &kserve.Error{Code: kserve.Unimplemented, Reason: "The server of this model speaks gRPC: by REST it takes POST /v2/models/{model}/infer, GET /v2/models/{model} and GET /v2/models/{model}/ready."}
 }
 
-// named is what a request says that only names a model: ModelReadyRequest and ModelMetadataRequest have the same fields.
+// named encodes a message that only names a model: ModelReadyRequest and ModelMetadataRequest have
+// the same fields.
 func named(r kserve.REST) []byte {
 	return kserve.AppendText(kserve.AppendText(nil, 1, r.Model), 2, r.Version)
 }
 
-// Answer is the response to what the call returned. A message that is not what the protocol says is answered with 500.
+// Answer converts the response message of the call. If the message is invalid, the response is 500.
 func (r Request) Answer(message []byte) Response {
 	answer, err := r.answer(message)
 	if err != nil {
@@ -98,7 +103,7 @@ func (r Request) answer(message []byte) (Response, *kserve.Error) {
 	return answerInfer(message, r.binary)
 }
 
-// Failed is the response to a call that ended with a code and its words, and to an error of [Read]: V2's, {"error": words}.
+// Failed returns the response for a failed call, or for an error of [Read]: V2's {"error": words}.
 func Failed(code kserve.Code, words string) Response {
 	body := appendQuoted([]byte(`{"error":`), words)
 	return Response{Status: code.HTTP(), Body: append(body, '}')}
