@@ -71,7 +71,7 @@ real-mlserver: ## Send calls through Envoy to two real MLServers, which die in t
 	go test -tags real -v -count 1 -timeout 10m -run '^TestRealMLServers|^TestRuntimesThatDie' ./bench/e2e -crashes 10
 
 check: ## Lint, and check commit subjects, that modules are tidy and that what is generated is up to date
-	@.ci/subjects 52c999eade3d7bdea83e5a4237dba89e229df3fd
+	@.ci/subjects e87b069adb8866258e51947652fddc67b8a591a1
 	$(TOOL) golangci-lint run
 	go mod tidy -diff
 	go -C tools mod tidy -diff
