@@ -38,12 +38,12 @@ type command struct {
 
 var commands = []command{
 	{"engine", "run a simulated engine: vLLM, SGLang, or a model runtime", serveEngine},
-	{"prestop", "wait, in the hook of a simulated engine's pod, until control has moved its models", llm.PreStop},
-	{"fleet", "roll a simulated fleet on, and judge by what policy requests are sent", rollFleet},
-	{"place", "roll simulated endpoints on, and judge by what policy models are placed", rollModels},
-	{"provision", "plan pipelines, and judge plans by what exhaustive search finds", provision.Command},
+	{"prestop", "wait in the preStop hook of a simulated engine until control has moved its models", llm.PreStop},
+	{"fleet", "compare routing policies on a simulated fleet", rollFleet},
+	{"place", "compare placement policies on simulated endpoints", rollModels},
+	{"provision", "plan pipelines, and compare the plans with exhaustive search", provision.Command},
 	{"quickstart", "run Envoy, extproc, control and simulated engines on this machine", quickstart.Command},
-	{"cluster", "run a real Kubernetes on this machine, with images of Headgate", cluster.Command},
+	{"cluster", "run a real Kubernetes with Headgate's images on this machine", cluster.Command},
 	{"conformance", "run Gateway API's conformance suite on that Kubernetes", conformance.Command},
 }
 

@@ -21,21 +21,20 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-const usage = `Rolls a whole fleet on, as fast as it can, and judges by which policy requests are sent to endpoints. Nothing is
-served: pickers, engines and clients are simulated, by extproc's own rules and the step model of bench engine. Equal
-flags give equal figures.
+const usage = `Simulates a fleet of engines and compares the policies that route requests to endpoints. It serves nothing: pickers
+use extproc's own rules, engines the step model of bench engine, and clients are generated. Equal flags give equal
+figures.
 
-Of each policy it prints
-  TTFT       the time to the first token: its median and 99th percentile
-  per token  the 99th percentile of the mean time of each token after the first
-  kept       the share of requests that kept both objectives
-  hits       the share of prompt tokens that a prefix cache held
-  loads/min  how often adapters were brought into slots
-  goodput    with --goodput, the highest rate at which enough requests kept both objectives: the median of the seeds,
-             and the lowest and highest; and how many times that of the first policy it is, seed by seed, with the
-             interval that has the true ratio in 95 of 100 cases
-The first tenth of the requests is not measured: caches are cold. The policy oracle is left out if nobody asks for
-it: it tries each request on copies of all engines, and takes minutes.
+For each policy it prints
+  TTFT       the median and the 99th percentile of the time to first token
+  per token  the 99th percentile of the mean time per output token
+  met        the share of requests that met both objectives
+  hits       the share of prompt tokens that were in a prefix cache
+  loads/min  the number of adapter loads into slots per minute
+  goodput    with --goodput: the highest rate at which enough requests meet both objectives, as median, lowest and
+             highest of the seeds; and its ratio to the first policy by seed, with a 95 % confidence interval
+The first tenth of the requests is not measured, because caches are cold. The policy oracle runs only on request: it
+simulates each request on copies of all engines and takes minutes.
 
 Usage:
 
@@ -99,7 +98,7 @@ func workloadNamed(name, dir string) (Workload, error) {
 			return t.open(dir)
 		}
 	}
-	return Workload{}, fmt.Errorf("there is no %q: use one of %s", name, strings.Join(names(), ", "))
+	return Workload{}, fmt.Errorf("unknown name %q: use one of %s", name, strings.Join(names(), ", "))
 }
 
 // names returns the names of all workloads.
@@ -141,16 +140,16 @@ func command(ctx context.Context, args []string, traces string, out, progress io
 	if err != nil {
 		return fmt.Errorf("fleet: %w", err)
 	}
-	fmt.Fprintf(out, "%s: %s\n%d endpoints of %s; %d pickers, a look each %v\n", c.workload.Name, c.workload.About, c.Endpoints, c.Profile.Name, c.Pickers, seconds(c.Looks))
-	fmt.Fprintf(out, "%d requests of each of %d seeds, at %g a second\n\n", c.requests, c.seeds, c.rate)
+	fmt.Fprintf(out, "%s: %s\n%d endpoints of %s; %d pickers, scrape interval %v\n", c.workload.Name, c.workload.About, c.Endpoints, c.Profile.Name, c.Pickers, seconds(c.Looks))
+	fmt.Fprintf(out, "%d requests for each of %d seeds, at %g per second\n\n", c.requests, c.seeds, c.rate)
 	if n, beyond := c.beyond(); beyond > 0 {
-		fmt.Fprintf(progress, "%.1f %% of the prompts are longer than the %d tokens up to which the profile was measured, the longest %d tokens: their times are extrapolated\n",
+		fmt.Fprintf(progress, "%.1f %% of the prompts are longer than the %d tokens of the profile (longest: %d tokens): their times are extrapolated\n",
 			100*beyond, c.Profile.Prefill.MaxMeasuredTokens, n)
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	head := "policy\tTTFT p50\tp99\tper token p99\tkept\thits\tloads/min\t"
+	head := "policy\tTTFT p50\tp99\tper token p99\tmet\thits\tloads/min\t"
 	if c.goodput {
-		head += "goodput\tlowest\thighest\tto the first\t"
+		head += "goodput\tlowest\thighest\tvs first\t"
 	}
 	fmt.Fprintln(table, head)
 	var first []float64
@@ -232,9 +231,9 @@ func (c config) row(ctx context.Context, table, progress io.Writer, name string,
 		return nil, tried, err
 	}
 	took := time.Since(began)
-	fmt.Fprintf(progress, "%s: %d tokens in %.1f s, %.1f million a second\n", name, tokens.Load(), took.Seconds(), float64(tokens.Load())/took.Seconds()/1e6)
+	fmt.Fprintf(progress, "%s: %d tokens in %.1f s, %.1f million per second\n", name, tokens.Load(), took.Seconds(), float64(tokens.Load())/took.Seconds()/1e6)
 	if n := slices.Max(trusts); n > 0 {
-		fmt.Fprintf(progress, "%s: in a run predictions became trusted, or were not any more, %d times at most\n", name, n)
+		fmt.Fprintf(progress, "%s: predictions gained or lost trust at most %d times in a run\n", name, n)
 	}
 	of := func(field func(Figures) float64) float64 {
 		values := make([]float64, len(all))
@@ -283,19 +282,19 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 		known = append(known, p.name)
 	}
 	of := f.String("workload", names()[0], "send this `WORKLOAD`: "+strings.Join(names(), ", "))
-	dir := f.String("traces", traces, "find traces in this `FOLDER` (default $TRACE_DIR): azure/conv-2023.csv, of which workloads that are no traces have their lengths then, azure/code-2023.csv, mooncake/conversation.jsonl, mooncake/synthetic.jsonl")
-	f.StringSliceVar(&c.policies, "policy", slices.DeleteFunc(slices.Clone(known), func(name string) bool { return name == "oracle" }), "pick by these `POLICIES`, one after the other: "+strings.Join(known, ", "))
-	f.Float64Var(&c.rate, "rate", 10, "send so many `REQUESTS` a second in the mean")
-	f.IntVar(&c.requests, "requests", 5000, "send so many `REQUESTS`")
-	f.IntVar(&c.seeds, "seeds", 1, "do it for so many `SEEDS`, and take the median of each figure")
-	f.BoolVar(&c.goodput, "goodput", false, "look for the highest rate at which 99 % of the requests keep their objectives, of azure-code 90 %: the first token after 1 s and twice what the prompt takes alone, 100 ms a token")
-	f.IntVar(&c.Endpoints, "endpoints", 16, "have so many `ENDPOINTS`")
+	dir := f.String("traces", traces, "read traces from this `DIR` (default $TRACE_DIR): azure/conv-2023.csv, which also gives generated workloads their lengths, azure/code-2023.csv, mooncake/conversation.jsonl, mooncake/synthetic.jsonl")
+	f.StringSliceVar(&c.policies, "policy", slices.DeleteFunc(slices.Clone(known), func(name string) bool { return name == "oracle" }), "compare these `POLICIES`: "+strings.Join(known, ", "))
+	f.Float64Var(&c.rate, "rate", 10, "mean rate in `REQUESTS` per second")
+	f.IntVar(&c.requests, "requests", 5000, "number of `REQUESTS`")
+	f.IntVar(&c.seeds, "seeds", 1, "number of `SEEDS`; figures are medians")
+	f.BoolVar(&c.goodput, "goodput", false, "find the highest rate at which 99 % of the requests (azure-code: 90 %) meet their objectives: a first token within 1 s plus twice the unloaded prefill time, and 100 ms per token")
+	f.IntVar(&c.Endpoints, "endpoints", 16, "number of `ENDPOINTS`")
 	slow := f.Int("slow-endpoints", 0, "run this many of the `ENDPOINTS` at half speed, without telling pickers")
 	assumed := f.String("assumed-profile", "true", "give extproc this `PROFILE` of the endpoints: true, none, or x10 or x0.1 (wrong by a factor of ten), so that it has to learn")
 	fault := f.String("fault", "none", "inject this `FAULT`: "+strings.Join(faultNames[:], ", ")+" (nan: engine counters are NaN; missing: counters are missing; reset: counters restart; clock: the clock of extproc jumps; half: half of the engines report running and waiting requests only)")
-	f.Float64Var(&c.Inexact, "token-error", 0, "have a prompt's bytes, by which extproc estimates its tokens, be off by up to this `SHARE`, such as 0.3")
-	file := f.String("profile", "", "take times and limits of endpoints from this YAML `FILE` (default a 70B model on four A100 GPUs, for Mooncake's traces an 8B model on two)")
-	f.IntVar(&c.Pickers, "pickers", 1, "have so many `EXTPROCS` send requests")
+	f.Float64Var(&c.Inexact, "token-error", 0, "largest relative error of the prompt tokens that extproc estimates from bytes, as a `SHARE` such as 0.3")
+	file := f.String("profile", "", "profile of the endpoints, a YAML `FILE` (default: a 70B model on four A100 GPUs, for Mooncake's traces an 8B model on two)")
+	f.IntVar(&c.Pickers, "pickers", 1, "number of `EXTPROCS` that route requests")
 	f.StringVar(&c.plots, "plots", "", "with --goodput: plot the share of requests that meet their objectives by rate, as PNG into this `DIR`")
 	looks := f.Duration("scrape-interval", 200*time.Millisecond, "scrape each endpoint at this `INTERVAL`; if this is not set, scored and scored+lora use 50ms as their project does")
 	tells := f.Duration("sync-interval", 20*time.Millisecond, "share the requests in flight among pickers at this `INTERVAL`, and those of adapters each second; 0 for never")
@@ -306,15 +305,15 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 	case f.NArg() > 0:
 		return c, fmt.Errorf("unexpected argument %q; --help explains", f.Arg(0))
 	case c.Endpoints < 1 || c.Pickers < 1 || c.seeds < 1:
-		return c, errors.New("--endpoints, --pickers and --seeds are at least 1")
+		return c, errors.New("--endpoints, --pickers and --seeds must be at least 1")
 	case c.requests < 10:
-		return c, errors.New("--requests is at least 10, of which the first is not measured")
+		return c, errors.New("--requests must be at least 10: the first tenth is not measured")
 	case c.rate <= 0:
-		return c, errors.New("--rate is above 0")
+		return c, errors.New("--rate must be above 0")
 	case *looks < 0 || *tells < 0:
-		return c, errors.New("a time is not negative")
+		return c, errors.New("intervals must not be negative")
 	case !(c.Inexact >= 0 && c.Inexact < 1):
-		return c, errors.New("--token-error is at least 0, and less than 1")
+		return c, errors.New("--token-error must be from 0 to below 1")
 	}
 	if *slow < 0 || *slow > c.Endpoints {
 		return c, errors.New("--slow-endpoints must be from 0 to --endpoints")
@@ -328,7 +327,7 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 		}
 	}
 	if c.plots != "" && !c.goodput {
-		return c, errors.New("--plots shows what --goodput finds: give both")
+		return c, errors.New("--plots needs --goodput")
 	}
 	c.Looks, c.Backlogs, c.looksSaid = looks.Seconds(), tells.Seconds(), f.Changed("scrape-interval")
 	if *tells > 0 {
@@ -336,7 +335,7 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 	}
 	for _, name := range c.policies {
 		if _, policy := c.under(name); policy == nil {
-			return c, fmt.Errorf("--policy: there is no %q: use some of %s", name, strings.Join(known, ", "))
+			return c, fmt.Errorf("--policy: unknown name %q: use some of %s", name, strings.Join(known, ", "))
 		}
 	}
 	if c.Fault, err = parseFault(*fault); err != nil {

@@ -39,7 +39,7 @@ func parseFault(name string) (Fault, error) {
 			return Fault(i), nil
 		}
 	}
-	return 0, fmt.Errorf("there is no %q: use one of %s", name, strings.Join(faultNames[:], ", "))
+	return 0, fmt.Errorf("unknown name %q: use one of %s", name, strings.Join(faultNames[:], ", "))
 }
 
 // assumedProfiles are the profiles that pickers may get, by name.
@@ -62,7 +62,7 @@ func parseAssumed(name string) (func(profile.Profile) *profile.Profile, error) {
 		}
 		names[i] = g.name
 	}
-	return nil, fmt.Errorf("there is no %q: use one of %s", name, strings.Join(names, ", "))
+	return nil, fmt.Errorf("unknown name %q: use one of %s", name, strings.Join(names, ", "))
 }
 
 func timesAs(factor float64) func(profile.Profile) *profile.Profile {

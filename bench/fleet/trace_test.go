@@ -112,19 +112,19 @@ func TestCommand(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for args, words := range map[string]string{
-		"--workload none":                  `--workload: there is no "none": use one of adapters, prefixes, plain, chat, long, bursts, cancelled, azure-conversation`,
+		"--workload none":                  `--workload: unknown name "none": use one of adapters, prefixes, plain, chat, long, bursts, cancelled, azure-conversation`,
 		"--workload azure-code":            "there is no trace azure/code-2023.csv: name the folder that has it by --traces or $TRACE_DIR",
 		"--workload plain --traces " + dir: "azure/conv-2023.csv: name the folder",
-		"--policy best":                    `--policy: there is no "best": use some of latency, proposal,`,
-		"--rate 0":                         "--rate is above 0",
+		"--policy best":                    `--policy: unknown name "best": use some of latency, proposal,`,
+		"--rate 0":                         "--rate must be above 0",
 		"--pickers 0":                      "at least 1",
 		"--slow-endpoints 17":              "--slow-endpoints must be from 0 to --endpoints",
 		"--requests 3":                     "at least 10",
-		"--scrape-interval -1s":            "not negative",
-		"--token-error 1":                  "--token-error is at least 0, and less than 1",
-		"--plots " + dir:                   "give both",
-		"--assumed-profile half":           `--assumed-profile: there is no "half": use one of true, none, x10, x0.1`,
-		"--fault all":                      `--fault: there is no "all": use one of none, nan, missing, reset, clock, half`,
+		"--scrape-interval -1s":            "must not be negative",
+		"--token-error 1":                  "--token-error must be from 0 to below 1",
+		"--plots " + dir:                   "--plots needs --goodput",
+		"--assumed-profile half":           `--assumed-profile: unknown name "half": use one of true, none, x10, x0.1`,
+		"--fault all":                      `--fault: unknown name "all": use one of none, nan, missing, reset, clock, half`,
 		"more":                             `unexpected argument "more"`,
 		"--profile " + filepath.Join(dir, "none.yaml"): "--profile: open",
 	} {
@@ -138,7 +138,7 @@ func TestCommand(t *testing.T) {
 	}
 	var told strings.Builder
 	args := strings.Fields("--workload plain --policy latency --requests 500 --rate 3 --endpoints 4 --assumed-profile none --fault reset")
-	if err := command(t.Context(), args, "", io.Discard, &told); err != nil || !strings.Contains(told.String(), "latency: in a run predictions became trusted, or were not any more, 1 times at most") {
+	if err := command(t.Context(), args, "", io.Discard, &told); err != nil || !strings.Contains(told.String(), "latency: predictions gained or lost trust at most 1 times in a run") {
 		t.Errorf("of what is learned it tells %s, %v", told.String(), err)
 	}
 	if help, err := run("--help"); err != nil || !strings.Contains(help, "bench fleet [flags]") {

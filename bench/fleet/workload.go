@@ -45,7 +45,7 @@ func Conversation() Lengths {
 // Plain sends requests for the base model without shared prefixes.
 func Plain(lengths Lengths) Workload {
 	return Workload{
-		Name: "plain", About: "requests for the base model that share nothing",
+		Name: "plain", About: "requests for the base model without shared prefixes",
 		requests: func(seed uint64, rate float64, n int) iter.Seq[Request] {
 			return poisson(seed, rate, n, func(random *rand.Rand, number int) Request {
 				l := lengths[random.IntN(len(lengths))]
@@ -57,7 +57,7 @@ func Plain(lengths Lengths) Workload {
 
 // Adapters sends requests for adapters whose popularity is proportional to 1/k (Zipf).
 func Adapters(adapters int, lengths Lengths) Workload {
-	w := Workload{Name: "adapters", About: fmt.Sprintf("requests for %d adapters, the kth most wanted in proportion to 1/k", adapters)}
+	w := Workload{Name: "adapters", About: fmt.Sprintf("requests for %d adapters with Zipf popularity (1/k)", adapters)}
 	for i := range adapters {
 		w.Adapters = append(w.Adapters, fmt.Sprintf("a%d", i))
 	}
@@ -80,7 +80,7 @@ func Prefixes(prompts, tokens int, lengths Lengths) Workload {
 		systems[i] = prompt(nil, uint32(1<<31+i), tokens)
 	}
 	return Workload{
-		Name: "prefixes", About: fmt.Sprintf("requests that begin with one of %d system prompts of %d tokens, the kth most used in proportion to 1/k", prompts, tokens),
+		Name: "prefixes", About: fmt.Sprintf("requests that start with one of %d system prompts of %d tokens with Zipf popularity (1/k)", prompts, tokens),
 		requests: func(seed uint64, rate float64, n int) iter.Seq[Request] {
 			return poisson(seed, rate, n, func(random *rand.Rand, number int) Request {
 				l := lengths[random.IntN(len(lengths))]
@@ -105,7 +105,7 @@ func Chat(system int, messages Lengths) Workload {
 	}
 	first := prompt(nil, 1<<31, system)
 	return Workload{
-		Name: "chat", About: fmt.Sprintf("sessions of 1 to %d turns after one system prompt of %d tokens", mostTurns, system),
+		Name: "chat", About: fmt.Sprintf("sessions of 1 to %d turns with a common system prompt of %d tokens", mostTurns, system),
 		requests: func(seed uint64, rate float64, n int) iter.Seq[Request] {
 			return func(yield func(Request) bool) {
 				random := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // no secret
@@ -151,7 +151,7 @@ func (of Lengths) messages() Lengths {
 func Bursts(lengths Lengths) Workload {
 	const vary = 4 // coefficient of variation; 1 for Poisson arrivals
 	return Workload{
-		Name: "bursts", About: fmt.Sprintf("requests for the base model that share nothing and come in bursts: the coefficient of variation of the times between them is %d", vary),
+		Name: "bursts", About: fmt.Sprintf("requests for the base model without shared prefixes, in bursts: the coefficient of variation of interarrival times is %d", vary),
 		requests: func(seed uint64, rate float64, n int) iter.Seq[Request] {
 			gaps := distuv.Gamma{Alpha: 1. / (vary * vary), Beta: rate / (vary * vary), Src: rand.NewPCG(seed, 3)}
 			return coming(seed, n, func(*rand.Rand) float64 { return gaps.Rand() }, func(random *rand.Rand, number int) Request {
@@ -167,7 +167,7 @@ func Bursts(lengths Lengths) Workload {
 func Long(lengths Lengths) Workload {
 	const tokens, share = 32768, 0.1
 	return Workload{
-		Name: "long", About: fmt.Sprintf("requests for the base model that share nothing, of which %g %% have prompts of %d tokens", 100*share, tokens), Profile: smallProfile(),
+		Name: "long", About: fmt.Sprintf("requests for the base model without shared prefixes; %g %% have prompts of %d tokens", 100*share, tokens), Profile: smallProfile(),
 		requests: func(seed uint64, rate float64, n int) iter.Seq[Request] {
 			return poisson(seed, rate, n, func(random *rand.Rand, number int) Request {
 				l := lengths[random.IntN(len(lengths))]
@@ -185,7 +185,7 @@ func Long(lengths Lengths) Workload {
 func Cancelled(lengths Lengths) Workload {
 	const share, perToken = 0.3, 0.05
 	return Workload{
-		Name: "cancelled", About: fmt.Sprintf("requests for the base model that share nothing, of which the clients of %g %% leave before their answers end", 100*share),
+		Name: "cancelled", About: fmt.Sprintf("requests for the base model without shared prefixes; clients cancel %g %% of them", 100*share),
 		requests: func(seed uint64, rate float64, n int) iter.Seq[Request] {
 			return poisson(seed, rate, n, func(random *rand.Rand, number int) Request {
 				l := lengths[random.IntN(len(lengths))]

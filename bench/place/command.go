@@ -19,39 +19,39 @@ import (
 	"github.com/headgate/headgate/bench/simulated/llm"
 )
 
-const usage = `Rolls a fleet on in simulated time, whose endpoints load models and unload them, and judges by which policy models are
-placed. Nothing is served: headgate is control's own rules, told at once what happens; the rest is simulated. Equal
-flags give equal figures.
+const usage = `Simulates endpoints that load and unload models, and compares placement policies. It serves nothing: headgate is
+control's own rules with immediate notifications; the rest is simulated. Equal flags give equal figures.
 
-Of each policy it prints, as the median of the seeds,
-  misses     the share of requests that waited for a load, with the least and the greatest of the seeds
-  optimum    how many times the misses of the policy optimum that is, seed by seed
-  refused    the share of requests that the policy had fail, which are misses too, and have waited for ever
-  wait p99   the 99th percentile of how long all requests waited for loads
-  loads/min  how many loads began
-  moves      with --join or --leave, how many more loads began in the five minutes after such an event than before, by the
-             copies that were loaded then; below 0 where more room has saved loads, so that --cache 1.2 shows it best
-  joined     with --join, the requests of that endpoint by the mean of all, in the second five minutes after it came
-  max/mean   the requests of the endpoint that got most, by the mean of all
-  TTFT p99   where endpoints are engines, the 99th percentile of the time from a request to its first token, the load that it
-             waited for among it, with the least and the greatest of the seeds
-  known      how many times the TTFT p99 of the policy known that is, seed by seed
-The first hour is not measured: caches are cold, and the loads of the beginning say nothing of those an hour later.
-With --warm the models of the highest rates are loaded at the start, and ten minutes are enough.
+For each policy it prints, as the median of the seeds,
+  misses     the share of requests that waited for a load, with the lowest and highest of the seeds
+  optimum    the ratio to the misses of the policy optimum, by seed
+  refused    the share of requests that the policy rejected; they are also misses with an infinite wait
+  wait p99   the 99th percentile of the time that all requests waited for loads
+  loads/min  the number of loads per minute
+  moves      with --join or --leave: the additional loads in the five minutes after such an event, relative to the
+             loaded copies; below 0 if more room saved loads, so --cache 1.2 shows it best
+  joined     with --join: the requests of the new endpoint relative to the mean, from five to ten minutes after it
+             joined
+  max/mean   the requests of the busiest endpoint relative to the mean
+  TTFT p99   if endpoints are engines: the 99th percentile of the time to first token, including loads, with the
+             lowest and highest of the seeds
+  known      the ratio to the TTFT p99 of the policy known, by seed
+The first hour is not measured, because caches are cold. With --warm the most popular models are loaded at the start,
+and ten minutes are enough.
 
-modelmesh is ModelMesh's rules, told of all endpoints at once where ModelMesh's are up to 40 s behind: it has
-requests fail where what would have to leave was used less than 100 s ago, and modelmesh-nolimit does not. dynamo is NVIDIA Dynamo's
-allocation by rendezvous hashing, where engines let go what they used least recently. all has every model at every
-endpoint until these are full.
+modelmesh follows ModelMesh's rules with current information, where real instances are up to 40 s behind. It rejects
+requests if the model to evict was used less than 100 s ago; modelmesh-nolimit does not. dynamo is NVIDIA Dynamo's
+allocation by rendezvous hashing with LRU eviction in each engine. all loads every model on every endpoint until
+these are full.
 
-The policy optimum has those models loaded always whose rate, which it knows, is highest by byte; belady knows all
-requests that come and unloads what is asked for last; lru is one cache in the whole fleet; random and first choose an
-endpoint, where what was used least recently leaves. known knows the rates of all models, has more copies of those that bear
-most as long as there is room, spreads them evenly, and moves none.
+The policy optimum always has the models with the highest true rate per byte loaded. belady knows all requests and
+evicts the model that is needed last. lru is one cache over the whole fleet. random and first choose an endpoint and
+evict its least recently used model. known knows all rates: it gives more copies to the models with the most load
+while there is room, balances them, and moves none.
 
-Endpoints that are engines, as in the workload hot, are the step model of bench engine, and requests are as long as people's
-conversations; each goes to the copy whose endpoint has the fewest. In the workloads of ServeGen the models are its clients, in
-turn: beyond these the same ones again, at other moments of the trace; as much faster or slower as --rate says.
+Endpoints that are engines, as in the workload hot, use the step model of bench engine, and requests have the lengths
+of conversations; each goes to the copy on the least loaded endpoint. In the ServeGen workloads each model is a client
+of the trace; further models are the same clients at other times. --rate scales all of them.
 
 Usage:
 
@@ -97,11 +97,11 @@ var workloads = []struct {
 	set         func(*World)
 	file        string // ServeGen file in the directory of traces
 }{
-	{name: "zipf", about: "popularity stays"},
-	{"drift", "popularity goes round all models in two hours", func(w *World) { w.Drift = 7200 }, ""},
-	{"flash", "from half of the measured time on a cold model gets a fifth of all requests", func(w *World) { w.Flash = 0.2 }, ""},
-	{"noise", "the rate of each model is off by up to a tenth, another in each minute", func(w *World) { w.Noise = 0.1 }, ""},
-	{"hot", "a model gets three tenths of all requests, and endpoints are engines", setHot, ""},
+	{name: "zipf", about: "constant popularity"},
+	{"drift", "popularity rotates over all models in two hours", func(w *World) { w.Drift = 7200 }, ""},
+	{"flash", "a cold model gets a fifth of all requests from half of the measured time on", func(w *World) { w.Flash = 0.2 }, ""},
+	{"noise", "the rate of each model varies by up to a tenth from minute to minute", func(w *World) { w.Noise = 0.1 }, ""},
+	{"hot", "one model gets 30 % of all requests, and endpoints are engines", setHot, ""},
 	{name: "servegen-small", about: "each model is a client of Alibaba's small language model (ServeGen)", file: "servegen/language-m-small.csv.gz"},
 	{name: "servegen-reason", about: "each model is a client of DeepSeek-R1 (ServeGen)", file: "servegen/reason-deepseek-r1.csv.gz"},
 }
@@ -163,7 +163,7 @@ func command(ctx context.Context, args []string, traces string, out, progress io
 
 // table prints the figures of each policy for one cache size and returns those of each seed.
 func (c config) table(ctx context.Context, out, progress io.Writer) (map[string][]Figures, error) {
-	fmt.Fprintf(out, "%s\n%d models on %d endpoints with room for %.0f %% of their bytes%s, %g requests a second; %d seeds, %.0f s after %.0f s\n\n",
+	fmt.Fprintf(out, "%s\n%d models on %d endpoints with room for %.0f %% of their bytes%s, %g requests/s; %d seeds, %.0f s after %.0f s\n\n",
 		c.about, c.Models, c.Endpoints, 100*c.Share, c.popular(", Zipf %g"), c.Rate, c.seeds, c.Measured, c.Warmup)
 	all := make(map[string][]Figures)
 	for _, name := range c.policies {
@@ -276,24 +276,24 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 		kinds = append(kinds, w.name)
 	}
 	kind := f.String("workload", kinds[0], "send this `WORKLOAD`: "+strings.Join(kinds, ", "))
-	dir := f.String("traces", traces, "find traces in this `FOLDER` (default $TRACE_DIR): servegen/language-m-small.csv.gz, servegen/reason-deepseek-r1.csv.gz")
-	f.StringSliceVar(&c.policies, "policy", nil, "place by these `POLICIES`: "+strings.Join(known, ", ")+" (default all, but for known, or where endpoints are engines for optimum)")
-	f.IntVar(&c.Models, "models", 1000, "have so many `MODELS`")
-	f.IntVar(&c.Endpoints, "endpoints", 10, "have so many `ENDPOINTS`")
-	f.Float64SliceVar(&c.shares, "cache", []float64{0.6}, "have room in all endpoints for these `SHARES` of the bytes of all models, a table for each")
-	f.Float64Var(&c.Zipf, "zipf", 1, "have the model of rank r asked for in proportion to r to the power of minus this `EXPONENT`")
-	f.Float64Var(&c.Rate, "rate", 0, "send so many `REQUESTS` a second of all models (default 100 for each 1000 models)")
-	load := f.Duration("load", 2*time.Second, "have a load take this `TIME` in the median")
-	f.Float64Var(&c.LoadSigma, "load-spread", 0, "have load times of models differ log-normally by this `SIGMA`")
-	f.Float64Var(&c.SizeSigma, "size-spread", 0, "have sizes of models differ log-normally by this `SIGMA`")
-	f.IntVar(&c.AtOnce, "loads", 2, "have an endpoint load so many `MODELS` at once")
-	service := f.Duration("service", 50*time.Millisecond, "have a request take this `TIME` at a copy")
-	f.IntVar(&c.seeds, "seeds", 3, "do it for so many `SEEDS`")
-	warmup := f.Duration("warmup", time.Hour, "simulate this `TIME` first, which is not measured")
+	dir := f.String("traces", traces, "read traces from this `DIR` (default $TRACE_DIR): servegen/language-m-small.csv.gz, servegen/reason-deepseek-r1.csv.gz")
+	f.StringSliceVar(&c.policies, "policy", nil, "compare these `POLICIES`: "+strings.Join(known, ", ")+" (default: all except known, or except optimum if endpoints are engines)")
+	f.IntVar(&c.Models, "models", 1000, "number of `MODELS`")
+	f.IntVar(&c.Endpoints, "endpoints", 10, "number of `ENDPOINTS`")
+	f.Float64SliceVar(&c.shares, "cache", []float64{0.6}, "total capacity as `SHARES` of the bytes of all models, with a table for each")
+	f.Float64Var(&c.Zipf, "zipf", 1, "Zipf `EXPONENT` of the popularity of models")
+	f.Float64Var(&c.Rate, "rate", 0, "total rate in `REQUESTS` per second (default 100 per 1000 models)")
+	load := f.Duration("load", 2*time.Second, "median `TIME` of a load")
+	f.Float64Var(&c.LoadSigma, "load-spread", 0, "`SIGMA` of log-normal load times")
+	f.Float64Var(&c.SizeSigma, "size-spread", 0, "`SIGMA` of log-normal model sizes")
+	f.IntVar(&c.AtOnce, "loads", 2, "number of `MODELS` that an endpoint loads in parallel")
+	service := f.Duration("service", 50*time.Millisecond, "service `TIME` of a request")
+	f.IntVar(&c.seeds, "seeds", 3, "number of `SEEDS`")
+	warmup := f.Duration("warmup", time.Hour, "simulate this `TIME` before measuring")
 	measured := f.Duration("measure", 10*time.Minute, "measure this `TIME`")
-	f.BoolVar(&c.Warm, "warm", false, "have the models of the highest rates loaded at the start")
-	join := f.Duration("join", 0, "have an endpoint come this `TIME` after the warm-up")
-	leave := f.Duration("leave", 0, "have an endpoint go this `TIME` after the warm-up")
+	f.BoolVar(&c.Warm, "warm", false, "start with the most popular models loaded")
+	join := f.Duration("join", 0, "add an endpoint at this `TIME` after the warm-up")
+	leave := f.Duration("leave", 0, "remove an endpoint at this `TIME` after the warm-up")
 	f.StringVar(&c.plots, "plots", "", "plot the miss ratio of each policy by cache size as SVG into this `DIR`")
 	if err := f.Parse(args); err != nil {
 		return c, err
@@ -307,15 +307,15 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 	case f.NArg() > 0:
 		return c, fmt.Errorf("unexpected argument %q; --help explains", f.Arg(0))
 	case len(c.shares) == 0:
-		return c, errors.New("--cache names at least one share")
+		return c, errors.New("--cache needs at least one share")
 	case c.seeds < 1:
-		return c, errors.New("--seeds is at least 1")
+		return c, errors.New("--seeds must be at least 1")
 	case min(c.Load, c.Service, c.Warmup, c.Join, c.Leave, c.LoadSigma, c.SizeSigma, c.Zipf) < 0 || math.IsNaN(c.Zipf):
-		return c, errors.New("no time, spread or exponent is negative")
+		return c, errors.New("times, spreads and exponents must not be negative")
 	}
 	for _, name := range c.policies {
 		if policyOf(name) == nil {
-			return c, fmt.Errorf("--policy: there is no %q: use some of %s", name, strings.Join(known, ", "))
+			return c, fmt.Errorf("--policy: unknown name %q: use some of %s", name, strings.Join(known, ", "))
 		}
 	}
 	for _, w := range workloads {
@@ -340,5 +340,5 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 		}
 		return c, nil
 	}
-	return c, fmt.Errorf("--workload: there is no %q: use one of %s", *kind, strings.Join(kinds, ", "))
+	return c, fmt.Errorf("--workload: unknown name %q: use one of %s", *kind, strings.Join(kinds, ", "))
 }

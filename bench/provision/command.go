@@ -14,19 +14,20 @@ import (
 	"github.com/headgate/headgate/control/provision/planner"
 )
 
-const usage = `Plans pipelines that are made by chance, and says how far plans are from the cheapest configuration that keeps the objective, which
-exhaustive search finds. A pipeline is a chain of stages, each with two kinds of hardware, four sizes of batch and at most 6 replicas; half of
-the traces come evenly (CV 1), half in bursts (CV 4). What keeps the objective is what the same simulator says: this is about planning, and
-nothing here says how right the simulator is.
+const usage = `Plans random pipelines and compares the plans with the cheapest feasible configuration, which exhaustive search
+finds. A pipeline is a chain of stages, each with two kinds of hardware, four batch sizes and at most 6 replicas. Half
+of the traces are Poisson (CV 1), half are bursty (CV 4). The same simulator decides what is feasible, so the result
+is about planning and not about the accuracy of the simulator.
 
-Of each planner it prints
-  none        for how many of the instances that have a plan it found none
-  optimal     for what share of them its plan costs what the cheapest does
-  within 5 %  for what share it costs at most so much more
-  worst       how much more its worst plan costs
-  simulations how many it ran, by those of exhaustive search
-  proven      for what share it says that its plan is optimal
-inferline is InferLine's planner, search goes on where that stops, and proven is search that tries all that is cheaper than what it found.
+For each planner it prints
+  none        the number of feasible instances without a plan
+  optimal     the share of plans with the optimal cost
+  within 5 %  the share of plans with at most 5 % extra cost
+  worst       the extra cost of the worst plan
+  simulations the number of simulations relative to exhaustive search
+  proven      the share of plans that it reports as optimal
+  wrong       the number of wrong reports
+inferline is InferLine's planner, search continues where that one stops, and proven is search with --prove.
 
 Usage:
 
@@ -156,9 +157,9 @@ func Command(ctx context.Context, args []string) error {
 	fs := pflag.NewFlagSet("provision", pflag.ContinueOnError)
 	fs.SortFlags = false
 	fs.Usage = func() { fmt.Fprint(os.Stdout, usage, fs.FlagUsages()) }
-	stages := fs.IntSlice("stages", []int{2, 3}, "plan pipelines of so many `STAGES`")
-	instances := fs.IntSlice("instances", []int{400, 100}, "how many pipelines of each of these")
-	queries := fs.Int("queries", 2000, "how many queries the sample trace has")
+	stages := fs.IntSlice("stages", []int{2, 3}, "numbers of `STAGES`")
+	instances := fs.IntSlice("instances", []int{400, 100}, "number of pipelines for each number of stages")
+	queries := fs.Int("queries", 2000, "length of the sample trace")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}

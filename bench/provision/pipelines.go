@@ -14,18 +14,19 @@ import (
 	"github.com/spf13/pflag"
 )
 
-const pipelinesUsage = `Plans the pipelines of docs/plans, which are InferLine's with made-up profiles, for several loads, beside plans of who takes a
-pipeline for one box: one size of batch, the largest that keeps the objective where nobody waits, and copies of the whole. Each plan is
-made on one trace and tried on another, by the same simulator: nothing here says how right that is.
+const pipelinesUsage = `Plans the pipelines of docs/plans, which are InferLine's with invented profiles, for several loads, and compares them
+with coarse-grained plans (CG). Those treat a pipeline as one box: a single batch size, the largest that meets the
+objective without queueing, and copies of the whole. Each plan is made on one trace and tested on another by the same
+simulator, so the result does not show the accuracy of the simulator.
 
-Of each it prints what a plan costs an hour, and which share of the queries misses the objective on the other trace; 1 % may. none says that
-nothing was found. Plans are
-  search, inferline      ours, and InferLine's planner; with * it had run as many simulations as it may, and this is the best by then
-  CG-Mean, CG-Peak    copies for the mean rate, or for the highest in a time as long as the objective, on the fastest hardware at each
-                      stage, or on that by which all costs least. Copies get queries in turn; in brackets, the replicas of a stage share its
-                      queries as ours do.
-Then it plans by search for several objectives. A cost with + is above that of a tighter objective, one with - below that of a lower rate:
-optimal plans do not the former, and hardly the latter.
+For each plan it prints the cost per hour and the share of queries that miss the objective in the test; 1 % may. none
+means that no plan was found. The planners are
+  search, inferline   those of control plan; * means that the limit of simulations was reached, so the plan is the best
+                      one until then
+  CG-Mean, CG-Peak    copies for the mean rate, or for the peak rate in a window as long as the objective, on the
+                      fastest hardware or on the cheapest. Copies get queries in turn; in brackets: with shared queues.
+Then it runs search with several objectives. A cost with + is above that of a tighter objective, and one with - is
+below that of a lower rate: optimal plans never have the former and hardly ever the latter.
 
 Usage:
 
@@ -45,18 +46,18 @@ func pipelines(ctx context.Context, args []string, out io.Writer) error {
 	fs := pflag.NewFlagSet("provision pipelines", pflag.ContinueOnError)
 	fs.SortFlags = false
 	fs.Usage = func() { fmt.Fprint(out, pipelinesUsage, fs.FlagUsages()) }
-	dir := fs.String("plans", "docs/plans", "plan what is in the YAML files of this `DIR`, but hardware.yaml")
-	rates := fs.Float64Slice("rates", []float64{50, 100, 200, 400}, "queries a second")
-	cvs := fs.Float64Slice("cvs", []float64{1, 4}, "coefficients of variation of the gaps between queries")
-	trends := fs.StringSlice("trends", []string{"image-processing"}, "plan these `PIPELINES` for several objectives")
-	objectives := fs.DurationSlice("objectives", milliseconds(100, 150, 200, 300, 400, 500), "which these are")
-	trendCVs := fs.Float64Slice("trend-cvs", []float64{1, 2, 4}, "and coefficients of variation for them")
-	trendQueries := fs.Int("trend-queries", 4000, "how many queries they are planned on")
+	dir := fs.String("plans", "docs/plans", "plan the YAML files of this `DIR` except hardware.yaml")
+	rates := fs.Float64Slice("rates", []float64{50, 100, 200, 400}, "arrival rates in queries per second")
+	cvs := fs.Float64Slice("cvs", []float64{1, 4}, "coefficients of variation of interarrival times")
+	trends := fs.StringSlice("trends", []string{"image-processing"}, "plan these `PIPELINES` with several objectives")
+	objectives := fs.DurationSlice("objectives", milliseconds(100, 150, 200, 300, 400, 500), "the objectives")
+	trendCVs := fs.Float64Slice("trend-cvs", []float64{1, 2, 4}, "coefficients of variation for them")
+	trendQueries := fs.Int("trend-queries", 4000, "number of queries in their traces")
 	b := new(Bench)
-	fs.IntVar(&b.Queries, "queries", 10_000, "how many queries the others are planned on")
-	fs.IntVar(&b.Tested, "tested", 50_000, "how many queries plans are tried on")
-	fs.IntVar(&b.MaxSimulations, "most", 5000, "how many simulations a planner may run for a plan")
-	plots := fs.String("plots", "", "draw what plans cost into SVGs in this `DIR`")
+	fs.IntVar(&b.Queries, "queries", 10_000, "number of queries in the other traces")
+	fs.IntVar(&b.Tested, "tested", 50_000, "number of queries in the test traces")
+	fs.IntVar(&b.MaxSimulations, "most", 5000, "limit of simulations per plan")
+	plots := fs.String("plots", "", "plot the costs as SVG into this `DIR`")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}

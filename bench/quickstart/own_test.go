@@ -51,8 +51,8 @@ func TestServersThatPeopleName(t *testing.T) {
 
 func TestTheCommandLine(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"--endpoints a:1 --objects x", "--endpoints and --objects: with servers of your own there are no objects, no control and no simulated engines; leave one of them out"},
-		{"--endpoints a:1 --control-flag x", "--endpoints and --control-flag: with servers of your own there are no objects, no control and no simulated engines; leave one of them out"},
+		{"--endpoints a:1 --objects x", "--endpoints and --objects: your own servers run without objects, control and simulated engines; remove one of the flags"},
+		{"--endpoints a:1 --control-flag x", "--endpoints and --control-flag: your own servers run without objects, control and simulated engines; remove one of the flags"},
 		{"--endpoints=", "--endpoints: name your servers, such as --endpoints localhost:8000,gpu-2.internal:8000 (make run ENDPOINTS=localhost:8000)"},
 		{"a:1", `unexpected argument "a:1": every setting is a flag`},
 	} {

@@ -25,8 +25,8 @@ import (
 const usage = `Runs all of Headgate on this machine: Envoy, extproc, control, and a simulated engine for each Pod
 in the objects with the label ` + rig.SimulateLabel + `. Ctrl-C stops all of them.
 
-With --endpoints it runs only Envoy and extproc, in front of servers that you have: requests name
-the models that those servers list.
+With --endpoints it runs only Envoy and extproc in front of your own servers. Requests name the
+models that those servers list.
 
 Usage:
 
@@ -41,10 +41,10 @@ The same with make:
   make run GATEWAY=1
   make run ARGS=--listen=0.0.0.0:8090
 
-With --gateway Envoy is that of a Gateway: control drives it by the Gateway, HTTPRoutes and
-LLMRoutes in bench/quickstart/gateway, and edits there are in force at once.
+With --gateway, control configures Envoy from the Gateway, HTTPRoutes and LLMRoutes in
+bench/quickstart/gateway. Edits there take effect at once.
 
-To give your servers adapters, or model names of your own, edit bench/quickstart/objects.
+To add adapters or model names for your servers, edit bench/quickstart/objects.
 
 Flags:
 
@@ -92,13 +92,13 @@ func parseFlags(args []string, out io.Writer) (c rig.Config, cache string, err e
 	flags := pflag.NewFlagSet("quickstart", pflag.ContinueOnError)
 	flags.SortFlags = false
 	flags.Usage = func() { fmt.Fprintln(out, usage+flags.FlagUsagesWrapped(100)) }
-	endpoints := flags.String("endpoints", "", "put Envoy and extproc in front of your servers at these `HOST:PORT`s, separated by commas; without objects, simulated engines and control")
+	endpoints := flags.String("endpoints", "", "run Envoy and extproc in front of your servers at these `HOST:PORT`s, separated by commas, without objects, simulated engines and control")
 	flags.StringVar(&c.Listen, "listen", "0.0.0.0:8080", "serve clients at this `ADDRESS`")
 	flags.StringVar(&c.Admin, "admin", "127.0.0.1:9901", "serve Envoy's admin interface at this `ADDRESS`")
 	flags.StringVar(&c.Metrics, "metrics", "127.0.0.1:9090", "serve extproc's metrics at this `ADDRESS`")
 	flags.StringVar(&c.ControlMetrics, "control-metrics", "127.0.0.1:9091", "serve control's metrics at this `ADDRESS`")
 	flags.StringVar(&c.Objects, "objects", "bench/quickstart/objects", "read the objects from the YAML files in this `DIR`")
-	gateway := flags.Bool("gateway", false, "drive Envoy by the Gateway in the objects, which says where it listens, in the place of --envoy-config and --listen; the objects are then those in bench/quickstart/gateway")
+	gateway := flags.Bool("gateway", false, "configure Envoy from the Gateway in the objects, instead of --envoy-config and --listen; the default of --objects is then bench/quickstart/gateway")
 	flags.StringVar(&c.EnvoyYAML, "envoy-config", "envoy.yaml", "start Envoy with this configuration `FILE`")
 	flags.StringVar(&c.Dir, "run", ".run", "write logs and sockets into this `DIR`")
 	flags.StringArrayVar(&c.EngineFlags, "engine-flag", []string{"--max-loras=4", "--max-cpu-loras=12"}, "start each simulated engine with this `FLAG`; may be repeated")
@@ -114,7 +114,7 @@ func parseFlags(args []string, out io.Writer) (c rig.Config, cache string, err e
 	if *gateway {
 		for _, other := range []string{"endpoints", "envoy-config", "listen"} {
 			if flags.Changed(other) {
-				return c, "", fmt.Errorf("--gateway and --%s: the objects say where the Envoy of a Gateway listens and where requests go; leave one of them out", other)
+				return c, "", fmt.Errorf("--gateway and --%s: a Gateway in the objects has its own address and routes; remove one of the flags", other)
 			}
 		}
 		if !flags.Changed("objects") {
@@ -127,7 +127,7 @@ func parseFlags(args []string, out io.Writer) (c rig.Config, cache string, err e
 	}
 	for _, other := range []string{"objects", "control-metrics", "engine-flag", "control-flag"} {
 		if flags.Changed(other) {
-			return c, "", fmt.Errorf("--endpoints and --%s: with servers of your own there are no objects, no control and no simulated engines; leave one of them out", other)
+			return c, "", fmt.Errorf("--endpoints and --%s: your own servers run without objects, control and simulated engines; remove one of the flags", other)
 		}
 	}
 	c.Objects, c.ControlMetrics = "", ""

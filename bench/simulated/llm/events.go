@@ -10,17 +10,17 @@ import (
 )
 
 // EventsHelp explains the event log in --help.
-const EventsHelp = `The event log has one line of JSON for each event of a model, for tests that count them:
+const EventsHelp = `The event log has a line of JSON for each event of a model, for tests:
 
-  time     when, in RFC 3339 with nanoseconds
+  time     RFC 3339 with nanoseconds
   engine   HOST:PORT of the engine
-  event    load: a call to load began; loaded: it ended; unload and unloaded: the same for a call to unload;
-           purge: the engine dropped all models at once (modelruntime only)
-           crowded: a request for the model was refused, for the engine has as many as it takes (modelruntime only)
-  model    the model's id
-  error    of loaded and unloaded: the error, if the call failed
-  seconds  of loaded and unloaded: how long the call took
-  models   of purge: how many models there were
+  event    load, loaded: start and end of a load; unload, unloaded: start and end of an unload;
+           purge: the engine unloaded all models at once (modelruntime only)
+           crowded: a request was rejected because of the concurrency limit (modelruntime only)
+  model    id of the model
+  error    of loaded and unloaded: the error, if it failed
+  seconds  of loaded and unloaded: the duration
+  models   of purge: the number of models
 `
 
 // Event is a line of the event log: see EventsHelp.

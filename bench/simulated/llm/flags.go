@@ -18,16 +18,16 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-const usage = `Runs a simulated engine. It speaks vLLM's HTTP API (OpenAI chat, completions, embeddings and responses,
-Anthropic messages, LoRA adapters, /metrics) and takes as long as a GPU would: requests queue, share steps,
-hit the prefix cache and wait for adapter slots, as a profile says. Its answers are text without meaning.
+const usage = `Runs a simulated engine. It serves vLLM's HTTP API (OpenAI chat, completions, embeddings and responses,
+Anthropic messages, LoRA adapters, /metrics) with the timing of a GPU: requests queue, share steps,
+use the prefix cache and wait for adapter slots, according to a profile. Its texts are meaningless.
 
-MODEL is what vLLM would be told to serve. It is also the model's name, unless --served-model-name says
-another. Flags that vLLM has are named as there. The engine prints its address when it is ready.
+MODEL is the model argument of vLLM. It is also the name of the model unless --served-model-name is
+set. Flags have the names of vLLM's. The engine prints its address when it is ready.
 
-With --kind sglang it has SGLang's adapter API and metrics, written from SGLang's documentation alone.
-With --kind modelruntime it is an engine that ModelMesh manages, and with --kind mlserver, triton, torchserve
-or tfserving one that loads models of its files; these have flags of their own: bench engine --kind triton --help.
+With --kind sglang it has SGLang's adapter API and metrics, based on SGLang's documentation only.
+With --kind modelruntime it is an engine that ModelMesh manages. With --kind mlserver, triton, torchserve
+or tfserving it has a model repository. These kinds have their own flags: bench engine --kind triton --help.
 
 ` + EventsHelp + `
 
@@ -83,27 +83,27 @@ func parseFlags(args []string, out io.Writer) (c Config, address string, err err
 	f.SortFlags = false
 	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsagesWrapped(100)) }
 	host := f.String("host", "127.0.0.1", "serve at this `ADDRESS`")
-	port := f.Int("port", 8000, "serve at this `PORT`; 0 takes a free one")
+	port := f.Int("port", 8000, "serve at this `PORT`; 0 picks a free one")
 	kind := f.String("kind", string(engine.VLLM), "simulate this `KIND` of engine: vllm, sglang, modelruntime, mlserver, triton, torchserve or tfserving")
-	events := f.String("event-log", "", "append an event to this `FILE` for each load and unload; - means standard output")
-	file := f.String("profile", "", "read times and limits from this YAML `FILE` (default a 70B model on four A100 GPUs)")
-	f.StringArrayVar(&c.ServedNames, "served-model-name", nil, "call the base model by this `NAME`; may be repeated, the first is its own")
-	f.IntVar(&c.MaxModelLen, "max-model-len", 0, "accept at most this many `TOKENS` in a request (default 4096, or what the KV cache holds)")
-	f.IntVar(&c.MaxQueued, "max-num-queued-reqs", 0, "answer 503 when this many `REQUESTS` wait or run (default no limit)")
-	maxSequences := f.Int("max-num-seqs", 0, "batch at most this many `REQUESTS` (default the profile's)")
-	adapters := f.StringArray("lora-modules", nil, "load the adapter `NAME=PATH` at the start; may be repeated. PATH is a folder, sim: or sim:rank=N; with sim:hang, sim:unlisted and sim:busy=N loads have faults")
-	maxLoras := f.Int("max-loras", 0, "have this many adapter `SLOTS` on the GPU (default the profile's)")
-	maxCPULoras := f.Int("max-cpu-loras", 0, "keep this many `ADAPTERS` in host memory (default the profile's)")
-	f.IntVar(&c.MaxLoRARank, "max-lora-rank", 16, "refuse adapters of a larger `RANK`")
+	events := f.String("event-log", "", "append an event for each load and unload to this `FILE`; - is standard output")
+	file := f.String("profile", "", "profile of the engine, a YAML `FILE` (default: a 70B model on four A100 GPUs)")
+	f.StringArrayVar(&c.ServedNames, "served-model-name", nil, "`NAME` of the base model; may be repeated, the first is its own")
+	f.IntVar(&c.MaxModelLen, "max-model-len", 0, "limit the `TOKENS` of a request (default 4096, or the size of the KV cache)")
+	f.IntVar(&c.MaxQueued, "max-num-queued-reqs", 0, "answer 503 if this many `REQUESTS` wait or run (default: no limit)")
+	maxSequences := f.Int("max-num-seqs", 0, "limit a batch to this many `REQUESTS` (default: from the profile)")
+	adapters := f.StringArray("lora-modules", nil, "load the adapter `NAME=PATH` at the start; may be repeated. PATH is a directory, sim: or sim:rank=N; sim:hang, sim:unlisted and sim:busy=N make loads fail")
+	maxLoras := f.Int("max-loras", 0, "number of adapter `SLOTS` on the GPU (default: from the profile)")
+	maxCPULoras := f.Int("max-cpu-loras", 0, "number of `ADAPTERS` in host memory (default: from the profile)")
+	f.IntVar(&c.MaxLoRARank, "max-lora-rank", 16, "reject adapters with a higher `RANK`")
 	f.StringVar(&c.APIKey, "api-key", "", "require this `KEY` on paths under /v1")
-	f.BoolVar(&c.RequestIDHeaders, "enable-request-id-headers", false, "put x-request-id on every response")
+	f.BoolVar(&c.RequestIDHeaders, "enable-request-id-headers", false, "set x-request-id on every response")
 	f.BoolVar(&c.SleepMode, "enable-sleep-mode", false, "serve /sleep, /wake_up and /is_sleeping")
-	f.BoolVar(&c.StoreResponses, "store-responses", false, "keep the responses of /v1/responses, so that they may be asked for and continued here, as vLLM does with VLLM_ENABLE_RESPONSES_API_STORE=1")
-	keepAlive := f.Float64("sse-keep-alive-interval", 0, "send a comment on a stream after this many `SECONDS` of silence (default never)")
-	shutdown := f.Float64("shutdown-timeout", 0, "after SIGTERM, let requests go on for this many `SECONDS`; with 0 they hang until their clients leave, as in vLLM")
-	delay := f.Float64("shutdown-delay", 0, "after SIGTERM and the last request, keep answering for this many `SECONDS` of --shutdown-timeout, as vLLM does while it ends its processes: it refuses new requests, and a load hangs")
-	faults := f.StringArray("fault", nil, "apply this `FAULT` to requests for inference: latency=DURATION, status=CODE, reset, reset-after=N, hang or idle=DURATION, each with @PROBABILITY to hit only some; may be repeated. A request chooses its own with the header "+FaultHeader)
-	f.Uint64Var(&c.Seed, "seed", 0, "make texts, ids, load times and faults from this `NUMBER`, the same in each run")
+	f.BoolVar(&c.StoreResponses, "store-responses", false, "store the responses of /v1/responses, like vLLM with VLLM_ENABLE_RESPONSES_API_STORE=1")
+	keepAlive := f.Float64("sse-keep-alive-interval", 0, "send a comment on a stream after `SECONDS` of silence (default: never)")
+	shutdown := f.Float64("shutdown-timeout", 0, "let requests finish for up to `SECONDS` after SIGTERM; with 0 they hang until their clients leave, as in vLLM")
+	delay := f.Float64("shutdown-delay", 0, "keep answering for `SECONDS` of --shutdown-timeout after SIGTERM and the last request, like vLLM while its processes end: it rejects new requests, and a load hangs")
+	faults := f.StringArray("fault", nil, "apply this `FAULT` to inference requests: latency=DURATION, status=CODE, reset, reset-after=N, hang or idle=DURATION, each optionally with @PROBABILITY; may be repeated. A request can set its own with the header "+FaultHeader)
+	f.Uint64Var(&c.Seed, "seed", 0, "random seed of texts, ids, load times and faults, a `NUMBER`")
 	if err := f.Parse(spread(args)); err != nil {
 		return Config{}, "", err
 	}
@@ -115,7 +115,7 @@ func parseFlags(args []string, out io.Writer) (c Config, address string, err err
 		return Config{}, "", fmt.Errorf("unexpected argument %q; --help explains", f.Arg(1))
 	}
 	if *keepAlive < 0 || *shutdown < 0 || *delay < 0 {
-		return Config{}, "", errors.New("a time is not negative")
+		return Config{}, "", errors.New("times must not be negative")
 	}
 	c.Kind = engine.Kind(*kind)
 	c.KeepAlive = time.Duration(*keepAlive * float64(time.Second))

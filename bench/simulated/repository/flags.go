@@ -19,18 +19,18 @@ import (
 	"github.com/headgate/headgate/internal/listen"
 )
 
-const usage = `Runs a simulated engine that is told which models of its files to load, and prints its address when it is ready:
+const usage = `Runs a simulated engine with a model repository, and prints its address when it is ready:
 
-  mlserver, triton  a V2 model repository (index, load, unload), and V2 inference, with an answer without outputs
-  torchserve        the management API and predictions, at one port; a model's source is its name, with or without .mar
-  tfserving         the gRPC service by which models are managed; a model's source is a path that ends in its name
+  mlserver, triton  V2 model repository (index, load, unload) and V2 inference, whose answers have no outputs
+  torchserve        management API and predictions on one port; the source of a model is its name, with or without .mar
+  tfserving         gRPC model management; the source of a model is a path that ends in its name
 
-What follows the name of a model says how it behaves, as KEY=VALUE&..., with %20 for a space:
+A model name may be followed by its behaviour, as KEY=VALUE&..., with %20 for a space:
 
-  load=300ms   how long a load takes (default 0s)
-  unload=1s    how long an unload takes (default 0s)
-  fail=WORDS   a load fails at its end, with these words
-  fileless     the model's folder is there and its files are not
+  load=300ms   duration of a load (default 0s)
+  unload=1s    duration of an unload (default 0s)
+  fail=WORDS   a load fails at its end with this message
+  fileless     the directory of the model has no files
 
 ` + llm.EventsHelp + `
 Usage:
@@ -58,12 +58,12 @@ func parseFlags(args []string, out io.Writer) (setup, error) {
 	f := pflag.NewFlagSet("engine", pflag.ContinueOnError)
 	f.SortFlags = false
 	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsagesWrapped(100)) }
-	kind := f.String("kind", string(engine.Triton), "simulate this `KIND` of engine: mlserver, triton, torchserve or tfserving; the others have flags of their own")
+	kind := f.String("kind", string(engine.Triton), "simulate this `KIND` of engine: mlserver, triton, torchserve or tfserving; other kinds have their own flags")
 	host := f.String("host", "127.0.0.1", "serve at this `ADDRESS`")
-	port := f.Int("port", 8000, "serve at this `PORT`; 0 takes a free one")
-	models := f.StringArray("model", nil, "have the model `NAME[=BEHAVIOUR]` in the repository; may be repeated")
-	f.BoolVar(&s.Fixed, "fixed", false, "let nobody load or unload, as a Triton without explicit model control, which has every model loaded, or a TorchServe without its model API")
-	f.StringVar(&s.eventLog, "event-log", "", "append an event to this `FILE` for each load and unload; - means standard output")
+	port := f.Int("port", 8000, "serve at this `PORT`; 0 picks a free one")
+	models := f.StringArray("model", nil, "add the model `NAME[=BEHAVIOUR]` to the repository; may be repeated")
+	f.BoolVar(&s.Fixed, "fixed", false, "reject loads and unloads, like a Triton without explicit model control, which has all models loaded, or a TorchServe without its model API")
+	f.StringVar(&s.eventLog, "event-log", "", "append an event for each load and unload to this `FILE`; - is standard output")
 	if err := f.Parse(args); err != nil {
 		return s, err
 	}
@@ -80,7 +80,7 @@ func parseFlags(args []string, out io.Writer) (setup, error) {
 			return s, fmt.Errorf("--model %s: %w", text, err)
 		}
 		if err := engine.CheckStored(s.Kind, name); err != nil {
-			return s, fmt.Errorf("--model %s: no model in a repository is called %q: %w", text, name, err)
+			return s, fmt.Errorf("--model %s: %q is not a valid name: %w", text, name, err)
 		}
 		s.Models[name] = m
 	}

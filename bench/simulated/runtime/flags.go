@@ -23,9 +23,10 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-const usage = `Runs a simulated model runtime. It serves mmesh.ModelRuntime over gRPC, as ModelMesh calls it, and for the models
-that are loaded OpenAI's chat and completions and KServe's V2, by REST and by gRPC at the same port; and simulated.Echo/Run, a gRPC service whose messages name no model. It is strict: a load beyond its memory or its loading threads fails with
-RESOURCE_EXHAUSTED, and so does an inference beyond the limit of its model. It prints its addresses when it is ready.
+const usage = `Runs a simulated model runtime. It serves mmesh.ModelRuntime over gRPC for ModelMesh, and for loaded models OpenAI
+chat and completions, and KServe V2 over REST and gRPC on the same port. It also serves simulated.Echo/Run, a gRPC
+method whose messages name no model. Loads beyond its memory or loading threads, and inferences beyond the limit of
+their model, fail with RESOURCE_EXHAUSTED. It prints its addresses when it is ready.
 
 ` + specHelp + `
 ` + llm.EventsHelp + `
@@ -54,19 +55,19 @@ func parseFlags(args []string, out io.Writer) (setup, error) {
 	f := pflag.NewFlagSet("engine", pflag.ContinueOnError)
 	f.SortFlags = false
 	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsagesWrapped(100)) }
-	f.String("kind", string(engine.ModelRuntime), "simulate this `KIND` of engine; the others have flags of their own")
-	host := f.String("host", "127.0.0.1", "answer requests at this `ADDRESS`")
-	port := f.Int("port", 8000, "answer requests at this `PORT`; 0 takes a free one")
+	f.String("kind", string(engine.ModelRuntime), "simulate this `KIND` of engine; other kinds have their own flags")
+	host := f.String("host", "127.0.0.1", "serve requests at this `ADDRESS`")
+	port := f.Int("port", 8000, "serve requests at this `PORT`; 0 picks a free one")
 	f.StringVar(&s.management, "management", "127.0.0.1:8085", "serve mmesh.ModelRuntime at this `ADDRESS`, HOST:PORT or unix:PATH")
-	capacity := f.String("capacity", "1Gi", "have this much `MEMORY` for models")
-	size := f.String("default-size", "50Mi", "take this much `MEMORY` for a model whose path gives no size")
-	f.IntVar(&s.LoadingThreads, "loading-threads", 6, "load at most this many `MODELS` at once")
-	f.DurationVar(&s.LoadTimeout, "load-timeout", time.Minute, "tell ModelMesh that a load may take this `DURATION`")
+	capacity := f.String("capacity", "1Gi", "`MEMORY` for models")
+	size := f.String("default-size", "50Mi", "`MEMORY` of a model whose path has no size")
+	f.IntVar(&s.LoadingThreads, "loading-threads", 6, "number of `MODELS` to load in parallel")
+	f.DurationVar(&s.LoadTimeout, "load-timeout", time.Minute, "load timeout to report to ModelMesh, a `DURATION`")
 	f.DurationVar(&s.Startup, "startup", 0, "become ready after this `DURATION`")
 	f.BoolVar(&s.Unpredicting, "no-predictions", false, "leave predictModelSize unimplemented")
-	f.IntVar(&s.Concurrency, "concurrency", 0, "take so many `INFERENCES` of a model at once, and tell ModelMesh so (limitModelConcurrency); 0 takes as many as come")
-	unknown := f.String("unknown-model", "", "answer calls for a model that is not loaded with this status, `CODE:WORDS`; %s stands for the model's id (default Triton's)")
-	f.StringVar(&s.eventLog, "event-log", "", "append an event to this `FILE` for each load and unload; - means standard output")
+	f.IntVar(&s.Concurrency, "concurrency", 0, "limit of concurrent `INFERENCES` per model, reported to ModelMesh (limitModelConcurrency); 0 for no limit")
+	unknown := f.String("unknown-model", "", "answer calls for an unknown model with this status, `CODE:WORDS`; %s is replaced by the model id (default: Triton's)")
+	f.StringVar(&s.eventLog, "event-log", "", "append an event for each load and unload to this `FILE`; - is standard output")
 	err := f.Parse(args)
 	switch {
 	case err != nil:
@@ -88,7 +89,7 @@ func parseFlags(args []string, out io.Writer) (setup, error) {
 		code, words, _ := strings.Cut(*unknown, ":")
 		var is codes.Code
 		if err := is.UnmarshalJSON([]byte(strconv.Quote(code))); err != nil || is == codes.OK {
-			return s, fmt.Errorf("--unknown-model %s: %q is no code of gRPC, such as NOT_FOUND", *unknown, code)
+			return s, fmt.Errorf("--unknown-model %s: %q is not a gRPC code such as NOT_FOUND", *unknown, code)
 		}
 		s.Unknown = status.New(is, words)
 	}

@@ -313,7 +313,7 @@ func TestCommandLine(t *testing.T) {
 		"x":                   `unexpected argument "x"`,
 		"--capacity x":        "--capacity: quantities",
 		"--default-size -1":   "--default-size: -1 is below 0",
-		"--unknown-model OK:": "--unknown-model OK:: \"OK\" is no code of gRPC",
+		"--unknown-model OK:": "--unknown-model OK:: \"OK\" is not a gRPC code",
 		"--loading-threads 0": "must be at least 1",
 		"--concurrency -1":    "must not be below 0",
 	} {

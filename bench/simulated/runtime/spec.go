@@ -17,21 +17,22 @@ import (
 const specScheme = "sim:"
 
 // specHelp explains paths in --help.
-const specHelp = `A model's path says how it behaves, as sim:?KEY=VALUE&..., with %20 for a space. Any other path means the defaults:
+const specHelp = `The path of a model may describe its behaviour, as sim:?KEY=VALUE&..., with %20 for a space. Other paths have the
+defaults:
 
-  size=50Mi       how much memory it takes (default --default-size)
-  load=300ms      how long a load takes (default 0s)
-  unload=1s       how long an unload takes; its memory is free after that (default 0s)
-  predict=40Mi    the size that predictModelSize says (default its size)
-  sizing=2s       a load does not say the size, and modelSize takes this long to say it
-  infer=5ms       how long an inference of V2 takes (default 0s)
-  concurrency=2   how many inferences it takes at once, of a runtime with --concurrency (default that)
+  size=50Mi       memory of the model (default --default-size)
+  load=300ms      duration of a load (default 0s)
+  unload=1s       duration of an unload, which frees the memory at its end (default 0s)
+  predict=40Mi    size that predictModelSize returns (default: the size)
+  sizing=2s       a load does not return the size, and modelSize takes this long
+  infer=5ms       duration of a V2 inference (default 0s)
+  concurrency=2   limit of concurrent inferences, for a runtime with --concurrency (default: that limit)
   refuse=CODE:WORDS
-                  an inference of V2 is refused with this gRPC code: refuse=UNAVAILABLE:busy
-  fail=CODE:WORDS a load fails at its end, with this gRPC code: fail=INTERNAL:disk%20broken
+                  V2 inferences fail with this gRPC status: refuse=UNAVAILABLE:busy
+  fail=CODE:WORDS loads fail at their end with this gRPC status: fail=INTERNAL:disk%20broken
   failures=2      only this many loads fail (default all)
-  hang            a load never ends
-  stubborn        a load goes on when its caller has gone, and an unload waits for its end
+  hang            loads never end
+  stubborn        a load continues when its caller has left, and an unload waits for its end
 
   sim:?size=50Mi&load=300ms
   sim:?load=2s&stubborn
