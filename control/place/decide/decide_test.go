@@ -1,6 +1,7 @@
 package decide_test
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -68,11 +69,14 @@ type runner struct {
 	sights map[string]decide.Sight
 	told   map[decide.Key]decide.Switch
 	fits   decide.Fits
+	paused bool
 	out    strings.Builder
+	// followers are told what changed, and have to know as much as the state does then.
+	followers *decide.Followers
 }
 
 func newRunner(t *testing.T) *runner {
-	return &runner{t: t, s: decide.New(inOrder), now: start, sights: map[string]decide.Sight{}, told: map[decide.Key]decide.Switch{}}
+	return &runner{t: t, s: decide.New(inOrder), now: start, sights: map[string]decide.Sight{}, told: map[decide.Key]decide.Switch{}, followers: decide.NewFollowers()}
 }
 
 func (r *runner) block(input string) string {
@@ -99,6 +103,9 @@ func (r *runner) block(input string) string {
 	more, wake := r.s.Decide(r.now)
 	r.print(append(todo, more...))
 	changes := r.s.Changes()
+	if err := errors.Join(r.s.Audit(!r.paused), r.followers.Check(r.s, changes)); err != nil {
+		fmt.Fprintln(&r.out, err)
+	}
 	if slices.SortFunc(changes.Gone, decide.CopyKey.Compare); records {
 		for _, key := range changes.Gone {
 			fmt.Fprintf(&r.out, "nothing is left of %s at %s\n", key.ID, key.Endpoint)
@@ -361,10 +368,9 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		r.s.RemoveVModel(key(plain[0]))
 	case "tick":
 		r.s.Tick()
-	case "pause":
-		r.s.Pause(true)
-	case "resume":
-		r.s.Pause(false)
+	case "pause", "resume":
+		r.paused = verb == "pause"
+		r.s.Pause(r.paused)
 	case "left":
 		r.s.Unwanted(plain[0])
 	case "used":

@@ -75,9 +75,8 @@ const (
 
 	// endpointChanged: whether it can be reached, or whether models can be loaded there.
 	endpointChanged
-	// endpointSeen: it was seen first, or it was removed; endpointRemoved: it was removed.
+	// endpointSeen: it was seen first, or it was removed.
 	endpointSeen
-	endpointRemoved
 	// leavingChanged: why it is about to end; leavingBegan: that it is.
 	leavingChanged
 	leavingBegan
@@ -150,7 +149,7 @@ var dueAfter = [facts]decisions{
 	modelRemoved:    toPlace | toRoute | onClock | publishModel,
 	modelForgotten:  publishModel,
 	modelWanted:     toPlace | toStart | toRank | toExpire | onClock,
-	modelUnwanted:   toPlace | toRank | onClock,
+	modelUnwanted:   toPlace | toRank,
 	modelUsed:       toRank | toExplain,
 	modelUsedLater:  toExpire,
 	valueChanged:    toRank,
@@ -170,7 +169,7 @@ var dueAfter = [facts]decisions{
 	loadBegan:       toStart,
 	sizeKnown:       toPlace | toStart,
 	loadEnded:       toPlace | toStart | toFill,
-	loadSlow:        toHelp | toStart | toCount | toRank,
+	loadSlow:        toStart | toCount,
 	unloadLate:      toStart | toCount,
 	copyTimed:       onClock,
 	requestsChanged: toRank,
@@ -178,11 +177,10 @@ var dueAfter = [facts]decisions{
 	mayLeave:        toHelp | toStart,
 	spareNow:        toExplain,
 	misplaced:       toStart,
-	recordVoid:      toCount | publishRecord,
+	recordVoid:      publishRecord,
 
-	endpointChanged:  toPlace | toHelp | toExplain | toStart | toCount | toRank | toRoute | onClock,
+	endpointChanged:  toPlace | toHelp | toExplain | toStart | toCount | toRank | toRoute,
 	endpointSeen:     toTry | toRoute | publishEndpoints,
-	endpointRemoved:  toExplain,
 	leavingChanged:   onClock | publishLeaving,
 	leavingBegan:     toQuit,
 	roomChanged:      toHelp | toExplain | toStart | toCount,

@@ -230,7 +230,6 @@ func (s *State) RemoveEndpoint(address string) {
 	if e.Is() {
 		s.noteEndpoint(leavingChanged, e)
 	}
-	s.noteEndpoint(endpointRemoved, e)
 	forgetEndpoint(s, e)
 	s.noteEndpoint(endpointSeen, e)
 }

@@ -3,6 +3,7 @@ package decide
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math/bits"
 	"reflect"
 	"slices"
@@ -165,7 +166,7 @@ func DueDecisions() map[string]func() (restore func()) {
 	for f := range facts {
 		for d := decisions(1); d <= publishVModel; d <<= 1 {
 			if dueAfter[f]&d != 0 {
-				all[fmt.Sprintf("%d/%d", f, bits.TrailingZeros32(uint32(d)))] = func() func() {
+				all[factNames[f]+" "+decisionNames[bits.TrailingZeros32(uint32(d))]] = func() func() {
 					dueAfter[f] &^= d
 					return func() { dueAfter[f] |= d }
 				}
@@ -173,4 +174,91 @@ func DueDecisions() map[string]func() (restore func()) {
 		}
 	}
 	return all
+}
+
+// Followers have what a State published.
+type Followers struct {
+	copies    map[CopyKey]CopyChange
+	failures  map[Key]Reason // also empty
+	leaving   map[string]Leaving
+	vmodels   map[Key]Switch
+	trials    map[string]Trial
+	endpoints []string
+	failed    map[Key]int // loads of a model that had failed
+}
+
+// NewFollowers returns Followers that know nothing.
+func NewFollowers() *Followers {
+	return &Followers{
+		copies: make(map[CopyKey]CopyChange), failures: make(map[Key]Reason), leaving: make(map[string]Leaving), vmodels: make(map[Key]Switch),
+		trials: make(map[string]Trial), failed: make(map[Key]int),
+	}
+}
+
+// Check takes what changed in a State, and reports what followers do not know then.
+func (f *Followers) Check(s *State, c Change) error {
+	maps.Copy(f.copies, c.Copies)
+	for key := range c.Copies {
+		f.failures[key.Key] += "" // it is known
+	}
+	maps.Copy(f.failures, c.Failures)
+	maps.Copy(f.leaving, c.Leaving)
+	maps.Copy(f.vmodels, c.VModels)
+	trials := make(map[string]Trial)
+	seen := []string{}
+	for _, e := range s.endpoints {
+		if e.trial != nil {
+			trials[e.Address] = Trial{Passed: e.trial.Passed, Failed: e.trial.Failed}
+		}
+		if e.state != unknown {
+			seen = append(seen, e.Address)
+		}
+		if f.leaving[e.Address] != e.Leaving {
+			return fmt.Errorf("followers do not know why %s leaves", e.Address)
+		}
+		for _, c := range e.copies {
+			if want := (CopyChange{true, c.State, c.Limit, c.cut}); f.copies[c.CopyKey] != want {
+				return fmt.Errorf("followers do not know %s at %s: %+v, want %+v", c.ID, c.Endpoint, f.copies[c.CopyKey], want)
+			}
+		}
+	}
+	if c.Trials {
+		f.trials = trials
+	}
+	if c.Endpoints != nil {
+		f.endpoints = c.Endpoints
+	}
+	for key, is := range f.copies {
+		if is.There && s.copy(key) == nil {
+			return fmt.Errorf("followers do not know that %s at %s is gone", key.ID, key.Endpoint)
+		}
+	}
+	for key := range c.Failures {
+		if m := s.models[key]; m != nil {
+			f.failed[key] = len(m.failures)
+		}
+	}
+	for key, m := range s.models {
+		if len(m.failures) > f.failed[key] {
+			return fmt.Errorf("followers do not know that a load of %s failed", m.ID)
+		}
+		f.failed[key] = len(m.failures) // of fewer nobody is told
+		if why, known := f.failures[key]; why != m.failed || !known && !m.gone && !m.foreign {
+			return fmt.Errorf("followers do not know why %s cannot be loaded: %q, want %q", m.ID, why, m.failed)
+		}
+	}
+	for key, why := range f.failures {
+		if why != "" && s.models[key] == nil {
+			return fmt.Errorf("followers do not know that %s is gone", key.ID)
+		}
+	}
+	for key, v := range s.vmodels {
+		if f.vmodels[key] != v.told {
+			return fmt.Errorf("followers do not know where requests for %s go", key.ID)
+		}
+	}
+	if slices.Sort(seen); !reflect.DeepEqual(f.trials, trials) || !slices.Equal(f.endpoints, seen) {
+		return fmt.Errorf("followers do not know the endpoints %v, or the trials %v", seen, trials)
+	}
+	return nil
 }

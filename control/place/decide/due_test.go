@@ -1,0 +1,78 @@
+package decide_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/headgate/headgate/control/place/decide"
+)
+
+// unshown are the decisions that no scenario needs. Random histories need some of them; for the others it is not known whether anything does.
+var unshown = map[string]bool{
+	"copyAdded toRoute": true, "copyDoomed toCount": true, "copyDoomed toHelp": true, "copyDraining toHelp": true, "copyRemoved toRoute": true,
+	"copySized toRank": true, "copySized toStart": true, "endpointChanged toCount": true, "endpointChanged toHelp": true,
+	"loadEnded toPlace": true, "modelUnwanted toPlace": true, "modelWanted toStart": true, "roomChanged toCount": true, "roomChanged toHelp": true,
+	"sizeKnown toPlace": true, "valueFell toHelp": true,
+}
+
+// TestEachDueDecisionMatters removes one decision after the other from the table of what is due after each fact: a scenario has to fail then.
+func TestEachDueDecisionMatters(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no scenarios", err)
+	}
+	scenarios := make(map[string]string)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		scenarios[file] = string(text)
+	}
+	for file, text := range scenarios {
+		if !passes(text) {
+			t.Fatalf("%s fails with the whole table", file)
+		}
+	}
+	for name, without := range decide.DueDecisions() {
+		t.Run(name, func(t *testing.T) {
+			defer without()()
+			for _, text := range scenarios {
+				if !passes(text) {
+					if unshown[name] {
+						t.Error("a scenario fails without it: take it from the list of those that none needs")
+					}
+					return
+				}
+			}
+			if !unshown[name] {
+				t.Error("no scenario fails without it")
+			}
+		})
+	}
+}
+
+// passes runs a scenario, and reports whether the state decides as it says. A state that panics does not.
+func passes(text string) (ok bool) {
+	defer func() {
+		if recover() != nil {
+			ok = false
+		}
+	}()
+	r := newRunner(nil)
+	for block := range strings.SplitSeq(text, "\n\n") {
+		var lines []string
+		for line := range strings.Lines(block) {
+			if !strings.HasPrefix(line, "#") && line != "\n" {
+				lines = append(lines, line)
+			}
+		}
+		input, want, is := strings.Cut(strings.Join(lines, ""), "----")
+		if is && strings.TrimSpace(r.block(strings.TrimSpace(input))) != strings.TrimSpace(want) {
+			return false
+		}
+	}
+	return true
+}
