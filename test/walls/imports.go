@@ -80,17 +80,17 @@ func program(path string) string {
 func wrongNeighbour(path, imported string) string {
 	switch from, to := program(path), program(imported); {
 	case path == "extproc/pick" && imported != "internal/profile":
-		return "the core owns the types that it decides over; others build them"
+		return "pick owns its input types; fleet builds them"
 	case within(path, "api/") && !within(imported, "api/"):
-		return "api has no logic"
+		return "api has types only"
 	case within(imported, "test/") && !within(path, "test/") && from != trying:
-		return "what tests stand on is no part of what serves: only " + trying + " is made of it"
+		return "packages below test are for tests; only " + trying + " may use them in code"
 	case to == "":
 		return ""
 	case from == "":
-		return "what all programs share knows none of them"
+		return "a shared package may not depend on a program"
 	case from != to && !slices.Contains(pure, imported):
-		return "programs meet in api and internal, and in pure rooms"
+		return "programs share only api, internal and pure packages"
 	}
 	return ""
 }
@@ -116,9 +116,9 @@ func wrongFloor(path, imported string) string {
 	case !ok || !known || house != other || from < to:
 		return "" // misplaced reports a package without a floor
 	case from == to:
-		return fmt.Sprintf("they stand on one floor, and know nothing of each other (%s)", houses[house][from].why)
+		return fmt.Sprintf("both are on the same floor, whose packages are independent of each other (%s)", houses[house][from].why)
 	}
-	return fmt.Sprintf("it stands on a floor above (%s)", houses[house][to].why)
+	return fmt.Sprintf("it is on a higher floor (%s)", houses[house][to].why)
 }
 
 // impure returns why a pure package may not import a package of another module, or an empty string
@@ -127,7 +127,7 @@ func impure(imported string) string {
 	first, _, _ := strings.Cut(imported, "/")
 	if strings.Contains(first, ".") {
 		if !inAny(imported, pureModules) {
-			return "a pure room imports only the modules that are known to do no I/O"
+			return "a pure package may import only the modules in pureModules, which do no I/O"
 		}
 		return ""
 	}
@@ -169,7 +169,7 @@ func wrongTestNeighbour(path, imported string) string {
 	case to == "" || from == to:
 		return ""
 	case from == "":
-		return "what all programs share is tested without them"
+		return "tests of shared packages may not use a program's packages"
 	case slices.Contains(pure, imported):
 		return ""
 	}
@@ -178,5 +178,5 @@ func wrongTestNeighbour(path, imported string) string {
 			return ""
 		}
 	}
-	return "a program is tested without the rooms of others; as a process it is for all to run"
+	return "tests may not import another program's packages; they may run it as a process"
 }

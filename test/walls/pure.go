@@ -64,38 +64,38 @@ func (s sight) hidden(node ast.Node) {
 	switch node := node.(type) {
 	case *ast.ImportSpec:
 		if node.Name != nil && node.Name.Name == "." {
-			s.report(node.Pos(), "a pure room imports %s by a dot: whose a name is must be seen where it stands", node.Path.Value)
+			s.report(node.Pos(), "a pure package imports %s with a dot: names must show their package", node.Path.Value)
 		}
 	case *ast.SelectorExpr:
 		name := node.Sel.Name
 		switch from := s.imported(node.X); {
 		case from == "time" && slices.Contains(clocks, name):
-			s.report(node.Pos(), "time.%s in a pure room: time is an argument", name)
+			s.report(node.Pos(), "time.%s in a pure package: pass the time as an argument", name)
 		case within(from, "math/rand/") && !strings.HasPrefix(name, "New") && !slices.Contains(randomTypes, name):
-			s.report(node.Pos(), "rand.%s in a pure room: randomness is an argument", name)
+			s.report(node.Pos(), "rand.%s in a pure package: pass the random source as an argument", name)
 		}
 	}
 }
 
 // goroutines reports code that starts goroutines or communicates with them.
 func (s sight) goroutines(node ast.Node) {
-	const why = "it runs as its caller does, and waits for nobody"
+	const why = "it runs in its caller's goroutine and does not wait"
 	switch node := node.(type) {
 	case *ast.GoStmt:
-		s.report(node.Pos(), "a go statement in a pure room: "+why)
+		s.report(node.Pos(), "a go statement in a pure package: "+why)
 	case *ast.ChanType:
-		s.report(node.Pos(), "a channel in a pure room: "+why)
+		s.report(node.Pos(), "a channel in a pure package: "+why)
 	case *ast.SendStmt:
-		s.report(node.Pos(), "a pure room sends to a channel: "+why)
+		s.report(node.Pos(), "a pure package sends to a channel: "+why)
 	case *ast.SelectStmt:
-		s.report(node.Pos(), "a pure room selects: "+why)
+		s.report(node.Pos(), "a pure package selects: "+why)
 	case *ast.UnaryExpr:
 		if node.Op == token.ARROW {
-			s.report(node.Pos(), "a pure room receives from a channel: "+why)
+			s.report(node.Pos(), "a pure package receives from a channel: "+why)
 		}
 	case *ast.CallExpr:
 		if s.builtin(node.Fun) == "close" {
-			s.report(node.Pos(), "a pure room closes a channel: "+why)
+			s.report(node.Pos(), "a pure package closes a channel: "+why)
 		}
 	}
 }
@@ -109,7 +109,7 @@ func (s sight) counters() {
 		}
 		ast.Inspect(g, func(node ast.Node) bool {
 			if x, ok := node.(*ast.SelectorExpr); ok && within(s.imported(x.X), "sync/") {
-				s.report(x.Pos(), "a %s.%s of a package in a pure room: it has no state of its own", path.Base(s.imported(x.X)), x.Sel.Name)
+				s.report(x.Pos(), "a package variable of type %s.%s in a pure package: a pure package has no state of its own", path.Base(s.imported(x.X)), x.Sel.Name)
 			}
 			return true
 		})
@@ -122,7 +122,7 @@ func (s sight) writes(node ast.Node) {
 	written := func(x ast.Expr, how string) {
 		if v := s.variable(x); v != nil {
 			if room := strings.TrimPrefix(v.Pkg().Path(), module); s.isPure[room] {
-				s.report(x.Pos(), "%s %s, a variable of %s: a pure room has no state of its own", how, v.Name(), room)
+				s.report(x.Pos(), "%s %s, a variable of %s: a pure package has no state of its own", how, v.Name(), room)
 			}
 		}
 	}

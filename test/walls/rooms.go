@@ -17,14 +17,14 @@ func misplaced(t tree) (breaches []string) {
 		steps := strings.Split(r.path, "/")
 		for _, name := range emptyNames {
 			if slices.Contains(steps, name) {
-				breaches = append(breaches, fmt.Sprintf("%s: a room called %s says nothing of what is in it", r.path, name))
+				breaches = append(breaches, fmt.Sprintf("%s: the name %s does not say what a package contains", r.path, name))
 			}
 		}
 		if program(r.path) != "" && len(steps) > 3 {
-			breaches = append(breaches, r.path+" is more than two levels below its program: who looks for it finds it no more")
+			breaches = append(breaches, r.path+" is more than two levels below its program: that is hard to find")
 		}
 		if _, _, ok := standing(r.path); !ok {
-			breaches = append(breaches, r.path+" stands on no floor: houses in tables.go says what each room may import")
+			breaches = append(breaches, r.path+" is on no floor: add it to houses in tables.go, which says what each package may import")
 		}
 	}
 	return breaches
@@ -41,8 +41,8 @@ func unshared(t tree) (breaches []string) {
 		if len(users[r.path]) == 1 {
 			who = "of the programs only " + users[r.path][0] + " reaches it"
 		}
-		breaches = append(breaches, fmt.Sprintf("%s stands in internal, and %s outside tests: "+
-			"what one program needs is a room of that program, and what only tests need stands in test", r.path, who))
+		breaches = append(breaches, fmt.Sprintf("%s is in internal, and %s outside tests: "+
+			"move it into that program, or below test if only tests need it", r.path, who))
 	}
 	return breaches
 }
@@ -83,7 +83,7 @@ func sameNames(t tree) (breaches []string) {
 		case !taken:
 			byName[r.name] = r.path
 		case !areNamesakes(r.name, first, r.path):
-			breaches = append(breaches, fmt.Sprintf("%s and %s are both package %s: in the code, the name must say which is meant",
+			breaches = append(breaches, fmt.Sprintf("%s and %s are both package %s: in code, the name must say which one is meant",
 				first, r.path, r.name))
 		}
 	}
@@ -133,7 +133,7 @@ func largePrograms(t tree) (breaches []string) {
 			}
 		}
 		if sum > p.lines {
-			breaches = append(breaches, fmt.Sprintf("package main of %s has %d lines, and may have %d: what is more than wiring and flags has a room",
+			breaches = append(breaches, fmt.Sprintf("package main of %s has %d lines, and may have %d: move all but wiring and flags into packages",
 				p.folder, sum, p.lines))
 		}
 	}
@@ -154,7 +154,7 @@ func uncommented(t tree) (breaches []string) {
 			}
 		}
 		if len(with) != 1 {
-			breaches = append(breaches, fmt.Sprintf("%s has %d package comments, in %v: want one, so that it says in one place what it is for",
+			breaches = append(breaches, fmt.Sprintf("%s has %d package comments, in %v: want exactly one",
 				r.path, len(with), with))
 		}
 	}

@@ -48,13 +48,13 @@ var impureStd = []struct {
 	except []string
 	why    string
 }{
-	{"net", []string{"net/netip", "net/url"}, "a pure room reaches no network"}, // types and parsers
-	{"os", nil, "a pure room reads no files and no environment"},
-	{"log", nil, "a pure room returns what it has to say"},
-	{"context", nil, "a pure room waits for nothing"},
-	{"sync", []string{"sync/atomic"}, "a pure room shares nothing but counters"},
-	{"syscall", nil, "a pure room asks the system for nothing"},
-	{"io/fs", nil, "a pure room reads no files"},
+	{"net", []string{"net/netip", "net/url"}, "a pure package uses no network"}, // types and parsers
+	{"os", nil, "a pure package reads no files and no environment"},
+	{"log", nil, "a pure package returns results and errors instead of logging them"},
+	{"context", nil, "a pure package does not wait"},
+	{"sync", []string{"sync/atomic"}, "a pure package shares nothing but counters"},
+	{"syscall", nil, "a pure package makes no system calls"},
+	{"io/fs", nil, "a pure package reads no files"},
 	{"crypto/rand", nil, "randomness is an argument"},
 }
 
@@ -99,7 +99,7 @@ var confined = []struct {
 	rooms        []string
 }{
 	{
-		"google.golang.org/grpc/", "the wire is spoken at the edge",
+		"google.golang.org/grpc/", "only packages at the edge speak gRPC",
 		[]string{
 			"extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/placementclient", "extproc/payload",
 			"control/serve", "control/attach/ads", "control/place/loader", "control/place/placementserver", "control/place/modelmesh",
@@ -107,19 +107,19 @@ var confined = []struct {
 		},
 	},
 	{
-		"github.com/envoyproxy/go-control-plane/", "Envoy's words stay where Envoy is spoken to",
+		"github.com/envoyproxy/go-control-plane/", "only packages that talk to Envoy use its messages",
 		[]string{"extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/eds", "extproc/payload", "control/attach/envoy", "control/attach/order", "control/attach/ads"},
 	},
 	{
-		"k8s.io/client-go/", "an object's source is known to one room",
+		"k8s.io/client-go/", "only one package knows where objects come from",
 		[]string{"internal/objects/kube", "control/lifecycle", "control/election", "control/pods", "control/statuswriter", "bench/cluster", "test/apiserver"},
 	},
 	{
-		"sigs.k8s.io/controller-runtime/", "an object's source is known to one room",
+		"sigs.k8s.io/controller-runtime/", "only one package knows where objects come from",
 		[]string{"internal/objects/kube", "control/lifecycle", "control/statuswriter"},
 	},
 	{
-		"k8s.io/api/", "other rooms know pods as objects.Pod; control has objects of its own in one place; people write resources in Kubernetes' words",
+		"k8s.io/api/", "other packages use objects.Pod; control creates its objects in control/pods; api uses Kubernetes' resource lists",
 		[]string{"internal/objects/kinds", "internal/objects/kube", "control/pods", "control/pods/gateway", "api/v1alpha1", "test/apiserver"},
 	},
 }
@@ -137,7 +137,7 @@ const trying = "bench"
 // reserved are packages under internal that only one program imports, or none, and the reason why
 // they stay there.
 var reserved = []struct{ room, why string }{
-	{"internal/profile/fit", "what control fits from a file, pick may come to correct from what it sees"},
+	{"internal/profile/fit", "control uses it now, and pick may use it for corrections"},
 }
 
 // houses are the programs and the shared folders, each with its floors from the top down. A package
@@ -148,24 +148,24 @@ var houses = [][]floor{
 		{[]string{"extproc"}, "main calls the command"},
 		{[]string{"extproc/command"}, "the command connects the packages"},
 		{[]string{"extproc/options"}, "flags set what every package below needs"},
-		{[]string{"extproc/serve"}, "where it listens for those that it speaks with"},
+		{[]string{"extproc/serve"}, "it connects the listeners"},
 		{
 			[]string{"extproc/stream", "extproc/accesslog", "extproc/placementclient", "extproc/scrape", "extproc/eds", "extproc/relay", "extproc/payload"},
-			"each speaks with one neighbour: Envoy, control, engines, sinks",
+			"each talks to one neighbour: Envoy, control, engines or sinks",
 		},
-		{[]string{"extproc/flow", "extproc/metrics"}, "requests wait for the fleet, and all that happens is counted"},
-		{[]string{"extproc/fleet"}, "what happens becomes what is believed of endpoints, for the core"},
-		{[]string{"extproc/fleet/endpointstate"}, "what is believed, in the core's words"},
+		{[]string{"extproc/flow", "extproc/metrics"}, "queues and metrics use the fleet"},
+		{[]string{"extproc/fleet"}, "it publishes snapshots for pick"},
+		{[]string{"extproc/fleet/endpointstate"}, "the state of endpoints in pick's types"},
 		{
 			[]string{"extproc/settings", "extproc/relay/relaytoken", "extproc/transcode"},
-			"what people set says how the core picks; what was admitted stays so; what a request of V2 asks is asked otherwise",
+			"pool settings, relay tokens, and the conversion of V2 requests",
 		},
-		{[]string{"extproc/payload/sink"}, "copies are made of what the core can read"},
+		{[]string{"extproc/payload/sink"}, "payloads are copies of parsed requests"},
 		{
 			[]string{"extproc/openai", "extproc/kserve", "extproc/route", "extproc/flow/queue", "extproc/pick", "extproc/outcome", "extproc/sidecar", "extproc/eppflags", "extproc/decode"},
-			"the core, and others that know only their own matter; what became of requests is told in outcome's words",
+			"the core, and packages that depend on no other",
 		},
-		{[]string{"extproc/prefix"}, "prompts are hashed as openai reads them"},
+		{[]string{"extproc/prefix"}, "openai hashes prompts with it"},
 	},
 	{
 		{[]string{"control"}, "main calls the command"},
@@ -173,9 +173,9 @@ var houses = [][]floor{
 		{[]string{"control/lifecycle"}, "a control runs from its start to its end, alone or in a cluster"},
 		{
 			[]string{"control/metrics", "control/serve", "control/election", "control/pods", "control/statuswriter", "control/status", "control/prestop", "control/provision/plan"},
-			"each speaks with one neighbour: people, callers, and an API server about one matter each",
+			"each talks to one neighbour: users, clients, or the API server for one purpose",
 		},
-		{[]string{"control/attach/controller"}, "objects become what Envoys are served"},
+		{[]string{"control/attach/controller"}, "it turns objects into Envoy's configuration"},
 		{
 			[]string{"control/attach/ads", "control/attach/explain", "control/attach/bootstrap", "control/profile", "control/pods/gateway"},
 			"the first serves Envoys, the next three are commands, and the last is what Envoys run in",
@@ -183,60 +183,60 @@ var houses = [][]floor{
 		{[]string{"control/attach/routes"}, "a command that reads plans, as explain does"},
 		{
 			[]string{"control/attach/envoy", "control/attach/services", "control/attach/certificates", "control/attach/conditions", "control/attach/bisect"},
-			"plans in Envoy's words, the endpoints of what they name, what plans are made of beside objects, what they say of objects, and what Envoys refuse of them",
+			"each uses plans: as Envoy's configuration, for endpoints, certificates, conditions, or rejected routes",
 		},
 		{
 			[]string{
 				"control/place", "control/place/placementserver", "control/place/modelmesh", "control/attach/plan", "control/attach/order", "control/attach/pki", "control/profile/probe",
 				"control/provision/problem", "control/provision/report",
 			},
-			"what Envoys are to do, and what is sent to one next; how long servers take; what is to be planned, and what a plan is in words; each of the others speaks with one neighbour, which is engines, extprocs or clients, in the words of decide",
+			"plans and the order of updates; probes of servers; problems and reports of capacity plans; the neighbours of decide: engines, extprocs and clients",
 		},
 		{
 			[]string{"control/place/loader", "control/place/decide", "control/place/store", "control/broadcast", "control/attach/cache", "control/provision/planner", "control/profile/survey"},
-			"how engines are driven, what they are to be told, and what of it is remembered; who follows what, and what was made of what; what pods there are to be; what is to be measured",
+			"drivers of engines, placement decisions and their records; broadcast and cache; the planner; the plan of a survey",
 		},
-		{[]string{"control/provision/estimate"}, "how long queries would take"},
+		{[]string{"control/provision/estimate"}, "it simulates how long queries take"},
 	},
 	{
 		{[]string{"bench", "bench/e2e", "bench/cluster/e2e", "bench/cluster/pause"}, "programs, and tests of whole programs"},
-		{[]string{"bench/conformance"}, "the tests of others, on the cluster"},
+		{[]string{"bench/conformance"}, "Gateway API's conformance suite, on the cluster"},
 		{
 			[]string{"bench/quickstart", "bench/cluster", "bench/simulated/runtime", "bench/simulated/repository", "bench/fleet", "bench/place", "bench/provision"},
-			"what people start; a simulated model runtime is a simulated engine behind another interface, and so is one with a model repository",
+			"what users start; simulated runtimes and repositories wrap the simulated engine",
 		},
-		{[]string{"bench/rig", "bench/image"}, "how programs are run: as processes, and in images"},
-		{[]string{"bench/simulated/llm", "bench/envoy"}, "what is run beside extproc and control"},
-		{[]string{"bench/traffic", "bench/chart"}, "what requests are like, that simulated fleets are sent, and charts"},
+		{[]string{"bench/rig", "bench/image"}, "it runs programs as processes, or puts them into images"},
+		{[]string{"bench/simulated/llm", "bench/envoy"}, "what runs beside extproc and control"},
+		{[]string{"bench/traffic", "bench/chart"}, "requests of simulated fleets, and charts"},
 	},
 	{
-		{[]string{"internal/objects/source", "internal/configdump"}, "it chooses where objects come from; what is in force is told to people"},
+		{[]string{"internal/objects/source", "internal/configdump"}, "it chooses the source of objects; it prints the effective configuration"},
 		{
 			[]string{"internal/objects/dir", "internal/objects/kube", "internal/objects/resolve"},
 			"each reads objects from one place",
 		},
-		{[]string{"internal/attach"}, "who attaches where, of the World"},
-		{[]string{"internal/objects/kinds"}, "which kinds there are, for a folder and an API server both"},
+		{[]string{"internal/attach"}, "which routes attach to which listeners"},
+		{[]string{"internal/objects/kinds"}, "the kinds, for folders and API servers"},
 		{[]string{"internal/objects", "internal/sim"}, "the World, the model of an engine"},
-		{[]string{"internal/profile/table"}, "profiles of what nobody measured"},
-		{[]string{"internal/profile/fit", "internal/profile/learn"}, "what a profile is made of, and kept true by what engines tell"},
+		{[]string{"internal/profile/table"}, "built-in profiles"},
+		{[]string{"internal/profile/fit", "internal/profile/learn"}, "profiles are fitted to measurements and corrected by engines' metrics"},
 		{
 			[]string{"internal/engine", "internal/des", "internal/profile", "internal/listen", "internal/engineclient", "internal/workload", "internal/version"},
-			"each knows only its own matter",
+			"each depends on no other",
 		},
 	},
 	{
 		{[]string{"test/apiserver", "test/network"}, "an API server is two processes"},
-		{[]string{"test/ci", "test/docs", "test/process", "test/golden", "test/leak", "test/pipenet", "test/protos", "test/race", "test/times", "test/walls"}, "each knows only its own matter"},
+		{[]string{"test/ci", "test/docs", "test/process", "test/golden", "test/leak", "test/pipenet", "test/protos", "test/race", "test/times", "test/walls"}, "each depends on no other"},
 	},
 	{
 		{[]string{"api/wire", "api/pool", "api/v1alpha1", "api/placement", "api/mmesh", "api/inference", "api/relayed", "api/tensorflow"}, "each is one protocol, or one group of objects"},
 	},
 	{
-		{[]string{"manifests"}, "what people apply, and its tests"},
+		{[]string{"manifests"}, "manifests and their tests"},
 	},
 	{
-		{[]string{"."}, "envoy.yaml, for programs that are built with it"},
+		{[]string{"."}, "envoy.yaml, embedded in the programs"},
 	},
 }
 
@@ -246,17 +246,17 @@ var guests = []struct {
 	rooms []string // of another program
 	why   string
 }{
-	{"control/place", []string{"bench/simulated/llm", "bench/simulated/runtime", "bench/simulated/repository"}, "what puts models onto engines is tried on simulated ones"},
-	{"control/place/loader", []string{"bench/simulated/llm", "bench/simulated/runtime", "bench/simulated/repository"}, "what drives engines is tried on simulated ones"},
-	{"control/profile", []string{"bench/simulated/llm"}, "what measures engines is tried on a simulated one, whose times are known"},
-	{"control/attach/envoy", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
-	{"control/attach/ads", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
-	{"control/attach/controller", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
-	{"control/attach/certificates", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
-	{"control/provision/estimate", []string{"bench/fleet", "bench/simulated/llm"}, "engines are held beside those of the fleet that judges policies"},
-	{"control/provision/planner", []string{"bench/provision"}, "plans are tried on the pipelines by which bench judges them"},
-	{"extproc/eds", []string{"bench/envoy"}, "what an Envoy is told is tried on a real one"},
-	{"extproc/placementclient", []string{"control/place/placementserver"}, "what extprocs tell each other is tried by way of control's own board"},
+	{"control/place", []string{"bench/simulated/llm", "bench/simulated/runtime", "bench/simulated/repository"}, "placement is tested with simulated engines"},
+	{"control/place/loader", []string{"bench/simulated/llm", "bench/simulated/runtime", "bench/simulated/repository"}, "drivers are tested with simulated engines"},
+	{"control/profile", []string{"bench/simulated/llm"}, "measurements are tested with a simulated engine, whose times are known"},
+	{"control/attach/envoy", []string{"bench/envoy"}, "configuration is tested with a real Envoy"},
+	{"control/attach/ads", []string{"bench/envoy"}, "configuration is tested with a real Envoy"},
+	{"control/attach/controller", []string{"bench/envoy"}, "configuration is tested with a real Envoy"},
+	{"control/attach/certificates", []string{"bench/envoy"}, "configuration is tested with a real Envoy"},
+	{"control/provision/estimate", []string{"bench/fleet", "bench/simulated/llm"}, "simulated engines are compared with those of bench fleet"},
+	{"control/provision/planner", []string{"bench/provision"}, "plans are tested with the pipelines of bench provision"},
+	{"extproc/eds", []string{"bench/envoy"}, "endpoints are tested with a real Envoy"},
+	{"extproc/placementclient", []string{"control/place/placementserver"}, "what extprocs exchange is tested through the real placement server"},
 }
 
 // namesakes are packages that may share a name, and why that confuses nobody.
@@ -265,15 +265,15 @@ var namesakes = []struct {
 	rooms []string
 	why   string
 }{
-	{"command", []string{"control/command", "extproc/command"}, "each runs its program, and neither is seen beside the other"},
-	{"serve", []string{"control/serve", "extproc/serve"}, "each is where its program listens, and neither is seen beside the other"},
-	{"metrics", []string{"control/metrics", "extproc/metrics"}, "each is what its program says of itself, and neither is seen beside the other"},
-	{"place", []string{"bench/place", "control/place"}, "the one judges what the other decides, and neither is seen beside the other"},
-	{"profile", []string{"control/profile", "internal/profile"}, "the one is the command that measures a profile, the other the type"},
-	{"plan", []string{"control/attach/plan", "control/provision/plan"}, "the one says what Envoys do, the other is the command that plans pods; neither is seen beside the other"},
-	{"fleet", []string{"bench/fleet", "extproc/fleet"}, "the one is endpoints that are simulated, the other what is believed of endpoints"},
-	{"envoy", []string{"bench/envoy", "control/attach/envoy"}, "the one runs Envoys, the other says what they are given"},
-	{"e2e", []string{"bench/cluster/e2e", "bench/e2e"}, "only tests, which nobody imports"},
+	{"command", []string{"control/command", "extproc/command"}, "each runs its program; no file imports both"},
+	{"serve", []string{"control/serve", "extproc/serve"}, "each has its program's listeners; no file imports both"},
+	{"metrics", []string{"control/metrics", "extproc/metrics"}, "each has its program's metrics; no file imports both"},
+	{"place", []string{"bench/place", "control/place"}, "one judges what the other decides; no file imports both"},
+	{"profile", []string{"control/profile", "internal/profile"}, "one is the command that measures a profile, the other the type"},
+	{"plan", []string{"control/attach/plan", "control/provision/plan"}, "one plans Envoy's configuration, the other is the command that plans pods; no file imports both"},
+	{"fleet", []string{"bench/fleet", "extproc/fleet"}, "one simulates endpoints, the other has their state"},
+	{"envoy", []string{"bench/envoy", "control/attach/envoy"}, "one runs Envoys, the other makes their configuration"},
+	{"e2e", []string{"bench/cluster/e2e", "bench/e2e"}, "they have only tests"},
 }
 
 // emptyNames are package names that do not say what a package contains.

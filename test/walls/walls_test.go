@@ -16,17 +16,17 @@ import (
 const root = "../.."
 
 var rules = map[string]func(tree) []string{
-	"imports":            wrongImports,
-	"imports of tests":   wrongTestImports,
-	"code of pure rooms": impureCode,
-	"unused permits":     unused,
-	"where rooms stand":  misplaced,
-	"what is shared":     unshared,
-	"names":              sameNames,
-	"names of commands":  misnamedCommands,
-	"size of programs":   largePrograms,
-	"methods of types":   crowdedTypes,
-	"package comments":   uncommented,
+	"imports":               wrongImports,
+	"imports of tests":      wrongTestImports,
+	"code of pure packages": impureCode,
+	"unused permits":        unused,
+	"floors and names":      misplaced,
+	"what is shared":        unshared,
+	"names":                 sameNames,
+	"names of commands":     misnamedCommands,
+	"size of programs":      largePrograms,
+	"methods of types":      crowdedTypes,
+	"package comments":      uncommented,
 }
 
 func TestTheWallsHold(t *testing.T) {
@@ -409,7 +409,7 @@ func TestImpureCodeIsSeenBehindPureRooms(t *testing.T) {
 	}
 	const place = "extproc/pick/p.go:5: "
 	found := impureCode(made(t, map[string]string{"extproc/pick/p.go": "package pick\n\nvar n int\n\nfunc f() { n++ }\n"}))
-	if len(found) != 1 || !strings.HasPrefix(found[0], place) || !strings.HasSuffix(found[0], "a pure room has no state of its own") {
+	if len(found) != 1 || !strings.HasPrefix(found[0], place) || !strings.HasSuffix(found[0], "a pure package has no state of its own") {
 		t.Errorf("%q, want one that begins with %q and ends with the reason", found, place)
 	}
 }
@@ -503,9 +503,9 @@ func TestUnusedPermitsAreSeen(t *testing.T) {
 func TestMisplacedRoomsAreSeen(t *testing.T) {
 	for path, want := range map[string]string{
 		"extproc/pick":          "",
-		"extproc/new":           "stands on no floor",
-		"new":                   "stands on no floor",
-		"internal/util":         "says nothing of what is in it",
+		"extproc/new":           "is on no floor",
+		"new":                   "is on no floor",
+		"internal/util":         "does not say what a package contains",
 		"control/place/a/b":     "more than two levels",
 		"bench/cluster/e2e":     "",
 		"internal/objects/kube": "",
