@@ -357,7 +357,7 @@ func TestRealVLLMPredictionsComeTrue(t *testing.T) {
 			for len(lines) < judged+2*clients && time.Since(began) < 4*time.Minute {
 				time.Sleep(time.Second)
 				lines = s.accessLog(func(l logged) bool {
-					return decided(l) && l.Time.After(began) && l.Pick.Reason == "least predicted harm"
+					return decided(l) && l.Time.After(began) && l.Pick.Reason == "least predicted cost"
 				})
 			}
 			l.stop()

@@ -21,7 +21,7 @@ func Headgate(rule pick.Rule) Policy {
 	return func(f Fleet, seed uint64) (Picker, error) {
 		h := &headgate{
 			random: rand.New(rand.NewPCG(seed, 1)), policy: settings.Default().Policy, clock: f.Fault.clock, //nolint:gosec // no secret
-			numbers: make(map[string]int), flying: make(map[*Request]sent), habits: make(map[string]*endpointstate.Habit), inexact: f.Inexact,
+			numbers: make(map[string]int), flying: make(map[*Request]sent), habits: make(map[string]*endpointstate.RequestStats), inexact: f.Inexact,
 		}
 		h.policy.Rule = rule
 		if h.policy.Predicts() {
@@ -43,7 +43,7 @@ func Headgate(rule pick.Rule) Policy {
 		}
 		h.state.SetWorld(world)
 		for _, address := range h.addresses {
-			h.state.Lists(h.state.Look(address, at(0)), engine.Models{Base: []string{baseModel}, Adapters: f.Adapters})
+			h.state.ModelsListed(h.state.Scrape(address, at(0)), engine.Models{Base: []string{baseModel}, Adapters: f.Adapters})
 		}
 		return h, nil
 	}
@@ -61,9 +61,9 @@ type headgate struct {
 	view      *endpointstate.View
 	flying    map[*Request]sent
 	turn      uint64
-	habits    map[string]*endpointstate.Habit // by adapter
-	inexact   float64                         // as in Fleet
-	heard     map[endpointstate.CopyKey]bool  // copies that others have reported
+	habits    map[string]*endpointstate.RequestStats // by adapter
+	inexact   float64                                // as in Fleet
+	heard     map[endpointstate.CopyKey]bool         // copies that others have reported
 
 	// prefixes tracks the cached prompts of endpoints; nil if the policy does not use it.
 	prefixes *prefix.Index
@@ -90,7 +90,7 @@ func (h *headgate) Pick(now float64, r *Request) int {
 	if h.view == nil || h.state.Changed() {
 		h.view, _ = h.state.View(at(h.clock(now)))
 		h.state.Seal()
-		h.trusts += len(h.state.Times.TakeLearned())
+		h.trusts += len(h.state.Times.TakeTrustChanges())
 	}
 	asked := pick.Request{Pool: objects.EndpointsPool.String(), Model: r.Adapter, Turn: h.turn, Random: h.random.Uint64()}
 	if r.Adapter == "" {
@@ -143,7 +143,7 @@ func (h *headgate) read(now float64, r *Request, asked *pick.Request) (bytes int
 }
 
 // habit returns the statistics of requests for an adapter, or else of all requests.
-func (h *headgate) habit(adapter string) *endpointstate.Habit {
+func (h *headgate) habit(adapter string) *endpointstate.RequestStats {
 	if of := h.habits[adapter]; of != nil {
 		return of
 	}
@@ -157,7 +157,7 @@ const every = "*"
 func (h *headgate) learn(r *Request, of sent) {
 	for _, which := range [...]string{r.Adapter, every} {
 		if h.habits[which] == nil {
-			h.habits[which] = new(endpointstate.Habit)
+			h.habits[which] = new(endpointstate.RequestStats)
 		}
 		h.habits[which].Learn(of.bytes, float64(of.tokens), float64(r.Output))
 	}
@@ -165,7 +165,7 @@ func (h *headgate) learn(r *Request, of sent) {
 
 func (h *headgate) Saw(now float64, endpoint int, load engine.Load) {
 	now = h.clock(now)
-	h.state.Saw(h.state.Look(h.addresses[endpoint], at(now)), load)
+	h.state.ScrapeSucceeded(h.state.Scrape(h.addresses[endpoint], at(now)), load)
 }
 
 func (h *headgate) FirstToken(now float64, r *Request, _ int) {
@@ -179,9 +179,9 @@ func (h *headgate) FirstToken(now float64, r *Request, _ int) {
 func (h *headgate) Ended(_ float64, r *Request, endpoint int) {
 	is := h.flying[r]
 	if took := is.first - is.at; is.Estimate != (pick.Estimate{}) {
-		h.state.Times.Foretold(objects.EndpointsPool, h.addresses[endpoint], took/is.FirstToken())
+		h.state.Times.FirstTokenPredicted(objects.EndpointsPool, h.addresses[endpoint], took/is.FirstToken())
 		if is.tells {
-			h.state.Times.Began(objects.EndpointsPool, h.addresses[endpoint], is.Adapter, took-(is.FirstToken()-is.Intake-is.Load))
+			h.state.Times.AdapterLoaded(objects.EndpointsPool, h.addresses[endpoint], is.Adapter, took-(is.FirstToken()-is.Intake-is.Load))
 		}
 	}
 	h.learn(r, is)
@@ -207,7 +207,7 @@ func (h *headgate) Tell() InFlight {
 
 func (h *headgate) Hear(now float64, others []InFlight) {
 	now = h.clock(now)
-	n := endpointstate.News{Others: make(map[endpointstate.CopyKey]int64)}
+	n := endpointstate.PlacementUpdate{Others: make(map[endpointstate.CopyKey]int64)}
 	for k := range h.heard {
 		n.Others[k] = 0
 	}
@@ -219,7 +219,7 @@ func (h *headgate) Hear(now float64, others []InFlight) {
 			h.heard[k] = true
 		}
 	}
-	h.state.Hear(n, at(now))
+	h.state.ApplyPlacement(n, at(now))
 }
 
 func (h *headgate) Backlogs(told []endpointstate.Backlog) {
@@ -230,5 +230,5 @@ func (h *headgate) HearPeers(now float64, told []endpointstate.Backlog) {
 	for i := range told {
 		told[i].Endpoint = h.addresses[i]
 	}
-	h.state.HearPeers(told, at(now))
+	h.state.SetPeers(told, at(now))
 }

@@ -197,7 +197,7 @@ func TestBeliever(t *testing.T) {
 		for _, address := range w.Addresses() { // as the scraper does: one that was never heard gets nothing
 			if !heard[address] {
 				heard[address] = true
-				f.Look(address).Saw(engine.Load{})
+				f.Scrape(address).Succeeded(engine.Load{})
 			}
 		}
 	})

@@ -75,10 +75,10 @@ func TestOutcomesAreOfEndpointsAndNotOfTheirPorts(t *testing.T) {
 // A view has the methods of its time; those of an engine that takes all are none; and where control begins anew, so do they.
 func TestViewsHaveMethods(t *testing.T) {
 	f, _ := started()
-	f.Hear(endpointstate.News{All: true, Endpoints: governing(a, b), Methods: map[string]engine.Methods{a: "a.S/One 1", b: "a.S/One 1"}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b), Methods: map[string]engine.Methods{a: "a.S/One 1", b: "a.S/One 1"}})
 	f.Publish()
 	before := f.View()
-	f.Hear(endpointstate.News{Methods: map[string]engine.Methods{a: "a.S/Two 1", b: ""}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{Methods: map[string]engine.Methods{a: "a.S/Two 1", b: ""}})
 	f.Publish()
 	if before.Methods[a] != "a.S/One 1" || before.Methods[b] != "a.S/One 1" {
 		t.Errorf("the view of before has %v", before.Methods)
@@ -86,7 +86,7 @@ func TestViewsHaveMethods(t *testing.T) {
 	if now := f.View().Methods; len(now) != 1 || now[a] != "a.S/Two 1" {
 		t.Errorf("then it has %v", now)
 	}
-	f.Hear(endpointstate.News{All: true, Endpoints: governing(a, b)})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b)})
 	f.Publish()
 	if now := f.View().Methods; len(now) != 0 {
 		t.Errorf("of a control that says nothing of them it has %v", now)
@@ -96,11 +96,11 @@ func TestViewsHaveMethods(t *testing.T) {
 // That a request finds no model is believed of no endpoint whose copies control does not know, nor of one that gives a list.
 func TestWhereMissingCopiesAreNotBelieved(t *testing.T) {
 	f, _ := started() // both give lists
-	f.Hear(endpointstate.News{All: true, Endpoints: governing(a), Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("sql", a): endpointstate.Loaded}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a), Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("sql", a): endpointstate.Loaded}})
 	f.SetModels(b, engine.Models{Unlisted: true})
 	for _, address := range []string{a, b, "10.9.9.9:8000"} {
-		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Missed(copyOf("sql", address), f.Now(), now) })
-		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.OwnAnswer(copyOf("sql", address), f.Now(), now) })
+		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.ModelMissing(copyOf("sql", address), f.Now(), now) })
+		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.OwnNotFound(copyOf("sql", address), f.Now(), now) })
 	}
 	if got := fleet.Read(f, (*endpointstate.State).TakeMissing); len(got) > 0 {
 		t.Errorf("missing are %v", got)

@@ -55,15 +55,15 @@ func TestControlsWordComesBeforeTheLists(t *testing.T) {
 	f.Publish()
 	expectWhere(t, f, "before control says anything", "sql", a, b)
 	c.advance(time.Second)
-	f.Hear(endpointstate.News{All: true, Endpoints: governing(a), Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("chat", a): endpointstate.Loaded, copyOf("new", a): endpointstate.Loaded}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a), Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("chat", a): endpointstate.Loaded, copyOf("new", a): endpointstate.Loaded}})
 	expectWhere(t, f, "control does not say that a has it", "sql", b)
 	expectWhere(t, f, "control says so", "chat", a, b)
 	expectWhere(t, f, "control says so before the list", "new", a)
 	expectWhere(t, f, "base models are the list's", "llama", a, b)
 
-	f.Hear(endpointstate.News{Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("chat", a): endpointstate.Unloading}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("chat", a): endpointstate.Unloading}})
 	expectWhere(t, f, "it goes", "chat", b)
-	f.Hear(endpointstate.News{All: true, Endpoints: governing()})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing()})
 	expectWhere(t, f, "control knows no endpoint any more", "sql", a, b)
 	expectWhere(t, f, "control knows no endpoint any more", "new")
 }
@@ -71,16 +71,16 @@ func TestControlsWordComesBeforeTheLists(t *testing.T) {
 // The adapters of an engine that restarts have vanished: its list, read after control's word came, tells.
 func TestACopyThatTheListHasNoMoreIsLostAndControlIsToldOnce(t *testing.T) {
 	f, c := started()
-	early := f.Look(a)
+	early := f.Scrape(a)
 	c.advance(time.Second)
-	f.Hear(endpointstate.News{All: true, Endpoints: governing(a), Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("new", a): endpointstate.Loaded}})
-	early.Lists(engine.Models{Base: []string{"llama"}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a), Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("new", a): endpointstate.Loaded}})
+	early.Listed(engine.Models{Base: []string{"llama"}})
 	f.Publish()
 	expectWhere(t, f, "the look began before the word came", "new", a)
-	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Missed(copyOf("new", a), f.Now(), now) }) // the next look tells
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.ModelMissing(copyOf("new", a), f.Now(), now) }) // the next look tells
 	c.advance(time.Second)
 	for range 3 {
-		f.Look(a).Lists(engine.Models{Base: []string{"llama"}})
+		f.Scrape(a).Listed(engine.Models{Base: []string{"llama"}})
 		f.Publish()
 	}
 	expectWhere(t, f, "a later look does not find it", "new")
@@ -93,7 +93,7 @@ func TestACopyThatTheListHasNoMoreIsLostAndControlIsToldOnce(t *testing.T) {
 		t.Errorf("missing are %v", got)
 	}
 	c.advance(time.Second)
-	f.Hear(endpointstate.News{Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("new", a): endpointstate.Loaded}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("new", a): endpointstate.Loaded}})
 	expectWhere(t, f, "control loaded it again", "new", a)
 }
 
@@ -103,7 +103,7 @@ func TestAnEndpointWithoutAListHasWhatControlSays(t *testing.T) {
 	for _, address := range []string{a, b} {
 		f.SetModels(address, engine.Models{Unlisted: true})
 	}
-	f.Hear(endpointstate.News{All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("m", a): endpointstate.Loaded}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Loaded}})
 	expectWhere(t, f, "no list", "m", a)
 	p := f.View().Snapshot.Pools[thePool.String()]
 	other, _ := p.Has("other")
@@ -111,8 +111,8 @@ func TestAnEndpointWithoutAListHasWhatControlSays(t *testing.T) {
 		t.Errorf("listed %v, has other %v, has m %v", p.Listed, other, m)
 	}
 	c.advance(time.Second)
-	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Missed(copyOf("m", a), f.Now(), now) })
-	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Missed(copyOf("m", a), f.Now(), now) })
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.ModelMissing(copyOf("m", a), f.Now(), now) })
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.ModelMissing(copyOf("m", a), f.Now(), now) })
 	expectWhere(t, f, "nobody else is sent there", "m")
 	told := func(when string, want ...endpointstate.CopyKey) {
 		t.Helper()
@@ -122,28 +122,28 @@ func TestAnEndpointWithoutAListHasWhatControlSays(t *testing.T) {
 	}
 	told("once", copyOf("m", a))
 	reload := func() {
-		f.Hear(endpointstate.News{Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("m", a): endpointstate.Nothing}})
+		f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Nothing}})
 		c.advance(time.Second)
-		f.Hear(endpointstate.News{Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("m", a): endpointstate.Loaded}})
+		f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Loaded}})
 		expectWhere(t, f, "control has loaded it again", "m", a)
 	}
 	before := f.Now()
-	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Missed(copyOf("m", a), before, now) })
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.ModelMissing(copyOf("m", a), before, now) })
 	told("before control answers")
 	reload()
-	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Missed(copyOf("m", a), before, now) })
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.ModelMissing(copyOf("m", a), before, now) })
 	told("of a request from before")
 	// An engine may lose it again and again.
 	for range 3 {
 		c.advance(time.Second)
-		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Missed(copyOf("m", a), f.Now(), now) })
+		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.ModelMissing(copyOf("m", a), f.Now(), now) })
 		expectWhere(t, f, "it is lost again", "m")
 		told("again", copyOf("m", a))
 		reload()
 	}
 	// A request that was sent once more to a copy from before it is no sign of the model's own answer.
 	c.advance(time.Second)
-	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.OwnAnswer(copyOf("m", a), f.Now(), now) })
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.OwnNotFound(copyOf("m", a), f.Now(), now) })
 	expectWhere(t, f, "it is lost before the second try", "m")
 	told("of a second try", copyOf("m", a))
 	before = f.Now()
@@ -158,20 +158,20 @@ func TestAnEndpointWithoutAListHasWhatControlSays(t *testing.T) {
 		if !asks() {
 			t.Errorf("its answer is taken for its own for longer than it should, before %v", wait)
 		}
-		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.OwnAnswer(copyOf("m", a), before, now) })
+		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.OwnNotFound(copyOf("m", a), before, now) })
 		c.advance(wait - time.Second)
-		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.OwnAnswer(copyOf("m", a), before, now) }) // of a request beside it
-		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Missed(copyOf("m", a), f.Now(), now) })
+		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.OwnNotFound(copyOf("m", a), before, now) }) // of a request beside it
+		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.ModelMissing(copyOf("m", a), f.Now(), now) })
 		if told("while it is taken for its own"); asks() {
 			t.Errorf("its answer is taken for its own for less than %v", wait)
 		}
 		c.advance(time.Second)
 	}
-	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Missed(copyOf("m", a), f.Now(), now) })
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.ModelMissing(copyOf("m", a), f.Now(), now) })
 	expectWhere(t, f, "much later it is missing", "m")
 	told("much later", copyOf("m", a))
 	// What control says again after its stream broke is no news of it.
-	f.Hear(endpointstate.News{All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("m", a): endpointstate.Loaded}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Loaded}})
 	expectWhere(t, f, "control does not know yet", "m")
 }
 
@@ -180,27 +180,27 @@ func TestAnEngineThatHasEndedHasNothing(t *testing.T) {
 	f, _ := started()
 	f.SetModels(a, engine.Models{Unlisted: true})
 	f.SetModels(b, engine.Models{Base: []string{"llama"}, Adapters: []string{"m"}})
-	f.Hear(endpointstate.News{All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.Word{
+	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.CopyState{
 		copyOf("m", a): endpointstate.Loaded, copyOf("m", b): endpointstate.Loaded, copyOf("n", a): endpointstate.Loading,
 	}})
 	expectWhere(t, f, "before", "m", a, b)
-	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Ended(a, now) })
-	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Ended(b, now) }) // its list will tell
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.ProcessEnded(a, now) })
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.ProcessEnded(b, now) }) // its list will tell
 	expectWhere(t, f, "then", "m", b)
 	if got := fleet.Read(f, (*endpointstate.State).TakeMissing); !slices.Equal(got, []endpointstate.CopyKey{copyOf("m", a)}) {
 		t.Errorf("missing are %v", got)
 	}
-	f.Hear(endpointstate.News{Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("n", a): endpointstate.Loaded}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("n", a): endpointstate.Loaded}})
 	expectWhere(t, f, "what was loading is loaded since", "n", a)
-	f.Hear(endpointstate.News{Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("m", a): endpointstate.Loaded}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Loaded}})
 	expectWhere(t, f, "control has loaded it again", "m", a, b)
 }
 
 func TestOthersRequestsForAModelCountWhereTheyAre(t *testing.T) {
 	f, _ := started()
-	f.Hear(endpointstate.News{
+	f.ApplyPlacement(endpointstate.PlacementUpdate{
 		All: true, Endpoints: governing(a, b),
-		Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("sql", a): endpointstate.Loaded, copyOf("sql", b): endpointstate.Loaded},
+		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("sql", a): endpointstate.Loaded, copyOf("sql", b): endpointstate.Loaded},
 		Others: map[endpointstate.CopyKey]int64{copyOf("sql", b): 2},
 	})
 	for range 10 {
@@ -208,9 +208,9 @@ func TestOthersRequestsForAModelCountWhereTheyAre(t *testing.T) {
 			t.Fatalf("%s is picked, and another gateway has requests at %s", d.Endpoint.Address, b)
 		}
 	}
-	f.Hear(endpointstate.News{Others: map[endpointstate.CopyKey]int64{copyOf("sql", b): 0}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{Others: map[endpointstate.CopyKey]int64{copyOf("sql", b): 0}})
 	f.Begin(decide(t, f, "sql")).End()
-	f.Hear(endpointstate.News{Others: map[endpointstate.CopyKey]int64{copyOf("sql", a): 1}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{Others: map[endpointstate.CopyKey]int64{copyOf("sql", a): 1}})
 	if d := decide(t, f, "sql"); d.Endpoint.Address != a {
 		t.Errorf("%s is picked", d.Endpoint.Address)
 	}
@@ -218,7 +218,7 @@ func TestOthersRequestsForAModelCountWhereTheyAre(t *testing.T) {
 
 func TestUseIsTakenOnce(t *testing.T) {
 	f, c := started()
-	f.Hear(endpointstate.News{All: true})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true})
 	flight := f.Begin(decide(t, f, "sql"))
 	c.advance(time.Second)
 	f.Begin(decide(t, f, "sql")).End()
@@ -247,14 +247,14 @@ func only(pool objects.Name) func(objects.Name) bool {
 func TestRegisteredNamesCostNoMoreThanThemselves(t *testing.T) {
 	f, _ := started()
 	other := objects.Name{Namespace: "ns", Name: "other"}
-	news := endpointstate.News{All: true, Registered: map[objects.ModelKey]bool{}}
+	news := endpointstate.PlacementUpdate{All: true, Registered: map[objects.ModelKey]bool{}}
 	for i := range 20_000 {
 		news.Registered[model(fmt.Sprint("m", i))] = true
 	}
-	f.Hear(news)
-	one := endpointstate.News{Registered: map[objects.ModelKey]bool{{Pool: other, ID: "m7"}: true, model("m8"): false}}
-	f.Hear(one)
-	if n := testing.AllocsPerRun(100, func() { f.Hear(one) }); n > 60 {
+	f.ApplyPlacement(news)
+	one := endpointstate.PlacementUpdate{Registered: map[objects.ModelKey]bool{{Pool: other, ID: "m7"}: true, model("m8"): false}}
+	f.ApplyPlacement(one)
+	if n := testing.AllocsPerRun(100, func() { f.ApplyPlacement(one) }); n > 60 {
 		t.Errorf("registering one model among 20,000 allocates %v times", n)
 	}
 	for _, c := range []struct {
@@ -278,7 +278,7 @@ func TestRegisteredNamesCostNoMoreThanThemselves(t *testing.T) {
 	if got := f.RegisteredNames(only(objects.Name{})); len(got) != 19_999 {
 		t.Errorf("%d are registered", len(got))
 	}
-	f.Hear(endpointstate.News{All: true})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true})
 	if got := f.RegisteredNames(only(objects.Name{})); len(got) != 0 {
 		t.Errorf("%d are left", len(got))
 	}
@@ -293,8 +293,8 @@ func TestNoRequestIsAtACopyThatIsDrained(t *testing.T) {
 		f.SetModels(address, engine.Models{Unlisted: true})
 		see(f, address, engine.Load{})
 	}
-	loaded := map[endpointstate.CopyKey]endpointstate.Word{copyOf("m", a): endpointstate.Loaded, copyOf("m", b): endpointstate.Loaded}
-	f.Hear(endpointstate.News{All: true, Endpoints: governing(a, b), Copies: loaded})
+	loaded := map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Loaded, copyOf("m", b): endpointstate.Loaded}
+	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b), Copies: loaded})
 	has := map[string]*atomic.Bool{a: {}, b: {}} // what the engines have
 	has[a].Store(true)
 	has[b].Store(true)
@@ -335,7 +335,7 @@ func TestNoRequestIsAtACopyThatIsDrained(t *testing.T) {
 	deadline := time.After(30 * time.Second)
 	for round := 0; (round < 5000 || turned.Load() == 0) && !t.Failed(); round++ {
 		victim := []string{a, b}[round%2]
-		f.Hear(endpointstate.News{Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("m", victim): endpointstate.Unloading}})
+		f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", victim): endpointstate.Unloading}})
 		for fleet.Read(f, (*endpointstate.State).InFlight)[copyOf("m", victim)].Requests > 0 {
 			select {
 			case <-f.Urgent():
@@ -345,7 +345,7 @@ func TestNoRequestIsAtACopyThatIsDrained(t *testing.T) {
 		}
 		has[victim].Store(false)
 		has[victim].Store(true)
-		f.Hear(endpointstate.News{Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("m", victim): endpointstate.Loaded}})
+		f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", victim): endpointstate.Loaded}})
 	}
 	close(stop)
 	users.Wait()

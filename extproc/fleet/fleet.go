@@ -39,11 +39,11 @@ type Fleet struct {
 	leases leases
 	makers *lru.Cache[string, Maker] // by the id of the answer
 	// nowhere is when each endpoint had answered that it does not have an answer, by the answer's id.
-	nowhere *lru.Cache[string, time.Time]
-	made    made
-	habits  *habits
-	paces   *paces
-	names   names
+	nowhere      *lru.Cache[string, time.Time]
+	made         made
+	requestStats *requestStats
+	serviceTimes *serviceTimes
+	names        names
 	// questions are those of requests for models that nothing admits.
 	questions questions
 
@@ -52,7 +52,7 @@ type Fleet struct {
 	moves    chan struct{} // capacity 1; never closed; see Moves
 	moved    atomic.Bool   // since Backlogs was last called
 
-	mu      sync.Mutex // guards the following
+	mu      sync.Mutex // guards the following; locked after InFlight.mu, before prefixes.mu and, by Published, flow.Flow's mu
 	state   *endpointstate.State
 	running bool // somebody publishes what is told later
 	pausing bool // a view was published a moment ago
@@ -98,7 +98,7 @@ func New(c Config) *Fleet {
 	}
 	f := &Fleet{
 		Config: c, questions: questions{news: make(chan struct{}, 1)}, prefixes: prefixes{index: prefix.New(c.PrefixCacheBytes)}, news: make(chan struct{}, 1), urgent: make(chan struct{}, 1), moves: make(chan struct{}, 1), makers: remembering[string, Maker](maxAnswers), nowhere: remembering[string, time.Time](maxNowhere),
-		habits: remembering[objects.ModelKey, *endpointstate.Habit](maxHabits), paces: remembering[objects.ModelKey, *pace](maxPaces),
+		requestStats: remembering[objects.ModelKey, *endpointstate.RequestStats](maxRequestStats), serviceTimes: remembering[objects.ModelKey, *serviceTime](maxServiceTimes),
 		state: endpointstate.New(endpointstate.Config{Settings: c.Settings, Placed: c.Placed}),
 	}
 	f.publish()
@@ -217,7 +217,7 @@ func (f *Fleet) publish() {
 
 // told tells operators of which pools predictions are trusted from now on, or are not any more. The caller holds mu.
 func (f *Fleet) told() {
-	for _, l := range f.state.Times.TakeLearned() {
+	for _, l := range f.state.Times.TakeTrustChanges() {
 		args := []any{"pool", l.Pool.String(), "why", l.Why, "off", fmt.Sprintf("%.0f %%", 100*l.Residual), "measurements", l.Rows}
 		if l.Trusted {
 			f.Log.Info("how long the pool's engines take is known well enough: policy latency decides", args...)
@@ -259,43 +259,43 @@ func (f *Fleet) SetWorld(w *objects.World) {
 
 // Hear puts in force what control says: when it returns, no request begins any more at a copy that is Unloading or gone,
 // and [Fleet.InFlight] counts every one that began there.
-func (f *Fleet) Hear(n endpointstate.News) {
+func (f *Fleet) ApplyPlacement(n endpointstate.PlacementUpdate) {
 	f.locked(func() {
-		f.state.Hear(n, f.Now())
+		f.state.ApplyPlacement(n, f.Now())
 		f.publish()
 	})
 	f.names.hear(n) // then copies are known of what requests go to from now on
 }
 
 // Look is one look at an endpoint, from its beginning.
-type Look struct {
-	endpointstate.Look
+type Scrape struct {
+	endpointstate.Scrape
 	fleet *Fleet
 }
 
 // Look begins a look at an endpoint. It ends with one of Saw, Failed or [Fleet.Refused].
-func (f *Fleet) Look(address string) (l Look) {
-	f.locked(func() { l = Look{f.state.Look(address, f.Now()), f} })
+func (f *Fleet) Scrape(address string) (l Scrape) {
+	f.locked(func() { l = Scrape{f.state.Scrape(address, f.Now()), f} })
 	return l
 }
 
 // Saw ends a look that the endpoint answered.
-func (l Look) Saw(load engine.Load) {
-	l.fleet.Update(Later, func(s *endpointstate.State, _ time.Time) { s.Saw(l.Look, load) })
+func (l Scrape) Succeeded(load engine.Load) {
+	l.fleet.Update(Later, func(s *endpointstate.State, _ time.Time) { s.ScrapeSucceeded(l.Scrape, load) })
 }
 
 // Failed ends a look that the endpoint did not answer in time, or not in words that make sense.
-func (l Look) Failed() {
-	l.fleet.Update(Later, func(s *endpointstate.State, _ time.Time) { s.Silent(l.Look) })
+func (l Scrape) Failed() {
+	l.fleet.Update(Later, func(s *endpointstate.State, _ time.Time) { s.ScrapeFailed(l.Scrape) })
 }
 
 // Lists says what the endpoint of a look lists.
-func (l Look) Lists(m engine.Models) {
-	l.fleet.Update(Later, func(s *endpointstate.State, _ time.Time) { s.Lists(l.Look, m) })
+func (l Scrape) Listed(m engine.Models) {
+	l.fleet.Update(Later, func(s *endpointstate.State, _ time.Time) { s.ModelsListed(l.Scrape, m) })
 }
 
 // SetModels says what an endpoint answers to, as a look that begins and ends now.
-func (f *Fleet) SetModels(address string, m engine.Models) { f.Look(address).Lists(m) }
+func (f *Fleet) SetModels(address string, m engine.Models) { f.Scrape(address).Listed(m) }
 
 // Settled says whether as much is known of every endpoint as a look tells, and all that control has to say, if there is control: a
 // process that takes the place of another decides no worse then.

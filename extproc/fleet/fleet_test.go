@@ -64,7 +64,7 @@ func started() (*fleet.Fleet, *clock) {
 	return f, c
 }
 
-func see(f *fleet.Fleet, address string, load engine.Load) { f.Look(address).Saw(load) }
+func see(f *fleet.Fleet, address string, load engine.Load) { f.Scrape(address).Succeeded(load) }
 
 // view publishes the news and returns the pool.
 func view(f *fleet.Fleet) *pick.Pool {
@@ -97,14 +97,14 @@ func TestAnEndpointThatWasNeverHeardIsOut(t *testing.T) {
 func TestARefusalLastsUntilALookThatBeginsAfterIt(t *testing.T) {
 	f, c := started()
 	view(f)
-	before := f.Look(a)
+	before := f.Scrape(a)
 	c.advance(time.Millisecond)
 	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(a, now) })
 	if got := f.View().Snapshot.Pools["ns/pool"].Endpoints[0].State; got != pick.Out {
 		t.Fatalf("right after the refusal the state is %v", got)
 	}
 	c.advance(time.Millisecond)
-	before.Saw(engine.Load{}) // asked before the refusal, answered after it
+	before.Succeeded(engine.Load{}) // asked before the refusal, answered after it
 	if got := states(view(f)); got != [2]pick.State{pick.Out, pick.Healthy} {
 		t.Errorf("after an older look the states are %v", got)
 	}
@@ -123,7 +123,7 @@ func TestSilenceMakesAnEndpointStaleAndThenLost(t *testing.T) {
 	}{{999 * time.Millisecond, pick.Healthy}, {time.Millisecond, pick.Stale}, {8999 * time.Millisecond, pick.Stale}, {time.Millisecond, pick.Lost}} {
 		c.advance(step.after)
 		see(f, b, engine.Load{})
-		f.Look(a).Failed()
+		f.Scrape(a).Failed()
 		if got := states(view(f)); got != [2]pick.State{step.want, pick.Healthy} {
 			t.Errorf("%v later the states are %v, want %v first", step.after, got, step.want)
 		}
@@ -190,9 +190,9 @@ func TestOthersAreWhatWeDidNotSend(t *testing.T) {
 	d := decide(t, f, "sql")
 	address := d.Endpoint.Address
 	flight := f.Begin(d)
-	look := f.Look(address)
+	look := f.Scrape(address)
 	flight.End() // while the engine answers: it may or may not have counted it
-	look.Saw(engine.Load{Running: engine.Known(2), Waiting: engine.Known(1)})
+	look.Succeeded(engine.Load{Running: engine.Known(2), Waiting: engine.Known(1)})
 	for _, e := range view(f).Endpoints {
 		if want := map[bool]int64{true: 2, false: 0}[e.Address == address]; e.Pending() != want {
 			t.Errorf("%s has %d pending, want %d", e.Address, e.Pending(), want)
@@ -360,7 +360,7 @@ func TestABurstOfFaultsIsPaced(t *testing.T) {
 
 		for _, faults := range []int{1000, 1, 1000} {
 			published.Store(0)
-			f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Failed(a, now) })
+			f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.RequestFailed(a, now) })
 			if got := f.View().Snapshot.Pools["ns/pool"].Endpoints[0].State; got != pick.Suspect {
 				t.Errorf("the first to fail is %v when that is told", got)
 			}
@@ -384,7 +384,7 @@ func TestABurstOfFaultsIsPaced(t *testing.T) {
 				t.Errorf("%d faults made %d views", faults+1, n)
 			}
 			see(f, b, engine.Load{})
-			f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.Served(a, time.Now()) })
+			f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.RequestServed(a, time.Now()) })
 			time.Sleep(10 * time.Millisecond)
 			synctest.Wait()
 		}
@@ -405,7 +405,7 @@ func TestAFaultChangesItsOwnPoolsView(t *testing.T) {
 	f.Publish()
 	before := f.View().Snapshot.Pools
 	own, others := set.Pools[0].Namespace+"/"+set.Pools[0].Name, set.Pools[0].Namespace+"/other"
-	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Failed(a, now) })
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.RequestFailed(a, now) })
 	after := f.View().Snapshot.Pools
 	if after[own] == before[own] || after[own].Endpoints[0].State != pick.Suspect {
 		t.Errorf("its own pool's endpoint is %v", after[own].Endpoints[0].State)

@@ -40,7 +40,7 @@ func TestAFaultMakesASuspectUntilALaterRequestEndsWell(t *testing.T) {
 
 func TestASuspectWithoutRequestsIsForgiven(t *testing.T) {
 	f, c := started()
-	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Failed(a, now) })
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.RequestFailed(a, now) })
 	for _, step := range []struct {
 		after time.Duration
 		want  pick.State
@@ -116,11 +116,11 @@ func TestWhenMostLookBadAllAreUsed(t *testing.T) {
 	for _, address := range all {
 		see(f, address, engine.Load{})
 	}
-	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Failed(a, now) })
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.RequestFailed(a, now) })
 	if p := view(f); p.Endpoints[0].State != pick.Suspect || len(fleet.Read(f, (*endpointstate.State).FailOpen)) != 0 {
 		t.Errorf("one of three is %v", p.Endpoints[0].State)
 	}
-	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Failed(b, now) })
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.RequestFailed(b, now) })
 	for range 3 {
 		if p := view(f); p.Endpoints[0].State != pick.Healthy || p.Endpoints[1].State != pick.Healthy {
 			t.Errorf("two of three are %v and %v", p.Endpoints[0].State, p.Endpoints[1].State)
@@ -130,7 +130,7 @@ func TestWhenMostLookBadAllAreUsed(t *testing.T) {
 		t.Errorf("pools that fail open: %v", got)
 	}
 	c.advance(time.Millisecond)
-	f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.Served(a, c.at) })
+	f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.RequestServed(a, c.at) })
 	if p := view(f); p.Endpoints[1].State != pick.Suspect || len(fleet.Read(f, (*endpointstate.State).FailOpen)) != 0 {
 		t.Errorf("one of three again is %v", p.Endpoints[1].State)
 	}
@@ -161,12 +161,12 @@ func TestALoadReportCountsAsALook(t *testing.T) {
 	}
 	see(f, a, engine.Load{Waiting: engine.Known(1)})
 	f.Update(fleet.Later, func(s *endpointstate.State, now time.Time) {
-		s.Reported(a, engine.Load{Waiting: engine.Known(9)}, c.at.Add(-time.Millisecond), now)
+		s.LoadReported(a, engine.Load{Waiting: engine.Known(9)}, c.at.Add(-time.Millisecond), now)
 	})
 	f.Update(fleet.Later, func(s *endpointstate.State, now time.Time) {
-		s.Reported(a, engine.Load{Waiting: engine.Known(9)}, c.at.Add(time.Hour), now)
+		s.LoadReported(a, engine.Load{Waiting: engine.Known(9)}, c.at.Add(time.Hour), now)
 	}) // a clock that is wrong
-	f.Update(fleet.Later, func(s *endpointstate.State, now time.Time) { s.Reported(a, engine.Load{}, c.at, now) })
+	f.Update(fleet.Later, func(s *endpointstate.State, now time.Time) { s.LoadReported(a, engine.Load{}, c.at, now) })
 	if got := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[0].Load.Waiting; got != engine.Known(1) {
 		t.Errorf("after older reports %v wait there", got)
 	}
@@ -389,7 +389,7 @@ func TestWhatControlSaysOfEndpointsThatAreAboutToEnd(t *testing.T) {
 		}
 	}
 	says := func(l endpointstate.Leaving) {
-		f.Hear(endpointstate.News{Leaving: map[string]endpointstate.Leaving{a: l}})
+		f.ApplyPlacement(endpointstate.PlacementUpdate{Leaving: map[string]endpointstate.Leaving{a: l}})
 	}
 	c.advance(time.Second)
 	says(endpointstate.Leaving{Stopping: c.now()})
@@ -415,7 +415,7 @@ func TestWhatControlSaysOfEndpointsThatAreAboutToEnd(t *testing.T) {
 	says(endpointstate.Leaving{})
 	at("when it stays", pick.Healthy)
 	says(endpointstate.Leaving{Terminating: true})
-	f.Hear(endpointstate.News{All: true})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true})
 	at("when another control does not say so", pick.Healthy)
 	says(endpointstate.Leaving{Terminating: true})
 	f.SetWorld(worldOf("successor-", "10.0.0.1", "10.0.0.2"))
@@ -433,7 +433,7 @@ func TestAPodThatMigratesServesWhatIsNowhereElse(t *testing.T) {
 			return objects.Build(set)
 		}
 		f.SetWorld(migrating(c.now().Add(time.Minute)))
-		f.Hear(endpointstate.News{All: true})
+		f.ApplyPlacement(endpointstate.PlacementUpdate{All: true})
 		at := func(when string, want pick.State) {
 			t.Helper()
 			see(f, a, engine.Load{})
@@ -454,17 +454,17 @@ func TestAPodThatMigratesServesWhatIsNowhereElse(t *testing.T) {
 		c.advance(1)
 		at("when that is over", pick.Out)
 		f.SetWorld(migrating(c.now().Add(time.Minute)))
-		f.Hear(endpointstate.News{Leaving: map[string]endpointstate.Leaving{a: {Terminating: true}}})
+		f.ApplyPlacement(endpointstate.PlacementUpdate{Leaving: map[string]endpointstate.Leaving{a: {Terminating: true}}})
 		at("when control says that it is over", pick.Out)
 	}
 }
 
 // As much is known as another process knows when each endpoint has been looked at, whatever came of it, and control has said all.
 func TestWhenAFleetIsSettled(t *testing.T) {
-	for _, ends := range []func(*fleet.Fleet, fleet.Look){
-		func(_ *fleet.Fleet, l fleet.Look) { l.Saw(engine.Load{}) },
-		func(_ *fleet.Fleet, l fleet.Look) { l.Failed() },
-		func(f *fleet.Fleet, _ fleet.Look) {
+	for _, ends := range []func(*fleet.Fleet, fleet.Scrape){
+		func(_ *fleet.Fleet, l fleet.Scrape) { l.Succeeded(engine.Load{}) },
+		func(_ *fleet.Fleet, l fleet.Scrape) { l.Failed() },
+		func(f *fleet.Fleet, _ fleet.Scrape) {
 			f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(b, now) })
 		},
 	} {
@@ -472,7 +472,7 @@ func TestWhenAFleetIsSettled(t *testing.T) {
 			f := fleet.New(fleet.Config{Placed: placed})
 			f.SetWorld(world("10.0.0.1", "10.0.0.2"))
 			see(f, a, engine.Load{})
-			look := f.Look(b)
+			look := f.Scrape(b)
 			if f.Settled() {
 				t.Error("it is settled before the look at the second has ended")
 			}
@@ -480,7 +480,7 @@ func TestWhenAFleetIsSettled(t *testing.T) {
 			if f.Settled() == placed {
 				t.Errorf("with control %v it is settled: %v", placed, f.Settled())
 			}
-			f.Hear(endpointstate.News{All: true})
+			f.ApplyPlacement(endpointstate.PlacementUpdate{All: true})
 			if !f.Settled() {
 				t.Error("it is not settled when control has said all")
 			}
@@ -492,7 +492,7 @@ func TestWhenAFleetIsSettled(t *testing.T) {
 // scrape takes it out. Control learns that its copies are of no use from a scrape, not from one request.
 func TestARequestThatIsTurnedAwayIsNoWordForControl(t *testing.T) {
 	f, c := started()
-	f.Hear(endpointstate.News{All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("sql", a): endpointstate.Loaded}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("sql", a): endpointstate.Loaded}})
 	urgent := func() bool {
 		select {
 		case <-f.Urgent():
@@ -560,23 +560,23 @@ func TestARequestThatIsTurnedAwayIsNoWordForControl(t *testing.T) {
 	expect("after that, and a request before", pick.Out, []string{a}, true)
 	look()
 	c.advance(time.Second)
-	early := f.Look(a)
+	early := f.Scrape(a)
 	c.advance(time.Second)
-	f.Update(fleet.Now, func(s *endpointstate.State, now time.Time) { s.Turned(a, now) })
+	f.Update(fleet.Now, func(s *endpointstate.State, now time.Time) { s.RequestRefused(a, now) })
 	early.Failed()
 	expect("after a look that began before came to nothing", pick.Out, nil, false)
 	c.advance(time.Second)
-	f.Look(a).Failed()
+	f.Scrape(a).Failed()
 	expect("after one that began later", pick.Out, []string{a}, true)
 	look()
 	c.advance(time.Second)
-	early = f.Look(a)
+	early = f.Scrape(a)
 	c.advance(time.Second)
 	f.Observe(broken)
 	early.Failed()
 	expect("after a connection broke, and an earlier look failed", pick.Stale, nil, false)
 	c.advance(time.Second)
-	f.Look(a).Failed()
+	f.Scrape(a).Failed()
 	expect("after a later one failed, too", pick.Out, []string{a}, true)
 	look()
 	expect("when it answers", pick.Healthy, nil, false)
@@ -610,7 +610,7 @@ func TestGoneIsInForceAtOnce(t *testing.T) {
 		<-done
 	}()
 	for range 200 {
-		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Turned(b, now) }) // a view, and a pause
+		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.RequestRefused(b, now) }) // a view, and a pause
 		f.Update(fleet.Now, func(s *endpointstate.State, now time.Time) {
 			if !s.Refuses(a) {
 				s.Refused(a, now)
@@ -619,6 +619,6 @@ func TestGoneIsInForceAtOnce(t *testing.T) {
 		if state := f.View().Snapshot.Pools["ns/pool"].Endpoints[0].State; state != pick.Out {
 			t.Fatalf("it is %v", state)
 		}
-		f.Look(a).Saw(engine.Load{})
+		f.Scrape(a).Succeeded(engine.Load{})
 	}
 }

@@ -13,7 +13,7 @@ import (
 type InFlight struct {
 	fleet *Fleet
 
-	mu    sync.Mutex // guards the following
+	mu    sync.Mutex // guards the following; locked after leases.mu, before Fleet.mu and, by Freed, flow.Flow's mu
 	at    endpointstate.Counts
 	ended bool
 	// address is where the request is counted.

@@ -10,7 +10,8 @@ import (
 
 // leases are the requests in flight whose end will be reported, if at all, apart from the stream that began them.
 type leases struct {
-	mu       sync.Mutex // guards current and requests
+	// mu guards current and requests. Lock order: leases.mu, InFlight.mu, Fleet.mu, then flow.Flow's mu or prefixes.mu.
+	mu       sync.Mutex
 	current  endpointstate.Leases
 	requests map[string]*InFlight // those of current, and those that Keep was told of
 	inferred atomic.Int64

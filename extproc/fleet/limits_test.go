@@ -26,11 +26,11 @@ func limitedFleet(t *testing.T, limit int) (*fleet.Fleet, *[]string) {
 
 // limits has control say all that there is: that m has a copy with a limit.
 func limits(f *fleet.Fleet, limit int, share endpointstate.Share) {
-	n := endpointstate.News{All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("m", a): endpointstate.Loaded}, Share: share}
+	n := endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Loaded}, Share: share}
 	if limit > 0 {
 		n.Limits = map[endpointstate.CopyKey]int{copyOf("m", a): limit}
 	}
-	f.Hear(n)
+	f.ApplyPlacement(n)
 }
 
 // room says whether m takes another request.
@@ -77,7 +77,7 @@ func TestALimitIsSharedWithOtherProcesses(t *testing.T) {
 	limit := func() int64 {
 		return f.View().Snapshot.Pools[thePool.String()].Copies["m"][0].InFlight.Limit.Load()
 	}
-	f.Hear(endpointstate.News{Share: endpointstate.Share{Index: 1, Processes: 2}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{Share: endpointstate.Share{Index: 1, Processes: 2}})
 	if limit() != 2 || fleet.Read(f, (*endpointstate.State).Sharing) != 2 {
 		t.Errorf("of 4 among two it has %d, of %d", limit(), fleet.Read(f, (*endpointstate.State).Sharing))
 	}
@@ -85,11 +85,11 @@ func TestALimitIsSharedWithOtherProcesses(t *testing.T) {
 	if limit() != 3 || fleet.Read(f, (*endpointstate.State).Sharing) != 2 {
 		t.Errorf("of 6 among two it has %d, of %d", limit(), fleet.Read(f, (*endpointstate.State).Sharing))
 	}
-	f.Hear(endpointstate.News{Share: endpointstate.Share{Index: 0, Processes: 1}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{Share: endpointstate.Share{Index: 0, Processes: 1}})
 	if limit() != 6 {
 		t.Errorf("alone it has %d of 6", limit())
 	}
-	f.Hear(endpointstate.News{Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("m", a): endpointstate.Loaded}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Loaded}})
 	if limit() != 0 {
 		t.Errorf("a copy of which no limit is said has one of %d", limit())
 	}

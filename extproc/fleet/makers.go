@@ -56,7 +56,7 @@ func (f *Fleet) Made(answer string, m Maker) {
 }
 
 // HearMade remembers who made an answer, as others tell.
-func (f *Fleet) HearMade(answer string, m Maker) {
+func (f *Fleet) RememberMaker(answer string, m Maker) {
 	f.makers.Add(answer, m)
 	f.nowhere.Remove(answer)
 }

@@ -18,7 +18,7 @@ type names struct {
 }
 
 // hear puts in force what control says of names.
-func (n *names) hear(news endpointstate.News) {
+func (n *names) hear(news endpointstate.PlacementUpdate) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.heard = true

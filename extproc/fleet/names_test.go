@@ -27,8 +27,8 @@ func withVModel(target, canary string, percent int32) *objects.World {
 }
 
 // switched is the word of control that requests for VModels go elsewhere.
-func switched(all map[objects.ModelKey]endpointstate.Switch) endpointstate.News {
-	return endpointstate.News{VModels: all}
+func switched(all map[objects.ModelKey]endpointstate.Switch) endpointstate.PlacementUpdate {
+	return endpointstate.PlacementUpdate{VModels: all}
 }
 
 // What control says of a VModel comes before its object, which counts where control says nothing; a name that a client registered and is no
@@ -37,12 +37,12 @@ func TestWhereRequestsForAVModelGo(t *testing.T) {
 	w, empty := withVModel("sql-v1", "", 0), world()
 	f := fleet.New(fleet.Config{})
 	key, other := model("sql"), objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "other"}, ID: "sql"}
-	registered := func(key objects.ModelKey, is bool) endpointstate.News {
-		return endpointstate.News{Registered: map[objects.ModelKey]bool{key: is}}
+	registered := func(key objects.ModelKey, is bool) endpointstate.PlacementUpdate {
+		return endpointstate.PlacementUpdate{Registered: map[objects.ModelKey]bool{key: is}}
 	}
 	for _, c := range []struct {
 		when string
-		news *endpointstate.News // nil: none
+		news *endpointstate.PlacementUpdate // nil: none
 		w    *objects.World
 		key  objects.ModelKey
 		want string
@@ -60,11 +60,11 @@ func TestWhereRequestsForAVModelGo(t *testing.T) {
 		{"a model of another pool is registered", new(registered(other, true)), w, key, "sql-v1"},
 		{"control takes back what it never said", new(switched(map[objects.ModelKey]endpointstate.Switch{key: {}})), w, key, "sql-v1"},
 		{"control moves it again", new(switched(map[objects.ModelKey]endpointstate.Switch{key: {Active: "sql-v3"}})), w, key, "sql-v3"},
-		{"control says all, and nothing of it", &endpointstate.News{All: true, VModels: map[objects.ModelKey]endpointstate.Switch{other: {Active: "y"}}}, w, key, "sql-v1"},
+		{"control says all, and nothing of it", &endpointstate.PlacementUpdate{All: true, VModels: map[objects.ModelKey]endpointstate.Switch{other: {Active: "y"}}}, w, key, "sql-v1"},
 		{"control says all, and nothing of it", nil, w, other, "y"},
 	} {
 		if c.news != nil {
-			f.Hear(*c.news)
+			f.ApplyPlacement(*c.news)
 		}
 		if active, goes := f.Active(c.w, c.key), f.Resolve(c.w, c.key, 7); active != c.want || goes != c.want {
 			t.Errorf("%s: active is %s, and requests go to %s, want %s", c.when, active, goes, c.want)
@@ -93,7 +93,7 @@ func TestACanaryGetsItsShare(t *testing.T) {
 	}
 	for _, percent := range []int{1, 10, 50, 99} {
 		byObject, byControl := fleet.New(fleet.Config{}), fleet.New(fleet.Config{})
-		byControl.Hear(switched(map[objects.ModelKey]endpointstate.Switch{model("sql"): {Active: "sql-v1", Canary: "sql-v2", Percent: percent}}))
+		byControl.ApplyPlacement(switched(map[objects.ModelKey]endpointstate.Switch{model("sql"): {Active: "sql-v1", Canary: "sql-v2", Percent: percent}}))
 		for name, lots := range map[string][]uint64{"random": random, "counting": counting} {
 			n := shareOf(byObject, withVModel("sql-v1", "sql-v2", int32(percent)), lots)
 			if again := shareOf(byControl, withVModel("x", "", 0), lots); again != n {
@@ -142,7 +142,7 @@ func TestNoShareIsNone(t *testing.T) {
 	}
 	for _, to := range []endpointstate.Switch{{Active: "sql-v1", Canary: "sql-v2"}, {Active: "sql-v1", Percent: 99}} {
 		f := fleet.New(fleet.Config{})
-		f.Hear(switched(map[objects.ModelKey]endpointstate.Switch{model("sql"): to}))
+		f.ApplyPlacement(switched(map[objects.ModelKey]endpointstate.Switch{model("sql"): to}))
 		for _, lot := range lots {
 			if goes := f.Resolve(world(), model("sql"), lot); goes != "sql-v1" {
 				t.Fatalf("%+v: lot %d goes to %q", to, lot, goes)
@@ -159,8 +159,8 @@ func TestRequestsGoWhereCopiesAreKnown(t *testing.T) {
 	f = fleet.New(fleet.Config{Now: func() time.Time { reading(); return c.at }})
 	w := world("10.0.0.1", "10.0.0.2")
 	f.SetWorld(w)
-	f.Hear(endpointstate.News{
-		All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("sql-v1", a): endpointstate.Loaded},
+	f.ApplyPlacement(endpointstate.PlacementUpdate{
+		All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("sql-v1", a): endpointstate.Loaded},
 		VModels: map[objects.ModelKey]endpointstate.Switch{model("sql"): {Active: "sql-v1"}},
 	})
 	looked := 0
@@ -170,7 +170,7 @@ func TestRequestsGoWhereCopiesAreKnown(t *testing.T) {
 			t.Errorf("requests go to %s, of which no copy is known", to)
 		}
 	}
-	f.Hear(endpointstate.News{Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("sql-v2", b): endpointstate.Loaded}, VModels: map[objects.ModelKey]endpointstate.Switch{model("sql"): {Active: "sql-v2"}}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("sql-v2", b): endpointstate.Loaded}, VModels: map[objects.ModelKey]endpointstate.Switch{model("sql"): {Active: "sql-v2"}}})
 	if to := f.Active(w, model("sql")); looked == 0 || to != "sql-v2" {
 		t.Errorf("after %d looks requests go to %s", looked, to)
 	}

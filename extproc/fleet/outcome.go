@@ -16,14 +16,14 @@ import (
 // storedPrefix begins the ids of answers that engines keep for clients to ask for again (OpenAI's responses API).
 const storedPrefix = "resp_"
 
-// began tells of a first token, as [endpointstate.State.Began]. Nothing changes that is in force: profiles are made anew now and then.
+// began tells of a first token, as [endpointstate.State.AdapterLoaded]. Nothing changes that is in force: profiles are made anew now and then.
 func (f *Fleet) began(pool objects.Name, address, adapter string, late time.Duration) {
 	at := slices.Index(pick.Places[:], adapter)
 	if adapter == wire.NoAdapter {
 		at = int(pick.InSlot)
 	}
 	if at >= 0 {
-		f.locked(func() { f.state.Times.Began(pool, address, pick.Place(at), late.Seconds()) }) //nolint:gosec // of three
+		f.locked(func() { f.state.Times.AdapterLoaded(pool, address, pick.Place(at), late.Seconds()) }) //nolint:gosec // of three
 	}
 }
 
@@ -61,7 +61,7 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 		f.ran(objects.ModelKey{Pool: pool, ID: o.Model}, alone)
 	}
 	if ratio, tells := o.Foretold(); tells {
-		f.locked(func() { f.state.Times.Foretold(pool, o.Endpoint, ratio) })
+		f.locked(func() { f.state.Times.FirstTokenPredicted(pool, o.Endpoint, ratio) })
 	}
 	if late, tells := o.Loaded(); tells {
 		f.began(pool, o.Endpoint, o.Adapter, late)
@@ -69,17 +69,17 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 	f.Update(Soon, func(s *endpointstate.State, now time.Time) {
 		switch {
 		case o.Failure == outcome.Refused:
-			s.Turned(o.Endpoint, now)
+			s.RequestRefused(o.Endpoint, now)
 		case o.Failure == outcome.Reset:
-			s.Dropped(o.Endpoint, now)
+			s.ConnectionBroken(o.Endpoint, now)
 		case o.Failure == outcome.Gone, o.Faulty():
-			s.Failed(o.Endpoint, now)
+			s.RequestFailed(o.Endpoint, now)
 		case o.Well():
-			s.Served(o.Endpoint, o.Began)
+			s.RequestServed(o.Endpoint, o.Began)
 		}
 	})
 	f.Update(Later, func(s *endpointstate.State, now time.Time) {
-		s.Reported(o.Endpoint, o.Load, o.Began.Add(o.Duration), now)
+		s.LoadReported(o.Endpoint, o.Load, o.Began.Add(o.Duration), now)
 	})
 	switch {
 	case o.Found():
@@ -99,7 +99,7 @@ func (f *Fleet) observeAttempts(o outcome.Outcome, pool objects.Name) {
 	}
 	f.Update(Soon, func(s *endpointstate.State, now time.Time) {
 		for _, endpoint := range o.Unreached {
-			s.Dropped(endpoint, now)
+			s.ConnectionBroken(endpoint, now)
 		}
 		for _, endpoint := range o.Elsewhere {
 			s.Full(endpoint, now)
@@ -110,9 +110,9 @@ func (f *Fleet) observeAttempts(o outcome.Outcome, pool objects.Name) {
 		for _, endpoint := range o.Missing {
 			k := endpointstate.CopyKey{ModelKey: objects.ModelKey{Pool: pool, ID: o.Model}, Endpoint: endpoint}
 			if o.Again {
-				s.OwnAnswer(k, o.Began, now)
+				s.OwnNotFound(k, o.Began, now)
 			} else {
-				s.Missed(k, o.Began, now)
+				s.ModelMissing(k, o.Began, now)
 			}
 		}
 	})

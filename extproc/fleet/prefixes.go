@@ -10,7 +10,7 @@ import (
 
 // prefixes are what endpoints have of prompts that were sent there. It is safe for concurrent use.
 type prefixes struct {
-	mu    sync.Mutex // guards the following
+	mu    sync.Mutex // guards the following; locked last, after Fleet.mu
 	index *prefix.Index
 }
 

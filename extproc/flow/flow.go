@@ -48,7 +48,7 @@ type Flow struct {
 	Config
 	held atomic.Int64 // so that whom nobody waits for costs one load
 
-	mu    sync.Mutex // guards queue
+	mu    sync.Mutex // guards queue; locked after the fleet's InFlight.mu and Fleet.mu, before what Config.Changed locks
 	queue *queue.Queue[*Ticket]
 }
 

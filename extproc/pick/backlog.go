@@ -24,8 +24,8 @@ type Backlog struct {
 	// Tokens are the tokens that they take of the KV cache: what they do not share with an earlier request, and half of what answers have in
 	// the mean.
 	Tokens atomic.Int64
-	// Paces is the sum of the paces of those that are tokenless and whose pace was known, in nanoseconds, and Paced how many these are.
-	Paces, Paced atomic.Int64
+	// ServiceTimes is the sum of the serviceTimes of those that are tokenless and whose serviceTime was known, in nanoseconds, and Timed how many these are.
+	ServiceTimes, Timed atomic.Int64
 
 	// contexts is the number of requests with tokens, times contextUnit, plus the tokens of their prompts and of half a mean answer each: one
 	// number, so that both are read atomically.
@@ -42,7 +42,7 @@ func (b *Backlog) Contexts() (requests, tokens int64) {
 	return is / contextUnit, is % contextUnit
 }
 
-// Peers is what other processes have at an endpoint, as far as they tell. It has no Queue, no Lately and no Paces. It is safe for concurrent use.
+// Peers is what other processes have at an endpoint, as far as they tell. It has no Queue, no Lately and no ServiceTimes. It is safe for concurrent use.
 type Peers struct {
 	Backlog
 	// Requests is how many they are. Of those that predict nothing only this is told.
@@ -55,7 +55,7 @@ const (
 )
 
 // Claim is what one request adds to a Backlog.
-type Claim struct{ prefill, beside, urgency, tokens, pace, paced, context int64 }
+type Claim struct{ prefill, beside, urgency, tokens, serviceTime, timed, context int64 }
 
 // claim is that of the request where something is expected of it.
 func (f *forecast) claim(e *Endpoint, is *Estimate) Claim {
@@ -71,9 +71,9 @@ func (b *Backlog) Begin(c Claim, now int64) {
 	b.Urgency.Add(c.urgency)
 	b.Tokens.Add(c.tokens)
 	b.contexts.Add(c.context)
-	if c.paced != 0 {
-		b.Paces.Add(c.pace)
-		b.Paced.Add(c.paced)
+	if c.timed != 0 {
+		b.ServiceTimes.Add(c.serviceTime)
+		b.Timed.Add(c.timed)
 	}
 	extend(&b.Through, c.prefill, now)
 	b.Others(c.prefill, now)
@@ -130,9 +130,9 @@ func (b *Backlog) End(c Claim, last bool) {
 	b.Urgency.Add(-c.urgency)
 	b.Tokens.Add(-c.tokens)
 	b.contexts.Add(-c.context)
-	if c.paced != 0 {
-		b.Paces.Add(-c.pace)
-		b.Paced.Add(-c.paced)
+	if c.timed != 0 {
+		b.ServiceTimes.Add(-c.serviceTime)
+		b.Timed.Add(-c.timed)
 	}
 	if last {
 		b.Through.Store(0)

@@ -18,8 +18,8 @@ type Demand struct {
 	FirstToken, PerToken float64
 	// Stated says that PerToken is configured: an endpoint that may miss it costs the request up to one objective, see misses.
 	Stated bool
-	// Pace is how long an engine takes for a tokenless request where it has no other, in nanoseconds; 0 where that is not known.
-	Pace int64
+	// ServiceTime is how long an engine takes for a tokenless request where it has no other, in nanoseconds; 0 where that is not known.
+	ServiceTime int64
 	// Now is the time, in nanoseconds since 1970.
 	Now int64
 }
@@ -222,13 +222,13 @@ func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
 	if over := e.OthersTokens + e.Backlog.Tokens.Load() + e.Peers.Tokens.Load() + int64(f.takes(e)) - e.KVTokens; over > 0 && e.KVTokens > 0 {
 		is.Room = max(is.Room, float64(over)/float64(e.KVTokens)*life)
 	}
-	var crowd float64
+	var price float64
 	if !c.Base {
 		is.Adapter = c.InFlight.Place()
 		is.Load = e.load(c.InFlight)
 		if e.Slots > 0 && c.InFlight.Load()+c.InFlight.Others.Load() == 0 {
 			var wait float64
-			wait, crowd = e.slot(life)
+			wait, price = e.slot(life)
 			is.Room += wait
 		}
 	}
@@ -236,7 +236,7 @@ func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
 	if is.Others = f.others(e, is.Delay+is.Load, is.Longer); is.Others > 0 {
 		is.Others /= f.rest(e)
 	}
-	is.Others += (crowd + leaves*is.Load) * f.perFirstToken
+	is.Others += (price + leaves*is.Load) * f.perFirstToken
 	return is
 }
 

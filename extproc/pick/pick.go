@@ -48,7 +48,7 @@ type Request struct {
 	Random uint64
 	// Demand is what Latency predicts by.
 	Demand Demand
-	// Tokenless says that the request has no tokens. Neither Proposal nor Latency is for those: see [Demand.Pace].
+	// Tokenless says that the request has no tokens. Neither Proposal nor Latency is for those: see [Demand.ServiceTime].
 	Tokenless bool
 }
 
@@ -84,7 +84,7 @@ const (
 	// Random takes any.
 	Random
 	// Latency takes the one where the request is predicted to cost itself and others the least, in shares of their objectives. Where no
-	// prediction is to be trusted it is Proposal. Requests without tokens are compared by the paces of their models, and packed by neither.
+	// prediction is to be trusted it is Proposal. Requests without tokens are compared by the serviceTimes of their models, and packed by neither.
 	Latency
 	// least is in the place of Proposal and Latency where a request is tokenless. Nobody can ask for it.
 	least
@@ -138,7 +138,7 @@ func (s score) less(t score) bool {
 type rank struct {
 	class class
 	score score
-	lot   uint64
+	tie   uint64
 }
 
 // class is 0 for the favourite, and one more than the state of its endpoint for any other candidate.
@@ -151,7 +151,7 @@ func (r rank) less(o rank) bool {
 	case r.score != o.score:
 		return r.score.less(o.score)
 	}
-	return r.lot < o.lot
+	return r.tie < o.tie
 }
 
 // Pick decides: where the request goes, and where it goes next if it gets no answer there, best first. It fills picks,
@@ -216,7 +216,7 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 				continue
 			}
 			is = f.estimate(e, c)
-			sc, reason = scoreOf(is.Cost()), "least predicted harm"
+			sc, reason = scoreOf(is.Cost()), "least predicted cost"
 		case least:
 			sc, reason = w.score(e, c)
 		case RoundRobin:
@@ -231,7 +231,7 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 		if full && cl == worst.class && worst.score.less(sc) {
 			continue
 		}
-		k := rank{cl, sc, lot(r.Random, uint64(i))}
+		k := rank{cl, sc, mix(r.Random, uint64(i))}
 		if full && !k.less(worst) {
 			continue
 		}
@@ -340,7 +340,7 @@ func (p *Pool) sticky(copies []Copy, r Request) int {
 		if e.State != state || state == Out || e.Pending() > slack+2*least || !r.Only.Has(e.Address) {
 			continue
 		}
-		if h := lot(r.Session^e.Hash, 0); own < 0 || h > highest {
+		if h := mix(r.Session^e.Hash, 0); own < 0 || h > highest {
 			own, highest = i, h
 		}
 	}
@@ -404,7 +404,7 @@ func (p Policy) score(c *Copy, e *Endpoint) (score, string) {
 }
 
 // lot is the nth output of the generator SplitMix64 (Steele, Lea, Flood 2014), enough for lots among equals.
-func lot(seed, n uint64) uint64 {
+func mix(seed, n uint64) uint64 {
 	x := seed + (n+1)*0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb

@@ -136,7 +136,7 @@ func TestEveryRuleKeepsTheOrderOfStates(t *testing.T) {
 		f := randomFleet(random)
 		for rule := pick.Proposal; rule <= pick.Latency; rule++ {
 			for _, request := range []pick.Request{
-				{Model: "a"}, {Model: "llama", Base: true}, {Model: "a", Tokenless: true}, {Model: "llama", Base: true, Tokenless: true, Demand: pick.Demand{Pace: 1e6}},
+				{Model: "a"}, {Model: "llama", Base: true}, {Model: "a", Tokenless: true}, {Model: "llama", Base: true, Tokenless: true, Demand: pick.Demand{ServiceTime: 1e6}},
 			} {
 				request.Pool, request.Random, request.Turn = thePool, random.Uint64()|1<<32, random.Uint64()
 				keepsTheOrder(t, f, rule, request)
@@ -217,7 +217,7 @@ func TestEqualsAreOrderedByLot(t *testing.T) {
 func TestADecisionAllocatesNothing(t *testing.T) {
 	f := randomFleet(rand.New(rand.NewPCG(7, 8)))
 	s := f.snapshot()
-	demand := pick.Demand{Prompt: 1000, Output: 100, Cached: make([]int32, 8), Block: 64, Now: now, Pace: 1e6}
+	demand := pick.Demand{Prompt: 1000, Output: 100, Cached: make([]int32, 8), Block: 64, Now: now, ServiceTime: 1e6}
 	for _, room := range [][]pick.Decision{make([]pick.Decision, 1), make([]pick.Decision, 3)} {
 		for rule := pick.Proposal; rule <= pick.Latency; rule++ {
 			for _, tokenless := range []bool{false, true} {
@@ -265,7 +265,7 @@ func BenchmarkPick(b *testing.B) {
 			policy, name := pick.Policy{Rule: rule, Threshold: 32}, "tokenless"
 			r := pick.Request{Pool: thePool, Model: "a", Demand: demand}
 			if rule > pick.Latency {
-				policy.Rule, r.Tokenless, r.Demand.Pace = pick.Latency, true, 1e6
+				policy.Rule, r.Tokenless, r.Demand.ServiceTime = pick.Latency, true, 1e6
 			} else {
 				name = rule.String()
 			}

@@ -18,11 +18,11 @@ import (
 //
 //	endpoint NAME [slots=N] [others=N] [suspect|stale|migrating|lost|out] [base=NAME,NAME] [lists=A,B] [ours=A:N,B:N]
 //	     [theirs=A:N,B:N] [active=A,B] [queue=SECONDS] [beside=SECONDS] [tokens=N] [urgent=OBJECTIVE] [theirbeside=SECONDS] [elsewhere=N] [room=SLOTS,HOST] [used=A,B]
-//	     [paced=N:SECONDS] [peers=N] [peerqueue=SECONDS] [peerbeside=SECONDS] [peertokens=N] [peerurgent=OBJECTIVE]
+//	     [timed=N:SECONDS] [peers=N] [peerqueue=SECONDS] [peerbeside=SECONDS] [peertokens=N] [peerurgent=OBJECTIVE]
 //	    an endpoint of the pool: the adapters it answers to, requests in flight there by model, ours and those of other
 //	    processes, and the adapters that the engine reports as active; of what ours still ask of it: until when prompts are computed, by how
 //	    much steps are longer, tokens in the KV cache, and a request at an objective for each token; the same of others; adapters that were used in that order;
-//	    with peer before a name, what other processes tell of theirs; paced is how many of ours are tokenless and of known paces, and the sum of these
+//	    with peer before a name, what other processes tell of theirs; timed is how many of ours are tokenless and of known serviceTimes, and the sum of these
 //	profile [prefill=BASE,PERTOKEN,SQUARED,FLOOR] [decode=BASE,PERSEQUENCE,PERKVTOKEN,ADAPTERS] [load=MEAN] [slot=MEAN] [sequences=N] [chunk=N] [kv=N]
 //	    the profile of the endpoints that follow, all zero but for 256 sequences, chunks of 2,048 and KV for 100,000 tokens
 //	pick MODEL [policy=RULE] [threshold=N] [turn=N] [base] [open] [only=ADDRESS,ADDRESS] [near=ADDRESS] [session=N]
@@ -145,8 +145,8 @@ func (f *fleet) endpoint(t *testing.T, name string, args []string) {
 			backlog(&e, key).Urgency.Store(int64(1000 / decimal(t, value)))
 		case "paced":
 			n, seconds, _ := strings.Cut(value, ":")
-			e.Backlog.Paced.Store(number(t, n))
-			e.Backlog.Paces.Store(int64(1e9 * decimal(t, seconds)))
+			e.Backlog.Timed.Store(number(t, n))
+			e.Backlog.ServiceTimes.Store(int64(1e9 * decimal(t, seconds)))
 		case "peers":
 			e.Peers.Requests.Store(number(t, value))
 		case "elsewhere":
@@ -234,7 +234,7 @@ func (f *fleet) pick(t *testing.T, model string, args []string) string {
 		case "tokenless":
 			request.Tokenless = true
 		case "pace":
-			request.Demand.Pace = int64(1e9 * decimal(t, value))
+			request.Demand.ServiceTime = int64(1e9 * decimal(t, value))
 		case "prompt":
 			request.Demand.Prompt = int(number(t, value))
 		case "output":

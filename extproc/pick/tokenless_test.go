@@ -9,12 +9,12 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// worker is an endpoint, with the paces of all requests that it has: 0 is one that nobody knows.
+// worker is an endpoint, with the serviceTimes of all requests that it has: 0 is one that nobody knows.
 type worker struct {
-	paces  []int64
-	copies int64 // requests for the model
-	used   int64
-	state  pick.State
+	serviceTimes []int64
+	copies       int64 // requests for the model
+	used         int64
+	state        pick.State
 }
 
 // randomWorkers have few figures each, so that many are equal.
@@ -29,14 +29,14 @@ func randomWorkers(t *testing.T, random *rand.Rand) (workers []worker, f *fleet)
 		e.State = w.state
 		count.Last.Store(w.used)
 		for range random.IntN(3) {
-			pace := int64(1+random.IntN(3)) * 1e6
-			w.paces = append(w.paces, pace)
+			serviceTime := int64(1+random.IntN(3)) * 1e6
+			w.serviceTimes = append(w.serviceTimes, serviceTime)
 			e.InFlight.Add(1)
-			e.Backlog.Paced.Add(1)
-			e.Backlog.Paces.Add(pace)
+			e.Backlog.Timed.Add(1)
+			e.Backlog.ServiceTimes.Add(serviceTime)
 		}
 		for range random.IntN(3) { // of nobody knows whom
-			w.paces = append(w.paces, 0)
+			w.serviceTimes = append(w.serviceTimes, 0)
 			switch random.IntN(3) {
 			case 0:
 				e.Others++
@@ -59,11 +59,11 @@ func randomWorkers(t *testing.T, random *rand.Rand) (workers []worker, f *fleet)
 	return workers, f
 }
 
-// takes is how long a request of a pace takes there: all before it and itself.
-func (w worker) takes(pace int64) (sum int64) {
-	for _, p := range append(slices.Clone(w.paces), 0) {
+// takes is how long a request of a serviceTime takes there: all before it and itself.
+func (w worker) takes(serviceTime int64) (sum int64) {
+	for _, p := range append(slices.Clone(w.serviceTimes), 0) {
 		if p == 0 {
-			p = pace
+			p = serviceTime
 		}
 		sum += p
 	}
@@ -71,7 +71,7 @@ func (w worker) takes(pace int64) (sum int64) {
 }
 
 // bestOf are the workers that the rule takes, of those that were not tried, in the order in which it is told: sets that become smaller.
-func bestOf(workers []worker, tried []int, pace int64) (best []int) {
+func bestOf(workers []worker, tried []int, serviceTime int64) (best []int) {
 	for i, w := range workers {
 		if w.state != pick.Out && !slices.Contains(tried, i) {
 			best = append(best, i)
@@ -85,10 +85,10 @@ func bestOf(workers []worker, tried []int, pace int64) (best []int) {
 		best = slices.DeleteFunc(best, func(i int) bool { return of(workers[i]) != low })
 	}
 	least(func(w worker) int64 { return int64(w.state) })
-	if pace > 0 {
-		least(func(w worker) int64 { return w.takes(pace) })
+	if serviceTime > 0 {
+		least(func(w worker) int64 { return w.takes(serviceTime) })
 	} else {
-		least(func(w worker) int64 { return int64(len(w.paces)) })
+		least(func(w worker) int64 { return int64(len(w.serviceTimes)) })
 		least(func(w worker) int64 { return w.copies })
 	}
 	least(func(w worker) int64 { return w.used })
@@ -99,43 +99,43 @@ func TestTokenlessAgreesWithItsOracle(t *testing.T) {
 	random := rand.New(rand.NewPCG(21, 22))
 	for n := range 20_000 {
 		workers, f := randomWorkers(t, random)
-		rule, pace := pick.Latency, int64(random.IntN(4))*1e6
+		rule, serviceTime := pick.Latency, int64(random.IntN(4))*1e6
 		if random.IntN(4) == 0 {
 			rule = pick.Proposal
 		}
-		request := pick.Request{Pool: thePool, Model: "m", Tokenless: true, Random: random.Uint64() | 1<<32, Demand: pick.Demand{Pace: pace}}
+		request := pick.Request{Pool: thePool, Model: "m", Tokenless: true, Random: random.Uint64() | 1<<32, Demand: pick.Demand{ServiceTime: serviceTime}}
 		if rule == pick.Proposal {
-			pace = 0
+			serviceTime = 0
 		}
 		picks, err := pick.Pick(pick.Policy{Rule: rule, Threshold: 3}, f.snapshot(), request, make([]pick.Decision, 1+random.IntN(8)))
-		if none := len(bestOf(workers, nil, pace)) == 0; none != (err != nil) {
+		if none := len(bestOf(workers, nil, serviceTime)) == 0; none != (err != nil) {
 			t.Fatalf("fleet %d: %v", n, err)
 		}
 		var tried []int
 		for _, d := range picks {
 			i := d.Copy.Endpoint
-			if best := bestOf(workers, tried, pace); !slices.Contains(best, i) {
-				t.Fatalf("fleet %d, %s, pace %d: after %v it takes %d, want one of %v of %+v", n, rule, pace, tried, i, best, workers)
+			if best := bestOf(workers, tried, serviceTime); !slices.Contains(best, i) {
+				t.Fatalf("fleet %d, %s, serviceTime %d: after %v it takes %d, want one of %v of %+v", n, rule, serviceTime, tried, i, best, workers)
 			}
-			if d.Among != int64(len(workers[i].paces)+1) {
-				t.Fatalf("fleet %d: it is among %d, want %d and itself", n, d.Among, len(workers[i].paces))
+			if d.Among != int64(len(workers[i].serviceTimes)+1) {
+				t.Fatalf("fleet %d: it is among %d, want %d and itself", n, d.Among, len(workers[i].serviceTimes))
 			}
 			tried = append(tried, i)
 		}
 	}
 }
 
-// What a request adds is gone when it ends, and is its pace meanwhile.
+// What a request adds is gone when it ends, and is its serviceTime meanwhile.
 func TestATokenlessRequestClaimsItsPace(t *testing.T) {
 	f := newFleet()
 	f.endpoint(t, "a", []string{"lists=m"})
 	backlog := f.pool.Endpoints[0].Backlog
 	for _, c := range []struct {
-		rule         pick.Rule
-		pace         int64
-		paces, paced int64
+		rule                pick.Rule
+		serviceTime         int64
+		serviceTimes, timed int64
 	}{{pick.Latency, 5e6, 5e6, 1}, {pick.Latency, 0, 0, 0}, {pick.Proposal, 5e6, 0, 0}, {pick.Random, 5e6, 0, 0}} {
-		r := pick.Request{Pool: thePool, Model: "m", Tokenless: true, Demand: pick.Demand{Pace: c.pace, Now: now}}
+		r := pick.Request{Pool: thePool, Model: "m", Tokenless: true, Demand: pick.Demand{ServiceTime: c.serviceTime, Now: now}}
 		picks, err := pick.Pick(pick.Policy{Rule: c.rule}, f.snapshot(), r, make([]pick.Decision, 1))
 		if err != nil {
 			t.Fatal(err)
@@ -145,16 +145,16 @@ func TestATokenlessRequestClaimsItsPace(t *testing.T) {
 		}
 		backlog.Begin(picks[0].Claim, now)
 		backlog.Begin(picks[0].Claim, now)
-		if backlog.Paces.Load() != 2*c.paces || backlog.Paced.Load() != 2*c.paced || backlog.Queue.Load() != 0 || backlog.Tokens.Load() != 0 {
-			t.Errorf("%s, pace %d: two claim %d of %d", c.rule, c.pace, backlog.Paces.Load(), backlog.Paced.Load())
+		if backlog.ServiceTimes.Load() != 2*c.serviceTimes || backlog.Timed.Load() != 2*c.timed || backlog.Queue.Load() != 0 || backlog.Tokens.Load() != 0 {
+			t.Errorf("%s, serviceTime %d: two claim %d of %d", c.rule, c.serviceTime, backlog.ServiceTimes.Load(), backlog.Timed.Load())
 		}
 		backlog.End(picks[0].Claim, false)
-		if backlog.Paces.Load() != c.paces || backlog.Paced.Load() != c.paced {
-			t.Errorf("%s, pace %d: one claims %d of %d", c.rule, c.pace, backlog.Paces.Load(), backlog.Paced.Load())
+		if backlog.ServiceTimes.Load() != c.serviceTimes || backlog.Timed.Load() != c.timed {
+			t.Errorf("%s, serviceTime %d: one claims %d of %d", c.rule, c.serviceTime, backlog.ServiceTimes.Load(), backlog.Timed.Load())
 		}
 		backlog.End(picks[0].Claim, true)
-		if backlog.Paces.Load() != 0 || backlog.Paced.Load() != 0 {
-			t.Errorf("%s, pace %d: none claims %d of %d", c.rule, c.pace, backlog.Paces.Load(), backlog.Paced.Load())
+		if backlog.ServiceTimes.Load() != 0 || backlog.Timed.Load() != 0 {
+			t.Errorf("%s, serviceTime %d: none claims %d of %d", c.rule, c.serviceTime, backlog.ServiceTimes.Load(), backlog.Timed.Load())
 		}
 	}
 }

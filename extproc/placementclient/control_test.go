@@ -51,7 +51,7 @@ func aFleet(published func(*endpointstate.View)) *fleet.Fleet {
 	f.SetWorld(objects.Build(s))
 	for _, address := range []string{a, b} {
 		f.SetModels(address, engine.Models{Unlisted: true})
-		f.Look(address).Saw(engine.Load{})
+		f.Scrape(address).Succeeded(engine.Load{})
 	}
 	f.SetWorld(f.View().World) // publishes it
 	return f

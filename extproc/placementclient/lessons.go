@@ -19,23 +19,23 @@ const (
 )
 
 // teaches returns what to tell of what was learned: where it has changed, and where that are too many, of those first that were told least.
-func (t *telling) teaches(all []endpointstate.Lesson) []*placement.Lesson {
-	all = slices.DeleteFunc(all, func(l endpointstate.Lesson) bool {
-		was, told := t.taught[l.ClassKey]
+func (t *telling) teaches(all []endpointstate.LearnedProfile) []*placement.Lesson {
+	all = slices.DeleteFunc(all, func(l endpointstate.LearnedProfile) bool {
+		was, told := t.taught[l.AcceleratorKey]
 		return told && was.Rows == l.Rows && slices.EqualFunc(was.Late[:], l.Late[:], slices.Equal)
 	})
-	slices.SortStableFunc(all, func(a, b endpointstate.Lesson) int {
-		return cmp.Compare(t.taught[a.ClassKey].Rows, t.taught[b.ClassKey].Rows)
+	slices.SortStableFunc(all, func(a, b endpointstate.LearnedProfile) int {
+		return cmp.Compare(t.taught[a.AcceleratorKey].Rows, t.taught[b.AcceleratorKey].Rows)
 	})
 	var out []*placement.Lesson
 	for _, l := range all[:min(len(all), maxLessons)] {
-		t.taught[l.ClassKey] = l
+		t.taught[l.AcceleratorKey] = l
 		out = append(out, wireLesson(l))
 	}
 	return out
 }
 
-func wireLesson(l endpointstate.Lesson) *placement.Lesson {
+func wireLesson(l endpointstate.LearnedProfile) *placement.Lesson {
 	out := &placement.Lesson{
 		Pool: l.Pool.String(), Class: l.Class, Prior: l.Prior,
 		InSlot: l.Late[learn.InSlot], InHost: l.Late[learn.InHost], InStorage: l.Late[learn.InStorage],
@@ -60,12 +60,12 @@ func wireLesson(l endpointstate.Lesson) *placement.Lesson {
 const mostAge = 365 * 24 * time.Hour
 
 // lessonsOf is what an Update says that others have learned. What is not whole is left out; what a Learner could not have, it refuses.
-func lessonsOf(told []*placement.Lesson) (all []endpointstate.Lesson) {
+func lessonsOf(told []*placement.Lesson) (all []endpointstate.LearnedProfile) {
 	for _, l := range told {
 		namespace, name, ok := strings.Cut(l.GetPool(), "/")
-		is := endpointstate.Lesson{
-			ClassKey: endpointstate.ClassKey{Pool: objects.Name{Namespace: namespace, Name: name}, Class: l.GetClass()},
-			Age:      time.Duration(min(l.GetAgeMs(), uint64(mostAge.Milliseconds()))) * time.Millisecond, Factors: l.GetFactors(),
+		is := endpointstate.LearnedProfile{
+			AcceleratorKey: endpointstate.AcceleratorKey{Pool: objects.Name{Namespace: namespace, Name: name}, Class: l.GetClass()},
+			Age:            time.Duration(min(l.GetAgeMs(), uint64(mostAge.Milliseconds()))) * time.Millisecond, Factors: l.GetFactors(),
 		}
 		is.Prior, is.Rows, is.Trusted, is.Unchanged = l.GetPrior(), int(min(l.GetRows(), 1<<62)), l.GetTrusted(), int(l.GetUnchanged()) //nolint:gosec // bounded
 		is.Off, is.Scale, is.Usual, is.Shortest = l.GetOff(), l.GetScale(), [...]float64{l.GetUsual(), l.GetUsualPrompts()}, l.GetShortest()

@@ -31,7 +31,7 @@ func (r *rig) learns(seconds int) {
 			prompts, held := float64(n*7%5), 5000+5000*float64(n*3%7)
 			steps := 1 / (float64(1+i) * (0.04 + 10*0.0003 + held*5e-7 + 0.0003*prompts*10))
 			c[0], c[1], c[2], c[3] = c[0]+10*steps, c[1]+10, c[2]+prompts*10*steps*11/10, c[3]+1
-			r.fleet.Look(address).Saw(engine.Load{
+			r.fleet.Scrape(address).Succeeded(engine.Load{
 				Running: number(10), KVUsage: number(held / 100_000), KVTokens: number(100_000), Totals: engine.Totals{
 					InterToken: engine.Timed{Count: number(c[0]), Seconds: number(c[1])}, PromptTokens: number(c[2]), CachedTokens: number(0),
 					FirstToken: engine.Timed{Count: number(c[3]), Seconds: number(c[3])},
@@ -100,7 +100,9 @@ func TestANewExtprocIsTaught(t *testing.T) {
 func TestWhatCannotBeLearnedIsRefused(t *testing.T) {
 	x, _ := aRig(t)
 	x.learns(200)
-	good := placementclient.WireLesson(fleet.Read(x.fleet, func(s *endpointstate.State) []endpointstate.Lesson { return s.Times.Lessons(x.fleet.Now()) })[0])
+	good := placementclient.WireLesson(fleet.Read(x.fleet, func(s *endpointstate.State) []endpointstate.LearnedProfile {
+		return s.Times.LearnedProfiles(x.fleet.Now())
+	})[0])
 	r := newRig(t)
 	s := r.next()
 	s.say(complete())
@@ -118,7 +120,9 @@ func TestWhatCannotBeLearnedIsRefused(t *testing.T) {
 		"of a class":     func(l *placement.Lesson) { l.Class = "A100" },
 		"of other kinds": func(l *placement.Lesson) { l.Prior++ },
 	} {
-		bad := placementclient.WireLesson(fleet.Read(x.fleet, func(s *endpointstate.State) []endpointstate.Lesson { return s.Times.Lessons(x.fleet.Now()) })[0])
+		bad := placementclient.WireLesson(fleet.Read(x.fleet, func(s *endpointstate.State) []endpointstate.LearnedProfile {
+			return s.Times.LearnedProfiles(x.fleet.Now())
+		})[0])
 		spoil(bad)
 		s.say(&placement.Update{Lessons: []*placement.Lesson{bad}})
 		s.say(&placement.Update{Copies: []*placement.Copy{is(name, a, placement.Copy_LOADED)}})

@@ -28,7 +28,7 @@ func (t *talk) makers(told []*placement.Responses) {
 		}
 		m := fleet.Maker{Pool: objects.Name{Namespace: namespace, Name: name}, Address: r.GetEndpoint()}
 		for _, id := range r.GetIds() {
-			t.Fleet.HearMade(id, m)
+			t.Fleet.RememberMaker(id, m)
 		}
 	}
 }

@@ -33,7 +33,7 @@ func (s *Server) again(w http.ResponseWriter, r *http.Request, e relaytoken.Requ
 	for _, c := range e.Tried {
 		if slices.Contains(missing, c.At) {
 			k := endpointstate.CopyKey{ModelKey: objects.ModelKey{Pool: e.Models[0].Target.Pool, ID: c.Model}, Endpoint: c.Endpoint}
-			s.Fleet.Update(fleet.Now, func(s *endpointstate.State, now time.Time) { s.Missed(k, time.Unix(0, e.SentAt), now) })
+			s.Fleet.Update(fleet.Now, func(s *endpointstate.State, now time.Time) { s.ModelMissing(k, time.Unix(0, e.SentAt), now) })
 			continue
 		}
 		if slices.Contains(stopping, c.At) {
@@ -67,6 +67,6 @@ func (s *Server) look(ctx context.Context, c relaytoken.Copy) {
 		})
 	case errors.Is(err, context.DeadlineExceeded), os.IsTimeout(err),
 		errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
-		s.Fleet.Update(fleet.Now, func(s *endpointstate.State, now time.Time) { s.Turned(c.Endpoint, now) })
+		s.Fleet.Update(fleet.Now, func(s *endpointstate.State, now time.Time) { s.RequestRefused(c.Endpoint, now) })
 	}
 }

@@ -175,14 +175,14 @@ func fleetOf(t *testing.T, endpoints []string) *fleet.Fleet {
 	set := objects.Set{Pools: []pool.InferencePool{p}, Lists: []objects.List{{EndpointList: list, Loopback: true}}}
 	f := fleet.New(fleet.Config{Placed: true})
 	f.SetWorld(objects.Build(set))
-	news := endpointstate.News{All: true, Endpoints: make(map[string]bool), Copies: make(map[endpointstate.CopyKey]endpointstate.Word)}
+	news := endpointstate.PlacementUpdate{All: true, Endpoints: make(map[string]bool), Copies: make(map[endpointstate.CopyKey]endpointstate.CopyState)}
 	for _, e := range endpoints {
-		f.Look(e).Saw(engine.Load{})
+		f.Scrape(e).Succeeded(engine.Load{})
 		f.SetModels(e, engine.Models{Unlisted: true})
 		news.Endpoints[e] = true
 		news.Copies[endpointstate.CopyKey{ModelKey: objects.ModelKey{Pool: target.Target.Pool, ID: "m"}, Endpoint: e}] = endpointstate.Loaded
 	}
-	f.Hear(news)
+	f.ApplyPlacement(news)
 	return f
 }
 

@@ -215,7 +215,7 @@ func (l *loop) note(err error) {
 // again, and after a failure its models may be others. A metrics page at another port says nothing of the endpoint's own
 // one: then the models are always due.
 func (l *loop) look(ctx context.Context) error {
-	look := l.Fleet.Look(l.Address)
+	look := l.Fleet.Scrape(l.Address)
 	if len(l.pages) == 0 {
 		return l.knock(ctx, look)
 	}
@@ -230,12 +230,12 @@ func (l *loop) look(ctx context.Context) error {
 	if err != nil {
 		return l.failed(look, err)
 	}
-	look.Saw(load)
+	look.Succeeded(load)
 	return nil
 }
 
 // knock looks at an engine of which nothing can be read: it is there if it takes a connection.
-func (l *loop) knock(ctx context.Context, look fleet.Look) error {
+func (l *loop) knock(ctx context.Context, look fleet.Scrape) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", l.Address)
@@ -243,20 +243,20 @@ func (l *loop) knock(ctx context.Context, look fleet.Look) error {
 		return l.failed(look, err)
 	}
 	_ = conn.Close()
-	look.Lists(engine.Models{Unlisted: true})
-	look.Saw(engine.Load{Kind: l.Kind})
+	look.Listed(engine.Models{Unlisted: true})
+	look.Succeeded(engine.Load{Kind: l.Kind})
 	return nil
 }
 
 // failed tells the fleet of a look without an answer. A connection that was turned away or reset means that nobody is
 // there; anything else may be a busy engine.
-func (l *loop) failed(look fleet.Look, err error) error {
+func (l *loop) failed(look fleet.Scrape, err error) error {
 	l.modelsAt = time.Time{}
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) {
 		l.Fleet.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) {
 			s.Refused(l.Address, now)
 			if errors.Is(err, syscall.ECONNREFUSED) {
-				s.Ended(l.Address, now)
+				s.ProcessEnded(l.Address, now)
 			}
 		})
 		l.search = search{pages: len(l.pages)} // what comes back may be another engine
@@ -312,10 +312,10 @@ func (l *loop) load(ctx context.Context) (engine.Load, error) {
 
 // models reads the list of models. An engine that has none answers to models that nobody knows; one that answers with
 // something else keeps the list that it gave before.
-func (l *loop) models(ctx context.Context, look fleet.Look) error {
+func (l *loop) models(ctx context.Context, look fleet.Scrape) error {
 	body, _, err := l.get(ctx, modelsPage)
 	if absent(err) {
-		look.Lists(engine.Models{Unlisted: true})
+		look.Listed(engine.Models{Unlisted: true})
 		l.search.lists(err.Error())
 		return nil
 	}
@@ -326,7 +326,7 @@ func (l *loop) models(ctx context.Context, look fleet.Look) error {
 	if err != nil {
 		return err
 	}
-	look.Lists(models)
+	look.Listed(models)
 	l.search.lists(fmt.Sprint(models))
 	return nil
 }

@@ -227,6 +227,20 @@ func TestEndpointsAreLookedAtInTheirOwnPhases(t *testing.T) {
 	}, addresses...)
 }
 
+// A connection that is refused, reset or closed without an answer means that no engine serves there.
+func TestAClosedConnectionPutsTheEndpointOut(t *testing.T) {
+	for _, err := range []error{syscall.ECONNREFUSED, syscall.ECONNRESET, io.EOF} {
+		run(t, func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) {
+			after(interval)
+			e.set(func(string, string) (int, string, error) { return 0, "", &net.OpError{Op: "read", Err: err} })
+			after(interval + 10*time.Millisecond)
+			if got := state(f, 0); got != pick.Out {
+				t.Errorf("%v: the endpoint is %v", err, got)
+			}
+		}, one)
+	}
+}
+
 func TestARefusedLookPutsTheEndpointOutAndAGoodOneBack(t *testing.T) {
 	run(t, func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) {
 		after(interval)

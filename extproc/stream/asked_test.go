@@ -52,7 +52,7 @@ func TestAModelThatWasJustRegisteredIsServed(t *testing.T) {
 	case <-f.Questions():
 	}
 	question := f.Question()
-	f.Hear(news(t, f, []string{"registered=new@base", "loaded=new@" + address}))
+	f.ApplyPlacement(news(t, f, []string{"registered=new@base", "loaded=new@" + address}))
 	f.Answered(question)
 	if text := <-got; !strings.Contains(text, address) {
 		t.Errorf("it gets %s", text)

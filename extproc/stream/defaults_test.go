@@ -27,7 +27,7 @@ func TestTheListOfAnErrorIsBounded(t *testing.T) {
 		}
 	}
 	listed := engine.Models{Base: []string{"qwen"}}
-	news := endpointstate.News{All: true, Registered: make(map[objects.ModelKey]bool)}
+	news := endpointstate.PlacementUpdate{All: true, Registered: make(map[objects.ModelKey]bool)}
 	for i := range many {
 		listed.Adapters = append(listed.Adapters, fmt.Sprintf("listed-%d", i))
 		news.Registered[objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "base"}, ID: fmt.Sprintf("registered-%d", i)}] = true
@@ -35,7 +35,7 @@ func TestTheListOfAnErrorIsBounded(t *testing.T) {
 	f := newFleetWith(fleet.Config{}, routed)
 	f.SetModels("10.0.1.1:8000", listed)
 	f.SetWorld(f.View().World)
-	f.Hear(news)
+	f.ApplyPlacement(news)
 	server, _ := newServer(t, f, func(c *stream.Config) {
 		c.Flow = flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})
 	})

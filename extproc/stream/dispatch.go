@@ -144,7 +144,7 @@ func (d *dispatcher) pick(a *ask, body []byte, view *endpointstate.View, near st
 	named := most
 	base := view.Snapshot.Pools[request.Pool].BaseModel()
 	if request.Tokenless = d.traits.tokenless; d.traits.runs {
-		request.Demand.Pace = s.pace(view.World, d.habitual(request, base))
+		request.Demand.ServiceTime = s.pace(view.World, d.habitual(request, base))
 	}
 	if !request.Tokenless && s.predicts(d.settings.Policy) {
 		if d.demand(&a.text, body, base, now, &request); s.ExplainPicks {
@@ -220,7 +220,7 @@ func (d *dispatcher) send(a ask, body []byte, now time.Time) error {
 // pace returns the service time in nanoseconds of a model without tokens: the learned one, or else
 // that of its Model object; 0 if unknown.
 func (s *Server) pace(w *objects.World, k objects.ModelKey) int64 {
-	if learned := s.Fleet.Pace(k); learned > 0 {
+	if learned := s.Fleet.ServiceTime(k); learned > 0 {
 		return learned
 	}
 	if e, ok := w.Entry(k); ok {

@@ -34,7 +34,7 @@ func inGzip(t *testing.T, body string) string {
 func TestDecodedBodiesAreBounded(t *testing.T) {
 	f := newFleet()
 	held := flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})
-	f.Hear(news(t, f, nil))
+	f.ApplyPlacement(news(t, f, nil))
 	server, _ := newServer(t, f, func(c *stream.Config) { c.Flow = held })
 	send := func(body string) (stream.Exchange, string) {
 		x := server.ExchangeAt("", objects.Name{}, nil)

@@ -31,7 +31,7 @@ func FuzzExchange(f *testing.F) {
 	f.Add(byte(8), []byte("H2BBA"), []byte(`{"model":"missing"}`))
 	f.Add(byte(9), []byte("H4bBA"), []byte(`{"model":"missing"}`))
 	fl := newFleet()
-	fl.Hear(endpointstate.News{All: true})
+	fl.ApplyPlacement(endpointstate.PlacementUpdate{All: true})
 	servers := map[[2]bool]*stream.Server{}
 	for _, override := range []bool{false, true} {
 		for _, holds := range []bool{false, true} {

@@ -32,7 +32,7 @@ func FuzzCall(f *testing.F) {
 		f.Add(byte(5), []byte{0, 1, 255}, body)
 	}
 	fl := newFleet()
-	fl.Hear(endpointstate.News{All: true})
+	fl.ApplyPlacement(endpointstate.PlacementUpdate{All: true})
 	var servers [2]*stream.Server
 	for i := range servers {
 		servers[i], _ = newServer(f, fl, func(c *stream.Config) {

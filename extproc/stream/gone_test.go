@@ -60,7 +60,7 @@ func TestARequestWhoseEngineHasGoneIsEndedOnItsStream(t *testing.T) {
 	server.Progressed(record)
 	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) {
 		s.Refused(endpoint, now)
-		s.Ended(endpoint, now)
+		s.ProcessEnded(endpoint, now)
 	})
 	for range 4 { // it is ended once
 		server.Progressed(record)

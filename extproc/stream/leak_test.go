@@ -77,20 +77,20 @@ func TestNothingIsKeptOfRequestsThatHaveEnded(t *testing.T) {
 		defer close(over)
 		for range 5 { // those that wait are served meanwhile
 			time.Sleep(2 * time.Millisecond)
-			f.Hear(news(t, f, []string{"loaded=nobody@" + address}))
-			f.Hear(news(t, f, []string{"gone=nobody@" + address}))
+			f.ApplyPlacement(news(t, f, []string{"loaded=nobody@" + address}))
+			f.ApplyPlacement(news(t, f, []string{"gone=nobody@" + address}))
 		}
 		workers.Wait()
 		own.streams.Wait()
 		gateway.streams.Wait()
 		fleet.Read(f, (*endpointstate.State).Usage) // which control has asked for: until then a model that was used is kept
-		f.Hear(news(t, f, []string{"gone=nobody@" + address}))
+		f.ApplyPlacement(news(t, f, []string{"gone=nobody@" + address}))
 		return leak.Maps([]any{server, held, f})
 	}
-	f.Hear(news(t, f, []string{"loaded=sql-v2@" + address, "loaded=mm-1@" + address, "gone=nobody@" + address}))
+	f.ApplyPlacement(news(t, f, []string{"loaded=sql-v2@" + address, "loaded=mm-1@" + address, "gone=nobody@" + address}))
 	answers(f)
-	f.Hear(news(t, f, []string{"loaded=nobody@" + address}))
-	f.Hear(news(t, f, []string{"gone=nobody@" + address}))
+	f.ApplyPlacement(news(t, f, []string{"loaded=nobody@" + address}))
+	f.ApplyPlacement(news(t, f, []string{"gone=nobody@" + address}))
 	before := leak.Maps([]any{server, held, f})
 	after := left()
 	for path, n := range after {

@@ -19,7 +19,7 @@ func limited(t *testing.T, f *fleet.Fleet, limit int) {
 	t.Helper()
 	n := news(t, f, []string{"loaded=nobody@" + address})
 	n.Limits = map[endpointstate.CopyKey]int{{ModelKey: nobody, Endpoint: address}: limit}
-	f.Hear(n)
+	f.ApplyPlacement(n)
 }
 
 // goes says whether a request was sent to an endpoint.
@@ -96,11 +96,11 @@ func TestThoseThatWaitAreDecidedAnewWhenCopiesChange(t *testing.T) {
 		waiting = append(waiting, s)
 	}
 	awaitHeld(t, held, 4)
-	f.Hear(news(t, f, []string{"unloading=nobody@" + address, "failed=other"}))
+	f.ApplyPlacement(news(t, f, []string{"unloading=nobody@" + address, "failed=other"}))
 	if full := held.HeldFull(); len(full) > 0 {
 		t.Errorf("without a copy %v wait for one that is full", full)
 	}
-	f.Hear(news(t, f, []string{"loaded=nobody@" + address}))
+	f.ApplyPlacement(news(t, f, []string{"loaded=nobody@" + address}))
 	for _, s := range waiting {
 		next(t, "a copy without a limit", s)
 	}
@@ -128,7 +128,7 @@ func TestAWaitForACopyThatIsFullEnds(t *testing.T) {
 		}
 		awaitHeld(t, held, 2)
 		n := news(t, f, []string{"failed=nobody"})
-		f.Hear(n)
+		f.ApplyPlacement(n)
 		if _, m := ask(t.Context(), t, client); !strings.Contains(render(t, m), "too_many_waiting") {
 			t.Errorf("one more than may wait: %v", m)
 		}

@@ -56,7 +56,7 @@ func TestPacesDecide(t *testing.T) {
 			for range 4 {
 				f.Observe(outcome.Outcome{Pool: "ns/base", Model: "sql-v2", Endpoint: address, Status: 200, Among: 1, Answered: 10 * time.Millisecond})
 			}
-			if got := f.Pace(objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "base"}, ID: "sql-v2"}); got != 10e6 {
+			if got := f.ServiceTime(objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "base"}, ID: "sql-v2"}); got != 10e6 {
 				t.Fatalf("the pace is %d ns", got)
 			}
 			e := &f.View().Snapshot.Pools["ns/base"].Endpoints[0]
@@ -81,13 +81,13 @@ func TestPacesDecide(t *testing.T) {
 			if told != 1 {
 				t.Errorf("it is told of %d decisions", told)
 			}
-			if got := e.Backlog.Paces.Load() == 10e6 && e.Backlog.Paced.Load() == 1; got != c.runs {
-				t.Errorf("it claims %d ns of %d", e.Backlog.Paces.Load(), e.Backlog.Paced.Load())
+			if got := e.Backlog.ServiceTimes.Load() == 10e6 && e.Backlog.Timed.Load() == 1; got != c.runs {
+				t.Errorf("it claims %d ns of %d", e.Backlog.ServiceTimes.Load(), e.Backlog.Timed.Load())
 			}
 			x.ReleaseLease()
 			x.End(time.Now())
-			if e.Backlog.Paces.Load() != 0 || e.Backlog.Paced.Load() != 0 {
-				t.Errorf("after its end it claims %d ns of %d", e.Backlog.Paces.Load(), e.Backlog.Paced.Load())
+			if e.Backlog.ServiceTimes.Load() != 0 || e.Backlog.Timed.Load() != 0 {
+				t.Errorf("after its end it claims %d ns of %d", e.Backlog.ServiceTimes.Load(), e.Backlog.Timed.Load())
 			}
 		})
 	}
@@ -116,7 +116,7 @@ func TestThePaceOfAModelDecidesUntilOneIsLearned(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := f.View().Snapshot.Pools["ns/base"].Endpoints[0].Backlog.Paces.Load(); got != want {
+		if got := f.View().Snapshot.Pools["ns/base"].Endpoints[0].Backlog.ServiceTimes.Load(); got != want {
 			t.Errorf("%s: a request claims %d ns, want %d", what, got, want)
 		}
 	}
@@ -161,14 +161,14 @@ func TestAnotherGatewaysAnswersAreTimed(t *testing.T) {
 				}
 			}
 			if c.held {
-				f.Hear(news(t, f, nil))
+				f.ApplyPlacement(news(t, f, nil))
 			}
 			receive("headers :method=POST content-type=application/json mode=" + c.mode + " shown=FULL_DUPLEX_STREAMED :path=/v2/models/text-to-sql/infer")
 			if c.held {
 				if x.Waits() == "" {
 					t.Fatal("it is not held")
 				}
-				f.Hear(news(t, f, []string{"loaded=sql-v2@" + address}))
+				f.ApplyPlacement(news(t, f, []string{"loaded=sql-v2@" + address}))
 				now = now.Add(time.Minute)
 				x.Resume(now)
 			}

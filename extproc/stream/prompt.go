@@ -31,7 +31,7 @@ func (d *dispatcher) demand(text *openai.Request, body []byte, base string, now 
 			of.PerToken, of.Stated = seconds, true
 		}
 	}
-	habit := d.server.Fleet.Habit(d.habitual(*request, base))
+	habit := d.server.Fleet.RequestStats(d.habitual(*request, base))
 	of.Output, of.Block = int(habit.Output()), prefix.BlockBytes/habit.BytesPerToken()
 	if body == nil {
 		return

@@ -40,7 +40,7 @@ func holdingServer(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *fl
 		}
 	}, Freed: func(model string) { held.Freed(model) }})
 	held = flow.New(flow.Config{View: f.View, MaxHeld: max, MaxBytes: 1 << 20})
-	f.Hear(news(t, f, nil))
+	f.ApplyPlacement(news(t, f, nil))
 	server, _ := newServer(t, f, func(c *stream.Config) { c.Flow, c.Settings.Hold = held, most })
 	return f, held, server
 }
@@ -115,7 +115,7 @@ func TestRequestsWaitUntilTheirModelIsThere(t *testing.T) {
 	leave()
 	awaitHeld(t, held, 21)
 	die()
-	f.Hear(news(t, f, []string{"loaded=nobody@" + address}))
+	f.ApplyPlacement(news(t, f, []string{"loaded=nobody@" + address}))
 	for _, s := range waiting {
 		if got := decided(t, s); !strings.Contains(got, "destination-endpoint="+address) {
 			t.Error(got)
@@ -134,7 +134,7 @@ func TestNobodyOvertakesThoseThatWait(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.Hear(news(t, f, []string{"loaded=nobody@" + address}))
+	f.ApplyPlacement(news(t, f, []string{"loaded=nobody@" + address}))
 	if err := <-ticket.Turn(); err != nil { // and has not chosen yet
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func TestAWaitEndsWithAFailureAndAFullQueueHasNone(t *testing.T) {
 	if got := render(t, full); !strings.Contains(got, "reply: 429") || !strings.Contains(got, "retry-after=") {
 		t.Errorf("with one that waits the next is told %s", got)
 	}
-	f.Hear(news(t, f, []string{"failed=nobody"}))
+	f.ApplyPlacement(news(t, f, []string{"failed=nobody"}))
 	if got := decided(t, s); !strings.Contains(got, "reply: 503") || !strings.Contains(got, "model_load_failed") {
 		t.Errorf("when it cannot be loaded it is told %s", got)
 	}
@@ -192,9 +192,9 @@ func TestAWaitForAVModelOutlivesItsModel(t *testing.T) {
 		own, _ := ask(t.Context(), t, client)
 		named, _ := askFor(t.Context(), t, client, "lost")
 		awaitHeld(t, held, 2)
-		f.Hear(news(t, f, []string{"loaded=sql-v3@" + address, "moved=lost@sql-v3"}))
+		f.ApplyPlacement(news(t, f, []string{"loaded=sql-v3@" + address, "moved=lost@sql-v3"}))
 		awaitHeld(t, held, 2)
-		f.Hear(news(t, f, []string{word}))
+		f.ApplyPlacement(news(t, f, []string{word}))
 		if got := decided(t, named); !strings.Contains(got, "destination-endpoint="+address) || !strings.Contains(got, "sql-v3") {
 			t.Errorf("%s: the VModel's is told %s", word, got)
 		}
@@ -217,10 +217,10 @@ func TestAWaitForAVModelGoesOnForAnotherModel(t *testing.T) {
 	f, held, client := holding(t, time.Minute, 10)
 	s, _ := askFor(t.Context(), t, client, "lost")
 	awaitHeld(t, held, 1)
-	f.Hear(news(t, f, []string{"moved=lost@sql-v4"}))
-	f.Hear(news(t, f, []string{"failed=nobody"}))
+	f.ApplyPlacement(news(t, f, []string{"moved=lost@sql-v4"}))
+	f.ApplyPlacement(news(t, f, []string{"failed=nobody"}))
 	awaitWanted(t, held, "sql-v4", 1)
-	f.Hear(news(t, f, []string{"loaded=sql-v4@" + address}))
+	f.ApplyPlacement(news(t, f, []string{"loaded=sql-v4@" + address}))
 	if got := decided(t, s); !strings.Contains(got, "destination-endpoint="+address) || !strings.Contains(got, "sql-v4") {
 		t.Errorf("it is told %s", got)
 	}
@@ -236,11 +236,11 @@ func TestAWaitForAVModelOvertakesNobody(t *testing.T) {
 	}
 	s, _ := askFor(t.Context(), t, client, "lost")
 	awaitHeld(t, held, 2)
-	f.Hear(news(t, f, []string{"moved=lost@sql-v4", "loaded=sql-v4@" + address}))
+	f.ApplyPlacement(news(t, f, []string{"moved=lost@sql-v4", "loaded=sql-v4@" + address}))
 	if err := <-ticket.Turn(); err != nil { // and has not chosen yet
 		t.Fatal(err)
 	}
-	f.Hear(news(t, f, []string{"failed=nobody"}))
+	f.ApplyPlacement(news(t, f, []string{"failed=nobody"}))
 	awaitWanted(t, held, "sql-v4", 2)
 	ticket.Leave()
 	if got := decided(t, s); !strings.Contains(got, "sql-v4") {
@@ -286,7 +286,7 @@ func TestAWaitEndsWithItsProcess(t *testing.T) {
 func TestAWaitEndsWhereTheModelIsGone(t *testing.T) {
 	f, held, client := holding(t, time.Minute, 1)
 	s, _ := ask(t.Context(), t, client)
-	f.Hear(news(t, f, []string{"unknown=nobody"}))
+	f.ApplyPlacement(news(t, f, []string{"unknown=nobody"}))
 	if got := decided(t, s); !strings.Contains(got, "reply: 404") || !strings.Contains(got, "model_not_found") {
 		t.Errorf("when it is gone it is told %s", got)
 	}

@@ -40,7 +40,7 @@ func relayTokens(t *testing.T, key byte) *relaytoken.Sealer {
 func withRelay(t *testing.T, change func(*stream.Config)) (*stream.Server, *fleet.Fleet, *relaytoken.Sealer) {
 	t.Helper()
 	f := newFleetOfVModels(fleet.Config{Placed: true})
-	f.Hear(news(t, f, []string{"loaded=sql-v2@" + address, "loaded=mm-1@" + address}))
+	f.ApplyPlacement(news(t, f, []string{"loaded=sql-v2@" + address, "loaded=mm-1@" + address}))
 	sealer := relayTokens(t, 'k')
 	server, _ := newServer(t, f, func(c *stream.Config) {
 		c.Flow = flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})
@@ -275,7 +275,7 @@ func TestCallsForControl(t *testing.T) {
 // V2 by REST goes to the inner server where the pool has a model runtime that takes gRPC alone, but for what extproc answers itself.
 func TestRESTForEnginesThatTakeCallsAlone(t *testing.T) {
 	f := newFleetOfVModels(fleet.Config{Placed: true}, runtimes)
-	f.Hear(news(t, f, []string{"loaded=mm-1@" + address}))
+	f.ApplyPlacement(news(t, f, []string{"loaded=mm-1@" + address}))
 	sealer := relayTokens(t, 'k')
 	server, _ := newServer(t, f, func(c *stream.Config) {
 		c.Flow = flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})
@@ -336,7 +336,7 @@ func TestTheInnerServerAtAGateway(t *testing.T) {
 				c.change(s)
 			}
 		})
-		f.Hear(news(t, f, []string{"loaded=sql-v2@" + address, "loaded=mm-1@" + address}))
+		f.ApplyPlacement(news(t, f, []string{"loaded=sql-v2@" + address, "loaded=mm-1@" + address}))
 		sealer := relayTokens(t, 'k')
 		server, _ := newServer(t, f, func(s *stream.Config) {
 			s.Flow = flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})

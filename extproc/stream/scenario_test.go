@@ -112,7 +112,7 @@ func scenario(t *testing.T) func(string) string {
 				continue
 			}
 			if rest, ok := strings.CutPrefix(line, "control"); ok {
-				f.Hear(news(t, f, strings.Fields(rest)))
+				f.ApplyPlacement(news(t, f, strings.Fields(rest)))
 				continue
 			}
 			var answers []*extprocv3.ProcessingResponse
@@ -162,18 +162,18 @@ func scenario(t *testing.T) func(string) string {
 }
 
 // news reads what control says.
-func news(t *testing.T, f *fleet.Fleet, words []string) endpointstate.News {
+func news(t *testing.T, f *fleet.Fleet, words []string) endpointstate.PlacementUpdate {
 	t.Helper()
-	n := endpointstate.News{
+	n := endpointstate.PlacementUpdate{
 		All: !f.Heard(), Endpoints: map[string]bool{address: true, "10.0.2.1:8000": true},
-		Copies: map[endpointstate.CopyKey]endpointstate.Word{}, Failures: map[objects.ModelKey]string{}, Registered: map[objects.ModelKey]bool{},
+		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{}, Failures: map[objects.ModelKey]string{}, Registered: map[objects.ModelKey]bool{},
 		VModels: map[objects.ModelKey]endpointstate.Switch{},
 	}
 	for _, w := range words {
 		verb, rest, _ := strings.Cut(w, "=")
 		id, at, _ := strings.Cut(rest, "@")
 		key := objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "base"}, ID: id}
-		said := map[string]endpointstate.Word{"loaded": endpointstate.Loaded, "unloading": endpointstate.Unloading, "gone": endpointstate.Nothing}
+		said := map[string]endpointstate.CopyState{"loaded": endpointstate.Loaded, "unloading": endpointstate.Unloading, "gone": endpointstate.Nothing}
 		word, isCopy := said[verb]
 		switch {
 		case isCopy:

@@ -169,7 +169,7 @@ func askMaker(t *testing.T, attempts int32, want string) {
 	w := objects.Build(all)
 	w.Offers = attach.Of(w.Network).Offers(w)
 	f.SetWorld(w)
-	f.HearMade("resp_x", fleet.Maker{Pool: objects.Name{Namespace: "ns", Name: "sticky"}, Address: "10.0.3.5:8000"})
+	f.RememberMaker("resp_x", fleet.Maker{Pool: objects.Name{Namespace: "ns", Name: "sticky"}, Address: "10.0.3.5:8000"})
 	server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.Picks = 3 })
 	for what, lines := range map[string][]string{
 		"a response": {"headers :method=GET :path=/v1/responses/resp_x end"},

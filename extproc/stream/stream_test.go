@@ -342,11 +342,11 @@ func TestWhatMigratesIsWell(t *testing.T) {
 		until time.Time
 		want  string
 	}{{time.Now().Add(time.Hour), "reply: 200 "}, {time.Time{}, "reply: 503 "}} {
-		n := endpointstate.News{All: true, Leaving: make(map[string]endpointstate.Leaving)}
+		n := endpointstate.PlacementUpdate{All: true, Leaving: make(map[string]endpointstate.Leaving)}
 		for _, e := range all {
 			n.Leaving[e.Address] = endpointstate.Leaving{Terminating: true, Migrates: c.until}
 		}
-		f.Hear(n)
+		f.ApplyPlacement(n)
 		x := server.Exchange(stream.Own, "", 0)
 		answers, err := x.Receive(message(t, "headers :method=GET :path=/health end"), time.Now())
 		if err != nil || len(answers) != 1 || !strings.Contains(render(t, answers[0]), c.want) {

@@ -82,18 +82,18 @@ func TestASwitchMovesTheNextRequest(t *testing.T) {
 		}
 	}
 	expect("before control says anything", "sql-v2")
-	f.Hear(news(t, f, []string{"loaded=sql-v2@" + address, "loaded=sql-v3@" + address}))
+	f.ApplyPlacement(news(t, f, []string{"loaded=sql-v2@" + address, "loaded=sql-v3@" + address}))
 	expect("control says nothing of it", "sql-v2")
-	f.Hear(news(t, f, []string{"moved=sql@sql-v3"}))
+	f.ApplyPlacement(news(t, f, []string{"moved=sql@sql-v3"}))
 	expect("it was moved", "sql-v3")
-	f.Hear(news(t, f, []string{"moved=sql@sql-v2", "gone=sql-v3@" + address}))
+	f.ApplyPlacement(news(t, f, []string{"moved=sql@sql-v2", "gone=sql-v3@" + address}))
 	expect("it was moved back, and the other is gone", "sql-v2")
 }
 
 // A switch that comes while a request is decided finds the copies that came with it.
 func TestASwitchWhileARequestIsDecided(t *testing.T) {
 	f := newFleetOfVModels(fleet.Config{})
-	f.Hear(news(t, f, []string{"loaded=sql-v2@" + address}))
+	f.ApplyPlacement(news(t, f, []string{"loaded=sql-v2@" + address}))
 	between := func() {}
 	server, _ := newServer(t, f, func(c *stream.Config) {
 		c.Flow = flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})
@@ -101,8 +101,8 @@ func TestASwitchWhileARequestIsDecided(t *testing.T) {
 		c.Random = func() uint64 { between(); return random() } // within the decision
 	})
 	between = func() {
-		f.Hear(endpointstate.News{
-			Copies:  map[endpointstate.CopyKey]endpointstate.Word{{ModelKey: objects.ModelKey{Pool: nobody.Pool, ID: "sql-v3"}, Endpoint: address}: endpointstate.Loaded},
+		f.ApplyPlacement(endpointstate.PlacementUpdate{
+			Copies:  map[endpointstate.CopyKey]endpointstate.CopyState{{ModelKey: objects.ModelKey{Pool: nobody.Pool, ID: "sql-v3"}, Endpoint: address}: endpointstate.Loaded},
 			VModels: map[objects.ModelKey]endpointstate.Switch{{Pool: nobody.Pool, ID: "sql"}: {Active: "sql-v3"}},
 		})
 	}

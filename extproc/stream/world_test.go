@@ -140,7 +140,7 @@ func newFleetWith(c fleet.Config, more ...func(*objects.Set)) *fleet.Fleet {
 	w.Offers = attach.Of(w.Network).Offers(w)
 	f.SetWorld(w)
 	for _, a := range w.Addresses() {
-		f.Look(a).Saw(engine.Load{})
+		f.Scrape(a).Succeeded(engine.Load{})
 		switch at := netip.MustParseAddrPort(a).Addr().String(); {
 		case a == address:
 			f.SetModels(a, engine.Models{Base: []string{"llama"}, Adapters: []string{"sql-v2"}})

@@ -78,7 +78,7 @@ func TestCaches(t *testing.T) {
 	s.SetWorld(world("one"))
 	s.TakeCaches()
 	saw := func(load engine.Load) []endpointstate.Cache {
-		s.Saw(s.Look(b, start), load)
+		s.ScrapeSucceeded(s.Scrape(b, start), load)
 		return s.TakeCaches()
 	}
 	number := view(s, start).Snapshot.Pools["ns/one"].Endpoints[1].Number

@@ -17,13 +17,13 @@ type CopyKey struct {
 	Endpoint string // "ip:port"
 }
 
-// News is what control says, as what differs from what it said before.
-type News struct {
+// PlacementUpdate is what control says, as what differs from what it said before.
+type PlacementUpdate struct {
 	// All says that this is all there is: what control said before is forgotten.
 	All bool
 	// Endpoints are all those whose copies control knows; nil means those of before.
 	Endpoints map[string]bool
-	Copies    map[CopyKey]Word
+	Copies    map[CopyKey]CopyState
 	// Limits are how many requests copies take at once, of all processes together, of those of Copies that have a limit.
 	Limits map[CopyKey]int
 	// Share is this process's part in them; the zero Share: that of before.
@@ -52,8 +52,8 @@ type Switch struct {
 // control is what control said, of endpoints.
 type control struct {
 	endpoints map[string]bool
-	copies    map[string]map[string]*said // by endpoint and the engine's name of the model
-	failures  map[objects.ModelKey]string // immutable: views share it
+	copies    map[string]map[string]*reportedCopy // by endpoint and the engine's name of the model
+	failures  map[objects.ModelKey]string         // immutable: views share it
 	share     Share
 	leaving   map[string]Leaving        // none that stays
 	methods   map[string]engine.Methods // by endpoint, none that is empty; immutable: views share it
@@ -65,25 +65,25 @@ type control struct {
 func (c *control) governs(endpoint string) bool { return c.endpoints[endpoint] }
 
 // said is the word for a copy, to be written to.
-func (c *control) said(k CopyKey) *said {
+func (c *control) said(k CopyKey) *reportedCopy {
 	models := c.copies[k.Endpoint]
 	if models == nil {
-		models = make(map[string]*said)
+		models = make(map[string]*reportedCopy)
 		c.copies[k.Endpoint] = models
 	}
 	if models[k.ID] == nil {
-		models[k.ID] = new(said)
+		models[k.ID] = new(reportedCopy)
 	}
 	return models[k.ID]
 }
 
 // Hear believes what control says: once a view with that is in force and sealed, no request begins any more at a copy that is
 // Unloading or gone, and [State.InFlight] counts every one that began there.
-func (s *State) Hear(n News, now time.Time) {
+func (s *State) ApplyPlacement(n PlacementUpdate, now time.Time) {
 	c := &s.control
 	before := c.copies
 	if n.All || c.copies == nil {
-		*c = control{endpoints: n.Endpoints, copies: make(map[string]map[string]*said), share: c.share, leaving: make(map[string]Leaving), missing: c.missing, own: c.own}
+		*c = control{endpoints: n.Endpoints, copies: make(map[string]map[string]*reportedCopy), share: c.share, leaving: make(map[string]Leaving), missing: c.missing, own: c.own}
 	}
 	shared := n.Share != (Share{}) && n.Share != c.share
 	if shared {
@@ -147,6 +147,9 @@ func (s *State) Hear(n News, now time.Time) {
 func (c *control) drop(k CopyKey) {
 	if s := c.copies[k.Endpoint][k.ID]; s != nil && s.word == Nothing && s.others == 0 {
 		delete(c.copies[k.Endpoint], k.ID)
+		if len(c.copies[k.Endpoint]) == 0 {
+			delete(c.copies, k.Endpoint)
+		}
 	}
 }
 
@@ -174,8 +177,8 @@ func (s *State) miss(k CopyKey) {
 
 // Missed says that an engine answered a request, which began at a time, as if it did not have the model. If the engine lists its models, its next
 // scrape tells. Else the copy counts as gone until control has loaded it anew, which costs little if the engine has it. An answer to a request from
-// before that load says nothing, nor does one of a model that answers so by itself (see [State.OwnAnswer]).
-func (s *State) Missed(k CopyKey, began, now time.Time) {
+// before that load says nothing, nor does one of a model that answers so by itself (see [State.OwnNotFound]).
+func (s *State) ModelMissing(k CopyKey, began, now time.Time) {
 	e, c := s.endpoints[k.Endpoint], &s.control
 	if e == nil || e.lists.gives() || !c.governs(k.Endpoint) || slices.Contains(c.missing, k) || now.Before(c.own[k].until) {
 		return
@@ -204,14 +207,14 @@ const (
 )
 
 // OwnAnswer says that an engine answered again as if it did not have a model, to a request that began at a time. If the model was loaded there after
-// that, for the request, this is taken for the model's own answer for a while. Else it is as [State.Missed]: the engine may have lost the model.
-func (s *State) OwnAnswer(k CopyKey, began, now time.Time) {
+// that, for the request, this is taken for the model's own answer for a while. Else it is as [State.ModelMissing]: the engine may have lost the model.
+func (s *State) OwnNotFound(k CopyKey, began, now time.Time) {
 	e, c := s.endpoints[k.Endpoint], &s.control
 	if e == nil || e.lists.gives() || !c.governs(k.Endpoint) {
 		return
 	}
 	if said := c.copies[k.Endpoint][k.ID]; said == nil || said.word != Loaded || !said.heard.After(began) {
-		s.Missed(k, began, now)
+		s.ModelMissing(k, began, now)
 		return
 	}
 	is := c.own[k]
@@ -230,7 +233,7 @@ func (s *State) OwnAnswer(k CopyKey, began, now time.Time) {
 
 // Ended says that nobody listens at an endpoint: its engine has ended, and the next one there has nothing. Where the engine gives a list, that
 // will tell; else its copies have vanished until control says something of them again.
-func (s *State) Ended(address string, now time.Time) {
+func (s *State) ProcessEnded(address string, now time.Time) {
 	e := s.endpoints[address]
 	if e == nil {
 		return
@@ -259,16 +262,16 @@ func (s *State) TakeUrgent() bool {
 	return urgent
 }
 
-// Used is how a model was used.
-type Used struct {
+// ModelUse is how a model was used.
+type ModelUse struct {
 	Requests int64     // that began
 	Last     time.Time // when the last one did
 }
 
 // Usage takes the use of every model that is not an engine's own since it was last taken. One that was not used is left
 // out.
-func (s *State) Usage() map[objects.ModelKey]Used {
-	all := make(map[objects.ModelKey]Used)
+func (s *State) Usage() map[objects.ModelKey]ModelUse {
+	all := make(map[objects.ModelKey]ModelUse)
 	s.eachCount(func(k CopyKey, c *pick.Count) {
 		n := c.Began.Swap(0)
 		if n == 0 {
@@ -284,19 +287,19 @@ func (s *State) Usage() map[objects.ModelKey]Used {
 	return all
 }
 
-// Flying is how many requests this process has at a copy.
-type Flying struct {
+// InFlightCount is how many requests this process has at a copy.
+type InFlightCount struct {
 	Requests int64
 	// Closed says that no more come.
 	Closed bool
 }
 
 // InFlight is how many requests this process has at each copy that is no engine's own, those with none left out.
-func (s *State) InFlight() map[CopyKey]Flying {
-	all := make(map[CopyKey]Flying)
+func (s *State) InFlight() map[CopyKey]InFlightCount {
+	all := make(map[CopyKey]InFlightCount)
 	s.eachCount(func(k CopyKey, c *pick.Count) {
 		if n := c.Load(); n > 0 {
-			all[k] = Flying{n, c.Closed.Load()}
+			all[k] = InFlightCount{n, c.Closed.Load()}
 		}
 	})
 	return all

@@ -86,8 +86,8 @@ func (s *State) migrates(declared objects.Endpoint, told Leaving, now time.Time)
 	return s.Placed && now.Before(until)
 }
 
-// Trust is a pool of which all endpoints are used because most look bad, or that is well again.
-type Trust struct {
+// FailOpenChange is a pool of which all endpoints are used because most look bad, or that is well again.
+type FailOpenChange struct {
 	Pool objects.Name
 	// Open says that all are used; else the pool is well.
 	Open bool
@@ -96,8 +96,8 @@ type Trust struct {
 }
 
 // trust makes suspects healthy where faults count against most of the endpoints of a pool that answer looks: then it
-// is more likely that the requests are at fault, and the few others must not get everything. News says that this changed.
-func (s *State) trust(p *objects.Pool, endpoints []pick.Endpoint, now time.Time) (t Trust, news bool) {
+// is more likely that the requests are at fault, and the few others must not get everything. PlacementUpdate says that this changed.
+func (s *State) trust(p *objects.Pool, endpoints []pick.Endpoint, now time.Time) (t FailOpenChange, news bool) {
 	answer, lost, out := 0, 0, 0
 	var faulty []int
 	for i := range endpoints {
@@ -123,7 +123,7 @@ func (s *State) trust(p *objects.Pool, endpoints []pick.Endpoint, now time.Time)
 	open := most || (lost > 0 && lost+out == len(endpoints))
 	news = open != s.failOpen[p.Name]
 	s.failOpen[p.Name] = open
-	return Trust{p.Name, open, len(faulty), lost}, news
+	return FailOpenChange{p.Name, open, len(faulty), lost}, news
 }
 
 // FailOpen returns the pools of which all endpoints are used because most look bad.
@@ -151,7 +151,7 @@ func (s *State) Refused(address string, now time.Time) {
 
 // Turned reports that an endpoint refused the connection of a request. The endpoint is out, as after Refused, but control is not told that its
 // copies are of no use before a scrape has confirmed it.
-func (s *State) Turned(address string, now time.Time) {
+func (s *State) RequestRefused(address string, now time.Time) {
 	e := s.endpoints[address]
 	if e == nil {
 		return
@@ -164,7 +164,7 @@ func (s *State) Turned(address string, now time.Time) {
 
 // Dropped reports that a request's connection to an endpoint broke, or that no answer shows why an attempt there failed. One request says little
 // about the next: other endpoints are preferred until a scrape that begins later is answered. If that scrape fails, the endpoint is out.
-func (s *State) Dropped(address string, now time.Time) {
+func (s *State) ConnectionBroken(address string, now time.Time) {
 	if e := s.endpoints[address]; e != nil {
 		e.health.dropped = now
 		s.touch(address)
@@ -194,7 +194,7 @@ func (h *health) refuses() bool { return !h.heard.After(h.refused) }
 const stoppingFor = 30 * time.Second
 
 // Stopping says that an endpoint turned away a request that began at a time, because it is stopping: it will end, though
-// it answers looks until then. It is out until it has refused and then answers a look, or for a while. News that is older
+// it answers looks until then. It is out until it has refused and then answers a look, or for a while. PlacementUpdate that is older
 // than what is known is forgotten: the endpoint has ended since, or it is known.
 func (s *State) Stopping(address string, began time.Time) {
 	if e := s.endpoints[address]; e != nil && began.After(e.health.stopping) {
@@ -239,7 +239,7 @@ func (s *State) Full(address string, now time.Time) {
 
 // Failed says that a request ended with an error of the endpoint. It is suspect until a request that begins after this
 // ends well, or for forgiveness.
-func (s *State) Failed(address string, now time.Time) {
+func (s *State) RequestFailed(address string, now time.Time) {
 	if e := s.endpoints[address]; e != nil {
 		e.health.failed = now
 		s.touch(address)
@@ -247,7 +247,7 @@ func (s *State) Failed(address string, now time.Time) {
 }
 
 // Served says that a request that began at a time ended well.
-func (s *State) Served(address string, began time.Time) {
+func (s *State) RequestServed(address string, began time.Time) {
 	e := s.endpoints[address]
 	if e == nil || !began.After(e.health.served) {
 		return
@@ -266,16 +266,16 @@ func (s *State) Served(address string, began time.Time) {
 	}
 }
 
-// Look is one look at an endpoint's load, from its beginning.
-type Look struct {
+// Scrape is one look at an endpoint's load, from its beginning.
+type Scrape struct {
 	Address string
 	Began   time.Time
 	told    int64
 }
 
-// Look begins a look at an endpoint. It ends with one of Saw, Silent or Refused.
-func (s *State) Look(address string, now time.Time) Look {
-	l := Look{Address: address, Began: now}
+// Scrape begins a look at an endpoint. It ends with one of Saw, Silent or Refused.
+func (s *State) Scrape(address string, now time.Time) Scrape {
+	l := Scrape{Address: address, Began: now}
 	if e := s.endpoints[address]; e != nil {
 		l.told = e.told()
 	}
@@ -291,7 +291,7 @@ func (s *State) looked(address string, e *endpoint) {
 }
 
 // Saw ends a look that the endpoint answered.
-func (s *State) Saw(l Look, load engine.Load) {
+func (s *State) ScrapeSucceeded(l Scrape, load engine.Load) {
 	e := s.endpoints[l.Address]
 	if e == nil {
 		return
@@ -326,7 +326,7 @@ func (s *State) Saw(l Look, load engine.Load) {
 }
 
 // Silent ends a look that the endpoint did not answer in time, or not in words that make sense.
-func (s *State) Silent(l Look) {
+func (s *State) ScrapeFailed(l Scrape) {
 	e := s.endpoints[l.Address]
 	if e == nil {
 		return
@@ -341,8 +341,8 @@ func (s *State) Silent(l Look) {
 	s.touch(l.Address)
 }
 
-// Lists says what the endpoint of a look lists. News of an endpoint that is gone is forgotten.
-func (s *State) Lists(l Look, m engine.Models) {
+// Lists says what the endpoint of a look lists. PlacementUpdate of an endpoint that is gone is forgotten.
+func (s *State) ModelsListed(l Scrape, m engine.Models) {
 	e := s.endpoints[l.Address]
 	if e == nil {
 		return
@@ -373,7 +373,7 @@ func (s *State) Settled() bool {
 // the rest stays as it was last seen, others' requests too: a report does not say what is running. One that is older
 // than the last look is forgotten, and so is one of an endpoint that has to answer a scrape first: it may have been an
 // engine's last word, which becomes known after a look found it gone.
-func (s *State) Reported(address string, load engine.Load, at, now time.Time) {
+func (s *State) LoadReported(address string, load engine.Load, at, now time.Time) {
 	e := s.endpoints[address]
 	if e == nil || e.health.refuses() || e.health.drops() || !at.After(e.health.heard) || at.After(now) {
 		return

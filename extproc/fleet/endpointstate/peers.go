@@ -43,7 +43,7 @@ func backlogOf(address string, requests int64, of *pick.Backlog) Backlog {
 
 // HearPeers believes what other processes have at endpoints, as the sum of all of them, which is told at a time. It is in force at once, in
 // every view. What is told of an endpoint that is not known is kept until it is.
-func (s *State) HearPeers(told []Backlog, now time.Time) {
+func (s *State) SetPeers(told []Backlog, now time.Time) {
 	for _, b := range told {
 		if e := s.endpoints[b.Endpoint]; e != nil {
 			e.hear(b, now.UnixNano())

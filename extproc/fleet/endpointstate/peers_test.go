@@ -18,28 +18,28 @@ func told(address string, requests, tokens int64) endpointstate.Backlog {
 func TestWhatPeersTellIsNobodyElses(t *testing.T) {
 	s := predicted()
 	e := endpointOf(s)
-	sees := func(l endpointstate.Look, running, usage float64) (requests, tokens int64) {
-		s.Saw(l, engine.Load{Running: engine.Known(running), KVUsage: engine.Known(usage), KVTokens: engine.Known(1000)})
+	sees := func(l endpointstate.Scrape, running, usage float64) (requests, tokens int64) {
+		s.ScrapeSucceeded(l, engine.Load{Running: engine.Known(running), KVUsage: engine.Known(usage), KVTokens: engine.Known(1000)})
 		e := endpointOf(s)
 		return e.Others, e.OthersTokens
 	}
-	s.HearPeers([]endpointstate.Backlog{told(a, 3, 200)}, start)
+	s.SetPeers([]endpointstate.Backlog{told(a, 3, 200)}, start)
 	if p := e.Peers; p.Requests.Load() != 3 || p.Tokens.Load() != 200 || p.Beside.Load() != 3 || p.Urgency.Load() != 3 || p.Through.Load() != start.UnixNano() || e.Pending() != 3 {
 		t.Errorf("in a view of before peers have %d requests that hold %d tokens; pending are %d", p.Requests.Load(), p.Tokens.Load(), e.Pending())
 	}
 	if s.Changed() {
 		t.Error("it makes a new view")
 	}
-	if requests, tokens := sees(s.Look(a, start), 5, 0.5); requests != 2 || tokens != 300 {
+	if requests, tokens := sees(s.Scrape(a, start), 5, 0.5); requests != 2 || tokens != 300 {
 		t.Errorf("of five requests that hold 500 tokens, 3 and 200 of which peers tell of, others have %d and %d", requests, tokens)
 	}
-	l := s.Look(a, start)
-	s.HearPeers([]endpointstate.Backlog{told(a, 1, 200)}, start)
+	l := s.Scrape(a, start)
+	s.SetPeers([]endpointstate.Backlog{told(a, 1, 200)}, start)
 	if requests, _ := sees(l, 3, 0.5); requests != 0 {
 		t.Errorf("what peers had when a look began is taken for %d of others", requests)
 	}
 	s.ForgetPeers(start)
-	if requests, tokens := sees(s.Look(a, start), 3, 0.5); requests != 3 || tokens != 500 || e.Peers.Through.Load() != 0 || e.Peers.Urgency.Load() != 0 {
+	if requests, tokens := sees(s.Scrape(a, start), 3, 0.5); requests != 3 || tokens != 500 || e.Peers.Through.Load() != 0 || e.Peers.Urgency.Load() != 0 {
 		t.Errorf("once nobody tells any more, others have %d requests and %d tokens", requests, tokens)
 	}
 }
@@ -47,8 +47,8 @@ func TestWhatPeersTellIsNobodyElses(t *testing.T) {
 // An endpoint that comes after it was told of, or that goes and comes back, has what peers have there.
 func TestWhatPeersTellOfEndpointsThatAreNotKnownIsKept(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
-	s.HearPeers([]endpointstate.Backlog{told(a, 3, 0), told(b, 2, 0)}, start)
-	s.HearPeers([]endpointstate.Backlog{told(b, 0, 0)}, start)
+	s.SetPeers([]endpointstate.Backlog{told(a, 3, 0), told(b, 2, 0)}, start)
+	s.SetPeers([]endpointstate.Backlog{told(b, 0, 0)}, start)
 	pending := func() (all [2]int64) {
 		for i := range all {
 			all[i] = view(s, start).Snapshot.Pools["ns/one"].Endpoints[i].Pending()
@@ -107,7 +107,7 @@ func TestPromptsOfPeersQueueBehindOurs(t *testing.T) {
 	tell := func(at, left time.Duration, requests int64) {
 		b := told(a, requests, 0)
 		b.Through = after(at + left).UnixNano()
-		s.HearPeers([]endpointstate.Backlog{b}, after(at))
+		s.SetPeers([]endpointstate.Backlog{b}, after(at))
 	}
 	want := func(when string, left time.Duration) {
 		t.Helper()

@@ -7,12 +7,12 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// Word is what control says of a copy.
-type Word uint8
+// CopyState is what control says of a copy.
+type CopyState uint8
 
 const (
 	// Nothing is a copy that control says nothing of, or that is gone.
-	Nothing Word = iota
+	Nothing CopyState = iota
 	Loading
 	Loaded
 	Unloading
@@ -46,7 +46,7 @@ const (
 // facts are all that is known of one adapter at one endpoint.
 type facts struct {
 	governed bool // control names the endpoint
-	word     Word
+	word     CopyState
 	heard    time.Time // when the word came
 	gives    bool      // the engine gives a list
 	listed   bool      // which has the adapter
@@ -67,8 +67,8 @@ func (b facts) standing() standing {
 }
 
 // said is what control says of one copy.
-type said struct {
-	word  Word
+type reportedCopy struct {
+	word  CopyState
 	limit int // of requests at once, by all processes; 0: none
 	heard time.Time
 	// others is how many requests other processes have there.
@@ -90,7 +90,7 @@ type listing struct {
 func (l listing) gives() bool { return l.known && !l.Unlisted }
 
 // adapters returns what an endpoint answers to beside its base models, in order, and the copies that vanished.
-func adapters(governed bool, says map[string]*said, l listing) (there, gone []string) {
+func adapters(governed bool, says map[string]*reportedCopy, l listing) (there, gone []string) {
 	listed := slices.Sorted(slices.Values(l.Adapters))
 	names := slices.Clone(listed)
 	if governed {

@@ -17,7 +17,7 @@ func TestWhoIsBelievedOfACopy(t *testing.T) {
 	const no, yes = false, true
 	for _, c := range []struct {
 		governed bool
-		word     Word
+		word     CopyState
 		gives    bool
 		listed   bool
 		looked   time.Time // control's word came between earlier and later
@@ -55,7 +55,7 @@ func TestWhoIsBelievedOfACopy(t *testing.T) {
 }
 
 // obvious says the same in the words of the design, one at a time.
-func obvious(governed bool, says map[string]*said, l listing) (there, gone []string) {
+func obvious(governed bool, says map[string]*reportedCopy, l listing) (there, gone []string) {
 	every := map[string]bool{}
 	for _, name := range l.Adapters {
 		every[name] = true
@@ -94,14 +94,14 @@ func TestTheAdaptersOfAnEndpointAreThoseOfAnObviousReading(t *testing.T) {
 	for range 5000 {
 		l := listing{known: random.IntN(4) > 0, looked: earlier.Add(time.Duration(random.IntN(3)) * time.Second)}
 		l.Unlisted = l.known && random.IntN(4) == 0
-		says := map[string]*said{}
+		says := map[string]*reportedCopy{}
 		for i := range 8 {
 			name := fmt.Sprint("m", i)
 			if l.known && !l.Unlisted && random.IntN(2) == 0 {
 				l.Adapters = append(l.Adapters, name)
 			}
 			if random.IntN(2) == 0 {
-				says[name] = &said{word: Word(random.IntN(4)), heard: later, missed: random.IntN(3) == 0}
+				says[name] = &reportedCopy{word: CopyState(random.IntN(4)), heard: later, missed: random.IntN(3) == 0}
 			}
 		}
 		random.Shuffle(len(l.Adapters), func(i, j int) { l.Adapters[i], l.Adapters[j] = l.Adapters[j], l.Adapters[i] })

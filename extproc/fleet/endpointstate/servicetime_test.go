@@ -11,7 +11,7 @@ import (
 )
 
 func TestPace(t *testing.T) {
-	var p endpointstate.Pace
+	var p endpointstate.ServiceTime
 	learn := func(all ...time.Duration) {
 		for _, d := range all {
 			p.Learn(d)
@@ -64,7 +64,7 @@ func TestPacesOfTwoModelsAtOneEngine(t *testing.T) {
 		atOnce bool
 		want   [2]float64
 	}{{"all at once", true, [2]float64{0.002, 0.0207}}, {"one after the other", false, [2]float64{0.004, 0.017}}} {
-		paces := make([]endpointstate.Pace, 2)
+		paces := make([]endpointstate.ServiceTime, 2)
 		var got [2][]float64
 		for n, model := range simulate(takes, c.atOnce, paces) {
 			if n > 2000 {
@@ -81,7 +81,7 @@ func TestPacesOfTwoModelsAtOneEngine(t *testing.T) {
 }
 
 // simulate has 10,000 requests served by an engine that is busy 60 % of the time, and visits each when it ends, with its model.
-func simulate(takes []float64, atOnce bool, paces []endpointstate.Pace) func(func(int, int) bool) {
+func simulate(takes []float64, atOnce bool, paces []endpointstate.ServiceTime) func(func(int, int) bool) {
 	return func(yield func(int, int) bool) {
 		type request struct {
 			model              int

@@ -25,32 +25,32 @@ const (
 	slightly = 0.001
 )
 
-// maxClasses is of how many classes of hardware of a pool what is known is kept, beside those that are there: some 3 KB each. A label that names
+// maxAccelerators is of how many classes of hardware of a pool what is known is kept, beside those that are there: some 3 KB each. A label that names
 // each pod has no end of them.
-const maxClasses = 64
+const maxAccelerators = 64
 
-// ServiceTimes learns how long the engines of each pool take. It is a part of the [State], with which it shares the endpoints.
-type ServiceTimes struct {
-	endpoints map[string]*endpoint      // of the State, by address
-	changed   map[objects.Name]bool     // of the State
-	world     *objects.World            // of the State
-	pools     map[string][]objects.Name // of the State
-	generic   profile.Profile           // of engines of which nothing is known
-	times     map[objects.Name]*times   // of the pools of the world
-	learned   []Learned                 // since it was last taken
-	lessons   map[ClassKey]Lesson       // that others gave last
-	origin    time.Time                 // when the first scrape began, or something was first heard
+// EngineTimes learns how long the engines of each pool take. It is a part of the [State], with which it shares the endpoints.
+type EngineTimes struct {
+	endpoints map[string]*endpoint              // of the State, by address
+	changed   map[objects.Name]bool             // of the State
+	world     *objects.World                    // of the State
+	pools     map[string][]objects.Name         // of the State
+	generic   profile.Profile                   // of engines of which nothing is known
+	times     map[objects.Name]*times           // of the pools of the world
+	learned   []TrustChange                     // since it was last taken
+	waiting   map[AcceleratorKey]LearnedProfile // that others gave last
+	origin    time.Time                         // when the first scrape began, or something was first heard
 }
 
 // times is how long the engines of a pool take, as far as it is learned.
 type times struct {
-	known   map[string]*class // by hardware, that of endpoints which are gone too: they may come back
-	classes map[string]*class // those among them of endpoints that are there
-	trusted bool              // what is learned of all classes
+	known        map[string]*accelerator // by hardware, that of endpoints which are gone too: they may come back
+	accelerators map[string]*accelerator // those among them of endpoints that are there
+	trusted      bool                    // what is learned of all classes
 }
 
 // class is how long engines of one class of hardware take.
-type class struct {
+type accelerator struct {
 	*learn.Learner
 	prior
 	since time.Time // when it became trusted, or was not any more; zero where that never changed
@@ -64,15 +64,15 @@ type prior struct {
 }
 
 // priorOf is what is said of a class of hardware of a pool, or what is assumed where nobody says anything.
-func (s *ServiceTimes) priorOf(p *objects.Pool, class string) prior {
+func (s *EngineTimes) priorOf(p *objects.Pool, class string) prior {
 	if is := p.Said(class); is != nil {
 		return prior{is.Profile, true, is.Pinned}
 	}
 	return prior{Profile: s.generic}
 }
 
-func newClass(from prior) *class {
-	c := &class{Learner: learn.New(from.Profile, from.said), prior: from}
+func newAccelerator(from prior) *accelerator {
+	c := &accelerator{Learner: learn.New(from.Profile, from.said), prior: from}
 	if c.pinned {
 		c.Pin()
 	}
@@ -82,13 +82,13 @@ func newClass(from prior) *class {
 // timed is how long one endpoint takes, as one of a pool.
 type timed struct {
 	learn.Engine
-	class   *class
+	class   *accelerator
 	profile *profile.Profile // nil until it is asked for
 	made    time.Time        // when it was last asked whether there is another one
 }
 
-// Learned is that predictions for a pool are trusted from now on, or are not any more.
-type Learned struct {
+// TrustChange is that predictions for a pool are trusted from now on, or are not any more.
+type TrustChange struct {
 	Pool    objects.Name
 	Trusted bool
 	// Why says in a few words what changed.
@@ -100,35 +100,35 @@ type Learned struct {
 }
 
 // TakeLearned returns of which pools predictions became trusted since it was last called, or are not any more, in order.
-func (s *ServiceTimes) TakeLearned() []Learned {
+func (s *EngineTimes) TakeTrustChanges() []TrustChange {
 	news := s.learned
 	s.learned = nil
 	return news
 }
 
 // setWorld has what is learned be of the pools that there are, each from what its objects say of it.
-func (s *ServiceTimes) setWorld(w *objects.World, pools map[string][]objects.Name) {
+func (s *EngineTimes) setWorld(w *objects.World, pools map[string][]objects.Name) {
 	s.world, s.pools = w, pools
 	maps.DeleteFunc(s.times, func(name objects.Name, _ *times) bool { return s.world.Pools[name] == nil })
 	for name, p := range s.world.Pools {
 		t, news := s.times[name], false // that trust is of something else
 		if t == nil {
-			t, news = &times{known: make(map[string]*class)}, true
+			t, news = &times{known: make(map[string]*accelerator)}, true
 			s.times[name] = t
 		}
 		for of, c := range t.known {
 			if is := s.priorOf(p, of); is != c.prior {
-				t.known[of], news = newClass(is), true
+				t.known[of], news = newAccelerator(is), true
 			}
 		}
-		t.classes = make(map[string]*class)
+		t.accelerators = make(map[string]*accelerator)
 		for _, declared := range p.Endpoints {
 			c := t.known[declared.Class]
 			if c == nil {
-				c = newClass(s.priorOf(p, declared.Class))
+				c = newAccelerator(s.priorOf(p, declared.Class))
 				t.known[declared.Class] = c
 			}
-			t.classes[declared.Class] = c
+			t.accelerators[declared.Class] = c
 			e := s.endpoints[declared.Address]
 			if is := e.times[name]; is == nil || is.class != c {
 				e.forget(name)
@@ -136,14 +136,14 @@ func (s *ServiceTimes) setWorld(w *objects.World, pools map[string][]objects.Nam
 				e.backlog.Idle() // its queue was predicted by something else
 			}
 		}
-		if len(t.known) > maxClasses+len(t.classes) {
-			maps.DeleteFunc(t.known, func(of string, _ *class) bool { return t.classes[of] == nil })
+		if len(t.known) > maxAccelerators+len(t.accelerators) {
+			maps.DeleteFunc(t.known, func(of string, _ *accelerator) bool { return t.accelerators[of] == nil })
 		}
 		if news {
-			t.trusted = t.trustworthy() && (len(t.classes) > 0 || p.Profile != nil)
+			t.trusted = t.trustworthy() && (len(t.accelerators) > 0 || p.Profile != nil)
 		}
-		for of := range t.classes {
-			s.take(ClassKey{name, of})
+		for of := range t.accelerators {
+			s.take(AcceleratorKey{name, of})
 		}
 	}
 	for address, e := range s.endpoints {
@@ -157,7 +157,7 @@ func (s *ServiceTimes) setWorld(w *objects.World, pools map[string][]objects.Nam
 
 // trustworthy says whether what is learned of every class of hardware is trusted.
 func (t *times) trustworthy() bool {
-	for _, c := range t.classes {
+	for _, c := range t.accelerators {
 		if !c.Trusted() {
 			return false
 		}
@@ -174,7 +174,7 @@ func (e *endpoint) forget(pool objects.Name) {
 }
 
 // learn tells of a look at an endpoint.
-func (s *ServiceTimes) learn(address string, e *endpoint, began time.Time, load *engine.Load) {
+func (s *EngineTimes) learn(address string, e *endpoint, began time.Time, load *engine.Load) {
 	if s.origin.IsZero() {
 		s.origin = began
 	}
@@ -193,7 +193,7 @@ func (s *ServiceTimes) learn(address string, e *endpoint, began time.Time, load 
 var places = [...]learn.Place{pick.InStorage: learn.InStorage, pick.InHost: learn.InHost, pick.InSlot: learn.InSlot}
 
 // Foretold records the ratio of actual to predicted time to first token at an endpoint.
-func (s *ServiceTimes) Foretold(pool objects.Name, address string, ratio float64) {
+func (s *EngineTimes) FirstTokenPredicted(pool objects.Name, address string, ratio float64) {
 	if e := s.endpoints[address]; e != nil && e.times[pool] != nil {
 		e.times[pool].class.Foretold(ratio)
 	}
@@ -201,7 +201,7 @@ func (s *ServiceTimes) Foretold(pool objects.Name, address string, ratio float64
 
 // Began tells by how many seconds later a first token came than it was predicted to but for the intake and a load, of a request whose adapter was at a
 // place when it was sent: how long these take is learned of it. See [pick.Decision.Tells].
-func (s *ServiceTimes) Began(pool objects.Name, address string, at pick.Place, late float64) {
+func (s *EngineTimes) AdapterLoaded(pool objects.Name, address string, at pick.Place, late float64) {
 	if e := s.endpoints[address]; e != nil && e.times[pool] != nil {
 		t := e.times[pool]
 		t.class.Began(&t.Engine, places[at], late)
@@ -210,10 +210,10 @@ func (s *ServiceTimes) Began(pool objects.Name, address string, at pick.Place, l
 
 // predictable says whether the endpoints of a pool are to be predicted, which is told of where it changes: what is learned of every class of
 // hardware is trusted then.
-func (s *ServiceTimes) predictable(pool objects.Name) bool {
+func (s *EngineTimes) predictable(pool objects.Name) bool {
 	t := s.times[pool]
 	trusted := t.trustworthy()
-	if trusted == t.trusted || len(t.classes) == 0 { // nothing is news of a pool that has no endpoint
+	if trusted == t.trusted || len(t.accelerators) == 0 { // nothing is news of a pool that has no endpoint
 		return trusted
 	}
 	if t.trusted = trusted; trusted {
@@ -221,18 +221,18 @@ func (s *ServiceTimes) predictable(pool objects.Name) bool {
 			s.endpoints[declared.Address].backlog.Idle()
 		}
 	}
-	var why *class
-	for _, class := range slices.Sorted(maps.Keys(t.classes)) {
-		if l := t.classes[class]; why == nil || why.Trusted() && (!l.Trusted() || l.Residual() > why.Residual()) {
+	var why *accelerator
+	for _, class := range slices.Sorted(maps.Keys(t.accelerators)) {
+		if l := t.accelerators[class]; why == nil || why.Trusted() && (!l.Trusted() || l.Residual() > why.Residual()) {
 			why = l
 		}
 	}
-	s.learned = append(s.learned, Learned{Pool: pool, Trusted: trusted, Why: why.why(), Residual: why.Residual(), Rows: why.Rows()})
+	s.learned = append(s.learned, TrustChange{Pool: pool, Trusted: trusted, Why: why.why(), Residual: why.Residual(), Rows: why.Rows()})
 	return trusted
 }
 
 // why says in a few words why what is known of a class of hardware is trusted, or is not.
-func (c *class) why() string {
+func (c *accelerator) why() string {
 	switch is := c.Trusted(); {
 	case c.pinned:
 		return "the profile is pinned"
@@ -254,7 +254,7 @@ func (c *class) why() string {
 
 // Known is what is known of how long the engines of a pool take that are of one class of hardware.
 type Known struct {
-	ClassKey
+	AcceleratorKey
 	// Trusted says that predictions by it decide, if those of all classes of the pool are. Why says why, or why not, in a few words, and Since since
 	// when; it is zero where that never changed.
 	Trusted bool
@@ -269,12 +269,12 @@ type Known struct {
 }
 
 // Known is what is known of how long engines take, in order of pools and classes of hardware.
-func (s *ServiceTimes) Known() []Known {
+func (s *EngineTimes) Known() []Known {
 	var all []Known
-	for _, key := range s.classKeys() {
-		c := s.times[key.Pool].classes[key.Class]
+	for _, key := range s.acceleratorKeys() {
+		c := s.times[key.Pool].accelerators[key.Class]
 		k := Known{
-			ClassKey: key, Trusted: c.Trusted(), Why: c.why(), Since: c.since, Rows: c.Rows(), Residual: c.Residual(),
+			AcceleratorKey: key, Trusted: c.Trusted(), Why: c.why(), Since: c.since, Rows: c.Rows(), Residual: c.Residual(),
 			Profile: s.known(key, c), Factors: make(map[string]float64),
 		}
 		for address, e := range s.members(key.Pool, c) {
@@ -287,25 +287,27 @@ func (s *ServiceTimes) Known() []Known {
 	return all
 }
 
-// ClassKey is a class of hardware of a pool.
-type ClassKey struct {
+// AcceleratorKey is a class of hardware of a pool.
+type AcceleratorKey struct {
 	Pool  objects.Name
 	Class string // empty where nobody tells any apart
 }
 
-// classKeys are those of endpoints that are there, in order.
-func (s *ServiceTimes) classKeys() (all []ClassKey) {
+// acceleratorKeys are those of endpoints that are there, in order.
+func (s *EngineTimes) acceleratorKeys() (all []AcceleratorKey) {
 	for name, t := range s.times {
-		for of := range t.classes {
-			all = append(all, ClassKey{name, of})
+		for of := range t.accelerators {
+			all = append(all, AcceleratorKey{name, of})
 		}
 	}
-	slices.SortFunc(all, func(a, b ClassKey) int { return cmp.Or(a.Pool.Compare(b.Pool), strings.Compare(a.Class, b.Class)) })
+	slices.SortFunc(all, func(a, b AcceleratorKey) int {
+		return cmp.Or(a.Pool.Compare(b.Pool), strings.Compare(a.Class, b.Class))
+	})
 	return all
 }
 
 // members are the endpoints of a pool that are of a class of hardware, by address.
-func (s *ServiceTimes) members(pool objects.Name, c *class) iter.Seq2[string, *timed] {
+func (s *EngineTimes) members(pool objects.Name, c *accelerator) iter.Seq2[string, *timed] {
 	return func(yield func(string, *timed) bool) {
 		for _, declared := range s.world.Pools[pool].Endpoints {
 			if e := s.endpoints[declared.Address].times[pool]; e.class == c && !yield(declared.Address, e) {
@@ -317,14 +319,14 @@ func (s *ServiceTimes) members(pool objects.Name, c *class) iter.Seq2[string, *t
 
 // known returns the current profile of an accelerator class, under a name of its own if learning has changed its times. Its limits are those that
 // predictions use: as the engines report them, if they do.
-func (s *ServiceTimes) known(key ClassKey, c *class) profile.Profile {
+func (s *EngineTimes) known(key AcceleratorKey, c *accelerator) profile.Profile {
 	p := c.Learner.Profile()
 	learned := p != c.prior.Profile
 	s.reported(key, c, &p.Limits)
 	if !learned {
 		return p
 	}
-	p.Source = fmt.Sprintf("Learned by extproc of %d measurements, of which the latest were off by %.0f %% in the median. It began with: %s", c.Rows(), 100*c.Residual(), p.Name)
+	p.Source = fmt.Sprintf("TrustChange by extproc of %d measurements, of which the latest were off by %.0f %% in the median. It began with: %s", c.Rows(), 100*c.Residual(), p.Name)
 	if p.Name = "Engines of " + key.Pool.String(); key.Class != "" {
 		p.Name += " on " + key.Class
 	}
@@ -332,7 +334,7 @@ func (s *ServiceTimes) known(key ClassKey, c *class) profile.Profile {
 }
 
 // reported sets limits to those that the engines of an accelerator class report. If they differ, the lowest counts.
-func (s *ServiceTimes) reported(key ClassKey, c *class, limits *profile.Limits) {
+func (s *EngineTimes) reported(key AcceleratorKey, c *accelerator, limits *profile.Limits) {
 	var blocks, slots int
 	least := func(is *int, n int) {
 		if n > 0 && (*is == 0 || n < *is) {
@@ -376,7 +378,7 @@ func differ(p, q *profile.Profile) bool {
 
 // fewestSlots is the least number of adapter slots that an endpoint of a pool reports: what is assumed of those that report none. It is 0 where
 // none does.
-func (s *ServiceTimes) fewestSlots(p *objects.Pool) (fewest int) {
+func (s *EngineTimes) fewestSlots(p *objects.Pool) (fewest int) {
 	for _, declared := range p.Endpoints {
 		if n, _ := s.endpoints[declared.Address].slots(); n > 0 && (fewest == 0 || n < fewest) {
 			fewest = n

@@ -9,11 +9,11 @@ import (
 )
 
 func TestHabits(t *testing.T) {
-	var none *endpointstate.Habit
+	var none *endpointstate.RequestStats
 	if none.BytesPerToken() != 4 || none.Output() != 200 {
 		t.Errorf("nothing is known: %g bytes, %g tokens", none.BytesPerToken(), none.Output())
 	}
-	var h endpointstate.Habit
+	var h endpointstate.RequestStats
 	want := func(when string, bytes, output float64) {
 		t.Helper()
 		if math.Abs(h.BytesPerToken()-bytes) > 0.01 || math.Abs(h.Output()-output) > 0.01 {
@@ -42,7 +42,7 @@ func TestHabits(t *testing.T) {
 	want("what cannot be is bounded", 0.5, 1<<20)
 }
 
-// News of how many bytes make a token is told once, where they are more than an eighth more or fewer than was told before.
+// PlacementUpdate of how many bytes make a token is told once, where they are more than an eighth more or fewer than was told before.
 func TestDenser(t *testing.T) {
 	for _, c := range []struct {
 		bytes []int // of requests of 100 tokens
@@ -53,7 +53,7 @@ func TestDenser(t *testing.T) {
 		{[]int{350, 350, 350}, []float64{3.5}},
 		{[]int{800, 400, 400}, []float64{8, 6}},
 	} {
-		var h endpointstate.Habit
+		var h endpointstate.RequestStats
 		var got []float64
 		for _, bytes := range c.bytes {
 			h.Learn(bytes, 100, 1)

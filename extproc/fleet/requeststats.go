@@ -9,25 +9,25 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// maxHabits bounds of how many models it is remembered what requests for them are like; some 100 bytes each.
-const maxHabits = 65536
+// maxRequestStats bounds of how many models it is remembered what requests for them are like; some 100 bytes each.
+const maxRequestStats = 65536
 
-type habits = lru.Cache[objects.ModelKey, *endpointstate.Habit]
+type requestStats = lru.Cache[objects.ModelKey, *endpointstate.RequestStats]
 
 // Habit is what requests for a model are like, by a name that engines know it by; that of all of the pool where nothing is known of the model,
 // and nil where nothing is known of either.
-func (f *Fleet) Habit(k objects.ModelKey) *endpointstate.Habit {
-	if h, ok := f.habits.Get(f.first(k)); ok {
+func (f *Fleet) RequestStats(k objects.ModelKey) *endpointstate.RequestStats {
+	if h, ok := f.requestStats.Get(f.first(k)); ok {
 		return h
 	}
-	h, _ := f.habits.Get(objects.ModelKey{Pool: k.Pool})
+	h, _ := f.requestStats.Get(objects.ModelKey{Pool: k.Pool})
 	return h
 }
 
 // learn learns of a model, and of its pool, from a request that ended.
 func (f *Fleet) learn(k objects.ModelKey, bytes int, prompt, completion float64) {
 	for _, k := range [...]objects.ModelKey{f.first(k), {Pool: k.Pool}} {
-		h := remembered(f.habits, k)
+		h := remembered(f.requestStats, k)
 		h.Learn(bytes, prompt, completion)
 		if k.ID != "" {
 			continue

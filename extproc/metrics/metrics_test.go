@@ -210,7 +210,7 @@ func TestFailuresAreCountedOnceForTheRouteAndAtEachEndpoint(t *testing.T) {
 func TestEndpointsAreShownAsTheyAre(t *testing.T) {
 	m, f := started()
 	f.SetModels(endpoint, engine.Models{Base: []string{"llama"}, Adapters: []string{"sql"}})
-	f.Look(endpoint).Saw(engine.Load{Running: engine.Known(3)})
+	f.Scrape(endpoint).Succeeded(engine.Load{Running: engine.Known(3)})
 	f.SetWorld(world("10.0.0.1"))
 	at := f.View().Snapshot.Pools["ns/pool"]
 	for _, c := range []pick.Copy{at.Copies["sql"][0], at.Copies["sql"][0], at.Copies["llama"][0]} {
@@ -244,7 +244,7 @@ func TestAnEndpointOfTwoPoolsIsShownForBoth(t *testing.T) {
 	f := fleet.New(fleet.Config{})
 	m := metrics.New(f)
 	f.SetWorld(objects.Build(s))
-	f.Look(endpoint).Saw(engine.Load{Running: engine.Known(3)})
+	f.Scrape(endpoint).Succeeded(engine.Load{Running: engine.Known(3)})
 	code, page := get(t, m, "/metrics")
 	if code != http.StatusOK {
 		t.Fatalf("%d: %s", code, page)
@@ -325,7 +325,7 @@ func TestThePageIsSmall(t *testing.T) {
 	m.SetWorld(w)
 	load := engine.Load{Running: engine.Known(1), Waiting: engine.Known(4), KVUsage: engine.Known(0.25)}
 	for _, address := range w.Addresses() {
-		f.Look(address).Saw(load)
+		f.Scrape(address).Succeeded(load)
 	}
 	for i := range routes {
 		name := "ns/" + poolOf(i)

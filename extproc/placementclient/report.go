@@ -16,7 +16,7 @@ type telling struct {
 	inFlight map[endpointstate.CopyKey]int64
 	leaving  map[string]endpointstate.Leaving
 	asked    map[string]asked // of endpoints; none of nothing
-	taught   map[endpointstate.ClassKey]endpointstate.Lesson
+	taught   map[endpointstate.AcceleratorKey]endpointstate.LearnedProfile
 	round    uint64 // of calls of backlogs
 	out      []*placement.Backlog
 }
@@ -36,7 +36,7 @@ type wants struct {
 func newTelling() *telling {
 	return &telling{
 		wanted: make(map[objects.ModelKey]wants), inFlight: make(map[endpointstate.CopyKey]int64), leaving: make(map[string]endpointstate.Leaving),
-		asked: make(map[string]asked), taught: make(map[endpointstate.ClassKey]endpointstate.Lesson),
+		asked: make(map[string]asked), taught: make(map[endpointstate.AcceleratorKey]endpointstate.LearnedProfile),
 	}
 }
 
@@ -68,7 +68,7 @@ func (t *telling) wants(all []queue.Wanted, unusable func(objects.ModelKey) []st
 
 // flies returns what to tell of requests in flight: of copies to which no more come and of those with none left at once,
 // of others when all are told.
-func (t *telling) flies(now map[endpointstate.CopyKey]endpointstate.Flying, all bool) []*placement.InFlight {
+func (t *telling) flies(now map[endpointstate.CopyKey]endpointstate.InFlightCount, all bool) []*placement.InFlight {
 	var out []*placement.InFlight
 	for k, is := range now {
 		if t.inFlight[k] != is.Requests && (all || is.Closed) {
@@ -171,7 +171,7 @@ func wireBacklog(to *placement.Backlog, b endpointstate.Backlog, now time.Time) 
 
 // usage returns what to tell of how models were used for a time that has passed, in which so many requests waited for copies that had as many as they
 // take.
-func usage(used map[objects.ModelKey]endpointstate.Used, full map[objects.ModelKey]int, passed time.Duration, now time.Time) []*placement.Usage {
+func usage(used map[objects.ModelKey]endpointstate.ModelUse, full map[objects.ModelKey]int, passed time.Duration, now time.Time) []*placement.Usage {
 	var out []*placement.Usage
 	for k, u := range used {
 		out = append(out, &placement.Usage{

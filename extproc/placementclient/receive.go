@@ -14,21 +14,21 @@ import (
 // stands until then; then everything; then what changes.
 type hearing struct {
 	complete bool
-	all      endpointstate.News // so far
+	all      endpointstate.PlacementUpdate // so far
 }
 
 func newHearing() *hearing { return &hearing{all: newNews()} }
 
-func newNews() endpointstate.News {
-	return endpointstate.News{
-		Copies: make(map[endpointstate.CopyKey]endpointstate.Word), Limits: make(map[endpointstate.CopyKey]int), Others: make(map[endpointstate.CopyKey]int64),
+func newNews() endpointstate.PlacementUpdate {
+	return endpointstate.PlacementUpdate{
+		Copies: make(map[endpointstate.CopyKey]endpointstate.CopyState), Limits: make(map[endpointstate.CopyKey]int), Others: make(map[endpointstate.CopyKey]int64),
 		Failures: make(map[objects.ModelKey]string), Registered: make(map[objects.ModelKey]bool),
 		Leaving: make(map[string]endpointstate.Leaving), Methods: make(map[string]engine.Methods), VModels: make(map[objects.ModelKey]endpointstate.Switch),
 	}
 }
 
 // hear returns the news of an Update, and whether there is any to put in force.
-func (h *hearing) hear(u *placement.Update, now time.Time) (endpointstate.News, bool) {
+func (h *hearing) hear(u *placement.Update, now time.Time) (endpointstate.PlacementUpdate, bool) {
 	n := h.all
 	if h.complete {
 		n = newNews()
@@ -38,9 +38,9 @@ func (h *hearing) hear(u *placement.Update, now time.Time) (endpointstate.News, 
 		return n, true
 	}
 	if h.all = n; !u.GetComplete() {
-		return endpointstate.News{}, false
+		return endpointstate.PlacementUpdate{}, false
 	}
-	h.complete, h.all = true, endpointstate.News{}
+	h.complete, h.all = true, endpointstate.PlacementUpdate{}
 	n.All = true
 	if n.Endpoints == nil {
 		n.Endpoints = make(map[string]bool)
@@ -48,12 +48,12 @@ func (h *hearing) hear(u *placement.Update, now time.Time) (endpointstate.News, 
 	return n, true
 }
 
-var words = map[placement.Copy_State]endpointstate.Word{
+var words = map[placement.Copy_State]endpointstate.CopyState{
 	placement.Copy_LOADING: endpointstate.Loading, placement.Copy_LOADED: endpointstate.Loaded, placement.Copy_UNLOADING: endpointstate.Unloading,
 }
 
 // read writes what an Update that came at a time says into n. What names no pool says nothing.
-func read(u *placement.Update, n *endpointstate.News, now time.Time) {
+func read(u *placement.Update, n *endpointstate.PlacementUpdate, now time.Time) {
 	if u.GetEndpoints() != nil {
 		n.Endpoints = make(map[string]bool)
 		for _, address := range u.GetEndpoints().GetAddresses() {

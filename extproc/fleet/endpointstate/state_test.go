@@ -46,8 +46,8 @@ func view(s *endpointstate.State, now time.Time) *endpointstate.View {
 func TestAPoolThatIsGoneIsForgotten(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one", "two"))
-	s.Saw(s.Look(a, start), engine.Load{})
-	s.Saw(s.Look(b, start), engine.Load{})
+	s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{})
+	s.ScrapeSucceeded(s.Scrape(b, start), engine.Load{})
 	late := start.Add(time.Hour)
 	if v := view(s, late); len(v.Snapshot.Pools) != 2 || len(s.FailOpen()) != 2 {
 		t.Fatalf("the pools are %v, of which %v fail open", v.Snapshot.Pools, s.FailOpen())
@@ -70,7 +70,7 @@ func TestAPoolThatIsGoneIsForgotten(t *testing.T) {
 func TestTheSilentAreUsedWhereTheOthersAreOut(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
-	s.Saw(s.Look(a, start), engine.Load{}) // b was never heard
+	s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{}) // b was never heard
 	p := view(s, start.Add(time.Hour)).Snapshot.Pools["ns/one"]
 	if p.Endpoints[0].State != pick.Lost || p.Endpoints[1].State != pick.Out || len(s.FailOpen()) != 1 {
 		t.Errorf("the states are %v and %v, and %v fail open", p.Endpoints[0].State, p.Endpoints[1].State, s.FailOpen())
@@ -87,12 +87,12 @@ func TestUnheardIsWhoNeverAnswered(t *testing.T) {
 			t.Errorf("%s: the state is %v and unheard is %t, want %t", what, e.State, e.Unheard, want)
 		}
 	}
-	s.Saw(s.Look(a, start), engine.Load{})
+	s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{})
 	expect("before a scrape", true)
-	s.Silent(s.Look(b, start))
+	s.ScrapeFailed(s.Scrape(b, start))
 	expect("after a scrape without an answer", true)
-	s.Dropped(b, start)
-	s.Silent(s.Look(b, start.Add(time.Second)))
+	s.ConnectionBroken(b, start)
+	s.ScrapeFailed(s.Scrape(b, start.Add(time.Second)))
 	expect("after a connection broke", true)
 	s.Refused(b, start)
 	expect("after it refused", false)
@@ -111,12 +111,12 @@ func TestADeadPoolIsNotUnreadForever(t *testing.T) {
 	expect("before a scrape", true)
 	s.Refused(a, start)
 	expect("one endpoint was not scraped yet", true)
-	s.Silent(s.Look(b, start))
+	s.ScrapeFailed(s.Scrape(b, start))
 	expect("both were scraped in vain", false)
 
 	s = endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
-	s.Lists(s.Look(a, start), engine.Models{Base: []string{"m"}})
+	s.ModelsListed(s.Scrape(a, start), engine.Models{Base: []string{"m"}})
 	expect("one list was read", false)
 }
 
@@ -124,11 +124,11 @@ func TestADeadPoolIsNotUnreadForever(t *testing.T) {
 func TestOldNewsOfStoppingIsNoNews(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
-	s.Saw(s.Look(a, start), engine.Load{})
+	s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{})
 	s.Stopping(a, start.Add(10*time.Second))
 	s.Stopping(a, start.Add(5*time.Second))
 	now := start.Add(39 * time.Second)
-	s.Saw(s.Look(a, now), engine.Load{})
+	s.ScrapeSucceeded(s.Scrape(a, now), engine.Load{})
 	if p := view(s, now).Snapshot.Pools["ns/one"]; p.Endpoints[0].State != pick.Out {
 		t.Errorf("29 s after it said so it is %v", p.Endpoints[0].State)
 	}
@@ -142,15 +142,15 @@ func TestWhatControlSaysAgainIsNoNews(t *testing.T) {
 	copyOf := func(id, endpoint string) endpointstate.CopyKey {
 		return endpointstate.CopyKey{ModelKey: objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "one"}, ID: id}, Endpoint: endpoint}
 	}
-	says := endpointstate.News{
+	says := endpointstate.PlacementUpdate{
 		All: true, Endpoints: map[string]bool{a: true, b: true},
-		Copies: map[endpointstate.CopyKey]endpointstate.Word{copyOf("m", a): endpointstate.Loaded, copyOf("m", b): endpointstate.Loaded},
+		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Loaded, copyOf("m", b): endpointstate.Loaded},
 	}
-	s.Lists(s.Look(b, start), engine.Models{Unlisted: true})
-	s.Hear(says, start)
-	s.Lists(s.Look(a, start.Add(time.Second)), engine.Models{Base: []string{"llama"}})
-	s.Missed(copyOf("m", b), start, start) // it gives no list: a request found out
-	s.Hear(says, start.Add(2*time.Second))
+	s.ModelsListed(s.Scrape(b, start), engine.Models{Unlisted: true})
+	s.ApplyPlacement(says, start)
+	s.ModelsListed(s.Scrape(a, start.Add(time.Second)), engine.Models{Base: []string{"llama"}})
+	s.ModelMissing(copyOf("m", b), start, start) // it gives no list: a request found out
+	s.ApplyPlacement(says, start.Add(2*time.Second))
 	p := view(s, start.Add(2*time.Second)).Snapshot.Pools["ns/one"]
 	if copies := p.Copies["m"]; len(copies) > 0 {
 		t.Errorf("the copies are %+v, and no engine has one any more", copies)
@@ -167,9 +167,9 @@ func TestAViewKeepsItsFailures(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
 	key := objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "one"}, ID: "m"}
-	s.Hear(endpointstate.News{Failures: map[objects.ModelKey]string{key: "NoSpace"}}, start)
+	s.ApplyPlacement(endpointstate.PlacementUpdate{Failures: map[objects.ModelKey]string{key: "NoSpace"}}, start)
 	before := view(s, start)
-	s.Hear(endpointstate.News{Failures: map[objects.ModelKey]string{key: ""}}, start)
+	s.ApplyPlacement(endpointstate.PlacementUpdate{Failures: map[objects.ModelKey]string{key: ""}}, start)
 	if after := view(s, start); before.Failures[key] != "NoSpace" || len(after.Failures) != 0 {
 		t.Errorf("the failures were %v, and are %v", before.Failures, after.Failures)
 	}
@@ -185,8 +185,8 @@ func TestAnAddressOfTwoListsIsOneEndpoint(t *testing.T) {
 	both := set.Join(other)
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(objects.Build(both))
-	s.Saw(s.Look(a, start), engine.Load{})
-	s.Hear(endpointstate.News{All: true, Leaving: map[string]endpointstate.Leaving{a: {Terminating: true}}}, start)
+	s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{})
+	s.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Leaving: map[string]endpointstate.Leaving{a: {Terminating: true}}}, start)
 	for range 20 { // pools are visited in any order
 		s.SetWorld(objects.Build(both))
 		for name, p := range view(s, start).Snapshot.Pools {

@@ -34,18 +34,18 @@ func stepAt(s *endpointstate.State, now time.Time) (all []float64) {
 func TestWhatOthersLearned(t *testing.T) {
 	now := start.Add(200 * time.Second)
 	s := taught()
-	lessons, want := s.Times.Lessons(now), stepAt(s, now)
+	lessons, want := s.Times.LearnedProfiles(now), stepAt(s, now)
 	if len(lessons) != 1 || lessons[0].Pool != one || lessons[0].Age < 0 || lessons[0].Age > 3*time.Second || len(lessons[0].Factors) != 2 {
 		t.Fatalf("it teaches %+v", lessons)
 	}
 	later := start.Add(time.Hour) // clocks differ
 	for name, hear := range map[string]func(*endpointstate.State){
-		"at once": func(s *endpointstate.State) { s.SetWorld(profiled(nil)); s.Times.HearLessons(lessons, later) },
-		"first":   func(s *endpointstate.State) { s.Times.HearLessons(lessons, later); s.SetWorld(profiled(nil)) },
+		"at once": func(s *endpointstate.State) { s.SetWorld(profiled(nil)); s.Times.LearnFromPeers(lessons, later) },
+		"first":   func(s *endpointstate.State) { s.Times.LearnFromPeers(lessons, later); s.SetWorld(profiled(nil)) },
 		"while it learns": func(s *endpointstate.State) {
 			s.SetWorld(profiled(nil))
 			engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.look(s, later.Add(-15*time.Second), 15)
-			s.Times.HearLessons(lessons, later)
+			s.Times.LearnFromPeers(lessons, later)
 		},
 	} {
 		s := endpointstate.New(endpointstate.Config{})
@@ -58,7 +58,7 @@ func TestWhatOthersLearned(t *testing.T) {
 		if k.Why != "predictions of another extproc came true" || !k.Trusted || k.Since.After(later) || k.Since.Before(later.Add(-time.Minute)) {
 			t.Errorf("%s: it is known %+v", name, k)
 		}
-		again := s.Times.Lessons(later.Add(time.Minute))
+		again := s.Times.LearnedProfiles(later.Add(time.Minute))
 		if len(again) != 1 || again[0].Rows != lessons[0].Rows || (again[0].Age-lessons[0].Age-time.Minute).Abs() > time.Second {
 			t.Errorf("%s: it teaches in turn %+v", name, again)
 		}
@@ -73,12 +73,12 @@ func TestWhatOthersLearned(t *testing.T) {
 // Of what is pinned, is of other hardware, or was said to be otherwise, nothing is taken; and who knows as much as counts stays as it is.
 func TestWhatOthersLearnedOfSomethingElse(t *testing.T) {
 	now := start.Add(200 * time.Second)
-	lessons := taught().Times.Lessons(now)
+	lessons := taught().Times.LearnedProfiles(now)
 	classed := slices.Clone(lessons)
 	classed[0].Class = "fast"
 	for name, c := range map[string]struct {
 		said    *objects.Said
-		lessons []endpointstate.Lesson
+		lessons []endpointstate.LearnedProfile
 	}{
 		"pinned":              {&objects.Said{Profile: simple, Pinned: true}, lessons},
 		"another profile":     {&objects.Said{Profile: simple}, lessons},
@@ -89,7 +89,7 @@ func TestWhatOthersLearnedOfSomethingElse(t *testing.T) {
 			w.Pools[one].Profile, w.Pools[one].Pinned = &c.said.Profile, c.said.Pinned
 		}
 		s.SetWorld(w)
-		if s.Times.HearLessons(c.lessons, now); s.Times.Known()[0].Rows != 0 {
+		if s.Times.LearnFromPeers(c.lessons, now); s.Times.Known()[0].Rows != 0 {
 			t.Errorf("%s: it is known %+v", name, s.Times.Known()[0])
 		}
 	}
@@ -97,7 +97,7 @@ func TestWhatOthersLearnedOfSomethingElse(t *testing.T) {
 	s.SetWorld(profiled(nil))
 	engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.look(s, start, 600)
 	was := s.Times.Known()[0].Rows
-	if s.Times.HearLessons(lessons, start.Add(600*time.Second)); s.Times.Known()[0].Rows != was || was < 500 {
+	if s.Times.LearnFromPeers(lessons, start.Add(600*time.Second)); s.Times.Known()[0].Rows != was || was < 500 {
 		t.Errorf("of %d rows there are %d", was, s.Times.Known()[0].Rows)
 	}
 }
@@ -107,9 +107,9 @@ func TestLoadsThatOthersLearned(t *testing.T) {
 	s, other := predicted(), predicted()
 	view(s, start)
 	for range 30 {
-		s.Times.Began(one, a, pick.InHost, 0.5)
+		s.Times.AdapterLoaded(one, a, pick.InHost, 0.5)
 	}
-	other.Times.HearLessons(s.Times.Lessons(start), start)
+	other.Times.LearnFromPeers(s.Times.LearnedProfiles(start), start)
 	if k := other.Times.Known()[0]; k.Profile.AdapterActivation.Mean != 0.5 || k.Rows != 0 || k.Why != "somebody said how long they take" {
 		t.Errorf("it is known %+v", k)
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Pace is how long an engine takes for a tokenless request for one model where it has no other: the mean of the middle half of the latest times.
+// ServiceTime is how long an engine takes for a tokenless request for one model where it has no other: the mean of the middle half of the latest times.
 // Each is what a request took, from its last byte to the last of its answer, divided by how many its endpoint had when it was sent, itself among
 // them ([pick.Decision.Among]).
 //
@@ -18,7 +18,7 @@ import (
 //
 // The first run of a model, a pause of its engine or a client that reads slowly is outside the middle half; a model that changes is known anew
 // after some 24 requests. One at a time may have it learn; all may read it meanwhile.
-type Pace struct {
+type ServiceTime struct {
 	nanoseconds atomic.Int64 // 0 is not known yet
 	latest      [paceWindow]int64
 	seen        int
@@ -33,7 +33,7 @@ const (
 )
 
 // Learn takes how long a request took by itself. What is not positive tells nothing.
-func (p *Pace) Learn(alone time.Duration) {
+func (p *ServiceTime) Learn(alone time.Duration) {
 	if alone <= 0 {
 		return
 	}
@@ -54,4 +54,4 @@ func (p *Pace) Learn(alone time.Duration) {
 }
 
 // Nanoseconds is the pace, 0 while it is not known.
-func (p *Pace) Nanoseconds() int64 { return p.nanoseconds.Load() }
+func (p *ServiceTime) Nanoseconds() int64 { return p.nanoseconds.Load() }

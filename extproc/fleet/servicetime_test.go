@@ -24,7 +24,7 @@ func TestPacesAreLearnedOfOutcomes(t *testing.T) {
 	for range 3 {
 		f.Observe(o)
 	}
-	if got := f.Pace(key("pool", "iris")); got != 0 {
+	if got := f.ServiceTime(key("pool", "iris")); got != 0 {
 		t.Errorf("after three requests the pace is %d ns", got)
 	}
 	for range 3 {
@@ -37,7 +37,7 @@ func TestPacesAreLearnedOfOutcomes(t *testing.T) {
 	for k, want := range map[objects.ModelKey]time.Duration{
 		key("pool", "iris"): 10 * time.Millisecond, key("pool", "bert"): 500 * time.Millisecond, key("pool", "new"): 0, key("pool", ""): 0, key("other", "iris"): 0,
 	} {
-		if got := time.Duration(f.Pace(k)); got != want {
+		if got := time.Duration(f.ServiceTime(k)); got != want {
 			t.Errorf("the pace of %v is %v, want %v", k, got, want)
 		}
 	}
@@ -53,7 +53,7 @@ func TestABaseModelHasOnePace(t *testing.T) {
 		f.Observe(o)
 	}
 	for _, name := range []string{"alias", base} {
-		if got := time.Duration(f.Pace(objects.ModelKey{Pool: pool, ID: name})); got != time.Second {
+		if got := time.Duration(f.ServiceTime(objects.ModelKey{Pool: pool, ID: name})); got != time.Second {
 			t.Errorf("the pace of %s is %v, want 1 s", name, got)
 		}
 	}
@@ -69,7 +69,7 @@ func TestPacesLearnOfManyAtOnce(t *testing.T) {
 		all.Go(func() {
 			for range 100 {
 				f.Observe(o)
-				if got := f.Pace(k); got != 0 && got != int64(time.Second) {
+				if got := f.ServiceTime(k); got != 0 && got != int64(time.Second) {
 					t.Errorf("the pace is %d ns", got)
 				}
 			}

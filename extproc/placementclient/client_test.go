@@ -220,7 +220,7 @@ func TestACopyThatAnEngineDoesNotHaveIsMissing(t *testing.T) {
 	s.say(complete(is("m", a, placement.Copy_LOADED)))
 	s.inForce()
 	r.fleet.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) {
-		s.Missed(endpointstate.CopyKey{ModelKey: key("m"), Endpoint: a}, r.fleet.Now(), now)
+		s.ModelMissing(endpointstate.CopyKey{ModelKey: key("m"), Endpoint: a}, r.fleet.Now(), now)
 	})
 	s.until("it is missing", func() bool { return slices.Equal(s.missing, []string{"m@" + a}) })
 }

@@ -14,7 +14,7 @@ func TestWhatRequestsAreLike(t *testing.T) {
 	f := fleet.New(fleet.Config{})
 	pool := objects.Name{Namespace: "ns", Name: "pool"}
 	is := func(pool objects.Name, model string) [2]float64 {
-		h := f.Habit(objects.ModelKey{Pool: pool, ID: model})
+		h := f.RequestStats(objects.ModelKey{Pool: pool, ID: model})
 		return [2]float64{h.BytesPerToken(), h.Output()}
 	}
 	o := outcome.Outcome{Pool: "ns/pool", Model: "sql", Endpoint: "10.0.0.1:8000", Status: 200, Bytes: 300, Prompt: engine.Known(100), Completion: engine.Known(50)}
@@ -52,7 +52,7 @@ func TestABaseModelHasOneHabit(t *testing.T) {
 	f.Observe(o)
 	o.Model, o.Completion = "sql", engine.Known(150)
 	f.Observe(o)
-	if got := f.Habit(objects.ModelKey{Pool: pool, ID: base}).Output(); got != 50 {
+	if got := f.RequestStats(objects.ModelKey{Pool: pool, ID: base}).Output(); got != 50 {
 		t.Errorf("answers of the base model have %g tokens, want 50", got)
 	}
 }

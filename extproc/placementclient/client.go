@@ -233,10 +233,10 @@ func (t *talk) hear(u *placement.Update) bool {
 	if told := u.GetBacklogs(); len(told) > 0 {
 		steady := fleet.Steady(now)
 		t.peers = backlogsOf(told, steady, t.peers[:0])
-		t.Fleet.Update(fleet.Later, func(s *endpointstate.State, _ time.Time) { s.HearPeers(t.peers, steady) })
+		t.Fleet.Update(fleet.Later, func(s *endpointstate.State, _ time.Time) { s.SetPeers(t.peers, steady) })
 	}
 	if told := u.GetLessons(); len(told) > 0 {
-		t.Fleet.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Times.HearLessons(lessonsOf(told), now) })
+		t.Fleet.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Times.LearnFromPeers(lessonsOf(told), now) })
 	}
 	t.makers(u.GetResponses())
 	if onlyOfOthers(u) {
@@ -249,7 +249,7 @@ func (t *talk) hear(u *placement.Update) bool {
 	if !ok {
 		return false
 	}
-	t.Fleet.Hear(news)
+	t.Fleet.ApplyPlacement(news)
 	t.applied = u.GetVersion()
 	t.Meter.Heard(t.applied, now)
 	if news.All {
@@ -297,7 +297,9 @@ func (t *talk) report(what topics) error {
 		r.Responses = t.responses()
 	}
 	if what&lessons != 0 {
-		r.Lessons = t.telling.teaches(fleet.Read(t.Fleet, func(s *endpointstate.State) []endpointstate.Lesson { return s.Times.Lessons(t.Fleet.Now()) }))
+		r.Lessons = t.telling.teaches(fleet.Read(t.Fleet, func(s *endpointstate.State) []endpointstate.LearnedProfile {
+			return s.Times.LearnedProfiles(t.Fleet.Now())
+		}))
 	}
 	if what&question != 0 {
 		t.question = t.Fleet.Question()

@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// Habit is what requests for one model are like: how many bytes of a prompt make a token, and how long answers are. It learns from each that
+// RequestStats is what requests for one model are like: how many bytes of a prompt make a token, and how long answers are. It learns from each that
 // ends. It is safe for concurrent use; of two that end at once one may be forgotten.
-type Habit struct {
+type RequestStats struct {
 	perToken, output atomic.Uint64 // float64 bits; 0 is nothing yet
 	prompts, answers atomic.Int64  // of which it has learned
 	told             atomic.Uint64 // the bytes per token that Denser told last, float64 bits; 0 is none
@@ -30,7 +30,7 @@ const (
 const memory = 64
 
 // Learn takes what one request was like: bytes of its prompt, its tokens, and those of its answer; 0 is what nobody knows.
-func (h *Habit) Learn(bytes int, prompt, completion float64) {
+func (h *RequestStats) Learn(bytes int, prompt, completion float64) {
 	if bytes > 0 && prompt > 0 {
 		moveMean(&h.perToken, &h.prompts, usualBytes, min(max(float64(bytes)/prompt, leastBytes), mostBytes))
 	}
@@ -54,7 +54,7 @@ func or(mean *atomic.Uint64, usual float64) float64 {
 }
 
 // BytesPerToken is how many bytes of a prompt make a token. H may be nil.
-func (h *Habit) BytesPerToken() float64 {
+func (h *RequestStats) BytesPerToken() float64 {
 	if h == nil {
 		return usualBytes
 	}
@@ -62,7 +62,7 @@ func (h *Habit) BytesPerToken() float64 {
 }
 
 // Denser is how many bytes make a token, and whether that has changed by more than an eighth since it last said so.
-func (h *Habit) Denser() (bytesPerToken float64, news bool) {
+func (h *RequestStats) Denser() (bytesPerToken float64, news bool) {
 	is, was := h.BytesPerToken(), h.told.Load()
 	if of := or(&h.told, usualBytes); is > of*denser || is < of/denser {
 		return is, h.told.CompareAndSwap(was, math.Float64bits(is))
@@ -73,7 +73,7 @@ func (h *Habit) Denser() (bytesPerToken float64, news bool) {
 const denser = 1.125
 
 // Output is how many tokens an answer has in the mean. H may be nil.
-func (h *Habit) Output() float64 {
+func (h *RequestStats) Output() float64 {
 	if h == nil {
 		return usualOutput
 	}

@@ -33,8 +33,8 @@ func profiled(p *profile.Profile) *objects.World {
 func predicted() *endpointstate.State {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(profiled(&simple))
-	s.Lists(s.Look(a, start), engine.Models{Base: []string{"llama"}, Adapters: []string{"x", "y", "z"}})
-	s.Saw(s.Look(a, start), engine.Load{})
+	s.ModelsListed(s.Scrape(a, start), engine.Models{Base: []string{"llama"}, Adapters: []string{"x", "y", "z"}})
+	s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{})
 	return s
 }
 
@@ -61,7 +61,7 @@ func TestAPoolIsPredictedByItsProfile(t *testing.T) {
 	generic := table.Generic()
 	s.SetWorld(profiled(nil))
 	view(s, start)
-	s.Times.TakeLearned()
+	s.Times.TakeTrustChanges()
 	s.SetWorld(profiled(&generic))
 	if p := view(s, start).Snapshot.Pools["ns/one"]; !p.Predictable {
 		t.Error("what people say is not trusted where it is what is assumed of engines that nobody says anything of")
@@ -75,7 +75,7 @@ func TestAPoolIsPredictedByItsProfile(t *testing.T) {
 	if p := view(s, start).Snapshot.Pools["ns/one"]; !p.Predictable || *p.Endpoints[0].Profile != simple {
 		t.Errorf("there again the pool is %+v", p)
 	}
-	if news := s.Times.TakeLearned(); len(news) > 0 {
+	if news := s.Times.TakeTrustChanges(); len(news) > 0 {
 		t.Errorf("it tells of %+v", news)
 	}
 }
@@ -88,8 +88,8 @@ func TestKnownLimitsAreThoseThatEnginesReport(t *testing.T) {
 		t.Errorf("before any look it is\n%+v, want\n%+v", is, simple)
 	}
 	size := float64(simple.Limits.BlockSize)
-	s.Saw(s.Look(a, start), engine.Load{KVTokens: engine.Known(7168 * size), MaxAdapters: engine.Known(4)})
-	s.Saw(s.Look(b, start), engine.Load{KVTokens: engine.Known(7200 * size), MaxAdapters: engine.Known(8)})
+	s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{KVTokens: engine.Known(7168 * size), MaxAdapters: engine.Known(4)})
+	s.ScrapeSucceeded(s.Scrape(b, start), engine.Load{KVTokens: engine.Known(7200 * size), MaxAdapters: engine.Known(8)})
 	want := simple
 	want.Limits.KVBlocks, want.Limits.GPUAdapters, want.Limits.HostAdapters = 7168, 4, max(4, simple.Limits.HostAdapters)
 	if is := s.Times.Known()[0].Profile; is != want {
@@ -122,7 +122,7 @@ func (g engines) look(s *endpointstate.State, from time.Time, seconds int) {
 			steps := 1 / step
 			c[0], c[1], c[2], c[3] = c[0]+10*steps, c[1]+10, c[2]+prompts*10*steps*11/10, c[3]+1
 			at, number := from.Add(time.Duration(n)*time.Second), engine.Known
-			s.Saw(s.Look(address, at), engine.Load{
+			s.ScrapeSucceeded(s.Scrape(address, at), engine.Load{
 				Running: number(10), KVUsage: number(held / 100_000), KVTokens: number(100_000), Totals: engine.Totals{
 					InterToken: engine.Timed{Count: number(c[0]), Seconds: number(c[1])}, PromptTokens: number(c[2]), CachedTokens: number(0),
 					FirstToken: engine.Timed{Count: number(c[3]), Seconds: number(c[3])},
@@ -140,7 +140,7 @@ func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
 	g := engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}
 	g.look(s, start, 10)
 	untrusted := view(s, start.Add(10*time.Second)).Snapshot.Pools["ns/one"]
-	if untrusted.Predictable || len(s.Times.TakeLearned()) > 0 {
+	if untrusted.Predictable || len(s.Times.TakeTrustChanges()) > 0 {
 		t.Errorf("after ten looks it is predicted: %+v", untrusted.Endpoints[0].Profile)
 	}
 	queue := &untrusted.Endpoints[0].Backlog.Queue
@@ -159,7 +159,7 @@ func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
 	if fast, slow := p.Endpoints[0].Profile.StepTime(work), p.Endpoints[1].Profile.StepTime(work); math.Abs(fast/0.053-1) > 0.1 || math.Abs(slow/fast/2-1) > 0.1 {
 		t.Errorf("a step is predicted to take %.3f and %.3f s, want 0.053 and twice that", fast, slow)
 	}
-	if news := s.Times.TakeLearned(); len(news) != 1 || !news[0].Trusted || news[0].Pool != one || news[0].Rows < 40 || news[0].Residual > 0.2 || news[0].Why == "" || len(s.Times.TakeLearned()) > 0 {
+	if news := s.Times.TakeTrustChanges(); len(news) != 1 || !news[0].Trusted || news[0].Pool != one || news[0].Rows < 40 || news[0].Residual > 0.2 || news[0].Why == "" || len(s.Times.TakeTrustChanges()) > 0 {
 		t.Errorf("it tells of %+v", news)
 	}
 	// Views are many; profiles are made anew each second at most.
@@ -179,7 +179,7 @@ func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
 	}
 	s.SetWorld(world())
 	s.SetWorld(profiled(nil))
-	if view(s, now).Snapshot.Pools["ns/one"].Predictable || len(s.Times.TakeLearned()) > 0 {
+	if view(s, now).Snapshot.Pools["ns/one"].Predictable || len(s.Times.TakeTrustChanges()) > 0 {
 		t.Error("of a pool that is another by its name something is known")
 	}
 }
@@ -199,7 +199,7 @@ func TestClassesOfHardware(t *testing.T) {
 	g.look(s, start.Add(200*time.Second), 200)
 	now := start.Add(400 * time.Second)
 	p := view(s, now).Snapshot.Pools["ns/one"]
-	if !p.Predictable || len(s.Times.TakeLearned()) != 1 {
+	if !p.Predictable || len(s.Times.TakeTrustChanges()) != 1 {
 		t.Fatal("it is not predicted, though both classes are known")
 	}
 	work := profile.Work{Sequences: 10, KVTokens: 20_000}
@@ -209,7 +209,7 @@ func TestClassesOfHardware(t *testing.T) {
 	// An endpoint that changes its class is one of that.
 	moved := profiled(nil)
 	s.SetWorld(moved)
-	if !view(s, now).Snapshot.Pools["ns/one"].Predictable || len(s.Times.TakeLearned()) > 0 {
+	if !view(s, now).Snapshot.Pools["ns/one"].Predictable || len(s.Times.TakeTrustChanges()) > 0 {
 		t.Error("what is left is not trusted")
 	}
 	// While no endpoint is there, nothing is forgotten of their hardware.
@@ -218,13 +218,13 @@ func TestClassesOfHardware(t *testing.T) {
 	s.SetWorld(empty)
 	view(s, now)
 	s.SetWorld(profiled(nil))
-	if p := view(s, now).Snapshot.Pools["ns/one"]; !p.Predictable || len(s.Times.TakeLearned()) > 0 {
+	if p := view(s, now).Snapshot.Pools["ns/one"]; !p.Predictable || len(s.Times.TakeTrustChanges()) > 0 {
 		t.Error("what was learned is forgotten")
 	}
 	moved = profiled(nil)
 	moved.Pools[one].Endpoints[0].Class = "new"
 	s.SetWorld(moved)
-	if news := func() []endpointstate.Learned { view(s, now); return s.Times.TakeLearned() }(); len(news) != 1 || news[0].Trusted || news[0].Rows != 0 {
+	if news := func() []endpointstate.TrustChange { view(s, now); return s.Times.TakeTrustChanges() }(); len(news) != 1 || news[0].Trusted || news[0].Rows != 0 {
 		t.Errorf("of a new class it tells %+v", news)
 	}
 	// Classes without end are forgotten at last, those that are there are not.
@@ -251,12 +251,12 @@ func TestWhatIsPinned(t *testing.T) {
 	p.Classes = map[string]*objects.Said{"fast": {Profile: simple, Pinned: true}, "slow": {Profile: simple}}
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(w)
-	if !view(s, start).Snapshot.Pools["ns/one"].Predictable || len(s.Times.TakeLearned()) > 0 {
+	if !view(s, start).Snapshot.Pools["ns/one"].Predictable || len(s.Times.TakeTrustChanges()) > 0 {
 		t.Error("what is said of all classes is not trusted")
 	}
 	engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.look(s, start, 300)
 	for range 30 {
-		s.Times.Began(one, a, pick.InHost, 3)
+		s.Times.AdapterLoaded(one, a, pick.InHost, 3)
 	}
 	known := s.Times.Known()
 	if len(known) != 2 || known[0].Class != "fast" || known[1].Class != "slow" {
@@ -278,7 +278,7 @@ func TestWhatIsPinned(t *testing.T) {
 		t.Errorf("then it is known %+v", is)
 	}
 	for range 30 {
-		s.Times.Began(one, a, pick.InHost, 3)
+		s.Times.AdapterLoaded(one, a, pick.InHost, 3)
 	}
 	if is := s.Times.Known()[0].Profile.AdapterActivation.Mean; is != 3 {
 		t.Errorf("a load takes %g s", is)
@@ -315,7 +315,7 @@ func TestWhatOthersHave(t *testing.T) {
 	}
 	endpointstate.CountsOf(room[0]).Begin(start)
 	look := func(running, usage float64, tokens engine.Value) *pick.Endpoint {
-		s.Saw(s.Look(a, start), engine.Load{Running: engine.Known(running), KVUsage: engine.Known(usage), KVTokens: tokens})
+		s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{Running: engine.Known(running), KVUsage: engine.Known(usage), KVTokens: tokens})
 		return endpointOf(s)
 	}
 	// Of 1,000 tokens half are in use, 250 of them by ours.
@@ -358,7 +358,7 @@ func TestAClaimMoves(t *testing.T) {
 func TestWhereAdaptersAre(t *testing.T) {
 	s := predicted()
 	look := func(slots, began float64, active ...string) {
-		s.Saw(s.Look(a, start), engine.Load{MaxAdapters: engine.Known(slots), Started: engine.Known(began), Active: active})
+		s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{MaxAdapters: engine.Known(slots), Started: engine.Known(began), Active: active})
 	}
 	where := func() (all [3]pick.Place) {
 		p := view(s, start).Snapshot.Pools["ns/one"]
@@ -398,7 +398,7 @@ func TestLoadsAreLearned(t *testing.T) {
 	s := predicted()
 	view(s, start)
 	for range 30 {
-		s.Times.Began(one, a, pick.InSlot, 0.07)
+		s.Times.AdapterLoaded(one, a, pick.InSlot, 0.07)
 	}
 	s.Age()
 	if is := view(s, start.Add(time.Second)).Snapshot.Pools["ns/one"].Endpoints[1].Profile.FrontendOverhead; is != 0.07 {
@@ -406,14 +406,14 @@ func TestLoadsAreLearned(t *testing.T) {
 	}
 	start := start.Add(time.Minute)
 	for range 63 {
-		s.Times.Began(one, a, pick.InSlot, 0.1)
+		s.Times.AdapterLoaded(one, a, pick.InSlot, 0.1)
 	}
 	for range 30 {
-		s.Times.Began(one, a, pick.InSlot, 0.1)
-		s.Times.Began(one, a, pick.InHost, 0.15)
-		s.Times.Began(one, b, pick.InStorage, 0.4)
-		s.Times.Began(objects.Name{Name: "other"}, a, pick.InHost, 3)
-		s.Times.Began(one, "10.0.0.9:8000", pick.InHost, 3)
+		s.Times.AdapterLoaded(one, a, pick.InSlot, 0.1)
+		s.Times.AdapterLoaded(one, a, pick.InHost, 0.15)
+		s.Times.AdapterLoaded(one, b, pick.InStorage, 0.4)
+		s.Times.AdapterLoaded(objects.Name{Name: "other"}, a, pick.InHost, 3)
+		s.Times.AdapterLoaded(one, "10.0.0.9:8000", pick.InHost, 3)
 	}
 	s.Age()
 	for _, e := range view(s, start.Add(time.Second)).Snapshot.Pools["ns/one"].Endpoints {
@@ -444,7 +444,7 @@ func TestSlotsThatNobodyReports(t *testing.T) {
 		s.SetWorld(w)
 		view(s, start)
 		for address, slots := range c.of {
-			s.Saw(s.Look(address, start), engine.Load{MaxAdapters: engine.Known(slots)})
+			s.ScrapeSucceeded(s.Scrape(address, start), engine.Load{MaxAdapters: engine.Known(slots)})
 		}
 		all := view(s, start.Add(time.Second)).Snapshot.Pools[objects.EndpointsPool.String()].Endpoints
 		if got := [3]int64{all[0].Slots, all[1].Slots, all[2].Slots}; got != c.want {
@@ -467,7 +467,7 @@ func TestSlotsBeyondReason(t *testing.T) {
 	} {
 		s := endpointstate.New(endpointstate.Config{})
 		s.SetWorld(profiled(&c.said))
-		s.Saw(s.Look(a, start), engine.Load{MaxAdapters: c.reported})
+		s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{MaxAdapters: c.reported})
 		if e := endpointOf(s); e.Slots < 1 {
 			t.Errorf("of %v reported and %d said, %d slots are left", c.reported, c.said.Limits.GPUAdapters, e.Slots)
 		}
@@ -481,8 +481,8 @@ func TestAdaptersOfAnEndpointInTwoPools(t *testing.T) {
 	larger.Limits.GPUAdapters, larger.Limits.HostAdapters = 1, 8
 	w.Pools[one].Profile, w.Pools[objects.Name{Namespace: "ns", Name: "two"}].Profile = &simple, &larger
 	s.SetWorld(w)
-	s.Lists(s.Look(a, start), engine.Models{Base: []string{"llama"}, Adapters: []string{"x", "y", "z"}})
-	s.Saw(s.Look(a, start), engine.Load{})
+	s.ModelsListed(s.Scrape(a, start), engine.Models{Base: []string{"llama"}, Adapters: []string{"x", "y", "z"}})
+	s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{})
 	p := view(s, start).Snapshot.Pools["ns/one"]
 	for i, name := range []string{"x", "y", "z"} {
 		c := endpointstate.CountsOf(pick.Decision{Endpoint: &p.Endpoints[0], Copy: &p.Copies[name][0]})
@@ -512,15 +512,15 @@ func TestAnAdapterThatWasUnloadedTakesNoPlace(t *testing.T) {
 	send("x", time.Second)
 	send("y", 2*time.Second)
 	y := view(s, start).Snapshot.Pools["ns/one"].Copies["y"][0].InFlight
-	s.Saw(s.Look(a, start), engine.Load{Active: []string{"y"}})
-	s.Lists(s.Look(a, start), engine.Models{Base: []string{"llama"}, Adapters: []string{"x", "z"}})
+	s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{Active: []string{"y"}})
+	s.ModelsListed(s.Scrape(a, start), engine.Models{Base: []string{"llama"}, Adapters: []string{"x", "z"}})
 	view(s, start)
-	s.Saw(s.Look(a, start), engine.Load{Active: []string{"y"}})
+	s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{Active: []string{"y"}})
 	if place := y.Place(); place != pick.InSlot {
 		t.Errorf("while the engine has requests for it, y is at %d", place)
 	}
-	s.Saw(s.Look(a, start), engine.Load{})
-	s.Lists(s.Look(a, start), engine.Models{Base: []string{"llama"}, Adapters: []string{"x", "z", "w"}})
+	s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{})
+	s.ModelsListed(s.Scrape(a, start), engine.Models{Base: []string{"llama"}, Adapters: []string{"x", "z", "w"}})
 	view(s, start)
 	send("z", 3*time.Second)
 	copies := view(s, start).Snapshot.Pools["ns/one"].Copies

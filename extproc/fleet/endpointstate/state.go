@@ -41,7 +41,7 @@ type Config struct {
 // State is not safe for concurrent use. Make one with [New].
 type State struct {
 	Config
-	Times     *ServiceTimes
+	Times     *EngineTimes
 	world     *objects.World
 	endpoints map[string]*endpoint // by address
 	strays    map[string]Backlog   // what other processes have at endpoints that are not known
@@ -86,8 +86,8 @@ func New(c Config) *State {
 		Config: c, endpoints: make(map[string]*endpoint), strays: make(map[string]Backlog), density: make(map[objects.Name]float64),
 		failOpen: make(map[objects.Name]bool), changed: make(map[objects.Name]bool),
 	}
-	s.Times = &ServiceTimes{
-		endpoints: s.endpoints, changed: s.changed, generic: table.Generic(), times: make(map[objects.Name]*times), lessons: make(map[ClassKey]Lesson),
+	s.Times = &EngineTimes{
+		endpoints: s.endpoints, changed: s.changed, generic: table.Generic(), times: make(map[objects.Name]*times), waiting: make(map[AcceleratorKey]LearnedProfile),
 	}
 	s.SetWorld(objects.Build(objects.Set{}))
 	return s
@@ -123,6 +123,7 @@ func (s *State) SetWorld(w *objects.World) {
 			s.stray(e.peersTell(address))
 		}
 	}
+	maps.DeleteFunc(s.control.own, func(k CopyKey, _ own) bool { return s.endpoints[k.Endpoint] == nil })
 	maps.DeleteFunc(s.failOpen, func(name objects.Name, _ bool) bool { return w.Pools[name] == nil })
 	s.latest = nil
 	s.indexAll()
@@ -161,8 +162,8 @@ func (s *State) Changed() bool { return len(s.changed) > 0 }
 
 // View makes a view of what is known, in which pools of which there is no news are those of the view before, and tells of pools
 // that are to be told of. Once it is in force, call [State.Seal].
-func (s *State) View(now time.Time) (*View, []Trust) {
-	var told []Trust
+func (s *State) View(now time.Time) (*View, []FailOpenChange) {
+	var told []FailOpenChange
 	pools := maps.Clone(s.latest)
 	if pools == nil {
 		pools = make(map[string]*pick.Pool, len(s.world.Pools))

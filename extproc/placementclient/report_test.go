@@ -63,7 +63,7 @@ func TestWhatWaitedIsToldWithUse(t *testing.T) {
 		return objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "p"}, ID: id}
 	}
 	got := usage(
-		map[objects.ModelKey]endpointstate.Used{key("both"): {Requests: 3, Last: now.Add(-time.Second)}, key("used"): {Requests: 1, Last: now}},
+		map[objects.ModelKey]endpointstate.ModelUse{key("both"): {Requests: 3, Last: now.Add(-time.Second)}, key("used"): {Requests: 1, Last: now}},
 		map[objects.ModelKey]int{key("both"): 2, key("waits"): 5}, 1500*time.Millisecond, now,
 	)
 	slices.SortFunc(got, func(a, b *placement.Usage) int { return strings.Compare(a.GetKey().GetModel(), b.GetKey().GetModel()) })

@@ -1,0 +1,121 @@
+package flow_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/test/leak"
+)
+
+var pools = [...]objects.Name{{Namespace: "ns", Name: "a"}, {Namespace: "ns", Name: "b"}}
+
+// anyView is a view of some pools, in which some models have copies, which may be full, and some have failed.
+func anyView(random *rand.Rand) *endpointstate.View {
+	v := &endpointstate.View{Snapshot: &pick.Snapshot{Pools: make(map[string]*pick.Pool)}, Failures: make(map[objects.ModelKey]string)}
+	for _, pool := range pools {
+		if random.IntN(6) == 0 {
+			continue
+		}
+		p := &pick.Pool{Endpoints: []pick.Endpoint{{Address: "10.0.0.1:8000"}}}
+		p.Copies = make(map[string][]pick.Copy)
+		for i := range 3 {
+			model := fmt.Sprint("m", i)
+			if random.IntN(2) == 0 {
+				count := new(pick.Count)
+				c := pick.Copy{Model: model, InFlight: count}
+				if random.IntN(2) == 0 {
+					c.Limited = true
+					count.Limit.Store(1)
+					count.Add(1)
+				}
+				p.Copies[model] = []pick.Copy{c}
+			}
+			if random.IntN(4) == 0 {
+				v.Failures[objects.ModelKey{Pool: pool, ID: model}] = [...]string{"load_failed", "unknown_model"}[random.IntN(2)]
+			}
+		}
+		v.Snapshot.Pools[pool.String()] = p
+	}
+	return v
+}
+
+// When every request has left, in whatever order and however often, the queue is empty and no map has an entry.
+func TestAFlowThatAllHaveLeftIsEmpty(t *testing.T) {
+	for seed := range uint64(200) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		view := anyView(random)
+		f := flow.New(flow.Config{View: func() *endpointstate.View { return view }, MaxHeld: 5, MaxBytes: 100})
+		var waiting, called []*flow.Ticket
+		for range 300 {
+			switch random.IntN(8) {
+			case 0, 1, 2:
+				key := objects.ModelKey{Pool: pools[random.IntN(2)], ID: fmt.Sprint("m", random.IntN(3))}
+				if ticket, err := f.Hold(key, int64(random.IntN(30)), time.Unix(1e9, 0)); err == nil {
+					waiting = append(waiting, ticket)
+				}
+			case 3:
+				view = anyView(random)
+				f.Published(view)
+			case 4:
+				f.Freed(fmt.Sprint("m", random.IntN(3)))
+			case 5: // those that have their turn go on, or wait again
+				var rest []*flow.Ticket
+				for _, ticket := range waiting {
+					select {
+					case err := <-ticket.Turn():
+						if err == nil && random.IntN(3) == 0 {
+							ticket.Back()
+							rest = append(rest, ticket)
+						} else {
+							called = append(called, ticket)
+						}
+					default:
+						rest = append(rest, ticket)
+					}
+				}
+				waiting = rest
+			case 6:
+				if len(waiting) > 0 { // one leaves before its turn
+					i := random.IntN(len(waiting))
+					waiting[i].Leave()
+					waiting = append(waiting[:i], waiting[i+1:]...)
+				}
+			case 7:
+				for _, ticket := range called {
+					ticket.Leave()
+				}
+				if random.IntN(2) == 0 { // twice
+					continue
+				}
+				called = nil
+			}
+		}
+		for _, ticket := range append(waiting, called...) {
+			ticket.Leave()
+		}
+		if requests, bytes := f.Held(); requests != 0 || bytes != 0 {
+			t.Errorf("seed %d: %d requests wait, with %d bytes", seed, requests, bytes)
+		}
+		for path, n := range leak.Maps(f) {
+			if n != 0 {
+				t.Errorf("seed %d: %s has %d entries", seed, path, n)
+			}
+		}
+		for _, pool := range pools {
+			for i := range 3 {
+				if f.Busy(objects.ModelKey{Pool: pool, ID: fmt.Sprint("m", i)}) {
+					t.Errorf("seed %d: requests wait for m%d of %v", seed, i, pool)
+				}
+			}
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
