@@ -17,11 +17,11 @@ import (
 	"github.com/headgate/headgate/control/pods/gateway"
 )
 
-// fieldManager is who owns the fields that control writes (server-side apply).
+// fieldManager owns the fields that control writes (server-side apply).
 const fieldManager = "headgate-control"
 
-// The kinds of what a Gateway runs in, in the order in which they are deleted: the Deployment last, so that pods end when nobody comes
-// to them any more.
+// The kinds that a Gateway consists of, in the order of deletion: the Deployment last, so that pods
+// end after their clients can no longer reach them.
 const (
 	services = iota
 	budgets
@@ -35,11 +35,12 @@ type kind struct {
 	informer cache.SharedIndexInformer
 	patch    func(ctx context.Context, name string, how types.PatchType, text []byte, o metav1.PatchOptions) (metav1.Object, error)
 	delete   func(ctx context.Context, name string, o metav1.DeleteOptions) error
-	// version changes when somebody writes what an object is to be, and with some kinds at other times.
+	// version changes when the wanted content of an object is written, and for some kinds at other
+	// times too.
 	version func(metav1.Object) string
 }
 
-// kindsOf returns the kinds of what a Gateway runs in, by their numbers.
+// kindsOf returns the kinds by their numbers.
 func (k *reconciler) kindsOf(f informers.SharedInformerFactory) []kind {
 	byGeneration := func(o metav1.Object) string { return fmt.Sprint(o.GetUID(), " ", o.GetGeneration()) }
 	byResource := func(o metav1.Object) string { return o.GetResourceVersion() }
@@ -53,14 +54,14 @@ func (k *reconciler) kindsOf(f informers.SharedInformerFactory) []kind {
 	}
 }
 
-// patchOf is a typed client's Patch, of any object.
+// patchOf returns a typed client's Patch for any object.
 func patchOf[T metav1.Object](patch func(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (T, error)) func(context.Context, string, types.PatchType, []byte, metav1.PatchOptions) (metav1.Object, error) {
 	return func(ctx context.Context, name string, how types.PatchType, text []byte, o metav1.PatchOptions) (metav1.Object, error) {
 		return patch(ctx, name, how, text, o)
 	}
 }
 
-// there returns an object as it was last seen, nil if there is none.
+// there returns the last seen version of an object, nil for none.
 func (k *reconciler) there(of int, name string) metav1.Object {
 	o, there, err := k.kinds[of].informer.GetStore().GetByKey(k.Namespace + "/" + name)
 	if err != nil || !there {
@@ -69,13 +70,13 @@ func (k *reconciler) there(of int, name string) metav1.Object {
 	return o.(metav1.Object)
 }
 
-// applied is what an object was made, and the version that it had then.
+// applied is the content that was applied to an object, and its version then.
 type applied struct {
 	text    [sha256.Size]byte
 	version string
 }
 
-// apply makes an object as it is to be; fields of which control says nothing stay as others have them.
+// apply applies an object. Fields that control does not set stay.
 func (k *reconciler) apply(ctx context.Context, of int, o metav1.Object) error {
 	text, err := written(o)
 	if err != nil {
@@ -102,8 +103,9 @@ func (k *reconciler) apply(ctx context.Context, of int, o metav1.Object) error {
 	return nil
 }
 
-// scale gives a Deployment as many replicas as it has now, for whoever scales it says so, and [gateway.DefaultReplicas] where there is
-// none. It is applied to that version alone: who scales it meanwhile is not overruled.
+// scale copies the current number of replicas into a Deployment, since others may scale it;
+// [gateway.DefaultReplicas] if there is none. It is applied to this version only, so that scaling
+// meanwhile is not undone.
 func (k *reconciler) scale(ctx context.Context, d *appsv1.Deployment) error {
 	is, err := k.Client.AppsV1().Deployments(k.Namespace).Get(ctx, d.Name, metav1.GetOptions{})
 	switch {
@@ -117,7 +119,7 @@ func (k *reconciler) scale(ctx context.Context, d *appsv1.Deployment) error {
 	return nil
 }
 
-// written is an object in JSON without its status.
+// written encodes an object in JSON without its status.
 func written(o metav1.Object) ([]byte, error) {
 	text, err := json.Marshal(o)
 	if err != nil {
@@ -131,8 +133,8 @@ func written(o metav1.Object) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-// move deletes a Service that has another ClusterIP than it is to have, for that cannot be changed. Where the other one cannot be had, as
-// a second Service tells that tries, that is the error, and the Service stays.
+// move deletes a Service whose ClusterIP differs, since it is immutable. It first tries the new
+// address with another Service; if that fails, it returns the error, and the Service stays.
 func (k *reconciler) move(ctx context.Context, want *corev1.Service) error {
 	is, there := k.there(services, want.Name).(*corev1.Service)
 	if !there || want.Spec.ClusterIP == "" || want.Spec.ClusterIP == is.Spec.ClusterIP {
@@ -140,7 +142,7 @@ func (k *reconciler) move(ctx context.Context, want *corev1.Service) error {
 	}
 	all := k.Client.CoreV1().Services(k.Namespace)
 	try := want.DeepCopy()
-	try.Name, try.GenerateName, try.Spec.Selector = "", "gateway-tries-an-address-", nil // it is no Gateway's, so that it goes, if not here
+	try.Name, try.GenerateName, try.Spec.Selector = "", "gateway-tries-an-address-", nil // it belongs to no Gateway, so it is deleted at the latest later
 	tried, err := all.Create(ctx, try, metav1.CreateOptions{})
 	if err != nil {
 		return err
@@ -152,7 +154,7 @@ func (k *reconciler) move(ctx context.Context, want *corev1.Service) error {
 	return all.Delete(ctx, want.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 }
 
-// remove deletes what is left of a Gateway.
+// remove deletes everything of a Gateway.
 func (k *reconciler) remove(ctx context.Context, name string) error {
 	for of, is := range k.kinds {
 		delete(k.applied, is.name+"/"+name)

@@ -12,11 +12,12 @@ import (
 	"github.com/headgate/headgate/control/attach/pki"
 )
 
-// GatewaysName is of the Secret with the authority that all controls have, by which Envoys of Gateways and controls know each other.
+// GatewaysName is the name of the Secret with the controls' authority, by which Envoys of Gateways
+// and controls authenticate each other.
 const GatewaysName = "headgate-gateways"
 
-// Authority returns the authority of Gateways, which is made where there is none. While the API server does not answer it waits. It
-// needs the verb create of secrets, and get of that of the name [GatewaysName].
+// Authority returns the authority of Gateways, and creates it if there is none. It waits while the
+// API server does not answer. It needs the verb create of secrets, and get of [GatewaysName].
 func (p Pod) Authority(ctx context.Context) (*pki.Authority, error) {
 	return retry(ctx, p.authority, func(err error) {
 		p.Log.Warn("cannot read or write the Secret by which Envoys of Gateways are known; retrying", "secret", p.Namespace+"/"+GatewaysName, "err", err)
@@ -47,7 +48,7 @@ func (p Pod) authority(ctx context.Context) (*pki.Authority, error) {
 		if !apierrors.IsAlreadyExists(err) {
 			return nil, err
 		}
-		is, err = secrets.Get(ctx, GatewaysName, metav1.GetOptions{}) // another control has made it meanwhile
+		is, err = secrets.Get(ctx, GatewaysName, metav1.GetOptions{}) // another control has created it meanwhile
 		if err != nil {
 			return nil, err
 		}

@@ -18,21 +18,22 @@ import (
 	"github.com/headgate/headgate/internal/listen"
 )
 
-// What the Secret has beside a certificate and its key: the authority that callers trust, the token that extprocs send, and the
-// one that clients of ModelMesh do.
+// Keys of the Secret beside a certificate and its key: the authority for callers, the token of
+// extprocs, and that of ModelMesh's clients.
 const (
 	AuthorityKey = "ca.crt"
 	TokenKey     = "token"
 	MeshTokenKey = "mesh-token"
 )
 
-// credentialsAge is how long what controls make for themselves is valid. To replace it, delete the Secret and restart the
-// Deployments.
+// credentialsAge is how long generated credentials are valid. To replace them, delete the Secret
+// and restart the Deployments.
 const credentialsAge = 10 * 366 * 24 * time.Hour
 
-// Credentials writes into a folder what the Secret of placement has, and returns the files of the tokens of extprocs and of clients of
-// ModelMesh, which is empty where these have none. Where there is no Secret it is made, and one that was made before they had a token of
-// their own gets that, where this pod may write it. While the API server does not answer it waits.
+// Credentials writes the Secret of placement into a folder. It returns the token files of extprocs
+// and of ModelMesh's clients; the latter may be empty. It creates a missing Secret, and adds a
+// missing token for ModelMesh's clients if it has the right. It waits while the API server does not
+// answer.
 func (p Pod) Credentials(ctx context.Context, dir string) (extprocs, mesh string, err error) {
 	secret, err := retry(ctx, p.secret, func(err error) {
 		p.Log.Warn("cannot read or write the Secret that extprocs need to call this control; retrying", "secret", p.name(), "err", err)
@@ -46,7 +47,8 @@ func (p Pod) Credentials(ctx context.Context, dir string) (extprocs, mesh string
 	return filepath.Join(dir, TokenKey), mesh, p.keep(secret, dir)
 }
 
-// until calls again and again, until that does not fail or ctx ends, which is the only error. The first failure is told.
+// retry repeats a call until it succeeds or ctx ends, which is the only error. Tell gets the first
+// failure.
 func retry[T any](ctx context.Context, call func(context.Context) (T, error), tell func(error)) (none T, _ error) {
 	for failing := false; ; failing = true {
 		got, err := call(ctx)
@@ -68,7 +70,7 @@ func retry[T any](ctx context.Context, call func(context.Context) (T, error), te
 
 func (p Pod) name() string { return p.Namespace + "/" + PlacementName }
 
-// secret returns the Secret of placement with all that it should have.
+// secret returns the complete Secret of placement.
 func (p Pod) secret(ctx context.Context) (*corev1.Secret, error) {
 	ctx, cancel := context.WithTimeout(ctx, announceInterval)
 	defer cancel()
@@ -91,7 +93,7 @@ func (p Pod) secret(ctx context.Context) (*corev1.Secret, error) {
 		wants := is.DeepCopy()
 		wants.Data[MeshTokenKey] = []byte(rand.Text())
 		written, err = secrets.Update(ctx, wants, metav1.UpdateOptions{})
-		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) { // its Role is older, or the Secret is immutable
+		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) { // an older Role, or an immutable Secret
 			p.Log.Warn("cannot add a token to the Secret; serving clients of ModelMesh on loopback only", "secret", p.name(), "key", MeshTokenKey, "err", err)
 			return is, nil
 		}
@@ -115,7 +117,7 @@ func (p Pod) keep(secret *corev1.Secret, dir string) error {
 	return nil
 }
 
-// newSecret makes a certificate that is its own authority, and tokens.
+// newSecret makes a self-signed certificate, and tokens.
 func (p Pod) newSecret(now time.Time) (*corev1.Secret, error) {
 	service := PlacementName + "." + p.Namespace
 	made, err := listen.Certify(now, credentialsAge, true, PlacementName, service, service+".svc", service+".svc.cluster.local")
@@ -128,7 +130,7 @@ func (p Pod) newSecret(now time.Time) (*corev1.Secret, error) {
 	}
 	encode := func(kind string, der []byte) []byte {
 		var text bytes.Buffer
-		_ = pem.Encode(&text, &pem.Block{Type: kind, Bytes: der}) // a buffer takes all
+		_ = pem.Encode(&text, &pem.Block{Type: kind, Bytes: der}) // a write to a buffer does not fail
 		return text.Bytes()
 	}
 	certificate := encode("CERTIFICATE", made.Certificate[0])

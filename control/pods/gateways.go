@@ -27,30 +27,32 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// ControlName is of the Service by which Envoys of Gateways reach any control.
+// ControlName is the name of the Service by which Envoys of Gateways reach any control.
 const ControlName = "headgate-control"
 
 const (
-	// renewInterval is how often certificates of Gateways are looked at: they are renewed a month before they end.
+	// renewInterval is how often the certificates of Gateways are checked. They are renewed a month
+	// before they expire.
 	renewInterval = time.Hour
-	// Between tries of what an API server refused.
+	// Delays between retries.
 	firstRetry, lastRetry = time.Second, time.Minute
 )
 
-// Gateways makes the pods of Gateways' Envoys, and what clients reach them by. It needs, in its namespace, the verbs list, watch,
-// create, patch and delete of deployments, services, poddisruptionbudgets and networkpolicies, get of deployments, create of secrets, and
-// get and update of that of the name [gateway.Secret].
+// Gateways makes the pods of Gateways' Envoys, and their Services. It needs, in its namespace, the
+// verbs list, watch, create, patch and delete of deployments, services, poddisruptionbudgets and
+// networkpolicies, get of deployments, create of secrets, and get and update of [gateway.Secret].
 type Gateways struct {
 	Pod
-	// Images are those of the pods.
+	// EnvoyImage and ExtprocImage are the images of the pods.
 	EnvoyImage, ExtprocImage string
-	// Port is where the Service [ControlName] has controls that serve Envoys.
+	// Port is the port of the Service [ControlName].
 	Port uint16
 }
 
-// Run keeps what Gateways run in true to them while leads is true, until ctx ends: what is no Gateway's any more is deleted, whoever
-// made it. Next returns what is known of the Gateways, nil before anything is, and what is closed when that is something else. Tell is
-// told the same with what came of it: addresses, and faults.
+// Run keeps the objects of Gateways up to date while leads is true, until ctx ends. It deletes
+// objects of Gateways that are gone, whichever control made them. Next returns the Gateways (nil
+// before they are known), and a channel that is closed at the next change. Tell receives them with
+// addresses and faults added.
 func (g Gateways) Run(ctx context.Context, leads func() bool, next func() (*conditions.Input, <-chan struct{}), tell func(conditions.Input)) error {
 	template, err := gateway.Read(headgate.GatewayYAML)
 	if err != nil {
@@ -95,18 +97,18 @@ type reconciler struct {
 	authority *pki.Authority
 	leads     func() bool
 	kinds     []kind
-	queue     workqueue.TypedRateLimitingInterface[string] // names of what is made
-	changed   chan struct{}                                // capacity 1: what became of a Gateway is something else
+	queue     workqueue.TypedRateLimitingInterface[string] // names of Gateways' objects
+	changed   chan struct{}                                // capacity 1: an address or fault has changed
 
 	mu     sync.Mutex // guards the following
 	known  *conditions.Input
-	wanted map[string]*attach.Gateway // by the name of what is made
-	faults map[string]attach.Verdict  // why it is not, by the same
+	wanted map[string]*attach.Gateway // by the name of their objects
+	faults map[string]attach.Verdict  // by the same name
 
-	applied map[string]applied // what each object was made, by kind and name; of work alone
+	applied map[string]applied // by kind and name; used by work only
 }
 
-// follow has what was changed looked at.
+// follow queues the objects that change.
 func (k *reconciler) follow(of kind) error {
 	changed := func(o any) {
 		if gone, is := o.(cache.DeletedFinalStateUnknown); is {
@@ -127,7 +129,7 @@ func (k *reconciler) follow(of kind) error {
 	return err
 }
 
-// say has what is known told again.
+// notify triggers a report.
 func (k *reconciler) notify() {
 	select {
 	case k.changed <- struct{}{}:
@@ -135,7 +137,7 @@ func (k *reconciler) notify() {
 	}
 }
 
-// hear follows what is known of Gateways, and tells it with what came of it.
+// watch follows the Gateways, and reports them with addresses and faults.
 func (k *reconciler) watch(ctx context.Context, next func() (*conditions.Input, <-chan struct{}), tell func(conditions.Input)) error {
 	renew := time.NewTicker(renewInterval)
 	defer renew.Stop()
@@ -161,7 +163,7 @@ func (k *reconciler) watch(ctx context.Context, next func() (*conditions.Input, 
 	}
 }
 
-// want notes which Gateways there are, and has those looked at that are another now.
+// setWanted sets the Gateways, and queues those that have changed.
 func (k *reconciler) setWanted(known *conditions.Input) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -191,7 +193,7 @@ func (k *reconciler) setWanted(known *conditions.Input) {
 	}
 }
 
-// with returns what is known, with the addresses of Gateways and why they are not served.
+// with adds the addresses and faults of Gateways.
 func (k *reconciler) with(known conditions.Input) conditions.Input {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -213,7 +215,7 @@ func (k *reconciler) with(known conditions.Input) conditions.Input {
 	return known
 }
 
-// statusAddresses are those that a Gateway asks for, in the words of its status.
+// statusAddresses returns the addresses that a Gateway requests, as for its status.
 func statusAddresses(g *attach.Gateway) []gatewayv1.GatewayStatusAddress {
 	var all []gatewayv1.GatewayStatusAddress
 	for _, a := range g.Spec.Addresses[:min(len(g.Spec.Addresses), 16)] {
@@ -224,7 +226,7 @@ func statusAddresses(g *attach.Gateway) []gatewayv1.GatewayStatusAddress {
 	return all
 }
 
-// work makes and deletes, one Gateway after another, until ctx ends.
+// work reconciles one Gateway after another until ctx ends.
 func (k *reconciler) work(ctx context.Context) error {
 	for _, of := range k.kinds {
 		if !cache.WaitForCacheSync(ctx.Done(), of.informer.HasSynced) {
@@ -250,7 +252,7 @@ func (k *reconciler) work(ctx context.Context) error {
 	}
 }
 
-// one makes what a Gateway runs in as it is to be, or deletes it.
+// reconcile makes the objects of a Gateway, or deletes them.
 func (k *reconciler) reconcile(ctx context.Context, name string) {
 	k.mu.Lock()
 	known, g := k.known != nil, k.wanted[name]
@@ -259,7 +261,7 @@ func (k *reconciler) reconcile(ctx context.Context, name string) {
 	case !known || !k.leads():
 		k.queue.AddAfter(name, retryInterval)
 		return
-	case g != nil && g.Refused != (attach.Verdict{}): // what runs goes on as it was
+	case g != nil && g.Refused != (attach.Verdict{}): // its objects stay as they are
 		return
 	}
 	bounded, cancel := context.WithTimeout(ctx, announceInterval)
@@ -271,7 +273,7 @@ func (k *reconciler) reconcile(ctx context.Context, name string) {
 	} else {
 		fault, err = k.make(bounded, g)
 	}
-	if apierrors.IsConflict(err) { // somebody has written meanwhile
+	if apierrors.IsConflict(err) { // the object has changed meanwhile
 		k.queue.AddRateLimited(name)
 		return
 	}
@@ -303,7 +305,7 @@ func gatewayOf(g *attach.Gateway) string {
 	return g.Name.String()
 }
 
-// make makes what a Gateway runs in. The fault is why it cannot be as the Gateway asks.
+// make applies the objects of a Gateway. Fault is why the Gateway's request cannot be met.
 func (k *reconciler) make(ctx context.Context, g *attach.Gateway) (fault attach.Verdict, err error) {
 	bootstrap, err := k.start.Bootstrap(envoy.Place{
 		Gateway: g.Name, Admin: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), gateway.Admin), Probe: gateway.Probe, Extproc: gateway.Extproc,
@@ -332,7 +334,7 @@ func (k *reconciler) make(ctx context.Context, g *attach.Gateway) (fault attach.
 	return fault, nil
 }
 
-// unusable says that a Gateway cannot have the address that it asks for, where the API server says so.
+// unusable is the verdict if the API server rejects the address that a Gateway requests.
 func unusable(g *attach.Gateway, err error) attach.Verdict {
 	if asked := g.Asked(); asked != "" && apierrors.IsInvalid(err) {
 		return attach.Verdict{Reason: string(gatewayv1.GatewayReasonAddressNotUsable), Words: fmt.Sprintf("the Service cannot have the address %s: %v", asked, err)}

@@ -39,7 +39,8 @@ func (silent) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-// newReconciler returns one that leads, whose informers have seen nothing and whose API server never answers.
+// newReconciler returns a reconciler of the leader. Its informers are empty, and its API server
+// never answers.
 func newReconciler(t *testing.T) *reconciler {
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1", Transport: silent{}})
 	if err != nil {
@@ -63,13 +64,13 @@ func newReconciler(t *testing.T) *reconciler {
 	return k
 }
 
-// known is what is known of Gateways, as YAML has them.
+// known returns the Gateways in some YAML.
 func known(t *testing.T, yaml string) *conditions.Input {
 	n := network.Read(t, "kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n"+yaml)
 	return &conditions.Input{Attachments: attach.Of(n), Network: n}
 }
 
-// queued are the names that are to be looked at, which it takes away.
+// queued removes and returns the queued names.
 func (k *reconciler) queued() []string {
 	var all []string
 	for k.queue.Len() > 0 {
@@ -90,7 +91,7 @@ metadata: {namespace: ns, name: b}
 spec: {gatewayClassName: headgate, listeners: [{name: a, port: 80, protocol: HTTP}]}
 `
 
-// Each look reads a Secret: another route somewhere in the cluster is no reason to look at every Gateway.
+// Each check reads a Secret, so a new route somewhere must not queue every Gateway.
 func TestGatewaysAreLookedAtThatHaveChanged(t *testing.T) {
 	k := newReconciler(t)
 	defer k.queue.ShutDown()
@@ -111,7 +112,8 @@ func TestGatewaysAreLookedAtThatHaveChanged(t *testing.T) {
 	}
 }
 
-// What is left of a Gateway may be seen before anybody knows which Gateways there are: it waits, is not deleted, and is not forgotten.
+// Objects of a deleted Gateway may be seen before the Gateways are known. They wait: they are
+// neither deleted nor dropped from the queue.
 func TestWhatIsLeftWaitsUntilGatewaysAreKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newReconciler(t)
@@ -121,7 +123,7 @@ func TestWhatIsLeftWaitsUntilGatewaysAreKnown(t *testing.T) {
 		if got := k.queued(); len(got) > 0 {
 			t.Errorf("%v are looked at at once", got)
 		}
-		if took := time.Since(begin); took > 0 { // who calls this API server waits
+		if took := time.Since(begin); took > 0 { // a call to this API server blocks
 			t.Errorf("the API server is called, for %v", took)
 		}
 		time.Sleep(retryInterval)
@@ -132,7 +134,7 @@ func TestWhatIsLeftWaitsUntilGatewaysAreKnown(t *testing.T) {
 	})
 }
 
-// An API server that does not answer, or a webhook of it, is told of as one that refuses.
+// An API server that does not answer is reported like one that rejects the call.
 func TestAGatewayIsToldThatNobodyAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newReconciler(t)
@@ -147,7 +149,7 @@ func TestAGatewayIsToldThatNobodyAnswers(t *testing.T) {
 	})
 }
 
-// Of a Gateway that is made anew nobody says why the one before could not be made.
+// A new Gateway does not inherit the fault of a deleted one of its name.
 func TestAFaultGoesWithItsGateway(t *testing.T) {
 	k := newReconciler(t)
 	defer k.queue.ShutDown()
@@ -164,7 +166,7 @@ func TestAFaultGoesWithItsGateway(t *testing.T) {
 	}
 }
 
-// answers is an API server that answers everything with one object in JSON.
+// answers is an API server that answers everything with one JSON object.
 type answers struct {
 	code int
 	text string
@@ -186,7 +188,8 @@ func (a answers) client(t *testing.T) kubernetes.Interface {
 	return client
 }
 
-// Who scales a Deployment while it is made as it is to be is not overruled: it is applied to the version that was read.
+// Scaling a Deployment during a reconciliation is not undone: the apply is for the version that was
+// read.
 func TestADeploymentIsAppliedToTheVersionWithItsReplicas(t *testing.T) {
 	k := newReconciler(t)
 	defer k.queue.ShutDown()
@@ -197,7 +200,7 @@ func TestADeploymentIsAppliedToTheVersionWithItsReplicas(t *testing.T) {
 	}
 }
 
-// Of a Gateway that is gone nothing is kept: Gateways come and go as long as a control runs.
+// Nothing of a deleted Gateway is kept: Gateways come and go while a control runs.
 func TestWhatWasMadeOfAGatewayIsForgottenWithIt(t *testing.T) {
 	k := newReconciler(t)
 	defer k.queue.ShutDown()
@@ -217,7 +220,7 @@ func TestWhatWasMadeOfAGatewayIsForgottenWithIt(t *testing.T) {
 	}
 }
 
-// That somebody has written meanwhile is no fault of a Gateway: it is looked at again.
+// A conflict is no fault of a Gateway: it is retried.
 func TestAConflictIsNoFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newReconciler(t)
@@ -261,7 +264,7 @@ func TestASuccessResetsTheRetryDelay(t *testing.T) {
 	}
 }
 
-// An address is not usable where the API server says that it is not valid. What else fails says nothing of it.
+// An address is unusable if the API server says that it is invalid. Other errors do not matter.
 func TestAnAddressIsToldToBeUnusableWhereItIs(t *testing.T) {
 	in := known(t, strings.Replace(twoGateways, "spec: {", "spec: {addresses: [{value: 10.0.0.1}], ", 1))
 	asks, asksNot := in.Attachments.Gateways[0], in.Attachments.Gateways[1]
@@ -277,7 +280,7 @@ func TestAnAddressIsToldToBeUnusableWhereItIs(t *testing.T) {
 	}
 }
 
-// Certificates end: every Gateway is looked at again and again, though nothing changes.
+// Certificates expire, so every Gateway is checked periodically.
 func TestGatewaysAreLookedAtForTheirCertificates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newReconciler(t)
@@ -302,7 +305,7 @@ func TestGatewaysAreLookedAtForTheirCertificates(t *testing.T) {
 	})
 }
 
-// Nobody knows whether a Gateway whose settings are gone has pods of control's: what there is stays.
+// A Gateway whose settings are gone may or may not have pods of control's, so its objects stay.
 func TestNothingIsDeletedWhileSettingsAreGone(t *testing.T) {
 	k := newReconciler(t)
 	defer k.queue.ShutDown()
@@ -328,7 +331,7 @@ spec:
 	}
 }
 
-// A control that does not lead, or not any more, changes nothing, and looks again.
+// A control that does not lead, or leads no more, changes nothing, and retries.
 func TestOnlyTheLeaderMakesAndDeletes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newReconciler(t)
@@ -351,7 +354,7 @@ func TestOnlyTheLeaderMakesAndDeletes(t *testing.T) {
 	})
 }
 
-// store is an API server with one Secret, which counts how often it is written.
+// store is an API server with one Secret. It counts the writes.
 type store struct {
 	secret []byte
 	writes int
@@ -376,7 +379,7 @@ func (s *store) RoundTrip(r *http.Request) (*http.Response, error) {
 	return is.Result(), nil
 }
 
-// A certificate is made once, and anew before it ends or where another authority has signed it.
+// A certificate is made once, and renewed before it expires or when the authority changes.
 func TestCertificatesOfGatewaysAreRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := new(store)

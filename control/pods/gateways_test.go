@@ -38,7 +38,7 @@ type keeping struct {
 	end    func()
 }
 
-// keep runs a control until the test ends, or end is called. The objects are those of the YAML.
+// keep runs a control with the objects of some YAML until the test ends, or until end is called.
 func keep(t *testing.T, client kubernetes.Interface, yaml string) *keeping {
 	ctx, cancel := context.WithCancel(t.Context())
 	k := &keeping{T: t, client: client, known: broadcast.New[conditions.Input](), told: broadcast.New[conditions.Input]()}
@@ -76,7 +76,7 @@ func (k *keeping) await(what string, holds func() bool) {
 	}
 }
 
-// gateway is what is told of a Gateway.
+// gateway returns what is reported of a Gateway.
 func (k *keeping) gateway(name string) conditions.Gateway {
 	in, _ := k.told.Get()
 	if in == nil {
@@ -92,7 +92,7 @@ func (k *keeping) address(name string) string {
 	return ""
 }
 
-// made says what there is for a Gateway.
+// made describes the objects of a Gateway.
 func (k *keeping) made(name string) string {
 	ctx, of := k.Context(), gateway.Name(objects.Name{Namespace: "ns", Name: name})
 	var all []string
@@ -146,7 +146,8 @@ func systemOf(t *testing.T) kubernetes.Interface {
 	return client
 }
 
-// What a Gateway runs in comes with it, follows it, stays as it is to be, and goes with it, also where no control ran when it went.
+// The objects of a Gateway are created with it, updated, corrected, and deleted with it, even if no
+// control ran when the Gateway was deleted.
 func TestWhatAGatewayRunsInComesAndGoesWithIt(t *testing.T) {
 	client := systemOf(t)
 	ctx := t.Context()
@@ -172,14 +173,14 @@ func TestWhatAGatewayRunsInComesAndGoesWithIt(t *testing.T) {
 		t.Errorf("control does not know the certificate of the Gateway: %v", err)
 	}
 
-	// Envoys call the controls of this namespace, at the port where these serve them.
+	// Envoys call the controls of this namespace at their xDS port.
 	if d, err := client.AppsV1().Deployments(system).Get(ctx, name, metav1.GetOptions{}); err != nil {
 		t.Fatal(err)
 	} else if starts := strings.Join(d.Spec.Template.Spec.Containers[0].Args, " "); !strings.Contains(starts, "headgate-control."+system+".svc") || !strings.Contains(starts, "8035") {
 		t.Errorf("Envoys start with %s", starts)
 	}
 
-	// There are two at first, and then as many as whoever scales says.
+	// There are two at first, and then as many as the last scaling set.
 	replicas := func() int32 {
 		scale, err := client.AppsV1().Deployments(system).GetScale(ctx, name, metav1.GetOptions{})
 		if err != nil {
@@ -199,7 +200,7 @@ func TestWhatAGatewayRunsInComesAndGoesWithIt(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// What people change by hand is put right, and another listener is another port of the same Service.
+	// Manual changes are reverted. A new listener adds a port to the same Service.
 	uid := service().UID
 	patch := []byte(`{"spec":{"template":{"spec":{"serviceAccountName":"other"}}}}`)
 	if _, err := client.AppsV1().Deployments(system).Patch(ctx, name, "application/merge-patch+json", patch, metav1.PatchOptions{}); err != nil {
@@ -232,7 +233,7 @@ func TestWhatAGatewayRunsInComesAndGoesWithIt(t *testing.T) {
 		t.Errorf("another listener changes the Deployment: %v", err)
 	}
 
-	// While no control runs, the Gateway goes, and another comes.
+	// While no control runs, a Gateway is deleted and another created.
 	k.end()
 	left := gateway.Name(objects.Name{Namespace: "ns", Name: "long-gone"})
 	if secret, err = client.CoreV1().Secrets(system).Get(ctx, gateway.Secret, metav1.GetOptions{}); err != nil {
@@ -263,13 +264,13 @@ func TestWhatAGatewayRunsInComesAndGoesWithIt(t *testing.T) {
 		}
 	}
 
-	// Envoys of somebody else's need none of it.
+	// Unmanaged Envoys need none of these objects.
 	k.set(strings.Replace(oneGateway("h", "  addresses: [{value: 192.0.2.1}]"), "spec: {service", "spec: {managed: false, service", 1))
 	k.await("all is gone, and the address is the one that the Gateway says", func() bool { return k.made("h") == "" && k.address("h") == "192.0.2.1" })
 	k.end()
 }
 
-// Settings that cannot be found change nothing of what runs, and make nothing.
+// With missing settings, running objects stay, and no new ones are made.
 func TestAGatewayWhoseSettingsAreGoneRunsOn(t *testing.T) {
 	client := systemOf(t)
 	k := keep(t, client, oneGateway("g", ""))
@@ -287,8 +288,8 @@ func TestAGatewayWhoseSettingsAreGoneRunsOn(t *testing.T) {
 	k.end()
 }
 
-// A Gateway none of whose listeners can be served keeps its Service, with its address, and is reached by nobody; one that never had another
-// listener has no Service.
+// A Gateway without an accepted listener keeps its Service and address, but nothing can reach it.
+// If it never had one, it has no Service.
 func TestAGatewayWhoseListenersAreAllRefusedKeepsItsAddress(t *testing.T) {
 	client := systemOf(t)
 	refused := func(name string) string {
@@ -329,7 +330,8 @@ func TestAGatewayWhoseListenersAreAllRefusedKeepsItsAddress(t *testing.T) {
 	k.end()
 }
 
-// A Gateway has the address that it asks for, or keeps what it had and is told why not.
+// A Gateway gets the address that it requests. If that is impossible, it keeps its address and
+// reports why.
 func TestAGatewayHasTheAddressThatItAsksFor(t *testing.T) {
 	client := systemOf(t)
 	first, err := client.CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
@@ -354,7 +356,7 @@ func TestAGatewayHasTheAddressThatItAsksFor(t *testing.T) {
 	k.end()
 }
 
-// Controls tell each other what their Envoys say.
+// Controls share the answers of their Envoys.
 func TestControlsShareWhatEnvoysSay(t *testing.T) {
 	client := systemOf(t)
 	run := func(name string) *pods.Peers {

@@ -16,10 +16,11 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// The certificates of all Gateways are in one Secret, of which each pod has its Gateway's alone: so control may read a Secret of one name,
-// and not every one of its namespace. An API server takes a Secret of 1 MiB, which some 800 Gateways fill.
+// The certificates of all Gateways are in one Secret, of which each pod mounts only its Gateway's.
+// So control may read one Secret by name instead of all. A Secret of at most 1 MiB has room for
+// some 800 Gateways.
 
-// identities are the names of what is made for the Gateways that have certificates.
+// identities returns the object names of the Gateways with certificates.
 func (k *reconciler) identities(ctx context.Context) (names []string, err error) {
 	is, err := k.Client.CoreV1().Secrets(k.Namespace).Get(ctx, gateway.Secret, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -35,7 +36,7 @@ func (k *reconciler) identities(ctx context.Context) (names []string, err error)
 	return names, nil
 }
 
-// identify sees to it that a Gateway has a certificate by which control knows its Envoys, under a name.
+// identify makes or renews the certificate of a Gateway.
 func (k *reconciler) identify(ctx context.Context, of objects.Name, name string) error {
 	return k.keepSecret(ctx, func(data map[string][]byte) (err error) {
 		certificate, key := name+gateway.CertificateSuffix, name+gateway.KeySuffix
@@ -47,7 +48,7 @@ func (k *reconciler) identify(ctx context.Context, of objects.Name, name string)
 	})
 }
 
-// forget takes the certificate of a name away.
+// forget removes the certificate of a Gateway.
 func (k *reconciler) forget(ctx context.Context, name string) error {
 	return k.keepSecret(ctx, func(data map[string][]byte) error {
 		delete(data, name+gateway.CertificateSuffix)
@@ -56,7 +57,7 @@ func (k *reconciler) forget(ctx context.Context, name string) error {
 	})
 }
 
-// keepSecret writes the Secret if it is to have something else.
+// keepSecret writes the Secret if it has changed.
 func (k *reconciler) keepSecret(ctx context.Context, change func(data map[string][]byte) error) error {
 	names, err := envoy.Identity(gateway.Folder)
 	if err != nil {

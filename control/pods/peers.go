@@ -18,53 +18,55 @@ import (
 	"github.com/headgate/headgate/control/attach/controller"
 )
 
-// EnvoysName is of the ConfigMap in which each control has a key, the name of its pod, with what it has seen of Envoys.
+// EnvoysName is the name of the ConfigMap with one key per control: the name of its pod. The value
+// is what it has seen of Envoys.
 const EnvoysName = "headgate-envoys"
 
 const (
-	// beatInterval is how often a control says that it still sees what it said, and beatsMissed how many such times make what it said
-	// count for nothing.
+	// beatInterval is the interval of heartbeats. After beatsMissed missed ones, a control's report
+	// no longer counts.
 	beatInterval = 10 * time.Second
 	beatsMissed  = 3
-	// shareInterval is between two writes of what changes.
+	// shareInterval is the minimum time between two writes of changes.
 	shareInterval = 200 * time.Millisecond
 )
 
-// Peers are the other controls, as a [controller.Peers]. Make them with [Pod.Peers], and run them with [Peers.Run]. They need, in their
-// namespace, the verbs create of configmaps, and list, watch and patch of that of the name [EnvoysName].
+// Peers are the other controls, a [controller.Peers]. Make them with [Pod.Peers], and run them with
+// [Peers.Run]. They need, in their namespace, the verbs create of configmaps, and list, watch and
+// patch of [EnvoysName].
 type Peers struct {
 	pod  Pod
 	name string // of this pod
 
 	mu      sync.Mutex // guards the following
 	own     controller.Seen
-	speaks  bool          // own is written, since it was something once
-	due     chan struct{} // capacity 1; own is another
+	speaks  bool          // own was not empty once, so it is written
+	due     chan struct{} // capacity 1: own has changed
 	others  map[string]*peer
-	changed chan struct{} // closed when others are something else
+	changed chan struct{} // closed when others changes
 }
 
 var _ controller.Peers = (*Peers)(nil)
 
-// peer is what another control said last.
+// peer is the last report of another control.
 type peer struct {
 	text  string
 	seen  controller.Seen
-	since time.Time // when it said so, by the clock of this pod
+	since time.Time // time of the report by this pod's clock
 }
 
-// said is what a control writes. The beat is another one each time.
+// said is a control's report. Beat increases with each write.
 type said struct {
 	Beat int64           `json:"beat"`
 	Seen controller.Seen `json:"seen"`
 }
 
-// Peers returns the controls beside that in the pod of a name.
+// Peers returns the controls other than the one in a pod.
 func (p Pod) Peers(name string) *Peers {
 	return &Peers{pod: p, name: name, due: make(chan struct{}, 1), others: make(map[string]*peer), changed: make(chan struct{})}
 }
 
-// Share is that of [controller.Peers].
+// Share implements [controller.Peers].
 func (p *Peers) Share(seen controller.Seen) {
 	p.mu.Lock()
 	p.own = seen
@@ -75,7 +77,7 @@ func (p *Peers) Share(seen controller.Seen) {
 	}
 }
 
-// Seen is that of [controller.Peers].
+// Seen implements [controller.Peers].
 func (p *Peers) Seen() (map[string]controller.Seen, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,7 +88,8 @@ func (p *Peers) Seen() (map[string]controller.Seen, <-chan struct{}) {
 	return all, p.changed
 }
 
-// Run writes what this control has seen, and reads what the others have, until ctx ends. What it shared counts for nothing soon after.
+// Run writes what this control has seen, and reads what the others have, until ctx ends. Its own
+// report expires soon after.
 func (p *Peers) Run(ctx context.Context) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(p.pod.Client, 0, informers.WithNamespace(p.pod.Namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
@@ -132,7 +135,7 @@ func (p *Peers) Run(ctx context.Context) error {
 	}
 }
 
-// hear takes up what the controls have written.
+// watch reads the reports of the controls.
 func (p *Peers) watch(data map[string]string, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -160,7 +163,7 @@ func (p *Peers) watch(data map[string]string, now time.Time) {
 	}
 }
 
-// forget lets what a control said count for nothing that has not said it again for long.
+// forget drops the reports of controls without recent heartbeats.
 func (p *Peers) forget(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -175,13 +178,13 @@ func (p *Peers) forget(now time.Time) {
 	}
 }
 
-// say tells of a change. The caller has the lock.
+// notify reports a change. The caller holds the lock.
 func (p *Peers) notify() {
 	close(p.changed)
 	p.changed = make(chan struct{})
 }
 
-// write writes what this control has seen, and takes away what controls said that are gone.
+// write writes this control's report, and removes those of controls that are gone.
 func (p *Peers) write(ctx context.Context, beat int64) error {
 	ctx, cancel := context.WithTimeout(ctx, announceInterval)
 	defer cancel()
@@ -193,7 +196,7 @@ func (p *Peers) write(ctx context.Context, beat int64) error {
 			data[name] = nil
 		}
 	}
-	if len(p.own) > 0 || p.speaks { // who has had no Envoy has nothing to say
+	if len(p.own) > 0 || p.speaks { // a control that never had an Envoy writes nothing
 		p.speaks = true
 		data[p.name] = string(text)
 	}
@@ -211,7 +214,7 @@ func (p *Peers) write(ctx context.Context, beat int64) error {
 		_, err = all.Create(ctx, &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: p.pod.Namespace, Name: EnvoysName}, Data: map[string]string{p.name: string(text)},
 		}, metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) { // another control made it meanwhile
+		if apierrors.IsAlreadyExists(err) { // another control created it meanwhile
 			_, err = all.Patch(ctx, EnvoysName, types.MergePatchType, patch, metav1.PatchOptions{})
 		}
 	}

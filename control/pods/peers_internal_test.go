@@ -19,7 +19,7 @@ import (
 	"github.com/headgate/headgate/control/attach/controller"
 )
 
-// What a control said counts while it says it again, and no longer; what says nothing new is not told.
+// A report counts while its control sends heartbeats. A heartbeat alone is no change.
 func TestWhatOtherControlsHaveSeenCountsForAWhile(t *testing.T) {
 	p := Pod{}.Peers("own")
 	now := time.Unix(1000, 0)
@@ -53,7 +53,7 @@ func TestWhatOtherControlsHaveSeenCountsForAWhile(t *testing.T) {
 	}
 }
 
-// recorder is an API server that keeps what it was asked for last, and takes it.
+// recorder is an API server that keeps the last patch.
 type recorder struct{ patch map[string]map[string]*string }
 
 func (w *recorder) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -67,7 +67,7 @@ func (w *recorder) RoundTrip(r *http.Request) (*http.Response, error) {
 	return is.Result(), nil
 }
 
-// What a control said that is gone is taken away; what one says that lives stays, for it is its own.
+// The report of a dead control is removed; that of a living control stays.
 func TestWhatControlsSaidThatAreGoneIsTakenAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := new(recorder)
@@ -98,7 +98,7 @@ func TestWhatControlsSaidThatAreGoneIsTakenAway(t *testing.T) {
 		}
 		time.Sleep(beatsMissed*beatInterval + time.Second)
 		p.watch(map[string]string{"gone": `{"beat":1,"seen":{"ns/g":{"has":"x"}}}`, "idle": `{"beat":2,"seen":{}}`}, time.Now())
-		if got := write(2); len(got) > 0 { // it counts still
+		if got := write(2); len(got) > 0 { // it still counts
 			t.Errorf("before it forgets what it said, it takes %v away", got)
 		}
 		p.forget(time.Now())
@@ -108,7 +108,7 @@ func TestWhatControlsSaidThatAreGoneIsTakenAway(t *testing.T) {
 	})
 }
 
-// oneMap is an API server with the ConfigMap of controls, in which one control has said something and says nothing more.
+// oneMap is an API server with the ConfigMap. One control has written a report and is silent since.
 type oneMap struct{}
 
 func (oneMap) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -116,7 +116,7 @@ func (oneMap) RoundTrip(r *http.Request) (*http.Response, error) {
 	is.Header().Set("Content-Type", "application/json")
 	const one = `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"namespace":"headgate-system","name":"headgate-envoys","resourceVersion":"1"},"data":{"other":"{\"beat\":1,\"seen\":{\"ns/g\":{\"has\":\"x\"}}}"}}`
 	switch q := r.URL.Query(); {
-	case q.Get("sendInitialEvents") != "": // it does not know that
+	case q.Get("sendInitialEvents") != "": // unsupported
 		is.WriteHeader(http.StatusUnprocessableEntity)
 		is.Body.WriteString(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid","code":422}`)
 	case q.Get("watch") != "": // nothing changes
@@ -130,7 +130,7 @@ func (oneMap) RoundTrip(r *http.Request) (*http.Response, error) {
 	return is.Result(), nil
 }
 
-// What a control said that has died counts for nothing soon, though nothing is heard.
+// The report of a dead control expires without any event.
 func TestWhatADeadControlSaidEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1", Transport: oneMap{}, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})

@@ -1,5 +1,6 @@
-// Package pods is what the pods of control share in their namespace: the EndpointSlice by which extprocs reach the one that
-// leads, and the Secret with which callers and controls are sure of each other.
+// Package pods manages what the pods of control share in their namespace: the EndpointSlice through
+// which extprocs reach the leader, the Secrets by which callers and controls authenticate each
+// other, and the objects of Gateways.
 package pods
 
 import (
@@ -16,29 +17,29 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// PlacementName is of the Service that extprocs and clients of ModelMesh call, of the EndpointSlice that makes it lead to the
-// leader, and of the Secret with what they need for that.
+// PlacementName is the name of the Service for extprocs and ModelMesh's clients, of the
+// EndpointSlice that points it to the leader, and of the Secret with their credentials.
 const PlacementName = "headgate-placement"
 
 const (
-	// announceInterval is how often the leader looks whether the Service leads to it.
+	// announceInterval is how often the leader checks the EndpointSlice.
 	announceInterval = 10 * time.Second
-	// retryInterval is after which it tries again where that failed.
+	// retryInterval is the delay before a retry.
 	retryInterval = time.Second
 )
 
-// Pod is one of the pods. It needs, in its namespace, the verbs create of endpointslices and secrets, and get and update of those
-// of the name [PlacementName].
+// Pod is the pod of this control. It needs, in its namespace, the verbs create of endpointslices
+// and secrets, and get and update of [PlacementName].
 type Pod struct {
 	Client    kubernetes.Interface
 	Namespace string
-	// Address is the pod's.
+	// Address is the pod's IP.
 	Address netip.Addr
 	Log     *slog.Logger
 }
 
-// Announce makes the Service of placement lead to a port of this pod, and sees to it that it does while this control leads, until
-// ctx ends.
+// Announce keeps the Service of placement pointing to a port of this pod while this control leads,
+// until ctx ends.
 func (p Pod) Announce(ctx context.Context, port uint16, leads func() bool) {
 	for failing := false; ; {
 		pause := announceInterval
@@ -63,9 +64,9 @@ func (p Pod) Announce(ctx context.Context, port uint16, leads func() bool) {
 	}
 }
 
-// announce writes the EndpointSlice if it says anything else.
+// announce writes the EndpointSlice if it differs.
 func (p Pod) announce(ctx context.Context, port uint16) error {
-	ctx, cancel := context.WithTimeout(ctx, announceInterval) // what is lost on its way is not answered
+	ctx, cancel := context.WithTimeout(ctx, announceInterval) // a lost request is not answered
 	defer cancel()
 	want := p.slice(port)
 	all := p.Client.DiscoveryV1().EndpointSlices(p.Namespace)
@@ -84,7 +85,7 @@ func (p Pod) announce(ctx context.Context, port uint16) error {
 	return err
 }
 
-// Leader is the address of the control that leads, as it announced it last.
+// Leader returns the address that the leader announced last.
 func (p Pod) Leader(ctx context.Context) (netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, announceInterval)
 	defer cancel()
@@ -98,7 +99,7 @@ func (p Pod) Leader(ctx context.Context) (netip.Addr, error) {
 	return netip.Addr{}, errors.New("EndpointSlice " + PlacementName + " has no address: no control has led yet, or none has --pod-ip")
 }
 
-// slice is the EndpointSlice that leads to a port of this pod.
+// slice is the EndpointSlice for a port of this pod.
 func (p Pod) slice(port uint16) *discoveryv1.EndpointSlice {
 	family := discoveryv1.AddressTypeIPv4
 	if p.Address.Is6() {
@@ -115,7 +116,7 @@ func (p Pod) slice(port uint16) *discoveryv1.EndpointSlice {
 	}
 }
 
-// places is where an EndpointSlice leads to.
+// addresses returns the addresses of an EndpointSlice.
 func addresses(s *discoveryv1.EndpointSlice) (all []netip.AddrPort) {
 	for _, e := range s.Endpoints {
 		for _, address := range e.Addresses {

@@ -28,8 +28,8 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-// Several controls share one Secret and one EndpointSlice: the Secret of the first stays, and the Service leads to whom
-// it was told last.
+// Several controls share one Secret and one EndpointSlice. The Secret of the first stays, and the
+// last announcement counts.
 func TestControlsOfAClusterShareWhatExtprocsNeed(t *testing.T) {
 	server := apiserver.RunCluster(t)
 	client, err := kubernetes.NewForConfig(server.Admin())
@@ -83,7 +83,7 @@ func TestControlsOfAClusterShareWhatExtprocsNeed(t *testing.T) {
 		t.Errorf("extprocs do not trust the certificate: %v", err)
 	}
 
-	// They know Envoys of Gateways by one authority.
+	// They share one authority for Envoys.
 	authorities := make(chan *pki.Authority, 2)
 	for _, c := range []pods.Pod{a, b} {
 		go func() {
@@ -135,7 +135,7 @@ func TestControlsOfAClusterShareWhatExtprocsNeed(t *testing.T) {
 	leads(a, 8034)
 }
 
-// lineWriter is told each line that is logged.
+// lineWriter gets each log line.
 type lineWriter func(line string)
 
 func (w lineWriter) Write(line []byte) (int, error) {
@@ -143,8 +143,8 @@ func (w lineWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// A Secret that was made before clients of ModelMesh had a token of their own gets one, and keeps what it has. Where a control may
-// not write it, as with the Role of that time, it serves extprocs all the same.
+// A Secret without a token for ModelMesh's clients gets one, and keeps the rest. If control may not
+// write it, as with an older Role, it still serves extprocs.
 func TestASecretOfBeforeGetsATokenForTheMesh(t *testing.T) {
 	c := apiserver.RunCluster(t)
 	admin, err := kubernetes.NewForConfig(c.Admin())
@@ -211,7 +211,7 @@ func TestASecretOfBeforeGetsATokenForTheMesh(t *testing.T) {
 	}
 }
 
-// A control may start before its API server does: what it shares with others it gets when that answers.
+// A control may start before its API server; it waits for its credentials.
 func TestAControlWaitsForTheAPIServer(t *testing.T) {
 	var asked atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

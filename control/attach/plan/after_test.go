@@ -11,7 +11,7 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// Whatever changes, plans that are made after others are those that are made from nothing.
+// After any change, incremental plans equal plans made from scratch.
 func TestAfterIsOf(t *testing.T) {
 	const walks, steps = 10, 60
 	kept, all, rules := 0, 0, 0
@@ -19,7 +19,7 @@ func TestAfterIsOf(t *testing.T) {
 		var last *plan.Plans
 		known := plan.Known{Certificates: map[objects.Name]plan.Certificate{{Namespace: "ns", Name: "x"}: {Chain: []byte("x")}}}
 		for step, n := range network.Walk(t, seed, steps) {
-			if step%10 == 9 { // what is known changes by itself
+			if step%10 == 9 { // Secrets and ConfigMaps change by themselves
 				known.Authorities = map[objects.Name]plan.Certificate{{Namespace: "ns", Name: "ca"}: {Chain: fmt.Append(nil, step)}}
 			}
 			a := attach.Of(n)
@@ -50,7 +50,8 @@ func TestAfterIsOf(t *testing.T) {
 	}
 }
 
-// What is no route may change what routes may do, though they say what they said and attach as they did.
+// Other objects than routes may change what routes can do, although the routes and their
+// attachments stay the same.
 func TestAfterAnythingElse(t *testing.T) {
 	const (
 		route = "kind: HTTPRoute\nmetadata: {namespace: ns, name: r}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{namespace: other, name: a, port: 80}]}]}"
@@ -88,7 +89,7 @@ func TestAfterAnythingElse(t *testing.T) {
 	}
 }
 
-// hostsOf tells the Hosts of all listeners by the first.
+// hostsOf identifies the Hosts of all listeners by their first element.
 func hostsOf(p *plan.Plans) map[*plan.Host]bool {
 	all := make(map[*plan.Host]bool)
 	for _, g := range p.Gateways {
@@ -101,7 +102,7 @@ func hostsOf(p *plan.Plans) map[*plan.Host]bool {
 	return all
 }
 
-// A route that changes leaves the Hosts of the listeners that have it not.
+// A changed route does not change the Hosts of listeners without it.
 func TestAfterKeepsWhatHasNotChanged(t *testing.T) {
 	const text = "kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: x, port: 80, protocol: HTTP, hostname: x.test}, {name: z, port: 80, protocol: HTTP, hostname: z.test}]}\n---\n" +
 		"kind: HTTPRoute\nmetadata: {namespace: ns, name: of-x}\nspec: {parentRefs: [{name: g, sectionName: x}], rules: [{backendRefs: [{name: a, port: 80}]}]}\n---\n" +
@@ -125,7 +126,8 @@ func TestAfterKeepsWhatHasNotChanged(t *testing.T) {
 	}
 }
 
-// A plan knows the policies of the Services that it leads to, and a plan that leads there no more has none.
+// A plan has the policies of the Services that it leads to. When it leads there no more, it has
+// none.
 func TestPoliciesOfAPlan(t *testing.T) {
 	const text = "kind: BackendTLSPolicy\nmetadata: {namespace: ns, name: p}\nspec: {targetRefs: [{group: '', kind: Service, name: b}], validation: {hostname: b.test, wellKnownCACertificates: System}}\n---\n" +
 		"kind: HTTPRoute\nmetadata: {namespace: ns, name: r}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: %s, port: 80}]}]}"

@@ -11,8 +11,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Secrets returns the Secrets that our Gateways and their listeners may name, each once, in order: what is known of them is an argument of
-// [Of]. No other is to be read.
+// Secrets returns the Secrets that our Gateways and listeners may name, sorted, without duplicates.
+// Their certificates are an argument of [Of]. Control reads no others.
 func Secrets(a *attach.Attachments, n *objects.Network) []objects.Name {
 	var all []objects.Name
 	add := func(of objects.Object, ref gatewayv1.SecretObjectReference) {
@@ -54,9 +54,9 @@ func secret(grants []gatewayv1.ReferenceGrant, by objects.Object, ref gatewayv1.
 	return name, attach.Verdict{}
 }
 
-// certify returns the Secrets with which an HTTPS listener can serve, and notes the first that is at fault. One whose new content is at
-// fault serves on with what was good last, as an Envoy does that is sent what it refuses: the listener's condition says so at once, and
-// who made a slip of the pen has not cut off everybody.
+// certify returns the Secrets with which an HTTPS listener can serve, and records the first fault.
+// With invalid new content, a Secret keeps its last valid certificate, so that a typing error cuts
+// nobody off. The listener's condition reports the fault at once.
 func (b *builder) certify(l *attach.Listener) []objects.Name {
 	note := func(v attach.Verdict) {
 		if _, noted := b.listeners[l]; !noted {
@@ -88,8 +88,8 @@ func (b *builder) certify(l *attach.Listener) []objects.Name {
 	return all
 }
 
-// find returns what is known of a Secret or ConfigMap, whether it can be used, and what is wrong with it, in words for people: both may be,
-// where what was good last is used.
+// find returns a Secret or ConfigMap, whether it is usable, and its fault. Both apply if the last
+// valid content is used.
 func find(all map[objects.Name]Certificate, kind string, name objects.Name) (c Certificate, usable bool, words string) {
 	c, known := all[name]
 	switch {
@@ -112,7 +112,7 @@ func refused(reason gatewayv1.ListenerConditionReason, format string, args ...an
 	return attach.Verdict{Reason: string(reason), Words: fmt.Sprintf(format, args...)}
 }
 
-// show notes the certificate with which the Envoys of a Gateway show themselves to Services, if they are to.
+// show records the client certificate that the Envoys of a Gateway use towards Services, if any.
 func (b *builder) show(g *attach.Gateway) {
 	b.shows = nil
 	ref := g.Shows()
@@ -137,15 +137,16 @@ func (b *builder) show(g *attach.Gateway) {
 	}
 }
 
-// Clients is who may call a listener over TLS.
+// Clients says who may call a TLS listener.
 type Clients struct {
-	// Authorities sign their certificates; in PEM.
+	// Authorities signed the clients' certificates; in PEM.
 	Authorities []byte
-	// Anybody says that who has no such certificate may call, too: what it shows is passed on to nobody.
+	// Anybody also admits clients without such a certificate. Their certificates are not passed on.
 	Anybody bool
 }
 
-// clientsRef is a ConfigMap that a Gateway names for those who sign the certificates of clients, or why it may not.
+// clientsRef returns a ConfigMap with authorities of clients that a Gateway names, or why it may
+// not.
 func clientsRef(grants []gatewayv1.ReferenceGrant, g *attach.Gateway, ref gatewayv1.ObjectReference) (objects.Name, attach.Verdict) {
 	name := objects.Name{Namespace: string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(g.Name.Namespace))), Name: string(ref.Name)}
 	switch {
@@ -157,7 +158,8 @@ func clientsRef(grants []gatewayv1.ReferenceGrant, g *attach.Gateway, ref gatewa
 	return name, attach.Verdict{}
 }
 
-// askClients notes who may call an HTTPS listener, and says whether anybody may: where it cannot be known who has signed, nobody is served.
+// askClients sets who may call an HTTPS listener. It reports false if the authorities are unknown:
+// then nobody is served.
 func (b *builder) askClients(g *attach.Gateway, l *Listener) bool {
 	v := g.Clients(l.Port)
 	if v == nil {

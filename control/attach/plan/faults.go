@@ -10,16 +10,16 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Fault is what is wrong with an object that plans are made of.
+// Fault is an error in an object that plans depend on.
 type Fault struct {
 	Of objects.Object
-	// Listener is the one of its listeners that is meant; empty for the whole.
+	// Listener is the listener with the error; empty for the whole object.
 	Listener string
-	// Why is a reason of a condition with words for people, or words alone.
+	// Why is the reason of a condition with a message, or only a message.
 	Why attach.Verdict
 }
 
-// Told is the Fault for people. Where says where an object is written.
+// Told formats the Fault. Where returns where an object is written.
 func (f Fault) Told(where func(objects.Object) string) string {
 	words := where(f.Of)
 	if f.Listener != "" {
@@ -31,7 +31,8 @@ func (f Fault) Told(where func(objects.Object) string) string {
 	return words + ": " + f.Why.Words
 }
 
-// Faults says in order what is wrong with the objects of the plans, and who attaches to nothing. What Envoys refuse is not among it.
+// Faults lists, in order, the errors of the plans' objects, and objects that attach to nothing. It
+// leaves out what Envoys reject.
 func (p *Plans) Faults() []Fault {
 	var all []Fault
 	note := func(of objects.Object, listener string, verdicts ...attach.Verdict) {
@@ -83,7 +84,7 @@ func (p *Plans) Faults() []Fault {
 	return slices.Compact(all)
 }
 
-// envoys says in order what Envoys refuse of routes, in words for people.
+// envoys lists, in order, the routes that Envoys reject, as messages.
 func (p *Plans) envoys() []string {
 	var all []string
 	for of, v := range p.Routes {

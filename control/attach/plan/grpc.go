@@ -12,7 +12,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// grpcRules returns the rules of a GRPCRoute at a listener. A method is a path of HTTP/2.
+// grpcRules returns the rules of a GRPCRoute at a listener. A gRPC method is an HTTP/2 path.
 func (b *builder) grpcRules(is *gatewayv1.GRPCRoute, of objects.Object, l *attach.Listener) []Rule {
 	r := b.routing(of, l)
 	var all []Rule
@@ -22,7 +22,7 @@ func (b *builder) grpcRules(is *gatewayv1.GRPCRoute, of objects.Object, l *attac
 	return r.done(all)
 }
 
-// grpcForwarding is what a rule of a GRPCRoute says beside its matches.
+// grpcForwarding returns everything in a GRPCRoute's rule but its matches.
 func grpcForwarding(is *gatewayv1.GRPCRoute, i int) forwarding {
 	rule := &is.Spec.Rules[i]
 	f := forwarding{index: i, name: rule.Name, filters: httpFilters(rule.Filters)}
@@ -32,7 +32,7 @@ func grpcForwarding(is *gatewayv1.GRPCRoute, i int) forwarding {
 	return f
 }
 
-// httpFilters says in HTTPRoute's words what filters of a GRPCRoute do.
+// httpFilters converts filters of a GRPCRoute to those of an HTTPRoute.
 func httpFilters(all []gatewayv1.GRPCRouteFilter) []gatewayv1.HTTPRouteFilter {
 	is := make([]gatewayv1.HTTPRouteFilter, len(all))
 	for i, f := range all {
@@ -44,7 +44,7 @@ func httpFilters(all []gatewayv1.GRPCRouteFilter) []gatewayv1.HTTPRouteFilter {
 	return is
 }
 
-// grpcMatchOf returns a match of a GRPCRoute, or why it cannot be.
+// grpcMatchOf returns a match of a GRPCRoute, or why it is invalid.
 func grpcMatchOf(m gatewayv1.GRPCRouteMatch) (Match, error) {
 	is := Match{Kind: Prefix, Path: "/"}
 	if m.Method != nil {

@@ -11,13 +11,14 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// routed is the rules of one route at one listener, with the route's own hostnames, or the listener's where it has none.
+// routed has the rules of a route at a listener, with the route's hostnames, or the listener's if
+// it has none.
 type routed struct {
 	hostnames []string
 	rules     []Rule
 }
 
-// ownOr returns the hostnames of a route, or the listener's where it has none.
+// ownOr returns the hostnames of a route, or the listener's if it has none.
 func ownOr(l *attach.Listener, own []gatewayv1.Hostname) []string {
 	if len(own) == 0 {
 		return []string{l.Hostname}
@@ -29,8 +30,8 @@ func ownOr(l *attach.Listener, own []gatewayv1.Hostname) []string {
 	return all
 }
 
-// hosts returns what happens to the requests of a listener. It has an entry for the listener's own hostname, so that no less specific
-// listener of the port has its requests.
+// hosts returns the hosts of a listener. There is always one for the listener's own hostname, so
+// that no less specific listener of the port gets its requests.
 func (b *builder) hosts(port *Port, l *attach.Listener) []Host {
 	domains := map[string]bool{l.Hostname: true}
 	oldest, open := b.oldestModels(l)
@@ -48,7 +49,7 @@ func (b *builder) hosts(port *Port, l *attach.Listener) []Host {
 			r.rules, r.hostnames = llmRules(open), ownOr(l, nil)
 		}
 		for _, domain := range at.Hostnames {
-			if owner(port, domain) == l { // else another listener has the requests to it
+			if owner(port, domain) == l { // otherwise another listener gets its requests
 				domains[domain] = true
 			}
 		}
@@ -63,7 +64,7 @@ func (b *builder) hosts(port *Port, l *attach.Listener) []Host {
 	return all
 }
 
-// owner returns the listener of a port that has the requests to a domain: the most specific one.
+// owner returns the most specific listener of a port for a domain.
 func owner(port *Port, domain string) *attach.Listener {
 	var best *attach.Listener
 	for _, l := range port.Listeners {
@@ -75,16 +76,16 @@ func owner(port *Port, domain string) *attach.Listener {
 	return best
 }
 
-// ranked is a rule with the hostname pattern by which its route takes requests to a domain.
+// ranked is a rule with the hostname by which its route matches a domain.
 type ranked struct {
 	Rule
 	pattern string
 	age     int // of its route: 0 is the oldest
 }
 
-// rulesOf returns the rules for the requests to a domain, in the order of Gateway API: those of the route with the more specific
-// hostname first, whatever the listener leaves of it, then the more specific match, then the older route, then the earlier rule
-// (HTTPRoute, spec.hostnames and spec.rules.matches). Routes come in order of age.
+// rulesOf returns the rules of a domain in Gateway API's order of precedence: the more specific
+// hostname of the route, the more specific match, the older route, the earlier rule (HTTPRoute,
+// spec.hostnames and spec.rules.matches). Routes are given in order of age.
 func rulesOf(domain string, routes []routed) []Rule {
 	var all []ranked
 	for age, r := range routes {

@@ -15,7 +15,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Failed is the status for requests whose rule of a route cannot be followed, or whose share of one: for calls the one that becomes UNAVAILABLE.
+// Failed is the status for requests whose rule or backend is invalid. For gRPC calls it becomes
+// UNAVAILABLE.
 func Failed(route objects.Object) int32 {
 	if route.Kind == objects.GRPCRouteKind {
 		return 503
@@ -23,7 +24,7 @@ func Failed(route objects.Object) int32 {
 	return 500
 }
 
-// failedWords say what requests of a route get then.
+// failedWords is that status as a message.
 func failedWords(route objects.Object) string {
 	if route.Kind == objects.GRPCRouteKind {
 		return "its calls get UNAVAILABLE"
@@ -41,7 +42,7 @@ func (b *builder) httpRules(is *gatewayv1.HTTPRoute, of objects.Object, l *attac
 	return r.done(all)
 }
 
-// httpForwarding is what a rule of an HTTPRoute says beside its matches.
+// httpForwarding returns everything in an HTTPRoute's rule but its matches.
 func httpForwarding(is *gatewayv1.HTTPRoute, i int) forwarding {
 	rule := &is.Spec.Rules[i]
 	f := forwarding{index: i, name: rule.Name, filters: rule.Filters, timeouts: rule.Timeouts, retry: rule.Retry}
@@ -51,7 +52,7 @@ func httpForwarding(is *gatewayv1.HTTPRoute, i int) forwarding {
 	return f
 }
 
-// routing is a route whose rules at a listener are made, and what is wrong with it so far.
+// routing collects the rules of a route at a listener, and its errors.
 type routing struct {
 	*builder
 	verdict
@@ -63,13 +64,13 @@ func (b *builder) routing(of objects.Object, l *attach.Listener) *routing {
 	return &routing{builder: b, of: of, at: l}
 }
 
-// done notes what is wrong with the route, and returns its rules.
+// done records the errors of the route and returns its rules.
 func (r *routing) done(all []Rule) []Rule {
 	r.verdicts[r.of] = r.result()
 	return all
 }
 
-// forwarding is what HTTPRoutes and GRPCRoutes say alike of a rule.
+// forwarding is what rules of HTTPRoutes and GRPCRoutes have in common.
 type forwarding struct {
 	index    int
 	name     *gatewayv1.SectionName
@@ -79,7 +80,7 @@ type forwarding struct {
 	retry    *gatewayv1.HTTPRouteRetry
 }
 
-// String names a rule for people.
+// String names a rule in messages.
 func (f *forwarding) String() string {
 	if f.name != nil {
 		return string(*f.name)
@@ -87,7 +88,7 @@ func (f *forwarding) String() string {
 	return strconv.Itoa(f.index)
 }
 
-// refs are the references of a rule: to its backends, and to those that get copies of its requests.
+// refs returns the backends of a rule, mirrors included.
 func (f *forwarding) refs() (all []gatewayv1.BackendObjectReference) {
 	filters := f.filters
 	for _, b := range f.backends {
@@ -106,7 +107,7 @@ type backendRef struct {
 	filters []gatewayv1.HTTPRouteFilter
 }
 
-// rulesFor returns a rule for each match; without matches every request fits.
+// rulesFor returns a rule for each match; without matches, one that matches every request.
 func rulesFor[M any](r *routing, f forwarding, matches []M, read func(M) (Match, error)) []Rule {
 	if len(matches) == 0 {
 		matches = make([]M, 1)
@@ -126,7 +127,7 @@ func rulesFor[M any](r *routing, f forwarding, matches []M, read func(M) (Match,
 	return all
 }
 
-// forward returns what happens to the requests that fit one match of a rule.
+// forward returns the rule for one match.
 func (r *routing) forward(rule *forwarding, match Match) Rule {
 	f, err := r.filters(rule.filters, match)
 	if err != nil {
@@ -159,7 +160,7 @@ func (r *routing) forward(rule *forwarding, match Match) Rule {
 	return done
 }
 
-// backend returns a rule's backend, or why its filters cannot be followed.
+// backend returns a backend of a rule, or why its filters are invalid.
 func (r *routing) backend(ref backendRef, match Match) (Backend, error) {
 	is := r.target(ref.BackendObjectReference)
 	is.Weight = ptr.Deref(ref.Weight, 1)
@@ -174,7 +175,7 @@ func (r *routing) backend(ref backendRef, match Match) (Backend, error) {
 	return is, nil
 }
 
-// filtered is what filters do.
+// filtered is the effect of filters.
 type filtered struct {
 	request, response Headers
 	redirect          *Redirect
@@ -184,7 +185,7 @@ type filtered struct {
 	cors              *gatewayv1.HTTPCORSFilter
 }
 
-// filters returns what filters do, or why they cannot be followed.
+// filters returns the effect of filters, or why they are invalid.
 func (r *routing) filters(all []gatewayv1.HTTPRouteFilter, match Match) (filtered, error) {
 	var f filtered
 	for _, filter := range all {
@@ -214,7 +215,7 @@ func (r *routing) filters(all []gatewayv1.HTTPRouteFilter, match Match) (filtere
 			m := filter.RequestMirror
 			to := r.mirror(m.BackendRef)
 			if to == "" {
-				continue // who gets the answer loses nothing by it
+				continue // a failed copy does not affect the answer
 			}
 			mirror := Mirror{to, 100, 100}
 			switch {
@@ -233,7 +234,8 @@ func (r *routing) filters(all []gatewayv1.HTTPRouteFilter, match Match) (filtere
 	return f, nil
 }
 
-// headersOf returns changes of headers, and what the host is to be: it is no header to Envoy. Empty leaves it.
+// headersOf returns the changes of headers, and the new host, which is no header for Envoy; empty
+// keeps it.
 func headersOf(f *gatewayv1.HTTPHeaderFilter) (h Headers, host string) {
 	take := func(all []gatewayv1.HTTPHeader) (rest []gatewayv1.HTTPHeader) {
 		for _, header := range all {
@@ -254,11 +256,11 @@ func headersOf(f *gatewayv1.HTTPHeaderFilter) (h Headers, host string) {
 	return h, host
 }
 
-// wellKnown are the ports of schemes.
+// wellKnown has the default ports of schemes.
 var wellKnown = map[string]int32{"http": 80, "https": 443}
 
-// redirectOf returns where a filter sends the clients of a listener. Without a port that is the scheme's, and without a scheme the
-// listener's own; what the scheme tells is not said again (HTTPRequestRedirectFilter.port).
+// redirectOf returns the target of a redirect at a listener. The default port is the scheme's, and
+// the default scheme the listener's. A default port is left out (HTTPRequestRedirectFilter.port).
 func redirectOf(f *gatewayv1.HTTPRequestRedirectFilter, l *attach.Listener) *Redirect {
 	r := &Redirect{Code: int32(ptr.Deref(f.StatusCode, 302)), Scheme: ptr.Deref(f.Scheme, ""), Host: string(ptr.Deref(f.Hostname, "")), Path: pathOf(f.Path)}
 	scheme := r.Scheme
@@ -278,14 +280,14 @@ func redirectOf(f *gatewayv1.HTTPRequestRedirectFilter, l *attach.Listener) *Red
 	}
 	if r.Port == wellKnown[scheme] {
 		if r.Host == "" && l.Port != wellKnown[strings.ToLower(string(l.Protocol))] {
-			r.Unsaid = r.Port // clients name the listener's port in the host
+			r.Unsaid = r.Port // clients put the listener's port into the host
 		}
 		r.Port = 0
 	}
 	return r
 }
 
-// checkPath says why a path cannot be changed so where requests fit a match.
+// checkPath returns why a path cannot be changed for a match.
 func checkPath(m *gatewayv1.HTTPPathModifier, match Match) error {
 	if m != nil && m.Type == gatewayv1.PrefixMatchHTTPPathModifier && match.Kind != Prefix {
 		return fmt.Errorf("%s needs a match of type PathPrefix", m.Type)

@@ -11,23 +11,25 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// LeftOut is how a route is left out of a plan, and why.
+// LeftOut is a route that is left out of a plan, and why.
 type LeftOut struct {
-	// Words are those of the Envoy that refuses it.
+	// Words is Envoy's error.
 	Words string
-	// Dropped says that its matches are refused, too, so that it has no rules; else the requests that fit them get what [Failed] says.
+	// Dropped reports that Envoy also rejects the matches, so that the route has no rules.
+	// Otherwise its requests get [Failed].
 	Dropped bool
 }
 
-// Refused is what the Envoys of a Gateway refuse.
+// Refused is what the Envoys of a Gateway reject.
 type Refused struct {
-	// Routes are those to leave out.
+	// Routes are the routes to leave out.
 	Routes map[objects.Object]LeftOut
-	// Others is what else is refused, in words for people, in order.
+	// Others lists the other rejected resources, as messages, in order.
 	Others []string
 }
 
-// LeaveOut returns the plans without what the Envoys of each Gateway refuse. Verdicts on routes say so.
+// LeaveOut returns the plans without the rejected routes of each Gateway, and with verdicts about
+// them.
 func (p *Plans) LeaveOut(refused map[objects.Name]Refused) *Plans {
 	is := &Plans{Attachments: p.Attachments, Gateways: make([]*Plan, len(p.Gateways)), Routes: p.Routes, Listeners: p.Listeners, Refused: p.Refused, Showing: p.Showing, Pools: p.Pools, Policies: p.Policies, made: p.made}
 	if slices.ContainsFunc(slices.Collect(maps.Values(refused)), func(r Refused) bool { return len(r.Routes) > 0 }) {
@@ -64,7 +66,8 @@ func (l LeftOut) verdict(of objects.Object, gateway objects.Name) attach.Verdict
 	}
 }
 
-// LeaveOut returns the plan without these routes. Clusters stay. Listeners that have no rule of theirs keep their Hosts, the same slices.
+// LeaveOut returns the plan without some routes. Clusters stay. Listeners without their rules keep
+// the same Hosts slices.
 func (p *Plan) LeaveOut(routes map[objects.Object]LeftOut) *Plan {
 	if len(routes) == 0 {
 		return p
@@ -87,7 +90,7 @@ func (p *Plan) LeaveOut(routes map[objects.Object]LeftOut) *Plan {
 	return &is
 }
 
-// has says whether a listener has a rule of one of some routes.
+// has reports whether a listener has a rule of one of some routes.
 func (l *Listener) has(routes map[objects.Object]LeftOut) bool {
 	return slices.ContainsFunc(l.Hosts, func(h Host) bool {
 		return slices.ContainsFunc(h.Rules, func(r Rule) bool { _, is := routes[r.Of]; return is })

@@ -18,7 +18,8 @@ func httpRoute(name string) objects.Object {
 	return objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: "ns", Name: name}}
 }
 
-// The input of a block is as in [TestScenarios]. What comes out is the plan without HTTPRoutes bad and worse at the Gateway g.
+// The input of a block is that of [TestScenarios]. The output is the plan without the HTTPRoutes
+// bad and worse at Gateway g.
 func TestWhatEnvoysRefuseIsLeftOut(t *testing.T) {
 	golden.Run(t, "testdata/left/*.txt", func(t *testing.T) func(string) string {
 		return func(input string) string {
@@ -40,7 +41,7 @@ func TestWhatEnvoysRefuseIsLeftOut(t *testing.T) {
 	})
 }
 
-// A listener that has nothing of what is left out keeps its Hosts: nothing is made of them anew while somebody's route is refused.
+// A listener without rejected routes keeps its Hosts, so nothing is made again for it.
 func TestLeaveOutKeepsTheOtherListeners(t *testing.T) {
 	n := network.Read(t, network.Standard("kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: x, port: 80, protocol: HTTP, hostname: x.test}, {name: z, port: 80, protocol: HTTP, hostname: z.test}]}\n---\n"+
 		"kind: HTTPRoute\nmetadata: {namespace: ns, name: good}\nspec: {parentRefs: [{name: g, sectionName: x}], rules: [{backendRefs: [{name: a, port: 80}]}]}\n---\n"+
@@ -54,7 +55,7 @@ func TestLeaveOutKeepsTheOtherListeners(t *testing.T) {
 	}
 }
 
-// The content of a route is another where any of its listeners is.
+// A route's content changes when it changes at any of its listeners.
 func TestContentsAreOfAllListeners(t *testing.T) {
 	const text = "kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec:\n  gatewayClassName: headgate\n  listeners: [{name: a, port: %d, protocol: HTTP}, {name: b, port: %d, protocol: HTTP}]\n---\n" +
 		"kind: HTTPRoute\nmetadata: {namespace: ns, name: one}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: a, port: 80}]}]}"
@@ -68,7 +69,7 @@ func TestContentsAreOfAllListeners(t *testing.T) {
 	}
 }
 
-// The content of a route is another where its own rules are, whatever else there is.
+// A route's content changes only with its own rules.
 func TestContents(t *testing.T) {
 	const gateway = "kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec:\n  gatewayClassName: headgate\n  listeners: [{name: http, port: 80, protocol: HTTP}]\n---\n"
 	const one = "kind: HTTPRoute\nmetadata: {namespace: ns, name: one}\nspec: {parentRefs: [{name: g}], rules: [{matches: [{path: {value: /one}}], backendRefs: [{name: a, port: 80}]}]}\n---\n"

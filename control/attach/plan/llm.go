@@ -9,9 +9,10 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// llmRules returns the rules of all LLMRoutes of a listener together, and of its pools that none names: extproc finds by the model which of
-// them has a request, so that a model that comes or goes changes nothing here. Of says no route. Open is the cluster of the one pool that there
-// is, if it fails open.
+// llmRules returns one set of rules for all LLMRoutes of a listener and its pools without an
+// LLMRoute. extproc finds the pool by the model, so a model that comes or goes changes nothing
+// here. The rules name no route. Open is the cluster of the pool if there is only one and it fails
+// open.
 func llmRules(open string) []Rule {
 	add := func(all []Rule, kind PathKind, path, open string) []Rule {
 		return append(all, Rule{Match: Match{Kind: kind, Path: path}, Forward: &Forward{Models: true, Open: open}})
@@ -32,7 +33,7 @@ func llmRules(open string) []Rule {
 	return add(all, Prefix, wire.ResponsesPath, "")
 }
 
-// addPools adds the pools of an LLMRoute to the plan's clusters, and returns the names of all.
+// addPools adds the pools of an LLMRoute to the plan's clusters, and returns their names.
 func (b *builder) addPools(r *v1alpha1.LLMRoute, of objects.Object) (all []objects.Name) {
 	v := new(verdict)
 	for _, ref := range r.Spec.BackendRefs {
@@ -51,7 +52,7 @@ func (b *builder) addPools(r *v1alpha1.LLMRoute, of objects.Object) (all []objec
 	return all
 }
 
-// addPool adds the clusters of a pool whose models are served, and says whether it can be.
+// addPool adds the clusters of a pool, and reports whether it can be served.
 func (b *builder) addPool(name objects.Name, p *pooled) bool {
 	b.used[name] = true
 	if p.Refused != (attach.Verdict{}) {
@@ -62,8 +63,9 @@ func (b *builder) addPool(name objects.Name, p *pooled) bool {
 	return true
 }
 
-// oldestModels adds the pools of the LLMRoutes of a listener and those that none names, and returns which of its routes is the oldest of the
-// LLMRoutes, -1 if it has none; and the cluster of their pool where they have only one, which fails open.
+// oldestModels adds the pools of a listener's LLMRoutes, and those without an LLMRoute. It returns
+// the index of the oldest LLMRoute, -1 for none, and the cluster of the pool if there is only one
+// and it fails open.
 func (b *builder) oldestModels(l *attach.Listener) (oldest int, open string) {
 	oldest = -1
 	pools := make(map[objects.Name]bool)

@@ -10,40 +10,42 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// PathKind is how a path must be for a request to fit.
+// PathKind is how a path is matched.
 type PathKind int
 
-// Kinds of paths, the less specific first: Gateway API orders Exact before PathPrefix, and leaves RegularExpression to us.
+// Kinds of paths, less specific ones first. Gateway API orders Exact before PathPrefix, and leaves
+// RegularExpression open.
 const (
-	// Prefix is of whole elements: /a fits /a and /a/b, and not /ab.
+	// Prefix matches whole path elements: /a matches /a and /a/b, but not /ab.
 	Prefix PathKind = iota
-	// Regex fits the whole path.
+	// Regex matches the whole path.
 	Regex
 	Exact
 )
 
-// Match says which requests fit: those that fit all of it.
+// Match matches requests that fulfil all of its conditions.
 type Match struct {
 	Kind PathKind
 	Path string
-	// Method is empty for every method.
+	// Method is empty for any method.
 	Method string
-	// Headers and Query are to have these values.
+	// Headers and Query must have these values.
 	Headers, Query []Value
-	// AnyService says that the path is a method of gRPC of whatever service. It is less specific than a service (GRPCRoute,
-	// spec.rules.matches).
+	// AnyService reports that the path is a gRPC method of any service, which is less specific than
+	// a service (GRPCRoute, spec.rules.matches).
 	AnyService bool
 }
 
-// Value is a header or query parameter with the value that it is to have: all of it, or an expression that fits all of it.
+// Value is the required value of a header or query parameter: exact, or a regular expression that
+// matches all of it.
 type Value struct {
 	Name, Value string
 	Regex       bool
 }
 
-// compare says which of two matches is more specific: above 0 if m is.
+// compare returns which match is more specific: above 0 if m is.
 func (m Match) compare(o Match) int {
-	// A method of any service is between every path and the paths of one service.
+	// A method of any service is between other paths and the paths of one service.
 	path := func(m Match) (kind PathKind, length, method int) {
 		if m.AnyService {
 			return Prefix, len("/"), 1
@@ -61,7 +63,7 @@ func (m Match) compare(o Match) int {
 	)
 }
 
-// matchOf returns a match of an HTTPRoute, or why it cannot be.
+// matchOf returns a match of an HTTPRoute, or why it is invalid.
 func matchOf(m gatewayv1.HTTPRouteMatch) (Match, error) {
 	is := Match{Kind: Prefix, Path: "/"}
 	if m.Path != nil {
@@ -102,8 +104,8 @@ func matchOf(m gatewayv1.HTTPRouteMatch) (Match, error) {
 	return is, err
 }
 
-// values returns what a match wants of headers, or of query parameters, in words for people: of each name the first, by the
-// specification.
+// values returns the required headers or query parameters. Of several with one name the first
+// counts, as the specification says.
 func values(kind string, wanted []Value) (all []Value, err error) {
 	seen := make(map[string]bool)
 	for _, v := range wanted {
@@ -121,12 +123,12 @@ func values(kind string, wanted []Value) (all []Value, err error) {
 	return all, nil
 }
 
-// MaxProgram bounds the steps of an expression's program, as they are counted here. Envoy refuses an expression whose RE2 program is
-// larger than it is told to take, and with it all routes of their listener: it is to be told of a larger one, for RE2 may need some
-// steps more.
+// MaxProgram is the largest size of a regular expression, as estimated here. Envoy rejects larger
+// RE2 programs, and with one all routes of its listener. Envoy's limit must be higher, since RE2
+// may need some more instructions.
 const MaxProgram = 1000
 
-// checkRegex says what is wrong with an expression, which is of RE2's syntax as Go's are.
+// checkRegex returns the error of a regular expression. Go has RE2's syntax.
 func checkRegex(text string) error {
 	parsed, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
@@ -142,8 +144,9 @@ func checkRegex(text string) error {
 	return nil
 }
 
-// programSize is about the size of an expression's program in RE2, which works on bytes: each range of a class is a step there, a
-// character beyond ASCII is up to four, and a range of them as many as there are ways to begin.
+// programSize estimates the size of an expression's RE2 program, which works on bytes: each range
+// of a class is an instruction, a character beyond ASCII up to four, and a range of these one for
+// each possible first byte.
 func programSize(p *syntax.Prog) int {
 	size := 0
 	for _, i := range p.Inst {

@@ -17,16 +17,16 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// part is what the routes of one listener make of a plan.
+// part is the part of a plan that the routes of one listener make.
 type part struct {
-	routes   []attach.Attached // it is made of
-	unrouted []objects.Name    // and these pools, which no LLMRoute names
+	routes   []attach.Attached // its input
+	unrouted []objects.Name    // pools without an LLMRoute; also input
 	hosts    []Host
 	clusters map[string]Cluster    // by name
 	used     map[objects.Name]bool // its pools
 	applied  map[objects.Name]*policy
 	verdicts map[objects.Object]RouteVerdict
-	contents map[objects.Object]string // of the routes, as of [Plan.Contents]
+	contents map[objects.Object]string // of the routes, as in [Plan.Contents]
 }
 
 func newPart() *part {
@@ -36,7 +36,7 @@ func newPart() *part {
 	}
 }
 
-// add adds what another listener makes of the same plan, beside its hosts.
+// add adds another listener's part, except its hosts.
 func (p *part) add(more *part) {
 	maps.Copy(p.clusters, more.clusters)
 	maps.Copy(p.used, more.used)
@@ -47,10 +47,10 @@ func (p *part) add(more *part) {
 	}
 }
 
-// at is a listener, by the numbers of its Gateway and of it there.
+// at is a listener, by its Gateway's index and its own.
 type at struct{ gateway, listener int }
 
-// listener returns what a listener makes of the plan of a Gateway: that of the last plans, if its routes and pools are the same.
+// listener returns the part of a listener: the last one if its routes and pools are the same.
 func (b *builder) listener(key at, port *Port, l *attach.Listener) *part {
 	is := b.last[key]
 	if is == nil || !b.sameRoutes(is.routes, l.Routes) || !slices.Equal(is.unrouted, l.Pools) {
@@ -63,7 +63,7 @@ func (b *builder) listener(key at, port *Port, l *attach.Listener) *part {
 	return is
 }
 
-// made is of what plans were made, and what of each listener's.
+// made has the input of plans, and their parts.
 type made struct {
 	network *objects.Network
 	known   Known
@@ -71,7 +71,8 @@ type made struct {
 	served  map[at]*part
 }
 
-// stillServes says whether all but routes is what it was, so that who has the same routes has the same part.
+// stillServes reports whether everything but routes is the same, so that the same routes make the
+// same part.
 func (m *made) stillServes(n *objects.Network, known Known) bool {
 	return m.network != nil && reflect.DeepEqual(withoutRoutes(m.network), withoutRoutes(n)) && reflect.DeepEqual(m.known, known)
 }
@@ -82,14 +83,14 @@ func withoutRoutes(n *objects.Network) objects.Network {
 	return is
 }
 
-// sameRoutes says whether routes attach as they did, and say what they said.
+// sameRoutes reports whether routes and their attachments are the same.
 func (b *builder) sameRoutes(were, are []attach.Attached) bool {
 	return slices.EqualFunc(were, are, func(was, is attach.Attached) bool {
 		return was.Route == is.Route && !b.changed[is.Route]
 	})
 }
 
-// changed returns the routes that say something else than they did, or were not there.
+// changed returns the routes that are new or have changed.
 func changed(were, are *objects.Network) map[objects.Object]bool {
 	all := make(map[objects.Object]bool)
 	note := func(kind string) func(objects.Name) {
@@ -107,8 +108,8 @@ func changed(were, are *objects.Network) map[objects.Object]bool {
 	return all
 }
 
-// eachChanged calls note for those objects, in order of name, that are not what they were. An object that is a copy of what it was is told
-// by the addresses of what it has, which takes no time.
+// eachChanged calls note for new and changed objects, in order of name. Unchanged objects share
+// memory with the old ones, so comparing addresses is enough, and fast.
 func eachChanged[T any](were, are []T, of func(*T) (name objects.Name, spec any), note func(objects.Name)) {
 	for i := range are {
 		name, spec := of(&are[i])
@@ -119,7 +120,7 @@ func eachChanged[T any](were, are []T, of func(*T) (name objects.Name, spec any)
 				were = were[1:]
 			}
 			if order == 0 && reflect.DeepEqual(said, spec) {
-				name = objects.Name{} // it is what it was
+				name = objects.Name{} // unchanged
 			}
 			if order >= 0 {
 				break
@@ -131,7 +132,7 @@ func eachChanged[T any](were, are []T, of func(*T) (name objects.Name, spec any)
 	}
 }
 
-// contentsOf tells what the rules of each route are at a listener.
+// contentsOf returns the content of each route's rules at a listener.
 func contentsOf(port int32, l *attach.Listener, hosts []Host) map[objects.Object]string {
 	sums := make(map[objects.Object]hash.Hash)
 	for _, h := range hosts {
@@ -142,7 +143,7 @@ func contentsOf(port int32, l *attach.Listener, hosts []Host) map[objects.Object
 			if sums[r.Of] == nil {
 				sums[r.Of] = sha256.New()
 			}
-			rule, _ := json.Marshal(r) // it is made of what JSON has
+			rule, _ := json.Marshal(r) // it has only JSON types
 			fmt.Fprintf(sums[r.Of], "%d %s %q %s\n", port, l, h.Domain, rule)
 		}
 	}

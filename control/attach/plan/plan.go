@@ -1,9 +1,10 @@
-// Package plan decides what the Envoys of each Gateway are to do: on which ports they listen, and for each request there, by its
-// host, path, method and headers, where it goes. It is pure: objects in, plans and verdicts on the objects out. It speaks Gateway
-// API's words and none of Envoy's, so that a plan can be read, and told why it is as it is.
+// Package plan decides what the Envoys of each Gateway do: on which ports they listen, and where
+// each request goes by its host, path, method and headers. It is pure: objects in; plans and
+// verdicts on the objects out. It uses Gateway API's terms and none of Envoy's, so that people can
+// read a plan.
 //
-// Where the specification says that a rule cannot be followed, requests that fit the rule get 500, and calls UNAVAILABLE: they must not fall to a rule that
-// was not meant for them.
+// If a rule is invalid by the specification, requests that match it get 500, and gRPC calls
+// UNAVAILABLE: they must not fall through to another rule.
 package plan
 
 import (
@@ -19,111 +20,115 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Plans are those of all Gateways of ours, and what became of the routes. They are immutable.
+// Plans are the plans of all our Gateways, and verdicts on routes. They are immutable.
 type Plans struct {
-	// Attachments are what they are made of.
+	// Attachments are their input.
 	Attachments *attach.Attachments
-	// Gateways in order of name.
+	// Gateways has the plans in order of name.
 	Gateways []*Plan
-	// Routes are what became of each route that names a Gateway of ours, or a ListenerSet of one, but for what [attach.Attachments] says
-	// of its parents.
+	// Routes has a verdict for each route that refers to one of our Gateways or its ListenerSets,
+	// beside what [attach.Attachments] says about its parents.
 	Routes map[objects.Object]RouteVerdict
-	// Policies are what became of each BackendTLSPolicy of a Service that a plan leads to.
+	// Policies has a verdict for each BackendTLSPolicy of a Service that a plan leads to.
 	Policies map[objects.Name]PolicyVerdict
-	// Showing is why the Envoys of a Gateway cannot show the certificate to Services that they are to show; one that is missing can, or is to
-	// show none.
+	// Showing has the Gateways whose Envoys lack the client certificate that they should use
+	// towards Services, and why.
 	Showing map[objects.Name]attach.Verdict
-	// Refused are the listeners that are not accepted, though who attaches where says nothing against them.
+	// Refused has the listeners that are not accepted for a reason other than attachment.
 	Refused map[*attach.Listener]attach.Verdict
-	// Listeners are the first of the references of each listener that cannot be followed; one that is missing has none.
+	// Listeners has the first unresolved reference of each listener, if any.
 	Listeners map[*attach.Listener]attach.Verdict
-	// Pools are what is wrong with each InferencePool of a plan.
+	// Pools has a verdict for each InferencePool of a plan.
 	Pools map[objects.Name]PoolVerdict
 
 	made made
 }
 
-// Certificate is what is in a Secret of TLS.
+// Certificate is the content of a TLS Secret.
 type Certificate struct {
 	// Chain and Key are in PEM.
 	Chain []byte
 	Key   objects.PrivateKey
-	// Fault is why what the Secret has cannot be used, in words for people, such as that there is no such Secret; empty if it can.
-	// With a Fault, Chain and Key are those that were good last, with which listeners go on; empty if they may not.
+	// Fault is why the Secret cannot be used, for example that it does not exist; empty if it can.
+	// With a Fault, Chain and Key are the last valid ones, which listeners still use; empty if they
+	// may not.
 	Fault string
-	// Warning is why clients may refuse what Envoys serve, such as that it has expired; empty if nothing is known.
+	// Warning is why clients may reject what Envoys serve, for example that it has expired; empty
+	// for none.
 	Warning string
 }
 
-// serves says whether a listener may serve with it.
+// serves reports whether a listener may serve with it.
 func (c Certificate) serves() bool { return c.Fault == "" || len(c.Chain) > 0 }
 
-// RouteVerdict is what is wrong with a route, whatever it attaches to.
+// RouteVerdict has the errors of a route at all its parents.
 type RouteVerdict struct {
 	// Refused is why none of its rules is in force; zero if one is.
 	Refused attach.Verdict
-	// Partly is why some of its rules are not in force, in words for people; empty if all are, or none.
+	// Partly is why some of its rules are not in force, as a message; empty if all or none are.
 	Partly string
-	// Envoys is why none of its rules is in force at some Gateways: their Envoys refuse it. Nil if none does.
+	// Envoys is why a route is not in force at some Gateways: their Envoys reject it.
 	Envoys map[objects.Name]attach.Verdict
-	// Refs is the first of its references that cannot be followed; zero if all can.
+	// Refs is the first unresolved reference; zero if there is none.
 	Refs attach.Verdict
 }
 
-// Plan is what the Envoys of one Gateway are to do.
+// Plan is what the Envoys of one Gateway do.
 type Plan struct {
 	Gateway objects.Name
-	// Silence bounds how long nothing may come of an answer that has not ended; 0 for as long as envoy.yaml says.
+	// Silence is the idle timeout of answers; 0: that of envoy.yaml.
 	Silence time.Duration
-	// Copies says that extproc is shown copies of requests and answers.
+	// Copies reports that extproc gets copies of requests and answers.
 	Copies bool
 	// Ports in order of number.
 	Ports []Port
-	// Clusters are what its rules name, in order of name.
+	// Clusters are those that the rules name, in order of name.
 	Clusters []Cluster
-	// Pools are the InferencePools that its routes name, whether requests are sent there or not, in order.
+	// Pools are the InferencePools that the routes name, in order, used or not.
 	Pools []objects.Name
-	// Certificates are those that its listeners serve with, by Secret.
+	// Certificates has the certificates of the listeners, by Secret.
 	Certificates map[objects.Name]Certificate
-	// Policies are the BackendTLSPolicies of Services that it leads to, in order of name.
+	// Policies are the BackendTLSPolicies of its Services, in order of name.
 	Policies []objects.Name
-	// Contents tells for each route with rules what they are, before any is left out: another one where a rule is another, or is elsewhere.
-	// What else is in the plan does not matter.
+	// Contents has the content of each route's rules before any route is left out. It changes when
+	// a rule changes or moves, and with nothing else.
 	Contents map[objects.Object]string
-	// Refused is what its Envoys refuse, beside routes that are left out, in words for people.
+	// Refused lists what its Envoys reject besides routes, as messages.
 	Refused []string
 }
 
 // Port is a port on which Envoy listens.
 type Port struct {
 	Number int32
-	// Listeners that share it, in order of precedence. All of a port have the same protocol.
+	// Listeners share the port, in order of precedence. They have the same protocol.
 	Listeners []Listener
 }
 
-// Listener is what happens to the requests of one listener.
+// Listener is a listener with its hosts.
 type Listener struct {
 	*attach.Listener
-	// Certificates are the Secrets with which an HTTPS listener serves, in its order, at least one.
+	// Certificates are the Secrets of an HTTPS listener in its order, at least one.
 	Certificates []objects.Name
-	// Clients is who may call; nil if anybody may, and is not asked for a certificate. It is the same for all of a port.
+	// Clients says who may call; nil if no client certificate is requested. All listeners of a port
+	// have the same.
 	Clients *Clients
-	// Hosts in order of domain. The most specific that fits a request's host has it, of all listeners of the port; who fits none
-	// gets 404.
+	// Hosts in order of domain. Of all hosts of the port, the most specific match handles a
+	// request; without a match it gets 404.
 	Hosts []Host
 }
 
-// Host is the requests to some hostnames.
+// Host has the rules for some hostnames.
 type Host struct {
-	// Domain is a pattern as of [attach.Intersect].
+	// Domain is a pattern of [attach.Intersect].
 	Domain string
-	// Rules in order of precedence: the first that fits a request has it; who fits none gets 404.
+	// Rules in order of precedence: the first match handles a request; without a match it gets 404.
 	Rules []Rule
 }
 
-// Rule is one match of a rule of a route, and what happens to the requests that fit.
+// Rule is one match of a route's rule, and its action.
 type Rule struct {
-	// Of is the route, Index the number of the rule in it, and Name the rule's name; empty if it has none.
+	// Of is the route, Index the number of the rule in it, and Name the rule's name, which may be
+	// empty.
 	Of    objects.Object
 	Index int
 	Name  string
@@ -135,72 +140,75 @@ type Rule struct {
 
 	// Request and Response are changes of headers.
 	Request, Response Headers
-	// CORS is nil where browsers of other origins may not call.
+	// CORS is nil if other origins may not call.
 	CORS *gatewayv1.HTTPCORSFilter
 }
 
-// Forward sends requests to one of several clusters.
+// Forward sends requests to clusters.
 type Forward struct {
-	// Models says that extproc finds the pool, by the model that the request names: there are no backends.
+	// Models reports that extproc finds the pool by the request's model: there are no backends.
 	Models bool
-	// Calls says, with Models, that requests are gRPC calls, which go where the pool's endpoints take these.
+	// Calls reports, with Models, that requests are gRPC calls, which go to the pool's gRPC port.
 	Calls bool
-	// Open is, with Models, the cluster of the pool that serves what extproc says nothing of; empty where that gets 503.
+	// Open is, with Models, the cluster for requests without an answer of extproc; empty: they get
+	// 503.
 	Open string
 	// Backends have weights above 0.
 	Backends []Backend
-	// Host replaces the request's; empty leaves it.
+	// Host replaces the request's host; empty keeps it.
 	Host string
 	Path *PathChange
 	// Mirrors get copies.
 	Mirrors []Mirror
-	// Timeout bounds the whole, TryTimeout each try; 0 is no bound.
+	// Timeout is for the whole request, TryTimeout for each attempt; 0 for none.
 	Timeout, TryTimeout time.Duration
-	// Retry is nil where a request is tried once.
+	// Retry is nil for no retries.
 	Retry *Retry
 }
 
-// Retry says which requests to Services are tried again, beside those whose connection breaks or whose try takes too long.
+// Retry says which requests to Services are retried, beside broken connections and attempts that
+// time out.
 type Retry struct {
-	// Attempts is how often, at least 1.
+	// Attempts is the number of retries, at least 1.
 	Attempts int32
-	// Codes are the statuses of answers.
+	// Codes are the statuses that are retried.
 	Codes []int32
-	// Backoff is the time between tries, about; 0 leaves it to Envoy.
+	// Backoff is the approximate time between attempts; 0: Envoy's default.
 	Backoff time.Duration
 }
 
-// Backend is a cluster and its share of a rule's requests.
+// Backend is a cluster with its share of a rule's requests.
 type Backend struct {
-	// Cluster is the name of one of the plan's; empty for a reference that cannot be followed, whose share gets what [Failed] says.
+	// Cluster is the name of a cluster of the plan; empty for an unresolved reference, whose share
+	// gets [Failed].
 	Cluster string
-	// Picker is the cluster of the endpoint picker that is asked about requests to a pool: [wire.ExtprocCluster], or one of the plan's;
-	// empty where nobody is.
+	// Picker is the cluster of the pool's endpoint picker: [wire.ExtprocCluster], or one of the
+	// plan's; empty for none.
 	Picker string
-	// Open says that an endpoint of the pool serves what nobody has picked for.
+	// Open reports that any endpoint of the pool serves requests without a pick.
 	Open              bool
 	Weight            int32
 	Request, Response Headers
 }
 
-// Mirror is where copies go, and of how many requests: Share of Of.
+// Mirror is the target of copies, and the share of requests: Share of Of.
 type Mirror struct {
 	Cluster   string
 	Share, Of int32
 }
 
-// Redirect is an answer that sends clients elsewhere. What is empty stays as the request has it.
+// Redirect is a redirect. Empty fields keep the request's value.
 type Redirect struct {
 	Code   int32
 	Scheme string
 	Host   string
-	// Port is 0 where the scheme tells it. Unsaid is that port where the host is the request's and may name another, which must not be
-	// said either.
+	// Port is 0 for the scheme's default. Unsaid is that default, which Envoy must remove if it
+	// copies the request's host with a port.
 	Port, Unsaid int32
 	Path         *PathChange
 }
 
-// PathChange replaces a path, or what of it fits the rule's prefix.
+// PathChange replaces the whole path, or the rule's prefix of it.
 type PathChange struct {
 	Whole bool
 	With  string
@@ -212,26 +220,28 @@ type Headers struct {
 	Remove   []string
 }
 
-// Cluster is what rules send requests to, a port of a Service or a pool; or an endpoint picker that Envoy asks about them, which is a port
-// of a Service, too.
+// Cluster is a destination of requests, which is a port of a Service or a pool, or an endpoint
+// picker, which is a port of a Service.
 type Cluster struct {
 	// Name is unique in the plan.
 	Name string
-	// Pool is whether it is an InferencePool, of the same name as Object; else Object is a Service, and Port one of its.
+	// Pool reports that Object is an InferencePool; otherwise it is a Service, and Port one of its
+	// ports.
 	Pool   bool
 	Object objects.Name
 	Port   int32
-	// Picker says that it is an endpoint picker. It speaks gRPC, by TLS if it is not H2C.
+	// Picker reports that it is an endpoint picker. It speaks gRPC, with TLS unless H2C is set.
 	Picker bool
-	// H2C says that HTTP/2 is spoken there without TLS.
+	// H2C reports HTTP/2 without TLS.
 	H2C bool
-	// Secure is how a Service is reached by TLS; nil if it is not.
+	// Secure is how TLS is used to a Service; nil for plain text.
 	Secure *ServiceTLS
-	// Calls says that it is where a pool's endpoints take gRPC calls, by HTTP/2.
+	// Calls reports that it is the gRPC port of a pool's endpoints, with HTTP/2.
 	Calls bool
-	// Open says that one of a pool's endpoints serves requests that nobody has picked for: they get 503 else.
+	// Open reports that any endpoint of a pool serves requests without a pick; otherwise they get
+	// 503.
 	Open bool
-	// TLS is how a pool's endpoints are known; zero where they are reached in the clear.
+	// TLS is how a pool's endpoints are verified; zero for plain text.
 	TLS v1alpha1.EngineTLS
 }
 
@@ -240,8 +250,8 @@ func Of(a *attach.Attachments, n *objects.Network, known Known) *Plans {
 	return After(nil, a, n, known)
 }
 
-// After is Of, sooner: where only routes have changed since the last plans, listeners that have none of these keep their Hosts, the same
-// slices. Last may be nil.
+// After is a faster Of: if only routes have changed since the last plans, listeners without these
+// keep the same Hosts slices. Last may be nil.
 func After(last *Plans, a *attach.Attachments, n *objects.Network, known Known) *Plans {
 	b := newBuilder(n)
 	b.certificates, b.authorities = known.Certificates, known.Authorities
@@ -271,9 +281,9 @@ func After(last *Plans, a *attach.Attachments, n *objects.Network, known Known) 
 	return plans
 }
 
-// unserved notes what is wrong with the routes that no listener serves.
+// unserved records the errors of routes that no listener serves.
 func (b *builder) unserved(a *attach.Attachments) {
-	is := newPart() // nobody's
+	is := newPart() // a part of no listener
 	b.part = is
 	for of := range a.Parents {
 		if _, known := b.became[of]; known {
@@ -291,7 +301,7 @@ func (b *builder) unserved(a *attach.Attachments) {
 	maps.Copy(b.became, is.verdicts)
 }
 
-// builder is what is known while plans are made.
+// builder has the state of one planning.
 type builder struct {
 	*objects.Network
 	http map[objects.Name]*gatewayv1.HTTPRoute
@@ -299,7 +309,7 @@ type builder struct {
 	llm  map[objects.Name]*v1alpha1.LLMRoute
 	beside
 	became  map[objects.Object]RouteVerdict
-	last    map[at]*part            // of the last plans; nil where none serves
+	last    map[at]*part            // of the last plans; nil if none can be reused
 	changed map[objects.Object]bool // routes since then
 	served  map[at]*part
 
@@ -308,9 +318,9 @@ type builder struct {
 	listeners    map[*attach.Listener]attach.Verdict
 	refused      map[*attach.Listener]attach.Verdict
 	showing      map[objects.Name]attach.Verdict
-	shows        *Certificate // of the Gateway that is planned; nil for none
+	shows        *Certificate // of the current Gateway; nil for none
 
-	*part // that is made
+	*part // the current part
 }
 
 func newBuilder(n *objects.Network) *builder {
@@ -332,11 +342,11 @@ func newBuilder(n *objects.Network) *builder {
 	return b
 }
 
-// beside is what routes lead to. It is not changed once it is made.
+// beside has the destinations of routes. It is immutable.
 type beside struct {
 	services map[objects.Name]*objects.Service
 	pools    map[objects.Name]*pooled
-	policies map[servicePort][]*policy // those that count first
+	policies map[servicePort][]*policy // in order of precedence
 }
 
 func besideOf(n *objects.Network, known Known) beside {
@@ -369,7 +379,7 @@ func (b *builder) gateway(number int, g *attach.Gateway) *Plan {
 		is := Listener{Listener: l}
 		if l.Protocol == gatewayv1.HTTPSProtocolType {
 			if is.Certificates = b.certify(l); len(is.Certificates) == 0 || !b.askClients(g, &is) {
-				continue // it is never served in the clear, nor to those who may not call
+				continue // never serve it without TLS, nor to clients that may not call
 			}
 			for _, name := range is.Certificates {
 				p.Certificates[name] = b.certificates[name]

@@ -16,35 +16,36 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// PoolVerdict is what is wrong with an InferencePool, whatever leads to it.
+// PoolVerdict has the errors of an InferencePool.
 type PoolVerdict struct {
-	// Refused is why no request is sent to it; zero if they are.
+	// Refused is why it gets no requests; zero if it does.
 	Refused attach.Verdict
-	// Refs is why its endpointPickerRef cannot be followed; zero if it can, or there is none.
+	// Refs is why its endpointPickerRef does not resolve; zero if it does, or there is none.
 	Refs attach.Verdict
 }
 
-// Reasons of verdicts on InferencePools (Gateway API Inference Extension v1).
+// Reasons of InferencePools' conditions (Gateway API Inference Extension v1).
 const (
 	ReasonNotSupported        = "NotSupportedByParent"
 	ReasonInvalidExtensionRef = "InvalidExtensionRef"
 )
 
-// ours is the label of the pods of Headgate: a Service that selects them is the extproc beside Envoy to Envoys of Gateways.
+// oursKey and oursValue are the label of Headgate's pods. For Envoys of Gateways, a Service that
+// selects them is the extproc beside Envoy.
 const oursKey, oursValue = "app.kubernetes.io/name", "headgate"
 
 // pooled is how requests reach the endpoints of an InferencePool.
 type pooled struct {
 	PoolVerdict
 	cluster Cluster
-	// picker is the cluster of the picker that is asked about requests of HTTPRoutes; empty where nobody can be.
+	// picker is the cluster of the picker for requests of HTTPRoutes; empty for none.
 	picker string
-	// asked is that cluster, nil where it is none of the plan's.
+	// asked is that cluster, nil if it is not one of the plan's.
 	asked *Cluster
 }
 
-// poolOf looks at an InferencePool, whose settings are nil where nobody says any. What engines get as the Authorization of requests only our
-// own extproc can replace: a pool of such engines is served by nobody else, and by none without it.
+// poolOf evaluates an InferencePool. Settings may be nil. Only our extproc can replace the
+// Authorization header for engines, so a pool of such engines is served by nothing else.
 func poolOf(p *pool.InferencePool, services map[objects.Name]*objects.Service, settings *v1alpha1.PoolSettings) *pooled {
 	name := objects.Name{Namespace: p.Namespace, Name: p.Name}
 	is := &pooled{cluster: Cluster{Name: wire.PoolCluster(name.Namespace, name.Name), Pool: true, Object: name}}
@@ -80,8 +81,8 @@ func poolOf(p *pool.InferencePool, services map[objects.Name]*objects.Service, s
 	return is
 }
 
-// pickerOf returns the cluster of the picker that a reference in a namespace names, nil for the extproc beside Envoy, or why the reference
-// cannot be followed.
+// pickerOf returns the cluster of the picker that a reference names, nil for the extproc beside
+// Envoy, or why it does not resolve.
 func pickerOf(ref *pool.EndpointPickerRef, namespace string, services map[objects.Name]*objects.Service) (asked *Cluster, fault string) {
 	if kind := ref.Kind; kind != "" && kind != objects.ServiceKind || ptr.Deref(ref.Group, "") != "" {
 		return nil, fmt.Sprintf("names %s %s of group %q: name a Service", kind, ref.Name, ptr.Deref(ref.Group, ""))
@@ -113,8 +114,8 @@ func pickerCluster(service objects.Name, port int32) string {
 	return pickerPrefix + service.String() + "/" + strconv.Itoa(int(port))
 }
 
-// PickerAuthority is what an endpoint picker that others run is asked as, by the name of its cluster: SERVICE.NAMESPACE.svc:PORT. Those that
-// pick for several pools know by it which is meant.
+// PickerAuthority is the :authority for another project's endpoint picker, by the name of its
+// cluster: SERVICE.NAMESPACE.svc:PORT. A picker of several pools distinguishes them by it.
 func PickerAuthority(cluster string) string {
 	parts := strings.Split(strings.TrimPrefix(cluster, pickerPrefix), "/")
 	if len(parts) != 3 {
@@ -123,7 +124,7 @@ func PickerAuthority(cluster string) string {
 	return parts[1] + "." + parts[0] + ".svc:" + parts[2]
 }
 
-// pool returns a backend that is an InferencePool, whose picker is asked about its requests, or the zero Backend where there can be none.
+// pool returns an InferencePool as a backend, the zero Backend if it cannot be served.
 func (r *routing) pool(name objects.Name) Backend {
 	p := r.pools[name]
 	if p == nil {
@@ -147,8 +148,8 @@ func (r *routing) pool(name objects.Name) Backend {
 	return Backend{Cluster: r.use(p.cluster), Picker: p.picker, Open: p.cluster.Open}
 }
 
-// calls is where a pool's endpoints take gRPC calls. Which endpoint gets one only our own extproc can say, which reads its model: one for which
-// it has not picked is not answered.
+// calls returns the gRPC port of a pool as a backend. Only our extproc can pick for it, since it
+// reads the model: calls without a pick fail.
 func (r *routing) calls(name objects.Name, p *pooled) Backend {
 	if p.picker != wire.ExtprocCluster {
 		r.ref(gatewayv1.RouteReasonUnsupportedProtocol, "InferencePool %s: its endpointPickerRef names another picker than Headgate's, which picks for no gRPC calls here", name)
@@ -157,7 +158,7 @@ func (r *routing) calls(name objects.Name, p *pooled) Backend {
 	return Backend{Cluster: r.use(p.calls()), Picker: p.picker}
 }
 
-// calls is the cluster of where a pool's endpoints take gRPC calls.
+// calls returns the cluster of a pool's gRPC port.
 func (p *pooled) calls() Cluster {
 	c := p.cluster
 	c.Name, c.Calls, c.H2C, c.Open = wire.PoolCallsCluster(c.Object.Namespace, c.Object.Name), true, false, false

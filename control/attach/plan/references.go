@@ -14,28 +14,28 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// verdict collects what is wrong with a route.
+// verdict collects the errors of a route.
 type verdict struct {
 	kept    bool     // some rule is in force
-	dropped []string // what is not, in words
+	dropped []string // messages about rules that are not
 	refs    attach.Verdict
 }
 
-// drop notes what is not in force.
+// drop records that a rule is not in force.
 func (v *verdict) drop(format string, args ...any) {
 	if words := fmt.Sprintf(format, args...); !slices.Contains(v.dropped, words) {
 		v.dropped = append(v.dropped, words)
 	}
 }
 
-// ref notes a reference that cannot be followed. The first counts.
+// ref records an unresolved reference. The first counts.
 func (v *verdict) ref(reason gatewayv1.RouteConditionReason, format string, args ...any) {
 	if v.refs == (attach.Verdict{}) {
 		v.refs = attach.Verdict{Reason: string(reason), Words: fmt.Sprintf(format, args...)}
 	}
 }
 
-// result is what was collected.
+// result returns the verdict.
 func (v *verdict) result() RouteVerdict {
 	words := strings.Join(v.dropped, "; ")
 	if words != "" && !v.kept {
@@ -44,7 +44,7 @@ func (v *verdict) result() RouteVerdict {
 	return RouteVerdict{Partly: words, Refs: v.refs}
 }
 
-// target returns the backend that a reference leads to, the zero Backend where it cannot be followed.
+// target returns the backend of a reference, the zero Backend if it does not resolve.
 func (r *routing) target(ref gatewayv1.BackendObjectReference) Backend {
 	from, namespace := r.of.Kind, r.of.Name.Namespace
 	kind, of := string(ptr.Deref(ref.Kind, objects.ServiceKind)), string(ptr.Deref(ref.Group, ""))
@@ -64,8 +64,8 @@ func (r *routing) target(ref gatewayv1.BackendObjectReference) Backend {
 	return Backend{Cluster: r.service(ref, name)}
 }
 
-// mirror returns the name of the cluster that copies of requests go to, empty where a reference cannot be followed. Of a copy no picker is
-// asked, nor who else says what may reach a pool.
+// mirror returns the cluster for copies, empty if the reference does not resolve. Copies need no
+// picker, and restrictions of a pool do not apply.
 func (r *routing) mirror(ref gatewayv1.BackendObjectReference) string {
 	if string(ptr.Deref(ref.Group, "")) == pool.SchemeGroupVersion.Group {
 		r.ref(gatewayv1.RouteReasonInvalidKind, "%s %s gets no copies of requests: name a Service", ptr.Deref(ref.Kind, ""), ref.Name)
@@ -74,7 +74,8 @@ func (r *routing) mirror(ref gatewayv1.BackendObjectReference) string {
 	return r.target(ref).Cluster
 }
 
-// service returns the name of the cluster of a port of a Service, empty where there is none. gRPC needs HTTP/2, whatever the port says.
+// service returns the cluster of a Service port, empty for none. gRPC needs HTTP/2, whatever the
+// port says.
 func (r *routing) service(ref gatewayv1.BackendObjectReference, name objects.Name) string {
 	s := r.services[name]
 	if s == nil {
@@ -116,7 +117,7 @@ func (b *builder) use(c Cluster) string {
 	return c.Name
 }
 
-// granted says whether an object of Gateway API, of a kind in a namespace, may name another.
+// granted reports whether an object of Gateway API, of a kind in a namespace, may refer to another.
 func granted(grants []gatewayv1.ReferenceGrant, from, namespace, toGroup, toKind string, to objects.Name) bool {
 	if namespace == to.Namespace {
 		return true

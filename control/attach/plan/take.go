@@ -8,9 +8,9 @@ import (
 	"github.com/headgate/headgate/internal/attach"
 )
 
-// Request is what a rule can ask of a request.
+// Request is the part of a request that rules match.
 type Request struct {
-	// Host is as clients send it, with a port or without.
+	// Host is as clients send it, with or without a port.
 	Host string
 	// Path may have a query.
 	Path   string
@@ -19,25 +19,25 @@ type Request struct {
 	Headers map[string]string
 }
 
-// Taken says which rule takes a request at a port.
+// Taken is the rule that handles a request at a port.
 type Taken struct {
-	// Listener and Host are those that have the request; nil where none has: it gets 404.
+	// Listener and Host handle the request; nil for none: it gets 404.
 	Listener *Listener
 	Host     *Host
-	// Rule is nil where none of the host's fits: it gets 404.
+	// Rule is nil if none of the host matches: it gets 404.
 	Rule *Rule
-	// Passed are the rules before it, which do not fit.
+	// Passed are the rules before it, which do not match.
 	Passed []Passed
 }
 
-// Passed is a rule that does not fit a request.
+// Passed is a rule that does not match a request.
 type Passed struct {
 	*Rule
-	// Why is in words for people, without the rule.
+	// Why is a message without the rule.
 	Why string
 }
 
-// Take returns which rule takes a request.
+// Take returns the rule that handles a request.
 func (p *Port) Take(r Request) Taken {
 	var t Taken
 	host, _, _ := strings.Cut(strings.ToLower(r.Host), ":")
@@ -65,7 +65,7 @@ func (p *Port) Take(r Request) Taken {
 	return t
 }
 
-// misses says why a request does not fit; empty if it does.
+// misses returns why a request does not match; empty if it does.
 func (m *Match) misses(r Request) string {
 	path, query, _ := strings.Cut(r.Path, "?")
 	switch {
@@ -113,7 +113,7 @@ func (v Value) misses(kind, is string, given bool) string {
 	return ""
 }
 
-// fitsWhole says whether an expression, which was checked, fits all of a text.
+// fitsWhole reports whether a valid expression matches a whole text.
 func fitsWhole(expression, text string) bool {
 	is, err := regexp.Compile("^(?:" + expression + ")$")
 	return err == nil && is.MatchString(text)

@@ -11,7 +11,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Text tells plans for people, and what is wrong with what they are made of. It holds no keys.
+// Text formats plans and the errors of their objects. It contains no keys.
 func (p *Plans) Text() string {
 	var out strings.Builder
 	for _, g := range p.Gateways {
@@ -43,7 +43,8 @@ func (p *Plans) Text() string {
 	return out.String()
 }
 
-// Lines are rules for people, in order. Those of LLMRoutes that follow each other are one line: there is one for each path of inference.
+// Lines formats rules in order. Consecutive rules of LLMRoutes make one line: there is one for each
+// inference path.
 func Lines(rules []Rule) []string {
 	var all []string
 	for i := 0; i < len(rules); {
@@ -61,7 +62,7 @@ func Lines(rules []Rule) []string {
 	return all
 }
 
-// String is a line for people.
+// String returns one line of text.
 func (c Cluster) String() string {
 	words := []string{c.Name}
 	switch {
@@ -94,7 +95,7 @@ func (c Cluster) String() string {
 
 func (r Rule) byModel() bool { return r.Forward != nil && r.Forward.Models }
 
-// asks says for people whom a listener asks for a certificate.
+// asks describes from whom a listener requests a certificate.
 func (c *Clients) asks() string {
 	switch {
 	case c == nil:
@@ -113,7 +114,7 @@ func with(certificates []objects.Name) string {
 	return words.String()
 }
 
-// String is a line for people: which requests fit, what happens to them, and whose rule it is.
+// String returns one line of text: the match, the action, and the route.
 func (r Rule) String() string {
 	line := r.Match.String() + " -> " + r.action()
 	if changes := changes(r.Request, r.Response); changes != "" {
@@ -128,7 +129,7 @@ func (r Rule) String() string {
 	return line
 }
 
-// String says for people which requests fit.
+// String describes which requests match.
 func (m Match) String() string {
 	line := map[PathKind]string{Exact: "exactly ", Regex: "matching ", Prefix: "below "}[m.Kind] + m.Path
 	if m.Kind == Prefix && m.Path == "/" {
@@ -147,7 +148,7 @@ func (m Match) String() string {
 	return strings.Join(words, ", ")
 }
 
-// String says for people what a value is to be.
+// String describes the required value.
 func (v Value) String() string {
 	if v.Regex {
 		return v.Name + " matching " + v.Value
@@ -155,7 +156,7 @@ func (v Value) String() string {
 	return v.Name + "=" + v.Value
 }
 
-// action says what happens to a request.
+// action describes what happens to a request.
 func (r Rule) action() string {
 	switch f := r.Forward; {
 	case r.Redirect != nil:
@@ -171,7 +172,7 @@ func (r Rule) action() string {
 	return r.Forward.words(Failed(r.Of))
 }
 
-// String says for people where clients are sent.
+// String describes the target.
 func (r *Redirect) String() string {
 	words := []string{"redirect", strconv.Itoa(int(r.Code))}
 	if r.Scheme != "" {
@@ -186,7 +187,7 @@ func (r *Redirect) String() string {
 	return strings.Join(words, " ") + r.Path.words()
 }
 
-// words say for people where requests go, and which status the others get.
+// words describes where requests go, and the status of the others.
 func (f *Forward) words(failed int32) string {
 	var shares []string
 	for _, b := range f.Backends {
@@ -236,7 +237,7 @@ func (c *PathChange) words() string {
 	return "; prefix " + c.With
 }
 
-// changes says what becomes of headers.
+// changes describes the changes of headers.
 func changes(request, response Headers) string {
 	var all []string
 	for _, side := range []struct {

@@ -13,15 +13,15 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// ServiceTLS is how a port of a Service is reached by TLS.
+// ServiceTLS is how TLS is used to a Service port.
 type ServiceTLS struct {
-	// Hostname is what Envoy asks for (SNI), and the name that the certificate has if there are no Names.
+	// Hostname is the SNI, and the required name of the certificate if there are no Names.
 	Hostname string
-	// Names are those of which the certificate has at least one.
+	// Names are names of which the certificate must have one.
 	Names []AltName
-	// Authorities are in PEM, those of the Envoy's own machine if there are none.
+	// Authorities are in PEM; empty: those of the Envoy's system.
 	Authorities []byte
-	// Chain and Key are what Envoy shows of itself, in PEM; nil if nothing.
+	// Chain and Key are Envoy's client certificate in PEM; nil for none.
 	Chain []byte
 	Key   objects.PrivateKey
 }
@@ -32,34 +32,36 @@ type AltName struct {
 	URI  bool
 }
 
-// PolicyVerdict is what is wrong with a BackendTLSPolicy.
+// PolicyVerdict has the errors of a BackendTLSPolicy.
 type PolicyVerdict struct {
-	// Refused is why it is not in force; zero if it is. Requests to what it names get 500 then, unless another policy is in force there.
+	// Refused is why it is not in force; zero if it is. If no other policy is in force there,
+	// requests to its targets get 500.
 	Refused attach.Verdict
-	// Refs is the first of its references that cannot be followed; zero if all can.
+	// Refs is the first unresolved reference; zero if there is none.
 	Refs attach.Verdict
 }
 
-// Known is what is known beside objects: what is in the Secrets of [Secrets], and in the ConfigMaps of [ConfigMaps], as Chain.
+// Known has the contents of the Secrets of [Secrets] and, as Chain, of the ConfigMaps of
+// [ConfigMaps].
 type Known struct {
 	Certificates, Authorities map[objects.Name]Certificate
 }
 
-// policy is a BackendTLSPolicy, and what it makes of the ports that it names.
+// policy is a BackendTLSPolicy, and its effect on its targets.
 type policy struct {
 	PolicyVerdict
 	name objects.Name
-	tls  *ServiceTLS // nil where it is refused
+	tls  *ServiceTLS // nil if it is refused
 }
 
-// servicePort is a port of a Service, by its name; empty is every one.
+// servicePort is a Service port by name; empty for all ports.
 type servicePort struct {
 	service objects.Name
 	port    string
 }
 
-// ConfigMaps returns those with authorities that our Gateways name, and the BackendTLSPolicies of Services that their routes lead to, each
-// once, in order. No other is to be read.
+// ConfigMaps returns the ConfigMaps with authorities that our Gateways name, and the
+// BackendTLSPolicies of their Services, sorted, without duplicates. Control reads no others.
 func ConfigMaps(a *attach.Attachments, n *objects.Network) []objects.Name {
 	var all []objects.Name
 	for _, g := range a.Gateways {
@@ -104,7 +106,7 @@ func isConfigMap(ref gatewayv1.LocalObjectReference) bool {
 	return ref.Group == "" && ref.Kind == objects.ConfigMapKind
 }
 
-// ledTo are the names of what the routes of our Gateways name.
+// ledTo returns the names of what the routes of our Gateways refer to.
 func ledTo(a *attach.Attachments, n *objects.Network) map[objects.Name]bool {
 	all := make(map[objects.Name]bool)
 	add := func(kind string, r metav1.Object, f forwarding) {
@@ -128,8 +130,8 @@ func ledTo(a *attach.Attachments, n *objects.Network) map[objects.Name]bool {
 	return all
 }
 
-// policiesOf returns what BackendTLSPolicies say, by what they are for. Of several for one port, or for a whole Service, the first counts:
-// the oldest, then the first by name (Gateway API, BackendTLSPolicy).
+// policiesOf returns the BackendTLSPolicies by target. Of several for one port or one Service the
+// oldest counts, then the first by name (Gateway API, BackendTLSPolicy).
 func policiesOf(n *objects.Network, authorities map[objects.Name]Certificate) map[servicePort][]*policy {
 	of := make(map[servicePort][]*policy)
 	ordered := make([]*gatewayv1.BackendTLSPolicy, len(n.Policies))
@@ -141,7 +143,7 @@ func policiesOf(n *objects.Network, authorities map[objects.Name]Certificate) ma
 	})
 	for _, p := range ordered {
 		is := policyOf(p, authorities)
-		var lost *policy // to whom it lost what it is for
+		var lost *policy // the policy with precedence
 		won := false
 		for _, t := range p.Spec.TargetRefs {
 			if !isService(t) {
@@ -161,7 +163,7 @@ func policiesOf(n *objects.Network, authorities map[objects.Name]Certificate) ma
 	return of
 }
 
-// policyOf is what a BackendTLSPolicy says by itself.
+// policyOf evaluates a BackendTLSPolicy by itself.
 func policyOf(p *gatewayv1.BackendTLSPolicy, authorities map[objects.Name]Certificate) *policy {
 	is := &policy{name: objects.Name{Namespace: p.Namespace, Name: p.Name}}
 	v := &p.Spec.Validation
@@ -209,11 +211,11 @@ func policyOf(p *gatewayv1.BackendTLSPolicy, authorities map[objects.Name]Certif
 	return is
 }
 
-// secure returns how a port of a Service is reached by TLS, nil if it is not, and false where a policy says that it is, and cannot be
-// followed. A policy for the port counts before one for the whole Service.
+// secure returns how TLS is used to a Service port, nil for plain text, and false if its policy is
+// invalid. A policy of the port precedes one of the Service.
 func (b *builder) secure(service *objects.Service, port *objects.ServicePort) (*ServiceTLS, bool) {
 	all := slices.Concat(b.policies[servicePort{service.Name, port.Name}], b.policies[servicePort{service.Name, ""}])
-	for _, p := range all { // those that do not count here say so
+	for _, p := range all { // record in the others that they have no effect
 		b.applied[p.name] = p
 	}
 	if len(all) == 0 {
