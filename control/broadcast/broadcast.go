@@ -1,4 +1,5 @@
-// Package broadcast hands the latest value of something, such as the World, to those who follow it.
+// Package broadcast gives the latest value of something, for example the World, to several
+// followers.
 package broadcast
 
 import (
@@ -6,18 +7,18 @@ import (
 	"sync"
 )
 
-// Value is the latest one: what its followers miss while they are busy is none of their business. It is safe for concurrent use. Make
+// Value is the latest value. Slow followers miss older ones. It is safe for concurrent use. Make
 // one with [New].
 type Value[T any] struct {
 	mu    sync.Mutex // guards the following
 	value *T
-	newer chan struct{} // closed when there is another value
+	newer chan struct{} // closed at the next value
 }
 
-// New returns a Value that has none yet.
+// New returns a Value without a value.
 func New[T any]() *Value[T] { return &Value[T]{newer: make(chan struct{})} }
 
-// Set replaces the value, which nobody may change any more.
+// Set replaces the value. It must not change afterwards.
 func (l *Value[T]) Set(v *T) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -26,14 +27,14 @@ func (l *Value[T]) Set(v *T) {
 	l.newer = make(chan struct{})
 }
 
-// Get returns the value, nil before the first, and what is closed when there is another.
+// Get returns the value (nil before the first), and a channel that is closed at the next.
 func (l *Value[T]) Get() (*T, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.value, l.newer
 }
 
-// Follow calls use with the value and each later one, until ctx ends.
+// Follow calls use with the value and later ones until ctx ends.
 func (l *Value[T]) Follow(ctx context.Context, use func(*T)) {
 	for {
 		value, newer := l.Get()

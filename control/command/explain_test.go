@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// With --explain-config control says what holds and where it is from, in extproc's form, and neither serves nor remembers.
+// With --explain-config, control prints its effective configuration with sources, in extproc's
+// format. It does not serve, and stores nothing.
 func TestTheSettingsAreExplained(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "objects")
 	if err := os.Mkdir(dir, 0o700); err != nil {

@@ -26,7 +26,7 @@ import (
 	"github.com/headgate/headgate/internal/version"
 )
 
-// config is what the command line says.
+// config has the values of the flags.
 type config struct {
 	objects      string
 	kube         source.Kube
@@ -98,7 +98,8 @@ Flags:
 
 `
 
-// parseFlags reads the command line. It returns pflag.ErrHelp after printing help, or the version, to out.
+// parseFlags parses the command line. It returns pflag.ErrHelp after it printed help or the version
+// to out.
 func parseFlags(args []string, out io.Writer) (config, error) {
 	var c config
 	fs := pflag.NewFlagSet("control", pflag.ContinueOnError)
@@ -156,15 +157,15 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	return c, nil
 }
 
-// source is where the objects come from.
+// source returns the source of the objects.
 func (c config) source() source.Source {
 	return source.Source{Dir: c.objects, Kube: c.kube, Endpoints: c.endpoints, Also: slices.Concat(kinds.Network(), kinds.ByName()), Named: map[string]objects.Name{"mesh-pool": c.pool()}}
 }
 
-// pool is --mesh-pool, zero if it is not given.
+// pool returns --mesh-pool, zero if it is not set.
 func (c config) pool() objects.Name { return objectName(c.meshPool) }
 
-// objectName reads NAMESPACE/NAME; anything else is zero.
+// objectName parses NAMESPACE/NAME; zero if it is invalid.
 func objectName(text string) objects.Name {
 	name, _ := objects.ParseName(text)
 	return name

@@ -1,4 +1,5 @@
-// Package election lets one control of several lead: the one that holds a Lease. Only the leader loads models and writes objects.
+// Package election elects the leader of several controls: the holder of a Lease. Only the leader
+// loads models and writes objects.
 package election
 
 import (
@@ -15,32 +16,33 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// LeaseName is of the Lease that the leader holds, in the namespace of the controls.
+// LeaseName is the name of the leader's Lease, in the namespace of the controls.
 const LeaseName = "headgate-control"
 
-// Times of the Lease, those of Kubernetes' own controllers. Its holder renews it every retryPeriod; one that could not for
-// renewDeadline stops leading, before leaseDuration lets another begin.
+// Times of the Lease, as in Kubernetes' own controllers. The holder renews it every retryPeriod. If
+// it fails for renewDeadline, it stops leading, before another can start after leaseDuration.
 const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = 2 * time.Second
-	// giveBackTimeout bounds what the end of a process waits for the API server.
+	// giveBackTimeout limits how long the end of a process waits for the API server.
 	giveBackTimeout = 2 * time.Second
 )
 
-// Election is how a control comes to lead, for a term: from when it gets the Lease until another holder is seen. A Lease that
-// ran out ends no term: whoever cannot reach the API server cannot tell an outage, during which nobody else leads either, from
-// being cut off. The term is paused then, and goes on if the Lease was never another's.
+// Election runs a control's leadership terms. A term starts with the Lease and ends when another
+// holder is seen. A Lease that expires does not end it: without the API server, an outage, in which
+// no other control leads either, looks like being cut off. The term is paused, and resumes if no
+// other control held the Lease.
 type Election struct {
 	Lock resourcelock.Interface
 	Log  *slog.Logger
-	// Heard, if it is not nil, is told the pod of each control that is found to lead, this one too, and the empty name where none does.
-	// It is called at any time, by several goroutines, and must be quick.
+	// Heard gets the pod of each new leader, this one included, and "" if there is none; it may be
+	// nil. Several goroutines call it, and it must be quick.
 	Heard func(pod string)
 }
 
-// New returns the election of the controls of a namespace, in which a pod of it is a candidate. It needs the verbs create of
-// leases, and get and update of the one of [LeaseName].
+// New returns the election in a namespace, with a pod as a candidate. It needs the verbs create of
+// leases, and get and update of [LeaseName].
 func New(client kubernetes.Interface, namespace, pod string, log *slog.Logger) Election {
 	return Election{
 		Lock: &resourcelock.LeaseLock{
@@ -51,22 +53,22 @@ func New(client kubernetes.Interface, namespace, pod string, log *slog.Logger) E
 	}
 }
 
-// Term is what a control does while it leads, until ctx ends. Pauses says when nobody knows who leads, and when the term goes on:
-// whoever runs it hears of it at any time.
+// Term runs a leadership term until ctx ends. Pauses reports true when it is unknown who leads, and
+// false when the term resumes. The term must receive at any time.
 type Term func(ctx context.Context, pauses <-chan bool) error
 
-// news is what became of the Lease.
+// news is an event of the Lease.
 type news struct {
-	// won is ended when the Lease is gone again; nil in other news.
+	// won ends when the Lease is lost; nil for other events.
 	won context.Context
-	// transitions is how often the Lease had had another holder then.
+	// transitions is how often the Lease had changed its holder.
 	transitions int
 	gone        bool
-	// other has the Lease.
+	// other is the holder.
 	other string
 }
 
-// Run holds terms until ctx ends, or a term does. It gives the Lease back at the end, when no term goes on any more.
+// Run runs terms until ctx or a term ends. Then, after the term, it releases the Lease.
 func (e Election) Run(ctx context.Context, term Term) error {
 	campaign, retire := context.WithCancel(context.WithoutCancel(ctx))
 	happened := make(chan news)
@@ -84,7 +86,8 @@ func (e Election) Run(ctx context.Context, term Term) error {
 		for campaign.Err() == nil {
 			elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 				Lock: lock, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
-				// The callback would have to wait for the Lease to be given back, which takes long where nobody answers.
+				// The callback would wait for the release of the Lease, which takes long during an
+				// outage.
 				ReleaseOnCancel: false,
 				Callbacks: leaderelection.LeaderCallbacks{
 					OnStartedLeading: func(won context.Context) { tell(news{won: won, transitions: int(lock.transitions.Load())}) },
@@ -103,7 +106,7 @@ func (e Election) Run(ctx context.Context, term Term) error {
 				fault <- err
 				return
 			}
-			elector.Run(klog.NewContext(campaign, logr.Discard())) // it would tell of every try
+			elector.Run(klog.NewContext(campaign, logr.Discard())) // it would log every attempt
 		}
 	}()
 	defer func() {
@@ -122,8 +125,8 @@ func (e Election) Run(ctx context.Context, term Term) error {
 				held = func() bool { return n.won.Err() == nil }
 			}
 			switch {
-			case n.won != nil && n.won.Err() != nil: // and gone
-			case n.other != "" && held(): // and gone: each is told of by a goroutine of its own, in any order
+			case n.won != nil && n.won.Err() != nil: // lost again
+			case n.other != "" && held(): // lost again: the events come in any order
 			case n.won != nil && on != nil && on.transitions == n.transitions:
 				e.Log.Info("this control still leads: no other held the Lease meanwhile")
 				on.pause(false)
@@ -131,7 +134,7 @@ func (e Election) Run(ctx context.Context, term Term) error {
 				if err := on.end(); err != nil {
 					return err
 				}
-				if on = nil; n.won.Err() != nil { // it was gone while the term before ended
+				if on = nil; n.won.Err() != nil { // it was lost while the last term ended
 					continue
 				}
 				e.Log.Info("this control leads")
@@ -142,7 +145,7 @@ func (e Election) Run(ctx context.Context, term Term) error {
 			case n.other != "":
 				e.Log.Info("another control leads", "control", n.other)
 				if on != nil {
-					on.pause(true) // what it knows is not to be written any more
+					on.pause(true) // its state must not be written any more
 				}
 				if err := on.end(); err != nil {
 					return err
@@ -159,7 +162,7 @@ func (e Election) Run(ctx context.Context, term Term) error {
 	}
 }
 
-// giveBack lets another control begin at once.
+// giveBack releases the Lease, so that another control can start at once.
 func (e Election) giveBack(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, giveBackTimeout)
 	defer cancel()
@@ -173,13 +176,13 @@ func (e Election) giveBack(ctx context.Context) {
 	}
 }
 
-// running is a term that goes on. A nil one is none.
+// running is the current term; nil for none.
 type running struct {
 	transitions int
 	stop        context.CancelFunc
 	pauses      chan bool
-	done        chan struct{} // closed when it is over
-	err         error         // then
+	done        chan struct{} // closed at its end
+	err         error         // set at its end
 }
 
 func begin(ctx context.Context, transitions int, term Term) *running {
@@ -199,7 +202,7 @@ func (r *running) pause(paused bool) {
 	}
 }
 
-// over is closed when a term has ended by itself.
+// over returns a channel that is closed when the term ends by itself.
 func (r *running) over() <-chan struct{} {
 	if r == nil {
 		return nil
@@ -207,7 +210,7 @@ func (r *running) over() <-chan struct{} {
 	return r.done
 }
 
-// end ends a term and returns why it had ended before, if it had.
+// end ends a term, and returns its error if it had ended before.
 func (r *running) end() error {
 	if r == nil {
 		return nil

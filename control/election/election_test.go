@@ -27,22 +27,22 @@ const (
 	retryPeriod   = 2 * time.Second
 )
 
-// lease is a Lease of an API server, which those who are cut off cannot reach. It refuses a write that does not know the
-// last one.
+// lease is a Lease that controls without connection cannot reach. It rejects writes that do not
+// know the last version.
 type lease struct {
 	mu      sync.Mutex // guards the following
 	record  *resourcelock.LeaderElectionRecord
 	version int
 	cut     map[string]bool
-	silent  bool // who is cut off is not refused: nobody answers
+	silent  bool // calls without connection block instead of failing
 }
 
-// holder is a [resourcelock.Interface], of one control.
+// holder is the [resourcelock.Interface] of one control.
 type holder struct {
 	*lease
 	name string
 	seen int // version
-	// slow is how long it takes to record that the Lease was lost, before the loser is told.
+	// slow delays the notification of the holder that lost the Lease.
 	slow time.Duration
 }
 
@@ -52,7 +52,7 @@ func (h *holder) reach(ctx context.Context) error {
 	h.mu.Lock()
 	silent := h.silent && h.cut[h.name]
 	h.mu.Unlock()
-	if silent { // a packet that is lost is not sent again soon
+	if silent { // a lost packet is not resent soon
 		<-ctx.Done()
 		return ctx.Err()
 	}
@@ -118,15 +118,15 @@ func (l *lease) cutOff(names ...string) {
 	}
 }
 
-// terms are the terms of several controls, in a bubble of synctest.
+// terms has the terms of several controls, in a synctest bubble.
 type terms struct {
 	t *testing.T
 	*lease
 	log     *slog.Logger // of those that start
 	mu      sync.Mutex   // guards the following
 	begun   map[string]int
-	leading []string          // the terms that are not paused, such as a1
-	on      map[string]string // the term of a control that goes on, paused or not
+	leading []string          // the terms that are not paused, for example a1
+	on      map[string]string // the current term of a control, paused or not
 	ends    map[string]context.CancelFunc
 	done    map[string]chan error
 	ending  time.Duration // how long a term takes to end
@@ -192,7 +192,7 @@ func (s *terms) stop(name string) {
 	}
 }
 
-// after lets time go by, and checks who leads then, and whose terms go on.
+// after waits, and checks who leads and whose terms run.
 func (s *terms) after(d time.Duration, leads string, on ...string) {
 	s.t.Helper()
 	time.Sleep(d)
@@ -227,8 +227,8 @@ func twoControls(t *testing.T, script func(s *terms)) {
 	})
 }
 
-// An outage ends no term by itself: the control that led goes on when it is over, though another be there first. If it
-// has died meanwhile another leads.
+// An outage does not end a term. The old leader resumes, even if others come first. If it has died,
+// another leads.
 func TestAnOutageOfTheAPIServerPausesTheTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTerms(t)
@@ -241,7 +241,7 @@ func TestAnOutageOfTheAPIServerPausesTheTerm(t *testing.T) {
 		s.after(20*time.Second, "a1", "a1")
 		s.stop("a")
 	})
-	twoControls(t, func(s *terms) { // nobody answers, as when a machine dies
+	twoControls(t, func(s *terms) { // calls block, as when a machine dies
 		s.silent = true
 		s.cutOff("a", "b")
 		s.after(2*time.Minute, "", "a1")
@@ -263,7 +263,8 @@ func TestAnOutageOfTheAPIServerPausesTheTerm(t *testing.T) {
 	})
 }
 
-// Who is cut off pauses before another may begin, and forgets what it knew when it sees the other.
+// A control without connection pauses before another may start, and ends its term when it sees the
+// other.
 func TestWhoIsCutOffIsReplaced(t *testing.T) {
 	twoControls(t, func(s *terms) {
 		s.cutOff("a")
@@ -274,8 +275,8 @@ func TestWhoIsCutOffIsReplaced(t *testing.T) {
 	})
 }
 
-// Whoever sees another leads no more from that moment, not only when its term has ended. What happened is told in any
-// order: here that there is another comes before that the Lease was lost, while the term cannot hear.
+// A control that sees another leader stops leading at once, not only when its term has ended.
+// Events come in any order: here the new leader is seen before the loss of the Lease.
 func TestATermIsPausedBeforeItEndsForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &lease{}
@@ -299,9 +300,9 @@ func TestATermIsPausedBeforeItEndsForAnother(t *testing.T) {
 		}()
 		time.Sleep(time.Second)
 		l.cutOff("a")
-		time.Sleep(retryPeriod + renewDeadline + 2*time.Second) // it is paused, and hears nothing
+		time.Sleep(retryPeriod + renewDeadline + 2*time.Second) // it is paused, and receives nothing
 		l.cutOff()
-		time.Sleep(5 * retryPeriod) // it has the Lease again, which is to be said
+		time.Sleep(5 * retryPeriod) // it has the Lease again
 		l.mu.Lock()
 		b := *l.record
 		b.HolderIdentity, b.LeaderTransitions = "b", b.LeaderTransitions+1
@@ -320,7 +321,7 @@ func TestATermIsPausedBeforeItEndsForAnother(t *testing.T) {
 	})
 }
 
-// That another has led meanwhile is seen though it does not lead any more.
+// A control notices that another has led meanwhile, even if that no longer leads.
 func TestATermDoesNotGoOnOverAnothers(t *testing.T) {
 	twoControls(t, func(s *terms) {
 		s.cutOff("a")
@@ -332,7 +333,7 @@ func TestATermDoesNotGoOnOverAnothers(t *testing.T) {
 	})
 }
 
-// A term takes a while to end, in which the Lease that is to begin another may be lost again.
+// While a term ends, the Lease for the next one may be lost again.
 func TestATermDoesNotBeginWithALeaseThatIsLost(t *testing.T) {
 	twoControls(t, func(s *terms) {
 		s.cutOff("a")
@@ -342,7 +343,7 @@ func TestATermDoesNotBeginWithALeaseThatIsLost(t *testing.T) {
 		s.ending = 40 * time.Second
 		s.mu.Unlock()
 		s.cutOff()
-		s.after(20*time.Second, "", "a1") // it has the Lease, and ends the term of before
+		s.after(20*time.Second, "", "a1") // it has the Lease, and ends the earlier term
 		s.cutOff("a")
 		s.after(30*time.Second, "")
 		s.cutOff()
@@ -351,7 +352,7 @@ func TestATermDoesNotBeginWithALeaseThatIsLost(t *testing.T) {
 	})
 }
 
-// At its end a control lets another begin at once, when its own term is over.
+// At its end, a control releases the Lease after its term.
 func TestAControlThatStopsGivesTheLeaseBack(t *testing.T) {
 	twoControls(t, func(s *terms) {
 		s.stop("a")
@@ -361,7 +362,7 @@ func TestAControlThatStopsGivesTheLeaseBack(t *testing.T) {
 	})
 }
 
-// One that does not lead has nothing to give back.
+// A control that does not lead has no Lease to release.
 func TestAControlThatDoesNotLeadLeavesTheLease(t *testing.T) {
 	twoControls(t, func(s *terms) {
 		s.stop("b")
@@ -375,7 +376,7 @@ func TestAControlThatDoesNotLeadLeavesTheLease(t *testing.T) {
 	})
 }
 
-// A term that hears nothing for a while is not told of a Lease that was won meanwhile, and lost again.
+// A term that does not receive is not resumed by a Lease that was won and lost meanwhile.
 func TestATermDoesNotGoOnWithALeaseThatIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &lease{}
@@ -416,7 +417,7 @@ func TestATermDoesNotGoOnWithALeaseThatIsLost(t *testing.T) {
 	})
 }
 
-// Who waits to lead knows who does, and hears of the next one.
+// A waiting control knows the leader, and its successor.
 func TestWhoLeadsIsHeardByOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &lease{record: &resourcelock.LeaderElectionRecord{HolderIdentity: "b", LeaseDurationSeconds: 15}}
@@ -456,7 +457,7 @@ func TestATermThatFailsEndsTheProcess(t *testing.T) {
 	})
 }
 
-// What an outage does to a Lease is told once, and its end; that two want one Lease is not told of.
+// An outage is logged once, and its end. Competition for the Lease is not logged.
 func TestAnOutageDoesNotFillTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTerms(t)

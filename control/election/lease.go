@@ -12,21 +12,19 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// watched is a lock that knows how often it had another holder, and lets the last holder come first after an outage: what
-// it read before is as new then, so that others wait as long as for one that they have just heard of. Whoever led knows
-// the most, and extprocs need not find another, of which the node's proxies learn late.
+// watched is a lock that counts changes of the holder, and gives the last holder precedence after
+// an outage: other controls treat their old observation as new, and wait a whole lease duration.
+// The last leader knows most, and extprocs keep their connection to it.
 //
-// It bounds every call, which electors do while they hold a Lease alone: one that is lost on its way would be waited for long
-// after the API server is back. And it tells of an outage once.
-//
-// One elector uses it at a time.
+// It limits the time of every call; otherwise a lost request would block long after the API server
+// is back. It logs an outage once. It is for one elector at a time.
 type watched struct {
 	resourcelock.Interface
-	limit       time.Duration // of a call; two are made to renew a Lease
+	limit       time.Duration // of a call; a renewal needs two
 	log         *slog.Logger
-	failing     bool // that was told
+	failing     bool // logged
 	transitions atomic.Int64
-	blind       bool // the last reading failed
+	blind       bool // the last read failed
 	outages     int64
 }
 
@@ -43,7 +41,7 @@ func (w *watched) Get(ctx context.Context) (record *resourcelock.LeaderElectionR
 		w.blind = false
 		w.outages++
 	}
-	return record, strconv.AppendInt(slices.Clip(raw), w.outages, 10), nil // electors compare it with what they read before
+	return record, strconv.AppendInt(slices.Clip(raw), w.outages, 10), nil // electors compare it with the last one
 }
 
 func (w *watched) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
@@ -62,15 +60,15 @@ func (w *watched) Update(ctx context.Context, r resourcelock.LeaderElectionRecor
 	return err
 }
 
-// call makes a call in time, and tells when such calls begin to fail, and when they do not any more. That there is no Lease
-// yet, or that another was faster, is no failure.
+// call makes a call with a timeout, and logs when calls begin to fail and when they succeed again.
+// A missing Lease, or a conflict, is no failure.
 func (w *watched) call(ctx context.Context, call func(context.Context) error) error {
 	limited, cancel := context.WithTimeout(ctx, w.limit)
 	defer cancel()
 	err := call(limited)
 	failed := err != nil && !apierrors.IsNotFound(err) && !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err)
 	switch {
-	case ctx.Err() != nil || failed == w.failing: // nobody waits for it, or no news
+	case ctx.Err() != nil || failed == w.failing: // cancelled, or no change
 	case failed:
 		w.log.Warn("cannot read or write Lease "+LeaseName+", which the leader holds; retrying", "err", err)
 		w.failing = true

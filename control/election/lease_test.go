@@ -12,7 +12,7 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-// The Lease of a real API server moves from one control to the other.
+// The Lease moves between controls at a real API server.
 func TestALeaseOfAnAPIServer(t *testing.T) {
 	server := apiserver.Run(t)
 	client, err := kubernetes.NewForConfig(server.Admin())

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// envoys counts what becomes of the Envoys of Gateways. It is a Meter of package drive.
+// envoys counts events of Gateways' Envoys. It is a [controller.Meter].
 type envoys struct {
 	connected *prometheus.GaugeVec   // gateway
 	sent      *prometheus.CounterVec // kind
@@ -36,7 +36,7 @@ func newEnvoys(
 	}
 }
 
-// EnvoyCame counts one more Envoy of a Gateway.
+// EnvoyCame counts one more connected Envoy of a Gateway.
 func (e *envoys) EnvoyCame(gateway string) { e.add(gateway, 1) }
 
 // EnvoyLeft counts one less.
@@ -58,11 +58,11 @@ func (e *envoys) EnvoySent(kind string, resources int) {
 	e.sent.WithLabelValues(kind).Add(float64(resources))
 }
 
-// EnvoyRefused counts an answer.
+// EnvoyRefused counts a NACK.
 func (e *envoys) EnvoyRefused(kind string) { e.refusals.WithLabelValues(kind).Inc() }
 
-// EnvoyTook notes how long an Envoy took to follow.
+// EnvoyTook records the time until an ACK.
 func (e *envoys) EnvoyTook(after time.Duration) { e.took.Observe(after.Seconds()) }
 
-// Replanned notes how long plans took.
+// Replanned records the duration of planning.
 func (e *envoys) Replanned(took time.Duration) { e.plan.Observe(took.Seconds()) }

@@ -1,7 +1,7 @@
-// Package metrics is what control says of itself: metrics and health, for whoever can reach it, and what is known of each
-// model and endpoint, for whoever is on its machine.
+// Package metrics serves control's metrics and health to everybody, and the state of each model and
+// endpoint to loopback only.
 //
-// No label holds anything that a client can choose.
+// No label has a value that a client can choose.
 package metrics
 
 import (
@@ -18,8 +18,8 @@ import (
 	"github.com/headgate/headgate/internal/version"
 )
 
-// Meter counts. It is a [place.Meter], and what the source of objects tells how it goes. It is safe for concurrent use. Make one
-// with [New].
+// Meter counts. It is a [place.Meter], and the meter of the objects' source. It is safe for
+// concurrent use. Make one with [New].
 type Meter struct {
 	registry   *prometheus.Registry
 	loadQueue  prometheus.Histogram
@@ -33,23 +33,23 @@ type Meter struct {
 	readable   prometheus.Gauge
 	leading    prometheus.Gauge
 	term       atomic.Pointer[term]
-	leader     atomic.Value // string: the pod of the control that leads, as far as that was heard; empty if none does
+	leader     atomic.Value // string: the leader's pod as far as known; empty for none
 	envoys
 }
 
-// term is who is told of while this control leads.
+// term is the source of metrics while this control leads.
 type term struct {
 	board  *placementserver.Server
 	placer *place.Placer
 }
 
-// Buckets in seconds: what control itself takes, and what engines do.
+// Buckets in seconds: of control itself, and of engines.
 var (
 	ownBuckets  = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 5}
 	loadBuckets = []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
 )
 
-// What is asked of the term when the page is read.
+// Metrics that are read from the term at each scrape.
 var (
 	copiesDesc     = prometheus.NewDesc("headgate_copies", "Copies of models, by state: queued, loading, loaded, draining or unloading.", []string{"state"}, nil)
 	modelsDesc     = prometheus.NewDesc("headgate_models", "Models that control can load: all; requested (requests are queued for them); failing (a load failed recently); stuck (control cannot load them for now).", []string{"which"}, nil)
@@ -91,7 +91,7 @@ func New() *Meter {
 	return m
 }
 
-// Follow makes the meter tell of a term, or of none where the placer is nil.
+// Follow sets the term; a nil placer means none.
 func (m *Meter) Follow(board *placementserver.Server, placer *place.Placer) {
 	if placer == nil {
 		m.term.Store(nil)
@@ -100,13 +100,13 @@ func (m *Meter) Follow(board *placementserver.Server, placer *place.Placer) {
 	m.term.Store(&term{board, placer})
 }
 
-// Leads notes whether this control leads.
+// Leads sets whether this control leads.
 func (m *Meter) Leads(is bool) { m.leading.Set(bit(is)) }
 
-// Leader notes the pod of the control that leads; empty where none does.
+// Leader sets the leader's pod; empty for none.
 func (m *Meter) Leader(pod string) { m.leader.Store(pod) }
 
-// LoadCalled is [place.Meter]'s, as what follows is.
+// LoadCalled implements [place.Meter], like the following methods.
 func (m *Meter) LoadCalled(waited, stalled time.Duration) {
 	m.loadQueue.Observe(max(0, waited-stalled).Seconds())
 	m.stalled.Observe(stalled.Seconds())
@@ -122,7 +122,7 @@ func (m *Meter) UnloadEnded(took time.Duration, failed bool) {
 	m.unloads.WithLabelValues(result(failed)).Observe(took.Seconds())
 }
 
-// Evicted counts a copy that leaves.
+// Evicted counts a copy that begins to drain.
 func (m *Meter) Evicted() { m.evicted.Inc() }
 
 // Decided counts a decision.
@@ -135,13 +135,13 @@ func (m *Meter) Decided(what decide.ActionKind, purpose decide.Purpose) {
 	m.decided.WithLabelValues(what.String(), reason).Inc()
 }
 
-// CannotLoad counts a model that is refused.
+// CannotLoad counts a model whose requests are rejected.
 func (m *Meter) CannotLoad(why decide.Reason) { m.rejections.WithLabelValues(string(why)).Inc() }
 
-// Refused says how many files of objects, or objects of an API server, are not in force.
+// Refused sets the number of invalid object files, or objects of an API server.
 func (m *Meter) Refused(n int) { m.files.Set(float64(n)) }
 
-// Readable says whether objects can be read where they come from.
+// Readable sets whether the source of objects can be read.
 func (m *Meter) Readable(ok bool) { m.readable.Set(bit(ok)) }
 
 // bit is 1 for true.
@@ -159,7 +159,7 @@ func result(failed bool) string {
 	return "done"
 }
 
-// termCollector is the metrics of the term, none while another control leads.
+// termCollector collects the metrics of the term; none if another control leads.
 type termCollector struct{ meter *Meter }
 
 // Describe implements prometheus.Collector.

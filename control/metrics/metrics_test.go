@@ -31,7 +31,7 @@ var (
 	podIP    = &net.TCPAddr{IP: net.IPv4(10, 0, 0, 7), Port: 9091}
 )
 
-// get asks a handler that was reached at an address of this machine.
+// get calls a handler that was reached at an address of this machine.
 func get(t *testing.T, h http.Handler, at net.Addr, path string) (int, string) {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -55,7 +55,8 @@ func expect(t *testing.T, page string, lines ...string) {
 
 var sql = decide.Key{Pool: objects.Name{Namespace: "ns", Name: "pool"}, ID: "sql"}
 
-// deciding is a board and a placer that knows of one model, which three requests wait for.
+// deciding returns a placement server and a placer with one model, for which three requests are
+// queued.
 func deciding(t *testing.T, m *metrics.Meter) (*placementserver.Server, *place.Placer) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
@@ -158,7 +159,7 @@ func TestReadyWithObjects(t *testing.T) {
 	}
 }
 
-// Where models come from is told to this machine alone, whatever address the metrics are served on.
+// Sources of models are shown to this machine only, whatever the metrics address is.
 func TestModelsAreToldOnLoopbackAlone(t *testing.T) {
 	m := metrics.New()
 	h := m.Handler(nil)
@@ -189,7 +190,7 @@ func TestModelsAreToldOnLoopbackAlone(t *testing.T) {
 	}
 }
 
-// Where models are is told to this machine alone, by the control that leads: another says who that is, if it has heard.
+// Placement is shown to this machine only, by the leader; other controls name the leader if known.
 func TestPlacementIsToldOnLoopbackAlone(t *testing.T) {
 	m := metrics.New()
 	h := m.Handler(nil)

@@ -15,14 +15,14 @@ import (
 	"github.com/headgate/headgate/internal/listen"
 )
 
-// Serve serves what [Meter.Handler] does until ctx ends, on a port of a host: an empty host is every address, and port 0 a free
-// port, which the log names. Where that is an address that others can reach, and loopback is not served with it, the same is
-// served on 127.0.0.1 too: /models and /placement are for nobody else.
+// Serve serves [Meter.Handler] until ctx ends. An empty host means all addresses, and port 0 a free
+// port, which is logged. If the address excludes loopback, it also serves at 127.0.0.1, because
+// /models and /placement are for loopback only.
 func (m *Meter) Serve(ctx context.Context, host string, port int, loaded <-chan struct{}, log *slog.Logger) error {
 	return serve(ctx, net.JoinHostPort(host, strconv.Itoa(port)), besides, m.Handler(loaded), log)
 }
 
-// serve serves on an address, and where that asks for another one besides, there too.
+// serve serves at an address, and at another one if besides returns one.
 func serve(ctx context.Context, address string, besides func(net.Addr) string, handler http.Handler, log *slog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for address != "" {
@@ -38,7 +38,7 @@ func serve(ctx context.Context, address string, besides func(net.Addr) string, h
 	return group.Wait()
 }
 
-// besides is where loopback has to be served besides an address; empty where that is loopback, or every address.
+// besides returns the loopback address to serve in addition; empty if loopback is included.
 func besides(a net.Addr) string {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok || tcp.IP.IsLoopback() || tcp.IP.IsUnspecified() {
@@ -47,8 +47,8 @@ func besides(a net.Addr) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(tcp.Port))
 }
 
-// Handler serves /metrics, /healthz (the process lives), /readyz (it leads with the objects that it has read, or waits to
-// lead with them: loaded is closed), and to who reaches it by loopback /models and /placement.
+// Handler serves /metrics, /healthz (the process lives), /readyz (it has read its objects: loaded
+// is closed), and for loopback /models and /placement.
 func (m *Meter) Handler(loaded <-chan struct{}) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
@@ -66,8 +66,7 @@ func (m *Meter) Handler(loaded <-chan struct{}) http.Handler {
 	return mux
 }
 
-// onLoopback serves those alone who reached an address of this machine that no other machine can. That is what kubectl
-// port-forward reaches.
+// onLoopback serves only callers that reached a loopback address, as kubectl port-forward does.
 func onLoopback(serve http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
@@ -84,7 +83,7 @@ func onLoopback(serve http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// models serves what is known of each model, or of those of one id.
+// models serves the state of all models, or of those with one id.
 func (m *Meter) models(w http.ResponseWriter, r *http.Request) {
 	t := m.deciding(w)
 	if t == nil {
@@ -103,10 +102,10 @@ func (m *Meter) models(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
-	_ = e.Encode(all) // a client that leaves is no fault
+	_ = e.Encode(all) // the client may have left
 }
 
-// placement serves a [place.View]. It is as long as there are models and copies.
+// placement serves a [place.View]. Its size grows with models and copies.
 func (m *Meter) placement(w http.ResponseWriter, _ *http.Request) {
 	if t := m.deciding(w); t != nil {
 		w.Header().Set("Content-Type", "application/json")
@@ -114,7 +113,8 @@ func (m *Meter) placement(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// deciding is the term. Where this control does not lead it is nil, and who asks is told who does, if that is known.
+// deciding returns the term. If this control does not lead, it answers with the leader's name, if
+// known, and returns nil.
 func (m *Meter) deciding(w http.ResponseWriter) *term {
 	t := m.term.Load()
 	if t == nil {

@@ -16,8 +16,8 @@ import (
 
 func TestWhereLoopbackIsServedBesides(t *testing.T) {
 	for address, want := range map[string]string{
-		"127.0.0.1:9091": "", "127.66.1.1:9091": "", "[::1]:9091": "", // it is loopback
-		"0.0.0.0:9091": "", "[::]:9091": "", // it is every address
+		"127.0.0.1:9091": "", "127.66.1.1:9091": "", "[::1]:9091": "", // loopback
+		"0.0.0.0:9091": "", "[::]:9091": "", // all addresses
 		"10.0.0.7:9091": "127.0.0.1:9091", "[fd00::7]:80": "127.0.0.1:80",
 	} {
 		at, err := net.ResolveTCPAddr("tcp", address)
@@ -48,7 +48,7 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-// ports returns the ports that a log names, once it names so many.
+// ports returns the ports in a log, once it has so many.
 func (l *lines) ports(t *testing.T, n int) (ports []string) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)

@@ -1,9 +1,10 @@
-// Package prestop answers the hooks of pods that are about to end: whose annotation says that they migrate (v1alpha1.PreStop). A container's
-// preStop hook asks for /prestop/NAMESPACE/POD, and the answer comes when the pod's models have copies elsewhere, as far as they can, and every
-// extproc knows that nothing is to be sent there any more; then Kubernetes tells the container to end.
+// Package prestop answers the preStop hooks of pods with the annotation that lets their models
+// migrate (v1alpha1.PreStop). The hook calls /prestop/NAMESPACE/POD. The answer comes when the
+// pod's models have copies elsewhere, as far as possible, and every extproc has stopped sending
+// requests to it. Then Kubernetes stops the container.
 //
-// Who asks changes nothing: pods migrate because the API server says that they are being deleted, whether anybody asks or not. So everybody may
-// ask, again and again.
+// Calls change nothing: pods migrate because the API server marks them as deleted. So everybody may
+// call, repeatedly.
 package prestop
 
 import (
@@ -26,48 +27,51 @@ import (
 )
 
 const (
-	// mostWaiting bounds how many hooks wait here at once: those of a node that is drained, and many more.
+	// mostWaiting is the maximum number of waiting hooks: more than a drained node has.
 	mostWaiting = 256
-	// lookInterval is how often it is looked whether a pod's time has come.
+	// lookInterval is how often a waiting hook checks the pod.
 	lookInterval = 200 * time.Millisecond
-	// lag is how long objects may take to say that a pod is being deleted: the kubelet that calls its hook may know it before.
+	// lag is how long control may take to see that a pod is being deleted: kubelet may call the
+	// hook earlier.
 	lag = 3 * time.Second
-	// defaultPatience is how long a control that does not lead waits for the one that does: then who asks is to ask again, for another may lead
-	// by now.
+	// defaultPatience is how long a follower waits for the leader's answer. Then the caller must
+	// retry, since another control may lead by now.
 	defaultPatience = 10 * time.Second
-	// forwarded says that another control asks, which does not lead: it is not asked back.
+	// forwarded marks a call of another control that does not lead, so that it is not forwarded
+	// again.
 	forwarded = "Headgate-Forwarded"
 )
 
-// Placer knows how far pods have got. Package place has it.
+// Placer reports the progress of pods; [place.Placer] is one.
 type Placer interface {
 	Migration(pod objects.Name) place.Migration
 }
 
 // Server answers hooks. Make one with [New].
 type Server struct {
-	// Leader returns the address of the control that leads, for where this one does not; nil: there is no other. It is set before the Server
-	// serves.
+	// Leader returns the address of the leader; nil if there is only this control. Set it before
+	// Serve.
 	Leader func(ctx context.Context) (netip.Addr, error)
 
 	log      *slog.Logger
 	port     uint16 // of every control
 	client   *http.Client
 	patience time.Duration
-	waiting  chan struct{} // as many as wait
+	waiting  chan struct{} // one entry per waiting hook
 
 	mu     sync.Mutex // guards placer
-	placer Placer     // nil while another control leads
+	placer Placer     // nil if another control leads
 }
 
-// New returns a Server for a control that does not lead yet.
+// New returns a Server of a control that does not lead yet.
 func New(log *slog.Logger) *Server {
 	return &Server{
 		log: log, client: &http.Client{Transport: &http.Transport{}}, patience: defaultPatience, waiting: make(chan struct{}, mostWaiting),
 	}
 }
 
-// Lead has the Server answer by what a Placer knows until end is called: then who waits is told to ask again.
+// Lead answers hooks with the state of a Placer until end is called, which tells waiting callers to
+// retry.
 func (s *Server) Lead(p Placer) (end func()) {
 	s.set(p)
 	return func() { s.set(nil) }
@@ -85,8 +89,8 @@ func (s *Server) current() Placer {
 	return s.placer
 }
 
-// Serve serves on an address, HOST:PORT, until ctx ends: then it cuts those who wait. At an empty one it serves nobody. Other controls must
-// serve on the same port.
+// Serve serves on HOST:PORT until ctx ends, which cuts waiting calls. With an empty address it does
+// nothing. All controls must use the same port.
 func (s *Server) Serve(ctx context.Context, address string) error {
 	if address == "" {
 		return nil
@@ -105,7 +109,7 @@ func (s *Server) Serve(ctx context.Context, address string) error {
 	return listen.HTTP(ctx, l, s)
 }
 
-// answer is what a hook is told.
+// answer is the answer to a hook.
 type answer struct {
 	code  int
 	words string
@@ -133,10 +137,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(is.code)
-	_, _ = io.WriteString(w, strings.TrimRight(is.words, "\n")+"\n") // a client that leaves is no fault
+	_, _ = io.WriteString(w, strings.TrimRight(is.words, "\n")+"\n") // the client may have left
 }
 
-// wait answers when a pod's time has come.
+// wait waits until a pod is ready to end.
 func (s *Server) wait(r *http.Request, pod objects.Name) answer {
 	ctx := r.Context()
 	placer := s.current()
@@ -165,7 +169,7 @@ func (s *Server) wait(r *http.Request, pod objects.Name) answer {
 	}
 }
 
-// judge is the answer to a hook, at a time; zero if it is to wait.
+// judge returns the answer at a time; zero: keep waiting.
 func judge(pod objects.Name, is place.Migration, now time.Time) answer {
 	words := strings.Join(is.Words, "\n")
 	switch {
@@ -188,7 +192,7 @@ func judge(pod objects.Name, is place.Migration, now time.Time) answer {
 	return answer{}
 }
 
-// forward asks the control that leads.
+// forward calls the leader.
 func (s *Server) forward(r *http.Request) answer {
 	none := func(err error) answer {
 		return answer{http.StatusServiceUnavailable, fmt.Sprintf("this control does not lead, and cannot ask the one that does: %v; ask again", err)}

@@ -46,7 +46,7 @@ func migrating() *placer {
 	return &placer{is: place.Migration{Selected: true, Terminating: true, Migrates: true, Until: time.Now().Add(time.Minute), Words: []string{"e1: 2 models moved"}}}
 }
 
-// call asks, and returns the answer and how long it took.
+// call calls a hook, and returns the answer and its duration.
 func call(s *Server, method, path string, ctx context.Context) (code int, words string, took time.Duration) {
 	began := time.Now()
 	w := httptest.NewRecorder()
@@ -56,7 +56,7 @@ func call(s *Server, method, path string, ctx context.Context) (code int, words 
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// A hook is answered when nothing is left to move and everybody knows, or when there is no more time.
+// A hook is answered when nothing is left to move and every extproc knows, or after its timeout.
 func TestAHookWaitsUntilAllIsMovedAndKnown(t *testing.T) {
 	for name, c := range map[string]struct {
 		happens func(p *placer)
@@ -91,7 +91,8 @@ func TestAHookWaitsUntilAllIsMovedAndKnown(t *testing.T) {
 	}
 }
 
-// What there is nothing to wait for is said: at once, or where objects may be late when they cannot be any more.
+// If there is nothing to wait for, the answer says why: at once, or after the time that objects may
+// be late.
 func TestWhatAHookIsTold(t *testing.T) {
 	for name, c := range map[string]struct {
 		path    string
@@ -122,7 +123,7 @@ func TestWhatAHookIsTold(t *testing.T) {
 	}
 }
 
-// Objects may be a moment late.
+// Objects may be slightly late.
 func TestAHookMayBeSoonerThanTheObjects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := New(quiet()), migrating()
@@ -139,7 +140,8 @@ func TestAHookMayBeSoonerThanTheObjects(t *testing.T) {
 	})
 }
 
-// Who waits is told when another control leads, leaves when it has enough, and finds that too many wait.
+// A waiting caller gets an answer when another control takes the lead, may cancel, and is rejected
+// if too many wait.
 func TestAHookDoesNotWaitForNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(quiet())
@@ -171,7 +173,7 @@ func TestAHookDoesNotWaitForNothing(t *testing.T) {
 	})
 }
 
-// A control that does not lead asks the one that does, which does not ask back.
+// A follower asks the leader, which does not ask back.
 func TestAControlThatDoesNotLeadAsksTheLeader(t *testing.T) {
 	leader, follower := New(quiet()), New(quiet())
 	served := httptest.NewServer(leader)

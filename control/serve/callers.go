@@ -25,27 +25,28 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// Callers says who may call a service from another machine: who sends the token in a file, which may be replaced at any time, and
-// shows a certificate that an authority in a file of PEM has signed. An empty name asks for none; with two nobody may.
+// Callers says who may call a service from another machine: clients that send the token in a file,
+// which may be replaced at any time, and that have a certificate signed by an authority in a PEM
+// file. An empty name means no such check. If both are empty, other machines may not call.
 type Callers struct{ TokenFile, ClientCAFile string }
 
-// known says whether callers have to show anything.
+// known reports whether there is any check.
 func (c Callers) known() bool { return c != Callers{} }
 
-// authenticators are the services that others may call who can reach control, each with what it asks for.
+// authenticators are the services for other machines, each with its checks.
 type authenticators struct {
 	placement, mesh authenticator
 }
 
-// authenticator is what one service asks for. The zero authenticator opens for nobody.
+// authenticator checks the callers of one service. The zero value rejects everybody.
 type authenticator struct {
-	flags string        // prefix of its flags, for people
-	token func() string // nil asks for none
+	flags string        // prefix of its flags in messages
+	token func() string // nil: no token
 	roots *x509.CertPool
 	own   []*x509.Certificate // those of roots
 }
 
-// authenticators reads the files of those who may call.
+// authenticators reads the files.
 func (c Config) authenticators(log *slog.Logger) (d authenticators, err error) {
 	if d.placement, err = c.Placement.authenticator("--", log); err != nil {
 		return d, err
@@ -84,7 +85,7 @@ func (c Callers) authenticator(flags string, log *slog.Logger) (d authenticator,
 	return d, nil
 }
 
-// certificates reads those of a file of PEM, without what is none.
+// certificates parses a PEM file, and skips other blocks.
 func certificates(text []byte) (all []*x509.Certificate) {
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		if c, err := x509.ParseCertificate(block.Bytes); err == nil {
@@ -94,19 +95,20 @@ func certificates(text []byte) (all []*x509.Certificate) {
 	return all
 }
 
-// opensTo says whether what another authenticator asks for may be enough for this one.
+// opensTo reports whether the credentials for another service may be accepted for this one.
 func (d authenticator) opensTo(other authenticator) bool {
 	return (d.token == nil || other.token != nil && d.token() == other.token()) &&
 		(d.roots == nil || slices.ContainsFunc(other.own, d.trusts))
 }
 
-// trusts says whether the certificates that an authority signs are of an authority of the authenticator: it is one, or below one.
+// trusts reports whether an authority is one of this service's, or below one.
 func (d authenticator) trusts(authority *x509.Certificate) bool {
 	_, err := authority.Verify(x509.VerifyOptions{Roots: d.roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
 	return err == nil
 }
 
-// ask makes TLS ask callers for a certificate, where a authenticator wants one. Which authority it has to be of is the authenticator's to say.
+// ask makes TLS request a client certificate if a service needs one. The service checks its
+// authority.
 func (d authenticators) ask(config *tls.Config) {
 	if d.placement.roots != nil || d.mesh.roots != nil {
 		config.ClientAuth = tls.RequestClientCert
@@ -127,8 +129,8 @@ func (d authenticators) stream(server any, stream grpc.ServerStream, info *grpc.
 	return handle(server, stream)
 }
 
-// enter is nil if whoever calls a method may. Health is everybody's; what else there is, reflection, is for who may call any
-// service.
+// enter returns an error if the caller may not call a method. Health is open; reflection needs the
+// rights for any service.
 func (d authenticators) enter(ctx context.Context, method string) error {
 	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	switch service {
@@ -145,7 +147,7 @@ func (d authenticators) enter(ctx context.Context, method string) error {
 	return d.placement.enter(ctx)
 }
 
-// enter is nil if the caller shows what the authenticator asks for.
+// enter returns an error if the caller fails a check.
 func (d authenticator) enter(ctx context.Context) error {
 	if d.token == nil && d.roots == nil {
 		return status.Errorf(codes.PermissionDenied, "other machines are not served here: control has neither %stoken-file nor %[1]sclient-ca-file", d.flags)
@@ -159,7 +161,7 @@ func (d authenticator) enter(ctx context.Context) error {
 	return nil
 }
 
-// signed says whether the caller's certificate is of an authority of the authenticator.
+// signed reports whether the caller's certificate is signed by an authority of the service.
 func (d authenticator) signed(ctx context.Context) bool {
 	caller, _ := peer.FromContext(ctx)
 	if caller == nil {
@@ -180,7 +182,7 @@ func (d authenticator) signed(ctx context.Context) bool {
 	return err == nil
 }
 
-// sent says whether the caller sends the token.
+// sent reports whether the caller sent the token.
 func sent(ctx context.Context, token string) bool {
 	md, _ := metadata.FromIncomingContext(ctx)
 	return slices.ContainsFunc(md.Get("authorization"), func(h string) bool { return engineclient.Shows(h, token) })

@@ -21,7 +21,7 @@ import (
 	"github.com/headgate/headgate/control/serve"
 )
 
-// files are what flags name.
+// files are arguments of flags.
 type files struct{ certs, token, meshToken, ca, meshCA, empty string }
 
 func write(t *testing.T, text string) string {
@@ -38,7 +38,7 @@ func TestCallersWhoAreNotKnownAreRefusedAtTheStart(t *testing.T) {
 	other, _ := pair(t)
 	f := files{certs, write(t, "one\n"), write(t, "two"), filepath.Join(certs, "tls.crt"), filepath.Join(other, "tls.crt"), write(t, "")}
 	same := write(t, "one")
-	var bundle strings.Builder // of the authority of extprocs, and of another
+	var bundle strings.Builder // of the authority of extprocs, and of another one
 	bundle.WriteString("# ours\n")
 	for _, dir := range []string{other, certs} {
 		text, err := os.ReadFile(filepath.Join(dir, "tls.crt"))
@@ -54,7 +54,7 @@ func TestCallersWhoAreNotKnownAreRefusedAtTheStart(t *testing.T) {
 	const pose = "could pose as each other"
 	for name, c := range map[string]struct {
 		config serve.Config
-		want   string // empty where it may serve
+		want   string // empty if it may serve
 	}{
 		"nothing":                     {serve.Config{}, open},
 		"TLS alone":                   {serve.Config{CertPath: f.certs}, open},
@@ -90,8 +90,8 @@ func TestCallersWhoAreNotKnownAreRefusedAtTheStart(t *testing.T) {
 	}
 }
 
-// Where others can call, each service wants its own token or certificate; on this machine nobody has to show any. Health is told
-// to everybody, and reflection to who may call something.
+// For other machines, each service needs its own token or certificate; on this machine none. Health
+// is open, and reflection is for callers of any service.
 func TestWhoMayCall(t *testing.T) {
 	certs, extproc := pair(t)
 	meshCerts, client := pair(t)
@@ -111,7 +111,7 @@ func TestWhoMayCall(t *testing.T) {
 		roots.AddCert(parsed)
 		return credentials.NewTLS(&tls.Config{
 			RootCAs: roots, ServerName: "localhost", MinVersion: tls.VersionTLS12,
-			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { // whatever authorities are asked for
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { // whatever authorities are requested
 				if len(own) == 0 {
 					return new(tls.Certificate), nil
 				}

@@ -13,18 +13,18 @@ import (
 	"github.com/headgate/headgate/api/placement"
 )
 
-// term is what serves while this control leads.
+// term has the services of a leadership term.
 type term struct {
 	placement placement.PlacementServer
 	mesh      mmesh.ModelMeshServer
-	ctx       context.Context // until it ends
-	calls     sync.WaitGroup  // Add under Server.mu and only while it is Server.term
+	ctx       context.Context // until its end
+	calls     sync.WaitGroup  // Add only under Server.mu while it is Server.term
 }
 
 var errNotLeading = status.Error(codes.Unavailable, "this control does not lead, or has not read its objects yet; try again")
 
-// Lead serves placement and ModelMesh's API until end is called. End makes new calls Unavailable, ends unary ones, and returns
-// when no call goes on any more: whoever serves placement ends its streams.
+// Lead serves placement and ModelMesh's API until end is called. End makes new calls Unavailable,
+// cancels unary calls, and returns after the last call. The placement server must end its streams.
 func (s *Server) Lead(p placement.PlacementServer, m mmesh.ModelMeshServer) (end func()) {
 	ctx, stop := context.WithCancel(context.Background())
 	t := &term{placement: p, mesh: m, ctx: ctx}
@@ -42,7 +42,8 @@ func (s *Server) Lead(p placement.PlacementServer, m mmesh.ModelMeshServer) (end
 	})
 }
 
-// enter returns the term for a call, which leaves it by calls.Done; nil while another control leads.
+// enter returns the current term for a call, which must call calls.Done; nil if another control
+// leads.
 func (s *Server) enter() *term {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,7 +53,7 @@ func (s *Server) enter() *term {
 	return s.term
 }
 
-// whileLeading is a service as it is described whose calls go to what serves it in the term in which they come.
+// whileLeading wraps a service: calls go to the implementation of the current term.
 func (s *Server) whileLeading(desc *grpc.ServiceDesc, of func(*term) any) *grpc.ServiceDesc {
 	led := &grpc.ServiceDesc{ServiceName: desc.ServiceName, HandlerType: (*any)(nil), Metadata: desc.Metadata}
 	for _, m := range desc.Methods {

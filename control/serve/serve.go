@@ -1,5 +1,5 @@
-// Package serve is control's gRPC. Every control answers health and reflection; placement and ModelMesh's API are the leader's,
-// and Unavailable at any other.
+// Package serve is control's gRPC server. Every control serves health and reflection. Only the
+// leader serves placement and ModelMesh's API; others answer Unavailable.
 package serve
 
 import (
@@ -23,28 +23,29 @@ import (
 	"github.com/headgate/headgate/internal/listen"
 )
 
-// Config is where control serves, and whom.
+// Config configures a Server.
 type Config struct {
-	// Listen is the addresses, unix:PATH or HOST:PORT.
+	// Listen has addresses, unix:PATH or HOST:PORT.
 	Listen []string
-	// CertPath is a folder with tls.crt and tls.key, for addresses that others than this machine can reach.
+	// CertPath is a folder with tls.crt and tls.key, for addresses that other machines can reach.
 	CertPath string
-	// Placement and Mesh say who may call there. On loopback and sockets everybody may.
+	// Placement and Mesh say who may call from other machines. On loopback and sockets everybody
+	// may.
 	Placement, Mesh Callers
 }
 
-// stopTimeout is how long calls may take to end once control is stopping.
+// stopTimeout is how long calls may take to end when control stops.
 const stopTimeout = 2 * time.Second
 
-// Server serves for as long as the process lives. It is safe for concurrent use. Make one with [New].
+// Server serves while the process lives. It is safe for concurrent use. Make one with [New].
 type Server struct {
 	config         Config
 	authenticators authenticators
 	health         *health.Server
 	log            *slog.Logger
 
-	mu   sync.Mutex // guards term, and that no call enters one that has ended
-	term *term      // nil while another control leads
+	mu   sync.Mutex // guards term; a call enters a term under it
+	term *term      // nil if another control leads
 }
 
 // New returns a Server. It reads the files of its configuration.
@@ -58,7 +59,7 @@ func New(c Config, log *slog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// tell makes the leader's services healthy, or not. The process is healthy while it serves.
+// tell sets the health of the leader's services. The process itself is healthy while it serves.
 func (s *Server) tell(status healthv1.HealthCheckResponse_ServingStatus) {
 	s.health.SetServingStatus(placement.Placement_ServiceDesc.ServiceName, status)
 	s.health.SetServingStatus(mmesh.ModelMesh_ServiceDesc.ServiceName, status)
@@ -82,7 +83,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 		servers = append(servers, server)
 		group.Go(func() error {
-			if err := server.Serve(l); !errors.Is(err, grpc.ErrServerStopped) { // that says that ctx ended before this began
+			if err := server.Serve(l); !errors.Is(err, grpc.ErrServerStopped) { // ctx ended before this started
 				return err
 			}
 			return nil
@@ -102,10 +103,11 @@ func (s *Server) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// server returns what serves at an address. One that others than this machine can reach has to know its callers.
+// server returns the gRPC server of an address. If other machines can reach it, callers must
+// authenticate.
 func (s *Server) server(address string, local bool) (*grpc.Server, error) {
 	options := []grpc.ServerOption{
-		grpc.WaitForHandlers(true), // what they write to is closed after them
+		grpc.WaitForHandlers(true), // handlers use what is closed afterwards
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	}

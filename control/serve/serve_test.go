@@ -23,8 +23,8 @@ import (
 
 const placementService, meshService = "headgate.placement.v1.Placement", "mmesh.ModelMesh"
 
-// A control that does not lead answers health and reflection, and one that leads the rest, too. Who has connected stays so
-// whatever becomes of the Lease.
+// Every control serves health and reflection, and the leader everything. Connections survive
+// changes of the leader.
 func TestOnlyTheLeaderPlaces(t *testing.T) {
 	s := newServer(t, serve.Config{})
 	conn := dial(t, serveAt(t, s, true), insecure.NewCredentials())
@@ -101,7 +101,7 @@ func services(t *testing.T, client reflectionv1.ServerReflectionClient) (names [
 	return names
 }
 
-// What a call stands on is closed after the term: the end waits for calls, and calls that wait end with it.
+// The end of a term waits for calls, and cancels waiting ones: what they use is closed afterwards.
 func TestATermEndsWithItsCalls(t *testing.T) {
 	s := newServer(t, serve.Config{})
 	conn := dial(t, serveAt(t, s, true), insecure.NewCredentials())
@@ -146,7 +146,7 @@ func TestATermEndsWithItsCalls(t *testing.T) {
 	}
 }
 
-// What a call has done while the term ended is told as it is.
+// A call that succeeds while the term ends returns its result.
 func TestACallThatIsDoneIsToldSo(t *testing.T) {
 	s := newServer(t, serve.Config{})
 	conn := dial(t, serveAt(t, s, true), insecure.NewCredentials())
@@ -192,7 +192,7 @@ func TestRunServesEveryAddressUntilItsEnd(t *testing.T) {
 	}
 }
 
-// A process that is told to end before it serves ends well.
+// A process that stops before it serves exits without error.
 func TestAnEndAtTheStartIsNoFault(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -27,11 +27,11 @@ import (
 	"github.com/headgate/headgate/control/serve"
 )
 
-// board serves one stream after the other until it is closed.
+// board serves streams until it is closed.
 type board struct {
 	placement.UnimplementedPlacementServer
 	closed chan struct{}
-	ended  chan struct{} // gets one for each stream that has ended
+	ended  chan struct{} // receives for each ended stream
 }
 
 func newBoard() *board {
@@ -47,10 +47,10 @@ func (b *board) Connect(stream placement.Placement_ConnectServer) error {
 	return nil
 }
 
-// mesh waits in EnsureLoaded until its caller leaves.
+// mesh blocks in EnsureLoaded until its caller leaves.
 type mesh struct {
 	mmesh.UnimplementedModelMeshServer
-	waits chan struct{} // gets one for each call that waits
+	waits chan struct{} // receives for each waiting call
 }
 
 func (mesh) GetModelStatus(context.Context, *mmesh.GetStatusRequest) (*mmesh.ModelStatusInfo, error) {
@@ -75,10 +75,10 @@ func (m lateMesh) UnregisterModel(ctx context.Context, _ *mmesh.UnregisterModelR
 	return &mmesh.UnregisterModelResponse{}, nil
 }
 
-// host is a loopback address that no other test process has.
+// host is a loopback address that no other test process uses.
 var host = fmt.Sprintf("127.62.%d.%d", os.Getpid()/20%250, os.Getpid()%20+1)
 
-// serveAt serves for a test at a free port, as at an address that others can reach unless it is local.
+// serveAt serves at a free port, like an address that other machines can reach unless it is local.
 func serveAt(t *testing.T, s *serve.Server, local bool) (address string) {
 	t.Helper()
 	server, err := s.At("10.0.0.1:8034", local)
@@ -127,11 +127,11 @@ func limited(t *testing.T) context.Context {
 	return ctx
 }
 
-// connect begins a placement stream, and hears its first Update.
+// connect starts a placement stream, and receives the first Update.
 func connect(ctx context.Context, conn *grpc.ClientConn) error {
 	stream, err := placement.NewPlacementClient(conn).Connect(ctx)
 	if err == nil {
-		_ = stream.Send(&placement.Report{Process: "x"}) // what comes of it is received
+		_ = stream.Send(&placement.Report{Process: "x"}) // the error shows in Recv
 		_, err = stream.Recv()
 	}
 	return err
@@ -146,7 +146,7 @@ func isHealthy(t *testing.T, conn *grpc.ClientConn, service string) bool {
 	return is.GetStatus() == healthv1.HealthCheckResponse_SERVING
 }
 
-// pair writes a certificate that is its own authority into a folder, and returns it.
+// pair writes a self-signed certificate into a folder, and returns it.
 func pair(t *testing.T) (dir string, made tls.Certificate) {
 	t.Helper()
 	dir = t.TempDir()
@@ -165,7 +165,8 @@ func pair(t *testing.T) (dir string, made tls.Certificate) {
 	return dir, made
 }
 
-// signed makes a certificate that an authority has signed, or itself if that is nil, for some uses.
+// signed returns a certificate signed by an authority, or self-signed if that is nil, for some
+// uses.
 func signed(t *testing.T, by *tls.Certificate, authority bool, uses ...x509.ExtKeyUsage) tls.Certificate {
 	t.Helper()
 	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

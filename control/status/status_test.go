@@ -20,8 +20,8 @@ import (
 	"github.com/headgate/headgate/test/golden"
 )
 
-// The input of a block is a command line, of which the word FILE says what control answers: testdata/FILE.json. What comes out is
-// what it prints, with a dot for each empty line, or its error.
+// The input of a block is FILE and a command line; control answers with testdata/FILE.json. The
+// output is what the command prints, with a dot for each empty line, or its error.
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		return func(input string) string {
@@ -34,7 +34,7 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// answers is a control that answers with a file, or with a code.
+// answers is a control that answers with a file.
 func answers(t *testing.T, file string) http.Handler {
 	t.Helper()
 	page, err := os.ReadFile("testdata/" + file + ".json")
@@ -50,7 +50,7 @@ func answers(t *testing.T, file string) http.Handler {
 	})
 }
 
-// run is what a command line prints, and its error.
+// run returns the output of a command line, and its error.
 func run(t *testing.T, args ...string) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -95,7 +95,7 @@ func TestWhoDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// Of a large fleet what is not ready comes first, and the rest is counted.
+// In a large fleet, endpoints that are not ready come first, and the rest is counted.
 func TestALargeFleetIsReadable(t *testing.T) {
 	const endpoints, models = 1000, 20000
 	at := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)

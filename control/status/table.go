@@ -17,32 +17,32 @@ import (
 )
 
 const (
-	// most is how many endpoints and how many models are printed, unless all are.
+	// most is the number of endpoints and of models to print without --all.
 	most = 50
-	// mostCopies is how many copies of an endpoint are, in each state.
+	// mostCopies is the number of copies to print per endpoint and state.
 	mostCopies = 12
-	// mostWords is how many characters of what an engine said are.
+	// mostWords is the number of characters to print of an engine's message.
 	mostWords = 300
 )
 
-// key names a model.
+// key identifies a model.
 type key struct{ pool, id string }
 
-// at is a copy and where it is.
+// at is a copy with its endpoint.
 type at struct {
 	place.CopyView
 	endpoint string
 }
 
-// page is what is printed.
+// page is the output.
 type page struct {
 	place.View
 	choice
 	all    bool
-	copies map[key][]at // of models, those too that are at endpoints which were not chosen
+	copies map[key][]at // of models, also at endpoints that were not selected
 }
 
-// copiesOf is the copies of models, in order of endpoint.
+// copiesOf returns the copies of models, in order of endpoint.
 func copiesOf(v place.View) map[key][]at {
 	copies := make(map[key][]at)
 	for _, e := range v.Endpoints {
@@ -54,7 +54,7 @@ func copiesOf(v place.View) map[key][]at {
 	return copies
 }
 
-// text is the page for people.
+// text formats the page.
 func (p page) text() string {
 	var out strings.Builder
 	if p.Paused {
@@ -105,13 +105,13 @@ func (p page) writePools(out *strings.Builder) {
 		s := of[q.Name]
 		fmt.Fprintf(t, "%s\t%d of %d\t%d of %d\t%d\t%.0f %%\t%s\t%d\n", q.Name, s.ready, s.endpoints, s.placed, s.models, s.loaded, math.Floor(100*q.Free), warmWindow(q), s.queued)
 	}
-	_ = t.Flush() // to memory
+	_ = t.Flush() // a write to memory does not fail
 	if len(p.models) > 0 || p.endpoint != "" {
 		out.WriteString("(counts cover the selection only; FREE and WARM WINDOW cover the whole pool)\n")
 	}
 }
 
-// cover is for how long back every model that was used is loaded.
+// warmWindow formats the warm window of a pool.
 func warmWindow(q place.PoolView) string {
 	if q.CoverSeconds == nil {
 		return "all"
@@ -132,7 +132,7 @@ func (p page) writeEndpoints(out *strings.Builder) {
 	if !p.all && len(all) > most {
 		shown = all[:most]
 	}
-	// Two passes: the columns of lines between which there are others are as wide as all of them want.
+	// Two passes, so that all lines share the columns although there are other lines between them.
 	var columns strings.Builder
 	t := tabwriter.NewWriter(&columns, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "ENDPOINT\tPOD\tSTATE\tENGINE\tUSED\tLOADS\tIN FLIGHT")
@@ -154,7 +154,7 @@ func (p page) writeEndpoints(out *strings.Builder) {
 	}
 }
 
-// readiness is 1 for an endpoint that is ready: the others come first.
+// readiness sorts endpoints that are not ready first.
 func readiness(e place.EndpointView) int {
 	if e.State == decide.Ready.String() {
 		return 1
@@ -179,7 +179,7 @@ func state(e place.EndpointView) string {
 	return e.State
 }
 
-// whys are why endpoints are not ready.
+// whys explain the states of endpoints that are not ready.
 var whys = map[string]string{
 	decide.Starting.String():    "control has not scraped it yet",
 	decide.Silent.String():      "it accepts connections but does not answer: control loads nothing there until it does",
@@ -192,7 +192,7 @@ var whys = map[string]string{
 	decide.OnTrial.String():     "its pod becomes ready when models that are loaded elsewhere are loaded there too; kubectl describe pod shows the progress",
 }
 
-// why is why an endpoint is of less use than another; empty if it is not.
+// why explains what limits an endpoint; empty for nothing.
 func why(e place.EndpointView) string {
 	var all []string
 	if words := whys[e.State]; words != "" {
@@ -216,7 +216,7 @@ func why(e place.EndpointView) string {
 	return strings.Join(all, "; ")
 }
 
-// used is what the models of an endpoint take up.
+// used formats how much of an endpoint its models use.
 func used(e place.EndpointView) string {
 	var all []string
 	if e.Slots > 0 {
@@ -238,7 +238,7 @@ func loads(e place.EndpointView) string {
 	return fmt.Sprintf("%d/%d", e.Loading, e.Loads)
 }
 
-// writeCopies prints the copies of an endpoint by state, those that move first.
+// writeCopies prints the copies of an endpoint by state, loaded ones last.
 func (p page) writeCopies(out *strings.Builder, e place.EndpointView) {
 	for _, state := range []decide.CopyState{decide.Loading, decide.Queued, decide.Draining, decide.Unloading, decide.Loaded} {
 		var some []string
@@ -261,7 +261,7 @@ func (p page) writeCopies(out *strings.Builder, e place.EndpointView) {
 	}
 }
 
-// copy is a copy at an endpoint.
+// copy formats a copy at an endpoint.
 func (p page) copy(e place.EndpointView, c place.CopyView) string {
 	text := name(c.ID)
 	if len(e.Pools) > 1 {
@@ -274,7 +274,8 @@ func (p page) copy(e place.EndpointView, c place.CopyView) string {
 	return text + " (" + strings.Join(about, ", ") + ")"
 }
 
-// about says of a copy that is not loaded since when that is so, and what it is for; and of any how many requests it has.
+// about describes a copy: for one that is not loaded, since when and for what; and its running
+// requests.
 func (p page) about(c place.CopyView) (about []string) {
 	if c.State != decide.Loaded.String() {
 		about = append(about, p.ago(c.Since))
@@ -305,7 +306,7 @@ func (p page) writeModels(out *strings.Builder) {
 		out.WriteString("\nNo model is short of copies.\n")
 		return
 	}
-	// Who waits longest comes first, then who has a reason.
+	// The longest waiting model comes first, then those with a reason.
 	slices.SortStableFunc(all, func(a, b place.ModelView) int {
 		return cmp.Or(queuedSince(a).Compare(queuedSince(b)), -cmp.Compare(a.Reason, b.Reason))
 	})
@@ -326,7 +327,7 @@ func (p page) writeModels(out *strings.Builder) {
 	}
 }
 
-// writeVModels prints where requests for VModels go that do not go where they are to; of those that were chosen, for all.
+// writeVModels prints the VModels that do not serve their target; of selected ones, all.
 func (p page) writeVModels(out *strings.Builder) {
 	var lines []string
 	for _, v := range p.VModels {
@@ -352,7 +353,7 @@ func (p page) writeVModels(out *strings.Builder) {
 	}
 }
 
-// waits is since when requests are queued for a model; far from now if none are.
+// queuedSince returns since when requests are queued for a model; far in the future for none.
 func queuedSince(m place.ModelView) time.Time {
 	if m.Since != nil {
 		return *m.Since
@@ -360,12 +361,12 @@ func queuedSince(m place.ModelView) time.Time {
 	return time.Unix(math.MaxInt32, 0)
 }
 
-// short says whether a model has fewer copies than it should have.
+// short reports whether a model has too few copies.
 func (p page) short(m place.ModelView) bool {
 	return m.Held > 0 || m.Reason != "" || p.loaded(m) < m.Least
 }
 
-// loaded counts the copies of a model that are loaded.
+// loaded counts the loaded copies of a model.
 func (p page) loaded(m place.ModelView) (n int) {
 	for _, c := range p.copies[key{m.Pool, m.ID}] {
 		if c.State == decide.Loaded.String() {
@@ -410,17 +411,17 @@ func (p page) writeModel(out *strings.Builder, m place.ModelView) {
 	}
 }
 
-// told says whether an answer is among the failures of its model.
+// isFailure reports whether an answer is among the failures of its model.
 func isFailure(m place.ModelView, a place.AnswerStatus) bool {
 	return slices.ContainsFunc(m.Failures, func(f place.FailureView) bool { return f.Endpoint == a.Endpoint && f.Words == a.Error })
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// ago is how long something is ago.
+// ago formats the time since t.
 func (p page) ago(t time.Time) string { return age(p.At.Sub(t)) }
 
-// age is a time for people, the coarser the longer it is.
+// age formats a duration, less precisely if it is long.
 func age(d time.Duration) string {
 	step := time.Minute
 	switch d = max(0, d); {
@@ -438,7 +439,7 @@ func age(d time.Duration) string {
 	return text
 }
 
-// size is bytes for people.
+// size formats a number of bytes.
 func size(bytes int64) string {
 	value, unit := float64(bytes), ""
 	for _, next := range []string{"Ki", "Mi", "Gi", "Ti"} {
@@ -453,7 +454,7 @@ func size(bytes int64) string {
 	return strconv.FormatFloat(value, 'f', 0, 64) + unit
 }
 
-// name is a name that somebody else chose, in quotes where it could be taken for something else.
+// name quotes a name if it could be misread.
 func name(text string) string {
 	odd := func(r rune) bool {
 		return !unicode.IsGraphic(r) || unicode.IsSpace(r) || strings.ContainsRune(`",()`, r)
@@ -464,7 +465,7 @@ func name(text string) string {
 	return text
 }
 
-// oneLine is what an engine said, on one line and not too long.
+// oneLine formats an engine's message on one line of limited length.
 func oneLine(text string) string {
 	text = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
 		if !unicode.IsGraphic(r) {
@@ -478,7 +479,7 @@ func oneLine(text string) string {
 	return text
 }
 
-// plural is a count with its noun.
+// plural formats a count with its noun.
 func plural(n int, noun string) string {
 	if n != 1 {
 		noun += "s"

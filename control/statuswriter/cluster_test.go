@@ -39,13 +39,13 @@ func model(name, spec string) string {
 	return ours + "kind: Model\nmetadata: {name: " + name + "}\nspec: " + spec
 }
 
-// pool is the InferencePool p with more in its spec, which begins with a comma.
+// inferencePool is the InferencePool p. More is appended to its spec, and begins with a comma.
 func inferencePool(more string) string {
 	return "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: p}\n" +
 		"spec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}]" + more + "}"
 }
 
-// writer may do what the comment of Writer says that it needs, and no more.
+// writer has exactly the rights that the comment of Writer lists.
 func writer(c cluster) *rest.Config {
 	return c.Allowed("writer", writerRules)
 }
@@ -58,7 +58,7 @@ const writerRules = `
 - {apiGroups: [inference.x-k8s.io], resources: [models/status, vmodels/status], verbs: [patch]}
 `
 
-// typed is a client of the kinds that a Writer writes.
+// typed returns a client of the kinds that a Writer writes.
 func (c cluster) typed(as *rest.Config) client.Client {
 	c.Helper()
 	typed, err := kube.Client(as)
@@ -79,7 +79,7 @@ func (c cluster) open(typed client.Client, leads func() bool) *statuswriter.Writ
 
 func always() bool { return true }
 
-// world is that of all objects.
+// world is the World of all objects.
 func (c cluster) world() *objects.World {
 	c.Helper()
 	set, err := kube.Read(c.Context(), c.Admin(), "", kinds.All())
@@ -89,20 +89,20 @@ func (c cluster) world() *objects.World {
 	return objects.Build(set)
 }
 
-// report writes what there is to say of a World, as one control does in its life, and returns how many requests that took beside
-// the first three, which read what there is.
+// report writes the status for a World, as one control does in its life. It returns the number of
+// requests, without the first three, which list objects.
 func (c cluster) report(w *objects.World) int {
 	c.Helper()
 	before := c.Asked("writer")
 	r := c.open(c.typed(writer(c)), always)
 	r.SetWorld(w)
-	if err := r.Close(); err != nil { // all is written
+	if err := r.Close(); err != nil { // everything is written
 		c.Fatal(err)
 	}
 	return c.Asked("writer") - before - 3
 }
 
-// columns are what kubectl get prints of objects, without their age.
+// columns returns the output of kubectl get, without ages.
 func (c cluster) columns(kind string) string {
 	c.Helper()
 	client, err := rest.HTTPClientFor(c.Admin())

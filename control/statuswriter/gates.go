@@ -18,8 +18,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// PutGate says of a pod whether models load there, in its condition, when there is time. It needs patch of pods/status, which manifests/base does not
-// give: who gives a pod the readiness gate gives that, too.
+// PutGate queues the condition of a pod that says whether models load there. It needs patch of
+// pods/status, which manifests/base does not grant: it must be granted together with the readiness
+// gate.
 func (r *Writer) PutGate(g store.Gate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -27,7 +28,7 @@ func (r *Writer) PutGate(g store.Gate) {
 	r.mark(subject{kind: objects.PodKind, name: g.Pod})
 }
 
-// writeGate writes the condition of a pod. That it is gone, or another of its name is there, is no error.
+// writeGate writes the condition of a pod. A pod that is gone or was replaced is no error.
 func (r *Writer) writeGate(ctx context.Context, name objects.Name) error {
 	r.mu.Lock()
 	g, due := r.gates[name]
@@ -65,7 +66,7 @@ func (r *Writer) writeGate(ctx context.Context, name objects.Name) error {
 	return nil
 }
 
-// isAnother says whether a patch that names a UID met an object of another: it may not change.
+// isAnother reports whether a patch with a UID failed because the object is another one.
 func isAnother(err error) bool {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
 	return ok && apierrors.IsInvalid(err) && status.ErrStatus.Details != nil &&

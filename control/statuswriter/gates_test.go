@@ -56,8 +56,8 @@ func (c cluster) pod() (uid string, conditions []string) {
 	return string(pod.Metadata.UID), conditions
 }
 
-// A pod's condition says whether models load there, beside what others say; another pod of the name is left alone; and who may not write it tries
-// until it may.
+// The condition of a pod says whether models load there, beside others' conditions. A pod that
+// replaced it is not changed. Without the right, control retries.
 func TestAPodSaysWhetherModelsLoad(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(fmt.Sprintf(podWithGate, 1))
@@ -79,7 +79,7 @@ func TestAPodSaysWhetherModelsLoad(t *testing.T) {
 	r.PutGate(store.Gate{Pod: pod, UID: uid, Open: true, Reason: "Loaded", Message: "fine"})
 	await("True Loaded: fine")
 
-	// It is another's word, and that of a pod that is gone.
+	// These are for another pod, and for one that is gone.
 	r.PutGate(store.Gate{Pod: pod, UID: "another", Reason: "LoadsFail"})
 	r.PutGate(store.Gate{Pod: objects.Name{Namespace: "default", Name: "gone"}, UID: "gone", Reason: "LoadsFail"})
 	if err := r.Close(); err != nil {

@@ -16,18 +16,18 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// attached is what an object is to say of the Gateways that it has to do with. It is guarded by Writer.mu.
+// attached is the status of an object about its Gateways. Writer.mu guards it.
 type attached struct {
 	want *conditions.Status
-	said *conditions.Status // what it says, as far as that is known: want when it is done, nil where nobody knows
+	said *conditions.Status // the written status as far as known: want when done, nil if unknown
 }
 
 func (a *attached) done() bool { return a == nil || a.said == a.want }
 
 func attachedSubject(o objects.Object) subject { return subject{kind: o.Kind, name: o.Name} }
 
-// SetGateways makes due what objects are to say of Gateways, and what of it they do not say yet. Objects that name no Gateway of ours
-// are not asked for, but for one list of each kind: they may have named one before.
+// SetGateways queues the statuses that differ. Objects that refer to none of our Gateways are
+// listed once per kind, since they may have a status from before.
 func (r *Writer) SetGateways(in conditions.Input) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -35,7 +35,7 @@ func (r *Writer) SetGateways(in conditions.Input) {
 	r.setGateways()
 }
 
-// setGateways does so for the latest of what is known. The caller holds mu.
+// setGateways does this for the latest input. The caller holds mu.
 func (r *Writer) setGateways() {
 	in := *r.gateways
 	in.Versions = r.release
@@ -44,10 +44,10 @@ func (r *Writer) setGateways() {
 	for _, want := range all {
 		there[want.Object] = true
 		is := r.attached[want.Object]
-		var silent bool // it says nothing of us, as far as that is known
+		var silent bool // it has no status of ours, as far as known
 		switch {
 		case is == nil:
-			is, silent = new(attached), r.surveyed[want.Object.Kind] // it is new
+			is, silent = new(attached), r.surveyed[want.Object.Kind] // new
 			r.attached[want.Object] = is
 		case reflect.DeepEqual(is.want, want):
 			continue
@@ -68,7 +68,7 @@ func (r *Writer) setGateways() {
 	}
 }
 
-// writeAttached writes what one object is to say of Gateways.
+// writeAttached writes the status of one object.
 func (r *Writer) writeAttached(ctx context.Context, of objects.Object) error {
 	r.mu.Lock()
 	is := r.attached[of]
@@ -93,7 +93,7 @@ func (r *Writer) writeAttached(ctx context.Context, of objects.Object) error {
 			}
 		}
 		was := o.DeepCopyObject().(client.Object)
-		if putFinalizer(o, want) { // of this version alone, for all finalizers are one field of such a patch
+		if putFinalizer(o, want) { // conditional on the version, since all finalizers are one field
 			return r.client.Patch(ctx, o, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}))
 		}
 		return nil
@@ -107,7 +107,8 @@ func (r *Writer) writeAttached(ctx context.Context, of objects.Object) error {
 	return nil
 }
 
-// put makes an object say what is wanted, and says whether it did not yet. One that is not meant stays as it is.
+// put writes a status into an object, and reports whether it changed. It skips another object of
+// the same name.
 func put(o client.Object, want *conditions.Status) bool {
 	if !meant(o, want) {
 		return false
@@ -117,8 +118,8 @@ func put(o client.Object, want *conditions.Status) bool {
 	return !equality.Semantic.DeepEqual(before, o)
 }
 
-// putFinalizer makes an object have the finalizer that it is to have, or not to have, and says whether that was otherwise. One that is not
-// meant stays as it is.
+// putFinalizer adds or removes the finalizer of an object, and reports whether it changed. It skips
+// another object of the same name.
 func putFinalizer(o client.Object, want *conditions.Status) bool {
 	if !meant(o, want) {
 		return false
@@ -128,14 +129,15 @@ func putFinalizer(o client.Object, want *conditions.Status) bool {
 	return !slices.Equal(before, o.GetFinalizers())
 }
 
-// meant says whether an object is what a status is of. Another of the name, and one that is newer than the World that is known, is not:
-// what it is to say is another thing, which follows.
+// meant reports whether a status is for this object. If the object was replaced, or is newer than
+// the World, another status follows.
 func meant(o client.Object, want *conditions.Status) bool {
 	return (want.UID == "" || want.UID == string(o.GetUID())) && o.GetGeneration() <= want.Generation
 }
 
-// survey reads once what all objects of a kind say, for a control that begins to lead finds nearly all as it should be: it saves a
-// request for each. It says whether it did that now, so that the object is due again.
+// survey reads the status of all objects of a kind once, since a new leader finds nearly all
+// statuses up to date: it saves a request for each. It reports whether it did so now; then the
+// object is queued again.
 func (r *Writer) survey(of objects.Object) (bool, error) {
 	r.mu.Lock()
 	known := r.surveyed[of.Kind]

@@ -36,7 +36,7 @@ const gatewayAPI = "apiVersion: gateway.networking.k8s.io/v1\n"
 
 const others = gatewayv1.GatewayController("example.com/other")
 
-// gatewayObjects are one of each kind whose status is ours.
+// gatewayObjects has one object of each kind whose status is ours.
 const gatewayObjects = gatewayAPI + "kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n" +
 	gatewayAPI + "kind: Gateway\nmetadata: {name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP}], allowedListeners: {namespaces: {from: Same}}}\n---\n" +
 	gatewayAPI + "kind: ListenerSet\nmetadata: {name: l}\nspec: {parentRef: {name: g}, listeners: [{name: more, port: 81, protocol: HTTP}]}\n---\n" +
@@ -48,7 +48,7 @@ func httpRoute(name, parents string) string {
 		"rules: [{backendRefs: [{name: p, group: inference.networking.k8s.io, kind: InferencePool}]}]}"
 }
 
-// newGateways is a cluster with the kinds of Gateway API, and objects of each.
+// newGateways returns a cluster with the kinds of Gateway API, and an object of each.
 func newGateways(t *testing.T) cluster {
 	t.Helper()
 	c := cluster{apiserver.RunGateways(t)}
@@ -57,7 +57,7 @@ func newGateways(t *testing.T) cluster {
 	return c
 }
 
-// gatewayWriter may do what the comment of Writer says that it needs, and no more.
+// gatewayWriter has exactly the rights that the comment of Writer lists.
 func gatewayWriter(c cluster, name string) *rest.Config {
 	return c.Allowed(name, `
 - {apiGroups: [inference.x-k8s.io], resources: [llmroutes], verbs: [get, list]}
@@ -72,7 +72,7 @@ func gatewayWriter(c cluster, name string) *rest.Config {
 `)
 }
 
-// gateways is what statuses are made of now.
+// gateways is the current input of statuses.
 func (c cluster) gateways(facts conditions.Facts) conditions.Input {
 	c.Helper()
 	set, err := kube.Read(c.Context(), c.Admin(), "", kinds.WithNetwork())
@@ -83,8 +83,8 @@ func (c cluster) gateways(facts conditions.Facts) conditions.Input {
 	return conditions.Input{Attachments: a, Plans: plan.Of(a, set.Network, plan.Known{}), Network: set.Network, Facts: facts}
 }
 
-// wrote has a Writer of its own say what is known now, as one control does in its life, and returns what that user asked for beside
-// reading Models, VModels and LLMRoutes.
+// wrote writes the current statuses with a new Writer, as one control does in its life. It returns
+// that user's requests without the lists of Models, VModels and LLMRoutes.
 func (c cluster) wrote(typed client.Client, user string, in conditions.Input) []string {
 	c.Helper()
 	before := c.Asked(user)
@@ -109,7 +109,7 @@ func get[O client.Object](c cluster, name string, o O) O {
 	return o
 }
 
-// says fails the test unless conditions say what is wanted, each "Type Status Reason", of a generation.
+// says fails the test unless conditions, as "Type Status Reason", match, with a generation.
 func says(t *testing.T, what string, are []metav1.Condition, generation int64, want ...string) {
 	t.Helper()
 	var got []string
@@ -165,14 +165,14 @@ func TestTheStatusOfGatewaysIsWrittenOnceAndNotAgain(t *testing.T) {
 		t.Errorf("an HTTPRoute that names no Gateway of ours has %d parents", n)
 	}
 
-	// Who leads next lists each kind, and writes nothing: what it reads it knows.
+	// The next leader lists each kind, and writes nothing.
 	again := c.wrote(typed, "writer", c.gateways(reached))
 	slices.Sort(again)
 	if want := []string{"get customresourcedefinitions gateways.gateway.networking.k8s.io", "list gatewayclasses", "list gateways", "list grpcroutes", "list httproutes", "list inferencepools", "list listenersets", "list llmroutes"}; !slices.Equal(again, want) {
 		t.Errorf("then it asks for %q, want %q", again, want)
 	}
 
-	// Nor does one that goes on, whatever World comes, but for what changes, with its time; new objects of others cost nothing.
+	// Nor does one that goes on write anything but changes. New objects of others cost nothing.
 	r := c.open(typed, always)
 	before := len(c.Calls("writer"))
 	r.SetGateways(in)
@@ -200,7 +200,7 @@ func TestTheStatusOfGatewaysIsWrittenOnceAndNotAgain(t *testing.T) {
 	c.NothingDenied("writer")
 }
 
-// interrupted is a client before whose writes of what is there somebody else writes.
+// interrupted is a client that lets another client write before each of its writes.
 type interrupted struct {
 	client.Client
 	by func()
@@ -225,7 +225,8 @@ func (i interruptedStatus) Update(ctx context.Context, o client.Object, options 
 	return i.SubResourceWriter.Update(ctx, o, options...)
 }
 
-// What other controllers say of a route stays, also what they say while it is being written; of ours that goes which is not so any more.
+// The status of other controllers stays, also when it is written concurrently. Ours is removed when
+// it no longer applies.
 func TestWhatOtherControllersSayStays(t *testing.T) {
 	c := newGateways(t)
 	typed := c.typed(gatewayWriter(c, "writer"))
@@ -272,13 +273,13 @@ func TestWhatOtherControllersSayStays(t *testing.T) {
 	c.Apply(httpRoute("h", "{name: another}"))
 	newer := c.gateways(reached)
 	c.Apply(httpRoute("h", "{name: g}"))
-	c.wrote(typed, "writer", newer) // it is of an older object
+	c.wrote(typed, "writer", newer) // for an older object
 	expect("example.com/other g  Theirs", "example.com/other late  Theirs", ours+" g http Accepted")
 	c.Apply(httpRoute("h", "{name: another}"))
 	c.wrote(typed, "writer", c.gateways(reached))
 	expect("example.com/other g  Theirs", "example.com/other late  Theirs")
 
-	// A Gateway that goes takes with it what is said of it.
+	// A deleted Gateway removes the status about it.
 	llm := c.routeNamed("a")
 	if len(llm.Status.Parents) != 1 {
 		t.Errorf("the LLMRoute has the parents %+v", llm.Status.Parents)
@@ -300,7 +301,7 @@ func TestWhatOtherControllersSayStays(t *testing.T) {
 	c.NothingDenied("writer")
 }
 
-// manifestsControl is how the control of manifests/base calls, with the rights that it has there.
+// manifestsControl has the rights of control in manifests/base.
 func manifestsControl(c cluster) *rest.Config {
 	c.Helper()
 	c.Apply("{apiVersion: v1, kind: Namespace, metadata: {name: headgate-system}}")
@@ -313,8 +314,8 @@ func manifestsControl(c cluster) *rest.Config {
 	return config
 }
 
-// A GatewayClass that Gateways use has Gateway API's finalizer, so that it is there until the last of them is gone, and all that is made
-// of it: who deletes it stops nothing. Finalizers of others stay, also those that come while ours is written.
+// A GatewayClass in use has Gateway API's finalizer, so it exists until its last Gateway is gone,
+// and deleting it stops nothing. Other finalizers stay, also those added concurrently.
 func TestAGatewayClassIsThereUntilItsLastGatewayIsGone(t *testing.T) {
 	c := newGateways(t)
 	const user = "system:serviceaccount:headgate-system:headgate-control"
@@ -337,7 +338,7 @@ func TestAGatewayClassIsThereUntilItsLastGatewayIsGone(t *testing.T) {
 	c.wrote(typed, user, c.gateways(reached))
 	expect(other, gatewayv1.GatewayClassFinalizerGatewaysExist)
 
-	// It is taken off by hand, and somebody writes while it is put on again.
+	// The finalizer is removed by hand, and another client writes while it is added again.
 	class := get(c, "headgate", new(gatewayv1.GatewayClass))
 	class.Finalizers = []string{other}
 	if err := admin.Update(t.Context(), class); err != nil {
@@ -349,7 +350,7 @@ func TestAGatewayClassIsThereUntilItsLastGatewayIsGone(t *testing.T) {
 	}
 	expect(other, late, gatewayv1.GatewayClassFinalizerGatewaysExist)
 
-	// It is deleted: all stays as it is, but that its status is of the generation that it is deleted in.
+	// The class is deleted: everything stays, and its status has the generation of the deletion.
 	c.Delete(gatewayAPI + "kind: GatewayClass\nmetadata: {name: headgate}")
 	in := c.gateways(reached)
 	if n := len(in.Attachments.Gateways); n != 1 || len(in.Plans.Gateways) != 1 {
@@ -363,7 +364,7 @@ func TestAGatewayClassIsThereUntilItsLastGatewayIsGone(t *testing.T) {
 	}
 	says(t, "the class", class.Status.Conditions, class.Generation, "Accepted True Accepted", "SupportedVersion True SupportedVersion")
 
-	// One control goes on while the last Gateway goes, and the class after it, but for what others keep it for.
+	// One control runs while the last Gateway goes, then the class, unless others keep it.
 	r := c.open(typed, always)
 	r.SetGateways(in)
 	c.Delete(gatewayAPI + "kind: Gateway\nmetadata: {name: g}")
@@ -383,7 +384,7 @@ func TestAGatewayClassIsThereUntilItsLastGatewayIsGone(t *testing.T) {
 	c.NothingDenied(user)
 }
 
-// Of several controls one leads: the others have the same to say, and say nothing. An object that is gone by then is no error.
+// Only the leader of several controls writes. An object that is gone is no error.
 func TestWhoDoesNotLeadSaysNothingOfGateways(t *testing.T) {
 	c := newGateways(t)
 	follower := c.open(c.typed(gatewayWriter(c, "follower")), func() bool { return false })
@@ -415,7 +416,7 @@ func count(all []string, what string) (n int) {
 	return n
 }
 
-// busy is an input of a Gateway with so many HTTPRoutes, of which each has a plan.
+// busy is an input with a Gateway and some HTTPRoutes, each with a plan.
 func busy(routes int) conditions.Input {
 	n := &objects.Network{Classes: []gatewayv1.GatewayClass{{ObjectMeta: metav1.ObjectMeta{Name: "headgate"}, Spec: gatewayv1.GatewayClassSpec{ControllerName: attach.Controller}}}}
 	n.Gateways = []gatewayv1.Gateway{{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "g"}, Spec: gatewayv1.GatewaySpec{
@@ -431,8 +432,8 @@ func busy(routes int) conditions.Input {
 	return conditions.Input{Attachments: a, Plans: plan.Of(a, n, plan.Known{}), Network: n}
 }
 
-// Who has just made a Gateway sees what becomes of it, however many HTTPRoutes and Models are due; and these have their turn, though the
-// Gateway changes with each of them.
+// The status of a new Gateway is written soon, however many HTTPRoutes and Models are queued. These
+// get their turn, although the Gateway changes with each of them.
 func TestGatewaysAreWrittenFirstAndHoldUpNobody(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		r.SetGateways(busy(100))
@@ -453,7 +454,7 @@ func TestGatewaysAreWrittenFirstAndHoldUpNobody(t *testing.T) {
 			return n
 		}
 		restless := count(s.noted(), "update r000")
-		for i := range 300 { // 20 Worlds a second, and the class and one of the HTTPRoutes are others in each
+		for i := range 300 { // 20 Worlds per second; each changes the class and one HTTPRoute
 			in := busy(101 + i%2)
 			in.Network.Classes[0].Generation, in.Network.HTTPRoutes[0].Generation = int64(i+1), int64(i+1)
 			r.SetGateways(in)
@@ -474,7 +475,7 @@ func TestGatewaysAreWrittenFirstAndHoldUpNobody(t *testing.T) {
 	})
 }
 
-// What an API server refuses it refuses again: it is tried when what is to be said is another thing, and not with each World.
+// A status that the API server rejects is not retried with each World, only when it changes.
 func TestAStatusThatIsRefusedIsNotTriedAgain(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		s.mu.Lock()
@@ -499,8 +500,8 @@ func TestAStatusThatIsRefusedIsNotTriedAgain(t *testing.T) {
 	})
 }
 
-// Another plan may come while a status of the last is being written: what is written then is not what is to be. A plan that is as it was
-// is not worth a request.
+// A new plan may come during a write. Then the new status is written too. An unchanged plan costs
+// no request.
 func TestAPlanThatComesDuringAWriteIsTold(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		s.during = sync.OnceFunc(func() { r.SetGateways(busy(0)) })
@@ -523,7 +524,7 @@ func TestAPlanThatComesDuringAWriteIsTold(t *testing.T) {
 	})
 }
 
-// What a control that led before said of routes is taken back, also of those that had not had their turn when their Gateway went.
+// The statuses of a deleted Gateway's routes are removed, also those that were still queued.
 func TestWhatWasSaidOfAGatewayGoesWithIt(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		s.parents = make(map[string][]gatewayv1.RouteParentStatus)
@@ -557,8 +558,8 @@ func TestWhatWasSaidOfAGatewayGoesWithIt(t *testing.T) {
 	})
 }
 
-// Which release of Gateway API there is, the class says from the beginning, and within a minute of another. Where control may not read
-// it the rest is said, and that it may not is told once.
+// The class reports the supported version from the start, and within a minute after a change.
+// Without the right to read it, the rest is written, and the missing right is logged once.
 func TestTheClassSaysWhetherTheReleaseIsKnown(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, logged func() string) {
 		const crd = "gateways.gateway.networking.k8s.io"
@@ -614,7 +615,7 @@ func TestTheClassSaysWhetherTheReleaseIsKnown(t *testing.T) {
 	})
 }
 
-// What names no Gateway of ours is asked for no more than what is gone is told of.
+// Objects that refer to none of our Gateways cost no requests.
 func TestWhatIsNotOursCostsNothing(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, logged func() string) {
 		s.gone = "r000"
@@ -624,7 +625,7 @@ func TestWhatIsNotOursCostsNothing(t *testing.T) {
 			in.Network.HTTPRoutes = append(in.Network.HTTPRoutes, foreign)
 			return in
 		}
-		for _, in := range []conditions.Input{with("old", 1), with("old", 2), busy(1), with("new", 1)} { // it changes, is deleted, and made again
+		for _, in := range []conditions.Input{with("old", 1), with("old", 2), busy(1), with("new", 1)} { // it changes, is deleted, and created again
 			r.SetGateways(in)
 			time.Sleep(10 * time.Second)
 		}
@@ -638,7 +639,7 @@ func TestWhatIsNotOursCostsNothing(t *testing.T) {
 	})
 }
 
-// Where a kind may not be listed the others are written, and that is told once.
+// A kind that may not be listed does not delay others, and is logged once.
 func TestAKindThatMayNotBeListedHoldsUpNoOther(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, logged func() string) {
 		s.mu.Lock()

@@ -6,5 +6,5 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-// TestMain has the tests share one API server.
+// TestMain lets the tests share one API server.
 func TestMain(m *testing.M) { apiserver.Main(m) }

@@ -13,7 +13,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// PutModel makes a Model of a registered model. Wait returns when it is there.
+// PutModel creates the Model of a registered model. Wait returns when it exists.
 func (r *Writer) PutModel(o *v1alpha1.Model) (wait func() error) {
 	made := labelled(o.DeepCopy())
 	return r.turn(objectOf(v1alpha1.ModelKind, made), func(ctx context.Context) error {
@@ -34,13 +34,13 @@ func (r *Writer) PutModel(o *v1alpha1.Model) (wait func() error) {
 	})
 }
 
-// DeleteModel deletes the Model of a registered model. Wait returns when it is gone. Another Model that has its name since is
-// left alone.
+// DeleteModel deletes the Model of a registered model. Wait returns when it is gone. A Model that
+// replaced it stays.
 func (r *Writer) DeleteModel(o *v1alpha1.Model) (wait func() error) {
 	return r.delete(v1alpha1.ModelKind, named(&v1alpha1.Model{}, nameOf(o)))
 }
 
-// labelled marks an object as one that a client registered.
+// labelled marks an object as registered by a client.
 func labelled[O client.Object](o O) O {
 	labels := o.GetLabels()
 	if labels == nil {
@@ -51,7 +51,7 @@ func labelled[O client.Object](o O) O {
 	return o
 }
 
-// named gives an object that says nothing yet its name.
+// named sets the name of an empty object.
 func named[O client.Object](o O, name objects.Name) O {
 	o.SetNamespace(name.Namespace)
 	o.SetName(name.Name)
@@ -62,7 +62,8 @@ func objectOf(kind string, o client.Object) objects.Object {
 	return objects.Object{Kind: kind, Name: nameOf(o)}
 }
 
-// delete deletes an object of a kind that is registered, if it is the one that is known. Wait returns when it is gone.
+// delete deletes a registered object of a kind if it is the known one. Wait returns when it is
+// gone.
 func (r *Writer) delete(kind string, gone client.Object) (wait func() error) {
 	name := objectOf(kind, gone)
 	return r.turn(name, func(ctx context.Context) error {
@@ -83,7 +84,7 @@ func (r *Writer) delete(kind string, gone client.Object) (wait func() error) {
 	})
 }
 
-// turn returns what makes a call that makes, changes or deletes an object, after those that were asked for before.
+// turn orders calls that create, change or delete one object.
 func (r *Writer) turn(name objects.Object, call func(context.Context) error) (wait func() error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,8 +108,8 @@ func (r *Writer) turn(name objects.Object, call func(context.Context) error) (wa
 	}
 }
 
-// PutCopy keeps what is asked of a model runtime; engines that list what they have are asked. With wait it returns when the
-// API server has it.
+// PutCopy stores the state of a copy at a model runtime; other engines list their models. With wait
+// it returns when the API server has it.
 func (r *Writer) PutCopy(c store.Copy, wait bool) error {
 	if c.Listed {
 		return nil
@@ -134,7 +135,7 @@ func (r *Writer) PutCopy(c store.Copy, wait bool) error {
 	ctx, cancel := context.WithTimeout(r.ctx, statusTimeout)
 	defer cancel()
 	err := r.writeModel(ctx, key)
-	if apierrors.IsNotFound(err) && c.State == unloading { // what is deleted has to leave, and there is nothing more to say
+	if apierrors.IsNotFound(err) && c.State == unloading { // the Model is gone, so there is no status
 		return nil
 	}
 	switch {
@@ -148,10 +149,10 @@ func (r *Writer) PutCopy(c store.Copy, wait bool) error {
 
 var errUncertain = fmt.Errorf("%w: it is not certain that this control leads", store.ErrNotNow)
 
-// unloading is the state of a copy that an engine is told to unload.
+// unloading is the state of a copy that is being unloaded.
 const unloading = "unloading"
 
-// DeleteCopy forgets what was asked.
+// DeleteCopy deletes a copy.
 func (r *Writer) DeleteCopy(endpoint, pool, id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -164,8 +165,8 @@ func (r *Writer) DeleteCopy(endpoint, pool, id string) {
 	}
 }
 
-// PutRuntime keeps what a model runtime said of itself, with the first copy there: one that has none may be asked again. What
-// was asked of an earlier life of it is forgotten.
+// PutRuntime stores the state of a model runtime, which is written with the first copy there: a
+// runtime without copies can be asked again. It drops the copies of its earlier incarnation.
 func (r *Writer) PutRuntime(runtime store.Runtime) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -179,8 +180,8 @@ func (r *Writer) PutRuntime(runtime store.Runtime) error {
 	return nil
 }
 
-// DeleteRuntime forgets what a model runtime said of itself, and what was asked of it: who leads next finds the one with the
-// other, and would take the runtime for one that has been made ready.
+// DeleteRuntime deletes a runtime with its copies. Otherwise the next leader would find a copy, and
+// take the runtime for initialized.
 func (r *Writer) DeleteRuntime(endpoint string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -193,7 +194,7 @@ func (r *Writer) DeleteRuntime(endpoint string) {
 	}
 }
 
-// PutStatuses keeps the status of models, when there is time.
+// PutStatuses queues statuses of models.
 func (r *Writer) PutStatuses(all []store.Status) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -211,7 +212,7 @@ func (r *Writer) PutStatuses(all []store.Status) {
 	}
 }
 
-// copyStatus is what was asked of a runtime, as the status has it. The caller holds mu.
+// copyStatus converts a copy for the status. The caller holds mu.
 func (r *Writer) copyStatus(a store.Copy) v1alpha1.CopyStatus {
 	runtime := r.runtimes[a.Endpoint]
 	return v1alpha1.CopyStatus{
@@ -224,13 +225,13 @@ func (r *Writer) copyStatus(a store.Copy) v1alpha1.CopyStatus {
 	}
 }
 
-// Models returns the models that were registered before.
+// Models returns the models registered before the start.
 func (r *Writer) Models() ([]v1alpha1.Model, error) { return r.registered, nil }
 
-// Copies returns what was asked of model runtimes before.
+// Copies returns the copies at runtimes from before the start.
 func (r *Writer) Copies() ([]store.Copy, error) { return r.recorded, nil }
 
-// Runtimes returns what model runtimes said of themselves before.
+// Runtimes returns the runtimes from before the start.
 func (r *Writer) Runtimes() (all []store.Runtime, _ error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -240,7 +241,7 @@ func (r *Writer) Runtimes() (all []store.Runtime, _ error) {
 	return all, nil
 }
 
-// Statuses returns the status of models as it was before.
+// Statuses returns the statuses of models from before the start.
 func (r *Writer) Statuses() (all []store.Status, _ error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -23,28 +23,28 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// RegisteredLabel is on Models that clients of ModelMesh registered, which may take them away again.
+// RegisteredLabel marks Models that clients of ModelMesh registered, and may unregister.
 const RegisteredLabel = "inference.x-k8s.io/registered"
 
-// modelKey is a model's pool, "namespace/name", and id.
+// modelKey has a model's pool, "namespace/name", and id.
 type modelKey struct{ pool, id string }
 
 func modelSubject(key modelKey) subject { return subject{kind: v1alpha1.ModelKind, key: key} }
 
-// model is what is to be written of a model, and was. All but writing is guarded by Writer.mu.
+// model has the wanted and the written status of a model. Writer.mu guards everything but writing.
 type model struct {
-	writing sync.Mutex // held while its status is written, before Writer.mu
+	writing sync.Mutex // held during a write of its status; locked before Writer.mu
 
 	object     objects.Name
-	uid        string // of the object, empty while nobody knows it
+	uid        string // of the object, empty while unknown
 	generation int64
-	status     v1alpha1.ModelStatus  // as is to be written, but for copies at runtimes
-	asked      map[string]store.Copy // of runtimes, by endpoint
+	status     v1alpha1.ModelStatus  // wanted, without copies at runtimes
+	asked      map[string]store.Copy // copies at runtimes, by endpoint
 	written    v1alpha1.ModelStatus
 	at         time.Time // of the last write
 }
 
-// belongs notes which object a model is. One that was made again has no status yet. The caller holds mu.
+// belongs sets the object of a model. A replaced object has no status yet. The caller holds mu.
 func (m *model) belongs(object objects.Name, uid string) {
 	if object.Name == "" {
 		return
@@ -55,7 +55,7 @@ func (m *model) belongs(object objects.Name, uid string) {
 	m.object, m.uid = object, cmp.Or(uid, m.uid)
 }
 
-// recall takes up a Model as it is.
+// recall takes over a Model from before the start.
 func (r *Writer) recall(o *v1alpha1.Model) {
 	e := objects.EntryOf(o)
 	key := modelKey{e.Pool.String(), e.ID}
@@ -75,7 +75,7 @@ func (r *Writer) recall(o *v1alpha1.Model) {
 		if c.Runtime == nil {
 			continue
 		}
-		if latest, known := r.since[c.Endpoint]; !known || c.Since.After(latest) { // the runtime may have lived before
+		if latest, known := r.since[c.Endpoint]; !known || c.Since.After(latest) { // the runtime may have restarted since
 			r.since[c.Endpoint] = c.Since.Time
 			r.runtimes[c.Endpoint] = store.Runtime{
 				Endpoint: c.Endpoint, Incarnation: c.Incarnation, Bytes: c.Runtime.CapacityBytes, DefaultBytes: c.Runtime.DefaultModelBytes,
@@ -92,7 +92,7 @@ func (r *Writer) recall(o *v1alpha1.Model) {
 	}
 }
 
-// writeModel writes the status of a model as it is to be now.
+// writeModel writes the current status of a model.
 func (r *Writer) writeModel(ctx context.Context, key modelKey) error {
 	r.mu.Lock()
 	m := r.models[key]
@@ -123,19 +123,19 @@ func (r *Writer) writeModel(ctx context.Context, key modelKey) error {
 		return nil
 	case err != nil:
 		return err
-	case m.object != object || m.uid != uid: // it is another's since, which is to be written
+	case m.object != object || m.uid != uid: // replaced meanwhile; the new one is queued
 		return nil
 	}
 	m.written, m.at, m.uid = status, time.Now(), string(o.UID)
-	if m.generation != o.Generation { // its spec has changed since: this status is of that, too
+	if m.generation != o.Generation { // its spec has changed: this status is for that spec too
 		m.generation = o.Generation
 		r.mark(modelSubject(key))
 	}
 	return nil
 }
 
-// putStatus puts a status in the place of that of a Model or VModel, whole, for it is one control's to write, and reads the object. Another object of
-// the name, where it is known which one is meant, is left alone: that one is not found.
+// putStatus replaces the whole status of a Model or VModel, which only control writes, and reads
+// the object. If a UID is given, another object of the name is reported as not found.
 func putStatus(ctx context.Context, c client.Client, o client.Object, uid string, status any) error {
 	steps := []map[string]any{{"op": "add", "path": "/status", "value": status}}
 	if uid != "" {
@@ -152,14 +152,14 @@ func putStatus(ctx context.Context, c client.Client, o client.Object, uid string
 	return err
 }
 
-// misfits says whether a patch met an object that it is not for: where the object that it makes is not valid the API server
-// says which.
+// misfits reports whether a patch failed because it is for another object. If the result were
+// invalid, the API server would give causes.
 func misfits(err error) bool {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
 	return ok && apierrors.IsInvalid(err) && (status.ErrStatus.Details == nil || len(status.ErrStatus.Details.Causes) == 0)
 }
 
-// forget forgets a model that is no more, unless a runtime may have it. The caller holds mu.
+// forget drops a model that is gone, unless a runtime may have it. The caller holds mu.
 func (r *Writer) forget(key modelKey) {
 	if m := r.models[key]; m != nil && len(m.asked) == 0 {
 		delete(r.models, key)
@@ -168,7 +168,7 @@ func (r *Writer) forget(key modelKey) {
 	}
 }
 
-// wanted is the status that a model is to have, and whether that is worth a write. The caller holds mu.
+// wanted returns the wanted status, and whether it is worth a write. The caller holds mu.
 func (r *Writer) wanted(m *model) (v1alpha1.ModelStatus, bool) {
 	status := *m.status.DeepCopy()
 	status.ObservedGeneration = m.generation
@@ -188,7 +188,7 @@ func (r *Writer) wanted(m *model) (v1alpha1.ModelStatus, bool) {
 	return status, !equality.Semantic.DeepEqual(before, status)
 }
 
-// updated are the conditions of a generation, of which those that are as they were written have their times.
+// updated returns conditions for a generation, with the times of unchanged ones.
 func updated(written, conditions []metav1.Condition, generation int64) []metav1.Condition {
 	written = slices.Clone(written)
 	for _, c := range conditions {
@@ -198,7 +198,7 @@ func updated(written, conditions []metav1.Condition, generation int64) []metav1.
 	return written
 }
 
-// of returns a model, and makes it if it is not known yet. The caller holds mu.
+// of returns a model, and creates it if needed. The caller holds mu.
 func (r *Writer) of(key modelKey) *model {
 	m := r.models[key]
 	if m == nil {

@@ -18,8 +18,8 @@ import (
 
 const inPool = "default/p"
 
-// What was asked of a model runtime is in the Model's status before the call, and another control finds it there, with what
-// the runtime said of itself. What the status says beside, and does not say, changes nothing about that.
+// The state of a copy at a runtime is in the Model's status before the call, and another control
+// finds it there, with the runtime's state. Other parts of the status do not affect that.
 func TestWhatWasAskedOfARuntimeIsRemembered(t *testing.T) {
 	c := newCluster(t)
 	typed := c.typed(c.Admin())
@@ -37,7 +37,7 @@ func TestWhatWasAskedOfARuntimeIsRemembered(t *testing.T) {
 	if err := r.PutCopy(asked, true); err != nil {
 		t.Fatal(err)
 	}
-	// A status of before, which comes late, and what an engine has that can be asked.
+	// An older status that comes late, and a copy at an engine that lists its models.
 	r.PutStatuses([]store.Status{{Pool: inPool, ID: "a", Status: v1alpha1.ModelStatus{
 		Copies:     []v1alpha1.CopyStatus{{Endpoint: "10.0.0.2:8000", State: "loaded", Since: metav1.NowMicro()}},
 		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonLoaded}},
@@ -97,8 +97,8 @@ func TestWhatWasAskedOfARuntimeIsRemembered(t *testing.T) {
 	}
 }
 
-// A load may begin before the status of its Model is due: what is asked says itself which Model it is of. What was asked of
-// a Model that is gone is not written into another one of its name.
+// A load may begin before its Model's status is queued: the copy names its Model. It is not written
+// into a Model that replaced it.
 func TestWhatIsAskedIsWrittenIntoItsOwnModel(t *testing.T) {
 	c := newCluster(t)
 	r := c.open(c.typed(c.Admin()), always)
@@ -131,7 +131,7 @@ func TestWhatIsAskedIsWrittenIntoItsOwnModel(t *testing.T) {
 	}
 }
 
-// Without a Model there is no place for what is asked of a runtime; and who may not be the one that leads writes nothing.
+// Without a Model a copy cannot be stored. A control that may not lead writes nothing.
 func TestAMemoryRefusesWhatItCannotKeep(t *testing.T) {
 	c := newCluster(t)
 	typed := c.typed(c.Admin())
@@ -157,8 +157,8 @@ func TestAMemoryRefusesWhatItCannotKeep(t *testing.T) {
 	}
 }
 
-// A status that is as it was written is not written again, nor one of which only the time of the last use is another; by
-// the next control neither.
+// An unchanged status is not written again, nor one with only another time of last use; also by the
+// next control.
 func TestTheStatusOfAModelIsWrittenWhenItIsOther(t *testing.T) {
 	c := newCluster(t)
 	made := &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}}}
@@ -169,10 +169,10 @@ func TestTheStatusOfAModelIsWrittenWhenItIsOther(t *testing.T) {
 		r := c.open(c.typed(writer(c)), always)
 		live(r)
 		r.PutStatuses([]store.Status{{Pool: inPool, ID: "a", Status: status}})
-		if err := r.Close(); err != nil { // all is written
+		if err := r.Close(); err != nil { // everything is written
 			t.Error(err)
 		}
-		if n := c.Asked("writer") - before - 3; n != wanted { // all Models, VModels and LLMRoutes were read
+		if n := c.Asked("writer") - before - 3; n != wanted { // Models, VModels and LLMRoutes were listed
 			t.Errorf("%s: %d writes, want %d", what, n, wanted)
 		}
 	}

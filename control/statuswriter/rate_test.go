@@ -25,24 +25,24 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// slow is an API server without objects whose writes do what patch says.
+// slow is an API server without objects. Its writes call patch.
 type slow struct {
 	client.Client
 	patch func(ctx context.Context) error
-	away  int   // how often it does not list
+	away  int   // how often lists fail
 	lacks bool  // our CRDs
 	has   int64 // the generation of its objects
 
 	mu      sync.Mutex   // guards the following
-	update  func() error // of an LLMRoute; nil takes it
-	denied  string       // what may not be read, by its Go type
-	invalid string       // the name of the object, no LLMRoute, whose status it refuses
-	gone    string       // the name of one that is not there
-	during  func()       // runs in each write of status of one
+	update  func() error // of an LLMRoute; nil: succeeds
+	denied  string       // the Go type that may not be read
+	invalid string       // the object, no LLMRoute, whose status it rejects
+	gone    string       // an object that does not exist
+	during  func()       // called in each write of its status
 	calls   []string
 	patched string                                   // the last patch
-	release string                                   // what the CRD of Gateways says
-	class   gatewayv1.GatewayClass                   // as it was written last
+	release string                                   // the annotation of the CRD of Gateways
+	class   gatewayv1.GatewayClass                   // as last written
 	parents map[string][]gatewayv1.RouteParentStatus // of HTTPRoutes, by name
 }
 
@@ -115,7 +115,7 @@ func (s *slow) Delete(context.Context, client.Object, ...client.DeleteOption) er
 	return nil
 }
 
-// slowStatus is the part of it that writes status.
+// slowStatus writes status.
 type slowStatus struct {
 	client.SubResourceWriter
 	of *slow
@@ -182,7 +182,7 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// paced runs a script with a Writer in a bubble of synctest.
+// paced runs a script with a Writer in a synctest bubble.
 func paced(t *testing.T, patch func(ctx context.Context) error, script func(t *testing.T, s *slow, r *statuswriter.Writer, leads *atomic.Bool, logged func() string)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slow{patch: patch}
@@ -204,7 +204,7 @@ func record(id, message string) store.Status {
 
 var made = &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}}}
 
-// A spec may have changed since the World that a status is of: what is written says that it is of that, too.
+// A spec may change after the World of a status. The written status has the newer generation.
 func TestAStatusIsOfTheLatestGeneration(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		s.has = 3
@@ -219,7 +219,8 @@ func TestAStatusIsOfTheLatestGeneration(t *testing.T) {
 	})
 }
 
-// What has to be written before an engine is called is not written by a control of which nobody knows whether it leads.
+// While it is unknown who leads, control does not write what must be written before a call to an
+// engine.
 func TestWhoMayNotLeadWritesNoCopy(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, leads *atomic.Bool, _ func() string) {
 		r.PutStatuses([]store.Status{record("a", "no room")})
@@ -239,7 +240,7 @@ func TestWhoMayNotLeadWritesNoCopy(t *testing.T) {
 
 func taken(context.Context) error { return nil }
 
-// An API server that is away is not asked the more for it, and the log is not filled.
+// An API server that is away gets no more requests for that, and the log does not fill.
 func TestWhatCannotBeWrittenWaits(t *testing.T) {
 	paced(t, func(context.Context) error { return errors.New("connection refused") },
 		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, logged func() string) {
@@ -255,7 +256,7 @@ func TestWhatCannotBeWrittenWaits(t *testing.T) {
 		})
 }
 
-// A control that begins has the status of all models to write, and the API server has others to answer: it gets 20 a second.
+// A new leader has the status of all models to write. It writes 20 per second.
 func TestManyStatusesAreWrittenOneAfterTheOther(t *testing.T) {
 	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		const models = 100
@@ -281,7 +282,7 @@ func worldWith(route string, models ...string) *objects.World {
 	}}}}
 }
 
-// People wait for the status of the LLMRoute that they have just written, however many Models there are.
+// The status of an LLMRoute is written before those of Models: people wait for it.
 func TestLLMRoutesAreWrittenFirst(t *testing.T) {
 	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		for i := range 1000 {
@@ -299,7 +300,7 @@ func TestLLMRoutesAreWrittenFirst(t *testing.T) {
 	})
 }
 
-// A World changes 20 times a second where pods come and go: statuses that are as they should be do not stand before others.
+// With 20 Worlds per second, statuses that are up to date do not delay others.
 func TestWhatIsWrittenIsNotDueAgain(t *testing.T) {
 	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		w := new(objects.World)
@@ -320,7 +321,7 @@ func TestWhatIsWrittenIsNotDueAgain(t *testing.T) {
 	})
 }
 
-// Where a kind may not be written the others are, and the kind is tried again each second.
+// A kind that may not be written does not delay others, and is retried every second.
 func TestAKindThatIsRefusedHoldsUpNoOther(t *testing.T) {
 	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, logged func() string) {
 		var allows atomic.Bool
@@ -369,13 +370,13 @@ func TestAKindThatIsRefusedHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// Another World may come while a status of the last is being written: what is written then is not what is to be.
+// A new World may come during a write. Then the new status is written too.
 func TestAWorldThatComesDuringAWriteIsReported(t *testing.T) {
 	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		r.SetWorld(worldWith("r", "sql"))
 		time.Sleep(time.Second)
 		synctest.Wait()
-		back := sync.OnceFunc(func() { r.SetWorld(worldWith("r", "sql")) }) // as it was written before
+		back := sync.OnceFunc(func() { r.SetWorld(worldWith("r", "sql")) }) // the status before
 		s.mu.Lock()
 		s.update = func() error { back(); return nil }
 		s.mu.Unlock()
@@ -388,7 +389,7 @@ func TestAWorldThatComesDuringAWriteIsReported(t *testing.T) {
 	})
 }
 
-// Our CRDs may come later than control.
+// CRDs may be installed after control starts.
 func TestAnAPIServerWithoutOurKindsHasNothingToRemember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
@@ -400,7 +401,7 @@ func TestAnAPIServerWithoutOurKindsHasNothingToRemember(t *testing.T) {
 	})
 }
 
-// What became known while nobody could tell who leads is written when that is known again.
+// What changes while it is unknown who leads is written when that is known again.
 func TestWhatWaitedForADecisionIsWritten(t *testing.T) {
 	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, leads *atomic.Bool, _ func() string) {
 		leads.Store(false)
@@ -419,7 +420,7 @@ func TestWhatWaitedForADecisionIsWritten(t *testing.T) {
 	})
 }
 
-// A pod that ends has 30 s for everything.
+// A pod has 30 s to end.
 func TestAMemoryClosesThoughNobodyAnswers(t *testing.T) {
 	hangs := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	paced(t, hangs, func(t *testing.T, _ *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
@@ -435,7 +436,7 @@ func TestAMemoryClosesThoughNobodyAnswers(t *testing.T) {
 	})
 }
 
-// A write that took long may end when another leads.
+// A slow write may end when another control leads.
 func TestALoadThatIsWrittenDownTooLateDoesNotBegin(t *testing.T) {
 	late := func(context.Context) error { time.Sleep(5 * time.Second); return nil }
 	paced(t, late, func(t *testing.T, _ *slow, r *statuswriter.Writer, leads *atomic.Bool, _ func() string) {
@@ -450,7 +451,7 @@ func TestALoadThatIsWrittenDownTooLateDoesNotBegin(t *testing.T) {
 	})
 }
 
-// A client that registers a model anew does not find it deleted by a call that it made before.
+// A client that registers a model again does not find it deleted by its own earlier call.
 func TestModelsAreMadeAndDeletedInOrder(t *testing.T) {
 	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		var waits []func() error
@@ -469,7 +470,7 @@ func TestModelsAreMadeAndDeletedInOrder(t *testing.T) {
 	})
 }
 
-// Clients of ModelMesh may register and take away models for as long as a control lives.
+// Clients may register and unregister models as long as control runs.
 func TestAModelThatIsGoneIsForgotten(t *testing.T) {
 	paced(t, func(context.Context) error { return nil }, func(t *testing.T, _ *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		gone := record("b", "")
@@ -482,8 +483,8 @@ func TestAModelThatIsGoneIsForgotten(t *testing.T) {
 	})
 }
 
-// What a runtime had in an earlier life is not in its next one. Who leads next would take it for that life's, and the runtime
-// for one that has restarted since.
+// The copies of a runtime's earlier incarnation are dropped. Otherwise the next leader would take
+// them for the current incarnation's, and the runtime for restarted since.
 func TestWhatARuntimeHadInAnEarlierLifeIsForgotten(t *testing.T) {
 	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		if err := r.PutModel(made)(); err != nil {
@@ -506,7 +507,7 @@ func TestWhatARuntimeHadInAnEarlierLifeIsForgotten(t *testing.T) {
 	})
 }
 
-// What a runtime said of itself goes with its endpoint, and with it what was asked of it; what another said stays.
+// A runtime's state is deleted with its endpoint, and its copies with it; other runtimes' stay.
 func TestARuntimeThatIsGoneIsForgotten(t *testing.T) {
 	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		if err := r.PutModel(made)(); err != nil {
@@ -518,7 +519,7 @@ func TestARuntimeThatIsGoneIsForgotten(t *testing.T) {
 			_ = r.PutCopy(store.Copy{Endpoint: at, Pool: inPool, ID: "a", State: "loaded"}, false)
 		}
 		r.DeleteRuntime(gone)
-		r.DeleteRuntime("10.0.0.3:8033") // nobody knows it
+		r.DeleteRuntime("10.0.0.3:8033") // unknown
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if strings.Contains(s.patched, gone) || !strings.Contains(s.patched, stays) {
@@ -530,7 +531,7 @@ func TestARuntimeThatIsGoneIsForgotten(t *testing.T) {
 	})
 }
 
-// An outage is nothing that a load has failed by; that there is no place to write it down is.
+// An outage does not fail a load; a missing place to store it does.
 func TestWhatMayBeRememberedLaterIsToldApart(t *testing.T) {
 	paced(t, func(context.Context) error { return errors.New("connection refused") },
 		func(t *testing.T, _ *slow, r *statuswriter.Writer, leads *atomic.Bool, _ func() string) {
@@ -551,7 +552,7 @@ func TestWhatMayBeRememberedLaterIsToldApart(t *testing.T) {
 		})
 }
 
-// Who is to decide may be so while the API server is away again.
+// A control that gets the lead may lose the API server again while it opens its memory.
 func TestAMemoryIsOpenedWhenTheAPIServerAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged strings.Builder

@@ -14,16 +14,17 @@ import (
 )
 
 const (
-	// gatewayCRD is the CRD that says which release of Gateway API an API server has: those of a release are applied together.
+	// gatewayCRD is the CRD that has the version of Gateway API. All CRDs of a version are applied
+	// together.
 	gatewayCRD = "gateways.gateway.networking.k8s.io"
-	// releaseAnnotation is where it says that (GEP-922).
+	// releaseAnnotation has the version (GEP-922).
 	releaseAnnotation = "gateway.networking.k8s.io/bundle-version"
-	// releaseInterval is how often it is read: seldom does anybody apply another release.
+	// releaseInterval is how often it is read.
 	releaseInterval = time.Minute
 )
 
-// lookAtRelease reads the release of Gateway API of the API server when it is time, and has the GatewayClasses say what is to be said of
-// it. Only run calls it.
+// lookAtRelease reads the version of Gateway API periodically, and updates the GatewayClasses. Only
+// run calls it.
 func (r *Writer) lookAtRelease() {
 	r.mu.Lock()
 	in := r.gateways
@@ -37,7 +38,7 @@ func (r *Writer) lookAtRelease() {
 	crd := &metav1.PartialObjectMetadata{TypeMeta: kube.CRDType}
 	err := r.client.Get(ctx, client.ObjectKey{Name: gatewayCRD}, crd)
 	if apierrors.IsNotFound(err) {
-		return // and so are the GatewayClasses
+		return // the GatewayClasses cannot be written either
 	}
 	switch {
 	case err != nil && !r.blind:

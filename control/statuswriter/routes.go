@@ -16,26 +16,28 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// route is the status of an LLMRoute. It is guarded by Writer.mu.
+// route is the status of an LLMRoute. Writer.mu guards it.
 type route struct {
-	uid     string // of the object as last read or written: another one of its name has no status
+	uid     string // of the object as last read or written; an object that replaced it has no status
 	written v1alpha1.LLMRouteStatus
 	want    *wanted // nil before the first World
 }
 
-// done says whether the object has the status that it should have.
+// done reports whether the status is up to date.
 func (r *route) done() bool {
 	return r == nil || r.want == nil || (r.want.uid == "" || r.want.uid == r.uid) && sameRoute(r.written, r.want.status)
 }
 
-// duplicate is a Model or a VModel whose id is another's, which its status says; that of others is what control remembers of them.
+// duplicate is a Model or VModel whose id belongs to an older object. The status of other Models
+// comes from placement.
 type duplicate struct {
 	uid        string
 	generation int64
 	taken      string
 }
 
-// SetWorld makes the status of what control does not place due: of LLMRoutes, and of Models and VModels whose id is another's.
+// SetWorld queues the statuses that do not depend on placement: of LLMRoutes, and of duplicate
+// Models and VModels.
 func (r *Writer) SetWorld(w *objects.World) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,7 +73,7 @@ func (r *Writer) SetWorld(w *objects.World) {
 	r.duplicates = duplicates
 }
 
-// duplicatesOf are the Models and VModels of a World whose id is another's.
+// duplicatesOf returns the Models and VModels whose id belongs to an older object.
 func duplicatesOf(w *objects.World) map[objects.Object]duplicate {
 	all := make(map[objects.Object]duplicate)
 	for _, e := range w.Doubles {
@@ -85,7 +87,7 @@ func duplicatesOf(w *objects.World) map[objects.Object]duplicate {
 	return all
 }
 
-// writeDouble says of a Model or a VModel that its id is another's. That it is gone is no error.
+// writeDouble writes the status of a duplicate. A missing object is no error.
 func (r *Writer) writeDouble(ctx context.Context, object objects.Object) error {
 	r.mu.Lock()
 	d, ok := r.duplicates[object]
@@ -105,8 +107,8 @@ func (r *Writer) writeDouble(ctx context.Context, object objects.Object) error {
 	return client.IgnoreNotFound(putStatus(ctx, r.client, named(o, object.Name), d.uid, status))
 }
 
-// writeRoute writes the status of one LLMRoute, again where somebody else wrote meanwhile. That it is gone is no error, nor that
-// another of its name is there: that one's status follows when its World does.
+// writeRoute writes the status of an LLMRoute, again after a conflict. A missing or replaced object
+// is no error: the status of the new one follows with its World.
 func (r *Writer) writeRoute(ctx context.Context, name objects.Name) error {
 	of := objects.Object{Kind: v1alpha1.LLMRouteKind, Name: name}
 	r.mu.Lock()
@@ -160,7 +162,7 @@ func (r *Writer) writeRoute(ctx context.Context, name objects.Name) error {
 			return nil
 		}
 		is.uid, is.written = string(o.UID), o.Status
-		if is.want != want && !is.done() { // another World came meanwhile
+		if is.want != want && !is.done() { // a new World came meanwhile
 			r.mark(subject{kind: v1alpha1.LLMRouteKind, name: name})
 		}
 		return nil
@@ -168,14 +170,14 @@ func (r *Writer) writeRoute(ctx context.Context, name objects.Name) error {
 	return client.IgnoreNotFound(err)
 }
 
-// wanted is the status that a route should have, its conditions without times.
+// wanted is the wanted status of a route, without times.
 type wanted struct {
 	name   objects.Name
-	uid    string // of the route, empty where nobody knows it
+	uid    string // of the route, empty if unknown
 	status v1alpha1.LLMRouteStatus
 }
 
-// routeStatuses are those of the LLMRoutes of a World.
+// routeStatuses returns the statuses of a World's LLMRoutes.
 func routeStatuses(w *objects.World) []*wanted {
 	faults := make(map[objects.Name][]objects.Fault)
 	for _, f := range w.Faults {
@@ -203,7 +205,8 @@ func routeStatuses(w *objects.World) []*wanted {
 	return all
 }
 
-// condition is true with the reason good, or false with the reason bad and the words of the faults that have it.
+// condition is true with the reason good, or false with the reason bad and the messages of its
+// faults.
 func condition(kind, good, bad string, faults []objects.Fault, generation int64) metav1.Condition {
 	c := metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: good, ObservedGeneration: generation}
 	var words []string
@@ -218,12 +221,12 @@ func condition(kind, good, bad string, faults []objects.Fault, generation int64)
 	return c
 }
 
-// sameRoute says whether a status says what is wanted.
+// sameRoute reports whether a status is as wanted.
 func sameRoute(is, want v1alpha1.LLMRouteStatus) bool {
 	return slices.Equal(is.Models, want.Models) && slices.Equal(is.Pools, want.Pools) && hasConditions(is.Conditions, want.Conditions)
 }
 
-// hasConditions says whether conditions say what is wanted, whenever they came true.
+// hasConditions reports whether conditions are as wanted, except their times.
 func hasConditions(are, want []metav1.Condition) bool {
 	return !slices.ContainsFunc(want, func(c metav1.Condition) bool {
 		is := meta.FindStatusCondition(are, c.Type)

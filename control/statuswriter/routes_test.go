@@ -83,7 +83,7 @@ func TestConditionsSayWhyARouteIsNotInForceAsItIsWritten(t *testing.T) {
 	says("a", "ResolvedRefs", missing)
 	says("b", "Accepted", `False ModelNameTaken: model "sql" is already admitted by LLMRoute default/a, which keeps it`)
 
-	// What is mended is true, and of the generation that mended it.
+	// A repaired route gets true conditions with the new generation.
 	c.Apply(inferencePool("") + "\n---\n" + route("b", "{backendRefs: [{name: p}], modelNames: [more]}"))
 	if problems := c.world().Problems; len(problems) > 0 {
 		t.Errorf("not all is mended: %q", problems)
@@ -92,7 +92,7 @@ func TestConditionsSayWhyARouteIsNotInForceAsItIsWritten(t *testing.T) {
 	says("a", "ResolvedRefs", "True ResolvedRefs: ")
 	says("b", "Accepted", "True Accepted: ")
 
-	// What is written is not written again, by who leads next neither.
+	// The same status is not written again, nor by the next leader.
 	r := c.open(c.typed(writer(c)), always)
 	before := c.Asked("writer")
 	for range 2 {
@@ -104,7 +104,8 @@ func TestConditionsSayWhyARouteIsNotInForceAsItIsWritten(t *testing.T) {
 	c.NothingDenied("writer")
 }
 
-// Of two Models of one id the older one has it, and the other says so; when that is gone, its status is the other's to write.
+// Of two Models with one id the older one has it, and the other's status says so. When the older is
+// gone, the other gets a normal status.
 func TestAModelWhoseIDIsAnothersIsNotAccepted(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool(""))
@@ -136,7 +137,7 @@ func TestAModelWhoseIDIsAnothersIsNotAccepted(t *testing.T) {
 	c.NothingDenied("writer")
 }
 
-// An API server takes 32768 characters of a condition's message, and nothing of a status that has more.
+// An API server accepts 32768 characters of a message, and rejects a status with more.
 func TestALongMessageIsCut(t *testing.T) {
 	c := newCluster(t)
 	var names []string
@@ -154,7 +155,8 @@ func TestALongMessageIsCut(t *testing.T) {
 	}
 }
 
-// An object that is made again with its name (kubectl replace --force) has no status, though nothing else of it is other.
+// A replaced object (kubectl replace --force) gets its status again, although nothing else has
+// changed.
 func TestWhatIsMadeAgainGetsItsStatusAgain(t *testing.T) {
 	c := newCluster(t)
 	r := c.open(c.typed(writer(c)), always)

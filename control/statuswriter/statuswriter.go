@@ -1,6 +1,7 @@
-// Package statuswriter writes the status of objects into an API server: what control says of LLMRoutes and Models, for people and
-// for the control that leads next, and of Gateways and what attaches to them; and the finalizer of GatewayClasses. One [Writer] at a time
-// writes, that of the leader; it writes each status only where it differs, some 20 in a second, Models last.
+// Package statuswriter writes the status of objects into an API server: of LLMRoutes and Models,
+// for people and for the next leader, and of Gateways and what attaches to them; also the finalizer
+// of GatewayClasses. Only the leader's [Writer] writes. It writes only statuses that differ, about
+// 20 per second, Models last.
 package statuswriter
 
 import (
@@ -28,35 +29,38 @@ import (
 )
 
 const (
-	// writeInterval is between two writes of status that nobody waits for.
+	// writeInterval is the minimum time between two queued writes.
 	writeInterval = 50 * time.Millisecond
-	// usedInterval is how old the time of a model's last use may be in its status, where nothing else changed.
+	// usedInterval is how old the time of last use in a status may be if nothing else changed.
 	usedInterval = time.Minute
-	// retryInterval is after which what could not be written is tried again, and whether this control leads now.
+	// retryInterval is the delay before a failed write, or the check for leadership, is repeated.
 	retryInterval = time.Second
-	// statusTimeout bounds a write of status: one that begins when this control stops leading, 12 s after it last renewed its
-	// Lease at the latest, has ended when another begins, at 15 s.
+	// statusTimeout limits a write of status. A control stops leading at most 12 s after it renewed
+	// its Lease. Such a write ends before another control starts, at 15 s.
 	statusTimeout = 2 * time.Second
-	// writeTimeout bounds other writes, closeTimeout all that are made when it closes: a process that ends has 30 s.
+	// writeTimeout limits other writes, and closeTimeout all writes of Close: a process has 30 s to
+	// end.
 	writeTimeout = 10 * time.Second
 	closeTimeout = 5 * time.Second
 )
 
-// patience is after which time a status of a kind goes before one of others that has just become due; those that are missing go at once.
-// So people see what became of a Gateway or an LLMRoute that they have just written, however many HTTPRoutes and Models wait; and
-// HTTPRoutes have their turn though their Gateway changes with each of them.
+// patience is how long a status of a kind waits behind others that become due later; missing kinds
+// do not wait. So the status of a new Gateway or LLMRoute is written soon, however many HTTPRoutes
+// and Models are queued; and HTTPRoutes get their turn although their Gateway changes with each of
+// them.
 var patience = map[string]time.Duration{
 	objects.HTTPRouteKind: 5 * time.Second, objects.GRPCRouteKind: 5 * time.Second, pool.Kind: 5 * time.Second, v1alpha1.ModelKind: time.Hour,
 }
 
-// Writer is what a control that leads says in status, and the [store.Memory] of that control: a registered model is a Model,
-// and what was asked of a model runtime, which cannot list what it has, is in the status of its Model before the call. The rest
-// of the status follows when there is time.
+// Writer writes status for the leader, and is its [store.Memory]: a registered model is a Model,
+// and the state of a copy at a model runtime, which cannot list its models, is in the Model's
+// status before the call. The rest of the status is queued.
 //
-// Open one with [Open]. It is safe for concurrent use. It needs the verbs create, delete and list of models and vmodels, patch of
-// vmodels and of the status of both, get and list of llmroutes, and update of llmroutes/status; patch of pods/status where pods have our readiness
-// gate; and for [Writer.SetGateways] get and list of
-// gatewayclasses, gateways, listenersets, httproutes, grpcroutes, backendtlspolicies and inferencepools, update of their status, patch of
+// Open one with [Open]. It is safe for concurrent use. It needs the verbs create, delete and list
+// of models and vmodels, patch of vmodels and of the status of both, get and list of llmroutes, and
+// update of llmroutes/status; patch of pods/status if pods have our readiness gate; and for
+// [Writer.SetGateways] get and list of gatewayclasses, gateways, listenersets, httproutes,
+// grpcroutes, backendtlspolicies and inferencepools, update of their status, patch of
 // gatewayclasses, and get of the customresourcedefinition of gateways.
 type Writer struct {
 	client    client.Client
@@ -68,47 +72,47 @@ type Writer struct {
 	stop      context.CancelFunc
 	writes    context.Context // until Close has waited for closeTimeout
 	abort     context.CancelFunc
-	done      chan struct{} // closed when the last write is
+	done      chan struct{} // closed after the last write
 	due       chan struct{} // capacity 1; never closed
 
 	registered []v1alpha1.Model     // at the start
-	defined    []v1alpha1.VModel    // at the start, by clients
+	defined    []v1alpha1.VModel    // at the start, registered by clients
 	recorded   []store.Copy         // at the start
-	since      map[string]time.Time // at the start: of the latest copy at a runtime
+	since      map[string]time.Time // at the start: the latest copy at a runtime
 
-	looked time.Time // at the CRDs; of run, as the next is
-	blind  bool      // whether they could not be read
+	looked time.Time // last read of the CRDs; for run only, as the next
+	blind  bool      // the last read failed
 
 	mu         sync.Mutex // guards the following
 	models     map[modelKey]*model
 	runtimes   map[string]store.Runtime
 	routes     map[objects.Name]*route
 	duplicates map[objects.Object]duplicate
-	gateways   *conditions.Input // nil before there is one
-	release    []string          // what the CRDs say, nil while that is not known
+	gateways   *conditions.Input // nil before the first
+	release    []string          // annotations of the CRDs, nil while unknown
 	attached   map[objects.Object]*attached
-	surveyed   map[string]bool       // kinds of them, whose status was read
-	dirty      map[subject]time.Time // those that are due, and since when they go before others
-	resting    map[string]time.Time  // until when no status of a kind is tried
-	told       map[subject]string    // why a status could not be written last
+	surveyed   map[string]bool       // kinds whose status was read
+	dirty      map[subject]time.Time // queued ones, and since when they precede others
+	resting    map[string]time.Time  // kinds that are not tried until then
+	told       map[subject]string    // the last error of each status
 	vmodels    map[modelKey]*vmodel
-	gates      map[objects.Name]store.Gate      // that are to be written
-	uids       map[objects.Object]types.UID     // of registered Models and VModels that are known
-	turns      map[objects.Object]chan struct{} // closed when the last call that makes, changes or deletes an object has ended
+	gates      map[objects.Name]store.Gate      // queued ones
+	uids       map[objects.Object]types.UID     // of known registered Models and VModels
+	turns      map[objects.Object]chan struct{} // closed when the last call about an object has ended
 }
 
 var _ store.Memory = (*Writer)(nil)
 
-// subject is whose status is written: a model by its key, a duplicate and all else by its name. With a kind alone it is all of that
-// kind.
+// subject is what a status belongs to: a model by its key, other objects by name. A kind alone
+// means all of that kind.
 type subject struct {
 	kind string
 	name objects.Name
 	key  modelKey
 }
 
-// Open reads what earlier controls wrote into the objects of a namespace or, if that is empty, of all, when the API server
-// answers. Nothing is written while leads is false: another control may lead.
+// Open reads what earlier controls wrote into the objects of a namespace, or of all if it is empty.
+// It waits for the API server. Nothing is written while leads is false.
 func Open(ctx context.Context, c client.Client, namespace string, log *slog.Logger, leads func() bool) (*Writer, error) {
 	var models v1alpha1.ModelList
 	var vmodels v1alpha1.VModelList
@@ -142,7 +146,7 @@ func Open(ctx context.Context, c client.Client, namespace string, log *slog.Logg
 	}
 	r.ctx, r.stop = context.WithCancel(context.WithoutCancel(ctx))
 	r.writes, r.abort = context.WithCancel(context.WithoutCancel(ctx))
-	slices.SortFunc(models.Items, func(a, b v1alpha1.Model) int { // of two of one id the older one has it
+	slices.SortFunc(models.Items, func(a, b v1alpha1.Model) int { // the older of two with one id has it
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
 	})
 	for i := range models.Items {
@@ -158,7 +162,7 @@ func Open(ctx context.Context, c client.Client, namespace string, log *slog.Logg
 	return r, nil
 }
 
-// list reads all objects of a kind. A kind that the API server does not have has none.
+// list lists all objects of a kind; none if the API server lacks the kind.
 func list(ctx context.Context, c client.Client, namespace string, all client.ObjectList) error {
 	err := c.List(ctx, all, client.InNamespace(namespace))
 	if apierrors.IsNotFound(err) {
@@ -171,7 +175,7 @@ func nameOf(o client.Object) objects.Name {
 	return objects.Name{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
-// Close writes what is still to be written, if this control leads and the API server answers in time, and ends.
+// Close writes what is queued, if this control leads and the API server answers in time, and ends.
 func (r *Writer) Close() error {
 	r.stop()
 	defer r.abort()
@@ -180,7 +184,7 @@ func (r *Writer) Close() error {
 	return nil
 }
 
-// run writes what is due, not too much at once.
+// run writes what is queued, at a limited rate.
 func (r *Writer) run() {
 	defer close(r.done)
 	timer := time.NewTimer(writeInterval)
@@ -203,13 +207,13 @@ func (r *Writer) run() {
 			timer.Reset(writeInterval)
 			select {
 			case <-timer.C:
-			case <-r.ctx.Done(): // quickly now
+			case <-r.ctx.Done(): // faster now
 			}
 		}
 	}
 }
 
-// next takes what is due, with the least patience first.
+// next returns the next queued status, that with the least patience first.
 func (r *Writer) next() (subject, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -230,7 +234,7 @@ func (r *Writer) next() (subject, bool) {
 	return found, found.kind != ""
 }
 
-// mark makes a status due. The caller holds mu.
+// mark queues a status. The caller holds mu.
 func (r *Writer) mark(s subject) {
 	if _, due := r.dirty[s]; !due {
 		r.dirty[s] = time.Now().Add(patience[s.kind])
@@ -241,7 +245,7 @@ func (r *Writer) mark(s subject) {
 	}
 }
 
-// describe names an object for people. The caller holds mu.
+// describe names an object in messages. The caller holds mu.
 func (r *Writer) describe(s subject) string {
 	if m := r.models[s.key]; m != nil && m.object.Name != "" && s.kind == v1alpha1.ModelKind {
 		s.name = m.object
@@ -268,8 +272,8 @@ func (r *Writer) write(ctx context.Context, s subject) error {
 	return r.writeModel(ctx, s.key)
 }
 
-// note keeps how a write went, and tells of it once. What the API server refuses in an object is not written again until it
-// changes; after any other error its whole kind waits for the next retry.
+// note records the result of a write, and logs an error once. A status that the API server rejects
+// is not written again until it changes. After any other error its kind waits for the next retry.
 func (r *Writer) note(s subject, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -28,15 +28,15 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// namesake is an API server that has an object of every name and kind, with one UID.
+// namesake is an API server that has an object of every name and kind, all with one UID.
 type namesake struct {
 	client.Client
 	listed []v1alpha1.Model
 
 	mu     sync.Mutex // guards the following
 	uid    types.UID
-	writes int // of status, that it took
-	gone   int // objects, that were deleted
+	writes int // accepted status writes
+	gone   int // deleted objects
 }
 
 func (n *namesake) Delete(_ context.Context, o client.Object, options ...client.DeleteOption) error {
@@ -51,7 +51,7 @@ func (n *namesake) Delete(_ context.Context, o client.Object, options ...client.
 	return nil
 }
 
-// is makes all its objects others.
+// is replaces all its objects.
 func (n *namesake) is(uid types.UID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -101,7 +101,7 @@ func (s namesakeStatus) Update(context.Context, client.Object, ...client.SubReso
 	return nil
 }
 
-// Patch answers a test that fails as an API server does: the patch is not valid, for no cause.
+// Patch answers a failed test like an API server: invalid, without causes.
 func (s namesakeStatus) Patch(_ context.Context, o client.Object, p client.Patch, _ ...client.SubResourcePatchOption) error {
 	text, err := p.Data(o)
 	if err != nil {
@@ -131,8 +131,8 @@ func empty() conditions.Input {
 	return conditions.Input{Attachments: &attach.Attachments{Parents: make(map[objects.Object][]attach.Parent)}, Plans: new(plan.Plans), Network: new(objects.Network)}
 }
 
-// A World may be older than what the API server has: an object of it may have been deleted, and another made of its name.
-// That one's status is not the old one's.
+// The objects may be newer than the World: one may have been deleted, and another created with its
+// name. That one does not get the old one's status.
 func TestNothingIsWrittenOfAnObjectToItsNamesake(t *testing.T) {
 	object := objects.Name{Namespace: "default", Name: "a"}
 	const at = "10.0.0.1:8033"
@@ -198,7 +198,8 @@ func TestNothingIsWrittenOfAnObjectToItsNamesake(t *testing.T) {
 	}
 }
 
-// Which Model is meant is known once it was written to, read or made, though nobody says so with its status.
+// The UID of a Model is known after a write, a read or its creation, even if the status does not
+// name it.
 func TestAStatusGoesToTheModelThatIsKnown(t *testing.T) {
 	before := made.DeepCopy()
 	before.UID = "old"
@@ -237,8 +238,7 @@ func TestAStatusGoesToTheModelThatIsKnown(t *testing.T) {
 	}
 }
 
-// A Model may be made anew while the status of the one before is being written. What was written is not the new one's, which
-// is to have the same.
+// A Model may be replaced during a write of its status. The new one then gets the same status.
 func TestAModelThatIsMadeAnewDuringAWriteGetsItsStatus(t *testing.T) {
 	old, anew := record("a", "no room"), record("a", "no room")
 	old.UID, anew.UID = "old", "new"
@@ -261,7 +261,8 @@ func TestAModelThatIsMadeAnewDuringAWriteGetsItsStatus(t *testing.T) {
 	})
 }
 
-// A registered Model may be deleted by hand, and another made of its name: a client takes away what it registered, no more.
+// A registered Model may be deleted by hand, and another created with its name. Unregistering
+// deletes only the registered one.
 func TestOnlyTheModelThatWasRegisteredIsDeleted(t *testing.T) {
 	registered := made.DeepCopy()
 	registered.UID, registered.Labels = "old", map[string]string{statuswriter.RegisteredLabel: "true"}

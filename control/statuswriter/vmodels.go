@@ -15,15 +15,16 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// vmodel is the status of a VModel. It is guarded by Writer.mu.
+// vmodel is the status of a VModel. Writer.mu guards it.
 type vmodel struct {
 	object  objects.Name
-	uid     string // of the object, empty while nobody knows it
+	uid     string // of the object, empty while unknown
 	status  v1alpha1.VModelStatus
 	written v1alpha1.VModelStatus
 }
 
-// recallVModel takes up a VModel as it is. Of two of one id the one with a status has it.
+// recallVModel takes over a VModel from before the start. Of two with one id, the one with a status
+// has it.
 func (r *Writer) recallVModel(o *v1alpha1.VModel) {
 	v := objects.VModelOf(o)
 	key := modelKey{v.Pool.String(), v.ID}
@@ -36,7 +37,8 @@ func (r *Writer) recallVModel(o *v1alpha1.VModel) {
 	}
 }
 
-// PutVModel makes a VModel of a registered VModel, or changes its target. Wait returns when it is there.
+// PutVModel creates the VModel of a registered VModel, or changes its target. Wait returns when
+// that is done.
 func (r *Writer) PutVModel(o *v1alpha1.VModel, fresh bool) (wait func() error) {
 	made := labelled(o.DeepCopy())
 	made.ResourceVersion, made.Generation, made.UID = "", 0, ""
@@ -63,12 +65,12 @@ func (r *Writer) PutVModel(o *v1alpha1.VModel, fresh bool) (wait func() error) {
 	})
 }
 
-// DeleteVModel deletes the VModel of a registered VModel, as DeleteModel.
+// DeleteVModel deletes the VModel of a registered VModel, like DeleteModel.
 func (r *Writer) DeleteVModel(o *v1alpha1.VModel) (wait func() error) {
 	return r.delete(v1alpha1.VModelKind, named(&v1alpha1.VModel{}, nameOf(o)))
 }
 
-// PutVModelStatuses keeps the status of VModels, when there is time.
+// PutVModelStatuses queues statuses of VModels.
 func (r *Writer) PutVModelStatuses(all []store.VModelStatus) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,8 +95,8 @@ func (r *Writer) PutVModelStatuses(all []store.VModelStatus) {
 	}
 }
 
-// writeVModel writes the status of a VModel as it is to be now. That it is gone, or not there yet, is no error: its status follows when its
-// World does.
+// writeVModel writes the current status of a VModel. A missing object is no error: its status
+// follows with its World.
 func (r *Writer) writeVModel(ctx context.Context, key modelKey) error {
 	r.mu.Lock()
 	v := r.vmodels[key]
@@ -119,10 +121,10 @@ func (r *Writer) writeVModel(ctx context.Context, key modelKey) error {
 	return nil
 }
 
-// VModels returns the VModels that were registered before.
+// VModels returns the VModels registered before the start.
 func (r *Writer) VModels() ([]v1alpha1.VModel, error) { return r.defined, nil }
 
-// VModelStatuses returns the status of VModels as it was before.
+// VModelStatuses returns the statuses of VModels from before the start.
 func (r *Writer) VModelStatuses() (all []store.VModelStatus, _ error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

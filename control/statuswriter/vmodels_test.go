@@ -27,7 +27,7 @@ func (c cluster) vmodelNamed(name string) (v v1alpha1.VModel) {
 	return v
 }
 
-// moved is the status of the VModel v of an object.
+// moved is a status of the VModel v.
 func moved(object v1alpha1.VModel, active, reason string) store.VModelStatus {
 	return store.VModelStatus{
 		Pool: inPool, ID: "v", Object: objects.Name{Namespace: object.Namespace, Name: object.Name}, UID: string(object.UID),
@@ -38,7 +38,7 @@ func moved(object v1alpha1.VModel, active, reason string) store.VModelStatus {
 	}
 }
 
-// The object of a VModel says where its requests go, and who leads next reads it there.
+// The status of a VModel says where its requests go, and the next leader reads it there.
 func TestTheStatusOfAVModelIsWhereTheNextLeaderReadsIt(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool(""))
@@ -86,7 +86,7 @@ func TestTheStatusOfAVModelIsWhereTheNextLeaderReadsIt(t *testing.T) {
 	c.NothingDenied("writer")
 }
 
-// A VModel that a client registers is an object, which people may read and edit.
+// A registered VModel is an object, which people may read and edit.
 func TestARegisteredVModelIsAnObject(t *testing.T) {
 	c := newCluster(t)
 	made := &v1alpha1.VModel{
@@ -100,7 +100,7 @@ func TestARegisteredVModelIsAnObject(t *testing.T) {
 	if is := c.vmodelNamed("p-1"); is.Spec != made.Spec || is.Labels[statuswriter.RegisteredLabel] != "true" {
 		t.Errorf("it is %+v", is)
 	}
-	// Who edits it meanwhile is not overruled but for the target.
+	// Concurrent edits stay, except for the target.
 	is := c.vmodelNamed("p-1")
 	is.Spec.Canary = &v1alpha1.Canary{Target: "c", Percent: 5}
 	if err := c.typed(c.Admin()).Update(t.Context(), &is); err != nil {
@@ -109,7 +109,7 @@ func TestARegisteredVModelIsAnObject(t *testing.T) {
 	for i, target := range []string{"b", "c"} {
 		made.Spec.Target = target
 		made.Generation = int64(i)
-		if err := r.PutVModel(made, i > 0)(); err != nil { // one that is there is no error
+		if err := r.PutVModel(made, i > 0)(); err != nil { // an existing one is no error
 			t.Fatal(err)
 		}
 		if is := c.vmodelNamed("p-1"); is.Spec.Target != target || is.Spec.Canary == nil {
@@ -124,7 +124,7 @@ func TestARegisteredVModelIsAnObject(t *testing.T) {
 	if all, err := r.VModels(); err != nil || len(all) != 1 || all[0].Spec.ID != "模型" || all[0].Spec.Target != "c" {
 		t.Errorf("the next finds %+v, %v", all, err)
 	}
-	// Another of its name is not deleted in its place.
+	// A VModel that replaced it is not deleted.
 	c.Delete(vmodel("p-1", "{poolRef: {name: p}, target: a}"))
 	c.Apply(vmodel("p-1", "{poolRef: {name: p}, target: other}"))
 	if err := r.DeleteVModel(made)(); err != nil {
@@ -147,7 +147,7 @@ func TestARegisteredVModelIsAnObject(t *testing.T) {
 	c.NothingDenied("writer")
 }
 
-// A Model keeps its name, and so does the older of two VModels: the status of the other says so.
+// A Model keeps its id, and so does the older of two VModels. The status of the other says so.
 func TestAVModelWhoseIDIsAnothersIsNotAccepted(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool(""))
@@ -171,7 +171,7 @@ func TestAVModelWhoseIDIsAnothersIsNotAccepted(t *testing.T) {
 	c.NothingDenied("writer")
 }
 
-// One that is gone is forgotten, and one of its id that comes after begins without a status.
+// A deleted VModel is forgotten, and a new one with its id starts without a status.
 func TestAVModelThatIsGoneIsForgotten(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool(""))

@@ -1,5 +1,6 @@
-// Package modelmesh serves ModelMesh's management API (mmesh.ModelMesh 0.12), so that its clients find what they know: models
-// are registered and unregistered, their status is told, they can be had loaded before requests come, and VModels move from one to another.
+// Package modelmesh serves ModelMesh's management API (mmesh.ModelMesh 0.12) to its existing
+// clients: they register and unregister models, read their status, load them in advance, and move
+// VModels.
 package modelmesh
 
 import (
@@ -23,30 +24,31 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// When a model counts as last used of which nobody says (kserve/modelmesh 0.12, LASTUSED_AGE_ON_ADD): one that is loaded at
-// once counts as more recent than one that is not.
+// Default times of last use (kserve/modelmesh 0.12, LASTUSED_AGE_ON_ADD): a model that is loaded at
+// once counts as more recently used.
 const (
 	ageIfLoaded = time.Hour
 	ageIfNot    = 6 * time.Hour
 )
 
-// syncTimeout bounds how long a call waits for a load; ModelMesh's.
+// syncTimeout limits how long a call waits for a load, as in ModelMesh.
 const syncTimeout = 10 * time.Minute
 
-// Placer is what the API stands on. Package place has it. Register may return [decide.ErrExists], Unregister
-// [decide.ErrDeclared].
+// Placer is the backend; [place.Placer] is one. Register may return [decide.ErrExists], and
+// Unregister [decide.ErrDeclared].
 type Placer interface {
 	Register(m *v1alpha1.Model, used time.Time) (fresh bool, err error)
 	Unregister(key decide.Key) error
 	Ensure(key decide.Key, used time.Time)
 	Status(key decide.Key) (decide.Status, bool)
 	Await(ctx context.Context, key decide.Key, done func(decide.Status) bool) (st decide.Status, there bool, err error)
-	// SetVModel may return the errors of package decide of VModels, and [decide.ErrExists]; DeleteVModel [decide.ErrDeclared].
+	// SetVModel may return package decide's errors about VModels, and [decide.ErrExists];
+	// DeleteVModel [decide.ErrDeclared].
 	SetVModel(o *v1alpha1.VModel, model *v1alpha1.Model, terms decide.Terms) error
 	DeleteVModel(key decide.Key, owner string) error
 	VModel(key decide.Key) (st decide.VModelStatus, owner string, there bool)
 	AwaitVModel(ctx context.Context, key decide.Key, done func(decide.VModelStatus) bool) error
-	// Pool returns the pool that registered models belong to.
+	// Pool returns the pool of registered models.
 	Pool() (objects.Name, error)
 }
 
@@ -60,7 +62,7 @@ type Server struct {
 // New returns a Server.
 func New(p Placer) *Server { return &Server{placer: p, now: time.Now} }
 
-// RegisterModel puts a model into the catalogue, and with loadNow onto an engine.
+// RegisterModel registers a model, and loads it with loadNow.
 func (s *Server) RegisterModel(ctx context.Context, r *mmesh.RegisterModelRequest) (*mmesh.ModelStatusInfo, error) {
 	key, err := s.key(r.GetModelId())
 	if err != nil {
@@ -87,7 +89,7 @@ func (s *Server) RegisterModel(ctx context.Context, r *mmesh.RegisterModelReques
 	return s.status(key), nil
 }
 
-// used is when a model counts as last used of which nobody says.
+// used returns the default time of last use.
 func (s *Server) used(loaded bool) time.Time {
 	if loaded {
 		return s.now().Add(-ageIfLoaded)
@@ -97,7 +99,7 @@ func (s *Server) used(loaded bool) time.Time {
 
 var errExists = status.Error(codes.AlreadyExists, "Model already exists with different attribute values")
 
-// modelOf is a model as a client describes it.
+// modelOf converts a client's description of a model.
 func (s *Server) modelOf(key decide.Key, info *mmesh.ModelInfo) (*v1alpha1.Model, error) {
 	if info.GetType() == "" {
 		return nil, status.Error(codes.InvalidArgument, "modelInfo must be there, with a type")
@@ -115,12 +117,12 @@ func (s *Server) modelOf(key decide.Key, info *mmesh.ModelInfo) (*v1alpha1.Model
 	return m, nil
 }
 
-// fieldNames are the fields of a Model as the API calls them.
+// fieldNames maps fields of a Model to the API's names.
 var fieldNames = map[string]string{
 	"metadata.name": "modelId", "spec.id": "modelId", "spec.type": "modelInfo.type", "spec.source": "modelInfo.path", "spec.key": "modelInfo.key",
 }
 
-// UnregisterModel takes a model out of the catalogue. Its copies go in their time.
+// UnregisterModel unregisters a model. Its copies are unloaded later.
 func (s *Server) UnregisterModel(_ context.Context, r *mmesh.UnregisterModelRequest) (*mmesh.UnregisterModelResponse, error) {
 	key, err := s.key(r.GetModelId())
 	if err != nil {
@@ -135,7 +137,7 @@ func (s *Server) UnregisterModel(_ context.Context, r *mmesh.UnregisterModelRequ
 	return &mmesh.UnregisterModelResponse{}, nil
 }
 
-// GetModelStatus tells the status of a model.
+// GetModelStatus returns the status of a model.
 func (s *Server) GetModelStatus(_ context.Context, r *mmesh.GetStatusRequest) (*mmesh.ModelStatusInfo, error) {
 	key, err := s.key(r.GetModelId())
 	if err != nil {
@@ -144,7 +146,7 @@ func (s *Server) GetModelStatus(_ context.Context, r *mmesh.GetStatusRequest) (*
 	return s.status(key), nil
 }
 
-// EnsureLoaded has a model loaded that has no copy, and says when it was last used.
+// EnsureLoaded loads a model without a copy, and sets its time of last use.
 func (s *Server) EnsureLoaded(ctx context.Context, r *mmesh.EnsureLoadedRequest) (*mmesh.ModelStatusInfo, error) {
 	key, err := s.key(r.GetModelId())
 	if err != nil {
@@ -160,7 +162,7 @@ func (s *Server) EnsureLoaded(ctx context.Context, r *mmesh.EnsureLoadedRequest)
 	return s.ensure(ctx, key, used, r.GetSync())
 }
 
-// ensure has a model loaded; with wait, it answers when that has come to an end.
+// ensure loads a model; with wait, it answers when that has ended.
 func (s *Server) ensure(ctx context.Context, key decide.Key, used time.Time, wait bool) (*mmesh.ModelStatusInfo, error) {
 	s.placer.Ensure(key, used)
 	if !wait {
@@ -175,16 +177,16 @@ func (s *Server) ensure(ctx context.Context, key decide.Key, used time.Time, wai
 		case mmesh.ModelStatusInfo_LOADING:
 			return false
 		case mmesh.ModelStatusInfo_LOADING_FAILED:
-			if slices.ContainsFunc(st.Copies, decide.Copy.Failed) { // it is being cleared up after, and loaded nowhere else
+			if slices.ContainsFunc(st.Copies, decide.Copy.Failed) { // cleanup goes on, and no other load
 				return true
 			}
 		}
-		return !st.Asked // it failed, there is no place for it, or it came and has left again
+		return !st.Asked // it failed, has no room, or was loaded and is gone again
 	})
 	switch {
 	case ctx.Err() != nil:
 		return nil, status.FromContextError(ctx.Err()).Err() // the load goes on
-	case err != nil: // our own limit
+	case err != nil: // our own timeout
 		return nil, status.Errorf(codes.Internal, "the model was not loaded within %v", syncTimeout)
 	case !there:
 		return nil, status.Error(codes.NotFound, "model not found")
@@ -192,7 +194,7 @@ func (s *Server) ensure(ctx context.Context, key decide.Key, used time.Time, wai
 	return info(st), nil
 }
 
-// status is what is known of a model.
+// status returns the status of a model.
 func (s *Server) status(key decide.Key) *mmesh.ModelStatusInfo {
 	st, there := s.placer.Status(key)
 	if !there {
@@ -201,7 +203,7 @@ func (s *Server) status(key decide.Key) *mmesh.ModelStatusInfo {
 	return info(st)
 }
 
-// info is a status as the API has it.
+// info converts a status for the API.
 func info(st decide.Status) *mmesh.ModelStatusInfo {
 	info := &mmesh.ModelStatusInfo{Status: summary(st)}
 	for _, c := range st.Copies {
@@ -235,12 +237,12 @@ func info(st decide.Status) *mmesh.ModelStatusInfo {
 
 var copyStatuses = map[decide.CopyState]mmesh.ModelStatusInfo_ModelStatus{
 	decide.Queued: mmesh.ModelStatusInfo_LOADING, decide.Loading: mmesh.ModelStatusInfo_LOADING, decide.Loaded: mmesh.ModelStatusInfo_LOADED,
-	// A copy that is on its way out answers nobody any more.
+	// A copy that is draining or unloading gets no requests.
 	decide.Draining: mmesh.ModelStatusInfo_NOT_LOADED, decide.Unloading: mmesh.ModelStatusInfo_NOT_LOADED,
 }
 
-// summary is the status of a model with such copies and failures: loaded if one is, loading if one will be, or is to be tried again for who waits,
-// failed if loads failed and none is left to hope for.
+// summary is the status of a model with some copies and failures: loaded if a copy is; loading if
+// one will be, or a load will be retried; failed if loads failed and none is left.
 func summary(st decide.Status) mmesh.ModelStatusInfo_ModelStatus {
 	best := mmesh.ModelStatusInfo_NOT_LOADED
 	for _, c := range st.Copies {

@@ -100,8 +100,8 @@ func try(t *testing.T, all []byte) (opened bool, words string) {
 	return true, ""
 }
 
-// A file that was cut, by a full disk or a copy that broke off, is told of and left alone. What is cut is in use: bbolt's files
-// grow ahead of that, by zeros of which nothing is lost.
+// A truncated file, after a full disk or an interrupted copy, is an error and is not changed. Files
+// of bbolt end in unused zeros, so the test cuts used pages.
 func TestACutFileIsLeftAlone(t *testing.T) {
 	all := used(t)
 	if opened, words := try(t, all); !opened {
@@ -116,7 +116,7 @@ func TestACutFileIsLeftAlone(t *testing.T) {
 	}
 }
 
-// Whatever one byte of a file is, control does not end by it: it says what is wrong, or goes on with what it can read.
+// With any changed byte, control does not crash: it reports an error, or uses what it can read.
 func TestAGarbledFileEndsNothing(t *testing.T) {
 	all := used(t)
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // which bytes are tried
@@ -125,7 +125,7 @@ func TestAGarbledFileEndsNothing(t *testing.T) {
 	for range tries {
 		garbled := bytes.Clone(all)
 		at := random.IntN(len(all))
-		if random.IntN(2) == 0 { // where bbolt's own words are
+		if random.IntN(2) == 0 { // in bbolt's own structures
 			at = at&^4095 + random.IntN(200)
 		}
 		garbled[at] ^= byte(1 + random.IntN(255))
@@ -139,7 +139,7 @@ func TestAGarbledFileEndsNothing(t *testing.T) {
 			t.Fatalf("byte %d, which was %d and is %d", at, all[at], garbled[at])
 		}
 	}
-	if refused == 0 { // most bytes are in values or in free pages
+	if refused == 0 { // most bytes are in values or free pages
 		t.Error("no file was refused")
 	}
 	t.Logf("%d of %d files were refused", refused, tries)
@@ -151,11 +151,11 @@ func TestWhatIsNoFileOfControlsIsLeftAlone(t *testing.T) {
 	}
 }
 
-// What is in two places would be written in one and lost in the other.
+// A page that is used twice would be overwritten.
 func TestAGarbledStructureIsLeftAlone(t *testing.T) {
 	const page = 4096
 	all := used(t)
-	after := func(b []byte, name string) []byte { // the number that follows a bucket's name: its root
+	after := func(b []byte, name string) []byte { // the number after a bucket's name: its root page
 		t.Helper()
 		_, rest, found := bytes.Cut(b, []byte(name))
 		if !found {
@@ -174,12 +174,12 @@ func TestAGarbledStructureIsLeftAlone(t *testing.T) {
 		},
 		"a page that goes on beyond the file": func(b []byte) {
 			for at := 2 * page; at < len(b); at += page {
-				copy(b[at+12:], "\xff\xff\xff\x7f") // how many pages behind it belong to it
+				copy(b[at+12:], "\xff\xff\xff\x7f") // the number of its overflow pages
 			}
 		},
 		"a free page that is in use": func(b []byte) {
 			for at := 0; at < len(b); at += page {
-				if kind := b[at+8]; kind == 0x10 { // a list of free pages, of which only the latest counts: it is in use itself
+				if kind := b[at+8]; kind == 0x10 { // a list of free pages; only the latest is in use
 					copy(b[at+16:], b[at:at+8])
 				}
 			}

@@ -26,18 +26,19 @@ var (
 	moves    = []byte("moves")    // status of VModels, by pool and id
 )
 
-// File is a Memory in a file (bbolt: a B+tree of pages that a crash leaves whole; one process at a time). Open one with [Open].
+// File is a Memory in a bbolt file, which survives crashes, and which one process can open at a
+// time. Open one with [Open].
 type File struct {
 	db     *bbolt.DB
 	log    *slog.Logger
 	writes chan write
-	done   chan struct{} // closed when no more is written
+	done   chan struct{} // closed after the last write
 }
 
-// write is what one caller wants to have written; several go into one transaction.
+// write has the changes of one caller; several share a transaction.
 type write struct {
 	changes []change
-	written chan error // nil: nobody waits
+	written chan error // nil: the caller does not wait
 }
 
 type change struct {
@@ -46,14 +47,14 @@ type change struct {
 	value  any // nil deletes
 }
 
-// maxTogether bounds how many writes go into one transaction.
+// maxTogether is the maximum number of writes in one transaction.
 const maxTogether = 1024
 
-// lockTimeout is how long another process may take to let go of the file, such as a control that is ending.
+// lockTimeout is how long another process, such as a control that stops, may still hold the file.
 const lockTimeout = 2 * time.Second
 
-// Open opens the file, or makes it. Another process that has it open is an error after a moment. One that is cut or garbled is an
-// error, and stays as it is.
+// Open opens or creates the file. It fails if another process has it open, after a short wait, or
+// if the file is corrupt; then the file is not changed.
 func Open(path string, log *slog.Logger) (*File, error) {
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{OpenFile: openChecked})
 	if err != nil {
@@ -76,11 +77,11 @@ func Open(path string, log *slog.Logger) (*File, error) {
 	return f, nil
 }
 
-// openChecked opens a file and locks it, as bbolt does again, and checks what is in it before bbolt reads that.
+// openChecked opens and locks a file, and checks its content before bbolt reads it.
 func openChecked(path string, flag int, mode os.FileMode) (*os.File, error) {
 	f, err := os.OpenFile(path, flag, mode)
 	if err != nil {
-		return nil, errors.Unwrap(err) // the path is told anyhow
+		return nil, errors.Unwrap(err) // the caller adds the path
 	}
 	err = lock(f)
 	if err == nil {
@@ -122,15 +123,15 @@ func checkFile(f *os.File) error {
 	return nil
 }
 
-// Close writes what is still to be written and closes the file. Nobody may call another method meanwhile or after.
+// Close writes what is queued and closes the file. No other method may be called then or later.
 func (f *File) Close() error {
 	close(f.writes)
 	<-f.done
 	return f.db.Close()
 }
 
-// run writes: all that has come since the last transaction goes into the next one, so that many callers share the wait
-// for the disk.
+// run writes: all changes since the last transaction go into the next one, so that callers share
+// the wait for the disk.
 func (f *File) run() {
 	defer close(f.done)
 	for first := range f.writes {
@@ -180,63 +181,63 @@ func (c change) apply(tx *bbolt.Tx) error {
 	return b.Put([]byte(c.key), value)
 }
 
-// begin writes the changes in order with all others, and returns what waits until they are on the disk.
+// begin queues changes in order, and returns a function that waits until they are on disk.
 func (f *File) begin(changes ...change) (wait func() error) {
 	w := write{changes, make(chan error, 1)}
 	f.writes <- w
 	return func() error { return <-w.written }
 }
 
-// now returns when the changes are on the disk.
+// now returns when the changes are on disk.
 func (f *File) now(changes ...change) error { return f.begin(changes...)() }
 
-// later returns at once; the changes are written in order with all others.
+// later queues changes and returns.
 func (f *File) later(changes ...change) { f.writes <- write{changes: changes} }
 
-// key joins parts to a key: none of them has a byte 0.
+// key joins parts, none of which contains a byte 0.
 func key(parts ...string) string { return strings.Join(parts, "\x00") }
 
-// PutModel writes a registered model, in order with other calls. Wait returns when it is on the disk.
+// PutModel writes a registered model. Wait returns when it is on disk.
 func (f *File) PutModel(m *v1alpha1.Model) (wait func() error) {
 	return f.begin(change{models, key(m.Namespace, m.Name), m})
 }
 
-// DeleteModel forgets a registered model and its status, as PutModel.
+// DeleteModel deletes a registered model and its status, like PutModel.
 func (f *File) DeleteModel(m *v1alpha1.Model) (wait func() error) {
 	return f.begin(change{models, key(m.Namespace, m.Name), nil}, change{statuses, key(m.Namespace+"/"+m.Spec.PoolRef.Name, m.Spec.ID), nil})
 }
 
-// PutVModel writes a registered VModel, as PutModel.
+// PutVModel writes a registered VModel, like PutModel.
 func (f *File) PutVModel(v *v1alpha1.VModel, _ bool) (wait func() error) {
 	return f.begin(change{vmodels, key(v.Namespace, v.Name), v})
 }
 
-// DeleteVModel forgets a registered VModel and its status, as PutModel.
+// DeleteVModel deletes a registered VModel and its status, like PutModel.
 func (f *File) DeleteVModel(v *v1alpha1.VModel) (wait func() error) {
 	return f.begin(change{vmodels, key(v.Namespace, v.Name), nil}, change{moves, key(v.Namespace+"/"+v.Spec.PoolRef.Name, v.Spec.ID), nil})
 }
 
-// PutCopy writes what is asked of an engine. With wait, it returns when that is on the disk.
+// PutCopy writes a copy. With wait, it returns when that is on disk.
 func (f *File) PutCopy(c Copy, wait bool) error {
 	return f.put(change{copies, key(c.Endpoint, c.Pool, c.ID), c}, wait)
 }
 
-// DeleteCopy forgets a copy.
+// DeleteCopy deletes a copy.
 func (f *File) DeleteCopy(endpoint, pool, id string) {
 	f.later(change{copies, key(endpoint, pool, id), nil})
 }
 
-// PutRuntime writes what a runtime said of itself, and returns when it is on the disk.
+// PutRuntime writes a runtime, and returns when it is on disk.
 func (f *File) PutRuntime(r Runtime) error {
 	return f.now(change{runtimes, r.Endpoint, r})
 }
 
-// DeleteRuntime forgets what a runtime said of itself.
+// DeleteRuntime deletes a runtime.
 func (f *File) DeleteRuntime(endpoint string) {
 	f.later(change{runtimes, endpoint, nil})
 }
 
-// PutStatuses writes the status of models, when there is time.
+// PutStatuses queues statuses of models.
 func (f *File) PutStatuses(all []Status) {
 	changes := make([]change, len(all))
 	for i, st := range all {
@@ -248,10 +249,10 @@ func (f *File) PutStatuses(all []Status) {
 	f.later(changes...)
 }
 
-// PutGate says nothing: the pods of a folder have no conditions of ours.
+// PutGate does nothing: pods in a folder have no conditions of ours.
 func (f *File) PutGate(Gate) {}
 
-// PutVModelStatuses writes the status of VModels, when there is time.
+// PutVModelStatuses queues statuses of VModels.
 func (f *File) PutVModelStatuses(all []VModelStatus) {
 	changes := make([]change, len(all))
 	for i, st := range all {
@@ -274,15 +275,15 @@ func (f *File) put(c change, wait bool) error {
 // Models returns the registered models.
 func (f *File) Models() ([]v1alpha1.Model, error) { return read[v1alpha1.Model](f, models) }
 
-// Copies returns what was last asked of engines.
+// Copies returns the copies.
 func (f *File) Copies() ([]Copy, error) { return read[Copy](f, copies) }
 
-// Runtimes returns what runtimes said of themselves.
+// Runtimes returns the runtimes.
 func (f *File) Runtimes() ([]Runtime, error) {
 	return read[Runtime](f, runtimes)
 }
 
-// Statuses returns the status of models.
+// Statuses returns the statuses of models.
 func (f *File) Statuses() ([]Status, error) {
 	return read[Status](f, statuses)
 }
@@ -290,7 +291,7 @@ func (f *File) Statuses() ([]Status, error) {
 // VModels returns the registered VModels.
 func (f *File) VModels() ([]v1alpha1.VModel, error) { return read[v1alpha1.VModel](f, vmodels) }
 
-// VModelStatuses returns the status of VModels.
+// VModelStatuses returns the statuses of VModels.
 func (f *File) VModelStatuses() ([]VModelStatus, error) { return read[VModelStatus](f, moves) }
 
 func read[T any](f *File, bucket []byte) (all []T, err error) {

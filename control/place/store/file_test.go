@@ -27,7 +27,7 @@ func model(name string) *v1alpha1.Model {
 	return &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: v1alpha1.ModelSpec{ID: name, PoolRef: v1alpha1.PoolReference{Name: "p"}}}
 }
 
-// What many callers write at once is there after the file was opened again, and what was deleted is not.
+// Concurrent writes are there after the file is reopened, and deleted entries are not.
 func TestWhatIsWrittenIsThereAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.db")
 	s := open(t, path)

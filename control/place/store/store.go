@@ -1,6 +1,6 @@
-// Package store is what control remembers for the control that leads next, or for its own next process: the models that
-// clients registered, what was asked of engines, and the status of models. [Open] keeps it in a file beside a folder of
-// objects; package report keeps it in the objects of an API server.
+// Package store stores state for the next leader, or for control's next process: registered models,
+// copies at engines, and statuses of models. [Open] uses a file beside a folder of objects; package
+// statuswriter uses the objects of an API server.
 package store
 
 import (
@@ -12,32 +12,34 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Memory is what one control has at a time. Its methods are safe for concurrent use, and write in the order of the calls. Wait
-// returns when what was written will outlive the process.
+// Memory is the storage of one control. Its methods are safe for concurrent use, and write in the
+// order of the calls. Wait returns when the write will survive the process.
 type Memory interface {
-	// PutModel keeps a registered model, and DeleteModel forgets it with its status.
+	// PutModel stores a registered model. DeleteModel deletes it and its status.
 	PutModel(m *v1alpha1.Model) (wait func() error)
 	DeleteModel(m *v1alpha1.Model) (wait func() error)
-	// PutVModel keeps a registered VModel, which is new or has another target, and DeleteVModel forgets it with its status.
+	// PutVModel stores a registered VModel, which is new (fresh) or has a new target. DeleteVModel
+	// deletes it and its status.
 	PutVModel(v *v1alpha1.VModel, fresh bool) (wait func() error)
 	DeleteVModel(v *v1alpha1.VModel) (wait func() error)
-	// PutCopy keeps what is asked of an engine about a model. With wait it returns when that will outlive the process. After
-	// [ErrNotNow] it may be tried again.
+	// PutCopy stores a copy. With wait it returns when the write will survive the process. It may
+	// be retried after [ErrNotNow].
 	PutCopy(c Copy, wait bool) error
-	// DeleteCopy forgets what was asked, when there is time. Pool is "namespace/name".
+	// DeleteCopy queues the deletion of a copy. Pool is "namespace/name".
 	DeleteCopy(endpoint, pool, id string)
-	// PutRuntime keeps what a model runtime said of itself, and returns when that will outlive the process.
+	// PutRuntime stores the state of a model runtime, and returns when it will survive the process.
 	PutRuntime(r Runtime) error
-	// DeleteRuntime forgets what a model runtime said of itself, when there is time.
+	// DeleteRuntime queues the deletion of a runtime.
 	DeleteRuntime(endpoint string)
-	// PutStatuses keeps the status of models, when there is time.
+	// PutStatuses queues statuses of models.
 	PutStatuses(all []Status)
-	// PutVModelStatuses keeps that of VModels.
+	// PutVModelStatuses queues statuses of VModels.
 	PutVModelStatuses(all []VModelStatus)
-	// PutGate says of a pod whether models load there, when there is time. Nothing of it is kept.
+	// PutGate queues the condition of a pod that says whether models load there. It is not stored.
 	PutGate(g Gate)
 
-	// Models, Copies, Runtimes, Statuses, VModels and VModelStatuses return what was kept before this process.
+	// Models, Copies, Runtimes, Statuses, VModels and VModelStatuses return what was stored before
+	// this process.
 	Models() ([]v1alpha1.Model, error)
 	Copies() ([]Copy, error)
 	Runtimes() ([]Runtime, error)
@@ -45,14 +47,14 @@ type Memory interface {
 	VModels() ([]v1alpha1.VModel, error)
 	VModelStatuses() ([]VModelStatus, error)
 
-	// Close writes what is still to be written, and ends. Nobody may call another method meanwhile or after.
+	// Close writes what is queued, and ends. No other method may be called then or later.
 	Close() error
 }
 
-// ErrNotNow says that something could not be kept, and may be when it is tried again.
+// ErrNotNow reports that a write failed and may be retried.
 var ErrNotNow = errors.New("not now")
 
-// Copy is what was last asked of an engine about a model.
+// Copy is the last requested state of a model at an engine.
 type Copy struct {
 	Endpoint string `json:"endpoint"`
 	Pool     string `json:"pool"` // "namespace/name"
@@ -60,21 +62,21 @@ type Copy struct {
 	// State is loading, loaded or unloading.
 	State string `json:"state"`
 	Bytes int64  `json:"bytes,omitempty"`
-	// Size says where Bytes is known from.
+	// Size is the source of Bytes.
 	Size string `json:"size,omitempty"`
-	// Concurrency is how many requests it takes at once; 0: as many as come.
+	// Concurrency is the number of concurrent requests that it accepts; 0 for no limit.
 	Concurrency int `json:"concurrency,omitempty"`
-	// Incarnation of the engine, empty if nothing tells.
+	// Incarnation of the engine, empty if unknown.
 	Incarnation string    `json:"incarnation,omitempty"`
 	Since       time.Time `json:"since"`
-	// Object is the Model, and UID its own; empty where nobody knows them.
+	// Object is the Model, and UID its UID; empty if unknown.
 	Object objects.Name `json:"-"`
 	UID    string       `json:"-"`
-	// Listed says that the engine lists what it has: then the record is no more than a help.
+	// Listed reports that the engine lists its models, so that the record is only a hint.
 	Listed bool `json:"-"`
 }
 
-// Runtime is what a model runtime said of itself when it became ready: it cannot be asked again.
+// Runtime is what a model runtime reported when it became ready. It reports this only once.
 type Runtime struct {
 	Endpoint     string        `json:"endpoint"`
 	Incarnation  string        `json:"incarnation,omitempty"`
@@ -82,9 +84,10 @@ type Runtime struct {
 	DefaultBytes int64         `json:"defaultBytes"`
 	Loads        int           `json:"loads"`
 	LoadTimeout  time.Duration `json:"loadTimeout"`
-	// Methods are the gRPC methods that it takes.
+	// Methods are the gRPC methods that it serves.
 	Methods engine.Methods `json:"methods,omitempty"`
-	// LimitsConcurrency says that each copy takes so many requests at once as the runtime said when it had loaded it.
+	// LimitsConcurrency reports that each copy accepts as many concurrent requests as the runtime
+	// reported after the load.
 	LimitsConcurrency bool `json:"limitsConcurrency,omitempty"`
 }
 
@@ -92,12 +95,13 @@ type Runtime struct {
 type Status struct {
 	Pool   string               `json:"pool"` // "namespace/name"
 	ID     string               `json:"id"`
-	Object objects.Name         `json:"-"` // zero for an adapter that has no Model
+	Object objects.Name         `json:"-"` // zero for an adapter without a Model
 	UID    string               `json:"-"` // of the Model
 	Status v1alpha1.ModelStatus `json:"status"`
-	// Digest is that of what failed to load, which files have no generation of; empty where nothing did, or nobody knows it.
+	// Digest is that of what failed to load, since files have no generation; empty if nothing
+	// failed, or unknown.
 	Digest string `json:"digest,omitempty"`
-	// Gone says that the model is no more.
+	// Gone reports that the model was deleted.
 	Gone bool `json:"-"`
 }
 
@@ -108,15 +112,15 @@ type VModelStatus struct {
 	Object objects.Name          `json:"-"`
 	UID    string                `json:"-"` // of the VModel
 	Status v1alpha1.VModelStatus `json:"status"`
-	// Gone says that the VModel is no more.
+	// Gone reports that the VModel was deleted.
 	Gone bool `json:"-"`
 }
 
-// Gate is what is said of a pod in its condition [v1alpha1.ModelsLoad].
+// Gate is the condition [v1alpha1.ModelsLoad] of a pod.
 type Gate struct {
 	Pod objects.Name
 	UID string
-	// Open says that models load there, Reason and Message why, or why not.
+	// Open reports that models load there. Reason and Message say why, or why not.
 	Open            bool
 	Reason, Message string
 }

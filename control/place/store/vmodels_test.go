@@ -26,7 +26,8 @@ func moved(name, active string) store.VModelStatus {
 	return store.VModelStatus{Pool: "default/p", ID: name, Status: v1alpha1.VModelStatus{Active: active}}
 }
 
-// expectVModels fails the test unless a file has these VModels, as ID to TARGET, and status, as ID at ACTIVE.
+// expectVModels fails the test unless a file has these VModels, as ID to TARGET, and statuses, as
+// ID at ACTIVE.
 func expectVModels(t *testing.T, when string, f *store.File, want ...string) {
 	t.Helper()
 	all, err := f.VModels()
@@ -49,7 +50,8 @@ func expectVModels(t *testing.T, when string, f *store.File, want ...string) {
 	}
 }
 
-// VModels and their status are there after the file was opened again; status that is of no VModel any more is not.
+// VModels and their statuses are there after the file is reopened; statuses without a VModel are
+// not.
 func TestVModelsAreThereAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.db")
 	f := open(t, path)
@@ -63,7 +65,7 @@ func TestVModelsAreThereAgain(t *testing.T) {
 	went := moved("a", "m2")
 	went.Status.Previous, went.Status.PreviousUntil = "m1", &until
 	f.PutVModelStatuses([]store.VModelStatus{moved("a", "m1"), moved("b", "m1"), moved("c", "m1"), moved("of an object", "m9"), went})
-	f.PutStatuses([]store.Status{{Pool: "default/p", ID: "b"}}) // a model's, of the same name
+	f.PutStatuses([]store.Status{{Pool: "default/p", ID: "b"}}) // of a model with the same name
 	for _, wait := range waits {
 		if err := wait(); err != nil {
 			t.Error(err)
@@ -101,7 +103,7 @@ func TestVModelsAreThereAgain(t *testing.T) {
 	}
 }
 
-// A VModel, or its status, that is garbled is told of before anything is done with the file.
+// Corrupt VModels and statuses are reported before the file is used.
 func TestGarbledVModelsAreToldOf(t *testing.T) {
 	path := filepath.Join(folder(t), "control.db")
 	f := open(t, path)

@@ -1,5 +1,6 @@
-// Package gateway says what the Envoys of a Gateway run in: a Deployment, a Service, a disruption budget and a network policy. It is
-// pure. They are those of the static data plane, manifests/static/gateway.yaml, with what a Gateway and its settings ask for.
+// Package gateway builds the objects that run the Envoys of a Gateway: a Deployment, a Service, a
+// disruption budget and a network policy. It is pure. It starts from the static data plane,
+// manifests/static/gateway.yaml, and adds what a Gateway and its settings request.
 package gateway
 
 import (
@@ -28,22 +29,22 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Labels of all that is made for a Gateway. Of is what its pods are selected by, and its value the name of what is made.
+// Labels of all objects of a Gateway. Of selects its pods; the value is the name of the objects.
 const (
 	Of             = "headgate.dev/gateway"
 	ofNamespace    = "headgate.dev/gateway-namespace"
-	ofName         = "gateway.networking.k8s.io/gateway-name" // of Gateway API (GEP-1762)
+	ofName         = "gateway.networking.k8s.io/gateway-name" // from Gateway API (GEP-1762)
 	component      = "app.kubernetes.io/component"
 	managedBy      = "app.kubernetes.io/managed-by"
 	manager        = "headgate-control"
 	envoyComponent = "envoy"
 )
 
-// Selector selects all that is made for Gateways.
+// Selector selects all objects of Gateways.
 const Selector = managedBy + "=" + manager + "," + Of
 
-// Secret is of the name of the one with the certificates of all Gateways. A Gateway's is under the name of all that is made for it, with
-// suffixes; beside them are the authority, and what names the certificate for Envoy.
+// Secret is the name of the Secret with the certificates of all Gateways. The keys of a Gateway are
+// the name of its objects with suffixes. It also has the authority, and the SDS file for Envoy.
 const (
 	Secret            = "headgate-identities"
 	CertificateSuffix = ".crt"
@@ -51,18 +52,18 @@ const (
 )
 
 const (
-	// Folder is where a Gateway's pods have its certificate, as [envoy.Identity] wants it.
+	// Folder is where a Gateway's pods mount its certificate, as [envoy.Identity] expects.
 	Folder = "/etc/headgate/gateway"
 	// Extproc is the socket of the extproc beside Envoy.
 	Extproc = "/headgate/.run/extproc.sock"
 	// Probe and Admin are ports of Envoy, among [attach.Reserved].
 	Probe = 9902
 	Admin = 9901
-	// metrics is extproc's.
+	// metrics is extproc's port.
 	metrics = 9090
 )
 
-// DefaultReplicas is how many Envoys a Gateway has at first, where nobody says.
+// DefaultReplicas is the initial number of Envoys of a Gateway.
 const DefaultReplicas = 2
 
 // Template is the static data plane. It is immutable. Make one with [Read].
@@ -71,7 +72,7 @@ type Template struct {
 	budget     policyv1.PodDisruptionBudget
 }
 
-// Read reads the manifest of the static data plane.
+// Read parses the manifest of the static data plane.
 func Read(text []byte) (*Template, error) {
 	t := new(Template)
 	for doc := range bytes.SplitSeq(text, []byte("\n---\n")) {
@@ -96,27 +97,28 @@ func Read(text []byte) (*Template, error) {
 	return t, nil
 }
 
-// Options are what neither the static data plane nor a Gateway says.
+// Options have what neither the static data plane nor a Gateway contains.
 type Options struct {
-	// Namespace is that of control, and of all that is made.
+	// Namespace is that of control, and of all objects.
 	Namespace string
-	// EnvoyImage and ExtprocImage take the place of the static data plane's; empty leaves them.
+	// EnvoyImage and ExtprocImage replace the images; empty keeps them.
 	EnvoyImage, ExtprocImage string
-	// Bootstrap is what each Envoy of the Gateway starts with.
+	// Bootstrap is the configuration with which each Envoy starts.
 	Bootstrap []byte
 }
 
-// Objects are what a Gateway's Envoys run in. All have the name of [Name].
+// Objects run the Envoys of a Gateway. All have the name [Name].
 type Objects struct {
 	Deployment *appsv1.Deployment
-	// Service is nil where the Gateway has no port to serve, which API servers refuse in a Service: one that there is stays as it is, so
-	// that its address is not lost for a mistake in listeners. Nobody gets through to it: Policy has none of its ports, nor has Envoy.
+	// Service is nil if the Gateway has no port to serve, since API servers reject a Service
+	// without ports. An existing one stays, so that an error in listeners does not lose its
+	// address. Nothing reaches it: neither Policy nor Envoy has its ports.
 	Service *corev1.Service
 	Budget  *policyv1.PodDisruptionBudget
 	Policy  *networkingv1.NetworkPolicy
 }
 
-// Name is the name of all that is made for a Gateway, at most 63 bytes: no two Gateways have the same.
+// Name returns the name of a Gateway's objects, unique and at most 63 bytes.
 func Name(of objects.Name) string {
 	sum := sha256.Sum256([]byte(of.String()))
 	text := strings.ReplaceAll(of.Namespace+"-"+of.Name, ".", "-")
@@ -124,7 +126,7 @@ func Name(of objects.Name) string {
 	return prefix + strings.Trim(text[:min(len(text), most)], "-") + "-" + hex.EncodeToString(sum[:8])
 }
 
-// Of returns what the Envoys of a Gateway run in.
+// Of returns the objects of a Gateway.
 func (t *Template) Of(g *attach.Gateway, o Options) Objects {
 	ports := servicePorts(g)
 	is := Objects{Deployment: t.deploymentOf(g, o), Budget: t.budget.DeepCopy(), Policy: policyOf(ports)}
@@ -155,16 +157,17 @@ func (t *Template) deploymentOf(g *attach.Gateway, o Options) *appsv1.Deployment
 	for i := range pod.Spec.TopologySpreadConstraints {
 		pod.Spec.TopologySpreadConstraints[i].LabelSelector = selector(g)
 	}
-	// Envoy listens at the ports of listeners themselves, whatever they are.
+	// Envoy listens at the listeners' own ports, whatever they are.
 	pod.Spec.SecurityContext.Sysctls = append(pod.Spec.SecurityContext.Sysctls, corev1.Sysctl{Name: "net.ipv4.ip_unprivileged_port_start", Value: "0"})
 
 	e := envoyOf(&pod.Spec)
 	if i := slices.Index(e.Args, "--config-path"); i >= 0 {
-		// Kubernetes takes $$ for $.
+		// Kubernetes unescapes $$ to $.
 		e.Args[i], e.Args[i+1] = "--config-yaml", strings.ReplaceAll(string(o.Bootstrap), "$", "$$")
 	}
 	e.Ports = nil
-	// Before control has told it what to do, Envoy does not answer: where control is away, that may take long.
+	// Envoy does not answer before control has configured it, which may take long if control is
+	// away.
 	e.StartupProbe = probe(corev1.Probe{PeriodSeconds: 1, FailureThreshold: 3600})
 	e.ReadinessProbe = probe(corev1.Probe{PeriodSeconds: 2})
 	e.LivenessProbe = probe(corev1.Probe{PeriodSeconds: 10, FailureThreshold: 6})
@@ -206,7 +209,7 @@ func (t *Template) deploymentOf(g *attach.Gateway, o Options) *appsv1.Deployment
 	return d
 }
 
-// envoyOf and extprocOf are the containers of a pod, nil if it lacks them.
+// envoyOf and extprocOf return containers of a pod, nil if they are missing.
 func envoyOf(s *corev1.PodSpec) *corev1.Container { return container(s.Containers, "envoy") }
 
 func extprocOf(s *corev1.PodSpec) *corev1.Container { return container(s.InitContainers, "extproc") }
@@ -220,7 +223,7 @@ func container(all []corev1.Container, name string) *corev1.Container {
 	return nil
 }
 
-// mount is the one at a path.
+// mount returns the volume mount at a path.
 func mount(all []corev1.VolumeMount, path string) *corev1.VolumeMount {
 	for i := range all {
 		if all[i].MountPath == path {
@@ -248,20 +251,21 @@ func selector(g *attach.Gateway) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{Of: Name(g.Name)}}
 }
 
-// labels are those of all that is made for a Gateway, and of its pods.
+// labels returns the labels of a Gateway's objects and pods.
 func labels(g *attach.Gateway) map[string]string {
 	all := map[string]string{
 		"app.kubernetes.io/name": "headgate", component: envoyComponent, managedBy: manager,
 		Of: Name(g.Name), ofNamespace: g.Name.Namespace,
 	}
-	if len(g.Name.Name) <= 63 { // a label's most
+	if len(g.Name.Name) <= 63 { // the limit for labels
 		all[ofName] = g.Name.Name
 	}
 	return all
 }
 
-// asked are the labels that a Gateway asks for. Pods have neither these nor the annotations: who writes a Gateway must not choose what
-// others inject into pods of Headgate's namespace, nor who selects them.
+// asked returns the labels that a Gateway requests. Pods get neither these nor the annotations: the
+// owner of a Gateway must not choose what others inject into pods in Headgate's namespace, nor what
+// selects them.
 func asked(g *attach.Gateway) map[string]string {
 	if i := g.Spec.Infrastructure; i != nil {
 		return plain(i.Labels)
@@ -269,7 +273,7 @@ func asked(g *attach.Gateway) map[string]string {
 	return nil
 }
 
-// annotations are those that a Gateway asks for.
+// annotations returns the annotations that a Gateway requests.
 func annotations(g *attach.Gateway) map[string]string {
 	if i := g.Spec.Infrastructure; i != nil {
 		return plain(i.Annotations)
@@ -285,7 +289,7 @@ func plain[K, V ~string](words map[K]V) map[string]string {
 	return all
 }
 
-// joined is all of several maps; the later ones count.
+// joined merges maps; later ones win.
 func joined(all ...map[string]string) map[string]string {
 	is := make(map[string]string)
 	for _, m := range all {
@@ -294,7 +298,7 @@ func joined(all ...map[string]string) map[string]string {
 	return is
 }
 
-// servicePorts are those of the listeners that are not refused, in order.
+// servicePorts returns the ports of accepted listeners, in order.
 func servicePorts(g *attach.Gateway) []int32 {
 	var all []int32
 	for _, l := range g.Listeners {
@@ -331,7 +335,7 @@ func serviceType(g *attach.Gateway) corev1.ServiceType {
 	return corev1.ServiceTypeLoadBalancer
 }
 
-// policyOf lets everybody reach some ports, and extproc's metrics.
+// policyOf admits everybody to some ports, and to extproc's metrics.
 func policyOf(ports []int32) *networkingv1.NetworkPolicy {
 	p := &networkingv1.NetworkPolicy{
 		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"},
@@ -343,8 +347,8 @@ func policyOf(ports []int32) *networkingv1.NetworkPolicy {
 	return p
 }
 
-// Addresses are where clients reach what a Service leads to: the load balancer's, and the ClusterIPs of one of another type; none while
-// it has none. At most 16, as the status of a Gateway has them.
+// Addresses returns the addresses of a Service, at most 16, as in the status of a Gateway: those of
+// its load balancer, or its ClusterIPs if it has another type.
 func Addresses(s *corev1.Service) []gatewayv1.GatewayStatusAddress {
 	var all []gatewayv1.GatewayStatusAddress
 	add := func(of gatewayv1.AddressType, value string) {

@@ -17,7 +17,7 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// The input of a block is objects in YAML; what comes out is what their Gateways' Envoys run in.
+// The input of a block is objects in YAML; the output is the objects of their Gateways.
 func TestScenarios(t *testing.T) {
 	template, err := gateway.Read(headgate.GatewayYAML)
 	if err != nil {
@@ -47,7 +47,7 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// No two Gateways have the same name for what is made, and each name is one that a Service and a label may have.
+// Names are unique, and valid for Services and labels.
 func TestNamesDiffer(t *testing.T) {
 	long := strings.Repeat("long.", 50) + "x"
 	seen := make(map[string]objects.Name)
@@ -95,12 +95,12 @@ func TestAddressesAreWhereClientsComeIn(t *testing.T) {
 	}
 	many := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}
 	many.Status.LoadBalancer.Ingress = slices.Repeat([]corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}, 17)
-	if n := len(gateway.Addresses(many)); n != 16 { // an API server refuses a status with more
+	if n := len(gateway.Addresses(many)); n != 16 { // an API server rejects a status with more
 		t.Errorf("of 17 addresses it tells %d", n)
 	}
 }
 
-// A manifest that lacks what a Gateway needs is told at once.
+// A manifest without what a Gateway needs is an error.
 func TestAManifestWithoutEnvoyIsRefused(t *testing.T) {
 	withoutBudget, _, cut := strings.Cut(string(headgate.GatewayYAML), "\n---\napiVersion: policy/v1\n")
 	if !cut {
