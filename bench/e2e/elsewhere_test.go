@@ -399,7 +399,9 @@ func anEndpointThatLeavesKeepsItsStreams(t *testing.T) {
 		return s.envoyGauge("cluster."+s.cluster()+".membership_total") == 4+1 && // and the relay
 			!strings.Contains(s.clusters(), leaving+"::")
 	})
-	s.await("only the stream is left there", func() bool { return s.sum(leaving, "vllm:num_requests_running") == 1 && s.sum(leaving, "vllm:num_requests_waiting") == 0 })
+	s.await("only the stream is left there", func() bool {
+		return s.sum(leaving, "vllm:num_requests_running") == 1 && s.sum(leaving, "vllm:num_requests_waiting") == 0
+	})
 	served := s.sum(leaving, "sim:requests_total", "path", "/v1/completions", "status", "200")
 	sent := l.sent.Load()
 	s.await("more requests were answered", func() bool { return l.sent.Load() > sent+200 })

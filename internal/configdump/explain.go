@@ -1,4 +1,5 @@
-// Package configdump says, for people, what holds in a program and where it is from: the answer of --explain-config.
+// Package configdump prints the effective configuration of a program and the source of each value:
+// the output of --explain-config.
 package configdump
 
 import (
@@ -21,35 +22,37 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Default is where a value is from that nobody set.
+// Default is the source of a value that nobody set.
 const Default = "default"
 
-// Setting is one thing that holds.
+// Setting is one effective value.
 type Setting struct {
 	Name, Value string
-	// From is where the value is from: [Default], a flag, a variable of the environment, or an object with its file and line.
+	// From is the value's source: [Default], a flag, an environment variable, or an object with
+	// file and line.
 	From string
-	// Means is for people who do not know the setting; it may be empty.
+	// Means explains the setting; it may be empty.
 	Means string
 }
 
 // Command is the flag --explain-config.
 type Command struct {
-	// On says that it was given.
+	// On says that the flag was given.
 	On    bool
 	flags []Setting
-	from  map[string]string // of each flag
+	from  map[string]string // source of each flag
 }
 
 const flag = "explain-config"
 
-// Register makes the flag.
+// Register adds the flag.
 func (c *Command) Register(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.On, flag, false, "print every setting and object in force and where each comes from, then exit")
 }
 
-// Note keeps what holds of a command line that was parsed. From says where the value of a flag is from that was not given by its
-// own name, such as "$NAMESPACE". Kubeconfig is the variable of the environment that counts for the flag of that name.
+// Note records the values of a parsed command line. From is the source of flags that were not set
+// by name, such as "$NAMESPACE". Kubeconfig is the environment variable that replaces the flag of
+// that name.
 func (c *Command) Note(fs *pflag.FlagSet, from map[string]string, kubeconfig string) {
 	c.from = make(map[string]string)
 	kube := fs.Lookup("kube")
@@ -73,16 +76,16 @@ func (c *Command) Note(fs *pflag.FlagSet, from map[string]string, kubeconfig str
 	})
 }
 
-// From says where the value of a flag is from, given without its dashes.
+// From returns the source of a flag's value; flag has no dashes.
 func (c *Command) From(flag string) string { return cmp.Or(c.from[flag], Default) }
 
-// Objects are where a program has its objects from.
+// Objects is a program's source of objects.
 type Objects interface {
 	Read(ctx context.Context) (*objects.World, error)
 }
 
-// Print reads the objects once, and writes what holds. OfPool is what the program has to say of each pool beside what objects
-// say; it may be nil.
+// Print reads the objects once and prints the effective configuration. OfPool, which may be nil,
+// adds the program's own settings of each pool.
 func (c *Command) Print(ctx context.Context, out io.Writer, from Objects, ofPool func(*objects.World, *objects.Pool) []Setting) error {
 	w, err := from.Read(ctx)
 	if err != nil {
@@ -92,7 +95,7 @@ func (c *Command) Print(ctx context.Context, out io.Writer, from Objects, ofPool
 	return err
 }
 
-// Text is what holds: flags, and what the objects of w say. OfPool is as for [Command.Print].
+// Text formats flags and the settings in w. OfPool is as for [Command.Print].
 func Text(flags []Setting, w *objects.World, ofPool func(*objects.World, *objects.Pool) []Setting) string {
 	var out strings.Builder
 	section(&out, "FLAGS", "setting", "value", flags)
@@ -119,7 +122,7 @@ func Text(flags []Setting, w *objects.World, ofPool func(*objects.World, *object
 	return strings.TrimSuffix(out.String(), "\n") + "\n"
 }
 
-// section writes a table with its title, and an empty line after it; nothing for no rows.
+// section writes a table with a title, followed by an empty line; nothing if there are no rows.
 func section(out *strings.Builder, title, name, value string, rows []Setting) {
 	if len(rows) == 0 {
 		return
@@ -142,11 +145,11 @@ func section(out *strings.Builder, title, name, value string, rows []Setting) {
 	for _, s := range rows {
 		line(s)
 	}
-	_ = table.Flush() // into memory
+	_ = table.Flush() // to memory
 	out.WriteString("\n")
 }
 
-// placement is how models are put onto the engines of a pool.
+// placement returns a pool's placement settings.
 func placement(w *objects.World, p *objects.Pool) []Setting {
 	var own v1alpha1.Placement
 	if p.Settings != nil && p.Settings.Placement != nil {
@@ -189,7 +192,7 @@ func placement(w *objects.World, p *objects.Pool) []Setting {
 	}
 }
 
-// declared is what the objects of a pool say of it, and its endpoints.
+// declared returns the settings of a pool's objects, and its endpoints.
 func declared(w *objects.World, p *objects.Pool) []Setting {
 	own := w.Where(pool.Kind, p.Name)
 	admits := Setting{"admits", "what its endpoints list", own, "models that requests may name"}
@@ -231,7 +234,7 @@ func declared(w *objects.World, p *objects.Pool) []Setting {
 	return all
 }
 
-// routes are the models that requests may name, by the objects that admit them.
+// routes returns the models that requests may name, with the objects that admit them.
 func routes(w *objects.World) []Setting {
 	all := make([]Setting, 0, len(w.Routes))
 	for _, r := range w.Routes {
@@ -271,7 +274,7 @@ func routes(w *objects.World) []Setting {
 	return all
 }
 
-// vmodels are where requests for VModels are to go.
+// vmodels returns the targets of VModels.
 func vmodels(w *objects.World) []Setting {
 	all := make([]Setting, 0, len(w.VModels))
 	for _, v := range w.VModels {
@@ -287,7 +290,7 @@ func vmodels(w *objects.World) []Setting {
 	return all
 }
 
-// catalogue is the models that engines can load.
+// catalogue returns the models that engines can load.
 func catalogue(w *objects.World) []Setting {
 	all := make([]Setting, 0, len(w.Catalogue))
 	for i := range w.Catalogue {

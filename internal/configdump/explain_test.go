@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "write what is explained into testdata")
 
-// Everything that holds is in the explanation, with the file and line of what is from an object.
+// The output has every setting, with file and line for those of objects.
 func TestWhatHoldsIsExplained(t *testing.T) {
 	var c configdump.Command
 	fs := pflag.NewFlagSet("program", pflag.ContinueOnError)
@@ -66,7 +66,7 @@ func TestWhatHoldsIsExplained(t *testing.T) {
 	}
 }
 
-// nothing is objects that cannot be read.
+// nothing is a source whose objects cannot be read.
 type nothing struct{}
 
 var errNothing = errors.New("there is nothing")

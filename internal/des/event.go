@@ -1,28 +1,30 @@
-// Package des is the loop of every simulation: it does what is to be done in order of time, as fast as it can. It is pure: time is
-// float64 seconds since an origin that the caller chooses, and the same calls give the same order.
+// Package des is the discrete-event loop of every simulation: it runs events in order of time, as
+// fast as it can. It is pure: time is float64 seconds since an origin that the caller chooses, and
+// the same calls give the same order.
 package des
 
-// Loop has what is still to be done. The zero Loop is at time 0, with nothing to do. It is used from one goroutine.
+// Loop is a queue of events. The zero Loop is at time 0 without events. It is not safe for
+// concurrent use.
 type Loop struct {
 	now   float64
 	asked uint64
 	queue queue
 }
 
-// Now is the time of what is being done, or was done last.
+// Now returns the time of the current or last event.
 func (l *Loop) Now() float64 { return l.now }
 
-// Len is how much is still to be done.
+// Len returns the number of pending events.
 func (l *Loop) Len() int { return len(l.queue) }
 
-// At has something done at a time, or next where that has passed. Of what is to be done at the same time, what was asked for first is done
-// first.
+// At schedules do at a time, or as the next event if that time has passed. Events at the same time
+// run in the order in which they were scheduled.
 func (l *Loop) At(at float64, do func()) {
 	l.asked++
 	l.queue.push(entry{max(at, l.now), l.asked, do})
 }
 
-// Every has something done at a time, and again after each interval, until it reports false.
+// Every calls do at a time, and again after each interval, until it returns false.
 func (l *Loop) Every(at, interval float64, do func() (again bool)) {
 	l.At(at, func() {
 		if do() {
@@ -31,7 +33,8 @@ func (l *Loop) Every(at, interval float64, do func() (again bool)) {
 	})
 }
 
-// Run does what is to be done until a time, which it is then, or until there is nothing. What is done may ask for more.
+// Run runs events until a time, or until there are none, and sets the time to until. Events may
+// schedule more.
 func (l *Loop) Run(until float64) {
 	for len(l.queue) > 0 && l.queue[0].at <= until {
 		l.Step()
@@ -39,7 +42,7 @@ func (l *Loop) Run(until float64) {
 	l.now = max(l.now, until)
 }
 
-// Step does what is to be done next, and reports false where there is nothing.
+// Step runs the next event, and returns false if there is none.
 func (l *Loop) Step() bool {
 	if len(l.queue) == 0 {
 		return false
@@ -50,8 +53,8 @@ func (l *Loop) Step() bool {
 	return true
 }
 
-// queue is a heap in order of time. It is not that of container/heap, which makes each entry an interface: with four things to do a step takes
-// a fourth of the time.
+// queue is a binary heap by time. container/heap would make each entry an interface; with four
+// events a step here takes a fourth of the time.
 type queue []entry
 
 type entry struct {
@@ -80,7 +83,7 @@ func (q *queue) push(e entry) {
 func (q *queue) pop() entry {
 	all := *q
 	first, last := all[0], all[len(all)-1]
-	all[len(all)-1] = entry{} // nothing keeps what it would do
+	all[len(all)-1] = entry{} // release the closure
 	all = all[:len(all)-1]
 	*q = all
 	if len(all) == 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/internal/des"
 )
 
-// What is asked for is done in order of time, and in the order of asking at one time; what has passed is done next.
+// Events run in order of time, ties in order of scheduling; past times run next.
 func TestLoop(t *testing.T) {
 	var l des.Loop
 	var done []string
@@ -39,7 +39,7 @@ func TestLoop(t *testing.T) {
 	}
 }
 
-// What is done every so often ends when it says so.
+// A repeated event ends when it returns false.
 func TestEvery(t *testing.T) {
 	var l des.Loop
 	var at []float64
@@ -53,7 +53,7 @@ func TestEvery(t *testing.T) {
 	}
 }
 
-// However much there is to do, it is done as sorting says.
+// Any number of events run in sorted order.
 func TestOrder(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test's
 	var l des.Loop

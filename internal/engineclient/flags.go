@@ -11,7 +11,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Flags are what the command line says of how engines are reached. The zero Flags is plain HTTP without a token.
+// Flags are the command line's settings for calling engines. The zero Flags is plain HTTP without a
+// token.
 type Flags struct {
 	tokenFile  string
 	tls        bool
@@ -19,7 +20,7 @@ type Flags struct {
 	skipVerify bool
 }
 
-// Register makes the flags, the same for each program that reaches engines.
+// Register adds the flags, the same for each program that calls engines.
 func (f *Flags) Register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.tokenFile, "engine-token-file", "", "send engines the bearer token in this `FILE`, which may be replaced at any time; with --kube, name a Secret in each pool's PoolSettings instead")
 	fs.BoolVar(&f.tls, "engine-tls", false, "call engines over TLS; an engine's certificate must be for its name in --endpoints or an EndpointList, else for its IP address")
@@ -27,7 +28,8 @@ func (f *Flags) Register(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.skipVerify, "engine-insecure-skip-verify", false, "with --engine-tls: accept any certificate; whoever intercepts the connection can read the token")
 }
 
-// Check says what does not go together, with objects from an API server, or else from a folder and the command line.
+// Check returns which flags conflict, with objects from an API server (kube) or from a folder and
+// the command line.
 func (f *Flags) Check(kube bool) error {
 	switch {
 	case kube && f.tokenFile != "":

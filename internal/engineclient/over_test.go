@@ -17,7 +17,8 @@ import (
 	"github.com/headgate/headgate/internal/listen"
 )
 
-// Each engine is reached as its own settings say, by one transport; what says nothing is reached as the command line has it.
+// One transport calls each engine by its own settings; an engine without settings is called by the
+// command line's.
 func TestEachEngineIsReachedAsItsSettingsSay(t *testing.T) {
 	serve := func(secure string, speaks func(*http.Protocols)) (address, authority string) {
 		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

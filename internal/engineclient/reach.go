@@ -1,5 +1,5 @@
-// Package engineclient is how engines are reached over HTTP: with which token, over which TLS, at which address under which
-// name. Who looks at engines and who loads models onto them do it in the same way.
+// Package engineclient calls engines over HTTP: with their token, their TLS settings and their
+// hostname. Scraping and loading use the same client.
 package engineclient
 
 import (
@@ -16,37 +16,40 @@ import (
 	"github.com/headgate/headgate/api/v1alpha1"
 )
 
-// dialTimeout bounds one attempt to connect. An engine that is busy still accepts: the kernel does.
+// dialTimeout limits one connection attempt. A busy engine still accepts connections, since the
+// kernel does.
 const dialTimeout = time.Second
 
-// Access is how engines are reached. The zero Access is plain HTTP without a token.
+// Access is how engines are called. The zero Access is plain HTTP without a token.
 type Access struct {
-	// TLS is how engines are known of which nobody says it ([Access.Over]); nil means plain HTTP. Its ServerName is set for each endpoint.
+	// TLS is for engines without settings of their own ([Access.Over]); nil means plain HTTP.
+	// ServerName is set per endpoint.
 	TLS *tls.Config
-	// Tokens has the bearer token that requests carry, of which each has the one of that moment. It may be nil: there is none.
+	// Tokens has the bearer tokens; each request reads the current one. It may be nil for none.
 	Tokens *Tokens
-	// Dial opens connections in tests; nil means by the network.
+	// Dial opens connections in tests; nil means the network.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-	ref  string // to the token, of Tokens
+	ref  string // reference to the token in Tokens
 	over v1alpha1.EngineTLS
 	h2c  bool
 }
 
-// With is how the engines are reached whose token ref refers to.
+// With returns the Access for engines whose token ref refers to.
 func (a Access) With(ref string) Access {
 	a.ref = ref
 	return a
 }
 
-// Over is how engines are reached that settings tell of: over TLS as they say, where they are not zero; else by HTTP/2, or as the Access
-// says.
+// Over returns the Access for engines with settings: over TLS if they are not zero, otherwise over
+// HTTP/2 if h2c is true, otherwise unchanged.
 func (a Access) Over(settings v1alpha1.EngineTLS, h2c bool) Access {
 	a.over, a.h2c = settings, h2c
 	return a
 }
 
-// Config is how the endpoint at an address is known, under the name that people wrote for it; nil for one that is reached without TLS.
+// Config returns the TLS configuration for an endpoint with its configured hostname; nil without
+// TLS.
 func (a Access) Config(host, address string) (*tls.Config, error) {
 	if a.over == (v1alpha1.EngineTLS{}) {
 		if a.TLS == nil {
@@ -68,20 +71,20 @@ func (a Access) Config(host, address string) (*tls.Config, error) {
 	return own, nil
 }
 
-// secure says whether an engine is reached over TLS.
+// secure reports whether an engine is called over TLS.
 func (a Access) secure() bool { return a.TLS != nil || a.over != (v1alpha1.EngineTLS{}) }
 
-// way carries how a request's endpoint is reached to the dialer, and the name of the endpoint.
+// way passes a request's Access and hostname to the dialer.
 type way struct {
 	Access
 	host string
 }
 
-// wayKey is where a request has it.
+// wayKey is the context key of way.
 type wayKey struct{}
 
-// Request makes a request to the endpoint at address, "ip:port". Host is the DNS name that people wrote for it: what its
-// certificate is for, and the Host of the request; empty means the address.
+// Request makes a request to the endpoint at address, "ip:port". Host is its configured DNS name,
+// which its certificate must match and which is the request's Host; empty means the address.
 func (a Access) Request(ctx context.Context, method, address, host, path string, body io.Reader) (*http.Request, error) {
 	scheme := "http"
 	if a.secure() {
@@ -101,10 +104,10 @@ func (a Access) Request(ctx context.Context, method, address, host, path string,
 	return r, nil
 }
 
-// bearer is before the token in a header.
+// bearer precedes the token in a header.
 const bearer = "Bearer "
 
-// Sent is the token that a request carries, empty for none.
+// Sent returns the token of a request, empty for none.
 func Sent(r *http.Request) string { return strings.TrimPrefix(r.Header.Get("Authorization"), bearer) }
 
 // Bearer returns the token for one request, empty for none.
@@ -118,14 +121,14 @@ func (a Access) DialContext(ctx context.Context, network, address string) (net.C
 	return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, address)
 }
 
-// Transport returns a transport for what [Access.Request] makes. It keeps idle connections for at most idle. Compression
-// would cost the engine more than it saves the wire.
+// Transport returns a transport for requests made by [Access.Request]. It keeps idle connections
+// for at most idle. Compression is off, since it would cost the engine more than it saves.
 func (a Access) Transport(idle time.Duration) http.RoundTripper {
 	one := func(speaks func(*http.Protocols)) *http.Transport {
 		t := &http.Transport{
 			DialContext:         a.DialContext,
 			DialTLSContext:      dialTLS,
-			MaxIdleConnsPerHost: 2, // for one who looks: one for the load and one for the models
+			MaxIdleConnsPerHost: 2, // for a scraper: one for the load and one for the models
 			IdleConnTimeout:     idle, DisableCompression: true, Protocols: new(http.Protocols),
 		}
 		speaks(t.Protocols)
@@ -137,7 +140,7 @@ func (a Access) Transport(idle time.Duration) http.RoundTripper {
 	}
 }
 
-// transport speaks to each engine what it speaks. Over TLS that is HTTP/1.1.
+// transport uses each engine's protocol: HTTP/1.1 or HTTP/2, and HTTP/1.1 over TLS.
 type transport struct{ http1, http2 *http.Transport }
 
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -147,14 +150,15 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.http1.RoundTrip(r)
 }
 
-// CloseIdleConnections is what [http.Client.CloseIdleConnections] calls.
+// CloseIdleConnections is called by [http.Client.CloseIdleConnections].
 func (t transport) CloseIdleConnections() {
 	t.http1.CloseIdleConnections()
 	t.http2.CloseIdleConnections()
 }
 
-// dialTLS opens a connection as a request of [Access.Request] says. Connections are kept by address, of which several may have the same
-// name, so that the name does not come from the URL.
+// dialTLS opens a connection for a request made by [Access.Request]. Connections are pooled by
+// address, and several addresses may have the same hostname, so the hostname does not come from the
+// URL.
 func dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
 	w, _ := ctx.Value(wayKey{}).(way)
 	config, err := w.Config(w.host, address)
@@ -174,8 +178,9 @@ func dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
 	return secure, nil
 }
 
-// Stay is the CheckRedirect of clients that read: it follows redirects, which older vLLM answers /metrics with, but never
-// away from the endpoint. A Location may have the endpoint's name; the connection is to its address all the same.
+// Stay is the CheckRedirect of scrapers: it follows redirects, with which older vLLM answers
+// /metrics, but never away from the endpoint. A Location may have the endpoint's hostname; the
+// connection still goes to its address.
 func Stay(r *http.Request, via []*http.Request) error {
 	first := via[0]
 	if len(via) > 3 || r.URL.Scheme != first.URL.Scheme || r.URL.Host != first.URL.Host && r.URL.Host != first.Host {
@@ -183,7 +188,7 @@ func Stay(r *http.Request, via []*http.Request) error {
 	}
 	r.URL.Host, r.Host = first.URL.Host, first.Host
 	if token := first.Header.Get("Authorization"); token != "" {
-		r.Header.Set("Authorization", token) // net/http drops it where the names differ
+		r.Header.Set("Authorization", token) // net/http drops it if the names differ
 	}
 	return nil
 }

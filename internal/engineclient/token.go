@@ -12,24 +12,25 @@ import (
 	"time"
 )
 
-// tokenAge is how old a token may be when a request carries it: below the least interval between looks of one endpoint
-// that anybody would want, so that a new token is in the next look, while hundreds of endpoints read the file ten times a
-// second and no more.
+// tokenAge is the maximum age of a cached token. It is below any sensible scrape interval, so that
+// the next scrape has a new token, while hundreds of endpoints read the file only ten times per
+// second.
 const tokenAge = 100 * time.Millisecond
 
-// TokenFile is a bearer token in a file that others may replace at any time. It is safe for concurrent use, and never
-// tells the token to anybody but engines.
+// TokenFile is a bearer token in a file that may be replaced at any time. It is safe for concurrent
+// use, and passes the token only to engines.
 type TokenFile struct {
 	path string
 	log  *slog.Logger
 
-	mu      sync.Mutex // guards the following
-	token   string     // the last good one
+	mu      sync.Mutex // guards the fields below
+	token   string     // the last valid one
 	read    time.Time
 	failing bool
 }
 
-// OpenToken reads the file a first time. A file that cannot be read or holds no token is an error.
+// OpenToken reads the file for the first time. A file that is unreadable or has no token is an
+// error.
 func OpenToken(path string, log *slog.Logger) (*TokenFile, error) {
 	token, err := readToken(path)
 	if err != nil {
@@ -38,8 +39,8 @@ func OpenToken(path string, log *slog.Logger) (*TokenFile, error) {
 	return &TokenFile{path: path, log: log, token: token, read: time.Now()}, nil
 }
 
-// Token returns the token that is in the file now, or a moment ago. While the file cannot be read, or holds none, it is
-// the last good one.
+// Token returns the file's current token, at most tokenAge old. While the file is unreadable or has
+// no token, it returns the last valid one.
 func (t *TokenFile) Token() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -59,13 +60,14 @@ func (t *TokenFile) Token() string {
 	return t.token
 }
 
-// Shows says whether an Authorization header shows a token as a bearer's. An empty token is shown by nobody.
+// Shows reports whether an Authorization header has the bearer token. It is false for an empty
+// token.
 func Shows(authorization, token string) bool {
 	bearer, ok := strings.CutPrefix(authorization, "Bearer ")
 	return ok && token != "" && subtle.ConstantTimeCompare([]byte(bearer), []byte(token)) == 1
 }
 
-// readToken reads a token without the space around it.
+// readToken reads a token without surrounding space.
 func readToken(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -78,13 +80,14 @@ func readToken(path string) (string, error) {
 	return token, nil
 }
 
-// parseToken finds the token in a text without the space around it. An error does not say what the text is.
+// parseToken returns the token in a text without surrounding space. Errors do not quote the text.
 func parseToken(text []byte) (string, error) {
 	token := bytes.TrimSpace(text)
 	if len(token) == 0 {
 		return "", errors.New("is empty: write the token that the engines want")
 	}
-	// What RFC 6750 lets stand in a header; a second line or a key of another kind would not pass.
+	// The characters that RFC 6750 allows in a header; a second line or a key of another kind is
+	// refused.
 	if bytes.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return "", errors.New("holds more than one word: write the token alone")
 	}

@@ -8,22 +8,23 @@ import (
 	"sync"
 )
 
-// Tokens are the bearer tokens with which engines are reached. What is known of an engine is a reference to its token, never the
-// token itself: the reference "" is to that of --engine-token-file, any other to one that was set. It is safe for concurrent
-// use, and tells a token to nobody but engines.
+// Tokens are the engines' bearer tokens by reference. Other code knows only the reference: "" is
+// the token of --engine-token-file, any other was set with Set. It is safe for concurrent use, and
+// passes tokens only to engines.
 type Tokens struct {
-	flag func() string // nil where there is none
+	flag func() string // nil if there is none
 
 	mu  sync.RWMutex // guards set
 	set map[string]string
 }
 
-// NewTokens returns the Tokens with that of --engine-token-file alone, which flag returns, empty for none. It may be nil.
+// NewTokens returns Tokens with only the token of --engine-token-file, which flag returns, empty
+// for none. Flag may be nil.
 func NewTokens(flag func() string) *Tokens {
 	return &Tokens{flag: flag, set: make(map[string]string)}
 }
 
-// Of returns the token that a reference means now, empty for none.
+// Of returns the current token of a reference, empty for none.
 func (t *Tokens) Of(ref string) string {
 	switch {
 	case t == nil, ref == "" && t.flag == nil:
@@ -38,8 +39,8 @@ func (t *Tokens) Of(ref string) string {
 
 var errNoReference = errors.New("a token that is set has a reference")
 
-// Set makes a reference mean the token in a text, without the space around it, and reports whether that is a new one. A text
-// without a token is an error, and changes nothing.
+// Set sets the token of a reference to the one in text, without surrounding space, and reports
+// whether it is new. A text without a token is an error, and changes nothing.
 func (t *Tokens) Set(ref string, text []byte) (fresh bool, err error) {
 	token, err := parseToken(text)
 	if err != nil {
@@ -55,18 +56,18 @@ func (t *Tokens) Set(ref string, text []byte) (fresh bool, err error) {
 	return fresh, nil
 }
 
-// Keep forgets the tokens of all references but these.
+// Keep removes the tokens of all other references.
 func (t *Tokens) Keep(refs []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	maps.DeleteFunc(t.set, func(ref, _ string) bool { return !slices.Contains(refs, ref) })
 }
 
-// WantsToken is what to say of an engine that lets nobody in.
+// WantsToken is the message for an engine that requires a token.
 const WantsToken = "it wants the token of --engine-token-file, or with --kube that of spec.engineToken in its pool's PoolSettings"
 
-// Conceal returns what an engine said in answer to a request without the token that the request carried, empty for none: some
-// say which token is wrong, and what they say is logged and shown.
+// Conceal removes a request's token, empty for none, from an engine's response: some quote a wrong
+// token, and responses are logged and shown.
 func Conceal(said, token string) string {
 	if token == "" {
 		return said

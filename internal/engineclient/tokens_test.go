@@ -8,7 +8,7 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// The token of the command line is for those who have no reference, and a reference is to its own token alone.
+// The empty reference is the command line's token; any other reference is only its own token.
 func TestAReferenceMeansItsOwnToken(t *testing.T) {
 	tokens := engineclient.NewTokens(func() string { return "flag" })
 	set := func(ref, text string) (fresh bool) {
@@ -56,13 +56,13 @@ func TestAReferenceMeansItsOwnToken(t *testing.T) {
 	}
 }
 
-// Each request carries the token of its moment, of what its Access is with.
+// Each request carries the current token of its Access.
 func TestARequestCarriesTheTokenOfItsEngine(t *testing.T) {
 	tokens := engineclient.NewTokens(func() string { return "flag" })
 	plain := engineclient.Access{Tokens: tokens}
 	for _, c := range []struct {
 		access    engineclient.Access
-		ref, text string // that is set before
+		ref, text string // set beforehand
 		want      string
 	}{
 		{plain, "", "", "Bearer flag"},

@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// TLS returns how to serve with TLS: with the certificate in a folder (--cert-path), which may be replaced at any time, or
-// where dir is empty with one of the program's own. Gateways of this field do not verify it, since they know the service by
-// other means.
+// TLS returns the configuration for serving with TLS: with the certificate in a folder
+// (--cert-path), which may be replaced at any time, or a self-signed one if dir is empty. Gateways
+// do not verify an endpoint picker's certificate; they trust the service by other means.
 func TLS(dir string, log *slog.Logger) (*tls.Config, error) {
 	get := (&certificate{dir: dir, log: log}).get
 	if dir == "" {
@@ -38,20 +38,20 @@ type certificate struct {
 	dir string
 	log *slog.Logger
 
-	mu      sync.Mutex // guards the following
+	mu      sync.Mutex // guards the fields below
 	changed [2]time.Time
 	good    *tls.Certificate
 }
 
-// ClientCertificate returns the certificate in a folder for one who calls, as it is at each handshake.
+// ClientCertificate returns a client's certificate from a folder, read again at each handshake.
 func ClientCertificate(dir string, log *slog.Logger) (func(*tls.CertificateRequestInfo) (*tls.Certificate, error), error) {
 	own := &certificate{dir: dir, log: log}
 	_, err := own.get(nil)
 	return func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own.get(nil) }, err
 }
 
-// get returns the certificate as it is now, or the last good one if the files make no sense. It looks at the files for
-// each handshake, of which there are few: gateways keep their connections.
+// get returns the current certificate, or the last valid one if the files are invalid. It checks
+// the files at each handshake; there are few, since gateways reuse connections.
 func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,13 +77,14 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.good, nil
 }
 
-// SelfSigned makes a certificate for a year and a day.
+// SelfSigned makes a self-signed certificate for a year and a day.
 func SelfSigned(now time.Time) (*tls.Certificate, error) {
 	return Certify(now, 366*24*time.Hour, false, "headgate", "localhost")
 }
 
-// Certify makes a certificate that signs itself, for DNS names of which the first is its subject's too, valid from an hour
-// before now until an age after it. As an authority it may be what those who call are told to trust.
+// Certify makes a self-signed certificate for DNS names, valid from an hour before now for the
+// given age. The first name is also its subject. As an authority, it can be the CA that clients
+// trust.
 func Certify(now time.Time, age time.Duration, authority bool, names ...string) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package listen is how programs listen: on sockets and ports, with certificates that may be replaced.
+// Package listen opens listeners: Unix sockets and ports, with certificates that may be replaced.
 package listen
 
 import (
@@ -15,27 +15,27 @@ import (
 	"time"
 )
 
-// IsLocal says whether nobody outside this machine can reach an address.
+// IsLocal reports whether an address can be reached only from this machine.
 func IsLocal(a net.Addr) bool {
 	tcp, ok := a.(*net.TCPAddr)
 	return !ok || tcp.IP.IsLoopback()
 }
 
-// maxSocketPath is what macOS allows; Linux allows four more.
+// maxSocketPath is the limit of macOS; Linux allows four more bytes.
 const maxSocketPath = 103
 
-// On opens an address of a flag: unix:PATH or HOST:PORT. A socket that a process left behind is taken over; one that a process
-// still serves is not.
+// On listens on a flag's address: unix:PATH or HOST:PORT. It replaces a socket that a dead process
+// left behind, but not one that is being served.
 func On(flag, address string) (net.Listener, error) {
 	return named(flag, address)(open(address, false, 0))
 }
 
-// Private is On for a socket that only processes of this user can call, whatever the umask.
+// Private is On for a socket that only processes of this user can open, whatever the umask.
 func Private(flag, address string) (net.Listener, error) {
 	return named(flag, address)(open(address, false, 0o600))
 }
 
-// named has an error say which flag's address cannot be served.
+// named adds the flag and the address to an error.
 func named(flag, address string) func(net.Listener, error) (net.Listener, error) {
 	return func(l net.Listener, err error) (net.Listener, error) {
 		if err != nil {
@@ -45,19 +45,20 @@ func named(flag, address string) func(net.Listener, error) (net.Listener, error)
 	}
 }
 
-// Over is On for a process that takes the place of another: a socket that another serves is replaced by the own one in the moment
-// in which that is ready. What has connected to the other stays there. Only sockets can be replaced.
+// Over is On for a process that replaces another: it atomically replaces a socket that another
+// process serves. Existing connections stay with the other process. Only sockets can be replaced.
 func Over(flag, address string) (net.Listener, error) {
 	return named(flag, address)(open(address, true, 0))
 }
 
-// open opens an address. A socket gets a mode, or with 0 that which the umask leaves.
+// open listens on an address. A socket gets the mode; 0 leaves it to the umask.
 func open(address string, over bool, mode fs.FileMode) (net.Listener, error) {
 	path, ok := strings.CutPrefix(address, "unix:")
 	if !ok {
 		return net.Listen("tcp", address)
 	}
-	// Whoever connects finds either the old socket or the new one: it is made under a name of its own, and renamed.
+	// The socket is created under another name and renamed, so that a client finds either the old
+	// or the new one.
 	made := filepath.Join(filepath.Dir(path), "."+rand.Text()[:8])
 	if n := max(len(path), len(made)); n > maxSocketPath {
 		return nil, fmt.Errorf("the path of a Unix socket has at most %d bytes, this one has %d", maxSocketPath, n)
@@ -83,17 +84,18 @@ func open(address string, over bool, mode fs.FileMode) (net.Listener, error) {
 			return nil, errors.Join(err, l.Close())
 		}
 	}
-	// The file stays when the process ends, for it may be the socket of one that has taken over by then.
+	// The file stays when the process ends, since it may be the successor's socket by then.
 	if err := os.Rename(made, path); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
 }
 
-// headerTimeout is how long a client may take for the headers of a request.
+// headerTimeout limits how long a client may take to send a request's headers.
 const headerTimeout = 5 * time.Second
 
-// HTTP serves on a listener, which it closes, until ctx ends: then it cuts what is served, and returns nil.
+// HTTP serves on a listener, which it closes, until ctx ends; then it cuts open requests and
+// returns nil.
 func HTTP(ctx context.Context, l net.Listener, handler http.Handler) error {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })

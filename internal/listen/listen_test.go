@@ -16,8 +16,8 @@ import (
 	"github.com/headgate/headgate/internal/listen"
 )
 
-// A process that was killed leaves its socket behind, and the next one takes it over; one that a process serves it does
-// not, nor a file that is no socket.
+// The socket of a killed process is replaced by the next one. A socket that is being served, or a
+// file that is not a socket, is not.
 func TestASocketThatWasLeftBehindIsTakenOver(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "made", "x.sock")
 	l, err := listen.On("listen", "unix:"+path)
@@ -50,7 +50,7 @@ func TestASocketThatWasLeftBehindIsTakenOver(t *testing.T) {
 	}
 }
 
-// Whatever the umask is, no other user can call a private socket.
+// No other user can open a private socket, whatever the umask.
 func TestAPrivateSocketIsOfOneUser(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "private")
 	l, err := listen.Private("xds-address", "unix:"+path)
@@ -66,8 +66,8 @@ func TestAPrivateSocketIsOfOneUser(t *testing.T) {
 	}
 }
 
-// A process that takes over has the socket from one moment to the next, and what the other had goes on. The end of the other leaves
-// the socket alone.
+// The socket is replaced atomically, and the connections of the earlier process continue. The end
+// of that process leaves the socket alone.
 func TestASocketIsTakenOverWithItsPath(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.sock")
 	first, err := listen.On("listen", "unix:"+path)
@@ -170,7 +170,7 @@ func pair(t *testing.T, dir string) *x509.Certificate {
 	return cert
 }
 
-// shows says whether a configuration shows a certificate.
+// shows reports whether a configuration presents a certificate.
 func shows(t *testing.T, c *tls.Config, want *x509.Certificate) bool {
 	t.Helper()
 	got, err := c.GetCertificate(&tls.ClientHelloInfo{})

@@ -10,42 +10,44 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Batches is the latency of one model on one kind of hardware by how many requests an engine computes at once: the model of time of all
-// that makes no tokens. All times are in seconds. Values are immutable once made and safe for concurrent use.
+// Batches is the latency profile of one model on one kind of hardware by batch size, for models
+// that make no tokens. All times are in seconds. Values are immutable once made and safe for
+// concurrent use.
 type Batches struct {
-	// Name says which model on which hardware, for people.
+	// Name is the model and the hardware, for people.
 	Name string `json:"name"`
-	// Source says where the figures come from: a measurement, a paper, a fit and its error.
+	// Source is where the figures come from: a measurement, a paper, a fit and its error.
 	Source string `json:"source,omitempty"`
-	// Model is what it is of, as who plans names it; empty where nobody says.
+	// Model is the model, as a plan names it; empty if unknown.
 	Model string `json:"model,omitempty"`
-	// Hardware is what the figures are of, such as a100.
+	// Hardware is the hardware, such as a100.
 	Hardware string `json:"hardware,omitempty"`
-	// Price of one replica of it, an hour, in any currency; 0 where nobody says.
+	// Price is the price of one replica per hour, in any currency; 0 if unknown.
 	Price float64 `json:"price,omitempty"`
-	// Batches in order of size, the first of size 1.
+	// Batches are sorted by size; the first has size 1.
 	Batches []Batch `json:"batches"`
 
 	curves []curve // of Batches
 }
 
-// Batch is how long a batch of a size takes.
+// Batch is the time of batches of one size.
 type Batch struct {
 	Size int `json:"size"` // requests
-	// Mean of the seconds that it takes.
+	// Mean is the mean time in seconds.
 	Mean float64 `json:"mean"`
-	// Quantiles in order of share; none where it always takes as long. Between two of them seconds are linear in the share; below the
-	// first and above the last they are as there.
+	// Quantiles are sorted by share; none means a constant time. Between two quantiles, seconds are
+	// interpolated linearly; below the first and above the last they are constant.
 	Quantiles []Quantile `json:"quantiles,omitempty"`
 }
 
-// Quantile is the seconds in which a share of batches is done.
+// Quantile is the time within which a share of batches is done.
 type Quantile struct {
 	Share   float64 `json:"share"` // 0 to 1
 	Seconds float64 `json:"seconds"`
 }
 
-// ParseBatches reads a profile by batch from YAML. What no engine does is an error that names the field.
+// ParseBatches parses a profile by batch size from YAML. An impossible value is an error that names
+// the field.
 func ParseBatches(text []byte) (*Batches, error) {
 	b := new(Batches)
 	if err := yaml.UnmarshalStrict(text, b); err != nil {
@@ -61,12 +63,12 @@ func ParseBatches(text []byte) (*Batches, error) {
 	return b.Ready(), nil
 }
 
-// NewBatches returns a profile without faults, ready for use.
+// NewBatches returns a valid profile, ready for use.
 func NewBatches(name string, batches ...Batch) *Batches {
 	return (&Batches{Name: name, Batches: batches}).Ready()
 }
 
-// Times returns the profile of a model that takes so many times as long, ready for use.
+// Times returns the profile with all times multiplied by factor, ready for use.
 func (b *Batches) Times(factor float64) *Batches {
 	slower := *b
 	slower.Batches = slices.Clone(b.Batches)
@@ -81,7 +83,7 @@ func (b *Batches) Times(factor float64) *Batches {
 	return slower.Ready()
 }
 
-// Faults are all that is wrong with b.
+// Faults returns everything that is invalid in b.
 func (b *Batches) Faults() (faults []Fault) {
 	wrong := func(value any, words, field string, args ...any) {
 		faults = append(faults, Fault{fmt.Sprintf(field, args...), value, words})
@@ -115,13 +117,13 @@ func (b *Batches) Faults() (faults []Fault) {
 	return faults
 }
 
-// curve is the seconds of a batch by share, scaled so that its mean is that of the batch.
+// curve is the quantile function of a batch's time, scaled to the batch's mean.
 type curve struct {
 	mean      float64
 	quantiles []Quantile
 }
 
-// Ready makes a profile without faults ready for use, and returns it.
+// Ready prepares a valid profile for use and returns it.
 func (b *Batches) Ready() *Batches {
 	b.curves = nil
 	for _, is := range b.Batches {
@@ -137,7 +139,7 @@ func (b *Batches) Ready() *Batches {
 	return b
 }
 
-// meanOf is the mean of what quantiles say.
+// meanOf is the mean of the distribution with these quantiles.
 func meanOf(all []Quantile) float64 {
 	last := all[len(all)-1]
 	mean := all[0].Share*all[0].Seconds + (1-last.Share)*last.Seconds
@@ -147,7 +149,7 @@ func meanOf(all []Quantile) float64 {
 	return mean
 }
 
-// at is the seconds in which a share of batches is done.
+// at is the time within which a share of batches is done.
 func (c *curve) at(share float64) float64 {
 	all := c.quantiles
 	if len(all) == 0 {
@@ -163,18 +165,20 @@ func (c *curve) at(share float64) float64 {
 	return between(share, all[i-1].Share, all[i].Share, all[i-1].Seconds, all[i].Seconds)
 }
 
-// between is y at x, on the line through (x0, y0) and (x1, y1).
+// between interpolates linearly between (x0, y0) and (x1, y1).
 func between(x, x0, x1, y0, y1 float64) float64 { return y0 + (y1-y0)*(x-x0)/(x1-x0) }
 
-// MaxBatch is the largest batch of which the profile says something.
+// MaxBatch is the largest batch size in the profile.
 func (b *Batches) MaxBatch() int { return b.Batches[len(b.Batches)-1].Size }
 
-// MeanTime is the mean seconds of a batch of a size from 1 to [Batches.MaxBatch], linear between those of the profile.
+// MeanTime is the mean time of batches of a size from 1 to [Batches.MaxBatch], interpolated
+// linearly.
 func (b *Batches) MeanTime(size int) float64 {
 	return b.by(size, func(c *curve) float64 { return c.mean })
 }
 
-// Time is the seconds in which a share of the batches of a size is done: who draws shares evenly draws times. It allocates nothing.
+// Time is the time within which a share of the batches of a size is done; uniformly random shares
+// give random times. It allocates nothing.
 func (b *Batches) Time(size int, share float64) float64 {
 	return b.by(size, func(c *curve) float64 { return c.at(share) })
 }
@@ -190,10 +194,11 @@ func (b *Batches) by(size int, of func(*curve) float64) float64 {
 	return between(float64(size), float64(b.Batches[i-1].Size), float64(b.Batches[i].Size), of(&b.curves[i-1]), of(&b.curves[i]))
 }
 
-// Throughput is how many requests a second one replica computes in batches of a size (μ in InferLine).
+// Throughput is the number of requests per second that one replica serves in batches of a size (μ
+// in InferLine).
 func (b *Batches) Throughput(size int) float64 { return float64(size) / b.MeanTime(size) }
 
-// Fixed says that all batches of one size take as long.
+// Fixed reports whether all batches of one size take the same time.
 func (b *Batches) Fixed() bool {
 	return !slices.ContainsFunc(b.Batches, func(is Batch) bool { return len(is.Quantiles) > 0 })
 }

@@ -33,7 +33,7 @@ func TestTimesByBatch(t *testing.T) {
 	if got := b.Throughput(4); math.Abs(got-250) > 1e-9 || b.MaxBatch() != 8 || b.Fixed() || b.Price != 0.5 || b.Hardware != "t4" {
 		t.Errorf("the throughput is %v; %+v", got, b)
 	}
-	// Drawn evenly, times have the mean that the profile says, and their quantiles are in its proportions.
+	// Times drawn with uniform shares have the profile's mean, and quantiles in its proportions.
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test's
 	for _, size := range []int{1, 2, 4, 6} {
 		sum := 0.0

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// lineLength is how long lines of prose are, about.
+// lineLength is about the length of lines of prose.
 const lineLength = 120
 
-// Format writes a profile as people do, and as [Parse] reads it: what is 0 is left out where Parse takes
-// that for 0.
+// Format writes a profile in YAML, as people do, for [Parse]. Zero values are left out if they are
+// the default.
 func Format(p Profile) []byte {
 	var out strings.Builder
 	fmt.Fprintf(&out, "name: %q\n", p.Name)
@@ -34,7 +34,7 @@ func Format(p Profile) []byte {
 	return []byte(out.String())
 }
 
-// FormatBatches writes a profile by batch as people do, and as [ParseBatches] reads it.
+// FormatBatches writes a profile by batch size in YAML, as people do, for [ParseBatches].
 func FormatBatches(b *Batches) []byte {
 	var out strings.Builder
 	fmt.Fprintf(&out, "name: %q\n", b.Name)
@@ -59,13 +59,13 @@ func FormatBatches(b *Batches) []byte {
 	return []byte(out.String())
 }
 
-// Rounded is a figure to four digits: no measurement is better.
+// Rounded rounds a figure to four digits: no measurement is more precise.
 func Rounded(figure float64) float64 {
-	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(figure, 'g', 4, 64), 64) // it reads what it wrote
+	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(figure, 'g', 4, 64), 64) // its own output parses
 	return rounded
 }
 
-// optional writes a field, or nothing where it is 0.
+// optional formats a field, or nothing if it is 0.
 func optional(format string, value float64) string {
 	if value == 0 {
 		return ""
@@ -73,7 +73,7 @@ func optional(format string, value float64) string {
 	return fmt.Sprintf(format, value)
 }
 
-// prose is text as a folded block, or quoted where a block would not give it back.
+// prose formats text as a folded block, or quoted if a block would change it.
 func prose(text string) string {
 	words := strings.Fields(text)
 	if strings.Join(words, " ") != text || strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }) {

@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// What is written is read again, whatever the name and the source hold, and whatever digits the times have.
+// A written profile parses to the same profile, whatever its name, source and times.
 func TestFormat(t *testing.T) {
 	of := parseFile(t, "llama-2-70b-a100x4.yaml")
 	full := of
@@ -52,7 +52,7 @@ limits: {maxSequences: 256, maxBatchedTokens: 8192, kvBlocks: 16384, blockSize: 
 	}
 }
 
-// So is a profile by batch.
+// The same for a profile by batch size.
 func TestFormatBatches(t *testing.T) {
 	b, err := profile.ParseBatches([]byte(byBatch))
 	if err != nil {

@@ -1,12 +1,12 @@
-// Package profile is the model of time: how long one engine on one kind of hardware takes to prefill a prompt, to make
-// one decode step, and to load a model, and how much it holds.
+// Package profile is the latency model: how long one engine on one kind of hardware takes to
+// prefill a prompt, to make one decode step and to load a model, and how much fits into it.
 //
-// Every decision of Headgate asks it the same question, how long will this take here: pick to predict the time to the
-// first token, place to weigh a load, provision to simulate a fleet. The simulated engine runs on it too, so that a
-// plan and a test speak of the same machine.
+// All of Headgate's decisions use it: pick predicts the time to first token, place weighs a load,
+// provision simulates a fleet. The simulated engine runs on it, too, so that plans and tests
+// describe the same machine.
 //
-// A profile is written as YAML and read by [Parse]. All times are in seconds. Values are immutable once made and safe
-// for concurrent use.
+// A profile is YAML, parsed by [Parse]. All times are in seconds. Values are immutable once made
+// and safe for concurrent use.
 package profile
 
 import (
@@ -17,11 +17,11 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Profile is the latency behaviour of one engine on one kind of hardware.
+// Profile is the latency of one engine on one kind of hardware.
 type Profile struct {
-	// Name says which model on which hardware, for people.
+	// Name is the model and the hardware, for people.
 	Name string `json:"name"`
-	// Source says where the figures come from: a measurement, a paper, a fit and its error.
+	// Source is where the figures come from: a measurement, a paper, a fit and its error.
 	Source string `json:"source,omitempty"`
 
 	// FrontendOverhead is the time before a request is in its engine's queue, in seconds: an API server reads it and makes tokens of it, of many at once.

@@ -1,5 +1,5 @@
-// Package version tells which version of Headgate a program is. Go writes that into each program that it builds in a
-// repository; nothing else says it.
+// Package version returns the version of Headgate that a program was built from. Go writes it into
+// each program built in a repository.
 package version
 
 import (
@@ -8,14 +8,14 @@ import (
 	"runtime/debug"
 )
 
-// unversioned is the version of a program that was built outside a repository, or with -buildvcs=false.
+// unversioned is the version of a program built outside a repository, or with -buildvcs=false.
 const unversioned = "devel"
 
 // Version is the version of a program, such as v0.0.0-20261121101112-abcdef123456 (the time and the revision of a commit; with
 // +dirty where files were changed since), and of the Go that built it, such as go1.26.8.
 type Version struct{ Program, Go string }
 
-// Of reads what Go wrote into a program, which may be nil.
+// Of parses Go's build information, which may be nil.
 func Of(info *debug.BuildInfo) Version {
 	if info == nil {
 		return Version{unversioned, runtime.Version()}
@@ -27,11 +27,11 @@ func Of(info *debug.BuildInfo) Version {
 	return v
 }
 
-// Read is the version of the running program.
+// Read returns the version of the running program.
 func Read() Version {
-	info, _ := debug.ReadBuildInfo() // nil where there is none
+	info, _ := debug.ReadBuildInfo() // nil if there is none
 	return Of(info)
 }
 
-// String is what --version prints after the program's name.
+// String returns what --version prints after the program's name.
 func (v Version) String() string { return v.Program + " (" + v.Go + ")" }

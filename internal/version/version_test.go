@@ -33,7 +33,7 @@ func TestAVersionIsWhatGoWrote(t *testing.T) {
 	}
 }
 
-// What Go writes into a program that it builds in a repository names the commit.
+// Go's build information in a repository names the commit.
 func TestAProgramKnowsItsCommit(t *testing.T) {
 	dir := t.TempDir()
 	own, err := os.ReadFile("version.go")

@@ -70,7 +70,8 @@ func TestOfGatewayAPIAllIsKeptButWhatNobodyReads(t *testing.T) {
 	}
 }
 
-// What an API server let through is for the plan to judge, in the object's own status; a folder has none.
+// Objects that an API server accepted are judged by the plan, in their status; a folder has no
+// status.
 func TestAGatewayIsCheckedInAFolderAlone(t *testing.T) {
 	k := of(t, "Gateway")
 	bad := read(t, k, "metadata: {name: G}\nspec: {}")

@@ -5,8 +5,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Plans is the table of what is planned by, which no program that runs follows. A folder that is read without this table may have it all the same:
-// it is passed over. Each call returns another slice.
+// Plans is the table of capacity plans, which no running program reads. Programs without this table
+// skip such objects in a folder. Each call returns a new slice.
 func Plans() []Kind {
 	return []Kind{
 		Of(Row[v1alpha1.CapacityPlan, v1alpha1.CapacityPlan]{

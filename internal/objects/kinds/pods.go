@@ -18,9 +18,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// podOf is what Headgate takes of a pod, and what is wrong with it. A pod without a Ready condition counts as ready: people
-// who write a pod by hand mean a server that is there. One that has ended has no address, though its status says the last:
-// by now it may be that of a pod of somebody else.
+// podOf converts a pod and returns what is invalid in it. A pod without a Ready condition counts as
+// ready, since people who write a pod by hand mean a server that exists. A pod that has ended has
+// no address, although its status still shows one, which may belong to another pod by now.
 func podOf(pod *corev1.Pod) (objects.Pod, field.ErrorList) {
 	var faults field.ErrorList
 	if pod.Name == "" {
@@ -48,14 +48,15 @@ func podOf(pod *corev1.Pod) (objects.Pod, field.ErrorList) {
 	return p, faults
 }
 
-// podOfServer is podOf for a pod of an API server: one whose kubelet has not yet said that it is ready is not.
+// podOfServer is podOf for a pod of an API server, which is not ready until its kubelet has said
+// so.
 func podOfServer(pod *corev1.Pod) (objects.Pod, field.ErrorList) {
 	p, faults := podOf(pod)
 	p.Ready = p.Ready && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady })
 	return p, faults
 }
 
-// trimPod takes from a pod what [podOf] does not read: most of it.
+// trimPod removes what [podOf] does not read, which is most of a pod.
 func trimPod(pod *corev1.Pod) {
 	*pod = corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -70,10 +71,10 @@ func trimPod(pod *corev1.Pod) {
 	}
 }
 
-// podAnnotations are the names of the annotations that are read of pods.
+// podAnnotations are the annotations that podOf reads.
 var podAnnotations = append([]string{v1alpha1.PreStop}, pool.ActivePorts...)
 
-// stated are the annotations that are read; nil if there are none.
+// stated returns the annotations that podOf reads; nil if there are none.
 func stated(annotations map[string]string) map[string]string {
 	var kept map[string]string
 	for _, name := range podAnnotations {
@@ -87,7 +88,7 @@ func stated(annotations map[string]string) map[string]string {
 	return kept
 }
 
-// readiness are the conditions that are read: those that say whether it is ready, and why not.
+// readiness returns the conditions that podOf reads: readiness, and what prevents it.
 func readiness(pod *corev1.Pod) (kept []corev1.PodCondition) {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReady || c.Type == corev1.ContainersReady || gated(pod, c.Type) {
@@ -97,12 +98,12 @@ func readiness(pod *corev1.Pod) (kept []corev1.PodCondition) {
 	return kept
 }
 
-// gated says whether a pod's readiness gates name a condition.
+// gated reports whether a pod's readiness gates include a condition.
 func gated(pod *corev1.Pod, condition corev1.PodConditionType) bool {
 	return slices.ContainsFunc(pod.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool { return g.ConditionType == condition })
 }
 
-// makers are the owner of a pod that makes it anew; none if nothing does.
+// makers returns the owner that would recreate a pod; none if there is no such owner.
 func makers(pod *corev1.Pod) []metav1.OwnerReference {
 	if of := metav1.GetControllerOfNoCopy(pod); of != nil {
 		return []metav1.OwnerReference{{Name: of.Name, Controller: of.Controller}}
@@ -110,8 +111,8 @@ func makers(pod *corev1.Pod) []metav1.OwnerReference {
 	return nil
 }
 
-// version says of which version of a Deployment, StatefulSet or DaemonSet a pod is, as its label tells. A Deployment's pods belong to a ReplicaSet
-// for each version, whose name ends with the same.
+// version returns a pod's version of its Deployment, StatefulSet or DaemonSet, from its label. A
+// Deployment has a ReplicaSet per version, whose name ends with the same hash.
 func version(pod *corev1.Pod) objects.Version {
 	of, template := metav1.GetControllerOfNoCopy(pod), cmp.Or(pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey], pod.Labels[appsv1.ControllerRevisionHashLabelKey])
 	if of == nil || template == "" {
@@ -120,7 +121,7 @@ func version(pod *corev1.Pod) objects.Version {
 	return objects.Version{Workload: strings.TrimSuffix(of.Name, "-"+template), Template: template, Made: pod.CreationTimestamp.Time}
 }
 
-// onTrial says whether a pod would be ready, if control said that models load there.
+// onTrial reports whether a pod would be ready if control had reported that models load there.
 func onTrial(pod *corev1.Pod) bool {
 	if pod.DeletionTimestamp != nil || ended(pod) || says(pod, corev1.ContainersReady) != corev1.ConditionTrue {
 		return false
@@ -129,7 +130,7 @@ func onTrial(pod *corev1.Pod) bool {
 	return len(closed) == 1 && closed[0].ConditionType == v1alpha1.ModelsLoad
 }
 
-// closedGates are a pod's readiness gates that keep it from being ready.
+// closedGates returns the readiness gates that keep a pod from being ready.
 func closedGates(pod *corev1.Pod) (closed []corev1.PodReadinessGate) {
 	for _, g := range pod.Spec.ReadinessGates {
 		if says(pod, g.ConditionType) != corev1.ConditionTrue {
@@ -139,7 +140,7 @@ func closedGates(pod *corev1.Pod) (closed []corev1.PodReadinessGate) {
 	return closed
 }
 
-// says is what a pod's status says of a condition; empty if nothing.
+// says returns the status of a pod's condition; empty if there is none.
 func says(pod *corev1.Pod, condition corev1.PodConditionType) corev1.ConditionStatus {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == condition {
@@ -157,7 +158,7 @@ func identities(pod *corev1.Pod) []corev1.ContainerStatus {
 	return kept
 }
 
-// containers are the ids of a pod's containers.
+// containers returns the ids of a pod's containers.
 func containers(pod *corev1.Pod) []string {
 	var ids []string
 	for _, c := range pod.Status.ContainerStatuses {
@@ -168,7 +169,7 @@ func containers(pod *corev1.Pod) []string {
 	return ids
 }
 
-// activePorts reads the annotation that says which ports a pod serves on; nil where there is none.
+// activePorts parses the annotation with the ports that a pod serves; nil if there is none.
 func activePorts(annotations map[string]string) (ports []int32, fault *field.Error) {
 	for _, name := range pool.ActivePorts {
 		text, ok := annotations[name]
@@ -188,8 +189,9 @@ func activePorts(annotations map[string]string) (ports []int32, fault *field.Err
 	return nil, nil
 }
 
-// migrates is until when a pod serves on that is being deleted, because its containers wait for control in their hooks; zero if they do not.
-// The API server says as the time of the deletion when the grace period ends.
+// migrates returns until when a pod that is being deleted still serves, because its containers wait
+// for control in their preStop hooks; zero if they do not. An API server's deletion timestamp is
+// the end of the grace period.
 func migrates(pod *corev1.Pod) time.Time {
 	says, within, limited := strings.Cut(pod.Annotations[v1alpha1.PreStop], " ")
 	if pod.DeletionTimestamp == nil || says != v1alpha1.PreStopMigrate {
@@ -198,7 +200,7 @@ func migrates(pod *corev1.Pod) time.Time {
 	until := pod.DeletionTimestamp.Add(-v1alpha1.PreStopMargin)
 	limit, err := time.ParseDuration(within)
 	grace := pod.DeletionGracePeriodSeconds
-	if !limited || err != nil || grace == nil { // a limit that nobody understands is none
+	if !limited || err != nil || grace == nil { // an invalid limit is ignored
 		return until
 	}
 	if by := pod.DeletionTimestamp.Add(limit - time.Duration(*grace)*time.Second); by.Before(until) {
@@ -207,16 +209,18 @@ func migrates(pod *corev1.Pod) time.Time {
 	return until
 }
 
-// ended says whether all containers of a pod have ended, and are not started again.
+// ended reports whether all containers of a pod have ended and are not restarted.
 func ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 }
 
-// ready says whether a pod may get new requests, and whether that is the last word of a node that has been silent since.
+// ready reports whether a pod may get new requests, and whether its node has been silent since it
+// was last ready.
 //
-// Whoever watches nodes for Kubernetes takes the Ready condition, and that alone, from the pods of a node of which nothing
-// was heard for a while: of a node that died, and of every node when the API server was away for longer. The kubelet takes
-// both, or has a readiness gate as the reason (nodelifecycle's MarkPodsNotReady, and kubelet/status, both of 1.36).
+// When a node is silent for a while, Kubernetes' node lifecycle controller sets only the Ready
+// condition of its pods to false: when the node died, and for every node after a longer outage of
+// the API server. The kubelet sets both conditions, or a readiness gate is the reason
+// (nodelifecycle's MarkPodsNotReady and kubelet/status, both of 1.36).
 func ready(pod *corev1.Pod) (is, nodeSilent bool) {
 	if pod.DeletionTimestamp != nil && migrates(pod).IsZero() || ended(pod) {
 		return false, false

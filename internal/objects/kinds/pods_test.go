@@ -35,13 +35,14 @@ func aPod(change func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-// migrating has a pod be deleted, with 90 s of grace, and serve on until its models are elsewhere.
+// migrating marks a pod as being deleted, with 90 s of grace, and as serving until its models are
+// elsewhere.
 func migrating(p *corev1.Pod) {
 	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: time.Unix(90, 0)}, new(int64(90))
 	p.Annotations[v1alpha1.PreStop] = v1alpha1.PreStopMigrate
 }
 
-// gate gives a pod a readiness gate, and with a status its condition.
+// gate adds a readiness gate to a pod and, with a status, its condition.
 func gate(p *corev1.Pod, name string, is corev1.ConditionStatus) {
 	p.Spec.ReadinessGates = append(p.Spec.ReadinessGates, corev1.PodReadinessGate{ConditionType: corev1.PodConditionType(name)})
 	if is != "" {
@@ -49,7 +50,7 @@ func gate(p *corev1.Pod, name string, is corev1.ConditionStatus) {
 	}
 }
 
-// onTrialBut is a pod on trial, but for a change.
+// onTrialBut is a pod on trial with a change.
 func onTrialBut(change func(*corev1.Pod)) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Status.Conditions[1].Status = corev1.ConditionFalse
@@ -61,7 +62,7 @@ func onTrialBut(change func(*corev1.Pod)) func(*corev1.Pod) {
 	}
 }
 
-// A pod is on trial while it is we alone who hold it back.
+// A pod is on trial while only Headgate's readiness gate keeps it from being ready.
 func TestWhichPodsAreOnTrial(t *testing.T) {
 	condition := func(p *corev1.Pod, name corev1.PodConditionType, is corev1.ConditionStatus) {
 		p.Status.Conditions = append([]corev1.PodCondition{{Type: name, Status: is}}, p.Status.Conditions...)
@@ -88,7 +89,7 @@ func TestWhichPodsAreOnTrial(t *testing.T) {
 	}
 }
 
-// made has a pod be made by something, with a label that tells versions apart.
+// made gives a pod an owner and a label with its version.
 func made(by, label, template string) func(p *corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.CreationTimestamp, p.UID = metav1.Unix(7, 0), "u"
@@ -114,11 +115,11 @@ func TestTheVersionOfAPod(t *testing.T) {
 	}
 }
 
-// A hook has returned 5 s before the pod is killed, or as soon as its annotation says.
+// A hook returns 5 s before the pod is killed, or as soon as the pod's annotation says.
 func TestHowLongAPodMigrates(t *testing.T) {
 	for _, c := range []struct {
 		says  string
-		until int64 // seconds after the pod was deleted; 0: not at all
+		until int64 // seconds after the deletion; 0: not at all
 	}{
 		{"migrate", 85}, {"migrate 60s", 60}, {"migrate 1m", 60}, {"migrate 2m", 85}, {"migrate soon", 85}, {"migrates", 0}, {"", 0},
 	} {
@@ -130,7 +131,7 @@ func TestHowLongAPodMigrates(t *testing.T) {
 			t.Errorf("%q: it migrates until %v, %v", c.says, p.Migrates, faults)
 		}
 	}
-	if p, _ := podOf(aPod(func(p *corev1.Pod) { // of a folder, where nobody says how much grace there was
+	if p, _ := podOf(aPod(func(p *corev1.Pod) { // from a folder, without a grace period
 		migrating(p)
 		p.Annotations[v1alpha1.PreStop], p.DeletionGracePeriodSeconds = "migrate 60s", nil
 	})); p.Migrates.Unix() != 85 {

@@ -13,8 +13,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// sliceOf is what Headgate takes of an EndpointSlice, and what is wrong with it. What nil means, and that of an endpoint's addresses the
-// first alone counts, is from the API's documentation of discovery/v1. A port without a number is for who agreed on one elsewhere.
+// sliceOf converts an EndpointSlice and returns what is invalid in it. The meaning of nil, and that
+// only an endpoint's first address counts, are from the API documentation of discovery/v1. A port
+// without a number is ignored.
 func sliceOf(s *discoveryv1.EndpointSlice) (objects.Slice, field.ErrorList) {
 	faults := objects.CheckName(s.Name)
 	kept := objects.Slice{Name: objects.Name{Namespace: s.Namespace, Name: s.Name}, Type: string(s.AddressType)}
@@ -48,7 +49,7 @@ func sliceOf(s *discoveryv1.EndpointSlice) (objects.Slice, field.ErrorList) {
 	return kept, faults
 }
 
-// addressOf is the address of an endpoint of a slice of a type: the zero Addr where that is no IP address.
+// addressOf returns the address of an endpoint in a slice of a type; the zero Addr for a DNS name.
 func addressOf(e *discoveryv1.Endpoint, of string, at *field.Path) (netip.Addr, *field.Error) {
 	if len(e.Addresses) == 0 {
 		return netip.Addr{}, field.Required(at, "give the endpoint an address")
@@ -63,7 +64,7 @@ func addressOf(e *discoveryv1.Endpoint, of string, at *field.Path) (netip.Addr, 
 	return address, nil
 }
 
-// trimSlice takes from an EndpointSlice what [sliceOf] does not read.
+// trimSlice removes what [sliceOf] does not read.
 func trimSlice(s *discoveryv1.EndpointSlice) {
 	meta := metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, ResourceVersion: s.ResourceVersion}
 	if service, ok := s.Labels[discoveryv1.LabelServiceName]; ok {

@@ -20,7 +20,7 @@ func TestWhatIsTakenOfAnEndpointSlice(t *testing.T) {
 		kept          objects.Slice
 		faults        string
 	}{
-		{ // what nil means
+		{ // nil values
 			text: meta + "addressType: IPv4\nendpoints: [{addresses: [10.0.0.1, 10.0.0.2], nodeName: a, zone: z, hostname: h, targetRef: {kind: Pod, name: p}, hints: {forZones: [{name: z}]}}]\n" +
 				"ports: [{port: 8080, appProtocol: http}, {name: none}]",
 			trimmed: "metadata: {namespace: ns, name: s-1, resourceVersion: '9', labels: {kubernetes.io/service-name: s}}\n" +
@@ -43,7 +43,7 @@ func TestWhatIsTakenOfAnEndpointSlice(t *testing.T) {
 				Ports:     []objects.SlicePort{{Name: "http", Number: 8080, Protocol: "TCP"}, {Name: "dns", Number: 53, Protocol: "UDP"}},
 			},
 		},
-		{ // of no Service, and of names
+		{ // without a Service, and with names
 			text:    "metadata: {namespace: ns, name: s-1, resourceVersion: '9', labels: {a: b}}\naddressType: FQDN\nendpoints: [{addresses: [a.test], conditions: {ready: false}}]\n",
 			trimmed: "metadata: {namespace: ns, name: s-1, resourceVersion: '9'}\naddressType: FQDN\nendpoints: [{addresses: [a.test], conditions: {ready: false}}]\n",
 			kept:    objects.Slice{Name: name, Type: objects.FQDN, Endpoints: []objects.SliceEndpoint{{Serving: true}}},

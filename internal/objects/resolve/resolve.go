@@ -1,8 +1,9 @@
-// Package resolve keeps the addresses of the names in EndpointLists. It stands between the sources of objects and the
-// World: a [objects.Set] goes in, and comes out with its Hosts, again each time that a name moves.
+// Package resolve resolves the names in EndpointLists. It stands between the sources of objects and
+// the World: it adds Hosts to a [objects.Set], and publishes the Set again whenever a name's
+// addresses change.
 //
-// It is a room of its own because looking up a name is I/O, which the World does not do, and because it is the same for
-// every source: a folder, the command line.
+// It is a separate package because name resolution is I/O, which the World does not do, and because
+// it is the same for every source.
 package resolve
 
 import (
@@ -19,25 +20,26 @@ import (
 )
 
 const (
-	// interval is between two lookups of a name. Names of containers and services have lives of 5 to 30 s in DNS.
+	// interval is the time between two lookups of a name. The TTL of container and service names in
+	// DNS is 5 to 30 s.
 	interval = 5 * time.Second
-	// timeout bounds one lookup: the default of resolvers for one server that is silent, and the next one's turn.
+	// timeout limits one lookup: resolvers wait 5 s for a silent server, and then try the next one.
 	timeout = 8 * time.Second
-	// patience bounds how long new objects wait for the first answer of each of their names, so that an edit is soon in
-	// force whatever DNS does.
+	// patience limits how long new objects wait for the first result of each name, so that an edit
+	// takes effect soon whatever DNS does.
 	patience = time.Second
 )
 
 // Lookup returns the addresses of a DNS name.
 type Lookup func(ctx context.Context, name string) ([]netip.Addr, error)
 
-// System asks the resolver of this machine.
+// System uses this machine's resolver.
 func System(ctx context.Context, name string) ([]netip.Addr, error) {
 	return net.DefaultResolver.LookupNetIP(ctx, "ip", name)
 }
 
-// Once looks up names, each of them once, and returns the addresses of those that have any, and why the others have none, by
-// name. It takes 8 s at most.
+// Once resolves each name once and returns the addresses by name, and the errors of the others. It
+// takes at most 8 s.
 func Once(ctx context.Context, lookup Lookup, names []string) (hosts map[string][]netip.Addr, faults map[string]error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -64,36 +66,36 @@ func Once(ctx context.Context, lookup Lookup, names []string) (hosts map[string]
 	return hosts, faults
 }
 
-// Resolver adds to Sets what their names resolve to. Make one with [New], run it with [Resolver.Run], and tell it the
-// objects with [Resolver.Set].
+// Resolver adds resolved addresses to Sets. Make one with [New], run it with [Resolver.Run], and
+// pass it the objects with [Resolver.Set].
 type Resolver struct {
 	lookup Lookup
 	log    *slog.Logger
-	sets   chan objects.Set // capacity 1: the latest that Run has not taken; never closed
+	sets   chan objects.Set // capacity 1: the newest that Run has not taken; never closed
 
-	// Owned by Run.
+	// Used only by Run.
 	names   map[string]*name
 	answers chan answer
 }
 
-// name is one that is looked up.
+// name is a name being resolved.
 type name struct {
 	stop      context.CancelFunc
-	addresses []netip.Addr // as last resolved
-	refused   []netip.Addr // as last resolved too, and left out
-	answered  bool         // once at least, if only by a failure
+	addresses []netip.Addr // last resolved
+	refused   []netip.Addr // last resolved, but left out
+	answered  bool         // there has been a result, possibly an error
 	failing   bool
 }
 
-// answer is the end of one lookup.
+// answer is the result of one lookup.
 type answer struct {
 	of        *name
 	name      string
-	addresses []netip.Addr // whatever they are
+	addresses []netip.Addr // unfiltered
 	err       error
 }
 
-// New returns a Resolver of nothing.
+// New returns a Resolver without objects.
 func New(lookup Lookup, log *slog.Logger) *Resolver {
 	return &Resolver{
 		lookup: lookup, log: log, sets: make(chan objects.Set, 1),
@@ -101,17 +103,17 @@ func New(lookup Lookup, log *slog.Logger) *Resolver {
 	}
 }
 
-// Set says which objects are in force from now on. It is not safe for concurrent use with itself.
+// Set replaces the objects. Calls must not be concurrent.
 func (r *Resolver) Set(s objects.Set) {
 	select {
-	case <-r.sets: // not taken yet: out of date
+	case <-r.sets: // not taken yet, and outdated
 	default:
 	}
 	r.sets <- s
 }
 
-// Run publishes the objects with the addresses of their names: each new Set, and the same again when a name has other
-// addresses, until ctx ends. It calls publish from one goroutine.
+// Run publishes the objects with the addresses of their names: each new Set, and the same Set again
+// when a name's addresses change, until ctx ends. It calls publish from one goroutine.
 func (r *Resolver) Run(ctx context.Context, publish func(objects.Set)) error {
 	var loops sync.WaitGroup
 	defer loops.Wait()
@@ -119,8 +121,8 @@ func (r *Resolver) Run(ctx context.Context, publish func(objects.Set)) error {
 	defer cancel()
 
 	var set objects.Set
-	var due bool               // something is to be published
-	var limit <-chan time.Time // the end of patience, nil after it
+	var due bool               // something must be published
+	var limit <-chan time.Time // the end of patience, then nil
 	for {
 		select {
 		case <-ctx.Done():
@@ -141,7 +143,7 @@ func (r *Resolver) Run(ctx context.Context, publish func(objects.Set)) error {
 	}
 }
 
-// follow looks up these names from now on, and no others. Those that stay keep their addresses.
+// follow resolves exactly these names from now on. Names that stay keep their addresses.
 func (r *Resolver) follow(ctx context.Context, names []string, loops *sync.WaitGroup) {
 	for known, n := range r.names {
 		if !slices.Contains(names, known) {
@@ -160,7 +162,7 @@ func (r *Resolver) follow(ctx context.Context, names []string, loops *sync.WaitG
 	}
 }
 
-// loop looks up one name until ctx ends.
+// loop resolves one name periodically until ctx ends.
 func (r *Resolver) loop(ctx context.Context, wanted string, n *name) {
 	for {
 		limited, cancel := context.WithTimeout(ctx, timeout)
@@ -179,8 +181,9 @@ func (r *Resolver) loop(ctx context.Context, wanted string, n *name) {
 	}
 }
 
-// usable returns the addresses that are endpoints, in order, and those at which no engine can be. A name with addresses of
-// both families means the same hosts by both: counting each of them twice would count their load twice, so IPv4 goes first.
+// usable returns the sorted addresses that may be endpoints, and those at which no engine can be. A
+// name with addresses of both families means the same hosts twice, which would count their load
+// twice, so it uses IPv4.
 func usable(addresses []netip.Addr) (all, refused []netip.Addr) {
 	var v4, v6 []netip.Addr
 	for _, a := range addresses {
@@ -203,12 +206,12 @@ func usable(addresses []netip.Addr) (all, refused []netip.Addr) {
 
 var errNoAddress = errors.New("it has no address of an engine")
 
-// take keeps an answer, and reports whether the name's addresses changed. A failure changes nothing, and is logged when
-// it begins and when it ends.
+// take applies a result and reports whether the name's addresses changed. A failure changes
+// nothing; its beginning and its end are logged.
 func (r *Resolver) take(a answer) bool {
 	n := a.of
 	if r.names[a.name] != n {
-		return false // of a name that is followed no more
+		return false // the name is no longer used
 	}
 	n.answered = true
 	addresses, refused := usable(a.addresses)
@@ -242,7 +245,7 @@ func (r *Resolver) take(a answer) bool {
 	return true
 }
 
-// complete says whether every name has had an answer.
+// complete reports whether every name has had a result.
 func (r *Resolver) complete() bool {
 	for _, n := range r.names {
 		if !n.answered {

@@ -16,7 +16,7 @@ import (
 	"github.com/headgate/headgate/internal/objects/resolve"
 )
 
-// dns answers for every name, and remembers who asked.
+// dns answers lookups and records them.
 type dns struct {
 	mu      sync.Mutex
 	hosts   map[string]string // addresses, or "silent", or "slow" and addresses
@@ -54,7 +54,7 @@ func (d *dns) lookup(ctx context.Context, name string) ([]netip.Addr, error) {
 	return all, nil
 }
 
-// world is what the last published Set makes of the pool of plain addresses.
+// world is the pool of plain addresses in the last published Set.
 type world struct {
 	mu        sync.Mutex
 	published int
@@ -74,12 +74,12 @@ func (w *world) addresses() (string, int) {
 	return strings.Join(objects.Build(w.set).Addresses(), " "), w.published
 }
 
-// run resolves in a bubble of fake time; the resolver ends with the test.
+// run resolves in a synctest bubble; the resolver ends with the test.
 func run(t *testing.T, test func(r *resolve.Resolver, d *dns, w *world, log *bytes.Buffer)) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &dns{hosts: make(map[string]string), lookups: make(map[string]int)}
 		w := new(world)
-		var log bytes.Buffer // read when everything rests
+		var log bytes.Buffer // read while everything is idle
 		r := resolve.New(d.lookup, slog.New(slog.NewTextHandler(&log, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -93,7 +93,7 @@ func run(t *testing.T, test func(r *resolve.Resolver, d *dns, w *world, log *byt
 	})
 }
 
-// after lets fake time pass, and what happens in it settle.
+// after advances the fake clock and waits until everything is idle.
 func after(d time.Duration) {
 	time.Sleep(d) // of the bubble's clock
 	synctest.Wait()
@@ -140,7 +140,7 @@ func TestAFailureKeepsTheLastAddressesAndIsLoggedOnce(t *testing.T) {
 		r.Set(objects.Endpoints([]string{"engine:8000"}))
 		synctest.Wait()
 		for _, fault := range []string{"", "silent"} {
-			d.set("engine", fault) // no address at all, then no answer
+			d.set("engine", fault) // no address at all, then no response
 			after(time.Minute)
 			want(t, w, "10.0.0.1:8000")
 		}
@@ -156,7 +156,8 @@ func TestAFailureKeepsTheLastAddressesAndIsLoggedOnce(t *testing.T) {
 	})
 }
 
-// Other endpoints do not wait for a name that nobody answers for, and it joins them when somebody does.
+// Other endpoints do not wait for a name without a response; its endpoints are added when there is
+// one.
 func TestASilentNameHoldsNothingUp(t *testing.T) {
 	run(t, func(r *resolve.Resolver, d *dns, w *world, _ *bytes.Buffer) {
 		d.set("silent", "silent")
@@ -177,7 +178,7 @@ func TestASilentNameHoldsNothingUp(t *testing.T) {
 		after(5 * time.Second)
 		r.Set(objects.Endpoints([]string{"silent:8000", "engine:9000"}))
 		synctest.Wait()
-		want(t, w, "10.0.0.1:9000 10.0.0.2:8000") // both names have had an answer
+		want(t, w, "10.0.0.1:9000 10.0.0.2:8000") // both names have had a result
 	})
 }
 
@@ -191,7 +192,7 @@ func TestANameOfBothFamiliesIsItsIPv4Addresses(t *testing.T) {
 	})
 }
 
-// Whoever answers for a name could have a cloud's metadata looked at.
+// Otherwise the owner of a name could make Headgate scrape a cloud's metadata service.
 func TestAnAddressThatNoEngineHasIsLeftOutAndLoggedOnce(t *testing.T) {
 	run(t, func(r *resolve.Resolver, d *dns, w *world, log *bytes.Buffer) {
 		const refused = "169.254.169.254 fe80::1 0.0.0.0 :: 224.0.0.1 ff02::1 255.255.255.255 ::ffff:169.254.169.253"
@@ -206,7 +207,8 @@ func TestAnAddressThatNoEngineHasIsLeftOutAndLoggedOnce(t *testing.T) {
 			}
 		}
 
-		// One that was good, and moves there, stays where it was; one that comes back is told again.
+		// A name that moves there keeps its last good address. After a recovery, the next fault is
+		// logged again.
 		d.set("engine", "169.254.169.254")
 		after(time.Minute)
 		want(t, w, "10.0.0.1:8000")
@@ -229,7 +231,7 @@ func TestTheSystemResolvesLocalhost(t *testing.T) {
 	}
 }
 
-// Looked up once, a name that has no address, or is silent, is told apart from those that have one.
+// A name without an address and a silent name are reported as errors.
 func TestNamesLookedUpOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &dns{hosts: map[string]string{"a": "10.0.0.2 10.0.0.1 fd00::1", "none": "", "mute": "silent"}, lookups: make(map[string]int)}

@@ -1,10 +1,11 @@
-// Package table answers with a profile where nobody measured one: for a model of so many parameters on so many GPUs of a
-// kind.
+// Package table provides a profile where nothing was measured: for a model's number of parameters
+// on a number of GPUs of a kind.
 //
-// Where measurements of that pair were published, the answer is their fit. Else it is a roofline: a step reads all weights
-// from the GPUs' memory, a prompt computes with all of them, and of the data sheets' figures arrives what arrived in
-// published measurements. A model is taken for a dense one in BF16, with grouped-query attention of 8 heads of 128. How
-// large the error is stands in the profile's source.
+// If measurements of that combination were published, the profile is their fit. Otherwise it is a
+// roofline: a step reads all weights from GPU memory, a prompt computes with all of them, and the
+// data sheets' figures are scaled by the efficiency in published measurements. The model is assumed
+// to be dense, in BF16, with grouped-query attention of 8 heads of 128. The profile's source states
+// the error.
 //
 // The package is pure: it reads its own embedded table.
 package table
@@ -26,10 +27,10 @@ import (
 //go:embed table.yaml
 var embedded []byte
 
-// known is what table.yaml says.
+// known is the contents of table.yaml.
 var known = func() (t content) {
 	if err := yaml.UnmarshalStrict(embedded, &t); err != nil {
-		panic(fmt.Sprintf("table.yaml: %v", err)) // the program was built with it
+		panic(fmt.Sprintf("table.yaml: %v", err)) // the file is embedded
 	}
 	return t
 }()
@@ -73,7 +74,8 @@ type errorsOf struct {
 	Prompts errorOf `json:"prompts"`
 }
 
-// errorOf is how far predictions are off, as shares; LeftOut is the median where the set had no part in the factors.
+// errorOf is the relative error of predictions; LeftOut is the median for a set that was excluded
+// from the factors.
 type errorOf struct {
 	Median  float64 `json:"median"`
 	P90     float64 `json:"p90"`
@@ -89,20 +91,20 @@ type measured struct {
 	Decode   profile.Decode  `json:"decode"`
 }
 
-// What a model is taken for, and vLLM's defaults on GPUs.
+// The assumed model, and vLLM's defaults on GPUs.
 const (
 	bytesPerWeight = 2               // BF16
-	kvBytes        = 2 * 2 * 8 * 128 // of a token in a layer: keys and values in BF16, of 8 heads of 128
+	kvBytes        = 2 * 2 * 8 * 128 // per token and layer: keys and values in BF16, 8 heads of 128
 	usedMemory     = 0.9             // gpu_memory_utilization
 	blockSize      = 16              // block_size
 	maxSequences   = 256             // max_num_seqs
 	batchedTokens  = 8192            // max_num_batched_tokens
-	maxGPUs        = 64              // that share one model
+	maxGPUs        = 64              // sharing one model
 	leastBillions  = 0.01            // parameters of a model
 	mostBillions   = 10000
 )
 
-// near is how far apart, as a ratio, parameters are of models that are as large.
+// near is the largest ratio of parameters at which models count as equally large.
 const near = 1.1
 
 // Hardware is GPUs that share one model.
@@ -112,18 +114,19 @@ type Hardware struct {
 	Class string
 }
 
-// String is how Hardware is written: 4 x A100-80GB.
+// String formats Hardware, as in 4 x A100-80GB.
 func (h Hardware) String() string { return fmt.Sprintf("%d x %s", h.GPUs, h.Class) }
 
 var (
 	hardwareForm  = regexp.MustCompile(`^(?:(\d+)\s*[xX×*]?\s*)?(\pL.*)$`)
 	parameterForm = regexp.MustCompile(`^(\d+(?:\.\d+)?)\s*([bBmM])$`)
-	// needless is what labels of Nodes say beside the GPU's name.
+	// needless matches words in Node labels besides the GPU's name.
 	needless = regexp.MustCompile(`^(NVIDIA|TESLA|GEFORCE|GPU|SXM\d?|PCIE|HBM\d?E?|NVL)$`)
 )
 
-// ParseHardware reads hardware as people write it, and as labels of Nodes name it: "4 x A100-80GB", "4xH100", "l4",
-// "NVIDIA-A100-SXM4-80GB". Without a number it is one GPU. Of a GPU that is not in the table, the error says which are.
+// ParseHardware parses hardware as people and Node labels write it: "4 x A100-80GB", "4xH100",
+// "l4", "NVIDIA-A100-SXM4-80GB". Without a number it is one GPU. The error for an unknown GPU lists
+// the known ones.
 func ParseHardware(text string) (Hardware, error) {
 	parts := hardwareForm.FindStringSubmatch(strings.TrimSpace(text))
 	if parts == nil {
@@ -147,14 +150,14 @@ func ParseHardware(text string) (Hardware, error) {
 	return Hardware{}, fmt.Errorf("hardware %q: no GPU in the table is called %q; known are %s", text, strings.TrimSpace(parts[2]), classes())
 }
 
-// plainName is a GPU's name without what people write in several ways.
+// plainName normalizes a GPU's name.
 func plainName(text string) string {
 	words := strings.FieldsFunc(strings.ToUpper(text), func(r rune) bool { return r == '-' || r == '_' || r == ' ' })
 	words = slices.DeleteFunc(words, needless.MatchString)
 	return strings.Join(words, "")
 }
 
-// classes are the names of all GPUs.
+// classes lists the names of all GPUs.
 func classes() string {
 	var names []string
 	for _, g := range known.GPUs {
@@ -163,7 +166,8 @@ func classes() string {
 	return strings.Join(names, ", ")
 }
 
-// ParseParameters reads how many parameters a model has, such as "70B" or "500M", and returns them in billions.
+// ParseParameters parses a number of parameters, such as "70B" or "500M", and returns it in
+// billions.
 func ParseParameters(text string) (billions float64, err error) {
 	if parts := parameterForm.FindStringSubmatch(strings.TrimSpace(text)); parts != nil {
 		billions, err = strconv.ParseFloat(parts[1], 64)
@@ -177,9 +181,9 @@ func ParseParameters(text string) (billions float64, err error) {
 	return 0, fmt.Errorf("parameters %q: write how many the model has, such as 8B, 70B or 500M", text)
 }
 
-// Of is the profile of a model of so many parameters, such as "70B", on hardware, such as "4 x A100-80GB", with slots for so
-// many adapters; 0 means none. Text that says neither, and a model that the GPUs' memory does not hold, are errors that say
-// what to write.
+// Of returns the profile of a model with a number of parameters, such as "70B", on hardware, such
+// as "4 x A100-80GB", with adapter slots; 0 means none. Invalid text, and a model that does not fit
+// into the GPUs' memory, are errors that say what to write.
 func Of(hardware, parameters string, adapters int) (profile.Profile, error) {
 	h, err := ParseHardware(hardware)
 	if err != nil {
@@ -222,17 +226,17 @@ func Of(hardware, parameters string, adapters int) (profile.Profile, error) {
 	return p, nil
 }
 
-// Generic is what is assumed of engines that nobody says anything of: 8 billion parameters on one A100 of 80 GB.
+// Generic is the default profile: 8 billion parameters on one A100 of 80 GB.
 func Generic() profile.Profile {
 	p, err := Of("A100-80GB", "8B", 0)
 	if err != nil {
-		panic(err) // it is in the table: a test makes it
+		panic(err) // it is in the table; a test checks it
 	}
 	p.Name = "Nobody said which hardware: " + p.Name
 	return p
 }
 
-// layersOf is how many layers a model has, by its parameters.
+// layersOf estimates the number of layers from the parameters.
 func layersOf(billions float64) float64 {
 	at, all := 1, known.Layers
 	for at < len(all)-1 && billions > all[at].Billions {
@@ -243,19 +247,19 @@ func layersOf(billions float64) float64 {
 	return math.Round(max(1, a.Layers+share*(b.Layers-a.Layers)))
 }
 
-// roofline is what data sheets and factors come to.
+// roofline computes the terms from data sheets and factors.
 func roofline(on gpu, gpus int, billions float64) (profile.Prefill, profile.Decode) {
 	f, n := known.Factors, float64(gpus)
 	parameters, layers := billions*1e9, layersOf(billions)
-	width := math.Sqrt(parameters / (12 * layers)) // of a layer, which has 12 matrices of it, about
+	width := math.Sqrt(parameters / (12 * layers)) // a layer has about 12 matrices of this width
 	bandwidth, flops := n*on.Bandwidth*1e9, n*on.TFLOPS*1e12*f.FLOPS
-	// All GPUs but one's share is sent twice in each layer, in BF16.
+	// Each layer transfers the shares of all GPUs but one twice, in BF16.
 	sent := 2 * 2 * layers * width * (1 - 1/n)
 	prefill := profile.Prefill{
 		Floor:           digits(f.LayerFloor * layers),
 		Base:            digits(f.LayerPrompt * layers),
 		PerToken:        digits(2*parameters/flops + sent/(f.Link*1e9)),
-		PerTokenSquared: digits(2 * layers * width / flops), // scores and sums of values, for half of all pairs of tokens
+		PerTokenSquared: digits(2 * layers * width / flops), // scores and weighted sums of values, for half of all pairs of tokens
 	}
 	decode := profile.Decode{
 		Base:        digits(bytesPerWeight*parameters/(bandwidth*f.Bandwidth) + layers*(f.Layer+f.LayerDoubled*math.Log2(n))),
@@ -265,8 +269,8 @@ func roofline(on gpu, gpus int, billions float64) (profile.Prefill, profile.Deco
 	return prefill, decode
 }
 
-// digits rounds to four of them.
+// digits rounds to four digits.
 func digits(t float64) float64 {
-	t, _ = strconv.ParseFloat(strconv.FormatFloat(t, 'g', 4, 64), 64) // it reads what it wrote
+	t, _ = strconv.ParseFloat(strconv.FormatFloat(t, 'g', 4, 64), 64) // its own output parses
 	return t
 }

@@ -33,7 +33,7 @@ func TestParseHardware(t *testing.T) {
 		"0 x L4":                    `hardware "0 x L4": 0 GPUs share no model: write 1 to 64`,
 		"65 x L4":                   "65 GPUs share no model",
 		"2 x B300":                  `hardware "2 x B300": no GPU in the table is called "B300"; known are T4, V100-16GB, V100-32GB, A10, A10G, L4, L40S, A100-40GB, A100-80GB, H100-80GB, H200-141GB`,
-		"A100":                      `no GPU in the table is called "A100"; known are`, // of which memory?
+		"A100":                      `no GPU in the table is called "A100"; known are`, // with which memory?
 		"-1 x L4":                   `hardware "-1 x L4": write how many`,
 		"4 x 4 x L4":                `hardware "4 x 4 x L4": no GPU in the table is called "x 4 x L4"`,
 		"99999999999999999999 x L4": "GPUs share no model",
@@ -58,11 +58,11 @@ func TestParseParameters(t *testing.T) {
 	}
 }
 
-// What was measured is answered with what was measured, for models that are about as large; all else is reckoned.
+// Measurements apply to models of about the same size; other profiles are computed.
 func TestMeasuredComesFirst(t *testing.T) {
 	for _, c := range []struct {
 		hardware, parameters string
-		want                 int // of measured; -1 is none
+		want                 int // index of the measurement; -1 is none
 	}{
 		{"4 x A100-80GB", "70B", 5},
 		{"4 x A100-80GB", "72B", 5},
@@ -126,7 +126,8 @@ func TestRoofline(t *testing.T) {
 	}
 }
 
-// Whatever is in the table makes a profile, or does not fit and says so; more of a GPU is never slower at reading weights.
+// Every entry of the table makes a profile, or an error that it does not fit; more GPUs never read
+// weights more slowly.
 func TestAllOfTheTable(t *testing.T) {
 	for _, g := range known.GPUs {
 		for _, parameters := range []string{"10M", "0.5B", "1B", "8B", "13B", "70B", "405B", "671B"} {
@@ -166,8 +167,9 @@ func TestGeneric(t *testing.T) {
 	}
 }
 
-// The stated errors are those of predicting the published rows, each kind of work once. It runs where TRACE_DIR names the
-// folder of published files; the fits of these rows stand in for them elsewhere, at half and at all of what they hold.
+// The stated errors are those of predicting the published rows, each kind of work once. The test
+// runs if TRACE_DIR names the folder of published files; otherwise the fits of these rows replace
+// them, at half and at all of their limits.
 func TestStatedErrors(t *testing.T) {
 	dir := os.Getenv("TRACE_DIR") //nolint:forbidigo // a test is a main
 	var steps, prompts []float64
@@ -198,7 +200,7 @@ func TestStatedErrors(t *testing.T) {
 		for w, seconds := range medians(rows) {
 			miss(&p, w, seconds)
 		}
-		// And the measurement is what its rows come to.
+		// The measurement is the fit of its rows.
 		f, err := fit.Of(rows)
 		says := fmt.Sprintf("missed by %.1f %% for prompts and %.1f %% for steps", 100*f.PrefillError.Median, 100*f.StepError.Median)
 		if err != nil || f.Prefill != m.Prefill || f.Decode != m.Decode || !strings.Contains(m.Source, says) {
@@ -223,7 +225,7 @@ func TestStatedErrors(t *testing.T) {
 	}
 }
 
-// published is the rows that a measurement was fitted to.
+// published returns the rows that a measurement was fitted to.
 func published(t *testing.T, dir string, m measured) (rows []fit.Row) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "sageserve", "*.csv"))
@@ -249,7 +251,7 @@ func published(t *testing.T, dir string, m measured) (rows []fit.Row) {
 	return rows
 }
 
-// medians is the median time of each kind of work.
+// medians returns the median time of each kind of work.
 func medians(rows []fit.Row) map[profile.Work]float64 {
 	times := map[profile.Work][]float64{}
 	for _, r := range rows {
