@@ -70,11 +70,14 @@ real-mlserver: ## Send calls through Envoy to two real MLServers, which die in t
 	bench/real/mlserver install .cache/mlserver
 	go test -tags real -v -count 1 -timeout 10m -run '^TestRealMLServers|^TestRuntimesThatDie' ./bench/e2e -crashes 10
 
-check: ## Lint, and check commit subjects, that modules are tidy and that what is generated is up to date
+check: ## Lint code and prose, and check commit subjects, that modules are tidy and that generated files are up to date
 	@.ci/subjects e87b069adb8866258e51947652fddc67b8a591a1
 	$(TOOL) golangci-lint run
+	go test ./test/walls
+	tools/vale/check
 	go mod tidy -diff
 	go -C tools mod tidy -diff
+	go -C tools/vale mod tidy -diff
 	go -C tools/kubernetes mod tidy -diff
 	go -C tools/coredns mod tidy -diff
 	go -C tools/conformance mod tidy -diff
