@@ -76,7 +76,8 @@ func TestEnvoyItselfAcceptsTheConfigurations(t *testing.T) {
 	}
 }
 
-// What differs between the configurations is what the one is for that the other is not: all else is edited in both.
+// What differs between the configurations is what the one is for that the other is not: all else is
+// edited in both.
 func TestTheConfigurationsDifferOnlyOnPurpose(t *testing.T) {
 	rest := make(map[string]any)
 	for _, path := range []string{envoyYAML, originalDstYAML} {

@@ -40,8 +40,8 @@ import (
 	"github.com/headgate/headgate/test/protos"
 )
 
-// check decodes a bootstrap strictly and validates it, the inside of every Any too. It returns how many messages were
-// inside an Any.
+// check decodes a bootstrap strictly and validates it, the inside of every Any too. It returns how
+// many messages were inside an Any.
 func check(text []byte) (int, error) {
 	asJSON, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {
@@ -184,11 +184,13 @@ func TestTheConfigurationsSpeakTheWire(t *testing.T) {
 	}
 }
 
-// longestPrefill is how long an engine may be silent about a request that it has: 128,000 tokens at 600 a second, which a
-// 70B model on one GPU with a queue before it needs, and no more than a client would wait for.
+// longestPrefill is how long an engine may be silent about a request that it has: 128,000 tokens at
+// 600 a second, which a 70B model on one GPU with a queue before it needs, and no more than a
+// client would wait for.
 const longestPrefill = 240 * time.Second
 
-// The longest wait for a model is what Envoy waits for extproc, and what may follow it ends before Envoy calls it silence.
+// The longest wait for a model is what Envoy waits for extproc, and what may follow it ends before
+// Envoy calls it silence.
 func TestARequestMayWaitForItsModelAsLongAsExtprocLetsIt(t *testing.T) {
 	for _, path := range []string{envoyYAML, originalDstYAML} {
 		asked := func(setting string) (all []time.Duration) {
@@ -216,8 +218,9 @@ func TestARequestMayWaitForItsModelAsLongAsExtprocLetsIt(t *testing.T) {
 	}
 }
 
-// Servers of gRPC take a ping every five minutes on a connection where they send nothing, and end one with more (grpc-go's
-// EnforcementPolicy.MinTime, and GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS of the others).
+// Servers of gRPC take a ping every five minutes on a connection where they send nothing, and end
+// one with more (grpc-go's EnforcementPolicy.MinTime, and
+// GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS of the others).
 func TestPingsDoNotEndConnectionsOfCalls(t *testing.T) {
 	for _, path := range []string{envoyYAML, originalDstYAML} {
 		asJSON, err := yaml.YAMLToJSONStrict(text(t, path))

@@ -7,11 +7,12 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// BenchmarkFleet measures how many tokens come out in a second of this machine's, of 16 endpoints near what they can serve.
+// BenchmarkFleet measures how many tokens come out in a second of this machine's, of 16 endpoints
+// near what they can serve.
 func BenchmarkFleet(b *testing.B) {
 	for name, w := range map[string]Workload{"plain": Plain(Conversation()), "adapters": Adapters(200, Conversation())} {
 		b.Run(name, func(b *testing.B) {
-			f := Fleet{Profile: llm.DefaultProfile(), Endpoints: 16, Pickers: 1, Looks: 0.2, Adapters: w.Adapters}
+			f := Fleet{Profile: llm.DefaultProfile(), Endpoints: 16, Pickers: 1, ScrapeInterval: 0.2, Adapters: w.Adapters}
 			tokens := 0
 			for b.Loop() {
 				o, err := f.Run(1, w.Requests(1, 12, 5000), Headgate(pick.Proposal))

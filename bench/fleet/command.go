@@ -53,9 +53,9 @@ Flags:
 
 // policies lists all policies in the order of the output.
 var policies = []struct {
-	name   string
-	policy Policy
-	looks  time.Duration // scrape interval if no flag sets it; 0 for the default of the flag
+	name           string
+	policy         Policy
+	scrapeInterval time.Duration // scrape interval if no flag sets it; 0 for the default of the flag
 }{
 	{"latency", Headgate(pick.Latency), 0},
 	{"proposal", Headgate(pick.Proposal), 0},
@@ -63,8 +63,8 @@ var policies = []struct {
 	{"roundRobin", Headgate(pick.RoundRobin), 0},
 	{"random", Headgate(pick.Random), 0},
 	{"powerOfTwo", leastOfTwo, 0},
-	{"scored", Scored(2, 2, 3, 0), scoredLooks},
-	{"scored+lora", Scored(2, 2, 3, bestLora), scoredLooks},
+	{"scored", Scored(2, 2, 3, 0), scoredInterval},
+	{"scored+lora", Scored(2, 2, 3, bestLora), scoredInterval},
 	{"dynamo", indexedBy(dynamoCost), 0},
 	{"lmetric", indexedBy(lmetricCost), 0},
 	{"cacheAware", smg, 0},
@@ -121,15 +121,15 @@ func Command(ctx context.Context, args []string, traces string) error {
 // config has the flags.
 type config struct {
 	Fleet
-	workload   Workload
-	objectives Objectives
-	plots      string // directory; empty for no plots
-	policies   []string
-	rate       float64
-	requests   int
-	seeds      int
-	goodput    bool
-	looksSaid  bool // set by a flag
+	workload          Workload
+	objectives        Objectives
+	plots             string // directory; empty for no plots
+	policies          []string
+	rate              float64
+	requests          int
+	seeds             int
+	goodput           bool
+	scrapeIntervalSet bool // set by a flag
 }
 
 func command(ctx context.Context, args []string, traces string, out, progress io.Writer) error {
@@ -140,7 +140,7 @@ func command(ctx context.Context, args []string, traces string, out, progress io
 	if err != nil {
 		return fmt.Errorf("fleet: %w", err)
 	}
-	fmt.Fprintf(out, "%s: %s\n%d endpoints of %s; %d pickers, scrape interval %v\n", c.workload.Name, c.workload.About, c.Endpoints, c.Profile.Name, c.Pickers, seconds(c.Looks))
+	fmt.Fprintf(out, "%s: %s\n%d endpoints of %s; %d pickers, scrape interval %v\n", c.workload.Name, c.workload.About, c.Endpoints, c.Profile.Name, c.Pickers, seconds(c.ScrapeInterval))
 	fmt.Fprintf(out, "%d requests for each of %d seeds, at %g per second\n\n", c.requests, c.seeds, c.rate)
 	if n, beyond := c.beyond(); beyond > 0 {
 		fmt.Fprintf(progress, "%.1f %% of the prompts are longer than the %d tokens of the profile (longest: %d tokens): their times are extrapolated\n",
@@ -264,8 +264,8 @@ func (c config) under(name string) (Fleet, Policy) {
 		if p.name != name {
 			continue
 		}
-		if p.looks > 0 && !c.looksSaid {
-			f.Looks = p.looks.Seconds()
+		if p.scrapeInterval > 0 && !c.scrapeIntervalSet {
+			f.ScrapeInterval = p.scrapeInterval.Seconds()
 		}
 		return f, p.policy
 	}
@@ -292,12 +292,12 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 	slow := f.Int("slow-endpoints", 0, "run this many of the `ENDPOINTS` at half speed, without telling pickers")
 	assumed := f.String("assumed-profile", "true", "give extproc this `PROFILE` of the endpoints: true, none, or x10 or x0.1 (wrong by a factor of ten), so that it has to learn")
 	fault := f.String("fault", "none", "inject this `FAULT`: "+strings.Join(faultNames[:], ", ")+" (nan: engine counters are NaN; missing: counters are missing; reset: counters restart; clock: the clock of extproc jumps; half: half of the engines report running and waiting requests only)")
-	f.Float64Var(&c.Inexact, "token-error", 0, "largest relative error of the prompt tokens that extproc estimates from bytes, as a `SHARE` such as 0.3")
+	f.Float64Var(&c.TokenError, "token-error", 0, "largest relative error of the prompt tokens that extproc estimates from bytes, as a `SHARE` such as 0.3")
 	file := f.String("profile", "", "profile of the endpoints, a YAML `FILE` (default: a 70B model on four A100 GPUs, for Mooncake's traces an 8B model on two)")
 	f.IntVar(&c.Pickers, "pickers", 1, "number of `EXTPROCS` that route requests")
 	f.StringVar(&c.plots, "plots", "", "with --goodput: plot the share of requests that meet their objectives by rate, as PNG into this `DIR`")
-	looks := f.Duration("scrape-interval", 200*time.Millisecond, "scrape each endpoint at this `INTERVAL`; if this is not set, scored and scored+lora use 50ms as their project does")
-	tells := f.Duration("sync-interval", 20*time.Millisecond, "share the requests in flight among pickers at this `INTERVAL`, and those of adapters each second; 0 for never")
+	interval := f.Duration("scrape-interval", 200*time.Millisecond, "scrape each endpoint at this `INTERVAL`; if this is not set, scored and scored+lora use 50ms as their project does")
+	syncInterval := f.Duration("sync-interval", 20*time.Millisecond, "share the requests in flight among pickers at this `INTERVAL`, and those of adapters each second; 0 for never")
 	if err := f.Parse(args); err != nil {
 		return c, err
 	}
@@ -310,9 +310,9 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 		return c, errors.New("--requests must be at least 10: the first tenth is not measured")
 	case c.rate <= 0:
 		return c, errors.New("--rate must be above 0")
-	case *looks < 0 || *tells < 0:
+	case *interval < 0 || *syncInterval < 0:
 		return c, errors.New("intervals must not be negative")
-	case !(c.Inexact >= 0 && c.Inexact < 1):
+	case !(c.TokenError >= 0 && c.TokenError < 1):
 		return c, errors.New("--token-error must be from 0 to below 1")
 	}
 	if *slow < 0 || *slow > c.Endpoints {
@@ -329,9 +329,9 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 	if c.plots != "" && !c.goodput {
 		return c, errors.New("--plots needs --goodput")
 	}
-	c.Looks, c.Backlogs, c.looksSaid = looks.Seconds(), tells.Seconds(), f.Changed("scrape-interval")
-	if *tells > 0 {
-		c.Tells = max(1, c.Backlogs)
+	c.ScrapeInterval, c.BacklogSync, c.scrapeIntervalSet = interval.Seconds(), syncInterval.Seconds(), f.Changed("scrape-interval")
+	if *syncInterval > 0 {
+		c.AdapterSync = max(1, c.BacklogSync)
 	}
 	for _, name := range c.policies {
 		if _, policy := c.under(name); policy == nil {

@@ -8,7 +8,8 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// keptBy is what share of requests keeps its objectives by a rule, of all and of those after the first 2,000, and how often trust changed.
+// keptBy is what share of requests keeps its objectives by a rule, of all and of those after the
+// first 2,000, and how often trust changed.
 func keptBy(t *testing.T, f Fleet, w Workload, rate float64, n int, rule pick.Rule) (all, late float64, trusts int) {
 	t.Helper()
 	o := outcome(t, f, 1, w.Requests(1, rate, n), Headgate(rule))
@@ -20,8 +21,8 @@ func keptBy(t *testing.T, f Fleet, w Workload, rate float64, n int, rule pick.Ru
 	return all, late, o.Trusts
 }
 
-// With every assumed profile and every fault, the latency policy meets about as many objectives as the rule that
-// predicts nothing, near the highest rate; and trust changes at most twice.
+// With every assumed profile and every fault, the latency policy meets about as many objectives as
+// the rule that predicts nothing, near the highest rate; and trust changes at most twice.
 func TestPredictionsNeverHurt(t *testing.T) {
 	const rate, n = 3, 1200
 	w := Plain(Conversation())
@@ -55,7 +56,8 @@ func TestPredictionsNeverHurt(t *testing.T) {
 	}
 }
 
-// Without a profile, or by one that is off by ten, 2,000 requests later predictions are worth what they are by the true one.
+// Without a profile, or by one that is off by ten, 2,000 requests later predictions are worth what
+// they are by the true one.
 func TestWhatIsLearnedIsWorthTheProfile(t *testing.T) {
 	for _, c := range []struct {
 		w     Workload

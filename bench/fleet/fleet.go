@@ -34,15 +34,15 @@ type Fleet struct {
 	// Clients is the number of clients in a closed loop: each sends a request as soon as its
 	// previous one has ended, regardless of At. 0 means that requests arrive at their times At.
 	Clients int
-	// Looks is the scrape interval of an endpoint. Tells is the interval at which pickers share
-	// their requests for adapters. Backlogs is the least interval at which they share the pending
-	// work of all requests. All are in seconds; 0 means never.
-	Looks, Tells, Backlogs float64
+	// ScrapeInterval is the scrape interval of an endpoint. AdapterSync is the interval at which
+	// pickers share their requests for adapters. BacklogSync is the least interval at which they
+	// share the pending work of all requests. All are in seconds; 0 means never.
+	ScrapeInterval, AdapterSync, BacklogSync float64
 	// Assumed returns the profile that pickers get, nil for none. A nil Assumed gives them Profile.
 	Assumed func(profile.Profile) *profile.Profile
-	// Inexact is the largest relative error of the token count that extproc estimates from the
+	// TokenError is the largest relative error of the token count that extproc estimates from the
 	// bytes of a prompt.
-	Inexact float64
+	TokenError float64
 	// Fault is the fault in what pickers see.
 	Fault Fault
 }
@@ -62,12 +62,12 @@ type Request struct {
 }
 
 // Picker chooses endpoints, which are numbered from 0. Times are in seconds. A Picker that is a
-// [Teller] also learns of the requests of other pickers.
+// [Syncer] also learns of the requests of other pickers.
 type Picker interface {
 	// Pick returns the endpoint of a request and counts the request there.
 	Pick(now float64, r *Request) (endpoint int)
-	// Saw handles the result of a scrape.
-	Saw(now float64, endpoint int, load engine.Load)
+	// Scraped handles the result of a scrape.
+	Scraped(now float64, endpoint int, load engine.Load)
 	// Ended handles the end of a request at an endpoint.
 	Ended(now float64, r *Request, endpoint int)
 }
@@ -75,16 +75,16 @@ type Picker interface {
 // Policy creates a picker for a fleet with a random seed.
 type Policy func(f Fleet, seed uint64) (Picker, error)
 
-// Teller is a Picker that exchanges the requests in flight with other pickers.
-type Teller interface {
-	Tell() InFlight
-	Hear(now float64, others []InFlight)
+// Syncer is a Picker that exchanges the requests in flight with other pickers.
+type Syncer interface {
+	Share() InFlight
+	Receive(now float64, others []InFlight)
 }
 
 // Peer is a Picker that exchanges the pending work at each endpoint with other pickers, as a sum.
 type Peer interface {
-	Backlogs(told []endpointstate.Backlog)
-	HearPeers(now float64, told []endpointstate.Backlog)
+	Backlogs(sent []endpointstate.Backlog)
+	HearPeers(now float64, sent []endpointstate.Backlog)
 }
 
 // Streamer is a Picker that is notified of first tokens, as a proxy sees them.
@@ -156,9 +156,9 @@ type run struct {
 
 type endpoint struct {
 	*sim.Engine
-	intake float64 // see profile.Profile
-	awake  bool    // the next step is scheduled
-	flying map[sim.ID]flight
+	intake   float64 // see profile.Profile
+	awake    bool    // the next step is scheduled
+	inFlight map[sim.ID]flight
 }
 
 type flight struct {
@@ -179,7 +179,7 @@ func (f Fleet) Run(seed uint64, requests iter.Seq[Request], policy Policy) (Outc
 		if err != nil {
 			return Outcome{}, err
 		}
-		r.endpoints = append(r.endpoints, endpoint{Engine: e, intake: p.FrontendOverhead, flying: map[sim.ID]flight{}})
+		r.endpoints = append(r.endpoints, endpoint{Engine: e, intake: p.FrontendOverhead, inFlight: map[sim.ID]flight{}})
 	}
 	for range f.Pickers {
 		p, err := policy(f, r.random.Uint64())
@@ -187,7 +187,7 @@ func (f Fleet) Run(seed uint64, requests iter.Seq[Request], policy Policy) (Outc
 			return Outcome{}, err
 		}
 		if o, ok := p.(*oracle); ok {
-			o.try = r.foresee
+			o.try = r.predict
 		}
 		if i, ok := p.(Indexed); ok {
 			i.Index(r.index())
@@ -196,8 +196,8 @@ func (f Fleet) Run(seed uint64, requests iter.Seq[Request], policy Policy) (Outc
 		r.pickers = append(r.pickers, p)
 	}
 	r.faultInjector = newFaultInjector(f.Fault, seed, f.Endpoints)
-	r.look()
-	r.tell()
+	r.scrape()
+	r.sync()
 	next, stop := iter.Pull(requests)
 	defer stop()
 	r.next = next
@@ -286,7 +286,7 @@ func (r *run) submit(number, by int, is *Request) {
 		return
 	}
 	is.Prompt = nil // the engine has a copy
-	e.flying[id] = flight{number, by, is}
+	e.inFlight[id] = flight{number, by, is}
 	r.wake(to)
 }
 
@@ -297,10 +297,10 @@ func (r *run) leave(number, by int, is *Request) {
 		return
 	}
 	e := &r.endpoints[to.Endpoint]
-	for id, of := range e.flying {
+	for id, of := range e.inFlight {
 		if of.number == number {
 			e.Cancel(id)
-			delete(e.flying, id)
+			delete(e.inFlight, id)
 			break
 		}
 	}
@@ -330,11 +330,11 @@ func (r *run) wake(i int) {
 		for _, ev := range e.Advance(r.loop.Now()) {
 			switch {
 			case r.streams && ev.Kind == sim.Token && ev.Index == 0:
-				of := e.flying[ev.ID]
+				of := e.inFlight[ev.ID]
 				r.pickers[of.picker].(Streamer).FirstToken(r.loop.Now(), of.r, i)
 			case ev.Kind == sim.Finished:
-				of := e.flying[ev.ID]
-				delete(e.flying, ev.ID)
+				of := e.inFlight[ev.ID]
+				delete(e.inFlight, ev.ID)
 				is := &r.results[of.number]
 				is.FirstToken, is.LastToken, is.Cached = ev.Record.FirstToken, ev.Record.LastToken, ev.Record.Cached
 				r.ended()
@@ -346,14 +346,14 @@ func (r *run) wake(i int) {
 	})
 }
 
-// look schedules the scrapes of each picker at each endpoint, at random offsets.
-func (r *run) look() {
+// scrape schedules the scrapes of each picker at each endpoint, at random offsets.
+func (r *run) scrape() {
 	for _, p := range r.pickers {
 		for i := range r.endpoints {
-			p.Saw(0, i, r.load(i)) // at the start
-			if r.Looks > 0 {
-				r.loop.Every(r.random.Float64()*r.Looks, r.Looks, func() bool {
-					p.Saw(r.loop.Now(), i, r.load(i))
+			p.Scraped(0, i, r.load(i)) // at the start
+			if r.ScrapeInterval > 0 {
+				r.loop.Every(r.random.Float64()*r.ScrapeInterval, r.ScrapeInterval, func() bool {
+					p.Scraped(r.loop.Now(), i, r.load(i))
 					return r.arriving || r.left > 0
 				})
 			}
@@ -387,46 +387,46 @@ func stepsOf(s sim.Steps) (is engine.Steps) {
 	return is
 }
 
-// tell schedules the exchange of requests in flight among pickers.
-func (r *run) tell() {
-	if r.Tells <= 0 || len(r.pickers) < 2 {
+// sync schedules the exchange of requests in flight among pickers.
+func (r *run) sync() {
+	if r.AdapterSync <= 0 || len(r.pickers) < 2 {
 		return
 	}
-	r.loop.Every(r.Tells, r.Tells, func() bool {
-		told := make([]InFlight, len(r.pickers))
+	r.loop.Every(r.AdapterSync, r.AdapterSync, func() bool {
+		sent := make([]InFlight, len(r.pickers))
 		for i, p := range r.pickers {
-			if t, ok := p.(Teller); ok {
-				told[i] = t.Tell()
+			if t, ok := p.(Syncer); ok {
+				sent[i] = t.Share()
 			}
 		}
 		for i, p := range r.pickers {
-			if t, ok := p.(Teller); ok {
-				t.Hear(r.loop.Now(), slices.Concat(told[:i], told[i+1:]))
+			if t, ok := p.(Syncer); ok {
+				t.Receive(r.loop.Now(), slices.Concat(sent[:i], sent[i+1:]))
 			}
 		}
 		return r.arriving || r.left > 0
 	})
 }
 
-// hop is the latency of a message between extproc and control, in seconds.
-const hop = 0.001
+// messageLatency is the latency of a message between extproc and control, in seconds.
+const messageLatency = 0.001
 
 // peer is the state of a picker in the exchange of pending work.
 type peer struct {
-	told         []endpointstate.Backlog // by endpoint
+	sent         []endpointstate.Backlog // by endpoint
 	others       []int64                 // by endpoint: when the prompts of all others are computed, as control knows it
-	tells, hears pace
+	tells, hears throttle
 }
 
-// pace limits the rate of a repeated action, in seconds.
-type pace struct {
+// throttle limits the rate of a repeated action, in seconds.
+type throttle struct {
 	due  bool
 	last float64
 }
 
 // atMost does something now, or when an interval has passed since the last time, together with
 // everything until then.
-func (r *run) atMost(p *pace, interval float64, do func()) {
+func (r *run) atMost(p *throttle, interval float64, do func()) {
 	if p.due {
 		return
 	}
@@ -441,42 +441,42 @@ func (r *run) atMost(p *pace, interval float64, do func()) {
 // each of them.
 func (r *run) moved(by int) {
 	p, ok := r.pickers[by].(Peer)
-	if !ok || r.Backlogs <= 0 || len(r.pickers) < 2 {
+	if !ok || r.BacklogSync <= 0 || len(r.pickers) < 2 {
 		return
 	}
 	if r.peers == nil {
 		r.peers = make([]peer, len(r.pickers))
 		for i := range r.peers {
-			r.peers[i] = peer{told: make([]endpointstate.Backlog, len(r.endpoints)), others: make([]int64, len(r.endpoints)), tells: pace{last: -r.Backlogs}, hears: pace{last: -r.Backlogs}}
+			r.peers[i] = peer{sent: make([]endpointstate.Backlog, len(r.endpoints)), others: make([]int64, len(r.endpoints)), tells: throttle{last: -r.BacklogSync}, hears: throttle{last: -r.BacklogSync}}
 		}
 	}
-	r.atMost(&r.peers[by].tells, r.Backlogs, func() {
-		now, was := at(r.loop.Now()).UnixNano(), slices.Clone(r.peers[by].told)
-		p.Backlogs(r.peers[by].told)
-		for e, is := range r.peers[by].told {
+	r.atMost(&r.peers[by].tells, r.BacklogSync, func() {
+		now, was := at(r.loop.Now()).UnixNano(), slices.Clone(r.peers[by].sent)
+		p.Backlogs(r.peers[by].sent)
+		for e, is := range r.peers[by].sent {
 			for i := range r.peers {
 				if more := is.Since(was[e].Through, now); i != by && more != 0 {
 					r.peers[i].others[e] = max(r.peers[i].others[e], now) + more
 				}
 			}
 		}
-		r.loop.At(r.loop.Now()+hop, func() {
+		r.loop.At(r.loop.Now()+messageLatency, func() {
 			for i := range r.peers {
 				if i != by {
-					r.atMost(&r.peers[i].hears, r.Backlogs, func() { r.hear(i) })
+					r.atMost(&r.peers[i].hears, r.BacklogSync, func() { r.receive(i) })
 				}
 			}
 		})
 	})
 }
 
-// hear gives a picker the sum of the pending work of all others.
-func (r *run) hear(is int) {
+// receive gives a picker the sum of the pending work of all others.
+func (r *run) receive(is int) {
 	all := make([]endpointstate.Backlog, len(r.endpoints))
 	for e := range all {
 		all[e].Through = r.peers[is].others[e]
 		for by := range r.peers {
-			if of := &r.peers[by].told[e]; by != is {
+			if of := &r.peers[by].sent[e]; by != is {
 				all[e].Requests += of.Requests
 				all[e].Beside += of.Beside
 				all[e].Urgency += of.Urgency
@@ -484,7 +484,7 @@ func (r *run) hear(is int) {
 			}
 		}
 	}
-	r.loop.At(r.loop.Now()+hop, func() { r.pickers[is].(Peer).HearPeers(r.loop.Now(), all) })
+	r.loop.At(r.loop.Now()+messageLatency, func() { r.pickers[is].(Peer).HearPeers(r.loop.Now(), all) })
 }
 
 func (r *run) outcome() Outcome {

@@ -19,7 +19,7 @@ import (
 )
 
 func four() Fleet {
-	return Fleet{Profile: llm.DefaultProfile(), Endpoints: 4, Pickers: 1, Looks: 0.2, Tells: 1}
+	return Fleet{Profile: llm.DefaultProfile(), Endpoints: 4, Pickers: 1, ScrapeInterval: 0.2, AdapterSync: 1}
 }
 
 func outcome(t *testing.T, f Fleet, seed uint64, requests iter.Seq[Request], p Policy) Outcome {
@@ -41,7 +41,7 @@ type to struct {
 }
 
 func (p *to) Pick(float64, *Request) int { p.sent++; return p.endpoint }
-func (p *to) Saw(now float64, endpoint int, load engine.Load) {
+func (p *to) Scraped(now float64, endpoint int, load engine.Load) {
 	if endpoint == p.endpoint {
 		p.looks = append(p.looks, now)
 		p.waiting, p.ran = max(p.waiting, load.Waiting.Or(0)), max(p.ran, load.Running.Or(0))
@@ -57,7 +57,8 @@ func (p *to) Ended(_ float64, r *Request, endpoint int) {
 	}
 }
 
-// A fleet of which one endpoint gets everything is that engine: the step model by itself says the same.
+// A fleet of which one endpoint gets everything is that engine: the step model by itself says the
+// same.
 func TestAFleetIsItsEngines(t *testing.T) {
 	f := four()
 	w := Adapters(10, Conversation())
@@ -106,7 +107,7 @@ func TestAFleetIsItsEngines(t *testing.T) {
 		t.Errorf("there were %d loads of slots, want %d", got.SlotLoads, c.SlotLoads)
 	}
 	if p.waiting == 0 || len(p.active) != 10 {
-		t.Errorf("looks have seen at most %g waiting, and the adapters %v", p.waiting, p.active)
+		t.Errorf("scrapes saw at most %g waiting, and the adapters %v", p.waiting, p.active)
 	}
 	if p.ran == 0 || len(p.looks) < int(got.Seconds/0.2) || p.looks[1] > 0.2 || math.Abs(p.looks[2]-p.looks[1]-0.2) > 1e-9 {
 		t.Errorf("looks were at %v…, and saw at most %g running", p.looks[:3], p.ran)
@@ -131,7 +132,8 @@ func TestRunsAreRepeatable(t *testing.T) {
 	}
 }
 
-// What policies are for shows: packing adapters spares loads of slots, and who looks at queues has shorter ones than who does not.
+// What policies are for shows: packing adapters spares loads of slots, and who looks at queues has
+// shorter ones than who does not.
 func TestPoliciesDoWhatTheyAreFor(t *testing.T) {
 	race.Skip(t)
 	f := four()
@@ -172,8 +174,9 @@ func TestPrefixesAndSpeeds(t *testing.T) {
 	}
 }
 
-// Sessions with a shared prefix keep their objectives: learned steps are not too long, and a step predicted slightly above its objective does not
-// move a session away from its cache. If half the engines run at half speed, this costs nothing.
+// Sessions with a shared prefix keep their objectives: learned steps are not too long, and a step
+// predicted slightly above its objective does not move a session away from its cache. If half the
+// engines run at half speed, this costs nothing.
 func TestLatencyKeepsObjectivesWherePromptsAreShared(t *testing.T) {
 	race.Skip(t)
 	slow := make([]float64, 16)
@@ -198,8 +201,9 @@ func TestLatencyKeepsObjectivesWherePromptsAreShared(t *testing.T) {
 	}
 }
 
-// Tiny prompts share the steps in which others decode, so that one of them delays nobody by a whole step. Where that was counted, and not counted
-// any more behind others' prompts, requests gathered at some engines: first tokens took three times as long as where requests are fewest.
+// Tiny prompts share the steps in which others decode, so that one of them delays nobody by a whole
+// step. Where that was counted, and not counted any more behind others' prompts, requests gathered
+// at some engines: first tokens took three times as long as where requests are fewest.
 func TestTinyPromptsAreSpread(t *testing.T) {
 	race.Skip(t)
 	w := Plain(Lengths{{Prompt: 20, Output: 20}, {Prompt: 10, Output: 10}, {Prompt: 40, Output: 5}})
@@ -218,7 +222,8 @@ func TestTinyPromptsAreSpread(t *testing.T) {
 	}
 }
 
-// A cancelled request leaves its engine, is not part of the figures, and does not teach answer lengths; all others complete.
+// A cancelled request leaves its engine, is not part of the figures, and does not teach answer
+// lengths; all others complete.
 func TestClientsLeave(t *testing.T) {
 	f := four()
 	w := Cancelled(Lengths{{Prompt: 100, Output: 200}})
@@ -237,8 +242,8 @@ func TestClientsLeave(t *testing.T) {
 			t.Fatalf("it has left and ended, or neither: %+v", r)
 		}
 	}
-	if left < 250 || left > 350 || len(h.flying) > 0 || int(h.habit("").Output()) != 200 {
-		t.Errorf("%d of 1000 have left, of which %d are still counted; answers are taken to have %g tokens", left, len(h.flying), h.habit("").Output())
+	if left < 250 || left > 350 || len(h.inFlight) > 0 || int(h.habit("").Output()) != 200 {
+		t.Errorf("%d of 1000 have left, of which %d are still counted; answers are taken to have %g tokens", left, len(h.inFlight), h.habit("").Output())
 	}
 	if kept := FiguresOf(o, f.Profile, DefaultObjectives).Kept; kept < 0.99 {
 		t.Errorf("%g keep their objectives", kept)
@@ -285,7 +290,7 @@ func TestChat(t *testing.T) {
 // Pickers that tell each other know of each other's requests for adapters.
 func TestPickersTell(t *testing.T) {
 	f := four()
-	f.Pickers, f.Tells, f.Looks, f.Adapters = 2, 0.5, 0, []string{"a"}
+	f.Pickers, f.AdapterSync, f.ScrapeInterval, f.Adapters = 2, 0.5, 0, []string{"a"}
 	requests := func(yield func(Request) bool) {
 		for i := range 20 {
 			if !yield(Request{At: float64(i), Adapter: "a", Prompt: []uint32{uint32(i)}, Output: 2000}) {
@@ -294,7 +299,7 @@ func TestPickersTell(t *testing.T) {
 		}
 	}
 	for tells, want := range map[float64]int{0.5: 1, 0: 2} {
-		f.Tells = tells
+		f.AdapterSync = tells
 		used := make(map[int]bool)
 		for _, r := range outcome(t, f, 3, requests, Headgate(pick.Proposal)).Results {
 			used[r.Endpoint] = true
@@ -305,10 +310,11 @@ func TestPickersTell(t *testing.T) {
 	}
 }
 
-// Pickers that look at endpoints see what others have sent there; and one by one goes to each in its turn.
+// Pickers that look at endpoints see what others have sent there; and one by one goes to each in
+// its turn.
 func TestPickersLook(t *testing.T) {
 	f := four()
-	f.Endpoints, f.Pickers, f.Tells = 2, 2, 0
+	f.Endpoints, f.Pickers, f.AdapterSync = 2, 2, 0
 	requests := func(yield func(Request) bool) {
 		for i := range 40 {
 			if !yield(Request{At: float64(i), Prompt: []uint32{uint32(i)}, Output: 2000}) {
@@ -446,7 +452,7 @@ func TestGoodput(t *testing.T) {
 // What pickers tell each other is known long before the next look: to each endpoint goes half.
 func TestPickersTellWhatTheirRequestsAsk(t *testing.T) {
 	f := four()
-	f.Endpoints, f.Pickers, f.Looks, f.Tells = 2, 3, 0, 0
+	f.Endpoints, f.Pickers, f.ScrapeInterval, f.AdapterSync = 2, 3, 0, 0
 	requests := func(yield func(Request) bool) {
 		for i := range 40 {
 			if !yield(Request{At: 0.1 * float64(i), Prompt: []uint32{uint32(i)}, Output: 500}) {
@@ -456,7 +462,7 @@ func TestPickersTellWhatTheirRequestsAsk(t *testing.T) {
 	}
 	for _, rule := range []pick.Rule{pick.LeastRequest, pick.Latency} {
 		apart := func(backlogs float64) (apart int) {
-			f.Backlogs = backlogs
+			f.BacklogSync = backlogs
 			var at [2]int
 			for _, r := range outcome(t, f, 1, requests, Headgate(rule)).Results {
 				at[r.Endpoint]++
@@ -472,9 +478,9 @@ func TestPickersTellWhatTheirRequestsAsk(t *testing.T) {
 
 // Pickers tell at most once in an interval, and the latest is told.
 func TestPickersTellInTheirPace(t *testing.T) {
-	r := &run{Fleet: Fleet{Backlogs: 0.02}}
+	r := &run{Fleet: Fleet{BacklogSync: 0.02}}
 	var times []float64
-	p := pace{last: -1}
+	p := throttle{last: -1}
 	for i := range 100 {
 		r.loop.At(1+0.001*float64(i), func() { r.atMost(&p, 0.02, func() { times = append(times, r.loop.Now()) }) })
 	}

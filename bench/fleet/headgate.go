@@ -21,7 +21,7 @@ func Headgate(rule pick.Rule) Policy {
 	return func(f Fleet, seed uint64) (Picker, error) {
 		h := &headgate{
 			random: rand.New(rand.NewPCG(seed, 1)), policy: settings.Default().Policy, clock: f.Fault.clock, //nolint:gosec // no secret
-			numbers: make(map[string]int), flying: make(map[*Request]sent), habits: make(map[string]*endpointstate.RequestStats), inexact: f.Inexact,
+			numbers: make(map[string]int), inFlight: make(map[*Request]sent), habits: make(map[string]*endpointstate.RequestStats), inexact: f.TokenError,
 		}
 		h.policy.Rule = rule
 		if h.policy.Predicts() {
@@ -32,8 +32,8 @@ func Headgate(rule pick.Rule) Policy {
 			h.numbers[h.addresses[i]] = i
 		}
 		s := settings.Default()
-		if f.Looks > 0 {
-			s.Stale, s.Lost = max(s.Stale, 5*seconds(f.Looks)), max(s.Lost, 50*seconds(f.Looks))
+		if f.ScrapeInterval > 0 {
+			s.Stale, s.Lost = max(s.Stale, 5*seconds(f.ScrapeInterval)), max(s.Lost, 50*seconds(f.ScrapeInterval))
 		}
 		h.state = endpointstate.New(endpointstate.Config{Settings: s})
 		world := objects.Build(objects.Endpoints(h.addresses))
@@ -59,7 +59,7 @@ type headgate struct {
 	numbers   map[string]int // endpoint by address
 	state     *endpointstate.State
 	view      *endpointstate.View
-	flying    map[*Request]sent
+	inFlight  map[*Request]sent
 	turn      uint64
 	habits    map[string]*endpointstate.RequestStats // by adapter
 	inexact   float64                                // as in Fleet
@@ -107,7 +107,7 @@ func (h *headgate) Pick(now float64, r *Request) int {
 	}
 	is.Counts, is.tells, is.Estimate = endpointstate.CountsOf(picks[0]), picks[0].Tells(), picks[0].Estimate
 	is.Begin(at(now))
-	h.flying[r] = is
+	h.inFlight[r] = is
 	if h.prefixes != nil {
 		h.prefixes.Sent(picks[0].Endpoint.Number, h.hasher.Blocks())
 	}
@@ -163,21 +163,21 @@ func (h *headgate) learn(r *Request, of sent) {
 	}
 }
 
-func (h *headgate) Saw(now float64, endpoint int, load engine.Load) {
+func (h *headgate) Scraped(now float64, endpoint int, load engine.Load) {
 	now = h.clock(now)
 	h.state.ScrapeSucceeded(h.state.Scrape(h.addresses[endpoint], at(now)), load)
 }
 
 func (h *headgate) FirstToken(now float64, r *Request, _ int) {
-	is := h.flying[r]
+	is := h.inFlight[r]
 	is.first = now
-	h.flying[r] = is
+	h.inFlight[r] = is
 }
 
 // Ended learns from the end of a stream, as extproc does: the time of the first token is not known
 // earlier.
 func (h *headgate) Ended(_ float64, r *Request, endpoint int) {
-	is := h.flying[r]
+	is := h.inFlight[r]
 	if took := is.first - is.at; is.Estimate != (pick.Estimate{}) {
 		h.state.Times.FirstTokenPredicted(objects.EndpointsPool, h.addresses[endpoint], took/is.FirstToken())
 		if is.tells {
@@ -189,15 +189,15 @@ func (h *headgate) Ended(_ float64, r *Request, endpoint int) {
 }
 
 func (h *headgate) Left(r *Request) {
-	of := h.flying[r]
+	of := h.inFlight[r]
 	of.End()
-	delete(h.flying, r)
+	delete(h.inFlight, r)
 }
 
 // Trusts counts how often the predictions became trusted or lost trust.
 func (h *headgate) Trusts() int { return h.trusts }
 
-func (h *headgate) Tell() InFlight {
+func (h *headgate) Share() InFlight {
 	all := make(InFlight)
 	for k, of := range h.state.InFlight() {
 		all[At{h.numbers[k.Endpoint], k.ID}] = of.Requests
@@ -205,7 +205,7 @@ func (h *headgate) Tell() InFlight {
 	return all
 }
 
-func (h *headgate) Hear(now float64, others []InFlight) {
+func (h *headgate) Receive(now float64, others []InFlight) {
 	now = h.clock(now)
 	n := endpointstate.PlacementUpdate{Others: make(map[endpointstate.CopyKey]int64)}
 	for k := range h.heard {

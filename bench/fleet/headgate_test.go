@@ -13,13 +13,14 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// foreseeing is one extproc whose policy asks for prompts, and what was foreseen to be cached of each request where it went.
-type foreseeing struct {
+// predicting is one extproc whose policy asks for prompts, and what was predicted to be cached of
+// each request where it went.
+type predicting struct {
 	*headgate
-	foreseen []int
+	predicted []int
 }
 
-func (f *foreseeing) Pick(now float64, r *Request) int {
+func (f *predicting) Pick(now float64, r *Request) int {
 	var h prefix.Hasher
 	h.Begin(prefix.Scope{Adapter: r.Adapter}.Seed())
 	for _, token := range r.Prompt {
@@ -32,14 +33,15 @@ func (f *foreseeing) Pick(now float64, r *Request) int {
 			cached = int(all[e.Number]) * prefix.BlockTokens
 		}
 	}
-	f.foreseen = append(f.foreseen, cached)
+	f.predicted = append(f.predicted, cached)
 	return to
 }
 
-// foreseen runs requests through one extproc, and returns what engines found cached of each, and what was foreseen.
-func foreseen(t *testing.T, f Fleet, requests iter.Seq[Request]) (cached, foreseen []int) {
+// predicted runs requests through one extproc, and returns what engines found cached of each, and
+// what was predicted.
+func predicted(t *testing.T, f Fleet, requests iter.Seq[Request]) (cached, predicted []int) {
 	t.Helper()
-	p := &foreseeing{}
+	p := &predicting{}
 	o := outcome(t, f, 1, requests, func(f Fleet, seed uint64) (Picker, error) {
 		made, err := Headgate(pick.RoundRobin)(f, seed)
 		if err != nil {
@@ -52,28 +54,29 @@ func foreseen(t *testing.T, f Fleet, requests iter.Seq[Request]) (cached, forese
 	for _, is := range o.Results {
 		cached = append(cached, is.Cached)
 	}
-	return cached, p.foreseen
+	return cached, p.predicted
 }
 
-// What extproc knows of caches by what it sent is what engines find cached, to less than a block: also where caches are much too small
-// for all prompts, so that engines drop what was used least recently.
+// What extproc knows of caches by what it sent is what engines find cached, to less than a block:
+// also where caches are much too small for all prompts, so that engines drop what was used least
+// recently.
 func TestWhatExtprocKnowsOfCachesIsSo(t *testing.T) {
 	race.Skip(t)
 	for _, blocks := range []int{2000, 100_000} {
 		f := four()
 		f.Profile.Limits.KVBlocks = blocks
-		cached, foreseen := foreseen(t, f, Prefixes(200, 1024, Lengths{{Prompt: 200, Output: 20}, {Prompt: 300, Output: 5}}).Requests(1, 1, 2000))
+		cached, predicted := predicted(t, f, Prefixes(200, 1024, Lengths{{Prompt: 200, Output: 20}, {Prompt: 300, Output: 5}}).Requests(1, 1, 2000))
 		right, some := 0, 0
 		for i := range cached {
 			if cached[i] > 0 {
 				some++
 			}
-			if over := cached[i] - foreseen[i]; over > -prefix.BlockTokens && over < prefix.BlockTokens {
+			if over := cached[i] - predicted[i]; over > -prefix.BlockTokens && over < prefix.BlockTokens {
 				right++
 			}
 		}
 		if right < 1900 || some < 900 {
-			t.Errorf("caches of %d blocks: of 2000 requests, %d of which had anything cached, it was foreseen of %d how much", blocks, some, right)
+			t.Errorf("caches of %d blocks: of 2000 requests, %d of which had anything cached, it was predicted of %d how much", blocks, some, right)
 		}
 	}
 }
@@ -81,7 +84,7 @@ func TestWhatExtprocKnowsOfCachesIsSo(t *testing.T) {
 // Extproc counts bytes, and knows the tokens of a prompt as far as those tell.
 func TestTokensAreEstimated(t *testing.T) {
 	f := four()
-	f.Inexact = 0.3
+	f.TokenError = 0.3
 	made, err := Headgate(pick.Latency)(f, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -117,14 +120,14 @@ func TestPromptsOfAdapters(t *testing.T) {
 	f := four()
 	f.Endpoints, f.Adapters = 1, []string{"a"}
 	tokens := prompt(nil, 1, 256)
-	_, got := foreseen(t, f, slices.Values([]Request{
+	_, got := predicted(t, f, slices.Values([]Request{
 		{At: 1, Prompt: tokens, Output: 1},
 		{At: 2, Prompt: tokens, Output: 1},
 		{At: 3, Prompt: tokens, Output: 1, Adapter: "a"},
 		{At: 4, Prompt: tokens, Output: 1, Adapter: "a"},
 	}))
 	if want := []int{0, 256, 0, 256}; !slices.Equal(got, want) {
-		t.Errorf("%v are foreseen, want %v", got, want)
+		t.Errorf("%v are predicted, want %v", got, want)
 	}
 }
 
@@ -204,13 +207,14 @@ type expecting struct {
 
 func (e *expecting) Pick(now float64, r *Request) int {
 	to := e.headgate.Pick(now, r)
-	is := e.flying[r]
+	is := e.inFlight[r]
 	e.expected = append(e.expected, is.FirstToken())
 	return to
 }
 
-// What is predicted of first tokens is what the model of an engine makes of them, to a tenth in the median, where it is told how long engines
-// take and learns on. With less to do than here, what it learns makes prompts a tenth too long: who decodes beside them is a matter of chance.
+// What is predicted of first tokens is what the model of an engine makes of them, to a tenth in the
+// median, where it is told how long engines take and learns on. With less to do than here, what it
+// learns makes prompts a tenth too long: who decodes beside them is a matter of chance.
 func TestFirstTokensComeAsExpected(t *testing.T) {
 	race.Skip(t)
 	for _, c := range []struct {

@@ -30,12 +30,12 @@ func (p *oracle) Pick(_ float64, r *Request) int {
 	return best
 }
 
-func (p *oracle) Saw(float64, int, engine.Load) {}
-func (p *oracle) Ended(float64, *Request, int)  {}
+func (p *oracle) Scraped(float64, int, engine.Load) {}
+func (p *oracle) Ended(float64, *Request, int)      {}
 
-// foresee predicts the effect of sending a request to an endpoint now, from the requests that are
+// predict predicts the effect of sending a request to an endpoint now, from the requests that are
 // there.
-func (r *run) foresee(i int, is *Request) (missed int, firstToken float64) {
+func (r *run) predict(i int, is *Request) (missed int, firstToken float64) {
 	e := &r.endpoints[i]
 	without := e.Copy(nil)
 	with := e.Copy(nil)
@@ -65,7 +65,7 @@ func (r *run) misses(e *endpoint, c *sim.Engine, id sim.ID, own *Result) (n int)
 			if ev.ID == id {
 				is = *own
 			} else {
-				is = r.results[e.flying[ev.ID].number]
+				is = r.results[e.inFlight[ev.ID].number]
 			}
 			is.FirstToken, is.LastToken = ev.Record.FirstToken, ev.Record.LastToken
 			if ev.ID == id {

@@ -44,7 +44,8 @@ func TestPlotCurves(t *testing.T) {
 }
 
 func TestRatio(t *testing.T) {
-	// Logarithms of 2, 2 and 0.5: mean 0.231, deviation 0.800; Student's t of two degrees of freedom is 4.303.
+	// Logarithms of 2, 2 and 0.5: mean 0.231, deviation 0.800; Student's t of two degrees of
+	// freedom is 4.303.
 	mean, within := ratio([]float64{4, 6, 4}, []float64{2, 3, 8})
 	if math.Abs(mean-math.Exp(math.Ln2/3)) > 1e-9 || math.Abs(within-math.Expm1(4.3027*0.80038/math.Sqrt(3))) > 1e-3 {
 		t.Errorf("%g ± %g", mean, within)

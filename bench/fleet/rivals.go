@@ -16,8 +16,8 @@ import (
 // scrapes. Each has the information that its project would have, and the requests in flight of
 // other pickers, as extprocs share them. None knows the length of an output.
 
-// seen is what a picker knows of endpoints from scrapes and its own requests.
-type seen struct {
+// tracker is what a picker knows of endpoints from scrapes and its own requests.
+type tracker struct {
 	random *rand.Rand
 	slots  int // adapter slots of each endpoint
 	at     []known
@@ -28,15 +28,15 @@ type known struct {
 	waiting, running, kv float64
 	active               []string // adapters
 
-	flying  int                      // own requests in flight
-	others  int                      // requests that other pickers last reported there
-	prefill map[*Request]int         // uncached tokens of requests without a first token
-	decode  map[*Request]int         // KV blocks of requests in flight
-	caches  *lru.Cache[uint64, bool] // blocks of prompts that were sent there
+	inFlight int                      // own requests in flight
+	others   int                      // requests that other pickers last reported there
+	prefill  map[*Request]int         // uncached tokens of requests without a first token
+	decode   map[*Request]int         // KV blocks of requests in flight
+	caches   *lru.Cache[uint64, bool] // blocks of prompts that were sent there
 }
 
-func newSeen(f Fleet, seed uint64, cached int) (seen, error) {
-	s := seen{random: rand.New(rand.NewPCG(seed, 3)), slots: f.Profile.Limits.GPUAdapters, at: make([]known, f.Endpoints)} //nolint:gosec // no secret
+func newSeen(f Fleet, seed uint64, cached int) (tracker, error) {
+	s := tracker{random: rand.New(rand.NewPCG(seed, 3)), slots: f.Profile.Limits.GPUAdapters, at: make([]known, f.Endpoints)} //nolint:gosec // no secret
 	for i := range s.at {
 		s.at[i].prefill, s.at[i].decode = make(map[*Request]int), make(map[*Request]int)
 		if cached == 0 {
@@ -50,25 +50,25 @@ func newSeen(f Fleet, seed uint64, cached int) (seen, error) {
 	return s, nil
 }
 
-func (s *seen) Saw(_ float64, endpoint int, load engine.Load) {
+func (s *tracker) Scraped(_ float64, endpoint int, load engine.Load) {
 	k := &s.at[endpoint]
 	k.waiting, k.running, k.kv, k.active = load.Waiting.Or(0), load.Running.Or(0), load.KVUsage.Or(0), load.Active
 }
 
 // load returns the known requests in flight at an endpoint.
-func (k *known) load() int { return k.flying + k.others }
+func (k *known) load() int { return k.inFlight + k.others }
 
-// Tell implements [Teller].
-func (s *seen) Tell() InFlight {
+// Share implements [Syncer].
+func (s *tracker) Share() InFlight {
 	all := make(InFlight)
 	for i := range s.at {
-		all[At{Endpoint: i}] = int64(s.at[i].flying)
+		all[At{Endpoint: i}] = int64(s.at[i].inFlight)
 	}
 	return all
 }
 
-// Hear implements [Teller].
-func (s *seen) Hear(_ float64, others []InFlight) {
+// Receive implements [Syncer].
+func (s *tracker) Receive(_ float64, others []InFlight) {
 	for i := range s.at {
 		s.at[i].others = 0
 		for _, o := range others {
@@ -78,25 +78,25 @@ func (s *seen) Hear(_ float64, others []InFlight) {
 }
 
 // sent records a request at an endpoint with its uncached tokens.
-func (s *seen) sent(r *Request, endpoint, uncached int) int {
+func (s *tracker) sent(r *Request, endpoint, uncached int) int {
 	k := &s.at[endpoint]
-	k.flying++
+	k.inFlight++
 	k.prefill[r], k.decode[r] = uncached, blocks(len(r.Prompt))
 	return endpoint
 }
 
 // FirstToken handles the first token of an output.
-func (s *seen) FirstToken(_ float64, r *Request, endpoint int) { delete(s.at[endpoint].prefill, r) }
+func (s *tracker) FirstToken(_ float64, r *Request, endpoint int) { delete(s.at[endpoint].prefill, r) }
 
-func (s *seen) Ended(_ float64, r *Request, endpoint int) {
+func (s *tracker) Ended(_ float64, r *Request, endpoint int) {
 	k := &s.at[endpoint]
-	k.flying--
+	k.inFlight--
 	delete(k.prefill, r)
 	delete(k.decode, r)
 }
 
 // best returns the endpoint with the highest score; ties are broken at random.
-func (s *seen) best(score func(endpoint int) float64) int {
+func (s *tracker) best(score func(endpoint int) float64) int {
 	best, highest, equals := 0, math.Inf(-1), 0
 	for i := range s.at {
 		switch is := score(i); {
@@ -155,7 +155,7 @@ func leastOfTwo(f Fleet, seed uint64) (Picker, error) {
 	return &powerOfTwo{s}, err
 }
 
-type powerOfTwo struct{ seen }
+type powerOfTwo struct{ tracker }
 
 func (p *powerOfTwo) Pick(_ float64, r *Request) int {
 	a := p.random.IntN(len(p.at))
@@ -170,13 +170,13 @@ func (p *powerOfTwo) Pick(_ float64, r *Request) int {
 // are broken at random. Its prefix cache is approximate: blocks of 64 tokens, as many as an
 // endpoint has KV blocks, recorded when they are sent.
 type scored struct {
-	seen
+	tracker
 	queue, kv, prefix, lora float64 // weights
 }
 
 const (
-	scoredBlock = 64 // tokens
-	scoredLooks = 50 * time.Millisecond
+	scoredBlock    = 64 // tokens
+	scoredInterval = 50 * time.Millisecond
 	// bestLora is the weight of the adapter scorer with the best goodput. For 200 adapters, weights
 	// 1 to 8 are equal within one percent, and higher weights meet more objectives above that rate;
 	// from 16 on goodput is a quarter lower.
@@ -236,7 +236,7 @@ func (k *known) loraScore(adapter string, slots int) float64 {
 // indexed is a picker that knows exactly which KV blocks each endpoint has, as from KV cache
 // events.
 type indexed struct {
-	seen
+	tracker
 	cached func(endpoint int, r *Request) (tokens int)
 	cost   func(k *known, r *Request, uncached int) float64
 }
@@ -281,7 +281,7 @@ func lmetricCost(k *known, _ *Request, uncached int) float64 {
 func indexedBy(cost func(k *known, r *Request, uncached int) float64) Policy {
 	return func(f Fleet, seed uint64) (Picker, error) {
 		s, err := newSeen(f, seed, 0)
-		return &indexed{seen: s, cost: cost}, err
+		return &indexed{tracker: s, cost: cost}, err
 	}
 }
 
@@ -290,7 +290,7 @@ func indexedBy(cost func(k *known, r *Request, uncached int) float64) Policy {
 // or no endpoint has cached enough of the prompt, it picks the first endpoint with the fewest
 // requests; else the one that has cached most. (Only its comments say that it picks the smallest
 // tree if none has cached enough.)
-type cacheAware struct{ seen }
+type cacheAware struct{ tracker }
 
 // The gateway's defaults.
 const (
@@ -327,7 +327,7 @@ func imbalanced(least, most int) bool {
 // (sgl-model-gateway/src/policies/lmetric.rs at acaa759). It minimizes the uncached tokens of the
 // prompt times the requests there, including this one. Ties go to the endpoint with the fewest
 // requests, then to the first.
-type multiplied struct{ seen }
+type multiplied struct{ tracker }
 
 func byProduct(f Fleet, seed uint64) (Picker, error) {
 	s, err := newSeen(f, seed, treeBlocks)
@@ -351,7 +351,7 @@ func (p *multiplied) Pick(_ float64, r *Request) int {
 // rendezvous sends the requests for an adapter to the endpoint with the highest hash whose load is
 // at most 1.25 times the mean (Thaler, Ravishankar 1998; Mirrokni, Thorup, Zadimoghaddam 2018).
 // Requests for the base model are hashed by the start of their prompt.
-type rendezvous struct{ seen }
+type rendezvous struct{ tracker }
 
 const (
 	loadFactor  = 1.25

@@ -11,15 +11,15 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// Dynamo's documentation of its router: of three workers with 8, 5 and 2 blocks to prefill and 10, 5 and 9 to decode, costs are 18, 10 and
-// 11, and the second is taken.
+// Dynamo's documentation of its router: of three workers with 8, 5 and 2 blocks to prefill and 10,
+// 5 and 9 to decode, costs are 18, 10 and 11, and the second is taken.
 func TestDynamosExample(t *testing.T) {
 	for i, worker := range []struct{ prefill, decode, cost float64 }{{8, 10, 18}, {5, 5, 10}, {2, 9, 11}} {
 		if got := kvCost(worker.prefill, worker.decode); got != worker.cost {
 			t.Errorf("worker %d costs %g, want %g", i+1, got, worker.cost)
 		}
 	}
-	p := &indexed{seen: three(t), cost: dynamoCost, cached: func(int, *Request) int { return 0 }}
+	p := &indexed{tracker: three(t), cost: dynamoCost, cached: func(int, *Request) int { return 0 }}
 	for i, worker := range []struct{ prefill, decode int }{{7, 9}, {4, 4}, {1, 8}} { // and one of the request's own
 		p.at[i].prefill[&Request{}], p.at[i].decode[&Request{}] = worker.prefill*blockTokens, worker.decode
 	}
@@ -48,7 +48,7 @@ func TestDynamosExample(t *testing.T) {
 	}
 }
 
-func three(t *testing.T) seen {
+func three(t *testing.T) tracker {
 	t.Helper()
 	s, err := newSeen(Fleet{Profile: llm.DefaultProfile(), Endpoints: 3}, 1, 100)
 	if err != nil {
@@ -57,7 +57,8 @@ func three(t *testing.T) seen {
 	return s
 }
 
-// The scores of the leading picker: queues by minimum and maximum, adapters 1.0 where active, 0.8 where there is room, 0 where there is none.
+// The scores of the leading picker: queues by minimum and maximum, adapters 1.0 where active, 0.8
+// where there is room, 0 where there is none.
 func TestScores(t *testing.T) {
 	for _, test := range []struct{ waiting, least, most, want float64 }{{2, 2, 10, 1}, {10, 2, 10, 0}, {4, 2, 10, 0.75}, {3, 3, 3, 1}} {
 		if got := queueScore(test.waiting, test.least, test.most); got != test.want {
@@ -78,14 +79,14 @@ func TestScores(t *testing.T) {
 		prompt[i] = uint32(i)
 	}
 	s := three(t)
-	p := &scored{seen: s, queue: 2, kv: 2, prefix: 3}
+	p := &scored{tracker: s, queue: 2, kv: 2, prefix: 3}
 	p.at[0].waiting, p.at[1].waiting, p.at[2].waiting = 0, 1, 2
 	p.at[0].kv, p.at[1].kv, p.at[2].kv = 0.5, 0.5, 0.5
 	p.at[1].remember(hashes(&Request{Prompt: prompt}, scoredBlock)[:1]) // 1 + 1 + 0.75 beside 2 + 1
 	if to := p.Pick(0, &Request{Prompt: prompt}); to != 0 {
 		t.Errorf("endpoint %d is taken: a quarter of the prompt outweighs half of the queues", to)
 	}
-	p = &scored{seen: three(t), queue: 2, kv: 2, prefix: 3}
+	p = &scored{tracker: three(t), queue: 2, kv: 2, prefix: 3}
 	p.at[0].waiting, p.at[1].waiting, p.at[2].waiting = 0, 1, 2
 	p.at[1].remember(hashes(&Request{Prompt: prompt}, scoredBlock)[:2]) // 1 + 2 + 1.5 beside 2 + 2
 	if to := p.Pick(0, &Request{Prompt: prompt}); to != 1 {
@@ -96,8 +97,9 @@ func TestScores(t *testing.T) {
 	}
 }
 
-// SGLang's gateway balances if requests in flight differ by more than 64 and by more than a factor of 1.5. Otherwise an endpoint must have cached
-// more than 30 % of the prompt; if none has, the fewest requests decide.
+// SGLang's gateway balances if requests in flight differ by more than 64 and by more than a factor
+// of 1.5. Otherwise an endpoint must have cached more than 30 % of the prompt; if none has, the
+// fewest requests decide.
 func TestCacheAware(t *testing.T) {
 	for _, test := range []struct {
 		least, most int
@@ -114,7 +116,7 @@ func TestCacheAware(t *testing.T) {
 	all := hashes(&Request{Prompt: prompt}, blockTokens)
 	for has, want := range map[int]int{4: 1, 3: 2} {
 		p := &cacheAware{three(t)}
-		p.at[0].flying, p.at[1].flying, p.at[2].others = 2, 3, 1
+		p.at[0].inFlight, p.at[1].inFlight, p.at[2].others = 2, 3, 1
 		p.at[1].remember(all[:has])
 		p.at[2].remember([]uint64{1, 2, 3, 4, 5, 6, 7, 8})
 		if to := p.Pick(0, &Request{Prompt: prompt}); to != want {
@@ -122,7 +124,7 @@ func TestCacheAware(t *testing.T) {
 		}
 	}
 	p := &cacheAware{three(t)}
-	p.at[0].flying, p.at[1].flying = 100, 30
+	p.at[0].inFlight, p.at[1].inFlight = 100, 30
 	p.at[0].remember(all)
 	if to := p.Pick(0, &Request{Prompt: prompt}); to != 2 {
 		t.Errorf("endpoint %d is taken, want the one with nothing to do", to)
@@ -131,13 +133,13 @@ func TestCacheAware(t *testing.T) {
 
 // LMETRIC multiplies what is to be prefilled by the size of the batch.
 func TestLMETRIC(t *testing.T) {
-	k := &known{prefill: map[*Request]int{{}: 300}, flying: 3}
+	k := &known{prefill: map[*Request]int{{}: 300}, inFlight: 3}
 	if got := lmetricCost(k, nil, 200); got != 500*4 {
 		t.Errorf("it costs %g, want 2000", got)
 	}
 	k.running, k.waiting = 4, 2
 	if got := lmetricCost(k, nil, 200); got != 500*7 {
-		t.Errorf("it costs %g, want 3500: a look has seen more", got)
+		t.Errorf("it costs %g, want 3500: a look has tracker more", got)
 	}
 }
 
@@ -148,11 +150,11 @@ func TestMultiplied(t *testing.T) {
 		prompt[i] = uint32(i)
 	}
 	for _, c := range []struct {
-		sent    int // blocks of the prompt that were sent to the second before
-		flying  [3]int
-		others  int // requests of other pickers at the first
-		want    int
-		because string
+		sent     int // blocks of the prompt that were sent to the second before
+		inFlight [3]int
+		others   int // requests of other pickers at the first
+		want     int
+		because  string
 	}{
 		{0, [3]int{}, 0, 0, "all are alike"},
 		{0, [3]int{1, 1, 0}, 0, 2, "the third has nothing to do"},
@@ -163,10 +165,10 @@ func TestMultiplied(t *testing.T) {
 	} {
 		p := &multiplied{three(t)}
 		p.at[1].remember(hashes(&Request{Prompt: prompt}, blockTokens)[:c.sent])
-		for i, n := range c.flying {
-			p.at[i].flying = n
+		for i, n := range c.inFlight {
+			p.at[i].inFlight = n
 		}
-		p.Hear(0, []InFlight{{At{Endpoint: 0}: int64(c.others)}})
+		p.Receive(0, []InFlight{{At{Endpoint: 0}: int64(c.others)}})
 		if to := p.Pick(0, &Request{Prompt: prompt}); to != c.want {
 			t.Errorf("endpoint %d is taken, want %d: %s", to, c.want, c.because)
 		}
@@ -199,7 +201,7 @@ func TestRendezvous(t *testing.T) {
 // Of two endpoints the one with less to do is taken, and equals are taken by lot.
 func TestLots(t *testing.T) {
 	p := &powerOfTwo{three(t)}
-	p.at[0].flying, p.at[1].flying, p.at[2].flying = 100, 50, 0
+	p.at[0].inFlight, p.at[1].inFlight, p.at[2].inFlight = 100, 50, 0
 	var taken [3]int
 	for range 300 {
 		to := p.Pick(0, &Request{})
@@ -235,10 +237,11 @@ func TestPromptsAreRemembered(t *testing.T) {
 	}
 }
 
-// Who knows how long answers will be, and what is where, misses no more objectives than who does not.
+// Who knows how long answers will be, and what is where, misses no more objectives than who does
+// not.
 func TestTheOracle(t *testing.T) {
 	race.Skip(t)
-	f := Fleet{Profile: llm.DefaultProfile(), Endpoints: 3, Pickers: 1, Looks: 0.2}
+	f := Fleet{Profile: llm.DefaultProfile(), Endpoints: 3, Pickers: 1, ScrapeInterval: 0.2}
 	f.Profile.Limits.KVBlocks = 2000
 	w := Adapters(12, Lengths{{Prompt: 800, Output: 40}, {Prompt: 200, Output: 150}, {Prompt: 2000, Output: 20}})
 	f.Adapters = w.Adapters
@@ -258,7 +261,8 @@ func TestTheOracle(t *testing.T) {
 	}
 }
 
-// The oracle spares those that are there: a long prompt goes to a slower endpoint where it holds nobody up.
+// The oracle spares those that are there: a long prompt goes to a slower endpoint where it holds
+// nobody up.
 func TestTheOracleSparesOthers(t *testing.T) {
 	f := Fleet{Endpoints: 2, Pickers: 1, Speeds: []float64{1, 0.6}, Profile: profile.Profile{
 		Prefill: profile.Prefill{PerToken: 0.001}, Decode: profile.Decode{Base: 0.02},

@@ -11,7 +11,8 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// closedLoop sends requests to one endpoint in a closed loop of so many clients, and returns what became of predictions.
+// closedLoop sends requests to one endpoint in a closed loop of so many clients, and returns what
+// became of predictions.
 func closedLoop(t *testing.T, of profile.Profile, clients int, given func(profile.Profile) *profile.Profile) *judging {
 	t.Helper()
 	f := four()
@@ -28,8 +29,10 @@ func closedLoop(t *testing.T, of profile.Profile, clients int, given func(profil
 	return j
 }
 
-// An engine may take long for each step with a prompt, whatever the prompt's length. That is learned as such, of whatever profile it begins with, and
-// predictions are right from the first that decides, in closed loops of different sizes. Engines without such a cost are learned as well.
+// An engine may take long for each step with a prompt, whatever the prompt's length. That is
+// learned as such, of whatever profile it begins with, and predictions are right from the first
+// that decides, in closed loops of different sizes. Engines without such a cost are learned as
+// well.
 func TestTheShapeOfPrefillIsLearned(t *testing.T) {
 	race.Skip(t)
 	nothing := func(profile.Profile) *profile.Profile { return nil }

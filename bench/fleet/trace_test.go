@@ -42,7 +42,8 @@ func TestReadMooncake(t *testing.T) {
 	}
 }
 
-// A trace is sent from somewhere on, and again from its beginning, at the mean rate that is asked for; its bursts stay.
+// A trace is sent from somewhere on, and again from its beginning, at the mean rate that is asked
+// for; its bursts stay.
 func TestReplay(t *testing.T) {
 	all := []traced{{0, traffic.Length{Prompt: 1, Output: 1}, nil}, {1, traffic.Length{Prompt: 2, Output: 1}, nil}, {1, traffic.Length{Prompt: 3, Output: 1}, nil}, {6, traffic.Length{Prompt: 4, Output: 1}, nil}}
 	requests := slices.Collect(replay(all, 0)(1, 4, 4001))
@@ -96,8 +97,8 @@ func TestLooks(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, want := range want {
-			if f, _ := c.under(name); f.Looks != want {
-				t.Errorf("%s: %s looks each %g s, want %g", args, name, f.Looks, want)
+			if f, _ := c.under(name); f.ScrapeInterval != want {
+				t.Errorf("%s: %s looks each %g s, want %g", args, name, f.ScrapeInterval, want)
 			}
 		}
 	}

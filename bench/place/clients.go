@@ -33,18 +33,18 @@ func openClients(dir, file string) (all []client, err error) {
 	return all, err
 }
 
-// crowd maps models to clients: each client is a model, and again one in each further round. The
-// clients of a round start together at a random window, which preserves their correlation.
-type crowd struct {
+// population maps models to clients: each client is a model, and again one in each further round.
+// The clients of a round start together at a random window, which preserves their correlation.
+type population struct {
 	clients []client
 	begins  []int   // by round: the first window
 	times   float64 // factor on the request rate
 }
 
-// crowd draws the start of each round. The mean rate of all models over all windows is Rate.
-func (w World) crowd(seed uint64) crowd {
+// population draws the start of each round. The mean rate of all models over all windows is Rate.
+func (w World) population(seed uint64) population {
 	random := rand.New(rand.NewPCG(seed, 7)) //nolint:gosec // no secret
-	c := crowd{clients: w.Clients}
+	c := population{clients: w.Clients}
 	for at := 0; at < w.Models; at += len(w.Clients) {
 		c.begins = append(c.begins, random.IntN(len(w.Clients[0])))
 	}
@@ -59,7 +59,7 @@ func (w World) crowd(seed uint64) crowd {
 }
 
 // window returns a window of a model, counted from the start.
-func (c crowd) window(model, number int) workload.Window {
+func (c population) window(model, number int) workload.Window {
 	is := c.clients[model%len(c.clients)]
 	w := is[(c.begins[model/len(c.clients)]+number)%len(is)]
 	w.Rate *= c.times
@@ -69,7 +69,7 @@ func (c crowd) window(model, number int) workload.Window {
 // requests draws the requests of all models until a time. Each model is a renewal process: the
 // shape of a gap is that of the window where it starts, and it passes at the rate of each window.
 // So mean rates are those of the windows, whatever the shapes.
-func (c crowd) requests(models int, seed uint64, end float64) (all []Request) {
+func (c population) requests(models int, seed uint64, end float64) (all []Request) {
 	for model := range models {
 		source := rand.NewPCG(seed, 1<<32+uint64(model)) //nolint:gosec // no secret
 		left := -1.0                                     // remaining gap in units of the mean; below 0 if none was drawn

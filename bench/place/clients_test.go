@@ -13,7 +13,8 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// Each client sends at the rates of its windows, whatever the shapes, and at none where it has none.
+// Each client sends at the rates of its windows, whatever the shapes, and at none where it has
+// none.
 func TestClientsSendTheirRates(t *testing.T) {
 	race.Skip(t)
 	var all []client
@@ -22,7 +23,7 @@ func TestClientsSendTheirRates(t *testing.T) {
 	}
 	w := World{Models: len(all), Clients: all, Rate: 45 * 2.5 / 4}
 	end := 400.0 * windowed
-	c := w.crowd(1)
+	c := w.population(1)
 	is := make([]map[float64]int, len(all)) // requests by rate of the window
 	for i := range is {
 		is[i] = make(map[float64]int)
@@ -47,14 +48,14 @@ func TestClientsSendTheirRates(t *testing.T) {
 	}
 }
 
-// The gaps of a shape differ as it says: those of a gamma distribution of the shape 0.25 have a coefficient of variation of 2, those of
-// a Weibull distribution of the shape 0.5 of the root of 5.
+// The gaps of a shape differ as it says: those of a gamma distribution of the shape 0.25 have a
+// coefficient of variation of 2, those of a Weibull distribution of the shape 0.5 of the root of 5.
 func TestGaps(t *testing.T) {
 	race.Skip(t)
 	for w, want := range map[workload.Window]float64{{Rate: 1, Shape: 0.25}: 2, {Rate: 1, Shape: 0.5, Weibull: true}: math.Sqrt(5)} {
 		world := World{Models: 1, Clients: []client{{w}}, Rate: 1}
 		last, n, sum, squares := 0.0, 0.0, 0.0, 0.0
-		for _, r := range world.crowd(1).requests(1, 1, 400_000) {
+		for _, r := range world.population(1).requests(1, 1, 400_000) {
 			gap := r.At - last
 			last, n, sum, squares = r.At, n+1, sum+gap, squares+gap*gap
 		}
@@ -65,11 +66,12 @@ func TestGaps(t *testing.T) {
 	}
 }
 
-// Models beyond the clients are the same clients at other moments, and together all send at the rate that is asked for.
+// Models beyond the clients are the same clients at other moments, and together all send at the
+// rate that is asked for.
 func TestMoreModelsThanClients(t *testing.T) {
 	race.Skip(t)
 	w := World{Models: 10, Clients: some, Rate: 30, Measured: 60_000}
-	c := w.crowd(3)
+	c := w.population(3)
 	sum := 0.0
 	for model := range w.Models {
 		for number := range some[0] {

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Slots are shared out by load, the last to the largest remainders, one at least to each in use and no more than there are endpoints.
+// Slots are shared out by load, the last to the largest remainders, one at least to each in use and
+// no more than there are endpoints.
 func TestDynamoReplicas(t *testing.T) {
 	for _, c := range []struct {
 		load             []float64
@@ -24,7 +25,8 @@ func TestDynamoReplicas(t *testing.T) {
 	}
 }
 
-// A model is loaded at the first endpoint by its hash, or where slots are free if that has none, and stays there.
+// A model is loaded at the first endpoint by its hash, or where slots are free if that has none,
+// and stays there.
 func TestDynamoPins(t *testing.T) {
 	w := World{Endpoints: 3, Models: 12, Share: 0.5, Rate: 1e-9, Load: 2, AtOnce: 2, Service: 0.05, Measured: 1e6}
 	f, err := newFleet(w, 1)

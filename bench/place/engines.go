@@ -12,8 +12,8 @@ import (
 // adapters of a base model.
 type engine struct {
 	*sim.Engine
-	awake  bool // the next step is scheduled
-	flying map[sim.ID]flight
+	awake    bool // the next step is scheduled
+	inFlight map[sim.ID]flight
 }
 
 // flight is a request at an engine.
@@ -32,7 +32,7 @@ func (f *Fleet) setEngines(seed uint64) error {
 		if err != nil {
 			return err
 		}
-		f.engines = append(f.engines, engine{Engine: e, flying: make(map[sim.ID]flight)})
+		f.engines = append(f.engines, engine{Engine: e, inFlight: make(map[sim.ID]flight)})
 	}
 	return nil
 }
@@ -49,7 +49,7 @@ func (f *Fleet) submit(number int, c *Copy) {
 	if err != nil {
 		panic(fmt.Sprintf("place: a request of %d and %d tokens: %v", of.Prompt, of.Output, err))
 	}
-	e.flying[id] = flight{number, c}
+	e.inFlight[id] = flight{number, c}
 	f.wake(c.Endpoint)
 }
 
@@ -65,11 +65,11 @@ func (f *Fleet) wake(endpoint int) {
 		e.awake = false
 		var ended []*Copy
 		for _, ev := range e.Advance(f.Now()) {
-			switch of := e.flying[ev.ID]; {
+			switch of := e.inFlight[ev.ID]; {
 			case ev.Kind == sim.Token && ev.Index == 0:
 				f.first[of.number] = float32(f.Now() - f.Requests[of.number].At)
 			case ev.Kind == sim.Finished:
-				delete(e.flying, ev.ID)
+				delete(e.inFlight, ev.ID)
 				ended = append(ended, of.by)
 			}
 		}

@@ -15,7 +15,8 @@ func engined(rate float64) World {
 	return w
 }
 
-// A request that is alone takes as long as its prompt does, and one at a busy engine longer: the first token is the engine's.
+// A request that is alone takes as long as its prompt does, and one at a busy engine longer: the
+// first token is the engine's.
 func TestFirstTokens(t *testing.T) {
 	race.Skip(t)
 	idle, err := Run(engined(0.02), 1, Known())
@@ -42,8 +43,8 @@ func TestFirstTokensThatNeverCome(t *testing.T) {
 	}
 }
 
-// Under headgate a hot model has the copies that its load asks for, and first tokens come about as soon as where loads are known: nobody has to
-// wait until a queue ends that only grows.
+// Under headgate a hot model has the copies that its load asks for, and first tokens come about as
+// soon as where loads are known: nobody has to wait until a queue ends that only grows.
 func TestHot(t *testing.T) {
 	race.Skip(t)
 	w := World{Endpoints: 10, Models: 50, Share: 1.2, Zipf: 1, Rate: 10, Load: 2, AtOnce: 2, Warmup: 900, Measured: 300}

@@ -42,7 +42,7 @@ func (h *headgate) Start(f *Fleet) {
 	h.Fleet, h.state = f, decide.New(decide.Config{})
 	h.number, h.models = make(map[string]int), make(map[string]int)
 	h.since = make([]time.Time, f.Models)
-	f.flown = func(c *Copy) { h.state.InFlight(h.key(c), c.InFlight, h.now()) }
+	f.onFlight = func(c *Copy) { h.state.InFlight(h.key(c), c.InFlight, h.now()) }
 	h.state.SetPool(pool, decide.Pool{LRU: h.lru})
 	for i := range f.Nodes {
 		address := fmt.Sprintf("10.%d.%d.%d:8000", i>>16, i>>8&255, i&255)

@@ -6,8 +6,8 @@ package place
 // without room fail.
 type known struct {
 	*Fleet
-	rate  []float64
-	bears []float64 // load by endpoint
+	rate []float64
+	load []float64 // load by endpoint
 }
 
 // Known places copies with known loads.
@@ -15,7 +15,7 @@ func Known() Policy { return &known{} }
 
 // Start places all copies.
 func (k *known) Start(f *Fleet) {
-	k.Fleet, k.rate, k.bears = f, f.rate(f.Warmup), make([]float64, len(f.Nodes))
+	k.Fleet, k.rate, k.load = f, f.rate(f.Warmup), make([]float64, len(f.Nodes))
 	f.clear()
 	room := int64(f.Endpoints) * f.Capacity
 	copies := make([]int, f.Models)
@@ -48,15 +48,15 @@ func (k *known) Start(f *Fleet) {
 }
 
 // put loads a model on the endpoint with the least load that has room.
-func (k *known) put(model int, bears float64) {
+func (k *known) put(model int, load float64) {
 	best := -1
 	for e := range k.Nodes {
-		if k.Nodes[e].Up && k.At(model, e) == nil && k.Room(e) >= k.Size[model] && (best < 0 || k.bears[e] < k.bears[best]) {
+		if k.Nodes[e].Up && k.At(model, e) == nil && k.Room(e) >= k.Size[model] && (best < 0 || k.load[e] < k.load[best]) {
 			best = e
 		}
 	}
 	if best >= 0 {
-		k.bears[best] += bears
+		k.load[best] += load
 		k.Load(model, best)
 	}
 }

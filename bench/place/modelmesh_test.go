@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// mesh is a fleet under ModelMesh's rules of endpoints with room for eight models of the mean size each, of which a half is kept free.
+// mesh is a fleet under ModelMesh's rules of endpoints with room for eight models of the mean size
+// each, of which a half is kept free.
 func mesh(t *testing.T, endpoints, models int) (*Fleet, *modelmesh) {
 	t.Helper()
 	w := World{
@@ -44,7 +45,8 @@ func loaded(f *Fleet, endpoint int) (models []int) {
 	return models
 }
 
-// A full endpoint whose oldest entry is younger than 100 s has requests fail; later the oldest leaves. One that is not full takes all.
+// A full endpoint whose oldest entry is younger than 100 s has requests fail; later the oldest
+// leaves. One that is not full takes all.
 func TestMeshChurn(t *testing.T) {
 	f, _ := mesh(t, 1, 8)
 	ask(f, 1, 0, 1, 2, 3, 4, 5, 6)
@@ -60,7 +62,8 @@ func TestMeshChurn(t *testing.T) {
 	}
 }
 
-// Models go where fewest are, and never to a full endpoint while another is not; of full ones to that whose oldest entry is oldest.
+// Models go where fewest are, and never to a full endpoint while another is not; of full ones to
+// that whose oldest entry is oldest.
 func TestMeshOrder(t *testing.T) {
 	f, m := mesh(t, 3, 24)
 	ask(f, 1, 0)
@@ -81,7 +84,8 @@ func TestMeshOrder(t *testing.T) {
 	}
 }
 
-// A load that a request waits for begins before one that is queued for none, and the last of such first.
+// A load that a request waits for begins before one that is queued for none, and the last of such
+// first.
 func TestMeshQueue(t *testing.T) {
 	f, m := mesh(t, 1, 8)
 	f.loop.Run(1)
@@ -97,8 +101,8 @@ func TestMeshQueue(t *testing.T) {
 	}
 }
 
-// What is used again after 7 minutes gets a second copy while a tenth of the fleet is free, and what is used once does not. What is used
-// all the time does as well.
+// What is used again after 7 minutes gets a second copy while a tenth of the fleet is free, and
+// what is used once does not. What is used all the time does as well.
 func TestMeshSecondCopy(t *testing.T) {
 	f, _ := mesh(t, 2, 16)
 	ask(f, 1, 0, 1, 2)
@@ -133,7 +137,8 @@ func TestMeshScaleUp(t *testing.T) {
 	}
 }
 
-// Where all is full the copy of two goes that was not used for a tenth of the age of the oldest entry; the last copy never does.
+// Where all is full the copy of two goes that was not used for a tenth of the age of the oldest
+// entry; the last copy never does.
 func TestMeshScaleDown(t *testing.T) {
 	f, m := mesh(t, 2, 14)
 	m.churnAge = 0
@@ -162,7 +167,8 @@ func TestMeshReaper(t *testing.T) {
 	f.loop.Run(119)
 	before := len(loaded(f, 0)) + len(loaded(f, 1))
 	f.loop.Run(200)
-	// Of each 8 models' room a half is kept for unloads; of 7.5 an eighth is left alone, and half of the rest is 3.28, twice.
+	// Of each 8 models' room a half is kept for unloads; of 7.5 an eighth is left alone, and half
+	// of the rest is 3.28, twice.
 	if after := len(loaded(f, 0)) + len(loaded(f, 1)); before != 0 || after != 6 {
 		t.Errorf("%d are loaded before it and %d after it, want 0 and 6", before, after)
 	}

@@ -33,7 +33,8 @@ func TestAlias(t *testing.T) {
 	}
 }
 
-// Where loads take no time the one cache in the whole fleet misses as often as a list of what was used.
+// Where loads take no time the one cache in the whole fleet misses as often as a list of what was
+// used.
 func TestLRUIsAList(t *testing.T) {
 	w := small()
 	w.Load, w.Service, w.Warmup = 1e-9, 1e-10, 0
@@ -57,7 +58,8 @@ func TestLRUIsAList(t *testing.T) {
 	}
 }
 
-// If loads are the bottleneck, control misses no more often than one LRU cache, and with eviction by LRU about as often.
+// If loads are the bottleneck, control misses no more often than one LRU cache, and with eviction
+// by LRU about as often.
 func TestNoLoadedCopyLeavesEarly(t *testing.T) {
 	race.Skip(t)
 	w := World{Endpoints: 1, Models: 100, Share: 0.1, Zipf: 1, Rate: 10, Load: 2, AtOnce: 2, Service: 0.05, Warmup: 1800, Measured: 600}
@@ -180,7 +182,8 @@ var some = []client{
 	{{Rate: 5, Shape: 1}, {Rate: 4, Shape: 0.3, Weibull: true}}, {{Rate: 1, Shape: 0.1}, {}}, {{}, {Rate: 2, Shape: 2}}, {{Rate: 0.5, Shape: 1, Weibull: true}, {Rate: 1, Shape: 1}},
 }
 
-// Under every policy and workload the books are right, who waits is served (or refused, by ModelMesh's limit of churn and where nothing leaves), and equal seeds give equal figures.
+// Under every policy and workload the books are right, who waits is served (or refused, by
+// ModelMesh's limit of churn and where nothing leaves), and equal seeds give equal figures.
 func TestBooks(t *testing.T) {
 	race.Skip(t)
 	for _, p := range policies {
@@ -253,7 +256,8 @@ func TestDraw(t *testing.T) {
 	}
 }
 
-// Who joins is sent models, and who leaves has its models loaded elsewhere: a fourth of them, and not most.
+// Who joins is sent models, and who leaves has its models loaded elsewhere: a fourth of them, and
+// not most.
 func TestMoves(t *testing.T) {
 	w := small()
 	w.Share, w.Zipf, w.Leave, w.Rate = 1.6, 0, 600, 8

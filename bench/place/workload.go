@@ -100,7 +100,7 @@ func (w World) noisy(model int, at float64) float64 {
 // rank is the rank itself, plus the rotation: no policy depends on model numbers.
 func requests(w World, seed uint64) []Request {
 	if w.Clients != nil {
-		return w.crowd(seed).requests(w.Models, seed, w.Warmup+w.Measured)
+		return w.population(seed).requests(w.Models, seed, w.Warmup+w.Measured)
 	}
 	random := rand.New(rand.NewPCG(seed, 4)) //nolint:gosec // no secret
 	draws := newAlias(w.popularity())
@@ -124,7 +124,7 @@ func (f *Fleet) rate(at float64) []float64 {
 	all := make([]float64, f.Models)
 	if f.Clients != nil {
 		for model := range all {
-			all[model] = f.crowd.window(model, int(at/windowed)).Rate
+			all[model] = f.population.window(model, int(at/windowed)).Rate
 		}
 		return all
 	}

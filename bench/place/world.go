@@ -97,10 +97,10 @@ type Node struct {
 	// and loaded copies.
 	Held, Promised int64
 
-	loading int
-	queue   []*Copy
-	served  int
-	flying  int // requests
+	loading  int
+	queue    []*Copy
+	served   int
+	inFlight int // requests
 }
 
 // Fleet is a simulation in progress.
@@ -121,21 +121,21 @@ type Fleet struct {
 	// Random is for the policy.
 	Random *rand.Rand
 
-	loop     des.Loop
-	policy   Policy
-	crowd    crowd // if clients are models
-	loadTime []float64
-	// flown is called, if a policy sets it, when a copy gets or ends a request.
-	flown   func(c *Copy)
-	waiting [][]int32 // requests by model
-	waits   []float32
-	asked   []float64 // by model: the last request
-	ages    int64     // of models whose last copy was evicted in the measured time: the time since their last request, summed, in ns
-	gone    int       // the number of these models
-	passing []bool
-	loads   int
-	scaled  []int // loads before and after each scale event
-	stood   []int // loaded copies before each
+	loop       des.Loop
+	policy     Policy
+	population population // if clients are models
+	loadTime   []float64
+	// onFlight is called, if a policy sets it, when a copy gets or ends a request.
+	onFlight func(c *Copy)
+	waiting  [][]int32 // requests by model
+	waits    []float32
+	asked    []float64 // by model: the last request
+	ages     int64     // of models whose last copy was evicted in the measured time: the time since their last request, summed, in ns
+	gone     int       // the number of these models
+	passing  []bool
+	loads    int
+	scaled   []int // loads before and after each scale event
+	stood    []int // loaded copies before each
 	// joined counts the requests of the new endpoint and of all, five and ten minutes after it
 	// joined.
 	joined [2][2]int
@@ -195,7 +195,7 @@ func newFleet(w World, seed uint64) (*Fleet, error) {
 		f.Nodes[i].Up = true
 	}
 	if w.Clients != nil {
-		f.crowd = w.crowd(seed)
+		f.population = w.population(seed)
 	}
 	f.Requests = requests(w, seed)
 	f.waits = make([]float32, len(f.Requests))
@@ -293,9 +293,9 @@ func (f *Fleet) ended(c *Copy) {
 
 // flies counts a request in flight at a copy.
 func (f *Fleet) flies(c *Copy, more int) {
-	f.Nodes[c.Endpoint].flying += more
-	if c.InFlight += more; f.flown != nil {
-		f.flown(c)
+	f.Nodes[c.Endpoint].inFlight += more
+	if c.InFlight += more; f.onFlight != nil {
+		f.onFlight(c)
 	}
 }
 
@@ -382,7 +382,7 @@ func without(all []*Copy, c *Copy) []*Copy {
 // engines, all requests of the endpoint.
 func (f *Fleet) load(c *Copy) int {
 	if f.Engine != nil {
-		return f.Nodes[c.Endpoint].flying
+		return f.Nodes[c.Endpoint].inFlight
 	}
 	return c.InFlight
 }
@@ -420,7 +420,7 @@ func (f *Fleet) leave(endpoint int) {
 		}
 		c.State = Gone
 	}
-	*n = Node{served: n.served, flying: n.flying}
+	*n = Node{served: n.served, inFlight: n.inFlight}
 	f.policy.Left(endpoint)
 }
 

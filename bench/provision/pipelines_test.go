@@ -17,7 +17,8 @@ import (
 
 const plans = "../../docs/plans"
 
-// The plans of the docs are valid with all that they name, say that their profiles are substitutes, and have a plan.
+// The plans of the docs are valid with all that they name, say that their profiles are substitutes,
+// and have a plan.
 func TestPlansOfTheDocs(t *testing.T) {
 	b := Bench{MaxSimulations: 100}
 	if err := b.read(plans); err != nil {
@@ -72,8 +73,9 @@ func fork() *planner.Problem {
 	}
 }
 
-// On the fastest hardware batches of 4 take 28 + 80 ms and batches of 2 take 16 + 40: so 2 / 16 ms is 125 queries a second at the first stage, and
-// 2 / 40 ms / 0.5 is 100 at the second, of which 250 a second need 3 copies at 4.5. On the slow one the first stage has 2 / 30 ms, which is 66.7,
+// On the fastest hardware batches of 4 take 28 + 80 ms and batches of 2 take 16 + 40: so 2 / 16 ms
+// is 125 queries a second at the first stage, and 2 / 40 ms / 0.5 is 100 at the second, of which
+// 250 a second need 3 copies at 4.5. On the slow one the first stage has 2 / 30 ms, which is 66.7,
 // so that they need 4 copies, at 1.5.
 func TestCoarseByHand(t *testing.T) {
 	for choose, want := range map[bool]Boxes{false: {[]int{1, 0}, 2, 3}, true: {[]int{0, 0}, 2, 4}} {
@@ -116,7 +118,8 @@ func TestRateAndPeakByHand(t *testing.T) {
 	}
 }
 
-// Each query takes a second where it waits nowhere, and 1.2 are kept. Of four queries, some wait, by the copies that get them in turn.
+// Each query takes a second where it waits nowhere, and 1.2 are kept. Of four queries, some wait,
+// by the copies that get them in turn.
 func TestLateByHand(t *testing.T) {
 	p := &planner.Problem{
 		Pipeline: &estimate.Pipeline{Stages: 1},

@@ -18,8 +18,8 @@ const (
 	costLabel               = "cost ($ per hour)"
 )
 
-// plotCells draws the cost of plans by rate, with a row for each CV and a column for each pipeline. It
-// returns the SVG file.
+// plotCells draws the cost of plans by rate, with a row for each CV and a column for each pipeline.
+// It returns the SVG file.
 func plotCells(dir string, cells []Cell) (string, error) {
 	var cvs []float64
 	var pipelines []string
@@ -61,8 +61,8 @@ func index[T comparable](all *[]T, value T) int {
 	return len(*all) - 1
 }
 
-// plotTrends draws the cost of plans of one pipeline by objective, with a panel for each CV. It returns
-// the SVG file.
+// plotTrends draws the cost of plans of one pipeline by objective, with a panel for each CV. It
+// returns the SVG file.
 func plotTrends(dir string, all []Trend) (string, error) {
 	var figure chart.Figure
 	for _, t := range all {

@@ -27,8 +27,9 @@ import (
 	"github.com/headgate/headgate/test/pipenet"
 )
 
-// sleeper is a V2 server with the model resnet, which takes base and each for each row, and 8 rows at most. Of eight requests
-// one takes the spread longer, another twice the spread, and so on up to seven times.
+// sleeper is a V2 server with the model resnet, which takes base and each for each row, and 8 rows
+// at most. Of eight requests one takes the spread longer, another twice the spread, and so on up to
+// seven times.
 type sleeper struct {
 	*httptest.Server
 	base, each, spread time.Duration
@@ -175,8 +176,8 @@ func TestASizeThatIsRefusedLaterIsLeftOut(t *testing.T) {
 	}
 }
 
-// A survey that ends in the middle of a measurement, and whose file is cut in the middle of a line, goes on from there: no measurement is made
-// twice but the one that was under way.
+// A survey that ends in the middle of a measurement, and whose file is cut in the middle of a line,
+// goes on from there: no measurement is made twice but the one that was under way.
 func TestAKilledSurveyGoesOn(t *testing.T) {
 	t.Parallel()
 	s := newSleeper(t, time.Millisecond, 0)
@@ -224,7 +225,8 @@ func TestAKilledSurveyGoesOn(t *testing.T) {
 		t.Errorf("%v: the file is\n%s", err, text)
 	}
 
-	// Once more nothing is asked, and more sizes are more requests alone, wherever the server is now.
+	// Once more nothing is asked, and more sizes are more requests alone, wherever the server is
+	// now.
 	if _, _, err := control(t.Context(), args...); err != nil || s.count() != 0 {
 		t.Errorf("%v: what was measured is measured again", err)
 	}
@@ -320,8 +322,9 @@ func near(got, want float64) (bool, string) {
 	return math.Abs(got/want-1) < 0.05, fmt.Sprintf("%.5f s, want %.5f (%+.1f %%)", got, want, 100*(got/want-1))
 }
 
-// The profile of a simulated engine is the one that it was started with, over all that was measured: prefill by the engine's own times, steps
-// by when tokens come, which the engine keeps to its schedule.
+// The profile of a simulated engine is the one that it was started with, over all that was
+// measured: prefill by the engine's own times, steps by when tokens come, which the engine keeps to
+// its schedule.
 func TestASimulatedEngineIsMeasured(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "llama.yaml")
@@ -348,7 +351,8 @@ func TestASimulatedEngineIsMeasured(t *testing.T) {
 			}
 		}
 	}
-	// What a client sees beyond the engine's own time is intake too: HTTP, and a machine that others use.
+	// What a client sees beyond the engine's own time is intake too: HTTP, and a machine that
+	// others use.
 	if p.FrontendOverhead < known.FrontendOverhead || p.FrontendOverhead > known.FrontendOverhead+0.01 {
 		t.Errorf("intake is %v s, want %v", p.FrontendOverhead, known.FrontendOverhead)
 	}
@@ -367,7 +371,8 @@ func TestASimulatedEngineIsMeasured(t *testing.T) {
 	}
 }
 
-// launching is an engine that schedules a step while one is computed, and takes long to launch one that has prompts.
+// launching is an engine that schedules a step while one is computed, and takes long to launch one
+// that has prompts.
 var launching = profile.Profile{
 	Name: "launching", FrontendOverhead: 0.003, LaunchOverhead: 0.03, AsyncScheduling: true,
 	Prefill: profile.Prefill{Floor: 0.03, Base: 0.006, PerToken: 2e-5},
@@ -388,8 +393,9 @@ func controlInMemory(t *testing.T, of profile.Profile, args ...string) (printed,
 	}, args...)
 }
 
-// inMemory runs the command at the server http://engine:8000 that start returns. Both are in memory, and their clock advances only
-// when all wait. It returns what the command prints, and what it reports on the way.
+// inMemory runs the command at the server http://engine:8000 that start returns. Both are in
+// memory, and their clock advances only when all wait. It returns what the command prints, and what
+// it reports on the way.
 func inMemory(t *testing.T, start func(net.Listener) (run func() error, stop func()), args ...string) (printed, said string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -409,9 +415,10 @@ func inMemory(t *testing.T, start func(net.Listener) (run func() error, stop fun
 	return printed, said
 }
 
-// What is planned by a profile that was measured is as by the one that the engine has, also where prompts cost others little beside what they
-// take alone, and where they wait for a step longer. By prompts alone it is known neither that launching is no computing nor that an engine
-// schedules ahead: estimates are off by 17 to 40 % then.
+// What is planned by a profile that was measured is as by the one that the engine has, also where
+// prompts cost others little beside what they take alone, and where they wait for a step longer. By
+// prompts alone it is known neither that launching is no computing nor that an engine schedules
+// ahead: estimates are off by 17 to 40 % then.
 func TestEstimatesByAMeasuredProfileAreAsByTheEngines(t *testing.T) {
 	t.Parallel()
 	eager, ahead, plain := launching, launching, launching
@@ -443,8 +450,9 @@ func TestEstimatesByAMeasuredProfileAreAsByTheEngines(t *testing.T) {
 	}
 }
 
-// Whether an engine schedules ahead is found out whatever part of a step the intake is: prompts are sent at any time of a step, so that they wait for
-// half of a step in the median, or for one and a half.
+// Whether an engine schedules ahead is found out whatever part of a step the intake is: prompts are
+// sent at any time of a step, so that they wait for half of a step in the median, or for one and a
+// half.
 func TestSchedulingAheadIsFoundWithAnyIntake(t *testing.T) {
 	t.Parallel()
 	for _, share := range []float64{0.1, 0.9} {
@@ -471,7 +479,8 @@ func TestSchedulingAheadIsFoundWithAnyIntake(t *testing.T) {
 	}
 }
 
-// Where nobody says how many tokens a step computes, prompts are short enough for one step of an engine with a small budget.
+// Where nobody says how many tokens a step computes, prompts are short enough for one step of an
+// engine with a small budget.
 func TestPromptsTakeOneStepOfASmallBudget(t *testing.T) {
 	t.Parallel()
 	small := known
@@ -491,8 +500,8 @@ func TestPromptsTakeOneStepOfASmallBudget(t *testing.T) {
 	}
 }
 
-// foreseen are the means of the latency, of the time to the first token and of that per token of queries at an engine, of which a load of 1 is
-// one in the time that launching takes.
+// foreseen are the means of the latency, of the time to the first token and of that per token of
+// queries at an engine, of which a load of 1 is one in the time that launching takes.
 func foreseen(t *testing.T, p profile.Profile, load float64) (means [3]float64) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // a test's
@@ -514,7 +523,8 @@ func foreseen(t *testing.T, p profile.Profile, load float64) (means [3]float64) 
 	return means
 }
 
-// Each text is another, so that none is in the simulated engine's cache; of several, the first has a step of its own there.
+// Each text is another, so that none is in the simulated engine's cache; of several, the first has
+// a step of its own there.
 func TestEmbeddingsAreMeasured(t *testing.T) {
 	t.Parallel()
 	printed, _ := controlInMemory(t, known, "--url", "http://engine:8000/v1", "--api", "embeddings", "--max-batch", "8", "--min-samples", "5", "--max-samples", "9",

@@ -137,7 +137,8 @@ func TestUnloadingTakesTheNameAndLetsRequestsFinish(t *testing.T) {
 	})
 }
 
-// vLLM has a lock for each name: a call waits for those before it, and is answered by what they left.
+// vLLM has a lock for each name: a call waits for those before it, and is answered by what they
+// left.
 func TestCallsForOneNameFollowEachOther(t *testing.T) {
 	var log bytes.Buffer
 	inWorld(t, Config{Profile: slow(), Events: &log}, func(w *world) {

@@ -89,7 +89,8 @@ func TestAConversationFindsItsPastInThePrefixCache(t *testing.T) {
 
 		messages += fmt.Sprintf(`,{"role":"assistant","content":%q},{"role":"user","content":"and tomorrow?"}`, said)
 		w.post("/v1/chat/completions", `{"messages":[`+messages+`],"max_tokens":5}`)
-		// The KV of the last token of an answer is never computed; of the rest, all full blocks are found.
+		// The KV of the last token of an answer is never computed; of the rest, all full blocks are
+		// found.
 		hits := (total - 1) / p.Limits.BlockSize * p.Limits.BlockSize
 		w.wantMetrics("vllm:prefix_cache_hits_total{", number(float64(hits)), "vllm:prompt_tokens_cached_total{", number(float64(hits)))
 		if hits < 80 {
@@ -98,7 +99,8 @@ func TestAConversationFindsItsPastInThePrefixCache(t *testing.T) {
 	})
 }
 
-// The intake of a request is before the engine's queue: its client waits for it, and no figure of the engine tells. Who gives up in it leaves nothing.
+// The intake of a request is before the engine's queue: its client waits for it, and no figure of
+// the engine tells. Who gives up in it leaves nothing.
 func TestTheIntakeIsBeforeTheQueue(t *testing.T) {
 	took := func(intake float64) (whole, told float64) {
 		p := slow()

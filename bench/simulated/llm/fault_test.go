@@ -90,7 +90,8 @@ func TestAStreamIsResetAfterItsTokens(t *testing.T) {
 		w.at(0.152, "the reset")
 		w.wantMetrics("vllm:num_requests_running{", "0.0")
 
-		// After the last token there is nothing to cut off, and an answer that is no stream has no tokens one by one.
+		// After the last token there is nothing to cut off, and an answer that is no stream has no
+		// tokens one by one.
 		for _, body := range []string{stream4, ask4("", 4)} {
 			if a := w.post("/v1/completions", body, FaultHeader, "reset-after=4"); a.status != http.StatusOK || a.body == "" {
 				t.Errorf("%d %s", a.status, a.body)

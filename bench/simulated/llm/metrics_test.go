@@ -53,8 +53,8 @@ func parseMetrics(t *testing.T, text string) map[string]*dto.MetricFamily {
 	return families
 }
 
-// described is what must be the same of a family: its type, its help, the sets of labels that its series have, and the
-// bounds of its histograms.
+// described is what must be the same of a family: its type, its help, the sets of labels that its
+// series have, and the bounds of its histograms.
 type described struct {
 	Kind, Help string
 	Labels     []string
@@ -146,7 +146,8 @@ func leftOut(name string) bool {
 	return false
 }
 
-// What the page says of times and tokens is what the step model has counted, so that who learns from either learns the same.
+// What the page says of times and tokens is what the step model has counted, so that who learns
+// from either learns the same.
 func TestTotalsAreTheStepModels(t *testing.T) {
 	inWorld(t, recordedServer(makeModels(t)), func(w *world) {
 		for n := range 5 {
@@ -178,8 +179,9 @@ func TestTotalsAreTheStepModels(t *testing.T) {
 	})
 }
 
-// The same load on an engine of the same size gives the gauges that the recorded vLLM showed: 8 run, 4 wait for a place
-// in the batch and 6 for a slot, and each that runs holds one of 16383 blocks.
+// The same load on an engine of the same size gives the gauges that the recorded vLLM showed: 8
+// run, 4 wait for a place in the batch and 6 for a slot, and each that runs holds one of 16383
+// blocks.
 func TestTheRecordedLoadGivesTheRecordedGauges(t *testing.T) {
 	text, err := os.ReadFile(recordings + "metrics-loaded.txt")
 	if err != nil {

@@ -19,12 +19,15 @@ import (
 
 const recordings = "../../testdata/vllm-0.32/"
 
-// difference is a point in which the engine answers a recorded request in another way than vLLM 0.32.0 did.
+// difference is a point in which the engine answers a recorded request in another way than vLLM
+// 0.32.0 did.
 type difference struct{ file, name, aspect, why string }
 
-// differences is all of them: the test fails on one that is not here, and on a row that is no difference any more.
+// differences is all of them: the test fails on one that is not here, and on a row that is no
+// difference any more.
 //
-// Not compared are the headers date, server, vary and content-length, texts that the model makes, ids and times.
+// Not compared are the headers date, server, vary and content-length, texts that the model makes,
+// ids and times.
 var differences = []difference{
 	{"err", "prompt too long", "body", tokensAreShort},
 	{"err", "prompt too long, stream", "body", tokensAreShort},
@@ -117,7 +120,8 @@ func readRecording(t *testing.T, file string) []recorded {
 			}
 			r.header[key] = value
 		}
-		// A body is one line, or a stream of events; what else stands there is the remark of whoever recorded it.
+		// A body is one line, or a stream of events; what else stands there is the remark of
+		// whoever recorded it.
 		if len(lines) > 0 && strings.HasPrefix(lines[0], "data: ") {
 			r.answer = strings.Join(lines, "\n")
 		} else if len(lines) > 0 {
@@ -149,7 +153,8 @@ func (r *recorded) request(t *testing.T, line string) {
 	}
 }
 
-// recordedServer is configured as the server of the recordings was; real-vllm's serve has the flags.
+// recordedServer is configured as the server of the recordings was; real-vllm's serve has the
+// flags.
 func recordedServer(models string) Config {
 	p := slow()
 	p.Limits.BlockSize = 128
@@ -161,7 +166,8 @@ func recordedServer(models string) Config {
 	return c
 }
 
-// makeModels makes the folders that the recordings name: five adapters, one of too large a rank, and the base model.
+// makeModels makes the folders that the recordings name: five adapters, one of too large a rank,
+// and the base model.
 func makeModels(t *testing.T) string {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "models")
@@ -239,7 +245,8 @@ func (w *world) crowd(ctx context.Context, n int) {
 	synctest.Wait()
 }
 
-// compare replays a recorded request and returns what differs, with both sides in place of the reason.
+// compare replays a recorded request and returns what differs, with both sides in place of the
+// reason.
 func (w *world) compare(r recorded, models string) (found []difference) {
 	differs := func(aspect, was, is string) {
 		if was != is {
@@ -284,8 +291,9 @@ var (
 func anyNumber(text string) string { return numbers.ReplaceAllString(text, "N") }
 func anyID(text string) string     { return ids.ReplaceAllString(text, "ID") }
 
-// bodyShape is what of a body must be the same: all of an error and of plain text, the shape of other JSON, and the
-// shapes of a stream's chunks, where many of the same shape in a row count as one.
+// bodyShape is what of a body must be the same: all of an error and of plain text, the shape of
+// other JSON, and the shapes of a stream's chunks, where many of the same shape in a row count as
+// one.
 func bodyShape(body string) string {
 	body = strings.TrimSpace(body)
 	if strings.HasPrefix(body, "data: ") {

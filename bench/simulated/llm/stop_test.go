@@ -83,8 +83,9 @@ func TestStoppedWithTimeoutRequestsFinishAndNewOnesAreRefused(t *testing.T) {
 	})
 }
 
-// A vLLM that has nothing more to do answers on while it ends its processes. It loads nothing then, and a load that comes keeps it
-// from ending for good; to unload is to forget a name, which it still does.
+// A vLLM that has nothing more to do answers on while it ends its processes. It loads nothing then,
+// and a load that comes keeps it from ending for good; to unload is to forget a name, which it
+// still does.
 func TestStoppedWithTimeoutALoadHangsForGood(t *testing.T) {
 	c := Config{Profile: slow(), ShutdownTimeout: 15 * time.Second, ShutdownDelay: 5 * time.Second, Adapters: []Adapter{{"a", "sim:"}}}
 	inWorld(t, c, func(w *world) {

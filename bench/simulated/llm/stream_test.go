@@ -122,7 +122,8 @@ func TestKeepAliveCommentsComeBeforeTheRequestIsScheduled(t *testing.T) {
 	inWorld(t, Config{Profile: p, KeepAlive: 100 * time.Millisecond}, func(w *world) {
 		first := w.open(context.Background(), "/v1/completions", stream4)
 		second := w.open(context.Background(), "/v1/completions", strings.Replace(stream4, "abcdefgh", "hgfedcba", 1))
-		// Somebody must read it: there are no buffers here, and a keep-alive would wait for it to end.
+		// Somebody must read it: there are no buffers here, and a keep-alive would wait for it to
+		// end.
 		read := make(chan struct{})
 		go func() { w.lines(first); close(read) }()
 		lines := w.lines(second)

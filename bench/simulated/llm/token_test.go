@@ -11,7 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// An answer that a client sends back has the tokens that the engine made, whatever prompt was before it.
+// An answer that a client sends back has the tokens that the engine made, whatever prompt was
+// before it.
 func FuzzTokensOfAnAnswerAreTheSameInAPrompt(f *testing.F) {
 	for _, s := range []string{"", "hello world", "  two  spaces ", "ünïcödé 世界", "\x00\xff", "abcd efgh"} {
 		f.Add(s, uint64(1))

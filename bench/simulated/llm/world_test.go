@@ -16,8 +16,8 @@ import (
 	"github.com/headgate/headgate/test/pipenet"
 )
 
-// world is an engine that serves in memory on a clock that stands still while anything can happen, so that a test sees
-// exact times and waits for nothing.
+// world is an engine that serves in memory on a clock that stands still while anything can happen,
+// so that a test sees exact times and waits for nothing.
 type world struct {
 	*testing.T
 	server *Server
@@ -27,8 +27,8 @@ type world struct {
 	start  time.Time
 }
 
-// inWorld runs a test against an engine. Every goroutine of the engine must have ended when the test has: synctest
-// fails the test otherwise.
+// inWorld runs a test against an engine. Every goroutine of the engine must have ended when the
+// test has: synctest fails the test otherwise.
 func inWorld(t *testing.T, c Config, test func(*world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -162,8 +162,8 @@ func (w *world) wantMetrics(pairs ...string) {
 	}
 }
 
-// slow is a profile with times that are easy to add up: 0.1 s for a prompt, and 0.001 s for each of its tokens; 0.05 s
-// for a step of decoding; 2 s to load an adapter, 0.5 s to bring it into a slot.
+// slow is a profile with times that are easy to add up: 0.1 s for a prompt, and 0.001 s for each of
+// its tokens; 0.05 s for a step of decoding; 2 s to load an adapter, 0.5 s to bring it into a slot.
 func slow() profile.Profile {
 	return profile.Profile{
 		Name:              "slow",

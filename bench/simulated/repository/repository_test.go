@@ -13,7 +13,8 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// What the real ones answered, word by word but for what is a model's own; another status or another word fails.
+// What the real ones answered, word by word but for what is a model's own; another status or
+// another word fails.
 func TestAnswersAreThoseOfTheRealOnes(t *testing.T) {
 	models := map[string]Model{"m1": {}, "bad": {Fail: "no weights"}, "gone": {Fileless: true}}
 	for kind, calls := range map[engine.Kind][]struct {

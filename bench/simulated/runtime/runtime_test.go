@@ -219,7 +219,8 @@ func TestSizesArePredictedAndMeasured(t *testing.T) {
 	})
 }
 
-// An inference beyond what a model takes at once fails, and is told. A runtime without limits says of no model that it has one.
+// An inference beyond what a model takes at once fails, and is told. A runtime without limits says
+// of no model that it has one.
 func TestInferencesBeyondTheLimitOfAModelFail(t *testing.T) {
 	var log bytes.Buffer
 	inMemory(t, Config{Concurrency: 2, Events: llm.NewEvents(&log, "here")}, func(t *testing.T, r *Runtime) {

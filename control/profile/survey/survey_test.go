@@ -162,8 +162,8 @@ func written(s survey.Subject, rows []survey.Row) []byte {
 	return text
 }
 
-// However much of a file was written before its program was killed: all whole lines are read, the rest is measured anew, and what is
-// appended then is as if nothing had happened.
+// However much of a file was written before its program was killed: all whole lines are read, the
+// rest is measured anew, and what is appended then is as if nothing had happened.
 func TestAFileThatWasCutIsReadUpToThere(t *testing.T) {
 	for _, c := range []struct {
 		of   survey.Subject
@@ -378,7 +378,8 @@ func TestStepsTogether(t *testing.T) {
 	}
 }
 
-// What a prompt costs others is by how much later their tokens come, whether all of that is before its first token or not.
+// What a prompt costs others is by how much later their tokens come, whether all of that is before
+// its first token or not.
 func TestAPromptBesideOthers(t *testing.T) {
 	at := survey.Point{Batch: 1, Asked: 10, Outputs: 16, Beside: 2}
 	// delayed has a token every second, and one of them later by so much.
@@ -411,7 +412,8 @@ func TestAPromptBesideOthers(t *testing.T) {
 	}
 }
 
-// Prompts are measured alone, beside the fewest and the most that leave room for one, and several at once, as far as one step computes them.
+// Prompts are measured alone, beside the fewest and the most that leave room for one, and several
+// at once, as far as one step computes them.
 func TestPointsOfAnLLM(t *testing.T) {
 	inputs := survey.Inputs([]int{16, 512, 2048}, 2048)
 	plan := survey.OfLLM(inputs, 512, 64, []int{1, 4, 16}, profile.Limits{MaxSequences: 16, MaxBatchedTokens: 2048}, rule)

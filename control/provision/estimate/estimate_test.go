@@ -109,8 +109,9 @@ func TestQueuesAreAsInTheory(t *testing.T) {
 	}
 }
 
-// M/D/c: the mean wait at a server of c is that of Crommelin's distribution, here by Tijms' sum (A First Course in Stochastic Models, §9.6.2): queue lengths
-// at distances of one service time are a Markov chain.
+// M/D/c: the mean wait at a server of c is that of Crommelin's distribution, here by Tijms' sum (A
+// First Course in Stochastic Models, §9.6.2): queue lengths at distances of one service time are a
+// Markov chain.
 func TestManyServersAreAsInTheory(t *testing.T) {
 	race.Skip(t)
 	for _, c := range []struct {
@@ -123,7 +124,8 @@ func TestManyServersAreAsInTheory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// In one service time all who are served end, and as many arrive as Poisson says: n' = max(n-c, 0) + arrivals.
+		// In one service time all who are served end, and as many arrive as Poisson says: n' =
+		// max(n-c, 0) + arrivals.
 		const states = 400
 		arrive := poissonShares(rate*mean, states)
 		at := stationary(states, func(n int, to []float64) {
@@ -139,8 +141,9 @@ func TestManyServersAreAsInTheory(t *testing.T) {
 	}
 }
 
-// M/D[1,b]/1: a server takes what is there, at most b, for a time that depends on how many these are. What is left in its queue when it ends is a Markov
-// chain, and the mean queue is what comes of each of its steps.
+// M/D[1,b]/1: a server takes what is there, at most b, for a time that depends on how many these
+// are. What is left in its queue when it ends is a Markov chain, and the mean queue is what comes
+// of each of its steps.
 func TestABulkServerIsAsInTheory(t *testing.T) {
 	race.Skip(t)
 	for _, c := range []struct {
@@ -211,7 +214,8 @@ func stationary(states int, step func(from int, to []float64)) []float64 {
 func TestQueriesWaitForTheirBatch(t *testing.T) {
 	setting := []estimate.Setting{{Times: fixed(1, 0), Batch: 3, Replicas: 2, Wait: 0.5, Central: true}}
 	got, r := latencies(t, chain(1), setting, []float64{0, 0.2, 0.4, 0.5, 3, 9, 9.25}, 1)
-	// The first three are a batch when the third comes; the fourth and the fifth are alone after their wait, and the last two together.
+	// The first three are a batch when the third comes; the fourth and the fifth are alone after
+	// their wait, and the last two together.
 	for i, want := range []float64{1.4, 1.2, 1, 1.5, 1.5, 1.5, 1.25} {
 		if math.Abs(got[i]-want) > 1e-9 {
 			t.Errorf("query %d takes %v, want %v", i, got[i], want)
@@ -231,7 +235,8 @@ func TestQueriesWaitForTheirBatch(t *testing.T) {
 	}
 }
 
-// Batches that fill ahead do so while the replica computes, and are no larger for having waited; those of one time are together, however short the wait is.
+// Batches that fill ahead do so while the replica computes, and are no larger for having waited;
+// those of one time are together, however short the wait is.
 func TestBatchesFillAhead(t *testing.T) {
 	for name, c := range map[string]struct {
 		wait           float64
@@ -267,7 +272,8 @@ func TestQueriesAreOnTheirWay(t *testing.T) {
 	}
 }
 
-// With unbounded replicas, a query waits for a batch only if there can be one: batches of 1 add no delay.
+// With unbounded replicas, a query waits for a batch only if there can be one: batches of 1 add no
+// delay.
 func TestBatchingDelayWithUnboundedReplicas(t *testing.T) {
 	for batch, want := range map[int]float64{1: 2, 4: 2.5} {
 		s := estimate.Setting{Times: fixed(2, 0), Batch: batch, Replicas: estimate.Unbounded, Wait: 0.5}
@@ -277,7 +283,8 @@ func TestBatchingDelayWithUnboundedReplicas(t *testing.T) {
 	}
 }
 
-// A stage that two edges lead to waits for the later one; a query that takes neither edge ends where it is.
+// A stage that two edges lead to waits for the later one; a query that takes neither edge ends
+// where it is.
 func TestForksAndJoins(t *testing.T) {
 	race.Skip(t)
 	p := &estimate.Pipeline{Stages: 4, Edges: []estimate.Edge{{From: 0, To: 1, Share: 1}, {From: 0, To: 2, Share: 1}, {From: 1, To: 3, Share: 1}, {From: 2, To: 3, Share: 1}}}
@@ -310,7 +317,8 @@ func TestForksAndJoins(t *testing.T) {
 	}
 }
 
-// In chains of batch 1 with fixed times and one queue a stage a replica more or an arrival less makes no query slower. With batches it may.
+// In chains of batch 1 with fixed times and one queue a stage a replica more or an arrival less
+// makes no query slower. With batches it may.
 func TestMoreReplicasAndFewerQueriesAreNoSlower(t *testing.T) {
 	race.Skip(t)
 	for seed := range uint64(300) {
@@ -343,7 +351,8 @@ func TestMoreReplicasAndFewerQueriesAreNoSlower(t *testing.T) {
 	}
 }
 
-// Each query ends once, at each stage that it passes; equal arguments give equal results; another seed gives others.
+// Each query ends once, at each stage that it passes; equal arguments give equal results; another
+// seed gives others.
 func TestQueriesAreConserved(t *testing.T) {
 	race.Skip(t)
 	for seed := range uint64(200) {
@@ -453,7 +462,8 @@ func TestBadInputIsRefused(t *testing.T) {
 	}
 }
 
-// BenchmarkRun tells how many events a second there are: queries that come to a stage, and batches that end.
+// BenchmarkRun tells how many events a second there are: queries that come to a stage, and batches
+// that end.
 func BenchmarkRun(b *testing.B) {
 	for _, c := range []struct {
 		name  string

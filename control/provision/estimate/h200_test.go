@@ -11,9 +11,11 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// h200 is what control profile measured at a vLLM 0.26 on an H200, of a model of 8B without compilation: a prompt alone takes 53 ms whatever
-// its length up to 2,048 tokens, and a step of one token 5 ms. A step reads the same weights with prompts and without, so that what is more than
-// decode.base of the 53 ms is no computing: kernels are launched. That vLLM schedules asynchronously its version says.
+// h200 is what control profile measured at a vLLM 0.26 on an H200, of a model of 8B without
+// compilation: a prompt alone takes 53 ms whatever its length up to 2,048 tokens, and a step of one
+// token 5 ms. A step reads the same weights with prompts and without, so that what is more than
+// decode.base of the 53 ms is no computing: kernels are launched. That vLLM schedules
+// asynchronously its version says.
 const h200 = `
 name: "8B on H200"
 frontendOverhead: 0.005802
@@ -44,8 +46,9 @@ func h200Queries(t *testing.T, rate string) (all []estimate.Query) {
 	return all
 }
 
-// Estimates of an engine that schedules asynchronously, and takes long to launch a step with prompts, are as a real one was measured. No figure of
-// the load went into the profile. Without Launch and Asynchronous the mean errors are 26, 40 and 32 %.
+// Estimates of an engine that schedules asynchronously, and takes long to launch a step with
+// prompts, are as a real one was measured. No figure of the load went into the profile. Without
+// Launch and Asynchronous the mean errors are 26, 40 and 32 %.
 func TestEstimatesAreAsMeasuredOnAnH200(t *testing.T) {
 	p, err := profile.Parse([]byte(h200))
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// conversations is queries that come by chance at a mean rate, with prompts and answers of several lengths.
+// conversations is queries that come by chance at a mean rate, with prompts and answers of several
+// lengths.
 func conversations(seed uint64, n int, rate float64) []estimate.Query {
 	random := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // a test's
 	all := estimate.Arrivals(poisson(seed, n, rate))
@@ -84,7 +85,8 @@ func TestAnEngineIsAsSimSays(t *testing.T) {
 	}
 }
 
-// Engines behind extproc's rule are as those of the fleet that judges policies, where extproc has its own state of the fleet and looks at engines.
+// Engines behind extproc's rule are as those of the fleet that judges policies, where extproc has
+// its own state of the fleet and looks at engines.
 func TestEnginesAreAsInAFleet(t *testing.T) {
 	race.Skip(t)
 	p, setting := engine(8)
@@ -98,7 +100,7 @@ func TestEnginesAreAsInAFleet(t *testing.T) {
 			}
 		}
 	}
-	o, err := fleet.Fleet{Profile: *p, Endpoints: 8, Pickers: 1, Looks: 0.2}.Run(1, requests, fleet.Headgate(pick.Latency))
+	o, err := fleet.Fleet{Profile: *p, Endpoints: 8, Pickers: 1, ScrapeInterval: 0.2}.Run(1, requests, fleet.Headgate(pick.Latency))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +176,8 @@ func TestBadLLMsAreRefused(t *testing.T) {
 	}
 }
 
-// BenchmarkHour is an hour of conversations on 100 engines: as many as Azure's trace of 2023 has, and as long in the mean.
+// BenchmarkHour is an hour of conversations on 100 engines: as many as Azure's trace of 2023 has,
+// and as long in the mean.
 func BenchmarkHour(b *testing.B) {
 	_, setting := engine(100)
 	queries := conversations(1, 19_366, 5.53)

@@ -50,7 +50,8 @@ func small(seed uint64) (*estimate.Pipeline, []estimate.Setting, []float64) {
 	return p, settings, poisson(seed, 300, 10+100*random.Float64())
 }
 
-// A second simulator, which keeps all events in a list, and of each query what it has yet to do, says the same of a thousand small pipelines.
+// A second simulator, which keeps all events in a list, and of each query what it has yet to do,
+// says the same of a thousand small pipelines.
 func TestANaiveSimulatorSaysTheSame(t *testing.T) {
 	race.Skip(t)
 	for seed := range uint64(1000) {
@@ -64,7 +65,8 @@ func TestANaiveSimulatorSaysTheSame(t *testing.T) {
 	}
 }
 
-// members is how many of a queue are in its first batch, where that fills whether or not a replica is free.
+// members is how many of a queue are in its first batch, where that fills whether or not a replica
+// is free.
 func members(queue []int, s estimate.Setting, since func(query int) float64) (n int) {
 	for n < len(queue) && n < s.Batch && since(queue[n]) <= since(queue[0])+s.Wait {
 		n++
@@ -72,7 +74,8 @@ func members(queue []int, s estimate.Setting, since func(query int) float64) (n 
 	return n
 }
 
-// naive is written from what InferLine says of its estimator alone: queues of queries, lists of events, nothing kept for speed.
+// naive is written from what InferLine says of its estimator alone: queues of queries, lists of
+// events, nothing kept for speed.
 func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64, seed uint64) []float64 {
 	type occurrence struct {
 		at    float64
@@ -240,7 +243,8 @@ func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64
 	return ended
 }
 
-// comeAndGo is by how many replicas more or fewer take queries, by when that happens: written for the naive simulator.
+// comeAndGo is by how many replicas more or fewer take queries, by when that happens: written for
+// the naive simulator.
 func comeAndGo(s estimate.Setting) map[float64]int {
 	all := make(map[float64]int)
 	var come []float64 // when each replica begins to take queries

@@ -17,9 +17,9 @@ type StageResult struct {
 	// Queries that passed the stage. Batches is 0 for an LLM, Tokens are the output tokens of an
 	// LLM.
 	Queries, Batches, Tokens int
-	// QueueTime is the time that they waited for a replica. BatchingDelay is the time that they waited
-	// for their batch to fill, while a replica was idle or before one was free. ServiceTime is the time
-	// that they were computed.
+	// QueueTime is the time that they waited for a replica. BatchingDelay is the time that they
+	// waited for their batch to fill, while a replica was idle or before one was free. ServiceTime
+	// is the time that they were computed.
 	QueueTime, BatchingDelay, ServiceTime float64
 	// Busy is the time that replicas computed. Paid is the time that they existed, from the
 	// request for a replica until it ended its last query; 0 without a bound on replicas.

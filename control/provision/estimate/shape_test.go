@@ -9,9 +9,11 @@ import (
 	"github.com/headgate/headgate/internal/profile/table"
 )
 
-// S-LoRA measured (S-LoRA/S-LoRA, benchmarks/paper, synthetic_req_rate_a10g_S1_slora, Apache-2.0) Llama 7B on one A10G with 200 adapters, for five minutes
-// at each rate, with prompts and answers of 8 to 512 tokens. The estimate has a profile of that hardware that nobody measured, and knows of no adapters,
-// so that only the shape is held beside it: by how many times latency grows with the share of what the engine computes at most.
+// S-LoRA measured (S-LoRA/S-LoRA, benchmarks/paper, synthetic_req_rate_a10g_S1_slora, Apache-2.0)
+// Llama 7B on one A10G with 200 adapters, for five minutes at each rate, with prompts and answers
+// of 8 to 512 tokens. The estimate has a profile of that hardware that nobody measured, and knows
+// of no adapters, so that only the shape is held beside it: by how many times latency grows with
+// the share of what the engine computes at most.
 func TestLatencyGrowsWithTheLoadAsSLoRAMeasured(t *testing.T) {
 	p, err := table.Of("1 x A10G", "7B", 0)
 	if err != nil {

@@ -273,8 +273,8 @@ func (q queries) trace() report.Trace {
 	return report.Trace{Name: q.name, Queries: problem.Queries(q.all), Seed: q.seed, From: q.from}
 }
 
-// progress reports the progress of a search on standard error: on a terminal every 0.1 s in the same line, otherwise every 10 s in a new line. The
-// search stops when the context ends.
+// progress reports the progress of a search on standard error: on a terminal every 0.1 s in the
+// same line, otherwise every 10 s in a new line. The search stops when the context ends.
 func progress(ctx context.Context, name string) (report func(int, planner.Candidate) bool, done func()) {
 	terminal := term.IsTerminal(int(os.Stderr.Fd()))
 	every, begin, end := 10*time.Second, "", "\n"

@@ -123,7 +123,8 @@ func TestPlansAreCompared(t *testing.T) {
 	}
 }
 
-// What runs today has its replicas change at times of the whole trace, of which the test has the rest, however fast queries come.
+// What runs today has its replicas change at times of the whole trace, of which the test has the
+// rest, however fast queries come.
 func TestATimetableIsOfTheWholeTrace(t *testing.T) {
 	race.Skip(t)
 	tested := func(given, rate string) float64 {
@@ -134,7 +135,8 @@ func TestATimetableIsOfTheWholeTrace(t *testing.T) {
 		}
 		return all[2].Tested.Latency.Mean
 	}
-	// The first 25 of 101 s are planned on. With one more from 20 s on the rest has four from its start, unless queries come twice as fast.
+	// The first 25 of 101 s are planned on. With one more from 20 s on the rest has four from its
+	// start, unless queries come twice as fast.
 	if changes, four := tested("chat=l4:3x64+1@20s", "1x"), tested("chat=l4:4x64", "1x"); changes != four {
 		t.Errorf("the rest takes %v, and %v with four from the start", changes, four)
 	}

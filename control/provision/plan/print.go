@@ -15,8 +15,8 @@ type reports struct {
 	plan    *report.Report
 	current *report.Report     // of --current, else nil
 	config  *planner.Timetable // the current configuration, or else the plan
-	// whatIf has a pair for each --what-if: the base configuration with the changes, nil if there is none,
-	// and the new plan.
+	// whatIf has a pair for each --what-if: the base configuration with the changes, nil if there
+	// is none, and the new plan.
 	whatIf [][2]*report.Report
 	// skipped are the --what-if that were not evaluated because the search was stopped.
 	skipped []string

@@ -11,7 +11,8 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// llm is one stage of an LLM on two kinds of hardware, of which the dearer takes half as long, and conversations at 8 a second.
+// llm is one stage of an LLM on two kinds of hardware, of which the dearer takes half as long, and
+// conversations at 8 a second.
 func llm() *planner.Problem {
 	fast := profile.Profile{
 		Name: "fast", Prefill: profile.Prefill{Base: 0.005, PerToken: 1e-4}, Decode: profile.Decode{Base: 0.008, PerSequence: 1e-4, PerKVToken: 2e-8},
@@ -33,7 +34,8 @@ func llm() *planner.Problem {
 	return p
 }
 
-// The plan of an LLM keeps each objective, and nothing that is cheaper does: all that is was tried here, one by one.
+// The plan of an LLM keeps each objective, and nothing that is cheaper does: all that is was tried
+// here, one by one.
 func TestAnLLMIsPlanned(t *testing.T) {
 	for name, change := range map[string]func(*planner.Problem){
 		"both objectives":           func(*planner.Problem) {},
@@ -164,7 +166,8 @@ func TestBadLLMsAreNoProblem(t *testing.T) {
 	}
 }
 
-// TrafficIntensity 1 is the load that an engine can sustain: at 0.9 of it latency stays constant, at 1.1 it keeps growing.
+// TrafficIntensity 1 is the load that an engine can sustain: at 0.9 of it latency stays constant,
+// at 1.1 it keeps growing.
 func TestAnEngineHasRoomForSoManyQueries(t *testing.T) {
 	p := llm()
 	c := planner.Config{{Hardware: 0, Batch: 8, Replicas: 1}}

@@ -13,8 +13,9 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Beside the optimum, which exhaustive search finds: search finds a plan wherever there is one, and says of none that it is optimal which is not, nor that
-// there is none where there is one. Every plan keeps the objective, and no action of InferLine's makes it cheaper.
+// Beside the optimum, which exhaustive search finds: search finds a plan wherever there is one, and
+// says of none that it is optimal which is not, nor that there is none where there is one. Every
+// plan keeps the objective, and no action of InferLine's makes it cheaper.
 func TestPlansBesideTheOptimum(t *testing.T) {
 	for _, c := range []struct {
 		stages, instances, queries int
@@ -56,7 +57,8 @@ func TestPlansBesideTheOptimum(t *testing.T) {
 	}
 }
 
-// noCheaper fails if a plan keeps the objective with a replica less, or on the next cheaper hardware with any batch and replicas that cost less.
+// noCheaper fails if a plan keeps the objective with a replica less, or on the next cheaper
+// hardware with any batch and replicas that cost less.
 func noCheaper(t *testing.T, p *planner.Problem, name string, is *planner.Plan) {
 	t.Helper()
 	if !provision.Keeps(p, is.Config) || math.Abs(is.Cost-p.Cost(is.Config)) > 1e-9 || is.Values[0] > p.Objectives[0].Seconds {
@@ -70,8 +72,9 @@ func noCheaper(t *testing.T, p *planner.Problem, name string, is *planner.Plan) 
 	}
 }
 
-// two is a pipeline of two stages on hardware that is easy to reckon with: queries come every 100 ms, and stages take 50 ms and 120 ms on a fast kind
-// for 3 an hour, twice as long on a slow one for 1.
+// two is a pipeline of two stages on hardware that is easy to reckon with: queries come every 100
+// ms, and stages take 50 ms and 120 ms on a fast kind for 3 an hour, twice as long on a slow one
+// for 1.
 func two() *planner.Problem {
 	stage := func(seconds float64) planner.Stage {
 		of := func(name string, price, seconds float64) planner.Hardware {
@@ -107,13 +110,15 @@ func TestPlans(t *testing.T) {
 		inferline, search string
 	}{
 		{
-			// 170 ms on fast hardware alone; the second stage is busy for 120 ms of each 100, so that it needs two. Slow hardware is too slow for
-			// either: 220 ms and 290 ms. Batches may be larger, for that costs nothing, though none fills.
+			// 170 ms on fast hardware alone; the second stage is busy for 120 ms of each 100, so
+			// that it needs two. Slow hardware is too slow for either: 220 ms and 290 ms. Batches
+			// may be larger, for that costs nothing, though none fills.
 			"fast hardware alone keeps it", func(*planner.Problem) {},
 			"[{0 2 1} {0 2 2}] at 9, 0.17s", "[{0 2 1} {0 2 2}] at 9, 0.17s",
 		},
 		{
-			// With 230 ms the first stage may use slow hardware. One replica of it with batches of one would have utilization 1.
+			// With 230 ms the first stage may use slow hardware. One replica of it with batches of
+			// one would have utilization 1.
 			"one stage may be slow", func(p *planner.Problem) { p.Objectives[0].Seconds = 0.23 },
 			"[{1 2 1} {0 2 2}] at 7, 0.22s", "[{1 2 1} {0 2 2}] at 7, 0.22s",
 		},
@@ -169,7 +174,8 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// Of three kinds of hardware the next cheaper is tried, and not the cheapest; a batch that brings nothing is not taken.
+// Of three kinds of hardware the next cheaper is tried, and not the cheapest; a batch that brings
+// nothing is not taken.
 func TestTheNextCheaperHardware(t *testing.T) {
 	of := func(name string, price, seconds float64) planner.Hardware {
 		return planner.Hardware{
@@ -187,8 +193,8 @@ func TestTheNextCheaperHardware(t *testing.T) {
 	}
 }
 
-// A plan is called optimal where all that is cheaper is no more than may be tried: of two stages with three replicas each, and two sizes of batch, of
-// which the plan has all, that is 8 times 4.
+// A plan is called optimal where all that is cheaper is no more than may be tried: of two stages
+// with three replicas each, and two sizes of batch, of which the plan has all, that is 8 times 4.
 func TestHowManyAreTried(t *testing.T) {
 	for most, optimal := range map[int]bool{32: true, 31: false} {
 		p := two()
@@ -208,7 +214,8 @@ func TestHowManyAreTried(t *testing.T) {
 	}
 }
 
-// The bottleneck is the stage with the least throughput for the queries that pass it: here the first one, for few pass the second.
+// The bottleneck is the stage with the least throughput for the queries that pass it: here the
+// first one, for few pass the second.
 func TestTheBottleneckIsByShare(t *testing.T) {
 	p := two()
 	p.Pipeline.Edges[0].Share = 0.3
@@ -265,7 +272,8 @@ func TestFaultsOfProblems(t *testing.T) {
 	}
 }
 
-// Hardware on which a model alone takes too long is no part of what is tried, or thousands of replicas of it would be.
+// Hardware on which a model alone takes too long is no part of what is tried, or thousands of
+// replicas of it would be.
 func TestHopelessHardwareIsNotTried(t *testing.T) {
 	for share, optimal := range map[float64]bool{1: true, 0.005: false} {
 		p := two()
@@ -311,7 +319,8 @@ func TestReplicasAreBounded(t *testing.T) {
 	}
 }
 
-// Where replicas wait for their batches to fill more of them may be slower, so that none are enough: a search has an end all the same.
+// Where replicas wait for their batches to fill more of them may be slower, so that none are
+// enough: a search has an end all the same.
 func TestASearchHasAnEnd(t *testing.T) {
 	for name, find := range map[string]func(*planner.Problem) *planner.Plan{"inferline": planner.InferLine, "search": planner.Search} {
 		for _, sizes := range [][]int{{1, 2, 4, 8}, {8}} {
@@ -377,8 +386,9 @@ func TestObjectivesOfTokensAreOfQueriesThatHaveThem(t *testing.T) {
 	}
 }
 
-// If the objective is longer than the trace, no query misses it, however few replicas there are. A plan must still keep up with the queries; if none
-// does, the planner names the stage that is too slow.
+// If the objective is longer than the trace, no query misses it, however few replicas there are. A
+// plan must still keep up with the queries; if none does, the planner names the stage that is too
+// slow.
 func TestAPlanKeepsUp(t *testing.T) {
 	p := two() // 10 queries a second for 20 s
 	p.Objectives[0].Seconds, p.ProofLimit = 3600, 1000
@@ -396,7 +406,8 @@ func TestAPlanKeepsUp(t *testing.T) {
 	}
 }
 
-// A trace that ends before a query has been computed needs as many replicas as it has queries at most.
+// A trace that ends before a query has been computed needs as many replicas as it has queries at
+// most.
 func TestATraceMayBeShort(t *testing.T) {
 	p := two()
 	p.Queries, p.ProofLimit = estimate.Arrivals([]float64{0, 0.001, 0.002}), 1000

@@ -86,7 +86,8 @@ func every(n int, interval float64) (all []workload.Query) {
 	return all
 }
 
-// What is said in the plan and in the file of hardware comes together, and what cannot be planned is told by its field.
+// What is said in the plan and in the file of hardware comes together, and what cannot be planned
+// is told by its field.
 func TestFaultsOfPlans(t *testing.T) {
 	for _, c := range []struct{ old, new, field, words string }{
 		{"", "", "", ""},
@@ -146,7 +147,8 @@ func TestModelsThatAreSlower(t *testing.T) {
 	}
 }
 
-// Bounds that are never reached are none, so that nobody simulates as many replicas as there might be.
+// Bounds that are never reached are none, so that nobody simulates as many replicas as there might
+// be.
 func TestBoundsThatAreNeverReached(t *testing.T) {
 	for _, c := range []struct {
 		max, maxUnits string
@@ -211,7 +213,8 @@ func TestTokensOfTheTest(t *testing.T) {
 	}
 }
 
-// A time that no query keeps is refused where all pass all stages: by the least that their models take, whatever batches may be set.
+// A time that no query keeps is refused where all pass all stages: by the least that their models
+// take, whatever batches may be set.
 func TestObjectivesBelowTheServiceTime(t *testing.T) {
 	for within, refused := range map[string]bool{"49ms": true, "51ms": false} {
 		text := strings.Replace(strings.Replace(good, "300ms", within, 1), "share: 0.5, choice: what", "share: 1", 1)
@@ -227,7 +230,8 @@ func TestObjectivesBelowTheServiceTime(t *testing.T) {
 	}
 }
 
-// Where two of three models are held that are asked for in turn each goes before it is asked for again: after two intervals.
+// Where two of three models are held that are asked for in turn each goes before it is asked for
+// again: after two intervals.
 func TestAge(t *testing.T) {
 	for holds, want := range map[int]float64{1: 1, 2: 2, 3: math.Inf(1)} {
 		if got := problem.MeanAge(every(300, 1), holds); got != want {

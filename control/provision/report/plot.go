@@ -22,8 +22,8 @@ const (
 	queueColour, batchingColour, serviceColour = "#c0392b", "#e0a030", "#3a7ca5"
 )
 
-// Plot draws the pipeline as SVG: the setting of each stage, its latency, and a bar with the mean queue
-// time, batching delay and service time.
+// Plot draws the pipeline as SVG: the setting of each stage, its latency, and a bar with the mean
+// queue time, batching delay and service time.
 func (r *Report) Plot() string {
 	at, wide, high := r.layout()
 	paths, labels, lowest := r.paths(at)
@@ -78,8 +78,8 @@ func (r *Report) Plot() string {
 	return out.String()
 }
 
-// paths returns the SVG path of each edge, the position of its label, and the lowest y coordinate. An
-// edge that skips columns passes below their boxes.
+// paths returns the SVG path of each edge, the position of its label, and the lowest y coordinate.
+// An edge that skips columns passes below their boxes.
 func (r *Report) paths(at map[string]point) (paths []string, labels []point, lowest int) {
 	bottom := make(map[int]int) // y of the lowest box, by the x of its column
 	for _, is := range at {
@@ -112,8 +112,8 @@ func (r *Report) paths(at map[string]point) (paths []string, labels []point, low
 // point is the top left corner of a box.
 type point struct{ x, y int }
 
-// layout puts each stage into the column after its last predecessor, and the stages of a column below
-// each other.
+// layout puts each stage into the column after its last predecessor, and the stages of a column
+// below each other.
 func (r *Report) layout() (at map[string]point, wide, high int) {
 	column := make(map[string]int)
 	for _, s := range r.Stages { // in the order in which queries pass them

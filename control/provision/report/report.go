@@ -17,8 +17,8 @@ import (
 type Report struct {
 	Name    string `json:"name"`
 	Planner string `json:"planner"`
-	// Found is true if there is a plan. Optimal is true if every cheaper configuration was tried, or,
-	// without a plan, if every configuration was.
+	// Found is true if there is a plan. Optimal is true if every cheaper configuration was tried,
+	// or, without a plan, if every configuration was.
 	Found   bool `json:"found"`
 	Optimal bool `json:"optimal"`
 	// Stopped is true if the search was interrupted: a better plan may exist.
@@ -55,14 +55,15 @@ type Stage struct {
 	Hardware string `json:"hardware"`
 	Units    int    `json:"units"` // per replica
 	Replicas int    `json:"replicas"`
-	// Changes of the number of replicas at times of the trace, such as +2@10m0s. TrafficIntensity and
-	// Utilization then use the mean number of replicas in the planned trace, Cost that of both traces.
+	// Changes of the number of replicas at times of the trace, such as +2@10m0s. TrafficIntensity
+	// and Utilization then use the mean number of replicas in the planned trace, Cost that of both
+	// traces.
 	Changes string  `json:"changes,omitempty"`
 	Batch   int     `json:"batch"`
 	Cost    float64 `json:"cost"`
 	LLM     bool    `json:"llm,omitempty"`
-	// Share of the queries that pass the stage (InferLine's s), Throughput of one replica in queries
-	// per second (mu), and UnloadedLatency of a query that has a replica to itself.
+	// Share of the queries that pass the stage (InferLine's s), Throughput of one replica in
+	// queries per second (mu), and UnloadedLatency of a query that has a replica to itself.
 	Share           float64 `json:"share"`
 	Throughput      float64 `json:"throughput"`
 	UnloadedLatency float64 `json:"unloadedLatency"`
@@ -70,8 +71,8 @@ type Stage struct {
 	// Utilization is the share of the time in which replicas compute.
 	TrafficIntensity float64 `json:"trafficIntensity"`
 	Utilization      float64 `json:"utilization"`
-	// QueueTime, BatchingDelay and ServiceTime are means per query: waiting for a replica, waiting for
-	// the batch to fill, and being computed.
+	// QueueTime, BatchingDelay and ServiceTime are means per query: waiting for a replica, waiting
+	// for the batch to fill, and being computed.
 	QueueTime     float64 `json:"queueTime"`
 	BatchingDelay float64 `json:"batchingDelay"`
 	ServiceTime   float64 `json:"serviceTime"`
@@ -102,8 +103,8 @@ type Times struct {
 	Seconds float64 `json:"seconds"`
 	Rate    float64 `json:"rate"`
 	// CV is the coefficient of variation of interarrival times. Envelope is InferLine's traffic
-	// envelope: the most arrivals in any window, with windows doubled from the unloaded latency of the
-	// pipeline to 60 s.
+	// envelope: the most arrivals in any window, with windows doubled from the unloaded latency of
+	// the pipeline to 60 s.
 	CV       float64  `json:"cv"`
 	Envelope []Window `json:"envelope"`
 	// Latency of all queries; the others are of the queries that pass an LLM.
@@ -126,8 +127,8 @@ type Objective struct {
 	Quantile float64 `json:"quantile"`
 	// Queries counts those that have such a time: queries that pass no LLM have no token times.
 	Queries int `json:"queries"`
-	// Value is the quantile of the time. Missed is the share of these queries that exceeded Within; it
-	// is exact.
+	// Value is the quantile of the time. Missed is the share of these queries that exceeded Within;
+	// it is exact.
 	Value  float64 `json:"value"`
 	Missed float64 `json:"missed"`
 }

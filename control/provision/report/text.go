@@ -153,8 +153,8 @@ func (r *Report) times(out *bytes.Buffer) {
 	_ = w.Flush()
 }
 
-// missed formats the share of queries that missed the objective, and of how many unless all have such a
-// time.
+// missed formats the share of queries that missed the objective, and of how many unless all have
+// such a time.
 func (o *Objective) missed(queries int) string {
 	if o.Queries == 0 {
 		return "no such query"
@@ -189,8 +189,8 @@ func (r *Report) cheaper(out *bytes.Buffer) {
 	_ = w.Flush()
 }
 
-// Compare describes how b differs from a in cost, stages and latencies. If one of them has no plan, it
-// returns both reports.
+// Compare describes how b differs from a in cost, stages and latencies. If one of them has no plan,
+// it returns both reports.
 func Compare(a, b *Report) string {
 	var out bytes.Buffer
 	if !a.Found || !b.Found {
@@ -238,7 +238,8 @@ func Compare(a, b *Report) string {
 	return out.String()
 }
 
-// paired matches the stages of two reports by name; one that only one report has is paired with nil.
+// paired matches the stages of two reports by name; one that only one report has is paired with
+// nil.
 func paired(a, b []Stage) (all [][2]*Stage) {
 	at := make(map[string]int)
 	for i := range a {
