@@ -5,47 +5,49 @@ import (
 	"sync/atomic"
 )
 
-// Backlog is what requests that were sent to an endpoint, and that have not ended, still ask of it. It lives on from snapshot to snapshot,
-// and is safe for concurrent use. All but times are sums over those requests. Times are those of a clock that nobody sets, in nanoseconds since
-// 1970.
+// Backlog is the work that unfinished requests still cause at an endpoint. All snapshots share it,
+// and it is safe for concurrent use. Every field but the times is a sum over those requests. Times
+// are nanoseconds since 1970 of a clock that is never set back.
 type Backlog struct {
-	// Through is the end of the work that their prompts add to the engine, see [Estimate], as far as predicted, where it computes nobody else's. The
-	// last of them may be computed later, by the steps that it shares with those who decode.
+	// Through is the predicted end of the prefill of this process's requests if the engine had no
+	// others. See [Estimate].
 	Through atomic.Int64
-	// Queue is the same with those of other processes too, as far as they tell.
+	// Queue is the same with the requests that other processes report.
 	Queue atomic.Int64
-	// Lately says how much of the latest seconds the endpoint spent on prompts, those of other processes too, as far as they tell: all of them
-	// at this time, and by a factor of e less each memory later. See prompting.
+	// Lately is the time that the endpoint spent on prompts recently, including the prompts that
+	// other processes report. It decays by a factor of e per memory. See prompting.
 	Lately atomic.Int64
-	// Beside is what they add to each decode step, in picoseconds.
+	// Beside is the time that the requests add to each decode step, in picoseconds.
 	Beside atomic.Int64
-	// Urgency is 1/objective for each further token, in thousandths of 1/s.
+	// Urgency is the sum of 1/objective for time per output token, in thousandths of 1/s.
 	Urgency atomic.Int64
-	// Tokens are the tokens that they take of the KV cache: what they do not share with an earlier request, and half of what answers have in
-	// the mean.
+	// Tokens is the KV cache in use, in tokens: prompts without their shared prefixes, plus half a
+	// mean answer each.
 	Tokens atomic.Int64
-	// ServiceTimes is the sum of the serviceTimes of those that are tokenless and whose serviceTime was known, in nanoseconds, and Timed how many these are.
+	// ServiceTimes is the sum of the known service times of tokenless requests, in nanoseconds.
+	// Timed is the number of those requests.
 	ServiceTimes, Timed atomic.Int64
 
-	// contexts is the number of requests with tokens, times contextUnit, plus the tokens of their prompts and of half a mean answer each: one
-	// number, so that both are read atomically.
+	// contexts holds two numbers, so that both are read atomically: the number of requests with
+	// tokens times contextUnit, plus the tokens of their prompts and of half a mean answer each.
 	contexts atomic.Int64
 }
 
 // contextUnit exceeds the tokens of all requests at an endpoint.
 const contextUnit = 1 << 40
 
-// Contexts returns how many requests with tokens this process has at an endpoint, and how many tokens: of each its whole prompt, shared or not, and
-// half a mean answer.
+// Contexts returns the number of requests with tokens that this process has at an endpoint, and
+// their tokens: each whole prompt, shared or not, and half a mean answer.
 func (b *Backlog) Contexts() (requests, tokens int64) {
 	is := b.contexts.Load()
 	return is / contextUnit, is % contextUnit
 }
 
-// Peers is what other processes have at an endpoint, as far as they tell. It has no Queue, no Lately and no ServiceTimes. It is safe for concurrent use.
+// Peers is the work that other processes report for an endpoint. Its Queue, Lately and ServiceTimes
+// stay 0. It is safe for concurrent use.
 type Peers struct {
 	Backlog
-	// Requests is how many they are. Of those that predict nothing only this is told.
+	// Requests is the number of their requests. It includes requests without predictions.
 	Requests atomic.Int64
 }
 
@@ -57,7 +59,7 @@ const (
 // Claim is what one request adds to a Backlog.
 type Claim struct{ prefill, beside, urgency, tokens, serviceTime, timed, context int64 }
 
-// claim is that of the request where something is expected of it.
+// claim returns the claim of the request at an endpoint. It is zero without a prediction.
 func (f *forecast) claim(e *Endpoint, is *Estimate) Claim {
 	return Claim{
 		prefill: int64((is.Load + is.Delay) * 1e9), beside: int64(is.Longer / besideUnit), urgency: int64(1 / f.PerToken / urgencyUnit),
@@ -65,7 +67,7 @@ func (f *forecast) claim(e *Endpoint, is *Estimate) Claim {
 	}
 }
 
-// Begin adds a claim at a time, in nanoseconds since 1970.
+// Begin adds a claim at time now, in nanoseconds since 1970.
 func (b *Backlog) Begin(c Claim, now int64) {
 	b.Beside.Add(c.beside)
 	b.Urgency.Add(c.urgency)
@@ -79,22 +81,24 @@ func (b *Backlog) Begin(c Claim, now int64) {
 	b.Others(c.prefill, now)
 }
 
-// Others notes that it became known, at a time, that prompts of other processes take so many nanoseconds more, or less.
+// Others adds prefill time of other processes, in nanoseconds, reported at time now. It may be
+// negative.
 func (b *Backlog) Others(more, now int64) {
 	extend(&b.Queue, more, now)
 	b.spend(more, now)
 }
 
-// memory is how long it takes until what was spent on prompts counts for 1/e of what it did, in nanoseconds: some hundred tokens of an answer.
-// docs/decisions/0023-pick-by-predicted-time.md has what other values do.
+// memory is the time constant of Lately's decay, in nanoseconds: about a hundred tokens of an
+// answer. docs/decisions/0023-pick-by-predicted-time.md compares other values.
 const memory = 4e9
 
-// prompting is what share of the latest seconds, at a time, was spent on prompts. It may be above 1 where more than that came at once.
+// prompting returns the share of recent time that the endpoint spent on prompts. It exceeds 1 right
+// after a burst.
 func (b *Backlog) prompting(now int64) float64 {
 	return math.Exp(float64(b.Lately.Load()-now) / memory)
 }
 
-// spend notes that prompts take so many nanoseconds more, or less.
+// spend adds nanoseconds that prompts take. It may be negative.
 func (b *Backlog) spend(by, now int64) {
 	for by != 0 {
 		was := b.Lately.Load()
@@ -108,7 +112,8 @@ func (b *Backlog) spend(by, now int64) {
 	}
 }
 
-// extend has a queue, which ends at a time or has ended before now, end so many nanoseconds later, or earlier.
+// extend moves the end of a queue by so many nanoseconds. A queue that ended before now starts at
+// now.
 func extend(end *atomic.Int64, by, now int64) {
 	for by != 0 {
 		was := end.Load()
@@ -118,13 +123,13 @@ func extend(end *atomic.Int64, by, now int64) {
 	}
 }
 
-// left is for how long prompts are still computed, at a time: both in nanoseconds. It is not positive where none are.
+// left returns the nanoseconds of prefill that remain at time now. It is 0 or less if none remain.
 func (b *Backlog) left(now int64) int64 { return b.Queue.Load() - now }
 
-// Idle notes that the endpoint has no request, of whomever: no prompt is left to be computed.
+// Idle records that the endpoint has no requests of any process, so that no prefill remains.
 func (b *Backlog) Idle() { b.Queue.Store(0) }
 
-// End takes a claim away. Last says that no request of this process is left there.
+// End removes a claim. Last states that no other request of this process remains there.
 func (b *Backlog) End(c Claim, last bool) {
 	b.Beside.Add(-c.beside)
 	b.Urgency.Add(-c.urgency)

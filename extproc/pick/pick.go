@@ -1,8 +1,9 @@
-// Package pick decides which endpoint answers a request. It is the pure core of Headgate: the decision is a function of
-// the policy, the snapshot, the request and a random number, with no I/O, no clock, no lock and no allocation.
+// Package pick decides which endpoint serves a request. It is the pure core of Headgate: a decision
+// depends only on the policy, the snapshot, the request and a random number. It does no I/O, reads
+// no clock, takes no lock and allocates nothing.
 //
-// The package owns the types that it decides over; package fleet builds them. Its scenarios, under testdata, show each
-// policy at work.
+// The package defines the types that it decides over; package fleet builds them. The scenarios in
+// testdata show each policy at work.
 package pick
 
 import (
@@ -12,81 +13,86 @@ import (
 	"strings"
 )
 
-// Why no endpoint can answer. Each means 503: the next moment may be another.
+// Reasons why no endpoint can serve a request. Each one is temporary and means 503.
 var (
 	ErrNoPool         = errors.New("the pool does not exist")
 	ErrNotAddressable = errors.New("no endpoint of the pool lists the model")
 	ErrNoneReady      = errors.New("no endpoint that lists the model is ready")
 	ErrSubset         = errors.New("none of the endpoints that the data plane allows can answer")
-	// ErrFull passes as soon as one of the requests there ends.
+	// ErrFull ends as soon as one of the requests at the copies ends.
 	ErrFull = errors.New("every copy of the model has as many requests as it takes at once")
 )
 
-// ErrUnlisted says that a pool without routes has no endpoint that lists the model: 404, for nothing promises it.
+// ErrUnlisted means 404: no route admits the model, and no endpoint lists it.
 var ErrUnlisted = errors.New("no endpoint of the pool lists the model, and no route admits it")
 
-// Request is what a decision depends on.
+// Request is the input of a decision.
 type Request struct {
 	// Pool is "namespace/name".
 	Pool string
-	// Model is the adapter to ask for, or with Base the name that the client used. Empty is a request for no model: any
-	// endpoint will do.
+	// Model is the adapter's name, or with Base the name that the client used. An empty Model means
+	// that any endpoint will do.
 	Model string
-	// Base says that the request is for the engine's base model, under whatever name it has.
+	// Base reports that the request is for the engine's base model, under any of its names.
 	Base bool
-	// Open says that no route admits the model: it is known if an endpoint lists it.
+	// Open reports that no route admits the model: it exists if an endpoint lists it.
 	Open bool
-	// Only is the endpoints that the data plane allows, nil if it allows all.
+	// Only is the set of endpoints that the data plane allows; nil allows all.
 	Only *Subset
-	// Near is the address of the endpoint that alone may know what the request is about, empty if there is none.
+	// Near is the address of the one endpoint that has the state that the request refers to, or
+	// empty.
 	Near string
-	// Session is a hash of the session that the request belongs to, 0 if it belongs to none.
+	// Session is a hash of the request's session, or 0 without a session.
 	Session uint64
 	// Turn counts requests, for RoundRobin.
 	Turn uint64
 	// Random is uniformly random.
 	Random uint64
-	// Demand is what Latency predicts by.
+	// Demand is the input of Latency's predictions.
 	Demand Demand
-	// Tokenless says that the request has no tokens. Neither Proposal nor Latency is for those: see [Demand.ServiceTime].
+	// Tokenless reports that the request has no tokens. Proposal and Latency then compare service
+	// times; see [Demand.ServiceTime].
 	Tokenless bool
 }
 
-// Decision is where a request goes.
+// Decision is the destination of a request.
 type Decision struct {
 	Endpoint *Endpoint
 	Copy     *Copy
-	// Model is the name to ask the engine for.
+	// Model is the name that the engine expects.
 	Model string
-	// Reason says in a few words why the policy took this endpoint.
+	// Reason states in a few words why the policy chose this endpoint.
 	Reason string
-	// Estimate is what Latency predicts for the request there, and Claim what it adds to the endpoint's Backlog, also if Proposal decides instead.
-	// They are zero with other policies.
+	// Estimate is Latency's prediction for the request, and Claim what the request adds to the
+	// endpoint's Backlog. Both are set even if Proposal decides instead, and zero with other
+	// policies.
 	Estimate Estimate
 	Claim    Claim
-	// Among is how many requests the endpoint has with this one, if it is tokenless: at least 1. It is 0 of any other request, and by other policies
-	// than Proposal and Latency.
+	// Among is the number of requests at the endpoint, including this one, for a tokenless request
+	// under Proposal or Latency. It is 0 otherwise.
 	Among int64
 
 	rank rank
 }
 
-// Rule is how a policy scores.
+// Rule is the scoring rule of a policy.
 type Rule uint8
 
 const (
-	// Proposal is the rule of the LLM Instance Gateway proposal: pack the requests for an adapter where it is in use.
+	// Proposal is the rule of the LLM Instance Gateway proposal: it packs the requests for an
+	// adapter where the adapter is in use.
 	Proposal Rule = iota
-	// LeastRequest takes the endpoint with the least pending requests.
+	// LeastRequest takes the endpoint with the fewest pending requests.
 	LeastRequest
-	// RoundRobin takes one endpoint after the other.
+	// RoundRobin takes the endpoints in turn.
 	RoundRobin
-	// Random takes any.
+	// Random takes a random endpoint.
 	Random
-	// Latency takes the one where the request is predicted to cost itself and others the least, in shares of their objectives. Where no
-	// prediction is to be trusted it is Proposal. Requests without tokens are compared by the serviceTimes of their models, and packed by neither.
+	// Latency takes the endpoint with the least predicted cost to the request and to others, in
+	// shares of their objectives. While predictions are not trusted, Proposal decides. For
+	// tokenless requests, Latency compares service times and packs nothing.
 	Latency
-	// least is in the place of Proposal and Latency where a request is tokenless. Nobody can ask for it.
+	// least replaces Proposal and Latency for tokenless requests. It cannot be configured.
 	least
 )
 
@@ -94,7 +100,7 @@ var ruleNames = [...]string{Proposal: "proposal", LeastRequest: "leastRequest", 
 
 func (r Rule) String() string { return ruleNames[r] }
 
-// ParseRule returns the rule of a name.
+// ParseRule returns the rule with this name.
 func ParseRule(name string) (Rule, error) {
 	for i, n := range ruleNames {
 		if n == name {
@@ -104,23 +110,26 @@ func ParseRule(name string) (Rule, error) {
 	return 0, fmt.Errorf("there is no policy %q: use one of %s", name, strings.Join(ruleNames[:], ", "))
 }
 
-// DefaultThreshold is the default of Policy.Threshold. An engine's batch is shared by the adapters in its slots: vLLM
-// runs 256 requests at once by default, so with eight adapters, more than most GPUs are given, 32 requests each fill the
-// batch. Up to there packing keeps nobody waiting; above it the requests would queue while another endpoint may be idle.
+// DefaultThreshold is the default of Policy.Threshold. The adapters in an engine's slots share its
+// batch. vLLM runs 256 requests at once by default, so eight adapters with 32 requests each fill
+// the batch. Up to there packing delays no request; above it, requests would queue while another
+// endpoint may be idle.
 const DefaultThreshold = 32
 
 // Policy is a rule with its settings.
 type Policy struct {
 	Rule Rule
-	// Threshold is the number of requests for one adapter at one endpoint from which on Proposal looks for another.
+	// Threshold is the number of requests for one adapter at one endpoint from which Proposal
+	// prefers another endpoint.
 	Threshold int64
 }
 
-// Predicts says whether the policy looks at [Request.Demand]. For any other, prompts need not be read.
+// Predicts reports whether the policy uses [Request.Demand]. Other policies need not read prompts.
 func (p Policy) Predicts() bool { return p.Rule == Latency }
 
-// score is what a rule thinks of a candidate, compared field by field: less is better. (Fields and no array: the compiler
-// keeps them in registers, which makes a decision among 1,000 endpoints two to three times as fast.)
+// score is a rule's rating of a candidate, compared field by field: less is better. It has fields
+// and not an array because the compiler keeps fields in registers. That makes a decision among
+// 1,000 endpoints two to three times as fast.
 type score struct{ first, second, third int64 }
 
 func (s score) less(t score) bool {
@@ -133,15 +142,15 @@ func (s score) less(t score) bool {
 	return s.third < t.third
 }
 
-// rank is the place of a candidate among the others: its class first, then its score, then its lot, so that each of n
-// equals comes first with the chance 1/n. Less is better.
+// rank orders candidates: by class, then by score, then at random, so that each of n equal
+// candidates comes first with probability 1/n. Less is better.
 type rank struct {
 	class class
 	score score
 	tie   uint64
 }
 
-// class is 0 for the favourite, and one more than the state of its endpoint for any other candidate.
+// class is 0 for the favourite. For other candidates it is the state of the endpoint plus 1.
 type class uint8
 
 func (r rank) less(o rank) bool {
@@ -154,11 +163,11 @@ func (r rank) less(o rank) bool {
 	return r.tie < o.tie
 }
 
-// Pick decides: where the request goes, and where it goes next if it gets no answer there, best first. It fills picks,
-// as far as there are candidates, each endpoint once, and returns what it filled. A nil error means at least one decision;
-// picks must have room for one. The decisions point into the snapshot.
+// Pick returns the destination of a request and the next ones to try, best first and each endpoint
+// once. It fills picks, which must have room for one, and returns the filled part. A nil error
+// means at least one decision. The decisions point into the snapshot.
 func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error) {
-	// Admit: the endpoints that answer to the model.
+	// Admit: the endpoints that serve the model.
 	pool := s.Pools[r.Pool]
 	if pool == nil {
 		return nil, ErrNoPool
@@ -187,15 +196,16 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 
 	var (
 		best  = picks[:0]
-		worst rank  // of best, once there is room for no more
-		busy  = Out // the best state of copies that are full
+		worst rank  // the last of best, once best is full
+		busy  = Out // best state of a full copy
 		is    Estimate
 	)
 	for i := range copies {
 		c := &copies[i]
 		e := &pool.Endpoints[c.Endpoint]
 		full := len(best) == len(picks)
-		// Filter: not those that are out, nor those in a worse state than enough others are, nor those not allowed, nor those that are full.
+		// Filter: skip endpoints that are out, in a worse state than enough others, not allowed, or
+		// full.
 		cl := class(e.State) + 1
 		if i == favourite {
 			cl = 0
@@ -207,7 +217,7 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 			busy = min(busy, e.State)
 			continue
 		}
-		// Score: what the rule thinks of it, and a lot among equals.
+		// Score: the rule's rating, with a random number to break ties.
 		var sc score
 		var reason string
 		switch p.Rule {
@@ -227,7 +237,7 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 		if i == favourite {
 			reason = why
 		}
-		// Choose: it takes its place among the best so far.
+		// Choose: insert the candidate among the best so far.
 		if full && cl == worst.class && worst.score.less(sc) {
 			continue
 		}
@@ -256,7 +266,7 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 	for i := range best {
 		switch d := &best[i]; {
 		case foreseen && d.Endpoint.Profile != nil:
-			if p.Rule != Latency { // predictions teach long before they decide
+			if p.Rule != Latency { // outcomes train predictions long before they decide
 				d.Estimate = f.estimate(d.Endpoint, d.Copy)
 			}
 			d.Claim = f.claim(d.Endpoint, &d.Estimate)
@@ -265,13 +275,13 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 			d.Among, d.Claim = d.Endpoint.Pending()+1, w.claim()
 		}
 		if r.Base && slices.Contains(best[i].Copy.Names, r.Model) {
-			best[i].Model = r.Model // the engine knows its base model by the client's name too
+			best[i].Model = r.Model // the engine also accepts the client's name for its base model
 		}
 	}
 	return best, nil
 }
 
-// admit returns the copies that answer to what the request asks for.
+// admit returns the copies that can serve the request.
 func (p *Pool) admit(r Request) ([]Copy, error) {
 	copies := p.Copies[r.Model]
 	switch {
@@ -286,14 +296,15 @@ func (p *Pool) admit(r Request) ([]Copy, error) {
 	case len(p.Any) == 0:
 		return nil, ErrNoneReady
 	case !p.Listed:
-		return p.Any, nil // nobody says what it answers to, so that anyone may
+		return p.Any, nil // no endpoint lists its models, so any may serve it
 	case r.Open:
 		return nil, ErrUnlisted
 	}
 	return nil, ErrNotAddressable
 }
 
-// favourite is the index of the copy that comes before all others, whatever their scores, and why; -1 if there is none.
+// favourite returns the index of the copy that precedes all others whatever their scores, and the
+// reason; -1 if there is none.
 func (p *Pool) favourite(copies []Copy, r Request) (index int, why string) {
 	if r.Near != "" {
 		for i := range copies {
@@ -303,7 +314,8 @@ func (p *Pool) favourite(copies []Copy, r Request) (index int, why string) {
 		}
 	}
 	if r.Random>>32%trickle == 0 {
-		// A suspect that has nothing to do is tried again: else nothing would ever show that it is well.
+		// An idle suspect gets a request now and then. Otherwise nothing would show that it has
+		// recovered.
 		for n := range copies {
 			i := (n + int(r.Random>>40)) % len(copies)
 			if e := &p.Endpoints[copies[i].Endpoint]; e.State == Suspect && e.InFlight.Load() == 0 && r.Only.Has(e.Address) {
@@ -317,12 +329,12 @@ func (p *Pool) favourite(copies []Copy, r Request) (index int, why string) {
 	return -1, ""
 }
 
-// trickle is the share of requests that may go to a suspect: one in so many.
+// trickle limits the requests that may go to a suspect: at most one in trickle.
 const trickle = 16
 
-// sticky is the index of the session's own copy: by rendezvous hashing (Thaler, Ravishankar 1998), so that an endpoint
-// that comes or goes moves only its own sessions, among those in the best state that have no more to do than slack and
-// twice what the least busy of them has.
+// sticky returns the index of the session's own copy by rendezvous hashing (Thaler, Ravishankar
+// 1998). An endpoint that comes or goes moves only its own sessions. Candidates are in the best
+// state and have at most slack plus twice the pending requests of the least busy one.
 func (p *Pool) sticky(copies []Copy, r Request) int {
 	state, least := Out, int64(0)
 	for i := range copies {
@@ -347,8 +359,8 @@ func (p *Pool) sticky(copies []Copy, r Request) int {
 	return own
 }
 
-// slack is how many pending requests more than twice the least pass a session's own endpoint over: a prefix in its cache
-// is worth a short wait.
+// slack is how many pending requests above twice the minimum a session's own endpoint may have. A
+// prefix in its cache is worth a short wait.
 const slack = 4
 
 // turns counts the candidates of each state, for RoundRobin.
@@ -368,7 +380,8 @@ func newTurns(pool *Pool, copies []Copy, turn uint64) turns {
 	return t
 }
 
-// next is how many turns the next candidate in a state is away from its own: 0 for the one whose turn it is.
+// next returns how many turns the next candidate in a state must wait: 0 for the one whose turn it
+// is.
 func (t *turns) next(state State) int64 {
 	n := t.candidates[state]
 	away := (t.passed[state] + n - t.turn%n) % n
@@ -376,7 +389,7 @@ func (t *turns) next(state State) int64 {
 	return int64(away)
 }
 
-// score is what p thinks of the copy c on the endpoint e, and why it would take it.
+// score returns p's rating of copy c on endpoint e, and the reason to choose it.
 func (p Policy) score(c *Copy, e *Endpoint) (score, string) {
 	switch p.Rule {
 	case LeastRequest:
@@ -387,23 +400,25 @@ func (p Policy) score(c *Copy, e *Endpoint) (score, string) {
 	if c.Base {
 		return score{first: e.Pending()}, "least pending"
 	}
-	// An adapter is in use at an endpoint while that has requests for it: in flight from here or from elsewhere, or those that the
-	// engine reports. That it is registered there says nothing about its weights.
+	// An adapter is in use at an endpoint that has requests for it: ours, those of other processes,
+	// or those that the engine reports. Registration alone does not show where its weights are.
 	known := c.InFlight.Load() + c.InFlight.Others.Load()
 	inUse := known > 0 || e.lists(c)
 	active := e.ActiveAdapters()
 	switch {
 	case inUse && known < p.Threshold:
-		// The most pending first: packing leaves the slots of the others alone.
+		// Most pending first: packing leaves the slots of other adapters alone.
 		return score{0, -known, e.Pending()}, "adapter in use"
 	case inUse || e.Slots == 0 || active < e.Slots:
 		return score{1, active, e.Pending()}, "least active adapters"
 	}
-	// Every slot has an adapter with requests: the request would wait until one of them has nothing running at all.
+	// Every slot has an adapter with requests, so the request waits until one of those adapters is
+	// idle.
 	return score{2, active, e.Pending()}, "least active adapters, no slot free"
 }
 
-// lot is the nth output of the generator SplitMix64 (Steele, Lea, Flood 2014), enough for lots among equals.
+// mix returns the nth output of the generator SplitMix64 (Steele, Lea, Flood 2014), which is good
+// enough to break ties.
 func mix(seed, n uint64) uint64 {
 	x := seed + (n+1)*0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

@@ -1,10 +1,13 @@
 package pick
 
-// Expect adds to what each endpoint probably has of a request's prompt: cached is how many leading blocks this process knows of, by
-// [Endpoint.Number], and hash is that of the prompt's beginning, of so many blocks. What nothing is known of may have been sent by others, and
-// most likely to its best, which all processes find by rendezvous hashing among the endpoints that answer to the request's model: that endpoint
-// counts as having as much of it as is known of prompts' beginnings in the mean, of which familiar is the share, 0 to 1. Where prompts have
-// nothing in common, no endpoint is preferred for nothing. What Expect returns is in cached, where that is large enough. P may be nil.
+// Expect adds an estimate of what other processes cached to cached, the leading blocks of the
+// prompt that this process sent, by [Endpoint.Number]. It applies only if this process sent no part
+// of the prompt anywhere.
+//
+// Other processes most likely sent the prompt to its rendezvous endpoint: the one that rendezvous
+// hashing finds for hash, the hash of the first beginning blocks of the prompt. Expect assumes that
+// this endpoint has the share familiar of those blocks, from 0 to 1: the mean share of prompt
+// beginnings that were seen before. It returns cached, grown if necessary. P may be nil.
 func (p *Pool) Expect(r Request, hash uint64, beginning int, familiar float64, cached []int32) []int32 {
 	blocks := int32(float64(beginning) * familiar)
 	if p == nil || blocks == 0 {

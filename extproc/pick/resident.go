@@ -7,15 +7,15 @@ import (
 	"sync/atomic"
 )
 
-// Place is where the weights of an adapter are in an engine, as far as this process can tell.
+// Place is where an engine has the weights of an adapter, as far as this process knows.
 type Place uint32
 
 const (
-	// InStorage is not in the engine.
+	// InStorage means that the weights are not in the engine.
 	InStorage Place = iota
-	// InHost is in host memory.
+	// InHost means host memory.
 	InHost
-	// InSlot is in a slot of the GPU, and in host memory.
+	// InSlot means a slot of the GPU, and host memory too.
 	InSlot
 )
 
@@ -24,21 +24,23 @@ var Places = [...]string{InStorage: "storage", InHost: "host", InSlot: "slot"}
 
 func (p Place) String() string { return Places[p] }
 
-// Place is where the adapter is at its endpoint.
+// Place returns where the adapter's weights are at its endpoint.
 func (c *Count) Place() Place { return Place(c.place.Load()) }
 
-// Resident is which adapters an engine holds where: an estimate, by what was sent there. It evicts as engines do, the adapter that was used
-// least recently and has no request. The zero Resident is that of an engine with room for none. It is safe for concurrent use; of two adapters
-// that come at once one may be forgotten.
+// Resident estimates which adapters an engine holds in its slots and in host memory, from the
+// requests sent to it. Like engines, it evicts the least recently used adapter without requests.
+// The zero Resident has no room. It is safe for concurrent use; of two adapters that arrive at once
+// it may miss one.
 type Resident struct {
-	blocks atomic.Pointer[[]float64] // by how many are active
+	blocks atomic.Pointer[[]float64] // by number of active adapters
 
-	busy  atomic.Bool // somebody changes the following
+	busy  atomic.Bool // locks the following
 	slots places
-	host  places // those of the adapters in slots too
+	host  places // includes the adapters in slots
 }
 
-// alone waits until nobody else changes r, which takes no longer than it takes to go through all places, and returns how to end that.
+// alone locks r and returns the function that unlocks it. The wait is as short as a pass over all
+// places.
 func (r *Resident) alone() (end func()) {
 	for !r.busy.CompareAndSwap(false, true) {
 		runtime.Gosched()
@@ -46,19 +48,19 @@ func (r *Resident) alone() (end func()) {
 	return func() { r.busy.Store(false) }
 }
 
-// places are those of adapters; nil is a free one.
+// places holds adapters; nil is a free place.
 type places []*Count
 
-// NewResident returns that of an engine which holds nothing, with so many slots, and room in host memory for so many adapters, those in
-// slots among them.
+// NewResident returns the Resident of an empty engine with so many slots. Host is its room in host
+// memory, which includes the adapters in slots.
 func NewResident(slots, host int) *Resident {
 	r := new(Resident)
 	r.Resize(slots, host)
 	return r
 }
 
-// Resize has so many slots be there, and room in host memory for so many adapters. Adapters stay as far as there is room, those that were used
-// last.
+// Resize changes the numbers of slots and places in host memory. The most recently used adapters
+// stay.
 func (r *Resident) Resize(slots, host int) {
 	defer r.alone()()
 	if host = max(slots, host); slots == len(r.slots) && host == len(r.host) {
@@ -82,7 +84,7 @@ func (r *Resident) Resize(slots, host int) {
 	}
 }
 
-// adapters are those that have a place, the one that was used last first.
+// adapters returns the adapters that have a place, the most recently used first.
 func (p places) adapters() (all []*Count) {
 	for _, c := range p {
 		if c != nil {
@@ -93,7 +95,8 @@ func (p places) adapters() (all []*Count) {
 	return all
 }
 
-// Blocks is by how much likelier an adapter finds no slot because of one more that is active, beside so many. R may be nil.
+// Blocks returns by how much one more active adapter raises the probability that an adapter finds
+// no free slot. R may be nil.
 func (r *Resident) Blocks(active int) float64 {
 	if r == nil {
 		return 0
@@ -104,8 +107,8 @@ func (r *Resident) Blocks(active int) float64 {
 	return 0
 }
 
-// blocked is Erlang's B formula: how likely one that comes finds all of so many slots taken, where as many as load would be in use had each
-// found one.
+// blocked returns the probability by Erlang's B formula that a new arrival finds all slots occupied
+// at an offered load.
 func blocked(slots int, load float64) float64 {
 	b := 1.0
 	for n := 1; n <= slots; n++ {
@@ -114,7 +117,8 @@ func blocked(slots int, load float64) float64 {
 	return b
 }
 
-// Use notes that a request for an adapter goes there. Where each slot has an adapter with requests, it waits in host memory. R may be nil.
+// Use records a request for an adapter. If every slot has an adapter with requests, the adapter
+// waits in host memory. R may be nil.
 func (r *Resident) Use(c *Count) {
 	if r == nil || c.Place() == InSlot || !r.busy.CompareAndSwap(false, true) {
 		return
@@ -136,7 +140,7 @@ func (r *Resident) use(c *Count) {
 	}
 }
 
-// bring has an adapter be in host memory.
+// bring puts an adapter into host memory.
 func (r *Resident) bring(c *Count) {
 	if c.Place() != InStorage {
 		return
@@ -152,7 +156,7 @@ func (r *Resident) bring(c *Count) {
 	}
 }
 
-// Drop notes that an adapter is there no more. R may be nil.
+// Drop records that the engine no longer has an adapter. R may be nil.
 func (r *Resident) Drop(c *Count) {
 	if r == nil || c.Place() == InStorage {
 		return
@@ -163,8 +167,8 @@ func (r *Resident) Drop(c *Count) {
 	r.host.take(c)
 }
 
-// put has an adapter in a place that is free, or in that of the adapter without requests that was used least recently, which it returns. It
-// reports false where there is none.
+// put places an adapter, if necessary in place of the least recently used adapter without requests,
+// which it returns. It reports false if no place can be freed.
 func (p places) put(c *Count) (left *Count, ok bool) {
 	at := -1
 	for i, is := range p {

@@ -5,15 +5,16 @@ import (
 	"strings"
 )
 
-// Subset is the endpoints that a data plane allows for a request: exact ones, and hosts of which every port is allowed.
-// A nil Subset allows all; one that is empty allows none.
+// Subset is the set of endpoints that a data plane allows for a request: exact addresses, and hosts
+// with all their ports. A nil Subset allows all; an empty one allows none.
 type Subset struct {
 	addresses map[netip.AddrPort]bool
 	hosts     map[netip.Addr]bool
 }
 
-// ParseSubset reads entries "ip:port" and "ip", IPv6 with brackets where there is a port. An entry may hold several with
-// commas between them, as data planes that copy a header send it. What is neither allows nothing.
+// ParseSubset reads entries "ip:port" and "ip", with brackets around an IPv6 address that has a
+// port. An entry may hold several separated by commas, as in a copied header. An invalid entry
+// allows nothing.
 func ParseSubset(entries []string) *Subset {
 	s := &Subset{addresses: make(map[netip.AddrPort]bool), hosts: make(map[netip.Addr]bool)}
 	for _, entry := range entries {
@@ -29,7 +30,7 @@ func ParseSubset(entries []string) *Subset {
 	return s
 }
 
-// Has says whether the subset allows an address, "ip:port".
+// Has reports whether the subset allows an address, "ip:port".
 func (s *Subset) Has(address string) bool {
 	if s == nil {
 		return true
