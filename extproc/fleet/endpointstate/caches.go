@@ -10,20 +10,22 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Cache is what became known of the KV cache of an endpoint.
+// Cache is what is known of the KV cache of an endpoint.
 type Cache struct {
-	// Number is the endpoint's.
+	// Number is the number of the endpoint.
 	Number int
-	// Tokens is how many tokens the cache holds, and BytesPerToken how many bytes of a prompt make one; 0 is the usual number.
+	// Tokens is the size of the cache in tokens. BytesPerToken is the mean number of prompt bytes
+	// per token; 0 means the default.
 	Tokens        engine.Value
 	BytesPerToken float64
-	// Forgets says that nothing of a prompt stays in it for the next one.
+	// Forgets reports that the engine has no prefix cache.
 	Forgets bool
-	// Empty says that nothing of what was sent there is in it: the engine began anew, or the number is that of another endpoint now.
+	// Empty reports that the cache lost its contents: the engine restarted, or another endpoint has
+	// the number now.
 	Empty bool
 }
 
-// Tell tells who remembers what endpoints have of prompts.
+// Tell applies the change to the index of prompts that endpoints have cached.
 func (c Cache) Tell(w prefix.Writer) {
 	if c.Empty {
 		w.Forget(c.Number)
@@ -38,25 +40,26 @@ func (c Cache) Tell(w prefix.Writer) {
 	w.Resize(c.Number, blocks)
 }
 
-// Cached returns how many leading blocks of the prompt of a request each endpoint of a pool probably has in its cache, by its number, as
-// [pick.Demand] wants them: what is remembered of what was sent there, and where that is nothing, what other processes may have sent. What it
-// returns is in dst, where that is large enough. Pool may be nil.
+// Cached returns how many leading blocks of a request's prompt each endpoint of a pool probably has
+// cached, by endpoint number, for [pick.Demand]. It uses what this process sent, and otherwise what
+// other processes may have sent. It stores the result in dst if that is large enough. Pool may be
+// nil.
 func Cached(remembered *prefix.Index, pool *pick.Pool, r *pick.Request, blocks []uint64, dst []int32) []int32 {
 	dst = remembered.Cached(blocks, dst)
 	hash, beginning := prefix.Beginning(blocks)
 	return pool.Expect(*r, hash, beginning, remembered.Familiar(), dst)
 }
 
-// maxTokens bounds what an engine may say that its cache holds.
+// maxTokens bounds the cache size that an engine may report.
 const maxTokens = 1 << 40
 
-// caches are the numbers of endpoints, and what is to be told of their caches.
+// caches assigns the numbers of endpoints and collects news of their caches.
 type caches struct {
 	taken []bool // by number
 	news  []Cache
 }
 
-// take gives a new endpoint the smallest number that is free.
+// take returns the smallest free number, for a new endpoint.
 func (c *caches) take() int {
 	n := slices.Index(c.taken, false)
 	if n < 0 {
@@ -67,10 +70,10 @@ func (c *caches) take() int {
 	return n
 }
 
-// leave frees the number of an endpoint that is gone.
+// leave frees the number of a removed endpoint.
 func (c *caches) leave(number int) { c.taken[number] = false }
 
-// Number is that of an endpoint, by its address, and whether it is known.
+// Number returns the number of an endpoint, and whether the endpoint is known.
 func (s *State) Number(address string) (number int, known bool) {
 	e := s.endpoints[address]
 	if e == nil {
@@ -81,7 +84,8 @@ func (s *State) Number(address string) (number int, known bool) {
 
 func (c *caches) tell(news Cache) { c.news = append(c.news, news) }
 
-// Dense notes how many bytes of a prompt make a token in a pool: the more, the more of prompts a cache holds.
+// Dense records the mean number of prompt bytes per token in a pool. It determines how many bytes
+// of prompts fit into a cache.
 func (s *State) Dense(pool objects.Name, bytesPerToken float64) {
 	s.density[pool] = bytesPerToken
 	p := s.world.Pools[pool]
@@ -95,7 +99,7 @@ func (s *State) Dense(pool objects.Name, bytesPerToken float64) {
 	}
 }
 
-// cacheOf is what is known of the cache of an endpoint.
+// cacheOf returns what is known of the cache of an endpoint.
 func (s *State) cacheOf(address string, e *endpoint) Cache {
 	c := Cache{Number: e.number, Tokens: e.load.KVTokens, Forgets: e.load.Forgets}
 	for _, pool := range s.pools[address] {
@@ -104,7 +108,7 @@ func (s *State) cacheOf(address string, e *endpoint) Cache {
 	return c
 }
 
-// TakeCaches returns what became known of caches since it was last called, in order.
+// TakeCaches returns the news of caches since the previous call, in order.
 func (s *State) TakeCaches() []Cache {
 	news := s.caches.news
 	s.caches.news = nil

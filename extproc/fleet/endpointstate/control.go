@@ -17,54 +17,59 @@ type CopyKey struct {
 	Endpoint string // "ip:port"
 }
 
-// PlacementUpdate is what control says, as what differs from what it said before.
+// PlacementUpdate is a message of control: the differences from its earlier messages.
 type PlacementUpdate struct {
-	// All says that this is all there is: what control said before is forgotten.
+	// All reports that the update is complete: it replaces all earlier updates.
 	All bool
-	// Endpoints are all those whose copies control knows; nil means those of before.
+	// Endpoints are all endpoints whose copies control manages; nil means no change.
 	Endpoints map[string]bool
 	Copies    map[CopyKey]CopyState
-	// Limits are how many requests copies take at once, of all processes together, of those of Copies that have a limit.
+	// Limits are the limits of concurrent requests for those of Copies that have one. All processes
+	// share a limit.
 	Limits map[CopyKey]int
-	// Share is this process's part in them; the zero Share: that of before.
+	// Share is this process's share of the limits; the zero Share means no change.
 	Share Share
-	// Others are the requests in flight from other processes.
+	// Others are the requests in flight of other processes.
 	Others map[CopyKey]int64
-	// Failures are the models that cannot be loaded, with a reason for programs; an empty one means that they can again.
+	// Failures are the models that cannot be loaded, each with a machine-readable reason; an empty
+	// reason ends the failure.
 	Failures map[objects.ModelKey]string
-	// Registered are the models that requests may name though no object says so: true, or not any more.
+	// Registered are models that requests may name although no object does; false ends the
+	// registration.
 	Registered map[objects.ModelKey]bool
-	// VModels are where requests for them go; the zero Switch: there is no such VModel any more.
+	// VModels are the targets of VModels; the zero Switch means that the VModel is gone.
 	VModels map[objects.ModelKey]Switch
-	// Leaving are the endpoints that are about to end; the zero Leaving: it stays, or is gone.
+	// Leaving are the endpoints that will end soon; the zero Leaving means that the endpoint stays
+	// or is gone.
 	Leaving map[string]Leaving
-	// Methods are the gRPC methods that engines take, by endpoint; empty ones: all, or it is gone.
+	// Methods are the gRPC methods that engines accept, by endpoint; empty means all methods.
 	Methods map[string]engine.Methods
 }
 
-// Switch is where requests for a VModel go: to the active model of its pool, and Percent of a hundred to the canary if there is one.
+// Switch is the target of a VModel: the active model of its pool, and a canary that gets Percent of
+// a hundred requests, if there is one.
 type Switch struct {
 	Active  string
 	Canary  string
 	Percent int
 }
 
-// control is what control said, of endpoints.
+// control is what control reported about endpoints.
 type control struct {
 	endpoints map[string]bool
 	copies    map[string]map[string]*reportedCopy // by endpoint and the engine's name of the model
 	failures  map[objects.ModelKey]string         // immutable: views share it
 	share     Share
-	leaving   map[string]Leaving        // none that stays
-	methods   map[string]engine.Methods // by endpoint, none that is empty; immutable: views share it
-	missing   []CopyKey                 // that control is to be told
-	own       map[CopyKey]own           // of copies at engines without a list: whose models answer by themselves as if they were missing
+	leaving   map[string]Leaving        // only those that leave
+	methods   map[string]engine.Methods // by endpoint, without empty ones; immutable: views share it
+	missing   []CopyKey                 // to be reported to control
+	own       map[CopyKey]own           // models that answer NOT_FOUND themselves, at engines without a list
 }
 
-// governs says whether control knows the copies of an endpoint.
+// governs reports whether control manages the copies of an endpoint.
 func (c *control) governs(endpoint string) bool { return c.endpoints[endpoint] }
 
-// said is the word for a copy, to be written to.
+// said returns control's report of a copy, for changes.
 func (c *control) said(k CopyKey) *reportedCopy {
 	models := c.copies[k.Endpoint]
 	if models == nil {
@@ -77,8 +82,9 @@ func (c *control) said(k CopyKey) *reportedCopy {
 	return models[k.ID]
 }
 
-// Hear believes what control says: once a view with that is in force and sealed, no request begins any more at a copy that is
-// Unloading or gone, and [State.InFlight] counts every one that began there.
+// ApplyPlacement applies an update of control. Once a view with it is published and sealed, no
+// request begins at a copy that is Unloading or gone, and [State.InFlight] counts every request
+// that began there.
 func (s *State) ApplyPlacement(n PlacementUpdate, now time.Time) {
 	c := &s.control
 	before := c.copies
@@ -96,7 +102,7 @@ func (s *State) ApplyPlacement(n PlacementUpdate, now time.Time) {
 		said := c.said(k)
 		said.word, said.limit, said.heard, said.told, said.missed = word, n.Limits[k], now, false, false
 		if was := before[k.Endpoint][k.ID]; n.All && was != nil && was.word == word {
-			said.heard, said.missed = was.heard, was.missed // what is said again is no younger for it
+			said.heard, said.missed = was.heard, was.missed // a repeated report keeps its age
 		}
 		s.index(k.Endpoint)
 	}
@@ -143,7 +149,7 @@ func (s *State) ApplyPlacement(n PlacementUpdate, now time.Time) {
 	}
 }
 
-// drop forgets a copy that there is nothing to say of.
+// drop deletes a copy without a state and without requests of other processes.
 func (c *control) drop(k CopyKey) {
 	if s := c.copies[k.Endpoint][k.ID]; s != nil && s.word == Nothing && s.others == 0 {
 		delete(c.copies[k.Endpoint], k.ID)
@@ -153,12 +159,12 @@ func (c *control) drop(k CopyKey) {
 	}
 }
 
-// adapters is what an endpoint answers to beside its base models, and the copies that vanished.
+// adapters returns the adapters that an endpoint serves, and those that vanished.
 func (s *State) adapters(address string, e *endpoint) (there, gone []string) {
 	return adapters(s.control.governs(address), s.control.copies[address], e.lists)
 }
 
-// noteVanished keeps for control which copies vanished.
+// noteVanished queues the copies that vanished for the next report to control.
 func (s *State) noteVanished(p *objects.Pool, address string, gone []string) {
 	for _, name := range gone {
 		if said := s.control.copies[address][name]; !said.told {
@@ -175,9 +181,11 @@ func (s *State) miss(k CopyKey) {
 	s.urgent = true
 }
 
-// Missed says that an engine answered a request, which began at a time, as if it did not have the model. If the engine lists its models, its next
-// scrape tells. Else the copy counts as gone until control has loaded it anew, which costs little if the engine has it. An answer to a request from
-// before that load says nothing, nor does one of a model that answers so by itself (see [State.OwnNotFound]).
+// ModelMissing records that an engine answered a request as if it did not have the model. If the
+// engine lists its models, its next scrape decides. Otherwise the copy counts as gone until control
+// has loaded it again, which costs little if the engine still has it. Requests that began before
+// the last load do not count, nor do models with NOT_FOUND answers of their own (see
+// [State.OwnNotFound]).
 func (s *State) ModelMissing(k CopyKey, began, now time.Time) {
 	e, c := s.endpoints[k.Endpoint], &s.control
 	if e == nil || e.lists.gives() || !c.governs(k.Endpoint) || slices.Contains(c.missing, k) || now.Before(c.own[k].until) {
@@ -187,27 +195,28 @@ func (s *State) ModelMissing(k CopyKey, began, now time.Time) {
 		if said.missed || said.word != Loaded || began.Before(said.heard) {
 			return
 		}
-		said.missed, said.told = true, true // control is told below
+		said.missed, said.told = true, true // miss reports it to control
 		s.index(k.Endpoint)
 	}
 	s.miss(k)
 }
 
-// own is what is known of a model that answers by itself as if it were missing.
+// own is a model whose own answers look like NOT_FOUND of its engine.
 type own struct {
-	times int // that it did, one after the other
+	times int // in a row
 	until time.Time
 }
 
-// How long a model's own answers are told from those of an engine that has lost it: twice as long each time, between these. That bounds how often it
-// is loaded in vain.
+// ownLeast and ownMost bound how long NOT_FOUND counts as the model's own answer. The time doubles
+// with each repetition. That bounds how often the model is loaded in vain.
 const (
 	ownLeast = 10 * time.Second
 	ownMost  = 5 * time.Minute
 )
 
-// OwnAnswer says that an engine answered again as if it did not have a model, to a request that began at a time. If the model was loaded there after
-// that, for the request, this is taken for the model's own answer for a while. Else it is as [State.ModelMissing]: the engine may have lost the model.
+// OwnNotFound records that an engine answered NOT_FOUND again, to a request that was repeated after
+// the model was loaded. For a while such answers count as the model's own. If the model was not
+// loaded in between, the engine may have lost it, as in [State.ModelMissing].
 func (s *State) OwnNotFound(k CopyKey, began, now time.Time) {
 	e, c := s.endpoints[k.Endpoint], &s.control
 	if e == nil || e.lists.gives() || !c.governs(k.Endpoint) {
@@ -219,7 +228,7 @@ func (s *State) OwnNotFound(k CopyKey, began, now time.Time) {
 	}
 	is := c.own[k]
 	if now.Before(is.until) {
-		return // of a request that came beside the one that told
+		return // a concurrent request was counted already
 	}
 	maps.DeleteFunc(c.own, func(_ CopyKey, o own) bool { return now.Sub(o.until) >= ownMost })
 	if c.own == nil {
@@ -231,8 +240,9 @@ func (s *State) OwnNotFound(k CopyKey, began, now time.Time) {
 	s.index(k.Endpoint)
 }
 
-// Ended says that nobody listens at an endpoint: its engine has ended, and the next one there has nothing. Where the engine gives a list, that
-// will tell; else its copies have vanished until control says something of them again.
+// ProcessEnded records that no process listens at an endpoint, so that the next one there has no
+// models. If the engine lists its models, the list decides. Otherwise its copies count as gone
+// until control reports them again.
 func (s *State) ProcessEnded(address string, now time.Time) {
 	e := s.endpoints[address]
 	if e == nil {
@@ -248,28 +258,29 @@ func (s *State) ProcessEnded(address string, now time.Time) {
 	s.index(address)
 }
 
-// TakeMissing returns the copies that engines have no more though control believes in them, each once.
+// TakeMissing returns, once each, the copies that control reports and engines do not have.
 func (s *State) TakeMissing() []CopyKey {
 	all := s.control.missing
 	s.control.missing = nil
 	return all
 }
 
-// TakeUrgent says, once, that there is something that control should be told at once: a copy is missing, or an engine is stopping.
+// TakeUrgent returns, once, whether control needs a report at once: a copy is missing, or an engine
+// is stopping.
 func (s *State) TakeUrgent() bool {
 	urgent := s.urgent
 	s.urgent = false
 	return urgent
 }
 
-// ModelUse is how a model was used.
+// ModelUse is the use of a model since the last report.
 type ModelUse struct {
-	Requests int64     // that began
-	Last     time.Time // when the last one did
+	Requests int64     // begun
+	Last     time.Time // start of the last one
 }
 
-// Usage takes the use of every model that is not an engine's own since it was last taken. One that was not used is left
-// out.
+// Usage returns the use of every model that is not a base model since the previous call, without
+// unused models.
 func (s *State) Usage() map[objects.ModelKey]ModelUse {
 	all := make(map[objects.ModelKey]ModelUse)
 	s.eachCount(func(k CopyKey, c *pick.Count) {
@@ -287,14 +298,15 @@ func (s *State) Usage() map[objects.ModelKey]ModelUse {
 	return all
 }
 
-// InFlightCount is how many requests this process has at a copy.
+// InFlightCount is the number of requests of this process at a copy.
 type InFlightCount struct {
 	Requests int64
-	// Closed says that no more come.
+	// Closed reports that no more requests begin there.
 	Closed bool
 }
 
-// InFlight is how many requests this process has at each copy that is no engine's own, those with none left out.
+// InFlight returns the requests of this process at each copy that is not a base model, without
+// zeros.
 func (s *State) InFlight() map[CopyKey]InFlightCount {
 	all := make(map[CopyKey]InFlightCount)
 	s.eachCount(func(k CopyKey, c *pick.Count) {
@@ -305,7 +317,8 @@ func (s *State) InFlight() map[CopyKey]InFlightCount {
 	return all
 }
 
-// eachCount visits the count of each model that is not an engine's own. An endpoint in several pools counts for the first.
+// eachCount visits the count of each model that is not a base model. An endpoint in several pools
+// counts for the first.
 func (s *State) eachCount(visit func(CopyKey, *pick.Count)) {
 	seen := make(map[string]bool)
 	for _, name := range slices.SortedFunc(maps.Keys(s.world.Pools), objects.Name.Compare) {
@@ -324,8 +337,9 @@ func (s *State) eachCount(visit func(CopyKey, *pick.Count)) {
 	}
 }
 
-// Unusable returns the endpoints of a pool that have a copy of a model which cannot be used: they refuse, are silent, or
-// are not ready. Those are not among them of which requests alone say so.
+// Unusable returns the endpoints of a pool with a copy of a model that cannot be used: they refuse
+// connections, are silent, or are not ready. Endpoints that are out because of requests alone are
+// left out.
 func (v *View) Unusable(k objects.ModelKey) []string {
 	pool := v.Snapshot.Pools[k.Pool.String()]
 	if pool == nil {

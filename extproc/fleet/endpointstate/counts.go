@@ -11,14 +11,14 @@ import (
 type Counts struct {
 	endpoint *atomic.Int64
 	model    *pick.Count
-	adapters *atomic.Int64  // those of the endpoint that have any; nil for a model that needs no slot
+	adapters *atomic.Int64  // adapters with requests; nil for a model that needs no slot
 	backlog  *pick.Backlog  // of the endpoint
-	peers    *pick.Peers    // there
+	peers    *pick.Peers    // of the endpoint
 	claim    pick.Claim     // of the request
 	resident *pick.Resident // nil for a model that needs no slot
 }
 
-// CountsOf are those of where a decision sends a request.
+// CountsOf returns the counters of the destination of a decision.
 func CountsOf(d pick.Decision) Counts {
 	c := Counts{endpoint: d.Endpoint.InFlight, model: d.Copy.InFlight, backlog: d.Endpoint.Backlog, peers: d.Endpoint.Peers, claim: d.Claim}
 	if !d.Copy.Base {
@@ -27,8 +27,8 @@ func CountsOf(d pick.Decision) Counts {
 	return c
 }
 
-// Moved are the counters of a request that turned out to be at another endpoint, by those where it was sent; base says that its model needs no
-// slot. It reports false where the endpoint is not known.
+// Moved returns the counters for a request that another endpoint serves than the one it was sent
+// to. Base reports that its model needs no slot. It returns false for an unknown endpoint.
 func (s *State) Moved(from Counts, address, model string, base bool) (Counts, bool) {
 	e := s.endpoints[address]
 	if e == nil {
@@ -41,8 +41,8 @@ func (s *State) Moved(from Counts, address, model string, base bool) (Counts, bo
 	return c, true
 }
 
-// Begin counts a request that begins at a time. It reports false, and counts none, where no request may begin: any more, or until another
-// has ended; drained says what [Counts.End] would.
+// Begin counts a request. It returns false and counts nothing if the copy is closed or at its
+// limit. Drained is the result of [Counts.End] in that case.
 func (c Counts) Begin(now time.Time) (begun, drained bool) {
 	n, entered := c.model.Enter()
 	if !entered {
@@ -56,10 +56,10 @@ func (c Counts) Begin(now time.Time) (begun, drained bool) {
 	return true, false
 }
 
-// Add counts a request that is there, at a time, whatever the limit of its copy.
+// Add counts a request that is already there, whatever the limit of its copy.
 func (c Counts) Add(now time.Time) { c.add(c.model.Add(1), now) }
 
-// add counts a request that its model has counted, as the nth there.
+// add counts a request as the nth of its model.
 func (c Counts) add(n int64, now time.Time) {
 	c.endpoint.Add(1)
 	if n == 1 && c.adapters != nil {
@@ -70,10 +70,10 @@ func (c Counts) add(n int64, now time.Time) {
 	c.resident.Use(c.model)
 }
 
-// Limited says whether others may wait for the request to end.
+// Limited reports whether other requests may wait for this one to end.
 func (c Counts) Limited() bool { return c.model.Limit.Load() > 0 }
 
-// End counts a request as gone. Drained says that it was the last of a copy to which no more come.
+// End ends the count of a request. Drained reports that it was the last one of a closed copy.
 func (c Counts) End() (drained bool) {
 	last := c.model.Add(-1) == 0
 	if last && c.adapters != nil {

@@ -17,53 +17,54 @@ import (
 	"github.com/headgate/headgate/internal/profile/learn"
 )
 
-// What predictions need of endpoints: how long they take, as engines themselves tell, what others have there, and which adapters they hold.
+// Inputs of predictions: times that engines report, load from other sources, and adapters in slots.
 
-// freshly is how long an endpoint keeps its profile at least, and slightly by how much a time may be off, as a share, that it keeps it longer.
+// freshly is the least time that an endpoint keeps its profile. slightly is the relative change up
+// to which it keeps it longer.
 const (
 	freshly  = time.Second
 	slightly = 0.001
 )
 
-// maxAccelerators is of how many classes of hardware of a pool what is known is kept, beside those that are there: some 3 KB each. A label that names
-// each pod has no end of them.
+// maxAccelerators bounds the accelerators per pool that are remembered beside those in use, about 3
+// KB each. A label with one value per pod would otherwise grow without bound.
 const maxAccelerators = 64
 
 // EngineTimes learns how long the engines of each pool take. It is a part of the [State], with which it shares the endpoints.
 type EngineTimes struct {
 	endpoints map[string]*endpoint              // of the State, by address
-	changed   map[objects.Name]bool             // of the State
+	changed   map[objects.Name]bool             // pools to publish again, shared with the State
 	world     *objects.World                    // of the State
 	pools     map[string][]objects.Name         // of the State
 	generic   profile.Profile                   // of engines of which nothing is known
 	times     map[objects.Name]*times           // of the pools of the world
 	learned   []TrustChange                     // since it was last taken
-	waiting   map[AcceleratorKey]LearnedProfile // that others gave last
-	origin    time.Time                         // when the first scrape began, or something was first heard
+	waiting   map[AcceleratorKey]LearnedProfile // from peers, for accelerators that do not exist yet
+	origin    time.Time                         // start of the first scrape or report
 }
 
-// times is how long the engines of a pool take, as far as it is learned.
+// times is what is learned of the engines of a pool.
 type times struct {
-	known        map[string]*accelerator // by hardware, that of endpoints which are gone too: they may come back
-	accelerators map[string]*accelerator // those among them of endpoints that are there
-	trusted      bool                    // what is learned of all classes
+	known        map[string]*accelerator // by name, including accelerators whose endpoints are gone for now
+	accelerators map[string]*accelerator // those with endpoints
+	trusted      bool                    // all accelerators are trusted
 }
 
-// class is how long engines of one class of hardware take.
+// accelerator is what is learned of the engines on one accelerator.
 type accelerator struct {
 	*learn.Learner
 	prior
-	since time.Time // when it became trusted, or was not any more; zero where that never changed
-	heard bool      // another process said so
+	since time.Time // when trust last changed; zero if never
+	heard bool      // trust came from another process
 }
 
-// prior is what learning begins with.
+// prior is the profile before learning.
 type prior struct {
 	profile.Profile
-	said, pinned bool // by somebody
+	said, pinned bool // configured; configured and never changed
 }
 
-// priorOf is what is said of a class of hardware of a pool, or what is assumed where nobody says anything.
+// priorOf returns the configured profile for an accelerator of a pool, or the generic one.
 func (s *EngineTimes) priorOf(p *objects.Pool, class string) prior {
 	if is := p.Said(class); is != nil {
 		return prior{is.Profile, true, is.Pinned}
@@ -79,39 +80,39 @@ func newAccelerator(from prior) *accelerator {
 	return c
 }
 
-// timed is how long one endpoint takes, as one of a pool.
+// timed is one endpoint as a member of one pool.
 type timed struct {
 	learn.Engine
 	class   *accelerator
-	profile *profile.Profile // nil until it is asked for
-	made    time.Time        // when it was last asked whether there is another one
+	profile *profile.Profile // nil until the first use
+	made    time.Time        // last check for a new profile
 }
 
-// TrustChange is that predictions for a pool are trusted from now on, or are not any more.
+// TrustChange reports that predictions for a pool became trusted, or are not trusted any more.
 type TrustChange struct {
 	Pool    objects.Name
 	Trusted bool
-	// Why says in a few words what changed.
+	// Why is the reason in a few words.
 	Why string
-	// Residual is by what share the latest predictions were off in the median, before they were learned from, and Rows how many there were:
-	// of the hardware that is why.
+	// Residual is the median relative error of the latest predictions before learning from them,
+	// and Rows their number, for the accelerator that is the reason.
 	Residual float64
 	Rows     int
 }
 
-// TakeLearned returns of which pools predictions became trusted since it was last called, or are not any more, in order.
+// TakeTrustChanges returns the changes of trust since the previous call, in order.
 func (s *EngineTimes) TakeTrustChanges() []TrustChange {
 	news := s.learned
 	s.learned = nil
 	return news
 }
 
-// setWorld has what is learned be of the pools that there are, each from what its objects say of it.
+// setWorld adapts to new objects. Each pool starts from the profile that its objects configure.
 func (s *EngineTimes) setWorld(w *objects.World, pools map[string][]objects.Name) {
 	s.world, s.pools = w, pools
 	maps.DeleteFunc(s.times, func(name objects.Name, _ *times) bool { return s.world.Pools[name] == nil })
 	for name, p := range s.world.Pools {
-		t, news := s.times[name], false // that trust is of something else
+		t, news := s.times[name], false // news: the pool's priors changed
 		if t == nil {
 			t, news = &times{known: make(map[string]*accelerator)}, true
 			s.times[name] = t
@@ -133,7 +134,7 @@ func (s *EngineTimes) setWorld(w *objects.World, pools map[string][]objects.Name
 			if is := e.times[name]; is == nil || is.class != c {
 				e.forget(name)
 				e.times[name] = &timed{class: c}
-				e.backlog.Idle() // its queue was predicted by something else
+				e.backlog.Idle() // another profile predicted its queue
 			}
 		}
 		if len(t.known) > maxAccelerators+len(t.accelerators) {
@@ -155,7 +156,7 @@ func (s *EngineTimes) setWorld(w *objects.World, pools map[string][]objects.Name
 	}
 }
 
-// trustworthy says whether what is learned of every class of hardware is trusted.
+// trustworthy reports whether all accelerators are trusted.
 func (t *times) trustworthy() bool {
 	for _, c := range t.accelerators {
 		if !c.Trusted() {
@@ -165,7 +166,7 @@ func (t *times) trustworthy() bool {
 	return true
 }
 
-// forget ends that the endpoint counts among those of a pool.
+// forget removes the endpoint from the learners of a pool.
 func (e *endpoint) forget(pool objects.Name) {
 	if t := e.times[pool]; t != nil {
 		t.class.Forget(&t.Engine)
@@ -173,7 +174,7 @@ func (e *endpoint) forget(pool objects.Name) {
 	}
 }
 
-// learn tells of a look at an endpoint.
+// learn passes a scrape of an endpoint to the learners of its pools.
 func (s *EngineTimes) learn(address string, e *endpoint, began time.Time, load *engine.Load) {
 	if s.origin.IsZero() {
 		s.origin = began
@@ -189,18 +190,19 @@ func (s *EngineTimes) learn(address string, e *endpoint, began time.Time, load *
 	}
 }
 
-// places are those of adapters, as learners know them.
+// places translates the places of adapters for learners.
 var places = [...]learn.Place{pick.InStorage: learn.InStorage, pick.InHost: learn.InHost, pick.InSlot: learn.InSlot}
 
-// Foretold records the ratio of actual to predicted time to first token at an endpoint.
+// FirstTokenPredicted records the ratio of actual to predicted time to first token at an endpoint.
 func (s *EngineTimes) FirstTokenPredicted(pool objects.Name, address string, ratio float64) {
 	if e := s.endpoints[address]; e != nil && e.times[pool] != nil {
 		e.times[pool].class.Foretold(ratio)
 	}
 }
 
-// Began tells by how many seconds later a first token came than it was predicted to but for the intake and a load, of a request whose adapter was at a
-// place when it was sent: how long these take is learned of it. See [pick.Decision.Tells].
+// AdapterLoaded records how many seconds a first token was later than predicted without frontend
+// overhead and adapter load. At is where the adapter was when the request was sent. The learner
+// derives load times from it. See [pick.Decision.Tells].
 func (s *EngineTimes) AdapterLoaded(pool objects.Name, address string, at pick.Place, late float64) {
 	if e := s.endpoints[address]; e != nil && e.times[pool] != nil {
 		t := e.times[pool]
@@ -208,16 +210,16 @@ func (s *EngineTimes) AdapterLoaded(pool objects.Name, address string, at pick.P
 	}
 }
 
-// predictable says whether the endpoints of a pool are to be predicted, which is told of where it changes: what is learned of every class of
-// hardware is trusted then.
+// predictable reports whether predictions for a pool are trusted: all its accelerators are. It
+// records each change of that.
 func (s *EngineTimes) predictable(pool objects.Name) bool {
 	t := s.times[pool]
 	trusted := t.trustworthy()
-	if trusted == t.trusted || len(t.accelerators) == 0 { // nothing is news of a pool that has no endpoint
+	if trusted == t.trusted || len(t.accelerators) == 0 { // a pool without endpoints has no changes
 		return trusted
 	}
 	if t.trusted = trusted; trusted {
-		for _, declared := range s.world.Pools[pool].Endpoints { // their queues were predicted by what was not trusted
+		for _, declared := range s.world.Pools[pool].Endpoints { // untrusted profiles predicted their queues
 			s.endpoints[declared.Address].backlog.Idle()
 		}
 	}
@@ -231,7 +233,7 @@ func (s *EngineTimes) predictable(pool objects.Name) bool {
 	return trusted
 }
 
-// why says in a few words why what is known of a class of hardware is trusted, or is not.
+// why states in a few words why predictions for an accelerator are trusted or not.
 func (c *accelerator) why() string {
 	switch is := c.Trusted(); {
 	case c.pinned:
@@ -252,23 +254,26 @@ func (c *accelerator) why() string {
 	return "predictions did not come true"
 }
 
-// Known is what is known of how long the engines of a pool take that are of one class of hardware.
+// Known is what is known of the engines of a pool on one accelerator.
 type Known struct {
 	AcceleratorKey
-	// Trusted says that predictions by it decide, if those of all classes of the pool are. Why says why, or why not, in a few words, and Since since
-	// when; it is zero where that never changed.
+	// Trusted reports that the accelerator's predictions are trusted. They decide if all
+	// accelerators of the pool are trusted. Why is the reason in a few words. Since is when Trusted
+	// last changed; it is zero if it never did.
 	Trusted bool
 	Why     string
 	Since   time.Time
-	// Rows is how many measurements were learned from, and Residual by what share the latest predictions were off in the median, before they were.
+	// Rows is the number of measurements. Residual is the median relative error of the latest
+	// predictions before learning from them.
 	Rows     int
 	Residual float64
-	// Profile is of an engine as most are, and Factors how many times as long those take that differ, by address.
+	// Profile is that of a typical engine. Factors are how many times as long other engines take,
+	// by address.
 	Profile profile.Profile
 	Factors map[string]float64
 }
 
-// Known is what is known of how long engines take, in order of pools and classes of hardware.
+// Known returns what is known of engines, by pool and accelerator in order.
 func (s *EngineTimes) Known() []Known {
 	var all []Known
 	for _, key := range s.acceleratorKeys() {
@@ -287,13 +292,13 @@ func (s *EngineTimes) Known() []Known {
 	return all
 }
 
-// AcceleratorKey is a class of hardware of a pool.
+// AcceleratorKey names an accelerator of a pool.
 type AcceleratorKey struct {
 	Pool  objects.Name
-	Class string // empty where nobody tells any apart
+	Class string // accelerator; empty if endpoints have no label
 }
 
-// acceleratorKeys are those of endpoints that are there, in order.
+// acceleratorKeys returns the accelerators that have endpoints, in order.
 func (s *EngineTimes) acceleratorKeys() (all []AcceleratorKey) {
 	for name, t := range s.times {
 		for of := range t.accelerators {
@@ -306,7 +311,7 @@ func (s *EngineTimes) acceleratorKeys() (all []AcceleratorKey) {
 	return all
 }
 
-// members are the endpoints of a pool that are of a class of hardware, by address.
+// members returns the endpoints of a pool with an accelerator, by address.
 func (s *EngineTimes) members(pool objects.Name, c *accelerator) iter.Seq2[string, *timed] {
 	return func(yield func(string, *timed) bool) {
 		for _, declared := range s.world.Pools[pool].Endpoints {
@@ -317,8 +322,9 @@ func (s *EngineTimes) members(pool objects.Name, c *accelerator) iter.Seq2[strin
 	}
 }
 
-// known returns the current profile of an accelerator class, under a name of its own if learning has changed its times. Its limits are those that
-// predictions use: as the engines report them, if they do.
+// known returns the current profile of an accelerator. It has a name of its own if learning has
+// changed its times. Its limits are those that predictions use: as the engines report them, if they
+// do.
 func (s *EngineTimes) known(key AcceleratorKey, c *accelerator) profile.Profile {
 	p := c.Learner.Profile()
 	learned := p != c.prior.Profile
@@ -369,15 +375,16 @@ func (t *timed) fresh(now time.Time, slots int) *profile.Profile {
 	return t.profile
 }
 
-// differ says whether a time that is learned differs by more than slightly, or a limit at all.
+// fresh returns the endpoint's profile, with so many adapter slots if none are configured. It
+// changes at most once per freshly, and only if what was learned changed by more than slightly.
 func differ(p, q *profile.Profile) bool {
 	far := func(a, b float64) bool { return math.Abs(a-b) > slightly*b }
 	return p.Limits != q.Limits || far(p.Decode.Base, q.Decode.Base) || far(p.Decode.PerSequence, q.Decode.PerSequence) || far(p.Decode.PerKVToken, q.Decode.PerKVToken) ||
 		far(p.Prefill.PerToken, q.Prefill.PerToken) || far(p.Prefill.Base, q.Prefill.Base) || far(p.FrontendOverhead, q.FrontendOverhead) || far(p.AdapterLoad.Mean, q.AdapterLoad.Mean) || far(p.AdapterActivation.Mean, q.AdapterActivation.Mean)
 }
 
-// fewestSlots is the least number of adapter slots that an endpoint of a pool reports: what is assumed of those that report none. It is 0 where
-// none does.
+// fewestSlots returns the least number of adapter slots that an endpoint of a pool reports, as the
+// default for endpoints that report none. It is 0 if no endpoint reports any.
 func (s *EngineTimes) fewestSlots(p *objects.Pool) (fewest int) {
 	for _, declared := range p.Endpoints {
 		if n, _ := s.endpoints[declared.Address].slots(); n > 0 && (fewest == 0 || n < fewest) {
@@ -387,10 +394,10 @@ func (s *EngineTimes) fewestSlots(p *objects.Pool) (fewest int) {
 	return fewest
 }
 
-// others is what requests of which nobody tells have at an endpoint, as of the latest look.
+// others is the load from unknown sources at an endpoint, as of the latest scrape.
 type others struct{ requests, tokens int64 }
 
-// othersOf is what they have of what a look found, beside so many that are told of.
+// othersOf returns the part of a scraped load that the known requests do not explain.
 func (e *endpoint) othersOf(load engine.Load, told int64) (o others) {
 	o.requests = max(0, int64(load.Running.Or(0)+load.Waiting.Or(0))-told)
 	if o.requests > 0 {
@@ -411,17 +418,18 @@ func (e *endpoint) predict(p *pick.Endpoint, times *profile.Profile, trusted boo
 	}
 }
 
-// maxSlots and maxHost bound how many adapters an engine, or somebody, may say that there is room for in slots and in host memory.
+// maxSlots and maxHost bound the configured and reported room for adapters, in slots and in host
+// memory.
 const maxSlots, maxHost = 1024, 16384
 
-// slots is how many adapter slots the engine reports.
+// slots returns the number of adapter slots that the engine reports.
 func (e *endpoint) slots() (slots int, known bool) {
 	n, known := e.load.MaxAdapters.Get()
 	return int(min(n, maxSlots)), known
 }
 
-// adapterRoom is for how many adapters the endpoint has slots, and room in host memory: of what its pools say of it the most, for it is one
-// engine.
+// adapterRoom returns the room for adapters in slots and in host memory: the largest values of the
+// endpoint's pools.
 func (e *endpoint) adapterRoom() (slots, host int) {
 	for _, t := range e.times {
 		if t.profile != nil {
@@ -434,14 +442,14 @@ func (e *endpoint) adapterRoom() (slots, host int) {
 	return min(slots, maxSlots), min(host, maxHost)
 }
 
-// begunAnew forgets which adapters the endpoint holds: another engine is there now.
+// begunAnew empties the adapter slots: another engine process is there now.
 func (e *endpoint) begunAnew() {
 	for _, c := range e.models {
 		e.resident.Drop(c)
 	}
 }
 
-// active notes that the engine reports adapters as active: they are in slots, or wait for one.
+// active records that the engine reports adapters as active: they are in slots, or wait for one.
 func (e *endpoint) active(names []string) {
 	for _, name := range names {
 		e.resident.Use(e.count(name))

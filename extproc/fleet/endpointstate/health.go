@@ -10,37 +10,38 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// health is what is known of an endpoint's well-being. A time is zero if the thing never happened.
+// health is the condition of an endpoint. A time is zero if the event never happened.
 type health struct {
-	looked  bool      // a look has ended, whatever it found
-	heard   time.Time // when the last look that the endpoint answered began
-	refused time.Time // when it last refused a connection
-	doubted bool      // requests alone have found that; no look since has confirmed or refuted it
-	ended   time.Time // when a scrape last found that nobody listens there
-	dropped time.Time // when the connection of a request last broke there, or could not be made
-	// stopping is when a request last began that it turned away because it is stopping.
+	looked  bool      // a scrape has ended, with any result
+	heard   time.Time // start of the last successful scrape
+	refused time.Time // last refused connection
+	doubted bool      // only requests found the refusal so far, no scrape
+	ended   time.Time // last scrape that found no listener
+	dropped time.Time // last broken connection of a request
+	// stopping is the start of the latest request that it rejected because it is stopping.
 	stopping time.Time
-	born     time.Time // when the look began that found its process to be another than before
-	failed   time.Time // when a request last ended with a fault of the endpoint
-	full     time.Time // when it last asked for a request to be tried elsewhere
-	// served is when the latest request began that ended well.
+	born     time.Time // start of the scrape that found a new process
+	failed   time.Time // last request with a fault of the endpoint
+	full     time.Time // last rejection for lack of room
+	// served is the start of the latest request that succeeded.
 	served time.Time
 }
 
-// faulty says whether a fault counts against the endpoint.
+// faulty reports whether a fault counts against the endpoint.
 func (h *health) faulty(now time.Time) bool {
 	return !h.failed.IsZero() && now.Sub(h.failed) < forgiveness
 }
 
-// fullness is how long an endpoint that asked for a request to be tried elsewhere is taken to be full, unless it serves
-// one sooner.
+// fullness is how long a rejection for lack of room makes an endpoint suspect, unless it serves a
+// request sooner.
 const fullness = time.Second
 
-// forgiveness is how long a fault counts against an endpoint that gets no request to show that it is well. One that has
-// many requests and still fails is suspect again with the next.
+// forgiveness is how long a fault counts against an endpoint that gets no further request. A busy
+// endpoint that still fails becomes suspect again with its next request.
 const forgiveness = 10 * time.Second
 
-// stops says whether the endpoint is stopping, as it said last at one of two times: it has not ended since.
+// stops reports whether the endpoint is stopping, by the later of two reports: from here and from
+// elsewhere.
 func (h *health) stops(here, elsewhere, now time.Time) bool {
 	said := here
 	if elsewhere.After(said) {
@@ -49,8 +50,8 @@ func (h *health) stops(here, elsewhere, now time.Time) bool {
 	return said.After(h.refused) && said.After(h.born) && now.Sub(said) < stoppingFor
 }
 
-// stateOf says whether an endpoint may get requests, by the objects and by what control says. One whose node is silent gets them
-// where no other can: it may be the node that died, or whoever listens to nodes.
+// stateOf returns the state of an endpoint, from its health, the objects and control. An endpoint
+// on a silent node is only stale: either the node died, or the connection to the node's monitor.
 func (s *State) stateOf(e *endpoint, declared objects.Endpoint, now time.Time, limits settings.Settings) pick.State {
 	h, told := &e.health, s.control.leaving[declared.Address]
 	silence := now.Sub(h.heard)
@@ -70,14 +71,15 @@ func (s *State) stateOf(e *endpoint, declared objects.Endpoint, now time.Time, l
 	return pick.Healthy
 }
 
-// unheard says whether nothing is wrong with an endpoint but that it has not answered a look yet.
+// unheard reports whether the only problem of an endpoint is that it has not answered a scrape yet.
 func (s *State) unheard(e *endpoint, declared objects.Endpoint) bool {
 	h, told := &e.health, s.control.leaving[declared.Address]
 	return h.heard.IsZero() && h.refused.IsZero() && declared.Ready && !declared.Terminating && !told.Terminating
 }
 
-// migrates says whether an endpoint whose pod is being deleted serves on until its models have copies elsewhere, as control says, else as
-// the objects do. Where there is no control nobody moves them, and the pod's hook waits for nothing.
+// migrates reports whether an endpoint whose pod is being deleted serves until its models have
+// copies elsewhere. Control's report precedes that of the objects. Without control nothing moves
+// the models, and the pod's hook does not wait.
 func (s *State) migrates(declared objects.Endpoint, told Leaving, now time.Time) bool {
 	until := declared.Migrates
 	if told.Terminating {
@@ -86,17 +88,19 @@ func (s *State) migrates(declared objects.Endpoint, told Leaving, now time.Time)
 	return s.Placed && now.Before(until)
 }
 
-// FailOpenChange is a pool of which all endpoints are used because most look bad, or that is well again.
+// FailOpenChange reports that a pool uses all its endpoints because most look bad, or that it has
+// recovered.
 type FailOpenChange struct {
 	Pool objects.Name
-	// Open says that all are used; else the pool is well.
+	// Open reports that all endpoints are used; false means that the pool has recovered.
 	Open bool
-	// Faulty and Lost are how many of its endpoints are why.
+	// Faulty and Lost are the numbers of endpoints in these conditions.
 	Faulty, Lost int
 }
 
-// trust makes suspects healthy where faults count against most of the endpoints of a pool that answer looks: then it
-// is more likely that the requests are at fault, and the few others must not get everything. PlacementUpdate says that this changed.
+// trust makes suspects healthy if faults count against most of the endpoints that answer scrapes.
+// Then the requests are probably at fault, and the few other endpoints must not get all traffic.
+// News reports a change.
 func (s *State) trust(p *objects.Pool, endpoints []pick.Endpoint, now time.Time) (t FailOpenChange, news bool) {
 	answer, lost, out := 0, 0, 0
 	var faulty []int
@@ -126,7 +130,7 @@ func (s *State) trust(p *objects.Pool, endpoints []pick.Endpoint, now time.Time)
 	return FailOpenChange{p.Name, open, len(faulty), lost}, news
 }
 
-// FailOpen returns the pools of which all endpoints are used because most look bad.
+// FailOpen returns the pools that use all endpoints because most look bad.
 func (s *State) FailOpen() []string {
 	var pools []string
 	for name, open := range s.failOpen {
@@ -137,7 +141,8 @@ func (s *State) FailOpen() []string {
 	return pools
 }
 
-// Refused says that an endpoint turned a connection away at the door. It is out until it answers a look that begins after this.
+// Refused records that an endpoint refused the connection of a scrape. It is out until a later
+// scrape succeeds.
 func (s *State) Refused(address string, now time.Time) {
 	e := s.endpoints[address]
 	if e == nil {
@@ -149,8 +154,8 @@ func (s *State) Refused(address string, now time.Time) {
 	s.touch(address)
 }
 
-// Turned reports that an endpoint refused the connection of a request. The endpoint is out, as after Refused, but control is not told that its
-// copies are of no use before a scrape has confirmed it.
+// RequestRefused records that an endpoint refused the connection of a request. It is out as after
+// Refused, but control is informed only after a scrape has confirmed it.
 func (s *State) RequestRefused(address string, now time.Time) {
 	e := s.endpoints[address]
 	if e == nil {
@@ -162,8 +167,9 @@ func (s *State) RequestRefused(address string, now time.Time) {
 	s.touch(address)
 }
 
-// Dropped reports that a request's connection to an endpoint broke, or that no answer shows why an attempt there failed. One request says little
-// about the next: other endpoints are preferred until a scrape that begins later is answered. If that scrape fails, the endpoint is out.
+// ConnectionBroken records that a request's connection broke, or that an attempt failed without a
+// known reason. Other endpoints are preferred until a later scrape succeeds. If that scrape fails,
+// the endpoint is out.
 func (s *State) ConnectionBroken(address string, now time.Time) {
 	if e := s.endpoints[address]; e != nil {
 		e.health.dropped = now
@@ -171,31 +177,33 @@ func (s *State) ConnectionBroken(address string, now time.Time) {
 	}
 }
 
-// Vacant reports whether a scrape found that nobody listens at an endpoint, and none was answered since. Its engine may still have requests.
+// Vacant reports whether a scrape found no listener at an endpoint, and no later scrape succeeded.
+// Its engine may still have requests.
 func (s *State) Vacant(address string) bool {
 	e := s.endpoints[address]
 	return e != nil && !e.health.ended.IsZero() && !e.health.heard.After(e.health.ended)
 }
 
-// drops reports whether no scrape was answered since a connection last broke.
+// drops reports whether no scrape succeeded since a connection last broke.
 func (h *health) drops() bool { return !h.heard.After(h.dropped) }
 
-// Refuses says whether a look, or the inner server, has found that an endpoint refuses, and it has answered none since.
+// Refuses reports whether a scrape or the relay found that an endpoint refuses connections, and no
+// later scrape succeeded.
 func (s *State) Refuses(address string) bool {
 	e := s.endpoints[address]
 	return e != nil && e.health.refuses() && !e.health.doubted
 }
 
-// refuses says whether the endpoint has answered no look since it last turned a connection away.
+// refuses reports whether no scrape succeeded since the endpoint last refused a connection.
 func (h *health) refuses() bool { return !h.heard.After(h.refused) }
 
-// stoppingFor is how long an endpoint that said that it is stopping gets no requests, unless a look finds sooner that it
-// has ended: what Kubernetes gives a pod to end, by default (terminationGracePeriodSeconds).
+// stoppingFor is how long a stopping endpoint gets no requests, unless a scrape finds sooner that
+// it has ended. It is the default terminationGracePeriodSeconds of Kubernetes.
 const stoppingFor = 30 * time.Second
 
-// Stopping says that an endpoint turned away a request that began at a time, because it is stopping: it will end, though
-// it answers looks until then. It is out until it has refused and then answers a look, or for a while. PlacementUpdate that is older
-// than what is known is forgotten: the endpoint has ended since, or it is known.
+// Stopping records that an endpoint rejected a request because it is stopping. The request began at
+// a time. The endpoint is out until it has refused connections and answers a scrape again, or for
+// stoppingFor. Older reports are ignored.
 func (s *State) Stopping(address string, began time.Time) {
 	if e := s.endpoints[address]; e != nil && began.After(e.health.stopping) {
 		e.health.stopping, s.urgent = began, true
@@ -203,15 +211,15 @@ func (s *State) Stopping(address string, began time.Time) {
 	}
 }
 
-// Leaving is why an endpoint is about to end. The zero Leaving is that of one that stays.
+// Leaving is why an endpoint will end soon. The zero Leaving is that of one that stays.
 type Leaving struct {
 	Terminating bool      // its pod is being deleted
-	Migrates    time.Time // until when it serves on for its models to get copies elsewhere; else zero
-	Stopping    time.Time // when its engine was last heard to say that it is stopping; zero if it did not, or has ended since
+	Migrates    time.Time // end of the time to move its models elsewhere; or zero
+	Stopping    time.Time // last sign that its engine is stopping; zero if none or if it has ended since
 }
 
-// Leaving returns the endpoints that are about to end, by what engines answered here and by the objects, without what control
-// says.
+// Leaving returns the endpoints that will end soon, from the objects and the answers of engines,
+// without control's reports.
 func (s *State) Leaving(now time.Time) map[string]Leaving {
 	all := make(map[string]Leaving)
 	for _, p := range s.world.Pools {
@@ -228,8 +236,8 @@ func (s *State) Leaving(now time.Time) map[string]Leaving {
 	return all
 }
 
-// Full says that an endpoint would not take a request that another may take. It is suspect until a request that begins
-// after this ends well, or for a moment.
+// Full records that an endpoint rejected a request for lack of room. It is suspect until a later
+// request succeeds, or for fullness.
 func (s *State) Full(address string, now time.Time) {
 	if e := s.endpoints[address]; e != nil {
 		e.health.full = now
@@ -237,8 +245,8 @@ func (s *State) Full(address string, now time.Time) {
 	}
 }
 
-// Failed says that a request ended with an error of the endpoint. It is suspect until a request that begins after this
-// ends well, or for forgiveness.
+// RequestFailed records an error of the endpoint. It is suspect until a later request succeeds, or
+// for forgiveness.
 func (s *State) RequestFailed(address string, now time.Time) {
 	if e := s.endpoints[address]; e != nil {
 		e.health.failed = now
@@ -246,7 +254,7 @@ func (s *State) RequestFailed(address string, now time.Time) {
 	}
 }
 
-// Served says that a request that began at a time ended well.
+// RequestServed records that a request which began at a time succeeded.
 func (s *State) RequestServed(address string, began time.Time) {
 	e := s.endpoints[address]
 	if e == nil || !began.After(e.health.served) {
@@ -266,14 +274,14 @@ func (s *State) RequestServed(address string, began time.Time) {
 	}
 }
 
-// Scrape is one look at an endpoint's load, from its beginning.
+// Scrape is one scrape of an endpoint, from its start.
 type Scrape struct {
 	Address string
 	Began   time.Time
 	told    int64
 }
 
-// Scrape begins a look at an endpoint. It ends with one of Saw, Silent or Refused.
+// Scrape starts a scrape of an endpoint. ScrapeSucceeded, ScrapeFailed or Refused ends it.
 func (s *State) Scrape(address string, now time.Time) Scrape {
 	l := Scrape{Address: address, Began: now}
 	if e := s.endpoints[address]; e != nil {
@@ -282,7 +290,8 @@ func (s *State) Scrape(address string, now time.Time) Scrape {
 	return l
 }
 
-// looked notes that a look at an endpoint has ended. The first one ends that its pools wait for its list.
+// looked records the end of a scrape. After the first one, the endpoint's pools no longer wait for
+// its list.
 func (s *State) looked(address string, e *endpoint) {
 	if !e.health.looked {
 		e.health.looked = true
@@ -290,7 +299,7 @@ func (s *State) looked(address string, e *endpoint) {
 	}
 }
 
-// Saw ends a look that the endpoint answered.
+// ScrapeSucceeded ends a scrape that the endpoint answered.
 func (s *State) ScrapeSucceeded(l Scrape, load engine.Load) {
 	e := s.endpoints[l.Address]
 	if e == nil {
@@ -298,7 +307,7 @@ func (s *State) ScrapeSucceeded(l Scrape, load engine.Load) {
 	}
 	s.touch(l.Address)
 	if e.load.Kind != load.Kind {
-		s.index(l.Address) // it may want adapters to be asked for by other names
+		s.index(l.Address) // the names of its adapters may differ
 	}
 	_, known := e.load.Started.Get()
 	begun := known && load.Started != e.load.Started
@@ -316,8 +325,8 @@ func (s *State) ScrapeSucceeded(l Scrape, load engine.Load) {
 		s.caches.tell(cache)
 	}
 	s.Times.learn(l.Address, e, l.Began, &load)
-	// The engine counted some time between the beginning and now. Taking the larger of the counts of then and now
-	// makes ghosts of others' requests rarer than of none.
+	// The engine counted at some time between the start of the scrape and now. The larger of the
+	// two counts of our own requests avoids phantom requests of others.
 	_, running := load.Running.Get()
 	_, waiting := load.Waiting.Get()
 	e.seen = Seen{at: l.Began, known: running && waiting, requests: int(load.Running.Or(0) + load.Waiting.Or(0))}
@@ -325,14 +334,14 @@ func (s *State) ScrapeSucceeded(l Scrape, load engine.Load) {
 	e.active(load.Active)
 }
 
-// Silent ends a look that the endpoint did not answer in time, or not in words that make sense.
+// ScrapeFailed ends a scrape without a timely and valid answer.
 func (s *State) ScrapeFailed(l Scrape) {
 	e := s.endpoints[l.Address]
 	if e == nil {
 		return
 	}
 	if e.health.doubted && l.Began.After(e.health.refused) {
-		e.health.doubted, s.urgent = false, true // it is not well
+		e.health.doubted, s.urgent = false, true // the scrape confirms the refusal
 	}
 	if e.health.drops() && !e.health.refuses() && l.Began.After(e.health.dropped) {
 		e.health.refused, s.urgent = l.Began, true
@@ -341,7 +350,7 @@ func (s *State) ScrapeFailed(l Scrape) {
 	s.touch(l.Address)
 }
 
-// Lists says what the endpoint of a look lists. PlacementUpdate of an endpoint that is gone is forgotten.
+// ModelsListed records the model list of the endpoint of a scrape. Unknown endpoints are ignored.
 func (s *State) ModelsListed(l Scrape, m engine.Models) {
 	e := s.endpoints[l.Address]
 	if e == nil {
@@ -356,8 +365,8 @@ func (s *State) ModelsListed(l Scrape, m engine.Models) {
 	s.index(l.Address)
 }
 
-// Settled says whether as much is known of every endpoint as a look tells: a process that takes the place of another decides no
-// worse then.
+// Settled reports whether every endpoint was scraped, so that a process that takes over decides as
+// well as the old one.
 func (s *State) Settled() bool {
 	for _, p := range s.world.Pools {
 		for _, declared := range p.Endpoints {
@@ -369,10 +378,10 @@ func (s *State) Settled() bool {
 	return true
 }
 
-// Reported says what an endpoint reported of its load with an answer, at a time. It counts as a look at what it tells;
-// the rest stays as it was last seen, others' requests too: a report does not say what is running. One that is older
-// than the last look is forgotten, and so is one of an endpoint that has to answer a scrape first: it may have been an
-// engine's last word, which becomes known after a look found it gone.
+// LoadReported records the load that an endpoint reported with an answer. It counts as a scrape of
+// the values that it has. It does not change the load of others, since it has no count of running
+// requests. It is ignored if it is older than the last scrape, or if the endpoint must answer a
+// scrape first: it may be the last answer of an engine that has ended.
 func (s *State) LoadReported(address string, load engine.Load, at, now time.Time) {
 	e := s.endpoints[address]
 	if e == nil || e.health.refuses() || e.health.drops() || !at.After(e.health.heard) || at.After(now) {

@@ -6,21 +6,22 @@ import (
 	"github.com/headgate/headgate/internal/profile/learn"
 )
 
-// LearnedProfile is what a process has learned of how long the engines of a pool take that are of one class of hardware, as processes tell each other. Its
-// At is by no clock: Age says when it was.
+// LearnedProfile is what a process has learned of the engines of a pool on one accelerator, in the
+// form that processes exchange. Its At has no clock in common with others; Age is used instead.
 type LearnedProfile struct {
 	AcceleratorKey
 	learn.Lesson
-	// Age is how long ago the latest row was.
+	// Age is the age of the latest measurement.
 	Age time.Duration
 	// Factors are the logarithms of how many times as long single engines take, by address.
 	Factors map[string]float64
 }
 
-// maxLearnedProfiles bounds of how many classes of hardware what others gave is kept.
+// maxLearnedProfiles bounds the profiles that wait for their accelerator.
 const maxLearnedProfiles = 4096
 
-// Lessons is what this process can teach others at a time, in order of pools and classes of hardware.
+// LearnedProfiles returns what this process has learned, for its peers, by pool and accelerator in
+// order.
 func (s *EngineTimes) LearnedProfiles(now time.Time) []LearnedProfile {
 	var all []LearnedProfile
 	for _, key := range s.acceleratorKeys() {
@@ -43,13 +44,14 @@ func (s *EngineTimes) LearnedProfiles(now time.Time) []LearnedProfile {
 	return all
 }
 
-// moment is when it was, by seconds as learners have them.
+// moment converts the seconds of learners to a time.
 func (s *EngineTimes) moment(at float64) time.Time {
 	return s.origin.Add(time.Duration(at * float64(time.Second)))
 }
 
-// HearLessons takes what others have learned, at a time, of what this process knows less of. What is of a pool or a class of hardware that is not
-// known yet is kept until it is; what cannot be is refused.
+// LearnFromPeers takes over profiles from other processes for accelerators of which this process
+// knows less. It keeps profiles for unknown pools and accelerators until they exist, and rejects
+// invalid ones.
 func (s *EngineTimes) LearnFromPeers(told []LearnedProfile, now time.Time) {
 	if s.origin.IsZero() {
 		s.origin = now
@@ -64,7 +66,7 @@ func (s *EngineTimes) LearnFromPeers(told []LearnedProfile, now time.Time) {
 	}
 }
 
-// take has a class of hardware go on from what others gave, if it is there and knows less.
+// take continues an accelerator from a waiting profile, if it exists and knows less.
 func (s *EngineTimes) take(k AcceleratorKey) {
 	l, given := s.waiting[k]
 	t := s.times[k.Pool]

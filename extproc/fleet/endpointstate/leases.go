@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Leases are the requests in flight whose end will be reported, if at all, apart from the stream that began them, by their ids.
-// The zero Leases has none. It is not safe for concurrent use.
+// Leases are the requests in flight whose end another stream than their own reports, if any does,
+// by id. The zero Leases is empty. It is not safe for concurrent use.
 type Leases struct{ current map[string]lease }
 
 type lease struct {
@@ -14,17 +14,18 @@ type lease struct {
 	most         time.Duration
 }
 
-// Seen is how many requests the last look saw at an endpoint.
+// Seen is the number of requests at an endpoint in the last scrape.
 type Seen struct {
-	at       time.Time // when the look began
+	at       time.Time // start of the scrape
 	known    bool
 	requests int
 }
 
-// transit is how long a request may be on its way to an engine before a look must see it there.
+// transit is how long a request may take to reach an engine before a scrape must count it.
 const transit = time.Second
 
-// Begin has a request in flight until [Leases.End] of its id, until a look shows that it must have ended, or for at most a time.
+// Begin starts a lease. It ends with [Leases.End], when a scrape shows that the request must have
+// ended, or after most.
 func (l *Leases) Begin(id string, now time.Time, most time.Duration) {
 	if l.current == nil {
 		l.current = make(map[string]lease)
@@ -32,7 +33,8 @@ func (l *Leases) Begin(id string, now time.Time, most time.Duration) {
 	l.current[id] = lease{now, now.Add(most), most}
 }
 
-// Renew says that a request was seen to go on: it is in flight for as long again. One that is not known, or no longer, stays so.
+// Renew extends a lease by its original time because the request made progress. Unknown ids are
+// ignored.
 func (l *Leases) Renew(id string, now time.Time) {
 	if is, known := l.current[id]; known {
 		is.until = now.Add(is.most)
@@ -40,15 +42,15 @@ func (l *Leases) Renew(id string, now time.Time) {
 	}
 }
 
-// End forgets a lease.
+// End ends a lease.
 func (l *Leases) End(id string) { delete(l.current, id) }
 
-// Len is how many there are.
+// Len returns the number of leases.
 func (l *Leases) Len() int { return len(l.current) }
 
-// Over ends the leases that ran out, and of those that are long at an endpoint the oldest that are more than the last look saw
-// there: a data plane that shows only the beginning of answers reports no end. It returns the ids of both. Where says at which
-// endpoint the request of an id is.
+// Over ends expired leases, and the oldest leases at endpoints where the last scrape counted fewer
+// requests than there are old leases. The latter serves data planes that never report the end of a
+// request. It returns the ids of both kinds. Where returns the endpoint of a request.
 func (l *Leases) Over(now time.Time, looks map[string]Seen, where func(id string) string) (late, gone []string) {
 	at := make(map[string][]string) // ids of old leases by address
 	for id, is := range l.current {
@@ -74,7 +76,7 @@ func (l *Leases) Over(now time.Time, looks map[string]Seen, where func(id string
 	return late, gone
 }
 
-// Looks returns what the last look saw at each endpoint where that is known.
+// Looks returns the requests in the last scrape of each endpoint that reports them.
 func (s *State) Looks() map[string]Seen {
 	all := make(map[string]Seen, len(s.endpoints))
 	for address, e := range s.endpoints {

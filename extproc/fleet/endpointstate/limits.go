@@ -2,13 +2,13 @@ package endpointstate
 
 import "github.com/headgate/headgate/extproc/pick"
 
-// Share is which of how many processes share the limits of copies, in an order that all of them are told alike. The zero Share is that of one
-// that shares them with nobody.
+// Share is the position of this process among the processes that share the limits of copies. All
+// processes get the same order. The zero Share shares with no process.
 type Share struct{ Index, Processes int }
 
-// Of is how many requests this process may have at a copy that takes so many at once: as many as any other, or one more. Those who get one more
-// are others at each copy, by what Turn is. All shares together are the limit, unless that is less than one for each: then each has one, so
-// that no process waits forever.
+// Of returns this process's part of a limit: an equal part, or one more. Turn rotates who gets one
+// more, so that it differs from copy to copy. The parts add up to the limit, but each is at least
+// 1, so that no process waits forever.
 func (s Share) Of(limit int, turn uint64) int {
 	if s.Processes <= 1 {
 		return limit
@@ -20,7 +20,7 @@ func (s Share) Of(limit int, turn uint64) int {
 	return max(1, share)
 }
 
-// limit puts the limit of a copy in force, and says whether it has one.
+// limit applies the limit of a copy and reports whether it has one.
 func (s *State) limit(address, model string, count *pick.Count) bool {
 	most := 0
 	if said := s.control.copies[address][model]; said != nil && said.limit > 0 {
@@ -30,5 +30,5 @@ func (s *State) limit(address, model string, count *pick.Count) bool {
 	return most > 0
 }
 
-// Sharing is among how many processes limits are shared, as far as control said; 0 if it never did.
+// Sharing returns the number of processes that share limits, or 0 before control has reported it.
 func (s *State) Sharing() int { return s.control.share.Processes }

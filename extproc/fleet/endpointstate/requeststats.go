@@ -5,31 +5,31 @@ import (
 	"sync/atomic"
 )
 
-// RequestStats is what requests for one model are like: how many bytes of a prompt make a token, and how long answers are. It learns from each that
-// ends. It is safe for concurrent use; of two that end at once one may be forgotten.
+// RequestStats are statistics of the requests for one model: prompt bytes per token, and the length
+// of answers. It is safe for concurrent use; of two requests that end at once it may miss one.
 type RequestStats struct {
 	perToken, output atomic.Uint64 // float64 bits; 0 is nothing yet
-	prompts, answers atomic.Int64  // of which it has learned
-	told             atomic.Uint64 // the bytes per token that Denser told last, float64 bits; 0 is none
+	prompts, answers atomic.Int64  // numbers of samples
+	told             atomic.Uint64 // last result of Denser, float64 bits; 0 if none
 }
 
-// What is assumed of a model that nothing is known of: English takes some four bytes a token in most vocabularies, and an answer is as long as
-// in the mean of Azure's conversations (Patel et al., ISCA 2024).
+// Defaults for an unknown model. English has about four bytes per token in most vocabularies. The
+// output length is the mean of Azure's conversations (Patel et al., ISCA 2024).
 const (
 	usualBytes  = 4
 	usualOutput = 200
 )
 
-// Bounds of what is believed: prompts in any script, with what engines make no tokens of among them.
+// Bounds of plausible values: prompts in any script, including parts that engines do not tokenize.
 const (
 	leastBytes, mostBytes = 0.5, 4096
 	mostOutput            = 1 << 20
 )
 
-// memory is of how many requests a mean is, once there are as many.
+// memory is the number of requests that a mean covers, once there are as many.
 const memory = 64
 
-// Learn takes what one request was like: bytes of its prompt, its tokens, and those of its answer; 0 is what nobody knows.
+// Learn adds one request: prompt bytes, prompt tokens and output tokens; 0 means unknown.
 func (h *RequestStats) Learn(bytes int, prompt, completion float64) {
 	if bytes > 0 && prompt > 0 {
 		moveMean(&h.perToken, &h.prompts, usualBytes, min(max(float64(bytes)/prompt, leastBytes), mostBytes))
@@ -39,7 +39,7 @@ func (h *RequestStats) Learn(bytes int, prompt, completion float64) {
 	}
 }
 
-// moveMean moves a mean towards a value: that of all so far, of the last where there are many.
+// moveMean adds a value to a mean: first of all values, later of about the last memory values.
 func moveMean(mean *atomic.Uint64, seen *atomic.Int64, usual, value float64) {
 	n := min(seen.Add(1), memory)
 	was := or(mean, usual)
@@ -53,7 +53,7 @@ func or(mean *atomic.Uint64, usual float64) float64 {
 	return usual
 }
 
-// BytesPerToken is how many bytes of a prompt make a token. H may be nil.
+// BytesPerToken returns the mean prompt bytes per token. H may be nil.
 func (h *RequestStats) BytesPerToken() float64 {
 	if h == nil {
 		return usualBytes
@@ -61,7 +61,8 @@ func (h *RequestStats) BytesPerToken() float64 {
 	return or(&h.perToken, usualBytes)
 }
 
-// Denser is how many bytes make a token, and whether that has changed by more than an eighth since it last said so.
+// Denser returns the mean prompt bytes per token, and whether it changed by more than an eighth
+// since Denser last reported a change.
 func (h *RequestStats) Denser() (bytesPerToken float64, news bool) {
 	is, was := h.BytesPerToken(), h.told.Load()
 	if of := or(&h.told, usualBytes); is > of*denser || is < of/denser {
@@ -72,7 +73,7 @@ func (h *RequestStats) Denser() (bytesPerToken float64, news bool) {
 
 const denser = 1.125
 
-// Output is how many tokens an answer has in the mean. H may be nil.
+// Output returns the mean number of output tokens. H may be nil.
 func (h *RequestStats) Output() float64 {
 	if h == nil {
 		return usualOutput

@@ -7,11 +7,11 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// CopyState is what control says of a copy.
+// CopyState is the state of a copy as control reports it.
 type CopyState uint8
 
 const (
-	// Nothing is a copy that control says nothing of, or that is gone.
+	// Nothing is a copy that control does not report, or that is gone.
 	Nothing CopyState = iota
 	Loading
 	Loaded
@@ -33,25 +33,25 @@ const (
 //
 // Base models are the list's alone, and older and later is by when control's word came here.
 
-// standing is what a copy is by that table.
+// standing is the result of that table for a copy.
 type standing uint8
 
 const (
 	absent standing = iota
 	addressable
-	// vanished is a copy of which control does not know yet that the engine has it no more.
+	// vanished is a copy that the engine has lost without control's knowledge.
 	vanished
 )
 
-// facts are all that is known of one adapter at one endpoint.
+// facts are the inputs of that table for one adapter at one endpoint.
 type facts struct {
 	governed bool // control names the endpoint
 	word     CopyState
-	heard    time.Time // when the word came
-	gives    bool      // the engine gives a list
-	listed   bool      // which has the adapter
-	looked   time.Time // when the look that read it began
-	missed   bool      // since the word came a request found the adapter missing at an engine without a list
+	heard    time.Time // time of control's report
+	gives    bool      // the engine has a list
+	listed   bool      // the list has the adapter
+	looked   time.Time // start of the scrape that read the list
+	missed   bool      // no list; a request after the report found the adapter missing
 }
 
 func (b facts) standing() standing {
@@ -66,30 +66,30 @@ func (b facts) standing() standing {
 	return addressable
 }
 
-// said is what control says of one copy.
+// reportedCopy is control's report of one copy.
 type reportedCopy struct {
 	word  CopyState
-	limit int // of requests at once, by all processes; 0: none
+	limit int // of concurrent requests, by all processes; 0: none
 	heard time.Time
-	// others is how many requests other processes have there.
+	// others is the number of requests of other processes.
 	others int64
-	// told says that control was told that it vanished.
+	// told reports that control knows that the copy vanished.
 	told bool
-	// missed says that a request found it missing since, where the engine gives no list.
+	// missed reports that a request found the copy missing at an engine without a list.
 	missed bool
 }
 
-// listing is an engine's own list.
+// listing is the model list of an engine.
 type listing struct {
 	engine.Models
-	known  bool      // it was read, or found not to be there
-	looked time.Time // when the look that read it began
+	known  bool      // read, or found not to exist
+	looked time.Time // start of the scrape that read it
 }
 
-// gives says whether the engine gives a list.
+// gives reports whether the engine has a list.
 func (l listing) gives() bool { return l.known && !l.Unlisted }
 
-// adapters returns what an endpoint answers to beside its base models, in order, and the copies that vanished.
+// adapters returns the sorted adapters that an endpoint serves, and the copies that vanished.
 func adapters(governed bool, says map[string]*reportedCopy, l listing) (there, gone []string) {
 	listed := slices.Sorted(slices.Values(l.Adapters))
 	names := slices.Clone(listed)

@@ -6,44 +6,47 @@ import (
 	"time"
 )
 
-// ServiceTime is how long an engine takes for a tokenless request for one model where it has no other: the mean of the middle half of the latest times.
-// Each is what a request took, from its last byte to the last of its answer, divided by how many its endpoint had when it was sent, itself among
-// them ([pick.Decision.Among]).
+// ServiceTime estimates how long an otherwise idle engine takes for a tokenless request for one
+// model. It is the mean of the middle half of the latest samples. A sample is the time from a
+// request's last byte to the last byte of its answer, divided by the number of requests at the
+// endpoint when it was sent, including itself ([pick.Decision.Among]).
 //
-// It needs no word of engines. For n requests of one model an engine takes n times as long as for one, whether it runs one after the other, or all at
-// once and each the slower for it; so do those that run all at once for requests of several models. Where requests of several models wait for each
-// other, their paces come nearer to each other than they are: the worst of it is that requests are counted, and not their times. Where an
-// engine has room for several, the pace is what one more costs there. What comes after a request is not known when it is sent: in a steady load it
-// is as much as what was there.
+// It needs no metrics of engines. An engine takes n times as long for n requests of one model as
+// for one, whether it runs them one after the other or all at once. If requests for several models
+// queue at one engine, their estimates move towards each other, since the divisor counts requests
+// and not their times. On an engine that runs several requests at once, the estimate is the
+// marginal cost of one more. Later arrivals are unknown when a request is sent; in a steady load
+// they equal the requests that were there.
 //
-// The first run of a model, a pause of its engine or a client that reads slowly is outside the middle half; a model that changes is known anew
-// after some 24 requests. One at a time may have it learn; all may read it meanwhile.
+// The middle half excludes a cold start, pauses of the engine and slow clients. A changed model is
+// known after about 24 requests. One goroutine at a time may call Learn; all may read.
 type ServiceTime struct {
-	nanoseconds atomic.Int64 // 0 is not known yet
-	latest      [paceWindow]int64
+	nanoseconds atomic.Int64 // 0 if unknown
+	latest      [serviceTimeSamples]int64
 	seen        int
 }
 
 const (
-	// paceWindow is of how many requests the pace is, and fewestPaces of how many at least: there is a middle half of four.
-	paceWindow  = 32
-	fewestPaces = 4
-	// longestPace bounds what is believed, so that sums of paces are numbers.
-	longestPace = time.Hour
+	// serviceTimeSamples is the number of samples, fewestSamples the least number for an estimate: four have
+	// a middle half.
+	serviceTimeSamples  = 32
+	fewestSamples = 4
+	// longestServiceTime bounds a sample, so that sums do not overflow.
+	longestServiceTime = time.Hour
 )
 
-// Learn takes how long a request took by itself. What is not positive tells nothing.
+// Learn adds a sample. It ignores values that are not positive.
 func (p *ServiceTime) Learn(alone time.Duration) {
 	if alone <= 0 {
 		return
 	}
-	p.latest[p.seen%paceWindow] = int64(min(alone, longestPace))
+	p.latest[p.seen%serviceTimeSamples] = int64(min(alone, longestServiceTime))
 	p.seen++
-	if p.seen < fewestPaces {
+	if p.seen < fewestSamples {
 		return
 	}
 	sorted := p.latest
-	all := sorted[:min(p.seen, paceWindow)]
+	all := sorted[:min(p.seen, serviceTimeSamples)]
 	slices.Sort(all)
 	middle := all[len(all)/4 : len(all)-len(all)/4]
 	var sum int64
@@ -53,5 +56,5 @@ func (p *ServiceTime) Learn(alone time.Duration) {
 	p.nanoseconds.Store(sum / int64(len(middle)))
 }
 
-// Nanoseconds is the pace, 0 while it is not known.
+// Nanoseconds returns the estimate, or 0 if unknown.
 func (p *ServiceTime) Nanoseconds() int64 { return p.nanoseconds.Load() }

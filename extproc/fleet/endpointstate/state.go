@@ -1,6 +1,7 @@
-// Package endpointstate is what extproc believes of endpoints: their health, what they answer to and how busy they are, made of objects,
-// looks at engines, what became of requests, and the word of control. It is pure: a [State] changes by what it is told, with the
-// time as an argument, and package fleet tells it what happens. The counts of requests in flight are all that others change.
+// Package endpointstate is extproc's knowledge of endpoints: their health, their models and their
+// load. Its sources are objects, scrapes, the outcomes of requests, and control. The package is
+// pure: callers pass the time to each method of [State], and package fleet calls them. Only the
+// counts of requests in flight change from outside.
 package endpointstate
 
 import (
@@ -19,22 +20,23 @@ import (
 	"github.com/headgate/headgate/internal/profile/table"
 )
 
-// View is everything that a decision depends on, at one moment: objects and endpoints that belong together. It is
-// immutable but for the counts that its snapshot points to.
+// View is the input of decisions at one moment: objects and endpoints that belong together. It is
+// immutable except for the counters that its snapshot points to.
 type View struct {
 	World    *objects.World
 	Snapshot *pick.Snapshot
-	// Failures are the models that cannot be loaded for now, with a reason for programs.
+	// Failures are the models that cannot be loaded for now, with a machine-readable reason.
 	Failures map[objects.ModelKey]string
-	// Methods are the gRPC methods that engines take, by endpoint; none of those that control does not speak of.
+	// Methods are the gRPC methods that engines accept, by endpoint, as far as control reports
+	// them.
 	Methods map[string]engine.Methods
 }
 
-// Config is what a State needs.
+// Config configures a State.
 type Config struct {
 	// Settings are those of pools without settings of their own; zero means the defaults.
 	Settings settings.Settings
-	// Placed says that somebody takes what models are used: see [State.Usage].
+	// Placed reports that [State.Usage] is called, so that counts of use must be kept for it.
 	Placed bool
 }
 
@@ -44,20 +46,20 @@ type State struct {
 	Times     *EngineTimes
 	world     *objects.World
 	endpoints map[string]*endpoint // by address
-	strays    map[string]Backlog   // what other processes have at endpoints that are not known
+	strays    map[string]Backlog   // work of other processes at unknown endpoints
 	caches    caches
-	density   map[objects.Name]float64     // bytes of a token of prompts, by pool, those that are gone too: they may come back
+	density   map[objects.Name]float64     // prompt bytes per token by pool, including removed pools
 	pools     map[string][]objects.Name    // of the world, by address
-	indexes   map[objects.Name]*pick.Index // of the pools of the world; none where models or endpoints came and went
-	changed   map[objects.Name]bool        // the pools that are to be made anew in the next view
+	indexes   map[objects.Name]*pick.Index // by pool; missing after its models or endpoints changed
+	changed   map[objects.Name]bool        // pools to build again for the next view
 	latest    map[string]*pick.Pool        // of the latest view
-	unsealed  []*endpoint                  // those with models that the latest view has no more
-	failOpen  map[objects.Name]bool        // the pools whose suspects are trusted, for there are too many of them
+	unsealed  []*endpoint                  // with models that the latest view dropped
+	failOpen  map[objects.Name]bool        // pools with so many suspects that these count as healthy
 	control   control
-	urgent    bool // there is news for control
+	urgent    bool // control needs a report at once
 }
 
-// endpoint is one address, in whatever pools it is.
+// endpoint is one address, in all its pools.
 type endpoint struct {
 	hash               uint64 // of the address
 	number             int    // see pick.Endpoint
@@ -69,7 +71,7 @@ type endpoint struct {
 	models             map[string]*pick.Count // our requests in flight, by the engine's name of the model
 
 	lists  listing
-	there  []string // the adapters that it answers to
+	there  []string // adapters that it serves
 	load   engine.Load
 	others others
 	seen   Seen
@@ -77,7 +79,7 @@ type endpoint struct {
 	times  map[objects.Name]*timed // by its pools
 }
 
-// New returns a State of nothing.
+// New returns an empty State.
 func New(c Config) *State {
 	if c.Settings == (settings.Settings{}) {
 		c.Settings = settings.Default()
@@ -93,7 +95,7 @@ func New(c Config) *State {
 	return s
 }
 
-// SetWorld puts new objects in force. Endpoints that stay keep what is known of them.
+// SetWorld sets new objects. Endpoints that stay keep their state.
 func (s *State) SetWorld(w *objects.World) {
 	s.world, s.pools = w, make(map[string][]objects.Name)
 	for name, p := range w.Pools {
@@ -108,7 +110,7 @@ func (s *State) SetWorld(w *objects.World) {
 		}
 	}
 	for _, e := range w.Engines {
-		if known := s.endpoints[e.Address]; known.pod != e.Pod { // what control said was of another pod, or of none
+		if known := s.endpoints[e.Address]; known.pod != e.Pod { // control's report was about another pod
 			known.pod = e.Pod
 			s.caches.tell(Cache{Number: known.number, Empty: true})
 			delete(s.control.leaving, e.Address)
@@ -116,7 +118,7 @@ func (s *State) SetWorld(w *objects.World) {
 	}
 	s.Times.setWorld(w, s.pools)
 	for address, e := range s.endpoints {
-		// One that has requests in flight is kept, in case that it comes back before they end.
+		// An endpoint with requests in flight stays, in case it comes back before they end.
 		if s.pools[address] == nil && e.inFlight.Load() == 0 {
 			s.caches.leave(e.number)
 			delete(s.endpoints, address)
@@ -129,14 +131,14 @@ func (s *State) SetWorld(w *objects.World) {
 	s.indexAll()
 }
 
-// touch has the pools of an endpoint made anew.
+// touch marks the pools of an endpoint as changed.
 func (s *State) touch(address string) {
 	for _, name := range s.pools[address] {
 		s.changed[name] = true
 	}
 }
 
-// index has the indexes of an endpoint's pools made anew.
+// index also drops the indexes of an endpoint's pools.
 func (s *State) index(address string) {
 	s.touch(address)
 	for _, name := range s.pools[address] {
@@ -149,7 +151,7 @@ func (s *State) indexAll() {
 	s.Age()
 }
 
-// Age has all pools made anew: time alone changes what is believed of who is silent.
+// Age marks all pools as changed, since the passage of time alone makes silent endpoints stale.
 func (s *State) Age() {
 	clear(s.changed)
 	for name := range s.world.Pools {
@@ -157,11 +159,11 @@ func (s *State) Age() {
 	}
 }
 
-// Changed says whether a view would differ from the latest.
+// Changed reports whether a new view would differ from the latest.
 func (s *State) Changed() bool { return len(s.changed) > 0 }
 
-// View makes a view of what is known, in which pools of which there is no news are those of the view before, and tells of pools
-// that are to be told of. Once it is in force, call [State.Seal].
+// View returns a view of the current state, and the pools that began or ceased to fail open. Pools
+// without changes are shared with the previous view. Call [State.Seal] once the view is published.
 func (s *State) View(now time.Time) (*View, []FailOpenChange) {
 	var told []FailOpenChange
 	pools := maps.Clone(s.latest)
@@ -194,9 +196,9 @@ func (s *State) View(now time.Time) (*View, []FailOpenChange) {
 	return &View{World: s.world, Snapshot: &pick.Snapshot{Pools: pools}, Failures: s.control.failures, Methods: s.control.methods}, told
 }
 
-// Seal ends that requests begin for models that the latest view has no more, and drops the counts of those that have no request in
-// flight. A request that was decided by an older view counts itself and looks whether it may; who asks how many are in flight asks
-// after this. So it is either seen, or goes elsewhere.
+// Seal closes the counts of models that the latest view has dropped, and deletes unused ones. A
+// request decided by an older view counts itself and then checks whether its count is closed. A
+// caller that asks for requests in flight after Seal thus sees it, or it goes elsewhere.
 func (s *State) Seal() {
 	for _, e := range s.unsealed {
 		e.close(s.Placed)
@@ -204,7 +206,7 @@ func (s *State) Seal() {
 	s.unsealed = nil
 }
 
-// indexOf says where the models of a pool are addressable.
+// indexOf returns which endpoints of a pool serve which model.
 func (s *State) indexOf(p *objects.Pool) *pick.Index {
 	index := &pick.Index{Copies: make(map[string][]pick.Copy)}
 	read, pending := false, false
@@ -248,7 +250,7 @@ func (s *State) indexOf(p *objects.Pool) *pick.Index {
 	return index
 }
 
-// snapshot is what a decision needs of the endpoint.
+// snapshot returns the input of decisions for an endpoint.
 func (s *State) snapshot(e *endpoint, declared objects.Endpoint, now time.Time, limits settings.Settings) pick.Endpoint {
 	slots, _ := e.slots()
 	p := pick.Endpoint{
@@ -264,7 +266,7 @@ func (s *State) snapshot(e *endpoint, declared objects.Endpoint, now time.Time, 
 	return p
 }
 
-// count is our count of requests in flight for a model.
+// count returns the count of our requests in flight for a model.
 func (e *endpoint) count(model string) *pick.Count {
 	c := e.models[model]
 	if c == nil {
@@ -274,14 +276,15 @@ func (e *endpoint) count(model string) *pick.Count {
 	return c
 }
 
-// open is count for a model that requests may begin for.
+// open returns the count for a model after it has opened it for requests.
 func (e *endpoint) open(model string) *pick.Count {
 	c := e.count(model)
 	c.Closed.Store(false)
 	return c
 }
 
-// close closes the counts of models that the endpoint answers to no more. Placed keeps counts of use until they are taken.
+// close closes the counts of models that the endpoint no longer serves. With placed it keeps counts
+// of use until they are taken.
 func (e *endpoint) close(placed bool) {
 	for model, c := range e.models {
 		if model == "" || slices.Contains(e.lists.Base, model) || contains(e.there, model) {
@@ -298,7 +301,8 @@ func (e *endpoint) close(placed bool) {
 	}
 }
 
-// MaxLength is the most tokens of a request, prompt and answer, that every endpoint of a pool takes that says so; 0 if none does.
+// MaxLength returns the least context length, in tokens, that an endpoint of a pool reports; 0 if
+// none does.
 func (s *State) MaxLength(pool objects.Name) (least int) {
 	p := s.world.Pools[pool]
 	if p == nil {
@@ -312,25 +316,26 @@ func (s *State) MaxLength(pool objects.Name) (least int) {
 	return least
 }
 
-// contains is slices.Contains for a list in order.
+// contains is slices.Contains for a sorted list.
 func contains(ordered []string, s string) bool {
 	_, found := slices.BinarySearch(ordered, s)
 	return found
 }
 
-// Status is what is believed of one endpoint of a pool, for people and metrics.
+// Status is the state of one endpoint of a pool, for people and metrics.
 type Status struct {
 	Address  string
 	Pool     objects.Name
 	State    pick.State
 	Load     engine.Load
 	InFlight int64
-	// Models counts our requests in flight by the engine's name of the model, those with none left out.
+	// Models counts our requests in flight by the engine's name of the model, without zeros.
 	Models map[string]int64
 }
 
-// Endpoints returns the status of every endpoint of the objects in force, in order of address. One that is in several pools is
-// there for each of them, with the whole of its load: what state it is in, their settings say.
+// Endpoints returns the status of every endpoint, sorted by address. An endpoint in several pools
+// is listed for each of them with its whole load. Its state may differ, since it depends on the
+// settings of the pool.
 func (s *State) Endpoints(now time.Time) []Status {
 	var all []Status
 	for _, p := range s.world.Pools {
