@@ -155,6 +155,7 @@ func (w *world) metric(series string) string {
 // wantMetrics checks samples, given as series and value in pairs.
 func (w *world) wantMetrics(pairs ...string) {
 	w.Helper()
+	synctest.Wait() // until handlers of requests that broke off have counted them
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if got := w.metric(pairs[i]); got != pairs[i+1] {
 			w.Errorf("%s is %s, want %s", pairs[i], got, pairs[i+1])
