@@ -7,8 +7,7 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// BenchmarkFleet measures how many tokens come out in a second of this machine's, of 16 endpoints
-// near what they can serve.
+// BenchmarkFleet measures simulated tokens per second with 16 endpoints near their capacity.
 func BenchmarkFleet(b *testing.B) {
 	for name, w := range map[string]Workload{"plain": Plain(Conversation()), "adapters": Adapters(200, Conversation())} {
 		b.Run(name, func(b *testing.B) {

@@ -8,8 +8,8 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// keptBy is what share of requests keeps its objectives by a rule, of all and of those after the
-// first 2,000, and how often trust changed.
+// keptBy returns the share of requests that meet their objectives under a rule, for all and for
+// those after the first 2,000, and the number of trust changes.
 func keptBy(t *testing.T, f Fleet, w Workload, rate float64, n int, rule pick.Rule) (all, late float64, trusts int) {
 	t.Helper()
 	o := outcome(t, f, 1, w.Requests(1, rate, n), Headgate(rule))
@@ -32,7 +32,7 @@ func TestPredictionsNeverHurt(t *testing.T) {
 			f := four()
 			f.Fault = fault
 			least := 0.95
-			if fault == Clock { // it costs nothing: what requests ask of endpoints is told by one that nobody sets
+			if fault == Clock { // no cost: pending work uses a clock that never jumps
 				least = 1
 			}
 			proposal, _, _ := keptBy(t, f, w, rate, n, pick.Proposal)
@@ -56,8 +56,8 @@ func TestPredictionsNeverHurt(t *testing.T) {
 	}
 }
 
-// Without a profile, or by one that is off by ten, 2,000 requests later predictions are worth what
-// they are by the true one.
+// Without a profile, or with one that is wrong by a factor of ten, predictions are as good as with
+// the true one after 2,000 requests.
 func TestWhatIsLearnedIsWorthTheProfile(t *testing.T) {
 	for _, c := range []struct {
 		w     Workload

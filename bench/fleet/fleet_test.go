@@ -31,7 +31,7 @@ func outcome(t *testing.T, f Fleet, seed uint64, requests iter.Seq[Request], p P
 	return o
 }
 
-// to sends everything to one endpoint, and notes what it is told.
+// to sends everything to one endpoint and records its notifications.
 type to struct {
 	endpoint     int
 	looks        []float64
@@ -57,8 +57,7 @@ func (p *to) Ended(_ float64, r *Request, endpoint int) {
 	}
 }
 
-// A fleet of which one endpoint gets everything is that engine: the step model by itself says the
-// same.
+// A fleet with all requests on one endpoint behaves as the step model of that engine.
 func TestAFleetIsItsEngines(t *testing.T) {
 	f := four()
 	w := Adapters(10, Conversation())
@@ -132,8 +131,8 @@ func TestRunsAreRepeatable(t *testing.T) {
 	}
 }
 
-// What policies are for shows: packing adapters spares loads of slots, and who looks at queues has
-// shorter ones than who does not.
+// Policies have their intended effect: packing adapters saves loads, and policies that see queues
+// have shorter ones.
 func TestPoliciesDoWhatTheyAreFor(t *testing.T) {
 	race.Skip(t)
 	f := four()
@@ -153,7 +152,7 @@ func TestPoliciesDoWhatTheyAreFor(t *testing.T) {
 	}
 }
 
-// A prefix that an endpoint has is found there, and a slower endpoint is slower.
+// A cached prefix is hit, and a slower endpoint is slower.
 func TestPrefixesAndSpeeds(t *testing.T) {
 	race.Skip(t)
 	f := four()
@@ -174,9 +173,9 @@ func TestPrefixesAndSpeeds(t *testing.T) {
 	}
 }
 
-// Sessions with a shared prefix keep their objectives: learned steps are not too long, and a step
-// predicted slightly above its objective does not move a session away from its cache. If half the
-// engines run at half speed, this costs nothing.
+// Sessions with a shared prefix meet their objectives: learned step times are not too long, and a
+// step slightly above its objective does not move a session away from its cache. With half of the
+// engines at half speed this costs nothing.
 func TestLatencyKeepsObjectivesWherePromptsAreShared(t *testing.T) {
 	race.Skip(t)
 	slow := make([]float64, 16)
@@ -201,9 +200,8 @@ func TestLatencyKeepsObjectivesWherePromptsAreShared(t *testing.T) {
 	}
 }
 
-// Tiny prompts share the steps in which others decode, so that one of them delays nobody by a whole
-// step. Where that was counted, and not counted any more behind others' prompts, requests gathered
-// at some engines: first tokens took three times as long as where requests are fewest.
+// Tiny prompts share decode steps, so none delays others by a whole step. When that delay was
+// counted, requests gathered on few engines, and times to first token tripled.
 func TestTinyPromptsAreSpread(t *testing.T) {
 	race.Skip(t)
 	w := Plain(Lengths{{Prompt: 20, Output: 20}, {Prompt: 10, Output: 10}, {Prompt: 40, Output: 5}})
@@ -222,8 +220,8 @@ func TestTinyPromptsAreSpread(t *testing.T) {
 	}
 }
 
-// A cancelled request leaves its engine, is not part of the figures, and does not teach answer
-// lengths; all others complete.
+// A cancelled request leaves its engine, is not part of the figures and does not affect learned
+// output lengths. All others complete.
 func TestClientsLeave(t *testing.T) {
 	f := four()
 	w := Cancelled(Lengths{{Prompt: 100, Output: 200}})
@@ -267,7 +265,7 @@ func TestBursts(t *testing.T) {
 	}
 }
 
-// Each turn of a session continues the conversation so far.
+// Each turn of a session extends the conversation so far.
 func TestChat(t *testing.T) {
 	latest, before, turns, sessions := map[int]Request{}, 0.0, 0, 0
 	for r := range Chat(100, Lengths{{Prompt: 20, Output: 30}}).Requests(1, 5, 5000) {
@@ -287,7 +285,7 @@ func TestChat(t *testing.T) {
 	}
 }
 
-// Pickers that tell each other know of each other's requests for adapters.
+// Pickers that synchronize know each other's requests for adapters.
 func TestPickersTell(t *testing.T) {
 	f := four()
 	f.Pickers, f.AdapterSync, f.ScrapeInterval, f.Adapters = 2, 0.5, 0, []string{"a"}
@@ -310,8 +308,7 @@ func TestPickersTell(t *testing.T) {
 	}
 }
 
-// Pickers that look at endpoints see what others have sent there; and one by one goes to each in
-// its turn.
+// Pickers that scrape see the requests of others; sequential requests alternate between endpoints.
 func TestPickersLook(t *testing.T) {
 	f := four()
 	f.Endpoints, f.Pickers, f.AdapterSync = 2, 2, 0
@@ -340,7 +337,7 @@ func TestPickersLook(t *testing.T) {
 	}
 }
 
-// Prompts share what they say that they share.
+// Prompts share exactly the prefixes that workloads promise.
 func TestPrompts(t *testing.T) {
 	shared := func(a, b []uint32) (n int) {
 		for n < min(len(a), len(b)) && a[n] == b[n] {
@@ -375,7 +372,7 @@ func TestPrompts(t *testing.T) {
 	}
 }
 
-// A request that no endpoint can serve is told of, and holds nobody up.
+// A request that no endpoint can serve is reported and delays no other.
 func TestARequestThatFitsNowhere(t *testing.T) {
 	f := four()
 	requests := slices.Values([]Request{{At: 0, Prompt: make([]uint32, 1<<20), Output: 1}, {At: 1, Prompt: make([]uint32, 10), Output: 1}})
@@ -391,7 +388,7 @@ func TestFigures(t *testing.T) {
 	for i := range 110 {
 		r := Result{At: 1, FirstToken: 1 + float64(i-9)/100, Prompt: 100, Output: 11, Cached: 25}
 		if i < 10 {
-			r.FirstToken = 1000 // while it warms up
+			r.FirstToken = 1000 // during the warm-up
 		}
 		r.LastToken = r.FirstToken + 0.5
 		o.Results = append(o.Results, r)
@@ -419,7 +416,7 @@ func TestKeeps(t *testing.T) {
 		r := Result{At: 5, FirstToken: 5 + test.ttft, Prompt: 1000, Output: test.output}
 		r.LastToken = r.FirstToken + test.perToken*float64(test.output-1)
 		if test.output == 1 {
-			r.LastToken += test.perToken // nobody asks
+			r.LastToken += test.perToken // unused
 		}
 		if got := DefaultObjectives.keeps(p, r); got != test.kept {
 			t.Errorf("%+v: kept is %v", test, got)
@@ -449,7 +446,7 @@ func TestGoodput(t *testing.T) {
 	}
 }
 
-// What pickers tell each other is known long before the next look: to each endpoint goes half.
+// Pending work is shared long before the next scrape: each endpoint gets half of the requests.
 func TestPickersTellWhatTheirRequestsAsk(t *testing.T) {
 	f := four()
 	f.Endpoints, f.Pickers, f.ScrapeInterval, f.AdapterSync = 2, 3, 0, 0
@@ -476,7 +473,7 @@ func TestPickersTellWhatTheirRequestsAsk(t *testing.T) {
 	}
 }
 
-// Pickers tell at most once in an interval, and the latest is told.
+// Pickers share their state at most once per interval, and always the latest one.
 func TestPickersTellInTheirPace(t *testing.T) {
 	r := &run{Fleet: Fleet{BacklogSync: 0.02}}
 	var times []float64

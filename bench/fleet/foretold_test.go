@@ -10,14 +10,14 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// dummy is the measured profile of an 8B model without compiled kernels on one H200: a prompt of
-// any length takes as long as its kernel launches.
+// dummy is the measured profile of an 8B model without compiled kernels on one H200: each prompt
+// takes as long as its kernel launches.
 var dummy = profile.Profile{
 	FrontendOverhead: 0.0058, Prefill: profile.Prefill{Base: 0.05346, PerToken: 5.6e-07}, Decode: profile.Decode{Base: 0.004859, PerSequence: 1.041e-05, PerKVToken: 3.189e-08},
 	Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: 7168, BlockSize: 16},
 }
 
-// judging is an extproc whose times to first token are compared with their predictions.
+// judging is an extproc that compares times to first token with their predictions.
 type judging struct {
 	*headgate
 	trusted         map[*Request]bool // decided by predictions
@@ -40,8 +40,7 @@ func (j *judging) FirstToken(now float64, r *Request, endpoint int) {
 	j.headgate.FirstToken(now, r, endpoint)
 }
 
-// Without a configured profile, predicted times to first token are right from the first decision
-// that uses them.
+// Without a configured profile, predictions are right from the first decision that uses them.
 func TestWhatIsTrustedComesTrue(t *testing.T) {
 	race.Skip(t)
 	for _, rate := range []float64{0.5, 2, 5, 10} {

@@ -57,9 +57,8 @@ func predicted(t *testing.T, f Fleet, requests iter.Seq[Request]) (cached, predi
 	return cached, p.predicted
 }
 
-// What extproc knows of caches by what it sent is what engines find cached, to less than a block:
-// also where caches are much too small for all prompts, so that engines drop what was used least
-// recently.
+// Extproc's prefix index agrees with the engines to less than a block, also if caches are too small
+// for all prompts and engines evict the least recently used ones.
 func TestWhatExtprocKnowsOfCachesIsSo(t *testing.T) {
 	race.Skip(t)
 	for _, blocks := range []int{2000, 100_000} {
@@ -81,7 +80,7 @@ func TestWhatExtprocKnowsOfCachesIsSo(t *testing.T) {
 	}
 }
 
-// Extproc counts bytes, and knows the tokens of a prompt as far as those tell.
+// Extproc estimates the tokens of a prompt from its bytes.
 func TestTokensAreEstimated(t *testing.T) {
 	f := four()
 	f.TokenError = 0.3
@@ -131,7 +130,7 @@ func TestPromptsOfAdapters(t *testing.T) {
 	}
 }
 
-// How long loads take is learned of the first tokens that engines give, whatever was said of them.
+// Load times are learned from times to first token, whatever profile is assumed.
 func TestLoadsAreLearnedOfFirstTokens(t *testing.T) {
 	race.Skip(t)
 	w := Adapters(50, Conversation())
@@ -142,7 +141,7 @@ func TestLoadsAreLearnedOfFirstTokens(t *testing.T) {
 		}
 		f := four()
 		f.Adapters, f.Assumed = w.Adapters, given
-		if name == "none" { // nobody says how much host memory there is: as many adapters as slots, as is vLLM's default
+		if name == "none" { // the size of host memory is unknown: as many adapters as slots, vLLM's default
 			f.Profile.Limits.HostAdapters = f.Profile.Limits.GPUAdapters
 		}
 		var h *headgate
@@ -159,7 +158,7 @@ func TestLoadsAreLearnedOfFirstTokens(t *testing.T) {
 	}
 }
 
-// What is before an engine's queue is learned of first tokens, which come as much later.
+// The frontend overhead is learned from times to first token.
 func TestTheIntakeIsLearnedOfFirstTokens(t *testing.T) {
 	race.Skip(t)
 	w := Plain(Conversation())
@@ -199,7 +198,7 @@ func TestTheIntakeIsLearnedOfFirstTokens(t *testing.T) {
 	}
 }
 
-// expecting is an extproc, and what it expected of first tokens.
+// expecting is an extproc that records its predictions of first tokens.
 type expecting struct {
 	*headgate
 	expected []float64 // seconds, of requests in order
@@ -212,9 +211,9 @@ func (e *expecting) Pick(now float64, r *Request) int {
 	return to
 }
 
-// What is predicted of first tokens is what the model of an engine makes of them, to a tenth in the
-// median, where it is told how long engines take and learns on. With less to do than here, what it
-// learns makes prompts a tenth too long: who decodes beside them is a matter of chance.
+// With the true profile, the median prediction of the time to first token is right to a tenth. At
+// lower load, learning makes prompts a tenth too long, because the number of decoding requests
+// beside them is random.
 func TestFirstTokensComeAsExpected(t *testing.T) {
 	race.Skip(t)
 	for _, c := range []struct {

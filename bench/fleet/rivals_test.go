@@ -11,8 +11,8 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// Dynamo's documentation of its router: of three workers with 8, 5 and 2 blocks to prefill and 10,
-// 5 and 9 to decode, costs are 18, 10 and 11, and the second is taken.
+// The example in the documentation of Dynamo's router: three workers with 8, 5 and 2 blocks to
+// prefill and 10, 5 and 9 to decode have costs 18, 10 and 11, and the second one wins.
 func TestDynamosExample(t *testing.T) {
 	for i, worker := range []struct{ prefill, decode, cost float64 }{{8, 10, 18}, {5, 5, 10}, {2, 9, 11}} {
 		if got := kvCost(worker.prefill, worker.decode); got != worker.cost {
@@ -32,7 +32,7 @@ func TestDynamosExample(t *testing.T) {
 	if to := p.Pick(0, r); to != 1 {
 		t.Errorf("worker %d is taken, want 2", to+1)
 	}
-	// What an endpoint has in its cache costs it nothing; what has ended costs nobody.
+	// Cached blocks and ended requests cost nothing.
 	p.cached = func(i int, _ *Request) int { return []int{0, 0, blockTokens}[i] }
 	if to := p.Pick(0, &Request{Prompt: make([]uint32, blockTokens)}); to != 2 {
 		t.Errorf("worker %d is taken, want 3, which has the prompt: 10 to the second's 12", to+1)
@@ -57,8 +57,8 @@ func three(t *testing.T) tracker {
 	return s
 }
 
-// The scores of the leading picker: queues by minimum and maximum, adapters 1.0 where active, 0.8
-// where there is room, 0 where there is none.
+// The scores of the leading picker: queues by minimum and maximum; adapters 1.0 if active, 0.8 if
+// there is room, else 0.
 func TestScores(t *testing.T) {
 	for _, test := range []struct{ waiting, least, most, want float64 }{{2, 2, 10, 1}, {10, 2, 10, 0}, {4, 2, 10, 0.75}, {3, 3, 3, 1}} {
 		if got := queueScore(test.waiting, test.least, test.most); got != test.want {
@@ -131,7 +131,7 @@ func TestCacheAware(t *testing.T) {
 	}
 }
 
-// LMETRIC multiplies what is to be prefilled by the size of the batch.
+// LMETRIC multiplies the tokens to prefill by the size of the batch.
 func TestLMETRIC(t *testing.T) {
 	k := &known{prefill: map[*Request]int{{}: 300}, inFlight: 3}
 	if got := lmetricCost(k, nil, 200); got != 500*4 {
@@ -175,7 +175,7 @@ func TestMultiplied(t *testing.T) {
 	}
 }
 
-// Requests for an adapter stay together until the endpoint has its share and a quarter more.
+// Requests for an adapter stay together until the endpoint has 1.25 times its share.
 func TestRendezvous(t *testing.T) {
 	p := &rendezvous{three(t)}
 	first := p.Pick(0, &Request{Adapter: "a"})
@@ -198,7 +198,7 @@ func TestRendezvous(t *testing.T) {
 	}
 }
 
-// Of two endpoints the one with less to do is taken, and equals are taken by lot.
+// Of two random endpoints the one with less load wins; ties are broken at random.
 func TestLots(t *testing.T) {
 	p := &powerOfTwo{three(t)}
 	p.at[0].inFlight, p.at[1].inFlight, p.at[2].inFlight = 100, 50, 0
@@ -221,7 +221,7 @@ func TestLots(t *testing.T) {
 	}
 }
 
-// Who knows what was sent where sends it there again.
+// A picker sends a prompt again to where its prefix was sent.
 func TestPromptsAreRemembered(t *testing.T) {
 	prompt := make([]uint32, 4*scoredBlock)
 	for i := range prompt {
@@ -237,8 +237,7 @@ func TestPromptsAreRemembered(t *testing.T) {
 	}
 }
 
-// Who knows how long answers will be, and what is where, misses no more objectives than who does
-// not.
+// The oracle misses no more objectives than other policies.
 func TestTheOracle(t *testing.T) {
 	race.Skip(t)
 	f := Fleet{Profile: llm.DefaultProfile(), Endpoints: 3, Pickers: 1, ScrapeInterval: 0.2}
@@ -261,8 +260,7 @@ func TestTheOracle(t *testing.T) {
 	}
 }
 
-// The oracle spares those that are there: a long prompt goes to a slower endpoint where it holds
-// nobody up.
+// The oracle sends a long prompt to a slower endpoint if it delays nobody there.
 func TestTheOracleSparesOthers(t *testing.T) {
 	f := Fleet{Endpoints: 2, Pickers: 1, Speeds: []float64{1, 0.6}, Profile: profile.Profile{
 		Prefill: profile.Prefill{PerToken: 0.001}, Decode: profile.Decode{Base: 0.02},

@@ -11,8 +11,8 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// closedLoop sends requests to one endpoint in a closed loop of so many clients, and returns what
-// became of predictions.
+// closedLoop sends requests to one endpoint in a closed loop with some clients and returns the
+// predictions.
 func closedLoop(t *testing.T, of profile.Profile, clients int, given func(profile.Profile) *profile.Profile) *judging {
 	t.Helper()
 	f := four()
@@ -29,10 +29,9 @@ func closedLoop(t *testing.T, of profile.Profile, clients int, given func(profil
 	return j
 }
 
-// An engine may take long for each step with a prompt, whatever the prompt's length. That is
-// learned as such, of whatever profile it begins with, and predictions are right from the first
-// that decides, in closed loops of different sizes. Engines without such a cost are learned as
-// well.
+// An engine may have a fixed cost for each step with a prompt. It is learned with any initial
+// profile, and predictions are right from the first decision, in closed loops of different sizes.
+// Engines without such a cost are learned as well.
 func TestTheShapeOfPrefillIsLearned(t *testing.T) {
 	race.Skip(t)
 	nothing := func(profile.Profile) *profile.Profile { return nil }
@@ -44,7 +43,7 @@ func TestTheShapeOfPrefillIsLearned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eight.Limits.MaxBatchedTokens = 8192 // as where nobody says how many there are
+	eight.Limits.MaxBatchedTokens = 8192 // as if unknown
 	for _, c := range []struct {
 		name    string
 		of      profile.Profile

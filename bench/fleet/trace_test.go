@@ -42,8 +42,8 @@ func TestReadMooncake(t *testing.T) {
 	}
 }
 
-// A trace is sent from somewhere on, and again from its beginning, at the mean rate that is asked
-// for; its bursts stay.
+// A trace starts at a random time, repeats from its beginning, and has the requested mean rate; its
+// bursts stay.
 func TestReplay(t *testing.T) {
 	all := []traced{{0, traffic.Length{Prompt: 1, Output: 1}, nil}, {1, traffic.Length{Prompt: 2, Output: 1}, nil}, {1, traffic.Length{Prompt: 3, Output: 1}, nil}, {6, traffic.Length{Prompt: 4, Output: 1}, nil}}
 	requests := slices.Collect(replay(all, 0)(1, 4, 4001))
@@ -85,7 +85,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// A policy looks at endpoints as often as its project does, but where flags say how often.
+// A policy scrapes at the interval of its project unless a flag sets it.
 func TestLooks(t *testing.T) {
 	for args, want := range map[string]map[string]float64{
 		"":                      {"latency": 0.2, "lmetric": 0.2, "scored": 0.05, "scored+lora": 0.05},
@@ -104,7 +104,7 @@ func TestLooks(t *testing.T) {
 	}
 }
 
-// What the command says of its flags, and of traces that are not there.
+// Errors for invalid flags and missing traces.
 func TestCommand(t *testing.T) {
 	run := func(args ...string) (string, error) {
 		var out strings.Builder

@@ -10,9 +10,9 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// The age of models that make place is as control plan reckons it, of 1,000 models by Zipf 1.0:
-// where the one goes that was used longest ago of all, and as control decides by that. (Where loads
-// cannot keep up with misses models stay longer: here they can.)
+// The age at eviction agrees with control plan, for 1,000 models with Zipf 1.0: with a global LRU
+// cache and with control's LRU eviction. (If loads cannot keep up with misses, models stay longer;
+// here they can.)
 func TestTheAgeIsAsPlanned(t *testing.T) {
 	race.Skip(t)
 	for _, share := range []float64{0.2, 0.6} {

@@ -13,8 +13,7 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// Each client sends at the rates of its windows, whatever the shapes, and at none where it has
-// none.
+// Each client sends at the rates of its windows, for any shape.
 func TestClientsSendTheirRates(t *testing.T) {
 	race.Skip(t)
 	var all []client
@@ -48,8 +47,8 @@ func TestClientsSendTheirRates(t *testing.T) {
 	}
 }
 
-// The gaps of a shape differ as it says: those of a gamma distribution of the shape 0.25 have a
-// coefficient of variation of 2, those of a Weibull distribution of the shape 0.5 of the root of 5.
+// Gaps have the variation of their shape: a gamma distribution with shape 0.25 has a coefficient of
+// variation of 2, a Weibull distribution with shape 0.5 the square root of 5.
 func TestGaps(t *testing.T) {
 	race.Skip(t)
 	for w, want := range map[workload.Window]float64{{Rate: 1, Shape: 0.25}: 2, {Rate: 1, Shape: 0.5, Weibull: true}: math.Sqrt(5)} {
@@ -66,8 +65,8 @@ func TestGaps(t *testing.T) {
 	}
 }
 
-// Models beyond the clients are the same clients at other moments, and together all send at the
-// rate that is asked for.
+// Models beyond the number of clients are the same clients at other times, and the total rate is
+// the requested one.
 func TestMoreModelsThanClients(t *testing.T) {
 	race.Skip(t)
 	w := World{Models: 10, Clients: some, Rate: 30, Measured: 60_000}
@@ -86,7 +85,7 @@ func TestMoreModelsThanClients(t *testing.T) {
 	}
 }
 
-// Clients come from the folder of traces, and what is not there is told.
+// Clients are read from the directory of traces; missing files are errors.
 func TestCommandReadsClients(t *testing.T) {
 	dir := t.TempDir()
 	args := []string{"--workload", "servegen-small", "--models", "40", "--endpoints", "4", "--warmup", "5m", "--measure", "5m", "--seeds", "1", "--policy", "headgate,lru,optimum"}

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Slots are shared out by load, the last to the largest remainders, one at least to each in use and
-// no more than there are endpoints.
+// Slots are distributed by load, the last ones to the largest remainders, at least one to each
+// model in use and at most one per endpoint.
 func TestDynamoReplicas(t *testing.T) {
 	for _, c := range []struct {
 		load             []float64
@@ -15,7 +15,7 @@ func TestDynamoReplicas(t *testing.T) {
 	}{
 		{[]float64{50, 30, 20, 0}, 10, 8, []int{5, 3, 2, 0}},
 		{[]float64{5.6, 3.3, 2.1}, 10, 8, []int{5, 3, 2}},   // 6, 3 and 2 are 11: 5.45, 2.73 and 1.82, of which 2 go to the largest remainders
-		{[]float64{90, 9, 1}, 10, 4, []int{4, 1, 1}},        // what one cannot use is nobody's
+		{[]float64{90, 9, 1}, 10, 4, []int{4, 1, 1}},        // unusable slots stay free
 		{[]float64{9, 1, 5, 3}, 2, 4, []int{1, 0, 1, 0}},    // more models than slots
 		{[]float64{0.4, 10, 0, 0}, 4, 4, []int{0, 4, 0, 0}}, // that is no load
 	} {
@@ -25,8 +25,8 @@ func TestDynamoReplicas(t *testing.T) {
 	}
 }
 
-// A model is loaded at the first endpoint by its hash, or where slots are free if that has none,
-// and stays there.
+// A model is loaded on the first endpoint by its hash, or on the next one with free slots, and
+// stays there.
 func TestDynamoPins(t *testing.T) {
 	w := World{Endpoints: 3, Models: 12, Share: 0.5, Rate: 1e-9, Load: 2, AtOnce: 2, Service: 0.05, Measured: 1e6}
 	f, err := newFleet(w, 1)

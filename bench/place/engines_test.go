@@ -7,7 +7,7 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// engined is a World of engines in which one model is asked for, and has all the room.
+// engined is a World of engines with a single model that has all the room.
 func engined(rate float64) World {
 	w := small()
 	w.Warm, w.Warmup, w.Measured, w.Rate, w.Share = true, 0, 600, rate, 2
@@ -15,8 +15,8 @@ func engined(rate float64) World {
 	return w
 }
 
-// A request that is alone takes as long as its prompt does, and one at a busy engine longer: the
-// first token is the engine's.
+// A single request takes the time of its prompt, and one at a busy engine longer: the first token
+// comes from the engine.
 func TestFirstTokens(t *testing.T) {
 	race.Skip(t)
 	idle, err := Run(engined(0.02), 1, Known())
@@ -33,7 +33,7 @@ func TestFirstTokens(t *testing.T) {
 	}
 }
 
-// What has no first token at the end has waited for ever, but for what came in the last minute.
+// A request without a first token at the end counts as infinite, except those of the last minute.
 func TestFirstTokensThatNeverCome(t *testing.T) {
 	f := &Fleet{first: []float32{0.5, 0, 0, 0}, waits: []float32{0, 0, 0, refused}, Requests: []Request{{At: 1}, {At: 2}, {At: 95}, {At: 96}}}
 	for number, want := range []float64{0.5, math.Inf(1), 5, math.Inf(1)} {
@@ -43,8 +43,8 @@ func TestFirstTokensThatNeverCome(t *testing.T) {
 	}
 }
 
-// Under headgate a hot model has the copies that its load asks for, and first tokens come about as
-// soon as where loads are known: nobody has to wait until a queue ends that only grows.
+// With headgate a hot model gets enough copies, and times to first token are about those of the
+// policy known: no queue keeps growing.
 func TestHot(t *testing.T) {
 	race.Skip(t)
 	w := World{Endpoints: 10, Models: 50, Share: 1.2, Zipf: 1, Rate: 10, Load: 2, AtOnce: 2, Warmup: 900, Measured: 300}

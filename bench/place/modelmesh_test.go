@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// mesh is a fleet under ModelMesh's rules of endpoints with room for eight models of the mean size
-// each, of which a half is kept free.
+// mesh returns a ModelMesh fleet whose endpoints have room for eight models of mean size, half of
+// it reserved.
 func mesh(t *testing.T, endpoints, models int) (*Fleet, *modelmesh) {
 	t.Helper()
 	w := World{
@@ -24,7 +24,7 @@ func mesh(t *testing.T, endpoints, models int) (*Fleet, *modelmesh) {
 	return f, m
 }
 
-// ask has requests come for models at a time.
+// ask sends requests for models at a time.
 func ask(f *Fleet, at float64, models ...int) {
 	f.loop.Run(at)
 	for _, model := range models {
@@ -34,7 +34,7 @@ func ask(f *Fleet, at float64, models ...int) {
 	}
 }
 
-// loaded returns the models that are loaded at an endpoint, in order.
+// loaded returns the loaded models of an endpoint in order.
 func loaded(f *Fleet, endpoint int) (models []int) {
 	for _, c := range f.Nodes[endpoint].Copies {
 		if c.State == Loaded {
@@ -45,8 +45,8 @@ func loaded(f *Fleet, endpoint int) (models []int) {
 	return models
 }
 
-// A full endpoint whose oldest entry is younger than 100 s has requests fail; later the oldest
-// leaves. One that is not full takes all.
+// A full endpoint rejects requests while its oldest entry is younger than 100 s; later the oldest
+// is evicted. One that is not full accepts all.
 func TestMeshChurn(t *testing.T) {
 	f, _ := mesh(t, 1, 8)
 	ask(f, 1, 0, 1, 2, 3, 4, 5, 6)
@@ -62,8 +62,8 @@ func TestMeshChurn(t *testing.T) {
 	}
 }
 
-// Models go where fewest are, and never to a full endpoint while another is not; of full ones to
-// that whose oldest entry is oldest.
+// Models go to the endpoint with the fewest, to a full one only if all are full, and then to the
+// one with the oldest entry.
 func TestMeshOrder(t *testing.T) {
 	f, m := mesh(t, 3, 24)
 	ask(f, 1, 0)
@@ -84,8 +84,7 @@ func TestMeshOrder(t *testing.T) {
 	}
 }
 
-// A load that a request waits for begins before one that is queued for none, and the last of such
-// first.
+// A load with waiting requests starts before others, and the latest such load first.
 func TestMeshQueue(t *testing.T) {
 	f, m := mesh(t, 1, 8)
 	f.loop.Run(1)
@@ -101,8 +100,8 @@ func TestMeshQueue(t *testing.T) {
 	}
 }
 
-// What is used again after 7 minutes gets a second copy while a tenth of the fleet is free, and
-// what is used once does not. What is used all the time does as well.
+// A model that is used again after 7 minutes gets a second copy while a tenth of the fleet is free,
+// as does one in constant use.
 func TestMeshSecondCopy(t *testing.T) {
 	f, _ := mesh(t, 2, 16)
 	ask(f, 1, 0, 1, 2)
@@ -122,7 +121,7 @@ func TestMeshSecondCopy(t *testing.T) {
 	}
 }
 
-// 2,000 requests a minute at one copy have one more made.
+// 2,000 requests per minute at one copy add another.
 func TestMeshScaleUp(t *testing.T) {
 	for _, c := range []struct{ rpm, copies int }{{1900, 1}, {2100, 2}, {12_000, 3}} {
 		f, _ := mesh(t, 6, 48)
@@ -137,8 +136,8 @@ func TestMeshScaleUp(t *testing.T) {
 	}
 }
 
-// Where all is full the copy of two goes that was not used for a tenth of the age of the oldest
-// entry; the last copy never does.
+// In a full fleet, a second copy is removed if it was unused for a tenth of the age of the oldest
+// entry; the last copy never is.
 func TestMeshScaleDown(t *testing.T) {
 	f, m := mesh(t, 2, 14)
 	m.churnAge = 0
@@ -161,14 +160,15 @@ func TestMeshScaleDown(t *testing.T) {
 	}
 }
 
-// After two minutes what has no copy is loaded into half of what is free beyond an eighth.
+// After two minutes models without a copy are loaded into half of the free capacity beyond an
+// eighth.
 func TestMeshReaper(t *testing.T) {
 	f, _ := mesh(t, 2, 16)
 	f.loop.Run(119)
 	before := len(loaded(f, 0)) + len(loaded(f, 1))
 	f.loop.Run(200)
-	// Of each 8 models' room a half is kept for unloads; of 7.5 an eighth is left alone, and half
-	// of the rest is 3.28, twice.
+	// Half of the room for 8 models is reserved for unloads. Of 7.5 an eighth is left free, and
+	// half of the rest is 3.28, twice.
 	if after := len(loaded(f, 0)) + len(loaded(f, 1)); before != 0 || after != 6 {
 		t.Errorf("%d are loaded before it and %d after it, want 0 and 6", before, after)
 	}

@@ -13,12 +13,12 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// small is a World that takes no time.
+// small is a World that simulates quickly.
 func small() World {
 	return World{Endpoints: 4, Models: 40, Share: 0.4, Zipf: 1, Rate: 4, Load: 2, AtOnce: 2, Service: 0.05, Warmup: 600, Measured: 1200}
 }
 
-// Numbers are drawn as often as their weights say.
+// Numbers are drawn in proportion to their weights.
 func TestAlias(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // a test's
 	weights := []float64{5, 0, 1, 3, 1}
@@ -33,8 +33,7 @@ func TestAlias(t *testing.T) {
 	}
 }
 
-// Where loads take no time the one cache in the whole fleet misses as often as a list of what was
-// used.
+// If loads take no time, the global LRU cache misses as often as a list of uses predicts.
 func TestLRUIsAList(t *testing.T) {
 	w := small()
 	w.Load, w.Service, w.Warmup = 1e-9, 1e-10, 0
@@ -82,7 +81,7 @@ func TestNoLoadedCopyLeavesEarly(t *testing.T) {
 	}
 }
 
-// No order of leaving misses less often than the offline rule: all are tried.
+// No eviction order misses less often than belady: the test tries all.
 func TestBeladyIsBest(t *testing.T) {
 	for seed := range uint64(20) {
 		w := World{Endpoints: 2, Models: 5, Share: 0.4, Zipf: 0.5, Rate: 1, Load: 1e-9, AtOnce: 2, Service: 1e-10, Measured: 12}
@@ -120,7 +119,7 @@ func TestBeladyIsBest(t *testing.T) {
 	}
 }
 
-// The optimum misses what its ranks leave out, and nothing else.
+// The optimum misses exactly the models outside its set.
 func TestOptimumByHand(t *testing.T) {
 	w := small()
 	w.Load, w.Rate, w.Warmup = 1e-6, 20, 0
@@ -139,7 +138,7 @@ func TestOptimumByHand(t *testing.T) {
 	}
 }
 
-// watched is a policy under which the books of the world are checked at each request.
+// watched checks the invariants of the world at each request.
 type watched struct {
 	Policy
 	t *testing.T
@@ -177,13 +176,13 @@ func (w *watched) Request(model int, missing bool) {
 	}
 }
 
-// some are clients of which one is hot, and others come and go.
+// some has clients of which one is hot and others are intermittent.
 var some = []client{
 	{{Rate: 5, Shape: 1}, {Rate: 4, Shape: 0.3, Weibull: true}}, {{Rate: 1, Shape: 0.1}, {}}, {{}, {Rate: 2, Shape: 2}}, {{Rate: 0.5, Shape: 1, Weibull: true}, {Rate: 1, Shape: 1}},
 }
 
-// Under every policy and workload the books are right, who waits is served (or refused, by
-// ModelMesh's limit of churn and where nothing leaves), and equal seeds give equal figures.
+// For every policy and workload the invariants hold, waiting requests are served (or rejected, by
+// ModelMesh's churn limit or without eviction), and equal seeds give equal figures.
 func TestBooks(t *testing.T) {
 	race.Skip(t)
 	for _, p := range policies {
@@ -198,7 +197,7 @@ func TestBooks(t *testing.T) {
 					w.Clients = some
 				}
 				if w.Engine != nil {
-					w.Rate = 1 // what engines can bear where one leaves
+					w.Rate = 1 // a load that engines can serve with one endpoint less
 				}
 				is, err := Run(w, 3, &watched{Policy: p.make(), t: t})
 				if err != nil {
@@ -215,7 +214,7 @@ func TestBooks(t *testing.T) {
 	}
 }
 
-// What starts warm has what is asked for most, under each policy.
+// A warm start has the most popular models under each policy.
 func TestWarm(t *testing.T) {
 	for _, p := range policies {
 		w := small()
@@ -235,7 +234,7 @@ func TestWarm(t *testing.T) {
 	}
 }
 
-// With --plots a picture names each policy that was judged, and the workload.
+// With --plots a plot names each policy and the workload.
 func TestDraw(t *testing.T) {
 	dir := t.TempDir()
 	args := []string{"--models", "40", "--endpoints", "4", "--warmup", "1m", "--measure", "1m", "--seeds", "1", "--cache", "0.3,0.6", "--policy", "lru,optimum", "--plots", dir}
@@ -256,8 +255,8 @@ func TestDraw(t *testing.T) {
 	}
 }
 
-// Who joins is sent models, and who leaves has its models loaded elsewhere: a fourth of them, and
-// not most.
+// A new endpoint gets models, and those of a removed one are loaded elsewhere: a fourth of them,
+// and not most.
 func TestMoves(t *testing.T) {
 	w := small()
 	w.Share, w.Zipf, w.Leave, w.Rate = 1.6, 0, 600, 8

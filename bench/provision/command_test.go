@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Arrivals come at the rate and with the variation that are asked for.
+// Arrivals have the requested rate and variation.
 func TestGamma(t *testing.T) {
 	for _, cv := range []float64{0.5, 1, 4} {
 		all := Gamma(rand.NewPCG(1, 2), 400_000, 50, cv)
@@ -25,7 +25,7 @@ func TestGamma(t *testing.T) {
 	}
 }
 
-// Each pipeline is planned by each planner, and none says what is not so.
+// Each planner plans each pipeline, and none makes a wrong claim.
 func TestMeasure(t *testing.T) {
 	told := 0
 	all, err := Measure(t.Context(), 1, 6, 200, func(done int) { told = done })

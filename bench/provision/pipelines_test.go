@@ -17,8 +17,8 @@ import (
 
 const plans = "../../docs/plans"
 
-// The plans of the docs are valid with all that they name, say that their profiles are substitutes,
-// and have a plan.
+// The plans of the docs and their files are valid, say that their profiles are substitutes, and can
+// be planned.
 func TestPlansOfTheDocs(t *testing.T) {
 	b := Bench{MaxSimulations: 100}
 	if err := b.read(plans); err != nil {
@@ -55,7 +55,7 @@ func TestPlansOfTheDocs(t *testing.T) {
 	}
 }
 
-// fork is a stage on two kinds of hardware, of which half of the queries pass another one.
+// fork is a pipeline whose second stage gets half of the queries.
 func fork() *planner.Problem {
 	times := func(one, two, four float64) *profile.Batches {
 		return profile.NewBatches("x", profile.Batch{Size: 1, Mean: one}, profile.Batch{Size: 2, Mean: two}, profile.Batch{Size: 4, Mean: four})
@@ -73,10 +73,10 @@ func fork() *planner.Problem {
 	}
 }
 
-// On the fastest hardware batches of 4 take 28 + 80 ms and batches of 2 take 16 + 40: so 2 / 16 ms
-// is 125 queries a second at the first stage, and 2 / 40 ms / 0.5 is 100 at the second, of which
-// 250 a second need 3 copies at 4.5. On the slow one the first stage has 2 / 30 ms, which is 66.7,
-// so that they need 4 copies, at 1.5.
+// On the fastest hardware, batches of 4 take 28 + 80 ms and batches of 2 take 16 + 40. So the first
+// stage serves 2 / 16 ms = 125 queries/s and the second one 2 / 40 ms / 0.5 = 100, and 250
+// queries/s need 3 copies at 4.5. On the slow hardware the first stage serves 2 / 30 ms = 66.7,
+// which needs 4 copies at 1.5.
 func TestCoarseByHand(t *testing.T) {
 	for choose, want := range map[bool]Boxes{false: {[]int{1, 0}, 2, 3}, true: {[]int{0, 0}, 2, 4}} {
 		is, ok := Coarse(fork(), 250, choose)
@@ -88,7 +88,7 @@ func TestCoarseByHand(t *testing.T) {
 		}
 	}
 	p := fork()
-	p.Stages[1].Hardware[0].Batches = []int{1} // by which a plan of ours is bound
+	p.Stages[1].Hardware[0].Batches = []int{1} // bounds our own plans
 	if is, _ := Coarse(p, 1, true); is.Batch != 2 {
 		t.Errorf("batches are of %d", is.Batch)
 	}
@@ -96,7 +96,7 @@ func TestCoarseByHand(t *testing.T) {
 	if is, _ := Coarse(p, 1, true); is.Batch != 1 {
 		t.Errorf("batches are of %d, of which a profile says nothing", is.Batch)
 	}
-	p.Objectives[0].Seconds = 0.03 // in which the fast one is done
+	p.Objectives[0].Seconds = 0.03 // the fast hardware takes as long
 	if is, ok := Coarse(p, 1, true); !ok || is.Hardware[0] != 1 {
 		t.Errorf("%+v, %v", is, ok)
 	}
@@ -118,8 +118,8 @@ func TestRateAndPeakByHand(t *testing.T) {
 	}
 }
 
-// Each query takes a second where it waits nowhere, and 1.2 are kept. Of four queries, some wait,
-// by the copies that get them in turn.
+// Each query takes a second without queueing, and the objective is 1.2. Of four queries some wait,
+// depending on the copies that get them in turn.
 func TestLateByHand(t *testing.T) {
 	p := &planner.Problem{
 		Pipeline: &estimate.Pipeline{Stages: 1},
@@ -137,7 +137,7 @@ func TestLateByHand(t *testing.T) {
 		{[]float64{0, 0, 0.5, 0.5}, 2, 2},
 		{[]float64{0, 0, 0.5, 0.5}, 4, 0},
 		{[]float64{0, 0, 0.5, 0.5}, 9, 0},
-		{[]float64{0, 0.5, 5, 5.5}, 2, 0}, // in turn: nobody waits
+		{[]float64{0, 0.5, 5, 5.5}, 2, 0}, // in turn: none waits
 		{[]float64{0, 0, 0.1, 0.9, 3, 3, 3, 3}, 3, 1},
 	} {
 		p.Queries = estimate.Arrivals(c.at)
@@ -145,14 +145,14 @@ func TestLateByHand(t *testing.T) {
 		if late, err := b.Late(p); late != c.want || err != nil {
 			t.Errorf("with %d copies %d of %v are late, %v, want %d", c.copies, late, c.at, err, c.want)
 		}
-		late, err := Late(p, b.Config()) // of equal times, replicas that share a queue are no better
+		late, err := Late(p, b.Config()) // with equal service times, shared queues gain nothing
 		if late != c.want || err != nil {
 			t.Errorf("with %d replicas %d of %v are late, %v, want %d", c.copies, late, c.at, err, c.want)
 		}
 	}
 }
 
-// A cost is marked beside all tighter objectives and lower rates, and not beside others.
+// A cost is marked by tighter objectives and lower rates, and by no others.
 func TestMarks(t *testing.T) {
 	none := math.Inf(1)
 	trend := Trend{Rates: []float64{1, 2, 3}, Objectives: []float64{1, 2, 3}, Costs: [][]float64{
@@ -175,7 +175,7 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// Plans are made on one trace and tried on another, by who plans.
+// Plans are made on one trace and tested on another, for each contender.
 func TestCells(t *testing.T) {
 	a, err := Read(filepath.Join(plans, "tf-cascade.yaml"))
 	if err != nil {
@@ -219,7 +219,7 @@ func TestTrends(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := Bench{Queries: 200, MaxSimulations: 30}
-	cvs, rates, objectives := []float64{1, 2}, []float64{20, 50, 80}, []float64{0.01, 0.2} // nothing is done in 10 ms
+	cvs, rates, objectives := []float64{1, 2}, []float64{20, 50, 80}, []float64{0.01, 0.2} // no plan is possible in 10 ms
 	all, err := b.Trends(t.Context(), []*Asked{a, a}, cvs, rates, objectives, func() {})
 	if err != nil || len(all) != 4 {
 		t.Fatal(all, err)
@@ -236,7 +236,7 @@ func TestTrends(t *testing.T) {
 	}
 }
 
-// What is printed has each cell, and pictures are drawn.
+// The output has each cell, and plots are written.
 func TestPipelines(t *testing.T) {
 	dir := t.TempDir()
 	var out strings.Builder

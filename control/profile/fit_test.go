@@ -15,14 +15,14 @@ import (
 	"github.com/headgate/headgate/test/golden"
 )
 
-// The input of a block is a command line; what comes out is what it prints, or its error.
+// The input of a block is a command line, its output what that prints, or its error.
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		return func(input string) string { return run(t, strings.Fields(input)[1:]...) }
 	})
 }
 
-// run is what a command line prints, or its error.
+// run returns the output of a command line, or its error.
 func run(t *testing.T, args ...string) string {
 	var out bytes.Buffer
 	if err := command.Command(t.Context(), args, &out); err != nil {
@@ -31,7 +31,7 @@ func run(t *testing.T, args ...string) string {
 	return out.String()
 }
 
-// What is written to a file is what is printed, and a profile.
+// A profile in a file equals the printed one and can be parsed.
 func TestTheProfileIsRead(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "profile.yaml")
 	args := []string{"fit", "testdata/measured.csv", "--model", "large"}

@@ -27,17 +27,17 @@ import (
 	"github.com/headgate/headgate/test/pipenet"
 )
 
-// sleeper is a V2 server with the model resnet, which takes base and each for each row, and 8 rows
-// at most. Of eight requests one takes the spread longer, another twice the spread, and so on up to
+// sleeper is a V2 server with the model resnet. A request takes base plus each per item, for at
+// most 8 items. Of eight requests one takes spread longer, another twice spread, and so on up to
 // seven times.
 type sleeper struct {
 	*httptest.Server
 	base, each, spread time.Duration
-	answer             func(w http.ResponseWriter, request int) bool // in the place of the model, where it reports true
+	answer             func(w http.ResponseWriter, request int) bool // answers instead of the model if it returns true
 
 	mu       sync.Mutex
 	requests int
-	took     map[int][]float64 // by rows, in seconds, as the server saw it: a busy machine wakes late
+	took     map[int][]float64 // by items, in seconds, measured by the server: on a busy machine sleeps take longer
 }
 
 func newSleeper(t *testing.T, base, each time.Duration) *sleeper {
@@ -96,7 +96,7 @@ func (s *sleeper) infer(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, `{"outputs": []}`)
 }
 
-// count is how many requests for inference there were since it was asked last.
+// count returns the number of inference requests since the last call.
 func (s *sleeper) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +104,7 @@ func (s *sleeper) count() int {
 	return s.requests
 }
 
-// control runs the command, and returns what it prints, what it says on the way, and its error.
+// control runs the command and returns its output, its progress and its error.
 func control(ctx context.Context, args ...string) (printed, said string, err error) {
 	var out, progress bytes.Buffer
 	err = command(ctx, args, &out, &progress, nil)
@@ -124,7 +124,7 @@ func readBatches(t *testing.T, file string) *profile.Batches {
 	return b
 }
 
-// The profile of a server is how long that server took, within 5 %.
+// The profile matches the latencies of the server within 5 %.
 func TestAServerIsMeasured(t *testing.T) {
 	t.Parallel()
 	s := &sleeper{base: 15 * time.Millisecond, each: 5 * time.Millisecond, spread: time.Millisecond, took: map[int][]float64{}}
@@ -155,11 +155,11 @@ func TestAServerIsMeasured(t *testing.T) {
 	}
 }
 
-// Of a size that the server takes at first, and then no more, the profile says nothing.
+// A size that the server rejects after some requests is not in the profile.
 func TestASizeThatIsRefusedLaterIsLeftOut(t *testing.T) {
 	t.Parallel()
 	s := newSleeper(t, time.Millisecond, 0)
-	const first = 24 // requests 21 to 30 have four rows: from this one on they are refused
+	const first = 24 // requests 21 to 30 have four items: they are rejected from this one on
 	s.answer = func(w http.ResponseWriter, request int) bool {
 		if request < first {
 			return false
@@ -176,8 +176,8 @@ func TestASizeThatIsRefusedLaterIsLeftOut(t *testing.T) {
 	}
 }
 
-// A survey that ends in the middle of a measurement, and whose file is cut in the middle of a line,
-// goes on from there: no measurement is made twice but the one that was under way.
+// An interrupted survey resumes from its file, even if the last line is incomplete, and repeats
+// only the measurement that was interrupted.
 func TestAKilledSurveyGoesOn(t *testing.T) {
 	t.Parallel()
 	s := newSleeper(t, time.Millisecond, 0)
@@ -202,7 +202,7 @@ func TestAKilledSurveyGoesOn(t *testing.T) {
 		t.Error("an interrupted survey has a profile")
 	}
 	text, err := os.ReadFile(record)
-	if err != nil || bytes.Count(text, []byte("\n")) != until { // the header, and all but the last
+	if err != nil || bytes.Count(text, []byte("\n")) != until { // the header, and all but the last one
 		t.Fatalf("%v: the file is\n%s", err, text)
 	}
 	if err := os.WriteFile(record, text[:len(text)-4], 0o600); err != nil {
@@ -225,8 +225,8 @@ func TestAKilledSurveyGoesOn(t *testing.T) {
 		t.Errorf("%v: the file is\n%s", err, text)
 	}
 
-	// Once more nothing is asked, and more sizes are more requests alone, wherever the server is
-	// now.
+	// Another run sends nothing, and a larger --max-batch sends only the new sizes, also to another
+	// URL.
 	if _, _, err := control(t.Context(), args...); err != nil || s.count() != 0 {
 		t.Errorf("%v: what was measured is measured again", err)
 	}
@@ -309,7 +309,7 @@ func TestFaultsOfServers(t *testing.T) {
 	}
 }
 
-// known is the profile of the simulated engine that is measured.
+// known is the profile of the simulated engine.
 var known = profile.Profile{
 	Name: "known", FrontendOverhead: 0.003,
 	Prefill: profile.Prefill{Base: 0.012, PerToken: 4e-5},
@@ -317,14 +317,13 @@ var known = profile.Profile{
 	Limits:  profile.Limits{MaxSequences: 4, MaxBatchedTokens: 8192, KVBlocks: 4000, BlockSize: 32},
 }
 
-// near says whether a figure is within 5 % of another, and by how much it is off.
+// near reports whether a value is within 5 % of another, and the difference as text.
 func near(got, want float64) (bool, string) {
 	return math.Abs(got/want-1) < 0.05, fmt.Sprintf("%.5f s, want %.5f (%+.1f %%)", got, want, 100*(got/want-1))
 }
 
-// The profile of a simulated engine is the one that it was started with, over all that was
-// measured: prefill by the engine's own times, steps by when tokens come, which the engine keeps to
-// its schedule.
+// The measured profile equals that of the simulated engine at all measured points. Prefill comes
+// from the engine's metrics, steps from token times, which the engine keeps on schedule.
 func TestASimulatedEngineIsMeasured(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "llama.yaml")
@@ -351,8 +350,7 @@ func TestASimulatedEngineIsMeasured(t *testing.T) {
 			}
 		}
 	}
-	// What a client sees beyond the engine's own time is intake too: HTTP, and a machine that
-	// others use.
+	// The frontend overhead of a client also includes HTTP and other load on the machine.
 	if p.FrontendOverhead < known.FrontendOverhead || p.FrontendOverhead > known.FrontendOverhead+0.01 {
 		t.Errorf("intake is %v s, want %v", p.FrontendOverhead, known.FrontendOverhead)
 	}
@@ -371,8 +369,8 @@ func TestASimulatedEngineIsMeasured(t *testing.T) {
 	}
 }
 
-// launching is an engine that schedules a step while one is computed, and takes long to launch one
-// that has prompts.
+// launching is an engine with asynchronous scheduling and a high launch overhead of steps with
+// prompts.
 var launching = profile.Profile{
 	Name: "launching", FrontendOverhead: 0.003, LaunchOverhead: 0.03, AsyncScheduling: true,
 	Prefill: profile.Prefill{Floor: 0.03, Base: 0.006, PerToken: 2e-5},
@@ -380,7 +378,7 @@ var launching = profile.Profile{
 	Limits:  profile.Limits{MaxSequences: 64, MaxBatchedTokens: 4096, KVBlocks: 4000, BlockSize: 32},
 }
 
-// controlInMemory runs the command at a simulated engine, as inMemory does.
+// controlInMemory runs the command against a simulated engine, as inMemory does.
 func controlInMemory(t *testing.T, of profile.Profile, args ...string) (printed, said string) {
 	t.Helper()
 	return inMemory(t, func(listener net.Listener) (run func() error, stop func()) {
@@ -393,9 +391,8 @@ func controlInMemory(t *testing.T, of profile.Profile, args ...string) (printed,
 	}, args...)
 }
 
-// inMemory runs the command at the server http://engine:8000 that start returns. Both are in
-// memory, and their clock advances only when all wait. It returns what the command prints, and what
-// it reports on the way.
+// inMemory runs the command against the server http://engine:8000 that start returns. Both run in
+// memory on a fake clock. It returns the output and the progress.
 func inMemory(t *testing.T, start func(net.Listener) (run func() error, stop func()), args ...string) (printed, said string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -415,10 +412,9 @@ func inMemory(t *testing.T, start func(net.Listener) (run func() error, stop fun
 	return printed, said
 }
 
-// What is planned by a profile that was measured is as by the one that the engine has, also where
-// prompts cost others little beside what they take alone, and where they wait for a step longer. By
-// prompts alone it is known neither that launching is no computing nor that an engine schedules
-// ahead: estimates are off by 17 to 40 % then.
+// Estimates with the measured profile equal those with the true one, also if a prompt delays others
+// only a little, or for more than a step. Prompts alone do not show launch overhead and
+// asynchronous scheduling: estimates would be off by 17 to 40 %.
 func TestEstimatesByAMeasuredProfileAreAsByTheEngines(t *testing.T) {
 	t.Parallel()
 	eager, ahead, plain := launching, launching, launching
@@ -450,9 +446,8 @@ func TestEstimatesByAMeasuredProfileAreAsByTheEngines(t *testing.T) {
 	}
 }
 
-// Whether an engine schedules ahead is found out whatever part of a step the intake is: prompts are
-// sent at any time of a step, so that they wait for half of a step in the median, or for one and a
-// half.
+// Asynchronous scheduling is detected for any frontend overhead: prompts are sent at random times
+// of a step, so they wait half a step in the median, or one and a half.
 func TestSchedulingAheadIsFoundWithAnyIntake(t *testing.T) {
 	t.Parallel()
 	for _, share := range []float64{0.1, 0.9} {
@@ -479,8 +474,7 @@ func TestSchedulingAheadIsFoundWithAnyIntake(t *testing.T) {
 	}
 }
 
-// Where nobody says how many tokens a step computes, prompts are short enough for one step of an
-// engine with a small budget.
+// If the token budget is unknown, prompts fit into one step of an engine with a small budget.
 func TestPromptsTakeOneStepOfASmallBudget(t *testing.T) {
 	t.Parallel()
 	small := known
@@ -500,8 +494,8 @@ func TestPromptsTakeOneStepOfASmallBudget(t *testing.T) {
 	}
 }
 
-// foreseen are the means of the latency, of the time to the first token and of that per token of
-// queries at an engine, of which a load of 1 is one in the time that launching takes.
+// foreseen returns the estimated means of latency, time to first token and time per token at a
+// load, where 1 is one query per launch time.
 func foreseen(t *testing.T, p profile.Profile, load float64) (means [3]float64) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // a test's
@@ -523,8 +517,7 @@ func foreseen(t *testing.T, p profile.Profile, load float64) (means [3]float64) 
 	return means
 }
 
-// Each text is another, so that none is in the simulated engine's cache; of several, the first has
-// a step of its own there.
+// All texts differ, so that none is cached. Of several, the first one has its own step.
 func TestEmbeddingsAreMeasured(t *testing.T) {
 	t.Parallel()
 	printed, _ := controlInMemory(t, known, "--url", "http://engine:8000/v1", "--api", "embeddings", "--max-batch", "8", "--min-samples", "5", "--max-samples", "9",
@@ -541,7 +534,7 @@ func TestEmbeddingsAreMeasured(t *testing.T) {
 	}
 }
 
-// The first requests of each size, of which a server may take the first to get ready, do not count.
+// Warm-up requests of each size do not count.
 func TestTheWarmUpDoesNotCount(t *testing.T) {
 	t.Parallel()
 	s := newSleeper(t, time.Millisecond, 0)
@@ -558,7 +551,7 @@ func TestTheWarmUpDoesNotCount(t *testing.T) {
 	}
 }
 
-// On a terminal one line is written anew; elsewhere points have a line each when they end.
+// A terminal shows a line that is overwritten; other outputs get a line per finished point.
 func TestWithoutATerminalLinesAreOfPoints(t *testing.T) {
 	t.Parallel()
 	s := newSleeper(t, time.Millisecond, 0)

@@ -33,7 +33,7 @@ func put(t *testing.T, text string, path ...string) {
 	}
 }
 
-// serve serves the models of a folder, by the script of an engine, and loads one.
+// serve serves the models of a directory with the script of an engine, and loads one.
 func serve(t *testing.T, script, installed, folder, host string, port int, model string) (url string) {
 	t.Helper()
 	command := exec.Command("../../bench/real/"+script, "serve", installed, folder, host, strconv.Itoa(port)) //nolint:gosec // of this file
@@ -55,7 +55,7 @@ func serve(t *testing.T, script, installed, folder, host string, port int, model
 	return url
 }
 
-// load has a server load a model, and says whether that went well.
+// load asks a server to load a model and reports success.
 func load(ctx context.Context, url, model string) bool {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v2/repository/models/"+model+"/load", http.NoBody)
 	if err != nil {
@@ -70,7 +70,7 @@ func load(ctx context.Context, url, model string) bool {
 	return response.StatusCode == http.StatusOK
 }
 
-// A classifier of scikit-learn says what its inputs are, or a file says it.
+// The inputs of a scikit-learn classifier come from its metadata, or from a file.
 func TestRealMLServersAreMeasured(t *testing.T) {
 	folder := t.TempDir()
 	out, err := exec.CommandContext(t.Context(), "../../bench/real/mlserver", "model", *mlserver, folder, "plain", "told").CombinedOutput()
@@ -127,7 +127,7 @@ class TritonPythonModel:
         return out
 `
 
-// A model of Python that sleeps 10 ms and 2 ms for each row, of which it takes 8 at once.
+// A Python model sleeps 10 ms plus 2 ms per item, and accepts batches of 8.
 func TestRealTritonsAreMeasured(t *testing.T) {
 	folder := t.TempDir()
 	put(t, `name: "sleeper"

@@ -12,22 +12,22 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// timesFunc is how long batches take.
+// timesFunc implements [estimate.Times].
 type timesFunc func(size int, share float64) float64
 
 func (f timesFunc) Time(size int, share float64) float64 { return f(size, share) }
 
-// fixed is a batch that takes a time for itself and one for each query.
+// fixed returns the service time of batches with a base time and a time per query.
 func fixed(base, each float64) timesFunc {
 	return func(size int, _ float64) float64 { return base + each*float64(size) }
 }
 
-// exponential is service times of a mean, of which the share 0 is the shortest.
+// exponential returns exponential service times; the share 0 is the shortest.
 func exponential(mean float64) timesFunc {
 	return func(_ int, share float64) float64 { return -mean * math.Log1p(-share) }
 }
 
-// poisson is so many arrivals at a mean rate a second that know nothing of each other.
+// poisson returns n Poisson arrivals at a rate per second.
 func poisson(seed uint64, n int, rate float64) []float64 {
 	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test's
 	all, at := make([]float64, n), 0.0
@@ -38,7 +38,7 @@ func poisson(seed uint64, n int, rate float64) []float64 {
 	return all
 }
 
-// chain is stages that each query passes one after the other.
+// chain returns a pipeline whose stages follow each other.
 func chain(stages int) *estimate.Pipeline {
 	p := &estimate.Pipeline{Stages: stages}
 	for s := 1; s < stages; s++ {
@@ -79,13 +79,13 @@ func near(t *testing.T, what string, got, want, share float64) {
 	}
 }
 
-// Mean waits are those of queueing theory, where it has them in closed form.
+// Mean waiting times agree with queueing theory, where there is a closed form.
 func TestQueuesAreAsInTheory(t *testing.T) {
 	race.Skip(t)
 	const n, mean = 500_000, 0.02
 	for _, load := range []float64{0.3, 0.7} {
 		rate := load / mean
-		varying := func(_ int, share float64) float64 { // of two values: 4 in 5 take half the mean, one takes three times
+		varying := func(_ int, share float64) float64 { // two values: 4 of 5 take half the mean, one takes three times the mean
 			if share < 0.8 {
 				return mean / 2
 			}
@@ -109,9 +109,9 @@ func TestQueuesAreAsInTheory(t *testing.T) {
 	}
 }
 
-// M/D/c: the mean wait at a server of c is that of Crommelin's distribution, here by Tijms' sum (A
-// First Course in Stochastic Models, §9.6.2): queue lengths at distances of one service time are a
-// Markov chain.
+// M/D/c: the mean wait for c servers is that of Crommelin's distribution, computed by Tijms' sum (A
+// First Course in Stochastic Models, §9.6.2): queue lengths one service time apart are a Markov
+// chain.
 func TestManyServersAreAsInTheory(t *testing.T) {
 	race.Skip(t)
 	for _, c := range []struct {
@@ -124,8 +124,8 @@ func TestManyServersAreAsInTheory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// In one service time all who are served end, and as many arrive as Poisson says: n' =
-		// max(n-c, 0) + arrivals.
+		// In one service time all queries in service end, and Poisson arrivals come: n' = max(n-c,
+		// 0) + arrivals.
 		const states = 400
 		arrive := poissonShares(rate*mean, states)
 		at := stationary(states, func(n int, to []float64) {
@@ -141,9 +141,8 @@ func TestManyServersAreAsInTheory(t *testing.T) {
 	}
 }
 
-// M/D[1,b]/1: a server takes what is there, at most b, for a time that depends on how many these
-// are. What is left in its queue when it ends is a Markov chain, and the mean queue is what comes
-// of each of its steps.
+// M/D[1,b]/1: a server takes up to b queued queries, for a time that depends on their number. The
+// queue at the end of a batch is a Markov chain, which gives the mean queue.
 func TestABulkServerIsAsInTheory(t *testing.T) {
 	race.Skip(t)
 	for _, c := range []struct {
@@ -157,7 +156,7 @@ func TestABulkServerIsAsInTheory(t *testing.T) {
 			t.Fatal(err)
 		}
 		const states = 400
-		size := func(left int) int { return min(max(left, 1), c.batch) } // who finds none left waits for one
+		size := func(left int) int { return min(max(left, 1), c.batch) } // an empty queue waits for one query
 		at := stationary(states, func(left int, to []float64) {
 			for k, share := range poissonShares(c.rate*times(size(left), 0), states) {
 				to[min(max(left-c.batch, 0)+k, states-1)] += share
@@ -175,7 +174,7 @@ func TestABulkServerIsAsInTheory(t *testing.T) {
 	}
 }
 
-// poissonShares are the chances of 0, 1, 2, … where so many are to be expected.
+// poissonShares returns the probabilities of 0, 1, 2, … for a mean.
 func poissonShares(mean float64, n int) []float64 {
 	all := make([]float64, n)
 	log := -mean
@@ -186,7 +185,7 @@ func poissonShares(mean float64, n int) []float64 {
 	return all
 }
 
-// stationary is how often a Markov chain is in each of its states.
+// stationary returns the stationary distribution of a Markov chain.
 func stationary(states int, step func(from int, to []float64)) []float64 {
 	at := make([]float64, states)
 	at[0] = 1
@@ -210,12 +209,12 @@ func stationary(states int, step func(from int, to []float64)) []float64 {
 	return at
 }
 
-// A query waits for a batch to fill, no longer than it may, and not at all where it is full.
+// A query waits for its batch to fill, up to the batching delay, and not at all if it is full.
 func TestQueriesWaitForTheirBatch(t *testing.T) {
 	setting := []estimate.Setting{{Times: fixed(1, 0), Batch: 3, Replicas: 2, Wait: 0.5, Central: true}}
 	got, r := latencies(t, chain(1), setting, []float64{0, 0.2, 0.4, 0.5, 3, 9, 9.25}, 1)
-	// The first three are a batch when the third comes; the fourth and the fifth are alone after
-	// their wait, and the last two together.
+	// The first three form a batch when the third arrives. The fourth and fifth are alone after the
+	// delay, and the last two are together.
 	for i, want := range []float64{1.4, 1.2, 1, 1.5, 1.5, 1.5, 1.25} {
 		if math.Abs(got[i]-want) > 1e-9 {
 			t.Errorf("query %d takes %v, want %v", i, got[i], want)
@@ -226,7 +225,8 @@ func TestQueriesWaitForTheirBatch(t *testing.T) {
 		t.Errorf("of seven queries in four batches there is told %+v", is)
 	}
 
-	// With one replica the second batch waits for it, and then for the last query, which fills it.
+	// With one replica the second batch first waits for it, and then for the last query, which
+	// fills the batch.
 	setting[0].Replicas = 1
 	_, r = latencies(t, chain(1), setting, []float64{0, 0, 0, 0.9, 0.9, 1.3}, 1)
 	r.Stages[0].Latency = estimate.Latencies{}
@@ -235,8 +235,8 @@ func TestQueriesWaitForTheirBatch(t *testing.T) {
 	}
 }
 
-// Batches that fill ahead do so while the replica computes, and are no larger for having waited;
-// those of one time are together, however short the wait is.
+// With Ahead, batches close while the replica computes and do not grow by waiting. Simultaneous
+// queries share a batch, however short the delay.
 func TestBatchesFillAhead(t *testing.T) {
 	for name, c := range map[string]struct {
 		wait           float64
@@ -258,7 +258,7 @@ func TestBatchesFillAhead(t *testing.T) {
 	}
 }
 
-// A query is on its way to each stage for the time of its hop, and is in its queue then.
+// A query enters the queue of a stage after the gateway overhead.
 func TestQueriesAreOnTheirWay(t *testing.T) {
 	setting := []estimate.Setting{{Times: fixed(1, 0), Batch: 1, Replicas: 1, GatewayOverhead: 0.25}, {Times: fixed(1, 0), Batch: 1, Replicas: 2, GatewayOverhead: 0.5}}
 	got, r := latencies(t, chain(2), setting, []float64{0, 0.5}, 1)
@@ -283,8 +283,7 @@ func TestBatchingDelayWithUnboundedReplicas(t *testing.T) {
 	}
 }
 
-// A stage that two edges lead to waits for the later one; a query that takes neither edge ends
-// where it is.
+// A stage with two incoming edges waits for the later one. A query that takes neither ends there.
 func TestForksAndJoins(t *testing.T) {
 	race.Skip(t)
 	p := &estimate.Pipeline{Stages: 4, Edges: []estimate.Edge{{From: 0, To: 1, Share: 1}, {From: 0, To: 2, Share: 1}, {From: 1, To: 3, Share: 1}, {From: 2, To: 3, Share: 1}}}
@@ -317,8 +316,8 @@ func TestForksAndJoins(t *testing.T) {
 	}
 }
 
-// In chains of batch 1 with fixed times and one queue a stage a replica more or an arrival less
-// makes no query slower. With batches it may.
+// In chains with batches of 1, fixed times and one queue per stage, another replica or one query
+// less makes no query slower. With batches it may.
 func TestMoreReplicasAndFewerQueriesAreNoSlower(t *testing.T) {
 	race.Skip(t)
 	for seed := range uint64(300) {
@@ -351,8 +350,8 @@ func TestMoreReplicasAndFewerQueriesAreNoSlower(t *testing.T) {
 	}
 }
 
-// Each query ends once, at each stage that it passes; equal arguments give equal results; another
-// seed gives others.
+// Each query ends once at each stage on its path. Equal arguments give equal results, other seeds
+// give others.
 func TestQueriesAreConserved(t *testing.T) {
 	race.Skip(t)
 	for seed := range uint64(200) {
@@ -382,7 +381,7 @@ func TestQueriesAreConserved(t *testing.T) {
 	if slices.Equal(one, two) {
 		t.Error("two seeds have the same chances")
 	}
-	// The same queries take an edge, whatever replicas there are.
+	// Queries take the same edges for any number of replicas.
 	settings[0].Replicas, settings[1].Replicas = estimate.Unbounded, estimate.Unbounded
 	free, r := latencies(t, p, settings, make([]float64, 100), 1)
 	_, narrow := latencies(t, p, []estimate.Setting{{Times: fixed(1, 0), Batch: 1, Replicas: 1}, {Times: fixed(1, 0), Batch: 4, Replicas: 1}}, make([]float64, 100), 1)
@@ -462,8 +461,7 @@ func TestBadInputIsRefused(t *testing.T) {
 	}
 }
 
-// BenchmarkRun tells how many events a second there are: queries that come to a stage, and batches
-// that end.
+// BenchmarkRun reports events per second: arrivals at stages and ended batches.
 func BenchmarkRun(b *testing.B) {
 	for _, c := range []struct {
 		name  string

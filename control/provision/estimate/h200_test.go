@@ -11,11 +11,10 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// h200 is what control profile measured at a vLLM 0.26 on an H200, of a model of 8B without
-// compilation: a prompt alone takes 53 ms whatever its length up to 2,048 tokens, and a step of one
-// token 5 ms. A step reads the same weights with prompts and without, so that what is more than
-// decode.base of the 53 ms is no computing: kernels are launched. That vLLM schedules
-// asynchronously its version says.
+// h200 was measured by control profile at vLLM 0.26 on an H200, for an 8B model without
+// compilation. A single prompt takes 53 ms at any length up to 2,048 tokens, and a decode step 5
+// ms. Both steps read the same weights, so the 53 ms beyond decode.base are kernel launches. This
+// version of vLLM schedules asynchronously.
 const h200 = `
 name: "8B on H200"
 frontendOverhead: 0.005802
@@ -31,7 +30,7 @@ limits: {maxSequences: 256, maxBatchedTokens: 8192, kvBlocks: 7168, blockSize: 1
 //go:embed testdata/h200.csv
 var h200Arrivals string
 
-// h200Queries are the requests that the driver sent at a rate, for 8.8 s.
+// h200Queries returns the requests that the driver sent at a rate, for 8.8 s.
 func h200Queries(t *testing.T, rate string) (all []estimate.Query) {
 	t.Helper()
 	for line := range strings.Lines(h200Arrivals) {
@@ -46,9 +45,9 @@ func h200Queries(t *testing.T, rate string) (all []estimate.Query) {
 	return all
 }
 
-// Estimates of an engine that schedules asynchronously, and takes long to launch a step with
-// prompts, are as a real one was measured. No figure of the load went into the profile. Without
-// Launch and Asynchronous the mean errors are 26, 40 and 32 %.
+// Estimates agree with a real engine that schedules asynchronously and has a high launch overhead.
+// The profile does not use the load test. Without Launch and Asynchronous, mean errors are 26, 40
+// and 32 %.
 func TestEstimatesAreAsMeasuredOnAnH200(t *testing.T) {
 	p, err := profile.Parse([]byte(h200))
 	if err != nil {

@@ -16,8 +16,7 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// conversations is queries that come by chance at a mean rate, with prompts and answers of several
-// lengths.
+// conversations returns Poisson arrivals with several prompt and output lengths.
 func conversations(seed uint64, n int, rate float64) []estimate.Query {
 	random := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // a test's
 	all := estimate.Arrivals(poisson(seed, n, rate))
@@ -28,13 +27,13 @@ func conversations(seed uint64, n int, rate float64) []estimate.Query {
 	return all
 }
 
-// engine is a stage of engines that are as simulated ones.
+// engine returns a stage of simulated engines.
 func engine(replicas int) (*profile.Profile, estimate.Setting) {
 	p := llm.DefaultProfile()
 	return &p, estimate.Setting{Engine: &p, Batch: p.Limits.MaxSequences, Replicas: replicas}
 }
 
-// One engine does what sim says, query by query, with the batch that is set.
+// One engine behaves as sim for each query, with the configured batch.
 func TestAnEngineIsAsSimSays(t *testing.T) {
 	p, setting := engine(1)
 	setting.Batch = 8
@@ -85,8 +84,8 @@ func TestAnEngineIsAsSimSays(t *testing.T) {
 	}
 }
 
-// Engines behind extproc's rule are as those of the fleet that judges policies, where extproc has
-// its own state of the fleet and looks at engines.
+// Engines behind extproc's rule behave as in bench fleet, where extproc has its own state and
+// scrapes engines.
 func TestEnginesAreAsInAFleet(t *testing.T) {
 	race.Skip(t)
 	p, setting := engine(8)
@@ -126,7 +125,7 @@ func TestEnginesAreAsInAFleet(t *testing.T) {
 	}
 }
 
-// Of two LLMs one after the other, the times of tokens are those of the later one.
+// For two LLMs in a chain, token times are those of the later one.
 func TestTokensAreOfTheLastLLM(t *testing.T) {
 	_, setting := engine(estimate.Unbounded)
 	query := []estimate.Query{{At: 1, Prompt: 100, Output: 20}}
@@ -144,7 +143,7 @@ func TestTokensAreOfTheLastLLM(t *testing.T) {
 	near(t, "the time per token", two.PerToken, one.PerToken, 1e-9)
 }
 
-// With as many engines as there are queries each has one to itself.
+// With unbounded replicas each query has its own engine.
 func TestEnginesWithoutBound(t *testing.T) {
 	p, setting := engine(estimate.Unbounded)
 	queries := conversations(1, 500, 50)
@@ -176,8 +175,8 @@ func TestBadLLMsAreRefused(t *testing.T) {
 	}
 }
 
-// BenchmarkHour is an hour of conversations on 100 engines: as many as Azure's trace of 2023 has,
-// and as long in the mean.
+// BenchmarkHour simulates an hour of conversations on 100 engines, with the rate and mean lengths
+// of Azure's trace of 2023.
 func BenchmarkHour(b *testing.B) {
 	_, setting := engine(100)
 	queries := conversations(1, 19_366, 5.53)

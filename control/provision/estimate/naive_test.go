@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// small is a pipeline by chance, with settings and queries.
+// small returns a random pipeline with settings and queries.
 func small(seed uint64) (*estimate.Pipeline, []estimate.Setting, []float64) {
 	random := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // a test's
 	p := &estimate.Pipeline{Stages: 1 + random.IntN(5)}
@@ -38,7 +38,7 @@ func small(seed uint64) (*estimate.Pipeline, []estimate.Setting, []float64) {
 			Batch: 1 << random.IntN(4), Replicas: 1 + random.IntN(4), Wait: float64(random.IntN(3)) * 0.01 * random.Float64(), Central: random.IntN(2) == 0,
 		})
 		last := &settings[s]
-		last.Ahead = last.Wait > 0 && random.IntN(3) == 0 // without, queries that come at one time are one batch: which the naive simulator does not see
+		last.Ahead = last.Wait > 0 && random.IntN(3) == 0 // without a delay, simultaneous queries are one batch, which the naive simulator does not support
 		at := 0.0
 		for range random.IntN(6) - 1 {
 			at += 2 * random.Float64()
@@ -50,8 +50,7 @@ func small(seed uint64) (*estimate.Pipeline, []estimate.Setting, []float64) {
 	return p, settings, poisson(seed, 300, 10+100*random.Float64())
 }
 
-// A second simulator, which keeps all events in a list, and of each query what it has yet to do,
-// says the same of a thousand small pipelines.
+// A naive simulator with lists of events gives the same result for a thousand small pipelines.
 func TestANaiveSimulatorSaysTheSame(t *testing.T) {
 	race.Skip(t)
 	for seed := range uint64(1000) {
@@ -65,8 +64,7 @@ func TestANaiveSimulatorSaysTheSame(t *testing.T) {
 	}
 }
 
-// members is how many of a queue are in its first batch, where that fills whether or not a replica
-// is free.
+// members returns the size of the first batch of a queue with Ahead.
 func members(queue []int, s estimate.Setting, since func(query int) float64) (n int) {
 	for n < len(queue) && n < s.Batch && since(queue[n]) <= since(queue[0])+s.Wait {
 		n++
@@ -74,8 +72,7 @@ func members(queue []int, s estimate.Setting, since func(query int) float64) (n 
 	return n
 }
 
-// naive is written from what InferLine says of its estimator alone: queues of queries, lists of
-// events, nothing kept for speed.
+// naive follows the description of InferLine's estimator: queues, lists of events, no optimization.
 func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64, seed uint64) []float64 {
 	type occurrence struct {
 		at    float64
@@ -93,13 +90,13 @@ func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64
 	}
 	type at struct{ query, stage int }
 	type lane struct {
-		closed   bool // it takes no further query
+		closed   bool // it accepts no further query
 		queue    []int
-		has      int // queries, those that are computed too
+		has      int // queries, including those in service
 		busy     int // replicas
-		going    int // of those how many are no longer there when they have ended their batch
+		going    int // leaving when their batch ends
 		replicas int
-		last     int // when a query was sent there last: the how manieth that was
+		last     int // sequence number of the latest query sent there
 	}
 	lanes := make([][]lane, p.Stages)
 	for s, is := range settings {
@@ -117,7 +114,7 @@ func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64
 				size := members(l.queue, settings[s], func(q int) float64 { return since[at{q, s}] })
 				first := since[at{l.queue[0], s}]
 				if size < settings[s].Batch && now < first+settings[s].Wait {
-					return // it still fills
+					return // it is still filling
 				}
 				batch := slices.Clone(l.queue[:size])
 				l.queue = l.queue[size:]
@@ -149,7 +146,7 @@ func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64
 		l := &lanes[s][best]
 		sent++
 		l.queue, l.has, l.last = append(l.queue, q), l.has+1, sent
-		if settings[s].Ahead { // it may be the first of a batch
+		if settings[s].Ahead { // it may start a batch
 			post(now+settings[s].Wait, "look", s, best)
 		}
 		dispatch(s, best)
@@ -157,7 +154,7 @@ func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64
 	root := func(s int) bool {
 		return !slices.ContainsFunc(p.Edges, func(e estimate.Edge) bool { return e.To == s })
 	}
-	// needs are the edges that a query takes into a stage.
+	// needs returns the number of edges that a query takes into a stage.
 	var needs func(q, s int) int
 	needs = func(q, s int) (n int) {
 		for i, e := range p.Edges {
@@ -243,11 +240,10 @@ func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64
 	return ended
 }
 
-// comeAndGo is by how many replicas more or fewer take queries, by when that happens: written for
-// the naive simulator.
+// comeAndGo returns the changes of replicas that accept queries by time.
 func comeAndGo(s estimate.Setting) map[float64]int {
 	all := make(map[float64]int)
-	var come []float64 // when each replica begins to take queries
+	var come []float64 // when each replica starts to accept queries
 	for range s.Replicas {
 		come = append(come, 0)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// One replica, and from second 0.5 on another is asked for that starts for a second: what queries
-// wait for is counted by hand.
+// One replica, and a second one that is requested at 0.5 s and starts for a second: waiting times
+// are computed by hand.
 func TestReplicasStart(t *testing.T) {
 	second := estimate.Setting{Times: fixed(1, 0), Batch: 1, Replicas: 1, Startup: 1}
 	for name, c := range map[string]struct {
@@ -47,7 +47,7 @@ func TestReplicasStart(t *testing.T) {
 	}
 }
 
-// Of two replicas one goes: it ends what it has, for which it is paid, and gets nothing further.
+// One of two replicas is removed: it ends and pays for its query, and gets no other.
 func TestReplicasGo(t *testing.T) {
 	less := []estimate.Change{{At: 0.5, Replicas: 1}}
 	for name, c := range map[string]struct {
@@ -76,8 +76,8 @@ func TestReplicasGo(t *testing.T) {
 	}
 }
 
-// While a batch is computed another replica comes: until then queries wait for one, and from then
-// on for their batch to fill.
+// Another replica starts while a batch is computed: until then queries wait for a replica, and then
+// for their batch.
 func TestWhatQueriesWaitForWhereAReplicaComes(t *testing.T) {
 	s := estimate.Setting{Times: fixed(2, 0), Batch: 4, Replicas: 1, Wait: 1, Central: true, Changes: []estimate.Change{{At: 2, Replicas: 2}}}
 	got, r := latencies(t, chain(1), []estimate.Setting{s}, []float64{0, 1.5}, 1)
@@ -86,8 +86,8 @@ func TestWhatQueriesWaitForWhereAReplicaComes(t *testing.T) {
 	}
 }
 
-// Replicas that are asked for before the first query, and start at once, are as good as those that
-// were there; so are engines.
+// Replicas that are requested before the first query and start at once equal initial ones, also for
+// engines.
 func TestReplicasThatComeFirstAreAsThoseThatAreThere(t *testing.T) {
 	race.Skip(t)
 	for seed := range uint64(200) {
@@ -106,8 +106,8 @@ func TestReplicasThatComeFirstAreAsThoseThatAreThere(t *testing.T) {
 	}
 }
 
-// Engines start and go as replicas do: with one more queries have their tokens sooner, and not
-// before it has started.
+// Engines start and stop like replicas: another one shortens token times, but not before it has
+// started.
 func TestEnginesStart(t *testing.T) {
 	queries := conversations(1, 400, 2)
 	run := func(s estimate.Setting) (all []float64) {
@@ -144,8 +144,7 @@ func TestEnginesStart(t *testing.T) {
 	}
 }
 
-// A replica that was asked for before the first query starts until its time, and takes queries from
-// then on.
+// A replica that was requested before the first query accepts queries from its start on.
 func TestReplicasThatStartWhenQueriesBegin(t *testing.T) {
 	for _, c := range []struct{ asked, second float64 }{{-0.5, 2}, {-0.3, 3.4}, {-9, 2}} { // ready after 0.5 s, after 0.7 s and at once
 		setting := estimate.Setting{Times: fixed(2, 0), Batch: 1, Replicas: 1, Startup: 1, Changes: []estimate.Change{{At: c.asked, Replicas: 2}}}

@@ -9,17 +9,16 @@ import (
 	"github.com/headgate/headgate/internal/profile/table"
 )
 
-// S-LoRA measured (S-LoRA/S-LoRA, benchmarks/paper, synthetic_req_rate_a10g_S1_slora, Apache-2.0)
-// Llama 7B on one A10G with 200 adapters, for five minutes at each rate, with prompts and answers
-// of 8 to 512 tokens. The estimate has a profile of that hardware that nobody measured, and knows
-// of no adapters, so that only the shape is held beside it: by how many times latency grows with
-// the share of what the engine computes at most.
+// S-LoRA (S-LoRA/S-LoRA, benchmarks/paper, synthetic_req_rate_a10g_S1_slora, Apache-2.0) measured
+// Llama 7B on one A10G with 200 adapters, for five minutes at each rate, with prompts and outputs
+// of 8 to 512 tokens. The estimate uses an approximate profile without adapters, so only the shape
+// is compared: how latency grows with the utilization.
 func TestLatencyGrowsWithTheLoadAsSLoRAMeasured(t *testing.T) {
 	p, err := table.Of("1 x A10G", "7B", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Decode.PerKVToken, p.Limits.KVBlocks = 4*p.Decode.PerKVToken, p.Limits.KVBlocks/4 // Llama 7B has 32 heads of keys and values, and not 8
+	p.Decode.PerKVToken, p.Limits.KVBlocks = 4*p.Decode.PerKVToken, p.Limits.KVBlocks/4 // Llama 7B has 32 KV heads instead of 8
 	run := func(rate float64) (latency, throughput float64) {
 		queries := estimate.Arrivals(poisson(1, int(300*rate), rate))
 		random := rand.New(rand.NewPCG(1, 3)) //nolint:gosec // a test's
@@ -32,7 +31,7 @@ func TestLatencyGrowsWithTheLoadAsSLoRAMeasured(t *testing.T) {
 		}
 		return r.Stages[0].Latency.Mean(), float64(len(queries)) / r.Seconds
 	}
-	const most = 1.80 // queries a second, at a rate of 2.5
+	const most = 1.80 // queries per second, at an arrival rate of 2.5
 	measured := []struct{ rate, latency float64 }{{1, 11.49}, {1.5, 13.50}, {2, 20.89}, {2.5, 67.56}}
 	_, ours := run(4)
 	least, _ := run(measured[0].rate / most * ours)

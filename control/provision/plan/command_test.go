@@ -22,7 +22,7 @@ import (
 	"github.com/headgate/headgate/test/race"
 )
 
-// The input of a block is a command line; what comes out is what it prints, or its error.
+// The input of a block is a command line, its output what that prints, or its error.
 func TestScenarios(t *testing.T) {
 	race.Skip(t)
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
@@ -33,7 +33,7 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-// run is what a command line prints, or its error.
+// run returns the output of a command line, or its error.
 func run(t *testing.T, args ...string) string {
 	var out bytes.Buffer
 	if err := plan.Command(t.Context(), args, &out); err != nil {
@@ -42,7 +42,7 @@ func run(t *testing.T, args ...string) string {
 	return out.String()
 }
 
-// What is written as JSON has what a tuner needs, and is compared with another.
+// The JSON output has the figures for a tuner and can be compared with another.
 func TestPlansAreCompared(t *testing.T) {
 	at := t.TempDir()
 	var files []string
@@ -123,8 +123,7 @@ func TestPlansAreCompared(t *testing.T) {
 	}
 }
 
-// What runs today has its replicas change at times of the whole trace, of which the test has the
-// rest, however fast queries come.
+// A timetable applies to the whole trace: the test uses its rest, also if the rate changes.
 func TestATimetableIsOfTheWholeTrace(t *testing.T) {
 	race.Skip(t)
 	tested := func(given, rate string) float64 {
@@ -135,8 +134,8 @@ func TestATimetableIsOfTheWholeTrace(t *testing.T) {
 		}
 		return all[2].Tested.Latency.Mean
 	}
-	// The first 25 of 101 s are planned on. With one more from 20 s on the rest has four from its
-	// start, unless queries come twice as fast.
+	// The first 25 of 101 s are the planned trace. With another replica from 20 s on, the rest has
+	// four from its start, unless queries arrive twice as fast.
 	if changes, four := tested("chat=l4:3x64+1@20s", "1x"), tested("chat=l4:4x64", "1x"); changes != four {
 		t.Errorf("the rest takes %v, and %v with four from the start", changes, four)
 	}
@@ -169,7 +168,7 @@ func TestStoppedSearchIsReported(t *testing.T) {
 		want := map[string]string{"text": "Not evaluated: the search was stopped.", "json": `"stopped": true`}[output]
 		err := <-done
 		if errors.Is(err, plan.ErrNoPlan) && regexp.MustCompile(`the search was stopped before a plan was found|"found": false`).MatchString(out.String()) {
-			err = nil // a busy machine finds none by then
+			err = nil // on a busy machine no plan is found in time
 		}
 		if err != nil || !strings.Contains(out.String(), want) || output == "json" && !strings.HasPrefix(out.String(), "[") ||
 			!regexp.MustCompile("The search was stopped: a cheaper plan may exist|the search was stopped before a plan was found|\"stopped\": true").MatchString(out.String()) {
@@ -178,7 +177,7 @@ func TestStoppedSearchIsReported(t *testing.T) {
 	}
 }
 
-// A timetable costs what it does over the whole trace: of 101 s the first 25 are planned on.
+// The cost of a timetable is its mean over the whole trace: the first 25 of 101 s are planned on.
 func TestATimetableCostsWhatItDoesInTheMean(t *testing.T) {
 	race.Skip(t)
 	cost := func(given string) float64 {
@@ -197,7 +196,7 @@ func TestATimetableCostsWhatItDoesInTheMean(t *testing.T) {
 	}
 }
 
-// A plot is XML that names each stage, and edges that only some take with their share.
+// The plot is XML with the name of each stage and the share of each edge below 1.
 func TestPlot(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "p.svg")
 	run(t, "-f", "testdata/video.yaml", "--prove", "0", "--plot", file)
@@ -223,7 +222,7 @@ func TestPlot(t *testing.T) {
 			t.Errorf("there is no %q in the plot", want)
 		}
 	}
-	if boxes != 1+2 { // the head of arrows, and the edges
+	if boxes != 1+2 { // the arrowhead, and the edges
 		t.Errorf("%d paths are drawn", boxes)
 	}
 }

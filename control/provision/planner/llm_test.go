@@ -11,8 +11,8 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// llm is one stage of an LLM on two kinds of hardware, of which the dearer takes half as long, and
-// conversations at 8 a second.
+// llm returns a problem with one LLM stage on two kinds of hardware, the more expensive one twice
+// as fast, with conversations at 8 per second.
 func llm() *planner.Problem {
 	fast := profile.Profile{
 		Name: "fast", Prefill: profile.Prefill{Base: 0.005, PerToken: 1e-4}, Decode: profile.Decode{Base: 0.008, PerSequence: 1e-4, PerKVToken: 2e-8},
@@ -34,8 +34,7 @@ func llm() *planner.Problem {
 	return p
 }
 
-// The plan of an LLM keeps each objective, and nothing that is cheaper does: all that is was tried
-// here, one by one.
+// The plan of an LLM meets each objective, and no cheaper configuration does: the test tries all.
 func TestAnLLMIsPlanned(t *testing.T) {
 	for name, change := range map[string]func(*planner.Problem){
 		"both objectives":           func(*planner.Problem) {},
@@ -69,7 +68,7 @@ func TestAnLLMIsPlanned(t *testing.T) {
 	}
 }
 
-// keepsAll reckons what misses, of each objective.
+// keepsAll reports whether all objectives are met.
 func keepsAll(p *planner.Problem, c planner.Config) bool {
 	missed := make([]int, len(p.Objectives))
 	if _, err := estimate.Run(p.Pipeline, p.Settings(c), p.Queries, p.Seed, func(_ int, took estimate.QueryTimes) bool {
@@ -90,14 +89,14 @@ func keepsAll(p *planner.Problem, c planner.Config) bool {
 	return true
 }
 
-// thereIs says whether there is enough hardware for a configuration of one stage.
+// thereIs reports whether there is enough hardware for a configuration of one stage.
 func thereIs(p *planner.Problem, c planner.Config) bool {
 	h := p.Stages[0].Hardware[c[0].Hardware]
 	most, bounded := p.AtMost[h.Name]
 	return !bounded || c[0].Replicas*max(1, h.Units) <= most
 }
 
-// Stages share what there is of a kind of hardware.
+// Stages share the units of a kind of hardware.
 func TestStagesShareHardware(t *testing.T) {
 	p := two()
 	p.Objectives[0].Seconds = 0.23
@@ -119,7 +118,7 @@ func TestStagesShareHardware(t *testing.T) {
 	}
 }
 
-// Who looks on is told how many simulations there were, and the cheapest that was found.
+// Progress gets the number of simulations and the best candidate.
 func TestProgressIsTold(t *testing.T) {
 	p, told, last := two(), 0, planner.Candidate{}
 	p.Progress = func(simulations int, best planner.Candidate) bool {
@@ -134,7 +133,7 @@ func TestProgressIsTold(t *testing.T) {
 	}
 }
 
-// A search that is stopped leaves the best plan so far, which keeps the objectives.
+// A stopped search returns the best plan so far, which meets the objectives.
 func TestASearchIsStopped(t *testing.T) {
 	for after := 0; after < 200; after += 11 {
 		for name, find := range map[string]func(*planner.Problem) *planner.Plan{"inferline": planner.InferLine, "search": planner.Search} {

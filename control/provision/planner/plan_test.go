@@ -13,9 +13,8 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Beside the optimum, which exhaustive search finds: search finds a plan wherever there is one, and
-// says of none that it is optimal which is not, nor that there is none where there is one. Every
-// plan keeps the objective, and no action of InferLine's makes it cheaper.
+// Compared with exhaustive search, Search always finds a plan if there is one and makes no wrong
+// claims. Every plan meets the objective, and no action of InferLine makes it cheaper.
 func TestPlansBesideTheOptimum(t *testing.T) {
 	for _, c := range []struct {
 		stages, instances, queries int
@@ -57,8 +56,8 @@ func TestPlansBesideTheOptimum(t *testing.T) {
 	}
 }
 
-// noCheaper fails if a plan keeps the objective with a replica less, or on the next cheaper
-// hardware with any batch and replicas that cost less.
+// noCheaper fails if one replica less, or cheaper hardware with any batch and replicas that cost
+// less, still meets the objective.
 func noCheaper(t *testing.T, p *planner.Problem, name string, is *planner.Plan) {
 	t.Helper()
 	if !provision.Keeps(p, is.Config) || math.Abs(is.Cost-p.Cost(is.Config)) > 1e-9 || is.Values[0] > p.Objectives[0].Seconds {
@@ -72,9 +71,8 @@ func noCheaper(t *testing.T, p *planner.Problem, name string, is *planner.Plan) 
 	}
 }
 
-// two is a pipeline of two stages on hardware that is easy to reckon with: queries come every 100
-// ms, and stages take 50 ms and 120 ms on a fast kind for 3 an hour, twice as long on a slow one
-// for 1.
+// two returns a pipeline for calculations by hand: queries arrive every 100 ms, and its two stages
+// take 50 ms and 120 ms on fast hardware for 3 per hour, and twice as long on slow hardware for 1.
 func two() *planner.Problem {
 	stage := func(seconds float64) planner.Stage {
 		of := func(name string, price, seconds float64) planner.Hardware {
@@ -102,7 +100,7 @@ func text(is *planner.Plan) string {
 	return fmt.Sprintf("%v at %v, %.3gs", is.Config, is.Cost, is.Values[0])
 }
 
-// What both planners find, reckoned by hand.
+// The plans of both planners, computed by hand.
 func TestPlans(t *testing.T) {
 	for _, c := range []struct {
 		name              string
@@ -110,15 +108,15 @@ func TestPlans(t *testing.T) {
 		inferline, search string
 	}{
 		{
-			// 170 ms on fast hardware alone; the second stage is busy for 120 ms of each 100, so
-			// that it needs two. Slow hardware is too slow for either: 220 ms and 290 ms. Batches
-			// may be larger, for that costs nothing, though none fills.
+			// Fast hardware takes 170 ms. The second stage needs 120 of every 100 ms, so it has two
+			// replicas. With slow hardware it would be 220 or 290 ms. Larger batches cost nothing,
+			// although they never fill.
 			"fast hardware alone keeps it", func(*planner.Problem) {},
 			"[{0 2 1} {0 2 2}] at 9, 0.17s", "[{0 2 1} {0 2 2}] at 9, 0.17s",
 		},
 		{
-			// With 230 ms the first stage may use slow hardware. One replica of it with batches of
-			// one would have utilization 1.
+			// With 230 ms the first stage can use slow hardware. One replica with batches of 1
+			// would have a traffic intensity of 1.
 			"one stage may be slow", func(p *planner.Problem) { p.Objectives[0].Seconds = 0.23 },
 			"[{1 2 1} {0 2 2}] at 7, 0.22s", "[{1 2 1} {0 2 2}] at 7, 0.22s",
 		},
@@ -140,7 +138,7 @@ func TestPlans(t *testing.T) {
 			"stage 1 is the bottleneck and has all of its 1 replicas", "no configuration meets the objectives: all were tried",
 		},
 		{
-			// One replica in batches of two takes 144 ms for what comes in 200 ms.
+			// One replica with batches of two takes 144 ms for the arrivals of 200 ms.
 			"batches in the place of replicas", func(p *planner.Problem) { p.Stages[1].MaxReplicas, p.Objectives[0].Seconds = 1, 0.35 },
 			"stage 1 is the bottleneck and has all of its 1 replicas", "[{0 2 1} {0 2 1}] at 6, 0.314s",
 		},
@@ -174,8 +172,8 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// Of three kinds of hardware the next cheaper is tried, and not the cheapest; a batch that brings
-// nothing is not taken.
+// Of three kinds of hardware, the next cheaper one is tried and not the cheapest. A batch without
+// benefit is not taken.
 func TestTheNextCheaperHardware(t *testing.T) {
 	of := func(name string, price, seconds float64) planner.Hardware {
 		return planner.Hardware{
@@ -193,8 +191,8 @@ func TestTheNextCheaperHardware(t *testing.T) {
 	}
 }
 
-// A plan is called optimal where all that is cheaper is no more than may be tried: of two stages
-// with three replicas each, and two sizes of batch, of which the plan has all, that is 8 times 4.
+// A plan is proven if there are at most ProofLimit cheaper configurations: here 8 times 4, for two
+// stages with three replicas and two batch sizes.
 func TestHowManyAreTried(t *testing.T) {
 	for most, optimal := range map[int]bool{32: true, 31: false} {
 		p := two()
@@ -214,8 +212,8 @@ func TestHowManyAreTried(t *testing.T) {
 	}
 }
 
-// The bottleneck is the stage with the least throughput for the queries that pass it: here the
-// first one, for few pass the second.
+// The bottleneck is the stage with the least throughput relative to its share: here the first one,
+// since few queries pass the second.
 func TestTheBottleneckIsByShare(t *testing.T) {
 	p := two()
 	p.Pipeline.Edges[0].Share = 0.3
@@ -234,7 +232,7 @@ func TestTheBottleneckIsByShare(t *testing.T) {
 	t.Error("no replica was added")
 }
 
-// Of a share of queries, so many may miss.
+// Misses is the number of queries that may miss a quantile.
 func TestMisses(t *testing.T) {
 	for _, c := range []struct {
 		share   float64
@@ -272,8 +270,7 @@ func TestFaultsOfProblems(t *testing.T) {
 	}
 }
 
-// Hardware on which a model alone takes too long is no part of what is tried, or thousands of
-// replicas of it would be.
+// Hardware whose service time exceeds the objective is not tried with thousands of replicas.
 func TestHopelessHardwareIsNotTried(t *testing.T) {
 	for share, optimal := range map[float64]bool{1: true, 0.005: false} {
 		p := two()
@@ -284,13 +281,13 @@ func TestHopelessHardwareIsNotTried(t *testing.T) {
 		if !is.Found || is.Optimal != optimal && share == 1 || share == 1 && is.Config[1].Hardware == 2 {
 			t.Errorf("of a share of %v: %s, optimal: %v", share, text(is), is.Optimal)
 		}
-		if share < 1 && is.Config[1].Hardware != 2 { // so few pass it that all of them may miss
+		if share < 1 && is.Config[1].Hardware != 2 { // so few pass it that all may miss
 			t.Errorf("of a share of %v: %s, and the snail is the cheapest", share, text(is))
 		}
 	}
 }
 
-// on is a stage on hardware whose batches take a time for themselves and one for each query.
+// on returns hardware whose batches have a base time and a time per query.
 func on(name string, price, base, each float64, sizes ...int) planner.Hardware {
 	var all []profile.Batch
 	for size := 1; size <= sizes[len(sizes)-1]; size *= 2 {
@@ -299,7 +296,7 @@ func on(name string, price, base, each float64, sizes ...int) planner.Hardware {
 	return planner.Hardware{Name: name, Price: price, Batches: sizes, Times: profile.NewBatches(name, all...)}
 }
 
-// A plan has no more replicas than there may be, though more of cheaper hardware would cost less.
+// A plan respects the bound on replicas, even if more of cheaper hardware would cost less.
 func TestReplicasAreBounded(t *testing.T) {
 	p := two()
 	p.Pipeline, p.Objectives[0].Seconds, p.ProofLimit = &estimate.Pipeline{Stages: 1}, 0.3, 1000
@@ -314,13 +311,13 @@ func TestReplicasAreBounded(t *testing.T) {
 		}
 	}
 	p.Stages[0].MaxReplicas = 0
-	if is := planner.Search(p); text(is) != "[{1 1 6}] at 0.6000000000000001, 0.05s" { // five compute 100 a second, which is the arrival rate
+	if is := planner.Search(p); text(is) != "[{1 1 6}] at 0.6000000000000001, 0.05s" { // five serve 100 per second, the arrival rate
 		t.Error(text(is))
 	}
 }
 
-// Where replicas wait for their batches to fill more of them may be slower, so that none are
-// enough: a search has an end all the same.
+// With a batching delay, more replicas may be slower, so that no number suffices: the search still
+// ends.
 func TestASearchHasAnEnd(t *testing.T) {
 	for name, find := range map[string]func(*planner.Problem) *planner.Plan{"inferline": planner.InferLine, "search": planner.Search} {
 		for _, sizes := range [][]int{{1, 2, 4, 8}, {8}} {
@@ -343,7 +340,7 @@ func TestASearchHasAnEnd(t *testing.T) {
 	}
 }
 
-// An objective of tokens is of the queries that pass an LLM, however few these are.
+// A token objective applies to the queries that pass an LLM, however few they are.
 func TestObjectivesOfTokensAreOfQueriesThatHaveThem(t *testing.T) {
 	engine := profile.Profile{
 		Prefill: profile.Prefill{Base: 0.05}, Decode: profile.Decode{Base: 0.02, PerSequence: 0.002},
@@ -386,9 +383,8 @@ func TestObjectivesOfTokensAreOfQueriesThatHaveThem(t *testing.T) {
 	}
 }
 
-// If the objective is longer than the trace, no query misses it, however few replicas there are. A
-// plan must still keep up with the queries; if none does, the planner names the stage that is too
-// slow.
+// If the objective is longer than the trace, no query misses it. A plan must still keep up with the
+// queries; otherwise the planner names the overloaded stage.
 func TestAPlanKeepsUp(t *testing.T) {
 	p := two() // 10 queries a second for 20 s
 	p.Objectives[0].Seconds, p.ProofLimit = 3600, 1000
@@ -406,8 +402,8 @@ func TestAPlanKeepsUp(t *testing.T) {
 	}
 }
 
-// A trace that ends before a query has been computed needs as many replicas as it has queries at
-// most.
+// If the trace ends before a query has been computed, a plan has at most as many replicas as
+// queries.
 func TestATraceMayBeShort(t *testing.T) {
 	p := two()
 	p.Queries, p.ProofLimit = estimate.Arrivals([]float64{0, 0.001, 0.002}), 1000

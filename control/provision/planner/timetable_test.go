@@ -8,8 +8,7 @@ import (
 	"github.com/headgate/headgate/control/provision/planner"
 )
 
-// From some time on a timetable begins with the replicas that there are then, and with those that
-// start; the whole stays as it is.
+// From returns the replicas at a time, including starting ones, and does not change the timetable.
 func TestATimetableGoesOn(t *testing.T) {
 	whole := &planner.Timetable{
 		Config:  planner.Config{{Replicas: 1}, {Replicas: 7}},

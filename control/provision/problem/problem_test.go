@@ -16,7 +16,7 @@ import (
 	"github.com/headgate/headgate/internal/workload"
 )
 
-// good is a plan without faults. Its stages are not in the order in which queries pass them.
+// good is a valid plan. Its stages are not in topological order.
 const good = `
 metadata: {name: video}
 spec:
@@ -33,7 +33,7 @@ spec:
     next: [{stage: person, share: 0.5, choice: what}]
 `
 
-// of is the problem of a plan with a change.
+// of returns the problem of the plan with a text replaced.
 func of(t *testing.T, old, is string, queries []workload.Query) (string, error) {
 	t.Helper()
 	o := new(v1alpha1.CapacityPlan)
@@ -71,14 +71,14 @@ func of(t *testing.T, old, is string, queries []workload.Query) (string, error) 
 	return p.Stages[0].Name, nil
 }
 
-// priced are the files that the good plan names, with a price and no bound on hardware.
+// priced returns the files of the plan, with a price and without a bound on hardware.
 func priced() problem.Files {
 	price := 1.0
 	yolo := profile.NewBatches("yolo", profile.Batch{Size: 1, Mean: 0.02}, profile.Batch{Size: 2, Mean: 0.03})
 	return problem.Files{Batches: map[string]*profile.Batches{"yolo.yaml": yolo}, Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price}}}
 }
 
-// every is queries at an interval, for three models in turn.
+// every returns queries at an interval for three models in turn.
 func every(n int, interval float64) (all []workload.Query) {
 	for i := range n {
 		all = append(all, workload.Query{At: float64(i) * interval, Model: string(rune('a' + i%3))})
@@ -86,8 +86,7 @@ func every(n int, interval float64) (all []workload.Query) {
 	return all
 }
 
-// What is said in the plan and in the file of hardware comes together, and what cannot be planned
-// is told by its field.
+// The plan is merged with the hardware file, and errors name the field.
 func TestFaultsOfPlans(t *testing.T) {
 	for _, c := range []struct{ old, new, field, words string }{
 		{"", "", "", ""},
@@ -98,7 +97,7 @@ func TestFaultsOfPlans(t *testing.T) {
 		{"min: 2, max: 9", "min: 2000000000", "spec.stages[1].replicas.min", "2000000000 replicas: no more than 100000 are simulated"},
 		{"replicas: {min: 2, max: 9}", "memory: {perReplica: 80, models: 1Ti}", "spec.stages[1].memory", "say units, such as Gi"},
 		{"min: 2, max: 9}", "max: 2}\n    memory: {perReplica: 1Gi, models: 5Gi}", "spec.stages[1].memory", "5 replicas are needed to hold it, and replicas.max is 2"},
-		{"within: 300ms", "within: 30ms", "", ""}, // half of the queries pass one stage alone
+		{"within: 300ms", "within: 30ms", "", ""}, // half of the queries pass one stage only
 		{"within: 300ms", "metric: TimeToFirstToken, within: 1s", "spec.objectives[0].metric", "no stage is an LLM"},
 		{"latencies: [{size: 1, mean: 30ms}, {size: 8, mean: 100ms}]", "engine: {prefill: {}, decode: {}, limits: {maxSequences: 1, maxBatchedTokens: 9, kvBlocks: 9, blockSize: 9}}", "spec.stages[0].hardware[0]", "its engine takes no time"},
 	} {
@@ -113,7 +112,7 @@ func TestFaultsOfPlans(t *testing.T) {
 	}
 }
 
-// A stage takes as many times as long as is said of it, or else of all; profiles stay as they are.
+// The slowdown of a stage overrides the general one. Profiles are not changed.
 func TestModelsThatAreSlower(t *testing.T) {
 	o := new(v1alpha1.CapacityPlan)
 	if err := yaml.UnmarshalStrict([]byte(strings.Replace(good, "share: 0.5, choice: what", "share: 1", 1)), o); err != nil {
@@ -133,7 +132,7 @@ func TestModelsThatAreSlower(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i, want := range []float64{c.detect, c.person} { // in the order in which queries pass them
+		for i, want := range []float64{c.detect, c.person} { // in topological order
 			if got := p.Stages[i].Hardware[0].Times.MeanTime(1); math.Abs(got-want) > 1e-12 {
 				t.Errorf("%v: %s takes %v, want %v", c.slower, p.Stages[i].Name, got, want)
 			}
@@ -147,8 +146,7 @@ func TestModelsThatAreSlower(t *testing.T) {
 	}
 }
 
-// Bounds that are never reached are none, so that nobody simulates as many replicas as there might
-// be.
+// Bounds that no plan reaches are removed, so that planners do not simulate as many replicas.
 func TestBoundsThatAreNeverReached(t *testing.T) {
 	for _, c := range []struct {
 		max, maxUnits string
@@ -157,7 +155,7 @@ func TestBoundsThatAreNeverReached(t *testing.T) {
 		bounded       bool
 	}{
 		{"9", "4", 9, 4, true},
-		{"99", "299", 99, 299, true}, // 100 queries, on one and on two GPUs each
+		{"99", "299", 99, 299, true}, // 100 queries, on one and two GPUs per replica
 		{"100", "300", 0, 0, false},
 		{"2000000000", "2000000000", 0, 0, false},
 	} {
@@ -176,7 +174,7 @@ func TestBoundsThatAreNeverReached(t *testing.T) {
 	}
 }
 
-// Names of hardware may have colons.
+// Names of hardware may contain colons.
 func TestGivenHardware(t *testing.T) {
 	p := &planner.Problem{Stages: []planner.Stage{{Name: "s", Hardware: []planner.Hardware{
 		{Name: "a100", Batches: []int{1}}, {Name: "a100:80gb", Batches: []int{2}}, {Name: "a100:80", Batches: []int{3}},
@@ -195,7 +193,7 @@ func TestGivenHardware(t *testing.T) {
 	}
 }
 
-// What the plan is tested on is looked at before a search.
+// The queries of the test are checked before a search.
 func TestTokensOfTheTest(t *testing.T) {
 	o := new(v1alpha1.CapacityPlan)
 	text := strings.Replace(good, "latencies: [{size: 1, mean: 30ms}, {size: 8, mean: 100ms}]",
@@ -213,8 +211,8 @@ func TestTokensOfTheTest(t *testing.T) {
 	}
 }
 
-// A time that no query keeps is refused where all pass all stages: by the least that their models
-// take, whatever batches may be set.
+// An objective below the least service time is rejected if all queries pass all stages, whatever
+// the batch sizes.
 func TestObjectivesBelowTheServiceTime(t *testing.T) {
 	for within, refused := range map[string]bool{"49ms": true, "51ms": false} {
 		text := strings.Replace(strings.Replace(good, "300ms", within, 1), "share: 0.5, choice: what", "share: 1", 1)
@@ -230,8 +228,7 @@ func TestObjectivesBelowTheServiceTime(t *testing.T) {
 	}
 }
 
-// Where two of three models are held that are asked for in turn each goes before it is asked for
-// again: after two intervals.
+// With room for two of three models that are used in turn, each is evicted after two intervals.
 func TestAge(t *testing.T) {
 	for holds, want := range map[int]float64{1: 1, 2: 2, 3: math.Inf(1)} {
 		if got := problem.MeanAge(every(300, 1), holds); got != want {

@@ -7,7 +7,7 @@ import (
 	"github.com/headgate/headgate/control/provision/report"
 )
 
-// Objectives of two plans are beside each other by what they are of, and only those that both have.
+// Compare lists the objectives that both plans have, by metric.
 func TestObjectivesAreComparedByWhatTheyAreOf(t *testing.T) {
 	plan := func(cost float64, kept ...report.Objective) *report.Report {
 		return &report.Report{Name: "plan", Found: true, Cost: cost, Planned: &report.Times{Objectives: kept}}
@@ -22,7 +22,7 @@ func TestObjectivesAreComparedByWhatTheyAreOf(t *testing.T) {
 	}
 }
 
-// A share is of the queries that have such a time: where these are not all it says how many.
+// The share of misses refers to the queries that have the metric, and says how many unless all do.
 func TestMissedIsOfTheQueriesThatHaveATime(t *testing.T) {
 	times := &report.Times{Queries: 100, Objectives: []report.Objective{
 		{Metric: "latency", Within: 1, Quantile: 0.9, Queries: 100, Missed: 0.2},

@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Who no longer wants to know why nothing is cheaper is told what was found so far.
+// Explain stops when goOn returns false and keeps the steps so far.
 func TestWhyNotCheaperEndsWhereItIsTold(t *testing.T) {
 	slow := profile.NewBatches("m", profile.Batch{Size: 1, Mean: 0.1})
 	p := &planner.Problem{
