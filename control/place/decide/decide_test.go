@@ -127,7 +127,7 @@ func (r *runner) block(input string) string {
 		}
 	}
 	if shown {
-		r.show()
+		r.out.WriteString(r.s.String())
 		if !wake.IsZero() {
 			fmt.Fprintf(&r.out, "asked again in %v\n", wake.Sub(r.now))
 		}
@@ -206,47 +206,6 @@ func (r *runner) showTrial(address string) {
 		fmt.Fprintf(&r.out, "; %s: %s", f.ID, f.Words)
 	}
 	r.out.WriteString("\n")
-}
-
-func (r *runner) showVModel(st decide.VModelStatus) {
-	fmt.Fprintf(&r.out, "%s: %s", st.ID, st.Active)
-	if st.Target != st.Active {
-		fmt.Fprintf(&r.out, ", moves to %s: %d of %d copies loaded", st.Target, st.Loaded, st.Needed)
-	}
-	if st.Previous != "" {
-		fmt.Fprintf(&r.out, ", keeps %s for %v", st.Previous, st.Until.Sub(r.now))
-	}
-	if st.Failed != "" {
-		fmt.Fprintf(&r.out, " [%s]", st.Failed)
-	}
-	if st.Taken {
-		r.out.WriteString(" is a model")
-	}
-	r.out.WriteString("\n")
-}
-
-func (r *runner) show() {
-	for _, key := range slices.SortedFunc(maps.Keys(r.told), decide.Key.Compare) {
-		if st, ok := r.s.VModel(key); ok {
-			r.showVModel(st)
-		}
-	}
-	for _, st := range r.s.All() {
-		fmt.Fprintf(&r.out, "%s:", st.ID)
-		for _, c := range st.Copies {
-			fmt.Fprintf(&r.out, " %s at %s", c.State, c.Endpoint)
-			if c.Bytes > 0 {
-				fmt.Fprintf(&r.out, " (%dMi %s)", c.Bytes>>20, decide.SizeSources[c.Source])
-			}
-		}
-		for _, f := range st.Failures {
-			fmt.Fprintf(&r.out, " failed at %s: %s", f.Endpoint, f.Words)
-		}
-		if st.Why != "" {
-			fmt.Fprintf(&r.out, " [%s]", st.Why)
-		}
-		r.out.WriteString("\n")
-	}
 }
 
 // options splits words into those that are alone and those with a value.

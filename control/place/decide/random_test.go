@@ -132,9 +132,7 @@ func (w *world) fatalf(format string, args ...any) {
 	for _, line := range w.trace[max(0, len(w.trace)-400):] {
 		w.t.Log(line)
 	}
-	for _, c := range w.s.Copies() {
-		w.t.Logf("%s at %s: %s, %d MiB %s; the engine has it: %v", c.ID, c.Endpoint, c.State, c.Bytes>>20, decide.SizeSources[c.Source], w.engines[c.Endpoint].has[c.ID])
-	}
+	w.t.Log(w.s)
 	for address, e := range w.engines {
 		w.t.Log(address, e.has)
 	}

@@ -1,8 +1,10 @@
 package decide
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/headgate/headgate/internal/objects"
@@ -67,6 +69,45 @@ func (s *State) All() []Status {
 		}
 	}
 	return all
+}
+
+// String returns where VModels and models are, and why models have fewer copies than they should have: for tests and debugging.
+func (s *State) String() string {
+	var out strings.Builder
+	for _, key := range slices.SortedFunc(maps.Keys(s.vmodels), Key.Compare) {
+		st, _ := s.VModel(key)
+		fmt.Fprintf(&out, "%s: %s", st.ID, st.Active)
+		if st.Target != st.Active {
+			fmt.Fprintf(&out, ", moves to %s: %d of %d copies loaded", st.Target, st.Loaded, st.Needed)
+		}
+		if st.Previous != "" {
+			fmt.Fprintf(&out, ", keeps %s for %v", st.Previous, st.Until.Sub(s.now))
+		}
+		if st.Failed != "" {
+			fmt.Fprintf(&out, " [%s]", st.Failed)
+		}
+		if st.Taken {
+			out.WriteString(" is a model")
+		}
+		out.WriteString("\n")
+	}
+	for _, st := range s.All() {
+		fmt.Fprintf(&out, "%s:", st.ID)
+		for _, c := range st.Copies {
+			fmt.Fprintf(&out, " %s at %s", c.State, c.Endpoint)
+			if c.Bytes > 0 {
+				fmt.Fprintf(&out, " (%dMi %s)", c.Bytes>>20, SizeSources[c.Source])
+			}
+		}
+		for _, f := range st.Failures {
+			fmt.Fprintf(&out, " failed at %s: %s", f.Endpoint, f.Words)
+		}
+		if st.Why != "" {
+			fmt.Fprintf(&out, " [%s]", st.Why)
+		}
+		out.WriteString("\n")
+	}
+	return out.String()
 }
 
 // Count is how many there are.
