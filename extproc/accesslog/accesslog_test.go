@@ -133,8 +133,8 @@ func TestThePicksThatDidNotServe(t *testing.T) {
 	}
 }
 
-// What Envoy says itself is nobody's fault: neither of an endpoint that never saw the request, nor of one whose answer is too large
-// for Envoy.
+// What Envoy says itself is nobody's fault: neither of an endpoint that never saw the request, nor
+// of one whose answer is too large for Envoy.
 func TestEnvoysOwnErrorsAreHeldAgainstNobody(t *testing.T) {
 	for _, c := range []struct {
 		details  string
@@ -246,7 +246,8 @@ func TestEveryRecordOfAStreamIsObserved(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, names := range []string{"stream refused", "reset"} {
-		// Of a request that goes on Envoy tells now and then: that is no outcome, and says that it does.
+		// Of a request that goes on Envoy tells now and then: that is no outcome, and says that it
+		// does.
 		goes := record(t, "stream")
 		goes.CommonProperties.AccessLogType = accesslogdatav3.AccessLogType_DownstreamPeriodic
 		goes.CommonProperties.Metadata.FilterMetadata[wire.PickNamespace].Fields[wire.PickID] = structpb.NewStringValue(names)

@@ -105,7 +105,8 @@ func TestDecodeMembers(t *testing.T) {
 	}
 }
 
-// A body that is cut short, goes on after its end, or is garbage is an error, and never a part of the body.
+// A body that is cut short, goes on after its end, or is garbage is an error, and never a part of
+// the body.
 func TestDecodeBroken(t *testing.T) {
 	d := New(1 << 20)
 	body := bytes.Repeat([]byte(`{"model":"m","prompt":"x"}`), 300)
@@ -153,8 +154,8 @@ func TestDecodeWindow(t *testing.T) {
 	}
 }
 
-// The limit counts decoded bytes, to the byte, also of what is between two codings. What is beyond it costs a few times the limit
-// and no more, however much it would be.
+// The limit counts decoded bytes, to the byte, also of what is between two codings. What is beyond
+// it costs a few times the limit and no more, however much it would be.
 func TestDecodeTooLarge(t *testing.T) {
 	const limit = 1 << 20
 	d := New(limit)
@@ -182,7 +183,8 @@ func TestDecodeTooLarge(t *testing.T) {
 	}
 }
 
-// Whatever the bytes, the result is within the limit or an error that a client may read; and whatever is encoded comes out again.
+// Whatever the bytes, the result is within the limit or an error that a client may read; and
+// whatever is encoded comes out again.
 func FuzzDecode(f *testing.F) {
 	for _, c := range all {
 		f.Add(encode(f, []byte(`{"model":"m","prompt":"some words, some words, some words"}`), c), uint8(c), uint8(c))

@@ -113,7 +113,8 @@ func TestWhatIsACall(t *testing.T) {
 	}
 }
 
-// Each of these would let a client do to an engine what is control's alone, or tell it what is nobody's.
+// Each of these would let a client do to an engine what is control's alone, or tell it what is
+// nobody's.
 func TestMethodsThatNoCallReaches(t *testing.T) {
 	for _, method := range []string{
 		"mmesh.ModelRuntime/loadModel", "mmesh.ModelRuntime/unloadModel", "mmesh.ModelRuntime/predictModelSize", "mmesh.ModelRuntime/modelSize",
@@ -179,7 +180,8 @@ func TestCodesAreStatuses(t *testing.T) {
 	}
 }
 
-// A path says what is asked for and of which model, once unescaped, and says it with another model with every other byte the same.
+// A path says what is asked for and of which model, once unescaped, and says it with another model
+// with every other byte the same.
 func TestPathsOfV2(t *testing.T) {
 	for _, c := range []struct {
 		method, path string

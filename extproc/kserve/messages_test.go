@@ -40,7 +40,8 @@ func lie(packed string, size uint32) string {
 	return packed[:len(packed)-4] + string(binary.LittleEndian.AppendUint32(nil, size))
 }
 
-// read gives a body, cut at these places, and returns what comes of it: the bytes of messages, and what is said at the end.
+// read gives a body, cut at these places, and returns what comes of it: the bytes of messages, and
+// what is said at the end.
 func read(t testing.TB, m *kserve.Messages, body string, cuts ...int) (all []string, end error) {
 	t.Helper()
 	var frames strings.Builder
@@ -233,7 +234,8 @@ func allocated(f func()) int {
 	return int(after.TotalAlloc - before.TotalAlloc)
 }
 
-// What is packed so that it becomes large costs no more than the bound, whatever it says of its size and however it is cut.
+// What is packed so that it becomes large costs no more than the bound, whatever it says of its
+// size and however it is cut.
 func TestWhatInflatesTooFarCostsNoMoreThanTheBound(t *testing.T) {
 	bomb := zip(t, strings.Repeat("\x00", 20<<20))
 	least := zip(t, strings.Repeat("\x00", kserve.MaxInflated+1))
@@ -280,7 +282,8 @@ func TestALengthAloneCostsNothing(t *testing.T) {
 	}
 }
 
-// A message in chunks of one byte is copied a few times, and not once for each; nor is a body that nobody asks about.
+// A message in chunks of one byte is copied a few times, and not once for each; nor is a body that
+// nobody asks about.
 func TestManyChunksCostLittle(t *testing.T) {
 	const size = 1 << 20
 	body := []byte(framed(0, strings.Repeat("m", size)))
@@ -331,7 +334,8 @@ func TestWholeMessagesAreNotCopied(t *testing.T) {
 	}
 }
 
-// Bytes that were read are nobody's any more: of a stream that goes on for days only what has begun is kept.
+// Bytes that were read are nobody's any more: of a stream that goes on for days only what has begun
+// is kept.
 func TestChunksAreLetGo(t *testing.T) {
 	for name, body := range map[string]string{
 		"whole messages":                 framed(0, "one") + framed(0, "two"),

@@ -23,7 +23,8 @@ var splices = flag.Int("splices", 10_000, "compare this many random messages wit
 
 // The oracle is protobuf itself, by definitions of messages that are made for the test.
 
-// define returns the message of these definitions whose name is M0, and refers to others as M1, M2 and so on.
+// define returns the message of these definitions whose name is M0, and refers to others as M1, M2
+// and so on.
 func define(t testing.TB, messages []*descriptorpb.DescriptorProto) protoreflect.MessageDescriptor {
 	file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{Name: new("m.proto"), MessageType: messages}, nil)
 	if err != nil {
@@ -98,7 +99,8 @@ func decode(d protoreflect.MessageDescriptor, b []byte) (*dynamicpb.Message, err
 	return m, proto.Unmarshal(b, m)
 }
 
-// spliced is the message with the string set, of whole fields put together; lengths that stay are left as they are.
+// spliced is the message with the string set, of whole fields put together; lengths that stay are
+// left as they are.
 func spliced(b []byte, path kserve.Path, id string) []byte {
 	if len(path) == 0 {
 		return []byte(id)
@@ -135,8 +137,8 @@ func number(b []byte) (protowire.Number, protowire.Type, []byte) {
 	return num, wire, b[n:]
 }
 
-// agree compares what is made of any bytes with what protobuf makes of them: whatever is accepted, protobuf reads the same
-// out of it or refuses it, and so it is with another id.
+// agree compares what is made of any bytes with what protobuf makes of them: whatever is accepted,
+// protobuf reads the same out of it or refuses it, and so it is with another id.
 func agree(t testing.TB, d protoreflect.MessageDescriptor, b []byte, path kserve.Path, id string) (accepted bool) {
 	got, found, err := kserve.Extract(b, path)
 	if err != nil {
@@ -211,7 +213,8 @@ func (c chance) text() string {
 	return s.String()
 }
 
-// definition is a message of several levels with a path through them, each with other fields beside.
+// definition is a message of several levels with a path through them, each with other fields
+// beside.
 func (c chance) definition(t testing.TB) (protoreflect.MessageDescriptor, kserve.Path) {
 	levels := 1 + c.IntN(4)
 	if c.one(10) {
@@ -308,7 +311,8 @@ func (c chance) value(kind protoreflect.Kind) protoreflect.Value {
 	return protoreflect.ValueOfString(c.text())
 }
 
-// otherwise writes the same message as others could: in another order, with tags and lengths of more bytes than they need.
+// otherwise writes the same message as others could: in another order, with tags and lengths of
+// more bytes than they need.
 func (c chance) otherwise(b []byte, path kserve.Path) []byte {
 	var fields [][]byte
 	for rest := b; len(rest) > 0; {
@@ -370,8 +374,9 @@ func (c chance) broken(b []byte) []byte {
 	return b
 }
 
-// Random messages of random definitions, with all, some or nothing of the path in them; and again with a few bytes wrong. Where the
-// field or a container on its path is written twice, the message must be refused.
+// Random messages of random definitions, with all, some or nothing of the path in them; and again
+// with a few bytes wrong. Where the field or a container on its path is written twice, the message
+// must be refused.
 func TestSplicesAreAsProtobufReadsThem(t *testing.T) {
 	c := chance{rand.New(rand.NewPCG(1, 1))}
 	var d protoreflect.MessageDescriptor
@@ -426,7 +431,8 @@ func TestSplicesAreAsProtobufReadsThem(t *testing.T) {
 	}
 }
 
-// twice is the message with the field of some level once more, at the end of what it lies in; nil if none is there.
+// twice is the message with the field of some level once more, at the end of what it lies in; nil
+// if none is there.
 func (c chance) twice(b []byte, path kserve.Path) []byte {
 	for rest := b; len(rest) > 0; {
 		num, wire, head := protowire.ConsumeTag(rest)

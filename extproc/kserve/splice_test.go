@@ -90,7 +90,8 @@ func TestExtract(t *testing.T) {
 	}
 }
 
-// What two parsers could read in two ways, or not at all, is refused, wherever in the message it stands.
+// What two parsers could read in two ways, or not at all, is refused, wherever in the message it
+// stands.
 func TestWhatCouldNameTwoModelsIsRefused(t *testing.T) {
 	broken := map[string]string{
 		"a field 0":                                      "\x02\x00",
@@ -232,7 +233,8 @@ func TestAnIDThatNoMessageCanHaveIsNotInjected(t *testing.T) {
 	}
 }
 
-// A path has as many levels as it may, with the longest numbers, and the string comes below each of them.
+// A path has as many levels as it may, with the longest numbers, and the string comes below each of
+// them.
 func TestInjectAtEveryDepth(t *testing.T) {
 	var path kserve.Path
 	for i := range uint32(16) {

@@ -59,7 +59,8 @@ func BenchmarkParse(b *testing.B) {
 	}
 }
 
-// How long reading a prompt takes, beside parsing the same body. Run it with go test ./extproc/openai -run "^$" -bench Prompt.
+// How long reading a prompt takes, beside parsing the same body. Run it with go test
+// ./extproc/openai -run "^$" -bench Prompt.
 func BenchmarkPrompt(b *testing.B) {
 	for _, kb := range []int{1, 16, 256} {
 		body := chat(kb << 10)

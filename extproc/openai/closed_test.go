@@ -88,7 +88,8 @@ func TestEnginesAdminPathsAreClosed(t *testing.T) {
 	}
 }
 
-// TestEveryRowIsClosedInEverySpelling tries each row of the table in each spelling, and in each two of them.
+// TestEveryRowIsClosedInEverySpelling tries each row of the table in each spelling, and in each two
+// of them.
 func TestEveryRowIsClosedInEverySpelling(t *testing.T) {
 	for _, row := range openai.ClosedPaths() {
 		var paths []string

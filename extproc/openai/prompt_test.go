@@ -14,7 +14,8 @@ import (
 
 var inPool = prefix.Scope{Pool: "default/pool", Adapter: "sql"}
 
-// written is the last block of what was written, filled up so that all of it is in there, how many bytes it has, and its blocks.
+// written is the last block of what was written, filled up so that all of it is in there, how many
+// bytes it has, and its blocks.
 func written(t *testing.T, of prefix.Scope, body string) (last uint64, p openai.Prompt, blocks []uint64) {
 	t.Helper()
 	r, err := openai.Parse(openai.JSON, "", []byte(body))
@@ -32,8 +33,9 @@ func full(h *prefix.Hasher) uint64 {
 	return h.Blocks()[len(h.Blocks())-1]
 }
 
-// What of each API's bodies is the prompt, in which order. What begins is marked: ① tools, ② what the system is told, ③ a turn,
-// ④ content, ⑤ other members, ⑥ each of their keys and values; ⑦ what is counted of other prompts and not written.
+// What of each API's bodies is the prompt, in which order. What begins is marked: ① tools, ② what
+// the system is told, ③ a turn, ④ content, ⑤ other members, ⑥ each of their keys and values; ⑦ what
+// is counted of other prompts and not written.
 func TestPrompt(t *testing.T) {
 	tokens := func(ids ...uint32) string {
 		var all []byte
@@ -144,7 +146,8 @@ func TestTheSamePromptHasTheSameBlocks(t *testing.T) {
 	}
 }
 
-// An attachment counts as much as an image does for LLaVA-1.5, however many bytes the body has of it, and tells prompts apart by all of them.
+// An attachment counts as much as an image does for LLaVA-1.5, however many bytes the body has of
+// it, and tells prompts apart by all of them.
 func TestAttachments(t *testing.T) {
 	const image = 576 * prefix.TokenBytes
 	long := strings.Repeat("iVBORw0KGgo", 50_000)
@@ -226,7 +229,8 @@ func TestMaxTokens(t *testing.T) {
 	}
 }
 
-// The beginning of a body has the beginning of its blocks, where it is written in the order of the prompt.
+// The beginning of a body has the beginning of its blocks, where it is written in the order of the
+// prompt.
 func TestThePromptOfAPrefix(t *testing.T) {
 	long := strings.Repeat(`word \"quoted\" `, 40)
 	for _, body := range []string{

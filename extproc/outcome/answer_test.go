@@ -82,7 +82,8 @@ func TestAStreamCutAnywhereSaysWhatTheWholeSays(t *testing.T) {
 			if got.Prompt != engine.Known(7) || got.Completion != engine.Known(2) {
 				t.Fatalf("cut at %d: %v, %v", cut, got.Prompt, got.Completion)
 			}
-			// Neither the comment nor the event without choices is output; what has no known form is, with the end of its line.
+			// Neither the comment nor the event without choices is output; what has no known form
+			// is, with the end of its line.
 			want := time.Second
 			if first := `{"usage":{"prompt_tokens":3,`; cut <= strings.Index(body, first)+len(first) {
 				want = 2 * time.Second
@@ -94,7 +95,8 @@ func TestAStreamCutAnywhereSaysWhatTheWholeSays(t *testing.T) {
 	}
 }
 
-// Whatever bytes come, cut wherever: the scanner says the same of them, and of valid JSON what the decoder says.
+// Whatever bytes come, cut wherever: the scanner says the same of them, and of valid JSON what the
+// decoder says.
 func FuzzAnswer(f *testing.F) {
 	for _, body := range answers {
 		f.Add(body, uint(7))

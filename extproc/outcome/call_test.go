@@ -6,7 +6,8 @@ import (
 	"github.com/headgate/headgate/extproc/outcome"
 )
 
-// Of the statuses that a call ends with, these are faults of its engine, though the response is 200.
+// Of the statuses that a call ends with, these are faults of its engine, though the response is
+// 200.
 func TestStatusesOfCalls(t *testing.T) {
 	faulty := map[string]bool{"UNKNOWN": true, "INTERNAL": true, "UNAVAILABLE": true, "DATA_LOSS": true}
 	seen := 0

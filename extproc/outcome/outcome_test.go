@@ -52,7 +52,8 @@ func TestWhatTellsOfLoads(t *testing.T) {
 	}
 }
 
-// Only a request without tokens that went well where it was sent first tells how long it takes alone: its time by how many there were.
+// Only a request without tokens that went well where it was sent first tells how long it takes
+// alone: its time by how many there were.
 func TestWhatTellsOfPaces(t *testing.T) {
 	whole := outcome.Outcome{Among: 4, Answered: 100 * time.Millisecond, Status: 200, Attempts: 1, Endpoint: "a"}
 	call := whole

@@ -8,7 +8,8 @@ import (
 	"github.com/headgate/headgate/extproc/outcome"
 )
 
-// The first token is the first output of the stream, in the words of each API. Each event comes a second after the one before.
+// The first token is the first output of the stream, in the words of each API. Each event comes a
+// second after the one before.
 func TestTheFirstOutputOfAStream(t *testing.T) {
 	const (
 		role = `{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}`

@@ -37,7 +37,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// stage is an inner server between two Envoys that are none: what is sent to it, and what takes what it sends.
+// stage is a relay between a client and an Envoy, both of which the test plays.
 type stage struct {
 	t      *testing.T
 	tokens *relaytoken.Sealer
@@ -54,7 +54,7 @@ type stage struct {
 	refused []string // what is counted
 }
 
-// counted is what was refused since it was asked last.
+// counted returns the refusals since its last call.
 func (s *stage) counted() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +63,7 @@ func (s *stage) counted() string {
 	return is
 }
 
-// newStage has what the inner server sends answered, and the fleet have two endpoints.
+// newStage returns a stage whose Envoy answers, and a fleet with two endpoints.
 func newStage(t *testing.T, endpoints []string, answer http.HandlerFunc) *stage {
 	t.Helper()
 	s := &stage{t: t, tokens: newTokens(t, ""), ended: make(chan error, 1)}
@@ -115,7 +115,8 @@ func newTokens(t *testing.T, file string) *relaytoken.Sealer {
 	return is
 }
 
-// A process that takes over opens what the one before has sealed, by a key that nobody else can read.
+// A process that takes over decrypts the tokens of the one before. The key is readable for nobody
+// else.
 func TestProcessesThatTakeOverShareAKey(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	file := filepath.Join(folder, "k")
@@ -164,7 +165,8 @@ func serve(t *testing.T, s *http.Server, socket string) {
 	t.Cleanup(func() { _ = s.Close() })
 }
 
-// fleetOf has the model "m", as control says, at every endpoint of the pool default/pool, whose engines are model runtimes.
+// fleetOf returns a fleet in which control has loaded "m" at every endpoint of the pool
+// default/pool, which has model runtimes.
 func fleetOf(t *testing.T, endpoints []string) *fleet.Fleet {
 	t.Helper()
 	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool"}}
@@ -186,7 +188,7 @@ func fleetOf(t *testing.T, endpoints []string) *fleet.Fleet {
 	return f
 }
 
-// copies are those of the model "m".
+// copies returns the endpoints with copies of "m".
 func (s *stage) copies() (all []string) {
 	p := s.fleet.View().Snapshot.Pools["ns/pool"]
 	for _, c := range p.Copies["m"] {
@@ -199,7 +201,7 @@ func (s *stage) copies() (all []string) {
 
 var target = relaytoken.Model{Name: "m", Target: route.Target{Pool: objects.Name{Namespace: "ns", Name: "pool"}, Adapter: "m"}}
 
-// ask sends a request with an errand to the inner server.
+// ask sends a request with a token to the relay.
 func (s *stage) ask(e relaytoken.Request, header http.Header, body string) (*http.Response, string) {
 	s.t.Helper()
 	e.Back = s.back
@@ -220,8 +222,8 @@ func (s *stage) ask(e relaytoken.Request, header http.Header, body string) (*htt
 	return response, string(text)
 }
 
-// A call that ends before a message ends with its headers: clients of gRPC take an empty end after them for a fault of the server. A message that
-// comes goes on at once.
+// A call without a message ends with its headers: gRPC clients take an empty end after them for a
+// server error. A message is forwarded at once.
 func TestCallsWithoutAMessageEndWithTheirHeaders(t *testing.T) {
 	more := make(chan struct{})
 	s := newStage(t, []string{listening(t)}, func(w http.ResponseWriter, r *http.Request) {
@@ -298,7 +300,7 @@ func TestCallsWithoutAMessageEndWithTheirHeaders(t *testing.T) {
 	}
 }
 
-// recorded is what was read, so far.
+// recorded returns what was read so far.
 type recorded struct {
 	mu   sync.Mutex
 	text []byte
@@ -310,7 +312,7 @@ func (r *recorded) sofar() []byte {
 	return bytes.Clone(r.text)
 }
 
-// tapped is a connection of which all that is read is recorded.
+// tapped records everything that is read from a connection.
 type tapped struct {
 	net.Conn
 	heard *recorded
@@ -324,7 +326,7 @@ func (c *tapped) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// listening is an endpoint that takes connections, and silent one that does not.
+// listening returns an endpoint that accepts connections, and silent one that does not.
 func listening(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -345,7 +347,7 @@ func silent(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// frame is a message of gRPC.
+// frame returns a gRPC message with its prefix.
 func frame(message string) string {
 	var out bytes.Buffer
 	out.WriteByte(0)
@@ -364,15 +366,16 @@ func ok(w http.ResponseWriter, message string) {
 	w.Header().Set(http.TrailerPrefix+"X-After", message)
 }
 
-// ends answers a call with a status and nothing else.
+// ends answers a call with only a status.
 func ends(w http.ResponseWriter, code, words string) {
 	w.Header().Set("Content-Type", "application/grpc")
 	w.Header().Set("Grpc-Status", code)
 	w.Header().Set("Grpc-Message", words)
 }
 
-// Before a request is sent once more, the fleet knows which of its copies cannot serve it: where nobody listens, where the model is missing, and where
-// the engine is stopping. It goes as it came, but for the errand, which is the last; its answer comes back as it is, and is not tried elsewhere.
+// Before a request is sent again, the fleet learns which copies cannot serve it: nobody listens,
+// the model is missing, or the engine is stopping. The request is unchanged except for its token,
+// which forbids another round. The response is forwarded unchanged, and Envoy does not retry it.
 func TestARequestIsSentOnceMore(t *testing.T) {
 	alive, dead, lacking, stopping := listening(t), listening(t), listening(t), listening(t)
 	var s *stage
@@ -390,7 +393,8 @@ func TestARequestIsSentOnceMore(t *testing.T) {
 	if fleet.Read(s.fleet, func(state *endpointstate.State) []endpointstate.Status { return state.Endpoints(s.fleet.Now()) })[0].InFlight != 1 {
 		t.Fatal("the request is not in flight")
 	}
-	// Each takes requests at another port than its address. Nobody listens at that of the one that lacks the model: it is asked of no more.
+	// Each endpoint takes requests at another port. Nobody listens at the port of the one without
+	// the model: it is not dialed.
 	at := map[string]string{alive: listening(t), dead: silent(t), lacking: silent(t), stopping: listening(t)}
 	e := relaytoken.Request{Kind: relaytoken.Again, ID: "decision", SentAt: time.Now().UnixNano(), Listener: "l", Given: objects.Name{Name: "given"}, Models: []relaytoken.Model{target}}
 	for _, endpoint := range []string{alive, dead, lacking, stopping} {
@@ -429,7 +433,8 @@ func TestARequestIsSentOnceMore(t *testing.T) {
 	}
 }
 
-// If an engine loaded the model after the request was sent, it is not recorded as lacking it: its answer predates the load.
+// If an engine loads the model after the request was sent, it does not count as lacking it: its
+// response is older than the load.
 func TestACopyThatWasLoadedSinceIsThere(t *testing.T) {
 	at := listening(t)
 	sent := time.Now()
@@ -447,7 +452,7 @@ func TestACopyThatWasLoadedSinceIsThere(t *testing.T) {
 	}
 }
 
-// Who leaves while the copies are looked at says nothing of them.
+// A client that leaves during the dials reports nothing about the copies.
 func TestAClientThatLeavesIsNoFaultOfACopy(t *testing.T) {
 	alive := listening(t)
 	s := newStage(t, []string{alive}, func(http.ResponseWriter, *http.Request) {})
@@ -461,7 +466,7 @@ func TestAClientThatLeavesIsNoFaultOfACopy(t *testing.T) {
 	}
 }
 
-// An answer in pieces comes in pieces: the first before the second is there.
+// A response in pieces is forwarded piece by piece.
 func TestAnswersComeAsTheyAreMade(t *testing.T) {
 	seen := make(chan struct{})
 	s := newStage(t, []string{listening(t)}, func(w http.ResponseWriter, _ *http.Request) {
@@ -491,7 +496,7 @@ func TestAnswersComeAsTheyAreMade(t *testing.T) {
 	}
 }
 
-// What cannot be done is said in the words of the protocol, and marked as final.
+// Errors have the format of the protocol, and are marked as final.
 func TestWhatTheInnerServerCannotDo(t *testing.T) {
 	s := newStage(t, []string{listening(t)}, func(http.ResponseWriter, *http.Request) { t.Error("a request comes through Envoy") })
 	gone := relaytoken.Request{Kind: relaytoken.Again, Models: []relaytoken.Model{target}}
@@ -527,7 +532,8 @@ func TestWhatTheInnerServerCannotDo(t *testing.T) {
 	}
 }
 
-// A call for several models goes to each, at most four at a time, and what they answer comes in the order of the call, with the metadata of all.
+// A call for several models goes to each, at most four at a time. The responses are joined in the
+// order of the call, with all metadata.
 func TestACallForSeveralModels(t *testing.T) {
 	var mu sync.Mutex
 	now, most := 0, 0
@@ -572,7 +578,8 @@ func TestACallForSeveralModels(t *testing.T) {
 	}
 }
 
-// A model that there is not is left out unless all are wanted; any other error is the call's, and ends the other calls.
+// Unknown models are skipped unless all are required. Any other error ends the call and cancels the
+// others.
 func TestErrorsOfSeveralModels(t *testing.T) {
 	begun, left := make(chan struct{}, 1), make(chan struct{}, 1) // calls of slow
 	s := newStage(t, []string{listening(t)}, func(w http.ResponseWriter, r *http.Request) {
@@ -668,7 +675,7 @@ func TestErrorsOfSeveralModels(t *testing.T) {
 	}
 }
 
-// A request that is under way when the server stops is answered.
+// Requests in flight are answered when the server stops.
 func TestTheInnerServerEndsAfterItsRequests(t *testing.T) {
 	begun, end := make(chan struct{}), make(chan struct{})
 	s := newStage(t, []string{listening(t)}, func(w http.ResponseWriter, _ *http.Request) {
@@ -697,7 +704,7 @@ func TestTheInnerServerEndsAfterItsRequests(t *testing.T) {
 	}
 }
 
-// A client of ModelMesh that shows the token gets to control as it came; any other gets nowhere.
+// A ModelMesh client with the token reaches control, with its request unchanged. Others do not.
 func TestClientsOfModelMeshGetToControl(t *testing.T) {
 	folder := t.TempDir()
 	got := make(chan *http.Request, 1)
@@ -763,7 +770,8 @@ func TestClientsOfModelMeshGetToControl(t *testing.T) {
 	}
 }
 
-// A request by REST becomes a call for the model that it was admitted for, with its metadata, and its answer is REST's.
+// A REST request becomes a call for its admitted model, with its metadata, and gets a REST
+// response.
 func TestRequestsByRESTBecomeCalls(t *testing.T) {
 	s := newStage(t, []string{listening(t)}, func(w http.ResponseWriter, r *http.Request) {
 		switch r.Header.Get("X-Case") {
@@ -850,7 +858,7 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 			t.Errorf("%s: its errand is %+v", c.what, e)
 		}
 	}
-	// What is asked for in binary comes in binary.
+	// Outputs that are requested in binary are binary.
 	const inBinary = `{"inputs":[{"name":"x","datatype":"INT32","shape":[1],"parameters":{"binary_data_size":4}}],"parameters":{"binary_data_output":true}}`
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://gateway/v2/models/m/infer", strings.NewReader(inBinary+"\x07\x00\x00\x00"))
 	if err != nil {
@@ -869,7 +877,8 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 	}
 }
 
-// A request for a stored response goes to one pool after the other until one has the response. Each pool gets the whole request.
+// A request for a stored response goes to one pool after the other until one has the response. Each
+// pool gets the whole request.
 func TestPoolsAreAskedInTurnForAStoredResponse(t *testing.T) {
 	for want, answers := range map[string][]int{
 		"200 answer 0": {200, 200, 200}, "200 answer 1": {400, 200, 200}, "200 answer 2": {404, 503, 200},

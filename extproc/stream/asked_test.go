@@ -38,10 +38,10 @@ func asking(ctx context.Context, t *testing.T, client extprocv3.ExternalProcesso
 	return got
 }
 
-// answers has control answer the first question of its stream.
+// answers answers the first question of control's stream.
 func answers(f *fleet.Fleet) { f.Answered(f.Question()) }
 
-// A model that control registers while its word is on the way is served, and gets no 404.
+// A model that control has registered a moment ago is served, and does not get 404.
 func TestAModelThatWasJustRegisteredIsServed(t *testing.T) {
 	f, _, client := holding(t, time.Minute, 10)
 	answers(f)
@@ -59,7 +59,8 @@ func TestAModelThatWasJustRegisteredIsServed(t *testing.T) {
 	}
 }
 
-// Invented names get 404 once control has answered. All that come together are one question.
+// Unknown names get 404 once control has answered. Requests that arrive together share one
+// question.
 func TestInventedNamesAreOneQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _, client := holding(t, time.Minute, 10)
@@ -98,7 +99,7 @@ func TestInventedNamesAreOneQuestion(t *testing.T) {
 	})
 }
 
-// The body of a request counts as buffered while the request waits for control's answer, and not afterwards.
+// The body counts as buffered only while the request waits for control's answer.
 func TestBodiesOfRequestsThatAskControlAreCounted(t *testing.T) {
 	const body = `{"model":"invented"}`
 	synctest.Test(t, func(t *testing.T) {
@@ -137,7 +138,7 @@ func TestBodiesOfRequestsThatAskControlAreCounted(t *testing.T) {
 	})
 }
 
-// A control that does not answer in time leaves it open whether there is the model: the client is told to try again.
+// If control does not answer in time, the client is told to try again.
 func TestASilentControlLeavesAModelOpen(t *testing.T) {
 	f, _, client := holding(t, time.Minute, 10)
 	answers(f)

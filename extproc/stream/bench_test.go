@@ -9,7 +9,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// BenchmarkExchange measures one request of each API, from its headers to the end of its stream, without gRPC and Envoy.
+// BenchmarkExchange measures one request of each API, from its headers to the end of its stream,
+// without gRPC and Envoy.
 func BenchmarkExchange(b *testing.B) {
 	for _, c := range []struct {
 		name  string

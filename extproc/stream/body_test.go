@@ -20,7 +20,8 @@ import (
 	"github.com/headgate/headgate/extproc/stream"
 )
 
-// script is a data plane that sends messages and keeps none of their bodies, nor of those of what it is told.
+// script is a data plane that sends messages, and keeps no reference to bodies that it sends or
+// receives.
 type script struct {
 	grpc.ServerStream
 	t      *testing.T
@@ -59,7 +60,7 @@ func (s *script) note(body []byte) {
 	}
 }
 
-// kept is how many of the bodies are in memory still.
+// kept returns how many of the bodies are still in memory.
 func (s *script) kept() (n int) {
 	for range 3 {
 		runtime.GC()
@@ -72,8 +73,8 @@ func (s *script) kept() (n int) {
 	return n
 }
 
-// An answer may take minutes, and a body has up to 32 MiB: once the request was sent on, or answered here, nothing keeps
-// its body.
+// Nothing keeps a body after the request was forwarded or answered: a response may take minutes,
+// and a body has up to 32 MiB.
 func TestAnOpenStreamKeepsNoBodyAlive(t *testing.T) {
 	const duplex = "headers :method=POST :path=/v1/completions mode=FULL_DUPLEX_STREAMED shown=FULL_DUPLEX_STREAMED"
 	for name, c := range map[string]struct {
@@ -114,7 +115,7 @@ func TestAnOpenStreamKeepsNoBodyAlive(t *testing.T) {
 	}
 }
 
-// A request that waits keeps its body, and nothing keeps it after the wait, however that ends.
+// A waiting request keeps its body. Nothing keeps it after the wait, however the wait ends.
 func TestNothingKeepsABodyAfterItsWait(t *testing.T) {
 	for name, c := range map[string]struct{ headers, news, told string }{
 		"buffered":             {"headers :method=POST :path=/v1/completions", "loaded=nobody@" + address, "RequestBody"},
@@ -147,7 +148,7 @@ func TestNothingKeepsABodyAfterItsWait(t *testing.T) {
 	}
 }
 
-// play lets a data plane that was given an authority to call send messages to a server.
+// play makes a data plane that called an authority send messages to a server.
 func play(t *testing.T, server *stream.Server, authority string, lines []string) *script {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -14,7 +14,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// However many models there are, the error names ten, and costs as much as where there are a few hundred.
+// The error lists ten models. Its cost does not grow beyond a few hundred models.
 func TestTheListOfAnErrorIsBounded(t *testing.T) {
 	const many = 20_000
 	routed := func(s *objects.Set) {

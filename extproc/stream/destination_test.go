@@ -6,7 +6,7 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// One body goes to every pick: an engine that knows the model by another name than the first cannot be among them.
+// All picks get the same body, so engines with another name for the model are dropped.
 func TestTheDestinationIsTheListOfPicksThatTakeTheSameBody(t *testing.T) {
 	at := func(address, model string) pick.Decision {
 		return pick.Decision{Endpoint: &pick.Endpoint{Address: address}, Model: model}

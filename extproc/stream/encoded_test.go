@@ -18,7 +18,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// inGzip is the message with a body in gzip.
+// inGzip returns the message with its body compressed.
 func inGzip(t *testing.T, body string) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -30,7 +30,7 @@ func inGzip(t *testing.T, body string) string {
 	return fmt.Sprintf("body %q", out.String())
 }
 
-// A body that was decoded counts until it was sent on, waits or is answered, and not more than so many do at once.
+// A decoded body counts until it is forwarded, queued or answered, and the total is bounded.
 func TestDecodedBodiesAreBounded(t *testing.T) {
 	f := newFleet()
 	held := flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})
@@ -74,7 +74,7 @@ func TestDecodedBodiesAreBounded(t *testing.T) {
 	}
 }
 
-// A decoded body no longer counts as buffered once it was sent on, or once its request waits, although the request goes on.
+// A decoded body stops counting as buffered when it is forwarded or its request waits.
 func TestDecodedBodiesAreLetGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, server := holdingServer(t, time.Minute, 10)
@@ -102,7 +102,8 @@ func TestDecodedBodiesAreLetGo(t *testing.T) {
 	})
 }
 
-// A body waits for a decoder, but not for long, and not while extproc stops. A decoder that panics costs one request.
+// A body waits for a decoder only for a limited time, and not while extproc stops. A decoder that
+// panics costs one request.
 func TestWaitsForDecodersAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, _ := newServer(t, newFleet(), func(*stream.Config) {})
@@ -155,7 +156,8 @@ func TestWaitsForDecodersAreBounded(t *testing.T) {
 	})
 }
 
-// Headgate's own Envoy shows as little of an answer as ever where it is asked for a request's body: a mode override replaces the whole mode.
+// Headgate's own Envoy shows no more of a response when extproc requests the body, because a mode
+// override replaces the whole mode.
 func TestAskingForABodyKeepsTheModesOfAnswers(t *testing.T) {
 	server, _ := newServer(t, newFleet(), func(*stream.Config) {})
 	x := server.ExchangeAt("", objects.Name{}, nil)

@@ -25,11 +25,14 @@ type apiError struct {
 	Message string
 	// retryAfter is in seconds; 0 gives no time.
 	retryAfter int
-	// accept lists the content codings that a body may have, as the header of that name; it may be empty.
+	// accept lists the content codings that a body may have, as the header of that name; it may be
+	// empty.
 	accept string
-	// call is the gRPC code of a call that ends with the error; 0 means the code that goes with the status.
+	// call is the gRPC code of a call that ends with the error; 0 means the code that goes with the
+	// status.
 	call kserve.Code
-	// final means that a retry does not help. Without it the clients of OpenAI and Anthropic retry each 5xx.
+	// final means that a retry does not help. Without it the clients of OpenAI and Anthropic retry
+	// each 5xx.
 	final bool
 }
 
@@ -83,17 +86,20 @@ func failed(status int, code, message string) *apiError {
 var (
 	errUnknownPath = invalid(http.StatusNotFound, "unknown_url", "", "This gateway serves no such method and path. It serves "+strings.Join(openai.Served(), ", ")+".")
 	errUnknownV2   = invalid(http.StatusNotFound, "unknown_url", "", "This gateway serves no such method and path. It serves "+strings.Join(kserve.Served(), ", ")+".")
-	// errClosedPath is for paths that no request may reach even if the HTTPRoutes of another gateway allow it.
+	// errClosedPath is for paths that no request may reach even if the HTTPRoutes of another
+	// gateway allow it.
 	errClosedPath = invalid(http.StatusNotFound, "unknown_url", "", "This gateway serves no such method and path.")
 	// errNoPool is for a request without a model from a gateway that names no pool.
 	errNoPool   = invalid(http.StatusNotFound, "unknown_url", "", "The request names no model, and the gateway does not say which pool it is for.")
 	errTooLarge = invalid(http.StatusRequestEntityTooLarge, "request_too_large", "", fmt.Sprintf("The body has more than %d MiB.", maxBody>>20))
 	// errDecodedTooLarge is for a body that is too large without its content codings.
 	errDecodedTooLarge = invalid(http.StatusRequestEntityTooLarge, "request_too_large", "", fmt.Sprintf("Decoded, the body has more than %d MiB.", maxBody>>20))
-	// errEncoded is for a body with a content coding behind another gateway, where extproc cannot send on a decoded body.
+	// errEncoded is for a body with a content coding behind another gateway, where extproc cannot
+	// send on a decoded body.
 	errEncoded = unsupported("identity", "Send the body without a content encoding.")
 	errCoding  = unsupported(decode.Accept, "Send the body without a content encoding, or with one of "+decode.Accept+".")
-	// errNoModel is for a request whose body the data plane does not show, and whose model it does not name.
+	// errNoModel is for a request whose body the data plane does not show, and whose model it does
+	// not name.
 	errNoModel = invalid(http.StatusBadRequest, "invalid_request", "model", "The body names no model that the gateway can read: send a JSON object with a model of GET /v1/models.")
 	// errRename is for a route that renames the model where extproc cannot change the body.
 	errRename = failed(http.StatusInternalServerError, "rename_impossible", "The route of the model %s gives it another name, which this gateway cannot write: its ext_proc shows no bodies. Its operator can let extproc ask for them (--allow-mode-override).")
@@ -101,7 +107,8 @@ var (
 	errUnknownModel = invalid(http.StatusNotFound, "model_not_found", "model", "The model %s does not exist. GET /v1/models lists those that do.")
 	// errUnknownAnswer is for a request about a stored response that no endpoint has.
 	errUnknownAnswer = invalid(http.StatusNotFound, "response_not_found", "", "The gateway knows of no such response.")
-	// errNotHeard is for a model that no object admits, while control or the engines of an open pool have not yet listed theirs.
+	// errNotHeard is for a model that no object admits, while control or the engines of an open
+	// pool have not yet listed theirs.
 	errNotHeard = &apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: "not_ready", Param: "model", Message: "The gateway does not know yet whether there is a model %s. Try again.", retryAfter: retrySoon}
 	// errNoOffer is for a listener that the objects do not have yet, or no longer.
 	errNoOffer = unavailable("not_ready", "The gateway does not know yet which models it serves here. Try again.", retrySoon)
@@ -136,7 +143,8 @@ var (
 	// errNoneFound is for a call for several models, none of which exists.
 	errNoneFound    = invalidCall(http.StatusNotFound, "model_not_found", "none of the requested models were found", kserve.NotFound)
 	errAnotherModel = invalidCall(http.StatusBadRequest, "another_model", "A message of the call names another model than the first: make a call for each model.", kserve.InvalidArgument)
-	// errHidden is for a call whose messages must be read or changed, while the data plane does not show them.
+	// errHidden is for a call whose messages must be read or changed, while the data plane does not
+	// show them.
 	errHidden = failed(http.StatusInternalServerError, "messages_hidden", "The gateway has to read the messages of this call, and its ext_proc shows none: its operator can set request_body_mode FULL_DUPLEX_STREAMED for gRPC.")
 
 	errInternal = &apiError{status: http.StatusInternalServerError, Type: serverError, Code: "internal", Message: "The gateway failed."}
@@ -144,7 +152,8 @@ var (
 
 // Errors that no client gets.
 var (
-	// errTranscode is for a REST request whose engines take only gRPC calls: the relay makes a call of it.
+	// errTranscode is for a REST request whose engines take only gRPC calls: the relay makes a call
+	// of it.
 	errTranscode = errors.New("the engines take only gRPC calls")
 	// errOver is for a request that ended while extproc handled it.
 	errOver = errors.New("the request is over")

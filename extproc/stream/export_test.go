@@ -16,32 +16,33 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Exchange is the state machine of one request, for tests that give it messages.
+// Exchange is an exchange to which tests give messages.
 type Exchange struct{ *exchange }
 
-// Exchange returns a fresh exchange for a data plane that was given an authority and a port to call.
+// Exchange returns a new exchange for a data plane that called an authority and a port.
 func (s *Server) Exchange(front Front, authority string, port int32) Exchange {
 	return Exchange{s.newExchange(scope{server: s, front: front, called: func() (string, int32) { return authority, port }})}
 }
 
-// ExchangeAt returns a fresh exchange for our own Envoy, at a listener of a Gateway or for a pool, by a route that may rewrite the path;
-// what is empty is not said.
+// ExchangeAt returns a new exchange for Headgate's own Envoy, at a listener or for a pool, with a
+// route that may rewrite the path. Each may be empty.
 func (s *Server) ExchangeAt(listener string, pool objects.Name, rewrite *wire.Rewrite) Exchange {
 	return Exchange{s.newExchange(scope{server: s, front: Own, listener: listener, pool: pool, rewrite: rewrite})}
 }
 
-// Receive is receive.
+// Receive calls receive.
 func (x Exchange) Receive(m *extprocv3.ProcessingRequest, now time.Time) ([]*extprocv3.ProcessingResponse, error) {
 	return x.receive(m, now)
 }
 
-// End is end.
+// End calls end.
 func (x Exchange) End(now time.Time) { x.end(now) }
 
-// ReleaseLease is what the access log's record of the request would do.
+// ReleaseLease does what the request's access-log record would do.
 func (x Exchange) ReleaseLease() { x.server.Fleet.Release(x.dispatcher.id) }
 
-// Waits says what the request waits for and with how many bytes, and for how long it may; empty if it does not wait.
+// Waits returns what the request waits for, with how many bytes and how long at most; empty if it
+// does not wait.
 func (x Exchange) Waits() string {
 	w := x.dispatcher.waits
 	if w == nil {
@@ -50,27 +51,27 @@ func (x Exchange) Waits() string {
 	return fmt.Sprintf("%s, %d bytes, at most %v", w.key, w.bytes, w.most)
 }
 
-// Kept is for how many bytes of the request's body the exchange has memory.
+// Kept returns how many bytes the exchange has allocated for the body.
 func (x Exchange) Kept() int { return cap(x.chunks) }
 
-// Override is override.
+// Override calls override.
 func (x Exchange) Override() *extprocv3.ProcessingResponse { return x.dispatcher.override() }
 
-// Resume is again, in the turn of a request that waits.
+// Resume decides a waiting request in its turn.
 func (x Exchange) Resume(now time.Time) []*extprocv3.ProcessingResponse {
 	return x.dispatcher.again(true, now)
 }
 
-// Expire ends the wait of a request for its time is over.
+// Expire ends the wait of a request because its time is over.
 func (x Exchange) Expire() []*extprocv3.ProcessingResponse { return x.dispatcher.refuse(errExpired) }
 
 // Refuse ends the wait of a request with an error.
 func (x Exchange) Refuse(err error) []*extprocv3.ProcessingResponse { return x.dispatcher.refuse(err) }
 
-// ReadPrompts has prompts read whatever the policy.
+// ReadPrompts makes the server read prompts whatever the policy.
 func (s *Server) ReadPrompts() { s.predicts = func(pick.Policy) bool { return true } }
 
-// Asked is what a decision would be told of a prompt, of a request that was decided.
+// Asked returns the pick.Request that the decision for a prompt would get.
 func (x Exchange) Asked(body []byte) (request pick.Request) {
 	r, _ := openai.Parse(openai.JSON, "", body)
 	request = pick.Request{Pool: x.dispatcher.target.Pool.String(), Model: cmp.Or(x.dispatcher.target.Adapter, r.Model), Open: x.dispatcher.target.Open}
@@ -80,31 +81,31 @@ func (x Exchange) Asked(body []byte) (request pick.Request) {
 	return request
 }
 
-// HasPrompt says whether the exchange keeps anything of a prompt.
+// HasPrompt reports whether the exchange still has a prompt.
 func (x Exchange) HasPrompt() bool { return x.dispatcher.prompt != nil }
 
-// MaxBody and MaxChunk are bounds that tests go to.
+// MaxBody and MaxChunk are limits that tests reach.
 const (
 	MaxBody  = maxBody
 	MaxChunk = maxChunk
 )
 
-// TakenAt has the Envoy of a fresh exchange take requests from the inner server at a socket.
+// TakenAt sets the socket at which the Envoy of a new exchange takes requests from the relay.
 func (x Exchange) TakenAt(socket string) Exchange {
 	x.scope.back = socket
 	return x
 }
 
-// FromRelay says whether the inner server sends the request.
+// FromRelay reports whether the relay sent the request.
 func (x Exchange) FromRelay() bool { return x.scope.relayed != nil }
 
-// Reads adds to the bytes of bodies that count as kept by others, and returns how many do.
+// Reads adds to the bytes that all bodies count, and returns the total.
 func (s *Server) Reads(bytes int64) int64 { return s.kept.Add(bytes) }
 
-// MaxKept is how many may be.
+// MaxKept is the limit of that total.
 const MaxKept = maxKept
 
-// Open is how many exchanges can be ended from outside.
+// Open returns how many exchanges can be ended from outside.
 func (s *Server) Open() int {
 	s.open.mu.Lock()
 	defer s.open.mu.Unlock()
@@ -121,7 +122,7 @@ func (s *Server) Dialing() int {
 // Silent reports whether the progress of a request shows that its engine has gone.
 func (s *Server) Silent(p outcome.Progress, vacant bool) bool { return s.open.silent(p, vacant) != nil }
 
-// TakeDecoders takes all decoders, which must be free, and returns what gives them back.
+// TakeDecoders takes all decoders, which must be free. The result gives them back.
 func (s *Server) TakeDecoders() (giveBack func()) {
 	var all []*decode.Decoder
 	for range cap(s.decoders) {
@@ -134,7 +135,7 @@ func (s *Server) TakeDecoders() (giveBack func()) {
 	}
 }
 
-// BreakDecoders has each decoder panic when it is used, and returns how many there are.
+// BreakDecoders makes each decoder panic on use, and returns their number.
 func (s *Server) BreakDecoders() int {
 	for range cap(s.decoders) {
 		<-s.decoders

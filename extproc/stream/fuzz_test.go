@@ -17,8 +17,8 @@ import (
 	"github.com/headgate/headgate/extproc/stream"
 )
 
-// Whatever messages come, in whatever order: nothing panics, what was counted is counted as gone, a reply is the last
-// thing said of the request, and a body in chunks comes out as it went in.
+// Whatever messages arrive, in whatever order: nothing panics, every count ends, nothing follows a
+// reply, and a body in chunks stays unchanged.
 func FuzzExchange(f *testing.F) {
 	whole := `{"model":"llama","prompt":"x"}`
 	f.Add(byte(1), []byte("H4B"), []byte(whole))
@@ -103,7 +103,7 @@ func FuzzExchange(f *testing.F) {
 	})
 }
 
-// scripted makes the message of a letter.
+// scripted returns the message for a letter.
 func scripted(script []byte, i *int, body []byte) (*extprocv3.ProcessingRequest, bool) {
 	m := &extprocv3.ProcessingRequest{}
 	half := body[:len(body)/2]

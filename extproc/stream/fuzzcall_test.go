@@ -15,8 +15,9 @@ import (
 	"github.com/headgate/headgate/extproc/stream"
 )
 
-// Whatever a call's messages are and however they are cut: nothing panics, nothing comes after a reply, what was counted is counted as gone,
-// and whatever an engine gets is a whole message for the model that was admitted, by a parser that takes the last of a field.
+// Whatever a call's messages are and however they are cut: nothing panics, nothing follows a reply,
+// every count ends, and each message that an engine gets is complete and names the admitted model,
+// for a parser that takes the last of duplicate fields.
 func FuzzCall(f *testing.F) {
 	frame := func(messages ...string) (all []byte) {
 		for _, m := range messages {
@@ -119,7 +120,7 @@ func FuzzCall(f *testing.F) {
 	})
 }
 
-// lastString is the last string of the field 1 of a message, and whether the message is one.
+// lastString returns the last string in field 1 of a message, and whether the message is valid.
 func lastString(message []byte) (last string, ok bool) {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)

@@ -23,8 +23,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// A request is ended once, when its endpoint is vacant in two records in a row and sent nothing in between. What was kept for that is gone with
-// the exchange.
+// A request is ended once, when its endpoint is vacant in two consecutive records without a byte in
+// between. Nothing of it is kept after the exchange.
 func TestARequestWhoseEngineHasGoneIsEndedOnItsStream(t *testing.T) {
 	f := newFleet()
 	server, _ := newServer(t, f, nil)
@@ -85,8 +85,8 @@ func TestARequestWhoseEngineHasGoneIsEndedOnItsStream(t *testing.T) {
 	server.Progressed(record)
 }
 
-// An endpoint that was removed from the objects is not scraped. It is dialed when its requests are recorded, one dial at a time. If it refuses
-// connections, its silent requests end.
+// An endpoint that was removed from the objects is not scraped. It is dialed when its requests are
+// recorded, one dial at a time. If it refuses connections, its silent requests end.
 func TestARequestAtAnEndpointThatHasLeftIsEnded(t *testing.T) {
 	f := newFleet()
 	dials, dialed := make(chan error), make(chan string, 10)
@@ -106,7 +106,8 @@ func TestARequestAtAnEndpointThatHasLeftIsEnded(t *testing.T) {
 		records = append(records, outcome.Progress{ID: id, Endpoint: address, Bytes: 5})
 	}
 	await(t, "the exchanges are open", func() bool { return server.Open() == 2 })
-	// pass records each request, one of which got more bytes, and makes the dial that follows end with an error.
+	// pass records each request, one of which got more bytes, and makes the dial that follows end
+	// with an error.
 	pass := func(err error) {
 		records[1].Bytes++
 		for _, r := range records {
@@ -158,7 +159,7 @@ func TestARequestAtAnEndpointThatHasLeftIsEnded(t *testing.T) {
 	await(t, "no exchange is open", func() bool { return server.Open() == 0 })
 }
 
-// await waits until something holds.
+// await waits until a condition holds.
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -173,7 +174,8 @@ func await(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// A request that finds no endpoint has a series of its pool and route, so that an alert or an autoscaler knows which pool it was for.
+// A request without an endpoint counts in a series of its pool and route, for alerts and
+// autoscalers.
 func TestRequestsThatFindNoEndpointAreCountedByPoolAndRoute(t *testing.T) {
 	f := newFleet()
 	m := metrics.New(f)
@@ -211,7 +213,8 @@ func series(m *metrics.Meter, prefix string) (all []string) {
 	return all
 }
 
-// A call that is refused before its answer begins counts as a reply. If it is refused later, the access log counts it, by its final status.
+// A call that is refused before its response begins counts as a reply. If it is refused later, the
+// access log counts it with its final status.
 func TestARefusedCallIsCountedOnce(t *testing.T) {
 	for chunk, want := range map[string]int{"chunk": 1, "chunk @answered": 0} {
 		f := newFleet()

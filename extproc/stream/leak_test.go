@@ -32,7 +32,8 @@ func (c *counted) Process(s extprocv3.ExternalProcessor_ProcessServer) error {
 	return c.ExternalProcessorServer.Process(s)
 }
 
-// When all requests have ended, no map of the server, the flow and the fleet has more entries than it had before them, whatever became of them.
+// After all requests have ended, whatever their outcomes, no map of the server, the flow and the
+// fleet has more entries than before.
 func TestNothingIsKeptOfRequestsThatHaveEnded(t *testing.T) {
 	var held *flow.Flow
 	f := newFleetOfVModels(fleet.Config{Placed: true, Published: func(v *endpointstate.View) {
@@ -113,8 +114,8 @@ const (
 	inferCall   = "headers :method=POST mode=NONE shown=NONE content-type=application/grpc :path=/inference.GRPCInferenceService/ModelInfer"
 )
 
-// ownRequests and gatewayRequests are requests of every API and mode, as lines of scenarios. A line "leave" ends the stream after
-// its first answer, "leave waiting" after its second.
+// ownRequests and gatewayRequests are requests of every API and mode, as lines of scenarios. A line
+// "leave" ends the stream after its first answer, "leave waiting" after its second.
 var (
 	ownRequests = [][]string{
 		{completions, `body {"model":"text-to-sql"}`},
@@ -157,7 +158,8 @@ var (
 	}
 )
 
-// sendAny sends a request, and returns when its stream has ended and what an access log would report of it is reported.
+// sendAny sends a request. It returns when the stream has ended, and plays the part of the access
+// log.
 func sendAny(t *testing.T, client extprocv3.ExternalProcessorClient, f *fleet.Fleet, lines []string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(t.Context(), wire.BackMetadata, "back"))

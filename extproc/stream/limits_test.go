@@ -14,7 +14,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// limited has a copy of the adapter that nobody had, which takes so many requests at once.
+// limited adds a copy of the adapter with a concurrency limit.
 func limited(t *testing.T, f *fleet.Fleet, limit int) {
 	t.Helper()
 	n := news(t, f, []string{"loaded=nobody@" + address})
@@ -22,13 +22,13 @@ func limited(t *testing.T, f *fleet.Fleet, limit int) {
 	f.ApplyPlacement(n)
 }
 
-// goes says whether a request was sent to an endpoint.
+// goes reports whether a request was sent to an endpoint.
 func goes(t *testing.T, m *extprocv3.ProcessingResponse) bool {
 	t.Helper()
 	return m.GetOverrideMessageTimeout() == nil && strings.Contains(render(t, m), "destination-endpoint="+address)
 }
 
-// next is the next message, of a request that waited and is to be sent to its endpoint.
+// next checks the next message: the waiting request must be sent to its endpoint.
 func next(t *testing.T, what string, s extprocv3.ExternalProcessor_ProcessClient) {
 	t.Helper()
 	if got := decided(t, s); !strings.Contains(got, "destination-endpoint="+address) {
@@ -36,8 +36,8 @@ func next(t *testing.T, what string, s extprocv3.ExternalProcessor_ProcessClient
 	}
 }
 
-// A copy takes so many requests at once, and the others go on one after the other in the order in which they came, each when another has ended.
-// Those that leave are no more in the way.
+// A copy takes as many requests as its limit. The others follow in order, each when another ends.
+// Clients that leave delay nobody.
 func TestRequestsWaitForACopyThatIsFull(t *testing.T) {
 	f, held, client := holding(t, time.Minute, 100)
 	limited(t, f, 2)
@@ -83,7 +83,8 @@ func TestRequestsWaitForACopyThatIsFull(t *testing.T) {
 	_ = s.CloseSend()
 }
 
-// Those that wait for a copy go on when another comes, when the limit goes, and wait for the model when the copy goes.
+// Requests that wait for a copy continue when another copy comes or the limit goes, and wait for
+// the model when the copy goes.
 func TestThoseThatWaitAreDecidedAnewWhenCopiesChange(t *testing.T) {
 	f, held, client := holding(t, time.Minute, 100)
 	limited(t, f, 1)
@@ -107,7 +108,8 @@ func TestThoseThatWaitAreDecidedAnewWhenCopiesChange(t *testing.T) {
 	awaitHeld(t, held, 0)
 }
 
-// A model that cannot be loaded elsewhere is no matter to those that wait for a copy, and that their time is over is told as what it is.
+// That a model cannot be loaded elsewhere does not affect requests that wait for a full copy. If
+// their time ends, they get model_busy.
 func TestAWaitForACopyThatIsFullEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, held, client := holding(t, time.Minute, 2)
@@ -142,7 +144,8 @@ func TestAWaitForACopyThatIsFullEnds(t *testing.T) {
 	})
 }
 
-// A model of another pool at the same endpoint has the same copy: that its request ends lets those go on that wait in the one pool.
+// Pools that share an endpoint share the copy: the end of a request in one pool wakes requests of
+// the other.
 func TestAnEndWakesThoseOfEveryPool(t *testing.T) {
 	f, held, _ := holding(t, time.Minute, 100)
 	limited(t, f, 1)

@@ -13,7 +13,7 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// The times that explain a decision come to that of its first token.
+// The terms of an estimate add up to its time to first token.
 func TestTimesOfADecision(t *testing.T) {
 	f := newFleet()
 	w, name := f.View().World, objects.Name{Namespace: "ns", Name: "base"}
@@ -51,8 +51,9 @@ func TestTimesOfADecision(t *testing.T) {
 	x.End(time.Now())
 }
 
-// Where the adapter of a request was, and what its load and its intake were to take, are told with its decision and with what became of it; the base
-// model has no adapter. Of a request that others are before nothing is told.
+// The decision and the outcome report the adapter's residency, and the predicted load time and
+// frontend overhead. The base model has no adapter. Nothing is reported for a request behind
+// others.
 func TestWhereTheAdapterWasIsTold(t *testing.T) {
 	f := newFleet()
 	w, name := f.View().World, objects.Name{Namespace: "ns", Name: "base"}

@@ -15,8 +15,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Requests of V2 and gRPC calls are decided by the pace of their model, once it is known, and say among how many they were; what only asks about a
-// model says nothing, and a request with tokens has no pace.
+// V2 requests and gRPC calls use the service time of their model once it is known, and report how
+// many requests they were among. Requests about a model report nothing. Requests with tokens have
+// no service time.
 func TestPacesDecide(t *testing.T) {
 	for name, c := range map[string]struct {
 		lines  []string
@@ -93,8 +94,8 @@ func TestPacesDecide(t *testing.T) {
 	}
 }
 
-// The pace that a Model says is what requests for it are taken to take, until it is known how long they do; what requests with tokens take it does
-// not say.
+// The service time in a Model object applies until it is learned. It does not apply to requests
+// with tokens.
 func TestThePaceOfAModelDecidesUntilOneIsLearned(t *testing.T) {
 	f := newFleetWith(fleet.Config{}, func(s *objects.Set) {
 		m := v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "sql-v2"}}
@@ -128,8 +129,8 @@ func TestThePaceOfAModelDecidesUntilOneIsLearned(t *testing.T) {
 	claims("it is learned", 10e6, infer)
 }
 
-// Where another gateway shows the answer, it is measured from when the request was whole, and had its model, to the end: neither what it waited for
-// its model counts, nor how long its client took to send it.
+// Behind another gateway the measured time begins when the request is complete and has its model.
+// The queue time does not count, nor the client's time to send.
 func TestAnotherGatewaysAnswersAreTimed(t *testing.T) {
 	for name, c := range map[string]struct {
 		mode   string

@@ -6,7 +6,7 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// A request goes on to no copy with a limit where it was not counted; the first pick has counted it.
+// A retry goes to no copy with a concurrency limit, because only the first pick counts the request.
 func TestNoCopyWithALimitIsNamedForARetry(t *testing.T) {
 	free, limited := pick.Decision{Copy: &pick.Copy{}}, pick.Decision{Copy: &pick.Copy{Limited: true}}
 	for i, c := range []struct {

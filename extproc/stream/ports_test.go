@@ -15,7 +15,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Our own Envoys send a request to the port of its protocol; another gateway has the endpoint's address.
+// Headgate's own Envoys send a request to the port of its protocol; another gateway gets the
+// endpoint's address.
 func TestRequestsGoToThePortOfTheirProtocol(t *testing.T) {
 	f := newFleetWith(fleet.Config{}, func(s *objects.Set) {
 		grpc, http := int32(9000), int32(9001)
@@ -47,7 +48,8 @@ func TestRequestsGoToThePortOfTheirProtocol(t *testing.T) {
 	}
 }
 
-// What asks for messages asks for their trailers, without which Envoy shows no body as it comes, and for nothing of the answer.
+// A request for messages includes their trailers, because Envoy shows no chunks without, and
+// nothing of the response.
 func TestMessagesAreAskedForWithTrailers(t *testing.T) {
 	server, _ := newServer(t, newFleet(), nil)
 	x := server.ExchangeAt("", objects.Name{}, nil)

@@ -13,13 +13,13 @@ import (
 	"github.com/headgate/headgate/extproc/stream"
 )
 
-// completion is a body whose prompt has so many blocks of its own behind those that all have.
+// completion returns a body whose prompt has a common beginning and so many blocks of its own.
 func completion(model string, shared, own int, mine string) string {
 	block := func(s string) string { return strings.Repeat(s, prefix.BlockBytes) }
 	return fmt.Sprintf(`{"model":%q,"prompt":"%s%s"}`, model, strings.Repeat(block("s"), shared), strings.Repeat(block(mine), own))
 }
 
-// through sends a request through a server, and has it decided.
+// through sends a request through a server.
 func through(t *testing.T, s *stream.Server, body string) stream.Exchange {
 	t.Helper()
 	return throughTo(t, s.Exchange(stream.Own, "", 0), body)
@@ -38,7 +38,8 @@ func throughTo(t *testing.T, x stream.Exchange, body string) stream.Exchange {
 	return x
 }
 
-// cachedAt is how many blocks of a prompt a decision would be told that the endpoint of a pool has, and of how many tokens.
+// cachedAt returns how many blocks of a prompt a pool's endpoint has cached, and of how many
+// tokens.
 func cachedAt(t *testing.T, f *fleet.Fleet, x stream.Exchange, pool, body string) (cached, of int32) {
 	t.Helper()
 	request := x.Asked([]byte(body))
@@ -50,7 +51,8 @@ func cachedAt(t *testing.T, f *fleet.Fleet, x stream.Exchange, pool, body string
 	return cached, int32(request.Demand.Prompt)
 }
 
-// What a request was sent with is what the next one finds, for the same adapter, or for the base model under any name.
+// The next request finds the prompt of the one before, for the same adapter, or for the base model
+// under any name.
 func TestPromptsAreRemembered(t *testing.T) {
 	f := newFleet()
 	server, _ := newServer(t, f, nil)
@@ -98,7 +100,7 @@ func TestPromptsOfAnOpenPool(t *testing.T) {
 	}
 }
 
-// A prompt is sent to the endpoint that the request goes to, and to no other.
+// Only the first pick gets the prompt.
 func TestPromptsAreWhereTheyWereSent(t *testing.T) {
 	f := newFleet()
 	server, _ := newServer(t, f, nil)
@@ -116,7 +118,7 @@ func TestPromptsAreWhereTheyWereSent(t *testing.T) {
 	}
 }
 
-// A gateway that is given several endpoints says which of them answered: that one has the prompt too.
+// A gateway that gets several endpoints reports which one answered: that one has the prompt too.
 func TestPromptsOfRequestsThatAnotherEndpointAnswered(t *testing.T) {
 	f := newFleet()
 	server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.Picks = 2 })
@@ -146,7 +148,7 @@ func TestPromptsOfRequestsThatAnotherEndpointAnswered(t *testing.T) {
 	}
 }
 
-// Where the policy asks for no prompts, none is read.
+// If the policy needs no prompts, none is read.
 func TestPromptsAreReadWhereTheyAreAskedFor(t *testing.T) {
 	f := newFleet()
 	server, _ := newServer(t, f, nil)
@@ -159,7 +161,7 @@ func TestPromptsAreReadWhereTheyAreAskedFor(t *testing.T) {
 	}
 }
 
-// A request that nobody can take was sent to nobody.
+// The prompt of a request without an endpoint is cached nowhere.
 func TestPromptsThatWentNowhere(t *testing.T) {
 	f := newFleet()
 	server, _ := newServer(t, f, nil)
@@ -170,7 +172,8 @@ func TestPromptsThatWentNowhere(t *testing.T) {
 	}
 }
 
-// Where prompts have much in common, one that nobody sent from here is expected at one endpoint: others may have sent it there.
+// If prompts share a beginning, a prompt that this extproc did not send is expected at one
+// endpoint: other extprocs may have sent it there.
 func TestPromptsThatOthersMayHaveSent(t *testing.T) {
 	f := newFleet()
 	server, _ := newServer(t, f, nil)

@@ -23,14 +23,14 @@ import (
 
 var nobody = objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "base"}, ID: "nobody"}
 
-// holding is a fleet with control, and a client of what decides over it.
+// holding returns a fleet with control, its flow, and a client.
 func holding(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *flow.Flow, extprocv3.ExternalProcessorClient) {
 	t.Helper()
 	f, held, server := holdingServer(t, most, max)
 	return f, held, dialServer(t, server, stream.Own)
 }
 
-// holdingServer returns a fleet with control, and the server that decides for it.
+// holdingServer returns a fleet with control, its flow, and the server.
 func holdingServer(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *flow.Flow, *stream.Server) {
 	t.Helper()
 	var held *flow.Flow
@@ -45,7 +45,8 @@ func holdingServer(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *fl
 	return f, held, server
 }
 
-// ask begins a request for the adapter that nobody has, and returns its stream when it is decided or asked to wait.
+// ask begins a request for the adapter without a copy. It returns the stream once the request is
+// decided or waits.
 func ask(ctx context.Context, t *testing.T, client extprocv3.ExternalProcessorClient) (extprocv3.ExternalProcessor_ProcessClient, *extprocv3.ProcessingResponse) {
 	t.Helper()
 	return askFor(ctx, t, client, "missing")
@@ -96,7 +97,7 @@ func awaitHeld(t *testing.T, held *flow.Flow, want int64) {
 	}
 }
 
-// The first client leaves while it waits, another the moment that it has its turn: the rest go on all the same.
+// One client leaves while it waits, another when its turn comes. The rest continue.
 func TestRequestsWaitUntilTheirModelIsThere(t *testing.T) {
 	f, held, client := holding(t, time.Minute, 100)
 	leaving, leave := context.WithCancel(t.Context())
@@ -127,7 +128,7 @@ func TestRequestsWaitUntilTheirModelIsThere(t *testing.T) {
 	}
 }
 
-// Who comes while others wait comes after them.
+// A new request comes after those that wait.
 func TestNobodyOvertakesThoseThatWait(t *testing.T) {
 	f, held, _ := holding(t, time.Minute, 100)
 	ticket, err := held.Hold(nobody, 1, time.Now())
@@ -181,8 +182,8 @@ func TestAWaitEndsWithAFailureAndAFullQueueHasNone(t *testing.T) {
 	awaitHeld(t, held, 0)
 }
 
-// Who waits for the model that a VModel went to, and which fails or goes after the VModel was moved, gets the other; who asked for the model
-// itself is told.
+// If a VModel moves and its old model then fails or goes, requests for the VModel get the new
+// model. Requests for the old model get the error.
 func TestAWaitForAVModelOutlivesItsModel(t *testing.T) {
 	for _, word := range []string{"failed=nobody", "unknown=nobody"} {
 		f, held, _ := holding(t, time.Minute, 10)
@@ -212,7 +213,7 @@ func TestAWaitForAVModelOutlivesItsModel(t *testing.T) {
 	}
 }
 
-// One that is moved to another model that nobody has waits for that.
+// A request whose VModel moves to a model without a copy waits for that model.
 func TestAWaitForAVModelGoesOnForAnotherModel(t *testing.T) {
 	f, held, client := holding(t, time.Minute, 10)
 	s, _ := askFor(t.Context(), t, client, "lost")
@@ -227,7 +228,7 @@ func TestAWaitForAVModelGoesOnForAnotherModel(t *testing.T) {
 	awaitHeld(t, held, 0)
 }
 
-// Nor does it go before those that wait for that.
+// It does not precede those that wait for that model already.
 func TestAWaitForAVModelOvertakesNobody(t *testing.T) {
 	f, held, client := holding(t, time.Minute, 10)
 	ticket, err := held.Hold(objects.ModelKey{Pool: nobody.Pool, ID: "sql-v4"}, 1, time.Now())
@@ -264,7 +265,7 @@ func awaitWanted(t *testing.T, held *flow.Flow, id string, want int) {
 	}
 }
 
-// When extproc stops, its clients have not left.
+// When extproc stops, waiting requests get an error, and do not count as canceled.
 func TestAWaitEndsWithItsProcess(t *testing.T) {
 	f, held, _ := holding(t, time.Minute, 1)
 	var counted *metrics.Meter
@@ -282,7 +283,7 @@ func TestAWaitEndsWithItsProcess(t *testing.T) {
 	}
 }
 
-// Who waits while the model's objects are deleted is told what it would be told now.
+// If the model's objects are deleted, waiting requests get the error that a new one would get.
 func TestAWaitEndsWhereTheModelIsGone(t *testing.T) {
 	f, held, client := holding(t, time.Minute, 1)
 	s, _ := ask(t.Context(), t, client)
@@ -293,7 +294,7 @@ func TestAWaitEndsWhereTheModelIsGone(t *testing.T) {
 	awaitHeld(t, held, 0)
 }
 
-// A wait may last minutes, and must not keep the fleet of its beginning in memory.
+// A wait may last minutes, and must not keep an old view of the fleet in memory.
 func TestAWaitKeepsNoSnapshotAlive(t *testing.T) {
 	f, held, client := holding(t, time.Minute, 100)
 	old := weak.Make(&f.View().Snapshot.Pools["ns/base"].Endpoints[0])

@@ -36,7 +36,8 @@ func relayTokens(t *testing.T, key byte) *relaytoken.Sealer {
 	return relaytoken.NewSealer(aead)
 }
 
-// withRelay is the fleet of VModels and control, which has loaded "sql-v2", and an inner server.
+// withRelay returns a server with a relay, and a fleet of VModels where control has loaded
+// "sql-v2".
 func withRelay(t *testing.T, change func(*stream.Config)) (*stream.Server, *fleet.Fleet, *relaytoken.Sealer) {
 	t.Helper()
 	f := newFleetOfVModels(fleet.Config{Placed: true})
@@ -53,7 +54,8 @@ func withRelay(t *testing.T, change func(*stream.Config)) (*stream.Server, *flee
 	return server, f, sealer
 }
 
-// sent is where a request goes, with which errand and which names of models; or the reply, or what it waits for.
+// sent returns the destination, names of models and token of a request; or its reply, or what it
+// waits for.
 func sent(t *testing.T, x stream.Exchange, sealer *relaytoken.Sealer, lines ...string) (to string, e relaytoken.Request) {
 	t.Helper()
 	now := time.Now()
@@ -103,8 +105,8 @@ const (
 	aInfer = "headers :method=POST mode=NONE shown=NONE :path=/v2/models/"
 )
 
-// The inner server is the last pick of a request whose model control can load elsewhere, where the picks are fewer than may be tried; its errand
-// says what it was admitted for, by the name that the client used.
+// The relay is the last pick if control can load the model elsewhere and fewer picks exist than may
+// be tried. Its token has the target and the client's name of the model.
 func TestTheInnerServerIsTheLastPick(t *testing.T) {
 	plain := func(s *stream.Server) stream.Exchange { return s.ExchangeAt("", objects.Name{}, nil).TakenAt("back") }
 	for _, c := range []struct {
@@ -150,8 +152,8 @@ func TestTheInnerServerIsTheLastPick(t *testing.T) {
 	}
 }
 
-// What the inner server sends is what was admitted, wherever it came in and whatever name the engine has given it by now, and goes to the inner
-// server no more if it is the last way.
+// A request from the relay keeps its target, wherever it came in and whatever the engine's name of
+// its model. If the token says so, the relay is no pick again.
 func TestWhatIsSentOnceMoreWasAdmitted(t *testing.T) {
 	server, _, sealer := withRelay(t, nil)
 	again := func(e relaytoken.Request) string { e.Back = "back"; return "x-headgate-relay-token=" + sealer.Seal(e) }
@@ -186,17 +188,17 @@ func TestWhatIsSentOnceMoreWasAdmitted(t *testing.T) {
 			t.Errorf("%s: it goes to %s with %+v, want %s", c.what, to, e, c.to)
 		}
 	}
-	// A route that rewrites paths did so before.
+	// The path was rewritten on the first way.
 	rewritten := server.ExchangeAt("", base, &wire.Rewrite{Prefix: "/v2", With: "/x"}).TakenAt("back")
 	if to, _ := sent(t, rewritten, sealer, aInfer+"mm-9/infer "+again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("mm-1"), Last: true})); to != address+" mm-1 /v2/models/mm-1/infer" {
 		t.Errorf("at a route that rewrites it goes to %s", to)
 	}
-	// Nobody else is believed.
+	// Tokens from other gateways are ignored.
 	x := server.Exchange(stream.Gateway, "base-picker:9002", 0)
 	if to, _ := sent(t, x, sealer, post+" "+again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("mm-1")}), `body {"model":"text-to-sql"}`); to != address+` {"model":"sql-v2"}` {
 		t.Errorf("another gateway's goes to %s", to)
 	}
-	// The client is told of the name that it used.
+	// Errors have the client's name of the model.
 	x = server.ExchangeAt("", objects.Name{}, nil).TakenAt("back")
 	sent(t, x, sealer, post+" "+again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("gone"), Last: true}), `body {"model":"gone"}`)
 	if out := x.Expire(); len(out) != 1 || !strings.Contains(string(out[0].GetImmediateResponse().GetBody()), "The model 'client's' could not") {
@@ -204,7 +206,7 @@ func TestWhatIsSentOnceMoreWasAdmitted(t *testing.T) {
 	}
 }
 
-// A call for several models goes to the inner server alone, with what each was admitted for.
+// A call for several models goes only to the relay, with the targets of all.
 func TestACallForSeveralModelsGoesToTheInnerServer(t *testing.T) {
 	for _, c := range []struct {
 		what, headers, to string
@@ -244,7 +246,7 @@ func TestACallForSeveralModelsGoesToTheInnerServer(t *testing.T) {
 	}
 }
 
-// Calls of ModelMesh's API go to the inner server where it knows the way to control, and nowhere else.
+// Calls of ModelMesh's API go to the relay if it can reach control, and nowhere else.
 func TestCallsForControl(t *testing.T) {
 	const call = "headers :method=POST mode=NONE shown=NONE content-type=application/grpc :path=/mmesh."
 	for _, c := range []struct {
@@ -272,7 +274,8 @@ func TestCallsForControl(t *testing.T) {
 	}
 }
 
-// V2 by REST goes to the inner server where the pool has a model runtime that takes gRPC alone, but for what extproc answers itself.
+// V2 REST requests go to the relay if the pool's model runtimes take only gRPC, except those that
+// extproc answers.
 func TestRESTForEnginesThatTakeCallsAlone(t *testing.T) {
 	f := newFleetOfVModels(fleet.Config{Placed: true}, runtimes)
 	f.ApplyPlacement(news(t, f, []string{"loaded=mm-1@" + address}))
@@ -307,8 +310,9 @@ func TestRESTForEnginesThatTakeCallsAlone(t *testing.T) {
 	}
 }
 
-// At a Gateway the inner server is among the endpoints of a pool, and of none that fails open, or whose engines are reached by TLS: there a request
-// goes as without one. ModelMesh's API is not for a pool at all.
+// At a Gateway the relay is an endpoint of each pool, except those that fail open or use TLS to
+// engines: their requests are handled as without a relay. ModelMesh's API is not available at a
+// pool's route.
 func TestTheInnerServerAtAGateway(t *testing.T) {
 	const several = aCall + "mm-model-id=mm-1 mm-model-id=text-to-sql"
 	const manage = "headers :method=POST mode=NONE shown=NONE content-type=application/grpc :path=/mmesh.ModelMesh/getModelStatus"
@@ -367,7 +371,7 @@ func byTLS(s *objects.Set) {
 	runtimes(s)
 }
 
-// runtimes has ns/base have model runtimes.
+// runtimes makes the pods of ns/base model runtimes.
 func runtimes(s *objects.Set) {
 	for i := range s.Pods {
 		if s.Pods[i].Labels["pool"] == "base" {

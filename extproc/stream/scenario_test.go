@@ -26,40 +26,47 @@ import (
 	"github.com/headgate/headgate/test/golden"
 )
 
-// Scenarios: each block is one HTTP request, each line a message of the data plane's:
+// Scenarios: each block is one HTTP request, and each line is a message of the data plane:
 //
 //	calls WHOM [conformance] [override] [default=POOL]
-//	                   another gateway calls WHOM, an authority or a port; without this line it is Headgate's own Envoy
-//	at LISTENER        it is our own Envoy, at a listener of the Gateway ns/g where an LLMRoute takes the request
+//	        another gateway calls WHOM, an authority or a port; without this line it is
+//	        Headgate's own Envoy
+//	at LISTENER
+//	        Headgate's own Envoy, at a listener of ns/g where an LLMRoute took the request
 //	for POOL [PREFIX [WITH]]
-//	                   it is our own Envoy, where an HTTPRoute names a pool, and may replace a prefix of the path
-//	vmodels            there are VModels
-//	rpcs               and pools say of gRPC methods where their model stands: see newFleetOfRPCs
+//	        Headgate's own Envoy, where an HTTPRoute names a pool, and may replace a path prefix
+//	vmodels there are VModels
+//	rpcs    VModels, and pools with rules for gRPC methods: see newFleetOfRPCs
 //	headers NAME=VALUE… [end] [mode=MODE] [shown=MODE] [silent]
-//	                   modes of the request's and the answer's body; silent announces none
-//	chunk TEXT         a part of the body (Go-quoted, or as it is); body TEXT is the last or only one
-//	trailers           of the request
+//	        modes of the request's and the response's body; silent announces none
+//	chunk TEXT
+//	        part of the body (Go-quoted, or as it is); body TEXT is the last or only part
+//	trailers
+//	        of the request
 //	response NAME=VALUE… [end]
-//	part TEXT          of the answer's body; answer TEXT is the last or only one
+//	part TEXT
+//	        part of the response's body; answer TEXT is the last or only part
 //	response-trailers
-//	check              says where the request is in flight
-//	holds              there is control, though it said nothing yet: before all other lines
-//	control WORD…      what control says: first that it knows the endpoints of ns/base and ns/silent, then
-//	                   loaded=, unloading=, gone= MODEL@ADDRESS, failed=, mended=MODEL, registered=MODEL@POOL,
-//	                   moved=VMODEL@MODEL, takes=METHOD:PATH@ADDRESS, of ns/base, without a MODEL if it is none any more
-//	turn               the request that waits has its turn
-//	expire, fail, full its wait ends: its time is over, its model cannot be loaded, there was no place
+//	check   print where the request is in flight
+//	holds   there is control, which has sent nothing yet: before all other lines
+//	control WORD…
+//	        a message of control; the first also announces the endpoints of ns/base and ns/silent.
+//	        loaded=, unloading=, gone= MODEL@ADDRESS, failed=, mended=MODEL,
+//	        registered=MODEL@POOL, moved=VMODEL@MODEL, takes=METHOD:PATH@ADDRESS, of ns/base; no MODEL means none
+//	turn    the waiting request gets its turn
+//	expire, fail, full
+//	        its wait ends: its time is over, its model cannot be loaded, the queue is full
 //
-// Words that begin with @ are metadata of the message, before its text: @subset=TEXT, @list=TEXT;TEXT, @model=NAME,
-// @served=ADDRESS, @answered (the answer to the call has begun).
+// Words that begin with @ are metadata of the message, before its text: @subset=TEXT,
+// @list=TEXT;TEXT, @model=NAME, @served=ADDRESS, @answered (the response to the call has begun).
 //
-// What comes out is what extproc answers, what it says became of the request, and what it counts at the end.
+// The output is extproc's answers, the outcome that it reports, and the final counts.
 func TestScenarios(t *testing.T) { golden.Run(t, "testdata/*.txt", scenario) }
 
 // Each rule of the endpoint-picker protocol, version 1.0.0, is a file of this name.
 func TestProtocolScenarios(t *testing.T) { golden.Run(t, "testdata/protocol/*.txt", scenario) }
 
-// Each defect that was seen in other endpoint pickers is a file of this name.
+// Each known defect of other endpoint pickers is a file of this name.
 func TestDefectScenarios(t *testing.T) { golden.Run(t, "testdata/defects/*.txt", scenario) }
 
 func scenario(t *testing.T) func(string) string {
@@ -161,7 +168,7 @@ func scenario(t *testing.T) func(string) string {
 	}
 }
 
-// news reads what control says.
+// news parses a message of control.
 func news(t *testing.T, f *fleet.Fleet, words []string) endpointstate.PlacementUpdate {
 	t.Helper()
 	n := endpointstate.PlacementUpdate{
@@ -197,7 +204,7 @@ func news(t *testing.T, f *fleet.Fleet, words []string) endpointstate.PlacementU
 	return n
 }
 
-// callee reads whom a gateway calls.
+// callee parses whom a gateway calls.
 func callee(t *testing.T, words []string) (authority string, port int32, change func(*stream.Config)) {
 	t.Helper()
 	authority = words[0]

@@ -16,8 +16,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// A response of which nobody is known to have it is asked for at several endpoints, of all pools that may have it; once each of them has
-// answered that it does not have it, it is 404 for a while.
+// A response of unknown origin is searched at several endpoints, in all pools that may have it.
+// Once each has answered 404, the 404 is cached.
 func TestAStoredResponseIsSearched(t *testing.T) {
 	now := time.Now()
 	f := newFleetWith(fleet.Config{Now: func() time.Time { return now }})
@@ -75,7 +75,7 @@ func TestAStoredResponseIsSearched(t *testing.T) {
 	}
 }
 
-// Pools that forbid retries are asked for a stored response once, whatever the flags say, and others several times.
+// Pools that forbid retries are asked once, whatever the flags say, and others several times.
 func TestTheSettingsOfAPoolBoundTheSearch(t *testing.T) {
 	never, often := int32(0), int32(2)
 	for picks, attempts := range map[int]*int32{3: &never, 1: &often} {
@@ -99,8 +99,8 @@ func TestTheSettingsOfAPoolBoundTheSearch(t *testing.T) {
 	}
 }
 
-// At a Gateway listener each pool is a cluster of its own: the inner server asks one after the other, at eight endpoints in all. A response with a
-// known maker is not searched.
+// At a listener each pool is a cluster of its own: the relay asks one after the other, at eight
+// endpoints in all. A response of known origin is not searched.
 func TestThePoolsOfAListenerAreAskedInTurn(t *testing.T) {
 	f := newFleetWith(fleet.Config{}, func(s *objects.Set) { s.Routes = append(s.Routes, at("chat", aRoute("also", "sticky", ""))) })
 	sealer := relayTokens(t, 'k')
@@ -149,7 +149,8 @@ func TestThePoolsOfAListenerAreAskedInTurn(t *testing.T) {
 	}
 }
 
-// Who made a response is asked first, though it was not scraped yet: an extproc that has just started hears of makers before it has scraped them.
+// The endpoint that made a response is asked first, even if it was not scraped yet: an extproc that
+// has just started learns the makers of responses before it scrapes them.
 func TestAMakerThatWasNotScrapedYetIsAskedFirst(t *testing.T) {
 	for attempts, after := range map[int32]string{2: ",", 0: " "} { // in a pool that forbids retries only the maker is asked
 		askMaker(t, attempts, "destination-endpoint=10.0.3.5:8000"+after)
@@ -182,7 +183,8 @@ func askMaker(t *testing.T, attempts int32, want string) {
 	}
 }
 
-// replies sends messages to an exchange and ends it. It returns the replies as scenario files write them.
+// replies sends messages to an exchange and ends it. It returns the replies as scenario files write
+// them.
 func replies(t *testing.T, x stream.Exchange, lines []string) string {
 	t.Helper()
 	var out strings.Builder

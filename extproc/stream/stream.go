@@ -72,7 +72,8 @@ type Config struct {
 	ExplainPicks bool
 	// Conformance obeys the headers of the endpoint-picker protocol's conformance suite.
 	Conformance bool
-	// Dial reports whether an endpoint that was removed from the objects accepts connections; nil makes a TCP connection.
+	// Dial reports whether an endpoint that was removed from the objects accepts connections; nil
+	// makes a TCP connection.
 	Dial func(ctx context.Context, address string) error
 	// Random returns uniformly random numbers and is safe for concurrent use; nil means good ones.
 	Random func() uint64

@@ -67,7 +67,7 @@ func dialService(t *testing.T, service extprocv3.ExternalProcessorServer) extpro
 	return extprocv3.NewExternalProcessorClient(conn)
 }
 
-// awaitIdle waits for the stream's handler, which ends a moment after its client sees the end.
+// awaitIdle waits for the stream's handler, which ends after its client sees the end.
 func awaitIdle(t *testing.T, f *fleet.Fleet) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -82,7 +82,7 @@ func awaitIdle(t *testing.T, f *fleet.Fleet) {
 	}
 }
 
-// Whatever way a stream ends, its request is counted as gone.
+// However a stream ends, its request's count ends.
 func TestEveryEndOfAStreamEndsItsRequest(t *testing.T) {
 	f := newFleet()
 	client := dial(t, f, stream.Own)
@@ -121,8 +121,8 @@ func TestEveryEndOfAStreamEndsItsRequest(t *testing.T) {
 	}
 }
 
-// Two requests of one moment have leases of their own: with one id, the end of the one would be that of the other, and
-// one of them would never end.
+// Simultaneous requests have different lease ids. With one id, the end of one request would end the
+// lease of the other.
 func TestRequestsThatAreDecidedAtOnceHaveTheirOwnLeases(t *testing.T) {
 	f := newFleet()
 	calls := 0
@@ -161,7 +161,7 @@ func TestRequestsThatAreDecidedAtOnceHaveTheirOwnLeases(t *testing.T) {
 	}
 }
 
-// A data plane in a mode that cannot be served learns why at its first message.
+// A data plane in an unsupported mode gets the reason at its first message.
 func TestStreamedIsRefusedAtTheFirstMessage(t *testing.T) {
 	s, err := dial(t, newFleet(), stream.Gateway).Process(t.Context())
 	if err != nil {
@@ -177,7 +177,7 @@ func TestStreamedIsRefusedAtTheFirstMessage(t *testing.T) {
 	}
 }
 
-// A list of models is in order and names what the routes admit, whether or not anyone serves it.
+// The list of models is sorted, and has the models of routes, whether or not they are served.
 func TestTheListOfModels(t *testing.T) {
 	s, err := dial(t, newFleet(), stream.Own).Process(t.Context())
 	if err != nil {
@@ -205,7 +205,8 @@ func TestTheListOfModels(t *testing.T) {
 	}
 }
 
-// What comes in chunks is bounded by extproc, for Envoy does not bound it, and goes on in pieces that Envoy takes.
+// extproc bounds bodies in chunks, which Envoy does not, and forwards them in pieces that Envoy
+// accepts.
 func TestLargeBodiesInChunks(t *testing.T) {
 	server, _ := newServer(t, newFleet(), nil)
 	open := func() (stream.Exchange, time.Time) {
@@ -260,8 +261,8 @@ func TestLargeBodiesInChunks(t *testing.T) {
 	}
 }
 
-// An answer may take minutes. What was decided over must not live as long: with a thousand endpoints a snapshot is large,
-// and there is a new one every few milliseconds.
+// A response may take minutes. It must not keep the snapshot of its decision: with a thousand
+// endpoints a snapshot is large, and a new one comes every few milliseconds.
 func TestAnOpenStreamKeepsNoSnapshotAlive(t *testing.T) {
 	for name, script := range map[string][]string{
 		"buffered": {"headers :method=POST :path=/v1/completions", `body {"model":"qwen"}`},
@@ -292,7 +293,8 @@ func TestAnOpenStreamKeepsNoSnapshotAlive(t *testing.T) {
 	}
 }
 
-// Our own Envoys say with each stream which listener took the request, or which pool its route names; nobody else is believed.
+// Headgate's own Envoys name the listener or the pool of a stream. The metadata of other gateways
+// is not trusted.
 func TestTheListenerAndThePoolAreReadFromTheStream(t *testing.T) {
 	f := newFleet()
 	const noSuchModel, found = typev3.StatusCode_NotFound, typev3.StatusCode_Empty
@@ -333,7 +335,7 @@ func TestTheListenerAndThePoolAreReadFromTheStream(t *testing.T) {
 	}
 }
 
-// A gateway is well while it has endpoints that migrate, and not when all that it has are about to end.
+// A gateway is healthy while endpoints migrate, and not if all endpoints are about to end.
 func TestWhatMigratesIsWell(t *testing.T) {
 	f := newFleetWith(fleet.Config{Placed: true}, func(*objects.Set) {})
 	server, _ := newServer(t, f, nil)

@@ -13,8 +13,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// asked is the model that the engine is asked for, and the first endpoint, of a whole request for a model with such headers; or the reply, or what
-// the request waits for.
+// asked returns the engine's model and the first endpoint of a request; or its reply, or what it
+// waits for.
 func asked(t *testing.T, server *stream.Server, model, headers string) (of, at string) {
 	t.Helper()
 	x, now := server.Exchange(stream.Own, "", 0), time.Now()
@@ -40,7 +40,7 @@ func asked(t *testing.T, server *stream.Server, model, headers string) (of, at s
 	return of, at
 }
 
-// A session stays with the model that it got and with its endpoint; requests of none are shared out one by one.
+// A session keeps its model and its endpoint. Requests without a session are split one by one.
 func TestSessionsStayWithACanary(t *testing.T) {
 	server, _ := newServer(t, newFleetOfVModels(fleet.Config{}), nil)
 	const many = 400
@@ -67,7 +67,7 @@ func TestSessionsStayWithACanary(t *testing.T) {
 	}
 }
 
-// The request after a switch goes elsewhere, by the VModel's id and by a route, and the one before it did not.
+// A request after a switch goes to the new target, by the VModel's id and by a route.
 func TestASwitchMovesTheNextRequest(t *testing.T) {
 	f := newFleetOfVModels(fleet.Config{})
 	server, _ := newServer(t, f, func(c *stream.Config) {
@@ -90,7 +90,7 @@ func TestASwitchMovesTheNextRequest(t *testing.T) {
 	expect("it was moved back, and the other is gone", "sql-v2")
 }
 
-// A switch that comes while a request is decided finds the copies that came with it.
+// A request that is decided during a switch finds the copies that came with the switch.
 func TestASwitchWhileARequestIsDecided(t *testing.T) {
 	f := newFleetOfVModels(fleet.Config{})
 	f.ApplyPlacement(news(t, f, []string{"loaded=sql-v2@" + address}))

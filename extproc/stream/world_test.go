@@ -30,30 +30,33 @@ import (
 
 // The fleet of the scenarios:
 //
-//	ns/base    10.0.0.1:8000 with the base model "llama" and the adapter "sql-v2". Routes admit "text-to-sql" for that
-//	           adapter, "gpt-4" for the base model, "llama" for it under its own name, "missing" for an adapter that
-//	           nobody lists and "nowhere" for a pool that does not exist. Gateways call base-picker:9002.
-//	ns/open    10.0.1.1 and 10.0.1.2 with the ports 8000 and 8001 each, and [fd00::1] with both: data-parallel ranks.
-//	           No route names the pool; they list "qwen", and by the path of
-//	           its weights, "/models/qwen.gguf". Gateways call open-picker:9002.
-//	ns/silent  10.0.2.1:8000, which gives no list. No route names the pool. Gateways call silent-picker:9002.
-//	ns/empty   nothing. Gateways call empty-picker:9002.
-//	ns/sticky  10.0.3.1 to 10.0.3.4:8000 with "sticky"; PoolSettings prefer an endpoint by the header x-session, name two
-//	           more to try, bound a request to 90 s and have "sticky" as the default model. Gateways call sticky-picker:9002.
-//	ns/keyed   10.0.4.1:8000, and 10.0.4.2:8000, which is a pod of another namespace. Both are named in each answer, and requests
-//	           carry the token "s3cret". Gateways call keyed-picker:9002.
+//	ns/base    10.0.0.1:8000 with the base model "llama" and the adapter "sql-v2". Routes admit
+//	           "text-to-sql" for that adapter, "gpt-4" and "llama" for the base model, "missing"
+//	           for an adapter without a copy, and "nowhere" for a pool that does not exist.
+//	           Gateways call base-picker:9002.
+//	ns/open    10.0.1.1, 10.0.1.2 and [fd00::1] with the ports 8000 and 8001 each: data-parallel
+//	           ranks. No route names the pool. They list "qwen", and the path of its weights,
+//	           "/models/qwen.gguf". Gateways call open-picker:9002.
+//	ns/silent  10.0.2.1:8000, which lists no models. No route names the pool. Gateways call
+//	           silent-picker:9002.
+//	ns/empty   no endpoints. Gateways call empty-picker:9002.
+//	ns/sticky  10.0.3.1 to 10.0.3.4:8000 with "sticky". PoolSettings define session affinity by
+//	           the header x-session, two retries, a request timeout of 90 s, and the default model
+//	           "sticky". Gateways call sticky-picker:9002.
+//	ns/keyed   10.0.4.1:8000, and 10.0.4.2:8000, which is a pod of another namespace. Each answer
+//	           names both, and requests carry the token "s3cret". Gateways call keyed-picker:9002.
 //
-// The Gateway ns/g has three listeners: at chat the routes of "text-to-sql", "gpt-4", "llama" and "missing" attach, at other that of
-// "sticky" and another one that admits "gpt-4", for ns/sticky, and at none nothing.
+// The Gateway ns/g has three listeners. At chat, the routes of "text-to-sql", "gpt-4", "llama" and
+// "missing" attach; at other, those of "sticky" and of "gpt-4" for ns/sticky; at none, no route.
 const address = "10.0.0.1:8000"
 
-// at has a route attach to a listener of the Gateway.
+// at attaches a route to a listener of the Gateway.
 func at(listener string, r v1alpha1.LLMRoute) v1alpha1.LLMRoute {
 	r.Spec.ParentRefs = []v1alpha1.ParentReference{{Name: "g", SectionName: &listener}}
 	return r
 }
 
-// aNetwork has the Gateway, and what attaches there.
+// aNetwork returns the Gateway and what attaches to it.
 func aNetwork(routes []v1alpha1.LLMRoute, pools []pool.InferencePool) *objects.Network {
 	n := &objects.Network{Classes: make([]gatewayv1.GatewayClass, 1), Gateways: make([]gatewayv1.Gateway, 1), Routes: routes, Pools: pools}
 	n.Classes[0].Name, n.Classes[0].Spec.ControllerName = "headgate", attach.Controller
@@ -158,12 +161,12 @@ func newFleetWith(c fleet.Config, more ...func(*objects.Set)) *fleet.Fleet {
 	return f
 }
 
-// newFleetOfVModels has VModels beside:
+// newFleetOfVModels returns the fleet with VModels:
 //
-//	sql      of ns/base, which goes to the adapter "sql-v2"; a route at chat admits "analyst" for it
-//	tried    of ns/sticky, which goes to the adapter "sticky-v1", and half of its requests to "sticky-v2"
-//	runtime  of ns/base, which goes to a model of a model runtime, "mm-1"
-//	lost     of ns/base, which goes to an adapter that nobody lists, "nobody"
+//	sql      in ns/base, for the adapter "sql-v2"; a route at chat admits "analyst" for it
+//	tried    in ns/sticky, for the adapter "sticky-v1", and half of its requests for "sticky-v2"
+//	runtime  in ns/base, for "mm-1", a model of a model runtime
+//	lost     in ns/base, for the adapter "nobody", which has no copy
 func newFleetOfVModels(c fleet.Config, more ...func(*objects.Set)) *fleet.Fleet {
 	f := newFleetWith(c, append(more, func(s *objects.Set) {
 		tried := aVModel("tried", "sticky", "sticky-v1")
@@ -181,10 +184,11 @@ func newFleetOfVModels(c fleet.Config, more ...func(*objects.Set)) *fleet.Fleet 
 	return f
 }
 
-// newFleetOfRPCs has VModels, and of gRPC methods say
+// newFleetOfRPCs returns the fleet with VModels and rules for gRPC methods:
 //
-//	ns/base    that my.Service/Run has its model in the field 1 of 2, that of ModelInfer is no VModel, and that it takes no other methods
-//	ns/sticky  that my.Service/Run has it in the field 3
+//	ns/base    the model of my.Service/Run is in field 1 of field 2, that of ModelInfer is no
+//	           VModel, and other methods are rejected
+//	ns/sticky  the model of my.Service/Run is in field 3
 func newFleetOfRPCs() *fleet.Fleet {
 	return newFleetOfVModels(fleet.Config{}, func(s *objects.Set) {
 		base := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "base"}}
@@ -206,7 +210,7 @@ func aVModel(name, pool, target string) v1alpha1.VModel {
 	return v
 }
 
-// newServer returns a server whose randomness is the same each time, and what it observes.
+// newServer returns a server with a fixed random seed, and the outcomes that it observes.
 func newServer(tb testing.TB, f *fleet.Fleet, change func(*stream.Config)) (*stream.Server, *[]outcome.Outcome) {
 	tb.Helper()
 	observed := new([]outcome.Outcome)
@@ -241,7 +245,7 @@ func inFlight(f *fleet.Fleet) int64 {
 	return n
 }
 
-// places says where requests are in flight.
+// places lists the endpoints with requests in flight.
 func places(f *fleet.Fleet) string {
 	var out strings.Builder
 	for _, e := range fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) }) {

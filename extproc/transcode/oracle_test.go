@@ -19,8 +19,8 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// The oracle makes a tree of a request by encoding/json, a message of generated types of the tree, and of an answer the same the other way
-// round. It is slow, and asks nothing of the package.
+// The oracle makes a tree of a request by encoding/json, a message of generated types of the tree,
+// and of an answer the same the other way round. It is slow, and asks nothing of the package.
 
 // object is an object of JSON, with members that may come twice.
 type object []member
@@ -108,7 +108,8 @@ func branch(d *json.Decoder, depth int) (any, error) {
 	return list, nil
 }
 
-// oracle is what the oracle makes of a request: the message, and which outputs are wanted in binary.
+// oracle is what the oracle makes of a request: the message, and which outputs are wanted in
+// binary.
 func oracle(r kserve.REST, headerLength string, body []byte) (*inference.ModelInferRequest, func(output string) bool, error) {
 	text, tail := body, []byte(nil)
 	if headerLength != "" {
@@ -246,7 +247,8 @@ func parametersOf(o object, ours string) (map[string]*inference.InferParameter, 
 	return all, extension, nil
 }
 
-// inputOf is a tensor, its elements raw besides, and whether they came in binary. What is in binary is taken from the tail.
+// inputOf is a tensor, its elements raw besides, and whether they came in binary. What is in binary
+// is taken from the tail.
 func inputOf(value any, tail *[]byte) (t *inference.ModelInferRequest_InferInputTensor, raw []byte, inBinary bool, err error) {
 	o, is := value.(object)
 	if !is || o.twice() {
@@ -420,7 +422,8 @@ func put(datatype string, c *inference.InferTensorContents, raw []byte, element 
 	return binary.LittleEndian.AppendUint16(raw, bits), nil
 }
 
-// half is what the bits of an FP16 or a BF16 say, by the formula of IEEE 754 and as the upper half of an FP32.
+// half is what the bits of an FP16 or a BF16 say, by the formula of IEEE 754 and as the upper half
+// of an FP32.
 func half(datatype string, bits uint16) float64 {
 	if datatype == "BF16" {
 		return float64(math.Float32frombits(uint32(bits) << 16))
@@ -437,8 +440,8 @@ func half(datatype string, bits uint16) float64 {
 	return sign * (1 + mantissa/1024) * math.Pow(2, exponent-15)
 }
 
-// nearest is the float of 16 bits that is nearest to f, of two the even one, by search. What is nearer to where the next would be than to the
-// largest is too large.
+// nearest is the float of 16 bits that is nearest to f, of two the even one, by search. What is
+// nearer to where the next would be than to the largest is too large.
 func nearest(datatype string, f float64) (bits uint16, ok bool) {
 	largest := map[string]uint16{"FP16": 0x7bff, "BF16": 0x7f7f}[datatype]
 	next := map[string]int{"FP16": 16, "BF16": 128}[datatype] // after it, as a power of two
@@ -466,7 +469,8 @@ func nearest(datatype string, f float64) (bits uint16, ok bool) {
 	return low, low <= largest
 }
 
-// answer is what the oracle makes of a ModelInferResponse: a tree, and the tail. A float is a float64, and nil where JSON has none.
+// answer is what the oracle makes of a ModelInferResponse: a tree, and the tail. A float is a
+// float64, and nil where JSON has none.
 func answer(message []byte, wanted func(output string) bool) (object, []byte, error) {
 	m := new(inference.ModelInferResponse)
 	if err := proto.Unmarshal(message, m); err != nil {

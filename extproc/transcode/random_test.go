@@ -292,7 +292,8 @@ func (c chance) answeredParameters() map[string]*inference.InferParameter {
 	return all
 }
 
-// answeredElement puts an element into both forms: one that a request may have too, any bits of a float, or bytes that are no text.
+// answeredElement puts an element into both forms: one that a request may have too, any bits of a
+// float, or bytes that are no text.
 func (c chance) answeredElement(datatype string, contents *inference.InferTensorContents, raw []byte) []byte {
 	size := sizes[datatype]
 	var value any
@@ -382,7 +383,8 @@ func answers(t testing.TB, r transcode.Request, message []byte, wanted func(stri
 		if err != nil {
 			return false
 		}
-		// What it refuses and protobuf reads has fields that are not the protocol's, or not of its types: without these it is taken.
+		// What it refuses and protobuf reads has fields that are not the protocol's, or not of its
+		// types: without these it is taken.
 		m := new(inference.ModelInferResponse)
 		if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(message, m); err != nil {
 			t.Fatal(err)

@@ -201,7 +201,8 @@ func (e *realEngine) through(t *testing.T, method, path, headerLength string, bo
 // tokens are what Triton writes for floats that JSON has not.
 var tokens = regexp.MustCompile(`([\[,])-?(NaN|Infinity)`)
 
-// seen is an answer as values: a member of V2, or the elements of an output, one in each line, whether they came as JSON or in binary.
+// seen is an answer as values: a member of V2, or the elements of an output, one in each line,
+// whether they came as JSON or in binary.
 func seen(t *testing.T, header int, answer []byte) map[string]string {
 	t.Helper()
 	text, tail := answer, []byte(nil)
@@ -324,7 +325,8 @@ func tensor(f form, datatype string, shape []int, elements []string, raw []byte)
 	return "", []byte(text)
 }
 
-// Whatever form a request has, the engine answers it by gRPC with the values that it answers by REST: in every datatype that it has.
+// Whatever form a request has, the engine answers it by gRPC with the values that it answers by
+// REST: in every datatype that it has.
 func TestRealEnginesAnswerAsByREST(t *testing.T) {
 	const path = "/v2/models/echo/infer"
 	for _, e := range realEngines() {
@@ -339,8 +341,9 @@ func TestRealEnginesAnswerAsByREST(t *testing.T) {
 						shape = []int{0, 2}
 					}
 					elements, raw := c.valid(t, datatype, shape[0]*shape[1])
-					// The engine's own answer, in a form that it has: Triton takes and gives FP16 and BF16 in binary alone, and reads a float of
-					// JSON as one that is near to it, not as the nearest.
+					// The engine's own answer, in a form that it has: Triton takes and gives FP16
+					// and BF16 in binary alone, and reads a float of JSON as one that is near to
+					// it, not as the nearest.
 					reference := form{"flat", "JSON"}
 					switch {
 					case e.binary && (datatype == "FP16" || datatype == "BF16"):
@@ -410,8 +413,8 @@ func (c chance) valid(t *testing.T, datatype string, n int) (elements []string, 
 	return elements, raw
 }
 
-// What each engine answers by REST and by gRPC where the two are not the same, or may not be: held to what they do, so that a newer one that
-// does otherwise is seen.
+// What each engine answers by REST and by gRPC where the two are not the same, or may not be: held
+// to what they do, so that a newer one that does otherwise is seen.
 func TestRealEnginesWhereTheyDiffer(t *testing.T) {
 	const infer, ready, metadata = "POST /v2/models/echo/infer", "GET /v2/models/echo/ready", "GET /v2/models/echo"
 	fp32 := func(rest string) string {
@@ -438,7 +441,8 @@ func TestRealEnginesWhereTheyDiffer(t *testing.T) {
 				{"an unknown version", "POST /v2/models/echo/versions/9/infer", fp32(`}]}`), want{404, 404, ""}, want{404, 404, ""}},
 				{"an unknown model", "POST /v2/models/nobody/infer", fp32(`}]}`), want{404, 404, ""}, want{404, 404, ""}},
 				{"a model that fails", infer, strings.Replace(fp32(`}]}`), `"name":"FP32"`, `"name":"fail"`, 1), want{500, 500, ""}, want{400, 400, ""}},
-				// MLServer has no field for FP16 in typed answers, and answers typed what was asked typed.
+				// MLServer has no field for FP16 in typed answers, and answers typed what was asked
+				// typed.
 				{"an output of FP16", infer, strings.Replace(fp32(`}]}`), `"name":"FP32"`, `"name":"half"`, 1), want{200, 500, ""}, want{400, 400, ""}},
 				{
 					"an output of FP16, asked in binary", infer, strings.Replace(inBinary("FP32", "\x00\x00\x80\x3f", "[1,1]"), `"name":"FP32"`, `"name":"half"`, 1),
@@ -527,7 +531,8 @@ func TestRealEnginesWhereTheyDiffer(t *testing.T) {
 	}
 }
 
-// The messages that engines and clients have are ours, field by field. What they have more is named here.
+// The messages that engines and clients have are ours, field by field. What they have more is named
+// here.
 func TestRealMessagesAreOurs(t *testing.T) {
 	for _, c := range []struct {
 		name, installed, module string

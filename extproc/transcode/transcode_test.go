@@ -191,7 +191,8 @@ func encoded(t *testing.T, m proto.Message) []byte {
 	return b
 }
 
-// What a model is asked for without a run of it: the message names it with its version, and the answer is V2's JSON.
+// What a model is asked for without a run of it: the message names it with its version, and the
+// answer is V2's JSON.
 func TestModelsAreAskedAbout(t *testing.T) {
 	ready := kserve.Find("GET", "/v2/models/a%2Fb/versions/7/ready")
 	metadata := kserve.Find("GET", "/v2/models/a%2Fb")
@@ -307,8 +308,9 @@ func TestAnswersThatCannotBeGiven(t *testing.T) {
 	}
 }
 
-// Messages that protobuf's parsers read and its writers do not write: elements one by one, negative ones in few bytes, what comes twice. They
-// are read as the oracle reads them, as JSON and in binary. An answer that want is empty of is none.
+// Messages that protobuf's parsers read and its writers do not write: elements one by one, negative
+// ones in few bytes, what comes twice. They are read as the oracle reads them, as JSON and in
+// binary. An answer that want is empty of is none.
 func TestMessagesAsOthersWriteThem(t *testing.T) {
 	tensor := func(datatype, contents string) string {
 		return "\x2a" + string(rune(len(datatype)+len(contents)+7)) + "\x12" + string(rune(len(datatype))) + datatype + "\x1a\x01\x02" + "\x2a" + string(rune(len(contents))) + contents

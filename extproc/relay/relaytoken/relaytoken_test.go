@@ -24,7 +24,7 @@ func sealer(tb testing.TB, key byte) *relaytoken.Sealer {
 	return relaytoken.NewSealer(sealing(tb, key))
 }
 
-// sealing is what seals with a key.
+// sealing returns an AEAD with a key.
 func sealing(tb testing.TB, key byte) cipher.AEAD {
 	tb.Helper()
 	block, err := aes.NewCipher([]byte(strings.Repeat(string(key), 32)))
@@ -50,7 +50,7 @@ var full = relaytoken.Request{
 	Tried: []relaytoken.Copy{{Endpoint: "10.0.0.1:8000", At: "10.0.0.1:8001", Model: "a01-v2"}, {Endpoint: "[fd00::1]:8000", At: "[fd00::1]:8000", Model: "a01"}},
 }
 
-// What is sealed comes out as it was, is a header's value, and says nothing of what is in it.
+// A token decrypts to its request, is a valid header value, and hides its content.
 func TestWhatIsSealedIsOpened(t *testing.T) {
 	s := sealer(t, 'k')
 	for _, e := range []relaytoken.Request{full, {}, {Kind: relaytoken.Manage}} {
@@ -70,7 +70,7 @@ func TestWhatIsSealedIsOpened(t *testing.T) {
 	}
 }
 
-// Nothing else is opened: of another key, changed in any byte, cut off, or made up.
+// Open rejects tokens of another key, and tokens that are changed, cut or made up.
 func TestNothingElseIsOpened(t *testing.T) {
 	s := sealer(t, 'k')
 	sealed := s.Seal(full)
@@ -93,7 +93,7 @@ func TestNothingElseIsOpened(t *testing.T) {
 	}
 }
 
-// Every field of an errand is sealed, those of the types that it is made of, too.
+// Every field of a request survives, including those of nested types.
 func TestEveryFieldIsSealed(t *testing.T) {
 	s := sealer(t, 'k')
 	var e relaytoken.Request
@@ -103,7 +103,7 @@ func TestEveryFieldIsSealed(t *testing.T) {
 	}
 }
 
-// fill gives each value in v another one, from n+1 on, and returns the last.
+// fill sets each value in v to a different one, from n+1 on, and returns the last.
 func fill(v reflect.Value, n int) int {
 	switch v.Kind() {
 	case reflect.Struct:
@@ -133,7 +133,7 @@ func fill(v reflect.Value, n int) int {
 	return n
 }
 
-// unsealed is what a Sealer seals of an errand, and a way to seal anything.
+// unsealed returns a Sealer, the plain text of a request, and a function that encrypts any text.
 func unsealed(tb testing.TB, e relaytoken.Request) (s *relaytoken.Sealer, text []byte, seal func([]byte) string) {
 	tb.Helper()
 	aead := sealing(tb, 'k')
@@ -148,7 +148,8 @@ func unsealed(tb testing.TB, e relaytoken.Request) (s *relaytoken.Sealer, text [
 	return s, text, func(text []byte) string { return base64.RawURLEncoding.EncodeToString(aead.Seal(nil, nil, text, nil)) }
 }
 
-// What a process of another release has sealed, with the same key, is not opened: of another version, longer, shorter, or in JSON.
+// Open rejects tokens of another release with the same key: of another version, longer, shorter, or
+// in JSON.
 func TestNothingOfAnotherReleaseIsOpened(t *testing.T) {
 	s, text, seal := unsealed(t, full)
 	if _, ok := s.Open(seal(text)); !ok {
@@ -165,7 +166,7 @@ func TestNothingOfAnotherReleaseIsOpened(t *testing.T) {
 	}
 }
 
-// Whatever is sealed by the same key is opened as something that can be sealed again, or not at all.
+// Any text with the right key is rejected, or decrypts to a request that can be encrypted again.
 func FuzzOpen(f *testing.F) {
 	s, text, seal := unsealed(f, full)
 	f.Add(text)
