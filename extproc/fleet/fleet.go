@@ -1,9 +1,9 @@
-// Package fleet holds what extproc believes of endpoints, and publishes it as snapshots.
+// Package fleet keeps the state of all endpoints and publishes it as views.
 //
-// What it is told comes from beside the path of requests: objects from their source, looks at engines from scrape,
-// refusals from outcome, copies from control; package belief, which is pure, makes of it what is believed. What it gives is a
-// [endpointstate.View] behind one atomic pointer, which a request loads once. The counts of requests in flight live on from view to
-// view: [Fleet.Begin] and [InFlight.End] change them while a request passes.
+// Its inputs come from outside the request path: objects, scrapes of engines, outcomes of requests,
+// and copies from control. Package endpointstate, which is pure, turns them into a state. A request
+// loads the latest [endpointstate.View] from one atomic pointer. The counts of requests in flight
+// are shared by all views: [Fleet.Begin] and [InFlight.End] change them while a request passes.
 package fleet
 
 import (
@@ -24,10 +24,10 @@ import (
 )
 
 const (
-	// pause is the least time between two views that only news of endpoints separates. With hundreds of endpoints, news comes
-	// thousands of times a second; a view that is this much older is no worse.
+	// pause is the least time between two views that differ only in endpoint state. With hundreds
+	// of endpoints, changes arrive thousands of times a second.
 	pause = 5 * time.Millisecond
-	// sweep is how often leases that ran out are looked for, and who is silent.
+	// sweep is the interval of the checks for expired leases and silent endpoints.
 	sweep = time.Second
 )
 
@@ -38,13 +38,14 @@ type Fleet struct {
 	news   chan struct{} // capacity 1; never closed
 	leases leases
 	makers *lru.Cache[string, Maker] // by the id of the answer
-	// nowhere is when each endpoint had answered that it does not have an answer, by the answer's id.
+	// nowhere is when all endpoints had answered that they do not have a response, by the
+	// response's id.
 	nowhere      *lru.Cache[string, time.Time]
 	made         made
 	requestStats *requestStats
 	serviceTimes *serviceTimes
 	names        names
-	// questions are those of requests for models that nothing admits.
+	// questions are the questions to control about unknown models.
 	questions questions
 
 	prefixes prefixes
@@ -54,32 +55,32 @@ type Fleet struct {
 
 	mu      sync.Mutex // guards the following; locked after InFlight.mu, before prefixes.mu and, by Published, flow.Flow's mu
 	state   *endpointstate.State
-	running bool // somebody publishes what is told later
-	pausing bool // a view was published a moment ago
+	running bool // Run is active
+	pausing bool // the latest view is younger than pause
 }
 
-// Config is what a Fleet needs.
+// Config configures a Fleet.
 type Config struct {
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 	// Settings are those of pools without settings of their own; zero means the defaults.
 	Settings settings.Settings
-	// Log gets what operators should know; nil means nobody.
+	// Log gets messages for operators; nil discards them.
 	Log *slog.Logger
-	// Published is told of each View once it is in force; nil means nobody. It must be quick and ask nothing of the Fleet
-	// but its View.
+	// Published gets each View once it is published; nil means no callback. It must be quick and
+	// must not call the Fleet except for View.
 	Published func(*endpointstate.View)
-	// Freed is told of a model, by what engines call it, of which a copy with a limit has fewer requests than before; nil means nobody. It is bound
-	// as Published is.
+	// Freed gets the engine's name of a model whose copy with a concurrency limit has fewer
+	// requests than before. The rules of Published hold.
 	Freed func(model string)
-	// PrefixCacheBytes bounds the memory for what endpoints have of prompts, which is taken when a policy first asks for it; zero means
-	// [prefix.DefaultBytes].
+	// PrefixCacheBytes bounds the memory for the index of cached prompts, which is allocated at its
+	// first use; zero means [prefix.DefaultBytes].
 	PrefixCacheBytes int
-	// Placed says that somebody takes what models are used: see [Fleet.Usage].
+	// Placed reports that control gets the use of models: see [endpointstate.State.Usage].
 	Placed bool
 }
 
-// New returns a Fleet of nothing.
+// New returns an empty Fleet.
 func New(c Config) *Fleet {
 	if c.Now == nil {
 		c.Now = time.Now
@@ -108,7 +109,7 @@ func New(c Config) *Fleet {
 // View returns the latest view. It never blocks.
 func (f *Fleet) View() *endpointstate.View { return f.view.Load() }
 
-// Run publishes news of endpoints, at most one view each pause, and ends leases that ran out, until ctx ends.
+// Run publishes changes, at most one view per pause, and ends expired leases, until ctx ends.
 func (f *Fleet) Run(ctx context.Context) error {
 	f.locked(func() { f.running = true })
 	defer f.locked(func() { f.running = false })
@@ -137,34 +138,35 @@ func (f *Fleet) Run(ctx context.Context) error {
 		case <-wait.C:
 		}
 		f.locked(func() {
-			if f.pausing = false; f.state.Changed() { // news that found the channel full before Run had taken what was in it
+			if f.pausing = false; f.state.Changed() { // a change during the pause may have found the channel full
 				f.tell()
 			}
 		})
 	}
 }
 
-// locked calls what needs the state to itself.
+// locked runs call with mu locked.
 func (f *Fleet) locked(call func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	call()
 }
 
-// When says how soon a change of the state is in force.
+// When states how soon a change is published.
 type When uint8
 
 const (
 	// Now publishes the change before Update returns.
 	Now When = iota
-	// Soon publishes the change before Update returns, but at most one view each pause: a burst of failures is coalesced.
+	// Soon publishes the change before Update returns, but at most one view per pause, so that a
+	// burst of failures is coalesced.
 	Soon
-	// Later lets Run publish the change.
+	// Later leaves the publication to Run.
 	Later
 )
 
-// Update changes what is known of endpoints. Change gets the state and the time; it must be quick, must not keep the state, and
-// must not call the Fleet.
+// Update changes the state. Change gets the state and the current time. It must be quick, must not
+// keep the state, and must not call the Fleet.
 func (f *Fleet) Update(when When, change func(s *endpointstate.State, now time.Time)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -183,7 +185,7 @@ func (f *Fleet) Update(when When, change func(s *endpointstate.State, now time.T
 	f.passOn()
 }
 
-// Read returns what get reads of the state, which it must not keep.
+// Read returns the result of get, which must not keep the state.
 func Read[T any](f *Fleet, get func(s *endpointstate.State) T) T {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -198,7 +200,7 @@ func (f *Fleet) tell() {
 	}
 }
 
-// publish puts what is known in force. The caller holds mu.
+// publish publishes a view of the state. The caller holds mu.
 func (f *Fleet) publish() {
 	view, told := f.state.View(f.Now())
 	f.view.Store(view)
@@ -215,7 +217,7 @@ func (f *Fleet) publish() {
 	f.passOn()
 }
 
-// told tells operators of which pools predictions are trusted from now on, or are not any more. The caller holds mu.
+// told logs the pools whose predictions became trusted or untrusted. The caller holds mu.
 func (f *Fleet) told() {
 	for _, l := range f.state.Times.TakeTrustChanges() {
 		args := []any{"pool", l.Pool.String(), "why", l.Why, "off", fmt.Sprintf("%.0f %%", 100*l.Residual), "measurements", l.Rows}
@@ -227,7 +229,8 @@ func (f *Fleet) told() {
 	}
 }
 
-// passOn has others told of news for them: what is urgent for control, and what caches hold. The caller holds mu.
+// passOn passes on news of caches and wakes the client of control if a report is urgent. The caller
+// holds mu.
 func (f *Fleet) passOn() {
 	if news := f.state.TakeCaches(); len(news) > 0 {
 		f.prefixes.hear(news)
@@ -237,8 +240,8 @@ func (f *Fleet) passOn() {
 	}
 }
 
-// Urgent is sent to, at most once until it is received from, when control should be told something at once: the last
-// request of a copy that takes no more has ended, a copy is missing, or an engine is stopping.
+// Urgent receives a value when control needs a report at once: the last request of a closed copy
+// has ended, a copy is missing, or an engine is stopping. At most one value waits there.
 func (f *Fleet) Urgent() <-chan struct{} { return f.urgent }
 
 func (f *Fleet) hurry() {
@@ -248,8 +251,7 @@ func (f *Fleet) hurry() {
 	}
 }
 
-// SetWorld puts new objects in force: when it returns, every View has them. Endpoints that stay keep what is known of
-// them.
+// SetWorld publishes new objects before it returns. Endpoints that stay keep their state.
 func (f *Fleet) SetWorld(w *objects.World) {
 	f.locked(func() {
 		f.state.SetWorld(w)
@@ -257,48 +259,49 @@ func (f *Fleet) SetWorld(w *objects.World) {
 	})
 }
 
-// Hear puts in force what control says: when it returns, no request begins any more at a copy that is Unloading or gone,
-// and [Fleet.InFlight] counts every one that began there.
+// ApplyPlacement publishes an update of control before it returns. From then on no request begins
+// at a copy that is Unloading or gone, and [endpointstate.State.InFlight] counts every request that
+// began there.
 func (f *Fleet) ApplyPlacement(n endpointstate.PlacementUpdate) {
 	f.locked(func() {
 		f.state.ApplyPlacement(n, f.Now())
 		f.publish()
 	})
-	f.names.hear(n) // then copies are known of what requests go to from now on
+	f.names.hear(n) // last, so that names never lead to unknown copies
 }
 
-// Look is one look at an endpoint, from its beginning.
+// Scrape is one scrape of an endpoint, from its start.
 type Scrape struct {
 	endpointstate.Scrape
 	fleet *Fleet
 }
 
-// Look begins a look at an endpoint. It ends with one of Saw, Failed or [Fleet.Refused].
+// Scrape starts a scrape. Succeeded, Failed or [endpointstate.State.Refused] ends it.
 func (f *Fleet) Scrape(address string) (l Scrape) {
 	f.locked(func() { l = Scrape{f.state.Scrape(address, f.Now()), f} })
 	return l
 }
 
-// Saw ends a look that the endpoint answered.
+// Succeeded ends a scrape that the endpoint answered.
 func (l Scrape) Succeeded(load engine.Load) {
 	l.fleet.Update(Later, func(s *endpointstate.State, _ time.Time) { s.ScrapeSucceeded(l.Scrape, load) })
 }
 
-// Failed ends a look that the endpoint did not answer in time, or not in words that make sense.
+// Failed ends a scrape without a timely and valid answer.
 func (l Scrape) Failed() {
 	l.fleet.Update(Later, func(s *endpointstate.State, _ time.Time) { s.ScrapeFailed(l.Scrape) })
 }
 
-// Lists says what the endpoint of a look lists.
+// Listed records the model list of the endpoint.
 func (l Scrape) Listed(m engine.Models) {
 	l.fleet.Update(Later, func(s *endpointstate.State, _ time.Time) { s.ModelsListed(l.Scrape, m) })
 }
 
-// SetModels says what an endpoint answers to, as a look that begins and ends now.
+// SetModels records the models of an endpoint, as a scrape that starts and ends now.
 func (f *Fleet) SetModels(address string, m engine.Models) { f.Scrape(address).Listed(m) }
 
-// Settled says whether as much is known of every endpoint as a look tells, and all that control has to say, if there is control: a
-// process that takes the place of another decides no worse then.
+// Settled reports whether every endpoint was scraped and control, if there is one, has sent
+// everything. A process that takes over then decides as well as the old one.
 func (f *Fleet) Settled() (settled bool) {
 	f.locked(func() { settled = f.state.Settled() })
 	return settled && (!f.Placed || f.Heard())

@@ -9,7 +9,8 @@ import (
 	"github.com/headgate/headgate/extproc/prefix"
 )
 
-// InFlight is one request on its way to an endpoint, counted there until it ends. It is safe for concurrent use.
+// InFlight is one request in flight, counted at its endpoint until it ends. It is safe for
+// concurrent use.
 type InFlight struct {
 	fleet *Fleet
 
@@ -19,38 +20,38 @@ type InFlight struct {
 	// address is where the request is counted.
 	address, model string
 	base           bool
-	prompt         []uint64 // blocks of its beginning, where it may turn out to be elsewhere
+	prompt         []uint64 // its first blocks, for the case that another endpoint serves it
 }
 
-// gone tells control of a copy that is drained.
+// gone reports a drained copy to control at once.
 func (f *Fleet) gone(drained bool) {
 	if drained {
 		f.hurry()
 	}
 }
 
-// freed tells who waits for a copy that it takes another request.
+// freed lets requests that wait for a limited copy go on.
 func (f *Fleet) freed(at endpointstate.Counts, model string) {
 	if at.Limited() {
 		f.Freed(model)
 	}
 }
 
-// Begin counts a request where a decision sends it. It returns nil where none may begin: a newer view than that of the decision is in force and
-// says so, or others have filled the copy since.
+// Begin counts a request at the destination of a decision. It returns nil if no request may begin
+// there: a newer view forbids it, or other requests have filled the copy since.
 func (f *Fleet) Begin(d pick.Decision) *InFlight {
 	at := endpointstate.CountsOf(d)
 	begun, drained := at.Begin(Steady(f.Now()))
 	if !begun {
 		f.gone(drained)
-		f.freed(at, d.Copy.Model) // it may have been counted for a moment
+		f.freed(at, d.Copy.Model) // the request may have been counted for a moment
 		return nil
 	}
 	f.move()
 	return &InFlight{fleet: f, at: at, address: d.Endpoint.Address, model: d.Copy.Model, base: d.Copy.Base}
 }
 
-// End counts the request as gone. Only the first call counts; a nil InFlight has none.
+// End ends the count of the request. Only the first call counts. A nil InFlight is allowed.
 func (i *InFlight) End() {
 	if i == nil {
 		return
@@ -65,8 +66,8 @@ func (i *InFlight) End() {
 	}
 }
 
-// Moved counts a request where it turned out to be: at an endpoint other than the one that was picked, because that one
-// turned it away. A nil InFlight, one that ended, and an endpoint that is not known change nothing.
+// Moved moves the count to the endpoint that really serves the request, after the first one
+// rejected it. It ignores a nil InFlight, one that ended, and an unknown endpoint.
 func (f *Fleet) Moved(i *InFlight, address string) {
 	if i == nil {
 		return
@@ -82,7 +83,7 @@ func (f *Fleet) Moved(i *InFlight, address string) {
 	if !known {
 		return
 	}
-	to.Add(Steady(f.Now())) // first: at no moment it is in flight nowhere
+	to.Add(Steady(f.Now())) // first, so that the request is always counted somewhere
 	f.gone(i.at.End())
 	f.freed(i.at, i.model)
 	i.at, i.address = to, address
@@ -92,8 +93,8 @@ func (f *Fleet) Moved(i *InFlight, address string) {
 	}
 }
 
-// Asks notes the blocks of the request's prompt: where it turns out to be, if that is not where it was sent, the endpoint has its beginning. It
-// keeps none of blocks.
+// Asks records the first blocks of the request's prompt, so that Moved can add them to the cache of
+// the other endpoint. It copies them.
 func (i *InFlight) Asks(blocks []uint64) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -101,7 +102,7 @@ func (i *InFlight) Asks(blocks []uint64) {
 	i.prompt = slices.Clone(blocks[:beginning])
 }
 
-// where is the address at which the request is counted.
+// where returns the address at which the request is counted.
 func (i *InFlight) where() string {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -8,17 +8,17 @@ import (
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 )
 
-// leases are the requests in flight whose end will be reported, if at all, apart from the stream that began them.
+// leases are the requests in flight whose end another stream than their own reports, if any does.
 type leases struct {
 	// mu guards current and requests. Lock order: leases.mu, InFlight.mu, Fleet.mu, then flow.Flow's mu or prefixes.mu.
 	mu       sync.Mutex
 	current  endpointstate.Leases
-	requests map[string]*InFlight // those of current, and those that Keep was told of
+	requests map[string]*InFlight // those of current, and those of Keep
 	inferred atomic.Int64
 	expired  atomic.Int64
 }
 
-// keep notes a request until take. The caller holds mu.
+// keep stores a request until take. The caller holds mu.
 func (l *leases) keep(id string, i *InFlight) {
 	if l.requests == nil {
 		l.requests = make(map[string]*InFlight)
@@ -26,15 +26,15 @@ func (l *leases) keep(id string, i *InFlight) {
 	l.requests[id] = i
 }
 
-// take returns the request of a lease that has ended. The caller holds mu.
+// take removes and returns a request. The caller holds mu.
 func (l *leases) take(id string) *InFlight {
 	request := l.requests[id]
 	delete(l.requests, id)
 	return request
 }
 
-// Lease counts a request as in flight until [Fleet.Release] of its id, until a look shows that it must have ended, or for
-// at most a time.
+// Lease counts a request as in flight until [Fleet.Release], until a scrape shows that it must have
+// ended, or for at most a time.
 func (f *Fleet) Lease(id string, i *InFlight, most time.Duration) {
 	now := f.Now()
 	f.leases.mu.Lock()
@@ -43,14 +43,14 @@ func (f *Fleet) Lease(id string, i *InFlight, most time.Duration) {
 	f.leases.keep(id, i)
 }
 
-// Keep has [Fleet.Release] end a request that has no lease, until it is released.
+// Keep lets [Fleet.Release] end a request without a lease.
 func (f *Fleet) Keep(id string, i *InFlight) {
 	f.leases.mu.Lock()
 	defer f.leases.mu.Unlock()
 	f.leases.keep(id, i)
 }
 
-// Renew says that the request of a lease was seen to go on, as [endpointstate.Leases.Renew].
+// Renew extends the lease of a request that made progress, as [endpointstate.Leases.Renew].
 func (f *Fleet) Renew(id string) {
 	now := f.Now()
 	f.leases.mu.Lock()
@@ -58,7 +58,7 @@ func (f *Fleet) Renew(id string) {
 	f.leases.current.Renew(id, now)
 }
 
-// Release ends the request of a lease, wherever it is counted. An id that is not known, or no longer, changes nothing.
+// Release ends a request and its lease. It ignores an unknown id.
 func (f *Fleet) Release(id string) {
 	f.leases.mu.Lock()
 	f.leases.current.End(id)
@@ -87,14 +87,14 @@ func (f *Fleet) endLeases() {
 	f.leases.inferred.Add(int64(len(gone)))
 }
 
-// Leases is how many leases there are, and how many ended so far without a report: because a look showed that the request
-// must have ended, and because they ran out.
+// Leases is the current number of leases, and the numbers that ended without a report so far:
+// Inferred by a scrape, Expired by their timeout.
 type Leases struct {
 	Current           int
 	Inferred, Expired int64
 }
 
-// Leases returns what is known of leases.
+// Leases returns the numbers of leases.
 func (f *Fleet) Leases() Leases {
 	f.leases.mu.Lock()
 	defer f.leases.mu.Unlock()

@@ -11,17 +11,17 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Maker is the endpoint that made an answer, and its pool.
+// Maker is the endpoint that made a stored response, and its pool.
 type Maker struct {
 	Pool    objects.Name
 	Address string
 }
 
-// maxAnswers bounds how many answers are remembered; some 200 bytes each. Engines keep them in memory too, and only until
-// they restart.
+// maxAnswers bounds the remembered responses, about 200 bytes each. Engines keep them in memory
+// too, until they restart.
 const maxAnswers = 65536
 
-// remembering returns a cache of at most so many, which is above 0.
+// remembering returns an LRU cache of this size, which must be above 0.
 func remembering[K comparable, V any](most int) *lru.Cache[K, V] {
 	c, err := lru.New[K, V](most)
 	if err != nil {
@@ -30,7 +30,7 @@ func remembering[K comparable, V any](most int) *lru.Cache[K, V] {
 	return c
 }
 
-// remembered is what is remembered of a key, which begins as nothing.
+// remembered returns the value of a key, and adds a zero value if there is none.
 func remembered[K comparable, V any](c *lru.Cache[K, *V], k K) *V {
 	v, ok := c.Get(k)
 	if !ok {
@@ -42,7 +42,7 @@ func remembered[K comparable, V any](c *lru.Cache[K, *V], k K) *V {
 	return v
 }
 
-// Made remembers who made an answer that clients may ask for again. Others are told.
+// Made records the maker of a stored response and shares it with the other extprocs.
 func (f *Fleet) Made(answer string, m Maker) {
 	if was, known := f.makers.Get(answer); known && was == m {
 		return
@@ -55,16 +55,17 @@ func (f *Fleet) Made(answer string, m Maker) {
 	}
 }
 
-// HearMade remembers who made an answer, as others tell.
+// RememberMaker records the maker of a stored response that another extproc shared.
 func (f *Fleet) RememberMaker(answer string, m Maker) {
 	f.makers.Add(answer, m)
 	f.nowhere.Remove(answer)
 }
 
-// Maker returns who made an answer.
+// Maker returns the maker of a stored response.
 func (f *Fleet) Maker(answer string) (Maker, bool) { return f.makers.Get(answer) }
 
-// makerAt is the maker at an endpoint: of a pool, if that has the endpoint, else of the first that does.
+// makerAt returns the maker at an endpoint: with this pool if it has the endpoint, else with the
+// first pool that does.
 func (f *Fleet) makerAt(pool objects.Name, address string) Maker {
 	w := f.View().World
 	has := func(name objects.Name) bool { return w.Pools[name].Has(address) }
@@ -79,19 +80,21 @@ func (f *Fleet) makerAt(pool objects.Name, address string) Maker {
 }
 
 const (
-	// nowhereFor is for how long it is believed that no endpoint has an answer, and maxNowhere of how many answers that is.
+	// nowhereFor is how long a response counts as missing at all endpoints. maxNowhere bounds their
+	// number.
 	nowhereFor = 10 * time.Second
 	maxNowhere = 16384
 )
 
-// Nowhere says whether every endpoint that might have an answer said a moment ago that it does not.
+// Nowhere reports whether all endpoints that might have a response recently answered that they do
+// not.
 func (f *Fleet) Nowhere(answer string) bool {
 	at, ok := f.nowhere.Get(answer)
 	return ok && f.Now().Sub(at) < nowhereFor
 }
 
-// made is the queue of responses whose makers are still to be shared with other extprocs, the newest last. It is safe for concurrent use; the zero
-// made is ready.
+// made is the queue of responses whose makers are still to be shared with other extprocs, the
+// newest last. It is safe for concurrent use; the zero value is ready.
 type made struct {
 	mu  sync.Mutex // guards ids
 	ids []string
@@ -139,7 +142,7 @@ func (m *made) take(most int) (ids []string, more bool) {
 	return ids, rest > 0
 }
 
-// TellMade has others told of every answer whose maker is known, of the latest first, for who is to be told has just begun.
+// TellMade queues all known makers, since a new peer has none of them.
 func (f *Fleet) TellMade() {
 	known := f.makers.Keys() // the oldest first
 	f.made.mu.Lock()

@@ -8,16 +8,17 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// names are what control says of names that requests may use: models that it registered though no object says so, and where requests for
-// VModels go. There may be many thousands, so that none costs more than itself. It is safe for concurrent use; the zero names is ready.
+// names are control's reports on names of models: registered models without an object, and targets
+// of VModels. There may be many thousands, so that an update must cost no more than its own
+// entries. It is safe for concurrent use; the zero value is ready.
 type names struct {
 	mu      sync.RWMutex // guards the following
 	heard   bool
-	pools   map[string][]objects.Name // by the model, in order
+	pools   map[string][]objects.Name // sorted, by model
 	vmodels map[objects.ModelKey]endpointstate.Switch
 }
 
-// hear puts in force what control says of names.
+// hear applies an update of control.
 func (n *names) hear(news endpointstate.PlacementUpdate) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -44,19 +45,21 @@ func (n *names) hear(news endpointstate.PlacementUpdate) {
 	}
 }
 
-// Heard says whether control has ever said all that there is.
+// Heard reports whether control has ever sent a complete update.
 func (f *Fleet) Heard() bool {
 	f.names.mu.RLock()
 	defer f.names.mu.RUnlock()
 	return f.names.heard
 }
 
-// Active returns the model that requests for a VModel go to, its canary aside: as control says, else its object. What is no VModel is itself.
+// Active returns the active model of a VModel, as control or else its object states. For any other
+// name it returns the name.
 func (f *Fleet) Active(w *objects.World, key objects.ModelKey) string {
 	return f.names.of(w, key).Active
 }
 
-// Resolve returns the model that a request for a model or a VModel goes to. Those of one lot go together.
+// Resolve returns the model that serves a request for a model or VModel. Requests with the same
+// hash bucket, lot, get the same model.
 func (f *Fleet) Resolve(w *objects.World, key objects.ModelKey, lot uint64) string {
 	to := f.names.of(w, key)
 	if to.Canary != "" && lot*0x9e3779b97f4a7c15>>32%100 < uint64(to.Percent) { //nolint:gosec // a percentage
@@ -65,13 +68,13 @@ func (f *Fleet) Resolve(w *objects.World, key objects.ModelKey, lot uint64) stri
 	return to.Active
 }
 
-// IsVModel says whether a name is that of a VModel.
+// IsVModel reports whether a VModel has this name.
 func (f *Fleet) IsVModel(w *objects.World, key objects.ModelKey) bool {
 	_, is := f.names.vmodel(w, key)
 	return is
 }
 
-// of is where requests for a name go.
+// of returns the target of requests for a name.
 func (n *names) of(w *objects.World, key objects.ModelKey) endpointstate.Switch {
 	if to, is := n.vmodel(w, key); is {
 		return to
@@ -79,27 +82,28 @@ func (n *names) of(w *objects.World, key objects.ModelKey) endpointstate.Switch 
 	return endpointstate.Switch{Active: key.ID}
 }
 
-// vmodel is where requests for a VModel go, and whether the name is that of one.
+// vmodel returns the target of a VModel, and whether a VModel has this name.
 func (n *names) vmodel(w *objects.World, key objects.ModelKey) (to endpointstate.Switch, is bool) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	if to, ok := n.vmodels[key]; ok {
 		return to, true
 	}
-	if v, ok := w.VModel(key); ok && !slices.Contains(n.pools[key.ID], key.Pool) { // else the name is a registered model's
+	if v, ok := w.VModel(key); ok && !slices.Contains(n.pools[key.ID], key.Pool) { // a registered model takes precedence
 		return endpointstate.Switch{Active: v.Target, Canary: v.Canary, Percent: v.Percent}, true
 	}
 	return endpointstate.Switch{}, false
 }
 
-// Registered returns the pool for which control registered a model: of those that count the first by name; false if there is none.
+// Registered returns the first pool, by name, for which control registered a model, among the pools
+// that counts accepts.
 func (f *Fleet) Registered(model string, counts func(pool objects.Name) bool) (objects.Name, bool) {
 	f.names.mu.RLock()
 	defer f.names.mu.RUnlock()
 	return first(f.names.pools[model], counts)
 }
 
-// RegisteredNames returns every model that control registered for a pool that counts, in order.
+// RegisteredNames returns the sorted models that control registered for a pool that counts accepts.
 func (f *Fleet) RegisteredNames(counts func(pool objects.Name) bool) []string {
 	f.names.mu.RLock()
 	defer f.names.mu.RUnlock()
@@ -113,7 +117,8 @@ func (f *Fleet) RegisteredNames(counts func(pool objects.Name) bool) []string {
 	return all
 }
 
-// SomeRegistered returns models that control registered for a pool that counts, of most that it reads, and whether it read all.
+// SomeRegistered is RegisteredNames for at most that many models, unsorted. It also returns whether
+// these are all.
 func (f *Fleet) SomeRegistered(counts func(pool objects.Name) bool, most int) (some []string, all bool) {
 	f.names.mu.RLock()
 	defer f.names.mu.RUnlock()

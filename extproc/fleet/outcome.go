@@ -13,10 +13,11 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// storedPrefix begins the ids of answers that engines keep for clients to ask for again (OpenAI's responses API).
+// storedPrefix begins the ids of responses that engines store (OpenAI's responses API).
 const storedPrefix = "resp_"
 
-// began tells of a first token, as [endpointstate.State.AdapterLoaded]. Nothing changes that is in force: profiles are made anew now and then.
+// began records a first token, as [endpointstate.EngineTimes.AdapterLoaded]. It publishes nothing,
+// since profiles change only now and then.
 func (f *Fleet) began(pool objects.Name, address, adapter string, late time.Duration) {
 	at := slices.Index(pick.Places[:], adapter)
 	if adapter == wire.NoAdapter {
@@ -27,7 +28,8 @@ func (f *Fleet) began(pool objects.Name, address, adapter string, late time.Dura
 	}
 }
 
-// Attribute returns an outcome with the endpoints named by their addresses that Envoy names by those of their ports at which it reached them.
+// Attribute replaces the addresses of endpoint ports, by which Envoy reached endpoints, by the
+// addresses of the endpoints.
 func (f *Fleet) Attribute(o outcome.Outcome) outcome.Outcome {
 	w := f.View().World
 	if !w.HasPorts() {
@@ -42,8 +44,8 @@ func (f *Fleet) Attribute(o outcome.Outcome) outcome.Outcome {
 	return o
 }
 
-// Observe learns from what became of a request: whether its endpoint is well, how loaded it says it is, that the request
-// is in flight no more, and who made an answer that may be asked for again.
+// Observe applies the outcome of a request: it ends the request's count and updates the health, the
+// load, the statistics and the makers of stored responses.
 func (f *Fleet) Observe(o outcome.Outcome) {
 	if o.ID != "" {
 		f.Release(o.ID)
@@ -92,7 +94,7 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 	}
 }
 
-// observeAttempts learns from the attempts at endpoints that did not serve the request.
+// observeAttempts applies the attempts at endpoints that did not serve the request.
 func (f *Fleet) observeAttempts(o outcome.Outcome, pool objects.Name) {
 	if len(o.Unreached)+len(o.Elsewhere)+len(o.Stopping)+len(o.Missing) == 0 {
 		return

@@ -4,11 +4,11 @@ import (
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 )
 
-// Moves is sent to when requests have begun or ended since [Fleet.Backlogs] was last called, at most once until then. It is only where
-// somebody is told: with Config.Placed.
+// Moves receives a value when requests have begun or ended since the last call of [Fleet.Backlogs].
+// It is used only with Config.Placed.
 func (f *Fleet) Moves() <-chan struct{} { return f.moves }
 
-// move notes that a request began or ended.
+// move records that a request began or ended.
 func (f *Fleet) move() {
 	if !f.Placed || f.moved.Load() || !f.moved.CompareAndSwap(false, true) {
 		return
@@ -19,8 +19,9 @@ func (f *Fleet) move() {
 	}
 }
 
-// Backlogs visits what this process has at endpoints, as [endpointstate.State.Backlogs]. Visit must be quick and ask nothing of the Fleet.
+// Backlogs visits the work of this process at endpoints, as [endpointstate.State.Backlogs]. Visit
+// must be quick and must not call the Fleet.
 func (f *Fleet) Backlogs(visit func(endpointstate.Backlog)) {
-	f.moved.Store(false) // first: what begins meanwhile is told the next time
+	f.moved.Store(false) // first, so that later changes are reported next time
 	f.locked(func() { f.state.Backlogs(visit) })
 }

@@ -8,13 +8,14 @@ import (
 	"github.com/headgate/headgate/extproc/prefix"
 )
 
-// prefixes are what endpoints have of prompts that were sent there. It is safe for concurrent use.
+// prefixes is the index of prompts that endpoints have cached. It is safe for concurrent use.
 type prefixes struct {
 	mu    sync.Mutex // guards the following; locked last, after Fleet.mu
 	index *prefix.Index
 }
 
-// Cached returns how many leading blocks of the prompt of a request each endpoint probably has in its cache, as [endpointstate.Cached].
+// Cached returns how many leading blocks of a request's prompt each endpoint probably has cached,
+// as [endpointstate.Cached].
 func (f *Fleet) Cached(r *pick.Request, blocks []uint64, dst []int32) []int32 {
 	of := f.View().Snapshot.Pools[r.Pool]
 	p := &f.prefixes
@@ -23,7 +24,7 @@ func (f *Fleet) Cached(r *pick.Request, blocks []uint64, dst []int32) []int32 {
 	return endpointstate.Cached(p.index, of, r, blocks, dst)
 }
 
-// Sent says that a prompt goes to the endpoint of a number.
+// Sent records a prompt that was sent to the endpoint with this number.
 func (f *Fleet) Sent(endpoint int, blocks []uint64) {
 	p := &f.prefixes
 	p.mu.Lock()
@@ -31,7 +32,7 @@ func (f *Fleet) Sent(endpoint int, blocks []uint64) {
 	p.index.Sent(endpoint, blocks)
 }
 
-// hear puts in force what became known of caches.
+// hear applies news of caches.
 func (p *prefixes) hear(news []endpointstate.Cache) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

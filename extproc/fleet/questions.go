@@ -2,24 +2,24 @@ package fleet
 
 import "sync"
 
-// maxAsking bounds how many requests wait for an answer at once.
+// maxAsking bounds the requests that wait for an answer of control at once.
 const maxAsking = 1000
 
-// questions are what requests for models that nothing admits ask control before they get a 404: whether all that control published is in
-// force here. One question is for all requests that came before it was sent, whatever they name, so that invented names cost control
-// little. It is safe for concurrent use.
+// questions delays the 404 for unknown models until control has confirmed that this process has its
+// latest updates. One question serves all requests that arrived before it was sent, so that
+// invented names cost control little. It is safe for concurrent use.
 type questions struct {
 	news chan struct{} // capacity 1; never closed
 
 	mu     sync.Mutex // guards the following
-	able   bool       // control has answered a question of the stream: an older one answers none
-	number uint64     // of the last question of the stream
-	sent   *round     // that was not answered yet, nil if there is none
-	next   *round     // that was not sent yet, nil if nobody asks
+	able   bool       // control answers questions on this stream
+	number uint64     // of the stream's last question
+	sent   *round     // unanswered, nil if none
+	next   *round     // not sent yet, nil if none
 	asking int
 }
 
-// round is one question.
+// round is one question, shared by the requests that ask it.
 type round struct{ answered chan struct{} }
 
 func newRound() *round { return &round{make(chan struct{})} }
@@ -31,7 +31,7 @@ func (q *questions) tell() {
 	}
 }
 
-// Answers says whether control is connected and answers questions.
+// Answers reports whether control is connected and answers questions.
 func (f *Fleet) Answers() bool {
 	q := &f.questions
 	q.mu.Lock()
@@ -39,8 +39,9 @@ func (f *Fleet) Answers() bool {
 	return q.able
 }
 
-// AskControl asks whether all that control has published by now is in force here. Answered is closed when it is, and never if the stream
-// ends before; the caller calls done when it waits no more. Ok is false if control does not answer, or too many ask.
+// AskControl asks whether this process has all updates that control has published by now. Answered
+// is closed when it has them, and never if the stream ends first. The caller calls done when it
+// stops waiting. Ok is false if control does not answer questions or too many requests ask.
 func (f *Fleet) AskControl() (answered <-chan struct{}, done func(), ok bool) {
 	q := &f.questions
 	q.mu.Lock()
@@ -60,11 +61,11 @@ func (f *Fleet) AskControl() (answered <-chan struct{}, done func(), ok bool) {
 	}, true
 }
 
-// Questions is sent to when there is a question to be sent: see [Fleet.Question].
+// Questions receives a value when there is a question to send: see [Fleet.Question].
 func (f *Fleet) Questions() <-chan struct{} { return f.questions.news }
 
-// Question returns the number of the question that control is to answer: the first of a stream, that of the requests that ask now, or one that was
-// sent and not answered yet.
+// Question returns the number of the question to send: a new one at the start of a stream or if
+// requests ask, else the unanswered one.
 func (f *Fleet) Question() uint64 {
 	q := &f.questions
 	q.mu.Lock()
@@ -78,7 +79,7 @@ func (f *Fleet) Question() uint64 {
 	return q.number
 }
 
-// Answered takes control's answer to a question; 0 is none.
+// Answered records control's answer to the question of this number; 0 is no answer.
 func (f *Fleet) Answered(number uint64) {
 	q := &f.questions
 	q.mu.Lock()
@@ -93,7 +94,7 @@ func (f *Fleet) Answered(number uint64) {
 	}
 }
 
-// ForgetQuestions forgets what was asked on a stream that has ended.
+// ForgetQuestions drops all questions after their stream ended.
 func (f *Fleet) ForgetQuestions() {
 	q := &f.questions
 	q.mu.Lock()

@@ -9,13 +9,13 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// maxRequestStats bounds of how many models it is remembered what requests for them are like; some 100 bytes each.
+// maxRequestStats bounds the models with request statistics, about 100 bytes each.
 const maxRequestStats = 65536
 
 type requestStats = lru.Cache[objects.ModelKey, *endpointstate.RequestStats]
 
-// Habit is what requests for a model are like, by a name that engines know it by; that of all of the pool where nothing is known of the model,
-// and nil where nothing is known of either.
+// RequestStats returns the statistics of requests for a model, by any of its engine names. Without
+// any it returns those of the whole pool, which may be nil.
 func (f *Fleet) RequestStats(k objects.ModelKey) *endpointstate.RequestStats {
 	if h, ok := f.requestStats.Get(f.first(k)); ok {
 		return h
@@ -24,7 +24,7 @@ func (f *Fleet) RequestStats(k objects.ModelKey) *endpointstate.RequestStats {
 	return h
 }
 
-// learn learns of a model, and of its pool, from a request that ended.
+// learn updates the statistics of a model and of its pool with a request that ended.
 func (f *Fleet) learn(k objects.ModelKey, bytes int, prompt, completion float64) {
 	for _, k := range [...]objects.ModelKey{f.first(k), {Pool: k.Pool}} {
 		h := remembered(f.requestStats, k)
@@ -38,7 +38,7 @@ func (f *Fleet) learn(k objects.ModelKey, bytes int, prompt, completion float64)
 	}
 }
 
-// first is a model by the first of its names: engines know a base model by several, and requests name it by any.
+// first replaces a base model's name by the first of its names, since requests may use any of them.
 func (f *Fleet) first(k objects.ModelKey) objects.ModelKey {
 	if p := f.View().Snapshot.Pools[k.Pool.String()]; p != nil {
 		if copies := p.Copies[k.ID]; len(copies) > 0 && copies[0].Base {

@@ -10,18 +10,19 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// maxServiceTimes bounds of how many models it is remembered how long requests without tokens take; some 400 bytes each.
+// maxServiceTimes bounds the models with known service times, about 400 bytes each.
 const maxServiceTimes = 65536
 
 type serviceTimes = lru.Cache[objects.ModelKey, *serviceTime]
 
-// pace is one that learns of one request at a time.
+// serviceTime serializes the updates of a service time.
 type serviceTime struct {
 	learning sync.Mutex
 	endpointstate.ServiceTime
 }
 
-// Pace is how long tokenless requests for a model take, by a name that engines know it by, in nanoseconds; 0 where that is not known.
+// ServiceTime returns the service time of tokenless requests for a model, by any of its engine
+// names, in nanoseconds; 0 if unknown.
 func (f *Fleet) ServiceTime(k objects.ModelKey) int64 {
 	if p, ok := f.serviceTimes.Get(f.first(k)); ok {
 		return p.Nanoseconds()
@@ -29,7 +30,7 @@ func (f *Fleet) ServiceTime(k objects.ModelKey) int64 {
 	return 0
 }
 
-// ran learns of how long a request for a model took by itself.
+// ran updates the service time of a model with one sample.
 func (f *Fleet) ran(k objects.ModelKey, alone time.Duration) {
 	p := remembered(f.serviceTimes, f.first(k))
 	p.learning.Lock()

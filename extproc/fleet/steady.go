@@ -2,9 +2,10 @@ package fleet
 
 import "time"
 
-// began is when this process did, from which on [Steady] tells time.
+// began is the start of this process, the reference of [Steady].
 var began = time.Now()
 
-// Steady is a time by a clock that nobody sets: that of the machine as it was when this process began. What requests still ask of endpoints is
-// told by it. Were it told by a clock that is set, prompts that take a second would be waited for as long as it was set back.
+// Steady converts a time to a clock that is never set: the wall clock at the start of the process
+// plus the monotonic time since. Backlogs use it. If the wall clock were set back, requests would
+// otherwise wait for prompts that have long been computed.
 func Steady(t time.Time) time.Time { return began.Add(t.Sub(began)) }

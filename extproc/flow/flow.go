@@ -1,6 +1,7 @@
-// Package flow keeps requests that wait for their model until they may go on: until there is a copy that they can use, and where copies take so
-// many requests at once and no more, until one of them takes another. It is the edge of package queue: what waits is the goroutine that each
-// request has anyway, on a channel, and what wakes it is a view of the fleet, or the end of a request at a copy with a limit.
+// Package flow queues requests until an endpoint can take them: until a copy of their model is
+// loaded, or until a copy at its concurrency limit takes another request. It adds synchronization
+// to package queue. A waiting request is the goroutine that it has anyway, blocked on a channel. A
+// new view of the fleet, or the end of a request at a copy with a limit, wakes it.
 package flow
 
 import (
@@ -15,44 +16,47 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// ErrUnknown says that the model is none any more: the objects that admitted the request are gone.
+// ErrUnknown means that the objects that admitted the request are gone, and the model with them.
 var ErrUnknown = errors.New("the model is gone")
 
-// Failed says that the model cannot be loaded for now, and has control's reason: one of api/wire.
+// Failed means that the model cannot be loaded for now. Reason is control's reason, one of those in
+// api/wire.
 type Failed struct{ Reason string }
 
 func (f Failed) Error() string { return "the model cannot be loaded: " + f.Reason }
 
 const (
-	// DefaultMaxHeld is how many requests may wait for one model: as many as an Envoy with its default of 1,024 streams a
-	// connection would send at once, and seconds of work for one engine.
+	// DefaultMaxHeld bounds the requests that wait for one model: about as many as an Envoy sends
+	// on a connection with its default of 1,024 streams.
 	DefaultMaxHeld = 1000
-	// DefaultMaxBytes bounds the bodies of all requests that wait: sixteen of the largest.
+	// DefaultMaxBytes bounds the bodies of all waiting requests: sixteen of the largest.
 	DefaultMaxBytes = 512 << 20
 )
 
-// Config is what a Flow needs.
+// Config configures a Flow.
 type Config struct {
-	// View returns the view in force.
+	// View returns the latest view.
 	View func() *endpointstate.View
-	// MaxHeld bounds the requests that wait for one model, MaxBytes the bodies of all that wait.
+	// MaxHeld bounds the requests that wait for one model, MaxBytes the bodies of all waiting
+	// requests.
 	MaxHeld  int
 	MaxBytes int64
-	// Changed is told when other models are waited for than before that have no copy, or, not urgently, more or fewer requests. It may be nil,
-	// and must be quick.
+	// Changed is called when the set of models without a copy that requests wait for has changed,
+	// which is urgent, or only the number of waiting requests. It may be nil, and must be quick.
 	Changed func(urgent bool)
 }
 
-// Flow is safe for concurrent use. Make one with [New], and let the fleet tell it of each view by [Flow.Published].
+// Flow is safe for concurrent use. Make one with [New], and let the fleet call [Flow.Published]
+// with each view.
 type Flow struct {
 	Config
-	held atomic.Int64 // so that whom nobody waits for costs one load
+	held atomic.Int64 // makes the common case, no waiting request, one atomic load
 
 	mu    sync.Mutex // guards queue; locked after the fleet's InFlight.mu and Fleet.mu, before what Config.Changed locks
 	queue *queue.Queue[*Ticket]
 }
 
-// New returns a Flow in which nobody waits.
+// New returns an empty Flow.
 func New(c Config) *Flow {
 	if c.Changed == nil {
 		c.Changed = func(bool) {}
@@ -60,20 +64,21 @@ func New(c Config) *Flow {
 	return &Flow{Config: c, queue: queue.New[*Ticket](c.MaxHeld, c.MaxBytes)}
 }
 
-// Ticket is a request that waits. It is owned by one goroutine, and must be left whatever becomes of the request.
+// Ticket is a waiting request. One goroutine owns it, and must call Leave in every case.
 type Ticket struct {
 	flow  *Flow
 	key   objects.ModelKey
 	place *queue.Place[*Ticket]
-	// urgent says that there was no copy when it began to wait.
+	// urgent reports that the model had no copy when the wait began.
 	urgent bool
 	turn   chan error // capacity 1
 }
 
-// Hold gives a request whose body has so many bytes a place behind all that wait for its model. It fails with
-// [queue.ErrFull], or a [Failed] or [ErrUnknown] where the view in force says so.
+// Hold queues a request with a body of so many bytes behind all that wait for its model. It fails
+// with [queue.ErrFull], [Failed] or [ErrUnknown].
 func (f *Flow) Hold(key objects.ModelKey, bytes int64, now time.Time) (*Ticket, error) {
-	// Counted before the view is read: who publishes reads this after the view is there, so that none is missed by both.
+	// Count before reading the view. Published reads the count after the view is stored, so that no
+	// request is missed by both.
 	f.held.Add(1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -83,7 +88,7 @@ func (f *Flow) Hold(key objects.ModelKey, bytes int64, now time.Time) (*Ticket, 
 		f.held.Add(-1)
 		return nil, failure(view, key)
 	}
-	// That one waits for another to end need not be told at once: that is over in a moment, and comes again.
+	// A wait for another request to end is not urgent: it is short and frequent.
 	there, _ := has(view, key)
 	first := !f.queue.Has(key)
 	t := &Ticket{flow: f, key: key, urgent: !there, turn: make(chan error, 1)}
@@ -98,13 +103,14 @@ func (f *Flow) Hold(key objects.ModelKey, bytes int64, now time.Time) (*Ticket, 
 	return t, nil
 }
 
-// Key is the model that the request waits for.
+// Key returns the model that the request waits for.
 func (t *Ticket) Key() objects.ModelKey { return t.key }
 
-// Turn is sent nil when the request may choose its endpoint, and a [Failed] or [ErrUnknown] when its model cannot be loaded.
+// Turn receives nil when the request may choose its endpoint, and a [Failed] or [ErrUnknown] when
+// its model cannot be loaded.
 func (t *Ticket) Turn() <-chan error { return t.turn }
 
-// Back says that the request had its turn and found no copy: it waits on, before all others.
+// Back returns a request that had its turn but found no copy to the head of its queue.
 func (t *Ticket) Back() {
 	f := t.flow
 	f.mu.Lock()
@@ -113,7 +119,8 @@ func (t *Ticket) Back() {
 	f.show(f.View(), t.key)
 }
 
-// Leave ends the wait, whether the request goes on or not, and lets the next have its turn. It may be called more than once.
+// Leave ends the wait, whatever its result, and gives the next request its turn. It may be called
+// more than once.
 func (t *Ticket) Leave() {
 	f := t.flow
 	f.mu.Lock()
@@ -129,7 +136,7 @@ func (t *Ticket) Leave() {
 	f.Changed(t.urgent && !f.queue.Has(t.key))
 }
 
-// Busy says whether requests wait for a model, so that one that comes now must not overtake them.
+// Busy reports whether requests wait for a model, so that a new one must queue behind them.
 func (f *Flow) Busy(key objects.ModelKey) bool {
 	if f.held.Load() == 0 {
 		return false
@@ -139,8 +146,8 @@ func (f *Flow) Busy(key objects.ModelKey) bool {
 	return f.queue.Has(key)
 }
 
-// Published lets those go on whose model a view shows to be ready, and ends the wait of those whose model it shows to have
-// failed.
+// Published gives requests their turn whose model is ready in the view, and fails those whose model
+// has failed.
 func (f *Flow) Published(v *endpointstate.View) {
 	if f.held.Load() == 0 {
 		return
@@ -152,7 +159,8 @@ func (f *Flow) Published(v *endpointstate.View) {
 	}
 }
 
-// Freed lets the next go on that wait for a model, by what engines call it, of which a copy has fewer requests than before.
+// Freed gives the next request for a model its turn after a copy has fewer requests than before.
+// Model is the engine's name.
 func (f *Flow) Freed(model string) {
 	if f.held.Load() == 0 {
 		return
@@ -165,7 +173,7 @@ func (f *Flow) Freed(model string) {
 	}
 }
 
-// show tells those whom it concerns what a view says of their model. The caller holds mu.
+// show applies the verdict of a view to the requests for a model. The caller holds mu.
 func (f *Flow) show(v *endpointstate.View, key objects.ModelKey) {
 	is := verdict(v, key)
 	var news error
@@ -177,14 +185,15 @@ func (f *Flow) show(v *endpointstate.View, key objects.ModelKey) {
 	}
 }
 
-// Wanted returns every model that requests wait for, in order.
+// Wanted returns every model with waiting requests, in order.
 func (f *Flow) Wanted() []queue.Wanted {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.queue.Wanted()
 }
 
-// HeldFull is how many requests wait for models of which there are copies, each with as many requests as it takes.
+// HeldFull returns the number of requests that wait for models whose copies are all at their
+// concurrency limit.
 func (f *Flow) HeldFull() map[objects.ModelKey]int {
 	all := make(map[objects.ModelKey]int)
 	view := f.View()
@@ -196,14 +205,14 @@ func (f *Flow) HeldFull() map[objects.ModelKey]int {
 	return all
 }
 
-// Held is how many requests wait, and how many bytes their bodies have.
+// Held returns the number of waiting requests and the bytes of their bodies.
 func (f *Flow) Held() (requests, bytes int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.held.Load(), f.queue.Bytes()
 }
 
-// failure is why a view says that a model has failed.
+// failure returns why a model has failed in a view.
 func failure(v *endpointstate.View, key objects.ModelKey) error {
 	if v.Failures[key] == wire.UnknownModel {
 		return ErrUnknown
@@ -211,13 +220,13 @@ func failure(v *endpointstate.View, key objects.ModelKey) error {
 	return Failed{v.Failures[key]}
 }
 
-// has says whether a view has a copy of a model that can be used, and one that takes another request.
+// has reports whether a view has a usable copy of a model, and one with room.
 func has(v *endpointstate.View, key objects.ModelKey) (has, room bool) {
 	return v.Snapshot.Pools[key.Pool.String()].Has(key.ID)
 }
 
-// verdict is what a view says of a model. Where the pool is gone the request is let go, to be told. That another copy cannot be loaded is no matter
-// to those that wait for one that there is.
+// verdict returns the verdict of a view on a model. If the pool is gone, the request gets its turn
+// and then its error. A failed load does not concern requests whose model has a copy.
 func verdict(v *endpointstate.View, key objects.ModelKey) queue.Verdict {
 	has, room := has(v, key)
 	switch {

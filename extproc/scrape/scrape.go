@@ -1,9 +1,9 @@
-// Package scrape looks at every endpoint, again and again, and tells the fleet what it sees: the load from the engine's
-// metrics page, and beside it, slower, the models that the engine answers to. An engine that has neither is served all
-// the same, with both unknown.
+// Package scrape reads every endpoint periodically and reports to the fleet: the load from the
+// engine's metrics page, and less often the list of models. An engine without either is used all
+// the same, with unknown load and models.
 //
-// Each endpoint has one goroutine with a place of its own in the interval, by the hash of its address, so that looks are
-// spread evenly and the same endpoint is always looked at in the same phase.
+// Each endpoint has one goroutine. A hash of its address is its phase within the interval, which
+// spreads scrapes evenly.
 package scrape
 
 import (
@@ -28,16 +28,16 @@ import (
 )
 
 const (
-	// DefaultInterval is between two looks at an endpoint's load.
+	// DefaultInterval is the time between two scrapes of an endpoint's load.
 	DefaultInterval = 200 * time.Millisecond
-	// DefaultModelsInterval is between two looks at its models.
+	// DefaultModelsInterval is the time between two scrapes of its models.
 	DefaultModelsInterval = time.Second
-	// timeout bounds one look. An engine that is busy answers late, and late news is better than none.
+	// timeout bounds one scrape. A busy engine answers late, and a late answer is better than none.
 	timeout = time.Second
-	// dueGap is the least time between two looks, however often somebody asks for one: a client that asks for what no
-	// engine has must not keep the engines busy.
+	// dueGap is the least time between two scrapes on request. Clients that ask for unknown models
+	// must not keep engines busy.
 	dueGap = 20 * time.Millisecond
-	// maxPage bounds what an engine may answer. A page of vLLM has 50 to 80 KB.
+	// maxPage bounds the size of an answer. A metrics page of vLLM has 50 to 80 KB.
 	maxPage = 16 << 20
 )
 
