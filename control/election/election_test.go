@@ -259,8 +259,8 @@ func TestAnOutageOfTheAPIServerPausesTheTerm(t *testing.T) {
 		s.cutOff("a", "b")
 		s.after(time.Minute, "", "a1")
 		s.cutOff("a")
-		// b sees a's last renewal at its next retry, waits until the Lease expires, and takes it at a further
-		// retry. Retries are up to 2.2 periods apart.
+		// b sees a's last renewal at its next retry, waits until the Lease expires, and takes it
+		// at a further retry. Retries are up to 2.2 periods apart.
 		s.after(leaseDuration+5*retryPeriod, "b1", "a1", "b1")
 	})
 }
