@@ -98,7 +98,7 @@ func (f *Figure) Save(path string, width, height vg.Length) error {
 	}
 	whole := draw.New(canvas)
 	whole.SetColor(color.White)
-	whole.Fill(whole.Rectangle.Path())
+	whole.Fill(whole.Path())
 	f.legend.Draw(draw.Crop(whole, width, 0, 0, -vg.Points(gap)))
 	for r, row := range plot.Align(f.rows, tiles, draw.Crop(whole, 0, -legend, 0, 0)) {
 		for c, at := range row {

@@ -193,7 +193,7 @@ func TestStyleOf(t *testing.T) {
 		"const x = \"" + wide + "\"":                                         "",
 		"const x = len(\"a\") + len(`b`)" + strings.Repeat(" + len(``)", 20): "the line has",
 		"const x = `\n" + wide + "\n" + wide + wide + "`":                    "",
-		"const (\n\t// A B is x.\n\tB = 1\n\t// D\n\tC, D = 1, 2\n)":          "",
+		"const (\n\t// A B is x.\n\tB = 1\n\t// D\n\tC, D = 1, 2\n)":         "",
 		"// v is one.\nvar w int":                                            `begins with "v": begin with w`,
 	} {
 		got := strings.Join(styleOf("x.go", []byte("package x\n\n"+source+"\n")), "\n")
