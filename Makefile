@@ -71,7 +71,7 @@ real-mlserver: ## Send calls through Envoy to two real MLServers, which die in t
 	go test -tags real -v -count 1 -timeout 10m -run '^TestRealMLServers|^TestRuntimesThatDie' ./bench/e2e -crashes 10
 
 check: ## Lint code and prose, and check commit subjects, that modules are tidy and that generated files are up to date
-	@.ci/subjects e87b069adb8866258e51947652fddc67b8a591a1
+	@.ci/subjects 6f98a610890e9055f00ad79779e3e42b7fe7f95c
 	$(TOOL) golangci-lint run
 	go test ./test/walls
 	tools/vale/check
