@@ -1,4 +1,5 @@
-// Package headgate holds what programs are built with: the data plane that envoy.yaml describes, and the pods that it runs in.
+// Package headgate holds what programs are built with: the data plane that envoy.yaml describes,
+// and the pods that it runs in.
 package headgate
 
 import _ "embed"
@@ -8,7 +9,8 @@ import _ "embed"
 //go:embed envoy.yaml
 var EnvoyYAML []byte
 
-// GatewayYAML is the manifest of the static data plane. Control takes the pods of a Gateway's Envoys from it.
+// GatewayYAML is the manifest of the static data plane. Control takes the pods of a Gateway's
+// Envoys from it.
 //
 //go:embed manifests/static/gateway.yaml
 var GatewayYAML []byte

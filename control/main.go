@@ -1,5 +1,5 @@
-// Control is the companion of extproc. It loads models and LoRA adapters onto engines, and configures the Envoys of Gateways.
-// Package command does the work.
+// Control is the companion of extproc. It loads models and LoRA adapters onto engines, and
+// configures the Envoys of Gateways. Package command does the work.
 package main
 
 import (

@@ -1,4 +1,5 @@
-// Extproc is the program that Envoy asks, for every request, which endpoint serves it. Package command does the work.
+// Extproc is the program that Envoy asks, for every request, which endpoint serves it. Package
+// command does the work.
 package main
 
 import (

@@ -1,6 +1,7 @@
-// Package manifests tests that what people apply fits: each kustomization is built as kubectl does it, and its objects are
-// tried at a real API server that has the CRDs of the projects that they are for. No such gateway runs here: their schemas,
-// and what their sources say that they send, is what is checked.
+// Package manifests tests that what people apply fits: each kustomization is built as kubectl does
+// it, and its objects are tried at a real API server that has the CRDs of the projects that they
+// are for. No such gateway runs here: their schemas, and what their sources say that they send, is
+// what is checked.
 package manifests
 
 import (
@@ -33,8 +34,8 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-// noSchema are the kinds whose schemas no Go module has that can be had: their fields are as the projects' sources and
-// documentation have them, and nothing else checks them.
+// noSchema are the kinds whose schemas no Go module has that can be had: their fields are as the
+// projects' sources and documentation have them, and nothing else checks them.
 var noSchema = map[schema.GroupKind]string{
 	{Group: "networking.gke.io", Kind: "HealthCheckPolicy"}:   "GKE brings its CRDs itself",
 	{Group: "networking.gke.io", Kind: "GCPBackendPolicy"}:    "GKE brings its CRDs itself",
@@ -125,13 +126,15 @@ func definitions(t *testing.T) map[string][]*unstructured.Unstructured {
 	}
 	for module := range crds {
 		if len(all[module]) == 0 {
-			t.Fatalf("no CRDs of %s (%v): they are in Go modules, of 24 MB in all, which are had from the Go module proxy once; try: go -C tools/gateways mod download", module, err)
+			t.Fatalf("no CRDs of %s (%v): they are in Go modules, of 24 MB in all, which are had from the Go module proxy once; try: go -C tools/gateways mod download",
+				module, err)
 		}
 	}
 	return all
 }
 
-// pod is the template of the pods that an object makes; other projects' kinds have none, for they complete theirs.
+// pod is the template of the pods that an object makes; other projects' kinds have none, for they
+// complete theirs.
 func pod(o *unstructured.Unstructured) (template map[string]any, ok bool) {
 	switch o.GetKind() {
 	case "Deployment", "StatefulSet", "DaemonSet", "Job":
@@ -187,7 +190,8 @@ func TestContainersAreContained(t *testing.T) {
 	}
 }
 
-// The kubelet and Prometheus come to a pod's own address, where control serves nobody unless it is told to.
+// The kubelet and Prometheus come to a pod's own address, where control serves nobody unless it is
+// told to.
 func TestProbesReachControl(t *testing.T) {
 	seen := 0
 	for folder, objects := range built(t) {
@@ -217,8 +221,8 @@ func TestProbesReachControl(t *testing.T) {
 	}
 }
 
-// hookOf is how long a container's preStop hook takes at most: it sleeps, or waits for control as long as the annotations of its pod say, and
-// then returns by itself.
+// hookOf is how long a container's preStop hook takes at most: it sleeps, or waits for control as
+// long as the annotations of its pod say, and then returns by itself.
 func hookOf(c corev1.Container, annotations map[string]string) (time.Duration, bool) {
 	switch {
 	case c.Lifecycle == nil || c.Lifecycle.PreStop == nil:
@@ -236,7 +240,8 @@ func podAnnotations(o *unstructured.Unstructured) map[string]string {
 	return all
 }
 
-// A pod whose annotation says that it migrates waits for control in its hook, as long as that says, and control answers where it asks.
+// A pod whose annotation says that it migrates waits for control in its hook, as long as that says,
+// and control answers where it asks.
 func TestPodsThatMigrateWaitForControl(t *testing.T) {
 	all := built(t)
 	const at = "http://headgate-control.headgate-system:8036/prestop"
@@ -257,7 +262,10 @@ func TestPodsThatMigrateWaitForControl(t *testing.T) {
 			}
 			migrates := podAnnotations(o)[v1alpha1.PreStop] != ""
 			for _, c := range s.Containers {
-				if slices.Contains(c.Args, "--prestop-address=:8036") && !slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == "prestop" && p.ContainerPort == 8036 }) {
+				if slices.Contains(c.Args, "--prestop-address=:8036") &&
+					!slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool {
+						return p.Name == "prestop" && p.ContainerPort == 8036
+					}) {
 					t.Errorf("%s: the port of hooks is not said", folder)
 				}
 				if c.Lifecycle == nil || c.Lifecycle.PreStop == nil || c.Lifecycle.PreStop.Exec == nil {
@@ -272,7 +280,8 @@ func TestPodsThatMigrateWaitForControl(t *testing.T) {
 				}
 				hooks++
 				takes, ok := hookOf(c, podAnnotations(o))
-				if seconds := strconv.Itoa(int(takes.Seconds())); !ok || !strings.Contains(command, "--within="+seconds+"s") && !strings.Contains(command, "time.monotonic() + "+seconds+"\n") {
+				if seconds := strconv.Itoa(int(takes.Seconds())); !ok || !strings.Contains(command, "--within="+seconds+"s") &&
+					!strings.Contains(command, "time.monotonic() + "+seconds+"\n") {
 					t.Errorf("%s: %s may wait %v, and its hook asks for another time: %s", folder, c.Name, takes, command)
 				}
 				if strings.Contains(command, "python3") {
@@ -317,7 +326,8 @@ func runHook(t *testing.T, command []string, at string) {
 	}
 }
 
-// An answer that flows must be able to come to its end: the grace period is longer than the hook and the server's shutdown.
+// An answer that flows must be able to come to its end: the grace period is longer than the hook
+// and the server's shutdown.
 func TestServersEndTheirAnswers(t *testing.T) {
 	seen := 0
 	check := func(at string, s *corev1.PodSpec, annotations map[string]string) {
@@ -395,10 +405,11 @@ func TestNamesAreThere(t *testing.T) {
 				name, ok, _ := unstructured.NestedString(o.Object, "spec", "engineToken", "secretRef", "name")
 				if ok && !slices.ContainsFunc(all[folder], func(role *unstructured.Unstructured) bool {
 					rules, _, _ := unstructured.NestedSlice(role.Object, "rules")
-					return role.GetKind() == "Role" && role.GetNamespace() == o.GetNamespace() && slices.ContainsFunc(rules, func(rule any) bool {
-						names, _, _ := unstructured.NestedStringSlice(rule.(map[string]any), "resourceNames")
-						return slices.Contains(names, name)
-					})
+					return role.GetKind() == "Role" && role.GetNamespace() == o.GetNamespace() &&
+						slices.ContainsFunc(rules, func(rule any) bool {
+							names, _, _ := unstructured.NestedStringSlice(rule.(map[string]any), "resourceNames")
+							return slices.Contains(names, name)
+						})
 				}) {
 					t.Errorf("%s: no Role lets the Secret %s be read that PoolSettings %s names", folder, name, o.GetName())
 				}
@@ -441,7 +452,8 @@ func TestNamesAreThere(t *testing.T) {
 	}
 }
 
-// Nobody may read Secrets that are not named: not those of all namespaces, not all of one, and not by a list.
+// Nobody may read Secrets that are not named: not those of all namespaces, not all of one, and not
+// by a list.
 func TestSecretsAreReadByTheirNames(t *testing.T) {
 	seen := 0
 	for folder, objects := range built(t) {
@@ -463,7 +475,8 @@ func TestSecretsAreReadByTheirNames(t *testing.T) {
 				// A name cannot be asked for at a creation. Control adds to the Secrets that it made itself.
 				verbs, names := words("verbs"), words("resourceNames")
 				named := slices.Equal(verbs, []string{"get"}) && len(names) > 0 || slices.Equal(verbs, []string{"create"}) ||
-					slices.Equal(verbs, []string{"get", "update"}) && (slices.Equal(names, []string{"headgate-placement"}) || slices.Equal(names, []string{"headgate-identities"}))
+					slices.Equal(verbs, []string{"get", "update"}) &&
+						(slices.Equal(names, []string{"headgate-placement"}) || slices.Equal(names, []string{"headgate-identities"}))
 				if kind == "ClusterRole" || !named {
 					t.Errorf("%s: the %s %s lets %v be done to Secrets of the names %v", folder, kind, o.GetName(), verbs, names)
 				}

@@ -66,8 +66,8 @@ func (c *cluster) try(o *unstructured.Unstructured) error {
 	return err
 }
 
-// Each object fits its schema, each pod of ours the pod security standard restricted, and each pool that a gateway shares
-// with us both our CRD and that of the inference extension.
+// Each object fits its schema, each pod of ours the pod security standard restricted, and each pool
+// that a gateway shares with us both our CRD and that of the inference extension.
 func TestObjectsFitTheirSchemas(t *testing.T) {
 	all := built(t)
 	kinds := make(map[schema.GroupKind]bool)
@@ -86,7 +86,9 @@ func TestObjectsFitTheirSchemas(t *testing.T) {
 	gie := modules["istio.io/istio"]
 	delete(modules, "istio.io/istio") // ours first
 	definitions := slices.Clone(all["crds"])
-	definitions = slices.DeleteFunc(definitions, func(o *unstructured.Unstructured) bool { return o.GetKind() != "CustomResourceDefinition" })
+	definitions = slices.DeleteFunc(definitions, func(o *unstructured.Unstructured) bool {
+		return o.GetKind() != "CustomResourceDefinition"
+	})
 	for _, path := range slices.Sorted(maps.Keys(modules)) {
 		definitions = append(definitions, modules[path]...)
 	}
@@ -142,7 +144,8 @@ func TestObjectsFitTheirSchemas(t *testing.T) {
 		}
 	}
 
-	// The same pools by the CRD of the inference extension, in the place of ours. Up to 1.5 it wants a picker.
+	// The same pools by the CRD of the inference extension, in the place of ours. Up to 1.5 it
+	// wants a picker.
 	for _, crd := range gie {
 		if defines(crd).Kind != "InferencePool" || defines(crd).Group != "inference.networking.k8s.io" {
 			continue

@@ -12,9 +12,9 @@ import (
 	"github.com/headgate/headgate/api/mmesh"
 )
 
-// The interfaces of ModelMesh 0.12 as runtimes and clients of it have them: what goes over the wire is the package's
-// name, the names of services and methods, and the numbers and types of fields and enums. The names of fields and
-// messages matter to grpcurl and to JSON.
+// tables are the interfaces of ModelMesh 0.12 as its runtimes and clients see them. What goes over
+// the wire is the package's name, the names of services and methods, and the numbers and types of fields and
+// enums. The names of fields and messages matter to grpcurl and to JSON.
 var tables = []struct {
 	file  protoreflect.FileDescriptor
 	table string

@@ -1,6 +1,6 @@
-// Package pool holds InferencePool of inference.networking.k8s.io/v1, wire-compatible with the Gateway API Inference
-// Extension v1.6: a pool is the endpoints, ip:port, that serve the same base model. Types only.
-//
+// Package pool holds InferencePool of inference.networking.k8s.io/v1, wire-compatible with the
+// Gateway API Inference Extension v1.6: a pool is the endpoints, ip:port, that serve the same base
+// model. Types only.
 // +kubebuilder:object:generate=true
 // +groupName=inference.networking.k8s.io
 // +versionName=v1
@@ -59,30 +59,31 @@ type InferencePoolList struct {
 	Items []InferencePool `json:"items"`
 }
 
-// ActivePorts are the annotations of a pod that say which of a pool's target ports it serves on, such as "8000,8001"; the
-// first that a pod has counts (Gateway API Inference Extension v1.5, and its leading picker's name for the same).
+// ActivePorts are the annotations of a pod that say which of a pool's target ports it serves on,
+// such as "8000,8001"; the first that a pod has counts (Gateway API Inference Extension v1.5, and
+// its leading picker's name for the same).
 var ActivePorts = []string{"inference.networking.k8s.io/active-ports", "llm-d.ai/active-ports"}
 
 // Spec is what people write.
 type Spec struct {
 	// Selector selects pods in the pool's own namespace. It has at least one label.
 	Selector LabelSelector `json:"selector"`
-	// TargetPorts are the ports, 1 to 8, on which every selected pod serves. Each port of each pod is an endpoint of
-	// its own.
-	//
+	// TargetPorts are the ports, 1 to 8, on which every selected pod serves. Each port of each pod
+	// is an endpoint of its own.
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:XValidation:rule="self.all(p, self.exists_one(q, q.number == p.number))",message="name each port once"
 	TargetPorts []Port `json:"targetPorts"`
-	// AppProtocol is what a gateway speaks to the endpoints: "http", the default, or "kubernetes.io/h2c", HTTP/2 without TLS.
-	//
+	// AppProtocol is what a gateway speaks to the endpoints: "http", the default, or
+	// "kubernetes.io/h2c", HTTP/2 without TLS.
 	// +kubebuilder:validation:Enum=http;kubernetes.io/h2c
 	// +kubebuilder:default=http
 	AppProtocol string `json:"appProtocol,omitempty"`
-	// EndpointPickerRef tells gateways which service picks for this pool. Without it, or where it names a Service that selects pods
-	// of Headgate (app.kubernetes.io/name: headgate), the Envoys of Headgate's Gateways ask the extproc beside them; they ask any
-	// other for requests of HTTPRoutes. The Envoy of envoy.yaml ignores it, and so do LLMRoutes.
+	// EndpointPickerRef tells gateways which service picks for this pool. Without it, or where it
+	// names a Service that selects pods of Headgate (app.kubernetes.io/name: headgate), the Envoys
+	// of Headgate's Gateways ask the extproc beside them; they ask any other for requests of
+	// HTTPRoutes. The Envoy of envoy.yaml ignores it, and so do LLMRoutes.
 	EndpointPickerRef *EndpointPickerRef `json:"endpointPickerRef,omitempty"`
 }
 
@@ -128,9 +129,8 @@ type EndpointPickerRef struct {
 	Name string `json:"name"`
 	// Port is where the endpoint picker serves gRPC. A Service needs it.
 	Port *Port `json:"port,omitempty"`
-	// FailureMode says what a gateway does with requests while the endpoint picker does not answer: FailOpen, send them to
-	// any endpoint; FailClose, the default, refuse them.
-	//
+	// FailureMode says what a gateway does with requests while the endpoint picker does not answer:
+	// FailOpen, send them to any endpoint; FailClose, the default, refuse them.
 	// +kubebuilder:default=FailClose
 	// +kubebuilder:validation:Enum=FailOpen;FailClose
 	FailureMode string `json:"failureMode,omitempty"`

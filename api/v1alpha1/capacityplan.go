@@ -8,9 +8,9 @@ import (
 // CapacityPlanKind is the kind of [CapacityPlan].
 const CapacityPlanKind = "CapacityPlan"
 
-// CapacityPlan is a question: which hardware, how many replicas and what sizes of batch the models of a pipeline need, so that queries keep
-// their objectives at the least cost. The command control plan answers it.
-//
+// CapacityPlan is a question: which hardware, how many replicas and what sizes of batch the models
+// of a pipeline need, so that queries keep their objectives at the least cost. The command control
+// plan answers it.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:categories=headgate
 // +kubebuilder:printcolumn:name=Trace,type=string,JSONPath=.spec.trace
@@ -45,9 +45,8 @@ type CapacityPlanSpec struct {
 	// +listType=map
 	// +listMapKey=name
 	Hardware []PlanHardware `json:"hardware,omitempty"`
-	// HardwareFile is a file with nothing but hardware, beside the plan's: prices that several plans share. What the plan says itself counts
-	// before it.
-	//
+	// HardwareFile is a file with nothing but hardware, beside the plan's: prices that several
+	// plans share. What the plan says itself counts before it.
 	// +kubebuilder:validation:MaxLength=4096
 	HardwareFile string `json:"hardwareFile,omitempty"`
 	// Stages are the models of the pipeline. A query begins at each stage to which none leads.
@@ -59,9 +58,8 @@ type CapacityPlanSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(s, !has(s.next) || s.next.all(e, self.exists(o, o.name == e.stage)))",message="next names a stage that does not exist"
 	// +kubebuilder:validation:XValidation:rule="self.exists(s, self.all(o, !has(o.next) || o.next.all(e, e.stage != s.name)))",message="stages lead to each other in a circle: one must be the first"
 	Stages []PlanStage `json:"stages"`
-	// Trace is the sample of queries that is planned on: a file beside the plan's, or one that is made by chance, such as
-	// gamma:rate=100,cv=4,seconds=600.
-	//
+	// Trace is the sample of queries that is planned on: a file beside the plan's, or one that is
+	// made by chance, such as gamma:rate=100,cv=4,seconds=600.
 	// +kubebuilder:validation:MaxLength=4096
 	Trace string `json:"trace,omitempty"`
 	// Seed of all that is by chance.
@@ -72,17 +70,17 @@ type CapacityPlanSpec struct {
 
 // PlanObjective is a time that most queries must keep.
 type PlanObjective struct {
-	// Metric is which time of a query: Latency is until all of it has ended, TimeToFirstToken until the first token of its LLM, and TimePerOutputToken is from one of those to
-	// the next. Latency is the default.
-	//
+	// Metric is which time of a query: Latency is until all of it has ended, TimeToFirstToken until
+	// the first token of its LLM, and TimePerOutputToken is from one of those to the next. Latency
+	// is the default.
 	// +kubebuilder:validation:Enum=Latency;TimeToFirstToken;TimePerOutputToken
 	Metric string `json:"metric,omitempty"`
 	// Within is that time.
 	//
 	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="it must be above 0"
 	Within metav1.Duration `json:"within"`
-	// Quantile is the share of queries that must keep it, of those that have such a time, above 0 and at most 1; 0.99 is the default.
-	//
+	// Quantile is the share of queries that must keep it, of those that have such a time, above 0
+	// and at most 1; 0.99 is the default.
 	// +kubebuilder:validation:Maximum=1
 	// +kubebuilder:validation:XValidation:rule="self > 0.0",message="it must be above 0"
 	Quantile *float64 `json:"quantile,omitempty"`
@@ -131,32 +129,33 @@ type PlanStage struct {
 	Hardware []StageHardware `json:"hardware"`
 	// Replicas bound how many it may have.
 	Replicas *PlanReplicas `json:"replicas,omitempty"`
-	// MaxBatchDelay is how long a replica lets a query wait for its batch to fill. Without it a replica takes what is there.
-	//
+	// MaxBatchDelay is how long a replica lets a query wait for its batch to fill. Without it a
+	// replica takes what is there.
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="it must not be negative"
 	MaxBatchDelay *metav1.Duration `json:"maxBatchDelay,omitempty"`
-	// Batching says when queries are gathered into batches. WhenIdle is the default: a replica that is free takes what is there, as Triton's do. With
-	// Always a batch is of what comes within maxBatchDelay of its first query, whether or not a replica is free. It waits for one then, as with MLServer.
-	//
+	// Batching says when queries are gathered into batches. WhenIdle is the default: a replica that
+	// is free takes what is there, as Triton's do. With Always a batch is of what comes within
+	// maxBatchDelay of its first query, whether or not a replica is free. It waits for one then, as
+	// with MLServer.
 	// +kubebuilder:validation:Enum=WhenIdle;Always
 	Batching string `json:"batching,omitempty"`
-	// GatewayOverhead is how long a query is on its way to the stage, through the gateway and back: what one that is alone takes longer than at the server.
-	//
+	// GatewayOverhead is how long a query is on its way to the stage, through the gateway and back:
+	// what one that is alone takes longer than at the server.
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="it must not be negative"
 	GatewayOverhead *metav1.Duration `json:"gatewayOverhead,omitempty"`
-	// Startup is how long a pod takes from when it is asked for until it takes queries, for configurations whose replicas change as queries come.
-	//
+	// Startup is how long a pod takes from when it is asked for until it takes queries, for
+	// configurations whose replicas change as queries come.
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="it must not be negative"
 	Startup *metav1.Duration `json:"startup,omitempty"`
-	// Queue says where queries wait: Replica is in a queue of each replica, as extproc sends them, and Central in one for all replicas, from which
-	// those take as they are free. Replica is the default.
-	//
+	// Queue says where queries wait: Replica is in a queue of each replica, as extproc sends them,
+	// and Central in one for all replicas, from which those take as they are free. Replica is the
+	// default.
 	// +kubebuilder:validation:Enum=Replica;Central
 	Queue string `json:"queue,omitempty"`
 	// Memory says what its replicas must hold together.
 	Memory *PlanMemory `json:"memory,omitempty"`
-	// Next are the stages that its queries go to once it has ended. A stage that several lead to waits for those that the query has passed.
-	//
+	// Next are the stages that its queries go to once it has ended. A stage that several lead to
+	// waits for those that the query has passed.
 	// +kubebuilder:validation:MaxItems=16
 	Next []PlanEdge `json:"next,omitempty"`
 }
@@ -173,8 +172,8 @@ type PlanEdge struct {
 	// +kubebuilder:validation:Maximum=1
 	// +kubebuilder:validation:XValidation:rule="self > 0.0",message="it must be above 0"
 	Share *float64 `json:"share,omitempty"`
-	// Choice names a decision: of the edges of one stage with the same choice a query takes one at most.
-	//
+	// Choice names a decision: of the edges of one stage with the same choice a query takes one at
+	// most.
 	// +kubebuilder:validation:MaxLength=63
 	Choice string `json:"choice,omitempty"`
 }
@@ -200,8 +199,9 @@ type PlanMemory struct {
 	PerReplica resource.Quantity `json:"perReplica"`
 	// Models is how large all are together that must be loaded at once.
 	Models *resource.Quantity `json:"models,omitempty"`
-	// ModelSize is how large one is, in the mean, and MinEvictionAge for how long a model must not have been used before it makes place for another: the
-	// trace says then which models its queries are for.
+	// ModelSize is how large one is, in the mean, and MinEvictionAge for how long a model must not
+	// have been used before it makes place for another: the trace says then which models its
+	// queries are for.
 	ModelSize      *resource.Quantity `json:"modelSize,omitempty"`
 	MinEvictionAge *metav1.Duration   `json:"minEvictionAge,omitempty"`
 }
@@ -223,9 +223,8 @@ type StageHardware struct {
 	//
 	// +kubebuilder:validation:XValidation:rule="self > 0.0",message="it must be above 0"
 	Price *float64 `json:"price,omitempty"`
-	// File is the file of the model's profile there, beside the plan's: latency by batch, or an engine of an LLM. The command control profile
-	// measures one.
-	//
+	// File is the file of the model's profile there, beside the plan's: latency by batch, or an
+	// engine of an LLM. The command control profile measures one.
 	// +kubebuilder:validation:MaxLength=4096
 	File string `json:"file,omitempty"`
 	// Latencies by batch, in the place of a file.
@@ -235,8 +234,8 @@ type StageHardware struct {
 	Latencies []BatchLatency `json:"latencies,omitempty"`
 	// Engine of an LLM, in the place of a file.
 	Engine *EngineProfile `json:"engine,omitempty"`
-	// BatchSizes are the sizes that may be set; without it those of the profile. Of an engine it is how many requests it may run at once.
-	//
+	// BatchSizes are the sizes that may be set; without it those of the profile. Of an engine it is
+	// how many requests it may run at once.
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:Minimum=1
 	BatchSizes []int32 `json:"batchSizes,omitempty"`

@@ -1,8 +1,8 @@
-// Package v1alpha1 holds the kinds of inference.x-k8s.io/v1alpha1 that people write for Headgate. Types only.
+// Package v1alpha1 holds the kinds of inference.x-k8s.io/v1alpha1 that people write for Headgate.
+// Types only.
 //
-// What the markers on them have an API server refuse is what package objects refuses: a test there holds the two
-// together.
-//
+// What the markers on them have an API server refuse is what package objects refuses: a test there
+// holds the two together.
 // +kubebuilder:object:generate=true
 // +groupName=inference.x-k8s.io
 package v1alpha1

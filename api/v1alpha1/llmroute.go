@@ -5,9 +5,9 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // LLMRouteKind is the kind of [LLMRoute].
 const LLMRouteKind = "LLMRoute"
 
-// LLMRoute is a use case of language models: which request names it admits, the adapter that serves it, the pool that
-// holds it, and how fast it must be. It is the object of the LLM Instance Gateway proposal (Kubernetes wg-serving).
-//
+// LLMRoute is a use case of language models: which request names it admits, the adapter that serves
+// it, the pool that holds it, and how fast it must be. It is the object of the LLM Instance Gateway
+// proposal (Kubernetes wg-serving).
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:categories=headgate
 // +kubebuilder:subresource:status
@@ -43,28 +43,30 @@ type LLMRouteList struct {
 // +kubebuilder:validation:XValidation:rule="has(self.backendRefs) && size(self.backendRefs) > 0",message="name the InferencePool that serves the route",reason=FieldValueRequired,fieldPath=".backendRefs"
 // +kubebuilder:validation:XValidation:rule="!has(self.backendRefs) || size(self.backendRefs) == 0 || self.backendRefs.exists(b, !has(b.weight) || b.weight > 0)",message="give at least one pool a weight above 0",fieldPath=".backendRefs"
 type LLMRouteSpec struct {
-	// ParentRefs are the gateways that the route attaches to. The standalone data plane has one and ignores them.
-	//
+	// ParentRefs are the gateways that the route attaches to. The standalone data plane has one and
+	// ignores them.
 	// +kubebuilder:validation:MaxItems=32
 	ParentRefs []ParentReference `json:"parentRefs,omitempty"`
-	// BackendRefs are the pools that serve the route, at least one. A request goes to one of them, by weight.
-	//
+	// BackendRefs are the pools that serve the route, at least one. A request goes to one of them,
+	// by weight.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	BackendRefs []BackendReference `json:"backendRefs"`
-	// ModelNames are the names in requests that this route admits. The default is the adapter's name, else the
-	// route's own. A name may be a path, because some engines list a model under the path of its weights.
-	//
+	// ModelNames are the names in requests that this route admits. The default is the adapter's
+	// name, else the route's own. A name may be a path, because some engines list a model under the
+	// path of its weights.
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=128
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=512
 	// +kubebuilder:validation:items:XValidation:rule=`bytes(self).size() <= 512 && !self.matches('[\\p{Cc}\uFFFD]')`,message="no model can have this name: write at most 512 bytes of UTF-8 without control characters"
 	ModelNames []string `json:"modelNames,omitempty"`
-	// Adapter is the adapter that serves the route. Without one, the base model of the pool's engines does.
+	// Adapter is the adapter that serves the route. Without one, the base model of the pool's
+	// engines does.
 	Adapter *Adapter `json:"adapter,omitempty"`
-	// Priority orders routes when there is not room for all: a higher one goes first. The default is 0.
+	// Priority orders routes when there is not room for all: a higher one goes first. The default
+	// is 0.
 	Priority int32 `json:"priority,omitempty"`
 	// Objectives are the latencies that the route needs.
 	//
@@ -105,9 +107,8 @@ type BackendReference struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
-	// Weight is this pool's share of the route's requests relative to the other weights. The default is 1; 0 gets
-	// none.
-	//
+	// Weight is this pool's share of the route's requests relative to the other weights. The
+	// default is 1; 0 gets none.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000000
 	Weight *int32 `json:"weight,omitempty"`
@@ -188,14 +189,15 @@ type LLMRouteStatus struct {
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// Parents are what became of each of its parentRefs that names a Gateway, or a ListenerSet of one, as its controller says.
-	//
+	// Parents are what became of each of its parentRefs that names a Gateway, or a ListenerSet of
+	// one, as its controller says.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	Parents []ParentStatus `json:"parents,omitempty"`
 }
 
-// ParentStatus is what one controller says of a parentRef of a route: RouteParentStatus of Gateway API.
+// ParentStatus is what one controller says of a parentRef of a route: RouteParentStatus of Gateway
+// API.
 type ParentStatus struct {
 	// ParentRef is that of the route.
 	ParentRef ParentReference `json:"parentRef"`
@@ -204,8 +206,8 @@ type ParentStatus struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	ControllerName string `json:"controllerName"`
-	// Conditions are Accepted, ResolvedRefs and, where other routes of a listener have some of the route's names, PartiallyInvalid.
-	//
+	// Conditions are Accepted, ResolvedRefs and, where other routes of a listener have some of the
+	// route's names, PartiallyInvalid.
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
@@ -214,18 +216,20 @@ type ParentStatus struct {
 
 // Conditions of a route, and their reasons.
 const (
-	// ConditionAccepted is true of a route that is valid and admits all of its names, and of a model whose id is its own.
+	// ConditionAccepted is true of a route that is valid and admits all of its names, and of a
+	// model whose id is its own.
 	ConditionAccepted = "Accepted"
 	// ConditionResolvedRefs is true of a route whose pools all exist.
 	ConditionResolvedRefs = "ResolvedRefs"
 
 	// ReasonAccepted is that of what is accepted.
 	ReasonAccepted = "Accepted"
-	// ReasonModelNameTaken is that of a route of whose names one is an older route's, and of a model whose id is
-	// another's.
+	// ReasonModelNameTaken is that of a route of whose names one is an older route's, and of a
+	// model whose id is another's.
 	ReasonModelNameTaken = "ModelNameTaken"
 	// ReasonResolvedRefs is that of a route whose pools exist.
 	ReasonResolvedRefs = "ResolvedRefs"
-	// ReasonBackendNotFound is that of a route with a pool that does not exist: requests that fall to it get 503.
+	// ReasonBackendNotFound is that of a route with a pool that does not exist: requests that fall
+	// to it get 503.
 	ReasonBackendNotFound = "BackendNotFound"
 )

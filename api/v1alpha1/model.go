@@ -8,10 +8,9 @@ import (
 // ModelKind is the kind of [Model].
 const ModelKind = "Model"
 
-// Model is a model that engines can load while they run: a LoRA adapter on a base model, what is in a model repository, or whatever a model
-// runtime serves. Requests may name it by its id, and so may LLMRoutes, as their adapter. Headgate's controller loads it where
-// and when requests need it.
-//
+// Model is a model that engines can load while they run: a LoRA adapter on a base model, what is in
+// a model repository, or whatever a model runtime serves. Requests may name it by its id, and so
+// may LLMRoutes, as their adapter. Headgate's controller loads it where and when requests need it.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:categories=headgate
 // +kubebuilder:subresource:status
@@ -43,8 +42,8 @@ type ModelList struct {
 	Items []Model `json:"items"`
 }
 
-// ModelSpec is what people write. Only Copies, Pinned and ServiceTime may change: another model has another id.
-//
+// ModelSpec is what people write. Only Copies, Pinned and ServiceTime may change: another model has
+// another id.
 // +kubebuilder:validation:XValidation:rule="self.poolRef.name == oldSelf.poolRef.name",message="only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".poolRef"
 // +kubebuilder:validation:XValidation:rule="(has(self.type) ? self.type : 'lora') == (has(oldSelf.type) ? oldSelf.type : 'lora')",message="only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".type"
 // +kubebuilder:validation:XValidation:rule="has(self.baseModel) == has(oldSelf.baseModel) && (!has(self.baseModel) || self.baseModel == oldSelf.baseModel)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".baseModel"
@@ -52,8 +51,8 @@ type ModelList struct {
 // +kubebuilder:validation:XValidation:rule="has(self.key) == has(oldSelf.key) && (!has(self.key) || self.key == oldSelf.key)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".key"
 // +kubebuilder:validation:XValidation:rule="has(self.size) == has(oldSelf.size) && (!has(self.size) || quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) == 0)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".size"
 type ModelSpec struct {
-	// ID is the model's name in requests and at engines, any UTF-8 of at most 512 bytes. The default is the object's name.
-	//
+	// ID is the model's name in requests and at engines, any UTF-8 of at most 512 bytes. The
+	// default is the object's name.
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule=`bytes(self).size() <= 512 && !self.matches('[\\p{Cc}\uFFFD]')`,message="no model can have this name: write at most 512 bytes of UTF-8 without control characters"
 	// +kubebuilder:validation:XValidation:rule=`!self.matches('(^|/)[.]{0,2}(/|$)|^~|[\\x5c]')`,message="no model can have this name, which is empty or a path: write one such as sql-v2 or org/sql-v2"
@@ -62,36 +61,37 @@ type ModelSpec struct {
 	//
 	// +kubebuilder:validation:XValidation:rule="has(self.name) && size(self.name) > 0",message="name the InferencePool whose engines load it, in the same namespace",reason=FieldValueRequired,fieldPath=".name"
 	PoolRef PoolReference `json:"poolRef"`
-	// Type is what kind of model it is, in the words of its engines, such as lora or sklearn. The default is lora.
-	//
+	// Type is what kind of model it is, in the words of its engines, such as lora or sklearn. The
+	// default is lora.
 	// +kubebuilder:validation:MaxLength=512
 	Type string `json:"type,omitempty"`
-	// BaseModel is what an adapter is made for, as the engines name it. Without it, any engine of the pool will do.
-	//
+	// BaseModel is what an adapter is made for, as the engines name it. Without it, any engine of
+	// the pool will do.
 	// +kubebuilder:validation:MaxLength=512
 	BaseModel string `json:"baseModel,omitempty"`
-	// Source is where the engines find it: a path or a URI that they can read. The default is that of the pool's
-	// PoolSettings, else the id. Engines with a model repository (mlserver, triton) do not read it: they find a model by its id.
-	//
+	// Source is where the engines find it: a path or a URI that they can read. The default is that
+	// of the pool's PoolSettings, else the id. Engines with a model repository (mlserver, triton)
+	// do not read it: they find a model by its id.
 	// +kubebuilder:validation:MaxLength=4096
 	Source string `json:"source,omitempty"`
-	// Key is what a model runtime is told beside the source (modelKey of ModelMesh's interface), JSON as a rule. A number disk_size_bytes
-	// in it makes 1.25 times as many bytes the size of a model that has none.
-	//
+	// Key is what a model runtime is told beside the source (modelKey of ModelMesh's interface),
+	// JSON as a rule. A number disk_size_bytes in it makes 1.25 times as many bytes the size of a
+	// model that has none.
 	// +kubebuilder:validation:MaxLength=65536
 	Key string `json:"key,omitempty"`
 	// Size is a hint at how much memory it takes, for when nothing better is known.
 	//
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="it must be above 0, such as 50Mi"
 	Size *resource.Quantity `json:"size,omitempty"`
-	// ServiceTime is how long an engine takes for one request of a model without tokens where it has no other: the mean of a batch of 1 in the profile that
-	// the command control profile measures. By it extproc picks endpoints until it has seen how long requests take.
-	//
+	// ServiceTime is how long an engine takes for one request of a model without tokens where it
+	// has no other: the mean of a batch of 1 in the profile that the command control profile
+	// measures. By it extproc picks endpoints until it has seen how long requests take.
 	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s') && duration(self) <= duration('1h')",message="it must be above 0s and no more than 1h, such as 15ms"
 	ServiceTime *metav1.Duration `json:"serviceTime,omitempty"`
 	// Copies bounds how many copies there are.
 	Copies *Copies `json:"copies,omitempty"`
-	// Pinned keeps copies that are loaded: none is unloaded to make room for another model. There is at least one.
+	// Pinned keeps copies that are loaded: none is unloaded to make room for another model. There
+	// is at least one.
 	Pinned bool `json:"pinned,omitempty"`
 }
 
@@ -107,7 +107,8 @@ type Copies struct {
 	Max *int32 `json:"max,omitempty"`
 }
 
-// ModelStatus is what control says of a model, and what it remembers of it: who leads next reads it here.
+// ModelStatus is what control says of a model, and what it remembers of it: who leads next reads it
+// here.
 type ModelStatus struct {
 	// ObservedGeneration is that of the object that the rest is said of.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
@@ -170,12 +171,14 @@ type RuntimeStatus struct {
 	MaxConcurrentLoads int32 `json:"maxConcurrentLoads"`
 	// LoadTimeout is how long a load may take.
 	LoadTimeout metav1.Duration `json:"loadTimeout"`
-	// Methods are the gRPC methods that it takes, each with the numbers of the fields that lead to where it wants the id of the model in
-	// their messages, such as "inference.GRPCInferenceService/ModelInfer 1", and "*" if it takes all others, too. Without one it takes all.
-	//
+	// Methods are the gRPC methods that it takes, each with the numbers of the fields that lead to
+	// where it wants the id of the model in their messages, such as
+	// "inference.GRPCInferenceService/ModelInfer 1", and "*" if it takes all others, too. Without
+	// one it takes all.
 	// +listType=atomic
 	Methods []string `json:"methods,omitempty"`
-	// LimitsConcurrency says that each copy takes so many requests at once as the engine said when it had loaded it.
+	// LimitsConcurrency says that each copy takes so many requests at once as the engine said when
+	// it had loaded it.
 	LimitsConcurrency bool `json:"limitsConcurrency,omitempty"`
 }
 
@@ -187,13 +190,15 @@ type FailureStatus struct {
 	At metav1.MicroTime `json:"at"`
 	// Message is what the engine answered.
 	Message string `json:"message"`
-	// Reason classifies the error: load_failed, rank_too_large, files_missing, or load_retried for a transient error, such as a busy engine.
+	// Reason classifies the error: load_failed, rank_too_large, files_missing, or load_retried for
+	// a transient error, such as a busy engine.
 	Reason string `json:"reason,omitempty"`
 }
 
 // The condition of a model beside [ConditionAccepted], and its reasons.
 const (
-	// ConditionReady is true of a model that requests may name: it is loaded, or will be when they do.
+	// ConditionReady is true of a model that requests may name: it is loaded, or will be when they
+	// do.
 	ConditionReady = "Ready"
 
 	// ReasonLoaded is that of a model with a copy that answers requests, and as many as it must have.

@@ -1,7 +1,8 @@
 package v1alpha1
 
-// Ports are where else endpoints listen, at the same host, than at their addresses. A copy of a model, a count and a lease belong to the
-// endpoint, whichever of its ports a request goes to. Headgate's own Envoys send requests there; another gateway has the endpoint's address.
+// Ports are where else endpoints listen, at the same host, than at their addresses. A copy of a
+// model, a count and a lease belong to the endpoint, whichever of its ports a request goes to.
+// Headgate's own Envoys send requests there; another gateway has the endpoint's address.
 type Ports struct {
 	// GRPC is the port that takes gRPC calls.
 	//

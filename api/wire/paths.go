@@ -1,8 +1,9 @@
 package wire
 
-// InferencePaths are the paths of requests that may reach an engine, all of them by POST. Everything else an engine serves is left out
-// on purpose: its adapter and admin paths, and what names no model. The paths are those of vLLM 0.32.0, which leaves the ones outside
-// /v1 and /v2 open without its API key: extproc picks for them by their model, as for the others.
+// InferencePaths are the paths of requests that may reach an engine, all of them by POST.
+// Everything else an engine serves is left out on purpose: its adapter and admin paths, and what
+// names no model. The paths are those of vLLM 0.32.0, which leaves the ones outside /v1 and /v2
+// open without its API key: extproc picks for them by their model, as for the others.
 var InferencePaths = []string{
 	"/v1/chat/completions",
 	"/v1/completions",
@@ -24,10 +25,12 @@ var InferencePaths = []string{
 	"/v1/audio/translations",
 }
 
-// KServe's V2 by REST: the models, below which is all that names one, and what extproc answers about itself.
+// V2ModelsPath and the following paths are those of KServe's V2 REST protocol: the prefix of all
+// paths that name a model, and the paths that extproc answers itself.
 const V2ModelsPath = "/v2/models"
 
-// CallsPaths are the paths below which gRPC calls are that LLMRoutes take: KServe's V2, and gRPC's health, which extproc answers.
+// CallsPaths are the paths below which gRPC calls are that LLMRoutes take: KServe's V2, and gRPC's
+// health, which extproc answers.
 var CallsPaths = []string{"/inference.GRPCInferenceService", "/grpc.health.v1.Health"}
 
 // V2Paths are what extproc answers about itself.

@@ -79,7 +79,8 @@ func (c *Cluster) Kubectl(ctx context.Context, stdin string, args ...string) (st
 	if err != nil {
 		return "", err
 	}
-	command := exec.CommandContext(ctx, filepath.Join(binaries, "kubectl"), append([]string{"--kubeconfig", c.Kubeconfig(), "--cache-dir", filepath.Join(c.Dir, "kubectl")}, args...)...)
+	command := exec.CommandContext(ctx, filepath.Join(binaries, "kubectl"),
+		append([]string{"--kubeconfig", c.Kubeconfig(), "--cache-dir", filepath.Join(c.Dir, "kubectl")}, args...)...)
 	command.Stdin = strings.NewReader(stdin)
 	var faults strings.Builder
 	command.Stderr = &faults
@@ -93,7 +94,8 @@ func (c *Cluster) Kubectl(ctx context.Context, stdin string, args ...string) (st
 // Enter returns a command that runs inside the cluster, where pod and Service addresses work and
 // CoreDNS resolves names. It sees the files of this machine, except /run and /var.
 func (c *Cluster) Enter(ctx context.Context, name string, args ...string) *exec.Cmd {
-	return exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(c.pid), "--net", "--mount", "--pid", "--uts", "--wd=.", "--", name}, args...)...)
+	return exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(c.pid), "--net", "--mount", "--pid", "--uts",
+		"--wd=.", "--", name}, args...)...)
 }
 
 // Pod returns the network namespace of a running pod.

@@ -32,7 +32,8 @@ func TestWhatIsAskedWronglySaysWhatIsRight(t *testing.T) {
 
 func TestAClusterIsUpForAsLongAsItsLockIsHeld(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cluster")
-	if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "kubeconfig"), nil, 0o600), os.WriteFile(pidFile(dir), []byte("1"), 0o644)); err != nil {
+	if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "kubeconfig"), nil, 0o600),
+		os.WriteFile(pidFile(dir), []byte("1"), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Open(dir); !errors.Is(err, errNotUp) {

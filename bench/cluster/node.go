@@ -208,7 +208,8 @@ func (n *node) startRest() error {
 		args          []string
 	}{
 		{"kube-controller-manager", "system:kube-controller-manager", nil, []string{
-			"--bind-address", "127.0.0.1", "--leader-elect=false", "--use-service-account-credentials", "--root-ca-file", n.server.AuthorityFile(),
+			"--bind-address", "127.0.0.1", "--leader-elect=false", "--use-service-account-credentials", "--root-ca-file",
+			n.server.AuthorityFile(),
 			"--service-account-private-key-file", n.server.AccountsKeyFile(),
 		}},
 		{"kube-scheduler", "system:kube-scheduler", nil, []string{"--bind-address", "127.0.0.1", "--leader-elect=false"}},
@@ -217,7 +218,8 @@ func (n *node) startRest() error {
 		}},
 		{"kube-proxy", "system:kube-proxy", nil, []string{
 			"--hostname-override", nodeName, "--proxy-mode", "iptables", "--cluster-cidr", podRange, "--bind-address", nodeAddress,
-			"--oom-score-adj", "0", "--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0", "--conntrack-tcp-timeout-close-wait", "0",
+			"--oom-score-adj", "0", "--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0",
+			"--conntrack-tcp-timeout-close-wait", "0",
 			// Update rules for Services this fast; the default is a second.
 			"--iptables-min-sync-period", "100ms",
 		}},
@@ -268,7 +270,8 @@ func (n *node) await(ctx context.Context) error {
 		{"", dns, []string{"apply", "--filename", "-"}},
 		{"CoreDNS runs", nil, []string{"rollout", "status", "deployment/coredns", "--namespace", "kube-system", timeout}},
 	} {
-		command := exec.CommandContext(ctx, filepath.Join(n.Binaries, "kubectl"), append(step.args, "--kubeconfig", inside, "--cache-dir", filepath.Join(n.Dir, "kubectl"))...)
+		command := exec.CommandContext(ctx, filepath.Join(n.Binaries, "kubectl"),
+			append(step.args, "--kubeconfig", inside, "--cache-dir", filepath.Join(n.Dir, "kubectl"))...)
 		command.Stdin = bytes.NewReader(step.stdin)
 		if out, err := command.CombinedOutput(); err != nil {
 			return fmt.Errorf("kubectl %v: %w: %s", step.args, err, out)
@@ -354,7 +357,7 @@ func ended(p *process.Process) bool {
 }
 
 var (
-	// Signals to the first process, which forwards them.
+	// outageSignal and restartSignal are sent to the first process, which forwards them.
 	outageSignal  = syscall.SIGUSR1
 	restartSignal = syscall.SIGUSR2
 

@@ -47,7 +47,8 @@ func install(ctx context.Context, w io.Writer) error {
 	}
 	args := append([]string{"install", "--yes", "--no-install-recommends"}, names...)
 	if _, err := exec.LookPath("apt-get"); err != nil {
-		return fmt.Errorf("these are missing, by the names of Debian's packages: %s; install them with what this system has", strings.Join(names, ", "))
+		return fmt.Errorf("these are missing, by the names of Debian's packages: %s; install them with what this system has",
+			strings.Join(names, ", "))
 	}
 	fmt.Fprintf(w, "apt-get %s\n", strings.Join(args, " "))
 	for _, args := range [][]string{{"update"}, args} {

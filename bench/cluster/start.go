@@ -29,7 +29,7 @@ const (
 	initCommand = "init"
 	nodeCommand = "node"
 
-	// Descriptors that the processes in the namespaces inherit.
+	// lockFD and apiFD are descriptors that the processes in the namespaces inherit.
 	lockFD = 3 // locked as long as one of them lives
 	apiFD  = 4 // listens outside for clients of the API server
 

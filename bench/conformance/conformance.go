@@ -233,7 +233,8 @@ func (r *run) suite(ctx context.Context, report string, args []string) error {
 	}
 	defer file.Close()
 	command := r.cluster.Enter(ctx, program, append([]string{
-		"-test.v", "-test.timeout", suiteTimeout.String(), "-gateway-class", class, "-version", version.Read().Program, "-report-output", report,
+		"-test.v", "-test.timeout", suiteTimeout.String(), "-gateway-class", class, "-version", version.Read().Program,
+		"-report-output", report,
 		"-usable-address", usable, "-unusable-address", unusable,
 	}, args...)...)
 	command.Env = append(os.Environ(), "KUBECONFIG="+r.cluster.KubeconfigInside())
@@ -249,7 +250,8 @@ func (r *run) suite(ctx context.Context, report string, args []string) error {
 	}
 	passed, failed := results(io.TeeReader(out, file), r.progress)
 	err = command.Wait()
-	fmt.Fprintf(r.progress, "%d tests passed and %d failed in %v; the report is %s\n", passed, failed, time.Since(begun).Round(time.Second), report)
+	fmt.Fprintf(r.progress, "%d tests passed and %d failed in %v; the report is %s\n", passed, failed,
+		time.Since(begun).Round(time.Second), report)
 	if err != nil {
 		return fmt.Errorf("the suite: %w", err)
 	}

@@ -21,7 +21,8 @@ func TestImagesAreMadeForTheNamesThatManifestsUse(t *testing.T) {
 `
 	names := imagesOf(manifests)
 	if want := []string{
-		"registry.k8s.io/coredns/coredns:v1.12.2", "registry.k8s.io/gateway-api/echo-basic:v1.5.1", "registry.k8s.io/gateway-api/echo-basic:v1.6.0",
+		"registry.k8s.io/coredns/coredns:v1.12.2", "registry.k8s.io/gateway-api/echo-basic:v1.5.1",
+		"registry.k8s.io/gateway-api/echo-basic:v1.6.0",
 	}; !slices.Equal(names, want) {
 		t.Fatalf("the images are %v, want %v", names, want)
 	}

@@ -116,38 +116,58 @@ func TestWhatAnswersTell(t *testing.T) {
 		"jsonl":           {scripted: scripted{"application/jsonl", []string{usage}}},
 		"stream":          {scripted: scripted{stream, []string{event(usage), event("[DONE]")}}, prompt: 5, completion: 7},
 		"stream-charset":  {scripted: scripted{"text/event-stream; charset=utf-8", []string{event(usage)}}, prompt: 5, completion: 7},
-		"responses":       {scripted: scripted{stream, []string{event(`{"type":"response.completed","response":{"usage":{"input_tokens":3,"output_tokens":4},"error":null}}`)}}, prompt: 3, completion: 4},
+		"responses": {scripted: scripted{stream,
+			[]string{event(`{"type":"response.completed","response":{"usage":{"input_tokens":3,"output_tokens":4},"error":null}}`)}},
+			prompt: 3, completion: 4},
 		"messages": {scripted: scripted{stream, []string{
 			event(`{"type":"message_start","message":{"usage":{"input_tokens":25,"cache_read_input_tokens":3,"cache_creation_input_tokens":null,"output_tokens":1}}}`),
 			event(`{"type":"message_delta","usage":{"output_tokens":15}}`),
 		}}, prompt: 28, completion: 15},
 		"messages-late": {scripted: scripted{stream, []string{
-			event(`{"type":"message_start","message":{"usage":{"input_tokens":0,"output_tokens":0}}}`), event(`{"type":"message_delta","usage":{"input_tokens":9,"output_tokens":2}}`),
+			event(`{"type":"message_start","message":{"usage":{"input_tokens":0,"output_tokens":0}}}`),
+			event(`{"type":"message_delta","usage":{"input_tokens":9,"output_tokens":2}}`),
 		}}, prompt: 9, completion: 2},
 		"messages-zero": {scripted: scripted{stream, []string{
-			event(`{"type":"message_start","message":{"usage":{"input_tokens":9,"output_tokens":0}}}`), event(`{"type":"message_delta","usage":{"input_tokens":0,"output_tokens":2}}`),
+			event(`{"type":"message_start","message":{"usage":{"input_tokens":9,"output_tokens":0}}}`),
+			event(`{"type":"message_delta","usage":{"input_tokens":0,"output_tokens":2}}`),
 		}}, prompt: 9, completion: 2},
 		"messages-cached": {scripted: scripted{stream, []string{ // the way vLLM 0.26 counts cached prompts
 			event(`{"type":"message_start","message":{"usage":{"input_tokens":604,"output_tokens":0}}}`),
 			event(`{"type":"message_delta","usage":{"input_tokens":92,"cache_read_input_tokens":512,"output_tokens":2}}`),
 		}}, prompt: 604, completion: 2},
-		"messages-json": {scripted: scripted{"application/json", []string{`{"usage":{"input_tokens":2,"cache_read_input_tokens":40,"cache_creation_input_tokens":null,"output_tokens":3}}`}}, prompt: 42, completion: 3},
-		"huge":          {scripted: scripted{"application/json", []string{`{"usage":{"prompt_tokens":1e300,"completion_tokens":7}}`}}, completion: 7},
-		"negative":      {scripted: scripted{stream, []string{event(`{"usage":{"prompt_tokens":5,"completion_tokens":-7}}`)}}, prompt: 5},
-		"broken":        {scripted: scripted{"application/json", []string{`{"usage":`}}},
+		"messages-json": {scripted: scripted{"application/json",
+			[]string{`{"usage":{"input_tokens":2,"cache_read_input_tokens":40,"cache_creation_input_tokens":null,"output_tokens":3}}`}},
+			prompt: 42, completion: 3},
+		"huge": {scripted: scripted{"application/json", []string{`{"usage":{"prompt_tokens":1e300,"completion_tokens":7}}`}},
+			completion: 7},
+		"negative": {scripted: scripted{stream, []string{event(`{"usage":{"prompt_tokens":5,"completion_tokens":-7}}`)}}, prompt: 5},
+		"broken":   {scripted: scripted{"application/json", []string{`{"usage":`}}},
 
-		"error-first":     {scripted: scripted{stream, []string{event(`{"error":{"message":"x","type":"InternalServerError","param":null,"code":500}}`), event("[DONE]")}}, failure: "stream_error"},
-		"error-later":     {scripted: scripted{stream, []string{event(`{"choices":[{"text":"a"}]}`), "10ms", event(`{"error":{"message":"x","type":"InternalServerError","code":500}}`)}}, failure: "stream_error"},
-		"error-text":      {scripted: scripted{stream, []string{event(`{"error":"x"}`)}}, failure: "stream_error"},
-		"error-flat":      {scripted: scripted{stream, []string{event(`{"object":"error","message":"x","type":"InternalServerError","code":500}`)}}, failure: "stream_error"},
-		"error-messages":  {scripted: scripted{stream, []string{"event: error\n" + event(`{"type":"error","error":{"type":"overloaded_error","message":"x"}}`)}}, failure: "stream_error"},
-		"error-responses": {scripted: scripted{stream, []string{"event: error\n" + event(`{"type":"error","code":"server_error","message":"x","param":null}`)}}, failure: "stream_error"},
-		"error-failed":    {scripted: scripted{stream, []string{event(`{"type":"response.failed","response":{"error":{"code":"server_error","message":"x"}}}`)}}, failure: "stream_error"},
-		"error-whole":     {scripted: scripted{"application/json; charset=utf-8", []string{`{"error":{"message":"x","code":502}}`}}, failure: "stream_error"},
-		"error-bad":       {scripted: scripted{stream, []string{event(`{"error":{"message":"x","type":"BadRequestError","code":400}}`)}}},
-		"error-long":      {scripted: scripted{stream, []string{event(`{"error":{"message":"x","type":"invalid_request_error","code":"context_length_exceeded"}}`)}}},
-		"error-null":      {scripted: scripted{stream, []string{event(`{"error":null,"code":null,"choices":[{"text":"a \"error\": {"}]}`)}}},
-		"error-none":      {scripted: scripted{"application/json", []string{`{"error":null,"id":"x","choices":[{"error":{"code":500}}]}`}}},
+		"error-first": {scripted: scripted{stream,
+			[]string{event(`{"error":{"message":"x","type":"InternalServerError","param":null,"code":500}}`), event("[DONE]")}},
+			failure: "stream_error"},
+		"error-later": {scripted: scripted{stream,
+			[]string{event(`{"choices":[{"text":"a"}]}`), "10ms",
+				event(`{"error":{"message":"x","type":"InternalServerError","code":500}}`)}}, failure: "stream_error"},
+		"error-text": {scripted: scripted{stream, []string{event(`{"error":"x"}`)}}, failure: "stream_error"},
+		"error-flat": {scripted: scripted{stream,
+			[]string{event(`{"object":"error","message":"x","type":"InternalServerError","code":500}`)}}, failure: "stream_error"},
+		"error-messages": {scripted: scripted{stream,
+			[]string{"event: error\n" + event(`{"type":"error","error":{"type":"overloaded_error","message":"x"}}`)}},
+			failure: "stream_error"},
+		"error-responses": {scripted: scripted{stream,
+			[]string{"event: error\n" + event(`{"type":"error","code":"server_error","message":"x","param":null}`)}},
+			failure: "stream_error"},
+		"error-failed": {scripted: scripted{stream,
+			[]string{event(`{"type":"response.failed","response":{"error":{"code":"server_error","message":"x"}}}`)}},
+			failure: "stream_error"},
+		"error-whole": {scripted: scripted{"application/json; charset=utf-8", []string{`{"error":{"message":"x","code":502}}`}},
+			failure: "stream_error"},
+		"error-bad": {scripted: scripted{stream, []string{event(`{"error":{"message":"x","type":"BadRequestError","code":400}}`)}}},
+		"error-long": {scripted: scripted{stream,
+			[]string{event(`{"error":{"message":"x","type":"invalid_request_error","code":"context_length_exceeded"}}`)}}},
+		"error-null": {scripted: scripted{stream, []string{event(`{"error":null,"code":null,"choices":[{"text":"a \"error\": {"}]}`)}}},
+		"error-none": {scripted: scripted{"application/json", []string{`{"error":null,"id":"x","choices":[{"error":{"code":500}}]}`}}},
 	}
 	answers := make(map[string]scripted)
 	var names []string
@@ -194,8 +214,10 @@ func TestAnEngineThatStreamsErrorsAttractsNoRequests(t *testing.T) {
 	net := ""
 	s := start(t, scriptedPool(t, 2, "m"), func(c *rig.Config) {
 		net = strings.TrimSuffix(c.Listen, "1:8080")
-		startScripted(t, net+"11:8000", map[string]scripted{"m": {stream, []string{event(`{"error":{"message":"x","type":"InternalServerError","code":500}}`), event("[DONE]")}}})
-		startScripted(t, net+"12:8000", map[string]scripted{"m": {stream, []string{"20ms", event(`{"choices":[{"text":"a"}]}`), event("[DONE]")}}})
+		startScripted(t, net+"11:8000", map[string]scripted{"m": {stream,
+			[]string{event(`{"error":{"message":"x","type":"InternalServerError","code":500}}`), event("[DONE]")}}})
+		startScripted(t, net+"12:8000", map[string]scripted{"m": {stream,
+			[]string{"20ms", event(`{"choices":[{"text":"a"}]}`), event("[DONE]")}}})
 	})
 	var all sync.WaitGroup
 	for range clients {
@@ -212,7 +234,8 @@ func TestAnEngineThatStreamsErrorsAttractsNoRequests(t *testing.T) {
 	all.Wait()
 	s.await("every request is counted", func() bool { return s.sum(s.Metrics, "headgate_requests_total") == clients*each })
 	bad := s.sum(s.Metrics, "headgate_endpoint_requests_total", "endpoint", net+"11:8000")
-	if faults := s.sum(s.Metrics, "headgate_endpoint_failures_total", "endpoint", net+"11:8000", "kind", "stream_error"); faults != bad || bad == 0 {
+	if faults := s.sum(s.Metrics, "headgate_endpoint_failures_total", "endpoint", net+"11:8000", "kind", "stream_error"); faults != bad ||
+		bad == 0 {
 		t.Errorf("%v of the %v answers that were errors are counted", faults, bad)
 	}
 	t.Logf("%v of %d requests went to the engine that streams errors", bad, clients*each)
@@ -229,7 +252,8 @@ func TestTheFirstTokenIsTheFirstOutput(t *testing.T) {
 	role := event(`{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}`)
 	chat := event(`{"choices":[{"index":0,"delta":{"content":"\"a\""},"finish_reason":null}]}`)
 	text := event(`{"choices":[{"index":0,"text":"a","finish_reason":null}]}`)
-	created := "event: response.created\n" + event(`{"response":{"instructions":"say \"a\"","status":"in_progress"},"sequence_number":0,"type":"response.created"}`)
+	created := "event: response.created\n" +
+		event(`{"response":{"instructions":"say \"a\"","status":"in_progress"},"sequence_number":0,"type":"response.created"}`)
 	delta := event(`{"type":"response.output_text.delta","delta":"a"}`)
 	begun := "event: message_start\n" + event(`{"type":"message_start","message":{"content":[],"usage":{"input_tokens":1}}}`)
 	answers := map[string]scripted{
@@ -245,12 +269,16 @@ func TestTheFirstTokenIsTheFirstOutput(t *testing.T) {
 		"late-comment":     {stream, []string{": keep-alive\n\n", pause, role + chat}},
 		"late-crlf":        {stream, []string{": ping\r\n\r\n", pause, strings.ReplaceAll(text, "\n", "\r\n")}},
 		"late-usage":       {stream, []string{event(`{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":0}}`), pause, text}},
-		"late-responses":   {stream, []string{created, pause, event(`{"type":"response.output_item.added","item":{"type":"message"}}`) + delta}},
-		"late-messages":    {stream, []string{begun + event(`{"type":"ping"}`), pause, event(`{"type":"content_block_delta","delta":{"type":"text_delta","text":"a"}}`)}},
-		"late-cut":         {stream, []string{": x\n\nda", "1ms", `ta: {"choices":[{"te`, pause, text[len(`data: {"choices":[{"te`):]}},
+		"late-responses": {stream, []string{created, pause, event(`{"type":"response.output_item.added","item":{"type":"message"}}`) +
+			delta}},
+		"late-messages": {stream, []string{begun + event(`{"type":"ping"}`), pause,
+			event(`{"type":"content_block_delta","delta":{"type":"text_delta","text":"a"}}`)}},
+		"late-cut": {stream, []string{": x\n\nda", "1ms", `ta: {"choices":[{"te`, pause, text[len(`data: {"choices":[{"te`):]}},
 		// vLLM repeats the request's instructions and tools in the first event.
-		"late-long":         {stream, []string{event(`{"type":"response.created","response":{"instructions":"` + strings.Repeat("x ", 20_000) + `"}}`), pause, delta}},
-		"never-long":        {stream, []string{`data: {"type":"response.created","response":{"instructions":"` + strings.Repeat("x ", 300_000), pause, `"}}` + "\n\n" + delta}},
+		"late-long": {stream, []string{event(`{"type":"response.created","response":{"instructions":"` +
+			strings.Repeat("x ", 20_000) + `"}}`), pause, delta}},
+		"never-long": {stream, []string{`data: {"type":"response.created","response":{"instructions":"` +
+			strings.Repeat("x ", 300_000), pause, `"}}` + "\n\n" + delta}},
 		"never-role":        {stream, []string{role, pause, chat}}, // the engine sends the role at once, or withholds a tool call
 		"never-comments":    {stream, []string{": x\n\n", pause, ": y\n\n"}},
 		"never-only-opened": {stream, []string{created, pause, event("[DONE]")}},
@@ -266,7 +294,8 @@ func TestTheFirstTokenIsTheFirstOutput(t *testing.T) {
 	var all sync.WaitGroup
 	for _, name := range names {
 		all.Go(func() {
-			if a, err := s.ask(t.Context(), completion(name, 1, true)); err != nil || a.status != 200 || a.body != strings.Join(withoutPauses(answers[name].parts), "") {
+			if a, err := s.ask(t.Context(), completion(name, 1, true)); err != nil || a.status != 200 ||
+				a.body != strings.Join(withoutPauses(answers[name].parts), "") {
 				t.Errorf("%s: %d %q, %v", name, a.status, a.body, err)
 			}
 		})

@@ -44,7 +44,8 @@ const theGateway = "default/gateway"
 func aGateway(address string) string {
 	return fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n"+
 		"apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: gateway}\nspec:\n"+
-		"  gatewayClassName: headgate\n  addresses: [{type: IPAddress, value: %s}]\n  listeners: [{name: http, port: 8080, protocol: HTTP}]\n", address)
+		"  gatewayClassName: headgate\n  addresses: [{type: IPAddress, value: %s}]\n  listeners: [{name: http, port: 8080, protocol: HTTP}]\n",
+		address)
 }
 
 // useGateway switches to the Envoy of a Gateway and attaches all LLMRoutes to it, those already
@@ -154,7 +155,8 @@ func TestTheQuickstartOfAGateway(t *testing.T) {
 		is, models := ask("GET", "/engines/v1/models")
 		was, _ := ask("GET", "/servers/v1/models")
 		_, all := ask("GET", "/v1/models")
-		return is == 200 && was == 404 && strings.Contains(models, `"poet"`) && strings.Contains(all, `"poet"`) && !strings.Contains(all, `"assistant"`)
+		return is == 200 && was == 404 && strings.Contains(models, `"poet"`) && strings.Contains(all, `"poet"`) &&
+			!strings.Contains(all, `"assistant"`)
 	})
 	q.interrupt()
 	q.nothingLeft()
@@ -169,7 +171,8 @@ func byPath(path string) string {
 }
 
 // rounds is the number of changes of each kind. More rounds measure their latency more precisely.
-var rounds = flag.Int("changes", 10, "make this many changes of routes, HTTPRoutes and pools under load; with 100 and more, fail where they take too long")
+var rounds = flag.Int("changes", 10,
+	"make this many changes of routes, HTTPRoutes and pools under load; with 100 and more, fail where they take too long")
 
 // Routes, HTTPRoutes, pools and backend protocols change under load. Each change soon takes effect
 // in Envoy, and no request is lost.
@@ -188,7 +191,8 @@ func TestChangesAtAGatewayLoseNoRequest(t *testing.T) {
 		took[what] = append(took[what], time.Since(began))
 	}
 	llm := func(name, pool string) string {
-		return fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: LLMRoute\nmetadata: {name: %s}\nspec: {backendRefs: [{name: %s}]}\n---\n", name, pool)
+		return fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: LLMRoute\nmetadata: {name: %s}\nspec: {backendRefs: [{name: %s}]}\n---\n",
+			name, pool)
 	}
 	another := func(name string) string {
 		first, _, _ := strings.Cut(engines(strings.TrimSuffix(s.Listen, "1:8080"), 4), "---")
@@ -320,7 +324,8 @@ func TestAServiceBehindAGateway(t *testing.T) {
 
 	// Each request opens its own connection, so that the test sees each certificate.
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: "shop.test"}, //nolint:gosec // the certificate is looked at
+		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: "shop.test"},
+		//nolint:gosec // the certificate is looked at
 	}}
 	ask := func(url string) (name, serial string, err error) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -390,7 +395,8 @@ func TestAServiceBehindAGateway(t *testing.T) {
 	}
 }
 
-var lasting = flag.Duration("lasting", 10*time.Second, "how long streams flow while a Gateway changes; with 10m control is away for a minute of it")
+var lasting = flag.Duration("lasting", 10*time.Second,
+	"how long streams flow while a Gateway changes; with 10m control is away for a minute of it")
 
 // Streams survive changes of routes, pools, certificates and other listeners. They also survive an
 // outage of control, which costs no request. When control returns, it sends Envoy nothing that
@@ -413,7 +419,8 @@ func TestStreamsOutliveChangesAtAGateway(t *testing.T) {
 	s.write("secret.yaml", aSecret(t, "a", "a.test"))
 	s.write("gateway.yaml", with(secure))
 	updates := func(of string) float64 { return s.envoyGauge(of + ".update_success") }
-	s.await("the other listener is there", func() bool { return s.envoyGauge("listener_manager.total_listeners_active") == 3 }) // including the relay's listener
+	// including the relay's listener
+	s.await("the other listener is there", func() bool { return s.envoyGauge("listener_manager.total_listeners_active") == 3 })
 	const streams, tokens = 16, 4000
 	ended := s.streams(streams, tokens)
 	s.await("they flow", func() bool { return s.engineSum("vllm:num_requests_running") == streams })
@@ -425,11 +432,13 @@ func TestStreamsOutliveChangesAtAGateway(t *testing.T) {
 		s.write("secret.yaml", aSecret(t, "a", "a.test"))
 		s.write("gateway.yaml", with(secure+fmt.Sprintf(", {name: other, port: %d, protocol: HTTP}", 12000+i)))
 		s.await("it is in force", func() bool {
-			return s.must(completion(name, 1, false)).status == http.StatusServiceUnavailable && s.accepts(fmt.Sprintf("%s1:%d", prefix, 12000+i))
+			return s.must(completion(name, 1, false)).status == http.StatusServiceUnavailable &&
+				s.accepts(fmt.Sprintf("%s1:%d", prefix, 12000+i))
 		})
 	}
 	s.write("gateway.yaml", with(secure))
-	s.await("the last listener is gone", func() bool { return s.envoyGauge("listener_manager.total_listeners_active") == 3 }) // including the relay's listener
+	// including the relay's listener
+	s.await("the last listener is gone", func() bool { return s.envoyGauge("listener_manager.total_listeners_active") == 3 })
 	if updates("cluster_manager.cds")+updates("listener_manager.lds") == changed {
 		t.Error("Envoy says that it took no change")
 	}

@@ -32,32 +32,37 @@ func TestAServiceIsReachedByTLSAsItsPolicySays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := tls.Listen("tcp", prefix+"41:9443", &tls.Config{Certificates: []tls.Certificate{*own}, ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS12})
+	l, err := tls.Listen("tcp", prefix+"41:9443", &tls.Config{Certificates: []tls.Certificate{*own}, ClientAuth: tls.RequestClientCert,
+		MinVersion: tls.VersionTLS12})
 	if err != nil {
 		t.Fatal(err)
 	}
-	is := &http.Server{ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		from := ""
-		for _, c := range r.TLS.PeerCertificates {
-			from = " from " + strings.Join(c.DNSNames, ",")
-		}
-		_, _ = io.WriteString(w, "as "+r.TLS.ServerName+from)
-	})}
+	is := &http.Server{ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0),
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			from := ""
+			for _, c := range r.TLS.PeerCertificates {
+				from = " from " + strings.Join(c.DNSNames, ",")
+			}
+			_, _ = io.WriteString(w, "as "+r.TLS.ServerName+from)
+		})}
 	go func() { _ = is.Serve(l) }()
 	t.Cleanup(func() { _ = is.Close() })
 
 	policy := func(hostname, more string) {
 		s.write("policy.yaml", fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: BackendTLSPolicy\nmetadata: {name: shop}\n"+
-			"spec: {targetRefs: [{group: '', kind: Service, name: shop}], validation: {hostname: %s, caCertificateRefs: [{group: '', kind: ConfigMap, name: ca}]%s}}\n", hostname, more))
+			"spec: {targetRefs: [{group: '', kind: Service, name: shop}], validation: {hostname: %s, caCertificateRefs: [{group: '', kind: ConfigMap, name: ca}]%s}}\n",
+			hostname, more))
 	}
 	authority := func(pair *tls.Certificate) {
 		text := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}))
-		s.write("ca.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ca}\ndata:\n  ca.crt: |\n    "+strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    ")+"\n")
+		s.write("ca.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ca}\ndata:\n  ca.crt: |\n    "+
+			strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    ")+"\n")
 	}
 	policy("shop.internal", "")
 	authority(own)
-	s.write("endpoints.yaml", "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: shop-1, labels: {kubernetes.io/service-name: shop}}\n"+
-		"addressType: IPv4\nports: [{name: web, port: 9443, protocol: TCP}]\nendpoints: [{addresses: ['"+prefix+"41']}]\n")
+	s.write("endpoints.yaml",
+		"apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: shop-1, labels: {kubernetes.io/service-name: shop}}\n"+
+			"addressType: IPv4\nports: [{name: web, port: 9443, protocol: TCP}]\nendpoints: [{addresses: ['"+prefix+"41']}]\n")
 	s.write("shop.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: shop}\nspec: {ports: [{name: web, port: 443}]}\n---\n"+
 		"apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: shop}\n"+
 		"spec: {parentRefs: [{name: gateway}], hostnames: [shop.test], rules: [{backendRefs: [{name: shop, port: 443}]}]}\n")
@@ -88,7 +93,8 @@ func TestAServiceIsReachedByTLSAsItsPolicySays(t *testing.T) {
 		{"it has another name, too", func() { policy("other.internal", "") }, "as other.internal"},
 		{"it does not have the name", func() { policy("unknown.internal", "") }, "503"},
 		{"one of the names is its", func() {
-			policy("unknown.internal", ", subjectAltNames: [{type: Hostname, hostname: x.internal}, {type: Hostname, hostname: shop.internal}]")
+			policy("unknown.internal",
+				", subjectAltNames: [{type: Hostname, hostname: x.internal}, {type: Hostname, hostname: shop.internal}]")
 		}, "as unknown.internal"},
 		{"none of the names is its", func() { policy("shop.internal", ", subjectAltNames: [{type: URI, uri: 'spiffe://x/y'}]") }, "503"},
 		{"it is known again", func() { policy("shop.internal", "") }, "as shop.internal"},
@@ -102,9 +108,11 @@ func TestAServiceIsReachedByTLSAsItsPolicySays(t *testing.T) {
 		{"somebody does", func() { authority(own) }, "as shop.internal"},
 		{"Envoy shows itself", func() {
 			s.write("own.yaml", aSecret(t, "own", "gateway.internal"))
-			s.write("gateway.yaml", strings.Replace(aGateway(prefix+"1"), "  gatewayClassName:", "  tls: {backend: {clientCertificateRef: {name: own}}}\n  gatewayClassName:", 1))
+			s.write("gateway.yaml", strings.Replace(aGateway(prefix+"1"), "  gatewayClassName:",
+				"  tls: {backend: {clientCertificateRef: {name: own}}}\n  gatewayClassName:", 1))
 		}, "as shop.internal from gateway.internal"},
-		{"it shows another certificate", func() { s.write("own.yaml", aSecret(t, "own", "renewed.internal")) }, "as shop.internal from renewed.internal"},
+		{"it shows another certificate", func() { s.write("own.yaml", aSecret(t, "own", "renewed.internal")) },
+			"as shop.internal from renewed.internal"},
 	} {
 		c.do()
 		s.await(c.what+": "+c.want, func() bool { return ask() == c.want })

@@ -52,7 +52,9 @@ func startBroken(t *testing.T, address string) {
 				const list = `{"object":"list","data":[{"id":"broken","object":"model"}]}`
 				switch {
 				case r.URL.Path == "/v1/models":
-					_, _ = fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(list), list)
+					_, _ = fmt.Fprintf(conn,
+						"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
+						len(list), list)
 				case r.Method == http.MethodGet:
 					_, _ = io.WriteString(conn, "HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
 				default:
@@ -72,21 +74,26 @@ func TestAnAnswerThatBreaksHTTPIsTheServersFault(t *testing.T) {
 		startBroken(t, net+"11:8000")
 		pool, _, _ := strings.Cut(engines(net, 0), "---")
 		list := fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: broken, labels: {app: llama}}\nspec: {addresses: ['%s11:8000'], engine: vllm}\n", net)
-		for file, text := range map[string]string{"engines": pool + list, "routes": strings.ReplaceAll(routes("broken"), "  adapter: {name: broken}\n", "")} {
+		for file, text := range map[string]string{"engines": pool + list,
+			"routes": strings.ReplaceAll(routes("broken"), "  adapter: {name: broken}\n", "")} {
 			if err := os.WriteFile(c.Objects+"/"+file+".yaml", []byte(text), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
 	})
 	for what := range brokenAnswers {
-		for path, shape := range map[string]string{"/v1/completions": `"code":"bad_answer"`, "/v1/messages": `"type":"api_error"`, "/v2/models/broken/infer": `{"error":"`} {
-			a, err := s.ask(t.Context(), request{path: path, body: `{"model":"broken","prompt":"x","max_tokens":1,"messages":[{"role":"user","content":"x"}],"inputs":[]}`, header: map[string]string{"X-Do": what}})
+		for path, shape := range map[string]string{"/v1/completions": `"code":"bad_answer"`, "/v1/messages": `"type":"api_error"`,
+			"/v2/models/broken/infer": `{"error":"`} {
+			a, err := s.ask(t.Context(), request{path: path,
+				body:   `{"model":"broken","prompt":"x","max_tokens":1,"messages":[{"role":"user","content":"x"}],"inputs":[]}`,
+				header: map[string]string{"X-Do": what}})
 			switch {
 			case strings.HasPrefix(path, "/v2") && begun[what]: // Envoy does not buffer it
 				if err == nil {
 					t.Errorf("%s on %s: %d %q, a whole answer", what, path, a.status, a.body)
 				}
-			case err != nil || a.status != http.StatusBadGateway || !strings.Contains(a.body, "The server's answer was broken.") || !strings.Contains(a.body, shape):
+			case err != nil || a.status != http.StatusBadGateway || !strings.Contains(a.body, "The server's answer was broken.") ||
+				!strings.Contains(a.body, shape):
 				t.Errorf("%s on %s: %d %q, %v", what, path, a.status, a.body, err)
 			}
 		}

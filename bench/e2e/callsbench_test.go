@@ -84,21 +84,25 @@ func (i *idle) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 			case "/" + runtime.EchoMethod:
 			default:
 				out = []*extprocv3.ProcessingResponse{{ModeOverride: &extprocfilterv3.ProcessingMode{
-					RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestBodyMode: extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED, RequestTrailerMode: extprocfilterv3.ProcessingMode_SEND,
+					RequestHeaderMode:  extprocfilterv3.ProcessingMode_SEND,
+					RequestBodyMode:    extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED,
+					RequestTrailerMode: extprocfilterv3.ProcessingMode_SEND,
 					ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SKIP,
 				}}}
 			}
 		case *extprocv3.ProcessingRequest_ResponseTrailers:
-			out = append(out, &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseTrailers{ResponseTrailers: new(extprocv3.TrailersResponse)}})
+			out = append(out,
+				&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseTrailers{ResponseTrailers: new(extprocv3.TrailersResponse)}})
 		case *extprocv3.ProcessingRequest_RequestBody:
 			if !begun {
 				out, begun = append(out, headers), true
 			}
-			out = append(out, &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{Response: &extprocv3.CommonResponse{
-				BodyMutation: &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_StreamedResponse{StreamedResponse: &extprocv3.StreamedBodyResponse{
-					Body: m.RequestBody.GetBody(), EndOfStream: m.RequestBody.GetEndOfStream(),
-				}}},
-			}}}})
+			out = append(out,
+				&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{Response: &extprocv3.CommonResponse{
+					BodyMutation: &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_StreamedResponse{StreamedResponse: &extprocv3.StreamedBodyResponse{
+						Body: m.RequestBody.GetBody(), EndOfStream: m.RequestBody.GetEndOfStream(),
+					}}},
+				}}}})
 		}
 		for _, m := range out {
 			if err := stream.Send(m); err != nil {
@@ -116,7 +120,8 @@ func (i *idle) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 func BenchmarkCalls(b *testing.B) {
 	loaded := func(c *rig.Config) {
 		c.EngineFlags = nil
-		if err := os.WriteFile(filepath.Join(c.Objects, "models.yaml"), []byte(modelObject("one", "type: sim, source: 'sim:', copies: {min: 1, max: 1}")), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(c.Objects, "models.yaml"),
+			[]byte(modelObject("one", "type: sim, source: 'sim:', copies: {min: 1, max: 1}")), 0o644); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -124,7 +129,8 @@ func BenchmarkCalls(b *testing.B) {
 	socket := filepath.Join(b.TempDir(), "idle.sock")
 	theirs := start(b, runtimes(b, 1, nil), standalone, loaded, func(c *rig.Config) {
 		c.EnvoyChanges = append(c.EnvoyChanges, envoy.Twice("extproc", "idle"),
-			envoy.Set(socket, "static_resources", "clusters", 3, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint", "address", "pipe", "path"),
+			envoy.Set(socket, "static_resources", "clusters", 3, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint",
+				"address", "pipe", "path"),
 			envoy.ExtProc(map[string]any{"grpc_service": map[string]any{"envoy_grpc": map[string]any{"cluster_name": "idle"}}}))
 		process := exec.Command(os.Args[0], "-idle", socket+","+strings.TrimSuffix(c.Listen, "1:8080")+"11:8000")
 		if err := process.Start(); err != nil {

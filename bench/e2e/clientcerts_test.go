@@ -30,14 +30,17 @@ func newCaller(t *testing.T) *caller {
 		t.Fatal(err)
 	}
 	is := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "a caller"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, IsCA: true, BasicConstraintsValid: true,
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "a caller"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, is, is, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &caller{tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))}
+	return &caller{tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key},
+		string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))}
 }
 
 // Clients of a TLS listener need a certificate signed by the Gateway's authorities, unless the
@@ -50,11 +53,14 @@ func TestClientsOfAListenerHaveCertificates(t *testing.T) {
 	one, two := newCaller(t), newCaller(t)
 	gateway := func(mode string) {
 		frontend := "default: {validation: {mode: " + mode + ", caCertificateRefs: [{group: '', kind: ConfigMap, name: ca}]}}"
-		s.write("gateway.yaml", strings.Replace(strings.Replace(aGateway(prefix+"1"), "port: 8080, protocol: HTTP}", "port: 8080, protocol: HTTP}, "+
-			"{name: https, port: 8443, protocol: HTTPS, tls: {certificateRefs: [{name: own}]}}", 1), "  gatewayClassName:", "  tls: {frontend: {"+frontend+"}}\n  gatewayClassName:", 1))
+		s.write("gateway.yaml", strings.Replace(strings.Replace(aGateway(prefix+"1"), "port: 8080, protocol: HTTP}",
+			"port: 8080, protocol: HTTP}, "+
+				"{name: https, port: 8443, protocol: HTTPS, tls: {certificateRefs: [{name: own}]}}", 1), "  gatewayClassName:",
+			"  tls: {frontend: {"+frontend+"}}\n  gatewayClassName:", 1))
 	}
 	authority := func(c *caller) {
-		s.write("ca.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ca}\ndata:\n  ca.crt: |\n    "+strings.ReplaceAll(strings.TrimSpace(c.authority), "\n", "\n    ")+"\n")
+		s.write("ca.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: ca}\ndata:\n  ca.crt: |\n    "+
+			strings.ReplaceAll(strings.TrimSpace(c.authority), "\n", "\n    ")+"\n")
 	}
 	s.write("secret.yaml", aSecret(t, "own", "own.test"))
 	authority(one)

@@ -65,7 +65,8 @@ func (s seen) check(t *testing.T) {
 	if len(s.Embeddings) != 2 || s.Embeddings[0] == 0 || s.Embeddings[0] != s.Embeddings[1] || s.Response != 5 {
 		t.Errorf("embeddings %v, response %d", s.Embeddings, s.Response)
 	}
-	if s.Unknown.Status != 404 || s.Unknown.Code != "model_not_found" || s.Unknown.Param != "model" || s.Unknown.Type != "invalid_request_error" {
+	if s.Unknown.Status != 404 || s.Unknown.Code != "model_not_found" || s.Unknown.Param != "model" ||
+		s.Unknown.Type != "invalid_request_error" {
 		t.Errorf("an unknown model: %+v", s.Unknown)
 	}
 	if s.Empty.Status != 400 || s.Empty.Param != "model" {
@@ -125,7 +126,8 @@ func TestRealClients(t *testing.T) {
 	s := start(t)
 	t.Run("python", func(t *testing.T) {
 		dir := install(t, "python-"+pythonClient, func(dir string) *exec.Cmd {
-			return exec.Command("sh", "-c", "python3 -m venv '"+dir+"/venv' && '"+dir+"/venv/bin/pip' install --quiet --disable-pip-version-check "+pythonClient)
+			return exec.Command("sh", "-c", "python3 -m venv '"+dir+"/venv' && '"+dir+
+				"/venv/bin/pip' install --quiet --disable-pip-version-check "+pythonClient)
 		})
 		runClient(t, dir+"/venv/bin/python", "clients/client.py", s.url, baseRoute, "a01").check(t)
 	})
@@ -143,7 +145,8 @@ func TestRealClients(t *testing.T) {
 func goClient(t *testing.T, s *stack) (saw seen) {
 	t.Helper()
 	ctx := t.Context()
-	client := openai.NewClient(option.WithBaseURL(s.url+"/v1"), option.WithAPIKey("none"), option.WithMaxRetries(0), option.WithHTTPClient(s.client))
+	client := openai.NewClient(option.WithBaseURL(s.url+"/v1"), option.WithAPIKey("none"), option.WithMaxRetries(0),
+		option.WithHTTPClient(s.client))
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -167,7 +170,8 @@ func goClient(t *testing.T, s *stack) (saw seen) {
 	}
 	chat, err := client.Chat.Completions.New(ctx, ask(baseRoute, 5))
 	must(err)
-	saw.Chat.Text, saw.Chat.Finish, saw.Chat.Tokens = chat.Choices[0].Message.Content, chat.Choices[0].FinishReason, int(chat.Usage.CompletionTokens)
+	saw.Chat.Text, saw.Chat.Finish, saw.Chat.Tokens = chat.Choices[0].Message.Content, chat.Choices[0].FinishReason,
+		int(chat.Usage.CompletionTokens)
 
 	params := ask("a01", 5)
 	params.StreamOptions.IncludeUsage = openai.Bool(true)
@@ -181,7 +185,8 @@ func goClient(t *testing.T, s *stack) (saw seen) {
 	}
 	must(stream.Err())
 
-	prompt := openai.CompletionNewParams{Model: "a01", MaxTokens: openai.Int(5), Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("hello")}}
+	prompt := openai.CompletionNewParams{Model: "a01", MaxTokens: openai.Int(5),
+		Prompt: openai.CompletionNewParamsPromptUnion{OfString: openai.String("hello")}}
 	completion, err := client.Completions.New(ctx, prompt)
 	must(err)
 	saw.Completion.Text, saw.Completion.Model = completion.Choices[0].Text, completion.Model

@@ -135,13 +135,15 @@ type comparison []*cell
 // String formats the tables.
 func (all comparison) String() string {
 	var b strings.Builder
-	b.WriteString(header("replicas", "CV", "load", "mean, ms", "estimated", "error", "P90, ms", "estimated", "error", "P99, ms", "estimated", "error"))
+	b.WriteString(header("replicas", "CV", "load", "mean, ms", "estimated", "error", "P90, ms", "estimated", "error", "P99, ms",
+		"estimated", "error"))
 	for _, c := range all {
 		fmt.Fprintf(&b, "| %d | %v | %.0f %% ", c.replicas, c.cv, 100*c.load)
 		for which := range 3 {
 			m := pickOf(c.measured, which)
 			_, e := c.errors(which)
-			fmt.Fprintf(&b, "| %.1f ± %.0f %% | %.1f | %+.1f %% ", 1e3*middle(m), 100*spread(m), 1e3*(middle(pickOf(c.estimated[0], which))+c.hops), 100*e)
+			fmt.Fprintf(&b, "| %.1f ± %.0f %% | %.1f | %+.1f %% ", 1e3*middle(m), 100*spread(m),
+				1e3*(middle(pickOf(c.estimated[0], which))+c.hops), 100*e)
 		}
 		b.WriteString("|\n")
 	}
@@ -153,7 +155,8 @@ func (all comparison) String() string {
 		}
 		b.WriteString("|\n")
 	}
-	b.WriteString("\n" + header("replicas", "CV", "load", "P99, ms", "estimated, times −20 %", "missed", "right", "missed", "+20 %", "missed"))
+	b.WriteString("\n" + header("replicas", "CV", "load", "P99, ms", "estimated, times −20 %", "missed", "right", "missed", "+20 %",
+		"missed"))
 	for _, c := range all {
 		fmt.Fprintf(&b, "| %d | %v | %.0f %% | %.1f ", c.replicas, c.cv, 100*c.load, 1e3*middle(pickOf(c.measured, 2)))
 		for _, i := range []int{1, 0, 2} {

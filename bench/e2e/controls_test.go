@@ -34,7 +34,8 @@ func startControl(t *testing.T, kubeconfig, pod, host string) control {
 	dir := t.TempDir()
 	socket := "unix:" + filepath.Join(dir, "control.sock")
 	p, err := process.NewStarter().Start("control", dir, exec.Command(programs(t).Control, "--kube", "--kubeconfig", kubeconfig,
-		"--listen", socket, "--metrics-host", host, "--metrics-port", "9091", "--pod", system+"/"+pod, "--pod-ip", host, "--credentials-dir", t.TempDir()))
+		"--listen", socket, "--metrics-host", host, "--metrics-port", "9091", "--pod", system+"/"+pod, "--pod-ip", host,
+		"--credentials-dir", t.TempDir()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +109,8 @@ func TestEveryControlServes(t *testing.T) {
 		t.Errorf("placement of the other: %v", err)
 	}
 
-	watch, err := healthv1.NewHealthClient(other).Watch(ctx, &healthv1.HealthCheckRequest{Service: placement.Placement_ServiceDesc.ServiceName})
+	watch, err := healthv1.NewHealthClient(other).Watch(ctx,
+		&healthv1.HealthCheckRequest{Service: placement.Placement_ServiceDesc.ServiceName})
 	if err != nil {
 		t.Fatal(err)
 	}

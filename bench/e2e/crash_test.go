@@ -72,7 +72,8 @@ func (s *stack) crash(victims []victim, models []string, infer func(ctx context.
 	client := s.mesh()
 	register := func(model string) {
 		s.t.Helper()
-		if _, err := client.RegisterModel(s.t.Context(), &mmesh.RegisterModelRequest{ModelId: model, ModelInfo: &mmesh.ModelInfo{Type: "any", Path: "sim:"}}); err != nil {
+		if _, err := client.RegisterModel(s.t.Context(),
+			&mmesh.RegisterModelRequest{ModelId: model, ModelInfo: &mmesh.ModelInfo{Type: "any", Path: "sim:"}}); err != nil {
 			s.t.Fatal(err)
 		}
 	}
@@ -165,11 +166,14 @@ func TestRuntimesThatDieLoseNoRoom(t *testing.T) {
 				describe = func(_ *stack, life int) string {
 					pool, _, _ := strings.Cut(engines(net, 0), "---")
 					if kind != "pod" {
-						return pool + fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: runtime, labels: {app: llama, %s: 'true'}}\n"+
-							"spec: {addresses: ['%s11:8000'], engine: modelruntime, management: '%s'}\n", rig.SimulateLabel, net, at)
+						return pool +
+							fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: runtime, labels: {app: llama, %s: 'true'}}\n"+
+								"spec: {addresses: ['%s11:8000'], engine: modelruntime, management: '%s'}\n", rig.SimulateLabel, net, at)
 					}
-					return pool + fmt.Sprintf("---\napiVersion: v1\nkind: Pod\nmetadata: {name: runtime, labels: {app: llama, %s: 'true'}}\n"+
-						"status: {podIP: %s11, containerStatuses: [{name: runtime, containerID: 'containerd://%d'}]}\n", rig.SimulateLabel, net, life)
+					return pool +
+						fmt.Sprintf("---\napiVersion: v1\nkind: Pod\nmetadata: {name: runtime, labels: {app: llama, %s: 'true'}}\n"+
+							"status: {podIP: %s11, containerStatuses: [{name: runtime, containerID: 'containerd://%d'}]}\n",
+							rig.SimulateLabel, net, life)
 				}
 				settings := fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: pool}\nspec: {poolRef: {name: pool}, placement: {management: '%s'}}\n", at)
 				if kind != "pod" {
@@ -203,7 +207,8 @@ func TestRuntimesThatDieLoseNoRoom(t *testing.T) {
 // application's own answer and must reach the client.
 func TestAnAnswerThatSoundsLikeAMissingModelReachesTheClient(t *testing.T) {
 	runs(t, raced)
-	s := start(t, runtimes(t, 1, map[string]string{"odd": "sim:?refuse=NOT_FOUND:Model%20odd%20not%20found"}), standalone, func(c *rig.Config) { c.EngineFlags = nil })
+	s := start(t, runtimes(t, 1, map[string]string{"odd": "sim:?refuse=NOT_FOUND:Model%20odd%20not%20found"}), standalone,
+		func(c *rig.Config) { c.EngineFlags = nil })
 	calls := s.calls()
 	for i := range 20 {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -39,7 +39,8 @@ func (s *stack) endpoints(ns ...int) string {
 func (s *stack) occupy(address string) (leave func()) {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())
-	q, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/v1/completions", strings.NewReader(completion("a01", 15_000, true).body))
+	q, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/v1/completions",
+		strings.NewReader(completion("a01", 15_000, true).body))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -121,7 +122,8 @@ func aFullQueueSendsTheRequestToTheNextPick(t *testing.T) {
 		t.Errorf("with every queue full: %d after %d attempts, %v", a.status, l.Attempts, a.header)
 	}
 	// A pool can turn retries off.
-	s.write("settings.yaml", "apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: pool}\nspec: {poolRef: {name: pool}, retry: {unavailable: false}}\n")
+	s.write("settings.yaml",
+		"apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: pool}\nspec: {poolRef: {name: pool}, retry: {unavailable: false}}\n")
 	s.await("a full queue is the answer", func() bool {
 		a, l := s.tell(completion("a01", 2, false))
 		return a.status == 503 && l.Attempts == 1
@@ -169,7 +171,8 @@ func aStoppingEngineSendsTheRequestToTheNextPick(t *testing.T) {
 // refuses reports whether an engine answers that it is stopping.
 func (s *stack) refuses(address string) bool {
 	s.t.Helper()
-	response, err := s.client.Post("http://"+address+"/v1/completions", "application/json", strings.NewReader(completion("a01", 1, false).body))
+	response, err := s.client.Post("http://"+address+"/v1/completions", "application/json",
+		strings.NewReader(completion("a01", 1, false).body))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -189,7 +192,8 @@ func aPoisonousRequestReachesOneEngine(t *testing.T) {
 	for _, fault := range []string{"status=500", "status=500,latency=10ms", "status=502", "status=429", "reset", "reset-after=0"} {
 		counted := func() float64 { return s.engineSum("sim:requests_total", "path", "/v1/completions") }
 		before := counted()
-		a, l := s.tell(request{body: `{"model":"a01","prompt":"x","max_tokens":4,"stream":true}`, header: map[string]string{"X-Sim-Fault": fault}})
+		a, l := s.tell(request{body: `{"model":"a01","prompt":"x","max_tokens":4,"stream":true}`,
+			header: map[string]string{"X-Sim-Fault": fault}})
 		if n := counted() - before; n != 1 || l.Attempts != 1 || l.Usage.Elsewhere != "" {
 			t.Errorf("%s: it reached %v engines in %d attempts, %q asked for another", fault, n, l.Attempts, l.Usage.Elsewhere)
 		}
@@ -270,14 +274,15 @@ func anEngineThatIsKilledCostsNoLaterRequestAnError(t *testing.T) {
 	s := start(t, extprocFlags("--policy", "leastRequest"))
 	var dead atomic.Pointer[time.Time] // when the latest engine was killed
 	var lost atomic.Int64
-	l := s.pour(32, func(client, n int) request { return completion(adapters[(client*5+n)%12], 20, n%2 == 0) }, func(a answer, err error) string {
-		fault := isOK(a, err)
-		if at := dead.Load(); fault != "" && at != nil && a.begun.Before(*at) {
-			lost.Add(1)
-			return ""
-		}
-		return fault
-	})
+	l := s.pour(32, func(client, n int) request { return completion(adapters[(client*5+n)%12], 20, n%2 == 0) },
+		func(a answer, err error) string {
+			fault := isOK(a, err)
+			if at := dead.Load(); fault != "" && at != nil && a.begun.Before(*at) {
+				lost.Add(1)
+				return ""
+			}
+			return fault
+		})
 	type life struct {
 		victim            string
 		killed, restarted time.Time
@@ -316,7 +321,8 @@ func anEngineThatIsKilledCostsNoLaterRequestAnError(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("of %d requests %d were lost with 4 engines; %d that came after were sent there first, and served by others", l.sent.Load(), lost.Load(), saved)
+	t.Logf("of %d requests %d were lost with 4 engines; %d that came after were sent there first, and served by others", l.sent.Load(),
+		lost.Load(), saved)
 	if lost.Load() == 0 {
 		t.Error("no request was lost: the engines were killed idle")
 	}

@@ -81,7 +81,8 @@ func TestCompressedRequestsAreDecoded(t *testing.T) {
 						if len(body) > 2<<20 && (framing != "" || coding == "deflate" || coding == "br") {
 							continue // the same again
 						}
-						a := s.must(request{path: path, body: encoded(t, coding, body), header: map[string]string{"Content-Encoding": coding, "Transfer-Encoding": framing}})
+						a := s.must(request{path: path, body: encoded(t, coding, body),
+							header: map[string]string{"Content-Encoding": coding, "Transfer-Encoding": framing}})
 						if got := promptTokens(a); got != want {
 							t.Errorf("%s in %s %s: %s, and %s without", what, coding, framing, got, want)
 						}
@@ -99,7 +100,8 @@ func TestCompressedRequestsAreDecoded(t *testing.T) {
 			_, _ = file.Write(bytes.Repeat([]byte("RIFF"), 1<<16))
 			_ = m.Close()
 			audio := map[string]string{"Content-Encoding": "gzip", "Content-Type": m.FormDataContentType()}
-			if a := s.must(request{path: "/v1/audio/transcriptions", body: encoded(t, "gzip", form.String()), header: audio}); a.status != 200 {
+			if a := s.must(request{path: "/v1/audio/transcriptions", body: encoded(t, "gzip", form.String()),
+				header: audio}); a.status != 200 {
 				t.Errorf("an upload in gzip: %d %s", a.status, a.body)
 			}
 
@@ -108,10 +110,13 @@ func TestCompressedRequestsAreDecoded(t *testing.T) {
 			for _, coding := range []string{"zstd", "gzip", "br", "deflate"} {
 				header := map[string]string{"Content-Encoding": coding}
 				whole := encoded(t, coding, chat(strings.Repeat("word ", 2000)))
-				refused(t, "half of "+coding, s.must(request{path: path, body: whole[:len(whole)/2], header: header}), 400, "invalid_content_encoding")
-				refused(t, "more than "+coding, s.must(request{path: path, body: whole + "more", header: header}), 400, "invalid_content_encoding")
+				refused(t, "half of "+coding, s.must(request{path: path, body: whole[:len(whole)/2], header: header}), 400,
+					"invalid_content_encoding")
+				refused(t, "more than "+coding, s.must(request{path: path, body: whole + "more", header: header}), 400,
+					"invalid_content_encoding")
 				refused(t, "no "+coding, s.must(request{path: path, body: chat("hello"), header: header}), 400, "invalid_content_encoding")
-				refused(t, "too large in "+coding, s.must(request{path: path, body: encoded(t, coding, big), header: header}), 413, "request_too_large")
+				refused(t, "too large in "+coding, s.must(request{path: path, body: encoded(t, coding, big), header: header}), 413,
+					"request_too_large")
 			}
 			other := s.must(request{path: path, body: "x", header: map[string]string{"Content-Encoding": "compress"}})
 			refused(t, "a coding that is not supported", other, 415, "unsupported_content_encoding")

@@ -26,8 +26,9 @@ import (
 )
 
 var (
-	estimates = flag.Int("estimates", 0, "send so many queries through chains of two models at each load and print their times beside what is estimated")
-	again     = flag.Int("estimates-again", 3, "do so as often, at the same times")
+	estimates = flag.Int("estimates", 0,
+		"send so many queries through chains of two models at each load and print their times beside what is estimated")
+	again = flag.Int("estimates-again", 3, "do so as often, at the same times")
 )
 
 // tookHeader is the response header with the time that a request spent at a sleeper.
@@ -248,7 +249,8 @@ func pools(t *testing.T, c *rig.Config, hosts map[string][]string) {
 	if err := os.Remove(filepath.Join(c.Objects, "routes.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(c.Objects, "engines.yaml"), []byte(objects.String()), 0o644); err != nil { //nolint:gosec // extproc reads it
+	if err := os.WriteFile(filepath.Join(c.Objects, "engines.yaml"), []byte(objects.String()),
+		0o644); err != nil { //nolint:gosec // extproc reads it
 		t.Fatal(err)
 	}
 }
@@ -276,7 +278,8 @@ func measured(t *testing.T, host, model, row, batches string) *profiles.Batches 
 func controlProfile(t *testing.T, args ...string) (said, text []byte) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "profile.yaml")
-	said, err := exec.CommandContext(t.Context(), programs(t).Control, append([]string{"profile", "-o", file}, args...)...).CombinedOutput() //nolint:gosec // of tests
+	said, err := exec.CommandContext(t.Context(), programs(t).Control,
+		append([]string{"profile", "-o", file}, args...)...).CombinedOutput() //nolint:gosec // of tests
 	if err != nil {
 		t.Fatalf("%v: %s", err, said)
 	}
@@ -318,7 +321,8 @@ func (c *chained) findHops(t *testing.T) {
 		}
 	}
 	c.hops = max(0, middle(hops))
-	t.Logf("%v: one query alone takes %.2f ms at the servers, and %.2f ms more through the gateway", c.models, 1e3*middle(direct), 1e3*c.hops)
+	t.Logf("%v: one query alone takes %.2f ms at the servers, and %.2f ms more through the gateway", c.models, 1e3*middle(direct),
+		1e3*c.hops)
 }
 
 // estimated simulates a round's queries with scaled service times.

@@ -77,7 +77,8 @@ class TritonPythonModel:
 // serve runs an engine on one core by its script until the test ends.
 func serve(t *testing.T, core, script string, args ...string) {
 	t.Helper()
-	command := exec.Command("taskset", append([]string{"-c", core, "../real/" + script, "serve"}, args...)...) //nolint:gosec // of this file
+	command := exec.Command("taskset", append([]string{"-c", core, "../real/" + script, "serve"},
+		args...)...) //nolint:gosec // of this file
 	command.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1")
 	p := startEngine(t, t.TempDir(), script, command)
 	t.Cleanup(p.KillGroup)
@@ -116,7 +117,8 @@ func startLayers(t *testing.T, host string) {
 	folder := t.TempDir()
 	config := fmt.Sprintf("name: \"layers\"\nbackend: \"python\"\nmax_batch_size: %d\ndynamic_batching { }\n"+
 		"instance_group [ { kind: KIND_CPU, count: 1 } ]\n"+
-		"input [ { name: \"x\", data_type: TYPE_FP32, dims: [ 8 ] } ]\noutput [ { name: \"y\", data_type: TYPE_FP32, dims: [ 1 ] } ]\n", together)
+		"input [ { name: \"x\", data_type: TYPE_FP32, dims: [ 8 ] } ]\noutput [ { name: \"y\", data_type: TYPE_FP32, dims: [ 1 ] } ]\n",
+		together)
 	if err := os.MkdirAll(filepath.Join(folder, "layers", "1"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +153,8 @@ func TestRealEstimatesAreAsMeasured(t *testing.T) {
 		pools(t, c, map[string][]string{"forest": hosts[:1], "layers": hosts[1:]})
 	})
 	servers := []string{"http://" + hosts[0] + ":8000", "http://" + hosts[1] + ":8000"}
-	c := &chained{client: manyConnections(t), servers: servers, urls: []string{s.url, s.url}, models: []string{"forest", "layers"}, ask: []string{eightOfFP64, eightOfFP32}}
+	c := &chained{client: manyConnections(t), servers: servers, urls: []string{s.url, s.url}, models: []string{"forest", "layers"},
+		ask: []string{eightOfFP64, eightOfFP32}}
 	c.setting = []estimate.Setting{
 		{Times: measured(t, hosts[0], "alone", eightOfFP64, "1,2,4"), Batch: together, Replicas: 1, Wait: wait.Seconds(), Ahead: true},
 		{Times: measured(t, hosts[1], "layers", eightOfFP32, "1,2,4"), Batch: together, Replicas: 1},

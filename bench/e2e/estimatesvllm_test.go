@@ -33,7 +33,7 @@ const (
 	// sequences is max_num_seqs of the vLLM in bench/real/vllm; tiny is its model.
 	sequences = 8
 	tiny      = "tiny"
-	// The ranges of words per prompt and tokens per answer.
+	// leastWords to mostAnswer are the ranges of words per prompt and of tokens per answer.
 	leastWords, mostWords   = 8, 64
 	leastAnswer, mostAnswer = 16, 64
 
@@ -44,9 +44,11 @@ const (
 )
 
 var (
-	estimatesWay     = flag.String("estimates-way", "", "send queries this `WAY` only: gateway or vllm; none measures the profile and no queries (default both)")
-	estimatesProfile = flag.String("estimates-profile", "", "take the profile of vLLM in this `FILE`, or, where there is none, write what is measured there")
-	estimatesKeep    = flag.String("estimates-keep", "", "append the queries to this `FILE`, with how long they took, as lines of JSON")
+	estimatesWay = flag.String("estimates-way", "",
+		"send queries this `WAY` only: gateway or vllm; none measures the profile and no queries (default both)")
+	estimatesProfile = flag.String("estimates-profile", "",
+		"take the profile of vLLM in this `FILE`, or, where there is none, write what is measured there")
+	estimatesKeep = flag.String("estimates-keep", "", "append the queries to this `FILE`, with how long they took, as lines of JSON")
 )
 
 // conversation generates queries for an LLM.
@@ -128,7 +130,8 @@ func (c *conversation) drive(t *testing.T, url string, at []float64) spoken {
 			}
 			last := is.At[len(is.At)-1]
 			s.queries[i].Prompt = int32(is.Prompt) //nolint:gosec // hundreds
-			s.took[i] = estimate.QueryTimes{Latency: last, FirstToken: is.FirstToken(), PerToken: (last - is.FirstToken()) / float64(answer-1)}
+			s.took[i] = estimate.QueryTimes{Latency: last, FirstToken: is.FirstToken(),
+				PerToken: (last - is.FirstToken()) / float64(answer-1)}
 		})
 	}
 	queries.Wait()
@@ -227,7 +230,8 @@ func (all comparison) meanError() (sum float64) {
 // measure sends queries in rounds with the same arrivals. It returns two cells for each of
 // spokenTimes: one scaled to vLLM's speed around each round, measured by lone queries, and one with
 // the speed at the time of profiling.
-func (c *conversation) measure(t *testing.T, url, itself string, p profiles.Profile, at []float64, hops float64, rounds int) (now, then []*cell) {
+func (c *conversation) measure(t *testing.T, url, itself string, p profiles.Profile, at []float64, hops float64, rounds int) (now,
+	then []*cell) {
 	for range spokenTimes {
 		now, then = append(now, &cell{replicas: 1}), append(then, &cell{replicas: 1})
 	}
@@ -270,7 +274,8 @@ func (c *conversation) slowness(t *testing.T, itself string, p profiles.Profile)
 			t.Fatal(err)
 		}
 		seconds += is.At[len(is.At)-1]
-		queries = append(queries, estimate.Query{At: float64(i) * apart, Prompt: int32(is.Prompt), Output: answer}) //nolint:gosec // hundreds
+		queries = append(queries, estimate.Query{At: float64(i) * apart, Prompt: int32(is.Prompt),
+			Output: answer}) //nolint:gosec // hundreds
 	}
 	want := 0.0
 	for _, took := range foreseen(t, p, queries, func(took estimate.QueryTimes) float64 { return took.Latency }) {
@@ -309,10 +314,11 @@ func startTiny(t *testing.T, flags ...string) (s *stack, engine *realEngine) {
 func foreseen(t *testing.T, p profiles.Profile, queries []estimate.Query, of func(estimate.QueryTimes) float64) times.Times {
 	t.Helper()
 	all := make(times.Times, len(queries))
-	_, err := estimate.Run(&estimate.Pipeline{Stages: 1}, []estimate.Setting{{Engine: &p, Batch: sequences, Replicas: 1}}, queries, 1, func(q int, took estimate.QueryTimes) bool {
-		all[q] = time.Duration(of(took) * float64(time.Second))
-		return true
-	})
+	_, err := estimate.Run(&estimate.Pipeline{Stages: 1}, []estimate.Setting{{Engine: &p, Batch: sequences, Replicas: 1}}, queries, 1,
+		func(q int, took estimate.QueryTimes) bool {
+			all[q] = time.Duration(of(took) * float64(time.Second))
+			return true
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -344,7 +350,8 @@ func keptProfileOf(t *testing.T, e *realEngine, flags ...string) profiles.Profil
 // profileOf returns the profile that control profile measures at an engine.
 func profileOf(t *testing.T, e *realEngine, flags ...string) profiles.Profile {
 	t.Helper()
-	args := []string{"--url", "http://" + e.address(), "--llm", "--model", tiny, "--max-sequences", fmt.Sprint(sequences), "--hardware", "cpu"}
+	args := []string{"--url", "http://" + e.address(), "--llm", "--model", tiny, "--max-sequences", fmt.Sprint(sequences),
+		"--hardware", "cpu"}
 	out, text := controlProfile(t, append(args, flags...)...)
 	t.Logf("%s\n%s", out, text)
 	p, err := profiles.Parse(text)
@@ -376,7 +383,8 @@ spec:
 			t.Fatal(err)
 		}
 	}
-	out, err := exec.CommandContext(t.Context(), programs(t).Control, "plan", "-f", filepath.Join(dir, "plan.yaml")).CombinedOutput() //nolint:gosec // of this test
+	out, err := exec.CommandContext(t.Context(), programs(t).Control, "plan", "-f",
+		filepath.Join(dir, "plan.yaml")).CombinedOutput() //nolint:gosec // of this test
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

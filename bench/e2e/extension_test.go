@@ -53,16 +53,19 @@ func startExtension(t *testing.T) *extension {
 			for _, port := range ports {
 				e.engine(t, net.JoinHostPort(e.host(n), port), http1)
 			}
-			fmt.Fprintf(&text, "apiVersion: v1\nkind: Pod\nmetadata: {name: pod-%d, labels: {app: %s}}\nstatus: {podIP: %s}\n---\n", n, name, e.host(n))
+			fmt.Fprintf(&text, "apiVersion: v1\nkind: Pod\nmetadata: {name: pod-%d, labels: {app: %s}}\nstatus: {podIP: %s}\n---\n", n,
+				name, e.host(n))
 		}
-		text.WriteString(aPool(name, "app: "+name, "{number: "+strings.Join(ports, "}, {number: ")+"}", ", endpointPickerRef: {name: "+name+"-epp, port: {number: 9002}}") + e.epp(name))
+		text.WriteString(aPool(name, "app: "+name, "{number: "+strings.Join(ports, "}, {number: ")+"}", ", endpointPickerRef: {name: "+name+
+			"-epp, port: {number: 9002}}") + e.epp(name))
 	}
 	s.write("pods.yaml", strings.TrimSuffix(text.String(), "---\n"))
 	second := strings.Split(aGateway(e.host(2)), "---\n")[1]
 	s.write("second.yaml", strings.Replace(second, "name: gateway}", "name: second}", 1))
 	beside, copied := *s, *s.Rig
 	e.second, beside.Rig = &beside, &copied
-	beside.Gateway, beside.Admin, beside.Listen, beside.url = "default/second", e.host(2)+":9901", e.host(2)+":8080", "http://"+e.host(2)+":8080"
+	beside.Gateway, beside.Admin, beside.Listen, beside.url = "default/second", e.host(2)+":9901", e.host(2)+":8080", "http://"+
+		e.host(2)+":8080"
 	if err := beside.StartEnvoy(); err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +75,9 @@ func startExtension(t *testing.T) *extension {
 
 // aPool is an InferencePool with a label selector and further spec fields.
 func aPool(name, labels, ports, more string) string {
-	return fmt.Sprintf("apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: %s}\nspec: {selector: {matchLabels: {%s}}, targetPorts: [%s]%s}\n---\n", name, labels, ports, more)
+	return fmt.Sprintf("apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: %s}\nspec: {selector: {matchLabels: {%s}}, targetPorts: [%s]%s}\n---\n",
+		name, labels,
+		ports, more)
 }
 
 // epp is the Service of a pool's endpoint picker.
@@ -82,7 +87,9 @@ func (e *extension) epp(pool string) string {
 
 // route is an HTTPRoute at a Gateway for the host NAME.test.
 func route(name, gateway string, rules ...string) string {
-	return fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: %s}\nspec:\n  parentRefs: [{name: %s}]\n  hostnames: [%s.test]\n  rules: [%s]\n---\n", name, gateway, name, strings.Join(rules, ", "))
+	return fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: %s}\nspec:\n  parentRefs: [{name: %s}]\n  hostnames: [%s.test]\n  rules: [%s]\n---\n", name,
+		gateway, name,
+		strings.Join(rules, ", "))
 }
 
 // to is a rule that sends requests to a pool, with further fields of the rule and of the reference.
@@ -190,7 +197,8 @@ func TestInferenceExtensionConformance(t *testing.T) {
 			}
 		}},
 		{"InferencePoolInvalidEPPService", func(*testing.T) {
-			e.apply(aPool("invalid", "app: primary", "{number: 3000}", ", endpointPickerRef: {name: no-such-service, port: {number: 9002}}"), route("invalid", "gateway", to("invalid", "", "")))
+			e.apply(aPool("invalid", "app: primary", "{number: 3000}",
+				", endpointPickerRef: {name: no-such-service, port: {number: 9002}}"), route("invalid", "gateway", to("invalid", "", "")))
 			e.says(pool.Kind, "invalid", "gateway", "ResolvedRefs", metav1.ConditionFalse, "InvalidExtensionRef")
 			e.await("requests fail", func() bool { return get(e.stack, "invalid", "/", "").status >= 500 })
 		}},
@@ -206,14 +214,16 @@ func TestInferenceExtensionConformance(t *testing.T) {
 			e.await("requests fail", func() bool { return get(e.stack, "nowhere", "/", "").status == http.StatusInternalServerError })
 		}},
 		{"InferencePoolHTTPRoutePortValidation", func(*testing.T) {
-			e.apply(route("unset", "gateway", to("primary", "", "")), route("matching", "gateway", to("primary", "", ", port: 3000")), route("other", "gateway", to("primary", "", ", port: 8888")))
+			e.apply(route("unset", "gateway", to("primary", "", "")), route("matching", "gateway", to("primary", "", ", port: 3000")),
+				route("other", "gateway", to("primary", "", ", port: 8888")))
 			for _, name := range []string{"unset", "matching", "other"} {
 				e.says(objects.HTTPRouteKind, name, "gateway", "ResolvedRefs", metav1.ConditionTrue, "ResolvedRefs")
 				e.served(e.stack, name, "/", primary)
 			}
 		}},
 		{"HTTPRouteMultipleRulesDifferentPools", func(*testing.T) {
-			e.apply(route("rules", "gateway", to("primary", "matches: [{path: {type: PathPrefix, value: /primary}}], ", ""), to("secondary", "matches: [{path: {type: PathPrefix, value: /secondary}}], ", "")))
+			e.apply(route("rules", "gateway", to("primary", "matches: [{path: {type: PathPrefix, value: /primary}}], ", ""),
+				to("secondary", "matches: [{path: {type: PathPrefix, value: /secondary}}], ", "")))
 			e.served(e.stack, "rules", "/primary", primary)
 			e.served(e.stack, "rules", "/secondary", secondary)
 		}},
@@ -244,10 +254,13 @@ func TestInferenceExtensionConformance(t *testing.T) {
 			one := e.host(81) + ":3002"
 			e.only(t, "parallel", one, func(served string) bool { return served == one })
 			e.only(t, "parallel", e.host(82), func(served string) bool { return strings.HasPrefix(served, e.host(82)+":") })
-			e.only(t, "parallel", one+","+e.host(83)+":3004", func(served string) bool { return served == one || served == e.host(83)+":3004" })
+			e.only(t, "parallel", one+","+e.host(83)+":3004", func(served string) bool {
+				return served == one || served == e.host(83)+":3004"
+			})
 		}},
 		{"GatewayWeightedAcrossTwoInferencePools", func(t *testing.T) {
-			e.apply(route("weighted", "gateway", "{backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: primary, weight: 70}, {group: inference.networking.k8s.io, kind: InferencePool, name: secondary, weight: 30}]}"))
+			e.apply(route("weighted", "gateway",
+				"{backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: primary, weight: 70}, {group: inference.networking.k8s.io, kind: InferencePool, name: secondary, weight: 30}]}"))
 			e.served(e.stack, "weighted", "/", primary)
 			e.served(e.stack, "weighted", "/", secondary)
 			const total, share = 200, 0.7
@@ -269,8 +282,10 @@ func TestInferenceExtensionConformance(t *testing.T) {
 			e.apply(route("told", "gateway", to("primary", "", "")))
 			e.served(e.stack, "told", "/", primary)
 			for pod := 61; pod < 64; pod++ {
-				if a, want := get(e.stack, "told", "/", e.host(pod)), e.host(pod)+":3000"; a.header.Get("x-conformance-test-served-endpoint") != want || a.served != want {
-					t.Errorf("the picker was told of %q, and %s served, want %s", a.header.Get("x-conformance-test-served-endpoint"), a.served, want)
+				if a, want := get(e.stack, "told", "/", e.host(pod)), e.host(pod)+
+					":3000"; a.header.Get("x-conformance-test-served-endpoint") != want || a.served != want {
+					t.Errorf("the picker was told of %q, and %s served, want %s", a.header.Get("x-conformance-test-served-endpoint"),
+						a.served, want)
 				}
 			}
 		}},
@@ -278,9 +293,12 @@ func TestInferenceExtensionConformance(t *testing.T) {
 			http2 := new(http.Protocols)
 			http2.SetUnencryptedHTTP2(true)
 			e.engine(t, e.host(91)+":3000", http2)
-			h2c := fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: pod-91, labels: {app: h2c}}\nstatus: {podIP: %s}\n---\n", e.host(91))
-			e.apply(h2c, aPool("h2c", "app: h2c", "{number: 3000}", ", appProtocol: kubernetes.io/h2c"), aPool("http", "app: primary", "{number: 3000}", ", appProtocol: http"),
-				route("h2c", "gateway", to("h2c", "", "")), route("http", "gateway", to("http", "", "")), route("default", "gateway", to("primary", "", "")))
+			h2c := fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: pod-91, labels: {app: h2c}}\nstatus: {podIP: %s}\n---\n",
+				e.host(91))
+			e.apply(h2c, aPool("h2c", "app: h2c", "{number: 3000}", ", appProtocol: kubernetes.io/h2c"),
+				aPool("http", "app: primary", "{number: 3000}", ", appProtocol: http"),
+				route("h2c", "gateway", to("h2c", "", "")), route("http", "gateway", to("http", "", "")),
+				route("default", "gateway", to("primary", "", "")))
 			for name, proto := range map[string]string{"h2c": "HTTP/2.0", "http": "HTTP/1.1", "default": "HTTP/1.1"} {
 				e.await(name+" is served", func() bool { return get(e.stack, name, "/", "").status == http.StatusOK })
 				if a := get(e.stack, name, "/", ""); !strings.HasPrefix(a.body, proto+" ") {
@@ -289,7 +307,9 @@ func TestInferenceExtensionConformance(t *testing.T) {
 			}
 		}},
 		{"EppUnAvailableFailOpen", func(t *testing.T) {
-			open := aPool("open", "app: primary", "{number: 3000}", ", endpointPickerRef: {name: open-epp, port: {number: 9002}, failureMode: FailOpen}") + route("open", "gateway", to("open", "", ""))
+			open := aPool("open", "app: primary", "{number: 3000}",
+				", endpointPickerRef: {name: open-epp, port: {number: 9002}, failureMode: FailOpen}") +
+				route("open", "gateway", to("open", "", ""))
 			e.apply(open, e.epp("open"))
 			e.await("the picker is asked", func() bool {
 				return get(e.stack, "open", "/", e.host(62)).header.Get("x-conformance-test-served-endpoint") != ""

@@ -87,7 +87,8 @@ func (f *foreign) Process(stream extprocv3.ExternalProcessor_ProcessServer) erro
 }
 
 func set(key, value string) *corev3.HeaderValueOption {
-	return &corev3.HeaderValueOption{Header: &corev3.HeaderValue{Key: key, RawValue: []byte(value)}, AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD}
+	return &corev3.HeaderValueOption{Header: &corev3.HeaderValue{Key: key, RawValue: []byte(value)},
+		AppendAction: corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD}
 }
 
 // decide returns the picker's response to a whole request.
@@ -99,9 +100,10 @@ func decide(headers map[string]string, body []byte) []*extprocv3.ProcessingRespo
 			Headers: &extprocv3.HeaderMutation{SetHeaders: []*corev3.HeaderValueOption{set("retry-after", "7")}},
 		}}}}
 	}
-	common := &extprocv3.CommonResponse{ClearRouteCache: true, HeaderMutation: &extprocv3.HeaderMutation{SetHeaders: []*corev3.HeaderValueOption{
-		set("x-by-picker", "1"), set("host", "elsewhere.test"), set(":path", "/metrics"), set(wire.PoolHeader, what),
-	}}}
+	common := &extprocv3.CommonResponse{ClearRouteCache: true,
+		HeaderMutation: &extprocv3.HeaderMutation{SetHeaders: []*corev3.HeaderValueOption{
+			set("x-by-picker", "1"), set("host", "elsewhere.test"), set(":path", "/metrics"), set(wire.PoolHeader, what),
+		}}}
 	m := &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{Response: common}}}
 	if headers["x-do"] == "pick" {
 		common.HeaderMutation.SetHeaders = append(common.HeaderMutation.SetHeaders, set(wire.DestinationHeader, what))
@@ -112,9 +114,11 @@ func decide(headers map[string]string, body []byte) []*extprocv3.ProcessingRespo
 	if body == nil {
 		return all
 	}
-	return append(all, &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{Response: &extprocv3.CommonResponse{
-		BodyMutation: &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_StreamedResponse{StreamedResponse: &extprocv3.StreamedBodyResponse{Body: body, EndOfStream: true}}},
-	}}}})
+	return append(all,
+		&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{Response: &extprocv3.CommonResponse{
+			BodyMutation: &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_StreamedResponse{StreamedResponse: &extprocv3.StreamedBodyResponse{Body: body,
+				EndOfStream: true}}},
+		}}}})
 }
 
 // Envoy passes a picker's responses on to clients unchanged. It uses a picked endpoint only if the
@@ -174,14 +178,16 @@ func TestWhatAPickerSaysIsDone(t *testing.T) {
 	http2.SetUnencryptedHTTP2(true)
 	over := *s
 	over.client = &http.Client{Transport: &http.Transport{Protocols: http2}}
-	if a := over.must(say("pick", s.endpoint(2))); a.status != http.StatusOK || !strings.Contains(a.body, "completion_tokens") || a.header.Get("transfer-encoding") != "" {
+	if a := over.must(say("pick", s.endpoint(2))); a.status != http.StatusOK || !strings.Contains(a.body, "completion_tokens") ||
+		a.header.Get("transfer-encoding") != "" {
 		t.Errorf("over HTTP/2: %d %v %s", a.status, a.header, a.body)
 	}
 	over.client.CloseIdleConnections()
 	for len(f.heard) > 0 {
 		<-f.heard
 	}
-	q := say("pick", s.endpoint(1), "X-Llm-D-Inference-Objective", "one", "X-Gateway-Destination-Endpoint", "x", "X-Gateway-Destination-Endpoint-Subset", "x")
+	q := say("pick", s.endpoint(1), "X-Llm-D-Inference-Objective", "one", "X-Gateway-Destination-Endpoint", "x",
+		"X-Gateway-Destination-Endpoint-Subset", "x")
 	s.must(q)
 	var all []string
 	for len(f.heard) > 0 {

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-var foretold = flag.Duration("foretold", 0, "send requests for 100 adapters to ten engines with room for six each, for so long to begin with and once more, and print how many waited for a load, beside what bench place foretells")
+var foretold = flag.Duration("foretold", 0,
+	"send requests for 100 adapters to ten engines with room for six each, for so long to begin with and once more, and print how many waited for a load, beside what bench place foretells")
 
 // The predictions of bench place agree with a real Envoy, extproc and control and simulated
 // engines: ten requests per second for 100 adapters with Zipf exponent 1, at ten engines that have
@@ -50,12 +51,14 @@ func TestMissesAreAsForetold(t *testing.T) {
 	before, loads := held(), s.histogram(s.ControlMetrics, "headgate_place_load_queue_seconds").GetSampleCount()
 	pour()
 	missed, loaded := held()-before, s.histogram(s.ControlMetrics, "headgate_place_load_queue_seconds").GetSampleCount()-loads
-	t.Logf("%.2f %% of %d requests waited for a load, %.2f %% for more than one; %.1f loads a minute were asked for", 100*float64(missed)/float64(sent.Load()), sent.Load(),
+	t.Logf("%.2f %% of %d requests waited for a load, %.2f %% for more than one; %.1f loads a minute were asked for",
+		100*float64(missed)/float64(sent.Load()), sent.Load(),
 		100*float64(slow.Load())/float64(sent.Load()), float64(loaded)/foretold.Minutes())
 	if failed.Load() > 0 {
 		t.Errorf("%d requests failed", failed.Load())
 	}
-	out, err := exec.CommandContext(t.Context(), programs(t).Bench, "place", "--models", "100", "--cache", "0.6", "--rate", "10", "--loads", "1", "--load", "2s", "--seeds", "5",
+	out, err := exec.CommandContext(t.Context(), programs(t).Bench, "place", "--models", "100", "--cache", "0.6", "--rate", "10", "--loads",
+		"1", "--load", "2s", "--seeds", "5",
 		"--policy", "headgate,lru,optimum", "--warmup", foretold.String(), "--measure", foretold.String()).Output()
 	if err != nil {
 		t.Fatal(err)

@@ -93,7 +93,8 @@ func TestWhatIsNotShownIsFoundByALook(t *testing.T) {
 	if sent, told := float64(l.sent.Load()), s.sum(s.Metrics, "headgate_requests_total", "code", "200"); told != sent {
 		t.Errorf("%v requests are told of, want %v", told, sent)
 	}
-	if inferred, expired := s.sum(s.Metrics, "headgate_requests_in_flight_inferred_total"), s.sum(s.Metrics, "headgate_requests_in_flight_expired_total"); inferred == 0 || expired != 0 {
+	if inferred, expired := s.sum(s.Metrics, "headgate_requests_in_flight_inferred_total"),
+		s.sum(s.Metrics, "headgate_requests_in_flight_expired_total"); inferred == 0 || expired != 0 {
 		t.Errorf("%v leases were ended by looks, %v ran out", inferred, expired)
 	}
 }
@@ -107,8 +108,9 @@ func TestASubsetIsObeyedOnARealEnvoy(t *testing.T) {
 		"typed_config": map[string]any{
 			"@type": "type.googleapis.com/envoy.extensions.filters.http.header_to_metadata.v3.Config",
 			"request_rules": []any{map[string]any{
-				"header":            "x-allowed",
-				"on_header_present": map[string]any{"metadata_namespace": "envoy.lb.subset_hint", "key": "x-gateway-destination-endpoint-subset", "type": "STRING"},
+				"header": "x-allowed",
+				"on_header_present": map[string]any{"metadata_namespace": "envoy.lb.subset_hint",
+					"key": "x-gateway-destination-endpoint-subset", "type": "STRING"},
 			}},
 		},
 	})), extprocFlags("--pool-name", "pool"))
@@ -134,8 +136,12 @@ func TestASessionKeepsItsEndpoint(t *testing.T) {
 	runs(t)
 	s := start(t)
 	for spec, named := range map[string]func(n int) map[string]string{
-		"sessionAffinity: {header: x-session-id}": func(n int) map[string]string { return map[string]string{"X-Session-Id": fmt.Sprint("s", n)} },
-		"sessionAffinity: {cookie: sid}":          func(n int) map[string]string { return map[string]string{"Cookie": fmt.Sprintf("a=b; sid=c%d", n)} },
+		"sessionAffinity: {header: x-session-id}": func(n int) map[string]string {
+			return map[string]string{"X-Session-Id": fmt.Sprint("s", n)}
+		},
+		"sessionAffinity: {cookie: sid}": func(n int) map[string]string {
+			return map[string]string{"Cookie": fmt.Sprintf("a=b; sid=c%d", n)}
+		},
 	} {
 		s.write("settings.yaml", poolSettings(spec))
 		where := func(n int) string {

@@ -10,13 +10,15 @@ import (
 // endpointOverride does, and keeps what clients wrote there.
 var pickInHeader = changes(
 	envoy.Set([]any{map[string]any{"header": "x-gateway-destination-endpoint"}},
-		"static_resources", "clusters", 0, "load_balancing_policy", "policies", 0, "typed_extension_config", "typed_config", "override_host_sources"),
+		"static_resources", "clusters", 0, "load_balancing_policy", "policies", 0, "typed_extension_config", "typed_config",
+		"override_host_sources"),
 	envoy.Everywhere("prefix", "x-gateway-", "x-nothing-"),
 )
 
 // originalDstByHeader is how Envoy AI Gateway's cluster selects the endpoint.
 var originalDstByHeader = changes(
-	envoy.Set(map[string]any{"use_http_header": true, "http_header_name": "x-gateway-destination-endpoint"}, "static_resources", "clusters", 0, "original_dst_lb_config"),
+	envoy.Set(map[string]any{"use_http_header": true, "http_header_name": "x-gateway-destination-endpoint"}, "static_resources", "clusters",
+		0, "original_dst_lb_config"),
 	envoy.Everywhere("prefix", "x-gateway-", "x-nothing-"),
 )
 
@@ -35,7 +37,8 @@ func TestOtherGatewaysFollowThePick(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := start(t, append([]setting{extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale-after", "2h")}, append(c.settings, duplex.setting)...)...)
+			s := start(t, append([]setting{extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale-after", "2h")},
+				append(c.settings, duplex.setting)...)...)
 			forged := completion("a01", 2, false)
 			forged.header = map[string]string{"x-gateway-destination-endpoint": s.endpoint(1)}
 			for n := range 8 {

@@ -63,7 +63,8 @@ func (g *ghost) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = fmt.Fprintf(w, `{"object":"list","data":[{"id":"base","object":"model"},{"id":%q,"object":"model","parent":"base"}]}`, g.model)
+		_, _ = fmt.Fprintf(w, `{"object":"list","data":[{"id":"base","object":"model"},{"id":%q,"object":"model","parent":"base"}]}`,
+			g.model)
 		return
 	}
 	_, _ = io.Copy(io.Discard, r.Body)
@@ -121,15 +122,16 @@ func ghostly(net string, n int) string {
 	for i := range n {
 		addresses = append(addresses, fmt.Sprintf("'%s%d:8000'", net, 11+i))
 	}
-	return fmt.Sprintf("%s---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: ghosts, labels: {app: llama}}\nspec: {addresses: [%s], engine: vllm, ports: {grpc: 8000}}\n", pool, strings.Join(addresses, ", "))
+	return fmt.Sprintf("%s---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: ghosts, labels: {app: llama}}\nspec: {addresses: [%s], engine: vllm, ports: {grpc: 8000}}\n", pool,
+		strings.Join(addresses, ", "))
 }
 
 func askGhost(model, does string) request {
 	return request{body: `{"model":"` + model + `","prompt":"x","stream":true}`, header: map[string]string{"X-Do": does}}
 }
 
-// An endpoint that is removed from the objects before its engine stops is no longer scraped. Its silent requests still end once it refuses
-// connections, and requests that it serves go on.
+// An endpoint that is removed from the objects before its engine stops is no longer scraped. Its
+// silent requests still end once it refuses connections, and requests that it serves go on.
 func TestRequestsOnAnEngineThatHasLeftAreEnded(t *testing.T) {
 	runs(t)
 	s, ghosts := startGhosts(t, "stays", "left")
@@ -176,8 +178,8 @@ func TestRequestsOnAnEngineThatHasLeftAreEnded(t *testing.T) {
 	}
 }
 
-// Silent requests on an engine that has closed its port end within two records. Requests that it still serves go on, as do silent requests on an
-// engine whose port is open.
+// Silent requests on an engine that has closed its port end within two records. Requests that it
+// still serves go on, as do silent requests on an engine whose port is open.
 func TestRequestsOnAnEngineThatHasGoneAreEnded(t *testing.T) {
 	runs(t)
 	s, ghosts := startGhosts(t, "gone", "living")
@@ -233,7 +235,8 @@ func TestRequestsOnAnEngineThatHasGoneAreEnded(t *testing.T) {
 			return ""
 		})
 		run("a call", func() string {
-			err := conn.Invoke(metadata.AppendToOutgoingContext(ctx, "mm-model-id", "gone"), "/some.Service/Method", new(wrapperspb.BytesValue), new(wrapperspb.BytesValue))
+			err := conn.Invoke(metadata.AppendToOutgoingContext(ctx, "mm-model-id", "gone"), "/some.Service/Method",
+				new(wrapperspb.BytesValue), new(wrapperspb.BytesValue))
 			if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "ended before it answered") {
 				return fmt.Sprint(err)
 			}
@@ -281,8 +284,9 @@ func TestRequestsOnAnEngineThatHasGoneAreEnded(t *testing.T) {
 			t.Fatal("a request does not end")
 		}
 	}
-	// Envoy records each request once per interval, and once more when it ends. Two records in a row end a request. Two more may precede them: one
-	// while the port closes, and one before extproc notices.
+	// Envoy records each request once per interval, and once more when it ends. Two records in a
+	// row end a request. Two more may precede them: one while the port closes, and one before
+	// extproc notices.
 	intervals := float64(records()-before-await) / float64(await+2)
 	t.Logf("%d requests were ended within %.1f records of each", await, intervals)
 	if intervals < 1.5 || intervals > 12 { // of 0.3 s; on a busy machine a scrape may take several

@@ -181,7 +181,9 @@ func TestARequestWaitsForItsModel(t *testing.T) {
 					t.Errorf("%d from %s: %s", a.status, a.served, a.body)
 				}
 			}
-			s.await("both outcomes are known", func() bool { return s.histogram(s.Metrics, "headgate_gateway_overhead_seconds").GetSampleCount() == 2 })
+			s.await("both outcomes are known", func() bool {
+				return s.histogram(s.Metrics, "headgate_gateway_overhead_seconds").GetSampleCount() == 2
+			})
 			if sum := s.histogram(s.Metrics, "headgate_gateway_overhead_seconds").GetSampleSum(); sum > 2 {
 				t.Errorf("of the 7 s for which two requests waited for their model, the gateway counts %v s as its own", sum)
 			}
@@ -200,7 +202,8 @@ func TestACopyThatIsNotThereCostsNoRequest(t *testing.T) {
 		Complete: true, Endpoints: &placement.Endpoints{Addresses: []string{s.endpoint(1), s.endpoint(2)}},
 		Copies: loaded("a01", s.endpoint(1), s.endpoint(2)),
 	})
-	response, err := s.client.Post("http://"+s.endpoint(2)+"/v1/unload_lora_adapter", "application/json", strings.NewReader(`{"lora_name":"a01"}`))
+	response, err := s.client.Post("http://"+s.endpoint(2)+"/v1/unload_lora_adapter", "application/json",
+		strings.NewReader(`{"lora_name":"a01"}`))
 	if err != nil {
 		t.Fatal(err)
 	}

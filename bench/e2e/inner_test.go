@@ -32,7 +32,8 @@ func TestRequestsThatComeForADeadEngineAreAnsweredElsewhere(t *testing.T) {
 }
 
 func requestsThatComeForADeadEngineAreAnsweredElsewhere(t *testing.T) {
-	s := start(t, pods(t, 3), placed(t, 4, "a01", "a02"), loading(t, 0.3), extprocFlags("--scrape-interval", "6s", "--stale-after", "1h"), controlFlags("--scrape-interval", "6s"))
+	s := start(t, pods(t, 3), placed(t, 4, "a01", "a02"), loading(t, 0.3), extprocFlags("--scrape-interval", "6s", "--stale-after", "1h"),
+		controlFlags("--scrape-interval", "6s"))
 	for _, c := range []struct {
 		model  string
 		stream bool
@@ -75,7 +76,8 @@ func requestsThatMeetNoModelHaveItLoadedAgain(t *testing.T) {
 		}
 	}
 	infer("at first")
-	conn, err := grpc.NewClient("passthrough:///"+strings.TrimSuffix(s.endpoint(1), "8000")+"8085", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("passthrough:///"+strings.TrimSuffix(s.endpoint(1), "8000")+"8085",
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,12 +106,14 @@ func TestARuntimeSaysInAnyWordsThatItHasLostAModel(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := start(t, runtimes(t, 1, map[string]string{"one": "sim:", "own": "sim:?refuse=NOT_FOUND:no such row"}), func(c *rig.Config) {
-				if c.EngineFlags = nil; says != "" {
-					c.EngineFlags = []string{"--unknown-model", says}
-				}
-			})
-			conn, err := grpc.NewClient("passthrough:///"+strings.TrimSuffix(s.endpoint(1), "8000")+"8085", grpc.WithTransportCredentials(insecure.NewCredentials()))
+			s := start(t, runtimes(t, 1, map[string]string{"one": "sim:", "own": "sim:?refuse=NOT_FOUND:no such row"}),
+				func(c *rig.Config) {
+					if c.EngineFlags = nil; says != "" {
+						c.EngineFlags = []string{"--unknown-model", says}
+					}
+				})
+			conn, err := grpc.NewClient("passthrough:///"+strings.TrimSuffix(s.endpoint(1), "8000")+"8085",
+				grpc.WithTransportCredentials(insecure.NewCredentials()))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -125,7 +129,8 @@ func TestARuntimeSaysInAnyWordsThatItHasLostAModel(t *testing.T) {
 				if i == lost {
 					break
 				}
-				if _, err := mmesh.NewModelRuntimeClient(conn).UnloadModel(t.Context(), &mmesh.UnloadModelRequest{ModelId: "one"}); err != nil {
+				if _, err := mmesh.NewModelRuntimeClient(conn).UnloadModel(t.Context(),
+					&mmesh.UnloadModelRequest{ModelId: "one"}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -195,7 +200,8 @@ func requestsThatAreRefusedAreNotSentTwice(t *testing.T) {
 		"busy": "sim:?refuse=UNAVAILABLE:busy", "full": "sim:?refuse=RESOURCE_EXHAUSTED:full",
 		// The errors of MLServer, Triton and TensorFlow Serving for an unknown version of a model
 		// that they have.
-		"mlserver": "sim:?refuse=NOT_FOUND:Model mlserver with version 9 not found", "triton": "sim:?refuse=NOT_FOUND:Request for unknown model: ''triton'' version 9 is not found",
+		"mlserver":  "sim:?refuse=NOT_FOUND:Model mlserver with version 9 not found",
+		"triton":    "sim:?refuse=NOT_FOUND:Request for unknown model: ''triton'' version 9 is not found",
 		"tfserving": "sim:?refuse=NOT_FOUND:Servable not found for request: Specific(tfserving, 9)",
 	}), func(c *rig.Config) { c.EngineFlags = nil })
 	s.write("twice.yaml", modelObject("twice", "type: sim, source: 'sim:?refuse=UNAVAILABLE:busy', copies: {min: 2, max: 2}"))

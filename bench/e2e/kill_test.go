@@ -36,8 +36,9 @@ func runtimes(t testing.TB, n int, sources map[string]string) setting {
 		objects := []string{pool}
 		management := "port:8085"
 		for i := 11; i < 11+n; i++ {
-			objects = append(objects, fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: runtime-%d, labels: {app: llama, %s: 'true'}}\nspec: {addresses: ['%s%d:8000'], engine: modelruntime, management: '%s'}\n",
-				i, rig.SimulateLabel, net, i, management))
+			objects = append(objects,
+				fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: runtime-%d, labels: {app: llama, %s: 'true'}}\nspec: {addresses: ['%s%d:8000'], engine: modelruntime, management: '%s'}\n",
+					i, rig.SimulateLabel, net, i, management))
 			management = fmt.Sprintf("unix:%s/%d.sock", c.Dir, i+1)
 		}
 		for name, source := range sources {
@@ -51,7 +52,8 @@ func runtimes(t testing.TB, n int, sources map[string]string) setting {
 
 // modelObject is a Model of the pool with further spec fields.
 func modelObject(name, more string) string {
-	return fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: Model\nmetadata: {name: %s}\nspec: {poolRef: {name: pool}, %s}\n", name, more)
+	return fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: Model\nmetadata: {name: %s}\nspec: {poolRef: {name: pool}, %s}\n",
+		name, more)
 }
 
 // beginsEach sends n requests for each model and returns a function that waits until all are
@@ -98,7 +100,9 @@ func TestTwoHundredRequestsThroughTwoEnvoysLoadOnce(t *testing.T) {
 	a.await("requests wait at both", func() bool {
 		return a.sum(a.Metrics, "headgate_queued_requests") > 0 && b.sum(b.Metrics, "headgate_queued_requests") > 0
 	})
-	a.await("control knows of more than one extproc has", func() bool { return a.sum(a.ControlMetrics, "headgate_place_queued_requests") > 100 })
+	a.await("control knows of more than one extproc has", func() bool {
+		return a.sum(a.ControlMetrics, "headgate_place_queued_requests") > 100
+	})
 	for _, answered := range through {
 		answered()
 	}
@@ -164,7 +168,8 @@ func (s *stack) killedAmidLoads(hot, cold []string) (killed time.Time) {
 func TestControlIsKilledWhileEnginesLoadAdapters(t *testing.T) {
 	runs(t, raced)
 	hot, cold := adapters[:4], numbered(20)
-	s := start(t, placed(t, len(hot)+len(cold), append(slices.Clone(hot), cold...)...), loading(t, 1)) // room for all, however slow an engine is
+	// room for all, however slow an engine is
+	s := start(t, placed(t, len(hot)+len(cold), append(slices.Clone(hot), cold...)...), loading(t, 1))
 	killed := s.killedAmidLoads(hot, cold)
 	s.await("control and the engines agree", func() bool { return s.agreed() == "" })
 	events := s.events()
@@ -282,14 +287,15 @@ func TestAnEngineIsKilledAndSecondCopiesAnswer(t *testing.T) {
 
 	var dead atomic.Pointer[time.Time] // when the engine was killed
 	var lost atomic.Int64
-	l := s.pour(12, func(client, n int) request { return completion(names[(client+n)%len(names)], 40, n%2 == 0) }, func(a answer, err error) string {
-		fault := isOK(a, err)
-		if at := dead.Load(); fault != "" && at != nil && a.begun.Before(*at) {
-			lost.Add(1)
-			return ""
-		}
-		return fault
-	})
+	l := s.pour(12, func(client, n int) request { return completion(names[(client+n)%len(names)], 40, n%2 == 0) },
+		func(a answer, err error) string {
+			fault := isOK(a, err)
+			if at := dead.Load(); fault != "" && at != nil && a.begun.Before(*at) {
+				lost.Add(1)
+				return ""
+			}
+			return fault
+		})
 	l.goesOn(s, 3)
 	victim := s.endpoint(1)
 	s.await("the victim serves", func() bool { return s.sum(victim, "vllm:num_requests_running") > 0 })
@@ -333,12 +339,13 @@ func TestAnEngineIsKilledAndItsModelsAnswerElsewhere(t *testing.T) {
 	names, later := all[:6], all[6:]
 	// Control learns from extproc that the engine died, long before its own scrape.
 	s := start(t, pods(t, 3), placed(t, 4, all...), loading(t, 0.1), controlFlags("--scrape-interval", "1m"))
-	l := s.pour(8, func(client, n int) request { return completion(names[(client+n)%len(names)], 20, n%2 == 0) }, func(a answer, err error) string {
-		if err == nil && a.status != http.StatusOK && a.status != http.StatusServiceUnavailable {
-			return fmt.Sprintf("%d %s", a.status, a.body)
-		}
-		return "" // Envoy's log has the endpoint
-	})
+	l := s.pour(8, func(client, n int) request { return completion(names[(client+n)%len(names)], 20, n%2 == 0) },
+		func(a answer, err error) string {
+			if err == nil && a.status != http.StatusOK && a.status != http.StatusServiceUnavailable {
+				return fmt.Sprintf("%d %s", a.status, a.body)
+			}
+			return "" // Envoy's log has the endpoint
+		})
 	s.await("each model has been used", func() bool { return len(held(s.events())) == len(names) && l.sent.Load() > 100 })
 	var victim string
 	for c := range held(s.events()) {

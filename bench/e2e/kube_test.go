@@ -120,7 +120,9 @@ func TestObjectsFromAnAPIServer(t *testing.T) {
 	})
 	newcomer := routes("newcomer")
 	k.apply(newcomer)
-	s.promised(2*time.Second, "a new route's adapter is loaded for the first that asks", func() bool { return status("newcomer") == http.StatusOK })
+	s.promised(2*time.Second, "a new route's adapter is loaded for the first that asks", func() bool {
+		return status("newcomer") == http.StatusOK
+	})
 	s.await("the route says so", func() bool {
 		o := k.get("llmroutes", "newcomer")
 		return condition(o, "Accepted") == "True Accepted current=true" && condition(o, "ResolvedRefs") == "True ResolvedRefs current=true"
@@ -154,10 +156,12 @@ func TestObjectsFromAnAPIServer(t *testing.T) {
 	// When nodes go silent, all pods become unready but their containers stay ready: requests go
 	// on.
 	for _, silent := range []string{"False", "True"} {
-		readiness := fmt.Appendf(nil, `{"status": {"conditions": [{"type": "Ready", "status": %q}, {"type": "ContainersReady", "status": "True"}]}}`, silent)
+		readiness := fmt.Appendf(nil,
+			`{"status": {"conditions": [{"type": "Ready", "status": %q}, {"type": "ContainersReady", "status": "True"}]}}`, silent)
 		for i := range 2 {
 			pod := schema.GroupVersionResource{Version: "v1", Resource: "pods"}
-			if _, err := k.objects.Resource(pod).Namespace("default").Patch(t.Context(), fmt.Sprintf("engine-%d", 11+i), types.StrategicMergePatchType, readiness, metav1.PatchOptions{}, "status"); err != nil {
+			if _, err := k.objects.Resource(pod).Namespace("default").Patch(t.Context(), fmt.Sprintf("engine-%d", 11+i),
+				types.StrategicMergePatchType, readiness, metav1.PatchOptions{}, "status"); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -229,7 +233,9 @@ func (s *stack) logOf(program string) string {
 func TestEnginesAreReachedWithTheTokenOfTheirNamespace(t *testing.T) {
 	runs(t)
 	k := newKubernetes(t)
-	s := start(t, pods(t, 1), placed(t, 4), engineFlags("--api-key", "sk-victim"), k.called, func(*rig.Config) { k.apply(tenant("default", "sk-victim")) })
+	s := start(t, pods(t, 1), placed(t, 4), engineFlags("--api-key", "sk-victim"), k.called, func(*rig.Config) {
+		k.apply(tenant("default", "sk-victim"))
+	})
 	k.apply(modelObject("m1", "copies: {min: 1}"))
 	s.await("control loads with the token", func() bool {
 		return strings.HasPrefix(condition(k.get("models", "m1"), "Ready"), "True Loaded current=true")
@@ -258,14 +264,17 @@ func TestEnginesAreReachedWithTheTokenOfTheirNamespace(t *testing.T) {
 	defer server.Close()
 	// The other tenant's pods claim both addresses. An EndpointList could not, since these are
 	// loopback addresses.
-	theirs := engines(network, 1) + fmt.Sprintf("---\napiVersion: v1\nkind: Pod\nmetadata: {name: own, labels: {app: llama}}\nstatus: {podIP: %s66}\n", network) +
+	theirs := engines(network, 1) +
+		fmt.Sprintf("---\napiVersion: v1\nkind: Pod\nmetadata: {name: own, labels: {app: llama}}\nstatus: {podIP: %s66}\n", network) +
 		modelObject("evil", "copies: {min: 1}")
 	k.apply(tenant("attacker", "sk-attacker") + strings.ReplaceAll("---\n"+theirs, "metadata: {", "metadata: {namespace: attacker, "))
 	s.await("both programs have looked at his server", func() bool {
-		return strings.Contains(s.logOf("extproc"), network+"66:8000") && strings.Contains(s.logOf("control"), "nobody knows Bearer (the token)")
+		return strings.Contains(s.logOf("extproc"), network+"66:8000") &&
+			strings.Contains(s.logOf("control"), "nobody knows Bearer (the token)")
 	})
 	s.await("control says whose the token is", func() bool {
-		return strings.Contains(s.logOf("control"), "endpoint "+network+"11:8000: control loads no model of InferencePool attacker/pool there: the token is that of InferencePool default/pool")
+		return strings.Contains(s.logOf("control"), "endpoint "+network+
+			"11:8000: control loads no model of InferencePool attacker/pool there: the token is that of InferencePool default/pool")
 	})
 	var models json.RawMessage
 	s.get("http://"+s.ControlMetrics+"/models", &models)

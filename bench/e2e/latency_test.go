@@ -159,8 +159,10 @@ func TestLoadsAreLearnedOfStreams(t *testing.T) {
 		t.Fatalf("%v:\n%s", err, page)
 	}
 	is := known.Profile.Inline
-	t.Logf("it was said that a load takes no time; learned is %.3f s into a slot, and %.3f s into host memory", is.AdapterActivation.Mean, is.AdapterLoad.Mean)
-	if all := is.AdapterActivation.Mean + is.AdapterLoad.Mean; all < 0.01 || all > 0.5 { // engines have them in host memory from the start; a load takes 20 ms
+	t.Logf("it was said that a load takes no time; learned is %.3f s into a slot, and %.3f s into host memory", is.AdapterActivation.Mean,
+		is.AdapterLoad.Mean)
+	// engines have them in host memory from the start; a load takes 20 ms
+	if all := is.AdapterActivation.Mean + is.AdapterLoad.Mean; all < 0.01 || all > 0.5 {
 		t.Errorf("that is not what they take:\n%s", page)
 	}
 }

@@ -138,7 +138,9 @@ func TestAModelIsDeletedWhileRequestsFlow(t *testing.T) {
 	if err := os.Remove(filepath.Join(s.objects, "model.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	s.promised(time.Second, "new requests get 404", func() bool { return s.must(completion("gone", 1, false)).status == http.StatusNotFound })
+	s.promised(time.Second, "new requests get 404", func() bool {
+		return s.must(completion("gone", 1, false)).status == http.StatusNotFound
+	})
 	refused(t, "after it was deleted", s.must(completion("gone", 1, false)), http.StatusNotFound, "model_not_found")
 	l.stop()
 	for _, fault := range l.faults {
@@ -158,7 +160,8 @@ func (s *stack) afterEnd(model string, leaving time.Time, stream ended) {
 	s.t.Helper()
 	const slack = 500 * time.Millisecond
 	unloaded := s.unloads(model)
-	s.t.Logf("the stream went on for %v, and the engine was told %v after its end", stream.at.Sub(leaving).Round(time.Millisecond), unloaded.Sub(stream.at).Round(time.Millisecond))
+	s.t.Logf("the stream went on for %v, and the engine was told %v after its end", stream.at.Sub(leaving).Round(time.Millisecond),
+		unloaded.Sub(stream.at).Round(time.Millisecond))
 	if stream.at.Sub(leaving) < 2*slack {
 		s.t.Fatal("the stream was too short to tell")
 	}

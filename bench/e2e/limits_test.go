@@ -18,9 +18,10 @@ import (
 // and a control that adds copies soon.
 func limited(t *testing.T, n int) *stack {
 	t.Helper()
-	return start(t, runtimes(t, n, map[string]string{"one": "sim:?infer=100ms"}), standalone, controlFlags("--rebalance-interval", "1s"), func(c *rig.Config) {
-		c.EngineFlags = []string{"--concurrency", "2"}
-	})
+	return start(t, runtimes(t, n, map[string]string{"one": "sim:?infer=100ms"}), standalone, controlFlags("--rebalance-interval", "1s"),
+		func(c *rig.Config) {
+			c.EngineFlags = []string{"--concurrency", "2"}
+		})
 }
 
 // callers call a model in a loop, each with one call at a time, until they are stopped.
@@ -56,7 +57,8 @@ func (c *callers) end(t *testing.T, s *stack) {
 		t.Errorf("%d requests came to a runtime that had two for the model already", n)
 	}
 	s.await("no call is in flight or waits", func() bool {
-		return s.inFlight() == 0 && s.sum(s.Metrics, "headgate_concurrency_queued_requests") == 0 && s.sum(s.Metrics, "headgate_queued_requests") == 0
+		return s.inFlight() == 0 && s.sum(s.Metrics, "headgate_concurrency_queued_requests") == 0 &&
+			s.sum(s.Metrics, "headgate_queued_requests") == 0
 	})
 }
 
@@ -155,7 +157,8 @@ func (s *stack) beside(t *testing.T) *stack {
 		}
 	}
 	c := s.Config
-	c.Objects, c.Dir, c.Listen, c.Admin, c.Metrics, c.ControlMetrics = dir, filepath.Join(dir, "run"), host+":8080", host+":9901", host+":9090", ""
+	c.Objects, c.Dir, c.Listen, c.Admin, c.Metrics, c.ControlMetrics = dir, filepath.Join(dir, "run"), host+":8080", host+":9901", host+
+		":9090", ""
 	if s.Control != nil {
 		c.ExtprocFlags = append(slices.Clip(c.ExtprocFlags), "--control", "unix:"+s.ControlSocket())
 	}

@@ -190,12 +190,13 @@ func TestAnEngineThatIsKilledGetsNothingAfterItsFirstRefusal(t *testing.T) {
 	const hung = 10 * time.Second
 	const clients = 32
 	s := start(t, originalDst)
-	l := s.pour(clients, func(client, n int) request { return completion(adapters[(client*5+n)%12], 60, n%2 == 0) }, func(a answer, err error) string {
-		if err == nil && a.status != 200 && a.status != 503 {
-			return fmt.Sprintf("%d %s", a.status, a.body)
-		}
-		return "" // the engine's streams are cut
-	})
+	l := s.pour(clients, func(client, n int) request { return completion(adapters[(client*5+n)%12], 60, n%2 == 0) },
+		func(a answer, err error) string {
+			if err == nil && a.status != 200 && a.status != 503 {
+				return fmt.Sprintf("%d %s", a.status, a.body)
+			}
+			return "" // the engine's streams are cut
+		})
 	victim := strings.TrimSuffix(s.Listen, "1:8080") + "11:8000"
 	s.await("the victim serves", func() bool { return s.sum(victim, "vllm:num_requests_running") > 3 })
 	killed := time.Now()

@@ -104,12 +104,14 @@ func TestManyModels(t *testing.T) {
 		server := &http.Server{Handler: &adapterServer{all: &all, metrics: metrics}, ReadHeaderTimeout: time.Minute}
 		go func() { _ = server.Serve(listener) }()
 		t.Cleanup(func() { _ = server.Close() })
-		fmt.Fprintf(&pods, "---\napiVersion: v1\nkind: Pod\nmetadata: {name: engine-%d, labels: {app: llama}}\nstatus: {podIP: %s}\n", i, host)
+		fmt.Fprintf(&pods, "---\napiVersion: v1\nkind: Pod\nmetadata: {name: engine-%d, labels: {app: llama}}\nstatus: {podIP: %s}\n",
+			i, host)
 	}
 	for name, text := range map[string]string{
 		"pods.yaml": pods.String(),
 		"pool.yaml": "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: pool}\nspec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}]}\n" +
-			fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: pool}\nspec: {poolRef: {name: pool}, placement: {maxAdapters: %d, source: 'sim:'}}\n", manyModels/manyEngines),
+			fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: pool}\nspec: {poolRef: {name: pool}, placement: {maxAdapters: %d, source: 'sim:'}}\n",
+				manyModels/manyEngines),
 		"models.yaml": minimal(manyModels, "sim:"),
 	} {
 		if err := os.WriteFile(filepath.Join(objects, name), []byte(text), 0o600); err != nil {
@@ -119,7 +121,8 @@ func TestManyModels(t *testing.T) {
 	starter := process.NewStarter()
 	t.Cleanup(func() { close(starter) })
 	began := time.Now()
-	command := exec.Command(programs(t).Control, "--objects", objects, "--listen", "unix:"+filepath.Join(dir, "control.sock"), "--metrics-host", "127.79.9.1")
+	command := exec.Command(programs(t).Control, "--objects", objects, "--listen", "unix:"+filepath.Join(dir, "control.sock"),
+		"--metrics-host", "127.79.9.1")
 	command.Env = append(os.Environ(), "GOGC=25") // as in the manifests
 	control, err := starter.Start("control", dir, command)
 	if err != nil {
@@ -135,7 +138,8 @@ func TestManyModels(t *testing.T) {
 		most = max(most, rss(t, control.PID())/1024)
 	}
 	took, used := time.Since(began), cpu(t, control.PID())
-	t.Logf("%d models are loaded after %v, which took control %v of processor time; it had %d MB at most", manyModels, took.Round(time.Second), used.Round(time.Second), most)
+	t.Logf("%d models are loaded after %v, which took control %v of processor time; it had %d MB at most", manyModels,
+		took.Round(time.Second), used.Round(time.Second), most)
 	for range 600 {
 		time.Sleep(100 * time.Millisecond)
 		most = max(most, rss(t, control.PID())/1024)

@@ -45,13 +45,16 @@ func TestMetricsAreLinted(t *testing.T) {
 		want    []string // metrics that exist only under load
 	}{
 		"extproc": {s.Metrics, []string{
-			"headgate_requests_total", "headgate_failures_total", "headgate_tokens_total", "headgate_request_tokens", "headgate_time_to_first_token_seconds",
+			"headgate_requests_total", "headgate_failures_total", "headgate_tokens_total", "headgate_request_tokens",
+			"headgate_time_to_first_token_seconds",
 			"headgate_time_per_output_token_seconds", "headgate_request_duration_seconds", "headgate_endpoint_requests_total",
-			"headgate_endpoint_failures_total", "headgate_endpoint_engine_requests_waiting", "headgate_endpoint_engine_kv_cache_usage", "headgate_endpoint_kv_usage",
+			"headgate_endpoint_failures_total", "headgate_endpoint_engine_requests_waiting", "headgate_endpoint_engine_kv_cache_usage",
+			"headgate_endpoint_kv_usage",
 			"headgate_replies_total", "headgate_picks_total", "headgate_scrapes_total", "headgate_queue_time_seconds",
 		}},
 		"control": {s.ControlMetrics, []string{
-			"headgate_place_load_seconds", "headgate_place_unload_seconds", "headgate_copies", "headgate_models", "headgate_place_queued_requests", "headgate_place_decisions_total", "headgate_extprocs",
+			"headgate_place_load_seconds", "headgate_place_unload_seconds", "headgate_copies", "headgate_models",
+			"headgate_place_queued_requests", "headgate_place_decisions_total", "headgate_extprocs",
 		}},
 	} {
 		page := s.page(c.address)

@@ -23,8 +23,9 @@ func hooked(c *rig.Config) {
 func (s *stack) deleted(n, endpoint int) string {
 	name := fmt.Sprintf("metadata: {name: engine-%d, ", 10+endpoint)
 	const grace = 60
-	return strings.Replace(engines(strings.TrimSuffix(s.Listen, "1:8080"), n), name, fmt.Sprintf("%sannotations: {inference.x-k8s.io/prestop: migrate}, deletionTimestamp: '%s', deletionGracePeriodSeconds: %d, ",
-		name, time.Now().Add(grace*time.Second).UTC().Format(time.RFC3339), grace), 1)
+	return strings.Replace(engines(strings.TrimSuffix(s.Listen, "1:8080"), n), name,
+		fmt.Sprintf("%sannotations: {inference.x-k8s.io/prestop: migrate}, deletionTimestamp: '%s', deletionGracePeriodSeconds: %d, ",
+			name, time.Now().Add(grace*time.Second).UTC().Format(time.RFC3339), grace), 1)
 }
 
 // without returns the pods of n engines except that of one endpoint.
@@ -100,7 +101,10 @@ func TestAnAdapterIsElsewhereBeforeItsPodEnds(t *testing.T) {
 		s.awaitHealthy(endpoint)
 		l.goesOn(s, 5)
 		if now := s.histogram(s.Metrics, "headgate_queue_time_seconds").GetSampleCount(); now != held {
-			t.Errorf("requests waited for a load while engine %d was replaced: %v were held, and %v before; since it began the engines did %+v", endpoint, now, held, from(s.events(), began))
+			t.Errorf("requests waited for a load while engine %d was replaced: %v were held, and %v before; since it began the engines did %+v",
+				endpoint,
+				now, held,
+				from(s.events(), began))
 			held = now
 		}
 	}

@@ -151,7 +151,9 @@ func TestRegisteredModelsAreThereForGood(t *testing.T) {
 			t.Errorf("after the restart %s: %v, %v", registeredID(i), st, err)
 		}
 	}
-	s.await("requests may name the last one", func() bool { return s.must(completion(registeredID(*registered), 2, false)).status == http.StatusOK })
+	s.await("requests may name the last one", func() bool {
+		return s.must(completion(registeredID(*registered), 2, false)).status == http.StatusOK
+	})
 	after := rss(t, s.Control.PID())
 	if max(before, after) > maxRSS {
 		t.Errorf("control has %d kB, and had %d before it was killed: at most %d are wanted", after, before, maxRSS)
@@ -164,7 +166,9 @@ func TestRegisteredModelsAreThereForGood(t *testing.T) {
 func minimal(n int, source string) string {
 	var b strings.Builder
 	for _, id := range numbered(n) {
-		fmt.Fprintf(&b, "---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: Model\nmetadata: {name: %s}\nspec: {poolRef: {name: pool}, source: '%s', copies: {min: 1, max: 1}}\n", id, source)
+		fmt.Fprintf(&b,
+			"---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: Model\nmetadata: {name: %s}\nspec: {poolRef: {name: pool}, source: '%s', copies: {min: 1, max: 1}}\n",
+			id, source)
 	}
 	return b.String()
 }
@@ -225,7 +229,8 @@ func (s *stack) onceEach(events []engineEvent, models int) {
 func TestControlIsKilledDuringLoads(t *testing.T) {
 	runs(t, alone, raced)
 	slow := filepath.Join(t.TempDir(), "slow.yaml")
-	if err := os.WriteFile(slow, []byte(strings.Replace(profile, "adapterLoad: {mean: 0.02}", "adapterLoad: {mean: 0.4}", 1)), 0o644); err != nil {
+	if err := os.WriteFile(slow, []byte(strings.Replace(profile, "adapterLoad: {mean: 0.02}", "adapterLoad: {mean: 0.4}", 1)),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	s := start(t, placed(t, 8), engineFlags("--profile", slow))
@@ -258,7 +263,8 @@ func TestControlIsKilledDuringLoads(t *testing.T) {
 // pool.
 func runtimeAt(t *testing.T, address string, log string, flags ...string) (object string) {
 	t.Helper()
-	args := append([]string{"engine", "--kind", "modelruntime", "--host", address, "--port", "8000", "--management", address + ":8085", "--event-log", log}, flags...)
+	args := append([]string{"engine", "--kind", "modelruntime", "--host", address, "--port", "8000", "--management", address + ":8085",
+		"--event-log", log}, flags...)
 	cmd := exec.Command(programs(t).Bench, args...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -267,7 +273,8 @@ func runtimeAt(t *testing.T, address string, log string, flags ...string) (objec
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait() // ending by a signal is fine
 	})
-	return fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: runtime, labels: {app: runtime}}\nspec: {addresses: ['%s:8000'], engine: modelruntime, management: 'port:8085'}\n", address)
+	return fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: runtime, labels: {app: runtime}}\nspec: {addresses: ['%s:8000'], engine: modelruntime, management: 'port:8085'}\n",
+		address)
 }
 
 // The same with a model runtime, which cannot list its models: what control recorded as loaded
@@ -287,7 +294,9 @@ func TestControlIsKilledDuringLoadsOfARuntime(t *testing.T) {
 		}
 		return s.eventsOf(log)
 	}
-	s.await("some are loaded, and some are being loaded", func() bool { return count(told(), "loaded") >= 8 && count(told(), "load") >= 13 })
+	s.await("some are loaded, and some are being loaded", func() bool {
+		return count(told(), "loaded") >= 8 && count(told(), "load") >= 13
+	})
 	before := time.Now()
 	s.Control.Kill()
 	killed := told()

@@ -31,7 +31,8 @@ type mode struct {
 
 // atExtproc changes the address of extproc.
 func atExtproc(kind string, address any) envoy.Change {
-	return envoy.Set(address, "static_resources", "clusters", 1, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint", "address", kind)
+	return envoy.Set(address, "static_resources", "clusters", 1, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint",
+		"address", kind)
 }
 
 var (
@@ -42,7 +43,8 @@ var (
 		envoy.Everywhere("request_body_buffer_limit", 33554432.0, 65536),
 	)}
 	// headersOnly makes Envoy read the model itself, and sends no body.
-	headersOnly = mode{"headers only", false, changes(append(readModel, envoy.ExtProc(map[string]any{"processing_mode": modes("NONE", nil)}))...)}
+	headersOnly = mode{"headers only", false, changes(append(readModel,
+		envoy.ExtProc(map[string]any{"processing_mode": modes("NONE", nil)}))...)}
 	// asking lets extproc ask for the body if it needs it.
 	asking = mode{"headers only, with mode override", true, func(c *rig.Config) {
 		headersOnly.setting(c)
@@ -60,7 +62,8 @@ var (
 			atExtproc("socket_address", map[string]any{"address": host, "port_value": 9002}), atExtproc("pipe", nil),
 			envoy.ExtProc(map[string]any{
 				"processing_mode": modes("FULL_DUPLEX_STREAMED", map[string]any{
-					"request_trailer_mode": "SEND", "response_header_mode": "SEND", "response_body_mode": "FULL_DUPLEX_STREAMED", "response_trailer_mode": "SEND",
+					"request_trailer_mode": "SEND", "response_header_mode": "SEND", "response_body_mode": "FULL_DUPLEX_STREAMED",
+					"response_trailer_mode": "SEND",
 				}),
 				"metadata_options": map[string]any{
 					"forwarding_namespaces": map[string]any{"untyped": []any{"envoy.lb", "envoy.lb.subset_hint"}},
@@ -126,7 +129,8 @@ func record(t *testing.T, address string, models, active []string) *recorder {
 	r := &recorder{address: address}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, "vllm:num_requests_running %d\nvllm:num_requests_waiting 0\nvllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"%s\",waiting_lora_adapters=\"\"} 1\n",
+		fmt.Fprintf(w,
+			"vllm:num_requests_running %d\nvllm:num_requests_waiting 0\nvllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"%s\",waiting_lora_adapters=\"\"} 1\n",
 			len(active), strings.Join(active, ","))
 	})
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
@@ -198,7 +202,8 @@ func startRecorded(t *testing.T, m mode, settings ...setting) (*stack, []*record
 		if err := os.WriteFile(filepath.Join(c.Objects, "patient.yaml"), []byte(patient), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		c.ExtprocFlags = append(c.ExtprocFlags, "--seed", "7", "--scrape-interval", "1h", "--models-scrape-interval", "1h", "--stale-after", "2h")
+		c.ExtprocFlags = append(c.ExtprocFlags, "--seed", "7", "--scrape-interval", "1h", "--models-scrape-interval", "1h",
+			"--stale-after", "2h")
 		c.EnvoyChanges = append(c.EnvoyChanges, envoy.Everywhere("buffer_size_bytes", 16384.0, 0)) // flush outcomes at once
 	}, m.setting}, settings...)...)
 	return s, all
@@ -228,7 +233,8 @@ func TestEveryModeDecidesTheSame(t *testing.T) {
 			r := completion(adapters[i*5%6], 10+i%7, i%3 == 0)
 			if i%4 == 0 {
 				r.path = "/v1/chat/completions"
-				r.body = fmt.Sprintf(`{"messages":[{"role":"user","content":"%s"}],"model":%q,"stream":%t}`, strings.Repeat("é", i*37%70_000), adapters[i%6], i%8 == 0)
+				r.body = fmt.Sprintf(`{"messages":[{"role":"user","content":"%s"}],"model":%q,"stream":%t}`,
+					strings.Repeat("é", i*37%70_000), adapters[i%6], i%8 == 0)
 			}
 			r.header = map[string]string{"X-Llm-D-Slo-Ttft-Ms": "5", "X-Gateway-Inference-Objective": "gold"}
 			if m.name != duplex.name {
@@ -324,7 +330,8 @@ func TestEveryModeServes(t *testing.T) {
 			refused(t, "no body", s.must(request{body: ""}), 400, "invalid_request")
 			refused(t, "admin path", s.must(request{path: "/v1/load_lora_adapter", body: `{}`}), 404, "unknown_url")
 			if m.name != partial.name && m.name != headersOnly.name && m.name != asking.name {
-				refused(t, "too large", s.must(request{body: `{"model":"a01","prompt":"` + strings.Repeat("x", 33<<20) + `"}`}), 413, "request_too_large")
+				refused(t, "too large", s.must(request{body: `{"model":"a01","prompt":"` + strings.Repeat("x", 33<<20) + `"}`}), 413,
+					"request_too_large")
 			}
 			s.await("nothing is in flight", s.idle)
 			if n := s.sum(s.Metrics, "headgate_requests_in_flight_expired_total"); n != 0 {

@@ -105,13 +105,19 @@ func TestAnEditIsInForceWithinASecondAndDropsNothing(t *testing.T) {
 	// A pool is renamed in three edits: add the new one, move the routes, remove the old one.
 	first, _, _ := strings.Cut(engines(network, 4), "---")
 	s.write("engines.yaml", engines(network, 4)+"---\n"+strings.Replace(first, "name: pool}", "name: pool2}", 1))
-	s.promised(time.Second, "the new pool is there", func() bool { return s.sum(s.Metrics, "headgate_objects", "kind", "InferencePool") == 2 })
+	s.promised(time.Second, "the new pool is there", func() bool {
+		return s.sum(s.Metrics, "headgate_objects", "kind", "InferencePool") == 2
+	})
 	everyRoute := append([]string{baseRoute}, adapters...)
 	s.write("routes.yaml", strings.ReplaceAll(routes(everyRoute...), "name: pool}", "name: pool2}"))
-	s.promised(time.Second, "requests go to the new pool", func() bool { return s.sum(s.Metrics, "headgate_picks_total", "pool", "default/pool2") > 0 })
+	s.promised(time.Second, "requests go to the new pool", func() bool {
+		return s.sum(s.Metrics, "headgate_picks_total", "pool", "default/pool2") > 0
+	})
 	alone := strings.Replace(engines(network, 4), "name: pool}", "name: pool2}", 1)
 	s.write("engines.yaml", alone)
-	s.promised(time.Second, "the old pool is gone", func() bool { return s.sum(s.Metrics, "headgate_objects", "kind", "InferencePool") == 1 })
+	s.promised(time.Second, "the old pool is gone", func() bool {
+		return s.sum(s.Metrics, "headgate_objects", "kind", "InferencePool") == 1
+	})
 
 	s.write("engines.yaml", strings.Replace(alone, "{name: engine-14,", "{name: engine-14, deletionTimestamp: '2026-01-01T00:00:00Z',", 1))
 	s.promised(time.Second, "a pod that is being deleted is out", func() bool {
@@ -124,7 +130,9 @@ func TestAnEditIsInForceWithinASecondAndDropsNothing(t *testing.T) {
 	log, err := os.ReadFile(s.Extproc.Log)
 	written, _ := os.ReadFile(filepath.Join(s.objects, "routes.yaml"))
 	before, _, _ := strings.Cut(string(written), "priority: high")
-	if err != nil || !strings.Contains(string(log), fmt.Sprintf("%s:%d: spec.priority: want a whole number, not string", filepath.Join(s.objects, "routes.yaml"), 1+strings.Count(before, "\n"))) {
+	if err != nil || !strings.Contains(string(log),
+		fmt.Sprintf("%s:%d: spec.priority: want a whole number, not string", filepath.Join(s.objects, "routes.yaml"), 1+
+			strings.Count(before, "\n"))) {
 		t.Errorf("the log does not name file, line and reason: %v\n%s", err, log)
 	}
 	if got := status("a01"); got != 200 {

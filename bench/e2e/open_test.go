@@ -26,7 +26,8 @@ func TestAPoolWithoutRoutesServesWhatItsEnginesList(t *testing.T) {
 			ID string `json:"id"`
 		} `json:"data"`
 	}
-	if a := s.must(request{method: http.MethodGet, path: "/v1/models"}); json.Unmarshal([]byte(a.body), &list) != nil || len(list.Data) == 0 || list.Data[0].ID != byPath {
+	if a := s.must(request{method: http.MethodGet, path: "/v1/models"}); json.Unmarshal([]byte(a.body), &list) != nil ||
+		len(list.Data) == 0 || list.Data[0].ID != byPath {
 		t.Fatalf("the models are %s", a.body)
 	}
 	for _, m := range list.Data {

@@ -100,7 +100,8 @@ func TestPayloadsAreCopied(t *testing.T) {
 	all, some := newSink(t), newSink(t)
 	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:", "two": "sim:"}),
 		copying(all.URL+"/all", some.URL+"/some?latest#inference.GRPCInferenceService/ModelInfer", "logger://*"))
-	s.write("vmodels.yaml", "apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: latest}\nspec: {poolRef: {name: pool}, target: one}\n")
+	s.write("vmodels.yaml",
+		"apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: latest}\nspec: {poolRef: {name: pool}, target: one}\n")
 	s.await("latest is known", func() bool {
 		return s.must(request{method: "GET", path: "/v2/models/latest/ready"}).status == http.StatusOK
 	})
@@ -109,7 +110,8 @@ func TestPayloadsAreCopied(t *testing.T) {
 	defer cancel()
 
 	// A unary call: the request and the response.
-	a, err := calls.ModelInfer(metadata.AppendToOutgoingContext(ctx, "tenant", "blue", "trace-bin", "\x00\xff", "authorization", "Bearer secret", "cookie", "secret"), tensor("latest", 1, 2))
+	a, err := calls.ModelInfer(metadata.AppendToOutgoingContext(ctx, "tenant", "blue", "trace-bin", "\x00\xff", "authorization",
+		"Bearer secret", "cookie", "secret"), tensor("latest", 1, 2))
 	if fault := answers(a, err, "one", 1, 2); fault != "" {
 		t.Fatal(fault)
 	}
@@ -127,11 +129,13 @@ func TestPayloadsAreCopied(t *testing.T) {
 		if p.Kind != want.Kind || p.Status != want.Status || p.Model != "one" || p.VModel != "latest" || p.ID == "" || p.ID != got[0].ID {
 			t.Errorf("payload %d is %+v", i, p)
 		}
-		if text := fmt.Sprint(p.Metadata); strings.Contains(text, "secret") || strings.Contains(text, "x-gateway") || strings.Contains(text, "x-headgate") {
+		if text := fmt.Sprint(p.Metadata); strings.Contains(text, "secret") || strings.Contains(text, "x-gateway") ||
+			strings.Contains(text, "x-headgate") {
 			t.Errorf("its metadata are %v", p.Metadata)
 		}
 	}
-	if m := got[0].Metadata; m["tenant"] != "blue" || m["trace-bin"] != "AP8=" || m["content-type"] != "application/grpc" || m["mm-model-id"] != "one" {
+	if m := got[0].Metadata; m["tenant"] != "blue" || m["trace-bin"] != "AP8=" || m["content-type"] != "application/grpc" ||
+		m["mm-model-id"] != "one" {
 		t.Errorf("the metadata of the request are %v", m)
 	}
 	if got := some.taken(s, 2); got[0].Kind != "request" || got[1].Kind != "response" {
@@ -170,17 +174,20 @@ func TestPayloadsAreCopied(t *testing.T) {
 		t.Fatalf("%d %s", b.status, b.body)
 	}
 	got = all.taken(s, 2)
-	if string(got[0].Data) != `{"id":"7","inputs":[]}` || got[0].Model != "one" || got[0].VModel != "latest" || got[1].Status != "200" || string(got[1].Data) != b.body {
+	if string(got[0].Data) != `{"id":"7","inputs":[]}` || got[0].Model != "one" || got[0].VModel != "latest" || got[1].Status != "200" ||
+		string(got[1].Data) != b.body {
 		t.Errorf("of REST come %+v", got)
 	}
 
 	// An OpenAI stream is one body.
-	b = s.must(request{body: `{"model":"one","prompt":"hello","max_tokens":5,"stream":true}`, header: map[string]string{"Authorization": "Bearer secret"}})
+	b = s.must(request{body: `{"model":"one","prompt":"hello","max_tokens":5,"stream":true}`,
+		header: map[string]string{"Authorization": "Bearer secret"}})
 	if !b.done() {
 		t.Fatalf("%d %s", b.status, b.body)
 	}
 	got = all.taken(s, 2)
-	if !strings.Contains(string(got[0].Data), `"prompt":"hello"`) || got[0].Model != "one" || got[1].Status != "200" || string(got[1].Data) != b.body || got[0].Metadata["authorization"] != "" {
+	if !strings.Contains(string(got[0].Data), `"prompt":"hello"`) || got[0].Model != "one" || got[1].Status != "200" ||
+		string(got[1].Data) != b.body || got[0].Metadata["authorization"] != "" {
 		t.Errorf("of a stream come %+v\nand %s\nwant %s", got, got[1].Data, b.body)
 	}
 
@@ -223,7 +230,8 @@ func TestSinksHoldNobodyUp(t *testing.T) {
 	}
 	group.Wait()
 	s.await("what is dropped is counted", func() bool {
-		return s.sum(s.Metrics, "headgate_payloads_dropped_total", "reason", "queue") >= 300 && s.sum(s.Metrics, "headgate_payloads_dropped_total", "reason", "failed") >= 1
+		return s.sum(s.Metrics, "headgate_payloads_dropped_total", "reason", "queue") >= 300 &&
+			s.sum(s.Metrics, "headgate_payloads_dropped_total", "reason", "failed") >= 1
 	})
 	s.await("no call is in flight", func() bool { return s.inFlight() == 0 })
 	began := time.Now()
@@ -239,7 +247,8 @@ func TestBothFiltersPassAllBytes(t *testing.T) {
 	runs(t)
 	const streams = 1000
 	all := newSink(t)
-	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:"}), copying(all.URL+"?one#inference.GRPCInferenceService/ModelInfer", "http://127.0.0.1:1/dead"))
+	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:"}),
+		copying(all.URL+"?one#inference.GRPCInferenceService/ModelInfer", "http://127.0.0.1:1/dead"))
 	calls := s.calls()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -263,8 +272,10 @@ func TestBothFiltersPassAllBytes(t *testing.T) {
 			}
 		}
 	}
-	body := `{"id":"1","inputs":[{"name":"x","datatype":"BYTES","shape":[1],"data":["` + strings.Repeat("0123456789abcdef", 1<<20-100) + `"]}]}`
-	if b := s.must(request{path: "/v2/models/one/infer", body: body}); b.status != http.StatusOK || !strings.Contains(b.body, body[len(`{"id":"1","inputs":[{"name":"x",`):len(body)-4]) {
+	body := `{"id":"1","inputs":[{"name":"x","datatype":"BYTES","shape":[1],"data":["` +
+		strings.Repeat("0123456789abcdef", 1<<20-100) + `"]}]}`
+	if b := s.must(request{path: "/v2/models/one/infer", body: body}); b.status != http.StatusOK ||
+		!strings.Contains(b.body, body[len(`{"id":"1","inputs":[{"name":"x",`):len(body)-4]) {
 		t.Errorf("REST of %d bytes: %d and %d bytes", len(body), b.status, len(b.body))
 	}
 
@@ -363,7 +374,9 @@ func BenchmarkPayloads(b *testing.B) {
 	instant := engineFlags("--profile", "testdata/instant.yaml")
 	without := start(b, instant, standalone, func(c *rig.Config) { c.EnvoyChanges = append(c.EnvoyChanges, envoy.Without("payloads")) })
 	off := start(b, instant, standalone)
-	on := start(b, instant, standalone, extprocFlags("--payload-processor", k.URL), func(c *rig.Config) { c.EnvoyChanges = append(c.EnvoyChanges, envoy.Enable("payloads")) })
+	on := start(b, instant, standalone, extprocFlags("--payload-processor", k.URL), func(c *rig.Config) {
+		c.EnvoyChanges = append(c.EnvoyChanges, envoy.Enable("payloads"))
+	})
 	both := func(s *stack) []int { return []int{s.Envoy.PID(), s.Extproc.PID()} }
 	for name, stacks := range map[string][2]*stack{"off": {without, off}, "on": {off, on}} {
 		b.Run(name, func(b *testing.B) { compare(b, stacks, "a01", both) })
@@ -375,7 +388,8 @@ func BenchmarkPayloads(b *testing.B) {
 func TestPayloadsAreCopiedAtAGateway(t *testing.T) {
 	runs(t)
 	all := newSink(t)
-	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:"}), throughGateway, extprocFlags("--payload-processor", all.URL), func(c *rig.Config) { c.EngineFlags = nil })
+	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:"}), throughGateway, extprocFlags("--payload-processor", all.URL),
+		func(c *rig.Config) { c.EngineFlags = nil })
 	host, _, _ := strings.Cut(s.Listen, ":")
 	gateway := aGateway(host)
 	class := strings.Replace(gateway, "{controllerName: headgate.dev/gateway-controller}",
@@ -406,7 +420,8 @@ func TestPayloadsAreCopiedAtAGateway(t *testing.T) {
 		_, err := calls.ModelInfer(t.Context(), tensor("one", 1))
 		return err == nil
 	})
-	s.write("gateway.yaml", class+"---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: GatewaySettings\nmetadata: {name: copies}\nspec: {payloads: {}}\n")
+	s.write("gateway.yaml", class+
+		"---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: GatewaySettings\nmetadata: {name: copies}\nspec: {payloads: {}}\n")
 	s.await("calls are copied", func() bool {
 		infer(1)
 		return copies(func(payload) bool { return true }) != ""

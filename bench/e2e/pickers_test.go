@@ -30,8 +30,9 @@ func (s *stack) picker(pool string) *process.Process {
 	s.t.Helper()
 	starter := process.NewStarter()
 	host := s.pickerHost()
-	p, err := starter.Start("picker-"+pool, s.Dir, exec.Command(programs(s.t).Extproc, "--objects", s.objects, "--pool-name", pool, "--grpc-host", host, "--grpc-health-port", "-1",
-		"--metrics-host", host, "--endpoints-per-request", "3", "--conformance-headers"))
+	p, err := starter.Start("picker-"+pool, s.Dir,
+		exec.Command(programs(s.t).Extproc, "--objects", s.objects, "--pool-name", pool, "--grpc-host", host, "--grpc-health-port", "-1",
+			"--metrics-host", host, "--endpoints-per-request", "3", "--conformance-headers"))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -84,7 +85,9 @@ func at(name string, r request) request {
 // not admit the engines' own model name.
 func (s *stack) awaitRoute(name string) {
 	s.t.Helper()
-	s.await("requests to "+name+".test reach the pool", func() bool { return s.must(at(name, completion(baseName, 1, false))).status == http.StatusOK })
+	s.await("requests to "+name+".test reach the pool", func() bool {
+		return s.must(at(name, completion(baseName, 1, false))).status == http.StatusOK
+	})
 }
 
 // overTLS listens with a self-signed certificate and forwards the bytes.
@@ -94,7 +97,8 @@ func overTLS(t *testing.T, address, to string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := tls.Listen("tcp", address, &tls.Config{Certificates: []tls.Certificate{*certificate}, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS12})
+	l, err := tls.Listen("tcp", address, &tls.Config{Certificates: []tls.Certificate{*certificate}, NextProtos: []string{"h2"},
+		MinVersion: tls.VersionTLS12})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +138,8 @@ func TestAPoolHasItsOwnPicker(t *testing.T) {
 		q.header["Test-Epp-Endpoint-Selection"] = s.endpoint(n)
 		a := s.must(q)
 		if a.status != http.StatusOK || a.served != s.endpoint(n) || a.header.Get("x-conformance-test-served-endpoint") != s.endpoint(n) {
-			t.Errorf("%d from %s, said to be %s, want %s: %s", a.status, a.served, a.header.Get("x-conformance-test-served-endpoint"), s.endpoint(n), a.body)
+			t.Errorf("%d from %s, said to be %s, want %s: %s", a.status, a.served, a.header.Get("x-conformance-test-served-endpoint"),
+				s.endpoint(n), a.body)
 		}
 	}
 	large := fmt.Sprintf(`{"model":%q,"prompt":"x","user":%q,"max_tokens":1}`, baseName, strings.Repeat("x", 5<<20))
@@ -209,7 +214,8 @@ func TestAPoolFailsOpenToPodsThatAreReady(t *testing.T) {
 		return q
 	}
 	ends := s.streamsOf(12, func(i int) request { return theirs(1+i%4, completion(baseName, 2000, true)) })
-	const silent, unready = `{type: Ready, status: "False"}, {type: ContainersReady, status: "True"}`, `{type: Ready, status: "False"}, {type: ContainersReady, status: "False"}`
+	const silent, unready = `{type: Ready, status: "False"}, {type: ContainersReady, status: "True"}`,
+		`{type: Ready, status: "False"}, {type: ContainersReady, status: "False"}`
 	become := func(conditions ...string) {
 		text := strings.Split(engines(strings.TrimSuffix(s.Listen, "1:8080"), len(conditions)), "---\n")
 		for i, c := range conditions {
@@ -257,7 +263,8 @@ func TestAPoolFailsOpenWithoutExtproc(t *testing.T) {
 	pool := func(name, mode string) string {
 		first, rest, _ := strings.Cut(engines(prefix, 4), "---")
 		first = strings.Replace(first, "name: pool}", "name: "+name+"}", 1)
-		first = strings.Replace(first, "targetPorts", "endpointPickerRef: {name: ours, port: {number: 9002}, failureMode: "+mode+"}, targetPorts", 1)
+		first = strings.Replace(first, "targetPorts", "endpointPickerRef: {name: ours, port: {number: 9002}, failureMode: "+mode+
+			"}, targetPorts", 1)
 		if name != "pool" {
 			return first
 		}
@@ -284,12 +291,17 @@ func TestAPoolFailsOpenWithoutExtproc(t *testing.T) {
 			{"a list by an LLMRoute", request{method: "GET", path: "/v1/models"}, 503},
 			{"a list by an HTTPRoute", at("open", request{method: "GET", path: "/v1/models"}), 503},
 			{"a closed path", at("open", request{path: "/v1/load_lora_adapter", body: `{"lora_name":"stolen","lora_path":"sim:"}`}), 503},
-			{"a closed path that is rewritten", at("open", request{path: "/servers/v1/load_lora_adapter", body: `{"lora_name":"stolen","lora_path":"sim:"}`}), 503},
-			{"a path that only looks rewritten", at("open", request{path: "/servers/servers/v1/completions", body: completion("a01", 1, false).body}), 503},
+			{"a closed path that is rewritten", at("open",
+				request{path: "/servers/v1/load_lora_adapter", body: `{"lora_name":"stolen","lora_path":"sim:"}`}), 503},
+			{"a path that only looks rewritten", at("open",
+				request{path: "/servers/servers/v1/completions", body: completion("a01", 1, false).body}), 503},
 			{"metrics", at("open", request{method: "GET", path: "/metrics"}), 503},
 			{"another method", at("open", request{method: "PUT", body: completion("a01", 1, false).body}), 503},
-			{"a header that names an endpoint", at("closed", request{body: completion("a01", 1, false).body, header: map[string]string{"X-Gateway-Destination-Endpoint": s.endpoint(1)}}), 503},
-			{"a header that names a pool", request{method: "GET", path: "/v1/models", header: map[string]string{"X-Gateway-Pool-Cluster": s.cluster()}}, 503},
+			{"a header that names an endpoint", at("closed",
+				request{body: completion("a01", 1, false).body,
+					header: map[string]string{"X-Gateway-Destination-Endpoint": s.endpoint(1)}}), 503},
+			{"a header that names a pool", request{method: "GET", path: "/v1/models",
+				header: map[string]string{"X-Gateway-Pool-Cluster": s.cluster()}}, 503},
 		} {
 			a := s.must(q.r)
 			if q.status == http.StatusServiceUnavailable {
@@ -321,9 +333,11 @@ func TestAPoolFailsOpenWithoutExtproc(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.await("extproc decides again", func() bool {
-		return s.must(request{method: "GET", path: "/v1/models"}).status == http.StatusOK && s.must(at("closed", completion("a01", 1, false))).status == http.StatusOK
+		return s.must(request{method: "GET", path: "/v1/models"}).status == http.StatusOK &&
+			s.must(at("closed", completion("a01", 1, false))).status == http.StatusOK
 	})
-	refused(t, "a closed path", s.must(at("open", request{path: "/v1/load_lora_adapter", body: `{"lora_name":"stolen"}`})), 404, "unknown_url")
+	refused(t, "a closed path", s.must(at("open", request{path: "/v1/load_lora_adapter", body: `{"lora_name":"stolen"}`})), 404,
+		"unknown_url")
 }
 
 // engine is a server of no known engine kind, which reports the protocol it was called with.
@@ -333,15 +347,16 @@ func (s *stack) engine(t *testing.T, address string, speaks *http.Protocols) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	is := &http.Server{ReadHeaderTimeout: time.Minute, Protocols: speaks, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("x-served-endpoint", address)
-		if r.URL.Path == "/metrics" || r.URL.Path == "/v1/models" {
-			http.NotFound(w, r)
-			return
-		}
-		body, err := io.ReadAll(r.Body)
-		_, _ = fmt.Fprintf(w, "%s %d bytes %v", r.Proto, len(body), err)
-	})}
+	is := &http.Server{ReadHeaderTimeout: time.Minute, Protocols: speaks,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("x-served-endpoint", address)
+			if r.URL.Path == "/metrics" || r.URL.Path == "/v1/models" {
+				http.NotFound(w, r)
+				return
+			}
+			body, err := io.ReadAll(r.Body)
+			_, _ = fmt.Fprintf(w, "%s %d bytes %v", r.Proto, len(body), err)
+		})}
 	go func() { _ = is.Serve(l) }()
 	t.Cleanup(func() { _ = is.Close() })
 }
@@ -373,7 +388,10 @@ func TestAPoolSaysItsProtocol(t *testing.T) {
 	large := fmt.Sprintf(`{"model":"x","prompt":%q}`, strings.Repeat("x", 3<<20))
 	for pool, proto := range map[string]string{"unsaid": "HTTP/1.1", "http": "HTTP/1.1", "h2c": "HTTP/2.0"} {
 		var a answer
-		s.await("the pool "+pool+" is served", func() bool { a = s.must(at(pool, completion("x", 1, false))); return a.status == http.StatusOK })
+		s.await("the pool "+pool+" is served", func() bool {
+			a = s.must(at(pool, completion("x", 1, false)))
+			return a.status == http.StatusOK
+		})
 		if a.body != proto+" 60 bytes <nil>" {
 			t.Errorf("the pool %s is asked by %s", pool, a.body)
 		}

@@ -33,7 +33,8 @@ func placed(t testing.TB, slots int, names ...string) setting {
 		if err := os.WriteFile(filepath.Join(c.Objects, "settings.yaml"), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(c.Objects, "routes.yaml"), []byte(routes(append([]string{baseRoute}, names...)...)), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(c.Objects, "routes.yaml"), []byte(routes(append([]string{baseRoute}, names...)...)),
+			0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

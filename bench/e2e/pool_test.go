@@ -10,7 +10,8 @@ import (
 
 // poolSettings is a PoolSettings of the tests' pool.
 func poolSettings(spec string) string {
-	return "apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: settings}\nspec: {poolRef: {name: pool}, " + spec + "}\n"
+	return "apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: settings}\nspec: {poolRef: {name: pool}, " +
+		spec + "}\n"
 }
 
 // A pool's request timeout ends longer requests in Envoy, and nothing else.
@@ -45,7 +46,8 @@ func TestAStoredAnswerIsAskedForWhereItWasMade(t *testing.T) {
 func aStoredAnswerIsAskedForWhereItWasMade(t *testing.T) {
 	s := start(t, extprocFlags("--policy", "roundRobin"))
 	for n, stream := range []bool{false, true, false, true} {
-		made := s.must(request{path: "/v1/responses", body: fmt.Sprintf(`{"model":"a01","input":"x","max_output_tokens":2,"stream":%t}`, stream)})
+		made := s.must(request{path: "/v1/responses",
+			body: fmt.Sprintf(`{"model":"a01","input":"x","max_output_tokens":2,"stream":%t}`, stream)})
 		_, rest, _ := strings.Cut(made.body, `"id":"resp_`)
 		id, _, _ := strings.Cut(rest, `"`)
 		if made.status != http.StatusOK || id == "" {
@@ -60,7 +62,8 @@ func aStoredAnswerIsAskedForWhereItWasMade(t *testing.T) {
 		if found.Endpoint != made.served {
 			t.Errorf("%d: made at %s, asked for at %s", n, made.served, found.Endpoint)
 		}
-		next := s.must(request{path: "/v1/responses", body: `{"model":"a01","input":"x","max_output_tokens":2,"previous_response_id":"` + id + `"}`})
+		next := s.must(request{path: "/v1/responses", body: `{"model":"a01","input":"x","max_output_tokens":2,"previous_response_id":"` +
+			id + `"}`})
 		if next.served != made.served {
 			t.Errorf("%d: made at %s, gone on with at %s", n, made.served, next.served)
 		}

@@ -56,7 +56,8 @@ func newQuickstartOf(t *testing.T, folder string) *quickstart {
 		}
 	}
 	q.args = []string{
-		"quickstart", "--objects", q.dir, "--run", filepath.Join(q.dir, "run"), "--cache", cache, "--admin", q.network + "1:9901", "--metrics", q.network + "1:9090", "--control-metrics", q.network + "1:9091",
+		"quickstart", "--objects", q.dir, "--run", filepath.Join(q.dir, "run"), "--cache", cache, "--admin", q.network + "1:9901",
+		"--metrics", q.network + "1:9090", "--control-metrics", q.network + "1:9091",
 	}
 	return q
 }
@@ -112,7 +113,8 @@ func (q *quickstart) pastes(said string) {
 		q.t.Fatalf("%d lines to paste in:\n%s", len(curls), said)
 	}
 	for i, want := range []string{`"object":"list"`, `"object":"chat.completion"`, "data: [DONE]"} {
-		out, err := exec.Command("bash", "-c", "set -e; "+strings.TrimSpace(curls[i])+" --silent --show-error --max-time 30").CombinedOutput()
+		out, err := exec.Command("bash", "-c", "set -e; "+strings.TrimSpace(curls[i])+
+			" --silent --show-error --max-time 30").CombinedOutput()
 		if err != nil || !strings.Contains(string(out), want) {
 			q.t.Errorf("%s: %v\n%s", curls[i], err, out)
 		}
@@ -172,7 +174,8 @@ func TestTheQuickstart(t *testing.T) {
 	// One line per second, with requests, tokens and each engine's queue and slots.
 	line := q.until(`[1-9]\d* tok/s`)
 	const engine = `engine-[1-4] +\d+\+\d+ +[●○]{4}`
-	if !regexp.MustCompile(`\d\d:\d\d:\d\d +\d+ req/s +\d+ tok/s \| +\d+ held +\d+ loads +\d+ evictions( \| ` + engine + `){4}`).MatchString(line) {
+	if !regexp.MustCompile(`\d\d:\d\d:\d\d +\d+ req/s +\d+ tok/s \| +\d+ held +\d+ loads +\d+ evictions( \| ` + engine +
+		`){4}`).MatchString(line) {
 		t.Errorf("the line is %s", line)
 	}
 
@@ -303,7 +306,9 @@ func TestTheConsoleShowsWhatRuns(t *testing.T) {
 	one := q.ownEngine(q.network+"21:8000", "llama-more")
 	two := q.ownEngine("127.0.0.1:0", "llama-by-name")
 	_, port, _ := net.SplitHostPort(two)
-	list := "apiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: { name: rack, labels: { app: llama } }\nspec: { addresses: [\"" + one + "\", \"localhost:" + port + "\"] }\n"
+	list := "apiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: { name: rack, labels: { app: llama } }\nspec: { addresses: [\"" + one +
+		"\", \"localhost:" + port +
+		"\"] }\n"
 	file := filepath.Join(q.dir, "rack.yaml")
 	write := func(text string) {
 		t.Helper()
@@ -384,12 +389,14 @@ func TestTheQuickstartOfOwnServers(t *testing.T) {
 		t.Fatalf("%d lines to paste in:\n%s", len(curls), said)
 	}
 	for i, want := range []string{`"id":"llama-by-name"`, `"object":"chat.completion"`} {
-		out, err := exec.Command("bash", "-c", "set -e; "+strings.TrimSpace(curls[i])+" --silent --show-error --max-time 30").CombinedOutput()
+		out, err := exec.Command("bash", "-c", "set -e; "+strings.TrimSpace(curls[i])+
+			" --silent --show-error --max-time 30").CombinedOutput()
 		if err != nil || !strings.Contains(string(out), want) {
 			t.Errorf("%s: %v\n%s", curls[i], err, out)
 		}
 	}
-	q.until(regexp.QuoteMeta(two) + ` +\d+\+\d+ .*` + regexp.QuoteMeta(late) + ` no answer|` + regexp.QuoteMeta(late) + ` no answer .*` + regexp.QuoteMeta(two) + ` +\d+\+\d+`)
+	q.until(regexp.QuoteMeta(two) + ` +\d+\+\d+ .*` + regexp.QuoteMeta(late) + ` no answer|` + regexp.QuoteMeta(late) + ` no answer .*` +
+		regexp.QuoteMeta(two) + ` +\d+\+\d+`)
 	q.ownEngine(late, "llama-late")
 	q.until(regexp.QuoteMeta(late) + ` +0\+0`)
 	q.interrupt()
@@ -418,7 +425,8 @@ func TestOwnServersThatDoNotAnswerYet(t *testing.T) {
 	}
 	q.start()
 	said := q.until("Ctrl-C stops everything")
-	if !strings.Contains(said, "None of the servers lists a model:") || !strings.Contains(said, late) || strings.Contains(said, "chat/completions") {
+	if !strings.Contains(said, "None of the servers lists a model:") || !strings.Contains(said, late) ||
+		strings.Contains(said, "chat/completions") {
 		t.Errorf("it says\n%s", said)
 	}
 	q.until(`- req/s +- tok/s \| ` + regexp.QuoteMeta(late) + ` no answer`)

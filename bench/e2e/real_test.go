@@ -49,7 +49,8 @@ type realEngine struct {
 
 func (e *realEngine) start() {
 	e.t.Helper()
-	e.Process = startEngine(e.t, e.dir, e.host, exec.Command("../real/vllm", append([]string{"serve", *vllmDir, e.host}, e.flags...)...)) //nolint:gosec // flags of this file
+	e.Process = startEngine(e.t, e.dir, e.host, exec.Command("../real/vllm",
+		append([]string{"serve", *vllmDir, e.host}, e.flags...)...)) //nolint:gosec // flags of this file
 }
 
 func (e *realEngine) address() string { return e.host + ":8000" }
@@ -248,7 +249,8 @@ func TestRealVLLMMigrates(t *testing.T) {
 	for _, fault := range l.faults {
 		t.Error(fault)
 	}
-	if of := movedModels.FindStringSubmatch(words); of == nil || of[1] != fmt.Sprint(had) || had == 0 || strings.Contains(words, "not moved") {
+	if of := movedModels.FindStringSubmatch(words); of == nil || of[1] != fmt.Sprint(had) || had == 0 ||
+		strings.Contains(words, "not moved") {
 		t.Errorf("of %d models that were there the hook is told %q", had, words)
 	}
 	if now := s.histogram(s.Metrics, "headgate_queue_time_seconds").GetSampleCount(); now != held {
@@ -299,7 +301,8 @@ func TestRealVLLMAnswersAsTheSimulatedOne(t *testing.T) {
 			}()
 		}
 		first, second := <-answers, <-answers
-		if !strings.HasPrefix(first, "200") && !strings.HasPrefix(second, "200") || !strings.Contains(first+second, "has already been loaded") {
+		if !strings.HasPrefix(first, "200") && !strings.HasPrefix(second, "200") ||
+			!strings.Contains(first+second, "has already been loaded") {
 			t.Errorf("%s: two loads at once: %s, %s", at, first, second)
 		}
 	}
@@ -318,9 +321,10 @@ func TestRealVLLMIsPredicted(t *testing.T) {
 	}{
 		{"prompts that fit each cache", nil, func(client, n int) (string, string) { return baseRoute, words(client*5+n, 600) }},
 		// 12 prompts of 14 blocks: an engine has room for 8 of them and the running requests.
-		{"prompts that do not all fit", []string{"--max-model-len", "2048", "--num-gpu-blocks-override", "128"}, func(client, n int) (string, string) {
-			return baseRoute, words(client*5+n, 1800)
-		}},
+		{"prompts that do not all fit", []string{"--max-model-len", "2048", "--num-gpu-blocks-override", "128"},
+			func(client, n int) (string, string) {
+				return baseRoute, words(client*5+n, 1800)
+			}},
 		{"adapters", nil, func(client, n int) (string, string) {
 			return fmt.Sprintf("a%d", 1+(client+n*n)%4), words(client*5+n, 100)
 		}},
@@ -345,7 +349,8 @@ func TestRealVLLMPredictionsComeTrue(t *testing.T) {
 	const judged = 100
 	for clients, most := range map[int]float64{1: 0.25, 8: 0.25, 32: 0.35} {
 		t.Run(fmt.Sprintf("%d at once", clients), func(t *testing.T) {
-			s, _ := startTiny(t, "--max-num-seqs", "256", "--load-format", "dummy", "--hf-overrides", fmt.Sprintf(`{"num_hidden_layers":%d}`, layersOfTiny))
+			s, _ := startTiny(t, "--max-num-seqs", "256", "--load-format", "dummy", "--hf-overrides",
+				fmt.Sprintf(`{"num_hidden_layers":%d}`, layersOfTiny))
 			began := time.Now()
 			l := s.pour(clients, func(client, n int) request {
 				id := client*1_000_000 + n
@@ -437,7 +442,8 @@ func predicted(t *testing.T, flags []string, next func(client, n int) request, c
 	before, _, _ := sample("while it learns", 3*time.Minute, func() bool {
 		return s.sum(s.Metrics, "headgate_pool_predictions_trusted") == 1
 	})
-	t.Logf("trusted after %d requests; until then first tokens after %.0f ms, p99 %.0f ms", len(before), before[len(before)/2], before[len(before)*99/100])
+	t.Logf("trusted after %d requests; until then first tokens after %.0f ms, p99 %.0f ms", len(before), before[len(before)/2],
+		before[len(before)*99/100])
 	if len(before) > 2000 || s.sum(s.Metrics, "headgate_pool_predictions_trusted") != 1 {
 		t.Fatal("that takes too long")
 	}
@@ -449,7 +455,8 @@ func predicted(t *testing.T, flags []string, next func(client, n int) request, c
 		for _, policy := range []string{"latency", "leastRequest", "roundRobin"} {
 			pick(policy)
 			first, hits, lines := sample(policy, turn, never)
-			t.Logf("%s: %d first tokens after %.0f ms, p99 %.0f ms; %.0f %% cached", policy, len(first), first[len(first)/2], first[len(first)*99/100], 100*hits)
+			t.Logf("%s: %d first tokens after %.0f ms, p99 %.0f ms; %.0f %% cached", policy, len(first), first[len(first)/2],
+				first[len(first)*99/100], 100*hits)
 			for _, l := range lines {
 				switch {
 				case policy != "latency":
@@ -460,7 +467,8 @@ func predicted(t *testing.T, flags []string, next func(client, n int) request, c
 					all[policy] = append(all[policy], l.FirstBody)
 					expected, measured = append(expected, l.Pick.FirstToken/1000), append(measured, max(l.FirstBody, 1))
 					is := &l.Pick.Expected
-					for name, seconds := range map[string]float64{"intake": is.Intake, "queue": is.Queue, "room": is.Room, "load": is.Load, "prefill": is.Prefill, "step": is.Step} {
+					for name, seconds := range map[string]float64{"intake": is.Intake, "queue": is.Queue, "room": is.Room, "load": is.Load,
+						"prefill": is.Prefill, "step": is.Step} {
 						terms[name] = append(terms[name], 1000*seconds)
 					}
 				}
@@ -481,7 +489,8 @@ func predicted(t *testing.T, flags []string, next func(client, n int) request, c
 		len(off), others, ratio, 100*off[len(off)/2], 100*off[len(off)*9/10])
 	for _, name := range slices.Sorted(maps.Keys(terms)) {
 		slices.Sort(terms[name])
-		t.Logf("%s: expected to be %.0f ms in the median, p90 %.0f", name, terms[name][len(terms[name])/2], terms[name][len(terms[name])*9/10])
+		t.Logf("%s: expected to be %.0f ms in the median, p90 %.0f", name, terms[name][len(terms[name])/2],
+			terms[name][len(terms[name])*9/10])
 	}
 	for _, policy := range []string{"latency", "leastRequest", "roundRobin"} {
 		slices.Sort(all[policy])

@@ -46,7 +46,8 @@ func newTriton(t *testing.T, host string, models []string) {
 			}
 		}
 	}
-	p := startEngine(t, t.TempDir(), "triton", exec.Command("../real/triton", "serve", *tritonDir, folder, host, "8000")) //nolint:gosec // paths of this test
+	p := startEngine(t, t.TempDir(), "triton", exec.Command("../real/triton", "serve", *tritonDir, folder, host,
+		"8000")) //nolint:gosec // paths of this test
 	t.Cleanup(p.KillGroup)
 }
 
@@ -73,7 +74,9 @@ func TestRealTritonThroughEnvoy(t *testing.T) {
 	}
 	// A request for an unknown version does not make extproc forget the model's copies.
 	missing := s.sum(s.Metrics, "headgate_endpoint_failures_total", "kind", "missing")
-	if a := s.must(request{method: "POST", path: "/v2/models/m0/versions/9/infer", body: `{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[0]}]}`}); a.status != http.StatusNotFound || !strings.Contains(a.body, "'m0' version 9 is not found") {
+	if a := s.must(request{method: "POST", path: "/v2/models/m0/versions/9/infer",
+		body: `{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[0]}]}`}); a.status != http.StatusNotFound ||
+		!strings.Contains(a.body, "'m0' version 9 is not found") {
 		t.Errorf("a version that there is not gets %d %s", a.status, a.body)
 	}
 	if is := s.sum(s.Metrics, "headgate_endpoint_failures_total", "kind", "missing"); is != missing {

@@ -43,7 +43,8 @@ type mlserver struct {
 
 func (m *mlserver) start() {
 	m.t.Helper()
-	m.Process = startEngine(m.t, m.dir, "mlserver", exec.Command("../real/mlserver", "serve", *mlserverDir, m.folder, m.host, "8000")) //nolint:gosec // paths of this test
+	m.Process = startEngine(m.t, m.dir, "mlserver",
+		exec.Command("../real/mlserver", "serve", *mlserverDir, m.folder, m.host, "8000")) //nolint:gosec // paths of this test
 }
 
 // newMLServer runs an MLServer with models until the test ends.
@@ -51,7 +52,8 @@ func newMLServer(t *testing.T, host string, models []string) *mlserver {
 	t.Helper()
 	dir := t.TempDir()
 	m := &mlserver{t: t, host: host, dir: dir, folder: filepath.Join(dir, "models")}
-	if out, err := exec.CommandContext(t.Context(), "../real/mlserver", append([]string{"model", *mlserverDir, m.folder}, models...)...).CombinedOutput(); err != nil { //nolint:gosec // names of this test
+	if out, err := exec.CommandContext(t.Context(), "../real/mlserver",
+		append([]string{"model", *mlserverDir, m.folder}, models...)...).CombinedOutput(); err != nil { //nolint:gosec // names of this test
 		t.Fatalf("%v: %s", err, out)
 	}
 	m.start()
@@ -72,7 +74,8 @@ func repositories(t *testing.T, c *rig.Config, kind engine.Kind, room int, model
 	c.EngineFlags = nil
 	net := strings.TrimSuffix(c.Listen, "1:8080")
 	pool, _, _ := strings.Cut(engines(net, 0), "---")
-	objects := pool + "---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: repositories, labels: {app: llama}}\n" +
+	objects := pool +
+		"---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: repositories, labels: {app: llama}}\n" +
 		fmt.Sprintf("spec: {addresses: ['%s11:8000', '%s12:8000'], engine: %s, ports: {grpc: 8001, metrics: 8002}}\n", net, net, kind)
 	for _, m := range models {
 		objects += modelObject(m, "type: any")
@@ -135,7 +138,8 @@ func TestRealMLServersThroughEnvoy(t *testing.T) {
 		listening(t, hosts)
 	})
 	for _, model := range models[10:] {
-		if _, err := s.mesh().RegisterModel(t.Context(), &mmesh.RegisterModelRequest{ModelId: model, ModelInfo: &mmesh.ModelInfo{Type: "any"}}); err != nil {
+		if _, err := s.mesh().RegisterModel(t.Context(),
+			&mmesh.RegisterModelRequest{ModelId: model, ModelInfo: &mmesh.ModelInfo{Type: "any"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -156,9 +160,11 @@ func TestRealMLServersThroughEnvoy(t *testing.T) {
 	infer := func(model string, class int64) string {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		a, err := calls.ModelInfer(ctx, &inference.ModelInferRequest{ModelName: model, Inputs: []*inference.ModelInferRequest_InferInputTensor{{
-			Name: "x", Datatype: "FP64", Shape: []int64{1, 1}, Contents: &inference.InferTensorContents{Fp64Contents: []float64{float64(3 * class)}},
-		}}})
+		a, err := calls.ModelInfer(ctx, &inference.ModelInferRequest{ModelName: model,
+			Inputs: []*inference.ModelInferRequest_InferInputTensor{{
+				Name: "x", Datatype: "FP64", Shape: []int64{1, 1},
+				Contents: &inference.InferTensorContents{Fp64Contents: []float64{float64(3 * class)}},
+			}}})
 		if err != nil {
 			return "gRPC: " + err.Error()
 		}
@@ -176,7 +182,8 @@ func TestRealMLServersThroughEnvoy(t *testing.T) {
 		defer response.Body.Close()
 		text, err := io.ReadAll(response.Body)
 		var a classified
-		if err != nil || response.StatusCode != http.StatusOK || json.Unmarshal(text, &a) != nil || a.Name != model || len(a.Outputs) != 1 || a.Outputs[0].Data[0] != class {
+		if err != nil || response.StatusCode != http.StatusOK || json.Unmarshal(text, &a) != nil || a.Name != model ||
+			len(a.Outputs) != 1 || a.Outputs[0].Data[0] != class {
 			return fmt.Sprintf("REST: %d %s %v", response.StatusCode, text, err)
 		}
 		return ""
@@ -222,7 +229,8 @@ func TestRealMLServersThroughEnvoy(t *testing.T) {
 	// A request for an unknown version does not make extproc forget the model's copies.
 	missing := s.sum(s.Metrics, "headgate_endpoint_failures_total", "kind", "missing")
 	for range 3 {
-		a := s.must(request{method: "POST", path: "/v2/models/m00/versions/9/infer", body: `{"inputs":[{"name":"x","datatype":"FP64","shape":[1,1],"data":[0]}]}`})
+		a := s.must(request{method: "POST", path: "/v2/models/m00/versions/9/infer",
+			body: `{"inputs":[{"name":"x","datatype":"FP64","shape":[1,1],"data":[0]}]}`})
 		if a.status != http.StatusNotFound || !strings.Contains(a.body, "Model m00 with version 9 not found") {
 			t.Errorf("a version that there is not gets %d %s", a.status, a.body)
 		}
@@ -261,7 +269,8 @@ func mlserversClient(t *testing.T, address string) {
 	if err := os.WriteFile(in, fmt.Appendf(nil, line+line, 0, 3), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	said, err := exec.CommandContext(t.Context(), *mlserverDir+"/venv/bin/mlserver", "infer", "-u", address, "-m", "m03", "-i", in, "-o", out, "-w", "1").CombinedOutput() //nolint:gosec // of this test
+	said, err := exec.CommandContext(t.Context(), *mlserverDir+"/venv/bin/mlserver", "infer", "-u", address, "-m", "m03", "-i", in, "-o",
+		out, "-w", "1").CombinedOutput() //nolint:gosec // of this test
 	if err != nil {
 		t.Errorf("%v: %s", err, said)
 		return
@@ -304,10 +313,12 @@ func TestRealMLServersThatDieLoseNoRoom(t *testing.T) {
 	}
 	calls := s.calls()
 	s.crash(victims, models, func(ctx context.Context, model string) error {
-		a, err := calls.ModelInfer(ctx, &inference.ModelInferRequest{ModelName: model, Inputs: []*inference.ModelInferRequest_InferInputTensor{{
-			Name: "x", Datatype: "FP64", Shape: []int64{1, 1}, Contents: &inference.InferTensorContents{Fp64Contents: []float64{3}},
-		}}})
-		if err == nil && (a.GetModelName() != model || len(a.GetOutputs()) != 1 || a.GetOutputs()[0].GetContents().GetInt64Contents()[0] != 1) {
+		a, err := calls.ModelInfer(ctx, &inference.ModelInferRequest{ModelName: model,
+			Inputs: []*inference.ModelInferRequest_InferInputTensor{{
+				Name: "x", Datatype: "FP64", Shape: []int64{1, 1}, Contents: &inference.InferTensorContents{Fp64Contents: []float64{3}},
+			}}})
+		if err == nil && (a.GetModelName() != model || len(a.GetOutputs()) != 1 ||
+			a.GetOutputs()[0].GetContents().GetInt64Contents()[0] != 1) {
 			err = fmt.Errorf("%s answers %v", model, a)
 		}
 		return err

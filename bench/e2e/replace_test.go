@@ -86,7 +86,8 @@ func TestRequestsThatWaitOutliveTheirExtproc(t *testing.T) {
 
 func requestsThatWaitOutliveTheirExtproc(t *testing.T) {
 	slow := filepath.Join(t.TempDir(), "slow.yaml")
-	if err := os.WriteFile(slow, []byte(strings.Replace(profile, "adapterLoad: {mean: 0.02}", "adapterLoad: {mean: 2}", 1)), 0o644); err != nil {
+	if err := os.WriteFile(slow, []byte(strings.Replace(profile, "adapterLoad: {mean: 0.02}", "adapterLoad: {mean: 2}", 1)),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {

@@ -84,7 +84,8 @@ func badInputGetsAClearAnswer(t *testing.T) {
 		{"too large, in chunks", request{body: big, header: map[string]string{"Transfer-Encoding": "chunked"}}, 413, "request_too_large"},
 		{"encoded", request{body: "x", header: map[string]string{"Content-Encoding": "compress"}}, 415, "unsupported_content_encoding"},
 		{"no engine lists it", request{body: `{"model":"nobody-lists-this"}`}, 503, "no_endpoint"},
-		{"the engine drops the connection", request{body: `{"model":"llama","prompt":"x"}`, header: map[string]string{"X-Sim-Fault": "reset"}}, 503, "server_ended"},
+		{"the engine drops the connection", request{body: `{"model":"llama","prompt":"x"}`,
+			header: map[string]string{"X-Sim-Fault": "reset"}}, 503, "server_ended"},
 		{"an unknown path", request{path: "/v1/foo", body: "{}"}, 404, "unknown_url"},
 		{"a method that is not served", request{method: "DELETE", path: "/v1/models"}, 404, "unknown_url"},
 	} {
@@ -98,11 +99,16 @@ func badInputGetsAClearAnswer(t *testing.T) {
 		if a := s.must(request{method: "GET", path: "/v1/models", header: underscore}); a.status != 200 { // gRPC metadata has underscores
 			t.Errorf("a header with an underscore: %d %s", a.status, a.body)
 		}
-		for _, contentType := range []string{"application/grpc;x", "application/grpcx", "application/grpc-web"} { // Envoy treats none of these as gRPC
-			refused(t, contentType, s.must(request{method: "POST", path: "/v1/load_lora_adapter", body: `{"lora_name":"a01"}`, header: map[string]string{"content-type": contentType, "mm-model-id": "llama"}}), 404, "unknown_url")
+		// Envoy treats none of these as gRPC
+		for _, contentType := range []string{"application/grpc;x", "application/grpcx", "application/grpc-web"} {
+			refused(t, contentType, s.must(request{method: "POST", path: "/v1/load_lora_adapter", body: `{"lora_name":"a01"}`,
+				header: map[string]string{"content-type": contentType, "mm-model-id": "llama"}}), 404, "unknown_url")
 		}
-		for _, path := range []string{"/v1/unload_lora_adapter", "/v1/embeddings", "/v1/completions", "/inference.GRPCInferenceService/ModelInfer"} { // OpenAI engines serve no gRPC
-			a := s.must(request{method: "POST", path: path, header: map[string]string{"content-type": "application/grpc", "mm-model-id": "llama"}})
+		// OpenAI engines serve no gRPC
+		for _, path := range []string{"/v1/unload_lora_adapter", "/v1/embeddings", "/v1/completions",
+			"/inference.GRPCInferenceService/ModelInfer"} {
+			a := s.must(request{method: "POST", path: path,
+				header: map[string]string{"content-type": "application/grpc", "mm-model-id": "llama"}})
 			if a.status != 200 || a.header.Get("grpc-status") != "12" || a.header.Get("endpoint") != "" {
 				t.Errorf("a call of %s: %d %v %s", path, a.status, a.header, a.body)
 			}
@@ -224,7 +230,9 @@ func destinationCannotBeForged(t *testing.T, s *stack) {
 		defer conn.Close()
 		body := `{"model":"` + model + `","prompt":"x","max_tokens":1}`
 		var q strings.Builder
-		fmt.Fprintf(&q, "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n", len(body))
+		fmt.Fprintf(&q,
+			"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n",
+			len(body))
 		for _, h := range headers {
 			fmt.Fprintf(&q, "%s: %s\r\n", h, value)
 		}
@@ -292,7 +300,8 @@ func outcomesBecomeMetrics(t *testing.T) {
 		t.Errorf("the stream ends with %q", stream.body)
 	}
 	s.must(request{body: `{"model":"a03","prompt":"x"}`, header: map[string]string{"X-Sim-Fault": "status=500"}})
-	if response, err := s.open(t.Context(), request{body: `{"model":"a04","prompt":"x","max_tokens":500,"stream":true}`, header: map[string]string{"X-Sim-Fault": "reset-after=3"}}); err == nil {
+	if response, err := s.open(t.Context(), request{body: `{"model":"a04","prompt":"x","max_tokens":500,"stream":true}`,
+		header: map[string]string{"X-Sim-Fault": "reset-after=3"}}); err == nil {
 		_, _ = io.ReadAll(response.Body) // up to the cut
 		_ = response.Body.Close()
 	}

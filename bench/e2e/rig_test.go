@@ -47,7 +47,8 @@ func TestMain(m *testing.M) {
 		fmt.Println("the end-to-end tests are left out of short runs")
 		return
 	}
-	// At its end a program with the race detector waits a second for reports of other threads, unless it is told otherwise.
+	// At its end a program with the race detector waits a second for reports of other threads,
+	// unless it is told otherwise.
 	status, err := 1, os.Setenv("GORACE", "atexit_sleep_ms=50")
 	if err == nil {
 		status, err = run(m)
@@ -218,7 +219,9 @@ func engines(net string, n int) string {
 	var b strings.Builder
 	b.WriteString("apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: pool}\nspec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}]}\n")
 	for i := 11; i < 11+n; i++ {
-		fmt.Fprintf(&b, "---\napiVersion: v1\nkind: Pod\nmetadata: {name: engine-%d, labels: {app: llama, %s: 'true'}}\nstatus: {podIP: %s%d}\n", i, rig.SimulateLabel, net, i)
+		fmt.Fprintf(&b,
+			"---\napiVersion: v1\nkind: Pod\nmetadata: {name: engine-%d, labels: {app: llama, %s: 'true'}}\nstatus: {podIP: %s%d}\n", i,
+			rig.SimulateLabel, net, i)
 	}
 	return b.String()
 }
@@ -228,7 +231,8 @@ func engines(net string, n int) string {
 func routes(names ...string) string {
 	var b strings.Builder
 	for _, name := range names {
-		fmt.Fprintf(&b, "---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: LLMRoute\nmetadata: {name: %s}\nspec:\n  backendRefs: [{name: pool}]\n", name)
+		fmt.Fprintf(&b,
+			"---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: LLMRoute\nmetadata: {name: %s}\nspec:\n  backendRefs: [{name: pool}]\n", name)
 		if name != baseRoute {
 			fmt.Fprintf(&b, "  adapter: {name: %s}\n", name)
 		}

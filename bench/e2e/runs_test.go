@@ -15,7 +15,8 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// mark says how a test runs. Without one, a test runs beside others, on envoy.yaml and programs without the race detector.
+// mark says how a test runs. Without one, a test runs beside others, on envoy.yaml and programs
+// without the race detector.
 type mark int
 
 const (
@@ -42,7 +43,8 @@ func runs(t *testing.T, as ...mark) {
 	}
 }
 
-// onBothPlanes runs a test on envoy.yaml and at a Gateway, there on programs with the race detector.
+// onBothPlanes runs a test on envoy.yaml and at a Gateway, there on programs with the race
+// detector.
 func onBothPlanes(t *testing.T, test func(*testing.T), as ...mark) {
 	t.Helper()
 	t.Parallel()
@@ -75,7 +77,8 @@ func (m mark) is(t testing.TB) bool {
 	return false
 }
 
-// builds are the folder of this run's programs, and how they are built, once each, when a test needs them.
+// builds are the folder of this run's programs, and how they are built, once each, when a test
+// needs them.
 type builds struct {
 	dir          string
 	plain, raced func() (rig.Programs, error)

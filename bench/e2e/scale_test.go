@@ -22,14 +22,16 @@ import (
 	"github.com/headgate/headgate/test/times"
 )
 
-var scale = flag.Bool("scale", false, "have control serve two Gateways of 1,000 HTTPRoutes while pods, Services and routes change, and put 20,000 Models onto 1,000 engines, and print what that takes")
+var scale = flag.Bool("scale", false,
+	"have control serve two Gateways of 1,000 HTTPRoutes while pods, Services and routes change, and put 20,000 Models onto 1,000 engines, and print what that takes")
 
 // The size of TestControlAtScale.
 const (
 	scaleRoutes, scaleGateways, scaleListeners, scaleServices = 1000, 2, 50, 200
-	scalePools, scalePods, scaleChanges                       = 50, 20, 20                          // pools, pods per pool, changes per second
-	scaleSlices, scaleEdits                                   = 100, 100                            // EndpointSlices changed meanwhile, route edits afterwards
-	scaleTime, scaleLimit                                     = time.Minute, 500 * time.Millisecond // the limit is for P99
+	// scalePools pools have scalePods pods each; scaleChanges objects change per second.
+	scalePools, scalePods, scaleChanges = 50, 20, 20
+	scaleSlices, scaleEdits             = 100, 100                            // EndpointSlices changed meanwhile, route edits afterwards
+	scaleTime, scaleLimit               = time.Minute, 500 * time.Millisecond // the limit is for P99
 )
 
 // TestControlAtScale prints what control consumes with an API server that has 1,000 HTTPRoutes on
@@ -64,7 +66,8 @@ func TestControlAtScale(t *testing.T) {
 		return p
 	}
 	socket := filepath.Join(dir, "envoys.sock")
-	control := start("control", exec.Command(programs(t).Control, "--kube", "--kubeconfig", apiserver.KubeconfigFile(t, config), "--listen", "unix:"+filepath.Join(dir, "control.sock"),
+	control := start("control", exec.Command(programs(t).Control, "--kube", "--kubeconfig", apiserver.KubeconfigFile(t, config), "--listen",
+		"unix:"+filepath.Join(dir, "control.sock"),
 		"--xds-address", "unix:"+socket, "--pod", system+"/control-0", "--metrics-host", host, "--scrape-interval", "1m"))
 	if err := control.AwaitOK(t.Context(), "http://"+host+":9091/readyz"); err != nil {
 		t.Fatal(err)
@@ -85,7 +88,8 @@ func TestControlAtScale(t *testing.T) {
 	f := follow(t, socket, "default/g0")
 	// At rest each Envoy has its Gateway's resources, and f those of one Gateway.
 	all := sent{
-		"clusters": scaleServices + scalePools + (scaleServices+scalePools)/scaleGateways, "listeners": scaleGateways + 1, "routes": scaleGateways + 1,
+		"clusters": scaleServices + scalePools + (scaleServices+scalePools)/scaleGateways, "listeners": scaleGateways + 1,
+		"routes":    scaleGateways + 1,
 		"endpoints": scaleServices + scaleServices/scaleGateways,
 	}
 	metrics := "http://" + host + ":9091/metrics"
@@ -157,7 +161,8 @@ func (k *kubernetes) churn() (stop func() int) {
 			case <-end:
 				return
 			}
-			for _, pod := range apiserver.ReadObjects(k.t, scalePod(changes%scalePools, changes/scalePools%scalePods, []string{"False", "True"}[changes/scalePools/scalePods%2])) {
+			for _, pod := range apiserver.ReadObjects(k.t,
+				scalePod(changes%scalePools, changes/scalePools%scalePods, []string{"False", "True"}[changes/scalePools/scalePods%2])) {
 				if err := k.objects.Put(pod); err != nil {
 					k.t.Error(err)
 				}
@@ -225,15 +230,21 @@ func (k *kubernetes) fill() {
 		for i := range scaleListeners {
 			fmt.Fprintf(&l, "  - {name: l%d, port: %d, protocol: HTTP, hostname: l%d.test}\n", i, 18080+g, i)
 		}
-		texts = append(texts, fmt.Sprintf("%sGateway\nmetadata: {name: g%d}\nspec:\n  gatewayClassName: headgate\n  addresses: [{type: IPAddress, value: 127.77.0.%d}]\n  listeners:\n%s", gatewayAPI, g, 10+g, &l))
+		texts = append(texts,
+			fmt.Sprintf("%sGateway\nmetadata: {name: g%d}\nspec:\n  gatewayClassName: headgate\n  addresses: [{type: IPAddress, value: 127.77.0.%d}]\n  listeners:\n%s",
+				gatewayAPI, g,
+				10+g, &l))
 	}
 	for s := range scaleServices {
 		texts = append(texts, fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: s%d}\nspec: {ports: [{port: 80}]}\n", s),
 			scaleSlice(s, fmt.Sprintf("10.1.0.%d", s+1)))
 	}
 	for p := range scalePools {
-		texts = append(texts, fmt.Sprintf("apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: p%d}\nspec: {selector: {matchLabels: {app: p%d}}, targetPorts: [{number: 8000}]}\n", p, p),
-			fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: LLMRoute\nmetadata: {name: m%d}\nspec: {parentRefs: [{name: g%d, sectionName: l%d}], backendRefs: [{name: p%d}]}\n", p, p%scaleGateways, p%scaleListeners, p))
+		texts = append(texts,
+			fmt.Sprintf("apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: p%d}\nspec: {selector: {matchLabels: {app: p%d}}, targetPorts: [{number: 8000}]}\n", p, p),
+			fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: LLMRoute\nmetadata: {name: m%d}\nspec: {parentRefs: [{name: g%d, sectionName: l%d}], backendRefs: [{name: p%d}]}\n", p,
+				p%scaleGateways,
+				p%scaleListeners, p))
 		for i := range scalePods {
 			texts = append(texts, scalePod(p, i, "True"))
 		}
@@ -274,7 +285,8 @@ func scaleSlice(service int, address string) string {
 // scalePod is a pod of a pool, ready or not.
 func scalePod(pool, i int, ready string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: p%d-%d, labels: {app: p%d}}\nspec: {containers: [{name: engine, image: engine}]}\n"+
-		"status: {podIP: 127.78.%d.%d, podIPs: [{ip: 127.78.%d.%d}], phase: Running, conditions: [{type: Ready, status: '%s'}]}\n", pool, i, pool, pool, i+1, pool, i+1, ready)
+		"status: {podIP: 127.78.%d.%d, podIPs: [{ip: 127.78.%d.%d}], phase: Running, conditions: [{type: Ready, status: '%s'}]}\n", pool, i,
+		pool, pool, i+1, pool, i+1, ready)
 }
 
 // metricLines returns the lines of a metrics page that match an expression.

@@ -74,9 +74,11 @@ func startSecureEngine(t *testing.T, address, name string) *secureEngine {
 		t.Fatal(err)
 	}
 	e := &secureEngine{
-		authority: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Certificate[0]})), heard: make(map[string]bool),
+		authority: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Certificate[0]})),
+		heard:     make(map[string]bool),
 	}
-	server := &http.Server{Handler: e, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0), TLSConfig: &tls.Config{Certificates: []tls.Certificate{*certificate}, MinVersion: tls.VersionTLS12}}
+	server := &http.Server{Handler: e, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0),
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{*certificate}, MinVersion: tls.VersionTLS12}}
 	go func() { _ = server.ServeTLS(l, "", "") }()
 	t.Cleanup(func() { _ = server.Close() })
 	return e
@@ -86,7 +88,8 @@ func startSecureEngine(t *testing.T, address, name string) *secureEngine {
 // Authorization or the engines' own.
 func secured(pool, authorization, authority string) string {
 	return fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: %[1]s}\nspec:\n  poolRef: {name: %[1]s}\n  authorization: %[2]s\n"+
-		"  engineTLS:\n    hostname: engines.test\n    caCertificates: |\n      %[3]s\n---\n", pool, authorization, strings.ReplaceAll(strings.TrimSpace(authority), "\n", "\n      "))
+		"  engineTLS:\n    hostname: engines.test\n    caCertificates: |\n      %[3]s\n---\n", pool, authorization,
+		strings.ReplaceAll(strings.TrimSpace(authority), "\n", "\n      "))
 }
 
 // extproc gives engines that require TLS and a token their own token. The clients' tokens reach no
@@ -103,9 +106,11 @@ func TestEnginesHaveTLSAndATokenOfTheirOwn(t *testing.T) {
 	h2 := startSecureEngine(t, prefix+"72:8443", "engines.test")
 	other := startSecureEngine(t, prefix+"73:8443", "engines.test")
 	open := startSecureEngine(t, prefix+"74:8443", "engines.test")
-	s.write("ours.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: ours}\nspec: {selector: {app.kubernetes.io/name: headgate}, ports: [{port: 9002}]}\n")
+	s.write("ours.yaml",
+		"apiVersion: v1\nkind: Service\nmetadata: {name: ours}\nspec: {selector: {app.kubernetes.io/name: headgate}, ports: [{port: 9002}]}\n")
 	const failsOpen = ", endpointPickerRef: {name: ours, port: {number: 9002}, failureMode: FailOpen}"
-	s.write("pools.yaml", listed("secure", prefix+"71:8443", failsOpen)+secured("secure", "Engine", e.authority)+toPool("secure", "secure")+"---\n"+
+	s.write("pools.yaml", listed("secure", prefix+"71:8443", failsOpen)+secured("secure", "Engine", e.authority)+toPool("secure", "secure")+
+		"---\n"+
 		listed("h2", prefix+"72:8443", ", appProtocol: kubernetes.io/h2c")+secured("h2", "Engine", h2.authority)+toPool("h2", "h2")+"---\n"+
 		listed("stranger", prefix+"73:8443", failsOpen)+secured("stranger", "Client", e.authority)+toPool("stranger", "stranger")+"---\n"+
 		listed("open", prefix+"74:8443", failsOpen)+secured("open", "Client", open.authority)+toPool("open", "open"))
@@ -115,7 +120,10 @@ func TestEnginesHaveTLSAndATokenOfTheirOwn(t *testing.T) {
 		return q
 	}
 	var a answer
-	s.await("extproc sees the engine, and Envoy reaches it", func() bool { a = s.must(with("secure", "Bearer client")); return a.status == http.StatusOK })
+	s.await("extproc sees the engine, and Envoy reaches it", func() bool {
+		a = s.must(with("secure", "Bearer client"))
+		return a.status == http.StatusOK
+	})
 	if a.body != "HTTP/1.1 over TLS to engines.test" {
 		t.Errorf("it was asked by %s", a.body)
 	}
@@ -123,10 +131,14 @@ func TestEnginesHaveTLSAndATokenOfTheirOwn(t *testing.T) {
 	if a.body != "HTTP/2.0 over TLS to engines.test" {
 		t.Errorf("it was asked by %s", a.body)
 	}
-	s.await("a client's own Authorization passes where nobody says another", func() bool { return s.must(with("open", "Bearer engines-own")).status == http.StatusOK })
-	s.write("calls.yaml", "apiVersion: gateway.networking.k8s.io/v1\nkind: GRPCRoute\nmetadata: {name: calls}\nspec:\n  parentRefs: [{name: gateway}]\n  hostnames: [calls.test]\n"+
-		"  rules: [{backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: secure}]}]\n")
-	conn, err := grpc.NewClient("passthrough:///"+s.Listen, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("calls.test"))
+	s.await("a client's own Authorization passes where nobody says another", func() bool {
+		return s.must(with("open", "Bearer engines-own")).status == http.StatusOK
+	})
+	s.write("calls.yaml",
+		"apiVersion: gateway.networking.k8s.io/v1\nkind: GRPCRoute\nmetadata: {name: calls}\nspec:\n  parentRefs: [{name: gateway}]\n  hostnames: [calls.test]\n"+
+			"  rules: [{backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: secure}]}]\n")
+	conn, err := grpc.NewClient("passthrough:///"+s.Listen, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithAuthority("calls.test"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,16 +147,20 @@ func TestEnginesHaveTLSAndATokenOfTheirOwn(t *testing.T) {
 		a, err := inference.NewGRPCInferenceServiceClient(conn).ModelInfer(t.Context(), tensor("m", 1))
 		return err == nil && a.GetModelName() == "HTTP/2.0 over TLS to engines.test"
 	})
-	refused(t, "an engine whose certificate extproc does not trust", s.must(with("stranger", "Bearer client")), http.StatusServiceUnavailable, "no_endpoint")
+	refused(t, "an engine whose certificate extproc does not trust", s.must(with("stranger", "Bearer client")),
+		http.StatusServiceUnavailable, "no_endpoint")
 	if a := s.must(at("secure", completion("m", 1, false))); a.status != http.StatusOK {
 		t.Errorf("without an Authorization of its own a request gets %d %s", a.status, a.body)
 	}
-	if a := s.must(at("secure", request{method: "GET", path: "/v1/files/x", header: map[string]string{"Authorization": "Bearer client"}})); a.status != http.StatusNotFound {
+	if a := s.must(at("secure", request{method: "GET", path: "/v1/files/x",
+		header: map[string]string{"Authorization": "Bearer client"}})); a.status != http.StatusNotFound {
 		t.Errorf("a request without a body gets %d %s", a.status, a.body)
 	}
 	s.Extproc.Kill()
-	refused(t, "a pool whose engines want their token, without extproc,", s.must(with("secure", "Bearer client")), http.StatusServiceUnavailable, "no_endpoint")
-	refused(t, "an engine whose certificate Envoy does not trust", s.must(with("stranger", "Bearer client")), http.StatusServiceUnavailable, "no_endpoint")
+	refused(t, "a pool whose engines want their token, without extproc,", s.must(with("secure", "Bearer client")),
+		http.StatusServiceUnavailable, "no_endpoint")
+	refused(t, "an engine whose certificate Envoy does not trust", s.must(with("stranger", "Bearer client")), http.StatusServiceUnavailable,
+		"no_endpoint")
 	if a := s.must(with("open", "Bearer engines-own")); a.status != http.StatusOK {
 		t.Errorf("a pool that fails open gets %d %s", a.status, a.body)
 	}

@@ -38,7 +38,9 @@ func (s *stack) starve(names []string, clients int, add func()) {
 	for _, name := range names {
 		s.must(completion(name, 1, false))
 	}
-	l := s.pour(clients*len(names), func(client, n int) request { return completion(names[client/clients], 100+37*client%50, n%2 == 0) }, isOK)
+	l := s.pour(clients*len(names), func(client, n int) request {
+		return completion(names[client/clients], 100+37*client%50, n%2 == 0)
+	}, isOK)
 	of := func(counts []int64, i int) []int64 { return counts[clients*i : clients*(i+1)] }
 	// Two of them always get responses; which two is random.
 	var starved int

@@ -62,7 +62,8 @@ func (s *soak) load() (stop func()) {
 				if id := responseID(r.body); id != "" {
 					last = made{id: id, at: r.ended}
 				}
-				if r.status == http.StatusNotFound && r.path == "/v1/responses/"+last.id && s.book.during(last.at, r.ended, "", "extproc killed", "extproc stopped") {
+				if r.status == http.StatusNotFound && r.path == "/v1/responses/"+last.id &&
+					s.book.during(last.at, r.ended, "", "extproc killed", "extproc stopped") {
 					last.nowhere = r.ended
 				}
 				s.note(r)
@@ -107,13 +108,15 @@ func draw(draws *rand.Rand, last made) errand {
 	tokens := 5 + draws.IntN(40)
 	chat := func(stream bool) request {
 		return request{path: "/v1/chat/completions", body: fmt.Sprintf(
-			`{"model":%s,"messages":[{"role":"user","content":"hello"}],"max_tokens":%d,"stream":%t%s}`, model, tokens, stream, map[bool]string{true: `,"stream_options":{"include_usage":true}`}[stream])}
+			`{"model":%s,"messages":[{"role":"user","content":"hello"}],"max_tokens":%d,"stream":%t%s}`, model, tokens, stream,
+			map[bool]string{true: `,"stream_options":{"include_usage":true}`}[stream])}
 	}
 	text := func(stream bool) request {
 		return request{body: fmt.Sprintf(`{"model":%s,"prompt":"hello","max_tokens":%d,"stream":%t}`, model, tokens, stream)}
 	}
 	response := func(previous string) request {
-		return request{path: "/v1/responses", body: fmt.Sprintf(`{"model":%s,"input":"hello","max_output_tokens":%d%s}`, model, tokens, previous)}
+		return request{path: "/v1/responses", body: fmt.Sprintf(`{"model":%s,"input":"hello","max_output_tokens":%d%s}`, model, tokens,
+			previous)}
 	}
 	switch n := draws.IntN(100); {
 	case n < 25:
@@ -233,7 +236,8 @@ func (s *soak) judge() {
 	for _, r := range s.tally.later {
 		if fault := s.wrong(r); fault != "" {
 			if faults++; faults <= 20 {
-				s.t.Errorf("%s %s %.80s for %v from %q: %s: %.300s", r.kind(), r.path, r.request.body, r.ended.Sub(r.begun).Round(time.Millisecond), r.served, fault, r.body)
+				s.t.Errorf("%s %s %.80s for %v from %q: %s: %.300s", r.kind(), r.path, r.request.body,
+					r.ended.Sub(r.begun).Round(time.Millisecond), r.served, fault, r.body)
 			}
 			unexplained++
 		}

@@ -252,14 +252,16 @@ func (s *soak) objectLane(ctx context.Context) {
 	var tokens float64
 	inTurns(ctx, draws, []func(){
 		edited("a new route", answered(http.StatusOK), "newcomer.yaml",
-			strings.Replace(routes("a01"), "name: a01}\nspec:", "name: newcomer}\nspec:\n  modelNames: [newcomer]", 1), answered(http.StatusNotFound)),
+			strings.Replace(routes("a01"), "name: a01}\nspec:", "name: newcomer}\nspec:\n  modelNames: [newcomer]", 1),
+			answered(http.StatusNotFound)),
 		func() {
 			s.invalid.Lock()
 			defer s.invalid.Unlock()
 			invalid()
 		},
 		edited("settings of the pool", s.serves(draws), "settings.yaml",
-			"apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: soak}\nspec: {poolRef: {name: pool}, policy: leastRequest, retry: {attempts: 1}, timeouts: {request: 20s, staleAfter: 2s}}\n", s.serves(draws)),
+			"apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: soak}\nspec: {poolRef: {name: pool}, policy: leastRequest, retry: {attempts: 1}, timeouts: {request: 20s, staleAfter: 2s}}\n",
+			s.serves(draws)),
 		edited("a pod that is not ready", state(4, 1), "engines.yaml", unready, state(4, 0)),
 		edited("a list of endpoints", func() bool {
 			n, err := s.value(s.endpoint(5), "vllm:generation_tokens_total")
@@ -267,7 +269,9 @@ func (s *soak) objectLane(ctx context.Context) {
 				tokens = n
 			}
 			return err == nil && n > tokens // records of other rounds do not count
-		}, "list.yaml", fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: list, labels: {app: llama}}\nspec: {addresses: ['%s']}\n", s.endpoint(5)),
+		}, "list.yaml",
+			fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: list, labels: {app: llama}}\nspec: {addresses: ['%s']}\n",
+				s.endpoint(5)),
 			func() bool { tokens = 0; return true }),
 	})
 }

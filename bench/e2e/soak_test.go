@@ -113,7 +113,8 @@ func startSoak(t *testing.T) *soak {
 			envoy.Everywhere("idle_timeout", "600s", silence), envoy.Everywhere("stream_idle_timeout", "600s", silence))
 		// A fifth engine, which a list adds to the pool and removes.
 		net := strings.TrimSuffix(c.Listen, "1:8080")
-		spare := strings.NewReplacer("name: pool}", "name: spare}", "app: llama", "app: spare", "engine-11", "engine-15", net+"11", net+"15").Replace(engines(net, 1))
+		spare := strings.NewReplacer("name: pool}", "name: spare}", "app: llama", "app: spare", "engine-11", "engine-15", net+"11", net+
+			"15").Replace(engines(net, 1))
 		if err := os.WriteFile(filepath.Join(c.Objects, "spare.yaml"), []byte(spare), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +128,8 @@ func (s *soak) warm() {
 	for client := range 2 * soakClients {
 		clients.Go(func() {
 			for n := range 5 {
-				if a, err := s.ask(s.t.Context(), completion(adapters[(client+n)%len(adapters)], 20, n%2 == 0)); err != nil || a.status != 200 {
+				if a, err := s.ask(s.t.Context(), completion(adapters[(client+n)%len(adapters)], 20, n%2 == 0)); err != nil ||
+					a.status != 200 {
 					s.t.Errorf("before any trouble: %d, %v", a.status, err)
 				}
 			}
@@ -155,7 +157,8 @@ func (s *soak) leftNothing(rest float64) {
 	s.await("the engines have nothing left", func() bool {
 		return s.engineSum("vllm:num_requests_running")+s.engineSum("vllm:num_requests_waiting") == 0
 	})
-	for _, gauge := range []string{"http.ingress.downstream_rq_active", "cluster.endpoints.upstream_rq_active", "cluster.endpoints.upstream_rq_pending_active"} {
+	for _, gauge := range []string{"http.ingress.downstream_rq_active", "cluster.endpoints.upstream_rq_active",
+		"cluster.endpoints.upstream_rq_pending_active"} {
 		s.await("Envoy's "+gauge+" is 0", func() bool { return s.envoyGauge(gauge) == 0 })
 	}
 	// Connections are reopened when a program restarts; each has two or three goroutines.

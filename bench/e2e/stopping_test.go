@@ -39,21 +39,22 @@ func (s *stack) stopsUnderLoad(names []string, address string, stop func(), ende
 	for i := range draws {
 		draws[i] = rand.New(rand.NewPCG(uint64(i), 3))
 	}
-	l := s.pour(clients, func(client, n int) request { return completion(draw(draws[client]), 20, n%2 == 0) }, func(a answer, err error) string {
-		took := time.Since(a.begun)
-		mu.Lock()
-		defer mu.Unlock()
-		if asked.IsZero() {
-			before = max(before, took)
-		} else {
-			longest = max(longest, took)
-		}
-		if a.status == http.StatusServiceUnavailable {
-			failed = append(failed, a)
-			return ""
-		}
-		return isOK(a, err)
-	})
+	l := s.pour(clients, func(client, n int) request { return completion(draw(draws[client]), 20, n%2 == 0) },
+		func(a answer, err error) string {
+			took := time.Since(a.begun)
+			mu.Lock()
+			defer mu.Unlock()
+			if asked.IsZero() {
+				before = max(before, took)
+			} else {
+				longest = max(longest, took)
+			}
+			if a.status == http.StatusServiceUnavailable {
+				failed = append(failed, a)
+				return ""
+			}
+			return isOK(a, err)
+		})
 	s.await("requests flow", func() bool { return l.sent.Load() > 200 })
 	mu.Lock()
 	asked = time.Now()
@@ -77,7 +78,8 @@ func (s *stack) stopsUnderLoad(names []string, address string, stop func(), ende
 	for _, a := range failed {
 		// Control's log may have it a moment before extproc does.
 		if late := a.begun.Sub(known); late > 250*time.Millisecond || a.header.Get("Retry-After") == "" {
-			s.t.Errorf("a request that was sent %v after the stop was known gets %d %s, Retry-After %q", late, a.status, a.body, a.header.Get("Retry-After"))
+			s.t.Errorf("a request that was sent %v after the stop was known gets %d %s, Retry-After %q", late, a.status, a.body,
+				a.header.Get("Retry-After"))
 		}
 	}
 	if most := max(before*3, 3*time.Second); longest > most {
@@ -99,7 +101,8 @@ func (s *stack) logged(log, message, about string) time.Time {
 			Time time.Time
 			Msg  string
 		}
-		if json.Unmarshal([]byte(line), &entry) == nil && strings.HasPrefix(entry.Msg, message) && strings.Contains(line, fmt.Sprintf("%q", about)) {
+		if json.Unmarshal([]byte(line), &entry) == nil && strings.HasPrefix(entry.Msg, message) &&
+			strings.Contains(line, fmt.Sprintf("%q", about)) {
 			return entry.Time
 		}
 	}

@@ -139,7 +139,8 @@ func (s *stack) inventedResponses() {
 	}
 }
 
-// At a Gateway listener with several pools, a response is found in whichever pool created it, after control and extproc have lost its endpoint.
+// At a Gateway listener with several pools, a response is found in whichever pool created it, after
+// control and extproc have lost its endpoint.
 func TestStoredResponsesOfSeveralPoolsOutliveExtproc(t *testing.T) {
 	runs(t)
 	s := start(t, storing, atRandom, throughGateway, func(c *rig.Config) {
@@ -193,7 +194,8 @@ func TestStoredResponsesOfSeveralPoolsOutliveExtproc(t *testing.T) {
 	}
 	asked := func() int { return int(s.engineSum("sim:requests_total", "path", "/v1/responses/{id}")) }
 	before := asked()
-	if a := s.must(request{method: http.MethodGet, path: "/v1/responses/resp_none"}); a.status != http.StatusNotFound || !strings.Contains(a.body, "not found") {
+	if a := s.must(request{method: http.MethodGet, path: "/v1/responses/resp_none"}); a.status != http.StatusNotFound ||
+		!strings.Contains(a.body, "not found") {
 		t.Errorf("what nobody has: %d %s", a.status, a.body)
 	}
 	s.await("the engines have counted", func() bool { return asked() >= before+len(s.Engines) })

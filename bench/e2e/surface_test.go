@@ -40,7 +40,8 @@ func TestErrorsOfTheMessagesAPIHaveItsShape(t *testing.T) {
 		{"an unknown model", request{body: `{"model":"gpt-9"}`}, 404, "not_found_error"},
 		{"too large", request{body: strings.Repeat("a", 33<<20)}, 413, "request_too_large"},
 		{"too many headers", request{body: `{"model":"llama"}`, header: many}, 431, "invalid_request_error"},
-		{"the engine drops the connection", request{body: `{"model":"llama","max_tokens":1,"messages":[{"role":"user","content":"x"}]}`, header: map[string]string{"X-Sim-Fault": "reset"}}, 503, "api_error"},
+		{"the engine drops the connection", request{body: `{"model":"llama","max_tokens":1,"messages":[{"role":"user","content":"x"}]}`,
+			header: map[string]string{"X-Sim-Fault": "reset"}}, 503, "api_error"},
 	} {
 		c.r.path = "/v1/messages"
 		a := s.must(c.r)
@@ -48,7 +49,8 @@ func TestErrorsOfTheMessagesAPIHaveItsShape(t *testing.T) {
 			Type  string
 			Error struct{ Type, Message string }
 		}
-		if err := json.Unmarshal([]byte(a.body), &e); err != nil || e.Type != "error" || e.Error.Type != c.kind || e.Error.Message == "" || a.status != c.status {
+		if err := json.Unmarshal([]byte(a.body), &e); err != nil || e.Type != "error" || e.Error.Type != c.kind || e.Error.Message == "" ||
+			a.status != c.status {
 			t.Errorf("%s: %d %s, %v, want %d %s", c.name, a.status, a.body, err, c.status, c.kind)
 		}
 		if (a.status == 503) != (a.header.Get("Retry-After") != "") {
@@ -75,7 +77,8 @@ func TestClientsThatSendBeforeTheyReadGetTheirError(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", path, size); err != nil {
+		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", path,
+			size); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := conn.Write(make([]byte, n)); err != nil {
@@ -164,7 +167,8 @@ func TestNoEndpointIsBlamedForEnvoysOwnErrors(t *testing.T) {
 		go func() { _ = server.Serve(l) }()
 		t.Cleanup(func() { _ = server.Close() })
 		text := "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: large}\nspec: {selector: {matchLabels: {app: large}}, targetPorts: [{number: 8000}]}\n" +
-			"---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: large, labels: {app: large}}\nspec: {addresses: ['" + large + "']}\n" +
+			"---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: large, labels: {app: large}}\nspec: {addresses: ['" + large +
+			"']}\n" +
 			"---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: LLMRoute\nmetadata: {name: large}\nspec: {backendRefs: [{name: large}]}\n"
 		if err := os.WriteFile(filepath.Join(c.Objects, "large.yaml"), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
@@ -252,7 +256,8 @@ func TestWhatIsSaidOfModels(t *testing.T) {
 		read("/v1/models/"+id, &one)
 		read("/v1/models/"+id, &again)
 		at := slices.IndexFunc(list.Data, func(m model) bool { return m.ID == id })
-		if at < 0 || one.Object != "model" || one.Created == nil || *one.Created == 0 || *one.Created != *again.Created || one.OwnedBy == "" || one.Length != 16384 || one.Root != nil || list.Data[at].Length != one.Length {
+		if at < 0 || one.Object != "model" || one.Created == nil || *one.Created == 0 || *one.Created != *again.Created ||
+			one.OwnedBy == "" || one.Length != 16384 || one.Root != nil || list.Data[at].Length != one.Length {
 			t.Errorf("%+v, in the list %+v", one, list.Data)
 		}
 		if adapter := id != baseRoute; adapter != (one.Parent != nil) || adapter && *one.Parent != baseRoute {
@@ -293,13 +298,15 @@ func TestHTTP10IsServed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = fmt.Fprintf(conn, "POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		_, _ = fmt.Fprintf(conn, "POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+			len(body), body)
 		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		text, err := io.ReadAll(response.Body)
-		if err != nil || response.StatusCode != http.StatusOK || stream && !(answer{body: string(text)}).done() || !stream && !json.Valid(text) {
+		if err != nil || response.StatusCode != http.StatusOK || stream && !(answer{body: string(text)}).done() || !stream &&
+			!json.Valid(text) {
 			t.Errorf("stream %v: %d %s, %v", stream, response.StatusCode, text, err)
 		}
 		_ = response.Body.Close()
@@ -317,7 +324,8 @@ func TestHTTP10IsServed(t *testing.T) {
 			t.Fatal(err)
 		}
 		text, _ := io.ReadAll(response.Body)
-		refused(t, encoding, answer{status: response.StatusCode, header: response.Header, body: string(text)}, http.StatusBadRequest, "invalid_http")
+		refused(t, encoding, answer{status: response.StatusCode, header: response.Header, body: string(text)}, http.StatusBadRequest,
+			"invalid_http")
 		_ = conn.Close()
 	}
 }
@@ -344,7 +352,9 @@ func TestTrailersWithoutABodyAreRefused(t *testing.T) {
 		return b.Bytes()
 	}
 	_ = framer.WriteSettings()
-	_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true, BlockFragment: block(":method", "POST", ":scheme", "http", ":authority", "x", ":path", "/v1/completions", "content-type", "application/json")})
+	_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true,
+		BlockFragment: block(":method", "POST", ":scheme", "http", ":authority", "x", ":path", "/v1/completions", "content-type",
+			"application/json")})
 	_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true, EndStream: true, BlockFragment: block("x-trailer", "1")})
 	for {
 		frame, err := framer.ReadFrame()
@@ -372,14 +382,17 @@ func TestOriginsAreAllowedOnceTheyAreListed(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.EnvoyYAML = filepath.Join(t.TempDir(), "envoy.yaml")
-			changed := strings.Replace(string(text), "allow_origin_string_match: []", "allow_origin_string_match: [{ exact: \"https://chat.example\" }]", 1)
+			changed := strings.Replace(string(text), "allow_origin_string_match: []",
+				"allow_origin_string_match: [{ exact: \"https://chat.example\" }]", 1)
 			if err := os.WriteFile(c.EnvoyYAML, []byte(changed), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		},
 	} {
 		s := start(t, pods(t, 1), change)
-		asks := request{method: "OPTIONS", path: "/v1/chat/completions", header: map[string]string{"Origin": page, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}}
+		asks := request{method: "OPTIONS", path: "/v1/chat/completions",
+			header: map[string]string{"Origin": page, "Access-Control-Request-Method": "POST",
+				"Access-Control-Request-Headers": "authorization"}}
 		before := s.must(asks)
 		r := completion("a01", 1, false)
 		r.header = map[string]string{"Origin": page}
@@ -407,7 +420,8 @@ func TestWhyAnAdapterCannotBeLoadedIsTold(t *testing.T) {
 		begun := time.Now()
 		a := s.must(completion(model, 1, false))
 		refused(t, model, a, http.StatusServiceUnavailable, "model_load_failed")
-		if !strings.Contains(a.body, c.says) || a.header.Get("x-should-retry") != "false" || strings.Contains(a.body, c.words) || strings.Contains(a.body, "/no/such") {
+		if !strings.Contains(a.body, c.says) || a.header.Get("x-should-retry") != "false" || strings.Contains(a.body, c.words) ||
+			strings.Contains(a.body, "/no/such") {
 			t.Errorf("%s: %s, x-should-retry %q", model, a.body, a.header.Get("x-should-retry"))
 		}
 		if !s.tells(s.Control.Log, c.words, model) {

@@ -60,7 +60,8 @@ func answers(a *inference.ModelInferResponse, err error, model string, values ..
 	if err != nil {
 		return err.Error()
 	}
-	if a.GetModelName() != model || len(a.GetOutputs()) != 1 || fmt.Sprint(a.GetOutputs()[0].GetContents().GetFp32Contents()) != fmt.Sprint(values) {
+	if a.GetModelName() != model || len(a.GetOutputs()) != 1 ||
+		fmt.Sprint(a.GetOutputs()[0].GetContents().GetFp32Contents()) != fmt.Sprint(values) {
 		return fmt.Sprintf("the answer is %v, want %v of %s", a, values, model)
 	}
 	return ""
@@ -71,8 +72,10 @@ func answers(a *inference.ModelInferResponse, err error, model string, values ..
 func TestModelsAreInferredByV2(t *testing.T) { onBothPlanes(t, modelsAreInferredByV2, raced) }
 
 func modelsAreInferredByV2(t *testing.T) {
-	s := start(t, runtimes(t, 2, map[string]string{"one": "sim:?load=100ms", "two": "sim:?load=100ms", "three": "sim:", "unloaded": "sim:?load=1h", "broken": "sim:?fail=INTERNAL:disk%20broken"}), func(c *rig.Config) { c.EngineFlags = nil })
-	s.write("vmodels.yaml", "apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: latest}\nspec: {poolRef: {name: pool}, target: two}\n")
+	s := start(t, runtimes(t, 2, map[string]string{"one": "sim:?load=100ms", "two": "sim:?load=100ms", "three": "sim:",
+		"unloaded": "sim:?load=1h", "broken": "sim:?fail=INTERNAL:disk%20broken"}), func(c *rig.Config) { c.EngineFlags = nil })
+	s.write("vmodels.yaml",
+		"apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: latest}\nspec: {poolRef: {name: pool}, target: two}\n")
 	s.await("latest is known", func() bool {
 		return s.must(request{method: "GET", path: "/v2/models/latest/ready"}).status == http.StatusOK
 	})
@@ -110,15 +113,20 @@ func modelsAreInferredByV2(t *testing.T) {
 		{"an unknown model", "nobody", nil, codes.NotFound, "model not found"},
 		{"a VModel in the header of models", "", []string{"mm-model-id", "latest"}, codes.NotFound, "model not found"},
 		{"a model in the header of VModels", "", []string{"mm-vmodel-id", "one"}, codes.NotFound, "vmodel not found"},
-		{"a model and a VModel", "", []string{"mm-vmodel-id", "latest", "mm-model-id", "one"}, codes.InvalidArgument, "send one of mm-model-id and mm-vmodel-id"},
-		{"two models, all of which there are to be", "", []string{"mm-model-id", "one", "mm-model-id", "nobody", "mm-required", "all"}, codes.NotFound, "model not found"},
-		{"two models that there are not", "", []string{"mm-model-id", "nobody", "mm-model-id", "noone"}, codes.NotFound, "none of the requested models were found"},
-		{"two models of which one cannot be loaded", "", []string{"mm-model-id", "one", "mm-model-id", "broken"}, codes.Internal, "could not be loaded"},
+		{"a model and a VModel", "", []string{"mm-vmodel-id", "latest", "mm-model-id", "one"}, codes.InvalidArgument,
+			"send one of mm-model-id and mm-vmodel-id"},
+		{"two models, all of which there are to be", "", []string{"mm-model-id", "one", "mm-model-id", "nobody", "mm-required", "all"},
+			codes.NotFound, "model not found"},
+		{"two models that there are not", "", []string{"mm-model-id", "nobody", "mm-model-id", "noone"}, codes.NotFound,
+			"none of the requested models were found"},
+		{"two models of which one cannot be loaded", "", []string{"mm-model-id", "one", "mm-model-id", "broken"}, codes.Internal,
+			"could not be loaded"},
 		{"a name that is a path", "../one", nil, codes.InvalidArgument, "No model can have this id"},
 		{"a load that fails", "broken", nil, codes.Internal, "could not be loaded"},
 	} {
 		_, err := infer(c.message, c.headers...)
-		if is := status.Convert(err); is.Code() != c.code || !strings.Contains(is.Message(), c.words) || strings.Contains(is.Message(), "disk") {
+		if is := status.Convert(err); is.Code() != c.code || !strings.Contains(is.Message(), c.words) ||
+			strings.Contains(is.Message(), "disk") {
 			t.Errorf("%s: %v, want %v: %s", c.what, err, c.code, c.words)
 		}
 	}
@@ -128,9 +136,12 @@ func modelsAreInferredByV2(t *testing.T) {
 		models  []string
 	}{
 		{"two", []string{"mm-model-id", "two", "mm-model-id", "one"}, []string{"two", "one"}},
-		{"six, in bytes, one of them a second time", []string{"mm-model-id-bin", "one", "mm-model-id-bin", "two", "mm-model-id-bin", "three", "mm-model-id-bin", "two", "mm-model-id-bin", "one", "mm-model-id-bin", "one"}, []string{"one", "two", "three", "two", "one", "one"}},
+		{"six, in bytes, one of them a second time",
+			[]string{"mm-model-id-bin", "one", "mm-model-id-bin", "two", "mm-model-id-bin", "three", "mm-model-id-bin", "two",
+				"mm-model-id-bin", "one", "mm-model-id-bin", "one"}, []string{"one", "two", "three", "two", "one", "one"}},
 		{"two, one of which there is not", []string{"mm-model-id", "two", "mm-model-id", "nobody"}, []string{"two"}},
-		{"two, a VModel among them", []string{"mm-vmodel-id", "latest", "mm-vmodel-id", "latest", "mm-required", "all"}, []string{"two", "two"}},
+		{"two, a VModel among them", []string{"mm-vmodel-id", "latest", "mm-vmodel-id", "latest", "mm-required", "all"},
+			[]string{"two", "two"}},
 	} {
 		a, err := infer("", c.headers...)
 		last := c.models[len(c.models)-1]
@@ -148,7 +159,8 @@ func modelsAreInferredByV2(t *testing.T) {
 	if a, err := calls.ServerReady(ctx, new(inference.ServerReadyRequest)); err != nil || !a.GetReady() {
 		t.Errorf("ready: %v, %v", a, err)
 	}
-	if a, err := calls.ServerMetadata(ctx, new(inference.ServerMetadataRequest)); err != nil || a.GetName() != "headgate" || a.GetVersion() == "" {
+	if a, err := calls.ServerMetadata(ctx, new(inference.ServerMetadataRequest)); err != nil || a.GetName() != "headgate" ||
+		a.GetVersion() == "" {
 		t.Errorf("the server: %v, %v", a, err)
 	}
 	for model, want := range map[string]bool{"one": true, "latest": true, "unloaded": true, "broken": false, "nobody": false} {
@@ -157,14 +169,16 @@ func modelsAreInferredByV2(t *testing.T) {
 		}
 	}
 	conn := s.conn()
-	if a, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{Service: "any"}); err != nil || a.GetStatus() != healthv1.HealthCheckResponse_SERVING {
+	if a, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{Service: "any"}); err != nil ||
+		a.GetStatus() != healthv1.HealthCheckResponse_SERVING {
 		t.Errorf("health: %v, %v", a, err)
 	}
 	// A method whose messages name no model is routed by its headers; its messages are not read. A
 	// Gateway's LLMRoutes route only V2 methods.
 	if !s.gateway {
 		echo, mine := new(wrapperspb.BytesValue), metadata.AppendToOutgoingContext(ctx, "mm-vmodel-id", "latest")
-		if err := conn.Invoke(mine, "/"+runtime.EchoMethod, wrapperspb.Bytes([]byte("as it is")), echo); err != nil || string(echo.GetValue()) != "as it is" {
+		if err := conn.Invoke(mine, "/"+runtime.EchoMethod, wrapperspb.Bytes([]byte("as it is")), echo); err != nil ||
+			string(echo.GetValue()) != "as it is" {
 			t.Errorf("of another service: %q, %v", echo.GetValue(), err)
 		}
 		if err := conn.Invoke(ctx, "/"+runtime.EchoMethod, wrapperspb.Bytes(nil), echo); status.Code(err) != codes.InvalidArgument {
@@ -192,7 +206,8 @@ func modelsAreInferredByV2(t *testing.T) {
 		status             int
 		want               string
 	}{
-		{"POST", "/v2/models/one/infer", `{"id":"7","inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}`, 200, `{"model_name":"one","model_version":"1","id":"7","outputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1.0]}]}`},
+		{"POST", "/v2/models/one/infer", `{"id":"7","inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}`, 200,
+			`{"model_name":"one","model_version":"1","id":"7","outputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1.0]}]}`},
 		{"POST", "/v2/models/latest/infer", `{"inputs":[]}`, 200, `"model_name":"two"`},
 		{"POST", "/v2/models/one/infer", `{"inputs":[{"name":"x","datatype":"FP32","shape":[2],"data":[1]}]}`, 400, `{"error":`},
 		{"POST", "/v2/models/one/generate", `{}`, 501, `{"error":"The server of this model speaks gRPC`},
@@ -235,14 +250,16 @@ func TestCallsMayHaveAHundredMetadataEntries(t *testing.T) {
 				switch {
 				case n <= 100 && (err != nil || a.status != http.StatusOK):
 					t.Errorf("%d entries: %v; by REST %d %s", n, err, a.status, a.body)
-				case n >= 150 && (status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "at most 100 entries") || a.status != http.StatusRequestHeaderFieldsTooLarge):
+				case n >= 150 && (status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "at most 100 entries") ||
+					a.status != http.StatusRequestHeaderFieldsTooLarge):
 					t.Errorf("%d entries: %v; by REST %d %s", n, err, a.status, a.body)
 				case err != nil && status.Code(err) != codes.ResourceExhausted:
 					t.Errorf("%d entries: %v", n, err)
 				}
 				// Any client may send the relay's header; it does not bypass the limit.
 				if header[wire.RelayTokenHeader] = "made up"; n >= 150 {
-					if a := s.must(request{path: "/v2/models/one/infer", body: `{"inputs":[]}`, header: header}); a.status != http.StatusRequestHeaderFieldsTooLarge {
+					if a := s.must(request{path: "/v2/models/one/infer", body: `{"inputs":[]}`,
+						header: header}); a.status != http.StatusRequestHeaderFieldsTooLarge {
 						t.Errorf("%d entries and one of the inner server: %d %s", n, a.status, a.body)
 					}
 				}
@@ -257,7 +274,8 @@ func TestStreamsOfV2(t *testing.T) { onBothPlanes(t, streamsOfV2) }
 
 func streamsOfV2(t *testing.T) {
 	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:?load=50ms", "two": "sim:"}), func(c *rig.Config) { c.EngineFlags = nil })
-	s.write("vmodels.yaml", "apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: latest}\nspec: {poolRef: {name: pool}, target: one}\n")
+	s.write("vmodels.yaml",
+		"apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: latest}\nspec: {poolRef: {name: pool}, target: one}\n")
 	s.await("latest is known", func() bool {
 		return s.must(request{method: "GET", path: "/v2/models/latest/ready"}).status == http.StatusOK
 	})
@@ -332,12 +350,14 @@ func TestGrpcurlIsAnswered(t *testing.T) {
 		t.Fatalf("%v, %v", is, err)
 	}
 	for _, c := range []struct{ header, method, message, answer string }{
-		{"mm-model-id-bin: " + base64.StdEncoding.EncodeToString([]byte(id)), "ModelInfer", `{"inputs": [{"name": "x"}]}`, `"modelName": "` + id + `"`},
+		{"mm-model-id-bin: " + base64.StdEncoding.EncodeToString([]byte(id)), "ModelInfer", `{"inputs": [{"name": "x"}]}`,
+			`"modelName": "` + id + `"`},
 		{"x-mine: 1", "ModelInfer", `{"model_name": "` + id + `", "inputs": [{"name": "x"}]}`, `"modelName": "` + id + `"`},
 		{"x-mine: 1", "ModelReady", `{"name": "` + id + `"}`, `"ready": true`},
 		{"x-mine: 1", "ModelInfer", `{"model_name": "unknown"}`, "Code: NotFound"},
 	} {
-		out, err := exec.CommandContext(t.Context(), "go", "tool", "-modfile="+root+"/tools/go.mod", "grpcurl", "-plaintext", "-import-path", root+"/api/inference", "-proto", "inference.proto", //nolint:gosec // of this test
+		out, err := exec.CommandContext(t.Context(), "go", "tool", "-modfile="+root+"/tools/go.mod", "grpcurl", "-plaintext",
+			"-import-path", root+"/api/inference", "-proto", "inference.proto", //nolint:gosec // of this test
 			"-H", c.header, "-d", c.message, s.Listen, "inference.GRPCInferenceService/"+c.method).CombinedOutput()
 		if failed := strings.HasPrefix(c.answer, "Code"); !strings.Contains(string(out), c.answer) || (err != nil) != failed {
 			t.Errorf("%s %s is answered %s, %v", c.method, c.message, out, err)

@@ -193,7 +193,8 @@ func TestEnvoysOwnErrorsOfV2(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if _, err := s.calls().ModelInfer(ctx, tensor("one", 1)); status.Code(err) != codes.Unavailable || status.Convert(err).Message() != "The gateway cannot have this call answered now." {
+	if _, err := s.calls().ModelInfer(ctx, tensor("one", 1)); status.Code(err) != codes.Unavailable ||
+		status.Convert(err).Message() != "The gateway cannot have this call answered now." {
 		t.Errorf("gRPC: %v", err)
 	}
 }
@@ -205,7 +206,8 @@ func TestEnvoysOwnErrorsOfV2(t *testing.T) {
 func TestStreamsCountForAsLongAsTheyLast(t *testing.T) {
 	runs(t)
 	const pause = 5 * time.Second // between two responses of the response-only streams
-	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:", "slow": "sim:?infer=" + pause.String()}), standalone, extprocFlags("--in-flight-timeout", max(22*time.Second, *kept/3).String()), func(c *rig.Config) { c.EngineFlags = nil })
+	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:", "slow": "sim:?infer=" + pause.String()}), standalone,
+		extprocFlags("--in-flight-timeout", max(22*time.Second, *kept/3).String()), func(c *rig.Config) { c.EngineFlags = nil })
 	ctx, cancel := context.WithTimeout(t.Context(), *kept+2*time.Minute)
 	defer cancel()
 	calls := [2]inference.GRPCInferenceServiceClient{s.calls(), s.calls()} // a connection has room for 1,024 streams
@@ -276,9 +278,12 @@ func TestStreamsCountForAsLongAsTheyLast(t *testing.T) {
 // is, and endpoints are picked as with envoy.yaml.
 func TestAGRPCRouteLeadsToAPool(t *testing.T) {
 	runs(t)
-	s := start(t, runtimes(t, 2, map[string]string{"one": "sim:?load=50ms", "two": "sim:"}), throughGateway, func(c *rig.Config) { c.EngineFlags = nil })
-	s.write("more.yaml", "apiVersion: gateway.networking.k8s.io/v1\nkind: GRPCRoute\nmetadata: {name: calls}\nspec:\n  parentRefs: [{name: gateway}]\n  rules:\n  - backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: pool}]\n"+
-		"---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: LLMRoute\nmetadata: {name: latest}\nspec: {modelNames: [latest], backendRefs: [{name: pool}], adapter: {name: two}}\n")
+	s := start(t, runtimes(t, 2, map[string]string{"one": "sim:?load=50ms", "two": "sim:"}), throughGateway, func(c *rig.Config) {
+		c.EngineFlags = nil
+	})
+	s.write("more.yaml",
+		"apiVersion: gateway.networking.k8s.io/v1\nkind: GRPCRoute\nmetadata: {name: calls}\nspec:\n  parentRefs: [{name: gateway}]\n  rules:\n  - backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: pool}]\n"+
+			"---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: LLMRoute\nmetadata: {name: latest}\nspec: {modelNames: [latest], backendRefs: [{name: pool}], adapter: {name: two}}\n")
 	calls := s.calls()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -325,14 +330,16 @@ func TestAGatewayServesAPoolThatNoLLMRouteNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.await("no other listener serves the pool", func() bool {
-		other, err := http.Post("http://"+host+":8081/v2/models/one/infer", "application/json", strings.NewReader(`{"inputs":[]}`)) //nolint:noctx // it answers at once
+		other, err := http.Post("http://"+host+":8081/v2/models/one/infer", "application/json",
+			strings.NewReader(`{"inputs":[]}`)) //nolint:noctx // it answers at once
 		if err != nil {
 			return false
 		}
 		defer other.Body.Close()
 		return other.StatusCode == http.StatusNotFound
 	})
-	is, err := s.mesh().RegisterModel(t.Context(), &mmesh.RegisterModelRequest{ModelId: "mine", ModelInfo: &mmesh.ModelInfo{Type: "sim", Path: "sim:"}, LoadNow: true, Sync: true})
+	is, err := s.mesh().RegisterModel(t.Context(),
+		&mmesh.RegisterModelRequest{ModelId: "mine", ModelInfo: &mmesh.ModelInfo{Type: "sim", Path: "sim:"}, LoadNow: true, Sync: true})
 	if err != nil || is.GetStatus() != mmesh.ModelStatusInfo_LOADED {
 		t.Fatalf("%v, %v", is, err)
 	}
@@ -342,7 +349,8 @@ func TestAGatewayServesAPoolThatNoLLMRouteNames(t *testing.T) {
 			a, err := calls.ModelInfer(t.Context(), tensor(model, 1))
 			return answers(a, err, model, 1) == ""
 		})
-		if a := s.must(request{method: "POST", path: "/v2/models/" + model + "/infer", body: `{"inputs":[]}`}); a.status != http.StatusOK || !strings.Contains(a.body, `"model_name":"`+model+`"`) {
+		if a := s.must(request{method: "POST", path: "/v2/models/" + model + "/infer", body: `{"inputs":[]}`}); a.status != http.StatusOK ||
+			!strings.Contains(a.body, `"model_name":"`+model+`"`) {
 			t.Errorf("by REST %s is answered %d %s", model, a.status, a.body)
 		}
 	}
@@ -356,17 +364,24 @@ func TestAGatewayServesAPoolThatNoLLMRouteNames(t *testing.T) {
 // move.
 func TestAVModelMovesUnderCallsOverTLS(t *testing.T) {
 	runs(t, raced)
-	s := start(t, runtimes(t, 2, map[string]string{"v1": "sim:?load=50ms", "v2": "sim:?load=50ms"}), throughGateway, func(c *rig.Config) { c.EngineFlags = nil })
+	s := start(t, runtimes(t, 2, map[string]string{"v1": "sim:?load=50ms", "v2": "sim:?load=50ms"}), throughGateway, func(c *rig.Config) {
+		c.EngineFlags = nil
+	})
 	host, _, _ := strings.Cut(s.Listen, ":")
 	s.write("secret.yaml", aSecret(t, "own", "calls.test"))
 	s.write("gateway.yaml", strings.Replace(aGateway(host), "port: 8080, protocol: HTTP}", "port: 8080, protocol: HTTP}, "+
 		"{name: https, port: 8443, protocol: HTTPS, hostname: calls.test, tls: {certificateRefs: [{name: own}]}}", 1))
-	s.write("calls.yaml", "apiVersion: gateway.networking.k8s.io/v1\nkind: GRPCRoute\nmetadata: {name: calls}\nspec:\n  parentRefs: [{name: gateway, sectionName: https}]\n  hostnames: [calls.test]\n  rules:\n  - backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: pool}]\n")
+	s.write("calls.yaml",
+		"apiVersion: gateway.networking.k8s.io/v1\nkind: GRPCRoute\nmetadata: {name: calls}\nspec:\n  parentRefs: [{name: gateway, sectionName: https}]\n  hostnames: [calls.test]\n  rules:\n  - backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: pool}]\n")
 	move := func(target string) {
-		s.write("vmodel.yaml", "apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: latest}\nspec: {poolRef: {name: pool}, target: "+target+"}\n")
+		s.write("vmodel.yaml",
+			"apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: latest}\nspec: {poolRef: {name: pool}, target: "+
+				target+"}\n")
 	}
 	move("v1")
-	conn, err := grpc.NewClient("passthrough:///"+host+":8443", grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, ServerName: "calls.test"}))) //nolint:gosec // it is made for this test
+	conn, err := grpc.NewClient("passthrough:///"+host+":8443",
+		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true,
+			ServerName: "calls.test"}))) //nolint:gosec // it is made for this test
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,12 +11,14 @@ import (
 
 // vmodelObject is a VModel of the pool.
 func vmodelObject(name, target string) string {
-	return fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: %s}\nspec: {poolRef: {name: pool}, target: %s}\n", name, target)
+	return fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: %s}\nspec: {poolRef: {name: pool}, target: %s}\n",
+		name, target)
 }
 
 // routeTo is a route to an adapter with another name.
 func routeTo(name, adapter string) string {
-	return fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: LLMRoute\nmetadata: {name: %s}\nspec: {modelNames: [%[1]s], backendRefs: [{name: pool}], adapter: {name: %s}}\n", name, adapter)
+	return fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: LLMRoute\nmetadata: {name: %s}\nspec: {modelNames: [%[1]s], backendRefs: [{name: pool}], adapter: {name: %s}}\n", name,
+		adapter)
 }
 
 // answers returns the model that answers a request.

@@ -122,7 +122,8 @@ func Set(value any, path ...any) Change {
 // EndpointsFrom makes another cluster the EDS server.
 func EndpointsFrom(cluster string) Change {
 	return func(root any) error {
-		if service, ok := at(root, slices.Concat(edsConfig, []any{"api_config_source", "grpc_services", 0, "envoy_grpc"})...).(map[string]any); ok {
+		if service, ok := at(root, slices.Concat(edsConfig,
+			[]any{"api_config_source", "grpc_services", 0, "envoy_grpc"})...).(map[string]any); ok {
 			service["cluster_name"] = cluster
 		}
 		return nil

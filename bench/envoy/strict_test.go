@@ -73,7 +73,8 @@ func TestTheCheckSeesFaults(t *testing.T) {
 		{"an unknown field in an Any", "suppress_envoy_headers: true", "suppress: true"},
 		{"a wrong type", "max_event_size: 65536", "max_event_size: many"},
 		{"a rule of the protos", "stat_prefix: ingress", "stat_prefix: ''"},
-		{"a rule inside an Any inside an Any", "metadata_namespace: gateway.usage, key: load, type: STRING }", "metadata_namespace: gateway.usage, key: '', type: STRING }"},
+		{"a rule inside an Any inside an Any", "metadata_namespace: gateway.usage, key: load, type: STRING }",
+			"metadata_namespace: gateway.usage, key: '', type: STRING }"},
 		{"a key twice", "      type: EDS", "      type: EDS\n      type: EDS"},
 	} {
 		if !strings.Contains(text, c.old) {
@@ -88,14 +89,16 @@ func TestTheCheckSeesFaults(t *testing.T) {
 // Whatever header speaks to endpoint pickers is removed before anybody reads it.
 func TestControlHeadersAreRemoved(t *testing.T) {
 	removed := regexp.MustCompile(`^(x-gateway-.*|x-llm-d-.*|x-slo-(ttft|tpot)-ms|epp-profile|test-epp-endpoint-selection)$`)
-	for _, name := range append([]string{wire.DestinationHeader, wire.ModelHeader, wire.ElsewhereHeader, wire.ControlPrefix + "x"}, wire.ControlHeaders...) {
+	for _, name := range append([]string{wire.DestinationHeader, wire.ModelHeader, wire.ElsewhereHeader, wire.ControlPrefix + "x"},
+		wire.ControlHeaders...) {
 		if !removed.MatchString(name) {
 			t.Errorf("envoy.yaml lets %s pass", name)
 		}
 	}
 	// The expression above is that of the configurations.
 	for _, path := range []string{envoyYAML, originalDstYAML} {
-		for _, want := range []string{"prefix: x-gateway- ", "prefix: x-llm-d- ", `regex: "x-slo-(ttft|tpot)-ms|epp-profile|test-epp-endpoint-selection"`} {
+		for _, want := range []string{"prefix: x-gateway- ", "prefix: x-llm-d- ",
+			`regex: "x-slo-(ttft|tpot)-ms|epp-profile|test-epp-endpoint-selection"`} {
 			if !strings.Contains(string(text(t, path)), want) {
 				t.Errorf("%s lacks %s", path, want)
 			}
@@ -145,9 +148,11 @@ func TestTheConfigurationsSpeakTheWire(t *testing.T) {
 		fmt.Sprintf(`trailers:replace(\"grpc-status\", pick[\"%s\"])`, wire.PickRefused),
 		fmt.Sprintf(`trailers:replace(\"grpc-message\", pick[\"%s\"])`, wire.PickWords),
 		fmt.Sprintf(`"forwarding_namespaces":{"untyped":[%q]}`, wire.UsageNamespace),
-		fmt.Sprintf(`metadata:set(\"%s\", \"%s\", response:timestampString(EnvoyTimestampResolution.MICROSECOND))`, wire.UsageNamespace, wire.UsageOutput),
+		fmt.Sprintf(`metadata:set(\"%s\", \"%s\", response:timestampString(EnvoyTimestampResolution.MICROSECOND))`, wire.UsageNamespace,
+			wire.UsageOutput),
 		fmt.Sprintf(`metadata:set(\"%s\", \"%s\", \"%s\")`, wire.UsageNamespace, wire.UsageOutput, wire.NoOutput),
-		fmt.Sprintf(`metadata:set(\"%s\", \"%s\", response:timestampString(EnvoyTimestampResolution.MICROSECOND))`, wire.UsageNamespace, wire.UsageOpened),
+		fmt.Sprintf(`metadata:set(\"%s\", \"%s\", response:timestampString(EnvoyTimestampResolution.MICROSECOND))`, wire.UsageNamespace,
+			wire.UsageOpened),
 		fmt.Sprintf(`local key = \"%s\"`, wire.UsageElsewhere),
 		fmt.Sprintf(`key = \"%s\"`, wire.UsageMissing),
 		fmt.Sprintf(`note(metadata, \"%s\", endpoint)`, wire.UsageStopping),
@@ -157,7 +162,8 @@ func TestTheConfigurationsSpeakTheWire(t *testing.T) {
 			fmt.Sprintf(`"initial_metadata":[{"key":%q,"value":%q}]`, wire.BackMetadata, wire.BackSocket),
 			fmt.Sprintf(`"pipe":{"mode":384,"path":".run/%s"}`, wire.BackSocket),
 			fmt.Sprintf(`"service_name":%q`, wire.EndpointsCluster),
-			fmt.Sprintf(`"override_host_sources":[{"metadata":{"key":%q,"path":[{"key":%q}]}}]`, wire.DestinationNamespace, wire.DestinationHeader),
+			fmt.Sprintf(`"override_host_sources":[{"metadata":{"key":%q,"path":[{"key":%q}]}}]`, wire.DestinationNamespace,
+				wire.DestinationHeader),
 			fmt.Sprintf(`"selected_host_key":{"key":%q,"path":[{"key":%q}]}`, wire.DestinationNamespace, wire.ServedKey),
 			fmt.Sprintf(`"retriable_headers":[{"name":%q,"present_match":true}]`, wire.ElsewhereHeader),
 			fmt.Sprintf(`(metadata:get(\"%s\") or {})[\"%s\"]`, wire.PickNamespace, wire.PickStored),
@@ -241,7 +247,8 @@ func TestPingsDoNotEndConnectionsOfCalls(t *testing.T) {
 				t.Fatal(err)
 			}
 			found = true
-			if is := options.GetExplicitHttpConfig().GetHttp2ProtocolOptions().GetConnectionKeepalive().GetInterval().AsDuration(); is > 0 && is < 5*time.Minute {
+			if is := options.GetExplicitHttpConfig().GetHttp2ProtocolOptions().GetConnectionKeepalive().GetInterval().AsDuration(); is > 0 &&
+				is < 5*time.Minute {
 				t.Errorf("%s: a ping every %v", path, is)
 			}
 		}

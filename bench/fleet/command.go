@@ -140,10 +140,12 @@ func command(ctx context.Context, args []string, traces string, out, progress io
 	if err != nil {
 		return fmt.Errorf("fleet: %w", err)
 	}
-	fmt.Fprintf(out, "%s: %s\n%d endpoints of %s; %d pickers, scrape interval %v\n", c.workload.Name, c.workload.About, c.Endpoints, c.Profile.Name, c.Pickers, seconds(c.ScrapeInterval))
+	fmt.Fprintf(out, "%s: %s\n%d endpoints of %s; %d pickers, scrape interval %v\n", c.workload.Name, c.workload.About, c.Endpoints,
+		c.Profile.Name, c.Pickers, seconds(c.ScrapeInterval))
 	fmt.Fprintf(out, "%d requests for each of %d seeds, at %g per second\n\n", c.requests, c.seeds, c.rate)
 	if n, beyond := c.beyond(); beyond > 0 {
-		fmt.Fprintf(progress, "%.1f %% of the prompts are longer than the %d tokens of the profile (longest: %d tokens): their times are extrapolated\n",
+		fmt.Fprintf(progress,
+			"%.1f %% of the prompts are longer than the %d tokens of the profile (longest: %d tokens): their times are extrapolated\n",
 			100*beyond, c.Profile.Prefill.MaxMeasuredTokens, n)
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -190,7 +192,8 @@ func (c config) beyond() (longest int, share float64) {
 // row prints the figures of a policy: the median of the seeds, which run in parallel. Goodputs are
 // also compared with those of the first policy. It returns the goodputs, and the attainment of the
 // first seed at the rates that were tried.
-func (c config) row(ctx context.Context, table, progress io.Writer, name string, first []float64) (goodputs []float64, tried curve, err error) {
+func (c config) row(ctx context.Context, table, progress io.Writer, name string, first []float64) (goodputs []float64, tried curve,
+	err error) {
 	all, goodputs := make([]Figures, c.seeds), make([]float64, c.seeds)
 	tried.policy = name
 	began, tokens, done, trusts := time.Now(), atomic.Int64{}, atomic.Int64{}, make([]int, c.seeds)
@@ -231,7 +234,8 @@ func (c config) row(ctx context.Context, table, progress io.Writer, name string,
 		return nil, tried, err
 	}
 	took := time.Since(began)
-	fmt.Fprintf(progress, "%s: %d tokens in %.1f s, %.1f million per second\n", name, tokens.Load(), took.Seconds(), float64(tokens.Load())/took.Seconds()/1e6)
+	fmt.Fprintf(progress, "%s: %d tokens in %.1f s, %.1f million per second\n", name, tokens.Load(), took.Seconds(),
+		float64(tokens.Load())/took.Seconds()/1e6)
 	if n := slices.Max(trusts); n > 0 {
 		fmt.Fprintf(progress, "%s: predictions gained or lost trust at most %d times in a run\n", name, n)
 	}
@@ -243,8 +247,10 @@ func (c config) row(ctx context.Context, table, progress io.Writer, name string,
 		return quantile(values, 0.5)
 	}
 	fmt.Fprintf(table, "%s\t%.3f s\t%.3f s\t%.0f ms\t%.2f %%\t%.1f %%\t%.1f\t", name,
-		of(func(f Figures) float64 { return f.TTFT50 }), of(func(f Figures) float64 { return f.TTFT99 }), 1000*of(func(f Figures) float64 { return f.PerToken99 }),
-		100*of(func(f Figures) float64 { return f.Kept }), 100*of(func(f Figures) float64 { return f.Hits }), of(func(f Figures) float64 { return f.SlotLoads }))
+		of(func(f Figures) float64 { return f.TTFT50 }), of(func(f Figures) float64 { return f.TTFT99 }),
+		1000*of(func(f Figures) float64 { return f.PerToken99 }),
+		100*of(func(f Figures) float64 { return f.Kept }), 100*of(func(f Figures) float64 { return f.Hits }),
+		of(func(f Figures) float64 { return f.SlotLoads }))
 	if c.goodput {
 		fmt.Fprintf(table, "%.2f/s\t%.2f\t%.2f\t", quantile(goodputs, 0.5), slices.Min(goodputs), slices.Max(goodputs))
 		if first != nil {
@@ -282,22 +288,32 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 		known = append(known, p.name)
 	}
 	of := f.String("workload", names()[0], "send this `WORKLOAD`: "+strings.Join(names(), ", "))
-	dir := f.String("traces", traces, "read traces from this `DIR` (default $TRACE_DIR): azure/conv-2023.csv, which also gives generated workloads their lengths, azure/code-2023.csv, mooncake/conversation.jsonl, mooncake/synthetic.jsonl")
-	f.StringSliceVar(&c.policies, "policy", slices.DeleteFunc(slices.Clone(known), func(name string) bool { return name == "oracle" }), "compare these `POLICIES`: "+strings.Join(known, ", "))
+	dir := f.String("traces", traces,
+		"read traces from this `DIR` (default $TRACE_DIR): azure/conv-2023.csv, which also gives generated workloads their lengths, azure/code-2023.csv, mooncake/conversation.jsonl, mooncake/synthetic.jsonl")
+	f.StringSliceVar(&c.policies, "policy", slices.DeleteFunc(slices.Clone(known), func(name string) bool { return name == "oracle" }),
+		"compare these `POLICIES`: "+strings.Join(known, ", "))
 	f.Float64Var(&c.rate, "rate", 10, "mean rate in `REQUESTS` per second")
 	f.IntVar(&c.requests, "requests", 5000, "number of `REQUESTS`")
 	f.IntVar(&c.seeds, "seeds", 1, "number of `SEEDS`; figures are medians")
-	f.BoolVar(&c.goodput, "goodput", false, "find the highest rate at which 99 % of the requests (azure-code: 90 %) meet their objectives: a first token within 1 s plus twice the unloaded prefill time, and 100 ms per token")
+	f.BoolVar(&c.goodput, "goodput", false,
+		"find the highest rate at which 99 % of the requests (azure-code: 90 %) meet their objectives: a first token within 1 s plus twice the unloaded prefill time, and 100 ms per token")
 	f.IntVar(&c.Endpoints, "endpoints", 16, "number of `ENDPOINTS`")
 	slow := f.Int("slow-endpoints", 0, "run this many of the `ENDPOINTS` at half speed, without telling pickers")
-	assumed := f.String("assumed-profile", "true", "give extproc this `PROFILE` of the endpoints: true, none, or x10 or x0.1 (wrong by a factor of ten), so that it has to learn")
-	fault := f.String("fault", "none", "inject this `FAULT`: "+strings.Join(faultNames[:], ", ")+" (nan: engine counters are NaN; missing: counters are missing; reset: counters restart; clock: the clock of extproc jumps; half: half of the engines report running and waiting requests only)")
-	f.Float64Var(&c.TokenError, "token-error", 0, "largest relative error of the prompt tokens that extproc estimates from bytes, as a `SHARE` such as 0.3")
-	file := f.String("profile", "", "profile of the endpoints, a YAML `FILE` (default: a 70B model on four A100 GPUs, for Mooncake's traces an 8B model on two)")
+	assumed := f.String("assumed-profile", "true",
+		"give extproc this `PROFILE` of the endpoints: true, none, or x10 or x0.1 (wrong by a factor of ten), so that it has to learn")
+	fault := f.String("fault", "none", "inject this `FAULT`: "+strings.Join(faultNames[:], ", ")+
+		" (nan: engine counters are NaN; missing: counters are missing; reset: counters restart; clock: the clock of extproc jumps; half: half of the engines report running and waiting requests only)")
+	f.Float64Var(&c.TokenError, "token-error", 0,
+		"largest relative error of the prompt tokens that extproc estimates from bytes, as a `SHARE` such as 0.3")
+	file := f.String("profile", "",
+		"profile of the endpoints, a YAML `FILE` (default: a 70B model on four A100 GPUs, for Mooncake's traces an 8B model on two)")
 	f.IntVar(&c.Pickers, "pickers", 1, "number of `EXTPROCS` that route requests")
-	f.StringVar(&c.plots, "plots", "", "with --goodput: plot the share of requests that meet their objectives by rate, as PNG into this `DIR`")
-	interval := f.Duration("scrape-interval", 200*time.Millisecond, "scrape each endpoint at this `INTERVAL`; if this is not set, scored and scored+lora use 50ms as their project does")
-	syncInterval := f.Duration("sync-interval", 20*time.Millisecond, "share the requests in flight among pickers at this `INTERVAL`, and those of adapters each second; 0 for never")
+	f.StringVar(&c.plots, "plots", "",
+		"with --goodput: plot the share of requests that meet their objectives by rate, as PNG into this `DIR`")
+	interval := f.Duration("scrape-interval", 200*time.Millisecond,
+		"scrape each endpoint at this `INTERVAL`; if this is not set, scored and scored+lora use 50ms as their project does")
+	syncInterval := f.Duration("sync-interval", 20*time.Millisecond,
+		"share the requests in flight among pickers at this `INTERVAL`, and those of adapters each second; 0 for never")
 	if err := f.Parse(args); err != nil {
 		return c, err
 	}

@@ -71,7 +71,9 @@ func TestWhatIsLearnedIsWorthTheProfile(t *testing.T) {
 			for _, g := range assumedProfiles[1:c.given] {
 				f.Assumed = g.given
 				if _, late, trusts := keptBy(t, f, c.w, c.rate, 3000, pick.Latency); late < 0.95*by || trusts > 2 {
-					t.Errorf("told %s, of the later requests %.3f keep their objectives, and %.3f by the true profile; trust changed %d times", g.name, late, by, trusts)
+					t.Errorf("told %s, of the later requests %.3f keep their objectives, and %.3f by the true profile; trust changed %d times",
+						g.name, late,
+						by, trusts)
 				}
 			}
 		})
@@ -86,7 +88,8 @@ func TestFaultsAreInjected(t *testing.T) {
 		}
 		return engine.Load{
 			Kind: engine.VLLM, Running: engine.Known(3), Waiting: engine.Known(1), KVUsage: engine.Known(0.5), Totals: engine.Totals{
-				InterToken: some(500), Prefill: some(20), FirstToken: some(21), PromptTokens: engine.Known(2000), GeneratedTokens: engine.Known(521),
+				InterToken: some(500), Prefill: some(20), FirstToken: some(21), PromptTokens: engine.Known(2000),
+				GeneratedTokens: engine.Known(521),
 			},
 		}
 	}
@@ -98,7 +101,8 @@ func TestFaultsAreInjected(t *testing.T) {
 			l := s.inject(1, whole())
 			tokens, known := l.Totals.InterToken.Seconds.Get()
 			switch {
-			case b == Missing && (known || l.KVUsage != whole().KVUsage), b == Half && (known || l.Kind == engine.VLLM || l.Running != whole().Running):
+			case b == Missing && (known || l.KVUsage != whole().KVUsage), b == Half &&
+				(known || l.Kind == engine.VLLM || l.Running != whole().Running):
 				t.Fatalf("%s: a look finds %+v", b, l)
 			case b == Half && s.inject(0, whole()).Totals != whole().Totals:
 				t.Fatal("the other half is fault too")

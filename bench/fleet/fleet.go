@@ -369,12 +369,16 @@ func (r *run) load(i int) engine.Load {
 		return engine.Timed{Count: engine.Known(float64(t.Count)), Seconds: engine.Known(t.Seconds)}
 	}
 	return r.faultInjector.inject(i, engine.Load{
-		Kind: engine.VLLM, Running: engine.Known(float64(c.Running)), Waiting: engine.Known(float64(c.Waiting)), KVUsage: engine.Known(c.KVUsage),
-		KVTokens: engine.Known(float64(limits.KVBlocks * limits.BlockSize)), MaxAdapters: engine.Known(float64(limits.GPUAdapters)), Active: e.Active(nil),
+		Kind: engine.VLLM, Running: engine.Known(float64(c.Running)), Waiting: engine.Known(float64(c.Waiting)),
+		KVUsage:  engine.Known(c.KVUsage),
+		KVTokens: engine.Known(float64(limits.KVBlocks * limits.BlockSize)), MaxAdapters: engine.Known(float64(limits.GPUAdapters)),
+		Active: e.Active(nil),
 		Totals: engine.Totals{
-			Queue: timed(c.Queue), Prefill: timed(c.Prefill), Decode: timed(c.Decode), FirstToken: timed(c.FirstToken), InterToken: timed(c.InterToken),
+			Queue: timed(c.Queue), Prefill: timed(c.Prefill), Decode: timed(c.Decode), FirstToken: timed(c.FirstToken),
+			InterToken:   timed(c.InterToken),
 			PromptTokens: engine.Known(float64(c.PromptTokens)), CachedTokens: engine.Known(float64(c.CachedTokens)),
-			GeneratedTokens: engine.Known(float64(c.GeneratedTokens)), PrefillTokens: engine.Known(float64(c.PrefillTokens)), Steps: stepsOf(c.Steps),
+			GeneratedTokens: engine.Known(float64(c.GeneratedTokens)), PrefillTokens: engine.Known(float64(c.PrefillTokens)),
+			Steps: stepsOf(c.Steps),
 		},
 	})
 }
@@ -447,7 +451,8 @@ func (r *run) moved(by int) {
 	if r.peers == nil {
 		r.peers = make([]peer, len(r.pickers))
 		for i := range r.peers {
-			r.peers[i] = peer{sent: make([]endpointstate.Backlog, len(r.endpoints)), others: make([]int64, len(r.endpoints)), tells: throttle{last: -r.BacklogSync}, hears: throttle{last: -r.BacklogSync}}
+			r.peers[i] = peer{sent: make([]endpointstate.Backlog, len(r.endpoints)), others: make([]int64, len(r.endpoints)),
+				tells: throttle{last: -r.BacklogSync}, hears: throttle{last: -r.BacklogSync}}
 		}
 	}
 	r.atMost(&r.peers[by].tells, r.BacklogSync, func() {

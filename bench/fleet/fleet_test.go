@@ -95,7 +95,8 @@ func TestAFleetIsItsEngines(t *testing.T) {
 	advance(math.Inf(1))
 	for i, is := range got.Results {
 		want := records[ids[i]]
-		if is.At != want.Arrived || is.FirstToken != want.FirstToken || is.LastToken != want.LastToken || is.Cached != want.Cached || is.Endpoint != 2 {
+		if is.At != want.Arrived || is.FirstToken != want.FirstToken || is.LastToken != want.LastToken || is.Cached != want.Cached ||
+			is.Endpoint != 2 {
 			t.Fatalf("request %d: %+v, want %+v", i, is, want)
 		}
 	}
@@ -195,7 +196,8 @@ func TestLatencyKeepsObjectivesWherePromptsAreShared(t *testing.T) {
 		f.Endpoints, f.Speeds = 16, c.speeds
 		got := FiguresOf(outcome(t, f, 0, c.of.Requests(0, c.rate, 5000), Headgate(pick.Latency)), f.Profile, DefaultObjectives)
 		if got.Kept < c.least {
-			t.Errorf("%s at %g a second: %.1f %% keep their objectives, want %.0f %%: %+v", c.of.Name, c.rate, 100*got.Kept, 100*c.least, got)
+			t.Errorf("%s at %g a second: %.1f %% keep their objectives, want %.0f %%: %+v", c.of.Name, c.rate, 100*got.Kept,
+				100*c.least, got)
 		}
 	}
 }
@@ -241,7 +243,8 @@ func TestClientsLeave(t *testing.T) {
 		}
 	}
 	if left < 250 || left > 350 || len(h.inFlight) > 0 || int(h.habit("").Output()) != 200 {
-		t.Errorf("%d of 1000 have left, of which %d are still counted; answers are taken to have %g tokens", left, len(h.inFlight), h.habit("").Output())
+		t.Errorf("%d of 1000 have left, of which %d are still counted; answers are taken to have %g tokens", left, len(h.inFlight),
+			h.habit("").Output())
 	}
 	if kept := FiguresOf(o, f.Profile, DefaultObjectives).Kept; kept < 0.99 {
 		t.Errorf("%g keep their objectives", kept)
@@ -275,7 +278,8 @@ func TestChat(t *testing.T) {
 		turns++
 		if len(r.Prompt) == 120 {
 			sessions++
-		} else if was, known := latest[int(r.Prompt[100])]; !known || !slices.Equal(r.Prompt[:len(was.Prompt)], was.Prompt) || len(r.Prompt) != len(was.Prompt)+50 || r.At <= was.At {
+		} else if was, known := latest[int(r.Prompt[100])]; !known || !slices.Equal(r.Prompt[:len(was.Prompt)], was.Prompt) ||
+			len(r.Prompt) != len(was.Prompt)+50 || r.At <= was.At {
 			t.Fatalf("a turn does not go on from the one before")
 		}
 		before, latest[int(r.Prompt[100])] = r.At, r
@@ -397,7 +401,8 @@ func TestFigures(t *testing.T) {
 	o.SlotLoads, o.Seconds = 30, 120
 	got := FiguresOf(o, p, DefaultObjectives)
 	want := Figures{TTFT50: 0.51, TTFT99: 1.0, PerToken99: 0.05, Kept: 0.99, Hits: 0.25, SlotLoads: 15}
-	for _, pair := range [][2]float64{{got.TTFT50, want.TTFT50}, {got.TTFT99, want.TTFT99}, {got.PerToken99, want.PerToken99}, {got.Kept, want.Kept}, {got.Hits, want.Hits}, {got.SlotLoads, want.SlotLoads}} {
+	for _, pair := range [][2]float64{{got.TTFT50, want.TTFT50}, {got.TTFT99, want.TTFT99}, {got.PerToken99, want.PerToken99},
+		{got.Kept, want.Kept}, {got.Hits, want.Hits}, {got.SlotLoads, want.SlotLoads}} {
 		if math.Abs(pair[0]-pair[1]) > 1e-9 {
 			t.Errorf("figures are %+v, want %+v", got, want)
 			break

@@ -13,7 +13,8 @@ import (
 // dummy is the measured profile of an 8B model without compiled kernels on one H200: each prompt
 // takes as long as its kernel launches.
 var dummy = profile.Profile{
-	FrontendOverhead: 0.0058, Prefill: profile.Prefill{Base: 0.05346, PerToken: 5.6e-07}, Decode: profile.Decode{Base: 0.004859, PerSequence: 1.041e-05, PerKVToken: 3.189e-08},
+	FrontendOverhead: 0.0058, Prefill: profile.Prefill{Base: 0.05346, PerToken: 5.6e-07},
+	Decode: profile.Decode{Base: 0.004859, PerSequence: 1.041e-05, PerKVToken: 3.189e-08},
 	Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: 7168, BlockSize: 16},
 }
 
@@ -62,7 +63,8 @@ func TestWhatIsTrustedComesTrue(t *testing.T) {
 		for n, most := range map[int]float64{20: 0.2, 100: 0.15} {
 			off := quantile(j.off[:n], 0.5)
 			if math.Abs(off) > most {
-				t.Errorf("%g a second: the first %d first tokens took %.2f times as long as predicted in the median", rate, n, math.Exp(off))
+				t.Errorf("%g a second: the first %d first tokens took %.2f times as long as predicted in the median", rate, n,
+					math.Exp(off))
 			}
 		}
 	}

@@ -21,7 +21,8 @@ func Headgate(rule pick.Rule) Policy {
 	return func(f Fleet, seed uint64) (Picker, error) {
 		h := &headgate{
 			random: rand.New(rand.NewPCG(seed, 1)), policy: settings.Default().Policy, clock: f.Fault.clock, //nolint:gosec // no secret
-			numbers: make(map[string]int), inFlight: make(map[*Request]sent), habits: make(map[string]*endpointstate.RequestStats), inexact: f.TokenError,
+			numbers: make(map[string]int), inFlight: make(map[*Request]sent), habits: make(map[string]*endpointstate.RequestStats),
+			inexact: f.TokenError,
 		}
 		h.policy.Rule = rule
 		if h.policy.Predicts() {
@@ -214,7 +215,8 @@ func (h *headgate) Receive(now float64, others []InFlight) {
 	h.heard = make(map[endpointstate.CopyKey]bool)
 	for _, all := range others {
 		for of, requests := range all {
-			k := endpointstate.CopyKey{ModelKey: objects.ModelKey{Pool: objects.EndpointsPool, ID: of.Adapter}, Endpoint: h.addresses[of.Endpoint]}
+			k := endpointstate.CopyKey{ModelKey: objects.ModelKey{Pool: objects.EndpointsPool, ID: of.Adapter},
+				Endpoint: h.addresses[of.Endpoint]}
 			n.Others[k] += requests
 			h.heard[k] = true
 		}

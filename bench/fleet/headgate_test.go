@@ -64,7 +64,8 @@ func TestWhatExtprocKnowsOfCachesIsSo(t *testing.T) {
 	for _, blocks := range []int{2000, 100_000} {
 		f := four()
 		f.Profile.Limits.KVBlocks = blocks
-		cached, predicted := predicted(t, f, Prefixes(200, 1024, Lengths{{Prompt: 200, Output: 20}, {Prompt: 300, Output: 5}}).Requests(1, 1, 2000))
+		cached, predicted := predicted(t, f, Prefixes(200, 1024, Lengths{{Prompt: 200, Output: 20}, {Prompt: 300, Output: 5}}).Requests(1,
+			1, 2000))
 		right, some := 0, 0
 		for i := range cached {
 			if cached[i] > 0 {
@@ -75,7 +76,8 @@ func TestWhatExtprocKnowsOfCachesIsSo(t *testing.T) {
 			}
 		}
 		if right < 1900 || some < 900 {
-			t.Errorf("caches of %d blocks: of 2000 requests, %d of which had anything cached, it was predicted of %d how much", blocks, some, right)
+			t.Errorf("caches of %d blocks: of 2000 requests, %d of which had anything cached, it was predicted of %d how much", blocks,
+				some, right)
 		}
 	}
 }
@@ -152,7 +154,8 @@ func TestLoadsAreLearnedOfFirstTokens(t *testing.T) {
 		})
 		is := h.view.Snapshot.Pools[objects.EndpointsPool.String()].Endpoints[0].Profile
 		t.Logf("told %s: %g s into a slot, %g s into host memory", name, is.AdapterActivation.Mean, is.AdapterLoad.Mean)
-		if all, want := is.AdapterActivation.Mean+is.AdapterLoad.Mean, f.Profile.AdapterActivation.Mean+f.Profile.AdapterLoad.Mean; all < 0.7*want || all > 1.5*want {
+		if all, want := is.AdapterActivation.Mean+is.AdapterLoad.Mean, f.Profile.AdapterActivation.Mean+
+			f.Profile.AdapterLoad.Mean; all < 0.7*want || all > 1.5*want {
 			t.Errorf("told %s, it knows that an adapter takes %g s out of storage; it takes %g", name, all, want)
 		}
 	}
@@ -220,7 +223,8 @@ func TestFirstTokensComeAsExpected(t *testing.T) {
 		w    Workload
 		rate float64
 	}{
-		{Plain(Conversation()), 1.5}, {Plain(Conversation()), 3}, {Prefixes(32, 1024, Conversation()), 2.5}, {Adapters(20, Conversation()), 1.5},
+		{Plain(Conversation()), 1.5}, {Plain(Conversation()), 3}, {Prefixes(32, 1024, Conversation()), 2.5},
+		{Adapters(20, Conversation()), 1.5},
 	} {
 		f := four()
 		f.Adapters = c.w.Adapters
@@ -237,7 +241,8 @@ func TestFirstTokensComeAsExpected(t *testing.T) {
 			ratio := (is.FirstToken - is.At) / p.expected[300+i]
 			times, off = append(times, ratio), append(off, max(ratio, 1/ratio)-1)
 		}
-		t.Logf("%s, %g a second: %.3f times what was expected in the median; off by %.1f %% in the median, p90 %.0f %%", c.w.Name, c.rate, quantile(times, 0.5),
+		t.Logf("%s, %g a second: %.3f times what was expected in the median; off by %.1f %% in the median, p90 %.0f %%", c.w.Name, c.rate,
+			quantile(times, 0.5),
 			100*quantile(off, 0.5), 100*quantile(off, 0.9))
 		if quantile(off, 0.5) > 0.1 {
 			t.Error("off by more than a tenth")

@@ -36,7 +36,8 @@ type known struct {
 }
 
 func newSeen(f Fleet, seed uint64, cached int) (tracker, error) {
-	s := tracker{random: rand.New(rand.NewPCG(seed, 3)), slots: f.Profile.Limits.GPUAdapters, at: make([]known, f.Endpoints)} //nolint:gosec // no secret
+	s := tracker{random: rand.New(rand.NewPCG(seed, 3)), slots: f.Profile.Limits.GPUAdapters,
+		at: make([]known, f.Endpoints)} //nolint:gosec // no secret
 	for i := range s.at {
 		s.at[i].prefill, s.at[i].decode = make(map[*Request]int), make(map[*Request]int)
 		if cached == 0 {
@@ -199,7 +200,8 @@ func (p *scored) Pick(_ float64, r *Request) int {
 	}
 	to := p.best(func(i int) float64 {
 		k := &p.at[i]
-		return p.queue*queueScore(k.waiting, least, most) + p.kv*(1-k.kv) + p.prefix*share(k.matched(all), len(all)) + p.lora*k.loraScore(r.Adapter, p.slots)
+		return p.queue*queueScore(k.waiting, least, most) + p.kv*(1-k.kv) + p.prefix*share(k.matched(all), len(all)) +
+			p.lora*k.loraScore(r.Adapter, p.slots)
 	})
 	p.at[to].remember(all)
 	return p.sent(r, to, len(r.Prompt))

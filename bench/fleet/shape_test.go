@@ -70,7 +70,8 @@ func TestTheShapeOfPrefillIsLearned(t *testing.T) {
 					errors[i] = math.Abs(j.predicted[i]/j.took[i] - 1)
 				}
 				off, bias := quantile(errors, 0.5), predicted/took-1
-				t.Logf("the first 100 are off by %.0f %% in the median, the bias is %+.0f %%; intake %.4f, %+v %+v", 100*off, 100*bias, is.FrontendOverhead, is.Prefill, is.Decode)
+				t.Logf("the first 100 are off by %.0f %% in the median, the bias is %+.0f %%; intake %.4f, %+v %+v", 100*off, 100*bias,
+					is.FrontendOverhead, is.Prefill, is.Decode)
 				if off > 0.25 || math.Abs(bias) > c.bias {
 					t.Errorf("the first 100 are off by %.0f %% in the median, the bias is %+.0f %%", 100*off, 100*bias)
 				}

@@ -45,7 +45,8 @@ func TestReadMooncake(t *testing.T) {
 // A trace starts at a random time, repeats from its beginning, and has the requested mean rate; its
 // bursts stay.
 func TestReplay(t *testing.T) {
-	all := []traced{{0, traffic.Length{Prompt: 1, Output: 1}, nil}, {1, traffic.Length{Prompt: 2, Output: 1}, nil}, {1, traffic.Length{Prompt: 3, Output: 1}, nil}, {6, traffic.Length{Prompt: 4, Output: 1}, nil}}
+	all := []traced{{0, traffic.Length{Prompt: 1, Output: 1}, nil}, {1, traffic.Length{Prompt: 2, Output: 1}, nil},
+		{1, traffic.Length{Prompt: 3, Output: 1}, nil}, {6, traffic.Length{Prompt: 4, Output: 1}, nil}}
 	requests := slices.Collect(replay(all, 0)(1, 4, 4001))
 	if last := requests[4000].At; math.Abs(last-1000) > 1e-6 {
 		t.Errorf("4000 more at 4 a second take %g s, want 1000", last)
@@ -54,7 +55,8 @@ func TestReplay(t *testing.T) {
 		t.Errorf("the first comes at %g", requests[0].At)
 	}
 	for i := range requests[:4000] {
-		gap, want := requests[i+1].At-requests[i].At, []float64{0, 0.125, 0, 0.625, 0.25}[len(requests[i].Prompt)] // 2 s a request become 0.25
+		// 2 s a request become 0.25
+		gap, want := requests[i+1].At-requests[i].At, []float64{0, 0.125, 0, 0.625, 0.25}[len(requests[i].Prompt)]
 		if math.Abs(gap-want) > 1e-6 {
 			t.Fatalf("request %d, %d of the trace, is followed after %g s, want %g", i, len(requests[i].Prompt), gap, want)
 		}
@@ -133,13 +135,15 @@ func TestCommand(t *testing.T) {
 			t.Errorf("%s: %v, want %s", args, err, words)
 		}
 	}
-	text, err := run("--workload", "plain", "--policy", "leastRequest,random", "--requests", "300", "--rate", "3", "--endpoints", "4", "--seeds", "2", "--goodput")
+	text, err := run("--workload", "plain", "--policy", "leastRequest,random", "--requests", "300", "--rate", "3", "--endpoints", "4",
+		"--seeds", "2", "--goodput")
 	if err != nil || strings.Count(text, "\n") != 7 || !strings.Contains(text, "leastRequest") || !strings.Contains(text, "goodput") {
 		t.Errorf("it prints %s, %v", text, err)
 	}
 	var told strings.Builder
 	args := strings.Fields("--workload plain --policy latency --requests 500 --rate 3 --endpoints 4 --assumed-profile none --fault reset")
-	if err := command(t.Context(), args, "", io.Discard, &told); err != nil || !strings.Contains(told.String(), "latency: predictions gained or lost trust at most 1 times in a run") {
+	if err := command(t.Context(), args, "", io.Discard, &told); err != nil ||
+		!strings.Contains(told.String(), "latency: predictions gained or lost trust at most 1 times in a run") {
 		t.Errorf("of what is learned it tells %s, %v", told.String(), err)
 	}
 	if help, err := run("--help"); err != nil || !strings.Contains(help, "bench fleet [flags]") {
@@ -148,10 +152,12 @@ func TestCommand(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "azure"), 0o750); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "azure", "conv-2023.csv"), []byte("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.5,100,3\n2023-11-16 18:15:47.5,100,3\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "azure", "conv-2023.csv"),
+		[]byte("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.5,100,3\n2023-11-16 18:15:47.5,100,3\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if text, err := run("--traces", dir, "--workload", "azure-conversation", "--requests", "20", "--policy", "proposal"); err != nil || !strings.Contains(text, "100.00 %") {
+	if text, err := run("--traces", dir, "--workload", "azure-conversation", "--requests", "20", "--policy", "proposal"); err != nil ||
+		!strings.Contains(text, "100.00 %") {
 		t.Errorf("it prints %s, %v", text, err)
 	}
 }

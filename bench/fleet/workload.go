@@ -80,7 +80,8 @@ func Prefixes(prompts, tokens int, lengths Lengths) Workload {
 		systems[i] = prompt(nil, uint32(1<<31+i), tokens)
 	}
 	return Workload{
-		Name: "prefixes", About: fmt.Sprintf("requests that start with one of %d system prompts of %d tokens with Zipf popularity (1/k)", prompts, tokens),
+		Name: "prefixes", About: fmt.Sprintf("requests that start with one of %d system prompts of %d tokens with Zipf popularity (1/k)",
+			prompts, tokens),
 		requests: func(seed uint64, rate float64, n int) iter.Seq[Request] {
 			return poisson(seed, rate, n, func(random *rand.Rand, number int) Request {
 				l := lengths[random.IntN(len(lengths))]
@@ -151,7 +152,8 @@ func (of Lengths) messages() Lengths {
 func Bursts(lengths Lengths) Workload {
 	const vary = 4 // coefficient of variation; 1 for Poisson arrivals
 	return Workload{
-		Name: "bursts", About: fmt.Sprintf("requests for the base model without shared prefixes, in bursts: the coefficient of variation of interarrival times is %d", vary),
+		Name:  "bursts",
+		About: fmt.Sprintf("requests for the base model without shared prefixes, in bursts: the coefficient of variation of interarrival times is %d", vary),
 		requests: func(seed uint64, rate float64, n int) iter.Seq[Request] {
 			gaps := distuv.Gamma{Alpha: 1. / (vary * vary), Beta: rate / (vary * vary), Src: rand.NewPCG(seed, 3)}
 			return coming(seed, n, func(*rand.Rand) float64 { return gaps.Rand() }, func(random *rand.Rand, number int) Request {
@@ -167,7 +169,8 @@ func Bursts(lengths Lengths) Workload {
 func Long(lengths Lengths) Workload {
 	const tokens, share = 32768, 0.1
 	return Workload{
-		Name: "long", About: fmt.Sprintf("requests for the base model without shared prefixes; %g %% have prompts of %d tokens", 100*share, tokens), Profile: smallProfile(),
+		Name: "long", About: fmt.Sprintf("requests for the base model without shared prefixes; %g %% have prompts of %d tokens", 100*share,
+			tokens), Profile: smallProfile(),
 		requests: func(seed uint64, rate float64, n int) iter.Seq[Request] {
 			return poisson(seed, rate, n, func(random *rand.Rand, number int) Request {
 				l := lengths[random.IntN(len(lengths))]
@@ -185,7 +188,8 @@ func Long(lengths Lengths) Workload {
 func Cancelled(lengths Lengths) Workload {
 	const share, perToken = 0.3, 0.05
 	return Workload{
-		Name: "cancelled", About: fmt.Sprintf("requests for the base model without shared prefixes; clients cancel %g %% of them", 100*share),
+		Name: "cancelled", About: fmt.Sprintf("requests for the base model without shared prefixes; clients cancel %g %% of them",
+			100*share),
 		requests: func(seed uint64, rate float64, n int) iter.Seq[Request] {
 			return poisson(seed, rate, n, func(random *rand.Rand, number int) Request {
 				l := lengths[random.IntN(len(lengths))]

@@ -16,7 +16,8 @@ import (
 func TestTheAgeIsAsPlanned(t *testing.T) {
 	race.Skip(t)
 	for _, share := range []float64{0.2, 0.6} {
-		w := World{Endpoints: 10, Models: 1000, Share: share, Zipf: 1, Rate: 20, Load: 0.5, AtOnce: 2, Service: 0.05, Warmup: 400, Measured: 400}
+		w := World{Endpoints: 10, Models: 1000, Share: share, Zipf: 1, Rate: 20, Load: 0.5, AtOnce: 2, Service: 0.05, Warmup: 400,
+			Measured: 400}
 		var queries []workload.Query
 		for _, r := range requests(w, 1) {
 			if r.At >= w.Warmup/2 { // as long before as it takes to fill
@@ -29,7 +30,8 @@ func TestTheAgeIsAsPlanned(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Logf("room for %v: %s has an age of %.1f s, planned are %.1f s (%+.1f %%)", share, name, is.Age, planned, 100*(is.Age/planned-1))
+			t.Logf("room for %v: %s has an age of %.1f s, planned are %.1f s (%+.1f %%)", share, name, is.Age, planned,
+				100*(is.Age/planned-1))
 			if name != "headgate" && math.Abs(is.Age/planned-1) > 0.1 {
 				t.Errorf("room for %v: %s has an age of %.1f s, planned are %.1f s", share, name, is.Age, planned)
 			}

@@ -102,7 +102,8 @@ var workloads = []struct {
 	{"flash", "a cold model gets a fifth of all requests from half of the measured time on", func(w *World) { w.Flash = 0.2 }, ""},
 	{"noise", "the rate of each model varies by up to a tenth from minute to minute", func(w *World) { w.Noise = 0.1 }, ""},
 	{"hot", "one model gets 30 % of all requests, and endpoints are engines", setHot, ""},
-	{name: "servegen-small", about: "each model is a client of Alibaba's small language model (ServeGen)", file: "servegen/language-m-small.csv.gz"},
+	{name: "servegen-small", about: "each model is a client of Alibaba's small language model (ServeGen)",
+		file: "servegen/language-m-small.csv.gz"},
 	{name: "servegen-reason", about: "each model is a client of DeepSeek-R1 (ServeGen)", file: "servegen/reason-deepseek-r1.csv.gz"},
 }
 
@@ -163,7 +164,8 @@ func command(ctx context.Context, args []string, traces string, out, progress io
 
 // table prints the figures of each policy for one cache size and returns those of each seed.
 func (c config) table(ctx context.Context, out, progress io.Writer) (map[string][]Figures, error) {
-	fmt.Fprintf(out, "%s\n%d models on %d endpoints with room for %.0f %% of their bytes%s, %g requests/s; %d seeds, %.0f s after %.0f s\n\n",
+	fmt.Fprintf(out,
+		"%s\n%d models on %d endpoints with room for %.0f %% of their bytes%s, %g requests/s; %d seeds, %.0f s after %.0f s\n\n",
 		c.about, c.Models, c.Endpoints, 100*c.Share, c.popular(", Zipf %g"), c.Rate, c.seeds, c.Measured, c.Warmup)
 	all := make(map[string][]Figures)
 	for _, name := range c.policies {
@@ -175,12 +177,14 @@ func (c config) table(ctx context.Context, out, progress io.Writer) (map[string]
 		fmt.Fprintf(progress, "%s: %d seeds in %.1f s\n", name, c.seeds, time.Since(began).Seconds())
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "policy\tmisses\tleast\tgreatest\toptimum\trefused\twait p99\tloads/min\tmoves\tjoined\tmax/mean\tTTFT p99\tleast\tgreatest\tknown\t")
+	fmt.Fprintln(table,
+		"policy\tmisses\tleast\tgreatest\toptimum\trefused\twait p99\tloads/min\tmoves\tjoined\tmax/mean\tTTFT p99\tleast\tgreatest\tknown\t")
 	for _, name := range c.policies {
 		middle := func(field func(Figures) float64) float64 { return median(of(all[name], field)) }
 		percent := func(f Figures) float64 { return 100 * f.Misses }
 		misses := of(all[name], percent)
-		fmt.Fprintf(table, "%s\t%.2f %%\t%.2f\t%.2f\t%s", name, median(misses), slices.Min(misses), slices.Max(misses), times(misses, of(all[optimumName], percent)))
+		fmt.Fprintf(table, "%s\t%.2f %%\t%.2f\t%.2f\t%s", name, median(misses), slices.Min(misses), slices.Max(misses),
+			times(misses, of(all[optimumName], percent)))
 		fmt.Fprintf(table, "\t%.2f %%\t%.2f s\t%.1f\t", 100*middle(func(f Figures) float64 { return f.Refused }),
 			middle(func(f Figures) float64 { return f.Wait99 }), middle(func(f Figures) float64 { return f.Loads }))
 		if c.Join > 0 || c.Leave > 0 {
@@ -194,7 +198,8 @@ func (c config) table(ctx context.Context, out, progress io.Writer) (map[string]
 		if c.Engine != nil {
 			seconds := func(f Figures) float64 { return f.FirstToken99 }
 			first := of(all[name], seconds)
-			fmt.Fprintf(table, "%.2f s\t%.2f\t%.2f\t%s\t", median(first), slices.Min(first), slices.Max(first), times(first, of(all[knownName], seconds)))
+			fmt.Fprintf(table, "%.2f s\t%.2f\t%.2f\t%s\t", median(first), slices.Min(first), slices.Max(first),
+				times(first, of(all[knownName], seconds)))
 		} else {
 			fmt.Fprint(table, "\t\t\t\t")
 		}
@@ -276,8 +281,10 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 		kinds = append(kinds, w.name)
 	}
 	kind := f.String("workload", kinds[0], "send this `WORKLOAD`: "+strings.Join(kinds, ", "))
-	dir := f.String("traces", traces, "read traces from this `DIR` (default $TRACE_DIR): servegen/language-m-small.csv.gz, servegen/reason-deepseek-r1.csv.gz")
-	f.StringSliceVar(&c.policies, "policy", nil, "compare these `POLICIES`: "+strings.Join(known, ", ")+" (default: all except known, or except optimum if endpoints are engines)")
+	dir := f.String("traces", traces,
+		"read traces from this `DIR` (default $TRACE_DIR): servegen/language-m-small.csv.gz, servegen/reason-deepseek-r1.csv.gz")
+	f.StringSliceVar(&c.policies, "policy", nil, "compare these `POLICIES`: "+strings.Join(known, ", ")+
+		" (default: all except known, or except optimum if endpoints are engines)")
 	f.IntVar(&c.Models, "models", 1000, "number of `MODELS`")
 	f.IntVar(&c.Endpoints, "endpoints", 10, "number of `ENDPOINTS`")
 	f.Float64SliceVar(&c.shares, "cache", []float64{0.6}, "total capacity as `SHARES` of the bytes of all models, with a table for each")

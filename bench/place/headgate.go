@@ -60,7 +60,8 @@ func (h *headgate) Start(f *Fleet) {
 		for rank, model := range ranked(f.rate(0)) { // as if popular models had been used last
 			h.state.Used(h.keys[model], decide.Use{Last: origin.Add(-time.Duration(rank+1) * time.Millisecond)})
 			for _, c := range f.Copies[model] {
-				h.state.Restore(decide.Record{CopyKey: h.key(c), State: decide.Loaded, Bytes: f.Size[model], Source: decide.MeasuredSize, Incarnation: "1"}, origin.Add(-time.Hour))
+				h.state.Restore(decide.Record{CopyKey: h.key(c), State: decide.Loaded, Bytes: f.Size[model], Source: decide.MeasuredSize,
+					Incarnation: "1"}, origin.Add(-time.Hour))
 			}
 		}
 	}
@@ -82,7 +83,8 @@ func (h *headgate) tick() {
 // look reports the result of a scrape.
 func (h *headgate) look(endpoint int) {
 	h.state.Saw(decide.Sight{Endpoint: decide.Endpoint{
-		Address: h.addresses[endpoint], CanLoad: true, CanPredict: true, Bytes: h.Capacity, DefaultBytes: meanSize, Loads: h.AtOnce, Incarnation: "1",
+		Address: h.addresses[endpoint], CanLoad: true, CanPredict: true, Bytes: h.Capacity, DefaultBytes: meanSize, Loads: h.AtOnce,
+		Incarnation: "1",
 	}, Began: h.now()}, h.now())
 }
 

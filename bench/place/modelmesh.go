@@ -389,7 +389,8 @@ type mmCandidate struct {
 func (m *modelmesh) candidate(endpoint int) mmCandidate {
 	n := &m.nodes[endpoint]
 	c := mmCandidate{
-		endpoint: endpoint, count: len(n.entries), loading: n.loading, remaining: m.remaining(endpoint), oldest: m.oldest(endpoint), rpm: m.rpm(endpoint),
+		endpoint: endpoint, count: len(n.entries), loading: n.loading, remaining: m.remaining(endpoint), oldest: m.oldest(endpoint),
+		rpm: m.rpm(endpoint),
 	}
 	c.full = m.full(c.remaining)
 	return c

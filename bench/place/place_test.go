@@ -170,15 +170,18 @@ func (w *watched) Request(model int, missing bool) {
 				loading++
 			}
 		}
-		if held != n.Held || promised != n.Promised || held > w.f.Capacity || loading > w.f.AtOnce || loading != n.loading || !n.Up && len(n.Copies) > 0 {
-			w.t.Fatalf("endpoint %d holds %d, promises %d and loads %d, and its books say %d, %d and %d", e, held, promised, loading, n.Held, n.Promised, n.loading)
+		if held != n.Held || promised != n.Promised || held > w.f.Capacity || loading > w.f.AtOnce || loading != n.loading || !n.Up &&
+			len(n.Copies) > 0 {
+			w.t.Fatalf("endpoint %d holds %d, promises %d and loads %d, and its books say %d, %d and %d", e, held, promised, loading,
+				n.Held, n.Promised, n.loading)
 		}
 	}
 }
 
 // some has clients of which one is hot and others are intermittent.
 var some = []client{
-	{{Rate: 5, Shape: 1}, {Rate: 4, Shape: 0.3, Weibull: true}}, {{Rate: 1, Shape: 0.1}, {}}, {{}, {Rate: 2, Shape: 2}}, {{Rate: 0.5, Shape: 1, Weibull: true}, {Rate: 1, Shape: 1}},
+	{{Rate: 5, Shape: 1}, {Rate: 4, Shape: 0.3, Weibull: true}}, {{Rate: 1, Shape: 0.1}, {}}, {{}, {Rate: 2, Shape: 2}},
+	{{Rate: 0.5, Shape: 1, Weibull: true}, {Rate: 1, Shape: 1}},
 }
 
 // For every policy and workload the invariants hold, waiting requests are served (or rejected, by
@@ -203,7 +206,8 @@ func TestBooks(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if math.IsInf(is.Wait99, 1) != (is.Refused >= 0.01) || is.Refused > 0 && p.name != "modelmesh" && p.name != "all" && p.name != "known" || is.Misses <= 0 || is.Misses >= 1 {
+				if math.IsInf(is.Wait99, 1) != (is.Refused >= 0.01) || is.Refused > 0 && p.name != "modelmesh" && p.name != "all" &&
+					p.name != "known" || is.Misses <= 0 || is.Misses >= 1 {
 					t.Errorf("figures are %+v", is)
 				}
 				if again, _ := Run(w, 3, p.make()); again != is {
@@ -237,7 +241,8 @@ func TestWarm(t *testing.T) {
 // With --plots a plot names each policy and the workload.
 func TestDraw(t *testing.T) {
 	dir := t.TempDir()
-	args := []string{"--models", "40", "--endpoints", "4", "--warmup", "1m", "--measure", "1m", "--seeds", "1", "--cache", "0.3,0.6", "--policy", "lru,optimum", "--plots", dir}
+	args := []string{"--models", "40", "--endpoints", "4", "--warmup", "1m", "--measure", "1m", "--seeds", "1", "--cache", "0.3,0.6",
+		"--policy", "lru,optimum", "--plots", dir}
 	if err := command(t.Context(), args, "", io.Discard, io.Discard); err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +281,8 @@ func TestCommand(t *testing.T) {
 	if err := command(t.Context(), args, "", &two, io.Discard); err != nil || one.String() != two.String() {
 		t.Errorf("there is\n%s\nand another time\n%s (%v)", one.String(), two.String(), err)
 	}
-	for _, wrong := range [][]string{{"--policy", "none"}, {"--workload", "none"}, {"--seeds", "0"}, {"more"}, {"--models", "0"}, {"--load=-1s"}} {
+	for _, wrong := range [][]string{{"--policy", "none"}, {"--workload", "none"}, {"--seeds", "0"}, {"more"}, {"--models", "0"},
+		{"--load=-1s"}} {
 		if err := command(t.Context(), wrong, "", io.Discard, io.Discard); err == nil {
 			t.Errorf("%q is taken", wrong)
 		}

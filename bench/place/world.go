@@ -178,7 +178,8 @@ func newFleet(w World, seed uint64) (*Fleet, error) {
 	f := &Fleet{
 		World: w, Size: make([]int64, w.Models), Nodes: make([]Node, n), Copies: make([][]*Copy, w.Models),
 		Random:  rand.New(rand.NewPCG(seed, 2)), //nolint:gosec // no secret
-		waiting: make([][]int32, w.Models), passing: make([]bool, w.Models), asked: make([]float64, w.Models), loadTime: make([]float64, w.Models),
+		waiting: make([][]int32, w.Models), passing: make([]bool, w.Models), asked: make([]float64, w.Models),
+		loadTime: make([]float64, w.Models),
 	}
 	var total, largest int64
 	for i := range f.Size {
@@ -189,7 +190,8 @@ func newFleet(w World, seed uint64) (*Fleet, error) {
 	}
 	f.Capacity = int64(w.Share * float64(total) / float64(w.Endpoints))
 	if f.Capacity < largest {
-		return nil, fmt.Errorf("an endpoint has %d bytes, and the largest model %d: have fewer endpoints or more models", f.Capacity, largest)
+		return nil, fmt.Errorf("an endpoint has %d bytes, and the largest model %d: have fewer endpoints or more models", f.Capacity,
+			largest)
 	}
 	for i := range w.Endpoints {
 		f.Nodes[i].Up = true

@@ -169,7 +169,10 @@ func Command(ctx context.Context, args []string) error {
 	case len(*stages) != len(*instances):
 		return fmt.Errorf("--stages %v, --instances %v: say how many instances for each number of stages", *stages, *instances)
 	case slices.Min(*stages) < 1 || slices.Max(*stages) > 3 || slices.Min(*instances) < 1 || *queries < 2:
-		return fmt.Errorf("--stages %v, --instances %v, --queries %d: want 1 to 3 stages, of which exhaustive search has an end, and some instances of at least 2 queries", *stages, *instances, *queries)
+		return fmt.Errorf("--stages %v, --instances %v, --queries %d: want 1 to 3 stages, of which exhaustive search has an end, and some instances of at least 2 queries",
+			*stages,
+			*instances,
+			*queries)
 	}
 	for i, n := range *stages {
 		began := time.Now()
@@ -194,7 +197,8 @@ func report(out io.Writer, stages int, all []Gaps) {
 	for i, g := range all {
 		feasible := float64(max(1, g.Instances-g.Infeasible))
 		percent := func(n int) string { return fmt.Sprintf("%.1f %%", 100*float64(n)/feasible) }
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t+%.0f %%\t1/%.1f\t%s\t%d\n", planners[i].name, g.None, percent(g.Optimal), percent(g.Near), 100*g.Worst,
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t+%.0f %%\t1/%.1f\t%s\t%d\n", planners[i].name, g.None, percent(g.Optimal), percent(g.Near),
+			100*g.Worst,
 			float64(g.Exhaustive)/float64(max(1, g.Simulations)), percent(g.Proven), g.Wrong)
 	}
 	_ = w.Flush()

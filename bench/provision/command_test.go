@@ -33,7 +33,8 @@ func TestMeasure(t *testing.T) {
 		t.Fatalf("%d of 6 are done, %v, %v", told, all, err)
 	}
 	for i, g := range all {
-		if g.Instances != 6 || g.Wrong != 0 || g.Simulations == 0 || g.Exhaustive != all[0].Exhaustive || g.Optimal+g.None > 6-g.Infeasible {
+		if g.Instances != 6 || g.Wrong != 0 || g.Simulations == 0 || g.Exhaustive != all[0].Exhaustive || g.Optimal+
+			g.None > 6-g.Infeasible {
 			t.Errorf("%s: %+v", planners[i].name, g)
 		}
 	}

@@ -58,7 +58,8 @@ func TestPlansOfTheDocs(t *testing.T) {
 // fork is a pipeline whose second stage gets half of the queries.
 func fork() *planner.Problem {
 	times := func(one, two, four float64) *profile.Batches {
-		return profile.NewBatches("x", profile.Batch{Size: 1, Mean: one}, profile.Batch{Size: 2, Mean: two}, profile.Batch{Size: 4, Mean: four})
+		return profile.NewBatches("x", profile.Batch{Size: 1, Mean: one}, profile.Batch{Size: 2, Mean: two},
+			profile.Batch{Size: 4, Mean: four})
 	}
 	of := func(name string, price float64, is *profile.Batches, sizes ...int) planner.Hardware {
 		return planner.Hardware{Name: name, Price: price, Times: is, Batches: sizes}
@@ -66,7 +67,8 @@ func fork() *planner.Problem {
 	return &planner.Problem{
 		Pipeline: &estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 1, Share: 0.5}}},
 		Stages: []planner.Stage{
-			{MinReplicas: 1, Hardware: []planner.Hardware{of("slow", 1, times(0.02, 0.03, 0.05), 1, 2, 4), of("fast", 4, times(0.01, 0.016, 0.028), 1, 2, 4)}},
+			{MinReplicas: 1, Hardware: []planner.Hardware{of("slow", 1, times(0.02, 0.03, 0.05), 1, 2, 4),
+				of("fast", 4, times(0.01, 0.016, 0.028), 1, 2, 4)}},
 			{MinReplicas: 1, Hardware: []planner.Hardware{of("cpu", 0.5, times(0.02, 0.04, 0.08), 1, 2, 4)}},
 		},
 		Objectives: []planner.Objective{{Seconds: 0.1, Share: 0.99}},

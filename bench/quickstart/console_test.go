@@ -63,8 +63,10 @@ func TestALine(t *testing.T) {
 		{
 			name: "rates are sums over engines",
 			readings: []reading{
-				{extproc: fleet(0, "a", "b"), engines: engines("a", vllm(0, 10, 100), "b", vllm(0, 0, 0)), names: map[string]string{"a": "engine-1"}},
-				{extproc: fleet(1, "a", "b"), engines: engines("a", vllm(1, 12, 150), "b", vllm(1, 5, 50)), names: map[string]string{"a": "engine-1"}},
+				{extproc: fleet(0, "a", "b"), engines: engines("a", vllm(0, 10, 100), "b", vllm(0, 0, 0)),
+					names: map[string]string{"a": "engine-1"}},
+				{extproc: fleet(1, "a", "b"), engines: engines("a", vllm(1, 12, 150), "b", vllm(1, 5, 50)),
+					names: map[string]string{"a": "engine-1"}},
 			},
 			want: "   7 req/s   100 tok/s | engine-1   3+1   ●○ | b   3+1   ●○",
 		},
@@ -80,7 +82,8 @@ func TestALine(t *testing.T) {
 			name: "an engine that gives no answer is not one without requests",
 			readings: []reading{
 				{extproc: fleet(0, "a", "b"), engines: engines("a", vllm(0, 0, 0), "b", vllm(0, 0, 0))},
-				{extproc: changed(fleet(1, "a", "b"), func(r *extprocReading) { r.endpoints[1].state = "out" }), engines: engines("a", vllm(1, 5, 50))},
+				{extproc: changed(fleet(1, "a", "b"), func(r *extprocReading) { r.endpoints[1].state = "out" }),
+					engines: engines("a", vllm(1, 5, 50))},
 			},
 			want: "   5 req/s    50 tok/s | a   3+1   ●○ | b no answer",
 		},
@@ -111,9 +114,10 @@ func TestALine(t *testing.T) {
 			want: "   - req/s     - tok/s | a   3+1   ●○",
 		},
 		{
-			name:     "so does one that does not say when it began",
-			readings: []reading{{extproc: fleet(0, "a"), engines: engines("a", unborn)}, {extproc: fleet(1, "a"), engines: engines("a", reborn)}},
-			want:     "   - req/s     - tok/s | a   3+1   ●○",
+			name: "so does one that does not say when it began",
+			readings: []reading{{extproc: fleet(0, "a"), engines: engines("a", unborn)},
+				{extproc: fleet(1, "a"), engines: engines("a", reborn)}},
+			want: "   - req/s     - tok/s | a   3+1   ●○",
 		},
 		{
 			name: "an endpoint that comes has no rate in its first line",
@@ -136,15 +140,20 @@ func TestALine(t *testing.T) {
 			name: "what extproc hears is shown of one that tells us nothing",
 			readings: []reading{
 				{extproc: fleet(0, "a"), engines: engines()},
-				{extproc: changed(fleet(1, "a"), func(r *extprocReading) { r.endpoints[0].requests, r.tokens = engine.Known(6), engine.Known(60) }), engines: engines()},
-				{extproc: changed(fleet(3, "a"), func(r *extprocReading) { r.endpoints[0].requests, r.tokens = engine.Known(10), engine.Known(80) }), engines: engines()},
+				{extproc: changed(fleet(1, "a"), func(r *extprocReading) {
+					r.endpoints[0].requests, r.tokens = engine.Known(6), engine.Known(60)
+				}), engines: engines()},
+				{extproc: changed(fleet(3, "a"), func(r *extprocReading) {
+					r.endpoints[0].requests, r.tokens = engine.Known(10), engine.Known(80)
+				}), engines: engines()},
 			},
 			want: "   2 req/s    10 tok/s | a   4+2   -",
 		},
 		{
 			name: "and what it holds against one that does",
 			readings: []reading{
-				{extproc: changed(fleet(0, "a"), func(r *extprocReading) { r.endpoints[0].state = "suspect" }), engines: engines("a", vllm(0, 0, 0))},
+				{extproc: changed(fleet(0, "a"), func(r *extprocReading) { r.endpoints[0].state = "suspect" }),
+					engines: engines("a", vllm(0, 0, 0))},
 			},
 			want: "   - req/s     - tok/s | a   3+1   ●○ suspect",
 		},
@@ -159,7 +168,9 @@ func TestALine(t *testing.T) {
 		{
 			name: "an extproc that restarted counts anew",
 			readings: []reading{
-				{extproc: changed(fleet(0, "a"), func(r *extprocReading) { r.endpoints[0].requests, r.tokens = engine.Known(5), engine.Known(5) }), engines: engines()},
+				{extproc: changed(fleet(0, "a"), func(r *extprocReading) {
+					r.endpoints[0].requests, r.tokens = engine.Known(5), engine.Known(5)
+				}), engines: engines()},
 				{extproc: changed(fleet(1, "a"), func(r *extprocReading) {
 					r.started, r.endpoints[0].requests, r.tokens = engine.Known(2), engine.Known(900), engine.Known(900)
 				}), engines: engines()},
@@ -172,14 +183,16 @@ func TestALine(t *testing.T) {
 			want:     "   - req/s     - tok/s | no endpoint yet",
 		},
 		{
-			name:     "files that are refused",
-			readings: []reading{{extproc: changed(fleet(0, "a"), func(r *extprocReading) { r.refused = 2 }), engines: engines("a", vllm(0, 0, 0))}},
-			want:     "   - req/s     - tok/s | a   3+1   ●○ | files refused: 2",
+			name: "files that are refused",
+			readings: []reading{{extproc: changed(fleet(0, "a"), func(r *extprocReading) { r.refused = 2 }),
+				engines: engines("a", vllm(0, 0, 0))}},
+			want: "   - req/s     - tok/s | a   3+1   ●○ | files refused: 2",
 		},
 		{
 			name: "more slots than dots", controlled: true,
-			readings: []reading{{extproc: fleet(0, "a"), control: &controlReading{held: 7, loads: 90}, engines: engines("a", engineReading{used: engine.Known(3), slots: engine.Known(9)})}},
-			want:     "   - req/s     - tok/s |   7 held  0 loads  0 evictions | a   -+-   3/9",
+			readings: []reading{{extproc: fleet(0, "a"), control: &controlReading{held: 7, loads: 90},
+				engines: engines("a", engineReading{used: engine.Known(3), slots: engine.Known(9)})}},
+			want: "   - req/s     - tok/s |   7 held  0 loads  0 evictions | a   -+-   3/9",
 		},
 		{
 			name: "what control did since it last answered", controlled: true,

@@ -21,7 +21,8 @@ func useGateway(c *rig.Config) error {
 	}
 	all := attach.Of(set.Network).Gateways
 	if len(all) != 1 {
-		return fmt.Errorf("--gateway: the objects in %s have %d Gateways of a GatewayClass whose controllerName is %s, want one", c.Objects, len(all), attach.Controller)
+		return fmt.Errorf("--gateway: the objects in %s have %d Gateways of a GatewayClass whose controllerName is %s, want one", c.Objects,
+			len(all), attach.Controller)
 	}
 	g := all[0]
 	for _, l := range g.Listeners {

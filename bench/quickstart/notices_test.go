@@ -67,7 +67,8 @@ func TestARefusedEditIsTold(t *testing.T) {
 	until := func(pattern string) {
 		t.Helper()
 		limit := time.After(10 * time.Second)
-		for match := regexp.MustCompile(pattern); len(told) == 0 || !match.MatchString(told[len(told)-1]); told = append(told, n.next()...) {
+		for match := regexp.MustCompile(pattern); len(told) == 0 ||
+			!match.MatchString(told[len(told)-1]); told = append(told, n.next()...) {
 			select {
 			case <-time.After(10 * time.Millisecond):
 			case <-limit:

@@ -34,9 +34,12 @@ func parseServers(text, listen string) ([]string, error) {
 		address, err := objects.ParseAddress(server)
 		switch {
 		case written == "":
-			return nil, errors.New("--endpoints: nothing stands before or after a comma: write HOST:PORT,HOST:PORT without a comma at the end")
+			return nil,
+				errors.New("--endpoints: nothing stands before or after a comma: write HOST:PORT,HOST:PORT without a comma at the end")
 		case strings.HasPrefix(server, "https://"):
-			return nil, fmt.Errorf("--endpoints %s: the quickstart reaches servers over plain HTTP alone: write HOST:PORT of a port without TLS", written)
+			return nil,
+				fmt.Errorf("--endpoints %s: the quickstart reaches servers over plain HTTP alone: write HOST:PORT of a port without TLS",
+					written)
 		case strings.Contains(server, "/"):
 			return nil, fmt.Errorf("--endpoints %s: write HOST:PORT alone, without a path, such as localhost:8000", written)
 		case err != nil && strings.Trim(server, "0123456789") == "":
@@ -48,7 +51,9 @@ func parseServers(text, listen string) ([]string, error) {
 		case slices.Contains(servers, server):
 			return nil, fmt.Errorf("--endpoints: %s is named twice: leave one out", server)
 		case isOwn(address, listen):
-			return nil, fmt.Errorf("--endpoints %s: Headgate itself is to serve at that port: move it with --listen (make run ENDPOINTS=%s ARGS=--listen=0.0.0.0:8090)", written, text)
+			return nil,
+				fmt.Errorf("--endpoints %s: Headgate itself is to serve at that port: move it with --listen (make run ENDPOINTS=%s ARGS=--listen=0.0.0.0:8090)",
+					written, text)
 		}
 		servers = append(servers, server)
 	}

@@ -71,7 +71,8 @@ func Command(ctx context.Context, args []string) error {
 	}
 	unlock, err := process.TryLock(filepath.Join(c.Dir, "lock"))
 	if held, ok := errors.AsType[process.Held](err); ok {
-		return fmt.Errorf("another quickstart runs in %s, as process %d: stop it with Ctrl-C or kill %[2]d, or give this one a folder and ports of its own (--run, --listen, --admin, --metrics, --control-metrics)", c.Dir, held.PID)
+		return fmt.Errorf("another quickstart runs in %s, as process %d: stop it with Ctrl-C or kill %[2]d, or give this one a folder and ports of its own (--run, --listen, --admin, --metrics, --control-metrics)", c.Dir,
+			held.PID)
 	}
 	if err != nil {
 		return err
@@ -92,16 +93,19 @@ func parseFlags(args []string, out io.Writer) (c rig.Config, cache string, err e
 	flags := pflag.NewFlagSet("quickstart", pflag.ContinueOnError)
 	flags.SortFlags = false
 	flags.Usage = func() { fmt.Fprintln(out, usage+flags.FlagUsagesWrapped(100)) }
-	endpoints := flags.String("endpoints", "", "run Envoy and extproc in front of your servers at these `HOST:PORT`s, separated by commas, without objects, simulated engines and control")
+	endpoints := flags.String("endpoints", "",
+		"run Envoy and extproc in front of your servers at these `HOST:PORT`s, separated by commas, without objects, simulated engines and control")
 	flags.StringVar(&c.Listen, "listen", "0.0.0.0:8080", "serve clients at this `ADDRESS`")
 	flags.StringVar(&c.Admin, "admin", "127.0.0.1:9901", "serve Envoy's admin interface at this `ADDRESS`")
 	flags.StringVar(&c.Metrics, "metrics", "127.0.0.1:9090", "serve extproc's metrics at this `ADDRESS`")
 	flags.StringVar(&c.ControlMetrics, "control-metrics", "127.0.0.1:9091", "serve control's metrics at this `ADDRESS`")
 	flags.StringVar(&c.Objects, "objects", "bench/quickstart/objects", "read the objects from the YAML files in this `DIR`")
-	gateway := flags.Bool("gateway", false, "configure Envoy from the Gateway in the objects, instead of --envoy-config and --listen; the default of --objects is then bench/quickstart/gateway")
+	gateway := flags.Bool("gateway", false,
+		"configure Envoy from the Gateway in the objects, instead of --envoy-config and --listen; the default of --objects is then bench/quickstart/gateway")
 	flags.StringVar(&c.EnvoyYAML, "envoy-config", "envoy.yaml", "start Envoy with this configuration `FILE`")
 	flags.StringVar(&c.Dir, "run", ".run", "write logs and sockets into this `DIR`")
-	flags.StringArrayVar(&c.EngineFlags, "engine-flag", []string{"--max-loras=4", "--max-cpu-loras=12"}, "start each simulated engine with this `FLAG`; may be repeated")
+	flags.StringArrayVar(&c.EngineFlags, "engine-flag", []string{"--max-loras=4", "--max-cpu-loras=12"},
+		"start each simulated engine with this `FLAG`; may be repeated")
 	flags.StringArrayVar(&c.ExtprocFlags, "extproc-flag", nil, "start extproc with this `FLAG`; may be repeated")
 	flags.StringArrayVar(&c.ControlFlags, "control-flag", nil, "start control with this `FLAG`; may be repeated")
 	flags.StringVar(&cache, "cache", ".cache", "keep the downloaded Envoy in this `DIR`")
@@ -114,7 +118,8 @@ func parseFlags(args []string, out io.Writer) (c rig.Config, cache string, err e
 	if *gateway {
 		for _, other := range []string{"endpoints", "envoy-config", "listen"} {
 			if flags.Changed(other) {
-				return c, "", fmt.Errorf("--gateway and --%s: a Gateway in the objects has its own address and routes; remove one of the flags", other)
+				return c, "",
+					fmt.Errorf("--gateway and --%s: a Gateway in the objects has its own address and routes; remove one of the flags", other)
 			}
 		}
 		if !flags.Changed("objects") {
@@ -127,7 +132,8 @@ func parseFlags(args []string, out io.Writer) (c rig.Config, cache string, err e
 	}
 	for _, other := range []string{"objects", "control-metrics", "engine-flag", "control-flag"} {
 		if flags.Changed(other) {
-			return c, "", fmt.Errorf("--endpoints and --%s: your own servers run without objects, control and simulated engines; remove one of the flags", other)
+			return c, "",
+				fmt.Errorf("--endpoints and --%s: your own servers run without objects, control and simulated engines; remove one of the flags", other)
 		}
 	}
 	c.Objects, c.ControlMetrics = "", ""
@@ -158,11 +164,14 @@ func explain(err error, c rig.Config) error {
 	var start *process.NotReady
 	switch {
 	case errors.As(err, &taken) && taken.Use == "":
-		return fmt.Errorf("the address %s of a simulated engine is taken: stop what serves there, or choose another podIP in %s", taken.Address, c.Objects)
+		return fmt.Errorf("the address %s of a simulated engine is taken: stop what serves there, or choose another podIP in %s",
+			taken.Address, c.Objects)
 	case errors.As(err, &taken) && taken.Use == "listen" && c.Gateway != "":
-		return fmt.Errorf("the address %s is taken: stop what serves there, or choose another port or address for the Gateway in %s", taken.Address, c.Objects)
+		return fmt.Errorf("the address %s is taken: stop what serves there, or choose another port or address for the Gateway in %s",
+			taken.Address, c.Objects)
 	case errors.As(err, &taken):
-		return fmt.Errorf("the address %s is taken: stop what serves there, or choose another with --%s, such as make run ARGS=--%[2]s=%s", taken.Address, taken.Use, nextPort(taken.Address))
+		return fmt.Errorf("the address %s is taken: stop what serves there, or choose another with --%s, such as make run ARGS=--%[2]s=%s",
+			taken.Address, taken.Use, nextPort(taken.Address))
 	case errors.As(err, &start):
 		return errors.New(start.Brief())
 	case errors.Is(err, fs.ErrNotExist):

@@ -69,7 +69,8 @@ func (s *show) welcomeServers(ctx context.Context) {
 	}
 	switch {
 	case s.untried:
-		s.say("\nNone of the servers lists a model:\n\n%s\nThey are asked on, and a request to try is printed here as soon as one does.\n", troubles.String())
+		s.say("\nNone of the servers lists a model:\n\n%s\nThey are asked on, and a request to try is printed here as soon as one does.\n",
+			troubles.String())
 	case troubles.Len() > 0:
 		s.say("\nOf these servers no model can be asked for yet:\n\n%s", troubles.String())
 	}

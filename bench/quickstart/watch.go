@@ -135,8 +135,9 @@ func (w *watch) extproc(ctx context.Context) *extprocReading {
 		}
 	}
 	r := &extprocReading{
-		at: time.Now(), started: sum(families, "process_start_time_seconds"), refused: sum(families, "headgate_objects_rejected_files").Or(0),
-		tokens: sum(families, "headgate_tokens_total", "kind", "completion"),
+		at: time.Now(), started: sum(families, "process_start_time_seconds"),
+		refused: sum(families, "headgate_objects_rejected_files").Or(0),
+		tokens:  sum(families, "headgate_tokens_total", "kind", "completion"),
 	}
 	for _, address := range slices.Sorted(maps.Keys(all)) {
 		r.endpoints = append(r.endpoints, *all[address])

@@ -68,7 +68,8 @@ type Config struct {
 // Programs are the paths of binaries.
 type Programs struct{ Extproc, Control, Bench, Envoy string }
 
-// Rig is the processes of one run. Its methods are not safe for concurrent use, but those of its processes are.
+// Rig is the processes of one run. Its methods are not safe for concurrent use, but those of its
+// processes are.
 type Rig struct {
 	Config
 	// Engines are the simulated engines, by address.
@@ -398,7 +399,8 @@ func (r *Rig) envoyConfig() ([]byte, error) {
 	if r.Gateway == "" {
 		return envoy.Config(r.EnvoyYAML, envoy.Addresses{Listen: r.Listen, Admin: r.Admin, Socket: r.socket()}, r.EnvoyChanges...)
 	}
-	bootstrap := exec.Command(r.Programs.Control, "bootstrap", "--control", r.envoysSocket(), "--extproc", r.socket(), "--admin", r.Admin, "--node", "envoy-0", r.Gateway)
+	bootstrap := exec.Command(r.Programs.Control, "bootstrap", "--control", r.envoysSocket(), "--extproc", r.socket(), "--admin", r.Admin,
+		"--node", "envoy-0", r.Gateway)
 	config, err := bootstrap.Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return nil, fmt.Errorf("control bootstrap: %s", bytes.TrimSpace(exit.Stderr))

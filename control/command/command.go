@@ -1,7 +1,9 @@
-// Package command is the command line of control: it reads the flags, connects the packages and runs them.
+// Package command is the command line of control: it reads the flags, connects the packages and
+// runs them.
 //
-// lifecycle runs a control, alone or in a cluster. place decides where models are loaded and calls engines. placementserver
-// serves extprocs, and modelmesh serves clients of ModelMesh. attach configures the Envoys of Gateways, in every control.
+// lifecycle runs a control, alone or in a cluster. place decides where models are loaded and calls
+// engines. placementserver serves extprocs, and modelmesh serves clients of ModelMesh. attach
+// configures the Envoys of Gateways, in every control.
 package command
 
 import (
@@ -36,8 +38,8 @@ var commands = map[string]func(ctx context.Context, args []string, out io.Writer
 	"status":    status.Command,
 }
 
-// Run runs a command line until it is done or ctx ends. It writes output and help to out, and the log to logs. It returns
-// pflag.ErrHelp after it printed help.
+// Run runs a command line until it is done or ctx ends. It writes output and help to out, and the
+// log to logs. It returns pflag.ErrHelp after it printed help.
 func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 	if len(args) > 0 && commands[args[0]] != nil {
 		return commands[args[0]](ctx, args[1:], out)
@@ -62,8 +64,9 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 	if c.kube.On {
 		kube.UseLog(log) // before anything that watches objects, or the Lease, begins
 		cluster, err := lifecycle.NewCluster(lifecycle.ClusterConfig{
-			Kubeconfig: c.kube.Config, ObjectsNamespace: c.kube.Namespace, Pod: objectName(c.pod), PodIP: c.podIP, CredentialsDir: c.credentials,
-			Listen: c.listen, XDSAddress: c.envoys, EnvoyImage: c.envoyImage, ExtprocImage: c.extprocImage, Meter: m, Log: log,
+			Kubeconfig: c.kube.Config, ObjectsNamespace: c.kube.Namespace, Pod: objectName(c.pod), PodIP: c.podIP,
+			CredentialsDir: c.credentials,
+			Listen:         c.listen, XDSAddress: c.envoys, EnvoyImage: c.envoyImage, ExtprocImage: c.extprocImage, Meter: m, Log: log,
 		})
 		if err != nil {
 			return err

@@ -27,27 +27,38 @@ import (
 func TestTheCommandLine(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"", "say where the engines are: --objects DIR, a folder with YAML; --kube, an API server; or --endpoints HOST:PORT; see control --help"},
-		{"--kube --objects x --listen y", "--kube and --objects: objects come from an API server or from a folder; leave one of them out; see control --help"},
-		{"--endpoints a:1 --namespace x --listen y --state-file s", "--kubeconfig and --namespace are of no use without --kube; see control --help"},
+		{"--kube --objects x --listen y",
+			"--kube and --objects: objects come from an API server or from a folder; leave one of them out; see control --help"},
+		{"--endpoints a:1 --namespace x --listen y --state-file s",
+			"--kubeconfig and --namespace are of no use without --kube; see control --help"},
 		{"--objects x", "nothing to serve: set --listen to unix:PATH or HOST:PORT, which extprocs call; see control --help"},
 		{"--endpoints a:1 --listen y", "say where to remember what is registered and loaded: --state-file FILE; see control --help"},
-		{"--endpoints a --state-file s --listen y", `--endpoints "a": want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000; see control --help`},
-		{"--endpoints 169.254.169.254:80 --state-file s --listen y", `--endpoints "169.254.169.254:80": no engine is reached at a link-local, multicast, broadcast or unspecified address; see control --help`},
+		{"--endpoints a --state-file s --listen y",
+			`--endpoints "a": want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000; see control --help`},
+		{"--endpoints 169.254.169.254:80 --state-file s --listen y",
+			`--endpoints "169.254.169.254:80": no engine is reached at a link-local, multicast, broadcast or unspecified address; see control --help`},
 		{"--objects x --listen y z", `unexpected argument "z": every setting is a flag; see control --help`},
-		{"--objects x --listen y --xds-address :8035", "--xds-address :8035: want unix:PATH, or --kube, where Envoys have certificates; see control --help"},
+		{"--objects x --listen y --xds-address :8035",
+			"--xds-address :8035: want unix:PATH, or --kube, where Envoys have certificates; see control --help"},
 		{"--objects x --listen y --mesh-pool p", `--mesh-pool "p": want NAMESPACE/NAME, such as default/runtimes; see control --help`},
 		{"--objects x --listen y --mesh-pool /p", `--mesh-pool "/p": want NAMESPACE/NAME, such as default/runtimes; see control --help`},
 		{"--objects x --listen y --drain-timeout 0s", "--drain-timeout 0s: it must be above 0; see control --help"},
-		{"--objects x --listen y --scrape-interval 1ms", "--scrape-interval must be at least 10ms: a shorter one keeps the engines busy; see control --help"},
-		{"--objects x --listen y --rebalance-interval 10ms", "--rebalance-interval must be at least 1s: load is measured over so long, and a shorter one has copies come and go; see control --help"},
+		{"--objects x --listen y --scrape-interval 1ms",
+			"--scrape-interval must be at least 10ms: a shorter one keeps the engines busy; see control --help"},
+		{"--objects x --listen y --rebalance-interval 10ms",
+			"--rebalance-interval must be at least 1s: load is measured over so long, and a shorter one has copies come and go; see control --help"},
 		{"--objects x --listen y --metrics-port 70000", "--metrics-port 70000 is no port; see control --help"},
 		{"--objects x --listen y --engine-ca-file x", "--engine-ca-file is of no use without --engine-tls; see control --help"},
-		{"--kube --listen y --engine-token-file x", "--engine-token-file is of no use with --kube, where each team has a token of its own: name a Secret in spec.engineToken of the PoolSettings of each pool; see control --help"},
-		{"--kube --listen y --state-file z", "--state-file is of no use with --kube: what is registered and loaded is remembered in objects; see control --help"},
+		{"--kube --listen y --engine-token-file x",
+			"--engine-token-file is of no use with --kube, where each team has a token of its own: name a Secret in spec.engineToken of the PoolSettings of each pool; see control --help"},
+		{"--kube --listen y --state-file z",
+			"--state-file is of no use with --kube: what is registered and loaded is remembered in objects; see control --help"},
 		{"--kube --listen y --pod z", `--pod "z": want NAMESPACE/NAME; see control --help`},
 		{"--kube --listen y --pod-ip z", `--pod-ip "z" is no IP address; see control --help`},
-		{"--kube --listen y --credentials-dir z --cert-path z", "--credentials-dir takes the place of --cert-path, --token-file and --mesh-token-file: leave one or the others out; see control --help"},
-		{"--objects x --listen y --pod-ip 10.0.0.1", "--pod, --pod-ip and --credentials-dir are of no use without --kube; see control --help"},
+		{"--kube --listen y --credentials-dir z --cert-path z",
+			"--credentials-dir takes the place of --cert-path, --token-file and --mesh-token-file: leave one or the others out; see control --help"},
+		{"--objects x --listen y --pod-ip 10.0.0.1",
+			"--pod, --pod-ip and --credentials-dir are of no use without --kube; see control --help"},
 		{"--nonsense", "unknown flag: --nonsense; see control --help"},
 	} {
 		_, err := parseFlags(strings.Fields(c.args), io.Discard)
@@ -59,18 +70,21 @@ func TestTheCommandLine(t *testing.T) {
 	if c.metricsHost != "127.0.0.1" {
 		t.Errorf("without --metrics-host others can reach the metrics at %q", c.metricsHost)
 	}
-	if every, err := parseFlags(strings.Fields("--objects some/dir --listen y --metrics-host="), io.Discard); err != nil || every.metricsHost != "" {
+	if every, err := parseFlags(strings.Fields("--objects some/dir --listen y --metrics-host="), io.Discard); err != nil ||
+		every.metricsHost != "" {
 		t.Errorf("--metrics-host= is %q, %v", every.metricsHost, err)
 	}
 	if err != nil || c.state != "some/dir.db" || c.pool() != (objects.Name{Namespace: "a", Name: "b"}) {
 		t.Errorf("%v, the state is in %s, models are registered in %s", err, c.state, c.pool())
 	}
 	var help bytes.Buffer
-	if _, err := parseFlags([]string{"--help"}, &help); !errors.Is(err, pflag.ErrHelp) || !strings.Contains(help.String(), "--drain-timeout") || !strings.Contains(help.String(), "Example") {
+	if _, err := parseFlags([]string{"--help"}, &help); !errors.Is(err, pflag.ErrHelp) ||
+		!strings.Contains(help.String(), "--drain-timeout") || !strings.Contains(help.String(), "Example") {
 		t.Errorf("--help: %v\n%s", err, help.String())
 	}
 	var own bytes.Buffer
-	if _, err := parseFlags([]string{"--version"}, &own); !errors.Is(err, pflag.ErrHelp) || own.String() != "control "+version.Read().String()+"\n" {
+	if _, err := parseFlags([]string{"--version"}, &own); !errors.Is(err, pflag.ErrHelp) || own.String() != "control "+
+		version.Read().String()+"\n" {
 		t.Errorf("--version: %v, %q", err, own.String())
 	}
 }
@@ -89,11 +103,15 @@ func TestFaultsAtTheStartEndIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]string{
-		"--objects " + objects + " --listen unix:" + dir + "/s --state-file /proc/nowhere/x.db":           "--state-file: /proc/nowhere/x.db: ",
-		"--objects " + broken + " --listen unix:" + dir + "/s":                                            "x.yaml:1: ",
-		"--objects " + objects + " --listen unix:/proc/nowhere/s":                                         "--listen unix:/proc/nowhere/s: ",
-		"--objects " + objects + " --listen 0.0.0.0:0":                                                    "--listen 0.0.0.0:0: other machines can reach it, and any caller could load and unload models: set --cert-path, and --client-ca-file or --token-file; or listen on loopback or a socket",
-		"--objects " + objects + " --listen unix:" + dir + "/s --engine-token-file " + dir + "/none":      "--engine-token-file: open " + dir + "/none: no such file or directory",
+		"--objects " + objects + " --listen unix:" + dir +
+			"/s --state-file /proc/nowhere/x.db": "--state-file: /proc/nowhere/x.db: ",
+		"--objects " + broken + " --listen unix:" + dir + "/s": "x.yaml:1: ",
+		"--objects " + objects +
+			" --listen unix:/proc/nowhere/s": "--listen unix:/proc/nowhere/s: ",
+		"--objects " + objects +
+			" --listen 0.0.0.0:0": "--listen 0.0.0.0:0: other machines can reach it, and any caller could load and unload models: set --cert-path, and --client-ca-file or --token-file; or listen on loopback or a socket",
+		"--objects " + objects + " --listen unix:" + dir + "/s --engine-token-file " + dir + "/none": "--engine-token-file: open " +
+			dir + "/none: no such file or directory",
 		"--objects " + objects + " --listen 127.0.0.1:0 --listen 0.0.0.0:0 --cert-path " + dir + "/certs": "other machines can reach it",
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -108,8 +126,8 @@ func TestFaultsAtTheStartEndIt(t *testing.T) {
 // host is a loopback address that no other test process has.
 var host = fmt.Sprintf("127.61.%d.%d", os.Getpid()/20%250, os.Getpid()%20+1)
 
-// The program serves extprocs and clients of ModelMesh, tells operators, is alone with its file, and ends in time with a
-// stream open.
+// The program serves extprocs and clients of ModelMesh, tells operators, is alone with its file,
+// and ends in time with a stream open.
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
 	folder := filepath.Join(dir, "objects")
@@ -120,7 +138,8 @@ func TestRun(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(folder, "pool.yaml"), []byte(pool), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"--objects", folder, "--listen", "unix:" + dir + "/s", "--mesh-pool", "default/p", "--metrics-host", host, "--metrics-port", "9091"}
+	args := []string{"--objects", folder, "--listen", "unix:" + dir + "/s", "--mesh-pool", "default/p", "--metrics-host", host,
+		"--metrics-port", "9091"}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)
@@ -158,7 +177,8 @@ func TestRun(t *testing.T) {
 		}
 	}
 	var table bytes.Buffer
-	if err := Run(limited(t), []string{"status", "--url", "http://" + host + ":9091", "m/1"}, &table, io.Discard); err != nil || !strings.Contains(table.String(), "\nMODELS\nm/1 of default/p: 0 loaded\n") {
+	if err := Run(limited(t), []string{"status", "--url", "http://" + host + ":9091", "m/1"}, &table, io.Discard); err != nil ||
+		!strings.Contains(table.String(), "\nMODELS\nm/1 of default/p: 0 loaded\n") {
 		t.Errorf("control status: %v\n%s", err, table.String())
 	}
 	second := strings.Fields(strings.Join(args, " "))
@@ -198,7 +218,8 @@ func dial(t *testing.T, target string) *grpc.ClientConn {
 // awaitLeader returns when a control leads: its health says so.
 func awaitLeader(t *testing.T, conn *grpc.ClientConn) {
 	t.Helper()
-	watch, err := healthv1.NewHealthClient(conn).Watch(limited(t), &healthv1.HealthCheckRequest{Service: "headgate.placement.v1.Placement"}, grpc.WaitForReady(true))
+	watch, err := healthv1.NewHealthClient(conn).Watch(limited(t), &healthv1.HealthCheckRequest{Service: "headgate.placement.v1.Placement"},
+		grpc.WaitForReady(true))
 	for err == nil {
 		var is *healthv1.HealthCheckResponse
 		if is, err = watch.Recv(); err == nil && is.GetStatus() == healthv1.HealthCheckResponse_SERVING {

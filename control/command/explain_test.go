@@ -26,8 +26,10 @@ func TestTheSettingsAreExplained(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"--scrape-interval 3s flag --scrape-interval", "--drain-timeout 1m0s default", "--state-file " + dir + ".db default", "POOL default/base",
-		"placement.maxAdapters 3 PoolSettings default/mine, " + dir + "/o.yaml:8 adapters", "placement.hostAdapters unknown default", "placement.source {id} default",
+		"--scrape-interval 3s flag --scrape-interval", "--drain-timeout 1m0s default", "--state-file " + dir + ".db default",
+		"POOL default/base",
+		"placement.maxAdapters 3 PoolSettings default/mine, " + dir + "/o.yaml:8 adapters", "placement.hostAdapters unknown default",
+		"placement.source {id} default",
 	} {
 		if got := strings.Join(strings.Fields(out.String()), " "); !strings.Contains(got, want) {
 			t.Errorf("it lacks %q:\n%s", want, out.String())

@@ -107,27 +107,47 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.SortFlags = false
 	fs.StringVar(&c.objects, "objects", "", "read the objects from the YAML files in this `DIR` (required without --kube or --endpoints)")
 	c.kube.Register(fs)
-	fs.StringSliceVar(&c.endpoints, "endpoints", nil, "use the engines at these `HOST:PORT`s, separated by commas, as the pool default/endpoints; no objects needed")
-	fs.StringVar(&c.state, "state-file", "", "remember in this `FILE` what is not in the objects: registered models, and what engines were asked to load; the default is DIR.db, beside DIR")
-	fs.StringArrayVar(&c.listen, "listen", nil, "serve extprocs and clients of ModelMesh at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated (required)")
-	fs.StringVar(&c.hooks, "prestop-address", "", "answer the preStop hooks of pods that migrate at this `HOST:PORT`, http://HOST:PORT/prestop/NAMESPACE/POD, to everybody; manifests have :8036. With several controls it is the same port for all: one that does not lead asks the one that does")
-	fs.StringVar(&c.envoys, "xds-address", "", "serve the Envoys of Gateways their configuration at this `ADDRESS`: unix:PATH, where every process that may open the socket gets the keys of every Gateway; or with --kube HOST:PORT, where Envoys have certificates of the authority in the Secret headgate-gateways, which control makes")
-	fs.StringVar(&c.envoyImage, "envoy-image", "", "with --kube: make for each Gateway, in this control's namespace, pods with Envoy from this `IMAGE` and extproc from --extproc-image, and a Service that leads to them; without it Envoys of Gateways are yours to run")
+	fs.StringSliceVar(&c.endpoints, "endpoints", nil,
+		"use the engines at these `HOST:PORT`s, separated by commas, as the pool default/endpoints; no objects needed")
+	fs.StringVar(&c.state, "state-file", "",
+		"remember in this `FILE` what is not in the objects: registered models, and what engines were asked to load; the default is DIR.db, beside DIR")
+	fs.StringArrayVar(&c.listen, "listen", nil,
+		"serve extprocs and clients of ModelMesh at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated (required)")
+	fs.StringVar(&c.hooks, "prestop-address", "",
+		"answer the preStop hooks of pods that migrate at this `HOST:PORT`, http://HOST:PORT/prestop/NAMESPACE/POD, to everybody; manifests have :8036. With several controls it is the same port for all: one that does not lead asks the one that does")
+	fs.StringVar(&c.envoys, "xds-address", "",
+		"serve the Envoys of Gateways their configuration at this `ADDRESS`: unix:PATH, where every process that may open the socket gets the keys of every Gateway; or with --kube HOST:PORT, where Envoys have certificates of the authority in the Secret headgate-gateways, which control makes")
+	fs.StringVar(&c.envoyImage, "envoy-image", "",
+		"with --kube: make for each Gateway, in this control's namespace, pods with Envoy from this `IMAGE` and extproc from --extproc-image, and a Service that leads to them; without it Envoys of Gateways are yours to run")
 	fs.StringVar(&c.extprocImage, "extproc-image", "", "the `IMAGE` of extproc beside Envoys, with --envoy-image")
-	fs.StringVar(&c.certPath, "cert-path", "", "serve other machines with TLS, with the certificate in this `DIR`, tls.crt and tls.key, read again when they change")
-	fs.StringVar(&c.placement.ClientCAFile, "client-ca-file", "", "of other machines, serve only extprocs whose client certificate is signed by an authority in this PEM `FILE`")
-	fs.StringVar(&c.placement.TokenFile, "token-file", "", "of other machines, serve only extprocs that send the bearer token in this `FILE`, which may be replaced at any time")
-	fs.StringVar(&c.mesh.ClientCAFile, "mesh-client-ca-file", "", "serve ModelMesh's API to clients on other machines whose certificate is signed by an authority in this PEM `FILE`")
-	fs.StringVar(&c.mesh.TokenFile, "mesh-token-file", "", "serve ModelMesh's API to clients on other machines that send the bearer token in this `FILE`, which must differ from that of --token-file. Without this flag and --mesh-client-ca-file, control refuses clients on other machines")
-	fs.StringVar(&c.metricsHost, "metrics-host", "127.0.0.1", "serve metrics and health on this `HOST`; empty means all addresses. /models and /placement are served on loopback only, in any case")
-	fs.IntVar(&c.metricsPort, "metrics-port", 9091, "serve /metrics, /models, /placement, /healthz and /readyz on this `PORT`; 0 picks a free port and logs it, -1 means not at all")
-	fs.StringVar(&c.meshPool, "mesh-pool", "", "put the models that clients register into this InferencePool, `NAMESPACE/NAME`; without it into the only pool whose engines are model runtimes, or where there is none, the only one whose engines have a model repository")
-	fs.DurationVar(&c.drainLimit, "drain-timeout", decide.DrainLimit, "before control unloads a model, give the requests there this long to end")
-	fs.DurationVar(&c.lookInterval, "scrape-interval", place.DefaultLookInterval, "look at each engine this often, to notice models that were loaded or unloaded by hand")
-	fs.DurationVar(&c.tickInterval, "rebalance-interval", decide.TickInterval, "decide this often what no request asks for: more copies of what is used most, second copies, balance between endpoints, and what free room is filled with")
-	fs.StringVar(&c.pod, "pod", "", "with --kube: this control runs in the pod `NAMESPACE/NAME`, and the Lease headgate-control is in that namespace (default default/HOSTNAME)")
-	fs.StringVar(&c.podIP, "pod-ip", "", "with --kube: while this control leads, point the Service headgate-placement at this `IP` and the port of --listen")
-	fs.StringVar(&c.credentials, "credentials-dir", "", "with --kube: serve with the certificate and the tokens of the Secret headgate-placement instead of --cert-path, --token-file and --mesh-token-file. control adds to the Secret what is missing and copies it into this `DIR`")
+	fs.StringVar(&c.certPath, "cert-path", "",
+		"serve other machines with TLS, with the certificate in this `DIR`, tls.crt and tls.key, read again when they change")
+	fs.StringVar(&c.placement.ClientCAFile, "client-ca-file", "",
+		"of other machines, serve only extprocs whose client certificate is signed by an authority in this PEM `FILE`")
+	fs.StringVar(&c.placement.TokenFile, "token-file", "",
+		"of other machines, serve only extprocs that send the bearer token in this `FILE`, which may be replaced at any time")
+	fs.StringVar(&c.mesh.ClientCAFile, "mesh-client-ca-file", "",
+		"serve ModelMesh's API to clients on other machines whose certificate is signed by an authority in this PEM `FILE`")
+	fs.StringVar(&c.mesh.TokenFile, "mesh-token-file", "",
+		"serve ModelMesh's API to clients on other machines that send the bearer token in this `FILE`, which must differ from that of --token-file. Without this flag and --mesh-client-ca-file, control refuses clients on other machines")
+	fs.StringVar(&c.metricsHost, "metrics-host", "127.0.0.1",
+		"serve metrics and health on this `HOST`; empty means all addresses. /models and /placement are served on loopback only, in any case")
+	fs.IntVar(&c.metricsPort, "metrics-port", 9091,
+		"serve /metrics, /models, /placement, /healthz and /readyz on this `PORT`; 0 picks a free port and logs it, -1 means not at all")
+	fs.StringVar(&c.meshPool, "mesh-pool", "",
+		"put the models that clients register into this InferencePool, `NAMESPACE/NAME`; without it into the only pool whose engines are model runtimes, or where there is none, the only one whose engines have a model repository")
+	fs.DurationVar(&c.drainLimit, "drain-timeout", decide.DrainLimit,
+		"before control unloads a model, give the requests there this long to end")
+	fs.DurationVar(&c.lookInterval, "scrape-interval", place.DefaultLookInterval,
+		"look at each engine this often, to notice models that were loaded or unloaded by hand")
+	fs.DurationVar(&c.tickInterval, "rebalance-interval", decide.TickInterval,
+		"decide this often what no request asks for: more copies of what is used most, second copies, balance between endpoints, and what free room is filled with")
+	fs.StringVar(&c.pod, "pod", "",
+		"with --kube: this control runs in the pod `NAMESPACE/NAME`, and the Lease headgate-control is in that namespace (default default/HOSTNAME)")
+	fs.StringVar(&c.podIP, "pod-ip", "",
+		"with --kube: while this control leads, point the Service headgate-placement at this `IP` and the port of --listen")
+	fs.StringVar(&c.credentials, "credentials-dir", "",
+		"with --kube: serve with the certificate and the tokens of the Secret headgate-placement instead of --cert-path, --token-file and --mesh-token-file. control adds to the Secret what is missing and copies it into this `DIR`")
 	c.engines.Register(fs)
 	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "log messages of this `LEVEL` and above: debug, info, warn or error")
 	c.explain.Register(fs)
@@ -159,7 +179,8 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 
 // source returns the source of the objects.
 func (c config) source() source.Source {
-	return source.Source{Dir: c.objects, Kube: c.kube, Endpoints: c.endpoints, Also: slices.Concat(kinds.Network(), kinds.ByName()), Named: map[string]objects.Name{"mesh-pool": c.pool()}}
+	return source.Source{Dir: c.objects, Kube: c.kube, Endpoints: c.endpoints, Also: slices.Concat(kinds.Network(), kinds.ByName()),
+		Named: map[string]objects.Name{"mesh-pool": c.pool()}}
 }
 
 // pool returns --mesh-pool, zero if it is not set.

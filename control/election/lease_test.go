@@ -24,11 +24,12 @@ func TestALeaseOfAnAPIServer(t *testing.T) {
 		begun := make(chan struct{})
 		ended := make(chan error, 1)
 		go func() {
-			ended <- election.New(client, "default", pod, slog.New(slog.DiscardHandler)).Run(ctx, func(ctx context.Context, _ <-chan bool) error {
-				close(begun)
-				<-ctx.Done()
-				return nil
-			})
+			ended <- election.New(client, "default", pod, slog.New(slog.DiscardHandler)).Run(ctx,
+				func(ctx context.Context, _ <-chan bool) error {
+					close(begun)
+					<-ctx.Done()
+					return nil
+				})
 		}()
 		<-begun
 		cancel()

@@ -48,7 +48,8 @@ type ClusterConfig struct {
 	Log                      *slog.Logger
 }
 
-// Cluster is a control of several in a cluster. It leads while it holds their Lease. Make one with [NewCluster].
+// Cluster is a control of several in a cluster. It leads while it holds their Lease. Make one with
+// [NewCluster].
 type Cluster struct {
 	ClusterConfig
 	pod    pods.Pod
@@ -108,8 +109,10 @@ func (c *Cluster) Open(ctx context.Context, leads func() bool) (store.Memory, St
 	return r, r, nil
 }
 
-// KeepGateways makes the pods of Gateways if there are images, and reports the state of Gateways, until ctx ends.
-func (c *Cluster) KeepGateways(ctx context.Context, leads func() bool, gateways *broadcast.Value[conditions.Input], report func(conditions.Input)) error {
+// KeepGateways makes the pods of Gateways if there are images, and reports the state of Gateways,
+// until ctx ends.
+func (c *Cluster) KeepGateways(ctx context.Context, leads func() bool, gateways *broadcast.Value[conditions.Input],
+	report func(conditions.Input)) error {
 	if c.EnvoyImage == "" {
 		return Alone{}.KeepGateways(ctx, leads, gateways, report)
 	}
@@ -129,7 +132,8 @@ func (c *Cluster) Announce(ctx context.Context, leads func() bool) {
 	}
 }
 
-// ServeEnvoys serves Envoys until ctx ends. At HOST:PORT they have certificates, and other controls serve Envoys too.
+// ServeEnvoys serves Envoys until ctx ends. At HOST:PORT they have certificates, and other controls
+// serve Envoys too.
 func (c *Cluster) ServeEnvoys(ctx context.Context, s controller.Service) error {
 	s.ByName, s.Authority, s.Pods = c.named, c.pod.Authority, c.EnvoyImage != ""
 	group, ctx := errgroup.WithContext(ctx)

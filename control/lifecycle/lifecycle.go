@@ -1,5 +1,6 @@
-// Package lifecycle runs a control: it serves all the time, and decides during its leadership terms. A control runs alone beside
-// a folder of objects, where it always leads, or in a cluster, where the holder of a Lease leads. [Deployment] is the difference.
+// Package lifecycle runs a control: it serves all the time, and decides during its leadership
+// terms. A control runs alone beside a folder of objects, where it always leads, or in a cluster,
+// where the holder of a Lease leads. [Deployment] is the difference.
 package lifecycle
 
 import (
@@ -36,8 +37,8 @@ type Config struct {
 	Ready func()
 }
 
-// Deployment is how a control is deployed: [Alone] or in a [Cluster]. Leads reports whether the term is not paused: while it is
-// false, the Deployment writes nothing.
+// Deployment is how a control is deployed: [Alone] or in a [Cluster]. Leads reports whether the
+// term is not paused: while it is false, the Deployment writes nothing.
 type Deployment interface {
 	// Credentials completes what serves callers. It may wait for the API server until ctx ends.
 	Credentials(ctx context.Context, c *serve.Config) error
@@ -76,7 +77,8 @@ type Runtime struct {
 // New returns a Runtime.
 func New(c Config, d Deployment) *Runtime {
 	return &Runtime{
-		Worlds: broadcast.New[objects.World](), config: c, deployment: d, gateways: broadcast.New[conditions.Input](), prestop: prestop.New(c.Log),
+		Worlds: broadcast.New[objects.World](), config: c, deployment: d, gateways: broadcast.New[conditions.Input](),
+		prestop: prestop.New(c.Log),
 	}
 }
 

@@ -32,8 +32,8 @@ func config() Config {
 	return Config{Meter: metrics.New(), Log: slog.New(slog.DiscardHandler), Ready: func() {}}
 }
 
-// A term that waits for the API server still follows the Lease. The Lease may be lost, and another control may get it: that ends
-// the term but not the process.
+// A term that waits for the API server still follows the Lease. The Lease may be lost, and another
+// control may get it: that ends the term but not the process.
 func TestATermFollowsItsLeaseWhileItOpens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var leads func() bool
@@ -123,7 +123,8 @@ func TestPlansAreKeptForTheStatus(t *testing.T) {
 			<-newer
 			continue
 		}
-		if in.Network != n || len(in.Attachments.Gateways) != 1 || len(in.Plans.Gateways) != 1 || in.Plans.Gateways[0].Gateway != in.Attachments.Gateways[0].Name {
+		if in.Network != n || len(in.Attachments.Gateways) != 1 || len(in.Plans.Gateways) != 1 ||
+			in.Plans.Gateways[0].Gateway != in.Attachments.Gateways[0].Name {
 			t.Errorf("it is %+v", in)
 		}
 	}

@@ -28,11 +28,15 @@ func newEnvoys(
 	}
 	return envoys{
 		connected: gauge("headgate_envoys", "Envoys of a Gateway that are connected to this control.", "gateway"),
-		sent:      counter("headgate_envoy_resources_total", "Resources that this control sent to Envoys or removed from them, by kind: clusters, listeners, routes, secrets or endpoints."),
-		refusals:  counter("headgate_envoy_nacks_total", "NACKs: updates that an Envoy rejected, trial updates included, by kind."),
-		took:      histogram("headgate_envoy_update_seconds", "Seconds from a change of the configuration to the acknowledgement of an Envoy.", ownBuckets).WithLabelValues().(prometheus.Histogram),
-		plan:      histogram("headgate_plan_seconds", "Seconds to compute the configuration of Envoys after objects changed.", ownBuckets).WithLabelValues().(prometheus.Histogram),
-		mu:        new(sync.Mutex), count: make(map[string]int),
+		sent: counter("headgate_envoy_resources_total",
+			"Resources that this control sent to Envoys or removed from them, by kind: clusters, listeners, routes, secrets or endpoints."),
+		refusals: counter("headgate_envoy_nacks_total", "NACKs: updates that an Envoy rejected, trial updates included, by kind."),
+		took: histogram("headgate_envoy_update_seconds",
+			"Seconds from a change of the configuration to the acknowledgement of an Envoy.",
+			ownBuckets).WithLabelValues().(prometheus.Histogram),
+		plan: histogram("headgate_plan_seconds", "Seconds to compute the configuration of Envoys after objects changed.",
+			ownBuckets).WithLabelValues().(prometheus.Histogram),
+		mu: new(sync.Mutex), count: make(map[string]int),
 	}
 }
 

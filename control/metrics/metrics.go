@@ -51,11 +51,17 @@ var (
 
 // Metrics that are read from the term at each scrape.
 var (
-	copiesDesc     = prometheus.NewDesc("headgate_copies", "Copies of models, by state: queued, loading, loaded, draining or unloading.", []string{"state"}, nil)
-	modelsDesc     = prometheus.NewDesc("headgate_models", "Models that control can load: all; requested (requests are queued for them); failing (a load failed recently); stuck (control cannot load them for now).", []string{"which"}, nil)
-	queuedDesc     = prometheus.NewDesc("headgate_place_queued_requests", "Requests that are queued for a model now, summed over all extprocs.", nil, nil)
-	warmWindowDesc = prometheus.NewDesc("headgate_place_warm_window_seconds", "Every model of a pool that was used within this many seconds is loaded or loading; +Inf if every model that was ever used is. A small value means that the pool is short of room.", []string{"pool"}, nil)
-	extprocsDesc   = prometheus.NewDesc("headgate_extprocs", "Number of extprocs that are connected to this control.", nil, nil)
+	copiesDesc = prometheus.NewDesc("headgate_copies", "Copies of models, by state: queued, loading, loaded, draining or unloading.",
+		[]string{"state"}, nil)
+	modelsDesc = prometheus.NewDesc("headgate_models",
+		"Models that control can load: all; requested (requests are queued for them); failing (a load failed recently); stuck (control cannot load them for now).",
+		[]string{"which"}, nil)
+	queuedDesc = prometheus.NewDesc("headgate_place_queued_requests",
+		"Requests that are queued for a model now, summed over all extprocs.", nil, nil)
+	warmWindowDesc = prometheus.NewDesc("headgate_place_warm_window_seconds",
+		"Every model of a pool that was used within this many seconds is loaded or loading; +Inf if every model that was ever used is. A small value means that the pool is short of room.",
+		[]string{"pool"}, nil)
+	extprocsDesc = prometheus.NewDesc("headgate_extprocs", "Number of extprocs that are connected to this control.", nil, nil)
 )
 
 // New returns a Meter of a control that does not lead.
@@ -71,22 +77,37 @@ func New() *Meter {
 		m.registry.MustRegister(h)
 		return h
 	}
-	m.loadQueue = histogram("headgate_place_load_queue_seconds", "Seconds from the first queued request for a model to the call that loads it at an engine, without the time that the load waited for room or for its turn.", ownBuckets).WithLabelValues().(prometheus.Histogram)
-	m.stalled = histogram("headgate_place_stalled_seconds", "Seconds that a load with queued requests waited for room or for its turn before control called the engine.", loadBuckets).WithLabelValues().(prometheus.Histogram)
-	m.loads = histogram("headgate_place_load_seconds", "Seconds that engines took to load a model, by result: done or failed.", loadBuckets, "result")
-	m.unloads = histogram("headgate_place_unload_seconds", "Seconds that engines took to unload a model, by result: done or failed.", loadBuckets, "result")
-	m.evicted = prometheus.NewCounter(prometheus.CounterOpts{Name: "headgate_place_evictions_total", Help: "Copies that began to drain: they get no new requests, and control unloads them when the running ones have ended."})
-	m.decided = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "headgate_place_decisions_total", Help: "Decisions of control, by decision: load, reload (unload what an earlier load may have left, then load), predict (ask for a size), cancel (a load), unload, or quit (give up all calls to an engine that is about to end); and by the purpose of a load, reload or predict: requests (they are queued, or a client asked), least (the minimum number of copies), migration (the pod of another copy is being deleted), load, balance (the endpoint has little load), use (a second copy), room (free room), trial (the pod is on trial), slots (another endpoint has more adapters in use than GPU slots) or record (an earlier process began it)."}, []string{"decision", "for"})
-	m.rejections = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "headgate_place_rejections_total", Help: "How often control began to reject the requests for a model because it cannot load it for now, by reason: load_failed, rank_too_large, files_missing, no_endpoint, cannot_load, no_labels, no_room, too_large or unknown_model."}, []string{"reason"})
-	m.files = gauge("headgate_objects_rejected_files", "Object files, or objects of an API server, that control ignores because they are invalid.").WithLabelValues()
-	m.readable = gauge("headgate_objects_connected", "1 while control can read the folder or the API server of the objects; at 0 it uses the objects that it read last.").WithLabelValues()
-	m.leading = gauge("headgate_leader", "1 while this control is the leader, which alone loads models and writes objects; 0 otherwise.").WithLabelValues()
+	m.loadQueue = histogram("headgate_place_load_queue_seconds",
+		"Seconds from the first queued request for a model to the call that loads it at an engine, without the time that the load waited for room or for its turn.",
+		ownBuckets).WithLabelValues().(prometheus.Histogram)
+	m.stalled = histogram("headgate_place_stalled_seconds",
+		"Seconds that a load with queued requests waited for room or for its turn before control called the engine.",
+		loadBuckets).WithLabelValues().(prometheus.Histogram)
+	m.loads = histogram("headgate_place_load_seconds", "Seconds that engines took to load a model, by result: done or failed.", loadBuckets,
+		"result")
+	m.unloads = histogram("headgate_place_unload_seconds", "Seconds that engines took to unload a model, by result: done or failed.",
+		loadBuckets, "result")
+	m.evicted = prometheus.NewCounter(prometheus.CounterOpts{Name: "headgate_place_evictions_total",
+		Help: "Copies that began to drain: they get no new requests, and control unloads them when the running ones have ended."})
+	m.decided = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "headgate_place_decisions_total",
+		Help: "Decisions of control, by decision: load, reload (unload what an earlier load may have left, then load), predict (ask for a size), cancel (a load), unload, or quit (give up all calls to an engine that is about to end); and by the purpose of a load, reload or predict: requests (they are queued, or a client asked), least (the minimum number of copies), migration (the pod of another copy is being deleted), load, balance (the endpoint has little load), use (a second copy), room (free room), trial (the pod is on trial), slots (another endpoint has more adapters in use than GPU slots) or record (an earlier process began it)."}, []string{"decision", "for"})
+	m.rejections = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "headgate_place_rejections_total",
+		Help: "How often control began to reject the requests for a model because it cannot load it for now, by reason: load_failed, rank_too_large, files_missing, no_endpoint, cannot_load, no_labels, no_room, too_large or unknown_model."},
+		[]string{"reason"})
+	m.files = gauge("headgate_objects_rejected_files",
+		"Object files, or objects of an API server, that control ignores because they are invalid.").WithLabelValues()
+	m.readable = gauge("headgate_objects_connected",
+		"1 while control can read the folder or the API server of the objects; at 0 it uses the objects that it read last.").WithLabelValues()
+	m.leading = gauge("headgate_leader",
+		"1 while this control is the leader, which alone loads models and writes objects; 0 otherwise.").WithLabelValues()
 	build := version.Read()
-	gauge("headgate_build_info", "Is 1; the labels name the program, its version, and the version of Go that built it.", "program", "version", "goversion").
+	gauge("headgate_build_info", "Is 1; the labels name the program, its version, and the version of Go that built it.", "program",
+		"version", "goversion").
 		WithLabelValues("control", build.Program, build.Go).Set(1)
 	m.envoys = newEnvoys(gauge, histogram)
 	m.registry.MustRegister(
-		m.evicted, m.decided, m.rejections, m.sent, m.refusals, termCollector{m}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		m.evicted, m.decided, m.rejections, m.sent, m.refusals, termCollector{m}, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
 }

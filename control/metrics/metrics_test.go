@@ -124,7 +124,8 @@ func TestWhatControlSaysOfItself(t *testing.T) {
 		`headgate_leader 0`,
 		`headgate_build_info{goversion="`+version.Read().Go+`",program="control",version="`+version.Read().Program+`"} 1`,
 	)
-	for _, name := range []string{"headgate_copies", "headgate_models", "headgate_place_queued_requests", "headgate_place_warm_window_seconds", "headgate_extprocs"} {
+	for _, name := range []string{"headgate_copies", "headgate_models", "headgate_place_queued_requests",
+		"headgate_place_warm_window_seconds", "headgate_extprocs"} {
 		if strings.Contains(page, name) {
 			t.Errorf("a control that does not decide tells of %s", name)
 		}
@@ -163,7 +164,8 @@ func TestReadyWithObjects(t *testing.T) {
 func TestModelsAreToldOnLoopbackAlone(t *testing.T) {
 	m := metrics.New()
 	h := m.Handler(nil)
-	if code, said := get(t, h, loopback, "/models"); code != http.StatusServiceUnavailable || said != "another control leads: ask that one\n" {
+	if code, said := get(t, h, loopback, "/models"); code != http.StatusServiceUnavailable ||
+		said != "another control leads: ask that one\n" {
 		t.Errorf("a control that does not decide answers %d %s", code, said)
 	}
 	m.Follow(deciding(t, m))
@@ -195,7 +197,8 @@ func TestPlacementIsToldOnLoopbackAlone(t *testing.T) {
 	m := metrics.New()
 	h := m.Handler(nil)
 	for _, c := range []struct{ leader, want string }{
-		{"", "another control leads: ask that one\n"}, {"control-1", "another control leads, in the pod control-1: ask that one\n"}, {"", "another control leads: ask that one\n"},
+		{"", "another control leads: ask that one\n"}, {"control-1", "another control leads, in the pod control-1: ask that one\n"},
+		{"", "another control leads: ask that one\n"},
 	} {
 		m.Leader(c.leader)
 		if code, said := get(t, h, loopback, "/placement"); code != http.StatusServiceUnavailable || said != c.want {
@@ -207,7 +210,8 @@ func TestPlacementIsToldOnLoopbackAlone(t *testing.T) {
 	expect(t, page, `headgate_place_rejections_total{reason="no_endpoint"} 1`)
 	code, said := get(t, h, loopback, "/placement")
 	var v place.View
-	if err := json.Unmarshal([]byte(said), &v); err != nil || code != http.StatusOK || len(v.Models) != 1 || v.Models[0].Held != 3 || strings.Contains(said, "secret") {
+	if err := json.Unmarshal([]byte(said), &v); err != nil || code != http.StatusOK || len(v.Models) != 1 || v.Models[0].Held != 3 ||
+		strings.Contains(said, "secret") {
 		t.Errorf("%v: /placement is %d: %s", err, code, said)
 	}
 	const refusal = "control serves /placement on loopback alone, because it tells which models there are, and where: " +

@@ -106,12 +106,14 @@ func TestLoopbackIsServedBesides(t *testing.T) {
 		t.Errorf("its end is %v", err)
 	}
 	cannot := func(net.Addr) string { return "127.0.0.3:x" }
-	if err := serve(t.Context(), "127.0.0.2:0", cannot, nil, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "--metrics-port 127.0.0.3:x") {
+	if err := serve(t.Context(), "127.0.0.2:0", cannot, nil, slog.New(slog.DiscardHandler)); err == nil ||
+		!strings.Contains(err.Error(), "--metrics-port 127.0.0.3:x") {
 		t.Errorf("where it cannot be served besides: %v", err)
 	}
 }
 
-// Whoever serves every address serves loopback with them; who is told an address that is taken says so.
+// Whoever serves every address serves loopback with them; who is told an address that is taken says
+// so.
 func TestServe(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", ""} {
 		ctx, stop := context.WithCancel(t.Context())
@@ -127,7 +129,8 @@ func TestServe(t *testing.T) {
 			t.Fatal(err)
 		}
 		at := taken.Addr().(*net.TCPAddr).Port
-		if err := m.Serve(ctx, "127.0.0.1", at, nil, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "--metrics-port 127.0.0.1:") {
+		if err := m.Serve(ctx, "127.0.0.1", at, nil, slog.New(slog.DiscardHandler)); err == nil ||
+			!strings.Contains(err.Error(), "--metrics-port 127.0.0.1:") {
 			t.Errorf("a port that is taken: %v", err)
 		}
 		_ = taken.Close()

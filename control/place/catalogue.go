@@ -17,7 +17,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// SetWorld puts new objects in force: their endpoints and their catalogue. It is called once Run has begun.
+// SetWorld puts new objects in force: their endpoints and their catalogue. It is called once Run
+// has begun.
 func (p *Placer) SetWorld(w *objects.World) {
 	p.update(func(now time.Time) []decide.Action {
 		if p.running.Err() != nil {
@@ -39,7 +40,8 @@ func (p *Placer) SetWorld(w *objects.World) {
 	})
 }
 
-// setPools says how models are placed in pools by their settings, which were those of another World before. The caller holds mu.
+// setPools says how models are placed in pools by their settings, which were those of another World
+// before. The caller holds mu.
 func (p *Placer) setPools(w, was *objects.World) {
 	for name := range was.Pools {
 		if w.Pools[name] == nil {
@@ -61,8 +63,9 @@ func durationOf(d *metav1.Duration) time.Duration {
 	return d.Duration
 }
 
-// setEndpoints opens new endpoints and closes those that are gone or replaced. The deletion of a pod is final: if an endpoint no longer terminates,
-// a new pod has its address, and its engine has none of the old pod's models. The caller holds mu.
+// setEndpoints opens new endpoints and closes those that are gone or replaced. The deletion of a
+// pod is final: if an endpoint no longer terminates, a new pod has its address, and its engine has
+// none of the old pod's models. The caller holds mu.
 func (p *Placer) setEndpoints(w *objects.World) {
 	declared := make(map[string]objects.Engine, len(w.Engines))
 	for _, e := range w.Engines {
@@ -70,7 +73,8 @@ func (p *Placer) setEndpoints(w *objects.World) {
 	}
 	for address, s := range p.endpoints {
 		e, ok := declared[address]
-		same := ok && s.Kind == e.Kind && s.Management == e.Management && s.Host == e.Host && s.Token == e.Token && s.TLS == e.TLS && s.H2C == e.H2C && s.HTTP == e.HTTP() && s.GRPC == e.GRPC()
+		same := ok && s.Kind == e.Kind && s.Management == e.Management && s.Host == e.Host && s.Token == e.Token && s.TLS == e.TLS &&
+			s.H2C == e.H2C && s.HTTP == e.HTTP() && s.GRPC == e.GRPC()
 		replaced := s.terminating && !e.Terminating
 		if s.terminating = e.Terminating; same && !replaced && s.Incarnation == e.Incarnation {
 			if is := (adapters{e.MaxAdapters, e.HostAdapters}); s.adapters != is || s.room != e.Room {
@@ -99,8 +103,9 @@ func (p *Placer) setEndpoints(w *objects.World) {
 	p.forgetRuntimes()
 }
 
-// forgetRuntimes forgets what is on record of endpoints that are not there, those of an earlier process too: nobody knows what
-// becomes of a runtime meanwhile, and one that comes back is made ready anew. The caller holds mu.
+// forgetRuntimes forgets what is on record of endpoints that are not there, those of an earlier
+// process too: nobody knows what becomes of a runtime meanwhile, and one that comes back is made
+// ready anew. The caller holds mu.
 func (p *Placer) forgetRuntimes() {
 	for address := range p.records {
 		if p.endpoints[address] == nil {
@@ -126,8 +131,8 @@ func sortedPools(w *objects.World) []objects.Name {
 	return names
 }
 
-// setCatalogue makes the models those of the objects, which were those of another World before, and the registered ones. The
-// caller holds mu.
+// setCatalogue makes the models those of the objects, which were those of another World before, and
+// the registered ones. The caller holds mu.
 func (p *Placer) setCatalogue(w, was *objects.World) {
 	declared := make(map[decide.Key]*objects.Entry, len(w.Catalogue))
 	for i := range w.Catalogue {
@@ -159,8 +164,9 @@ func (p *Placer) setCatalogue(w, was *objects.World) {
 	}
 }
 
-// Register puts a model into the catalogue, and returns when it is there for good, and whether it is new. One that is there
-// already, with the same attributes, may be registered again; with others it is [decide.ErrExists]. Used is when it was last used.
+// Register puts a model into the catalogue, and returns when it is there for good, and whether it
+// is new. One that is there already, with the same attributes, may be registered again; with others
+// it is [decide.ErrExists]. Used is when it was last used.
 func (p *Placer) Register(m *v1alpha1.Model, used time.Time) (fresh bool, err error) {
 	p.mu.Lock()
 	fresh, written, err := p.registerLocked(m, used)
@@ -191,7 +197,8 @@ func (p *Placer) registerLocked(m *v1alpha1.Model, used time.Time) (fresh bool, 
 		p.Board.Publish(decide.Change{Registered: map[decide.Key]bool{key: true}})
 		p.loosen(key)
 	}
-	// Who registers it again waits for the disk too, and for those who are to know of it: the first may not have come so far.
+	// Who registers it again waits for the disk too, and for those who are to know of it: the first
+	// may not have come so far.
 	put := p.Memory.PutModel(m)
 	return fresh, func() error {
 		if err := put(); err != nil {
@@ -202,9 +209,10 @@ func (p *Placer) registerLocked(m *v1alpha1.Model, used time.Time) (fresh bool, 
 	}, nil
 }
 
-// Unregister takes a registered model out of the catalogue, and returns when it is gone for good; its copies go in their
-// time. A model that is not there is gone; one that objects declare is [decide.ErrDeclared], and one to which requests for VModels go
-// [decide.ErrReferred]. After another error it is registered still.
+// Unregister takes a registered model out of the catalogue, and returns when it is gone for good;
+// its copies go in their time. A model that is not there is gone; one that objects declare is
+// [decide.ErrDeclared], and one to which requests for VModels go [decide.ErrReferred]. After
+// another error it is registered still.
 func (p *Placer) Unregister(key decide.Key) error {
 	p.mu.Lock()
 	m := p.registered[key]
@@ -259,7 +267,8 @@ func (p *Placer) Pool() (objects.Name, error) {
 		what += " or engines with a model repository"
 	}
 	if len(found) != 1 {
-		return objects.Name{}, fmt.Errorf("%d InferencePools have %s: set control's --mesh-pool to the one for registered models", len(found), what)
+		return objects.Name{}, fmt.Errorf("%d InferencePools have %s: set control's --mesh-pool to the one for registered models",
+			len(found), what)
 	}
 	return found[0], nil
 }
@@ -352,7 +361,8 @@ var recorded = map[string]decide.CopyState{
 	decide.Loading.String(): decide.Loading, decide.Loaded.String(): decide.Loaded, decide.Unloading.String(): decide.Unloading,
 }
 
-// restore takes up the copies and failures that an earlier process wrote down, once: of endpoints and models that are there. The caller holds mu.
+// restore takes up the copies and failures that an earlier process wrote down, once: of endpoints
+// and models that are there. The caller holds mu.
 func (p *Placer) restore(now time.Time) {
 	for _, c := range p.restored {
 		key, ok := keyOf(c.Pool, c.ID)
@@ -375,7 +385,8 @@ func (p *Placer) restore(now time.Time) {
 			continue // what failed was something else
 		}
 		for _, f := range was.Status.Failures {
-			p.state.RestoreFailure(key, decide.Failure{Endpoint: f.Endpoint, At: f.At.Time, Words: f.Message, Why: decide.Reason(f.Reason)}, now)
+			p.state.RestoreFailure(key, decide.Failure{Endpoint: f.Endpoint, At: f.At.Time, Words: f.Message,
+				Why: decide.Reason(f.Reason)}, now)
 		}
 	}
 	p.failed = nil
@@ -387,7 +398,8 @@ func digestOf(e objects.Entry) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// save writes down the status of models that changed, and now and then, or with everything, of those that were used.
+// save writes down the status of models that changed, and now and then, or with everything, of
+// those that were used.
 func (p *Placer) save(everything bool) {
 	p.mu.Lock()
 	if everything = everything || time.Since(p.savedUse) >= usedInterval; everything {

@@ -8,10 +8,12 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// fitsOf says which endpoints of a pool are for which models, by its settings, if it has any, and the labels of the endpoints.
+// fitsOf says which endpoints of a pool are for which models, by its settings, if it has any, and
+// the labels of the endpoints.
 //
-// Types that prefer none of their own prefer those endpoints that the fewest other types can use and want: so that scarce endpoints, which are all
-// that some types can use, stay free for these (ModelMesh 0.12, TypeConstraintManager).
+// Types that prefer none of their own prefer those endpoints that the fewest other types can use
+// and want: so that scarce endpoints, which are all that some types can use, stay free for these
+// (ModelMesh 0.12, TypeConstraintManager).
 func fitsOf(s *v1alpha1.PoolSettingsSpec, endpoints []objects.Endpoint) decide.Fits {
 	if s == nil || s.Placement == nil || len(s.Placement.Constraints) == 0 {
 		return decide.Fits{}
@@ -52,7 +54,8 @@ func those(endpoints []objects.Endpoint, are func(labels map[string]string) bool
 	return found
 }
 
-// prohibited is what a type that cannot use an endpoint weighs beside one that prefers it (ModelMesh).
+// prohibited is what a type that cannot use an endpoint weighs beside one that prefers it
+// (ModelMesh).
 const prohibited = 4
 
 // score is the higher, the fewer types can use an endpoint of these labels, or prefer it.
@@ -68,7 +71,8 @@ func score(constraints []v1alpha1.Constraint, labels map[string]string) (n int) 
 	return n
 }
 
-// best has the endpoints whose score is the highest of some or, with nil, of all; none where all of these have the same.
+// best has the endpoints whose score is the highest of some or, with nil, of all; none where all of
+// these have the same.
 func best(scores map[string]int, of map[string]bool) map[string]bool {
 	highest, lowest := math.MinInt, math.MaxInt
 	for address, n := range scores {

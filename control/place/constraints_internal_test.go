@@ -13,8 +13,8 @@ import (
 
 type labels = map[string]v1alpha1.LabelValue
 
-// Which endpoints are for which models, and which of them are preferred: of e1 and e2, which have GPUs, e2 with a disk too, and of e3 and e4,
-// which have none, e4 with a disk.
+// Which endpoints are for which models, and which of them are preferred: of e1 and e2, which have
+// GPUs, e2 with a disk too, and of e3 and e4, which have none, e4 with a disk.
 func TestConstraintsSayWhichEndpointsAreForWhichModels(t *testing.T) {
 	endpoints := []objects.Endpoint{
 		{Address: "e1", Labels: map[string]string{"gpu": "yes"}},
@@ -32,7 +32,8 @@ func TestConstraintsSayWhichEndpointsAreForWhichModels(t *testing.T) {
 		{"none", nil, "sklearn", "anywhere"},
 		{"every label is required", []v1alpha1.Constraint{{ModelType: "t", Required: labels{"gpu": "yes", "disk": "fast"}}}, "t", "e2"},
 		{"nobody has it", []v1alpha1.Constraint{{ModelType: "t", Required: labels{"gpu": "two"}}}, "t", "nowhere"},
-		{"any set is preferred", []v1alpha1.Constraint{{ModelType: "t", Preferred: []labels{{"gpu": "no"}, {"gpu": "yes", "disk": "fast"}}}}, "t", "anywhere, rather e2 e4"},
+		{"any set is preferred", []v1alpha1.Constraint{{ModelType: "t",
+			Preferred: []labels{{"gpu": "no"}, {"gpu": "yes", "disk": "fast"}}}}, "t", "anywhere, rather e2 e4"},
 		{"what some need others leave free", []v1alpha1.Constraint{{ModelType: "t", Required: gpu}}, "sklearn", "anywhere, rather e3 e4"},
 		{"those who need it have no preference", []v1alpha1.Constraint{{ModelType: "t", Required: gpu}}, "t", "e1 e2"},
 		{
@@ -53,7 +54,8 @@ func TestConstraintsSayWhichEndpointsAreForWhichModels(t *testing.T) {
 			"y", "e2 e4",
 		},
 		{"types without a constraint of their own have that of all", []v1alpha1.Constraint{{Required: gpu}}, "sklearn", "e1 e2"},
-		{"a constraint without labels lets a type be loaded anywhere", []v1alpha1.Constraint{{Required: gpu}, {ModelType: "t"}}, "t", "anywhere, rather e3 e4"},
+		{"a constraint without labels lets a type be loaded anywhere", []v1alpha1.Constraint{{Required: gpu}, {ModelType: "t"}}, "t",
+			"anywhere, rather e3 e4"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			fits := fitsOf(&v1alpha1.PoolSettingsSpec{Placement: &v1alpha1.Placement{Constraints: test.constraints}}, endpoints)

@@ -32,8 +32,8 @@ type site struct {
 	unloads map[string]int
 }
 
-// adapters is how many adapters may be registered at an endpoint at once, and how many its host memory holds, by the settings of its pools; 0 where they
-// do not say.
+// adapters is how many adapters may be registered at an endpoint at once, and how many its host
+// memory holds, by the settings of its pools; 0 where they do not say.
 type adapters struct{ most, host int }
 
 // look makes a look due now.
@@ -48,8 +48,10 @@ func (s *site) look() {
 func (p *Placer) open(e objects.Engine) {
 	ctx, cancel := context.WithCancel(p.running)
 	s := &site{
-		Endpoint: loader.Endpoint{Address: e.Address, Host: e.Host, Kind: e.Kind, Management: e.Management, Incarnation: e.Incarnation, Token: e.Token, TLS: e.TLS, H2C: e.H2C, HTTP: e.HTTP(), GRPC: e.GRPC()},
-		adapters: adapters{e.MaxAdapters, e.HostAdapters}, room: e.Room, due: make(chan struct{}, 1), runtime: e.Kind == engine.ModelRuntime, unloads: make(map[string]int), terminating: e.Terminating,
+		Endpoint: loader.Endpoint{Address: e.Address, Host: e.Host, Kind: e.Kind, Management: e.Management, Incarnation: e.Incarnation,
+			Token: e.Token, TLS: e.TLS, H2C: e.H2C, HTTP: e.HTTP(), GRPC: e.GRPC()},
+		adapters: adapters{e.MaxAdapters, e.HostAdapters}, room: e.Room, due: make(chan struct{}, 1),
+		runtime: e.Kind == engine.ModelRuntime, unloads: make(map[string]int), terminating: e.Terminating,
 	}
 	loader, err := loader.Open(s.Endpoint, p.Access, func(a loader.Answer) { p.answered(s, a) })
 	if err != nil {
@@ -155,8 +157,8 @@ func (p *Placer) lookAt(ctx context.Context, s *site, afresh bool) error {
 	return nil
 }
 
-// toldTo are the models that an endpoint was told to load, or is about to be, as far as they are in the catalogue: what is not is on its way out. The
-// caller holds mu.
+// toldTo are the models that an endpoint was told to load, or is about to be, as far as they are in
+// the catalogue: what is not is on its way out. The caller holds mu.
 func (p *Placer) toldTo(address string) (all []loader.Model) {
 	for _, c := range p.state.CopiesAt(address) {
 		if is, there := p.state.Status(c.Key); there {
@@ -166,8 +168,8 @@ func (p *Placer) toldTo(address string) (all []loader.Model) {
 	return all
 }
 
-// defaultBytes is what a model in a repository is taken to hold of which nothing is known, and nobody says anything else (ModelMesh's adapters,
-// DEFAULT_MODELSIZE).
+// defaultBytes is what a model in a repository is taken to hold of which nothing is known, and
+// nobody says anything else (ModelMesh's adapters, DEFAULT_MODELSIZE).
 const defaultBytes = 1_000_000
 
 // sight is what a look means for placement.
@@ -242,7 +244,8 @@ func (p *Placer) answered(s *site, a loader.Answer) {
 	}
 }
 
-// tried updates and returns the number of failed unloads in a row of a model. The caller holds Placer.mu.
+// tried updates and returns the number of failed unloads in a row of a model. The caller holds
+// Placer.mu.
 func (s *site) tried(a loader.Answer) int {
 	switch {
 	case a.Err == nil:
@@ -358,8 +361,9 @@ func (p *Placer) tryLoad(ctx context.Context, s *site, key decide.CopyKey, a dec
 	return result
 }
 
-// unloadFirst unloads what an earlier load may have left of a model. Where that takes longer than the load may that is to follow, those who
-// wait for it, or for its place, are told that it fails; it returns when the unload has ended all the same, with an error.
+// unloadFirst unloads what an earlier load may have left of a model. Where that takes longer than
+// the load may that is to follow, those who wait for it, or for its place, are told that it fails;
+// it returns when the unload has ended all the same, with an error.
 func (p *Placer) unloadFirst(ctx context.Context, s *site, key decide.CopyKey, limit time.Duration) error {
 	words := fmt.Sprintf("the engine did not unload within %v what an earlier load may have left", limit)
 	late := time.AfterFunc(limit, func() {
@@ -379,7 +383,8 @@ func (p *Placer) unloadFirst(ctx context.Context, s *site, key decide.CopyKey, l
 // reasons are what placement makes of what engines say to a load.
 var reasons = map[engine.LoadFault]decide.Reason{engine.RankTooLarge: decide.RankTooLarge, engine.FilesMissing: decide.FilesMissing}
 
-// reasonOf is what placement makes of a load that failed; empty where the engine says nothing of it.
+// reasonOf is what placement makes of a load that failed; empty where the engine says nothing of
+// it.
 func reasonOf(e *loader.Error) decide.Reason {
 	if e.Passing {
 		return decide.LoadRetried
@@ -461,7 +466,8 @@ func (p *Placer) recordOf(s *site, c decide.Copy) store.Copy {
 		e = objects.EntryOf(m)
 	}
 	return store.Copy{
-		Endpoint: s.Address, Pool: c.Pool.String(), ID: c.ID, State: stateOf(c).String(), Bytes: c.Bytes, Size: decide.SizeSources[c.Source],
+		Endpoint: s.Address, Pool: c.Pool.String(), ID: c.ID, State: stateOf(c).String(), Bytes: c.Bytes,
+		Size:        decide.SizeSources[c.Source],
 		Concurrency: c.Limit,
 		Incarnation: p.records[s.Address].Incarnation, Since: c.Since, Listed: !s.runtime && !s.Kind.Recalled(),
 		Object: e.Object, UID: e.UID,

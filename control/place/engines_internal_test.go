@@ -11,7 +11,8 @@ import (
 	"github.com/headgate/headgate/control/place/loader"
 )
 
-// TestFailedUnloadsAreLoggedEverMoreRarely checks that an unload that is repeated for days does not fill the log.
+// TestFailedUnloadsAreLoggedEverMoreRarely checks that an unload that is repeated for days does not
+// fill the log.
 func TestFailedUnloadsAreLoggedEverMoreRarely(t *testing.T) {
 	var out bytes.Buffer
 	p := &Placer{Config: Config{Log: slog.New(slog.NewTextHandler(&out, nil))}, state: decide.New(decide.Config{})}

@@ -12,7 +12,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// setPods says what the pods of endpoints are like, and whether they are likely to be replaced as of now. The caller holds mu.
+// setPods says what the pods of endpoints are like, and whether they are likely to be replaced as
+// of now. The caller holds mu.
 func (p *Placer) setPods(now time.Time) {
 	out := outgoing(p.world.Engines, now)
 	p.rolling = len(out) > 0
@@ -21,7 +22,8 @@ func (p *Placer) setPods(now time.Time) {
 	}
 }
 
-// noteTrials says of pods whether models load there, once their endpoints that are on trial show it. The caller holds mu.
+// noteTrials says of pods whether models load there, once their endpoints that are on trial show
+// it. The caller holds mu.
 func (p *Placer) noteTrials() {
 	trials, uids := make(map[objects.Name][]decide.Trial), make(map[objects.Name]string)
 	for _, e := range p.world.Engines {
@@ -65,11 +67,13 @@ func gateOf(trials []decide.Trial) store.Gate {
 	}
 	switch {
 	case len(failures) > 0:
-		return store.Gate{Reason: v1alpha1.LoadsFail, Message: "models that are loaded elsewhere cannot be loaded here: " + strings.Join(failures, "; ")}
+		return store.Gate{Reason: v1alpha1.LoadsFail, Message: "models that are loaded elsewhere cannot be loaded here: " +
+			strings.Join(failures, "; ")}
 	case !over:
 		return store.Gate{Reason: v1alpha1.ModelsTried, Message: "models that are loaded elsewhere are being loaded here, too"}
 	case loaded == 0:
 		return store.Gate{Open: true, Reason: v1alpha1.ModelsLoaded, Message: "there was no model to load"}
 	}
-	return store.Gate{Open: true, Reason: v1alpha1.ModelsLoaded, Message: fmt.Sprintf("%d models that are loaded elsewhere were loaded here, too", loaded)}
+	return store.Gate{Open: true, Reason: v1alpha1.ModelsLoaded,
+		Message: fmt.Sprintf("%d models that are loaded elsewhere were loaded here, too", loaded)}
 }

@@ -24,8 +24,8 @@ func (w *world) withPod(addresses []string, is objects.Endpoint, all ...string) 
 	w.SetWorld(w.world)
 }
 
-// Of a pod that is on trial it is said whether what is loaded elsewhere loads there, once all of its engines show it; and nothing else is loaded
-// there before.
+// Of a pod that is on trial it is said whether what is loaded elsewhere loads there, once all of
+// its engines show it; and nothing else is loaded there before.
 func TestAPodOnTrialSaysWhetherModelsLoad(t *testing.T) {
 	told := new(told)
 	w := newWorldThatTells(t, told)
@@ -44,7 +44,8 @@ func TestAPodOnTrialSaysWhetherModelsLoad(t *testing.T) {
 	gate := "default/new u1 "
 	w.await("it has passed", func() bool {
 		return slices.Equal(told.said(), []string{
-			gate + "false Trying: models that are loaded elsewhere are being loaded here, too", gate + "true Loaded: 3 models that are loaded elsewhere were loaded here, too",
+			gate + "false Trying: models that are loaded elsewhere are being loaded here, too", gate +
+				"true Loaded: 3 models that are loaded elsewhere were loaded here, too",
 		})
 	})
 	if v := endpointOf(w.View(), one.address); v.State != "on trial" || len(v.Copies) != 3 {
@@ -56,21 +57,26 @@ func TestAPodOnTrialSaysWhetherModelsLoad(t *testing.T) {
 	gate = "default/new u2 "
 	w.await("it has failed", func() bool {
 		said := told.said()[2:]
-		return len(said) == 2 && strings.HasPrefix(said[0], gate+"false Trying") && strings.HasPrefix(said[1], gate+"false "+v1alpha1.LoadsFail+": models that are loaded elsewhere cannot be loaded here: ") && strings.Count(said[1], "LoRA rank 16") == 3
+		return len(said) == 2 && strings.HasPrefix(said[0], gate+"false Trying") &&
+			strings.HasPrefix(said[1], gate+"false "+v1alpha1.LoadsFail+": models that are loaded elsewhere cannot be loaded here: ") &&
+			strings.Count(said[1], "LoRA rank 16") == 3
 	})
 	// It is not for requests.
 	w.Wanted("x", key("d"), decide.Want{Requests: 1, Since: time.Now()})
-	w.withPod([]string{one.address, other.address}, trial, append(all, list(one.address, ""), list(other.address, ""), object("d", ", source: 'sim:'"))...)
+	w.withPod([]string{one.address, other.address}, trial,
+		append(all, list(one.address, ""), list(other.address, ""), object("d", ", source: 'sim:'"))...)
 	w.awaitCopies("d", old.address+" loaded")
 	// A pod that is made ready is said nothing more of.
 	before := len(told.said())
-	w.withPod([]string{one.address, other.address}, objects.Endpoint{UID: "u2", Ready: true}, append(all, list(one.address, ""), list(other.address, ""))...)
+	w.withPod([]string{one.address, other.address}, objects.Endpoint{UID: "u2", Ready: true},
+		append(all, list(one.address, ""), list(other.address, ""))...)
 	if v := endpointOf(w.View(), one.address); v.State != "ready" || len(told.said()) != before {
 		t.Errorf("it is %s, and %d more is said of it", v.State, len(told.said())-before)
 	}
 }
 
-// Where a pod is not ready nothing is loaded, and nothing where it is about to be replaced while another is there.
+// Where a pod is not ready nothing is loaded, and nothing where it is about to be replaced while
+// another is there.
 func TestWhatAPodIsLikeSaysWhatIsLoadedThere(t *testing.T) {
 	w := newWorld(t)
 	one, other := serveVLLM(t), serveVLLM(t)

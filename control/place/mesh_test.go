@@ -53,7 +53,8 @@ func TestAModelsLifeByModelMeshsAPI(t *testing.T) {
 	ctx := t.Context()
 	const id = "模型/v1"
 	for range 2 { // to register it again, as it is, changes nothing
-		if st, code := a.register(ctx, id, "sim:?load=50ms", false, false); code != codes.OK || st.GetStatus() != mmesh.ModelStatusInfo_NOT_LOADED {
+		if st, code := a.register(ctx, id, "sim:?load=50ms", false, false); code != codes.OK ||
+			st.GetStatus() != mmesh.ModelStatusInfo_NOT_LOADED {
 			t.Errorf("%v, %v", st, code)
 		}
 	}
@@ -64,7 +65,8 @@ func TestAModelsLifeByModelMeshsAPI(t *testing.T) {
 	if err != nil || st.GetStatus() != mmesh.ModelStatusInfo_LOADING {
 		t.Errorf("without sync: %v, %v", st, err)
 	}
-	if st, err = a.EnsureLoaded(ctx, &mmesh.EnsureLoadedRequest{ModelId: id, Sync: true}); err != nil || st.GetStatus() != mmesh.ModelStatusInfo_LOADED ||
+	if st, err = a.EnsureLoaded(ctx, &mmesh.EnsureLoadedRequest{ModelId: id, Sync: true}); err != nil ||
+		st.GetStatus() != mmesh.ModelStatusInfo_LOADED ||
 		len(st.GetModelCopyInfos()) != 1 || st.GetModelCopyInfos()[0].GetLocation() != a.address {
 		t.Errorf("with sync: %v, %v", st, err)
 	}
@@ -104,7 +106,8 @@ func TestALoadOutlivesWhoWaitsForIt(t *testing.T) {
 func TestWhoWaitsIsToldTheEnginesWords(t *testing.T) {
 	a := newAPI(t, nil)
 	st, code := a.register(t.Context(), "m", "sim:?fail=FAILED_PRECONDITION:no%20such%20file", true, true)
-	if code != codes.OK || st.GetStatus() != mmesh.ModelStatusInfo_LOADING_FAILED || len(st.GetErrors()) != 1 || !strings.Contains(st.GetErrors()[0], "no such file") {
+	if code != codes.OK || st.GetStatus() != mmesh.ModelStatusInfo_LOADING_FAILED || len(st.GetErrors()) != 1 ||
+		!strings.Contains(st.GetErrors()[0], "no such file") {
 		t.Errorf("%v, %v", st, code)
 	}
 	st, code = a.register(t.Context(), "large", "sim:?size=2Gi", true, true)
@@ -117,13 +120,14 @@ func TestWhoWaitsIsToldTheEnginesWords(t *testing.T) {
 	t.Logf("%v", st)
 }
 
-// 1 GiB, 50 MiB a model unless more is known, six loads at once: 18 models fit, with 75 MiB left, so that the 19th is being
-// loaded while the oldest, which it puts out, is still leaving.
+// 1 GiB, 50 MiB a model unless more is known, six loads at once: 18 models fit, with 75 MiB left,
+// so that the 19th is being loaded while the oldest, which it puts out, is still leaving.
 func TestTheNineteenthPutsOutTheOldest(t *testing.T) {
 	a := newAPI(t, func(c *runtime.Config) { c.Unpredicting = true })
 	a.set(settings("eviction: lru"), list(a.address, managed(a.management))) // else a load that took some milliseconds longer counts
 	for i := 1; i <= 18; i++ {
-		if st, code := a.register(t.Context(), fmt.Sprintf("m%02d", i), "sim:?unload=500ms", true, true); st.GetStatus() != mmesh.ModelStatusInfo_LOADED {
+		if st, code := a.register(t.Context(), fmt.Sprintf("m%02d", i), "sim:?unload=500ms", true,
+			true); st.GetStatus() != mmesh.ModelStatusInfo_LOADED {
 			t.Fatalf("m%02d: %v, %v", i, st, code)
 		}
 	}
@@ -145,8 +149,8 @@ func TestTheNineteenthPutsOutTheOldest(t *testing.T) {
 	a.expect("m02", mmesh.ModelStatusInfo_LOADED)
 }
 
-// Where registered models are objects, the objects tell of one that was unregistered for a moment more. Who registers it again
-// meanwhile has registered it.
+// Where registered models are objects, the objects tell of one that was unregistered for a moment
+// more. Who registers it again meanwhile has registered it.
 func TestAModelMayBeRegisteredAgainAtOnce(t *testing.T) {
 	a := newAPI(t, nil)
 	ctx := t.Context()
@@ -160,14 +164,16 @@ func TestAModelMayBeRegisteredAgainAtOnce(t *testing.T) {
 	if _, err := a.UnregisterModel(ctx, &mmesh.UnregisterModelRequest{ModelId: id}); err != nil {
 		t.Fatal(err)
 	}
-	if st, err := a.GetModelStatus(ctx, &mmesh.GetStatusRequest{ModelId: id}); err != nil || st.GetStatus() != mmesh.ModelStatusInfo_NOT_FOUND {
+	if st, err := a.GetModelStatus(ctx, &mmesh.GetStatusRequest{ModelId: id}); err != nil ||
+		st.GetStatus() != mmesh.ModelStatusInfo_NOT_FOUND {
 		t.Errorf("unregistered, it is %v, %v", st, err)
 	}
 	if _, code := a.register(ctx, id, "sim:?load=2ms", false, false); code != codes.OK {
 		t.Errorf("registered again as another: %v", code)
 	}
 	a.set(runtimes) // the object that is deleted is gone
-	if st, err := a.GetModelStatus(ctx, &mmesh.GetStatusRequest{ModelId: id}); err != nil || st.GetStatus() != mmesh.ModelStatusInfo_NOT_LOADED {
+	if st, err := a.GetModelStatus(ctx, &mmesh.GetStatusRequest{ModelId: id}); err != nil ||
+		st.GetStatus() != mmesh.ModelStatusInfo_NOT_LOADED {
 		t.Errorf("registered again, it is %v, %v", st, err)
 	}
 }
@@ -184,7 +190,8 @@ func TestAModelThatCannotBeDeletedIsRegisteredStill(t *testing.T) {
 		t.Fatal(code)
 	}
 	for range 2 {
-		if _, err := a.UnregisterModel(ctx, &mmesh.UnregisterModelRequest{ModelId: "churn"}); status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "refused") {
+		if _, err := a.UnregisterModel(ctx, &mmesh.UnregisterModelRequest{ModelId: "churn"}); status.Code(err) != codes.Internal ||
+			!strings.Contains(err.Error(), "refused") {
 			t.Errorf("it is unregistered: %v", err)
 		}
 		a.expect("churn", mmesh.ModelStatusInfo_NOT_LOADED)
@@ -205,7 +212,8 @@ func (a api) objectOf(id string) string {
 	return st.Object.Name
 }
 
-// A load has failed everywhere, and the engine is still being told to unload the model: the status is LOADING_FAILED at once, with one entry for the place.
+// A load has failed everywhere, and the engine is still being told to unload the model: the status
+// is LOADING_FAILED at once, with one entry for the place.
 func TestAStatusIsFailedAsSoonAsTheLoadIs(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, "", func(c *runtime.Config) { c.LoadTimeout = 100 * time.Millisecond })
@@ -218,7 +226,8 @@ func TestAStatusIsFailedAsSoonAsTheLoadIs(t *testing.T) {
 	if got := w.copies("slow"); got != r.address+" unloading" { // else the test shows nothing
 		t.Errorf("it is at %q", got)
 	}
-	if err != nil || st.GetStatus() != mmesh.ModelStatusInfo_LOADING_FAILED || len(st.GetModelCopyInfos()) != 1 || st.GetModelCopyInfos()[0].GetCopyStatus() != mmesh.ModelStatusInfo_LOADING_FAILED {
+	if err != nil || st.GetStatus() != mmesh.ModelStatusInfo_LOADING_FAILED || len(st.GetModelCopyInfos()) != 1 ||
+		st.GetModelCopyInfos()[0].GetCopyStatus() != mmesh.ModelStatusInfo_LOADING_FAILED {
 		t.Errorf("%v, %v", st, err)
 	}
 }

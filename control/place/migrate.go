@@ -11,11 +11,12 @@ import (
 
 // Migration is how far a pod has got whose models are to have copies elsewhere before it ends.
 type Migration struct {
-	// Selected says that pools select the pod, so that it has endpoints; Terminating that it is being deleted, and Migrates that its hooks
-	// are to wait for that, until Until.
+	// Selected says that pools select the pod, so that it has endpoints; Terminating that it is
+	// being deleted, and Migrates that its hooks are to wait for that, until Until.
 	Selected, Terminating, Migrates bool
 	Until                           time.Time
-	// Done says that nothing is loaded elsewhere for its sake any more, and Behind are the extprocs that may send it requests still, in order.
+	// Done says that nothing is loaded elsewhere for its sake any more, and Behind are the extprocs
+	// that may send it requests still, in order.
 	Done   bool
 	Behind []string
 	// Words are for people, a line for each endpoint.
@@ -87,8 +88,8 @@ func unmoved(m decide.Migration) (all []string) {
 	return all
 }
 
-// noteMigrated logs what has become of the models of an endpoint that migrates no more. One that had none may begin and end at once.
-// The caller holds mu.
+// noteMigrated logs what has become of the models of an endpoint that migrates no more. One that
+// had none may begin and end at once. The caller holds mu.
 func (p *Placer) noteMigrated(address string, was, is decide.Leaving) {
 	m, begun := p.state.Migration(address)
 	ended := was.IsMigrating() || !was.Is() && is.Is()

@@ -10,7 +10,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// migrating is a World in which the pod of one endpoint is being deleted, and waits for its models to have copies elsewhere.
+// migrating is a World in which the pod of one endpoint is being deleted, and waits for its models
+// to have copies elsewhere.
 func (w *world) migrating(address string, all ...string) (pod objects.Name) {
 	w.Helper()
 	w.world = w.build(all...)
@@ -21,8 +22,8 @@ func (w *world) migrating(address string, all ...string) (pod objects.Name) {
 	return e.Pod
 }
 
-// If a new pod takes the address of a deleted pod before the objects are read again, the old pod's models no longer count, until a scrape finds
-// them.
+// If a new pod takes the address of a deleted pod before the objects are read again, the old pod's
+// models no longer count, until a scrape finds them.
 func TestAPodThatTakesTheAddressOfADeletedOneHasNothing(t *testing.T) {
 	w := newWorld(t)
 	e := serveVLLM(t)
@@ -40,12 +41,13 @@ func TestAPodThatTakesTheAddressOfADeletedOneHasNothing(t *testing.T) {
 	w.awaitCopies("a", e.address+" loaded") // the engine lists it
 }
 
-// The models of a pod that is about to end are loaded elsewhere before, by a control that takes over in the middle too, and nothing is unloaded
-// there.
+// The models of a pod that is about to end are loaded elsewhere before, by a control that takes
+// over in the middle too, and nothing is unloaded there.
 func TestTheModelsOfAPodThatMigratesAreLoadedElsewhere(t *testing.T) {
 	w := newWorld(t)
 	ends, stays := serveVLLM(t), serveVLLMThat(t, 200*time.Millisecond, 0)
-	all := []string{settings("maxAdapters: 4, source: 'sim:'"), list(ends.address, ""), object("a", ""), object("b", ""), object("c", ", copies: {min: 1}")}
+	all := []string{settings("maxAdapters: 4, source: 'sim:'"), list(ends.address, ""), object("a", ""), object("b", ""),
+		object("c", ", copies: {min: 1}")}
 	w.set(all...)
 	for _, id := range []string{"a", "b"} {
 		w.Wanted("x", key(id), decide.Want{Requests: 1, Since: time.Now()})
@@ -75,7 +77,8 @@ func TestTheModelsOfAPodThatMigratesAreLoadedElsewhere(t *testing.T) {
 	if other := w.Migration(objects.Name{Namespace: "default", Name: "other"}); other.Selected {
 		t.Errorf("a pod that is not there is %+v", other)
 	}
-	if listed := w.Migration(objects.Name{Namespace: "default", Name: "at-" + strings.NewReplacer(".", "-", ":", "-").Replace(stays.address)}); listed.Selected {
+	if listed := w.Migration(objects.Name{Namespace: "default", Name: "at-" +
+		strings.NewReplacer(".", "-", ":", "-").Replace(stays.address)}); listed.Selected {
 		t.Errorf("a list with the name of a pod is %+v", listed)
 	}
 }
@@ -111,7 +114,8 @@ func TestAPodIsDoneWhenAllItsEnginesAre(t *testing.T) {
 	w.awaitLogged(`"the models of the leaving endpoint have been moved" endpoint=` + has.address + " moved=1 idle=0")
 }
 
-// The migration of a pod that is known to have nothing begins and ends at once, and is logged as any other.
+// The migration of a pod that is known to have nothing begins and ends at once, and is logged as
+// any other.
 func TestAPodThatHasNothingMigratesAtOnce(t *testing.T) {
 	w := newWorld(t)
 	ends := serveVLLM(t)
@@ -135,7 +139,8 @@ func TestWhatCouldNotBeMovedIsSaid(t *testing.T) {
 	w.Wanted("x", key("a"), decide.Want{})
 	pod := w.migrating(ends.address, all...)
 	w.await("it is over", func() bool { return w.Migration(pod).Over() })
-	if is := w.Migration(pod); !strings.Contains(is.Words[0], "0 models moved, 1 not moved: a has 0 of 1 copies elsewhere, for control reaches no endpoint") {
+	if is := w.Migration(pod); !strings.Contains(is.Words[0],
+		"0 models moved, 1 not moved: a has 0 of 1 copies elsewhere, for control reaches no endpoint") {
 		t.Errorf("it is said %q", is.Words)
 	}
 }

@@ -1,6 +1,7 @@
-// Package place puts models onto engines before and when requests need them. What is to be done is for package decide to
-// know; this package tells it what becomes known and does what it says: it looks at engines, drives them by package load,
-// writes down what it asks of them before it asks, and tells those who follow what changed.
+// Package place puts models onto engines before and when requests need them. What is to be done is
+// for package decide to know; this package tells it what becomes known and does what it says: it
+// looks at engines, drives them by package load, writes down what it asks of them before it asks,
+// and tells those who follow what changed.
 package place
 
 import (
@@ -20,21 +21,22 @@ import (
 )
 
 const (
-	// DefaultLookInterval is between two looks at an engine: what extproc does not tell, such as an adapter that people
-	// load by hand, is known after it.
+	// DefaultLookInterval is between two looks at an engine: what extproc does not tell, such as an
+	// adapter that people load by hand, is known after it.
 	DefaultLookInterval = 2 * time.Second
-	// startGrace is how long the first looks may take before those who follow are told what is known without them.
+	// startGrace is how long the first looks may take before those who follow are told what is
+	// known without them.
 	startGrace = 3 * time.Second
-	// lookTimeout bounds a look: a busy engine answers late. One that must be made ready first may take longer (ModelMesh
-	// waits 180 s for a runtime to be).
+	// lookTimeout bounds a look: a busy engine answers late. One that must be made ready first may
+	// take longer (ModelMesh waits 180 s for a runtime to be).
 	lookTimeout  = 5 * time.Second
 	readyTimeout = 3 * time.Minute
 	// predictTimeout is ModelMesh's.
 	predictTimeout = 500 * time.Millisecond
 	// sizeTimeout too.
 	sizeTimeout = 30 * time.Second
-	// statusInterval is how often the status of models that changed is written down, all together; usedInterval how often
-	// that of those is that were only used.
+	// statusInterval is how often the status of models that changed is written down, all together;
+	// usedInterval how often that of those is that were only used.
 	statusInterval = time.Second
 	usedInterval   = 10 * time.Second
 )
@@ -49,14 +51,15 @@ type Config struct {
 	Board Board
 	// Meter is told of loads and unloads.
 	Meter Meter
-	// RegisteredPool is where models belong that clients register; zero: to the only pool of model runtimes, or where there
-	// is none, of engines with a model repository.
+	// RegisteredPool is where models belong that clients register; zero: to the only pool of model
+	// runtimes, or where there is none, of engines with a model repository.
 	RegisteredPool objects.Name
 	// DrainLimit, LookInterval and TickInterval are 0 for the defaults.
 	DrainLimit, LookInterval, TickInterval time.Duration
 }
 
-// Board is told what changed, in order, and keeps what it is told. It must not call the Placer back before it returns.
+// Board is told what changed, in order, and keeps what it is told. It must not call the Placer back
+// before it returns.
 type Board interface {
 	Publish(decide.Change)
 	// Takes says which gRPC methods the engine of an endpoint takes.
@@ -65,16 +68,18 @@ type Board interface {
 	Ready()
 	// Behind returns those who may still send requests for a VModel where they went before, in order.
 	Behind(key decide.Key) []string
-	// StillSending returns those who may send requests to endpoints as if nobody had said that these are leaving, in order.
+	// StillSending returns those who may send requests to endpoints as if nobody had said that
+	// these are leaving, in order.
 	StillSending(endpoints []string) []string
-	// AwaitRegistered returns when all who are connected know whether a model is registered, or when they have had long enough for that.
+	// AwaitRegistered returns when all who are connected know whether a model is registered, or
+	// when they have had long enough for that.
 	AwaitRegistered(key decide.Key)
 }
 
 // Meter is told how placement goes. Its methods are safe for concurrent use and quick.
 type Meter interface {
-	// LoadCalled: an engine was told to load a model for which requests waited, waited long after the first of them came,
-	// of which stalled was for others to leave, or its turn.
+	// LoadCalled: an engine was told to load a model for which requests waited, waited long after
+	// the first of them came, of which stalled was for others to leave, or its turn.
 	LoadCalled(waited, stalled time.Duration)
 	LoadEnded(took time.Duration, failed bool)
 	UnloadEnded(took time.Duration, failed bool)
@@ -131,20 +136,23 @@ func New(c Config) (*Placer, error) {
 	}
 	p := &Placer{
 		Config: c, kick: make(chan struct{}, 1), state: decide.New(decide.Config{DrainLimit: c.DrainLimit}),
-		declared: make(map[decide.Key]*objects.Entry), registered: make(map[decide.Key]*v1alpha1.Model), world: objects.Build(objects.Set{}),
+		declared: make(map[decide.Key]*objects.Entry), registered: make(map[decide.Key]*v1alpha1.Model),
+		world:     objects.Build(objects.Set{}),
 		endpoints: make(map[string]*site), leaving: make(map[string]decide.Leaving), cancels: make(map[decide.CopyKey]context.CancelFunc),
 		watchers: make(map[decide.Key]map[chan struct{}]bool), unsaved: make(map[decide.Key]bool),
 		answers: make(map[decide.Key][]AnswerStatus),
-		vmodels: newVModels(), records: make(map[string]loader.Record), used: make(map[decide.Key]time.Time), refused: make(map[decide.Key]decide.Reason), gates: make(map[objects.Name]store.Gate),
+		vmodels: newVModels(), records: make(map[string]loader.Record), used: make(map[decide.Key]time.Time),
+		refused: make(map[decide.Key]decide.Reason), gates: make(map[objects.Name]store.Gate),
 	}
 	err := p.recall()
-	// Reading the records leaves as much garbage as live data. It is returned to the OS now: the next collection may be minutes away.
+	// Reading the records leaves as much garbage as live data. It is returned to the OS now: the
+	// next collection may be minutes away.
 	debug.FreeOSMemory()
 	return p, err
 }
 
-// Run places until ctx ends, and returns when nothing runs any more. Loads that go on at engines are not waited for: they
-// are written down. It calls begun once objects may be set.
+// Run places until ctx ends, and returns when nothing runs any more. Loads that go on at engines
+// are not waited for: they are written down. It calls begun once objects may be set.
 func (p *Placer) Run(ctx context.Context, begun func()) error {
 	p.mu.Lock()
 	p.running = ctx
@@ -201,8 +209,8 @@ func (p *Placer) stop() {
 	p.save(true)
 }
 
-// Pause lets no load and no unload begin until it is called with false. All else goes on: engines are looked at, and what is
-// known is told.
+// Pause lets no load and no unload begin until it is called with false. All else goes on: engines
+// are looked at, and what is known is told.
 func (p *Placer) Pause(paused bool) {
 	p.update(func(time.Time) []decide.Action {
 		p.paused = paused
@@ -313,7 +321,8 @@ func (p *Placer) noteLeaving(address string, why decide.Leaving) {
 	p.noteMigrated(address, was, why)
 	switch {
 	case why.Is() && !was.Is():
-		p.Log.Info("the endpoint is leaving; loading and unloading nothing there", "endpoint", address, "terminating", why.Terminating, "migrating", !why.Migrates.IsZero(), "stopping", !why.Stopping.IsZero())
+		p.Log.Info("the endpoint is leaving; loading and unloading nothing there", "endpoint", address, "terminating", why.Terminating,
+			"migrating", !why.Migrates.IsZero(), "stopping", !why.Stopping.IsZero())
 	case !why.Is() && was.Is():
 		p.Log.Info("the leaving endpoint is gone, or takes loads again", "endpoint", address)
 	}
@@ -359,7 +368,8 @@ func (p *Placer) InFlight(all map[decide.CopyKey]int) {
 	})
 }
 
-// Leaving says what one of those who ask knows of endpoints that are about to end; the zero Leaving is that of one that stays.
+// Leaving says what one of those who ask knows of endpoints that are about to end; the zero Leaving
+// is that of one that stays.
 func (p *Placer) Leaving(who string, all map[string]decide.Leaving) {
 	p.update(func(now time.Time) []decide.Action {
 		for address, is := range all {
@@ -377,15 +387,17 @@ func (p *Placer) Drained(key decide.CopyKey) {
 	p.update(func(now time.Time) []decide.Action { return p.state.Drained(key, now) })
 }
 
-// Missing says that an engine answered as if it had no such copy. It is looked at: one that lists its models tells what it
-// has, and a runtime that may have begun anew has, so that it is made ready.
+// Missing says that an engine answered as if it had no such copy. It is looked at: one that lists
+// its models tells what it has, and a runtime that may have begun anew has, so that it is made
+// ready.
 func (p *Placer) Missing(key decide.CopyKey) {
 	p.update(func(now time.Time) []decide.Action {
 		if s := p.endpoints[key.Endpoint]; p.state.Missing(key, now) && s != nil {
 			s.anew = true
 			delete(p.records, key.Endpoint)
 			p.Memory.DeleteRuntime(key.Endpoint)
-			p.Log.Warn("the model runtime has begun anew, and nothing but a missing model tells; making it ready", "endpoint", key.Endpoint, "model", key.ID)
+			p.Log.Warn("the model runtime has begun anew, and nothing but a missing model tells; making it ready", "endpoint", key.Endpoint,
+				"model", key.ID)
 		}
 		return nil
 	})

@@ -28,8 +28,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Models are loaded as often as their objects say, where endpoints are, and leave with their objects; what was at an
-// endpoint that is no more is forgotten, and loaded elsewhere.
+// Models are loaded as often as their objects say, where endpoints are, and leave with their
+// objects; what was at an endpoint that is no more is forgotten, and loaded elsewhere.
 func TestObjectsComeAndGo(t *testing.T) {
 	w := newWorld(t)
 	a, b := serveVLLM(t), serveVLLM(t)
@@ -63,8 +63,8 @@ func TestObjectsComeAndGo(t *testing.T) {
 	w.await("nothing is left", func() bool { return len(w.Statuses()) == 0 })
 }
 
-// A store that keeps things with the objects needs to know which they are, before the status of a new one is due; and which
-// models are no more.
+// A store that keeps things with the objects needs to know which they are, before the status of a
+// new one is due; and which models are no more.
 func TestWhatIsRememberedNamesItsObject(t *testing.T) {
 	w := newWorld(t)
 	e := serveVLLM(t)
@@ -131,8 +131,9 @@ func TestWhatPeopleDoByHandIsNoticed(t *testing.T) {
 	}
 }
 
-// After a restart the copies of a runtime stand as they are on record, over a socket, where its process tells its life,
-// and over TCP, where nothing does; it is never asked whether it is ready, which would take them away.
+// After a restart the copies of a runtime stand as they are on record, over a socket, where its
+// process tells its life, and over TCP, where nothing does; it is never asked whether it is ready,
+// which would take them away.
 func TestARuntimesCopiesStandAfterARestart(t *testing.T) {
 	for _, socket := range []string{"", "runtime.sock"} {
 		t.Run("at "+socket, func(t *testing.T) {
@@ -141,7 +142,8 @@ func TestARuntimesCopiesStandAfterARestart(t *testing.T) {
 			}
 			w := newWorld(t)
 			r := serveRuntime(t, socket, nil)
-			w.set(list(r.address, managed(r.management)), object("a", ", copies: {min: 1}"), object("b", ", source: 'sim:?size=20Mi', copies: {min: 1}"))
+			w.set(list(r.address, managed(r.management)), object("a", ", copies: {min: 1}"),
+				object("b", ", source: 'sim:?size=20Mi', copies: {min: 1}"))
 			w.awaitCopies("a", r.address+" loaded")
 			w.awaitCopies("b", r.address+" loaded")
 			w.restart()
@@ -164,8 +166,8 @@ func TestARuntimesCopiesStandAfterARestart(t *testing.T) {
 	}
 }
 
-// What was at an endpoint that is not there after the restart is forgotten. A runtime that comes back there has to forget it
-// too, or nobody knows what takes its room.
+// What was at an endpoint that is not there after the restart is forgotten. A runtime that comes
+// back there has to forget it too, or nobody knows what takes its room.
 func TestARuntimeThatIsFoundLateIsMadeReadyAnew(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, "", nil)
@@ -182,8 +184,9 @@ func TestARuntimeThatIsFoundLateIsMadeReadyAnew(t *testing.T) {
 	}
 }
 
-// What is on record of a runtime leaves with its endpoint or its pod, whether it left while control ran or before it began, and had
-// copies or none: one that comes back may have been used by others, or have begun anew, and nothing tells.
+// What is on record of a runtime leaves with its endpoint or its pod, whether it left while control
+// ran or before it began, and had copies or none: one that comes back may have been used by others,
+// or have begun anew, and nothing tells.
 func TestWhatIsOnRecordOfARuntimeLeavesWithItsEndpoint(t *testing.T) {
 	for _, c := range []struct {
 		what      string
@@ -200,7 +203,13 @@ func TestWhatIsOnRecordOfARuntimeLeavesWithItsEndpoint(t *testing.T) {
 			is.Engines[0].Terminating = true
 			w.SetWorld(&is)
 		}, " loaded"},
-		{"with a restart and another after it", "", func(w *world, without string) { w.stop(); w.start(); w.set(without); w.stop(); w.start() }, ""},
+		{"with a restart and another after it", "", func(w *world, without string) {
+			w.stop()
+			w.start()
+			w.set(without)
+			w.stop()
+			w.start()
+		}, ""},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			w := newWorld(t)
@@ -221,7 +230,8 @@ func TestWhatIsOnRecordOfARuntimeLeavesWithItsEndpoint(t *testing.T) {
 	}
 }
 
-// Which methods a runtime takes is told to extprocs, after a restart, too, when the runtime may not be asked again; of one that is gone nothing is.
+// Which methods a runtime takes is told to extprocs, after a restart, too, when the runtime may not
+// be asked again; of one that is gone nothing is.
 func TestMethodsOfARuntimeOutliveControl(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, filepath.Join(t.TempDir(), "runtime.sock"), nil)
@@ -251,8 +261,9 @@ func TestMethodsOfARuntimeOutliveControl(t *testing.T) {
 	w.await("it is forgotten", func() bool { return w.board.takes(r.address) == "" })
 }
 
-// How many requests copies take at once is told to extprocs, after a restart, too, when the runtime may not be asked again. A copy that comes
-// later has its limit because the runtime said once that it has such.
+// How many requests copies take at once is told to extprocs, after a restart, too, when the runtime
+// may not be asked again. A copy that comes later has its limit because the runtime said once that
+// it has such.
 func TestLimitsOfCopiesOutliveControl(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, filepath.Join(t.TempDir(), "runtime.sock"), func(c *runtime.Config) { c.Concurrency = 3 })
@@ -280,7 +291,8 @@ func TestLimitsOfCopiesOutliveControl(t *testing.T) {
 	}
 }
 
-// What was asked of an earlier life of a runtime says nothing of this one, and what was asked of one that is gone nothing at all.
+// What was asked of an earlier life of a runtime says nothing of this one, and what was asked of
+// one that is gone nothing at all.
 func TestWhatWasAskedOfAnEarlierLifeDoesNotCount(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, filepath.Join(t.TempDir(), "runtime.sock"), nil)
@@ -292,7 +304,8 @@ func TestWhatWasAskedOfAnEarlierLifeDoesNotCount(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := file.PutCopy(store.Copy{Endpoint: r.address, Pool: pool.String(), ID: "b", State: "loaded", Incarnation: "earlier"}, true); err != nil {
+	if err := file.PutCopy(store.Copy{Endpoint: r.address, Pool: pool.String(), ID: "b", State: "loaded", Incarnation: "earlier"},
+		true); err != nil {
 		t.Fatal(err)
 	}
 	if err := file.Close(); err != nil {
@@ -326,7 +339,8 @@ func TestALoadWaitsUntilItCanBeWrittenDown(t *testing.T) {
 	w.awaitCopies("a", r.address+" loaded")
 }
 
-// A model whose pool does not exist is not ready, and says what is missing until it is there; and whose its id is.
+// A model whose pool does not exist is not ready, and says what is missing until it is there; and
+// whose its id is.
 func TestAModelSaysWhatIsMissing(t *testing.T) {
 	w := newWorld(t)
 	w.told = &told{}
@@ -344,7 +358,8 @@ func TestAModelSaysWhatIsMissing(t *testing.T) {
 	}
 	ready := func() string { return says(v1alpha1.ConditionReady) }
 	x := objects.Set{Models: []*v1alpha1.Model{{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "x"}, Spec: v1alpha1.ModelSpec{PoolRef: v1alpha1.PoolReference{Name: "p"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "x"},
+		Spec:       v1alpha1.ModelSpec{PoolRef: v1alpha1.PoolReference{Name: "p"}},
 	}}}
 	w.SetWorld(objects.Build(x))
 	w.await("it is told", func() bool { return ready() != "" })
@@ -437,7 +452,8 @@ func TestAfterARestartFailuresCount(t *testing.T) {
 	}
 }
 
-// A load that takes too long at one place is tried at the next one at once, while the first is still being cleared.
+// A load that takes too long at one place is tried at the next one at once, while the first is
+// still being cleared.
 func TestALoadThatTimesOutIsTriedElsewhereAtOnce(t *testing.T) {
 	w := newWorld(t)
 	// The first has more room, and gives a load 200 ms.
@@ -465,19 +481,23 @@ func TestALoadThatTimesOutIsTriedElsewhereAtOnce(t *testing.T) {
 		t.Errorf("the second was told %v before the first was cleared; first %v, second %v", gap, first.events(), second.events())
 	}
 	for _, st := range w.Statuses() {
-		if len(st.Failures) != 1 || st.Failures[0].Endpoint != first.address || !strings.Contains(st.Failures[0].Words, "no answer in time") {
+		if len(st.Failures) != 1 || st.Failures[0].Endpoint != first.address ||
+			!strings.Contains(st.Failures[0].Words, "no answer in time") {
 			t.Errorf("%+v", st)
 		}
 	}
 }
 
-// How long a load may take, and how long one that failed counts, are for the settings of the pool to say, and to say anew.
+// How long a load may take, and how long one that failed counts, are for the settings of the pool
+// to say, and to say anew.
 func TestSettingsBoundLoadsAndFailures(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, "", nil) // which gives a load a minute
-	w.set(settings("loadTimeout: 100ms, failureExpiry: 1h"), list(r.address, managed(r.management)), object("a", ", source: 'sim:?hang', copies: {min: 1}"))
+	w.set(settings("loadTimeout: 100ms, failureExpiry: 1h"), list(r.address, managed(r.management)),
+		object("a", ", source: 'sim:?hang', copies: {min: 1}"))
 	w.await("the load has failed", func() bool { return r.count("unload a") == 1 && w.copies("a") == "" })
-	w.set(settings("loadTimeout: 100ms, failureExpiry: 1s"), list(r.address, managed(r.management)), object("a", ", source: 'sim:?hang', copies: {min: 1}"))
+	w.set(settings("loadTimeout: 100ms, failureExpiry: 1s"), list(r.address, managed(r.management)),
+		object("a", ", source: 'sim:?hang', copies: {min: 1}"))
 	w.await("it is tried again", func() bool { return r.count("load a") == 2 })
 }
 
@@ -518,7 +538,8 @@ func TestConstraintsAreEdited(t *testing.T) {
 	w.await("y is loaded", func() bool { return strings.HasSuffix(w.copies("y"), " loaded") })
 }
 
-// An engine that takes a load and never answers, nor what it is told to clear up after it, loads others when the bound of the first is over.
+// An engine that takes a load and never answers, nor what it is told to clear up after it, loads
+// others when the bound of the first is over.
 func TestALoadThatHangsHoldsUpNoOther(t *testing.T) {
 	w := newWorld(t)
 	e, _ := serveHanging(t, "/v1/load_lora_adapter", "/v1/unload_lora_adapter")
@@ -526,7 +547,8 @@ func TestALoadThatHangsHoldsUpNoOther(t *testing.T) {
 	w.set(settings, list(e.address, ""), object("hangs", ", copies: {min: 1}"))
 	w.await("it is being loaded", func() bool { return w.copies("hangs") == e.address+" loading" })
 	began := time.Now()
-	w.set(settings, list(e.address, ""), object("hangs", ", copies: {min: 1}"), object("b", ", copies: {min: 1}"), object("c", ", copies: {min: 1}"))
+	w.set(settings, list(e.address, ""), object("hangs", ", copies: {min: 1}"), object("b", ", copies: {min: 1}"),
+		object("c", ", copies: {min: 1}"))
 	w.awaitCopies("b", e.address+" loaded")
 	w.awaitCopies("c", e.address+" loaded")
 	if took := time.Since(began); took > 5*time.Second {
@@ -550,8 +572,9 @@ func TestAnUnloadThatHangsHoldsUpNoLoad(t *testing.T) {
 	w.awaitCopies("b", e.address+" loaded")
 }
 
-// What an earlier control's load may have left is unloaded before the model is loaded anew. Where that takes longer than a load may, it
-// holds up no other load, and the model is not loaded there after it.
+// What an earlier control's load may have left is unloaded before the model is loaded anew. Where
+// that takes longer than a load may, it holds up no other load, and the model is not loaded there
+// after it.
 func TestToUnloadBeforeALoadIsBoundedAsTheLoad(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, "", func(c *runtime.Config) { c.LoadingThreads = 1 })
@@ -572,8 +595,8 @@ func TestToUnloadBeforeALoadIsBoundedAsTheLoad(t *testing.T) {
 	}
 }
 
-// Nobody tells that a vLLM is stopping, and looks at it succeed. It is asked, and told to load nothing: a load that it hears would
-// keep it from ending.
+// Nobody tells that a vLLM is stopping, and looks at it succeed. It is asked, and told to load
+// nothing: a load that it hears would keep it from ending.
 func TestAnEngineThatIsStoppingGetsNoLoads(t *testing.T) {
 	w := newWorld(t)
 	stays, stops := serveVLLM(t), serveVLLMThat(t, 10*time.Millisecond, 2*time.Second)
@@ -600,9 +623,11 @@ func TestAnEngineThatIsStoppingGetsNoLoads(t *testing.T) {
 	}
 }
 
-// A load that goes on at an engine that is about to end is given up and made elsewhere, and nothing is cleared up after it.
+// A load that goes on at an engine that is about to end is given up and made elsewhere, and nothing
+// is cleared up after it.
 func TestALoadAtAnEndpointThatIsAboutToEndIsGivenUp(t *testing.T) {
-	for name, why := range map[string]decide.Leaving{"stopping": {Stopping: time.Now().Add(time.Second)}, "terminating": {Terminating: true}} {
+	for name, why := range map[string]decide.Leaving{"stopping": {Stopping: time.Now().Add(time.Second)},
+		"terminating": {Terminating: true}} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			ends, stays := serveVLLMThat(t, 3*time.Second, 0), serveVLLM(t)
@@ -668,7 +693,8 @@ func TestALoadThatWaitsToBeWrittenDownIsGivenUp(t *testing.T) {
 	}
 }
 
-// The pool's settings say where a registered model is that does not say so itself, after a restart too.
+// The pool's settings say where a registered model is that does not say so itself, after a restart
+// too.
 func TestTheSourceOfARegisteredModelIsItsPoolsAfterARestart(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, "", nil)
@@ -691,7 +717,8 @@ func TestTheSourceOfARegisteredModelIsItsPoolsAfterARestart(t *testing.T) {
 	}
 }
 
-// A runtime over TCP that restarts refuses a dial. It is made ready before it loads anything, once, and has again what it had.
+// A runtime over TCP that restarts refuses a dial. It is made ready before it loads anything, once,
+// and has again what it had.
 func TestARuntimeThatRestartsIsMadeReadyBeforeItLoads(t *testing.T) {
 	w := newWorld(t)
 	data, management := listen(t, "tcp", "127.0.0.1:0"), listen(t, "tcp", "127.0.0.1:0")
@@ -711,8 +738,9 @@ func TestARuntimeThatRestartsIsMadeReadyBeforeItLoads(t *testing.T) {
 	}
 }
 
-// A runtime restarts behind a proxy, which refuses nothing: its copies count until a request finds one of them missing. Then it is made ready anew before
-// it loads anything, once, and has again what has no other copy. What is missing after that is no more than one copy.
+// A runtime restarts behind a proxy, which refuses nothing: its copies count until a request finds
+// one of them missing. Then it is made ready anew before it loads anything, once, and has again
+// what has no other copy. What is missing after that is no more than one copy.
 func TestARuntimeWhoseLifeNothingTellsIsMadeReadyWhenAModelIsMissing(t *testing.T) {
 	w := newWorld(t)
 	data, management := listen(t, "tcp", "127.0.0.1:0"), listen(t, "tcp", "127.0.0.1:0")
@@ -745,7 +773,8 @@ func TestARuntimeWhoseLifeNothingTellsIsMadeReadyWhenAModelIsMissing(t *testing.
 	}
 }
 
-// The record of a model that could not be unloaded stays until the engine lacks the model, and counts there after a restart of control.
+// The record of a model that could not be unloaded stays until the engine lacks the model, and
+// counts there after a restart of control.
 func TestWhatCouldNotBeUnloadedStaysOnRecord(t *testing.T) {
 	w := newWorldThatTells(t, new(told))
 	data, management := listen(t, "tcp", "127.0.0.1:0"), listen(t, "tcp", "127.0.0.1:0")
@@ -795,8 +824,9 @@ func beginRuntime(t *testing.T, data, management net.Listener) (r *runtime.Runti
 	return r, end
 }
 
-// proxy starts a TCP proxy to another address. It returns the proxy's address and the number of connections that it has made. The proxy accepts
-// every connection, and closes it if its target refuses.
+// proxy starts a TCP proxy to another address. It returns the proxy's address and the number of
+// connections that it has made. The proxy accepts every connection, and closes it if its target
+// refuses.
 func proxy(t *testing.T, to string) (address string, made *atomic.Int64) {
 	listener := listen(t, "tcp", "127.0.0.1:0")
 	made = new(atomic.Int64)
@@ -826,8 +856,8 @@ func proxy(t *testing.T, to string) (address string, made *atomic.Int64) {
 	return listener.Addr().String(), made
 }
 
-// An engine never answers one load, and answers another that it never lists. It loads others beside them at once, before either has failed. Those that it
-// does not list fail soon.
+// An engine never answers one load, and answers another that it never lists. It loads others beside
+// them at once, before either has failed. Those that it does not list fail soon.
 func TestAdaptersAreLoadedBesideThoseThatHang(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -835,9 +865,11 @@ func TestAdaptersAreLoadedBesideThoseThatHang(t *testing.T) {
 	w.set(settings("maxAdapters: 4"), list(e.address, ""), object("hangs", ", source: 'sim:hang', copies: {min: 1}"))
 	w.await("one is being loaded", func() bool { return w.copies("hangs") == e.address+" loading" })
 	began := time.Now()
-	w.set(settings("maxAdapters: 4"), list(e.address, ""), object("hangs", ", source: 'sim:hang', copies: {min: 1}"), object("unlisted", ", source: 'sim:unlisted', copies: {min: 1}"))
+	w.set(settings("maxAdapters: 4"), list(e.address, ""), object("hangs", ", source: 'sim:hang', copies: {min: 1}"),
+		object("unlisted", ", source: 'sim:unlisted', copies: {min: 1}"))
 	w.await("another is being loaded", func() bool { return e.count("load unlisted") == 1 })
-	w.set(settings("maxAdapters: 4"), list(e.address, ""), object("hangs", ", source: 'sim:hang', copies: {min: 1}"), object("unlisted", ", source: 'sim:unlisted', copies: {min: 1}"),
+	w.set(settings("maxAdapters: 4"), list(e.address, ""), object("hangs", ", source: 'sim:hang', copies: {min: 1}"),
+		object("unlisted", ", source: 'sim:unlisted', copies: {min: 1}"),
 		object("a", ", source: 'sim:', copies: {min: 1}"))
 	w.awaitCopies("a", e.address+" loaded")
 	if took := time.Since(began); took > 10*time.Second {
@@ -852,7 +884,8 @@ func TestAdaptersAreLoadedBesideThoseThatHang(t *testing.T) {
 	}
 }
 
-// With one engine a load is tried again when that was busy, or dropped the connection, while requests wait for the model.
+// With one engine a load is tried again when that was busy, or dropped the connection, while
+// requests wait for the model.
 func TestALoadIsTriedAgainAtTheOnlyEngine(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -867,7 +900,8 @@ func TestALoadIsTriedAgainAtTheOnlyEngine(t *testing.T) {
 	}))
 	defer drops.Close()
 	address := drops.Listener.Addr().String()
-	w.set(settings("maxAdapters: 4"), list(address, ", engine: vllm"), object("dropped", ", source: 'sim:'"), object("busy", ", source: 'sim:busy=1'"))
+	w.set(settings("maxAdapters: 4"), list(address, ", engine: vllm"), object("dropped", ", source: 'sim:'"),
+		object("busy", ", source: 'sim:busy=1'"))
 	w.await("it is looked at", w.board.isReady)
 	for _, id := range []string{"dropped", "busy"} {
 		w.Wanted("x", key(id), decide.Want{Requests: 1, Since: time.Now()})

@@ -18,7 +18,8 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// stored is a simulated engine with a model repository, which may begin anew without that a connection breaks or is turned away.
+// stored is a simulated engine with a model repository, which may begin anew without that a
+// connection breaks or is turned away.
 type stored struct {
 	*log
 	config  repository.Config
@@ -35,7 +36,8 @@ func serveStored(t *testing.T, kind engine.Kind, models ...string) *stored {
 	}
 	s.config.Events = llm.NewEvents(s.log, s.address)
 	s.anew()
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.now.Load().Handler().ServeHTTP(w, r) })}
+	server := &http.Server{ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.now.Load().Handler().ServeHTTP(w, r) })}
 	go func() { _ = server.Serve(at) }()
 	t.Cleanup(func() { _ = server.Close() })
 	return s
@@ -60,12 +62,14 @@ func serveKind(t *testing.T, kind engine.Kind, models ...string) (*repository.Se
 	return s, events, at.Addr().String()
 }
 
-// A TensorFlow Serving keeps what it has when control starts anew, though it is told the whole list with the next change and cannot be asked for it: a
-// record that is not written, not recalled or recalled without its source fails.
+// A TensorFlow Serving keeps what it has when control starts anew, though it is told the whole list
+// with the next change and cannot be asked for it: a record that is not written, not recalled or
+// recalled without its source fails.
 func TestTFServingKeepsItsModelsWhenControlStartsAnew(t *testing.T) {
 	w := newWorld(t)
 	e, events, at := serveKind(t, engine.TFServing, "a", "b", "c", "deleted")
-	objects := []string{settings("maxModels: 4, source: '/models/{id}'"), list(at, ofKind(engine.TFServing)), object("a", ""), object("b", ", source: /other/b"), object("c", "")}
+	objects := []string{settings("maxModels: 4, source: '/models/{id}'"), list(at, ofKind(engine.TFServing)), object("a", ""),
+		object("b", ", source: /other/b"), object("c", "")}
 	w.set(append(objects, object("deleted", ""))...)
 	w.await("it is looked at", w.board.isReady)
 	for _, id := range []string{"a", "b", "deleted"} {
@@ -92,11 +96,14 @@ func TestTFServingKeepsItsModelsWhenControlStartsAnew(t *testing.T) {
 	}
 }
 
-// A TorchServe gets what is wanted at its management port, by the source of the Model, and as far as there is room.
+// A TorchServe gets what is wanted at its management port, by the source of the Model, and as far
+// as there is room.
 func TestModelsAreLoadedAtTorchServe(t *testing.T) {
 	w := newWorld(t)
 	e, _, at := serveKind(t, engine.TorchServe, "a", "b")
-	w.set(settings("maxModels: 1, source: '{id}.mar'"), list(at, ofKind(engine.TorchServe)+", management: 'port:"+at[strings.LastIndex(at, ":")+1:]+"'"), object("a", ""), object("b", ""), object("nope", ""))
+	w.set(settings("maxModels: 1, source: '{id}.mar'"),
+		list(at, ofKind(engine.TorchServe)+", management: 'port:"+at[strings.LastIndex(at, ":")+1:]+"'"), object("a", ""), object("b", ""),
+		object("nope", ""))
 	w.await("it is looked at", w.board.isReady)
 	for i, id := range []string{"a", "b"} {
 		w.Ensure(key(id), time.Now().Add(time.Duration(i)*time.Second))
@@ -105,15 +112,17 @@ func TestModelsAreLoadedAtTorchServe(t *testing.T) {
 	}
 	w.Ensure(key("nope"), time.Now().Add(2*time.Second))
 	w.await("nope has failed", func() bool { st, _ := w.Status(key("nope")); return len(st.Failures) > 0 })
-	if st, _ := w.Status(key("nope")); st.Failures[0].Why != decide.FilesMissing || !strings.Contains(st.Failures[0].Words, "Model not found at: nope.mar") {
+	if st, _ := w.Status(key("nope")); st.Failures[0].Why != decide.FilesMissing ||
+		!strings.Contains(st.Failures[0].Words, "Model not found at: nope.mar") {
 		t.Errorf("nope: %+v", st.Failures)
 	}
 }
 
 func ofKind(kind engine.Kind) string { return ", engine: " + string(kind) }
 
-// An engine with a model repository gets what is wanted, as far as the settings say that there is room, and what leaves makes room. A capacity that does not
-// count, or a size that is another than the Model's or the key's, fails.
+// An engine with a model repository gets what is wanted, as far as the settings say that there is
+// room, and what leaves makes room. A capacity that does not count, or a size that is another than
+// the Model's or the key's, fails.
 func TestModelsOfARepositoryAreLoadedWhereThereIsRoom(t *testing.T) {
 	for _, kind := range []engine.Kind{engine.MLServer, engine.Triton} {
 		w := newWorld(t)
@@ -172,7 +181,8 @@ func TestTheRoomOfARepositoryMayChange(t *testing.T) {
 	w.await("both have", func() bool { return len(e.models()) == 2 })
 }
 
-// An engine that begins anew between two looks has lost everything, which is seen; what has no other copy is loaded there again.
+// An engine that begins anew between two looks has lost everything, which is seen; what has no
+// other copy is loaded there again.
 func TestARepositoryThatBeginsAnewHasAgainWhatItHad(t *testing.T) {
 	for _, kind := range []engine.Kind{engine.MLServer, engine.Triton} {
 		w := &world{T: t, file: filepath.Join(t.TempDir(), "control.db"), tick: time.Hour} // else free room is filled, whatever was seen
@@ -194,11 +204,13 @@ func TestARepositoryThatBeginsAnewHasAgainWhatItHad(t *testing.T) {
 	}
 }
 
-// A model that a request finds missing has the engine's index read, which looks do not read for minutes where nothing happens.
+// A model that a request finds missing has the engine's index read, which looks do not read for
+// minutes where nothing happens.
 func TestAMissingModelOfARepositoryIsLookedFor(t *testing.T) {
 	w := newWorld(t)
 	e := serveStored(t, engine.MLServer, "a", "b", "c", "d")
-	w.set(settings("maxModels: 4"), list(e.address, ofKind(engine.MLServer)), object("a", ""), object("b", ""), object("c", ""), object("d", ""))
+	w.set(settings("maxModels: 4"), list(e.address, ofKind(engine.MLServer)), object("a", ""), object("b", ""), object("c", ""),
+		object("d", ""))
 	w.await("it is looked at", w.board.isReady)
 	for _, id := range []string{"a", "b", "c", "d"} {
 		w.Ensure(key(id), time.Now())
@@ -214,7 +226,8 @@ func TestAMissingModelOfARepositoryIsLookedFor(t *testing.T) {
 	w.await("the index is read", func() bool { return e.asked("POST "+engine.IndexPath) > before })
 }
 
-// Models that a client of ModelMesh registers belong to the only pool with a model repository, and to one with model runtimes before.
+// Models that a client of ModelMesh registers belong to the only pool with a model repository, and
+// to one with model runtimes before.
 func TestRegisteredModelsMayBelongToARepository(t *testing.T) {
 	w := newWorld(t)
 	e := serveStored(t, engine.MLServer, "m")
@@ -226,7 +239,8 @@ func TestRegisteredModelsMayBelongToARepository(t *testing.T) {
 	}
 	api := modelmesh.New(w.Placer)
 	st, err := api.RegisterModel(t.Context(), &mmesh.RegisterModelRequest{
-		ModelId: "m", ModelInfo: &mmesh.ModelInfo{Type: "sklearn", Path: "ignored", Key: `{"disk_size_bytes": 4000}`}, LoadNow: true, Sync: true,
+		ModelId: "m", ModelInfo: &mmesh.ModelInfo{Type: "sklearn", Path: "ignored", Key: `{"disk_size_bytes": 4000}`}, LoadNow: true,
+		Sync: true,
 	})
 	if err != nil || st.GetStatus() != mmesh.ModelStatusInfo_LOADED || !slices.Equal(e.models(), []string{"m"}) {
 		t.Errorf("%v, %v; the engine has %v", st, err, e.models())
@@ -234,13 +248,16 @@ func TestRegisteredModelsMayBelongToARepository(t *testing.T) {
 	if st, _ := w.Status(key("m")); st.Bytes != 5000 {
 		t.Errorf("it takes %d bytes", st.Bytes)
 	}
-	st, err = api.RegisterModel(t.Context(), &mmesh.RegisterModelRequest{ModelId: "nope", ModelInfo: &mmesh.ModelInfo{Type: "sklearn"}, LoadNow: true, Sync: true})
-	if err != nil || st.GetStatus() != mmesh.ModelStatusInfo_LOADING_FAILED || !strings.Contains(strings.Join(st.GetErrors(), " "), "Model nope not found") {
+	st, err = api.RegisterModel(t.Context(), &mmesh.RegisterModelRequest{ModelId: "nope", ModelInfo: &mmesh.ModelInfo{Type: "sklearn"},
+		LoadNow: true, Sync: true})
+	if err != nil || st.GetStatus() != mmesh.ModelStatusInfo_LOADING_FAILED ||
+		!strings.Contains(strings.Join(st.GetErrors(), " "), "Model nope not found") {
 		t.Errorf("one that the repository has not: %v, %v", st, err)
 	}
 	r := serveRuntime(t, "", nil)
 	other := "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: r}\nspec: {selector: {matchLabels: {app: r}}, targetPorts: [{number: 8000}]}\n"
-	w.set(settings("capacity: 1Gi"), list(e.address, ofKind(engine.MLServer)), other, strings.Replace(list(r.address, managed(r.management)), "app: p", "app: r", 1))
+	w.set(settings("capacity: 1Gi"), list(e.address, ofKind(engine.MLServer)), other,
+		strings.Replace(list(r.address, managed(r.management)), "app: p", "app: r", 1))
 	if pool, err := w.Pool(); err != nil || pool.Name != "r" {
 		t.Errorf("beside model runtimes they belong to %v, %v", pool, err)
 	}

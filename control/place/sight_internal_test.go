@@ -9,7 +9,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// How many adapters may be registered the settings say, else what host memory holds, else the engine.
+// How many adapters may be registered the settings say, else what host memory holds, else the
+// engine.
 func TestHowManyAdaptersMayBeRegistered(t *testing.T) {
 	for _, c := range []struct{ most, host, gpu, want int }{{8, 16, 2, 8}, {0, 16, 2, 16}, {0, 0, 2, 2}, {0, 0, 0, 1}} {
 		s := &site{adapters: adapters{most: c.most, host: c.host}}
@@ -18,12 +19,14 @@ func TestHowManyAdaptersMayBeRegistered(t *testing.T) {
 			t.Errorf("of %+v it is %d, %d on the GPU and %d in host memory", c, e.Slots, e.GPUAdapters, e.HostAdapters)
 		}
 	}
-	if e := sight(&site{adapters: adapters{most: 8, host: 16}}, loader.Seen{Limits: loader.Limits{Bytes: 1, Adapters: 2}}, time.Time{}).Endpoint; e.Slots+e.GPUAdapters+e.HostAdapters > 0 {
+	if e := sight(&site{adapters: adapters{most: 8, host: 16}}, loader.Seen{Limits: loader.Limits{Bytes: 1, Adapters: 2}},
+		time.Time{}).Endpoint; e.Slots+e.GPUAdapters+e.HostAdapters > 0 {
 		t.Errorf("a runtime whose bytes are bounded is seen with %+v", e)
 	}
 }
 
-// How many models have room at an engine with a model repository the settings say alone; how many adapters do is nothing to it.
+// How many models have room at an engine with a model repository the settings say alone; how many
+// adapters do is nothing to it.
 func TestHowManyModelsHaveRoomInARepository(t *testing.T) {
 	for _, c := range []struct {
 		room        objects.Room
@@ -43,7 +46,8 @@ func TestHowManyModelsHaveRoomInARepository(t *testing.T) {
 			}
 		}
 	}
-	if e := sight(&site{Endpoint: loader.Endpoint{Kind: engine.VLLM}, room: objects.Room{Bytes: 100, Models: 5}}, loader.Seen{}, time.Time{}).Endpoint; e.Bytes > 0 || e.Slots != 1 {
+	if e := sight(&site{Endpoint: loader.Endpoint{Kind: engine.VLLM}, room: objects.Room{Bytes: 100, Models: 5}}, loader.Seen{},
+		time.Time{}).Endpoint; e.Bytes > 0 || e.Slots != 1 {
 		t.Errorf("a vLLM is seen with %+v", e)
 	}
 }

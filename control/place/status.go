@@ -138,7 +138,8 @@ func (p *Placer) modelStatus(st decide.Status) v1alpha1.ModelStatus {
 		out.Copies = append(out.Copies, s)
 	}
 	for _, f := range st.Failures {
-		out.Failures = append(out.Failures, v1alpha1.FailureStatus{Endpoint: f.Endpoint, At: metav1.NewMicroTime(f.At), Message: f.Words, Reason: string(f.Why)})
+		out.Failures = append(out.Failures, v1alpha1.FailureStatus{Endpoint: f.Endpoint, At: metav1.NewMicroTime(f.At), Message: f.Words,
+			Reason: string(f.Why)})
 	}
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}
 	switch {
@@ -194,7 +195,8 @@ func (p *Placer) Status(key decide.Key) (decide.Status, bool) {
 	return p.state.Status(key)
 }
 
-// Await returns the status of a model as soon as done says so of it, or it is in the catalogue no more, or ctx ends.
+// Await returns the status of a model as soon as done says so of it, or it is in the catalogue no
+// more, or ctx ends.
 func (p *Placer) Await(ctx context.Context, key decide.Key, done func(decide.Status) bool) (st decide.Status, there bool, err error) {
 	err = p.watch(ctx, key, func() bool {
 		st, there = p.Status(key)
@@ -203,7 +205,8 @@ func (p *Placer) Await(ctx context.Context, key decide.Key, done func(decide.Sta
 	return st, there, err
 }
 
-// watch returns when done, which is asked whenever something about a model or a VModel has changed, or ctx ends.
+// watch returns when done, which is asked whenever something about a model or a VModel has changed,
+// or ctx ends.
 func (p *Placer) watch(ctx context.Context, key decide.Key, done func() bool) error {
 	news := make(chan struct{}, 1)
 	p.mu.Lock()

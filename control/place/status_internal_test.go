@@ -8,7 +8,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// TestRetryingIsNotReady checks that a model without a copy, whose loads end with a transient error, is not ready, and why.
+// TestRetryingIsNotReady checks that a model without a copy, whose loads end with a transient
+// error, is not ready, and why.
 func TestRetryingIsNotReady(t *testing.T) {
 	p := &Placer{world: &objects.World{}}
 	pool := objects.Name{Namespace: "n", Name: "p"}

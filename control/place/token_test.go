@@ -21,7 +21,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// guarded is a simulated vLLM behind a door that notes what is shown there, and lets those in who show one token.
+// guarded is a simulated vLLM behind a door that notes what is shown there, and lets those in who
+// show one token.
 type guarded struct {
 	vllm
 	address string
@@ -67,7 +68,8 @@ func (g *guarded) wants(token string) {
 	g.token = token
 }
 
-// tenant is a namespace with a pool p of engines at some addresses, a token for them, and one model.
+// tenant is a namespace with a pool p of engines at some addresses, a token for them, and one
+// model.
 func tenant(namespace, model string, created time.Time, addresses ...string) objects.Set {
 	labels := map[string]string{"app": "p"}
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: "p", Labels: labels, CreationTimestamp: metav1.NewTime(created)}
@@ -86,8 +88,9 @@ func tenant(namespace, model string, created time.Time, addresses ...string) obj
 	}
 }
 
-// Each engine is driven with its owner's token, and one with a token for its owner alone: who lists its address in another
-// namespace has nothing loaded there. A token that is replaced is in use at once; another one is shown at once.
+// Each engine is driven with its owner's token, and one with a token for its owner alone: who lists
+// its address in another namespace has nothing loaded there. A token that is replaced is in use at
+// once; another one is shown at once.
 func TestAnEngineIsDrivenForItsOwnerWithItsToken(t *testing.T) {
 	tokens := engineclient.NewTokens(func() string { return "of-the-flag" })
 	set := func(ref, token string) {
@@ -103,7 +106,8 @@ func TestAnEngineIsDrivenForItsOwnerWithItsToken(t *testing.T) {
 	t.Cleanup(func() { w.stop() })
 	victims, attackers := serveGuarded(t, "of-the-victim"), serveGuarded(t, "of-the-attacker")
 	begun := time.Unix(1e9, 0)
-	both := tenant("victim", "good", begun, victims.address).Join(tenant("attacker", "evil", begun.Add(time.Second), victims.address, attackers.address))
+	both := tenant("victim", "good", begun, victims.address).Join(tenant("attacker", "evil", begun.Add(time.Second), victims.address,
+		attackers.address))
 	w.world = objects.Build(both)
 	w.SetWorld(w.world)
 	want := func(namespace, id string) {
@@ -122,7 +126,8 @@ func TestAnEngineIsDrivenForItsOwnerWithItsToken(t *testing.T) {
 	}
 
 	// Only the attacker's is left: there is no engine for a second of his models.
-	w.world = objects.Build(tenant("victim", "good", begun, victims.address).Join(tenant("attacker", "evil", begun.Add(time.Second), victims.address)))
+	w.world = objects.Build(tenant("victim", "good", begun,
+		victims.address).Join(tenant("attacker", "evil", begun.Add(time.Second), victims.address)))
 	w.SetWorld(w.world)
 	if st, _ := w.Status(decide.Key{Pool: objects.Name{Namespace: "attacker", Name: "p"}, ID: "evil"}); st.Failed != decide.NoEndpoint {
 		t.Errorf("the attacker's model can be loaded: %+v", st)

@@ -26,7 +26,8 @@ type PoolView struct {
 	Name string `json:"name"`
 	// Free is the share of the room of its endpoints that is free, 0 to 1.
 	Free float64 `json:"free"`
-	// CoverSeconds: every model that was used within so many seconds is loaded, or being loaded; absent if all are that were ever used.
+	// CoverSeconds: every model that was used within so many seconds is loaded, or being loaded;
+	// absent if all are that were ever used.
 	CoverSeconds *float64 `json:"coverSeconds,omitempty"`
 }
 
@@ -43,15 +44,17 @@ type EndpointView struct {
 	Fault string `json:"fault,omitempty"`
 	// Static says of an endpoint that answers that its engine loads no models while it runs.
 	Static bool `json:"static,omitempty"`
-	// Models is how many models it holds or is to hold, of so many Slots; UsedBytes what they take up, of so many UsableBytes. Slots and
-	// UsableBytes are 0 where they bound nothing. LeakedBytes are lost until the engine begins anew.
+	// Models is how many models it holds or is to hold, of so many Slots; UsedBytes what they take
+	// up, of so many UsableBytes. Slots and UsableBytes are 0 where they bound nothing. LeakedBytes
+	// are lost until the engine begins anew.
 	Models      int   `json:"models"`
 	Slots       int   `json:"slots,omitempty"`
 	UsedBytes   int64 `json:"usedBytes,omitempty"`
 	UsableBytes int64 `json:"usableBytes,omitempty"`
 	LeakedBytes int64 `json:"leakedBytes,omitempty"`
-	// GPUBusy is how many adapters have requests, in the mean of some seconds, of so many GPUAdapters that have a slot on its GPU; HostUsed how many
-	// are in use, of so many HostAdapters that host memory holds. GPUAdapters and HostAdapters are 0 where nobody says.
+	// GPUBusy is how many adapters have requests, in the mean of some seconds, of so many
+	// GPUAdapters that have a slot on its GPU; HostUsed how many are in use, of so many
+	// HostAdapters that host memory holds. GPUAdapters and HostAdapters are 0 where nobody says.
 	GPUBusy      float64 `json:"gpuBusy,omitempty"`
 	GPUAdapters  int     `json:"gpuAdapters,omitempty"`
 	HostUsed     int     `json:"hostUsed,omitempty"`
@@ -74,7 +77,8 @@ type CopyView struct {
 	For string `json:"for,omitempty"`
 	// Doomed says of one that is loading that it is to be unloaded then.
 	Doomed bool `json:"doomed,omitempty"`
-	// Misplaced says that the pool's constraints forbid it there: it leaves once its model is loaded elsewhere.
+	// Misplaced says that the pool's constraints forbid it there: it leaves once its model is
+	// loaded elsewhere.
 	Misplaced bool `json:"misplaced,omitempty"`
 	InFlight  int  `json:"inFlight,omitempty"`
 }
@@ -101,13 +105,14 @@ type ModelView struct {
 type VModelView struct {
 	Pool string `json:"pool"`
 	ID   string `json:"id"`
-	// Target is the model that its requests are to go to, Active the one that they do, but for Percent of a hundred where there is a Canary that
-	// is loaded.
+	// Target is the model that its requests are to go to, Active the one that they do, but for
+	// Percent of a hundred where there is a Canary that is loaded.
 	Target  string `json:"target"`
 	Active  string `json:"active,omitempty"`
 	Canary  string `json:"canary,omitempty"`
 	Percent int    `json:"percent,omitempty"`
-	// Reason is that of its condition Ready, v1alpha1.ReasonDefined where requests go as they are to, and Message the same in words.
+	// Reason is that of its condition Ready, v1alpha1.ReasonDefined where requests go as they are
+	// to, and Message the same in words.
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
 }
@@ -119,7 +124,8 @@ type FailureView struct {
 	Until time.Time `json:"until"`
 }
 
-// View returns where all models are. Nothing is decided while what is known is copied; in order it comes after that.
+// View returns where all models are. Nothing is decided while what is known is copied; in order it
+// comes after that.
 func (p *Placer) View() View {
 	p.mu.Lock()
 	now := time.Now()
@@ -183,7 +189,8 @@ func viewEndpoint(v EndpointView, e decide.EndpointView) EndpointView {
 	}
 	for _, c := range e.Copies {
 		v.InFlight += c.InFlight
-		cv := CopyView{Pool: c.Pool.String(), ID: c.ID, State: c.State.String(), Since: c.Since, Doomed: c.Doomed, Misplaced: c.Misplaced, InFlight: c.InFlight}
+		cv := CopyView{Pool: c.Pool.String(), ID: c.ID, State: c.State.String(), Since: c.Since, Doomed: c.Doomed, Misplaced: c.Misplaced,
+			InFlight: c.InFlight}
 		if c.For != decide.ForRecord {
 			cv.For = c.For.String()
 		}
@@ -195,7 +202,8 @@ func viewEndpoint(v EndpointView, e decide.EndpointView) EndpointView {
 
 func viewModel(m decide.ModelView, last *AnswerStatus) ModelView {
 	v := ModelView{
-		Pool: m.Pool.String(), ID: m.ID, Known: m.Known, Held: m.Held, Least: m.Least, Reason: string(m.Why), Message: m.Why.Message(), Last: last,
+		Pool: m.Pool.String(), ID: m.ID, Known: m.Known, Held: m.Held, Least: m.Least, Reason: string(m.Why), Message: m.Why.Message(),
+		Last: last,
 	}
 	if !m.Since.IsZero() {
 		v.Since = &m.Since

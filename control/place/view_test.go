@@ -53,16 +53,19 @@ func TestTheViewNamesAnEngineThatNobodyNames(t *testing.T) {
 	}
 }
 
-// Engines of two kinds and one that takes connections and says nothing are seen as they are, with what is there, what a model
-// waits for and what an engine said. Where models come from is not told.
+// Engines of two kinds and one that takes connections and says nothing are seen as they are, with
+// what is there, what a model waits for and what an engine said. Where models come from is not
+// told.
 func TestTheViewOfAFleet(t *testing.T) {
 	w := newWorld(t)
 	e, runtime := serveVLLM(t), serveRuntime(t, "", nil)
 	l := listen(t, "tcp", "127.0.0.1:0")
 	defer l.Close()
 	gone := l.Addr().String()
-	w.set(settings("source: 'sim:', maxAdapters: 2, hostAdapters: 6"), list(e.address, ", engine: vllm"), list(runtime.address, managed(runtime.management)), list(gone, ""),
-		object("x", ", copies: {min: 1, max: 1}, type: lora"), object("bad", ", baseModel: another, source: 'sim:?fail=FAILED_PRECONDITION:no%20such%20file'"))
+	w.set(settings("source: 'sim:', maxAdapters: 2, hostAdapters: 6"), list(e.address, ", engine: vllm"),
+		list(runtime.address, managed(runtime.management)), list(gone, ""),
+		object("x", ", copies: {min: 1, max: 1}, type: lora"),
+		object("bad", ", baseModel: another, source: 'sim:?fail=FAILED_PRECONDITION:no%20such%20file'"))
 	w.await("x is loaded", func() bool { return strings.HasSuffix(w.copies("x"), " loaded") })
 	w.Wanted("extproc", key("bad"), decide.Want{Requests: 3, Since: time.Now()})
 	w.InFlight(map[decide.CopyKey]int{{Key: key("x"), Endpoint: e.address}: 5, {Key: key("x"), Endpoint: runtime.address}: 5})
@@ -78,13 +81,15 @@ func TestTheViewOfAFleet(t *testing.T) {
 
 	v := w.View()
 	vllm, managed := endpointOf(v, e.address), endpointOf(v, runtime.address)
-	if vllm.Pod != "default/at-"+strings.NewReplacer(".", "-", ":", "-").Replace(e.address) || !vllm.Listed || vllm.Engine != "vllm" || vllm.State != "ready" || vllm.Slots != 2 || vllm.Static || vllm.Fault != "" {
+	if vllm.Pod != "default/at-"+strings.NewReplacer(".", "-", ":", "-").Replace(e.address) || !vllm.Listed || vllm.Engine != "vllm" ||
+		vllm.State != "ready" || vllm.Slots != 2 || vllm.Static || vllm.Fault != "" {
 		t.Errorf("the vLLM is seen as %+v", vllm)
 	}
 	if vllm.HostAdapters != 6 || managed.HostAdapters != 0 {
 		t.Errorf("the vLLM is seen as %+v, the model runtime as %+v", vllm, managed)
 	}
-	if managed.Engine != "modelruntime" || managed.State != "ready" || managed.UsableBytes <= 0 || managed.UsableBytes >= 1<<30 || managed.Loads != 6 {
+	if managed.Engine != "modelruntime" || managed.State != "ready" || managed.UsableBytes <= 0 || managed.UsableBytes >= 1<<30 ||
+		managed.Loads != 6 {
 		t.Errorf("the model runtime is seen as %+v", managed)
 	}
 	if vllm.InFlight+managed.InFlight != 5 {
@@ -117,12 +122,14 @@ func TestTheViewOfAFleet(t *testing.T) {
 	}
 }
 
-// VModels are seen with where their requests go, are to go, and why they do not yet, those of objects and those of clients, in order.
+// VModels are seen with where their requests go, are to go, and why they do not yet, those of
+// objects and those of clients, in order.
 func TestTheViewOfVModels(t *testing.T) {
 	w := newWorld(t)
 	e := serveVLLM(t)
 	vmodel := func(id, target string) string {
-		return "apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: '" + id + "'}\nspec: {poolRef: {name: p}, target: '" + target + "'}\n"
+		return "apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: '" + id +
+			"'}\nspec: {poolRef: {name: p}, target: '" + target + "'}\n"
 	}
 	objects := []string{
 		settings("source: 'sim:', maxAdapters: 4"), list(e.address, ", engine: vllm"), object("v1", ", copies: {min: 1, max: 1}"),
@@ -145,11 +152,14 @@ func TestTheViewOfVModels(t *testing.T) {
 	if len(all) != 2 {
 		t.Fatalf("there are %+v", all)
 	}
-	if want := (place.VModelView{Pool: pool.String(), ID: "a", Target: "v1", Active: "v1", Reason: v1alpha1.ReasonDefined, Message: "requests go to v1"}); all[0] != want {
+	if want := (place.VModelView{Pool: pool.String(), ID: "a", Target: "v1", Active: "v1", Reason: v1alpha1.ReasonDefined,
+		Message: "requests go to v1"}); all[0] != want {
 		t.Errorf("the client's is seen as %+v, want %+v", all[0], want)
 	}
 	sql := all[1]
-	if sql.ID != "sql" || sql.Target != "bad" || sql.Active != "v1" || !strings.HasPrefix(sql.Message, "requests go to v1: bad cannot be loaded: ") || !strings.Contains(sql.Message, "the last one said: 404") {
+	if sql.ID != "sql" || sql.Target != "bad" || sql.Active != "v1" ||
+		!strings.HasPrefix(sql.Message, "requests go to v1: bad cannot be loaded: ") ||
+		!strings.Contains(sql.Message, "the last one said: 404") {
 		t.Errorf("the object's is seen as %+v", sql)
 	}
 }

@@ -74,13 +74,14 @@ func (p *Placer) recallVModels() error {
 
 // putVModel tells decide of a VModel.
 func (p *Placer) putVModel(v objects.VModel, force bool, now time.Time) {
-	p.state.SetVModel(decide.VModel{Key: v.ModelKey, Target: v.Target, Canary: v.Canary, Percent: v.Percent}, p.vmodels.moved[v.ModelKey], force, now)
+	p.state.SetVModel(decide.VModel{Key: v.ModelKey, Target: v.Target, Canary: v.Canary, Percent: v.Percent}, p.vmodels.moved[v.ModelKey],
+		force, now)
 	delete(p.vmodels.moved, v.ModelKey)
 	p.vmodels.unsaved[v.ModelKey] = true
 }
 
-// setVModels makes the VModels those of the objects, and the registered ones. Endpoints are known: where none has a model its VModel moves at
-// once. The caller holds mu.
+// setVModels makes the VModels those of the objects, and the registered ones. Endpoints are known:
+// where none has a model its VModel moves at once. The caller holds mu.
 func (p *Placer) setVModels(w *objects.World, now time.Time) {
 	for key, o := range p.vmodels.registered {
 		if _, told := p.state.VModel(key); !told {
@@ -126,8 +127,9 @@ func (p *Placer) VModel(key decide.Key) (st decide.VModelStatus, owner string, t
 	return st, is.Owner, there
 }
 
-// SetVModel sets a registered VModel, or moves it to another target, under terms, and returns when it will outlive the process. Model is
-// to be registered as the target unless it is; nil: it must be there.
+// SetVModel sets a registered VModel, or moves it to another target, under terms, and returns when
+// it will outlive the process. Model is to be registered as the target unless it is; nil: it must
+// be there.
 func (p *Placer) SetVModel(o *v1alpha1.VModel, model *v1alpha1.Model, terms decide.Terms) error {
 	p.mu.Lock()
 	waits, err := p.setVModelLocked(o, model, terms)
@@ -188,8 +190,8 @@ func (p *Placer) setVModelLocked(o *v1alpha1.VModel, model *v1alpha1.Model, term
 	return waits, nil
 }
 
-// DeleteVModel takes a registered VModel away, and returns when it is gone for good. One that is not there, or another's, stays as it is; one
-// that objects declare is [decide.ErrDeclared].
+// DeleteVModel takes a registered VModel away, and returns when it is gone for good. One that is
+// not there, or another's, stays as it is; one that objects declare is [decide.ErrDeclared].
 func (p *Placer) DeleteVModel(key decide.Key, owner string) error {
 	p.mu.Lock()
 	is, registered, there := p.vmodels.of(key)
@@ -218,7 +220,8 @@ func (p *Placer) loosen(key decide.Key) {
 	}
 }
 
-// sweep unregisters the models that go when no VModel names them any more, apart. The caller holds mu.
+// sweep unregisters the models that go when no VModel names them any more, apart. The caller holds
+// mu.
 func (p *Placer) sweep() {
 	if p.running == nil || p.running.Err() != nil {
 		return
@@ -230,13 +233,15 @@ func (p *Placer) sweep() {
 		}
 		p.work.Go(func() {
 			if err := p.Unregister(key); err != nil && !errors.Is(err, decide.ErrReferred) {
-				p.Log.Warn("cannot unregister a model that no VModel names any more; trying again when a VModel changes", "model", key.String(), "err", err)
+				p.Log.Warn("cannot unregister a model that no VModel names any more; trying again when a VModel changes", "model",
+					key.String(), "err", err)
 			}
 		})
 	}
 }
 
-// referents are the VModels whose requests may go to a model, in words; empty if none. The caller holds mu.
+// referents are the VModels whose requests may go to a model, in words; empty if none. The caller
+// holds mu.
 func (p *Placer) referents(key decide.Key) string {
 	var all []string
 	for _, by := range p.state.Referents(key) {
@@ -247,7 +252,8 @@ func (p *Placer) referents(key decide.Key) string {
 	return strings.Join(all, ", ")
 }
 
-// AwaitVModel returns as soon as done says so of the status of a VModel, or there is none any more, or ctx ends.
+// AwaitVModel returns as soon as done says so of the status of a VModel, or there is none any more,
+// or ctx ends.
 func (p *Placer) AwaitVModel(ctx context.Context, key decide.Key, done func(decide.VModelStatus) bool) error {
 	return p.watch(ctx, key, func() bool {
 		st, _, there := p.VModel(key)
@@ -276,7 +282,8 @@ func (p *Placer) saveVModels() (all []store.VModelStatus) {
 	return all
 }
 
-// vmodelStatus is a VModel's status as its object has it. Behind are the extprocs that may not know where requests go now. The caller holds mu.
+// vmodelStatus is a VModel's status as its object has it. Behind are the extprocs that may not know
+// where requests go now. The caller holds mu.
 func (p *Placer) vmodelStatus(v objects.VModel, st decide.VModelStatus, behind []string) v1alpha1.VModelStatus {
 	out := v1alpha1.VModelStatus{ObservedGeneration: v.Generation, Active: st.Active, Previous: st.Previous}
 	if st.Previous != "" {
@@ -303,19 +310,24 @@ func (p *Placer) readyVModel(v objects.VModel, st decide.VModelStatus, behind []
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse}
 	switch {
 	case p.world.Pools[v.Pool] == nil:
-		ready.Reason, ready.Message = v1alpha1.ReasonPoolNotFound, fmt.Sprintf("the InferencePool %s does not exist: nothing can load its models", v.Pool)
+		ready.Reason, ready.Message = v1alpha1.ReasonPoolNotFound,
+			fmt.Sprintf("the InferencePool %s does not exist: nothing can load its models", v.Pool)
 	case st.Taken:
 		ready.Reason, ready.Message = v1alpha1.ReasonModelNameTaken, "requests of this name go to the model that has it"
 	case st.Active != st.Target && st.Failed != "":
-		ready.Reason, ready.Message = v1alpha1.ReasonTransitionFailed, fmt.Sprintf("%s: %s cannot be loaded: %s", goes, st.Target, why(st.Target))
+		ready.Reason, ready.Message = v1alpha1.ReasonTransitionFailed,
+			fmt.Sprintf("%s: %s cannot be loaded: %s", goes, st.Target, why(st.Target))
 	case st.Active != st.Target:
-		ready.Reason, ready.Message = v1alpha1.ReasonTransitioning, fmt.Sprintf("%s until %s has its copies: %d of %d are loaded", goes, st.Target, st.Loaded, st.Needed)
+		ready.Reason, ready.Message = v1alpha1.ReasonTransitioning,
+			fmt.Sprintf("%s until %s has its copies: %d of %d are loaded", goes, st.Target, st.Loaded, st.Needed)
 	case st.Canary != st.Switch.Canary && st.Failed != "":
-		ready.Reason, ready.Message = v1alpha1.ReasonTransitionFailed, fmt.Sprintf("%s: the canary %s cannot be loaded: %s", goes, st.Canary, why(st.Canary))
+		ready.Reason, ready.Message = v1alpha1.ReasonTransitionFailed,
+			fmt.Sprintf("%s: the canary %s cannot be loaded: %s", goes, st.Canary, why(st.Canary))
 	case st.Canary != st.Switch.Canary:
 		ready.Reason, ready.Message = v1alpha1.ReasonTransitioning, fmt.Sprintf("%s until the canary %s is loaded", goes, st.Canary)
 	case len(behind) > 0:
-		ready.Reason, ready.Message = v1alpha1.ReasonTransitioning, fmt.Sprintf("%s; these extprocs may send them where they went before: %s", goes, strings.Join(behind, ", "))
+		ready.Reason, ready.Message = v1alpha1.ReasonTransitioning,
+			fmt.Sprintf("%s; these extprocs may send them where they went before: %s", goes, strings.Join(behind, ", "))
 	default:
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionTrue, v1alpha1.ReasonDefined, goes
 	}

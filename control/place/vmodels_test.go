@@ -16,7 +16,8 @@ import (
 )
 
 func vmodel(id, target, more string) string {
-	return fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: '%s'}\nspec: {poolRef: {name: p}, target: '%s'%s}\n", id, target, more)
+	return fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: '%s'}\nspec: {poolRef: {name: p}, target: '%s'%s}\n", id,
+		target, more)
 }
 
 // brief is a status in a line: "DEFINED a LOADED" or "TRANSITIONING a LOADED -> b LOADING".
@@ -52,7 +53,8 @@ func (a api) must(id, source string, now bool) {
 	}
 }
 
-// What ModelMesh's setVModel answers to each kind of call (VModelManager.java of kserve/modelmesh 0.12).
+// What ModelMesh's setVModel answers to each kind of call (VModelManager.java of kserve/modelmesh
+// 0.12).
 func TestWhatSetVModelAnswers(t *testing.T) {
 	a := newAPI(t, nil)
 	a.must("m1", "sim:", false)
@@ -79,9 +81,11 @@ func TestWhatSetVModelAnswers(t *testing.T) {
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m2", Owner: "x"}, "AlreadyExists"},
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m2", ExpectedTargetModelId: "m9", Owner: "o"}, "FailedPrecondition"},
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m1", ExpectedTargetModelId: "m9", Owner: "o"}, "DEFINED m1 NOT_LOADED"},
-		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m2", ExpectedTargetModelId: "m1", UpdateOnly: true, Owner: "o"}, "DEFINED m2 NOT_LOADED"},
+		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m2", ExpectedTargetModelId: "m1", UpdateOnly: true, Owner: "o"},
+			"DEFINED m2 NOT_LOADED"},
 		// It may bring its model, and have it loaded.
-		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m3", ModelInfo: info, LoadNow: true, Sync: true, Owner: "o"}, "DEFINED m3 LOADED"},
+		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m3", ModelInfo: info, LoadNow: true, Sync: true, Owner: "o"},
+			"DEFINED m3 LOADED"},
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m4", ModelInfo: info, Sync: true, Owner: "o"}, "DEFINED m4 LOADED"},
 		// What objects say is changed there.
 		{&mmesh.SetVModelRequest{VModelId: "declared", TargetModelId: "m1"}, "DEFINED m1 NOT_LOADED"},
@@ -91,7 +95,8 @@ func TestWhatSetVModelAnswers(t *testing.T) {
 			t.Errorf("%d: %v: %s, want %s", i, c.r, got, c.want)
 		}
 	}
-	if st, err := a.GetVModelStatus(t.Context(), &mmesh.GetVModelStatusRequest{VModelId: "v", Owner: "x"}); err != nil || brief(st) != "NOT_FOUND  NOT_FOUND" {
+	if st, err := a.GetVModelStatus(t.Context(), &mmesh.GetVModelStatusRequest{VModelId: "v", Owner: "x"}); err != nil ||
+		brief(st) != "NOT_FOUND  NOT_FOUND" {
 		t.Errorf("of another owner: %s, %v", brief(st), err)
 	}
 	for _, r := range []*mmesh.DeleteVModelRequest{{VModelId: "v", Owner: "x"}, {VModelId: "none"}} {
@@ -102,7 +107,8 @@ func TestWhatSetVModelAnswers(t *testing.T) {
 	if st, _ := a.GetVModelStatus(t.Context(), &mmesh.GetVModelStatusRequest{VModelId: "v", Owner: "o"}); brief(st) != "DEFINED m4 LOADED" {
 		t.Errorf("deleted by another: %s", brief(st))
 	}
-	if _, err := a.DeleteVModel(t.Context(), &mmesh.DeleteVModelRequest{VModelId: "declared"}); status.Code(err) != codes.FailedPrecondition {
+	if _, err := a.DeleteVModel(t.Context(),
+		&mmesh.DeleteVModelRequest{VModelId: "declared"}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("what objects declare: %v", err)
 	}
 	if _, err := a.DeleteVModel(t.Context(), &mmesh.DeleteVModelRequest{VModelId: "v", Owner: "o"}); err != nil {
@@ -113,7 +119,8 @@ func TestWhatSetVModelAnswers(t *testing.T) {
 	}
 }
 
-// Requests go to the active model until the target is loaded, though control starts again meanwhile.
+// Requests go to the active model until the target is loaded, though control starts again
+// meanwhile.
 func TestAVModelMovesWhenItsTargetIsLoaded(t *testing.T) {
 	a := newAPI(t, nil)
 	a.must("a", "sim:?load=1ms", true)
@@ -152,31 +159,36 @@ func TestAVModelStaysWhereItsTargetCannotBeLoaded(t *testing.T) {
 	a.must("a", "sim:", true)
 	a.must("bad", "sim:?fail=INTERNAL:no%20such%20weights", false)
 	a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "a"})
-	if got := a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "bad", Sync: true}); got != "TRANSITION_FAILED a LOADED -> bad LOADING_FAILED" {
+	if got := a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "bad",
+		Sync: true}); got != "TRANSITION_FAILED a LOADED -> bad LOADING_FAILED" {
 		t.Error(got)
 	}
 	if goes := a.board.goes("v"); goes != "a" {
 		t.Errorf("it goes to %s", goes)
 	}
 	a.await("its status says why", func() bool {
-		return strings.Contains(told.vmodel("v"), "a TransitionFailed: requests go to a: bad cannot be loaded: ") && strings.Contains(told.vmodel("v"), "no such weights")
+		return strings.Contains(told.vmodel("v"), "a TransitionFailed: requests go to a: bad cannot be loaded: ") &&
+			strings.Contains(told.vmodel("v"), "no such weights")
 	})
 	if got := a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "bad", Force: true}); got != "DEFINED bad LOADING_FAILED" {
 		t.Errorf("with force: %s", got)
 	}
 }
 
-// A model to which requests for a VModel go stays registered; one that came with a VModel may go with it.
+// A model to which requests for a VModel go stays registered; one that came with a VModel may go
+// with it.
 func TestAModelIsThereWhileAVModelNamesIt(t *testing.T) {
 	a := newAPI(t, nil)
 	info := &mmesh.ModelInfo{Type: "sim", Path: "sim:"}
 	for _, id := range []string{"m1", "m2"} {
-		if got := a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: id, ModelInfo: info, AutoDeleteTargetModel: true}); got != "DEFINED "+id+" NOT_LOADED" {
+		if got := a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: id, ModelInfo: info,
+			AutoDeleteTargetModel: true}); got != "DEFINED "+id+" NOT_LOADED" {
 			t.Error(got)
 		}
 	}
 	a.expect("m1", mmesh.ModelStatusInfo_NOT_FOUND)
-	if _, err := a.UnregisterModel(t.Context(), &mmesh.UnregisterModelRequest{ModelId: "m2"}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "v") {
+	if _, err := a.UnregisterModel(t.Context(),
+		&mmesh.UnregisterModelRequest{ModelId: "m2"}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "v") {
 		t.Errorf("%v", err)
 	}
 	a.restart()
@@ -192,7 +204,8 @@ func TestAModelIsThereWhileAVModelNamesIt(t *testing.T) {
 	a.expect("m2", mmesh.ModelStatusInfo_NOT_FOUND)
 	// One that keeps its copies after a move stays.
 	for _, id := range []string{"m3", "m4"} {
-		a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: id, ModelInfo: info, AutoDeleteTargetModel: true, LoadNow: true, Sync: true})
+		a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: id, ModelInfo: info, AutoDeleteTargetModel: true, LoadNow: true,
+			Sync: true})
 	}
 	a.expectV("v", "DEFINED m4 LOADED")
 	a.restart() // whatever was begun has ended
@@ -200,7 +213,8 @@ func TestAModelIsThereWhileAVModelNamesIt(t *testing.T) {
 	a.expect("m3", mmesh.ModelStatusInfo_LOADED)
 }
 
-// A model that was to go with its VModel, and could not, goes after a restart when a VModel changes.
+// A model that was to go with its VModel, and could not, goes after a restart when a VModel
+// changes.
 func TestAModelThatCouldNotGoGoesLater(t *testing.T) {
 	w := newWorldThatTells(t, &told{refuses: errors.New("no space")})
 	w.set()
@@ -250,7 +264,8 @@ func TestAVModelThatIsSetAnewBeginsAnew(t *testing.T) {
 	}
 }
 
-// An object that follows a registered VModel says for a moment more where it went before; who edits it later is heard.
+// An object that follows a registered VModel says for a moment more where it went before; who edits
+// it later is heard.
 func TestTheObjectOfARegisteredVModelFollows(t *testing.T) {
 	a := newAPI(t, nil)
 	for _, id := range []string{"a", "b", "c"} {
@@ -271,7 +286,8 @@ func TestTheObjectOfARegisteredVModelFollows(t *testing.T) {
 	}{
 		{"another", 7, "c", "b"}, {name, 1, "a", "b"}, {name, 2, "b", "b"}, {name, 3, "c", "c"},
 	} {
-		a.set(list(a.address, managed(a.management)), strings.Replace(vmodel(c.name, c.says, ", id: v"), "metadata: {", fmt.Sprintf("metadata: {generation: %d, ", c.generation), 1))
+		a.set(list(a.address, managed(a.management)),
+			strings.Replace(vmodel(c.name, c.says, ", id: v"), "metadata: {", fmt.Sprintf("metadata: {generation: %d, ", c.generation), 1))
 		if goes := a.board.goes("v"); goes != c.want {
 			t.Errorf("%s of generation %d says %s: it goes to %s, want %s", c.name, c.generation, c.says, goes, c.want)
 		}
@@ -302,7 +318,8 @@ func TestAMoveOutlivesWhoWaitsForIt(t *testing.T) {
 	a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "a"})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := a.SetVModel(ctx, &mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "b", Sync: true}); status.Code(err) != codes.DeadlineExceeded {
+	if _, err := a.SetVModel(ctx, &mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "b",
+		Sync: true}); status.Code(err) != codes.DeadlineExceeded {
 		t.Errorf("%v", err)
 	}
 	a.expectV("v", "TRANSITIONING a LOADED -> b LOADING")
@@ -318,7 +335,8 @@ func TestVModelsThatAreObjects(t *testing.T) {
 	model := func(id, source string) string {
 		return object(id, ", type: sim, source: '"+source+"', copies: {min: 1}")
 	}
-	base := []string{list(r.address, managed(r.management)), model("a", "sim:"), model("b", "sim:?load=200ms"), model("c", "sim:?load=200ms")}
+	base := []string{list(r.address, managed(r.management)), model("a", "sim:"), model("b", "sim:?load=200ms"),
+		model("c", "sim:?load=200ms")}
 	w.set(append(base, vmodel("v", "a", ""))...)
 	w.await("it is defined", func() bool { return told.vmodel("v") == "a Defined: requests go to a" })
 	w.awaitCopies("a", r.address+" loaded")
@@ -337,7 +355,10 @@ func TestVModelsThatAreObjects(t *testing.T) {
 		return told.vmodel("v") == "b Defined: requests go to b" && told.vmodel("lost") == "a Defined: requests go to a"
 	})
 	w.set(base...)
-	w.await("their status is gone", func() bool { return told.vmodel("v")+told.vmodel("lost")+w.board.goes("v")+w.board.goes("lost") == "" })
+	w.await("their status is gone", func() bool {
+		return told.vmodel("v")+told.vmodel("lost")+w.board.goes("v")+
+			w.board.goes("lost") == ""
+	})
 }
 
 // One that a client set, and that cannot be written down, is said to be.

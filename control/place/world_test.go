@@ -39,7 +39,8 @@ var pool = objects.Name{Namespace: "default", Name: "p"}
 
 func key(id string) decide.Key { return decide.Key{Pool: pool, ID: id} }
 
-// world is a Placer that may be started again over the same file, with simulated engines that live on.
+// world is a Placer that may be started again over the same file, with simulated engines that live
+// on.
 type world struct {
 	*testing.T
 	*place.Placer
@@ -151,7 +152,8 @@ func (s *told) PutVModelStatuses(all []store.VModelStatus) {
 	s.Memory.PutVModelStatuses(all)
 }
 
-// vmodel is what the status of a VModel says last: "ACTIVE REASON: message", empty if there is none.
+// vmodel is what the status of a VModel says last: "ACTIVE REASON: message", empty if there is
+// none.
 func (s *told) vmodel(id string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +165,8 @@ func (s *told) vmodel(id string) string {
 	return ""
 }
 
-// previous is the model that a VModel went to before, and until when that keeps its copies; empty if there is none.
+// previous is the model that a VModel went to before, and until when that keeps its copies; empty
+// if there is none.
 func (s *told) previous(id string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -341,7 +344,8 @@ func (w *world) start() {
 		w.told.Memory = file
 		remembers = w.told
 	}
-	p, err := place.New(place.Config{Memory: remembers, Log: log, Board: w.board, Meter: noMeter{}, LookInterval: 20 * time.Millisecond, TickInterval: w.tick, RegisteredPool: pool, Access: engineclient.Access{Tokens: w.tokens}})
+	p, err := place.New(place.Config{Memory: remembers, Log: log, Board: w.board, Meter: noMeter{}, LookInterval: 20 * time.Millisecond,
+		TickInterval: w.tick, RegisteredPool: pool, Access: engineclient.Access{Tokens: w.tokens}})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -380,7 +384,8 @@ func (w *world) set(yaml ...string) {
 func (w *world) build(yaml ...string) *objects.World {
 	w.Helper()
 	folder := w.TempDir()
-	all := append([]string{"apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: p}\nspec: {selector: {matchLabels: {app: p}}, targetPorts: [{number: 8000}]}\n"}, yaml...)
+	all := append([]string{"apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: p}\nspec: {selector: {matchLabels: {app: p}}, targetPorts: [{number: 8000}]}\n"},
+		yaml...)
 	if err := os.WriteFile(filepath.Join(folder, "objects.yaml"), []byte(strings.Join(all, "---\n")), 0o644); err != nil {
 		w.Fatal(err)
 	}
@@ -404,11 +409,13 @@ func list(address string, more string) string {
 func managed(at string) string { return ", engine: modelruntime, management: '" + at + "'" }
 
 func object(id, more string) string {
-	return fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: Model\nmetadata: {name: '%s'}\nspec: {poolRef: {name: p}%s}\n", id, more)
+	return fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: Model\nmetadata: {name: '%s'}\nspec: {poolRef: {name: p}%s}\n",
+		id, more)
 }
 
 func settings(placement string) string {
-	return "apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: p}\nspec: {poolRef: {name: p}, placement: {" + placement + "}}\n"
+	return "apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: p}\nspec: {poolRef: {name: p}, placement: {" +
+		placement + "}}\n"
 }
 
 // await waits until a condition holds.
@@ -524,7 +531,8 @@ func (w *world) awaitLogged(words string) {
 	w.await("the log has "+words, func() bool { return strings.Contains(w.log.String(), words) })
 }
 
-// serveVLLMThat serves one whose loads take a time, and which answers on for a while when it is stopping.
+// serveVLLMThat serves one whose loads take a time, and which answers on for a while when it is
+// stopping.
 func serveVLLMThat(t *testing.T, load, delay time.Duration) vllm {
 	t.Helper()
 	return serveSimulated(t, load, llm.Config{ShutdownTimeout: delay + time.Second, ShutdownDelay: delay})
@@ -562,8 +570,8 @@ func serveSimulated(t *testing.T, load time.Duration, c llm.Config) vllm {
 	return vllm{events, l.Addr().String(), cancel, over}
 }
 
-// serveHanging serves a vLLM that never answers what is told it of the model "hangs", at some paths, and counts
-// what it was told so.
+// serveHanging serves a vLLM that never answers what is told it of the model "hangs", at some
+// paths, and counts what it was told so.
 func serveHanging(t *testing.T, paths ...string) (v vllm, hung *atomic.Int64) {
 	t.Helper()
 	v, hung = serveVLLM(t), new(atomic.Int64)
@@ -603,7 +611,8 @@ func (v vllm) tell(t *testing.T, path, body string) {
 	}
 }
 
-// modelRuntime is a simulated model runtime, of 1 GiB where models take 50 MiB and six are loaded at once.
+// modelRuntime is a simulated model runtime, of 1 GiB where models take 50 MiB and six are loaded
+// at once.
 type modelRuntime struct {
 	*log
 	*runtime.Runtime

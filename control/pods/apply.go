@@ -55,7 +55,8 @@ func (k *reconciler) kindsOf(f informers.SharedInformerFactory) []kind {
 }
 
 // patchOf returns a typed client's Patch for any object.
-func patchOf[T metav1.Object](patch func(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (T, error)) func(context.Context, string, types.PatchType, []byte, metav1.PatchOptions) (metav1.Object, error) {
+func patchOf[T metav1.Object](patch func(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (T,
+	error)) func(context.Context, string, types.PatchType, []byte, metav1.PatchOptions) (metav1.Object, error) {
 	return func(ctx context.Context, name string, how types.PatchType, text []byte, o metav1.PatchOptions) (metav1.Object, error) {
 		return patch(ctx, name, how, text, o)
 	}
@@ -142,7 +143,8 @@ func (k *reconciler) move(ctx context.Context, want *corev1.Service) error {
 	}
 	all := k.Client.CoreV1().Services(k.Namespace)
 	try := want.DeepCopy()
-	try.Name, try.GenerateName, try.Spec.Selector = "", "gateway-tries-an-address-", nil // it belongs to no Gateway, so it is deleted at the latest later
+	// it belongs to no Gateway, so it is deleted at the latest later
+	try.Name, try.GenerateName, try.Spec.Selector = "", "gateway-tries-an-address-", nil
 	tried, err := all.Create(ctx, try, metav1.CreateOptions{})
 	if err != nil {
 		return err
@@ -161,7 +163,8 @@ func (k *reconciler) remove(ctx context.Context, name string) error {
 		if k.there(of, name) == nil {
 			continue
 		}
-		if err := is.delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)}); err != nil && !apierrors.IsNotFound(err) {
+		if err := is.delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)}); err != nil &&
+			!apierrors.IsNotFound(err) {
 			return err
 		}
 	}

@@ -94,7 +94,8 @@ func (p Pod) secret(ctx context.Context) (*corev1.Secret, error) {
 		wants.Data[MeshTokenKey] = []byte(rand.Text())
 		written, err = secrets.Update(ctx, wants, metav1.UpdateOptions{})
 		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) { // an older Role, or an immutable Secret
-			p.Log.Warn("cannot add a token to the Secret; serving clients of ModelMesh on loopback only", "secret", p.name(), "key", MeshTokenKey, "err", err)
+			p.Log.Warn("cannot add a token to the Secret; serving clients of ModelMesh on loopback only", "secret", p.name(), "key",
+				MeshTokenKey, "err", err)
 			return is, nil
 		}
 		if !apierrors.IsConflict(err) {

@@ -34,7 +34,7 @@ const (
 	// renewInterval is how often the certificates of Gateways are checked. They are renewed a month
 	// before they expire.
 	renewInterval = time.Hour
-	// Delays between retries.
+	// firstRetry and lastRetry bound the delay between retries.
 	firstRetry, lastRetry = time.Second, time.Minute
 )
 
@@ -53,7 +53,8 @@ type Gateways struct {
 // objects of Gateways that are gone, whichever control made them. Next returns the Gateways (nil
 // before they are known), and a channel that is closed at the next change. Tell receives them with
 // addresses and faults added.
-func (g Gateways) Run(ctx context.Context, leads func() bool, next func() (*conditions.Input, <-chan struct{}), tell func(conditions.Input)) error {
+func (g Gateways) Run(ctx context.Context, leads func() bool, next func() (*conditions.Input, <-chan struct{}),
+	tell func(conditions.Input)) error {
 	template, err := gateway.Read(headgate.GatewayYAML)
 	if err != nil {
 		return err
@@ -69,7 +70,8 @@ func (g Gateways) Run(ctx context.Context, leads func() bool, next func() (*cond
 	k := &reconciler{
 		Gateways: g, template: template, start: start, authority: authority, leads: leads,
 		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, lastRetry)),
-		changed: make(chan struct{}, 1), wanted: make(map[string]*attach.Gateway), faults: make(map[string]attach.Verdict), applied: make(map[string]applied),
+		changed: make(chan struct{}, 1), wanted: make(map[string]*attach.Gateway), faults: make(map[string]attach.Verdict),
+		applied: make(map[string]applied),
 	}
 	defer k.queue.ShutDown()
 	factory := informers.NewSharedInformerFactoryWithOptions(g.Client, 0, informers.WithNamespace(g.Namespace),
@@ -234,7 +236,8 @@ func (k *reconciler) work(ctx context.Context) error {
 		}
 	}
 	left, err := retry(ctx, k.identities, func(err error) {
-		k.Log.Warn("cannot read the Secret with the certificates of Gateways; retrying", "secret", k.Namespace+"/"+gateway.Secret, "err", err)
+		k.Log.Warn("cannot read the Secret with the certificates of Gateways; retrying", "secret", k.Namespace+"/"+gateway.Secret,
+			"err", err)
 	})
 	if err != nil {
 		return nil // ctx has ended
@@ -279,7 +282,8 @@ func (k *reconciler) reconcile(ctx context.Context, name string) {
 	}
 	if err != nil && ctx.Err() == nil {
 		if k.queue.NumRequeues(name) == 0 {
-			k.Log.Warn("cannot make or delete what the Envoys of a Gateway run in; retrying", "gateway", gatewayOf(g), "name", name, "err", err)
+			k.Log.Warn("cannot make or delete what the Envoys of a Gateway run in; retrying", "gateway", gatewayOf(g), "name", name,
+				"err", err)
 		}
 		if fault == (attach.Verdict{}) {
 			fault = attach.Verdict{Reason: string(gatewayv1.GatewayReasonNoResources), Words: err.Error()}
@@ -308,13 +312,15 @@ func gatewayOf(g *attach.Gateway) string {
 // make applies the objects of a Gateway. Fault is why the Gateway's request cannot be met.
 func (k *reconciler) make(ctx context.Context, g *attach.Gateway) (fault attach.Verdict, err error) {
 	bootstrap, err := k.start.Bootstrap(envoy.Place{
-		Gateway: g.Name, Admin: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), gateway.Admin), Probe: gateway.Probe, Extproc: gateway.Extproc,
+		Gateway: g.Name, Admin: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), gateway.Admin), Probe: gateway.Probe,
+		Extproc:     gateway.Extproc,
 		ControlHost: ControlName + "." + k.Namespace + ".svc", ControlPort: k.Port, Identity: gateway.Folder,
 	})
 	if err != nil {
 		return fault, err
 	}
-	name, is := gateway.Name(g.Name), k.template.Of(g, gateway.Options{Namespace: k.Namespace, EnvoyImage: k.EnvoyImage, ExtprocImage: k.ExtprocImage, Bootstrap: bootstrap})
+	name, is := gateway.Name(g.Name), k.template.Of(g,
+		gateway.Options{Namespace: k.Namespace, EnvoyImage: k.EnvoyImage, ExtprocImage: k.ExtprocImage, Bootstrap: bootstrap})
 	if err := k.identify(ctx, g.Name, name); err != nil {
 		return fault, fmt.Errorf("the Secret %s: %w", gateway.Secret, err)
 	}
@@ -337,7 +343,8 @@ func (k *reconciler) make(ctx context.Context, g *attach.Gateway) (fault attach.
 // unusable is the verdict if the API server rejects the address that a Gateway requests.
 func unusable(g *attach.Gateway, err error) attach.Verdict {
 	if asked := g.Asked(); asked != "" && apierrors.IsInvalid(err) {
-		return attach.Verdict{Reason: string(gatewayv1.GatewayReasonAddressNotUsable), Words: fmt.Sprintf("the Service cannot have the address %s: %v", asked, err)}
+		return attach.Verdict{Reason: string(gatewayv1.GatewayReasonAddressNotUsable),
+			Words: fmt.Sprintf("the Service cannot have the address %s: %v", asked, err)}
 	}
 	return attach.Verdict{}
 }

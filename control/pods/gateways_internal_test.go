@@ -58,7 +58,8 @@ func newReconciler(t *testing.T) *reconciler {
 		Gateways: Gateways{Pod: Pod{Client: client, Namespace: "headgate-system", Log: slog.New(slog.DiscardHandler)}, Port: 8035},
 		template: template, start: start, leads: func() bool { return true },
 		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
-		changed: make(chan struct{}, 1), wanted: make(map[string]*attach.Gateway), faults: make(map[string]attach.Verdict), applied: make(map[string]applied),
+		changed: make(chan struct{}, 1), wanted: make(map[string]*attach.Gateway), faults: make(map[string]attach.Verdict),
+		applied: make(map[string]applied),
 	}
 	k.kinds = k.kindsOf(informers.NewSharedInformerFactory(client, 0))
 	return k
@@ -66,7 +67,8 @@ func newReconciler(t *testing.T) *reconciler {
 
 // known returns the Gateways in some YAML.
 func known(t *testing.T, yaml string) *conditions.Input {
-	n := network.Read(t, "kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n"+yaml)
+	n := network.Read(t,
+		"kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n"+yaml)
 	return &conditions.Input{Attachments: attach.Of(n), Network: n}
 }
 
@@ -101,7 +103,8 @@ func TestGatewaysAreLookedAtThatHaveChanged(t *testing.T) {
 		want       []string
 	}{
 		{"at first", twoGateways, []string{a, b}},
-		{"other objects have changed", twoGateways + "---\nkind: Service\nmetadata: {namespace: ns, name: s}\nspec: {ports: [{port: 80}]}\n", nil},
+		{"other objects have changed", twoGateways +
+			"---\nkind: Service\nmetadata: {namespace: ns, name: s}\nspec: {ports: [{port: 80}]}\n", nil},
 		{"one has another port", strings.Replace(twoGateways, "port: 80", "port: 81", 1), []string{a}},
 		{"one is gone", strings.SplitN(twoGateways, "---\n", 2)[1], []string{a}},
 	} {
@@ -193,7 +196,8 @@ func (a answers) client(t *testing.T) kubernetes.Interface {
 func TestADeploymentIsAppliedToTheVersionWithItsReplicas(t *testing.T) {
 	k := newReconciler(t)
 	defer k.queue.ShutDown()
-	k.Client = answers{http.StatusOK, `{"kind":"Deployment","apiVersion":"apps/v1","metadata":{"name":"d","resourceVersion":"7"},"spec":{"replicas":5}}`}.client(t)
+	k.Client = answers{http.StatusOK,
+		`{"kind":"Deployment","apiVersion":"apps/v1","metadata":{"name":"d","resourceVersion":"7"},"spec":{"replicas":5}}`}.client(t)
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d"}}
 	if err := k.scale(t.Context(), d); err != nil || d.Spec.Replicas == nil || *d.Spec.Replicas != 5 || d.ResourceVersion != "7" {
 		t.Errorf("%+v, %v", d, err)
@@ -225,7 +229,8 @@ func TestAConflictIsNoFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newReconciler(t)
 		defer k.queue.ShutDown()
-		k.Client = answers{http.StatusConflict, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Conflict","code":409}`}.client(t)
+		k.Client = answers{http.StatusConflict,
+			`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Conflict","code":409}`}.client(t)
 		k.setWanted(known(t, twoGateways))
 		k.queued()
 		name := gateway.Name(objects.Name{Namespace: "ns", Name: "a"})
@@ -241,7 +246,8 @@ func TestAConflictIsNoFault(t *testing.T) {
 	})
 }
 
-// After a success, the next failure is retried as soon as a first one: the delay of earlier failures is reset.
+// After a success, the next failure is retried as soon as a first one: the delay of earlier
+// failures is reset.
 func TestASuccessResetsTheRetryDelay(t *testing.T) {
 	k := newReconciler(t)
 	defer k.queue.ShutDown()
@@ -250,7 +256,8 @@ func TestASuccessResetsTheRetryDelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.setWanted(known(t, twoGateways))
-	k.Client = answers{http.StatusConflict, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Conflict","code":409}`}.client(t)
+	k.Client = answers{http.StatusConflict,
+		`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Conflict","code":409}`}.client(t)
 	for range 3 {
 		k.reconcile(t.Context(), "gone")
 	}
@@ -268,7 +275,8 @@ func TestASuccessResetsTheRetryDelay(t *testing.T) {
 func TestAnAddressIsToldToBeUnusableWhereItIs(t *testing.T) {
 	in := known(t, strings.Replace(twoGateways, "spec: {", "spec: {addresses: [{value: 10.0.0.1}], ", 1))
 	asks, asksNot := in.Attachments.Gateways[0], in.Attachments.Gateways[1]
-	invalid, forbidden := apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, "s", nil), apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "s", nil)
+	invalid, forbidden := apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, "s", nil),
+		apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "s", nil)
 	for _, c := range []struct {
 		of   *attach.Gateway
 		err  error
@@ -383,7 +391,8 @@ func (s *store) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestCertificatesOfGatewaysAreRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := new(store)
-		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1", Transport: server, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1", Transport: server,
+			ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -46,7 +46,8 @@ func keep(t *testing.T, client kubernetes.Interface, yaml string) *keeping {
 	done := make(chan error)
 	go func() {
 		done <- pods.Gateways{
-			Pod: pods.Pod{Client: client, Namespace: system, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}, EnvoyImage: "envoy:1", ExtprocImage: "extproc:1", Port: 8035,
+			Pod: pods.Pod{Client: client, Namespace: system, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}, EnvoyImage: "envoy:1",
+			ExtprocImage: "extproc:1", Port: 8035,
 		}.Run(ctx, func() bool { return true }, k.known.Get, func(in conditions.Input) { k.told.Set(&in) })
 	}()
 	k.end = func() {
@@ -59,7 +60,8 @@ func keep(t *testing.T, client kubernetes.Interface, yaml string) *keeping {
 }
 
 func (k *keeping) set(yaml string) {
-	n := network.Read(k.T, "kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n"+yaml)
+	n := network.Read(k.T,
+		"kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n"+yaml)
 	a := attach.Of(n)
 	k.known.Set(&conditions.Input{Attachments: a, Network: n, Plans: plan.Of(a, n, plan.Known{})})
 }
@@ -140,7 +142,8 @@ func systemOf(t *testing.T) kubernetes.Interface {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: system}}, metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: system}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	return client
@@ -176,7 +179,8 @@ func TestWhatAGatewayRunsInComesAndGoesWithIt(t *testing.T) {
 	// Envoys call the controls of this namespace at their xDS port.
 	if d, err := client.AppsV1().Deployments(system).Get(ctx, name, metav1.GetOptions{}); err != nil {
 		t.Fatal(err)
-	} else if starts := strings.Join(d.Spec.Template.Spec.Containers[0].Args, " "); !strings.Contains(starts, "headgate-control."+system+".svc") || !strings.Contains(starts, "8035") {
+	} else if starts := strings.Join(d.Spec.Template.Spec.Containers[0].Args, " "); !strings.Contains(starts, "headgate-control."+system+
+		".svc") || !strings.Contains(starts, "8035") {
 		t.Errorf("Envoys start with %s", starts)
 	}
 
@@ -203,7 +207,8 @@ func TestWhatAGatewayRunsInComesAndGoesWithIt(t *testing.T) {
 	// Manual changes are reverted. A new listener adds a port to the same Service.
 	uid := service().UID
 	patch := []byte(`{"spec":{"template":{"spec":{"serviceAccountName":"other"}}}}`)
-	if _, err := client.AppsV1().Deployments(system).Patch(ctx, name, "application/merge-patch+json", patch, metav1.PatchOptions{}); err != nil {
+	if _, err := client.AppsV1().Deployments(system).Patch(ctx, name, "application/merge-patch+json", patch,
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	k.await("the Deployment is put right", func() bool {
@@ -217,7 +222,8 @@ func TestWhatAGatewayRunsInComesAndGoesWithIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.CoreV1().Services(system).Patch(ctx, name, "application/merge-patch+json", []byte(`{"spec":{"sessionAffinity":"ClientIP","selector":{"headgate.dev/gateway":"other"}}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := client.CoreV1().Services(system).Patch(ctx, name, "application/merge-patch+json",
+		[]byte(`{"spec":{"sessionAffinity":"ClientIP","selector":{"headgate.dev/gateway":"other"}}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	k.await("the Service is put right", func() bool { return service().Spec.Selector["headgate.dev/gateway"] == name })
@@ -266,7 +272,9 @@ func TestWhatAGatewayRunsInComesAndGoesWithIt(t *testing.T) {
 
 	// Unmanaged Envoys need none of these objects.
 	k.set(strings.Replace(oneGateway("h", "  addresses: [{value: 192.0.2.1}]"), "spec: {service", "spec: {managed: false, service", 1))
-	k.await("all is gone, and the address is the one that the Gateway says", func() bool { return k.made("h") == "" && k.address("h") == "192.0.2.1" })
+	k.await("all is gone, and the address is the one that the Gateway says", func() bool {
+		return k.made("h") == "" && k.address("h") == "192.0.2.1"
+	})
 	k.end()
 }
 
@@ -297,7 +305,9 @@ func TestAGatewayWhoseListenersAreAllRefusedKeepsItsAddress(t *testing.T) {
 	}
 	k := keep(t, client, oneGateway("g", "")+"---\n"+refused("never"))
 	k.await("all is made", func() bool { return k.made("g") == everything && k.address("g") != "" })
-	k.await("all but a Service is made where nothing can be served", func() bool { return k.made("never") == strings.Replace(everything, "Service ", "", 1) })
+	k.await("all but a Service is made where nothing can be served", func() bool {
+		return k.made("never") == strings.Replace(everything, "Service ", "", 1)
+	})
 	name := gateway.Name(objects.Name{Namespace: "ns", Name: "g"})
 	service := func() *corev1.Service {
 		s, err := client.CoreV1().Services(system).Get(t.Context(), name, metav1.GetOptions{})
@@ -324,8 +334,10 @@ func TestAGatewayWhoseListenersAreAllRefusedKeepsItsAddress(t *testing.T) {
 	}
 	k.set(strings.Replace(oneGateway("g", ""), "port: 80,", "port: 81,", 1))
 	k.await("another port is served", func() bool { return slices.Equal(open(), []int{81, 9090}) && service().Spec.Ports[0].Port == 81 })
-	if s := service(); s.UID != was.UID || len(s.Spec.Ports) != 1 || k.address("g") != address || k.gateway("g").Fault != (attach.Verdict{}) {
-		t.Errorf("it is at %q, and was at %q; its Service has the ports %v, and its fault is %v", k.address("g"), address, s.Spec.Ports, k.gateway("g").Fault)
+	if s := service(); s.UID != was.UID || len(s.Spec.Ports) != 1 || k.address("g") != address ||
+		k.gateway("g").Fault != (attach.Verdict{}) {
+		t.Errorf("it is at %q, and was at %q; its Service has the ports %v, and its fault is %v", k.address("g"), address, s.Spec.Ports,
+			k.gateway("g").Fault)
 	}
 	k.end()
 }
@@ -352,7 +364,9 @@ func TestAGatewayHasTheAddressThatItAsksFor(t *testing.T) {
 		t.Errorf("it has %s now, and had %s", is, was)
 	}
 	k.set(oneGateway("g", "  addresses: [{value: "+asked+"}]"))
-	k.await("it has the address that it asks for", func() bool { return k.address("g") == asked && k.gateway("g").Fault == attach.Verdict{} })
+	k.await("it has the address that it asks for", func() bool {
+		return k.address("g") == asked && k.gateway("g").Fault == attach.Verdict{}
+	})
 	k.end()
 }
 

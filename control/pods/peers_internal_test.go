@@ -33,13 +33,18 @@ func TestWhatOtherControlsHaveSeenCountsForAWhile(t *testing.T) {
 		}
 		return seen
 	}
-	const said, again, other = `{"beat":1,"seen":{"ns/g":{"has":"x"}}}`, `{"beat":2,"seen":{"ns/g":{"has":"x"}}}`, `{"beat":3,"seen":{"ns/g":{"has":"y"}}}`
-	if seen := tell("another control says something", true, func() { p.watch(map[string]string{"own": other, "one": said}, now) }); len(seen) != 1 || seen["one"]["ns/g"].Has != "x" {
+	const said, again, other = `{"beat":1,"seen":{"ns/g":{"has":"x"}}}`, `{"beat":2,"seen":{"ns/g":{"has":"x"}}}`,
+		`{"beat":3,"seen":{"ns/g":{"has":"y"}}}`
+	if seen := tell("another control says something", true, func() {
+		p.watch(map[string]string{"own": other, "one": said}, now)
+	}); len(seen) != 1 || seen["one"]["ns/g"].Has != "x" {
 		t.Errorf("%v", seen)
 	}
 	tell("it says it again", false, func() { p.watch(map[string]string{"one": again}, now.Add(25*time.Second)) })
 	tell("it said it 30 s ago", false, func() { p.forget(now.Add(55 * time.Second)) })
-	if seen := tell("it says something else", true, func() { p.watch(map[string]string{"one": other}, now.Add(55*time.Second)) }); seen["one"]["ns/g"].Has != "y" {
+	if seen := tell("it says something else", true, func() {
+		p.watch(map[string]string{"one": other}, now.Add(55*time.Second))
+	}); seen["one"]["ns/g"].Has != "y" {
 		t.Errorf("%v", seen)
 	}
 	tell("the same is read again", false, func() { p.watch(map[string]string{"one": other}, now.Add(80*time.Second)) })
@@ -133,7 +138,8 @@ func (oneMap) RoundTrip(r *http.Request) (*http.Response, error) {
 // The report of a dead control expires without any event.
 func TestWhatADeadControlSaidEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1", Transport: oneMap{}, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1", Transport: oneMap{},
+			ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
 		if err != nil {
 			t.Fatal(err)
 		}

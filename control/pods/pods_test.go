@@ -38,7 +38,8 @@ func TestControlsOfAClusterShareWhatExtprocsNeed(t *testing.T) {
 	}
 	ctx := t.Context()
 	const namespace = "headgate-system"
-	if _, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	control := func(address string) pods.Pod {
@@ -103,7 +104,8 @@ func TestControlsOfAClusterShareWhatExtprocsNeed(t *testing.T) {
 		t.Errorf("a certificate of one is not known by the other: %v", err)
 	}
 	if _, err := client.CoreV1().Secrets(namespace).Update(ctx, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: pods.GatewaysName}, Type: corev1.SecretTypeTLS, Data: map[string][]byte{"tls.crt": {}, "tls.key": {}},
+		ObjectMeta: metav1.ObjectMeta{Name: pods.GatewaysName}, Type: corev1.SecretTypeTLS,
+		Data: map[string][]byte{"tls.crt": {}, "tls.key": {}},
 	}, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +123,8 @@ func TestControlsOfAClusterShareWhatExtprocsNeed(t *testing.T) {
 			t.Fatal(err)
 		}
 		slice, err := client.DiscoveryV1().EndpointSlices(namespace).Get(ctx, pods.PlacementName, metav1.GetOptions{})
-		if err != nil || slice.Endpoints[0].Addresses[0] != c.Address.String() || *slice.Ports[0].Port != int32(port) || slice.Labels["kubernetes.io/service-name"] != pods.PlacementName {
+		if err != nil || slice.Endpoints[0].Addresses[0] != c.Address.String() || *slice.Ports[0].Port != int32(port) ||
+			slice.Labels["kubernetes.io/service-name"] != pods.PlacementName {
 			t.Errorf("%v: the Service leads to %+v", err, slice)
 		}
 	}
@@ -129,7 +132,8 @@ func TestControlsOfAClusterShareWhatExtprocsNeed(t *testing.T) {
 	leads(b, 8034)
 	before, _ := client.DiscoveryV1().EndpointSlices(namespace).Get(ctx, pods.PlacementName, metav1.GetOptions{})
 	leads(b, 8034)
-	if after, _ := client.DiscoveryV1().EndpointSlices(namespace).Get(ctx, pods.PlacementName, metav1.GetOptions{}); after.ResourceVersion != before.ResourceVersion {
+	if after, _ := client.DiscoveryV1().EndpointSlices(namespace).Get(ctx, pods.PlacementName,
+		metav1.GetOptions{}); after.ResourceVersion != before.ResourceVersion {
 		t.Error("it is written again though nothing changed")
 	}
 	leads(a, 8034)
@@ -171,7 +175,9 @@ func TestASecretOfBeforeGetsATokenForTheMesh(t *testing.T) {
 
 	earlier, logged := pod("earlier", "get")
 	dir := t.TempDir()
-	if _, mesh, err := earlier.Credentials(t.Context(), dir); err != nil || mesh != "" || !strings.Contains(logged.String(), "cannot add a token to the Secret") || !strings.Contains(logged.String(), "default/headgate-placement") {
+	if _, mesh, err := earlier.Credentials(t.Context(), dir); err != nil || mesh != "" ||
+		!strings.Contains(logged.String(), "cannot add a token to the Secret") ||
+		!strings.Contains(logged.String(), "default/headgate-placement") {
 		t.Errorf("who may not write it: %q, %v, and logs %s", mesh, err, logged)
 	}
 	if token, err := os.ReadFile(filepath.Join(dir, "token")); err != nil || string(token) != "t" {
@@ -222,11 +228,13 @@ func TestAControlWaitsForTheAPIServer(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(corev1.Secret{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: metav1.ObjectMeta{Name: pods.PlacementName},
-			Data: map[string][]byte{"ca.crt": []byte("a"), "tls.crt": []byte("c"), "tls.key": []byte("k"), "token": []byte("t"), "mesh-token": []byte("m")},
+			Data: map[string][]byte{"ca.crt": []byte("a"), "tls.crt": []byte("c"), "tls.key": []byte("k"), "token": []byte("t"),
+				"mesh-token": []byte("m")},
 		})
 	}))
 	defer server.Close()
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL,
+		ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
 	if err != nil {
 		t.Fatal(err)
 	}

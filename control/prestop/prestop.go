@@ -174,11 +174,15 @@ func judge(pod objects.Name, is place.Migration, now time.Time) answer {
 	words := strings.Join(is.Words, "\n")
 	switch {
 	case !is.Selected:
-		return answer{http.StatusNotFound, fmt.Sprintf("no InferencePool selects a pod %s that has an address: nothing is to be moved; is the name that of the pod, and its label that of the pool?", pod)}
+		return answer{http.StatusNotFound,
+			fmt.Sprintf("no InferencePool selects a pod %s that has an address: nothing is to be moved; is the name that of the pod, and its label that of the pool?", pod)}
 	case !is.Terminating:
-		return answer{http.StatusConflict, fmt.Sprintf("the pod %s is not being deleted, so that there is nothing to wait for: a container that is restarted alone needs no hook", pod)}
+		return answer{http.StatusConflict,
+			fmt.Sprintf("the pod %s is not being deleted, so that there is nothing to wait for: a container that is restarted alone needs no hook", pod)}
 	case !is.Migrates:
-		return answer{http.StatusConflict, fmt.Sprintf("the pod %s has no annotation %s: %s, so that it was left at once: annotate the pod template, or take the hook out", pod, v1alpha1.PreStop, v1alpha1.PreStopMigrate)}
+		return answer{http.StatusConflict,
+			fmt.Sprintf("the pod %s has no annotation %s: %s, so that it was left at once: annotate the pod template, or take the hook out",
+				pod, v1alpha1.PreStop, v1alpha1.PreStopMigrate)}
 	case is.Over():
 		return answer{http.StatusOK, words}
 	case !now.Before(is.Until):
@@ -195,7 +199,8 @@ func judge(pod objects.Name, is place.Migration, now time.Time) answer {
 // forward calls the leader.
 func (s *Server) forward(r *http.Request) answer {
 	none := func(err error) answer {
-		return answer{http.StatusServiceUnavailable, fmt.Sprintf("this control does not lead, and cannot ask the one that does: %v; ask again", err)}
+		return answer{http.StatusServiceUnavailable,
+			fmt.Sprintf("this control does not lead, and cannot ask the one that does: %v; ask again", err)}
 	}
 	if s.Leader == nil {
 		return none(errors.New("it has not read its objects yet, and is the only one"))
@@ -215,7 +220,8 @@ func (s *Server) forward(r *http.Request) answer {
 	response, err := s.client.Do(ask)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return answer{http.StatusServiceUnavailable, "the control that leads, at " + leader.String() + ", says that it is not over: ask again"}
+		return answer{http.StatusServiceUnavailable, "the control that leads, at " + leader.String() +
+			", says that it is not over: ask again"}
 	case err != nil:
 		return none(errors.Unwrap(err))
 	}

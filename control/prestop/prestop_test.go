@@ -43,7 +43,8 @@ func (p *placer) set(change func(*place.Migration)) {
 }
 
 func migrating() *placer {
-	return &placer{is: place.Migration{Selected: true, Terminating: true, Migrates: true, Until: time.Now().Add(time.Minute), Words: []string{"e1: 2 models moved"}}}
+	return &placer{is: place.Migration{Selected: true, Terminating: true, Migrates: true, Until: time.Now().Add(time.Minute),
+		Words: []string{"e1: 2 models moved"}}}
 }
 
 // call calls a hook, and returns the answer and its duration.
@@ -83,7 +84,8 @@ func TestAHookWaitsUntilAllIsMovedAndKnown(t *testing.T) {
 				if code != http.StatusOK || !strings.Contains(words, c.words) || took < c.after || took > c.after+2*lookInterval {
 					t.Errorf("after %v it is %d: %s", took, code, words)
 				}
-				if code, _, took := call(s, http.MethodGet, "/prestop/llm/qwen-0", t.Context()); name != "control is paused" && (code != http.StatusOK || took > 0) {
+				if code, _, took := call(s, http.MethodGet, "/prestop/llm/qwen-0", t.Context()); name != "control is paused" &&
+					(code != http.StatusOK || took > 0) {
 					t.Errorf("asked again it is %d after %v", code, took)
 				}
 			})
@@ -105,8 +107,10 @@ func TestWhatAHookIsTold(t *testing.T) {
 		"too much of one": {"/prestop/a/b/c", nil, http.StatusNotFound, "/prestop/NAMESPACE/POD", 0},
 		"another path":    {"/metrics", nil, http.StatusNotFound, "/prestop/NAMESPACE/POD", 0},
 		"not known":       {"/prestop/llm/other", nil, http.StatusNotFound, "no InferencePool selects a pod llm/other", lag},
-		"stays":           {"/prestop/llm/qwen-0", func(is *place.Migration) { is.Terminating, is.Migrates = false, false }, http.StatusConflict, "is not being deleted", lag},
-		"has no hook":     {"/prestop/llm/qwen-0", func(is *place.Migration) { is.Migrates = false }, http.StatusConflict, "no annotation inference.x-k8s.io/prestop", lag},
+		"stays": {"/prestop/llm/qwen-0", func(is *place.Migration) { is.Terminating, is.Migrates = false, false },
+			http.StatusConflict, "is not being deleted", lag},
+		"has no hook": {"/prestop/llm/qwen-0", func(is *place.Migration) { is.Migrates = false }, http.StatusConflict,
+			"no annotation inference.x-k8s.io/prestop", lag},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -115,7 +119,8 @@ func TestWhatAHookIsTold(t *testing.T) {
 				if c.change != nil {
 					p.set(c.change)
 				}
-				if code, words, took := call(s, http.MethodGet, c.path, t.Context()); code != c.code || !strings.Contains(words, c.words) || took < c.atLeast || took > c.atLeast+lookInterval {
+				if code, words, took := call(s, http.MethodGet, c.path, t.Context()); code != c.code || !strings.Contains(words, c.words) ||
+					took < c.atLeast || took > c.atLeast+lookInterval {
 					t.Errorf("after %v it is %d: %s", took, code, words)
 				}
 			})
@@ -134,7 +139,8 @@ func TestAHookMayBeSoonerThanTheObjects(t *testing.T) {
 		time.AfterFunc(time.Second, func() {
 			p.set(func(is *place.Migration) { is.Selected, is.Terminating, is.Migrates = true, true, true })
 		})
-		if code, words, took := call(s, http.MethodGet, "/prestop/llm/qwen-0", t.Context()); code != http.StatusOK || took < time.Second || took > 2*time.Second {
+		if code, words, took := call(s, http.MethodGet, "/prestop/llm/qwen-0", t.Context()); code != http.StatusOK || took < time.Second ||
+			took > 2*time.Second {
 			t.Errorf("after %v it is %d: %s", took, code, words)
 		}
 	})
@@ -145,20 +151,23 @@ func TestAHookMayBeSoonerThanTheObjects(t *testing.T) {
 func TestAHookDoesNotWaitForNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(quiet())
-		if code, words, _ := call(s, http.MethodGet, "/prestop/llm/qwen-0", t.Context()); code != http.StatusServiceUnavailable || !strings.Contains(words, "ask again") {
+		if code, words, _ := call(s, http.MethodGet, "/prestop/llm/qwen-0", t.Context()); code != http.StatusServiceUnavailable ||
+			!strings.Contains(words, "ask again") {
 			t.Errorf("before anybody leads it is %d: %s", code, words)
 		}
 		end := s.Lead(migrating())
 		var all sync.WaitGroup
 		for range mostWaiting {
 			all.Go(func() {
-				if code, words, took := call(s, http.MethodGet, "/prestop/llm/qwen-0", t.Context()); code != http.StatusServiceUnavailable || !strings.Contains(words, "leads no more") || took < time.Second {
+				if code, words, took := call(s, http.MethodGet, "/prestop/llm/qwen-0",
+					t.Context()); code != http.StatusServiceUnavailable || !strings.Contains(words, "leads no more") || took < time.Second {
 					t.Errorf("after %v it is %d: %s", took, code, words)
 				}
 			})
 		}
 		synctest.Wait()
-		if code, words, _ := call(s, http.MethodGet, "/prestop/llm/qwen-0", t.Context()); code != http.StatusServiceUnavailable || !strings.Contains(words, "too many") {
+		if code, words, _ := call(s, http.MethodGet, "/prestop/llm/qwen-0", t.Context()); code != http.StatusServiceUnavailable ||
+			!strings.Contains(words, "too many") {
 			t.Errorf("where many wait it is %d: %s", code, words)
 		}
 		time.Sleep(time.Second)
@@ -189,25 +198,29 @@ func TestAControlThatDoesNotLeadAsksTheLeader(t *testing.T) {
 	follower.port, leader.port = address.Port(), address.Port()
 	toLeader := func(context.Context) (netip.Addr, error) { return address.Addr(), nil }
 	follower.Leader, leader.Leader = toLeader, toLeader
-	if code, words, _ := call(follower, http.MethodGet, "/prestop/llm/qwen-0", t.Context()); code != http.StatusServiceUnavailable || !strings.Contains(words, "does not lead") {
+	if code, words, _ := call(follower, http.MethodGet, "/prestop/llm/qwen-0", t.Context()); code != http.StatusServiceUnavailable ||
+		!strings.Contains(words, "does not lead") {
 		t.Errorf("where none leads it is %d: %s", code, words)
 	}
 	p := migrating()
 	p.set(func(is *place.Migration) { is.Done = true })
 	defer leader.Lead(p)()
-	if code, words, _ := call(follower, http.MethodGet, "/prestop/llm/qwen-0", t.Context()); code != http.StatusOK || words != "e1: 2 models moved" {
+	if code, words, _ := call(follower, http.MethodGet, "/prestop/llm/qwen-0", t.Context()); code != http.StatusOK ||
+		words != "e1: 2 models moved" {
 		t.Errorf("it is %d: %s", code, words)
 	}
 	p.set(func(is *place.Migration) { is.Done = false })
 	follower.patience = 50 * time.Millisecond
-	if code, words, _ := call(follower, http.MethodGet, "/prestop/llm/qwen-0", t.Context()); code != http.StatusServiceUnavailable || !strings.Contains(words, "says that it is not over: ask again") {
+	if code, words, _ := call(follower, http.MethodGet, "/prestop/llm/qwen-0", t.Context()); code != http.StatusServiceUnavailable ||
+		!strings.Contains(words, "says that it is not over: ask again") {
 		t.Errorf("while the leader waits it is %d: %s", code, words)
 	}
 	if code, _, _ := call(follower, http.MethodGet, "/prestop/llm/..%2fx", t.Context()); code != http.StatusNotFound {
 		t.Errorf("a name with a slash is %d", code)
 	}
 	follower.Leader = func(context.Context) (netip.Addr, error) { return netip.Addr{}, errors.New("nobody knows") }
-	if code, words, _ := call(follower, http.MethodGet, "/prestop/llm/qwen-0", t.Context()); code != http.StatusServiceUnavailable || !strings.Contains(words, "nobody knows") {
+	if code, words, _ := call(follower, http.MethodGet, "/prestop/llm/qwen-0", t.Context()); code != http.StatusServiceUnavailable ||
+		!strings.Contains(words, "nobody knows") {
 		t.Errorf("where nobody knows the leader it is %d: %s", code, words)
 	}
 }

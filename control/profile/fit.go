@@ -84,7 +84,8 @@ func fitFile(args []string, out io.Writer) error {
 	sets := fit.Sets(all)
 	var chosen []fit.Set
 	for _, s := range sets {
-		if (*model == "" || s.Model == *model) && (*hardware == "" || s.Hardware == *hardware) && (*parallel == 0 || s.TensorParallel == *parallel) {
+		if (*model == "" || s.Model == *model) && (*hardware == "" || s.Hardware == *hardware) &&
+			(*parallel == 0 || s.TensorParallel == *parallel) {
 			chosen = append(chosen, s)
 		}
 	}

@@ -51,8 +51,10 @@ func TestTheProfileIsRead(t *testing.T) {
 
 func TestHelp(t *testing.T) {
 	for _, c := range []struct{ args, wants []string }{
-		{[]string{"--help"}, []string{"control profile fit", "row.json", "--concurrency", "--max-batch", "--engine-token-file", "-o, --output"}},
-		{[]string{"fit", "--help"}, []string{"prefill_seconds", "intake_seconds", "kv_tokens", "Splitwise", "--tensor-parallel", "-o, --output"}},
+		{[]string{"--help"}, []string{"control profile fit", "row.json", "--concurrency", "--max-batch", "--engine-token-file",
+			"-o, --output"}},
+		{[]string{"fit", "--help"}, []string{"prefill_seconds", "intake_seconds", "kv_tokens", "Splitwise", "--tensor-parallel",
+			"-o, --output"}},
 	} {
 		var out bytes.Buffer
 		err := command.Command(t.Context(), c.args, &out)

@@ -48,25 +48,32 @@ func (m *measurement) register(fs *pflag.FlagSet) {
 	fs.StringVar(&m.api, "api", "", "use this `API`: v2, embeddings, completions or chat (default: detected)")
 	fs.BoolVar(&m.llm, "llm", false, "measure an LLM; short for --api completions")
 	fs.StringVar(&m.path, "path", "", "send requests to this `PATH` (default that of the API)")
-	fs.StringVar(&m.body, "body", "", "batch copies of the single-item request in this `FILE` (default: made from the metadata of the model, or random texts)")
+	fs.StringVar(&m.body, "body", "",
+		"batch copies of the single-item request in this `FILE` (default: made from the metadata of the model, or random texts)")
 	fs.IntSliceVar(&m.batches, "batches", nil, "measure batches of these `SIZES`, starting with 1 (default: see --max-batch)")
 	fs.IntVar(&m.maxBatch, "max-batch", 64, "measure batches of 1, 2, 4 and so on up to this `SIZE`")
-	fs.IntSliceVar(&m.prompts, "prompt-tokens", []int{16, 128, 512, 2048}, "measure LLM prompts of these numbers of `TOKENS`; by default the longest nearly fills a step of --max-batched-tokens, or of 2048 without it")
+	fs.IntSliceVar(&m.prompts, "prompt-tokens", []int{16, 128, 512, 2048},
+		"measure LLM prompts of these numbers of `TOKENS`; by default the longest nearly fills a step of --max-batched-tokens, or of 2048 without it")
 	fs.IntVar(&m.outputs, "output-tokens", 64, "measure decode steps of an LLM with outputs of this many `TOKENS`")
-	fs.IntSliceVar(&m.concurrency, "concurrency", []int{1, 4, 16, 64}, "measure decode steps of an LLM with these numbers of concurrent `REQUESTS`")
+	fs.IntSliceVar(&m.concurrency, "concurrency", []int{1, 4, 16, 64},
+		"measure decode steps of an LLM with these numbers of concurrent `REQUESTS`")
 	fs.IntVar(&m.warmUp, "warmup-requests", 5, "send this many `REQUESTS` of each size before measuring it")
 	fs.Float64Var(&m.rule.Precision, "precision", 0.03, "measure until half of the 95 % confidence interval is this `SHARE` of the mean")
-	fs.IntVar(&m.rule.Least, "min-samples", 20, "take at least this many `SAMPLES` of each size; a quarter for decode steps, since each sample has many")
+	fs.IntVar(&m.rule.Least, "min-samples", 20,
+		"take at least this many `SAMPLES` of each size; a quarter for decode steps, since each sample has many")
 	fs.IntVar(&m.rule.Most, "max-samples", 1000, "take at most this many `SAMPLES` of each size")
 	fs.DurationVar(&m.limit, "time-limit", 2*time.Minute, "measure each size for about this `TIME` at most")
 	fs.DurationVar(&m.timeout, "timeout", time.Minute, "fail if a request takes longer than this `TIME`")
-	fs.StringVarP(&m.output, "output", "o", "", "write the profile to this `FILE`, and each measurement to a .csv file beside it (default: print the profile)")
+	fs.StringVarP(&m.output, "output", "o", "",
+		"write the profile to this `FILE`, and each measurement to a .csv file beside it (default: print the profile)")
 	fs.StringVar(&m.name, "name", "", "`NAME` of the profile (default the model on its hardware)")
 	fs.StringVar(&m.hardware, "hardware", "", "`HARDWARE` of the server, such as a100, for the profile")
 	fs.Float64Var(&m.price, "price", 0, "`PRICE` per replica and hour, for a batch profile")
 	fs.IntVar(&m.parallel, "tensor-parallel", 0, "number of `GPUS` of the LLM engine, for the profile")
-	fs.IntVar(&m.limits.MaxSequences, "max-sequences", 0, "largest batch of the LLM engine in `REQUESTS`: vLLM's max_num_seqs (default: assumed)")
-	fs.IntVar(&m.limits.MaxBatchedTokens, "max-batched-tokens", 0, "`TOKENS` per step of the LLM engine: vLLM's max_num_batched_tokens (default: assumed for the profile; 2048 while measuring)")
+	fs.IntVar(&m.limits.MaxSequences, "max-sequences", 0,
+		"largest batch of the LLM engine in `REQUESTS`: vLLM's max_num_seqs (default: assumed)")
+	fs.IntVar(&m.limits.MaxBatchedTokens, "max-batched-tokens", 0,
+		"`TOKENS` per step of the LLM engine: vLLM's max_num_batched_tokens (default: assumed for the profile; 2048 while measuring)")
 	fs.IntVar(&m.limits.KVBlocks, "kv-blocks", 0, "`BLOCKS` of the KV cache of the LLM engine (default: from its metrics, or assumed)")
 	fs.IntVar(&m.limits.BlockSize, "block-size", 0, "`TOKENS` per KV-cache block (default: from the metrics, or assumed)")
 	fs.StringVar(&m.tokenFile, "engine-token-file", "", "send the bearer token in this `FILE`")
@@ -107,7 +114,8 @@ func (m *measurement) check(fs *pflag.FlagSet) error {
 	case !(m.rule.Precision > 0 && m.rule.Precision < 1):
 		return fmt.Errorf("--precision %v: want a share of the mean, such as 0.03", m.rule.Precision)
 	case m.rule.Least < 3 || m.rule.Most < m.rule.Least:
-		return fmt.Errorf("--min-samples %d and --max-samples %d: want at least 3, and a maximum that is not below the minimum", m.rule.Least, m.rule.Most)
+		return fmt.Errorf("--min-samples %d and --max-samples %d: want at least 3, and a maximum that is not below the minimum",
+			m.rule.Least, m.rule.Most)
 	case m.limit <= 0 || m.timeout <= 0:
 		return errors.New("--time-limit and --timeout must be above 0, such as 1m")
 	case !(m.price >= 0) || math.IsInf(m.price, 0):
@@ -119,7 +127,8 @@ func (m *measurement) check(fs *pflag.FlagSet) error {
 // checkOutput returns an error if the output file cannot be used.
 func (m *measurement) checkOutput() error {
 	if m.output != "" && strings.EqualFold(survey.RecordName(m.output), m.output) {
-		return fmt.Errorf("-o %s: want another name, such as profile.yaml: measurements are written to the .csv file of that name", m.output)
+		return fmt.Errorf("-o %s: want another name, such as profile.yaml: measurements are written to the .csv file of that name",
+			m.output)
 	}
 	return nil
 }

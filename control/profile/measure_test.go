@@ -73,7 +73,8 @@ func (s *sleeper) infer(w http.ResponseWriter, r *http.Request) {
 			Data  []float64
 		}
 	}
-	if err := json.NewDecoder(r.Body).Decode(&body); err != nil || len(body.Inputs) != 1 || len(body.Inputs[0].Data) != 2*body.Inputs[0].Shape[0] {
+	if err := json.NewDecoder(r.Body).Decode(&body); err != nil || len(body.Inputs) != 1 ||
+		len(body.Inputs[0].Data) != 2*body.Inputs[0].Shape[0] {
 		http.Error(w, "inputs and their shapes do not agree", http.StatusBadRequest)
 		return
 	}
@@ -135,10 +136,12 @@ func TestAServerIsMeasured(t *testing.T) {
 	}, "--model", "resnet", "--hardware", "t4", "--price", "0.35", "--max-batch", "32",
 		"--min-samples", "10", "--max-samples", "60", "--precision", "0.05", "-o", file)
 	b := readBatches(t, file)
-	if b.Name != "resnet on t4" || b.Hardware != "t4" || b.Price != 0.35 || b.MaxBatch() != 8 || len(b.Batches) != 4 || len(b.Batches[0].Quantiles) < 6 {
+	if b.Name != "resnet on t4" || b.Hardware != "t4" || b.Price != 0.35 || b.MaxBatch() != 8 || len(b.Batches) != 4 ||
+		len(b.Batches[0].Quantiles) < 6 {
 		t.Errorf("the profile is %+v", b)
 	}
-	for _, want := range []string{"Left out are batches of 16 and more: ", "answers 400: batch-size must be <= 8", "one request of 1 to 8 rows at a time", "95 % interval"} {
+	for _, want := range []string{"Left out are batches of 16 and more: ", "answers 400: batch-size must be <= 8",
+		"one request of 1 to 8 rows at a time", "95 % interval"} {
 		if !strings.Contains(b.Source, want) {
 			t.Errorf("the source does not say %q: %s", want, b.Source)
 		}
@@ -168,7 +171,8 @@ func TestASizeThatIsRefusedLaterIsLeftOut(t *testing.T) {
 		return true
 	}
 	file := filepath.Join(t.TempDir(), "resnet.yaml")
-	if _, _, err := control(t.Context(), "--url", s.URL, "--model", "resnet", "--batches", "1,2,4", "--min-samples", "10", "--max-samples", "10", "--warmup-requests", "0", "-o", file); err != nil {
+	if _, _, err := control(t.Context(), "--url", s.URL, "--model", "resnet", "--batches", "1,2,4", "--min-samples", "10", "--max-samples",
+		"10", "--warmup-requests", "0", "-o", file); err != nil {
 		t.Fatal(err)
 	}
 	if b := readBatches(t, file); b.MaxBatch() != 2 || !strings.Contains(b.Source, "Left out are batches of 4 and more") {
@@ -184,7 +188,8 @@ func TestAKilledSurveyGoesOn(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "resnet.yaml")
 	record := strings.TrimSuffix(file, "yaml") + "csv"
 	args := []string{
-		"--url", s.URL, "--model", "resnet", "--batches", "1,2,4", "--min-samples", "10", "--max-samples", "10", "--warmup-requests", "0", "-o", file,
+		"--url", s.URL, "--model", "resnet", "--batches", "1,2,4", "--min-samples", "10", "--max-samples", "10", "--warmup-requests", "0",
+		"-o", file,
 	}
 	const all, until = 30, 17
 	ctx, kill := context.WithCancel(t.Context())
@@ -235,7 +240,8 @@ func TestAKilledSurveyGoesOn(t *testing.T) {
 	if _, _, err := control(t.Context(), args...); err != nil || elsewhere.count() != 10 || readBatches(t, file).MaxBatch() != 8 {
 		t.Errorf("%v: a further size is not measured alone", err)
 	}
-	if _, _, err := control(t.Context(), append(args, "--hardware", "t4")...); err == nil || !strings.Contains(err.Error(), "write to another file with -o") {
+	if _, _, err := control(t.Context(), append(args, "--hardware", "t4")...); err == nil ||
+		!strings.Contains(err.Error(), "write to another file with -o") {
 		t.Errorf("on other hardware it says %v", err)
 	}
 }
@@ -282,26 +288,34 @@ func TestFaultsOfServers(t *testing.T) {
 		{"--url http://x --batches 1,2 --max-batch 4", "--batches conflicts with --max-batch: use one of them"},
 		{"--url http://x --api v3", `--api "v3": want v2, embeddings, completions or chat`},
 		{"--url http://x --api v2 --llm", "--llm conflicts with --api v2"},
-		{"--url http://x -o profile.csv", "-o profile.csv: want another name, such as profile.yaml: measurements are written to the .csv file of that name"},
+		{"--url http://x -o profile.csv",
+			"-o profile.csv: want another name, such as profile.yaml: measurements are written to the .csv file of that name"},
 		{"--url 10.0.0.7:8000", `--url "10.0.0.7:8000": want http://HOST:PORT, such as http://127.0.0.1:8000`},
 		{"--url " + nobody.URL, "nobody listens at " + nobody.URL + ": is the server up, and is that its port?"},
 		{"--url " + nobody.URL + " --model m", "nobody listens at " + nobody.URL + ": is the server up, and is that its port?"},
 		{"--url " + s.URL, "the server has no list of models at /v1/models: say with --model which one of a V2 server is to be measured"},
-		{"--url " + s.URL + " --model alexnet", `the server speaks V2 and has no model "alexnet" that is loaded: load it first, or name another one with --model`},
-		{"--url " + s.URL + " --model alexnet --api v2", `the server speaks V2 and has no model "alexnet" that is loaded: load it first, or name another one with --model`},
+		{"--url " + s.URL + " --model alexnet",
+			`the server speaks V2 and has no model "alexnet" that is loaded: load it first, or name another one with --model`},
+		{"--url " + s.URL + " --model alexnet --api v2",
+			`the server speaks V2 and has no model "alexnet" that is loaded: load it first, or name another one with --model`},
 		{"--url " + s.URL + " --api v2", "say with --model which model is to be measured: a V2 server has no list of them"},
-		{"--url " + s.URL + " --model odd", `input "x" is BF16, for which there are no numbers in JSON here: write a request of one row into a file, and name it with --body`},
-		{"--url " + s.URL + " --model resnet --body " + wrong, "--body " + wrong + `: input "x" of the body has the shape [2]: its first dimension is that of the batch, and must be 1`},
+		{"--url " + s.URL + " --model odd",
+			`input "x" is BF16, for which there are no numbers in JSON here: write a request of one row into a file, and name it with --body`},
+		{"--url " + s.URL + " --model resnet --body " + wrong, "--body " + wrong +
+			`: input "x" of the body has the shape [2]: its first dimension is that of the batch, and must be 1`},
 		{"--url " + listed.URL, "say with --model which model is to be measured; the server has a, b"},
 		{"--url " + listed.URL + " --model c", `the server has no model "c"; it has a, b`},
-		{"--url " + listed.URL + " --model a", `prompts of 16: /v1/completions answers 401: {"error": "no"} (--engine-token-file names the file of a token)`},
+		{"--url " + listed.URL + " --model a",
+			`prompts of 16: /v1/completions answers 401: {"error": "no"} (--engine-token-file names the file of a token)`},
 		{"--url " + listed.URL + " --model a --body " + wrong, "--body is for V2 and embeddings only: LLM prompts are generated"},
 		{"--url " + listed.URL + " --model a --price 1", "--price is for batch profiles only"},
-		{"--url " + listed.URL + " --model a --prompt-tokens 16,9000", "--prompt-tokens [16 9000]: the engine computes at most 8192 tokens per step, so a longer prompt takes several steps: " +
-			"leave it out, or set --max-batched-tokens"},
+		{"--url " + listed.URL + " --model a --prompt-tokens 16,9000",
+			"--prompt-tokens [16 9000]: the engine computes at most 8192 tokens per step, so a longer prompt takes several steps: " +
+				"leave it out, or set --max-batched-tokens"},
 		{"--url " + failing.URL + " --model resnet", "batches of 1: /v2/models/resnet/infer answers 500: out of memory"},
 		{"--url " + small.URL + " --model resnet", "batches of 1: /v2/models/resnet/infer answers 400: want 3 numbers"},
-		{"--url " + silent.URL + " --model resnet --timeout 100ms", "batches of 1: /v2/models/resnet/infer has not answered within 100ms: give it longer with --timeout"},
+		{"--url " + silent.URL + " --model resnet --timeout 100ms",
+			"batches of 1: /v2/models/resnet/infer has not answered within 100ms: give it longer with --timeout"},
 	} {
 		if _, _, err := control(t.Context(), strings.Fields(c.args)...); err == nil || err.Error() != c.want {
 			t.Errorf("%s: it says\n%v, want\n%s", c.args, err, c.want)
@@ -358,13 +372,16 @@ func TestASimulatedEngineIsMeasured(t *testing.T) {
 	if p.Limits != want || p.Name != "llama" {
 		t.Errorf("the limits of %q are %+v, want %+v", p.Name, p.Limits, want)
 	}
-	for _, want := range []string{"completions", "The engine tells kvBlocks and blockSize. Assumed: maxBatchedTokens.", "Intake is what the engine's own times leave", "Left out are steps of 8 with prompts of 16 and more: the engine does not compute 8 requests at once"} {
+	for _, want := range []string{"completions", "The engine tells kvBlocks and blockSize. Assumed: maxBatchedTokens.",
+		"Intake is what the engine's own times leave",
+		"Left out are steps of 8 with prompts of 16 and more: the engine does not compute 8 requests at once"} {
 		if !strings.Contains(p.Source, want) {
 			t.Errorf("the source does not say %q: %s", want, p.Source)
 		}
 	}
 	printed, _, err := control(t.Context(), "fit", strings.TrimSuffix(file, "yaml")+"csv")
-	if q, errRead := profile.Parse([]byte(printed)); err != nil || errRead != nil || q.Prefill != p.Prefill || q.Decode != p.Decode || q.FrontendOverhead != p.FrontendOverhead {
+	if q, errRead := profile.Parse([]byte(printed)); err != nil || errRead != nil || q.Prefill != p.Prefill || q.Decode != p.Decode ||
+		q.FrontendOverhead != p.FrontendOverhead {
 		t.Errorf("%v, %v: of its file, control profile fit makes\n%s", err, errRead, printed)
 	}
 }
@@ -421,7 +438,8 @@ func TestEstimatesByAMeasuredProfileAreAsByTheEngines(t *testing.T) {
 	eager.AsyncScheduling = false
 	ahead.LaunchOverhead, ahead.Prefill.Floor = 0, 0
 	plain.AsyncScheduling, plain.LaunchOverhead, plain.Prefill.Floor, plain.MixedBatchOverhead = false, 0, 0, 0.004
-	for name, want := range map[string]profile.Profile{"launches ahead": launching, "launches": eager, "schedules ahead": ahead, "neither, and takes longer for both": plain} {
+	for name, want := range map[string]profile.Profile{"launches ahead": launching, "launches": eager, "schedules ahead": ahead,
+		"neither, and takes longer for both": plain} {
 		t.Run(name, func(t *testing.T) {
 			printed, _ := controlInMemory(t, want, "--prompt-tokens", "16,512,2500", "--output-tokens", "32", "--concurrency", "1,3",
 				"--min-samples", "12", "--max-samples", "20", "--max-sequences", "64", "--max-batched-tokens", "4096")
@@ -429,14 +447,17 @@ func TestEstimatesByAMeasuredProfileAreAsByTheEngines(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if p.AsyncScheduling != want.AsyncScheduling || math.Abs(p.LaunchOverhead-want.LaunchOverhead) > 0.1*want.LaunchOverhead || math.Abs(p.MixedBatchOverhead-want.MixedBatchOverhead) > 0.25*want.MixedBatchOverhead {
-				t.Errorf("asynchronous is %v, launch %v and mixed %v, want %v, %v and %v", p.AsyncScheduling, p.LaunchOverhead, p.MixedBatchOverhead, want.AsyncScheduling, want.LaunchOverhead, want.MixedBatchOverhead)
+			if p.AsyncScheduling != want.AsyncScheduling || math.Abs(p.LaunchOverhead-want.LaunchOverhead) > 0.1*want.LaunchOverhead ||
+				math.Abs(p.MixedBatchOverhead-want.MixedBatchOverhead) > 0.25*want.MixedBatchOverhead {
+				t.Errorf("asynchronous is %v, launch %v and mixed %v, want %v, %v and %v", p.AsyncScheduling, p.LaunchOverhead,
+					p.MixedBatchOverhead, want.AsyncScheduling, want.LaunchOverhead, want.MixedBatchOverhead)
 			}
 			for _, load := range []float64{0.3, 0.7} {
 				is, should := foreseen(t, p, load), foreseen(t, want, load)
 				for i, of := range []string{"latency", "first token", "per token"} {
 					off := is[i]/should[i] - 1
-					t.Logf("at a load of %v the %s is %.1f ms, and by the measured profile %.1f (%+.1f %%)", load, of, 1e3*should[i], 1e3*is[i], 100*off)
+					t.Logf("at a load of %v the %s is %.1f ms, and by the measured profile %.1f (%+.1f %%)", load, of, 1e3*should[i],
+						1e3*is[i], 100*off)
 					if math.Abs(off) > 0.15 {
 						t.Errorf("at a load of %v the %s is off by %.1f %%", load, of, 100*off)
 					}
@@ -479,7 +500,8 @@ func TestPromptsTakeOneStepOfASmallBudget(t *testing.T) {
 	t.Parallel()
 	small := known
 	small.Limits.MaxBatchedTokens = 2048
-	printed, said := controlInMemory(t, small, "--output-tokens", "16", "--concurrency", "1,2", "--min-samples", "8", "--max-samples", "8", "--warmup-requests", "0", "--max-sequences", "4")
+	printed, said := controlInMemory(t, small, "--output-tokens", "16", "--concurrency", "1,2", "--min-samples", "8", "--max-samples", "8",
+		"--warmup-requests", "0", "--max-sequences", "4")
 	p, err := profile.Parse([]byte(printed))
 	if err != nil {
 		t.Fatal(err)
@@ -505,12 +527,13 @@ func foreseen(t *testing.T, p profile.Profile, load float64) (means [3]float64) 
 		at += random.ExpFloat64() * launching.LaunchOverhead / load
 		queries[i] = estimate.Query{At: at, Prompt: 300, Output: 40}
 	}
-	_, err := estimate.Run(&estimate.Pipeline{Stages: 1}, []estimate.Setting{{Engine: &p, Batch: p.Limits.MaxSequences, Replicas: 1}}, queries, 1, func(_ int, took estimate.QueryTimes) bool {
-		for i, is := range [3]float64{took.Latency, took.FirstToken, took.PerToken} {
-			means[i] += is / float64(len(queries))
-		}
-		return true
-	})
+	_, err := estimate.Run(&estimate.Pipeline{Stages: 1}, []estimate.Setting{{Engine: &p, Batch: p.Limits.MaxSequences, Replicas: 1}},
+		queries, 1, func(_ int, took estimate.QueryTimes) bool {
+			for i, is := range [3]float64{took.Latency, took.FirstToken, took.PerToken} {
+				means[i] += is / float64(len(queries))
+			}
+			return true
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -520,7 +543,8 @@ func foreseen(t *testing.T, p profile.Profile, load float64) (means [3]float64) 
 // All texts differ, so that none is cached. Of several, the first one has its own step.
 func TestEmbeddingsAreMeasured(t *testing.T) {
 	t.Parallel()
-	printed, _ := controlInMemory(t, known, "--url", "http://engine:8000/v1", "--api", "embeddings", "--max-batch", "8", "--min-samples", "5", "--max-samples", "9",
+	printed, _ := controlInMemory(t, known, "--url", "http://engine:8000/v1", "--api", "embeddings", "--max-batch", "8", "--min-samples",
+		"5", "--max-samples", "9",
 		"--warmup-requests", "1", "--name", "e5")
 	b, err := profile.ParseBatches([]byte(printed))
 	if err != nil || b.Name != "e5" || b.MaxBatch() != 8 {
@@ -544,7 +568,8 @@ func TestTheWarmUpDoesNotCount(t *testing.T) {
 		}
 		return false
 	}
-	printed, _, err := control(t.Context(), "--url", s.URL, "--model", "resnet", "--max-batch", "2", "--min-samples", "4", "--max-samples", "4", "--warmup-requests", "2")
+	printed, _, err := control(t.Context(), "--url", s.URL, "--model", "resnet", "--max-batch", "2", "--min-samples", "4", "--max-samples",
+		"4", "--warmup-requests", "2")
 	b, errRead := profile.ParseBatches([]byte(printed))
 	if err != nil || errRead != nil || b.Time(1, 1) > 0.5 || s.count() != 2*(2+4) {
 		t.Errorf("%v, %v: it prints\n%s", err, errRead, printed)
@@ -555,8 +580,10 @@ func TestTheWarmUpDoesNotCount(t *testing.T) {
 func TestWithoutATerminalLinesAreOfPoints(t *testing.T) {
 	t.Parallel()
 	s := newSleeper(t, time.Millisecond, 0)
-	_, said, err := control(t.Context(), "--url", s.URL, "--model", "resnet", "--max-batch", "2", "--min-samples", "3", "--max-samples", "4")
-	if lines := strings.Split(strings.TrimSpace(said), "\n"); err != nil || len(lines) != 2 || !strings.HasPrefix(lines[1], "[##########] 2/2  batches of 2, ") {
+	_, said, err := control(t.Context(), "--url", s.URL, "--model", "resnet", "--max-batch", "2", "--min-samples", "3",
+		"--max-samples", "4")
+	if lines := strings.Split(strings.TrimSpace(said), "\n"); err != nil || len(lines) != 2 ||
+		!strings.HasPrefix(lines[1], "[##########] 2/2  batches of 2, ") {
 		t.Errorf("%v: it says\n%s", err, said)
 	}
 	var out bytes.Buffer

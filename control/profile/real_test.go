@@ -81,7 +81,8 @@ func TestRealMLServersAreMeasured(t *testing.T) {
 		"inputs": [{"name": "x", "datatype": "FP64", "shape": [-1, 1]}]}`, folder, "told", "model-settings.json")
 	url := serve(t, "mlserver", *mlserver, folder, "127.93.2.1", 8080, "told")
 	file := filepath.Join(t.TempDir(), "told.yaml")
-	if _, said, err := control(t.Context(), "--url", url, "--model", "told", "--max-batch", "64", "--max-samples", "400", "-o", file); err != nil {
+	if _, said, err := control(t.Context(), "--url", url, "--model", "told", "--max-batch", "64", "--max-samples", "400", "-o",
+		file); err != nil {
 		t.Fatalf("%v\n%s", err, said)
 	}
 	if b := readBatches(t, file); b.MaxBatch() != 64 || !strings.Contains(b.Source, "v2") {
@@ -99,13 +100,15 @@ func TestRealMLServersAreMeasured(t *testing.T) {
 		t.Errorf("without metadata it says %v", err)
 	}
 	file = filepath.Join(t.TempDir(), "plain.yaml")
-	if _, said, err := control(t.Context(), "--url", url, "--model", "plain", "--body", row, "--batches", "1,16", "--max-samples", "200", "-o", file); err != nil {
+	if _, said, err := control(t.Context(), "--url", url, "--model", "plain", "--body", row, "--batches", "1,16", "--max-samples", "200",
+		"-o", file); err != nil {
 		t.Fatalf("%v\n%s", err, said)
 	}
 	if b := readBatches(t, file); b.MaxBatch() != 16 {
 		t.Errorf("the profile is %+v", b)
 	}
-	if _, _, err := control(t.Context(), "--url", url, "--model", "nobody"); err == nil || !strings.Contains(err.Error(), `has no model "nobody" that is loaded`) {
+	if _, _, err := control(t.Context(), "--url", url, "--model", "nobody"); err == nil ||
+		!strings.Contains(err.Error(), `has no model "nobody" that is loaded`) {
 		t.Errorf("of a model that is not there it says %v", err)
 	}
 }
@@ -140,7 +143,8 @@ output [ { name: "y", data_type: TYPE_FP32, dims: [ 1 ] } ]
 	put(t, pythonSleeper, folder, "sleeper", "1", "model.py")
 	url := serve(t, "triton", *triton, folder, "127.93.2.2", 8000, "sleeper")
 	file := filepath.Join(t.TempDir(), "sleeper.yaml")
-	if _, said, err := control(t.Context(), "--url", url, "--model", "sleeper", "--max-batch", "32", "--max-samples", "200", "-o", file); err != nil {
+	if _, said, err := control(t.Context(), "--url", url, "--model", "sleeper", "--max-batch", "32", "--max-samples", "200", "-o",
+		file); err != nil {
 		t.Fatalf("%v\n%s", err, said)
 	}
 	text, _ := os.ReadFile(file)
@@ -149,10 +153,12 @@ output [ { name: "y", data_type: TYPE_FP32, dims: [ 1 ] } ]
 	if b.MaxBatch() != 8 || !strings.Contains(b.Source, "Left out are batches of 16 and more") {
 		t.Errorf("the profile is %+v", b)
 	}
-	if _, _, err := control(t.Context(), "--url", url, "--model", "nobody"); err == nil || !strings.Contains(err.Error(), `has no model "nobody" that is loaded`) {
+	if _, _, err := control(t.Context(), "--url", url, "--model", "nobody"); err == nil ||
+		!strings.Contains(err.Error(), `has no model "nobody" that is loaded`) {
 		t.Errorf("of a model that is not there it says %v", err)
 	}
-	if _, _, err := control(t.Context(), "--url", url, "--model", "nobody", "--api", "v2"); err == nil || !strings.Contains(err.Error(), `has no model "nobody" that is loaded`) {
+	if _, _, err := control(t.Context(), "--url", url, "--model", "nobody", "--api", "v2"); err == nil ||
+		!strings.Contains(err.Error(), `has no model "nobody" that is loaded`) {
 		t.Errorf("of a model that is not there it says %v", err)
 	}
 	for _, is := range b.Batches {

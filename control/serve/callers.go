@@ -150,13 +150,16 @@ func (d authenticators) enter(ctx context.Context, method string) error {
 // enter returns an error if the caller fails a check.
 func (d authenticator) enter(ctx context.Context) error {
 	if d.token == nil && d.roots == nil {
-		return status.Errorf(codes.PermissionDenied, "other machines are not served here: control has neither %stoken-file nor %[1]sclient-ca-file", d.flags)
+		return status.Errorf(codes.PermissionDenied,
+			"other machines are not served here: control has neither %stoken-file nor %[1]sclient-ca-file", d.flags)
 	}
 	if d.roots != nil && !d.signed(ctx) {
-		return status.Errorf(codes.Unauthenticated, "show a client certificate that an authority of control's %sclient-ca-file has signed", d.flags)
+		return status.Errorf(codes.Unauthenticated, "show a client certificate that an authority of control's %sclient-ca-file has signed",
+			d.flags)
 	}
 	if d.token != nil && !sent(ctx, d.token()) {
-		return status.Errorf(codes.Unauthenticated, "send the metadata authorization: Bearer TOKEN, with the token of control's %stoken-file", d.flags)
+		return status.Errorf(codes.Unauthenticated,
+			"send the metadata authorization: Bearer TOKEN, with the token of control's %stoken-file", d.flags)
 	}
 	return nil
 }

@@ -113,14 +113,17 @@ func (s *Server) server(address string, local bool) (*grpc.Server, error) {
 	}
 	if !local {
 		if s.config.CertPath == "" || !s.config.Placement.known() {
-			return nil, fmt.Errorf("--listen %s: other machines can reach it, and any caller could load and unload models: set --cert-path, and --client-ca-file or --token-file; or listen on loopback or a socket", address)
+			return nil,
+				fmt.Errorf("--listen %s: other machines can reach it, and any caller could load and unload models: set --cert-path, and --client-ca-file or --token-file; or listen on loopback or a socket",
+					address)
 		}
 		config, err := listen.TLS(s.config.CertPath, s.log)
 		if err != nil {
 			return nil, err
 		}
 		s.authenticators.ask(config)
-		options = append(options, grpc.Creds(credentials.NewTLS(config)), grpc.UnaryInterceptor(s.authenticators.unary), grpc.StreamInterceptor(s.authenticators.stream))
+		options = append(options, grpc.Creds(credentials.NewTLS(config)), grpc.UnaryInterceptor(s.authenticators.unary),
+			grpc.StreamInterceptor(s.authenticators.stream))
 	}
 	server := grpc.NewServer(options...)
 	server.RegisterService(s.whileLeading(&placement.Placement_ServiceDesc, func(t *term) any { return t.placement }), struct{}{})

@@ -52,10 +52,12 @@ func TestOnlyTheLeaderPlaces(t *testing.T) {
 		if err := connect(limited(t), conn); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "does not lead") {
 			t.Errorf("without a leader a placement stream ends with %v", err)
 		}
-		if _, err := mmesh.NewModelMeshClient(conn).GetModelStatus(limited(t), &mmesh.GetStatusRequest{}); status.Code(err) != codes.Unavailable {
+		if _, err := mmesh.NewModelMeshClient(conn).GetModelStatus(limited(t),
+			&mmesh.GetStatusRequest{}); status.Code(err) != codes.Unavailable {
 			t.Errorf("without a leader a call of ModelMesh's API ends with %v", err)
 		}
-		if got := services(t, reflectionv1.NewServerReflectionClient(conn)); !slices.Contains(got, placementService) || !slices.Contains(got, meshService) {
+		if got := services(t, reflectionv1.NewServerReflectionClient(conn)); !slices.Contains(got, placementService) ||
+			!slices.Contains(got, meshService) {
 			t.Errorf("reflection tells of %v", got)
 		}
 

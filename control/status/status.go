@@ -1,4 +1,5 @@
-// Package status implements the command "control status": it asks a running control where models are loaded and prints that.
+// Package status implements the command "control status": it asks a running control where models
+// are loaded and prints that.
 package status
 
 import (
@@ -83,7 +84,9 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	at := fs.String("url", "http://127.0.0.1:9091", "ask the control that serves metrics at this `URL`, http://HOST:PORT")
 	fs.StringVar(&c.pool, "pool", "", "print only this InferencePool, `NAMESPACE/NAME`")
 	fs.StringVar(&c.endpoint, "endpoint", "", "print only the endpoint `HOST:PORT`, and the models that are loaded or failed there")
-	all := fs.Bool("all", false, fmt.Sprintf("print all endpoints and models instead of the first %d of each, and all copies of an endpoint instead of %d in each state", most, mostCopies))
+	all := fs.Bool("all", false,
+		fmt.Sprintf("print all endpoints and models instead of the first %d of each, and all copies of an endpoint instead of %d in each state", most,
+			mostCopies))
 	format := fs.StringP("output", "o", "table", "output `FORMAT`: table, or json, which always prints everything selected")
 	if err := fs.Parse(args); err != nil {
 		return err
@@ -200,7 +203,10 @@ func (c choice) of(v place.View) (place.View, error) {
 			}
 		}
 		if !isVModel && !slices.ContainsFunc(v.Models, func(m place.ModelView) bool { return m.ID == id }) {
-			return v, fmt.Errorf("no model %s%s: control knows the models of Models, VModels and LLMRoutes, those that clients registered, and those that engines list", name(id), c.where())
+			return v,
+				fmt.Errorf("no model %s%s: control knows the models of Models, VModels and LLMRoutes, those that clients registered, and those that engines list",
+					name(id),
+					c.where())
 		}
 	}
 	v.Models = slices.DeleteFunc(v.Models, func(m place.ModelView) bool { return !slices.Contains(chosen, m.ID) })

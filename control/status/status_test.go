@@ -76,8 +76,10 @@ func TestWhoDoesNotAnswer(t *testing.T) {
 	for url, want := range map[string]string{
 		closed.URL: "no process listens at " + closed.URL + ": set --url to where control serves metrics",
 		s.URL:      s.URL + " has no /placement: it is not a control, or an older version",
-		is(http.StatusServiceUnavailable, "another control leads, in the pod c-1: ask that one\n"): " is not the leader: another control leads, in the pod c-1: ask that one",
-		is(http.StatusForbidden, "control serves /placement on loopback alone\n"):                  " answers 403: control serves /placement on loopback alone",
+		is(http.StatusServiceUnavailable,
+			"another control leads, in the pod c-1: ask that one\n"): " is not the leader: another control leads, in the pod c-1: ask that one",
+		is(http.StatusForbidden,
+			"control serves /placement on loopback alone\n"): " answers 403: control serves /placement on loopback alone",
 		is(http.StatusOK, "<html>"): " answers with something else than a placement: ",
 		"127.0.0.1:9091":            `--url "127.0.0.1:9091": want http://HOST:PORT, such as http://127.0.0.1:9091`,
 		"ftp://x":                   `want http://HOST:PORT`,
@@ -90,7 +92,8 @@ func TestWhoDoesNotAnswer(t *testing.T) {
 		t.Error(got)
 	}
 	var help bytes.Buffer
-	if err := status.Command(t.Context(), []string{"--help"}, &help); !errors.Is(err, pflag.ErrHelp) || !strings.Contains(help.String(), "Examples:") || !strings.Contains(help.String(), "--pool") {
+	if err := status.Command(t.Context(), []string{"--help"}, &help); !errors.Is(err, pflag.ErrHelp) ||
+		!strings.Contains(help.String(), "Examples:") || !strings.Contains(help.String(), "--pool") {
 		t.Errorf("--help: %v\n%s", err, help.String())
 	}
 }
@@ -101,19 +104,22 @@ func TestALargeFleetIsReadable(t *testing.T) {
 	at := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	v := place.View{At: at, Pools: []place.PoolView{{Name: "default/p", Free: 0.5}}}
 	for i := range endpoints {
-		e := place.EndpointView{Address: fmt.Sprintf("10.0.%d.%d:8000", i/250, i%250), Pools: []string{"default/p"}, State: "ready", Slots: 40}
+		e := place.EndpointView{Address: fmt.Sprintf("10.0.%d.%d:8000", i/250, i%250), Pools: []string{"default/p"}, State: "ready",
+			Slots: 40}
 		if i == 999 {
 			e.State = "down"
 		}
 		for j := range models / endpoints {
-			e.Copies = append(e.Copies, place.CopyView{Pool: "default/p", ID: fmt.Sprintf("m%05d", i*models/endpoints+j), State: "loaded", Since: at})
+			e.Copies = append(e.Copies, place.CopyView{Pool: "default/p", ID: fmt.Sprintf("m%05d", i*models/endpoints+j), State: "loaded",
+				Since: at})
 		}
 		e.Models = len(e.Copies)
 		v.Endpoints = append(v.Endpoints, e)
 	}
 	for i := range models {
 		v.Models = append(v.Models, place.ModelView{Pool: "default/p", ID: fmt.Sprintf("m%05d", i), Known: true, Least: 2})
-		v.VModels = append(v.VModels, place.VModelView{Pool: "default/p", ID: fmt.Sprintf("v%05d", i), Reason: v1alpha1.ReasonTransitioning, Message: "requests go elsewhere"})
+		v.VModels = append(v.VModels, place.VModelView{Pool: "default/p", ID: fmt.Sprintf("v%05d", i), Reason: v1alpha1.ReasonTransitioning,
+			Message: "requests go elsewhere"})
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(v) }))
 	defer s.Close()

@@ -103,7 +103,8 @@ func (p page) writePools(out *strings.Builder) {
 	fmt.Fprintln(t, "POOL\tENDPOINTS READY\tMODELS LOADED\tCOPIES LOADED\tFREE\tWARM WINDOW\tQUEUED REQUESTS")
 	for _, q := range p.Pools {
 		s := of[q.Name]
-		fmt.Fprintf(t, "%s\t%d of %d\t%d of %d\t%d\t%.0f %%\t%s\t%d\n", q.Name, s.ready, s.endpoints, s.placed, s.models, s.loaded, math.Floor(100*q.Free), warmWindow(q), s.queued)
+		fmt.Fprintf(t, "%s\t%d of %d\t%d of %d\t%d\t%.0f %%\t%s\t%d\n", q.Name, s.ready, s.endpoints, s.placed, s.models, s.loaded,
+			math.Floor(100*q.Free), warmWindow(q), s.queued)
 	}
 	_ = t.Flush() // a write to memory does not fail
 	if len(p.models) > 0 || p.endpoint != "" {
@@ -205,10 +206,14 @@ func why(e place.EndpointView) string {
 		all = append(all, "its engine cannot load models at run time")
 	}
 	if e.GPUAdapters > 0 && e.GPUBusy > float64(e.GPUAdapters) {
-		all = append(all, fmt.Sprintf("on average %.1f adapters have requests at the same time, but the GPU has %d adapter slots: some requests wait for a slot", e.GPUBusy, e.GPUAdapters))
+		all = append(all,
+			fmt.Sprintf("on average %.1f adapters have requests at the same time, but the GPU has %d adapter slots: some requests wait for a slot",
+				e.GPUBusy,
+				e.GPUAdapters))
 	}
 	if e.HostAdapters > 0 && e.HostUsed > e.HostAdapters {
-		all = append(all, fmt.Sprintf("%d adapters are in use, but host memory has room for %d: the engine rereads some from storage", e.HostUsed, e.HostAdapters))
+		all = append(all, fmt.Sprintf("%d adapters are in use, but host memory has room for %d: the engine rereads some from storage",
+			e.HostUsed, e.HostAdapters))
 	}
 	if e.LeakedBytes > 0 {
 		all = append(all, size(e.LeakedBytes)+" are still in use by models that could not be unloaded")
@@ -404,10 +409,12 @@ func (p page) writeModel(out *strings.Builder, m place.ModelView) {
 		fmt.Fprintf(out, "  %s at %s (%s)\n", c.State, c.endpoint, strings.Join(about, ", "))
 	}
 	for _, f := range m.Failures {
-		fmt.Fprintf(out, "  failed at %s %s ago; next attempt in %s: %s\n", f.Endpoint, p.ago(f.At), age(f.Until.Sub(p.At)), oneLine(f.Words))
+		fmt.Fprintf(out, "  failed at %s %s ago; next attempt in %s: %s\n", f.Endpoint, p.ago(f.At), age(f.Until.Sub(p.At)),
+			oneLine(f.Words))
 	}
 	if l := m.Last; l != nil && !isFailure(m, *l) {
-		fmt.Fprintf(out, "  last call: %s at %s %s ago, took %s: %s\n", l.Call, l.Endpoint, p.ago(l.At), age(seconds(l.Seconds)), cmp.Or(oneLine(l.Error), "done"))
+		fmt.Fprintf(out, "  last call: %s at %s %s ago, took %s: %s\n", l.Call, l.Endpoint, p.ago(l.At), age(seconds(l.Seconds)),
+			cmp.Or(oneLine(l.Error), "done"))
 	}
 }
 

@@ -114,7 +114,8 @@ func (c cluster) columns(kind string) string {
 	if kind == "inferencepools" {
 		group = pool.GroupVersion
 	}
-	request, err := http.NewRequestWithContext(c.Context(), http.MethodGet, fmt.Sprintf("%s/apis/%s/namespaces/default/%s", c.Admin().Host, group, kind), nil)
+	request, err := http.NewRequestWithContext(c.Context(), http.MethodGet,
+		fmt.Sprintf("%s/apis/%s/namespaces/default/%s", c.Admin().Host, group, kind), nil)
 	if err != nil {
 		c.Fatal(err)
 	}

@@ -43,7 +43,8 @@ func (r *Writer) writeGate(ctx context.Context, name objects.Name) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": g.UID},
 		"status": map[string]any{"conditions": []map[string]any{{ // merged by type
-			"type": v1alpha1.ModelsLoad, "status": is, "reason": g.Reason, "message": g.Message, "lastTransitionTime": time.Now().UTC().Format(time.RFC3339),
+			"type": v1alpha1.ModelsLoad, "status": is, "reason": g.Reason, "message": g.Message,
+			"lastTransitionTime": time.Now().UTC().Format(time.RFC3339),
 		}}},
 	})
 	if err != nil {
@@ -54,7 +55,8 @@ func (r *Writer) writeGate(ctx context.Context, name objects.Name) error {
 	switch {
 	case apierrors.IsNotFound(err), isAnother(err):
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%w: who gives a pod the readiness gate %s has to let control patch pods/status in its namespace", err, v1alpha1.ModelsLoad)
+		return fmt.Errorf("%w: who gives a pod the readiness gate %s has to let control patch pods/status in its namespace", err,
+			v1alpha1.ModelsLoad)
 	case err != nil:
 		return err
 	}

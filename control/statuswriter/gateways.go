@@ -159,7 +159,8 @@ func (r *Writer) survey(of objects.Object) (bool, error) {
 		object := o.(client.Object)
 		name := nameOf(object)
 		there[name] = true
-		if is := r.attached[objects.Object{Kind: of.Kind, Name: name}]; is != nil && !put(object, is.want) && !putFinalizer(object, is.want) {
+		if is := r.attached[objects.Object{Kind: of.Kind, Name: name}]; is != nil && !put(object, is.want) &&
+			!putFinalizer(object, is.want) {
 			is.said = is.want
 		}
 		return nil

@@ -37,7 +37,8 @@ const gatewayAPI = "apiVersion: gateway.networking.k8s.io/v1\n"
 const others = gatewayv1.GatewayController("example.com/other")
 
 // gatewayObjects has one object of each kind whose status is ours.
-const gatewayObjects = gatewayAPI + "kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n" +
+const gatewayObjects = gatewayAPI +
+	"kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n" +
 	gatewayAPI + "kind: Gateway\nmetadata: {name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP}], allowedListeners: {namespaces: {from: Same}}}\n---\n" +
 	gatewayAPI + "kind: ListenerSet\nmetadata: {name: l}\nspec: {parentRef: {name: g}, listeners: [{name: more, port: 81, protocol: HTTP}]}\n---\n" +
 	gatewayAPI + "kind: GRPCRoute\nmetadata: {name: r}\nspec: {parentRefs: [{name: g, sectionName: http}], hostnames: [grpc.test], rules: [{backendRefs: [{name: missing, port: 80}]}]}\n---\n" +
@@ -142,10 +143,12 @@ func TestTheStatusOfGatewaysIsWrittenOnceAndNotAgain(t *testing.T) {
 	if n := len(class.Status.SupportedFeatures); n < 20 {
 		t.Errorf("the class has %d features", n)
 	}
-	listener := []string{"Accepted True Accepted", "Programmed True Programmed", "ResolvedRefs True ResolvedRefs", "Conflicted False NoConflicts"}
+	listener := []string{"Accepted True Accepted", "Programmed True Programmed", "ResolvedRefs True ResolvedRefs",
+		"Conflicted False NoConflicts"}
 	g := get(c, "g", new(gatewayv1.Gateway))
 	says(t, "the Gateway", g.Status.Conditions, 1, "Accepted True Accepted", "Programmed True Programmed")
-	if s := g.Status; len(s.Addresses) != 1 || s.Addresses[0].Value != "10.0.0.1" || *s.AttachedListenerSets != 1 || len(s.Listeners) != 1 || s.Listeners[0].AttachedRoutes != 3 {
+	if s := g.Status; len(s.Addresses) != 1 || s.Addresses[0].Value != "10.0.0.1" || *s.AttachedListenerSets != 1 ||
+		len(s.Listeners) != 1 || s.Listeners[0].AttachedRoutes != 3 {
 		t.Errorf("the Gateway says %+v", s)
 	}
 	says(t, "its listener", g.Status.Listeners[0].Conditions, 1, listener...)
@@ -158,8 +161,10 @@ func TestTheStatusOfGatewaysIsWrittenOnceAndNotAgain(t *testing.T) {
 	}
 	says(t, "the HTTPRoute", h[0].Conditions, 1, "Accepted True Accepted", "ResolvedRefs True ResolvedRefs")
 	says(t, "the HTTPRoute elsewhere", h[1].Conditions, 1, "Accepted False NoMatchingParent", "ResolvedRefs True ResolvedRefs")
-	says(t, "the GRPCRoute", get(c, "r", new(gatewayv1.GRPCRoute)).Status.Parents[0].Conditions, 1, "Accepted True Accepted", "ResolvedRefs False BackendNotFound")
-	says(t, "the pool", get(c, "p", new(pool.InferencePool)).Status.Parents[0].Conditions, 1, "Accepted True Accepted", "ResolvedRefs True ResolvedRefs")
+	says(t, "the GRPCRoute", get(c, "r", new(gatewayv1.GRPCRoute)).Status.Parents[0].Conditions, 1, "Accepted True Accepted",
+		"ResolvedRefs False BackendNotFound")
+	says(t, "the pool", get(c, "p", new(pool.InferencePool)).Status.Parents[0].Conditions, 1, "Accepted True Accepted",
+		"ResolvedRefs True ResolvedRefs")
 	says(t, "the LLMRoute", c.routeNamed("a").Status.Parents[0].Conditions, 1, "Accepted True Accepted", "ResolvedRefs True ResolvedRefs")
 	if n := len(get(c, "foreign", new(gatewayv1.HTTPRoute)).Status.Parents); n > 0 {
 		t.Errorf("an HTTPRoute that names no Gateway of ours has %d parents", n)
@@ -168,7 +173,8 @@ func TestTheStatusOfGatewaysIsWrittenOnceAndNotAgain(t *testing.T) {
 	// The next leader lists each kind, and writes nothing.
 	again := c.wrote(typed, "writer", c.gateways(reached))
 	slices.Sort(again)
-	if want := []string{"get customresourcedefinitions gateways.gateway.networking.k8s.io", "list gatewayclasses", "list gateways", "list grpcroutes", "list httproutes", "list inferencepools", "list listenersets", "list llmroutes"}; !slices.Equal(again, want) {
+	if want := []string{"get customresourcedefinitions gateways.gateway.networking.k8s.io", "list gatewayclasses", "list gateways",
+		"list grpcroutes", "list httproutes", "list inferencepools", "list listenersets", "list llmroutes"}; !slices.Equal(again, want) {
 		t.Errorf("then it asks for %q, want %q", again, want)
 	}
 
@@ -189,7 +195,8 @@ func TestTheStatusOfGatewaysIsWrittenOnceAndNotAgain(t *testing.T) {
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if calls := c.Calls("writer")[before+len(again):]; !slices.Equal(calls, []string{"get httproutes h", "get httproutes h", "update httproutes/status h"}) {
+	if calls := c.Calls("writer")[before+len(again):]; !slices.Equal(calls,
+		[]string{"get httproutes h", "get httproutes h", "update httproutes/status h"}) {
 		t.Errorf("of one change it asks for %q", calls)
 	}
 	h = get(c, "h", new(gatewayv1.HTTPRoute)).Status.Parents
@@ -232,9 +239,10 @@ func TestWhatOtherControllersSayStays(t *testing.T) {
 	typed := c.typed(gatewayWriter(c, "writer"))
 	admin := c.typed(c.Admin())
 	theirs := func(name string) gatewayv1.RouteParentStatus {
-		return gatewayv1.RouteParentStatus{ParentRef: gatewayv1.ParentReference{Name: gatewayv1.ObjectName(name)}, ControllerName: others, Conditions: []metav1.Condition{{
-			Type: "Accepted", Status: "True", Reason: "Theirs", LastTransitionTime: metav1.NewTime(time.Unix(1e9, 0)),
-		}}}
+		return gatewayv1.RouteParentStatus{ParentRef: gatewayv1.ParentReference{Name: gatewayv1.ObjectName(name)}, ControllerName: others,
+			Conditions: []metav1.Condition{{
+				Type: "Accepted", Status: "True", Reason: "Theirs", LastTransitionTime: metav1.NewTime(time.Unix(1e9, 0)),
+			}}}
 	}
 	write := func(name string) {
 		h := get(c, "h", new(gatewayv1.HTTPRoute))
@@ -245,7 +253,8 @@ func TestWhatOtherControllersSayStays(t *testing.T) {
 	}
 	parents := func() (all []string) {
 		for _, p := range get(c, "h", new(gatewayv1.HTTPRoute)).Status.Parents {
-			all = append(all, fmt.Sprint(p.ControllerName, " ", p.ParentRef.Name, " ", ptr.Deref(p.ParentRef.SectionName, ""), " ", p.Conditions[0].Reason))
+			all = append(all, fmt.Sprint(p.ControllerName, " ", p.ParentRef.Name, " ", ptr.Deref(p.ParentRef.SectionName, ""), " ",
+				p.Conditions[0].Reason))
 		}
 		return all
 	}
@@ -258,7 +267,8 @@ func TestWhatOtherControllersSayStays(t *testing.T) {
 	const ours = string(attach.Controller)
 	write("g")
 	in := c.gateways(reached)
-	in.Network.Gateways, in.Network.Classes, in.Network.Listeners, in.Network.GRPCRoutes, in.Network.Pools, in.Network.Routes = nil, nil, nil, nil, nil, nil
+	in.Network.Gateways, in.Network.Classes, in.Network.Listeners, in.Network.GRPCRoutes, in.Network.Pools, in.Network.Routes = nil, nil,
+		nil, nil, nil, nil
 	in.Attachments.Gateways, in.Plans.Gateways = nil, nil
 	c.wrote(&interrupted{typed, sync.OnceFunc(func() { write("late") })}, "writer", in)
 	if n := count(c.Calls("writer"), "update httproutes/status h"); n != 2 {
@@ -295,7 +305,8 @@ func TestWhatOtherControllersSayStays(t *testing.T) {
 	if n := len(get(c, "p", new(pool.InferencePool)).Status.Parents); len(llm.Status.Parents) > 0 || n > 0 {
 		t.Errorf("the LLMRoute has the parents %+v, the pool has %d", llm.Status.Parents, n)
 	}
-	if got := llm.Status.Models; !slices.Equal(got, []string{"sql"}) || meta.FindStatusCondition(llm.Status.Conditions, v1alpha1.ConditionAccepted) == nil {
+	if got := llm.Status.Models; !slices.Equal(got, []string{"sql"}) ||
+		meta.FindStatusCondition(llm.Status.Conditions, v1alpha1.ConditionAccepted) == nil {
 		t.Errorf("the LLMRoute says %+v", llm.Status)
 	}
 	c.NothingDenied("writer")
@@ -401,7 +412,8 @@ func TestWhoDoesNotLeadSaysNothingOfGateways(t *testing.T) {
 	if calls := c.Calls("follower"); !slices.Equal(calls, []string{"list models", "list vmodels", "list llmroutes"}) {
 		t.Errorf("who does not lead asks for %q", calls)
 	}
-	if calls := c.Calls("leader"); count(calls, "update gateways/status g") != 1 || count(calls, "get httproutes h") != 1 || count(calls, "update httproutes/status h") != 0 {
+	if calls := c.Calls("leader"); count(calls, "update gateways/status g") != 1 || count(calls, "get httproutes h") != 1 ||
+		count(calls, "update httproutes/status h") != 0 {
 		t.Errorf("who leads asks for %q", calls)
 	}
 	c.NothingDenied("leader")
@@ -418,7 +430,8 @@ func count(all []string, what string) (n int) {
 
 // busy is an input with a Gateway and some HTTPRoutes, each with a plan.
 func busy(routes int) conditions.Input {
-	n := &objects.Network{Classes: []gatewayv1.GatewayClass{{ObjectMeta: metav1.ObjectMeta{Name: "headgate"}, Spec: gatewayv1.GatewayClassSpec{ControllerName: attach.Controller}}}}
+	n := &objects.Network{Classes: []gatewayv1.GatewayClass{{ObjectMeta: metav1.ObjectMeta{Name: "headgate"},
+		Spec: gatewayv1.GatewayClassSpec{ControllerName: attach.Controller}}}}
 	n.Gateways = []gatewayv1.Gateway{{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "g"}, Spec: gatewayv1.GatewaySpec{
 		GatewayClassName: "headgate", Listeners: []gatewayv1.Listener{{Name: "http", Port: 80, Protocol: gatewayv1.HTTPProtocolType}},
 	}}}
@@ -529,7 +542,8 @@ func TestWhatWasSaidOfAGatewayGoesWithIt(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
 		s.parents = make(map[string][]gatewayv1.RouteParentStatus)
 		for i := range 100 {
-			s.parents[fmt.Sprintf("r%03d", i)] = []gatewayv1.RouteParentStatus{{ParentRef: gatewayv1.ParentReference{Name: "g"}, ControllerName: attach.Controller}}
+			s.parents[fmt.Sprintf("r%03d", i)] = []gatewayv1.RouteParentStatus{{ParentRef: gatewayv1.ParentReference{Name: "g"},
+				ControllerName: attach.Controller}}
 		}
 		r.SetGateways(busy(100))
 		time.Sleep(time.Second)
@@ -621,16 +635,19 @@ func TestWhatIsNotOursCostsNothing(t *testing.T) {
 		s.gone = "r000"
 		with := func(uid string, generation int64) conditions.Input {
 			in := busy(1)
-			foreign := gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "foreign", UID: types.UID(uid), Generation: generation}}
+			foreign := gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "foreign", UID: types.UID(uid),
+				Generation: generation}}
 			in.Network.HTTPRoutes = append(in.Network.HTTPRoutes, foreign)
 			return in
 		}
-		for _, in := range []conditions.Input{with("old", 1), with("old", 2), busy(1), with("new", 1)} { // it changes, is deleted, and created again
+		// it changes, is deleted, and created again
+		for _, in := range []conditions.Input{with("old", 1), with("old", 2), busy(1), with("new", 1)} {
 			r.SetGateways(in)
 			time.Sleep(10 * time.Second)
 		}
 		synctest.Wait()
-		if calls := s.noted(); count(calls, "get foreign") != 0 || count(calls, "get r000") != 1 || count(calls, "update r000") != 0 || count(calls, "get g") != 1 {
+		if calls := s.noted(); count(calls, "get foreign") != 0 || count(calls, "get r000") != 1 || count(calls, "update r000") != 0 ||
+			count(calls, "get g") != 1 {
 			t.Errorf("it asks %v", calls)
 		}
 		if logged() != "" {

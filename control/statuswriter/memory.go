@@ -216,7 +216,8 @@ func (r *Writer) PutStatuses(all []store.Status) {
 func (r *Writer) copyStatus(a store.Copy) v1alpha1.CopyStatus {
 	runtime := r.runtimes[a.Endpoint]
 	return v1alpha1.CopyStatus{
-		Endpoint: a.Endpoint, State: a.State, Since: metav1.NewMicroTime(a.Since), Bytes: a.Bytes, SizeSource: a.Size, Concurrency: int32(a.Concurrency), Incarnation: a.Incarnation,
+		Endpoint: a.Endpoint, State: a.State, Since: metav1.NewMicroTime(a.Since), Bytes: a.Bytes, SizeSource: a.Size,
+		Concurrency: int32(a.Concurrency), Incarnation: a.Incarnation,
 		Runtime: &v1alpha1.RuntimeStatus{
 			CapacityBytes: runtime.Bytes, DefaultModelBytes: runtime.DefaultBytes, MaxConcurrentLoads: int32(runtime.Loads),
 			LoadTimeout: metav1.Duration{Duration: runtime.LoadTimeout}, Methods: runtime.Methods.Lines(),

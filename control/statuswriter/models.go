@@ -79,7 +79,8 @@ func (r *Writer) recall(o *v1alpha1.Model) {
 			r.since[c.Endpoint] = c.Since.Time
 			r.runtimes[c.Endpoint] = store.Runtime{
 				Endpoint: c.Endpoint, Incarnation: c.Incarnation, Bytes: c.Runtime.CapacityBytes, DefaultBytes: c.Runtime.DefaultModelBytes,
-				Loads: int(c.Runtime.MaxConcurrentLoads), LoadTimeout: c.Runtime.LoadTimeout.Duration, Methods: engine.MethodsOfLines(c.Runtime.Methods),
+				Loads: int(c.Runtime.MaxConcurrentLoads), LoadTimeout: c.Runtime.LoadTimeout.Duration,
+				Methods:           engine.MethodsOfLines(c.Runtime.Methods),
 				LimitsConcurrency: c.Runtime.LimitsConcurrency,
 			}
 		}

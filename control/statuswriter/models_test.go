@@ -24,16 +24,19 @@ func TestWhatWasAskedOfARuntimeIsRemembered(t *testing.T) {
 	c := newCluster(t)
 	typed := c.typed(c.Admin())
 	r := c.open(typed, always)
-	model := &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: v1alpha1.ModelSpec{PoolRef: v1alpha1.PoolReference{Name: "p"}}}
+	model := &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"},
+		Spec: v1alpha1.ModelSpec{PoolRef: v1alpha1.PoolReference{Name: "p"}}}
 	model.Spec.ID = "a"
 	if err := r.PutModel(model)(); err != nil {
 		t.Fatal(err)
 	}
-	record := store.Runtime{Endpoint: "10.0.0.1:8033", Incarnation: "one", Bytes: 1 << 30, DefaultBytes: 50 << 20, Loads: 6, LoadTimeout: time.Minute, LimitsConcurrency: true}
+	record := store.Runtime{Endpoint: "10.0.0.1:8033", Incarnation: "one", Bytes: 1 << 30, DefaultBytes: 50 << 20, Loads: 6,
+		LoadTimeout: time.Minute, LimitsConcurrency: true}
 	if err := r.PutRuntime(record); err != nil {
 		t.Fatal(err)
 	}
-	asked := store.Copy{Endpoint: record.Endpoint, Pool: inPool, ID: "a", State: "loading", Concurrency: 7, Incarnation: "one", Since: time.Now().Round(time.Second)}
+	asked := store.Copy{Endpoint: record.Endpoint, Pool: inPool, ID: "a", State: "loading", Concurrency: 7, Incarnation: "one",
+		Since: time.Now().Round(time.Second)}
 	if err := r.PutCopy(asked, true); err != nil {
 		t.Fatal(err)
 	}
@@ -60,13 +63,15 @@ func TestWhatWasAskedOfARuntimeIsRemembered(t *testing.T) {
 	if want := []string{"10.0.0.1:8033 loading", "10.0.0.2:8000 loaded"}; !slices.Equal(copies, want) {
 		t.Errorf("the copies are %q, want %q", copies, want)
 	}
-	if ready := is.Status.Conditions; len(ready) != 1 || ready[0].ObservedGeneration != 1 || ready[0].LastTransitionTime.IsZero() || is.Status.ObservedGeneration != 1 {
+	if ready := is.Status.Conditions; len(ready) != 1 || ready[0].ObservedGeneration != 1 || ready[0].LastTransitionTime.IsZero() ||
+		is.Status.ObservedGeneration != 1 {
 		t.Errorf("the status is %+v", is.Status)
 	}
 
 	r = c.open(typed, always)
 	recorded, _ := r.Copies()
-	if len(recorded) != 1 || recorded[0].State != "loading" || !recorded[0].Since.Equal(asked.Since) || recorded[0].Incarnation != "one" || recorded[0].Concurrency != 7 {
+	if len(recorded) != 1 || recorded[0].State != "loading" || !recorded[0].Since.Equal(asked.Since) || recorded[0].Incarnation != "one" ||
+		recorded[0].Concurrency != 7 {
 		t.Errorf("another control finds %+v", recorded)
 	}
 	runtimes, _ := r.Runtimes()
@@ -138,10 +143,12 @@ func TestAMemoryRefusesWhatItCannotKeep(t *testing.T) {
 	var leads atomic.Bool
 	r := c.open(typed, leads.Load)
 	asked := store.Copy{Endpoint: "10.0.0.1:8033", Pool: inPool, ID: "a", State: "loading"}
-	if err := r.PutCopy(asked, true); err == nil || err.Error() != `no Model has the id "a" in the pool default/p, and the engine cannot list its models: create one` {
+	if err := r.PutCopy(asked, true); err == nil ||
+		err.Error() != `no Model has the id "a" in the pool default/p, and the engine cannot list its models: create one` {
 		t.Errorf("without a Model: %v", err)
 	}
-	if err := r.PutModel(&v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}}})(); err != nil {
+	if err := r.PutModel(&v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"},
+		Spec: v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}}})(); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.PutCopy(asked, true); err == nil {
@@ -152,7 +159,8 @@ func TestAMemoryRefusesWhatItCannotKeep(t *testing.T) {
 		t.Error(err)
 	}
 	var is v1alpha1.Model
-	if err := typed.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "a"}, &is); err != nil || is.Status.Message != "" || len(is.Status.Copies) > 0 {
+	if err := typed.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "a"}, &is); err != nil || is.Status.Message != "" ||
+		len(is.Status.Copies) > 0 {
 		t.Errorf("%v: the status is %+v", err, is.Status)
 	}
 }
@@ -161,8 +169,10 @@ func TestAMemoryRefusesWhatItCannotKeep(t *testing.T) {
 // next control.
 func TestTheStatusOfAModelIsWrittenWhenItIsOther(t *testing.T) {
 	c := newCluster(t)
-	made := &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}}}
-	status := v1alpha1.ModelStatus{Message: "no room", Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonCannotLoad}}}
+	made := &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"},
+		Spec: v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}}}
+	status := v1alpha1.ModelStatus{Message: "no room",
+		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonCannotLoad}}}
 	lived := func(what string, wanted int, live func(r *statuswriter.Writer)) {
 		t.Helper()
 		before := c.Asked("writer")
@@ -190,7 +200,8 @@ func TestTheStatusOfAModelIsWrittenWhenItIsOther(t *testing.T) {
 		r.PutStatuses([]store.Status{{Pool: inPool, ID: "a", Status: status}})
 		c.Await("it is written", func() bool {
 			var is v1alpha1.Model
-			return c.typed(c.Admin()).Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "a"}, &is) == nil && is.Status.Loaded == 1
+			return c.typed(c.Admin()).Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "a"}, &is) == nil &&
+				is.Status.Loaded == 1
 		})
 		status.LastUsed = &metav1.Time{Time: time.Now()}
 	})

@@ -183,7 +183,8 @@ func (l *logged) String() string {
 }
 
 // paced runs a script with a Writer in a synctest bubble.
-func paced(t *testing.T, patch func(ctx context.Context) error, script func(t *testing.T, s *slow, r *statuswriter.Writer, leads *atomic.Bool, logged func() string)) {
+func paced(t *testing.T, patch func(ctx context.Context) error,
+	script func(t *testing.T, s *slow, r *statuswriter.Writer, leads *atomic.Bool, logged func() string)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slow{patch: patch}
 		var leads atomic.Bool
@@ -199,10 +200,12 @@ func paced(t *testing.T, patch func(ctx context.Context) error, script func(t *t
 }
 
 func record(id, message string) store.Status {
-	return store.Status{Pool: inPool, ID: id, Object: objects.Name{Namespace: "default", Name: id}, Status: v1alpha1.ModelStatus{Message: message}}
+	return store.Status{Pool: inPool, ID: id, Object: objects.Name{Namespace: "default", Name: id},
+		Status: v1alpha1.ModelStatus{Message: message}}
 }
 
-var made = &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}}}
+var made = &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"},
+	Spec: v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}}}
 
 // A spec may change after the World of a status. The written status has the newer generation.
 func TestAStatusIsOfTheLatestGeneration(t *testing.T) {
@@ -258,22 +261,23 @@ func TestWhatCannotBeWrittenWaits(t *testing.T) {
 
 // A new leader has the status of all models to write. It writes 20 per second.
 func TestManyStatusesAreWrittenOneAfterTheOther(t *testing.T) {
-	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
-		const models = 100
-		for i := range models {
-			r.PutStatuses([]store.Status{record(fmt.Sprint("m", i), "no room")})
-		}
-		time.Sleep(time.Second)
-		synctest.Wait()
-		if n := len(s.noted()); n < 15 || n > 21 { // the first at once
-			t.Errorf("in a second it wrote %d times, want 20", n)
-		}
-		time.Sleep(5 * time.Second)
-		synctest.Wait()
-		if n := len(s.noted()); n != models {
-			t.Errorf("in 6 s it wrote %d times, want %d", n, models)
-		}
-	})
+	paced(t, func(context.Context) error { return nil },
+		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
+			const models = 100
+			for i := range models {
+				r.PutStatuses([]store.Status{record(fmt.Sprint("m", i), "no room")})
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if n := len(s.noted()); n < 15 || n > 21 { // the first at once
+				t.Errorf("in a second it wrote %d times, want 20", n)
+			}
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+			if n := len(s.noted()); n != models {
+				t.Errorf("in 6 s it wrote %d times, want %d", n, models)
+			}
+		})
 }
 
 func worldWith(route string, models ...string) *objects.World {
@@ -284,109 +288,113 @@ func worldWith(route string, models ...string) *objects.World {
 
 // The status of an LLMRoute is written before those of Models: people wait for it.
 func TestLLMRoutesAreWrittenFirst(t *testing.T) {
-	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
-		for i := range 1000 {
-			r.PutStatuses([]store.Status{record(fmt.Sprint("m", i), "no room")})
-		}
-		time.Sleep(time.Second)
-		synctest.Wait()
-		before := len(s.noted())
-		r.SetWorld(worldWith("r", "sql"))
-		time.Sleep(100 * time.Millisecond)
-		synctest.Wait()
-		if calls := s.noted()[before:]; !slices.Contains(calls, "update sql") {
-			t.Errorf("in 100 ms it wrote %v", calls)
-		}
-	})
+	paced(t, func(context.Context) error { return nil },
+		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
+			for i := range 1000 {
+				r.PutStatuses([]store.Status{record(fmt.Sprint("m", i), "no room")})
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			before := len(s.noted())
+			r.SetWorld(worldWith("r", "sql"))
+			time.Sleep(100 * time.Millisecond)
+			synctest.Wait()
+			if calls := s.noted()[before:]; !slices.Contains(calls, "update sql") {
+				t.Errorf("in 100 ms it wrote %v", calls)
+			}
+		})
 }
 
 // With 20 Worlds per second, statuses that are up to date do not delay others.
 func TestWhatIsWrittenIsNotDueAgain(t *testing.T) {
-	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
-		w := new(objects.World)
-		for i := range 20 {
-			w.Routes = append(w.Routes, worldWith(fmt.Sprint("r", i), fmt.Sprint("m", i)).Routes...)
-		}
-		r.SetWorld(w)
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		before := len(s.noted())
-		r.SetWorld(w)
-		r.PutStatuses([]store.Status{record("m", "no room")})
-		time.Sleep(200 * time.Millisecond)
-		synctest.Wait()
-		if calls := s.noted()[before:]; !slices.Equal(calls, []string{"patch"}) {
-			t.Errorf("it wrote %v, want the Model at once", calls)
-		}
-	})
+	paced(t, func(context.Context) error { return nil },
+		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
+			w := new(objects.World)
+			for i := range 20 {
+				w.Routes = append(w.Routes, worldWith(fmt.Sprint("r", i), fmt.Sprint("m", i)).Routes...)
+			}
+			r.SetWorld(w)
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			before := len(s.noted())
+			r.SetWorld(w)
+			r.PutStatuses([]store.Status{record("m", "no room")})
+			time.Sleep(200 * time.Millisecond)
+			synctest.Wait()
+			if calls := s.noted()[before:]; !slices.Equal(calls, []string{"patch"}) {
+				t.Errorf("it wrote %v, want the Model at once", calls)
+			}
+		})
 }
 
 // A kind that may not be written does not delay others, and is retried every second.
 func TestAKindThatIsRefusedHoldsUpNoOther(t *testing.T) {
-	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, logged func() string) {
-		var allows atomic.Bool
-		s.update = func() error {
-			if !allows.Load() {
-				return apierrors.NewForbidden(schema.GroupResource{Resource: "llmroutes"}, "r", nil)
-			}
-			return nil
-		}
-		r.SetWorld(worldWith("r", "sql"))
-		for i := range 100 {
-			r.PutStatuses([]store.Status{record(fmt.Sprint("m", i), "no room")})
-		}
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
-		count := func(call string) (n int) {
-			for _, is := range s.noted() {
-				if is == call {
-					n++
+	paced(t, func(context.Context) error { return nil },
+		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, logged func() string) {
+			var allows atomic.Bool
+			s.update = func() error {
+				if !allows.Load() {
+					return apierrors.NewForbidden(schema.GroupResource{Resource: "llmroutes"}, "r", nil)
 				}
+				return nil
 			}
-			return n
-		}
-		if patches, updates := count("patch"), count("update sql"); patches != 100 || updates < 8 || updates > 12 {
-			t.Errorf("in 10 s it wrote %d Models and tried the LLMRoute %d times, want 100 and 10", patches, updates)
-		}
-		if n := strings.Count(logged(), `msg="cannot update the status of an object; retrying" object="LLMRoute default/r"`); n != 1 {
-			t.Errorf("it was told %d times: %s", n, logged())
-		}
-		allows.Store(true)
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		before := len(s.noted())
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		if calls := s.noted()[before:]; len(calls) > 0 || strings.Count(logged(), "can update the status of objects again") != 1 {
-			t.Errorf("then it writes %v, and has logged %s", calls, logged())
-		}
-		allows.Store(false)
-		r.SetWorld(worldWith("r", "code"))
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		if n := strings.Count(logged(), `msg="cannot update the status of an object; retrying" object="LLMRoute default/r"`); n != 2 {
-			t.Errorf("that it is refused again was told %d times more: %s", n-1, logged())
-		}
-	})
+			r.SetWorld(worldWith("r", "sql"))
+			for i := range 100 {
+				r.PutStatuses([]store.Status{record(fmt.Sprint("m", i), "no room")})
+			}
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			count := func(call string) (n int) {
+				for _, is := range s.noted() {
+					if is == call {
+						n++
+					}
+				}
+				return n
+			}
+			if patches, updates := count("patch"), count("update sql"); patches != 100 || updates < 8 || updates > 12 {
+				t.Errorf("in 10 s it wrote %d Models and tried the LLMRoute %d times, want 100 and 10", patches, updates)
+			}
+			if n := strings.Count(logged(), `msg="cannot update the status of an object; retrying" object="LLMRoute default/r"`); n != 1 {
+				t.Errorf("it was told %d times: %s", n, logged())
+			}
+			allows.Store(true)
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			before := len(s.noted())
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if calls := s.noted()[before:]; len(calls) > 0 || strings.Count(logged(), "can update the status of objects again") != 1 {
+				t.Errorf("then it writes %v, and has logged %s", calls, logged())
+			}
+			allows.Store(false)
+			r.SetWorld(worldWith("r", "code"))
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			if n := strings.Count(logged(), `msg="cannot update the status of an object; retrying" object="LLMRoute default/r"`); n != 2 {
+				t.Errorf("that it is refused again was told %d times more: %s", n-1, logged())
+			}
+		})
 }
 
 // A new World may come during a write. Then the new status is written too.
 func TestAWorldThatComesDuringAWriteIsReported(t *testing.T) {
-	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
-		r.SetWorld(worldWith("r", "sql"))
-		time.Sleep(time.Second)
-		synctest.Wait()
-		back := sync.OnceFunc(func() { r.SetWorld(worldWith("r", "sql")) }) // the status before
-		s.mu.Lock()
-		s.update = func() error { back(); return nil }
-		s.mu.Unlock()
-		r.SetWorld(worldWith("r", "chat"))
-		time.Sleep(time.Second)
-		synctest.Wait()
-		if want := []string{"update sql", "update chat", "update sql"}; !slices.Equal(s.noted(), want) {
-			t.Errorf("the calls are %v, want %v", s.noted(), want)
-		}
-	})
+	paced(t, func(context.Context) error { return nil },
+		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
+			r.SetWorld(worldWith("r", "sql"))
+			time.Sleep(time.Second)
+			synctest.Wait()
+			back := sync.OnceFunc(func() { r.SetWorld(worldWith("r", "sql")) }) // the status before
+			s.mu.Lock()
+			s.update = func() error { back(); return nil }
+			s.mu.Unlock()
+			r.SetWorld(worldWith("r", "chat"))
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if want := []string{"update sql", "update chat", "update sql"}; !slices.Equal(s.noted(), want) {
+				t.Errorf("the calls are %v, want %v", s.noted(), want)
+			}
+		})
 }
 
 // CRDs may be installed after control starts.
@@ -403,21 +411,22 @@ func TestAnAPIServerWithoutOurKindsHasNothingToRemember(t *testing.T) {
 
 // What changes while it is unknown who leads is written when that is known again.
 func TestWhatWaitedForADecisionIsWritten(t *testing.T) {
-	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, leads *atomic.Bool, _ func() string) {
-		leads.Store(false)
-		r.PutStatuses([]store.Status{record("a", "no room")})
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		if calls := s.noted(); len(calls) > 0 {
-			t.Errorf("while another may lead: %v", calls)
-		}
-		leads.Store(true)
-		time.Sleep(5 * time.Second)
-		synctest.Wait()
-		if calls := s.noted(); len(calls) != 1 {
-			t.Errorf("then: %v", calls)
-		}
-	})
+	paced(t, func(context.Context) error { return nil },
+		func(t *testing.T, s *slow, r *statuswriter.Writer, leads *atomic.Bool, _ func() string) {
+			leads.Store(false)
+			r.PutStatuses([]store.Status{record("a", "no room")})
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if calls := s.noted(); len(calls) > 0 {
+				t.Errorf("while another may lead: %v", calls)
+			}
+			leads.Store(true)
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+			if calls := s.noted(); len(calls) != 1 {
+				t.Errorf("then: %v", calls)
+			}
+		})
 }
 
 // A pod has 30 s to end.
@@ -453,82 +462,86 @@ func TestALoadThatIsWrittenDownTooLateDoesNotBegin(t *testing.T) {
 
 // A client that registers a model again does not find it deleted by its own earlier call.
 func TestModelsAreMadeAndDeletedInOrder(t *testing.T) {
-	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
-		var waits []func() error
-		for range 3 {
-			waits = append(waits, r.PutModel(made), r.DeleteModel(made))
-		}
-		var done sync.WaitGroup
-		for _, wait := range slices.Backward(waits) {
-			done.Go(func() { _ = wait() })
-			synctest.Wait()
-		}
-		done.Wait()
-		if want := []string{"create", "delete", "create", "delete", "create", "delete"}; !slices.Equal(s.noted(), want) {
-			t.Errorf("the calls are %v", s.noted())
-		}
-	})
+	paced(t, func(context.Context) error { return nil },
+		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
+			var waits []func() error
+			for range 3 {
+				waits = append(waits, r.PutModel(made), r.DeleteModel(made))
+			}
+			var done sync.WaitGroup
+			for _, wait := range slices.Backward(waits) {
+				done.Go(func() { _ = wait() })
+				synctest.Wait()
+			}
+			done.Wait()
+			if want := []string{"create", "delete", "create", "delete", "create", "delete"}; !slices.Equal(s.noted(), want) {
+				t.Errorf("the calls are %v", s.noted())
+			}
+		})
 }
 
 // Clients may register and unregister models as long as control runs.
 func TestAModelThatIsGoneIsForgotten(t *testing.T) {
-	paced(t, func(context.Context) error { return nil }, func(t *testing.T, _ *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
-		gone := record("b", "")
-		gone.Gone = true
-		r.PutStatuses([]store.Status{record("a", "no room"), record("b", "no room")})
-		r.PutStatuses([]store.Status{gone})
-		if all, _ := r.Statuses(); len(all) != 1 || all[0].ID != "a" {
-			t.Errorf("it knows %+v", all)
-		}
-	})
+	paced(t, func(context.Context) error { return nil },
+		func(t *testing.T, _ *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
+			gone := record("b", "")
+			gone.Gone = true
+			r.PutStatuses([]store.Status{record("a", "no room"), record("b", "no room")})
+			r.PutStatuses([]store.Status{gone})
+			if all, _ := r.Statuses(); len(all) != 1 || all[0].ID != "a" {
+				t.Errorf("it knows %+v", all)
+			}
+		})
 }
 
 // The copies of a runtime's earlier incarnation are dropped. Otherwise the next leader would take
 // them for the current incarnation's, and the runtime for restarted since.
 func TestWhatARuntimeHadInAnEarlierLifeIsForgotten(t *testing.T) {
-	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
-		if err := r.PutModel(made)(); err != nil {
-			t.Fatal(err)
-		}
-		const at = "10.0.0.1:8033"
-		_ = r.PutRuntime(store.Runtime{Endpoint: at, Incarnation: "one"})
-		_ = r.PutCopy(store.Copy{Endpoint: at, Pool: inPool, ID: "a", State: "loaded", Incarnation: "one"}, false)
-		time.Sleep(time.Second)
-		synctest.Wait()
-		if !strings.Contains(s.patched, at) {
-			t.Errorf("it is not written where it is: %s", s.patched)
-		}
-		_ = r.PutRuntime(store.Runtime{Endpoint: at, Incarnation: "two"})
-		time.Sleep(time.Second)
-		synctest.Wait()
-		if strings.Contains(s.patched, at) {
-			t.Errorf("in its next life it has: %s", s.patched)
-		}
-	})
+	paced(t, func(context.Context) error { return nil },
+		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
+			if err := r.PutModel(made)(); err != nil {
+				t.Fatal(err)
+			}
+			const at = "10.0.0.1:8033"
+			_ = r.PutRuntime(store.Runtime{Endpoint: at, Incarnation: "one"})
+			_ = r.PutCopy(store.Copy{Endpoint: at, Pool: inPool, ID: "a", State: "loaded", Incarnation: "one"}, false)
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if !strings.Contains(s.patched, at) {
+				t.Errorf("it is not written where it is: %s", s.patched)
+			}
+			_ = r.PutRuntime(store.Runtime{Endpoint: at, Incarnation: "two"})
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if strings.Contains(s.patched, at) {
+				t.Errorf("in its next life it has: %s", s.patched)
+			}
+		})
 }
 
 // A runtime's state is deleted with its endpoint, and its copies with it; other runtimes' stay.
 func TestARuntimeThatIsGoneIsForgotten(t *testing.T) {
-	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
-		if err := r.PutModel(made)(); err != nil {
-			t.Fatal(err)
-		}
-		const gone, stays = "10.0.0.1:8033", "10.0.0.2:8033"
-		for _, at := range []string{gone, stays} {
-			_ = r.PutRuntime(store.Runtime{Endpoint: at})
-			_ = r.PutCopy(store.Copy{Endpoint: at, Pool: inPool, ID: "a", State: "loaded"}, false)
-		}
-		r.DeleteRuntime(gone)
-		r.DeleteRuntime("10.0.0.3:8033") // unknown
-		time.Sleep(time.Second)
-		synctest.Wait()
-		if strings.Contains(s.patched, gone) || !strings.Contains(s.patched, stays) {
-			t.Errorf("it is written that it is at %s", s.patched)
-		}
-		if all, _ := r.Runtimes(); len(all) != 1 || all[0].Endpoint != stays {
-			t.Errorf("it knows the runtimes %+v", all)
-		}
-	})
+	paced(t, func(context.Context) error { return nil },
+		func(t *testing.T, s *slow, r *statuswriter.Writer, _ *atomic.Bool, _ func() string) {
+			if err := r.PutModel(made)(); err != nil {
+				t.Fatal(err)
+			}
+			const gone, stays = "10.0.0.1:8033", "10.0.0.2:8033"
+			for _, at := range []string{gone, stays} {
+				_ = r.PutRuntime(store.Runtime{Endpoint: at})
+				_ = r.PutCopy(store.Copy{Endpoint: at, Pool: inPool, ID: "a", State: "loaded"}, false)
+			}
+			r.DeleteRuntime(gone)
+			r.DeleteRuntime("10.0.0.3:8033") // unknown
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if strings.Contains(s.patched, gone) || !strings.Contains(s.patched, stays) {
+				t.Errorf("it is written that it is at %s", s.patched)
+			}
+			if all, _ := r.Runtimes(); len(all) != 1 || all[0].Endpoint != stays {
+				t.Errorf("it knows the runtimes %+v", all)
+			}
+		})
 }
 
 // An outage does not fail a load; a missing place to store it does.
@@ -567,7 +580,8 @@ func TestAMemoryIsOpenedWhenTheAPIServerAnswers(t *testing.T) {
 		_ = r.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if _, err := statuswriter.Open(ctx, &slow{away: 1e9}, "", slog.New(slog.DiscardHandler), always); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := statuswriter.Open(ctx, &slow{away: 1e9}, "", slog.New(slog.DiscardHandler), always); !errors.Is(err,
+			context.DeadlineExceeded) {
 			t.Errorf("it never answers: %v", err)
 		}
 	})

@@ -194,7 +194,8 @@ func routeStatuses(w *objects.World) []*wanted {
 			Models: r.Models,
 			Conditions: []metav1.Condition{
 				condition(v1alpha1.ConditionAccepted, v1alpha1.ReasonAccepted, v1alpha1.ReasonModelNameTaken, faults[r.Name], r.Generation),
-				condition(v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonResolvedRefs, v1alpha1.ReasonBackendNotFound, faults[r.Name], r.Generation),
+				condition(v1alpha1.ConditionResolvedRefs, v1alpha1.ReasonResolvedRefs, v1alpha1.ReasonBackendNotFound, faults[r.Name],
+					r.Generation),
 			},
 		}
 		for _, b := range r.Backends {

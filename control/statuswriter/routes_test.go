@@ -22,9 +22,10 @@ func TestKubectlGetTellsAPersonWhatIsGoingOn(t *testing.T) {
 	c.Apply(model("m", "{poolRef: {name: p}}"))
 	status := v1alpha1.ModelStatus{
 		ObservedGeneration: 1, Loaded: 1, Bytes: 5 << 20, SizeSource: "measured",
-		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonLoaded, ObservedGeneration: 1}},
-		Copies:     []v1alpha1.CopyStatus{{Endpoint: "10.0.0.1:8000", State: "loaded", Since: metav1.MicroTime{Time: time.Unix(1e9, 123e3)}}},
-		Failures:   []v1alpha1.FailureStatus{{Endpoint: "10.0.0.2:8000", At: metav1.MicroTime{Time: time.Unix(1e9, 0)}, Message: "no"}},
+		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonLoaded,
+			ObservedGeneration: 1}},
+		Copies:   []v1alpha1.CopyStatus{{Endpoint: "10.0.0.1:8000", State: "loaded", Since: metav1.MicroTime{Time: time.Unix(1e9, 123e3)}}},
+		Failures: []v1alpha1.FailureStatus{{Endpoint: "10.0.0.2:8000", At: metav1.MicroTime{Time: time.Unix(1e9, 0)}, Message: "no"}},
 	}
 	r := c.open(c.typed(writer(c)), always)
 	r.SetWorld(c.world())
@@ -125,8 +126,10 @@ func TestAModelWhoseIDIsAnothersIsNotAccepted(t *testing.T) {
 	c.Await("it is told", func() bool { return c.modelNamed("b").Status.Message != "" })
 	is := c.modelNamed("b")
 	got := is.Status.Conditions
-	if want := `its id "x" in InferencePool default/p is that of Model default/a, which keeps it`; len(got) != 1 || got[0].Type != "Accepted" || got[0].Status != "False" ||
-		got[0].Reason != "ModelNameTaken" || got[0].Message != want || got[0].ObservedGeneration != is.Generation || is.Status.Message != want {
+	if want := `its id "x" in InferencePool default/p is that of Model default/a, which keeps it`; len(got) != 1 ||
+		got[0].Type != "Accepted" || got[0].Status != "False" ||
+		got[0].Reason != "ModelNameTaken" || got[0].Message != want || got[0].ObservedGeneration != is.Generation ||
+		is.Status.Message != want {
 		t.Errorf("the status is %+v", is.Status)
 	}
 	c.Delete(twin("a"))

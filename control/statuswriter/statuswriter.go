@@ -49,7 +49,8 @@ const (
 // and Models are queued; and HTTPRoutes get their turn although their Gateway changes with each of
 // them.
 var patience = map[string]time.Duration{
-	objects.HTTPRouteKind: 5 * time.Second, objects.GRPCRouteKind: 5 * time.Second, pool.Kind: 5 * time.Second, v1alpha1.ModelKind: time.Hour,
+	objects.HTTPRouteKind: 5 * time.Second, objects.GRPCRouteKind: 5 * time.Second, pool.Kind: 5 * time.Second,
+	v1alpha1.ModelKind: time.Hour,
 }
 
 // Writer writes status for the leader, and is its [store.Memory]: a registered model is a Model,
@@ -134,11 +135,13 @@ func Open(ctx context.Context, c client.Client, namespace string, log *slog.Logg
 		}
 	}
 	r := &Writer{
-		client: c, namespace: namespace, log: log, leads: leads, kinds: make(map[string]kinds.Kind), done: make(chan struct{}), due: make(chan struct{}, 1),
+		client: c, namespace: namespace, log: log, leads: leads, kinds: make(map[string]kinds.Kind), done: make(chan struct{}),
+		due:   make(chan struct{}, 1),
 		since: make(map[string]time.Time), models: make(map[modelKey]*model), runtimes: make(map[string]store.Runtime),
 		routes: make(map[objects.Name]*route), dirty: make(map[subject]time.Time),
 		attached: make(map[objects.Object]*attached), surveyed: make(map[string]bool),
-		resting: make(map[string]time.Time), told: make(map[subject]string), turns: make(map[objects.Object]chan struct{}), uids: make(map[objects.Object]types.UID),
+		resting: make(map[string]time.Time), told: make(map[subject]string), turns: make(map[objects.Object]chan struct{}),
+		uids:    make(map[objects.Object]types.UID),
 		vmodels: make(map[modelKey]*vmodel), gates: make(map[objects.Name]store.Gate),
 	}
 	for _, k := range kinds.WithNetwork() {

@@ -33,7 +33,8 @@ func moved(object v1alpha1.VModel, active, reason string) store.VModelStatus {
 		Pool: inPool, ID: "v", Object: objects.Name{Namespace: object.Namespace, Name: object.Name}, UID: string(object.UID),
 		Status: v1alpha1.VModelStatus{
 			ObservedGeneration: object.Generation, Active: active,
-			Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reason, Message: "requests go to " + active}},
+			Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reason,
+				Message: "requests go to " + active}},
 		},
 	}
 }
@@ -61,7 +62,8 @@ func TestTheStatusOfAVModelIsWhereTheNextLeaderReadsIt(t *testing.T) {
 	}
 	is = c.vmodelNamed("v")
 	ready := is.Status.Conditions
-	if is.Status.Active != "a" || is.Status.Previous != "z" || !is.Status.PreviousUntil.Equal(&until) || is.Status.ObservedGeneration != 1 ||
+	if is.Status.Active != "a" || is.Status.Previous != "z" || !is.Status.PreviousUntil.Equal(&until) ||
+		is.Status.ObservedGeneration != 1 ||
 		len(ready) != 1 || ready[0].Reason != "Transitioning" || ready[0].ObservedGeneration != 1 || ready[0].LastTransitionTime.IsZero() {
 		t.Errorf("the status is %+v", is.Status)
 	}
@@ -69,7 +71,8 @@ func TestTheStatusOfAVModelIsWhereTheNextLeaderReadsIt(t *testing.T) {
 	r := c.open(c.typed(writer(c)), always)
 	defer r.Close()
 	found, err := r.VModelStatuses()
-	if err != nil || len(found) != 1 || found[0].Pool != inPool || found[0].ID != "v" || found[0].Status.Active != "a" || found[0].Status.Previous != "z" {
+	if err != nil || len(found) != 1 || found[0].Pool != inPool || found[0].ID != "v" || found[0].Status.Active != "a" ||
+		found[0].Status.Previous != "z" {
 		t.Errorf("the next finds %+v, %v", found, err)
 	}
 	if all, _ := r.VModels(); len(all) != 0 {
@@ -158,7 +161,8 @@ func TestAVModelWhoseIDIsAnothersIsNotAccepted(t *testing.T) {
 	r.SetWorld(c.world())
 	c.Await("it is told", func() bool { return len(c.vmodelNamed("v").Status.Conditions) > 0 })
 	is := c.vmodelNamed("v").Status
-	if got := is.Conditions; len(got) != 1 || got[0].Type != "Accepted" || got[0].Status != "False" || got[0].Reason != "ModelNameTaken" || got[0].ObservedGeneration != 1 ||
+	if got := is.Conditions; len(got) != 1 || got[0].Type != "Accepted" || got[0].Status != "False" || got[0].Reason != "ModelNameTaken" ||
+		got[0].ObservedGeneration != 1 ||
 		got[0].Message != `its id "m" in InferencePool default/p is that of Model default/m, which keeps it` {
 		t.Errorf("the status is %+v", is)
 	}

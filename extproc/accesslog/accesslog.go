@@ -107,8 +107,9 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
 		FirstBody: firstBody(common, usage),
 		Held:      held(pick),
 		Gateway:   gateway(common, pick),
-		Bytes:     int(pick.number(wire.PickBytes).Or(0)), Expected: time.Duration(pick.number(wire.PickFirstToken).Or(0)) * time.Microsecond,
-		Adapter: pick.text(wire.PickAdapter), Loading: time.Duration(pick.number(wire.PickLoad).Or(0)) * time.Microsecond,
+		Bytes:     int(pick.number(wire.PickBytes).Or(0)),
+		Expected:  time.Duration(pick.number(wire.PickFirstToken).Or(0)) * time.Microsecond,
+		Adapter:   pick.text(wire.PickAdapter), Loading: time.Duration(pick.number(wire.PickLoad).Or(0)) * time.Microsecond,
 		Among: int64(pick.number(wire.PickAmong).Or(0)), Answered: microseconds(common.GetCustomTags()[wire.TagAnswered]),
 		ResponseID: usage.text(wire.UsageID),
 	}

@@ -99,15 +99,21 @@ func TestThePicksThatDidNotServe(t *testing.T) {
 	}{
 		{name: "the first serves", record: "stream", picks: a + "," + b, served: a, attempts: 1, endpoint: a},
 		{name: "the second serves", record: "stream", picks: a + "," + b, served: b, attempts: 2, endpoint: b, unreached: []string{a}},
-		{name: "the first is full", record: "stream", picks: a + "," + b, served: b, elsewhere: a, attempts: 2, endpoint: b, saidElsewhere: []string{a}},
-		{name: "one is full, one gone", record: "stream", picks: a + "," + b + "," + c, served: c, elsewhere: a, attempts: 3, endpoint: c, saidElsewhere: []string{a}, unreached: []string{b}},
-		{name: "one has it not, one is gone", record: "stream", picks: a + "," + b + "," + c, served: c, missing: a, attempts: 3, endpoint: c, unreached: []string{b}},
+		{name: "the first is full", record: "stream", picks: a + "," + b, served: b, elsewhere: a, attempts: 2, endpoint: b,
+			saidElsewhere: []string{a}},
+		{name: "one is full, one gone", record: "stream", picks: a + "," + b + "," + c, served: c, elsewhere: a, attempts: 3, endpoint: c,
+			saidElsewhere: []string{a}, unreached: []string{b}},
+		{name: "one has it not, one is gone", record: "stream", picks: a + "," + b + "," + c, served: c, missing: a, attempts: 3,
+			endpoint: c, unreached: []string{b}},
 		{name: "Envoy does not know the first", record: "stream", picks: a + "," + b, served: b, attempts: 1, endpoint: b},
 		{name: "the last fails too", record: "refused", picks: a + "," + b, served: b, attempts: 2, endpoint: b, unreached: []string{a}},
-		{name: "the inner server sends it once more", record: "stream", picks: a + "," + b + ",/run/inner.sock", served: "/run/inner.sock", elsewhere: a, attempts: 3, saidElsewhere: []string{a}, unreached: []string{b}},
-		{name: "the inner server has a call for several models", record: "stream", picks: "/run/inner.sock", served: "/run/inner.sock", attempts: 1},
+		{name: "the inner server sends it once more", record: "stream", picks: a + "," + b + ",/run/inner.sock", served: "/run/inner.sock",
+			elsewhere: a, attempts: 3, saidElsewhere: []string{a}, unreached: []string{b}},
+		{name: "the inner server has a call for several models", record: "stream", picks: "/run/inner.sock", served: "/run/inner.sock",
+			attempts: 1},
 		{name: "none is left", record: "no-extproc", picks: a + "," + b, attempts: 3, endpoint: a, unreached: []string{a, b}},
-		{name: "none is left, all full", record: "no-extproc", picks: a + "," + b, elsewhere: a + "," + b, attempts: 3, endpoint: a, saidElsewhere: []string{a, b}},
+		{name: "none is left, all full", record: "no-extproc", picks: a + "," + b, elsewhere: a + "," + b, attempts: 3, endpoint: a,
+			saidElsewhere: []string{a, b}},
 		{name: "Envoy knows none", record: "no-extproc", picks: a + "," + b, attempts: 1, endpoint: a},
 	} {
 		entry := record(t, l.record)
@@ -123,8 +129,9 @@ func TestThePicksThatDidNotServe(t *testing.T) {
 			common.UpstreamRemoteAddress = &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: l.served}}}
 		}
 		common.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
-			"envoy.lb":      {Fields: map[string]*structpb.Value{"x-gateway-destination-endpoint": structpb.NewStringValue(l.picks)}},
-			"gateway.usage": {Fields: map[string]*structpb.Value{"elsewhere": structpb.NewStringValue(l.elsewhere), "missing": structpb.NewStringValue(l.missing)}},
+			"envoy.lb": {Fields: map[string]*structpb.Value{"x-gateway-destination-endpoint": structpb.NewStringValue(l.picks)}},
+			"gateway.usage": {Fields: map[string]*structpb.Value{"elsewhere": structpb.NewStringValue(l.elsewhere),
+				"missing": structpb.NewStringValue(l.missing)}},
 		}}
 		o := accesslog.Read(entry)
 		if o.Endpoint != l.endpoint || !slices.Equal(o.Elsewhere, l.saidElsewhere) || !slices.Equal(o.Unreached, l.unreached) {

@@ -41,9 +41,9 @@ const (
 
 func churnAddress(i int) string { return fmt.Sprintf("10.0.%d.%d", i/256, i%256) }
 
-// BenchmarkKubeChurn prints how soon the fleet has what became of a pod, from before the API server is told of it: 1,000
-// pods in 50 pools, 20 of which become ready or unready each second. The fleet is in a process of its own, whose CPU and
-// memory it prints.
+// BenchmarkKubeChurn prints how soon the fleet has what became of a pod, from before the API server
+// is told of it: 1,000 pods in 50 pools, 20 of which become ready or unready each second. The fleet
+// is in a process of its own, whose CPU and memory it prints.
 //
 //	go test -run '^$' -bench KubeChurn -benchtime 1200x ./extproc
 func BenchmarkKubeChurn(b *testing.B) {
@@ -52,11 +52,14 @@ func BenchmarkKubeChurn(b *testing.B) {
 	objects.CRDs()
 	var texts []string
 	for i := range churnPools {
-		texts = append(texts, fmt.Sprintf("{apiVersion: inference.networking.k8s.io/v1, kind: InferencePool, metadata: {name: p%d}, spec: {selector: {matchLabels: {app: p%[1]d}}, targetPorts: [{number: 8000}]}}", i))
+		texts = append(texts,
+			fmt.Sprintf("{apiVersion: inference.networking.k8s.io/v1, kind: InferencePool, metadata: {name: p%d}, spec: {selector: {matchLabels: {app: p%[1]d}}, targetPorts: [{number: 8000}]}}", i))
 	}
 	for i := range churnPods {
-		texts = append(texts, fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: e%d, labels: {app: p%d}}, spec: {containers: [{name: engine, image: none}]}, "+
-			`status: {podIP: %s, podIPs: [{ip: %[3]s}], phase: Running, conditions: [{type: Ready, status: "True"}]}}`, i, i%churnPools, churnAddress(i)))
+		texts = append(texts,
+			fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {name: e%d, labels: {app: p%d}}, spec: {containers: [{name: engine, image: none}]}, "+
+				`status: {podIP: %s, podIPs: [{ip: %[3]s}], phase: Running, conditions: [{type: Ready, status: "True"}]}}`, i, i%churnPools,
+				churnAddress(i)))
 	}
 	objects.Apply(strings.Join(texts, "\n---\n"))
 	config := apiserver.KubeconfigFile(b, server.Admin())
@@ -129,7 +132,8 @@ func BenchmarkKubeChurn(b *testing.B) {
 		}
 		patch := fmt.Appendf(nil, `{"status": {"conditions": [{"type": "Ready", "status": %q}]}}`, status)
 		began[churnAddress(i)] = time.Now()
-		if _, err := objects.At(pod).Patch(b.Context(), fmt.Sprintf("e%d", i), types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+		if _, err := objects.At(pod).Patch(b.Context(), fmt.Sprintf("e%d", i), types.StrategicMergePatchType, patch, metav1.PatchOptions{},
+			"status"); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -159,8 +163,8 @@ type believed struct {
 	at      time.Time
 }
 
-// TestBeliever is what BenchmarkKubeChurn starts. It prints each endpoint that the fleet gives requests now and did not
-// before, and the other way round, until its input ends.
+// TestBeliever is what BenchmarkKubeChurn starts. It prints each endpoint that the fleet gives
+// requests now and did not before, and the other way round, until its input ends.
 func TestBeliever(t *testing.T) {
 	if *believer == "" {
 		t.Skip("BenchmarkKubeChurn starts it")

@@ -1,7 +1,9 @@
-// Package command runs extproc: it builds the packages that serve a request from the command line and connects them.
+// Package command runs extproc: it builds the packages that serve a request from the command line
+// and connects them.
 //
-// A request passes through stream, openai, route, fleet and pick, in that order. It waits in flow while its model is loaded.
-// Packages scrape, outcome and placementclient keep the fleet current, and metrics counts what happens.
+// A request passes through stream, openai, route, fleet and pick, in that order. It waits in flow
+// while its model is loaded. Packages scrape, outcome and placementclient keep the fleet current,
+// and metrics counts what happens.
 package command
 
 import (
@@ -75,9 +77,11 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 		return err
 	}
 	socket := serve.RelaySocket(c.Serve.Own)
-	c.Serve.Relay = relay.New(relay.Config{Folder: filepath.Dir(socket), Tokens: tokens, Fleet: f, Mesh: clients, Replied: m.Replied, Log: log})
+	c.Serve.Relay = relay.New(relay.Config{Folder: filepath.Dir(socket), Tokens: tokens, Fleet: f, Mesh: clients, Replied: m.Replied,
+		Log: log})
 	c.Serve.Exchanges = stream.New(stream.Config{
-		Relay: socket, RelayTokens: tokens, Manages: clients != nil, Fleet: f, Flow: held, Meter: m, Log: log, Settings: c.Settings, Default: c.Pool, Observe: observe, Tokens: engines.Tokens,
+		Relay: socket, RelayTokens: tokens, Manages: clients != nil, Fleet: f, Flow: held, Meter: m, Log: log, Settings: c.Settings,
+		Default: c.Pool, Observe: observe, Tokens: engines.Tokens,
 		ModeOverride: c.ModeOverride, Conformance: c.Conformance, ExplainPicks: c.ExplainPicks, Random: c.Random(),
 	})
 	c.Serve.Outcomes = accesslog.NewServer(observe, c.Serve.Exchanges.Progressed)

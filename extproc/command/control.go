@@ -18,8 +18,9 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// believe returns the fleet. Where the command line names control it returns, too, what holds the requests that wait for
-// models, and what talks with control until its context ends.
+// newFleet returns the fleet. If the command line names a control, it also returns the queue of
+// requests that wait for models, and a function that exchanges messages with control until its
+// context ends.
 func newFleet(c options.Options, log *slog.Logger) (*fleet.Fleet, *flow.Flow, func(context.Context, *metrics.Meter) error, error) {
 	if c.Control.Address == "" {
 		return fleet.New(fleet.Config{Settings: c.Settings, Log: log, PrefixCacheBytes: c.PrefixBytes}), nil, nil, nil
@@ -37,11 +38,13 @@ func newFleet(c options.Options, log *slog.Logger) (*fleet.Fleet, *flow.Flow, fu
 		Settings: c.Settings, Log: log, Published: held.Published, Freed: held.Freed, PrefixCacheBytes: c.PrefixBytes, Placed: true,
 	})
 	return f, held, func(ctx context.Context, m *metrics.Meter) error {
-		return placementclient.New(placementclient.Config{Target: target, Dial: dial, News: news, Fleet: f, Flow: held, Meter: m, Log: log}).Run(ctx)
+		return placementclient.New(placementclient.Config{Target: target, Dial: dial, News: news, Fleet: f, Flow: held, Meter: m,
+			Log: log}).Run(ctx)
 	}, nil
 }
 
-// within is what the inner server has: what it is told by, and the way to control for clients of ModelMesh, nil where the command line opens none.
+// within is what the inner server has: what it is told by, and the way to control for clients of
+// ModelMesh, nil where the command line opens none.
 func within(c options.Options, log *slog.Logger) (*relaytoken.Sealer, *relay.Mesh, error) {
 	tokens, err := relay.NewTokens(serve.RelayKey(c.Serve.Own))
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-// The args of other pickers' Deployments, of a pool llama in the namespace llm.
+// deployments are the args of other pickers' Deployments, of a pool llama in the namespace llm.
 var deployments = []struct {
 	name    string
 	env     map[string]string
@@ -68,8 +68,9 @@ var deployments = []struct {
 	},
 }
 
-// With the args of another picker's Deployment as they are, and the right to read one namespace, extproc serves ext_proc, health
-// and metrics on the ports that they name, and names in one line what it ignores.
+// With the args of another picker's Deployment as they are, and the right to read one namespace,
+// extproc serves ext_proc, health and metrics on the ports that they name, and names in one line
+// what it ignores.
 func TestInThePlaceOfAnotherPicker(t *testing.T) {
 	s := apiserver.Run(t)
 	objects := s.Objects(t)
@@ -109,7 +110,8 @@ spec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}], end
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			// Nobody else's addresses: a pod has them to itself.
-			args := slices.Concat(d.args, []string{"--grpc-host", own, "--metrics-host", own, "--drain-delay", "0s", "--drain-timeout", "100ms"})
+			args := slices.Concat(d.args, []string{"--grpc-host", own, "--metrics-host", own, "--drain-delay", "0s", "--drain-timeout",
+				"100ms"})
 			go func() { done <- Run(ctx, args, io.Discard, &logs) }()
 			defer func() {
 				cancel()
@@ -193,7 +195,8 @@ func serveEngine(t *testing.T, address string, overTLS bool) {
 	t.Cleanup(engine.Close)
 }
 
-// destination is the endpoint that extproc names for a request for the model llama, whose body is shown in chunks.
+// destination is the endpoint that extproc names for a request for the model llama, whose body is
+// shown in chunks.
 func destination(t *testing.T, conn *grpc.ClientConn) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -203,11 +206,13 @@ func destination(t *testing.T, conn *grpc.ClientConn) string {
 		t.Fatal(err)
 	}
 	headers := &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{
-		{Key: ":method", RawValue: []byte("POST")}, {Key: ":path", RawValue: []byte("/v1/completions")}, {Key: "content-type", RawValue: []byte("application/json")},
+		{Key: ":method", RawValue: []byte("POST")}, {Key: ":path", RawValue: []byte("/v1/completions")},
+		{Key: "content-type", RawValue: []byte("application/json")},
 	}}}
 	for _, m := range []*extprocv3.ProcessingRequest{
 		{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: headers}},
-		{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(`{"model":"llama","prompt":"x"}`), EndOfStream: true}}},
+		{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(`{"model":"llama","prompt":"x"}`),
+			EndOfStream: true}}},
 	} {
 		if err := stream.Send(m); err != nil {
 			t.Fatal(err)

@@ -11,8 +11,8 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-// With --kube the program takes its objects from an API server: it waits for the CRDs, serves once they are there, and
-// goes on while the API server is away.
+// With --kube the program takes its objects from an API server: it waits for the CRDs, serves once
+// they are there, and goes on while the API server is away.
 func TestObjectsOfAnAPIServer(t *testing.T) {
 	s := apiserver.Run(t)
 	objects := s.Objects(t)
@@ -27,7 +27,8 @@ func TestObjectsOfAnAPIServer(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- Run(ctx, append(flags, "--metrics-host", host, "--metrics-port", "9094", "--drain-timeout", "100ms"), io.Discard, io.Discard)
+		done <- Run(ctx, append(flags, "--metrics-host", host, "--metrics-port", "9094", "--drain-timeout", "100ms"), io.Discard,
+			io.Discard)
 	}()
 	defer func() {
 		cancel()
@@ -44,7 +45,8 @@ func TestObjectsOfAnAPIServer(t *testing.T) {
 	await(t, metrics, `headgate_objects{kind="LLMRoute"} 1`)
 	await(t, ready, "ok")
 	var explained bytes.Buffer
-	if err := Run(t.Context(), append(flags, "--explain-config"), &explained, io.Discard); err != nil || !strings.Contains(explained.String(), "default/base") {
+	if err := Run(t.Context(), append(flags, "--explain-config"), &explained, io.Discard); err != nil ||
+		!strings.Contains(explained.String(), "default/base") {
 		t.Errorf("the configuration is explained by %v:\n%s", err, explained.String())
 	}
 

@@ -68,7 +68,8 @@ func dial(t *testing.T, target string) *grpc.ClientConn {
 	return conn
 }
 
-// The program serves on both of its sockets, is healthy under both names, and ends in time with a stream open.
+// The program serves on both of its sockets, is healthy under both names, and ends in time with a
+// stream open.
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, dir)
@@ -76,7 +77,8 @@ func TestRun(t *testing.T) {
 		conn := dial(t, target)
 		for _, service := range []string{"", "envoy.service.ext_proc.v3.ExternalProcessor"} {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-			answer, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{Service: service}, grpc.WaitForReady(true))
+			answer, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{Service: service},
+				grpc.WaitForReady(true))
 			cancel()
 			if err != nil || answer.GetStatus() != healthv1.HealthCheckResponse_SERVING {
 				t.Fatalf("%s %q: %v, %v", target, service, answer, err)
@@ -122,8 +124,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A process that takes over has the socket from the moment in which it knows as much as the other, and not before: it would turn
-// requests away.
+// A process that takes over has the socket from the moment in which it knows as much as the other,
+// and not before: it would turn requests away.
 func TestAProcessTakesOverWhenItHasLooked(t *testing.T) {
 	answer := make(chan struct{})
 	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -172,13 +174,14 @@ func TestAProcessTakesOverWhenItHasLooked(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if err := Run(t.Context(), []string{"--objects", dir, "--listen", "127.0.0.1:1", "--take-over"}, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "only sockets can be taken over") {
+	if err := Run(t.Context(), []string{"--objects", dir, "--listen", "127.0.0.1:1", "--take-over"}, io.Discard, io.Discard); err == nil ||
+		!strings.Contains(err.Error(), "only sockets can be taken over") {
 		t.Errorf("to take over a port: %v", err)
 	}
 }
 
-// With endpoints on the command line no folder is needed: the program is ready, and looks at them, by name and by address,
-// over TLS with a token where it is told to. A folder may stand beside.
+// With endpoints on the command line no folder is needed: the program is ready, and looks at them,
+// by name and by address, over TLS with a token where it is told to. A folder may stand beside.
 func TestEndpointsOnTheCommandLine(t *testing.T) {
 	engines := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -229,7 +232,8 @@ func TestEndpointsOnTheCommandLine(t *testing.T) {
 			metrics := "http://" + host + ":9091/"
 			done := make(chan error, 1)
 			ctx, cancel := context.WithCancel(t.Context())
-			args := append(strings.Fields(c.args), "--listen", "unix:"+filepath.Join(t.TempDir(), "s"), "--metrics-host", host, "--metrics-port", "9091")
+			args := append(strings.Fields(c.args), "--listen", "unix:"+filepath.Join(t.TempDir(), "s"), "--metrics-host", host,
+				"--metrics-port", "9091")
 			go func() { done <- Run(ctx, args, io.Discard, io.Discard) }()
 			await(t, metrics+"readyz", "ok")
 			for _, want := range c.want {
@@ -277,20 +281,29 @@ func TestFaultsAtTheStartEndIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]string{
-		"--endpoints a:1 --listen unix:x --engine-token-file " + empty:                                 "--engine-token-file: " + empty + " is empty: write the token that the engines want into it",
-		"--endpoints a:1 --listen unix:x --engine-token-file " + dir + "/none":                         "--engine-token-file: open " + dir + "/none: no such file or directory",
-		"--endpoints a:1 --listen unix:x --engine-tls --engine-ca-file " + empty:                       "--engine-ca-file: " + empty + " holds no certificate in PEM",
-		"--endpoints a:1 --listen unix:x --engine-tls --engine-ca-file " + dir + "/none":               "--engine-ca-file: open " + dir + "/none: no such file or directory",
-		"--endpoints a:1 --listen unix:x --control nowhere":                                            "--control nowhere: want unix:PATH or HOST:PORT",
-		"--endpoints a:1 --listen unix:x --control 10.0.0.1:1 --control-ca-file " + empty:              "--control-ca-file: " + empty + " holds no certificate in PEM",
-		"--endpoints a:1 --listen unix:x --control 10.0.0.1:1 --control-cert-path " + dir + "/none":    "--control-cert-path: open " + dir + "/none/tls.crt: no such file or directory",
-		"--objects " + dir + " --listen unix:" + dir + "/s":                                            "x.yaml:1: ",
-		"--kube --kubeconfig " + dir + "/none --listen unix:" + dir + "/s":                             "the API server: stat " + dir + "/none: no such file or directory",
-		"--kube --kubeconfig " + empty + " --listen unix:" + dir + "/s":                                "cannot find the API server: set --kubeconfig FILE or $KUBECONFIG, or run in a pod with a service account",
-		"--objects " + dir + "/none --listen unix:" + dir + "/s":                                       "no such file or directory",
-		"--objects " + t.TempDir() + " --listen unix:" + dir + "/" + strings.Repeat("x", 103-len(dir)): "the path of a Unix socket has at most 103 bytes, this one has 104",
-		"--objects " + t.TempDir() + " --listen 192.0.2.1:1":                                           "--listen 192.0.2.1:1: ",
-		"--objects " + t.TempDir() + " --listen unix:/proc/nowhere/extproc.s":                          "--listen unix:/proc/nowhere/extproc.s: ",
+		"--endpoints a:1 --listen unix:x --engine-token-file " + empty: "--engine-token-file: " + empty +
+			" is empty: write the token that the engines want into it",
+		"--endpoints a:1 --listen unix:x --engine-token-file " + dir + "/none": "--engine-token-file: open " + dir +
+			"/none: no such file or directory",
+		"--endpoints a:1 --listen unix:x --engine-tls --engine-ca-file " + empty: "--engine-ca-file: " + empty +
+			" holds no certificate in PEM",
+		"--endpoints a:1 --listen unix:x --engine-tls --engine-ca-file " + dir + "/none": "--engine-ca-file: open " + dir +
+			"/none: no such file or directory",
+		"--endpoints a:1 --listen unix:x --control nowhere": "--control nowhere: want unix:PATH or HOST:PORT",
+		"--endpoints a:1 --listen unix:x --control 10.0.0.1:1 --control-ca-file " + empty: "--control-ca-file: " + empty +
+			" holds no certificate in PEM",
+		"--endpoints a:1 --listen unix:x --control 10.0.0.1:1 --control-cert-path " + dir + "/none": "--control-cert-path: open " + dir +
+			"/none/tls.crt: no such file or directory",
+		"--objects " + dir + " --listen unix:" + dir + "/s": "x.yaml:1: ",
+		"--kube --kubeconfig " + dir + "/none --listen unix:" + dir + "/s": "the API server: stat " + dir +
+			"/none: no such file or directory",
+		"--kube --kubeconfig " + empty + " --listen unix:" + dir +
+			"/s": "cannot find the API server: set --kubeconfig FILE or $KUBECONFIG, or run in a pod with a service account",
+		"--objects " + dir + "/none --listen unix:" + dir + "/s": "no such file or directory",
+		"--objects " + t.TempDir() + " --listen unix:" + dir + "/" +
+			strings.Repeat("x", 103-len(dir)): "the path of a Unix socket has at most 103 bytes, this one has 104",
+		"--objects " + t.TempDir() + " --listen 192.0.2.1:1":                  "--listen 192.0.2.1:1: ",
+		"--objects " + t.TempDir() + " --listen unix:/proc/nowhere/extproc.s": "--listen unix:/proc/nowhere/extproc.s: ",
 	} {
 		err := Run(t.Context(), append(strings.Fields(args), "--metrics-port", "-1"), io.Discard, io.Discard)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -20,7 +20,8 @@ import (
 	"github.com/headgate/headgate/extproc/options"
 )
 
-// gateway runs extproc as other gateways are given it: with the ports that the field's manifests name.
+// gateway runs extproc as other gateways are given it: with the ports that the field's manifests
+// name.
 func gateway(t *testing.T, grpcHost string, flags ...string) (done chan error, stop context.CancelFunc) {
 	t.Helper()
 	dir := t.TempDir()
@@ -59,13 +60,15 @@ func client(t *testing.T, target string, creds credentials.TransportCredentials)
 	return conn
 }
 
-// Health is answered for every name that gateways probe, on the port of its own and beside ext_proc.
+// Health is answered for every name that gateways probe, on the port of its own and beside
+// ext_proc.
 func TestHealthIsAnsweredForEveryName(t *testing.T) {
 	own := host + "1"
 	gateway(t, own)
 	for _, port := range []string{":9002", ":9003"} { // loopback: without TLS
 		conn := client(t, own+port, insecure.NewCredentials())
-		for _, service := range []string{"", "liveness", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor", "inference-extension"} {
+		for _, service := range []string{"", "liveness", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor",
+			"inference-extension"} {
 			if got := check(t, conn, service); got != healthv1.HealthCheckResponse_SERVING {
 				t.Errorf("%s %q is %v", port, service, got)
 			}
@@ -73,7 +76,8 @@ func TestHealthIsAnsweredForEveryName(t *testing.T) {
 	}
 }
 
-// After SIGTERM, gateways are told by health, are served on for the delay, and streams that are open finish.
+// After SIGTERM, gateways are told by health, are served on for the delay, and streams that are
+// open finish.
 func TestStreamsFinishAfterSIGTERM(t *testing.T) {
 	own := host + "2"
 	done, stop := gateway(t, own, "--drain-delay", "300ms", "--drain-timeout", "30s")
@@ -104,7 +108,8 @@ func TestStreamsFinishAfterSIGTERM(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []healthv1.HealthCheckResponse_ServingStatus{healthv1.HealthCheckResponse_SERVING, healthv1.HealthCheckResponse_NOT_SERVING} {
+	for _, want := range []healthv1.HealthCheckResponse_ServingStatus{healthv1.HealthCheckResponse_SERVING,
+		healthv1.HealthCheckResponse_NOT_SERVING} {
 		if m, err := watch.Recv(); err != nil || m.GetStatus() != want {
 			t.Fatalf("health is %v, %v, want %v", m, err, want)
 		}
@@ -134,18 +139,23 @@ func TestStreamsFinishAfterSIGTERM(t *testing.T) {
 
 func TestTheSettingsAreExplained(t *testing.T) {
 	dir := t.TempDir()
-	own := someObjects + "---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: mine}\nspec: {poolRef: {name: base}, policy: random}\n"
+	own := someObjects +
+		"---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: mine}\nspec: {poolRef: {name: base}, policy: random}\n"
 	if err := os.WriteFile(filepath.Join(dir, "objects.yaml"), []byte(own), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := Run(t.Context(), []string{"--objects", dir, "--explain-config", "--adapter-threshold", "5", "--listen", "unix:s", "--stale-after", "20s", "-v", "4"}, &out, io.Discard); err != nil {
+	if err := Run(t.Context(), []string{"--objects", dir, "--explain-config", "--adapter-threshold", "5", "--listen", "unix:s",
+		"--stale-after", "20s", "-v", "4"}, &out, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"POOL default/base", "policy random PoolSettings default/mine, " + dir + "/objects.yaml:13 how", "adapterThreshold 5 flag --adapter-threshold requests",
-		"timeouts.queue 5m0s default longest wait", "timeouts.staleAfter 20s flag --stale-after", "timeouts.lostAfter 20s flag --stale-after", "--grpc-port -1 flag --listen", "--log-level DEBUG flag --v",
-		"--listen unix:s flag --listen", "--drain-timeout 5s default", "llama default/base LLMRoute default/llama, " + dir + "/objects.yaml:8",
+		"POOL default/base", "policy random PoolSettings default/mine, " + dir + "/objects.yaml:13 how",
+		"adapterThreshold 5 flag --adapter-threshold requests",
+		"timeouts.queue 5m0s default longest wait", "timeouts.staleAfter 20s flag --stale-after",
+		"timeouts.lostAfter 20s flag --stale-after", "--grpc-port -1 flag --listen", "--log-level DEBUG flag --v",
+		"--listen unix:s flag --listen", "--drain-timeout 5s default", "llama default/base LLMRoute default/llama, " + dir +
+			"/objects.yaml:8",
 	} {
 		if got := strings.Join(strings.Fields(out.String()), " "); !strings.Contains(got, want) {
 			t.Errorf("it lacks %q:\n%s", want, out.String())
@@ -157,7 +167,8 @@ func TestTheSettingsAreExplained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for flag, want := range map[string]string{"pool-namespace": "$NAMESPACE", "kube": "flag --pool-name", "namespace": "flag --pool-name", "kubeconfig": "$KUBECONFIG", "grpc-port": "default"} {
+	for flag, want := range map[string]string{"pool-namespace": "$NAMESPACE", "kube": "flag --pool-name", "namespace": "flag --pool-name",
+		"kubeconfig": "$KUBECONFIG", "grpc-port": "default"} {
 		if got := c.Explain.From(flag); got != want {
 			t.Errorf("--%s is from %s, want %s", flag, got, want)
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/headgate/headgate/internal/listen"
 )
 
-// settleTimeout bounds how long a process that takes over waits for what the other knows: a look that an engine does not answer
-// ends after a second, and control is called again after two.
+// settleTimeout bounds how long a process that takes over waits for what the other knows: a look
+// that an engine does not answer ends after a second, and control is called again after two.
 const settleTimeout = 10 * time.Second
 
 // settle waits until as much is known of the endpoints as another extproc knows, or for a while.
@@ -34,7 +34,8 @@ func settle(ctx context.Context, f *fleet.Fleet, log *slog.Logger) {
 	}
 }
 
-// serveMetrics serves what operators look at until ctx ends. Who takes over waits until the other has freed the port.
+// serveMetrics serves what operators look at until ctx ends. Who takes over waits until the other
+// has freed the port.
 func serveMetrics(ctx context.Context, c options.Options, handler http.Handler, log *slog.Logger) error {
 	l, err := serve.Listen("metrics-port", c.MetricsHost, c.MetricsPort)
 	for told := false; c.Serve.TakeOver && errors.Is(err, syscall.EADDRINUSE); told = true {

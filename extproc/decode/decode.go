@@ -68,7 +68,8 @@ func (e *Error) Error() string {
 	case Cut:
 		return fmt.Sprintf("The body ends before its content encoding (%s) does.", e.Coding)
 	case Window:
-		return fmt.Sprintf("The body's content encoding (%s) needs a larger window than the gateway has: encode it with one of at most 8 MiB.", e.Coding)
+		return fmt.Sprintf("The body's content encoding (%s) needs a larger window than the gateway has: encode it with one of at most 8 MiB.",
+			e.Coding)
 	}
 	return fmt.Sprintf("The body is not valid in its content encoding (%s).", e.Coding)
 }

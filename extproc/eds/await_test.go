@@ -70,7 +70,8 @@ func TestWhatGatewaysNeed(t *testing.T) {
 		"kind: Gateway\nmetadata: {namespace: other, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: one, port: 80, protocol: HTTP}]}\n---\n" +
 		"kind: InferencePool\nmetadata: {namespace: ns, name: mistral}\n---\n"
 	route := func(namespace, name, parent, pools string) string {
-		return fmt.Sprintf("kind: LLMRoute\nmetadata: {namespace: %s, name: %s}\nspec: {parentRefs: [%s], backendRefs: [%s]}\n---\n", namespace, name, parent, pools)
+		return fmt.Sprintf("kind: LLMRoute\nmetadata: {namespace: %s, name: %s}\nspec: {parentRefs: [%s], backendRefs: [%s]}\n---\n",
+			namespace, name, parent, pools)
 	}
 	set := network.Set(t, network.Standard(strings.TrimSuffix(two+
 		route("ns", "a", "{name: g, sectionName: two}", "{name: mistral}, {name: llama}")+

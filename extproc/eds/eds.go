@@ -1,8 +1,10 @@
-// Package eds tells the Envoys beside extproc which endpoints there are, by the delta variant of Envoy's endpoint discovery service
-// on extproc's own socket: override_host, by which a request goes on to its next pick, finds hosts only among those of its cluster.
+// Package eds tells the Envoys beside extproc which endpoints there are, by the delta variant of
+// Envoy's endpoint discovery service on extproc's own socket: override_host, by which a request
+// goes on to its next pick, finds hosts only among those of its cluster.
 //
-// What Envoy knows comes before and goes after what extproc picks: an endpoint is listed, and Envoy has said that it took the list,
-// before the fleet knows it, and it is listed until no decision that names it can be under way.
+// What Envoy knows comes before and goes after what extproc picks: an endpoint is listed, and Envoy
+// has said that it took the list, before the fleet knows it, and it is listed until no decision
+// that names it can be under way.
 package eds
 
 import (
@@ -27,15 +29,17 @@ import (
 )
 
 const (
-	// patience is how long [Server.Set] waits for Envoys to take new endpoints. One takes them within some milliseconds; where one does
-	// not, its requests for a new endpoint go on to their next pick, and all others are served on.
+	// patience is how long [Server.Set] waits for Envoys to take new endpoints. One takes them
+	// within some milliseconds; where one does not, its requests for a new endpoint go on to their
+	// next pick, and all others are served on.
 	patience = 200 * time.Millisecond
-	// patienceForPools is how long it waits for Envoys to know a new pool: control tells them of it, after it has made a plan.
+	// patienceForPools is how long it waits for Envoys to know a new pool: control tells them of
+	// it, after it has made a plan.
 	patienceForPools = time.Second
 )
 
-// Server serves endpoint discovery. Its methods are safe for concurrent use, but for Set, which is called from one goroutine. Make
-// one with [New], and serve nobody before the first Set.
+// Server serves endpoint discovery. Its methods are safe for concurrent use, but for Set, which is
+// called from one goroutine. Make one with [New], and serve nobody before the first Set.
 type Server struct {
 	edsv3.UnimplementedEndpointDiscoveryServiceServer
 	log   *slog.Logger
@@ -56,7 +60,8 @@ type want struct{ gateway, node, name string }
 
 // envoy is what is known of a stream.
 type envoy struct {
-	// gateway is whose configuration the Envoy has, and node tells it from others of the same Gateway.
+	// gateway is whose configuration the Envoy has, and node tells it from others of the same
+	// Gateway.
 	gateway, node string
 	names         map[string]bool // the resources that it follows
 	sent          uint64          // the version that was sent last, by this nonce
@@ -82,11 +87,13 @@ func (s *Server) DeltaEndpoints(stream edsv3.EndpointDiscoveryService_DeltaEndpo
 	return s.delta.DeltaStreamHandler(stream, resource.EndpointType)
 }
 
-// Close ends every stream: nothing else does. Envoys keep what they know, and call whoever serves next.
+// Close ends every stream: nothing else does. Envoys keep what they know, and call whoever serves
+// next.
 func (s *Server) Close() { s.end() }
 
-// Set says which endpoints there are, by the names under which Envoys ask for them, in order. It returns when every Envoy that is
-// connected has taken those that are new to it, or after a while, or when ctx ends.
+// Set says which endpoints there are, by the names under which Envoys ask for them, in order. It
+// returns when every Envoy that is connected has taken those that are new to it, or after a while,
+// or when ctx ends.
 func (s *Server) Set(ctx context.Context, endpoints map[string][]Endpoint) {
 	s.mu.Lock()
 	n := s.lists.set(endpoints, time.Now())
@@ -121,8 +128,9 @@ func (s *Server) Set(ctx context.Context, endpoints map[string][]Endpoint) {
 	}
 }
 
-// Await returns when the Envoys of Gateways that are connected know the pools that they need, by Gateway as of [Needed], or after a while,
-// or when ctx ends. What was waited for in vain is not waited for again before it is known. It is called from the goroutine of Set.
+// Await returns when the Envoys of Gateways that are connected know the pools that they need, by
+// Gateway as of [Needed], or after a while, or when ctx ends. What was waited for in vain is not
+// waited for again before it is known. It is called from the goroutine of Set.
 func (s *Server) Await(ctx context.Context, needed map[string][]string) {
 	var late <-chan time.Time
 	for {
@@ -149,13 +157,15 @@ func (s *Server) Await(ctx context.Context, needed map[string][]string) {
 			}
 			s.mu.Unlock()
 			s.log.Warn("an Envoy does not know a pool yet, of which control is to tell it; its requests for it get 503 until then",
-				"gateway", unknown[0].gateway, "envoy", unknown[0].node, "pool", unknown[0].name, "pools", len(unknown), "after", patienceForPools.String())
+				"gateway", unknown[0].gateway, "envoy", unknown[0].node, "pool", unknown[0].name, "pools", len(unknown), "after",
+				patienceForPools.String())
 			return
 		}
 	}
 }
 
-// unknown returns what Envoys that are connected need and do not know, and were not waited for in vain. The caller holds mu.
+// unknown returns what Envoys that are connected need and do not know, and were not waited for in
+// vain. The caller holds mu.
 func (s *Server) unknown(needed map[string][]string) (all []want) {
 	connected, known := make(map[want]bool), make(map[want]bool) // of no name
 	for _, e := range s.streams {
@@ -194,7 +204,8 @@ func (s *Server) followers(names []string) (all []int64) {
 	return all
 }
 
-// took says whether each of these streams has taken a version, or has ended; what has not is given to missing. The caller holds mu.
+// took says whether each of these streams has taken a version, or has ended; what has not is given
+// to missing. The caller holds mu.
 func (s *Server) took(streams []int64, version uint64, missing func(*envoy)) bool {
 	all := true
 	for _, id := range streams {
@@ -241,8 +252,8 @@ func (s *Server) update(n news) {
 	}
 }
 
-// assignment returns the resource that lists endpoints, in this order, and an error that names one whose address is none and that is left
-// out.
+// assignment returns the resource that lists endpoints, in this order, and an error that names one
+// whose address is none and that is left out.
 func assignment(name string, endpoints []Endpoint) (*endpointv3.ClusterLoadAssignment, error) {
 	var fault error
 	hosts := &endpointv3.LocalityLbEndpoints{LbEndpoints: make([]*endpointv3.LbEndpoint, 0, len(endpoints))}

@@ -120,7 +120,8 @@ func (w *world) followAs(node *corev3.Node, delay time.Duration, versions map[st
 	if e.stream, err = edsv3.NewEndpointDiscoveryServiceClient(conn).DeltaEndpoints(w.t.Context()); err != nil {
 		w.t.Fatal(err)
 	}
-	if err := e.stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: node, ResourceNamesSubscribe: names, InitialResourceVersions: versions}); err != nil {
+	if err := e.stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: node, ResourceNamesSubscribe: names,
+		InitialResourceVersions: versions}); err != nil {
 		w.t.Fatal(err)
 	}
 	go e.listen()
@@ -287,7 +288,8 @@ func TestNobodyIsWaitedForForLong(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.set(lists{"a": {}})
 		deaf := w.follow(-1, nil, "a")
-		if took := w.set(lists{"a": {"10.0.0.1:80"}}); took != patience || !strings.Contains(w.logged(), "has not taken new endpoints in time") {
+		if took := w.set(lists{"a": {"10.0.0.1:80"}}); took != patience ||
+			!strings.Contains(w.logged(), "has not taken new endpoints in time") {
 			t.Errorf("who takes nothing is waited for for %v, and the log is %s", took, w.logged())
 		}
 		if took := w.set(lists{"a": {"10.0.0.1:80", "10.0.0.9:80"}}); took != 0 {
@@ -411,7 +413,8 @@ func TestCloseEndsTheStreams(t *testing.T) {
 	})
 }
 
-// Envoy avoids what is not ready where it chooses itself: in a pool that fails open. Other pools' lists say nothing of it.
+// Envoy avoids what is not ready where it chooses itself: in a pool that fails open. Other pools'
+// lists say nothing of it.
 func TestThereIsAListForEachPoolAndOneForAll(t *testing.T) {
 	var s objects.Set
 	for name, mode := range map[string]string{"llama": pool.FailOpen, "phi": pool.FailClose, "empty": ""} {
@@ -441,19 +444,22 @@ func TestThereIsAListForEachPoolAndOneForAll(t *testing.T) {
 	one := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "one"}}
 	one.Spec.Selector.MatchLabels, one.Spec.TargetPorts = map[string]string{"app": "one"}, []pool.Port{{Number: 8000}}
 	s.Pools, s.Settings = append(s.Pools, one), append(s.Settings, settings)
-	s.Pods = append(s.Pods, objects.Pod{Name: objects.Name{Namespace: "ns", Name: "one"}, IP: netip.MustParseAddr("10.0.1.1"), Ready: true, Labels: map[string]string{"app": "one"}})
+	s.Pods = append(s.Pods, objects.Pod{Name: objects.Name{Namespace: "ns", Name: "one"}, IP: netip.MustParseAddr("10.0.1.1"), Ready: true,
+		Labels: map[string]string{"app": "one"}})
 	w := objects.Build(s)
 	// The inner server is everywhere but in a pool that fails open, where Envoy would choose it.
 	for name, list := range eds.Endpoints(w, "/run/inner.sock") {
 		alone := eds.Endpoints(w, "")[name]
-		inner := len(list) == len(alone)+1 && list[len(alone)] == eds.Endpoint{Address: "/run/inner.sock", Avoid: true} && slices.Equal(list[:len(alone)], alone)
+		inner := len(list) == len(alone)+1 && list[len(alone)] == eds.Endpoint{Address: "/run/inner.sock", Avoid: true} &&
+			slices.Equal(list[:len(alone)], alone)
 		if open := strings.HasSuffix(name, "/llama"); inner == open || open && !slices.Equal(list, alone) {
 			t.Errorf("with the inner server %s lists %v", name, list)
 		}
 	}
 	got := eds.Endpoints(w, "")
 	for name, want := range (lists{
-		"pool/ns/llama": {"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000!", "10.0.0.2:8001!", "10.0.0.3:8000!", "10.0.0.3:8001!", "10.0.0.4:8000!", "10.0.0.4:8001!"},
+		"pool/ns/llama": {"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000!", "10.0.0.2:8001!", "10.0.0.3:8000!", "10.0.0.3:8001!",
+			"10.0.0.4:8000!", "10.0.0.4:8001!"},
 		"pool/ns/phi":   {"10.0.0.5:8000", "10.0.0.5:8001", "10.0.0.6:8000", "10.0.0.6:8001"},
 		"pool/ns/empty": {},
 		"endpoints": {
@@ -464,7 +470,8 @@ func TestThereIsAListForEachPoolAndOneForAll(t *testing.T) {
 		"calls/ns/one":   {"10.0.1.1:9000"},
 		"calls/ns/phi":   {"10.0.0.5:8000", "10.0.0.5:8001", "10.0.0.6:8000", "10.0.0.6:8001"},
 		"calls/ns/empty": {},
-		"calls/ns/llama": {"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000!", "10.0.0.2:8001!", "10.0.0.3:8000!", "10.0.0.3:8001!", "10.0.0.4:8000!", "10.0.0.4:8001!"},
+		"calls/ns/llama": {"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000!", "10.0.0.2:8001!", "10.0.0.3:8000!", "10.0.0.3:8001!",
+			"10.0.0.4:8000!", "10.0.0.4:8001!"},
 		"calls": {
 			"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000", "10.0.0.2:8001", "10.0.0.3:8000", "10.0.0.3:8001",
 			"10.0.0.4:8000", "10.0.0.4:8001", "10.0.0.5:8000", "10.0.0.5:8001", "10.0.0.6:8000", "10.0.0.6:8001", "10.0.1.1:9000",

@@ -23,9 +23,11 @@ import (
 	"github.com/headgate/headgate/test/times"
 )
 
-var changes = flag.Int("changes", 10, "have a real Envoy be told of this many new endpoints; with 100 and more, fail where that takes too long")
+var changes = flag.Int("changes", 10,
+	"have a real Envoy be told of this many new endpoints; with 100 and more, fail where that takes too long")
 
-// An endpoint of a new World is known to a real Envoy when Set returns, and a request that names it is served there.
+// An endpoint of a new World is known to a real Envoy when Set returns, and a request that names it
+// is served there.
 func TestARealEnvoyHasNewEndpoints(t *testing.T) {
 	binary, err := find.Find(t.Context(), "../../.cache", os.Stderr)
 	if err != nil {
@@ -57,7 +59,8 @@ func TestARealEnvoyHasNewEndpoints(t *testing.T) {
 		"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
 	}}
 	config, err := find.Config("../../envoy.yaml", find.Addresses{Listen: own + ":8080", Admin: own + ":9901", Socket: l.Addr().String()},
-		find.Set([]any{named, router}, "static_resources", "listeners", 0, "filter_chains", 0, "filters", 0, "typed_config", "http_filters"))
+		find.Set([]any{named, router}, "static_resources", "listeners", 0, "filter_chains", 0, "filters", 0, "typed_config",
+			"http_filters"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +121,8 @@ func TestARealEnvoyHasNewEndpoints(t *testing.T) {
 		}
 		until = append(until, time.Since(began))
 	}
-	t.Logf("from a World with a new endpoint until Set has returned: %v; until a request is served there: %v (%d requests came too early)", set, until, late)
+	t.Logf("from a World with a new endpoint until Set has returned: %v; until a request is served there: %v (%d requests came too early)",
+		set, until, late)
 	until.Bound(t, "a new endpoint", 50*time.Millisecond)
 }
 
@@ -129,7 +133,8 @@ func endpoint(t *testing.T, address string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	is := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("served", address) })}
+	is := &http.Server{ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("served", address) })}
 	go func() { _ = is.Serve(l) }()
 	t.Cleanup(func() { _ = is.Close() })
 	return address

@@ -9,21 +9,25 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// linger is how long an endpoint is listed that its pool has no more. A decision made before is under way for at most the message
-// timeout of envoy.yaml, five seconds, and two connections that time out, two seconds each.
+// linger is how long an endpoint is listed that its pool has no more. A decision made before is
+// under way for at most the message timeout of envoy.yaml, five seconds, and two connections that
+// time out, two seconds each.
 const linger = 10 * time.Second
 
 // Endpoint is one that Envoys are told of.
 type Endpoint struct {
 	Address string // "ip:port", or the path of a socket
-	// Avoid says that Envoy is not to choose it where it chooses itself, if it has others. A pick is followed all the same.
+	// Avoid says that Envoy is not to choose it where it chooses itself, if it has others. A pick
+	// is followed all the same.
 	Avoid bool
 }
 
-// Endpoints returns the endpoints of a World by the names under which Envoys ask for them: those of each pool, and of all as one, where they take
-// gRPC calls and where all other requests. Envoy chooses itself in pools that fail open: there it avoids pods that are not ready, that are being
-// deleted, and those of a silent node. Nothing else tells of them, so that what pods say costs no other pool a list. The inner server, if it has a
-// socket, is in every list but those of pools that fail open.
+// Endpoints returns the endpoints of a World by the names under which Envoys ask for them: those of
+// each pool, and of all as one, where they take gRPC calls and where all other requests. Envoy
+// chooses itself in pools that fail open: there it avoids pods that are not ready, that are being
+// deleted, and those of a silent node. Nothing else tells of them, so that what pods say costs no
+// other pool a list. The inner server, if it has a socket, is in every list but those of pools that
+// fail open.
 func Endpoints(w *objects.World, inner string) map[string][]Endpoint {
 	all := make(map[string][]Endpoint, 2+2*len(w.Pools))
 	for name, p := range w.Pools {
@@ -46,7 +50,8 @@ func Endpoints(w *objects.World, inner string) map[string][]Endpoint {
 	return all
 }
 
-// reached are n endpoints where they take requests of a protocol, in order, each address once; and after them the inner server's, if it has one.
+// reached are n endpoints where they take requests of a protocol, in order, each address once; and
+// after them the inner server's, if it has one.
 func reached(w *objects.World, p objects.Protocol, n int, address func(int) string, avoided func(int) bool, inner string) []Endpoint {
 	of := make([]Endpoint, n, n+1)
 	for i := range of {
@@ -62,8 +67,9 @@ func reached(w *objects.World, p objects.Protocol, n int, address func(int) stri
 	return of
 }
 
-// Needed returns the pools whose endpoints Envoys of Gateways come to ask for, by Gateway, in order of name: those to which LLMRoutes of
-// its listeners lead. By the model alone Envoy would be told of a cluster that it does not know yet.
+// Needed returns the pools whose endpoints Envoys of Gateways come to ask for, by Gateway, in order
+// of name: those to which LLMRoutes of its listeners lead. By the model alone Envoy would be told
+// of a cluster that it does not know yet.
 func Needed(w *objects.World) map[string][]string {
 	all := make(map[string][]string)
 	for _, o := range w.Offers {
@@ -80,7 +86,8 @@ func Needed(w *objects.World) map[string][]string {
 	return all
 }
 
-// lists say what each resource lists, by its name: the endpoints that it has, and for a while those that it had. They are pure.
+// lists say what each resource lists, by its name: the endpoints that it has, and for a while those
+// that it had. They are pure.
 type lists map[string]*list
 
 type list struct {
@@ -97,8 +104,8 @@ type news struct {
 	gone  []string              // resources that are no more
 }
 
-// set says which endpoints each resource has from a moment on, in order. One that is not named has none, and is no more when its
-// last endpoint is not listed any more.
+// set says which endpoints each resource has from a moment on, in order. One that is not named has
+// none, and is no more when its last endpoint is not listed any more.
 func (l lists) set(has map[string][]Endpoint, now time.Time) news {
 	for name, of := range l {
 		if _, named := has[name]; !named {
@@ -155,7 +162,8 @@ func (l lists) look(now time.Time) news {
 	return n
 }
 
-// listed returns the endpoints to list, in order and never nil, and forgets those that left long ago.
+// listed returns the endpoints to list, in order and never nil, and forgets those that left long
+// ago.
 func (l *list) listed(now time.Time) []Endpoint {
 	all := append([]Endpoint{}, l.has...)
 	for e, since := range l.left {

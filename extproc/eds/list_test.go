@@ -88,7 +88,8 @@ func TestAnEndpointIsListedAtOnceAndLeavesLater(t *testing.T) {
 	}
 }
 
-// Whatever is set, a resource lists what it has had within the last ten seconds, and news tells every change of that once.
+// Whatever is set, a resource lists what it has had within the last ten seconds, and news tells
+// every change of that once.
 func TestListsAreThoseOfTheLastTenSeconds(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -143,7 +144,8 @@ func TestListsAreThoseOfTheLastTenSeconds(t *testing.T) {
 			}
 			for name, addresses := range until {
 				_, set := set[name]
-				if listed, ok := told[name]; ok != (set || len(addresses) > 0) || !slices.Equal(listed, slices.Sorted(maps.Keys(addresses))) {
+				if listed, ok := told[name]; ok != (set || len(addresses) > 0) ||
+					!slices.Equal(listed, slices.Sorted(maps.Keys(addresses))) {
 					t.Fatalf("seed %d: %s lists %v, want %v", seed, name, listed, addresses)
 				}
 			}

@@ -25,7 +25,8 @@ func TestWhereEndpointsListenIsListedOnceAndInOrder(t *testing.T) {
 	settings.Spec.PoolRef.Name, settings.Spec.Ports = "one", &v1alpha1.Ports{GRPC: &grpc}
 	w := objects.Build(objects.Set{
 		Pools: []pool.InferencePool{p}, Lists: []objects.List{list}, Settings: []v1alpha1.PoolSettings{settings},
-		Pods: []objects.Pod{{Name: objects.Name{Namespace: "ns", Name: "one"}, IP: netip.MustParseAddr("10.0.0.1"), Ready: true, Labels: p.Spec.Selector.MatchLabels}},
+		Pods: []objects.Pod{{Name: objects.Name{Namespace: "ns", Name: "one"}, IP: netip.MustParseAddr("10.0.0.1"), Ready: true,
+			Labels: p.Spec.Selector.MatchLabels}},
 	})
 	for name, want := range map[string][]string{
 		"calls": {"10.0.0.1:7000", "10.0.0.1:9001"}, "calls/ns/one": {"10.0.0.1:7000", "10.0.0.1:9001"},

@@ -1,5 +1,6 @@
-// Package eppflags reads the flags that the manifests of other endpoint pickers give, so that extproc serves in the place of one
-// whose Deployment stays as it is: those of the inference extension's picker, of llm-d's, and of KServe's, which runs llm-d's.
+// Package eppflags reads the flags that the manifests of other endpoint pickers give, so that
+// extproc serves in the place of one whose Deployment stays as it is: those of the inference
+// extension's picker, of llm-d's, and of KServe's, which runs llm-d's.
 package eppflags
 
 import (
@@ -41,10 +42,11 @@ const (
 	wholeMessage = "a message may be as long as the longest body that extproc takes"
 )
 
-// Flags are all that are understood, in the order of the documentation. The list is of the inference extension up to 1.6 and of
-// llm-d's picker up to 0.10.
+// Flags are all that are understood, in the order of the documentation. The list is of the
+// inference extension up to 1.6 and of llm-d's picker up to 0.10.
 var Flags = []Flag{
-	same("pool-name", "without `--objects`, `--kube` and `--endpoints` it has the objects of the pool's namespace taken from the API server"),
+	same("pool-name",
+		"without `--objects`, `--kube` and `--endpoints` it has the objects of the pool's namespace taken from the API server"),
 	same("pool-namespace", "without it `$NAMESPACE` counts, else `default`"),
 	same("grpc-port", ""),
 	same("grpc-health-port", ""),
@@ -54,12 +56,15 @@ var Flags = []Flag{
 	same("drain-timeout", ""),
 	same("kubeconfig", ""),
 	{Name: "v", Becomes: "log-level", Because: "4 and above is `debug`, less is `info`", translate: verbosity},
-	{Name: "zap-log-level", Becomes: "log-level", Because: "`panic` is `error`; a number is as with `-v`, and comes before it", translate: zapLevel},
+	{Name: "zap-log-level", Becomes: "log-level", Because: "`panic` is `error`; a number is as with `-v`, and comes before it",
+		translate: zapLevel},
 	{Name: "refresh-metrics-interval", Becomes: "scrape-interval", Because: "how often the load of each engine is looked at"},
-	{Name: "metrics-staleness-threshold", Becomes: "stale-after", Because: "the silence after which an endpoint gets requests only where no other can"},
+	{Name: "metrics-staleness-threshold", Becomes: "stale-after",
+		Because: "the silence after which an endpoint gets requests only where no other can"},
 	{
 		Name: "model-server-metrics-scheme", Becomes: "engine-tls",
-		Because: "`https` reaches engines over TLS and checks no certificate, unless `--engine-ca-file` or the next flag says otherwise", translate: scheme,
+		Because:   "`https` reaches engines over TLS and checks no certificate, unless `--engine-ca-file` or the next flag says otherwise",
+		translate: scheme,
 	},
 	{
 		Name: "model-server-metrics-https-insecure-skip-verify", Becomes: "engine-insecure-skip-verify",
@@ -85,7 +90,8 @@ var Flags = []Flag{
 	ignoredSwitch("enable-cert-reload", "certificates are read again when they change, always"),
 	ignored("grpc-max-recv-msg-size", wholeMessage),
 	ignored("grpc-max-send-msg-size", wholeMessage),
-	ignoredSwitch("disable-endpoint-subset-filter", "the endpoint-picker protocol lets the gateway decide which endpoints extproc may pick"),
+	ignoredSwitch("disable-endpoint-subset-filter",
+		"the endpoint-picker protocol lets the gateway decide which endpoints extproc may pick"),
 	ignored("destination-endpoint-hint-key", fixedNames),
 	ignored("destination-endpoint-hint-metadata-namespace", fixedNames),
 	ignored("fairness-id-header-key", "extproc has no fairness among clients"),
@@ -100,8 +106,8 @@ var Flags = []Flag{
 	ignored("zap-time-encoding", logIsJSON),
 }
 
-// Register makes those of the flags that are not there yet, which --help leaves out. Flags may be written as before the
-// inference extension's 1.0, too: --poolName.
+// Register makes those of the flags that are not there yet, which --help leaves out. Flags may be
+// written as before the inference extension's 1.0, too: --poolName.
 func Register(fs *pflag.FlagSet) {
 	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if today := withDashes(name); find(today) != nil {
@@ -132,8 +138,9 @@ func (g *given) Set(value string) error { *g = given(value); return nil }
 func (g *given) String() string         { return string(*g) }
 func (g *given) Type() string           { return "string" }
 
-// Args returns a command line in which the value of an ignored switch is joined to it: "--tracing false", which other pickers
-// read as "--tracing". The others keep their values apart, so that what is meant there is asked.
+// Args returns a command line in which the value of an ignored switch is joined to it: "--tracing
+// false", which other pickers read as "--tracing". The others keep their values apart, so that what
+// is meant there is asked.
 func Args(args []string) []string {
 	var joined []string
 	for i := 0; i < len(args); i++ {
@@ -155,13 +162,15 @@ func isBool(text string) bool {
 
 // Applied is what became of the flags of other pickers on a command line.
 type Applied struct {
-	// Ignored are those that were given and say nothing here, with their dashes, in the order of [Flags].
+	// Ignored are those that were given and say nothing here, with their dashes, in the order of
+	// [Flags].
 	Ignored []string
 	// By is the flag, with its dashes, from which a flag of extproc has its value.
 	By map[string]string
 }
 
-// Apply sets extproc's own flags by those of other pickers that were parsed. What its own flags say comes first.
+// Apply sets extproc's own flags by those of other pickers that were parsed. What its own flags say
+// comes first.
 func Apply(fs *pflag.FlagSet) (Applied, error) {
 	a := Applied{By: make(map[string]string)}
 	own := make(map[string]bool)
@@ -191,11 +200,12 @@ func Apply(fs *pflag.FlagSet) (Applied, error) {
 	return a, a.trust(fs, own)
 }
 
-// trust has certificates of engines unchecked where --model-server-metrics-scheme had engines reached over TLS, and nobody
-// says how they are checked.
+// trust has certificates of engines unchecked where --model-server-metrics-scheme had engines
+// reached over TLS, and nobody says how they are checked.
 func (a Applied) trust(fs *pflag.FlagSet, own map[string]bool) error {
 	const skip = "model-server-metrics-https-insecure-skip-verify"
-	if fs.Lookup("engine-tls").Value.String() != "true" || a.By["engine-tls"] == "" || own["engine-ca-file"] || own["engine-insecure-skip-verify"] {
+	if fs.Lookup("engine-tls").Value.String() != "true" || a.By["engine-tls"] == "" || own["engine-ca-file"] ||
+		own["engine-insecure-skip-verify"] {
 		return nil
 	}
 	value := "true"
@@ -231,7 +241,8 @@ func withDashes(name string) string {
 	return b.String()
 }
 
-// debugVerbosity is the verbosity from which on other pickers write what is for who looks for a fault.
+// debugVerbosity is the verbosity from which on other pickers write what is for who looks for a
+// fault.
 const debugVerbosity = 4
 
 func verbosity(value string, set func(flag, value string) error) error {

@@ -13,7 +13,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// A lease lasts from when its request was last seen to go on; one that is not known is not made by that.
+// A lease lasts from when its request was last seen to go on; one that is not known is not made by
+// that.
 func TestALeaseIsRenewed(t *testing.T) {
 	f, c := started()
 	view(f)
@@ -72,10 +73,12 @@ func TestOutcomesAreOfEndpointsAndNotOfTheirPorts(t *testing.T) {
 	}
 }
 
-// A view has the methods of its time; those of an engine that takes all are none; and where control begins anew, so do they.
+// A view has the methods of its time; those of an engine that takes all are none; and where control
+// begins anew, so do they.
 func TestViewsHaveMethods(t *testing.T) {
 	f, _ := started()
-	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b), Methods: map[string]engine.Methods{a: "a.S/One 1", b: "a.S/One 1"}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b),
+		Methods: map[string]engine.Methods{a: "a.S/One 1", b: "a.S/One 1"}})
 	f.Publish()
 	before := f.View()
 	f.ApplyPlacement(endpointstate.PlacementUpdate{Methods: map[string]engine.Methods{a: "a.S/Two 1", b: ""}})
@@ -93,10 +96,12 @@ func TestViewsHaveMethods(t *testing.T) {
 	}
 }
 
-// That a request finds no model is believed of no endpoint whose copies control does not know, nor of one that gives a list.
+// That a request finds no model is believed of no endpoint whose copies control does not know, nor
+// of one that gives a list.
 func TestWhereMissingCopiesAreNotBelieved(t *testing.T) {
 	f, _ := started() // both give lists
-	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a), Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("sql", a): endpointstate.Loaded}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a),
+		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("sql", a): endpointstate.Loaded}})
 	f.SetModels(b, engine.Models{Unlisted: true})
 	for _, address := range []string{a, b, "10.9.9.9:8000"} {
 		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.ModelMissing(copyOf("sql", address), f.Now(), now) })

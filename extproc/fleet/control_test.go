@@ -55,29 +55,35 @@ func TestControlsWordComesBeforeTheLists(t *testing.T) {
 	f.Publish()
 	expectWhere(t, f, "before control says anything", "sql", a, b)
 	c.advance(time.Second)
-	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a), Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("chat", a): endpointstate.Loaded, copyOf("new", a): endpointstate.Loaded}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a),
+		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("chat", a): endpointstate.Loaded,
+			copyOf("new", a): endpointstate.Loaded}})
 	expectWhere(t, f, "control does not say that a has it", "sql", b)
 	expectWhere(t, f, "control says so", "chat", a, b)
 	expectWhere(t, f, "control says so before the list", "new", a)
 	expectWhere(t, f, "base models are the list's", "llama", a, b)
 
-	f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("chat", a): endpointstate.Unloading}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("chat",
+		a): endpointstate.Unloading}})
 	expectWhere(t, f, "it goes", "chat", b)
 	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing()})
 	expectWhere(t, f, "control knows no endpoint any more", "sql", a, b)
 	expectWhere(t, f, "control knows no endpoint any more", "new")
 }
 
-// The adapters of an engine that restarts have vanished: its list, read after control's word came, tells.
+// The adapters of an engine that restarts have vanished: its list, read after control's word came,
+// tells.
 func TestACopyThatTheListHasNoMoreIsLostAndControlIsToldOnce(t *testing.T) {
 	f, c := started()
 	early := f.Scrape(a)
 	c.advance(time.Second)
-	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a), Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("new", a): endpointstate.Loaded}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a),
+		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("new", a): endpointstate.Loaded}})
 	early.Listed(engine.Models{Base: []string{"llama"}})
 	f.Publish()
 	expectWhere(t, f, "the look began before the word came", "new", a)
-	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.ModelMissing(copyOf("new", a), f.Now(), now) }) // the next look tells
+	// the next look tells
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.ModelMissing(copyOf("new", a), f.Now(), now) })
 	c.advance(time.Second)
 	for range 3 {
 		f.Scrape(a).Listed(engine.Models{Base: []string{"llama"}})
@@ -93,17 +99,20 @@ func TestACopyThatTheListHasNoMoreIsLostAndControlIsToldOnce(t *testing.T) {
 		t.Errorf("missing are %v", got)
 	}
 	c.advance(time.Second)
-	f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("new", a): endpointstate.Loaded}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("new",
+		a): endpointstate.Loaded}})
 	expectWhere(t, f, "control loaded it again", "new", a)
 }
 
-// An endpoint that gives no list has what control says, and an unknown copy there is a miss and not anybody's.
+// An endpoint that gives no list has what control says, and an unknown copy there is a miss and not
+// anybody's.
 func TestAnEndpointWithoutAListHasWhatControlSays(t *testing.T) {
 	f, c := started()
 	for _, address := range []string{a, b} {
 		f.SetModels(address, engine.Models{Unlisted: true})
 	}
-	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Loaded}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b),
+		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Loaded}})
 	expectWhere(t, f, "no list", "m", a)
 	p := f.View().Snapshot.Pools[thePool.String()]
 	other, _ := p.Has("other")
@@ -122,9 +131,11 @@ func TestAnEndpointWithoutAListHasWhatControlSays(t *testing.T) {
 	}
 	told("once", copyOf("m", a))
 	reload := func() {
-		f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Nothing}})
+		f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m",
+			a): endpointstate.Nothing}})
 		c.advance(time.Second)
-		f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Loaded}})
+		f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m",
+			a): endpointstate.Loaded}})
 		expectWhere(t, f, "control has loaded it again", "m", a)
 	}
 	before := f.Now()
@@ -141,14 +152,16 @@ func TestAnEndpointWithoutAListHasWhatControlSays(t *testing.T) {
 		told("again", copyOf("m", a))
 		reload()
 	}
-	// A request that was sent once more to a copy from before it is no sign of the model's own answer.
+	// A request that was sent once more to a copy from before it is no sign of the model's own
+	// answer.
 	c.advance(time.Second)
 	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.OwnNotFound(copyOf("m", a), f.Now(), now) })
 	expectWhere(t, f, "it is lost before the second try", "m")
 	told("of a second try", copyOf("m", a))
 	before = f.Now()
 	reload()
-	// That it is missing just after it was loaded for the request is the model's own answer: for 10 s at first, then for twice as long each time.
+	// That it is missing just after it was loaded for the request is the model's own answer: for 10
+	// s at first, then for twice as long each time.
 	asks := func() bool {
 		copies := f.View().Snapshot.Pools[thePool.String()].Copies["m"]
 		return len(copies) == 1 && copies[0].Unlisted && copies[0].Own <= f.Now().UnixNano()
@@ -160,7 +173,8 @@ func TestAnEndpointWithoutAListHasWhatControlSays(t *testing.T) {
 		}
 		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.OwnNotFound(copyOf("m", a), before, now) })
 		c.advance(wait - time.Second)
-		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.OwnNotFound(copyOf("m", a), before, now) }) // of a request beside it
+		// of a request beside it
+		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.OwnNotFound(copyOf("m", a), before, now) })
 		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.ModelMissing(copyOf("m", a), f.Now(), now) })
 		if told("while it is taken for its own"); asks() {
 			t.Errorf("its answer is taken for its own for less than %v", wait)
@@ -171,18 +185,21 @@ func TestAnEndpointWithoutAListHasWhatControlSays(t *testing.T) {
 	expectWhere(t, f, "much later it is missing", "m")
 	told("much later", copyOf("m", a))
 	// What control says again after its stream broke is no news of it.
-	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Loaded}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b),
+		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Loaded}})
 	expectWhere(t, f, "control does not know yet", "m")
 }
 
-// Where nobody listens an engine has ended. One without a list has nothing when it is back, until control says so.
+// Where nobody listens an engine has ended. One without a list has nothing when it is back, until
+// control says so.
 func TestAnEngineThatHasEndedHasNothing(t *testing.T) {
 	f, _ := started()
 	f.SetModels(a, engine.Models{Unlisted: true})
 	f.SetModels(b, engine.Models{Base: []string{"llama"}, Adapters: []string{"m"}})
-	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.CopyState{
-		copyOf("m", a): endpointstate.Loaded, copyOf("m", b): endpointstate.Loaded, copyOf("n", a): endpointstate.Loading,
-	}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b),
+		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{
+			copyOf("m", a): endpointstate.Loaded, copyOf("m", b): endpointstate.Loaded, copyOf("n", a): endpointstate.Loading,
+		}})
 	expectWhere(t, f, "before", "m", a, b)
 	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.ProcessEnded(a, now) })
 	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.ProcessEnded(b, now) }) // its list will tell
@@ -190,9 +207,11 @@ func TestAnEngineThatHasEndedHasNothing(t *testing.T) {
 	if got := fleet.Read(f, (*endpointstate.State).TakeMissing); !slices.Equal(got, []endpointstate.CopyKey{copyOf("m", a)}) {
 		t.Errorf("missing are %v", got)
 	}
-	f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("n", a): endpointstate.Loaded}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("n",
+		a): endpointstate.Loaded}})
 	expectWhere(t, f, "what was loading is loaded since", "n", a)
-	f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Loaded}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m",
+		a): endpointstate.Loaded}})
 	expectWhere(t, f, "control has loaded it again", "m", a, b)
 }
 
@@ -200,7 +219,8 @@ func TestOthersRequestsForAModelCountWhereTheyAre(t *testing.T) {
 	f, _ := started()
 	f.ApplyPlacement(endpointstate.PlacementUpdate{
 		All: true, Endpoints: governing(a, b),
-		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("sql", a): endpointstate.Loaded, copyOf("sql", b): endpointstate.Loaded},
+		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("sql", a): endpointstate.Loaded,
+			copyOf("sql", b): endpointstate.Loaded},
 		Others: map[endpointstate.CopyKey]int64{copyOf("sql", b): 2},
 	})
 	for range 10 {
@@ -284,8 +304,9 @@ func TestRegisteredNamesCostNoMoreThanThemselves(t *testing.T) {
 	}
 }
 
-// What two phases are for: once Hear has put Unloading in force, whoever began is counted, and nobody begins any more, by
-// however old a view. The engine unloads when the count is 0, and no request may be there then.
+// What two phases are for: once Hear has put Unloading in force, whoever began is counted, and
+// nobody begins any more, by however old a view. The engine unloads when the count is 0, and no
+// request may be there then.
 func TestNoRequestIsAtACopyThatIsDrained(t *testing.T) {
 	f := fleet.New(fleet.Config{})
 	f.SetWorld(world("10.0.0.1", "10.0.0.2"))
@@ -313,7 +334,8 @@ func TestNoRequestIsAtACopyThatIsDrained(t *testing.T) {
 				}
 				runtime.Gosched() // or nobody else runs for as long as a goroutine may
 				view := f.View()
-				picks, err := pick.Pick(pick.Policy{Rule: pick.Random}, view.Snapshot, pick.Request{Pool: "ns/pool", Model: "m", Random: random.Uint64()}, make([]pick.Decision, 1))
+				picks, err := pick.Pick(pick.Policy{Rule: pick.Random}, view.Snapshot,
+					pick.Request{Pool: "ns/pool", Model: "m", Random: random.Uint64()}, make([]pick.Decision, 1))
 				if err != nil {
 					continue
 				}
@@ -335,7 +357,8 @@ func TestNoRequestIsAtACopyThatIsDrained(t *testing.T) {
 	deadline := time.After(30 * time.Second)
 	for round := 0; (round < 5000 || turned.Load() == 0) && !t.Failed(); round++ {
 		victim := []string{a, b}[round%2]
-		f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", victim): endpointstate.Unloading}})
+		f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m",
+			victim): endpointstate.Unloading}})
 		for fleet.Read(f, (*endpointstate.State).InFlight)[copyOf("m", victim)].Requests > 0 {
 			select {
 			case <-f.Urgent():
@@ -345,7 +368,8 @@ func TestNoRequestIsAtACopyThatIsDrained(t *testing.T) {
 		}
 		has[victim].Store(false)
 		has[victim].Store(true)
-		f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", victim): endpointstate.Loaded}})
+		f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m",
+			victim): endpointstate.Loaded}})
 	}
 	close(stop)
 	users.Wait()

@@ -51,21 +51,25 @@ func (h *history) step() {
 	case 1:
 		f.SetModels(at, engine.Models{Base: []string{"llama"}, Adapters: []string{h.model(), h.model()}, Unlisted: h.IntN(3) == 0})
 	case 2, 3:
-		f.Scrape(at).Succeeded(engine.Load{Running: engine.Known(float64(h.IntN(3))), Waiting: engine.Known(0), Active: []string{h.model()}, Started: engine.Known(float64(h.IntN(2)))})
+		f.Scrape(at).Succeeded(engine.Load{Running: engine.Known(float64(h.IntN(3))), Waiting: engine.Known(0), Active: []string{h.model()},
+			Started: engine.Known(float64(h.IntN(2)))})
 	case 4:
 		f.Scrape(at).Failed()
 	case 5:
 		update(func(s *endpointstate.State, now time.Time) {
-			[...]func(string, time.Time){s.Refused, s.RequestRefused, s.ConnectionBroken, s.ProcessEnded, s.Full, s.RequestFailed, s.Stopping, s.RequestServed}[h.IntN(8)](at, now)
+			[...]func(string, time.Time){s.Refused, s.RequestRefused, s.ConnectionBroken, s.ProcessEnded, s.Full, s.RequestFailed,
+				s.Stopping, s.RequestServed}[h.IntN(8)](at, now)
 		})
 	case 6:
 		update(func(s *endpointstate.State, now time.Time) {
-			[...]func(endpointstate.CopyKey, time.Time, time.Time){s.ModelMissing, s.OwnNotFound}[h.IntN(2)](k, now.Add(-time.Duration(h.IntN(3))*time.Second), now)
+			[...]func(endpointstate.CopyKey, time.Time, time.Time){s.ModelMissing, s.OwnNotFound}[h.IntN(2)](k,
+				now.Add(-time.Duration(h.IntN(3))*time.Second), now)
 		})
 	case 7, 8, 9:
 		f.ApplyPlacement(endpointstate.PlacementUpdate{
 			All: h.IntN(10) == 0, Endpoints: governing(at, h.address()), Share: endpointstate.Share{Index: 0, Processes: 1 + h.IntN(2)},
-			Copies: map[endpointstate.CopyKey]endpointstate.CopyState{k: endpointstate.CopyState(h.IntN(4))}, Limits: map[endpointstate.CopyKey]int{k: h.IntN(3)},
+			Copies: map[endpointstate.CopyKey]endpointstate.CopyState{k: endpointstate.CopyState(h.IntN(4))},
+			Limits: map[endpointstate.CopyKey]int{k: h.IntN(3)},
 			Others: map[endpointstate.CopyKey]int64{copyOf(h.model(), at): int64(h.IntN(2))},
 		})
 	case 10:
@@ -95,7 +99,8 @@ func (h *history) step() {
 // begin sends a request, whose end is reported, found by a scrape, or called.
 func (h *history) begin() {
 	f := h.fleet
-	picks, err := pick.Pick(pick.Policy{Threshold: 4}, f.View().Snapshot, pick.Request{Pool: "ns/pool", Model: h.model()}, make([]pick.Decision, 1))
+	picks, err := pick.Pick(pick.Policy{Threshold: 4}, f.View().Snapshot, pick.Request{Pool: "ns/pool", Model: h.model()},
+		make([]pick.Decision, 1))
 	if err != nil {
 		return
 	}
@@ -191,8 +196,10 @@ func TestAFleetInWhichAllHasEndedIsEmpty(t *testing.T) {
 			for _, ip := range ips {
 				k := copyOf(id, ip+":8000")
 				f.ApplyPlacement(endpointstate.PlacementUpdate{
-					Endpoints: governing(), Leaving: map[string]endpointstate.Leaving{k.Endpoint: {}}, Methods: map[string]engine.Methods{k.Endpoint: ""},
-					Copies: map[endpointstate.CopyKey]endpointstate.CopyState{k: endpointstate.Nothing}, Others: map[endpointstate.CopyKey]int64{k: 0},
+					Endpoints: governing(), Leaving: map[string]endpointstate.Leaving{k.Endpoint: {}},
+					Methods: map[string]engine.Methods{k.Endpoint: ""},
+					Copies:  map[endpointstate.CopyKey]endpointstate.CopyState{k: endpointstate.Nothing},
+					Others:  map[endpointstate.CopyKey]int64{k: 0},
 				})
 			}
 		}

@@ -98,9 +98,12 @@ func New(c Config) *Fleet {
 		c.PrefixCacheBytes = prefix.DefaultBytes
 	}
 	f := &Fleet{
-		Config: c, questions: questions{news: make(chan struct{}, 1)}, prefixes: prefixes{index: prefix.New(c.PrefixCacheBytes)}, news: make(chan struct{}, 1), urgent: make(chan struct{}, 1), moves: make(chan struct{}, 1), makers: remembering[string, Maker](maxAnswers), nowhere: remembering[string, time.Time](maxNowhere),
-		requestStats: remembering[objects.ModelKey, *endpointstate.RequestStats](maxRequestStats), serviceTimes: remembering[objects.ModelKey, *serviceTime](maxServiceTimes),
-		state: endpointstate.New(endpointstate.Config{Settings: c.Settings, Placed: c.Placed}),
+		Config: c, questions: questions{news: make(chan struct{}, 1)}, prefixes: prefixes{index: prefix.New(c.PrefixCacheBytes)},
+		news: make(chan struct{}, 1), urgent: make(chan struct{}, 1), moves: make(chan struct{}, 1),
+		makers: remembering[string, Maker](maxAnswers), nowhere: remembering[string, time.Time](maxNowhere),
+		requestStats: remembering[objects.ModelKey, *endpointstate.RequestStats](maxRequestStats),
+		serviceTimes: remembering[objects.ModelKey, *serviceTime](maxServiceTimes),
+		state:        endpointstate.New(endpointstate.Config{Settings: c.Settings, Placed: c.Placed}),
 	}
 	f.publish()
 	return f
@@ -207,7 +210,8 @@ func (f *Fleet) publish() {
 	f.state.Seal()
 	for _, t := range told {
 		if t.Open {
-			f.Log.Warn("most endpoints of the pool look bad; picking among all that are not out", "pool", t.Pool.String(), "faulty", t.Faulty, "lost", t.Lost)
+			f.Log.Warn("most endpoints of the pool look bad; picking among all that are not out", "pool", t.Pool.String(), "faulty",
+				t.Faulty, "lost", t.Lost)
 		} else {
 			f.Log.Info("the pool's endpoints look well again", "pool", t.Pool.String())
 		}

@@ -74,7 +74,8 @@ func view(f *fleet.Fleet) *pick.Pool {
 
 func decide(t *testing.T, f *fleet.Fleet, model string) pick.Decision {
 	t.Helper()
-	picks, err := pick.Pick(pick.Policy{Threshold: 4}, f.View().Snapshot, pick.Request{Pool: "ns/pool", Model: model, Base: model == "llama"}, make([]pick.Decision, 1))
+	picks, err := pick.Pick(pick.Policy{Threshold: 4}, f.View().Snapshot,
+		pick.Request{Pool: "ns/pool", Model: model, Base: model == "llama"}, make([]pick.Decision, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +121,8 @@ func TestSilenceMakesAnEndpointStaleAndThenLost(t *testing.T) {
 	for _, step := range []struct {
 		after time.Duration
 		want  pick.State
-	}{{999 * time.Millisecond, pick.Healthy}, {time.Millisecond, pick.Stale}, {8999 * time.Millisecond, pick.Stale}, {time.Millisecond, pick.Lost}} {
+	}{{999 * time.Millisecond, pick.Healthy}, {time.Millisecond, pick.Stale}, {8999 * time.Millisecond, pick.Stale},
+		{time.Millisecond, pick.Lost}} {
 		c.advance(step.after)
 		see(f, b, engine.Load{})
 		f.Scrape(a).Failed()
@@ -165,7 +167,8 @@ func TestRequestsAreCountedWhereTheyGoUntilTheyEnd(t *testing.T) {
 		holder, other = other, holder
 	}
 	if holder.Pending() != 2 || holder.ActiveAdapters() != 1 || other.Pending() != 1 || other.ActiveAdapters() != 0 {
-		t.Errorf("holder %d requests, %d adapters; other %d, %d", holder.Pending(), holder.ActiveAdapters(), other.Pending(), other.ActiveAdapters())
+		t.Errorf("holder %d requests, %d adapters; other %d, %d", holder.Pending(), holder.ActiveAdapters(), other.Pending(),
+			other.ActiveAdapters())
 	}
 
 	first.End()
@@ -247,7 +250,8 @@ func TestModelsAreCandidatesWhereTheyAreListed(t *testing.T) {
 	f, _ := started()
 	f.SetModels(b, engine.Models{Base: []string{"llama"}})
 	p := view(f)
-	if len(p.Copies["sql"]) != 1 || len(p.Copies["llama"]) != 2 || len(p.Copies["alias"]) != 1 || len(p.Base) != 2 || p.Copies["none"] != nil {
+	if len(p.Copies["sql"]) != 1 || len(p.Copies["llama"]) != 2 || len(p.Copies["alias"]) != 1 || len(p.Base) != 2 ||
+		p.Copies["none"] != nil {
 		t.Errorf("copies are %+v, base %+v", p.Copies, p.Base)
 	}
 	f.SetModels("10.9.9.9:1", engine.Models{}) // gone meanwhile
@@ -272,7 +276,8 @@ func TestNoCountIsLost(t *testing.T) {
 	for i := range 4 {
 		requests.Go(func() {
 			for n := range 5000 {
-				picks, err := pick.Pick(pick.Policy{Threshold: 4}, f.View().Snapshot, pick.Request{Pool: "ns/pool", Model: "sql", Random: uint64(i*5000 + n)}, make([]pick.Decision, 1))
+				picks, err := pick.Pick(pick.Policy{Threshold: 4}, f.View().Snapshot,
+					pick.Request{Pool: "ns/pool", Model: "sql", Random: uint64(i*5000 + n)}, make([]pick.Decision, 1))
 				if err != nil {
 					t.Error(err) // endpoint a always serves
 					return
@@ -325,8 +330,8 @@ func TestNewsOfLoadIsPublishedTogether(t *testing.T) {
 	})
 }
 
-// SGLang answers with the base model to an adapter's own name, so it is asked for as base:adapter, also where the engine's
-// kind is known from its metrics alone, which come after its list.
+// SGLang answers with the base model to an adapter's own name, so it is asked for as base:adapter,
+// also where the engine's kind is known from its metrics alone, which come after its list.
 func TestSGLangsAdaptersAreAskedForByTheirBase(t *testing.T) {
 	f, _ := started()
 	f.Publish()
@@ -343,7 +348,8 @@ func TestSGLangsAdaptersAreAskedForByTheirBase(t *testing.T) {
 	}
 }
 
-// Where many requests fail at one moment the first is known at once, and all of them a pause later, in one view.
+// Where many requests fail at one moment the first is known at once, and all of them a pause later,
+// in one view.
 func TestABurstOfFaultsIsPaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var published atomic.Int64
@@ -391,7 +397,8 @@ func TestABurstOfFaultsIsPaced(t *testing.T) {
 	})
 }
 
-// What happens at an endpoint changes the view of its pools, and of no other: that costs by the pool, not by the cluster.
+// What happens at an endpoint changes the view of its pools, and of no other: that costs by the
+// pool, not by the cluster.
 func TestAFaultChangesItsOwnPoolsView(t *testing.T) {
 	set := objects.Endpoints([]string{a})
 	other := objects.Endpoints([]string{b})

@@ -61,7 +61,8 @@ func TestAFullEndpointIsASuspectForAMoment(t *testing.T) {
 	for _, address := range []string{a, b} {
 		f.Observe(outcome.Outcome{Endpoint: address, Status: 503, Elsewhere: []string{address}})
 	}
-	if got := states(view(f)); got != [2]pick.State{pick.Suspect, pick.Suspect} || len(fleet.Read(f, (*endpointstate.State).FailOpen)) != 0 {
+	if got := states(view(f)); got != [2]pick.State{pick.Suspect, pick.Suspect} ||
+		len(fleet.Read(f, (*endpointstate.State).FailOpen)) != 0 {
 		t.Errorf("with both full the states are %v, failing open %v", got, fleet.Read(f, (*endpointstate.State).FailOpen))
 	}
 	f.Observe(outcome.Outcome{Endpoint: a, Status: 200, Began: c.at.Add(time.Millisecond)})
@@ -85,7 +86,8 @@ func TestWhatIsAFaultOfTheEndpoint(t *testing.T) {
 		{"500", outcome.Outcome{Status: 500}, pick.Suspect},
 		{"503", outcome.Outcome{Status: 503}, pick.Suspect},
 		{"elsewhere", outcome.Outcome{Status: 503, Elsewhere: []string{a}}, pick.Suspect},
-		{"elsewhere, and served there", outcome.Outcome{Status: 200, Elsewhere: []string{a}, Began: time.Unix(1e9, 0), Endpoint: b}, pick.Suspect},
+		{"elsewhere, and served there", outcome.Outcome{Status: 200, Elsewhere: []string{a}, Began: time.Unix(1e9, 0), Endpoint: b},
+			pick.Suspect},
 		{"unreached, and served elsewhere", outcome.Outcome{Status: 200, Unreached: []string{a}, Endpoint: b}, pick.Stale},
 		{"refused", outcome.Outcome{Status: 503, Failure: outcome.Refused}, pick.Out},
 		{"reset", outcome.Outcome{Status: 200, Failure: outcome.Reset}, pick.Stale},
@@ -105,8 +107,8 @@ func TestWhatIsAFaultOfTheEndpoint(t *testing.T) {
 	}
 }
 
-// Where most endpoints that answer looks are suspects, the requests are more likely at fault: all are used, and that is
-// said once.
+// Where most endpoints that answer looks are suspects, the requests are more likely at fault: all
+// are used, and that is said once.
 func TestWhenMostLookBadAllAreUsed(t *testing.T) {
 	var log bytes.Buffer
 	c := &clock{time.Unix(1e9, 0)}
@@ -156,7 +158,9 @@ func TestALoadReportCountsAsALook(t *testing.T) {
 	if got := states(view(f)); got != [2]pick.State{pick.Healthy, pick.Stale} {
 		t.Errorf("the states are %v", got)
 	}
-	if got := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[0].Load.Waiting; got != engine.Known(7) {
+	if got := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status {
+		return s.Endpoints(f.Now())
+	})[0].Load.Waiting; got != engine.Known(7) {
 		t.Errorf("%v wait there", got)
 	}
 	see(f, a, engine.Load{Waiting: engine.Known(1)})
@@ -167,7 +171,9 @@ func TestALoadReportCountsAsALook(t *testing.T) {
 		s.LoadReported(a, engine.Load{Waiting: engine.Known(9)}, c.at.Add(time.Hour), now)
 	}) // a clock that is wrong
 	f.Update(fleet.Later, func(s *endpointstate.State, now time.Time) { s.LoadReported(a, engine.Load{}, c.at, now) })
-	if got := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[0].Load.Waiting; got != engine.Known(1) {
+	if got := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status {
+		return s.Endpoints(f.Now())
+	})[0].Load.Waiting; got != engine.Known(1) {
 		t.Errorf("after older reports %v wait there", got)
 	}
 }
@@ -176,7 +182,8 @@ func TestALeaseEndsOnceByWhicheverComesFirst(t *testing.T) {
 	f, c := started()
 	view(f)
 	counted := func() int64 {
-		return fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[0].InFlight + fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[1].InFlight
+		return fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[0].InFlight +
+			fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[1].InFlight
 	}
 	requests := map[string]*fleet.InFlight{}
 	for _, id := range []string{"reported", "ended", "late"} {
@@ -208,7 +215,8 @@ func TestALeaseEndsOnceByWhicheverComesFirst(t *testing.T) {
 	}
 }
 
-// A data plane that shows only the beginning of answers reports no end: what a look does not see any more has ended.
+// A data plane that shows only the beginning of answers reports no end: what a look does not see
+// any more has ended.
 func TestALookEndsTheLeasesOfRequestsThatAreGone(t *testing.T) {
 	f, c := started()
 	view(f)
@@ -268,7 +276,8 @@ func TestARequestThatMovedIsCountedWhereItIs(t *testing.T) {
 		f.Moved(r, address)
 		f.Moved(r, "10.9.9.9:1")
 		f.Moved(nil, address)
-		if e := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) }); e[from].InFlight != 0 || e[to].InFlight != 1 || e[to].Models[model] != 1 {
+		if e := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) }); e[from].InFlight != 0 ||
+			e[to].InFlight != 1 || e[to].Models[model] != 1 {
 			t.Errorf("%q: after it moved: %+v", model, e)
 		}
 		if p := view(f); p.Endpoints[from].ActiveAdapters() != 0 || p.Endpoints[to].ActiveAdapters() != slots {
@@ -323,7 +332,8 @@ func TestAnEndpointThatIsStoppingIsOutUntilItHasEnded(t *testing.T) {
 	at("when it has ended", pick.Out)
 	see(f, a, engine.Load{})
 	at("when it is back", pick.Healthy)
-	f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.Stopping(a, began.Add(time.Second)) }) // told late, at the end of a long request
+	// told late, at the end of a long request
+	f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.Stopping(a, began.Add(time.Second)) })
 	at("after old news", pick.Healthy)
 
 	f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.Stopping(a, c.now()) })
@@ -349,8 +359,8 @@ func TestAnEndpointThatIsStoppingIsOutUntilItHasEnded(t *testing.T) {
 	at("after news of the one before", pick.Healthy)
 }
 
-// What an engine answers last may become known after a look found it gone, and tells nothing of what is there now: what comes back
-// may have other models.
+// What an engine answers last may become known after a look found it gone, and tells nothing of
+// what is there now: what comes back may have other models.
 func TestAReportBringsNoEndpointBackThatRefused(t *testing.T) {
 	f, c := started()
 	waiting := engine.Load{Waiting: engine.Known(9)}
@@ -376,8 +386,8 @@ func TestAReportBringsNoEndpointBackThatRefused(t *testing.T) {
 	at("after a look", pick.Healthy)
 }
 
-// What control says of endpoints that are about to end counts as what engines say here, until another life of the engine, another
-// pod, or control's next word.
+// What control says of endpoints that are about to end counts as what engines say here, until
+// another life of the engine, another pod, or control's next word.
 func TestWhatControlSaysOfEndpointsThatAreAboutToEnd(t *testing.T) {
 	f, c := started()
 	at := func(when string, want pick.State) {
@@ -422,7 +432,8 @@ func TestWhatControlSaysOfEndpointsThatAreAboutToEnd(t *testing.T) {
 	at("of another pod at the address", pick.Healthy)
 }
 
-// Where a pod migrates it gets what no other endpoint can serve, until control says that it is over, or the objects do.
+// Where a pod migrates it gets what no other endpoint can serve, until control says that it is
+// over, or the objects do.
 func TestAPodThatMigratesServesWhatIsNowhereElse(t *testing.T) {
 	for _, placed := range []bool{true, false} {
 		c := &clock{time.Unix(1e9, 0)}
@@ -446,7 +457,8 @@ func TestAPodThatMigratesServesWhatIsNowhereElse(t *testing.T) {
 			}
 		}
 		at("by the objects", pick.Migrating)
-		if own, want := fleet.Read(f, func(s *endpointstate.State) map[string]endpointstate.Leaving { return s.Leaving(f.Now()) })[a], (endpointstate.Leaving{Terminating: true, Migrates: c.now().Add(time.Minute)}); own != want {
+		if own, want := fleet.Read(f, func(s *endpointstate.State) map[string]endpointstate.Leaving { return s.Leaving(f.Now()) })[a],
+			(endpointstate.Leaving{Terminating: true, Migrates: c.now().Add(time.Minute)}); own != want {
 			t.Errorf("control is told %v, want %v", own, want)
 		}
 		c.advance(time.Minute - 1)
@@ -459,7 +471,8 @@ func TestAPodThatMigratesServesWhatIsNowhereElse(t *testing.T) {
 	}
 }
 
-// As much is known as another process knows when each endpoint has been looked at, whatever came of it, and control has said all.
+// As much is known as another process knows when each endpoint has been looked at, whatever came of
+// it, and control has said all.
 func TestWhenAFleetIsSettled(t *testing.T) {
 	for _, ends := range []func(*fleet.Fleet, fleet.Scrape){
 		func(_ *fleet.Fleet, l fleet.Scrape) { l.Succeeded(engine.Load{}) },
@@ -488,11 +501,13 @@ func TestWhenAFleetIsSettled(t *testing.T) {
 	}
 }
 
-// A connection that breaks under a request makes its endpoint the last choice until a scrape is answered; only a refused connection or a failed
-// scrape takes it out. Control learns that its copies are of no use from a scrape, not from one request.
+// A connection that breaks under a request makes its endpoint the last choice until a scrape is
+// answered; only a refused connection or a failed scrape takes it out. Control learns that its
+// copies are of no use from a scrape, not from one request.
 func TestARequestThatIsTurnedAwayIsNoWordForControl(t *testing.T) {
 	f, c := started()
-	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("sql", a): endpointstate.Loaded}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b),
+		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("sql", a): endpointstate.Loaded}})
 	urgent := func() bool {
 		select {
 		case <-f.Urgent():

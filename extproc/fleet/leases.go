@@ -10,7 +10,8 @@ import (
 
 // leases are the requests in flight whose end another stream than their own reports, if any does.
 type leases struct {
-	// mu guards current and requests. Lock order: leases.mu, InFlight.mu, Fleet.mu, then flow.Flow's mu or prefixes.mu.
+	// mu guards current and requests. Lock order: leases.mu, InFlight.mu, Fleet.mu, then
+	// flow.Flow's mu or prefixes.mu.
 	mu       sync.Mutex
 	current  endpointstate.Leases
 	requests map[string]*InFlight // those of current, and those of Keep

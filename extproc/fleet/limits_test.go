@@ -10,7 +10,8 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// limitedFleet is a fleet in which m has a copy that takes so many requests at once, and what it told of requests that ended.
+// limitedFleet is a fleet in which m has a copy that takes so many requests at once, and what it
+// told of requests that ended.
 func limitedFleet(t *testing.T, limit int) (*fleet.Fleet, *[]string) {
 	t.Helper()
 	var freed []string
@@ -26,7 +27,8 @@ func limitedFleet(t *testing.T, limit int) (*fleet.Fleet, *[]string) {
 
 // limits has control say all that there is: that m has a copy with a limit.
 func limits(f *fleet.Fleet, limit int, share endpointstate.Share) {
-	n := endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Loaded}, Share: share}
+	n := endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b),
+		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Loaded}, Share: share}
 	if limit > 0 {
 		n.Limits = map[endpointstate.CopyKey]int{copyOf("m", a): limit}
 	}
@@ -89,7 +91,8 @@ func TestALimitIsSharedWithOtherProcesses(t *testing.T) {
 	if limit() != 6 {
 		t.Errorf("alone it has %d of 6", limit())
 	}
-	f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Loaded}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m",
+		a): endpointstate.Loaded}})
 	if limit() != 0 {
 		t.Errorf("a copy of which no limit is said has one of %d", limit())
 	}

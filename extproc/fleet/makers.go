@@ -100,7 +100,8 @@ type made struct {
 	ids []string
 }
 
-// maxMade bounds this queue. Beyond it the oldest are not shared: the newest are the likeliest to be requested next.
+// maxMade bounds this queue. Beyond it the oldest are not shared: the newest are the likeliest to
+// be requested next.
 const maxMade = 16384
 
 func (m *made) add(id string) {
@@ -112,7 +113,8 @@ func (m *made) add(id string) {
 	}
 }
 
-// TakeMade removes up to most responses from the queue, the newest ones, and returns them by maker. If more remain, it sends to Moves.
+// TakeMade removes up to most responses from the queue, the newest ones, and returns them by maker.
+// If more remain, it sends to Moves.
 func (f *Fleet) TakeMade(most int) map[Maker][]string {
 	ids, more := f.made.take(most)
 	if more {

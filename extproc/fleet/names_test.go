@@ -15,7 +15,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// withVModel has a VModel "sql" of the pool, of which a percentage of the requests go to a canary, unless that is 0.
+// withVModel has a VModel "sql" of the pool, of which a percentage of the requests go to a canary,
+// unless that is 0.
 func withVModel(target, canary string, percent int32) *objects.World {
 	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: thePool.Namespace, Name: thePool.Name}}
 	v := v1alpha1.VModel{ObjectMeta: metav1.ObjectMeta{Namespace: thePool.Namespace, Name: "sql"}}
@@ -31,8 +32,8 @@ func switched(all map[objects.ModelKey]endpointstate.Switch) endpointstate.Place
 	return endpointstate.PlacementUpdate{VModels: all}
 }
 
-// What control says of a VModel comes before its object, which counts where control says nothing; a name that a client registered and is no
-// VModel's is a model's.
+// What control says of a VModel comes before its object, which counts where control says nothing; a
+// name that a client registered and is no VModel's is a model's.
 func TestWhereRequestsForAVModelGo(t *testing.T) {
 	w, empty := withVModel("sql-v1", "", 0), world()
 	f := fleet.New(fleet.Config{})
@@ -55,12 +56,14 @@ func TestWhereRequestsForAVModelGo(t *testing.T) {
 		{"its object is not there yet", nil, empty, key, "sql-v2"},
 		{"control moved another", new(switched(map[objects.ModelKey]endpointstate.Switch{other: {Active: "x"}})), w, key, "sql-v2"},
 		{"the name is registered, for it is a client's VModel", new(registered(key, true)), w, key, "sql-v2"},
-		{"control takes its word back, and a model has the name", new(switched(map[objects.ModelKey]endpointstate.Switch{key: {}})), w, key, "sql"},
+		{"control takes its word back, and a model has the name", new(switched(map[objects.ModelKey]endpointstate.Switch{key: {}})), w,
+			key, "sql"},
 		{"the model is registered no more", new(registered(key, false)), w, key, "sql-v1"},
 		{"a model of another pool is registered", new(registered(other, true)), w, key, "sql-v1"},
 		{"control takes back what it never said", new(switched(map[objects.ModelKey]endpointstate.Switch{key: {}})), w, key, "sql-v1"},
 		{"control moves it again", new(switched(map[objects.ModelKey]endpointstate.Switch{key: {Active: "sql-v3"}})), w, key, "sql-v3"},
-		{"control says all, and nothing of it", &endpointstate.PlacementUpdate{All: true, VModels: map[objects.ModelKey]endpointstate.Switch{other: {Active: "y"}}}, w, key, "sql-v1"},
+		{"control says all, and nothing of it", &endpointstate.PlacementUpdate{All: true,
+			VModels: map[objects.ModelKey]endpointstate.Switch{other: {Active: "y"}}}, w, key, "sql-v1"},
 		{"control says all, and nothing of it", nil, w, other, "y"},
 	} {
 		if c.news != nil {
@@ -82,8 +85,9 @@ func shareOf(f *fleet.Fleet, w *objects.World, lots []uint64) (n int) {
 	return n
 }
 
-// A canary gets its percentage of the lots, by its object or by control, whether lots are random or count; each lot goes where it went before,
-// and those that went to a canary still do when it gets more.
+// A canary gets its percentage of the lots, by its object or by control, whether lots are random or
+// count; each lot goes where it went before, and those that went to a canary still do when it gets
+// more.
 func TestACanaryGetsItsShare(t *testing.T) {
 	const many = 100_000
 	random, counting := make([]uint64, many), make([]uint64, many)
@@ -93,7 +97,8 @@ func TestACanaryGetsItsShare(t *testing.T) {
 	}
 	for _, percent := range []int{1, 10, 50, 99} {
 		byObject, byControl := fleet.New(fleet.Config{}), fleet.New(fleet.Config{})
-		byControl.ApplyPlacement(switched(map[objects.ModelKey]endpointstate.Switch{model("sql"): {Active: "sql-v1", Canary: "sql-v2", Percent: percent}}))
+		byControl.ApplyPlacement(switched(map[objects.ModelKey]endpointstate.Switch{model("sql"): {Active: "sql-v1", Canary: "sql-v2",
+			Percent: percent}}))
 		for name, lots := range map[string][]uint64{"random": random, "counting": counting} {
 			n := shareOf(byObject, withVModel("sql-v1", "sql-v2", int32(percent)), lots)
 			if again := shareOf(byControl, withVModel("x", "", 0), lots); again != n {
@@ -151,7 +156,8 @@ func TestNoShareIsNone(t *testing.T) {
 	}
 }
 
-// One Update may say that a model is loaded and that requests go there: nobody sees the second without the first.
+// One Update may say that a model is loaded and that requests go there: nobody sees the second
+// without the first.
 func TestRequestsGoWhereCopiesAreKnown(t *testing.T) {
 	c := &clock{time.Unix(1e9, 0)}
 	var f *fleet.Fleet
@@ -160,7 +166,8 @@ func TestRequestsGoWhereCopiesAreKnown(t *testing.T) {
 	w := world("10.0.0.1", "10.0.0.2")
 	f.SetWorld(w)
 	f.ApplyPlacement(endpointstate.PlacementUpdate{
-		All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("sql-v1", a): endpointstate.Loaded},
+		All: true, Endpoints: governing(a, b), Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("sql-v1",
+			a): endpointstate.Loaded},
 		VModels: map[objects.ModelKey]endpointstate.Switch{model("sql"): {Active: "sql-v1"}},
 	})
 	looked := 0
@@ -170,7 +177,8 @@ func TestRequestsGoWhereCopiesAreKnown(t *testing.T) {
 			t.Errorf("requests go to %s, of which no copy is known", to)
 		}
 	}
-	f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("sql-v2", b): endpointstate.Loaded}, VModels: map[objects.ModelKey]endpointstate.Switch{model("sql"): {Active: "sql-v2"}}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("sql-v2",
+		b): endpointstate.Loaded}, VModels: map[objects.ModelKey]endpointstate.Switch{model("sql"): {Active: "sql-v2"}}})
 	if to := f.Active(w, model("sql")); looked == 0 || to != "sql-v2" {
 		t.Errorf("after %d looks requests go to %s", looked, to)
 	}

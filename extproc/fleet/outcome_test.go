@@ -10,15 +10,21 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Streams give the ratio of actual to predicted time to first token, whichever policy decided. Requests that were not served as sent give none.
+// Streams give the ratio of actual to predicted time to first token, whichever policy decided.
+// Requests that were not served as sent give none.
 func TestOutcomesTellWhatCameTrue(t *testing.T) {
-	o := outcome.Outcome{Pool: "ns/pool", Endpoint: a, Status: 200, Stream: true, Attempts: 1, FirstBody: 500 * time.Millisecond, Expected: 250 * time.Millisecond}
+	o := outcome.Outcome{Pool: "ns/pool", Endpoint: a, Status: 200, Stream: true, Attempts: 1, FirstBody: 500 * time.Millisecond,
+		Expected: 250 * time.Millisecond}
 	if ratio, tells := o.Foretold(); !tells || ratio != 2 {
 		t.Errorf("it tells %g, %v", ratio, tells)
 	}
 	for _, change := range []func(*outcome.Outcome){
-		func(o *outcome.Outcome) { o.Stream = false }, func(o *outcome.Outcome) { o.FirstBody = 0 }, func(o *outcome.Outcome) { o.Expected = 0 },
-		func(o *outcome.Outcome) { o.Status = 400 }, func(o *outcome.Outcome) { o.Attempts = 2 }, func(o *outcome.Outcome) { o.Elsewhere = []string{a} },
+		func(o *outcome.Outcome) { o.Stream = false }, func(o *outcome.Outcome) { o.FirstBody = 0 }, func(o *outcome.Outcome) {
+			o.Expected = 0
+		},
+		func(o *outcome.Outcome) { o.Status = 400 }, func(o *outcome.Outcome) { o.Attempts = 2 }, func(o *outcome.Outcome) {
+			o.Elsewhere = []string{a}
+		},
 		func(o *outcome.Outcome) { o.Missing = []string{a} }, func(o *outcome.Outcome) { o.Held = time.Second },
 	} {
 		odd := o
@@ -28,13 +34,14 @@ func TestOutcomesTellWhatCameTrue(t *testing.T) {
 	}
 }
 
-// What became of requests for adapters tells how long loads take, and of those that need none how long the intake is; what makes no sense tells
-// nothing.
+// What became of requests for adapters tells how long loads take, and of those that need none how
+// long the intake is; what makes no sense tells nothing.
 func TestOutcomesTellOfLoads(t *testing.T) {
 	f, c := started()
 	w, name := f.View().World, objects.Name{Namespace: "ns", Name: "pool"}
 	w.Pools[name].Profile = &profile.Profile{
-		Decode: profile.Decode{Base: 0.02}, Limits: profile.Limits{MaxSequences: 10, MaxBatchedTokens: 1000, KVBlocks: 100, BlockSize: 16, GPUAdapters: 1, HostAdapters: 2},
+		Decode: profile.Decode{Base: 0.02}, Limits: profile.Limits{MaxSequences: 10, MaxBatchedTokens: 1000, KVBlocks: 100, BlockSize: 16,
+			GPUAdapters: 1, HostAdapters: 2},
 	}
 	f.SetWorld(w)
 	o := outcome.Outcome{

@@ -33,8 +33,8 @@ func numberOf(t *testing.T, f *fleet.Fleet, address string) int {
 	return 0
 }
 
-// What was sent to an endpoint is there until its engine begins anew, or the endpoint is gone; and there is no more of it than the
-// engine keeps.
+// What was sent to an endpoint is there until its engine begins anew, or the endpoint is gone; and
+// there is no more of it than the engine keeps.
 func TestWhatEndpointsHaveOfPrompts(t *testing.T) {
 	const a, b, c = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
 	blocks := []uint64{11, 12, 13, 14, 15}
@@ -68,7 +68,8 @@ func TestWhatEndpointsHaveOfPrompts(t *testing.T) {
 	f.SetWorld(objects.Build(objects.Endpoints([]string{b})))
 	f.SetWorld(objects.Build(objects.Endpoints([]string{b, c})))
 	if numberOf(t, f, c) != 0 || cachedAt(t, f, c, blocks) != 0 {
-		t.Errorf("an endpoint that is new has the number %d and %d tokens of a prompt that was sent elsewhere", numberOf(t, f, c), cachedAt(t, f, c, blocks))
+		t.Errorf("an endpoint that is new has the number %d and %d tokens of a prompt that was sent elsewhere", numberOf(t, f, c),
+			cachedAt(t, f, c, blocks))
 	}
 	f.Sent(0, blocks)
 	if got := cachedAt(t, f, c, blocks); got != 5 {

@@ -10,10 +10,12 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// How long requests without tokens take is learned for each model of each pool from those that end well, and is known of no other model.
+// How long requests without tokens take is learned for each model of each pool from those that end
+// well, and is known of no other model.
 func TestPacesAreLearnedOfOutcomes(t *testing.T) {
 	f := fleet.New(fleet.Config{})
-	o := outcome.Outcome{Pool: "ns/pool", Model: "iris", Endpoint: "10.0.0.1:8000", Status: 200, Attempts: 1, Among: 2, Answered: 20 * time.Millisecond}
+	o := outcome.Outcome{Pool: "ns/pool", Model: "iris", Endpoint: "10.0.0.1:8000", Status: 200, Attempts: 1, Among: 2,
+		Answered: 20 * time.Millisecond}
 	bad := o
 	bad.Status, bad.Answered = 400, time.Microsecond
 	slow := o
@@ -35,7 +37,8 @@ func TestPacesAreLearnedOfOutcomes(t *testing.T) {
 		f.Observe(slow)
 	}
 	for k, want := range map[objects.ModelKey]time.Duration{
-		key("pool", "iris"): 10 * time.Millisecond, key("pool", "bert"): 500 * time.Millisecond, key("pool", "new"): 0, key("pool", ""): 0, key("other", "iris"): 0,
+		key("pool", "iris"): 10 * time.Millisecond, key("pool", "bert"): 500 * time.Millisecond, key("pool", "new"): 0, key("pool", ""): 0,
+		key("other", "iris"): 0,
 	} {
 		if got := time.Duration(f.ServiceTime(k)); got != want {
 			t.Errorf("the pace of %v is %v, want %v", k, got, want)

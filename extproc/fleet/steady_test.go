@@ -7,7 +7,8 @@ import (
 	"github.com/headgate/headgate/extproc/fleet"
 )
 
-// While nobody sets the clock, a steady time is the time, whether it tells how the clock went or not.
+// While nobody sets the clock, a steady time is the time, whether it tells how the clock went or
+// not.
 func TestSteady(t *testing.T) {
 	now := time.Now()
 	for _, at := range []time.Time{now, now.Add(time.Hour), now.Round(0), time.Unix(1e9, 7), now.AddDate(100, 0, 0)} {

@@ -15,7 +15,8 @@ import (
 
 var pools = [...]objects.Name{{Namespace: "ns", Name: "a"}, {Namespace: "ns", Name: "b"}}
 
-// anyView is a view of some pools, in which some models have copies, which may be full, and some have failed.
+// anyView is a view of some pools, in which some models have copies, which may be full, and some
+// have failed.
 func anyView(random *rand.Rand) *endpointstate.View {
 	v := &endpointstate.View{Snapshot: &pick.Snapshot{Pools: make(map[string]*pick.Pool)}, Failures: make(map[objects.ModelKey]string)}
 	for _, pool := range pools {
@@ -45,7 +46,8 @@ func anyView(random *rand.Rand) *endpointstate.View {
 	return v
 }
 
-// When every request has left, in whatever order and however often, the queue is empty and no map has an entry.
+// When every request has left, in whatever order and however often, the queue is empty and no map
+// has an entry.
 func TestAFlowThatAllHaveLeftIsEmpty(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 0))

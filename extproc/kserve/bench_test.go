@@ -13,7 +13,8 @@ import (
 // infer is a message of about size bytes as a client of the V2 protocol sends it: the model's name,
 // the shape of a tensor, its values.
 func infer(size int) []byte {
-	return []byte(str(1, "sentiment") + str(3, "42") + str(5, str(1, "input-0"), str(2, "FP32"), str(3, "\x01\x10")) + str(7, string(make([]byte, size))))
+	return []byte(str(1, "sentiment") + str(3, "42") + str(5, str(1, "input-0"), str(2, "FP32"), str(3, "\x01\x10")) +
+		str(7, string(make([]byte, size))))
 }
 
 // Extracting allocates the id and injecting the new message, however large; the same id again costs

@@ -27,11 +27,13 @@ func TestHeadersNameAModel(t *testing.T) {
 		{"in bytes, padded", []string{"mm-model-id-bin", bin("é")}, []string{"é"}, false, ""},
 		{"in bytes, not padded", []string{"mm-model-id-bin", strings.TrimRight(bin("abcd"), "=")}, []string{"abcd"}, false, ""},
 		{"in both forms", []string{"mm-model-id", "a", "mm-model-id-bin", bin("a")}, []string{"a"}, false, ""},
-		{"two in both forms", []string{"mm-model-id-bin", bin("a") + "," + bin("b"), "mm-model-id", "a", "mm-model-id", "b"}, []string{"a", "b"}, false, ""},
+		{"two in both forms", []string{"mm-model-id-bin", bin("a") + "," + bin("b"), "mm-model-id", "a", "mm-model-id", "b"},
+			[]string{"a", "b"}, false, ""},
 		{"another one in each form", []string{"mm-model-id", "a", "mm-model-id-bin", bin("b")}, []string{"a", "b"}, false, ""},
 		{"two", []string{"mm-model-id", "a", "mm-model-id", "b"}, []string{"a", "b"}, false, ""},
 		{"the same twice", []string{"mm-model-id", "a", "mm-model-id", "a"}, []string{"a", "a"}, false, ""},
-		{"two in bytes, with commas", []string{"mm-model-id-bin", bin("a") + ", " + bin("b"), "mm-model-id-bin", bin("c")}, []string{"a", "b", "c"}, false, ""},
+		{"two in bytes, with commas", []string{"mm-model-id-bin", bin("a") + ", " + bin("b"), "mm-model-id-bin", bin("c")},
+			[]string{"a", "b", "c"}, false, ""},
 		{"a vmodel", []string{"mm-vmodel-id", "v"}, []string{"v"}, true, ""},
 		{"a vmodel in bytes", []string{"mm-vmodel-id-bin", bin("v")}, []string{"v"}, true, ""},
 		{"both", []string{"mm-vmodel-id", "v", "tas-model-id", "a"}, nil, false, "a model and a vmodel"},
@@ -105,7 +107,8 @@ func TestWhatIsACall(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		"/a.S/M": "a.S/M", "/S/M": "S/M", "/inference.GRPCInferenceService/ModelInfer": "inference.GRPCInferenceService/ModelInfer",
-		"": "", "/": "", "a.S/M": "", "/a.S": "", "/a.S/": "", "//M": "", "/a.S/M/": "", "/a.S/M/x": "", "/a.S/M?x": "", "/a%2eS/M": "", "/a S/M": "", "/a.S/M#x": "",
+		"": "", "/": "", "a.S/M": "", "/a.S": "", "/a.S/": "", "//M": "", "/a.S/M/": "", "/a.S/M/x": "", "/a.S/M?x": "", "/a%2eS/M": "",
+		"/a S/M": "", "/a.S/M#x": "",
 	} {
 		if got, ok := kserve.MethodOf(path); ok != (want != "") || ok && got != want {
 			t.Errorf("%q: %q %v, want %q", path, got, ok, want)
@@ -117,26 +120,36 @@ func TestWhatIsACall(t *testing.T) {
 // nobody's.
 func TestMethodsThatNoCallReaches(t *testing.T) {
 	for _, method := range []string{
-		"mmesh.ModelRuntime/loadModel", "mmesh.ModelRuntime/unloadModel", "mmesh.ModelRuntime/predictModelSize", "mmesh.ModelRuntime/modelSize",
+		"mmesh.ModelRuntime/loadModel", "mmesh.ModelRuntime/unloadModel", "mmesh.ModelRuntime/predictModelSize",
+		"mmesh.ModelRuntime/modelSize",
 		"mmesh.ModelRuntime/runtimeStatus", "mmesh.ModelMesh/registerModel", "com.ibm.watson.tas.internal.proto.ModelServer/loadModel",
 		"com.ibm.watson.tas.proto.TasRuntime/addModel",
 		"grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 		"grpc.channelz.v1.Channelz/GetServers", "grpc.health.v1.Health/Check",
-		"inference.GRPCInferenceService/RepositoryIndex", "inference.GRPCInferenceService/RepositoryModelLoad", "inference.GRPCInferenceService/RepositoryModelUnload",
-		"inference.model_repository.ModelRepositoryService/RepositoryIndex", "inference.model_repository.ModelRepositoryService/RepositoryModelLoad",
-		"inference.GRPCInferenceService/SystemSharedMemoryStatus", "inference.GRPCInferenceService/SystemSharedMemoryRegister", "inference.GRPCInferenceService/SystemSharedMemoryUnregister",
-		"inference.GRPCInferenceService/CudaSharedMemoryStatus", "inference.GRPCInferenceService/CudaSharedMemoryRegister", "inference.GRPCInferenceService/CudaSharedMemoryUnregister",
-		"inference.GRPCInferenceService/TpuSharedMemoryStatus", "inference.GRPCInferenceService/TpuSharedMemoryRegister", "inference.GRPCInferenceService/TpuSharedMemoryUnregister",
-		"inference.GRPCInferenceService/TraceSetting", "inference.GRPCInferenceService/LogSettings", "inference.GRPCInferenceService/ModelStatistics", "inference.GRPCInferenceService/ModelConfig",
-		"tensorflow.serving.ModelService/HandleReloadConfigRequest", "org.pytorch.serve.grpc.management.ManagementAPIsService/RegisterModel",
+		"inference.GRPCInferenceService/RepositoryIndex", "inference.GRPCInferenceService/RepositoryModelLoad",
+		"inference.GRPCInferenceService/RepositoryModelUnload",
+		"inference.model_repository.ModelRepositoryService/RepositoryIndex",
+		"inference.model_repository.ModelRepositoryService/RepositoryModelLoad",
+		"inference.GRPCInferenceService/SystemSharedMemoryStatus", "inference.GRPCInferenceService/SystemSharedMemoryRegister",
+		"inference.GRPCInferenceService/SystemSharedMemoryUnregister",
+		"inference.GRPCInferenceService/CudaSharedMemoryStatus", "inference.GRPCInferenceService/CudaSharedMemoryRegister",
+		"inference.GRPCInferenceService/CudaSharedMemoryUnregister",
+		"inference.GRPCInferenceService/TpuSharedMemoryStatus", "inference.GRPCInferenceService/TpuSharedMemoryRegister",
+		"inference.GRPCInferenceService/TpuSharedMemoryUnregister",
+		"inference.GRPCInferenceService/TraceSetting", "inference.GRPCInferenceService/LogSettings",
+		"inference.GRPCInferenceService/ModelStatistics", "inference.GRPCInferenceService/ModelConfig",
+		"tensorflow.serving.ModelService/HandleReloadConfigRequest",
+		"org.pytorch.serve.grpc.management.ManagementAPIsService/RegisterModel",
 	} {
 		if !kserve.Closed(method) {
 			t.Errorf("%s passes", method)
 		}
 	}
 	for _, method := range []string{
-		"inference.GRPCInferenceService/ModelInfer", "inference.GRPCInferenceService/ModelStreamInfer", "inference.GRPCInferenceService/ModelMetadata",
-		"tensorflow.serving.PredictionService/Predict", "org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions", "any.Service/Method",
+		"inference.GRPCInferenceService/ModelInfer", "inference.GRPCInferenceService/ModelStreamInfer",
+		"inference.GRPCInferenceService/ModelMetadata",
+		"tensorflow.serving.PredictionService/Predict", "org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions",
+		"any.Service/Method",
 	} {
 		if kserve.Closed(method) {
 			t.Errorf("%s does not pass", method)
@@ -147,8 +160,9 @@ func TestMethodsThatNoCallReaches(t *testing.T) {
 // Where nobody says otherwise the model stands where modelmesh-serving has it, and may be a VModel.
 func TestRulesWhereNobodyWroteAny(t *testing.T) {
 	for method, want := range map[string]kserve.Path{
-		"inference.GRPCInferenceService/ModelInfer": {1}, "inference.GRPCInferenceService/ModelMetadata": {1}, "inference.GRPCInferenceService/ModelStreamInfer": {1},
-		"inference.GRPCInferenceService/ModelReady": {1}, "tensorflow.serving.PredictionService/Predict": {1, 1},
+		"inference.GRPCInferenceService/ModelInfer": {1}, "inference.GRPCInferenceService/ModelMetadata": {1},
+		"inference.GRPCInferenceService/ModelStreamInfer": {1},
+		"inference.GRPCInferenceService/ModelReady":       {1}, "tensorflow.serving.PredictionService/Predict": {1, 1},
 		"org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions": {1}, "any.Service/Method": nil,
 	} {
 		r := kserve.RuleOf(method)
@@ -241,13 +255,15 @@ func TestPathsOfV2(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]string{
-		"/v2/models/a/infer": "", "/v2/models/a/versions/1/infer?x=/versions/2": "1", "/v2/models/a/versions/v1.2_3-x/infer": "v1.2_3-x", "/v2/models/versions/infer": "",
+		"/v2/models/a/infer": "", "/v2/models/a/versions/1/infer?x=/versions/2": "1", "/v2/models/a/versions/v1.2_3-x/infer": "v1.2_3-x",
+		"/v2/models/versions/infer": "",
 	} {
 		if got := kserve.Find("POST", path).Version; got != want {
 			t.Errorf("%s is of version %q, want %q", path, got, want)
 		}
 	}
-	for path, want := range map[string]bool{"/v2": true, "/v2/x": true, "/v2?x": true, "/v2/rerank": false, "/v2/rerank?x": false, "/v2x": false, "/v1/models": false} {
+	for path, want := range map[string]bool{"/v2": true, "/v2/x": true, "/v2?x": true, "/v2/rerank": false, "/v2/rerank?x": false,
+		"/v2x": false, "/v1/models": false} {
 		if got := kserve.IsREST(path); got != want {
 			t.Errorf("%s: %v", path, got)
 		}

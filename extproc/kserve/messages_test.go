@@ -115,7 +115,8 @@ func TestMessagesAreTheSameHoweverTheyAreCut(t *testing.T) {
 	check(each...)
 	for end := range len(body) {
 		got, err := read(t, kserve.NewMessages("gzip", 200), body[:end])
-		if whole, errWhole := read(t, kserve.NewMessages("gzip", 200), body[:end], each[:end]...); !slices.Equal(got, whole) || !errors.Is(err, errWhole) {
+		if whole, errWhole := read(t, kserve.NewMessages("gzip", 200), body[:end], each[:end]...); !slices.Equal(got, whole) ||
+			!errors.Is(err, errWhole) {
 			t.Fatalf("%d bytes: %q, %v, and byte by byte %q, %v", end, got, err, whole, errWhole)
 		}
 	}
@@ -157,7 +158,8 @@ func TestMessagesThatAreRefused(t *testing.T) {
 		{"too large once it is inflated", "gzip", framed(1, zip(t, strings.Repeat("m", 101))), kserve.ResourceExhausted},
 		{"much too large once it is inflated", "gzip", framed(1, zip(t, strings.Repeat("m", 9999))), kserve.ResourceExhausted},
 		{"too large, and says that it is not", "gzip", framed(1, lie(zip(t, strings.Repeat("m", 101)), 1)), kserve.ResourceExhausted},
-		{"too large in two members", "gzip", framed(1, zip(t, strings.Repeat("m", 60))+zip(t, strings.Repeat("m", 41))), kserve.ResourceExhausted},
+		{"too large in two members", "gzip", framed(1, zip(t, strings.Repeat("m", 60))+zip(t, strings.Repeat("m", 41))),
+			kserve.ResourceExhausted},
 		{"packed nothing", "gzip", framed(1, ""), kserve.Internal},
 		{"no gzip", "gzip", framed(1, "a message"), kserve.Internal},
 		{"no gzip, and longer", "gzip", framed(1, "a message that is longer"), kserve.Internal},
@@ -189,7 +191,8 @@ func TestMessagesThatAreRefused(t *testing.T) {
 		// What is wrong before the message is known before it comes.
 		early := c.frame[:5]
 		_, err := read(t, kserve.NewMessages(c.encoding, 100), early)
-		if seen := code(err) == c.want && !errors.Is(err, kserve.ErrPartial); seen != (early[0] > 1 || early[0] == 1 && c.encoding != "gzip" || early[3] > 0 || early[4] > 100 || len(c.frame) == 5) {
+		if seen := code(err) == c.want && !errors.Is(err, kserve.ErrPartial); seen != (early[0] > 1 || early[0] == 1 &&
+			c.encoding != "gzip" || early[3] > 0 || early[4] > 100 || len(c.frame) == 5) {
 			t.Errorf("%s: the prefix alone is answered with %v", c.name, err)
 		}
 	}
@@ -208,18 +211,22 @@ func TestMessagesThatAreTaken(t *testing.T) {
 		{"many members", "gzip", framed(1, zip(t, "a")+zip(t, "")+zip(t, "b")), "ab"},
 		{"an empty last member", "gzip", framed(1, half+zip(t, "")), large[:50]},
 	} {
-		if got, err := read(t, kserve.NewMessages(c.encoding, 100), c.frame+c.frame); err != nil || !slices.Equal(got, []string{c.want, c.want}) {
+		if got, err := read(t, kserve.NewMessages(c.encoding, 100), c.frame+c.frame); err != nil ||
+			!slices.Equal(got, []string{c.want, c.want}) {
 			t.Errorf("%s: %q, %v", c.name, got, err)
 		}
 	}
 	x := zip(t, "x")
-	for _, size := range []int{0, 1, 2, 510, 511, 512, 513, 514, 1022, 1023, 1024, 1025, 1535, 1536, 1537, 2047, 2048, 2049, 3000} { // in more parts than one
+	// in more parts than one
+	for _, size := range []int{0, 1, 2, 510, 511, 512, 513, 514, 1022, 1023, 1024, 1025, 1535, 1536, 1537, 2047, 2048, 2049, 3000} {
 		text := strings.Repeat("0123456789", 300)[:size]
 		packed := zip(t, text) + x
-		if got, err := read(t, kserve.NewMessages("gzip", 4000), framed(1, packed)); err != nil || !slices.Equal(got, []string{text + "x"}) {
+		if got, err := read(t, kserve.NewMessages("gzip", 4000), framed(1, packed)); err != nil ||
+			!slices.Equal(got, []string{text + "x"}) {
 			t.Fatalf("%d bytes: %q, %v", size, got, err)
 		}
-		if got, err := read(t, kserve.NewMessages("gzip", max(size+1, len(packed))), framed(1, packed)); err != nil || !slices.Equal(got, []string{text + "x"}) {
+		if got, err := read(t, kserve.NewMessages("gzip", max(size+1, len(packed))), framed(1, packed)); err != nil ||
+			!slices.Equal(got, []string{text + "x"}) {
 			t.Fatalf("%d bytes, which is all that may be: %q, %v", size, got, err)
 		}
 	}
@@ -240,7 +247,8 @@ func TestWhatInflatesTooFarCostsNoMoreThanTheBound(t *testing.T) {
 	bomb := zip(t, strings.Repeat("\x00", 20<<20))
 	least := zip(t, strings.Repeat("\x00", kserve.MaxInflated+1))
 	for name, packed := range map[string]string{
-		"20 MiB": bomb, "20 MiB that says that it is small": lie(bomb, 10), "20 MiB that says that it is just small enough": lie(bomb, kserve.MaxInflated),
+		"20 MiB": bomb, "20 MiB that says that it is small": lie(bomb, 10),
+		"20 MiB that says that it is just small enough": lie(bomb, kserve.MaxInflated),
 		"1 byte too many": least, "1 byte too many in the last of two": zip(t, strings.Repeat("\x00", kserve.MaxInflated)) + zip(t, "x"),
 	} {
 		frame := []byte(framed(1, packed))

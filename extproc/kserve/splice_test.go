@@ -23,7 +23,8 @@ func tag(number protowire.Number, wire protowire.Type) string {
 }
 
 func TestThePathMustLeadToAField(t *testing.T) {
-	for _, path := range []kserve.Path{{1}, {1, 1}, {18999}, {20000}, {1<<29 - 1}, {16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1}} {
+	for _, path := range []kserve.Path{{1}, {1, 1}, {18999}, {20000}, {1<<29 - 1},
+		{16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1}} {
 		if err := kserve.CheckPath(path); err != nil {
 			t.Errorf("%v: %v", path, err)
 		}
@@ -121,7 +122,8 @@ func TestWhatCouldNameTwoModelsIsRefused(t *testing.T) {
 		"wire type 6":                                    tag(9, 6),
 		"wire type 7":                                    tag(9, 7),
 	}
-	for _, wire := range []protowire.Type{protowire.VarintType, protowire.Fixed64Type, protowire.StartGroupType, protowire.EndGroupType, protowire.Fixed32Type, 6, 7} {
+	for _, wire := range []protowire.Type{protowire.VarintType, protowire.Fixed64Type, protowire.StartGroupType, protowire.EndGroupType,
+		protowire.Fixed32Type, 6, 7} {
 		broken["another type: "+string('0'+rune(wire))] = tag(1, wire) + "\x01\x00\x00\x00\x00\x00\x00\x00"
 	}
 	refused := func(name, message string, path kserve.Path) {
@@ -185,7 +187,8 @@ func TestInject(t *testing.T) {
 		{"by the largest number", str(3, "y"), kserve.Path{1<<29 - 1}, "m", str(3, "y") + str(1<<29-1, "m")},
 		{"by a number of two bytes", "", kserve.Path{15, 16}, "m", str(15, str(16, "m"))},
 
-		{"inside", str(1, str(2, "a"), str(3, "x")) + str(3, "y"), kserve.Path{1, 2}, "bc", str(1, str(2, "bc"), str(3, "x")) + str(3, "y")},
+		{"inside", str(1, str(2, "a"), str(3, "x")) + str(3, "y"), kserve.Path{1, 2}, "bc", str(1, str(2, "bc"), str(3, "x")) +
+			str(3, "y")},
 		{
 			"the container's length grows too", str(1, str(2, "a"), str(3, strings.Repeat("x", 122))) + str(4),
 			kserve.Path{1, 2},
@@ -195,7 +198,8 @@ func TestInject(t *testing.T) {
 		{"every length grows", str(1, str(1, str(1, long))), kserve.Path{1, 1, 1}, longer, str(1, str(1, str(1, longer)))},
 		{"every length shrinks", str(1, str(1, str(1, longer))), kserve.Path{1, 1, 1}, long, str(1, str(1, str(1, long)))},
 		{"into nothing, deep", "", kserve.Path{1, 2, 3}, "m", str(1, str(2, str(3, "m")))},
-		{"into a container without it", str(1, str(3, "x")) + str(4, "y"), kserve.Path{1, 2}, "m", str(1, str(3, "x"), str(2, "m")) + str(4, "y")},
+		{"into a container without it", str(1, str(3, "x")) + str(4, "y"), kserve.Path{1, 2}, "m", str(1, str(3, "x"), str(2, "m")) +
+			str(4, "y")},
 		{"into an empty container", str(1) + str(4, "y"), kserve.Path{1, 2, 3}, "m", str(1, str(2, str(3, "m"))) + str(4, "y")},
 		{"missing ones grow", str(1), kserve.Path{1, 2, 3}, long, str(1, str(2, str(3, long)))},
 		{"beside what looks like it", str(2, "m"), kserve.Path{1, 2}, "m", str(2, "m") + str(1, str(2, "m"))},
@@ -204,7 +208,8 @@ func TestInject(t *testing.T) {
 		{"a long length that stays", "\x3a\x84\x00\x0a\x81\x00a", kserve.Path{7, 1}, "b", "\x3a\x84\x00\x0a\x81\x00b"},
 		{"a long length that does not", "\x3a\x84\x00\x0a\x81\x00a", kserve.Path{7, 1}, "bcd", "\x3a\x05\x0a\x03bcd"},
 		{"a long tag", "\x8a\x80\x00\x01a", kserve.Path{1}, "bc", "\x8a\x80\x00\x02bc"},
-		{"a length that shrinks as the string grows", "\x3a\x84\x00\x0a\x81\x00a" + str(3), kserve.Path{7, 1}, "bc", "\x3a\x84\x00\x0a\x02bc" + str(3)},
+		{"a length that shrinks as the string grows", "\x3a\x84\x00\x0a\x81\x00a" + str(3), kserve.Path{7, 1}, "bc",
+			"\x3a\x84\x00\x0a\x02bc" + str(3)},
 	} {
 		before := []byte(c.message)
 		got, err := kserve.Inject(before, c.path, c.id)
@@ -278,7 +283,8 @@ func TestTheIDIsOfItsOwn(t *testing.T) {
 func TestReasonsQuoteNothing(t *testing.T) {
 	const secret = "SECRET"
 	for _, message := range []string{
-		str(1, secret) + str(1, secret), str(1, secret, "\xff"), str(1, secret) + "\x08", secret, str(1, secret) + "\x0b" + secret, str(2, secret) + "\x08" + secret,
+		str(1, secret) + str(1, secret), str(1, secret, "\xff"), str(1, secret) + "\x08", secret, str(1, secret) + "\x0b" + secret,
+		str(2, secret) + "\x08" + secret,
 	} {
 		_, _, err := kserve.Extract([]byte(message), kserve.Path{1})
 		if err == nil || strings.Contains(err.Error(), secret) || !strings.HasSuffix(err.Error(), ".") {

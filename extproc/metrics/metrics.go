@@ -1,8 +1,10 @@
-// Package metrics is what extproc says of itself: metrics, health, a picture of the fleet, and what was learned of engines, over HTTP.
+// Package metrics is what extproc says of itself: metrics, health, a picture of the fleet, and what
+// was learned of engines, over HTTP.
 //
-// What users of a route see is told by route and pool, what engines do by endpoint and pool, and nothing by both: with a
-// thousand routes and a hundred endpoints that would be series by the hundred thousand. No label holds anything that a client
-// can choose: routes, pools and endpoints are those of the objects, and their series go when the objects do.
+// What users of a route see is told by route and pool, what engines do by endpoint and pool, and
+// nothing by both: with a thousand routes and a hundred endpoints that would be series by the
+// hundred thousand. No label holds anything that a client can choose: routes, pools and endpoints
+// are those of the objects, and their series go when the objects do.
 package metrics
 
 import (
@@ -22,8 +24,8 @@ import (
 	"github.com/headgate/headgate/internal/version"
 )
 
-// Buckets. Those of a route are few, for each costs a series for each route: what people promise lies between them. Our own
-// share is well below a millisecond.
+// Buckets. Those of a route are few, for each costs a series for each route: what people promise
+// lies between them. Our own share is well below a millisecond.
 var (
 	firstTokenBuckets = []float64{.1, .25, .5, 1, 2.5, 10} // seconds
 	perTokenBuckets   = []float64{.025, .05, .1, .25}      // seconds
@@ -34,8 +36,8 @@ var (
 	ownBuckets        = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1} // seconds
 )
 
-// A Prometheus that scrapes native histograms gets buckets that are each a tenth larger than the one before, in one series.
-// What keeps them small is client_golang's advice.
+// A Prometheus that scrapes native histograms gets buckets that are each a tenth larger than the
+// one before, in one series. What keeps them small is client_golang's advice.
 const (
 	nativeFactor = 1.1
 	nativeMost   = 160
@@ -111,49 +113,91 @@ func New(f *fleet.Fleet) *Meter {
 	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: name, Help: help, Buckets: buckets,
-			NativeHistogramBucketFactor: nativeFactor, NativeHistogramMaxBucketNumber: nativeMost, NativeHistogramMinResetDuration: nativeReset,
+			NativeHistogramBucketFactor: nativeFactor, NativeHistogramMaxBucketNumber: nativeMost,
+			NativeHistogramMinResetDuration: nativeReset,
 		}, labels)
 		m.registry.MustRegister(h)
 		return h
 	}
 
-	m.requests = counter("headgate_requests_total", "Requests that got an endpoint and have ended, by the HTTP status that the client got, 0 if no answer began; gRPC calls by their status, such as OK.", "route", "pool", "code")
-	m.failures = counter("headgate_failures_total", "Requests that failed, each counted once, by kind: refused, reset or timeout (by the last endpoint), error (it answered 5xx, or a gRPC call with a fault of its own), stream_error (it answered 200 with an error of its own in the answer), missing (it has no such model), elsewhere (it would not take the request), no_endpoint (no endpoint could serve it, or none was left to try), client_gone (the client left), engine_gone (the engine closed its port and went silent, and extproc ended the request), cut (nobody knows who ended it), other.", "route", "pool", "kind")
-	m.tokens = counter("headgate_tokens_total", "Tokens that engines state in their answers, by kind: prompt or completion. A stream without include_usage states none.", "route", "pool", "kind")
-	m.firstToken = histogram("headgate_time_to_first_token_seconds", "Seconds from a request's last byte to the first output of its stream, the wait for its model included. Streams whose first token cannot be told from what comes before it are left out.", firstTokenBuckets, "route", "pool")
-	m.predicted = histogram("headgate_first_token_ratio", "How many times as long a stream's first token took as policy latency had predicted, also where proposal decided in its place.", ratioBuckets, "pool")
-	m.perToken = histogram("headgate_time_per_output_token_seconds", "Seconds per token after the first, averaged over a stream; only of streams that state how many tokens they had.", perTokenBuckets, "route", "pool")
-	m.duration = histogram("headgate_request_duration_seconds", "Seconds from a request's first byte to the last byte of its answer; only of complete answers with status 200.", durationBuckets, "route", "pool")
+	m.requests = counter("headgate_requests_total",
+		"Requests that got an endpoint and have ended, by the HTTP status that the client got, 0 if no answer began; gRPC calls by their status, such as OK.",
+		"route",
+		"pool", "code")
+	m.failures = counter("headgate_failures_total",
+		"Requests that failed, each counted once, by kind: refused, reset or timeout (by the last endpoint), error (it answered 5xx, or a gRPC call with a fault of its own), stream_error (it answered 200 with an error of its own in the answer), missing (it has no such model), elsewhere (it would not take the request), no_endpoint (no endpoint could serve it, or none was left to try), client_gone (the client left), engine_gone (the engine closed its port and went silent, and extproc ended the request), cut (nobody knows who ended it), other.", "route", "pool", "kind")
+	m.tokens = counter("headgate_tokens_total",
+		"Tokens that engines state in their answers, by kind: prompt or completion. A stream without include_usage states none.", "route",
+		"pool", "kind")
+	m.firstToken = histogram("headgate_time_to_first_token_seconds",
+		"Seconds from a request's last byte to the first output of its stream, the wait for its model included. Streams whose first token cannot be told from what comes before it are left out.",
+		firstTokenBuckets,
+		"route", "pool")
+	m.predicted = histogram("headgate_first_token_ratio",
+		"How many times as long a stream's first token took as policy latency had predicted, also where proposal decided in its place.",
+		ratioBuckets, "pool")
+	m.perToken = histogram("headgate_time_per_output_token_seconds",
+		"Seconds per token after the first, averaged over a stream; only of streams that state how many tokens they had.", perTokenBuckets,
+		"route", "pool")
+	m.duration = histogram("headgate_request_duration_seconds",
+		"Seconds from a request's first byte to the last byte of its answer; only of complete answers with status 200.", durationBuckets,
+		"route", "pool")
 
-	m.served = counter("headgate_endpoint_requests_total", "Requests that have ended, counted at the last endpoint that was tried.", "pool", "endpoint")
-	m.faults = counter("headgate_endpoint_failures_total", "Requests that the endpoint failed, whether or not another endpoint served them, by kind: unreached (it took no connection, and another was tried), refused (it took no connection), reset (it dropped the request), timeout (it fell silent), engine_gone (it closed its port and went silent, and extproc ended the request), cut (nobody knows who ended the answer), elsewhere (its queue was full, or it was stopping), missing (it has no such model), error (it answered 5xx), stream_error (it answered 200 with an error of its own in the answer).", "pool", "endpoint", "kind")
-	m.retries = counter("headgate_endpoint_retries_total", "Attempts after the first, counted at the last endpoint that was tried.", "pool", "endpoint")
-	m.reportedWaiting = gauge("headgate_endpoint_engine_requests_waiting", "Requests in the engine's own queue, as its latest answer said.", "pool", "endpoint")
-	m.reportedKVUsage = gauge("headgate_endpoint_engine_kv_cache_usage", "Share of the engine's KV cache in use, 0 to 1, as its latest answer said.", "pool", "endpoint")
+	m.served = counter("headgate_endpoint_requests_total", "Requests that have ended, counted at the last endpoint that was tried.", "pool",
+		"endpoint")
+	m.faults = counter("headgate_endpoint_failures_total",
+		"Requests that the endpoint failed, whether or not another endpoint served them, by kind: unreached (it took no connection, and another was tried), refused (it took no connection), reset (it dropped the request), timeout (it fell silent), engine_gone (it closed its port and went silent, and extproc ended the request), cut (nobody knows who ended the answer), elsewhere (its queue was full, or it was stopping), missing (it has no such model), error (it answered 5xx), stream_error (it answered 200 with an error of its own in the answer).", "pool", "endpoint", "kind")
+	m.retries = counter("headgate_endpoint_retries_total", "Attempts after the first, counted at the last endpoint that was tried.", "pool",
+		"endpoint")
+	m.reportedWaiting = gauge("headgate_endpoint_engine_requests_waiting", "Requests in the engine's own queue, as its latest answer said.",
+		"pool", "endpoint")
+	m.reportedKVUsage = gauge("headgate_endpoint_engine_kv_cache_usage",
+		"Share of the engine's KV cache in use, 0 to 1, as its latest answer said.", "pool", "endpoint")
 
-	m.perRequest = histogram("headgate_request_tokens", "Tokens of one request, by kind: prompt or completion; only of requests whose answer states them.", tokenBuckets, "pool", "kind")
+	m.perRequest = histogram("headgate_request_tokens",
+		"Tokens of one request, by kind: prompt or completion; only of requests whose answer states them.", tokenBuckets, "pool", "kind")
 	m.picks = counter("headgate_picks_total", "Decisions, by the policy's reason for the endpoint.", "pool", "reason")
 	m.endpoints = gauge("headgate_endpoints", "Endpoints of the pool, as the objects in force say.", "pool")
 
-	m.gateway = histogram("headgate_gateway_overhead_seconds", "Seconds from a request's first byte to the first byte sent to an endpoint: the upload of its body, Envoy and extproc, but not the time for which it was held.", ownBuckets).WithLabelValues().(prometheus.Histogram)
-	m.decision = histogram("headgate_decision_seconds", "Seconds from the moment in which extproc has the whole request to its decision.", ownBuckets).WithLabelValues().(prometheus.Histogram)
+	m.gateway = histogram("headgate_gateway_overhead_seconds",
+		"Seconds from a request's first byte to the first byte sent to an endpoint: the upload of its body, Envoy and extproc, but not the time for which it was held.",
+		ownBuckets).WithLabelValues().(prometheus.Histogram)
+	m.decision = histogram("headgate_decision_seconds", "Seconds from the moment in which extproc has the whole request to its decision.",
+		ownBuckets).WithLabelValues().(prometheus.Histogram)
 	m.replies = counter("headgate_replies_total", "Replies that extproc itself gave, by HTTP status and error code.", "code", "error")
 	m.looks = counter("headgate_scrapes_total", "Looks at endpoints, by result: ok or error.", "result")
 	m.held = gauge("headgate_queued_requests", "Requests that extproc holds now until their model is loaded.").WithLabelValues()
-	m.holds = histogram("headgate_queue_time_seconds", "Seconds for which extproc held a request, by what ended the hold: released (a copy can be used), failed (the model cannot be loaded), expired (its time was over), cancelled (the client left), stopped (extproc is stopping), full (it could not be held).", holdBuckets, "outcome")
-	m.heldFull = gauge("headgate_concurrency_queued_requests", "Requests that extproc holds now because every copy of their model has as many requests as it takes at once.").WithLabelValues()
-	m.holdsFull = histogram("headgate_concurrency_queue_time_seconds", "Seconds for which extproc held a request because every copy of its model had as many requests as it takes at once, by what ended that: released (one takes another, or there is no copy any more), failed, expired, cancelled, stopped and full as of headgate_queue_time_seconds.", holdBuckets, "outcome")
-	m.connected = gauge("headgate_control_connected", "Is 1 while control is connected and has sent everything that it knows, else 0.").WithLabelValues()
-	m.version = gauge("headgate_control_version", "Version of control's latest update in force, on the present connection.").WithLabelValues()
-	m.heardAt = gauge("headgate_control_last_message_timestamp_seconds", "When extproc last put an update of control in force, in seconds since 1970.").WithLabelValues()
-	m.refused = gauge("headgate_objects_rejected_files", "Files with objects, or objects of an API server, that are not in force because they are invalid.").WithLabelValues()
-	m.readable = gauge("headgate_objects_connected", "Is 1 while the folder or API server of the objects can be read; at 0, the objects that were read last stay in force.").WithLabelValues()
-	m.problems = gauge("headgate_objects_problems", "Problems of the objects in force with each other; the log names each.").WithLabelValues()
+	m.holds = histogram("headgate_queue_time_seconds",
+		"Seconds for which extproc held a request, by what ended the hold: released (a copy can be used), failed (the model cannot be loaded), expired (its time was over), cancelled (the client left), stopped (extproc is stopping), full (it could not be held).",
+		holdBuckets,
+		"outcome")
+	m.heldFull = gauge("headgate_concurrency_queued_requests",
+		"Requests that extproc holds now because every copy of their model has as many requests as it takes at once.").WithLabelValues()
+	m.holdsFull = histogram("headgate_concurrency_queue_time_seconds",
+		"Seconds for which extproc held a request because every copy of its model had as many requests as it takes at once, by what ended that: released (one takes another, or there is no copy any more), failed, expired, cancelled, stopped and full as of headgate_queue_time_seconds.",
+		holdBuckets,
+		"outcome")
+	m.connected = gauge("headgate_control_connected",
+		"Is 1 while control is connected and has sent everything that it knows, else 0.").WithLabelValues()
+	m.version = gauge("headgate_control_version",
+		"Version of control's latest update in force, on the present connection.").WithLabelValues()
+	m.heardAt = gauge("headgate_control_last_message_timestamp_seconds",
+		"When extproc last put an update of control in force, in seconds since 1970.").WithLabelValues()
+	m.refused = gauge("headgate_objects_rejected_files",
+		"Files with objects, or objects of an API server, that are not in force because they are invalid.").WithLabelValues()
+	m.readable = gauge("headgate_objects_connected",
+		"Is 1 while the folder or API server of the objects can be read; at 0, the objects that were read last stay in force.").WithLabelValues()
+	m.problems = gauge("headgate_objects_problems",
+		"Problems of the objects in force with each other; the log names each.").WithLabelValues()
 	m.objects = gauge("headgate_objects", "Valid objects that extproc has read, by kind.", "kind")
-	m.payloadsSent = counter("headgate_payloads_sent_total", "Copies of requests and answers that sinks took, each counted once for each sink.").WithLabelValues()
-	m.payloadsDropped = counter("headgate_payloads_dropped_total", "Copies of requests and answers that a sink did not get, by reason: queue (too many wait for it), memory (too many bytes do), too_large (above 16 MiB), failed (it did not take it), cut (the request or answer broke off), unreadable (a call sent what is no message).", "reason")
+	m.payloadsSent = counter("headgate_payloads_sent_total",
+		"Copies of requests and answers that sinks took, each counted once for each sink.").WithLabelValues()
+	m.payloadsDropped = counter("headgate_payloads_dropped_total",
+		"Copies of requests and answers that a sink did not get, by reason: queue (too many wait for it), memory (too many bytes do), too_large (above 16 MiB), failed (it did not take it), cut (the request or answer broke off), unreadable (a call sent what is no message).",
+		"reason")
 	build := version.Read()
-	gauge("headgate_build_info", "Is 1; the labels name the program, its version, and the version of Go that built it.", "program", "version", "goversion").
+	gauge("headgate_build_info", "Is 1; the labels name the program, its version, and the version of Go that built it.", "program",
+		"version", "goversion").
 		WithLabelValues("extproc", build.Program, build.Go).Set(1)
 	m.registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), fleetCollector{f},
@@ -182,7 +226,8 @@ const (
 	HoldFull      = "full"
 )
 
-// Hold is one request that waits, for its model or, where that is full, for a copy of it to take another request. It is owned by one goroutine.
+// Hold is one request that waits, for its model or, where that is full, for a copy of it to take
+// another request. It is owned by one goroutine.
 type Hold struct {
 	meter *Meter
 	full  bool
@@ -306,7 +351,8 @@ func labels(w *objects.World) map[label]bool {
 	return all
 }
 
-// Handler serves /metrics, /profiles (how long engines take), /healthz (the process lives) and /readyz (it has objects, and serves).
+// Handler serves /metrics, /profiles (how long engines take), /healthz (the process lives) and
+// /readyz (it has objects, and serves).
 func (m *Meter) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))

@@ -27,7 +27,8 @@ import (
 	"github.com/headgate/headgate/internal/version"
 )
 
-// world has one route, two Models, of which requests may name one, and one endpoint for each address.
+// world has one route, two Models, of which requests may name one, and one endpoint for each
+// address.
 func world(ips ...string) *objects.World {
 	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool"}}
 	p.Spec.Selector.MatchLabels = map[string]string{"app": "llama"}
@@ -42,7 +43,8 @@ func world(ips ...string) *objects.World {
 	}
 	for _, ip := range ips {
 		s.Pods = append(s.Pods, objects.Pod{
-			Name: objects.Name{Namespace: "ns", Name: "pod-" + ip}, IP: netip.MustParseAddr(ip), Ready: true, Labels: map[string]string{"app": "llama"},
+			Name: objects.Name{Namespace: "ns", Name: "pod-" + ip}, IP: netip.MustParseAddr(ip), Ready: true,
+			Labels: map[string]string{"app": "llama"},
 		})
 	}
 	return objects.Build(s)
@@ -152,8 +154,8 @@ func TestAnOutcomeBecomesMetrics(t *testing.T) {
 	)
 }
 
-// A request that failed is one failure of its route, by what its last endpoint did; each endpoint that would not serve it has
-// one of its own, also where another endpoint served it after all.
+// A request that failed is one failure of its route, by what its last endpoint did; each endpoint
+// that would not serve it has one of its own, also where another endpoint served it after all.
 func TestFailuresAreCountedOnceForTheRouteAndAtEachEndpoint(t *testing.T) {
 	const a, b = "10.0.0.1:8000", "10.0.0.2:8000"
 	for name, c := range map[string]struct {
@@ -162,21 +164,25 @@ func TestFailuresAreCountedOnceForTheRouteAndAtEachEndpoint(t *testing.T) {
 		at      []string // endpoint and kind
 		last    string   // the endpoint that has the request
 	}{
-		"served":                    {outcome.Outcome{Endpoint: a, Status: 200}, "", nil, a},
-		"a fault of the request":    {outcome.Outcome{Endpoint: a, Status: 400}, "", nil, a},
-		"an error":                  {outcome.Outcome{Endpoint: a, Status: 500}, "error", []string{a, "error"}, a},
-		"reset":                     {outcome.Outcome{Endpoint: a, Status: 200, Failure: outcome.Reset}, "reset", []string{a, "reset"}, a},
-		"timeout":                   {outcome.Outcome{Endpoint: a, Failure: outcome.TimedOut}, "timeout", []string{a, "timeout"}, a},
-		"cut":                       {outcome.Outcome{Endpoint: a, Status: 200, Failure: outcome.Cut}, "cut", []string{a, "cut"}, a},
-		"the client left":           {outcome.Outcome{Endpoint: a, Status: 200, Failure: outcome.ClientGone}, "client_gone", nil, a},
-		"other":                     {outcome.Outcome{Endpoint: a, Status: 503, Failure: outcome.Other}, "other", nil, a},
-		"full, then served":         {outcome.Outcome{Endpoint: b, Status: 200, Elsewhere: []string{a}}, "", []string{a, "elsewhere"}, b},
-		"full, and the last":        {outcome.Outcome{Endpoint: b, Status: 503, Elsewhere: []string{a, b}}, "elsewhere", []string{a, "elsewhere", b, "elsewhere"}, b},
-		"missing, then served":      {outcome.Outcome{Endpoint: b, Status: 200, Missing: []string{a}}, "", []string{a, "missing"}, b},
-		"missing, and the last":     {outcome.Outcome{Endpoint: a, Status: 404, Missing: []string{a}}, "missing", []string{a, "missing"}, a},
-		"unreached, then served":    {outcome.Outcome{Endpoint: b, Status: 200, Unreached: []string{a}}, "", []string{a, "unreached"}, b},
-		"unreached, then refused":   {outcome.Outcome{Endpoint: b, Status: 503, Failure: outcome.Refused, Unreached: []string{a}}, "refused", []string{a, "unreached", b, "refused"}, b},
-		"no endpoint could be left": {outcome.Outcome{Endpoint: a, Status: 503, Failure: outcome.NoEndpoint, Unreached: []string{a, b}}, "no_endpoint", []string{a, "unreached", b, "unreached"}, ""},
+		"served":                 {outcome.Outcome{Endpoint: a, Status: 200}, "", nil, a},
+		"a fault of the request": {outcome.Outcome{Endpoint: a, Status: 400}, "", nil, a},
+		"an error":               {outcome.Outcome{Endpoint: a, Status: 500}, "error", []string{a, "error"}, a},
+		"reset":                  {outcome.Outcome{Endpoint: a, Status: 200, Failure: outcome.Reset}, "reset", []string{a, "reset"}, a},
+		"timeout":                {outcome.Outcome{Endpoint: a, Failure: outcome.TimedOut}, "timeout", []string{a, "timeout"}, a},
+		"cut":                    {outcome.Outcome{Endpoint: a, Status: 200, Failure: outcome.Cut}, "cut", []string{a, "cut"}, a},
+		"the client left":        {outcome.Outcome{Endpoint: a, Status: 200, Failure: outcome.ClientGone}, "client_gone", nil, a},
+		"other":                  {outcome.Outcome{Endpoint: a, Status: 503, Failure: outcome.Other}, "other", nil, a},
+		"full, then served":      {outcome.Outcome{Endpoint: b, Status: 200, Elsewhere: []string{a}}, "", []string{a, "elsewhere"}, b},
+		"full, and the last": {outcome.Outcome{Endpoint: b, Status: 503, Elsewhere: []string{a, b}}, "elsewhere",
+			[]string{a, "elsewhere", b, "elsewhere"}, b},
+		"missing, then served": {outcome.Outcome{Endpoint: b, Status: 200, Missing: []string{a}}, "", []string{a, "missing"}, b},
+		"missing, and the last": {outcome.Outcome{Endpoint: a, Status: 404, Missing: []string{a}}, "missing",
+			[]string{a, "missing"}, a},
+		"unreached, then served": {outcome.Outcome{Endpoint: b, Status: 200, Unreached: []string{a}}, "", []string{a, "unreached"}, b},
+		"unreached, then refused": {outcome.Outcome{Endpoint: b, Status: 503, Failure: outcome.Refused, Unreached: []string{a}},
+			"refused", []string{a, "unreached", b, "refused"}, b},
+		"no endpoint could be left": {outcome.Outcome{Endpoint: a, Status: 503, Failure: outcome.NoEndpoint, Unreached: []string{a, b}},
+			"no_endpoint", []string{a, "unreached", b, "unreached"}, ""},
 	} {
 		f := fleet.New(fleet.Config{})
 		m := metrics.New(f)
@@ -186,14 +192,16 @@ func TestFailuresAreCountedOnceForTheRouteAndAtEachEndpoint(t *testing.T) {
 		_, page := get(t, m, "/metrics")
 		var got, want []string
 		for line := range strings.Lines(page) {
-			for _, prefix := range []string{"headgate_failures_total{", "headgate_endpoint_failures_total{", "headgate_endpoint_requests_total{"} {
+			for _, prefix := range []string{"headgate_failures_total{", "headgate_endpoint_failures_total{",
+				"headgate_endpoint_requests_total{"} {
 				if strings.HasPrefix(line, prefix) {
 					got = append(got, strings.TrimSpace(line))
 				}
 			}
 		}
 		for i := 0; i < len(c.at); i += 2 {
-			want = append(want, fmt.Sprintf(`headgate_endpoint_failures_total{endpoint="%s",kind="%s",pool="ns/pool"} 1`, c.at[i], c.at[i+1]))
+			want = append(want, fmt.Sprintf(`headgate_endpoint_failures_total{endpoint="%s",kind="%s",pool="ns/pool"} 1`, c.at[i],
+				c.at[i+1]))
 		}
 		if c.last != "" {
 			want = append(want, fmt.Sprintf(`headgate_endpoint_requests_total{endpoint="%s",pool="ns/pool"} 1`, c.last))
@@ -257,7 +265,8 @@ func TestAnEndpointOfTwoPoolsIsShownForBoth(t *testing.T) {
 	)
 }
 
-// A gateway lives long and pods do not: what is gone leaves no series, and what ends later makes none.
+// A gateway lives long and pods do not: what is gone leaves no series, and what ends later makes
+// none.
 func TestSeriesGoWithTheirObjects(t *testing.T) {
 	m, f := started()
 	o := outcome.Outcome{
@@ -293,11 +302,12 @@ func TestSeriesGoWithTheirObjects(t *testing.T) {
 	expect(t, page, `headgate_requests_total{code="200",pool="",route=""} 1`, `headgate_objects{kind="LLMRoute"} 0`)
 }
 
-// The page stays small where there are many routes: each has a bounded number of series, however many endpoints served it.
+// The page stays small where there are many routes: each has a bounded number of series, however
+// many endpoints served it.
 func TestThePageIsSmall(t *testing.T) {
 	const routes, endpoints, pools = 1000, 64, 4
-	// The most for a route that saw two statuses and two kinds of failures, for an endpoint with all there is, for a pool, and
-	// for the program itself.
+	// The most for a route that saw two statuses and two kinds of failures, for an endpoint with
+	// all there is, for a pool, and for the program itself.
 	const perRoute, perEndpoint, perPool, rest = 30, 20, 45, 150
 	var s objects.Set
 	poolOf := func(i int) string { return fmt.Sprintf("pool-%d", i%pools) }
@@ -314,7 +324,8 @@ func TestThePageIsSmall(t *testing.T) {
 	}
 	for i := range endpoints {
 		s.Pods = append(s.Pods, objects.Pod{
-			Name: objects.Name{Namespace: "ns", Name: fmt.Sprintf("pod-%d", i)}, IP: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), Ready: true,
+			Name: objects.Name{Namespace: "ns", Name: fmt.Sprintf("pod-%d", i)}, IP: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}),
+			Ready:  true,
 			Labels: map[string]string{"pool": poolOf(i)},
 		})
 	}

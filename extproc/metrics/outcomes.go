@@ -17,7 +17,8 @@ const (
 	failedError     = "error"     // it answered with a fault of its own
 )
 
-// Observe counts an outcome. Where its route, pool or endpoint is gone, it counts under an empty name.
+// Observe counts an outcome. Where its route, pool or endpoint is gone, it counts under an empty
+// name.
 func (m *Meter) Observe(o outcome.Outcome) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -48,7 +49,8 @@ func (m *Meter) Observe(o outcome.Outcome) {
 	m.countEndpoints(pool, o)
 }
 
-// NoEndpoint counts a request for a pool, by a route if any, that extproc found no endpoint for. Envoy's record of its reply names neither.
+// NoEndpoint counts a request for a pool, by a route if any, that extproc found no endpoint for.
+// Envoy's record of its reply names neither.
 func (m *Meter) NoEndpoint(route, pool string) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -84,7 +86,8 @@ func (m *Meter) countEndpoints(pool string, o outcome.Outcome) {
 	switch {
 	case o.Failure == outcome.NoEndpoint:
 		return // none is the last that was tried
-	case o.Failure == outcome.Refused, o.Failure == outcome.Reset, o.Failure == outcome.TimedOut, o.Failure == outcome.Cut, o.Failure == outcome.Erred, o.Failure == outcome.Gone:
+	case o.Failure == outcome.Refused, o.Failure == outcome.Reset, o.Failure == outcome.TimedOut, o.Failure == outcome.Cut,
+		o.Failure == outcome.Erred, o.Failure == outcome.Gone:
 		m.countFaults(pool, string(o.Failure), o.Endpoint)
 	case o.Faulty():
 		m.countFaults(pool, failedError, o.Endpoint)

@@ -60,7 +60,8 @@ func documents(t *testing.T, f *fleet.Fleet) (all []document) {
 	return all
 }
 
-// What the page says of a profile, written into a PoolSettings, is that profile: as it was said, and as it was learned.
+// What the page says of a profile, written into a PoolSettings, is that profile: as it was said,
+// and as it was learned.
 func TestAProfileIsPrintedAsItIsWritten(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	f := fleet.New(fleet.Config{Now: func() time.Time { return now }})
@@ -68,7 +69,8 @@ func TestAProfileIsPrintedAsItIsWritten(t *testing.T) {
 		nil,
 		{Hardware: "4 x A100-80GB", Parameters: "70B"},
 		{Hardware: "L4", Parameters: "8B", AcceleratorLabel: "gpu", Pinned: true},
-		{AcceleratorLabel: "gpu", Accelerators: []v1alpha1.AcceleratorProfile{{Accelerator: "A100 & more", Hardware: "H100", Parameters: "8B"}}},
+		{AcceleratorLabel: "gpu", Accelerators: []v1alpha1.AcceleratorProfile{{Accelerator: "A100 & more", Hardware: "H100",
+			Parameters: "8B"}}},
 	} {
 		for _, learned := range []bool{false, true} {
 			w := inPool(is)
@@ -84,18 +86,21 @@ func TestAProfileIsPrintedAsItIsWritten(t *testing.T) {
 				t.Fatalf("the page has %+v", docs)
 			}
 			d := docs[0]
-			if d.Pool != "ns/pool" || d.Trusted != (is != nil) || d.Why == "" || d.Accelerator != known[0].Class || (d.Accelerator != "") != (is != nil && is.AcceleratorLabel != "") {
+			if d.Pool != "ns/pool" || d.Trusted != (is != nil) || d.Why == "" || d.Accelerator != known[0].Class ||
+				(d.Accelerator != "") != (is != nil && is.AcceleratorLabel != "") {
 				t.Errorf("it says %+v", d)
 			}
 			pinned := is != nil && is.Pinned
 			if got := known[0].Profile.AdapterLoad.Mean != 0; got != (learned && !pinned) {
 				t.Errorf("pinned: %v, learned: %v: a load takes %g s", pinned, learned, known[0].Profile.AdapterLoad.Mean)
 			}
-			pasted := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Spec: v1alpha1.PoolSettingsSpec{PoolRef: v1alpha1.PoolReference{Name: "pool"}, Profile: &d.Profile}}
+			pasted := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"},
+				Spec: v1alpha1.PoolSettingsSpec{PoolRef: v1alpha1.PoolReference{Name: "pool"}, Profile: &d.Profile}}
 			if errs := objects.CheckServerSettings(&pasted); len(errs) > 0 {
 				t.Errorf("what is printed is refused: %v", errs)
 			}
-			if got := inPool(&d.Profile).Pools[objects.Name{Namespace: "ns", Name: "pool"}].Profile; got == nil || *got != known[0].Profile {
+			if got := inPool(&d.Profile).Pools[objects.Name{Namespace: "ns", Name: "pool"}].Profile; got == nil ||
+				*got != known[0].Profile {
 				t.Errorf("what is printed is read as\n%+v, want\n%+v", got, known[0].Profile)
 			}
 		}

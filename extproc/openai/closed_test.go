@@ -143,7 +143,8 @@ func TestTheTableIsInOrder(t *testing.T) {
 	}
 	rows := openai.ClosedPaths()
 	for i, row := range rows {
-		if row != strings.ToLower(row) || row[0] != '/' || strings.ContainsAny(row, `;?#%\ `) || strings.Contains(row, "//") || strings.Contains(row, "..") {
+		if row != strings.ToLower(row) || row[0] != '/' || strings.ContainsAny(row, `;?#%\ `) || strings.Contains(row, "//") ||
+			strings.Contains(row, "..") {
 			t.Errorf("%s cannot be matched", row)
 		}
 		if slices.Contains(rows[:i], row) {

@@ -231,7 +231,8 @@ func ParsePrefix(op Operation, contentType string, prefix []byte) (Request, erro
 	return parsePrefix(prefix)
 }
 
-var errNotInPrefix = fault("model", "The gateway sees only the beginning of the body, which does not name the model: write the model first.")
+var errNotInPrefix = fault("model",
+	"The gateway sees only the beginning of the body, which does not name the model: write the model first.")
 
 // Rename returns the body with another model; every other byte stays. Body must be the one that r
 // was parsed from; it is not changed.

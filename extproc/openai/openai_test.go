@@ -116,7 +116,8 @@ func TestOnlyInferenceMayPass(t *testing.T) {
 	if _, model := openai.Find("GET", "/v1/models/a/b%20c?x"); model != "a/b%20c" {
 		t.Errorf("the model is %q", model)
 	}
-	for _, about := range []string{"GET /v1/responses/r-1", "GET /v1/responses/r-1/input_items?a=b", "DELETE /v1/responses/r-1", "POST /v1/responses/r-1/cancel"} {
+	for _, about := range []string{"GET /v1/responses/r-1", "GET /v1/responses/r-1/input_items?a=b", "DELETE /v1/responses/r-1",
+		"POST /v1/responses/r-1/cancel"} {
 		method, path, _ := strings.Cut(about, " ")
 		if _, id := openai.Find(method, path); id != "r-1" {
 			t.Errorf("%s is about %q", about, id)
@@ -254,7 +255,8 @@ func part(header, value string) string {
 
 func TestAForm(t *testing.T) {
 	file := "--XX\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\nContent-Type: audio/wav\r\n\r\n\x00\r\n--X\r\n\r\n"
-	body := file + part(`name="model"`, "whisper") + part(`name="stream"`, "True") + part(`name="timestamp_granularities[]"`, "word") + "--XX--\r\n"
+	body := file + part(`name="model"`, "whisper") + part(`name="stream"`, "True") + part(`name="timestamp_granularities[]"`, "word") +
+		"--XX--\r\n"
 	r, err := openai.Parse(openai.Form, formType, []byte(body))
 	if err != nil || r.Model != "whisper" || !r.Stream {
 		t.Fatalf("%+v, %v", r, err)
@@ -272,20 +274,29 @@ func TestAForm(t *testing.T) {
 		{"two models", formType, part(`name="model"`, "a") + part(`name=model`, "b") + end, "The form has more than one model."},
 		{"a file", formType, part(`name="model"; filename="x"`, "a") + end, "The model must be a text field, not a file."},
 		{"control characters", formType, part(`name="model"`, "a\x00") + end, "No model can have this name: it holds control characters."},
-		{"too many parts", formType, part(`name="model"`, "a") + strings.Repeat(part(`name="x"`, "a"), 2000) + end, "The form has more than 2000 parts."},
+		{"too many parts", formType, part(`name="model"`, "a") + strings.Repeat(part(`name="x"`, "a"), 2000) + end,
+			"The form has more than 2000 parts."},
 		{"not closed", formType, part(`name="model"`, "a"), "The body is not a valid multipart form."},
 		{"cut", formType, "--XX\r\nContent-Disp", "The body is not a valid multipart form."},
-		{"another boundary", formType, "--YY" + strings.TrimPrefix(part(`name="model"`, "a"), "--XX") + end, "The body is not a valid multipart form."},
+		{"another boundary", formType, "--YY" + strings.TrimPrefix(part(`name="model"`, "a"), "--XX") + end,
+			"The body is not a valid multipart form."},
 		{"preamble", formType, "hi\r\n" + part(`name="model"`, "a") + end, "The body is not a valid multipart form."},
-		{"more after the end", formType, part(`name="model"`, "a") + end + part(`name="model"`, "b") + end, "The body is not a valid multipart form."},
-		{"a boundary at once", formType, part(`name="prompt"`, "--XX\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nb") + part(`name="model"`, "a") + end, "The body is not a valid multipart form."},
+		{"more after the end", formType, part(`name="model"`, "a") + end + part(`name="model"`, "b") + end,
+			"The body is not a valid multipart form."},
+		{"a boundary at once", formType, part(`name="prompt"`, "--XX\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nb") +
+			part(`name="model"`, "a") + end, "The body is not a valid multipart form."},
 		{"longer delimiter", formType, part(`name="model"`, "a") + "--XXY\r\n\r\n" + end, "The body is not a valid multipart form."},
 		{"escaped name", formType, part(`name="mo\del"`, "a") + end, "The body is not a valid multipart form."},
 		{"percent name", formType, part(`name="mod%65l"`, "a") + end, "The body is not a valid multipart form."},
 		{"extended name", formType, part(`name*=UTF-8''model`, "a") + end, "The body is not a valid multipart form."},
-		{"folded header", formType, "--XX\r\nContent-Disposition: form-data;\r\n name=\"model\"\r\n\r\na\r\n" + end, "The body is not a valid multipart form."},
-		{"two dispositions", formType, "--XX\r\nContent-Disposition: form-data; name=\"x\"\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\na\r\n" + end, "The body is not a valid multipart form."},
-		{"transfer encoding", formType, "--XX\r\nContent-Disposition: form-data; name=\"model\"\r\nContent-Transfer-Encoding: base64\r\n\r\nYQ==\r\n" + end, "The body is not a valid multipart form."},
+		{"folded header", formType, "--XX\r\nContent-Disposition: form-data;\r\n name=\"model\"\r\n\r\na\r\n" + end,
+			"The body is not a valid multipart form."},
+		{"two dispositions", formType,
+			"--XX\r\nContent-Disposition: form-data; name=\"x\"\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\na\r\n" + end,
+			"The body is not a valid multipart form."},
+		{"transfer encoding", formType,
+			"--XX\r\nContent-Disposition: form-data; name=\"model\"\r\nContent-Transfer-Encoding: base64\r\n\r\nYQ==\r\n" + end,
+			"The body is not a valid multipart form."},
 		{"LF", formType, strings.ReplaceAll(part(`name="model"`, "a")+end, "\r\n", "\n"), "The body is not a valid multipart form."},
 	} {
 		_, err := openai.Parse(openai.Form, c.contentType, []byte(c.body))
@@ -299,7 +310,8 @@ func TestAForm(t *testing.T) {
 func FuzzParseJSON(f *testing.F) {
 	for _, seed := range []string{
 		`{"model":"a"}`, `{"messages":[{"role":"user","content":"hi \"x\" \\"}],"model":"a/b","stream":true}`,
-		`{"mod\u0065l":"a","x":{"model":1}}`, `{"model":"a","model":"b"}`, `{"Model":"a"}`, `{}`, ` { "x":1 }`, `{"model":null,"x":""}`, `[]`, ` {"model" : "\ud83d\ude00" } `, `{"model":"\ud83d"}`, `{"n":-0.1e+5,"model":"a"}`,
+		`{"mod\u0065l":"a","x":{"model":1}}`, `{"model":"a","model":"b"}`, `{"Model":"a"}`, `{}`, ` { "x":1 }`, `{"model":null,"x":""}`,
+		`[]`, ` {"model" : "\ud83d\ude00" } `, `{"model":"\ud83d"}`, `{"n":-0.1e+5,"model":"a"}`,
 	} {
 		f.Add([]byte(seed))
 	}
@@ -372,7 +384,8 @@ func oracle(body []byte) (string, error) {
 // The oracle is mime/multipart: whatever is accepted, it must find the same model, and no other.
 func FuzzParseForm(f *testing.F) {
 	f.Add(part(`name="model"`, "a") + "--XX--\r\n")
-	f.Add("--XX\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\nContent-Type: audio/wav\r\n\r\n\x00--XX\r\n" + part(`name=model`, "b") + "--XX--")
+	f.Add("--XX\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\nContent-Type: audio/wav\r\n\r\n\x00--XX\r\n" +
+		part(`name=model`, "b") + "--XX--")
 	f.Fuzz(func(t *testing.T, body string) {
 		r, err := openai.Parse(openai.Form, formType, []byte(body))
 		if err != nil {

@@ -25,7 +25,8 @@ func TestAPrefixSaysWhatTheWholeSays(t *testing.T) {
 			switch {
 			case err == nil && got.Model != want.Model:
 				t.Fatalf("%q is for %q, want %q", body[:n], got.Model, want.Model)
-			case err == nil && string(got.Rename([]byte(body[:n]), "z")) != string(want.Rename([]byte(body), "z"))[:len(got.Rename([]byte(body[:n]), "z"))]:
+			case err == nil && string(got.Rename([]byte(body[:n]), "z")) != string(want.Rename([]byte(body),
+				"z"))[:len(got.Rename([]byte(body[:n]), "z"))]:
 				t.Fatalf("%q renamed is %q", body[:n], got.Rename([]byte(body[:n]), "z"))
 			case err != nil && named > 0 && n == len(body)-1:
 				t.Fatalf("%q: %v", body[:n], err)
@@ -67,7 +68,8 @@ func TestAPrefixOfAForm(t *testing.T) {
 	if _, err := openai.Parse(openai.Form, kind, []byte(named)); err == nil {
 		t.Error("as a whole it is valid")
 	}
-	_, err = openai.ParsePrefix(openai.Form, kind, []byte("--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\nRIFF…"))
+	_, err = openai.ParsePrefix(openai.Form, kind,
+		[]byte("--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\nRIFF…"))
 	if err == nil || !strings.Contains(err.Error(), "write the model first") {
 		t.Errorf("a form whose file comes first: %v", err)
 	}

@@ -50,15 +50,18 @@ func TestPrompt(t *testing.T) {
 			`③system④Be brief.③user④Hi\n\"you\"`,
 		},
 		{
-			"chat with tools behind", `{"messages":[{"role":"user","content":"Hi"}],"model":"m","tools":[{"type":"function", "function":{"name":"f"}}]}`,
+			"chat with tools behind",
+			`{"messages":[{"role":"user","content":"Hi"}],"model":"m","tools":[{"type":"function", "function":{"name":"f"}}]}`,
 			`①[{"type":"function", "function":{"name":"f"}}]③user④Hi`,
 		},
 		{
-			"chat of parts", `{"model":"m","messages":[{"content":[{"type":"text","text":"What is it?"},{"type":"refusal","refusal":{"of":"it"}},"and"],"role":"user"}]}`,
+			"chat of parts",
+			`{"model":"m","messages":[{"content":[{"type":"text","text":"What is it?"},{"type":"refusal","refusal":{"of":"it"}},"and"],"role":"user"}]}`,
 			`③user④What is it?⑤⑥type⑥"refusal"⑥refusal⑥{"of":"it"}④and`,
 		},
 		{
-			"chat with a call", `{"model":"m","messages":[{"role":"assistant","tool_calls":[{"id":"1"}],"content":null},{"role":"tool","tool_call_id":"1","content":"42"}]}`,
+			"chat with a call",
+			`{"model":"m","messages":[{"role":"assistant","tool_calls":[{"id":"1"}],"content":null},{"role":"tool","tool_call_id":"1","content":"42"}]}`,
 			`③assistant④null⑤⑥tool_calls⑥[{"id":"1"}]③tool④42⑤⑥tool_call_id⑥"1"`,
 		},
 		{"completions", `{"prompt":"Once upon","model":"m"}`, "Once upon"},
@@ -67,12 +70,15 @@ func TestPrompt(t *testing.T) {
 		{"completions of several of tokens", `{"prompt":[[1,2],[3, 4 ],[5]],"model":"m"}`, tokens(1, 2) + more(12)},
 		{"responses", `{"model":"m","input":"Hi","instructions":"Be brief."}`, `②④Be brief.Hi`},
 		{
-			"responses of items", `{"model":"m","instructions":"Be brief.","tools":[1],"input":[{"role":"user","content":[{"type":"input_text","text":"Hi"}]},{"type":"function_call_output","call_id":"1","output":"42"}]}`,
+			"responses of items",
+			`{"model":"m","instructions":"Be brief.","tools":[1],"input":[{"role":"user","content":[{"type":"input_text","text":"Hi"}]},{"type":"function_call_output","call_id":"1","output":"42"}]}`,
 			`①[1]②④Be brief.③user④Hi③④⑤⑥type⑥"function_call_output"⑥call_id⑥"1"⑥output⑥"42"`,
 		},
-		{"messages", `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"Hi"}],"system":"Be brief."}`, `②④Be brief.③user④Hi`},
+		{"messages", `{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"Hi"}],"system":"Be brief."}`,
+			`②④Be brief.③user④Hi`},
 		{
-			"messages of parts", `{"model":"m","system":[{"type":"text","text":"Be brief.","cache_control":{"type":"ephemeral"}}],"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"42","cache_control":{}}]}]}`,
+			"messages of parts",
+			`{"model":"m","system":[{"type":"text","text":"Be brief.","cache_control":{"type":"ephemeral"}}],"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"42","cache_control":{}}]}]}`,
 			`②④Be brief.③user⑤⑥type⑥"tool_result"⑥tool_use_id⑥"1"⑥content⑥"42"`,
 		},
 		{"embeddings", `{"model":"m","input":["one","two","three"]}`, "one" + more(8)},
@@ -80,7 +86,8 @@ func TestPrompt(t *testing.T) {
 		{"nothing of it", `{"model":"m","query":"what","documents":["this"]}`, ""},
 		{"null", `{"model":"m","tools":null,"system":null,"messages":null,"prompt":null,"input":null,"cache_salt":null}`, ""},
 		{"empty", `{"model":"m","tools":[],"messages":[],"prompt":"","input":[{}]}`, `①[]③④`},
-		{"other kinds than they should be", `{"model":"m","messages":[1,{"role":5,"content":{"a":1}}],"prompt":true}`, tokens(1, 5, 1) + "true"},
+		{"other kinds than they should be", `{"model":"m","messages":[1,{"role":5,"content":{"a":1}}],"prompt":true}`, tokens(1, 5, 1) +
+			"true"},
 		{"a member twice", `{"model":"m","prompt":"one","prompt":"two"}`, "two"},
 	} {
 		last, p, _ := written(t, inPool, c.body)
@@ -155,20 +162,34 @@ func TestAttachments(t *testing.T) {
 		body  string // with its beginning, %s and its end
 		bytes int
 	}{
-		"chat, an image":           {`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}}]}]}`, len("user") + image},
-		"chat, the type behind":    {`{"model":"m","messages":[{"role":"user","content":[{"image_url":{"url":"%s"},"type":"image_url"}]}]}`, len("user") + image},
-		"chat, no type":            {`{"model":"m","messages":[{"role":"user","content":[{"image_url":{"url":"%s"}}]}]}`, len("user") + image},
-		"chat, beside text":        {`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"What?"},{"type":"image_url","image_url":{"url":"%s"}}]}]}`, len("userWhat?") + image},
-		"chat, two":                {`{"model":"m","messages":[{"role":"user","content":[{"type":"input_image","image_url":"x"},{"type":"input_image","image_url":"%s"}]}]}`, len("user") + 2*image},
-		"chat, a sound":            {`{"model":"m","messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"%s","format":"wav"}}]}]}`, len("user") + image},
-		"chat, a video":            {`{"model":"m","messages":[{"role":"user","content":[{"type":"video_url","video_url":{"url":"%s"}}]}]}`, len("user") + image},
-		"chat, a file":             {`{"model":"m","messages":[{"role":"user","content":[{"type":"file","file":{"file_data":"%s"}}]}]}`, len("user") + image},
-		"responses":                {`{"model":"m","input":[{"role":"user","content":[{"type":"input_image","image_url":"%s"}]}]}`, len("user") + image},
+		"chat, an image": {`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}}]}]}`,
+			len("user") + image},
+		"chat, the type behind": {`{"model":"m","messages":[{"role":"user","content":[{"image_url":{"url":"%s"},"type":"image_url"}]}]}`,
+			len("user") + image},
+		"chat, no type": {`{"model":"m","messages":[{"role":"user","content":[{"image_url":{"url":"%s"}}]}]}`,
+			len("user") + image},
+		"chat, beside text": {`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"What?"},{"type":"image_url","image_url":{"url":"%s"}}]}]}`,
+			len("userWhat?") + image},
+		"chat, two": {`{"model":"m","messages":[{"role":"user","content":[{"type":"input_image","image_url":"x"},{"type":"input_image","image_url":"%s"}]}]}`,
+			len("user") +
+				2*image},
+		"chat, a sound": {`{"model":"m","messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"%s","format":"wav"}}]}]}`,
+			len("user") + image},
+		"chat, a video": {`{"model":"m","messages":[{"role":"user","content":[{"type":"video_url","video_url":{"url":"%s"}}]}]}`,
+			len("user") + image},
+		"chat, a file": {`{"model":"m","messages":[{"role":"user","content":[{"type":"file","file":{"file_data":"%s"}}]}]}`,
+			len("user") + image},
+		"responses": {`{"model":"m","input":[{"role":"user","content":[{"type":"input_image","image_url":"%s"}]}]}`,
+			len("user") + image},
 		"responses, of a function": {`{"model":"m","input":[{"output":[{"type":"input_image","image_url":"%s"}]}]}`, len("output") + image},
-		"messages":                 {`{"model":"m","messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","data":"%s"}}]}]}`, len("user") + image},
-		"messages, a document":     {`{"model":"m","messages":[{"role":"user","content":[{"type":"document","source":{"type":"base64","data":"%s"}}]}]}`, len("user") + image},
-		"messages, of a tool":      {`{"model":"m","messages":[{"role":"user","content":[{"type":"tool_result","content":[{"type":"image","source":{"data":"%s"}}]}]}]}`, len(`usertype"tool_result"content`) + image},
-		"text that speaks of one":  {`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"image %s"}]}]}`, len("userimage ") + len(long) + 1},
+		"messages": {`{"model":"m","messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","data":"%s"}}]}]}`,
+			len("user") + image},
+		"messages, a document": {`{"model":"m","messages":[{"role":"user","content":[{"type":"document","source":{"type":"base64","data":"%s"}}]}]}`,
+			len("user") + image},
+		"messages, of a tool": {`{"model":"m","messages":[{"role":"user","content":[{"type":"tool_result","content":[{"type":"image","source":{"data":"%s"}}]}]}]}`,
+			len(`usertype"tool_result"content`) + image},
+		"text that speaks of one": {`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"image %s"}]}]}`,
+			len("userimage ") + len(long) + 1},
 	} {
 		last, p, blocks := written(t, inPool, fmt.Sprintf(c.body, long+"a"))
 		if p.Bytes != c.bytes {
@@ -234,7 +255,8 @@ func TestMaxTokens(t *testing.T) {
 func TestThePromptOfAPrefix(t *testing.T) {
 	long := strings.Repeat(`word \"quoted\" `, 40)
 	for _, body := range []string{
-		`{"model":"m","tools":[{"a":"` + long + `"}],"messages":[{"role":"system","content":"` + long + `"},{"role":"user","content":[{"type":"text","text":"` + long + `"}]},{"role":"user","content":"` + long + `"}]}`,
+		`{"model":"m","tools":[{"a":"` + long + `"}],"messages":[{"role":"system","content":"` + long +
+			`"},{"role":"user","content":[{"type":"text","text":"` + long + `"}]},{"role":"user","content":"` + long + `"}]}`,
 		`{"model":"m","prompt":"` + long + `"}`,
 		`{"model":"m","prompt":[` + strings.Repeat("123, 45678,", 100) + `1]}`,
 	} {
@@ -258,7 +280,8 @@ func TestThePromptOfAPrefix(t *testing.T) {
 
 // A string that ends with what is there counts as far as it goes.
 func TestThePromptOfAStringThatGoesOn(t *testing.T) {
-	for _, before := range []string{`{"model":"m","prompt":"`, `{"model":"m","messages":[{"role":"user","content":"`, `{"model":"m","messages":[{"content":[{"text":"`} {
+	for _, before := range []string{`{"model":"m","prompt":"`, `{"model":"m","messages":[{"role":"user","content":"`,
+		`{"model":"m","messages":[{"content":[{"text":"`} {
 		body := []byte(before + strings.Repeat("word ", 200))
 		r, err := openai.ParsePrefix(openai.JSON, "", body)
 		if err != nil {
@@ -314,7 +337,8 @@ func TestHostilePromptsTakeNoLonger(t *testing.T) {
 		}
 	}
 	// Nobody has looked whether a beginning is JSON.
-	for name, what := range map[string]string{"lists": "[", "objects": `{"a":`, "parts": `{"content":[`, "ends": "]", "quotes": `"`, "commas": ",", "colons": ":"} {
+	for name, what := range map[string]string{"lists": "[", "objects": `{"a":`, "parts": `{"content":[`, "ends": "]", "quotes": `"`,
+		"commas": ",", "colons": ":"} {
 		body := []byte(`{"model":"m","messages":[` + strings.Repeat(what, size/len(what)))
 		r, err := openai.ParsePrefix(openai.JSON, "", body)
 		if err != nil {

@@ -1,4 +1,5 @@
-// Package options holds extproc's command line: its flags, their checks, and the explanation of their effect.
+// Package options holds extproc's command line: its flags, their checks, and the explanation of
+// their effect.
 package options
 
 import (
@@ -104,7 +105,8 @@ Flags:
 
 `
 
-// Parse reads the command line. It returns pflag.ErrHelp after it has printed help, or the version, to out.
+// Parse reads the command line. It returns pflag.ErrHelp after it has printed help, or the version,
+// to out.
 func Parse(args []string, out io.Writer) (Options, error) {
 	c := Options{Settings: settings.Default()}
 	fs := pflag.NewFlagSet("extproc", pflag.ContinueOnError)
@@ -114,42 +116,70 @@ func Parse(args []string, out io.Writer) (Options, error) {
 	c.Kube.Register(fs)
 	fs.StringArrayVar(&c.Serve.Own, "listen", nil, "serve Headgate's own Envoy at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated")
 	fs.StringVar(&c.Serve.Host, "grpc-host", "", "serve other gateways on this `HOST`; empty means all addresses")
-	fs.IntVar(&c.Serve.Port, "grpc-port", 9002, "serve other gateways on this `PORT`; -1 means not at all, which is the default with --listen")
-	fs.IntVar(&c.Serve.HealthPort, "grpc-health-port", 9003, "serve gRPC health checks, without TLS, on this `PORT`; -1 means not at all, which is the default with --listen")
+	fs.IntVar(&c.Serve.Port, "grpc-port", 9002,
+		"serve other gateways on this `PORT`; -1 means not at all, which is the default with --listen")
+	fs.IntVar(&c.Serve.HealthPort, "grpc-health-port", 9003,
+		"serve gRPC health checks, without TLS, on this `PORT`; -1 means not at all, which is the default with --listen")
 	fs.BoolVar(&c.Serve.Secure, "secure-serving", true, "serve with TLS, except on loopback addresses and Unix sockets")
-	fs.StringVar(&c.Serve.CertPath, "cert-path", "", "serve with the certificate in this `DIR`, tls.crt and tls.key, read again when they change; without it extproc makes a certificate of its own")
-	fs.StringVar(&c.Pool.Name, "pool-name", "", "use the InferencePool of this `NAME` for requests whose pool follows neither from an LLMRoute nor from the Service or port that the gateway calls")
-	fs.StringVar(&c.Pool.Namespace, "pool-namespace", cmp.Or(os.Getenv("NAMESPACE"), "default"), "look for --pool-name in this `NAMESPACE`; without it in $NAMESPACE, else in default") //nolint:forbidigo // main
+	fs.StringVar(&c.Serve.CertPath, "cert-path", "",
+		"serve with the certificate in this `DIR`, tls.crt and tls.key, read again when they change; without it extproc makes a certificate of its own")
+	fs.StringVar(&c.Pool.Name, "pool-name", "",
+		"use the InferencePool of this `NAME` for requests whose pool follows neither from an LLMRoute nor from the Service or port that the gateway calls")
+	fs.StringVar(&c.Pool.Namespace, "pool-namespace", cmp.Or(os.Getenv("NAMESPACE"), "default"),
+		"look for --pool-name in this `NAMESPACE`; without it in $NAMESPACE, else in default") //nolint:forbidigo // main
 	fs.StringVar(&c.MetricsHost, "metrics-host", "", "serve metrics on this `HOST`; empty means all addresses")
-	fs.IntVar(&c.MetricsPort, "metrics-port", 9090, "serve /metrics, /profiles, /healthz and /readyz on this `PORT`; 0 picks a free port and logs it, -1 means not at all")
-	policy := fs.String("policy", c.Settings.Policy.Rule.String(), "pick endpoints by this `RULE`: latency predicts what the request costs itself and others at each endpoint, and is proposal while its predictions are not to be trusted; proposal keeps the requests for an adapter at the endpoints that use it already; leastRequest, roundRobin and random are for comparison")
-	fs.Int64Var(&c.Settings.Policy.Threshold, "adapter-threshold", c.Settings.Policy.Threshold, "with policy proposal: prefer another endpoint once one has `N` requests in flight for the adapter; the default is one eighth of a batch of 256")
-	fs.IntVar(&c.PrefixBytes, "prefix-cache-bytes", prefix.DefaultBytes, "remember which prompts each endpoint probably has in its cache, in at most `N` bytes, for policies that ask for it: 64 for each 256 bytes of a prompt at an endpoint. Without such a policy it takes no memory")
-	fs.BoolVar(&c.ExplainPicks, "explain-picks", false, "with --policy latency: write into Envoy's access log why each request went where it did, and not to the next best endpoint: what was expected there, in seconds")
-	fs.IntVar(&c.Settings.Picks, "endpoints-per-request", c.Settings.Picks, "name up to `N` endpoints for each request, so that the data plane can try the next one where one fails: 3 with envoy.yaml; 1 with an ORIGINAL_DST cluster, which cannot try a second")
-	fs.DurationVar(&c.Settings.Lease, "in-flight-timeout", c.Settings.Lease, "when nothing reports the end of a request, stop counting it as in flight after this long")
-	fs.DurationVar(&c.Settings.Stale, "stale-after", c.Settings.Stale, "once an endpoint has been silent for this long, send it requests only if no other endpoint can serve them")
-	fs.DurationVar(&c.Settings.Lost, "lost-after", c.Settings.Lost, "once an endpoint has been silent for this long, send it requests only if all endpoints are silent; at least --stale-after")
-	fs.BoolVar(&c.ModeOverride, "allow-mode-override", false, "ask for a request's body after its headers; the data plane's ext_proc must set allow_mode_override")
-	fs.BoolVar(&c.Conformance, "conformance-headers", false, "obey the headers of the endpoint-picker protocol's conformance suite; for tests only, since they let clients choose endpoints")
-	fs.StringVar(&c.Control.Address, "control", "", "call control, which loads models where requests want them, at this `ADDRESS`, unix:PATH or HOST:PORT; with TLS unless it is a socket or a loopback address")
-	fs.StringVar(&c.Control.CAFile, "control-ca-file", "", "call control with TLS and trust only the certificate authorities in this PEM `FILE`")
-	fs.StringVar(&c.Control.TokenFile, "control-token-file", "", "call control with the bearer token in this `FILE`, which may be replaced at any time")
-	fs.StringVar(&c.Control.CertPath, "control-cert-path", "", "call control with the client certificate in this `DIR`, tls.crt and tls.key, read again when they change")
-	fs.StringVar(&c.MeshTokenFile, "mesh-token-file", "", "let calls of ModelMesh's API through to control where they send the bearer token in this `FILE`, which may be replaced at any time and is that of control's flag of this name; without it they end with UNIMPLEMENTED")
-	fs.DurationVar(&c.Settings.Hold, "max-queue-time", c.Settings.Hold, "hold a request until its model is loaded, for at most this long; the data plane's max_message_timeout must be at least as long")
+	fs.IntVar(&c.MetricsPort, "metrics-port", 9090,
+		"serve /metrics, /profiles, /healthz and /readyz on this `PORT`; 0 picks a free port and logs it, -1 means not at all")
+	policy := fs.String("policy", c.Settings.Policy.Rule.String(),
+		"pick endpoints by this `RULE`: latency predicts what the request costs itself and others at each endpoint, and is proposal while its predictions are not to be trusted; proposal keeps the requests for an adapter at the endpoints that use it already; leastRequest, roundRobin and random are for comparison")
+	fs.Int64Var(&c.Settings.Policy.Threshold, "adapter-threshold", c.Settings.Policy.Threshold,
+		"with policy proposal: prefer another endpoint once one has `N` requests in flight for the adapter; the default is one eighth of a batch of 256")
+	fs.IntVar(&c.PrefixBytes, "prefix-cache-bytes", prefix.DefaultBytes,
+		"remember which prompts each endpoint probably has in its cache, in at most `N` bytes, for policies that ask for it: 64 for each 256 bytes of a prompt at an endpoint. Without such a policy it takes no memory")
+	fs.BoolVar(&c.ExplainPicks, "explain-picks", false,
+		"with --policy latency: write into Envoy's access log why each request went where it did, and not to the next best endpoint: what was expected there, in seconds")
+	fs.IntVar(&c.Settings.Picks, "endpoints-per-request", c.Settings.Picks,
+		"name up to `N` endpoints for each request, so that the data plane can try the next one where one fails: 3 with envoy.yaml; 1 with an ORIGINAL_DST cluster, which cannot try a second")
+	fs.DurationVar(&c.Settings.Lease, "in-flight-timeout", c.Settings.Lease,
+		"when nothing reports the end of a request, stop counting it as in flight after this long")
+	fs.DurationVar(&c.Settings.Stale, "stale-after", c.Settings.Stale,
+		"once an endpoint has been silent for this long, send it requests only if no other endpoint can serve them")
+	fs.DurationVar(&c.Settings.Lost, "lost-after", c.Settings.Lost,
+		"once an endpoint has been silent for this long, send it requests only if all endpoints are silent; at least --stale-after")
+	fs.BoolVar(&c.ModeOverride, "allow-mode-override", false,
+		"ask for a request's body after its headers; the data plane's ext_proc must set allow_mode_override")
+	fs.BoolVar(&c.Conformance, "conformance-headers", false,
+		"obey the headers of the endpoint-picker protocol's conformance suite; for tests only, since they let clients choose endpoints")
+	fs.StringVar(&c.Control.Address, "control", "",
+		"call control, which loads models where requests want them, at this `ADDRESS`, unix:PATH or HOST:PORT; with TLS unless it is a socket or a loopback address")
+	fs.StringVar(&c.Control.CAFile, "control-ca-file", "",
+		"call control with TLS and trust only the certificate authorities in this PEM `FILE`")
+	fs.StringVar(&c.Control.TokenFile, "control-token-file", "",
+		"call control with the bearer token in this `FILE`, which may be replaced at any time")
+	fs.StringVar(&c.Control.CertPath, "control-cert-path", "",
+		"call control with the client certificate in this `DIR`, tls.crt and tls.key, read again when they change")
+	fs.StringVar(&c.MeshTokenFile, "mesh-token-file", "",
+		"let calls of ModelMesh's API through to control where they send the bearer token in this `FILE`, which may be replaced at any time and is that of control's flag of this name; without it they end with UNIMPLEMENTED")
+	fs.DurationVar(&c.Settings.Hold, "max-queue-time", c.Settings.Hold,
+		"hold a request until its model is loaded, for at most this long; the data plane's max_message_timeout must be at least as long")
 	fs.IntVar(&c.MaxQueued, "max-queued-per-model", flow.DefaultMaxHeld, "hold at most `N` requests for one model; answer 429 to any more")
-	fs.Int64Var(&c.MaxQueuedMiB, "max-queued-mib", flow.DefaultMaxBytes>>20, "hold at most `N` MiB of request bodies, for all models together; answer 429 to any more")
+	fs.Int64Var(&c.MaxQueuedMiB, "max-queued-mib", flow.DefaultMaxBytes>>20,
+		"hold at most `N` MiB of request bodies, for all models together; answer 429 to any more")
 	fs.DurationVar(&c.ScrapeInterval, "scrape-interval", scrape.DefaultInterval, "read each endpoint's load this often")
-	fs.DurationVar(&c.ModelsInterval, "models-scrape-interval", scrape.DefaultModelsInterval, "read each endpoint's list of models this often")
-	fs.DurationVar(&c.Serve.DrainDelay, "drain-delay", 5*time.Second, "after SIGTERM, report by gRPC health that extproc stops, and keep serving other gateways for this long")
-	fs.DurationVar(&c.Serve.DrainTimeout, "drain-timeout", 5*time.Second, "after SIGTERM, wait this long for requests that are held, then answer them with 503; with --grpc-port, wait for all requests in flight, by default 30s. Answers through Headgate's own Envoy need no extproc and go on")
-	fs.BoolVar(&c.Serve.TakeOver, "take-over", false, "take over the sockets of --listen from an extproc that runs: once this one knows as much, it accepts all new connections. Stop the other one then")
+	fs.DurationVar(&c.ModelsInterval, "models-scrape-interval", scrape.DefaultModelsInterval,
+		"read each endpoint's list of models this often")
+	fs.DurationVar(&c.Serve.DrainDelay, "drain-delay", 5*time.Second,
+		"after SIGTERM, report by gRPC health that extproc stops, and keep serving other gateways for this long")
+	fs.DurationVar(&c.Serve.DrainTimeout, "drain-timeout", 5*time.Second,
+		"after SIGTERM, wait this long for requests that are held, then answer them with 503; with --grpc-port, wait for all requests in flight, by default 30s. Answers through Headgate's own Envoy need no extproc and go on")
+	fs.BoolVar(&c.Serve.TakeOver, "take-over", false,
+		"take over the sockets of --listen from an extproc that runs: once this one knows as much, it accepts all new connections. Stop the other one then")
 	fs.Uint64Var(&c.Seed, "seed", 0, "make random choices from this `NUMBER`, the same in each run; 0 means different ones in each run")
 	c.Explain.Register(fs)
 	fs.TextVar(&c.LogLevel, "log-level", slog.LevelInfo, "log messages of this `LEVEL` and above: debug, info, warn or error")
 	versions := fs.Bool("version", false, "print the version, then exit")
-	fs.StringSliceVar(&c.Endpoints, "endpoints", nil, "serve the engines at these `HOST:PORT`s, separated by commas, as the pool default/endpoints; no objects needed. extproc looks each name up every 5s, and each of its addresses is an endpoint")
+	fs.StringSliceVar(&c.Endpoints, "endpoints", nil,
+		"serve the engines at these `HOST:PORT`s, separated by commas, as the pool default/endpoints; no objects needed. extproc looks each name up every 5s, and each of its addresses is an endpoint")
 	c.Engines.Register(fs)
 	c.Payloads.Register(fs)
 	eppflags.Register(fs)
@@ -212,7 +242,8 @@ func (c Options) Log(w io.Writer) *slog.Logger {
 
 // Source returns where the objects come from.
 func (c Options) Source() source.Source {
-	return source.Source{Dir: c.Objects, Kube: c.Kube, Endpoints: c.Endpoints, Also: kinds.Listeners(), Offers: true, Named: map[string]objects.Name{"pool-name": c.Pool}}
+	return source.Source{Dir: c.Objects, Kube: c.Kube, Endpoints: c.Endpoints, Also: kinds.Listeners(), Offers: true,
+		Named: map[string]objects.Name{"pool-name": c.Pool}}
 }
 
 // Random returns a source of random numbers. With --seed it returns the same numbers in each run.
@@ -239,7 +270,8 @@ func (c Options) check(rest []string) error {
 		return errors.New("say where the engines are: --objects DIR, a folder with YAML; --kube, an API server; or --endpoints HOST:PORT")
 	case len(c.Serve.Own) == 0 && c.Serve.Port < 0 && !c.Explain.On:
 		return errors.New("nothing to serve: set --listen unix:PATH for Headgate's own Envoy, or --grpc-port for other gateways")
-	case c.Serve.TakeOver && (len(c.Serve.Own) == 0 || slices.ContainsFunc(c.Serve.Own, func(a string) bool { return !strings.HasPrefix(a, "unix:") })):
+	case c.Serve.TakeOver && (len(c.Serve.Own) == 0 ||
+		slices.ContainsFunc(c.Serve.Own, func(a string) bool { return !strings.HasPrefix(a, "unix:") })):
 		return errors.New("--take-over: only sockets can be taken over: say --listen unix:PATH and no other address")
 	case c.Settings.Policy.Threshold < 1:
 		return fmt.Errorf("--adapter-threshold %d: it must be at least 1", c.Settings.Policy.Threshold)
@@ -250,7 +282,8 @@ func (c Options) check(rest []string) error {
 	case c.Settings.Lease <= 0:
 		return fmt.Errorf("--in-flight-timeout %v: it must be above 0", c.Settings.Lease)
 	case c.Settings.Stale <= 0 || c.Settings.Lost < c.Settings.Stale:
-		return fmt.Errorf("--stale-after %v, --lost-after %v: the first must be above 0, and the second at least as long", c.Settings.Stale, c.Settings.Lost)
+		return fmt.Errorf("--stale-after %v, --lost-after %v: the first must be above 0, and the second at least as long", c.Settings.Stale,
+			c.Settings.Lost)
 	case c.Settings.Hold <= 0:
 		return fmt.Errorf("--max-queue-time %v: it must be above 0", c.Settings.Hold)
 	case c.MaxQueued < 1 || c.MaxQueuedMiB < 1:
@@ -260,7 +293,9 @@ func (c Options) check(rest []string) error {
 	case c.ScrapeInterval < 10*time.Millisecond || c.ModelsInterval < 10*time.Millisecond:
 		return errors.New("--scrape-interval must be at least 10ms: a shorter one keeps the engines busy")
 	case c.ScrapeInterval >= c.Settings.Stale:
-		return fmt.Errorf("--scrape-interval %v, --stale-after %v: the second must be longer, or endpoints count as silent between two looks", c.ScrapeInterval, c.Settings.Stale)
+		return fmt.Errorf("--scrape-interval %v, --stale-after %v: the second must be longer, or endpoints count as silent between two looks",
+			c.ScrapeInterval,
+			c.Settings.Stale)
 	}
 	if err := c.Kube.Check(c.Objects); err != nil {
 		return err
@@ -276,7 +311,8 @@ func (c Options) check(rest []string) error {
 			return fmt.Errorf("--endpoints %q: %w", text, err)
 		}
 	}
-	for flag, port := range map[string]int{"metrics-port": c.MetricsPort, "grpc-port": c.Serve.Port, "grpc-health-port": c.Serve.HealthPort} {
+	for flag, port := range map[string]int{"metrics-port": c.MetricsPort, "grpc-port": c.Serve.Port,
+		"grpc-health-port": c.Serve.HealthPort} {
 		if port < -1 || port > 65535 {
 			return fmt.Errorf("--%s %d is no port", flag, port)
 		}

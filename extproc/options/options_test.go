@@ -17,43 +17,60 @@ import (
 func TestTheCommandLine(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"", "say where the engines are: --objects DIR, a folder with YAML; --kube, an API server; or --endpoints HOST:PORT; see extproc --help"},
-		{"--kube --objects x --listen y", "--kube and --objects: objects come from an API server or from a folder; leave one of them out; see extproc --help"},
+		{"--kube --objects x --listen y",
+			"--kube and --objects: objects come from an API server or from a folder; leave one of them out; see extproc --help"},
 		{"--endpoints a:1 --namespace x --listen y", "--kubeconfig and --namespace are of no use without --kube; see extproc --help"},
-		{"--endpoints a:1 --endpoints b:2,c --listen y", `--endpoints "c": want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000; see extproc --help`},
-		{"--endpoints [::ffff:169.254.169.254]:80 --listen y", `--endpoints "[::ffff:169.254.169.254]:80": no engine is reached at a link-local, multicast, broadcast or unspecified address; see extproc --help`},
-		{"--objects x --grpc-port -1", "nothing to serve: set --listen unix:PATH for Headgate's own Envoy, or --grpc-port for other gateways; see extproc --help"},
+		{"--endpoints a:1 --endpoints b:2,c --listen y",
+			`--endpoints "c": want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000; see extproc --help`},
+		{"--endpoints [::ffff:169.254.169.254]:80 --listen y",
+			`--endpoints "[::ffff:169.254.169.254]:80": no engine is reached at a link-local, multicast, broadcast or unspecified address; see extproc --help`},
+		{"--objects x --grpc-port -1",
+			"nothing to serve: set --listen unix:PATH for Headgate's own Envoy, or --grpc-port for other gateways; see extproc --help"},
 		{"--objects x --grpc-port 65536", "--grpc-port 65536 is no port; see extproc --help"},
 		{"--objects x --endpoints-per-request 9", "--endpoints-per-request 9: it must be 1 to 8; see extproc --help"},
 		{"--objects x --in-flight-timeout 0s", "--in-flight-timeout 0s: it must be above 0; see extproc --help"},
 		{"--objects x --listen y z", `unexpected argument "z": every setting is a flag; see extproc --help`},
-		{"--objects x --listen y --policy best", `there is no policy "best": use one of proposal, leastRequest, roundRobin, random, latency; see extproc --help`},
+		{"--objects x --listen y --policy best",
+			`there is no policy "best": use one of proposal, leastRequest, roundRobin, random, latency; see extproc --help`},
 		{"--objects x --listen y --adapter-threshold 0", "--adapter-threshold 0: it must be at least 1; see extproc --help"},
 		{"--objects x --listen y --prefix-cache-bytes 0", "--prefix-cache-bytes 0: it must be at least 1; see extproc --help"},
 		{"--objects x --listen y --endpoints-per-request 0", "--endpoints-per-request 0: it must be 1 to 8; see extproc --help"},
 		{"--objects x --listen y --metrics-port 70000", "--metrics-port 70000 is no port; see extproc --help"},
-		{"--objects x --listen y --scrape-interval 1ms", "--scrape-interval must be at least 10ms: a shorter one keeps the engines busy; see extproc --help"},
-		{"--objects x --listen y --scrape-interval 6s", "--scrape-interval 6s, --stale-after 1s: the second must be longer, or endpoints count as silent between two looks; see extproc --help"},
+		{"--objects x --listen y --scrape-interval 1ms",
+			"--scrape-interval must be at least 10ms: a shorter one keeps the engines busy; see extproc --help"},
+		{"--objects x --listen y --scrape-interval 6s",
+			"--scrape-interval 6s, --stale-after 1s: the second must be longer, or endpoints count as silent between two looks; see extproc --help"},
 		{"--endpoints a:1 --listen y --engine-ca-file x", "--engine-ca-file is of no use without --engine-tls; see extproc --help"},
-		{"--endpoints a:1 --listen y --engine-insecure-skip-verify", "--engine-insecure-skip-verify is of no use without --engine-tls; see extproc --help"},
-		{"--endpoints a:1 --listen y --engine-tls --engine-ca-file x --engine-insecure-skip-verify", "--engine-insecure-skip-verify checks no certificate: it cannot go with --engine-ca-file; see extproc --help"},
-		{"--kube --listen y --engine-token-file x", "--engine-token-file is of no use with --kube, where each team has a token of its own: name a Secret in spec.engineToken of the PoolSettings of each pool; see extproc --help"},
-		{"--kube --endpoints a:1 --listen y --engine-token-file x", "--engine-token-file is of no use with --kube, where each team has a token of its own: name a Secret in spec.engineToken of the PoolSettings of each pool; see extproc --help"},
+		{"--endpoints a:1 --listen y --engine-insecure-skip-verify",
+			"--engine-insecure-skip-verify is of no use without --engine-tls; see extproc --help"},
+		{"--endpoints a:1 --listen y --engine-tls --engine-ca-file x --engine-insecure-skip-verify",
+			"--engine-insecure-skip-verify checks no certificate: it cannot go with --engine-ca-file; see extproc --help"},
+		{"--kube --listen y --engine-token-file x",
+			"--engine-token-file is of no use with --kube, where each team has a token of its own: name a Secret in spec.engineToken of the PoolSettings of each pool; see extproc --help"},
+		{"--kube --endpoints a:1 --listen y --engine-token-file x",
+			"--engine-token-file is of no use with --kube, where each team has a token of its own: name a Secret in spec.engineToken of the PoolSettings of each pool; see extproc --help"},
 		{"--objects x --listen y --max-queue-time 0s", "--max-queue-time 0s: it must be above 0; see extproc --help"},
-		{"--objects x --listen y --max-queued-per-model 0", "--max-queued-per-model 0, --max-queued-mib 512: both must be at least 1; see extproc --help"},
-		{"--objects x --listen y --control-ca-file z", "--control-ca-file, --control-token-file, --control-cert-path and --mesh-token-file are of no use without --control; see extproc --help"},
+		{"--objects x --listen y --max-queued-per-model 0",
+			"--max-queued-per-model 0, --max-queued-mib 512: both must be at least 1; see extproc --help"},
+		{"--objects x --listen y --control-ca-file z",
+			"--control-ca-file, --control-token-file, --control-cert-path and --mesh-token-file are of no use without --control; see extproc --help"},
 		{"--nonsense", "unknown flag: --nonsense; see extproc --help"},
-		{"--objects x --stale-after 0s", "--stale-after 0s, --lost-after 10s: the first must be above 0, and the second at least as long; see extproc --help"},
-		{"--objects x --stale-after 3s --lost-after 2s", "--stale-after 3s, --lost-after 2s: the first must be above 0, and the second at least as long; see extproc --help"},
+		{"--objects x --stale-after 0s",
+			"--stale-after 0s, --lost-after 10s: the first must be above 0, and the second at least as long; see extproc --help"},
+		{"--objects x --stale-after 3s --lost-after 2s",
+			"--stale-after 3s, --lost-after 2s: the first must be above 0, and the second at least as long; see extproc --help"},
 		{"--pool-name x --secure-serving false", `unexpected argument "false": write it with its flag, --flag=false; see extproc --help`},
 		{"--pool-name x -v much", `--v: "much" is no number; see extproc --help`},
-		{"--zap-encoder json", "say where the engines are: --objects DIR, a folder with YAML; --kube, an API server; or --endpoints HOST:PORT; see extproc --help"},
+		{"--zap-encoder json",
+			"say where the engines are: --objects DIR, a folder with YAML; --kube, an API server; or --endpoints HOST:PORT; see extproc --help"},
 	} {
 		_, err := Parse(strings.Fields(c.args), io.Discard)
 		if err == nil || err.Error() != c.want {
 			t.Errorf("%q: %v, want %s", c.args, err, c.want)
 		}
 	}
-	if c, err := Parse([]string{"--objects", "x", "--stale-after", "30s"}, io.Discard); err != nil || c.Settings.Stale != 30*time.Second || c.Settings.Lost != 30*time.Second {
+	if c, err := Parse([]string{"--objects", "x", "--stale-after", "30s"}, io.Discard); err != nil || c.Settings.Stale != 30*time.Second ||
+		c.Settings.Lost != 30*time.Second {
 		t.Errorf("with --stale-after above the default of --lost-after: %v, %v and %v", err, c.Settings.Stale, c.Settings.Lost)
 	}
 	for args, want := range map[string]source.Kube{
@@ -68,11 +85,13 @@ func TestTheCommandLine(t *testing.T) {
 		}
 	}
 	var help bytes.Buffer
-	if _, err := Parse([]string{"--help"}, &help); !errors.Is(err, pflag.ErrHelp) || !strings.Contains(help.String(), "--adapter-threshold") || !strings.Contains(help.String(), "Example") {
+	if _, err := Parse([]string{"--help"}, &help); !errors.Is(err, pflag.ErrHelp) ||
+		!strings.Contains(help.String(), "--adapter-threshold") || !strings.Contains(help.String(), "Example") {
 		t.Errorf("--help: %v\n%s", err, help.String())
 	}
 	var own bytes.Buffer
-	if _, err := Parse([]string{"--version"}, &own); !errors.Is(err, pflag.ErrHelp) || own.String() != "extproc "+version.Read().String()+"\n" {
+	if _, err := Parse([]string{"--version"}, &own); !errors.Is(err, pflag.ErrHelp) || own.String() != "extproc "+
+		version.Read().String()+"\n" {
 		t.Errorf("--version: %v, %q", err, own.String())
 	}
 }

@@ -43,7 +43,8 @@ func plain(t *testing.T, body string) outcome.Outcome {
 		for _, c := range []struct {
 			from *float64
 			to   *engine.Value
-		}{{all.Usage.Input, &o.Prompt}, {all.Usage.Prompt, &o.Prompt}, {all.Usage.Output, &o.Completion}, {all.Usage.Completion, &o.Completion}} {
+		}{{all.Usage.Input, &o.Prompt}, {all.Usage.Prompt, &o.Prompt}, {all.Usage.Output, &o.Completion},
+			{all.Usage.Completion, &o.Completion}} {
 			if c.from != nil {
 				*c.to = engine.Known(*c.from)
 			}
@@ -68,7 +69,8 @@ func TestAnAnswerCutAnywhereSaysWhatTheWholeSays(t *testing.T) {
 		for cut := range len(body) + 1 {
 			got := read("application/json", body, cut)
 			if got.Prompt != want.Prompt || got.Completion != want.Completion || got.ResponseID != want.ResponseID {
-				t.Fatalf("%s cut at %d: %v, %v, %q, want %v, %v, %q", body, cut, got.Prompt, got.Completion, got.ResponseID, want.Prompt, want.Completion, want.ResponseID)
+				t.Fatalf("%s cut at %d: %v, %v, %q, want %v, %v, %q", body, cut, got.Prompt, got.Completion, got.ResponseID, want.Prompt,
+					want.Completion, want.ResponseID)
 			}
 		}
 	}
@@ -76,7 +78,8 @@ func TestAnAnswerCutAnywhereSaysWhatTheWholeSays(t *testing.T) {
 
 func TestAStreamCutAnywhereSaysWhatTheWholeSays(t *testing.T) {
 	for _, end := range []string{"\n", "\r\n", "\r"} {
-		body := strings.ReplaceAll(": ping\n\nevent: x\ndata: {\"choices\":[]}\n\ndata:{\"usage\":{\"prompt_tokens\":3,\ndata: {\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n", "\n", end)
+		body := strings.ReplaceAll(": ping\n\nevent: x\ndata: {\"choices\":[]}\n\ndata:{\"usage\":{\"prompt_tokens\":3,\ndata: {\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n",
+			"\n", end)
 		for cut := range len(body) + 1 {
 			got := read("text/event-stream", body, cut)
 			if got.Prompt != engine.Known(7) || got.Completion != engine.Known(2) {
@@ -105,7 +108,8 @@ func FuzzAnswer(f *testing.F) {
 		whole := read("application/json", body, 0)
 		got := read("application/json", body, int(at%uint(len(body)+1)))
 		if got.Prompt != whole.Prompt || got.Completion != whole.Completion || got.ResponseID != whole.ResponseID {
-			t.Fatalf("cut it says %v, %v, %q, whole %v, %v, %q", got.Prompt, got.Completion, got.ResponseID, whole.Prompt, whole.Completion, whole.ResponseID)
+			t.Fatalf("cut it says %v, %v, %q, whole %v, %v, %q", got.Prompt, got.Completion, got.ResponseID, whole.Prompt, whole.Completion,
+				whole.ResponseID)
 		}
 		read("text/event-stream", body, int(at%uint(len(body)+1)))
 	})

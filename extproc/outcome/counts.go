@@ -78,7 +78,8 @@ func (o *Outcome) Carries(kind, code string) {
 // clientErrors are parts of error types and codes that blame the request, in lower case and without
 // _ and spaces: those of OpenAI, Anthropic, vLLM and SGLang.
 var clientErrors = []string{
-	"invalidrequest", "badrequest", "invaliduserinput", "invalidprompt", "validation", "unprocessable", "contextlength", "toolarge", "toolong",
+	"invalidrequest", "badrequest", "invaliduserinput", "invalidprompt", "validation", "unprocessable", "contextlength", "toolarge",
+	"toolong",
 	"authentication", "permission", "notfound", "ratelimit", "contentfilter", "contentpolicy",
 }
 

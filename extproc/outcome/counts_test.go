@@ -15,10 +15,14 @@ func TestTokensOfAnAnswer(t *testing.T) {
 		counts             outcome.Counts
 		prompt, completion engine.Value
 	}{
-		"none":             {outcome.Counts{}, unknown, unknown},
-		"OpenAI's":         {outcome.Counts{Prompt: known(5), Input: outcome.Input{CacheRead: known(3)}, Completion: known(7)}, known(5), known(7)},
-		"Anthropic's":      {outcome.Counts{Input: outcome.Input{Tokens: known(0)}, Begun: outcome.Input{Tokens: known(5), CacheRead: known(3), CacheCreation: known(1)}, Completion: known(7)}, known(9), known(7)},
-		"vLLM's messages":  {outcome.Counts{Begun: outcome.Input{Tokens: known(604)}, Input: outcome.Input{Tokens: known(92), CacheRead: known(512)}}, known(604), unknown},
+		"none": {outcome.Counts{}, unknown, unknown},
+		"OpenAI's": {outcome.Counts{Prompt: known(5), Input: outcome.Input{CacheRead: known(3)}, Completion: known(7)}, known(5),
+			known(7)},
+		"Anthropic's": {outcome.Counts{Input: outcome.Input{Tokens: known(0)},
+			Begun: outcome.Input{Tokens: known(5), CacheRead: known(3), CacheCreation: known(1)}, Completion: known(7)}, known(9),
+			known(7)},
+		"vLLM's messages": {outcome.Counts{Begun: outcome.Input{Tokens: known(604)},
+			Input: outcome.Input{Tokens: known(92), CacheRead: known(512)}}, known(604), unknown},
 		"no tokens":        {outcome.Counts{Input: outcome.Input{Tokens: known(0)}, Completion: known(0)}, known(0), known(0)},
 		"only a cache":     {outcome.Counts{Input: outcome.Input{CacheRead: known(3)}}, unknown, unknown},
 		"huge":             {outcome.Counts{Prompt: known(1e300), Completion: known(1e8 + 1)}, unknown, unknown},
@@ -58,7 +62,8 @@ func TestErrorsInAnswers(t *testing.T) {
 	} {
 		o := outcome.Outcome{Endpoint: "a", Status: c.status, Failure: c.before, FirstBody: time.Second}
 		o.Carries(c.kind, c.code)
-		if o.Failure != c.want || (o.FirstBody == time.Second) != c.token || o.Faulty() != (c.want == outcome.Erred || c.status == 500) || len(o.Suspicious()) > 0 != (c.want == outcome.Reset) {
+		if o.Failure != c.want || (o.FirstBody == time.Second) != c.token || o.Faulty() != (c.want == outcome.Erred || c.status == 500) ||
+			len(o.Suspicious()) > 0 != (c.want == outcome.Reset) {
 			t.Errorf("%+v: %q after %v, faulty %v", c, o.Failure, o.FirstBody, o.Faulty())
 		}
 	}
@@ -82,7 +87,8 @@ func TestErrorsInAnswersThatAreShown(t *testing.T) {
 		}
 	}
 	for media, want := range map[string]outcome.Failure{
-		"application/json": outcome.Erred, "application/json; charset=utf-8": outcome.Erred, "": outcome.Erred, "application/vnd.api+json": outcome.Erred, "text/plain": outcome.None,
+		"application/json": outcome.Erred, "application/json; charset=utf-8": outcome.Erred, "": outcome.Erred,
+		"application/vnd.api+json": outcome.Erred, "text/plain": outcome.None,
 	} {
 		if o := read(media, `{"error":{"message":"x","code":"oops"}}`, 7); o.Failure != want {
 			t.Errorf("of %q the error is %q, want %q", media, o.Failure, want)
@@ -92,13 +98,15 @@ func TestErrorsInAnswersThatAreShown(t *testing.T) {
 
 // The first event of a stream of messages states its prompt.
 func TestAStreamOfMessagesStatesItsPrompt(t *testing.T) {
-	o := read("text/event-stream", "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":25,\"cache_read_input_tokens\":3}}}\n\n"+
-		"data: {\"type\":\"message_delta\",\"usage\":{\"input_tokens\":0,\"output_tokens\":15}}\n\n", 9)
+	o := read("text/event-stream",
+		"data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":25,\"cache_read_input_tokens\":3}}}\n\n"+
+			"data: {\"type\":\"message_delta\",\"usage\":{\"input_tokens\":0,\"output_tokens\":15}}\n\n", 9)
 	if o.Prompt != engine.Known(28) || o.Completion != engine.Known(15) {
 		t.Errorf("%v and %v tokens", o.Prompt, o.Completion)
 	}
-	o = read("text/event-stream", "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":604,\"output_tokens\":0}}}\n\n"+
-		"data: {\"type\":\"message_delta\",\"usage\":{\"input_tokens\":92,\"cache_read_input_tokens\":512,\"output_tokens\":15}}\n\n", 9)
+	o = read("text/event-stream",
+		"data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":604,\"output_tokens\":0}}}\n\n"+
+			"data: {\"type\":\"message_delta\",\"usage\":{\"input_tokens\":92,\"cache_read_input_tokens\":512,\"output_tokens\":15}}\n\n", 9)
 	if o.Prompt != engine.Known(604) {
 		t.Errorf("vLLM: %v tokens", o.Prompt)
 	}

@@ -19,16 +19,18 @@ func TestTheFirstOutputOfAStream(t *testing.T) {
 		events []string
 		want   time.Duration
 	}{
-		"a chat":                {[]string{chat, chat}, 1},
-		"a completion":          {[]string{`{"choices":[{"text":"a"}]}`}, 1},
-		"reasoning":             {[]string{`{"choices":[{"delta":{"content":null,"reasoning_content":"a"}}]}`, chat}, 1},
-		"a tool":                {[]string{`{"choices":[{"delta":{"tool_calls":[{"index":0}]}}]}`, chat}, 1},
-		"an end":                {[]string{`{"choices":[{"delta":{},"finish_reason":"stop"}]}`}, 1},
-		"usage before":          {[]string{`{"choices":[],"usage":{"prompt_tokens":1}}`, chat}, 2},
-		"a role long before":    {[]string{role, chat}, 0}, // of an engine that sends it at once, or of a call of a tool that is held back
-		"a role alone":          {[]string{role, "[DONE]"}, 0},
-		"a response":            {[]string{`{"response":{},"type":"response.created"}`, `{"type":"response.in_progress"}`, `{"type":"response.output_text.delta","delta":"a"}`}, 3},
-		"messages":              {[]string{`{"type":"message_start"}`, `{"type":"content_block_start"}`, `{"type":"ping"}`, `{"type":"content_block_delta"}`}, 4},
+		"a chat":             {[]string{chat, chat}, 1},
+		"a completion":       {[]string{`{"choices":[{"text":"a"}]}`}, 1},
+		"reasoning":          {[]string{`{"choices":[{"delta":{"content":null,"reasoning_content":"a"}}]}`, chat}, 1},
+		"a tool":             {[]string{`{"choices":[{"delta":{"tool_calls":[{"index":0}]}}]}`, chat}, 1},
+		"an end":             {[]string{`{"choices":[{"delta":{},"finish_reason":"stop"}]}`}, 1},
+		"usage before":       {[]string{`{"choices":[],"usage":{"prompt_tokens":1}}`, chat}, 2},
+		"a role long before": {[]string{role, chat}, 0}, // of an engine that sends it at once, or of a call of a tool that is held back
+		"a role alone":       {[]string{role, "[DONE]"}, 0},
+		"a response": {[]string{`{"response":{},"type":"response.created"}`, `{"type":"response.in_progress"}`,
+			`{"type":"response.output_text.delta","delta":"a"}`}, 3},
+		"messages": {[]string{`{"type":"message_start"}`, `{"type":"content_block_start"}`, `{"type":"ping"}`,
+			`{"type":"content_block_delta"}`}, 4},
 		"what nobody knows":     {[]string{`{"token":"a"}`}, 1},
 		"no JSON":               {[]string{"a"}, 1},
 		"comments":              {nil, 0},

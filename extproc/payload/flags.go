@@ -17,7 +17,8 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// DefaultQueue is how many payloads wait for a sink, at most: as many as ModelMesh's MM_PAYLOAD_PROCESSORS_CAPACITY says by default.
+// DefaultQueue is how many payloads wait for a sink, at most: as many as ModelMesh's
+// MM_PAYLOAD_PROCESSORS_CAPACITY says by default.
 const DefaultQueue = 64
 
 // Flags are what the command line says of payloads. The zero Flags copies none.
@@ -30,7 +31,8 @@ type Flags struct {
 
 // Register makes the flags.
 func (f *Flags) Register(fs *pflag.FlagSet) {
-	fs.StringArrayVar(&f.processors, "payload-processor", nil, "post copies of requests and answers to this `URL`, http(s)://HOST[:PORT]/PATH[?MODEL][#METHOD], or log what they are, and not what is in them: logger://*; may be repeated, or have several with spaces between. Envoy's filter payloads must be switched on, too. Sinks hold what users send and get")
+	fs.StringArrayVar(&f.processors, "payload-processor", nil,
+		"post copies of requests and answers to this `URL`, http(s)://HOST[:PORT]/PATH[?MODEL][#METHOD], or log what they are, and not what is in them: logger://*; may be repeated, or have several with spaces between. Envoy's filter payloads must be switched on, too. Sinks hold what users send and get")
 	fs.IntVar(&f.queue, "payload-queue", DefaultQueue, "of the copies for one sink, keep at most `N` waiting; drop and count any more")
 	fs.StringVar(&f.caFile, "payload-ca-file", "", "of sinks with https, trust only the certificate authorities in this PEM `FILE`")
 	fs.StringVar(&f.tokenFile, "payload-token-file", "", "send sinks the bearer token in this `FILE`, which may be replaced at any time")

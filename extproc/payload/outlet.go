@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// workers is how many payloads are on their way to one sink, as in ModelMesh. Those of one request take the same way, so that they come in
-	// order.
+	// workers is how many payloads are on their way to one sink, as in ModelMesh. Those of one
+	// request take the same way, so that they come in order.
 	workers = 2
 	// patience is how long a sink may take for one.
 	patience = 10 * time.Second
@@ -53,7 +53,8 @@ func newOutlet(k sink.Sink, c Config, client *http.Client) *outlet {
 	return o
 }
 
-// newClient returns what calls sinks. No redirection is followed: a sink's user data are for nobody else.
+// newClient returns what calls sinks. No redirection is followed: a sink's user data are for nobody
+// else.
 func newClient(config *tls.Config) *http.Client {
 	return &http.Client{
 		Timeout: patience,
@@ -97,7 +98,8 @@ func (o *outlet) work(ctx context.Context, queue chan *parcel) {
 
 func (o *outlet) send(ctx context.Context, p *sink.Payload) error {
 	if o.sink.URL == nil {
-		o.log.Info("payload", "id", p.ID, "modelid", p.Model, "vModelId", p.VModel, "method", p.Method, "kind", p.Kind, "status", p.Status, "bytes", len(p.Data))
+		o.log.Info("payload", "id", p.ID, "modelid", p.Model, "vModelId", p.VModel, "method", p.Method, "kind", p.Kind, "status", p.Status,
+			"bytes", len(p.Data))
 		return nil
 	}
 	body, size := p.Body()
@@ -126,7 +128,8 @@ func (o *outlet) send(ctx context.Context, p *sink.Payload) error {
 	return nil
 }
 
-// drop counts a payload that the sink does not get, and has the log say so now and then. Err says more, nil for nothing.
+// drop counts a payload that the sink does not get, and has the log say so now and then. Err says
+// more, nil for nothing.
 func (o *outlet) drop(reason string, err error) {
 	o.meter.PayloadDropped(reason)
 	o.mu.Lock()

@@ -1,6 +1,7 @@
-// Package payload sends copies of requests and their answers to sinks, as ModelMesh's payload processors do. An Envoy shows it both by a
-// second ext_proc filter, which waits for nothing (observability mode); what is to be sent waits in a queue of its sink, and what has no
-// room is dropped and counted. No request waits for it, and none fails by it.
+// Package payload sends copies of requests and their answers to sinks, as ModelMesh's payload
+// processors do. An Envoy shows it both by a second ext_proc filter, which waits for nothing
+// (observability mode); what is to be sent waits in a queue of its sink, and what has no room is
+// dropped and counted. No request waits for it, and none fails by it.
 //
 // Package sink says what goes where; this one is its edge: streams, queues and HTTP.
 package payload
@@ -92,7 +93,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// Close ends all streams, for what an Envoy shows may go on for as long as an answer does. It may be called more than once.
+// Close ends all streams, for what an Envoy shows may go on for as long as an answer does. It may
+// be called more than once.
 func (s *Server) Close() {
 	s.once.Do(func() {
 		s.mu.Lock()
@@ -114,7 +116,8 @@ func (s *Server) open() bool {
 	}
 }
 
-// Beside returns a service that takes the streams that show copies, and leaves all others to another one.
+// Beside returns a service that takes the streams that show copies, and leaves all others to
+// another one.
 func (s *Server) Beside(other extprocv3.ExternalProcessorServer) extprocv3.ExternalProcessorServer {
 	return &processor{ExternalProcessorServer: other, server: s}
 }
@@ -164,8 +167,8 @@ type watched struct {
 	kept     int64 // bytes, counted in the server's
 }
 
-// copies reads what an Envoy shows of a request and its answer until both have ended. It never waits for anything else: where it did, Envoy
-// would have the client wait.
+// copies reads what an Envoy shows of a request and its answer until both have ended. It never
+// waits for anything else: where it did, Envoy would have the client wait.
 func (s *Server) copies(messages extprocv3.ExternalProcessor_ProcessServer) {
 	first, err := messages.Recv()
 	if err != nil || first.GetRequestHeaders() == nil {
@@ -185,7 +188,8 @@ func (s *Server) copies(messages extprocv3.ExternalProcessor_ProcessServer) {
 	}
 }
 
-// begin begins with the headers of a request; nil where no sink wants it, or nothing was decided of it.
+// begin begins with the headers of a request; nil where no sink wants it, or nothing was decided of
+// it.
 func (s *Server) begin(in *extprocv3.ProcessingRequest) *watched {
 	pick := in.GetMetadataContext().GetFilterMetadata()[wire.PickNamespace].GetFields()
 	if pick[wire.PickPool].GetStringValue() == "" || pick[wire.PickRelay].GetBoolValue() {

@@ -171,13 +171,16 @@ func (s *served) show(pick map[string]any, path string) extprocv3.ExternalProces
 }
 
 func asks(messages extprocv3.ExternalProcessor_ProcessClient, body []byte, end bool) {
-	_ = messages.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: body, EndOfStream: end}}})
+	_ = messages.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: body,
+		EndOfStream: end}}})
 }
 
 // answers ends a request, and returns when its stream has ended.
 func answers(messages extprocv3.ExternalProcessor_ProcessClient, body []byte) error {
-	_ = messages.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: headers(":status", "200")}}})
-	_ = messages.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: body, EndOfStream: true}}})
+	_ = messages.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: headers(":status",
+		"200")}}})
+	_ = messages.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: body,
+		EndOfStream: true}}})
 	_, err := messages.Recv()
 	return err
 }
@@ -266,7 +269,8 @@ func TestASinkWithTLSAndAToken(t *testing.T) {
 	for i, c := range []struct {
 		model, path string
 		want        int64
-	}{{"one", "/v2/models/one/infer?q", 2}, {"two", "/v2/models/one/infer", 2}, {"one", "/v2/models/one", 2}, {"one", "/v2/models/one/infer", 4}} {
+	}{{"one", "/v2/models/one/infer?q", 2}, {"two", "/v2/models/one/infer", 2}, {"one", "/v2/models/one", 2},
+		{"one", "/v2/models/one/infer", 4}} {
 		pick := one()
 		pick[wire.PickModel], pick[wire.PickVModel] = c.model, "latest"
 		messages := s.show(pick, c.path)
@@ -274,12 +278,15 @@ func TestASinkWithTLSAndAToken(t *testing.T) {
 		if err := answers(messages, []byte("answer")); !errors.Is(err, io.EOF) {
 			t.Fatal(err)
 		}
-		await(t, fmt.Sprintf("%d payloads are there", c.want), func() bool { return n.Load() == c.want && s.value("headgate_payloads_sent_total") == int(c.want) })
+		await(t, fmt.Sprintf("%d payloads are there", c.want), func() bool {
+			return n.Load() == c.want && s.value("headgate_payloads_sent_total") == int(c.want)
+		})
 		if is := authorization.Load(); i == 0 && is != "Bearer first" {
 			t.Errorf("the token is %v", is)
 		}
 	}
-	if is, want := body.Load(), `{"id":"7","modelid":"one","vModelId":"latest","kind":"response","status":"200","metadata":{},"data":"YW5zd2Vy"}`; is != want {
+	if is, want := body.Load(),
+		`{"id":"7","modelid":"one","vModelId":"latest","kind":"response","status":"200","metadata":{},"data":"YW5zd2Vy"}`; is != want {
 		t.Errorf("the last is %s, want %s", is, want)
 	}
 	if s.Kept() != 0 {
@@ -302,7 +309,8 @@ func TestASinkWithTLSAndAToken(t *testing.T) {
 	}
 }
 
-// What a sink that answers nothing has no room for is dropped, and counted; what waits comes in order once it does.
+// What a sink that answers nothing has no room for is dropped, and counted; what waits comes in
+// order once it does.
 func TestAQueueIsBounded(t *testing.T) {
 	k := take(t, true)
 	s := serve(t, "--payload-processor", k.URL, "--payload-queue", "6")
@@ -339,7 +347,8 @@ func TestAQueueIsBounded(t *testing.T) {
 	}
 }
 
-// All payloads together have a bound, whether they wait or are not whole; what was kept is free again when it is sent, or its stream ends.
+// All payloads together have a bound, whether they wait or are not whole; what was kept is free
+// again when it is sent, or its stream ends.
 func TestBytesAreBounded(t *testing.T) {
 	goOn := make(chan struct{})
 	k := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -376,7 +385,8 @@ func TestBytesAreBounded(t *testing.T) {
 	await(t, "nothing is kept", func() bool { return s.Kept() == 0 })
 }
 
-// A sink that answers with an error or sends elsewhere gets no payload twice, and nobody else gets it.
+// A sink that answers with an error or sends elsewhere gets no payload twice, and nobody else gets
+// it.
 func TestSinksThatRefuse(t *testing.T) {
 	elsewhere := take(t, false)
 	for _, code := range []int{302, 307, 400, 500} {
@@ -415,12 +425,14 @@ func TestALoggerSaysNoContents(t *testing.T) {
 	await(t, "both are logged", func() bool { return s.value("headgate_payloads_sent_total") == 2 })
 	s.stop()
 	text := s.log.String()
-	if strings.Contains(text, "hidden") || strings.Contains(text, "secret") || strings.Contains(text, "blue") || !strings.Contains(text, `"id":"7","modelid":"one","vModelId":"","method":"v1/x","kind":"response","status":"200","bytes":11}`) {
+	if strings.Contains(text, "hidden") || strings.Contains(text, "secret") || strings.Contains(text, "blue") ||
+		!strings.Contains(text, `"id":"7","modelid":"one","vModelId":"","method":"v1/x","kind":"response","status":"200","bytes":11}`) {
 		t.Errorf("the log says %s", text)
 	}
 }
 
-// What the inner server sends once more, what is for control, and what nobody decided is not copied.
+// What the inner server sends once more, what is for control, and what nobody decided is not
+// copied.
 func TestWhatIsNotCopied(t *testing.T) {
 	k := take(t, false)
 	s := serve(t, "--payload-processor", k.URL)
@@ -447,7 +459,8 @@ func TestWhatIsNotCopied(t *testing.T) {
 	await(t, "the last is copied", func() bool { return len(k.taken()) == 2 })
 }
 
-// Where it stops while a sink hangs and answers flow, it ends within its bound, and nothing of it is left.
+// Where it stops while a sink hangs and answers flow, it ends within its bound, and nothing of it
+// is left.
 func TestTheEnd(t *testing.T) {
 	before := runtime.NumGoroutine()
 	k := &taker{goOn: make(chan struct{})}

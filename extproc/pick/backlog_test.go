@@ -33,7 +33,8 @@ func TestPromptsQueue(t *testing.T) {
 	if got := b.Through.Load() - now; got != 300e6 {
 		t.Errorf("both are through after %d ns, want 300 ms", got)
 	}
-	// A sequence each, 100 and 200 tokens, and half of an answer: 2 + 1.5 + 2.5 ms. 10 a second each. 400 tokens.
+	// A sequence each, 100 and 200 tokens, and half of an answer: 2 + 1.5 + 2.5 ms. 10 a second
+	// each. 400 tokens.
 	if b.Beside.Load() != 6e9 || b.Urgency.Load() != 20_000 || b.Tokens.Load() != 400 {
 		t.Errorf("beside %d ps, urgency %d, tokens %d", b.Beside.Load(), b.Urgency.Load(), b.Tokens.Load())
 	}
@@ -68,7 +69,8 @@ func TestPromptsQueue(t *testing.T) {
 	}
 }
 
-// The load of an adapter holds up who comes next, as its prompt does; what is cached of that takes no more of the KV cache.
+// The load of an adapter holds up who comes next, as its prompt does; what is cached of that takes
+// no more of the KV cache.
 func TestWhatARequestClaims(t *testing.T) {
 	f := newFleet()
 	f.profile(t, []string{"prefill=0,0.001", "decode=0.01,0.001,0.00001", "load=0.3", "slot=0.02"})
@@ -82,11 +84,13 @@ func TestWhatARequestClaims(t *testing.T) {
 	b := f.pool.Endpoints[0].Backlog
 	b.Begin(room[0].Claim, now)
 	if through, tokens := b.Through.Load()-now, b.Tokens.Load(); through != 356e6 || tokens != 36+50 {
-		t.Errorf("the next one waits for %d ns, and it takes %d tokens; want 320 ms of the load and 36 of the prompt, and 86", through, tokens)
+		t.Errorf("the next one waits for %d ns, and it takes %d tokens; want 320 ms of the load and 36 of the prompt, and 86",
+			through, tokens)
 	}
 }
 
-// First tokens tell of loads and of what is before the engine's queue, of requests before which there is no more than the step that runs.
+// First tokens tell of loads and of what is before the engine's queue, of requests before which
+// there is no more than the step that runs.
 func TestWhatTells(t *testing.T) {
 	base, adapter := &pick.Copy{Base: true}, &pick.Copy{}
 	for _, c := range []struct {
@@ -132,7 +136,8 @@ func TestABacklogEnds(t *testing.T) {
 	}
 }
 
-// Prompts of the latest seconds leave the less time for decoding: what others wait weighs as much more. The oracle adds up each prompt anew.
+// Prompts of the latest seconds leave the less time for decoding: what others wait weighs as much
+// more. The oracle adds up each prompt anew.
 func TestPromptsOfTheLatestSecondsWeigh(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	highest := 0.0
@@ -174,7 +179,8 @@ func TestPromptsOfTheLatestSecondsWeigh(t *testing.T) {
 			}
 			highest = max(highest, share)
 			if got, want := others(t, f, at)/alone, 1/max(0.1, 1-share); math.Abs(got-want) > 1e-6*want {
-				t.Fatalf("with a share of %g of the latest seconds, what others wait weighs %g times as much, want %g: %+v", share, got, want, all)
+				t.Fatalf("with a share of %g of the latest seconds, what others wait weighs %g times as much, want %g: %+v", share, got,
+					want, all)
 			}
 		}
 	}

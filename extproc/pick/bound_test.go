@@ -7,7 +7,8 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// Whoever asks for few decisions gets the first of those who ask for all: candidates that are passed over early would not have been among them.
+// Whoever asks for few decisions gets the first of those who ask for all: candidates that are
+// passed over early would not have been among them.
 func TestFewAreTheFirstOfAll(t *testing.T) {
 	random := rand.New(rand.NewPCG(11, 12))
 	passed := 0
@@ -40,7 +41,8 @@ func TestFewAreTheFirstOfAll(t *testing.T) {
 			passed += len(all) - few
 			for i := range first {
 				if first[i].Endpoint != all[i].Endpoint || first[i].Estimate != all[i].Estimate {
-					t.Fatalf("fleet %d: decision %d of %d is %s, %+v; of all it is %s, %+v", n, i, few, first[i].Endpoint.Address, first[i].Estimate,
+					t.Fatalf("fleet %d: decision %d of %d is %s, %+v; of all it is %s, %+v", n, i, few, first[i].Endpoint.Address,
+						first[i].Estimate,
 						all[i].Endpoint.Address, all[i].Estimate)
 				}
 			}
@@ -51,7 +53,8 @@ func TestFewAreTheFirstOfAll(t *testing.T) {
 	}
 }
 
-// If predictions are not trusted, Proposal decides, but its requests are still predicted and count in backlogs.
+// If predictions are not trusted, Proposal decides, but its requests are still predicted and count
+// in backlogs.
 func TestWhatIsNotTrustedIsPredicted(t *testing.T) {
 	random := rand.New(rand.NewPCG(13, 14))
 	decided := 0
@@ -69,7 +72,8 @@ func TestWhatIsNotTrustedIsPredicted(t *testing.T) {
 			d := &got[i]
 			decided++
 			if d.Endpoint != want[i].Endpoint || d.Reason != want[i].Reason || d.Estimate.Step <= 0 || d.Claim == (pick.Claim{}) {
-				t.Fatalf("decision %d is %s, %s, %+v; proposal's is %s, %s", i, d.Endpoint.Address, d.Reason, d.Estimate, want[i].Endpoint.Address, want[i].Reason)
+				t.Fatalf("decision %d is %s, %s, %+v; proposal's is %s, %s", i, d.Endpoint.Address, d.Reason, d.Estimate,
+					want[i].Endpoint.Address, want[i].Reason)
 			}
 		}
 	}

@@ -235,7 +235,8 @@ func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
 		is.Room = float64(over) / float64(p.Limits.MaxSequences) * life
 	}
 	// Requests free KV cache as they end: the whole cache in one mean request time.
-	if over := e.OthersTokens + e.Backlog.Tokens.Load() + e.Peers.Tokens.Load() + int64(f.takes(e)) - e.KVTokens; over > 0 && e.KVTokens > 0 {
+	if over := e.OthersTokens + e.Backlog.Tokens.Load() + e.Peers.Tokens.Load() + int64(f.takes(e)) - e.KVTokens; over > 0 &&
+		e.KVTokens > 0 {
 		is.Room = max(is.Room, float64(over)/float64(e.KVTokens)*life)
 	}
 	var price float64
@@ -283,8 +284,8 @@ func scoreOf(cost float64) score {
 	return score{second: int64(math.Float64bits(cost))} //nolint:gosec // of floats that are not negative, the greater has the greater bits
 }
 
-// leaves is how likely the adapter that makes place for another will be wanted again as soon as adapters usually are before they leave:
-// where requests come by chance, 1 - 1/e.
+// leaves is how likely the adapter that makes place for another will be wanted again as soon as
+// adapters usually are before they leave: where requests come by chance, 1 - 1/e.
 const leaves = 0.63
 
 // load returns the seconds that it takes to bring an adapter into a slot.

@@ -21,9 +21,11 @@ type busy struct {
 // someBusy is one of any size.
 func someBusy(random *rand.Rand) busy {
 	b := busy{Profile: profile.Profile{
-		Prefill: profile.Prefill{Base: 0.02 * random.Float64(), PerToken: 0.0002 * random.Float64(), PerTokenSquared: 1e-8 * random.Float64()},
-		Decode:  profile.Decode{Base: 0.02 * random.Float64(), PerSequence: 0.001 * random.Float64(), PerKVToken: 1e-7 * random.Float64(), AdapterSlowdown: float64(random.IntN(3))},
-		Limits:  profile.Limits{MaxSequences: 1 << 20, MaxBatchedTokens: []int{100, 512, 1000, 2048, 5000, 8192}[random.IntN(6)]},
+		Prefill: profile.Prefill{Base: 0.02 * random.Float64(), PerToken: 0.0002 * random.Float64(),
+			PerTokenSquared: 1e-8 * random.Float64()},
+		Decode: profile.Decode{Base: 0.02 * random.Float64(), PerSequence: 0.001 * random.Float64(), PerKVToken: 1e-7 * random.Float64(),
+			AdapterSlowdown: float64(random.IntN(3))},
+		Limits: profile.Limits{MaxSequences: 1 << 20, MaxBatchedTokens: []int{100, 512, 1000, 2048, 5000, 8192}[random.IntN(6)]},
 	}, cached: random.IntN(20)}
 	if random.IntN(3) > 0 {
 		b.sequences = 1 + random.IntN(100)
@@ -38,7 +40,8 @@ func someBusy(random *rand.Rand) busy {
 // endpoint is it, for decisions.
 func (b *busy) endpoint(number int) pick.Endpoint {
 	e := pick.Endpoint{
-		Number: number, Profile: &b.Profile, InFlight: new(atomic.Int64), Adapters: new(atomic.Int64), Backlog: new(pick.Backlog), Peers: new(pick.Peers),
+		Number: number, Profile: &b.Profile, InFlight: new(atomic.Int64), Adapters: new(atomic.Int64), Backlog: new(pick.Backlog),
+		Peers:   new(pick.Peers),
 		Address: strconv.Itoa(number),
 	}
 	if b.adapters {
@@ -48,7 +51,8 @@ func (b *busy) endpoint(number int) pick.Endpoint {
 		e.Listed = []*pick.Count{new(pick.Count)}
 	}
 	// What they add to each step is told by three: a third each.
-	beside := b.StepTime(b.work(0, 0)) - b.StepTime(profile.Work{Sequences: min(1, b.sequences), Adapters: b.slow()}) + b.slower()*b.Decode.PerSequence*float64(min(1, b.sequences))
+	beside := b.StepTime(b.work(0, 0)) - b.StepTime(profile.Work{Sequences: min(1, b.sequences), Adapters: b.slow()}) +
+		b.slower()*b.Decode.PerSequence*float64(min(1, b.sequences))
 	e.Backlog.Beside.Store(int64(beside / 3 * 1e12))
 	e.Peers.Beside.Store(int64(beside / 3 * 1e12))
 	e.OthersBeside = beside / 3
@@ -81,14 +85,16 @@ func (b *busy) prefill(prompt int) (seconds float64) {
 	return seconds
 }
 
-// What is predicted of a prompt is what an engine takes that computes it step by step, beside those who decode there; and what of a step, that
-// of one with the request. Endpoints with other profiles make no difference.
+// What is predicted of a prompt is what an engine takes that computes it step by step, beside those
+// who decode there; and what of a step, that of one with the request. Endpoints with other profiles
+// make no difference.
 func TestAPrefillIsThatOfItsSteps(t *testing.T) {
 	random := rand.New(rand.NewPCG(13, 14))
 	for range 5000 {
 		all := make([]busy, 1+random.IntN(4))
 		pool := &pick.Pool{Predictable: true}
-		demand := pick.Demand{Prompt: 1 + random.IntN(20_000), Output: 1 + random.IntN(500), Block: 64, Now: now, Cached: make([]int32, len(all))}
+		demand := pick.Demand{Prompt: 1 + random.IntN(20_000), Output: 1 + random.IntN(500), Block: 64, Now: now,
+			Cached: make([]int32, len(all))}
 		for i := range all {
 			if all[i] = someBusy(random); all[i].Prefill.Floor > 0 { // which is of one step
 				all[i].Limits.MaxBatchedTokens = 20_000
@@ -97,7 +103,8 @@ func TestAPrefillIsThatOfItsSteps(t *testing.T) {
 			pool.Any = append(pool.Any, pick.Copy{Endpoint: i, Base: true, InFlight: new(pick.Count)})
 			demand.Cached[i] = int32(all[i].cached)
 		}
-		picks, err := pick.Pick(pick.Policy{Rule: pick.Latency}, &pick.Snapshot{Pools: map[string]*pick.Pool{thePool: pool}}, pick.Request{Pool: thePool, Demand: demand},
+		picks, err := pick.Pick(pick.Policy{Rule: pick.Latency}, &pick.Snapshot{Pools: map[string]*pick.Pool{thePool: pool}},
+			pick.Request{Pool: thePool, Demand: demand},
 			make([]pick.Decision, len(all)))
 		if err != nil {
 			t.Fatal(err)
@@ -128,7 +135,8 @@ func TestAPrefillIsThatOfItsSteps(t *testing.T) {
 	}
 }
 
-// A decision tells what it was taken by, also where the counts that it was taken by have changed since.
+// A decision tells what it was taken by, also where the counts that it was taken by have changed
+// since.
 func TestADecisionTellsWhatItWasTakenBy(t *testing.T) {
 	s := &pick.Pool{Predictable: true}
 	for i := range 2 {
@@ -151,7 +159,8 @@ func TestADecisionTellsWhatItWasTakenBy(t *testing.T) {
 	defer func() { close(stop); <-stopped }()
 	snapshot, room := &pick.Snapshot{Pools: map[string]*pick.Pool{thePool: s}}, make([]pick.Decision, 2)
 	for range 100_000 {
-		picks, err := pick.Pick(pick.Policy{Rule: pick.Latency}, snapshot, pick.Request{Pool: thePool, Demand: pick.Demand{Prompt: 100, Output: 10, Now: now}}, room)
+		picks, err := pick.Pick(pick.Policy{Rule: pick.Latency}, snapshot,
+			pick.Request{Pool: thePool, Demand: pick.Demand{Prompt: 100, Output: 10, Now: now}}, room)
 		if err != nil {
 			t.Fatal(err)
 		}

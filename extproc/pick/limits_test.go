@@ -11,8 +11,8 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// Who waits for a copy to take another request is let go when Has says that one does: it must say so just where Pick finds one, or a request
-// would be let go again and again, or never.
+// Who waits for a copy to take another request is let go when Has says that one does: it must say
+// so just where Pick finds one, or a request would be let go again and again, or never.
 func TestHasSaysWhatPickFinds(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	found := map[string]int{}
@@ -21,18 +21,21 @@ func TestHasSaysWhatPickFinds(t *testing.T) {
 		pool.Copies = map[string][]pick.Copy{}
 		for i := range random.IntN(4) {
 			pool.Endpoints = append(pool.Endpoints, pick.Endpoint{
-				Address: strconv.Itoa(i), State: pick.State(random.IntN(len(pick.States))), InFlight: new(atomic.Int64), Adapters: new(atomic.Int64),
-				Backlog: new(pick.Backlog), Peers: new(pick.Peers), Number: i,
+				Address: strconv.Itoa(i), State: pick.State(random.IntN(len(pick.States))), InFlight: new(atomic.Int64),
+				Adapters: new(atomic.Int64),
+				Backlog:  new(pick.Backlog), Peers: new(pick.Peers), Number: i,
 			})
 			count := new(pick.Count)
 			count.Store(int64(random.IntN(3)))
 			count.Limit.Store(int64(random.IntN(3)))
-			pool.Copies["m"] = append(pool.Copies["m"], pick.Copy{Endpoint: i, Model: "m", InFlight: count, Limited: count.Limit.Load() > 0})
+			pool.Copies["m"] = append(pool.Copies["m"],
+				pick.Copy{Endpoint: i, Model: "m", InFlight: count, Limited: count.Limit.Load() > 0})
 			pool.Any = append(pool.Any, pick.Copy{Endpoint: i, InFlight: new(pick.Count)})
 			pool.Listed = true
 		}
 		request := pick.Request{Pool: thePool, Model: "m", Random: random.Uint64(), Tokenless: random.IntN(2) == 0}
-		_, err := pick.Pick(pick.Policy{Rule: pick.Rule(random.IntN(5))}, &pick.Snapshot{Pools: map[string]*pick.Pool{thePool: &pool}}, request, make([]pick.Decision, 1+random.IntN(3)))
+		_, err := pick.Pick(pick.Policy{Rule: pick.Rule(random.IntN(5))}, &pick.Snapshot{Pools: map[string]*pick.Pool{thePool: &pool}},
+			request, make([]pick.Decision, 1+random.IntN(3)))
 		has, room := pool.Has("m")
 		if want := err == nil || errors.Is(err, pick.ErrFull); has != want {
 			t.Fatalf("it has %v, and Pick finds %v in %+v", has, err, pool)

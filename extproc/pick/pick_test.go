@@ -16,7 +16,8 @@ import (
 // some is a profile.
 var some = &profile.Profile{
 	Prefill: profile.Prefill{Base: 0.01, PerToken: 0.0001}, Decode: profile.Decode{Base: 0.01, PerSequence: 0.0001, PerKVToken: 1e-7},
-	AdapterLoad: profile.Spread{Mean: 0.2}, AdapterActivation: profile.Spread{Mean: 0.02}, Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 2048, KVBlocks: 6250, BlockSize: 16},
+	AdapterLoad: profile.Spread{Mean: 0.2}, AdapterActivation: profile.Spread{Mean: 0.02},
+	Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 2048, KVBlocks: 6250, BlockSize: 16},
 }
 
 // randomFleet has up to 8 endpoints in any state with up to 5 adapters.
@@ -28,7 +29,8 @@ func randomFleet(random *rand.Rand) *fleet {
 		takes.FrontendOverhead = 0.1 * float64(random.IntN(4))
 		e := pick.Endpoint{
 			Address: name, State: pick.State(random.IntN(int(pick.Out) + 1)), Others: random.Int64N(3), Slots: random.Int64N(4),
-			InFlight: new(atomic.Int64), Adapters: new(atomic.Int64), Number: i, Profile: &takes, Backlog: new(pick.Backlog), Peers: new(pick.Peers),
+			InFlight: new(atomic.Int64), Adapters: new(atomic.Int64), Number: i, Profile: &takes, Backlog: new(pick.Backlog),
+			Peers: new(pick.Peers),
 		}
 		e.Resident = pick.NewResident(int(e.Slots), 4)
 		e.Backlog.Queue.Store(now + random.Int64N(1e9))
@@ -47,14 +49,15 @@ func randomFleet(random *rand.Rand) *fleet {
 				f.pool.Copies[model] = append(f.pool.Copies[model], c)
 			}
 		}
-		f.pool.Base = append(f.pool.Base, pick.Copy{Endpoint: i, Model: "llama", Base: true, Names: []string{"llama"}, InFlight: f.count(name, "llama")})
+		f.pool.Base = append(f.pool.Base, pick.Copy{Endpoint: i, Model: "llama", Base: true, Names: []string{"llama"},
+			InFlight: f.count(name, "llama")})
 		f.pool.Endpoints = append(f.pool.Endpoints, e)
 	}
 	return f
 }
 
-// The oracle is the proposal's rule in the order in which it is told: sets of endpoints that become smaller. Those that
-// were tried are left out.
+// The oracle is the proposal's rule in the order in which it is told: sets of endpoints that become
+// smaller. Those that were tried are left out.
 func oracle(f *fleet, model string, threshold int64, tried []string) []string {
 	type candidate struct {
 		pick.Copy
@@ -128,15 +131,16 @@ func TestProposalAgreesWithItsOracle(t *testing.T) {
 	}
 }
 
-// Whatever the rule: decisions are candidates, each once, none that is out, those in a better state first; and who asks
-// for fewer gets the first of those that sorting all of them gives.
+// Whatever the rule: decisions are candidates, each once, none that is out, those in a better state
+// first; and who asks for fewer gets the first of those that sorting all of them gives.
 func TestEveryRuleKeepsTheOrderOfStates(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	for range 5000 {
 		f := randomFleet(random)
 		for rule := pick.Proposal; rule <= pick.Latency; rule++ {
 			for _, request := range []pick.Request{
-				{Model: "a"}, {Model: "llama", Base: true}, {Model: "a", Tokenless: true}, {Model: "llama", Base: true, Tokenless: true, Demand: pick.Demand{ServiceTime: 1e6}},
+				{Model: "a"}, {Model: "llama", Base: true}, {Model: "a", Tokenless: true},
+				{Model: "llama", Base: true, Tokenless: true, Demand: pick.Demand{ServiceTime: 1e6}},
 			} {
 				request.Pool, request.Random, request.Turn = thePool, random.Uint64()|1<<32, random.Uint64()
 				keepsTheOrder(t, f, rule, request)
@@ -164,7 +168,8 @@ func keepsTheOrder(t *testing.T, f *fleet, rule pick.Rule, request pick.Request)
 	}
 	seen := make(map[string]bool)
 	for i, d := range all {
-		if d.Endpoint.State == pick.Out || d.Copy.Model != request.Model || seen[d.Endpoint.Address] || i > 0 && d.Endpoint.State < all[i-1].Endpoint.State {
+		if d.Endpoint.State == pick.Out || d.Copy.Model != request.Model || seen[d.Endpoint.Address] || i > 0 &&
+			d.Endpoint.State < all[i-1].Endpoint.State {
 			t.Fatalf("%s picks %+v", rule, all)
 		}
 		seen[d.Endpoint.Address] = true
@@ -176,7 +181,8 @@ func keepsTheOrder(t *testing.T, f *fleet, rule pick.Rule, request pick.Request)
 	}
 }
 
-// Among n equals each order is as likely as any other, so each endpoint comes first in 1/n of the decisions.
+// Among n equals each order is as likely as any other, so each endpoint comes first in 1/n of the
+// decisions.
 func TestEqualsAreOrderedByLot(t *testing.T) {
 	const n, times = 4, 240_000
 	f := newFleet()
@@ -187,7 +193,8 @@ func TestEqualsAreOrderedByLot(t *testing.T) {
 	room := make([]pick.Decision, n)
 	first, orders := make(map[string]int), make(map[[n]string]int)
 	for range times {
-		picks, err := pick.Pick(pick.Policy{Threshold: 3}, f.snapshot(), pick.Request{Pool: thePool, Model: "m", Random: random.Uint64()}, room)
+		picks, err := pick.Pick(pick.Policy{Threshold: 3}, f.snapshot(),
+			pick.Request{Pool: thePool, Model: "m", Random: random.Uint64()}, room)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -222,7 +229,8 @@ func TestADecisionAllocatesNothing(t *testing.T) {
 		for rule := pick.Proposal; rule <= pick.Latency; rule++ {
 			for _, tokenless := range []bool{false, true} {
 				if n := testing.AllocsPerRun(100, func() {
-					_, _ = pick.Pick(pick.Policy{Rule: rule, Threshold: 3}, s, pick.Request{Pool: thePool, Model: "a", Demand: demand, Tokenless: tokenless}, room)
+					_, _ = pick.Pick(pick.Policy{Rule: rule, Threshold: 3}, s,
+						pick.Request{Pool: thePool, Model: "a", Demand: demand, Tokenless: tokenless}, room)
 				}); n != 0 {
 					t.Errorf("%s allocates %v times, tokenless: %v", rule, n, tokenless)
 				}
@@ -231,12 +239,13 @@ func TestADecisionAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Run it with go test ./extproc/pick -run "^$" -bench Pick. The fleet is one that serves: each endpoint has requests of adapters, prompts before
-// it, and some of the prompt in its cache.
+// Run it with go test ./extproc/pick -run "^$" -bench Pick. The fleet is one that serves: each
+// endpoint has requests of adapters, prompts before it, and some of the prompt in its cache.
 func BenchmarkPick(b *testing.B) {
 	for _, endpoints := range []int{4, 100, 1000} {
 		f := newFleet()
-		demand := pick.Demand{Prompt: 1000, Output: 100, FirstToken: 1, PerToken: 0.1, Stated: true, Cached: make([]int32, endpoints), Block: 64, Now: now}
+		demand := pick.Demand{Prompt: 1000, Output: 100, FirstToken: 1, PerToken: 0.1, Stated: true, Cached: make([]int32, endpoints),
+			Block: 64, Now: now}
 		for i := range endpoints {
 			name := strconv.Itoa(i)
 			requests := 5 + f.random.Int64N(20)

@@ -13,7 +13,8 @@ import (
 func numbered(n int) *pick.Pool {
 	p := new(pick.Pool)
 	for i := range n {
-		p.Endpoints = append(p.Endpoints, pick.Endpoint{Number: i + 1, Hash: rand.New(rand.NewPCG(uint64(i), 0)).Uint64(), Address: address(i + 1)})
+		p.Endpoints = append(p.Endpoints, pick.Endpoint{Number: i + 1, Hash: rand.New(rand.NewPCG(uint64(i), 0)).Uint64(),
+			Address: address(i + 1)})
 		p.Any = append(p.Any, pick.Copy{Endpoint: i})
 	}
 	return p
@@ -74,8 +75,8 @@ func TestWhatNothingIsKnownOfIsExpectedAtItsHome(t *testing.T) {
 	}
 }
 
-// Beginnings are spread over endpoints, in whatever order those are known, and one that gets no requests leaves its own to the others and takes
-// none of theirs.
+// Beginnings are spread over endpoints, in whatever order those are known, and one that gets no
+// requests leaves its own to the others and takes none of theirs.
 func TestHomesStay(t *testing.T) {
 	const beginnings = 8000
 	p, without := numbered(8), numbered(8)

@@ -10,14 +10,16 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// holds is what an engine has, as told in the rules of one: two lists, the adapter that was used last first.
+// holds is what an engine has, as told in the rules of one: two lists, the adapter that was used
+// last first.
 type holds struct {
 	slots, host []int
 	room, of    int
 	busy        map[int]int
 }
 
-// comes has an adapter come onto a list with room for so many, in the place of the last that has no requests.
+// comes has an adapter come onto a list with room for so many, in the place of the last that has no
+// requests.
 func (h *holds) comes(list []int, adapter, room int) (now []int, left int) {
 	if i := slices.Index(list, adapter); i >= 0 {
 		return slices.Insert(slices.Delete(list, i, i+1), 0, adapter), -1
@@ -54,7 +56,8 @@ func (h *holds) place(adapter int) pick.Place {
 	return pick.InStorage
 }
 
-// Requests of ten adapters come and go in any order: what is where is what an engine's own lists say.
+// Requests of ten adapters come and go in any order: what is where is what an engine's own lists
+// say.
 func TestResidentIsWhatAnEngineHolds(t *testing.T) {
 	for seed := range uint64(50) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -69,7 +72,8 @@ func TestResidentIsWhatAnEngineHolds(t *testing.T) {
 			case random.IntN(2) == 0 && h.busy[adapter] > 0:
 				h.busy[adapter]--
 				c.Add(-1)
-			case h.place(adapter) == pick.InSlot || len(slices.DeleteFunc(slices.Clone(h.slots), func(a int) bool { return h.busy[a] == 0 })) < slots:
+			case h.place(adapter) == pick.InSlot ||
+				len(slices.DeleteFunc(slices.Clone(h.slots), func(a int) bool { return h.busy[a] == 0 })) < slots:
 				h.use(adapter)
 				h.busy[adapter]++
 				c.Add(1)
@@ -78,14 +82,16 @@ func TestResidentIsWhatAnEngineHolds(t *testing.T) {
 			}
 			for i := range counts {
 				if got := counts[i].Place(); got != h.place(i) {
-					t.Fatalf("seed %d, at %d (%d of %d): adapter %d is at %d, want %d; slots %v host %v busy %v", seed, now, adapter, h.of, i, got, h.place(i), h.slots, h.host, h.busy)
+					t.Fatalf("seed %d, at %d (%d of %d): adapter %d is at %d, want %d; slots %v host %v busy %v", seed, now, adapter, h.of,
+						i, got, h.place(i), h.slots, h.host, h.busy)
 				}
 			}
 		}
 	}
 }
 
-// Where each slot has an adapter with requests, one more waits in host memory; its next request finds the slot that is free by then.
+// Where each slot has an adapter with requests, one more waits in host memory; its next request
+// finds the slot that is free by then.
 func TestAnAdapterWaitsForASlot(t *testing.T) {
 	r := pick.NewResident(1, 2)
 	var a, b pick.Count
@@ -148,7 +154,8 @@ func TestResidentResized(t *testing.T) {
 	}
 }
 
-// Each of both sizes may change alone, and host memory has those in slots too, whatever its size is said to be.
+// Each of both sizes may change alone, and host memory has those in slots too, whatever its size is
+// said to be.
 func TestSlotsAndHostMemoryChangeAlone(t *testing.T) {
 	var counts [4]pick.Count
 	r := pick.NewResident(2, 0)

@@ -94,7 +94,8 @@ func (f *fleet) endpoint(t *testing.T, name string, args []string) {
 	t.Helper()
 	index := len(f.pool.Endpoints)
 	e := pick.Endpoint{
-		Address: name, Hash: uint64(index + 1), InFlight: new(atomic.Int64), Adapters: new(atomic.Int64), Number: index, Profile: f.time, Backlog: new(pick.Backlog), Peers: new(pick.Peers), KVTokens: f.kv,
+		Address: name, Hash: uint64(index + 1), InFlight: new(atomic.Int64), Adapters: new(atomic.Int64), Number: index, Profile: f.time,
+		Backlog: new(pick.Backlog), Peers: new(pick.Peers), KVTokens: f.kv,
 	}
 	f.pool.Predictable = f.time != nil
 	var base string

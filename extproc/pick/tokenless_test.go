@@ -9,7 +9,8 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// worker is an endpoint, with the serviceTimes of all requests that it has: 0 is one that nobody knows.
+// worker is an endpoint, with the serviceTimes of all requests that it has: 0 is one that nobody
+// knows.
 type worker struct {
 	serviceTimes []int64
 	copies       int64 // requests for the model
@@ -70,7 +71,8 @@ func (w worker) takes(serviceTime int64) (sum int64) {
 	return sum
 }
 
-// bestOf are the workers that the rule takes, of those that were not tried, in the order in which it is told: sets that become smaller.
+// bestOf are the workers that the rule takes, of those that were not tried, in the order in which
+// it is told: sets that become smaller.
 func bestOf(workers []worker, tried []int, serviceTime int64) (best []int) {
 	for i, w := range workers {
 		if w.state != pick.Out && !slices.Contains(tried, i) {
@@ -103,7 +105,8 @@ func TestTokenlessAgreesWithItsOracle(t *testing.T) {
 		if random.IntN(4) == 0 {
 			rule = pick.Proposal
 		}
-		request := pick.Request{Pool: thePool, Model: "m", Tokenless: true, Random: random.Uint64() | 1<<32, Demand: pick.Demand{ServiceTime: serviceTime}}
+		request := pick.Request{Pool: thePool, Model: "m", Tokenless: true, Random: random.Uint64() | 1<<32,
+			Demand: pick.Demand{ServiceTime: serviceTime}}
 		if rule == pick.Proposal {
 			serviceTime = 0
 		}
@@ -115,7 +118,8 @@ func TestTokenlessAgreesWithItsOracle(t *testing.T) {
 		for _, d := range picks {
 			i := d.Copy.Endpoint
 			if best := bestOf(workers, tried, serviceTime); !slices.Contains(best, i) {
-				t.Fatalf("fleet %d, %s, serviceTime %d: after %v it takes %d, want one of %v of %+v", n, rule, serviceTime, tried, i, best, workers)
+				t.Fatalf("fleet %d, %s, serviceTime %d: after %v it takes %d, want one of %v of %+v", n, rule, serviceTime, tried, i, best,
+					workers)
 			}
 			if d.Among != int64(len(workers[i].serviceTimes)+1) {
 				t.Fatalf("fleet %d: it is among %d, want %d and itself", n, d.Among, len(workers[i].serviceTimes))
@@ -145,7 +149,8 @@ func TestATokenlessRequestClaimsItsPace(t *testing.T) {
 		}
 		backlog.Begin(picks[0].Claim, now)
 		backlog.Begin(picks[0].Claim, now)
-		if backlog.ServiceTimes.Load() != 2*c.serviceTimes || backlog.Timed.Load() != 2*c.timed || backlog.Queue.Load() != 0 || backlog.Tokens.Load() != 0 {
+		if backlog.ServiceTimes.Load() != 2*c.serviceTimes || backlog.Timed.Load() != 2*c.timed || backlog.Queue.Load() != 0 ||
+			backlog.Tokens.Load() != 0 {
 			t.Errorf("%s, serviceTime %d: two claim %d of %d", c.rule, c.serviceTime, backlog.ServiceTimes.Load(), backlog.Timed.Load())
 		}
 		backlog.End(picks[0].Claim, false)

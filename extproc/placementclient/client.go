@@ -1,6 +1,7 @@
-// Package placementclient is extproc's side of its talk with control: it says which models requests wait for and how models are
-// used, and puts in force what control says of copies. It runs beside requests and never in their way. When the stream
-// breaks, what control said last stays in force until another stream has said all that there is.
+// Package placementclient is extproc's side of its talk with control: it says which models requests
+// wait for and how models are used, and puts in force what control says of copies. It runs beside
+// requests and never in their way. When the stream breaks, what control said last stays in force
+// until another stream has said all that there is.
 package placementclient
 
 import (
@@ -28,7 +29,8 @@ const (
 	soon = 100 * time.Millisecond
 	// DefaultInterval is the least time between two reports of what requests still ask of endpoints.
 	DefaultInterval = 20 * time.Millisecond
-	// questionInterval is the least time between two questions whether all that control published is in force here.
+	// questionInterval is the least time between two questions whether all that control published
+	// is in force here.
 	questionInterval = 20 * time.Millisecond
 	// shortest and longest are between two tries to reach control.
 	shortest = 50 * time.Millisecond
@@ -37,8 +39,8 @@ const (
 	maxUpdate = 64 << 20
 )
 
-// News is that other models are waited for than before, or as many, but by more or fewer requests. Make one with
-// [NewNews]; it is safe for concurrent use.
+// News is that other models are waited for than before, or as many, but by more or fewer requests.
+// Make one with [NewNews]; it is safe for concurrent use.
 type News struct {
 	models, counts chan struct{} // capacity 1; never closed
 }
@@ -46,7 +48,8 @@ type News struct {
 // NewNews returns no news.
 func NewNews() *News { return &News{make(chan struct{}, 1), make(chan struct{}, 1)} }
 
-// Changed says that other models are waited for, or, not urgently, more or fewer requests. It never blocks.
+// Changed says that other models are waited for, or, not urgently, more or fewer requests. It never
+// blocks.
 func (n *News) Changed(urgent bool) {
 	to := n.counts
 	if urgent {
@@ -69,7 +72,8 @@ type Config struct {
 	Flow  *flow.Flow
 	Meter *metrics.Meter
 	Log   *slog.Logger
-	// Interval is the least time between two reports of what requests still ask of endpoints; zero means DefaultInterval.
+	// Interval is the least time between two reports of what requests still ask of endpoints; zero
+	// means DefaultInterval.
 	Interval time.Duration
 }
 
@@ -115,7 +119,8 @@ func (c *Client) Run(ctx context.Context) error {
 	return nil
 }
 
-// connect is one stream, from its beginning to its end. Complete says whether control said all that there is.
+// connect is one stream, from its beginning to its end. Complete says whether control said all that
+// there is.
 func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -254,7 +259,8 @@ func (t *talk) hear(u *placement.Update) bool {
 	t.Meter.Heard(t.applied, now)
 	if news.All {
 		t.Meter.Connected(true)
-		t.Log.Info("control has sent everything that it knows", "control", t.Target, "endpoints", len(news.Endpoints), "copies", len(news.Copies))
+		t.Log.Info("control has sent everything that it knows", "control", t.Target, "endpoints", len(news.Endpoints), "copies",
+			len(news.Copies))
 	}
 	return true
 }
@@ -273,11 +279,15 @@ const (
 	question
 )
 
-// report says what has changed of some topics, if anything has. What is in flight is read after what is in force was put
-// there, so that an acknowledgement comes with every request that began before it.
+// report says what has changed of some topics, if anything has. What is in flight is read after
+// what is in force was put there, so that an acknowledgement comes with every request that began
+// before it.
 func (t *talk) report(what topics) error {
 	now := time.Now()
-	r := &placement.Report{Process: t.process, Applied: t.applied, Leaving: t.telling.leaves(fleet.Read(t.Fleet, func(s *endpointstate.State) map[string]endpointstate.Leaving { return s.Leaving(t.Fleet.Now()) }), now)}
+	r := &placement.Report{Process: t.process, Applied: t.applied,
+		Leaving: t.telling.leaves(fleet.Read(t.Fleet, func(s *endpointstate.State) map[string]endpointstate.Leaving {
+			return s.Leaving(t.Fleet.Now())
+		}), now)}
 	if what&wantedNow != 0 {
 		view := t.Fleet.View()
 		r.Wanted = t.telling.wants(t.Flow.Wanted(), view.Unusable, now)
@@ -305,7 +315,8 @@ func (t *talk) report(what topics) error {
 		t.question = t.Fleet.Question()
 	}
 	r.Question = t.question
-	if t.began && t.applied == t.told && what&question == 0 && len(r.Lessons)+len(r.Responses)+len(r.Backlogs)+len(r.Wanted)+len(r.InFlight)+len(r.Missing)+len(r.Usage)+len(r.Leaving) == 0 {
+	if t.began && t.applied == t.told && what&question == 0 && len(r.Lessons)+len(r.Responses)+len(r.Backlogs)+len(r.Wanted)+
+		len(r.InFlight)+len(r.Missing)+len(r.Usage)+len(r.Leaving) == 0 {
 		return nil
 	}
 	if !t.began {

@@ -31,8 +31,8 @@ func TestWhatIsWantedIsSaidAtOnceAndWhenItIsNoMore(t *testing.T) {
 	}
 }
 
-// A thousand requests for one model are a number and no thousand messages; and when the copy is there they go on, in the
-// order in which they came.
+// A thousand requests for one model are a number and no thousand messages; and when the copy is
+// there they go on, in the order in which they came.
 func TestAThousandRequestsForOneModel(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
@@ -97,12 +97,15 @@ func TestAFailureEndsTheWaitAndIsToldToThoseThatComeUntilItIsMended(t *testing.T
 	})
 }
 
-// What control said stays while it is away, and until it has said everything anew; then nothing else does.
+// What control said stays while it is away, and until it has said everything anew; then nothing
+// else does.
 func TestWhatControlSaidLastStaysUntilItHasSaidAllAnew(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
-	s.say(&placement.Update{Copies: []*placement.Copy{is("old", a, placement.Copy_LOADED)}, Endpoints: &placement.Endpoints{Addresses: []string{a, b}}})
-	s.say(&placement.Update{Complete: true, Copies: []*placement.Copy{is("both", a, placement.Copy_LOADED)}, Registered: []*placement.Registered{{Key: wireKey("old")}}})
+	s.say(&placement.Update{Copies: []*placement.Copy{is("old", a, placement.Copy_LOADED)},
+		Endpoints: &placement.Endpoints{Addresses: []string{a, b}}})
+	s.say(&placement.Update{Complete: true, Copies: []*placement.Copy{is("both", a, placement.Copy_LOADED)},
+		Registered: []*placement.Registered{{Key: wireKey("old")}}})
 	s.inForce()
 	if !r.has("old") || !r.has("both") {
 		t.Fatal("what was said before all was said is not in force")
@@ -136,7 +139,8 @@ func TestWhatControlSaidLastStaysUntilItHasSaidAllAnew(t *testing.T) {
 	ticket.Leave()
 }
 
-// An acknowledgement says that no request begins there any more, and comes with those that are there.
+// An acknowledgement says that no request begins there any more, and comes with those that are
+// there.
 func TestAnUnloadIsAcknowledgedWithTheRequestsThatAreThere(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
@@ -164,7 +168,8 @@ func TestAnUnloadIsAcknowledgedWithTheRequestsThatAreThere(t *testing.T) {
 	}
 }
 
-// Control learns that requests for a VModel go elsewhere when they do, and not before; another stream from its beginning tells it anew.
+// Control learns that requests for a VModel go elsewhere when they do, and not before; another
+// stream from its beginning tells it anew.
 func TestASwitchIsAcknowledgedWhenItIsInForce(t *testing.T) {
 	r := newRig(t)
 	goes := func(active string) []*placement.VModel {
@@ -237,8 +242,8 @@ func TestCopiesThatCannotBeUsedAreSaid(t *testing.T) {
 	ticket.Leave()
 }
 
-// Who hears from an engine that it is stopping tells control at once, and another stream from its beginning; what control says
-// of an endpoint it is not told back.
+// Who hears from an engine that it is stopping tells control at once, and another stream from its
+// beginning; what control says of an endpoint it is not told back.
 func TestAnEngineThatIsStoppingIsToldAndHeardOf(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
@@ -264,8 +269,8 @@ func TestAnEngineThatIsStoppingIsToldAndHeardOf(t *testing.T) {
 	}
 }
 
-// The same over the wire as in the fleet: control unloads when the acknowledgement has come and nothing is in flight, and
-// no request is at the engine then.
+// The same over the wire as in the fleet: control unloads when the acknowledgement has come and
+// nothing is in flight, and no request is at the engine then.
 func TestNoRequestIsAtACopyWhoseUnloadWasAcknowledged(t *testing.T) {
 	r := newRig(t)
 	s := r.next()

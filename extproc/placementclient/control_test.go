@@ -295,7 +295,8 @@ func (r *rig) has(id string) bool {
 
 // begin sends a request for a model on its way; nil if there is no copy.
 func (r *rig) begin(id string, random uint64) (*fleet.InFlight, string) {
-	picks, err := pick.Pick(pick.Policy{Rule: pick.Random}, r.fleet.View().Snapshot, pick.Request{Pool: thePool.String(), Model: id, Random: random}, make([]pick.Decision, 1))
+	picks, err := pick.Pick(pick.Policy{Rule: pick.Random}, r.fleet.View().Snapshot,
+		pick.Request{Pool: thePool.String(), Model: id, Random: random}, make([]pick.Decision, 1))
 	if err != nil {
 		return nil, ""
 	}

@@ -23,13 +23,15 @@ import (
 	"github.com/headgate/headgate/internal/listen"
 )
 
-// Control is where control is, and what it is shown: the flags of extproc that begin with --control.
+// Control is where control is, and what it is shown: the flags of extproc that begin with
+// --control.
 type Control struct {
 	Address                     string // unix:PATH or HOST:PORT; empty: there is none
 	CAFile, TokenFile, CertPath string // empty for none
 }
 
-// security returns how control is reached: in the clear by a socket or loopback, unless authorities or a certificate are given, else with TLS.
+// security returns how control is reached: in the clear by a socket or loopback, unless authorities
+// or a certificate are given, else with TLS.
 func (c Control) security(log *slog.Logger) (secure bool, config *tls.Config, err error) {
 	if local := strings.HasPrefix(c.Address, "unix:"); !local {
 		host, _, err := net.SplitHostPort(c.Address)
@@ -73,7 +75,8 @@ func (c Control) Dial(log *slog.Logger) (target string, dial []grpc.DialOption, 
 	return target, dial, nil
 }
 
-// Transport reaches control for calls of others, which show tokens of their own: by HTTP/2, whatever host their URL has.
+// Transport reaches control for calls of others, which show tokens of their own: by HTTP/2,
+// whatever host their URL has.
 func (c Control) Transport(log *slog.Logger) (*http.Transport, error) {
 	secure, config, err := c.security(log)
 	if err != nil {

@@ -12,13 +12,15 @@ import (
 	"github.com/headgate/headgate/internal/profile/learn"
 )
 
-// What one Report says of what was learned: of so many classes of hardware, and of so many endpoints of each, which control takes no more of.
+// What one Report says of what was learned: of so many classes of hardware, and of so many
+// endpoints of each, which control takes no more of.
 const (
 	maxLessons = 64
 	maxFactors = 512
 )
 
-// teaches returns what to tell of what was learned: where it has changed, and where that are too many, of those first that were told least.
+// teaches returns what to tell of what was learned: where it has changed, and where that are too
+// many, of those first that were told least.
 func (t *telling) teaches(all []endpointstate.LearnedProfile) []*placement.Lesson {
 	all = slices.DeleteFunc(all, func(l endpointstate.LearnedProfile) bool {
 		was, told := t.taught[l.AcceleratorKey]
@@ -43,7 +45,8 @@ func wireLesson(l endpointstate.LearnedProfile) *placement.Lesson {
 	if l.Rows == 0 {
 		return out
 	}
-	out.Rows, out.AgeMs, out.Trusted, out.Unchanged = uint64(l.Rows), uint64(l.Age.Milliseconds()), l.Trusted, uint32(l.Unchanged) //nolint:gosec // of what is not negative
+	out.Rows, out.AgeMs, out.Trusted, out.Unchanged = uint64(l.Rows), uint64(l.Age.Milliseconds()), l.Trusted,
+		uint32(l.Unchanged) //nolint:gosec // of what is not negative
 	out.Off, out.Scale, out.Matrix, out.Right = l.Off, l.Scale, l.Matrix[:], l.Right[:]
 	out.Usual, out.UsualPrompts, out.Shortest = l.Usual[0], l.Usual[1], l.Shortest
 	out.Factors = make(map[string]float64, min(len(l.Factors), maxFactors))
@@ -59,7 +62,8 @@ func wireLesson(l endpointstate.LearnedProfile) *placement.Lesson {
 // mostAge bounds how long ago a row was.
 const mostAge = 365 * 24 * time.Hour
 
-// lessonsOf is what an Update says that others have learned. What is not whole is left out; what a Learner could not have, it refuses.
+// lessonsOf is what an Update says that others have learned. What is not whole is left out; what a
+// Learner could not have, it refuses.
 func lessonsOf(told []*placement.Lesson) (all []endpointstate.LearnedProfile) {
 	for _, l := range told {
 		namespace, name, ok := strings.Cut(l.GetPool(), "/")
@@ -67,7 +71,8 @@ func lessonsOf(told []*placement.Lesson) (all []endpointstate.LearnedProfile) {
 			AcceleratorKey: endpointstate.AcceleratorKey{Pool: objects.Name{Namespace: namespace, Name: name}, Class: l.GetClass()},
 			Age:            time.Duration(min(l.GetAgeMs(), uint64(mostAge.Milliseconds()))) * time.Millisecond, Factors: l.GetFactors(),
 		}
-		is.Prior, is.Rows, is.Trusted, is.Unchanged = l.GetPrior(), int(min(l.GetRows(), 1<<62)), l.GetTrusted(), int(l.GetUnchanged()) //nolint:gosec // bounded
+		is.Prior, is.Rows, is.Trusted, is.Unchanged = l.GetPrior(), int(min(l.GetRows(), 1<<62)), l.GetTrusted(),
+			int(l.GetUnchanged()) //nolint:gosec // bounded
 		is.Off, is.Scale, is.Usual, is.Shortest = l.GetOff(), l.GetScale(), [...]float64{l.GetUsual(), l.GetUsualPrompts()}, l.GetShortest()
 		is.Late = [...][]float64{learn.InSlot: l.GetInSlot(), learn.InHost: l.GetInHost(), learn.InStorage: l.GetInStorage()}
 		if is.Rows > 0 {

@@ -15,7 +15,8 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// learns has a rig's fleet, which has just begun, see its two engines for so many seconds, of which one takes twice as long as the other.
+// learns has a rig's fleet, which has just begun, see its two engines for so many seconds, of which
+// one takes twice as long as the other.
 func (r *rig) learns(seconds int) {
 	var ahead atomic.Int64
 	world := r.fleet.View().World
@@ -33,8 +34,9 @@ func (r *rig) learns(seconds int) {
 			c[0], c[1], c[2], c[3] = c[0]+10*steps, c[1]+10, c[2]+prompts*10*steps*11/10, c[3]+1
 			r.fleet.Scrape(address).Succeeded(engine.Load{
 				Running: number(10), KVUsage: number(held / 100_000), KVTokens: number(100_000), Totals: engine.Totals{
-					InterToken: engine.Timed{Count: number(c[0]), Seconds: number(c[1])}, PromptTokens: number(c[2]), CachedTokens: number(0),
-					FirstToken: engine.Timed{Count: number(c[3]), Seconds: number(c[3])},
+					InterToken: engine.Timed{Count: number(c[0]), Seconds: number(c[1])}, PromptTokens: number(c[2]),
+					CachedTokens: number(0),
+					FirstToken:   engine.Timed{Count: number(c[3]), Seconds: number(c[3])},
 				},
 			})
 		}
@@ -45,7 +47,8 @@ func (r *rig) learns(seconds int) {
 // aRig is an extproc that talks with nobody yet.
 func aRig(t *testing.T) (r *rig, news *placementclient.News) {
 	r, news = &rig{T: t}, placementclient.NewNews()
-	r.flow = flow.New(flow.Config{View: func() *endpointstate.View { return r.fleet.View() }, MaxHeld: 10, MaxBytes: 1 << 20, Changed: news.Changed})
+	r.flow = flow.New(flow.Config{View: func() *endpointstate.View { return r.fleet.View() }, MaxHeld: 10, MaxBytes: 1 << 20,
+		Changed: news.Changed})
 	r.fleet = aFleet(r.flow.Published)
 	return r, news
 }
@@ -67,12 +70,15 @@ func (r *rig) predicts(as [2]float64) bool {
 	return math.Abs(is[0]/as[0]-1) < 0.01 && math.Abs(is[1]/as[1]-1) < 0.01
 }
 
-// A new extproc knows by control what another has learned, and decides by it at once; also when that one has gone.
+// A new extproc knows by control what another has learned, and decides by it at once; also when
+// that one has gone.
 func TestANewExtprocIsTaught(t *testing.T) {
 	address, _ := aBoard(t)
 	x, news := aRig(t)
 	if x.learns(200); x.step()[0] == 0 {
-		t.Fatalf("x does not predict: %+v", fleet.Read(x.fleet, func(s *endpointstate.State) []endpointstate.Known { return s.Times.Known() }))
+		t.Fatalf("x does not predict: %+v", fleet.Read(x.fleet, func(s *endpointstate.State) []endpointstate.Known {
+			return s.Times.Known()
+		}))
 	}
 	as := x.step()
 	leave := x.talks(address, news)
@@ -84,19 +90,23 @@ func TestANewExtprocIsTaught(t *testing.T) {
 	y.talks(address, news)
 	y.await("y predicts", func() bool { return y.predicts(as) })
 	t.Logf("y predicts after %v: %v", time.Since(began), y.step())
-	if known := fleet.Read(y.fleet, func(s *endpointstate.State) []endpointstate.Known { return s.Times.Known() })[0]; !known.Trusted || known.Why != "predictions of another extproc came true" || known.Since.IsZero() || len(known.Factors) != 2 {
+	if known := fleet.Read(y.fleet, func(s *endpointstate.State) []endpointstate.Known { return s.Times.Known() })[0]; !known.Trusted ||
+		known.Why != "predictions of another extproc came true" || known.Since.IsZero() || len(known.Factors) != 2 {
 		t.Errorf("of y is known %+v", known)
 	}
 	leave()
 	z, news := aRig(t)
 	z.talks(address, news)
 	z.await("z predicts, though x has gone", func() bool { return z.predicts(as) })
-	if fleet.Read(x.fleet, func(s *endpointstate.State) []endpointstate.Known { return s.Times.Known() })[0].Why != "predictions came true" {
+	if fleet.Read(x.fleet, func(s *endpointstate.State) []endpointstate.Known {
+		return s.Times.Known()
+	})[0].Why != "predictions came true" {
 		t.Error("x was taught")
 	}
 }
 
-// Of what control says that others have learned, what cannot be is left, and the rest is taken; it needs no word.
+// Of what control says that others have learned, what cannot be is left, and the rest is taken; it
+// needs no word.
 func TestWhatCannotBeLearnedIsRefused(t *testing.T) {
 	x, _ := aRig(t)
 	x.learns(200)
@@ -127,7 +137,9 @@ func TestWhatCannotBeLearnedIsRefused(t *testing.T) {
 		s.say(&placement.Update{Lessons: []*placement.Lesson{bad}})
 		s.say(&placement.Update{Copies: []*placement.Copy{is(name, a, placement.Copy_LOADED)}})
 		s.inForce()
-		if known := fleet.Read(r.fleet, func(s *endpointstate.State) []endpointstate.Known { return s.Times.Known() })[0]; known.Rows != 0 || known.Trusted {
+		if known := fleet.Read(r.fleet, func(s *endpointstate.State) []endpointstate.Known {
+			return s.Times.Known()
+		})[0]; known.Rows != 0 || known.Trusted {
 			t.Fatalf("%s: it is taken: %+v", name, known)
 		}
 	}
@@ -135,7 +147,9 @@ func TestWhatCannotBeLearnedIsRefused(t *testing.T) {
 	good.Factors = map[string]float64{a: math.NaN(), b: 0.5, "nowhere": 1}
 	s.say(&placement.Update{Lessons: []*placement.Lesson{good}})
 	r.await("what can be is taken", func() bool { return r.step()[0] > 0 })
-	if known := fleet.Read(r.fleet, func(s *endpointstate.State) []endpointstate.Known { return s.Times.Known() })[0]; known.Factors[a] != 0 || math.Abs(known.Factors[b]-math.Exp(0.5)) > 1e-9 {
+	if known := fleet.Read(r.fleet, func(s *endpointstate.State) []endpointstate.Known {
+		return s.Times.Known()
+	})[0]; known.Factors[a] != 0 || math.Abs(known.Factors[b]-math.Exp(0.5)) > 1e-9 {
 		t.Errorf("it is known %+v", known)
 	}
 }

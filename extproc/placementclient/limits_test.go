@@ -24,8 +24,8 @@ func (r *rig) limit() int64 {
 	return copies[0].InFlight.Limit.Load()
 }
 
-// What control says of limits is in force, also when it says so of one of several Updates before all is said. The next stream is told among
-// how many they are shared, once.
+// What control says of limits is in force, also when it says so of one of several Updates before
+// all is said. The next stream is told among how many they are shared, once.
 func TestLimitsAreHeardAndShared(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
@@ -63,8 +63,8 @@ func TestLimitsAreHeardAndShared(t *testing.T) {
 	}
 }
 
-// How long requests wait for a copy to take another is told once a second, also of a model of which none begins. Those that wait for a model
-// without a copy have no such.
+// How long requests wait for a copy to take another is told once a second, also of a model of which
+// none begins. Those that wait for a model without a copy have no such.
 func TestWhatWaitsForCopiesThatAreFullIsTold(t *testing.T) {
 	start := time.Now()
 	r := newRig(t)

@@ -56,7 +56,8 @@ func aBoard(t *testing.T) (address string, stop func()) {
 func anExtproc(t *testing.T, address string) (r *rig, leave func()) {
 	r = &rig{T: t}
 	news := placementclient.NewNews()
-	r.flow = flow.New(flow.Config{View: func() *endpointstate.View { return r.fleet.View() }, MaxHeld: 10, MaxBytes: 1 << 20, Changed: news.Changed})
+	r.flow = flow.New(flow.Config{View: func() *endpointstate.View { return r.fleet.View() }, MaxHeld: 10, MaxBytes: 1 << 20,
+		Changed: news.Changed})
 	r.fleet = aFleet(r.flow.Published)
 	return r, r.talks(address, news)
 }
@@ -73,7 +74,8 @@ func (r *rig) send() *fleet.InFlight {
 	return r.fleet.Begin(pick.Decision{Endpoint: &p.Endpoints[0], Copy: &p.Any[0]})
 }
 
-// What one extproc sends, others know at once by control, without a new view; and no more once it has ended, the extproc has gone, or control.
+// What one extproc sends, others know at once by control, without a new view; and no more once it
+// has ended, the extproc has gone, or control.
 func TestExtprocsKnowWhatOthersSend(t *testing.T) {
 	address, stop := aBoard(t)
 	x, leave := anExtproc(t, address)
@@ -100,7 +102,8 @@ func TestExtprocsKnowWhatOthersSend(t *testing.T) {
 	y.send()
 	y.await("y knows what it asks", func() bool {
 		left, all := time.Until(time.Unix(0, theirs.Through.Load())), time.Until(time.Unix(0, y.endpoint().Backlog.Queue.Load()))
-		return left > 50*time.Second && left < 61*time.Second && all > 50*time.Second && all < 61*time.Second && theirs.Beside.Load() == 5 && theirs.Urgency.Load() == 6 && theirs.Tokens.Load() == 7
+		return left > 50*time.Second && left < 61*time.Second && all > 50*time.Second && all < 61*time.Second &&
+			theirs.Beside.Load() == 5 && theirs.Urgency.Load() == 6 && theirs.Tokens.Load() == 7
 	})
 	x.await("x knows of y's", func() bool { return x.endpoint().Peers.Requests.Load() == 1 })
 	if own := theirs.Requests.Load(); own != 1 {
@@ -117,13 +120,16 @@ func TestExtprocsKnowWhatOthersSend(t *testing.T) {
 	z.await("when control has gone, nobody tells", func() bool { return z.endpoint().Peers.Requests.Load() == 0 })
 }
 
-// Updates of nothing but what others have are in force at once and not acknowledged: the next report does.
+// Updates of nothing but what others have are in force at once and not acknowledged: the next
+// report does.
 func TestWhatOthersHaveIsNotAcknowledged(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
 	early := &placement.Update{Backlogs: []*placement.Backlog{{Endpoint: a, Requests: 1}}}
 	s.say(early)
-	r.await("it is in force before all is said", func() bool { return r.fleet.View().Snapshot.Pools[thePool.String()].Endpoints[0].Pending() == 1 })
+	r.await("it is in force before all is said", func() bool {
+		return r.fleet.View().Snapshot.Pools[thePool.String()].Endpoints[0].Pending() == 1
+	})
 	s.say(complete(is("m", a, placement.Copy_LOADED)))
 	s.inForce()
 	s.mu.Lock()

@@ -10,8 +10,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// hearing makes news of the Updates of one stream: none until all that there is has been said, for what was known before
-// stands until then; then everything; then what changes.
+// hearing makes news of the Updates of one stream: none until all that there is has been said, for
+// what was known before stands until then; then everything; then what changes.
 type hearing struct {
 	complete bool
 	all      endpointstate.PlacementUpdate // so far
@@ -21,9 +21,11 @@ func newHearing() *hearing { return &hearing{all: newNews()} }
 
 func newNews() endpointstate.PlacementUpdate {
 	return endpointstate.PlacementUpdate{
-		Copies: make(map[endpointstate.CopyKey]endpointstate.CopyState), Limits: make(map[endpointstate.CopyKey]int), Others: make(map[endpointstate.CopyKey]int64),
+		Copies: make(map[endpointstate.CopyKey]endpointstate.CopyState), Limits: make(map[endpointstate.CopyKey]int),
+		Others:   make(map[endpointstate.CopyKey]int64),
 		Failures: make(map[objects.ModelKey]string), Registered: make(map[objects.ModelKey]bool),
-		Leaving: make(map[string]endpointstate.Leaving), Methods: make(map[string]engine.Methods), VModels: make(map[objects.ModelKey]endpointstate.Switch),
+		Leaving: make(map[string]endpointstate.Leaving), Methods: make(map[string]engine.Methods),
+		VModels: make(map[objects.ModelKey]endpointstate.Switch),
 	}
 }
 
@@ -49,7 +51,8 @@ func (h *hearing) hear(u *placement.Update, now time.Time) (endpointstate.Placem
 }
 
 var words = map[placement.Copy_State]endpointstate.CopyState{
-	placement.Copy_LOADING: endpointstate.Loading, placement.Copy_LOADED: endpointstate.Loaded, placement.Copy_UNLOADING: endpointstate.Unloading,
+	placement.Copy_LOADING: endpointstate.Loading, placement.Copy_LOADED: endpointstate.Loaded,
+	placement.Copy_UNLOADING: endpointstate.Unloading,
 }
 
 // read writes what an Update that came at a time says into n. What names no pool says nothing.
@@ -106,19 +109,25 @@ func read(u *placement.Update, n *endpointstate.PlacementUpdate, now time.Time) 
 	}
 }
 
-// onlyOfOthers says whether an Update says nothing but what others have at endpoints, have learned of them and had made there, and answers.
+// onlyOfOthers says whether an Update says nothing but what others have at endpoints, have learned
+// of them and had made there, and answers.
 func onlyOfOthers(u *placement.Update) bool {
-	return (len(u.GetBacklogs())+len(u.GetLessons())+len(u.GetResponses()) > 0 || u.GetAnswer() > 0) && u.GetEndpoints() == nil && u.GetShare() == nil && !u.GetComplete() &&
-		len(u.GetCopies())+len(u.GetFailures())+len(u.GetInFlight())+len(u.GetRegistered())+len(u.GetVmodels())+len(u.GetLeaving())+len(u.GetRuntimes()) == 0
+	return (len(u.GetBacklogs())+len(u.GetLessons())+len(u.GetResponses()) > 0 || u.GetAnswer() > 0) && u.GetEndpoints() == nil &&
+		u.GetShare() == nil && !u.GetComplete() &&
+		len(u.GetCopies())+len(u.GetFailures())+len(u.GetInFlight())+len(u.GetRegistered())+len(u.GetVmodels())+len(u.GetLeaving())+
+			len(u.GetRuntimes()) == 0
 }
 
-// backlogsOf is what an Update that came at a time says of what others have at endpoints, in dst where that is large enough.
+// backlogsOf is what an Update that came at a time says of what others have at endpoints, in dst
+// where that is large enough.
 func backlogsOf(told []*placement.Backlog, now time.Time, dst []endpointstate.Backlog) []endpointstate.Backlog {
 	for _, b := range told {
 		dst = append(dst, endpointstate.Backlog{
 			Endpoint: b.GetEndpoint(), Requests: int64(b.GetRequests()),
-			Through: now.Add(time.Duration(b.GetPrefillUs()) * time.Microsecond).UnixNano(),               //nolint:gosec // control bounds it
-			Beside:  int64(b.GetBesidePs()), Urgency: int64(b.GetUrgency()), Tokens: int64(b.GetTokens()), //nolint:gosec // sums of what extprocs have
+			Through: now.Add(time.Duration(b.GetPrefillUs()) * time.Microsecond).UnixNano(),
+			//nolint:gosec // control bounds it
+			Beside: int64(b.GetBesidePs()), Urgency: int64(b.GetUrgency()), Tokens: int64(b.GetTokens()),
+			//nolint:gosec // sums of what extprocs have
 		})
 	}
 	return dst

@@ -24,14 +24,17 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 	now := time.Now()
 	h := newHearing()
 	for _, u := range []*placement.Update{
-		{Endpoints: &placement.Endpoints{Addresses: []string{"b"}}, Copies: []*placement.Copy{{Copy: at("m"), State: placement.Copy_LOADED}}},
+		{Endpoints: &placement.Endpoints{Addresses: []string{"b"}},
+			Copies: []*placement.Copy{{Copy: at("m"), State: placement.Copy_LOADED}}},
 		{Endpoints: &placement.Endpoints{Addresses: []string{"a"}}, InFlight: []*placement.InFlight{{Copy: at("m"), Requests: 3}}},
 	} {
 		if _, ok := h.hear(u, now); ok {
 			t.Fatalf("%v is news", u)
 		}
 	}
-	n, ok := h.hear(&placement.Update{Complete: true, Copies: []*placement.Copy{{Copy: at("n"), State: placement.Copy_LOADING}, {Copy: &placement.CopyKey{Key: &placement.ModelKey{Pool: "nowhere"}}}}}, now)
+	n, ok := h.hear(&placement.Update{Complete: true,
+		Copies: []*placement.Copy{{Copy: at("n"), State: placement.Copy_LOADING},
+			{Copy: &placement.CopyKey{Key: &placement.ModelKey{Pool: "nowhere"}}}}}, now)
 	want := newNews()
 	want.All, want.Endpoints = true, map[string]bool{"a": true}
 	want.Copies[copyOf("m")], want.Copies[copyOf("n")] = endpointstate.Loaded, endpointstate.Loading
@@ -43,8 +46,9 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 		Copies:     []*placement.Copy{{Copy: at("m"), State: placement.Copy_UNLOADING}, {Copy: at("n")}},
 		Failures:   []*placement.Failure{{Key: key("n"), Reason: "load_failed"}},
 		Registered: []*placement.Registered{{Key: key("o")}, {Key: key("p"), Gone: true}},
-		Leaving:    []*placement.Leaving{{Endpoint: "a", StoppingMs: new(uint64(200))}, {Endpoint: "b", Terminating: true, MigratesMs: new(uint64(3000))}, {Endpoint: "c"}},
-		Runtimes:   []*placement.Runtime{{Endpoint: "a", Methods: []string{"a.S/One 1", "*"}}, {Endpoint: "b"}},
+		Leaving: []*placement.Leaving{{Endpoint: "a", StoppingMs: new(uint64(200))},
+			{Endpoint: "b", Terminating: true, MigratesMs: new(uint64(3000))}, {Endpoint: "c"}},
+		Runtimes: []*placement.Runtime{{Endpoint: "a", Methods: []string{"a.S/One 1", "*"}}, {Endpoint: "b"}},
 		Vmodels: []*placement.VModel{
 			{Key: key("v"), Active: "m", Canary: "n", Percent: 10},
 			{Key: key("w")},
@@ -57,7 +61,8 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 	want.Copies[copyOf("m")], want.Copies[copyOf("n")] = endpointstate.Unloading, endpointstate.Nothing
 	want.Failures[model("n")] = "load_failed"
 	want.Registered[model("o")], want.Registered[model("p")] = true, false
-	want.Leaving["a"], want.Leaving["b"] = endpointstate.Leaving{Stopping: now.Add(-200 * time.Millisecond)}, endpointstate.Leaving{Terminating: true, Migrates: now.Add(3 * time.Second)}
+	want.Leaving["a"], want.Leaving["b"] = endpointstate.Leaving{Stopping: now.Add(-200 * time.Millisecond)},
+		endpointstate.Leaving{Terminating: true, Migrates: now.Add(3 * time.Second)}
 	want.Leaving["c"] = endpointstate.Leaving{}
 	want.Methods["a"], want.Methods["b"] = "a.S/One 1\n*", ""
 	want.VModels[model("v")], want.VModels[model("w")] = endpointstate.Switch{Active: "m", Canary: "n", Percent: 10}, endpointstate.Switch{}
@@ -66,7 +71,8 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 	}
 }
 
-// An Update of what others have and have learned alone need not be acknowledged at once; one that says anything else is.
+// An Update of what others have and have learned alone need not be acknowledged at once; one that
+// says anything else is.
 func TestWhatIsOfOthersAlone(t *testing.T) {
 	backlogs := []*placement.Backlog{{Endpoint: "a"}}
 	for u, want := range map[*placement.Update]bool{
@@ -102,7 +108,8 @@ func TestEndpointsThatAreAboutToEndAreToldOnce(t *testing.T) {
 		{map[string]endpointstate.Leaving{"a": stops(time.Second)}, []*placement.Leaving{{Endpoint: "a", StoppingMs: new(uint64(1000))}}},
 		{map[string]endpointstate.Leaving{"a": stops(time.Second)}, nil},
 		{map[string]endpointstate.Leaving{"a": stops(0)}, []*placement.Leaving{{Endpoint: "a", StoppingMs: new(uint64(0))}}},
-		{map[string]endpointstate.Leaving{"a": {Terminating: true, Migrates: now.Add(time.Second)}}, []*placement.Leaving{{Endpoint: "a", Terminating: true, MigratesMs: new(uint64(1000))}}},
+		{map[string]endpointstate.Leaving{"a": {Terminating: true, Migrates: now.Add(time.Second)}},
+			[]*placement.Leaving{{Endpoint: "a", Terminating: true, MigratesMs: new(uint64(1000))}}},
 		{map[string]endpointstate.Leaving{"a": {Terminating: true}}, []*placement.Leaving{{Endpoint: "a", Terminating: true}}},
 		{nil, []*placement.Leaving{{Endpoint: "a"}}},
 		{nil, nil},

@@ -10,7 +10,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// telling is what control was told on one stream, from which follows what it is to be told: what differs.
+// telling is what control was told on one stream, from which follows what it is to be told: what
+// differs.
 type telling struct {
 	wanted   map[objects.ModelKey]wants
 	inFlight map[endpointstate.CopyKey]int64
@@ -35,13 +36,14 @@ type wants struct {
 
 func newTelling() *telling {
 	return &telling{
-		wanted: make(map[objects.ModelKey]wants), inFlight: make(map[endpointstate.CopyKey]int64), leaving: make(map[string]endpointstate.Leaving),
-		asked: make(map[string]asked), taught: make(map[endpointstate.AcceleratorKey]endpointstate.LearnedProfile),
+		wanted: make(map[objects.ModelKey]wants), inFlight: make(map[endpointstate.CopyKey]int64),
+		leaving: make(map[string]endpointstate.Leaving),
+		asked:   make(map[string]asked), taught: make(map[endpointstate.AcceleratorKey]endpointstate.LearnedProfile),
 	}
 }
 
-// wants returns what to tell of the models that are waited for. Unusable returns the endpoints of a model whose copies
-// cannot be used.
+// wants returns what to tell of the models that are waited for. Unusable returns the endpoints of a
+// model whose copies cannot be used.
 func (t *telling) wants(all []queue.Wanted, unusable func(objects.ModelKey) []string, now time.Time) []*placement.Wanted {
 	var out []*placement.Wanted
 	waits := make(map[objects.ModelKey]bool, len(all))
@@ -66,8 +68,8 @@ func (t *telling) wants(all []queue.Wanted, unusable func(objects.ModelKey) []st
 	return out
 }
 
-// flies returns what to tell of requests in flight: of copies to which no more come and of those with none left at once,
-// of others when all are told.
+// flies returns what to tell of requests in flight: of copies to which no more come and of those
+// with none left at once, of others when all are told.
 func (t *telling) flies(now map[endpointstate.CopyKey]endpointstate.InFlightCount, all bool) []*placement.InFlight {
 	var out []*placement.InFlight
 	for k, is := range now {
@@ -111,11 +113,12 @@ func (t *telling) leaves(all map[string]endpointstate.Leaving, now time.Time) []
 	return out
 }
 
-// tolerance is how far off others may be of when prompts from here are computed. A step of an engine takes some 20 ms.
+// tolerance is how far off others may be of when prompts from here are computed. A step of an
+// engine takes some 20 ms.
 const tolerance = 5 * time.Millisecond
 
-// backlogs returns what to tell of requests at endpoints: where they ask for something else than was told and time explains. What it returns
-// is good until the next call.
+// backlogs returns what to tell of requests at endpoints: where they ask for something else than
+// was told and time explains. What it returns is good until the next call.
 func (t *telling) backlogs(each func(visit func(endpointstate.Backlog)), now time.Time) []*placement.Backlog {
 	t.round++
 	n, there := 0, 0
@@ -169,13 +172,15 @@ func wireBacklog(to *placement.Backlog, b endpointstate.Backlog, now time.Time) 
 	to.BesidePs, to.Urgency, to.Tokens = uint64(max(0, b.Beside)), uint64(max(0, b.Urgency)), uint64(max(0, b.Tokens))
 }
 
-// usage returns what to tell of how models were used for a time that has passed, in which so many requests waited for copies that had as many as they
-// take.
-func usage(used map[objects.ModelKey]endpointstate.ModelUse, full map[objects.ModelKey]int, passed time.Duration, now time.Time) []*placement.Usage {
+// usage returns what to tell of how models were used for a time that has passed, in which so many
+// requests waited for copies that had as many as they take.
+func usage(used map[objects.ModelKey]endpointstate.ModelUse, full map[objects.ModelKey]int, passed time.Duration,
+	now time.Time) []*placement.Usage {
 	var out []*placement.Usage
 	for k, u := range used {
 		out = append(out, &placement.Usage{
-			Key: wireModel(k), Requests: uint32(u.Requests), IdleMs: uint64(max(0, now.Sub(u.Last)).Milliseconds()), WaitedMs: waitedMs(full[k], passed),
+			Key: wireModel(k), Requests: uint32(u.Requests), IdleMs: uint64(max(0, now.Sub(u.Last)).Milliseconds()),
+			WaitedMs: waitedMs(full[k], passed),
 		})
 	}
 	for k, n := range full {

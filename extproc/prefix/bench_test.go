@@ -13,8 +13,8 @@ import (
 	"github.com/headgate/headgate/extproc/prefix"
 )
 
-// ratio is how much longer one thing takes than another: the median of many turns, in each of which both are done, so that a
-// busy machine holds both up.
+// ratio is how much longer one thing takes than another: the median of many turns, in each of which
+// both are done, so that a busy machine holds both up.
 func ratio(b *testing.B, one, other func()) {
 	took := func(do func()) float64 {
 		began := time.Now()
@@ -30,7 +30,8 @@ func ratio(b *testing.B, one, other func()) {
 	b.ReportMetric(all[len(all)/2], "ratio")
 }
 
-// How fast prompts are hashed, as a share of the speed of xxhash. Run it with go test ./extproc/prefix -run "^$" -bench Hasher.
+// How fast prompts are hashed, as a share of the speed of xxhash. Run it with go test
+// ./extproc/prefix -run "^$" -bench Hasher.
 func BenchmarkHasher(b *testing.B) {
 	for _, kb := range []int{4, 16, 64, 256, 1024} {
 		prompt := bytes.Repeat([]byte("0123456789abcdef"), kb<<10/16)
@@ -106,8 +107,8 @@ func BenchmarkCached(b *testing.B) {
 	}
 }
 
-// How long it takes to note a prompt that is there, one that is new where there is room, and one for which others have to go; and
-// to forget an endpoint.
+// How long it takes to note a prompt that is there, one that is new where there is room, and one
+// for which others have to go; and to forget an endpoint.
 func BenchmarkSent(b *testing.B) {
 	random := rand.New(rand.NewPCG(1, 2))
 	x := prefix.New(prefix.DefaultBytes)

@@ -1,9 +1,11 @@
-// Package prefix knows how much of a prompt each endpoint probably has in its KV cache. Engines keep what they computed of
-// prompts in blocks, and compute of another prompt only what is behind the blocks that they have. So what an endpoint was sent
-// before says how much of the next prompt it need not compute.
+// Package prefix knows how much of a prompt each endpoint probably has in its KV cache. Engines
+// keep what they computed of prompts in blocks, and compute of another prompt only what is behind
+// the blocks that they have. So what an endpoint was sent before says how much of the next prompt
+// it need not compute.
 //
-// A [Hasher] makes blocks of a prompt, each a hash of everything up to its end. An [Index] remembers which endpoint was sent
-// which blocks, for as long as its engine probably keeps them. Nothing of a prompt's text stays.
+// A [Hasher] makes blocks of a prompt, each a hash of everything up to its end. An [Index]
+// remembers which endpoint was sent which blocks, for as long as its engine probably keeps them.
+// Nothing of a prompt's text stays.
 //
 // The package is pure. Neither type is safe for concurrent use.
 package prefix
@@ -16,27 +18,29 @@ import (
 )
 
 const (
-	// BlockBytes is how much of a prompt a block is: 64 tokens of English, as most tokenizers cut it. Engines' own blocks have 16
-	// to 128 tokens.
+	// BlockBytes is how much of a prompt a block is: 64 tokens of English, as most tokenizers cut
+	// it. Engines' own blocks have 16 to 128 tokens.
 	BlockBytes = 256
-	// BlockTokens is how many tokens a block is taken to be, and TokenBytes how many bytes a token: that of a prompt of token ids is
-	// written in as many.
+	// BlockTokens is how many tokens a block is taken to be, and TokenBytes how many bytes a token:
+	// that of a prompt of token ids is written in as many.
 	BlockTokens = BlockBytes / TokenBytes
 	TokenBytes  = 4
-	// MaxBlocks bounds the blocks of one prompt: 1 MiB. What is behind them is counted and not hashed.
+	// MaxBlocks bounds the blocks of one prompt: 1 MiB. What is behind them is counted and not
+	// hashed.
 	MaxBlocks = 4096
 )
 
-// Scope is where prompts share KV: an engine takes none of another adapter or salt for one prompt, and pools have no engine in common
-// as far as it matters.
+// Scope is where prompts share KV: an engine takes none of another adapter or salt for one prompt,
+// and pools have no engine in common as far as it matters.
 type Scope struct {
 	Pool, Model, Adapter string
-	// Salt is what the client gave so that others cannot find out what it asked (vLLM's cache_salt), empty if it gave none.
+	// Salt is what the client gave so that others cannot find out what it asked (vLLM's
+	// cache_salt), empty if it gave none.
 	Salt string
 }
 
-// Seed is what the blocks of a prompt in the Scope begin with: equal prompts of two seeds have no block in common. It is the same in
-// every process.
+// Seed is what the blocks of a prompt in the Scope begin with: equal prompts of two seeds have no
+// block in common. It is the same in every process.
 func (s Scope) Seed() uint64 {
 	var seed uint64
 	for _, of := range [...]string{s.Pool, s.Model, s.Adapter, s.Salt} {
@@ -45,14 +49,15 @@ func (s Scope) Seed() uint64 {
 	return seed
 }
 
-// chained is the hash of what has a hash, with what comes behind it: one round of a mixer whose steps lose nothing.
+// chained is the hash of what has a hash, with what comes behind it: one round of a mixer whose
+// steps lose nothing.
 func chained(before, next uint64) uint64 {
 	x := (before*0x9e3779b97f4a7c15 + next) * 0xd6e8feb86659fd93
 	return x ^ x>>32
 }
 
-// Hasher makes blocks of a prompt, which is written to it in the order in which an engine sees it. It keeps its buffers from
-// prompt to prompt. Begin before the first.
+// Hasher makes blocks of a prompt, which is written to it in the order in which an engine sees it.
+// It keeps its buffers from prompt to prompt. Begin before the first.
 type Hasher struct {
 	blocks []uint64
 	latest uint64           // the hash of the last full block, or the seed
@@ -94,7 +99,8 @@ func (h *Hasher) Token(id uint32) {
 	h.fill(TokenBytes)
 }
 
-// Opaque goes on with what is no text, such as an image, by a hash of it: an engine makes so many tokens of it.
+// Opaque goes on with what is no text, such as an image, by a hash of it: an engine makes so many
+// tokens of it.
 func (h *Hasher) Opaque(hash uint64, tokens int) {
 	for ; tokens > 0 && len(h.blocks) < MaxBlocks; tokens-- {
 		h.Token(uint32(hash)) //nolint:gosec // the other half is the next one
@@ -116,15 +122,16 @@ func (h *Hasher) block(full []byte) {
 	h.blocks = append(h.blocks, h.latest)
 }
 
-// Mark says that something else begins: what is before and what is behind does not run together. No JSON has a byte below 9 in it,
-// so that it can be used for that. It counts as no byte of the prompt.
+// Mark says that something else begins: what is before and what is behind does not run together. No
+// JSON has a byte below 9 in it, so that it can be used for that. It counts as no byte of the
+// prompt.
 func (h *Hasher) Mark(what byte) {
 	h.Write([]byte{what})
 	h.bytes--
 }
 
-// Blocks are the hashes of the prompt's full blocks, in order: each of everything up to its end. They are good until the next
-// Begin.
+// Blocks are the hashes of the prompt's full blocks, in order: each of everything up to its end.
+// They are good until the next Begin.
 func (h *Hasher) Blocks() []uint64 { return h.blocks }
 
 // Bytes is how long the prompt is.

@@ -27,7 +27,8 @@ func hashed(seed uint64, spans ...[]byte) []uint64 {
 	return h.Blocks()
 }
 
-// Blocks are the same in every process, on every machine and in every version: several extprocs may come to speak of them.
+// Blocks are the same in every process, on every machine and in every version: several extprocs may
+// come to speak of them.
 func TestBlocksAreForEver(t *testing.T) {
 	h := new(prefix.Hasher)
 	h.Begin(prefix.Scope{Pool: "default/pool", Model: "llama", Adapter: "sql", Salt: "salt"}.Seed())
@@ -35,7 +36,8 @@ func TestBlocksAreForEver(t *testing.T) {
 		h.Write([]byte{byte(i), byte(i >> 8)})
 	}
 	want := []uint64{
-		0xf6d47e981a84a6da, 0x5e6d4de7251c036c, 0x4956ca13ea7dbe7d, 0xf96931cc467e3c13, 0x274801ddb901aa6a, 0xfbc9f66555434399, 0x5d1965f5121cdc16,
+		0xf6d47e981a84a6da, 0x5e6d4de7251c036c, 0x4956ca13ea7dbe7d, 0xf96931cc467e3c13, 0x274801ddb901aa6a, 0xfbc9f66555434399,
+		0x5d1965f5121cdc16,
 	}
 	if got := h.Blocks(); !slices.Equal(got, want) {
 		t.Errorf("blocks are %#x, want %#x", got, want)
@@ -161,7 +163,8 @@ func TestLongPromptsAreCut(t *testing.T) {
 	}
 }
 
-// What is no text is so many tokens, told apart by all of their hash, and counted where blocks are no more.
+// What is no text is so many tokens, told apart by all of their hash, and counted where blocks are
+// no more.
 func TestOpaque(t *testing.T) {
 	opaque := func(before int, hash uint64, tokens int) (blocks []uint64, bytes int) {
 		h := new(prefix.Hasher)

@@ -8,13 +8,14 @@ import (
 )
 
 const (
-	// DefaultBytes is the memory of an Index unless somebody says otherwise. It is good for a million blocks: the KV of 160 GPUs that
-	// hold 400,000 tokens each.
+	// DefaultBytes is the memory of an Index unless somebody says otherwise. It is good for a
+	// million blocks: the KV of 160 GPUs that hold 400,000 tokens each.
 	DefaultBytes = 64 << 20
-	// DefaultBlocks is how many blocks an endpoint is taken to keep as long as nobody knows: half a million tokens, somewhat more than
-	// an 8B model leaves room for on a GPU of 80 GB.
+	// DefaultBlocks is how many blocks an endpoint is taken to keep as long as nobody knows: half a
+	// million tokens, somewhat more than an 8B model leaves room for on a GPU of 80 GB.
 	DefaultBlocks = 8192
-	// blockBytes is what an Index needs for a block at an endpoint: a word, a place, two buckets of blocks and one of places.
+	// blockBytes is what an Index needs for a block at an endpoint: a word, a place, two buckets of
+	// blocks and one of places.
 	blockBytes = 32 + 20 + 2*4 + 4
 )
 
@@ -28,9 +29,10 @@ type Writer interface {
 	Resize(endpoint, blocks int)
 }
 
-// Index remembers which endpoints were sent which blocks. Of each endpoint it keeps as many as that does, and those that were sent
-// last; the end of a prompt goes before its beginning, as engines free their own blocks. So what it keeps is beginnings of
-// prompts. When its memory is full, the endpoint with the most blocks gives up its oldest.
+// Index remembers which endpoints were sent which blocks. Of each endpoint it keeps as many as that
+// does, and those that were sent last; the end of a prompt goes before its beginning, as engines
+// free their own blocks. So what it keeps is beginnings of prompts. When its memory is full, the
+// endpoint with the most blocks gives up its oldest.
 //
 // All memory is taken at the first Sent, and none after that but for endpoints with higher numbers.
 type Index struct {
@@ -54,10 +56,11 @@ func New(bytes int) *Index {
 	return &Index{size: min(max(1, bytes/blockBytes), math.MaxInt32)}
 }
 
-// Cached returns how many leading blocks of a prompt each endpoint has, by its number. An endpoint whose number is behind the last
-// has none. What it returns is in dst, where that is large enough.
+// Cached returns how many leading blocks of a prompt each endpoint has, by its number. An endpoint
+// whose number is behind the last has none. What it returns is in dst, where that is large enough.
 //
-// It looks at few of the blocks: who has one has all before it, so that all have the same endpoints up to the first that fewer have.
+// It looks at few of the blocks: who has one has all before it, so that all have the same endpoints
+// up to the first that fewer have.
 func (x *Index) Cached(blocks []uint64, dst []int32) []int32 {
 	dst = slices.Grow(dst[:0], len(x.parts))[:len(x.parts)]
 	clear(dst)
@@ -84,15 +87,18 @@ func (x *Index) Cached(blocks []uint64, dst []int32) []int32 {
 }
 
 const (
-	// beginning is how many leading blocks are the beginning of a prompt: 2,048 tokens, as long as what many prompts have in common.
+	// beginning is how many leading blocks are the beginning of a prompt: 2,048 tokens, as long as
+	// what many prompts have in common.
 	beginning = 32
-	// leastBeginning is how many a prompt has at least for that. What is shorter is as soon computed as found.
+	// leastBeginning is how many a prompt has at least for that. What is shorter is as soon
+	// computed as found.
 	leastBeginning = 4
 	// familiarity is over how many prompts [Index.Familiar] is a mean.
 	familiarity = 64
 )
 
-// Beginning is the hash of the beginning of a prompt and how many blocks that is; none of a short prompt.
+// Beginning is the hash of the beginning of a prompt and how many blocks that is; none of a short
+// prompt.
 func Beginning(all []uint64) (hash uint64, blocks int) {
 	if len(all) < leastBeginning {
 		return 0, 0
@@ -101,7 +107,8 @@ func Beginning(all []uint64) (hash uint64, blocks int) {
 	return all[blocks-1], blocks
 }
 
-// Familiar is how much of the beginnings of prompts some endpoint had, of those that Cached was asked for lately: 0 to 1.
+// Familiar is how much of the beginnings of prompts some endpoint had, of those that Cached was
+// asked for lately: 0 to 1.
 func (x *Index) Familiar() float64 { return x.familiar }
 
 // Sent is of [Writer].

@@ -138,7 +138,8 @@ func walk(t *testing.T, endpoints, size, steps int, draw func(n int) int) {
 	}
 }
 
-// An Index says what lists say that are looked through from end to end: of few endpoints, of many, and with much too little room.
+// An Index says what lists say that are looked through from end to end: of few endpoints, of many,
+// and with much too little room.
 func TestAnIndexDoesAsItsWordsSay(t *testing.T) {
 	for _, c := range []struct{ endpoints, size, steps int }{
 		{1, 5, 2000},
@@ -170,7 +171,8 @@ func FuzzIndex(f *testing.F) {
 	})
 }
 
-// What is kept of what an endpoint was sent is beginnings: of each prompt that was sent there, all blocks before one that is there.
+// What is kept of what an endpoint was sent is beginnings: of each prompt that was sent there, all
+// blocks before one that is there.
 func TestBeginningsStay(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	x := prefix.New(64 * 60)
@@ -258,7 +260,8 @@ func TestAHotBeginning(t *testing.T) {
 	}
 }
 
-// Clients that repeat no prompt cost as much memory as the index may have, and no more; what was sent last is there.
+// Clients that repeat no prompt cost as much memory as the index may have, and no more; what was
+// sent last is there.
 func TestMillionsOfPromptsCostBoundedMemory(t *testing.T) {
 	const most = 16 << 20
 	live := func() int64 {

@@ -2,11 +2,11 @@ package prefix
 
 import "math/bits"
 
-// Words and places are hash tables of a fixed size without pointers, for the garbage collector to pass over: buckets lead to
-// chains of entries, which are numbered from 1 on, so that 0 is none.
+// Words and places are hash tables of a fixed size without pointers, for the garbage collector to
+// pass over: buckets lead to chains of entries, which are numbered from 1 on, so that 0 is none.
 
-// word is those that have a block of 64 endpoints, of which one has it at least. The first word of a block is found by its hash,
-// and leads to the others, in no order; its number is the block's.
+// word is those that have a block of 64 endpoints, of which one has it at least. The first word of
+// a block is found by its hash, and leads to the others, in no order; its number is the block's.
 type word struct {
 	hash  uint64 // of the block
 	set   uint64 // bit i is endpoint 64*group+i
@@ -106,7 +106,8 @@ func (t *words) remove(block uint32, endpoint int) {
 	t.free = at
 }
 
-// take returns a word that is free: there is one, for each has an endpoint and each of these has a place.
+// take returns a word that is free: there is one, for each has an endpoint and each of these has a
+// place.
 func (t *words) take() uint32 {
 	at := t.free
 	if at == 0 {

@@ -36,7 +36,8 @@ func (s *Server) call(
 	to := &http.Request{
 		Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: "envoy", Path: path}, Host: host,
 		Header: metadata, Body: io.NopCloser(bytes.NewReader(frames)), ContentLength: int64(len(frames)),
-		GetBody: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(frames)), nil }, // for retries if Envoy has not read it
+		// for retries if Envoy has not read it
+		GetBody: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(frames)), nil },
 	}
 	response, err := s.envoy(e.Back).RoundTrip(to.WithContext(ctx))
 	if err != nil {

@@ -24,7 +24,8 @@ func (s *Server) manage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !engineclient.Shows(r.Header.Get("Authorization"), s.Mesh.Token()) {
-		s.failCall(w, r, status(kserve.Unauthenticated, "Send the metadata authorization: Bearer TOKEN, with the token for ModelMesh's API."))
+		s.failCall(w, r, status(kserve.Unauthenticated,
+			"Send the metadata authorization: Bearer TOKEN, with the token for ModelMesh's API."))
 		return
 	}
 	to := &url.URL{Scheme: "https", Host: "control"}

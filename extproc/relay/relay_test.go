@@ -97,12 +97,14 @@ func newStage(t *testing.T, endpoints []string, answer http.HandlerFunc) *stage 
 		defer s.mu.Unlock()
 		s.refused = append(s.refused, fmt.Sprint(status, " ", code))
 	}
-	server := relay.New(relay.Config{Folder: folder, Tokens: s.tokens, Fleet: s.fleet, Replied: replied, Log: slog.New(slog.DiscardHandler)})
+	server := relay.New(relay.Config{Folder: folder, Tokens: s.tokens, Fleet: s.fleet, Replied: replied,
+		Log: slog.New(slog.DiscardHandler)})
 	go func() { s.ended <- server.Serve(ctx, l, 10*time.Second) }()
 	t.Cleanup(cancel)
-	s.client = &http.Client{Transport: &http.Transport{Protocols: h2c(), DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}}}
+	s.client = &http.Client{Transport: &http.Transport{Protocols: h2c(),
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		}}}
 	return s
 }
 
@@ -177,12 +179,14 @@ func fleetOf(t *testing.T, endpoints []string) *fleet.Fleet {
 	set := objects.Set{Pools: []pool.InferencePool{p}, Lists: []objects.List{{EndpointList: list, Loopback: true}}}
 	f := fleet.New(fleet.Config{Placed: true})
 	f.SetWorld(objects.Build(set))
-	news := endpointstate.PlacementUpdate{All: true, Endpoints: make(map[string]bool), Copies: make(map[endpointstate.CopyKey]endpointstate.CopyState)}
+	news := endpointstate.PlacementUpdate{All: true, Endpoints: make(map[string]bool),
+		Copies: make(map[endpointstate.CopyKey]endpointstate.CopyState)}
 	for _, e := range endpoints {
 		f.Scrape(e).Succeeded(engine.Load{})
 		f.SetModels(e, engine.Models{Unlisted: true})
 		news.Endpoints[e] = true
-		news.Copies[endpointstate.CopyKey{ModelKey: objects.ModelKey{Pool: target.Target.Pool, ID: "m"}, Endpoint: e}] = endpointstate.Loaded
+		news.Copies[endpointstate.CopyKey{ModelKey: objects.ModelKey{Pool: target.Target.Pool, ID: "m"},
+			Endpoint: e}] = endpointstate.Loaded
 	}
 	f.ApplyPlacement(news)
 	return f
@@ -209,7 +213,8 @@ func (s *stage) ask(e relaytoken.Request, header http.Header, body string) (*htt
 		header = http.Header{"Content-Type": {"application/grpc"}}
 	}
 	header.Set("X-Headgate-Relay-Token", s.tokens.Seal(e))
-	r := &http.Request{Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: "gateway", Path: "/my.Service/Run", RawQuery: "a=1;b&c=%zz"}, Header: header, Body: io.NopCloser(strings.NewReader(body))}
+	r := &http.Request{Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: "gateway", Path: "/my.Service/Run",
+		RawQuery: "a=1;b&c=%zz"}, Header: header, Body: io.NopCloser(strings.NewReader(body))}
 	response, err := s.client.Do(r.WithContext(s.t.Context()))
 	if err != nil {
 		s.t.Fatal(err)
@@ -382,21 +387,27 @@ func TestARequestIsSentOnceMore(t *testing.T) {
 	var copies []string
 	var flying int64
 	s = newStage(t, []string{alive, dead, lacking, stopping}, func(w http.ResponseWriter, _ *http.Request) {
-		copies, flying = s.copies(), fleet.Read(s.fleet, func(state *endpointstate.State) []endpointstate.Status { return state.Endpoints(s.fleet.Now()) })[0].InFlight
+		copies, flying = s.copies(), fleet.Read(s.fleet, func(state *endpointstate.State) []endpointstate.Status {
+			return state.Endpoints(s.fleet.Now())
+		})[0].InFlight
 		ok(w, "answer")
 	})
 	if all := s.copies(); len(all) != 4 {
 		t.Fatalf("the copies are %v", all)
 	}
-	place := pick.Decision{Endpoint: &s.fleet.View().Snapshot.Pools["ns/pool"].Endpoints[0], Copy: &s.fleet.View().Snapshot.Pools["ns/pool"].Copies["m"][0]}
+	place := pick.Decision{Endpoint: &s.fleet.View().Snapshot.Pools["ns/pool"].Endpoints[0],
+		Copy: &s.fleet.View().Snapshot.Pools["ns/pool"].Copies["m"][0]}
 	s.fleet.Keep("decision", s.fleet.Begin(place))
-	if fleet.Read(s.fleet, func(state *endpointstate.State) []endpointstate.Status { return state.Endpoints(s.fleet.Now()) })[0].InFlight != 1 {
+	if fleet.Read(s.fleet, func(state *endpointstate.State) []endpointstate.Status {
+		return state.Endpoints(s.fleet.Now())
+	})[0].InFlight != 1 {
 		t.Fatal("the request is not in flight")
 	}
 	// Each endpoint takes requests at another port. Nobody listens at the port of the one without
 	// the model: it is not dialed.
 	at := map[string]string{alive: listening(t), dead: silent(t), lacking: silent(t), stopping: listening(t)}
-	e := relaytoken.Request{Kind: relaytoken.Again, ID: "decision", SentAt: time.Now().UnixNano(), Listener: "l", Given: objects.Name{Name: "given"}, Models: []relaytoken.Model{target}}
+	e := relaytoken.Request{Kind: relaytoken.Again, ID: "decision", SentAt: time.Now().UnixNano(), Listener: "l",
+		Given: objects.Name{Name: "given"}, Models: []relaytoken.Model{target}}
 	for _, endpoint := range []string{alive, dead, lacking, stopping} {
 		e.Tried = append(e.Tried, relaytoken.Copy{Endpoint: endpoint, At: at[endpoint], Model: "m"})
 	}
@@ -404,7 +415,8 @@ func TestARequestIsSentOnceMore(t *testing.T) {
 		"Content-Type": {"application/grpc"}, "X-Gateway-Missing": {at[lacking]}, "X-Gateway-Stopping": {at[stopping]}, "Te": {"trailers"},
 		"X-Forwarded-For": {"10.0.0.9"}, "Forwarded": {"for=10.0.0.9"}, "X-Mine": {"1", "2"}, "Mm-Model-Id": {"m"},
 	}, frame("question"))
-	if body != frame("answer") || response.Trailer.Get("Grpc-Status") != "0" || response.Trailer.Get("X-After") != "answer" || response.Header.Get("X-Of") != "answer" {
+	if body != frame("answer") || response.Trailer.Get("Grpc-Status") != "0" || response.Trailer.Get("X-After") != "answer" ||
+		response.Header.Get("X-Of") != "answer" {
 		t.Errorf("the answer is %q with %v and %v", body, response.Header, response.Trailer)
 	}
 	if response.Header.Get("X-Gateway-Final") == "" {
@@ -422,13 +434,16 @@ func TestARequestIsSentOnceMore(t *testing.T) {
 		t.Errorf("when it is decided anew %d are in flight where it was before", flying)
 	}
 	r := s.got[0]
-	if r.URL.Path != "/my.Service/Run" || r.URL.RawQuery != "a=1;b&c=%zz" || r.Host != "gateway" || s.bodies[0] != frame("question") || fmt.Sprint(r.Header["X-Mine"]) != "[1 2]" ||
+	if r.URL.Path != "/my.Service/Run" || r.URL.RawQuery != "a=1;b&c=%zz" || r.Host != "gateway" || s.bodies[0] != frame("question") ||
+		fmt.Sprint(r.Header["X-Mine"]) != "[1 2]" ||
 		r.Header.Get("X-Forwarded-For") != "10.0.0.9" || r.Header.Get("Forwarded") != "for=10.0.0.9" ||
-		r.Header.Get("Te") != "trailers" || r.Header.Get("Mm-Model-Id") != "m" || r.Header["X-Gateway-Missing"] != nil || r.Header["X-Gateway-Stopping"] != nil {
+		r.Header.Get("Te") != "trailers" || r.Header.Get("Mm-Model-Id") != "m" || r.Header["X-Gateway-Missing"] != nil ||
+		r.Header["X-Gateway-Stopping"] != nil {
 		t.Errorf("it is sent on as %s %s with %v: %q", r.Host, r.URL, r.Header, s.bodies[0])
 	}
 	is := s.opened[0]
-	if is.Kind != relaytoken.Sent || !is.Last || is.Back != s.back || is.Listener != "l" || is.Given.Name != "given" || len(is.Models) != 1 || is.Models[0].Name != "m" || is.Models[0].Target.Adapter != "m" || is.Tried != nil {
+	if is.Kind != relaytoken.Sent || !is.Last || is.Back != s.back || is.Listener != "l" || is.Given.Name != "given" ||
+		len(is.Models) != 1 || is.Models[0].Name != "m" || is.Models[0].Target.Adapter != "m" || is.Tried != nil {
 		t.Errorf("its errand is %+v", is)
 	}
 }
@@ -439,7 +454,8 @@ func TestACopyThatWasLoadedSinceIsThere(t *testing.T) {
 	at := listening(t)
 	sent := time.Now()
 	s := newStage(t, []string{at}, func(w http.ResponseWriter, _ *http.Request) { ok(w, "answer") })
-	e := relaytoken.Request{Kind: relaytoken.Again, SentAt: sent.UnixNano(), Models: []relaytoken.Model{target}, Tried: []relaytoken.Copy{{Endpoint: at, At: at, Model: "m"}}}
+	e := relaytoken.Request{Kind: relaytoken.Again, SentAt: sent.UnixNano(), Models: []relaytoken.Model{target},
+		Tried: []relaytoken.Copy{{Endpoint: at, At: at, Model: "m"}}}
 	missing := http.Header{"Content-Type": {"application/grpc"}, "X-Gateway-Missing": {at}}
 	for _, want := range []int{1, 0} {
 		if _, body := s.ask(e, missing, frame("question")); body != frame("answer") {
@@ -459,7 +475,8 @@ func TestAClientThatLeavesIsNoFaultOfACopy(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	r := httptest.NewRequestWithContext(gone, http.MethodPost, "/my.Service/Run", nil)
-	r.Header = http.Header{"X-Headgate-Relay-Token": {s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Again, Back: s.back, Models: []relaytoken.Model{target}, Tried: []relaytoken.Copy{{Endpoint: alive, At: alive, Model: "m"}}})}}
+	r.Header = http.Header{"X-Headgate-Relay-Token": {s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Again, Back: s.back,
+		Models: []relaytoken.Model{target}, Tried: []relaytoken.Copy{{Endpoint: alive, At: alive, Model: "m"}}})}}
 	relay.New(relay.Config{Tokens: s.tokens, Fleet: s.fleet, Log: slog.New(slog.DiscardHandler)}).ServeHTTP(httptest.NewRecorder(), r)
 	if fmt.Sprint(s.copies()) != fmt.Sprint([]string{alive}) {
 		t.Errorf("the copies are %v", s.copies())
@@ -480,7 +497,8 @@ func TestAnswersComeAsTheyAreMade(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Header.Set("X-Headgate-Relay-Token", s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Again, Back: s.back, Models: []relaytoken.Model{target}}))
+	r.Header.Set("X-Headgate-Relay-Token", s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Again, Back: s.back,
+		Models: []relaytoken.Model{target}}))
 	response, err := s.client.Do(r)
 	if err != nil {
 		t.Fatal(err)
@@ -503,12 +521,21 @@ func TestWhatTheInnerServerCannotDo(t *testing.T) {
 	for _, c := range []struct {
 		what, contentType, sealed, want string
 	}{
-		{"a call of another process", "application/grpc", newTokens(t, "").Seal(gone), `200 14 The gateway restarted while it handled the request. Try again. ""`},
-		{"a request without an errand", "application/json", "", `503   "{\"error\":{\"code\":\"no_endpoint\",\"message\":\"The gateway restarted while it handled the request. Try again.\",\"type\":\"server_error\"}}"`},
-		{"a call that was sent already", "application/grpc", s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Sent, Back: s.back, Models: []relaytoken.Model{target}}), `200 14 The gateway restarted while it handled the request. Try again. ""`},
-		{"an Envoy that is not there", "application/grpc", s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Again, Back: s.back + "x", Models: []relaytoken.Model{target}}), `200 14 No endpoint could be reached. Try again. ""`},
-		{"several for one", "application/grpc", s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Several, Back: s.back + "x", Models: []relaytoken.Model{target}}), `200 14 No endpoint could be reached. Try again. ""`},
-		{"several that are no call", "application/json", s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Several, Back: s.back, Models: []relaytoken.Model{target}}), `503   "{\"error\":{\"code\":\"no_endpoint\",\"message\":\"The gateway restarted while it handled the request. Try again.\",\"type\":\"server_error\"}}"`},
+		{"a call of another process", "application/grpc", newTokens(t, "").Seal(gone),
+			`200 14 The gateway restarted while it handled the request. Try again. ""`},
+		{"a request without an errand", "application/json", "",
+			`503   "{\"error\":{\"code\":\"no_endpoint\",\"message\":\"The gateway restarted while it handled the request. Try again.\",\"type\":\"server_error\"}}"`},
+		{"a call that was sent already", "application/grpc",
+			s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Sent, Back: s.back, Models: []relaytoken.Model{target}}),
+			`200 14 The gateway restarted while it handled the request. Try again. ""`},
+		{"an Envoy that is not there", "application/grpc",
+			s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Again, Back: s.back + "x", Models: []relaytoken.Model{target}}),
+			`200 14 No endpoint could be reached. Try again. ""`},
+		{"several for one", "application/grpc", s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Several, Back: s.back + "x",
+			Models: []relaytoken.Model{target}}), `200 14 No endpoint could be reached. Try again. ""`},
+		{"several that are no call", "application/json",
+			s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Several, Back: s.back, Models: []relaytoken.Model{target}}),
+			`503   "{\"error\":{\"code\":\"no_endpoint\",\"message\":\"The gateway restarted while it handled the request. Try again.\",\"type\":\"server_error\"}}"`},
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://gateway/a", strings.NewReader("{}"))
 		if err != nil {
@@ -523,7 +550,8 @@ func TestWhatTheInnerServerCannotDo(t *testing.T) {
 		body, _ := io.ReadAll(response.Body)
 		_ = response.Body.Close()
 		words, _ := url.PathUnescape(response.Header.Get("Grpc-Message"))
-		if got := fmt.Sprintf("%d %s %s %q", response.StatusCode, response.Header.Get("Grpc-Status"), words, body); got != c.want || response.Header.Get("X-Gateway-Final") == "" {
+		if got := fmt.Sprintf("%d %s %s %q", response.StatusCode, response.Header.Get("Grpc-Status"), words, body); got != c.want ||
+			response.Header.Get("X-Gateway-Final") == "" {
 			t.Errorf("%s: %s, want %s", c.what, got, c.want)
 		}
 		if is := s.counted(); is != "503 no_endpoint" {
@@ -558,11 +586,14 @@ func TestACallForSeveralModels(t *testing.T) {
 	for _, id := range ids {
 		models = append(models, relaytoken.Model{Name: id, Target: route.Target{Adapter: id}})
 	}
-	response, body := s.ask(relaytoken.Request{Kind: relaytoken.Several, Models: models, Listener: "l"}, http.Header{"Content-Type": {"application/grpc"}, "X-Mine": {"1"}, "Grpc-Accept-Encoding": {"gzip"}}, frame("question"))
-	if body != frame(strings.Join(ids, "")) || response.Trailer.Get("Grpc-Status") != "0" || fmt.Sprint(response.Header["X-Of"]) != fmt.Sprint(ids) || fmt.Sprint(response.Trailer["X-After"]) != fmt.Sprint(ids) {
+	response, body := s.ask(relaytoken.Request{Kind: relaytoken.Several, Models: models, Listener: "l"},
+		http.Header{"Content-Type": {"application/grpc"}, "X-Mine": {"1"}, "Grpc-Accept-Encoding": {"gzip"}}, frame("question"))
+	if body != frame(strings.Join(ids, "")) || response.Trailer.Get("Grpc-Status") != "0" ||
+		fmt.Sprint(response.Header["X-Of"]) != fmt.Sprint(ids) || fmt.Sprint(response.Trailer["X-After"]) != fmt.Sprint(ids) {
 		t.Errorf("the answer is %q with %v and %v", body, response.Header, response.Trailer)
 	}
-	if len(response.Header["Content-Type"]) != 1 || response.Header.Get("Grpc-Encoding") != "" || response.Header["X-Envoy-Upstream-Service-Time"] != nil || response.Header.Get("X-Gateway-Final") == "" {
+	if len(response.Header["Content-Type"]) != 1 || response.Header.Get("Grpc-Encoding") != "" ||
+		response.Header["X-Envoy-Upstream-Service-Time"] != nil || response.Header.Get("X-Gateway-Final") == "" {
 		t.Errorf("its headers are %v", response.Header)
 	}
 	if most != 4 {
@@ -571,8 +602,10 @@ func TestACallForSeveralModels(t *testing.T) {
 	for i, r := range s.got {
 		id := r.Header.Get("Mm-Model-Id")
 		e := s.opened[i]
-		if r.URL.Path != "/my.Service/Run" || r.Header.Get("X-Mine") != "1" || r.Header.Get("Grpc-Accept-Encoding") != "" || s.bodies[i] != frame("question") ||
-			e.Kind != relaytoken.Sent || e.Last || e.Listener != "l" || len(e.Models) != 1 || e.Models[0].Name != id || e.Models[0].Target.Adapter != id {
+		if r.URL.Path != "/my.Service/Run" || r.Header.Get("X-Mine") != "1" || r.Header.Get("Grpc-Accept-Encoding") != "" ||
+			s.bodies[i] != frame("question") ||
+			e.Kind != relaytoken.Sent || e.Last || e.Listener != "l" || len(e.Models) != 1 || e.Models[0].Name != id ||
+			e.Models[0].Target.Adapter != id {
 			t.Errorf("%s is asked %s with %v, %+v: %q", id, r.URL, r.Header, e, s.bodies[i])
 		}
 	}
@@ -743,7 +776,8 @@ func TestClientsOfModelMeshGetToControl(t *testing.T) {
 			path = "/placement.Placement/Talk"
 		}
 		r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(frame("question")))
-		r.Header = http.Header{"Content-Type": {"application/grpc"}, "X-Headgate-Relay-Token": {tokens.Seal(relaytoken.Request{Kind: relaytoken.Manage})}, "Te": {"trailers"}}
+		r.Header = http.Header{"Content-Type": {"application/grpc"},
+			"X-Headgate-Relay-Token": {tokens.Seal(relaytoken.Request{Kind: relaytoken.Manage})}, "Te": {"trailers"}}
 		if c.authorization != "" {
 			r.Header.Set("Authorization", c.authorization)
 		}
@@ -759,7 +793,8 @@ func TestClientsOfModelMeshGetToControl(t *testing.T) {
 		if c.want != "0" {
 			continue
 		}
-		if is := <-got; is.URL.Path != "/mmesh.ModelMesh/getModelStatus" || is.Host != "control.headgate.dev" || is.Header.Get("Authorization") != "Bearer secret" || is.Header.Get("X-Headgate-Relay-Token") != "" {
+		if is := <-got; is.URL.Path != "/mmesh.ModelMesh/getModelStatus" || is.Host != "control.headgate.dev" ||
+			is.Header.Get("Authorization") != "Bearer secret" || is.Header.Get("X-Headgate-Relay-Token") != "" {
 			t.Errorf("control gets %s with %v", is.URL, is.Header)
 		}
 	}
@@ -803,17 +838,26 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 	}{
 		{"inference", "POST", "/v2/models/m/infer", infer, nil, 200, answer, "ModelInfer"},
 		{"of a version", "POST", "/v2/models/m/versions/3/infer", infer, nil, 200, answer, "ModelInfer"},
-		{"that is as it is", "POST", "/v2/models/m/infer", infer, map[string]string{"Content-Encoding": "Identity"}, 200, answer, "ModelInfer"},
-		{"that came inflated", "POST", "/v2/models/m/infer", zipped(infer), map[string]string{"Content-Encoding": "gzip"}, 200, answer, "ModelInfer"},
-		{"what the model takes", "GET", "/v2/models/m", "", map[string]string{"X-Case": "metadata"}, 200, `{"name":"e","versions":["1"],"platform":"","inputs":[],"outputs":[]}`, "ModelMetadata"},
-		{"an error of the model's", "POST", "/v2/models/m/infer", infer, map[string]string{"X-Case": "fails"}, 400, `{"error":"bad shape"}`, "ModelInfer"},
-		{"two messages", "POST", "/v2/models/m/infer", infer, map[string]string{"X-Case": "many"}, 500, `{"error":"The model's answer has more than one message."}`, "ModelInfer"},
+		{"that is as it is", "POST", "/v2/models/m/infer", infer, map[string]string{"Content-Encoding": "Identity"}, 200, answer,
+			"ModelInfer"},
+		{"that came inflated", "POST", "/v2/models/m/infer", zipped(infer), map[string]string{"Content-Encoding": "gzip"}, 200, answer,
+			"ModelInfer"},
+		{"what the model takes", "GET", "/v2/models/m", "", map[string]string{"X-Case": "metadata"}, 200,
+			`{"name":"e","versions":["1"],"platform":"","inputs":[],"outputs":[]}`, "ModelMetadata"},
+		{"an error of the model's", "POST", "/v2/models/m/infer", infer, map[string]string{"X-Case": "fails"}, 400, `{"error":"bad shape"}`,
+			"ModelInfer"},
+		{"two messages", "POST", "/v2/models/m/infer", infer, map[string]string{"X-Case": "many"}, 500,
+			`{"error":"The model's answer has more than one message."}`, "ModelInfer"},
 		{"no JSON", "POST", "/v2/models/m/infer", "x", nil, 400, "", ""},
-		{"no gzip", "POST", "/v2/models/m/infer", "x", map[string]string{"Content-Encoding": "gzip"}, 400, `{"error":"The body is not what its content encoding says: it cannot be inflated."}`, ""},
-		{"gzip that is cut off", "POST", "/v2/models/m/infer", zipped(infer)[:40], map[string]string{"Content-Encoding": "gzip"}, 400, `{"error":"The body is not what its content encoding says: it cannot be inflated."}`, ""},
-		{"another encoding", "POST", "/v2/models/m/infer", "x", map[string]string{"Content-Encoding": "br"}, 400, `{"error":"Send the body without a content encoding, or with gzip."}`, ""},
+		{"no gzip", "POST", "/v2/models/m/infer", "x", map[string]string{"Content-Encoding": "gzip"}, 400,
+			`{"error":"The body is not what its content encoding says: it cannot be inflated."}`, ""},
+		{"gzip that is cut off", "POST", "/v2/models/m/infer", zipped(infer)[:40], map[string]string{"Content-Encoding": "gzip"}, 400,
+			`{"error":"The body is not what its content encoding says: it cannot be inflated."}`, ""},
+		{"another encoding", "POST", "/v2/models/m/infer", "x", map[string]string{"Content-Encoding": "br"}, 400,
+			`{"error":"Send the body without a content encoding, or with gzip."}`, ""},
 		{"a stream", "POST", "/v2/models/m/infer_stream", infer, nil, 501, "", ""},
-		{"too much", "POST", "/v2/models/m/infer", zipped(strings.Repeat(" ", 129<<20)), map[string]string{"Content-Encoding": "gzip"}, 429, "", ""},
+		{"too much", "POST", "/v2/models/m/infer", zipped(strings.Repeat(" ", 129<<20)), map[string]string{"Content-Encoding": "gzip"}, 429,
+			"", ""},
 	} {
 		s.got, s.bodies, s.opened = nil, nil, nil
 		r, err := http.NewRequestWithContext(t.Context(), c.method, "http://gateway"+c.path, strings.NewReader(c.body))
@@ -824,7 +868,8 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 		r.Header.Set("X-Mine", "1")
 		r.Header.Set("Mm-Model-Id-Bin", "b3RoZXI")
 		r.Header.Set("Mm-Vmodel-Id", "other")
-		r.Header.Set("X-Headgate-Relay-Token", s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Transcode, Back: s.back, Models: []relaytoken.Model{target}}))
+		r.Header.Set("X-Headgate-Relay-Token", s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Transcode, Back: s.back,
+			Models: []relaytoken.Model{target}}))
 		for name, value := range c.header {
 			r.Header.Set(name, value)
 		}
@@ -834,10 +879,12 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 		}
 		body, _ := io.ReadAll(response.Body)
 		_ = response.Body.Close()
-		if response.StatusCode != c.status || c.want != "" && string(body) != c.want || !strings.HasPrefix(string(body), "{") || response.Header.Get("Content-Type") != "application/json" || response.Header.Get("X-Gateway-Final") == "" {
+		if response.StatusCode != c.status || c.want != "" && string(body) != c.want || !strings.HasPrefix(string(body), "{") ||
+			response.Header.Get("Content-Type") != "application/json" || response.Header.Get("X-Gateway-Final") == "" {
 			t.Errorf("%s: %d %s with %v, want %d %s", c.what, response.StatusCode, body, response.Header, c.status, c.want)
 		}
-		if is, refused := s.counted(), c.status != 200 && c.header["X-Case"] != "fails"; (is != "") != refused || refused && !strings.HasPrefix(is, strconv.Itoa(c.status)+" ") {
+		if is, refused := s.counted(), c.status != 200 && c.header["X-Case"] != "fails"; (is != "") != refused || refused &&
+			!strings.HasPrefix(is, strconv.Itoa(c.status)+" ") {
 			t.Errorf("%s: %q is counted", c.what, is)
 		}
 		if c.call == "" {
@@ -850,8 +897,10 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 			t.Fatalf("%s: %d calls are made", c.what, len(s.got))
 		}
 		is, e := s.got[0], s.opened[0]
-		if is.URL.Path != "/inference.GRPCInferenceService/"+c.call || is.Method != http.MethodPost || is.Header.Get("Content-Type") != "application/grpc" || is.Header.Get("Te") != "trailers" ||
-			is.Header.Get("X-Mine") != "1" || is.Header.Get("Mm-Model-Id") != "m" || is.Header.Get("Mm-Model-Id-Bin") != "bQ" || is.Header.Get("Mm-Vmodel-Id") != "" || is.Header.Get("Content-Encoding") != "" || is.Header.Get("Accept-Encoding") != "" {
+		if is.URL.Path != "/inference.GRPCInferenceService/"+c.call || is.Method != http.MethodPost ||
+			is.Header.Get("Content-Type") != "application/grpc" || is.Header.Get("Te") != "trailers" ||
+			is.Header.Get("X-Mine") != "1" || is.Header.Get("Mm-Model-Id") != "m" || is.Header.Get("Mm-Model-Id-Bin") != "bQ" ||
+			is.Header.Get("Mm-Vmodel-Id") != "" || is.Header.Get("Content-Encoding") != "" || is.Header.Get("Accept-Encoding") != "" {
 			t.Errorf("%s: the call is %s with %v", c.what, is.URL, is.Header)
 		}
 		if e.Kind != relaytoken.Sent || e.Last || len(e.Models) != 1 || e.Models[0].Target.Adapter != "m" {
@@ -860,19 +909,22 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 	}
 	// Outputs that are requested in binary are binary.
 	const inBinary = `{"inputs":[{"name":"x","datatype":"INT32","shape":[1],"parameters":{"binary_data_size":4}}],"parameters":{"binary_data_output":true}}`
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://gateway/v2/models/m/infer", strings.NewReader(inBinary+"\x07\x00\x00\x00"))
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://gateway/v2/models/m/infer",
+		strings.NewReader(inBinary+"\x07\x00\x00\x00"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Header.Set("Inference-Header-Content-Length", strconv.Itoa(len(inBinary)))
-	r.Header.Set("X-Headgate-Relay-Token", s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Transcode, Back: s.back, Models: []relaytoken.Model{target}}))
+	r.Header.Set("X-Headgate-Relay-Token", s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Transcode, Back: s.back,
+		Models: []relaytoken.Model{target}}))
 	response, err := s.client.Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
 	body, _ := io.ReadAll(response.Body)
-	if response.Header.Get("Inference-Header-Content-Length") != strconv.Itoa(len(body)-4) || !strings.HasSuffix(string(body), "\x07\x00\x00\x00") || response.Header.Get("Content-Type") != "application/octet-stream" {
+	if response.Header.Get("Inference-Header-Content-Length") != strconv.Itoa(len(body)-4) ||
+		!strings.HasSuffix(string(body), "\x07\x00\x00\x00") || response.Header.Get("Content-Type") != "application/octet-stream" {
 		t.Errorf("in binary: %q with %v", body, response.Header)
 	}
 }
@@ -899,7 +951,8 @@ func TestPoolsAreAskedInTurnForAStoredResponse(t *testing.T) {
 			t.Errorf("of %v it gets %q, want %q", answers, got, want)
 		}
 		for i, r := range s.got {
-			if is := s.opened[i]; is.Kind != relaytoken.Sent || !is.Last || is.Most != 2 || is.Listener != "l" || len(is.Models) != 1 || is.Models[0].Target.Pool.Name != string("abc"[i]) ||
+			if is := s.opened[i]; is.Kind != relaytoken.Sent || !is.Last || is.Most != 2 || is.Listener != "l" || len(is.Models) != 1 ||
+				is.Models[0].Target.Pool.Name != string("abc"[i]) ||
 				s.bodies[i] != "{}" || r.URL.RawQuery != "a=1;b&c=%zz" || r.Header.Get("X-Mine") != "1" || r.Host != "gateway" {
 				t.Errorf("request %d of %v is %v with %+v: %q", i, answers, r, is, s.bodies[i])
 			}

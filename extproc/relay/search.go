@@ -60,7 +60,8 @@ func (t *searching) request(r *http.Request, m relaytoken.Model) *http.Request {
 	to.Header.Set(wire.RelayTokenHeader, t.server.sentOn(t.of, m, true))
 	to.Body, to.ContentLength = http.NoBody, int64(len(t.body))
 	if len(t.body) > 0 {
-		to.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(t.body)), nil } // for retries if Envoy has not read it
+		// for retries if Envoy has not read it
+		to.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(t.body)), nil }
 		to.Body, _ = to.GetBody()
 	}
 	return to

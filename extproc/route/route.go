@@ -1,5 +1,5 @@
-// Package route finds what a request is for: its LLMRoute, the pool that serves it and the model that the engine must be
-// asked for. It is pure.
+// Package route finds what a request is for: its LLMRoute, the pool that serves it and the model
+// that the engine must be asked for. It is pure.
 package route
 
 import (
@@ -11,7 +11,8 @@ import (
 )
 
 var (
-	// ErrUnknownModel says that no route admits the model, and no pool without routes is there to serve it.
+	// ErrUnknownModel says that no route admits the model, and no pool without routes is there to
+	// serve it.
 	ErrUnknownModel = errors.New("no route admits the model")
 	// ErrUnknownPool says that a request names no model, and nothing else says which pool it is for.
 	ErrUnknownPool = errors.New("nothing says which pool the request is for")
@@ -23,11 +24,13 @@ type Ask struct {
 	Offer *objects.Offer
 	// Model is the name that the request gives, empty if it gives none.
 	Model string
-	// Given is the pool that a gateway asks for, zero if it does not say. The request goes to no other pool.
+	// Given is the pool that a gateway asks for, zero if it does not say. The request goes to no
+	// other pool.
 	Given objects.Name
 	// Default is the pool of what no route admits, zero if there is none.
 	Default objects.Name
-	// Registered is a pool for which the model is registered though no object says so, zero if it is for none.
+	// Registered is a pool for which the model is registered though no object says so, zero if it
+	// is for none.
 	Registered objects.Name
 	// Random is uniformly random.
 	Random uint64
@@ -38,17 +41,20 @@ type Target struct {
 	// Route is zero for a request that none admits: the model is registered, or the pool is open.
 	Route objects.Name
 	Pool  objects.Name
-	// Adapter is the adapter to ask the engine for; empty means the engine's base model, under whatever name it has.
+	// Adapter is the adapter to ask the engine for; empty means the engine's base model, under
+	// whatever name it has.
 	Adapter string
-	// Open says that there is no route: the model goes to the engine under the name that the request gives.
+	// Open says that there is no route: the model goes to the engine under the name that the
+	// request gives.
 	Open       bool
 	Priority   int32
 	Objectives []v1alpha1.Objective
 }
 
-// Find returns what a request is for. A pool is known by the route of the model, by where it is registered, by what the
-// gateway asks for, or by default, never by guess. A pool that routes name admits their models and no others; one that none names admits what
-// its endpoints list, which is for pick to find out.
+// Find returns what a request is for. A pool is known by the route of the model, by where it is
+// registered, by what the gateway asks for, or by default, never by guess. A pool that routes name
+// admits their models and no others; one that none names admits what its endpoints list, which is
+// for pick to find out.
 func Find(w *objects.World, a Ask) (Target, error) {
 	var none objects.Name
 	if a.Offer == nil {
@@ -79,8 +85,8 @@ func target(r *objects.Route, pool objects.Name) Target {
 	return Target{Route: r.Name, Pool: pool, Adapter: r.Adapter, Priority: r.Priority, Objectives: r.Objectives}
 }
 
-// backend chooses a pool in proportion to the weights, which add up to more than 0. The bias of the remainder is below
-// one in 2^32.
+// backend chooses a pool in proportion to the weights, which add up to more than 0. The bias of the
+// remainder is below one in 2^32.
 func backend(backends []objects.Backend, random uint64) objects.Name {
 	var total uint64
 	for _, b := range backends {

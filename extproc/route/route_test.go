@@ -60,7 +60,8 @@ func TestPoolsShareByWeight(t *testing.T) {
 	}
 }
 
-// A pool is known by the route of the model, by what the gateway asks for, or by default, never by guess.
+// A pool is known by the route of the model, by what the gateway asks for, or by default, never by
+// guess.
 func TestWhichPoolARequestIsFor(t *testing.T) {
 	name := func(n string) objects.Name { return objects.Name{Namespace: "ns", Name: n} }
 	routed, open := pool.InferencePool{}, pool.InferencePool{}
@@ -82,9 +83,12 @@ func TestWhichPoolARequestIsFor(t *testing.T) {
 		{"by its route", route.Ask{Model: "m"}, ours, nil},
 		{"its route before the default", route.Ask{Model: "m", Default: name("open")}, ours, nil},
 		{"its route within what the gateway asks for", route.Ask{Model: "m", Given: name("routed")}, ours, nil},
-		{"its route names another pool than the gateway's", route.Ask{Model: "m", Given: name("open")}, route.Target{Pool: name("open"), Open: true}, nil},
-		{"no route, the gateway's pool has none", route.Ask{Model: "x", Given: name("open"), Default: name("routed")}, route.Target{Pool: name("open"), Open: true}, nil},
-		{"no route, the gateway's pool has some", route.Ask{Model: "x", Given: name("routed"), Default: name("open")}, route.Target{}, route.ErrUnknownModel},
+		{"its route names another pool than the gateway's", route.Ask{Model: "m", Given: name("open")},
+			route.Target{Pool: name("open"), Open: true}, nil},
+		{"no route, the gateway's pool has none", route.Ask{Model: "x", Given: name("open"), Default: name("routed")},
+			route.Target{Pool: name("open"), Open: true}, nil},
+		{"no route, the gateway's pool has some", route.Ask{Model: "x", Given: name("routed"), Default: name("open")}, route.Target{},
+			route.ErrUnknownModel},
 		{"no route, a default", route.Ask{Model: "x", Default: name("open")}, route.Target{Pool: name("open"), Open: true}, nil},
 		{"no route, no default", route.Ask{Model: "x"}, route.Target{}, route.ErrUnknownModel},
 		{"no model, the gateway's pool", route.Ask{Given: name("routed")}, route.Target{Pool: name("routed"), Open: true}, nil},

@@ -55,8 +55,8 @@ type Config struct {
 	Transport http.RoundTripper
 }
 
-// Scraper looks at endpoints. Make one with [New], run it with [Scraper.Run], and tell it whom to look at with
-// [Scraper.SetTargets].
+// Scraper looks at endpoints. Make one with [New], run it with [Scraper.Run], and tell it whom to
+// look at with [Scraper.SetTargets].
 type Scraper struct {
 	Config
 	client  http.Client
@@ -79,8 +79,8 @@ func New(c Config) *Scraper {
 	return s
 }
 
-// SetTargets says which endpoints to look at from now on. Those that stay are not disturbed. It is not safe for
-// concurrent use with itself.
+// SetTargets says which endpoints to look at from now on. Those that stay are not disturbed. It is
+// not safe for concurrent use with itself.
 func (s *Scraper) SetTargets(targets []Target) {
 	select {
 	case <-s.targets: // not taken yet: out of date
@@ -89,8 +89,8 @@ func (s *Scraper) SetTargets(targets []Target) {
 	s.targets <- targets
 }
 
-// Due makes the models of an endpoint due now, for something says that they are others than its list had. An endpoint
-// that nobody looks at is forgotten. It never blocks.
+// Due makes the models of an endpoint due now, for something says that they are others than its
+// list had. An endpoint that nobody looks at is forgotten. It never blocks.
 func (s *Scraper) Due(address string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,9 +211,9 @@ func (l *loop) note(err error) {
 	l.down = err != nil
 }
 
-// look reads the models where that is due, then the load. The load comes last: it is what makes an endpoint a candidate
-// again, and after a failure its models may be others. A metrics page at another port says nothing of the endpoint's own
-// one: then the models are always due.
+// look reads the models where that is due, then the load. The load comes last: it is what makes an
+// endpoint a candidate again, and after a failure its models may be others. A metrics page at
+// another port says nothing of the endpoint's own one: then the models are always due.
 func (l *loop) look(ctx context.Context) error {
 	look := l.Fleet.Scrape(l.Address)
 	if len(l.pages) == 0 {
@@ -248,8 +248,8 @@ func (l *loop) knock(ctx context.Context, look fleet.Scrape) error {
 	return nil
 }
 
-// failed tells the fleet of a look without an answer. A connection that was turned away or reset means that nobody is
-// there; anything else may be a busy engine.
+// failed tells the fleet of a look without an answer. A connection that was turned away or reset
+// means that nobody is there; anything else may be a busy engine.
 func (l *loop) failed(look fleet.Scrape, err error) error {
 	l.modelsAt = time.Time{}
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) {
@@ -286,7 +286,8 @@ func absent(err error) bool {
 // elsewhere says whether the metrics page is at a port that is not the endpoint's own.
 func (l *loop) elsewhere() bool { return l.where(l.pages[l.at]) != l.where(modelsPage) }
 
-// load reads one metrics page, that of the search. An engine that has none is there all the same: its load is unknown.
+// load reads one metrics page, that of the search. An engine that has none is there all the same:
+// its load is unknown.
 func (l *loop) load(ctx context.Context) (engine.Load, error) {
 	body, media, err := l.get(ctx, l.pages[l.at])
 	var load engine.Load
@@ -310,8 +311,8 @@ func (l *loop) load(ctx context.Context) (engine.Load, error) {
 	return load, err
 }
 
-// models reads the list of models. An engine that has none answers to models that nobody knows; one that answers with
-// something else keeps the list that it gave before.
+// models reads the list of models. An engine that has none answers to models that nobody knows; one
+// that answers with something else keeps the list that it gave before.
 func (l *loop) models(ctx context.Context, look fleet.Scrape) error {
 	body, _, err := l.get(ctx, modelsPage)
 	if absent(err) {

@@ -41,7 +41,8 @@ func world(addresses ...string) *objects.World {
 		p.Spec.Selector.MatchLabels = app
 		p.Spec.TargetPorts = []pool.Port{{Number: int32(at.Port())}}
 		s.Pools = append(s.Pools, p)
-		s.Pods = append(s.Pods, objects.Pod{Name: objects.Name{Namespace: "ns", Name: fmt.Sprint("pod", i)}, IP: at.Addr(), Ready: true, Labels: app})
+		s.Pods = append(s.Pods, objects.Pod{Name: objects.Name{Namespace: "ns", Name: fmt.Sprint("pod", i)}, IP: at.Addr(), Ready: true,
+			Labels: app})
 	}
 	return objects.Build(s)
 }
@@ -171,8 +172,8 @@ func TestLoadsEveryIntervalModelsSlower(t *testing.T) {
 	}, one)
 }
 
-// An engine that answers as if it had a model not is asked for its list at once; however often it does, it is asked at
-// most every 20 ms.
+// An engine that answers as if it had a model not is asked for its list at once; however often it
+// does, it is asked at most every 20 ms.
 func TestModelsAreReadAtOnceWhereSomethingSaysThatTheyAreOthers(t *testing.T) {
 	run(t, func(f *fleet.Fleet, s *scrape.Scraper, e *engines) {
 		after(1500 * time.Millisecond)
@@ -227,7 +228,8 @@ func TestEndpointsAreLookedAtInTheirOwnPhases(t *testing.T) {
 	}, addresses...)
 }
 
-// A connection that is refused, reset or closed without an answer means that no engine serves there.
+// A connection that is refused, reset or closed without an answer means that no engine serves
+// there.
 func TestAClosedConnectionPutsTheEndpointOut(t *testing.T) {
 	for _, err := range []error{syscall.ECONNREFUSED, syscall.ECONNRESET, io.EOF} {
 		run(t, func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) {
@@ -401,8 +403,8 @@ func TestRedirectsStayAtTheEndpoint(t *testing.T) {
 	}
 }
 
-// A model runtime has no metrics, and its port for requests may speak anything: that it takes connections is all that a
-// look can tell.
+// A model runtime has no metrics, and its port for requests may speak anything: that it takes
+// connections is all that a look can tell.
 func TestAModelRuntimeIsThereWhileItTakesConnections(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

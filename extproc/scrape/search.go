@@ -2,16 +2,18 @@ package scrape
 
 import "time"
 
-// How long an engine that was not recognised is asked for its first page alone, before the others have their turn again: at first,
-// and at most. What it serves there does not change for as long as it lives, but for what its first answers were too early.
+// How long an engine that was not recognised is asked for its first page alone, before the others
+// have their turn again: at first, and at most. What it serves there does not change for as long as
+// it lives, but for what its first answers were too early.
 const (
 	minPause = time.Second
 	maxPause = time.Minute
 )
 
-// search says which of the pages where an engine may have its metrics is to be asked for. A page that tells a load is kept. While
-// none has, each has its turn; then the first is asked for alone, which tells that the engine is there, and the others ever more
-// seldom, until the engine answers otherwise than before. It is pure; the zero search is of no pages.
+// search says which of the pages where an engine may have its metrics is to be asked for. A page
+// that tells a load is kept. While none has, each has its turn; then the first is asked for alone,
+// which tells that the engine is there, and the others ever more seldom, until the engine answers
+// otherwise than before. It is pure; the zero search is of no pages.
 type search struct {
 	pages int
 	at    int  // the page to ask for
@@ -32,8 +34,9 @@ func (s *search) next(now time.Time) int {
 	return s.at
 }
 
-// told says what came of asking for the page of [search.next]: whether it told a load, whether it was answered at all, and the
-// answer in a word that is the same for answers alike, empty for none. It returns whether that ended a round in which no page told anything.
+// told says what came of asking for the page of [search.next]: whether it told a load, whether it
+// was answered at all, and the answer in a word that is the same for answers alike, empty for none.
+// It returns whether that ended a round in which no page told anything.
 func (s *search) told(load, answered bool, answer string, now time.Time) (ended bool) {
 	switch {
 	case load:

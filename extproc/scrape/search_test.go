@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// asked is which page a search asks for in each of n looks, one every 200 ms from a moment on, all answered alike and none with a
-// load.
+// asked is which page a search asks for in each of n looks, one every 200 ms from a moment on, all
+// answered alike and none with a load.
 func (s *search) asked(now *time.Time, n int, answer string) string {
 	var pages strings.Builder
 	for range n {
@@ -68,7 +68,8 @@ func TestASearchBeginsAnewWhenAnswersAreOthers(t *testing.T) {
 	}
 }
 
-// A page that told a load is kept while it is too busy to answer, and looked for anew where it is gone: it may be another engine's.
+// A page that told a load is kept while it is too busy to answer, and looked for anew where it is
+// gone: it may be another engine's.
 func TestAPageThatToldALoadIsKept(t *testing.T) {
 	s := search{pages: 2}
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

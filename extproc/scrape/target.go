@@ -11,18 +11,20 @@ import (
 // Target is an endpoint to look at.
 type Target struct {
 	Address string // "ip:port"
-	// Host is the DNS name that people wrote for it: what its certificate is for, and the Host of requests. Empty means
-	// its address.
+	// Host is the DNS name that people wrote for it: what its certificate is for, and the Host of
+	// requests. Empty means its address.
 	Host string
 	Kind engine.Kind // of its engine; unknown is told apart by what it serves
 	// Token refers to the bearer token that looks carry, as of [reach.Tokens].
 	Token string
-	// TLS is how it is known by the settings of its pool, zero if they do not say; H2C says that it speaks HTTP/2 without TLS.
+	// TLS is how it is known by the settings of its pool, zero if they do not say; H2C says that it
+	// speaks HTTP/2 without TLS.
 	TLS v1alpha1.EngineTLS
 	H2C bool
 	// Ports are where else it listens.
 	Ports objects.Ports
-	// Incarnation tells lives of the engine apart, empty if nobody says: another one is another target, of which nothing is known.
+	// Incarnation tells lives of the engine apart, empty if nobody says: another one is another
+	// target, of which nothing is known.
 	Incarnation string
 }
 
@@ -30,7 +32,8 @@ type Target struct {
 func Targets(w *objects.World) []Target {
 	all := make([]Target, len(w.Engines))
 	for i, e := range w.Engines {
-		all[i] = Target{Address: e.Address, Host: e.Host, Kind: e.Kind, Token: e.Token, TLS: e.TLS, H2C: e.H2C, Ports: e.Ports, Incarnation: e.Incarnation}
+		all[i] = Target{Address: e.Address, Host: e.Host, Kind: e.Kind, Token: e.Token, TLS: e.TLS, H2C: e.H2C, Ports: e.Ports,
+			Incarnation: e.Incarnation}
 	}
 	return all
 }

@@ -86,19 +86,23 @@ func (s *scraping) until(what string, holds func(status endpointstate.Status, er
 	for {
 		select {
 		case err := <-s.looks:
-			if holds(fleet.Read(s.fleet, func(state *endpointstate.State) []endpointstate.Status { return state.Endpoints(s.fleet.Now()) })[0], err) {
+			if holds(fleet.Read(s.fleet, func(state *endpointstate.State) []endpointstate.Status {
+				return state.Endpoints(s.fleet.Now())
+			})[0], err) {
 				return
 			}
 			if err != nil {
 				what = strings.SplitN(what, ": at last", 2)[0] + ": at last " + err.Error()
 			}
 		case <-limit:
-			s.Fatalf("never %s; the endpoint is %+v", what, fleet.Read(s.fleet, func(state *endpointstate.State) []endpointstate.Status { return state.Endpoints(s.fleet.Now()) })[0])
+			s.Fatalf("never %s; the endpoint is %+v", what,
+				fleet.Read(s.fleet, func(state *endpointstate.State) []endpointstate.Status { return state.Endpoints(s.fleet.Now()) })[0])
 		}
 	}
 }
 
-// Each engine is read where it has its page, whether somebody names its kind or not, and serves whatever it has.
+// Each engine is read where it has its page, whether somebody names its kind or not, and serves
+// whatever it has.
 func TestScrapeEveryKindOfEngine(t *testing.T) {
 	const list = `{"object":"list","data":[{"id":"llama"}]}`
 	for _, c := range []struct {
@@ -112,7 +116,8 @@ func TestScrapeEveryKindOfEngine(t *testing.T) {
 		{engine.VLLM, "/metrics", "vllm-0.32-loaded.txt", list, engine.Known(8), engine.Known(10)},
 		{engine.SGLang, "/metrics", "sglang-documented.txt", list, engine.Known(7), engine.Known(3)},
 		{engine.TRTLLM, "/prometheus/metrics", "trtllm-serve-documented.txt", list, engine.Known(6), engine.Known(2)},
-		{engine.TritonTRTLLM, "/metrics", "triton-tensorrt-llm-documented.txt", "", engine.Known(4), engine.Known(3)}, // its OpenAI frontend
+		// its OpenAI frontend
+		{engine.TritonTRTLLM, "/metrics", "triton-tensorrt-llm-documented.txt", "", engine.Known(4), engine.Known(3)},
 		{engine.Triton, "/metrics", "triton-2.51.txt", "", engine.Value{}, engine.Known(3)},
 		{engine.TGI, "/metrics", "tgi-documented.txt", list, engine.Known(5), engine.Known(3)},
 		{engine.LlamaCpp, "/metrics", "llama.cpp-documented.txt", list, engine.Known(4), engine.Known(46)},
@@ -156,7 +161,8 @@ func TestScrapeEveryKindOfEngine(t *testing.T) {
 	}
 }
 
-// Plain Triton has its page at another port, which says nothing of the one that serves: that is looked at each time.
+// Plain Triton has its page at another port, which says nothing of the one that serves: that is
+// looked at each time.
 func TestAMetricsPortOfItsOwn(t *testing.T) {
 	const own, metrics = "10.0.0.1:8000", "10.0.0.1:8002"
 	synctest.Test(t, func(t *testing.T) {
@@ -169,7 +175,8 @@ func TestAMetricsPortOfItsOwn(t *testing.T) {
 			return 404, `{"error":"Not Found"}`, nil
 		}
 		e := &engines{looks: make(map[string][]time.Time), answer: triton}
-		s := scrape.New(scrape.Config{Fleet: f, Interval: interval, ModelsInterval: time.Second, Log: slog.New(slog.DiscardHandler), Transport: e})
+		s := scrape.New(scrape.Config{Fleet: f, Interval: interval, ModelsInterval: time.Second, Log: slog.New(slog.DiscardHandler),
+			Transport: e})
 		ctx, cancel := context.WithCancel(t.Context())
 		var beside sync.WaitGroup
 		beside.Go(func() { _ = s.Run(ctx) })
@@ -177,7 +184,9 @@ func TestAMetricsPortOfItsOwn(t *testing.T) {
 		s.SetTargets([]scrape.Target{{Address: own, Kind: engine.Triton}})
 		is := func(when string, state pick.State, waiting engine.Value) {
 			t.Helper()
-			if got := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[0]; got.State != state || got.Load.Waiting != waiting {
+			if got := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status {
+				return s.Endpoints(f.Now())
+			})[0]; got.State != state || got.Load.Waiting != waiting {
 				t.Errorf("%s: %+v", when, got)
 			}
 		}
@@ -216,7 +225,8 @@ func TestAMetricsPortOfItsOwn(t *testing.T) {
 	})
 }
 
-// Where a page was found is looked at on, also while the engine is too busy; where it is gone, it is looked for again.
+// Where a page was found is looked at on, also while the engine is too busy; where it is gone, it
+// is looked for again.
 func TestThePageThatWorkedIsKept(t *testing.T) {
 	trtllm := func(status, elsewhere int) func(string, string) (int, string, error) {
 		return func(_, path string) (int, string, error) {
@@ -234,7 +244,9 @@ func TestThePageThatWorkedIsKept(t *testing.T) {
 	runAs(t, trtllm(200, 500), func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) { // where it tells nothing it may fail, too
 		running := func(when string, want engine.Value) {
 			t.Helper()
-			if got := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[0].Load.Running; got != want {
+			if got := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status {
+				return s.Endpoints(f.Now())
+			})[0].Load.Running; got != want {
 				t.Errorf("%s: running is %v, want %v", when, got, want)
 			}
 		}
@@ -278,8 +290,8 @@ func unknownEngine(list, page string) func(string, string) (int, string, error) 
 	}
 }
 
-// An engine that is not recognised is asked for a load at each look, but seldom for the pages of others; what may be another engine
-// is asked for all of them at once.
+// An engine that is not recognised is asked for a load at each look, but seldom for the pages of
+// others; what may be another engine is asked for all of them at once.
 func TestAnEngineThatIsNotRecognisedIsLeftAlone(t *testing.T) {
 	const page = "/prometheus/metrics"
 	for name, becomes := range map[string]func(s *scrape.Scraper, e *engines){
@@ -303,12 +315,18 @@ func TestAnEngineThatIsNotRecognisedIsLeftAlone(t *testing.T) {
 				e.set(unknownEngine(models, ""))
 				after(10 * time.Minute)
 				first, other := e.count(one+"/metrics"), e.count(one+page)
-				if first < 2900 || other < 10 || other > 20 || fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[0].State != pick.Healthy {
-					t.Errorf("in ten minutes %d looks at the first page and %d at another, %v", first, other, fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[0].State)
+				if first < 2900 || other < 10 || other > 20 ||
+					fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status {
+						return s.Endpoints(f.Now())
+					})[0].State != pick.Healthy {
+					t.Errorf("in ten minutes %d looks at the first page and %d at another, %v", first, other,
+						fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[0].State)
 				}
 				becomes(s, e)
 				after(4 * interval)
-				if got := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[0].Load.Running; got != engine.Known(3) {
+				if got := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status {
+					return s.Endpoints(f.Now())
+				})[0].Load.Running; got != engine.Known(3) {
 					t.Errorf("its load is %v", got)
 				}
 			}, one)
@@ -316,7 +334,8 @@ func TestAnEngineThatIsNotRecognisedIsLeftAlone(t *testing.T) {
 	}
 }
 
-// An engine that gives no list serves, and what it answers to is unknown; one that gives it again is known again.
+// An engine that gives no list serves, and what it answers to is unknown; one that gives it again
+// is known again.
 func TestAnEngineWithoutAList(t *testing.T) {
 	run(t, func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) {
 		after(interval)
@@ -340,7 +359,8 @@ func TestAnEngineWithoutAList(t *testing.T) {
 	}, one)
 }
 
-// A look sends the token that is in the file when it begins; a file that is gone or empty leaves the last one in use.
+// A look sends the token that is in the file when it begins; a file that is gone or empty leaves
+// the last one in use.
 func TestANewTokenIsInTheNextLook(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	write := func(text string) {
@@ -368,7 +388,8 @@ func TestANewTokenIsInTheNextLook(t *testing.T) {
 		beside.Go(func() { _ = s.Run(ctx) })
 		s.SetTargets(targets(one))
 		for _, step := range []struct{ file, want string }{
-			{"", "Bearer first"}, {"second", "Bearer second"}, {" \n", "Bearer second"}, {"two words", "Bearer second"}, {"third", "Bearer third"},
+			{"", "Bearer first"}, {"second", "Bearer second"}, {" \n", "Bearer second"}, {"two words", "Bearer second"},
+			{"third", "Bearer third"},
 		} {
 			if step.file != "" {
 				write(step.file)
@@ -391,7 +412,8 @@ func TestANewTokenIsInTheNextLook(t *testing.T) {
 	})
 	for text, want := range map[string]string{"": "is empty", "two words": "more than one word", "a\x00": "more than one word"} {
 		write(text)
-		if _, err := engineclient.OpenToken(file, nil); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file) {
+		if _, err := engineclient.OpenToken(file, nil); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), file) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -420,7 +442,8 @@ func TestEachLookCarriesTheTokenOfItsTarget(t *testing.T) {
 		var beside sync.WaitGroup
 		beside.Go(func() { _ = s.Run(ctx) })
 		for _, c := range []struct{ ref, want string }{
-			{"", "Bearer flag"}, {"a/s/token", "Bearer of-a"}, {"b/s/token", "Bearer of-b"}, {"b/s/other", ""}, {"a/s/token", "Bearer of-a"},
+			{"", "Bearer flag"}, {"a/s/token", "Bearer of-a"}, {"b/s/token", "Bearer of-b"}, {"b/s/other", ""},
+			{"a/s/token", "Bearer of-a"},
 		} {
 			s.SetTargets([]scrape.Target{{Address: one, Token: c.ref}})
 			after(interval)
@@ -478,8 +501,8 @@ func selfMade(t *testing.T, names []string, ips ...net.IP) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 }
 
-// A certificate must be for the name that people wrote, or for the IP address where they wrote one. Redirects to the
-// name stay at the address, and the token goes with them.
+// A certificate must be for the name that people wrote, or for the IP address where they wrote one.
+// Redirects to the name stay at the address, and the token goes with them.
 func TestLooksOverTLS(t *testing.T) {
 	certificate := selfMade(t, []string{"engines.test"})
 	var host atomic.Value // the string that requests must be for
@@ -512,11 +535,16 @@ func TestLooksOverTLS(t *testing.T) {
 		fault      string
 	}{
 		{"by name", "engines.test", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{RootCAs: trusted}, Tokens: secret}}, ""},
-		{"by another name", "other.test", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{RootCAs: trusted}, Tokens: secret}}, "certificate is valid for engines.test, not other.test"},
-		{"by address", "127.0.0.1", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{RootCAs: trusted}, Tokens: secret}}, "cannot validate certificate for 127.0.0.1"},
-		{"of nobody known", "engines.test", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{}, Tokens: secret}}, "unknown authority"},
-		{"unchecked", "127.0.0.1", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{InsecureSkipVerify: true}, Tokens: secret}}, ""},
-		{"without a token", "engines.test", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{RootCAs: trusted}}}, "it wants the token of --engine-token-file"},
+		{"by another name", "other.test", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{RootCAs: trusted}, Tokens: secret}},
+			"certificate is valid for engines.test, not other.test"},
+		{"by address", "127.0.0.1", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{RootCAs: trusted}, Tokens: secret}},
+			"cannot validate certificate for 127.0.0.1"},
+		{"of nobody known", "engines.test", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{}, Tokens: secret}},
+			"unknown authority"},
+		{"unchecked", "127.0.0.1", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{InsecureSkipVerify: true},
+			Tokens: secret}}, ""},
+		{"without a token", "engines.test", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{RootCAs: trusted}}},
+			"it wants the token of --engine-token-file"},
 		{"without TLS", "engines.test", scrape.Config{Access: engineclient.Access{Tokens: secret}}, "the engine answers 400"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -550,7 +578,8 @@ func TestARedirectDoesNotTakeTheTokenAway(t *testing.T) {
 		server.StartTLS()
 		defer server.Close()
 		address := server.Listener.Addr().String()
-		s := scrapeFor(t, scrape.Config{Access: engineclient.Access{TLS: &tls.Config{InsecureSkipVerify: true}, Tokens: engineclient.NewTokens(func() string { return "secret" })}}, plain(address), targets(address))
+		s := scrapeFor(t, scrape.Config{Access: engineclient.Access{TLS: &tls.Config{InsecureSkipVerify: true},
+			Tokens: engineclient.NewTokens(func() string { return "secret" })}}, plain(address), targets(address))
 		s.until("refused", func(_ endpointstate.Status, err error) bool {
 			return err != nil && strings.Contains(err.Error(), "redirected away from the endpoint")
 		})
@@ -571,10 +600,12 @@ func TestTargetsAreEachAddressOnce(t *testing.T) {
 	second.Lists[0].Labels, second.Lists[0].Spec.Engine = map[string]string{"app": "second"}, "sglang"
 	joined := set.Join(second)
 	joined.Hosts = set.Hosts
-	joined.Pods = []objects.Pod{{Name: objects.Name{Namespace: "default", Name: "pod"}, IP: netip.MustParseAddr("10.0.0.3"), Labels: map[string]string{"app": "second"}, Containers: []string{"c1"}}}
+	joined.Pods = []objects.Pod{{Name: objects.Name{Namespace: "default", Name: "pod"}, IP: netip.MustParseAddr("10.0.0.3"),
+		Labels: map[string]string{"app": "second"}, Containers: []string{"c1"}}}
 	joined.Pools[1].Spec.TargetPorts = []pool.Port{{Number: 8000}}
 	got := scrape.Targets(objects.Build(joined))
-	want := []scrape.Target{{Address: "10.0.0.1:8000", Kind: engine.SGLang}, {Address: "10.0.0.2:8000", Host: "named.test", Kind: engine.SGLang}, {Address: "10.0.0.3:8000", Incarnation: "c1"}}
+	want := []scrape.Target{{Address: "10.0.0.1:8000", Kind: engine.SGLang},
+		{Address: "10.0.0.2:8000", Host: "named.test", Kind: engine.SGLang}, {Address: "10.0.0.3:8000", Incarnation: "c1"}}
 	if !slices.Equal(got, want) {
 		t.Errorf("targets are %+v, want %+v", got, want)
 	}

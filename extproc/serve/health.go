@@ -10,8 +10,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// liveness is the service whose health is that of the process. Every other name, and none, asks whether requests are
-// welcome: gateways probe the ext_proc service, "readiness" and names of their own (endpoint-picker protocol, health).
+// liveness is the service whose health is that of the process. Every other name, and none, asks
+// whether requests are welcome: gateways probe the ext_proc service, "readiness" and names of their
+// own (endpoint-picker protocol, health).
 const liveness = "liveness"
 
 // healthService answers for every name. Make one with newHealth.

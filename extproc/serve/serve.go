@@ -1,5 +1,5 @@
-// Package serve is what extproc listens on, and how it stops: the sockets of Headgate's own Envoys, the ports of other gateways,
-// health, and metrics.
+// Package serve is what extproc listens on, and how it stops: the sockets of Headgate's own Envoys,
+// the ports of other gateways, health, and metrics.
 package serve
 
 import (
@@ -40,11 +40,12 @@ type Config struct {
 	// Host, Port and HealthPort are for other gateways; a port below 0 serves none.
 	Host             string
 	Port, HealthPort int
-	// Secure serves with TLS whatever others than this machine can reach, with the certificate in CertPath or one of its own.
+	// Secure serves with TLS whatever others than this machine can reach, with the certificate in
+	// CertPath or one of its own.
 	Secure   bool
 	CertPath string
-	// DrainDelay is how long other gateways are served on after the end has been told by health, DrainTimeout what requests get
-	// then.
+	// DrainDelay is how long other gateways are served on after the end has been told by health,
+	// DrainTimeout what requests get then.
 	DrainDelay, DrainTimeout time.Duration
 
 	// Opened is called when every address is open.
@@ -59,7 +60,8 @@ type Config struct {
 	Log       *slog.Logger
 }
 
-// RelaySocket is the path of the inner server's socket, beside the first socket for Headgate's own Envoys; empty where there is none.
+// RelaySocket is the path of the inner server's socket, beside the first socket for Headgate's own
+// Envoys; empty where there is none.
 func RelaySocket(own []string) string {
 	for _, address := range own {
 		if path, ok := strings.CutPrefix(address, "unix:"); ok {
@@ -70,7 +72,8 @@ func RelaySocket(own []string) string {
 	return ""
 }
 
-// RelayKey is the file beside that socket that holds the key of what goes to the inner server; empty where there is none.
+// RelayKey is the file beside that socket that holds the key of what goes to the inner server;
+// empty where there is none.
 func RelayKey(own []string) string {
 	if socket := RelaySocket(own); socket != "" {
 		return strings.TrimSuffix(socket, ".in") + ".key"
@@ -83,9 +86,10 @@ const cutOff = time.Second
 
 // Run serves until ctx ends, and then as long as requests need it.
 //
-// Where it serves Headgate's own Envoys alone, its sockets are free at once for the next process, and it ends when every request
-// that it was asked about is decided: answers flow without it. Requests that wait for their model go on waiting until the drain
-// timeout, and get 503 then. Where it serves other gateways too, they are told by health, are served on for the drain delay, and
+// Where it serves Headgate's own Envoys alone, its sockets are free at once for the next process,
+// and it ends when every request that it was asked about is decided: answers flow without it.
+// Requests that wait for their model go on waiting until the drain timeout, and get 503 then. Where
+// it serves other gateways too, they are told by health, are served on for the drain delay, and
 // streams that are open get the drain timeout to end: the answers of those may flow through them.
 func (c Config) Run(ctx context.Context) (err error) {
 	group, ctx := errgroup.WithContext(ctx)
@@ -162,7 +166,8 @@ func (c Config) endOwn(server *grpc.Server, health *healthService) {
 	server.GracefulStop()
 }
 
-// open opens every address before any is served: where one cannot be, nobody was told that it would be.
+// open opens every address before any is served: where one cannot be, nobody was told that it would
+// be.
 func (c Config) open(health *healthService) (all []door, err error) {
 	on := listen.On
 	if c.TakeOver {

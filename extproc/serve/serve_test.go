@@ -44,7 +44,8 @@ func TestWhereTLSIs(t *testing.T) {
 	for _, c := range []struct {
 		secure, local bool
 	}{{true, true}, {true, false}, {false, false}} {
-		server, err := Config{Secure: c.secure, Exchanges: stream.New(stream.Config{}), Log: slog.Default()}.server(newHealth(), c.local, stream.Gateway)
+		server, err := Config{Secure: c.secure, Exchanges: stream.New(stream.Config{}), Log: slog.Default()}.server(newHealth(), c.local,
+			stream.Gateway)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,8 +73,8 @@ func TestWhereTLSIs(t *testing.T) {
 	}
 }
 
-// Where one address cannot be opened the others are closed, and the fault is told at once: nobody was served who would have to be
-// told that this ends.
+// Where one address cannot be opened the others are closed, and the fault is told at once: nobody
+// was served who would have to be told that this ends.
 func TestWhereNotAllCanBeServedNothingIs(t *testing.T) {
 	taken, err := Listen("grpc-health-port", "127.0.0.1", 0)
 	if err != nil {
@@ -83,7 +84,9 @@ func TestWhereNotAllCanBeServedNothingIs(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "own.sock")
 	c := Config{
 		Own: []string{"unix:" + socket}, Host: "127.0.0.1", HealthPort: taken.Addr().(*net.TCPAddr).Port, DrainDelay: time.Hour,
-		Opened: func() { t.Error("all is said to be open") }, Exchanges: stream.New(stream.Config{}), Outcomes: accesslog.NewServer(nil, nil), Endpoints: eds.New(slog.New(slog.DiscardHandler)), Payloads: payload.New(payload.Config{}), Log: slog.New(slog.DiscardHandler),
+		Opened: func() { t.Error("all is said to be open") }, Exchanges: stream.New(stream.Config{}),
+		Outcomes: accesslog.NewServer(nil, nil), Endpoints: eds.New(slog.New(slog.DiscardHandler)), Payloads: payload.New(payload.Config{}),
+		Log: slog.New(slog.DiscardHandler),
 	}
 	if err := c.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "--grpc-health-port") { // waits for an hour else
 		t.Errorf("it ends with %v", err)
@@ -107,7 +110,8 @@ func TestAnEndAtTheStartIsNoFault(t *testing.T) {
 					_ = conn.Close()
 				}
 			},
-			Exchanges: stream.New(stream.Config{}), Outcomes: accesslog.NewServer(nil, nil), Endpoints: eds.New(slog.New(slog.DiscardHandler)), Payloads: payload.New(payload.Config{}), Log: slog.New(slog.DiscardHandler),
+			Exchanges: stream.New(stream.Config{}), Outcomes: accesslog.NewServer(nil, nil),
+			Endpoints: eds.New(slog.New(slog.DiscardHandler)), Payloads: payload.New(payload.Config{}), Log: slog.New(slog.DiscardHandler),
 		}
 		if err := c.Run(ctx); err != nil {
 			t.Fatalf("it ends with %v", err)

@@ -1,5 +1,5 @@
-// Package settings is how requests of a pool are treated: what extproc's flags say for every pool, and what a PoolSettings
-// says for one. It is pure.
+// Package settings is how requests of a pool are treated: what extproc's flags say for every pool,
+// and what a PoolSettings says for one. It is pure.
 package settings
 
 import (
@@ -18,13 +18,16 @@ import (
 // Settings are complete: nothing is left to be filled in.
 type Settings struct {
 	Policy pick.Policy
-	// Picks is how many endpoints an answer names, in order: the first and those to try after it. At least 1.
+	// Picks is how many endpoints an answer names, in order: the first and those to try after it.
+	// At least 1.
 	Picks int
-	// FinalUnavailable says that UNAVAILABLE, and 503 without Retry-After, go to the client: no other endpoint gets the request.
+	// FinalUnavailable says that UNAVAILABLE, and 503 without Retry-After, go to the client: no
+	// other endpoint gets the request.
 	FinalUnavailable bool
 	// AffinityHeader and AffinityCookie are what names a session; at most one is set.
 	AffinityHeader, AffinityCookie string
-	// DefaultModel is the model of requests that name none, as clients name it; empty if they are refused.
+	// DefaultModel is the model of requests that name none, as clients name it; empty if they are
+	// refused.
 	DefaultModel string
 	// Request bounds a whole request; 0 leaves it to the data plane.
 	Request time.Duration
@@ -32,13 +35,13 @@ type Settings struct {
 	Hold time.Duration
 	// Lease is how long a request counts as in flight whose end nothing reports.
 	Lease time.Duration
-	// Stale is the silence after which an endpoint gets requests only where no other can, Lost the one after which it
-	// gets them only where every endpoint is silent.
+	// Stale is the silence after which an endpoint gets requests only where no other can, Lost the
+	// one after which it gets them only where every endpoint is silent.
 	Stale, Lost time.Duration
 }
 
-// DefaultHold is time for the largest adapters from a slow disk, and for a turn in a load queue. The data plane must wait
-// as long: envoy.yaml's max_message_timeout.
+// DefaultHold is time for the largest adapters from a slow disk, and for a turn in a load queue.
+// The data plane must wait as long: envoy.yaml's max_message_timeout.
 const DefaultHold = 5 * time.Minute
 
 // Default returns what holds where nobody says otherwise.
@@ -47,10 +50,11 @@ func Default() Settings {
 		Policy: pick.Policy{Rule: pick.Latency, Threshold: pick.DefaultThreshold},
 		Picks:  1,
 		Hold:   DefaultHold,
-		// An engine counts what it runs. What a lease frees too early comes back as others' load with the next look, so
-		// that a lease may be much shorter than the longest answer.
+		// An engine counts what it runs. What a lease frees too early comes back as others' load
+		// with the next look, so that a lease may be much shorter than the longest answer.
 		Lease: time.Minute,
-		// Five looks at the default interval: a busy vLLM misses one or two, for its one process does both.
+		// Five looks at the default interval: a busy vLLM misses one or two, for its one process
+		// does both.
 		Stale: time.Second,
 		// vLLM that hangs after SIGTERM is silent while its port is open (seen on 0.32.0).
 		Lost: 10 * time.Second,
@@ -104,8 +108,8 @@ func (s Settings) For(p *objects.Pool) Settings {
 type Line struct {
 	// Name is that of the field of a PoolSettings' spec.
 	Name, Value, Means string
-	// Own says that the pool's PoolSettings sets it; else it is as Flag has it, a flag of extproc without dashes, or where that
-	// is empty, as it always is.
+	// Own says that the pool's PoolSettings sets it; else it is as Flag has it, a flag of extproc
+	// without dashes, or where that is empty, as it always is.
 	Own  bool
 	Flag string
 }
@@ -138,25 +142,37 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 	raised := t.StaleAfter != nil && s.Lost == t.StaleAfter.Duration // lost is at least stale
 	lines := []Line{
 		{"policy", s.Policy.Rule.String(), "how extproc picks an endpoint", own.Policy != nil, "policy"},
-		{"adapterThreshold", strconv.FormatInt(s.Policy.Threshold, 10), "requests for one adapter at one endpoint from which on another endpoint is preferred", own.AdapterThreshold != nil, "adapter-threshold"},
-		{"retry.attempts", strconv.Itoa(s.Picks - 1), "other endpoints that the data plane may try", own.Retry != nil && own.Retry.Attempts != nil, "endpoints-per-request"},
-		{"retry.unavailable", strconv.FormatBool(!s.FinalUnavailable), "whether UNAVAILABLE, or 503 without Retry-After, is a reason to try another endpoint", own.Retry != nil && own.Retry.Unavailable != nil, ""},
+		{"adapterThreshold", strconv.FormatInt(s.Policy.Threshold, 10),
+			"requests for one adapter at one endpoint from which on another endpoint is preferred", own.AdapterThreshold != nil,
+			"adapter-threshold"},
+		{"retry.attempts", strconv.Itoa(s.Picks - 1), "other endpoints that the data plane may try", own.Retry != nil &&
+			own.Retry.Attempts != nil, "endpoints-per-request"},
+		{"retry.unavailable", strconv.FormatBool(!s.FinalUnavailable),
+			"whether UNAVAILABLE, or 503 without Retry-After, is a reason to try another endpoint", own.Retry != nil &&
+				own.Retry.Unavailable != nil, ""},
 		{"sessionAffinity", affinity, "which header or cookie names a session, which prefers one endpoint", own.SessionAffinity != nil, ""},
 		{"defaultModel", cmp.Or(s.DefaultModel, "none"), "the model of requests that name none", own.DefaultModel != "", ""},
 		{"timeouts.request", request, "longest time of a whole request", t.Request != nil, ""},
 		{"timeouts.queue", s.Hold.String(), "longest wait for a model to be loaded", t.Queue != nil, "max-queue-time"},
-		{"timeouts.inFlight", s.Lease.String(), "how long a request counts as in flight when nothing reports its end", t.InFlight != nil, "in-flight-timeout"},
-		{"timeouts.staleAfter", s.Stale.String(), "silence after which an endpoint gets requests only if no other can serve them", t.StaleAfter != nil, "stale-after"},
-		{"timeouts.lostAfter", s.Lost.String(), "silence after which an endpoint gets requests only if all are silent", t.LostAfter != nil || raised, "lost-after"},
-		{"rpcConfigs", rpcs(own.RPCConfigs), "gRPC methods of which it is said where their messages name the model", len(own.RPCConfigs) > 0, ""},
-		{"allowOtherRpcs", strconv.FormatBool(own.AllowOtherRPCs == nil || *own.AllowOtherRPCs), "whether models take calls of methods that rpcConfigs do not name", own.AllowOtherRPCs != nil, ""},
+		{"timeouts.inFlight", s.Lease.String(), "how long a request counts as in flight when nothing reports its end", t.InFlight != nil,
+			"in-flight-timeout"},
+		{"timeouts.staleAfter", s.Stale.String(), "silence after which an endpoint gets requests only if no other can serve them",
+			t.StaleAfter != nil, "stale-after"},
+		{"timeouts.lostAfter", s.Lost.String(), "silence after which an endpoint gets requests only if all are silent",
+			t.LostAfter != nil || raised, "lost-after"},
+		{"rpcConfigs", rpcs(own.RPCConfigs), "gRPC methods of which it is said where their messages name the model",
+			len(own.RPCConfigs) > 0, ""},
+		{"allowOtherRpcs", strconv.FormatBool(own.AllowOtherRPCs == nil || *own.AllowOtherRPCs),
+			"whether models take calls of methods that rpcConfigs do not name", own.AllowOtherRPCs != nil, ""},
 		{"profile", timing, "how long the pool's engines take", own.Profile != nil, ""},
 	}
 	for _, class := range slices.Sorted(maps.Keys(p.Classes)) {
-		lines = append(lines, Line{"profile.classes[" + class + "]", named(p.Classes[class]), "how long engines of this class of hardware take", true, ""})
+		lines = append(lines, Line{"profile.classes[" + class + "]", named(p.Classes[class]),
+			"how long engines of this class of hardware take", true, ""})
 	}
 	return append(lines, Line{
-		"predictions", s.predictions(p), "whether policy latency decides by them: now, GET /profiles and headgate_pool_predictions_trusted say", own.Profile != nil, "",
+		"predictions", s.predictions(p),
+		"whether policy latency decides by them: now, GET /profiles and headgate_pool_predictions_trusted say", own.Profile != nil, "",
 	})
 }
 
@@ -177,7 +193,8 @@ func named(is *objects.Said) string {
 	return name
 }
 
-// predictions says when predictions for a pool are trusted, as far as its objects tell: what was learned is known to who serves.
+// predictions says when predictions for a pool are trusted, as far as its objects tell: what was
+// learned is known to who serves.
 func (s Settings) predictions(p *objects.Pool) string {
 	if !s.Policy.Predicts() {
 		return "none: the policy asks for none"

@@ -22,12 +22,15 @@ func world() *objects.World {
 	own := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mine"}}
 	own.Spec = v1alpha1.PoolSettingsSpec{
 		PoolRef: v1alpha1.PoolReference{Name: "one"}, Policy: &policy, AdapterThreshold: &threshold,
-		Retry: &v1alpha1.Retry{Attempts: &attempts, Unavailable: new(false)}, DefaultModel: "org/m", SessionAffinity: &v1alpha1.SessionAffinity{Cookie: "sid"},
-		Timeouts:   &v1alpha1.PoolTimeouts{StaleAfter: &metav1.Duration{Duration: time.Minute}, Request: &metav1.Duration{Duration: time.Hour}, Queue: &metav1.Duration{Duration: 2 * time.Minute}},
+		Retry: &v1alpha1.Retry{Attempts: &attempts, Unavailable: new(false)}, DefaultModel: "org/m",
+		SessionAffinity: &v1alpha1.SessionAffinity{Cookie: "sid"},
+		Timeouts: &v1alpha1.PoolTimeouts{StaleAfter: &metav1.Duration{Duration: time.Minute},
+			Request: &metav1.Duration{Duration: time.Hour}, Queue: &metav1.Duration{Duration: 2 * time.Minute}},
 		Profile:    &v1alpha1.PoolProfile{Hardware: "4xA100-80GB", Parameters: "70B"},
 		RPCConfigs: map[string]v1alpha1.RPCConfig{"d.E/F": {}, "a.B/C": {IDExtractionPath: []int32{1}}}, AllowOtherRPCs: new(false),
 	}
-	pools := []pool.InferencePool{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "one"}}, {ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "two"}}}
+	pools := []pool.InferencePool{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "one"}},
+		{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "two"}}}
 	return objects.Build(objects.Set{Pools: pools, Settings: []v1alpha1.PoolSettings{own}})
 }
 
@@ -37,8 +40,9 @@ func TestAPoolsOwnSettingsComeFirst(t *testing.T) {
 	w := world()
 	got := flags.For(w.Pools[objects.Name{Namespace: "ns", Name: "one"}])
 	want := settings.Settings{
-		Policy: pick.Policy{Rule: pick.LeastRequest, Threshold: 7}, Picks: 3, FinalUnavailable: true, AffinityCookie: "sid", DefaultModel: "org/m",
-		Request: time.Hour, Hold: 2 * time.Minute, Lease: time.Second, Stale: time.Minute, Lost: time.Minute, // never below stale
+		Policy: pick.Policy{Rule: pick.LeastRequest, Threshold: 7}, Picks: 3, FinalUnavailable: true, AffinityCookie: "sid",
+		DefaultModel: "org/m",
+		Request:      time.Hour, Hold: 2 * time.Minute, Lease: time.Second, Stale: time.Minute, Lost: time.Minute, // never below stale
 	}
 	if got != want {
 		t.Errorf("%+v, want %+v", got, want)
@@ -126,8 +130,10 @@ func TestWhenPredictionsAreTrusted(t *testing.T) {
 		{objects.Pool{Endpoints: []objects.Endpoint{a, b}, Classes: map[string]*objects.Said{"a": said}}, "trusted once"},
 		{objects.Pool{Endpoints: []objects.Endpoint{a}, Classes: map[string]*objects.Said{"a": said}}, "trusted until"},
 		{objects.Pool{Endpoints: []objects.Endpoint{a, b}, Classes: map[string]*objects.Said{"a": pinned, "b": said}}, "trusted until"},
-		{objects.Pool{Endpoints: []objects.Endpoint{a, b}, Classes: map[string]*objects.Said{"a": pinned, "b": pinned}}, "trusted: nothing"},
-		{objects.Pool{Endpoints: []objects.Endpoint{a, b}, Classes: map[string]*objects.Said{"a": pinned}, Profile: &profile.Profile{}}, "trusted until"},
+		{objects.Pool{Endpoints: []objects.Endpoint{a, b}, Classes: map[string]*objects.Said{"a": pinned, "b": pinned}},
+			"trusted: nothing"},
+		{objects.Pool{Endpoints: []objects.Endpoint{a, b}, Classes: map[string]*objects.Said{"a": pinned}, Profile: &profile.Profile{}},
+			"trusted until"},
 	} {
 		lines := settings.Default().Lines(&c.of)
 		last := lines[len(lines)-1]
@@ -135,7 +141,8 @@ func TestWhenPredictionsAreTrusted(t *testing.T) {
 			t.Errorf("%+v: %s = %s, want %s", c.of, last.Name, last.Value, c.want)
 		}
 		for class, is := range c.of.Classes {
-			want := settings.Line{Name: "profile.classes[" + class + "]", Value: "one without a name" + map[bool]string{true: ", pinned"}[is.Pinned], Means: "how long engines of this class of hardware take", Own: true}
+			want := settings.Line{Name: "profile.classes[" + class + "]", Value: "one without a name" +
+				map[bool]string{true: ", pinned"}[is.Pinned], Means: "how long engines of this class of hardware take", Own: true}
 			if !slices.Contains(lines, want) {
 				t.Errorf("there is no line %+v", want)
 			}
@@ -158,7 +165,8 @@ func TestAPoolMayHaveEveryPolicy(t *testing.T) {
 func TestOtherMethodsAreAllowedByName(t *testing.T) {
 	p := objects.Pool{Settings: &v1alpha1.PoolSettingsSpec{AllowOtherRPCs: new(true)}}
 	lines := settings.Default().Lines(&p)
-	if i := slices.IndexFunc(lines, func(l settings.Line) bool { return l.Name == "allowOtherRpcs" }); lines[i].Value != "true" || !lines[i].Own {
+	if i := slices.IndexFunc(lines, func(l settings.Line) bool { return l.Name == "allowOtherRpcs" }); lines[i].Value != "true" ||
+		!lines[i].Own {
 		t.Errorf("allowOtherRpcs is %+v", lines[i])
 	}
 }

@@ -1,5 +1,6 @@
-// Package sidecar is what extproc does for the Envoy beside it, as a command: it lets that Envoy come to its end without cutting
-// an answer, and copies itself to where Envoy's container can run it.
+// Package sidecar is what extproc does for the Envoy beside it, as a command: it lets that Envoy
+// come to its end without cutting an answer, and copies itself to where Envoy's container can run
+// it.
 package sidecar
 
 import (
@@ -31,13 +32,15 @@ Flags:
 // drainPoll is how often Envoy is asked whether requests are in flight.
 const drainPoll = 100 * time.Millisecond
 
-// drainTries is how often Envoy is asked for one answer: one that is busy may miss a call, and one that is gone needs no drain.
+// drainTries is how often Envoy is asked for one answer: one that is busy may miss a call, and one
+// that is gone needs no drain.
 const drainTries = 10
 
 // adminTimeout bounds a call to Envoy's admin interface, which answers from memory.
 const adminTimeout = 5 * time.Second
 
-// Drain is the command "drain": it returns when an Envoy has no request in flight any more. Help goes to out.
+// Drain is the command "drain": it returns when an Envoy has no request in flight any more. Help
+// goes to out.
 func Drain(ctx context.Context, args []string, out io.Writer) error {
 	fs := pflag.NewFlagSet("drain", pflag.ContinueOnError)
 	fs.Usage = func() { fmt.Fprintln(out, drainUsage+fs.FlagUsagesWrapped(100)) }

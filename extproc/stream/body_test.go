@@ -86,18 +86,24 @@ func TestAnOpenStreamKeepsNoBodyAlive(t *testing.T) {
 		"buffered and renamed": {
 			[]string{"headers :method=POST :path=/v1/completions", `body {"model":"text-to-sql","prompt":"BIG"}`}, 2, "RequestBody",
 		},
-		"buffered and answered here": {[]string{"headers :method=POST :path=/v1/completions", `body {"model":"no","prompt":"BIG"}`}, 1, "ImmediateResponse"},
+		"buffered and answered here": {[]string{"headers :method=POST :path=/v1/completions", `body {"model":"no","prompt":"BIG"}`}, 1,
+			"ImmediateResponse"},
 		"its beginning": {
-			[]string{"headers :method=POST :path=/v1/completions mode=BUFFERED_PARTIAL", `chunk {"model":"llama","prompt":"BIG`}, 1, "RequestBody",
+			[]string{"headers :method=POST :path=/v1/completions mode=BUFFERED_PARTIAL", `chunk {"model":"llama","prompt":"BIG`}, 1,
+			"RequestBody",
 		},
-		"in chunks":              {[]string{duplex, `chunk {"model":"llama",`, `body "prompt":"BIG"}`, "response :status=200"}, 2 + 17, "ResponseHeaders"},
-		"in chunks and renamed":  {[]string{duplex, `chunk {"model":"text-to-sql",`, `body "prompt":"BIG"}`, "response :status=200"}, 2 + 17, "ResponseHeaders"},
-		"in chunks and trailers": {[]string{duplex, `chunk {"model":"llama",`, `chunk "prompt":"BIG"}`, "trailers"}, 2 + 17, "RequestTrailers"},
+		"in chunks": {[]string{duplex, `chunk {"model":"llama",`, `body "prompt":"BIG"}`, "response :status=200"}, 2 + 17,
+			"ResponseHeaders"},
+		"in chunks and renamed": {[]string{duplex, `chunk {"model":"text-to-sql",`, `body "prompt":"BIG"}`, "response :status=200"}, 2 +
+			17, "ResponseHeaders"},
+		"in chunks and trailers": {[]string{duplex, `chunk {"model":"llama",`, `chunk "prompt":"BIG"}`, "trailers"}, 2 + 17,
+			"RequestTrailers"},
 		"in chunks and answered here": {
 			[]string{duplex, `chunk {"model":"no",`, `body "prompt":"BIG"}`}, 2, "ImmediateResponse",
 		},
 		"in chunks that go through": {
-			[]string{"headers :method=POST :path=/v1/files content-type=text/plain mode=FULL_DUPLEX_STREAMED", "chunk BIG", "body BIG"}, 2 + 34, "RequestBody",
+			[]string{"headers :method=POST :path=/v1/files content-type=text/plain mode=FULL_DUPLEX_STREAMED", "chunk BIG", "body BIG"}, 2 +
+				34, "RequestBody",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -118,10 +124,12 @@ func TestAnOpenStreamKeepsNoBodyAlive(t *testing.T) {
 // A waiting request keeps its body. Nothing keeps it after the wait, however the wait ends.
 func TestNothingKeepsABodyAfterItsWait(t *testing.T) {
 	for name, c := range map[string]struct{ headers, news, told string }{
-		"buffered":             {"headers :method=POST :path=/v1/completions", "loaded=nobody@" + address, "RequestBody"},
-		"in chunks":            {"headers :method=POST :path=/v1/completions mode=FULL_DUPLEX_STREAMED", "loaded=nobody@" + address, "RequestBody"},
-		"buffered and failed":  {"headers :method=POST :path=/v1/completions", "failed=nobody", "ImmediateResponse"},
-		"in chunks and failed": {"headers :method=POST :path=/v1/completions mode=FULL_DUPLEX_STREAMED", "failed=nobody", "ImmediateResponse"},
+		"buffered": {"headers :method=POST :path=/v1/completions", "loaded=nobody@" + address, "RequestBody"},
+		"in chunks": {"headers :method=POST :path=/v1/completions mode=FULL_DUPLEX_STREAMED", "loaded=nobody@" + address,
+			"RequestBody"},
+		"buffered and failed": {"headers :method=POST :path=/v1/completions", "failed=nobody", "ImmediateResponse"},
+		"in chunks and failed": {"headers :method=POST :path=/v1/completions mode=FULL_DUPLEX_STREAMED", "failed=nobody",
+			"ImmediateResponse"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var held *flow.Flow
@@ -152,7 +160,8 @@ func TestNothingKeepsABodyAfterItsWait(t *testing.T) {
 func play(t *testing.T, server *stream.Server, authority string, lines []string) *script {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	s := &script{t: t, ctx: metadata.NewIncomingContext(ctx, metadata.Pairs(":authority", authority)), lines: lines, idle: make(chan struct{})}
+	s := &script{t: t, ctx: metadata.NewIncomingContext(ctx, metadata.Pairs(":authority", authority)), lines: lines,
+		idle: make(chan struct{})}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -193,7 +193,9 @@ func (d *dispatcher) authorize(w *objects.World) {
 	if d.replaced, d.token = pool.ReplacesAuthorization(), ""; !d.replaced {
 		return
 	}
-	own := slices.DeleteFunc(slices.Clone(d.picks), func(p pick.Decision) bool { return !w.Owns(d.target.Pool.Namespace, p.Endpoint.Address) })
+	own := slices.DeleteFunc(slices.Clone(d.picks), func(p pick.Decision) bool {
+		return !w.Owns(d.target.Pool.Namespace, p.Endpoint.Address)
+	})
 	if len(own) > 0 {
 		d.picks, d.token = own, d.server.Tokens.Of(pool.TokenRef())
 	}

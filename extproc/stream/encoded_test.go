@@ -85,7 +85,8 @@ func TestDecodedBodiesAreLetGo(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, line := range []string{"headers :method=POST :path=/v1/completions content-encoding=gzip", inGzip(t, `{"model":"`+model+`"}`)} {
+			for _, line := range []string{"headers :method=POST :path=/v1/completions content-encoding=gzip",
+				inGzip(t, `{"model":"`+model+`"}`)} {
 				if err = s.Send(message(t, line)); err == nil {
 					_, err = s.Recv() // the decision, or the reply that makes the data plane wait
 				}

@@ -64,7 +64,8 @@ func invalidCall(status int, code, message string, call kserve.Code) *apiError {
 
 // unsupported is 415. Accept lists the content codings that a body may have.
 func unsupported(accept, message string) *apiError {
-	return &apiError{status: http.StatusUnsupportedMediaType, Type: invalidRequest, Code: "unsupported_content_encoding", Message: message, accept: accept}
+	return &apiError{status: http.StatusUnsupportedMediaType, Type: invalidRequest, Code: "unsupported_content_encoding", Message: message,
+		accept: accept}
 }
 
 // unavailable is 503 with Retry-After.
@@ -84,32 +85,41 @@ func failed(status int, code, message string) *apiError {
 
 // Errors of this package. Clients get them as they are.
 var (
-	errUnknownPath = invalid(http.StatusNotFound, "unknown_url", "", "This gateway serves no such method and path. It serves "+strings.Join(openai.Served(), ", ")+".")
-	errUnknownV2   = invalid(http.StatusNotFound, "unknown_url", "", "This gateway serves no such method and path. It serves "+strings.Join(kserve.Served(), ", ")+".")
+	errUnknownPath = invalid(http.StatusNotFound, "unknown_url", "", "This gateway serves no such method and path. It serves "+
+		strings.Join(openai.Served(), ", ")+".")
+	errUnknownV2 = invalid(http.StatusNotFound, "unknown_url", "", "This gateway serves no such method and path. It serves "+
+		strings.Join(kserve.Served(), ", ")+".")
 	// errClosedPath is for paths that no request may reach even if the HTTPRoutes of another
 	// gateway allow it.
 	errClosedPath = invalid(http.StatusNotFound, "unknown_url", "", "This gateway serves no such method and path.")
 	// errNoPool is for a request without a model from a gateway that names no pool.
-	errNoPool   = invalid(http.StatusNotFound, "unknown_url", "", "The request names no model, and the gateway does not say which pool it is for.")
-	errTooLarge = invalid(http.StatusRequestEntityTooLarge, "request_too_large", "", fmt.Sprintf("The body has more than %d MiB.", maxBody>>20))
+	errNoPool = invalid(http.StatusNotFound, "unknown_url", "",
+		"The request names no model, and the gateway does not say which pool it is for.")
+	errTooLarge = invalid(http.StatusRequestEntityTooLarge, "request_too_large", "",
+		fmt.Sprintf("The body has more than %d MiB.", maxBody>>20))
 	// errDecodedTooLarge is for a body that is too large without its content codings.
-	errDecodedTooLarge = invalid(http.StatusRequestEntityTooLarge, "request_too_large", "", fmt.Sprintf("Decoded, the body has more than %d MiB.", maxBody>>20))
+	errDecodedTooLarge = invalid(http.StatusRequestEntityTooLarge, "request_too_large", "",
+		fmt.Sprintf("Decoded, the body has more than %d MiB.", maxBody>>20))
 	// errEncoded is for a body with a content coding behind another gateway, where extproc cannot
 	// send on a decoded body.
 	errEncoded = unsupported("identity", "Send the body without a content encoding.")
 	errCoding  = unsupported(decode.Accept, "Send the body without a content encoding, or with one of "+decode.Accept+".")
 	// errNoModel is for a request whose body the data plane does not show, and whose model it does
 	// not name.
-	errNoModel = invalid(http.StatusBadRequest, "invalid_request", "model", "The body names no model that the gateway can read: send a JSON object with a model of GET /v1/models.")
+	errNoModel = invalid(http.StatusBadRequest, "invalid_request", "model",
+		"The body names no model that the gateway can read: send a JSON object with a model of GET /v1/models.")
 	// errRename is for a route that renames the model where extproc cannot change the body.
-	errRename = failed(http.StatusInternalServerError, "rename_impossible", "The route of the model %s gives it another name, which this gateway cannot write: its ext_proc shows no bodies. Its operator can let extproc ask for them (--allow-mode-override).")
+	errRename = failed(http.StatusInternalServerError, "rename_impossible",
+		"The route of the model %s gives it another name, which this gateway cannot write: its ext_proc shows no bodies. Its operator can let extproc ask for them (--allow-mode-override).")
 	// errUnknownModel is for a model that does not exist.
-	errUnknownModel = invalid(http.StatusNotFound, "model_not_found", "model", "The model %s does not exist. GET /v1/models lists those that do.")
+	errUnknownModel = invalid(http.StatusNotFound, "model_not_found", "model",
+		"The model %s does not exist. GET /v1/models lists those that do.")
 	// errUnknownAnswer is for a request about a stored response that no endpoint has.
 	errUnknownAnswer = invalid(http.StatusNotFound, "response_not_found", "", "The gateway knows of no such response.")
 	// errNotHeard is for a model that no object admits, while control or the engines of an open
 	// pool have not yet listed theirs.
-	errNotHeard = &apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: "not_ready", Param: "model", Message: "The gateway does not know yet whether there is a model %s. Try again.", retryAfter: retrySoon}
+	errNotHeard = &apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: "not_ready", Param: "model",
+		Message: "The gateway does not know yet whether there is a model %s. Try again.", retryAfter: retrySoon}
 	// errNoOffer is for a listener that the objects do not have yet, or no longer.
 	errNoOffer = unavailable("not_ready", "The gateway does not know yet which models it serves here. Try again.", retrySoon)
 	// errStopping is for a request that waits for its model when extproc stops.
@@ -129,9 +139,11 @@ var (
 	errExpired = timedOut("load_timeout", "The model %s could not be loaded in time. Try again.")
 	// errBusy is for a request that no copy of its model could take in time.
 	errBusy = timedOut("model_busy", "The model %s had too many requests to take this one in time. Try again.")
-	errFull = &apiError{status: http.StatusTooManyRequests, Type: rateLimited, Code: "too_many_waiting", Message: "Too many requests wait for the model %s. Try again later.", retryAfter: retryLater}
+	errFull = &apiError{status: http.StatusTooManyRequests, Type: rateLimited, Code: "too_many_waiting",
+		Message: "Too many requests wait for the model %s. Try again later.", retryAfter: retryLater}
 	// errCrowded is for a body or message for which extproc has no memory left.
-	errCrowded = &apiError{status: http.StatusTooManyRequests, Type: rateLimited, Code: "crowded", Message: "The gateway has too many large messages to read. Try again later.", call: kserve.ResourceExhausted}
+	errCrowded = &apiError{status: http.StatusTooManyRequests, Type: rateLimited, Code: "crowded",
+		Message: "The gateway has too many large messages to read. Try again later.", call: kserve.ResourceExhausted}
 
 	// errNoMethod is for a method that may not pass, or that the engine does not have.
 	errNoMethod = invalidCall(http.StatusNotFound, "unknown_method", "This gateway serves no such method.", kserve.Unimplemented)
@@ -139,13 +151,16 @@ var (
 	// errNoVModel is for a name that has to be a VModel's and is not.
 	errNoVModel = invalidCall(http.StatusNotFound, "model_not_found", "vmodel not found", kserve.NotFound)
 	// errSeveral is for a call for several models where no relay can send it to each.
-	errSeveral = invalidCall(http.StatusNotImplemented, "several_models", "This gateway takes no call for several models.", kserve.Unimplemented)
+	errSeveral = invalidCall(http.StatusNotImplemented, "several_models", "This gateway takes no call for several models.",
+		kserve.Unimplemented)
 	// errNoneFound is for a call for several models, none of which exists.
 	errNoneFound    = invalidCall(http.StatusNotFound, "model_not_found", "none of the requested models were found", kserve.NotFound)
-	errAnotherModel = invalidCall(http.StatusBadRequest, "another_model", "A message of the call names another model than the first: make a call for each model.", kserve.InvalidArgument)
+	errAnotherModel = invalidCall(http.StatusBadRequest, "another_model",
+		"A message of the call names another model than the first: make a call for each model.", kserve.InvalidArgument)
 	// errHidden is for a call whose messages must be read or changed, while the data plane does not
 	// show them.
-	errHidden = failed(http.StatusInternalServerError, "messages_hidden", "The gateway has to read the messages of this call, and its ext_proc shows none: its operator can set request_body_mode FULL_DUPLEX_STREAMED for gRPC.")
+	errHidden = failed(http.StatusInternalServerError, "messages_hidden",
+		"The gateway has to read the messages of this call, and its ext_proc shows none: its operator can set request_body_mode FULL_DUPLEX_STREAMED for gRPC.")
 
 	errInternal = &apiError{status: http.StatusInternalServerError, Type: serverError, Code: "internal", Message: "The gateway failed."}
 )

@@ -27,7 +27,8 @@ func FuzzCall(f *testing.F) {
 	}
 	const llama, sql = "\x0a\x05llama", "\x0a\x0btext-to-sql"
 	for _, body := range [][]byte{
-		frame(llama), frame(sql, sql+"\x1a\x01x", "\x1a\x01y"), frame(llama, sql), frame(sql + sql), frame(""), frame("\x1a\x01x", llama), frame(llama)[:9],
+		frame(llama), frame(sql, sql+"\x1a\x01x", "\x1a\x01y"), frame(llama, sql), frame(sql + sql), frame(""), frame("\x1a\x01x", llama),
+		frame(llama)[:9],
 	} {
 		f.Add(byte(0), []byte{3, 200}, body)
 		f.Add(byte(5), []byte{0, 1, 255}, body)

@@ -69,7 +69,8 @@ func TestARequestWhoseEngineHasGoneIsEndedOnItsStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := answer.GetImmediateResponse(); got.GetDetails() != "headgate_engine_gone" || got.GetStatus().GetCode() != 503 || len(got.GetHeaders().GetSetHeaders()) != 2 {
+	if got := answer.GetImmediateResponse(); got.GetDetails() != "headgate_engine_gone" || got.GetStatus().GetCode() != 503 ||
+		len(got.GetHeaders().GetSetHeaders()) != 2 {
 		t.Errorf("the data plane gets %v", answer)
 	}
 	if err := exchange.CloseSend(); err != nil {
@@ -238,7 +239,8 @@ func TestARefusedCallIsCountedOnce(t *testing.T) {
 }
 
 // openRequest opens an exchange and sends it a request. It returns the exchange and its decision.
-func openRequest(t *testing.T, client extprocv3.ExternalProcessorClient) (exchange extprocv3.ExternalProcessor_ProcessClient, decision *extprocv3.ProcessingResponse) {
+func openRequest(t *testing.T, client extprocv3.ExternalProcessorClient) (exchange extprocv3.ExternalProcessor_ProcessClient,
+	decision *extprocv3.ProcessingResponse) {
 	t.Helper()
 	exchange, err := client.Process(t.Context())
 	if err != nil {

@@ -18,8 +18,10 @@ func TestTimesOfADecision(t *testing.T) {
 	f := newFleet()
 	w, name := f.View().World, objects.Name{Namespace: "ns", Name: "base"}
 	w.Pools[name].Profile = &profile.Profile{
-		FrontendOverhead: 0.04, Prefill: profile.Prefill{Base: 0.05}, Decode: profile.Decode{Base: 0.02}, AdapterLoad: profile.Spread{Mean: 0.2},
-		Limits: profile.Limits{MaxSequences: 10, MaxBatchedTokens: 1000, KVBlocks: 100, BlockSize: 16, GPUAdapters: 1, HostAdapters: 2},
+		FrontendOverhead: 0.04, Prefill: profile.Prefill{Base: 0.05}, Decode: profile.Decode{Base: 0.02},
+		AdapterLoad: profile.Spread{Mean: 0.2},
+		Limits: profile.Limits{MaxSequences: 10, MaxBatchedTokens: 1000, KVBlocks: 100, BlockSize: 16, GPUAdapters: 1,
+			HostAdapters: 2},
 	}
 	f.SetWorld(w)
 	f.View().Snapshot.Pools["ns/base"].Endpoints[0].Backlog.Queue.Store(time.Now().Add(time.Hour).UnixNano())
@@ -38,7 +40,8 @@ func TestTimesOfADecision(t *testing.T) {
 				for _, term := range []string{"intake", "queue", "room", "load", "prefill"} {
 					sum += is[term].GetNumberValue()
 				}
-				if first := is["first_token"].GetNumberValue(); math.Abs(sum-first) > 1e-5 || is["intake"].GetNumberValue() != 0.04 || first < 0.29 {
+				if first := is["first_token"].GetNumberValue(); math.Abs(sum-first) > 1e-5 || is["intake"].GetNumberValue() != 0.04 ||
+					first < 0.29 {
 					t.Errorf("the first token comes after %g s, of %v", first, is)
 				}
 			}
@@ -58,7 +61,8 @@ func TestWhereTheAdapterWasIsTold(t *testing.T) {
 	f := newFleet()
 	w, name := f.View().World, objects.Name{Namespace: "ns", Name: "base"}
 	w.Pools[name].Profile = &profile.Profile{
-		FrontendOverhead: 0.04, Prefill: profile.Prefill{Base: 0.05}, Decode: profile.Decode{Base: 0.02}, AdapterLoad: profile.Spread{Mean: 0.2}, AdapterActivation: profile.Spread{Mean: 0.03},
+		FrontendOverhead: 0.04, Prefill: profile.Prefill{Base: 0.05}, Decode: profile.Decode{Base: 0.02},
+		AdapterLoad: profile.Spread{Mean: 0.2}, AdapterActivation: profile.Spread{Mean: 0.03},
 		Limits: profile.Limits{MaxSequences: 10, MaxBatchedTokens: 1000, KVBlocks: 100, BlockSize: 16, GPUAdapters: 1, HostAdapters: 2},
 	}
 	f.SetWorld(w)
@@ -66,7 +70,9 @@ func TestWhereTheAdapterWasIsTold(t *testing.T) {
 	exchange := func(front stream.Front, model string) (x stream.Exchange, adapter string, load float64, told []outcome.Outcome) {
 		server, observed := newServer(t, f, latency)
 		x = server.Exchange(front, "base-picker:9002", 9002)
-		for _, line := range []string{"headers :method=POST :path=/v1/completions", "body " + fmt.Sprintf(`{"model":%q,"prompt":"x","stream":true}`, model), "response :status=200 content-type=text/event-stream", `answer "data: {}\n\n"`} {
+		for _, line := range []string{"headers :method=POST :path=/v1/completions", "body " +
+			fmt.Sprintf(`{"model":%q,"prompt":"x","stream":true}`, model), "response :status=200 content-type=text/event-stream",
+			`answer "data: {}\n\n"`} {
 			responses, err := x.Receive(message(t, line), time.Now())
 			if err != nil {
 				t.Fatal(err)
@@ -82,7 +88,8 @@ func TestWhereTheAdapterWasIsTold(t *testing.T) {
 	for _, c := range []struct {
 		model, adapter string
 		load           time.Duration
-	}{{"text-to-sql", "storage", 270 * time.Millisecond}, {"text-to-sql", "slot", 40 * time.Millisecond}, {"llama", "none", 40 * time.Millisecond}} {
+	}{{"text-to-sql", "storage", 270 * time.Millisecond}, {"text-to-sql", "slot", 40 * time.Millisecond},
+		{"llama", "none", 40 * time.Millisecond}} {
 		if x, adapter, load, _ := exchange(stream.Own, c.model); adapter != c.adapter || load != float64(c.load.Microseconds()) {
 			t.Errorf("%s was at %q, and its load takes %g µs; want %q, %v", c.model, adapter, load, c.adapter, c.load)
 		} else {

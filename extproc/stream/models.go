@@ -23,7 +23,8 @@ type modelJSON struct {
 }
 
 func (s *scope) describeModel(view *endpointstate.View, offer *objects.Offer, m listedModel) modelJSON {
-	j := modelJSON{ID: m.Name, Object: "model", OwnedBy: "headgate", MaxLength: fleet.Read(s.server.Fleet, func(s *endpointstate.State) int { return s.MaxLength(m.pool) })}
+	j := modelJSON{ID: m.Name, Object: "model", OwnedBy: "headgate",
+		MaxLength: fleet.Read(s.server.Fleet, func(s *endpointstate.State) int { return s.MaxLength(m.pool) })}
 	if !m.Created.IsZero() {
 		j.Created = m.Created.Unix()
 	}
@@ -79,7 +80,8 @@ func (s *scope) unwell() error {
 		if p == nil || !counts(name) {
 			continue
 		}
-		if s.takesOpen() && !declared.Routed && name != s.server.Default && len(p.Copies) == 0 && s.server.Flow == nil && !leads(offer, name) {
+		if s.takesOpen() && !declared.Routed && name != s.server.Default && len(p.Copies) == 0 && s.server.Flow == nil &&
+			!leads(offer, name) {
 			continue // the pool serves no model
 		}
 		for i := range p.Endpoints {

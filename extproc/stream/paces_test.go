@@ -55,7 +55,8 @@ func TestPacesDecide(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet()
 			for range 4 {
-				f.Observe(outcome.Outcome{Pool: "ns/base", Model: "sql-v2", Endpoint: address, Status: 200, Among: 1, Answered: 10 * time.Millisecond})
+				f.Observe(outcome.Outcome{Pool: "ns/base", Model: "sql-v2", Endpoint: address, Status: 200, Among: 1,
+					Answered: 10 * time.Millisecond})
 			}
 			if got := f.ServiceTime(objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "base"}, ID: "sql-v2"}); got != 10e6 {
 				t.Fatalf("the pace is %d ns", got)
@@ -73,7 +74,8 @@ func TestPacesDecide(t *testing.T) {
 				for _, r := range responses {
 					if p := r.GetDynamicMetadata().GetFields()["gateway.pick"].GetStructValue().GetFields(); p["pool"] != nil {
 						told++
-						if p["reason"].GetStringValue() != c.reason || p["among"].GetNumberValue() != c.among || (p["among"] != nil) != c.runs {
+						if p["reason"].GetStringValue() != c.reason || p["among"].GetNumberValue() != c.among ||
+							(p["among"] != nil) != c.runs {
 							t.Errorf("it is told %v, want %q among %g", p, c.reason, c.among)
 						}
 					}
@@ -124,7 +126,8 @@ func TestThePaceOfAModelDecidesUntilOneIsLearned(t *testing.T) {
 	claims("nothing is learned", 20e6, infer)
 	claims("with tokens", 0, "headers :method=POST :path=/v1/completions", `body {"model":"text-to-sql","prompt":"x"}`)
 	for range 4 {
-		f.Observe(outcome.Outcome{Pool: "ns/base", Model: "sql-v2", Endpoint: address, Status: 200, Among: 1, Answered: 10 * time.Millisecond})
+		f.Observe(outcome.Outcome{Pool: "ns/base", Model: "sql-v2", Endpoint: address, Status: 200, Among: 1,
+			Answered: 10 * time.Millisecond})
 	}
 	claims("it is learned", 10e6, infer)
 }
@@ -164,7 +167,8 @@ func TestAnotherGatewaysAnswersAreTimed(t *testing.T) {
 			if c.held {
 				f.ApplyPlacement(news(t, f, nil))
 			}
-			receive("headers :method=POST content-type=application/json mode=" + c.mode + " shown=FULL_DUPLEX_STREAMED :path=/v2/models/text-to-sql/infer")
+			receive("headers :method=POST content-type=application/json mode=" + c.mode +
+				" shown=FULL_DUPLEX_STREAMED :path=/v2/models/text-to-sql/infer")
 			if c.held {
 				if x.Waits() == "" {
 					t.Fatal("it is not held")

@@ -42,7 +42,8 @@ func TestRequestsGoToThePortOfTheirProtocol(t *testing.T) {
 		if err != nil || len(out) != 1 {
 			t.Fatalf("%s: %v, %v", c.what, out, err)
 		}
-		if got := headers(out[0].GetRequestHeaders().GetResponse().GetHeaderMutation()); !strings.Contains(got, "x-gateway-destination-endpoint="+c.to) {
+		if got := headers(out[0].GetRequestHeaders().GetResponse().GetHeaderMutation()); !strings.Contains(got,
+			"x-gateway-destination-endpoint="+c.to) {
 			t.Errorf("%s goes to%s, want %s", c.what, got, c.to)
 		}
 	}
@@ -55,7 +56,8 @@ func TestMessagesAreAskedForWithTrailers(t *testing.T) {
 	x := server.ExchangeAt("", objects.Name{}, nil)
 	out, err := x.Receive(&extprocv3.ProcessingRequest{
 		Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{
-			{Key: ":method", RawValue: []byte("POST")}, {Key: ":path", RawValue: []byte("/inference.GRPCInferenceService/ModelInfer")}, {Key: "content-type", RawValue: []byte("application/grpc")},
+			{Key: ":method", RawValue: []byte("POST")}, {Key: ":path", RawValue: []byte("/inference.GRPCInferenceService/ModelInfer")},
+			{Key: "content-type", RawValue: []byte("application/grpc")},
 		}}}},
 		ProtocolConfig: &extprocv3.ProtocolConfiguration{},
 	}, time.Now())
@@ -63,7 +65,8 @@ func TestMessagesAreAskedForWithTrailers(t *testing.T) {
 		t.Fatal(out, err)
 	}
 	m := out[0].GetModeOverride()
-	if m.GetRequestTrailerMode() != extprocfilterv3.ProcessingMode_SEND || m.GetResponseHeaderMode() != extprocfilterv3.ProcessingMode_SKIP || m.GetResponseBodyMode() != extprocfilterv3.ProcessingMode_NONE {
+	if m.GetRequestTrailerMode() != extprocfilterv3.ProcessingMode_SEND ||
+		m.GetResponseHeaderMode() != extprocfilterv3.ProcessingMode_SKIP || m.GetResponseBodyMode() != extprocfilterv3.ProcessingMode_NONE {
 		t.Errorf("it asks for %v", m)
 	}
 }

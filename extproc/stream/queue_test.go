@@ -47,13 +47,15 @@ func holdingServer(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *fl
 
 // ask begins a request for the adapter without a copy. It returns the stream once the request is
 // decided or waits.
-func ask(ctx context.Context, t *testing.T, client extprocv3.ExternalProcessorClient) (extprocv3.ExternalProcessor_ProcessClient, *extprocv3.ProcessingResponse) {
+func ask(ctx context.Context, t *testing.T, client extprocv3.ExternalProcessorClient) (extprocv3.ExternalProcessor_ProcessClient,
+	*extprocv3.ProcessingResponse) {
 	t.Helper()
 	return askFor(ctx, t, client, "missing")
 }
 
 // askFor begins a request for a model, as ask.
-func askFor(ctx context.Context, t *testing.T, client extprocv3.ExternalProcessorClient, model string) (extprocv3.ExternalProcessor_ProcessClient, *extprocv3.ProcessingResponse) {
+func askFor(ctx context.Context, t *testing.T, client extprocv3.ExternalProcessorClient,
+	model string) (extprocv3.ExternalProcessor_ProcessClient, *extprocv3.ProcessingResponse) {
 	t.Helper()
 	s, err := client.Process(ctx)
 	if err != nil {
@@ -205,7 +207,8 @@ func TestAWaitForAVModelOutlivesItsModel(t *testing.T) {
 		awaitHeld(t, held, 0)
 		page := httptest.NewRecorder()
 		counted.Handler().ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-		for _, want := range []string{`headgate_queue_time_seconds_count{outcome="failed"} 1`, `headgate_queue_time_seconds_count{outcome="released"} 1`} {
+		for _, want := range []string{`headgate_queue_time_seconds_count{outcome="failed"} 1`,
+			`headgate_queue_time_seconds_count{outcome="released"} 1`} {
 			if !strings.Contains(page.Body.String(), want) {
 				t.Errorf("%s: the metrics lack %s", word, want)
 			}

@@ -73,7 +73,8 @@ func sent(t *testing.T, x stream.Exchange, sealer *relaytoken.Sealer, lines ...s
 			if common == nil {
 				common = m.GetRequestBody().GetResponse()
 			}
-			if x.FromRelay() && !slices.Contains(common.GetHeaderMutation().GetRemoveHeaders(), "x-headgate-relay-token") && len(common.GetHeaderMutation().GetSetHeaders()) > 0 {
+			if x.FromRelay() && !slices.Contains(common.GetHeaderMutation().GetRemoveHeaders(), "x-headgate-relay-token") &&
+				len(common.GetHeaderMutation().GetSetHeaders()) > 0 {
 				t.Error("the engine gets the errand")
 			}
 			for _, h := range common.GetHeaderMutation().GetSetHeaders() {
@@ -117,7 +118,8 @@ func TestTheInnerServerIsTheLastPick(t *testing.T) {
 		to    string
 		name  string // of the errand's model; empty for no errand
 	}{
-		{"one copy", []string{post, `body {"model":"text-to-sql"}`}, plain, nil, address + `,/run/inner.sock {"model":"sql-v2"}`, "text-to-sql"},
+		{"one copy", []string{post, `body {"model":"text-to-sql"}`}, plain, nil, address + `,/run/inner.sock {"model":"sql-v2"}`,
+			"text-to-sql"},
 		{"a VModel", []string{post, `body {"model":"sql"}`}, plain, nil, address + `,/run/inner.sock {"model":"sql-v2"}`, "sql"},
 		{"a call", []string{aCall + "mm-model-id=mm-1"}, plain, nil, address + ",/run/inner.sock mm-1", "mm-1"},
 		{"V2 by REST", []string{aInfer + "runtime/infer"}, plain, nil, address + ",/run/inner.sock mm-1 /v2/models/mm-1/infer", "runtime"},
@@ -125,10 +127,16 @@ func TestTheInnerServerIsTheLastPick(t *testing.T) {
 			return s.ExchangeAt("Gateway ns/g chat", objects.Name{}, nil).TakenAt("back")
 		}, nil, address + `,/run/inner.sock pool/ns/base {"model":"sql-v2"}`, "text-to-sql"},
 		{"a base model, which control does not load", []string{post, `body {"model":"llama"}`}, plain, nil, address, ""},
-		{"as many picks as may be tried", []string{post, `body {"model":"text-to-sql"}`}, plain, func(c *stream.Config) { c.Settings.Picks = 1 }, address + ` {"model":"sql-v2"}`, ""},
-		{"no control", []string{post, `body {"model":"text-to-sql"}`}, plain, func(c *stream.Config) { c.Flow = nil }, address + ` {"model":"sql-v2"}`, ""},
-		{"no inner server", []string{post, `body {"model":"text-to-sql"}`}, plain, func(c *stream.Config) { c.Relay = "" }, address + ` {"model":"sql-v2"}`, ""},
-		{"an Envoy that takes nothing back", []string{post, `body {"model":"text-to-sql"}`}, func(s *stream.Server) stream.Exchange { return s.ExchangeAt("", objects.Name{}, nil) }, nil, address + ` {"model":"sql-v2"}`, ""},
+		{"as many picks as may be tried", []string{post, `body {"model":"text-to-sql"}`}, plain, func(c *stream.Config) {
+			c.Settings.Picks = 1
+		}, address + ` {"model":"sql-v2"}`, ""},
+		{"no control", []string{post, `body {"model":"text-to-sql"}`}, plain, func(c *stream.Config) { c.Flow = nil }, address +
+			` {"model":"sql-v2"}`, ""},
+		{"no inner server", []string{post, `body {"model":"text-to-sql"}`}, plain, func(c *stream.Config) { c.Relay = "" }, address +
+			` {"model":"sql-v2"}`, ""},
+		{"an Envoy that takes nothing back", []string{post, `body {"model":"text-to-sql"}`}, func(s *stream.Server) stream.Exchange {
+			return s.ExchangeAt("", objects.Name{}, nil)
+		}, nil, address + ` {"model":"sql-v2"}`, ""},
 		{"another gateway", []string{post, `body {"model":"text-to-sql"}`}, func(s *stream.Server) stream.Exchange {
 			return s.Exchange(stream.Gateway, "base-picker:9002", 0).TakenAt("back")
 		}, nil, address + ` {"model":"sql-v2"}`, ""},
@@ -146,7 +154,8 @@ func TestTheInnerServerIsTheLastPick(t *testing.T) {
 		case e.Kind != relaytoken.Again, e.Back != "back", len(e.Models) != 1 || e.Models[0].Name != c.name, e.Last,
 			len(e.Tried) != 1 || e.Tried[0].Endpoint != address || e.Tried[0].At != address,
 			e.Tried[0].Model != "sql-v2" && e.Tried[0].Model != "mm-1",
-			e.Models[0].Target.Adapter != map[string]string{"text-to-sql": "sql-v2", "sql": "sql", "mm-1": "mm-1", "runtime": "runtime"}[c.name]:
+			e.Models[0].Target.Adapter != map[string]string{"text-to-sql": "sql-v2", "sql": "sql", "mm-1": "mm-1",
+				"runtime": "runtime"}[c.name]:
 			t.Errorf("%s: its errand is %+v", c.what, e)
 		}
 	}
@@ -167,18 +176,36 @@ func TestWhatIsSentOnceMoreWasAdmitted(t *testing.T) {
 		to    string
 		again bool
 	}{
-		{"as it was", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2"), Last: true}), `body {"model":"sql-v2"}`}, address, false},
-		{"under another name", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2"), Last: true}), `body {"model":"sql-v1"}`}, address + ` {"model":"sql-v2"}`, false},
-		{"for a VModel", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql"), Last: true}), `body {"model":"old"}`}, address + ` {"model":"sql-v2"}`, false},
-		{"not the last way", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2")}), `body {"model":"sql-v2"}`}, address + ",/run/inner.sock", true},
-		{"at a listener that has it not", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2"), Listener: "Gateway ns/g other", Last: true}), `body {"model":"sql-v2"}`}, address + " pool/ns/base", false},
-		{"for a pool that a route named", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2"), Given: base, Last: true}), `body {"model":"sql-v2"}`}, address + " pool/ns/base", false},
-		{"a call whose message is not read again", []string{"headers :method=POST mode=NONE shown=NONE content-type=application/grpc :path=/inference.GRPCInferenceService/ModelMetadata mm-model-id=mm-9 end " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("mm-1"), Last: true})}, address + " mm-1", false},
-		{"V2 by REST", []string{aInfer + "mm-9/infer " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("mm-1"), Last: true})}, address + " mm-1 /v2/models/mm-1/infer", false},
-		{"for a model that nobody has", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("gone"), Last: true}), `body {"model":"gone"}`}, "waits for ns/base/gone, 16 bytes, at most 5m0s", false},
-		{"an errand of the inner server's", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Again, Models: of("sql-v2")})}, "reply: 503", false},
-		{"for two", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: append(of("a"), of("b")...)})}, "reply: 503", false},
-		{"of another process", []string{post + " x-headgate-relay-token=" + relayTokens(t, 'o').Seal(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2")})}, "reply: 503", false},
+		{"as it was", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2"), Last: true}),
+			`body {"model":"sql-v2"}`}, address, false},
+		{"under another name", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2"), Last: true}),
+			`body {"model":"sql-v1"}`}, address + ` {"model":"sql-v2"}`, false},
+		{"for a VModel", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql"), Last: true}),
+			`body {"model":"old"}`}, address + ` {"model":"sql-v2"}`, false},
+		{"not the last way", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2")}),
+			`body {"model":"sql-v2"}`}, address + ",/run/inner.sock", true},
+		{"at a listener that has it not", []string{post + " " +
+			again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2"), Listener: "Gateway ns/g other", Last: true}),
+			`body {"model":"sql-v2"}`}, address + " pool/ns/base", false},
+		{"for a pool that a route named", []string{post + " " +
+			again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2"), Given: base, Last: true}), `body {"model":"sql-v2"}`},
+			address + " pool/ns/base", false},
+		{"a call whose message is not read again",
+			[]string{"headers :method=POST mode=NONE shown=NONE content-type=application/grpc :path=/inference.GRPCInferenceService/ModelMetadata mm-model-id=mm-9 end " +
+				again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("mm-1"), Last: true})},
+			address +
+				" mm-1", false},
+		{"V2 by REST", []string{aInfer + "mm-9/infer " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("mm-1"), Last: true})},
+			address + " mm-1 /v2/models/mm-1/infer", false},
+		{"for a model that nobody has", []string{post + " " +
+			again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("gone"), Last: true}), `body {"model":"gone"}`},
+			"waits for ns/base/gone, 16 bytes, at most 5m0s", false},
+		{"an errand of the inner server's", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Again, Models: of("sql-v2")})},
+			"reply: 503", false},
+		{"for two", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: append(of("a"), of("b")...)})},
+			"reply: 503", false},
+		{"of another process", []string{post + " x-headgate-relay-token=" +
+			relayTokens(t, 'o').Seal(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2")})}, "reply: 503", false},
 		{"a client's", []string{post + " x-headgate-relay-token=1"}, "reply: 503", false},
 	} {
 		x := server.ExchangeAt("", objects.Name{}, nil).TakenAt("back")
@@ -190,18 +217,21 @@ func TestWhatIsSentOnceMoreWasAdmitted(t *testing.T) {
 	}
 	// The path was rewritten on the first way.
 	rewritten := server.ExchangeAt("", base, &wire.Rewrite{Prefix: "/v2", With: "/x"}).TakenAt("back")
-	if to, _ := sent(t, rewritten, sealer, aInfer+"mm-9/infer "+again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("mm-1"), Last: true})); to != address+" mm-1 /v2/models/mm-1/infer" {
+	if to, _ := sent(t, rewritten, sealer, aInfer+"mm-9/infer "+
+		again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("mm-1"), Last: true})); to != address+" mm-1 /v2/models/mm-1/infer" {
 		t.Errorf("at a route that rewrites it goes to %s", to)
 	}
 	// Tokens from other gateways are ignored.
 	x := server.Exchange(stream.Gateway, "base-picker:9002", 0)
-	if to, _ := sent(t, x, sealer, post+" "+again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("mm-1")}), `body {"model":"text-to-sql"}`); to != address+` {"model":"sql-v2"}` {
+	if to, _ := sent(t, x, sealer, post+" "+again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("mm-1")}),
+		`body {"model":"text-to-sql"}`); to != address+` {"model":"sql-v2"}` {
 		t.Errorf("another gateway's goes to %s", to)
 	}
 	// Errors have the client's name of the model.
 	x = server.ExchangeAt("", objects.Name{}, nil).TakenAt("back")
 	sent(t, x, sealer, post+" "+again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("gone"), Last: true}), `body {"model":"gone"}`)
-	if out := x.Expire(); len(out) != 1 || !strings.Contains(string(out[0].GetImmediateResponse().GetBody()), "The model 'client's' could not") {
+	if out := x.Expire(); len(out) != 1 || !strings.Contains(string(out[0].GetImmediateResponse().GetBody()),
+		"The model 'client's' could not") {
 		t.Errorf("the client is told %v", out)
 	}
 }
@@ -216,16 +246,20 @@ func TestACallForSeveralModelsGoesToTheInnerServer(t *testing.T) {
 	}{
 		{"two", "mm-model-id=mm-1 mm-model-id=text-to-sql", "/run/inner.sock", []string{"mm-1 mm-1", "text-to-sql sql-v2"}, false, nil},
 		{"one that there is not", "mm-model-id=nobody mm-model-id=mm-1", "/run/inner.sock", []string{"mm-1 mm-1"}, false, nil},
-		{"all that there are to be", "mm-required=all mm-model-id=mm-1 mm-model-id=mm-1", "/run/inner.sock", []string{"mm-1 mm-1", "mm-1 mm-1"}, true, nil},
-		{"not all that there are to be", "mm-required=all mm-model-id=mm-1 mm-model-id=nobody", "reply: 404 5 model not found", nil, false, nil},
+		{"all that there are to be", "mm-required=all mm-model-id=mm-1 mm-model-id=mm-1", "/run/inner.sock",
+			[]string{"mm-1 mm-1", "mm-1 mm-1"}, true, nil},
+		{"not all that there are to be", "mm-required=all mm-model-id=mm-1 mm-model-id=nobody", "reply: 404 5 model not found", nil,
+			false, nil},
 		{"none of them", "mm-model-id=noone mm-model-id=nobody", "reply: 404 5 none of the requested models were found", nil, false, nil},
 		{"VModels", "mm-vmodel-id=sql mm-vmodel-id=mm-1", "/run/inner.sock", []string{"sql sql"}, false, nil},
-		{"an Envoy that takes nothing back", "mm-model-id=mm-1 mm-model-id=text-to-sql", "reply: 501 12 This gateway takes no call for several models.", nil, false, func(s *stream.Server) stream.Exchange {
-			return s.ExchangeAt("", objects.Name{}, nil)
-		}},
-		{"another gateway", "mm-model-id=mm-1 mm-model-id=text-to-sql", "reply: 501 12 This gateway takes no call for several models.", nil, false, func(s *stream.Server) stream.Exchange {
-			return s.Exchange(stream.Gateway, "base-picker:9002", 0).TakenAt("back")
-		}},
+		{"an Envoy that takes nothing back", "mm-model-id=mm-1 mm-model-id=text-to-sql",
+			"reply: 501 12 This gateway takes no call for several models.", nil, false, func(s *stream.Server) stream.Exchange {
+				return s.ExchangeAt("", objects.Name{}, nil)
+			}},
+		{"another gateway", "mm-model-id=mm-1 mm-model-id=text-to-sql", "reply: 501 12 This gateway takes no call for several models.", nil,
+			false, func(s *stream.Server) stream.Exchange {
+				return s.Exchange(stream.Gateway, "base-picker:9002", 0).TakenAt("back")
+			}},
 	} {
 		server, f, sealer := withRelay(t, nil)
 		x := server.ExchangeAt("", objects.Name{}, nil).TakenAt("back")
@@ -257,9 +291,10 @@ func TestCallsForControl(t *testing.T) {
 		{"a way", "ModelMesh/getModelStatus", "/run/inner.sock", true, nil},
 		{"no way", "ModelMesh/getModelStatus", "reply: 404 12 This gateway serves no such method.", false, nil},
 		{"a runtime's own", "ModelRuntime/loadModel", "reply: 404 12 This gateway serves no such method.", true, nil},
-		{"another gateway", "ModelMesh/getModelStatus", "reply: 404 12 This gateway serves no such method.", true, func(s *stream.Server) stream.Exchange {
-			return s.Exchange(stream.Gateway, "base-picker:9002", 0).TakenAt("back")
-		}},
+		{"another gateway", "ModelMesh/getModelStatus", "reply: 404 12 This gateway serves no such method.", true,
+			func(s *stream.Server) stream.Exchange {
+				return s.Exchange(stream.Gateway, "base-picker:9002", 0).TakenAt("back")
+			}},
 	} {
 		server, _, sealer := withRelay(t, func(s *stream.Config) { s.Manages = c.manages })
 		x := server.ExchangeAt("", objects.Name{}, nil).TakenAt("back")
@@ -288,8 +323,10 @@ func TestRESTForEnginesThatTakeCallsAlone(t *testing.T) {
 		{"inference", aInfer + "mm-1/infer", "/run/inner.sock mm-1", "mm-1 mm-1"},
 		{"for a VModel", aInfer + "runtime/infer", "/run/inner.sock mm-1", "runtime runtime"},
 		{"what the model takes", "headers :method=GET mode=NONE shown=NONE end :path=/v2/models/mm-1", "/run/inner.sock mm-1", "mm-1 mm-1"},
-		{"whether it is ready", "headers :method=GET mode=NONE shown=NONE end :path=/v2/models/mm-1/ready", `reply: 200 0 {"name":"mm-1","ready":true}`, ""},
-		{"a model that there is not", aInfer + "nobody/infer", "reply: 404 0 {\"error\":\"The model 'nobody' does not exist. GET /v1/models lists those that do.\"}", ""},
+		{"whether it is ready", "headers :method=GET mode=NONE shown=NONE end :path=/v2/models/mm-1/ready",
+			`reply: 200 0 {"name":"mm-1","ready":true}`, ""},
+		{"a model that there is not", aInfer + "nobody/infer",
+			"reply: 404 0 {\"error\":\"The model 'nobody' does not exist. GET /v1/models lists those that do.\"}", ""},
 		{"of a pool that takes it", aInfer + "sticky/infer", "10.0.3.4:8000,10.0.3.3:8000,10.0.3.2:8000 sticky", ""},
 		{"of OpenAI's API", post, "", ""},
 	} {
@@ -323,7 +360,8 @@ func TestTheInnerServerAtAGateway(t *testing.T) {
 		at         objects.Name // the pool of a route; zero for a listener
 		to         string
 	}{
-		{"one copy at a listener", aCall + "mm-model-id=text-to-sql", nil, objects.Name{}, address + ",/run/inner.sock sql-v2 calls/ns/base"},
+		{"one copy at a listener", aCall + "mm-model-id=text-to-sql", nil, objects.Name{}, address +
+			",/run/inner.sock sql-v2 calls/ns/base"},
 		{"one copy at a route", aCall + "mm-model-id=mm-1", nil, base, address + ",/run/inner.sock mm-1"},
 		{"several at a listener", several, nil, objects.Name{}, "/run/inner.sock calls/ns/base"},
 		{"several at a route", several, nil, base, "/run/inner.sock"},

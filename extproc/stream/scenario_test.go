@@ -173,14 +173,16 @@ func news(t *testing.T, f *fleet.Fleet, words []string) endpointstate.PlacementU
 	t.Helper()
 	n := endpointstate.PlacementUpdate{
 		All: !f.Heard(), Endpoints: map[string]bool{address: true, "10.0.2.1:8000": true},
-		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{}, Failures: map[objects.ModelKey]string{}, Registered: map[objects.ModelKey]bool{},
-		VModels: map[objects.ModelKey]endpointstate.Switch{},
+		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{}, Failures: map[objects.ModelKey]string{},
+		Registered: map[objects.ModelKey]bool{},
+		VModels:    map[objects.ModelKey]endpointstate.Switch{},
 	}
 	for _, w := range words {
 		verb, rest, _ := strings.Cut(w, "=")
 		id, at, _ := strings.Cut(rest, "@")
 		key := objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "base"}, ID: id}
-		said := map[string]endpointstate.CopyState{"loaded": endpointstate.Loaded, "unloading": endpointstate.Unloading, "gone": endpointstate.Nothing}
+		said := map[string]endpointstate.CopyState{"loaded": endpointstate.Loaded, "unloading": endpointstate.Unloading,
+			"gone": endpointstate.Nothing}
 		word, isCopy := said[verb]
 		switch {
 		case isCopy:
@@ -356,7 +358,8 @@ func render(t *testing.T, m *extprocv3.ProcessingResponse) string {
 		if s := i.GetGrpcStatus(); s != nil {
 			call = " " + codes.Code(s.GetStatus()).String()
 		}
-		fmt.Fprintf(&out, "reply: %d%s details=%s%s\n%s\n", i.GetStatus().GetCode(), call, i.GetDetails(), headers(i.GetHeaders()), i.GetBody())
+		fmt.Fprintf(&out, "reply: %d%s details=%s%s\n%s\n", i.GetStatus().GetCode(), call, i.GetDetails(), headers(i.GetHeaders()),
+			i.GetBody())
 	case *extprocv3.ProcessingResponse_StreamedImmediateResponse:
 		switch r := r.StreamedImmediateResponse.GetResponse().(type) {
 		case *extprocv3.StreamedImmediateResponse_HeadersResponse:
@@ -429,5 +432,6 @@ func headers(m *extprocv3.HeaderMutation) string {
 
 func renderOutcome(o outcome.Outcome) string {
 	return fmt.Sprintf("outcome: route=%s pool=%s model=%s endpoint=%s status=%d failure=%q elsewhere=%v prompt=%v completion=%v first=%v took=%v waiting=%v id=%s\n",
-		o.Route, o.Pool, o.Model, o.Endpoint, o.Status, o.Failure, o.Elsewhere, o.Prompt, o.Completion, o.FirstBody, o.Duration, o.Load.Waiting, o.ResponseID)
+		o.Route, o.Pool, o.Model, o.Endpoint, o.Status, o.Failure, o.Elsewhere, o.Prompt, o.Completion, o.FirstBody, o.Duration,
+		o.Load.Waiting, o.ResponseID)
 }

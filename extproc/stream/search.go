@@ -158,7 +158,8 @@ func (d *dispatcher) spread(view *endpointstate.View, request pick.Request, othe
 				} else if d.scope.once(view.World, name) {
 					continue
 				}
-				picks = slices.Insert(picks, at, pick.Decision{Endpoint: e, Copy: &pool.Any[i], Model: picks[0].Model, Reason: "not heard of yet"})
+				picks = slices.Insert(picks, at, pick.Decision{Endpoint: e, Copy: &pool.Any[i], Model: picks[0].Model,
+					Reason: "not heard of yet"})
 			}
 		}
 	}

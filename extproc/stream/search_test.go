@@ -50,25 +50,31 @@ func TestAStoredResponseIsSearched(t *testing.T) {
 		got := ask(objects.Name{}, get)
 		_, picks, _ := strings.Cut(got, "destination-endpoint=")
 		picks, _, _ = strings.Cut(picks, " ")
-		if n := 1 + strings.Count(picks, ","); strings.Contains(picks, "10.0.4.1:") != (n < 8) { // the pool with a token of its own is apart
+		// the pool with a token of its own is apart
+		if n := 1 + strings.Count(picks, ","); strings.Contains(picks, "10.0.4.1:") != (n < 8) {
 			t.Errorf("%d endpoints are asked: %s", n, picks)
 		}
 		expect("a response", got, `"stored":"resp_x"`, `"everybody":false`, "x-envoy-max-retries=")
 	}
-	goesOn := ask(objects.Name{Namespace: "ns", Name: "sticky"}, "headers :method=POST :path=/v1/responses", `body {"model":"sticky","previous_response_id":"resp_y"}`)
+	goesOn := ask(objects.Name{Namespace: "ns", Name: "sticky"}, "headers :method=POST :path=/v1/responses",
+		`body {"model":"sticky","previous_response_id":"resp_y"}`)
 	expect("a turn", goesOn, `"stored":"resp_y"`, `"everybody":true`, "x-envoy-max-retries=3")
 	f.Observe(outcome.Outcome{Pool: "ns/sticky", Endpoint: "10.0.3.4:8000", Status: 404, Stored: "resp_y", Everybody: true})
 	f.Observe(outcome.Outcome{Pool: "ns/sticky", Endpoint: "10.0.3.4:8000", Status: 200, Stored: "resp_x"})
-	expect("what nobody has", ask(objects.Name{}, "headers :method=GET :path=/v1/responses/resp_y end"), "404 details=headgate_response_not_found")
+	expect("what nobody has", ask(objects.Name{}, "headers :method=GET :path=/v1/responses/resp_y end"),
+		"404 details=headgate_response_not_found")
 	expect("what was found", ask(objects.Name{}, get), "destination-endpoint=10.0.3.4:8000")
 	now = now.Add(11 * time.Second)
 	f.SetWorld(f.View().World)
 	expect("what nobody had a while ago", ask(objects.Name{}, "headers :method=GET :path=/v1/responses/resp_y end"), `"stored":"resp_y"`)
 	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused("10.0.3.1:8000", now) })
 	f.SetWorld(f.View().World)
-	expect("a response that one which is out may have", ask(objects.Name{Namespace: "ns", Name: "sticky"}, "headers :method=GET :path=/v1/responses/resp_w end"), `"stored":"resp_w"`, `"everybody":false`)
+	expect("a response that one which is out may have",
+		ask(objects.Name{Namespace: "ns", Name: "sticky"}, "headers :method=GET :path=/v1/responses/resp_w end"), `"stored":"resp_w"`,
+		`"everybody":false`)
 	for _, path := range []string{"/v1/chat/completions", "/v1/responses"} {
-		got := ask(objects.Name{}, "headers :method=POST :path="+path, `body {"model":"sticky","previous_response_id":"`+map[bool]string{true: "no id", false: "resp_z"}[path == "/v1/responses"]+`"}`)
+		got := ask(objects.Name{}, "headers :method=POST :path="+path, `body {"model":"sticky","previous_response_id":"`+
+			map[bool]string{true: "no id", false: "resp_z"}[path == "/v1/responses"]+`"}`)
 		if strings.Contains(got, "stored") {
 			t.Errorf("%s searches: %s", path, got)
 		}
@@ -92,8 +98,10 @@ func TestTheSettingsOfAPoolBoundTheSearch(t *testing.T) {
 			out := replies(t, server.ExchangeAt("", objects.Name{Namespace: "ns", Name: "sticky"}, nil), lines)
 			_, to, _ := strings.Cut(out, "destination-endpoint=")
 			to, _, _ = strings.Cut(to, " ")
-			if n, want := 1+strings.Count(to, ","), map[int]int{3: 1, 1: 4}[picks]; n != want || strings.Contains(out, "max-retries") != (want > 1) {
-				t.Errorf("with --endpoints-per-request %d and attempts %d %s is asked of %d endpoints, want %d: %s", picks, *attempts, what, n, want, out)
+			if n, want := 1+strings.Count(to, ","), map[int]int{3: 1, 1: 4}[picks]; n != want ||
+				strings.Contains(out, "max-retries") != (want > 1) {
+				t.Errorf("with --endpoints-per-request %d and attempts %d %s is asked of %d endpoints, want %d: %s", picks, *attempts, what,
+					n, want, out)
 			}
 		}
 	}
@@ -127,18 +135,22 @@ func TestThePoolsOfAListenerAreAskedInTurn(t *testing.T) {
 	if len(first) != 2 {
 		t.Errorf("the first is always one of %v", first)
 	}
-	if to, e := asked("headers :method=POST :path=/v1/responses/resp_x/cancel", "body {}"); e.Kind != relaytoken.Search || strings.HasPrefix(to, "reply") {
+	if to, e := asked("headers :method=POST :path=/v1/responses/resp_x/cancel", "body {}"); e.Kind != relaytoken.Search ||
+		strings.HasPrefix(to, "reply") {
 		t.Errorf("a cancel goes to %s with %+v", to, e)
 	}
-	again := relaytoken.Request{Kind: relaytoken.Sent, Back: "back", Listener: "Gateway ns/g chat", Most: 3, Last: true, Models: []relaytoken.Model{{Target: route.Target{Pool: objects.Name{Namespace: "ns", Name: "sticky"}}}}}
+	again := relaytoken.Request{Kind: relaytoken.Sent, Back: "back", Listener: "Gateway ns/g chat", Most: 3, Last: true,
+		Models: []relaytoken.Model{{Target: route.Target{Pool: objects.Name{Namespace: "ns", Name: "sticky"}}}}}
 	x := server.ExchangeAt("Gateway ns/g chat", objects.Name{}, nil).TakenAt("back")
 	defer x.End(time.Now())
-	out, err := x.Receive(message(t, "headers :method=GET :path=/v1/responses/resp_x end x-headgate-relay-token="+sealer.Seal(again)), time.Now())
+	out, err := x.Receive(message(t, "headers :method=GET :path=/v1/responses/resp_x end x-headgate-relay-token="+sealer.Seal(again)),
+		time.Now())
 	if err != nil || len(out) != 1 {
 		t.Fatal(out, err)
 	}
 	got := render(t, out[0])
-	for _, want := range []string{"x-envoy-max-retries=2", "x-gateway-pool-cluster=pool/ns/sticky", `"stored":"resp_x"`, `"everybody":false`} {
+	for _, want := range []string{"x-envoy-max-retries=2", "x-gateway-pool-cluster=pool/ns/sticky", `"stored":"resp_x"`,
+		`"everybody":false`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("once more %q is not in\n%s", want, got)
 		}

@@ -200,7 +200,8 @@ func TestTheListOfModels(t *testing.T) {
 	for _, d := range list.Data {
 		names = append(names, d.ID)
 	}
-	if want := []string{"/models/qwen.gguf", "qwen", "gpt-4", "llama", "missing", "nowhere", "sticky", "text-to-sql"}; !slices.Equal(names, want) {
+	if want := []string{"/models/qwen.gguf", "qwen", "gpt-4", "llama", "missing", "nowhere", "sticky",
+		"text-to-sql"}; !slices.Equal(names, want) {
 		t.Errorf("the models are %v, want %v", names, want)
 	}
 }
@@ -211,7 +212,8 @@ func TestLargeBodiesInChunks(t *testing.T) {
 	server, _ := newServer(t, newFleet(), nil)
 	open := func() (stream.Exchange, time.Time) {
 		x, now := server.Exchange(stream.Gateway, "base-picker:9002", 9002), time.Now()
-		if out, err := x.Receive(message(t, "headers :method=POST :path=/v1/completions mode=FULL_DUPLEX_STREAMED"), now); err != nil || len(out) != 0 {
+		if out, err := x.Receive(message(t, "headers :method=POST :path=/v1/completions mode=FULL_DUPLEX_STREAMED"), now); err != nil ||
+			len(out) != 0 {
 			t.Fatalf("%v, %v", out, err)
 		}
 		return x, now
@@ -266,7 +268,8 @@ func TestLargeBodiesInChunks(t *testing.T) {
 func TestAnOpenStreamKeepsNoSnapshotAlive(t *testing.T) {
 	for name, script := range map[string][]string{
 		"buffered": {"headers :method=POST :path=/v1/completions", `body {"model":"qwen"}`},
-		"duplex":   {"headers :method=POST :path=/v1/completions mode=FULL_DUPLEX_STREAMED shown=FULL_DUPLEX_STREAMED", `body {"model":"qwen"}`, "response :status=200"},
+		"duplex": {"headers :method=POST :path=/v1/completions mode=FULL_DUPLEX_STREAMED shown=FULL_DUPLEX_STREAMED",
+			`body {"model":"qwen"}`, "response :status=200"},
 		"headers":  {"headers @model=qwen :method=POST :path=/v1/completions mode=NONE"},
 		"no model": {"headers :method=GET :path=/health end"},
 	} {
@@ -317,7 +320,8 @@ func TestTheListenerAndThePoolAreReadFromTheStream(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := found
-		for _, line := range []string{"headers :method=POST :path=/v1/completions content-type=application/json", `body {"model":"text-to-sql"}`} {
+		for _, line := range []string{"headers :method=POST :path=/v1/completions content-type=application/json",
+			`body {"model":"text-to-sql"}`} {
 			if err := x.Send(message(t, line)); err != nil {
 				t.Fatal(err)
 			}

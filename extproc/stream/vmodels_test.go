@@ -102,7 +102,8 @@ func TestASwitchWhileARequestIsDecided(t *testing.T) {
 	})
 	between = func() {
 		f.ApplyPlacement(endpointstate.PlacementUpdate{
-			Copies:  map[endpointstate.CopyKey]endpointstate.CopyState{{ModelKey: objects.ModelKey{Pool: nobody.Pool, ID: "sql-v3"}, Endpoint: address}: endpointstate.Loaded},
+			Copies: map[endpointstate.CopyKey]endpointstate.CopyState{{ModelKey: objects.ModelKey{Pool: nobody.Pool, ID: "sql-v3"},
+				Endpoint: address}: endpointstate.Loaded},
 			VModels: map[objects.ModelKey]endpointstate.Switch{{Pool: nobody.Pool, ID: "sql"}: {Active: "sql-v3"}},
 		})
 	}

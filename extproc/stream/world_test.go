@@ -28,7 +28,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// The fleet of the scenarios:
+// world is the fleet of the scenarios:
 //
 //	ns/base    10.0.0.1:8000 with the base model "llama" and the adapter "sql-v2". Routes admit
 //	           "text-to-sql" for that adapter, "gpt-4" and "llama" for the base model, "missing"
@@ -63,7 +63,8 @@ func aNetwork(routes []v1alpha1.LLMRoute, pools []pool.InferencePool) *objects.N
 	g := &n.Gateways[0]
 	g.Namespace, g.Name, g.Spec.GatewayClassName = "ns", "g", "headgate"
 	for i, name := range []gatewayv1.SectionName{"chat", "other", "none"} {
-		g.Spec.Listeners = append(g.Spec.Listeners, gatewayv1.Listener{Name: name, Port: int32(80 + i), Protocol: gatewayv1.HTTPProtocolType})
+		g.Spec.Listeners = append(g.Spec.Listeners,
+			gatewayv1.Listener{Name: name, Port: int32(80 + i), Protocol: gatewayv1.HTTPProtocolType})
 	}
 	return n
 }
@@ -120,12 +121,14 @@ func newFleetWith(c fleet.Config, more ...func(*objects.Set)) *fleet.Fleet {
 			aPool("keyed", 8000), theirs,
 		},
 		Routes: []v1alpha1.LLMRoute{
-			at("chat", aRoute("text-to-sql", "base", "sql-v2")), at("chat", aRoute("gpt-4", "base", "")), at("chat", aRoute("llama", "base", "")),
+			at("chat", aRoute("text-to-sql", "base", "sql-v2")), at("chat", aRoute("gpt-4", "base", "")),
+			at("chat", aRoute("llama", "base", "")),
 			at("chat", aRoute("missing", "base", "nobody")), aRoute("nowhere", "no-pool", ""), at("other", aRoute("sticky", "sticky", "")),
 			at("other", second),
 		},
 		Pods: []objects.Pod{
-			aPod("base", "10.0.0.1"), aPod("open", "10.0.1.1"), aPod("open", "10.0.1.2"), aPod("open", "fd00::1"), aPod("silent", "10.0.2.1"),
+			aPod("base", "10.0.0.1"), aPod("open", "10.0.1.1"), aPod("open", "10.0.1.2"), aPod("open", "fd00::1"),
+			aPod("silent", "10.0.2.1"),
 			aPod("sticky", "10.0.3.1"), aPod("sticky", "10.0.3.2"), aPod("sticky", "10.0.3.3"), aPod("sticky", "10.0.3.4"),
 			aPod("keyed", "10.0.4.1"), theirPod,
 		},
@@ -171,7 +174,8 @@ func newFleetOfVModels(c fleet.Config, more ...func(*objects.Set)) *fleet.Fleet 
 	f := newFleetWith(c, append(more, func(s *objects.Set) {
 		tried := aVModel("tried", "sticky", "sticky-v1")
 		tried.Spec.Canary = &v1alpha1.Canary{Target: "sticky-v2", Percent: 50}
-		s.VModels = []v1alpha1.VModel{aVModel("sql", "base", "sql-v2"), tried, aVModel("runtime", "base", "mm-1"), aVModel("lost", "base", "nobody")}
+		s.VModels = []v1alpha1.VModel{aVModel("sql", "base", "sql-v2"), tried, aVModel("runtime", "base", "mm-1"),
+			aVModel("lost", "base", "nobody")}
 		s.Routes = append(s.Routes, at("chat", aRoute("analyst", "base", "sql")))
 		mm := v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mm-1"}}
 		mm.Spec.PoolRef.Name, mm.Spec.Type = "base", "onnx"

@@ -126,8 +126,10 @@ func answerInfer(message []byte, wanted inBinary) (Response, *kserve.Error) {
 		if !binary {
 			if body, err = d.appendJSON(append(body, `,"data":`...), o.raw); err != nil {
 				return Response{}, &kserve.Error{
-					Code:   kserve.FailedPrecondition,
-					Reason: fmt.Sprintf("The output %s has bytes that are not UTF-8, which JSON cannot hold: ask for it in binary, with the parameter %s.", quote(o.name), binaryData),
+					Code: kserve.FailedPrecondition,
+					Reason: fmt.Sprintf("The output %s has bytes that are not UTF-8, which JSON cannot hold: ask for it in binary, with the parameter %s.",
+						quote(o.name),
+						binaryData),
 				}
 			}
 		}

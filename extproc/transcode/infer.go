@@ -52,7 +52,9 @@ func readInfer(r kserve.REST, headerLength string, body []byte) ([]byte, inBinar
 		json = body[:n]
 	}
 	if !utf8.Valid(json) {
-		return nil, inBinary{}, fault("The request is not UTF-8, as JSON is: send text so, and other bytes as a tensor in binary, with the header %s.", HeaderLength)
+		return nil, inBinary{},
+			fault("The request is not UTF-8, as JSON is: send text so, and other bytes as a tensor in binary, with the header %s.",
+				HeaderLength)
 	}
 	x := inference{json: scanner{b: json}, tail: body[len(json):], binary: inBinary{output: make(map[string]bool)}}
 	if err := x.read(); err != nil {
@@ -110,7 +112,8 @@ func (x *inference) read() error {
 	case !given:
 		return fault("The request has no inputs: send a list of tensors.")
 	case len(x.tail) > 0:
-		return fault("The body ends with %d bytes that no input has: the %s of all inputs together is what follows the JSON.", len(x.tail), binaryDataSize)
+		return fault("The body ends with %d bytes that no input has: the %s of all inputs together is what follows the JSON.", len(x.tail),
+			binaryDataSize)
 	}
 	return nil
 }
@@ -215,7 +218,8 @@ func (x *inference) cut(t *input, who string) error {
 	}
 	if t.binary {
 		if t.size > int64(len(x.tail)) {
-			return fault("The %s has %d bytes in binary, and %d follow the JSON (the header %s says where it ends).", who, t.size, len(x.tail), HeaderLength)
+			return fault("The %s has %d bytes in binary, and %d follow the JSON (the header %s says where it ends).", who, t.size,
+				len(x.tail), HeaderLength)
 		}
 		t.raw, x.tail = x.tail[:t.size], x.tail[t.size:]
 	}
@@ -223,7 +227,8 @@ func (x *inference) cut(t *input, who string) error {
 	case t.datatype.check(t.raw, n):
 		return nil
 	case t.binary && t.datatype.kind == text:
-		return fault("The %d bytes of %s are not the %d elements that its shape says: before each stands its length, in four bytes, the lowest first.", t.size, who, n)
+		return fault("The %d bytes of %s are not the %d elements that its shape says: before each stands its length, in four bytes, the lowest first.",
+			t.size, who, n)
 	case t.binary:
 		return fault("The %s has %d bytes, and its shape says %d elements of %d.", who, t.size, n, t.datatype.size)
 	}

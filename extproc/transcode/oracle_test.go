@@ -320,7 +320,8 @@ func inputOf(value any, tail *[]byte) (t *inference.ModelInferRequest_InferInput
 
 // sizes are how many bytes a raw element has.
 var sizes = map[string]int{
-	"BOOL": 1, "UINT8": 1, "UINT16": 2, "UINT32": 4, "UINT64": 8, "INT8": 1, "INT16": 2, "INT32": 4, "INT64": 8, "FP16": 2, "FP32": 4, "FP64": 8, "BF16": 2, "BYTES": 0,
+	"BOOL": 1, "UINT8": 1, "UINT16": 2, "UINT32": 4, "UINT64": 8, "INT8": 1, "INT16": 2, "INT32": 4, "INT64": 8, "FP16": 2, "FP32": 4,
+	"FP64": 8, "BF16": 2, "BYTES": 0,
 }
 
 // split are the raw elements.
@@ -574,7 +575,8 @@ func floating(f float64) any {
 // rawOf are typed elements, raw.
 func rawOf(o *inference.ModelInferResponse_InferOutputTensor) (raw []byte, err error) {
 	c := o.GetContents()
-	others := len(c.GetBoolContents()) + len(c.GetIntContents()) + len(c.GetInt64Contents()) + len(c.GetUintContents()) + len(c.GetUint64Contents()) +
+	others := len(c.GetBoolContents()) + len(c.GetIntContents()) + len(c.GetInt64Contents()) + len(c.GetUintContents()) +
+		len(c.GetUint64Contents()) +
 		len(c.GetFp32Contents()) + len(c.GetFp64Contents()) + len(c.GetBytesContents())
 	size := sizes[o.GetDatatype()]
 	add := func(n uint64) {

@@ -23,7 +23,8 @@ import (
 
 var requests = flag.Int("requests", 6_000, "compare this many random requests, and as many answers, with what the oracle makes of them")
 
-var datatypes = []string{"BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BF16", "BYTES"}
+var datatypes = []string{"BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BF16",
+	"BYTES"}
 
 // chance makes what the tests are made of.
 type chance struct{ *rand.Rand }
@@ -43,7 +44,8 @@ func (c chance) space() string {
 func (c chance) text() string {
 	var s strings.Builder
 	for range pick(c, 0, 1, 3, 20) {
-		s.WriteRune(pick(c, 'a', 'b', '/', '"', '\\', '\n', '\t', '\r', '\b', '\f', '\x01', '\x1f', '<', 'ö', '字', '😀', '\u2028', '\ufffd', '\x7f'))
+		s.WriteRune(pick(c, 'a', 'b', '/', '"', '\\', '\n', '\t', '\r', '\b', '\f', '\x01', '\x1f', '<', 'ö', '字', '😀', '\u2028', '\ufffd',
+			'\x7f'))
 	}
 	return s.String()
 }
@@ -71,7 +73,8 @@ func (c chance) quoted(s string) string {
 // element is one of a tensor, as JSON; at times one that its datatype does not hold.
 func (c chance) element(datatype string) string {
 	if c.one(400) {
-		return pick(c, "null", "1e", "01", "-", "NaN", `"x"`, "{}", "1.5", "true", "-1", "1e400", "300", "70000", "5000000000", "18446744073709551616", "65520", "3.4e38", "3.5e38", "-0", "1.0", "")
+		return pick(c, "null", "1e", "01", "-", "NaN", `"x"`, "{}", "1.5", "true", "-1", "1e400", "300", "70000", "5000000000",
+			"18446744073709551616", "65520", "3.4e38", "3.5e38", "-0", "1.0", "")
 	}
 	bits := 8 * sizes[datatype]
 	switch {
@@ -104,11 +107,13 @@ func (c chance) member(key, value string) string {
 
 func (c chance) parameters(members ...string) string {
 	for range c.IntN(4) {
-		value := pick(c, "true", "false", "null", "0", "-7", "1.5", "1e3", "9223372036854775807", "9223372036854775808", "18446744073709551615", "-0", "2e-400", c.quoted(c.text()))
+		value := pick(c, "true", "false", "null", "0", "-7", "1.5", "1e3", "9223372036854775807", "9223372036854775808",
+			"18446744073709551615", "-0", "2e-400", c.quoted(c.text()))
 		if c.one(100) {
 			value = pick(c, "18446744073709551616", "{}", "[1]", "1e999", "tru")
 		}
-		members = append(members, c.member(pick(c, "content_type", "binary_data", "binary_data_size", "a", "b", "priority", c.text()), value))
+		members = append(members, c.member(pick(c, "content_type", "binary_data", "binary_data_size", "a", "b", "priority",
+			c.text()), value))
 	}
 	return c.object(members...)
 }
@@ -241,7 +246,8 @@ func agree(t testing.TB, headerLength string, body []byte) (transcode.Request, f
 		t.Fatalf("%s %q: %v, but the oracle says %v", headerLength, body, err, refused)
 	}
 	if err != nil {
-		if fault, ok := errors.AsType[*kserve.Error](err); !ok || fault.Code != kserve.InvalidArgument || fault.Reason == "" || !strings.HasSuffix(fault.Reason, ".") {
+		if fault, ok := errors.AsType[*kserve.Error](err); !ok || fault.Code != kserve.InvalidArgument || fault.Reason == "" ||
+			!strings.HasSuffix(fault.Reason, ".") {
 			t.Fatalf("%s %q: %v", headerLength, body, err)
 		}
 		return r, nil, false
@@ -285,7 +291,8 @@ func (c chance) answeredParameters() map[string]*inference.InferParameter {
 			&inference.InferParameter{ParameterChoice: &inference.InferParameter_Int64Param{Int64Param: int64(c.Uint64())}},
 			&inference.InferParameter{ParameterChoice: &inference.InferParameter_Uint64Param{Uint64Param: c.Uint64()}},
 			&inference.InferParameter{ParameterChoice: &inference.InferParameter_StringParam{StringParam: c.text()}},
-			&inference.InferParameter{ParameterChoice: &inference.InferParameter_DoubleParam{DoubleParam: pick(c, c.NormFloat64(), 2, math.Inf(1))}},
+			&inference.InferParameter{ParameterChoice: &inference.InferParameter_DoubleParam{DoubleParam: pick(c, c.NormFloat64(), 2,
+				math.Inf(1))}},
 			&inference.InferParameter{},
 		)
 	}
@@ -332,7 +339,8 @@ func (c chance) answered() *inference.ModelInferResponse {
 	for range c.IntN(4) {
 		datatype := pick(c, datatypes...)
 		o := &inference.ModelInferResponse_InferOutputTensor{
-			Name: pick(c, "x", "y", "z", c.text()), Datatype: datatype, Parameters: c.answeredParameters(), Contents: new(inference.InferTensorContents),
+			Name: pick(c, "x", "y", "z", c.text()), Datatype: datatype, Parameters: c.answeredParameters(),
+			Contents: new(inference.InferTensorContents),
 		}
 		n := 1
 		for range c.IntN(3) {
@@ -377,7 +385,8 @@ func answers(t testing.TB, r transcode.Request, message []byte, wanted func(stri
 	}
 	if got.Status != 200 {
 		o, _ := value.(object)
-		if said, is := o.get("error"); len(o) != 1 || !is || said == "" || got.HeaderLength != 0 || (got.Status != 500 && got.Status != 400) {
+		if said, is := o.get("error"); len(o) != 1 || !is || said == "" || got.HeaderLength != 0 ||
+			(got.Status != 500 && got.Status != 400) {
 			t.Fatalf("%q: %d %q", message, got.Status, got.Body)
 		}
 		if err != nil {

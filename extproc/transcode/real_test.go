@@ -54,7 +54,8 @@ type realEngine struct {
 
 func realEngines() []*realEngine {
 	return []*realEngine{
-		{name: "mlserver", host: "127.93.1.1", port: 8080, installed: *mlserver, datatypes: slices.DeleteFunc(slices.Clone(datatypes), func(d string) bool { return d == "BF16" })},
+		{name: "mlserver", host: "127.93.1.1", port: 8080, installed: *mlserver,
+			datatypes: slices.DeleteFunc(slices.Clone(datatypes), func(d string) bool { return d == "BF16" })},
 		{name: "triton", host: "127.93.1.2", port: 8000, installed: *triton, datatypes: datatypes, binary: true},
 	}
 }
@@ -110,7 +111,9 @@ func (e *realEngine) start(t *testing.T) {
 	folder := t.TempDir()
 	if e.name == "mlserver" {
 		write(t, mlserverEcho, folder, "echo.py")
-		write(t, `{"name": "echo", "implementation": "echo.Echo", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3], "parameters": {"content_type": "np"}}], "platform": "p"}`, folder, "echo", "model-settings.json")
+		write(t, `{"name": "echo", "implementation": "echo.Echo", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3], "parameters": {"content_type": "np"}}], "platform": "p"}`,
+			folder, "echo",
+			"model-settings.json")
 	} else {
 		var config strings.Builder
 		config.WriteString("name: \"echo\"\nbackend: \"python\"\nmax_batch_size: 0\ninstance_group [ { kind: KIND_CPU } ]\n")
@@ -122,7 +125,8 @@ func (e *realEngine) start(t *testing.T) {
 		write(t, config.String(), folder, "echo", "config.pbtxt")
 		write(t, tritonEcho, folder, "echo", "1", "model.py")
 	}
-	command := exec.Command("../../bench/real/"+e.name, "serve", e.installed, folder, e.host, strconv.Itoa(e.port)) //nolint:gosec // of this file
+	command := exec.Command("../../bench/real/"+e.name, "serve", e.installed, folder, e.host,
+		strconv.Itoa(e.port)) //nolint:gosec // of this file
 	command.Env = append(os.Environ(), "PYTHONPATH="+folder)
 	p, err := process.NewStarter().Start(e.name, t.TempDir(), command)
 	if err != nil {
@@ -138,7 +142,8 @@ func (e *realEngine) start(t *testing.T) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	if e.conn, err = grpc.NewClient(fmt.Sprintf("%s:%d", e.host, e.port+1), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+	if e.conn, err = grpc.NewClient(fmt.Sprintf("%s:%d", e.host, e.port+1),
+		grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = e.conn.Close() })
@@ -396,7 +401,8 @@ func (c chance) valid(t *testing.T, datatype string, n int) (elements []string, 
 			if number, is := value.(json.Number); is {
 				f, _ := number.Float64()
 				bits := binary.LittleEndian.AppendUint32(nil, 0)
-				if one, err := put("FP32", new(inference.InferTensorContents), nil, json.Number(strconv.FormatFloat(float64(float32(f)), 'g', -1, 64))); err == nil {
+				if one, err := put("FP32", new(inference.InferTensorContents), nil,
+					json.Number(strconv.FormatFloat(float64(float32(f)), 'g', -1, 64))); err == nil {
 					bits = one
 				}
 				if once, err := put("FP32", new(inference.InferTensorContents), nil, value); err != nil || !bytes.Equal(once, bits) {
@@ -421,7 +427,8 @@ func TestRealEnginesWhereTheyDiffer(t *testing.T) {
 		return `{"id":"i","inputs":[{"name":"FP32","datatype":"FP32","shape":[1,2],"data":[1,2]` + rest
 	}
 	inBinary := func(datatype, raw string, shape string) string {
-		return fmt.Sprintf(`{"id":"i","inputs":[{"name":%q,"datatype":%[1]q,"shape":%s,"parameters":{"binary_data_size":%d}}]}`, datatype, shape, len(raw)) + "|" + raw
+		return fmt.Sprintf(`{"id":"i","inputs":[{"name":%q,"datatype":%[1]q,"shape":%s,"parameters":{"binary_data_size":%d}}]}`, datatype,
+			shape, len(raw)) + "|" + raw
 	}
 	type want struct {
 		native, ours int
@@ -440,12 +447,15 @@ func TestRealEnginesWhereTheyDiffer(t *testing.T) {
 				{"a version", "POST /v2/models/echo/versions/1/infer", fp32(`}]}`), want{404, 404, ""}, same},
 				{"an unknown version", "POST /v2/models/echo/versions/9/infer", fp32(`}]}`), want{404, 404, ""}, want{404, 404, ""}},
 				{"an unknown model", "POST /v2/models/nobody/infer", fp32(`}]}`), want{404, 404, ""}, want{404, 404, ""}},
-				{"a model that fails", infer, strings.Replace(fp32(`}]}`), `"name":"FP32"`, `"name":"fail"`, 1), want{500, 500, ""}, want{400, 400, ""}},
+				{"a model that fails", infer, strings.Replace(fp32(`}]}`), `"name":"FP32"`, `"name":"fail"`, 1), want{500, 500, ""},
+					want{400, 400, ""}},
 				// MLServer has no field for FP16 in typed answers, and answers typed what was asked
 				// typed.
-				{"an output of FP16", infer, strings.Replace(fp32(`}]}`), `"name":"FP32"`, `"name":"half"`, 1), want{200, 500, ""}, want{400, 400, ""}},
+				{"an output of FP16", infer, strings.Replace(fp32(`}]}`), `"name":"FP32"`, `"name":"half"`, 1), want{200, 500, ""},
+					want{400, 400, ""}},
 				{
-					"an output of FP16, asked in binary", infer, strings.Replace(inBinary("FP32", "\x00\x00\x80\x3f", "[1,1]"), `"name":"FP32"`, `"name":"half"`, 1),
+					"an output of FP16, asked in binary", infer,
+					strings.Replace(inBinary("FP32", "\x00\x00\x80\x3f", "[1,1]"), `"name":"FP32"`, `"name":"half"`, 1),
 					want{422, 200, ""},
 					want{400, 400, ""},
 				},
@@ -453,39 +463,61 @@ func TestRealEnginesWhereTheyDiffer(t *testing.T) {
 				{"an unknown output", infer, fp32(`}],"outputs":[{"name":"y"}]}`), same, want{400, 400, ""}},
 				{"an output twice", infer, fp32(`}],"outputs":[{"name":"FP32"},{"name":"FP32"}]}`), same, same},
 				{"classes", infer, fp32(`}],"outputs":[{"name":"FP32","parameters":{"classification":2}}]}`), same, same},
-				{"parameters", infer, fp32(`,"parameters":{"content_type":"np","a":true,"b":false,"c":-5,"d":"ö"}}],"parameters":{"a":true,"b":7,"c":"x"}}`), same, same},
+				{"parameters", infer,
+					fp32(`,"parameters":{"content_type":"np","a":true,"b":false,"c":-5,"d":"ö"}}],"parameters":{"a":true,"b":7,"c":"x"}}`),
+					same, same},
 				{"a parameter that is a float", infer, fp32(`,"parameters":{"a":1.5}}]}`), want{200, 200, "output 0 parameters"}, same},
-				{"a parameter of 64 bits", infer, fp32(`,"parameters":{"a":18446744073709551615}}]}`), want{200, 200, "output 0 parameters"}, same},
+				{"a parameter of 64 bits", infer, fp32(`,"parameters":{"a":18446744073709551615}}]}`),
+					want{200, 200, "output 0 parameters"}, same},
 				{"a parameter that is null", infer, fp32(`,"parameters":{"a":null}}]}`), same, same},
 				{"a parameter that is an object", infer, fp32(`,"parameters":{"a":{}}}]}`), want{200, 400, ""}, want{200, 400, ""}},
 				{"nulls", infer, fp32(`,"parameters":null}],"parameters":null,"outputs":null}`), same, want{500, 200, ""}},
 				{"an id that is null", infer, strings.Replace(fp32(`}]}`), `"i"`, "null", 1), want{200, 200, "id"}, want{500, 200, ""}},
 				{"no tensor", infer, `{"id":"i","inputs":[]}`, same, same},
-				{"two tensors", infer, fp32(`},{"name":"FP64","datatype":"FP64","shape":[1,1],"data":[3]},{"name":"BYTES","datatype":"BYTES","shape":[1,2],"data":["a",""]}]}`), same, same},
+				{"two tensors", infer,
+					fp32(`},{"name":"FP64","datatype":"FP64","shape":[1,1],"data":[3]},{"name":"BYTES","datatype":"BYTES","shape":[1,2],"data":["a",""]}]}`),
+					same, same},
 				{"a tensor twice", infer, fp32(`},{"name":"FP32","datatype":"FP32","shape":[1,1],"data":[3]}]}`), same, want{400, 400, ""}},
-				{"base64", infer, `{"id":"i","inputs":[{"name":"BYTES","datatype":"BYTES","shape":[1,1],"data":["/+8="],"parameters":{"content_type":"base64"}}]}`, same, same},
+				{"base64", infer,
+					`{"id":"i","inputs":[{"name":"BYTES","datatype":"BYTES","shape":[1,1],"data":["/+8="],"parameters":{"content_type":"base64"}}]}`,
+					same, same},
 				{"what nobody reads", infer, fp32(`}],"more":[{}]}`), same, same},
 				{"data of another nesting", infer, strings.Replace(fp32(`}]}`), "[1,2]}", "[[[1],[2]]]}", 1), same, same},
 				{"ragged data", infer, strings.Replace(fp32(`}]}`), "[1,2]}", "[1,[2]]}", 1), want{500, 200, ""}, same},
-				{"too few elements", infer, strings.Replace(fp32(`}]}`), `"data":[1,2]`, `"data":[1]`, 1), want{200, 400, ""}, want{500, 400, ""}},
-				{"a negative dimension", infer, strings.Replace(fp32(`}]}`), `"shape":[1,2]`, `"shape":[-1,-2]`, 1), want{200, 400, ""}, want{500, 400, ""}},
-				{"data that is no list", infer, `{"id":"i","inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":1}]}`, want{200, 400, ""}, want{500, 400, ""}},
+				{"too few elements", infer, strings.Replace(fp32(`}]}`), `"data":[1,2]`, `"data":[1]`, 1), want{200, 400, ""},
+					want{500, 400, ""}},
+				{"a negative dimension", infer, strings.Replace(fp32(`}]}`), `"shape":[1,2]`, `"shape":[-1,-2]`, 1), want{200, 400, ""},
+					want{500, 400, ""}},
+				{"data that is no list", infer, `{"id":"i","inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":1}]}`,
+					want{200, 400, ""}, want{500, 400, ""}},
 				{"data twice", infer, fp32(`,"data":[3,4]}]}`), want{200, 400, ""}, want{200, 400, ""}},
 				{"no data", infer, `{"inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1]}]}`, want{422, 400, ""}, want{400, 400, ""}},
 				{"no inputs", infer, `{}`, want{422, 400, ""}, want{500, 400, ""}},
 				{"garbage behind it", infer, fp32(`}]}x`), want{422, 400, ""}, want{500, 400, ""}},
-				{"half of a pair", infer, `{"inputs":[{"name":"BYTES","datatype":"BYTES","shape":[1,1],"data":["\ud800"]}]}`, want{422, 400, ""}, want{500, 400, ""}},
-				{"no UTF-8", infer, "{\"inputs\":[{\"name\":\"BYTES\",\"datatype\":\"BYTES\",\"shape\":[1,1],\"data\":[\"\xff\"]}]}", want{422, 400, ""}, want{200, 400, ""}},
-				{"a float for INT32", infer, `{"inputs":[{"name":"INT32","datatype":"INT32","shape":[1,1],"data":[1.0]}]}`, want{200, 400, ""}, want{500, 400, ""}},
-				{"INT8 out of range", infer, `{"inputs":[{"name":"INT8","datatype":"INT8","shape":[1,1],"data":[128]}]}`, want{500, 400, ""}, want{200, 400, ""}},
-				{"FP32 out of range", infer, `{"inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":[1e39]}]}`, want{200, 400, ""}, want{200, 400, ""}},
-				{"null for a float", infer, `{"inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":[null]}]}`, want{200, 400, ""}, want{500, 400, ""}},
-				{"NaN", infer, `{"inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":[NaN]}]}`, want{422, 400, ""}, want{200, 400, ""}},
-				{"a string for a number", infer, `{"inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":["1"]}]}`, want{200, 400, ""}, want{500, 400, ""}},
-				{"numbers for BOOL", infer, `{"inputs":[{"name":"BOOL","datatype":"BOOL","shape":[1,1],"data":[1]}]}`, want{200, 400, ""}, want{500, 400, ""}},
-				{"numbers for BYTES", infer, `{"inputs":[{"name":"BYTES","datatype":"BYTES","shape":[1,1],"data":[1]}]}`, want{200, 400, ""}, want{500, 400, ""}},
-				{"NaN and infinities in binary", infer, inBinary("FP32", "\x00\x00\xc0\x7f\x00\x00\x80\xff", "[1,2]"), want{422, 200, ""}, same},
-				{"bytes that are not UTF-8", infer, inBinary("BYTES", "\x02\x00\x00\x00\xff\x00", "[1,1]"), want{422, 400, ""}, want{200, 400, ""}},
+				{"half of a pair", infer, `{"inputs":[{"name":"BYTES","datatype":"BYTES","shape":[1,1],"data":["\ud800"]}]}`,
+					want{422, 400, ""}, want{500, 400, ""}},
+				{"no UTF-8", infer, "{\"inputs\":[{\"name\":\"BYTES\",\"datatype\":\"BYTES\",\"shape\":[1,1],\"data\":[\"\xff\"]}]}",
+					want{422, 400, ""}, want{200, 400, ""}},
+				{"a float for INT32", infer, `{"inputs":[{"name":"INT32","datatype":"INT32","shape":[1,1],"data":[1.0]}]}`,
+					want{200, 400, ""}, want{500, 400, ""}},
+				{"INT8 out of range", infer, `{"inputs":[{"name":"INT8","datatype":"INT8","shape":[1,1],"data":[128]}]}`,
+					want{500, 400, ""}, want{200, 400, ""}},
+				{"FP32 out of range", infer, `{"inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":[1e39]}]}`,
+					want{200, 400, ""}, want{200, 400, ""}},
+				{"null for a float", infer, `{"inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":[null]}]}`,
+					want{200, 400, ""}, want{500, 400, ""}},
+				{"NaN", infer, `{"inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":[NaN]}]}`, want{422, 400, ""},
+					want{200, 400, ""}},
+				{"a string for a number", infer, `{"inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":["1"]}]}`,
+					want{200, 400, ""}, want{500, 400, ""}},
+				{"numbers for BOOL", infer, `{"inputs":[{"name":"BOOL","datatype":"BOOL","shape":[1,1],"data":[1]}]}`, want{200, 400, ""},
+					want{500, 400, ""}},
+				{"numbers for BYTES", infer, `{"inputs":[{"name":"BYTES","datatype":"BYTES","shape":[1,1],"data":[1]}]}`,
+					want{200, 400, ""}, want{500, 400, ""}},
+				{"NaN and infinities in binary", infer, inBinary("FP32", "\x00\x00\xc0\x7f\x00\x00\x80\xff", "[1,2]"),
+					want{422, 200, ""}, same},
+				{"bytes that are not UTF-8", infer, inBinary("BYTES", "\x02\x00\x00\x00\xff\x00", "[1,1]"), want{422, 400, ""},
+					want{200, 400, ""}},
 				{
 					"one in binary", infer,
 					fp32(`},{"name":"BYTES","datatype":"BYTES","shape":[1,1],"parameters":{"binary_data_size":5}}],"outputs":[{"name":"BYTES"},{"name":"FP32","parameters":{"binary_data":true}}]}|`) +
@@ -493,8 +525,10 @@ func TestRealEnginesWhereTheyDiffer(t *testing.T) {
 					want{422, 200, ""},
 					same,
 				},
-				{"FP16 as JSON", infer, `{"inputs":[{"name":"FP16","datatype":"FP16","shape":[1,1],"data":[1]}]}`, want{200, 200, "id"}, want{400, 200, ""}},
-				{"BF16 as JSON", infer, `{"inputs":[{"name":"BF16","datatype":"BF16","shape":[1,1],"data":[1]}]}`, want{422, 500, ""}, want{400, 200, ""}},
+				{"FP16 as JSON", infer, `{"inputs":[{"name":"FP16","datatype":"FP16","shape":[1,1],"data":[1]}]}`, want{200, 200, "id"},
+					want{400, 200, ""}},
+				{"BF16 as JSON", infer, `{"inputs":[{"name":"BF16","datatype":"BF16","shape":[1,1],"data":[1]}]}`, want{422, 500, ""},
+					want{400, 200, ""}},
 				{"ready", ready, "", want{200, 200, "name ready"}, want{200, 200, "name ready"}},
 				{"ready, unknown", "GET /v2/models/nobody/ready", "", want{404, 500, ""}, want{400, 400, ""}},
 				{"ready, unknown version", "GET /v2/models/echo/versions/9/ready", "", want{404, 500, ""}, want{400, 400, ""}},
@@ -511,7 +545,8 @@ func TestRealEnginesWhereTheyDiffer(t *testing.T) {
 				status, headerLength, answer := e.native(t, method, path, header, []byte(text+tail))
 				got := e.through(t, method, path, header, []byte(text+tail))
 				if status != want.native || got.Status != want.ours {
-					t.Errorf("%s: %d %s\nby REST %d %s\nwant %d and %d", c.name, got.Status, got.Body, status, answer, want.ours, want.native)
+					t.Errorf("%s: %d %s\nby REST %d %s\nwant %d and %d", c.name, got.Status, got.Body, status, answer, want.ours,
+						want.native)
 					continue
 				}
 				if got.Status != http.StatusOK {
@@ -523,7 +558,8 @@ func TestRealEnginesWhereTheyDiffer(t *testing.T) {
 				if len(answer) == 0 { // as both answer whether a model is ready
 					answer = []byte("{}")
 				}
-				if bad := strings.Join(differs(seen(t, got.HeaderLength, got.Body), seen(t, headerLength, answer)), " "); bad != want.differ {
+				if bad := strings.Join(differs(seen(t, got.HeaderLength, got.Body), seen(t, headerLength, answer)),
+					" "); bad != want.differ {
 					t.Errorf("%s: they differ in %q, want %q:\n%s\nby REST\n%s", c.name, bad, want.differ, got.Body, answer)
 				}
 			}
@@ -550,7 +586,8 @@ func TestRealMessagesAreOurs(t *testing.T) {
 	} {
 		script := "import sys, " + c.module + " as m; sys.stdout.buffer.write(m.DESCRIPTOR.serialized_pb)"
 		var words bytes.Buffer
-		command := exec.CommandContext(t.Context(), filepath.Join(c.installed, "venv/bin/python"), "-c", script) //nolint:gosec // of this file
+		command := exec.CommandContext(t.Context(), filepath.Join(c.installed, "venv/bin/python"), "-c",
+			script) //nolint:gosec // of this file
 		command.Stderr = &words
 		encoded, err := command.Output()
 		if err != nil {
@@ -588,7 +625,8 @@ func TestRealMessagesAreOurs(t *testing.T) {
 		slices.Sort(less)
 		slices.Sort(other)
 		t.Logf("%s: %d messages and fields are the same", c.name, both)
-		if m, l, o := strings.Join(more, " "), strings.Join(less, " "), strings.Join(other, " "); m != c.more || l != c.less || o != c.other {
+		if m, l, o := strings.Join(more, " "), strings.Join(less, " "), strings.Join(other, " "); m != c.more || l != c.less ||
+			o != c.other {
 			t.Errorf("%s: only they have %q, only we %q, and another is %q", c.name, m, l, o)
 		}
 	}

@@ -20,7 +20,8 @@ import (
 // Controller is the controllerName of Headgate's GatewayClasses.
 const Controller = gatewayv1.GatewayController("headgate.dev/gateway-controller")
 
-// Attachments are the Gateways of Headgate's classes, and what attaches to them. They are immutable.
+// Attachments are the Gateways of Headgate's classes, and what attaches to them. They are
+// immutable.
 type Attachments struct {
 	// Classes are Headgate's GatewayClasses, by name.
 	Classes map[string]Class

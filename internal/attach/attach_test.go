@@ -86,7 +86,9 @@ func show(a *attach.Attachments) string {
 			}
 		}
 	}
-	for _, route := range slices.SortedFunc(maps.Keys(a.Parents), func(a, b objects.Object) int { return strings.Compare(a.String(), b.String()) }) {
+	for _, route := range slices.SortedFunc(maps.Keys(a.Parents), func(a, b objects.Object) int {
+		return strings.Compare(a.String(), b.String())
+	}) {
 		line(0, "%s", route)
 		for _, p := range a.Parents[route] {
 			section := ""

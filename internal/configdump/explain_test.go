@@ -34,7 +34,8 @@ func TestWhatHoldsIsExplained(t *testing.T) {
 	_ = fs.MarkHidden("of-others")
 	fs.Bool("version", false, "")
 	c.Register(fs)
-	if err := fs.Parse([]string{"--objects", "testdata/objects", "--explain-config", "--listen", "a", "--listen", "b", "--config-text", "x\ny", "--of-others", "x"}); err != nil || !c.On {
+	if err := fs.Parse([]string{"--objects", "testdata/objects", "--explain-config", "--listen", "a", "--listen", "b", "--config-text",
+		"x\ny", "--of-others", "x"}); err != nil || !c.On {
 		t.Fatal(c.On, err)
 	}
 	c.Note(fs, map[string]string{"namespace": "$NAMESPACE", "scale": "flag --of-others"}, "/home/me/config")
@@ -46,7 +47,8 @@ func TestWhatHoldsIsExplained(t *testing.T) {
 		if p.Settings == nil {
 			return nil
 		}
-		return []configdump.Setting{{Name: "policy", Value: "proposal", From: w.Where("PoolSettings", p.SettingsName), Means: "how an endpoint is picked"}}
+		return []configdump.Setting{{Name: "policy", Value: "proposal", From: w.Where("PoolSettings", p.SettingsName),
+			Means: "how an endpoint is picked"}}
 	}
 	if err := c.Print(t.Context(), &out, source.Source{Dir: *objectsDir, Endpoints: []string{"localhost:1"}}, ofPool); err != nil {
 		t.Fatal(err)
@@ -79,7 +81,8 @@ func TestOfNothingLittleIsSaid(t *testing.T) {
 	if err := c.Print(t.Context(), &out, nothing{}, nil); !errors.Is(err, errNothing) || out.Len() > 0 {
 		t.Errorf("of objects that cannot be read: %v, %q", err, out.String())
 	}
-	got := configdump.Text([]configdump.Setting{{Name: "--kube", Value: "false", From: configdump.Default}}, objects.Build(objects.Set{}), nil)
+	got := configdump.Text([]configdump.Setting{{Name: "--kube", Value: "false", From: configdump.Default}},
+		objects.Build(objects.Set{}), nil)
 	if want := "FLAGS\n  setting  value  from\n  --kube   false  default\n\nno pool\n"; got != want {
 		t.Errorf("without objects it says %q", got)
 	}

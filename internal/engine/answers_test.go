@@ -13,7 +13,8 @@ func TestWhoSaysThatItHasNoSuchModel(t *testing.T) {
 		body   string
 		want   bool
 	}{
-		{404, `{"error":{"message":"The model ` + "`x`" + ` does not exist. Valid aliases: base.","type":"NotFoundError","param":"model","code":404}}`, true},
+		{404, `{"error":{"message":"The model ` + "`x`" +
+			` does not exist. Valid aliases: base.","type":"NotFoundError","param":"model","code":404}}`, true},
 		{404, `{"error": {"message": "The model does not exist.", "type": "NotFoundError", "param": "model", "code": 404}}`, true},
 		{404, `{"error":"Request for unknown model: 'x' is not found"}`, true},
 		{404, `{"error":"Request for unknown model: 'x' has no available versions"}`, true},
@@ -49,12 +50,15 @@ func TestWhoAsksForARequestToBeTriedElsewhere(t *testing.T) {
 		body                string
 		elsewhere, stopping bool
 	}{
-		{503, false, `{"error":{"message":"The engine is currently busy","type":"Service Unavailable","param":null,"code":503}}`, true, false},
-		{503, true, `{"error":{"message":"The engine is currently busy","type":"Service Unavailable","param":null,"code":503}}`, false, false},
+		{503, false, `{"error":{"message":"The engine is currently busy","type":"Service Unavailable","param":null,"code":503}}`,
+			true, false},
+		{503, true, `{"error":{"message":"The engine is currently busy","type":"Service Unavailable","param":null,"code":503}}`,
+			false, false},
 		{503, false, `{"error":{"message":"no","type":"server_error"}}`, false, false},
 		{500, false, fmt.Sprintf(internal, "cannot schedule new futures after shutdown"), true, true},
 		{500, false, fmt.Sprintf(internal, "Server shutting down"), true, true},
-		{500, false, `{"type":"error","error":{"type":"InternalServerError","message":"cannot schedule new futures after shutdown"}}`, true, true},
+		{500, false, `{"type":"error","error":{"type":"InternalServerError","message":"cannot schedule new futures after shutdown"}}`,
+			true, true},
 		{500, false, fmt.Sprintf(internal, "CUDA out of memory"), false, false},
 		{400, false, fmt.Sprintf(internal, "Server shutting down"), false, false},
 		{200, false, fmt.Sprintf(internal, "Server shutting down"), false, false},

@@ -82,7 +82,8 @@ var dialects = []dialect{
 		totals: counters{
 			queue: series("sglang:queue_time_seconds"), firstToken: series("sglang:time_to_first_token_seconds"),
 			interToken: series("sglang:inter_token_latency_seconds"), prompt: series("sglang:prompt_tokens_total"),
-			cached: series("sglang:cached_tokens_total"), generated: series("sglang:generation_tokens_total"), // cached has a label for the cache level
+			// cached has a label for the cache level
+			cached: series("sglang:cached_tokens_total"), generated: series("sglang:generation_tokens_total"),
 		},
 	},
 	{

@@ -43,31 +43,40 @@ func TestAPageOfEachEngine(t *testing.T) {
 		file string
 		want engine.Load
 	}{
-		{"vllm-0.32-idle.txt", engine.Load{Kind: engine.VLLM, Running: engine.Known(0), Waiting: engine.Known(0), KVUsage: engine.Known(0), KVTokens: engine.Known(2097152), Started: engine.Known(1.79522831586e+09), Totals: idle}},
+		{"vllm-0.32-idle.txt", engine.Load{Kind: engine.VLLM, Running: engine.Known(0), Waiting: engine.Known(0), KVUsage: engine.Known(0),
+			KVTokens: engine.Known(2097152), Started: engine.Known(1.79522831586e+09), Totals: idle}},
 		{"vllm-0.32-loaded.txt", engine.Load{
-			Kind: engine.VLLM, Running: engine.Known(8), Waiting: engine.Known(10), KVUsage: engine.Known(0.0004883110541414881), KVTokens: engine.Known(2097152),
+			Kind: engine.VLLM, Running: engine.Known(8), Waiting: engine.Known(10), KVUsage: engine.Known(0.0004883110541414881),
+			KVTokens:    engine.Known(2097152),
 			MaxAdapters: engine.Known(2), Active: []string{"a1", "a2"}, Started: engine.Known(1.79522831586e+09),
 			Totals: engine.Totals{
 				Queue: timed(24, 0.0005860769998662363), Prefill: timed(24, 0.6138861800004634), Decode: timed(24, 0.5493223799994666),
 				FirstToken: timed(32, 1.2181923389434814), InterToken: timed(106, 1.3352265579995901),
 				PromptTokens: engine.Known(450), CachedTokens: engine.Known(0), GeneratedTokens: engine.Known(138),
 				PrefillTokens: engine.Known(309),
-				Steps:         engine.Steps{Count: engine.Known(89), UpTo: [15]float64{57, 67, 67, 67, 88, 88, 88, 88, 89, 89, 89, 89, 89, 89, 89}},
+				Steps: engine.Steps{Count: engine.Known(89),
+					UpTo: [15]float64{57, 67, 67, 67, 88, 88, 88, 88, 89, 89, 89, 89, 89, 89, 89}},
 			},
 		}},
 		{"sglang-documented.txt", engine.Load{
-			Kind: engine.SGLang, Running: engine.Known(7), Waiting: engine.Known(3), KVUsage: engine.Known(0.28), KVTokens: engine.Known(442368), MaxAdapters: engine.Known(8),
+			Kind: engine.SGLang, Running: engine.Known(7), Waiting: engine.Known(3), KVUsage: engine.Known(0.28),
+			KVTokens: engine.Known(442368), MaxAdapters: engine.Known(8),
 			Totals: engine.Totals{
-				FirstToken: timed(11, 2.35), PromptTokens: engine.Known(5400), CachedTokens: engine.Known(2700), GeneratedTokens: engine.Known(980),
+				FirstToken: timed(11, 2.35), PromptTokens: engine.Known(5400), CachedTokens: engine.Known(2700),
+				GeneratedTokens: engine.Known(980),
 			},
 		}},
-		{"trtllm-serve-documented.txt", engine.Load{Kind: engine.TRTLLM, Running: engine.Known(6), Waiting: engine.Known(2), KVUsage: engine.Known(0.62), KVTokens: engine.Known(204800)}},
-		{"triton-tensorrt-llm-documented.txt", engine.Load{Kind: engine.TritonTRTLLM, Running: engine.Known(4), Waiting: engine.Known(3), KVUsage: engine.Known(0.25), KVTokens: engine.Known(6242 * 64)}},
+		{"trtllm-serve-documented.txt", engine.Load{Kind: engine.TRTLLM, Running: engine.Known(6), Waiting: engine.Known(2),
+			KVUsage: engine.Known(0.62), KVTokens: engine.Known(204800)}},
+		{"triton-tensorrt-llm-documented.txt", engine.Load{Kind: engine.TritonTRTLLM, Running: engine.Known(4), Waiting: engine.Known(3),
+			KVUsage: engine.Known(0.25), KVTokens: engine.Known(6242 * 64)}},
 		{"triton-2.51.txt", engine.Load{Kind: engine.Triton, Waiting: engine.Known(3)}},
 		{"tgi-documented.txt", engine.Load{Kind: engine.TGI, Running: engine.Known(5), Waiting: engine.Known(3)}},
 		{"llama.cpp-documented.txt", engine.Load{Kind: engine.LlamaCpp, Running: engine.Known(4), Waiting: engine.Known(46)}},
-		{"lmdeploy-documented.txt", engine.Load{Kind: engine.LMDeploy, Running: engine.Known(24), Waiting: engine.Known(5), KVUsage: engine.Known(0.4)}},
-		{"nim-documented.txt", engine.Load{Kind: engine.NIM, Running: engine.Known(3), Waiting: engine.Known(1), KVUsage: engine.Known(0.5)}},
+		{"lmdeploy-documented.txt", engine.Load{Kind: engine.LMDeploy, Running: engine.Known(24), Waiting: engine.Known(5),
+			KVUsage: engine.Known(0.4)}},
+		{"nim-documented.txt", engine.Load{Kind: engine.NIM, Running: engine.Known(3), Waiting: engine.Known(1),
+			KVUsage: engine.Known(0.5)}},
 	} {
 		seen[c.want.Kind] = true
 		told := c.want
@@ -111,7 +120,8 @@ func TestTheNamedKindCountsAndNotThePage(t *testing.T) {
 }
 
 func TestKinds(t *testing.T) {
-	for _, name := range []string{"", "vllm", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton", "tgi", "llama.cpp", "lmdeploy", "nim", "mlserver", "modelruntime"} {
+	for _, name := range []string{"", "vllm", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton", "tgi", "llama.cpp", "lmdeploy",
+		"nim", "mlserver", "modelruntime"} {
 		if kind, ok := engine.ParseKind(name); !ok || kind != engine.Kind(name) {
 			t.Errorf("%q is the kind %q, %v", name, kind, ok)
 		}
@@ -143,7 +153,8 @@ func TestEveryVariantOfAName(t *testing.T) {
 			engine.Load{Kind: engine.VLLM, Running: engine.Known(3), Waiting: engine.Known(1), KVUsage: engine.Known(0.5)},
 		},
 		{
-			"V0 names", "vllm:num_requests_running 3\nvllm:num_requests_waiting 1\nvllm:num_requests_swapped 2\nvllm:gpu_cache_usage_perc 0.5\nvllm:cpu_cache_usage_perc 0.9\n",
+			"V0 names",
+			"vllm:num_requests_running 3\nvllm:num_requests_waiting 1\nvllm:num_requests_swapped 2\nvllm:gpu_cache_usage_perc 0.5\nvllm:cpu_cache_usage_perc 0.9\n",
 			engine.Load{Kind: engine.VLLM, Running: engine.Known(3), Waiting: engine.Known(3), KVUsage: engine.Known(0.5)},
 		},
 		{
@@ -155,7 +166,8 @@ func TestEveryVariantOfAName(t *testing.T) {
 			engine.Load{Kind: engine.VLLM, Waiting: engine.Known(10)},
 		},
 		{
-			"data parallelism", "vllm:num_requests_running{engine=\"0\"} 3\nvllm:num_requests_running{engine=\"1\"} 4\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.2\nvllm:kv_cache_usage_perc{engine=\"1\"} 0.6\n",
+			"data parallelism",
+			"vllm:num_requests_running{engine=\"0\"} 3\nvllm:num_requests_running{engine=\"1\"} 4\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.2\nvllm:kv_cache_usage_perc{engine=\"1\"} 0.6\n",
 			engine.Load{Kind: engine.VLLM, Running: engine.Known(7), KVUsage: engine.Known(0.6)},
 		},
 		{
@@ -163,53 +175,66 @@ func TestEveryVariantOfAName(t *testing.T) {
 			engine.Load{Kind: engine.VLLM, Asleep: true},
 		},
 		{
-			"one of two engines asleep", "vllm:engine_sleep_state{engine=\"0\",sleep_state=\"awake\"} 1\nvllm:engine_sleep_state{engine=\"1\",sleep_state=\"awake\"} 0\n",
+			"one of two engines asleep",
+			"vllm:engine_sleep_state{engine=\"0\",sleep_state=\"awake\"} 1\nvllm:engine_sleep_state{engine=\"1\",sleep_state=\"awake\"} 0\n",
 			engine.Load{Kind: engine.VLLM, Asleep: true},
 		},
 		{
-			"the newest series of adapters counts", "vllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"a,b\",waiting_lora_adapters=\"a,b\"} 1.7e9\nvllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"\",waiting_lora_adapters=\"c\"} 1.8e9\n",
+			"the newest series of adapters counts",
+			"vllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"a,b\",waiting_lora_adapters=\"a,b\"} 1.7e9\nvllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"\",waiting_lora_adapters=\"c\"} 1.8e9\n",
 			engine.Load{Kind: engine.VLLM, MaxAdapters: engine.Known(4), Active: []string{"c"}},
 		},
 		{
-			"the older sets differ by label", "vllm:lora_requests_info{max_lora=\"1\",running_lora_adapters=\"b\",waiting_lora_adapters=\"c, b\"} 5\n",
+			"the older sets differ by label",
+			"vllm:lora_requests_info{max_lora=\"1\",running_lora_adapters=\"b\",waiting_lora_adapters=\"c, b\"} 5\n",
 			engine.Load{Kind: engine.VLLM, MaxAdapters: engine.Known(1), Active: []string{"b", "c"}},
 		},
 		{
-			"the KV of each engine of the endpoint", "vllm:num_requests_running 1\nvllm:cache_config_info{engine=\"0\",block_size=\"16\",num_gpu_blocks=\"100\"} 1\nvllm:cache_config_info{engine=\"1\",block_size=\"16\",num_gpu_blocks=\"50\"} 1\n",
+			"the KV of each engine of the endpoint",
+			"vllm:num_requests_running 1\nvllm:cache_config_info{engine=\"0\",block_size=\"16\",num_gpu_blocks=\"100\"} 1\nvllm:cache_config_info{engine=\"1\",block_size=\"16\",num_gpu_blocks=\"50\"} 1\n",
 			engine.Load{Kind: engine.VLLM, Running: engine.Known(1), KVTokens: engine.Known(2400)},
 		},
 		{
-			"an engine without prefix caching", "vllm:num_requests_running 1\nvllm:cache_config_info{block_size=\"16\",enable_prefix_caching=\"False\",num_gpu_blocks=\"100\"} 1\n",
+			"an engine without prefix caching",
+			"vllm:num_requests_running 1\nvllm:cache_config_info{block_size=\"16\",enable_prefix_caching=\"False\",num_gpu_blocks=\"100\"} 1\n",
 			engine.Load{Kind: engine.VLLM, Running: engine.Known(1), KVTokens: engine.Known(1600), Forgets: true},
 		},
 		{
-			"one of two without prefix caching", "vllm:num_requests_running 1\nvllm:cache_config_info{engine=\"0\",enable_prefix_caching=\"False\"} 1\nvllm:cache_config_info{engine=\"1\",enable_prefix_caching=\"True\"} 1\n",
+			"one of two without prefix caching",
+			"vllm:num_requests_running 1\nvllm:cache_config_info{engine=\"0\",enable_prefix_caching=\"False\"} 1\nvllm:cache_config_info{engine=\"1\",enable_prefix_caching=\"True\"} 1\n",
 			engine.Load{Kind: engine.VLLM, Running: engine.Known(1), Forgets: true},
 		},
 		{
-			"prefix caching that nobody decided yet", "vllm:num_requests_running 1\nvllm:cache_config_info{enable_prefix_caching=\"None\"} 1\n",
+			"prefix caching that nobody decided yet",
+			"vllm:num_requests_running 1\nvllm:cache_config_info{enable_prefix_caching=\"None\"} 1\n",
 			engine.Load{Kind: engine.VLLM, Running: engine.Known(1)},
 		},
 		{"a configuration alone is no load", "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\"} 1\n", engine.Load{}},
 		{
-			"a configuration by a quoted name", "vllm:num_requests_running 1\n{\"vllm:cache_config_info\",block_size=\"16\",num_gpu_blocks=\"100\"} 1\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1\"} 1\n",
+			"a configuration by a quoted name",
+			"vllm:num_requests_running 1\n{\"vllm:cache_config_info\",block_size=\"16\",num_gpu_blocks=\"100\"} 1\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1\"} 1\n",
 			engine.Load{Kind: engine.VLLM, Running: engine.Known(1), KVTokens: engine.Known(1616)},
 		},
 		{
-			"KV of a size that is not known yet", "vllm:num_requests_running 1\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"None\"} 1\n",
+			"KV of a size that is not known yet",
+			"vllm:num_requests_running 1\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"None\"} 1\n",
 			engine.Load{Kind: engine.VLLM, Running: engine.Known(1)},
 		},
 		{
 			"KV of blocks of a size that nobody tells", "trtllm_num_requests_running 1\ntrtllm_kv_cache_max_blocks 100\n",
 			engine.Load{Kind: engine.TRTLLM, Running: engine.Known(1)},
 		},
-		{"not a number", "vllm:num_requests_running NaN\nvllm:num_requests_waiting +Inf\nvllm:kv_cache_usage_perc -1\n", engine.Load{Kind: engine.VLLM}},
+		{"not a number", "vllm:num_requests_running NaN\nvllm:num_requests_waiting +Inf\nvllm:kv_cache_usage_perc -1\n",
+			engine.Load{Kind: engine.VLLM}},
 		{"a quoted name", "{\"vllm:num_requests_running\",engine=\"0\"} 2\n", engine.Load{Kind: engine.VLLM, Running: engine.Known(2)}},
 		{"a page of an unknown engine", "xllm:running 3\n", engine.Load{}},
-		{"SGLang without priorities", "sglang:num_running_reqs{dp_rank=\"0\"} 2\nsglang:num_running_reqs{dp_rank=\"1\"} 3\n", engine.Load{Kind: engine.SGLang, Running: engine.Known(5)}},
+		{"SGLang without priorities", "sglang:num_running_reqs{dp_rank=\"0\"} 2\nsglang:num_running_reqs{dp_rank=\"1\"} 3\n",
+			engine.Load{Kind: engine.SGLang, Running: engine.Known(5)}},
 		{"JSON, as trtllm-serve has at /metrics", "[{\"gpuMemUsage\": 1}]", engine.Load{}},
-		{"a part of a summary is no gauge", "# TYPE nv_inference_pending_request summary\nnv_inference_pending_request_count 3\n", engine.Load{}},
-		{"a broken line elsewhere", "http_requests{ 1\nvllm:num_requests_running 2\n", engine.Load{Kind: engine.VLLM, Running: engine.Known(2)}},
+		{"a part of a summary is no gauge", "# TYPE nv_inference_pending_request summary\nnv_inference_pending_request_count 3\n",
+			engine.Load{}},
+		{"a broken line elsewhere", "http_requests{ 1\nvllm:num_requests_running 2\n",
+			engine.Load{Kind: engine.VLLM, Running: engine.Known(2)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := new(engine.Reader).Load([]byte(c.page), "")
@@ -285,19 +310,24 @@ func TestModels(t *testing.T) {
 			engine.Models{Base: []string{"tiny", "tiny-alias"}, Adapters: []string{"a1", "../x"}},
 		},
 		{
-			"SGLang", `{"object":"list","data":[{"id":"llama","object":"model","owned_by":"sglang","root":"llama","parent":null,"max_model_len":40960},{"id":"sql","root":"/adapters/sql","parent":"llama"}]}`,
+			"SGLang",
+			`{"object":"list","data":[{"id":"llama","object":"model","owned_by":"sglang","root":"llama","parent":null,"max_model_len":40960},{"id":"sql","root":"/adapters/sql","parent":"llama"}]}`,
 			engine.Models{Base: []string{"llama"}, Adapters: []string{"sql"}, MaxLength: 40960},
 		},
 		{
-			"the shortest of several", `{"data":[{"id":"a"},{"id":"b","max_model_len":4096},{"id":"c","max_model_len":1024},{"id":"d","max_model_len":-1},{"id":"x","parent":"a","max_model_len":7}]}`,
+			"the shortest of several",
+			`{"data":[{"id":"a"},{"id":"b","max_model_len":4096},{"id":"c","max_model_len":1024},{"id":"d","max_model_len":-1},{"id":"x","parent":"a","max_model_len":7}]}`,
 			engine.Models{Base: []string{"a", "b", "c", "d"}, Adapters: []string{"x"}, MaxLength: 1024},
 		},
-		{"TGI", `{"object":"list","data":[{"id":"meta-llama/Llama-3.1-8B","object":"model","created":0,"owned_by":"meta-llama/Llama-3.1-8B"}]}`, engine.Models{Base: []string{"meta-llama/Llama-3.1-8B"}}},
+		{"TGI", `{"object":"list","data":[{"id":"meta-llama/Llama-3.1-8B","object":"model","created":0,"owned_by":"meta-llama/Llama-3.1-8B"}]}`,
+			engine.Models{Base: []string{"meta-llama/Llama-3.1-8B"}}},
 		{
-			"llama.cpp", `{"models":[{"name":"other","model":"other","details":{"parent_model":"x"}}],"object":"list","data":[{"id":"qwen3","aliases":["qwen3"],"object":"model","owned_by":"llamacpp","meta":{"n_ctx":40960}}]}`,
+			"llama.cpp",
+			`{"models":[{"name":"other","model":"other","details":{"parent_model":"x"}}],"object":"list","data":[{"id":"qwen3","aliases":["qwen3"],"object":"model","owned_by":"llamacpp","meta":{"n_ctx":40960}}]}`,
 			engine.Models{Base: []string{"qwen3"}},
 		},
-		{"models named by paths", `{"data":[{"id":"/models/qwen3.gguf"},{"id":"../a","parent":"/models/qwen3.gguf"},{"id":"b\u0000"}]}`, engine.Models{Base: []string{"/models/qwen3.gguf"}, Adapters: []string{"../a"}}},
+		{"models named by paths", `{"data":[{"id":"/models/qwen3.gguf"},{"id":"../a","parent":"/models/qwen3.gguf"},{"id":"b\u0000"}]}`,
+			engine.Models{Base: []string{"/models/qwen3.gguf"}, Adapters: []string{"../a"}}},
 		{"an empty list", `{"data":[]}`, engine.Models{}},
 	} {
 		got, err := engine.ReadModels([]byte(c.list))
@@ -313,7 +343,8 @@ func TestModels(t *testing.T) {
 }
 
 func TestNamesThatAreNotModels(t *testing.T) {
-	for _, name := range []string{"", "/etc/passwd", "../lora/a4", "a/../../b", "a/./b", "a//b", "a/", "~/x", `..\x`, "a\x00b", "a\nb", "a\x7fb", "a\u0085b", "a\xffb", "a\ufffdb", strings.Repeat("a", 513)} {
+	for _, name := range []string{"", "/etc/passwd", "../lora/a4", "a/../../b", "a/./b", "a//b", "a/", "~/x", `..\x`, "a\x00b", "a\nb",
+		"a\x7fb", "a\u0085b", "a\xffb", "a\ufffdb", strings.Repeat("a", 513)} {
 		if engine.CheckName(name) == nil {
 			t.Errorf("%q is taken for a model's name", name)
 		}
@@ -333,7 +364,8 @@ func FuzzLoad(f *testing.F) {
 		lines := bytes.SplitAfter(page, []byte("\n"))
 		var short []byte // one line in ten: the fuzzer is faster on small pages
 		for i, line := range lines {
-			if i%10 == 0 || bytes.Contains(line, []byte("vllm:num_requests")) || bytes.Contains(line, []byte("lora")) || bytes.Contains(line, []byte("cache_config")) {
+			if i%10 == 0 || bytes.Contains(line, []byte("vllm:num_requests")) || bytes.Contains(line, []byte("lora")) ||
+				bytes.Contains(line, []byte("cache_config")) {
 				short = append(short, line...)
 			}
 		}
@@ -379,31 +411,38 @@ func TestTotals(t *testing.T) {
 		want       engine.Totals
 	}{
 		{
-			"two engines", "# TYPE vllm:inter_token_latency_seconds histogram\n" + two("vllm:inter_token_latency_seconds_count", "10", "30") +
+			"two engines", "# TYPE vllm:inter_token_latency_seconds histogram\n" +
+				two("vllm:inter_token_latency_seconds_count", "10", "30") +
 				two("vllm:inter_token_latency_seconds_sum", "0.5", "1.5") + two("vllm:generation_tokens_total", "12", "31"),
 			engine.Totals{InterToken: timed(40, 2), GeneratedTokens: engine.Known(43)},
 		},
 		{
-			"one of two says what is no time", "# TYPE vllm:inter_token_latency_seconds histogram\n" + two("vllm:inter_token_latency_seconds_count", "10", "30") +
+			"one of two says what is no time", "# TYPE vllm:inter_token_latency_seconds histogram\n" +
+				two("vllm:inter_token_latency_seconds_count", "10", "30") +
 				two("vllm:inter_token_latency_seconds_sum", "0.5", "NaN") + two("vllm:generation_tokens_total", "NaN", "31"),
 			engine.Totals{InterToken: engine.Timed{Count: engine.Known(40)}},
 		},
 		{
-			"one of two has no sum", "# TYPE vllm:inter_token_latency_seconds histogram\n" + two("vllm:inter_token_latency_seconds_count", "10", "30") +
+			"one of two has no sum", "# TYPE vllm:inter_token_latency_seconds histogram\n" +
+				two("vllm:inter_token_latency_seconds_count", "10", "30") +
 				`vllm:inter_token_latency_seconds_sum{engine="0"} 1` + "\n",
 			engine.Totals{},
 		},
 		{
-			"older names", "# TYPE vllm:time_per_output_token_seconds histogram\nvllm:time_per_output_token_seconds_count 4\nvllm:time_per_output_token_seconds_sum 0.25\n" +
+			"older names",
+			"# TYPE vllm:time_per_output_token_seconds histogram\nvllm:time_per_output_token_seconds_count 4\nvllm:time_per_output_token_seconds_sum 0.25\n" +
 				"vllm:prefix_cache_hits_total 3\n",
 			engine.Totals{InterToken: timed(4, 0.25), CachedTokens: engine.Known(3)},
 		},
 		{
 			"steps of two engines, in buckets of their own", "# TYPE vllm:iteration_tokens_total histogram\n" +
 				two("vllm:iteration_tokens_total_count", "10", "30") + two("vllm:iteration_tokens_total_sum", "100", "300") +
-				`vllm:iteration_tokens_total_bucket{engine="0",le="1"} 1` + "\n" + `vllm:iteration_tokens_total_bucket{engine="0",le="10"} 4` + "\n" +
-				`vllm:iteration_tokens_total_bucket{engine="1",le="8"} 20` + "\n" + `vllm:iteration_tokens_total_bucket{engine="1",le="+Inf"} 30` + "\n",
-			engine.Totals{Steps: engine.Steps{Count: engine.Known(40), UpTo: [15]float64{21, 30, 30, 30, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40}}},
+				`vllm:iteration_tokens_total_bucket{engine="0",le="1"} 1` + "\n" +
+				`vllm:iteration_tokens_total_bucket{engine="0",le="10"} 4` + "\n" +
+				`vllm:iteration_tokens_total_bucket{engine="1",le="8"} 20` + "\n" +
+				`vllm:iteration_tokens_total_bucket{engine="1",le="+Inf"} 30` + "\n",
+			engine.Totals{Steps: engine.Steps{Count: engine.Known(40),
+				UpTo: [15]float64{21, 30, 30, 30, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40}}},
 		},
 		{
 			"newer names before older ones", "vllm:prompt_tokens_cached_total 2\nvllm:prefix_cache_hits_total 3\n",

@@ -54,7 +54,8 @@ func TestWhatIsNoMethodIsRefused(t *testing.T) {
 			t.Errorf("%d methods: %.40q", len(said), m)
 		}
 	}
-	for _, text := range []engine.Methods{"a.S/One 0", "a.S/One x", "a.S/One 1.", "a.S/One 536870912", "a.S/One 99999999999", "a.S/One 1" + engine.Methods(strings.Repeat(".1", 16))} {
+	for _, text := range []engine.Methods{"a.S/One 0", "a.S/One x", "a.S/One 1.", "a.S/One 536870912", "a.S/One 99999999999", "a.S/One 1" +
+		engine.Methods(strings.Repeat(".1", 16))} {
 		if path, ok := text.Takes("a.S/One"); ok {
 			t.Errorf("%q: %v", text, path)
 		}

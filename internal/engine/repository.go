@@ -81,9 +81,12 @@ const (
 )
 
 var (
-	notPolled     = regexp.MustCompile(`failed to load '[^']*', failed to poll from model repository`) // Triton's 500: no such folder
-	notExplicit   = regexp.MustCompile(`explicit model load / unload is not allowed`)                  // Triton's 503 without --model-control-mode=explicit
-	invalidURI    = regexp.MustCompile(`Invalid URI specified for model`)                              // MLServer's 422: no such file
+	// notPolled is Triton's 500 for a model without a folder.
+	notPolled = regexp.MustCompile(`failed to load '[^']*', failed to poll from model repository`)
+	// notExplicit is Triton's 503 without --model-control-mode=explicit.
+	notExplicit = regexp.MustCompile(`explicit model load / unload is not allowed`)
+	// invalidURI is MLServer's 422 for a model without files.
+	invalidURI    = regexp.MustCompile(`Invalid URI specified for model`)
 	errorOfServer = regexp.MustCompile(`^\s*\{\s*"error"\s*:\s*"`)
 )
 
@@ -148,7 +151,8 @@ type StoredModel struct {
 
 // stages maps an index's states. In gRPC MLServer writes State.READY. A missing state means never
 // loaded (Triton); UNKNOWN means loading (MLServer).
-var stages = map[string]Stage{"": Stored, "UNAVAILABLE": Stored, "UNLOADING": Leaving, "LOADING": Coming, "UNKNOWN": Coming, "READY": Serving}
+var stages = map[string]Stage{"": Stored, "UNAVAILABLE": Stored, "UNLOADING": Leaving, "LOADING": Coming, "UNKNOWN": Coming,
+	"READY": Serving}
 
 // ReadIndex parses the response to a POST of [IndexPath]: the models in its order, without
 // duplicates. Of several versions of a model, the most ready one counts. An unknown state counts as

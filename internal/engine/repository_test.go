@@ -24,25 +24,40 @@ func TestWhatAnswersOfModelRepositoriesMean(t *testing.T) {
 		{"both, done", 200, ``, engine.Done, engine.UnknownFault, engine.Done},
 		{"MLServer, no such model", 404, `{"error":"Model nope not found"}`, engine.Absent, engine.FilesMissing, engine.Absent},
 		{"MLServer, no such path", 404, `{"detail":"Not Found"}`, engine.Closed, engine.UnknownFault, engine.Closed},
-		{"MLServer, a corrupt file", 500, `{"error":"builtins.ValueError: invalid literal for int() with base 10: b'arbage'"}`, engine.Failed, engine.UnknownFault, engine.Unsure},
-		{"MLServer, a file that is missing", 422, `{"error":"mlserver.errors.InvalidModelURI: Invalid URI specified for model gone (/models/gone/model.joblib)"}`, engine.Failed, engine.FilesMissing, engine.Unsure},
+		{"MLServer, a corrupt file", 500, `{"error":"builtins.ValueError: invalid literal for int() with base 10: b'arbage'"}`,
+			engine.Failed, engine.UnknownFault, engine.Unsure},
+		{"MLServer, a file that is missing", 422,
+			`{"error":"mlserver.errors.InvalidModelURI: Invalid URI specified for model gone (/models/gone/model.joblib)"}`, engine.Failed,
+			engine.FilesMissing, engine.Unsure},
 		{"MLServer, a second unload meanwhile", 500, trace, engine.Unsure, engine.UnknownFault, engine.Unsure},
 		{"MLServer whose workers died", 500, `Internal Server Error`, engine.Unsure, engine.UnknownFault, engine.Unsure},
-		{"Triton, no such model", 500, `{"error":"failed to load 'nope', failed to poll from model repository"}`, engine.Absent, engine.FilesMissing, engine.Unsure},
+		{"Triton, no such model", 500, `{"error":"failed to load 'nope', failed to poll from model repository"}`, engine.Absent,
+			engine.FilesMissing, engine.Unsure},
 		{"Triton, no such path", 404, `{"error":"Not Found"}`, engine.Closed, engine.UnknownFault, engine.Closed},
-		{"Triton, a corrupt model", 400, `{"error":"load failed for model 'corrupt': version 1 is at UNAVAILABLE state: Internal: Exception: no weights\n\nAt:\n  /models/corrupt/1/model.py(6): initialize\n;\n"}`, engine.Failed, engine.UnknownFault, engine.Unsure},
-		{"Triton, a model that dies", 400, `{"error":"load failed for model 'crash': version 1 is at UNAVAILABLE state: Internal: Stub process 'crash_0_0' is not healthy.;\n"}`, engine.Failed, engine.UnknownFault, engine.Unsure},
+		{"Triton, a corrupt model", 400,
+			`{"error":"load failed for model 'corrupt': version 1 is at UNAVAILABLE state: Internal: Exception: no weights\n\nAt:\n  /models/corrupt/1/model.py(6): initialize\n;\n"}`,
+			engine.Failed,
+			engine.UnknownFault,
+			engine.Unsure},
+		{"Triton, a model that dies", 400,
+			`{"error":"load failed for model 'crash': version 1 is at UNAVAILABLE state: Internal: Stub process 'crash_0_0' is not healthy.;\n"}`,
+			engine.Failed,
+			engine.UnknownFault,
+			engine.Unsure},
 		{"Triton without explicit control", 503, polling, engine.Closed, engine.UnknownFault, engine.Closed},
 		{"nobody's: a proxy", 502, `<html>bad gateway</html>`, engine.Unsure, engine.UnknownFault, engine.Unsure},
 		{"nobody's: a proxy without an engine", 503, `no healthy upstream`, engine.Unsure, engine.UnknownFault, engine.Unsure},
 		{"nobody's: a proxy that waits no longer", 504, `{"error":"timeout"}`, engine.Unsure, engine.UnknownFault, engine.Unsure},
-		{"nobody's: 200 in words of a failure is done all the same", 200, `{"error":"Model nope not found"}`, engine.Done, engine.UnknownFault, engine.Done},
-		{"nobody's: the words of Triton with another status", 400, `{"error":"failed to load 'nope', failed to poll from model repository"}`, engine.Failed, engine.UnknownFault, engine.Unsure},
+		{"nobody's: 200 in words of a failure is done all the same", 200, `{"error":"Model nope not found"}`, engine.Done,
+			engine.UnknownFault, engine.Done},
+		{"nobody's: the words of Triton with another status", 400,
+			`{"error":"failed to load 'nope', failed to poll from model repository"}`, engine.Failed, engine.UnknownFault, engine.Unsure},
 	} {
 		load, fault := engine.ReadLoadAnswer(c.status, []byte(c.body))
 		unload := engine.ReadUnloadAnswer(c.status, []byte(c.body))
 		if load != c.load || fault != c.fault || unload != c.unload {
-			t.Errorf("%s: a load %d with fault %d, an unload %d; want %d, %d and %d", c.name, load, fault, unload, c.load, c.fault, c.unload)
+			t.Errorf("%s: a load %d with fault %d, an unload %d; want %d, %d and %d", c.name, load, fault, unload, c.load, c.fault,
+				c.unload)
 		}
 	}
 }
@@ -54,7 +69,8 @@ func TestAnIndex(t *testing.T) {
 		want       []engine.StoredModel // nil: not an index
 	}{
 		{
-			"MLServer's", `[{"name":"slow","state":"UNKNOWN","reason":""},{"name":"m2","state":"UNAVAILABLE","reason":""},{"name":"m1","state":"READY","reason":""}]`,
+			"MLServer's",
+			`[{"name":"slow","state":"UNKNOWN","reason":""},{"name":"m2","state":"UNAVAILABLE","reason":""},{"name":"m1","state":"READY","reason":""}]`,
 			[]engine.StoredModel{{Name: "slow", Stage: engine.Coming}, {Name: "m2"}, {Name: "m1", Stage: engine.Serving}},
 		},
 		{
@@ -70,7 +86,8 @@ func TestAnIndex(t *testing.T) {
 			},
 		},
 		{
-			"several versions", `[{"name":"a","version":"1","state":"READY"},{"name":"a","version":"2","state":"UNAVAILABLE","reason":"broken"},{"name":"b","version":"1","state":"UNLOADING"},{"name":"b","version":"2"}]`,
+			"several versions",
+			`[{"name":"a","version":"1","state":"READY"},{"name":"a","version":"2","state":"UNAVAILABLE","reason":"broken"},{"name":"b","version":"1","state":"UNLOADING"},{"name":"b","version":"2"}]`,
 			[]engine.StoredModel{{Name: "a", Stage: engine.Serving, Reason: "broken"}, {Name: "b", Stage: engine.Leaving}},
 		},
 		{"as MLServer says it in gRPC", `[{"name":"a","state":"State.READY"}]`, []engine.StoredModel{{Name: "a", Stage: engine.Serving}}},
@@ -134,7 +151,8 @@ func TestNamesInARepository(t *testing.T) {
 		{"a\\b", "", ""},
 		{"a\nb", "", ""},
 		{"~", "", ""},
-		{strings.Repeat("a", 255), "/v2/repository/models/" + strings.Repeat("a", 255) + "/load", "/v2/repository/models/" + strings.Repeat("a", 255) + "/load"},
+		{strings.Repeat("a", 255), "/v2/repository/models/" + strings.Repeat("a", 255) + "/load", "/v2/repository/models/" +
+			strings.Repeat("a", 255) + "/load"},
 		{strings.Repeat("a", 256), "", ""},
 	} {
 		for kind, want := range map[engine.Kind]string{engine.MLServer: c.mlserver, engine.Triton: c.triton} {
@@ -147,7 +165,8 @@ func TestNamesInARepository(t *testing.T) {
 			}
 		}
 	}
-	if got := engine.ReadyCall.Path(engine.MLServer, "m") + engine.UnloadCall.Path(engine.Triton, "m"); got != "/v2/models/m/ready/v2/repository/models/m/unload" {
+	if got := engine.ReadyCall.Path(engine.MLServer, "m") +
+		engine.UnloadCall.Path(engine.Triton, "m"); got != "/v2/models/m/ready/v2/repository/models/m/unload" {
 		t.Errorf("the other calls are %s", got)
 	}
 }
@@ -158,7 +177,8 @@ func TestWhoHasARepository(t *testing.T) {
 		return [4]bool{kind.Repository(), kind.V2Repository(), kind.Managed(), kind.Recalled()}
 	}
 	want := map[engine.Kind][4]bool{
-		engine.Triton: {true, true}, engine.MLServer: {true, true}, engine.TorchServe: {true, false, true}, engine.TFServing: {true, false, false, true},
+		engine.Triton: {true, true}, engine.MLServer: {true, true}, engine.TorchServe: {true, false, true},
+		engine.TFServing:    {true, false, false, true},
 		engine.ModelRuntime: {false, false, true},
 	}
 	for _, kind := range append(engine.Kinds(), "") {

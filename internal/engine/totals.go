@@ -60,8 +60,9 @@ func (c counters) read(page families) Totals {
 	return Totals{
 		Queue: page.timed(c.queue), Prefill: page.timed(c.prefill), Decode: page.timed(c.decode),
 		FirstToken: page.timed(c.firstToken), InterToken: page.timed(c.interToken),
-		PromptTokens: total(page.first(c.prompt)), CachedTokens: total(page.first(c.cached)), GeneratedTokens: total(page.first(c.generated)),
-		PrefillTokens: page.timed(c.prefillTokens).Seconds, Steps: page.steps(c.steps),
+		PromptTokens: total(page.first(c.prompt)), CachedTokens: total(page.first(c.cached)),
+		GeneratedTokens: total(page.first(c.generated)),
+		PrefillTokens:   page.timed(c.prefillTokens).Seconds, Steps: page.steps(c.steps),
 	}
 }
 

@@ -22,10 +22,13 @@ type Flags struct {
 
 // Register adds the flags, the same for each program that calls engines.
 func (f *Flags) Register(fs *pflag.FlagSet) {
-	fs.StringVar(&f.tokenFile, "engine-token-file", "", "send engines the bearer token in this `FILE`, which may be replaced at any time; with --kube, name a Secret in each pool's PoolSettings instead")
-	fs.BoolVar(&f.tls, "engine-tls", false, "call engines over TLS; an engine's certificate must be for its name in --endpoints or an EndpointList, else for its IP address")
+	fs.StringVar(&f.tokenFile, "engine-token-file", "",
+		"send engines the bearer token in this `FILE`, which may be replaced at any time; with --kube, name a Secret in each pool's PoolSettings instead")
+	fs.BoolVar(&f.tls, "engine-tls", false,
+		"call engines over TLS; an engine's certificate must be for its name in --endpoints or an EndpointList, else for its IP address")
 	fs.StringVar(&f.caFile, "engine-ca-file", "", "with --engine-tls: trust only the certificate authorities in this PEM `FILE`")
-	fs.BoolVar(&f.skipVerify, "engine-insecure-skip-verify", false, "with --engine-tls: accept any certificate; whoever intercepts the connection can read the token")
+	fs.BoolVar(&f.skipVerify, "engine-insecure-skip-verify", false,
+		"with --engine-tls: accept any certificate; whoever intercepts the connection can read the token")
 }
 
 // Check returns which flags conflict, with objects from an API server (kube) or from a folder and

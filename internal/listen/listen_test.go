@@ -24,7 +24,8 @@ func TestASocketThatWasLeftBehindIsTakenOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := listen.On("listen", "unix:"+path); err == nil || !strings.Contains(err.Error(), "--listen unix:"+path+": another process serves there") {
+	if _, err := listen.On("listen", "unix:"+path); err == nil ||
+		!strings.Contains(err.Error(), "--listen unix:"+path+": another process serves there") {
 		t.Errorf("where one serves: %v", err)
 	}
 	if err := l.Close(); err != nil {
@@ -131,7 +132,8 @@ func TestWhatCannotBeServedIsSaid(t *testing.T) {
 }
 
 func TestWhoIsLocal(t *testing.T) {
-	for address, want := range map[string]bool{"127.0.0.1:1": true, "127.9.9.9:1": true, "[::1]:1": true, "0.0.0.0:1": false, "[::]:1": false, "10.0.0.1:1": false} {
+	for address, want := range map[string]bool{"127.0.0.1:1": true, "127.9.9.9:1": true, "[::1]:1": true, "0.0.0.0:1": false,
+		"[::]:1": false, "10.0.0.1:1": false} {
 		a, err := net.ResolveTCPAddr("tcp", address)
 		if err != nil {
 			t.Fatal(err)

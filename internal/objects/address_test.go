@@ -44,10 +44,12 @@ func TestAddresses(t *testing.T) {
 // 169.254.169.254.
 func TestAddressesThatNoEngineHas(t *testing.T) {
 	for text, is := range map[string]bool{
-		"10.0.0.7": true, "192.168.1.1": true, "100.64.0.1": true, "8.8.8.8": true, "127.0.0.1": true, "127.9.9.9": true, "169.253.255.255": true, "169.255.0.0": true,
+		"10.0.0.7": true, "192.168.1.1": true, "100.64.0.1": true, "8.8.8.8": true, "127.0.0.1": true, "127.9.9.9": true,
+		"169.253.255.255": true, "169.255.0.0": true,
 		"fd00::7": true, "2001:db8::1": true, "::1": true, "::ffff:10.0.0.7": true, "::ffff:127.0.0.1": true, "fec0::1": true,
-		"169.254.169.254": false, "169.254.0.0": false, "169.254.255.255": false, "::ffff:169.254.169.254": false, "::ffff:a9fe:a9fe": false,
-		"fe80::1": false, "febf::1": false, "fe80::1%eth0": false,
+		"169.254.169.254": false, "169.254.0.0": false, "169.254.255.255": false, "::ffff:169.254.169.254": false,
+		"::ffff:a9fe:a9fe": false,
+		"fe80::1":          false, "febf::1": false, "fe80::1%eth0": false,
 		"0.0.0.0": false, "::": false, "::ffff:0.0.0.0": false,
 		"224.0.0.1": false, "239.255.255.255": false, "::ffff:224.0.0.1": false, "ff02::1": false, "ff0e::1": false,
 		"255.255.255.255": false, "::ffff:255.255.255.255": false,
@@ -61,7 +63,8 @@ func TestAddressesThatNoEngineHas(t *testing.T) {
 		}
 		address := netip.AddrPortFrom(ip, 8000).String()
 		const want = "no engine is reached at a link-local, multicast, broadcast or unspecified address"
-		if got, err := objects.ParseAddress(address); (err == nil) != is || err != nil && (err.Error() != want || got != objects.Address{}) {
+		if got, err := objects.ParseAddress(address); (err == nil) != is || err != nil &&
+			(err.Error() != want || got != objects.Address{}) {
 			t.Errorf("%s is %+v, %v", address, got, err)
 		}
 		list := aList("l", nil, address)
@@ -101,7 +104,8 @@ func TestAListOfAClusterIsNotOfHeadgatesOwnPod(t *testing.T) {
 	set := objects.Set{
 		Pools: []pool.InferencePool{aPool("base", llama, 8000)},
 		Pods:  []objects.Pod{aPod("a", "127.0.0.11", true, llama)}, // set by a kubelet
-		Lists: []objects.List{{EndpointList: aList("theirs", llama, "engine:1")}, {EndpointList: aList("ours", llama, "engine:2"), Loopback: true}},
+		Lists: []objects.List{{EndpointList: aList("theirs", llama, "engine:1")},
+			{EndpointList: aList("ours", llama, "engine:2"), Loopback: true}},
 		Hosts: map[string][]netip.Addr{"engine": {netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("10.0.0.1")}},
 	}
 	if got := objects.Build(set).Addresses(); !slices.Equal(got, []string{"10.0.0.1:1", "10.0.0.1:2", "127.0.0.11:8000", "127.0.0.1:2"}) {
@@ -132,10 +136,13 @@ func TestAPoolSelectsListsAsItSelectsPods(t *testing.T) {
 	})
 	name := func(n string) objects.Name { return objects.Name{Namespace: "default", Name: n} }
 	want := []objects.Endpoint{
-		{Address: "10.0.0.1:8000", Pod: name("pod"), Labels: map[string]string{"app": "llama", engine.LegacyKindLabel: "sglang"}, Kind: engine.SGLang, Ready: true},
+		{Address: "10.0.0.1:8000", Pod: name("pod"), Labels: map[string]string{"app": "llama", engine.LegacyKindLabel: "sglang"},
+			Kind: engine.SGLang, Ready: true},
 		{Address: "10.0.0.2:8001", Pod: name("plain"), Listed: true, Labels: llama, Ready: true},
-		{Address: "10.0.0.3:9000", Host: "engines.test", Pod: name("typed"), Listed: true, Labels: typed.Labels, Kind: engine.TGI, Ready: true},
-		{Address: "10.0.0.4:9000", Host: "engines.test", Pod: name("typed"), Listed: true, Labels: typed.Labels, Kind: engine.TGI, Ready: true},
+		{Address: "10.0.0.3:9000", Host: "engines.test", Pod: name("typed"), Listed: true, Labels: typed.Labels, Kind: engine.TGI,
+			Ready: true},
+		{Address: "10.0.0.4:9000", Host: "engines.test", Pod: name("typed"), Listed: true, Labels: typed.Labels, Kind: engine.TGI,
+			Ready: true},
 	}
 	if diff := cmp.Diff(want, w.Pools[name("base")].Endpoints); diff != "" {
 		t.Errorf("endpoints (-want +got):\n%s", diff)
@@ -154,7 +161,8 @@ func TestAnEngineOfAnUnknownKindIsLeftToWhatItServes(t *testing.T) {
 	if e := w.Pools[objects.Name{Namespace: "default", Name: "base"}].Endpoints; len(e) != 2 || e[0].Kind != "" {
 		t.Errorf("endpoints are %+v", e)
 	}
-	if len(w.Problems) != 1 || !strings.Contains(w.Problems[0], `the labels of default/a name the engine "xllm", which is not one of [vllm `) {
+	if len(w.Problems) != 1 || !strings.Contains(w.Problems[0],
+		`the labels of default/a name the engine "xllm", which is not one of [vllm `) {
 		t.Errorf("problems are %q", w.Problems)
 	}
 }

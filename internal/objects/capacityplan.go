@@ -58,7 +58,8 @@ func CheckCapacityPlan(o *v1alpha1.CapacityPlan) field.ErrorList {
 		errs = append(errs, checkEdges(stages.Index(i).Child("next"), o.Spec.Stages[i].Next, names)...)
 	}
 	if circle := circleOf(o.Spec.Stages); len(errs) == 0 && circle != nil {
-		errs = append(errs, field.Invalid(stages, strings.Join(circle, ", "), "these stages lead to each other in a circle: a query would go round for ever"))
+		errs = append(errs, field.Invalid(stages, strings.Join(circle, ", "),
+			"these stages lead to each other in a circle: a query would go round for ever"))
 	}
 	return errs
 }
@@ -198,7 +199,8 @@ func checkStageHardware(at *field.Path, h *v1alpha1.StageHardware) field.ErrorLi
 		}
 	}
 	if forms != 1 {
-		errs = append(errs, field.Invalid(at, "", "write one of file, latencies and engine: how long the model takes there; control profile measures it"))
+		errs = append(errs, field.Invalid(at, "",
+			"write one of file, latencies and engine: how long the model takes there; control profile measures it"))
 	}
 	errs = append(errs, checkLength(at.Child("file"), h.File, maxPath)...)
 	errs = append(errs, checkCount(at.Child("latencies"), len(h.Latencies), maxPlanBatches)...)
@@ -251,7 +253,8 @@ func checkEdges(at *field.Path, all []v1alpha1.PlanEdge, stages map[string]bool)
 			errs = append(errs, field.NotFound(at.Index(i).Child("stage"), e.Stage))
 		case e.Choice != "":
 			if together[e.Choice] += ShareOf(e); together[e.Choice] > 1+1e-9 {
-				errs = append(errs, field.Invalid(at.Index(i).Child("share"), ShareOf(e), fmt.Sprintf("the shares of the choice %q are %.4g together: 1 is the most", e.Choice, together[e.Choice])))
+				errs = append(errs, field.Invalid(at.Index(i).Child("share"), ShareOf(e),
+					fmt.Sprintf("the shares of the choice %q are %.4g together: 1 is the most", e.Choice, together[e.Choice])))
 			}
 		}
 		errs = append(errs, checkShare(at.Index(i).Child("share"), e.Share)...)

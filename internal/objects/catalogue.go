@@ -143,7 +143,8 @@ func CheckModelObject(m *v1alpha1.Model) field.ErrorList {
 	spec := field.NewPath("spec")
 	errs = append(errs, checkModel(spec.Child("id"), cmp.Or(m.Spec.ID, m.Name))...)
 	if m.Spec.PoolRef.Name == "" {
-		errs = append(errs, field.Required(spec.Child("poolRef", "name"), "name the InferencePool whose engines load it, in the same namespace"))
+		errs = append(errs, field.Required(spec.Child("poolRef", "name"),
+			"name the InferencePool whose engines load it, in the same namespace"))
 	}
 	errs = append(errs, checkLength(spec.Child("poolRef", "name"), m.Spec.PoolRef.Name, maxNameLen)...)
 	errs = append(errs, checkLength(spec.Child("type"), m.Spec.Type, maxType)...)
@@ -154,7 +155,8 @@ func CheckModelObject(m *v1alpha1.Model) field.ErrorList {
 		errs = append(errs, field.Invalid(spec.Child("size"), s.String(), "it must be above 0, such as 50Mi"))
 	}
 	if p := m.Spec.ServiceTime; p != nil && (p.Duration <= 0 || p.Duration > maxPace) {
-		errs = append(errs, field.Invalid(spec.Child("serviceTime"), p.Duration.String(), "it must be above 0s and no more than 1h, such as 15ms"))
+		errs = append(errs, field.Invalid(spec.Child("serviceTime"), p.Duration.String(),
+			"it must be above 0s and no more than 1h, such as 15ms"))
 	}
 	if c := m.Spec.Copies; c != nil {
 		if c.Min < 0 {
@@ -183,7 +185,8 @@ func CheckModelChange(was, is *v1alpha1.Model) field.ErrorList {
 	} {
 		if f.was != f.is {
 			errs = append(errs, field.Forbidden(spec.Child(f.name),
-				fmt.Sprintf("it was %q, and only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id", f.was)))
+				fmt.Sprintf("it was %q, and only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",
+					f.was)))
 		}
 	}
 	return errs
@@ -202,17 +205,20 @@ func (w *World) addCatalogue(models []*v1alpha1.Model, vmodels []v1alpha1.VModel
 		e := EntryOf(m)
 		p := w.Pools[e.Pool]
 		if first, ok := known[e.ModelKey]; ok {
-			e.Taken = w.fault(v1alpha1.ModelKind, e.Object, v1alpha1.ReasonModelNameTaken, "its id %q in InferencePool %s is that of Model %s, which keeps it", e.ID, e.Pool, first)
+			e.Taken = w.fault(v1alpha1.ModelKind, e.Object, v1alpha1.ReasonModelNameTaken,
+				"its id %q in InferencePool %s is that of Model %s, which keeps it", e.ID, e.Pool, first)
 			w.Doubles = append(w.Doubles, e)
 			continue
 		}
 		if p == nil {
-			w.fault(v1alpha1.ModelKind, e.Object, v1alpha1.ReasonPoolNotFound, "spec.poolRef names InferencePool %s, which does not exist: nothing can load it", e.Pool)
+			w.fault(v1alpha1.ModelKind, e.Object, v1alpha1.ReasonPoolNotFound,
+				"spec.poolRef names InferencePool %s, which does not exist: nothing can load it", e.Pool)
 		}
 		known[e.ModelKey] = e.Object
 		taken := w.byModel[e.ID]
 		if taken != nil && (!taken.LeadsTo(e.Pool) || taken.Adapter != e.ID) {
-			e.Taken = w.fault(v1alpha1.ModelKind, e.Object, v1alpha1.ReasonModelNameTaken, "requests for %q belong to %s %s: no request can name this Model by its id", e.ID, taken.Kind, taken.Name)
+			e.Taken = w.fault(v1alpha1.ModelKind, e.Object, v1alpha1.ReasonModelNameTaken,
+				"requests for %q belong to %s %s: no request can name this Model by its id", e.ID, taken.Kind, taken.Name)
 		}
 		e = e.Complete(p)
 		if e.Source != e.ID || e.Type != DefaultType {
@@ -220,8 +226,9 @@ func (w *World) addCatalogue(models []*v1alpha1.Model, vmodels []v1alpha1.VModel
 		}
 		w.Catalogue = append(w.Catalogue, e)
 		r := &Route{
-			Name: e.Object, Kind: v1alpha1.ModelKind, Generation: m.Generation, Adapter: e.ID, Backends: []Backend{{Pool: e.Pool, Weight: 1}},
-			wants: []string{e.ID}, created: m.CreationTimestamp.Time, written: w.written[Object{v1alpha1.ModelKind, e.Object}],
+			Name: e.Object, Kind: v1alpha1.ModelKind, Generation: m.Generation, Adapter: e.ID,
+			Backends: []Backend{{Pool: e.Pool, Weight: 1}},
+			wants:    []string{e.ID}, created: m.CreationTimestamp.Time, written: w.written[Object{v1alpha1.ModelKind, e.Object}],
 		}
 		w.unrouted[e.Pool] = append(w.unrouted[e.Pool], r)
 		if taken == nil {

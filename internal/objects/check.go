@@ -20,7 +20,7 @@ const (
 	maxPorts    = 8         // GIE v1.6 InferencePool
 	maxSelector = 64        // GIE v1.6 InferencePool
 
-	// These limits keep an object cheap to validate for an API server. Where Gateway API has a
+	// maxParents and the limits below keep an object cheap to validate for an API server. Where Gateway API has a
 	// limit, it is the same.
 	maxParents    = 32
 	maxBackends   = 16
@@ -165,10 +165,12 @@ func CheckList(l *v1alpha1.EndpointList) field.ErrorList {
 			errs = append(errs, field.Invalid(path, m, err.Error()))
 		}
 		if kind != "" && !kind.Managed() {
-			errs = append(errs, field.Invalid(path, m, "only engines of the kinds modelruntime and torchserve are managed at an address of their own"))
+			errs = append(errs, field.Invalid(path, m,
+				"only engines of the kinds modelruntime and torchserve are managed at an address of their own"))
 		}
 		if kind == engine.TorchServe && strings.HasPrefix(m, unixScheme) {
-			errs = append(errs, field.Invalid(path, m, "want port:NUMBER, such as port:8081; a socket is for engines of the kind modelruntime"))
+			errs = append(errs, field.Invalid(path, m,
+				"want port:NUMBER, such as port:8081; a socket is for engines of the kind modelruntime"))
 		}
 		if strings.HasPrefix(m, unixScheme) && len(l.Spec.Addresses) > 1 {
 			errs = append(errs, field.Invalid(path, m, "a socket is that of one endpoint: give each address a list of its own"))
@@ -191,7 +193,8 @@ func CheckClusterList(l *v1alpha1.EndpointList) field.ErrorList {
 		}
 	}
 	if m := l.Spec.Management; strings.HasPrefix(m, unixScheme) {
-		errs = append(errs, field.Invalid(spec.Child("management"), m, "want port:NUMBER, such as port:8085; a socket is for an EndpointList in a folder"))
+		errs = append(errs, field.Invalid(spec.Child("management"), m,
+			"want port:NUMBER, such as port:8085; a socket is for an EndpointList in a folder"))
 	}
 	return errs
 }

@@ -115,9 +115,12 @@ func (w *World) noteShared(claims []claim) {
 		owner := of[0]
 		for _, c := range of[1:] {
 			if c.namespace() == owner.namespace() {
-				w.problem("endpoint %s belongs to InferencePool %s and to InferencePool %s: each of them counts the whole of its load", c.Address, owner.Name, c.Name)
+				w.problem("endpoint %s belongs to InferencePool %s and to InferencePool %s: each of them counts the whole of its load",
+					c.Address, owner.Name, c.Name)
 			} else {
-				w.problem("endpoint %s of InferencePool %s belongs to InferencePool %s, which says how it is reached: each of them counts the whole of its load", c.Address, c.Name, owner.Name)
+				w.problem("endpoint %s of InferencePool %s belongs to InferencePool %s, which says how it is reached: each of them counts the whole of its load",
+					c.Address, c.Name,
+					owner.Name)
 			}
 		}
 	}
@@ -186,7 +189,8 @@ func (w *World) addEngines(claims []claim) {
 			}
 		}
 		if m, managed := managers[e.Management]; managed && m.namespace() != owner.namespace() {
-			w.problem("endpoint %s of InferencePool %s is to be managed at %s, which belongs to InferencePool %s: it is not managed", e.Address, owner.Name, e.Management, m.Name)
+			w.problem("endpoint %s of InferencePool %s is to be managed at %s, which belongs to InferencePool %s: it is not managed",
+				e.Address, owner.Name, e.Management, m.Name)
 			e.Management = ""
 		}
 		for _, c := range of {
@@ -195,7 +199,8 @@ func (w *World) addEngines(claims []claim) {
 			case e.Token == "":
 				e.Pools = append(e.Pools, c.Name)
 			default:
-				w.problem("endpoint %s: control loads no model of InferencePool %s there: the token is that of InferencePool %s", e.Address, c.Name, owner.Name)
+				w.problem("endpoint %s: control loads no model of InferencePool %s there: the token is that of InferencePool %s", e.Address,
+					c.Name, owner.Name)
 			}
 		}
 		w.Engines = append(w.Engines, e)
@@ -213,7 +218,9 @@ func managers(claims []claim) map[string]claim {
 		if !known {
 			owner = c
 			// The same address may also be an engine's.
-			if i, serves := slices.BinarySearchFunc(claims, c.Management, func(c claim, at string) int { return strings.Compare(c.Address, at) }); serves {
+			if i, serves := slices.BinarySearchFunc(claims, c.Management, func(c claim, at string) int {
+				return strings.Compare(c.Address, at)
+			}); serves {
 				owner = claims[i]
 			}
 		}

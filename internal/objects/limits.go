@@ -15,7 +15,8 @@ var most = map[string]map[string]int{
 	BackendTLSPolicyKind: {"targetRefs": 16, "validation.caCertificateRefs": 8, "validation.subjectAltNames": 5},
 	GatewayKind: {
 		"addresses": 16, "listeners": 64, "listeners.allowedRoutes.kinds": 8, "listeners.tls.certificateRefs": 64,
-		"tls.frontend.default.validation.caCertificateRefs": 16, "tls.frontend.perPort": 64, "tls.frontend.perPort.tls.validation.caCertificateRefs": 16,
+		"tls.frontend.default.validation.caCertificateRefs": 16, "tls.frontend.perPort": 64,
+		"tls.frontend.perPort.tls.validation.caCertificateRefs": 16,
 	},
 	GRPCRouteKind:      routeLists(map[string]int{"matches.headers": 16}),
 	HTTPRouteKind:      routeLists(map[string]int{"matches.headers": 16, "matches.queryParams": 16}, "cors"),

@@ -53,7 +53,9 @@ func TestAnEndpointMayListenElsewhere(t *testing.T) {
 			}
 		}
 	}
-	if i := slices.IndexFunc(w.Engines, func(e objects.Engine) bool { return e.Address == "10.0.0.2:8000" }); w.Engines[i].Ports != (objects.Ports{GRPC: 9001, HTTP: 9000, Metrics: 9002}) {
+	if i := slices.IndexFunc(w.Engines, func(e objects.Engine) bool {
+		return e.Address == "10.0.0.2:8000"
+	}); w.Engines[i].Ports != (objects.Ports{GRPC: 9001, HTTP: 9000, Metrics: 9002}) {
 		t.Errorf("the engine has the ports %+v", w.Engines[i].Ports)
 	}
 	if !w.HasPorts() || len(w.Problems) > 0 {
@@ -131,7 +133,8 @@ func TestAPoolOfModelRuntimesTakesCallsAlone(t *testing.T) {
 		{"a runtime that takes HTTP at its address", []objects.List{at("a", "10.0.0.1:8000", engine.ModelRuntime, 8000)}, false},
 		{"another engine", []objects.List{at("a", "10.0.0.1:8000", engine.Triton, 0)}, false},
 		{"one whose kind nobody says", []objects.List{at("a", "10.0.0.1:8000", "", 0)}, false},
-		{"a runtime beside another engine", []objects.List{at("a", "10.0.0.1:8000", engine.Triton, 0), at("b", "10.0.0.2:8000", engine.ModelRuntime, 0)}, true},
+		{"a runtime beside another engine", []objects.List{at("a", "10.0.0.1:8000", engine.Triton, 0),
+			at("b", "10.0.0.2:8000", engine.ModelRuntime, 0)}, true},
 		{"nothing", nil, false},
 	} {
 		w := objects.Build(objects.Set{Pools: []pool.InferencePool{aPool("base", llama, 8000)}, Lists: c.lists})

@@ -34,7 +34,8 @@ func checkProfile(at *field.Path, p *v1alpha1.PoolProfile) field.ErrorList {
 		errs = append(errs, field.Invalid(at, "", "say what is pinned: inline, file, or hardware with parameters"))
 	}
 	if name := p.AcceleratorLabel; name != "" && len(validation.IsQualifiedName(name)) > 0 {
-		errs = append(errs, field.Invalid(at.Child("acceleratorLabel"), name, "no label can have this name: write one such as example.com/gpu"))
+		errs = append(errs, field.Invalid(at.Child("acceleratorLabel"), name,
+			"no label can have this name: write one such as example.com/gpu"))
 	}
 	if len(p.Accelerators) > 0 && p.AcceleratorLabel == "" {
 		errs = append(errs, field.Required(at.Child("acceleratorLabel"), "name the label that says which accelerator an endpoint has"))
@@ -95,7 +96,8 @@ func checkForms(at *field.Path, p *v1alpha1.AcceleratorProfile) field.ErrorList 
 	if p.Parameters != "" {
 		errs = append(errs, checkLength(at.Child("parameters"), p.Parameters, maxParameters)...)
 		if _, err := table.ParseParameters(p.Parameters); err != nil {
-			errs = append(errs, field.Invalid(at.Child("parameters"), p.Parameters, "write how many parameters the model has, such as 8B, 70B or 500M"))
+			errs = append(errs, field.Invalid(at.Child("parameters"), p.Parameters,
+				"write how many parameters the model has, such as 8B, 70B or 500M"))
 		}
 	}
 	return errs
@@ -113,7 +115,8 @@ func eachForm(at *field.Path, p *v1alpha1.PoolProfile, visit func(at *field.Path
 func checkServerProfile(at *field.Path, p *v1alpha1.PoolProfile) (errs field.ErrorList) {
 	eachForm(at, p, func(at *field.Path, is *v1alpha1.AcceleratorProfile) {
 		if is.File != "" {
-			errs = append(errs, field.Invalid(at.Child("file"), is.File, "a file is for objects in a folder: write what it holds as inline"))
+			errs = append(errs, field.Invalid(at.Child("file"), is.File,
+				"a file is for objects in a folder: write what it holds as inline"))
 		}
 	})
 	return errs
@@ -142,7 +145,8 @@ func checkFolderProfile(at *field.Path, s *v1alpha1.PoolSettingsSpec) (errs fiel
 
 // isProfileFile reports whether a profile in a folder of objects may have that file name.
 func isProfileFile(name string) bool {
-	return !strings.HasPrefix(name, ".") && !strings.ContainsAny(name, `/\`) && slices.Contains([]string{".yaml", ".yml", ".json"}, path.Ext(name))
+	return !strings.HasPrefix(name, ".") && !strings.ContainsAny(name, `/\`) &&
+		slices.Contains([]string{".yaml", ".yml", ".json"}, path.Ext(name))
 }
 
 // slots returns the number of adapter slots on a GPU in a pool's settings, 0 if not set.

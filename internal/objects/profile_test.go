@@ -61,31 +61,58 @@ func TestFaultsOfProfiles(t *testing.T) {
 		{of: v1alpha1.PoolProfile{Inline: &written, AcceleratorLabel: "nvidia.com/gpu.product"}},
 		{of: v1alpha1.PoolProfile{Hardware: "2xl4", Parameters: "8b"}},
 		{v1alpha1.PoolProfile{}, `spec.profile: Invalid value: "": write one of inline, file, and hardware with parameters`, "the same"},
-		{v1alpha1.PoolProfile{Inline: &written, Hardware: "L4", Parameters: "8B"}, `spec.profile: Invalid value: "": write one of inline, file, and hardware with parameters`, "the same"},
-		{v1alpha1.PoolProfile{Inline: &written, File: "p.yaml"}, `spec.profile: Invalid value: "": write one of inline, file, and hardware with parameters`, "any"},
-		{v1alpha1.PoolProfile{Hardware: "L4"}, `spec.profile: Invalid value: "": write both hardware and parameters, such as 4 x A100-80GB and 70B`, "the same"},
-		{v1alpha1.PoolProfile{Inline: &bad}, "spec.profile.inline.decode.base: Invalid value: -1: a time in seconds is finite and not negative", "the same"},
-		{v1alpha1.PoolProfile{Hardware: "L4", Parameters: "8B", AcceleratorLabel: "a/b/c"}, `spec.profile.acceleratorLabel: Invalid value: "a/b/c": no label can have this name: write one such as example.com/gpu`, "the same"},
+		{v1alpha1.PoolProfile{Inline: &written, Hardware: "L4", Parameters: "8B"},
+			`spec.profile: Invalid value: "": write one of inline, file, and hardware with parameters`, "the same"},
+		{v1alpha1.PoolProfile{Inline: &written, File: "p.yaml"},
+			`spec.profile: Invalid value: "": write one of inline, file, and hardware with parameters`, "any"},
+		{v1alpha1.PoolProfile{Hardware: "L4"},
+			`spec.profile: Invalid value: "": write both hardware and parameters, such as 4 x A100-80GB and 70B`, "the same"},
+		{v1alpha1.PoolProfile{Inline: &bad},
+			"spec.profile.inline.decode.base: Invalid value: -1: a time in seconds is finite and not negative", "the same"},
+		{v1alpha1.PoolProfile{Hardware: "L4", Parameters: "8B", AcceleratorLabel: "a/b/c"},
+			`spec.profile.acceleratorLabel: Invalid value: "a/b/c": no label can have this name: write one such as example.com/gpu`,
+			"the same"},
 		{of: v1alpha1.PoolProfile{Hardware: "L4", Parameters: "8B", Pinned: true}},
-		{of: v1alpha1.PoolProfile{AcceleratorLabel: "gpu", Accelerators: []v1alpha1.AcceleratorProfile{{Accelerator: "A100", Inline: &written, Pinned: true}, {Accelerator: "L4", Hardware: "L4", Parameters: "8B"}}}},
-		{v1alpha1.PoolProfile{Inline: &written, Accelerators: []v1alpha1.AcceleratorProfile{{Accelerator: "a", Inline: &written}}}, "spec.profile.acceleratorLabel: Required value: name the label that says which accelerator an endpoint has", "the same"},
-		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a"}), `spec.profile.accelerators[0]: Invalid value: "": write one of inline, file, and hardware with parameters`, "the same"},
-		{classed(v1alpha1.AcceleratorProfile{Inline: &written}), "spec.profile.accelerators[0].accelerator: Required value: write which value of the label it is of, such as A100", "the same"},
-		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &bad}), "spec.profile.accelerators[0].inline.decode.base: Invalid value: -1", "the same"},
-		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &written}, v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &written}), `spec.profile.accelerators[1].accelerator: Duplicate value: "a"`, "the same"},
-		{classed(v1alpha1.AcceleratorProfile{Accelerator: strings.Repeat("a", 64), Inline: &written}), "spec.profile.accelerators[0].accelerator: Too long", "the same"},
-		{classed(slices.Repeat([]v1alpha1.AcceleratorProfile{{Accelerator: "a", Inline: &written}}, 33)...), "spec.profile.accelerators: Too many: 33: must have at most 32 items", "the same"},
-		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a", Hardware: "B300", Parameters: "8B"}), `spec.profile.accelerators[0].hardware: Invalid value: "B300": no GPU in the table is called "B300"`, ""},
-		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a", File: "p.yaml"}), "", `spec.profile.accelerators[0].file: Invalid value: "p.yaml": a file is for objects in a folder: write what it holds as inline`},
-		{pinned(classed(v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &written})), `spec.profile: Invalid value: "": say what is pinned: inline, file, or hardware with parameters`, "the same"},
-		{v1alpha1.PoolProfile{File: "p.yaml"}, "", `spec.profile.file: Invalid value: "p.yaml": a file is for objects in a folder: write what it holds as inline`},
-		{v1alpha1.PoolProfile{File: "../p.yaml"}, `spec.profile.file: Invalid value: "../p.yaml": want the name of a file in this folder, such as profile.yaml`, "any"},
-		{v1alpha1.PoolProfile{File: "a/p.yaml"}, `spec.profile.file: Invalid value: "a/p.yaml": want the name of a file in this folder, such as profile.yaml`, "any"},
-		{v1alpha1.PoolProfile{File: ".p.yaml"}, `spec.profile.file: Invalid value: ".p.yaml": want the name of a file in this folder, such as profile.yaml`, "any"},
-		{v1alpha1.PoolProfile{File: "p.csv"}, `spec.profile.file: Invalid value: "p.csv": want the name of a file in this folder, such as profile.yaml`, "any"},
-		{v1alpha1.PoolProfile{Hardware: "L4", Parameters: "many"}, `spec.profile.parameters: Invalid value: "many": write how many parameters the model has, such as 8B, 70B or 500M`, "the same"},
-		{v1alpha1.PoolProfile{Hardware: "B300", Parameters: "8B"}, `spec.profile.hardware: Invalid value: "B300": no GPU in the table is called "B300"; known are `, ""},
-		{v1alpha1.PoolProfile{Hardware: "L4", Parameters: "70B"}, `spec.profile.hardware: Invalid value: "L4": 70B of parameters do not fit on 1 x L4: their weights take 140 GB`, ""},
+		{of: v1alpha1.PoolProfile{AcceleratorLabel: "gpu",
+			Accelerators: []v1alpha1.AcceleratorProfile{{Accelerator: "A100", Inline: &written, Pinned: true},
+				{Accelerator: "L4", Hardware: "L4", Parameters: "8B"}}}},
+		{v1alpha1.PoolProfile{Inline: &written, Accelerators: []v1alpha1.AcceleratorProfile{{Accelerator: "a", Inline: &written}}},
+			"spec.profile.acceleratorLabel: Required value: name the label that says which accelerator an endpoint has", "the same"},
+		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a"}),
+			`spec.profile.accelerators[0]: Invalid value: "": write one of inline, file, and hardware with parameters`, "the same"},
+		{classed(v1alpha1.AcceleratorProfile{Inline: &written}),
+			"spec.profile.accelerators[0].accelerator: Required value: write which value of the label it is of, such as A100", "the same"},
+		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &bad}),
+			"spec.profile.accelerators[0].inline.decode.base: Invalid value: -1", "the same"},
+		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &written},
+			v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &written}),
+			`spec.profile.accelerators[1].accelerator: Duplicate value: "a"`, "the same"},
+		{classed(v1alpha1.AcceleratorProfile{Accelerator: strings.Repeat("a", 64), Inline: &written}),
+			"spec.profile.accelerators[0].accelerator: Too long", "the same"},
+		{classed(slices.Repeat([]v1alpha1.AcceleratorProfile{{Accelerator: "a", Inline: &written}}, 33)...),
+			"spec.profile.accelerators: Too many: 33: must have at most 32 items", "the same"},
+		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a", Hardware: "B300", Parameters: "8B"}),
+			`spec.profile.accelerators[0].hardware: Invalid value: "B300": no GPU in the table is called "B300"`, ""},
+		{classed(v1alpha1.AcceleratorProfile{Accelerator: "a", File: "p.yaml"}), "",
+			`spec.profile.accelerators[0].file: Invalid value: "p.yaml": a file is for objects in a folder: write what it holds as inline`},
+		{pinned(classed(v1alpha1.AcceleratorProfile{Accelerator: "a", Inline: &written})),
+			`spec.profile: Invalid value: "": say what is pinned: inline, file, or hardware with parameters`, "the same"},
+		{v1alpha1.PoolProfile{File: "p.yaml"}, "",
+			`spec.profile.file: Invalid value: "p.yaml": a file is for objects in a folder: write what it holds as inline`},
+		{v1alpha1.PoolProfile{File: "../p.yaml"},
+			`spec.profile.file: Invalid value: "../p.yaml": want the name of a file in this folder, such as profile.yaml`, "any"},
+		{v1alpha1.PoolProfile{File: "a/p.yaml"},
+			`spec.profile.file: Invalid value: "a/p.yaml": want the name of a file in this folder, such as profile.yaml`, "any"},
+		{v1alpha1.PoolProfile{File: ".p.yaml"},
+			`spec.profile.file: Invalid value: ".p.yaml": want the name of a file in this folder, such as profile.yaml`, "any"},
+		{v1alpha1.PoolProfile{File: "p.csv"},
+			`spec.profile.file: Invalid value: "p.csv": want the name of a file in this folder, such as profile.yaml`, "any"},
+		{v1alpha1.PoolProfile{Hardware: "L4", Parameters: "many"},
+			`spec.profile.parameters: Invalid value: "many": write how many parameters the model has, such as 8B, 70B or 500M`, "the same"},
+		{v1alpha1.PoolProfile{Hardware: "B300", Parameters: "8B"},
+			`spec.profile.hardware: Invalid value: "B300": no GPU in the table is called "B300"; known are `, ""},
+		{v1alpha1.PoolProfile{Hardware: "L4", Parameters: "70B"},
+			`spec.profile.hardware: Invalid value: "L4": 70B of parameters do not fit on 1 x L4: their weights take 140 GB`, ""},
 	} {
 		s := someSettings("s", "base", profiled(c.of))
 		folder := objects.CheckFolderSettings(&s).ToAggregate()
@@ -118,7 +145,8 @@ func TestAPoolHasAProfile(t *testing.T) {
 		{of: profiled(v1alpha1.PoolProfile{Inline: &written}), name: "8B"},
 		{of: profiled(v1alpha1.PoolProfile{File: "p.yaml"}), name: "of a file"},
 		{of: profiled(v1alpha1.PoolProfile{Hardware: "4xh100", Parameters: "70B"}), name: "70B of parameters on 4 x H100-80GB"},
-		{of: profiled(v1alpha1.PoolProfile{File: "q.yaml"}), problem: "PoolSettings default/s: spec.profile: file: there is no q.yaml with a profile in the folder of objects: the pool has no profile"},
+		{of: profiled(v1alpha1.PoolProfile{File: "q.yaml"}),
+			problem: "PoolSettings default/s: spec.profile: file: there is no q.yaml with a profile in the folder of objects: the pool has no profile"},
 		{
 			of:      profiled(v1alpha1.PoolProfile{Hardware: "L4", Parameters: "70B"}),
 			problem: "PoolSettings default/s: spec.profile: 70B of parameters do not fit on 1 x L4: their weights take 140 GB, and 22 GB are for use; write more GPUs: the pool has no profile",
@@ -126,7 +154,8 @@ func TestAPoolHasAProfile(t *testing.T) {
 	} {
 		labels := map[string]string{"app": "x"}
 		w := objects.Build(objects.Set{
-			Pools: []pool.InferencePool{aPool("base", labels, 8000)}, Settings: []v1alpha1.PoolSettings{someSettings("s", "base", c.of)}, Profiles: files,
+			Pools: []pool.InferencePool{aPool("base", labels, 8000)}, Settings: []v1alpha1.PoolSettings{someSettings("s", "base", c.of)},
+			Profiles: files,
 		})
 		is := w.Pools[objects.Name{Namespace: "default", Name: "base"}].Profile
 		if (is == nil) != (c.name == "") || is != nil && is.Name != c.name {
@@ -145,11 +174,13 @@ func TestAPoolHasAProfile(t *testing.T) {
 // exist, the others still apply.
 func TestClassesHaveProfiles(t *testing.T) {
 	of := v1alpha1.PoolProfile{AcceleratorLabel: "gpu", Inline: &written, Pinned: true, Accelerators: []v1alpha1.AcceleratorProfile{
-		{Accelerator: "A100", File: "p.yaml"}, {Accelerator: "L4", Hardware: "L4", Parameters: "8B", Pinned: true}, {Accelerator: "T4", File: "q.yaml"},
+		{Accelerator: "A100", File: "p.yaml"}, {Accelerator: "L4", Hardware: "L4", Parameters: "8B", Pinned: true},
+		{Accelerator: "T4", File: "q.yaml"},
 	}}
 	build := func(of v1alpha1.PoolProfile) (*objects.Pool, []string) {
 		w := objects.Build(objects.Set{
-			Pools: []pool.InferencePool{aPool("base", map[string]string{"app": "x"}, 8000)}, Settings: []v1alpha1.PoolSettings{someSettings("s", "base", profiled(of))},
+			Pools:    []pool.InferencePool{aPool("base", map[string]string{"app": "x"}, 8000)},
+			Settings: []v1alpha1.PoolSettings{someSettings("s", "base", profiled(of))},
 			Profiles: map[string]profile.Profile{"p.yaml": {Name: "of a file"}},
 		})
 		return w.Pools[objects.Name{Namespace: "default", Name: "base"}], w.Problems
@@ -158,7 +189,8 @@ func TestClassesHaveProfiles(t *testing.T) {
 	for class, want := range map[string]struct {
 		name   string
 		pinned bool
-	}{"A100": {"of a file", false}, "L4": {"8B of parameters on 1 x L4", true}, "T4": {"8B", true}, "": {"8B", true}, "H100": {"8B", true}} {
+	}{"A100": {"of a file", false}, "L4": {"8B of parameters on 1 x L4", true}, "T4": {"8B", true}, "": {"8B", true},
+		"H100": {"8B", true}} {
 		if is := p.Said(class); is == nil || is.Name != want.name || is.Pinned != want.pinned {
 			t.Errorf("of class %q it is said %+v, want %v", class, is, want)
 		}
@@ -175,9 +207,11 @@ func TestClassesHaveProfiles(t *testing.T) {
 
 // The setting of how many adapters an engine may have also sets its GPU's slots.
 func TestSlotsOfAProfile(t *testing.T) {
-	w := objects.Build(objects.Set{Pools: []pool.InferencePool{aPool("base", map[string]string{"app": "x"}, 8000)}, Settings: []v1alpha1.PoolSettings{someSettings("s", "base", func(s *v1alpha1.PoolSettingsSpec) {
-		s.Profile, s.Placement = &v1alpha1.PoolProfile{Hardware: "L4", Parameters: "8B"}, &v1alpha1.Placement{MaxAdapters: ptr.To[int32](3)}
-	})}})
+	w := objects.Build(objects.Set{Pools: []pool.InferencePool{aPool("base", map[string]string{"app": "x"}, 8000)},
+		Settings: []v1alpha1.PoolSettings{someSettings("s", "base", func(s *v1alpha1.PoolSettingsSpec) {
+			s.Profile, s.Placement = &v1alpha1.PoolProfile{Hardware: "L4", Parameters: "8B"},
+				&v1alpha1.Placement{MaxAdapters: ptr.To[int32](3)}
+		})}})
 	if is := w.Pools[objects.Name{Namespace: "default", Name: "base"}].Profile; is == nil || is.Limits.GPUAdapters != 3 {
 		t.Errorf("the profile is %+v", is)
 	}
@@ -186,13 +220,15 @@ func TestSlotsOfAProfile(t *testing.T) {
 // An endpoint's accelerator is the value of the label that its pool's settings name.
 func TestAnEndpointHasAClass(t *testing.T) {
 	set := objects.Set{
-		Pools: []pool.InferencePool{aPool("base", map[string]string{"app": "x"}, 8000), aPool("other", map[string]string{"app": "y"}, 8000)},
+		Pools: []pool.InferencePool{aPool("base", map[string]string{"app": "x"}, 8000),
+			aPool("other", map[string]string{"app": "y"}, 8000)},
 		Pods: []objects.Pod{
 			aPod("a", "10.0.0.1", true, map[string]string{"app": "x", "gpu": "A100"}),
 			aPod("b", "10.0.0.2", true, map[string]string{"app": "x"}),
 			aPod("c", "10.0.0.3", true, map[string]string{"app": "y", "gpu": "L4"}),
 		},
-		Settings: []v1alpha1.PoolSettings{someSettings("s", "base", profiled(v1alpha1.PoolProfile{Inline: &written, AcceleratorLabel: "gpu"}))},
+		Settings: []v1alpha1.PoolSettings{someSettings("s", "base",
+			profiled(v1alpha1.PoolProfile{Inline: &written, AcceleratorLabel: "gpu"}))},
 	}
 	list := objects.List{}
 	list.Namespace, list.Name, list.Labels = "default", "l", map[string]string{"app": "x", "gpu": "H100"}
@@ -223,7 +259,8 @@ func TestTheReferenceNamesTheHardware(t *testing.T) {
 	_, fault := table.ParseHardware("none")
 	_, names, _ := strings.Cut(fault.Error(), "known are ")
 	last := strings.LastIndex(names, ", ")
-	if want := "Known are " + names[:last] + " and " + names[last+2:] + "."; !strings.Contains(strings.ReplaceAll(string(text), "<br />", " "), want) {
+	if want := "Known are " + names[:last] + " and " + names[last+2:] +
+		"."; !strings.Contains(strings.ReplaceAll(string(text), "<br />", " "), want) {
 		t.Errorf("it lacks %q", want)
 	}
 }

@@ -52,7 +52,8 @@ func checkRPCs(path *field.Path, all map[string]v1alpha1.RPCConfig) field.ErrorL
 			case n < 1 || n > maxFieldNumber:
 				errs = append(errs, field.Invalid(numbers.Index(i), n, fmt.Sprintf("numbers of fields go from 1 to %d", maxFieldNumber)))
 			case n >= firstOwnNumber && n <= lastOwnNumber:
-				errs = append(errs, field.Invalid(numbers.Index(i), n, fmt.Sprintf("protobuf keeps the numbers from %d to %d for itself", firstOwnNumber, lastOwnNumber)))
+				errs = append(errs, field.Invalid(numbers.Index(i), n,
+					fmt.Sprintf("protobuf keeps the numbers from %d to %d for itself", firstOwnNumber, lastOwnNumber)))
 			}
 		}
 	}

@@ -18,8 +18,10 @@ func TestTheFirstPoolSaysWhereAMethodHasItsModel(t *testing.T) {
 	w := objects.Build(objects.Set{
 		Pools: []pool.InferencePool{aPool("d", nil, 1), aPool("c", nil, 1), aPool("b", nil, 1), aPool("a", nil, 1)},
 		Settings: []v1alpha1.PoolSettings{
-			someSettings("1", "c", says(map[string]v1alpha1.RPCConfig{"x.S/M": {IDExtractionPath: []int32{3}}, "x.S/Same": {IDExtractionPath: []int32{1}}})),
-			someSettings("2", "b", says(map[string]v1alpha1.RPCConfig{"x.S/M": {IDExtractionPath: []int32{2, 1}, VModelID: true}, "x.S/Same": {IDExtractionPath: []int32{1}}, "x.S/Headers": {}})),
+			someSettings("1", "c", says(map[string]v1alpha1.RPCConfig{"x.S/M": {IDExtractionPath: []int32{3}},
+				"x.S/Same": {IDExtractionPath: []int32{1}}})),
+			someSettings("2", "b", says(map[string]v1alpha1.RPCConfig{"x.S/M": {IDExtractionPath: []int32{2, 1}, VModelID: true},
+				"x.S/Same": {IDExtractionPath: []int32{1}}, "x.S/Headers": {}})),
 			someSettings("3", "a", nil),
 			someSettings("4", "d", says(map[string]v1alpha1.RPCConfig{"x.S/Same": {IDExtractionPath: []int32{1}, VModelID: true}})),
 		},
@@ -54,7 +56,9 @@ func TestTheFirstPoolSaysWhereAMethodHasItsModel(t *testing.T) {
 	}; !slices.Equal(w.Problems, want) {
 		t.Errorf("problems are %q, want %q", w.Problems, want)
 	}
-	if rpc, said := objects.Build(objects.Set{Pools: []pool.InferencePool{aPool("a", nil, 1)}}).RPC("x.S/M", func(objects.Name) bool { return true }); said {
+	if rpc, said := objects.Build(objects.Set{Pools: []pool.InferencePool{aPool("a", nil, 1)}}).RPC("x.S/M", func(objects.Name) bool {
+		return true
+	}); said {
 		t.Errorf("where nobody says anything it is %+v", rpc)
 	}
 }
@@ -69,9 +73,10 @@ func TestWhichMethodsAPoolTakes(t *testing.T) {
 		"no settings":              {&objects.Pool{}, true, true},
 		"settings of other things": {&objects.Pool{Settings: &v1alpha1.PoolSettingsSpec{}}, true, true},
 		"methods":                  {&objects.Pool{Settings: &v1alpha1.PoolSettingsSpec{RPCConfigs: named}}, true, true},
-		"methods and others":       {&objects.Pool{Settings: &v1alpha1.PoolSettingsSpec{RPCConfigs: named, AllowOtherRPCs: new(true)}}, true, true},
-		"methods alone":            {&objects.Pool{Settings: &v1alpha1.PoolSettingsSpec{RPCConfigs: named, AllowOtherRPCs: new(false)}}, true, false},
-		"none":                     {&objects.Pool{Settings: &v1alpha1.PoolSettingsSpec{AllowOtherRPCs: new(false)}}, false, false},
+		"methods and others": {&objects.Pool{Settings: &v1alpha1.PoolSettingsSpec{RPCConfigs: named, AllowOtherRPCs: new(true)}},
+			true, true},
+		"methods alone": {&objects.Pool{Settings: &v1alpha1.PoolSettingsSpec{RPCConfigs: named, AllowOtherRPCs: new(false)}}, true, false},
+		"none":          {&objects.Pool{Settings: &v1alpha1.PoolSettingsSpec{AllowOtherRPCs: new(false)}}, false, false},
 	} {
 		if got := c.pool.TakesRPC("x.S/M"); got != c.named {
 			t.Errorf("%s: the method is taken: %v", what, got)

@@ -130,7 +130,8 @@ func certificates(text string) bool {
 func CheckFolderSettings(s *v1alpha1.PoolSettings) field.ErrorList {
 	errs := CheckSettings(s)
 	if s.Spec.EngineToken != nil {
-		errs = append(errs, field.Forbidden(field.NewPath("spec", "engineToken"), "tokens of engines are not read from a folder: leave it out, and say --engine-token-file"))
+		errs = append(errs, field.Forbidden(field.NewPath("spec", "engineToken"),
+			"tokens of engines are not read from a folder: leave it out, and say --engine-token-file"))
 	}
 	if s.Spec.Profile != nil {
 		errs = append(errs, checkFolderProfile(field.NewPath("spec", "profile"), &s.Spec)...)
@@ -171,7 +172,8 @@ func checkProcessors(path *field.Path, all []string) field.ErrorList {
 	for i, url := range all {
 		errs = append(errs, checkLength(path.Index(i), url, maxSink)...)
 		if !sinks.MatchString(url) {
-			errs = append(errs, field.Invalid(path.Index(i), url, "write the URL of a sink, such as https://sink.example/payloads, or logger://*"))
+			errs = append(errs, field.Invalid(path.Index(i), url,
+				"write the URL of a sink, such as https://sink.example/payloads, or logger://*"))
 		}
 	}
 	return errs
@@ -277,7 +279,8 @@ func checkPlacement(path *field.Path, p *v1alpha1.Placement) field.ErrorList {
 	errs = append(errs, checkLength(path.Child("source"), p.Source, maxPath)...)
 	if m := p.Management; m != "" {
 		if err := checkManagement(m); err != nil || strings.HasPrefix(m, unixScheme) {
-			errs = append(errs, field.Invalid(path.Child("management"), m, "want port:NUMBER, such as port:8085; a socket is for an EndpointList of one address in a folder"))
+			errs = append(errs, field.Invalid(path.Child("management"), m,
+				"want port:NUMBER, such as port:8085; a socket is for an EndpointList of one address in a folder"))
 		}
 	}
 	return append(errs, checkConstraints(path.Child("constraints"), p.Constraints)...)
@@ -330,7 +333,8 @@ func checkLabels(path *field.Path, labels map[string]v1alpha1.LabelValue) field.
 }
 
 func checkAffinity(path *field.Path, a *v1alpha1.SessionAffinity) field.ErrorList {
-	if errs := append(checkLength(path.Child("header"), a.Header, maxWord), checkLength(path.Child("cookie"), a.Cookie, maxWord)...); len(errs) > 0 {
+	if errs := append(checkLength(path.Child("header"), a.Header, maxWord),
+		checkLength(path.Child("cookie"), a.Cookie, maxWord)...); len(errs) > 0 {
 		return errs
 	}
 	switch {
@@ -353,7 +357,8 @@ func checkTimeouts(path *field.Path, t *v1alpha1.PoolTimeouts) field.ErrorList {
 		errs = append(errs, checkPositive(path.Child(c.name), c.value)...)
 	}
 	if t.StaleAfter != nil && t.LostAfter != nil && t.LostAfter.Duration < t.StaleAfter.Duration {
-		errs = append(errs, field.Invalid(path.Child("lostAfter"), t.LostAfter.Duration.String(), "it must be at least as long as staleAfter"))
+		errs = append(errs, field.Invalid(path.Child("lostAfter"), t.LostAfter.Duration.String(),
+			"it must be at least as long as staleAfter"))
 	}
 	return errs
 }

@@ -71,7 +71,8 @@ func CheckVModelChange(was, is *v1alpha1.VModel) field.ErrorList {
 	for _, f := range []struct{ name, words, was, is string }{{"id", "id", a.ID, b.ID}, {"poolRef", "pool", a.Pool.Name, b.Pool.Name}} {
 		if f.was != f.is {
 			errs = append(errs, field.Forbidden(spec.Child(f.name),
-				fmt.Sprintf("it was %q, and the %s of a VModel may not change: delete the VModel and make one of another name and id", f.was, f.words)))
+				fmt.Sprintf("it was %q, and the %s of a VModel may not change: delete the VModel and make one of another name and id",
+					f.was, f.words)))
 		}
 	}
 	return errs
@@ -106,22 +107,27 @@ func (w *World) addVModels(all []v1alpha1.VModel, models map[ModelKey]Name) {
 		taken := w.byModel[v.ID]
 		switch first, isKnown := known[v.ModelKey]; {
 		case models[v.ModelKey] != Name{}:
-			v.Taken = w.fault(v1alpha1.VModelKind, v.Object, v1alpha1.ReasonModelNameTaken, "its id %q in InferencePool %s is that of Model %s, which keeps it", v.ID, v.Pool, models[v.ModelKey])
+			v.Taken = w.fault(v1alpha1.VModelKind, v.Object, v1alpha1.ReasonModelNameTaken,
+				"its id %q in InferencePool %s is that of Model %s, which keeps it", v.ID, v.Pool, models[v.ModelKey])
 		case isKnown:
-			v.Taken = w.fault(v1alpha1.VModelKind, v.Object, v1alpha1.ReasonModelNameTaken, "its id %q in InferencePool %s is that of VModel %s, which keeps it", v.ID, v.Pool, first)
+			v.Taken = w.fault(v1alpha1.VModelKind, v.Object, v1alpha1.ReasonModelNameTaken,
+				"its id %q in InferencePool %s is that of VModel %s, which keeps it", v.ID, v.Pool, first)
 		case taken != nil && (!taken.LeadsTo(v.Pool) || taken.Adapter != v.ID):
-			v.Taken = w.fault(v1alpha1.VModelKind, v.Object, v1alpha1.ReasonModelNameTaken, "requests for %q belong to %s %s: no request can name this VModel by its id", v.ID, taken.Kind, taken.Name)
+			v.Taken = w.fault(v1alpha1.VModelKind, v.Object, v1alpha1.ReasonModelNameTaken,
+				"requests for %q belong to %s %s: no request can name this VModel by its id", v.ID, taken.Kind, taken.Name)
 			known[v.ModelKey] = v.Object // a route's adapter may still be this VModel
 		default:
 			known[v.ModelKey] = v.Object
 		}
 		if w.Pools[v.Pool] == nil {
-			w.fault(v1alpha1.VModelKind, v.Object, v1alpha1.ReasonPoolNotFound, "spec.poolRef names InferencePool %s, which does not exist: nothing can load its models", v.Pool)
+			w.fault(v1alpha1.VModelKind, v.Object, v1alpha1.ReasonPoolNotFound,
+				"spec.poolRef names InferencePool %s, which does not exist: nothing can load its models", v.Pool)
 		}
 		if known[v.ModelKey] == v.Object {
 			r := &Route{
-				Name: v.Object, Kind: v1alpha1.VModelKind, Generation: o.Generation, Adapter: v.ID, Backends: []Backend{{Pool: v.Pool, Weight: 1}},
-				wants: []string{v.ID}, created: o.CreationTimestamp.Time, written: w.written[Object{v1alpha1.VModelKind, v.Object}],
+				Name: v.Object, Kind: v1alpha1.VModelKind, Generation: o.Generation, Adapter: v.ID,
+				Backends: []Backend{{Pool: v.Pool, Weight: 1}},
+				wants:    []string{v.ID}, created: o.CreationTimestamp.Time, written: w.written[Object{v1alpha1.VModelKind, v.Object}],
 			}
 			w.unrouted[v.Pool] = append(w.unrouted[v.Pool], r)
 			if taken == nil {

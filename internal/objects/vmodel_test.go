@@ -14,7 +14,8 @@ import (
 )
 
 func aVModel(name, id, target string, age time.Duration) v1alpha1.VModel {
-	v := v1alpha1.VModel{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, CreationTimestamp: metav1.NewTime(time.Unix(1e9, 0).Add(-age))}}
+	v := v1alpha1.VModel{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name,
+		CreationTimestamp: metav1.NewTime(time.Unix(1e9, 0).Add(-age))}}
 	v.Spec = v1alpha1.VModelSpec{ID: id, PoolRef: v1alpha1.PoolReference{Name: "p"}, Target: target}
 	return v
 }
@@ -30,10 +31,11 @@ func TestVModels(t *testing.T) {
 	model := v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "chat"}}
 	model.Spec.PoolRef.Name = "p"
 	w := objects.Build(objects.Set{
-		Pools:   []pool.InferencePool{aPool("p", llama, 8000)},
-		Routes:  []v1alpha1.LLMRoute{route, other},
-		Models:  []*v1alpha1.Model{&model},
-		VModels: []v1alpha1.VModel{sql, aVModel("young", "sql", "x", -time.Hour), aVModel("chat", "", "x", 0), aVModel("a", "theirs", "x", 0)},
+		Pools:  []pool.InferencePool{aPool("p", llama, 8000)},
+		Routes: []v1alpha1.LLMRoute{route, other},
+		Models: []*v1alpha1.Model{&model},
+		VModels: []v1alpha1.VModel{sql, aVModel("young", "sql", "x", -time.Hour), aVModel("chat", "", "x", 0),
+			aVModel("a", "theirs", "x", 0)},
 	})
 	var got strings.Builder
 	for _, v := range w.VModels {
@@ -67,7 +69,8 @@ theirs by LLMRoute other:
 	}
 	none := aVModel("lost", "", "x", 0)
 	none.Spec.PoolRef.Name = "nowhere"
-	if w := objects.Build(objects.Set{VModels: []v1alpha1.VModel{none}}); len(w.Faults) != 1 || w.Faults[0].Reason != v1alpha1.ReasonPoolNotFound {
+	if w := objects.Build(objects.Set{VModels: []v1alpha1.VModel{none}}); len(w.Faults) != 1 ||
+		w.Faults[0].Reason != v1alpha1.ReasonPoolNotFound {
 		t.Errorf("of one in no pool: %+v", w.Faults)
 	}
 }

@@ -322,7 +322,9 @@ func (p *Pool) Has(address string) bool {
 	if p == nil {
 		return false
 	}
-	_, has := slices.BinarySearchFunc(p.Endpoints, address, func(e Endpoint, address string) int { return strings.Compare(e.Address, address) })
+	_, has := slices.BinarySearchFunc(p.Endpoints, address, func(e Endpoint, address string) int {
+		return strings.Compare(e.Address, address)
+	})
 	return has
 }
 
@@ -406,8 +408,10 @@ type Model struct {
 // conflicts between objects become Problems.
 func Build(s Set) *World {
 	w := &World{
-		Pools: make(map[Name]*Pool, len(s.Pools)), Offer: newOffer(), Objects: s.count(), Network: s.Network, Slices: s.Slices, Problems: slices.Clone(s.Absent),
-		byName: make(map[Name]*Route, len(s.Routes)), unrouted: make(map[Name][]*Route), at: s.At, lists: make(map[Name]bool, len(s.Lists)),
+		Pools: make(map[Name]*Pool, len(s.Pools)), Offer: newOffer(), Objects: s.count(), Network: s.Network, Slices: s.Slices,
+		Problems: slices.Clone(s.Absent),
+		byName:   make(map[Name]*Route, len(s.Routes)), unrouted: make(map[Name][]*Route), at: s.At,
+		lists:   make(map[Name]bool, len(s.Lists)),
 		written: s.Written,
 	}
 	for i := range s.Lists {
@@ -484,7 +488,8 @@ func (w *World) WhereOf(e *Endpoint) string {
 func routeName(r *v1alpha1.LLMRoute) Name { return Name{r.Namespace, r.Name} }
 
 func (w *World) addPool(ip *pool.InferencePool, s *Set, selected selection) {
-	p := &Pool{Name: Name{ip.Namespace, ip.Name}, Created: ip.CreationTimestamp.Time, H2C: ip.Spec.AppProtocol == pool.H2C, Picker: pickerOf(ip.Spec.EndpointPickerRef)}
+	p := &Pool{Name: Name{ip.Namespace, ip.Name}, Created: ip.CreationTimestamp.Time, H2C: ip.Spec.AppProtocol == pool.H2C,
+		Picker: pickerOf(ip.Spec.EndpointPickerRef)}
 	if w.Pools[p.Name] != nil {
 		w.problem("InferencePool %s is defined twice: that of --endpoints counts", p.Name)
 		return
@@ -518,7 +523,8 @@ func (w *World) addPool(ip *pool.InferencePool, s *Set, selected selection) {
 			}
 			for _, at := range address.at(s.Hosts) {
 				if at.Addr().IsLoopback() && !list.Loopback {
-					w.problem("EndpointList %s: %s resolves to %s: %s; it is left out", Name{list.Namespace, list.Name}, address.Name, at.Addr(), loopback)
+					w.problem("EndpointList %s: %s resolves to %s: %s; it is left out", Name{list.Namespace, list.Name}, address.Name,
+						at.Addr(), loopback)
 					continue
 				}
 				p.Endpoints = append(p.Endpoints, Endpoint{
@@ -580,7 +586,8 @@ func (w *World) noteUnusedLists(s *Set) {
 		if !slices.ContainsFunc(s.Pools, func(p pool.InferencePool) bool {
 			return p.Namespace == list.Namespace && Selects(p.Spec.Selector.MatchLabels, list.Labels)
 		}) {
-			w.problem("EndpointList %s: no InferencePool of its namespace selects its labels: nothing uses it", Name{list.Namespace, list.Name})
+			w.problem("EndpointList %s: no InferencePool of its namespace selects its labels: nothing uses it",
+				Name{list.Namespace, list.Name})
 		}
 	}
 }
@@ -624,13 +631,15 @@ func (w *World) addRoute(lr *v1alpha1.LLMRoute) {
 		if p := w.Pools[backend.Pool]; p != nil {
 			p.Routed = true
 		} else {
-			w.fault(r.Kind, r.Name, v1alpha1.ReasonBackendNotFound, "spec.backendRefs names InferencePool %s, which does not exist: its requests get 503", backend.Pool)
+			w.fault(r.Kind, r.Name, v1alpha1.ReasonBackendNotFound,
+				"spec.backendRefs names InferencePool %s, which does not exist: its requests get 503", backend.Pool)
 		}
 		r.Backends = append(r.Backends, backend)
 		w.pools[backend.Pool] = true
 	}
 	for _, k := range w.add(r) {
-		w.fault(r.Kind, r.Name, v1alpha1.ReasonModelNameTaken, "model %q is already admitted by LLMRoute %s, which keeps it", k.name, k.by.Name)
+		w.fault(r.Kind, r.Name, v1alpha1.ReasonModelNameTaken, "model %q is already admitted by LLMRoute %s, which keeps it", k.name,
+			k.by.Name)
 	}
 	w.byName[r.Name] = r
 }

@@ -190,9 +190,12 @@ func TestAnAdapterThatIsAModelOfAnotherPool(t *testing.T) {
 			models: []*v1alpha1.Model{model("m", "b", "/lora/sql", ""), model("n", "a", "/lora/sql", "")},
 			want:   []string{`Model default/n: requests for "sql-v2" belong to Model default/m: no request can name this Model by its id`},
 		},
-		"the route's pool says where": {models: []*v1alpha1.Model{model("m", "b", "/lora/sql", "")}, settings: []v1alpha1.PoolSettings{someSettings("s", "a", func(s *v1alpha1.PoolSettingsSpec) { s.Placement = &v1alpha1.Placement{Source: "/models/{id}"} })}},
-		"no request goes there":       {models: []*v1alpha1.Model{model("m", "b", "/lora/sql", "")}, weight: &zero},
-		"nobody declares it":          {},
+		"the route's pool says where": {models: []*v1alpha1.Model{model("m", "b", "/lora/sql", "")},
+			settings: []v1alpha1.PoolSettings{someSettings("s", "a", func(s *v1alpha1.PoolSettingsSpec) {
+				s.Placement = &v1alpha1.Placement{Source: "/models/{id}"}
+			})}},
+		"no request goes there": {models: []*v1alpha1.Model{model("m", "b", "/lora/sql", "")}, weight: &zero},
+		"nobody declares it":    {},
 	} {
 		r := aRoute("sql", "a", 0, "text-to-sql")
 		r.Spec.Adapter = &v1alpha1.Adapter{Name: "sql-v2"}
@@ -247,13 +250,16 @@ func TestObjectsAreCounted(t *testing.T) {
 	got = objects.Build(objects.Set{
 		Pools: []pool.InferencePool{aPool("base", llama, 8000), aPool("endpoints", llama, 8000)},
 		Network: &objects.Network{
-			Gateways: make([]gatewayv1.Gateway, 2), Namespaces: make([]objects.Namespace, 3), Services: make([]objects.Service, 4), KeyPairs: make([]objects.KeyPair, 5),
-			Pools: []pool.InferencePool{aPool("base", llama, 8000)},
+			Gateways: make([]gatewayv1.Gateway, 2), Namespaces: make([]objects.Namespace, 3), Services: make([]objects.Service, 4),
+			KeyPairs: make([]objects.KeyPair, 5),
+			Pools:    []pool.InferencePool{aPool("base", llama, 8000)},
 		},
 	}).Objects
 	want = map[string]int{
-		"InferencePool": 2, "LLMRoute": 0, "Pod": 0, "EndpointList": 0, "PoolSettings": 0, "Model": 0, "VModel": 0, "Gateway": 2, "Namespace": 3, "Service": 4, "EndpointSlice": 0, "Secret": 5,
-		"GatewayClass": 0, "GatewaySettings": 0, "ConfigMap": 0, "ListenerSet": 0, "HTTPRoute": 0, "GRPCRoute": 0, "ReferenceGrant": 0, "BackendTLSPolicy": 0,
+		"InferencePool": 2, "LLMRoute": 0, "Pod": 0, "EndpointList": 0, "PoolSettings": 0, "Model": 0, "VModel": 0, "Gateway": 2,
+		"Namespace": 3, "Service": 4, "EndpointSlice": 0, "Secret": 5,
+		"GatewayClass": 0, "GatewaySettings": 0, "ConfigMap": 0, "ListenerSet": 0, "HTTPRoute": 0, "GRPCRoute": 0, "ReferenceGrant": 0,
+		"BackendTLSPolicy": 0,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("with a Network (-want +got):\n%s", diff)
@@ -299,9 +305,11 @@ func TestAGatewayHasAClassAndListenersOfNamesOfTheirOwn(t *testing.T) {
 		{"G", "headgate", []gatewayv1.Listener{listener("a")}, "[metadata.name]"},
 		{"g", "", []gatewayv1.Listener{listener("a")}, "[spec.gatewayClassName]"},
 		{"g", "headgate", nil, "[spec.listeners]"},
-		{"g", "headgate", []gatewayv1.Listener{listener("a"), listener("b"), listener("a"), listener(""), listener("")}, "[spec.listeners[2].name spec.listeners[3].name spec.listeners[4].name]"},
+		{"g", "headgate", []gatewayv1.Listener{listener("a"), listener("b"), listener("a"), listener(""), listener("")},
+			"[spec.listeners[2].name spec.listeners[3].name spec.listeners[4].name]"},
 	} {
-		g := gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Name: c.name}, Spec: gatewayv1.GatewaySpec{GatewayClassName: gatewayv1.ObjectName(c.class), Listeners: c.listeners}}
+		g := gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Name: c.name},
+			Spec: gatewayv1.GatewaySpec{GatewayClassName: gatewayv1.ObjectName(c.class), Listeners: c.listeners}}
 		fields := []string{}
 		for _, fault := range objects.CheckGateway(&g) {
 			fields = append(fields, fault.Field)

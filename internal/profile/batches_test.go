@@ -44,7 +44,8 @@ func TestTimesByBatch(t *testing.T) {
 			t.Errorf("batches of %d take %v, want %v", size, got, want)
 		}
 	}
-	if lower, upper := b.Time(4, 0.2), b.Time(4, 0.9); lower != b.Time(4, 0.5) || math.Abs(upper/lower-2) > 1e-9 || math.Abs(b.Time(4, 0.7)/lower-1.5) > 1e-9 || math.Abs(b.Time(4, 1)/lower-6) > 1e-9 {
+	if lower, upper := b.Time(4, 0.2), b.Time(4, 0.9); lower != b.Time(4, 0.5) || math.Abs(upper/lower-2) > 1e-9 ||
+		math.Abs(b.Time(4, 0.7)/lower-1.5) > 1e-9 || math.Abs(b.Time(4, 1)/lower-6) > 1e-9 {
 		t.Errorf("a fifth of batches of 4 takes at most %v, 9 in 10 %v", lower, upper)
 	}
 	if b.Time(8, 0.1) != 0.02 || b.Time(8, 0.9) != 0.02 {
@@ -66,10 +67,11 @@ func TestTimesByBatch(t *testing.T) {
 	}
 }
 
-// The quantiles of a batch keep their ratios and have its mean, also if the last share is below 1: larger shares
-// take as long as the last one.
+// The quantiles of a batch keep their ratios and have its mean, also if the last share is below 1:
+// larger shares take as long as the last one.
 func TestMeanIncludesTheLastShare(t *testing.T) {
-	b := profile.NewBatches("x", profile.Batch{Size: 1, Mean: 0.13, Quantiles: []profile.Quantile{{Share: 0.5, Seconds: 1}, {Share: 0.9, Seconds: 2}}})
+	b := profile.NewBatches("x", profile.Batch{Size: 1, Mean: 0.13,
+		Quantiles: []profile.Quantile{{Share: 0.5, Seconds: 1}, {Share: 0.9, Seconds: 2}}})
 	// The quantiles have the mean 0.5 * 1 + 0.4 * 1.5 + 0.1 * 2 = 1.3, so they are scaled by a tenth.
 	for share, want := range map[float64]float64{0.1: 0.1, 0.5: 0.1, 0.7: 0.15, 0.9: 0.2, 0.95: 0.2, 1: 0.2} {
 		if got := b.Time(1, share); math.Abs(got-want) > 1e-12 {
@@ -93,11 +95,13 @@ func TestFaultsOfProfilesByBatch(t *testing.T) {
 		"hardware: -> hard:":                                  "unknown field",
 	} {
 		from, to, _ := strings.Cut(change, " -> ")
-		if _, err := profile.ParseBatches([]byte(strings.Replace(byBatch, from, to, 1))); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := profile.ParseBatches([]byte(strings.Replace(byBatch, from, to, 1))); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", change, err, want)
 		}
 	}
-	if _, err := profile.ParseBatches([]byte("name: x")); err == nil || !strings.Contains(err.Error(), "want the latency of a batch of 1 first") {
+	if _, err := profile.ParseBatches([]byte("name: x")); err == nil ||
+		!strings.Contains(err.Error(), "want the latency of a batch of 1 first") {
 		t.Errorf("of a profile without batches: %v", err)
 	}
 }

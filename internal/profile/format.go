@@ -18,11 +18,14 @@ func Format(p Profile) []byte {
 		out.WriteString("source: " + prose(p.Source) + "\n")
 	}
 	out.WriteString(optional("frontendOverhead: %v\n", p.FrontendOverhead))
-	fmt.Fprintf(&out, "prefill: {%sbase: %v, perToken: %v%s%s}\n", optional("floor: %v, ", p.Prefill.Floor), p.Prefill.Base, p.Prefill.PerToken,
-		optional(", perTokenSquared: %v", p.Prefill.PerTokenSquared), optional(", maxMeasuredTokens: %v", float64(p.Prefill.MaxMeasuredTokens)))
+	fmt.Fprintf(&out, "prefill: {%sbase: %v, perToken: %v%s%s}\n", optional("floor: %v, ", p.Prefill.Floor), p.Prefill.Base,
+		p.Prefill.PerToken,
+		optional(", perTokenSquared: %v", p.Prefill.PerTokenSquared),
+		optional(", maxMeasuredTokens: %v", float64(p.Prefill.MaxMeasuredTokens)))
 	fmt.Fprintf(&out, "decode: {base: %v, perSequence: %v, perKVToken: %v%s}\n",
 		p.Decode.Base, p.Decode.PerSequence, p.Decode.PerKVToken, optional(", adapterSlowdown: %v", p.Decode.AdapterSlowdown))
-	fmt.Fprintf(&out, "adapterLoad: {mean: %v, stddev: %v}\nadapterActivation: {mean: %v, stddev: %v}\n", p.AdapterLoad.Mean, p.AdapterLoad.StdDev, p.AdapterActivation.Mean, p.AdapterActivation.StdDev)
+	fmt.Fprintf(&out, "adapterLoad: {mean: %v, stddev: %v}\nadapterActivation: {mean: %v, stddev: %v}\n", p.AdapterLoad.Mean,
+		p.AdapterLoad.StdDev, p.AdapterActivation.Mean, p.AdapterActivation.StdDev)
 	out.WriteString(optional("launchOverhead: %v\n", p.LaunchOverhead))
 	out.WriteString(optional("mixedBatchOverhead: %v\n", p.MixedBatchOverhead))
 	if p.AsyncScheduling {

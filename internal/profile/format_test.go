@@ -18,7 +18,8 @@ func TestFormat(t *testing.T) {
 	full.Decode.PerKVToken, full.AdapterLoad.StdDev, full.Prefill.Base = math.SmallestNonzeroFloat64, 1e21, 0
 	for _, p := range []profile.Profile{of, full} {
 		for _, text := range []string{
-			"", "plain", "8B: on 4 x #1, \"best\" {x}", "- a", " spaces  around ", "two\nlines\n", "tab\there", "ü \u2028 \x7f", "null", "12",
+			"", "plain", "8B: on 4 x #1, \"best\" {x}", "- a", " spaces  around ", "two\nlines\n", "tab\there", "ü \u2028 \x7f",
+			"null", "12",
 			strings.Repeat("Half of 100 rows are missed by 0.7 %, 90 % by: # 5 %. ", 9) + strings.Repeat("x", 300) + " end",
 			">- no", "%", "'", "@at: the, start",
 		} {

@@ -24,17 +24,21 @@ type Profile struct {
 	// Source is where the figures come from: a measurement, a paper, a fit and its error.
 	Source string `json:"source,omitempty"`
 
-	// FrontendOverhead is the time before a request is in its engine's queue, in seconds: an API server reads it and makes tokens of it, of many at once.
+	// FrontendOverhead is the time before a request is in its engine's queue, in seconds: an API
+	// server reads it and makes tokens of it, of many at once.
 	FrontendOverhead float64 `json:"frontendOverhead,omitempty"`
 	Prefill          Prefill `json:"prefill"`
 	Decode           Decode  `json:"decode"`
-	// LaunchOverhead is the time in which the engine starts the kernels of a step with prompts, one by one, in seconds. The accelerator computes what
-	// was started meanwhile, so that such a step takes at least LaunchOverhead, and its sequences cost nothing more below that. 0 is none.
+	// LaunchOverhead is the time in which the engine starts the kernels of a step with prompts, one
+	// by one, in seconds. The accelerator computes what was started meanwhile, so that such a step
+	// takes at least LaunchOverhead, and its sequences cost nothing more below that. 0 is none.
 	LaunchOverhead float64 `json:"launchOverhead,omitempty"`
-	// AsyncScheduling reports whether the engine schedules a step while the one before it is computed, as vLLM does by default on GPUs
-	// (async_scheduling). LaunchOverhead is hidden behind that step then, and a request that arrives waits for one step more.
+	// AsyncScheduling reports whether the engine schedules a step while the one before it is
+	// computed, as vLLM does by default on GPUs (async_scheduling). LaunchOverhead is hidden behind
+	// that step then, and a request that arrives waits for one step more.
 	AsyncScheduling bool `json:"asyncScheduling,omitempty"`
-	// MixedBatchOverhead is by how much longer a step takes that has both prompts and sequences than their terms say, in seconds; 0 is none.
+	// MixedBatchOverhead is by how much longer a step takes that has both prompts and sequences
+	// than their terms say, in seconds; 0 is none.
 	MixedBatchOverhead float64 `json:"mixedBatchOverhead,omitempty"`
 	// AdapterLoad is the time to bring a model from storage into host memory.
 	AdapterLoad Spread `json:"adapterLoad"`
@@ -48,30 +52,34 @@ type Profile struct {
 //
 //	max(Floor, Base + PerToken*n + PerTokenSquared*((c+n)² - c²))
 //
-// The floor is what the shortest prompts take, whose time does not grow with their length. The square is attention: each
-// token looks at all before it, so that a part of a long prompt costs more the later it comes.
+// The floor is what the shortest prompts take, whose time does not grow with their length. The
+// square is attention: each token looks at all before it, so that a part of a long prompt costs
+// more the later it comes.
 type Prefill struct {
 	Floor           float64 `json:"floor,omitempty"`           // seconds; 0 is none
 	Base            float64 `json:"base"`                      // seconds
 	PerToken        float64 `json:"perToken"`                  // seconds per uncached token
 	PerTokenSquared float64 `json:"perTokenSquared,omitempty"` // seconds per uncached token, squared; 0 is none
-	// MaxMeasuredTokens is how many tokens the longest prompt had that the terms were measured with: times of longer prompts are extrapolated. 0 where
-	// that is not known.
+	// MaxMeasuredTokens is how many tokens the longest prompt had that the terms were measured
+	// with: times of longer prompts are extrapolated. 0 where that is not known.
 	MaxMeasuredTokens int `json:"maxMeasuredTokens,omitempty"`
 }
 
-// Beyond reports whether a prompt of so many tokens is longer than all that the terms were measured with.
+// Beyond reports whether a prompt of so many tokens is longer than all that the terms were measured
+// with.
 func (p Prefill) Beyond(tokens int) bool {
 	return p.MaxMeasuredTokens > 0 && tokens > p.MaxMeasuredTokens
 }
 
-// Decode is the time of one decode step: Base + PerSequence * sequences in the batch + PerKVToken * tokens that they
-// keep in the KV cache. The three terms are reading the weights, the work per sequence, and reading the cache.
+// Decode is the time of one decode step: Base + PerSequence * sequences in the batch + PerKVToken *
+// tokens that they keep in the KV cache. The three terms are reading the weights, the work per
+// sequence, and reading the cache.
 type Decode struct {
 	Base        float64 `json:"base"`        // seconds
 	PerSequence float64 `json:"perSequence"` // seconds per sequence in the batch
 	PerKVToken  float64 `json:"perKVToken"`  // seconds per token in the KV cache of the batch
-	// AdapterSlowdown is how many times as long all of that takes where an adapter runs in the step, at least 1; 0 means 1.
+	// AdapterSlowdown is how many times as long all of that takes where an adapter runs in the
+	// step, at least 1; 0 means 1.
 	AdapterSlowdown float64 `json:"adapterSlowdown,omitempty"`
 }
 
@@ -91,8 +99,8 @@ type Limits struct {
 	HostAdapters     int `json:"hostAdapters"`     // adapters kept in host memory, those on the GPU among them; vLLM's max_cpu_loras
 }
 
-// Parse reads a profile from YAML. A field that no profile has, a negative time, or a limit that no engine could work
-// with is an error that names the field.
+// Parse reads a profile from YAML. A field that no profile has, a negative time, or a limit that no
+// engine could work with is an error that names the field.
 func Parse(text []byte) (Profile, error) {
 	var p Profile
 	if err := yaml.UnmarshalStrict(text, &p); err != nil {
@@ -173,7 +181,8 @@ func (p Profile) Faults() (faults []Fault) {
 // Times returns the profile of an engine all of whose times are so many times as long.
 func (p Profile) Times(factor float64) Profile {
 	for _, seconds := range []*float64{
-		&p.FrontendOverhead, &p.LaunchOverhead, &p.MixedBatchOverhead, &p.Prefill.Floor, &p.Prefill.Base, &p.Prefill.PerToken, &p.Prefill.PerTokenSquared,
+		&p.FrontendOverhead, &p.LaunchOverhead, &p.MixedBatchOverhead, &p.Prefill.Floor, &p.Prefill.Base, &p.Prefill.PerToken,
+		&p.Prefill.PerTokenSquared,
 		&p.Decode.Base, &p.Decode.PerSequence, &p.Decode.PerKVToken,
 		&p.AdapterLoad.Mean, &p.AdapterLoad.StdDev, &p.AdapterActivation.Mean, &p.AdapterActivation.StdDev,
 	} {
@@ -184,8 +193,8 @@ func (p Profile) Times(factor float64) Profile {
 
 // Work is what one engine step computes. The zero value is nothing.
 type Work struct {
-	// PromptTokens are those of all parts of prompts in the step. Squares is the sum of (c+n)² - c² over the parts, of n
-	// tokens behind c tokens whose KV is there already.
+	// PromptTokens are those of all parts of prompts in the step. Squares is the sum of (c+n)² - c²
+	// over the parts, of n tokens behind c tokens whose KV is there already.
 	PromptTokens int
 	Squares      float64
 	// Sequences get one more token each; their KV caches hold KVTokens together.
@@ -194,28 +203,31 @@ type Work struct {
 	Adapters bool
 }
 
-// AddPrompt adds to the step a part of a prompt: so many tokens behind a context of tokens whose KV is there already.
+// AddPrompt adds to the step a part of a prompt: so many tokens behind a context of tokens whose KV
+// is there already.
 func (w *Work) AddPrompt(context, tokens int) {
 	w.PromptTokens += tokens
 	w.Squares += float64(tokens) * float64(2*context+tokens)
 }
 
-// PrefillTime predicts the seconds to compute so many tokens of a prompt in one step, alone on the engine, behind a
-// context of tokens whose KV is there already. No tokens take no time. It allocates nothing.
+// PrefillTime predicts the seconds to compute so many tokens of a prompt in one step, alone on the
+// engine, behind a context of tokens whose KV is there already. No tokens take no time. It
+// allocates nothing.
 func (p *Profile) PrefillTime(context, tokens int) float64 {
 	var w Work
 	w.AddPrompt(context, tokens)
 	return p.StepTime(w)
 }
 
-// StepTime predicts the seconds of one engine step. A step reads the weights once, so a mixed step pays the larger of
-// the two bases and not both; below the floor of prefill, prompt tokens are free, and sequences are not. A step with
-// nothing to do takes no time. It allocates nothing.
+// StepTime predicts the seconds of one engine step. A step reads the weights once, so a mixed step
+// pays the larger of the two bases and not both; below the floor of prefill, prompt tokens are
+// free, and sequences are not. A step with nothing to do takes no time. It allocates nothing.
 func (p *Profile) StepTime(w Work) float64 {
 	return max(p.LaunchTime(w), p.ComputeTime(w))
 }
 
-// LaunchTime predicts the seconds in which the engine starts the kernels of a step, and can do nothing else.
+// LaunchTime predicts the seconds in which the engine starts the kernels of a step, and can do
+// nothing else.
 func (p *Profile) LaunchTime(w Work) float64 {
 	if w.PromptTokens == 0 {
 		return 0
@@ -223,8 +235,8 @@ func (p *Profile) LaunchTime(w Work) float64 {
 	return p.LaunchOverhead
 }
 
-// ComputeTime predicts the seconds in which the accelerator computes a step. Where the engine takes time to launch it, the floor of prefill is that
-// time, and nothing that the accelerator does.
+// ComputeTime predicts the seconds in which the accelerator computes a step. Where the engine takes
+// time to launch it, the floor of prefill is that time, and nothing that the accelerator does.
 func (p *Profile) ComputeTime(w Work) float64 {
 	var base, floor float64
 	if w.PromptTokens > 0 {

@@ -70,7 +70,8 @@ const (
 	Token
 	// Finished (ID, Record): the last output token is out; a Token came just before.
 	Finished
-	// Preempted (ID): the request lost its KV blocks and waits at the head of the queue, to be computed again.
+	// Preempted (ID): the request lost its KV blocks and waits at the head of the queue, to be
+	// computed again.
 	Preempted
 	// HostLoaded (Adapter, and the ID of a Load): the adapter's weights were loaded from storage
 	// into host memory.
@@ -396,7 +397,8 @@ func (e *Engine) Counts() Counts {
 	return c
 }
 
-// Active appends to dst, sorted, the adapters of unfinished requests that were scheduled at least once.
+// Active appends to dst, sorted, the adapters of unfinished requests that were scheduled at least
+// once.
 func (e *Engine) Active(dst []string) []string {
 	start := len(dst)
 	for name := range e.active {

@@ -417,7 +417,8 @@ func TestCachedIsWhatARequestFinds(t *testing.T) {
 	}
 	run(Request{Prompt: prompt, Output: []uint32{1}})
 	for _, r := range []Request{
-		{Prompt: prompt}, {Prompt: prompt[:2*size+1]}, {Prompt: prompt[:size]}, {Prompt: append(append([]uint32{}, prompt[:size]...), 99, 98, 97)}, {Adapter: "a", Prompt: prompt}, {Prompt: []uint32{7}},
+		{Prompt: prompt}, {Prompt: prompt[:2*size+1]}, {Prompt: prompt[:size]},
+		{Prompt: append(append([]uint32{}, prompt[:size]...), 99, 98, 97)}, {Adapter: "a", Prompt: prompt}, {Prompt: []uint32{7}},
 	} {
 		want := cached(r.Adapter, r.Prompt)
 		r.Output = []uint32{1}
@@ -487,10 +488,12 @@ func TestCopy(t *testing.T) {
 				aside.Advance(at)
 			}
 			if e.Counts() != was || !slices.Equal(e.Active(nil), active) {
-				t.Fatalf("seed %d: the engine has %+v and %v once a copy has gone on, want %+v and %v", seed, e.Counts(), e.Active(nil), was, active)
+				t.Fatalf("seed %d: the engine has %+v and %v once a copy has gone on, want %+v and %v", seed, e.Counts(), e.Active(nil),
+					was, active)
 			}
 			both := act(e, c)
-			if !slices.Equal(both[0], both[1]) || e.Counts() != c.Counts() || !slices.Equal(e.Slots(), c.Slots()) || !slices.Equal(e.Host(), c.Host()) || !slices.Equal(e.Active(nil), c.Active(nil)) {
+			if !slices.Equal(both[0], both[1]) || e.Counts() != c.Counts() || !slices.Equal(e.Slots(), c.Slots()) ||
+				!slices.Equal(e.Host(), c.Host()) || !slices.Equal(e.Active(nil), c.Active(nil)) {
 				t.Fatalf("seed %d: the engine says %v, %+v, and the copy %v, %+v", seed, both[0], e.Counts(), both[1], c.Counts())
 			}
 			at, ok := e.Next()

@@ -11,7 +11,8 @@ import (
 // unversioned is the version of a program built outside a repository, or with -buildvcs=false.
 const unversioned = "devel"
 
-// Version is the version of a program, such as v0.0.0-20261121101112-abcdef123456 (the time and the revision of a commit; with
+// Version is the version of a program, such as v0.0.0-20261121101112-abcdef123456 (the time and the
+// revision of a commit; with
 // +dirty where files were changed since), and of the Go that built it, such as go1.26.8.
 type Version struct{ Program, Go string }
 

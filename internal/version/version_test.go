@@ -20,8 +20,9 @@ func TestAVersionIsWhatGoWrote(t *testing.T) {
 		info *debug.BuildInfo
 		want string
 	}{
-		"a commit":               {&debug.BuildInfo{GoVersion: "go1.26.8", Main: debug.Module{Version: commit}}, commit + " (go1.26.8)"},
-		"a commit and changes":   {&debug.BuildInfo{GoVersion: "go1.26.8", Main: debug.Module{Version: commit + "+dirty"}}, commit + "+dirty (go1.26.8)"},
+		"a commit": {&debug.BuildInfo{GoVersion: "go1.26.8", Main: debug.Module{Version: commit}}, commit + " (go1.26.8)"},
+		"a commit and changes": {&debug.BuildInfo{GoVersion: "go1.26.8", Main: debug.Module{Version: commit + "+dirty"}}, commit +
+			"+dirty (go1.26.8)"},
 		"a release":              {&debug.BuildInfo{GoVersion: "go1.27.0", Main: debug.Module{Version: "v1.2.3"}}, "v1.2.3 (go1.27.0)"},
 		"outside a repository":   {&debug.BuildInfo{GoVersion: "go1.26.8", Main: debug.Module{Version: "(devel)"}}, "devel (go1.26.8)"},
 		"a test":                 {&debug.BuildInfo{GoVersion: "go1.26.8"}, "devel (go1.26.8)"},

@@ -169,7 +169,8 @@ func (t trace) generated(from, seconds float64) (*Source, error) {
 	}
 	switch {
 	case !(requests <= mostQueries):
-		return nil, fmt.Errorf("it would have %.4g requests, and may have %d: take a part of its time, or lower rates", requests, mostQueries)
+		return nil, fmt.Errorf("it would have %.4g requests, and may have %d: take a part of its time, or lower rates", requests,
+			mostQueries)
 	case requests < 2:
 		return nil, fmt.Errorf("it would have %.2g requests in the mean, and needs 2: take more of its time, or higher rates", requests)
 	}

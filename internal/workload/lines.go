@@ -126,7 +126,8 @@ func readAccessLog(r io.Reader, _ Options) (trace, error) {
 		notes = append(notes, fmt.Sprintf("%d lines are of requests for no model or of something else, and passed over", passed))
 	}
 	if n := fill(t.recorded); n > 0 {
-		notes = append(notes, fmt.Sprintf("of %d all tokens or some are those that others for their model have in the mean, for they do not say", n))
+		notes = append(notes,
+			fmt.Sprintf("of %d all tokens or some are those that others for their model have in the mean, for they do not say", n))
 	}
 	t.about = strings.Join(notes, "; ")
 	return t, err

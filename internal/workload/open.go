@@ -195,7 +195,8 @@ type trace struct {
 // source makes a Source of a trace, or of the selected part.
 func (t trace) source(name string, f Format, o Options) (*Source, error) {
 	if !(o.From >= 0) || !(o.Seconds >= 0) || math.IsInf(o.From, 0) || math.IsInf(o.Seconds, 0) {
-		return nil, fmt.Errorf("%s: a part of a trace begins after its beginning and has a length: %g s for %g s is none", name, o.From, o.Seconds)
+		return nil, fmt.Errorf("%s: a part of a trace begins after its beginning and has a length: %g s for %g s is none", name, o.From,
+			o.Seconds)
 	}
 	length := cmp.Or(o.Seconds, math.Inf(1))
 	of := t.generated

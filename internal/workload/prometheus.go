@@ -31,7 +31,8 @@ func (s *sample) UnmarshalJSON(text []byte) error {
 	}
 	rate, err := strconv.ParseFloat(value, 64)
 	if err != nil || !(rate >= 0) || math.IsInf(rate, 0) {
-		return fmt.Errorf("the value at %.0f is %q: write a query for requests a second that has a number of at least 0 at each time", s.at, value)
+		return fmt.Errorf("the value at %.0f is %q: write a query for requests a second that has a number of at least 0 at each time",
+			s.at, value)
 	}
 	s.rate = rate
 	return nil
@@ -85,7 +86,8 @@ func readPrometheus(r io.Reader, o Options) (trace, error) {
 		n, ok := at[name]
 		if !ok {
 			n = len(t.processes)
-			at[name], t.processes = n, append(t.processes, process{model: name, windows: slices.Repeat([]Window{{Seconds: grid.step, Shape: shape}}, grid.n)})
+			at[name], t.processes = n, append(t.processes,
+				process{model: name, windows: slices.Repeat([]Window{{Seconds: grid.step, Shape: shape}}, grid.n)})
 		}
 		for _, v := range s.Values {
 			t.processes[n].windows[grid.place(v.at)].Rate += v.rate

@@ -91,7 +91,8 @@ func (s *steps) add(next step) error {
 	if n := len(s.all); n > 0 {
 		before := &s.all[n-1]
 		if before.Seconds = next.at - before.at; !(before.Seconds > 0) {
-			return fmt.Errorf("a window begins at %g s, and the one before it at %g s: sort the lines by time, each time once for a model", next.at, before.at)
+			return fmt.Errorf("a window begins at %g s, and the one before it at %g s: sort the lines by time, each time once for a model",
+				next.at, before.at)
 		}
 		if before.prompt != next.prompt || before.output != next.output {
 			return errors.New("the tokens of a model stay: write the same in all its lines")
@@ -116,7 +117,8 @@ func processesOf(models []*steps, byMinute bool) (t trace, err error) {
 		case byMinute:
 			last.Seconds = 60
 		default:
-			return t, fmt.Errorf("nothing says when the only window ends (model %q): write a second line, if need be of the rate 0", s.model)
+			return t, fmt.Errorf("nothing says when the only window ends (model %q): write a second line, if need be of the rate 0",
+				s.model)
 		}
 		p := process{model: s.model, prompt: last.prompt, output: last.output}
 		if idle := s.all[0].at - first; idle > 0 {

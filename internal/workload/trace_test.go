@@ -54,7 +54,8 @@ func TestRecorded(t *testing.T) {
 			[]Query{{0, 700, 5, ""}, {2.5, 600, 4, ""}},
 		},
 		"access log": {
-			logged, AccessLog, "access-log: 2 requests in 4.25s; 3 lines are of requests for no model or of something else, and passed over",
+			logged, AccessLog,
+			"access-log: 2 requests in 4.25s; 3 lines are of requests for no model or of something else, and passed over",
 			[]Query{{0, 0, 0, "lora"}, {4.25, 7, 3, "base"}},
 		},
 		"access log in which not all say tokens": {
@@ -64,7 +65,8 @@ func TestRecorded(t *testing.T) {
 				`{"time":"2026-01-02T15:04:13.250Z","status":200,"pick":{"model":"embedder"},"usage":{"prompt":4}}` + "\n",
 			AccessLog, "access-log: 6 requests in 8s; 3 lines are of requests for no model or of something else, and passed over; " +
 				"of 2 all tokens or some are those that others for their model have in the mean, for they do not say",
-			[]Query{{0, 0, 0, "lora"}, {4.25, 7, 3, "base"}, {5, 10, 8, "base"}, {6, 7, 6, "base"}, {7, 4, 6, "base"}, {8, 4, 0, "embedder"}},
+			[]Query{{0, 0, 0, "lora"}, {4.25, 7, 3, "base"}, {5, 10, 8, "base"}, {6, 7, 6, "base"}, {7, 4, 6, "base"},
+				{8, 4, 0, "embedder"}},
 		},
 		"csv by seconds": {
 			"at, model ,output_tokens\n100,a,3\n100, b,\n101.5,a,4\n", CSV, "csv: 3 requests in 1.5s",
@@ -110,12 +112,14 @@ func TestGenerated(t *testing.T) {
 			map[string][]float64{"": {20, 20, 20, 0, 0, 0, 5, 5, 5}},
 		},
 		"windows of their own": {
-			"seconds,rate,cv,model,prompt_tokens\n0,20,2,a,7\n100,10,1,b,\n300,10,0.5,a,7\n300,20,1,b,\n", "rates: some 15000 requests in 10m0s, drawn by their rates; 2 models",
+			"seconds,rate,cv,model,prompt_tokens\n0,20,2,a,7\n100,10,1,b,\n300,10,0.5,a,7\n300,20,1,b,\n",
+			"rates: some 15000 requests in 10m0s, drawn by their rates; 2 models",
 			Options{},
 			map[string][]float64{"a": {20, 20, 20, 10, 10, 10}, "b": {0, 10, 10, 20, 20}},
 		},
 		"moments": {
-			"time,rate\n2026-01-02T15:00:00Z,30\n2026-01-02T15:10:00Z,10\n", "rates: some 24000 requests in 20m0s, drawn by their rates; one model",
+			"time,rate\n2026-01-02T15:00:00Z,30\n2026-01-02T15:10:00Z,10\n",
+			"rates: some 24000 requests in 20m0s, drawn by their rates; one model",
 			Options{CV: 2},
 			map[string][]float64{"": {30, 30, 30, 30, 30, 30, 10, 10, 10, 10, 10, 10}},
 		},
@@ -132,7 +136,8 @@ func TestGenerated(t *testing.T) {
 			map[string][]float64{"a": {11, 20, 3}, "b": {5, 0, 5}},
 		},
 		"summed": {
-			fmt.Sprintf(result, `{"metric":{"model":"a"},"values":[[1000,"10"],[1100,"20"]]},{"metric":{},"values":[[1000,"10"],[1100,"0"]]}`),
+			fmt.Sprintf(result,
+				`{"metric":{"model":"a"},"values":[[1000,"10"],[1100,"20"]]},{"metric":{},"values":[[1000,"10"],[1100,"0"]]}`),
 			"prometheus: some 4000 requests in 3m20s, drawn by their rates; one model, rates by 1m40s",
 			Options{CV: 0.5},
 			map[string][]float64{"": {20, 20}},
@@ -179,7 +184,8 @@ func TestGenerated(t *testing.T) {
 			}
 		})
 	}
-	if all := opened(t, "seconds,rate,prompt_tokens,output_tokens\n0,9,7,3\n60,9,7,3\n", Options{}).Queries(1); all[0].Prompt != 7 || all[0].Output != 3 {
+	if all := opened(t, "seconds,rate,prompt_tokens,output_tokens\n0,9,7,3\n60,9,7,3\n", Options{}).Queries(1); all[0].Prompt != 7 ||
+		all[0].Output != 3 {
 		t.Errorf("tokens are lost: %v", all[0])
 	}
 }
@@ -226,7 +232,8 @@ func TestGamma(t *testing.T) {
 // distributions.
 func TestRest(t *testing.T) {
 	source := rand.NewPCG(1, 1) //nolint:gosec // no secret
-	for w, squared := range map[Window]float64{{Rate: 1, Shape: 0.25}: 4, {Rate: 1, Shape: 3}: 1 / 3.0, {Rate: 1, Shape: 0.7, Weibull: true}: 2.1388, {Rate: 1, Shape: 2, Weibull: true}: 0.2732} {
+	for w, squared := range map[Window]float64{{Rate: 1, Shape: 0.25}: 4, {Rate: 1, Shape: 3}: 1 / 3.0,
+		{Rate: 1, Shape: 0.7, Weibull: true}: 2.1388, {Rate: 1, Shape: 2, Weibull: true}: 0.2732} {
 		gaps, rests := 0.0, 0.0
 		const n = 400_000
 		for range n {
@@ -244,7 +251,8 @@ func TestRest(t *testing.T) {
 func TestWindows(t *testing.T) {
 	short := process{}
 	for range 20_000 {
-		short.windows = append(short.windows, Window{Seconds: 1, Rate: 0.3, Shape: 25}, Window{Seconds: 1, Rate: 0.1, Shape: 25}, Window{Seconds: 1})
+		short.windows = append(short.windows, Window{Seconds: 1, Rate: 0.3, Shape: 25}, Window{Seconds: 1, Rate: 0.1, Shape: 25},
+			Window{Seconds: 1})
 	}
 	source := rand.NewPCG(1, 2) //nolint:gosec // no secret
 	all := short.draw(source)
@@ -261,7 +269,8 @@ func TestWindows(t *testing.T) {
 	if cv := math.Sqrt(squares/n-sum/n*sum/n) / (sum / n); math.Abs(float64(len(all))-8000) > 100 || math.Abs(cv-0.2) > 0.02 {
 		t.Errorf("there are %d with a coefficient of variation of %.3f, want some 8000 and 0.2", len(all), cv)
 	}
-	changing := process{windows: []Window{{Seconds: 10, Rate: 10, Shape: 100}, {Seconds: 10, Rate: 10, Shape: 0.01}, {Seconds: 10, Rate: 10, Shape: 100}}}
+	changing := process{windows: []Window{{Seconds: 10, Rate: 10, Shape: 100}, {Seconds: 10, Rate: 10, Shape: 0.01},
+		{Seconds: 10, Rate: 10, Shape: 100}}}
 	var is [3]float64
 	const draws = 20_000
 	for range draws {
@@ -385,7 +394,8 @@ func TestMalformed(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"", "file is empty: write columns such as at,model"},
 		{" \n\n", "file is empty"},
-		{"hello\nworld\n", "file: line 1: the format is unknown: write columns such as at,model,prompt_tokens,output_tokens (at in seconds)"},
+		{"hello\nworld\n",
+			"file: line 1: the format is unknown: write columns such as at,model,prompt_tokens,output_tokens (at in seconds)"},
 		{"\x1f\x8bno", "file: "},
 		{azure, "two requests"},
 		{azure + "2023-11-16 18:15:45.5,1,1\n", "file: line 3: time goes back, by 1 s: sort the lines"},
@@ -428,7 +438,8 @@ func TestMalformed(t *testing.T) {
 		{"minute,rate\n0,0.01\n", "file: it would have 0.6 requests in the mean, and needs 2"},
 		{"minute,rate\n0,1e6\n", "file: it would have 6e+07 requests, and may have 50000000: take a part"},
 		{"minute,rate\n0,1\n1e300,0\n", "line 3: the time is 6e+301 s, which is thousands of years"},
-		{"at\n0\n1764150000000\n", "line 3: the time is 1764150000000 s, which is thousands of years: divide by 1,000 if it is in milliseconds"},
+		{"at\n0\n1764150000000\n",
+			"line 3: the time is 1764150000000 s, which is thousands of years: divide by 1,000 if it is in milliseconds"},
 		{"seconds,rate\n1764150000000,1\n", "line 2: the time is 1764150000000 s"},
 		{"minute,rate\n0,1e6\n1000,0\n", "requests, and may have 50000000"},
 		{clients + "a,1200,1,1,Gamma,1,1\n", "file: line 2: a window begins at 1200 s, want 600"},
@@ -442,7 +453,8 @@ func TestMalformed(t *testing.T) {
 		{clients + "b,0,1,1,Gamma,1,1\nb,600,1,1,Gamma,1,1\n", "the client b has 2 windows, and the first 1"},
 		{"a,0,NaN,1.2,Gamma,0.7,3\n", "line 1: a rate of NaN"},
 		{"a,0,0,0,,0,0\n", "no client sends anything"},
-		{`{"status":"error","errorType":"bad_data","error":"parse error"}`, "the query failed (error, bad_data parse error): ask /api/v1/query_range"},
+		{`{"status":"error","errorType":"bad_data","error":"parse error"}`,
+			"the query failed (error, bad_data parse error): ask /api/v1/query_range"},
 		{`{"status":"success","data":{"resultType":"vector","result":[]}}`, `the result is a "vector", want a matrix: ask`},
 		{`{"status":"success","data":{"resultType":`, "file: at byte"},
 		{result(), "there are no series"},
@@ -479,11 +491,13 @@ func TestMalformed(t *testing.T) {
 		"rate=1,queries=1":               "needs 2",
 		"rate=1,queries=100,cv=2,prompt": `"prompt" is no setting`,
 	} {
-		if _, err := Open(os.Open, "gamma:"+spec, Options{}); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "gamma:") {
+		if _, err := Open(os.Open, "gamma:"+spec, Options{}); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.HasPrefix(err.Error(), "gamma:") {
 			t.Errorf("of gamma:%s it says %v, want %q", spec, err, want)
 		}
 	}
-	if _, err := Read("file", strings.NewReader("at\n1\n2\n"), Options{Format: "xml"}); err == nil || !strings.Contains(err.Error(), `no file has the format "xml": use one of access-log, azure, csv,`) {
+	if _, err := Read("file", strings.NewReader("at\n1\n2\n"), Options{Format: "xml"}); err == nil ||
+		!strings.Contains(err.Error(), `no file has the format "xml": use one of access-log, azure, csv,`) {
 		t.Errorf("an unknown format is %v", err)
 	}
 }
@@ -498,7 +512,8 @@ func TestOpen(t *testing.T) {
 	if s, err := Open(os.Open, path, Options{}); err != nil || s.Name != "own.csv" {
 		t.Errorf("a file is %v (%v)", s, err)
 	}
-	if _, err := Open(os.Open, filepath.Join(dir, "none.csv"), Options{}); err == nil || !strings.Contains(err.Error(), "none.csv: no such file") {
+	if _, err := Open(os.Open, filepath.Join(dir, "none.csv"), Options{}); err == nil ||
+		!strings.Contains(err.Error(), "none.csv: no such file") {
 		t.Errorf("a file that is not there is %v", err)
 	}
 	if s, err := Open(os.Open, "gamma:rate=2,seconds=60", Options{Format: Gamma}); err != nil || s.Name != "gamma:rate=2,seconds=60" ||

@@ -174,7 +174,8 @@ func (s *Server) startKube(ctx context.Context) (err error) {
 		// rejects for a loopback address.
 		flags = append(flags, "--endpoint-reconciler-type", "none")
 	}
-	s.kube, err = s.starter.Start("kube-apiserver", s.Dir, exec.Command(filepath.Join(s.Binaries, "kube-apiserver"), append(flags, s.Flags...)...))
+	s.kube, err = s.starter.Start("kube-apiserver", s.Dir,
+		exec.Command(filepath.Join(s.Binaries, "kube-apiserver"), append(flags, s.Flags...)...))
 	if err != nil {
 		return err
 	}

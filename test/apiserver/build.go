@@ -159,7 +159,8 @@ func inputs(tools string) (string, error) {
 	}
 	version, err := exec.Command("go", "-C", tools, "env", "GOVERSION").Output()
 	if err != nil {
-		return "", fmt.Errorf("Kubernetes is built from its Go modules, and go does not run: %w", err) //nolint:staticcheck // a name begins it
+		return "", fmt.Errorf("Kubernetes is built from its Go modules, and go does not run: %w",
+			err) //nolint:staticcheck // a name begins it
 	}
 	return string(version) + ldflags + string(modules), nil
 }
@@ -175,7 +176,8 @@ func Root(dir string) (string, error) {
 			return at, nil
 		}
 		if at == filepath.Dir(at) {
-			return "", fmt.Errorf("%s is not in a copy of Headgate's repository: run this from one, since Kubernetes is built from tools/kubernetes there", dir)
+			return "",
+				fmt.Errorf("%s is not in a copy of Headgate's repository: run this from one, since Kubernetes is built from tools/kubernetes there", dir)
 		}
 	}
 }

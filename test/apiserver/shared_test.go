@@ -82,7 +82,8 @@ func TestATestLeavesNothingToTheNext(t *testing.T) {
 		t.Errorf("the tests used %d API servers", len(addresses))
 	}
 	t.Run("asks for no CRDs", func(t *testing.T) {
-		all, err := apiserver.Run(t).Objects(t).At(apiserver.ReadObjects(t, "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition}")[0]).List(t.Context(), metav1.ListOptions{})
+		all, err := apiserver.Run(t).Objects(t).At(apiserver.ReadObjects(t,
+			"{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition}")[0]).List(t.Context(), metav1.ListOptions{})
 		if err != nil || len(all.Items) > 0 {
 			t.Errorf("there are %d CRDs, %v", len(all.Items), err)
 		}

@@ -30,7 +30,8 @@ func newRepository(t *testing.T) repository {
 		}
 		r.write(name, string(script))
 	}
-	r.write(".ci/parts", "# a comment\n\nparsers  extproc/openai extproc/kserve\nparsers  internal/engine\n\ncluster  manifests envoy.yaml\n")
+	r.write(".ci/parts",
+		"# a comment\n\nparsers  extproc/openai extproc/kserve\nparsers  internal/engine\n\ncluster  manifests envoy.yaml\n")
 	for _, path := range []string{"extproc/openai/p.go", "extproc/pick/p.go", "internal/engine/p.go", "manifests/a.yaml", "envoy.yaml"} {
 		r.write(path, "")
 	}
@@ -42,7 +43,8 @@ func (r repository) run(name string, args ...string) string {
 	r.Helper()
 	command := exec.CommandContext(r.Context(), name, args...)
 	command.Dir = r.dir
-	command.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
+	command.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a",
+		"GIT_COMMITTER_EMAIL=a@b")
 	out, err := command.CombinedOutput()
 	if err != nil {
 		r.Fatalf("%s %v: %v\n%s", name, args, err, out)
@@ -86,7 +88,12 @@ func TestPartsOfWhichCodeChangedRun(t *testing.T) {
 		"a change not committed": {func(r repository) { r.write("extproc/openai/p.go", "x") }, "parsers"},
 		"a new file":             {func(r repository) { r.write("manifests/b.yaml", "") }, "cluster"},
 		"a file that is gone":    {func(r repository) { r.git("rm", "--quiet", "manifests/a.yaml"); r.commit() }, "cluster"},
-		"there and back":         {func(r repository) { r.write("envoy.yaml", "x"); r.commit(); r.write("envoy.yaml", ""); r.commit() }, ""},
+		"there and back": {func(r repository) {
+			r.write("envoy.yaml", "x")
+			r.commit()
+			r.write("envoy.yaml", "")
+			r.commit()
+		}, ""},
 		"a commit of another history": {func(r repository) {
 			r.git("checkout", "--quiet", "--orphan", "rebased")
 			r.write("extproc/pick/p.go", "x")

@@ -84,8 +84,10 @@ func start(t *testing.T, root, clone string) *session {
 	var err error
 	s := &session{t: t, output: &output{more: make(chan struct{}, 1)}}
 	s.command = exec.Command("bash")
-	s.command.Env = append(os.Environ(), "ROOT="+root, "CLONE="+clone, "MAKEFLAGS=", "MFLAGS=", "MAKELEVEL=") // without the flags of make test
-	s.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Unshareflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET}
+	// without the flags of make test
+	s.command.Env = append(os.Environ(), "ROOT="+root, "CLONE="+clone, "MAKEFLAGS=", "MFLAGS=", "MAKELEVEL=")
+	s.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL,
+		Unshareflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET}
 	s.command.Stdout, s.command.Stderr, s.command.WaitDelay = s.output, s.output, time.Second
 	if s.input, err = s.command.StdinPipe(); err != nil {
 		t.Fatal(err)
@@ -157,7 +159,9 @@ func (s *session) run(b block, limit time.Duration) error {
 	// Braces make bash read the whole block before it runs the first command.
 	fmt.Fprintf(s.input, "failed=0; { %s\n} </dev/null; echo; echo \"%s$failed\"\n", strings.TrimSuffix(b.commands, "\n"), end)
 	if b.endless {
-		if err := s.await(ctx, func(text string) bool { return strings.Contains(text, "\n"+end) || missing(b.prints, text) == "" }); err != nil {
+		if err := s.await(ctx, func(text string) bool {
+			return strings.Contains(text, "\n"+end) || missing(b.prints, text) == ""
+		}); err != nil {
 			return fmt.Errorf("line %d: %w", b.line, err)
 		}
 		interrupting, stop := context.WithCancel(ctx)

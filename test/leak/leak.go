@@ -3,9 +3,10 @@ package leak
 
 import "reflect"
 
-// Maps returns how many entries the maps have that can be reached from a value, by the path of fields that leads to them. It follows
-// pointers, interfaces, and the elements of slices and maps. Maps of several elements count under one path. It does not follow
-// atomic pointers. Nothing may change the value meanwhile.
+// Maps returns how many entries the maps have that can be reached from a value, by the path of
+// fields that leads to them. It follows pointers, interfaces, and the elements of slices and maps.
+// Maps of several elements count under one path. It does not follow atomic pointers. Nothing may
+// change the value meanwhile.
 func Maps(v any) map[string]int {
 	w := walk{sizes: make(map[string]int), seen: make(map[seen]bool)}
 	w.value(reflect.ValueOf(v), "")

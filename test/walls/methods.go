@@ -21,8 +21,9 @@ func crowdedTypes(t tree) (breaches []string) {
 		case excepted && n <= maxMethods:
 			breaches = append(breaches, fmt.Sprintf("test/walls/tables.go: crowded: %s has only %d methods", full, n))
 		case n > max(most, maxMethods):
-			breaches = append(breaches, fmt.Sprintf("%s has %d methods, and may have %d: split its state, so that each part has its own type",
-				full, n, max(most, maxMethods)))
+			breaches = append(breaches,
+				fmt.Sprintf("%s has %d methods, and may have %d: split its state, so that each part has its own type",
+					full, n, max(most, maxMethods)))
 		}
 	}
 	slices.Sort(breaches)

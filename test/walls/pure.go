@@ -109,7 +109,8 @@ func (s sight) counters() {
 		}
 		ast.Inspect(g, func(node ast.Node) bool {
 			if x, ok := node.(*ast.SelectorExpr); ok && within(s.imported(x.X), "sync/") {
-				s.report(x.Pos(), "a package variable of type %s.%s in a pure package: a pure package has no state of its own", path.Base(s.imported(x.X)), x.Sel.Name)
+				s.report(x.Pos(), "a package variable of type %s.%s in a pure package: a pure package has no state of its own",
+					path.Base(s.imported(x.X)), x.Sel.Name)
 			}
 			return true
 		})

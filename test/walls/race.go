@@ -8,7 +8,8 @@ import (
 // skipper is the package that tests import to skip simulations under the race detector.
 const skipper = "test/race"
 
-// longest is the package of API servers. Packages that test with one take longest, so they start first.
+// longest is the package of API servers. Packages that test with one take longest, so they start
+// first.
 const longest = "test/apiserver"
 
 // endToEnd is the package whose tests decide for themselves whether their programs have the race

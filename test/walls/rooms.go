@@ -99,7 +99,8 @@ func areNamesakes(name string, rooms ...string) bool {
 	return false
 }
 
-// misnamedCommands reports the subcommands of control whose package has another name than the subcommand.
+// misnamedCommands reports the subcommands of control whose package has another name than the
+// subcommand.
 func misnamedCommands(t tree) (breaches []string) {
 	r, _ := t.room("control/command")
 	for _, f := range r.code {
@@ -112,7 +113,8 @@ func misnamedCommands(t tree) (breaches []string) {
 			value, _ := pair.Value.(*ast.SelectorExpr)
 			if key != nil && value != nil && key.Kind == token.STRING {
 				if from, ok := value.X.(*ast.Ident); ok && strconv.Quote(from.Name) != key.Value {
-					breaches = append(breaches, fmt.Sprintf("%s: the subcommand %s is in package %s: give the package its name", t.at(pair.Pos()), key.Value, from.Name))
+					breaches = append(breaches, fmt.Sprintf("%s: the subcommand %s is in package %s: give the package its name",
+						t.at(pair.Pos()), key.Value, from.Name))
 				}
 			}
 			return true
@@ -133,8 +135,9 @@ func largePrograms(t tree) (breaches []string) {
 			}
 		}
 		if sum > p.lines {
-			breaches = append(breaches, fmt.Sprintf("package main of %s has %d lines, and may have %d: move all but wiring and flags into packages",
-				p.folder, sum, p.lines))
+			breaches = append(breaches,
+				fmt.Sprintf("package main of %s has %d lines, and may have %d: move all but wiring and flags into packages",
+					p.folder, sum, p.lines))
 		}
 	}
 	return breaches

@@ -1,5 +1,5 @@
-// Package conformance is Gateway API's conformance suite, told who we are. `bench conformance` runs it, in a cluster's network, with
-// the suite's own flags.
+// Package conformance is Gateway API's conformance suite, told who we are. `bench conformance` runs
+// it, in a cluster's network, with the suite's own flags.
 package conformance
 
 import (
@@ -24,7 +24,8 @@ func TestConformance(t *testing.T) {
 		Contact:      []string{"https://github.com/headgate/headgate/issues"},
 	}
 	if len(o.ConformanceProfiles) == 0 {
-		o.ConformanceProfiles = []suite.ConformanceProfileName{suite.GatewayHTTPConformanceProfileName, suite.GatewayGRPCConformanceProfileName}
+		o.ConformanceProfiles = []suite.ConformanceProfileName{suite.GatewayHTTPConformanceProfileName,
+			suite.GatewayGRPCConformanceProfileName}
 	}
 	// The suite itself takes one name, and then leaves out what the GatewayClass says of features.
 	if chosen := strings.Split(o.RunTest, ","); o.RunTest != "" {

@@ -26,7 +26,8 @@ func TestAServiceIsReachedByItsNameFromAPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	names, err := inPod.File("/etc/resolv.conf")
-	if err != nil || !strings.Contains(string(names), "nameserver 10.96.0.10") || !strings.Contains(string(names), s.name+".svc.cluster.local") {
+	if err != nil || !strings.Contains(string(names), "nameserver 10.96.0.10") ||
+		!strings.Contains(string(names), s.name+".svc.cluster.local") {
 		t.Errorf("the pod resolves names as %q says, %v", names, err)
 	}
 	for from, space := range map[string]cluster.Space{"a pod": inPod, "the node": k8s.Space} {

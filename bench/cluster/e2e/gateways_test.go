@@ -78,10 +78,13 @@ func TestGatewaysTellOfThemselves(t *testing.T) {
 		"backendtlspolicy/p":    `{.status.ancestors[0].conditions[?(@.type=="Accepted")].status}`,
 		"inferencepool/llama":   `{.status.parents[0].conditions[?(@.type=="Accepted")].status}`,
 	} {
-		await(t, what+" is accepted", 30*time.Second, func() bool { return llm.kubectl("get", what, "--output", "jsonpath="+want) == "True" })
+		await(t, what+" is accepted", 30*time.Second, func() bool {
+			return llm.kubectl("get", what, "--output", "jsonpath="+want) == "True"
+		})
 	}
 	await(t, "a reference to nobody is told", 30*time.Second, func() bool {
-		return llm.kubectl("get", "grpcroute/r", "--output", `jsonpath={.status.parents[0].conditions[?(@.type=="ResolvedRefs")].reason}`) == "BackendNotFound"
+		return llm.kubectl("get", "grpcroute/r", "--output",
+			`jsonpath={.status.parents[0].conditions[?(@.type=="ResolvedRefs")].reason}`) == "BackendNotFound"
 	})
 }
 
@@ -93,11 +96,13 @@ func TestAGatewayHasPodsOfItsOwn(t *testing.T) {
 	ready(sys, llm)
 	apply := func(how, listeners string) {
 		t.Helper()
-		if out, err := k8s.Kubectl(t.Context(), strings.ReplaceAll(ownGateway, "LISTENERS", listeners), how, "--namespace", llm.name, "--filename", "-"); err != nil {
+		if out, err := k8s.Kubectl(t.Context(), strings.ReplaceAll(ownGateway, "LISTENERS", listeners), how, "--namespace", llm.name,
+			"--filename", "-"); err != nil {
 			t.Fatal(out, err)
 		}
 	}
-	const one, two = "{ name: http, port: 80, protocol: HTTP }", "{ name: http, port: 80, protocol: HTTP }, { name: more, port: 10080, protocol: HTTP }"
+	const one, two = "{ name: http, port: 80, protocol: HTTP }",
+		"{ name: http, port: 80, protocol: HTTP }, { name: more, port: 10080, protocol: HTTP }"
 	apply("apply", one)
 	llm.kubectl("wait", "--for=condition=Programmed", "--timeout=2m", "gateway/own")
 	deployment := llm.envoysOf("own")
@@ -106,7 +111,8 @@ func TestAGatewayHasPodsOfItsOwn(t *testing.T) {
 	client := k8s.Client()
 	defer client.CloseIdleConnections()
 	serves := func(port string) bool {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+port+"/v1/completions", strings.NewReader(`{"model":"llama","prompt":"x","max_tokens":2}`))
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+port+"/v1/completions",
+			strings.NewReader(`{"model":"llama","prompt":"x","max_tokens":2}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -181,6 +187,7 @@ func TestTheStaticDataPlaneServes(t *testing.T) {
 	sys.kubectl("delete", "gateway/headgate", "gatewayclass/headgate")
 	await(t, "a request is answered without a Gateway", time.Minute, func() bool {
 		status, err := complete(t.Context(), client, "llama", 1, false)
-		return err == nil && status == http.StatusOK && sys.kubectl("get", "deployments", "--selector", "app.kubernetes.io/component=envoy", "--output", "name") == ""
+		return err == nil && status == http.StatusOK &&
+			sys.kubectl("get", "deployments", "--selector", "app.kubernetes.io/component=envoy", "--output", "name") == ""
 	})
 }

@@ -46,7 +46,8 @@ func apply(t *testing.T, name, namespace string) (sys, its *space) {
 	}
 	gatewayAPI(t)
 	apply("../../../manifests/base")
-	sys.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd/models.inference.x-k8s.io", "crd/vmodels.inference.x-k8s.io", "crd/llmroutes.inference.x-k8s.io", "crd/inferencepools.inference.networking.k8s.io", "crd/poolsettings.inference.x-k8s.io",
+	sys.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd/models.inference.x-k8s.io", "crd/vmodels.inference.x-k8s.io",
+		"crd/llmroutes.inference.x-k8s.io", "crd/inferencepools.inference.networking.k8s.io", "crd/poolsettings.inference.x-k8s.io",
 		"crd/gatewaysettings.inference.x-k8s.io")
 	if out, err := k8s.Kubectl(t.Context(), clusterIP, "apply", "--filename", "-"); err != nil {
 		t.Fatal(out, err)
@@ -99,11 +100,14 @@ func gatewayAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &space{t, system}
-	if out, err := k8s.Kubectl(t.Context(), "", "apply", "--server-side", "--filename", filepath.Join(strings.TrimSpace(string(out)), "config", "crd", "standard")); err != nil {
+	if out, err := k8s.Kubectl(t.Context(), "", "apply", "--server-side", "--filename",
+		filepath.Join(strings.TrimSpace(string(out)), "config", "crd", "standard")); err != nil {
 		t.Fatal(out, err)
 	}
-	s.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd/gateways.gateway.networking.k8s.io", "crd/listenersets.gateway.networking.k8s.io",
-		"crd/httproutes.gateway.networking.k8s.io", "crd/grpcroutes.gateway.networking.k8s.io", "crd/backendtlspolicies.gateway.networking.k8s.io", "crd/gatewayclasses.gateway.networking.k8s.io")
+	s.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd/gateways.gateway.networking.k8s.io",
+		"crd/listenersets.gateway.networking.k8s.io",
+		"crd/httproutes.gateway.networking.k8s.io", "crd/grpcroutes.gateway.networking.k8s.io",
+		"crd/backendtlspolicies.gateway.networking.k8s.io", "crd/gatewayclasses.gateway.networking.k8s.io")
 }
 
 // gatewayServes waits until control and the Envoys of the Gateway of manifests/base are ready.
@@ -232,7 +236,8 @@ func TestTheExampleAnswersAndTellsOfItself(t *testing.T) {
 		status, err := complete(t.Context(), client, "adapter-17", 5, false)
 		return err == nil && status == http.StatusOK
 	})
-	t.Logf("a request for an adapter that nobody had loaded was answered %v after kubectl apply began", time.Since(began).Round(100*time.Millisecond))
+	t.Logf("a request for an adapter that nobody had loaded was answered %v after kubectl apply began",
+		time.Since(began).Round(100*time.Millisecond))
 	ready(sys, llm)
 	await(t, "kubectl shows copies and conditions", 20*time.Second, func() bool {
 		out := llm.kubectl("get", "llmroutes,inferencepools,models")
@@ -325,15 +330,18 @@ func TestRolloutsCostNoRequest(t *testing.T) {
 		l.goesOn(t, 10)
 		l.none(t, "while "+c.workload+" was replaced")
 		ended()
-		t.Logf("%s was replaced in %v; streams that began before ended %v after", c.workload, rolled.Sub(began).Round(100*time.Millisecond), time.Since(rolled).Round(100*time.Millisecond))
+		t.Logf("%s was replaced in %v; streams that began before ended %v after", c.workload, rolled.Sub(began).Round(100*time.Millisecond),
+			time.Since(rolled).Round(100*time.Millisecond))
 		if c.s == llm {
 			if now := extproc("headgate_queue_time_seconds_count"); !slices.Equal(now, held) {
 				t.Errorf("requests waited for adapters: the gateways held %v, before %v", now, held)
 			}
-			logs := sys.kubectl("logs", "--selector", "app.kubernetes.io/component=control", "--since-time", began.Format(time.RFC3339), "--tail", "-1")
+			logs := sys.kubectl("logs", "--selector", "app.kubernetes.io/component=control", "--since-time", began.Format(time.RFC3339),
+				"--tail", "-1")
 			migrated := 0
 			for line := range strings.Lines(logs) { // some retries may find no endpoint while pods start
-				if strings.Contains(line, "models of the leaving endpoint have been moved") || strings.Contains(line, "models of the leaving endpoint could be moved") {
+				if strings.Contains(line, "models of the leaving endpoint have been moved") ||
+					strings.Contains(line, "models of the leaving endpoint could be moved") {
 					migrated++
 					t.Log(strings.TrimSpace(line))
 				}
@@ -343,7 +351,8 @@ func TestRolloutsCostNoRequest(t *testing.T) {
 			}
 		}
 	}
-	if failed := llm.kubectl("get", "events", "--field-selector", "reason=FailedPreStopHook", "--output", "jsonpath={.items[*].message}"); failed != "" {
+	if failed := llm.kubectl("get", "events", "--field-selector", "reason=FailedPreStopHook", "--output",
+		"jsonpath={.items[*].message}"); failed != "" {
 		t.Errorf("hooks failed: %s", failed)
 	}
 }
@@ -368,7 +377,8 @@ func TestADrainCostsNoRequest(t *testing.T) {
 	for i, pod := range pods {
 		eviction := `{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "` + pod + `"}}`
 		await(t, pod+" is evicted", time.Minute, func() bool {
-			_, err := k8s.Kubectl(t.Context(), eviction, "create", "--raw", "/api/v1/namespaces/"+example+"/pods/"+pod+"/eviction", "--filename", "-")
+			_, err := k8s.Kubectl(t.Context(), eviction, "create", "--raw", "/api/v1/namespaces/"+example+"/pods/"+pod+"/eviction",
+				"--filename", "-")
 			return err == nil // else the budget is used up
 		})
 		if i == len(pods)/2 {
@@ -399,7 +409,8 @@ func TestAVersionAtWhichModelsDoNotLoadStopsItsRoll(t *testing.T) {
 	const gate = "inference.x-k8s.io/models-load"
 	patch := func(ops string) { llm.kubectl("patch", "deployment/llama", "--type", "json", "--patch", ops) }
 	of := func(field string) []string {
-		return strings.Fields(llm.kubectl("get", "pods", "--selector", "app=llama", "--output", `jsonpath={.items[*].status.conditions[?(@.type=="`+gate+`")].`+field+`}`))
+		return strings.Fields(llm.kubectl("get", "pods", "--selector", "app=llama", "--output",
+			`jsonpath={.items[*].status.conditions[?(@.type=="`+gate+`")].`+field+`}`))
 	}
 	l := pour(t, 8, "llama", "adapter-01", "adapter-02", "adapter-03")
 	l.goesOn(t, 10)
@@ -407,13 +418,16 @@ func TestAVersionAtWhichModelsDoNotLoadStopsItsRoll(t *testing.T) {
 	began := time.Now()
 	patch(`[{"op": "add", "path": "/spec/template/spec/readinessGates", "value": [{"conditionType": "` + gate + `"}]},
 		{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--max-lora-rank=1"}]`)
-	await(t, "the first pod says that models do not load", 2*time.Minute, func() bool { return slices.Equal(of("reason"), []string{"LoadsFail"}) })
+	await(t, "the first pod says that models do not load", 2*time.Minute, func() bool {
+		return slices.Equal(of("reason"), []string{"LoadsFail"})
+	})
 	t.Logf("after %v: %v", time.Since(began).Round(time.Second), of("message"))
 	if is := of("status"); !slices.Equal(is, []string{"False"}) {
 		t.Errorf("its condition is %v", is)
 	}
 	l.goesOn(t, 5)
-	replicas := llm.kubectl("get", "deployment/llama", "--output", "jsonpath={.status.readyReplicas} of {.status.replicas}, {.status.updatedReplicas} updated")
+	replicas := llm.kubectl("get", "deployment/llama", "--output",
+		"jsonpath={.status.readyReplicas} of {.status.replicas}, {.status.updatedReplicas} updated")
 	if replicas != "3 of 4, 1 updated" {
 		t.Errorf("ready are %s", replicas)
 	}
@@ -506,7 +520,9 @@ func TestAnOutageOfTheAPIServerCostsNoRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	down := time.Now()
-	await(t, "it is known that objects cannot be read", 30*time.Second, func() bool { return slices.Max(extproc("headgate_objects_connected")) == 0 })
+	await(t, "it is known that objects cannot be read", 30*time.Second, func() bool {
+		return slices.Max(extproc("headgate_objects_connected")) == 0
+	})
 	await(t, "nobody leads", 30*time.Second, func() bool { return slices.Max(control("headgate_leader")) == 0 })
 	loads := control("headgate_place_load_seconds_count")
 	cold := make(chan int, 1)
@@ -557,7 +573,8 @@ func TestAnOutageOfTheAPIServerCostsNoRequest(t *testing.T) {
 // addresses. It adds up series with labels.
 func (s *space) metrics(component string, port int) func(name string) []float64 {
 	s.t.Helper()
-	addresses := strings.Fields(s.kubectl("get", "pods", "--selector", "app.kubernetes.io/component="+component, "--output", "go-template={{range .items}}{{if not .metadata.deletionTimestamp}}{{.status.podIP}} {{end}}{{end}}"))
+	addresses := strings.Fields(s.kubectl("get", "pods", "--selector", "app.kubernetes.io/component="+component, "--output",
+		"go-template={{range .items}}{{if not .metadata.deletionTimestamp}}{{.status.podIP}} {{end}}{{end}}"))
 	slices.Sort(addresses)
 	client := k8s.Client()
 	s.t.Cleanup(client.CloseIdleConnections)

@@ -35,7 +35,8 @@ func runtimes(t *testing.T) (sys, models *space) {
 // secret returns a key of the Secret that control creates.
 func (s *space) secret(key string) []byte {
 	s.t.Helper()
-	text, err := base64.StdEncoding.DecodeString(s.kubectl("get", "secret", "headgate-placement", "--output", "go-template={{index .data \""+key+"\"}}"))
+	text, err := base64.StdEncoding.DecodeString(s.kubectl("get", "secret", "headgate-placement", "--output",
+		"go-template={{index .data \""+key+"\"}}"))
 	if err != nil || len(text) == 0 {
 		s.t.Fatalf("the Secret has no %s: %v", key, err)
 	}
@@ -91,13 +92,18 @@ func TestRegisteredModelsOutliveTheControlThatDecided(t *testing.T) {
 	})
 	loaded := func(name string) bool {
 		out := models.kubectl("get", "models")
-		return slices.ContainsFunc(strings.Split(out, "\n"), func(line string) bool { return strings.Contains(line, name) && strings.Contains(line, "Loaded") })
+		return slices.ContainsFunc(strings.Split(out, "\n"), func(line string) bool {
+			return strings.Contains(line, name) && strings.Contains(line, "Loaded")
+		})
 	}
-	await(t, "control has found the runtimes, and has the declared model on one that must have a copy", time.Minute, func() bool { return loaded("churn") })
+	await(t, "control has found the runtimes, and has the declared model on one that must have a copy", time.Minute, func() bool {
+		return loaded("churn")
+	})
 	ctx, mesh := sys.mesh()
 	register := func(id, path string, load bool) {
 		t.Helper()
-		st, err := mesh.RegisterModel(ctx, &mmesh.RegisterModelRequest{ModelId: id, ModelInfo: &mmesh.ModelInfo{Type: "demo", Path: path}, LoadNow: load})
+		st, err := mesh.RegisterModel(ctx, &mmesh.RegisterModelRequest{ModelId: id, ModelInfo: &mmesh.ModelInfo{Type: "demo", Path: path},
+			LoadNow: load})
 		if err != nil {
 			t.Fatalf("%s: %v, %v", id, st, err)
 		}
@@ -126,7 +132,8 @@ func TestRegisteredModelsOutliveTheControlThatDecided(t *testing.T) {
 	// The leading control is killed during a load.
 	register("slow", "sim:?size=300Mi&load=8s", true)
 	copies := func(id string) (all []string) {
-		out := models.kubectl("get", "models", "--output", `go-template={{range .items}}{{$id := .spec.id}}{{range .status.copies}}{{$id}} {{.endpoint}} {{.state}}{{"\n"}}{{end}}{{end}}`)
+		out := models.kubectl("get", "models", "--output",
+			`go-template={{range .items}}{{$id := .spec.id}}{{range .status.copies}}{{$id}} {{.endpoint}} {{.state}}{{"\n"}}{{end}}{{end}}`)
 		for line := range strings.Lines(out) {
 			if f := strings.Fields(line); len(f) == 3 && f[0] == id {
 				all = append(all, f[1]+" "+f[2])
@@ -159,14 +166,16 @@ func TestRegisteredModelsOutliveTheControlThatDecided(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := mesh.UnregisterModel(ctx, &mmesh.UnregisterModelRequest{ModelId: "churn/v1"}); status.Code(err) != codes.FailedPrecondition {
+	if _, err := mesh.UnregisterModel(ctx,
+		&mmesh.UnregisterModelRequest{ModelId: "churn/v1"}); status.Code(err) != codes.FailedPrecondition {
 		t.Errorf("a declared model is unregistered: %v", err)
 	}
 	await(t, "they are gone", 20*time.Second, func() bool { return !strings.Contains(models.kubectl("get", "models"), "模型/v1") })
 	if _, err := mesh.UnregisterModel(t.Context(), &mmesh.UnregisterModelRequest{ModelId: "x"}); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("who sends no token is told %v", err)
 	}
-	if _, err := mesh.UnregisterModel(sys.bearing("token"), &mmesh.UnregisterModelRequest{ModelId: "x"}); status.Code(err) != codes.Unauthenticated {
+	if _, err := mesh.UnregisterModel(sys.bearing("token"),
+		&mmesh.UnregisterModelRequest{ModelId: "x"}); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("who sends the token of extprocs is told %v", err)
 	}
 	sys.withoutMeshToken()
@@ -179,7 +188,8 @@ func movesVModel(ctx context.Context, t *testing.T, models *space, mesh mmesh.Mo
 	client := k8s.Client()
 	defer client.CloseIdleConnections()
 	for _, target := range []string{"模型/v1", "slow"} {
-		if st, err := mesh.SetVModel(ctx, &mmesh.SetVModelRequest{VModelId: "moves", TargetModelId: target, Sync: true}); err != nil || st.GetActiveModelId() != target {
+		if st, err := mesh.SetVModel(ctx, &mmesh.SetVModelRequest{VModelId: "moves", TargetModelId: target, Sync: true}); err != nil ||
+			st.GetActiveModelId() != target {
 			t.Errorf("a VModel to %s: %v, %v", target, st, err)
 		}
 		await(t, "kubectl shows where it goes", 20*time.Second, func() bool {

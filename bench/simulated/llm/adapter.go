@@ -130,7 +130,8 @@ func (c *call) listModels() {
 		if b[len(b)-1] == '}' {
 			b = append(b, ',')
 		}
-		b = fmt.Appendf(b, `{"id":%s,"object":"model","created":%d,"owned_by":%s,"root":%s,"parent":%s,"max_model_len":%s,"permission":[{"id":"modelperm-%s","object":"model_permission","created":%[2]d,"allow_create_engine":false,"allow_sampling":true,"allow_logprobs":true,"allow_search_indices":false,"allow_view":true,"allow_fine_tuning":false,"organization":"*","group":null,"is_blocking":false}]}`,
+		b = fmt.Appendf(b,
+			`{"id":%s,"object":"model","created":%d,"owned_by":%s,"root":%s,"parent":%s,"max_model_len":%s,"permission":[{"id":"modelperm-%s","object":"model_permission","created":%[2]d,"allow_create_engine":false,"allow_sampling":true,"allow_logprobs":true,"allow_search_indices":false,"allow_view":true,"allow_fine_tuning":false,"organization":"*","group":null,"is_blocking":false}]}`,
 			quote(id), unixNow(), quote(string(s.config.Kind)), quote(root), parent, maxLen, c.newID())
 	}
 	for _, name := range s.models.names {
@@ -220,7 +221,8 @@ func (c *call) inTurn(event string, a Adapter, do func(done func(*failure)), ans
 // addressable.
 func (s *Server) bring(a Adapter, inPlace bool, done func(*failure)) {
 	if !inPlace && s.adapters.has(a.Name) {
-		done(invalidInput("The lora adapter '%s' has already been loaded. If you want to load the adapter in place, set 'load_inplace' to True.", a.Name))
+		done(invalidInput("The lora adapter '%s' has already been loaded. If you want to load the adapter in place, set 'load_inplace' to True.",
+			a.Name))
 		return
 	}
 	if f := s.checkAdapter(a); f != nil {
@@ -239,7 +241,8 @@ func (s *Server) bring(a Adapter, inPlace bool, done func(*failure)) {
 	}
 	s.driver.load(a.Name, func(err error) {
 		if err != nil {
-			done(&failure{http.StatusInternalServerError, "InternalServerError", fmt.Sprintf("Call to add_lora method failed: %v", err), ""})
+			done(&failure{http.StatusInternalServerError, "InternalServerError",
+				fmt.Sprintf("Call to add_lora method failed: %v", err), ""})
 			return
 		}
 		s.adapters.put(a)

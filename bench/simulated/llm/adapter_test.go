@@ -85,7 +85,8 @@ func TestAThirdAdapterStarvesAndIsInvisible(t *testing.T) {
 			`vllm:num_requests_waiting_by_reason{engine="0",model_name="base",reason="deferred"}`, "1.0",
 			`vllm:num_requests_waiting_by_reason{engine="0",model_name="base",reason="capacity"}`, "0.0")
 		page := w.do("GET /metrics", "").body
-		if strings.Contains(page, "a3") || !strings.Contains(page, `{max_lora="2",running_lora_adapters="a1,a2",waiting_lora_adapters="a1,a2"}`) {
+		if strings.Contains(page, "a3") || !strings.Contains(page,
+			`{max_lora="2",running_lora_adapters="a1,a2",waiting_lora_adapters="a1,a2"}`) {
 			t.Errorf("what is said of adapters:\n%s", strings.Join(grep(page, "lora_requests_info"), "\n"))
 		}
 		if order := []string{<-done, <-done, <-done}; fmt.Sprint(order) != "[a2 a3 a1]" {

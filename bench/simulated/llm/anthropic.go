@@ -25,7 +25,8 @@ func (c *call) messages() {
 	}
 	b := fmt.Appendf(nil, `{"id":%s,"type":"message","role":"assistant","content":[{"type":"text","text":"`, quote("chatcmpl-"+g.id))
 	b = g.text(b)
-	b = fmt.Appendf(b, `"}],"model":%s,"stop_reason":"max_tokens","usage":%s}`, quote(g.model), g.anthropicUsage(len(g.ticket.request.Output)))
+	b = fmt.Appendf(b, `"}],"model":%s,"stop_reason":"max_tokens","usage":%s}`, quote(g.model),
+		g.anthropicUsage(len(g.ticket.request.Output)))
 	c.json(http.StatusOK, b)
 }
 
@@ -84,9 +85,11 @@ type messageStream struct{ g *generation }
 func (*messageStream) open(b []byte) []byte { return b }
 
 func (s *messageStream) begin(b []byte) []byte {
-	b = fmt.Appendf(b, "event: message_start\ndata: "+`{"type":"message_start","message":{"id":%s,"type":"message","role":"assistant","content":[],"model":%s,"stop_reason":null,"stop_sequence":null,"usage":%s}}`+"\n\n",
+	b = fmt.Appendf(b, "event: message_start\ndata: "+
+		`{"type":"message_start","message":{"id":%s,"type":"message","role":"assistant","content":[],"model":%s,"stop_reason":null,"stop_sequence":null,"usage":%s}}`+"\n\n",
 		quote("chatcmpl-"+s.g.id), quote(s.g.model), s.g.anthropicUsage(0))
-	return append(b, "event: content_block_start\ndata: "+`{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}`+"\n\n"...)
+	return append(b, "event: content_block_start\ndata: "+
+		`{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}`+"\n\n"...)
 }
 
 func (s *messageStream) token(b []byte, i int) []byte {

@@ -26,7 +26,8 @@ func BenchmarkRequests(b *testing.B) {
 		{"stream/clients=64", `"max_tokens":16,"stream":true`, 64},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			body := `{"model":"base","messages":[{"role":"user","content":"` + strings.Repeat("some words of a prompt ", 40) + `%d"}],` + c.body + `}`
+			body := `{"model":"base","messages":[{"role":"user","content":"` + strings.Repeat("some words of a prompt ", 40) + `%d"}],` +
+				c.body + `}`
 			run(b, c.clients, func(client *http.Client, url string, i int) error {
 				resp, err := client.Post(url+"/v1/chat/completions", "application/json", strings.NewReader(fmt.Sprintf(body, i)))
 				if err != nil {

@@ -92,7 +92,9 @@ func notJSON(body []byte) *failure {
 		}
 	}
 	loc := fmt.Sprintf("body.%d", at)
-	return invalid(loc, fmt.Sprintf("{'type': 'json_invalid', 'loc': '%s', 'msg': 'JSON decode error', 'input': '<dict of 0 items>', 'ctx': {'error': '%s'}}", loc, expecting))
+	return invalid(loc,
+		fmt.Sprintf("{'type': 'json_invalid', 'loc': '%s', 'msg': 'JSON decode error', 'input': '<dict of 0 items>', 'ctx': {'error': '%s'}}", loc,
+			expecting))
 }
 
 // ask parses the body of a request to the model.

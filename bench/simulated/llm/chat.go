@@ -38,7 +38,8 @@ func (c *call) chat() {
 	b = g.text(b)
 	b = append(b, `","refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null},"logprobs":null,"finish_reason":"`...)
 	b = append(b, g.reason()...)
-	b = append(b, `","stop_reason":null,"token_ids":null,"routed_experts":null}],"service_tier":null,"system_fingerprint":"`+fingerprint+`"`...)
+	b = append(b, `","stop_reason":null,"token_ids":null,"routed_experts":null}],"service_tier":null,"system_fingerprint":"`+
+		fingerprint+`"`...)
 	b = g.usage(b, len(g.ticket.request.Output))
 	b = append(b, `,"prompt_tokens_details":null,"completion_tokens_details":null},"prompt_logprobs":null,"prompt_token_ids":null,"prompt_text":null,"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}`...)
 	c.reportLoad()
@@ -75,7 +76,8 @@ func (c *call) completions() {
 	b = g.text(b)
 	b = append(b, `","logprobs":null,"finish_reason":"`...)
 	b = append(b, g.reason()...)
-	b = append(b, `","stop_reason":null,"token_ids":null,"prompt_logprobs":null,"prompt_token_ids":null,"routed_experts":null}],"service_tier":null,"system_fingerprint":"`+fingerprint+`"`...)
+	b = append(b, `","stop_reason":null,"token_ids":null,"prompt_logprobs":null,"prompt_token_ids":null,"routed_experts":null}],"service_tier":null,"system_fingerprint":"`+
+		fingerprint+`"`...)
 	b = g.usage(b, len(g.ticket.request.Output))
 	b = append(b, `,"prompt_tokens_details":null,"completion_tokens_details":null},"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}`...)
 	c.reportLoad()

@@ -150,7 +150,8 @@ func New(c Config) (*Server, error) {
 		return nil, fmt.Errorf("engine: %w", err)
 	}
 	if c.MaxModelLen > driver.sim.MaxTokens() {
-		return nil, fmt.Errorf("engine: max-model-len %d: the KV cache of the profile holds %d tokens", c.MaxModelLen, driver.sim.MaxTokens())
+		return nil, fmt.Errorf("engine: max-model-len %d: the KV cache of the profile holds %d tokens", c.MaxModelLen,
+			driver.sim.MaxTokens())
 	}
 	s := &Server{
 		config:   c,

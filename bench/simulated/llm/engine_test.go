@@ -44,7 +44,8 @@ func TestAFullQueueIsRefusedInTheRecordedWords(t *testing.T) {
 		ctx, leave := context.WithCancel(context.Background())
 		w.crowd(ctx, 3)
 		for _, body := range []string{ask4("", 1), stream4} {
-			if a := w.post("/v1/completions", body); a.status != http.StatusServiceUnavailable || a.body != want || a.header.Get("Retry-After") != "" {
+			if a := w.post("/v1/completions", body); a.status != http.StatusServiceUnavailable || a.body != want ||
+				a.header.Get("Retry-After") != "" {
 				t.Errorf("%d %s", a.status, a.body)
 			}
 		}
@@ -178,7 +179,8 @@ func TestAnAnswerEndsAtItsLimit(t *testing.T) {
 			`{"prompt":["x","y"]}`, `{"prompt":""}`, `{"prompt":{}}`, `{"prompt":[true]}`, `{"prompt":"x","n":2}`, `{"prompt":"x","n":0}`,
 			`{"prompt":"x","max_tokens":40}`, `{"prompt":"x","max_tokens":1.5}`, `{"prompt":"x","stream":"yes"}`, `{"prompt":null}`,
 		} {
-			if a := w.post("/v1/completions", body); a.status != http.StatusBadRequest || a.get("error.code").Int() != 400 || a.get("error.message").Str == "" {
+			if a := w.post("/v1/completions", body); a.status != http.StatusBadRequest || a.get("error.code").Int() != 400 ||
+				a.get("error.message").Str == "" {
 				t.Errorf("%s: %d %s", body, a.status, a.body)
 			}
 		}
@@ -212,7 +214,8 @@ func TestOtherTasksAreServed(t *testing.T) {
 		if a = w.post("/detokenize", `{"tokens":`+a.get("tokens").Raw+`}`); a.body != `{"prompt":"hello world"}` {
 			t.Errorf("detokenize: %s", a.body)
 		}
-		if a = w.post("/detokenize", `{"model":"x","tokens":[65281,104,65283,4294967295,4294967296]}`); a.body != "{\"prompt\":\"h\ufffd\"}" {
+		if a = w.post("/detokenize",
+			`{"model":"x","tokens":[65281,104,65283,4294967295,4294967296]}`); a.body != "{\"prompt\":\"h\ufffd\"}" {
 			t.Errorf("detokenize marks and what is no token: %s", a.body)
 		}
 		for path, body := range map[string]string{
@@ -229,11 +232,13 @@ func TestOtherTasksAreServed(t *testing.T) {
 			a.get("data.0.object").Str != "pooling" || a.get("model").Str != "x" || a.get("usage.prompt_tokens").Int() != 2 {
 			t.Errorf("pooling: %s", a.body)
 		}
-		if a = w.post("/pooling", `{"input":"one","dimensions":4}`); a.status != http.StatusBadRequest || a.get("error.param").Str != "dimensions" {
+		if a = w.post("/pooling", `{"input":"one","dimensions":4}`); a.status != http.StatusBadRequest ||
+			a.get("error.param").Str != "dimensions" {
 			t.Errorf("pooling with dimensions: %d %s", a.status, a.body)
 		}
 		a = w.post("/classify", `{"model":"x","messages":[{"role":"user","content":"one"}]}`)
-		if p := a.get("data.0.probs").Array(); len(p) != 2 || math.Abs(p[0].Num+p[1].Num-1) > 1e-9 || a.get("data.0.num_classes").Int() != 2 ||
+		if p := a.get("data.0.probs").Array(); len(p) != 2 || math.Abs(p[0].Num+p[1].Num-1) > 1e-9 ||
+			a.get("data.0.num_classes").Int() != 2 ||
 			a.get("model").Str != "x" || (a.get("data.0.label").Str == "LABEL_0") != (p[0].Num >= p[1].Num) {
 			t.Errorf("classify: %s", a.body)
 		}
@@ -291,7 +296,8 @@ func TestAConfigurationThatCannotBeIsRefused(t *testing.T) {
 func TestErrorsOfMessagesAreAnthropics(t *testing.T) {
 	inWorld(t, Config{Profile: slow()}, func(w *world) {
 		a := w.post("/v1/messages", `{"model":"nope","messages":[{"role":"user","content":"x"}],"max_tokens":1}`)
-		want := `{"type":"error","error":{"type":"NotFoundError","message":"The model ` + "`nope`" + ` does not exist. Valid aliases: base."}}`
+		want := `{"type":"error","error":{"type":"NotFoundError","message":"The model ` + "`nope`" +
+			` does not exist. Valid aliases: base."}}`
 		if a.status != http.StatusNotFound || a.body != want {
 			t.Errorf("%d %s", a.status, a.body)
 		}
@@ -303,7 +309,8 @@ func TestErrorsOfMessagesAreAnthropics(t *testing.T) {
 				t.Errorf("%s: %d %s", path, a.status, a.body)
 			}
 		}
-		a = w.post("/v1/messages/count_tokens", `{"system":[{"type":"text","text":"brief"}],"messages":[{"role":"user","content":[{"type":"image"}]}]}`)
+		a = w.post("/v1/messages/count_tokens",
+			`{"system":[{"type":"text","text":"brief"}],"messages":[{"role":"user","content":[{"type":"image"}]}]}`)
 		if a.get("input_tokens").Int() != 1+2+1+1+1 {
 			t.Error(a.body)
 		}

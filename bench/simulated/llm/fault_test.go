@@ -74,7 +74,8 @@ func TestFaultsOfOneRequest(t *testing.T) {
 			w.close(resp)
 			t.Error("a hang has an answer")
 		}
-		w.wantMetrics(`sim:requests_total{path="/v1/completions",status="0"}`, "2.0", `sim:requests_total{path="/v1/completions",status="503"}`, "1.0")
+		w.wantMetrics(`sim:requests_total{path="/v1/completions",status="0"}`, "2.0",
+			`sim:requests_total{path="/v1/completions",status="503"}`, "1.0")
 	})
 }
 

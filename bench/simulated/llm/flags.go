@@ -84,25 +84,32 @@ func parseFlags(args []string, out io.Writer) (c Config, address string, err err
 	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsagesWrapped(100)) }
 	host := f.String("host", "127.0.0.1", "serve at this `ADDRESS`")
 	port := f.Int("port", 8000, "serve at this `PORT`; 0 picks a free one")
-	kind := f.String("kind", string(engine.VLLM), "simulate this `KIND` of engine: vllm, sglang, modelruntime, mlserver, triton, torchserve or tfserving")
+	kind := f.String("kind", string(engine.VLLM),
+		"simulate this `KIND` of engine: vllm, sglang, modelruntime, mlserver, triton, torchserve or tfserving")
 	events := f.String("event-log", "", "append an event for each load and unload to this `FILE`; - is standard output")
 	file := f.String("profile", "", "profile of the engine, a YAML `FILE` (default: a 70B model on four A100 GPUs)")
 	f.StringArrayVar(&c.ServedNames, "served-model-name", nil, "`NAME` of the base model; may be repeated, the first is its own")
 	f.IntVar(&c.MaxModelLen, "max-model-len", 0, "limit the `TOKENS` of a request (default 4096, or the size of the KV cache)")
 	f.IntVar(&c.MaxQueued, "max-num-queued-reqs", 0, "answer 503 if this many `REQUESTS` wait or run (default: no limit)")
 	maxSequences := f.Int("max-num-seqs", 0, "limit a batch to this many `REQUESTS` (default: from the profile)")
-	adapters := f.StringArray("lora-modules", nil, "load the adapter `NAME=PATH` at the start; may be repeated. PATH is a directory, sim: or sim:rank=N; sim:hang, sim:unlisted and sim:busy=N make loads fail")
+	adapters := f.StringArray("lora-modules", nil,
+		"load the adapter `NAME=PATH` at the start; may be repeated. PATH is a directory, sim: or sim:rank=N; sim:hang, sim:unlisted and sim:busy=N make loads fail")
 	maxLoras := f.Int("max-loras", 0, "number of adapter `SLOTS` on the GPU (default: from the profile)")
 	maxCPULoras := f.Int("max-cpu-loras", 0, "number of `ADAPTERS` in host memory (default: from the profile)")
 	f.IntVar(&c.MaxLoRARank, "max-lora-rank", 16, "reject adapters with a higher `RANK`")
 	f.StringVar(&c.APIKey, "api-key", "", "require this `KEY` on paths under /v1")
 	f.BoolVar(&c.RequestIDHeaders, "enable-request-id-headers", false, "set x-request-id on every response")
 	f.BoolVar(&c.SleepMode, "enable-sleep-mode", false, "serve /sleep, /wake_up and /is_sleeping")
-	f.BoolVar(&c.StoreResponses, "store-responses", false, "store the responses of /v1/responses, like vLLM with VLLM_ENABLE_RESPONSES_API_STORE=1")
+	f.BoolVar(&c.StoreResponses, "store-responses", false,
+		"store the responses of /v1/responses, like vLLM with VLLM_ENABLE_RESPONSES_API_STORE=1")
 	keepAlive := f.Float64("sse-keep-alive-interval", 0, "send a comment on a stream after `SECONDS` of silence (default: never)")
-	shutdown := f.Float64("shutdown-timeout", 0, "let requests finish for up to `SECONDS` after SIGTERM; with 0 they hang until their clients leave, as in vLLM")
-	delay := f.Float64("shutdown-delay", 0, "keep answering for `SECONDS` of --shutdown-timeout after SIGTERM and the last request, like vLLM while its processes end: it rejects new requests, and a load hangs")
-	faults := f.StringArray("fault", nil, "apply this `FAULT` to inference requests: latency=DURATION, status=CODE, reset, reset-after=N, hang or idle=DURATION, each optionally with @PROBABILITY; may be repeated. A request can set its own with the header "+FaultHeader)
+	shutdown := f.Float64("shutdown-timeout", 0,
+		"let requests finish for up to `SECONDS` after SIGTERM; with 0 they hang until their clients leave, as in vLLM")
+	delay := f.Float64("shutdown-delay", 0,
+		"keep answering for `SECONDS` of --shutdown-timeout after SIGTERM and the last request, like vLLM while its processes end: it rejects new requests, and a load hangs")
+	faults := f.StringArray("fault", nil,
+		"apply this `FAULT` to inference requests: latency=DURATION, status=CODE, reset, reset-after=N, hang or idle=DURATION, each optionally with @PROBABILITY; may be repeated. A request can set its own with the header "+
+			FaultHeader)
 	f.Uint64Var(&c.Seed, "seed", 0, "random seed of texts, ids, load times and faults, a `NUMBER`")
 	if err := f.Parse(spread(args)); err != nil {
 		return Config{}, "", err

@@ -34,7 +34,8 @@ func TestFlagsAreThoseOfVLLM(t *testing.T) {
 	want := Config{
 		Profile: DefaultProfile(), Model: "./tiny", ServedNames: []string{"tiny", "small"}, MaxModelLen: 1024, MaxLoRARank: 8,
 		Adapters:        []Adapter{{"a", "sim:"}, {"b", "/b=c"}, {"d", "sim:rank=2"}},
-		ShutdownTimeout: 15 * time.Second, ShutdownDelay: 2500 * time.Millisecond, MaxQueued: 20, APIKey: "k", KeepAlive: 500 * time.Millisecond, Seed: 7,
+		ShutdownTimeout: 15 * time.Second, ShutdownDelay: 2500 * time.Millisecond, MaxQueued: 20, APIKey: "k",
+		KeepAlive: 500 * time.Millisecond, Seed: 7,
 		Faults:           []Fault{{kind: faultHang}, {kind: faultStatus, number: 503, probability: 1}},
 		RequestIDHeaders: true, SleepMode: true, StoreResponses: true, Kind: engine.SGLang,
 	}

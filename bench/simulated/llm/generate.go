@@ -141,7 +141,8 @@ func (s *Server) check(a ask, p prompt) *failure {
 	case a.maxTokensSet && a.maxTokens < 1:
 		return badValue("max_tokens", a.maxTokens, "max_tokens must be at least 1, got %d.", a.maxTokens)
 	case a.maxTokensSet && a.maxTokens > longest:
-		return badValue("max_tokens", a.maxTokens, "max_tokens=%d cannot be greater than max_model_len=%d. Please request fewer output tokens.", a.maxTokens, longest)
+		return badValue("max_tokens", a.maxTokens,
+			"max_tokens=%d cannot be greater than max_model_len=%d. Please request fewer output tokens.", a.maxTokens, longest)
 	case a.temperature < 0:
 		t := number(a.temperature)
 		return badValue("temperature", t, "temperature must be non-negative, got %s.", t)
@@ -150,12 +151,14 @@ func (s *Server) check(a ask, p prompt) *failure {
 	case a.n != 1:
 		return bad("n", "the simulated engine makes one choice, got n=%d", a.n)
 	case p.characters > tokenBytes*longest:
-		return badValue("input_text", p.characters, "This model's maximum context length is %d tokens. However, your prompt contains %d characters (more than %d characters, which is the upper bound for %[1]d input tokens). Please reduce the length of the input prompt.",
+		return badValue("input_text", p.characters,
+			"This model's maximum context length is %d tokens. However, your prompt contains %d characters (more than %d characters, which is the upper bound for %[1]d input tokens). Please reduce the length of the input prompt.",
 			longest, p.characters, tokenBytes*longest)
 	}
 	output := max(1, a.maxTokens)
 	if total := len(p.tokens) + output; total > longest {
-		return badValue("input_tokens", len(p.tokens), "This model's maximum context length is %d tokens. However, you requested %d output tokens and your prompt contains at least %d input tokens, for a total of at least %d tokens. Please reduce the length of the input prompt or the number of requested output tokens.",
+		return badValue("input_tokens", len(p.tokens),
+			"This model's maximum context length is %d tokens. However, you requested %d output tokens and your prompt contains at least %d input tokens, for a total of at least %d tokens. Please reduce the length of the input prompt or the number of requested output tokens.",
 			longest, output, len(p.tokens), total)
 	}
 	return nil

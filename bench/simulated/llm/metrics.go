@@ -41,10 +41,12 @@ func (s *Server) serveMetrics(c *call) {
 func (p *page) scheduler(c sim.Counts, asleep int) {
 	p.single("vllm:num_requests_running", "gauge", "Number of requests in model execution batches.", float64(c.Running))
 	p.single("vllm:num_requests_waiting", "gauge", "Number of requests waiting to be processed.", float64(c.Waiting))
-	p.family("vllm:num_requests_waiting_by_reason", "gauge", "Number of waiting requests by reason. Reason labels: 'capacity' = waiting for scheduling capacity; 'deferred' = deferred by transient constraints (LoRA budget, KV transfer, blocked status). Sum of all reasons equals vllm:num_requests_waiting.")
+	p.family("vllm:num_requests_waiting_by_reason", "gauge",
+		"Number of waiting requests by reason. Reason labels: 'capacity' = waiting for scheduling capacity; 'deferred' = deferred by transient constraints (LoRA budget, KV transfer, blocked status). Sum of all reasons equals vllm:num_requests_waiting.")
 	p.sample("vllm:num_requests_waiting_by_reason", `reason="capacity"`, float64(c.Waiting-c.Deferred))
 	p.sample("vllm:num_requests_waiting_by_reason", `reason="deferred"`, float64(c.Deferred))
-	p.family("vllm:engine_sleep_state", "gauge", "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; weights_offloaded = 1 means sleep level 1; discard_all = 1 means sleep level 2.")
+	p.family("vllm:engine_sleep_state", "gauge",
+		"Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; weights_offloaded = 1 means sleep level 1; discard_all = 1 means sleep level 2.")
 	for level, state := range []string{"awake", "weights_offloaded", "discard_all"} {
 		p.sample("vllm:engine_sleep_state", `sleep_state="`+state+`"`, truth(level == asleep))
 	}
@@ -54,7 +56,8 @@ func (p *page) scheduler(c sim.Counts, asleep int) {
 
 func (p *page) tokens(s *stats, c sim.Counts) {
 	cached := float64(s.cachedTokens)
-	p.single("vllm:prefix_cache_queries_total", "counter", "Prefix cache queries, in terms of number of queried tokens.", float64(c.PrefixQueries))
+	p.single("vllm:prefix_cache_queries_total", "counter", "Prefix cache queries, in terms of number of queried tokens.",
+		float64(c.PrefixQueries))
 	p.single("vllm:prefix_cache_hits_total", "counter", "Prefix cache hits, in terms of number of cached tokens.", float64(c.PrefixHits))
 	p.single("vllm:prompt_tokens_total", "counter", "Number of prefill tokens processed.", float64(s.promptTokens))
 	p.family("vllm:prompt_tokens_by_source_total", "counter", "Number of prompt tokens by source.")
@@ -62,7 +65,8 @@ func (p *page) tokens(s *stats, c sim.Counts) {
 	p.sample("vllm:prompt_tokens_by_source_total", `source="local_cache_hit"`, cached)
 	p.sample("vllm:prompt_tokens_by_source_total", `source="external_kv_transfer"`, 0)
 	p.single("vllm:prompt_tokens_cached_total", "counter", "Number of cached prompt tokens (local + external).", cached)
-	p.family("vllm:prompt_tokens_cached_by_source_total", "counter", "Prefix-cache hit tokens by the cache tier that supplied them: device (local HBM), host (offloaded to DRAM), disk, p2p (transferred from another vLLM instance) or external_unspecified. Counted at admission; sums to vllm:prefix_cache_hits + vllm:external_prefix_cache_hits.")
+	p.family("vllm:prompt_tokens_cached_by_source_total", "counter",
+		"Prefix-cache hit tokens by the cache tier that supplied them: device (local HBM), host (offloaded to DRAM), disk, p2p (transferred from another vLLM instance) or external_unspecified. Counted at admission; sums to vllm:prefix_cache_hits + vllm:external_prefix_cache_hits.")
 	p.sample("vllm:prompt_tokens_cached_by_source_total", `source="device"`, float64(c.PrefixHits))
 	for _, tier := range []string{"host", "p2p", "disk", "external_unspecified"} {
 		p.sample("vllm:prompt_tokens_cached_by_source_total", `source="`+tier+`"`, 0)
@@ -101,7 +105,8 @@ func (p *page) histograms(s *stats) {
 		{"request_prefill_time_seconds", "Histogram of time spent in PREFILL phase for request.", &s.prefill},
 		{"request_decode_time_seconds", "Histogram of time spent in DECODE phase for request.", &s.decode},
 		{"request_num_preemptions", "Histogram of the number of times a request was preempted.", &s.preemptions},
-		{"request_prefill_kv_computed_tokens", "Histogram of new KV tokens computed during prefill (excluding cached tokens).", &s.computed},
+		{"request_prefill_kv_computed_tokens", "Histogram of new KV tokens computed during prefill (excluding cached tokens).",
+			&s.computed},
 	} {
 		p.histogram("vllm:"+h.name, h.help, h.of)
 	}

@@ -152,7 +152,8 @@ func TestTotalsAreTheStepModels(t *testing.T) {
 	inWorld(t, recordedServer(makeModels(t)), func(w *world) {
 		for n := range 5 {
 			for _, m := range []string{"tiny", "a1"} {
-				w.post("/v1/chat/completions", `{"model":"`+m+`","messages":[{"role":"user","content":"`+strings.Repeat("hello ", 200)+`"}],"max_tokens":`+strconv.Itoa(1+10*n)+`}`)
+				w.post("/v1/chat/completions", `{"model":"`+m+`","messages":[{"role":"user","content":"`+strings.Repeat("hello ", 200)+
+					`"}],"max_tokens":`+strconv.Itoa(1+10*n)+`}`)
 			}
 		}
 		load, err := new(engine.Reader).Load([]byte(w.do("GET /metrics", "").body), "")
@@ -165,9 +166,12 @@ func TestTotalsAreTheStepModels(t *testing.T) {
 		for name, pair := range map[string][2]float64{
 			"queue": {got.Queue.Seconds.Or(-1), c.Queue.Seconds}, "prefill": {got.Prefill.Seconds.Or(-1), c.Prefill.Seconds},
 			"decode": {got.Decode.Seconds.Or(-1), c.Decode.Seconds}, "first token": {got.FirstToken.Seconds.Or(-1), c.FirstToken.Seconds},
-			"inter token": {got.InterToken.Seconds.Or(-1), c.InterToken.Seconds}, "of them": {got.InterToken.Count.Or(-1), float64(c.InterToken.Count)},
-			"ended": {got.Prefill.Count.Or(-1), float64(c.Prefill.Count)}, "prompt": {got.PromptTokens.Or(-1), float64(c.PromptTokens)},
-			"cached": {got.CachedTokens.Or(-1), float64(c.CachedTokens)}, "generated": {got.GeneratedTokens.Or(-1), float64(c.GeneratedTokens)},
+			"inter token": {got.InterToken.Seconds.Or(-1), c.InterToken.Seconds},
+			"of them":     {got.InterToken.Count.Or(-1), float64(c.InterToken.Count)},
+			"ended":       {got.Prefill.Count.Or(-1), float64(c.Prefill.Count)},
+			"prompt":      {got.PromptTokens.Or(-1), float64(c.PromptTokens)},
+			"cached":      {got.CachedTokens.Or(-1), float64(c.CachedTokens)},
+			"generated":   {got.GeneratedTokens.Or(-1), float64(c.GeneratedTokens)},
 		} {
 			if math.Abs(pair[0]-pair[1]) > 1e-6 {
 				t.Errorf("%s: the page says %g, the step model %g", name, pair[0], pair[1])
@@ -202,7 +206,8 @@ func TestTheRecordedLoadGivesTheRecordedGauges(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		page := w.do("GET /metrics", "").body
 		for _, series := range []string{
-			"vllm:num_requests_running{", "vllm:num_requests_waiting{", "vllm:num_requests_waiting_by_reason{", "vllm:kv_cache_usage_perc{", "vllm:engine_sleep_state{",
+			"vllm:num_requests_running{", "vllm:num_requests_waiting{", "vllm:num_requests_waiting_by_reason{", "vllm:kv_cache_usage_perc{",
+			"vllm:engine_sleep_state{",
 		} {
 			if want, got := grep(string(text), series), grep(page, series); !slices.Equal(want, got) {
 				t.Errorf("recorded %q\n  served %q", want, got)

@@ -41,7 +41,8 @@ func (c *call) pool(model string, prompts []prompt) (name string, sources []*ran
 	var tickets []*ticket
 	for _, p := range prompts {
 		if n := len(p.tokens); n == 0 || n >= c.s.config.MaxModelLen {
-			c.fail(badValue("input_tokens", n, "This model's maximum context length is %d tokens. However, your input has %d tokens.", c.s.config.MaxModelLen, n))
+			c.fail(badValue("input_tokens", n, "This model's maximum context length is %d tokens. However, your input has %d tokens.",
+				c.s.config.MaxModelLen, n))
 			return "", nil, false
 		}
 		s := newSpeech(c.s.config.Seed, name, p.tokens)
@@ -60,7 +61,8 @@ func (c *call) embeddings() {
 	if f == nil {
 		inputs, f = a.inputs()
 	}
-	if f == nil && (len(inputs) == 0 || a.dimensions < 0 || a.dimensions > 1<<16 || !slices.Contains([]string{"float", "base64"}, a.encoding)) {
+	if f == nil && (len(inputs) == 0 || a.dimensions < 0 || a.dimensions > 1<<16 ||
+		!slices.Contains([]string{"float", "base64"}, a.encoding)) {
 		f = bad("", "embeddings need an input, dimensions up to 65536 and the encoding float or base64")
 	}
 	if f != nil {
@@ -141,14 +143,16 @@ func (c *call) each(kind, model string, all []prompt, item func(b []byte, i int,
 	if !ok {
 		return
 	}
-	b := fmt.Appendf(nil, `{"id":%s,"object":"list","created":%d,"model":%s,"data":[`, quote(kind+"-"+c.requestID()), unixNow(), quote(name))
+	b := fmt.Appendf(nil, `{"id":%s,"object":"list","created":%d,"model":%s,"data":[`, quote(kind+"-"+c.requestID()), unixNow(),
+		quote(name))
 	for i, source := range sources {
 		if i > 0 {
 			b = append(b, ',')
 		}
 		b = item(b, i, source)
 	}
-	c.json(http.StatusOK, fmt.Appendf(b, `],"usage":{"prompt_tokens":%d,"total_tokens":%[1]d,"completion_tokens":0,"prompt_tokens_details":null}}`, length(all)))
+	c.json(http.StatusOK, fmt.Appendf(b,
+		`],"usage":{"prompt_tokens":%d,"total_tokens":%[1]d,"completion_tokens":0,"prompt_tokens_details":null}}`, length(all)))
 }
 
 // rerank serves POST /rerank: documents by relevance to a query.
@@ -184,12 +188,14 @@ func (c *call) rerank() {
 		return 1
 	})
 	documents := a.documents.Array()
-	b := fmt.Appendf(nil, `{"id":%s,"model":%s,"usage":{"prompt_tokens":%d,"total_tokens":%[3]d},"results":[`, quote("rerank-"+c.requestID()), quote(name), length(pairs))
+	b := fmt.Appendf(nil, `{"id":%s,"model":%s,"usage":{"prompt_tokens":%d,"total_tokens":%[3]d},"results":[`,
+		quote("rerank-"+c.requestID()), quote(name), length(pairs))
 	for n, i := range order {
 		if n > 0 {
 			b = append(b, ',')
 		}
-		b = fmt.Appendf(b, `{"index":%d,"document":{"text":%s,"multi_modal":null},"relevance_score":%s}`, i, quote(documents[i].Str), number(scores[i]))
+		b = fmt.Appendf(b, `{"index":%d,"document":{"text":%s,"multi_modal":null},"relevance_score":%s}`, i, quote(documents[i].Str),
+			number(scores[i]))
 	}
 	c.json(http.StatusOK, append(b, "]}"...))
 }
@@ -223,7 +229,8 @@ func pair(left, right gjson.Result) ([]prompt, *failure) {
 		lefts = slices.Repeat(lefts, len(rights))
 	}
 	if len(rights) == 0 || len(lefts) != len(rights) {
-		return nil, bad("", "one text is compared with any number of texts, or as many with as many, got %d and %d", len(lefts), len(rights))
+		return nil, bad("", "one text is compared with any number of texts, or as many with as many, got %d and %d", len(lefts),
+			len(rights))
 	}
 	pairs := make([]prompt, len(rights))
 	for i := range rights {
@@ -349,7 +356,8 @@ func (c *call) transcribe(fields map[string]string, size int) {
 		c.respond(http.StatusOK, "text/plain; charset=utf-8", g.text(nil))
 		return
 	}
-	c.json(http.StatusOK, fmt.Appendf(nil, `{"text":%s,"usage":{"type":"duration","seconds":%d}}`, quote(string(g.text(nil))), 1+size/audioBytes/50))
+	c.json(http.StatusOK, fmt.Appendf(nil, `{"text":%s,"usage":{"type":"duration","seconds":%d}}`, quote(string(g.text(nil))), 1+
+		size/audioBytes/50))
 }
 
 // tokenize serves POST /tokenize for a prompt or a conversation.

@@ -24,7 +24,8 @@ The pod is that of the environment's POD_NAMESPACE and POD_NAME. While control c
 func PreStop(ctx context.Context, args []string) error {
 	fs := pflag.NewFlagSet("prestop", pflag.ContinueOnError)
 	fs.Usage = func() { fmt.Fprintln(os.Stdout, preStopUsage+"\nFlags:\n\n"+fs.FlagUsages()) }
-	within := fs.Duration("within", 25*time.Second, "stop asking after this long: as long as the pod's annotation says, or some seconds more")
+	within := fs.Duration("within", 25*time.Second,
+		"stop asking after this long: as long as the pod's annotation says, or some seconds more")
 	switch err := fs.Parse(args); {
 	case errors.Is(err, pflag.ErrHelp):
 		return nil
@@ -33,7 +34,8 @@ func PreStop(ctx context.Context, args []string) error {
 	case fs.NArg() != 1:
 		return errors.New("prestop: want one URL; see bench prestop --help")
 	}
-	url := strings.TrimSuffix(fs.Arg(0), "/") + "/" + os.Getenv("POD_NAMESPACE") + "/" + os.Getenv("POD_NAME") //nolint:forbidigo // a command
+	url := strings.TrimSuffix(fs.Arg(0), "/") + "/" + os.Getenv("POD_NAMESPACE") + "/" +
+		os.Getenv("POD_NAME") //nolint:forbidigo // a command
 	return WaitForControl(ctx, url, *within, os.Stdout)
 }
 

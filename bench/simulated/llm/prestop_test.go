@@ -31,7 +31,8 @@ func TestAHookAsksUntilControlSays(t *testing.T) {
 			defer s.Close()
 			var out bytes.Buffer
 			err := WaitForControl(t.Context(), s.URL, askAgain+500*time.Millisecond, &out)
-			if asked.Load() != c.asked || (err != nil) != (c.fails != "") || err != nil && !strings.Contains(err.Error(), c.fails) || (out.String() == "words\n") != (err == nil) {
+			if asked.Load() != c.asked || (err != nil) != (c.fails != "") || err != nil && !strings.Contains(err.Error(), c.fails) ||
+				(out.String() == "words\n") != (err == nil) {
 				t.Errorf("asked %d times, %v, %q", asked.Load(), err, out.String())
 			}
 		})

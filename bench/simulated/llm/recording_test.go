@@ -74,7 +74,7 @@ const (
 	noDevelopment  = "of vLLM's development endpoints there is sleep alone"
 )
 
-// exchange of a recording.
+// recorded is one request and response of a recording.
 type recorded struct {
 	file, name         string
 	method, path, body string
@@ -85,7 +85,7 @@ type recorded struct {
 	cut                bool // the recording shows the beginning of the answer only
 }
 
-// What was left out of a recording's request, by its name.
+// longPrompt is a prompt that a recording leaves out, since it is long.
 var longPrompt = `{"model": "tiny", "messages": [{"role": "user", "content": "` + strings.Repeat("the quick brown fox ", 1200) + `"}]`
 
 var requestsLeftOut = map[string]string{
@@ -273,7 +273,8 @@ func (w *world) compare(r recorded, models string) (found []difference) {
 		for _, key := range []string{"content-type", "allow"} {
 			differs("header "+key, r.header[key], a.header.Get(key))
 		}
-		differs("header endpoint-load-metrics", anyNumber(r.header["endpoint-load-metrics"]), anyNumber(a.header.Get("endpoint-load-metrics")))
+		differs("header endpoint-load-metrics", anyNumber(r.header["endpoint-load-metrics"]),
+			anyNumber(a.header.Get("endpoint-load-metrics")))
 		differs("header x-request-id", anyID(r.header["x-request-id"]), anyID(a.header.Get("x-request-id")))
 		differs("header transfer-encoding", r.header["transfer-encoding"], strings.Join(a.chunks, ","))
 	}

@@ -114,16 +114,19 @@ func (r *response) whole(b []byte, status string) []byte {
 	if ended {
 		b = r.message(b, "completed")
 	}
-	b = fmt.Appendf(b, `],"parallel_tool_calls":true,"temperature":%s,"tool_choice":"none","tools":[],"top_p":1.0,"background":false,"max_output_tokens":%d,"max_tool_calls":null,"previous_response_id":null,"prompt":null,"reasoning":null,"service_tier":"auto","status":"%s","text":null,"top_logprobs":null,"truncation":"disabled","usage":`,
+	b = fmt.Appendf(b,
+		`],"parallel_tool_calls":true,"temperature":%s,"tool_choice":"none","tools":[],"top_p":1.0,"background":false,"max_output_tokens":%d,"max_tool_calls":null,"previous_response_id":null,"prompt":null,"reasoning":null,"service_tier":"auto","status":"%s","text":null,"top_logprobs":null,"truncation":"disabled","usage":`,
 		number(g.ask.temperature), g.ticket.maxTokens, status)
 	if ended {
 		input, output := len(g.ticket.request.Prompt), len(g.ticket.request.Output)
-		b = fmt.Appendf(b, `{"input_tokens":%d,"input_tokens_details":{"cached_tokens":0,"cache_write_tokens":0,"input_tokens_per_turn":[],"cached_tokens_per_turn":[]},"output_tokens":%d,"output_tokens_details":{"reasoning_tokens":0,"tool_output_tokens":0,"output_tokens_per_turn":[],"tool_output_tokens_per_turn":[]},"total_tokens":%d}`,
+		b = fmt.Appendf(b,
+			`{"input_tokens":%d,"input_tokens_details":{"cached_tokens":0,"cache_write_tokens":0,"input_tokens_per_turn":[],"cached_tokens_per_turn":[]},"output_tokens":%d,"output_tokens_details":{"reasoning_tokens":0,"tool_output_tokens":0,"output_tokens_per_turn":[],"tool_output_tokens_per_turn":[]},"total_tokens":%d}`,
 			input, output, input+output)
 	} else {
 		b = append(b, "null"...)
 	}
-	return append(b, `,"user":null,"presence_penalty":0.0,"frequency_penalty":0.0,"kv_transfer_params":null,"ec_transfer_params":null,"input_messages":null,"output_messages":null}`...)
+	return append(b,
+		`,"user":null,"presence_penalty":0.0,"frequency_penalty":0.0,"kv_transfer_params":null,"ec_transfer_params":null,"input_messages":null,"output_messages":null}`...)
 }
 
 // message writes the only output item, with its text once it is completed.

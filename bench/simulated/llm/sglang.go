@@ -78,7 +78,8 @@ func (s *Server) serveSGLangMetrics(c *call) {
 		p.single("sglang:num_used_tokens", "gauge", "Tokens in the KV cache.", counts.KVUsage*tokens)
 		p.single("sglang:max_total_num_tokens", "gauge", "Tokens that the KV cache holds.", tokens)
 		p.single("sglang:token_usage", "gauge", "Share of the KV cache in use.", counts.KVUsage)
-		p.single("sglang:cache_hit_rate", "gauge", "Share of prompt tokens that were cached.", float64(counts.PrefixHits)/float64(max(1, counts.PrefixQueries)))
+		p.single("sglang:cache_hit_rate", "gauge", "Share of prompt tokens that were cached.",
+			float64(counts.PrefixHits)/float64(max(1, counts.PrefixQueries)))
 		p.single("sglang:num_retracted_reqs", "gauge", "Requests that lost their place.", float64(counts.Preemptions))
 		if limits.GPUAdapters > 0 {
 			used := float64(min(len(s.driver.sim.Active(nil)), limits.GPUAdapters))

@@ -58,8 +58,10 @@ func TestStoppedWithTimeoutRequestsFinishAndNewOnesAreRefused(t *testing.T) {
 		w.stop()
 		synctest.Wait()
 		for path, words := range map[string]string{
-			"/v1/completions": "cannot schedule new futures after shutdown", "/v1/chat/completions": "cannot schedule new futures after shutdown",
-			"/tokenize": "cannot schedule new futures after shutdown", "/detokenize": "cannot schedule new futures after shutdown",
+			"/v1/completions":       "cannot schedule new futures after shutdown",
+			"/v1/chat/completions":  "cannot schedule new futures after shutdown",
+			"/tokenize":             "cannot schedule new futures after shutdown",
+			"/detokenize":           "cannot schedule new futures after shutdown",
 			"/v1/load_lora_adapter": "Server shutting down", "/adapters": "Server shutting down",
 		} {
 			a := w.post(path, ask4("", 1))
@@ -197,7 +199,8 @@ func TestAsleepTheEngineIsHealthyAndRequestsWait(t *testing.T) {
 		go func() { done <- w.post("/v1/completions", ask4("", 1)) }()
 		time.Sleep(time.Hour)
 		state := `vllm:engine_sleep_state{engine="0",model_name="base",sleep_state=`
-		w.wantMetrics(state+`"awake"}`, "0.0", state+`"weights_offloaded"}`, "1.0", state+`"discard_all"}`, "0.0", "vllm:num_requests_waiting{", "1.0")
+		w.wantMetrics(state+`"awake"}`, "0.0", state+`"weights_offloaded"}`, "1.0", state+`"discard_all"}`, "0.0",
+			"vllm:num_requests_waiting{", "1.0")
 		if a := w.do("GET /health", ""); a.status != http.StatusOK {
 			t.Errorf("/health: %d", a.status)
 		}

@@ -80,7 +80,8 @@ func TestChatRoleComesWithTheFirstToken(t *testing.T) {
 		if data(2).Get("choices.0.finish_reason").Str != "length" {
 			t.Errorf("the last chunk with content is %s", data(2))
 		}
-		if u := data(3); u.Get("choices.#").Int() != 0 || u.Get("usage.prompt_tokens").Int() != 3 || u.Get("usage.completion_tokens").Int() != 2 {
+		if u := data(3); u.Get("choices.#").Int() != 0 || u.Get("usage.prompt_tokens").Int() != 3 ||
+			u.Get("usage.completion_tokens").Int() != 2 {
 			t.Errorf("the chunk with the usage is %s", u)
 		}
 	})
@@ -159,7 +160,8 @@ func TestAClientThatLeavesEndsItsRequestWithinAStep(t *testing.T) {
 			leave()
 			synctest.Wait()
 			w.wantMetrics(`vllm:num_requests_running{`, "0.0", `vllm:num_requests_waiting{`, "0.0",
-				`vllm:kv_cache_usage_perc{`, "0.0", `vllm:request_success_total{engine="0",model_name="base",finished_reason="abort"}`, "0.0",
+				`vllm:kv_cache_usage_perc{`, "0.0",
+				`vllm:request_success_total{engine="0",model_name="base",finished_reason="abort"}`, "0.0",
 				`vllm:request_success_total{engine="0",model_name="base",finished_reason="length"}`, "0.0")
 			w.start = time.Now()
 			w.post("/v1/completions", `{"prompt":"wxyz","max_tokens":1}`)
@@ -178,13 +180,16 @@ func TestOtherDialectsStreamInTheirOwnForm(t *testing.T) {
 		}{
 			"/v1/messages": {
 				`{"model":"a","system":"be brief","messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}],"max_tokens":2,"stream":true}`,
-				[]string{"message_start", "content_block_start", "content_block_delta", "content_block_delta", "content_block_stop", "message_delta", "message_stop"},
+				[]string{"message_start", "content_block_start", "content_block_delta", "content_block_delta", "content_block_stop",
+					"message_delta", "message_stop"},
 			},
 			"/v1/responses": {
 				`{"model":"a","instructions":"be brief","input":[{"role":"user","content":"hi"}],"max_output_tokens":2,"stream":true}`,
 				[]string{
-					"response.created", "response.in_progress", "response.output_item.added", "response.content_part.added", "response.output_text.delta",
-					"response.output_text.delta", "response.output_text.done", "response.content_part.done", "response.output_item.done", "response.incomplete",
+					"response.created", "response.in_progress", "response.output_item.added", "response.content_part.added",
+					"response.output_text.delta",
+					"response.output_text.delta", "response.output_text.done", "response.content_part.done", "response.output_item.done",
+					"response.incomplete",
 				},
 			},
 		} {
@@ -192,7 +197,8 @@ func TestOtherDialectsStreamInTheirOwnForm(t *testing.T) {
 			for _, l := range w.lines(w.open(context.Background(), path, c.body)) {
 				if event, ok := strings.CutPrefix(l.text, "event: "); ok {
 					got = append(got, event)
-				} else if data, _ := strings.CutPrefix(l.text, "data: "); data != "[DONE]" && gjson.Get(data, "type").Str != got[len(got)-1] {
+				} else if data, _ := strings.CutPrefix(l.text, "data: "); data != "[DONE]" &&
+					gjson.Get(data, "type").Str != got[len(got)-1] {
 					t.Errorf("%s: the event %s has the data %s", path, got[len(got)-1], data)
 				}
 			}

@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// A token is a text of at most four bytes, packed into its id, first byte lowest. A space always
+// tokenBytes is the longest token. A token is a text of at most four bytes, packed into its id, first byte lowest. A space always
 // starts a token. So text needs no vocabulary, and a prompt that repeats an answer has the same
 // tokens: a continued conversation hits the prefix cache.
 const tokenBytes = 4

@@ -45,7 +45,8 @@ func FuzzTokensOfAnAnswerAreTheSameInAPrompt(f *testing.F) {
 // Whatever the body, the engine reads it or says what is wrong with it, and reads JSON alone.
 func FuzzABodyIsReadOrRefused(f *testing.F) {
 	for _, s := range []string{
-		``, `{`, `null`, `[]`, `"x"`, `{"model":5}`, `{"messages":[{"role":"user","content":"x"}]}`, `{"messages":[{"role":"user","content":[{"text":"x"},{"image_url":{}}]}]}`,
+		``, `{`, `null`, `[]`, `"x"`, `{"model":5}`, `{"messages":[{"role":"user","content":"x"}]}`,
+		`{"messages":[{"role":"user","content":[{"text":"x"},{"image_url":{}}]}]}`,
 		`{"model":"a","model":null,"prompt":[1,2,"x",[3]],"max_tokens":1e99,"stream":true,"stream_options":{"include_usage":true}}`,
 		`{"prompt":"\ud800","n":-1,"temperature":-0.0}`, `{"messages":{"role":"user"}}`, `{"messages":[1,null,{}]}`,
 	} {
@@ -79,7 +80,8 @@ func FuzzABodyIsReadOrRefused(f *testing.F) {
 				Code          int
 			}
 		}
-		if err := json.Unmarshal(failed.body(), &said); err != nil || said.Error.Message == "" || said.Error.Type == "" || said.Error.Code != failed.status || failed.status < 400 {
+		if err := json.Unmarshal(failed.body(), &said); err != nil || said.Error.Message == "" || said.Error.Type == "" ||
+			said.Error.Code != failed.status || failed.status < 400 {
 			t.Errorf("%q is refused with %s: %v", body, failed.body(), err)
 		}
 		if utf8.ValidString(body) && !json.Valid([]byte(body)) && failed.status != http.StatusBadRequest {

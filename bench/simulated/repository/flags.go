@@ -58,11 +58,13 @@ func parseFlags(args []string, out io.Writer) (setup, error) {
 	f := pflag.NewFlagSet("engine", pflag.ContinueOnError)
 	f.SortFlags = false
 	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsagesWrapped(100)) }
-	kind := f.String("kind", string(engine.Triton), "simulate this `KIND` of engine: mlserver, triton, torchserve or tfserving; other kinds have their own flags")
+	kind := f.String("kind", string(engine.Triton),
+		"simulate this `KIND` of engine: mlserver, triton, torchserve or tfserving; other kinds have their own flags")
 	host := f.String("host", "127.0.0.1", "serve at this `ADDRESS`")
 	port := f.Int("port", 8000, "serve at this `PORT`; 0 picks a free one")
 	models := f.StringArray("model", nil, "add the model `NAME[=BEHAVIOUR]` to the repository; may be repeated")
-	f.BoolVar(&s.Fixed, "fixed", false, "reject loads and unloads, like a Triton without explicit model control, which has all models loaded, or a TorchServe without its model API")
+	f.BoolVar(&s.Fixed, "fixed", false,
+		"reject loads and unloads, like a Triton without explicit model control, which has all models loaded, or a TorchServe without its model API")
 	f.StringVar(&s.eventLog, "event-log", "", "append an event for each load and unload to this `FILE`; - is standard output")
 	if err := f.Parse(args); err != nil {
 		return s, err

@@ -78,7 +78,8 @@ func (t turn) take() (end func()) {
 func New(c Config) *Server {
 	s := &Server{
 		config: c, loader: newTurn(), over: make(chan struct{}), list: make(map[string]string),
-		stored: make(map[string]Model), slots: make(map[string]*slot), registered: make(map[string]*registration), asked: make(map[string]int),
+		stored: make(map[string]Model), slots: make(map[string]*slot), registered: make(map[string]*registration),
+		asked: make(map[string]int),
 	}
 	for name, m := range c.Models {
 		s.stored[name] = m
@@ -196,9 +197,11 @@ func (s *Server) load(name string) (r reply) {
 	case !fails:
 		return reply{http.StatusOK, nil}
 	case triton:
-		return failure(http.StatusBadRequest, "load failed for model '%s': version 1 is at UNAVAILABLE state: Internal: %s;\n", name, m.Fail)
+		return failure(http.StatusBadRequest, "load failed for model '%s': version 1 is at UNAVAILABLE state: Internal: %s;\n",
+			name, m.Fail)
 	case m.Fileless:
-		return failure(http.StatusUnprocessableEntity, "mlserver.errors.InvalidModelURI: Invalid URI specified for model %s (/models/%s/model.joblib)", name, name)
+		return failure(http.StatusUnprocessableEntity,
+			"mlserver.errors.InvalidModelURI: Invalid URI specified for model %s (/models/%s/model.joblib)", name, name)
 	}
 	return failure(http.StatusInternalServerError, "builtins.ValueError: %s", m.Fail)
 }

@@ -25,7 +25,8 @@ func TestAnswersAreThoseOfTheRealOnes(t *testing.T) {
 		engine.MLServer: {
 			{"GET /v2/health/live", "", 200, ""},
 			{"POST /v2/repository/index", "", 422, `{"detail":[{"loc":["body"],"msg":"Field required","type":"missing"}]}`},
-			{"POST /v2/repository/index", "{}", 200, `[{"name":"bad","state":"UNAVAILABLE","reason":""},{"name":"gone","state":"UNAVAILABLE","reason":""},{"name":"m1","state":"UNAVAILABLE","reason":""}]`},
+			{"POST /v2/repository/index", "{}", 200,
+				`[{"name":"bad","state":"UNAVAILABLE","reason":""},{"name":"gone","state":"UNAVAILABLE","reason":""},{"name":"m1","state":"UNAVAILABLE","reason":""}]`},
 			{"GET /v2/models/m1/ready", "", 404, `{"error":"Model m1 not found"}`},
 			{"POST /v2/repository/models/m1/load", "{}", 200, ""},
 			{"GET /v2/models/m1/ready", "", 200, ""},
@@ -33,9 +34,11 @@ func TestAnswersAreThoseOfTheRealOnes(t *testing.T) {
 			{"POST /v2/repository/models/nope/load", "{}", 404, `{"error":"Model nope not found"}`},
 			{"POST /v2/repository/models/a%2Fb/load", "{}", 404, `{"detail":"Not Found"}`},
 			{"POST /v2/repository/models/bad/load", "{}", 500, `{"error":"builtins.ValueError: no weights"}`},
-			{"POST /v2/repository/models/gone/load", "{}", 422, `{"error":"mlserver.errors.InvalidModelURI: Invalid URI specified for model gone (/models/gone/model.joblib)"}`},
+			{"POST /v2/repository/models/gone/load", "{}", 422,
+				`{"error":"mlserver.errors.InvalidModelURI: Invalid URI specified for model gone (/models/gone/model.joblib)"}`},
 			{"GET /v2/models/bad/ready", "", 404, `{"error":"Model bad not found"}`},
-			{"POST /v2/repository/index", "{}", 200, `[{"name":"bad","state":"UNAVAILABLE","reason":""},{"name":"gone","state":"UNAVAILABLE","reason":""},{"name":"m1","state":"READY","reason":""}]`},
+			{"POST /v2/repository/index", "{}", 200,
+				`[{"name":"bad","state":"UNAVAILABLE","reason":""},{"name":"gone","state":"UNAVAILABLE","reason":""},{"name":"m1","state":"READY","reason":""}]`},
 			{"POST /v2/repository/models/bad/unload", "{}", 200, ""},
 			{"POST /v2/repository/models/m1/unload", "{}", 200, ""},
 			{"POST /v2/repository/models/m1/unload", "{}", 404, `{"error":"Model m1 not found"}`},
@@ -51,7 +54,8 @@ func TestAnswersAreThoseOfTheRealOnes(t *testing.T) {
 			{"POST /v2/models/m1/infer", "{}", 200, `{"model_name":"m1","model_version":"1","outputs":[]}`},
 			{"POST /v2/repository/models/nope/load", "{}", 500, `{"error":"failed to load 'nope', failed to poll from model repository"}`},
 			{"POST /v2/repository/models/%6d1/load", "{}", 500, `{"error":"failed to load '%6d1', failed to poll from model repository"}`},
-			{"POST /v2/repository/models/bad/load", "{}", 400, `{"error":"load failed for model 'bad': version 1 is at UNAVAILABLE state: Internal: no weights;\n"}`},
+			{"POST /v2/repository/models/bad/load", "{}", 400,
+				`{"error":"load failed for model 'bad': version 1 is at UNAVAILABLE state: Internal: no weights;\n"}`},
 			{"POST /v2/models/m1/versions/1/infer", "{}", 200, `{"model_name":"m1","model_version":"1","outputs":[]}`},
 			{"POST /v2/models/m1/versions/9/infer", "{}", 404, `{"error":"Request for unknown model: 'm1' version 9 is not found"}`},
 			{"POST /v2/models/bad/infer", "{}", 404, `{"error":"Request for unknown model: 'bad' has no available versions"}`},
@@ -85,9 +89,11 @@ func TestAnswersAreThoseOfTheRealOnes(t *testing.T) {
 
 // A flag that is not read, or a behaviour that nobody knows and that passes, fails.
 func TestFlags(t *testing.T) {
-	s, err := parseFlags(strings.Fields("--kind mlserver --host 127.0.0.2 --port 0 --fixed --event-log - --model a --model b=load=2s&unload=1s&fail=no%20weights --model c=fileless"), io.Discard)
+	s, err := parseFlags(strings.Fields("--kind mlserver --host 127.0.0.2 --port 0 --fixed --event-log - --model a --model b=load=2s&unload=1s&fail=no%20weights --model c=fileless"),
+		io.Discard)
 	want := map[string]Model{"a": {}, "b": {Load: 2 * time.Second, Unload: time.Second, Fail: "no weights"}, "c": {Fileless: true}}
-	if err != nil || s.Kind != engine.MLServer || s.address != "127.0.0.2:0" || !s.Fixed || s.eventLog != "-" || len(s.Models) != len(want) {
+	if err != nil || s.Kind != engine.MLServer || s.address != "127.0.0.2:0" || !s.Fixed || s.eventLog != "-" ||
+		len(s.Models) != len(want) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	for name, m := range want {
@@ -96,7 +102,8 @@ func TestFlags(t *testing.T) {
 		}
 	}
 	for args, words := range map[string]string{
-		"--kind vllm": "no model repository", "x": "unexpected argument", "--model a=load=x": "load: ", "--model a=x=1": "no such key", "--model ../a": "is a path", "--model a=%zz": "invalid URL escape",
+		"--kind vllm": "no model repository", "x": "unexpected argument", "--model a=load=x": "load: ", "--model a=x=1": "no such key",
+		"--model ../a": "is a path", "--model a=%zz": "invalid URL escape",
 	} {
 		if _, err := parseFlags(strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), words) {
 			t.Errorf("%s: %v, want %q", args, err, words)
@@ -109,7 +116,8 @@ func TestTheProgramServesUntilItIsEnded(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	var out bytes.Buffer
-	if err := command(ctx, []string{"--kind", "triton", "--port", "0"}, &out); err != nil || !strings.Contains(out.String(), "serving on http://127.0.0.1:") {
+	if err := command(ctx, []string{"--kind", "triton", "--port", "0"}, &out); err != nil ||
+		!strings.Contains(out.String(), "serving on http://127.0.0.1:") {
 		t.Errorf("%v, and it says %q", err, out.String())
 	}
 	out.Reset()

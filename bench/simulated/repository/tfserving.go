@@ -69,13 +69,15 @@ const filesPause = time.Second
 // its caller has left, one call at a time, and waits for missing files without limit.
 func (s serving) HandleReloadConfigRequest(_ context.Context, q *tensorflow.ReloadConfigRequest) (*tensorflow.ReloadConfigResponse, error) {
 	if _, is := q.GetConfig().GetConfig().(*tensorflow.ModelServerConfig_ModelConfigList); !is {
-		return nil, status.Error(codes.InvalidArgument, "ServerModelConfig type not supported by HandleReloadConfigRequest. Only ModelConfigList is currently supported")
+		return nil, status.Error(codes.InvalidArgument,
+			"ServerModelConfig type not supported by HandleReloadConfigRequest. Only ModelConfigList is currently supported")
 	}
 	defer s.loader.take()()
 	list := make(map[string]string)
 	for _, m := range q.GetConfig().GetModelConfigList().GetConfig() {
 		if _, twice := list[m.GetName()]; twice || m.GetName() == "" || m.GetBasePath() == "" || m.GetModelPlatform() == "" {
-			return nil, status.Errorf(codes.InvalidArgument, "Illegal to list model %s multiple times in config list, or without name, path or platform", m.GetName())
+			return nil, status.Errorf(codes.InvalidArgument,
+				"Illegal to list model %s multiple times in config list, or without name, path or platform", m.GetName())
 		}
 		list[m.GetName()] = m.GetBasePath()
 	}

@@ -48,7 +48,8 @@ func (s *Server) serveTorch(method, target string) reply {
 	case of != "models":
 		return nowhere
 	case s.config.Fixed && (method == http.MethodPost || method == http.MethodDelete):
-		return exception(http.StatusMethodNotAllowed, "MethodNotAllowedException", "Requested method is not allowed, please refer to API document.")
+		return exception(http.StatusMethodNotAllowed, "MethodNotAllowedException",
+			"Requested method is not allowed, please refer to API document.")
 	case method == http.MethodGet && name == "":
 		return s.page(query)
 	case method == http.MethodGet:
@@ -60,7 +61,8 @@ func (s *Server) serveTorch(method, target string) reply {
 	case method == http.MethodDelete && name != "":
 		return s.unregister(name)
 	}
-	return exception(http.StatusMethodNotAllowed, "MethodNotAllowedException", "Requested method is not allowed, please refer to API document.")
+	return exception(http.StatusMethodNotAllowed, "MethodNotAllowedException",
+		"Requested method is not allowed, please refer to API document.")
 }
 
 // worker is the process that serves a model; it is restarted when it ends.
@@ -99,7 +101,8 @@ func (s *Server) register(query url.Values) reply {
 		r := &registration{model: m, archive: archive}
 		s.registered[name] = r
 		if query.Get("initial_workers") != "1" {
-			return done(http.StatusOK, "Model %q Version: 1.0 registered with 0 initial workers. Use scale workers API to add workers for the model.", name)
+			return done(http.StatusOK,
+				"Model %q Version: 1.0 registered with 0 initial workers. Use scale workers API to add workers for the model.", name)
 		}
 		s.startWorker(name, r)
 	}
@@ -207,7 +210,8 @@ func (s *Server) describe(name string) reply {
 		workers = append(workers, r.worker.describe())
 	}
 	return reply{http.StatusOK, []any{map[string]any{
-		"modelName": name, "modelVersion": "1.0", "modelUrl": r.archive, "minWorkers": len(workers), "maxWorkers": len(workers), "workers": workers,
+		"modelName": name, "modelVersion": "1.0", "modelUrl": r.archive, "minWorkers": len(workers), "maxWorkers": len(workers),
+		"workers": workers,
 	}}}
 }
 
@@ -246,7 +250,8 @@ func (s *Server) predict(name string) reply {
 		case r == nil:
 			return unregistered(name)
 		case !served:
-			return exception(http.StatusServiceUnavailable, "ServiceUnavailableException", "Model %q has no worker to serve inference request. Please use scale workers API to add workers.", name)
+			return exception(http.StatusServiceUnavailable, "ServiceUnavailableException",
+				"Model %q has no worker to serve inference request. Please use scale workers API to add workers.", name)
 		case ready:
 			return reply{http.StatusOK, "ok"}
 		case !s.pass(startup, r.worker.over):

@@ -65,8 +65,10 @@ func parseFlags(args []string, out io.Writer) (setup, error) {
 	f.DurationVar(&s.LoadTimeout, "load-timeout", time.Minute, "load timeout to report to ModelMesh, a `DURATION`")
 	f.DurationVar(&s.Startup, "startup", 0, "become ready after this `DURATION`")
 	f.BoolVar(&s.Unpredicting, "no-predictions", false, "leave predictModelSize unimplemented")
-	f.IntVar(&s.Concurrency, "concurrency", 0, "limit of concurrent `INFERENCES` per model, reported to ModelMesh (limitModelConcurrency); 0 for no limit")
-	unknown := f.String("unknown-model", "", "answer calls for an unknown model with this status, `CODE:WORDS`; %s is replaced by the model id (default: Triton's)")
+	f.IntVar(&s.Concurrency, "concurrency", 0,
+		"limit of concurrent `INFERENCES` per model, reported to ModelMesh (limitModelConcurrency); 0 for no limit")
+	unknown := f.String("unknown-model", "",
+		"answer calls for an unknown model with this status, `CODE:WORDS`; %s is replaced by the model id (default: Triton's)")
 	f.StringVar(&s.eventLog, "event-log", "", "append an event for each load and unload to this `FILE`; - is standard output")
 	err := f.Parse(args)
 	switch {

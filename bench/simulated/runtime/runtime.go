@@ -167,7 +167,8 @@ func (r *Runtime) begin(q *mmesh.LoadModelRequest, ended func(string)) (*model, 
 		return nil, status.Errorf(codes.ResourceExhausted, "all %d loading threads are busy", r.config.LoadingThreads)
 	}
 	if free := r.config.Capacity - r.used; s.size > free {
-		return nil, status.Errorf(codes.ResourceExhausted, "model %s takes %d bytes, and %d of %d are free", id, s.size, free, r.config.Capacity)
+		return nil, status.Errorf(codes.ResourceExhausted, "model %s takes %d bytes, and %d of %d are free", id, s.size, free,
+			r.config.Capacity)
 	}
 	m := &model{id: id, spec: s, loaded: make(chan struct{}), unwant: make(chan struct{}), loads: []func(string){ended}}
 	r.models[id] = m

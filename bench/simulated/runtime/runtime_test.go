@@ -53,9 +53,12 @@ func TestAPathSaysHowAModelBehaves(t *testing.T) {
 		"/models/x":             {size: 10, predict: 10, failures: -1},
 		"sim:":                  {size: 10, predict: 10, failures: -1},
 		"sim:?size=1Ki&load=2s": {size: 1024, predict: 1024, load: 2 * time.Second, failures: -1},
-		"sim:?predict=5&unload=1s&sizing=3s&hang&stubborn":     {size: 10, predict: 5, unload: time.Second, sizing: 3 * time.Second, sizes: true, hang: true, stubborn: true, failures: -1},
-		"sim:?fail=INTERNAL:disk%20broken:%20sda&failures=2":   {size: 10, predict: 10, code: codes.Internal, words: "disk broken: sda", failures: 2},
-		"sim:?fail=FAILED_PRECONDITION&size=0&load=1ms&hang=1": {predict: 0, code: codes.FailedPrecondition, load: time.Millisecond, hang: true, failures: -1},
+		"sim:?predict=5&unload=1s&sizing=3s&hang&stubborn": {size: 10, predict: 5, unload: time.Second, sizing: 3 * time.Second,
+			sizes: true, hang: true, stubborn: true, failures: -1},
+		"sim:?fail=INTERNAL:disk%20broken:%20sda&failures=2": {size: 10, predict: 10, code: codes.Internal, words: "disk broken: sda",
+			failures: 2},
+		"sim:?fail=FAILED_PRECONDITION&size=0&load=1ms&hang=1": {predict: 0, code: codes.FailedPrecondition, load: time.Millisecond,
+			hang: true, failures: -1},
 	} {
 		if got, err := parseSpec(path, 10); err != nil || got != want {
 			t.Errorf("%q: %+v, %v, want %+v", path, got, err, want)
@@ -139,7 +142,8 @@ func TestALoadThatIsGivenUpLeavesNothing(t *testing.T) {
 			start := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			if _, err := r.LoadModel(ctx, &mmesh.LoadModelRequest{ModelId: "x", ModelPath: path}); status.Code(err) != codes.DeadlineExceeded {
+			if _, err := r.LoadModel(ctx, &mmesh.LoadModelRequest{ModelId: "x",
+				ModelPath: path}); status.Code(err) != codes.DeadlineExceeded {
 				t.Errorf("%s: %v", path, err)
 			}
 			unload(t, r, "x")
@@ -281,7 +285,8 @@ func TestRequestsAreAnsweredForWhatIsLoaded(t *testing.T) {
 		{"POST /v1/chat/completions", `{"model":"x"}`, 200, `"message":{"content":"This is a simulated answer."`},
 		{"POST /v1/chat/completions", `{"model":"x","stream":true}`, 200, "data: [DONE]"},
 		{"POST /v1/completions", `{"model":"x"}`, 200, `"text":"This is a simulated answer."`},
-		{"POST /v1/chat/completions", `{"model":"y"}`, 404, `{"error":{"code":404,"message":"The model` + " `y` " + `does not exist.","param":"model","type":"NotFoundError"}}`},
+		{"POST /v1/chat/completions", `{"model":"y"}`, 404, `{"error":{"code":404,"message":"The model` + " `y` " +
+			`does not exist.","param":"model","type":"NotFoundError"}}`},
 		{"POST /v1/chat/completions", `{`, 400, "not JSON"},
 		{"GET /v1/models", "", 404, `{"detail":"Not Found"}`},
 		{"GET /metrics", "", 404, `{"detail":"Not Found"}`},
@@ -298,15 +303,18 @@ func TestRequestsAreAnsweredForWhatIsLoaded(t *testing.T) {
 		}
 		body, err := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
-		if err != nil || resp.StatusCode != c.status || !strings.Contains(string(body), c.want) || resp.Header.Get(llm.ServedHeader) != server.Listener.Addr().String() {
+		if err != nil || resp.StatusCode != c.status || !strings.Contains(string(body), c.want) ||
+			resp.Header.Get(llm.ServedHeader) != server.Listener.Addr().String() {
 			t.Errorf("%s %s: %d %s %v, %v", c.request, c.body, resp.StatusCode, body, resp.Header, err)
 		}
 	}
 }
 
 func TestCommandLine(t *testing.T) {
-	s, err := parseFlags(strings.Fields("--kind modelruntime --port 0 --management unix:/x --capacity 2Gi --default-size 1Mi --loading-threads 3 --load-timeout 5s --startup 2s --no-predictions --concurrency 4"), io.Discard)
-	want := Config{Capacity: 2 << 30, DefaultSize: 1 << 20, LoadingThreads: 3, LoadTimeout: 5 * time.Second, Startup: 2 * time.Second, Unpredicting: true, Concurrency: 4}
+	s, err := parseFlags(strings.Fields("--kind modelruntime --port 0 --management unix:/x --capacity 2Gi --default-size 1Mi --loading-threads 3 --load-timeout 5s --startup 2s --no-predictions --concurrency 4"),
+		io.Discard)
+	want := Config{Capacity: 2 << 30, DefaultSize: 1 << 20, LoadingThreads: 3, LoadTimeout: 5 * time.Second, Startup: 2 * time.Second,
+		Unpredicting: true, Concurrency: 4}
 	if err != nil || s.Config != want || s.address != "127.0.0.1:0" || s.management != "unix:/x" {
 		t.Errorf("%+v, %v", s, err)
 	}
@@ -345,7 +353,8 @@ func TestASocketThatAKilledProcessLeftIsTakenOver(t *testing.T) {
 		defer cancel()
 		text := make([]byte, 200)
 		n, err := read.Read(text)
-		if got := string(text[:n]); err != nil || !strings.HasPrefix(got, "serving on http://127.0.0.1:") || !strings.Contains(got, "managed at "+socket) {
+		if got := string(text[:n]); err != nil || !strings.HasPrefix(got, "serving on http://127.0.0.1:") ||
+			!strings.Contains(got, "managed at "+socket) {
 			t.Errorf("it says %q, %v", got, err)
 		}
 	}()

@@ -42,13 +42,15 @@ type fields = map[string]any
 func (r *Runtime) answer(w http.ResponseWriter, q *http.Request, chat bool) {
 	body, err := io.ReadAll(q.Body)
 	if err != nil || !gjson.ValidBytes(body) {
-		say(w, http.StatusBadRequest, fields{"error": fields{"message": "the body is not JSON", "type": "BadRequestError", "param": nil, "code": http.StatusBadRequest}})
+		say(w, http.StatusBadRequest, fields{"error": fields{"message": "the body is not JSON", "type": "BadRequestError", "param": nil,
+			"code": http.StatusBadRequest}})
 		return
 	}
 	model := gjson.GetBytes(body, "model").String()
 	if !r.Loaded(model) {
 		say(w, http.StatusNotFound, fields{"error": fields{
-			"message": fmt.Sprintf("The model `%s` does not exist.", model), "type": "NotFoundError", "param": "model", "code": http.StatusNotFound,
+			"message": fmt.Sprintf("The model `%s` does not exist.", model), "type": "NotFoundError", "param": "model",
+			"code": http.StatusNotFound,
 		}})
 		return
 	}

@@ -45,7 +45,8 @@ func (r *Runtime) calls() *grpc.Server {
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(64<<20), grpc.MaxConcurrentStreams(1<<20))
 	inference.RegisterGRPCInferenceServiceServer(server, v2{runtime: r})
 	server.RegisterService(&grpc.ServiceDesc{ServiceName: "simulated.Echo", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
-		StreamName: "Run", Handler: func(_ any, stream grpc.ServerStream) error { return r.echo(stream) }, ServerStreams: true, ClientStreams: true,
+		StreamName: "Run", Handler: func(_ any, stream grpc.ServerStream) error { return r.echo(stream) }, ServerStreams: true,
+		ClientStreams: true,
 	}}}, r)
 	return server
 }
@@ -146,7 +147,8 @@ func (v v2) ModelMetadata(ctx context.Context, q *inference.ModelMetadataRequest
 		return nil, err
 	}
 	tensor := []*inference.ModelMetadataResponse_TensorMetadata{{Name: "any", Datatype: "FP32", Shape: []int64{-1}}}
-	return &inference.ModelMetadataResponse{Name: q.GetName(), Versions: []string{"1"}, Platform: "simulated", Inputs: tensor, Outputs: tensor}, nil
+	return &inference.ModelMetadataResponse{Name: q.GetName(), Versions: []string{"1"}, Platform: "simulated", Inputs: tensor,
+		Outputs: tensor}, nil
 }
 
 // compute waits for the inference time of a model. It fails above the concurrency limit.
@@ -189,10 +191,12 @@ func (r *Runtime) compute(ctx context.Context, model string) error {
 
 // echo returns the inputs of a request as outputs.
 func echo(q *inference.ModelInferRequest) *inference.ModelInferResponse {
-	a := &inference.ModelInferResponse{ModelName: q.GetModelName(), ModelVersion: "1", Id: q.GetId(), RawOutputContents: q.GetRawInputContents()}
+	a := &inference.ModelInferResponse{ModelName: q.GetModelName(), ModelVersion: "1", Id: q.GetId(),
+		RawOutputContents: q.GetRawInputContents()}
 	for _, in := range q.GetInputs() {
 		a.Outputs = append(a.Outputs, &inference.ModelInferResponse_InferOutputTensor{
-			Name: in.GetName(), Datatype: in.GetDatatype(), Shape: in.GetShape(), Parameters: in.GetParameters(), Contents: in.GetContents(),
+			Name: in.GetName(), Datatype: in.GetDatatype(), Shape: in.GetShape(), Parameters: in.GetParameters(),
+			Contents: in.GetContents(),
 		})
 	}
 	return a
@@ -225,7 +229,8 @@ func (r *Runtime) infer(w http.ResponseWriter, q *http.Request) {
 func (r *Runtime) describe(w http.ResponseWriter, q *http.Request) {
 	if model := q.PathValue("model"); r.restNamed(w, q, model) {
 		tensor := []fields{{"name": "any", "datatype": "FP32", "shape": []int{-1}}}
-		say(w, http.StatusOK, fields{"name": model, "versions": []string{"1"}, "platform": "simulated", "inputs": tensor, "outputs": tensor})
+		say(w, http.StatusOK, fields{"name": model, "versions": []string{"1"}, "platform": "simulated", "inputs": tensor,
+			"outputs": tensor})
 	}
 }
 

@@ -79,7 +79,8 @@ func (unmetered) EnvoyTook(time.Duration) {}
 
 // kinds are the names of resource types in metrics and logs.
 var kinds = map[string]string{
-	order.Clusters: "clusters", order.Listeners: "listeners", order.Routes: "routes", order.Secrets: "secrets", order.Endpoints: "endpoints",
+	order.Clusters: "clusters", order.Listeners: "listeners", order.Routes: "routes", order.Secrets: "secrets",
+	order.Endpoints: "endpoints",
 }
 
 // Envoy identifies one stream of an Envoy.
@@ -265,7 +266,8 @@ func (s *Server) serve(stream wire, open func(gateway objects.Name, node string)
 func Said(_ context.Context, node *corev3.Node) (objects.Name, error) {
 	name, ok := objects.ParseName(node.GetCluster())
 	if !ok {
-		return name, fmt.Errorf("the node's cluster is %q: want the Gateway, as NAMESPACE/NAME; control bootstrap writes it", node.GetCluster())
+		return name, fmt.Errorf("the node's cluster is %q: want the Gateway, as NAMESPACE/NAME; control bootstrap writes it",
+			node.GetCluster())
 	}
 	return name, nil
 }
@@ -288,7 +290,8 @@ const keepaliveInterval = 10 * time.Second
 // Run serves Envoys on a listener until ctx ends, with TLS if secure is not nil. It closes the
 // listener.
 func (s *Server) Run(ctx context.Context, l net.Listener, secure *tls.Config) error {
-	options := []grpc.ServerOption{grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveInterval, PermitWithoutStream: true})}
+	options := []grpc.ServerOption{grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveInterval,
+		PermitWithoutStream: true})}
 	if secure != nil {
 		options = append(options, grpc.Creds(credentials.NewTLS(secure)))
 	}
@@ -315,7 +318,8 @@ func (s *Server) heard(from Envoy, a order.Answer) {
 		s.Meter.EnvoyRefused(kinds[a.Type])
 	}
 	if a.Refused != "" && (s.Heard == nil || a.Type == order.Endpoints) {
-		s.Log.Error("an Envoy refuses what it was sent", "gateway", from.Gateway.String(), "envoy", from.Node, "type", a.Type, "resources", a.Names, "err", a.Refused)
+		s.Log.Error("an Envoy refuses what it was sent", "gateway", from.Gateway.String(), "envoy", from.Node, "type", a.Type, "resources",
+			a.Names, "err", a.Refused)
 	}
 	if s.Heard != nil {
 		s.Heard(from, a)

@@ -131,7 +131,8 @@ func TestWhatIsRefusedIsTold(t *testing.T) {
 		}
 		return refused.Refused != ""
 	})
-	if refused.Type != order.Routes || !slices.Equal(refused.Names, []string{"port-80"}) || !strings.Contains(refused.Refused, "missing )") {
+	if refused.Type != order.Routes || !slices.Equal(refused.Names, []string{"port-80"}) ||
+		!strings.Contains(refused.Refused, "missing )") {
 		t.Errorf("it says %+v", refused)
 	}
 	if got := s.get(); got != "200 a" {
@@ -158,7 +159,8 @@ func TestAnEnvoyIsServedItsOwnGatewayAlone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Cluster: cluster}, TypeUrl: order.Clusters}); err != nil {
+		if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Cluster: cluster},
+			TypeUrl: order.Clusters}); err != nil {
 			t.Fatal(err)
 		}
 		if r, err := stream.Recv(); status.Code(err) != want {
@@ -181,18 +183,21 @@ func TestListenersOverTLS(t *testing.T) {
 			"  - {name: two, port: 443, protocol: HTTPS, hostname: '*.two.test', tls: {certificateRefs: [{name: two}]}}\n" + more + to("a")
 	}
 	certificates := map[objects.Name]plan.Certificate{
-		{Namespace: "ns", Name: "one"}: certificate(t, "one.test"), {Namespace: "ns", Name: "two"}: certificate(t, "*.two.test"), {Namespace: "ns", Name: "three"}: certificate(t, "three.test"),
+		{Namespace: "ns", Name: "one"}: certificate(t, "one.test"), {Namespace: "ns", Name: "two"}: certificate(t, "*.two.test"),
+		{Namespace: "ns", Name: "three"}: certificate(t, "three.test"),
 	}
 	s.put(objectsOf(""), certificates)
 	// dial opens a connection with a server name. It returns the host of the certificate, empty for
 	// none.
 	dial := func(name string) (*tls.Conn, string) {
-		conn, err := tls.Dial("tcp", s.own+":20443", &tls.Config{ServerName: name, InsecureSkipVerify: true}) //nolint:gosec // it signs itself
+		conn, err := tls.Dial("tcp", s.own+":20443",
+			&tls.Config{ServerName: name, InsecureSkipVerify: true}) //nolint:gosec // it signs itself
 		if err != nil {
 			return nil, ""
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		return conn, strings.Join(conn.ConnectionState().PeerCertificates[0].DNSNames, ",") + conn.ConnectionState().PeerCertificates[0].SerialNumber.String()
+		return conn, strings.Join(conn.ConnectionState().PeerCertificates[0].DNSNames, ",") +
+			conn.ConnectionState().PeerCertificates[0].SerialNumber.String()
 	}
 	ask := func(conn *tls.Conn, host string) string {
 		if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\n\r\n", host); err != nil {
@@ -221,7 +226,8 @@ func TestListenersOverTLS(t *testing.T) {
 	for _, c := range []struct {
 		conn       *tls.Conn
 		host, want string
-	}{{one, "one.test", "a"}, {one, "one.test:20443", "a"}, {one, "x.two.test", "421 Misdirected Request"}, {one, "nobody.test", "404 Not Found"}, {two, "x.two.test", "a"}, {two, "one.test", "421 Misdirected Request"}} {
+	}{{one, "one.test", "a"}, {one, "one.test:20443", "a"}, {one, "x.two.test", "421 Misdirected Request"},
+		{one, "nobody.test", "404 Not Found"}, {two, "x.two.test", "a"}, {two, "one.test", "421 Misdirected Request"}} {
 		if got := ask(c.conn, c.host); got != c.want {
 			t.Errorf("a request to %s gets %s, want %s", c.host, got, c.want)
 		}
@@ -230,7 +236,8 @@ func TestListenersOverTLS(t *testing.T) {
 	// The connections survive another certificate and another listener.
 	_, before := dial("one.test")
 	certificates[objects.Name{Namespace: "ns", Name: "one"}] = certificate(t, "one.test")
-	s.put(objectsOf("  - {name: three, port: 443, protocol: HTTPS, hostname: three.test, tls: {certificateRefs: [{name: three}]}}\n"), certificates)
+	s.put(objectsOf("  - {name: three, port: 443, protocol: HTTPS, hostname: three.test, tls: {certificateRefs: [{name: three}]}}\n"),
+		certificates)
 	await(t, "the certificate is another", func() bool { conn, now := dial("one.test"); return conn != nil && now != before })
 	await(t, "the third listener serves", func() bool { conn, _ := dial("three.test"); return conn != nil })
 	<-time.After(1500 * time.Millisecond) // in which Envoy would drain: --drain-time-s 1

@@ -66,11 +66,12 @@ func TestAnEnvoyIsWhoItsCertificateSays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.server = ads.New(ads.Config{Log: slog.New(slog.DiscardHandler), Who: func(ctx context.Context, node *corev3.Node) (objects.Name, error) {
-			name, err := ads.Certified(ctx, node)
-			said <- name
-			return name, err
-		}})
+		s.server = ads.New(ads.Config{Log: slog.New(slog.DiscardHandler),
+			Who: func(ctx context.Context, node *corev3.Node) (objects.Name, error) {
+				name, err := ads.Certified(ctx, node)
+				said <- name
+				return name, err
+			}})
 		ended := make(chan error, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { ended <- s.server.Run(ctx, l, secure) }()
@@ -85,7 +86,8 @@ func TestAnEnvoyIsWhoItsCertificateSays(t *testing.T) {
 	s.backend("a", 21000)
 	s.apply(to("a"))
 	s.run(envoy.Place{
-		Gateway: objects.Name{Namespace: "ns", Name: "said"}, Node: "envoy-0", Admin: netip.MustParseAddrPort(s.own + ":9901"), Probe: 21009,
+		Gateway: objects.Name{Namespace: "ns", Name: "said"}, Node: "envoy-0", Admin: netip.MustParseAddrPort(s.own + ":9901"),
+		Probe:   21009,
 		Extproc: filepath.Join(s.dir, "extproc.sock"), ControlHost: s.own, ControlPort: 8035, Identity: folder,
 	})
 	s.await("200 a")

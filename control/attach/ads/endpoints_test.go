@@ -120,7 +120,8 @@ func (w *world) follow(of string, slow bool, versions map[string]string, cluster
 	if s.wire, err = edsv3.NewEndpointDiscoveryServiceClient(w.conn).DeltaEndpoints(ctx); err != nil {
 		w.t.Fatal(err)
 	}
-	s.send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Cluster: of}, TypeUrl: order.Endpoints, ResourceNamesSubscribe: clusters, InitialResourceVersions: versions})
+	s.send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Cluster: of}, TypeUrl: order.Endpoints, ResourceNamesSubscribe: clusters,
+		InitialResourceVersions: versions})
 	go s.listen()
 	synctest.Wait()
 	return s
@@ -146,7 +147,8 @@ func (s *envoyStream) listen() {
 		for _, resource := range r.GetResources() {
 			s.versions[resource.GetName()] = resource.GetVersion()
 			is := new(endpointv3.ClusterLoadAssignment)
-			if err := resource.GetResource().UnmarshalTo(is); err != nil || is.GetClusterName() != resource.GetName() || r.GetTypeUrl() != order.Endpoints {
+			if err := resource.GetResource().UnmarshalTo(is); err != nil || is.GetClusterName() != resource.GetName() ||
+				r.GetTypeUrl() != order.Endpoints {
 				s.t.Errorf("it is told %v, %v", r, err)
 			}
 			words := []string{resource.GetName()}

@@ -47,7 +47,8 @@ func TestWhatEnvoysAreSentAndTakeIsCounted(t *testing.T) {
 	// The ADS stream, and the EDS stream of the cluster.
 	await(t, "it has all", func() bool { return c.holds(func() bool { return len(c.took) >= 2 && c.here["ns/g"] == 1 }) })
 	c.holds(func() bool {
-		if c.sent["clusters"] != 1 || c.sent["listeners"] != 1 || c.sent["routes"] != 1 || c.sent["endpoints"] != 1 || c.sent["secrets"] != 0 {
+		if c.sent["clusters"] != 1 || c.sent["listeners"] != 1 || c.sent["routes"] != 1 || c.sent["endpoints"] != 1 ||
+			c.sent["secrets"] != 0 {
 			t.Errorf("at first it was sent %v", c.sent)
 		}
 		c.took = nil

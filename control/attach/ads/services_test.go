@@ -9,7 +9,8 @@ import (
 	"github.com/headgate/headgate/test/times"
 )
 
-var changes = flag.Int("changes", 10, "have a real Envoy be told of this many new endpoints of a Service; with 100 and more, fail where that takes too long")
+var changes = flag.Int("changes", 10,
+	"have a real Envoy be told of this many new endpoints of a Service; with 100 and more, fail where that takes too long")
 
 // A new endpoint of a Service gets requests soon after its EndpointSlice is known.
 func TestARealEnvoyHasNewEndpointsOfAService(t *testing.T) {

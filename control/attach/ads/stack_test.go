@@ -74,7 +74,8 @@ func start(t *testing.T, number int) *stack {
 // place is where its Envoy runs.
 func (s *stack) place() envoy.Place {
 	return envoy.Place{
-		Gateway: gateway, Node: "envoy-0", Admin: netip.MustParseAddrPort(s.own + ":9901"), Extproc: filepath.Join(s.dir, "extproc.sock"), Control: filepath.Join(s.dir, "control.sock"),
+		Gateway: gateway, Node: "envoy-0", Admin: netip.MustParseAddrPort(s.own + ":9901"), Extproc: filepath.Join(s.dir, "extproc.sock"),
+		Control: filepath.Join(s.dir, "control.sock"),
 	}
 }
 
@@ -111,7 +112,8 @@ func (s *stack) run(at envoy.Place) {
 		t.Fatal(err)
 	}
 	starter := process.NewStarter()
-	if s.envoy, err = starter.Start("envoy", s.dir, exec.Command(binary, "--config-path", file, "--disable-hot-restart", "--log-level", "warning", "--drain-time-s", "1")); err != nil {
+	if s.envoy, err = starter.Start("envoy", s.dir,
+		exec.Command(binary, "--config-path", file, "--disable-hot-restart", "--log-level", "warning", "--drain-time-s", "1")); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -180,7 +182,8 @@ func (s *stack) says(word string, port int) (is *http.Server, open *atomic.Int64
 	}
 	open = new(atomic.Int64)
 	is = &http.Server{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, word) }), ReadHeaderTimeout: time.Minute,
+		Handler:           http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, word) }),
+		ReadHeaderTimeout: time.Minute,
 		ConnState: func(_ net.Conn, state http.ConnState) {
 			switch state {
 			case http.StateNew:
@@ -197,7 +200,8 @@ func (s *stack) says(word string, port int) (is *http.Server, open *atomic.Int64
 
 // slice sets the ports of the Service ns/NAME for the next tell.
 func (s *stack) slice(name string, ports ...int) {
-	is := objects.Slice{Service: objects.Name{Namespace: "ns", Name: name}, Type: objects.IPv4, Endpoints: []objects.SliceEndpoint{{Address: netip.MustParseAddr(s.own), Ready: true}}}
+	is := objects.Slice{Service: objects.Name{Namespace: "ns", Name: name}, Type: objects.IPv4,
+		Endpoints: []objects.SliceEndpoint{{Address: netip.MustParseAddr(s.own), Ready: true}}}
 	for _, port := range ports {
 		is.Ports = append(is.Ports, objects.SlicePort{Number: int32(port), Protocol: "TCP"})
 	}
@@ -322,7 +326,8 @@ func certificate(t *testing.T, host string) plan.Certificate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	is := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{host}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	is := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{host},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
 	chain, err := x509.CreateCertificate(rand.Reader, is, is, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -332,6 +337,7 @@ func certificate(t *testing.T, host string) plan.Certificate {
 		t.Fatal(err)
 	}
 	return plan.Certificate{
-		Chain: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: chain}), Key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
+		Chain: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: chain}),
+		Key:   pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
 	}
 }

@@ -25,7 +25,8 @@ func TestATrialIsAnsweredAndPutsNothingInForce(t *testing.T) {
 	tried := func(regex string) {
 		t.Helper()
 		s.apply(to("a"), func(r *envoy.Resources) {
-			trial, err := s.template.Trial(s.plans.Gateways[0], "port-80", s.template.FromControl(func(int32) (string, uint32) { return "", 0 }))
+			trial, err := s.template.Trial(s.plans.Gateways[0], "port-80",
+				s.template.FromControl(func(int32) (string, uint32) { return "", 0 }))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -36,10 +37,13 @@ func TestATrialIsAnsweredAndPutsNothingInForce(t *testing.T) {
 		})
 		var said []order.Answer
 		await(t, "the Envoy answers", func() bool {
-			said = append(said, slices.DeleteFunc(s.heard(), func(a order.Answer) bool { return a.Type != order.Routes || len(a.Versions) == 0 })...)
+			said = append(said, slices.DeleteFunc(s.heard(), func(a order.Answer) bool {
+				return a.Type != order.Routes || len(a.Versions) == 0
+			})...)
 			return len(said) > 0
 		})
-		if refused := strings.Contains(said[0].Refused, ": (("); len(said) != 1 || refused != (regex == "((") || len(said[0].Versions) != 1 || said[0].Versions[envoy.TrialName] == "" {
+		if refused := strings.Contains(said[0].Refused, ": (("); len(said) != 1 || refused != (regex == "((") ||
+			len(said[0].Versions) != 1 || said[0].Versions[envoy.TrialName] == "" {
 			t.Errorf("of %s it says %v", regex, said)
 		}
 		if got := s.get(); got != "200 a" {
@@ -51,7 +55,9 @@ func TestATrialIsAnsweredAndPutsNothingInForce(t *testing.T) {
 	}
 	s.apply(to("a"))
 	await(t, "the trial is taken away", func() bool {
-		return slices.ContainsFunc(s.heard(), func(a order.Answer) bool { return slices.Contains(a.Names, envoy.TrialName) && len(a.Versions) == 0 })
+		return slices.ContainsFunc(s.heard(), func(a order.Answer) bool {
+			return slices.Contains(a.Names, envoy.TrialName) && len(a.Versions) == 0
+		})
 	})
 	tried("((")
 }

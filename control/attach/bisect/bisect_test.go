@@ -87,7 +87,9 @@ func (w *world) plan() {
 		for word := range strings.FieldsSeq(w.bodies[name]) {
 			routes = append(routes, nameOf(word))
 		}
-		offers[bisect.Resource{Type: order.Routes, Name: name}] = bisect.Offer{Version: w.version(name), Routes: func() []objects.Object { return routes }}
+		offers[bisect.Resource{Type: order.Routes, Name: name}] = bisect.Offer{Version: w.version(name), Routes: func() []objects.Object {
+			return routes
+		}}
 	}
 	w.q.Offer(offers)
 }

@@ -121,7 +121,8 @@ subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: control}]`)
 	case <-time.After(20 * time.Second):
 		t.Fatal("nobody is told that it is gone")
 	}
-	wants(t, "deleted", w.Name(ctx, []objects.Name{one})[one], "", "it does not exist: make it with kubectl create secret tls a --namespace certs")
+	wants(t, "deleted", w.Name(ctx, []objects.Name{one})[one], "",
+		"it does not exist: make it with kubectl create secret tls a --namespace certs")
 	asked := func(name string) (n int) {
 		t.Helper()
 		requests := c.Requests()

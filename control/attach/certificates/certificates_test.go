@@ -88,7 +88,8 @@ func changed(w *certificates.Watch) bool {
 // wants compares a result: its chain and its fault.
 func wants(t *testing.T, what string, is plan.Certificate, chain, fault string) {
 	t.Helper()
-	if string(is.Chain) != chain || (is.Key == nil) != (chain == "") || (is.Fault == "") != (fault == "") || !strings.Contains(is.Fault, fault) {
+	if string(is.Chain) != chain || (is.Key == nil) != (chain == "") || (is.Fault == "") != (fault == "") ||
+		!strings.Contains(is.Fault, fault) {
 		t.Errorf("%s there is %q with the fault %q, want %q with %q", what, is.Chain, is.Fault, chain, fault)
 	}
 }
@@ -113,10 +114,12 @@ func TestWhatIsKnownOfASecretFollowsIt(t *testing.T) {
 		{what: "beside one that has no time", err: slow, chain: chain, same: true},
 		{what: "replaced", data: dataOf(chain2, key2), chain: chain2},
 		{what: "with the key of another", data: dataOf(chain, key2), chain: chain2, fault: "tls.key does not fit tls.crt"},
-		{what: "with that, beside an API server that is away", err: errAway, chain: chain2, fault: "tls.key does not fit tls.crt", same: true},
+		{what: "with that, beside an API server that is away", err: errAway, chain: chain2, fault: "tls.key does not fit tls.crt",
+			same: true},
 		{what: "with no key", data: dataOf(chain2, ""), chain: chain2, fault: "it has no tls.key"},
 		{what: "mended", data: dataOf(chain, key), chain: chain},
-		{what: "without the right", err: errForbidden, chain: chain, fault: `it may not be read: secrets "cert" is forbidden: no; give the user u get on it`},
+		{what: "without the right", err: errForbidden, chain: chain,
+			fault: `it may not be read: secrets "cert" is forbidden: no; give the user u get on it`},
 		{what: "with the right", data: dataOf(chain, key), chain: chain},
 		{what: "deleted", fault: "it does not exist"},
 		{what: "deleted, beside an API server that is away", err: errAway, fault: "it does not exist", same: true},
@@ -138,7 +141,8 @@ func TestWhatIsKnownOfASecretFollowsIt(t *testing.T) {
 	if !slices.Equal(s.read, []objects.Name{a}) {
 		t.Errorf("at once %v are read", s.read)
 	}
-	for words, want := range map[string]int{"nothing is served with them": 2, "going on with the last good ones": 3, "read certificates": 5} {
+	for words, want := range map[string]int{"nothing is served with them": 2, "going on with the last good ones": 3,
+		"read certificates": 5} {
 		if got := strings.Count(log.String(), words); got != want {
 			t.Errorf("%q is told %d times, want %d:\n%s", words, got, want, log)
 		}
@@ -183,7 +187,8 @@ func TestWhatIsNamedIsReadAtOnceAndWhatIsNotIsForgotten(t *testing.T) {
 	}
 	names(b)
 	s.err = errAway
-	wants(t, "named again, beside an API server that is away", names(a, b)[a], "", "it was not read yet, for the API server does not answer")
+	wants(t, "named again, beside an API server that is away", names(a, b)[a], "",
+		"it was not read yet, for the API server does not answer")
 	s.err = nil
 	s.data[a] = dataOf(chain, key)
 	if s.round([]objects.Name{a}); !changed(w) {
@@ -209,7 +214,8 @@ func TestExpiryIsToldAsAChange(t *testing.T) {
 		}
 		is := w.Name(t.Context(), []objects.Name{a})[a]
 		wants(t, "expired", is, chain, "")
-		if is.Warning != "certificate 1 of tls.crt expired at 2000-01-01 01:00 UTC, and clients refuse it: replace it" || strings.Count(log.String(), "clients may refuse") != 1 {
+		if is.Warning != "certificate 1 of tls.crt expired at 2000-01-01 01:00 UTC, and clients refuse it: replace it" ||
+			strings.Count(log.String(), "clients may refuse") != 1 {
 			t.Errorf("the warning is %q, and the log says\n%s", is.Warning, log)
 		}
 	})
@@ -235,7 +241,8 @@ func TestOfAFolderASecretIsTheOneOfItsNamespace(t *testing.T) {
 	known := certificates.OfFolder(n, at, names, nil, now)
 	wants(t, "of its namespace", known[names[0]], chain, "")
 	wants(t, "of another namespace", known[names[1]], chain2, "")
-	wants(t, "in another namespace only", known[names[2]], "", "no file of the folder has it: write what kubectl create secret tls alone --namespace ns --cert FILE --key FILE --dry-run=client -o yaml prints into one")
+	wants(t, "in another namespace only", known[names[2]], "",
+		"no file of the folder has it: write what kubectl create secret tls alone --namespace ns --cert FILE --key FILE --dry-run=client -o yaml prints into one")
 	wants(t, "at fault", known[names[3]], "", "than the first there (bad.yaml:3)")
 	// An invalid edit keeps the certificate before it; a deleted Secret removes it.
 	was := map[objects.Name]plan.Certificate{names[3]: known[names[1]], names[2]: known[names[1]]}

@@ -52,7 +52,8 @@ func Check(chain []byte, key objects.PrivateKey, now time.Time) plan.Certificate
 	if err != nil {
 		return plan.Certificate{Fault: "tls.key cannot be written for Envoy"}
 	}
-	return plan.Certificate{Chain: all.pem(), Key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), Warning: all.warning(now)}
+	return plan.Certificate{Chain: all.pem(), Key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
+		Warning: all.warning(now)}
 }
 
 // CheckAuthorities returns the certificates in ca.crt of a ConfigMap as Chain, or a Fault.
@@ -118,11 +119,13 @@ func served(c *x509.Certificate) error {
 	switch key := c.PublicKey.(type) {
 	case *rsa.PublicKey:
 		if n := key.N.BitLen(); n < minRSA || n > maxRSA {
-			return fmt.Errorf("the RSA key of tls.crt has %d bits, and Envoy takes %d to %d: make a certificate with another key", n, minRSA, maxRSA)
+			return fmt.Errorf("the RSA key of tls.crt has %d bits, and Envoy takes %d to %d: make a certificate with another key", n,
+				minRSA, maxRSA)
 		}
 	case *ecdsa.PublicKey:
 		if !slices.Contains([]elliptic.Curve{elliptic.P256(), elliptic.P384(), elliptic.P521()}, key.Curve) {
-			return fmt.Errorf("the key of tls.crt is on the curve %s, and Envoy takes P-256, P-384 and P-521: make a certificate with another key", key.Curve.Params().Name)
+			return fmt.Errorf("the key of tls.crt is on the curve %s, and Envoy takes P-256, P-384 and P-521: make a certificate with another key",
+				key.Curve.Params().Name)
 		}
 		if c.KeyUsage != 0 && c.KeyUsage&x509.KeyUsageDigitalSignature == 0 {
 			return errors.New("the certificate in tls.crt is not for digital signatures, which Envoy wants of one with an ECDSA key: make one with the key usage digitalSignature")
@@ -203,9 +206,11 @@ func (all certificates) warning(now time.Time) string {
 	for i, c := range all {
 		switch {
 		case now.After(c.NotAfter):
-			return fmt.Sprintf("certificate %d of tls.crt expired at %s, and clients refuse it: replace it", i+1, c.NotAfter.UTC().Format(layout))
+			return fmt.Sprintf("certificate %d of tls.crt expired at %s, and clients refuse it: replace it", i+1,
+				c.NotAfter.UTC().Format(layout))
 		case now.Before(c.NotBefore):
-			return fmt.Sprintf("certificate %d of tls.crt is not valid before %s, and clients refuse it until then", i+1, c.NotBefore.UTC().Format(layout))
+			return fmt.Sprintf("certificate %d of tls.crt is not valid before %s, and clients refuse it until then", i+1,
+				c.NotBefore.UTC().Format(layout))
 		}
 	}
 	return ""

@@ -35,7 +35,8 @@ var now = time.Date(2026, 11, 22, 9, 30, 0, 0, time.UTC)
 // signed returns a self-signed certificate in DER, after some changes.
 func signed(t *testing.T, key crypto.Signer, changes ...func(*x509.Certificate)) []byte {
 	t.Helper()
-	is := &x509.Certificate{SerialNumber: big.NewInt(7), DNSNames: []string{"one.test"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)}
+	is := &x509.Certificate{SerialNumber: big.NewInt(7), DNSNames: []string{"one.test"}, NotBefore: now.Add(-time.Hour),
+		NotAfter: now.Add(time.Hour)}
 	for _, change := range changes {
 		change(is)
 	}
@@ -117,7 +118,8 @@ func (p proxy) takes(t *testing.T, pairs ...[2]string) string {
 	if err := os.WriteFile(file, []byte(`{"static_resources": {"listeners": [`+strings.Join(listeners, ",")+`]}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.CommandContext(t.Context(), p.binary, "--mode", "validate", "--config-path", file, "--log-level", "error").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), p.binary, "--mode", "validate", "--config-path", file, "--log-level",
+		"error").CombinedOutput(); err != nil {
 		return err.Error() + ": " + string(out)
 	}
 	return ""
@@ -138,7 +140,8 @@ func TestWhatIsTakenIsWhatEnvoyTakes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	encrypted := string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Headers: map[string]string{"Proc-Type": "4,ENCRYPTED", "DEK-Info": "AES-128-CBC,00112233445566778899AABBCCDDEEFF"}, Bytes: sec1}))
+	encrypted := string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY",
+		Headers: map[string]string{"Proc-Type": "4,ENCRYPTED", "DEK-Info": "AES-128-CBC,00112233445566778899AABBCCDDEEFF"}, Bytes: sec1}))
 	usage := func(is x509.KeyUsage) func(*x509.Certificate) { return func(c *x509.Certificate) { c.KeyUsage = is } }
 	named := func(change func(*x509.Certificate)) func(*x509.Certificate) {
 		return func(c *x509.Certificate) {
@@ -160,21 +163,26 @@ func TestWhatIsTakenIsWhatEnvoyTakes(t *testing.T) {
 		{name: "P-256", chain: chain, key: key},
 		{name: "P-384", chain: of(onCurve(t, elliptic.P384())), key: "own"},
 		{name: "P-521", chain: of(onCurve(t, elliptic.P521())), key: "own"},
-		{name: "P-224", chain: of(onCurve(t, elliptic.P224())), key: key, fault: "the key of tls.crt is on the curve P-224, and Envoy takes P-256, P-384 and P-521"},
+		{name: "P-224", chain: of(onCurve(t, elliptic.P224())), key: key,
+			fault: "the key of tls.crt is on the curve P-224, and Envoy takes P-256, P-384 and P-521"},
 		{name: "Ed25519", chain: of(ofEd), key: pkcs8(t, ofEd)},
 		{name: "RSA", chain: of(rsa2048), key: pkcs8(t, rsa2048)},
 		{name: "RSA in PKCS 1", chain: of(rsa2048), key: inPEM("RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(rsa2048))},
-		{name: "a small RSA key", chain: of(ofRSA(t, 2047)), key: key, fault: "the RSA key of tls.crt has 2047 bits, and Envoy takes 2048 to 16384"},
-		{name: "a large RSA key", chain: large(t, ec, 16385), key: key, fault: "the RSA key of tls.crt has 16385 bits, and Envoy takes 2048 to 16384"},
+		{name: "a small RSA key", chain: of(ofRSA(t, 2047)), key: key,
+			fault: "the RSA key of tls.crt has 2047 bits, and Envoy takes 2048 to 16384"},
+		{name: "a large RSA key", chain: large(t, ec, 16385), key: key,
+			fault: "the RSA key of tls.crt has 16385 bits, and Envoy takes 2048 to 16384"},
 		{name: "SEC 1", chain: chain, key: inPEM("EC PRIVATE KEY", sec1)},
-		{name: "SEC 1 after parameters", chain: chain, key: inPEM("EC PARAMETERS", []byte("\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07")) + inPEM("EC PRIVATE KEY", sec1)},
+		{name: "SEC 1 after parameters", chain: chain, key: inPEM("EC PARAMETERS", []byte("\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07")) +
+			inPEM("EC PRIVATE KEY", sec1)},
 		{name: "labels that Envoy does not read", chain: chain, key: inPEM("PRIVATE KEY", sec1)},
 		{name: "headers that Envoy does not read", chain: strings.Replace(chain, "\n", "\na: b\n\n", 1), key: key},
 		{name: "two in a chain", chain: chain + of(other), key: key},
 		{name: "text around it", chain: "mine:\r\n" + strings.ReplaceAll(chain, "\n", "\r\n") + "end", key: "\n" + key + key},
 		{name: "a key beside the certificate", chain: key + chain, key: chain + key},
 
-		{name: "the key of another", chain: chain, key: pkcs8(t, other), fault: "tls.key does not fit tls.crt: it is the key of another certificate than the first there"},
+		{name: "the key of another", chain: chain, key: pkcs8(t, other),
+			fault: "tls.key does not fit tls.crt: it is the key of another certificate than the first there"},
 		{name: "the key of another kind", chain: chain, key: pkcs8(t, rsa2048), fault: "tls.key does not fit tls.crt"},
 		{name: "the chain the other way round", chain: of(other) + chain, key: key, fault: "tls.key does not fit tls.crt"},
 		{name: "two keys", chain: chain, key: pkcs8(t, other) + key, fault: "tls.key does not fit tls.crt"},
@@ -183,26 +191,39 @@ func TestWhatIsTakenIsWhatEnvoyTakes(t *testing.T) {
 		{name: "no PEM", chain: string(signed(t, ec)), key: key, fault: "tls.crt has no certificate: write it in PEM"},
 		{name: "no key in PEM", chain: chain, key: string(sec1), fault: "tls.key has no key: write it in PEM"},
 		{name: "a certificate in the place of the key", chain: chain, key: chain, fault: "tls.key has no key"},
-		{name: "a chain that is cut off", chain: chain + of(other)[:100], key: key, fault: "tls.crt is cut off or damaged: of 2 blocks of PEM 1 can be read"},
-		{name: "a key that is cut off", chain: chain, key: key[:60], fault: "tls.key is cut off or damaged: of 1 blocks of PEM 0 can be read"},
-		{name: "no base64", chain: chain + "-----BEGIN CERTIFICATE-----\n!!!!\n-----END CERTIFICATE-----\n", key: key, fault: "tls.crt is cut off or damaged"},
-		{name: "no DER", chain: chain + inPEM("CERTIFICATE", []byte("x")), key: key, fault: "certificate 2 of tls.crt cannot be read: x509: "},
-		{name: "no DER of a key", chain: chain, key: inPEM("PRIVATE KEY", []byte("x")), fault: "tls.key cannot be read: write a key of RSA, ECDSA or Ed25519 there"},
+		{name: "a chain that is cut off", chain: chain + of(other)[:100], key: key,
+			fault: "tls.crt is cut off or damaged: of 2 blocks of PEM 1 can be read"},
+		{name: "a key that is cut off", chain: chain, key: key[:60],
+			fault: "tls.key is cut off or damaged: of 1 blocks of PEM 0 can be read"},
+		{name: "no base64", chain: chain + "-----BEGIN CERTIFICATE-----\n!!!!\n-----END CERTIFICATE-----\n", key: key,
+			fault: "tls.crt is cut off or damaged"},
+		{name: "no DER", chain: chain + inPEM("CERTIFICATE", []byte("x")), key: key,
+			fault: "certificate 2 of tls.crt cannot be read: x509: "},
+		{name: "no DER of a key", chain: chain, key: inPEM("PRIVATE KEY", []byte("x")),
+			fault: "tls.key cannot be read: write a key of RSA, ECDSA or Ed25519 there"},
 		{name: "encrypted", chain: chain, key: encrypted, fault: "tls.key is encrypted, and nobody has its password"},
-		{name: "encrypted in PKCS 8", chain: chain, key: inPEM("ENCRYPTED PRIVATE KEY", bare.Bytes), fault: "tls.key is encrypted, and nobody has its password"},
-		{name: "another word for a certificate", chain: strings.ReplaceAll(chain, "CERTIFICATE", "TRUSTED CERTIFICATE"), key: key, fault: "tls.crt has no certificate", stricter: true},
+		{name: "encrypted in PKCS 8", chain: chain, key: inPEM("ENCRYPTED PRIVATE KEY", bare.Bytes),
+			fault: "tls.key is encrypted, and nobody has its password"},
+		{name: "another word for a certificate", chain: strings.ReplaceAll(chain, "CERTIFICATE", "TRUSTED CERTIFICATE"), key: key,
+			fault: "tls.crt has no certificate", stricter: true},
 
 		{name: "expired", chain: of(ec, func(c *x509.Certificate) { c.NotAfter = now.Add(-time.Minute) }), key: key},
 		{name: "not yet valid", chain: of(ec, func(c *x509.Certificate) { c.NotBefore = now.Add(time.Minute) }), key: key},
 		{name: "for signatures", chain: of(ec, usage(x509.KeyUsageDigitalSignature)), key: key},
-		{name: "not for signatures", chain: of(ec, usage(x509.KeyUsageKeyAgreement)), key: key, fault: "the certificate in tls.crt is not for digital signatures"},
+		{name: "not for signatures", chain: of(ec, usage(x509.KeyUsageKeyAgreement)), key: key,
+			fault: "the certificate in tls.crt is not for digital signatures"},
 		{name: "RSA not for signatures", chain: of(rsa2048, usage(x509.KeyUsageKeyEncipherment)), key: pkcs8(t, rsa2048)},
 		{name: "must-staple", chain: of(ec, staple("\x30\x03\x02\x01\x05")), key: key, fault: "make one without must-staple"},
 		{name: "another feature of TLS", chain: of(ec, staple("\x30\x03\x02\x01\x11")), key: key},
-		{name: "for no name", chain: of(ec, named(func(*x509.Certificate) {})), key: key, fault: "the certificate in tls.crt is for no name"},
-		{name: "for an address of mail", chain: of(ec, named(func(c *x509.Certificate) { c.EmailAddresses = []string{"a@b.test"} })), key: key, fault: "the certificate in tls.crt is for no name"},
-		{name: "for an IP address", chain: of(ec, named(func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} })), key: key},
-		{name: "for a URI", chain: of(ec, named(func(c *x509.Certificate) { c.URIs = []*url.URL{{Scheme: "spiffe", Host: "a", Path: "/b"}} })), key: key},
+		{name: "for no name", chain: of(ec, named(func(*x509.Certificate) {})), key: key,
+			fault: "the certificate in tls.crt is for no name"},
+		{name: "for an address of mail", chain: of(ec, named(func(c *x509.Certificate) { c.EmailAddresses = []string{"a@b.test"} })),
+			key: key, fault: "the certificate in tls.crt is for no name"},
+		{name: "for an IP address", chain: of(ec, named(func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} })),
+			key: key},
+		{name: "for a URI", chain: of(ec, named(func(c *x509.Certificate) {
+			c.URIs = []*url.URL{{Scheme: "spiffe", Host: "a", Path: "/b"}}
+		})), key: key},
 		{name: "for a common name", chain: of(ec, named(func(c *x509.Certificate) { c.Subject.CommonName = "one.test" })), key: key},
 	} {
 		if c.key == "own" {
@@ -234,7 +255,8 @@ func TestWhatIsTakenIsWhatEnvoyTakes(t *testing.T) {
 func large(t *testing.T, by crypto.Signer, bits int) string {
 	t.Helper()
 	n := new(big.Int).SetBit(big.NewInt(1), bits-1, 1)
-	is := &x509.Certificate{SerialNumber: big.NewInt(7), DNSNames: []string{"one.test"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)}
+	is := &x509.Certificate{SerialNumber: big.NewInt(7), DNSNames: []string{"one.test"}, NotBefore: now.Add(-time.Hour),
+		NotAfter: now.Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, is, is, &rsa.PublicKey{N: n, E: 65537}, by)
 	if err != nil {
 		t.Fatal(err)

@@ -75,7 +75,9 @@ func (w *writer) classes() {
 		}
 		s := w.add(objects.GatewayClassKind, c)
 		s.Features = all
-		s.Used = slices.ContainsFunc(w.Attachments.Gateways, func(g *attach.Gateway) bool { return string(g.Spec.GatewayClassName) == c.Name })
+		s.Used = slices.ContainsFunc(w.Attachments.Gateways, func(g *attach.Gateway) bool {
+			return string(g.Spec.GatewayClassName) == c.Name
+		})
 		accepted := is(gatewayv1.GatewayClassConditionStatusAccepted, gatewayv1.GatewayClassReasonAccepted, "")
 		if v := w.Attachments.Classes[c.Name].Refused; v != (attach.Verdict{}) {
 			accepted = not(gatewayv1.GatewayClassConditionStatusAccepted, v.Reason, v.Words)
@@ -115,7 +117,8 @@ func supportedVersion(are []string) metav1.Condition {
 	}
 	if len(unknown) > 0 {
 		return not(gatewayv1.GatewayClassConditionStatusSupportedVersion, gatewayv1.GatewayClassReasonUnsupportedVersion,
-			fmt.Sprintf("CRDs of Gateway API are %s; Headgate knows those of %s, and does what it can with others", strings.Join(unknown, " and "), strings.Join(versions, " and ")))
+			fmt.Sprintf("CRDs of Gateway API are %s; Headgate knows those of %s, and does what it can with others",
+				strings.Join(unknown, " and "), strings.Join(versions, " and ")))
 	}
 	return is(gatewayv1.GatewayClassConditionStatusSupportedVersion, gatewayv1.GatewayClassReasonSupportedVersion, "")
 }

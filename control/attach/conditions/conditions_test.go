@@ -88,7 +88,8 @@ func read(t *testing.T, input string) conditions.Input {
 	}
 	n := network.Read(t, network.Standard(strings.Join(docs, "\n---\n")))
 	a := attach.Of(n)
-	return conditions.Input{Attachments: a, Plans: plan.Of(a, n, plan.Known{Certificates: certificates, Authorities: authorities}), Network: n, Facts: facts}
+	return conditions.Input{Attachments: a, Plans: plan.Of(a, n, plan.Known{Certificates: certificates, Authorities: authorities}),
+		Network: n, Facts: facts}
 }
 
 // show formats statuses.
@@ -153,7 +154,8 @@ func TestFeaturesAreInOrderEachOnce(t *testing.T) {
 		if s.Object.Kind != objects.GatewayClassKind {
 			continue
 		}
-		if !slices.IsSorted(s.Features) || len(slices.Compact(slices.Clone(s.Features))) != len(s.Features) || !slices.Contains(s.Features, "HTTPRoute") {
+		if !slices.IsSorted(s.Features) || len(slices.Compact(slices.Clone(s.Features))) != len(s.Features) ||
+			!slices.Contains(s.Features, "HTTPRoute") {
 			t.Errorf("the features are %v", s.Features)
 		}
 		return
@@ -164,11 +166,12 @@ func TestFeaturesAreInOrderEachOnce(t *testing.T) {
 // Every route and pool gets a status, since it may have had one before.
 func TestWhatNamesNothingOfOursSaysNothing(t *testing.T) {
 	all := make(map[string]bool)
-	for _, s := range conditions.Of(read(t, "kind: HTTPRoute\nmetadata: {namespace: ns, name: r}\nspec: {parentRefs: [{name: another}]}\n---\n"+
-		"kind: GRPCRoute\nmetadata: {namespace: ns, name: r}\n---\nkind: LLMRoute\nmetadata: {namespace: ns, name: r}\nspec: {backendRefs: [{name: llama}]}\n---\n"+
-		"kind: GatewayClass\nmetadata: {name: other}\nspec: {controllerName: example.com/other}\n---\n"+
-		"kind: Gateway\nmetadata: {namespace: ns, name: others}\nspec: {gatewayClassName: other, listeners: [{name: http, port: 80, protocol: HTTP}]}\n---\n"+
-		"kind: ListenerSet\nmetadata: {namespace: ns, name: others}\nspec: {parentRef: {name: others}, listeners: [{name: http, port: 81, protocol: HTTP}]}")) {
+	for _, s := range conditions.Of(read(t,
+		"kind: HTTPRoute\nmetadata: {namespace: ns, name: r}\nspec: {parentRefs: [{name: another}]}\n---\n"+
+			"kind: GRPCRoute\nmetadata: {namespace: ns, name: r}\n---\nkind: LLMRoute\nmetadata: {namespace: ns, name: r}\nspec: {backendRefs: [{name: llama}]}\n---\n"+
+			"kind: GatewayClass\nmetadata: {name: other}\nspec: {controllerName: example.com/other}\n---\n"+
+			"kind: Gateway\nmetadata: {namespace: ns, name: others}\nspec: {gatewayClassName: other, listeners: [{name: http, port: 80, protocol: HTTP}]}\n---\n"+
+			"kind: ListenerSet\nmetadata: {namespace: ns, name: others}\nspec: {parentRef: {name: others}, listeners: [{name: http, port: 81, protocol: HTTP}]}")) {
 		all[s.Object.String()] = s.Empty()
 	}
 	want := map[string]bool{

@@ -33,7 +33,8 @@ func (w *writer) gateway(g *attach.Gateway) {
 		s.Conditions = append(s.Conditions, resolved)
 	}
 	if words := anybody(g); words != "" {
-		s.Conditions = append(s.Conditions, is(gatewayv1.GatewayConditionInsecureFrontendValidationMode, gatewayv1.GatewayReasonConfigurationChanged, words))
+		s.Conditions = append(s.Conditions, is(gatewayv1.GatewayConditionInsecureFrontendValidationMode,
+			gatewayv1.GatewayReasonConfigurationChanged, words))
 	}
 	for _, set := range g.Sets {
 		if w.set(g, set, accepted) {
@@ -46,7 +47,8 @@ func (w *writer) gateway(g *attach.Gateway) {
 func anybody(g *attach.Gateway) string {
 	var ports []int32
 	for _, l := range g.Listeners {
-		if v := g.Clients(l.Port); v != nil && !refused(l) && l.Protocol == gatewayv1.HTTPSProtocolType && v.Mode == gatewayv1.AllowInsecureFallback {
+		if v := g.Clients(l.Port); v != nil && !refused(l) && l.Protocol == gatewayv1.HTTPSProtocolType &&
+			v.Mode == gatewayv1.AllowInsecureFallback {
 			ports = append(ports, l.Port)
 		}
 	}
@@ -91,7 +93,8 @@ func (w *writer) accepted(g *attach.Gateway, own []*attach.Listener) metav1.Cond
 	}
 	for _, a := range g.Spec.Addresses {
 		if kind := ptr.Deref(a.Type, gatewayv1.IPAddressType); kind != gatewayv1.IPAddressType {
-			return not(of, gatewayv1.GatewayReasonUnsupportedAddress, fmt.Sprintf("spec.addresses has one of type %s: Headgate knows %s alone", kind, gatewayv1.IPAddressType))
+			return not(of, gatewayv1.GatewayReasonUnsupportedAddress,
+				fmt.Sprintf("spec.addresses has one of type %s: Headgate knows %s alone", kind, gatewayv1.IPAddressType))
 		}
 	}
 	words := w.unserved(own)
@@ -132,7 +135,8 @@ func (w *writer) reached(g *attach.Gateway) metav1.Condition {
 	}
 	for _, a := range g.Spec.Addresses {
 		if a.Value != "" && !slices.ContainsFunc(has, func(is gatewayv1.GatewayStatusAddress) bool { return is.Value == a.Value }) {
-			return not(of, gatewayv1.GatewayReasonAddressNotUsable, fmt.Sprintf("its Service does not have the address %s of spec.addresses", a.Value))
+			return not(of, gatewayv1.GatewayReasonAddressNotUsable,
+				fmt.Sprintf("its Service does not have the address %s of spec.addresses", a.Value))
 		}
 	}
 	return is(of, gatewayv1.GatewayReasonProgrammed, "")
@@ -200,7 +204,8 @@ func (w *writer) set(g *attach.Gateway, set *attach.Set, gateway metav1.Conditio
 	}
 	programmed := w.done(g, own)
 	if reached := w.reached(g); good(programmed) && !good(reached) {
-		programmed = not(gatewayv1.ListenerSetConditionProgrammed, reasonParentNotProgrammed, fmt.Sprintf("Gateway %s: %s", g.Name, reached.Message))
+		programmed = not(gatewayv1.ListenerSetConditionProgrammed, reasonParentNotProgrammed,
+			fmt.Sprintf("Gateway %s: %s", g.Name, reached.Message))
 	}
 	s.Conditions = []metav1.Condition{accepted, programmed}
 	return true
@@ -254,7 +259,8 @@ func (w *writer) listener(g *attach.Gateway, l *attach.Listener) Listener {
 	}
 	s.Conditions = []metav1.Condition{accepted, programmed, resolved, conflicted}
 	if words := overlaps(g, l); words != "" {
-		s.Conditions = append(s.Conditions, is(gatewayv1.ListenerConditionOverlappingTLSConfig, gatewayv1.ListenerReasonOverlappingHostnames, words))
+		s.Conditions = append(s.Conditions, is(gatewayv1.ListenerConditionOverlappingTLSConfig,
+			gatewayv1.ListenerReasonOverlappingHostnames, words))
 	}
 	return s
 }

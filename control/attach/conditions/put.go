@@ -206,7 +206,8 @@ var ofPool = view[pool.ParentStatus]{
 	make: func(ref gatewayv1.ParentReference) pool.ParentStatus {
 		return pool.ParentStatus{
 			ParentRef: pool.ParentReference{
-				Group: (*string)(ref.Group), Kind: string(ptr.Deref(ref.Kind, "")), Namespace: string(ptr.Deref(ref.Namespace, "")), Name: string(ref.Name),
+				Group: (*string)(ref.Group), Kind: string(ptr.Deref(ref.Kind, "")), Namespace: string(ptr.Deref(ref.Namespace, "")),
+				Name: string(ref.Name),
 			},
 			ControllerName: string(attach.Controller),
 		}

@@ -48,12 +48,14 @@ func equal(t *testing.T, got, want any) {
 func TestConditionsKeepTheirTimesAndThoseOfOthers(t *testing.T) {
 	g := &gatewayv1.Gateway{Status: gatewayv1.GatewayStatus{
 		Conditions: []metav1.Condition{
-			at("example.com/Other", "True", 1, before), at("Accepted", "True", 1, before), at("PartiallyInvalid", "True", 1, before), at("Programmed", "Unknown", 1, before),
+			at("example.com/Other", "True", 1, before), at("Accepted", "True", 1, before), at("PartiallyInvalid", "True", 1, before),
+			at("Programmed", "Unknown", 1, before),
 			at("InsecureFrontendValidationMode", "True", 1, before),
 		},
 		Listeners: []gatewayv1.ListenerStatus{
 			{Name: "gone", Conditions: []metav1.Condition{at("Accepted", "True", 1, before)}},
-			{Name: "b", AttachedRoutes: 7, Conditions: []metav1.Condition{at("Accepted", "True", 1, before), at("OverlappingTLSConfig", "True", 1, before)}},
+			{Name: "b", AttachedRoutes: 7, Conditions: []metav1.Condition{at("Accepted", "True", 1, before),
+				at("OverlappingTLSConfig", "True", 1, before)}},
 		},
 	}}
 	s := &conditions.Status{
@@ -61,41 +63,50 @@ func TestConditionsKeepTheirTimesAndThoseOfOthers(t *testing.T) {
 		Conditions: []metav1.Condition{say("Accepted", "True"), say("Programmed", "True")},
 		Listeners: []conditions.Listener{
 			{Name: "a", Conditions: []metav1.Condition{say("Accepted", "True")}},
-			{Name: "b", Kinds: []gatewayv1.RouteGroupKind{{Group: ptr.To[gatewayv1.Group]("g"), Kind: "K"}}, Routes: 1, Conditions: []metav1.Condition{say("Accepted", "True")}},
+			{Name: "b", Kinds: []gatewayv1.RouteGroupKind{{Group: ptr.To[gatewayv1.Group]("g"), Kind: "K"}}, Routes: 1,
+				Conditions: []metav1.Condition{say("Accepted", "True")}},
 		},
 	}
 	s.Put(g, now)
 	equal(t, g.Status, gatewayv1.GatewayStatus{
 		Addresses: s.Addresses, AttachedListenerSets: ptr.To[int32](3),
-		Conditions: []metav1.Condition{at("example.com/Other", "True", 1, before), at("Accepted", "True", 2, before), at("Programmed", "True", 2, now)},
+		Conditions: []metav1.Condition{at("example.com/Other", "True", 1, before), at("Accepted", "True", 2, before),
+			at("Programmed", "True", 2, now)},
 		Listeners: []gatewayv1.ListenerStatus{
 			{Name: "a", SupportedKinds: []gatewayv1.RouteGroupKind{}, Conditions: []metav1.Condition{at("Accepted", "True", 2, now)}},
-			{Name: "b", SupportedKinds: s.Listeners[1].Kinds, AttachedRoutes: 1, Conditions: []metav1.Condition{at("Accepted", "True", 2, before)}},
+			{Name: "b", SupportedKinds: s.Listeners[1].Kinds, AttachedRoutes: 1,
+				Conditions: []metav1.Condition{at("Accepted", "True", 2, before)}},
 		},
 	})
 	var set gatewayv1.ListenerSet
-	set.Status.Listeners = []gatewayv1.ListenerEntryStatus{{Name: "b", Conditions: []metav1.Condition{at("Accepted", "True", 1, before)}}, {Name: "gone"}}
+	set.Status.Listeners = []gatewayv1.ListenerEntryStatus{{Name: "b", Conditions: []metav1.Condition{at("Accepted", "True", 1, before)}},
+		{Name: "gone"}}
 	s.Put(&set, now)
 	equal(t, set.Status, gatewayv1.ListenerSetStatus{
 		Conditions: []metav1.Condition{at("Accepted", "True", 2, now), at("Programmed", "True", 2, now)},
 		Listeners: []gatewayv1.ListenerEntryStatus{
 			{Name: "a", SupportedKinds: []gatewayv1.RouteGroupKind{}, Conditions: []metav1.Condition{at("Accepted", "True", 2, now)}},
-			{Name: "b", SupportedKinds: s.Listeners[1].Kinds, AttachedRoutes: 1, Conditions: []metav1.Condition{at("Accepted", "True", 2, before)}},
+			{Name: "b", SupportedKinds: s.Listeners[1].Kinds, AttachedRoutes: 1,
+				Conditions: []metav1.Condition{at("Accepted", "True", 2, before)}},
 		},
 	})
 	var class gatewayv1.GatewayClass
 	class.Status = gatewayv1.GatewayClassStatus{
-		Conditions: []metav1.Condition{at("SupportedVersion", "True", 1, before)}, SupportedFeatures: []gatewayv1.SupportedFeature{{Name: "Old"}},
+		Conditions:        []metav1.Condition{at("SupportedVersion", "True", 1, before)},
+		SupportedFeatures: []gatewayv1.SupportedFeature{{Name: "Old"}},
 	}
-	(&conditions.Status{Generation: 2, Features: []gatewayv1.FeatureName{"A", "B"}, Conditions: []metav1.Condition{say("Accepted", "True")}}).Put(&class, now)
+	(&conditions.Status{Generation: 2, Features: []gatewayv1.FeatureName{"A", "B"},
+		Conditions: []metav1.Condition{say("Accepted", "True")}}).Put(&class, now)
 	equal(t, class.Status, gatewayv1.GatewayClassStatus{
-		Conditions: []metav1.Condition{at("Accepted", "True", 2, now)}, SupportedFeatures: []gatewayv1.SupportedFeature{{Name: "A"}, {Name: "B"}},
+		Conditions:        []metav1.Condition{at("Accepted", "True", 2, now)},
+		SupportedFeatures: []gatewayv1.SupportedFeature{{Name: "A"}, {Name: "B"}},
 	})
 }
 
 // ref is a reference to a Gateway with group and kind.
 func ref(name string, section ...string) gatewayv1.ParentReference {
-	r := gatewayv1.ParentReference{Group: ptr.To[gatewayv1.Group](gatewayv1.GroupName), Kind: ptr.To[gatewayv1.Kind]("Gateway"), Name: gatewayv1.ObjectName(name)}
+	r := gatewayv1.ParentReference{Group: ptr.To[gatewayv1.Group](gatewayv1.GroupName), Kind: ptr.To[gatewayv1.Kind]("Gateway"),
+		Name: gatewayv1.ObjectName(name)}
 	if len(section) > 0 {
 		r.SectionName = new(gatewayv1.SectionName(section[0]))
 	}
@@ -154,7 +165,8 @@ func TestParentsAreToldApart(t *testing.T) {
 	}
 	r := ref("g")
 	r.Kind = ptr.To[gatewayv1.Kind]("ListenerSet")
-	s.Parents = append(s.Parents, conditions.Parent{Ref: r}, conditions.Parent{Ref: ref("g")}, conditions.Parent{Ref: ref("g", "x")}, conditions.Parent{Ref: ref("g", "y")})
+	s.Parents = append(s.Parents, conditions.Parent{Ref: r}, conditions.Parent{Ref: ref("g")}, conditions.Parent{Ref: ref("g", "x")},
+		conditions.Parent{Ref: ref("g", "y")})
 	for _, port := range []int32{80, 81} {
 		r := ref("g")
 		r.Port = &port
@@ -207,7 +219,8 @@ func TestParentsOfOurOwnKinds(t *testing.T) {
 		ControllerName: string(attach.Controller), Conditions: []metav1.Condition{at("Accepted", "True", 2, now)},
 		ParentRef: pool.ParentReference{Group: new(gatewayv1.GroupName), Kind: "Gateway", Namespace: "ns", Name: "g"},
 	}
-	ip.Status.Parents = []pool.ParentStatus{{ControllerName: string(attach.Controller), ParentRef: pool.ParentReference{Name: "gone"}}, others}
+	ip.Status.Parents = []pool.ParentStatus{{ControllerName: string(attach.Controller),
+		ParentRef: pool.ParentReference{Name: "gone"}}, others}
 	s.Put(&ip, now)
 	equal(t, ip.Status.Parents, []pool.ParentStatus{others, ours})
 	s.Put(&ip, metav1.NewTime(now.Add(time.Hour)))
@@ -269,13 +282,15 @@ func TestParentsThatDoNotFitAreLeftOut(t *testing.T) {
 		s.Parents = append(s.Parents, conditions.Parent{Ref: ref(fmt.Sprint("g", i))})
 	}
 	s.Put(&r, now)
-	if n := len(r.Status.Parents); n != 32 || r.Status.Parents[0].ControllerName != "example.com/other" || r.Status.Parents[31].ParentRef.Name != "g30" {
+	if n := len(r.Status.Parents); n != 32 || r.Status.Parents[0].ControllerName != "example.com/other" ||
+		r.Status.Parents[31].ParentRef.Name != "g30" {
 		t.Errorf("it has %d parents", n)
 	}
 	var p gatewayv1.BackendTLSPolicy
 	p.Status.Ancestors = []gatewayv1.PolicyAncestorStatus{{ControllerName: "example.com/other", AncestorRef: ref("g")}}
 	s.Put(&p, now)
-	if n := len(p.Status.Ancestors); n != 16 || p.Status.Ancestors[0].ControllerName != "example.com/other" || p.Status.Ancestors[15].AncestorRef.Name != "g14" {
+	if n := len(p.Status.Ancestors); n != 16 || p.Status.Ancestors[0].ControllerName != "example.com/other" ||
+		p.Status.Ancestors[15].AncestorRef.Name != "g14" {
 		t.Errorf("it has %d ancestors", n)
 	}
 }
@@ -295,8 +310,11 @@ func TestAnObjectSharesNoMemoryWithItsStatus(t *testing.T) {
 	var r gatewayv1.HTTPRoute
 	s.Put(&r, now)
 	*r.Status.Parents[0].ParentRef.Kind = "other"
-	if s.Sets != 1 || *s.Addresses[0].Type != gatewayv1.IPAddressType || s.Addresses[0].Value != "10.0.0.1" || *s.Listeners[0].Kinds[0].Group != "g" ||
-		s.Listeners[0].Kinds[0].Kind != "" || !slices.ContainsFunc(s.Parents, func(p conditions.Parent) bool { return *p.Ref.Kind == "Gateway" }) {
+	if s.Sets != 1 || *s.Addresses[0].Type != gatewayv1.IPAddressType || s.Addresses[0].Value != "10.0.0.1" ||
+		*s.Listeners[0].Kinds[0].Group != "g" ||
+		s.Listeners[0].Kinds[0].Kind != "" || !slices.ContainsFunc(s.Parents, func(p conditions.Parent) bool {
+		return *p.Ref.Kind == "Gateway"
+	}) {
 		t.Errorf("the Status is now %+v", s)
 	}
 }

@@ -70,7 +70,8 @@ func (w *writer) conditions(of objects.Object, p attach.Parent, others map[at]st
 	}
 	if verdict.Partly != "" {
 		// Gateway API requires this prefix.
-		return append(all, is(gatewayv1.RouteConditionPartiallyInvalid, gatewayv1.RouteReasonUnsupportedValue, "Dropped Rule: "+verdict.Partly))
+		return append(all, is(gatewayv1.RouteConditionPartiallyInvalid, gatewayv1.RouteReasonUnsupportedValue, "Dropped Rule: "+
+			verdict.Partly))
 	}
 	var words []string
 	for _, l := range p.Listeners {

@@ -58,12 +58,14 @@ func (d *Controller) refused() map[objects.Name]plan.Refused {
 		for _, of := range slices.SortedFunc(maps.Keys(is.Routes), compare) {
 			if _, known := q.refused.Routes[of]; !known {
 				d.Log.Error("an Envoy refuses a route, which is left out until it changes",
-					"gateway", name.String(), "route", d.world.Where(of.Kind, of.Name), "dropped", is.Routes[of].Dropped, "err", is.Routes[of].Words)
+					"gateway", name.String(), "route", d.world.Where(of.Kind, of.Name), "dropped", is.Routes[of].Dropped, "err",
+					is.Routes[of].Words)
 			}
 		}
 		for of := range q.refused.Routes {
 			if _, still := is.Routes[of]; !still {
-				d.Log.Info("a route that an Envoy refused has changed, or left; what there is of it is tried", "gateway", name.String(), "route", of.String())
+				d.Log.Info("a route that an Envoy refused has changed, or left; what there is of it is tried", "gateway", name.String(),
+					"route", of.String())
 			}
 		}
 		for _, words := range is.Others {

@@ -86,11 +86,12 @@ func start(t *testing.T) *control {
 		answers.Heard(from, is)
 	}
 	envoys := ads.New(ads.Config{Who: ads.Said, Heard: heard, Left: answers.Left, Settled: answers.Settled, Log: log})
-	driver := controller.New(controller.Config{Template: c.template, Envoys: envoys, Answers: answers, Log: log, Planned: func(p controller.Plans) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.plans = p.Plans
-	}})
+	driver := controller.New(controller.Config{Template: c.template, Envoys: envoys, Answers: answers, Log: log,
+		Planned: func(p controller.Plans) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.plans = p.Plans
+		}})
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = driver.Run(ctx, c.next) })
@@ -165,7 +166,9 @@ const class = "kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controller
 // route redirects requests for one host, so that no Service is needed.
 func route(name, path, more string) string {
 	return fmt.Sprintf("---\nkind: HTTPRoute\nmetadata: {namespace: ns, name: %s}\nspec:\n  parentRefs: [{name: g}]\n  hostnames: [%s.test]\n"+
-		"  rules: [{matches: [{path: {type: RegularExpression, value: '%s'}}], filters: [{type: RequestRedirect, requestRedirect: {hostname: to-%s.test}}%s]}]\n", name, name, path, name, more)
+		"  rules: [{matches: [{path: {type: RegularExpression, value: '%s'}}], filters: [{type: RequestRedirect, requestRedirect: {hostname: to-%s.test}}%s]}]\n", name,
+		name, path,
+		name, more)
 }
 
 // client is a model of an Envoy. It rejects routes that contain some text, and clusters and
@@ -201,7 +204,8 @@ func (c *control) client(refuses ...string) *client {
 	})
 	c.t.Cleanup(e.stop)
 	for _, of := range []string{order.Clusters, order.Listeners} {
-		if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: "envoy", Cluster: "ns/g"}, TypeUrl: of}); err != nil {
+		if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: "envoy", Cluster: "ns/g"},
+			TypeUrl: of}); err != nil {
 			c.t.Fatal(err)
 		}
 	}
@@ -405,7 +409,9 @@ func TestWhatIsNoRoutesIsTheGatewaysFault(t *testing.T) {
 	await(t, "the Gateway says it", func() bool {
 		return slices.Equal(c.others(), []string{"cluster service/ns/a/80: Error: service/ns/a/80"})
 	})
-	await(t, "the route that names it is left out, and the other is in force", func() bool { return c.verdict("r") != "" && len(e.serves("/p0/")) == 1 })
+	await(t, "the route that names it is left out, and the other is in force", func() bool {
+		return c.verdict("r") != "" && len(e.serves("/p0/")) == 1
+	})
 	if n := c.said("an Envoy refuses what it was sent"); n != 1 {
 		t.Errorf("it is logged %d times", n)
 	}
@@ -441,7 +447,8 @@ func TestOfAThousandRoutesEnvoyRefusesOne(t *testing.T) {
 	c := start(t)
 	own := fmt.Sprintf("127.%d.%d.2", 200+os.Getpid()%50, 21)
 	text, err := c.template.Bootstrap(envoy.Place{
-		Gateway: objects.Name{Namespace: "ns", Name: "g"}, Node: "envoy-0", Admin: netip.MustParseAddrPort(own + ":9901"), Extproc: c.socket + ".extproc", Control: c.socket,
+		Gateway: objects.Name{Namespace: "ns", Name: "g"}, Node: "envoy-0", Admin: netip.MustParseAddrPort(own + ":9901"),
+		Extproc: c.socket + ".extproc", Control: c.socket,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -452,7 +459,8 @@ func TestOfAThousandRoutesEnvoyRefusesOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	layers := config["layeredRuntime"].(map[string]any)
-	layers["layers"] = append(layers["layers"].([]any), map[string]any{"name": "small", "staticLayer": map[string]any{"re2.max_program_size.error_level": 300}})
+	layers["layers"] = append(layers["layers"].([]any),
+		map[string]any{"name": "small", "staticLayer": map[string]any{"re2.max_program_size.error_level": 300}})
 	if text, err = json.Marshal(config); err != nil {
 		t.Fatal(err)
 	}
@@ -462,7 +470,8 @@ func TestOfAThousandRoutesEnvoyRefusesOne(t *testing.T) {
 	}
 	starter := process.NewStarter()
 	run := func() *process.Process {
-		is, err := starter.Start("envoy", dir, exec.Command(binary, "--config-path", filepath.Join(dir, "envoy.json"), "--disable-hot-restart", "--log-level", "error", "--drain-time-s", "1"))
+		is, err := starter.Start("envoy", dir, exec.Command(binary, "--config-path", filepath.Join(dir, "envoy.json"),
+			"--disable-hot-restart", "--log-level", "error", "--drain-time-s", "1"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -540,10 +549,12 @@ func TestOfAThousandRoutesEnvoyRefusesOne(t *testing.T) {
 	all[500], all[7] = route("r500", "/[a-z]/v1/.*", ""), route("r7", "/.*", "")
 	apply()
 	await(t, "mended it serves", func() bool {
-		return get(t, own, "r500.test", "/a/v1/b") == "302 http://to-r500.test:20080/a/v1/b" && get(t, own, "r7.test", "/") == "302 http://to-r7.test:20080/"
+		return get(t, own, "r500.test", "/a/v1/b") == "302 http://to-r500.test:20080/a/v1/b" &&
+			get(t, own, "r7.test", "/") == "302 http://to-r7.test:20080/"
 	})
 	serve("all answer", nil)
 	if c.verdict("r500") != "" || c.verdict("r7") != "" || c.said("an Envoy refuses a route") != 2 {
-		t.Errorf("in the end the verdicts are %q and %q, and %d refusals are logged", c.verdict("r500"), c.verdict("r7"), c.said("an Envoy refuses a route"))
+		t.Errorf("in the end the verdicts are %q and %q, and %d refusals are logged", c.verdict("r500"), c.verdict("r7"),
+			c.said("an Envoy refuses a route"))
 	}
 }

@@ -130,7 +130,8 @@ func (d *Controller) follow(ctx context.Context, w *objects.World) {
 		began := time.Now()
 		d.network = w.Network
 		d.attached = attach.Of(w.Network)
-		d.planned = plan.After(d.planned, d.attached, w.Network, d.known(ctx, plan.Secrets(d.attached, w.Network), plan.ConfigMaps(d.attached, w.Network)))
+		d.planned = plan.After(d.planned, d.attached, w.Network,
+			d.known(ctx, plan.Secrets(d.attached, w.Network), plan.ConfigMaps(d.attached, w.Network)))
 		d.inquire(d.attached, d.planned)
 		d.put()
 		if d.Replanned != nil {

@@ -23,7 +23,8 @@ func large(t testing.TB) objects.Set {
 	var text strings.Builder
 	text.WriteString("kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n")
 	for g := range 2 {
-		fmt.Fprintf(&text, "---\nkind: Gateway\nmetadata: {namespace: ns, name: g%d}\nspec:\n  gatewayClassName: headgate\n  listeners:\n", g)
+		fmt.Fprintf(&text,
+			"---\nkind: Gateway\nmetadata: {namespace: ns, name: g%d}\nspec:\n  gatewayClassName: headgate\n  listeners:\n", g)
 		for l := range 50 {
 			fmt.Fprintf(&text, "  - {name: l%d, port: 80, protocol: HTTP, hostname: l%d.test}\n", l, l)
 		}
@@ -33,11 +34,14 @@ func large(t testing.TB) objects.Set {
 	}
 	for p := range 50 {
 		fmt.Fprintf(&text, "---\nkind: InferencePool\nmetadata: {namespace: ns, name: p%d}\n", p)
-		fmt.Fprintf(&text, "---\nkind: LLMRoute\nmetadata: {namespace: ns, name: m%d}\nspec: {parentRefs: [{name: g%d, sectionName: l%d}], backendRefs: [{name: p%d}]}\n", p, p%2, p, p)
+		fmt.Fprintf(&text,
+			"---\nkind: LLMRoute\nmetadata: {namespace: ns, name: m%d}\nspec: {parentRefs: [{name: g%d, sectionName: l%d}], backendRefs: [{name: p%d}]}\n", p,
+			p%2, p, p)
 	}
 	for r := range 1000 {
-		fmt.Fprintf(&text, "---\nkind: HTTPRoute\nmetadata: {namespace: ns, name: r%d}\nspec:\n  parentRefs: [{name: g%d, sectionName: l%d}]\n"+
-			"  rules: [{matches: [{path: {type: PathPrefix, value: /r%d}}], backendRefs: [{name: s%d, port: 80}]}, {matches: [{path: {value: /x%d}, headers: [{name: a, value: b}]}], backendRefs: [{name: s%d, port: 80}]}]\n",
+		fmt.Fprintf(&text,
+			"---\nkind: HTTPRoute\nmetadata: {namespace: ns, name: r%d}\nspec:\n  parentRefs: [{name: g%d, sectionName: l%d}]\n"+
+				"  rules: [{matches: [{path: {type: PathPrefix, value: /r%d}}], backendRefs: [{name: s%d, port: 80}]}, {matches: [{path: {value: /x%d}, headers: [{name: a, value: b}]}], backendRefs: [{name: s%d, port: 80}]}]\n",
 			r, r%2, r/2%50, r, r%200, r, (r+1)%200)
 	}
 	return network.Set(t, text.String())
@@ -48,7 +52,8 @@ func driver(t testing.TB) *Controller {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(Config{Template: template, Envoys: ads.New(ads.Config{Who: ads.Said, Log: slog.New(slog.DiscardHandler)}), Answers: NewAnswers(), Log: slog.New(slog.DiscardHandler)})
+	return New(Config{Template: template, Envoys: ads.New(ads.Config{Who: ads.Said, Log: slog.New(slog.DiscardHandler)}),
+		Answers: NewAnswers(), Log: slog.New(slog.DiscardHandler)})
 }
 
 // After any change, Envoys get what a control that has just started would send them.
@@ -68,7 +73,8 @@ func TestWhatIsGivenIsThatOfAnyControl(t *testing.T) {
 			other := driver(t)
 			other.follow(ctx, w)
 			if !maps.EqualFunc(d.given, other.given, same) {
-				t.Fatalf("walk %d, step %d: Envoys are given something else after changes than from the start; the plans are\n%s\nand\n%s", seed, step, d.plans.Text(), other.plans.Text())
+				t.Fatalf("walk %d, step %d: Envoys are given something else after changes than from the start; the plans are\n%s\nand\n%s",
+					seed, step, d.plans.Text(), other.plans.Text())
 			}
 			if len(d.makers) != len(d.given) {
 				t.Fatalf("walk %d, step %d: there are %d Gateways, and what was made of %d", seed, step, len(d.given), len(d.makers))

@@ -33,7 +33,8 @@ func pair(t *testing.T, routes string) (*Controller, *table) {
 		t.Fatal(err)
 	}
 	h := new(table)
-	d := New(Config{Template: template, Envoys: ads.New(ads.Config{Who: ads.Said, Log: slog.New(slog.DiscardHandler)}), Answers: NewAnswers(), Peers: h, Log: slog.New(slog.DiscardHandler)})
+	d := New(Config{Template: template, Envoys: ads.New(ads.Config{Who: ads.Said, Log: slog.New(slog.DiscardHandler)}),
+		Answers: NewAnswers(), Peers: h, Log: slog.New(slog.DiscardHandler)})
 	d.follow(t.Context(), objects.Build(network.Set(t, network.Standard(routes))))
 	return d, h
 }
@@ -83,11 +84,13 @@ func TestAGatewayIsProgrammedByTheEnvoysOfAnotherControl(t *testing.T) {
 // controls send the same.
 func TestARouteThatAnEnvoyOfAnotherControlRefusesIsLeftOut(t *testing.T) {
 	d, _ := pair(t, twoRoutes)
-	bad, gateway := objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: "ns", Name: "bad"}}, objects.Name{Namespace: "ns", Name: "g"}
+	bad, gateway := objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: "ns", Name: "bad"}},
+		objects.Name{Namespace: "ns", Name: "g"}
 	content := d.bisections[gateway].planned.Contents[bad]
 	before := d.digests[gateway]
 	say := func(content string) {
-		d.peers = map[string]Seen{"one": {gateway.String(): {Refused: []string{"secret x: no"}, Routes: map[string]SeenRoute{bad.String(): {Content: content, Words: "too large"}}}}}
+		d.peers = map[string]Seen{"one": {gateway.String(): {Refused: []string{"secret x: no"},
+			Routes: map[string]SeenRoute{bad.String(): {Content: content, Words: "too large"}}}}}
 		d.put()
 	}
 	refused := func() []string {
@@ -128,7 +131,8 @@ func TestARouteThatAnEnvoyOfAnotherControlRefusesIsLeftOut(t *testing.T) {
 // several share it.
 func TestWhatEnvoysRefuseIsSharedAsItIs(t *testing.T) {
 	one, h := pair(t, twoRoutes)
-	gateway, bad := objects.Name{Namespace: "ns", Name: "g"}, objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: "ns", Name: "bad"}}
+	gateway, bad := objects.Name{Namespace: "ns", Name: "g"},
+		objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: "ns", Name: "bad"}}
 	from := ads.Envoy{Gateway: gateway, Stream: 1}
 	for now := time.Now(); one.plans.Routes[bad].Envoys == nil; now = now.Add(time.Second) {
 		if now.After(time.Now().Add(time.Minute)) {
@@ -143,7 +147,8 @@ func TestWhatEnvoysRefuseIsSharedAsItIs(t *testing.T) {
 			one.Answers.Heard(from, is)
 		}
 		for name, r := range one.given[gateway][order.Listeners] {
-			one.Answers.Heard(from, order.Answer{Type: order.Listeners, Names: []string{name}, Versions: map[string]string{name: r.Version}, Refused: name + ": port in use"})
+			one.Answers.Heard(from, order.Answer{Type: order.Listeners, Names: []string{name}, Versions: map[string]string{name: r.Version},
+				Refused: name + ": port in use"})
 		}
 		one.receive()
 		one.bisect(now)

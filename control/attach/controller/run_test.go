@@ -128,7 +128,8 @@ func TestWhatIsNoObjectIsInForce(t *testing.T) {
 	secrets, maps := &named{all: make(map[objects.Name]map[string][]byte)}, &named{all: make(map[objects.Name]map[string][]byte)}
 	controls := &peersOf{newer: make(chan struct{})}
 	d := driver(t)
-	d.Certificates, d.Authorities = certificates.New(secrets, certificates.KeyPairs, d.Log), certificates.New(maps, certificates.Authorities, d.Log)
+	d.Certificates, d.Authorities = certificates.New(secrets, certificates.KeyPairs, d.Log),
+		certificates.New(maps, certificates.Authorities, d.Log)
 	d.Peers = controls
 	worlds := broadcast.New[objects.World]()
 	worlds.Set(objects.Build(network.Set(t, network.Standard(`kind: Gateway
@@ -159,7 +160,8 @@ spec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: a, port: 80}]}]}
 		t.Helper()
 		r.await(what, func(p Plans) bool {
 			g := p.Plans.Gateways[0]
-			return len(g.Ports) == 1 && string(g.Certificates[cert].Chain) == string(chain) && string(g.Ports[0].Listeners[0].Clients.Authorities) == string(authority)
+			return len(g.Ports) == 1 && string(g.Certificates[cert].Chain) == string(chain) &&
+				string(g.Ports[0].Listeners[0].Clients.Authorities) == string(authority)
 		})
 	}
 	chain, key := made()
@@ -177,14 +179,18 @@ spec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: a, port: 80}]}]}
 	route := objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: "ns", Name: "r"}}
 	content := r.latest.Plans.Gateways[0].Contents[route]
 	controls.say(map[string]Seen{"other": {"ns/g": {Routes: map[string]SeenRoute{route.String(): {Content: content, Words: "no"}}}}})
-	r.await("a route that another control's Envoy refuses is left out", func(p Plans) bool { return len(p.Plans.Routes[route].Envoys) == 1 })
+	r.await("a route that another control's Envoy refuses is left out", func(p Plans) bool {
+		return len(p.Plans.Routes[route].Envoys) == 1
+	})
 }
 
 // Endpoints of a Service are sent with the route that leads there, and when they change.
 func TestEndpointsAreToldWithTheirCluster(t *testing.T) {
 	set := func(address string) objects.Set {
-		return network.Set(t, network.Standard("kind: HTTPRoute\nmetadata: {namespace: ns, name: r}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: a, port: 80}]}]}\n---\n"+
-			"kind: EndpointSlice\nmetadata: {namespace: ns, name: a-1, labels: {kubernetes.io/service-name: a}}\naddressType: IPv4\nports: [{name: '', port: 8000, protocol: TCP}]\nendpoints: [{addresses: ["+address+"]}]"))
+		return network.Set(t,
+			network.Standard("kind: HTTPRoute\nmetadata: {namespace: ns, name: r}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: a, port: 80}]}]}\n---\n"+
+				"kind: EndpointSlice\nmetadata: {namespace: ns, name: a-1, labels: {kubernetes.io/service-name: a}}\naddressType: IPv4\nports: [{name: '', port: 8000, protocol: TCP}]\nendpoints: [{addresses: ["+
+				address+"]}]"))
 	}
 	worlds := broadcast.New[objects.World]()
 	first := set("10.0.0.1")
@@ -197,7 +203,8 @@ func TestEndpointsAreToldWithTheirCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	is := &discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: "envoy", Cluster: "ns/g"}, ResourceNamesSubscribe: []string{"service/ns/a/80"}}
+	is := &discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: "envoy", Cluster: "ns/g"},
+		ResourceNamesSubscribe: []string{"service/ns/a/80"}}
 	for _, want := range []string{"10.0.0.1", "10.0.0.2"} {
 		if err := stream.Send(is); err != nil {
 			t.Fatal(err)
@@ -227,8 +234,9 @@ func TestWhereEnvoysListen(t *testing.T) {
 		managed string
 		want    string
 	}{{true, "true", "0.0.0.0"}, {true, "false", "192.0.2.1"}, {false, "true", "192.0.2.1"}} {
-		n := network.Read(t, network.Standard("kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, addresses: [{value: 192.0.2.1}], listeners: [{name: http, port: 80, protocol: HTTP}], infrastructure: {parametersRef: {group: inference.x-k8s.io, kind: GatewaySettings, name: s}}}\n---\n"+
-			"kind: GatewaySettings\nmetadata: {namespace: ns, name: s}\nspec: {managed: "+c.managed+"}"))
+		n := network.Read(t,
+			network.Standard("kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, addresses: [{value: 192.0.2.1}], listeners: [{name: http, port: 80, protocol: HTTP}], infrastructure: {parametersRef: {group: inference.x-k8s.io, kind: GatewaySettings, name: s}}}\n---\n"+
+				"kind: GatewaySettings\nmetadata: {namespace: ns, name: s}\nspec: {managed: "+c.managed+"}"))
 		d := driver(t)
 		d.Pods = c.pods
 		if got, _ := d.options(attach.Of(n).Gateways[0]).Bind(80); got != c.want {

@@ -71,7 +71,8 @@ func (s Service) Run(ctx context.Context) error {
 	}
 	answers := NewAnswers()
 	envoys := ads.New(ads.Config{Who: who, Heard: answers.Heard, Left: answers.Left, Settled: answers.Settled, Meter: s.Meter, Log: s.Log})
-	c := Config{Template: template, Envoys: envoys, Answers: answers, Pods: s.Pods, Peers: s.Peers, Planned: s.Planned, Replanned: s.Meter.Replanned, Log: s.Log}
+	c := Config{Template: template, Envoys: envoys, Answers: answers, Pods: s.Pods, Peers: s.Peers, Planned: s.Planned,
+		Replanned: s.Meter.Replanned, Log: s.Log}
 	if s.ByName != nil {
 		select {
 		case named := <-s.ByName:

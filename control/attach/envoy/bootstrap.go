@@ -117,7 +117,8 @@ func (t *Template) Bootstrap(p Place) ([]byte, error) {
 		}
 		b.StaticResources.Listeners = append(b.StaticResources.Listeners, l)
 	}
-	b.DynamicResources = &bootstrapv3.Bootstrap_DynamicResources{AdsConfig: t.source(controlCluster).GetApiConfigSource(), LdsConfig: patient(), CdsConfig: patient()}
+	b.DynamicResources = &bootstrapv3.Bootstrap_DynamicResources{AdsConfig: t.source(controlCluster).GetApiConfigSource(),
+		LdsConfig: patient(), CdsConfig: patient()}
 	return protojson.Marshal(b)
 }
 
@@ -201,11 +202,13 @@ func reach(c *clusterv3.Cluster, p Place) error {
 	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS}
 	c.ConnectTimeout = durationpb.New(controlTimeout)
 	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: c.GetName(), Endpoints: []*endpointv3.LocalityLbEndpoints{{
-		LbEndpoints: []*endpointv3.LbEndpoint{{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: socketAddress(p.ControlHost, uint32(p.ControlPort))}}}},
+		LbEndpoints: []*endpointv3.LbEndpoint{{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: socketAddress(p.ControlHost,
+			uint32(p.ControlPort))}}}},
 	}}}
 	config, err := anypb.New(&tlsv3.UpstreamTlsContext{Sni: wire.ControlName, CommonTlsContext: &tlsv3.CommonTlsContext{
 		AlpnProtocols: []string{"h2"},
-		TlsParams:     &tlsv3.TlsParameters{TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3, TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3},
+		TlsParams: &tlsv3.TlsParameters{TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+			TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3},
 		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{{Name: identitySecret, SdsConfig: &corev3.ConfigSource{
 			ResourceApiVersion: corev3.ApiVersion_V3,
 			ConfigSourceSpecifier: &corev3.ConfigSource_PathConfigSource{PathConfigSource: &corev3.PathConfigSource{
@@ -215,7 +218,8 @@ func reach(c *clusterv3.Cluster, p Place) error {
 		ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{
 			TrustedCa: &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path.Join(p.Identity, AuthorityFile)}},
 			MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{{
-				SanType: tlsv3.SubjectAltNameMatcher_DNS, Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: wire.ControlName}},
+				SanType: tlsv3.SubjectAltNameMatcher_DNS,
+				Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: wire.ControlName}},
 			}},
 		}},
 	}})
@@ -264,5 +268,6 @@ func (t *Template) FromControl(bind func(port int32) (address string, at uint32)
 
 // fromStream is a config source: resources come on the one ADS stream.
 func fromStream() *corev3.ConfigSource {
-	return &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3, ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: new(corev3.AggregatedConfigSource)}}
+	return &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3,
+		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: new(corev3.AggregatedConfigSource)}}
 }

@@ -20,7 +20,8 @@ import (
 // time.
 func TestAMakerMakesWhatATemplateDoes(t *testing.T) {
 	tmpl, o := template(t), options(t)
-	known := plan.Known{Certificates: map[objects.Name]plan.Certificate{{Namespace: "ns", Name: "x"}: {Chain: []byte("x")}}, Authorities: map[objects.Name]plan.Certificate{{Namespace: "ns", Name: "ca"}: {Chain: []byte("ca")}}}
+	known := plan.Known{Certificates: map[objects.Name]plan.Certificate{{Namespace: "ns", Name: "x"}: {Chain: []byte("x")}},
+		Authorities: map[objects.Name]plan.Certificate{{Namespace: "ns", Name: "ca"}: {Chain: []byte("ca")}}}
 	kept, made := 0, 0
 	for seed := range uint64(5) {
 		var last *plan.Plans
@@ -85,19 +86,26 @@ func TestAMakerForgetsWhatIsNoMore(t *testing.T) {
 	// made makes the resources of a plan, and returns functions that report whether they are still
 	// in memory.
 	made := func(port int, service string) map[string]func() bool {
-		n := network.Read(t, network.Standard(fmt.Sprintf("kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: x, port: %d, protocol: HTTP}]}\n---\n"+
-			"kind: HTTPRoute\nmetadata: {namespace: ns, name: r}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: %s, port: 80}]}]}", port, service)))
+		n := network.Read(t,
+			network.Standard(fmt.Sprintf("kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: x, port: %d, protocol: HTTP}]}\n---\n"+
+				"kind: HTTPRoute\nmetadata: {namespace: ns, name: r}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: %s, port: 80}]}]}", port,
+				service)))
 		p := plan.Of(attach.Of(n), n, plan.Known{}).Gateways[0]
 		r, err := m.Of(p, o)
 		if err != nil {
 			t.Fatal(err)
 		}
 		m.RoutesIn(p)
-		planned, host, cluster := weak.Make(&p.Ports[0].Listeners[0].Hosts[0]), weak.Make(r.Routes[0].GetVirtualHosts()[0]), weak.Make(r.Clusters[0])
+		planned, host, cluster := weak.Make(&p.Ports[0].Listeners[0].Hosts[0]), weak.Make(r.Routes[0].GetVirtualHosts()[0]),
+			weak.Make(r.Clusters[0])
 		manager := weak.Make(r.Listeners[0].GetFilterChains()[0].GetFilters()[0].GetTypedConfig())
 		return map[string]func() bool{
-			"the Hosts of the plan": func() bool { return planned.Value() != nil }, "a virtual host": func() bool { return host.Value() != nil },
-			"a cluster": func() bool { return cluster.Value() != nil }, "a connection manager": func() bool { return manager.Value() != nil },
+			"the Hosts of the plan": func() bool { return planned.Value() != nil }, "a virtual host": func() bool {
+				return host.Value() != nil
+			},
+			"a cluster": func() bool { return cluster.Value() != nil }, "a connection manager": func() bool {
+				return manager.Value() != nil
+			},
 		}
 	}
 	first := made(80, "a")
@@ -116,9 +124,11 @@ func TestWhatAMakerHasMadeStays(t *testing.T) {
 	m, o := &envoy.Maker{Template: template(t)}, options(t)
 	var last *plan.Plans
 	made := func(second string) *envoy.Resources {
-		n := network.Read(t, network.Standard("kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: x, port: 80, protocol: HTTP, hostname: '*.x.test'}, {name: z, port: 80, protocol: HTTP, hostname: z.test}]}\n---\n"+
-			"kind: HTTPRoute\nmetadata: {namespace: ns, name: of-x}\nspec: {parentRefs: [{name: g, sectionName: x}], hostnames: [a.x.test, b.x.test, c.x.test, d.x.test, e.x.test], rules: [{backendRefs: [{name: a, port: 80}]}]}\n---\n"+
-			"kind: HTTPRoute\nmetadata: {namespace: ns, name: of-z}\nspec: {parentRefs: [{name: g, sectionName: z}], rules: [{backendRefs: [{name: "+second+", port: 80}]}]}"))
+		n := network.Read(t,
+			network.Standard("kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: x, port: 80, protocol: HTTP, hostname: '*.x.test'}, {name: z, port: 80, protocol: HTTP, hostname: z.test}]}\n---\n"+
+				"kind: HTTPRoute\nmetadata: {namespace: ns, name: of-x}\nspec: {parentRefs: [{name: g, sectionName: x}], hostnames: [a.x.test, b.x.test, c.x.test, d.x.test, e.x.test], rules: [{backendRefs: [{name: a, port: 80}]}]}\n---\n"+
+				"kind: HTTPRoute\nmetadata: {namespace: ns, name: of-z}\nspec: {parentRefs: [{name: g, sectionName: z}], rules: [{backendRefs: [{name: "+second+
+				", port: 80}]}]}"))
 		last = plan.After(last, attach.Of(n), n, plan.Known{})
 		r, err := m.Of(last.Gateways[0], o)
 		if err != nil {
@@ -128,7 +138,8 @@ func TestWhatAMakerHasMadeStays(t *testing.T) {
 	}
 	first := made("a")
 	was := proto.CloneOf(first.Routes[0])
-	if second := made("b"); proto.Equal(second.Routes[0], was) || second.Routes[0].GetVirtualHosts()[0] != first.Routes[0].GetVirtualHosts()[0] {
+	if second := made("b"); proto.Equal(second.Routes[0], was) ||
+		second.Routes[0].GetVirtualHosts()[0] != first.Routes[0].GetVirtualHosts()[0] {
 		t.Error("the second is not the first with another listener")
 	}
 	if !proto.Equal(first.Routes[0], was) {

@@ -37,7 +37,8 @@ func requests() (all []plan.Request) {
 		all = append(all, plan.Request{Host: "a.test", Path: path, Method: "POST"})
 	}
 	for _, path := range []string{
-		"/1", "/2", "/health", "/a/b", "/a/b?q=1", "/a/b?q=1&r=1", "/x/y?q=1", "/", "/x", "/x/", "/x/7", "/x/7/8", "/xy", "/a", "/aa", "/a/long", "/a/long/er", "/a?q=1", "/a?q=1&r=1", "/x?q=1", "/x?q=2", "/ok/1",
+		"/1", "/2", "/health", "/a/b", "/a/b?q=1", "/a/b?q=1&r=1", "/x/y?q=1", "/", "/x", "/x/", "/x/7", "/x/7/8", "/xy", "/a", "/aa",
+		"/a/long", "/a/long/er", "/a?q=1", "/a?q=1&r=1", "/x?q=1", "/x?q=2", "/ok/1",
 		"/v1/completions", "/v1/embeddings", "/v1/models", "/v1/models/m", "/v1/modelsx", "/v1/responses/x/cancel",
 		"/org.Echo/Say", "/org.Echo/Other", "/org.EchoX/Other", "/org.A/Do", "/org.X/Say.It", "/org.X/SayXIt",
 	} {
@@ -89,12 +90,14 @@ func TestEnvoyMatchesAsThePlanSays(t *testing.T) {
 					for i, route := range host.GetRoutes() {
 						route.Action = &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 200}}
 						route.TypedPerFilterConfig = nil
-						route.ResponseHeadersToAdd = []*corev3.HeaderValueOption{{Header: &corev3.HeaderValue{Key: "x-rule", Value: fmt.Sprintf("%s %d", host.GetName(), i)}}}
+						route.ResponseHeadersToAdd = []*corev3.HeaderValueOption{{Header: &corev3.HeaderValue{Key: "x-rule",
+							Value: fmt.Sprintf("%s %d", host.GetName(), i)}}}
 					}
 				}
 			}
 			r.Clusters = nil
-			r.Listeners = slices.DeleteFunc(r.Listeners, func(l *listenerv3.Listener) bool { return len(l.GetListenerFilters()) > 0 }) // over TLS
+			// over TLS
+			r.Listeners = slices.DeleteFunc(r.Listeners, func(l *listenerv3.Listener) bool { return len(l.GetListenerFilters()) > 0 })
 			stop := serve(t, binary, string(inline(t, r)), own)
 			for i := range p.Ports {
 				if p.Ports[i].Listeners[0].Protocol != "HTTP" {

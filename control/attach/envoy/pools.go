@@ -124,7 +124,8 @@ func anyAnswer(c *plan.Cluster) *corev3.HealthCheck_HttpHealthCheck_ {
 		return &corev3.HeaderValueOption{Header: &corev3.HeaderValue{Key: name, Value: value}}
 	}
 	return &corev3.HealthCheck_HttpHealthCheck_{HttpHealthCheck: &corev3.HealthCheck_HttpHealthCheck{
-		Host: plan.PickerAuthority(c.Name), Method: corev3.RequestMethod_POST, Path: "/grpc.health.v1.Health/Check", CodecClientType: typev3.CodecClientType_HTTP2,
+		Host: plan.PickerAuthority(c.Name), Method: corev3.RequestMethod_POST, Path: "/grpc.health.v1.Health/Check",
+		CodecClientType:     typev3.CodecClientType_HTTP2,
 		RequestHeadersToAdd: []*corev3.HeaderValueOption{header("content-type", "application/grpc"), header("te", "trailers")},
 		Send:                &corev3.HealthCheck_Payload{Payload: &corev3.HealthCheck_Payload_Binary{Binary: []byte(nothing)}},
 		ExpectedStatuses:    []*typev3.Int64Range{{Start: 100, End: 600}},
@@ -145,8 +146,9 @@ func (t *Template) pickerCluster(c *plan.Cluster, o Options) (*clusterv3.Cluster
 		HealthChecker: anyAnswer(c),
 	}}
 	is.OutlierDetection = &clusterv3.OutlierDetection{
-		SplitExternalLocalOriginErrors: true, ConsecutiveLocalOriginFailure: wrapperspb.UInt32(1), EnforcingConsecutiveLocalOriginFailure: wrapperspb.UInt32(100),
-		EnforcingConsecutive_5Xx: wrapperspb.UInt32(0), EnforcingConsecutiveGatewayFailure: wrapperspb.UInt32(0),
+		SplitExternalLocalOriginErrors: true, ConsecutiveLocalOriginFailure: wrapperspb.UInt32(1),
+		EnforcingConsecutiveLocalOriginFailure: wrapperspb.UInt32(100),
+		EnforcingConsecutive_5Xx:               wrapperspb.UInt32(0), EnforcingConsecutiveGatewayFailure: wrapperspb.UInt32(0),
 		EnforcingSuccessRate: wrapperspb.UInt32(0), EnforcingLocalOriginSuccessRate: wrapperspb.UInt32(0),
 		MaxEjectionPercent: wrapperspb.UInt32(100), BaseEjectionTime: durationpb.New(pickerOut), Interval: durationpb.New(pickerProbe),
 	}
@@ -187,7 +189,8 @@ func tryOthers(action *routev3.RouteAction) error {
 	action.RetryPolicy = proto.CloneOf(action.GetRetryPolicy())
 	action.RetryPolicy.HostSelectionRetryMaxAttempts = attemptsToFindAnother
 	action.RetryPolicy.RetryHostPredicate = []*routev3.RetryPolicy_RetryHostPredicate{{
-		Name: "envoy.retry_host_predicates.previous_hosts", ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: config},
+		Name:       "envoy.retry_host_predicates.previous_hosts",
+		ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: config},
 	}}
 	return nil
 }
@@ -215,8 +218,10 @@ func (t *Template) gatewayFilters(m *hcmv3.HttpConnectionManager) error {
 		config proto.Message
 	}{
 		{pickerFilter, true, t.picker()},
-		{guardFilter, true, &luav3.Lua{DefaultSourceCode: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: guard}}}},
-		{locationFilter, true, &luav3.Lua{DefaultSourceCode: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: withoutPort}}}},
+		{guardFilter, true,
+			&luav3.Lua{DefaultSourceCode: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: guard}}}},
+		{locationFilter, true,
+			&luav3.Lua{DefaultSourceCode: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: withoutPort}}}},
 		{stripFilter, false, &mutatev3.HeaderMutation{Mutations: &mutatev3.Mutations{RequestMutations: late}}},
 	}
 	at := slices.IndexFunc(m.GetHttpFilters(), func(f *hcmv3.HttpFilter) bool { return f.GetName() == routerFilter })
@@ -262,8 +267,10 @@ func (t *Template) picker() *extprocv3.ExternalProcessor {
 		StatusOnError:    &typev3.HttpStatus{Code: typev3.StatusCode_ServiceUnavailable},
 		MessageTimeout:   t.patience,
 		ProcessingMode: &extprocv3.ProcessingMode{
-			RequestHeaderMode: extprocv3.ProcessingMode_SEND, RequestBodyMode: extprocv3.ProcessingMode_FULL_DUPLEX_STREAMED, RequestTrailerMode: extprocv3.ProcessingMode_SEND,
-			ResponseHeaderMode: extprocv3.ProcessingMode_SEND, ResponseBodyMode: extprocv3.ProcessingMode_NONE, ResponseTrailerMode: extprocv3.ProcessingMode_SKIP,
+			RequestHeaderMode: extprocv3.ProcessingMode_SEND, RequestBodyMode: extprocv3.ProcessingMode_FULL_DUPLEX_STREAMED,
+			RequestTrailerMode: extprocv3.ProcessingMode_SEND,
+			ResponseHeaderMode: extprocv3.ProcessingMode_SEND, ResponseBodyMode: extprocv3.ProcessingMode_NONE,
+			ResponseTrailerMode: extprocv3.ProcessingMode_SKIP,
 		},
 		RouteCacheAction: extprocv3.ExternalProcessor_RETAIN,
 		MutationRules:    &mutationv3.HeaderMutationRules{DisallowSystem: wrapperspb.Bool(true)}, // the route decides on the path
@@ -275,7 +282,8 @@ func (t *Template) picker() *extprocv3.ExternalProcessor {
 }
 
 func grpcService(cluster, authority string) *corev3.GrpcService {
-	return &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: cluster, Authority: authority}}}
+	return &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: cluster,
+		Authority: authority}}}
 }
 
 // asked turns the picker of a pool on.

@@ -67,7 +67,8 @@ spec:
 func routeTo(t *testing.T, all []*routev3.RouteConfiguration, path string) *routev3.Route {
 	t.Helper()
 	for _, r := range all[0].GetVirtualHosts()[0].GetRoutes() {
-		if m := r.GetMatch(); m.GetPath() == path || m.GetPathSeparatedPrefix() == path || m.GetPrefix() == path || m.GetSafeRegex().GetRegex() == path {
+		if m := r.GetMatch(); m.GetPath() == path || m.GetPathSeparatedPrefix() == path || m.GetPrefix() == path ||
+			m.GetSafeRegex().GetRegex() == path {
 			return r
 		}
 	}
@@ -86,7 +87,8 @@ func TestEachPoolAsksItsOwnPicker(t *testing.T) {
 			switch name {
 			case "headgate.picker", "envoy.filters.http.ext_proc":
 				o := read(t, on.GetConfig(), new(extprocv3.ExtProcPerRoute)).GetOverrides()
-				words = append(words, strings.TrimSpace(fmt.Sprintf("%s %s %s", name, o.GetGrpcService().GetEnvoyGrpc().GetClusterName(), o.GetGrpcService().GetEnvoyGrpc().GetAuthority())))
+				words = append(words, strings.TrimSpace(fmt.Sprintf("%s %s %s", name, o.GetGrpcService().GetEnvoyGrpc().GetClusterName(),
+					o.GetGrpcService().GetEnvoyGrpc().GetAuthority())))
 			default:
 				words = append(words, name)
 			}
@@ -106,7 +108,8 @@ func TestEachPoolAsksItsOwnPicker(t *testing.T) {
 	// Requests that another picker handles alone do not go through extproc, but are retried at the
 	// next pick like others.
 	theirs := routeTo(t, r.Routes, "/theirs")
-	if theirs.GetMetadata() != nil || len(theirs.GetRequestHeadersToAdd()) > 0 || theirs.GetRoute().GetRetryPolicy() == nil || !slices.Contains(theirs.GetResponseHeadersToRemove(), wire.ElsewhereHeader) {
+	if theirs.GetMetadata() != nil || len(theirs.GetRequestHeadersToAdd()) > 0 || theirs.GetRoute().GetRetryPolicy() == nil ||
+		!slices.Contains(theirs.GetResponseHeadersToRemove(), wire.ElsewhereHeader) {
 		t.Errorf("the route to another's pool is %v", theirs)
 	}
 }
@@ -132,7 +135,8 @@ func TestClustersOfPoolsAndPickers(t *testing.T) {
 			if o.GetExplicitHttpConfig().GetHttp2ProtocolOptions() != nil {
 				words = append(words, "HTTP/2")
 			}
-			if strings.HasPrefix(c.GetName(), "pool/") != (len(o.GetHttpFilters()) > 0 && o.GetCommonHttpProtocolOptions().GetIdleTimeout() != nil) {
+			if strings.HasPrefix(c.GetName(), "pool/") != (len(o.GetHttpFilters()) > 0 &&
+				o.GetCommonHttpProtocolOptions().GetIdleTimeout() != nil) {
 				t.Errorf("%s has filters of attempts: %v", c.GetName(), o)
 			}
 		}
@@ -155,8 +159,10 @@ func TestClustersOfPoolsAndPickers(t *testing.T) {
 		}
 		for _, check := range c.GetHealthChecks() {
 			is := check.GetHttpHealthCheck()
-			if is.GetMethod() != corev3.RequestMethod_POST || is.GetCodecClientType() != typev3.CodecClientType_HTTP2 || is.GetHost() != plan.PickerAuthority(c.GetName()) ||
-				len(is.GetExpectedStatuses()) != 1 || is.GetExpectedStatuses()[0].GetStart() != 100 || is.GetExpectedStatuses()[0].GetEnd() != 600 {
+			if is.GetMethod() != corev3.RequestMethod_POST || is.GetCodecClientType() != typev3.CodecClientType_HTTP2 ||
+				is.GetHost() != plan.PickerAuthority(c.GetName()) ||
+				len(is.GetExpectedStatuses()) != 1 || is.GetExpectedStatuses()[0].GetStart() != 100 ||
+				is.GetExpectedStatuses()[0].GetEnd() != 600 {
 				t.Errorf("of %s is asked %v", c.GetName(), is)
 			}
 		}
@@ -169,7 +175,8 @@ func TestClustersOfPoolsAndPickers(t *testing.T) {
 		from := c.GetEdsClusterConfig().GetEdsConfig().GetApiConfigSource().GetGrpcServices()[0].GetEnvoyGrpc().GetClusterName()
 		got = append(got, strings.Join(append(words, "endpoints of "+from), ", "))
 	}
-	const closed, open = ", envoy.load_balancing_policies.subset, endpoints of extproc", ", envoy.load_balancing_policies.least_request, panic below 1%, endpoints of extproc"
+	const closed, open = ", envoy.load_balancing_policies.subset, endpoints of extproc",
+		", envoy.load_balancing_policies.least_request, panic below 1%, endpoints of extproc"
 	if want := []string{
 		"picker/ns/epp/9002, HTTP/2, TLS [h2] verified false, looked at, panic below 0%, endpoints of control",
 		"picker/ns/epp/9003, HTTP/2, looked at, panic below 0%, endpoints of control",
@@ -186,11 +193,14 @@ func TestClustersOfPoolsAndPickers(t *testing.T) {
 // Without extproc, the guard admits exactly what engines get as inference.
 func TestTheGuardKnowsPathsAsClientsHaveThem(t *testing.T) {
 	rule := func(kind, path, filters string) string {
-		return fmt.Sprintf("  - {matches: [{path: {type: %s, value: '%s'}}], filters: [%s], backendRefs: [{name: open, group: inference.networking.k8s.io, kind: InferencePool}]}\n", kind, path, filters)
+		return fmt.Sprintf("  - {matches: [{path: {type: %s, value: '%s'}}], filters: [%s], backendRefs: [{name: open, group: inference.networking.k8s.io, kind: InferencePool}]}\n",
+			kind, path,
+			filters)
 	}
 	rewrite := func(how string) string { return "{type: URLRewrite, urlRewrite: {path: {" + how + "}}}" }
 	open := strings.Split(pickers, "---\n")
-	r := planned(t, open[0]+"---\n"+open[2]+"---\nkind: HTTPRoute\nmetadata: {namespace: ns, name: r}\nspec:\n  parentRefs: [{name: g}]\n  rules:\n"+
+	r := planned(t, open[0]+"---\n"+open[2]+
+		"---\nkind: HTTPRoute\nmetadata: {namespace: ns, name: r}\nspec:\n  parentRefs: [{name: g}]\n  rules:\n"+
 		rule("PathPrefix", "/", "")+
 		rule("PathPrefix", "/a", rewrite("type: ReplacePrefixMatch, replacePrefixMatch: /"))+
 		rule("PathPrefix", "/b", rewrite("type: ReplacePrefixMatch, replacePrefixMatch: /v1"))+
@@ -220,16 +230,19 @@ func TestTheGuardKnowsPathsAsClientsHaveThem(t *testing.T) {
 // that fails open.
 func TestModelsOfOnePoolThatFailsOpen(t *testing.T) {
 	open := strings.Split(pickers, "---\n")
-	r := planned(t, open[0]+"---\n"+open[2]+"---\nkind: LLMRoute\nmetadata: {namespace: ns, name: m}\nspec: {parentRefs: [{name: g}], backendRefs: [{name: open}]}")
+	r := planned(t, open[0]+"---\n"+open[2]+
+		"---\nkind: LLMRoute\nmetadata: {namespace: ns, name: m}\nspec: {parentRefs: [{name: g}], backendRefs: [{name: open}]}")
 	all := r.Routes[0].GetVirtualHosts()[0].GetRoutes()
 	for i, is := range all {
 		path := is.GetMatch().GetPath()
 		if c := is.GetRoute().GetCluster(); c != "" {
 			named := all[i-1]
-			if c != "pool/ns/open" || !slices.Contains(wire.InferencePaths, path) || len(is.GetMatch().GetHeaders()) > 0 || is.GetTypedPerFilterConfig()["envoy.filters.http.ext_proc"] == nil {
+			if c != "pool/ns/open" || !slices.Contains(wire.InferencePaths, path) || len(is.GetMatch().GetHeaders()) > 0 ||
+				is.GetTypedPerFilterConfig()["envoy.filters.http.ext_proc"] == nil {
 				t.Errorf("%s goes to %s", path, c)
 			}
-			if h := named.GetMatch().GetHeaders(); len(h) != 1 || h[0].GetName() != wire.PoolHeader || !h[0].GetPresentMatch() || named.GetMatch().GetPath() != path || named.GetRoute().GetClusterHeader() != wire.PoolHeader {
+			if h := named.GetMatch().GetHeaders(); len(h) != 1 || h[0].GetName() != wire.PoolHeader || !h[0].GetPresentMatch() ||
+				named.GetMatch().GetPath() != path || named.GetRoute().GetClusterHeader() != wire.PoolHeader {
 				t.Errorf("before it is %v", named)
 			}
 		} else if slices.Contains(wire.InferencePaths, path) && (i+1 == len(all) || all[i+1].GetRoute().GetCluster() == "") {
@@ -258,7 +271,8 @@ func TestControlHeadersGoNoFurtherThanAPicker(t *testing.T) {
 			t.Errorf("late go %v", late)
 		}
 	}
-	if want := []string{"envoy.filters.http.ext_proc", "headgate.picker", "headgate.guard", "headgate.location", "headgate.strip", "envoy.filters.http.router"}; !slices.Equal(names[len(names)-6:], want) {
+	if want := []string{"envoy.filters.http.ext_proc", "headgate.picker", "headgate.guard", "headgate.location", "headgate.strip",
+		"envoy.filters.http.router"}; !slices.Equal(names[len(names)-6:], want) {
 		t.Errorf("the filters are %v", names)
 	}
 }

@@ -375,7 +375,8 @@ func routesOf(port *plan.Port, from parts) (all []*routev3.RouteConfiguration, e
 			all[0].VirtualHosts = append(all[0].VirtualHosts, hosts...)
 			continue
 		}
-		all = append(all, &routev3.RouteConfiguration{Name: routesName(port, l), IgnorePortInHostMatching: true, VirtualHosts: slices.Clip(hosts)})
+		all = append(all, &routev3.RouteConfiguration{Name: routesName(port, l), IgnorePortInHostMatching: true,
+			VirtualHosts: slices.Clip(hosts)})
 	}
 	return all, nil
 }

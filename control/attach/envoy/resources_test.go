@@ -105,7 +105,8 @@ spec:
 		{match: "/v1/models", filters: forModels, inference: true},
 		{match: "/v1/embeddings", filters: strings.Replace(forModels, "json_to_metadata, ", "", 1), inference: true},
 		{match: "/pool", filters: "cors", inference: true, shares: []string{"1 service/ns/a/80 ", "2 pool/ns/llama " + forPool}},
-		{match: "PUT /v1/embeddings", inference: true, shares: []string{"1 pool/ns/llama " + strings.Replace(forPool, "json_to_metadata, ", "", 1)}},
+		{match: "PUT /v1/embeddings", inference: true,
+			shares: []string{"1 pool/ns/llama " + strings.Replace(forPool, "json_to_metadata, ", "", 1)}},
 		{match: "/service", shares: []string{"1 service/ns/a/80 "}, timeout: 2},
 		{match: "/redirect"},
 	} {
@@ -132,7 +133,8 @@ spec:
 		if !slices.Equal(shares, test.shares) {
 			t.Errorf("%s has the shares %q, want %q", test.match, shares, test.shares)
 		}
-		if header := is.GetRoute().GetClusterHeader(); (header == "x-gateway-pool-cluster") != (test.filters == forModels || test.match == "/v1/embeddings") {
+		if header := is.GetRoute().GetClusterHeader(); (header == "x-gateway-pool-cluster") != (test.filters == forModels ||
+			test.match == "/v1/embeddings") {
 			t.Errorf("%s takes its cluster from %q", test.match, header)
 		}
 		if got := is.GetRoute().GetTimeout().AsDuration().Seconds(); got != test.timeout {
@@ -144,17 +146,21 @@ spec:
 			return h.GetHeader().GetKey() == "endpoint-load-metrics-format"
 		})
 		hides := slices.Contains(is.GetResponseHeadersToRemove(), "x-gateway-elsewhere")
-		if limited := limit == host.GetRequestBodyBufferLimit().GetValue(); marked != test.inference || limited != test.inference || asks != test.inference || hides != test.inference ||
+		if limited := limit == host.GetRequestBodyBufferLimit().GetValue(); marked != test.inference || limited != test.inference ||
+			asks != test.inference || hides != test.inference ||
 			proto.Equal(tries, pool.GetRetryPolicy()) != test.inference {
-			t.Errorf("%s: extproc has a part in it: metadata %v, limit %d, report asked for %v, header hidden %v, tries %v, want %v", test.match, marked, limit, asks, hides, tries, test.inference)
+			t.Errorf("%s: extproc has a part in it: metadata %v, limit %d, report asked for %v, header hidden %v, tries %v, want %v",
+				test.match, marked, limit, asks, hides, tries, test.inference)
 		}
-		if added := is.GetRequestHeadersToAdd(); test.match == "/pool" && (len(added) != 2 || added[0].GetHeader().GetKey() != "x-own" || !slices.Contains(is.GetResponseHeadersToRemove(), "x-inner")) {
+		if added := is.GetRequestHeadersToAdd(); test.match == "/pool" &&
+			(len(added) != 2 || added[0].GetHeader().GetKey() != "x-own" || !slices.Contains(is.GetResponseHeadersToRemove(), "x-inner")) {
 			t.Errorf("%s adds %v and removes %v", test.match, added, is.GetResponseHeadersToRemove())
 		}
 		if is.GetRoute() != nil && !proto.Equal(is.GetRoute().GetIdleTimeout(), pool.GetIdleTimeout()) {
 			t.Errorf("%s may be silent for %v", test.match, is.GetRoute().GetIdleTimeout())
 		}
-		if upgrades := is.GetRoute().GetUpgradeConfigs(); len(test.shares) > 0 && (len(upgrades) != 1 || upgrades[0].GetUpgradeType() != "websocket") {
+		if upgrades := is.GetRoute().GetUpgradeConfigs(); len(test.shares) > 0 &&
+			(len(upgrades) != 1 || upgrades[0].GetUpgradeType() != "websocket") {
 			t.Errorf("%s upgrades to %v", test.match, upgrades)
 		}
 	}
@@ -183,9 +189,11 @@ spec:
     backendRefs: [{name: b, port: 80}]`)
 	var got []string
 	for _, m := range r.Routes[0].GetVirtualHosts()[0].GetRoutes()[0].GetRoute().GetRequestMirrorPolicies() {
-		got = append(got, fmt.Sprintf("%s %d %s", m.GetCluster(), m.GetRuntimeFraction().GetDefaultValue().GetNumerator(), m.GetRuntimeFraction().GetDefaultValue().GetDenominator()))
+		got = append(got, fmt.Sprintf("%s %d %s", m.GetCluster(), m.GetRuntimeFraction().GetDefaultValue().GetNumerator(),
+			m.GetRuntimeFraction().GetDefaultValue().GetDenominator()))
 	}
-	if want := []string{"service/ns/a/80 1000000 MILLION", "service/ns/a/81/h2c 50000 MILLION", "service/ns/a/80 333333 MILLION", "service/ns/a/80 931 MILLION"}; !slices.Equal(got, want) {
+	if want := []string{"service/ns/a/80 1000000 MILLION", "service/ns/a/81/h2c 50000 MILLION", "service/ns/a/80 333333 MILLION",
+		"service/ns/a/80 931 MILLION"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -196,7 +204,8 @@ func TestAListenerIsThatOfEnvoyYAMLWithoutInference(t *testing.T) {
 	m := new(hcmv3.HttpConnectionManager)
 	read(t, r.Listeners[0].GetFilterChains()[0].GetFilters()[0].GetTypedConfig(), m)
 	for _, f := range m.GetHttpFilters() {
-		want := !slices.Contains([]string{"envoy.filters.http.rbac", "envoy.filters.http.cors", "envoy.filters.http.router", "headgate.strip"}, f.GetName())
+		want := !slices.Contains([]string{"envoy.filters.http.rbac", "envoy.filters.http.cors", "envoy.filters.http.router",
+			"headgate.strip"}, f.GetName())
 		if f.GetDisabled() != want {
 			t.Errorf("%s is off: %v, want %v", f.GetName(), f.GetDisabled(), want)
 		}
@@ -234,7 +243,8 @@ spec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: a, port: 80}, {nam
 	for _, c := range r.Clusters {
 		eds := c.GetEdsClusterConfig()
 		from := eds.GetEdsConfig().GetApiConfigSource().GetGrpcServices()[0].GetEnvoyGrpc()
-		words := fmt.Sprintf("%s: %s of %s as %s within %v", c.GetName(), eds.GetServiceName(), from.GetClusterName(), from.GetAuthority(), eds.GetEdsConfig().GetInitialFetchTimeout().AsDuration())
+		words := fmt.Sprintf("%s: %s of %s as %s within %v", c.GetName(), eds.GetServiceName(), from.GetClusterName(), from.GetAuthority(),
+			eds.GetEdsConfig().GetInitialFetchTimeout().AsDuration())
 		if options := c.GetTypedExtensionProtocolOptions()["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"]; options != nil {
 			if read(t, options, new(httpv3.HttpProtocolOptions)).GetExplicitHttpConfig().GetHttp2ProtocolOptions() != nil {
 				words += " by HTTP/2"

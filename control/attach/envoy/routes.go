@@ -393,7 +393,8 @@ func headersToAdd(h plan.Headers) []*corev3.HeaderValueOption {
 	add := func(headers []gatewayv1.HTTPHeader, action corev3.HeaderValueOption_HeaderAppendAction) {
 		for _, header := range headers {
 			all = append(all, &corev3.HeaderValueOption{
-				Header: &corev3.HeaderValue{Key: string(header.Name), Value: escape(header.Value)}, AppendAction: action, KeepEmptyValue: true,
+				Header: &corev3.HeaderValue{Key: string(header.Name), Value: escape(header.Value)}, AppendAction: action,
+				KeepEmptyValue: true,
 			})
 		}
 	}

@@ -65,7 +65,8 @@ func Read(text []byte) (*Template, error) {
 		return nil, err
 	}
 	all := t.bootstrap.GetStaticResources()
-	if len(all.GetListeners()) != 1 || len(all.GetListeners()[0].GetFilterChains()) != 1 || len(all.GetListeners()[0].GetFilterChains()[0].GetFilters()) != 1 {
+	if len(all.GetListeners()) != 1 || len(all.GetListeners()[0].GetFilterChains()) != 1 ||
+		len(all.GetListeners()[0].GetFilterChains()[0].GetFilters()) != 1 {
 		return nil, errors.New("want one listener with one filter")
 	}
 	t.listener = all.GetListeners()[0]

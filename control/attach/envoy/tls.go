@@ -17,7 +17,8 @@ import (
 func downstreamTLS(l *plan.Listener, o Options) (*corev3.TransportSocket, error) {
 	tls := &tlsv3.CommonTlsContext{AlpnProtocols: []string{"h2", "http/1.1"}}
 	for _, name := range l.Certificates {
-		tls.TlsCertificateSdsSecretConfigs = append(tls.TlsCertificateSdsSecretConfigs, &tlsv3.SdsSecretConfig{Name: secretName(name), SdsConfig: o.Config})
+		tls.TlsCertificateSdsSecretConfigs = append(tls.TlsCertificateSdsSecretConfigs,
+			&tlsv3.SdsSecretConfig{Name: secretName(name), SdsConfig: o.Config})
 	}
 	is := &tlsv3.DownstreamTlsContext{CommonTlsContext: tls}
 	if l.Clients != nil {
@@ -79,7 +80,8 @@ func serviceTLS(c *plan.Cluster) *tlsv3.UpstreamTlsContext {
 	}
 	is := upstreamTLS(c, c.Secure.Hostname, trusts(trusted, names))
 	if len(c.Secure.Chain) > 0 { // inline, not by SDS: the cluster would wait for a later resource
-		is.CommonTlsContext.TlsCertificates = []*tlsv3.TlsCertificate{{CertificateChain: inline(c.Secure.Chain), PrivateKey: inline(c.Secure.Key)}}
+		is.CommonTlsContext.TlsCertificates = []*tlsv3.TlsCertificate{{CertificateChain: inline(c.Secure.Chain),
+			PrivateKey: inline(c.Secure.Key)}}
 	}
 	return is
 }

@@ -75,7 +75,8 @@ func (t *Template) Trial(p *plan.Plan, routes string, o Options) (*Resources, er
 				return nil, err
 			}
 			return &Resources{Routes: []*routev3.RouteConfiguration{is}, Listeners: []*listenerv3.Listener{{
-				Name: TrialName, Address: socketAddress("127.0.0.1", 1), BindToPort: wrapperspb.Bool(false), FilterChains: []*listenerv3.FilterChain{chain},
+				Name: TrialName, Address: socketAddress("127.0.0.1", 1), BindToPort: wrapperspb.Bool(false),
+				FilterChains: []*listenerv3.FilterChain{chain},
 			}}}, nil
 		}
 	}

@@ -52,7 +52,8 @@ func TestATrialIsOfOneRouteConfigurationAndHasNoPort(t *testing.T) {
 		}
 		lines = append(lines, fmt.Sprint(name, names))
 	}
-	if want := "port-443 Gateway ns/g one[everywhere] port-443 Gateway ns/g two[everywhere last] port-80[everywhere last]"; strings.Join(lines, " ") != want {
+	if want := "port-443 Gateway ns/g one[everywhere] port-443 Gateway ns/g two[everywhere last] port-80[everywhere last]"; strings.Join(lines,
+		" ") != want {
 		t.Errorf("there are %s, want %s", strings.Join(lines, " "), want)
 	}
 	o := options(t)
@@ -74,7 +75,8 @@ func TestATrialIsOfOneRouteConfigurationAndHasNoPort(t *testing.T) {
 		}
 		l := trial.Listeners[0]
 		m := read(t, l.GetFilterChains()[0].GetFilters()[0].GetTypedConfig(), new(hcmv3.HttpConnectionManager))
-		if l.GetName() != envoy.TrialName || l.GetBindToPort() == nil || l.GetBindToPort().GetValue() || m.GetRds().GetRouteConfigName() != envoy.TrialName {
+		if l.GetName() != envoy.TrialName || l.GetBindToPort() == nil || l.GetBindToPort().GetValue() ||
+			m.GetRds().GetRouteConfigName() != envoy.TrialName {
 			t.Errorf("it is tried by the listener %v", l)
 		}
 	}

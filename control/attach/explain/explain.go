@@ -1,4 +1,5 @@
-// Package explain is the command "control explain": it prints which rule of which route takes a request, and why.
+// Package explain is the command "control explain": it prints which rule of which route takes a
+// request, and why.
 package explain
 
 import (

@@ -72,7 +72,10 @@ func certificate(t *testing.T) (chain, key string) {
 // secret is a Secret in YAML.
 func secret(namespace, name, chain, key string) string {
 	in64 := func(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
-	return fmt.Sprintf("---\napiVersion: v1\nkind: Secret\nmetadata: {namespace: %s, name: %s}\ntype: kubernetes.io/tls\ndata: {tls.crt: %s, tls.key: %s}\n", namespace, name, in64(chain), in64(key))
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Secret\nmetadata: {namespace: %s, name: %s}\ntype: kubernetes.io/tls\ndata: {tls.crt: %s, tls.key: %s}\n",
+		namespace, name,
+		in64(chain),
+		in64(key))
 }
 
 func write(t *testing.T, dir, file, text string) {
@@ -105,11 +108,15 @@ func TestCertificatesOfAFolderAreChecked(t *testing.T) {
 	chain, key := certificate(t)
 	_, another := certificate(t)
 	write(t, dir, "gateway.yaml", gateway)
-	write(t, dir, "certificates.yaml", secret("default", "good", chain, key)+secret("default", "bad", chain, another)+secret("other", "elsewhere", chain, key))
+	write(t, dir, "certificates.yaml", secret("default", "good", chain, key)+secret("default", "bad", chain, another)+
+		secret("other", "elsewhere", chain, key))
 	const missing = "Gateway default/g, listener %[1]s: InvalidCertificateRef: Secret default/%[1]s: no file of the folder has it: " +
 		"write what kubectl create secret tls %[1]s --namespace default --cert FILE --key FILE --dry-run=client -o yaml prints into one\n"
-	want := "Gateway default/g\n  port 443, HTTPS, listener Gateway default/g good, Secret default/good\n    host d.test\n" + fmt.Sprintf(missing, "absent") +
-		"Gateway default/g, listener bad: InvalidCertificateRef: Secret default/bad: tls.key does not fit tls.crt: it is the key of another certificate than the first there (" + filepath.Join(dir, "certificates.yaml") + ":10)\n" +
+	want := "Gateway default/g\n  port 443, HTTPS, listener Gateway default/g good, Secret default/good\n    host d.test\n" +
+		fmt.Sprintf(missing, "absent") +
+		"Gateway default/g, listener bad: InvalidCertificateRef: Secret default/bad: tls.key does not fit tls.crt: it is the key of another certificate than the first there (" +
+		filepath.Join(dir, "certificates.yaml") +
+		":10)\n" +
 		fmt.Sprintf(missing, "elsewhere")
 	if diff := cmp.Diff(want, run(t, "routes --objects "+dir)); diff != "" {
 		t.Errorf("the plan (-want +got):\n%s", diff)

@@ -17,7 +17,8 @@ import (
 )
 
 // short has short names of types.
-var short = map[string]string{"endpoints": order.Endpoints, "clusters": order.Clusters, "secrets": order.Secrets, "listeners": order.Listeners, "routes": order.Routes}
+var short = map[string]string{"endpoints": order.Endpoints, "clusters": order.Clusters, "secrets": order.Secrets,
+	"listeners": order.Listeners, "routes": order.Routes}
 
 func shortOf(of string) string {
 	for name, url := range short {
@@ -159,7 +160,8 @@ func (e *envoy) missing() string {
 	for name, body := range e.has[order.Routes] {
 		for cluster := range strings.FieldsSeq(body) {
 			if _, there := e.has[order.Clusters][cluster]; !there {
-				return fmt.Sprintf("the routes %s name %s, and there are %v", name, cluster, slices.Sorted(maps.Keys(e.has[order.Clusters])))
+				return fmt.Sprintf("the routes %s name %s, and there are %v", name, cluster,
+					slices.Sorted(maps.Keys(e.has[order.Clusters])))
 			}
 		}
 	}
@@ -171,7 +173,8 @@ func (e *envoy) missing() string {
 func TestNoRouteIsAheadOfItsClusters(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		e := &envoy{s: order.New(), asked: make(map[string]bool), has: map[string]map[string]string{order.Clusters: {}, order.Listeners: {}, order.Routes: {}}}
+		e := &envoy{s: order.New(), asked: make(map[string]bool),
+			has: map[string]map[string]string{order.Clusters: {}, order.Listeners: {}, order.Routes: {}}}
 		to := snapshot(r, 0)
 		send := func() {
 			t.Helper()
@@ -247,7 +250,8 @@ func TestARefusalNeedsNoWords(t *testing.T) {
 	s := order.New()
 	s.Hear(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: order.Clusters})
 	sent := s.Next(order.Snapshot{order.Clusters: {"a": {Version: "1"}}})
-	a, ok := s.Hear(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: order.Clusters, ResponseNonce: sent[0].GetNonce(), ErrorDetail: new(rpcv3.Status)})
+	a, ok := s.Hear(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: order.Clusters, ResponseNonce: sent[0].GetNonce(),
+		ErrorDetail: new(rpcv3.Status)})
 	if !ok || a.Refused == "" {
 		t.Errorf("it answers %+v (%v)", a, ok)
 	}

@@ -26,7 +26,8 @@ func TestAfterIsOf(t *testing.T) {
 			want, got := plan.Of(a, n, known), plan.After(last, a, n, known)
 			for what, both := range map[string][2]any{
 				"Gateways": {want.Gateways, got.Gateways}, "Routes": {want.Routes, got.Routes}, "Policies": {want.Policies, got.Policies},
-				"Showing": {want.Showing, got.Showing}, "Refused": {want.Refused, got.Refused}, "Listeners": {want.Listeners, got.Listeners}, "Pools": {want.Pools, got.Pools},
+				"Showing": {want.Showing, got.Showing}, "Refused": {want.Refused, got.Refused},
+				"Listeners": {want.Listeners, got.Listeners}, "Pools": {want.Pools, got.Pools},
 			} {
 				if !reflect.DeepEqual(both[0], both[1]) {
 					t.Fatalf("walk %d, step %d: %s differ: want\n%s\ngot\n%s", seed, step, what, want.Text(), got.Text())
@@ -67,7 +68,8 @@ func TestAfterAnythingElse(t *testing.T) {
 		its  = "\n---\nkind: LLMRoute\nmetadata: {namespace: ns, name: of-another}\nspec: {backendRefs: [{name: llama}]}"
 		host = "kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP, hostname: %s}]}"
 	)
-	known := plan.Known{Certificates: map[objects.Name]plan.Certificate{{Namespace: "ns", Name: "x"}: {Chain: []byte("x")}, {Namespace: "ns", Name: "z"}: {Chain: []byte("z")}}}
+	known := plan.Known{Certificates: map[objects.Name]plan.Certificate{{Namespace: "ns", Name: "x"}: {Chain: []byte("x")},
+		{Namespace: "ns", Name: "z"}: {Chain: []byte("z")}}}
 	for _, test := range []struct{ what, before, after string }{
 		{"a grant is taken back", route + grant, route},
 		{"a grant comes", route, route + grant},

@@ -47,9 +47,12 @@ func secret(grants []gatewayv1.ReferenceGrant, by objects.Object, ref gatewayv1.
 	kind, of := string(ptr.Deref(ref.Kind, objects.SecretKind)), string(ptr.Deref(ref.Group, ""))
 	switch {
 	case kind != objects.SecretKind || of != "":
-		return name, refused(gatewayv1.ListenerReasonInvalidCertificateRef, "%s %s of group %q is no certificate that Headgate knows: name a Secret", kind, name, of)
+		return name, refused(gatewayv1.ListenerReasonInvalidCertificateRef,
+			"%s %s of group %q is no certificate that Headgate knows: name a Secret", kind, name, of)
 	case !granted(grants, by.Kind, by.Name.Namespace, "", objects.SecretKind, name):
-		return name, refused(gatewayv1.ListenerReasonRefNotPermitted, "no ReferenceGrant in namespace %s lets %ss of namespace %s name Secret %s", name.Namespace, by.Kind, by.Name.Namespace, name.Name)
+		return name, refused(gatewayv1.ListenerReasonRefNotPermitted,
+			"no ReferenceGrant in namespace %s lets %ss of namespace %s name Secret %s", name.Namespace, by.Kind, by.Name.Namespace,
+			name.Name)
 	}
 	return name, attach.Verdict{}
 }
@@ -151,9 +154,12 @@ func clientsRef(grants []gatewayv1.ReferenceGrant, g *attach.Gateway, ref gatewa
 	name := objects.Name{Namespace: string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(g.Name.Namespace))), Name: string(ref.Name)}
 	switch {
 	case ref.Group != "" || ref.Kind != objects.ConfigMapKind:
-		return name, refused(gatewayv1.ListenerReasonInvalidCACertificateKind, "%s %s of group %q has no authorities that Headgate knows: name a ConfigMap", ref.Kind, name, ref.Group)
+		return name, refused(gatewayv1.ListenerReasonInvalidCACertificateKind,
+			"%s %s of group %q has no authorities that Headgate knows: name a ConfigMap", ref.Kind, name, ref.Group)
 	case !granted(grants, objects.GatewayKind, g.Name.Namespace, "", objects.ConfigMapKind, name):
-		return name, refused(gatewayv1.ListenerReasonRefNotPermitted, "no ReferenceGrant in namespace %s lets Gateways of namespace %s name ConfigMap %s", name.Namespace, g.Name.Namespace, name.Name)
+		return name, refused(gatewayv1.ListenerReasonRefNotPermitted,
+			"no ReferenceGrant in namespace %s lets Gateways of namespace %s name ConfigMap %s", name.Namespace, g.Name.Namespace,
+			name.Name)
 	}
 	return name, attach.Verdict{}
 }
@@ -187,7 +193,8 @@ func (b *builder) askClients(g *attach.Gateway, l *Listener) bool {
 		}
 	}
 	if !some {
-		b.refused[l.Listener] = refused(gatewayv1.ListenerReasonNoValidCACertificate, "spec.tls.frontend of Gateway %s asks for clients' certificates, and none of its caCertificateRefs can be followed", g.Name)
+		b.refused[l.Listener] = refused(gatewayv1.ListenerReasonNoValidCACertificate,
+			"spec.tls.frontend of Gateway %s asks for clients' certificates, and none of its caCertificateRefs can be followed", g.Name)
 		return false
 	}
 	l.Clients = is

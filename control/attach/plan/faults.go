@@ -79,7 +79,8 @@ func (p *Plans) Faults() []Fault {
 		}
 	}
 	slices.SortFunc(all, func(a, b Fault) int {
-		return cmp.Or(cmp.Compare(a.Of.String(), b.Of.String()), cmp.Compare(a.Listener, b.Listener), cmp.Compare(a.Why.Reason, b.Why.Reason), cmp.Compare(a.Why.Words, b.Why.Words))
+		return cmp.Or(cmp.Compare(a.Of.String(), b.Of.String()), cmp.Compare(a.Listener, b.Listener),
+			cmp.Compare(a.Why.Reason, b.Why.Reason), cmp.Compare(a.Why.Words, b.Why.Words))
 	})
 	return slices.Compact(all)
 }

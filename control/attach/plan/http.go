@@ -262,7 +262,8 @@ var wellKnown = map[string]int32{"http": 80, "https": 443}
 // redirectOf returns the target of a redirect at a listener. The default port is the scheme's, and
 // the default scheme the listener's. A default port is left out (HTTPRequestRedirectFilter.port).
 func redirectOf(f *gatewayv1.HTTPRequestRedirectFilter, l *attach.Listener) *Redirect {
-	r := &Redirect{Code: int32(ptr.Deref(f.StatusCode, 302)), Scheme: ptr.Deref(f.Scheme, ""), Host: string(ptr.Deref(f.Hostname, "")), Path: pathOf(f.Path)}
+	r := &Redirect{Code: int32(ptr.Deref(f.StatusCode, 302)), Scheme: ptr.Deref(f.Scheme, ""), Host: string(ptr.Deref(f.Hostname, "")),
+		Path: pathOf(f.Path)}
 	scheme := r.Scheme
 	if scheme == "" {
 		scheme = "http"
@@ -305,8 +306,7 @@ func pathOf(m *gatewayv1.HTTPPathModifier) *PathChange {
 	return &PathChange{false, ptr.Deref(m.ReplacePrefixMatch, "/")}
 }
 
-// duration is in Go's words; the CRD has checked it. 0 is no bound.
-// defaultRetries is how often a request is tried again where a route does not say: Gateway API leaves it open.
+// defaultRetries is the number of retries if a route names none. Gateway API leaves it open.
 const defaultRetries = 1
 
 func retryOf(r *gatewayv1.HTTPRouteRetry) *Retry {
@@ -320,6 +320,7 @@ func retryOf(r *gatewayv1.HTTPRouteRetry) *Retry {
 	return is
 }
 
+// duration converts a Gateway API duration, which the CRD has validated. 0 means no limit.
 func duration(d *gatewayv1.Duration) time.Duration {
 	if d == nil {
 		return 0

@@ -43,9 +43,10 @@ func TestWhatEnvoysRefuseIsLeftOut(t *testing.T) {
 
 // A listener without rejected routes keeps its Hosts, so nothing is made again for it.
 func TestLeaveOutKeepsTheOtherListeners(t *testing.T) {
-	n := network.Read(t, network.Standard("kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: x, port: 80, protocol: HTTP, hostname: x.test}, {name: z, port: 80, protocol: HTTP, hostname: z.test}]}\n---\n"+
-		"kind: HTTPRoute\nmetadata: {namespace: ns, name: good}\nspec: {parentRefs: [{name: g, sectionName: x}], rules: [{backendRefs: [{name: a, port: 80}]}]}\n---\n"+
-		"kind: HTTPRoute\nmetadata: {namespace: ns, name: bad}\nspec: {parentRefs: [{name: g, sectionName: z}], rules: [{backendRefs: [{name: a, port: 80}]}]}"))
+	n := network.Read(t,
+		network.Standard("kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: x, port: 80, protocol: HTTP, hostname: x.test}, {name: z, port: 80, protocol: HTTP, hostname: z.test}]}\n---\n"+
+			"kind: HTTPRoute\nmetadata: {namespace: ns, name: good}\nspec: {parentRefs: [{name: g, sectionName: x}], rules: [{backendRefs: [{name: a, port: 80}]}]}\n---\n"+
+			"kind: HTTPRoute\nmetadata: {namespace: ns, name: bad}\nspec: {parentRefs: [{name: g, sectionName: z}], rules: [{backendRefs: [{name: a, port: 80}]}]}"))
 	all := plan.Of(attach.Of(n), n, plan.Known{}).Gateways[0]
 	without := all.LeaveOut(map[objects.Object]plan.LeftOut{httpRoute("bad"): {}})
 	for i, kept := range []bool{true, false} {
@@ -65,7 +66,8 @@ func TestContentsAreOfAllListeners(t *testing.T) {
 	}
 	before := contents(80, 90)
 	if contents(80, 90) != before || contents(81, 90) == before || contents(80, 91) == before {
-		t.Errorf("contents are %s, %s and %s, want the first like %s and no other", contents(80, 90), contents(81, 90), contents(80, 91), before)
+		t.Errorf("contents are %s, %s and %s, want the first like %s and no other", contents(80, 90), contents(81, 90),
+			contents(80, 91), before)
 	}
 }
 
@@ -86,14 +88,17 @@ func TestContents(t *testing.T) {
 		text     string
 		one, two bool // changes
 	}{
-		"the same":           {gateway + one + two, false, false},
-		"a path":             {gateway + strings.Replace(one, "/one", "/1", 1) + two, true, false},
-		"a backend":          {gateway + strings.Replace(one, "name: a", "name: b", 1) + two, true, false},
-		"a header":           {gateway + strings.Replace(one, "backendRefs", "filters: [{type: RequestHeaderModifier, requestHeaderModifier: {add: [{name: a, value: b}]}}], backendRefs", 1) + two, true, false},
-		"a hostname":         {gateway + strings.Replace(one, "rules:", "hostnames: [one.test], rules:", 1) + two, true, true},
-		"a port":             {strings.Replace(gateway, "port: 80,", "port: 81,", 1) + one + two, true, true},
-		"a listener's name":  {strings.Replace(gateway, "name: http", "name: web", 1) + one + two, true, true},
-		"a Service appears":  {gateway + one + two + "---\nkind: Service\nmetadata: {namespace: ns, name: c}\nspec: {ports: [{port: 80}]}\n", false, true},
+		"the same":  {gateway + one + two, false, false},
+		"a path":    {gateway + strings.Replace(one, "/one", "/1", 1) + two, true, false},
+		"a backend": {gateway + strings.Replace(one, "name: a", "name: b", 1) + two, true, false},
+		"a header": {gateway + strings.Replace(one, "backendRefs",
+			"filters: [{type: RequestHeaderModifier, requestHeaderModifier: {add: [{name: a, value: b}]}}], backendRefs", 1) + two,
+			true, false},
+		"a hostname":        {gateway + strings.Replace(one, "rules:", "hostnames: [one.test], rules:", 1) + two, true, true},
+		"a port":            {strings.Replace(gateway, "port: 80,", "port: 81,", 1) + one + two, true, true},
+		"a listener's name": {strings.Replace(gateway, "name: http", "name: web", 1) + one + two, true, true},
+		"a Service appears": {gateway + one + two +
+			"---\nkind: Service\nmetadata: {namespace: ns, name: c}\nspec: {ports: [{port: 80}]}\n", false, true},
 		"there is one alone": {gateway + strings.TrimSuffix(one, "---\n"), false, true},
 	} {
 		now := contents(test.text)

@@ -262,7 +262,8 @@ func After(last *Plans, a *attach.Attachments, n *objects.Network, known Known) 
 		b.beside = besideOf(n, known)
 	}
 	plans := &Plans{
-		Attachments: a, Routes: b.became, Listeners: b.listeners, Refused: b.refused, Showing: b.showing, Pools: make(map[objects.Name]PoolVerdict), Policies: make(map[objects.Name]PolicyVerdict),
+		Attachments: a, Routes: b.became, Listeners: b.listeners, Refused: b.refused, Showing: b.showing,
+		Pools: make(map[objects.Name]PoolVerdict), Policies: make(map[objects.Name]PolicyVerdict),
 		made: made{n, known, b.beside, b.served},
 	}
 	for i, g := range a.Gateways {
@@ -326,9 +327,11 @@ type builder struct {
 func newBuilder(n *objects.Network) *builder {
 	b := &builder{
 		Network: n,
-		http:    make(map[objects.Name]*gatewayv1.HTTPRoute, len(n.HTTPRoutes)), grpc: make(map[objects.Name]*gatewayv1.GRPCRoute), llm: make(map[objects.Name]*v1alpha1.LLMRoute),
+		http:    make(map[objects.Name]*gatewayv1.HTTPRoute, len(n.HTTPRoutes)), grpc: make(map[objects.Name]*gatewayv1.GRPCRoute),
+		llm:    make(map[objects.Name]*v1alpha1.LLMRoute),
 		became: make(map[objects.Object]RouteVerdict, len(n.HTTPRoutes)+len(n.GRPCRoutes)+len(n.Routes)), served: make(map[at]*part),
-		listeners: make(map[*attach.Listener]attach.Verdict), refused: make(map[*attach.Listener]attach.Verdict), showing: make(map[objects.Name]attach.Verdict),
+		listeners: make(map[*attach.Listener]attach.Verdict), refused: make(map[*attach.Listener]attach.Verdict),
+		showing: make(map[objects.Name]attach.Verdict),
 	}
 	for i := range n.HTTPRoutes {
 		b.http[objects.Name{Namespace: n.HTTPRoutes[i].Namespace, Name: n.HTTPRoutes[i].Name}] = &n.HTTPRoutes[i]
@@ -350,7 +353,8 @@ type beside struct {
 }
 
 func besideOf(n *objects.Network, known Known) beside {
-	is := beside{make(map[objects.Name]*objects.Service, len(n.Services)), make(map[objects.Name]*pooled, len(n.Pools)), policiesOf(n, known.Authorities)}
+	is := beside{make(map[objects.Name]*objects.Service, len(n.Services)), make(map[objects.Name]*pooled, len(n.Pools)),
+		policiesOf(n, known.Authorities)}
 	for i := range n.Services {
 		is.services[n.Services[i].Name] = &n.Services[i]
 	}

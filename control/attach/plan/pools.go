@@ -54,7 +54,9 @@ func poolOf(p *pool.InferencePool, services map[objects.Name]*objects.Service, s
 	case pool.H2C:
 		is.cluster.H2C = true
 	default:
-		is.Refused = attach.Verdict{Reason: ReasonNotSupported, Words: fmt.Sprintf("spec.appProtocol is %q, which Headgate does not speak: write %s or %s", p.Spec.AppProtocol, pool.HTTP, pool.H2C)}
+		is.Refused = attach.Verdict{Reason: ReasonNotSupported,
+			Words: fmt.Sprintf("spec.appProtocol is %q, which Headgate does not speak: write %s or %s", p.Spec.AppProtocol, pool.HTTP,
+				pool.H2C)}
 	}
 	replaced := false
 	if settings != nil {
@@ -74,7 +76,11 @@ func poolOf(p *pool.InferencePool, services map[objects.Name]*objects.Service, s
 	case asked == nil:
 		is.picker = wire.ExtprocCluster
 	case replaced:
-		is.Refs = attach.Verdict{Reason: ReasonInvalidExtensionRef, Words: fmt.Sprintf("spec.endpointPickerRef names Service %s, and by PoolSettings %s/%s requests carry the token of the engines, which only Headgate's own picker sends: leave out one of them", asked.Object, settings.Namespace, settings.Name)}
+		is.Refs = attach.Verdict{Reason: ReasonInvalidExtensionRef,
+			Words: fmt.Sprintf("spec.endpointPickerRef names Service %s, and by PoolSettings %s/%s requests carry the token of the engines, which only Headgate's own picker sends: leave out one of them",
+				asked.Object,
+				settings.Namespace,
+				settings.Name)}
 	default:
 		is.picker, is.asked = asked.Name, asked
 	}
@@ -104,7 +110,8 @@ func pickerOf(ref *pool.EndpointPickerRef, namespace string, services map[object
 		return nil, fmt.Sprintf("names port %d of Service %s, which has no such TCP port", ref.Port.Number, name)
 	}
 	return &Cluster{
-		Name: pickerCluster(name, ref.Port.Number), Picker: true, Object: name, Port: ref.Port.Number, H2C: s.Ports[i].AppProtocol == pool.H2C,
+		Name: pickerCluster(name, ref.Port.Number), Picker: true, Object: name, Port: ref.Port.Number,
+		H2C: s.Ports[i].AppProtocol == pool.H2C,
 	}, ""
 }
 
@@ -152,7 +159,8 @@ func (r *routing) pool(name objects.Name) Backend {
 // reads the model: calls without a pick fail.
 func (r *routing) calls(name objects.Name, p *pooled) Backend {
 	if p.picker != wire.ExtprocCluster {
-		r.ref(gatewayv1.RouteReasonUnsupportedProtocol, "InferencePool %s: its endpointPickerRef names another picker than Headgate's, which picks for no gRPC calls here", name)
+		r.ref(gatewayv1.RouteReasonUnsupportedProtocol,
+			"InferencePool %s: its endpointPickerRef names another picker than Headgate's, which picks for no gRPC calls here", name)
 		return Backend{}
 	}
 	return Backend{Cluster: r.use(p.calls()), Picker: p.picker}

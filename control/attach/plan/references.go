@@ -51,11 +51,13 @@ func (r *routing) target(ref gatewayv1.BackendObjectReference) Backend {
 	name := objects.Name{Namespace: string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(namespace))), Name: string(ref.Name)}
 	isPool := of == pool.SchemeGroupVersion.Group && kind == pool.Kind
 	if !isPool && (of != "" || kind != objects.ServiceKind) {
-		r.ref(gatewayv1.RouteReasonInvalidKind, "%s %s of group %q is no backend that Headgate knows: name a Service or an InferencePool", kind, name, of)
+		r.ref(gatewayv1.RouteReasonInvalidKind, "%s %s of group %q is no backend that Headgate knows: name a Service or an InferencePool",
+			kind, name, of)
 		return Backend{}
 	}
 	if !granted(r.Grants, from, namespace, of, kind, name) {
-		r.ref(gatewayv1.RouteReasonRefNotPermitted, "no ReferenceGrant in namespace %s lets %ss of namespace %s name %s %s", name.Namespace, from, namespace, kind, name.Name)
+		r.ref(gatewayv1.RouteReasonRefNotPermitted, "no ReferenceGrant in namespace %s lets %ss of namespace %s name %s %s", name.Namespace,
+			from, namespace, kind, name.Name)
 		return Backend{}
 	}
 	if isPool {
@@ -100,10 +102,12 @@ func (r *routing) service(ref gatewayv1.BackendObjectReference, name objects.Nam
 		return "" // the policy's own status says why
 	}
 	if s.Ports[i].AppProtocol == "kubernetes.io/wss" && secure == nil {
-		r.ref(gatewayv1.RouteReasonUnsupportedProtocol, "port %d of Service %s speaks WebSocket over TLS: write a BackendTLSPolicy that says how it is known", *ref.Port, name)
+		r.ref(gatewayv1.RouteReasonUnsupportedProtocol,
+			"port %d of Service %s speaks WebSocket over TLS: write a BackendTLSPolicy that says how it is known", *ref.Port, name)
 		return ""
 	}
-	c := Cluster{Secure: secure, Object: name, Port: s.Ports[i].Port, H2C: r.of.Kind == objects.GRPCRouteKind || s.Ports[i].AppProtocol == "kubernetes.io/h2c"}
+	c := Cluster{Secure: secure, Object: name, Port: s.Ports[i].Port, H2C: r.of.Kind == objects.GRPCRouteKind ||
+		s.Ports[i].AppProtocol == "kubernetes.io/h2c"}
 	c.Name = "service/" + name.Namespace + "/" + name.Name + "/" + strconv.Itoa(int(c.Port))
 	if c.H2C {
 		c.Name += "/h2c"
@@ -127,7 +131,8 @@ func granted(grants []gatewayv1.ReferenceGrant, from, namespace, toGroup, toKind
 		if g.Namespace == to.Namespace && slices.ContainsFunc(g.Spec.From, func(f gatewayv1.ReferenceGrantFrom) bool {
 			return f.Group == gatewayv1.GroupName && string(f.Kind) == from && string(f.Namespace) == namespace
 		}) && slices.ContainsFunc(g.Spec.To, func(t gatewayv1.ReferenceGrantTo) bool {
-			return string(t.Group) == toGroup && string(t.Kind) == toKind && string(ptr.Deref(t.Name, gatewayv1.ObjectName(to.Name))) == to.Name
+			return string(t.Group) == toGroup && string(t.Kind) == toKind &&
+				string(ptr.Deref(t.Name, gatewayv1.ObjectName(to.Name))) == to.Name
 		}) {
 			return true
 		}

@@ -45,7 +45,8 @@ func (p *Port) Take(r Request) Taken {
 		l := &p.Listeners[i]
 		for j := range l.Hosts {
 			h := &l.Hosts[j]
-			if both, ok := attach.Intersect(h.Domain, host); ok && both == host && (t.Host == nil || attach.MoreSpecific(h.Domain, t.Host.Domain)) {
+			if both, ok := attach.Intersect(h.Domain, host); ok && both == host &&
+				(t.Host == nil || attach.MoreSpecific(h.Domain, t.Host.Domain)) {
 				t.Listener, t.Host = l, h
 			}
 		}

@@ -49,7 +49,8 @@ func Lines(rules []Rule) []string {
 	var all []string
 	for i := 0; i < len(rules); {
 		more := 0
-		for i+more+1 < len(rules) && rules[i].byModel() && rules[i+more+1].byModel() && rules[i].Forward.Open == rules[i+more+1].Forward.Open {
+		for i+more+1 < len(rules) && rules[i].byModel() && rules[i+more+1].byModel() &&
+			rules[i].Forward.Open == rules[i+more+1].Forward.Open {
 			more++
 		}
 		line := rules[i].String()

@@ -114,7 +114,8 @@ func ledTo(a *attach.Attachments, n *objects.Network) map[objects.Name]bool {
 			return
 		}
 		for _, ref := range f.refs() {
-			all[objects.Name{Namespace: string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(r.GetNamespace()))), Name: string(ref.Name)}] = true
+			all[objects.Name{Namespace: string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(r.GetNamespace()))),
+				Name: string(ref.Name)}] = true
 		}
 	}
 	for i := range n.HTTPRoutes {
@@ -139,7 +140,8 @@ func policiesOf(n *objects.Network, authorities map[objects.Name]Certificate) ma
 		ordered[i] = &n.Policies[i]
 	}
 	slices.SortStableFunc(ordered, func(a, b *gatewayv1.BackendTLSPolicy) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace),
+			cmp.Compare(a.Name, b.Name))
 	})
 	for _, p := range ordered {
 		is := policyOf(p, authorities)
@@ -157,7 +159,8 @@ func policiesOf(n *objects.Network, authorities map[objects.Name]Certificate) ma
 			}
 		}
 		if lost != nil && !won {
-			is.Refused = attach.Verdict{Reason: string(gatewayv1.PolicyReasonConflicted), Words: fmt.Sprintf("BackendTLSPolicy %s is for the same, and counts before", lost.name)}
+			is.Refused = attach.Verdict{Reason: string(gatewayv1.PolicyReasonConflicted),
+				Words: fmt.Sprintf("BackendTLSPolicy %s is for the same, and counts before", lost.name)}
 		}
 	}
 	return of
@@ -185,7 +188,8 @@ func policyOf(p *gatewayv1.BackendTLSPolicy, authorities map[objects.Name]Certif
 	for _, ref := range v.CACertificateRefs {
 		name := objects.Name{Namespace: p.Namespace, Name: string(ref.Name)}
 		if !isConfigMap(ref) {
-			fault(gatewayv1.BackendTLSPolicyReasonInvalidKind, "%s %s of group %q has no authorities that Headgate knows: name a ConfigMap", ref.Kind, name, ref.Group)
+			fault(gatewayv1.BackendTLSPolicyReasonInvalidKind, "%s %s of group %q has no authorities that Headgate knows: name a ConfigMap",
+				ref.Kind, name, ref.Group)
 			continue
 		}
 		c, usable, words := find(authorities, objects.ConfigMapKind, name)
@@ -200,11 +204,14 @@ func policyOf(p *gatewayv1.BackendTLSPolicy, authorities map[objects.Name]Certif
 	wellKnown := ptr.Deref(v.WellKnownCACertificates, "")
 	switch {
 	case v.Hostname == "" || slices.ContainsFunc(tls.Names, func(n AltName) bool { return n.Name == "" }):
-		is.Refused = attach.Verdict{Reason: string(gatewayv1.PolicyReasonInvalid), Words: "spec.validation has no hostname, or a subjectAltName that is empty: any certificate would do"}
+		is.Refused = attach.Verdict{Reason: string(gatewayv1.PolicyReasonInvalid),
+			Words: "spec.validation has no hostname, or a subjectAltName that is empty: any certificate would do"}
 	case len(v.CACertificateRefs) > 0 && !some:
 		is.Refused = attach.Verdict{Reason: string(gatewayv1.BackendTLSPolicyReasonNoValidCACertificate), Words: is.Refs.Words}
 	case len(v.CACertificateRefs) == 0 && wellKnown != gatewayv1.WellKnownCACertificatesSystem:
-		is.Refused = attach.Verdict{Reason: string(gatewayv1.PolicyReasonInvalid), Words: fmt.Sprintf("spec.validation names no authorities that Headgate knows: name ConfigMaps in caCertificateRefs, or write wellKnownCACertificates: %s", gatewayv1.WellKnownCACertificatesSystem)}
+		is.Refused = attach.Verdict{Reason: string(gatewayv1.PolicyReasonInvalid),
+			Words: fmt.Sprintf("spec.validation names no authorities that Headgate knows: name ConfigMaps in caCertificateRefs, or write wellKnownCACertificates: %s",
+				gatewayv1.WellKnownCACertificatesSystem)}
 	default:
 		is.tls = tls
 	}

@@ -34,7 +34,8 @@ Flags:
 
 `
 
-// Flags returns the flags of a command that reads plans, which set where the objects come from. Its help goes to out.
+// Flags returns the flags of a command that reads plans, which set where the objects come from. Its
+// help goes to out.
 func Flags(name, usage string, out io.Writer, s *source.Source) *pflag.FlagSet {
 	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }

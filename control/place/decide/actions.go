@@ -10,18 +10,21 @@ import (
 type ActionKind uint8
 
 const (
-	// Predict asks the engine for the size of a model; [State.Predicted] is to be told, whatever comes of it.
+	// Predict asks the engine for the size of a model; [State.Predicted] is to be told, whatever
+	// comes of it.
 	Predict ActionKind = iota
 	// Load loads a model; [State.LoadEnded] is to be told.
 	Load
-	// Reload unloads a model and then loads it, for nobody knows how far an earlier load came; as Load.
+	// Reload unloads a model and then loads it, for nobody knows how far an earlier load came; as
+	// Load.
 	Reload
 	// Cancel gives up a load that goes on; what comes of it is told as that of the Load.
 	Cancel
-	// Unload unloads a model; [State.UnloadEnded] is to be told. With a timeout it repeats one that failed, for whatever may be left.
+	// Unload unloads a model; [State.UnloadEnded] is to be told. With a timeout it repeats one that
+	// failed, for whatever may be left.
 	Unload
-	// Quit gives up whatever the engine was told and has not answered, and tells it nothing more: it is about to end. What
-	// comes of each Load and Unload is told as ever. It is about no model.
+	// Quit gives up whatever the engine was told and has not answered, and tells it nothing more:
+	// it is about to end. What comes of each Load and Unload is told as ever. It is about no model.
 	Quit
 )
 
@@ -47,13 +50,15 @@ const (
 	ForRoom
 	// ForTrial: its endpoint is on trial.
 	ForTrial
-	// ForSlots: it takes the place of one at an endpoint where more adapters are in use than its GPU has slots for.
+	// ForSlots: it takes the place of one at an endpoint where more adapters are in use than its
+	// GPU has slots for.
 	ForSlots
 )
 
 // Purposes are their names.
 var Purposes = [...]string{
-	ForRecord: "record", ForRequests: "requests", ForLeast: "least", ForMigration: "migration", ForLoad: "load", ForBalance: "balance", ForUse: "use", ForRoom: "room", ForTrial: "trial",
+	ForRecord: "record", ForRequests: "requests", ForLeast: "least", ForMigration: "migration", ForLoad: "load", ForBalance: "balance",
+	ForUse: "use", ForRoom: "room", ForTrial: "trial",
 	ForSlots: "slots",
 }
 
@@ -74,6 +79,7 @@ type Action struct {
 	Timeout time.Duration
 	// Waited is how long the first of the requests that wait for the model has; 0 if none waits.
 	Waited time.Duration
-	// Stalled is how much of that the load has waited for room that others had to leave first, or for its turn.
+	// Stalled is how much of that the load has waited for room that others had to leave first, or
+	// for its turn.
 	Stalled time.Duration
 }

@@ -6,13 +6,15 @@ import (
 	"time"
 )
 
-// Endpoints that are loaded little, as those that have just joined, take over models from those that are loaded most: at a tick such an
-// endpoint gets a copy of a model that is used a lot elsewhere. The copy at the busier endpoint is the one that can be spared then, and leaves
-// when its room is needed. A move is made only where it leaves the source no less loaded than the target, so none is ever undone.
+// Endpoints that are loaded little, as those that have just joined, take over models from those
+// that are loaded most: at a tick such an endpoint gets a copy of a model that is used a lot
+// elsewhere. The copy at the busier endpoint is the one that can be spared then, and leaves when
+// its room is needed. A move is made only where it leaves the source no less loaded than the
+// target, so none is ever undone.
 
 const (
-	// Models are moved only where endpoints got so many requests in the mean within serviceMean: of fewer, chance makes one endpoint twice as
-	// busy as another.
+	// Models are moved only where endpoints got so many requests in the mean within serviceMean: of
+	// fewer, chance makes one endpoint twice as busy as another.
 	enoughRequests = 50
 	// An endpoint that bears less than littleLoad times the mean is given more.
 	littleLoad = 0.5
@@ -20,7 +22,8 @@ const (
 	movesAtOnce = 0.1
 )
 
-// shareOf is the load that each copy of a model bears, or is to bear once it is loaded: requests in flight, over minutes.
+// shareOf is the load that each copy of a model bears, or is to bear once it is loaded: requests in
+// flight, over minutes.
 func shareOf(m *model) float64 { return m.slowFlight / float64(max(1, remaining(m))) }
 
 // weigh finds what all endpoints bear.
@@ -84,7 +87,8 @@ func balancePool(s *State, p *pool, all []*model, now time.Time) (todo []Action)
 	return todo
 }
 
-// touchBeside notes that the loads of a model's endpoints have changed, by which it goes which copies there can be spared.
+// touchBeside notes that the loads of a model's endpoints have changed, by which it goes which
+// copies there can be spared.
 func touchBeside(s *State, m *model) {
 	for _, c := range m.copies {
 		for _, o := range c.endpoint.copies {
@@ -98,8 +102,8 @@ func touchBeside(s *State, m *model) {
 // moves is the claim of a copy that is to take load over from another one.
 func moves(m *model) claim { return claim{purpose: ForBalance, below: m.worth, spares: true} }
 
-// reliefFor is the model that an endpoint is to take over: of the busiest endpoint that has one which is not too large a load the one that bears
-// most there.
+// reliefFor is the model that an endpoint is to take over: of the busiest endpoint that has one
+// which is not too large a load the one that bears most there.
 func reliefFor(s *State, e *endpoint, byLoad []*endpoint) *model {
 	for _, from := range slices.Backward(byLoad) {
 		var most *model

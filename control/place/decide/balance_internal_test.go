@@ -11,9 +11,10 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Whatever models bear wherever they are: an endpoint takes a model over only while it bears less than half the mean, from one that
-// then still bears no less than it; it takes the most that it may of the busiest endpoint that has any, which a search of all copies says
-// too; and once nothing changes it ends.
+// Whatever models bear wherever they are: an endpoint takes a model over only while it bears less
+// than half the mean, from one that then still bears no less than it; it takes the most that it may
+// of the busiest endpoint that has any, which a search of all copies says too; and once nothing
+// changes it ends.
 func TestBalance(t *testing.T) {
 	moves := 0
 	for seed := range uint64(300) {
@@ -35,7 +36,8 @@ func TestBalance(t *testing.T) {
 			m.slowFlight, m.slowRate = float64(random.IntN(8)), 1
 			all = append(all, m)
 			for range random.IntN(3) {
-				if e := p.endpoints[random.IntN(n)]; m.at(e.Address) == nil && slices.Contains(e.pools, m.Pool) && (m.Max == 0 || len(m.copies) < m.Max) && random.IntN(n) <= len(e.copies) {
+				if e := p.endpoints[random.IntN(n)]; m.at(e.Address) == nil && slices.Contains(e.pools, m.Pool) &&
+					(m.Max == 0 || len(m.copies) < m.Max) && random.IntN(n) <= len(e.copies) {
 					s.add(m, e, []CopyState{Loaded, Loaded, Loaded, Loading}[random.IntN(4)], now)
 				}
 			}
@@ -91,7 +93,8 @@ func TestBalance(t *testing.T) {
 			}
 			for e, share := range most {
 				if e.load-share >= mean/2 {
-					t.Fatalf("seed %d: %s bears %v of a mean of %v, and has taken over more than it needed to", seed, e.Address, e.load, mean)
+					t.Fatalf("seed %d: %s bears %v of a mean of %v, and has taken over more than it needed to", seed, e.Address,
+						e.load, mean)
 				}
 			}
 			if !moved {
@@ -131,7 +134,8 @@ func searched(s *State, p *pool, mean float64) (*endpoint, *model) {
 			m := c.model
 			share := shareOf(m)
 			switch {
-			case c.State != Loaded, share == 0, m.Pinned, m.has(e), m.Max > 0 && len(m.copies) >= m.Max, !slices.Contains(e.pools, m.Pool), o.load-share < e.load+share:
+			case c.State != Loaded, share == 0, m.Pinned, m.has(e), m.Max > 0 && len(m.copies) >= m.Max, !slices.Contains(e.pools, m.Pool),
+				o.load-share < e.load+share:
 			case best != nil && (o.compareLoad(from) < 0 || o == from && share <= shareOf(best)):
 			default:
 				if _, ok, _ := offerPlace(s, e, m, claim{below: m.worth, spares: true}); ok {
@@ -146,7 +150,8 @@ func searched(s *State, p *pool, mean float64) (*endpoint, *model) {
 	return e, best
 }
 
-// What leaves bears nothing any more, and no copy does at an endpoint that is about to end: the others share it.
+// What leaves bears nothing any more, and no copy does at an endpoint that is about to end: the
+// others share it.
 func TestWhatBearsLoad(t *testing.T) {
 	s, now, key := New(Config{}), time.Unix(1e9, 0), Key{Pool: objects.Name{Namespace: "n", Name: "p"}, ID: "m"}
 	s.SetModel(objects.Entry{ModelKey: key}.Complete(nil), now)

@@ -9,8 +9,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// full is a fleet whose every byte is taken: so many endpoints of 20 models each, and so many more models that no endpoint
-// holds. It returns the time after all of that.
+// full is a fleet whose every byte is taken: so many endpoints of 20 models each, and so many more
+// models that no endpoint holds. It returns the time after all of that.
 func full(b *testing.B, endpoints, more int) (*decide.State, time.Time) {
 	b.Helper()
 	const each = 20
@@ -38,7 +38,8 @@ func full(b *testing.B, endpoints, more int) (*decide.State, time.Time) {
 func numbered(i int) string { return fmt.Sprintf("m%06d", i) }
 func address(i int) string  { return fmt.Sprintf("e%04d", i) }
 
-// A request names a model that no endpoint of a full fleet has: another leaves for it, and it is loaded.
+// A request names a model that no endpoint of a full fleet has: another leaves for it, and it is
+// loaded.
 func BenchmarkMiss(b *testing.B) {
 	for _, endpoints := range []int{10, 100, 1000} {
 		b.Run(fmt.Sprintf("endpoints=%d", endpoints), func(b *testing.B) {
@@ -83,7 +84,8 @@ func serve(s *decide.State, now time.Time) {
 	}
 }
 
-// Models that must have copies find no room in a full fleet, and something happens that may help them or not.
+// Models that must have copies find no room in a full fleet, and something happens that may help
+// them or not.
 func BenchmarkStuck(b *testing.B) {
 	for _, stuck := range []int{1000, 5000} {
 		b.Run(fmt.Sprintf("models=%d", stuck), func(b *testing.B) {

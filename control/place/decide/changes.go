@@ -2,10 +2,12 @@ package decide
 
 import "slices"
 
-// Change is what those are told who follow placement. [State.Changes] has all but Registered, which package place knows.
+// Change is what those are told who follow placement. [State.Changes] has all but Registered, which
+// package place knows.
 type Change struct {
 	Copies map[CopyKey]CopyChange
-	// Gone are copies of which, as far as is known, their engines have nothing any more: neither the copy nor a leak. They are in no order.
+	// Gone are copies of which, as far as is known, their engines have nothing any more: neither
+	// the copy nor a leak. They are in no order.
 	Gone []CopyKey
 	// Failures say why a model cannot be loaded for now; empty: it may be asked for.
 	Failures map[Key]Reason
@@ -13,13 +15,15 @@ type Change struct {
 	Leaving map[string]Leaving
 	// Trials says that it changed which endpoints are on trial, or how one does.
 	Trials bool
-	// VModels are where requests for them go; of one that is no more, or that anything else is known of, perhaps as before.
+	// VModels are where requests for them go; of one that is no more, or that anything else is
+	// known of, perhaps as before.
 	VModels map[Key]Switch
 	// Unnamed are the models that no VModel names any more, in no order.
 	Unnamed []Key
 	// Registered models came, or with false went.
 	Registered map[Key]bool
-	// Endpoints are those that were seen, those that are down too, in order: where that changed; else nil.
+	// Endpoints are those that were seen, those that are down too, in order: where that changed;
+	// else nil.
 	Endpoints []string
 }
 
@@ -29,7 +33,8 @@ type CopyChange struct {
 	State CopyState
 	// Limit is how many requests it takes at once; 0: as many as come.
 	Limit int
-	// Earlier says that an earlier process told the engine to load it, and may have published it as loaded, though this one does not know whether it is.
+	// Earlier says that an earlier process told the engine to load it, and may have published it as
+	// loaded, though this one does not know whether it is.
 	Earlier bool
 }
 

@@ -17,15 +17,17 @@ type claim struct {
 	spares bool
 	// settled: queued copies are not evicted, unless the engine may have them.
 	settled bool
-	// idle: only an endpoint takes it that would load it at once and has slots for it, and with fills one where keepFree is left. With relieves it
-	// goes to the endpoint that is loaded least of those that have slots for it.
+	// idle: only an endpoint takes it that would load it at once and has slots for it, and with
+	// fills one where keepFree is left. With relieves it goes to the endpoint that is loaded least
+	// of those that have slots for it.
 	idle, fills, relieves bool
 	// from is the endpoint whose copy leaves when this one is loaded; empty: none does.
 	from string
 }
 
-// claimOf is that of a model which is to have one more copy because of requests that wait for it, because it must, or because somebody asked
-// for one, or one of its copies is where an endpoint migrates: then none leaves that is missed as much as it.
+// claimOf is that of a model which is to have one more copy because of requests that wait for it,
+// because it must, or because somebody asked for one, or one of its copies is where an endpoint
+// migrates: then none leaves that is missed as much as it.
 func claimOf(m *model) claim {
 	starved := m.starved(nil)
 	if starved || remaining(m) < m.min() {
@@ -56,15 +58,17 @@ type place struct {
 	turns int
 	// load is the endpoint's, where it matters.
 	load float64
-	// starves: requests there would wait for a slot of the GPU for long. Rereads: host memory is full of adapters in use, and one of them would be
-	// read from storage again.
+	// starves: requests there would wait for a slot of the GPU for long. Rereads: host memory is
+	// full of adapters in use, and one of them would be read from storage again.
 	starves, rereads bool
 }
 
-// compare orders places: those first where requests get their turn; of these those that cost the fewest loads; then those that are loaded least, where a
-// copy is to bear load; then those with room, the most free first; then those whose victims would be missed least; at last by lot.
+// compare orders places: those first where requests get their turn; of these those that cost the
+// fewest loads; then those that are loaded least, where a copy is to bear load; then those with
+// room, the most free first; then those whose victims would be missed least; at last by lot.
 func (p *place) compare(o *place) int {
-	if c := cmp.Or(truth(p.starves)-truth(o.starves), p.loads()-o.loads(), cmp.Compare(p.load, o.load), min(p.victims, 1)-min(o.victims, 1)); c != 0 {
+	if c := cmp.Or(truth(p.starves)-truth(o.starves), p.loads()-o.loads(), cmp.Compare(p.load, o.load),
+		min(p.victims, 1)-min(o.victims, 1)); c != 0 {
 		return c
 	}
 	if p.victims > 0 {
@@ -75,16 +79,17 @@ func (p *place) compare(o *place) int {
 	return cmp.Or(cmp.Compare(o.free, p.free), cmp.Compare(p.lot, o.lot))
 }
 
-// loads is how many loads somebody waits for: for those before it in the queue, and for one more if something has to leave, because somebody may ask
-// for that again.
+// loads is how many loads somebody waits for: for those before it in the queue, and for one more if
+// something has to leave, because somebody may ask for that again.
 func (p *place) loads() int { return p.turns + truth(p.victims > 0 || p.rereads) }
 
-// nearlyMissed is how much more recent the use may be, in seconds, that what leaves a preferred endpoint is missed by (ModelMesh 0.12,
-// CacheMissForwardingLB).
+// nearlyMissed is how much more recent the use may be, in seconds, that what leaves a preferred
+// endpoint is missed by (ModelMesh 0.12, CacheMissForwardingLB).
 const nearlyMissed = 120
 
-// nearly says whether a place is about as good as the best one: nobody waits for a slot, or for more loads, there who would not elsewhere; nothing leaves there that need not
-// elsewhere, and what does is not missed much more.
+// nearly says whether a place is about as good as the best one: nobody waits for a slot, or for
+// more loads, there who would not elsewhere; nothing leaves there that need not elsewhere, and what
+// does is not missed much more.
 func (p *place) nearly(best *place, by claim) bool {
 	switch {
 	case p.starves && !best.starves, p.rereads && !best.rereads, by.asked && p.turns > best.turns:
@@ -92,11 +97,14 @@ func (p *place) nearly(best *place, by claim) bool {
 	case p.victims == 0:
 		return true
 	}
-	return best.victims > 0 && p.worst.busy == best.worst.busy && p.worst.spare == best.worst.spare && p.worst.worth <= best.worst.worth+nearlyMissed
+	return best.victims > 0 && p.worst.busy == best.worst.busy && p.worst.spare == best.worst.spare && p.worst.worth <= best.worst.worth+
+		nearlyMissed
 }
 
-// choosePlace finds a place for one more copy of a model, or says why there is none; the empty reason is that one is to come. What is outgoing is no place
-// where another is, but for those whom requests wait for, and that would have to wait for more loads there (ModelMesh 0.12, UpgradeTracker).
+// choosePlace finds a place for one more copy of a model, or says why there is none; the empty
+// reason is that one is to come. What is outgoing is no place where another is, but for those whom
+// requests wait for, and that would have to wait for more loads there (ModelMesh 0.12,
+// UpgradeTracker).
 func choosePlace(s *State, m *model, by claim) (best place, why Reason) {
 	if refused, why := isRefused(m); refused {
 		return place{}, why
@@ -135,7 +143,8 @@ func choosePlace(s *State, m *model, by claim) (best place, why Reason) {
 	if preferred.e != nil && preferred.nearly(&best, by) {
 		best = preferred
 	}
-	if outgoing.e != nil && (best.e == nil || by.asked && cmp.Or(truth(outgoing.starves)-truth(best.starves), outgoing.loads()-best.loads()) < 0) {
+	if outgoing.e != nil && (best.e == nil || by.asked &&
+		cmp.Or(truth(outgoing.starves)-truth(best.starves), outgoing.loads()-best.loads()) < 0) {
 		best = outgoing
 	}
 	if best.e != nil || soon {
@@ -153,10 +162,12 @@ func choosePlace(s *State, m *model, by claim) (best place, why Reason) {
 	return place{}, NoEndpoint
 }
 
-// reasonsOfPlaces are why an endpoint takes no copy, those first that say most about a model that no endpoint takes.
+// reasonsOfPlaces are why an endpoint takes no copy, those first that say most about a model that
+// no endpoint takes.
 var reasonsOfPlaces = [...]Reason{LoadFailed, NoRoom, TooLarge, NoEndpoint, NoLabels, CannotLoad}
 
-// isRefused says whether a model gets no further copy wherever there is room, and why; the empty reason is that this will pass.
+// isRefused says whether a model gets no further copy wherever there is room, and why; the empty
+// reason is that this will pass.
 func isRefused(m *model) (refused bool, why Reason) {
 	if m.foreign { // nobody says where from it could be loaded
 		return true, UnknownModel
@@ -194,8 +205,8 @@ func (m *model) has(e *endpoint) bool {
 	return c != nil && c.remains()
 }
 
-// offerPlace is the place that an endpoint has for a model, or why it has none; the empty reason is that it may have one in a moment.
-// Orders are up to date.
+// offerPlace is the place that an endpoint has for a model, or why it has none; the empty reason is
+// that it may have one in a moment. Orders are up to date.
 func offerPlace(s *State, e *endpoint, m *model, by claim) (p place, ok bool, why Reason) {
 	switch {
 	case !m.fit.takes(e.Address):
@@ -239,7 +250,8 @@ func offerPlace(s *State, e *endpoint, m *model, by claim) (p place, ok bool, wh
 		return p, false, NoRoom
 	}
 	if !fits {
-		// What is loading or waited for now may leave in a moment, and it may turn out that a leak is none.
+		// What is loading or waited for now may leave in a moment, and it may turn out that a leak
+		// is none.
 		if without := t.stay.plus(size); by.asked && e.fits(amount{without.models, without.bytes - e.unclear()}) {
 			return p, false, ""
 		}
@@ -258,7 +270,8 @@ func offerPlace(s *State, e *endpoint, m *model, by claim) (p place, ok bool, wh
 	return p, true, ""
 }
 
-// hasPlace says whether an endpoint has a place for one more copy of a model. Orders are up to date.
+// hasPlace says whether an endpoint has a place for one more copy of a model. Orders are up to
+// date.
 func hasPlace(s *State, e *endpoint, m *model, by claim) bool {
 	_, takes := placeAt(s, e, m, by)
 	return takes

@@ -101,7 +101,8 @@ func timedCopies(s *State) []*Copy {
 	return all
 }
 
-// markLate finds what an engine has been told to unload for too long, so that something else makes room for those that wait.
+// markLate finds what an engine has been told to unload for too long, so that something else makes
+// room for those that wait.
 func markLate(s *State, e *endpoint, now time.Time) {
 	for _, c := range e.copies {
 		if c.State == Unloading && !c.late && now.Sub(c.Since) >= unloadLimit {
@@ -111,8 +112,8 @@ func markLate(s *State, e *endpoint, now time.Time) {
 	}
 }
 
-// elapse forgets failures that are old, and that an engine said a while ago that it is stopping. What has waited for room for too long is to be
-// loaded elsewhere.
+// elapse forgets failures that are old, and that an engine said a while ago that it is stopping.
+// What has waited for room for too long is to be loaded elsewhere.
 func elapse(s *State, now time.Time) []Action {
 	for address := range s.clock.endpoints {
 		e := s.endpoints[address]
@@ -137,7 +138,8 @@ func elapse(s *State, now time.Time) []Action {
 	for _, c := range timedCopies(s) {
 		switch {
 		case !c.roomless.IsZero() && now.Sub(c.roomless) >= roomWait:
-			addFailure(s, c.model, Failure{Endpoint: c.Endpoint, At: now, Words: "what was to make room for it has not left within " + roomWait.String(), Why: LoadFailed})
+			addFailure(s, c.model, Failure{Endpoint: c.Endpoint, At: now, Words: "what was to make room for it has not left within " +
+				roomWait.String(), Why: LoadFailed})
 			dismissCopy(s, c, now)
 		case !c.roomless.IsZero():
 			markLate(s, c.endpoint, now)

@@ -45,7 +45,8 @@ func considerModel(s *State, m *model, now time.Time) (todo []Action) {
 	}
 }
 
-// dropDisowned lets copies of a model go at endpoints that have left its pool. What another pool has there, too, stays at the engine.
+// dropDisowned lets copies of a model go at endpoints that have left its pool. What another pool
+// has there, too, stays at the engine.
 func dropDisowned(s *State, m *model, now time.Time) (todo []Action) {
 	for _, c := range slices.Clone(m.copies) {
 		switch e := c.endpoint; {
@@ -59,7 +60,8 @@ func dropDisowned(s *State, m *model, now time.Time) (todo []Action) {
 	return todo
 }
 
-// putCopy gives a model a copy at an endpoint that has a place for it. It is loaded when its turn comes.
+// putCopy gives a model a copy at an endpoint that has a place for it. It is loaded when its turn
+// comes.
 func putCopy(s *State, m *model, e *endpoint, by claim, now time.Time) []Action {
 	presence := m.presence()
 	c := s.add(m, e, Queued, now)
@@ -75,8 +77,8 @@ func putCopy(s *State, m *model, e *endpoint, by claim, now time.Time) []Action 
 	return nil
 }
 
-// considerGone takes the copies of a model that is not in the catalogue. Requests that wait for it may know of it before
-// the catalogue does, and only for a moment.
+// considerGone takes the copies of a model that is not in the catalogue. Requests that wait for it
+// may know of it before the catalogue does, and only for a moment.
 func considerGone(s *State, m *model, now time.Time) (todo []Action) {
 	for _, c := range slices.Clone(m.copies) {
 		todo = append(todo, dismissCopy(s, c, now)...)
@@ -109,7 +111,8 @@ func remaining(m *model) int {
 	return n
 }
 
-// blockModel notes why a model gets no copy. Requests that wait for it are told, unless a place will come free.
+// blockModel notes why a model gets no copy. Requests that wait for it are told, unless a place
+// will come free.
 func blockModel(s *State, m *model, why Reason, starved bool) {
 	if !m.stuck {
 		p := s.pool(m.Pool)

@@ -78,7 +78,8 @@ type Copy struct {
 	sizing bool
 	// asked is when it should have been loaded, had there been room at once.
 	asked time.Time
-	// roomless is since when it has waited, with its turn come, for what leaves to make room; zero if it does not.
+	// roomless is since when it has waited, with its turn come, for what leaves to make room; zero
+	// if it does not.
 	roomless time.Time
 	// leaving is when its eviction to make room began; zero if it is not being evicted.
 	leaving time.Time
@@ -86,18 +87,21 @@ type Copy struct {
 	brief bool
 	// doomed: it is unloaded as soon as it is loaded.
 	doomed bool
-	// overdue: its load got no clear answer, and the engine is being told to unload it. It is doomed, and no load any more that counts
-	// among those of the engine at once.
+	// overdue: its load got no clear answer, and the engine is being told to unload it. It is
+	// doomed, and no load any more that counts among those of the engine at once.
 	overdue bool
-	// slow: it has been loading for longer than loads take at most, at slowAt, and others begin beside it.
+	// slow: it has been loading for longer than loads take at most, at slowAt, and others begin
+	// beside it.
 	slow   bool
 	slowAt time.Time
-	// late: the engine has been told to unload it for unloadLimit, and another copy waits for room: it counts as if it stayed.
+	// late: the engine has been told to unload it for unloadLimit, and another copy waits for room:
+	// it counts as if it stayed.
 	late bool
 	// claim is what may leave for it.
 	claim claim
-	// flown is the seconds that requests were in flight there since the last tick, each for itself, and occupied those in which any was; counted
-	// up to flying. Presence is the share of the time in which any was, in the mean of loadMean.
+	// flown is the seconds that requests were in flight there since the last tick, each for itself,
+	// and occupied those in which any was; counted up to flying. Presence is the share of the time
+	// in which any was, in the mean of loadMean.
 	flown, occupied, presence float64
 	flying                    time.Time
 	// before: it was there when its endpoint began to migrate.
@@ -115,5 +119,6 @@ type Copy struct {
 	inFlight int
 }
 
-// Failed reports whether the load of a copy has failed, or was given up, and the engine is being told to unload it.
+// Failed reports whether the load of a copy has failed, or was given up, and the engine is being
+// told to unload it.
 func (c Copy) Failed() bool { return c.State == Loading && c.doomed }

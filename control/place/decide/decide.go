@@ -1,11 +1,14 @@
-// Package decide is the pure core of placement: which engine is to load or to unload which model, and when. It is a state
-// machine: what becomes known goes in by the methods of [State], and [State.Decide] returns what is to be done. Time and
-// randomness are arguments. Scenarios, under testdata, show its rules at work.
+// Package decide is the pure core of placement: which engine is to load or to unload which model,
+// and when. It is a state machine: what becomes known goes in by the methods of [State], and
+// [State.Decide] returns what is to be done. Time and randomness are arguments. Scenarios, under
+// testdata, show its rules at work.
 //
-// The rules are those of a distributed cache. A model that is wanted, or has fewer copies than it must have, gets a
-// copy where most room is free; where none is, at the endpoint whose models are missed least, which are unloaded to make room: by how
-// often they are used and what it takes to load them again. A model for which no request waits, and that would be missed least itself, is not
-// loaded. A copy that is to go is drained first: nobody sends requests to it any more, and those that are there end.
+// The rules are those of a distributed cache. A model that is wanted, or has fewer copies than it
+// must have, gets a copy where most room is free; where none is, at the endpoint whose models are
+// missed least, which are unloaded to make room: by how often they are used and what it takes to
+// load them again. A model for which no request waits, and that would be missed least itself, is
+// not loaded. A copy that is to go is drained first: nobody sends requests to it any more, and
+// those that are there end.
 package decide
 
 import (
@@ -14,13 +17,13 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// catalogueLag is how long a model may be asked for before the catalogue has it: both sides read objects that were edited
-// within a second.
+// catalogueLag is how long a model may be asked for before the catalogue has it: both sides read
+// objects that were edited within a second.
 const catalogueLag = 2 * time.Second
 
-// DrainLimit is how long requests at a copy that is to go may take to end, if nobody says otherwise: half of what most
-// answers take is in the drain of an engine's own (vLLM ends requests of an adapter that it was told to forget), so that
-// a limit loses none there.
+// DrainLimit is how long requests at a copy that is to go may take to end, if nobody says
+// otherwise: half of what most answers take is in the drain of an engine's own (vLLM ends requests
+// of an adapter that it was told to forget), so that a limit loses none there.
 const DrainLimit = time.Minute
 
 // State is everything that placement knows. It is not safe for concurrent use. Make one with [New].
@@ -49,8 +52,9 @@ type State struct {
 type Config struct {
 	// DrainLimit is what requests get to end at a copy that is to go; 0 is [DrainLimit].
 	DrainLimit time.Duration
-	// Lots order endpoints that are otherwise as good, by the hashes of model and endpoint: the lowest lot is taken. Nil is rendezvous
-	// hashing, by which an endpoint that joins or leaves moves no model between others.
+	// Lots order endpoints that are otherwise as good, by the hashes of model and endpoint: the
+	// lowest lot is taken. Nil is rendezvous hashing, by which an endpoint that joins or leaves
+	// moves no model between others.
 	Lots func(model, endpoint uint64) uint64
 }
 
@@ -77,11 +81,12 @@ func New(c Config) *State {
 	}
 }
 
-// Pause lets nothing begin until it is called with false: who cannot be sure to be the only one that leads tells no engine
-// anything. What becomes known is taken in all the same.
+// Pause lets nothing begin until it is called with false: who cannot be sure to be the only one
+// that leads tells no engine anything. What becomes known is taken in all the same.
 func (s *State) Pause(paused bool) { s.paused = paused }
 
-// Decide returns what is to be done now, and when to ask again if nothing happens; the zero time is never.
+// Decide returns what is to be done now, and when to ask again if nothing happens; the zero time is
+// never.
 func (s *State) Decide(now time.Time) (todo []Action, wake time.Time) {
 	if s.paused {
 		return nil, time.Time{}

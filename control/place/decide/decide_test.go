@@ -17,8 +17,9 @@ import (
 	"github.com/headgate/headgate/test/golden"
 )
 
-// Each file is a run of one State. A line is something that becomes known; at the end of a block it decides. What comes
-// out are the actions, what changed of failures, and when it wants to be asked again.
+// Each file is a run of one State. A line is something that becomes known; at the end of a block it
+// decides. What comes out are the actions, what changed of failures, and when it wants to be asked
+// again.
 //
 //	endpoint e1 slots=4                     looked at; lists=a,b bytes=1Gi default=50Mi loads=6 overlap=8 first=30s predict timeout=90s incarnation=x gpu=2 host=4
 //	endpoint e1 bytes=1Gi index             it lists its models, though their bytes are bounded
@@ -76,7 +77,8 @@ type runner struct {
 }
 
 func newRunner(t *testing.T) *runner {
-	return &runner{t: t, s: decide.New(inOrder), now: start, sights: map[string]decide.Sight{}, told: map[decide.Key]decide.Switch{}, followers: decide.NewFollowers()}
+	return &runner{t: t, s: decide.New(inOrder), now: start, sights: map[string]decide.Sight{}, told: map[decide.Key]decide.Switch{},
+		followers: decide.NewFollowers()}
 }
 
 func (r *runner) block(input string) string {
@@ -245,8 +247,10 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 	case "endpoint":
 		r.s.SetEndpoint(plain[0], []objects.Name{pool})
 		e := decide.Endpoint{
-			Address: plain[0], CanLoad: !slices.Contains(plain, "static"), Lists: with["bytes"] == "" || slices.Contains(plain, "index"), CanPredict: slices.Contains(plain, "predict"),
-			Bytes: r.bytes(with["bytes"]), DefaultBytes: r.bytes(with["default"]), Slots: r.number(with["slots"]), Loads: r.number(with["loads"]), Overlap: r.number(with["overlap"]), FirstTimeout: r.duration(with["first"]),
+			Address: plain[0], CanLoad: !slices.Contains(plain, "static"), Lists: with["bytes"] == "" || slices.Contains(plain, "index"),
+			CanPredict: slices.Contains(plain, "predict"),
+			Bytes:      r.bytes(with["bytes"]), DefaultBytes: r.bytes(with["default"]), Slots: r.number(with["slots"]),
+			Loads: r.number(with["loads"]), Overlap: r.number(with["overlap"]), FirstTimeout: r.duration(with["first"]),
 			GPUAdapters: r.number(with["gpu"]), HostAdapters: r.number(with["host"]),
 			LoadTimeout: r.duration(with["timeout"]), Incarnation: with["incarnation"],
 		}
@@ -278,7 +282,8 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		seen.Began, seen.Doubtful = r.now, true
 		r.s.Saw(seen, r.now)
 	case "pod":
-		r.s.SetPod(plain[0], decide.Pod{Unready: slices.Contains(plain, "unready"), OnTrial: slices.Contains(plain, "trial"), Outgoing: slices.Contains(plain, "outgoing")})
+		r.s.SetPod(plain[0], decide.Pod{Unready: slices.Contains(plain, "unready"), OnTrial: slices.Contains(plain, "trial"),
+			Outgoing: slices.Contains(plain, "outgoing")})
 	case "gone":
 		r.s.RemoveEndpoint(plain[0])
 	case "down":
@@ -313,7 +318,8 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 			r.s.Wanted(plain[0], key(id), decide.Want{})
 		}
 	case "pool":
-		r.s.SetPool(pool, decide.Pool{LRU: slices.Contains(plain, "lru"), RPM: r.number(with["rpm"]), LoadTimeout: r.duration(with["timeout"]), FailureExpiry: r.duration(with["expiry"])})
+		r.s.SetPool(pool, decide.Pool{LRU: slices.Contains(plain, "lru"), RPM: r.number(with["rpm"]),
+			LoadTimeout: r.duration(with["timeout"]), FailureExpiry: r.duration(with["expiry"])})
 	case "fits":
 		r.setFits(with)
 	case "vmodel":
@@ -342,10 +348,12 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		r.s.Predicted(copyKey(plain[0], plain[1]), r.bytes(with["size"]))
 	case "loaded":
 		for _, id := range plain[1:] {
-			r.s.LoadEnded(copyKey(plain[0], id), decide.LoadResult{Bytes: r.bytes(with["size"]), Limit: r.number(with["limit"]), Took: r.duration(with["took"])}, r.now)
+			r.s.LoadEnded(copyKey(plain[0], id), decide.LoadResult{Bytes: r.bytes(with["size"]), Limit: r.number(with["limit"]),
+				Took: r.duration(with["took"])}, r.now)
 		}
 	case "failed":
-		r.s.LoadEnded(copyKey(plain[0], plain[1]), decide.LoadResult{Failed: true, Words: strings.Join(plain[2:], " "), Why: decide.Reason(with["why"])}, r.now)
+		r.s.LoadEnded(copyKey(plain[0], plain[1]),
+			decide.LoadResult{Failed: true, Words: strings.Join(plain[2:], " "), Why: decide.Reason(with["why"])}, r.now)
 	case "failing":
 		r.s.LoadFailing(copyKey(plain[0], plain[1]), strings.Join(plain[2:], " "), decide.Reason(with["why"]), r.now)
 	case "measured":
@@ -366,11 +374,13 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		}
 	case "recall":
 		r.s.RestoreFailure(key(plain[1]), decide.Failure{
-			Endpoint: plain[0], At: r.now.Add(-r.duration(with["ago"])), Words: strings.Join(plain[2:], " "), Why: decide.Reason(with["why"]),
+			Endpoint: plain[0], At: r.now.Add(-r.duration(with["ago"])), Words: strings.Join(plain[2:], " "),
+			Why: decide.Reason(with["why"]),
 		}, r.now)
 	case "restore":
 		states := map[string]decide.CopyState{"loading": decide.Loading, "loaded": decide.Loaded, "unloading": decide.Unloading}
-		r.s.Restore(decide.Record{CopyKey: copyKey(plain[0], plain[1]), State: states[plain[2]], Limit: r.number(with["limit"]), Incarnation: with["incarnation"]}, r.now)
+		r.s.Restore(decide.Record{CopyKey: copyKey(plain[0], plain[1]), State: states[plain[2]], Limit: r.number(with["limit"]),
+			Incarnation: with["incarnation"]}, r.now)
 	default:
 		r.t.Fatalf("what is %q?", verb)
 	}

@@ -25,10 +25,12 @@ const (
 	// modelWanted: requests wait for it; modelUnwanted: those of one extproc do not any more.
 	modelWanted
 	modelUnwanted
-	// modelUsed: its eviction value changed because requests named it; modelUsedLater: the last of them came later than the last one before.
+	// modelUsed: its eviction value changed because requests named it; modelUsedLater: the last of
+	// them came later than the last one before.
 	modelUsed
 	modelUsedLater
-	// valueChanged: its eviction value changed, or how many copies its load needs; valueFell: other models may evict it now.
+	// valueChanged: its eviction value changed, or how many copies its load needs; valueFell: other
+	// models may evict it now.
 	valueChanged
 	valueFell
 	// loadFailed: a load of it failed; failureExpired: that counts no more.
@@ -51,18 +53,21 @@ const (
 	// copySized: its size changed; copyShrank: it is smaller.
 	copySized
 	copyShrank
-	// loadBegan, loadEnded: the engine was told to load it, and has ended that. sizeKnown: it said how large it is.
+	// loadBegan, loadEnded: the engine was told to load it, and has ended that. sizeKnown: it said
+	// how large it is.
 	loadBegan
 	loadEnded
 	sizeKnown
-	// loadSlow: its load takes long, or is given up, and others begin beside it; unloadLate: its unload takes long, and others leave in its place.
+	// loadSlow: its load takes long, or is given up, and others begin beside it; unloadLate: its
+	// unload takes long, and others leave in its place.
 	loadSlow
 	unloadLate
 	// copyTimed: it began to wait for room, or to load, and that may take too long.
 	copyTimed
 	// requestsChanged: the number of its requests in flight.
 	requestsChanged
-	// staysChanged: whether other models may evict it at all; mayLeave: they may now; spareNow: so may models with a lower value.
+	// staysChanged: whether other models may evict it at all; mayLeave: they may now; spareNow: so
+	// may models with a lower value.
 	staysChanged
 	mayLeave
 	spareNow
@@ -92,7 +97,8 @@ const (
 
 	// Facts about a VModel.
 
-	// vmodelSet: what people want of it, or for how long its previous model keeps copies; vmodelMoved: where its requests go.
+	// vmodelSet: what people want of it, or for how long its previous model keeps copies;
+	// vmodelMoved: where its requests go.
 	vmodelSet
 	vmodelMoved
 
@@ -140,8 +146,9 @@ const (
 	publishVModel
 )
 
-// dueAfter has the decisions that are due after each fact. It is the only place that says so: rules and setters note facts. About which model,
-// copy, endpoint or pool a decision is due follows from what the fact is about: see noteModel, noteCopy, noteEndpoint and noteVModel.
+// dueAfter has the decisions that are due after each fact. It is the only place that says so: rules
+// and setters note facts. About which model, copy, endpoint or pool a decision is due follows from
+// what the fact is about: see noteModel, noteCopy, noteEndpoint and noteVModel.
 var dueAfter = [facts]decisions{
 	modelNeeds:      toPlace | toRank | toRoute | toExpire | onClock,
 	modelEnsured:    toPlace,
@@ -209,7 +216,8 @@ type due struct {
 	expiry     time.Time // when the first failure may count no more, or before that; zero: that is to be found
 }
 
-// clock has what something may happen to by itself, and perhaps more: wake removes what nothing will happen to.
+// clock has what something may happen to by itself, and perhaps more: wake removes what nothing
+// will happen to.
 type clock struct {
 	copies    map[CopyKey]bool
 	models    map[Key]bool
@@ -221,7 +229,8 @@ type clock struct {
 // news is what changed since followers were last told.
 type news struct {
 	copies map[CopyKey]bool
-	// records are leaks, and copies that engines were told to load, that were removed: the engines may have nothing of them any more.
+	// records are leaks, and copies that engines were told to load, that were removed: the engines
+	// may have nothing of them any more.
 	records map[CopyKey]bool
 	models  map[Key]bool
 	leaving map[string]bool
@@ -280,7 +289,8 @@ func (s *State) noteCopy(f fact, c *Copy) {
 	}
 }
 
-// noteEndpoint notes a fact about an endpoint: decisions about models are due for those of its copies, and about VModels for all.
+// noteEndpoint notes a fact about an endpoint: decisions about models are due for those of its
+// copies, and about VModels for all.
 func (s *State) noteEndpoint(f fact, e *endpoint) {
 	d := dueAfter[f]
 	s.markEndpoint(d, e)

@@ -9,15 +9,19 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 )
 
-// unshown are the decisions that no scenario needs. Random histories need some of them; for the others it is not known whether anything does.
+// unshown are the decisions that no scenario needs. Random histories need some of them; for the
+// others it is not known whether anything does.
 var unshown = map[string]bool{
-	"copyAdded toRoute": true, "copyDoomed toCount": true, "copyDoomed toHelp": true, "copyDraining toHelp": true, "copyRemoved toRoute": true,
-	"copySized toRank": true, "copySized toStart": true, "endpointChanged toCount": true, "endpointChanged toHelp": true,
-	"loadEnded toPlace": true, "modelUnwanted toPlace": true, "modelWanted toStart": true, "roomChanged toCount": true, "roomChanged toHelp": true,
-	"sizeKnown toPlace": true, "valueFell toHelp": true,
+	"copyAdded toRoute": true, "copyDoomed toCount": true, "copyDoomed toHelp": true, "copyDraining toHelp": true,
+	"copyRemoved toRoute": true,
+	"copySized toRank":    true, "copySized toStart": true, "endpointChanged toCount": true, "endpointChanged toHelp": true,
+	"loadEnded toPlace": true, "modelUnwanted toPlace": true, "modelWanted toStart": true, "roomChanged toCount": true,
+	"roomChanged toHelp": true,
+	"sizeKnown toPlace":  true, "valueFell toHelp": true,
 }
 
-// TestEachDueDecisionMatters removes one decision after the other from the table of what is due after each fact: a scenario has to fail then.
+// TestEachDueDecisionMatters removes one decision after the other from the table of what is due
+// after each fact: a scenario has to fail then.
 func TestEachDueDecisionMatters(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -54,7 +58,8 @@ func TestEachDueDecisionMatters(t *testing.T) {
 	}
 }
 
-// passes runs a scenario, and reports whether the state decides as it says. A state that panics does not.
+// passes runs a scenario, and reports whether the state decides as it says. A state that panics
+// does not.
 func passes(text string) (ok bool) {
 	defer func() {
 		if recover() != nil {

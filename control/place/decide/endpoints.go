@@ -14,20 +14,22 @@ type Endpoint struct {
 	Address string
 	// BaseModels are the engine's; none if it does not say.
 	BaseModels []string
-	// Lists says that the engine lists its models; CanLoad that it loads any while it runs; CanPredict that it may know a
-	// model's size before.
+	// Lists says that the engine lists its models; CanLoad that it loads any while it runs;
+	// CanPredict that it may know a model's size before.
 	Lists, CanLoad, CanPredict bool
-	// Bytes is what all models may take together, 0 where only their number is bounded; DefaultBytes is to be taken for one of
-	// which nothing is known.
+	// Bytes is what all models may take together, 0 where only their number is bounded;
+	// DefaultBytes is to be taken for one of which nothing is known.
 	Bytes, DefaultBytes int64
 	// Slots is how many models it may hold, 0 where only their size is bounded.
 	Slots int
-	// GPUAdapters and HostAdapters are how many adapters its GPU and its host memory hold at once, 0 where nobody says.
+	// GPUAdapters and HostAdapters are how many adapters its GPU and its host memory hold at once,
+	// 0 where nobody says.
 	GPUAdapters, HostAdapters int
-	// Loads is how many it loads at once. Overlap is how many loads it takes at once where some are slow; 0: no more than Loads.
+	// Loads is how many it loads at once. Overlap is how many loads it takes at once where some are
+	// slow; 0: no more than Loads.
 	Loads, Overlap int
-	// LoadTimeout is how long the engine says that a load may take, 0 if it does not say. FirstTimeout bounds loads until enough of them
-	// were measured; 0: [defaultTimeout].
+	// LoadTimeout is how long the engine says that a load may take, 0 if it does not say.
+	// FirstTimeout bounds loads until enough of them were measured; 0: [defaultTimeout].
 	LoadTimeout, FirstTimeout time.Duration
 	// Incarnation tells one life of the engine from the next; empty where nothing tells.
 	Incarnation string
@@ -47,7 +49,8 @@ type endpoint struct {
 	pools  []objects.Name
 	state  reach
 	copies map[Key]*Copy
-	// sums is what they take up, if counted; order those that may leave for other models, who is missed least first.
+	// sums is what they take up, if counted; order those that may leave for other models, who is
+	// missed least first.
 	sums    tally
 	counted bool
 	order   []*Copy
@@ -55,15 +58,18 @@ type endpoint struct {
 	mayLeave amount
 	summed   bool
 	hash     uint64
-	// loadTime is the recent mean time of loads there, unloadTime that of evictions that make room, both in seconds.
+	// loadTime is the recent mean time of loads there, unloadTime that of evictions that make room,
+	// both in seconds.
 	loadTime, unloadTime recent
 	// quick: evictions are so fast that no reserve is kept free.
 	quick bool
-	// prepares is when to make room for the next load, if any copy waits then; the endpoint is among State.preparing.
+	// prepares is when to make room for the next load, if any copy waits then; the endpoint is
+	// among State.preparing.
 	prepares time.Time
 	// left is when copies went, for looks that began before.
 	left map[Key]time.Time
-	// leaks are models that may be left at the engine without a copy, by its name of them. Leaked is the bytes of all.
+	// leaks are models that may be left at the engine without a copy, by its name of them. Leaked
+	// is the bytes of all.
 	leaks  map[string]*leak
 	leaked int64
 
@@ -77,9 +83,11 @@ type endpoint struct {
 	doubtful bool
 	// load is what it bears, as of the last tick: requests in flight, in the mean of minutes.
 	load float64
-	// demand is what the adapters there ask of its memories, as of the last tick, with what was put there since.
+	// demand is what the adapters there ask of its memories, as of the last tick, with what was put
+	// there since.
 	demand demand
-	// born is when the look began that found the present life of the engine: what was heard before is of an earlier one.
+	// born is when the look began that found the present life of the engine: what was heard before
+	// is of an earlier one.
 	born time.Time
 }
 
@@ -87,17 +95,20 @@ type endpoint struct {
 type Leaving struct {
 	// Terminating says that its pod is being deleted.
 	Terminating bool
-	// Migrates is until when it serves on for its models to get copies elsewhere; zero if it does not, or not any more.
+	// Migrates is until when it serves on for its models to get copies elsewhere; zero if it does
+	// not, or not any more.
 	Migrates time.Time
-	// Stopping is when its engine was last heard to say that it is stopping; zero if it did not, or a while ago.
+	// Stopping is when its engine was last heard to say that it is stopping; zero if it did not, or
+	// a while ago.
 	Stopping time.Time
 }
 
 // Is says whether the endpoint is about to end.
 func (l Leaving) Is() bool { return l.Terminating || !l.Stopping.IsZero() }
 
-// StoppingFor is how long an engine is taken to be stopping after it was last heard to say so, unless a look finds its next
-// life before: what Kubernetes gives a pod to end, by default (terminationGracePeriodSeconds).
+// StoppingFor is how long an engine is taken to be stopping after it was last heard to say so,
+// unless a look finds its next life before: what Kubernetes gives a pod to end, by default
+// (terminationGracePeriodSeconds).
 const StoppingFor = 30 * time.Second
 
 // useful says whether requests can be sent to what the endpoint has, as far as is known.
@@ -106,11 +117,13 @@ func (e *endpoint) useful() bool { return e.state != down && !e.Is() && !e.pod.U
 // able says whether models can be loaded at the endpoint now.
 func (e *endpoint) able() bool { return e.state == up && e.CanLoad && e.useful() }
 
-// SetEndpoint says that there is an endpoint, and in which pools. Nothing is loaded there before a look has seen it.
+// SetEndpoint says that there is an endpoint, and in which pools. Nothing is loaded there before a
+// look has seen it.
 func (s *State) SetEndpoint(address string, pools []objects.Name) {
 	e := s.endpoints[address]
 	if e == nil {
-		e = &endpoint{copies: make(map[Key]*Copy), left: make(map[Key]time.Time), leaks: make(map[string]*leak), deletedBy: make(map[string]time.Time)}
+		e = &endpoint{copies: make(map[Key]*Copy), left: make(map[Key]time.Time), leaks: make(map[string]*leak),
+			deletedBy: make(map[string]time.Time)}
 		e.Address, e.hash = address, hashed(address)
 		s.endpoints[address] = e
 		s.unseen++
@@ -135,9 +148,9 @@ func leavePools(s *State, e *endpoint) {
 	}
 }
 
-// Terminating says whether the pod of an endpoint is being deleted, by somebody who knows: an endpoint is terminating while
-// anybody says so. Migrates is until when it serves on for its models to get copies elsewhere, zero if it does not: who comes first in
-// order of who says that counts.
+// Terminating says whether the pod of an endpoint is being deleted, by somebody who knows: an
+// endpoint is terminating while anybody says so. Migrates is until when it serves on for its models
+// to get copies elsewhere, zero if it does not: who comes first in order of who says that counts.
 func (s *State) Terminating(who, address string, is bool, migrates time.Time) {
 	e := s.endpoints[address]
 	if e == nil {
@@ -157,7 +170,8 @@ func (s *State) Terminating(who, address string, is bool, migrates time.Time) {
 	setLeaving(s, e, l)
 }
 
-// Stopping says that an engine was heard to say, at a time, that it is stopping. News of an earlier life is forgotten.
+// Stopping says that an engine was heard to say, at a time, that it is stopping. News of an earlier
+// life is forgotten.
 func (s *State) Stopping(address string, heard, now time.Time) {
 	e := s.endpoints[address]
 	if e == nil || !heard.After(e.born) || !heard.After(e.Stopping) || now.Sub(heard) >= StoppingFor {
@@ -175,8 +189,8 @@ func endStopping(s *State, e *endpoint) {
 	setLeaving(s, e, l)
 }
 
-// setLeaving notes whether an endpoint is about to end. At one that is nothing begins, what it was told is given up, and what was
-// to be loaded there is to be loaded somewhere else.
+// setLeaving notes whether an endpoint is about to end. At one that is nothing begins, what it was
+// told is given up, and what was to be loaded there is to be loaded somewhere else.
 func setLeaving(s *State, e *endpoint, l Leaving) {
 	if e.migration != nil && e.migration.end.Done {
 		l.Migrates = time.Time{} // once is enough
@@ -246,9 +260,9 @@ type Record struct {
 	Incarnation string
 }
 
-// Restore takes up a copy that an earlier process knew. The endpoint must be set, and the model, if it is in the catalogue.
-// The record counts until a look says otherwise: where the engine lists its models its list does, else while its
-// incarnation is the recorded one.
+// Restore takes up a copy that an earlier process knew. The endpoint must be set, and the model, if
+// it is in the catalogue. The record counts until a look says otherwise: where the engine lists its
+// models its list does, else while its incarnation is the recorded one.
 func (s *State) Restore(r Record, now time.Time) {
 	e := s.endpoints[r.Endpoint]
 	if e == nil || e.copies[r.Key] != nil {
@@ -278,10 +292,11 @@ type Sight struct {
 	Endpoint
 	// Began is when the look did.
 	Began time.Time
-	// Listed are the models that the engine lists as loaded, Passing those that it lists as being loaded or unloaded.
+	// Listed are the models that the engine lists as loaded, Passing those that it lists as being
+	// loaded or unloaded.
 	Listed, Passing []string
-	// Purged says that the engine has unloaded whatever it had, Stopping that it ends. Doubtful says of one that tells
-	// neither its life nor what it has that it may have begun anew.
+	// Purged says that the engine has unloaded whatever it had, Stopping that it ends. Doubtful
+	// says of one that tells neither its life nor what it has that it may have begun anew.
 	Purged, Stopping, Doubtful bool
 }
 
@@ -291,7 +306,8 @@ func (s *State) Saw(l Sight, now time.Time) {
 	if e == nil {
 		return
 	}
-	// An engine that took no connection may be the same again: its list tells, or its incarnation, or nothing does.
+	// An engine that took no connection may be the same again: its list tells, or its incarnation,
+	// or nothing does.
 	restarted := l.Purged || e.state == down && l.Lists || l.Incarnation != e.Incarnation && e.Incarnation != ""
 	changed := e.state != up || restarted
 	if e.Bytes != l.Bytes || e.Slots != l.Slots || e.Loads != l.Loads || e.CanLoad != l.CanLoad {
@@ -335,7 +351,8 @@ func (s *State) Saw(l Sight, now time.Time) {
 	}
 }
 
-// compareListed makes the copies of an endpoint those that its engine lists, and reports whether anything changed.
+// compareListed makes the copies of an endpoint those that its engine lists, and reports whether
+// anything changed.
 func compareListed(s *State, e *endpoint, l Sight, restarted bool, now time.Time) (changed bool) {
 	listed := make(map[string]bool, len(l.Listed))
 	for _, id := range l.Listed {
@@ -389,7 +406,8 @@ func lostAll(s *State, e *endpoint, now time.Time) {
 	}
 }
 
-// lostCopy says that the engine has a copy no more. After a restart a model that has no other is loaded again.
+// lostCopy says that the engine has a copy no more. After a restart a model that has no other is
+// loaded again.
 func lostCopy(s *State, c *Copy, restarted bool, now time.Time) {
 	m, e, was := c.model, c.endpoint, c.State
 	if was == Queued || was == Loading {
@@ -402,8 +420,8 @@ func lostCopy(s *State, c *Copy, restarted bool, now time.Time) {
 	}
 }
 
-// Silent says that an endpoint was asked and has not answered. What it has serves on for all that is known, but nothing is
-// loaded there until a look finds it well again.
+// Silent says that an endpoint was asked and has not answered. What it has serves on for all that
+// is known, but nothing is loaded there until a look finds it well again.
 func (s *State) Silent(address string) {
 	switch e := s.endpoints[address]; {
 	case e == nil:
@@ -414,7 +432,8 @@ func (s *State) Silent(address string) {
 	}
 }
 
-// loseEndpoint says that nothing can be loaded at an endpoint for now. What was to be is to be somewhere else.
+// loseEndpoint says that nothing can be loaded at an endpoint for now. What was to be is to be
+// somewhere else.
 func loseEndpoint(s *State, e *endpoint, state reach) {
 	setReach(s, e, state)
 	dropQueued(s, e)
@@ -442,7 +461,8 @@ func dropQueued(s *State, e *endpoint) {
 	}
 }
 
-// Down says that an endpoint turned a connection away. Its copies are of no use until a look finds it again.
+// Down says that an endpoint turned a connection away. Its copies are of no use until a look finds
+// it again.
 func (s *State) Down(address string) {
 	if e := s.endpoints[address]; e != nil && e.state != down {
 		loseEndpoint(s, e, down)
@@ -471,9 +491,11 @@ func (s *State) Drained(key CopyKey, now time.Time) (todo []Action) {
 	return []Action{unloadCopy(s, c, now)}
 }
 
-// Missing records that an engine without a model list answered that it lacks a copy. It reports whether the engine therefore counts as restarted:
-// then it has no models and must be made ready, and nothing is loaded there before the next scrape. Otherwise the copy is loaded there again, which
-// costs little if the engine has it after all. Until that load succeeds, the model counts as leaked there.
+// Missing records that an engine without a model list answered that it lacks a copy. It reports
+// whether the engine therefore counts as restarted: then it has no models and must be made ready,
+// and nothing is loaded there before the next scrape. Otherwise the copy is loaded there again,
+// which costs little if the engine has it after all. Until that load succeeds, the model counts as
+// leaked there.
 func (s *State) Missing(key CopyKey, now time.Time) (anew bool) {
 	c, e := s.copy(key), s.endpoints[key.Endpoint]
 	if c == nil || c.State != Loaded || e.Lists {
@@ -507,7 +529,8 @@ func (s *State) copy(key CopyKey) *Copy {
 }
 
 func (s *State) add(m *model, e *endpoint, state CopyState, now time.Time) *Copy {
-	c := &Copy{CopyKey: CopyKey{m.ModelKey, e.Address}, State: state, Since: now, asked: now, Bytes: m.bytes, Source: m.source, model: m, endpoint: e}
+	c := &Copy{CopyKey: CopyKey{m.ModelKey, e.Address}, State: state, Since: now, asked: now, Bytes: m.bytes, Source: m.source, model: m,
+		endpoint: e}
 	if c.Bytes == 0 {
 		c.Bytes = e.DefaultBytes
 	}

@@ -8,13 +8,15 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// A model is not taken to be where its pool is no more: it is loaded elsewhere, and leaves unless another pool has it there, too.
+// A model is not taken to be where its pool is no more: it is loaded elsewhere, and leaves unless
+// another pool has it there, too.
 func TestAnEndpointLeavesAPool(t *testing.T) {
 	p, q := objects.Name{Namespace: "n", Name: "p"}, objects.Name{Namespace: "n", Name: "q"}
 	for _, both := range []bool{true, false} {
 		s, now := New(Config{}), time.Unix(1e9, 0)
 		see := func(address string, listed ...string) {
-			s.Saw(Sight{Endpoint: Endpoint{Address: address, CanLoad: true, Lists: true, Slots: 8, Loads: 1}, Began: now, Listed: listed}, now)
+			s.Saw(Sight{Endpoint: Endpoint{Address: address, CanLoad: true, Lists: true, Slots: 8, Loads: 1}, Began: now,
+				Listed: listed}, now)
 		}
 		s.SetEndpoint("e1", []objects.Name{p, q})
 		s.SetEndpoint("e2", []objects.Name{p})

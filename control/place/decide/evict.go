@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// evictExcess evicts models, lowest worth first, from engines whose models exceed their capacity because some are larger than expected. If the models
-// that may not leave exceed it by themselves, nothing is evicted. The number of models is not enforced: some may have been loaded by hand.
+// evictExcess evicts models, lowest worth first, from engines whose models exceed their capacity
+// because some are larger than expected. If the models that may not leave exceed it by themselves,
+// nothing is evicted. The number of models is not enforced: some may have been loaded by hand.
 func evictExcess(s *State, now time.Time) (todo []Action) {
 	for _, address := range slices.Sorted(maps.Keys(s.endpoints)) {
 		e := s.endpoints[address]
@@ -38,12 +39,15 @@ func evictExcess(s *State, now time.Time) (todo []Action) {
 	return todo
 }
 
-// shrink is how many copies have to leave an endpoint for a model until so much fits there, the rank of the one among them that is
-// missed most, how much is left then, and whether it fits: it may be that too few may leave. It tells leave of each.
+// shrink is how many copies have to leave an endpoint for a model until so much fits there, the
+// rank of the one among them that is missed most, how much is left then, and whether it fits: it
+// may be that too few may leave. It tells leave of each.
 //
-// Turn is when that of the model's copy comes. Those leave that would be missed least, by the claim and by what is said of both, not by when they came: of two that were preloaded the
-// later one may put out the other.
-func (e *endpoint) shrink(m *model, turn time.Time, by claim, all amount, leave func(*Copy)) (victims int, worst rank, left amount, fits bool) {
+// Turn is when that of the model's copy comes. Those leave that would be missed least, by the claim
+// and by what is said of both, not by when they came: of two that were preloaded the later one may
+// put out the other.
+func (e *endpoint) shrink(m *model, turn time.Time, by claim, all amount, leave func(*Copy)) (victims int, worst rank, left amount,
+	fits bool) {
 	switch {
 	case e.fits(all):
 		return 0, rank{}, all, true
@@ -70,7 +74,8 @@ func (e *endpoint) shrink(m *model, turn time.Time, by claim, all amount, leave 
 	return victims, worst, all, false
 }
 
-// briefShare is the share of a load's time below which requests are brief: waiting for them costs little.
+// briefShare is the share of a load's time below which requests are brief: waiting for them costs
+// little.
 const briefShare = 0.1
 
 // isBrief reports whether requests of a model are short at an endpoint compared with a load.
@@ -86,9 +91,11 @@ func isBrief(s *State, m *model, e *endpoint) bool {
 // busy reports whether requests of a copy would delay its eviction for long.
 func (c *Copy) busy() bool { return c.inFlight > 0 && !c.brief }
 
-// prepareRoom evicts copies from an endpoint for the next loads of its queue, which is in order. It evicts when the turn of a load has come, or one
-// unload time before. An earlier eviction costs misses, and the queued copy may still go elsewhere. If too little can be evicted for a copy, it
-// gives up its place. Only for the next loads is it found which copies are to be evicted; for the others, whether they would fit if all were that may be.
+// prepareRoom evicts copies from an endpoint for the next loads of its queue, which is in order. It
+// evicts when the turn of a load has come, or one unload time before. An earlier eviction costs
+// misses, and the queued copy may still go elsewhere. If too little can be evicted for a copy, it
+// gives up its place. Only for the next loads is it found which copies are to be evicted; for the
+// others, whether they would fit if all were that may be.
 func prepareRoom(s *State, e *endpoint, queue []*Copy, now time.Time) (todo []Action) {
 	t := e.tally()
 	all, held, next := t.settled, t.held, max(1, e.Loads)-e.turns()
@@ -174,8 +181,8 @@ func prepareRoom(s *State, e *endpoint, queue []*Copy, now time.Time) (todo []Ac
 	return todo
 }
 
-// shares reports whether another pool of the endpoint has the model of a copy there, or, if queued, has it in the queue before: the engine has it
-// once, for both.
+// shares reports whether another pool of the endpoint has the model of a copy there, or, if queued,
+// has it in the queue before: the engine has it once, for both.
 func (e *endpoint) shares(c *Copy, queued bool) bool {
 	return slices.ContainsFunc(e.twins(c), func(o *Copy) bool { return o.remains() && (o.told() || queued && o.compareTurn(c) < 0) })
 }
@@ -189,8 +196,9 @@ func (c *Copy) ends() time.Time {
 	return c.Since.Add(time.Duration(took * float64(time.Second)))
 }
 
-// ending returns how many loads are expected to end within one unload time, and when the next load will be that close to its end; zero if none will.
-// A load that should have ended one unload time ago may go on for long: nothing is expected of it any more.
+// ending returns how many loads are expected to end within one unload time, and when the next load
+// will be that close to its end; zero if none will. A load that should have ended one unload time
+// ago may go on for long: nothing is expected of it any more.
 func (e *endpoint) ending(now time.Time) (soon int, at time.Time) {
 	if !e.unloadTime.known() || e.tally().loading == 0 {
 		return 0, at
@@ -214,9 +222,10 @@ func (e *endpoint) ending(now time.Time) (soon int, at time.Time) {
 // mostPause bounds for how long an eviction waits for a better victim.
 const mostPause = 10 * time.Second
 
-// better reports whether an eviction should wait, and until when, for a copy with lower worth than the victims that could leave instead of the worst
-// of them: one that was just loaded and whose requests are on their way to it, or, if early, one whose load is about to end. Without is what the
-// endpoint would have if all victims but the worst left.
+// better reports whether an eviction should wait, and until when, for a copy with lower worth than
+// the victims that could leave instead of the worst of them: one that was just loaded and whose
+// requests are on their way to it, or, if early, one whose load is about to end. Without is what
+// the endpoint would have if all victims but the worst left.
 func (e *endpoint) better(worst rank, without amount, early bool, now time.Time) (until time.Time, waits bool) {
 	if worst.spare {
 		return until, false

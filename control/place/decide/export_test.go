@@ -34,8 +34,9 @@ func (s *State) Reached() (r Reached) {
 	return r
 }
 
-// Audit compares what is kept of copies as they change with the same counted anew, and says what differs. Decided says that Decide
-// was the last thing that was called, and not paused: then no model is short of a copy that has a place for one.
+// Audit compares what is kept of copies as they change with the same counted anew, and says what
+// differs. Decided says that Decide was the last thing that was called, and not paused: then no
+// model is short of a copy that has a place for one.
 func (s *State) Audit(decided bool) error {
 	reorder(s, s.now)
 	for _, e := range s.endpoints {
@@ -78,10 +79,13 @@ func (s *State) Audit(decided bool) error {
 			}
 		}
 		slices.SortFunc(order, func(a, b *Copy) int {
-			return cmp.Or(truth(a.busy())-truth(b.busy()), truth(canSpare(s, b.model, b))-truth(canSpare(s, a.model, a)), cmp.Compare(worth(a.model), worth(b.model)), a.Key.Compare(b.Key))
+			return cmp.Or(truth(a.busy())-truth(b.busy()), truth(canSpare(s, b.model, b))-truth(canSpare(s, a.model, a)),
+				cmp.Compare(worth(a.model), worth(b.model)), a.Key.Compare(b.Key))
 		})
-		if t := e.tally(); t.remain != remain || t.settled != settled || t.held != held || t.stay != stay || t.loading+t.slow != loading || len(t.queue) != queued {
-			return fmt.Errorf("%s: the tally is %+v, and counted anew remain %v held %v stay %v loading %d queued %d", e.Address, *t, remain, held, stay, loading, queued)
+		if t := e.tally(); t.remain != remain || t.settled != settled || t.held != held || t.stay != stay || t.loading+t.slow != loading ||
+			len(t.queue) != queued {
+			return fmt.Errorf("%s: the tally is %+v, and counted anew remain %v held %v stay %v loading %d queued %d", e.Address, *t,
+				remain, held, stay, loading, queued)
 		}
 		var mayLeave amount
 		for _, c := range order {
@@ -160,7 +164,8 @@ func (s *State) Rest() (names []string) {
 	return names
 }
 
-// DueDecisions returns, by fact and decision, functions that remove one decision from the table, and return one that puts it back.
+// DueDecisions returns, by fact and decision, functions that remove one decision from the table,
+// and return one that puts it back.
 func DueDecisions() map[string]func() (restore func()) {
 	all := make(map[string]func() func())
 	for f := range facts {
@@ -190,8 +195,9 @@ type Followers struct {
 // NewFollowers returns Followers that know nothing.
 func NewFollowers() *Followers {
 	return &Followers{
-		copies: make(map[CopyKey]CopyChange), failures: make(map[Key]Reason), leaving: make(map[string]Leaving), vmodels: make(map[Key]Switch),
-		trials: make(map[string]Trial), failed: make(map[Key]int),
+		copies: make(map[CopyKey]CopyChange), failures: make(map[Key]Reason), leaving: make(map[string]Leaving),
+		vmodels: make(map[Key]Switch),
+		trials:  make(map[string]Trial), failed: make(map[Key]int),
 	}
 }
 

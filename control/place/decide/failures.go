@@ -17,8 +17,9 @@ const (
 	RankTooLarge Reason = wire.RankTooLarge
 	// FilesMissing: the engines that were asked find no files of it.
 	FilesMissing Reason = wire.FilesMissing
-	// LoadRetried: its load failed with a transient error, and control retries it soon. While requests wait, or it must have a copy, the retries do
-	// not end; otherwise they end after maxRetries failed loads in a row.
+	// LoadRetried: its load failed with a transient error, and control retries it soon. While
+	// requests wait, or it must have a copy, the retries do not end; otherwise they end after
+	// maxRetries failed loads in a row.
 	LoadRetried Reason = "load_retried"
 	// NoEndpoint: control reaches no endpoint that could load it.
 	NoEndpoint Reason = wire.NoEndpoint
@@ -69,18 +70,21 @@ func (r Reason) Failures() bool {
 const (
 	// maxFailures is how many places are tried: MAX_LOAD_FAILURES.
 	maxFailures = 3
-	// failureExpiry is how long a failed load counts where nobody says: LOAD_FAILURE_EXPIRY; half of it for a model in use.
+	// failureExpiry is how long a failed load counts where nobody says: LOAD_FAILURE_EXPIRY; half
+	// of it for a model in use.
 	failureExpiry = 15 * time.Minute
 	// minRetry is how long a failure counts that may pass, twice as long each time, up to maxRetry.
 	minRetry, maxRetry = time.Second, 30 * time.Second
-	// unloadLimit bounds how long other copies wait for an unload before control evicts something else.
+	// unloadLimit bounds how long other copies wait for an unload before control evicts something
+	// else.
 	unloadLimit = 30 * time.Second
-	// maxRetries is after how many transient load failures in a row a model counts as failed if no request waits: a minute of backoff plus the
-	// loads.
+	// maxRetries is after how many transient load failures in a row a model counts as failed if no
+	// request waits: a minute of backoff plus the loads.
 	maxRetries = 7
 	// inUse is how recently a model was used that is in use.
 	inUse = 3 * time.Minute
-	// roomWait is how long a load waits for what leaves to make room: MAX_WAIT_FOR_SPACE, 3 minutes there too.
+	// roomWait is how long a load waits for what leaves to make room: MAX_WAIT_FOR_SPACE, 3 minutes
+	// there too.
 	roomWait = 3 * time.Minute
 )
 
@@ -101,7 +105,8 @@ func forgive(s *State, now time.Time) {
 	s.due.expiry = nextExpiry(s, now)
 }
 
-// nextExpiry returns when the first failure will be old enough to be forgotten; zero if there is none.
+// nextExpiry returns when the first failure will be old enough to be forgotten; zero if there is
+// none.
 func nextExpiry(s *State, now time.Time) (first time.Time) {
 	for key := range s.clock.failing {
 		m := s.models[key]
@@ -115,14 +120,16 @@ func nextExpiry(s *State, now time.Time) (first time.Time) {
 	return first
 }
 
-// mayPass reports whether a failure is transient and its load is retried soon. Until then it is no reason to give up the model.
+// mayPass reports whether a failure is transient and its load is retried soon. Until then it is no
+// reason to give up the model.
 func (m *model) mayPass(f Failure) bool { return f.Why == LoadRetried && !m.exhausted() }
 
-// exhausted reports whether maxRetries loads in a row have failed with transient errors and no request waits. This counts as a permanent failure.
-// While requests wait it is false.
+// exhausted reports whether maxRetries loads in a row have failed with transient errors and no
+// request waits. This counts as a permanent failure. While requests wait it is false.
 func (m *model) exhausted() bool { return m.retries >= maxRetries && len(m.wants) == 0 }
 
-// whyFailed is why loads of a model failed: what all engines say that were asked, if that is the same. It is empty where all of it may pass.
+// whyFailed is why loads of a model failed: what all engines say that were asked, if that is the
+// same. It is empty where all of it may pass.
 func (m *model) whyFailed() (why Reason) {
 	for _, f := range m.failures {
 		if m.mayPass(f) {

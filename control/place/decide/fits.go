@@ -10,12 +10,14 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Models may be for some of a pool's endpoints alone, and for some of them rather than for others. What is loaded where it may not be any more,
-// because that was changed, serves on until its model is loaded where it may.
+// Models may be for some of a pool's endpoints alone, and for some of them rather than for others.
+// What is loaded where it may not be any more, because that was changed, serves on until its model
+// is loaded where it may.
 
 // Fits says which endpoints of a pool are for which models. With the zero Fits all are for all.
 type Fits struct {
-	// Types are the fits of types of models, Others that of models of all other types; nil: all endpoints are for them.
+	// Types are the fits of types of models, Others that of models of all other types; nil: all
+	// endpoints are for them.
 	Types  map[string]*Fit
 	Others *Fit
 }
@@ -65,11 +67,13 @@ func (s *State) SetFits(name objects.Name, to Fits) {
 	}
 }
 
-// misplaced says whether a copy is where its model may not be loaded. What nobody loaded for us is left alone.
+// misplaced says whether a copy is where its model may not be loaded. What nobody loaded for us is
+// left alone.
 func (c *Copy) misplaced() bool { return !c.model.fit.takes(c.Endpoint) && !c.model.foreign }
 
-// relocate lets copies go that are where their models may not be, once these are loaded where they may: as many of them as they need, and have room
-// for. Of a model that nobody needs now they go at once; while there is no place for another that is needed they stay.
+// relocate lets copies go that are where their models may not be, once these are loaded where they
+// may: as many of them as they need, and have room for. Of a model that nobody needs now they go at
+// once; while there is no place for another that is needed they stay.
 func relocate(s *State, all []*model, now time.Time) (todo []Action) {
 	var somewhere []*model // those that may not be everywhere, and are loaded
 	for _, m := range all {

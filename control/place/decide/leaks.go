@@ -8,10 +8,12 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// A leak is a model that an engine may have although there is no copy of it: its unload failed, its load ended without a clear answer, or an engine
-// without a model list answered that it lacks the model. A leak occupies room at its endpoint until the engine restarts, lists its models without
-// it, unloads it after all, or loads it again as a copy, in the room of the leak. Where the engine gives no list, control repeats the unload after
-// the next successful scrape, and then once per leakPause.
+// A leak is a model that an engine may have although there is no copy of it: its unload failed, its
+// load ended without a clear answer, or an engine without a model list answered that it lacks the
+// model. A leak occupies room at its endpoint until the engine restarts, lists its models without
+// it, unloads it after all, or loads it again as a copy, in the room of the leak. Where the engine
+// gives no list, control repeats the unload after the next successful scrape, and then once per
+// leakPause.
 
 const (
 	// leakPause is how long after a repeated unload has failed the next one follows.
@@ -26,9 +28,11 @@ type leak struct {
 	bytes int64
 	// since is when the last unload failed.
 	since time.Time
-	// due: a look has succeeded since, and the unload is to be repeated. Asked: it is being repeated. Again: it was.
+	// due: a look has succeeded since, and the unload is to be repeated. Asked: it is being
+	// repeated. Again: it was.
 	due, asked, again bool
-	// whole: it was loaded. It needs no unload before it is loaded again: that would end requests if the engine still has it.
+	// whole: it was loaded. It needs no unload before it is loaded again: that would end requests
+	// if the engine still has it.
 	whole bool
 }
 
@@ -58,7 +62,8 @@ func sealLeak(s *State, e *endpoint, id string) {
 	}
 }
 
-// forgetLeak removes the leak of a model, and reports whether there was one. The caller updates the sum of the leaks.
+// forgetLeak removes the leak of a model, and reports whether there was one. The caller updates the
+// sum of the leaks.
 func forgetLeak(s *State, e *endpoint, id string) bool {
 	is := e.leaks[id]
 	if is == nil {
@@ -69,7 +74,8 @@ func forgetLeak(s *State, e *endpoint, id string) bool {
 	return true
 }
 
-// mayBeAt reports whether an engine may have a copy or parts of it: it was told to load it, or there is a leak of it.
+// mayBeAt reports whether an engine may have a copy or parts of it: it was told to load it, or
+// there is a leak of it.
 func mayBeAt(s *State, key CopyKey) bool {
 	e := s.endpoints[key.Endpoint]
 	if e == nil {
@@ -96,7 +102,8 @@ func sumLeaks(s *State, e *endpoint) {
 	s.noteEndpoint(roomChanged, e)
 }
 
-// checkLeaks compares the leaks of an endpoint with what a look found there. What it lists as loaded is a copy by now.
+// checkLeaks compares the leaks of an endpoint with what a look found there. What it lists as
+// loaded is a copy by now.
 func checkLeaks(s *State, e *endpoint, l Sight) {
 	for id, is := range e.leaks {
 		switch {
@@ -110,8 +117,8 @@ func checkLeaks(s *State, e *endpoint, l Sight) {
 	}
 }
 
-// repeatUnloads repeats the unloads of leaks that are due. It skips models that are loading or loaded there, whose leaks end soon, and whole leaks
-// whose models are queued there.
+// repeatUnloads repeats the unloads of leaks that are due. It skips models that are loading or
+// loaded there, whose leaks end soon, and whole leaks whose models are queued there.
 func repeatUnloads(e *endpoint) (todo []Action) {
 	for _, id := range slices.Sorted(maps.Keys(e.leaks)) {
 		is := e.leaks[id]
@@ -126,7 +133,8 @@ func repeatUnloads(e *endpoint) (todo []Action) {
 	return todo
 }
 
-// hasBegun reports whether an endpoint has a copy of a model of which its engine was told, for any of its pools.
+// hasBegun reports whether an endpoint has a copy of a model of which its engine was told, for any
+// of its pools.
 func hasBegun(e *endpoint, id string) bool {
 	for _, p := range e.pools {
 		if c := e.copies[Key{Pool: p, ID: id}]; c != nil && c.State != Queued {
@@ -156,7 +164,8 @@ func endRepeatedUnload(s *State, e *endpoint, id string, failed bool, now time.T
 	}
 }
 
-// unclear is how much of the leaked bytes the next look, or the answer to a repeated unload, may free.
+// unclear is how much of the leaked bytes the next look, or the answer to a repeated unload, may
+// free.
 func (e *endpoint) unclear() (bytes int64) {
 	for _, is := range e.leaks {
 		if is.asked || !is.again {

@@ -29,13 +29,15 @@ func learnSize(s *State, m *model, bytes int64, source SizeSource) {
 			s.noteCopy(copyShrank, c)
 		}
 		c.Bytes, c.Source = bytes, source
-		// If the models now exceed the room, none is evicted at once: the next load there, or the next tick, evicts more.
+		// If the models now exceed the room, none is evicted at once: the next load there, or the
+		// next tick, evicts more.
 		s.noteCopy(copySized, c)
 	}
 }
 
-// LoadFailing says that an engine did not load a model in time, or not for sure, and why: it is being unloaded there, and the load
-// ends when it is gone. Those who wait for it need not wait for that, nor does the next load there but for the room that it may hold.
+// LoadFailing says that an engine did not load a model in time, or not for sure, and why: it is
+// being unloaded there, and the load ends when it is gone. Those who wait for it need not wait for
+// that, nor does the next load there but for the room that it may hold.
 func (s *State) LoadFailing(key CopyKey, words string, why Reason, now time.Time) {
 	c := s.copy(key)
 	if c == nil || c.State != Loading || c.overdue {
@@ -51,8 +53,8 @@ func (s *State) LoadFailing(key CopyKey, words string, why Reason, now time.Time
 	addFailure(s, s.models[key.Key], Failure{Endpoint: key.Endpoint, At: now, Words: words, Why: cmp.Or(why, LoadFailed)})
 }
 
-// RestoreFailure takes up a load that an earlier process saw fail, after [State.Restore]. It counts for as long as it did there. What may be left of
-// it at the engine is unloaded.
+// RestoreFailure takes up a load that an earlier process saw fail, after [State.Restore]. It counts
+// for as long as it did there. What may be left of it at the engine is unloaded.
 func (s *State) RestoreFailure(key Key, f Failure, now time.Time) {
 	m := s.models[key]
 	if m == nil || m.gone {
@@ -87,14 +89,15 @@ type LoadResult struct {
 	Limit int
 	// Took is how long the load took.
 	Took time.Duration
-	// Failed says that the engine did not load it, Words why, in its own, and Why what they mean; empty is LoadFailed.
+	// Failed says that the engine did not load it, Words why, in its own, and Why what they mean;
+	// empty is LoadFailed.
 	Failed bool
 	Words  string
 	Why    Reason
 	// Unreached says that the engine took no connection; with Failed.
 	Unreached bool
-	// Left says that something of the model may be left at the engine; with Failed. Its bytes are leaked until the
-	// engine turns out not to have it.
+	// Left says that something of the model may be left at the engine; with Failed. Its bytes are
+	// leaked until the engine turns out not to have it.
 	Left bool
 }
 
@@ -141,8 +144,8 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 	}
 }
 
-// UnloadEnded says that the engine has unloaded a model, or, if failed, that it could not be made to: then the bytes of the
-// copy are leaked until the engine turns out not to have the model.
+// UnloadEnded says that the engine has unloaded a model, or, if failed, that it could not be made
+// to: then the bytes of the copy are leaked until the engine turns out not to have the model.
 func (s *State) UnloadEnded(key CopyKey, failed bool, now time.Time) {
 	c, e := s.copy(key), s.endpoints[key.Endpoint]
 	if e != nil && (c == nil || c.State != Unloading) {

@@ -6,15 +6,18 @@ import (
 	"time"
 )
 
-// An endpoint migrates while its pod is being deleted and waits for us: it serves on, nothing is loaded or unloaded there, and each model there
-// that was used of late gets as many copies elsewhere as there were, the most recently used first. Nobody else's room is taken for that but of
-// models that are missed less. When nothing is left that could be moved, or there is no more time, it migrates no more: then it is left
-// like any other whose pod is being deleted.
+// An endpoint migrates while its pod is being deleted and waits for us: it serves on, nothing is
+// loaded or unloaded there, and each model there that was used of late gets as many copies
+// elsewhere as there were, the most recently used first. Nobody else's room is taken for that but
+// of models that are missed less. When nothing is left that could be moved, or there is no more
+// time, it migrates no more: then it is left like any other whose pod is being deleted.
 
 const (
-	// movedIfUsed is how recently a model was used that is moved; others are loaded again when somebody asks (ModelMesh.java, preShutdown).
+	// movedIfUsed is how recently a model was used that is moved; others are loaded again when
+	// somebody asks (ModelMesh.java, preShutdown).
 	movedIfUsed = time.Hour
-	// tellTime is what is left, when an endpoint migrates no more, for all to hear of it before the pod's hook has to return.
+	// tellTime is what is left, when an endpoint migrates no more, for all to hear of it before the
+	// pod's hook has to return.
 	tellTime = 2 * time.Second
 )
 
@@ -22,11 +25,13 @@ const (
 type Migration struct {
 	// Done says that it serves no more, and that nothing is loaded elsewhere for its sake.
 	Done bool
-	// Moved is how many of its models have their copies elsewhere, Moving of how many copies are on their way.
+	// Moved is how many of its models have their copies elsewhere, Moving of how many copies are on
+	// their way.
 	Moved, Moving int
 	// Idle is how many nobody has used for an hour: they are let go.
 	Idle int
-	// Unmoved are those that have fewer copies elsewhere than there were, with no more on their way, in order.
+	// Unmoved are those that have fewer copies elsewhere than there were, with no more on their
+	// way, in order.
 	Unmoved []Unmoved
 }
 
@@ -80,8 +85,9 @@ func endMigration(s *State, e *endpoint) {
 	s.noteEndpoint(migrationChanged, e)
 }
 
-// planMigrations finds which models are to be moved, and how many copies they are to have elsewhere: as many as they had before the first of
-// their endpoints began to migrate. Of copies that became known later nobody knows that, as after a restart of this process, which may have
+// planMigrations finds which models are to be moved, and how many copies they are to have
+// elsewhere: as many as they had before the first of their endpoints began to migrate. Of copies
+// that became known later nobody knows that, as after a restart of this process, which may have
 // moved some already: then as many as migrate.
 func planMigrations(s *State, now time.Time) []Action {
 	fresh := make(map[*model]int)

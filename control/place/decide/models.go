@@ -26,7 +26,8 @@ type model struct {
 	took    float64 // seconds that a load of it takes; 0: none has ended
 	ghosts  [2]ghost
 	wants   map[string]Want // by who says so
-	// first is when the oldest waiting request began to wait, zero if none waits; barred: some requests can use no copy at some endpoints.
+	// first is when the oldest waiting request began to wait, zero if none waits; barred: some
+	// requests can use no copy at some endpoints.
 	first    time.Time
 	barred   bool
 	copies   []*Copy // in order of endpoint
@@ -35,11 +36,13 @@ type model struct {
 	bytes    int64 // known size, by any endpoint
 	source   SizeSource
 	failures []Failure
-	// retries is how many loads of it have failed in a row for reasons that may pass, the last one at retried.
+	// retries is how many loads of it have failed in a row for reasons that may pass, the last one
+	// at retried.
 	retries int
 	retried time.Time
 	blocked Reason // why it gets no copy that it should have
-	// stuck: it waits for a place, at place among the stuck of its pool; stale: it is among the stale. Touched: among the touched.
+	// stuck: it waits for a place, at place among the stuck of its pool; stale: it is among the
+	// stale. Touched: among the touched.
 	stuck, stale, touched bool
 	place                 int
 	// since it has been without a place for a copy that it should have; zero if it has one.
@@ -58,14 +61,15 @@ type Want struct {
 	Unusable []string
 }
 
-// ErrExists says that a model of that id is another one, ErrDeclared that an object declares it, which is the user's to
-// delete: a client cannot register the one, nor unregister the other.
+// ErrExists says that a model of that id is another one, ErrDeclared that an object declares it,
+// which is the user's to delete: a client cannot register the one, nor unregister the other.
 var (
 	ErrExists   = errors.New("a model of this id exists, with other attributes")
 	ErrDeclared = errors.New("the model is declared by an object: delete that")
 )
 
-// SetModel puts a model into the catalogue, or changes it. Used is when it was last used, if that is known.
+// SetModel puts a model into the catalogue, or changes it. Used is when it was last used, if that
+// is known.
 func (s *State) SetModel(e objects.Entry, used time.Time) {
 	m := s.models[e.ModelKey]
 	if m == nil {
@@ -143,8 +147,9 @@ func removeWant(s *State, m *model, who string) {
 	s.noteModel(modelUnwanted, m)
 }
 
-// Ensure asks for a copy of a model that has none, without a request that waits: it does not go before others, and does not
-// put out what was used more recently. It asks once: for a copy, or the failure to get one.
+// Ensure asks for a copy of a model that has none, without a request that waits: it does not go
+// before others, and does not put out what was used more recently. It asks once: for a copy, or the
+// failure to get one.
 func (s *State) Ensure(key Key) {
 	if m := s.models[key]; m != nil && remaining(m) == 0 {
 		if m.exhausted() { // its retries begin anew
@@ -163,7 +168,8 @@ type Use struct {
 	Requests int
 	// Last is when the last one did.
 	Last time.Time
-	// Waited is for how long requests waited since that was last said because each copy had as many as it takes, each for itself.
+	// Waited is for how long requests waited since that was last said because each copy had as many
+	// as it takes, each for itself.
 	Waited time.Duration
 }
 
@@ -199,8 +205,8 @@ func useModel(s *State, m *model, u Use) {
 	}
 }
 
-// compare orders models by who is to be helped first: those that requests wait for, in the order in which they came, then
-// the most recently used.
+// compare orders models by who is to be helped first: those that requests wait for, in the order in
+// which they came, then the most recently used.
 func (m *model) compare(o *model) int {
 	a, b := m.since(), o.since()
 	switch {
@@ -229,7 +235,8 @@ func (m *model) recallWants() {
 // since returns when the oldest waiting request began to wait; zero if none waits.
 func (m *model) since() time.Time { return m.first }
 
-// starved says whether requests wait for the model that no copy there is, or that is on its way, will serve, but for one.
+// starved says whether requests wait for the model that no copy there is, or that is on its way,
+// will serve, but for one.
 func (m *model) starved(but *Copy) bool {
 	if len(m.copies) == 0 {
 		return len(m.wants) > 0
@@ -249,8 +256,8 @@ func (m *model) starved(but *Copy) bool {
 	return false
 }
 
-// staying is the copies that are not on their way out, where requests can be sent and it may be. The first is the one that would be missed
-// least: the least far come, then the latest.
+// staying is the copies that are not on their way out, where requests can be sent and it may be.
+// The first is the one that would be missed least: the least far come, then the latest.
 func staying(m *model) []*Copy {
 	all := slices.DeleteFunc(slices.Clone(m.copies), func(c *Copy) bool { return !c.remains() || !c.endpoint.useful() || c.misplaced() })
 	slices.SortStableFunc(all, func(a, b *Copy) int { return cmp.Or(cmp.Compare(a.State, b.State), b.Since.Compare(a.Since)) })

@@ -8,13 +8,15 @@ import (
 	"time"
 )
 
-// What is known of all copies of an endpoint together is kept as they change, so that a request for a model that no endpoint
-// has costs little where there are thousands of copies: sums in a tally, and who is to leave first in an order.
+// What is known of all copies of an endpoint together is kept as they change, so that a request for
+// a model that no endpoint has costs little where there are thousands of copies: sums in a tally,
+// and who is to leave first in an order.
 
 // tally is what the copies of an endpoint take up together.
 type tally struct {
-	// remain is all that is not being evicted, and settled the part of it that is not only queued. held is what the engine has or was told to load,
-	// or may have been. stay is what may not be evicted for other models. None of them includes leaks.
+	// remain is all that is not being evicted, and settled the part of it that is not only queued.
+	// held is what the engine has or was told to load, or may have been. stay is what may not be
+	// evicted for other models. None of them includes leaks.
 	remain, settled, held, stay amount
 	loading                     int     // but for those that are overdue or slow
 	slow                        int     // loads that are slow
@@ -33,7 +35,8 @@ func (a amount) minus(bytes int64) amount { return amount{a.models - 1, a.bytes 
 
 func (a amount) without(b amount) amount { return amount{a.models - b.models, a.bytes - b.bytes} }
 
-// sum adds sizes. It stops at the greatest number there is: what clients and engines say of sizes may be anything.
+// sum adds sizes. It stops at the greatest number there is: what clients and engines say of sizes
+// may be anything.
 func sum(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
@@ -94,7 +97,8 @@ func (e *endpoint) evictable() amount {
 	return e.mayLeave
 }
 
-// turns is how many loads count among those that an engine does at once. Slow ones count only where the engine takes no more beside them.
+// turns is how many loads count among those that an engine does at once. Slow ones count only where
+// the engine takes no more beside them.
 func (e *endpoint) turns() int {
 	t := e.tally()
 	return max(t.loading, t.loading+t.slow+max(1, e.Loads)-max(1, e.Loads, e.Overlap))
@@ -147,7 +151,8 @@ type rank struct {
 	worth float64
 }
 
-// canSpare says whether a copy can be spared: its model has loaded as many others as it needs, none of them at a busier endpoint.
+// canSpare says whether a copy can be spared: its model has loaded as many others as it needs, none
+// of them at a busier endpoint.
 func canSpare(s *State, m *model, but *Copy) bool {
 	others, busier := 0, false
 	for _, c := range m.copies {
@@ -171,13 +176,14 @@ func truth(b bool) int {
 	return 0
 }
 
-// compareRank orders the copies of an endpoint for eviction: first those without long requests, among these spare copies first, then by lowest
-// worth.
+// compareRank orders the copies of an endpoint for eviction: first those without long requests,
+// among these spare copies first, then by lowest worth.
 func (c *Copy) compareRank(o *Copy) int {
 	return cmp.Or(c.rank.compare(o.rank), c.Key.Compare(o.Key))
 }
 
-// turnAfter is how much longer than a waiting request a queued copy waits for its turn if no request waits for its model.
+// turnAfter is how much longer than a waiting request a queued copy waits for its turn if no
+// request waits for its model.
 const turnAfter = time.Minute
 
 // turn returns the time by which queued copies are ordered.
@@ -192,8 +198,9 @@ func nextTurn(s *State, m *model) time.Time {
 	return m.due(asked)
 }
 
-// due returns the turn of a copy of m that was asked for at a time: when requests began to wait, or turnAfter later if none waits. A model that needs
-// copies without any request does not lose its turn to its own requests, which may come late and give up soon.
+// due returns the turn of a copy of m that was asked for at a time: when requests began to wait, or
+// turnAfter later if none waits. A model that needs copies without any request does not lose its
+// turn to its own requests, which may come late and give up soon.
 func (m *model) due(asked time.Time) time.Time {
 	since, unasked := m.since(), asked.Add(turnAfter)
 	if since.IsZero() || m.needs() > 0 && unasked.Before(since) {
@@ -202,20 +209,21 @@ func (m *model) due(asked time.Time) time.Time {
 	return since
 }
 
-// compareTurn orders queued copies by whose turn is first. Copies for which requests wait go first, but not for ever: a queue may never be without
-// any of them.
+// compareTurn orders queued copies by whose turn is first. Copies for which requests wait go first,
+// but not for ever: a queue may never be without any of them.
 func (c *Copy) compareTurn(o *Copy) int {
 	return cmp.Or(c.turn().Compare(o.turn()), c.model.compare(o.model))
 }
 
-// isAbandoned reports whether a copy has been queued for turnAfter for requests that have all given up. Others may wait for room there.
+// isAbandoned reports whether a copy has been queued for turnAfter for requests that have all given
+// up. Others may wait for room there.
 func isAbandoned(c *Copy, now time.Time) bool {
 	m := c.model
 	return c.claim.asked && now.Sub(c.asked) >= turnAfter && len(m.wants) == 0 && remaining(m) > m.needs()
 }
 
-// worth is what copies of a model are missed by: no less than if it had been used when requests began to wait for it, which nobody has
-// counted yet as they leave the queue.
+// worth is what copies of a model are missed by: no less than if it had been used when requests
+// began to wait for it, which nobody has counted yet as they leave the queue.
 func worth(m *model) float64 { return max(m.worth, seconds(m.awaited)) }
 
 // rendezvous is a lot for a model at an endpoint, by their hashes (the last steps of splitmix64).

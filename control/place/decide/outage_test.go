@@ -8,9 +8,10 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Engines that have lost all they had can load nothing for 20 minutes. What must be loaded, what was used within the hour, and what is used
-// meanwhile is loaded anew as its failures expire, and nobody asks: it begins within a tick of that, and of its turn at the engines, which load
-// one after the other.
+// Engines that have lost all they had can load nothing for 20 minutes. What must be loaded, what
+// was used within the hour, and what is used meanwhile is loaded anew as its failures expire, and
+// nobody asks: it begins within a tick of that, and of its turn at the engines, which load one
+// after the other.
 func TestStorageIsOutFor20Minutes(t *testing.T) {
 	const (
 		outage  = 20 * time.Minute
@@ -24,7 +25,8 @@ func TestStorageIsOutFor20Minutes(t *testing.T) {
 	s, now := decide.New(decide.Config{}), start
 	for i := range engines {
 		s.SetEndpoint(address(i), []objects.Name{pool})
-		s.Saw(decide.Sight{Began: now, Endpoint: decide.Endpoint{Address: address(i), CanLoad: true, Bytes: 1000, DefaultBytes: 100, Loads: 1}}, now)
+		s.Saw(decide.Sight{Began: now, Endpoint: decide.Endpoint{Address: address(i), CanLoad: true, Bytes: 1000, DefaultBytes: 100,
+			Loads: 1}}, now)
 	}
 	type book struct {
 		min     bool
@@ -90,7 +92,8 @@ func TestStorageIsOutFor20Minutes(t *testing.T) {
 			// A model that must be there is tried at three endpoints.
 			blocked := len(b.failed) > 0 && !b.min || len(b.failed) >= 3
 			if !b.loading && !b.loaded && !blocked && now.Sub(start) > turn+decide.TickInterval {
-				t.Fatalf("after %v: %s is not being loaded, %d loads after the first, and none has failed of late", now.Sub(start), k.ID, b.tries)
+				t.Fatalf("after %v: %s is not being loaded, %d loads after the first, and none has failed of late", now.Sub(start), k.ID,
+					b.tries)
 			}
 		}
 	}

@@ -1,13 +1,16 @@
 package decide
 
-// Pod is what is known of an endpoint's pod, beside whether it is being deleted. The zero Pod is that of an endpoint that serves.
+// Pod is what is known of an endpoint's pod, beside whether it is being deleted. The zero Pod is
+// that of an endpoint that serves.
 type Pod struct {
-	// Unready says that no requests are sent there: what it has is of no use, and nothing is loaded there but on trial. Who finds no place elsewhere
-	// waits for it.
+	// Unready says that no requests are sent there: what it has is of no use, and nothing is loaded
+	// there but on trial. Who finds no place elsewhere waits for it.
 	Unready bool
-	// OnTrial says that nothing keeps it from being ready but that nobody has said yet that models load there.
+	// OnTrial says that nothing keeps it from being ready but that nobody has said yet that models
+	// load there.
 	OnTrial bool
-	// Outgoing says that another version is likely to replace it soon: nothing is loaded there that could be loaded elsewhere.
+	// Outgoing says that another version is likely to replace it soon: nothing is loaded there that
+	// could be loaded elsewhere.
 	Outgoing bool
 }
 

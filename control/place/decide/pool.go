@@ -7,15 +7,19 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Pool is how models are placed in an InferencePool. The zero Pool is as people have it who set nothing.
+// Pool is how models are placed in an InferencePool. The zero Pool is as people have it who set
+// nothing.
 type Pool struct {
 	// LRU has the model leave first that was used least recently, however often it was used.
 	LRU bool
-	// RPM is how many requests a minute make another copy, in place of what they keep engines busy with; 0 for that.
+	// RPM is how many requests a minute make another copy, in place of what they keep engines busy
+	// with; 0 for that.
 	RPM int
-	// LoadTimeout bounds a load, unless its engine has a lower bound; 0 for what the engine says, else what loads before it took.
+	// LoadTimeout bounds a load, unless its engine has a lower bound; 0 for what the engine says,
+	// else what loads before it took.
 	LoadTimeout time.Duration
-	// FailureExpiry is how long a failed load counts, half of it for a model in use; 0 for 15 minutes.
+	// FailureExpiry is how long a failed load counts, half of it for a model in use; 0 for 15
+	// minutes.
 	FailureExpiry time.Duration
 }
 
@@ -26,15 +30,18 @@ type pool struct {
 	endpoints []*endpoint // in order of address
 	// times are what loads took, by type of model.
 	times map[string]*spread
-	// fills are the models for which free room was not yet sought since the last tick, the most missed first.
+	// fills are the models for which free room was not yet sought since the last tick, the most
+	// missed first.
 	fills []*model
-	// requestTime is the mean time of a request at its engine over some minutes, in seconds; 0: unknown.
+	// requestTime is the mean time of a request at its engine over some minutes, in seconds; 0:
+	// unknown.
 	requestTime float64
 	// stuck are models that found no place.
 	stuck  []*model
 	fading *fading
 	fits   Fits
-	// dear is what misses cost for the room of the models that were loaded (price), dearness its mean as it was last looked at.
+	// dear is what misses cost for the room of the models that were loaded (price), dearness its
+	// mean as it was last looked at.
 	dear     spread
 	dearness float64
 }
@@ -88,7 +95,8 @@ func (m *model) value(p *pool) {
 	m.worth = m.usage.worth(p.fading.fade, m.dear(p))
 }
 
-// dear is how much dearer a miss of a model is for its room than of others, as a logarithm; 0 where that is not known.
+// dear is how much dearer a miss of a model is for its room than of others, as a logarithm; 0 where
+// that is not known.
 func (m *model) dear(p *pool) float64 {
 	if m.took == 0 || p.dear.n < enough {
 		return 0
@@ -96,8 +104,8 @@ func (m *model) dear(p *pool) float64 {
 	return min(max(m.price()-p.dearness, -mostDear), mostDear)
 }
 
-// aside is about what a miss costs beside the load, in seconds: the request is held, somebody leaves. It keeps chance out of what loads of
-// milliseconds take.
+// aside is about what a miss costs beside the load, in seconds: the request is held, somebody
+// leaves. It keeps chance out of what loads of milliseconds take.
 const aside = 1
 
 // price is what a miss of a model costs for its room, as a logarithm.
@@ -159,7 +167,8 @@ func tickFading(s *State, name objects.Name, p *pool) {
 	revalue(s, name, p)
 }
 
-// dearnessOff is how far the mean price of loads may move, as a logarithm, before models are valued by it anew.
+// dearnessOff is how far the mean price of loads may move, as a logarithm, before models are valued
+// by it anew.
 const dearnessOff = 0.2
 
 // tickWorth finds the worth of models anew that have been silent for long.

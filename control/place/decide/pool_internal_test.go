@@ -19,8 +19,8 @@ func known(e objects.Entry, at time.Time) (*State, *pool, *model) {
 
 var noon = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
-// When counts come to fade more slowly, those that there are become what they would be, had they faded so before: of what was used a hundred
-// times more is left.
+// When counts come to fade more slowly, those that there are become what they would be, had they
+// faded so before: of what was used a hundred times more is left.
 func TestCountsAreAsIfTheyHadAlwaysFadedSo(t *testing.T) {
 	s, p, m := known(objects.Entry{}, noon)
 	p.fading.differ, p.fading.missed, p.fading.squares = enoughMisses, enoughMisses, enoughMisses
@@ -74,7 +74,8 @@ func TestALoadIsTenTimesAsDearAtMost(t *testing.T) {
 	}
 }
 
-// The shadows are asked for what may leave: a model that must have a copy is loaded once, whoever else leaves.
+// The shadows are asked for what may leave: a model that must have a copy is loaded once, whoever
+// else leaves.
 func TestShadowsHoldWhatMayLeave(t *testing.T) {
 	for least, want := range []int{1, 0} {
 		_, p, _ := known(objects.Entry{Min: least}, noon)
@@ -107,7 +108,8 @@ func TestCountsFadeAsTheBetterShadows(t *testing.T) {
 	}
 }
 
-// What the fast shadow misses alone counts for the slow one, what the slow one does against it, and both anew after a move.
+// What the fast shadow misses alone counts for the slow one, what the slow one does against it, and
+// both anew after a move.
 func TestMissesOfShadowsAreCompared(t *testing.T) {
 	f := newFading()
 	fast, slow, both := &model{}, &model{}, &model{}

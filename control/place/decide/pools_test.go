@@ -8,13 +8,14 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// An engine of two pools has a model of both once. Where it is loaded for one of them, and is to be loaded for the other, that takes no room; and what
-// another model asks for meanwhile is decided.
+// An engine of two pools has a model of both once. Where it is loaded for one of them, and is to be
+// loaded for the other, that takes no room; and what another model asks for meanwhile is decided.
 func TestAnEngineOfTwoPoolsHasAModelOnce(t *testing.T) {
 	s, now := decide.New(decide.Config{}), start
 	other := objects.Name{Namespace: "n", Name: "other"}
 	s.SetEndpoint(address(0), []objects.Name{pool, other})
-	s.Saw(decide.Sight{Began: now, Endpoint: decide.Endpoint{Address: address(0), CanLoad: true, Bytes: 1000, DefaultBytes: 100, Loads: 1}}, now)
+	s.Saw(decide.Sight{Began: now, Endpoint: decide.Endpoint{Address: address(0), CanLoad: true, Bytes: 1000, DefaultBytes: 100,
+		Loads: 1}}, now)
 	of := func(p objects.Name, id string) decide.Key { return decide.Key{Pool: p, ID: id} }
 	for _, m := range []objects.Entry{
 		{ModelKey: of(pool, "x"), Size: 300, Min: 1},

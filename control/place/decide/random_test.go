@@ -22,8 +22,8 @@ var histories = flag.Uint64("histories", 40, "how many random histories to run t
 
 var decisions = flag.String("decisions", "", "a file for every decision of the random histories, to compare two versions")
 
-// The world beside the state: engines that do what they are told, with what can go wrong, and nothing of the state's own
-// bookkeeping. What must hold is checked against it after each step.
+// The world beside the state: engines that do what they are told, with what can go wrong, and
+// nothing of the state's own bookkeeping. What must hold is checked against it after each step.
 type world struct {
 	t       *testing.T
 	s       *decide.State
@@ -34,9 +34,11 @@ type world struct {
 	models  map[string]*modelModel
 	looks   map[string]decide.Sight // that began and have not ended
 	givenUp map[decide.CopyKey]bool // loads at engines that were about to end
-	// denied are copies that engines still have although they answered that they lack them: loading them again is harmless.
+	// denied are copies that engines still have although they answered that they lack them: loading
+	// them again is harmless.
 	denied map[decide.CopyKey]bool
-	// only are the endpoints where models of type t may be loaded; nil: all. Rehoused: such a model left an endpoint where it might not be.
+	// only are the endpoints where models of type t may be loaded; nil: all. Rehoused: such a model
+	// left an endpoint where it might not be.
 	only     map[string]bool
 	rehoused bool
 	// vmodels are as they were after the last decision.
@@ -48,7 +50,8 @@ type world struct {
 	passed, failed bool
 	// spread: an adapter was moved to where slots were free.
 	spread bool
-	// removes: endpoints are removed, and come back. Removed is the one that is not there; empty: all are.
+	// removes: endpoints are removed, and come back. Removed is the one that is not there; empty:
+	// all are.
 	removes bool
 	removed string
 	ending  bool // everything is being removed
@@ -58,7 +61,8 @@ type world struct {
 	reached decide.Reached
 	step    int
 	trace   []string
-	// record gets every decision and every change that followers see; nil: nothing does. Published is what they have seen.
+	// record gets every decision and every change that followers see; nil: nothing does. Published
+	// is what they have seen.
 	record    io.Writer
 	published map[any]any
 }
@@ -143,7 +147,8 @@ func (w *world) fatalf(format string, args ...any) {
 func (w *world) do(todo []decide.Action) {
 	for _, a := range todo {
 		if w.record != nil {
-			fmt.Fprintf(w.record, "%d: %s %s at %s for %s within %v, waited %v, stalled %v\n", w.step, a.Kind, a.Model.ID, a.Endpoint, a.For, a.Timeout, a.Waited, a.Stalled)
+			fmt.Fprintf(w.record, "%d: %s %s at %s for %s within %v, waited %v, stalled %v\n", w.step, a.Kind, a.Model.ID, a.Endpoint,
+				a.For, a.Timeout, a.Waited, a.Stalled)
 		}
 		if w.paused {
 			w.fatalf("paused, and yet %s is to %s %s", a.Endpoint, a.Kind, a.Model.ID)
@@ -194,7 +199,8 @@ func (w *world) do(todo []decide.Action) {
 			}
 			switch {
 			case loading > max(e.loads, e.overlap), quick > e.loads:
-				w.fatalf("%s loads %d at once, of %d, or of %d where some are slow; %d of them have just begun", a.Endpoint, loading, e.loads, e.overlap, quick)
+				w.fatalf("%s loads %d at once, of %d, or of %d where some are slow; %d of them have just begun", a.Endpoint, loading,
+					e.loads, e.overlap, quick)
 			case e.slots > 0 && len(e.has) > e.seenSlots:
 				w.fatalf("%s holds %d models in %d slots", a.Endpoint, len(e.has), e.seenSlots)
 			case e.bytes > 0 && bytes > e.seenBytes:
@@ -209,7 +215,8 @@ func (w *world) do(todo []decide.Action) {
 				w.rehoused = true
 				break
 			}
-			if m := w.models[a.Model.ID]; !w.ending && a.Timeout == 0 && m.Pinned && m.Max != 1 && !w.givenUp[decide.CopyKey{Key: m.ModelKey, Endpoint: a.Endpoint}] {
+			if m := w.models[a.Model.ID]; !w.ending && a.Timeout == 0 && m.Pinned && m.Max != 1 &&
+				!w.givenUp[decide.CopyKey{Key: m.ModelKey, Endpoint: a.Endpoint}] {
 				w.fatalf("%s is pinned, and unloaded at %s", a.Model.ID, a.Endpoint)
 			}
 		}
@@ -261,7 +268,8 @@ func (w *world) leaves(address string) {
 	}
 }
 
-// quit gives up what an engine was told. In this world nothing is left of a load then, and an unload was done all the same.
+// quit gives up what an engine was told. In this world nothing is left of a load then, and an
+// unload was done all the same.
 func (w *world) quit(address string) {
 	e := w.engines[address]
 	if !w.leaving(e) {
@@ -389,7 +397,8 @@ func (w *world) fly() {
 	w.decide()
 }
 
-// loaded is how many copies of a model are, or were a moment ago: others may be waiting for the room.
+// loaded is how many copies of a model are, or were a moment ago: others may be waiting for the
+// room.
 func (w *world) loaded(id string) (n int) {
 	st, _ := w.s.Status(key(id))
 	for _, c := range st.Copies {
@@ -486,7 +495,8 @@ func (w *world) look(address string) {
 		return
 	}
 	l := decide.Sight{Began: w.now, Endpoint: decide.Endpoint{
-		Address: address, CanLoad: true, Lists: e.lists, CanPredict: e.bytes > 0, Slots: e.slots, Bytes: e.bytes, DefaultBytes: unsized, Loads: e.loads, Overlap: e.overlap,
+		Address: address, CanLoad: true, Lists: e.lists, CanPredict: e.bytes > 0, Slots: e.slots, Bytes: e.bytes, DefaultBytes: unsized,
+		Loads: e.loads, Overlap: e.overlap,
 	}}
 	if e.slots > 0 {
 		l.GPUAdapters, l.HostAdapters = e.gpu, 2*e.gpu
@@ -553,7 +563,8 @@ func (w *world) onTheWay(address, id string) bool {
 
 var addresses = []string{"e1", "e2", "e3"}
 
-// comeAndGo removes an endpoint whose engine dies with it, or has the one that was removed come back.
+// comeAndGo removes an endpoint whose engine dies with it, or has the one that was removed come
+// back.
 func (w *world) comeAndGo(address string) {
 	if w.removed != "" {
 		w.logf("%s comes back", w.removed)
@@ -683,7 +694,8 @@ func (w *world) random() {
 	w.decide()
 	// Requests that waited for what is loaded now go on.
 	for _, m := range w.sorted() {
-		if st, ok := w.s.Status(m.ModelKey); ok && m.wanted && (st.Failed != "" || slices.ContainsFunc(st.Copies, func(c decide.Copy) bool { return c.State == decide.Loaded })) {
+		if st, ok := w.s.Status(m.ModelKey); ok && m.wanted &&
+			(st.Failed != "" || slices.ContainsFunc(st.Copies, func(c decide.Copy) bool { return c.State == decide.Loaded })) {
 			m.wanted = false
 			w.s.Wanted("x", m.ModelKey, decide.Want{})
 		}
@@ -717,7 +729,8 @@ func plus(a, b int64) int64 {
 	return a + b
 }
 
-// until is until when a pod serves on that terminates; zero if it does not wait for its models to be moved.
+// until is until when a pod serves on that terminates; zero if it does not wait for its models to
+// be moved.
 func (w *world) until() time.Time {
 	if w.rng.IntN(3) == 0 {
 		return time.Time{}
@@ -738,9 +751,10 @@ func (w *world) revive(address string) {
 	w.lookNow(address)
 }
 
-// Whatever comes in whatever order: no engine is told to load what it has, holds more than it can, or loads more at once
-// than it takes, or is told anything while placement is paused or the engine is about to end; no copy counts as loaded that the engine, being well, has not; what is pinned stays; and when all is quiet every model has the copies that it must have, and who asks
-// gets one.
+// Whatever comes in whatever order: no engine is told to load what it has, holds more than it can,
+// or loads more at once than it takes, or is told anything while placement is paused or the engine
+// is about to end; no copy counts as loaded that the engine, being well, has not; what is pinned
+// stays; and when all is quiet every model has the copies that it must have, and who asks gets one.
 func TestWhateverComes(t *testing.T) {
 	var record io.Writer
 	if *decisions != "" {
@@ -757,7 +771,8 @@ func TestWhateverComes(t *testing.T) {
 	for seed := range *histories {
 		for _, kind := range []string{"slots", "bytes", "listed bytes", "bytes without lives"} {
 			w := &world{
-				t: t, s: decide.New(decide.Config{}), rng: rand.New(rand.NewPCG(seed, 1)), now: start, short: seed%4 == 3, removes: seed%8 >= 6,
+				t: t, s: decide.New(decide.Config{}), rng: rand.New(rand.NewPCG(seed, 1)), now: start, short: seed%4 == 3,
+				removes: seed%8 >= 6,
 				engines: map[string]*engineModel{}, models: map[string]*modelModel{}, looks: map[string]decide.Sight{},
 				givenUp: map[decide.CopyKey]bool{}, denied: map[decide.CopyKey]bool{}, vmodels: map[decide.Key]decide.VModelStatus{},
 				record: record, published: map[any]any{},
@@ -838,7 +853,8 @@ func TestWhateverComes(t *testing.T) {
 	}
 }
 
-// applied is in how many histories rules were applied that only short requests and fast unloads reach.
+// applied is in how many histories rules were applied that only short requests and fast unloads
+// reach.
 type applied struct{ brief, waits, noReserve int }
 
 func (a *applied) count(r decide.Reached) {
@@ -859,7 +875,8 @@ func (w *world) nothingWaits() {
 	}
 }
 
-// nothingLeaks fails if room of an engine is lost. What could not be unloaded is unloaded a minute later at the latest, after two looks.
+// nothingLeaks fails if room of an engine is lost. What could not be unloaded is unloaded a minute
+// later at the latest, after two looks.
 func (w *world) nothingLeaks() {
 	w.t.Helper()
 	for _, pause := range []time.Duration{0, 2 * time.Minute} {
@@ -880,7 +897,8 @@ func (w *world) nothingLeaks() {
 	}
 }
 
-// nothingMisplaced fails if a model is where it may not be, and where it may be too, or nobody needs it.
+// nothingMisplaced fails if a model is where it may not be, and where it may be too, or nobody
+// needs it.
 func (w *world) nothingMisplaced() {
 	w.t.Helper()
 	for _, m := range w.sorted() {
@@ -913,7 +931,8 @@ func (w *world) settle() {
 				}
 			}
 			wake := w.decide()
-			if len(w.pending) > 0 || slices.ContainsFunc(w.copies(), func(c decide.Copy) bool { // an engine that is about to end is told nothing
+			// an engine that is about to end is told nothing
+			if len(w.pending) > 0 || slices.ContainsFunc(w.copies(), func(c decide.Copy) bool {
 				return c.State == decide.Draining && !w.leaving(w.engines[c.Endpoint])
 			}) {
 				continue
@@ -987,7 +1006,8 @@ func (w *world) settle() {
 	quiet()
 	for key := range w.vmodels {
 		if st, _ := w.s.VModel(key); st.Active != st.Target && st.Failed == "" {
-			w.fatalf("%s does not go from %s to %s, which has %d copies of %d, and nobody says why", key.ID, st.Active, st.Target, st.Loaded, st.Needed)
+			w.fatalf("%s does not go from %s to %s, which has %d copies of %d, and nobody says why", key.ID, st.Active, st.Target,
+				st.Loaded, st.Needed)
 		}
 		delete(w.vmodels, key)
 		w.s.RemoveVModel(key)
@@ -1020,7 +1040,8 @@ func (w *world) settle() {
 		}
 		st, _ := w.s.Status(m.ModelKey)
 		if !slices.ContainsFunc(st.Copies, func(c decide.Copy) bool { return c.State == decide.Loaded }) {
-			w.fatalf("%s is asked for and is not there: why %q, failed %q, failures %v, held %d", m.ID, st.Why, st.Failed, st.Failures, st.Held)
+			w.fatalf("%s is asked for and is not there: why %q, failed %q, failures %v, held %d", m.ID, st.Why, st.Failed, st.Failures,
+				st.Held)
 		}
 		w.s.Wanted("x", m.ModelKey, decide.Want{})
 		w.now = w.now.Add(time.Second)

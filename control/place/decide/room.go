@@ -2,10 +2,11 @@ package decide
 
 import "time"
 
-// reserve is what of a capacity in bytes is left free, so that a load can begin while what makes room for it is still being
-// unloaded: a share of what the loads of an engine take at once (ModelMesh's unload buffer: half of it for one or two
-// loads, a quarter for more; 1 % to 10 % of the capacity). Where fewer than ten models of the default size have room, to
-// keep that of one of them free would cost more than a tenth of them: no more is kept than what they leave over.
+// reserve is what of a capacity in bytes is left free, so that a load can begin while what makes
+// room for it is still being unloaded: a share of what the loads of an engine take at once
+// (ModelMesh's unload buffer: half of it for one or two loads, a quarter for more; 1 % to 10 % of
+// the capacity). Where fewer than ten models of the default size have room, to keep that of one of
+// them free would cost more than a tenth of them: no more is kept than what they leave over.
 func (e *endpoint) reserve() int64 {
 	if e.DefaultBytes > e.Bytes/10 {
 		return min(e.Bytes%e.DefaultBytes, e.Bytes/10)
@@ -21,11 +22,13 @@ func (e *endpoint) reserve() int64 {
 	return min(max(loads, e.Bytes/100), e.Bytes/10)
 }
 
-// keepAgain is how many times as long as that an unload takes before the reserve is kept free again, so that it does not come and go.
+// keepAgain is how many times as long as that an unload takes before the reserve is kept free
+// again, so that it does not come and go.
 const keepAgain = 2
 
-// keepReserve decides whether an endpoint keeps its reserve free. It does not if unload time over load time is less than reserve over capacity: then one
-// more model saves more load time than waiting for unloads costs.
+// keepReserve decides whether an endpoint keeps its reserve free. It does not if unload time over
+// load time is less than reserve over capacity: then one more model saves more load time than
+// waiting for unloads costs.
 func keepReserve(s *State, e *endpoint) {
 	limit := e.loadTime.median * float64(e.reserve())
 	if e.quick {
@@ -73,7 +76,8 @@ func (e *endpoint) holds(a amount) bool { return e.Bytes == 0 || sum(a.bytes, e.
 // told reports whether this process or an earlier one told the engine to load a copy.
 func (c *Copy) told() bool { return c.State != Queued || c.cut }
 
-// started says whether the engine has room to begin a load now, with everything in it that has not left yet.
+// started says whether the engine has room to begin a load now, with everything in it that has not
+// left yet.
 func (e *endpoint) started(c *Copy) bool {
 	held := e.tally().held
 	if !c.told() && !e.shares(c, false) {

@@ -10,7 +10,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// What is kept free lets loads begin while others leave, and costs no more than a tenth of the models that have room.
+// What is kept free lets loads begin while others leave, and costs no more than a tenth of the
+// models that have room.
 func TestWhatIsKeptFree(t *testing.T) {
 	const mi = 1 << 20
 	for _, c := range []struct {
@@ -47,7 +48,8 @@ func TestWhatIsKeptFree(t *testing.T) {
 	}
 }
 
-// The reserve does not come and go: neither one unload that hangs nor times near the limit change whether it is kept.
+// The reserve does not come and go: neither one unload that hangs nor times near the limit change
+// whether it is kept.
 func TestReserveIsSteady(t *testing.T) {
 	const mi = 1 << 20
 	s, now := New(Config{}), time.Unix(1e9, 0)
@@ -84,7 +86,8 @@ func TestReserveIsSteady(t *testing.T) {
 	}
 }
 
-// A long queue costs little each time that something changes: only for the next loads is it found what leaves.
+// A long queue costs little each time that something changes: only for the next loads is it found
+// what leaves.
 func TestLongQueueIsCheap(t *testing.T) {
 	const models = 512
 	s, now, pool := New(Config{}), time.Unix(1e9, 0), objects.Name{Namespace: "n", Name: "p"}
@@ -124,7 +127,8 @@ func TestLongQueueIsCheap(t *testing.T) {
 	}
 }
 
-// A copy that an earlier process began to load is published as such until it is known whether the engine has it.
+// A copy that an earlier process began to load is published as such until it is known whether the
+// engine has it.
 func TestCopiesOnRecordAsLoadingArePublished(t *testing.T) {
 	s, now, pool := New(Config{}), time.Unix(1e9, 0), objects.Name{Namespace: "n", Name: "p"}
 	s.SetEndpoint("e", []objects.Name{pool})

@@ -7,14 +7,16 @@ import (
 	"time"
 )
 
-// rule is one rule of placement: it decides what is due for it, notes the facts that this makes, and returns what engines are to be told.
+// rule is one rule of placement: it decides what is due for it, notes the facts that this makes,
+// and returns what engines are to be told.
 type rule func(s *State, now time.Time) []Action
 
 // rules are the rules of one Decide, in the order in which they are applied.
 var rules = struct{ first, before, repeated, after []rule }{
 	// What happened by itself, what must not wait, and what is decided at a tick.
 	first: []rule{elapse, quitCalls, endDrains, runTick},
-	// The others follow in rounds until nothing is due. In a round the rules in the middle are repeated until nothing is due for them.
+	// The others follow in rounds until nothing is due. In a round the rules in the middle are
+	// repeated until nothing is due for them.
 	before:   []rule{planMigrations},
 	repeated: []rule{reorder, placeDue, routeVModels, explainDue, startDue},
 	after:    []rule{endMigrations, fillPools}, // what is asked for has gone before
@@ -28,7 +30,8 @@ func (d *due) any() bool {
 // explains reports whether the reasons of more models may be found in this round.
 func (d *due) explains() bool { return len(d.stale) > 0 && d.explained < atOnce }
 
-// atOnce bounds how many endpoints are asked in one round for the reasons of models: half a millisecond or so.
+// atOnce bounds how many endpoints are asked in one round for the reasons of models: half a
+// millisecond or so.
 const atOnce = 8000
 
 // quitCalls gives up calls to engines that are about to end.
@@ -80,14 +83,16 @@ func startDue(s *State, now time.Time) (todo []Action) {
 	return todo
 }
 
-// candidate is a model that may get a copy now, because it changed, or because it is stuck and an endpoint that may take it changed.
+// candidate is a model that may get a copy now, because it changed, or because it is stuck and an
+// endpoint that may take it changed.
 type candidate struct {
 	*model
 	e *endpoint // nil if the model itself changed
 }
 
-// placeDue considers changed models, and stuck models that changed endpoints may take, in one pass in the order of [model.compare]. With two
-// passes a changed model could take the room that an older stuck model waits for.
+// placeDue considers changed models, and stuck models that changed endpoints may take, in one pass
+// in the order of [model.compare]. With two passes a changed model could take the room that an
+// older stuck model waits for.
 func placeDue(s *State, now time.Time) (todo []Action) {
 	due := make([]candidate, 0, len(s.due.models))
 	for key := range s.due.models {

@@ -52,8 +52,8 @@ func (n *naive) used(id string, requests int, at, dear float64, bytes int64) (mi
 	}
 }
 
-// A shadow misses what one misses that looks at everything, also after counts have come to fade otherwise, and after models
-// are gone or have been silent.
+// A shadow misses what one misses that looks at everything, also after counts have come to fade
+// otherwise, and after models are gone or have been silent.
 func TestAShadowIsACache(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -95,7 +95,8 @@ func TestAShadowIsACache(t *testing.T) {
 				t.Fatalf("seed %d, step %d: %s missed is %v, and by looking at everything %v", seed, step, m.ID, got, want)
 			}
 			if len(s.held.models) != len(n.held) || s.has.models != len(n.held) {
-				t.Fatalf("seed %d, step %d: holds %d models and counts %d, by looking at everything %d", seed, step, len(s.held.models), s.has.models, len(n.held))
+				t.Fatalf("seed %d, step %d: holds %d models and counts %d, by looking at everything %d", seed, step, len(s.held.models),
+					s.has.models, len(n.held))
 			}
 		}
 	}

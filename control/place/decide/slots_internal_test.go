@@ -12,9 +12,11 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Whoever has requests for how much of the time: an adapter leaves an endpoint only where more are in use than its GPU has slots, and only where it gets
-// its turn elsewhere; of those that may leave first the one that is enough and whose requests end soonest, else the one that is used most; one of an
-// endpoint at a tick; and once nothing changes it ends, where no adapter is left that could leave.
+// Whoever has requests for how much of the time: an adapter leaves an endpoint only where more are
+// in use than its GPU has slots, and only where it gets its turn elsewhere; of those that may leave
+// first the one that is enough and whose requests end soonest, else the one that is used most; one
+// of an endpoint at a tick; and once nothing changes it ends, where no adapter is left that could
+// leave.
 func TestSpread(t *testing.T) {
 	moves, leaves := 0, 0
 	for seed := range uint64(400) {
@@ -24,7 +26,8 @@ func TestSpread(t *testing.T) {
 		for i := range n {
 			address := fmt.Sprintf("e%d", i)
 			s.SetEndpoint(address, []objects.Name{name})
-			s.Saw(Sight{Began: now, Endpoint: Endpoint{Address: address, CanLoad: true, Slots: 20, Loads: 8, GPUAdapters: random.IntN(4)}}, now)
+			s.Saw(Sight{Began: now, Endpoint: Endpoint{Address: address, CanLoad: true, Slots: 20, Loads: 8,
+				GPUAdapters: random.IntN(4)}}, now)
 		}
 		p := s.pool(name)
 		for i := range 3 * n {
@@ -60,8 +63,10 @@ func TestSpread(t *testing.T) {
 					switch c.State {
 					case Queued:
 						to := c.endpoint
-						if left[c.claim.from] = m.at(c.claim.from); to.tally().remain.models > to.GPUAdapters && to.GPUAdapters > 0 && to.demand.gpu > float64(to.GPUAdapters) {
-							t.Errorf("seed %d: %s goes to %s, where then %v are in use of %d", seed, m.ID, to.Address, to.demand.gpu, to.GPUAdapters)
+						if left[c.claim.from] = m.at(c.claim.from); to.tally().remain.models > to.GPUAdapters && to.GPUAdapters > 0 &&
+							to.demand.gpu > float64(to.GPUAdapters) {
+							t.Errorf("seed %d: %s goes to %s, where then %v are in use of %d", seed, m.ID, to.Address, to.demand.gpu,
+								to.GPUAdapters)
 						}
 						moves++
 					case Draining:
@@ -153,12 +158,14 @@ func searchedSlots(p *pool, e *endpoint) (best *Copy) {
 	return best
 }
 
-// What a copy asks of an endpoint's memories is counted while it is there, and not of one that is to be followed.
+// What a copy asks of an endpoint's memories is counted while it is there, and not of one that is
+// to be followed.
 func TestDemand(t *testing.T) {
 	s, now, name := New(Config{}), time.Unix(1e9, 0), objects.Name{Namespace: "n", Name: "p"}
 	for _, address := range []string{"e1", "e2"} {
 		s.SetEndpoint(address, []objects.Name{name})
-		s.Saw(Sight{Began: now, Endpoint: Endpoint{Address: address, CanLoad: true, Slots: 8, Loads: 8, GPUAdapters: 2, HostAdapters: 4}}, now)
+		s.Saw(Sight{Began: now, Endpoint: Endpoint{Address: address, CanLoad: true, Slots: 8, Loads: 8, GPUAdapters: 2,
+			HostAdapters: 4}}, now)
 	}
 	e := s.endpoints["e1"]
 	for i, used := range []time.Duration{0, time.Minute, time.Hour} {
@@ -244,7 +251,8 @@ func TestSucceedsWhatLeaves(t *testing.T) {
 
 var crowded = objects.Name{Namespace: "n", Name: "p"}
 
-// crowd has copies at endpoints with one slot on the GPU, such as "e1: a b, e2: a-": those without - have requests all the time.
+// crowd has copies at endpoints with one slot on the GPU, such as "e1: a b, e2: a-": those without
+// - have requests all the time.
 func crowd(all string) (*State, time.Time) {
 	s, now := New(Config{}), time.Unix(1e9, 0)
 	for text := range strings.SplitSeq(all, ", ") {
@@ -293,12 +301,16 @@ func TestSpreadAtATick(t *testing.T) {
 		{"there is no other slot", "e1: a b, e2: c", nil, 1, "e1: a b, e2: c"},
 		{"it has a copy that gets a slot", "e1: a b, e2: a- c-", nil, 1, "e1: a< b, e2: a c"},
 		{"it has one where it cannot be used", "e1: a b, e2: a- c-", func(s *State) { s.Down("e2") }, 1, "e1: a b, e2: a c"},
-		{"who is about to end keeps what it has", "e1: a b, e2:", func(s *State) { s.Terminating("x", "e1", true, time.Time{}) }, 1, "e1: a b, e2:"},
-		{"what nobody loaded for us is left alone", "e1: a b, e2: a- c-", func(s *State) { s.models[Key{Pool: crowded, ID: "a"}].foreign = true }, 1, "e1: a b, e2: a b> c"},
+		{"who is about to end keeps what it has", "e1: a b, e2:", func(s *State) { s.Terminating("x", "e1", true, time.Time{}) }, 1,
+			"e1: a b, e2:"},
+		{"what nobody loaded for us is left alone", "e1: a b, e2: a- c-", func(s *State) {
+			s.models[Key{Pool: crowded, ID: "a"}].foreign = true
+		}, 1, "e1: a b, e2: a b> c"},
 		{"what must be twice stays", "e1: a b, e2: a- c", func(s *State) {
 			s.SetModel(objects.Entry{ModelKey: Key{Pool: crowded, ID: "a"}, Min: 2}.Complete(nil), time.Time{})
 		}, 1, "e1: a b, e2: a c"},
-		{"of many endpoints two at a tick, and both do not go to one", "e1: a b, e2: c d, e3: a- c-" + many, nil, 1, "e1: a< b, e2: c d, e3: a c, f01: c>" + many[len(", f01:"):]},
+		{"of many endpoints two at a tick, and both do not go to one", "e1: a b, e2: c d, e3: a- c-" + many, nil, 1,
+			"e1: a< b, e2: c d, e3: a c, f01: c>" + many[len(", f01:"):]},
 	} {
 		s, now := crowd(c.is)
 		s.Lots = func(_, _ uint64) uint64 { return 0 }
@@ -316,7 +328,8 @@ func TestSpreadAtATick(t *testing.T) {
 	}
 }
 
-// However often the requests of an adapter change that always has some, it stays where it has a slot.
+// However often the requests of an adapter change that always has some, it stays where it has a
+// slot.
 func TestWhatIsAlwaysInUseStays(t *testing.T) {
 	s, now := crowd("e1: a, e2:")
 	key := Key{Pool: crowded, ID: "a"}

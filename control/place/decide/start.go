@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// startLoads tells an engine to load what waits there, as many at once as it takes, in the order of [Copy.compareTurn].
+// startLoads tells an engine to load what waits there, as many at once as it takes, in the order of
+// [Copy.compareTurn].
 func startLoads(s *State, e *endpoint, now time.Time) (todo []Action) {
 	if e.state != up || e.Is() {
 		return nil

@@ -10,41 +10,46 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// What no request asks for is decided at a tick: how many copies of a model its load asks for, a second copy of what is in use, and
-// what free room is filled with.
+// What no request asks for is decided at a tick: how many copies of a model its load asks for, a
+// second copy of what is in use, and what free room is filled with.
 
-// TickInterval is between two ticks, if nobody says otherwise: ModelMesh's rate check (tas.ratecheck_freq_ms).
+// TickInterval is between two ticks, if nobody says otherwise: ModelMesh's rate check
+// (tas.ratecheck_freq_ms).
 const TickInterval = 10 * time.Second
 
 const (
-	// Loads of models are means over about loadMean seconds, so that two ticks see a crowd that comes; how long a request takes is a mean over
-	// serviceMean.
+	// Loads of models are means over about loadMean seconds, so that two ticks see a crowd that
+	// comes; how long a request takes is a mean over serviceMean.
 	loadMean    = 20.0
 	serviceMean = 180.0
-	// A model gets more copies where its load asks for more than growBeyond times those that it has and growAbove, and one less where its load
-	// has asked for less than shrinkWithin times as many, less shrinkBelow, for calmFor seconds. Loads that are up and down by a tenth are between.
+	// A model gets more copies where its load asks for more than growBeyond times those that it has
+	// and growAbove, and one less where its load has asked for less than shrinkWithin times as
+	// many, less shrinkBelow, for calmFor seconds. Loads that are up and down by a tenth are
+	// between.
 	growBeyond, growAbove     = 1.15, 0.45
 	shrinkWithin, shrinkBelow = 0.85, 0.6
 	calmFor                   = 180.0
 	// leastBusy is the load below which no copy is added: one request at a time, all the time.
 	leastBusy = 1.0
-	// fullShare is how much of what copies take at once is to be in use: above that requests wait for long (ModelMesh:
-	// MM_CONC_SCALEUP_BANDWIDTH_PCT, 90).
+	// fullShare is how much of what copies take at once is to be in use: above that requests wait
+	// for long (ModelMesh: MM_CONC_SCALEUP_BANDWIDTH_PCT, 90).
 	fullShare = 0.9
-	// A model in use was used again after secondAfter, without a break of more than secondWithin (ModelMesh: mm.min_ and max_second_copy_age_secs).
-	// If its load takes less than secondAfter / secondLoads, as that of an adapter does, it is used again after so many load times.
+	// A model in use was used again after secondAfter, without a break of more than secondWithin
+	// (ModelMesh: mm.min_ and max_second_copy_age_secs). If its load takes less than secondAfter /
+	// secondLoads, as that of an adapter does, it is used again after so many load times.
 	secondAfter  = 7 * time.Minute
 	secondLoads  = 50
 	secondWithin = 40 * time.Minute
-	// It gets a second copy where so much of the pool is free, or nothing has had to leave that was used within roomyAge (ModelMesh's
-	// rateTrackingTask).
+	// It gets a second copy where so much of the pool is free, or nothing has had to leave that was
+	// used within roomyAge (ModelMesh's rateTrackingTask).
 	secondFree = 0.1
 	roomyAge   = 20 * time.Hour
 	// What room is free beyond keepFree of an endpoint is filled (ModelMesh's reaper).
 	keepFree = 1.0 / 8
 )
 
-// Tick lets [State.Decide] decide what no event asks for. It is to be called about every [TickInterval].
+// Tick lets [State.Decide] decide what no event asks for. It is to be called about every
+// [TickInterval].
 func (s *State) Tick() { s.due.tick = true }
 
 // runTick is a tick.
@@ -111,14 +116,16 @@ func (m *model) missedMore(o *model) int {
 
 // load is what requests ask of the copies of a model.
 type load struct {
-	// requests are those that named it since the last tick, flown the seconds that they were in flight, and waited those that they waited for copies
-	// that had as many as they take.
+	// requests are those that named it since the last tick, flown the seconds that they were in
+	// flight, and waited those that they waited for copies that had as many as they take.
 	requests, flown, waited float64
 	rate                    float64 // requests a second
 	crowd                   float64 // requests that are in flight or wait for such copies
-	// slowRate and slowFlight are requests a second and in flight over a longer time: one over the other is how long a request takes.
+	// slowRate and slowFlight are requests a second and in flight over a longer time: one over the
+	// other is how long a request takes.
 	slowRate, slowFlight float64
-	// engines is how many requests it would keep in flight at engines that are as fast as they were: what it loads them with.
+	// engines is how many requests it would keep in flight at engines that are as fast as they
+	// were: what it loads them with.
 	engines float64
 	// aim is how many copies its load asks for, calm for how many seconds fewer would have done.
 	aim  int
@@ -142,7 +149,8 @@ func (l *load) tick(passed float64) {
 	}
 }
 
-// turn finds how many copies are to bear the load where copies of it are the share of one endpoint, so many seconds after it did last.
+// turn finds how many copies are to bear the load where copies of it are the share of one endpoint,
+// so many seconds after it did last.
 func (l *load) turn(copies float64, most int, passed float64) {
 	now := max(1, l.aim)
 	switch {
@@ -159,7 +167,8 @@ func (l *load) turn(copies float64, most int, passed float64) {
 	}
 }
 
-// tickLoads finds what models ask of engines, and how many copies are to bear it. Of models that nobody has used nothing is asked.
+// tickLoads finds what models ask of engines, and how many copies are to bear it. Of models that
+// nobody has used nothing is asked.
 func tickLoads(s *State, p *pool, all, used []*model, passed float64, now time.Time) {
 	endpoints, total, fast := 0, 0.0, within(passed, loadMean)
 	for _, e := range p.endpoints {
@@ -218,8 +227,8 @@ func tickLoads(s *State, p *pool, all, used []*model, passed float64, now time.T
 	}
 }
 
-// limit is how many requests a copy of the model takes at once, in the mean of those that answer; 0: one of them takes as many as come, or there is
-// none.
+// limit is how many requests a copy of the model takes at once, in the mean of those that answer;
+// 0: one of them takes as many as come, or there is none.
 func (m *model) limit() float64 {
 	sum, n := 0, 0
 	for _, c := range m.copies {
@@ -286,7 +295,8 @@ func (m *model) secondAfter() time.Duration {
 	return min(secondAfter, time.Duration(secondLoads*m.took*float64(time.Second)))
 }
 
-// claimForUse is that of second copies at endpoints that are for a model; nil where these have too little room.
+// claimForUse is that of second copies at endpoints that are for a model; nil where these have too
+// little room.
 func (p *pool) claimForUse(f *Fit, now time.Time) *claim {
 	by := claim{purpose: ForUse, below: math.Inf(-1), idle: true}
 	if p.free(f) < secondFree {
@@ -298,8 +308,9 @@ func (p *pool) claimForUse(f *Fit, now time.Time) *claim {
 	return &by
 }
 
-// fillPool fills free room with what was used and has no copy, the most missed first: as much as endpoints load at once, and more when that has ended
-// (refill), so that a request never waits for more than that.
+// fillPool fills free room with what was used and has no copy, the most missed first: as much as
+// endpoints load at once, and more when that has ended (refill), so that a request never waits for
+// more than that.
 func fillPool(s *State, p *pool, now time.Time) (todo []Action) {
 	var waiting []*model
 	for len(p.fills) > 0 && slices.ContainsFunc(p.endpoints, (*endpoint).spare) {
@@ -320,7 +331,8 @@ func fillPool(s *State, p *pool, now time.Time) (todo []Action) {
 	return todo
 }
 
-// awaitsPreferred reports whether an endpoint that is preferred for a model has room for it beside what is kept free, and is busy loading others.
+// awaitsPreferred reports whether an endpoint that is preferred for a model has room for it beside
+// what is kept free, and is busy loading others.
 func (m *model) awaitsPreferred(p *pool) bool {
 	for _, e := range p.endpoints {
 		if !m.fit.Preferred[e.Address] || !m.fit.takes(e.Address) || !e.able() || e.idle() {

@@ -8,7 +8,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Copies follow what a load asks for with a distance up and down, down only after three minutes, and never beyond what there may be.
+// Copies follow what a load asks for with a distance up and down, down only after three minutes,
+// and never beyond what there may be.
 func TestCopiesThatALoadAsksFor(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -63,7 +64,8 @@ func TestNoiseMovesNoCopy(t *testing.T) {
 	}
 }
 
-// A load is how many requests it keeps in flight: what comes suddenly counts within two ticks, and as long as requests took before.
+// A load is how many requests it keeps in flight: what comes suddenly counts within two ticks, and
+// as long as requests took before.
 func TestALoadIsItsRequestsInFlight(t *testing.T) {
 	l := load{}
 	for range 100 { // 5 requests a second, of 2 s
@@ -88,7 +90,8 @@ func TestALoadIsItsRequestsInFlight(t *testing.T) {
 	}
 }
 
-// A load asks for no more copies than the model may have, nor than there are endpoints that can load it.
+// A load asks for no more copies than the model may have, nor than there are endpoints that can
+// load it.
 func TestNoMoreCopiesThanThereMayBe(t *testing.T) {
 	for _, c := range []struct{ most, want int }{{0, 3}, {2, 2}, {8, 3}} {
 		s, p, m := known(objects.Entry{Max: c.most}, noon)

@@ -21,7 +21,8 @@ func (s *spread) add(x float64) {
 	s.m2 += delta * (x - s.mean)
 }
 
-// recent are the last values of something that is measured again and again. Their median is taken for the next one, for one of them may be far off.
+// recent are the last values of something that is measured again and again. Their median is taken
+// for the next one, for one of them may be far off.
 type recent struct {
 	last   [recentMost]float64
 	n      int // how many were added
@@ -44,18 +45,19 @@ func (r *recent) add(x float64) {
 func (r *recent) known() bool { return r.n >= enough }
 
 const (
-	// defaultTimeout bounds a load where nobody says how long one may take, and too few loads before it how long one takes: an adapter
-	// of a gigabyte from object storage.
+	// defaultTimeout bounds a load where nobody says how long one may take, and too few loads
+	// before it how long one takes: an adapter of a gigabyte from object storage.
 	defaultTimeout = 2 * time.Minute
 	// minTimeout is the least that statistics make of it: a disk may be busy once.
 	minTimeout = 10 * time.Second
-	// enough is how many loads make statistics, and deviations how many standard deviations above the mean a load may
-	// take, few and many loads (ModelMesh, TimeStats.java).
+	// enough is how many loads make statistics, and deviations how many standard deviations above
+	// the mean a load may take, few and many loads (ModelMesh, TimeStats.java).
 	enough         = 4
 	deviationsFew  = 5
 	deviationsMany = 3
 	many           = 20
-	// slack is how much more than that a load gets before it is given up: giving up too early costs another load.
+	// slack is how much more than that a load gets before it is given up: giving up too early costs
+	// another load.
 	slack = 3
 )
 
@@ -69,8 +71,8 @@ func (p *pool) timesOf(kind string) *spread {
 	return t
 }
 
-// loadTimeout is how long a load of a model may take at an endpoint: what people or the engine say, the lower of both, else by what loads
-// of the model's type took in its pool.
+// loadTimeout is how long a load of a model may take at an endpoint: what people or the engine say,
+// the lower of both, else by what loads of the model's type took in its pool.
 func loadTimeout(s *State, e *endpoint, m *model) time.Duration {
 	p := s.pool(m.Pool)
 	t := p.timesOf(m.Type)
@@ -94,7 +96,8 @@ func (s *spread) most() time.Duration {
 	return time.Duration((s.mean + deviations*math.Sqrt(s.m2/float64(s.n))) * float64(time.Second))
 }
 
-// slowAfter is when a load of a model counts as slow: after what such loads take at most, where enough of them were measured.
+// slowAfter is when a load of a model counts as slow: after what such loads take at most, where
+// enough of them were measured.
 func slowAfter(s *State, m *model) time.Duration {
 	const least = minTimeout / slack
 	if t := s.pool(m.Pool).timesOf(m.Type); t.n >= enough {

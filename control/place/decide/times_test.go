@@ -9,7 +9,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// What loads of a type took in one pool says nothing of another, whose storage or engines may be slower.
+// What loads of a type took in one pool says nothing of another, whose storage or engines may be
+// slower.
 func TestLoadTimesAreThoseOfAPool(t *testing.T) {
 	s, now := decide.New(inOrder), start
 	other := objects.Name{Namespace: "default", Name: "q"}

@@ -7,21 +7,24 @@ import (
 	"time"
 )
 
-// An endpoint is on trial while nothing holds its pod back from requests but that nobody has said yet that models load there: a few of those that
-// are loaded elsewhere are loaded there, too, the most recently used first. So a roll to a version at which loads fail stands still, before it has
+// An endpoint is on trial while nothing holds its pod back from requests but that nobody has said
+// yet that models load there: a few of those that are loaded elsewhere are loaded there, too, the
+// most recently used first. So a roll to a version at which loads fail stands still, before it has
 // replaced what loads.
 
 const (
-	// trialLoads is how many models have to be loaded for an endpoint to pass, if there are so many, and trialFailures how many that are loaded
-	// elsewhere have to fail for it to fail (ModelMesh 0.12, MM_FAILFAST_UPGRADE_ENABLED: more than two).
+	// trialLoads is how many models have to be loaded for an endpoint to pass, if there are so
+	// many, and trialFailures how many that are loaded elsewhere have to fail for it to fail
+	// (ModelMesh 0.12, MM_FAILFAST_UPGRADE_ENABLED: more than two).
 	trialLoads    = 3
 	trialFailures = 3
 )
 
 // Trial is how an endpoint on trial does. It goes on while it has neither passed nor failed.
 type Trial struct {
-	// Passed says that models load there, or that there is none to load; Failed that they do not. Both last for as long as the engine lives;
-	// in its next life failures count for as long as any.
+	// Passed says that models load there, or that there is none to load; Failed that they do not.
+	// Both last for as long as the engine lives; in its next life failures count for as long as
+	// any.
 	Passed, Failed bool
 	// Loaded is how many models were loaded when it had passed or failed.
 	Loaded int
@@ -44,7 +47,8 @@ func (s *State) Trial(address string) (Trial, bool) {
 	return *e.trial, true
 }
 
-// setTrial begins a trial, or ends it. What was to be tried there and has not begun is not loaded for that any more.
+// setTrial begins a trial, or ends it. What was to be tried there and has not begun is not loaded
+// for that any more.
 func setTrial(s *State, e *endpoint, begins bool) {
 	for _, c := range e.sorted() {
 		if c.State == Queued && c.claim.purpose == ForTrial && !c.cut {
@@ -57,8 +61,8 @@ func setTrial(s *State, e *endpoint, begins bool) {
 	s.noteEndpoint(trialChanged, e)
 }
 
-// runTrial has an endpoint on trial load what it is to be tried with, until it has passed or failed. What nobody has looked at yet may be loaded elsewhere:
-// it waits for that.
+// runTrial has an endpoint on trial load what it is to be tried with, until it has passed or
+// failed. What nobody has looked at yet may be loaded elsewhere: it waits for that.
 func runTrial(s *State, e *endpoint, now time.Time) (todo []Action) {
 	t := e.trial
 	if t == nil || t.Passed || t.Failed || e.state != up || e.Is() || s.unseen > 0 {
@@ -97,7 +101,8 @@ func runTrial(s *State, e *endpoint, now time.Time) (todo []Action) {
 	return todo
 }
 
-// loadedElsewhere are the models that requests find loaded at other endpoints, and that were used of late, the most recently used first.
+// loadedElsewhere are the models that requests find loaded at other endpoints, and that were used
+// of late, the most recently used first.
 func loadedElsewhere(s *State, e *endpoint, now time.Time) (all []*model) {
 	for _, m := range s.models {
 		if slices.Contains(e.pools, m.Pool) && now.Sub(m.lastUsed) < movedIfUsed && loadedCopies(s, m.ModelKey) > 0 {
@@ -108,7 +113,8 @@ func loadedElsewhere(s *State, e *endpoint, now time.Time) (all []*model) {
 	return all
 }
 
-// note notes that a load of a model failed at an endpoint on trial, if it did. That lasts longer than the failure does.
+// note notes that a load of a model failed at an endpoint on trial, if it did. That lasts longer
+// than the failure does.
 func (t *Trial) note(m *model, e *endpoint) {
 	if slices.ContainsFunc(t.Failures, func(f TrialFailure) bool { return f.Key == m.ModelKey }) {
 		return

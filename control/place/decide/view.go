@@ -20,7 +20,8 @@ type Status struct {
 	Copies []Copy
 	// Failures are the loads that failed and still count.
 	Failures []Failure
-	// Asked says that somebody asked for a copy, though no request waits, and has neither got one nor been told why not.
+	// Asked says that somebody asked for a copy, though no request waits, and has neither got one
+	// nor been told why not.
 	Asked bool
 	// Why says why it has fewer copies than it should have; empty if it has them.
 	Why Reason
@@ -28,7 +29,8 @@ type Status struct {
 	Failed Reason
 	// Retrying says that its last load ended with a transient error, and that control retries it.
 	Retrying bool
-	// Exhausted says that several loads in a row ended with transient errors, and that no request waits: this counts as a failure.
+	// Exhausted says that several loads in a row ended with transient errors, and that no request
+	// waits: this counts as a failure.
 	Exhausted bool
 	// Bytes is its size as far as that is known, and Sized where from.
 	Bytes int64
@@ -60,7 +62,8 @@ func statusOf(m *model) Status {
 	return st
 }
 
-// All returns the status of every model of the catalogue, and of those beside it that engines have, in order.
+// All returns the status of every model of the catalogue, and of those beside it that engines have,
+// in order.
 func (s *State) All() []Status {
 	all := make([]Status, 0, len(s.models))
 	for _, key := range slices.SortedFunc(maps.Keys(s.models), Key.Compare) {
@@ -71,7 +74,8 @@ func (s *State) All() []Status {
 	return all
 }
 
-// String returns where VModels and models are, and why models have fewer copies than they should have: for tests and debugging.
+// String returns where VModels and models are, and why models have fewer copies than they should
+// have: for tests and debugging.
 func (s *State) String() string {
 	var out strings.Builder
 	for _, key := range slices.SortedFunc(maps.Keys(s.vmodels), Key.Compare) {
@@ -115,8 +119,9 @@ type Count struct {
 	Copies                         [len(CopyStates)]int // by state
 	Models, Wanted, Failing, Stuck int
 	Held                           int // requests that wait for models, at all extprocs
-	// Missed is, of each pool that has models, when that one of them was used last that has no copy and gets none; zero if there is none: every
-	// model that was used since is loaded, or being loaded.
+	// Missed is, of each pool that has models, when that one of them was used last that has no copy
+	// and gets none; zero if there is none: every model that was used since is loaded, or being
+	// loaded.
 	Missed map[objects.Name]time.Time
 }
 
@@ -144,7 +149,8 @@ func (s *State) Count() Count {
 	return c
 }
 
-// missed is when a model of the catalogue was used last that has no copy and gets none; zero if it has or gets one.
+// missed is when a model of the catalogue was used last that has no copy and gets none; zero if it
+// has or gets one.
 func (m *model) missed() time.Time {
 	if m.gone {
 		return time.Time{}
@@ -172,7 +178,8 @@ func (s *State) Copy(key CopyKey) (Copy, bool) {
 	return Copy{}, false
 }
 
-// At returns the copies that an endpoint has of the models of an id: one, but for an endpoint in several pools.
+// At returns the copies that an endpoint has of the models of an id: one, but for an endpoint in
+// several pools.
 func (s *State) At(address, id string) (keys []CopyKey) {
 	if e := s.endpoints[address]; e != nil {
 		for _, p := range e.pools {

@@ -6,7 +6,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// View is all pools, endpoints and models of one moment, for people. Nothing in it is in order, and nothing of it changes later.
+// View is all pools, endpoints and models of one moment, for people. Nothing in it is in order, and
+// nothing of it changes later.
 type View struct {
 	Pools     []PoolView
 	Endpoints []EndpointView
@@ -18,7 +19,8 @@ type PoolView struct {
 	Name objects.Name
 	// Free is the share of its room that is free, 0 to 1, at endpoints where models can be loaded.
 	Free float64
-	// Missed is when that one of its models was used last that has no copy and gets none; zero if there is none.
+	// Missed is when that one of its models was used last that has no copy and gets none; zero if
+	// there is none.
 	Missed time.Time
 }
 
@@ -29,11 +31,13 @@ type EndpointView struct {
 	Seen  Endpoint
 	Pools []objects.Name
 	State EndpointState
-	// Models and Bytes are what copies take up that are not on their way out; Usable is what such copies may take, 0 where only
-	// their number is bounded, and Leaked what is lost until the engine's next life. All but Models are in bytes.
+	// Models and Bytes are what copies take up that are not on their way out; Usable is what such
+	// copies may take, 0 where only their number is bounded, and Leaked what is lost until the
+	// engine's next life. All but Models are in bytes.
 	Models                int
 	Bytes, Usable, Leaked int64
-	// GPUBusy is how many adapters have requests there, in the mean of some seconds, HostUsed how many are in use.
+	// GPUBusy is how many adapters have requests there, in the mean of some seconds, HostUsed how
+	// many are in use.
 	GPUBusy  float64
 	HostUsed int
 	// Loading is how many loads go on.
@@ -55,7 +59,8 @@ type CopyView struct {
 	InFlight int
 }
 
-// ModelView is a model of the catalogue, or one beside it that an engine has or that requests ask for.
+// ModelView is a model of the catalogue, or one beside it that an engine has or that requests ask
+// for.
 type ModelView struct {
 	Key
 	// Known says that it is in the catalogue.
@@ -99,7 +104,8 @@ const (
 	Stopping
 	// Unready: its pod is not ready.
 	Unready
-	// OnTrial: nothing keeps its pod from being ready but that models are tried there, or failed to load.
+	// OnTrial: nothing keeps its pod from being ready but that models are tried there, or failed to
+	// load.
 	OnTrial
 )
 
@@ -137,7 +143,8 @@ func (s *State) View(now time.Time) View {
 func (e *endpoint) view() EndpointView {
 	t := e.tally()
 	v := EndpointView{
-		Address: e.Address, Seen: e.Endpoint, Pools: e.pools, State: e.viewState(), Models: t.remain.models, Bytes: t.remain.bytes, Leaked: e.leaked,
+		Address: e.Address, Seen: e.Endpoint, Pools: e.pools, State: e.viewState(), Models: t.remain.models, Bytes: t.remain.bytes,
+		Leaked:  e.leaked,
 		GPUBusy: e.demand.gpu, HostUsed: e.demand.host, Loading: t.loading + t.slow, Copies: make([]CopyView, 0, len(e.copies)),
 	}
 	if e.Bytes > 0 {

@@ -51,7 +51,8 @@ func TestView(t *testing.T) {
 		Pools: []decide.PoolView{{Name: pool, Free: 0.25, Missed: now.Add(-time.Hour)}},
 		Endpoints: []decide.EndpointView{{
 			Address: "a", Seen: seen, Pools: pools, State: decide.Ready, Models: 3, Loading: 1,
-			Copies: []decide.CopyView{foreign, at("least", decide.Queued, decide.ForLeast), at("wanted", decide.Loading, decide.ForRequests)},
+			Copies: []decide.CopyView{foreign, at("least", decide.Queued, decide.ForLeast),
+				at("wanted", decide.Loading, decide.ForRequests)},
 		}},
 		Models: []decide.ModelView{
 			{Key: key("absent"), Held: 1, Since: now.Add(-time.Minute), Why: decide.UnknownModel},
@@ -69,7 +70,8 @@ func TestView(t *testing.T) {
 	s.LoadEnded(copyKey("a", "wanted"), decide.LoadResult{Failed: true, Words: "no such file", Why: decide.FilesMissing}, now)
 	s.Decide(now)
 	wanted := sortedView(s, now).Models[5]
-	if f := wanted.Failures; wanted.Why != decide.FilesMissing || len(f) != 1 || f[0].Words != "no such file" || f[0].Until.Sub(now) != 7*time.Minute+30*time.Second {
+	if f := wanted.Failures; wanted.Why != decide.FilesMissing || len(f) != 1 || f[0].Words != "no such file" ||
+		f[0].Until.Sub(now) != 7*time.Minute+30*time.Second {
 		t.Errorf("what failed is seen as %+v", wanted)
 	}
 }
@@ -119,7 +121,8 @@ func TestWhatIsDeletedIsNotMissed(t *testing.T) {
 	s, now := decide.New(inOrder), start
 	s.SetEndpoint("a", []objects.Name{pool})
 	s.SetModel(objects.Entry{ModelKey: key("m")}, now)
-	s.Saw(decide.Sight{Endpoint: decide.Endpoint{Address: "a", CanLoad: true, Slots: 4, Loads: 1, Lists: true}, Began: now, Listed: []string{"m"}}, now)
+	s.Saw(decide.Sight{Endpoint: decide.Endpoint{Address: "a", CanLoad: true, Slots: 4, Loads: 1, Lists: true}, Began: now,
+		Listed: []string{"m"}}, now)
 	s.RemoveModel(key("m"))
 	s.Decide(now)
 	if c, _ := s.Copy(copyKey("a", "m")); c.State != decide.Draining {

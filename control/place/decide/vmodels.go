@@ -8,10 +8,12 @@ import (
 	"time"
 )
 
-// A VModel is a name for a model that can be moved to another one, its target, and no request notices: requests go to the active model until
-// the target has as many loaded copies as that had when the move began; then all of them go to the target, and the model that was active
-// before keeps its copies for a while, and the target as many, so that to go back takes no load. Where the target cannot be loaded requests
-// stay where they are. This is ModelMesh's setVModel, with the copies that its own API promises (VModelManager.java switches with the first one).
+// A VModel is a name for a model that can be moved to another one, its target, and no request
+// notices: requests go to the active model until the target has as many loaded copies as that had
+// when the move began; then all of them go to the target, and the model that was active before
+// keeps its copies for a while, and the target as many, so that to go back takes no load. Where the
+// target cannot be loaded requests stay where they are. This is ModelMesh's setVModel, with the
+// copies that its own API promises (VModelManager.java switches with the first one).
 
 // previousKept is for how long the model that was active before keeps its copies.
 const previousKept = 10 * time.Minute
@@ -47,9 +49,11 @@ type VModelStatus struct {
 	Moved
 	// Switch is what followers are told.
 	Switch Switch
-	// Loaded is how many copies of the target are, Needed how many it is to have before requests go there; 0 if they do.
+	// Loaded is how many copies of the target are, Needed how many it is to have before requests go
+	// there; 0 if they do.
 	Loaded, Needed int
-	// Failed says why the target, or where requests go to the target the canary, gets no copy; empty while there is hope.
+	// Failed says why the target, or where requests go to the target the canary, gets no copy;
+	// empty while there is hope.
 	Failed Reason
 	// Taken says that the name is a model's.
 	Taken bool
@@ -60,7 +64,8 @@ const AutoDelete = "inference.x-k8s.io/auto-delete"
 
 // Terms are those under which a client sets a VModel.
 type Terms struct {
-	// UpdateOnly: there must be one already. Expected is the target that it must have, unless that is the new one already; empty for any.
+	// UpdateOnly: there must be one already. Expected is the target that it must have, unless that
+	// is the new one already; empty for any.
 	UpdateOnly bool
 	Expected   string
 	// Force sends requests to the target at once, loaded or not.
@@ -69,8 +74,9 @@ type Terms struct {
 	Used time.Time
 }
 
-// ErrNoVModel says that there is no VModel to be changed, ErrNoModel that its target is no model, ErrUnexpected that its target is another than
-// the client takes it for, and ErrReferred that VModels name a model.
+// ErrNoVModel says that there is no VModel to be changed, ErrNoModel that its target is no model,
+// ErrUnexpected that its target is another than the client takes it for, and ErrReferred that
+// VModels name a model.
 var (
 	ErrNoVModel   = errors.New("there is no such VModel")
 	ErrNoModel    = errors.New("there is no such model")
@@ -86,16 +92,17 @@ func (e *OwnedError) Error() string { return fmt.Sprintf("the VModel is owned by
 type vmodel struct {
 	VModel
 	Moved
-	// need is how many loaded copies the target is to have before requests go there, 0 before the move begins; had is how many the active one had
-	// then, and kept how many the previous one keeps.
+	// need is how many loaded copies the target is to have before requests go there, 0 before the
+	// move begins; had is how many the active one had then, and kept how many the previous one
+	// keeps.
 	need, had, kept int
 	failed          Reason
 	taken           bool
 	told            Switch
 }
 
-// SetVModel says what is wanted of a VModel. Of one that is new was says how far it had come; if that is the zero Moved, its requests go to the
-// target at once. With force they do in any case.
+// SetVModel says what is wanted of a VModel. Of one that is new was says how far it had come; if
+// that is the zero Moved, its requests go to the target at once. With force they do in any case.
 func (s *State) SetVModel(v VModel, was Moved, force bool, now time.Time) {
 	known := s.vmodels[v.Key]
 	if known == nil {
@@ -287,8 +294,8 @@ func routeVModels(s *State, now time.Time) []Action {
 	return nil
 }
 
-// moveVModel sends the requests for a VModel to its target, which is missed from now on by what the model before it was used. Who calls it notes which
-// models the VModel names then.
+// moveVModel sends the requests for a VModel to its target, which is missed from now on by what the
+// model before it was used. Who calls it notes which models the VModel names then.
 func moveVModel(s *State, v *vmodel, now time.Time) {
 	if v.Active == v.Target {
 		return

@@ -9,7 +9,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// It is told once that no VModel names a model any more: that which requests went to before is named until its copies are not kept any longer.
+// It is told once that no VModel names a model any more: that which requests went to before is
+// named until its copies are not kept any longer.
 func TestModelsThatNoVModelNamesAreTold(t *testing.T) {
 	s, now := decide.New(inOrder), start
 	unnamed := func() (all []string) {
@@ -27,7 +28,8 @@ func TestModelsThatNoVModelNamesAreTold(t *testing.T) {
 		s.SetModel(objects.Entry{ModelKey: key(id)}, now)
 	}
 	s.SetEndpoint("e", []objects.Name{pool})
-	s.Saw(decide.Sight{Endpoint: decide.Endpoint{Address: "e", CanLoad: true, Slots: 4, Loads: 1, Lists: true}, Began: now, Listed: []string{"a", "b"}}, now)
+	s.Saw(decide.Sight{Endpoint: decide.Endpoint{Address: "e", CanLoad: true, Slots: 4, Loads: 1, Lists: true}, Began: now,
+		Listed: []string{"a", "b"}}, now)
 	for i, c := range []struct {
 		do   func()
 		want []string

@@ -6,38 +6,46 @@ import (
 	"time"
 )
 
-// What leaves first is what is missed least: of which the fewest seconds of loads are to be expected for the room that it takes. Requests
-// for a model are counted, and the count fades; so does the worth of a model that nobody names any more:
+// What leaves first is what is missed least: of which the fewest seconds of loads are to be
+// expected for the room that it takes. Requests for a model are counted, and the count fades; so
+// does the worth of a model that nobody names any more:
 //
-//	worth = when it was last used + fade * ln(requests counted * seconds that a miss costs, for the room that it takes, beside others)
+// 	worth = when it was last used + fade * ln(requests counted * seconds that a miss costs, for the room that it takes, beside others)
 //
-// It is a time, so that it orders as times do: with one request counted it is when that came, and the model that was used least recently
-// leaves first. While no request comes count and time fade together, so that the order of two models changes only where one is used (decay
-// forward in time: Cormode et al., ICDE 2009).
+// It is a time, so that it orders as times do: with one request counted it is when that came, and
+// the model that was used least recently leaves first. While no request comes count and time fade
+// together, so that the order of two models changes only where one is used (decay forward in time:
+// Cormode et al., ICDE 2009).
 //
-// A model that was used a lot and then is no more would stay for long by that. So at each tick one that has been silent for more than quiet
-// times as long as it used to be between two requests is taken for one that comes about quiet times in such a silence.
+// A model that was used a lot and then is no more would stay for long by that. So at each tick one
+// that has been silent for more than quiet times as long as it used to be between two requests is
+// taken for one that comes about quiet times in such a silence.
 //
-// How slowly counts are to fade nobody can say beforehand: where models are as popular tomorrow as today, very slowly; where they are not, a
-// count must be forgotten before it misleads. Two shadows of the cache, which hold what the pool could hold by counts that fade twice as
-// slowly and twice as fast, are asked for each model that is used. As soon as one has missed clearly fewer seconds of loads the fade moves
-// towards its own.
+// How slowly counts are to fade nobody can say beforehand: where models are as popular tomorrow as
+// today, very slowly; where they are not, a count must be forgotten before it misleads. Two shadows
+// of the cache, which hold what the pool could hold by counts that fade twice as slowly and twice
+// as fast, are asked for each model that is used. As soon as one has missed clearly fewer seconds
+// of loads the fade moves towards its own.
 
 const (
-	// firstFade is how slowly counts fade before anything is known, least and most what it moves between.
+	// firstFade is how slowly counts fade before anything is known, least and most what it moves
+	// between.
 	firstFade = 5 * 60.0 // seconds
 	leastFade = 20.0
 	mostFade  = 30 * 24 * 3600.0
-	// fadeStep is how many times as slowly or fast they fade after a move; shadows stand fadeSpread off.
+	// fadeStep is how many times as slowly or fast they fade after a move; shadows stand fadeSpread
+	// off.
 	fadeStep   = 1.5
 	fadeSpread = 2.0
-	// A move needs so many models that one shadow held and the other did not, and that the seconds which one missed more are so many
-	// standard deviations off what chance would make of them.
+	// A move needs so many models that one shadow held and the other did not, and that the seconds
+	// which one missed more are so many standard deviations off what chance would make of them.
 	enoughMisses = 50
 	sure         = 3
-	// quiet silences of the mean length are chance, or a model that is used no more: of a Poisson process one in e^3 is as long.
+	// quiet silences of the mean length are chance, or a model that is used no more: of a Poisson
+	// process one in e^3 is as long.
 	quiet = 3
-	// mostDear bounds how much dearer a load of a model is taken to be than others, as a logarithm: tenfold.
+	// mostDear bounds how much dearer a load of a model is taken to be than others, as a logarithm:
+	// tenfold.
 	mostDear = 2.3
 )
 
@@ -62,8 +70,8 @@ func (u usage) faded(slower float64) usage {
 	return u
 }
 
-// worth is what a model of that usage is missed by, of which a load is so much dearer than others, as a logarithm. That of one
-// that was never used is less than of any other.
+// worth is what a model of that usage is missed by, of which a load is so much dearer than others,
+// as a logarithm. That of one that was never used is less than of any other.
 func (u usage) worth(fade, dear float64) float64 {
 	if u.count == 0 {
 		return math.Inf(-1)
@@ -84,8 +92,9 @@ func (u usage) worthAt(now, fade, dear float64) float64 {
 type fading struct {
 	fade    float64
 	shadows [2]shadow // fast, slow
-	// missed is how many seconds of loads the fast one missed more than the slow one, squares the sum of their squares, and differ of how many
-	// models only one had to be loaded: since the last move.
+	// missed is how many seconds of loads the fast one missed more than the slow one, squares the
+	// sum of their squares, and differ of how many models only one had to be loaded: since the last
+	// move.
 	missed, squares float64
 	differ          int
 }
@@ -129,7 +138,8 @@ func (f *fading) used(m *model, requests int, at, seconds, dear float64) {
 	f.differ++
 }
 
-// move is how slowly counts are to fade by what the shadows missed, and whether that is otherwise than they do.
+// move is how slowly counts are to fade by what the shadows missed, and whether that is otherwise
+// than they do.
 func (f *fading) move() (fade float64, moves bool) {
 	if f.differ < enoughMisses || f.missed*f.missed < sure*sure*f.squares {
 		return f.fade, false

@@ -10,8 +10,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// traffic is requests for models of one full endpoint, so many a second, in which the popularity of models is by Zipf's law, and rotates
-// through all of them in so many hours, if any.
+// traffic is requests for models of one full endpoint, so many a second, in which the popularity of
+// models is by Zipf's law, and rotates through all of them in so many hours, if any.
 type traffic struct {
 	models, slots int
 	perSecond     float64
@@ -20,8 +20,8 @@ type traffic struct {
 	lru           bool
 }
 
-// misses is the share of the requests of the last half hour that had to wait for a load, and that of whoever knows how popular
-// each model is and holds the most popular ones.
+// misses is the share of the requests of the last half hour that had to wait for a load, and that
+// of whoever knows how popular each model is and holds the most popular ones.
 func (x traffic) misses(t *testing.T) (share, optimum float64) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -75,15 +75,17 @@ func (x traffic) misses(t *testing.T) (share, optimum float64) {
 	return float64(missed) / float64(asked), 1 - cumulated[x.slots-1]/all
 }
 
-// Where models stay as popular as they are, hardly more requests wait than if it were known how popular they are: how slowly counts are to
-// fade is found. It fails where they always fade as at first, or never.
+// Where models stay as popular as they are, hardly more requests wait than if it were known how
+// popular they are: how slowly counts are to fade is found. It fails where they always fade as at
+// first, or never.
 func TestWhatIsMissedLeastLeaves(t *testing.T) {
 	for _, slots := range []int{60, 180} {
 		x := traffic{models: 300, slots: slots, perSecond: 10, zipf: 1}
 		share, optimum := x.misses(t)
 		x.lru = true
 		lru, _ := x.misses(t)
-		t.Logf("%d of 300 models: %.2f %% wait, at best %.2f, where the one leaves that was used least recently %.2f", slots, 100*share, 100*optimum, 100*lru)
+		t.Logf("%d of 300 models: %.2f %% wait, at best %.2f, where the one leaves that was used least recently %.2f", slots, 100*share,
+			100*optimum, 100*lru)
 		if share > 1.1*optimum {
 			t.Errorf("%.2f times as many requests wait as at best", share/optimum)
 		}
@@ -93,7 +95,8 @@ func TestWhatIsMissedLeastLeaves(t *testing.T) {
 	}
 }
 
-// Where other models become popular all the time, no more requests wait than where the one leaves that was used least recently.
+// Where other models become popular all the time, no more requests wait than where the one leaves
+// that was used least recently.
 func TestWhatWasUsedOftenIsForgotten(t *testing.T) {
 	for _, slots := range []int{40, 120} {
 		x := traffic{models: 200, slots: slots, perSecond: 20, zipf: 1, rotates: 1.5}

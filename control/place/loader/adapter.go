@@ -20,41 +20,46 @@ import (
 )
 
 const (
-	// askTimeout bounds what an engine may take to say whether it is stopping: a few milliseconds, unless it is very busy.
+	// askTimeout bounds what an engine may take to say whether it is stopping: a few milliseconds,
+	// unless it is very busy.
 	askTimeout = time.Second
-	// An engine that has answered may list the model a moment later: where it has several front ends, or is still loading
-	// it for an earlier call. It is asked after the shorter time first, then twice as late each time.
+	// An engine that has answered may list the model a moment later: where it has several front
+	// ends, or is still loading it for an earlier call. It is asked after the shorter time first,
+	// then twice as late each time.
 	minPoll, maxPoll = 50 * time.Millisecond, time.Second
-	// unlisted is how many lists in a row, maxPoll apart, may lack a model that the engine says it has loaded. Then the load has failed.
+	// unlisted is how many lists in a row, maxPoll apart, may lack a model that the engine says it
+	// has loaded. Then the load has failed.
 	unlisted = 3
-	// adapterTimeout bounds the load of an adapter until some were measured: from local files an adapter takes less than a second, and a
-	// gigabyte from object storage half a minute.
+	// adapterTimeout bounds the load of an adapter until some were measured: from local files an
+	// adapter takes less than a second, and a gigabyte from object storage half a minute.
 	adapterTimeout = time.Minute
 )
 
-// api is how engines of one kind are told to load LoRA adapters. Both calls take the name as lora_name, and a load the
-// source as lora_path.
+// api is how engines of one kind are told to load LoRA adapters. Both calls take the name as
+// lora_name, and a load the source as lora_path.
 type api struct {
 	load, unload string // paths
 	absent       string // what to do where there are no such paths
-	// tokenize is a path at which an empty text is counted, which an engine that is stopping refuses; empty where none does.
+	// tokenize is a path at which an empty text is counted, which an engine that is stopping
+	// refuses; empty where none does.
 	tokenize string
 	// overlap is how many adapters it loads at once where some are slow; 0: one after the other.
 	overlap int
 }
 
-// apis are the kinds that can be told. vLLM's is recorded of 0.32.0; SGLang's is as it is documented, and no real one was
-// seen.
+// apis are the kinds that can be told. vLLM's is recorded of 0.32.0; SGLang's is as it is
+// documented, and no real one was seen.
 var apis = map[engine.Kind]api{
 	engine.VLLM: {
 		"/v1/load_lora_adapter", "/v1/unload_lora_adapter",
-		"start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment", "/tokenize", 4, // each adapter has a lock of its own
+		// each adapter has a lock of its own
+		"start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment", "/tokenize", 4,
 	},
 	engine.SGLang: {"/load_lora_adapter", "/unload_lora_adapter", "start SGLang with --enable-lora", "", 0}, // one lock for all
 }
 
-// adapters drives an engine that has an HTTP API for LoRA adapters, or none. It keeps nothing of models: the engine
-// lists them.
+// adapters drives an engine that has an HTTP API for LoRA adapters, or none. It keeps nothing of
+// models: the engine lists them.
 type adapters struct {
 	unsized
 	caller
@@ -102,8 +107,8 @@ func (d *adapters) Look(ctx context.Context, _ Record) (Seen, error) {
 	return s, nil
 }
 
-// Load tells the engine to load, and looks whether it lists the model then: the answers of engines differ, their lists
-// do not.
+// Load tells the engine to load, and looks whether it lists the model then: the answers of engines
+// differ, their lists do not.
 func (d *adapters) Load(ctx context.Context, m Model) (Loaded, error) {
 	if err := engine.CheckName(m.ID); err != nil {
 		return Loaded{}, fault(Refused, fmt.Sprintf("cannot load a model called %q: %v", m.ID, err))
@@ -133,7 +138,8 @@ func (d *adapters) Load(ctx context.Context, m Model) (Loaded, error) {
 	return Loaded{}, d.refusal(said, a)
 }
 
-// Unload tells the engine to unload. An engine that does not list the model has not got it, whatever it answers.
+// Unload tells the engine to unload. An engine that does not list the model has not got it,
+// whatever it answers.
 func (d *adapters) Unload(ctx context.Context, id string) error {
 	a, err := d.api(ctx)
 	if err != nil {
@@ -156,8 +162,8 @@ func (d *adapters) Unload(ctx context.Context, id string) error {
 	return d.refusal(said, a)
 }
 
-// await waits until the engine lists the model, or no longer does. With most above 0 it gives up after so many lists that were asked for maxPoll after the
-// one before.
+// await waits until the engine lists the model, or no longer does. With most above 0 it gives up
+// after so many lists that were asked for maxPoll after the one before.
 func (d *adapters) await(ctx context.Context, id string, listed bool, most int, said answer) error {
 	late := 0
 	for pause := minPoll; ; pause = min(2*pause, maxPoll) {
@@ -179,10 +185,11 @@ func (d *adapters) await(ctx context.Context, id string, listed bool, most int, 
 	}
 }
 
-// stopping asks the engine whether it is stopping, which neither its list nor its pages tell. From some 10 ms after SIGTERM on
-// a vLLM refuses whatever has text to be tokenized. A load that is sent to it later, or a moment before, it may never answer;
-// its process does not end then, whether its client leaves or not (vLLM 0.32.0 with --shutdown-timeout 15). An engine that has
-// no such path, or is too busy to answer, says nothing.
+// stopping asks the engine whether it is stopping, which neither its list nor its pages tell. From
+// some 10 ms after SIGTERM on a vLLM refuses whatever has text to be tokenized. A load that is sent
+// to it later, or a moment before, it may never answer; its process does not end then, whether its
+// client leaves or not (vLLM 0.32.0 with --shutdown-timeout 15). An engine that has no such path,
+// or is too busy to answer, says nothing.
 func (d *adapters) stopping(ctx context.Context, a api) bool {
 	if a.tokenize == "" {
 		return false
@@ -204,14 +211,16 @@ func (d *adapters) api(ctx context.Context) (api, error) {
 	case ok:
 		return a, nil
 	case d.kind() == "":
-		return api{}, fault(Refused, fmt.Sprintf("cannot tell what kind of engine this is: label its pods %s, or set spec.engine of its EndpointList", engine.KindLabel))
+		return api{}, fault(Refused,
+			fmt.Sprintf("cannot tell what kind of engine this is: label its pods %s, or set spec.engine of its EndpointList",
+				engine.KindLabel))
 	default:
 		return api{}, fault(Refused, fmt.Sprintf("engines of the kind %s cannot load models while they run", d.kind()))
 	}
 }
 
-// refusal is an answer that is no success, as an Error. An answer that is not the engine's own words on the matter, such
-// as that of a proxy or of a crash, leaves it unclear what was done.
+// refusal is an answer that is no success, as an Error. An answer that is not the engine's own
+// words on the matter, such as that of a proxy or of a crash, leaves it unclear what was done.
 func (d *adapters) refusal(said answer, a api) *Error {
 	outcome, words := Unclear, said.String()
 	switch {
@@ -226,7 +235,8 @@ func (d *adapters) refusal(said answer, a api) *Error {
 		refused := fault(Refused, words)
 		refused.Stopping = true
 		return refused
-	case said.status/100 == 4, said.known && (said.status == http.StatusInternalServerError || said.status == http.StatusServiceUnavailable):
+	case said.status/100 == 4, said.known && (said.status == http.StatusInternalServerError ||
+		said.status == http.StatusServiceUnavailable):
 		outcome = Refused
 	}
 	refused := fault(outcome, words)
@@ -257,8 +267,9 @@ func (a answer) String() string {
 	return fmt.Sprintf("%d: %s", a.status, a.words)
 }
 
-// readAnswer finds the words in an answer. vLLM has them in an object error, older ones without it, where it lets nobody
-// in a text error; SGLang says error_message and success; what is no engine's path answers detail.
+// readAnswer finds the words in an answer. vLLM has them in an object error, older ones without it,
+// where it lets nobody in a text error; SGLang says error_message and success; what is no engine's
+// path answers detail.
 func readAnswer(status int, body []byte) answer {
 	var said struct {
 		Error   json.RawMessage `json:"error"`
@@ -290,8 +301,8 @@ func readAnswer(status int, body []byte) answer {
 	return a
 }
 
-// reading is what it takes to read pages, one after the other, of whichever engines: hundreds a second of 50 to 100 kB each are read of a
-// thousand engines.
+// reading is what it takes to read pages, one after the other, of whichever engines: hundreds a
+// second of 50 to 100 kB each are read of a thousand engines.
 type reading struct {
 	body bytes.Buffer
 	engine.Reader
@@ -317,8 +328,8 @@ func (d *adapters) list(ctx context.Context) (engine.Models, error) {
 	return models, nil
 }
 
-// metrics reads the first metrics page that tells a load, and by it what the engine is where nobody says. An engine
-// without such a page tells nothing.
+// metrics reads the first metrics page that tells a load, and by it what the engine is where nobody
+// says. An engine without such a page tells nothing.
 func (d *adapters) metrics(ctx context.Context) (engine.Load, error) {
 	r := readings.Get().(*reading)
 	defer readings.Put(r)

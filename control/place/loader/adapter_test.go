@@ -45,7 +45,8 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, `]}`)
 	case r.URL.Path == "/tokenize" && f.stops:
 		w.WriteHeader(http.StatusInternalServerError)
-		fmt.Fprint(w, `{"error":{"message":"cannot schedule new futures after shutdown","type":"InternalServerError","param":null,"code":500}}`)
+		fmt.Fprint(w,
+			`{"error":{"message":"cannot schedule new futures after shutdown","type":"InternalServerError","param":null,"code":500}}`)
 	case r.URL.Path == "/tokenize":
 		fmt.Fprint(w, `{"count":0,"max_model_len":1024,"tokens":[],"token_strs":null}`)
 	case r.Method == http.MethodPost:
@@ -102,9 +103,11 @@ func TestTheRealVLLMsAnswers(t *testing.T) {
 		{"load a1", false, true, ""},
 		{"load a1 twice", false, true, ""},
 		{"bad path absolute", false, false, "refused: 404: Loading lora nope failed: No adapter found for /no/such/dir"},
-		{"missing path", false, false, "refused: 400: 1 validation error:\n  {'type': 'missing', 'loc': 'body.lora_path', 'msg': 'Field required', 'input': '<dict of 1 items>'}"},
+		{"missing path", false, false,
+			"refused: 400: 1 validation error:\n  {'type': 'missing', 'loc': 'body.lora_path', 'msg': 'Field required', 'input': '<dict of 1 items>'}"},
 		{"name of the base model", false, false, "refused: 400: The lora adapter 'tiny' conflicts with a served base model."},
-		{"rank above max-lora-rank", false, false, "refused: 500: Call to add_lora method failed: Worker failed with error 'LoRA rank 16 is greater than max_lora_rank 8.', please check the stack trace above for the root cause"},
+		{"rank above max-lora-rank", false, false,
+			"refused: 500: Call to add_lora method failed: Worker failed with error 'LoRA rank 16 is greater than max_lora_rank 8.', please check the stack trace above for the root cause"},
 		{"unload a3", true, false, ""},
 		{"unload a3 again", true, false, ""},
 		{"unload unknown", true, false, ""},
@@ -143,8 +146,10 @@ func TestAnswersInOtherForms(t *testing.T) {
 		body   string
 		want   string // the error of a load of what is not listed then, and of an unload of what is
 	}{
-		{vllm, 404, `{"detail":"Not Found"}`, "refused: 404: {\"detail\":\"Not Found\"}: it has no such path: start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment"},
-		{sglang, 404, `{"detail":"Not Found"}`, "refused: 404: {\"detail\":\"Not Found\"}: it has no such path: start SGLang with --enable-lora"},
+		{vllm, 404, `{"detail":"Not Found"}`,
+			"refused: 404: {\"detail\":\"Not Found\"}: it has no such path: start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment"},
+		{sglang, 404, `{"detail":"Not Found"}`,
+			"refused: 404: {\"detail\":\"Not Found\"}: it has no such path: start SGLang with --enable-lora"},
 		{vllm, 400, `{"object":"error","message":"no","type":"BadRequestError","param":null,"code":400}`, "refused: 400: no"},
 		{vllm, 401, `{"error":"Unauthorized"}`, "refused: 401: Unauthorized: " + engineclient.WantsToken},
 		{vllm, 502, `<html>bad gateway</html>`, "unclear: 502: <html>bad gateway</html>"},
@@ -164,7 +169,8 @@ func TestAnswersInOtherForms(t *testing.T) {
 		if err := l.driver.Unload(t.Context(), "other"); said(err, "") != c.want {
 			t.Errorf("%s, %d %s: an unload: %q, want %q", c.kind, c.status, c.body, said(err, ""), c.want)
 		}
-		// What is not listed is unloaded, and what is listed after a 400 is loaded, whatever was answered.
+		// What is not listed is unloaded, and what is listed after a 400 is loaded, whatever was
+		// answered.
 		if err := l.driver.Unload(t.Context(), "m"); err != nil {
 			t.Errorf("%s, %d %s: an unload of what is not there: %v", c.kind, c.status, c.body, err)
 		}
@@ -174,8 +180,8 @@ func TestAnswersInOtherForms(t *testing.T) {
 	}
 }
 
-// An engine may list a model later than it says that it has it, or has it no more: the list is asked again until it agrees
-// or the time is over.
+// An engine may list a model later than it says that it has it, or has it no more: the list is
+// asked again until it agrees or the time is over.
 func TestTheListIsAskedUntilItAgrees(t *testing.T) {
 	status, already := recorded(t, "load a1 twice")
 	for _, c := range []struct {
@@ -260,7 +266,8 @@ func TestAnEngineThatIsStoppingIsToldToLoadNothing(t *testing.T) {
 }
 
 func TestWordsAreBounded(t *testing.T) {
-	for _, text := range []string{strings.Repeat("a", 5000), strings.Repeat("ä", 5000), "a" + strings.Repeat("ä", 5000), "\xff" + strings.Repeat("x", 2000)} {
+	for _, text := range []string{strings.Repeat("a", 5000), strings.Repeat("ä", 5000), "a" + strings.Repeat("ä", 5000), "\xff" +
+		strings.Repeat("x", 2000)} {
 		got := fault(Refused, text).Words
 		if len(got) > maxWords || len(got) < maxWords-2 || !strings.HasSuffix(got, "…") || strings.ToValidUTF8(got, "") != got {
 			t.Errorf("%d bytes of %.10q are kept as %d", len(text), text, len(got))
@@ -268,7 +275,8 @@ func TestWordsAreBounded(t *testing.T) {
 	}
 }
 
-// What an engine is, is told by what it serves where nobody says it, and an engine that cannot be told to load says so.
+// What an engine is, is told by what it serves where nobody says it, and an engine that cannot be
+// told to load says so.
 func TestWhatAnEngineIs(t *testing.T) {
 	for _, c := range []struct {
 		kind engine.Kind
@@ -277,13 +285,18 @@ func TestWhatAnEngineIs(t *testing.T) {
 		seen Seen
 		load string // the error of a load
 	}{
-		{"", "vllm-0.32-idle.txt", "/metrics", Seen{Kind: engine.VLLM, Takes: true, Limits: Limits{Loads: 1, Overlap: 4, FirstTimeout: adapterTimeout}}, ""},
-		{"", "vllm-0.32-loaded.txt", "/metrics", Seen{Kind: engine.VLLM, Takes: true, Limits: Limits{Loads: 1, Overlap: 4, FirstTimeout: adapterTimeout, Adapters: 2}}, ""},
+		{"", "vllm-0.32-idle.txt", "/metrics", Seen{Kind: engine.VLLM, Takes: true,
+			Limits: Limits{Loads: 1, Overlap: 4, FirstTimeout: adapterTimeout}}, ""},
+		{"", "vllm-0.32-loaded.txt", "/metrics", Seen{Kind: engine.VLLM, Takes: true,
+			Limits: Limits{Loads: 1, Overlap: 4, FirstTimeout: adapterTimeout, Adapters: 2}}, ""},
 		{engine.VLLM, "", "", Seen{Kind: engine.VLLM, Takes: true, Limits: Limits{Loads: 1, Overlap: 4, FirstTimeout: adapterTimeout}}, ""},
-		{"", "sglang-documented.txt", "/metrics", Seen{Kind: engine.SGLang, Takes: true, Limits: Limits{Loads: 1, FirstTimeout: adapterTimeout, Adapters: 8}}, ""},
-		{"", "trtllm-serve-documented.txt", "/prometheus/metrics", Seen{Kind: engine.TRTLLM}, "refused: engines of the kind trtllm-serve cannot load models while they run"},
+		{"", "sglang-documented.txt", "/metrics", Seen{Kind: engine.SGLang, Takes: true,
+			Limits: Limits{Loads: 1, FirstTimeout: adapterTimeout, Adapters: 8}}, ""},
+		{"", "trtllm-serve-documented.txt", "/prometheus/metrics", Seen{Kind: engine.TRTLLM},
+			"refused: engines of the kind trtllm-serve cannot load models while they run"},
 		{engine.TGI, "", "", Seen{Kind: engine.TGI}, "refused: engines of the kind tgi cannot load models while they run"},
-		{"", "", "", Seen{}, "refused: cannot tell what kind of engine this is: label its pods llm-d.ai/engine-type, or set spec.engine of its EndpointList"},
+		{"", "", "", Seen{},
+			"refused: cannot tell what kind of engine this is: label its pods llm-d.ai/engine-type, or set spec.engine of its EndpointList"},
 	} {
 		f := &fake{status: http.StatusOK, list: []string{"m"}}
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -308,7 +321,8 @@ func TestWhatAnEngineIs(t *testing.T) {
 	}
 }
 
-// An engine is told to load with the token that its endpoint refers to, and no other. What it says of a token is not told on.
+// An engine is told to load with the token that its endpoint refers to, and no other. What it says
+// of a token is not told on.
 func TestEachEngineGetsItsOwnToken(t *testing.T) {
 	var last string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -332,7 +346,8 @@ func TestEachEngineGetsItsOwnToken(t *testing.T) {
 			if last != want {
 				t.Errorf("with the reference %q %s carries %q, want %q", ref, what, last, want)
 			}
-			if err == nil || strings.Contains(err.Error(), "flag") || strings.Contains(err.Error(), "cr<et") || !strings.Contains(err.Error(), "nobody knows") {
+			if err == nil || strings.Contains(err.Error(), "flag") || strings.Contains(err.Error(), "cr<et") ||
+				!strings.Contains(err.Error(), "nobody knows") {
 				t.Errorf("with the reference %q %s: %v", ref, what, err)
 			}
 		}
@@ -354,13 +369,15 @@ func TestLoadsGoOverTLSWithTheToken(t *testing.T) {
 	defer server.Close()
 	trusted := x509.NewCertPool()
 	trusted.AddCert(server.Certificate()) // for example.com
-	a := engineclient.Access{TLS: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}, Tokens: engineclient.NewTokens(func() string { return "secret" })}
+	a := engineclient.Access{TLS: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12},
+		Tokens: engineclient.NewTokens(func() string { return "secret" })}
 	l := openFor(t, server, Endpoint{Kind: engine.VLLM, Host: "example.com"}, a)
 	if _, err := l.Load(t.Context(), Model{ID: "m", Source: "s"}, testTimeout); err != nil {
 		t.Error(err)
 	}
 	l = openFor(t, server, Endpoint{Kind: engine.VLLM, Host: "other.test"}, a)
-	if _, err := l.Load(t.Context(), Model{ID: "m", Source: "s"}, testTimeout); faultOf(err) == nil || faultOf(err).Outcome != Unreached || strings.Contains(err.Error(), "secret") {
+	if _, err := l.Load(t.Context(), Model{ID: "m", Source: "s"}, testTimeout); faultOf(err) == nil || faultOf(err).Outcome != Unreached ||
+		strings.Contains(err.Error(), "secret") {
 		t.Errorf("under another name: %v", said(err, "loaded"))
 	}
 	l = openFor(t, server, Endpoint{Kind: engine.VLLM, Host: "example.com"}, engineclient.Access{TLS: a.TLS})

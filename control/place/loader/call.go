@@ -20,8 +20,10 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// connect returns the connection by which an engine is managed over gRPC, which dial opens: over TLS with own, if that is not nil. Calls carry the token of a.
-func connect(a engineclient.Access, own *tls.Config, authority string, dial func(context.Context) (net.Conn, error)) (*grpc.ClientConn, error) {
+// connect returns the connection by which an engine is managed over gRPC, which dial opens: over
+// TLS with own, if that is not nil. Calls carry the token of a.
+func connect(a engineclient.Access, own *tls.Config, authority string, dial func(context.Context) (net.Conn, error)) (*grpc.ClientConn,
+	error) {
 	transport := insecure.NewCredentials()
 	if own != nil {
 		transport, authority = credentials.NewTLS(own), cmp.Or(own.ServerName, authority)
@@ -41,7 +43,8 @@ func connect(a engineclient.Access, own *tls.Config, authority string, dial func
 
 // authorize puts the token on a call, and takes it out of what the engine says to that.
 func authorize(a engineclient.Access) grpc.UnaryClientInterceptor {
-	return func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+	return func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+		options ...grpc.CallOption) error {
 		token := a.Bearer()
 		if token != "" {
 			ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
@@ -59,8 +62,8 @@ func unconnected(err error, to peer.Peer) bool {
 	return status.Code(err) == codes.Unavailable && to.Addr == nil
 }
 
-// sayStatus is a status as "CODE: words". Of a call that ended with its context the words are gRPC's own, now these and
-// now those.
+// sayStatus is a status as "CODE: words". Of a call that ended with its context the words are
+// gRPC's own, now these and now those.
 func sayStatus(err error) string {
 	s := status.Convert(err)
 	switch s.Code() {

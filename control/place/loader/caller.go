@@ -17,12 +17,13 @@ import (
 )
 
 const (
-	// idle is how long a connection to an engine is kept without a request: vLLM closes one after 5 s, and a load that is
-	// sent into a connection that closes ends without an answer.
+	// idle is how long a connection to an engine is kept without a request: vLLM closes one after 5
+	// s, and a load that is sent into a connection that closes ends without an answer.
 	idle = 2 * time.Second
 	// maxPage bounds what an engine may answer to a look. A page of vLLM has 50 to 80 KB.
 	maxPage = 16 << 20
-	// maxAnswer bounds what is read of an answer to a call. Words beyond what is kept tell nothing more, but they may be within JSON.
+	// maxAnswer bounds what is read of an answer to a call. Words beyond what is kept tell nothing
+	// more, but they may be within JSON.
 	maxAnswer = 64 << 10
 )
 

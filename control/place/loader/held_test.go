@@ -11,7 +11,8 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// An engine that is taken to have begun anew has everything loaded again; one that is not keeps requests for what it has not.
+// An engine that is taken to have begun anew has everything loaded again; one that is not keeps
+// requests for what it has not.
 func TestWhoHasBegunAnew(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -46,7 +47,8 @@ func TestWhoHasBegunAnew(t *testing.T) {
 	}
 }
 
-// A look in the midst of an unload says nothing of the engine's life, whether its list has the model still or not.
+// A look in the midst of an unload says nothing of the engine's life, whether its list has the
+// model still or not.
 func TestALookAtTorchServeInTheMidstOfAnUnload(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -77,7 +79,8 @@ func TestALookAtTorchServeInTheMidstOfAnUnload(t *testing.T) {
 			listener := at.listen()
 			go func() { _ = server.Serve(listener) }()
 			var err error
-			if l, err = Open(Endpoint{Address: address, Kind: engine.TorchServe, Management: address}, engineclient.Access{Dial: at.dial}, nil); err != nil {
+			if l, err = Open(Endpoint{Address: address, Kind: engine.TorchServe, Management: address}, engineclient.Access{Dial: at.dial},
+				nil); err != nil {
 				t.Fatal(err)
 			}
 			look()

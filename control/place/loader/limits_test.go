@@ -26,8 +26,8 @@ func (r *limiting) LoadModel(context.Context, *mmesh.LoadModelRequest) (*mmesh.L
 	return &mmesh.LoadModelResponse{MaxConcurrency: r.most}, nil
 }
 
-// A copy has the limit that the runtime says when it has loaded it, one where that says none, and none where the runtime has not said of itself that
-// it limits.
+// A copy has the limit that the runtime says when it has loaded it, one where that says none, and
+// none where the runtime has not said of itself that it limits.
 func TestACopyHasTheLimitThatItsRuntimeSays(t *testing.T) {
 	for i, c := range []struct {
 		limits bool

@@ -1,7 +1,8 @@
-// Package loader drives engines: it puts models onto them and takes them off, for each kind of engine in its own words.
+// Package loader drives engines: it puts models onto them and takes them off, for each kind of
+// engine in its own words.
 //
-// [Open] returns the [Loader] of one endpoint. It has the [Driver] of the endpoint's kind, which does what it is told
-// once, and knows itself what to do about an engine whose answer is not clear.
+// [Open] returns the [Loader] of one endpoint. It has the [Driver] of the endpoint's kind, which
+// does what it is told once, and knows itself what to do about an engine whose answer is not clear.
 package loader
 
 import (
@@ -15,30 +16,36 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// Driver drives the engine of one endpoint. It does what it is told once and hides nothing: when to try again, and what an
-// unclear answer means, is [Loader]'s to know. Its methods are safe for concurrent use, end with their contexts, and
-// return an *[Error] where the engine did not do what it was asked.
+// Driver drives the engine of one endpoint. It does what it is told once and hides nothing: when to
+// try again, and what an unclear answer means, is [Loader]'s to know. Its methods are safe for
+// concurrent use, end with their contexts, and return an *[Error] where the engine did not do what
+// it was asked.
 type Driver interface {
-	// Look finds out what the engine is and holds. An engine that must be made ready before it takes models, and loses
-	// those that it has by that, is made ready if nothing is on record of it or its incarnation is another than the
-	// recorded one, and never twice in one incarnation; where incarnations cannot be told apart, what is on record
-	// stands, if with doubt, until a dial is refused or somebody says that the engine has begun anew. Look then returns when the engine is ready.
+	// Look finds out what the engine is and holds. An engine that must be made ready before it
+	// takes models, and loses those that it has by that, is made ready if nothing is on record of
+	// it or its incarnation is another than the recorded one, and never twice in one incarnation;
+	// where incarnations cannot be told apart, what is on record stands, if with doubt, until a
+	// dial is refused or somebody says that the engine has begun anew. Look then returns when the
+	// engine is ready.
 	Look(ctx context.Context, r Record) (Seen, error)
-	// Load returns when the model is loaded and usable. A model that is there already is loaded. An engine that is stopping is
-	// told nothing where that can be known: it may never answer, and never end.
+	// Load returns when the model is loaded and usable. A model that is there already is loaded. An
+	// engine that is stopping is told nothing where that can be known: it may never answer, and
+	// never end.
 	Load(ctx context.Context, m Model) (Loaded, error)
 	// Unload returns when what the model held is free. A model that is not there is unloaded.
 	Unload(ctx context.Context, id string) error
-	// Predict estimates how many bytes a model will take; 0 where the engine cannot tell. It is quick.
+	// Predict estimates how many bytes a model will take; 0 where the engine cannot tell. It is
+	// quick.
 	Predict(ctx context.Context, m Model) (int64, error)
-	// Size tells how many bytes a model takes that was loaded by an engine that did not say then; 0 where the engine
-	// cannot tell. It may take its time: the model answers requests meanwhile.
+	// Size tells how many bytes a model takes that was loaded by an engine that did not say then; 0
+	// where the engine cannot tell. It may take its time: the model answers requests meanwhile.
 	Size(ctx context.Context, id string) (int64, error)
 	// Close lets go of connections.
 	Close() error
 }
 
-// unsized is of drivers of engines that do not tell what a model takes: Predict and Size know nothing.
+// unsized is of drivers of engines that do not tell what a model takes: Predict and Size know
+// nothing.
 type unsized struct{}
 
 func (unsized) Predict(context.Context, Model) (int64, error) { return 0, nil }
@@ -61,17 +68,17 @@ type Loaded struct {
 	Concurrency int
 }
 
-// Record is what was written down of an engine after a look, for the next one. The zero Record is that of an engine of
-// which nothing is on record.
+// Record is what was written down of an engine after a look, for the next one. The zero Record is
+// that of an engine of which nothing is on record.
 type Record struct {
 	Known       bool
 	Incarnation string // as it was seen
 	Limits      Limits // as they were seen: an engine may tell them when it is made ready, and not again
-	// Anew says that the engine turned out to have begun anew where its incarnation does not tell: it is to be made ready,
-	// whatever else is known.
+	// Anew says that the engine turned out to have begun anew where its incarnation does not tell:
+	// it is to be made ready, whatever else is known.
 	Anew bool
-	// Afresh says that something came of which the last look knows nothing, such as a model that an engine turned out not to have: what it
-	// listed then counts no more.
+	// Afresh says that something came of which the last look knows nothing, such as a model that an
+	// engine turned out not to have: what it listed then counts no more.
 	Afresh bool
 }
 
@@ -79,13 +86,14 @@ type Record struct {
 type Seen struct {
 	// Kind is the engine's kind, as configured or as its metrics page shows; empty if neither does.
 	Kind engine.Kind
-	// Takes says that the engine can be told to load models. One that does not has those that it was started with.
+	// Takes says that the engine can be told to load models. One that does not has those that it
+	// was started with.
 	Takes bool
-	// Purged says that what the engine held before is gone: the look made it ready, or found of one that lists its models that it has none
-	// of those it had.
+	// Purged says that what the engine held before is gone: the look made it ready, or found of one
+	// that lists its models that it has none of those it had.
 	Purged bool
-	// Doubtful says that the engine may have begun anew since it was made ready, and that nothing tells: the connection to
-	// it broke, or nobody had one.
+	// Doubtful says that the engine may have begun anew since it was made ready, and that nothing
+	// tells: the connection to it broke, or nobody had one.
 	Doubtful bool
 	// Stopping says that the engine ends what it has and takes nothing new.
 	Stopping bool
@@ -108,7 +116,8 @@ type Limits struct {
 	FirstTimeout time.Duration // bounds loads until some were measured, for engines of its kind; 0: nothing is known of them
 	// Methods are the gRPC methods that it takes, and where it wants models to be named in them.
 	Methods engine.Methods
-	// LimitsConcurrency says that it takes so many requests for a model at once as it says when it has loaded it.
+	// LimitsConcurrency says that it takes so many requests for a model at once as it says when it
+	// has loaded it.
 	LimitsConcurrency bool
 }
 
@@ -140,7 +149,8 @@ const (
 	Unclear Outcome = iota
 	// Refused: the engine answered that it did not, and nothing is left of the attempt.
 	Refused
-	// Unreached: the engine was not asked, most often since it took no connection; it knows nothing of it.
+	// Unreached: the engine was not asked, most often since it took no connection; it knows nothing
+	// of it.
 	Unreached
 )
 

@@ -14,21 +14,23 @@ import (
 )
 
 const (
-	// settle is how long after a load without a clear answer the model is unloaded: what was on its way to the engine
-	// then is there before the unload. ModelMesh waits as long.
+	// settle is how long after a load without a clear answer the model is unloaded: what was on its
+	// way to the engine then is there before the unload. ModelMesh waits as long.
 	settle = time.Second
 	// Between tries to unload: first the one, twice as long each time, then the other, as ModelMesh.
 	minPause, maxPause = time.Second, 10 * time.Second
 	// patience is when tries to unload end: ModelMesh's 90 tries of 10 s.
 	patience = 15 * time.Minute
-	// unloadTimeout bounds one try. An engine may let an unload wait for a load of the same model to end.
+	// unloadTimeout bounds one try. An engine may let an unload wait for a load of the same model
+	// to end.
 	unloadTimeout = 30 * time.Second
-	// absences is how many tries in a row may find nobody there before the engine is taken to be gone.
+	// absences is how many tries in a row may find nobody there before the engine is taken to be
+	// gone.
 	absences = 2
 )
 
-// Endpoint is where an engine is, as objects say it (objects.Endpoint has the fields of the same names). Another Endpoint
-// is another Loader.
+// Endpoint is where an engine is, as objects say it (objects.Endpoint has the fields of the same
+// names). Another Endpoint is another Loader.
 type Endpoint struct {
 	Address     string             // "ip:port", where it serves requests
 	Host        string             // the DNS name that people wrote for it; empty if they wrote none
@@ -42,7 +44,8 @@ type Endpoint struct {
 	GRPC        string             // where it takes gRPC calls, "ip:port"; empty means Address
 }
 
-// managedAt is where an engine that is managed over HTTP is told what to load, "ip:port": where it takes requests over HTTP.
+// managedAt is where an engine that is managed over HTTP is told what to load, "ip:port": where it
+// takes requests over HTTP.
 func (e *Endpoint) managedAt() string { return cmp.Or(e.HTTP, e.Address) }
 
 // Answer is what one call to an engine came to.
@@ -54,9 +57,10 @@ type Answer struct {
 	Err    *Error // nil where the engine did it
 }
 
-// Loader loads and unloads models at one endpoint, and makes clear what an unclear answer means: whoever hears of a load
-// that failed knows whether something is left of it. Calls for one model follow each other; how many models are loaded at
-// once is for the caller to bound. It is safe for concurrent use.
+// Loader loads and unloads models at one endpoint, and makes clear what an unclear answer means:
+// whoever hears of a load that failed knows whether something is left of it. Calls for one model
+// follow each other; how many models are loaded at once is for the caller to bound. It is safe for
+// concurrent use.
 type Loader struct {
 	driver Driver
 	heard  func(Answer)
@@ -76,8 +80,8 @@ type turn struct {
 	users int           // calls that are on or wait; guarded by Loader.mu
 }
 
-// Open returns the Loader of an endpoint. Heard is told of each call to the engine as it ends, from several goroutines;
-// it may be nil.
+// Open returns the Loader of an endpoint. Heard is told of each call to the engine as it ends, from
+// several goroutines; it may be nil.
 func Open(e Endpoint, a engineclient.Access, heard func(Answer)) (*Loader, error) {
 	a = a.With(e.Token).Over(e.TLS, e.H2C)
 	var d Driver
@@ -111,15 +115,16 @@ func newLoader(d Driver, heard func(Answer)) *Loader {
 	return l
 }
 
-// Close ends every call, without clearing up after loads: whoever closes a Loader has their intents on record, or the
-// endpoint is gone.
+// Close ends every call, without clearing up after loads: whoever closes a Loader has their intents
+// on record, or the endpoint is gone.
 func (l *Loader) Close() error {
 	l.end(errClosed)
 	return l.driver.Close()
 }
 
-// Quit gives up every load and unload that is under way or waits for its turn, without clearing up after it: the engine is about
-// to end, and may answer nothing any more. Those that begin later are made as ever.
+// Quit gives up every load and unload that is under way or waits for its turn, without clearing up
+// after it: the engine is about to end, and may answer nothing any more. Those that begin later are
+// made as ever.
 func (l *Loader) Quit() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -134,8 +139,8 @@ func (l *Loader) current() context.Context {
 	return l.calls
 }
 
-// Pause lets no call that loads or unloads begin, those that clear up after a load neither, until it is called with false.
-// Those who made them wait.
+// Pause lets no call that loads or unloads begin, those that clear up after a load neither, until
+// it is called with false. Those who made them wait.
 func (l *Loader) Pause(paused bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -164,8 +169,8 @@ func (l *Loader) allowed(ctx context.Context) bool {
 	}
 }
 
-// Recall says what an engine was told to have that lists nothing, as far as that is known: before the first look at it that succeeds, else
-// it changes nothing. Others are asked.
+// Recall says what an engine was told to have that lists nothing, as far as that is known: before
+// the first look at it that succeeds, else it changes nothing. Others are asked.
 func (l *Loader) Recall(told []Model) {
 	if d, is := l.driver.(*tfServing); is {
 		d.recall(told)
@@ -200,12 +205,14 @@ func within(ctx, other context.Context) (context.Context, context.CancelFunc) {
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// Load loads a model. The engine is asked to give up after timeout, or when ctx ends. Where its answer is unclear then,
-// the model is unloaded until it is gone, which may take longer than both: Load returns when nothing is left.
+// Load loads a model. The engine is asked to give up after timeout, or when ctx ends. Where its
+// answer is unclear then, the model is unloaded until it is gone, which may take longer than both:
+// Load returns when nothing is left.
 //
-// The error is an *[Error]. Refused: nothing is left of the load. Unreached: the engine was not asked. Unclear: the
-// engine is gone, or could not be told to unload, or Close or Quit came between; something may be left, and [Loader.Unload]
-// is needed before the model is loaded here again.
+// The error is an *[Error]. Refused: nothing is left of the load. Unreached: the engine was not
+// asked. Unclear: the engine is gone, or could not be told to unload, or Close or Quit came
+// between; something may be left, and [Loader.Unload] is needed before the model is loaded here
+// again.
 func (l *Loader) Load(ctx context.Context, m Model, timeout time.Duration) (Loaded, error) {
 	calls := l.current()
 	leave, err := l.enter(ctx, calls, m.ID)
@@ -236,8 +243,8 @@ func (l *Loader) Load(ctx context.Context, m Model, timeout time.Duration) (Load
 	return Loaded{}, &Error{Outcome: Refused, Words: failure.Words, Fault: failure.Fault, Passing: failure.Passing}
 }
 
-// Unload unloads a model, again and again until it is gone, ctx ends or the engine is. The error is an *[Error]:
-// Unreached where the engine is gone, else the last that it said.
+// Unload unloads a model, again and again until it is gone, ctx ends or the engine is. The error is
+// an *[Error]: Unreached where the engine is gone, else the last that it said.
 func (l *Loader) Unload(ctx context.Context, id string) error {
 	calls := l.current()
 	leave, err := l.enter(ctx, calls, id)
@@ -299,7 +306,8 @@ var (
 	errQuit   = errors.New("the endpoint is leaving")
 )
 
-// enter waits for the turn of a call for a model, while both contexts last. The caller calls leave at its end.
+// enter waits for the turn of a call for a model, while both contexts last. The caller calls leave
+// at its end.
 func (l *Loader) enter(ctx, calls context.Context, id string) (leave func(), err error) {
 	l.mu.Lock()
 	t := l.turns[id]

@@ -20,8 +20,8 @@ func (s *script) Load(ctx context.Context, _ Model) (Loaded, error) { return Loa
 func (s *script) Unload(ctx context.Context, _ string) error        { return s.unload(ctx) }
 func (s *script) Close() error                                      { return nil }
 
-// An engine that never says that the model is gone is told for a quarter of an hour, at pauses of 1, 2, 4, 8 and then 10
-// s, the first after a second.
+// An engine that never says that the model is gone is told for a quarter of an hour, at pauses of
+// 1, 2, 4, 8 and then 10 s, the first after a second.
 func TestToClearUpEndsAfterAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -48,7 +48,8 @@ func TestToClearUpEndsAfterAWhile(t *testing.T) {
 	})
 }
 
-// TestUnloadGivesUpOnlyAfterAbsencesInARow: an engine that is not reached now and then, and answers in between, is not gone.
+// TestUnloadGivesUpOnlyAfterAbsencesInARow: an engine that is not reached now and then, and answers
+// in between, is not gone.
 func TestUnloadGivesUpOnlyAfterAbsencesInARow(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -76,8 +77,8 @@ func TestUnloadGivesUpOnlyAfterAbsencesInARow(t *testing.T) {
 	}
 }
 
-// Who cannot be sure to be the only one that leads clears up after a load when that is certain again: another may have loaded
-// the model there meanwhile.
+// Who cannot be sure to be the only one that leads clears up after a load when that is certain
+// again: another may have loaded the model there meanwhile.
 func TestWhatIsPausedTellsTheEngineNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -144,7 +145,8 @@ func TestCallsForOneModelFollowEachOther(t *testing.T) {
 		// Who no longer waits is told that nothing was asked.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if _, err := l.Load(ctx, Model{ID: "x"}, time.Minute); said(err, "") != "unreached: control did not ask the engine: context deadline exceeded" {
+		if _, err := l.Load(ctx, Model{ID: "x"}, time.Minute); said(err,
+			"") != "unreached: control did not ask the engine: context deadline exceeded" {
 			t.Error(said(err, "loaded"))
 		}
 		if err := l.Unload(t.Context(), "x"); err != nil || time.Since(start) != 7*time.Second {
@@ -156,14 +158,16 @@ func TestCallsForOneModelFollowEachOther(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
-		if err := l.Unload(t.Context(), "x"); said(err, "") != "unreached: control did not ask the engine: control no longer uses the endpoint" {
+		if err := l.Unload(t.Context(), "x"); said(err,
+			"") != "unreached: control did not ask the engine: control no longer uses the endpoint" {
 			t.Error(said(err, "unloaded"))
 		}
 	})
 }
 
-// What an engine that is about to end was told is given up at once, and nothing is cleared up after it: it may never answer, and
-// what it is told may keep it from ending. What begins later is told again.
+// What an engine that is about to end was told is given up at once, and nothing is cleared up after
+// it: it may never answer, and what it is told may keep it from ending. What begins later is told
+// again.
 func TestWhatIsGivenUpTellsTheEngineNothingMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told atomic.Int32

@@ -19,7 +19,8 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// What is not TorchServe's own word on the matter leaves it unclear what was done. An outcome that is another one, or words that do not say what to do, fail.
+// What is not TorchServe's own word on the matter leaves it unclear what was done. An outcome that
+// is another one, or words that do not say what to do, fail.
 func TestOutcomesAtTorchServe(t *testing.T) {
 	const post, get, del = "POST /models", "GET /models/m", "DELETE /models/m"
 	const none = `404 {"code":404,"type":"ModelNotFoundException","message":"Model not found: m"}`
@@ -33,20 +34,31 @@ func TestOutcomesAtTorchServe(t *testing.T) {
 		answers      map[string]string
 		load, unload string // the errors; empty for none
 	}{
-		{"one that is registered meanwhile", map[string]string{get: none + "\n--\n" + serving + "\n--\n" + none, post: `409 {"code":409,"type":"ConflictStatusException","message":"no"}`, del: `200 {}`}, "", ""},
-		{"a proxy that lost the engine", map[string]string{get: none, post: "502 <html>", del: "502 <html>"}, "unclear: 502: <html>", "unclear: 502: <html>"},
-		{"a redirect", map[string]string{get: none, post: "307 ", del: "308 "}, "refused: 307: a redirect, which is not followed", "refused: 308: a redirect, which is not followed"},
-		{"no archive", map[string]string{get: none, post: `404 {"type":"ModelNotFoundException","message":"Model not found at: m.mar"}`, del: none}, "refused: 404: Model not found at: m.mar", ""},
-		{"without its model API", map[string]string{get: none, post: disallowed, del: disallowed}, "refused: 405: no: " + torchClosed, "refused: 405: no: " + torchClosed},
-		{"another token", map[string]string{get: none, post: token, del: token}, "refused: 400: no: " + engineclient.WantsToken, "refused: 400: no: " + engineclient.WantsToken},
-		{"another token at once", map[string]string{get: token, del: token}, "refused: 400: no: " + engineclient.WantsToken, "refused: 400: no: " + engineclient.WantsToken},
-		{"a request that it does not take", map[string]string{get: none, post: `400 {"type":"BadRequestException","message":"no"}`, del: `403 {"type":"ForbiddenException","message":"no"}`}, "refused: 400: no", "refused: 403: no"},
-		{"its own failure", map[string]string{get: none, post: `500 {"type":"InternalServerException","message":"no"}`, del: `500 {"type":"InternalServerException","message":"no"}`}, "unclear: 500: no", "unclear: 500: no"},
-		{"one that is unregistered by somebody", map[string]string{get: none, post: "202 {}", del: none}, "refused: somebody unregistered the model while it was loaded", ""},
+		{"one that is registered meanwhile", map[string]string{get: none + "\n--\n" + serving + "\n--\n" + none,
+			post: `409 {"code":409,"type":"ConflictStatusException","message":"no"}`, del: `200 {}`}, "", ""},
+		{"a proxy that lost the engine", map[string]string{get: none, post: "502 <html>", del: "502 <html>"}, "unclear: 502: <html>",
+			"unclear: 502: <html>"},
+		{"a redirect", map[string]string{get: none, post: "307 ", del: "308 "}, "refused: 307: a redirect, which is not followed",
+			"refused: 308: a redirect, which is not followed"},
+		{"no archive", map[string]string{get: none, post: `404 {"type":"ModelNotFoundException","message":"Model not found at: m.mar"}`,
+			del: none}, "refused: 404: Model not found at: m.mar", ""},
+		{"without its model API", map[string]string{get: none, post: disallowed, del: disallowed}, "refused: 405: no: " + torchClosed,
+			"refused: 405: no: " + torchClosed},
+		{"another token", map[string]string{get: none, post: token, del: token}, "refused: 400: no: " + engineclient.WantsToken,
+			"refused: 400: no: " + engineclient.WantsToken},
+		{"another token at once", map[string]string{get: token, del: token}, "refused: 400: no: " + engineclient.WantsToken,
+			"refused: 400: no: " + engineclient.WantsToken},
+		{"a request that it does not take", map[string]string{get: none, post: `400 {"type":"BadRequestException","message":"no"}`,
+			del: `403 {"type":"ForbiddenException","message":"no"}`}, "refused: 400: no", "refused: 403: no"},
+		{"its own failure", map[string]string{get: none, post: `500 {"type":"InternalServerException","message":"no"}`,
+			del: `500 {"type":"InternalServerException","message":"no"}`}, "unclear: 500: no", "unclear: 500: no"},
+		{"one that is unregistered by somebody", map[string]string{get: none, post: "202 {}", del: none},
+			"refused: somebody unregistered the model while it was loaded", ""},
 		{
 			"a process that ends, of a model that stays",
 			map[string]string{get: none + "\n--\n" + starting + "\n--\n" + another, post: "202 {}", del: `200 {}`},
-			"unclear: the process that was to serve the model ended: TorchServe's log says why; control cannot unregister it: the engine answered 200: {}, but has the model still", "unclear: the engine answered 200: {}, but has the model still",
+			"unclear: the process that was to serve the model ended: TorchServe's log says why; control cannot unregister it: the engine answered 200: {}, but has the model still",
+			"unclear: the engine answered 200: {}, but has the model still",
 		},
 		{
 			"a description that cannot be read in the midst",
@@ -70,7 +82,8 @@ func TestOutcomesAtTorchServe(t *testing.T) {
 	}
 }
 
-// A token that TorchServe repeats is not told, and whether it lets models be loaded is asked in each of its lives.
+// A token that TorchServe repeats is not told, and whether it lets models be loaded is asked in
+// each of its lives.
 func TestWhatTorchServeIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSimulatedShelf(t, engine.TorchServe).(*simulatedShelf)
@@ -112,23 +125,28 @@ func TestWhatTorchServeIsAskedAgain(t *testing.T) {
 	})
 }
 
-// A list of several pages is read whole, and an engine without its model API takes no models, though it lists what it has.
+// A list of several pages is read whole, and an engine without its model API takes no models,
+// though it lists what it has.
 func TestALookAtTorchServe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := answering(t, engine.TorchServe, map[string]string{
-			"GET /models":   `200 {"nextPageToken":"1","models":[{"modelName":"a"},{"modelName":"org/m"}]}` + "\n--\n" + `200 {"models":[{"modelName":"b"},{"modelName":"c"}]}`,
+			"GET /models": `200 {"nextPageToken":"1","models":[{"modelName":"a"},{"modelName":"org/m"}]}` + "\n--\n" +
+				`200 {"models":[{"modelName":"b"},{"modelName":"c"}]}`,
 			"GET /models/a": `200 [{"workers":[{"status":"READY","pid":5}]}]`,
 			"GET /models/b": `200 [{"workers":[{"status":"UNLOADING","pid":6}]}]`,
 			"GET /models/c": `200 [{"workers":[]}]`, "DELETE /models/" + nobody: `405 {"type":"MethodNotAllowedException","message":"no"}`,
 		})
 		seen, err := l.Look(t.Context(), Record{})
-		if err != nil || seen.Takes || !seen.Lists || len(seen.Models) != 2 || seen.Models[0] != (Listed{ID: "a"}) || seen.Models[1] != (Listed{ID: "b", State: Loading}) {
+		if err != nil || seen.Takes || !seen.Lists || len(seen.Models) != 2 || seen.Models[0] != (Listed{ID: "a"}) ||
+			seen.Models[1] != (Listed{ID: "b", State: Loading}) {
 			t.Errorf("%+v, %v", seen, err)
 		}
 		_ = l.Close()
 		time.Sleep(time.Minute)
 	})
-	for answer, want := range map[string]string{"502 <html>": "unclear: 502: <html>", "200 <html>": "unclear: list of models: invalid character '<' looking for beginning of value", `400 {"type":"InvalidKeyException","message":"no"}`: "refused: 400: no: " + engineclient.WantsToken} {
+	for answer, want := range map[string]string{"502 <html>": "unclear: 502: <html>",
+		"200 <html>": "unclear: list of models: invalid character '<' looking for beginning of value",
+		`400 {"type":"InvalidKeyException","message":"no"}`: "refused: 400: no: " + engineclient.WantsToken} {
 		synctest.Test(t, func(t *testing.T) {
 			l := answering(t, engine.TorchServe, map[string]string{"GET /models": answer})
 			if _, err := l.Look(t.Context(), Record{}); said(err, "") != want {
@@ -140,7 +158,8 @@ func TestALookAtTorchServe(t *testing.T) {
 	}
 }
 
-// coded is a TensorFlow Serving that answers lists with codes, one after the other, and has what the last list that it took holds.
+// coded is a TensorFlow Serving that answers lists with codes, one after the other, and has what
+// the last list that it took holds.
 type coded struct {
 	tensorflow.UnimplementedModelServiceServer
 
@@ -195,13 +214,15 @@ func TestOutcomesAtTFServing(t *testing.T) {
 	}{
 		{"done", nil, "", 1},
 		{"a model that fails", []codes.Code{codes.Unknown}, "refused: " + call + "Unknown: no", 2},
-		{"one that fails, and cannot be taken off the list", []codes.Code{codes.Unknown, codes.Unavailable}, "unclear: " + call + "Unknown: no; control cannot take it off the list: " + call + "Unavailable: no", 2},
+		{"one that fails, and cannot be taken off the list", []codes.Code{codes.Unknown, codes.Unavailable}, "unclear: " + call +
+			"Unknown: no; control cannot take it off the list: " + call + "Unavailable: no", 2},
 		{"a list that is not taken", []codes.Code{codes.InvalidArgument}, "refused: " + call + "InvalidArgument: no", 1},
 		{"another platform", []codes.Code{codes.FailedPrecondition}, "refused: " + call + "FailedPrecondition: no", 1},
 		{"another token", []codes.Code{codes.Unauthenticated}, "refused: " + call + "Unauthenticated: no: " + engineclient.WantsToken, 1},
 		{"no right", []codes.Code{codes.PermissionDenied}, "refused: " + call + "PermissionDenied: no: " + engineclient.WantsToken, 1},
 		{"another port", []codes.Code{codes.Unimplemented}, "refused: " + call + "Unimplemented: no: " + tfAbsent, 1},
-		{"a connection that broke", []codes.Code{codes.Unavailable}, "unclear: " + call + "Unavailable: no; the engine finds no version of the model, and takes no other list until it does: is there a folder with a number for its name in /models/m?", 1},
+		{"a connection that broke", []codes.Code{codes.Unavailable}, "unclear: " + call +
+			"Unavailable: no; the engine finds no version of the model, and takes no other list until it does: is there a folder with a number for its name in /models/m?", 1},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			at, s, server := &site{}, &coded{codes: c.codes}, grpc.NewServer()

@@ -9,8 +9,9 @@ import (
 	"syscall"
 )
 
-// peerProcess names the process that listens at the other end of a Unix socket: its id, and when it started, since ids
-// are used again. It is empty for other connections, and for a process that this one cannot see.
+// peerProcess names the process that listens at the other end of a Unix socket: its id, and when it
+// started, since ids are used again. It is empty for other connections, and for a process that this
+// one cannot see.
 func peerProcess(conn net.Conn) string {
 	socket, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -31,8 +32,8 @@ func peerProcess(conn net.Conn) string {
 	if err != nil {
 		return ""
 	}
-	// The second field is the program's name in parentheses, which may hold anything; the 22nd is the start, in clock
-	// ticks since the machine's (proc_pid_stat(5)).
+	// The second field is the program's name in parentheses, which may hold anything; the 22nd is
+	// the start, in clock ticks since the machine's (proc_pid_stat(5)).
 	const start = 22 - 3
 	_, rest, ok := cutLast(string(text), ") ")
 	fields := strings.Fields(rest)

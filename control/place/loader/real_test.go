@@ -36,7 +36,8 @@ var (
 	alive     = map[engine.Kind]string{engine.MLServer: engine.LivePath, engine.Triton: engine.LivePath, engine.TorchServe: "/ping"}
 )
 
-// What simulated engines are held to is what the real ones do: the same scenarios, with models of scikit-learn at MLServer and of Python at Triton.
+// What simulated engines are held to is what the real ones do: the same scenarios, with models of
+// scikit-learn at MLServer and of Python at Triton.
 func TestRealRepositories(t *testing.T) { playReal(t, v2Kinds...) }
 
 // The same with handlers in Python at TorchServe.
@@ -69,7 +70,8 @@ func TestRealTritonWithoutExplicitControl(t *testing.T) {
 		t.Errorf("a look: %+v, %v", seen, err)
 	}
 	_, err = l.Load(t.Context(), Model{ID: "m2"}, time.Minute)
-	if failed := faultOf(err); failed == nil || failed.Outcome != Refused || !strings.Contains(failed.Words, "--model-control-mode=explicit") {
+	if failed := faultOf(err); failed == nil || failed.Outcome != Refused ||
+		!strings.Contains(failed.Words, "--model-control-mode=explicit") {
 		t.Errorf("a load: %v", said(err, "done"))
 	}
 }
@@ -93,7 +95,8 @@ func newRealShelf(t *testing.T, kind engine.Kind, flags ...string) *realShelf {
 	s.write("", "", nil)
 	if kind == engine.MLServer {
 		s.write("", "shelf.py", []byte(sklearnModel))
-		out, err := exec.CommandContext(t.Context(), "../../../bench/real/mlserver", "model", *installed[kind], dir, "template").CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), "../../../bench/real/mlserver", "model", *installed[kind], dir,
+			"template").CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -177,7 +180,8 @@ func (s *realShelf) put(name string, m repository.Model) {
 	s.Helper()
 	if s.kind == engine.TorchServe {
 		s.write("../handlers", name+".py", fmt.Appendf(nil, handler, name, m.Load.Seconds(), m.Fail))
-		out, err := exec.CommandContext(s.Context(), "../../../bench/real/torchserve", "archive", filepath.Join(s.folder, name+".mar"), name, //nolint:gosec // of this file
+		out, err := exec.CommandContext(s.Context(), "../../../bench/real/torchserve", "archive", filepath.Join(s.folder, name+".mar"),
+			name, //nolint:gosec // of this file
 			filepath.Join(s.folder, "../handlers", name+".py")).CombinedOutput()
 		if err != nil {
 			s.Fatalf("%v: %s", err, out)

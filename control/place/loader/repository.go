@@ -15,16 +15,18 @@ import (
 )
 
 const (
-	// indexShare is how many times as long as the last index took the next one is waited for, where one follows the other.
+	// indexShare is how many times as long as the last index took the next one is waited for, where
+	// one follows the other.
 	indexShare = 10
 )
 
-// reread is how old an index may become, where it is not read at each look. MLServer reads its whole repository for one, and serves nobody meanwhile:
-// 62 ms for 50 folders, 350 ms for 300, 560 ms for 500. Triton reads one in 1 to 22 ms.
+// reread is how old an index may become, where it is not read at each look. MLServer reads its
+// whole repository for one, and serves nobody meanwhile: 62 ms for 50 folders, 350 ms for 300, 560
+// ms for 500. Triton reads one in 1 to 22 ms.
 var reread = map[engine.Kind]time.Duration{engine.MLServer: 5 * time.Minute}
 
-// repositoryLoads is how many models an engine loads at once: MLServer one after the other; Triton, whose loads each keep one of eight threads that
-// answer everybody, as many as ModelMesh let it.
+// repositoryLoads is how many models an engine loads at once: MLServer one after the other; Triton,
+// whose loads each keep one of eight threads that answer everybody, as many as ModelMesh let it.
 var repositoryLoads = map[engine.Kind]int{engine.MLServer: 1, engine.Triton: 2}
 
 // closedWords say what to do about an engine that lets nobody load.
@@ -32,14 +34,16 @@ var closedWords = map[engine.Kind]string{
 	engine.MLServer: "it has no V2 model repository there", engine.Triton: "start Triton with --model-control-mode=explicit",
 }
 
-// nobody is a model that no repository has: to unload it does nothing but tell whether models may be unloaded.
+// nobody is a model that no repository has: to unload it does nothing but tell whether models may
+// be unloaded.
 const nobody = "headgate-nobody"
 
 // empty is the body of calls that say nothing. MLServer wants one.
 var empty = []byte("{}")
 
-// modelRepository drives an engine with a V2 model repository (KServe's model repository extension) over HTTP. A model's name there is its id. What the
-// engine answers means what package engine has of it; where that leaves open what was done, the engine's index tells. Health is not asked for: a
+// modelRepository drives an engine with a V2 model repository (KServe's model repository extension)
+// over HTTP. A model's name there is its id. What the engine answers means what package engine has
+// of it; where that leaves open what was done, the engine's index tells. Health is not asked for: a
 // Triton is not ready while it loads anything, if it is started so.
 type modelRepository struct {
 	unsized
@@ -49,8 +53,9 @@ type modelRepository struct {
 	had held
 	// calls counts ends of loads and unloads.
 	calls int
-	// last is the last index, nil before the first, with what is known to have come of loads and unloads since. It was asked for at lastAt. It counts
-	// while lastCalls is calls: else something ended of which it may know nothing.
+	// last is the last index, nil before the first, with what is known to have come of loads and
+	// unloads since. It was asked for at lastAt. It counts while lastCalls is calls: else something
+	// ended of which it may know nothing.
 	last      []engine.StoredModel
 	lastAt    time.Time
 	lastCalls int
@@ -64,8 +69,8 @@ func openRepository(e Endpoint, a engineclient.Access) *modelRepository {
 	return &modelRepository{caller: newCaller(e, a), had: make(held)}
 }
 
-// Look reads the index; or, where that is dear and the last one may still count, asks for one of the models that served then, by turns: an engine that
-// has begun anew has none of them.
+// Look reads the index; or, where that is dear and the last one may still count, asks for one of
+// the models that served then, by turns: an engine that has begun anew has none of them.
 func (d *modelRepository) Look(ctx context.Context, r Record) (Seen, error) {
 	s := Seen{Incarnation: d.Incarnation}
 	models, err := d.kept(ctx, r.Afresh)
@@ -92,8 +97,8 @@ func (d *modelRepository) Look(ctx context.Context, r Record) (Seen, error) {
 
 var listedStates = map[engine.Stage]ListedState{engine.Serving: Ready, engine.Coming: Loading, engine.Leaving: Unloading}
 
-// kept returns the last index if it counts still, else nil: what came of loads and unloads since is known, nothing was on its way then, and the engine has a
-// model that it had.
+// kept returns the last index if it counts still, else nil: what came of loads and unloads since is
+// known, nothing was on its way then, and the engine has a model that it had.
 func (d *modelRepository) kept(ctx context.Context, afresh bool) ([]engine.StoredModel, error) {
 	d.mu.Lock()
 	models, path := d.last, engine.LivePath
@@ -190,8 +195,8 @@ func (d *modelRepository) open(ctx context.Context) (bool, error) {
 	return !d.closed, nil
 }
 
-// Load tells the engine to load a model that it has not got. One that it is loading already, since an earlier call whose caller left, is waited for:
-// an engine that is told twice loads it twice.
+// Load tells the engine to load a model that it has not got. One that it is loading already, since
+// an earlier call whose caller left, is waited for: an engine that is told twice loads it twice.
 func (d *modelRepository) Load(ctx context.Context, m Model) (Loaded, error) {
 	if err := engine.CheckStored(d.Kind, m.ID); err != nil {
 		return Loaded{}, fault(Refused, fmt.Sprintf("no model in a repository is called %q: %v", m.ID, err))
@@ -237,8 +242,9 @@ func (d *modelRepository) Load(ctx context.Context, m Model) (Loaded, error) {
 	return Loaded{}, failed
 }
 
-// Unload waits until no load of the model goes on, which would let the engine wait, and one of the threads with which it answers; tells it to unload; and
-// waits until the memory is free, of which Triton's answer says nothing.
+// Unload waits until no load of the model goes on, which would let the engine wait, and one of the
+// threads with which it answers; tells it to unload; and waits until the memory is free, of which
+// Triton's answer says nothing.
 func (d *modelRepository) Unload(ctx context.Context, id string) (err error) {
 	if err := engine.CheckStored(d.Kind, id); err != nil {
 		return nil // it was never told
@@ -273,7 +279,8 @@ func (d *modelRepository) forget(id string) {
 	delete(d.had, id)
 }
 
-// ended notes that a load or an unload has ended, and how far the model is there now, if that is sure.
+// ended notes that a load or an unload has ended, and how far the model is there now, if that is
+// sure.
 func (d *modelRepository) ended(id string, at engine.Stage, sure bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -318,7 +325,8 @@ func (d *modelRepository) await(ctx context.Context, id string, done func(engine
 	}
 }
 
-var doing = map[engine.Stage]string{engine.Coming: "loading", engine.Leaving: "unloading", engine.Serving: "serving", engine.Stored: "without"}
+var doing = map[engine.Stage]string{engine.Coming: "loading", engine.Leaving: "unloading", engine.Serving: "serving",
+	engine.Stored: "without"}
 
 // stage asks how far a model is there: the model itself, and where that does not tell, the index.
 func (d *modelRepository) stage(ctx context.Context, id string) (finding, error) {

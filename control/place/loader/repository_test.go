@@ -19,7 +19,8 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// shelf is an engine with a model repository, simulated or real, with what a test does to it beside the driver.
+// shelf is an engine with a model repository, simulated or real, with what a test does to it beside
+// the driver.
 type shelf interface {
 	endpoint() Endpoint
 	access() engineclient.Access
@@ -135,7 +136,8 @@ func (p *scene) behind(c engine.RepositoryCall, name string) {
 		if c == engine.UnloadCall {
 			method, path = http.MethodDelete, engine.TorchModel(name)
 		}
-		if said, err := d.tell(p.within(time.Minute), method, path); err != nil || engine.ReadTorchAnswer(said.status, said.body) != engine.Done {
+		if said, err := d.tell(p.within(time.Minute), method, path); err != nil ||
+			engine.ReadTorchAnswer(said.status, said.body) != engine.Done {
 			p.Fatalf("%s %s: %v, %v", method, path, said.answer, err)
 		}
 		limited := p.within(time.Minute)
@@ -158,11 +160,11 @@ const (
 
 var afresh = Record{Afresh: true}
 
-// repositoryScenarios are what happens between the driver and an engine with a model repository. The simulated ones are held to the real ones by it: with the
-// tag real it is played with those.
+// repositoryScenarios are what happens between the driver and an engine with a model repository.
+// The simulated ones are held to the real ones by it: with the tag real it is played with those.
 //
-// A model that is loaded twice, a restart that nobody notices, an unload that ends before the memory is free, and an answer that is taken for another
-// one, fail.
+// A model that is loaded twice, a restart that nobody notices, an unload that ends before the
+// memory is free, and an answer that is taken for another one, fail.
 var repositoryScenarios = []struct {
 	name string
 	of   []engine.Kind
@@ -190,7 +192,8 @@ var repositoryScenarios = []struct {
 		p.want("a load again", p.loadIn("corrupt", time.Minute), Refused, "")
 		p.look(Record{}, nil, "corrupt")
 		p.done("an unload", p.unloadIn("corrupt", time.Minute))
-		p.want("the same by the Loader", faultOf(second(p.loader.Load(p.within(time.Minute), p.model("corrupt"), time.Minute))), Refused, "")
+		p.want("the same by the Loader", faultOf(second(p.loader.Load(p.within(time.Minute), p.model("corrupt"), time.Minute))),
+			Refused, "")
 		p.put("corrupt", repository.Model{})
 		p.must("corrupt")
 	}},
@@ -222,14 +225,15 @@ var repositoryScenarios = []struct {
 		}
 		p.look(Record{}, nil, "lingers")
 	}},
-	{"an unload that takes too long is unclear, and is waited for the next time", only(engine.MLServer, engine.Triton, engine.TFServing), func(p *scene) {
-		p.put("stays", repository.Model{Unload: slowly})
-		p.must("stays")
-		p.want("an unload", p.unloadIn("stays", late), Unclear, "")
-		time.Sleep(slowly)
-		p.done("an unload again", p.unloadIn("stays", time.Minute))
-		p.look(Record{}, nil, "stays")
-	}},
+	{"an unload that takes too long is unclear, and is waited for the next time", only(engine.MLServer, engine.Triton, engine.TFServing),
+		func(p *scene) {
+			p.put("stays", repository.Model{Unload: slowly})
+			p.must("stays")
+			p.want("an unload", p.unloadIn("stays", late), Unclear, "")
+			time.Sleep(slowly)
+			p.done("an unload again", p.unloadIn("stays", time.Minute))
+			p.look(Record{}, nil, "stays")
+		}},
 	{"a load waits for the end of an unload", only(engine.Triton, engine.TFServing), func(p *scene) { // MLServer answers no sooner
 		p.put("returns", repository.Model{Unload: slowly})
 		p.must("returns")
@@ -249,7 +253,8 @@ var repositoryScenarios = []struct {
 		p.loaded("outlives", 1)
 		p.look(Record{}, []string{"outlives"})
 	}},
-	{"a load that outlives its caller, and fails", only(engine.Triton, engine.TFServing), func(p *scene) { // MLServer's index gives no reason
+	// MLServer's index gives no reason
+	{"a load that outlives its caller, and fails", only(engine.Triton, engine.TFServing), func(p *scene) {
 		p.put("fails", repository.Model{Load: slowly, Fail: "no weights"})
 		p.want("a load", p.loadIn("fails", late), Unclear, "")
 		p.want("a load that takes it up", p.loadIn("fails", time.Minute), Refused, "no weights")
@@ -395,7 +400,8 @@ var repositoryScenarios = []struct {
 	{"an engine that takes no connection", all, func(p *scene) {
 		p.put("m", repository.Model{})
 		p.kill()
-		// This one may still begin on the connection that breaks, so that it is not known whether it was asked.
+		// This one may still begin on the connection that breaks, so that it is not known whether
+		// it was asked.
 		if _, err := p.loader.Look(p.within(time.Minute), Record{}); err == nil {
 			p.Error("a look at an engine that is gone finds something")
 		}
@@ -416,15 +422,18 @@ func (p *scene) register(name string) {
 	p.Helper()
 	d := openTorchServe(p.endpoint(), p.access())
 	defer d.Close()
-	if said, err := d.tell(p.within(time.Minute), http.MethodPost, "/models?url="+archive(name)+"&model_name="+name); err != nil || said.status != http.StatusOK {
+	if said, err := d.tell(p.within(time.Minute), http.MethodPost, "/models?url="+archive(name)+"&model_name="+name); err != nil ||
+		said.status != http.StatusOK {
 		p.Fatalf("%v, %v", said.answer, err)
 	}
 }
 
 func second(_ Loaded, err error) error { return err }
 
-// perform plays all scenarios with the shelf of each kind that make makes, or those whose names begin as told.
-func perform(t *testing.T, shelf func(t *testing.T, kind engine.Kind) shelf, kinds []engine.Kind, in func(t *testing.T, run func(t *testing.T))) {
+// perform plays all scenarios with the shelf of each kind that make makes, or those whose names
+// begin as told.
+func perform(t *testing.T, shelf func(t *testing.T, kind engine.Kind) shelf, kinds []engine.Kind,
+	in func(t *testing.T, run func(t *testing.T))) {
 	for _, kind := range kinds {
 		for _, c := range repositoryScenarios {
 			if !slices.Contains(c.of, kind) {
@@ -536,7 +545,9 @@ func (s *simulatedShelf) loads(name string) (n int) {
 	return n
 }
 
-// Looks at an MLServer ask for the index no more often than they must, and those at a Triton each time: a driver that reads it at each look, or does not know what came of a load or an unload, or reads it no more at all, fails.
+// Looks at an MLServer ask for the index no more often than they must, and those at a Triton each
+// time: a driver that reads it at each look, or does not know what came of a load or an unload, or
+// reads it no more at all, fails.
 func TestAnIndexIsReadWhenItMayHaveChanged(t *testing.T) {
 	for _, kind := range v2Kinds {
 		synctest.Test(t, func(t *testing.T) {
@@ -593,7 +604,8 @@ func TestAnIndexIsReadWhenItMayHaveChanged(t *testing.T) {
 	}
 }
 
-// What serves is asked for by turns: a model that is gone while others are there is missed before the index is read for its age.
+// What serves is asked for by turns: a model that is gone while others are there is missed before
+// the index is read for its age.
 func TestEachModelIsAskedForByTurns(t *testing.T) {
 	for _, kind := range v2Kinds {
 		synctest.Test(t, func(t *testing.T) {
@@ -621,7 +633,8 @@ func TestEachModelIsAskedForByTurns(t *testing.T) {
 	}
 }
 
-// A Triton that lets nobody load is none that takes models, and says what to do; what it has it lists.
+// A Triton that lets nobody load is none that takes models, and says what to do; what it has it
+// lists.
 func TestATritonWithoutExplicitControl(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &simulatedShelf{t: t, kind: engine.Triton, models: map[string]repository.Model{"m": {}}, fixed: true}
@@ -645,8 +658,8 @@ func TestATritonWithoutExplicitControl(t *testing.T) {
 	})
 }
 
-// answering is an engine that answers some paths as it is told, one answer after the other where a line -- is between them, the last for ever; and others as it
-// has no such path.
+// answering is an engine that answers some paths as it is told, one answer after the other where a
+// line -- is between them, the last for ever; and others as it has no such path.
 func answering(t *testing.T, kind engine.Kind, answers map[string]string) *Loader {
 	t.Helper()
 	at := &site{}
@@ -676,7 +689,8 @@ func answering(t *testing.T, kind engine.Kind, answers map[string]string) *Loade
 	})}
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { _ = server.Close() })
-	l, err := Open(Endpoint{Address: address, Kind: kind, Management: map[engine.Kind]string{engine.TorchServe: address}[kind]}, engineclient.Access{Dial: at.dial}, nil)
+	l, err := Open(Endpoint{Address: address, Kind: kind, Management: map[engine.Kind]string{engine.TorchServe: address}[kind]},
+		engineclient.Access{Dial: at.dial}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -684,10 +698,11 @@ func answering(t *testing.T, kind engine.Kind, answers map[string]string) *Loade
 	return l
 }
 
-// What is not an engine's own word on the matter leaves it unclear what was done, and what the engine says it has decides where it is. An outcome that
-// is another fails.
+// What is not an engine's own word on the matter leaves it unclear what was done, and what the
+// engine says it has decides where it is. An outcome that is another fails.
 func TestOutcomesAtRepositories(t *testing.T) {
-	const ready, load, unload, index = "GET /v2/models/m/ready", "POST /v2/repository/models/m/load", "POST /v2/repository/models/m/unload", "POST /v2/repository/index"
+	const ready, load, unload, index = "GET /v2/models/m/ready", "POST /v2/repository/models/m/load", "POST /v2/repository/models/m/unload",
+		"POST /v2/repository/index"
 	const failed = `400 {"error":"load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: no;\n"}`
 	for _, c := range []struct {
 		name         string
@@ -702,17 +717,22 @@ func TestOutcomesAtRepositories(t *testing.T) {
 		},
 		{
 			"a load that failed and left a version", engine.Triton,
-			map[string]string{ready: "400 ", index: `200 [{"name":"m","version":"1"},{"name":"m","version":"2","state":"UNLOADING"}]`, load: failed, unload: "200 "},
-			"unclear: the engine is still unloading the model: context deadline exceeded", "unclear: the engine is still unloading the model: context deadline exceeded",
+			map[string]string{ready: "400 ", index: `200 [{"name":"m","version":"1"},{"name":"m","version":"2","state":"UNLOADING"}]`,
+				load: failed, unload: "200 "},
+			"unclear: the engine is still unloading the model: context deadline exceeded",
+			"unclear: the engine is still unloading the model: context deadline exceeded",
 		},
 		{
 			"a load that failed, and after which a version serves", engine.Triton,
-			map[string]string{ready: "400 ", index: `200 [{"name":"m"}]` + "\n--\n" + `200 [{"name":"m","version":"1","state":"UNAVAILABLE","reason":"no"},{"name":"m","version":"2","state":"READY"}]` + "\n--\n" + `200 [{"name":"m"}]`, load: failed, unload: "200 "},
+			map[string]string{ready: "400 ", index: `200 [{"name":"m"}]` + "\n--\n" +
+				`200 [{"name":"m","version":"1","state":"UNAVAILABLE","reason":"no"},{"name":"m","version":"2","state":"READY"}]` +
+				"\n--\n" + `200 [{"name":"m"}]`, load: failed, unload: "200 "},
 			"unclear: 400: load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: no;\n", "",
 		},
 		{
 			"one that failed and left nothing", engine.Triton,
-			map[string]string{ready: "400 ", index: `200 [{"name":"m","version":"1","state":"UNAVAILABLE","reason":"no"}]`, load: failed, unload: "200 "},
+			map[string]string{ready: "400 ", index: `200 [{"name":"m","version":"1","state":"UNAVAILABLE","reason":"no"}]`, load: failed,
+				unload: "200 "},
 			"refused: 400: load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: no;\n", "",
 		},
 		{
@@ -733,7 +753,8 @@ func TestOutcomesAtRepositories(t *testing.T) {
 		{
 			"one without a repository", engine.MLServer,
 			map[string]string{ready: `404 {"detail":"Not Found"}`},
-			`refused: 404: {"detail":"Not Found"}: it has no V2 model repository there`, `refused: 404: {"detail":"Not Found"}: it has no V2 model repository there`,
+			`refused: 404: {"detail":"Not Found"}: it has no V2 model repository there`,
+			`refused: 404: {"detail":"Not Found"}: it has no V2 model repository there`,
 		},
 		{
 			"an unload of what is being unloaded", engine.MLServer,
@@ -743,7 +764,8 @@ func TestOutcomesAtRepositories(t *testing.T) {
 		{
 			"an index that cannot be read", engine.Triton,
 			map[string]string{ready: "400 ", index: `200 [{"name":"m"}]` + "\n--\n" + "200 <html>", load: "200 ", unload: "200 "},
-			"unclear: the engine answered 200, but does not say what it has: index of the model repository: invalid character '<' looking for beginning of value", "unclear: index of the model repository: invalid character '<' looking for beginning of value",
+			"unclear: the engine answered 200, but does not say what it has: index of the model repository: invalid character '<' looking for beginning of value",
+			"unclear: index of the model repository: invalid character '<' looking for beginning of value",
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -766,14 +788,16 @@ func TestOutcomesAtRepositories(t *testing.T) {
 	}
 }
 
-// An engine that has no index gives no list and takes no models, as before anybody knew of repositories; one whose index fails is not looked at.
+// An engine that has no index gives no list and takes no models, as before anybody knew of
+// repositories; one whose index fails is not looked at.
 func TestALookAtAnEngineWithoutAnIndex(t *testing.T) {
 	for _, c := range []struct {
 		index string
 		seen  bool
 		want  string // the error of a look
 	}{
-		{"404 nothing", true, ""}, {"405 ", true, ""}, {"501 ", true, ""}, {"500 broken", false, "unclear: 500: broken"}, {`401 {"error":"no"}`, false, "refused: 401: no: " + engineclient.WantsToken},
+		{"404 nothing", true, ""}, {"405 ", true, ""}, {"501 ", true, ""}, {"500 broken", false, "unclear: 500: broken"},
+		{`401 {"error":"no"}`, false, "refused: 401: no: " + engineclient.WantsToken},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := answering(t, engine.Triton, map[string]string{"POST /v2/repository/index": c.index})

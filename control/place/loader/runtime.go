@@ -32,8 +32,8 @@ const (
 
 const unixScheme = "unix:"
 
-// modelRuntime drives a program that serves mmesh.ModelRuntime. It cannot list its models, and to ask whether it is ready takes
-// them away: it is asked once in each life of it.
+// modelRuntime drives a program that serves mmesh.ModelRuntime. It cannot list its models, and to
+// ask whether it is ready takes them away: it is asked once in each life of it.
 type modelRuntime struct {
 	Endpoint
 	access  engineclient.Access
@@ -102,15 +102,17 @@ func (r *modelRuntime) Close() error {
 
 func (r *modelRuntime) dial(ctx context.Context) (net.Conn, error) {
 	conn, err := r.access.DialContext(ctx, r.network, r.address)
-	// One refusal is enough. The kernel refuses a connection only if no process listens, and a runtime listens until it ends. If a firewall refuses
-	// it, control asks the runtime for its status needlessly and loads its models again.
+	// One refusal is enough. The kernel refuses a connection only if no process listens, and a
+	// runtime listens until it ends. If a firewall refuses it, control asks the runtime for its
+	// status needlessly and loads its models again.
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		r.ended.Store(true)
 	}
 	return conn, err
 }
 
-// redial dials again as soon as a connection breaks, until ctx ends. A process that has ended refuses that dial, unless the next one listens already.
+// redial dials again as soon as a connection breaks, until ctx ends. A process that has ended
+// refuses that dial, unless the next one listens already.
 func (r *modelRuntime) redial(ctx context.Context) {
 	for state := r.conn.GetState(); r.conn.WaitForStateChange(ctx, state); {
 		was := state
@@ -120,8 +122,8 @@ func (r *modelRuntime) redial(ctx context.Context) {
 	}
 }
 
-// incarnation tells which life of the runtime is at its address now: by its container if somebody says, else by the
-// process at the other end of its socket.
+// incarnation tells which life of the runtime is at its address now: by its container if somebody
+// says, else by the process at the other end of its socket.
 func (r *modelRuntime) incarnation(ctx context.Context) (string, error) {
 	conn, err := r.dial(ctx)
 	if err != nil {
@@ -158,8 +160,8 @@ func (r *modelRuntime) Look(ctx context.Context, record Record) (Seen, error) {
 		return known.seen(), nil
 	}
 	now := &life{incarnation: incarnation, limits: record.Limits}
-	// Where nothing tells this life from the recorded one, what is on record stands: to ask would take models away from
-	// a runtime that serves them.
+	// Where nothing tells this life from the recorded one, what is on record stands: to ask would
+	// take models away from a runtime that serves them.
 	purged := !record.Known || anew || record.Incarnation != incarnation && record.Incarnation != "" && incarnation != ""
 	if purged {
 		ended := r.ended.Swap(false)
@@ -188,13 +190,15 @@ func (r *modelRuntime) Look(ctx context.Context, record Record) (Seen, error) {
 	return seen, nil
 }
 
-// awaitState waits until gRPC reports the state of a new connection. Calls get through a moment before it reports it as ready.
+// awaitState waits until gRPC reports the state of a new connection. Calls get through a moment
+// before it reports it as ready.
 func (r *modelRuntime) awaitState(ctx context.Context) {
 	for r.conn.GetState() == connectivity.Connecting && r.conn.WaitForStateChange(ctx, connectivity.Connecting) {
 	}
 }
 
-// watch sees whether the connection of a life that nothing else tells from the next is there still, and makes another if not.
+// watch sees whether the connection of a life that nothing else tells from the next is there still,
+// and makes another if not.
 func (r *modelRuntime) watch(l *life) {
 	if r.conn.GetState() != connectivity.Ready || r.dialled.Load() != l.connection {
 		l.doubt()
@@ -254,7 +258,8 @@ func methodsOf(s *mmesh.RuntimeStatusResponse) (engine.Methods, error) {
 	return engine.MethodsOf(paths, s.GetAllowAnyMethod())
 }
 
-// Load loads a model in the life of the runtime that was looked at; another one is to be made ready first.
+// Load loads a model in the life of the runtime that was looked at; another one is to be made ready
+// first.
 func (r *modelRuntime) Load(ctx context.Context, m Model) (Loaded, error) {
 	known := r.current()
 	if known == nil {
@@ -278,7 +283,8 @@ func (r *modelRuntime) Load(ctx context.Context, m Model) (Loaded, error) {
 	}
 	loaded := Loaded{Bytes: int64(answer.GetSizeInBytes())}
 	if known.limits.LimitsConcurrency {
-		// What says nothing of itself takes one request at a time, as in ModelMesh; what says more than any has is as good as without a limit.
+		// What says nothing of itself takes one request at a time, as in ModelMesh; what says more
+		// than any has is as good as without a limit.
 		loaded.Concurrency = min(max(1, int(answer.GetMaxConcurrency())), maxConcurrency)
 	}
 	return loaded, nil
@@ -287,7 +293,8 @@ func (r *modelRuntime) Load(ctx context.Context, m Model) (Loaded, error) {
 // maxConcurrency bounds the limit of a copy.
 const maxConcurrency = 1 << 20
 
-// Unload unloads a model. A runtime answers OK for one that it does not know; NOT_FOUND says the same.
+// Unload unloads a model. A runtime answers OK for one that it does not know; NOT_FOUND says the
+// same.
 func (r *modelRuntime) Unload(ctx context.Context, id string) error {
 	var to peer.Peer
 	_, err := r.calls.UnloadModel(ctx, &mmesh.UnloadModelRequest{ModelId: id}, grpc.Peer(&to))
@@ -349,8 +356,8 @@ func (r *modelRuntime) Size(ctx context.Context, id string) (int64, error) {
 	return int64(answer.GetSizeInBytes()), nil
 }
 
-// failed is a call that failed, as an Error. By the interface's own rule two codes say that nothing was tried; all others
-// leave that open. A call that was on no connection has no peer.
+// failed is a call that failed, as an Error. By the interface's own rule two codes say that nothing
+// was tried; all others leave that open. A call that was on no connection has no peer.
 func failed(method string, err error, to peer.Peer) *Error {
 	words := method + ": " + sayStatus(err)
 	switch code := status.Code(err); {

@@ -31,7 +31,8 @@ const testTimeout = 30 * time.Second
 
 var serveAt = flag.String("serve-runtime", "", "for a test that starts itself: be a model runtime at this socket")
 
-// TestARuntimeOfItsOwn is no test but a model runtime in a process of its own, for the tests that kill it.
+// TestARuntimeOfItsOwn is no test but a model runtime in a process of its own, for the tests that
+// kill it.
 func TestARuntimeOfItsOwn(t *testing.T) {
 	if *serveAt == "" {
 		t.Skip("another test starts it")
@@ -91,8 +92,8 @@ func look(t *testing.T, l *Loader, r Record) (Seen, Record) {
 	return seen, Record{Known: true, Incarnation: seen.Incarnation, Limits: seen.Limits}
 }
 
-// Over a real socket and real TCP, the same Loader after another: what is on record stands in the same life, and where
-// lives cannot be told apart.
+// Over a real socket and real TCP, the same Loader after another: what is on record stands in the
+// same life, and where lives cannot be told apart.
 func TestARuntimeIsMadeReadyOnceALife(t *testing.T) {
 	for _, c := range []struct {
 		network, address string
@@ -145,7 +146,8 @@ func TestAnotherContainerIsAnotherLife(t *testing.T) {
 	if seen, _ := look(t, openRuntimeFor(t, management, "containerd://1"), record); seen.Purged {
 		t.Errorf("the same container: %+v", seen)
 	}
-	if seen, _ := look(t, openRuntimeFor(t, management, "containerd://2"), record); !seen.Purged || seen.Incarnation != "containerd://2" || served.Purges() != 2 {
+	if seen, _ := look(t, openRuntimeFor(t, management, "containerd://2"), record); !seen.Purged || seen.Incarnation != "containerd://2" ||
+		served.Purges() != 2 {
 		t.Errorf("another container: %+v after %d purges", seen, served.Purges())
 	}
 }
@@ -179,14 +181,16 @@ func TestAnotherProcessAtASocketIsAnotherLife(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = process.Wait()
-		if _, err := l.Load(t.Context(), Model{ID: "y", Source: "sim:"}, testTimeout); faultOf(err) == nil || faultOf(err).Outcome != Unreached {
+		if _, err := l.Load(t.Context(), Model{ID: "y", Source: "sim:"}, testTimeout); faultOf(err) == nil ||
+			faultOf(err).Outcome != Unreached {
 			t.Errorf("life %d: a load when it is dead: %v", life, err)
 		}
 	}
 }
 
 func TestAModelRuntimeNeedsAnAddress(t *testing.T) {
-	if _, err := Open(Endpoint{Address: "127.0.0.1:1", Kind: engine.ModelRuntime}, engineclient.Access{}, nil); err == nil || !strings.Contains(err.Error(), "spec.management") {
+	if _, err := Open(Endpoint{Address: "127.0.0.1:1", Kind: engine.ModelRuntime}, engineclient.Access{}, nil); err == nil ||
+		!strings.Contains(err.Error(), "spec.management") {
 		t.Errorf("%v", err)
 	}
 }
@@ -268,7 +272,8 @@ func (g *gossip) RuntimeStatus(ctx context.Context, _ *mmesh.RuntimeStatusReques
 	return nil, status.Error(codes.Unauthenticated, "nobody knows "+strings.TrimPrefix(shown, "Bearer "))
 }
 
-// A runtime is called with the token that its endpoint refers to, and no other; what it says of it is not told on.
+// A runtime is called with the token that its endpoint refers to, and no other; what it says of it
+// is not told on.
 func TestEachRuntimeGetsItsOwnToken(t *testing.T) {
 	g, server := new(gossip), grpc.NewServer()
 	mmesh.RegisterModelRuntimeServer(server, g)
@@ -284,7 +289,8 @@ func TestEachRuntimeGetsItsOwnToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	for ref, want := range map[string]string{"": "Bearer flag", "a/s/token": "Bearer secret", "b/s/token": ""} {
-		l, err := Open(Endpoint{Address: "127.0.0.1:1", Management: l.Addr().String(), Token: ref}, engineclient.Access{Tokens: tokens}, nil)
+		l, err := Open(Endpoint{Address: "127.0.0.1:1", Management: l.Addr().String(), Token: ref},
+			engineclient.Access{Tokens: tokens}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -295,18 +301,21 @@ func TestEachRuntimeGetsItsOwnToken(t *testing.T) {
 		if got := g.last.Load(); got != want {
 			t.Errorf("with the reference %q a call carries %q, want %q", ref, got, want)
 		}
-		if err == nil || strings.Contains(err.Error(), "flag") || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "Unauthenticated: nobody knows") {
+		if err == nil || strings.Contains(err.Error(), "flag") || strings.Contains(err.Error(), "secret") ||
+			!strings.Contains(err.Error(), "Unauthenticated: nobody knows") {
 			t.Errorf("with the reference %q: %v", ref, err)
 		}
 	}
 }
 
-// A runtime without an incarnation that ends refuses the dial that follows at once, and is asked for its status before it is told to load anything.
+// A runtime without an incarnation that ends refuses the dial that follows at once, and is asked
+// for its status before it is told to load anything.
 func TestARuntimeThatRefusedADialIsMadeReadyBeforeItLoads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &site{}
 		begin := func() (*runtime.Runtime, func()) {
-			served, server, listener := runtime.New(runtime.Config{Capacity: 100, DefaultSize: 10, LoadingThreads: 1}), grpc.NewServer(), s.listen()
+			served, server, listener := runtime.New(runtime.Config{Capacity: 100, DefaultSize: 10, LoadingThreads: 1}), grpc.NewServer(),
+				s.listen()
 			mmesh.RegisterModelRuntimeServer(server, served)
 			go func() { _ = server.Serve(listener) }()
 			return served, func() { s.close(); server.Stop(); synctest.Wait() }
@@ -346,7 +355,8 @@ func TestARuntimeThatRefusedADialIsMadeReadyBeforeItLoads(t *testing.T) {
 	})
 }
 
-// A connection may break though the runtime lives. It keeps what it has, in doubt, until somebody finds that it has begun anew.
+// A connection may break though the runtime lives. It keeps what it has, in doubt, until somebody
+// finds that it has begun anew.
 func TestARuntimeWhoseConnectionBrokeIsDoubtful(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &site{}

@@ -23,9 +23,10 @@ import (
 	"github.com/headgate/headgate/test/golden"
 )
 
-// Each block of a file under testdata is a story of its own, between a Loader and a simulated engine, on a clock that
-// stands still while anything can happen: what is done when, and then what came of it, by the engine's own log, by the
-// answers that the Loader heard, and by what it returned.
+// Each block of a file under testdata is a story of its own, between a Loader and a simulated
+// engine, on a clock that stands still while anything can happen: what is done when, and then what
+// came of it, by the engine's own log, by the answers that the Loader heard, and by what it
+// returned.
 //
 //	engine KIND [load=T] [startup=T] [concurrency=N]
 //	                                   vllm, sglang or modelruntime; vLLM and SGLang take T for a load
@@ -65,8 +66,8 @@ type story struct {
 	events  bytes.Buffer
 }
 
-// line is one thing that happened. Of things at one time those of the lower rank come first, then the model with the
-// lower id: between models there is no order.
+// line is one thing that happened. Of things at one time those of the lower rank come first, then
+// the model with the lower id: between models there is no order.
 type line struct {
 	at   time.Duration
 	rank int
@@ -248,7 +249,8 @@ func (s *story) startEngine() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var over sync.WaitGroup
 	if s.kind == engine.ModelRuntime {
-		c := runtime.Config{Capacity: 1 << 30, DefaultSize: 50 << 20, LoadingThreads: 2, LoadTimeout: time.Minute, Events: llm.NewEvents(s, "")}
+		c := runtime.Config{Capacity: 1 << 30, DefaultSize: 50 << 20, LoadingThreads: 2, LoadTimeout: time.Minute,
+			Events: llm.NewEvents(s, "")}
 		if text := s.options["startup"]; text != "" {
 			c.Startup = s.duration(text)
 		}

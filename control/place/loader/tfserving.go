@@ -19,11 +19,13 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// What TensorFlow Serving does is as its protocol, its source and its users' reports have it (tensorflow_serving/model_servers/server_core.cc, issues 1447, 1519 and
-// 1565 of its repository); no real one was run.
+// What TensorFlow Serving does is as its protocol, its source and its users' reports have it
+// (tensorflow_serving/model_servers/server_core.cc, issues 1447, 1519 and 1565 of its repository);
+// no real one was run.
 
 const (
-	// tfLoads is how many lists of models it takes at once: it locks them, until all that is new has been loaded.
+	// tfLoads is how many lists of models it takes at once: it locks them, until all that is new
+	// has been loaded.
 	tfLoads = 1
 	// tfPlatform is what models are, for a server that nobody built with others.
 	tfPlatform = "tensorflow"
@@ -31,9 +33,10 @@ const (
 	tfAbsent = "it takes no lists of models there: name its gRPC port in ports"
 )
 
-// tfServing drives a TensorFlow Serving over gRPC. It is told a list of all models, and unloads what that leaves out; and it cannot be asked for the list. So
-// the driver keeps it, and one change follows the other: what was recalled or loaded here is on it, as long as the engine has it. What the engine has
-// beside, since somebody else configured it, leaves with the first change.
+// tfServing drives a TensorFlow Serving over gRPC. It is told a list of all models, and unloads
+// what that leaves out; and it cannot be asked for the list. So the driver keeps it, and one change
+// follows the other: what was recalled or loaded here is on it, as long as the engine has it. What
+// the engine has beside, since somebody else configured it, leaves with the first change.
 type tfServing struct {
 	unsized
 	Endpoint
@@ -46,7 +49,8 @@ type tfServing struct {
 	looked   bool       // the list is known
 	recalled map[string]string
 	list     map[string]string // base paths, by names
-	// unsure are models of which nobody knows whether the list that the engine has holds them: it was sent, and the answer did not come.
+	// unsure are models of which nobody knows whether the list that the engine has holds them: it
+	// was sent, and the answer did not come.
 	unsure map[string]bool
 	had    held
 	ends   int  // of loads and unloads
@@ -54,7 +58,8 @@ type tfServing struct {
 }
 
 func openTFServing(e Endpoint, a engineclient.Access) (*tfServing, error) {
-	d := &tfServing{Endpoint: e, changing: make(chan struct{}, 1), list: make(map[string]string), unsure: make(map[string]bool), had: make(held)}
+	d := &tfServing{Endpoint: e, changing: make(chan struct{}, 1), list: make(map[string]string), unsure: make(map[string]bool),
+		had: make(held)}
 	at := cmp.Or(e.GRPC, e.Address)
 	own, err := a.Config(e.Host, at)
 	if err != nil {
@@ -117,7 +122,8 @@ func (d *tfServing) Look(ctx context.Context, _ Record) (Seen, error) {
 	return s, nil
 }
 
-// note notes what a look found of the models that it asked for, when so many calls had ended and the engine had had what it had.
+// note notes what a look found of the models that it asked for, when so many calls had ended and
+// the engine had had what it had.
 func (d *tfServing) note(ends int, had held, asked map[string]string, found map[string]engine.Stage) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -167,8 +173,9 @@ func (d *tfServing) change(ctx context.Context) (end func(), err error) {
 	}, nil
 }
 
-// send sends the list with a model, or without one where its path is empty, and without what the engine turns out to have no more. Taken says of a call that
-// failed that the engine has that list all the same.
+// send sends the list with a model, or without one where its path is empty, and without what the
+// engine turns out to have no more. Taken says of a call that failed that the engine has that list
+// all the same.
 func (d *tfServing) send(ctx context.Context, id, path string) (failed *Error, taken bool) {
 	d.mu.Lock()
 	list, was := maps.Clone(d.list), d.unsure[id]
@@ -213,12 +220,15 @@ func (d *tfServing) send(ctx context.Context, id, path string) (failed *Error, t
 	return failed, taken
 }
 
-// untaken are the codes with which it answers a list that it does not take; with any other one it has taken it, and a model of it has failed.
+// untaken are the codes with which it answers a list that it does not take; with any other one it
+// has taken it, and a model of it has failed.
 var untaken = map[codes.Code]bool{
-	codes.InvalidArgument: true, codes.FailedPrecondition: true, codes.Unauthenticated: true, codes.PermissionDenied: true, codes.Unimplemented: true,
+	codes.InvalidArgument: true, codes.FailedPrecondition: true, codes.Unauthenticated: true, codes.PermissionDenied: true,
+	codes.Unimplemented: true,
 }
 
-// refusedCall is a call that failed, as an Error; nil for one that did not. Refused is one that the engine answered.
+// refusedCall is a call that failed, as an Error; nil for one that did not. Refused is one that the
+// engine answered.
 func refusedCall(method string, err error, to peer.Peer) *Error {
 	if err == nil {
 		return nil
@@ -240,8 +250,8 @@ func refusedCall(method string, err error, to peer.Peer) *Error {
 	return fault(Refused, words)
 }
 
-// Load sends the list with the model, which the engine answers when that serves or has failed. One that it is loading already, since an earlier call whose
-// caller left, is waited for.
+// Load sends the list with the model, which the engine answers when that serves or has failed. One
+// that it is loading already, since an earlier call whose caller left, is waited for.
 func (d *tfServing) Load(ctx context.Context, m Model) (Loaded, error) {
 	if err := engine.CheckStored(d.Kind, m.ID); err != nil {
 		return Loaded{}, fault(Refused, fmt.Sprintf("no model of TensorFlow Serving is called %q: %v", m.ID, err))
@@ -299,7 +309,8 @@ func (d *tfServing) pending(ctx context.Context, m Model) string {
 	if now, err := d.stage(ctx, m.ID); err != nil || now.Stage != engine.Stored {
 		return ""
 	}
-	return fmt.Sprintf("; the engine finds no version of the model, and takes no other list until it does: is there a folder with a number for its name in %s?", m.Source)
+	return fmt.Sprintf("; the engine finds no version of the model, and takes no other list until it does: is there a folder with a number for its name in %s?",
+		m.Source)
 }
 
 // leave takes a model that failed off the list, without which it could not be loaded again.
@@ -318,7 +329,8 @@ func unsettled(failed *Error) error {
 	return failed
 }
 
-// Unload sends the list without the model, and waits until the memory is free, of which the answer says nothing.
+// Unload sends the list without the model, and waits until the memory is free, of which the answer
+// says nothing.
 func (d *tfServing) Unload(ctx context.Context, id string) error {
 	if engine.CheckStored(d.Kind, id) != nil {
 		return nil // it was never told
@@ -385,7 +397,8 @@ func (d *tfServing) await(ctx context.Context, id string, done func(engine.Stage
 // stage asks how far a model is there.
 func (d *tfServing) stage(ctx context.Context, id string) (engine.StoredModel, error) {
 	var to peer.Peer
-	answer, err := d.calls.GetModelStatus(ctx, &tensorflow.GetModelStatusRequest{ModelSpec: &tensorflow.ModelSpec{Name: id}}, grpc.Peer(&to))
+	answer, err := d.calls.GetModelStatus(ctx, &tensorflow.GetModelStatusRequest{ModelSpec: &tensorflow.ModelSpec{Name: id}},
+		grpc.Peer(&to))
 	if status.Code(err) == codes.NotFound {
 		return engine.StoredModel{Name: id}, nil
 	}
@@ -395,12 +408,15 @@ func (d *tfServing) stage(ctx context.Context, id string) (engine.StoredModel, e
 	return stageOf(id, answer.GetModelVersionStatus()), nil
 }
 
-// tfStages are the states of a version. One that nobody knows is taken for that of a version which may come.
+// tfStages are the states of a version. One that nobody knows is taken for that of a version which
+// may come.
 var tfStages = map[tensorflow.ModelVersionStatus_State]engine.Stage{
-	tensorflow.ModelVersionStatus_AVAILABLE: engine.Serving, tensorflow.ModelVersionStatus_UNLOADING: engine.Leaving, tensorflow.ModelVersionStatus_END: engine.Stored,
+	tensorflow.ModelVersionStatus_AVAILABLE: engine.Serving, tensorflow.ModelVersionStatus_UNLOADING: engine.Leaving,
+	tensorflow.ModelVersionStatus_END: engine.Stored,
 }
 
-// stageOf is how far a model is whose versions are told: as far as that which is furthest. The reason is that of the newest version that failed.
+// stageOf is how far a model is whose versions are told: as far as that which is furthest. The
+// reason is that of the newest version that failed.
 func stageOf(id string, versions []*tensorflow.ModelVersionStatus) engine.StoredModel {
 	m := engine.StoredModel{Name: id}
 	newest := int64(-1)

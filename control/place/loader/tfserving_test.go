@@ -13,8 +13,8 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// listScenarios are what happens to the list of a TensorFlow Serving. A model that leaves though nobody unloaded it, one that is loaded again though it was
-// there, or one that comes back, fails.
+// listScenarios are what happens to the list of a TensorFlow Serving. A model that leaves though
+// nobody unloaded it, one that is loaded again though it was there, or one that comes back, fails.
 var listScenarios = []struct {
 	name string
 	run  func(p *scene)
@@ -241,7 +241,8 @@ func TestHowFarAModelIsAtTFServing(t *testing.T) {
 	version := func(n int64, s tensorflow.ModelVersionStatus_State, words string) *tensorflow.ModelVersionStatus {
 		return &tensorflow.ModelVersionStatus{Version: n, State: s, Status: &tensorflow.StatusProto{ErrorMessage: words}}
 	}
-	const start, loading, available = tensorflow.ModelVersionStatus_START, tensorflow.ModelVersionStatus_LOADING, tensorflow.ModelVersionStatus_AVAILABLE
+	const start, loading, available = tensorflow.ModelVersionStatus_START, tensorflow.ModelVersionStatus_LOADING,
+		tensorflow.ModelVersionStatus_AVAILABLE
 	const unloading, end = tensorflow.ModelVersionStatus_UNLOADING, tensorflow.ModelVersionStatus_END
 	for _, c := range []struct {
 		name     string
@@ -257,10 +258,14 @@ func TestHowFarAModelIsAtTFServing(t *testing.T) {
 		{"failed", []*tensorflow.ModelVersionStatus{version(1, end, "no weights")}, engine.StoredModel{Reason: "no weights"}},
 		{"a state of a version to come", []*tensorflow.ModelVersionStatus{version(1, 35, "")}, engine.StoredModel{Stage: engine.Coming}},
 		{"no state", []*tensorflow.ModelVersionStatus{version(1, 0, "")}, engine.StoredModel{Stage: engine.Coming}},
-		{"the next version loads", []*tensorflow.ModelVersionStatus{version(2, loading, ""), version(1, available, "")}, engine.StoredModel{Stage: engine.Serving}},
-		{"the next version loads, told last", []*tensorflow.ModelVersionStatus{version(1, available, ""), version(2, loading, "")}, engine.StoredModel{Stage: engine.Serving}},
-		{"the next version failed", []*tensorflow.ModelVersionStatus{version(3, end, "new"), version(2, end, "old"), version(1, available, "")}, engine.StoredModel{Stage: engine.Serving, Reason: "new"}},
-		{"the version before is gone", []*tensorflow.ModelVersionStatus{version(1, end, ""), version(2, loading, "")}, engine.StoredModel{Stage: engine.Coming}},
+		{"the next version loads", []*tensorflow.ModelVersionStatus{version(2, loading, ""), version(1, available, "")},
+			engine.StoredModel{Stage: engine.Serving}},
+		{"the next version loads, told last", []*tensorflow.ModelVersionStatus{version(1, available, ""), version(2, loading, "")},
+			engine.StoredModel{Stage: engine.Serving}},
+		{"the next version failed", []*tensorflow.ModelVersionStatus{version(3, end, "new"), version(2, end, "old"),
+			version(1, available, "")}, engine.StoredModel{Stage: engine.Serving, Reason: "new"}},
+		{"the version before is gone", []*tensorflow.ModelVersionStatus{version(1, end, ""), version(2, loading, "")},
+			engine.StoredModel{Stage: engine.Coming}},
 	} {
 		c.want.Name = "m"
 		if diff := cmp.Diff(c.want, stageOf("m", c.versions)); diff != "" {
@@ -269,7 +274,8 @@ func TestHowFarAModelIsAtTFServing(t *testing.T) {
 	}
 }
 
-// A look that ends after a call says nothing of what that did: what was unloaded meanwhile is not had, and what is being changed stays on the list.
+// A look that ends after a call says nothing of what that did: what was unloaded meanwhile is not
+// had, and what is being changed stays on the list.
 func TestALookAtTFServingInTheMidstOfACall(t *testing.T) {
 	for _, changing := range []bool{false, true} {
 		d := &tfServing{looked: true, changing: make(chan struct{}, 1), list: map[string]string{"kept": "/kept"}, had: held{}}

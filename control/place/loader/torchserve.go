@@ -12,14 +12,16 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// torchLoads is how many models a TorchServe is told to load at once. Each is a process of its own, so that none waits for another.
+// torchLoads is how many models a TorchServe is told to load at once. Each is a process of its own,
+// so that none waits for another.
 const torchLoads = 2
 
 // torchClosed says what to do about a TorchServe that lets nobody load.
 const torchClosed = "start TorchServe with --enable-model-api, and name its management port in management"
 
-// torchServe drives a TorchServe at its management port. Its loads do not wait for their ends, which TorchServe would keep a thread for that answers
-// others: the description of the model is read until it serves, or a process has ended that was to serve it.
+// torchServe drives a TorchServe at its management port. Its loads do not wait for their ends,
+// which TorchServe would keep a thread for that answers others: the description of the model is
+// read until it serves, or a process has ended that was to serve it.
 type torchServe struct {
 	unsized
 	caller
@@ -36,7 +38,8 @@ func openTorchServe(e Endpoint, a engineclient.Access) *torchServe {
 	return &torchServe{caller: newCaller(e, a), had: make(held)}
 }
 
-// Look reads the list, and the description of what was not known to serve: the list tells no more than names.
+// Look reads the list, and the description of what was not known to serve: the list tells no more
+// than names.
 func (d *torchServe) Look(ctx context.Context, _ Record) (Seen, error) {
 	d.mu.Lock()
 	calls, had := d.calls, maps.Clone(d.had)
@@ -80,7 +83,8 @@ func (d *torchServe) Look(ctx context.Context, _ Record) (Seen, error) {
 	return s, nil
 }
 
-// note notes what a list says that was asked for when calls was the count, and had what the engine had.
+// note notes what a list says that was asked for when calls was the count, and had what the engine
+// had.
 func (d *torchServe) note(calls int, had held, there map[string]bool, serving []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -138,8 +142,8 @@ func (d *torchServe) open(ctx context.Context) (bool, error) {
 	return !d.closed, nil
 }
 
-// Load registers a model that is not registered, and starts a process for one that has none. One that is being started already, since an earlier call whose
-// caller left, is waited for.
+// Load registers a model that is not registered, and starts a process for one that has none. One
+// that is being started already, since an earlier call whose caller left, is waited for.
 func (d *torchServe) Load(ctx context.Context, m Model) (Loaded, error) {
 	if err := engine.CheckStored(d.Kind, m.ID); err != nil {
 		return Loaded{}, fault(Refused, fmt.Sprintf("no model of TorchServe is called %q: %v", m.ID, err))
@@ -180,8 +184,8 @@ func (d *torchServe) Load(ctx context.Context, m Model) (Loaded, error) {
 	return Loaded{}, nil
 }
 
-// await waits until a model that is being started serves. One whose process ended before is unregistered: TorchServe would start another one for ever, and
-// keep requests for it waiting.
+// await waits until a model that is being started serves. One whose process ended before is
+// unregistered: TorchServe would start another one for ever, and keep requests for it waiting.
 func (d *torchServe) await(ctx context.Context, id string) error {
 	var before engine.TorchState
 	for pause := minPoll; ; pause = min(2*pause, maxPoll) {
@@ -218,7 +222,8 @@ func (d *torchServe) Unload(ctx context.Context, id string) error {
 	return d.unregister(ctx, id)
 }
 
-// unregister returns when the engine has answered that the model's processes have ended, or that there is no such model.
+// unregister returns when the engine has answered that the model's processes have ended, or that
+// there is no such model.
 func (d *torchServe) unregister(ctx context.Context, id string) error {
 	said, err := d.tell(ctx, http.MethodDelete, engine.TorchModel(id))
 	if err != nil {

@@ -119,7 +119,8 @@ func (s *Server) modelOf(key decide.Key, info *mmesh.ModelInfo) (*v1alpha1.Model
 
 // fieldNames maps fields of a Model to the API's names.
 var fieldNames = map[string]string{
-	"metadata.name": "modelId", "spec.id": "modelId", "spec.type": "modelInfo.type", "spec.source": "modelInfo.path", "spec.key": "modelInfo.key",
+	"metadata.name": "modelId", "spec.id": "modelId", "spec.type": "modelInfo.type", "spec.source": "modelInfo.path",
+	"spec.key": "modelInfo.key",
 }
 
 // UnregisterModel unregisters a model. Its copies are unloaded later.
@@ -223,7 +224,9 @@ func info(st decide.Status) *mmesh.ModelStatusInfo {
 			Location: f.Endpoint, CopyStatus: mmesh.ModelStatusInfo_LOADING_FAILED, Time: uint64(f.At.UnixMilli()),
 		})
 	}
-	slices.SortStableFunc(info.ModelCopyInfos, func(a, b *mmesh.ModelStatusInfo_ModelCopyInfo) int { return int(int64(b.Time) - int64(a.Time)) })
+	slices.SortStableFunc(info.ModelCopyInfos, func(a, b *mmesh.ModelStatusInfo_ModelCopyInfo) int {
+		return int(int64(b.Time) - int64(a.Time))
+	})
 	if info.Status == mmesh.ModelStatusInfo_LOADING_FAILED {
 		for _, f := range st.Failures {
 			info.Errors = append(info.Errors, f.Words)
@@ -236,7 +239,8 @@ func info(st decide.Status) *mmesh.ModelStatusInfo {
 }
 
 var copyStatuses = map[decide.CopyState]mmesh.ModelStatusInfo_ModelStatus{
-	decide.Queued: mmesh.ModelStatusInfo_LOADING, decide.Loading: mmesh.ModelStatusInfo_LOADING, decide.Loaded: mmesh.ModelStatusInfo_LOADED,
+	decide.Queued: mmesh.ModelStatusInfo_LOADING, decide.Loading: mmesh.ModelStatusInfo_LOADING,
+	decide.Loaded: mmesh.ModelStatusInfo_LOADED,
 	// A copy that is draining or unloading gets no requests.
 	decide.Draining: mmesh.ModelStatusInfo_NOT_LOADED, decide.Unloading: mmesh.ModelStatusInfo_NOT_LOADED,
 }
@@ -296,7 +300,8 @@ func (s *Server) meta(key decide.Key) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: key.Pool.Namespace, Name: objectName(key), CreationTimestamp: metav1.NewTime(s.now())}
 }
 
-// objectName is the name of the object of a registered model: ids may be any UTF-8, and objects' names may not.
+// objectName is the name of the object of a registered model: ids may be any UTF-8, and objects'
+// names may not.
 func objectName(key decide.Key) string {
 	sum := sha256.Sum256([]byte(key.ID))
 	pool := strings.TrimRight(fmt.Sprintf("%.30s", key.Pool.Name), ".")

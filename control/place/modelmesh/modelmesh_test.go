@@ -141,11 +141,13 @@ func TestStatuses(t *testing.T) {
 		},
 		"NOT_LOADED 'it is larger than any endpoint'": {Why: decide.TooLarge},
 		// It is tried again for who waits for it.
-		"LOADING e1=LOADING_FAILED@1": {Held: 1, Retrying: true, Failures: []decide.Failure{{Endpoint: "e1", At: failure("e1", "", 1).At, Words: "busy", Why: decide.LoadRetried}}},
+		"LOADING e1=LOADING_FAILED@1": {Held: 1, Retrying: true,
+			Failures: []decide.Failure{{Endpoint: "e1", At: failure("e1", "", 1).At, Words: "busy", Why: decide.LoadRetried}}},
 		// The failure has expired, and the next load has not begun.
 		"LOADING": {Asked: true, Retrying: true},
 		// Nobody waits, and it has failed too often.
-		"LOADING_FAILED e1=LOADING_FAILED@1 'busy'": {Asked: true, Retrying: true, Exhausted: true, Failures: []decide.Failure{failure("e1", "busy", 1)}},
+		"LOADING_FAILED e1=LOADING_FAILED@1 'busy'": {Asked: true, Retrying: true, Exhausted: true,
+			Failures: []decide.Failure{failure("e1", "busy", 1)}},
 	} {
 		p := newPlacer()
 		p.set(st)
@@ -194,20 +196,31 @@ func TestErrors(t *testing.T) {
 		code   codes.Code
 		words  string
 	}{
-		"register without an id":      {call: register("", info), code: codes.InvalidArgument, words: "modelId must not be empty"},
-		"register without info":       {call: register("m", nil), code: codes.InvalidArgument, words: "modelInfo must be there, with a type"},
-		"register without a type":     {call: register("m", &mmesh.ModelInfo{Path: "p"}), code: codes.InvalidArgument, words: "with a type"},
-		"register a path":             {call: register("../m", info), code: codes.InvalidArgument, words: `no model can have the id "../m": it is a path`},
-		"register a long path":        {call: register("m", &mmesh.ModelInfo{Type: "lora", Path: strings.Repeat("p", 4097)}), code: codes.InvalidArgument, words: "modelInfo.path: Too long"},
-		"register a long key":         {call: register("m", &mmesh.ModelInfo{Type: "lora", Key: strings.Repeat("k", 65537)}), code: codes.InvalidArgument, words: "modelInfo.key: Too long"},
-		"register a long type":        {call: register("m", &mmesh.ModelInfo{Type: strings.Repeat("t", 513)}), code: codes.InvalidArgument, words: "modelInfo.type: Too long"},
-		"register another of the id":  {placer: &placer{register: decide.ErrExists}, call: register("m", info), code: codes.AlreadyExists, words: "Model already exists with different attribute values"},
-		"register on a full disk":     {placer: &placer{register: errors.New("no space")}, call: register("m", info), code: codes.Internal, words: "no space"},
-		"register without a pool":     {placer: &placer{pool: errors.New("say --mesh-pool")}, call: register("m", info), code: codes.FailedPrecondition, words: "--mesh-pool"},
-		"unregister without an id":    {call: unregister(""), code: codes.InvalidArgument, words: "modelId"},
-		"unregister what is unknown":  {call: unregister("m")},
-		"unregister what objects say": {placer: &placer{register: decide.ErrDeclared}, call: unregister("m"), code: codes.FailedPrecondition, words: "delete that"},
-		"unregister on a full disk":   {placer: &placer{register: errors.New("no space")}, call: unregister("m"), code: codes.Internal, words: "no space"},
+		"register without an id": {call: register("", info), code: codes.InvalidArgument, words: "modelId must not be empty"},
+		"register without info": {call: register("m", nil), code: codes.InvalidArgument,
+			words: "modelInfo must be there, with a type"},
+		"register without a type": {call: register("m", &mmesh.ModelInfo{Path: "p"}), code: codes.InvalidArgument,
+			words: "with a type"},
+		"register a path": {call: register("../m", info), code: codes.InvalidArgument,
+			words: `no model can have the id "../m": it is a path`},
+		"register a long path": {call: register("m", &mmesh.ModelInfo{Type: "lora", Path: strings.Repeat("p", 4097)}),
+			code: codes.InvalidArgument, words: "modelInfo.path: Too long"},
+		"register a long key": {call: register("m", &mmesh.ModelInfo{Type: "lora", Key: strings.Repeat("k", 65537)}),
+			code: codes.InvalidArgument, words: "modelInfo.key: Too long"},
+		"register a long type": {call: register("m", &mmesh.ModelInfo{Type: strings.Repeat("t", 513)}), code: codes.InvalidArgument,
+			words: "modelInfo.type: Too long"},
+		"register another of the id": {placer: &placer{register: decide.ErrExists}, call: register("m", info), code: codes.AlreadyExists,
+			words: "Model already exists with different attribute values"},
+		"register on a full disk": {placer: &placer{register: errors.New("no space")}, call: register("m", info), code: codes.Internal,
+			words: "no space"},
+		"register without a pool": {placer: &placer{pool: errors.New("say --mesh-pool")}, call: register("m", info),
+			code: codes.FailedPrecondition, words: "--mesh-pool"},
+		"unregister without an id":   {call: unregister(""), code: codes.InvalidArgument, words: "modelId"},
+		"unregister what is unknown": {call: unregister("m")},
+		"unregister what objects say": {placer: &placer{register: decide.ErrDeclared}, call: unregister("m"),
+			code: codes.FailedPrecondition, words: "delete that"},
+		"unregister on a full disk": {placer: &placer{register: errors.New("no space")}, call: unregister("m"), code: codes.Internal,
+			words: "no space"},
 		"status without an id": {call: func(s *modelmesh.Server) error {
 			_, err := s.GetModelStatus(t.Context(), &mmesh.GetStatusRequest{})
 			return err
@@ -220,20 +233,32 @@ func TestErrors(t *testing.T) {
 			_, err := s.EnsureLoaded(t.Context(), &mmesh.EnsureLoadedRequest{ModelId: "m"})
 			return err
 		}, code: codes.NotFound, words: "model not found"},
-		"unregister what VModels name":     {placer: &placer{register: fmt.Errorf("%w: v", decide.ErrReferred)}, call: unregister("m"), code: codes.FailedPrecondition, words: "VModels name the model: move or delete them first: v"},
-		"set a VModel without an id":       {call: set(&mmesh.SetVModelRequest{TargetModelId: "m"}), code: codes.InvalidArgument, words: "vModelId must not be empty"},
-		"set a VModel without a target":    {call: set(&mmesh.SetVModelRequest{VModelId: "v"}), code: codes.InvalidArgument, words: "targetModelId must not be empty"},
-		"set a VModel to no type":          {call: set(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m", ModelInfo: &mmesh.ModelInfo{}}), code: codes.InvalidArgument, words: "with a type"},
-		"set a VModel to another model":    {placer: &placer{register: decide.ErrExists}, call: set(v), code: codes.AlreadyExists, words: "Model already exists with different attribute values"},
-		"set a VModel of somebody else":    {placer: &placer{register: &decide.OwnedError{Owner: "o"}}, call: set(v), code: codes.AlreadyExists, words: `vmodel v already exists with different owner "o"`},
-		"move a VModel that is not":        {placer: &placer{register: decide.ErrNoVModel}, call: set(v), code: codes.NotFound, words: "vmodel not found"},
-		"set a VModel to no model":         {placer: &placer{register: decide.ErrNoModel}, call: set(v), code: codes.NotFound, words: "model not found"},
-		"move a VModel that moved":         {placer: &placer{register: decide.ErrUnexpected}, call: set(v), code: codes.FailedPrecondition, words: "another target"},
-		"move a VModel that objects say":   {placer: &placer{register: decide.ErrDeclared}, call: set(v), code: codes.FailedPrecondition},
-		"set a VModel on a full disk":      {placer: &placer{register: errors.New("no space")}, call: set(v), code: codes.Internal, words: "no space"},
-		"delete a VModel without an id":    {call: remove(""), code: codes.InvalidArgument, words: "vModelId"},
-		"delete a VModel that objects say": {placer: &placer{register: decide.ErrDeclared}, call: remove("v"), code: codes.FailedPrecondition},
-		"delete a VModel on a full disk":   {placer: &placer{register: errors.New("no space")}, call: remove("v"), code: codes.Internal, words: "no space"},
+		"unregister what VModels name": {placer: &placer{register: fmt.Errorf("%w: v", decide.ErrReferred)}, call: unregister("m"),
+			code: codes.FailedPrecondition, words: "VModels name the model: move or delete them first: v"},
+		"set a VModel without an id": {call: set(&mmesh.SetVModelRequest{TargetModelId: "m"}), code: codes.InvalidArgument,
+			words: "vModelId must not be empty"},
+		"set a VModel without a target": {call: set(&mmesh.SetVModelRequest{VModelId: "v"}), code: codes.InvalidArgument,
+			words: "targetModelId must not be empty"},
+		"set a VModel to no type": {call: set(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m",
+			ModelInfo: &mmesh.ModelInfo{}}), code: codes.InvalidArgument, words: "with a type"},
+		"set a VModel to another model": {placer: &placer{register: decide.ErrExists}, call: set(v), code: codes.AlreadyExists,
+			words: "Model already exists with different attribute values"},
+		"set a VModel of somebody else": {placer: &placer{register: &decide.OwnedError{Owner: "o"}}, call: set(v),
+			code: codes.AlreadyExists, words: `vmodel v already exists with different owner "o"`},
+		"move a VModel that is not": {placer: &placer{register: decide.ErrNoVModel}, call: set(v), code: codes.NotFound,
+			words: "vmodel not found"},
+		"set a VModel to no model": {placer: &placer{register: decide.ErrNoModel}, call: set(v), code: codes.NotFound,
+			words: "model not found"},
+		"move a VModel that moved": {placer: &placer{register: decide.ErrUnexpected}, call: set(v), code: codes.FailedPrecondition,
+			words: "another target"},
+		"move a VModel that objects say": {placer: &placer{register: decide.ErrDeclared}, call: set(v), code: codes.FailedPrecondition},
+		"set a VModel on a full disk": {placer: &placer{register: errors.New("no space")}, call: set(v), code: codes.Internal,
+			words: "no space"},
+		"delete a VModel without an id": {call: remove(""), code: codes.InvalidArgument, words: "vModelId"},
+		"delete a VModel that objects say": {placer: &placer{register: decide.ErrDeclared}, call: remove("v"),
+			code: codes.FailedPrecondition},
+		"delete a VModel on a full disk": {placer: &placer{register: errors.New("no space")}, call: remove("v"), code: codes.Internal,
+			words: "no space"},
 		"status of a VModel without an id": {call: func(s *modelmesh.Server) error {
 			_, err := s.GetVModelStatus(t.Context(), &mmesh.GetVModelStatusRequest{})
 			return err
@@ -275,8 +300,8 @@ func TestWhatIsRegistered(t *testing.T) {
 	}
 }
 
-// A model of which nobody says when it was used counts as used an hour ago if it is loaded now, else six; a time to come
-// is now.
+// A model of which nobody says when it was used counts as used an hour ago if it is loaded now,
+// else six; a time to come is now.
 func TestWhenAModelCountsAsUsed(t *testing.T) {
 	info := &mmesh.ModelInfo{Type: "t"}
 	ago := func(d time.Duration) uint64 { return uint64(time.Now().Add(-d).UnixMilli()) }
@@ -292,7 +317,8 @@ func TestWhenAModelCountsAsUsed(t *testing.T) {
 		{true, ago(-time.Hour), 0},
 	} {
 		p := newPlacer()
-		if _, err := modelmesh.New(p).RegisterModel(t.Context(), &mmesh.RegisterModelRequest{ModelId: "m", ModelInfo: info, LoadNow: c.loadNow, LastUsedTime: c.used}); err != nil {
+		if _, err := modelmesh.New(p).RegisterModel(t.Context(),
+			&mmesh.RegisterModelRequest{ModelId: "m", ModelInfo: info, LoadNow: c.loadNow, LastUsedTime: c.used}); err != nil {
 			t.Fatal(err)
 		}
 		if got := time.Since(p.used).Round(time.Minute); got != c.want || p.asked == 1 != c.loadNow {
@@ -358,13 +384,15 @@ func TestTheCallersDeadlineEndsTheWaitAlone(t *testing.T) {
 	}
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = modelmesh.New(p).RegisterModel(canceled, &mmesh.RegisterModelRequest{ModelId: "m", ModelInfo: &mmesh.ModelInfo{Type: "t"}, LoadNow: true, Sync: true})
+	_, err = modelmesh.New(p).RegisterModel(canceled,
+		&mmesh.RegisterModelRequest{ModelId: "m", ModelInfo: &mmesh.ModelInfo{Type: "t"}, LoadNow: true, Sync: true})
 	if status.Code(err) != codes.Canceled {
 		t.Error(err)
 	}
 }
 
-// A VModel is in transition while it goes elsewhere than is wanted; that its target failed is told only where there is no hope.
+// A VModel is in transition while it goes elsewhere than is wanted; that its target failed is told
+// only where there is no hope.
 func TestStatusesOfVModels(t *testing.T) {
 	failed := decide.Status{Failures: []decide.Failure{failure("e1", "disk", 1)}, Why: decide.LoadFailed}
 	loaded := decide.Status{Copies: []decide.Copy{copyAt("e1", decide.Loaded, 1)}}
@@ -382,14 +410,17 @@ func TestStatusesOfVModels(t *testing.T) {
 		{vmodel("a", "a", ""), loaded, mmesh.VModelStatusInfo_DEFINED, "NOT_FOUND"},
 		{vmodel("a", "b", ""), loaded, mmesh.VModelStatusInfo_TRANSITIONING, "LOADED e1=LOADED@1"},
 		{vmodel("a", "b", ""), failed, mmesh.VModelStatusInfo_TRANSITIONING, "LOADING e1=LOADING_FAILED@1 'disk'"},
-		{vmodel("a", "b", decide.LoadFailed), failed, mmesh.VModelStatusInfo_TRANSITION_FAILED, "LOADING_FAILED e1=LOADING_FAILED@1 'disk'"},
+		{vmodel("a", "b", decide.LoadFailed), failed, mmesh.VModelStatusInfo_TRANSITION_FAILED,
+			"LOADING_FAILED e1=LOADING_FAILED@1 'disk'"},
 	} {
 		p := newPlacer()
 		p.set(c.models)
 		p.vmodel = c.st
 		got, err := modelmesh.New(p).GetVModelStatus(t.Context(), &mmesh.GetVModelStatusRequest{VModelId: "v"})
-		if err != nil || got.GetStatus() != c.want || got.GetActiveModelId() != c.st.Active || got.GetTargetModelId() != c.st.Target || say(got.GetTargetModelStatus()) != c.target {
-			t.Errorf("%s to %s: %v %s, %v; want %v %s", c.st.Active, c.st.Target, got.GetStatus(), say(got.GetTargetModelStatus()), err, c.want, c.target)
+		if err != nil || got.GetStatus() != c.want || got.GetActiveModelId() != c.st.Active || got.GetTargetModelId() != c.st.Target ||
+			say(got.GetTargetModelStatus()) != c.target {
+			t.Errorf("%s to %s: %v %s, %v; want %v %s", c.st.Active, c.st.Target, got.GetStatus(), say(got.GetTargetModelStatus()), err,
+				c.want, c.target)
 		}
 		if got.GetActiveModelStatus() == nil {
 			t.Errorf("%s to %s: no status of the active model", c.st.Active, c.st.Target)

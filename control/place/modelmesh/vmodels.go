@@ -16,7 +16,8 @@ import (
 // moveTimeout bounds how long a call waits for a VModel to move; ModelMesh's.
 const moveTimeout = 4 * time.Minute
 
-// SetVModel sets a VModel, or moves it to another model, which it may register. The errors are ModelMesh's (VModelManager.java).
+// SetVModel sets a VModel, or moves it to another model, which it may register. The errors are
+// ModelMesh's (VModelManager.java).
 func (s *Server) SetVModel(ctx context.Context, r *mmesh.SetVModelRequest) (*mmesh.VModelStatusInfo, error) {
 	key, err := s.keyOf("vModelId", r.GetVModelId())
 	if err != nil {
@@ -89,7 +90,8 @@ func (s *Server) DeleteVModel(_ context.Context, r *mmesh.DeleteVModelRequest) (
 	return &mmesh.DeleteVModelResponse{}, nil
 }
 
-// GetVModelStatus tells the status of a VModel. That of one that is not there, or another's, is NOT_FOUND.
+// GetVModelStatus tells the status of a VModel. That of one that is not there, or another's, is
+// NOT_FOUND.
 func (s *Server) GetVModelStatus(_ context.Context, r *mmesh.GetVModelStatusRequest) (*mmesh.VModelStatusInfo, error) {
 	key, err := s.keyOf("vModelId", r.GetVModelId())
 	if err != nil {

@@ -9,13 +9,16 @@ import (
 )
 
 const (
-	// backlogsInterval is the least time between two Updates that tell an extproc what others have at endpoints.
+	// backlogsInterval is the least time between two Updates that tell an extproc what others have
+	// at endpoints.
 	backlogsInterval = 20 * time.Millisecond
-	// backlogsTolerance is how far off an extproc may be of when others' prompts are computed. A step of an engine takes some 20 ms.
+	// backlogsTolerance is how far off an extproc may be of when others' prompts are computed. A
+	// step of an engine takes some 20 ms.
 	backlogsTolerance = 5 * time.Millisecond
 )
 
-// ledger is what extprocs have at endpoints, each as it told last, and what each was told of the others. It is safe for concurrent use.
+// ledger is what extprocs have at endpoints, each as it told last, and what each was told of the
+// others. It is safe for concurrent use.
 type ledger struct {
 	mu     sync.Mutex         // guards the following, and all pages
 	shares map[string][]share // by endpoint; none that is nothing
@@ -30,8 +33,8 @@ type page struct {
 	out   []*placement.Backlog // as taken last
 }
 
-// line is what it was told of an endpoint. An engine computes prompts of all extprocs one after the other, so that time passes once for those of
-// all others: they are computed at through.
+// line is what it was told of an endpoint. An engine computes prompts of all extprocs one after the
+// other, so that time passes once for those of all others: they are computed at through.
 type line struct {
 	endpoint string
 	told     sums
@@ -103,7 +106,8 @@ func (l *ledger) report(p *page, told []*placement.Backlog, now time.Time) {
 	defer l.mu.Unlock()
 	for _, b := range told {
 		l.set(p, b.GetEndpoint(), sums{
-			b.GetRequests(), now.Add(time.Duration(min(b.GetPrefillUs(), maxPrefillUs)) * time.Microsecond), b.GetBesidePs(), b.GetUrgency(), b.GetTokens(),
+			b.GetRequests(), now.Add(time.Duration(min(b.GetPrefillUs(), maxPrefillUs)) * time.Microsecond), b.GetBesidePs(),
+			b.GetUrgency(), b.GetTokens(),
 		}, now)
 	}
 }
@@ -111,7 +115,8 @@ func (l *ledger) report(p *page, told []*placement.Backlog, now time.Time) {
 // maxPrefillUs bounds what an extproc may say: a day.
 const maxPrefillUs = 24 * 3600 * 1e6
 
-// set writes down what an extproc has at an endpoint at a time, for all others to be told. The caller holds mu.
+// set writes down what an extproc has at an endpoint at a time, for all others to be told. The
+// caller holds mu.
 func (l *ledger) set(p *page, endpoint string, is sums, now time.Time) {
 	all := l.shares[endpoint]
 	at := slices.IndexFunc(all, func(s share) bool { return s.of == p })
@@ -139,7 +144,8 @@ func (l *ledger) set(p *page, endpoint string, is sums, now time.Time) {
 	}
 }
 
-// mark notes that there is news of an endpoint at a time: prompts of others take so much longer, or shorter.
+// mark notes that there is news of an endpoint at a time: prompts of others take so much longer, or
+// shorter.
 func (p *page) mark(endpoint string, more time.Duration, now time.Time) {
 	l := p.lines[endpoint]
 	if l == nil {
@@ -188,7 +194,8 @@ func (l *ledger) take(p *page, now time.Time) []*placement.Backlog {
 	return p.out[:n]
 }
 
-// others is what all others have at the endpoint of a line; where they have nothing, no prompt of theirs is computed. The caller holds mu.
+// others is what all others have at the endpoint of a line; where they have nothing, no prompt of
+// theirs is computed. The caller holds mu.
 func (l *ledger) others(p *page, of *line) (all sums) {
 	for i := range l.shares[of.endpoint] {
 		if s := &l.shares[of.endpoint][i]; s.of != p {

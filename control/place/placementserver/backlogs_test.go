@@ -35,7 +35,8 @@ func (x *extproc) expectBacklogs(when string, want ...*placement.Backlog) {
 	}
 }
 
-// Each is told the sum of what all others have, which wait for each other's prompts, and nothing of its own. What one said goes with it.
+// Each is told the sum of what all others have, which wait for each other's prompts, and nothing of
+// its own. What one said goes with it.
 func TestExtprocsAreToldWhatOthersHaveAtEndpoints(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
@@ -61,7 +62,8 @@ func TestExtprocsAreToldWhatOthersHaveAtEndpoints(t *testing.T) {
 	})
 }
 
-// However often something changes, it is told at most every 20 ms, and the latest of it; nothing when nothing changes.
+// However often something changes, it is told at most every 20 ms, and the latest of it; nothing
+// when nothing changes.
 func TestWhatOthersHaveIsToldEvery20Milliseconds(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
@@ -74,7 +76,8 @@ func TestWhatOthersHaveIsToldEvery20Milliseconds(t *testing.T) {
 		}
 		w.after(time.Minute)
 		y.expectBacklogs("at last", asks("e1", 199%7, 0), asks("e2", 199, 0))
-		if n := len(y.told); n < 10 || n > 12 || y.told[0].Sub(began) > 20*time.Millisecond || y.told[n-1].Sub(began) > 230*time.Millisecond {
+		if n := len(y.told); n < 10 || n > 12 || y.told[0].Sub(began) > 20*time.Millisecond ||
+			y.told[n-1].Sub(began) > 230*time.Millisecond {
 			t.Errorf("it was told %d times in 200 ms: %v", n, y.told)
 		}
 		for i := range y.told[1:] {
@@ -88,7 +91,8 @@ func TestWhatOthersHaveIsToldEvery20Milliseconds(t *testing.T) {
 	})
 }
 
-// That prompts are computed as time passes is no news, and neither is what has changed back before it was told.
+// That prompts are computed as time passes is no news, and neither is what has changed back before
+// it was told.
 func TestTimeIsNoNews(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()

@@ -20,7 +20,8 @@ import (
 	"github.com/headgate/headgate/control/place/placementserver"
 )
 
-// extprocsAt is the first argument of the process that has the extprocs; the second is control's address.
+// extprocsAt is the first argument of the process that has the extprocs; the second is control's
+// address.
 const extprocsAt = "extprocs-at"
 
 func TestMain(m *testing.M) {
@@ -43,8 +44,8 @@ const (
 	driving   = 5 * time.Second
 )
 
-// BenchmarkBacklogs is what control needs to tell extprocs what the others have, over the wire: how much of a core, in a process of its own.
-// Once is enough: -benchtime 1x.
+// BenchmarkBacklogs is what control needs to tell extprocs what the others have, over the wire: how
+// much of a core, in a process of its own. Once is enough: -benchtime 1x.
 func BenchmarkBacklogs(b *testing.B) {
 	l, err := (&net.ListenConfig{}).Listen(b.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -89,7 +90,8 @@ func BenchmarkBacklogs(b *testing.B) {
 	b.ReportMetric(entries/took.Seconds(), "endpoints/s")
 }
 
-// drive is the extprocs. It prints how many Reports they sent and Updates they got, and of how many endpoints these told.
+// drive is the extprocs. It prints how many Reports they sent and Updates they got, and of how many
+// endpoints these told.
 func drive(address string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), driving)
 	defer cancel()

@@ -1,9 +1,9 @@
-// Package placementserver serves extprocs: what control knows of copies goes to each of them, what requests need comes from them. It
-// keeps what placement published and sends each extproc what it was not told yet, so that a slow one or one that comes back
-// is no case of its own.
+// Package placementserver serves extprocs: what control knows of copies goes to each of them, what
+// requests need comes from them. It keeps what placement published and sends each extproc what it
+// was not told yet, so that a slow one or one that comes back is no case of its own.
 //
-// It also finds out when a copy that is to go is drained: when every extproc has said that it sends nothing there any more,
-// and that none of its requests is there.
+// It also finds out when a copy that is to go is drained: when every extproc has said that it sends
+// nothing there any more, and that none of its requests is there.
 package placementserver
 
 import (
@@ -29,7 +29,8 @@ import (
 const (
 	// othersInterval is how often extprocs are told of each other's requests in flight for copies.
 	othersInterval = time.Second
-	// maxSent bounds how much one Update says, in entries: a first one of 20,000 models comes in several.
+	// maxSent bounds how much one Update says, in entries: a first one of 20,000 models comes in
+	// several.
 	maxSent = 2000
 )
 
@@ -44,7 +45,8 @@ type Placer interface {
 	Drained(key decide.CopyKey)
 }
 
-// Server is the board that placement writes on, and serves the placement stream. Make one with [New]. It is safe for concurrent use.
+// Server is the board that placement writes on, and serves the placement stream. Make one with
+// [New]. It is safe for concurrent use.
 type Server struct {
 	placement.UnimplementedPlacementServer
 	log    *slog.Logger
@@ -65,8 +67,8 @@ type Server struct {
 	joined     int // streams so far
 	drains     map[decide.CopyKey]*drain
 	absent     map[string]*time.Timer // processes that may still send requests, by name
-	// inherited are copies that this process found loaded, or that an earlier process began to load, while extprocs of that process may still
-	// reconnect. Those know no other copies.
+	// inherited are copies that this process found loaded, or that an earlier process began to
+	// load, while extprocs of that process may still reconnect. Those know no other copies.
 	inherited map[decide.CopyKey]bool
 	sharing   int // processes among which an earlier process divided limits, as extprocs report
 	lessons   lessons
@@ -123,7 +125,8 @@ func New(log *slog.Logger) *Server {
 	s := &Server{
 		log: log, closed: make(chan struct{}), ledger: newLedger(),
 		copies: make(map[decide.CopyKey]copied), failures: make(map[decide.Key]decide.Reason), registered: make(map[decide.Key]bool),
-		vmodels: make(map[decide.Key]decide.Switch), leaving: make(map[string]decide.Leaving), methods: make(map[string]engine.Methods), peers: make(map[*peer]bool), drains: make(map[decide.CopyKey]*drain), absent: make(map[string]*time.Timer),
+		vmodels: make(map[decide.Key]decide.Switch), leaving: make(map[string]decide.Leaving), methods: make(map[string]engine.Methods),
+		peers: make(map[*peer]bool), drains: make(map[decide.CopyKey]*drain), absent: make(map[string]*time.Timer),
 		inherited: make(map[decide.CopyKey]bool),
 		lessons:   make(lessons), responses: newResponses(), known: make(chan struct{}),
 	}
@@ -216,15 +219,16 @@ func keep[K, V comparable](all map[K]V, key K, is V) (fresh bool) {
 	return fresh
 }
 
-// Behind returns the processes that may still send requests for a VModel where they went before: they have not said that the latest switch is
-// in force, or have been cut off. They are in order.
+// Behind returns the processes that may still send requests for a VModel where they went before:
+// they have not said that the latest switch is in force, or have been cut off. They are in order.
 func (s *Server) Behind(key decide.Key) []string {
 	behind := s.behind(func(p *peer) bool { return p.vmodels[key] || p.moving[key] > 0 })
 	return slices.DeleteFunc(behind, func(process string) bool { return process == startName })
 }
 
-// StillSending returns the processes that may send requests to endpoints as if nobody had said why they leave: they have not said that this is
-// in force, or have been cut off. They are in order; extprocs of an earlier process that have not come back yet are one without a name.
+// StillSending returns the processes that may send requests to endpoints as if nobody had said why
+// they leave: they have not said that this is in force, or have been cut off. They are in order;
+// extprocs of an earlier process that have not come back yet are one without a name.
 func (s *Server) StillSending(endpoints []string) []string {
 	behind := s.behind(func(p *peer) bool {
 		return slices.ContainsFunc(endpoints, func(e string) bool { return p.leaving[e] || p.parting[e] > 0 })
@@ -235,8 +239,8 @@ func (s *Server) StillSending(endpoints []string) []string {
 	return behind
 }
 
-// behind returns the processes that have not put into force what they were told, as is said of each stream, or have been cut off: in order,
-// startName among them.
+// behind returns the processes that have not put into force what they were told, as is said of each
+// stream, or have been cut off: in order, startName among them.
 func (s *Server) behind(is func(*peer) bool) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -361,7 +365,8 @@ func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
 	}
 }
 
-// join begins a stream: all that is known is to be told. Sharing is among how many processes the extproc was told that limits are shared.
+// join begins a stream: all that is known is to be told. Sharing is among how many processes the
+// extproc was told that limits are shared.
 func (s *Server) join(process string, sharing int) *peer {
 	page := s.ledger.join(time.Now())
 	s.mu.Lock()
@@ -369,8 +374,10 @@ func (s *Server) join(process string, sharing int) *peer {
 	s.joined++
 	p := &peer{
 		process: process, name: fmt.Sprintf("%s/%d", process, s.joined), news: make(chan struct{}, 1), page: page, endpoints: true,
-		copies: keysOf(s.copies), failures: keysOf(s.failures), registered: keysOf(s.registered), vmodels: keysOf(s.vmodels), leaving: keysOf(s.leaving), methods: keysOf(s.methods),
-		lessons: keysOf(s.lessons), announced: make(map[decide.Key]uint64), moving: make(map[decide.Key]uint64), parting: make(map[string]uint64),
+		copies: keysOf(s.copies), failures: keysOf(s.failures), registered: keysOf(s.registered), vmodels: keysOf(s.vmodels),
+		leaving: keysOf(s.leaving), methods: keysOf(s.methods),
+		lessons: keysOf(s.lessons), announced: make(map[decide.Key]uint64), moving: make(map[decide.Key]uint64),
+		parting:  make(map[string]uint64),
 		inFlight: make(map[decide.CopyKey]int), others: make(map[decide.CopyKey]int), moved: make(map[decide.CopyKey]int),
 		responses: make(map[string]bool), taught: make(map[lessonKey]bool), knows: make(map[lessonKey]float64),
 	}
@@ -545,8 +552,9 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 		u.Runtimes = append(u.Runtimes, &placement.Runtime{Endpoint: endpoint, Methods: s.methods[endpoint].Lines()})
 	}
 	for _, key := range take(p.copies, &room) {
-		is := s.copies[key]                                                                                        // the zero State is GONE
-		u.Copies = append(u.Copies, &placement.Copy{Copy: copyKey(key), State: is.state, Limit: uint32(is.limit)}) //nolint:gosec // control bounds it
+		is := s.copies[key] // the zero State is GONE
+		u.Copies = append(u.Copies, &placement.Copy{Copy: copyKey(key), State: is.state,
+			Limit: uint32(is.limit)}) //nolint:gosec // control bounds it
 		if d := s.drains[key]; d != nil {
 			if _, waits := d.peers[p]; waits {
 				d.peers[p] = u.Version
@@ -562,7 +570,8 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 	}
 	for _, key := range take(p.vmodels, &room) {
 		to := s.vmodels[key]
-		u.Vmodels = append(u.Vmodels, &placement.VModel{Key: modelKey(key), Active: to.Active, Canary: to.Canary, Percent: uint32(to.Percent)}) //nolint:gosec // a percentage
+		u.Vmodels = append(u.Vmodels, &placement.VModel{Key: modelKey(key), Active: to.Active, Canary: to.Canary,
+			Percent: uint32(to.Percent)}) //nolint:gosec // a percentage
 		p.moving[key] = u.Version
 	}
 	now := time.Now()
@@ -581,7 +590,8 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 	if p.told && room > 0 && p.question != p.answered { // nothing that was published is left
 		u.Answer, p.answered = p.question, p.question
 	}
-	if len(u.Copies)+len(u.Failures)+len(u.Registered)+len(u.Vmodels)+len(u.Leaving)+len(u.Runtimes)+len(u.InFlight)+len(u.Backlogs)+len(u.Lessons)+len(u.Responses) == 0 && u.Endpoints == nil && u.Share == nil && !u.Complete && u.Answer == 0 {
+	if len(u.Copies)+len(u.Failures)+len(u.Registered)+len(u.Vmodels)+len(u.Leaving)+len(u.Runtimes)+len(u.InFlight)+len(u.Backlogs)+
+		len(u.Lessons)+len(u.Responses) == 0 && u.Endpoints == nil && u.Share == nil && !u.Complete && u.Answer == 0 {
 		return nil
 	}
 	p.version = u.Version

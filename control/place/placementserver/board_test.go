@@ -17,8 +17,8 @@ import (
 	"github.com/headgate/headgate/control/place/placementserver"
 )
 
-// A stream begins with all that there is, in Updates of a bounded size, and the last of them says that it was the last;
-// but none does before the first looks at engines are over.
+// A stream begins with all that there is, in Updates of a bounded size, and the last of them says
+// that it was the last; but none does before the first looks at engines are over.
 func TestAStreamBeginsWithAllThatThereIs(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(copies(decide.Loaded, numbered(5000)...))
@@ -59,7 +59,8 @@ func TestAStreamBeginsWithAllThatThereIs(t *testing.T) {
 	})
 }
 
-// A first Update that is just full is not complete when there is more, and the next one is when there is not.
+// A first Update that is just full is not complete when there is more, and the next one is when
+// there is not.
 func TestTheLastOfAllIsCompleteHoweverFullItIs(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(copies(decide.Loaded, numbered(2000)...))
@@ -111,7 +112,8 @@ func TestOnlyWhatChangesIsSaid(t *testing.T) {
 			t.Errorf("%d things were said of 5 that changed:\n%v", things, x.heard()[before:])
 		}
 		w.Publish(decide.Change{
-			Failures: map[decide.Key]decide.Reason{model("d"): ""}, Registered: map[decide.Key]bool{model("d"): false}, Endpoints: []string{},
+			Failures: map[decide.Key]decide.Reason{model("d"): ""}, Registered: map[decide.Key]bool{model("d"): false},
+			Endpoints: []string{},
 		})
 		synctest.Wait()
 		if got, want := x.knows(), "map[a:LOADED c:LOADING] map[] [] []"; got != want {
@@ -120,7 +122,8 @@ func TestOnlyWhatChangesIsSaid(t *testing.T) {
 	})
 }
 
-// What came while nobody was there, and what went, is in the beginning of the next stream, whose versions begin anew.
+// What came while nobody was there, and what went, is in the beginning of the next stream, whose
+// versions begin anew.
 func TestWhoComesBackIsToldEverythingAgain(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(copies(decide.Loaded, "a", "b"))
@@ -197,7 +200,8 @@ func TestExtprocsAreToldOfEachOthersRequests(t *testing.T) {
 }
 
 func wants(id string, requests uint32, waited time.Duration, unusable ...string) *placement.Report {
-	return &placement.Report{Wanted: []*placement.Wanted{{Key: wireModel(id), Requests: requests, WaitedMs: uint64(waited.Milliseconds()), Unusable: unusable}}}
+	return &placement.Report{Wanted: []*placement.Wanted{{Key: wireModel(id), Requests: requests, WaitedMs: uint64(waited.Milliseconds()),
+		Unusable: unusable}}}
 }
 
 func TestWhatOneWantsEndsWithItsStream(t *testing.T) {
@@ -283,7 +287,8 @@ func TestUseAndWhatIsMissingIsPassedOn(t *testing.T) {
 			Usage:   []*placement.Usage{{Key: wireModel("a"), Requests: 4, IdleMs: 250, WaitedMs: 1500}},
 			Missing: []*placement.CopyKey{wireCopy("b")},
 		})
-		if w.placer.used["a"] != 250*time.Millisecond || w.placer.requests["a"] != 4 || w.placer.waited != 1500*time.Millisecond || len(w.placer.missing) != 1 || w.placer.missing[0] != "b" {
+		if w.placer.used["a"] != 250*time.Millisecond || w.placer.requests["a"] != 4 || w.placer.waited != 1500*time.Millisecond ||
+			len(w.placer.missing) != 1 || w.placer.missing[0] != "b" {
 			t.Errorf("used %v, waited %v, missing %v", w.placer.used, w.placer.waited, w.placer.missing)
 		}
 	})
@@ -298,7 +303,8 @@ func TestWhoDoesNotSayWhoItIsIsRefused(t *testing.T) {
 	})
 }
 
-// A hook returns when every extproc has said that it knows what is told last of the endpoint, or has been cut off for long.
+// A hook returns when every extproc has said that it knows what is told last of the endpoint, or
+// has been cut off for long.
 func TestWhoMaySendStillToAnEndpoint(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
@@ -348,17 +354,19 @@ func TestWhoMaySendStillToAnEndpoint(t *testing.T) {
 	})
 }
 
-// What one extproc hears from an engine, or reads of a pod, placement is told, and what placement then says every extproc is, also
-// one that comes later. Times go as spans, for clocks differ.
+// What one extproc hears from an engine, or reads of a pod, placement is told, and what placement
+// then says every extproc is, also one that comes later. Times go as spans, for clocks differ.
 func TestEndpointsThatAreAboutToEndAreToldBothWays(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
 		x := w.connect("x")
 		x.say(&placement.Report{Leaving: []*placement.Leaving{
-			{Endpoint: "e1", StoppingMs: new(uint64(1500))}, {Endpoint: "e2", Terminating: true, MigratesMs: new(uint64(9000))}, {Endpoint: "e3"},
+			{Endpoint: "e1", StoppingMs: new(uint64(1500))}, {Endpoint: "e2", Terminating: true, MigratesMs: new(uint64(9000))},
+			{Endpoint: "e3"},
 		}})
 		now := time.Now()
-		want := map[string]decide.Leaving{"e1": {Stopping: now.Add(-1500 * time.Millisecond)}, "e2": {Terminating: true, Migrates: now.Add(9 * time.Second)}, "e3": {}}
+		want := map[string]decide.Leaving{"e1": {Stopping: now.Add(-1500 * time.Millisecond)},
+			"e2": {Terminating: true, Migrates: now.Add(9 * time.Second)}, "e3": {}}
 		if !maps.Equal(w.placer.leaving, want) {
 			t.Errorf("placement is told %v, want %v", w.placer.leaving, want)
 		}
@@ -370,8 +378,10 @@ func TestEndpointsThatAreAboutToEndAreToldBothWays(t *testing.T) {
 			ms  uint64
 		}{{x, 1500}, {y, 2500}} {
 			e1, e2 := c.who.leaving["e1"], c.who.leaving["e2"]
-			if e1.StoppingMs == nil || e1.GetStoppingMs() != c.ms || e1.GetTerminating() || e2.StoppingMs != nil || !e2.GetTerminating() || e2.GetMigratesMs() != 10500-c.ms {
-				t.Errorf("it is told %v and %v, want stopping since %d ms, and terminating and migrating for what is left of 9 s", e1, e2, c.ms)
+			if e1.StoppingMs == nil || e1.GetStoppingMs() != c.ms || e1.GetTerminating() || e2.StoppingMs != nil || !e2.GetTerminating() ||
+				e2.GetMigratesMs() != 10500-c.ms {
+				t.Errorf("it is told %v and %v, want stopping since %d ms, and terminating and migrating for what is left of 9 s", e1,
+					e2, c.ms)
 			}
 		}
 		w.Publish(decide.Change{Leaving: map[string]decide.Leaving{"e1": {}}})

@@ -7,18 +7,19 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 )
 
-// absence is how long an extproc whose stream broke may still send requests to what it knew, before it has come back or is
-// taken to be gone: it tries again at least every 2 s.
+// absence is how long an extproc whose stream broke may still send requests to what it knew, before
+// it has come back or is taken to be gone: it tries again at least every 2 s.
 const absence = 3 * time.Second
 
-// drain is a copy that is to go. Waits are those who may still send requests to it, or have some there.
+// drain is a copy that is to go. Waits are those who may still send requests to it, or have some
+// there.
 type drain struct {
 	peers  map[*peer]uint64 // the version of the Update that told them; 0: not told yet
 	absent map[string]bool
 }
 
-// startName stands for the extprocs of an earlier process until they have had time to reconnect. They cannot know a copy that this process has
-// loaded, so its drain does not wait for them.
+// startName stands for the extprocs of an earlier process until they have had time to reconnect.
+// They cannot know a copy that this process has loaded, so its drain does not wait for them.
 const startName = "\x00start"
 
 // drain begins to wait for everybody. The caller holds mu.
@@ -67,7 +68,8 @@ func (s *Server) leave(name string) {
 	s.absent[name] = timer
 }
 
-// release takes somebody away from every drain, and returns those that are over. The caller holds mu.
+// release takes somebody away from every drain, and returns those that are over. The caller holds
+// mu.
 func (s *Server) release(who func(*drain)) (over []decide.CopyKey) {
 	for key, d := range s.drains {
 		was := d.over()
@@ -85,8 +87,9 @@ func (s *Server) tell(drained []decide.CopyKey) {
 	}
 }
 
-// settled takes an extproc away from the drains that it has nothing more to do with: it has said that it knows, and that
-// none of its requests is there. It returns those that are over. The caller holds mu.
+// settled takes an extproc away from the drains that it has nothing more to do with: it has said
+// that it knows, and that none of its requests is there. It returns those that are over. The caller
+// holds mu.
 func (s *Server) settled(p *peer) (over []decide.CopyKey) {
 	for key, d := range s.drains {
 		told, waits := d.peers[p]

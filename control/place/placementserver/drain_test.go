@@ -10,7 +10,8 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 )
 
-// started is a world whose start is over: nobody is waited for any more who followed an earlier process.
+// started is a world whose start is over: nobody is waited for any more who followed an earlier
+// process.
 func started(t *testing.T, test func(w *world)) {
 	t.Helper()
 	inMemory(t, func(w *world) {
@@ -30,8 +31,8 @@ func (w *world) drained(when string, want ...string) {
 	}
 }
 
-// A copy is drained when each extproc has said that the Update is in force that told it so, and that none of its requests
-// is there.
+// A copy is drained when each extproc has said that the Update is in force that told it so, and
+// that none of its requests is there.
 func TestACopyIsDrainedWhenAllHaveSaidSo(t *testing.T) {
 	started(t, func(w *world) {
 		x, y := w.connect("x"), w.connect("y")
@@ -88,8 +89,8 @@ func TestWhoComesDuringADrainIsWaitedFor(t *testing.T) {
 	})
 }
 
-// A process whose stream breaks may still send requests to what it knew: it is waited for until it is back and has
-// answered, or for a while.
+// A process whose stream breaks may still send requests to what it knew: it is waited for until it
+// is back and has answered, or for a while.
 func TestWhoseStreamBreaksIsWaitedForAWhile(t *testing.T) {
 	started(t, func(w *world) {
 		x, y := w.connect("x"), w.connect("y")
@@ -133,7 +134,8 @@ func TestWhereNobodyFollowsACopyIsDrainedAtOnce(t *testing.T) {
 	})
 }
 
-// After a start those may send requests who followed an earlier process, until they had time to come back.
+// After a start those may send requests who followed an earlier process, until they had time to
+// come back.
 func TestAtTheStartThoseAreWaitedForWhoMayComeBack(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(copies(decide.Draining, "a"))
@@ -148,7 +150,8 @@ func TestAtTheStartThoseAreWaitedForWhoMayComeBack(t *testing.T) {
 	})
 }
 
-// A copy that this process has loaded drains without waiting for extprocs of an earlier process: they cannot know it.
+// A copy that this process has loaded drains without waiting for extprocs of an earlier process:
+// they cannot know it.
 func TestAtTheStartACopyOfItsOwnIsDrainedAtOnce(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(copies(decide.Loading, "a"))
@@ -165,10 +168,12 @@ func TestAtTheStartACopyOfItsOwnIsDrainedAtOnce(t *testing.T) {
 	})
 }
 
-// An earlier process began to load a copy, and may have told its extprocs that it is loaded before it wrote that down.
+// An earlier process began to load a copy, and may have told its extprocs that it is loaded before
+// it wrote that down.
 func TestAtTheStartACopyOnRecordAsLoadingIsDrainedLater(t *testing.T) {
 	inMemory(t, func(w *world) {
-		w.Publish(decide.Change{Copies: map[decide.CopyKey]decide.CopyChange{copyOf("a", "e1"): {There: true, State: decide.Queued, Earlier: true}}})
+		w.Publish(decide.Change{Copies: map[decide.CopyKey]decide.CopyChange{copyOf("a", "e1"): {There: true, State: decide.Queued,
+			Earlier: true}}})
 		w.Publish(copies(decide.Loaded, "a")) // the engine lists it
 		x := w.connect("x")
 		x.applies(nil)
@@ -181,8 +186,8 @@ func TestAtTheStartACopyOnRecordAsLoadingIsDrainedLater(t *testing.T) {
 	})
 }
 
-// A drain that ends otherwise, by its limit or with the engine, is over for who answers late, and a copy that comes again
-// drains again.
+// A drain that ends otherwise, by its limit or with the engine, is over for who answers late, and a
+// copy that comes again drains again.
 func TestADrainThatEndedOtherwiseIsForgotten(t *testing.T) {
 	started(t, func(w *world) {
 		x := w.connect("x")

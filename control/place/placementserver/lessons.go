@@ -9,14 +9,15 @@ import (
 	"github.com/headgate/headgate/api/placement"
 )
 
-// What is kept of what extprocs have learned of engines: of so many pools and classes of hardware, each of no more than an extproc says.
+// What is kept of what extprocs have learned of engines: of so many pools and classes of hardware,
+// each of no more than an extproc says.
 const (
 	maxLessons = 4096
 	maxName    = 600 // bytes of a pool's name with its namespace, or of a class
 	maxTerms   = 64  // figures in a list
 	maxFactors = 512
-	// remembers is after how many seconds what was learned counts 1/e of what was learned a moment ago, and enough how many measurements are as
-	// good as more: as extproc learns.
+	// remembers is after how many seconds what was learned counts 1/e of what was learned a moment
+	// ago, and enough how many measurements are as good as more: as extproc learns.
 	remembers, enough = 300, 500
 	// taughtAtOnce is how many are told in one Update.
 	taughtAtOnce = 64
@@ -97,12 +98,14 @@ func (all lessons) forget(now time.Time) {
 	delete(all, worst)
 }
 
-// lacks says whether an extproc is to be told something: it was not yet, it is another's, and of more than it knows itself.
+// lacks says whether an extproc is to be told something: it was not yet, it is another's, and of
+// more than it knows itself.
 func (p *peer) lacks(key lessonKey, is lesson, now time.Time) bool {
 	return !p.taught[key] && is.from != p.process && is.founded(now) > p.knows[key]
 }
 
-// teach is what an extproc is to be told at a time of what others have learned. The caller holds mu.
+// teach is what an extproc is to be told at a time of what others have learned. The caller holds
+// mu.
 func (s *Server) teach(p *peer, now time.Time) (out []*placement.Lesson) {
 	for key := range p.lessons {
 		if len(out) == taughtAtOnce {

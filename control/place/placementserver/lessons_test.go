@@ -12,7 +12,8 @@ import (
 
 // aLesson is of so many rows, of a class of hardware of the pool.
 func aLesson(class string, rows uint64) *placement.Lesson {
-	return &placement.Lesson{Pool: pool.String(), Class: class, Prior: 7, Rows: rows, Matrix: make([]float64, 10), Right: make([]float64, 4)}
+	return &placement.Lesson{Pool: pool.String(), Class: class, Prior: 7, Rows: rows, Matrix: make([]float64, 10),
+		Right: make([]float64, 4)}
 }
 
 // teaches says what an extproc has learned.
@@ -39,7 +40,8 @@ func (x *extproc) expectLessons(when, want string) {
 	}
 }
 
-// What was learned is told to who begins, once, though who learned it has gone; of those who did, of who knows the most that counts.
+// What was learned is told to who begins, once, though who learned it has gone; of those who did,
+// of who knows the most that counts.
 func TestWhoBeginsIsTaught(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
@@ -64,7 +66,8 @@ func TestWhoBeginsIsTaught(t *testing.T) {
 	})
 }
 
-// Who came before there was anything to tell is told as soon as there is, if it has not learned as much.
+// Who came before there was anything to tell is told as soon as there is, if it has not learned as
+// much.
 func TestWhoCameFirstIsTaught(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
@@ -76,7 +79,8 @@ func TestWhoCameFirstIsTaught(t *testing.T) {
 	})
 }
 
-// What began with something else is told beside, and what is larger than an extproc makes it is not kept.
+// What began with something else is told beside, and what is larger than an extproc makes it is not
+// kept.
 func TestWhichLessonsAreKept(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()

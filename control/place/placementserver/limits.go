@@ -13,10 +13,12 @@ type portion struct{ index, processes int }
 // maxSharing bounds among how many processes an extproc may say that limits are shared.
 const maxSharing = 1 << 16
 
-// apportion gives each extproc its part in the limits of copies, and has those told of whom it changed. Who has been cut off still sends requests for a
-// while, and keeps its part. Until those that an earlier process served had time to come back, there are as many as it shared limits among, as
-// those know who are back: so none gets what others use. When one joins, those that were there have more than their part until they have been told,
-// and until so many of their requests have ended. The caller holds mu.
+// apportion gives each extproc its part in the limits of copies, and has those told of whom it
+// changed. Who has been cut off still sends requests for a while, and keeps its part. Until those
+// that an earlier process served had time to come back, there are as many as it shared limits
+// among, as those know who are back: so none gets what others use. When one joins, those that were
+// there have more than their part until they have been told, and until so many of their requests
+// have ended. The caller holds mu.
 func (s *Server) apportion() {
 	names := make(map[string]bool, len(s.peers)+len(s.absent))
 	for p := range s.peers {

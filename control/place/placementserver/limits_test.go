@@ -29,7 +29,8 @@ func (x *extproc) expectPart(when, want string) {
 	}
 }
 
-// limits is how many requests each copy takes, as an extproc was told, and in how many Updates copies were.
+// limits is how many requests each copy takes, as an extproc was told, and in how many Updates
+// copies were.
 func (x *extproc) limits() (of map[string]uint32, updates int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -71,7 +72,8 @@ func TestLimitsAreToldWithCopies(t *testing.T) {
 	})
 }
 
-// Each extproc has a part of its own, that of one that left falls to the others when it does not come back, and copies are not told again for that.
+// Each extproc has a part of its own, that of one that left falls to the others when it does not
+// come back, and copies are not told again for that.
 func TestExtprocsShareLimits(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(limited("a", 3))
@@ -101,7 +103,8 @@ func TestExtprocsShareLimits(t *testing.T) {
 	})
 }
 
-// After a start limits are shared among as many as before, as those say who are back, until the others had time to come back.
+// After a start limits are shared among as many as before, as those say who are back, until the
+// others had time to come back.
 func TestAtTheStartLimitsAreSharedAsBefore(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()

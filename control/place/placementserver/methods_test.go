@@ -22,7 +22,8 @@ func methods(heard []*placement.Update) map[string]engine.Methods {
 	return all
 }
 
-// Who joins is told which methods each runtime takes, and everybody what changes, once; of one that is gone that nothing is said any more.
+// Who joins is told which methods each runtime takes, and everybody what changes, once; of one that
+// is gone that nothing is said any more.
 func TestMethodsOfRuntimesAreToldToWhoJoinsAndWhenTheyChange(t *testing.T) {
 	started(t, func(w *world) {
 		const one, two = "10.0.0.1:80", "10.0.0.2:80"

@@ -7,7 +7,8 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 )
 
-// An answer comes once all that was published before the question was sent, however many Updates that takes, and once.
+// An answer comes once all that was published before the question was sent, however many Updates
+// that takes, and once.
 func TestAnAnswerComesAfterWhatWasPublished(t *testing.T) {
 	inMemory(t, func(w *world) {
 		x := w.connectWith(&placement.Report{Process: "x", Question: 1})

@@ -8,7 +8,8 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 )
 
-// A registration is waited for until every connected extproc has said that it knows of it, but for a second at most.
+// A registration is waited for until every connected extproc has said that it knows of it, but for
+// a second at most.
 func TestARegistrationWaitsForExtprocs(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()

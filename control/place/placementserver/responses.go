@@ -6,7 +6,8 @@ import (
 	"github.com/headgate/headgate/api/placement"
 )
 
-// What is remembered of stored responses, as extproc does: who made so many, whose ids are no longer than that.
+// What is remembered of stored responses, as extproc does: who made so many, whose ids are no
+// longer than that.
 const (
 	maxResponses  = 65536
 	maxResponseID = 256
@@ -26,7 +27,8 @@ func newResponses() *responses {
 	return r
 }
 
-// made takes what an extproc tells of stored responses, and has all others told. The caller holds mu.
+// made takes what an extproc tells of stored responses, and has all others told. The caller holds
+// mu.
 func (s *Server) made(p *peer, told []*placement.Responses) {
 	for _, r := range told {
 		m := maker{r.GetPool(), r.GetEndpoint()}

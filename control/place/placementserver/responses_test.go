@@ -13,7 +13,8 @@ import (
 // made reports stored responses.
 func (x *extproc) made(endpoint string, ids ...string) {
 	x.t.Helper()
-	if err := x.stream.Send(&placement.Report{Responses: []*placement.Responses{{Pool: "ns/pool", Endpoint: endpoint, Ids: ids}}}); err != nil {
+	if err := x.stream.Send(&placement.Report{Responses: []*placement.Responses{{Pool: "ns/pool", Endpoint: endpoint,
+		Ids: ids}}}); err != nil {
 		x.t.Fatal(err)
 	}
 	synctest.Wait()
@@ -34,7 +35,8 @@ func (x *extproc) responses() (all []string) {
 	return all
 }
 
-// Who made a stored response is told to all others, once, and to those that begin later, though who told it has gone.
+// Who made a stored response is told to all others, once, and to those that begin later, though who
+// told it has gone.
 func TestWhoMadeAResponseIsToldToOthers(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()

@@ -26,7 +26,8 @@ func (x *extproc) expectVModels(when string, want map[string]string) {
 	}
 }
 
-// expectBehind fails the test unless these may still send requests for the VModel where they went before.
+// expectBehind fails the test unless these may still send requests for the VModel where they went
+// before.
 func (w *world) expectBehind(when, id string, want ...string) {
 	w.t.Helper()
 	if got := w.Behind(model(id)); !slices.Equal(got, want) {
@@ -40,7 +41,8 @@ func (x *extproc) inForce(version int) {
 	x.say(&placement.Report{Applied: uint64(version)})
 }
 
-// Who joins is told of every VModel in what is said to be all, and everybody of each that changes, once.
+// Who joins is told of every VModel in what is said to be all, and everybody of each that changes,
+// once.
 func TestVModelsAreToldToWhoJoinsAndWhenTheyChange(t *testing.T) {
 	started(t, func(w *world) {
 		w.Publish(decide.Change{VModels: map[decide.Key]decide.Switch{
@@ -102,7 +104,8 @@ func TestManyVModelsAreToldBitByBit(t *testing.T) {
 	})
 }
 
-// Behind a switch is who was told and has not said that it is in force, who is to be told, and who was cut off, for a while; nobody else.
+// Behind a switch is who was told and has not said that it is in force, who is to be told, and who
+// was cut off, for a while; nobody else.
 func TestWhoIsBehindASwitch(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
@@ -166,7 +169,8 @@ func TestWhoIsBehindTheLatestSwitch(t *testing.T) {
 	})
 }
 
-// Who reads slowly is told where requests go at last, not of all that they went through, and is behind until then.
+// Who reads slowly is told where requests go at last, not of all that they went through, and is
+// behind until then.
 func TestASlowReaderIsBehind(t *testing.T) {
 	started(t, func(w *world) {
 		slow := w.deaf("slow")

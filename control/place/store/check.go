@@ -11,10 +11,11 @@ import (
 	"github.com/headgate/headgate/api/v1alpha1"
 )
 
-// bbolt reads its file by pointers, and one that is cut or garbled ends the process. So the file is read here first, as bbolt
-// 1.4 lays it out (internal/common: meta.go, page.go, bucket.go): pages of one size, of which a page too large for that takes
-// the ones behind it, too. The first two are metas, of which the valid one with the higher transaction counts. It names the root
-// of the tree whose keys are buckets, and the page with the list of free ones.
+// bbolt reads its file by pointers, and one that is cut or garbled ends the process. So the file is
+// read here first, as bbolt 1.4 lays it out (internal/common: meta.go, page.go, bucket.go): pages
+// of one size, of which a page too large for that takes the ones behind it, too. The first two are
+// metas, of which the valid one with the higher transaction counts. It names the root of the tree
+// whose keys are buckets, and the page with the list of free ones.
 const (
 	pageHeader    = 16 // id uint64, kind uint16, elements uint16, pages behind it that belong to it uint32
 	metaSize      = 64 // after the header: magic, version, page size, flags uint32; root, sequence, free list, end, transaction, sum uint64
@@ -40,8 +41,8 @@ type pages struct {
 // meta is a page that says where the others are.
 type meta struct{ size, root, free, end, transaction uint64 }
 
-// check says what is wrong with the bytes of a file: nil means that bbolt reads and writes it without reaching beyond it, and
-// that each value is what its bucket holds.
+// check says what is wrong with the bytes of a file: nil means that bbolt reads and writes it
+// without reaching beyond it, and that each value is what its bucket holds.
 func check(file []byte) error {
 	m, err := newest(file)
 	if err != nil {
@@ -182,8 +183,9 @@ func (p *pages) tree(id uint64, last *[]byte, visit func(kind uint32, key, value
 	return nil
 }
 
-// elements calls visit for all leaves of a page, or below it, in order. Last is the key before. Keys rise; the first one of a page
-// is the one by which a branch leads to it, for bbolt finds the branch by that.
+// elements calls visit for all leaves of a page, or below it, in order. Last is the key before.
+// Keys rise; the first one of a page is the one by which a branch leads to it, for bbolt finds the
+// branch by that.
 func (p *pages) elements(b []byte, last *[]byte, visit func(kind uint32, key, value []byte) error) error {
 	kind, n := u16(b[8:]), int(u16(b[10:]))
 	if kind != leafPage && kind != branchPage || kind == branchPage && n == 0 || pageHeader+n*elementSize > len(b) {

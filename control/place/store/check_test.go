@@ -13,7 +13,8 @@ import (
 	"github.com/headgate/headgate/control/place/store"
 )
 
-// folder is one in memory, where the system has such: the tests below write a thousand times, and wait for each.
+// folder is one in memory, where the system has such: the tests below write a thousand times, and
+// wait for each.
 func folder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "headgate")
@@ -24,8 +25,8 @@ func folder(t *testing.T) string {
 	return dir
 }
 
-// used returns the bytes of a file as one is after some use: with branches, free pages, a value of several pages, and a bucket
-// that is empty again.
+// used returns the bytes of a file as one is after some use: with branches, free pages, a value of
+// several pages, and a bucket that is empty again.
 func used(t *testing.T) []byte {
 	t.Helper()
 	path := filepath.Join(folder(t), "control.db")
@@ -58,8 +59,8 @@ func used(t *testing.T) []byte {
 	return all
 }
 
-// try opens a file of such bytes, reads all that is in it and writes to it. Opened says whether it was; one that was not is as
-// it was.
+// try opens a file of such bytes, reads all that is in it and writes to it. Opened says whether it
+// was; one that was not is as it was.
 func try(t *testing.T, all []byte) (opened bool, words string) {
 	t.Helper()
 	path := filepath.Join(folder(t), "control.db")
@@ -146,7 +147,8 @@ func TestAGarbledFileEndsNothing(t *testing.T) {
 }
 
 func TestWhatIsNoFileOfControlsIsLeftAlone(t *testing.T) {
-	if opened, words := try(t, []byte(strings.Repeat("models: {}\n", 2000))); opened || !strings.Contains(words, "it is not a state file of control") {
+	if opened, words := try(t, []byte(strings.Repeat("models: {}\n", 2000))); opened ||
+		!strings.Contains(words, "it is not a state file of control") {
 		t.Errorf("opened %v: %s", opened, words)
 	}
 }

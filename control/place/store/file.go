@@ -204,7 +204,8 @@ func (f *File) PutModel(m *v1alpha1.Model) (wait func() error) {
 
 // DeleteModel deletes a registered model and its status, like PutModel.
 func (f *File) DeleteModel(m *v1alpha1.Model) (wait func() error) {
-	return f.begin(change{models, key(m.Namespace, m.Name), nil}, change{statuses, key(m.Namespace+"/"+m.Spec.PoolRef.Name, m.Spec.ID), nil})
+	return f.begin(change{models, key(m.Namespace, m.Name), nil},
+		change{statuses, key(m.Namespace+"/"+m.Spec.PoolRef.Name, m.Spec.ID), nil})
 }
 
 // PutVModel writes a registered VModel, like PutModel.

@@ -24,7 +24,8 @@ func open(t *testing.T, path string) *store.File {
 }
 
 func model(name string) *v1alpha1.Model {
-	return &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: v1alpha1.ModelSpec{ID: name, PoolRef: v1alpha1.PoolReference{Name: "p"}}}
+	return &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec: v1alpha1.ModelSpec{ID: name, PoolRef: v1alpha1.PoolReference{Name: "p"}}}
 }
 
 // Concurrent writes are there after the file is reopened, and deleted entries are not.
@@ -79,7 +80,8 @@ func TestASecondProcessIsToldWhy(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.db")
 	s := open(t, path)
 	defer s.Close()
-	if _, err := store.Open(path, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another process has it open") {
+	if _, err := store.Open(path, slog.New(slog.DiscardHandler)); err == nil ||
+		!strings.Contains(err.Error(), "another process has it open") {
 		t.Errorf("a second opening: %v", err)
 	}
 }

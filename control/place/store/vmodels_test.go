@@ -129,7 +129,8 @@ func TestGarbledVModelsAreToldOf(t *testing.T) {
 		if bytes.Equal(garbled, all) {
 			t.Fatalf("%s is nowhere", value)
 		}
-		if opened, words := try(t, garbled); opened || !strings.Contains(words, "control.db: it is damaged: ") || !strings.Contains(words, want) {
+		if opened, words := try(t, garbled); opened || !strings.Contains(words, "control.db: it is damaged: ") ||
+			!strings.Contains(words, want) {
 			t.Errorf("without %s: opened %v, %q", value, opened, words)
 		}
 	}

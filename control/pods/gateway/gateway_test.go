@@ -28,7 +28,8 @@ func TestScenarios(t *testing.T) {
 			var out strings.Builder
 			for _, g := range attach.Of(network.Read(t, network.Standard(input))).Gateways {
 				is := template.Of(g, gateway.Options{
-					Namespace: "system", EnvoyImage: "registry.test/envoy:1", ExtprocImage: "registry.test/extproc:1", Bootstrap: []byte("{node: $(POD_NAME)}"),
+					Namespace: "system", EnvoyImage: "registry.test/envoy:1", ExtprocImage: "registry.test/extproc:1",
+					Bootstrap: []byte("{node: $(POD_NAME)}"),
 				})
 				all := []any{is.Deployment, is.Budget, is.Policy}
 				if is.Service != nil {
@@ -78,7 +79,8 @@ func TestAddressesAreWhereClientsComeIn(t *testing.T) {
 		{"spec: {type: ClusterIP, clusterIPs: [10.0.0.1, 'fd00::1']}", "IPAddress 10.0.0.1, IPAddress fd00::1"},
 		{"spec: {type: NodePort, clusterIPs: [10.0.0.1]}", "IPAddress 10.0.0.1"},
 		{"spec: {type: LoadBalancer, clusterIPs: [10.0.0.1]}", ""},
-		{"{spec: {type: LoadBalancer, clusterIPs: [10.0.0.1]}, status: {loadBalancer: {ingress: [{ip: 192.0.2.1}, {hostname: lb.test}]}}}", "IPAddress 192.0.2.1, Hostname lb.test"},
+		{"{spec: {type: LoadBalancer, clusterIPs: [10.0.0.1]}, status: {loadBalancer: {ingress: [{ip: 192.0.2.1}, {hostname: lb.test}]}}}",
+			"IPAddress 192.0.2.1, Hostname lb.test"},
 		{"spec: {type: ClusterIP, clusterIPs: [None]}", ""},
 	} {
 		var s corev1.Service
@@ -106,7 +108,8 @@ func TestAManifestWithoutEnvoyIsRefused(t *testing.T) {
 	if !cut {
 		t.Fatal("the manifest has no PodDisruptionBudget")
 	}
-	for _, text := range []string{"kind: Service", "kind: Deployment\nspec: {template: {spec: {containers: [{name: other}]}}}", "kind: [", "kind: Deployment\nspecs: {}", withoutBudget} {
+	for _, text := range []string{"kind: Service", "kind: Deployment\nspec: {template: {spec: {containers: [{name: other}]}}}", "kind: [",
+		"kind: Deployment\nspecs: {}", withoutBudget} {
 		if _, err := gateway.Read([]byte(text)); err == nil {
 			t.Errorf("%q is taken", text)
 		}

@@ -77,7 +77,8 @@ func (r *Refusal) Error() string {
 // tooMuch reports whether the server rejected the request itself, so that a smaller one may work.
 func tooMuch(err error) bool {
 	r, ok := errors.AsType[*Refusal](err)
-	return ok && (r.Status == http.StatusBadRequest || r.Status == http.StatusRequestEntityTooLarge || r.Status == http.StatusUnprocessableEntity)
+	return ok && (r.Status == http.StatusBadRequest || r.Status == http.StatusRequestEntityTooLarge ||
+		r.Status == http.StatusUnprocessableEntity)
 }
 
 // missing reports whether the server has nothing at the path.
@@ -92,7 +93,8 @@ const words = 200
 // send sends a request and returns an answer with status 200. The caller closes its body and then
 // calls done.
 func (s *Server) send(ctx context.Context, method, path string, body []byte) (response *http.Response, done context.CancelFunc, err error) {
-	ctx, done = context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("%s has not answered within %v: give it longer with --timeout", path, s.timeout))
+	ctx, done = context.WithTimeoutCause(ctx, s.timeout,
+		fmt.Errorf("%s has not answered within %v: give it longer with --timeout", path, s.timeout))
 	defer func() {
 		if err != nil {
 			done()

@@ -38,7 +38,8 @@ func (s *Server) Find(ctx context.Context, api survey.API, model string) (survey
 	case err != nil && api == "" && missing(err) && model != "":
 		return "", "", s.nothing(ctx, model)
 	case err != nil && api == "" && missing(err):
-		return "", "", errors.New("the server has no list of models at /v1/models: say with --model which one of a V2 server is to be measured")
+		return "", "",
+			errors.New("the server has no list of models at /v1/models: say with --model which one of a V2 server is to be measured")
 	case err != nil && (!missing(err) || model == ""):
 		return "", "", err
 	case err == nil:
@@ -56,7 +57,8 @@ func (s *Server) Find(ctx context.Context, api survey.API, model string) (survey
 		}
 	}
 	if api == "" {
-		return "", "", errors.New("the server lists models and has neither /v1/completions nor /v1/embeddings: say with --api and --path how it is asked")
+		return "", "",
+			errors.New("the server lists models and has neither /v1/completions nor /v1/embeddings: say with --api and --path how it is asked")
 	}
 	return api, model, nil
 }
@@ -66,7 +68,8 @@ func (s *Server) nothing(ctx context.Context, model string) error {
 	if _, _, err := s.ask(ctx, http.MethodGet, "/v2", nil); err == nil {
 		return fmt.Errorf("the server speaks V2 and has no model %q that is loaded: load it first, or name another one with --model", model)
 	}
-	return fmt.Errorf("the server has neither %s nor %s: is that a V2 or an OpenAI server? Say with --api how it is asked", survey.ModelPath(model), modelsPath)
+	return fmt.Errorf("the server has neither %s nor %s: is that a V2 or an OpenAI server? Say with --api how it is asked",
+		survey.ModelPath(model), modelsPath)
 }
 
 // chosen returns the named model, or the only base model in the list.

@@ -50,9 +50,14 @@ func OneRow(metadata []byte) ([]byte, error) {
 		filling, ok := fillings[in.Datatype]
 		switch {
 		case !ok:
-			return nil, fmt.Errorf("input %q is %s, for which there are no numbers in JSON here: write a request of one row into a file, and name it with --body", in.Name, in.Datatype)
+			return nil,
+				fmt.Errorf("input %q is %s, for which there are no numbers in JSON here: write a request of one row into a file, and name it with --body",
+					in.Name,
+					in.Datatype)
 		case len(in.Shape) == 0:
-			return nil, fmt.Errorf("input %q has no dimension, and so none of a batch: write a request of one row into a file, and name it with --body", in.Name)
+			return nil,
+				fmt.Errorf("input %q has no dimension, and so none of a batch: write a request of one row into a file, and name it with --body",
+					in.Name)
 		}
 		shape, elements := slices.Clone(in.Shape), int64(1)
 		for d := range shape {
@@ -60,7 +65,11 @@ func OneRow(metadata []byte) ([]byte, error) {
 				shape[d] = 1
 			}
 			if elements *= shape[d]; elements > mostElements {
-				return nil, fmt.Errorf("input %q has the shape %v, which is more than %d elements a row: write a request of one row into a file, and name it with --body", in.Name, in.Shape, mostElements)
+				return nil,
+					fmt.Errorf("input %q has the shape %v, which is more than %d elements a row: write a request of one row into a file, and name it with --body",
+						in.Name,
+						in.Shape,
+						mostElements)
 			}
 		}
 		if i > 0 {
@@ -106,7 +115,8 @@ func repeatTensors(inputs json.RawMessage, rows int) (json.RawMessage, error) {
 		var shape []int64
 		var data []json.RawMessage
 		if json.Unmarshal(t["shape"], &shape) != nil || len(shape) == 0 || shape[0] != 1 {
-			return nil, fmt.Errorf("input %s of the body has the shape %s: its first dimension is that of the batch, and must be 1", t["name"], t["shape"])
+			return nil, fmt.Errorf("input %s of the body has the shape %s: its first dimension is that of the batch, and must be 1",
+				t["name"], t["shape"])
 		}
 		if json.Unmarshal(t["data"], &data) != nil || len(data) == 0 {
 			return nil, fmt.Errorf("input %s of the body has no list as data, which could be repeated", t["name"])

@@ -57,7 +57,8 @@ func (s Subject) Line(r Row) []byte {
 	case r.steps():
 		return line(append(cells, "", "", strconv.Itoa(r.Batch), strconv.Itoa(r.KV), number(r.Seconds), "", "", ""))
 	case r.Mixed():
-		return line(append(cells, "", "", strconv.Itoa(r.Beside), strconv.Itoa(r.KV), number(r.Step), "", number(r.Seconds), number(r.FirstToken)))
+		return line(append(cells, "", "", strconv.Itoa(r.Beside), strconv.Itoa(r.KV), number(r.Step), "", number(r.Seconds),
+			number(r.FirstToken)))
 	}
 	several := ""
 	if r.Batch > 1 {
@@ -125,11 +126,13 @@ func (s Subject) Read(name string, text []byte) (rows []Row, whole int, err erro
 		}
 		at, _ := reader.FieldPos(0)
 		if len(cells) != len(s.columns()) {
-			return nil, 0, fmt.Errorf("%s:%d has %d cells, and the first line %d: remove the line, and it is measured anew", name, at, len(cells), len(s.columns()))
+			return nil, 0, fmt.Errorf("%s:%d has %d cells, and the first line %d: remove the line, and it is measured anew", name, at,
+				len(cells), len(s.columns()))
 		}
 		if head := s.head(); !slices.Equal(cells[:len(head)], head) {
-			return nil, 0, fmt.Errorf("%s:%d is of %s, and this is of %s: write to another file with -o, or remove that one to measure all anew",
-				name, at, s.named(cells), s.named(head))
+			return nil, 0,
+				fmt.Errorf("%s:%d is of %s, and this is of %s: write to another file with -o, or remove that one to measure all anew",
+					name, at, s.named(cells), s.named(head))
 		}
 		row, err := s.row(cells[len(s.head()):])
 		if err != nil {

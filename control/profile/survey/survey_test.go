@@ -30,7 +30,8 @@ func swinging(n int, by float64) (all []float64) {
 }
 
 func TestWhenAPointIsMeasuredEnough(t *testing.T) {
-	batch, prompts, steps := survey.Point{Batch: 1}, survey.Point{Batch: 1, Asked: 8, Outputs: 1}, survey.Point{Batch: 4, Asked: 8, Outputs: 30}
+	batch, prompts, steps := survey.Point{Batch: 1}, survey.Point{Batch: 1, Asked: 8, Outputs: 1},
+		survey.Point{Batch: 4, Asked: 8, Outputs: 30}
 	quick := rule
 	quick.Limit = 4
 	patient := survey.Rule{Precision: 0.03, Least: 20, Most: 50, Limit: 600}
@@ -150,7 +151,8 @@ var (
 		{Point: survey.Point{Batch: 1, Asked: 512, Outputs: 1}, Seconds: 0.5, Prompt: 514},
 		{Point: survey.Point{Batch: 4, Asked: 16, Outputs: 64}, Seconds: 1e-5, Prompt: 17, KV: 196},
 		{Point: survey.Point{Batch: 4, Asked: 16, Outputs: 1}, Seconds: 0.3, Prompt: 17},
-		{Point: survey.Point{Batch: 1, Asked: 512, Outputs: 64, Beside: 8}, Seconds: 0.05, Prompt: 513, KV: 300, FirstToken: 0.07, Step: 0.005},
+		{Point: survey.Point{Batch: 1, Asked: 512, Outputs: 64, Beside: 8}, Seconds: 0.05, Prompt: 513, KV: 300, FirstToken: 0.07,
+			Step: 0.005},
 	}
 )
 
@@ -285,11 +287,14 @@ func TestBodiesAreRepeated(t *testing.T) {
 		api        survey.API
 		body, want string
 	}{
-		{survey.V2, `{"id":"7","inputs":[{"name":"x","shape":[1,2],"datatype":"FP64","data":[1.50,2]}]}`, `{"id":"7","inputs":[{"data":[1.50,2,1.50,2,1.50,2],"datatype":"FP64","name":"x","shape":[3,2]}]}`},
-		{survey.V2, `{"inputs":[{"shape":[1,2],"data":[[1,2]]},{"shape":[1],"data":["é"]}]}`, `{"inputs":[{"data":[[1,2],[1,2],[1,2]],"shape":[3,2]},{"data":["é","é","é"],"shape":[3]}]}`},
+		{survey.V2, `{"id":"7","inputs":[{"name":"x","shape":[1,2],"datatype":"FP64","data":[1.50,2]}]}`,
+			`{"id":"7","inputs":[{"data":[1.50,2,1.50,2,1.50,2],"datatype":"FP64","name":"x","shape":[3,2]}]}`},
+		{survey.V2, `{"inputs":[{"shape":[1,2],"data":[[1,2]]},{"shape":[1],"data":["é"]}]}`,
+			`{"inputs":[{"data":[[1,2],[1,2],[1,2]],"shape":[3,2]},{"data":["é","é","é"],"shape":[3]}]}`},
 		{survey.V2, `{"inputs":[{"name":"x","shape":[4,2],"data":[1]}]}`, `input "x" of the body has the shape [4,2]: ` + wants},
 		{survey.V2, `{"inputs":[{"name":"x","data":[1]}]}`, `input "x" of the body has the shape : ` + wants},
-		{survey.V2, `{"inputs":[{"name":"x","shape":[1],"parameters":{"binary_data_size":4}}]}`, `input "x" of the body has no list as data, which could be repeated`},
+		{survey.V2, `{"inputs":[{"name":"x","shape":[1],"parameters":{"binary_data_size":4}}]}`,
+			`input "x" of the body has no list as data, which could be repeated`},
 		{survey.V2, `{"inputs":[]}`, `"inputs" of the body is no list of tensors`},
 		{survey.V2, `{"input":"x"}`, `the body has no "inputs"`},
 		{survey.Embeddings, `{"model":"m","input":"x"}`, `{"input":["x","x","x"],"model":"m"}`},
@@ -300,7 +305,8 @@ func TestBodiesAreRepeated(t *testing.T) {
 		{survey.Embeddings, `{"input":{}}`, `"input" of the body is no text and no list`},
 		{survey.Embeddings, `{"input":[]}`, `"input" of the body is no text and no list`},
 		{survey.Embeddings, `{"inputs":["x"]}`, `the body has no "input"`},
-		{survey.Embeddings, `[]`, `the body is no JSON object: json: cannot unmarshal array into Go value of type map[string]json.RawMessage`},
+		{survey.Embeddings, `[]`,
+			`the body is no JSON object: json: cannot unmarshal array into Go value of type map[string]json.RawMessage`},
 	} {
 		got, err := survey.Repeat(c.api, []byte(c.body), 3)
 		if err != nil {
@@ -319,15 +325,18 @@ func TestTokensOfStreams(t *testing.T) {
 		want  survey.Stream
 	}{
 		"counted here": {
-			[]string{`data: {"choices":[{"text":" a"}]}`, "", ": keep-alive", `data: {"choices":[{"text":" b"}]}`, `data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2}}`, "data: [DONE]"},
+			[]string{`data: {"choices":[{"text":" a"}]}`, "", ": keep-alive", `data: {"choices":[{"text":" b"}]}`,
+				`data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2}}`, "data: [DONE]"},
 			survey.Stream{At: []float64{0, 3}, Tokens: []int{1, 2}, Prompt: 7, Answer: 2},
 		},
 		"counted there, two at once": {
-			[]string{`data: {"choices":[{"text":" a"}],"usage":{"prompt_tokens":7,"completion_tokens":2}}`, `data:{"choices":[{"text":""}],"usage":{"prompt_tokens":7,"completion_tokens":3}}`, "data: [DONE]"},
+			[]string{`data: {"choices":[{"text":" a"}],"usage":{"prompt_tokens":7,"completion_tokens":2}}`,
+				`data:{"choices":[{"text":""}],"usage":{"prompt_tokens":7,"completion_tokens":3}}`, "data: [DONE]"},
 			survey.Stream{At: []float64{0, 1}, Tokens: []int{2, 3}, Prompt: 7},
 		},
 		"chat begins with a role": {
-			[]string{`data: {"choices":[{"delta":{"role":"assistant","content":""}}]}`, `data: {"choices":[{"delta":{"content":"a"}}]}`, `data: {"choices":[{"delta":{"reasoning_content":"b"}}]}`, "data: [DONE]"},
+			[]string{`data: {"choices":[{"delta":{"role":"assistant","content":""}}]}`, `data: {"choices":[{"delta":{"content":"a"}}]}`,
+				`data: {"choices":[{"delta":{"reasoning_content":"b"}}]}`, "data: [DONE]"},
 			survey.Stream{At: []float64{1, 2}, Tokens: []int{1, 2}},
 		},
 	} {
@@ -406,7 +415,8 @@ func TestAPromptBesideOthers(t *testing.T) {
 		if ok != (c.want > 0) {
 			t.Errorf("%s: it is measured: %v", name, ok)
 		}
-		if ok && (math.Abs(row.Seconds-c.want) > 1e-9 || math.Abs(row.Step-1) > 1e-9 || row.FirstToken != c.first-c.sent || row.Prompt != 12 || row.Point != at) {
+		if ok && (math.Abs(row.Seconds-c.want) > 1e-9 || math.Abs(row.Step-1) > 1e-9 || row.FirstToken != c.first-c.sent ||
+			row.Prompt != 12 || row.Point != at) {
 			t.Errorf("%s: %+v, want %v s", name, row, c.want)
 		}
 	}
@@ -423,9 +433,11 @@ func TestPointsOfAnLLM(t *testing.T) {
 	}
 	want := []string{
 		"prompts of 16", "prompts of 512", "prompts of 1920",
-		"steps of 1 with prompts of 16", "steps of 1 with prompts of 512", "steps of 4 with prompts of 16", "steps of 4 with prompts of 512",
+		"steps of 1 with prompts of 16", "steps of 1 with prompts of 512", "steps of 4 with prompts of 16",
+		"steps of 4 with prompts of 512",
 		"steps of 16 with prompts of 16", "steps of 16 with prompts of 512",
-		"prompts of 16 beside 1", "prompts of 512 beside 1", "prompts of 1920 beside 1", "prompts of 16 beside 4", "prompts of 512 beside 4", "prompts of 1920 beside 4",
+		"prompts of 16 beside 1", "prompts of 512 beside 1", "prompts of 1920 beside 1", "prompts of 16 beside 4",
+		"prompts of 512 beside 4", "prompts of 1920 beside 4",
 		"4 prompts of 16 at once", "4 prompts of 512 at once",
 	}
 	if !slices.Equal(got, want) {
@@ -488,7 +500,8 @@ func TestLimits(t *testing.T) {
 
 // As many tokens come as are asked for, whatever the tokenizer makes of a word.
 func TestWords(t *testing.T) {
-	for _, is := range []survey.Tokenizer{{Fixed: 0, PerWord: 1}, {Fixed: 4, PerWord: 1}, {Fixed: 1, PerWord: 1.25}, {Fixed: 0, PerWord: 2}} {
+	for _, is := range []survey.Tokenizer{{Fixed: 0, PerWord: 1}, {Fixed: 4, PerWord: 1}, {Fixed: 1, PerWord: 1.25},
+		{Fixed: 0, PerWord: 2}} {
 		tokens := func(words int) int { return int(math.Round(is.Fixed + is.PerWord*float64(words))) }
 		found := survey.TokenizerOf(tokens(survey.ShortWords), tokens(survey.LongWords))
 		for _, want := range []int{16, 128, 2048} {

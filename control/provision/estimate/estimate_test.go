@@ -48,7 +48,8 @@ func chain(stages int) *estimate.Pipeline {
 }
 
 // latencies runs a pipeline and returns the latency of each query.
-func latencies(t *testing.T, p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64, seed uint64) ([]float64, *estimate.Result) {
+func latencies(t *testing.T, p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64, seed uint64) ([]float64,
+	*estimate.Result) {
 	t.Helper()
 	all := make([]float64, len(arrivals))
 	for i := range all {
@@ -100,7 +101,8 @@ func TestQueuesAreAsInTheory(t *testing.T) {
 			{"M/D/1", fixed(mean, 0), load * mean / 2 / (1 - load)},
 			{"M/G/1", timesFunc(varying), rate * (0.8*0.25 + 0.2*9) * mean * mean / 2 / (1 - load)},
 		} {
-			r, err := estimate.Run(chain(1), []estimate.Setting{{Times: c.times, Batch: 1, Replicas: 1}}, estimate.Arrivals(poisson(7, n, rate)), 1, nil)
+			r, err := estimate.Run(chain(1), []estimate.Setting{{Times: c.times, Batch: 1, Replicas: 1}},
+				estimate.Arrivals(poisson(7, n, rate)), 1, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -120,7 +122,8 @@ func TestManyServersAreAsInTheory(t *testing.T) {
 	}{{2, 0.5}, {4, 0.8}, {8, 0.8}} {
 		const mean = 0.02
 		rate := c.load * float64(c.servers) / mean
-		r, err := estimate.Run(chain(1), []estimate.Setting{{Times: fixed(mean, 0), Batch: 1, Replicas: c.servers, Central: true}}, estimate.Arrivals(poisson(3, 1_000_000, rate)), 1, nil)
+		r, err := estimate.Run(chain(1), []estimate.Setting{{Times: fixed(mean, 0), Batch: 1, Replicas: c.servers, Central: true}},
+			estimate.Arrivals(poisson(3, 1_000_000, rate)), 1, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +140,8 @@ func TestManyServersAreAsInTheory(t *testing.T) {
 		for n, share := range at {
 			waiting += share * float64(max(n-c.servers, 0))
 		}
-		near(t, fmt.Sprintf("the wait at %d servers at a load of %v", c.servers, c.load), r.Stages[0].QueueTime/float64(r.Stages[0].Queries), waiting/rate, 0.02)
+		near(t, fmt.Sprintf("the wait at %d servers at a load of %v", c.servers, c.load),
+			r.Stages[0].QueueTime/float64(r.Stages[0].Queries), waiting/rate, 0.02)
 	}
 }
 
@@ -151,7 +155,8 @@ func TestABulkServerIsAsInTheory(t *testing.T) {
 		rate       float64
 	}{{4, 0.02, 0, 100}, {8, 0.02, 0.004, 120}, {8, 0.01, 0.002, 240}, {32, 0.05, 0.001, 300}} {
 		times := fixed(c.base, c.each)
-		r, err := estimate.Run(chain(1), []estimate.Setting{{Times: times, Batch: c.batch, Replicas: 1}}, estimate.Arrivals(poisson(5, 500_000, c.rate)), 1, nil)
+		r, err := estimate.Run(chain(1), []estimate.Setting{{Times: times, Batch: c.batch, Replicas: 1}},
+			estimate.Arrivals(poisson(5, 500_000, c.rate)), 1, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +175,8 @@ func TestABulkServerIsAsInTheory(t *testing.T) {
 				seconds += share / c.rate
 			}
 		}
-		near(t, fmt.Sprintf("the wait for batches of %d", c.batch), r.Stages[0].QueueTime/float64(r.Stages[0].Queries), waits/seconds/c.rate, 0.02)
+		near(t, fmt.Sprintf("the wait for batches of %d", c.batch), r.Stages[0].QueueTime/float64(r.Stages[0].Queries),
+			waits/seconds/c.rate, 0.02)
 	}
 }
 
@@ -221,7 +227,8 @@ func TestQueriesWaitForTheirBatch(t *testing.T) {
 		}
 	}
 	r.Stages[0].Latency = estimate.Latencies{}
-	if is := r.Stages[0]; is.Batches != 4 || is.Busy != 4 || is.Queries != 7 || is.ServiceTime != 7 || is.QueueTime != 0 || math.Abs(is.BatchingDelay-(0.4+0.2+0.5+0.5+0.5+0.25)) > 1e-9 {
+	if is := r.Stages[0]; is.Batches != 4 || is.Busy != 4 || is.Queries != 7 || is.ServiceTime != 7 || is.QueueTime != 0 ||
+		math.Abs(is.BatchingDelay-(0.4+0.2+0.5+0.5+0.5+0.25)) > 1e-9 {
 		t.Errorf("of seven queries in four batches there is told %+v", is)
 	}
 
@@ -247,20 +254,23 @@ func TestBatchesFillAhead(t *testing.T) {
 		"alone":                         {1, []float64{0}, []float64{3}, 1, 0},
 		"full":                          {1, []float64{0, 0.25, 0.5, 0.75}, []float64{2.75, 2.5, 2.25, 2}, 0.75 + 0.5 + 0.25, 0},
 		"while another one is computed": {1, []float64{0, 1.25, 2.5}, []float64{3, 3.75, 4.5}, 1 + 1 + 1, 0.75 + 1.5},
-		"one that could wait longer":    {1, []float64{0, 1.25, 2, 2.125}, []float64{3, 3.75, 3, 2.875}, 1 + 1 + 0.25 + 0.125, 0.75 + 0.75 + 0.75},
-		"of one time":                   {0, []float64{0, 0, 1}, []float64{2, 2, 3}, 0, 1},
+		"one that could wait longer": {1, []float64{0, 1.25, 2, 2.125}, []float64{3, 3.75, 3, 2.875}, 1 + 1 + 0.25 + 0.125, 0.75 +
+			0.75 + 0.75},
+		"of one time": {0, []float64{0, 0, 1}, []float64{2, 2, 3}, 0, 1},
 	} {
 		s := estimate.Setting{Times: fixed(2, 0), Batch: 4, Replicas: 1, Wait: c.wait, Ahead: true}
 		got, r := latencies(t, chain(1), []estimate.Setting{s}, c.at, 1)
 		if is := r.Stages[0]; !slices.Equal(got, c.want) || is.BatchingDelay != c.filled || is.QueueTime != c.waited {
-			t.Errorf("%s: they take %v, want %v, of which batches fill for %v s, and wait for %v: want %v and %v", name, got, c.want, is.BatchingDelay, is.QueueTime, c.filled, c.waited)
+			t.Errorf("%s: they take %v, want %v, of which batches fill for %v s, and wait for %v: want %v and %v", name, got, c.want,
+				is.BatchingDelay, is.QueueTime, c.filled, c.waited)
 		}
 	}
 }
 
 // A query enters the queue of a stage after the gateway overhead.
 func TestQueriesAreOnTheirWay(t *testing.T) {
-	setting := []estimate.Setting{{Times: fixed(1, 0), Batch: 1, Replicas: 1, GatewayOverhead: 0.25}, {Times: fixed(1, 0), Batch: 1, Replicas: 2, GatewayOverhead: 0.5}}
+	setting := []estimate.Setting{{Times: fixed(1, 0), Batch: 1, Replicas: 1, GatewayOverhead: 0.25},
+		{Times: fixed(1, 0), Batch: 1, Replicas: 2, GatewayOverhead: 0.5}}
 	got, r := latencies(t, chain(2), setting, []float64{0, 0.5}, 1)
 	for i, want := range []float64{2.75, 3.25} {
 		if math.Abs(got[i]-want) > 1e-9 {
@@ -277,7 +287,8 @@ func TestQueriesAreOnTheirWay(t *testing.T) {
 func TestBatchingDelayWithUnboundedReplicas(t *testing.T) {
 	for batch, want := range map[int]float64{1: 2, 4: 2.5} {
 		s := estimate.Setting{Times: fixed(2, 0), Batch: batch, Replicas: estimate.Unbounded, Wait: 0.5}
-		if got, _ := latencies(t, chain(1), []estimate.Setting{s}, []float64{0, 0.1, 7}, 1); !slices.Equal(got, []float64{want, want, want}) {
+		if got, _ := latencies(t, chain(1), []estimate.Setting{s}, []float64{0, 0.1, 7}, 1); !slices.Equal(got,
+			[]float64{want, want, want}) {
 			t.Errorf("in batches of %d queries take %v, want %v each", batch, got, want)
 		}
 	}
@@ -286,7 +297,8 @@ func TestBatchingDelayWithUnboundedReplicas(t *testing.T) {
 // A stage with two incoming edges waits for the later one. A query that takes neither ends there.
 func TestForksAndJoins(t *testing.T) {
 	race.Skip(t)
-	p := &estimate.Pipeline{Stages: 4, Edges: []estimate.Edge{{From: 0, To: 1, Share: 1}, {From: 0, To: 2, Share: 1}, {From: 1, To: 3, Share: 1}, {From: 2, To: 3, Share: 1}}}
+	p := &estimate.Pipeline{Stages: 4, Edges: []estimate.Edge{{From: 0, To: 1, Share: 1}, {From: 0, To: 2, Share: 1},
+		{From: 1, To: 3, Share: 1}, {From: 2, To: 3, Share: 1}}}
 	alone := func(d float64) estimate.Setting {
 		return estimate.Setting{Times: fixed(d, 0), Batch: 1, Replicas: estimate.Unbounded}
 	}
@@ -296,7 +308,8 @@ func TestForksAndJoins(t *testing.T) {
 			t.Errorf("query %d takes %v, want 7", i, l)
 		}
 	}
-	half := &estimate.Pipeline{Stages: 3, Edges: []estimate.Edge{{From: 0, To: 1, Share: 0.3, Choice: 1}, {From: 0, To: 2, Share: 0.5, Choice: 1}}}
+	half := &estimate.Pipeline{Stages: 3, Edges: []estimate.Edge{{From: 0, To: 1, Share: 0.3, Choice: 1},
+		{From: 0, To: 2, Share: 0.5, Choice: 1}}}
 	got, _ = latencies(t, half, []estimate.Setting{alone(1), alone(2), alone(5)}, make([]float64, 100_000), 9)
 	count := map[float64]int{}
 	for _, l := range got {
@@ -325,7 +338,8 @@ func TestMoreReplicasAndFewerQueriesAreNoSlower(t *testing.T) {
 		p := chain(1 + random.IntN(4))
 		var settings []estimate.Setting
 		for range p.Stages {
-			settings = append(settings, estimate.Setting{Times: fixed(0.01+0.05*random.Float64(), 0), Batch: 1, Replicas: 1 + random.IntN(4), Central: true})
+			settings = append(settings, estimate.Setting{Times: fixed(0.01+0.05*random.Float64(), 0), Batch: 1, Replicas: 1 +
+				random.IntN(4), Central: true})
 		}
 		arrivals := poisson(seed, 300, 20+60*random.Float64())
 		before, _ := latencies(t, p, settings, arrivals, seed)
@@ -366,8 +380,10 @@ func TestQueriesAreConserved(t *testing.T) {
 			if is.Latency.Count != is.Queries || float64(is.Batches) < batches || is.Batches > is.Queries {
 				t.Errorf("pipeline %d, stage %d: %+v", seed, s, is)
 			}
-			if spent := is.QueueTime + is.BatchingDelay + is.ServiceTime; math.Abs(spent-is.Latency.Sum) > 1e-6 || is.QueueTime < -1e-9 || is.BatchingDelay < -1e-9 {
-				t.Errorf("pipeline %d, stage %d: queries take %v s, and wait %v, wait for their batch %v, and are computed %v", seed, s, is.Latency.Sum, is.QueueTime, is.BatchingDelay, is.ServiceTime)
+			if spent := is.QueueTime + is.BatchingDelay + is.ServiceTime; math.Abs(spent-is.Latency.Sum) > 1e-6 || is.QueueTime < -1e-9 ||
+				is.BatchingDelay < -1e-9 {
+				t.Errorf("pipeline %d, stage %d: queries take %v s, and wait %v, wait for their batch %v, and are computed %v", seed, s,
+					is.Latency.Sum, is.QueueTime, is.BatchingDelay, is.ServiceTime)
 			}
 			if is.Paid < is.Busy-1e-9 {
 				t.Errorf("pipeline %d, stage %d: replicas compute for %v s, and are paid for %v", seed, s, is.Busy, is.Paid)
@@ -384,7 +400,8 @@ func TestQueriesAreConserved(t *testing.T) {
 	// Queries take the same edges for any number of replicas.
 	settings[0].Replicas, settings[1].Replicas = estimate.Unbounded, estimate.Unbounded
 	free, r := latencies(t, p, settings, make([]float64, 100), 1)
-	_, narrow := latencies(t, p, []estimate.Setting{{Times: fixed(1, 0), Batch: 1, Replicas: 1}, {Times: fixed(1, 0), Batch: 4, Replicas: 1}}, make([]float64, 100), 1)
+	_, narrow := latencies(t, p, []estimate.Setting{{Times: fixed(1, 0), Batch: 1, Replicas: 1},
+		{Times: fixed(1, 0), Batch: 4, Replicas: 1}}, make([]float64, 100), 1)
 	if r.Stages[1].Queries != narrow.Stages[1].Queries || slices.Max(free) != 2 {
 		t.Errorf("%d queries come to the second stage, and with fewer replicas %d", r.Stages[1].Queries, narrow.Stages[1].Queries)
 	}
@@ -417,10 +434,11 @@ func TestQuantilesAreRightToLessThanAPercent(t *testing.T) {
 // Run stops when done returns false.
 func TestARunEndsWhereItIsTold(t *testing.T) {
 	told := 0
-	r, err := estimate.Run(chain(1), []estimate.Setting{{Times: fixed(1, 0), Batch: 8, Replicas: 1}}, make([]estimate.Query, 100), 1, func(int, estimate.QueryTimes) bool {
-		told++
-		return told < 3
-	})
+	r, err := estimate.Run(chain(1), []estimate.Setting{{Times: fixed(1, 0), Batch: 8, Replicas: 1}}, make([]estimate.Query, 100), 1,
+		func(int, estimate.QueryTimes) bool {
+			told++
+			return told < 3
+		})
 	if err != nil || told != 3 || r.Seconds != 2 {
 		t.Errorf("%d queries are told of in %v s, %v", told, r.Seconds, err)
 	}
@@ -436,21 +454,35 @@ func TestBadInputIsRefused(t *testing.T) {
 		want     string
 	}{
 		{estimate.Pipeline{}, nil, []float64{0}, "a pipeline has at least one stage, not 0"},
-		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 1, To: 1, Share: 1}}}, two, []float64{0}, "edge 0 leads from stage 1 to stage 1: it leads to a later one, of 2"},
-		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 2, Share: 1}}}, two, []float64{0}, "edge 0 leads from stage 0 to stage 2: it leads to a later one, of 2"},
-		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 1, Share: 1.5}}}, two, []float64{0}, "edge 0 has the share 1.5: it is above 0, and at most 1"},
-		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 1, Share: math.NaN()}}}, two, []float64{0}, "edge 0 has the share NaN: it is above 0, and at most 1"},
-		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{To: 1, Share: 0.6, Choice: 1}, {To: 1, Share: 0.6, Choice: 1}}}, two, []float64{0}, "edge 1 makes the shares of a choice 1.2 together: 1 is the most"},
+		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 1, To: 1, Share: 1}}}, two, []float64{0},
+			"edge 0 leads from stage 1 to stage 1: it leads to a later one, of 2"},
+		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 2, Share: 1}}}, two, []float64{0},
+			"edge 0 leads from stage 0 to stage 2: it leads to a later one, of 2"},
+		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 1, Share: 1.5}}}, two, []float64{0},
+			"edge 0 has the share 1.5: it is above 0, and at most 1"},
+		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 1, Share: math.NaN()}}}, two, []float64{0},
+			"edge 0 has the share NaN: it is above 0, and at most 1"},
+		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{To: 1, Share: 0.6, Choice: 1}, {To: 1, Share: 0.6, Choice: 1}}}, two,
+			[]float64{0}, "edge 1 makes the shares of a choice 1.2 together: 1 is the most"},
 		{*chain(2), two[:1], []float64{0}, "there are settings for 1 of 2 stages"},
-		{*chain(1), []estimate.Setting{{Batch: 1, Replicas: 1}}, []float64{0}, "stage 0: want either the times of its batches or the profile of an engine"},
-		{*chain(1), []estimate.Setting{{Times: good.Times, Replicas: 1}}, []float64{0}, "stage 0: it has 1 replicas and batches of 0: want at least 1 of both"},
-		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Wait: math.NaN()}}, []float64{0}, "stage 0: its batch wait is NaNs: want a time that is finite and not negative"},
-		{*chain(1), []estimate.Setting{{Engine: &profile.Profile{}, Batch: 1, Replicas: 1, Ahead: true}}, []float64{0}, "stage 0: an engine has its own queue and no batching delay"},
-		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, GatewayOverhead: -1}}, []float64{0}, "stage 0: its gateway overhead is -1s: want a time that is finite and not negative"},
-		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Startup: -1}}, []float64{0}, "stage 0: the startup of its replicas is -1s: want a time that is finite and not negative"},
-		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Changes: []estimate.Change{{2, 1}, {1, 1}}}}, []float64{0}, "stage 0: its replicas change at 1s: want finite times in ascending order"},
-		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Changes: []estimate.Change{{2, 0}}}}, []float64{0}, "stage 0: from 2s on it has 0 replicas: want at least 1, and a bound"},
-		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: estimate.Unbounded, Changes: []estimate.Change{{2, 1}}}}, []float64{0}, "stage 0: unbounded replicas cannot change"},
+		{*chain(1), []estimate.Setting{{Batch: 1, Replicas: 1}}, []float64{0},
+			"stage 0: want either the times of its batches or the profile of an engine"},
+		{*chain(1), []estimate.Setting{{Times: good.Times, Replicas: 1}}, []float64{0},
+			"stage 0: it has 1 replicas and batches of 0: want at least 1 of both"},
+		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Wait: math.NaN()}}, []float64{0},
+			"stage 0: its batch wait is NaNs: want a time that is finite and not negative"},
+		{*chain(1), []estimate.Setting{{Engine: &profile.Profile{}, Batch: 1, Replicas: 1, Ahead: true}}, []float64{0},
+			"stage 0: an engine has its own queue and no batching delay"},
+		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, GatewayOverhead: -1}}, []float64{0},
+			"stage 0: its gateway overhead is -1s: want a time that is finite and not negative"},
+		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Startup: -1}}, []float64{0},
+			"stage 0: the startup of its replicas is -1s: want a time that is finite and not negative"},
+		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Changes: []estimate.Change{{2, 1}, {1, 1}}}},
+			[]float64{0}, "stage 0: its replicas change at 1s: want finite times in ascending order"},
+		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Changes: []estimate.Change{{2, 0}}}}, []float64{0},
+			"stage 0: from 2s on it has 0 replicas: want at least 1, and a bound"},
+		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: estimate.Unbounded, Changes: []estimate.Change{{2, 1}}}},
+			[]float64{0}, "stage 0: unbounded replicas cannot change"},
 		{*chain(1), two[:1], nil, "there are no queries"},
 		{*chain(1), two[:1], []float64{0, 2, 1}, "query 2 arrives at 1: want finite times from 0 on, in ascending order"},
 		{*chain(1), two[:1], []float64{math.NaN()}, "query 0 arrives at NaN: want finite times from 0 on, in ascending order"},

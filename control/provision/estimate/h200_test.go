@@ -65,12 +65,13 @@ func TestEstimatesAreAsMeasuredOnAnH200(t *testing.T) {
 	for _, load := range loads {
 		queries := h200Queries(t, load.rate)
 		var means [3]float64
-		if _, err := estimate.Run(chain(1), []estimate.Setting{{Engine: &p, Batch: 256, Replicas: 1}}, queries, 1, func(_ int, took estimate.QueryTimes) bool {
-			for i, is := range [3]float64{took.Latency, took.FirstToken, took.PerToken} {
-				means[i] += is / float64(len(queries))
-			}
-			return true
-		}); err != nil {
+		if _, err := estimate.Run(chain(1), []estimate.Setting{{Engine: &p, Batch: 256, Replicas: 1}}, queries, 1,
+			func(_ int, took estimate.QueryTimes) bool {
+				for i, is := range [3]float64{took.Latency, took.FirstToken, took.PerToken} {
+					means[i] += is / float64(len(queries))
+				}
+				return true
+			}); err != nil {
 			t.Fatal(err)
 		}
 		for i, is := range means {

@@ -51,7 +51,8 @@ func TestAnEngineIsAsSimSays(t *testing.T) {
 		at, busy := e.Next()
 		if next < len(queries) && (!busy || queries[next].At+own.FrontendOverhead < at) {
 			q := queries[next]
-			if _, err := e.Submit(q.At+own.FrontendOverhead, sim.Request{PromptTokens: int(q.Prompt), OutputTokens: int(q.Output)}); err != nil {
+			if _, err := e.Submit(q.At+own.FrontendOverhead,
+				sim.Request{PromptTokens: int(q.Prompt), OutputTokens: int(q.Output)}); err != nil {
 				t.Fatal(err)
 			}
 			next++
@@ -70,7 +71,8 @@ func TestAnEngineIsAsSimSays(t *testing.T) {
 	r, err := estimate.Run(chain(1), []estimate.Setting{setting}, queries, 1, func(q int, took estimate.QueryTimes) bool {
 		is, at, output := want[q], queries[q].At, float64(queries[q].Output)
 		waited = waited || is.Scheduled > is.Arrived+0.1
-		if took.Latency != is.LastToken-at || took.FirstToken != is.FirstToken-at || output > 1 && took.PerToken != (is.LastToken-is.FirstToken)/(output-1) {
+		if took.Latency != is.LastToken-at || took.FirstToken != is.FirstToken-at || output > 1 &&
+			took.PerToken != (is.LastToken-is.FirstToken)/(output-1) {
 			t.Errorf("query %d took %+v, and %+v is its record", q, took, is)
 		}
 		return true
@@ -79,8 +81,10 @@ func TestAnEngineIsAsSimSays(t *testing.T) {
 		t.Fatalf("%v, or nobody waits: %v", err, !waited)
 	}
 	is := r.Stages[0]
-	if sum := is.QueueTime + is.ServiceTime; is.Queries != len(queries) || math.Abs(sum-is.Latency.Sum) > 1e-6 || is.Busy > r.Seconds || is.Busy < 0.5*r.Seconds {
-		t.Errorf("%d queries waited for %v and were computed for %v, of %v; the engine was busy for %v of %v", is.Queries, is.QueueTime, is.ServiceTime, is.Latency.Sum, is.Busy, r.Seconds)
+	if sum := is.QueueTime + is.ServiceTime; is.Queries != len(queries) || math.Abs(sum-is.Latency.Sum) > 1e-6 || is.Busy > r.Seconds ||
+		is.Busy < 0.5*r.Seconds {
+		t.Errorf("%d queries waited for %v and were computed for %v, of %v; the engine was busy for %v of %v", is.Queries, is.QueueTime,
+			is.ServiceTime, is.Latency.Sum, is.Busy, r.Seconds)
 	}
 }
 
@@ -131,10 +135,11 @@ func TestTokensAreOfTheLastLLM(t *testing.T) {
 	query := []estimate.Query{{At: 1, Prompt: 100, Output: 20}}
 	var one, two estimate.QueryTimes
 	for stages, is := range map[int]*estimate.QueryTimes{1: &one, 2: &two} {
-		if _, err := estimate.Run(chain(stages), slices.Repeat([]estimate.Setting{setting}, stages), query, 1, func(_ int, took estimate.QueryTimes) bool {
-			*is = took
-			return true
-		}); err != nil {
+		if _, err := estimate.Run(chain(stages), slices.Repeat([]estimate.Setting{setting}, stages), query, 1,
+			func(_ int, took estimate.QueryTimes) bool {
+				*is = took
+				return true
+			}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -164,12 +169,17 @@ func TestBadLLMsAreRefused(t *testing.T) {
 		"and an engine of": func(_ *estimate.Setting, q *estimate.Query) {
 			q.Prompt = int32(p.Limits.KVBlocks * p.Limits.BlockSize) //nolint:gosec // few
 		},
-		"an engine has its own queue":                                      func(s *estimate.Setting, _ *estimate.Query) { s.Central = true },
-		"want either the times of its batches or the profile of an engine": func(s *estimate.Setting, _ *estimate.Query) { s.Times = fixed(1, 1) },
+		"an engine has its own queue": func(s *estimate.Setting, _ *estimate.Query) {
+			s.Central = true
+		},
+		"want either the times of its batches or the profile of an engine": func(s *estimate.Setting, _ *estimate.Query) {
+			s.Times = fixed(1, 1)
+		},
 	} {
 		s, q := setting, good[0]
 		change(&s, &q)
-		if _, err := estimate.Run(chain(1), []estimate.Setting{s}, []estimate.Query{q}, 1, nil); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := estimate.Run(chain(1), []estimate.Setting{s}, []estimate.Query{q}, 1, nil); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}

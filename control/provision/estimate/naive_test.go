@@ -35,10 +35,12 @@ func small(seed uint64) (*estimate.Pipeline, []estimate.Setting, []float64) {
 		base, each, spread := 0.01+0.05*random.Float64(), 0.01*random.Float64(), random.Float64()
 		settings = append(settings, estimate.Setting{
 			Times: timesFunc(func(size int, share float64) float64 { return base*(1-spread/2+spread*share) + each*float64(size) }),
-			Batch: 1 << random.IntN(4), Replicas: 1 + random.IntN(4), Wait: float64(random.IntN(3)) * 0.01 * random.Float64(), Central: random.IntN(2) == 0,
+			Batch: 1 << random.IntN(4), Replicas: 1 + random.IntN(4), Wait: float64(random.IntN(3)) * 0.01 * random.Float64(),
+			Central: random.IntN(2) == 0,
 		})
 		last := &settings[s]
-		last.Ahead = last.Wait > 0 && random.IntN(3) == 0 // without a delay, simultaneous queries are one batch, which the naive simulator does not support
+		// without a delay, simultaneous queries are one batch, which the naive simulator does not support
+		last.Ahead = last.Wait > 0 && random.IntN(3) == 0
 		at := 0.0
 		for range random.IntN(6) - 1 {
 			at += 2 * random.Float64()

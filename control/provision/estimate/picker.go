@@ -37,7 +37,8 @@ func newPicker(replicas int, engine *profile.Profile) *picker {
 func (p *picker) grow(engine *profile.Profile) (replica int) {
 	replica = len(p.copies)
 	e := pick.Endpoint{
-		Number: replica, Profile: engine, Backlog: new(pick.Backlog), Peers: new(pick.Peers), Adapters: new(atomic.Int64), InFlight: new(atomic.Int64),
+		Number: replica, Profile: engine, Backlog: new(pick.Backlog), Peers: new(pick.Peers), Adapters: new(atomic.Int64),
+		InFlight: new(atomic.Int64),
 	}
 	if engine != nil {
 		e.KVTokens = int64(engine.Limits.KVBlocks) * int64(engine.Limits.BlockSize)
@@ -71,7 +72,8 @@ func (p *picker) pick(random uint64) (replica int) {
 // to give to [picker.ended].
 func (p *picker) pickEngine(random uint64, prompt, output int, now float64) (replica int, claim pick.Claim) {
 	at := nanoseconds(now)
-	d := p.choose(pick.Request{Turn: uint64(p.sent), Random: random, Demand: pick.Demand{Prompt: prompt, Output: output, Now: at}}) //nolint:gosec // from 0 on
+	d := p.choose(pick.Request{Turn: uint64(p.sent), Random: random,
+		Demand: pick.Demand{Prompt: prompt, Output: output, Now: at}}) //nolint:gosec // from 0 on
 	d.Endpoint.Backlog.Begin(d.Claim, at)
 	return d.Copy.Endpoint, d.Claim
 }

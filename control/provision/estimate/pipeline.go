@@ -82,7 +82,8 @@ type path struct {
 }
 
 func newPath(p *Pipeline) *path {
-	w := &path{pipeline: p, certain: true, passes: make([]bool, p.Stages), waits: make([]int32, p.Stages), taken: make([]bool, len(p.Edges))}
+	w := &path{pipeline: p, certain: true, passes: make([]bool, p.Stages), waits: make([]int32, p.Stages),
+		taken: make([]bool, len(p.Edges))}
 	for _, e := range p.Edges {
 		w.certain = w.certain && e.Share == 1
 	}
@@ -130,7 +131,7 @@ func (w *path) takes(seed, query uint64, number int, e *Edge) bool {
 	return at >= before && at < before+e.Share
 }
 
-// Offsets that keep the hash inputs of edges, choices and service times apart.
+// choiceHash and timeHash are offsets that keep the hash inputs of edges, choices and service times apart.
 const choiceHash, timeHash = 1 << 32, 1 << 48
 
 // chance returns a number in [0, 1) that depends only on seed, query and purpose. Two

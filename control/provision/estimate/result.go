@@ -51,7 +51,7 @@ type Latencies struct {
 const (
 	// bucketBits of the mantissa select a bucket within a power of two.
 	bucketBits = 7
-	// Buckets cover 2^-24 s (60 ns) to 2^24 s (194 days). Times beyond are in the first or last
+	// leastPower and powers bound the buckets, which cover 2^-24 s (60 ns) to 2^24 s (194 days). Times beyond are in the first or last
 	// bucket.
 	leastPower, powers = -24, 48
 )

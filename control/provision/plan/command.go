@@ -99,17 +99,23 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	fs.StringVarP(&c.file, "file", "f", "", "read the CapacityPlan in this YAML `FILE`")
 	fs.StringVar(&c.source.Dir, "objects", "", "read the CapacityPlans in the YAML files of this `DIR`")
 	c.source.Kube.Register(fs)
-	fs.StringVar(&c.trace, "trace", "", "plan on this `TRACE`, a file or a generator such as gamma:rate=100,cv=4,seconds=600, instead of the trace in the plan")
-	fs.StringVar(&c.format, "trace-format", "", "`FORMAT` of the trace: azure, mooncake, servegen, rates, prometheus, access-log or csv (default: detected)")
+	fs.StringVar(&c.trace, "trace", "",
+		"plan on this `TRACE`, a file or a generator such as gamma:rate=100,cv=4,seconds=600, instead of the trace in the plan")
+	fs.StringVar(&c.format, "trace-format", "",
+		"`FORMAT` of the trace: azure, mooncake, servegen, rates, prometheus, access-log or csv (default: detected)")
 	fs.Float64Var(&c.split, "split", 0.25, "plan on the first `SHARE` of the time of a recorded trace, and test on the rest")
 	fs.Int64Var(&c.seed, "seed", 0, "random `SEED` of the simulation, instead of the seed in the plan")
 	fs.StringVar(&c.planner, "planner", "search", "use this `PLANNER`: search, or inferline, the algorithm of the InferLine paper")
-	fs.IntVar(&c.proofLimit, "prove", 100_000, "prove that the plan is optimal by trying every cheaper configuration, if there are at most `N`; 0 for no proof")
-	fs.StringVar(&c.current, "current", "", "evaluate the current configuration `STAGE=HARDWARE:REPLICASxBATCH,...` and print the changes to the plan; replicas may change at times of the trace: 4x8+2@10m-2@50m")
-	fs.StringArrayVar(&c.whatIf, "what-if", nil, "evaluate the current configuration, or else the plan, with `CHANGES`, and plan again: slo=200ms (all objectives; slo.2 only the second), rate=2x, service-time=1.3x (all models; service-time.STAGE only one), price.KIND=1.5, maxUnits.KIND=8, max.STAGE=4, min.STAGE=2; separate several with commas; may be repeated")
+	fs.IntVar(&c.proofLimit, "prove", 100_000,
+		"prove that the plan is optimal by trying every cheaper configuration, if there are at most `N`; 0 for no proof")
+	fs.StringVar(&c.current, "current", "",
+		"evaluate the current configuration `STAGE=HARDWARE:REPLICASxBATCH,...` and print the changes to the plan; replicas may change at times of the trace: 4x8+2@10m-2@50m")
+	fs.StringArrayVar(&c.whatIf, "what-if", nil,
+		"evaluate the current configuration, or else the plan, with `CHANGES`, and plan again: slo=200ms (all objectives; slo.2 only the second), rate=2x, service-time=1.3x (all models; service-time.STAGE only one), price.KIND=1.5, maxUnits.KIND=8, max.STAGE=4, min.STAGE=2; separate several with commas; may be repeated")
 	fs.BoolVar(&c.explain, "explain", false, "show the latencies of each step that would lower the cost")
 	fs.StringVar(&c.plot, "plot", "", "draw the pipeline with its settings and latencies into this SVG `FILE`")
-	fs.StringVarP(&c.output, "output", "o", "text", "print `text` or json, which has all candidates and figures for a tuner; with --current or --what-if it is a list")
+	fs.StringVarP(&c.output, "output", "o", "text",
+		"print `text` or json, which has all candidates and figures for a tuner; with --current or --what-if it is a list")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -243,7 +249,8 @@ func (c *config) addWhatIf(ctx context.Context, all *reports, changed *request, 
 	}
 	pair := [2]*report.Report{1: then}
 	if base.Found {
-		if pair[0], err = report.OfConfig(base.Name+" with "+text, p, all.config, changed.planned.trace(), changed.tested.trace()); err != nil {
+		if pair[0], err = report.OfConfig(base.Name+" with "+text, p, all.config, changed.planned.trace(),
+			changed.tested.trace()); err != nil {
 			return err
 		}
 	}
@@ -252,7 +259,8 @@ func (c *config) addWhatIf(ctx context.Context, all *reports, changed *request, 
 }
 
 // report plans a request, and explains why nothing is cheaper if asked to.
-func (c *config) report(ctx context.Context, a *request, name string, explain bool) (*report.Report, *planner.Problem, *planner.Plan, error) {
+func (c *config) report(ctx context.Context, a *request, name string, explain bool) (*report.Report, *planner.Problem, *planner.Plan,
+	error) {
 	p, err := a.problem()
 	if err != nil {
 		return nil, nil, nil, err
@@ -290,7 +298,8 @@ func progress(ctx context.Context, name string) (report func(int, planner.Candid
 			if best.Feasible {
 				words = fmt.Sprintf("best plan %.4g per hour", best.Cost)
 			}
-			fmt.Fprintf(os.Stderr, "%s%s: %d simulations in %.0f s, %s (Ctrl-C stops the search)%s", begin, name, simulations, now.Sub(began).Seconds(), words, end)
+			fmt.Fprintf(os.Stderr, "%s%s: %d simulations in %.0f s, %s (Ctrl-C stops the search)%s", begin, name, simulations,
+				now.Sub(began).Seconds(), words, end)
 		}
 		return ctx.Err() == nil
 	}

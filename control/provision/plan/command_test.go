@@ -59,7 +59,8 @@ func TestPlansAreCompared(t *testing.T) {
 				t.Fatalf("there are %d plans: %v", len(both), err)
 			}
 			is = both[2]
-			if kept := both[1].Planned; both[1].Name != "video with rate=2x" || both[1].Cost != both[0].Cost || math.Abs(kept.Rate/both[0].Planned.Rate-2) > 1e-9 || kept.Objectives[0].Missed <= 0.01 {
+			if kept := both[1].Planned; both[1].Name != "video with rate=2x" || both[1].Cost != both[0].Cost ||
+				math.Abs(kept.Rate/both[0].Planned.Rate-2) > 1e-9 || kept.Objectives[0].Missed <= 0.01 {
 				t.Errorf("at twice the rate the plan keeps %+v", kept)
 			}
 			file := filepath.Join(at, "both.json")
@@ -74,10 +75,12 @@ func TestPlansAreCompared(t *testing.T) {
 			}
 		}
 		s := is.Stages[0]
-		if !is.Found || is.Planned.Rate < 50 || len(is.Planned.Envelope) < 5 || is.Planned.Envelope[0].Queries < 1 || len(is.Tried) < 10 || is.Tested == nil {
+		if !is.Found || is.Planned.Rate < 50 || len(is.Planned.Envelope) < 5 || is.Planned.Envelope[0].Queries < 1 || len(is.Tried) < 10 ||
+			is.Tested == nil {
 			t.Errorf("%s is %+v", name, is)
 		}
-		if want := is.Planned.Rate * s.Share / s.Throughput / float64(s.Replicas); s.TrafficIntensity != want || s.TrafficIntensity <= 0 || s.UnloadedLatency <= 0 {
+		if want := is.Planned.Rate * s.Share / s.Throughput / float64(s.Replicas); s.TrafficIntensity != want || s.TrafficIntensity <= 0 ||
+			s.UnloadedLatency <= 0 {
 			t.Errorf("%s: a stage is %+v, and its traffic intensity is %v", name, s, want)
 		}
 		for i := 1; i < len(is.Planned.Envelope); i++ {
@@ -150,7 +153,8 @@ func TestNoSearchStartsAfterACancel(t *testing.T) {
 	stop()
 	var out bytes.Buffer
 	if err := plan.Command(ctx, []string{"-f", "testdata/video.yaml", "--what-if", "rate=2x"}, &out); !errors.Is(err, plan.ErrNoPlan) ||
-		strings.Count(out.String(), "simulations") != 1 || !strings.Contains(out.String(), "What if rate=2x?\nNot evaluated: the search was stopped.") {
+		strings.Count(out.String(), "simulations") != 1 ||
+		!strings.Contains(out.String(), "What if rate=2x?\nNot evaluated: the search was stopped.") {
 		t.Errorf("%v\n%s", err, &out)
 	}
 }
@@ -161,13 +165,15 @@ func TestStoppedSearchIsReported(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		var out bytes.Buffer
 		done := make(chan error)
-		args := []string{"-f", "testdata/video.yaml", "--trace", "gamma:rate=100,cv=2,queries=20000", "-o", output, "--what-if", "rate=2x"} // a minute
+		// a minute
+		args := []string{"-f", "testdata/video.yaml", "--trace", "gamma:rate=100,cv=2,queries=20000", "-o", output, "--what-if", "rate=2x"}
 		go func() { done <- plan.Command(ctx, args, &out) }()
 		time.Sleep(100 * time.Millisecond)
 		stop()
 		want := map[string]string{"text": "Not evaluated: the search was stopped.", "json": `"stopped": true`}[output]
 		err := <-done
-		if errors.Is(err, plan.ErrNoPlan) && regexp.MustCompile(`the search was stopped before a plan was found|"found": false`).MatchString(out.String()) {
+		if errors.Is(err, plan.ErrNoPlan) &&
+			regexp.MustCompile(`the search was stopped before a plan was found|"found": false`).MatchString(out.String()) {
 			err = nil // on a busy machine no plan is found in time
 		}
 		if err != nil || !strings.Contains(out.String(), want) || output == "json" && !strings.HasPrefix(out.String(), "[") ||

@@ -89,7 +89,8 @@ func (a *request) readFiles(file string) (err error) {
 		case file == "" && hardware:
 			return objects.Set{}, a.fault(field, "a plan from an API server cannot name files: write the hardware into the plan")
 		case file == "":
-			return objects.Set{}, a.fault("spec.stages", "a plan from an API server cannot name files: write the latencies or the engine of "+name+" into the plan")
+			return objects.Set{}, a.fault("spec.stages",
+				"a plan from an API server cannot name files: write the latencies or the engine of "+name+" into the plan")
 		}
 		f, err := dir.ReadFile(beside(file, name), kinds.Plans())
 		if errors.Is(err, os.ErrNotExist) {

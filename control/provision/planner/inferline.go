@@ -46,7 +46,8 @@ func (s *search) initialize() (is Candidate, why string) {
 	least := s.Pipeline.ServiceTime(func(stage int) float64 { return s.Stages[stage].GatewayOverhead + s.at(c, stage).MinTime() })
 	for _, o := range s.Objectives {
 		if certain := s.Pipeline.Certain(); o.Metric == Latency && certain && least >= o.Seconds {
-			return is, fmt.Sprintf("a query that never waits takes %.4gs on the fastest hardware, and the objective is %.4gs", least, o.Seconds)
+			return is, fmt.Sprintf("a query that never waits takes %.4gs on the fastest hardware, and the objective is %.4gs", least,
+				o.Seconds)
 		}
 	}
 	if free := s.try(s.unbounded(c, -1), "one replica per query"); !free.Feasible {

@@ -15,13 +15,15 @@ import (
 // as fast, with conversations at 8 per second.
 func llm() *planner.Problem {
 	fast := profile.Profile{
-		Name: "fast", Prefill: profile.Prefill{Base: 0.005, PerToken: 1e-4}, Decode: profile.Decode{Base: 0.008, PerSequence: 1e-4, PerKVToken: 2e-8},
+		Name: "fast", Prefill: profile.Prefill{Base: 0.005, PerToken: 1e-4},
+		Decode: profile.Decode{Base: 0.008, PerSequence: 1e-4, PerKVToken: 2e-8},
 		Limits: profile.Limits{MaxSequences: 64, MaxBatchedTokens: 2048, KVBlocks: 6000, BlockSize: 16},
 	}
 	slow := fast.Times(2)
 	slow.Name = "slow"
 	p := &planner.Problem{
-		Pipeline: &estimate.Pipeline{Stages: 1}, Objectives: []planner.Objective{{Metric: planner.FirstToken, Seconds: 1, Share: 0.99}, {Metric: planner.PerToken, Seconds: 0.03, Share: 0.9}},
+		Pipeline: &estimate.Pipeline{Stages: 1}, Objectives: []planner.Objective{{Metric: planner.FirstToken, Seconds: 1, Share: 0.99},
+			{Metric: planner.PerToken, Seconds: 0.03, Share: 0.9}},
 		Stages: []planner.Stage{{Name: "chat", MinReplicas: 1, Hardware: []planner.Hardware{
 			{Name: "fast", Price: 3, Engine: &fast, Batches: []int{8, 64}}, {Name: "slow", Price: 1, Engine: &slow, Batches: []int{8, 64}},
 		}}},
@@ -73,7 +75,8 @@ func keepsAll(p *planner.Problem, c planner.Config) bool {
 	missed := make([]int, len(p.Objectives))
 	if _, err := estimate.Run(p.Pipeline, p.Settings(c), p.Queries, p.Seed, func(_ int, took estimate.QueryTimes) bool {
 		for i, o := range p.Objectives {
-			if map[planner.Metric]float64{planner.Latency: took.Latency, planner.FirstToken: took.FirstToken, planner.PerToken: took.PerToken}[o.Metric] > o.Seconds {
+			if map[planner.Metric]float64{planner.Latency: took.Latency, planner.FirstToken: took.FirstToken,
+				planner.PerToken: took.PerToken}[o.Metric] > o.Seconds {
 				missed[i]++
 			}
 		}

@@ -244,7 +244,8 @@ func (p *Problem) Check() error {
 	}
 	for _, o := range p.Objectives {
 		if !(o.Seconds > 0) || math.IsInf(o.Seconds, 0) || !(o.Share > 0 && o.Share <= 1) {
-			return fmt.Errorf("the objective is a %v of %vs for a share of %v: want a time above 0, and a share above 0 up to 1", o.Metric, o.Seconds, o.Share)
+			return fmt.Errorf("the objective is a %v of %vs for a share of %v: want a time above 0, and a share above 0 up to 1", o.Metric,
+				o.Seconds, o.Share)
 		}
 	}
 	if err := estimate.CheckQueries(p.Queries); err != nil {
@@ -282,10 +283,12 @@ func (s *Stage) check(queries []estimate.Query) error {
 			return fmt.Errorf("a replica has %d units of %s", h.Units, h.Name)
 		case !(h.Price > 0) || math.IsInf(h.Price, 0):
 			return fmt.Errorf("%s costs %v: want a price above 0", h.Name, h.Price)
-		case len(h.Batches) == 0 || h.Batches[0] < 1 || !slices.IsSorted(h.Batches) || len(slices.Compact(slices.Clone(h.Batches))) != len(h.Batches):
+		case len(h.Batches) == 0 || h.Batches[0] < 1 || !slices.IsSorted(h.Batches) ||
+			len(slices.Compact(slices.Clone(h.Batches))) != len(h.Batches):
 			return fmt.Errorf("batches on %s are %v: want ascending sizes from 1 on", h.Name, h.Batches)
 		case h.Times != nil && h.Batches[len(h.Batches)-1] > h.Times.MaxBatch():
-			return fmt.Errorf("the profile for %s has no batches above %d: leave out %d", h.Name, h.Times.MaxBatch(), h.Batches[len(h.Batches)-1])
+			return fmt.Errorf("the profile for %s has no batches above %d: leave out %d", h.Name, h.Times.MaxBatch(),
+				h.Batches[len(h.Batches)-1])
 		}
 		if h.Engine != nil {
 			if err := estimate.CheckTokens(queries, h.Engine); err != nil {

@@ -51,7 +51,8 @@ func TestPlansBesideTheOptimum(t *testing.T) {
 			t.Errorf("%d stages: search is optimal for %d of %d", c.stages, search.Optimal, feasible)
 		}
 		if inferline.Optimal >= search.Optimal {
-			t.Errorf("%d stages: inferline is optimal %d times, search %d times: the instances show nothing", c.stages, inferline.Optimal, search.Optimal)
+			t.Errorf("%d stages: inferline is optimal %d times, search %d times: the instances show nothing", c.stages, inferline.Optimal,
+				search.Optimal)
 		}
 	}
 }
@@ -134,7 +135,9 @@ func TestPlans(t *testing.T) {
 			"stage 1 is the bottleneck and has all of its 1 replicas", "no plan was found, and not every configuration was tried",
 		},
 		{
-			"too few replicas, and all were tried", func(p *planner.Problem) { p.Stages[0].MaxReplicas, p.Stages[1].MaxReplicas, p.ProofLimit = 3, 1, 1000 },
+			"too few replicas, and all were tried", func(p *planner.Problem) {
+				p.Stages[0].MaxReplicas, p.Stages[1].MaxReplicas, p.ProofLimit = 3, 1, 1000
+			},
 			"stage 1 is the bottleneck and has all of its 1 replicas", "no configuration meets the objectives: all were tried",
 		},
 		{
@@ -183,7 +186,8 @@ func TestTheNextCheaperHardware(t *testing.T) {
 	}
 	p := two()
 	p.Pipeline, p.Objectives[0].Seconds = &estimate.Pipeline{Stages: 1}, 0.08
-	p.Stages = []planner.Stage{{MinReplicas: 1, Hardware: []planner.Hardware{of("slow", 1, 0.09), of("fast", 3, 0.05), of("middle", 2, 0.07)}}}
+	p.Stages = []planner.Stage{{MinReplicas: 1, Hardware: []planner.Hardware{of("slow", 1, 0.09), of("fast", 3, 0.05),
+		of("middle", 2, 0.07)}}}
 	for name, is := range map[string]*planner.Plan{"inferline": planner.InferLine(p), "search": planner.Search(p)} {
 		if text(is) != "[{2 1 1}] at 2, 0.07s" {
 			t.Errorf("%s: %s", name, text(is))
@@ -246,21 +250,45 @@ func TestMisses(t *testing.T) {
 
 func TestFaultsOfProblems(t *testing.T) {
 	for want, change := range map[string]func(*planner.Problem){
-		"edge 0 leads from stage 1 to stage 0: it leads to a later one, of 2":                                      func(p *planner.Problem) { p.Pipeline.Edges[0] = estimate.Edge{From: 1, Share: 1} },
-		"there are choices for 1 of 2 stages":                                                                      func(p *planner.Problem) { p.Stages = p.Stages[:1] },
-		"the objective is a latency of 0s for a share of 0.99: want a time above 0, and a share above 0 up to 1":   func(p *planner.Problem) { p.Objectives[0].Seconds = 0 },
-		"the objective is a latency of NaNs for a share of 0.99: want a time above 0, and a share above 0 up to 1": func(p *planner.Problem) { p.Objectives[0].Seconds = math.NaN() },
-		"the objective is a latency of 0.2s for a share of 99: want a time above 0, and a share above 0 up to 1":   func(p *planner.Problem) { p.Objectives[0].Share = 99 },
-		"the trace needs two queries at different times":                                                           func(p *planner.Problem) { p.Queries = estimate.Arrivals([]float64{1, 1}) },
-		"query 1 arrives at 1: want finite times from 0 on, in ascending order":                                    func(p *planner.Problem) { p.Queries = estimate.Arrivals([]float64{2, 1, 3}) },
-		"stage 1: it has no hardware":                                                                              func(p *planner.Problem) { p.Stages[1].Hardware = nil },
-		"stage 0: replicas are 0 to 0: want at least 1, and no more than the maximum":                              func(p *planner.Problem) { p.Stages[0].MinReplicas = 0 },
-		"stage 0: replicas are 3 to 2: want at least 1, and no more than the maximum":                              func(p *planner.Problem) { p.Stages[0].MinReplicas, p.Stages[0].MaxReplicas = 3, 2 },
-		"stage 0: want exactly one profile for slow":                                                               func(p *planner.Problem) { p.Stages[0].Hardware[1].Times = nil },
-		"stage 0: slow costs 0: want a price above 0":                                                              func(p *planner.Problem) { p.Stages[0].Hardware[1].Price = 0 },
-		"stage 0: batches on slow are [2 1]: want ascending sizes from 1 on":                                       func(p *planner.Problem) { p.Stages[0].Hardware[1].Batches = []int{2, 1} },
-		"stage 0: the profile for slow has no batches above 2: leave out 4":                                        func(p *planner.Problem) { p.Stages[0].Hardware[1].Batches = []int{1, 4} },
-		"stage 0: its batch wait is -1s: want a time that is finite and not negative":                              func(p *planner.Problem) { p.Stages[0].Wait = -1 },
+		"edge 0 leads from stage 1 to stage 0: it leads to a later one, of 2": func(p *planner.Problem) {
+			p.Pipeline.Edges[0] = estimate.Edge{From: 1, Share: 1}
+		},
+		"there are choices for 1 of 2 stages": func(p *planner.Problem) { p.Stages = p.Stages[:1] },
+		"the objective is a latency of 0s for a share of 0.99: want a time above 0, and a share above 0 up to 1": func(p *planner.Problem) {
+			p.Objectives[0].Seconds = 0
+		},
+		"the objective is a latency of NaNs for a share of 0.99: want a time above 0, and a share above 0 up to 1": func(p *planner.Problem) {
+			p.Objectives[0].Seconds = math.NaN()
+		},
+		"the objective is a latency of 0.2s for a share of 99: want a time above 0, and a share above 0 up to 1": func(p *planner.Problem) {
+			p.Objectives[0].Share = 99
+		},
+		"the trace needs two queries at different times": func(p *planner.Problem) {
+			p.Queries = estimate.Arrivals([]float64{1, 1})
+		},
+		"query 1 arrives at 1: want finite times from 0 on, in ascending order": func(p *planner.Problem) {
+			p.Queries = estimate.Arrivals([]float64{2, 1, 3})
+		},
+		"stage 1: it has no hardware": func(p *planner.Problem) { p.Stages[1].Hardware = nil },
+		"stage 0: replicas are 0 to 0: want at least 1, and no more than the maximum": func(p *planner.Problem) {
+			p.Stages[0].MinReplicas = 0
+		},
+		"stage 0: replicas are 3 to 2: want at least 1, and no more than the maximum": func(p *planner.Problem) {
+			p.Stages[0].MinReplicas, p.Stages[0].MaxReplicas = 3, 2
+		},
+		"stage 0: want exactly one profile for slow": func(p *planner.Problem) {
+			p.Stages[0].Hardware[1].Times = nil
+		},
+		"stage 0: slow costs 0: want a price above 0": func(p *planner.Problem) {
+			p.Stages[0].Hardware[1].Price = 0
+		},
+		"stage 0: batches on slow are [2 1]: want ascending sizes from 1 on": func(p *planner.Problem) {
+			p.Stages[0].Hardware[1].Batches = []int{2, 1}
+		},
+		"stage 0: the profile for slow has no batches above 2: leave out 4": func(p *planner.Problem) {
+			p.Stages[0].Hardware[1].Batches = []int{1, 4}
+		},
+		"stage 0: its batch wait is -1s: want a time that is finite and not negative": func(p *planner.Problem) { p.Stages[0].Wait = -1 },
 	} {
 		p := two()
 		change(p)
@@ -276,7 +304,8 @@ func TestHopelessHardwareIsNotTried(t *testing.T) {
 		p := two()
 		p.ProofLimit, p.Pipeline.Edges[0].Share = 1000, share
 		slow := profile.NewBatches("snail", profile.Batch{Size: 1, Mean: 1}, profile.Batch{Size: 2, Mean: 0.9})
-		p.Stages[1].Hardware = append(p.Stages[1].Hardware, planner.Hardware{Name: "snail", Price: 0.001, Times: slow, Batches: []int{1, 2}})
+		p.Stages[1].Hardware = append(p.Stages[1].Hardware,
+			planner.Hardware{Name: "snail", Price: 0.001, Times: slow, Batches: []int{1, 2}})
 		is := planner.Search(p)
 		if !is.Found || is.Optimal != optimal && share == 1 || share == 1 && is.Config[1].Hardware == 2 {
 			t.Errorf("of a share of %v: %s, optimal: %v", share, text(is), is.Optimal)
@@ -304,7 +333,8 @@ func TestReplicasAreBounded(t *testing.T) {
 	for i := range 2000 {
 		p.Queries = append(p.Queries, estimate.Query{At: float64(i) / 100})
 	}
-	p.Stages = []planner.Stage{{MinReplicas: 1, MaxReplicas: 4, Hardware: []planner.Hardware{on("gpu", 3, 0, 0.01, 1), on("cpu", 0.1, 0, 0.05, 1)}}}
+	p.Stages = []planner.Stage{{MinReplicas: 1, MaxReplicas: 4,
+		Hardware: []planner.Hardware{on("gpu", 3, 0, 0.01, 1), on("cpu", 0.1, 0, 0.05, 1)}}}
 	for name, is := range map[string]*planner.Plan{"inferline": planner.InferLine(p), "search": planner.Search(p)} {
 		if !is.Found || !p.InBounds(is.Config) || is.Config[0].Hardware != 0 {
 			t.Errorf("%s: %s", name, text(is))

@@ -23,7 +23,8 @@ func (s *search) search() {
 	s.bisects = true
 	var best Candidate
 	take := func(is Candidate) {
-		if is.Feasible && (!best.Feasible || is.Cost < best.Cost || is.Cost == best.Cost && s.WorstRatio(is.Values) < s.WorstRatio(best.Values)) {
+		if is.Feasible && (!best.Feasible || is.Cost < best.Cost || is.Cost == best.Cost &&
+			s.WorstRatio(is.Values) < s.WorstRatio(best.Values)) {
 			best = is
 		}
 	}

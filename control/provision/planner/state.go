@@ -187,7 +187,8 @@ func (s *search) full(c Config, stage int) bool {
 func (s *search) inBounds(c Config) bool {
 	for i, is := range c {
 		stage := &s.Stages[i]
-		if is.Replicas < stage.MinReplicas || stage.MaxReplicas != 0 && is.Replicas > stage.MaxReplicas && is.Replicas != estimate.Unbounded {
+		if is.Replicas < stage.MinReplicas || stage.MaxReplicas != 0 && is.Replicas > stage.MaxReplicas &&
+			is.Replicas != estimate.Unbounded {
 			return false
 		}
 	}

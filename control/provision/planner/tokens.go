@@ -39,15 +39,16 @@ func (t *tokens) Throughput(size int) float64 {
 	}
 	ended, first, last := 0, 0.0, 0.0
 	setting := estimate.Setting{Engine: t.engine, Batch: size, Replicas: 1}
-	_, err := estimate.Run(&estimate.Pipeline{Stages: 1}, []estimate.Setting{setting}, queries, 0, func(_ int, took estimate.QueryTimes) bool {
-		switch ended++; ended {
-		case quarter:
-			first = took.Latency
-		case 3 * quarter:
-			last = took.Latency
-		}
-		return ended < 3*quarter
-	})
+	_, err := estimate.Run(&estimate.Pipeline{Stages: 1}, []estimate.Setting{setting}, queries, 0,
+		func(_ int, took estimate.QueryTimes) bool {
+			switch ended++; ended {
+			case quarter:
+				first = took.Latency
+			case 3 * quarter:
+				last = took.Latency
+			}
+			return ended < 3*quarter
+		})
 	if err != nil {
 		panic(err) // Check has ruled this out
 	}

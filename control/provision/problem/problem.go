@@ -54,9 +54,11 @@ func fault(field, words string, args ...any) error { return &Fault{field, fmt.Sp
 // Errors are Faults.
 func New(o *v1alpha1.CapacityPlan, files Files, slower Slowdown, queries, rest []workload.Query) (*planner.Problem, error) {
 	spec := &o.Spec
-	p := &planner.Problem{Pipeline: &estimate.Pipeline{Stages: len(spec.Stages)}, Seed: uint64(spec.Seed), Queries: Queries(queries)} //nolint:gosec // not negative
+	p := &planner.Problem{Pipeline: &estimate.Pipeline{Stages: len(spec.Stages)}, Seed: uint64(spec.Seed),
+		Queries: Queries(queries)} //nolint:gosec // not negative
 	if len(queries) < 2 || !(queries[len(queries)-1].At > queries[0].At) {
-		return nil, fault("spec.trace", "of the trace there are no two queries at different times to plan on: take a longer one, or a larger --split")
+		return nil, fault("spec.trace",
+			"of the trace there are no two queries at different times to plan on: take a longer one, or a larger --split")
 	}
 	kinds := make(map[string]v1alpha1.PlanHardware)
 	for _, h := range slices.Concat(files.Hardware, spec.Hardware) { // the plan overrides the file
@@ -97,7 +99,8 @@ func New(o *v1alpha1.CapacityPlan, files Files, slower Slowdown, queries, rest [
 			if _, there := choices[e.Choice]; !there && e.Choice != "" {
 				choices[e.Choice] = len(choices) + 1
 			}
-			p.Pipeline.Edges = append(p.Pipeline.Edges, estimate.Edge{From: n, To: number[e.Stage], Share: objects.ShareOf(e), Choice: choices[e.Choice]})
+			p.Pipeline.Edges = append(p.Pipeline.Edges,
+				estimate.Edge{From: n, To: number[e.Stage], Share: objects.ShareOf(e), Choice: choices[e.Choice]})
 		}
 		for j, h := range s.Hardware {
 			if h.Engine == nil {
@@ -105,7 +108,9 @@ func New(o *v1alpha1.CapacityPlan, files Files, slower Slowdown, queries, rest [
 			}
 			for _, part := range parts {
 				if err := estimate.CheckTokens(part.all, h.Engine); err != nil {
-					return nil, fault(fmt.Sprintf("%s.hardware[%d]", at, j), "of the queries %s, %v; take a trace with tokens that fit: a file has them as prompt_tokens and output_tokens, gamma as prompt and output", part.name, err)
+					return nil, fault(fmt.Sprintf("%s.hardware[%d]", at, j),
+						"of the queries %s, %v; take a trace with tokens that fit: a file has them as prompt_tokens and output_tokens, gamma as prompt and output",
+						part.name, err)
 				}
 			}
 		}
@@ -179,10 +184,12 @@ func stage(o *v1alpha1.PlanStage, at string, kinds map[string]v1alpha1.PlanHardw
 			return s, err
 		}
 		if h.Engine != nil && (s.Central || s.Ahead || s.Wait > 0) {
-			return s, fault(at, "an engine of an LLM has a queue of its own, and takes requests as they come: leave out queue, batching and maxBatchDelay")
+			return s, fault(at,
+				"an engine of an LLM has a queue of its own, and takes requests as they come: leave out queue, batching and maxBatchDelay")
 		}
 		if (h.Engine != nil) != (s.Hardware != nil && s.Hardware[0].Engine != nil) && s.Hardware != nil {
-			return s, fault(fmt.Sprintf("%s.hardware[%d]", at, i), "its profile is of an engine of an LLM, or else that of %s is: they are to be of one model", s.Hardware[0].Name)
+			return s, fault(fmt.Sprintf("%s.hardware[%d]", at, i),
+				"its profile is of an engine of an LLM, or else that of %s is: they are to be of one model", s.Hardware[0].Name)
 		}
 		s.Hardware = append(s.Hardware, h)
 	}
@@ -193,7 +200,8 @@ func stage(o *v1alpha1.PlanStage, at string, kinds map[string]v1alpha1.PlanHardw
 const maxReplicas = 100_000
 
 // hardware returns one choice of hardware for a stage.
-func hardware(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, at string, kinds map[string]v1alpha1.PlanHardware, files Files) (planner.Hardware, error) {
+func hardware(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, at string, kinds map[string]v1alpha1.PlanHardware,
+	files Files) (planner.Hardware, error) {
 	is := planner.Hardware{Name: h.Name, Units: 1}
 	if h.Units != nil {
 		is.Units = int(*h.Units)
@@ -228,7 +236,8 @@ func hardware(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, at string, kinds
 	case is.Times != nil && is.Times.Price > 0:
 		is.Price = is.Times.Price
 	default:
-		return is, fault(at+".name", "nobody says what %s costs: write its price in spec.hardware, such as {name: %s, price: 1.20}, or here", h.Name, h.Name)
+		return is, fault(at+".name",
+			"nobody says what %s costs: write its price in spec.hardware, such as {name: %s, price: 1.20}, or here", h.Name, h.Name)
 	}
 	for _, size := range h.BatchSizes {
 		is.Batches = append(is.Batches, int(size))
@@ -243,7 +252,8 @@ func hardware(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, at string, kinds
 		}
 	}
 	if last := len(is.Batches) - 1; is.Times != nil && is.Batches[last] > is.Times.MaxBatch() {
-		return is, fault(fmt.Sprintf("%s.batchSizes[%d]", at, last), "the profile says nothing of batches above %d: leave out %d, or measure it", is.Times.MaxBatch(), is.Batches[last])
+		return is, fault(fmt.Sprintf("%s.batchSizes[%d]", at, last),
+			"the profile says nothing of batches above %d: leave out %d, or measure it", is.Times.MaxBatch(), is.Batches[last])
 	}
 	return is, nil
 }
@@ -267,7 +277,8 @@ func same(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, is *planner.Hardware
 	}
 	for _, f := range []struct{ what, of, want string }{{"model", is.Times.Model, o.Model}, {"hardware", is.Times.Hardware, h.Name}} {
 		if f.of != "" && f.want != "" && f.of != f.want {
-			return fault(at+".file", "the profile in %s is of the %s %s, and this is %s: name another file, or mend the name", h.File, f.what, f.of, f.want)
+			return fault(at+".file", "the profile in %s is of the %s %s, and this is %s: name another file, or mend the name", h.File,
+				f.what, f.of, f.want)
 		}
 	}
 	return nil
@@ -275,7 +286,8 @@ func same(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, is *planner.Hardware
 
 // objective returns an objective, or an error if no configuration can meet it.
 func objective(o *v1alpha1.PlanObjective, p *planner.Problem, at string) (planner.Objective, error) {
-	is := planner.Objective{Metric: map[string]planner.Metric{"": planner.Latency, "Latency": planner.Latency, "TimeToFirstToken": planner.FirstToken, "TimePerOutputToken": planner.PerToken}[o.Metric]}
+	is := planner.Objective{Metric: map[string]planner.Metric{"": planner.Latency, "Latency": planner.Latency,
+		"TimeToFirstToken": planner.FirstToken, "TimePerOutputToken": planner.PerToken}[o.Metric]}
 	is.Seconds, is.Share = objects.Within(o)
 	if is.Metric != planner.Latency && !p.Tokens() {
 		return is, fault(at+".metric", "no stage is an LLM: only those make tokens")
@@ -291,7 +303,8 @@ func objective(o *v1alpha1.PlanObjective, p *planner.Problem, at string) (planne
 		return fastest + p.Stages[stage].GatewayOverhead
 	})
 	if p.Pipeline.Certain() && alone >= is.Seconds {
-		return is, fault(at+".within", "a query that waits nowhere takes at least %.4gs on the fastest hardware: write more than that", alone)
+		return is, fault(at+".within",
+			"a query that waits nowhere takes at least %.4gs on the fastest hardware: write more than that", alone)
 	}
 	return is, nil
 }
@@ -331,14 +344,16 @@ func ParseCurrent(p *planner.Problem, text string) (*planner.Timetable, error) {
 		name, is, ok := strings.Cut(strings.TrimSpace(part), "=")
 		i := slices.IndexFunc(p.Stages, func(s planner.Stage) bool { return s.Name == name })
 		if !ok || i < 0 {
-			return nil, fmt.Errorf("%q: want STAGE=HARDWARE:REPLICASxBATCH, such as %s=%s:3x8; stages are %s", part, p.Stages[0].Name, p.Stages[0].Hardware[0].Name, names(p.Stages, stageName))
+			return nil, fmt.Errorf("%q: want STAGE=HARDWARE:REPLICASxBATCH, such as %s=%s:3x8; stages are %s", part, p.Stages[0].Name,
+				p.Stages[0].Hardware[0].Name, names(p.Stages, stageName))
 		}
 		if there[i] {
 			return nil, fmt.Errorf("%q: the stage %s is there twice", part, name)
 		}
 		h, counts := hardwareIn(is, p.Stages[i].Hardware)
 		if h < 0 {
-			return nil, fmt.Errorf("%q: the stage %s has no profile for that hardware: it may run on %s", part, name, names(p.Stages[i].Hardware, hardwareName))
+			return nil, fmt.Errorf("%q: the stage %s has no profile for that hardware: it may run on %s", part, name,
+				names(p.Stages[i].Hardware, hardwareName))
 		}
 		all := p.Stages[i].Hardware[h].Batches
 		s := planner.Setting{Hardware: h, Replicas: 1, Batch: all[0]}

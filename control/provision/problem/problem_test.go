@@ -75,7 +75,8 @@ func of(t *testing.T, old, is string, queries []workload.Query) (string, error) 
 func priced() problem.Files {
 	price := 1.0
 	yolo := profile.NewBatches("yolo", profile.Batch{Size: 1, Mean: 0.02}, profile.Batch{Size: 2, Mean: 0.03})
-	return problem.Files{Batches: map[string]*profile.Batches{"yolo.yaml": yolo}, Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price}}}
+	return problem.Files{Batches: map[string]*profile.Batches{"yolo.yaml": yolo},
+		Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price}}}
 }
 
 // every returns queries at an interval for three models in turn.
@@ -90,20 +91,26 @@ func every(n int, interval float64) (all []workload.Query) {
 func TestFaultsOfPlans(t *testing.T) {
 	for _, c := range []struct{ old, new, field, words string }{
 		{"", "", "", ""},
-		{"model: yolo", "model: resnet", "spec.stages[1].hardware[0].file", "the profile in yolo.yaml is of the model yolo, and this is resnet"},
+		{"model: yolo", "model: resnet", "spec.stages[1].hardware[0].file",
+			"the profile in yolo.yaml is of the model yolo, and this is resnet"},
 		{"file: yolo.yaml", "file: none.yaml", "spec.stages[1].hardware[0].file", "none.yaml holds no profile"},
-		{"batchSizes: [1, 2]", "batchSizes: [1, 4]", "spec.stages[1].hardware[0].batchSizes[1]", "the profile says nothing of batches above 2"},
+		{"batchSizes: [1, 2]", "batchSizes: [1, 4]", "spec.stages[1].hardware[0].batchSizes[1]",
+			"the profile says nothing of batches above 2"},
 		{"{name: gpu, units: 2,", "{name: tpu, units: 2,", "spec.stages[0].hardware[0].name", "nobody says what tpu costs"},
 		{"min: 2, max: 9", "min: 2000000000", "spec.stages[1].replicas.min", "2000000000 replicas: no more than 100000 are simulated"},
 		{"replicas: {min: 2, max: 9}", "memory: {perReplica: 80, models: 1Ti}", "spec.stages[1].memory", "say units, such as Gi"},
-		{"min: 2, max: 9}", "max: 2}\n    memory: {perReplica: 1Gi, models: 5Gi}", "spec.stages[1].memory", "5 replicas are needed to hold it, and replicas.max is 2"},
+		{"min: 2, max: 9}", "max: 2}\n    memory: {perReplica: 1Gi, models: 5Gi}", "spec.stages[1].memory",
+			"5 replicas are needed to hold it, and replicas.max is 2"},
 		{"within: 300ms", "within: 30ms", "", ""}, // half of the queries pass one stage only
 		{"within: 300ms", "metric: TimeToFirstToken, within: 1s", "spec.objectives[0].metric", "no stage is an LLM"},
-		{"latencies: [{size: 1, mean: 30ms}, {size: 8, mean: 100ms}]", "engine: {prefill: {}, decode: {}, limits: {maxSequences: 1, maxBatchedTokens: 9, kvBlocks: 9, blockSize: 9}}", "spec.stages[0].hardware[0]", "its engine takes no time"},
+		{"latencies: [{size: 1, mean: 30ms}, {size: 8, mean: 100ms}]",
+			"engine: {prefill: {}, decode: {}, limits: {maxSequences: 1, maxBatchedTokens: 9, kvBlocks: 9, blockSize: 9}}",
+			"spec.stages[0].hardware[0]", "its engine takes no time"},
 	} {
 		_, err := of(t, c.old, c.new, every(100, 0.1))
 		wrong := new(problem.Fault)
-		if c.field == "" && err != nil || c.field != "" && (!errors.As(err, &wrong) || wrong.Field != c.field || !strings.Contains(wrong.Words, c.words)) {
+		if c.field == "" && err != nil || c.field != "" &&
+			(!errors.As(err, &wrong) || wrong.Field != c.field || !strings.Contains(wrong.Words, c.words)) {
 			t.Errorf("%s: %v, want %s: %s", c.new, err, c.field, c.words)
 		}
 	}
@@ -138,7 +145,8 @@ func TestModelsThatAreSlower(t *testing.T) {
 			}
 		}
 	}
-	if _, err := problem.New(o, files, problem.Slowdown{"person": 10}, every(100, 1), nil); err == nil || !strings.Contains(err.Error(), "a query that waits nowhere takes at least") {
+	if _, err := problem.New(o, files, problem.Slowdown{"person": 10}, every(100, 1), nil); err == nil ||
+		!strings.Contains(err.Error(), "a query that waits nowhere takes at least") {
 		t.Errorf("of a stage that takes as long as all may it says: %v", err)
 	}
 	if is := files.Batches["yolo.yaml"].MeanTime(1); is != 0.02 {
@@ -180,13 +188,16 @@ func TestGivenHardware(t *testing.T) {
 		{Name: "a100", Batches: []int{1}}, {Name: "a100:80gb", Batches: []int{2}}, {Name: "a100:80", Batches: []int{3}},
 	}}}}
 	for text, want := range map[string][3]int{ // hardware, batch, replicas
-		"s=a100": {0, 1, 1}, "s=a100:3": {0, 1, 3}, "s=a100:80gb": {1, 2, 1}, "s=a100:80gb:3x2": {1, 2, 3}, "s=a100:80": {2, 3, 1}, "s=a100:80x1": {0, 1, 80},
+		"s=a100": {0, 1, 1}, "s=a100:3": {0, 1, 3}, "s=a100:80gb": {1, 2, 1}, "s=a100:80gb:3x2": {1, 2, 3}, "s=a100:80": {2, 3, 1},
+		"s=a100:80x1": {0, 1, 80},
 	} {
-		if is, err := problem.ParseCurrent(p, text); err != nil || is.Config[0] != (planner.Setting{Hardware: want[0], Batch: want[1], Replicas: want[2]}) {
+		if is, err := problem.ParseCurrent(p, text); err != nil ||
+			is.Config[0] != (planner.Setting{Hardware: want[0], Batch: want[1], Replicas: want[2]}) {
 			t.Errorf("%s is %+v, %v, want %+v", text, is, err, want)
 		}
 	}
-	for text, want := range map[string]string{"s=h100:3": "it may run on a100, a100:80gb, a100:80", "s=a1": "it may run on", "s=a100,s=a100": "there twice"} {
+	for text, want := range map[string]string{"s=h100:3": "it may run on a100, a100:80gb, a100:80", "s=a1": "it may run on",
+		"s=a100,s=a100": "there twice"} {
 		if _, err := problem.ParseCurrent(p, text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
@@ -206,7 +217,8 @@ func TestTokensOfTheTest(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := problem.New(o, priced(), nil, tokens, []workload.Query{{At: 0, Prompt: 5, Output: 5}, {At: 1, Prompt: 50, Output: 50}})
-	if want := "spec.stages[0].hardware[0]: of the queries that the plan is tested on, query 1 has 100 tokens"; err == nil || !strings.HasPrefix(err.Error(), want) {
+	if want := "spec.stages[0].hardware[0]: of the queries that the plan is tested on, query 1 has 100 tokens"; err == nil ||
+		!strings.HasPrefix(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
 	}
 }
@@ -217,12 +229,14 @@ func TestObjectivesBelowTheServiceTime(t *testing.T) {
 	for within, refused := range map[string]bool{"49ms": true, "51ms": false} {
 		text := strings.Replace(strings.Replace(good, "300ms", within, 1), "share: 0.5, choice: what", "share: 1", 1)
 		o := new(v1alpha1.CapacityPlan)
-		if err := yaml.UnmarshalStrict([]byte(strings.Replace(text, "file: yolo.yaml, batchSizes: [1, 2]", "price: 1, latencies: [{size: 1, mean: 20ms}, {size: 8, mean: 100ms}], batchSizes: [8]", 1)), o); err != nil {
+		if err := yaml.UnmarshalStrict([]byte(strings.Replace(text, "file: yolo.yaml, batchSizes: [1, 2]",
+			"price: 1, latencies: [{size: 1, mean: 20ms}, {size: 8, mean: 100ms}], batchSizes: [8]", 1)), o); err != nil {
 			t.Fatal(err)
 		}
 		price := 1.0
 		_, err := problem.New(o, problem.Files{Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price}}}, nil, every(100, 1), nil)
-		if (err != nil) != refused || refused && !strings.HasPrefix(err.Error(), "spec.objectives[0].within: a query that waits nowhere takes at least 0.05s") {
+		if (err != nil) != refused || refused && !strings.HasPrefix(err.Error(),
+			"spec.objectives[0].within: a query that waits nowhere takes at least 0.05s") {
 			t.Errorf("%s: %v", within, err)
 		}
 	}

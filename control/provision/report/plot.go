@@ -29,16 +29,21 @@ func (r *Report) Plot() string {
 	paths, labels, lowest := r.paths(at)
 	high = max(high, lowest+margin)
 	var out strings.Builder
-	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", wide, high, wide, high)
+	fmt.Fprintf(&out,
+		`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n",
+		wide, high,
+		wide, high)
 	out.WriteString(`<defs><marker id="end" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto"><path d="M0 0L8 4L0 8z" fill="#555"/></marker></defs>` + "\n")
 	fmt.Fprintf(&out, `<rect width="%d" height="%d" fill="#fff"/>`+"\n", wide, high)
 	text := func(x, y int, weight, anchor, format string, args ...any) {
-		fmt.Fprintf(&out, `<text x="%d" y="%d" font-weight="%s" text-anchor="%s" fill="#222">%s</text>`+"\n", x, y, weight, anchor, html.EscapeString(fmt.Sprintf(format, args...)))
+		fmt.Fprintf(&out, `<text x="%d" y="%d" font-weight="%s" text-anchor="%s" fill="#222">%s</text>`+"\n", x, y, weight, anchor,
+			html.EscapeString(fmt.Sprintf(format, args...)))
 	}
 	text(margin, margin, "bold", "start", "%s: cost %.4g per hour (in the currency of the prices)", r.Name, r.Cost)
 	var objectives []string
 	for _, o := range r.Planned.Objectives {
-		objectives = append(objectives, fmt.Sprintf("P%.4g %s: %s, objective %s", 100*o.Quantile, o.Metric, Seconds(o.Value), Seconds(o.Within)))
+		objectives = append(objectives, fmt.Sprintf("P%.4g %s: %s, objective %s", 100*o.Quantile, o.Metric, Seconds(o.Value),
+			Seconds(o.Within)))
 	}
 	text(margin, margin+18, "normal", "start", "%s", strings.Join(objectives, "; "))
 	x := margin
@@ -58,7 +63,8 @@ func (r *Report) Plot() string {
 	for i := range r.Stages {
 		s := &r.Stages[i]
 		is := at[s.Name]
-		fmt.Fprintf(&out, `<rect x="%d" y="%d" width="%d" height="%d" rx="6" fill="#f5f7fa" stroke="#888"/>`+"\n", is.x, is.y, boxWide, boxHigh)
+		fmt.Fprintf(&out, `<rect x="%d" y="%d" width="%d" height="%d" rx="6" fill="#f5f7fa" stroke="#888"/>`+"\n", is.x, is.y, boxWide,
+			boxHigh)
 		text(is.x+12, is.y+20, "bold", "start", "%s", s.Name)
 		text(is.x+boxWide-12, is.y+20, "normal", "end", "%.4g per hour", s.Cost)
 		text(is.x+12, is.y+38, "normal", "start", "%d x %s, batch %d", s.Replicas, s.Hardware, s.Batch)
@@ -70,7 +76,8 @@ func (r *Report) Plot() string {
 			seconds float64
 		}{{queueColour, s.QueueTime}, {batchingColour, s.BatchingDelay}, {serviceColour, s.ServiceTime}} {
 			width := (boxWide - 24) * part.seconds / max(sum, 1e-12)
-			fmt.Fprintf(&out, `<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s"><title>%s</title></rect>`+"\n", left, is.y+70, width, barHigh, part.colour, Seconds(part.seconds))
+			fmt.Fprintf(&out, `<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s"><title>%s</title></rect>`+"\n", left, is.y+70,
+				width, barHigh, part.colour, Seconds(part.seconds))
 			left += width
 		}
 	}
@@ -101,7 +108,8 @@ func (r *Report) paths(at map[string]point) (paths []string, labels []point, low
 		}
 		lane += gapHigh/2 + 8*detours
 		detours++
-		paths = append(paths, fmt.Sprintf("M%d %dC%d %d %d %d %d %dL%d %dC%d %d %d %d %d %d", x0, y0, x0+gapWide/2, y0, x0+gapWide/2, lane, x0+gapWide, lane,
+		paths = append(paths, fmt.Sprintf("M%d %dC%d %d %d %d %d %dL%d %dC%d %d %d %d %d %d", x0, y0, x0+gapWide/2, y0, x0+gapWide/2, lane,
+			x0+gapWide, lane,
 			x1-gapWide, lane, x1-gapWide/2, lane, x1-gapWide/2, y1, x1, y1))
 		labels = append(labels, point{x0 + gapWide + 24, lane - 4})
 		lowest = max(lowest, lane)

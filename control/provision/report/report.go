@@ -160,7 +160,8 @@ func New(name, by string, p *planner.Problem, plan *planner.Plan, planned, teste
 	r := &Report{Name: name, Planner: by, Found: plan.Found, Optimal: plan.Optimal, Stopped: plan.Stopped, Simulations: plan.Simulations}
 	for _, t := range plan.Tried {
 		if !t.Config.Unbounded() {
-			r.Tried = append(r.Tried, Candidate{Step: t.Step, Config: Config(p, t.Config), Cost: t.Cost, Feasible: t.Feasible, Values: t.Values})
+			r.Tried = append(r.Tried, Candidate{Step: t.Step, Config: Config(p, t.Config), Cost: t.Cost, Feasible: t.Feasible,
+				Values: t.Values})
 		}
 	}
 	if !plan.Found {
@@ -214,19 +215,22 @@ func (r *Report) simulate(p *planner.Problem, t *planner.Timetable, planned, tes
 			Changes: changes(is.Replicas, t.Changes[i]),
 			LLM:     h.Engine != nil, Share: shares[i], Throughput: throughput[i], UnloadedLatency: unloaded[i],
 			TrafficIntensity: times.Rate * shares[i] / throughput[i] / replicas, Utilization: s.Busy / result.Seconds / replicas,
-			QueueTime: s.QueueTime / n, BatchingDelay: s.BatchingDelay / n, ServiceTime: s.ServiceTime / n, Latency: percentiles(&s.Latency),
+			QueueTime: s.QueueTime / n, BatchingDelay: s.BatchingDelay / n, ServiceTime: s.ServiceTime / n,
+			Latency: percentiles(&s.Latency),
 		}
 		if h.Engine != nil {
 			if n := max(longestPrompt(planned.Queries), longestPrompt(tested.Queries)); h.Engine.Prefill.Beyond(n) {
-				r.Extrapolated = append(r.Extrapolated, fmt.Sprintf("the profile of %s on %s was measured up to %d prompt tokens, and the longest prompt has %d",
-					stage.Name, h.Name, h.Engine.Prefill.MaxMeasuredTokens, n))
+				r.Extrapolated = append(r.Extrapolated,
+					fmt.Sprintf("the profile of %s on %s was measured up to %d prompt tokens, and the longest prompt has %d",
+						stage.Name, h.Name, h.Engine.Prefill.MaxMeasuredTokens, n))
 			}
 			first := percentiles(&s.FirstToken)
 			stage.TimeToFirstToken = &first
 		}
 		r.Stages = append(r.Stages, stage)
 		if stage.TrafficIntensity >= 1 && is.Replicas < len(planned.Queries) {
-			r.Overloaded = append(r.Overloaded, fmt.Sprintf("%s can serve %.4g queries/s, and %.4g arrive", stage.Name, throughput[i]*replicas, times.Rate*shares[i]))
+			r.Overloaded = append(r.Overloaded, fmt.Sprintf("%s can serve %.4g queries/s, and %.4g arrive", stage.Name,
+				throughput[i]*replicas, times.Rate*shares[i]))
 		}
 	}
 	for _, e := range p.Pipeline.Edges {
@@ -261,19 +265,20 @@ func percentiles(l *estimate.Latencies) Percentiles {
 func measure(p *planner.Problem, config *planner.Timetable, t Trace) (*estimate.Result, *Times, error) {
 	var all [planner.PerToken + 1]estimate.Latencies // by [planner.Metric]
 	missed := make([]int, len(p.Objectives))
-	result, err := estimate.Run(p.Pipeline, p.Scheduled(p.From(config, t.From)), t.Queries, t.Seed, func(_ int, took estimate.QueryTimes) bool {
-		for of := range all {
-			if seconds, has := planner.Metric(of).Of(took); has {
-				all[of].Add(seconds)
+	result, err := estimate.Run(p.Pipeline, p.Scheduled(p.From(config, t.From)), t.Queries, t.Seed,
+		func(_ int, took estimate.QueryTimes) bool {
+			for of := range all {
+				if seconds, has := planner.Metric(of).Of(took); has {
+					all[of].Add(seconds)
+				}
 			}
-		}
-		for i, o := range p.Objectives {
-			if seconds, _ := o.Metric.Of(took); seconds > o.Seconds {
-				missed[i]++
+			for i, o := range p.Objectives {
+				if seconds, _ := o.Metric.Of(took); seconds > o.Seconds {
+					missed[i]++
+				}
 			}
-		}
-		return true
-	})
+			return true
+		})
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", t.Name, err)
 	}

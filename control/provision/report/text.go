@@ -58,7 +58,8 @@ func (r *Report) Text() string {
 	}
 	fmt.Fprintln(&out, ".")
 	if len(r.Cheaper) > 0 {
-		fmt.Fprintln(&out, map[bool]string{false: "\nCheaper steps:", true: "\nCheaper steps (the search was stopped, so some are missing):"}[r.Partial])
+		fmt.Fprintln(&out, map[bool]string{false: "\nCheaper steps:",
+			true: "\nCheaper steps (the search was stopped, so some are missing):"}[r.Partial])
 		r.cheaper(&out)
 	}
 	if r.Simulations > 0 {
@@ -109,7 +110,8 @@ func (r *Report) stages(out *bytes.Buffer) {
 		if s.Units > 1 {
 			hardware = fmt.Sprintf("%d x %s", s.Units, s.Hardware)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d%s\t%d\t%.4g\t%.0f %%\t%s\t%s\t%s\t%s\t%s\n", s.Name, hardware, s.Replicas, s.Changes, s.Batch, s.Cost, 100*s.Utilization,
+		fmt.Fprintf(w, "%s\t%s\t%d%s\t%d\t%.4g\t%.0f %%\t%s\t%s\t%s\t%s\t%s\n", s.Name, hardware, s.Replicas, s.Changes, s.Batch, s.Cost,
+			100*s.Utilization,
 			Seconds(s.QueueTime), Seconds(s.BatchingDelay), Seconds(s.ServiceTime), Seconds(s.Latency.P50), Seconds(s.Latency.P99))
 	}
 	_ = w.Flush()

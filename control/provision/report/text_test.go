@@ -12,7 +12,8 @@ func TestObjectivesAreComparedByWhatTheyAreOf(t *testing.T) {
 	plan := func(cost float64, kept ...report.Objective) *report.Report {
 		return &report.Report{Name: "plan", Found: true, Cost: cost, Planned: &report.Times{Objectives: kept}}
 	}
-	latency, first := report.Objective{Metric: "latency", Within: 3, Quantile: 0.99, Value: 2}, report.Objective{Metric: "time to first token", Within: 1, Quantile: 0.9, Value: 0.5}
+	latency, first := report.Objective{Metric: "latency", Within: 3, Quantile: 0.99, Value: 2},
+		report.Objective{Metric: "time to first token", Within: 1, Quantile: 0.9, Value: 0.5}
 	got := report.Compare(plan(0, latency), plan(2, first, latency))
 	if want := "plan costs 0 per hour, plan 2.\n\n"; !strings.HasPrefix(got, want) {
 		t.Errorf("it begins\n%s\nwant\n%s", got, want)

@@ -23,7 +23,8 @@ func suggestions(p *planner.Problem, plan *planner.Plan) (all []string) {
 		}
 	}
 	if near, ok := nearest(p, free); ok && p.WorstRatio(near.Values) > 1 {
-		return []string{fmt.Sprintf("More replicas cannot help: the service time is too long. With one replica per query, %s.", reached(p, near))}
+		return []string{fmt.Sprintf("More replicas cannot help: the service time is too long. With one replica per query, %s.",
+			reached(p, near))}
 	}
 	capped, scarce := slices.ContainsFunc(p.Stages, func(s planner.Stage) bool { return s.MaxReplicas != 0 }), len(p.AtMost) > 0
 	for _, more := range []struct {
@@ -51,12 +52,14 @@ func suggestions(p *planner.Problem, plan *planner.Plan) (all []string) {
 			}
 		}
 		if found := planner.Search(&other); found.Found {
-			all = append(all, fmt.Sprintf("%s the plan is %s for %.4g per hour: %s.", more.words, Config(p, found.Config), found.Cost, outOfBounds(p, found.Config)))
+			all = append(all, fmt.Sprintf("%s the plan is %s for %.4g per hour: %s.", more.words, Config(p, found.Config), found.Cost,
+				outOfBounds(p, found.Config)))
 			break
 		}
 	}
 	if near, ok := nearest(p, bounded); ok {
-		all = append(all, fmt.Sprintf("The closest configuration within the bounds is %s for %.4g per hour: %s.", Config(p, near.Config), near.Cost, reached(p, near)))
+		all = append(all, fmt.Sprintf("The closest configuration within the bounds is %s for %.4g per hour: %s.", Config(p, near.Config),
+			near.Cost, reached(p, near)))
 	}
 	return all
 }

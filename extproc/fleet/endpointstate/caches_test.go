@@ -20,8 +20,8 @@ func numbers(s *endpointstate.State) (all []int) {
 	return all
 }
 
-// An endpoint keeps its number for as long as it is there, and the next new one gets the smallest that is free; who has it then has
-// nothing of what was sent to the one before.
+// An endpoint keeps its number for as long as it is there, and the next new one gets the smallest
+// that is free; who has it then has nothing of what was sent to the one before.
 func TestNumbers(t *testing.T) {
 	const c, d, e = "10.0.0.3:8000", "10.0.0.4:8000", "10.0.0.5:8000"
 	s := endpointstate.New(endpointstate.Config{})
@@ -92,7 +92,8 @@ func TestCaches(t *testing.T) {
 		{engine.Load{KVTokens: tokens, Started: began, Running: tokens}, nil},
 		{engine.Load{KVTokens: tokens, Started: later}, []endpointstate.Cache{{Number: number, Tokens: tokens, Empty: true}}},
 		{engine.Load{KVTokens: began, Started: later}, []endpointstate.Cache{{Number: number, Tokens: began}}},
-		{engine.Load{KVTokens: began, Started: later, Forgets: true}, []endpointstate.Cache{{Number: number, Tokens: began, Forgets: true}}},
+		{engine.Load{KVTokens: began, Started: later, Forgets: true},
+			[]endpointstate.Cache{{Number: number, Tokens: began, Forgets: true}}},
 	} {
 		if got := saw(c.load); !slices.Equal(got, c.want) {
 			t.Errorf("look %d: %+v, want %+v", i, got, c.want)
@@ -100,10 +101,12 @@ func TestCaches(t *testing.T) {
 	}
 	// Of a script in which a token has few bytes, a cache holds less of prompts.
 	s.Dense(objects.Name{Namespace: "ns", Name: "one"}, 1.5)
-	if got := s.TakeCaches(); !slices.Equal(got, []endpointstate.Cache{{Number: number, Tokens: began, BytesPerToken: 1.5, Forgets: true}}) {
+	if got := s.TakeCaches(); !slices.Equal(got, []endpointstate.Cache{{Number: number, Tokens: began, BytesPerToken: 1.5,
+		Forgets: true}}) {
 		t.Errorf("of bytes that make a token: %+v", got)
 	}
-	if got := saw(engine.Load{KVTokens: tokens, Started: later}); !slices.Equal(got, []endpointstate.Cache{{Number: number, Tokens: tokens, BytesPerToken: 1.5}}) {
+	if got := saw(engine.Load{KVTokens: tokens, Started: later}); !slices.Equal(got,
+		[]endpointstate.Cache{{Number: number, Tokens: tokens, BytesPerToken: 1.5}}) {
 		t.Errorf("of a look after that: %+v", got)
 	}
 	s.Dense(objects.Name{Namespace: "ns", Name: "gone"}, 9)

@@ -7,7 +7,8 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// Counts are the counters of our requests in flight for one model at one endpoint. They are safe for concurrent use.
+// Counts are the counters of our requests in flight for one model at one endpoint. They are safe
+// for concurrent use.
 type Counts struct {
 	endpoint *atomic.Int64
 	model    *pick.Count

@@ -30,7 +30,8 @@ const (
 // KB each. A label with one value per pod would otherwise grow without bound.
 const maxAccelerators = 64
 
-// EngineTimes learns how long the engines of each pool take. It is a part of the [State], with which it shares the endpoints.
+// EngineTimes learns how long the engines of each pool take. It is a part of the [State], with
+// which it shares the endpoints.
 type EngineTimes struct {
 	endpoints map[string]*endpoint              // of the State, by address
 	changed   map[objects.Name]bool             // pools to publish again, shared with the State
@@ -332,14 +333,17 @@ func (s *EngineTimes) known(key AcceleratorKey, c *accelerator) profile.Profile 
 	if !learned {
 		return p
 	}
-	p.Source = fmt.Sprintf("TrustChange by extproc of %d measurements, of which the latest were off by %.0f %% in the median. It began with: %s", c.Rows(), 100*c.Residual(), p.Name)
+	p.Source = fmt.Sprintf("TrustChange by extproc of %d measurements, of which the latest were off by %.0f %% in the median. It began with: %s",
+		c.Rows(),
+		100*c.Residual(), p.Name)
 	if p.Name = "Engines of " + key.Pool.String(); key.Class != "" {
 		p.Name += " on " + key.Class
 	}
 	return p
 }
 
-// reported sets limits to those that the engines of an accelerator class report. If they differ, the lowest counts.
+// reported sets limits to those that the engines of an accelerator class report. If they differ,
+// the lowest counts.
 func (s *EngineTimes) reported(key AcceleratorKey, c *accelerator, limits *profile.Limits) {
 	var blocks, slots int
 	least := func(is *int, n int) {
@@ -359,8 +363,8 @@ func (s *EngineTimes) reported(key AcceleratorKey, c *accelerator, limits *profi
 	limits.HostAdapters = max(limits.HostAdapters, limits.GPUAdapters)
 }
 
-// fresh is the endpoint's profile, with so many adapter slots where nobody said how many there are. It is another one where what is learned has
-// changed by more than slightly, and not often.
+// fresh returns the endpoint's profile, with so many adapter slots if none are configured. It
+// changes at most once per freshly, and only if what was learned changed by more than slightly.
 func (t *timed) fresh(now time.Time, slots int) *profile.Profile {
 	if since := now.Sub(t.made); t.profile == nil || since >= freshly {
 		t.made = now
@@ -375,12 +379,13 @@ func (t *timed) fresh(now time.Time, slots int) *profile.Profile {
 	return t.profile
 }
 
-// fresh returns the endpoint's profile, with so many adapter slots if none are configured. It
-// changes at most once per freshly, and only if what was learned changed by more than slightly.
+// differ reports whether two profiles differ by more than slightly.
 func differ(p, q *profile.Profile) bool {
 	far := func(a, b float64) bool { return math.Abs(a-b) > slightly*b }
-	return p.Limits != q.Limits || far(p.Decode.Base, q.Decode.Base) || far(p.Decode.PerSequence, q.Decode.PerSequence) || far(p.Decode.PerKVToken, q.Decode.PerKVToken) ||
-		far(p.Prefill.PerToken, q.Prefill.PerToken) || far(p.Prefill.Base, q.Prefill.Base) || far(p.FrontendOverhead, q.FrontendOverhead) || far(p.AdapterLoad.Mean, q.AdapterLoad.Mean) || far(p.AdapterActivation.Mean, q.AdapterActivation.Mean)
+	return p.Limits != q.Limits || far(p.Decode.Base, q.Decode.Base) || far(p.Decode.PerSequence, q.Decode.PerSequence) ||
+		far(p.Decode.PerKVToken, q.Decode.PerKVToken) ||
+		far(p.Prefill.PerToken, q.Prefill.PerToken) || far(p.Prefill.Base, q.Prefill.Base) || far(p.FrontendOverhead, q.FrontendOverhead) ||
+		far(p.AdapterLoad.Mean, q.AdapterLoad.Mean) || far(p.AdapterActivation.Mean, q.AdapterActivation.Mean)
 }
 
 // fewestSlots returns the least number of adapter slots that an endpoint of a pool reports, as the
@@ -406,7 +411,8 @@ func (e *endpoint) othersOf(load engine.Load, told int64) (o others) {
 	return o
 }
 
-// predict sets the fields of p that predictions by a profile need. It sets the number of slots only if the profile is trusted.
+// predict sets the fields of p that predictions by a profile need. It sets the number of slots only
+// if the profile is trusted.
 func (e *endpoint) predict(p *pick.Endpoint, times *profile.Profile, trusted bool) {
 	p.Profile = times
 	p.KVTokens = int64(e.load.KVTokens.Or(float64(times.Limits.KVBlocks * times.Limits.BlockSize)))

@@ -16,7 +16,8 @@ import (
 
 var one = objects.Name{Namespace: "ns", Name: "one"}
 
-// simple takes 1 ms a token of a prompt, and in each step 10 ms, 1 ms a sequence and 0.01 ms a token.
+// simple takes 1 ms a token of a prompt, and in each step 10 ms, 1 ms a sequence and 0.01 ms a
+// token.
 var simple = profile.Profile{
 	Prefill: profile.Prefill{PerToken: 0.001}, Decode: profile.Decode{Base: 0.01, PerSequence: 0.001, PerKVToken: 0.00001},
 	Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 2048, KVBlocks: 100, BlockSize: 16, GPUAdapters: 2, HostAdapters: 3},
@@ -42,7 +43,8 @@ func endpointOf(s *endpointstate.State) *pick.Endpoint {
 	return &view(s, start).Snapshot.Pools["ns/one"].Endpoints[0]
 }
 
-// A pool is predicted by what its objects say, and by nothing where they say nothing, until something is learned.
+// A pool is predicted by what its objects say, and by nothing where they say nothing, until
+// something is learned.
 func TestAPoolIsPredictedByItsProfile(t *testing.T) {
 	s := predicted()
 	p := view(s, start).Snapshot.Pools["ns/one"]
@@ -80,7 +82,8 @@ func TestAPoolIsPredictedByItsProfile(t *testing.T) {
 	}
 }
 
-// A known profile has the limits that engines report, the lowest if they differ, and is otherwise as configured.
+// A known profile has the limits that engines report, the lowest if they differ, and is otherwise
+// as configured.
 func TestKnownLimitsAreThoseThatEnginesReport(t *testing.T) {
 	s := predicted()
 	s.SetWorld(profiled(&simple))
@@ -97,7 +100,8 @@ func TestKnownLimitsAreThoseThatEnginesReport(t *testing.T) {
 	}
 }
 
-// engines are engines of which each takes so many times as long as another, always with ten sequences and a prompt now and then.
+// engines are engines of which each takes so many times as long as another, always with ten
+// sequences and a prompt now and then.
 type engines struct {
 	times map[string]float64
 	count map[string]*[4]float64 // tokens, seconds, prompt tokens and requests
@@ -124,8 +128,9 @@ func (g engines) look(s *endpointstate.State, from time.Time, seconds int) {
 			at, number := from.Add(time.Duration(n)*time.Second), engine.Known
 			s.ScrapeSucceeded(s.Scrape(address, at), engine.Load{
 				Running: number(10), KVUsage: number(held / 100_000), KVTokens: number(100_000), Totals: engine.Totals{
-					InterToken: engine.Timed{Count: number(c[0]), Seconds: number(c[1])}, PromptTokens: number(c[2]), CachedTokens: number(0),
-					FirstToken: engine.Timed{Count: number(c[3]), Seconds: number(c[3])},
+					InterToken: engine.Timed{Count: number(c[0]), Seconds: number(c[1])}, PromptTokens: number(c[2]),
+					CachedTokens: number(0),
+					FirstToken:   engine.Timed{Count: number(c[3]), Seconds: number(c[3])},
 				},
 			})
 			view(s, at)
@@ -133,7 +138,8 @@ func (g engines) look(s *endpointstate.State, from time.Time, seconds int) {
 	}
 }
 
-// Of engines that nobody says anything of is learned how long they take; then they are predicted, each as it is, which is told of once.
+// Of engines that nobody says anything of is learned how long they take; then they are predicted,
+// each as it is, which is told of once.
 func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(profiled(nil))
@@ -156,10 +162,12 @@ func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
 	}
 	queue.Store(math.MaxInt64 / 2)
 	work := profile.Work{Sequences: 10, KVTokens: 20_000}
-	if fast, slow := p.Endpoints[0].Profile.StepTime(work), p.Endpoints[1].Profile.StepTime(work); math.Abs(fast/0.053-1) > 0.1 || math.Abs(slow/fast/2-1) > 0.1 {
+	if fast, slow := p.Endpoints[0].Profile.StepTime(work), p.Endpoints[1].Profile.StepTime(work); math.Abs(fast/0.053-1) > 0.1 ||
+		math.Abs(slow/fast/2-1) > 0.1 {
 		t.Errorf("a step is predicted to take %.3f and %.3f s, want 0.053 and twice that", fast, slow)
 	}
-	if news := s.Times.TakeTrustChanges(); len(news) != 1 || !news[0].Trusted || news[0].Pool != one || news[0].Rows < 40 || news[0].Residual > 0.2 || news[0].Why == "" || len(s.Times.TakeTrustChanges()) > 0 {
+	if news := s.Times.TakeTrustChanges(); len(news) != 1 || !news[0].Trusted || news[0].Pool != one || news[0].Rows < 40 ||
+		news[0].Residual > 0.2 || news[0].Why == "" || len(s.Times.TakeTrustChanges()) > 0 {
 		t.Errorf("it tells of %+v", news)
 	}
 	// Views are many; profiles are made anew each second at most.
@@ -173,7 +181,8 @@ func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
 	if view(s, now.Add(30*time.Second)).Snapshot.Pools["ns/one"].Endpoints[0].Profile == first {
 		t.Error("the profile is not made anew")
 	}
-	given := profile.Profile{Decode: profile.Decode{Base: 0.05}, Limits: profile.Limits{MaxSequences: 1, MaxBatchedTokens: 1, KVBlocks: 1, BlockSize: 1}}
+	given := profile.Profile{Decode: profile.Decode{Base: 0.05},
+		Limits: profile.Limits{MaxSequences: 1, MaxBatchedTokens: 1, KVBlocks: 1, BlockSize: 1}}
 	if s.SetWorld(profiled(&given)); queue.Load() != 0 {
 		t.Error("a queue that another profile predicted is still there")
 	}
@@ -184,7 +193,8 @@ func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
 	}
 }
 
-// What is learned of one class of hardware says nothing of another, and none of a pool is predicted until all are known.
+// What is learned of one class of hardware says nothing of another, and none of a pool is predicted
+// until all are known.
 func TestClassesOfHardware(t *testing.T) {
 	w := profiled(nil)
 	w.Pools[one].Endpoints[0].Class = "other"
@@ -224,7 +234,8 @@ func TestClassesOfHardware(t *testing.T) {
 	moved = profiled(nil)
 	moved.Pools[one].Endpoints[0].Class = "new"
 	s.SetWorld(moved)
-	if news := func() []endpointstate.TrustChange { view(s, now); return s.Times.TakeTrustChanges() }(); len(news) != 1 || news[0].Trusted || news[0].Rows != 0 {
+	if news := func() []endpointstate.TrustChange { view(s, now); return s.Times.TakeTrustChanges() }(); len(news) != 1 ||
+		news[0].Trusted || news[0].Rows != 0 {
 		t.Errorf("of a new class it tells %+v", news)
 	}
 	// Classes without end are forgotten at last, those that are there are not.
@@ -243,7 +254,8 @@ func TestClassesOfHardware(t *testing.T) {
 	}
 }
 
-// Of a pinned profile nothing is learned, class by class; the others are learned of from what is said of them, which is printed with why it is trusted.
+// Of a pinned profile nothing is learned, class by class; the others are learned of from what is
+// said of them, which is printed with why it is trusted.
 func TestWhatIsPinned(t *testing.T) {
 	w := profiled(nil)
 	p := w.Pools[one]
@@ -264,7 +276,8 @@ func TestWhatIsPinned(t *testing.T) {
 	}
 	reported := simple
 	reported.Limits.KVBlocks = 100_000 / reported.Limits.BlockSize
-	if k := known[0]; k.Profile != reported || !k.Trusted || k.Rows != 0 || k.Why != "the profile is pinned" || !k.Since.IsZero() || len(k.Factors) > 0 {
+	if k := known[0]; k.Profile != reported || !k.Trusted || k.Rows != 0 || k.Why != "the profile is pinned" || !k.Since.IsZero() ||
+		len(k.Factors) > 0 {
 		t.Errorf("of what is pinned is known %+v", k)
 	}
 	if k := known[1]; math.Abs(k.Profile.StepTime(profile.Work{Sequences: 10, KVTokens: 20_000})/0.106-1) > 0.1 || k.Rows < 100 ||
@@ -289,7 +302,8 @@ func TestWhatIsPinned(t *testing.T) {
 func TestWhatIsKnown(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(profiled(nil))
-	if k := s.Times.Known(); len(k) != 1 || k[0].Trusted || k[0].Rows != 0 || !k[0].Since.IsZero() || k[0].Why != "there is hardware of which nothing is known yet" {
+	if k := s.Times.Known(); len(k) != 1 || k[0].Trusted || k[0].Rows != 0 || !k[0].Since.IsZero() ||
+		k[0].Why != "there is hardware of which nothing is known yet" {
 		t.Errorf("in the beginning it is known %+v", k)
 	}
 	g := engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}
@@ -299,7 +313,8 @@ func TestWhatIsKnown(t *testing.T) {
 	}
 	g.look(s, start.Add(20*time.Second), 200)
 	k := s.Times.Known()[0]
-	if !k.Trusted || k.Why != "predictions came true" || k.Since.Before(start) || k.Residual > 0.2 || len(k.Factors) != 2 || math.Abs(k.Factors[b]/k.Factors[a]-2) > 0.2 {
+	if !k.Trusted || k.Why != "predictions came true" || k.Since.Before(start) || k.Residual > 0.2 || len(k.Factors) != 2 ||
+		math.Abs(k.Factors[b]/k.Factors[a]-2) > 0.2 {
 		t.Errorf("then it is known %+v", k)
 	}
 }
@@ -319,7 +334,8 @@ func TestWhatOthersHave(t *testing.T) {
 		return endpointOf(s)
 	}
 	// Of 1,000 tokens half are in use, 250 of them by ours.
-	if e := look(3, 0.5, engine.Known(1000)); e.Others != 2 || e.OthersTokens != 250 || e.KVTokens != 1000 || math.Abs(e.OthersBeside-0.0045) > 1e-9 {
+	if e := look(3, 0.5, engine.Known(1000)); e.Others != 2 || e.OthersTokens != 250 || e.KVTokens != 1000 ||
+		math.Abs(e.OthersBeside-0.0045) > 1e-9 {
 		t.Errorf("others have %d requests, %d tokens of %d, %g s", e.Others, e.OthersTokens, e.KVTokens, e.OthersBeside)
 	}
 	if e := look(1, 0.5, engine.Known(1000)); e.Others != 0 || e.OthersTokens != 0 || e.OthersBeside != 0 {
@@ -348,13 +364,15 @@ func TestAClaimMoves(t *testing.T) {
 	to, _ := s.Moved(from, b, "llama", true)
 	to.Add(start.Add(time.Second))
 	from.End()
-	if was, is := endpoints[0].Backlog, endpoints[1].Backlog; was.Tokens.Load() != 0 || was.Through.Load() != 0 || is.Tokens.Load() != 250 ||
+	if was, is := endpoints[0].Backlog, endpoints[1].Backlog; was.Tokens.Load() != 0 || was.Through.Load() != 0 ||
+		is.Tokens.Load() != 250 ||
 		is.Through.Load() != start.Add(1200*time.Millisecond).UnixNano() {
 		t.Errorf("%d and %d tokens are held", was.Tokens.Load(), is.Tokens.Load())
 	}
 }
 
-// Adapters are where the last requests for them left them, an engine says that they are active, or nowhere once another engine is there.
+// Adapters are where the last requests for them left them, an engine says that they are active, or
+// nowhere once another engine is there.
 func TestWhereAdaptersAre(t *testing.T) {
 	s := predicted()
 	look := func(slots, began float64, active ...string) {
@@ -393,7 +411,8 @@ func TestWhereAdaptersAre(t *testing.T) {
 	}
 }
 
-// How long intakes and loads take is learned of first tokens of the pool's requests, and predicted by after a while.
+// How long intakes and loads take is learned of first tokens of the pool's requests, and predicted
+// by after a while.
 func TestLoadsAreLearned(t *testing.T) {
 	s := predicted()
 	view(s, start)
@@ -418,13 +437,14 @@ func TestLoadsAreLearned(t *testing.T) {
 	s.Age()
 	for _, e := range view(s, start.Add(time.Second)).Snapshot.Pools["ns/one"].Endpoints {
 		if math.Abs(e.Profile.AdapterActivation.Mean-0.05) > 1e-9 || math.Abs(e.Profile.AdapterLoad.Mean-0.25) > 1e-9 {
-			t.Errorf("at %s a load takes %g and %g s, want 0.05 and 0.25", e.Address, e.Profile.AdapterActivation.Mean, e.Profile.AdapterLoad.Mean)
+			t.Errorf("at %s a load takes %g and %g s, want 0.05 and 0.25", e.Address, e.Profile.AdapterActivation.Mean,
+				e.Profile.AdapterLoad.Mean)
 		}
 	}
 }
 
-// An engine that does not report how many adapter slots it has has those of its profile, and where that says none, as few as another of its
-// pool.
+// An engine that does not report how many adapter slots it has has those of its profile, and where
+// that says none, as few as another of its pool.
 func TestSlotsThatNobodyReports(t *testing.T) {
 	unsaid := simple
 	unsaid.Limits.GPUAdapters, unsaid.Limits.HostAdapters = 0, 0
@@ -474,7 +494,8 @@ func TestSlotsBeyondReason(t *testing.T) {
 	}
 }
 
-// An endpoint of two pools that say different things of its slots and its host memory has the most of both, and keeps its adapters where they are, whichever pool a request comes by.
+// An endpoint of two pools that say different things of its slots and its host memory has the most
+// of both, and keeps its adapters where they are, whichever pool a request comes by.
 func TestAdaptersOfAnEndpointInTwoPools(t *testing.T) {
 	s, w := endpointstate.New(endpointstate.Config{}), world("one", "two")
 	larger := simple

@@ -57,7 +57,8 @@ func (s *State) stateOf(e *endpoint, declared objects.Endpoint, now time.Time, l
 	silence := now.Sub(h.heard)
 	terminating := declared.Terminating || told.Terminating
 	switch {
-	case !declared.Ready, terminating && !s.migrates(declared, told, now), h.stops(h.stopping, told.Stopping, now), e.load.Asleep, h.heard.IsZero(), h.refuses():
+	case !declared.Ready, terminating && !s.migrates(declared, told, now), h.stops(h.stopping, told.Stopping, now), e.load.Asleep,
+		h.heard.IsZero(), h.refuses():
 		return pick.Out
 	case silence >= limits.Lost:
 		return pick.Lost
@@ -359,7 +360,8 @@ func (s *State) ModelsListed(l Scrape, m engine.Models) {
 	was := e.lists
 	e.lists = listing{m, true, l.Began}
 	there, _ := s.adapters(l.Address, e)
-	if was.known && slices.Equal(was.Base, m.Base) && was.Unlisted == m.Unlisted && was.MaxLength == m.MaxLength && slices.Equal(e.there, there) {
+	if was.known && slices.Equal(was.Base, m.Base) && was.Unlisted == m.Unlisted && was.MaxLength == m.MaxLength &&
+		slices.Equal(e.there, there) {
 		return
 	}
 	s.index(l.Address)

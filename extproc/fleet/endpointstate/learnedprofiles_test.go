@@ -12,7 +12,8 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// taught is a state that has learned of the engines a and b, the second twice as slow, for 200 seconds.
+// taught is a state that has learned of the engines a and b, the second twice as slow, for 200
+// seconds.
 func taught() *endpointstate.State {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(profiled(nil))
@@ -30,7 +31,8 @@ func stepAt(s *endpointstate.State, now time.Time) (all []float64) {
 	return all
 }
 
-// What one process has learned, another predicts by at once, whenever it hears it: before it knows of the pool, or while it learns itself.
+// What one process has learned, another predicts by at once, whenever it hears it: before it knows
+// of the pool, or while it learns itself.
 func TestWhatOthersLearned(t *testing.T) {
 	now := start.Add(200 * time.Second)
 	s := taught()
@@ -55,7 +57,8 @@ func TestWhatOthersLearned(t *testing.T) {
 			t.Errorf("%s: steps take %v, want %v", name, got, want)
 		}
 		k := s.Times.Known()[0]
-		if k.Why != "predictions of another extproc came true" || !k.Trusted || k.Since.After(later) || k.Since.Before(later.Add(-time.Minute)) {
+		if k.Why != "predictions of another extproc came true" || !k.Trusted || k.Since.After(later) ||
+			k.Since.Before(later.Add(-time.Minute)) {
 			t.Errorf("%s: it is known %+v", name, k)
 		}
 		again := s.Times.LearnedProfiles(later.Add(time.Minute))
@@ -64,13 +67,15 @@ func TestWhatOthersLearned(t *testing.T) {
 		}
 		// Its own looks go on from there.
 		engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.look(s, later, 100)
-		if got := stepAt(s, later.Add(100*time.Second)); len(got) != 2 || math.Abs(got[0]/want[0]-1) > 0.1 || s.Times.Known()[0].Rows <= lessons[0].Rows {
+		if got := stepAt(s, later.Add(100*time.Second)); len(got) != 2 || math.Abs(got[0]/want[0]-1) > 0.1 ||
+			s.Times.Known()[0].Rows <= lessons[0].Rows {
 			t.Errorf("%s: then steps take %v, want %v", name, got, want)
 		}
 	}
 }
 
-// Of what is pinned, is of other hardware, or was said to be otherwise, nothing is taken; and who knows as much as counts stays as it is.
+// Of what is pinned, is of other hardware, or was said to be otherwise, nothing is taken; and who
+// knows as much as counts stays as it is.
 func TestWhatOthersLearnedOfSomethingElse(t *testing.T) {
 	now := start.Add(200 * time.Second)
 	lessons := taught().Times.LearnedProfiles(now)

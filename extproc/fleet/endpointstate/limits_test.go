@@ -2,7 +2,8 @@ package endpointstate
 
 import "testing"
 
-// All parts of a limit together are the limit, each as large as any other but for one, and none is less than one.
+// All parts of a limit together are the limit, each as large as any other but for one, and none is
+// less than one.
 func TestPartsOfALimitAreTheLimit(t *testing.T) {
 	if one := (Share{}).Of(5, 3); one != 5 {
 		t.Errorf("alone it has %d of 5", one)

@@ -11,10 +11,12 @@ import (
 
 // told is what other processes tell of an endpoint.
 func told(address string, requests, tokens int64) endpointstate.Backlog {
-	return endpointstate.Backlog{Endpoint: address, Requests: requests, Through: start.UnixNano(), Beside: requests, Urgency: requests, Tokens: tokens}
+	return endpointstate.Backlog{Endpoint: address, Requests: requests, Through: start.UnixNano(), Beside: requests, Urgency: requests,
+		Tokens: tokens}
 }
 
-// What peers tell is in force at once in views that were made before; what a look finds beside it and ours nobody tells of.
+// What peers tell is in force at once in views that were made before; what a look finds beside it
+// and ours nobody tells of.
 func TestWhatPeersTellIsNobodyElses(t *testing.T) {
 	s := predicted()
 	e := endpointOf(s)
@@ -24,8 +26,10 @@ func TestWhatPeersTellIsNobodyElses(t *testing.T) {
 		return e.Others, e.OthersTokens
 	}
 	s.SetPeers([]endpointstate.Backlog{told(a, 3, 200)}, start)
-	if p := e.Peers; p.Requests.Load() != 3 || p.Tokens.Load() != 200 || p.Beside.Load() != 3 || p.Urgency.Load() != 3 || p.Through.Load() != start.UnixNano() || e.Pending() != 3 {
-		t.Errorf("in a view of before peers have %d requests that hold %d tokens; pending are %d", p.Requests.Load(), p.Tokens.Load(), e.Pending())
+	if p := e.Peers; p.Requests.Load() != 3 || p.Tokens.Load() != 200 || p.Beside.Load() != 3 || p.Urgency.Load() != 3 ||
+		p.Through.Load() != start.UnixNano() || e.Pending() != 3 {
+		t.Errorf("in a view of before peers have %d requests that hold %d tokens; pending are %d", p.Requests.Load(), p.Tokens.Load(),
+			e.Pending())
 	}
 	if s.Changed() {
 		t.Error("it makes a new view")
@@ -39,12 +43,14 @@ func TestWhatPeersTellIsNobodyElses(t *testing.T) {
 		t.Errorf("what peers had when a look began is taken for %d of others", requests)
 	}
 	s.ForgetPeers(start)
-	if requests, tokens := sees(s.Scrape(a, start), 3, 0.5); requests != 3 || tokens != 500 || e.Peers.Through.Load() != 0 || e.Peers.Urgency.Load() != 0 {
+	if requests, tokens := sees(s.Scrape(a, start), 3, 0.5); requests != 3 || tokens != 500 || e.Peers.Through.Load() != 0 ||
+		e.Peers.Urgency.Load() != 0 {
 		t.Errorf("once nobody tells any more, others have %d requests and %d tokens", requests, tokens)
 	}
 }
 
-// An endpoint that comes after it was told of, or that goes and comes back, has what peers have there.
+// An endpoint that comes after it was told of, or that goes and comes back, has what peers have
+// there.
 func TestWhatPeersTellOfEndpointsThatAreNotKnownIsKept(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetPeers([]endpointstate.Backlog{told(a, 3, 0), told(b, 2, 0)}, start)
@@ -86,7 +92,8 @@ func TestBacklogsAreSums(t *testing.T) {
 	}
 	all := make(map[string]endpointstate.Backlog)
 	s.Backlogs(func(b endpointstate.Backlog) { all[b.Endpoint] = b })
-	// Two sequences, of 200 tokens and half an answer; the prefill of the second pays the step of the first too.
+	// Two sequences, of 200 tokens and half an answer; the prefill of the second pays the step of
+	// the first too.
 	got := all[a]
 	if through := time.Duration(got.Through - start.UnixNano()); through < 400*time.Millisecond || through > 450*time.Millisecond {
 		t.Errorf("their prompts are computed after %v", through)

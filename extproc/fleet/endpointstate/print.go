@@ -16,7 +16,8 @@ func (s *State) String() string {
 	for _, address := range slices.Sorted(maps.Keys(s.endpoints)) {
 		e := s.endpoints[address]
 		fmt.Fprintf(&b, "%s pools=%v in-flight=%d adapters=%d peers=%d others=%+v there=%v base=%v unlisted=%t",
-			address, s.pools[address], e.inFlight.Load(), e.adapters.Load(), e.peers.Requests.Load(), e.others, e.there, e.lists.Base, e.lists.Unlisted)
+			address, s.pools[address], e.inFlight.Load(), e.adapters.Load(), e.peers.Requests.Load(), e.others, e.there, e.lists.Base,
+			e.lists.Unlisted)
 		h := &e.health
 		for i, at := range []time.Time{h.heard, h.refused, h.ended, h.dropped, h.stopping, h.born, h.failed, h.full, h.served} {
 			if !at.IsZero() {
@@ -32,7 +33,8 @@ func (s *State) String() string {
 	for _, address := range slices.Sorted(maps.Keys(s.control.copies)) {
 		for _, model := range slices.Sorted(maps.Keys(s.control.copies[address])) {
 			c := s.control.copies[address][model]
-			fmt.Fprintf(&b, "control: %s at %s is word=%d limit=%d others=%d missed=%t\n", model, address, c.word, c.limit, c.others, c.missed)
+			fmt.Fprintf(&b, "control: %s at %s is word=%d limit=%d others=%d missed=%t\n", model, address, c.word, c.limit, c.others,
+				c.missed)
 		}
 	}
 	fmt.Fprintf(&b, "control: endpoints=%v failures=%v share=%+v leaving=%v missing=%v own=%v\n", s.control.endpoints, s.control.failures,

@@ -18,18 +18,18 @@ const (
 	Unloading
 )
 
-// Where adapters are addressable is told by two: control, which drives the engines that it names, and each engine's own
-// list. This file is the table of who is believed; it is pure.
+// Where adapters are addressable is told by two: control, which drives the engines that it names,
+// and each engine's own list. This file is the table of who is believed; it is pure.
 //
-//	control names    control     the engine's list,                      the copy is
-//	the endpoint     says        read by the latest look
-//	no               anything    has it                                  addressable
-//	no               anything    has it not, or there is none            no copy
-//	yes              Loaded      there is none                           addressable, unless a request found it missing since
-//	yes              Loaded      has it                                  addressable
-//	yes              Loaded      has it not, by an older look            addressable: the look came too early to see it
-//	yes              Loaded      has it not, by a later look             vanished: the engine restarted
-//	yes              other       anything                                no copy: it comes, or it goes
+// 	control names    control     the engine's list,                      the copy is
+// 	the endpoint     says        read by the latest look
+// 	no               anything    has it                                  addressable
+// 	no               anything    has it not, or there is none            no copy
+// 	yes              Loaded      there is none                           addressable, unless a request found it missing since
+// 	yes              Loaded      has it                                  addressable
+// 	yes              Loaded      has it not, by an older look            addressable: the look came too early to see it
+// 	yes              Loaded      has it not, by a later look             vanished: the engine restarted
+// 	yes              other       anything                                no copy: it comes, or it goes
 //
 // Base models are the list's alone, and older and later is by when control's word came here.
 

@@ -109,7 +109,8 @@ func TestTheAdaptersOfAnEndpointAreThoseOfAnObviousReading(t *testing.T) {
 		there, gone := adapters(governed, says, l)
 		wantThere, wantGone := obvious(governed, says, l)
 		if !slices.Equal(there, wantThere) || !slices.Equal(gone, wantGone) {
-			t.Fatalf("governed %v, list %+v, control %+v: %v and vanished %v, want %v and %v", governed, l, says, there, gone, wantThere, wantGone)
+			t.Fatalf("governed %v, list %+v, control %+v: %v and vanished %v, want %v and %v", governed, l, says, there, gone, wantThere,
+				wantGone)
 		}
 	}
 }

@@ -27,8 +27,8 @@ type ServiceTime struct {
 }
 
 const (
-	// serviceTimeSamples is the number of samples, fewestSamples the least number for an estimate: four have
-	// a middle half.
+	// serviceTimeSamples is the number of samples, fewestSamples the least number for an estimate:
+	// four have a middle half.
 	serviceTimeSamples = 32
 	fewestSamples      = 4
 	// longestServiceTime bounds a sample, so that sums do not overflow.

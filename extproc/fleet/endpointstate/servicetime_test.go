@@ -54,8 +54,9 @@ func TestPace(t *testing.T) {
 	want("what cannot be is bounded", time.Hour)
 }
 
-// Requests of two models come by chance to one engine, which is busy 60 % of the time. One that runs all at once, each the slower for it, has the
-// paces that they have alone; with one that runs one after the other they are nearer to each other, for what a request waits for counts as
+// Requests of two models come by chance to one engine, which is busy 60 % of the time. One that
+// runs all at once, each the slower for it, has the paces that they have alone; with one that runs
+// one after the other they are nearer to each other, for what a request waits for counts as
 // requests, and not as time.
 func TestPacesOfTwoModelsAtOneEngine(t *testing.T) {
 	takes := []float64{0.002, 0.02}
@@ -80,7 +81,8 @@ func TestPacesOfTwoModelsAtOneEngine(t *testing.T) {
 	}
 }
 
-// simulate has 10,000 requests served by an engine that is busy 60 % of the time, and visits each when it ends, with its model.
+// simulate has 10,000 requests served by an engine that is busy 60 % of the time, and visits each
+// when it ends, with its model.
 func simulate(takes []float64, atOnce bool, paces []endpointstate.ServiceTime) func(func(int, int) bool) {
 	return func(yield func(int, int) bool) {
 		type request struct {

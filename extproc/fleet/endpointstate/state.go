@@ -89,7 +89,8 @@ func New(c Config) *State {
 		failOpen: make(map[objects.Name]bool), changed: make(map[objects.Name]bool),
 	}
 	s.Times = &EngineTimes{
-		endpoints: s.endpoints, changed: s.changed, generic: table.Generic(), times: make(map[objects.Name]*times), waiting: make(map[AcceleratorKey]LearnedProfile),
+		endpoints: s.endpoints, changed: s.changed, generic: table.Generic(), times: make(map[objects.Name]*times),
+		waiting: make(map[AcceleratorKey]LearnedProfile),
 	}
 	s.SetWorld(objects.Build(objects.Set{}))
 	return s
@@ -102,7 +103,8 @@ func (s *State) SetWorld(w *objects.World) {
 		for _, e := range p.Endpoints {
 			s.pools[e.Address] = append(s.pools[e.Address], name)
 			if s.endpoints[e.Address] == nil {
-				fresh := &endpoint{hash: hash(e.Address), number: s.caches.take(), models: make(map[string]*pick.Count), times: make(map[objects.Name]*timed)}
+				fresh := &endpoint{hash: hash(e.Address), number: s.caches.take(), models: make(map[string]*pick.Count),
+					times: make(map[objects.Name]*timed)}
 				fresh.hear(s.strays[e.Address], 0)
 				delete(s.strays, e.Address)
 				s.endpoints[e.Address] = fresh
@@ -254,8 +256,9 @@ func (s *State) indexOf(p *objects.Pool) *pick.Index {
 func (s *State) snapshot(e *endpoint, declared objects.Endpoint, now time.Time, limits settings.Settings) pick.Endpoint {
 	slots, _ := e.slots()
 	p := pick.Endpoint{
-		Address: declared.Address, Number: e.number, Hash: e.hash, State: s.stateOf(e, declared, now, limits), Doubted: e.health.doubted, Others: e.others.requests,
-		Slots: int64(slots), InFlight: &e.inFlight, Adapters: &e.adapters,
+		Address: declared.Address, Number: e.number, Hash: e.hash, State: s.stateOf(e, declared, now, limits), Doubted: e.health.doubted,
+		Others: e.others.requests,
+		Slots:  int64(slots), InFlight: &e.inFlight, Adapters: &e.adapters,
 		Backlog: &e.backlog, Peers: &e.peers, Resident: &e.resident, OthersTokens: e.others.tokens,
 		Forgets: e.load.Forgets,
 	}

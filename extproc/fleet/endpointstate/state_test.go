@@ -42,7 +42,8 @@ func view(s *endpointstate.State, now time.Time) *endpointstate.View {
 	return v
 }
 
-// A pool whose object is gone is in no view, and nothing more is told of it. One that comes by its name begins anew.
+// A pool whose object is gone is in no view, and nothing more is told of it. One that comes by its
+// name begins anew.
 func TestAPoolThatIsGoneIsForgotten(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one", "two"))
@@ -98,7 +99,8 @@ func TestUnheardIsWhoNeverAnswered(t *testing.T) {
 	expect("after it refused", false)
 }
 
-// The lists of a pool are unread until one was read, or each endpoint was scraped in vain: a pool that is dead has no more to say.
+// The lists of a pool are unread until one was read, or each endpoint was scraped in vain: a pool
+// that is dead has no more to say.
 func TestADeadPoolIsNotUnreadForever(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
@@ -134,17 +136,19 @@ func TestOldNewsOfStoppingIsNoNews(t *testing.T) {
 	}
 }
 
-// Control says all again when extproc connects again. That makes no word younger than the look that found the copy gone, and what
-// control has not been told is told still.
+// Control says all again when extproc connects again. That makes no word younger than the look that
+// found the copy gone, and what control has not been told is told still.
 func TestWhatControlSaysAgainIsNoNews(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
 	copyOf := func(id, endpoint string) endpointstate.CopyKey {
-		return endpointstate.CopyKey{ModelKey: objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "one"}, ID: id}, Endpoint: endpoint}
+		return endpointstate.CopyKey{ModelKey: objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "one"}, ID: id},
+			Endpoint: endpoint}
 	}
 	says := endpointstate.PlacementUpdate{
 		All: true, Endpoints: map[string]bool{a: true, b: true},
-		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Loaded, copyOf("m", b): endpointstate.Loaded},
+		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Loaded,
+			copyOf("m", b): endpointstate.Loaded},
 	}
 	s.ModelsListed(s.Scrape(b, start), engine.Models{Unlisted: true})
 	s.ApplyPlacement(says, start)
@@ -175,7 +179,8 @@ func TestAViewKeepsItsFailures(t *testing.T) {
 	}
 }
 
-// An address that two EndpointLists have is one endpoint: what control says of its leaving outlives other objects.
+// An address that two EndpointLists have is one endpoint: what control says of its leaving outlives
+// other objects.
 func TestAnAddressOfTwoListsIsOneEndpoint(t *testing.T) {
 	set := objects.Endpoints([]string{a})
 	other := objects.Endpoints([]string{a})

@@ -1,8 +1,10 @@
-// Package queue is who waits for which model, and in which order they go on. It is pure: package flow is its edge.
+// Package queue is who waits for which model, and in which order they go on. It is pure: package
+// flow is its edge.
 //
-// Each model has a line of its own. When a copy of the model takes a request the first in line is called, and when that one
-// has left, the next: so decisions are made in the order in which requests came, each after the one before it is counted.
-// One that leaves without having gone on, called or not, lets the next be called all the same.
+// Each model has a line of its own. When a copy of the model takes a request the first in line is
+// called, and when that one has left, the next: so decisions are made in the order in which
+// requests came, each after the one before it is counted. One that leaves without having gone on,
+// called or not, lets the next be called all the same.
 package queue
 
 import (
@@ -14,7 +16,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// ErrFull says that there is no place: too many wait for the model, or what all that wait hold is too large.
+// ErrFull says that there is no place: too many wait for the model, or what all that wait hold is
+// too large.
 var ErrFull = errors.New("too many requests wait")
 
 // Verdict is what is known of a model that is waited for.
@@ -54,7 +57,8 @@ type Place[H any] struct {
 	called bool
 }
 
-// New returns a queue in which at most maxHeld wait for each model, and hold at most maxBytes together.
+// New returns a queue in which at most maxHeld wait for each model, and hold at most maxBytes
+// together.
 func New[H any](maxHeld int, maxBytes int64) *Queue[H] {
 	return &Queue[H]{maxHeld: maxHeld, maxBytes: maxBytes, lines: make(map[objects.ModelKey]*line[H])}
 }
@@ -75,7 +79,8 @@ func (q *Queue[H]) Join(h H, key objects.ModelKey, bytes int64, now time.Time) (
 	return p, nil
 }
 
-// Leave ends a place, and returns the one to call next, if there is one. A place that has left changes nothing.
+// Leave ends a place, and returns the one to call next, if there is one. A place that has left
+// changes nothing.
 func (q *Queue[H]) Leave(p *Place[H]) (next *Place[H]) {
 	if p.at == nil {
 		return nil
@@ -93,8 +98,8 @@ func (q *Queue[H]) Leave(p *Place[H]) (next *Place[H]) {
 // Back says that one that was called has found no copy: it waits on, before all others.
 func (q *Queue[H]) Back(p *Place[H]) { p.called, p.line.open = false, false }
 
-// Show says how it stands with a model, and returns those whom that concerns: the one to call, or with Failed all that
-// have not been called, which have left then.
+// Show says how it stands with a model, and returns those whom that concerns: the one to call, or
+// with Failed all that have not been called, which have left then.
 func (q *Queue[H]) Show(key objects.ModelKey, v Verdict) []*Place[H] {
 	l := q.lines[key]
 	if l == nil {

@@ -10,8 +10,9 @@ import (
 // About is what is known of a request before its body comes.
 type About struct{ ID, Model, VModel string }
 
-// Exchange makes payloads of one request and its answer, as they come. Its methods are called in the order in which things came, from one
-// goroutine, and return the payloads that are whole by then, in order. Chunks are the caller's again when a method returns.
+// Exchange makes payloads of one request and its answer, as they come. Its methods are called in
+// the order in which things came, from one goroutine, and return the payloads that are whole by
+// then, in order. Chunks are the caller's again when a method returns.
 type Exchange struct {
 	about    About
 	method   string
@@ -43,11 +44,12 @@ func Begin(about About, headers []Header, end bool) (*Exchange, []Payload) {
 }
 
 func sideOf(kind Kind, headers []Header) side {
-	return side{kind: kind, metadata: Metadata(headers), encoding: value(headers, "grpc-encoding"), call: kserve.IsCall(value(headers, "content-type"))}
+	return side{kind: kind, metadata: Metadata(headers), encoding: value(headers, "grpc-encoding"),
+		call: kserve.IsCall(value(headers, "content-type"))}
 }
 
-// Request adds a chunk of the request's body, the last one if it is the end. Where keep is false there is no room for it: what it is a part
-// of is lost.
+// Request adds a chunk of the request's body, the last one if it is the end. Where keep is false
+// there is no room for it: what it is a part of is lost.
 func (x *Exchange) Request(chunk []byte, end, keep bool) []Payload {
 	return x.add(&x.request, chunk, end, keep)
 }
@@ -72,7 +74,8 @@ func (x *Exchange) Body(chunk []byte, end, keep bool) []Payload {
 	return all
 }
 
-// Trailers end the answer. A call that ends with another status than OK has one more payload, without data, that says so.
+// Trailers end the answer. A call that ends with another status than OK has one more payload,
+// without data, that says so.
 func (x *Exchange) Trailers(headers []Header) []Payload {
 	s := &x.response
 	all := x.end(s)

@@ -7,11 +7,12 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// prefixSize is how many bytes stand before each message of a call: whether it is compressed, and its length
-// (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md).
+// prefixSize is how many bytes stand before each message of a call: whether it is compressed, and
+// its length (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md).
 const prefixSize = 5
 
-// frames finds the messages in chunks of any size. One that is not kept is passed over, so that those after it are found.
+// frames finds the messages in chunks of any size. One that is not kept is passed over, so that
+// those after it are found.
 type frames struct {
 	begun []byte // of a message, with its prefix
 	left  int    // how many bytes of the message are to come; 0 within a prefix
@@ -19,8 +20,8 @@ type frames struct {
 	ended bool   // what comes is no messages
 }
 
-// add gives each message that the chunk ends to each, with its prefix and in memory of its own, and says of one that is lost why, once.
-// Without keep the chunk's are lost.
+// add gives each message that the chunk ends to each, with its prefix and in memory of its own, and
+// says of one that is lost why, once. Without keep the chunk's are lost.
 func (f *frames) add(chunk []byte, keep bool, each func(frame []byte, lost Lost)) {
 	for len(chunk) > 0 && !f.ended {
 		if f.left == 0 {

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// MaxBytes is how many bytes a payload may have: 16 MiB, as many as ModelMesh takes in a message by default.
+// MaxBytes is how many bytes a payload may have: 16 MiB, as many as ModelMesh takes in a message by
+// default.
 const MaxBytes = 16 << 20
 
 // Kind is what a payload is a copy of.
@@ -35,12 +36,14 @@ const (
 type Payload struct {
 	// ID is the same for all payloads of one request and its answer.
 	ID string
-	// Model is the model that was decided on, by its engine's name, and VModel the VModel that the request named; empty for none.
+	// Model is the model that was decided on, by its engine's name, and VModel the VModel that the
+	// request named; empty for none.
 	Model, VModel string
 	// Method is the request's, as of [MethodOf].
 	Method string
 	Kind   Kind
-	// Status is that of an answer, empty of a request: the name of a status of gRPC, as OK, or the number of an HTTP status.
+	// Status is that of an answer, empty of a request: the name of a status of gRPC, as OK, or the
+	// number of an HTTP status.
 	Status string
 	// Metadata are headers, as of [Metadata], shared by payloads.
 	Metadata map[string]string
@@ -50,7 +53,8 @@ type Payload struct {
 	Lost Lost
 }
 
-// Body is the payload as it is posted, in JSON with ModelMesh's fields, and how many bytes that is. It makes no copy of Data.
+// Body is the payload as it is posted, in JSON with ModelMesh's fields, and how many bytes that is.
+// It makes no copy of Data.
 func (p *Payload) Body() (io.Reader, int64) {
 	text, err := json.Marshal(struct {
 		ID       string            `json:"id"`
@@ -98,12 +102,14 @@ var secret = map[string]bool{
 	"authorization": true, "proxy-authorization": true, "cookie": true, "set-cookie": true, "x-api-key": true, "api-key": true,
 }
 
-// Metadata returns headers by their names: those that come twice with a comma between. Names with -bin have base64 with its padding; one
-// that is none is left out. Left out are HTTP/2's own, secrets, and what the gateway's parts tell each other.
+// Metadata returns headers by their names: those that come twice with a comma between. Names with
+// -bin have base64 with its padding; one that is none is left out. Left out are HTTP/2's own,
+// secrets, and what the gateway's parts tell each other.
 func Metadata(headers []Header) map[string]string {
 	all := make(map[string]string, len(headers))
 	for _, h := range headers {
-		if secret[h.Name] || strings.HasPrefix(h.Name, ":") || strings.HasPrefix(h.Name, "x-gateway-") || strings.HasPrefix(h.Name, "x-headgate-") {
+		if secret[h.Name] || strings.HasPrefix(h.Name, ":") || strings.HasPrefix(h.Name, "x-gateway-") ||
+			strings.HasPrefix(h.Name, "x-headgate-") {
 			continue
 		}
 		value := h.Value
@@ -121,7 +127,8 @@ func Metadata(headers []Header) map[string]string {
 	return all
 }
 
-// padded returns values of bytes, with commas between, with the padding that gRPC lets senders leave out.
+// padded returns values of bytes, with commas between, with the padding that gRPC lets senders
+// leave out.
 func padded(list string) (string, bool) {
 	parts := strings.Split(list, ",")
 	for i, part := range parts {

@@ -22,11 +22,13 @@ func TestAPayloadAsItIsPosted(t *testing.T) {
 	}{
 		{
 			sink.Payload{
-				ID: "7", Model: "模型", VModel: `a"b`, Method: "S/M", Kind: sink.Response, Status: "OK", Metadata: map[string]string{"tenant": "blue", "trace-bin": "AP8="}, Data: []byte("\x00\xffhello"),
+				ID: "7", Model: "模型", VModel: `a"b`, Method: "S/M", Kind: sink.Response, Status: "OK",
+				Metadata: map[string]string{"tenant": "blue", "trace-bin": "AP8="}, Data: []byte("\x00\xffhello"),
 			},
 			`{"id":"7","modelid":"模型","vModelId":"a\"b","kind":"response","status":"OK","metadata":{"tenant":"blue","trace-bin":"AP8="},"data":"AP9oZWxsbw=="}`,
 		},
-		{sink.Payload{ID: "1", Kind: sink.Request, Metadata: map[string]string{}}, `{"id":"1","modelid":"","vModelId":"","kind":"request","status":"","metadata":{},"data":""}`},
+		{sink.Payload{ID: "1", Kind: sink.Request, Metadata: map[string]string{}},
+			`{"id":"1","modelid":"","vModelId":"","kind":"request","status":"","metadata":{},"data":""}`},
 	} {
 		body, size := c.p.Body()
 		is, err := io.ReadAll(body)
@@ -49,7 +51,8 @@ func TestDataIsBase64(t *testing.T) {
 			data[i] = byte(random.Uint32())
 		}
 		p := sink.Payload{Data: data}
-		for name, slow := range map[string]func(io.Reader) io.Reader{"at once": func(r io.Reader) io.Reader { return r }, "by bytes": iotest.OneByteReader, "by halves": iotest.HalfReader} {
+		for name, slow := range map[string]func(io.Reader) io.Reader{"at once": func(r io.Reader) io.Reader { return r },
+			"by bytes": iotest.OneByteReader, "by halves": iotest.HalfReader} {
 			body, size := p.Body()
 			text, err := io.ReadAll(slow(body))
 			if err != nil || int64(len(text)) != size {

@@ -1,5 +1,6 @@
-// Package sink says which payloads go to which sinks, how they are made of a request and its answer, and how they are written: a payload
-// is the copy of one message of a gRPC call, or of the one body of another request or its answer. It is pure.
+// Package sink says which payloads go to which sinks, how they are made of a request and its
+// answer, and how they are written: a payload is the copy of one message of a gRPC call, or of the
+// one body of another request or its answer. It is pure.
 //
 // Its words are those of ModelMesh's payload processors, whose URLs and fields it reads and writes.
 package sink
@@ -12,13 +13,16 @@ import (
 
 // Sink is where payloads go, and which.
 type Sink struct {
-	// URL is where they are posted, http or https, without the filters; nil of one that logs what payloads are, and not what is in them.
+	// URL is where they are posted, http or https, without the filters; nil of one that logs what
+	// payloads are, and not what is in them.
 	URL *url.URL
-	// Model is the id of the model or VModel whose payloads are wanted, and Method the method, as of [MethodOf]; empty for all.
+	// Model is the id of the model or VModel whose payloads are wanted, and Method the method, as
+	// of [MethodOf]; empty for all.
 	Model, Method string
 }
 
-// Parse reads http(s)://host[:port]/path[?model][#method] or logger://*[?model][#method]. A model or method that is empty or * is any.
+// Parse reads http(s)://host[:port]/path[?model][#method] or logger://*[?model][#method]. A model
+// or method that is empty or * is any.
 func Parse(text string) (Sink, error) {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -61,8 +65,8 @@ func (s Sink) String() string {
 	return s.URL.Redacted()
 }
 
-// MethodOf is the method of a request, by its path: package.Service/Method of a gRPC call, and of any other the path without its first
-// slash and its query.
+// MethodOf is the method of a request, by its path: package.Service/Method of a gRPC call, and of
+// any other the path without its first slash and its query.
 func MethodOf(path string) string {
 	path, _, _ = strings.Cut(path, "?")
 	return strings.TrimPrefix(path, "/")

@@ -32,7 +32,8 @@ func TestURLsOfSinks(t *testing.T) {
 			t.Errorf("%s: it goes to %v", c.text, s.URL)
 		}
 	}
-	for _, text := range []string{"", "sink/x", "ftp://sink/x", "http:///x", "http://:80/x", "//sink", "http://sink/x?%zz", "http://a b", "https:sink", "logger://u:p@x"} {
+	for _, text := range []string{"", "sink/x", "ftp://sink/x", "http:///x", "http://:80/x", "//sink", "http://sink/x?%zz", "http://a b",
+		"https:sink", "logger://u:p@x"} {
 		if s, err := sink.Parse(text); err == nil {
 			t.Errorf("%q is taken for %s", text, s)
 		}
@@ -75,7 +76,8 @@ func TestWhichPayloadsASinkWants(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]string{
-		"/a.B/C": "a.B/C", "/v1/completions?x=/y": "v1/completions", "/v2/models/m/infer": "v2/models/m/infer", "": "", "/": "", "//a": "/a", "/a?b?c": "a",
+		"/a.B/C": "a.B/C", "/v1/completions?x=/y": "v1/completions", "/v2/models/m/infer": "v2/models/m/infer", "": "", "/": "",
+		"//a": "/a", "/a?b?c": "a",
 	} {
 		if is := sink.MethodOf(path); is != want {
 			t.Errorf("the method of %s is %s, want %s", path, is, want)

@@ -39,15 +39,19 @@ func sealing(tb testing.TB, key byte) cipher.AEAD {
 }
 
 var full = relaytoken.Request{
-	Kind: relaytoken.Again, SentAt: 1700000000_000000001, Back: "back.sock", Listener: "Gateway ns/g http", Given: objects.Name{Namespace: "ns", Name: "given"}, All: true, Last: true,
+	Kind: relaytoken.Again, SentAt: 1700000000_000000001, Back: "back.sock", Listener: "Gateway ns/g http",
+	Given: objects.Name{Namespace: "ns", Name: "given"}, All: true, Last: true,
 	Models: []relaytoken.Model{
-		{Name: "gpt-4", Target: route.Target{Route: objects.Name{Namespace: "ns", Name: "r"}, Pool: objects.Name{Namespace: "ns", Name: "p"}, Adapter: "a01", Open: true, Priority: -3, Objectives: []v1alpha1.Objective{
-			{Type: "TimeToFirstToken", Latency: v1alpha1.Latency{Value: metav1.Duration{Duration: 200 * time.Millisecond}, Quantile: &v1alpha1.Quantile{Numerator: 9, Denominator: 10}}},
-			{Type: "EndToEnd", Latency: v1alpha1.Latency{Value: metav1.Duration{Duration: time.Hour}}},
-		}}},
+		{Name: "gpt-4", Target: route.Target{Route: objects.Name{Namespace: "ns", Name: "r"},
+			Pool: objects.Name{Namespace: "ns", Name: "p"}, Adapter: "a01", Open: true, Priority: -3, Objectives: []v1alpha1.Objective{
+				{Type: "TimeToFirstToken", Latency: v1alpha1.Latency{Value: metav1.Duration{Duration: 200 * time.Millisecond},
+					Quantile: &v1alpha1.Quantile{Numerator: 9, Denominator: 10}}},
+				{Type: "EndToEnd", Latency: v1alpha1.Latency{Value: metav1.Duration{Duration: time.Hour}}},
+			}}},
 		{Name: "模型/v1\x00"},
 	},
-	Tried: []relaytoken.Copy{{Endpoint: "10.0.0.1:8000", At: "10.0.0.1:8001", Model: "a01-v2"}, {Endpoint: "[fd00::1]:8000", At: "[fd00::1]:8000", Model: "a01"}},
+	Tried: []relaytoken.Copy{{Endpoint: "10.0.0.1:8000", At: "10.0.0.1:8001", Model: "a01-v2"},
+		{Endpoint: "[fd00::1]:8000", At: "[fd00::1]:8000", Model: "a01"}},
 }
 
 // A token decrypts to its request, is a valid header value, and hides its content.
@@ -155,7 +159,8 @@ func TestNothingOfAnotherReleaseIsOpened(t *testing.T) {
 	if _, ok := s.Open(seal(text)); !ok {
 		t.Fatal("it is not opened at all")
 	}
-	others := [][]byte{append(slices.Clone(text), 0), append(slices.Clone(text[:len(text)-1]), 2), append(slices.Clone(text[:len(text)-1]), 4), []byte(`{"kind":"sent","models":[]}`), {}, {4, 1}}
+	others := [][]byte{append(slices.Clone(text), 0), append(slices.Clone(text[:len(text)-1]), 2),
+		append(slices.Clone(text[:len(text)-1]), 4), []byte(`{"kind":"sent","models":[]}`), {}, {4, 1}}
 	for i := range text {
 		others = append(others, text[:i])
 	}

@@ -139,7 +139,8 @@ func TestEditsAreFollowed(t *testing.T) {
 	}
 	f.await("c")
 
-	f.write("more.json", `{"apiVersion":"inference.x-k8s.io/v1alpha1","kind":"LLMRoute","metadata":{"name":"d"},"spec":{"backendRefs":[{"name":"base"}]}}`)
+	f.write("more.json",
+		`{"apiVersion":"inference.x-k8s.io/v1alpha1","kind":"LLMRoute","metadata":{"name":"d"},"spec":{"backendRefs":[{"name":"base"}]}}`)
 	f.await("c d")
 	if err := os.Remove(filepath.Join(f.folder, "routes.yaml")); err != nil {
 		t.Fatal(err)
@@ -170,7 +171,8 @@ func TestAnInvalidEditIsRefusedAndTheLastGoodObjectsStay(t *testing.T) {
 // An edit of a Model's immutable fields is refused, as API servers refuse it.
 func TestAnEditThatChangesWhatAModelIsIsRefused(t *testing.T) {
 	model := func(id string) string {
-		return "{apiVersion: inference.x-k8s.io/v1alpha1, kind: Model, metadata: {name: m}, spec: {id: " + id + ", poolRef: {name: base}, type: lora, source: s}}\n"
+		return "{apiVersion: inference.x-k8s.io/v1alpha1, kind: Model, metadata: {name: m}, spec: {id: " + id +
+			", poolRef: {name: base}, type: lora, source: s}}\n"
 	}
 	f := follow(t, t.TempDir())
 	f.write("pool.yaml", pool)
@@ -249,7 +251,9 @@ func TestAnInvalidFileAtTheStartIsAnError(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	err := dir.New(folder, kinds.All(), slog.New(slog.DiscardHandler), nil).Run(t.Context(), func(objects.Set) { t.Error("objects were published") })
+	err := dir.New(folder, kinds.All(), slog.New(slog.DiscardHandler), nil).Run(t.Context(), func(objects.Set) {
+		t.Error("objects were published")
+	})
 	if err == nil || !strings.Contains(err.Error(), "a.yaml:1: ") || !strings.Contains(err.Error(), "c.yaml:1: ") {
 		t.Errorf("the error is %v, want both faults", err)
 	}
@@ -263,7 +267,8 @@ func TestAnInvalidFileAtTheStartIsAnError(t *testing.T) {
 func TestAProfileInAFileOfItsOwn(t *testing.T) {
 	folder := t.TempDir()
 	f := &follower{t: t, folder: folder}
-	f.write("a.yaml", pool+"---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: s}\nspec: {poolRef: {name: base}, profile: {file: p.yaml}}\n")
+	f.write("a.yaml", pool+
+		"---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: s}\nspec: {poolRef: {name: base}, profile: {file: p.yaml}}\n")
 	f = follow(t, folder)
 	const missing = "PoolSettings default/s: spec.profile: file: there is no p.yaml with a profile in the folder of objects: the pool has no profile"
 	base := objects.Name{Namespace: "default", Name: "base"}
@@ -271,7 +276,8 @@ func TestAProfileInAFileOfItsOwn(t *testing.T) {
 		t.Errorf("without the file: %+v, %q", w.Pools[base].Profile, w.Problems)
 	}
 	profile := func(name string) string {
-		return "name: " + name + "\nprefill: {base: 0.5}\ndecode: {base: 0.25}\nlimits: {maxSequences: 1, maxBatchedTokens: 1, kvBlocks: 2, blockSize: 1}\n"
+		return "name: " + name +
+			"\nprefill: {base: 0.5}\ndecode: {base: 0.25}\nlimits: {maxSequences: 1, maxBatchedTokens: 1, kvBlocks: 2, blockSize: 1}\n"
 	}
 	for _, name := range []string{"first", "second"} {
 		f.write("p.yaml", profile(name))

@@ -23,7 +23,9 @@ func class(name string) string {
 }
 
 func gateway(name string, port int) string {
-	return gatewayAPI + fmt.Sprintf("kind: Gateway\nmetadata: {name: %s}\nspec: {gatewayClassName: headgate, listeners: [{name: http, port: %d, protocol: HTTP}]}\n", name, port)
+	return gatewayAPI +
+		fmt.Sprintf("kind: Gateway\nmetadata: {name: %s}\nspec: {gatewayClassName: headgate, listeners: [{name: http, port: %d, protocol: HTTP}]}\n",
+			name, port)
 }
 
 func namespace(name string) string {
@@ -77,21 +79,30 @@ func TestTheNetworkOfAFolderIsAnotherWhenOneOfItsObjectsIsAndOnlyThen(t *testing
 	}{
 		{"a pod", "pods.yaml", aPod, "", false},
 		{"a Gateway and its class", "a.yaml", gateway("z", 80) + class("headgate"), "headgate default/z:80", true},
-		{"more of another file goes before it, in order of name", "b.yaml", namespace("red") + gateway("b", 81) + gateway("a", 82) + namespace("blue"), "headgate default/a:82 default/b:81 default/z:80 blue=red red=red", true},
-		{"the same in another order, with a comment", "a.yaml", "# ours\n" + class("headgate") + gateway("z", 80), "headgate default/a:82 default/b:81 default/z:80 blue=red red=red", false},
-		{"another pod", "pods.yaml", strings.Replace(aPod, "10.0.0.1", "10.0.0.2", 1), "headgate default/a:82 default/b:81 default/z:80 blue=red red=red", false},
-		{"another port", "a.yaml", class("headgate") + gateway("z", 90), "headgate default/a:82 default/b:81 default/z:90 blue=red red=red", true},
-		{"a Gateway that is refused", "a.yaml", strings.Replace(gateway("z", 91), "port: 91", "port: many", 1), "headgate default/a:82 default/b:81 default/z:90 blue=red red=red", false},
-		{"a namespace that has other labels, and one that is gone", "b.yaml", strings.Replace(namespace("red"), "team: red", "team: blue", 1), "headgate default/z:90 red=blue", true},
+		{"more of another file goes before it, in order of name", "b.yaml", namespace("red") + gateway("b", 81) + gateway("a", 82) +
+			namespace("blue"), "headgate default/a:82 default/b:81 default/z:80 blue=red red=red", true},
+		{"the same in another order, with a comment", "a.yaml", "# ours\n" + class("headgate") + gateway("z", 80),
+			"headgate default/a:82 default/b:81 default/z:80 blue=red red=red", false},
+		{"another pod", "pods.yaml", strings.Replace(aPod, "10.0.0.1", "10.0.0.2", 1),
+			"headgate default/a:82 default/b:81 default/z:80 blue=red red=red", false},
+		{"another port", "a.yaml", class("headgate") + gateway("z", 90),
+			"headgate default/a:82 default/b:81 default/z:90 blue=red red=red", true},
+		{"a Gateway that is refused", "a.yaml", strings.Replace(gateway("z", 91), "port: 91", "port: many", 1),
+			"headgate default/a:82 default/b:81 default/z:90 blue=red red=red", false},
+		{"a namespace that has other labels, and one that is gone", "b.yaml",
+			strings.Replace(namespace("red"), "team: red", "team: blue", 1), "headgate default/z:90 red=blue", true},
 		{"a Service", "c.yaml", service("s"), "headgate default/z:90 red=blue default/s", true},
-		{"a pool and a route", "d.yaml", pool + "---\n" + route("r"), "headgate default/z:90 red=blue default/s default/base default/r", true},
-		{"an EndpointSlice, which is none of it", "e.yaml", slice("10.0.0.1"), "headgate default/z:90 red=blue default/s default/base default/r", false},
+		{"a pool and a route", "d.yaml", pool + "---\n" + route("r"),
+			"headgate default/z:90 red=blue default/s default/base default/r", true},
+		{"an EndpointSlice, which is none of it", "e.yaml", slice("10.0.0.1"),
+			"headgate default/z:90 red=blue default/s default/base default/r", false},
 		{"another endpoint", "e.yaml", slice("10.0.0.2"), "headgate default/z:90 red=blue default/s default/base default/r", false},
 		{"nothing any more", "b.yaml", "", "headgate default/z:90 default/s default/base default/r", true},
 	} {
 		f.write(step.file, step.text)
 		turn := fmt.Sprint("turn-", i)
-		f.write("turn.yaml", "{apiVersion: inference.x-k8s.io/v1alpha1, kind: Model, metadata: {name: "+turn+"}, spec: {poolRef: {name: base}}}\n")
+		f.write("turn.yaml", "{apiVersion: inference.x-k8s.io/v1alpha1, kind: Model, metadata: {name: "+turn+
+			"}, spec: {poolRef: {name: base}}}\n")
 		w := f.awaitModel(turn)
 		if got := attached(w.Network); got != step.want {
 			t.Errorf("%s: the Network has %q, want %q", step.what, got, step.want)
@@ -104,7 +115,8 @@ func TestTheNetworkOfAFolderIsAnotherWhenOneOfItsObjectsIsAndOnlyThen(t *testing
 			t.Errorf("the World has the slices %+v", w.Slices)
 		}
 		if step.what == "another port" {
-			if got, want := w.Where("GatewayClass", objects.Name{Name: "headgate"}), "GatewayClass headgate, "+filepath.Join(folder, "a.yaml")+":4"; got != want {
+			if got, want := w.Where("GatewayClass", objects.Name{Name: "headgate"}), "GatewayClass headgate, "+
+				filepath.Join(folder, "a.yaml")+":4"; got != want {
 				t.Errorf("it is said to be %q, want %q", got, want)
 			}
 		}
@@ -152,12 +164,14 @@ func TestAFolderRefusesAnHTTPRouteOfSeventeenRules(t *testing.T) {
 	folder := t.TempDir()
 	file := filepath.Join(folder, "route.yaml")
 	route := func(rules int) string {
-		return gatewayAPI + "kind: HTTPRoute\nmetadata: {name: r}\nspec:\n  rules:\n" + strings.Repeat("  - {backendRefs: [{name: s, port: 80}]}\n", rules)
+		return gatewayAPI + "kind: HTTPRoute\nmetadata: {name: r}\nspec:\n  rules:\n" +
+			strings.Repeat("  - {backendRefs: [{name: s, port: 80}]}\n", rules)
 	}
 	if err := os.WriteFile(file, []byte(route(17)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := dir.Read(folder, withNetwork); err == nil || !strings.Contains(err.Error(), "spec.rules: Too many: 17: must have at most 16 items") {
+	if _, err := dir.Read(folder, withNetwork); err == nil ||
+		!strings.Contains(err.Error(), "spec.rules: Too many: 17: must have at most 16 items") {
 		t.Errorf("17 rules: %v", err)
 	}
 	if err := os.WriteFile(file, []byte(route(16)), 0o644); err != nil {
@@ -171,7 +185,8 @@ func TestAFolderRefusesAnHTTPRouteOfSeventeenRules(t *testing.T) {
 	if err != nil || len(set.Network.HTTPRoutes) != 1 {
 		t.Fatalf("16 rules: %v", err)
 	}
-	if got := set.Written[objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: "default", Name: "r"}}]; !got.Equal(at) {
+	if got := set.Written[objects.Object{Kind: objects.HTTPRouteKind,
+		Name: objects.Name{Namespace: "default", Name: "r"}}]; !got.Equal(at) {
 		t.Errorf("it was written %v, want %v: %v", got, at, set.Written)
 	}
 }

@@ -57,7 +57,8 @@ func (f *Fault) Error() string { return fmt.Sprintf("%s:%d: %s", f.File, f.Line,
 // parse parses the objects of one file: YAML or JSON documents and the lists of kubectl get; or a
 // profile, which must be the file's only document. Every error is a [Fault].
 func parse(file string, text []byte, table []kinds.Kind) (*contents, error) {
-	c := &contents{as: make(map[objects.Object]written), set: objects.Set{At: make(map[objects.Object]string), Network: kinds.NewNetwork(table)}}
+	c := &contents{as: make(map[objects.Object]written),
+		set: objects.Set{At: make(map[objects.Object]string), Network: kinds.NewNetwork(table)}}
 	docs := documents(text)
 	if len(docs) == 1 {
 		p := &parser{file: file, doc: docs[0], contents: c}
@@ -87,8 +88,9 @@ func (p *parser) fault(path, format string, args ...any) error {
 	return &Fault{File: p.file, Line: p.doc.line(path), Reason: fmt.Sprintf(format, args...)}
 }
 
-// profile is the document in JSON if it is one that an object may name, and no object: a profile, which says what prefill or decode take, or has
-// batches, or kinds of hardware. Keep reads it. Else it is nil.
+// profile is the document in JSON if it is one that an object may name, and no object: a profile,
+// which says what prefill or decode take, or has batches, or kinds of hardware. Keep reads it. Else
+// it is nil.
 func (p *parser) profile() (is []byte, keep func([]byte) error) {
 	text, err := yaml.YAMLToJSONStrict(p.doc.text)
 	if err != nil {
@@ -152,7 +154,8 @@ func (p *parser) decodeProfile(text []byte, into interface{ Faults() []profile.F
 	return nil
 }
 
-// decodeStrictly reads a document, of a kind for people, that has no field that its Go type does not have.
+// decodeStrictly reads a document, of a kind for people, that has no field that its Go type does
+// not have.
 func (p *parser) decodeStrictly(text []byte, into any, kind string) error {
 	unknown, err := p.decode("", text, into)
 	if err == nil && len(unknown) > 0 {
@@ -211,7 +214,8 @@ func (p *parser) object(path string, text []byte) error {
 		p.foreign = append(p.foreign, meta.APIVersion+" "+meta.Kind)
 		return nil
 	}
-	return p.fault(join(path, "kind"), "apiVersion %q, kind %q is not an object that Headgate reads; it reads %s", meta.APIVersion, meta.Kind, names(p.kinds))
+	return p.fault(join(path, "kind"), "apiVersion %q, kind %q is not an object that Headgate reads; it reads %s", meta.APIVersion,
+		meta.Kind, names(p.kinds))
 }
 
 // names lists kinds for people, grouped by version.

@@ -34,12 +34,17 @@ func TestASecretOfAFolderIsACertificateAndItsKey(t *testing.T) {
 		{"of any type", strings.Replace(goodSecret, "kubernetes.io/tls", "Opaque", 1), "ns/cert certificate key"},
 		{"of no type", strings.Replace(goodSecret, "type: kubernetes.io/tls\n", "", 1), "ns/cert certificate key"},
 		{"in no namespace", strings.Replace(goodSecret, ", namespace: ns", "", 1), "default/cert certificate key"},
-		{"as it is", strings.Replace(goodSecret, "data:\n  tls.crt: Y2VydGlmaWNhdGU=\n  tls.key: a2V5", "stringData: {tls.crt: mine, tls.key: also mine}", 1), "ns/cert mine also mine"},
+		{"as it is", strings.Replace(goodSecret, "data:\n  tls.crt: Y2VydGlmaWNhdGU=\n  tls.key: a2V5",
+			"stringData: {tls.crt: mine, tls.key: also mine}", 1), "ns/cert mine also mine"},
 		{"both ways", goodSecret + "stringData: {tls.key: the other}\n", "ns/cert certificate the other"},
 		{"with more beside it", goodSecret + "  ca.crt: b3RoZXI=\n", "ns/cert certificate key"},
-		{"with nothing of a certificate", strings.NewReplacer("kubernetes.io/tls", "Opaque", "tls.crt", "token", "tls.key", "other").Replace(goodSecret), "ns/cert  "},
-		{"in a list", "apiVersion: v1\nkind: List\nitems:\n- " + strings.ReplaceAll(strings.TrimSpace(goodSecret), "\n", "\n  ") + "\n", "ns/cert certificate key"},
-		{"of two namespaces", goodSecret + "---\n" + strings.NewReplacer("namespace: ns", "namespace: other", "a2V5", "aGlz").Replace(goodSecret), "ns/cert certificate key, other/cert certificate his"},
+		{"with nothing of a certificate", strings.NewReplacer("kubernetes.io/tls", "Opaque", "tls.crt", "token", "tls.key",
+			"other").Replace(goodSecret), "ns/cert  "},
+		{"in a list", "apiVersion: v1\nkind: List\nitems:\n- " + strings.ReplaceAll(strings.TrimSpace(goodSecret), "\n", "\n  ") + "\n",
+			"ns/cert certificate key"},
+		{"of two namespaces", goodSecret + "---\n" +
+			strings.NewReplacer("namespace: ns", "namespace: other", "a2V5", "aGlz").Replace(goodSecret),
+			"ns/cert certificate key, other/cert certificate his"},
 	} {
 		read, err := parse("f.yaml", []byte(c.text), served)
 		if err != nil {
@@ -58,13 +63,17 @@ func TestASecretOfAFolderIsACertificateAndItsKey(t *testing.T) {
 
 func TestWhatIsWrongWithASecretIsNamedByFileAndLineWithoutData(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
-		{"base64", strings.Replace(goodSecret, "a2V5", "hidden!", 1), "f.yaml:7: data[tls.key] is not in base64: what is written as it is stands in stringData"},
+		{"base64", strings.Replace(goodSecret, "a2V5", "hidden!", 1),
+			"f.yaml:7: data[tls.key] is not in base64: what is written as it is stands in stringData"},
 		{
-			"base64 in a list", "apiVersion: v1\nkind: List\nitems:\n- " + strings.ReplaceAll(strings.TrimSpace(strings.Replace(goodSecret, "a2V5", "hidden!", 1)), "\n", "\n  ") + "\n",
+			"base64 in a list", "apiVersion: v1\nkind: List\nitems:\n- " +
+				strings.ReplaceAll(strings.TrimSpace(strings.Replace(goodSecret, "a2V5", "hidden!", 1)), "\n", "\n  ") + "\n",
 			"f.yaml:10: data[tls.key] is not in base64: what is written as it is stands in stringData",
 		},
-		{"no key", strings.Replace(goodSecret, "  tls.key: a2V5\n", "", 1), "f.yaml:5: Secret ns/cert: data[tls.key]: Required value: a Secret of type kubernetes.io/tls has it"},
-		{"no name", strings.Replace(goodSecret, "name: cert, ", "", 1), "f.yaml:3: Secret ns/: metadata.name: Required value: give the object a name"},
+		{"no key", strings.Replace(goodSecret, "  tls.key: a2V5\n", "", 1),
+			"f.yaml:5: Secret ns/cert: data[tls.key]: Required value: a Secret of type kubernetes.io/tls has it"},
+		{"no name", strings.Replace(goodSecret, "name: cert, ", "", 1),
+			"f.yaml:3: Secret ns/: metadata.name: Required value: give the object a name"},
 		{"no text", goodSecret + "stringData: {tls.key: [hidden]}\n", "f.yaml:8: stringData: want a string, not array"},
 		{"twice", goodSecret + "---\n" + goodSecret, "f.yaml:11: Secret ns/cert is defined twice, first at line 3"},
 	} {
@@ -94,7 +103,8 @@ func TestProgramsThatWantNoSecretsPassThemOver(t *testing.T) {
 
 func TestAPathIsWalkedInSteps(t *testing.T) {
 	for path, want := range map[string][]string{
-		"": nil, "a.b[0].c": {"a", "b", "0", "c"}, "data[tls.crt]": {"data", "tls.crt"}, "items[2].data[a.b].c": {"items", "2", "data", "a.b", "c"},
+		"": nil, "a.b[0].c": {"a", "b", "0", "c"}, "data[tls.crt]": {"data", "tls.crt"},
+		"items[2].data[a.b].c": {"items", "2", "data", "a.b", "c"},
 	} {
 		if got := steps(path); !slices.Equal(got, want) {
 			t.Errorf("%s is walked in %q", path, got)

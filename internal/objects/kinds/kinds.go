@@ -57,7 +57,8 @@ func All() []Kind {
 			In: func(s *objects.Set) *[]v1alpha1.VModel { return &s.VModels },
 		}),
 		Of(Row[v1alpha1.EndpointList, objects.List]{
-			Resource: v1alpha1.SchemeGroupVersion.WithResource("endpointlists"), Kind: v1alpha1.EndpointListKind, List: new(v1alpha1.EndpointListList),
+			Resource: v1alpha1.SchemeGroupVersion.WithResource("endpointlists"), Kind: v1alpha1.EndpointListKind,
+			List:   new(v1alpha1.EndpointListList),
 			Strict: true,
 			Folder: func(l *v1alpha1.EndpointList) (objects.List, field.ErrorList) {
 				return objects.List{EndpointList: *l, Loopback: true}, objects.CheckList(l)
@@ -69,7 +70,8 @@ func All() []Kind {
 			In:   func(s *objects.Set) *[]objects.List { return &s.Lists },
 		}),
 		Of(Row[v1alpha1.PoolSettings, v1alpha1.PoolSettings]{
-			Resource: v1alpha1.SchemeGroupVersion.WithResource("poolsettings"), Kind: v1alpha1.PoolSettingsKind, List: new(v1alpha1.PoolSettingsList),
+			Resource: v1alpha1.SchemeGroupVersion.WithResource("poolsettings"), Kind: v1alpha1.PoolSettingsKind,
+			List:   new(v1alpha1.PoolSettingsList),
 			Strict: true,
 			Folder: checked(objects.CheckFolderSettings),
 			Server: checked(objects.CheckServerSettings),

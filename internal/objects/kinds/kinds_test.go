@@ -38,9 +38,11 @@ func TestEachKindOfTheWorldHasARow(t *testing.T) {
 func TestWhatIsKeptIsCountedAsItsKind(t *testing.T) {
 	const set, network = 1, 2 // 3 is both
 	where := map[string]int{
-		"GatewaySettings": network, "LLMRoute": 3, "PoolSettings": 3, "InferencePool": 3, "Model": set, "VModel": set, "EndpointList": set, "Pod": set, "EndpointSlice": set,
+		"GatewaySettings": network, "LLMRoute": 3, "PoolSettings": 3, "InferencePool": 3, "Model": set, "VModel": set, "EndpointList": set,
+		"Pod": set, "EndpointSlice": set,
 		"GatewayClass": network, "Gateway": network, "ListenerSet": network, "HTTPRoute": network, "GRPCRoute": network,
-		"ReferenceGrant": network, "BackendTLSPolicy": network, "Namespace": network, "Service": network, "Secret": network, "ConfigMap": network,
+		"ReferenceGrant": network, "BackendTLSPolicy": network, "Namespace": network, "Service": network, "Secret": network,
+		"ConfigMap": network,
 	}
 	for _, k := range every() {
 		kept, _ := k.Server(k.New())
@@ -104,7 +106,8 @@ func TestVersionsThatDifferInWhatNobodyReadsAreTheSame(t *testing.T) {
 func TestAProtocolThatHeadgateDoesNotSpeak(t *testing.T) {
 	i := slices.IndexFunc(All(), func(k Kind) bool { return k.Kind == pool.Kind })
 	is := &pool.InferencePool{Spec: pool.Spec{
-		Selector: pool.LabelSelector{MatchLabels: map[string]string{"app": "llama"}}, TargetPorts: []pool.Port{{Number: 8000}}, AppProtocol: "kubernetes.io/h3",
+		Selector: pool.LabelSelector{MatchLabels: map[string]string{"app": "llama"}}, TargetPorts: []pool.Port{{Number: 8000}},
+		AppProtocol: "kubernetes.io/h3",
 	}}
 	is.Name = "llama"
 	if _, faults := All()[i].Server(is); len(faults) > 0 {

@@ -76,7 +76,8 @@ func Network() []Kind {
 			Net: func(n *objects.Network) *[]gatewayv1.BackendTLSPolicy { return &n.Policies },
 		}),
 		Of(Row[v1alpha1.GatewaySettings, v1alpha1.GatewaySettings]{
-			Resource: v1alpha1.SchemeGroupVersion.WithResource("gatewaysettings"), Kind: v1alpha1.GatewaySettingsKind, List: new(v1alpha1.GatewaySettingsList),
+			Resource: v1alpha1.SchemeGroupVersion.WithResource("gatewaysettings"), Kind: v1alpha1.GatewaySettingsKind,
+			List:     new(v1alpha1.GatewaySettingsList),
 			Optional: true,
 			Strict:   true,
 			Folder:   checked(objects.CheckGatewaySettings),
@@ -101,7 +102,8 @@ func Network() []Kind {
 			Net:    func(n *objects.Network) *[]objects.Service { return &n.Services },
 		}),
 		Of(Row[discoveryv1.EndpointSlice, objects.Slice]{
-			Resource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), Kind: objects.EndpointSliceKind, List: new(discoveryv1.EndpointSliceList),
+			Resource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), Kind: objects.EndpointSliceKind,
+			List:   new(discoveryv1.EndpointSliceList),
 			Folder: sliceOf,
 			Trim:   trimSlice,
 			In:     func(s *objects.Set) *[]objects.Slice { return &s.Slices },

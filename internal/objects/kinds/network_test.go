@@ -41,20 +41,27 @@ const conditions = `conditions: [{type: Accepted, status: "True", reason: Accept
 func TestOfGatewayAPIAllIsKeptButWhatNobodyReads(t *testing.T) {
 	for _, c := range []struct{ kind, spec, status string }{
 		{"GatewayClass", "spec: {controllerName: headgate.dev/control}", "status: {" + conditions + "}"},
-		{"Gateway", "spec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP}]}", "status: {" + conditions + "}"},
-		{"ListenerSet", "spec: {parentRef: {name: g}, listeners: [{name: http, port: 80, protocol: HTTP}]}", "status: {" + conditions + "}"},
-		{"HTTPRoute", "spec: {rules: [{backendRefs: [{name: s, port: 80}]}]}", "status: {parents: [{parentRef: {name: g}, controllerName: a/b, " + conditions + "}]}"},
-		{"GRPCRoute", "spec: {rules: [{backendRefs: [{name: s, port: 80}]}]}", "status: {parents: [{parentRef: {name: g}, controllerName: a/b, " + conditions + "}]}"},
-		{"ReferenceGrant", "spec: {from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: a}], to: [{group: '', kind: Service}]}", ""},
+		{"Gateway", "spec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP}]}", "status: {" +
+			conditions + "}"},
+		{"ListenerSet", "spec: {parentRef: {name: g}, listeners: [{name: http, port: 80, protocol: HTTP}]}", "status: {" +
+			conditions + "}"},
+		{"HTTPRoute", "spec: {rules: [{backendRefs: [{name: s, port: 80}]}]}",
+			"status: {parents: [{parentRef: {name: g}, controllerName: a/b, " + conditions + "}]}"},
+		{"GRPCRoute", "spec: {rules: [{backendRefs: [{name: s, port: 80}]}]}",
+			"status: {parents: [{parentRef: {name: g}, controllerName: a/b, " + conditions + "}]}"},
+		{"ReferenceGrant",
+			"spec: {from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: a}], to: [{group: '', kind: Service}]}", ""},
 		{
-			"BackendTLSPolicy", "spec: {targetRefs: [{group: '', kind: Service, name: s}], validation: {hostname: a.test, wellKnownCACertificates: System}}",
+			"BackendTLSPolicy",
+			"spec: {targetRefs: [{group: '', kind: Service, name: s}], validation: {hostname: a.test, wellKnownCACertificates: System}}",
 			"status: {ancestors: [{ancestorRef: {name: g}, controllerName: a/b, " + conditions + "}]}",
 		},
 	} {
 		k := of(t, c.kind)
 		const kept = `metadata: {name: x, namespace: default, uid: u, generation: 7, labels: {a: b}, creationTimestamp: "2026-11-01T10:00:00Z"`
 		want := read(t, k, kept+"}\n"+c.spec)
-		whole := read(t, k, kept+", annotations: {c: d}, resourceVersion: '9', finalizers: [e/f], managedFields: [{manager: kubectl}]}\n"+c.spec+"\n"+c.status)
+		whole := read(t, k, kept+", annotations: {c: d}, resourceVersion: '9', finalizers: [e/f], managedFields: [{manager: kubectl}]}\n"+
+			c.spec+"\n"+c.status)
 		k.Trim(whole)
 		if whole.GetResourceVersion() != "9" {
 			t.Errorf("the versions of a %s cannot be told apart", c.kind)
@@ -81,7 +88,8 @@ func TestAGatewayIsCheckedInAFolderAlone(t *testing.T) {
 	if kept, faults := k.Server(bad); len(faults) != 0 || kept.(gatewayv1.Gateway).Name != "G" {
 		t.Errorf("in an API server its faults are %v", faults)
 	}
-	for _, kind := range []string{"GatewayClass", "ListenerSet", "HTTPRoute", "GRPCRoute", "ReferenceGrant", "BackendTLSPolicy", "Namespace", "Service"} {
+	for _, kind := range []string{"GatewayClass", "ListenerSet", "HTTPRoute", "GRPCRoute", "ReferenceGrant", "BackendTLSPolicy",
+		"Namespace", "Service"} {
 		k := of(t, kind)
 		o := k.New()
 		for name, want := range map[string]int{"": 1, "a b": 1, "a-b": 0} {
@@ -94,7 +102,8 @@ func TestAGatewayIsCheckedInAFolderAlone(t *testing.T) {
 }
 
 func TestWhatIsTakenOfANamespaceAndAService(t *testing.T) {
-	meta := metav1.ObjectMeta{Namespace: "n", Name: "x", UID: "u", ResourceVersion: "9", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"}}
+	meta := metav1.ObjectMeta{Namespace: "n", Name: "x", UID: "u", ResourceVersion: "9", Labels: map[string]string{"a": "b"},
+		Annotations: map[string]string{"c": "d"}}
 	h2c := "kubernetes.io/h2c"
 	name := objects.Name{Namespace: "n", Name: "x"}
 	for _, c := range []struct {
@@ -103,7 +112,8 @@ func TestWhatIsTakenOfANamespaceAndAService(t *testing.T) {
 		kept, trimmed any
 	}{
 		{
-			"Namespace", &corev1.Namespace{ObjectMeta: meta, Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{"kubernetes"}}, Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}},
+			"Namespace", &corev1.Namespace{ObjectMeta: meta, Spec: corev1.NamespaceSpec{Finalizers: []corev1.FinalizerName{"kubernetes"}},
+				Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}},
 			objects.Namespace{Name: "x", Labels: meta.Labels},
 			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "x", ResourceVersion: "9", Labels: meta.Labels}},
 		},
@@ -112,24 +122,28 @@ func TestWhatIsTakenOfANamespaceAndAService(t *testing.T) {
 				ObjectMeta: meta,
 				Spec: corev1.ServiceSpec{
 					Type: corev1.ServiceTypeNodePort, ClusterIP: "10.96.0.7", Selector: map[string]string{"app": "llama"},
-					Ports: []corev1.ServicePort{{Name: "http", Port: 80, NodePort: 30080}, {Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP, AppProtocol: &h2c}},
+					Ports: []corev1.ServicePort{{Name: "http", Port: 80, NodePort: 30080},
+						{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP, AppProtocol: &h2c}},
 				},
 				Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: "10.0.0.1"}}}},
 			},
 			objects.Service{
 				Name: name, Labels: meta.Labels, Selector: map[string]string{"app": "llama"},
-				Ports: []objects.ServicePort{{Name: "http", Port: 80, Protocol: "TCP"}, {Name: "dns", Port: 53, Protocol: "UDP", AppProtocol: h2c}},
+				Ports: []objects.ServicePort{{Name: "http", Port: 80, Protocol: "TCP"},
+					{Name: "dns", Port: 53, Protocol: "UDP", AppProtocol: h2c}},
 			},
 			&corev1.Service{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "x", ResourceVersion: "9", Labels: meta.Labels},
 				Spec: corev1.ServiceSpec{
 					Type: corev1.ServiceTypeNodePort, Selector: map[string]string{"app": "llama"},
-					Ports: []corev1.ServicePort{{Name: "http", Port: 80}, {Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP, AppProtocol: &h2c}},
+					Ports: []corev1.ServicePort{{Name: "http", Port: 80},
+						{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP, AppProtocol: &h2c}},
 				},
 			},
 		},
 		{
-			"Service", &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "a.test"}},
+			"Service", &corev1.Service{ObjectMeta: meta,
+				Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "a.test"}},
 			objects.Service{Name: name, Labels: meta.Labels, External: true},
 			&corev1.Service{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "x", ResourceVersion: "9", Labels: meta.Labels},
@@ -155,9 +169,12 @@ func TestWhatIsTakenOfANamespaceAndAService(t *testing.T) {
 
 func TestSeveralOfAKind(t *testing.T) {
 	want := map[string]string{
-		"LLMRoute": "LLMRoutes", "Model": "Models", "VModel": "VModels", "EndpointList": "EndpointLists", "PoolSettings": "PoolSettings", "GatewaySettings": "GatewaySettings", "InferencePool": "InferencePools", "Pod": "Pods",
-		"GatewayClass": "GatewayClasses", "Gateway": "Gateways", "ListenerSet": "ListenerSets", "HTTPRoute": "HTTPRoutes", "GRPCRoute": "GRPCRoutes",
-		"ReferenceGrant": "ReferenceGrants", "BackendTLSPolicy": "BackendTLSPolicies", "Namespace": "Namespaces", "Service": "Services", "EndpointSlice": "EndpointSlices",
+		"LLMRoute": "LLMRoutes", "Model": "Models", "VModel": "VModels", "EndpointList": "EndpointLists", "PoolSettings": "PoolSettings",
+		"GatewaySettings": "GatewaySettings", "InferencePool": "InferencePools", "Pod": "Pods",
+		"GatewayClass": "GatewayClasses", "Gateway": "Gateways", "ListenerSet": "ListenerSets", "HTTPRoute": "HTTPRoutes",
+		"GRPCRoute":      "GRPCRoutes",
+		"ReferenceGrant": "ReferenceGrants", "BackendTLSPolicy": "BackendTLSPolicies", "Namespace": "Namespaces", "Service": "Services",
+		"EndpointSlice": "EndpointSlices",
 	}
 	for _, k := range both() {
 		if k.Plural() != want[k.Kind] {

@@ -10,7 +10,8 @@ import (
 func Plans() []Kind {
 	return []Kind{
 		Of(Row[v1alpha1.CapacityPlan, v1alpha1.CapacityPlan]{
-			Resource: v1alpha1.SchemeGroupVersion.WithResource("capacityplans"), Kind: v1alpha1.CapacityPlanKind, List: new(v1alpha1.CapacityPlanList),
+			Resource: v1alpha1.SchemeGroupVersion.WithResource("capacityplans"), Kind: v1alpha1.CapacityPlanKind,
+			List:   new(v1alpha1.CapacityPlanList),
 			Strict: true,
 			Folder: checked(objects.CheckCapacityPlan),
 			Trim:   func(p *v1alpha1.CapacityPlan) { TrimMeta(&p.ObjectMeta) },

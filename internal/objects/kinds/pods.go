@@ -34,7 +34,8 @@ func podOf(pod *corev1.Pod) (objects.Pod, field.ErrorList) {
 	if pod.Status.PodIP != "" && !ended(pod) {
 		ip, err := netip.ParseAddr(pod.Status.PodIP)
 		if err != nil || ip.Zone() != "" {
-			faults = append(faults, field.Invalid(field.NewPath("status", "podIP"), pod.Status.PodIP, "want an IP address, such as 10.0.0.7"))
+			faults = append(faults, field.Invalid(field.NewPath("status", "podIP"), pod.Status.PodIP,
+				"want an IP address, such as 10.0.0.7"))
 		} else if err := objects.CheckIP(ip); err != nil {
 			faults = append(faults, field.Invalid(field.NewPath("status", "podIP"), pod.Status.PodIP, err.Error()))
 		}
@@ -61,8 +62,9 @@ func trimPod(pod *corev1.Pod) {
 	*pod = corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, ResourceVersion: pod.ResourceVersion, Labels: pod.Labels,
-			Annotations: stated(pod.Annotations), DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
-			CreationTimestamp: pod.CreationTimestamp, UID: pod.UID, OwnerReferences: makers(pod),
+			Annotations: stated(pod.Annotations), DeletionTimestamp: pod.DeletionTimestamp,
+			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
+			CreationTimestamp:          pod.CreationTimestamp, UID: pod.UID, OwnerReferences: makers(pod),
 		},
 		Spec: corev1.PodSpec{ReadinessGates: pod.Spec.ReadinessGates},
 		Status: corev1.PodStatus{
@@ -114,7 +116,8 @@ func makers(pod *corev1.Pod) []metav1.OwnerReference {
 // version returns a pod's version of its Deployment, StatefulSet or DaemonSet, from its label. A
 // Deployment has a ReplicaSet per version, whose name ends with the same hash.
 func version(pod *corev1.Pod) objects.Version {
-	of, template := metav1.GetControllerOfNoCopy(pod), cmp.Or(pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey], pod.Labels[appsv1.ControllerRevisionHashLabelKey])
+	of, template := metav1.GetControllerOfNoCopy(pod),
+		cmp.Or(pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey], pod.Labels[appsv1.ControllerRevisionHashLabelKey])
 	if of == nil || template == "" {
 		return objects.Version{}
 	}

@@ -25,8 +25,9 @@ func aPod(change func(*corev1.Pod)) *corev1.Pod {
 		Spec: corev1.PodSpec{NodeName: "n"},
 		Status: corev1.PodStatus{
 			Phase: corev1.PodRunning, PodIP: "10.0.0.7",
-			Conditions:        []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, condition},
-			ContainerStatuses: []corev1.ContainerStatus{{Name: "a", ContainerID: "containerd://1"}, {Name: "b"}, {Name: "c", ContainerID: "containerd://2"}},
+			Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, condition},
+			ContainerStatuses: []corev1.ContainerStatus{{Name: "a", ContainerID: "containerd://1"}, {Name: "b"},
+				{Name: "c", ContainerID: "containerd://2"}},
 		},
 	}
 	if change != nil {
@@ -105,7 +106,8 @@ func TestTheVersionOfAPod(t *testing.T) {
 	}{
 		{nil, objects.Version{}},
 		{made("engines-7d4f", "pod-template-hash", "7d4f"), objects.Version{Workload: "engines", Template: "7d4f", Made: time.Unix(7, 0)}},
-		{made("engines", "controller-revision-hash", "engines-7d4f"), objects.Version{Workload: "engines", Template: "engines-7d4f", Made: time.Unix(7, 0)}},
+		{made("engines", "controller-revision-hash", "engines-7d4f"),
+			objects.Version{Workload: "engines", Template: "engines-7d4f", Made: time.Unix(7, 0)}},
 		{made("engines", "app", "llama"), objects.Version{}},
 		{func(p *corev1.Pod) { p.Labels["pod-template-hash"] = "7d4f" }, objects.Version{}},
 	} {
@@ -199,7 +201,8 @@ func TestOnlyAPodThatStaysAndIsReadyGetsRequests(t *testing.T) {
 func TestAPodHasAnAddressThatAnEngineCanHave(t *testing.T) {
 	for text, want := range map[string]string{
 		"10.0.0.7": "10.0.0.7", "fd00::7": "fd00::7", "::ffff:10.0.0.7": "10.0.0.7", "127.0.0.11": "127.0.0.11", "": "",
-		"169.254.169.254": "-", "::ffff:169.254.169.254": "-", "fe80::1": "-", "fe80::1%eth0": "-", "0.0.0.0": "-", "::": "-", "224.0.0.1": "-",
+		"169.254.169.254": "-", "::ffff:169.254.169.254": "-", "fe80::1": "-", "fe80::1%eth0": "-", "0.0.0.0": "-", "::": "-",
+		"224.0.0.1":       "-",
 		"255.255.255.255": "-", "ff02::1": "-", "10.0.0": "-",
 	} {
 		p, faults := podOf(aPod(func(p *corev1.Pod) { p.Status.PodIP = text }))
@@ -225,10 +228,12 @@ func TestATrimmedPodIsTheSame(t *testing.T) {
 		onTrialBut(func(p *corev1.Pod) { gate(p, "example.com/gate", corev1.ConditionTrue) }),
 		func(p *corev1.Pod) { p.Status.Conditions[1].Status = corev1.ConditionFalse },
 		func(p *corev1.Pod) {
-			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}, {Type: corev1.ContainersReady, Status: corev1.ConditionTrue}}
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse},
+				{Type: corev1.ContainersReady, Status: corev1.ConditionTrue}}
 		},
 		func(p *corev1.Pod) {
-			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}, {Type: corev1.ContainersReady, Status: corev1.ConditionTrue}}
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse},
+				{Type: corev1.ContainersReady, Status: corev1.ConditionTrue}}
 			p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "example.com/gate"}}
 		},
 	} {
@@ -239,7 +244,8 @@ func TestATrimmedPodIsTheSame(t *testing.T) {
 		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 			t.Errorf("(-whole +trimmed):\n%s", diff)
 		}
-		if trimmed.Spec.NodeName != "" || trimmed.Annotations["note"] != "" || len(trimmed.Status.Conditions) > 3 || len(trimmed.OwnerReferences) > 1 {
+		if trimmed.Spec.NodeName != "" || trimmed.Annotations["note"] != "" || len(trimmed.Status.Conditions) > 3 ||
+			len(trimmed.OwnerReferences) > 1 {
 			t.Errorf("it keeps %+v", trimmed)
 		}
 	}

@@ -23,7 +23,8 @@ func sliceOf(s *discoveryv1.EndpointSlice) (objects.Slice, field.ErrorList) {
 		kept.Service = objects.Name{Namespace: s.Namespace, Name: service}
 	}
 	if kept.Type != objects.IPv4 && kept.Type != objects.IPv6 && kept.Type != objects.FQDN {
-		faults = append(faults, field.NotSupported(field.NewPath("addressType"), kept.Type, []string{objects.IPv4, objects.IPv6, objects.FQDN}))
+		faults = append(faults, field.NotSupported(field.NewPath("addressType"), kept.Type,
+			[]string{objects.IPv4, objects.IPv6, objects.FQDN}))
 		return kept, faults
 	}
 	for i, e := range s.Endpoints {
@@ -34,7 +35,8 @@ func sliceOf(s *discoveryv1.EndpointSlice) (objects.Slice, field.ErrorList) {
 		}
 		kept.Endpoints = append(kept.Endpoints, objects.SliceEndpoint{
 			Address: address,
-			Ready:   ptr.Deref(e.Conditions.Ready, true), Serving: ptr.Deref(e.Conditions.Serving, true), Terminating: ptr.Deref(e.Conditions.Terminating, false),
+			Ready:   ptr.Deref(e.Conditions.Ready, true), Serving: ptr.Deref(e.Conditions.Serving, true),
+			Terminating: ptr.Deref(e.Conditions.Terminating, false),
 		})
 	}
 	for i, p := range s.Ports {
@@ -44,7 +46,8 @@ func sliceOf(s *discoveryv1.EndpointSlice) (objects.Slice, field.ErrorList) {
 		for _, words := range validation.IsValidPortNum(int(*p.Port)) {
 			faults = append(faults, field.Invalid(field.NewPath("ports").Index(i).Child("port"), *p.Port, words))
 		}
-		kept.Ports = append(kept.Ports, objects.SlicePort{Name: ptr.Deref(p.Name, ""), Number: *p.Port, Protocol: string(ptr.Deref(p.Protocol, corev1.ProtocolTCP))})
+		kept.Ports = append(kept.Ports, objects.SlicePort{Name: ptr.Deref(p.Name, ""), Number: *p.Port,
+			Protocol: string(ptr.Deref(p.Protocol, corev1.ProtocolTCP))})
 	}
 	return kept, faults
 }

@@ -21,7 +21,8 @@ func TestWhatIsTakenOfAnEndpointSlice(t *testing.T) {
 		faults        string
 	}{
 		{ // nil values
-			text: meta + "addressType: IPv4\nendpoints: [{addresses: [10.0.0.1, 10.0.0.2], nodeName: a, zone: z, hostname: h, targetRef: {kind: Pod, name: p}, hints: {forZones: [{name: z}]}}]\n" +
+			text: meta +
+				"addressType: IPv4\nendpoints: [{addresses: [10.0.0.1, 10.0.0.2], nodeName: a, zone: z, hostname: h, targetRef: {kind: Pod, name: p}, hints: {forZones: [{name: z}]}}]\n" +
 				"ports: [{port: 8080, appProtocol: http}, {name: none}]",
 			trimmed: "metadata: {namespace: ns, name: s-1, resourceVersion: '9', labels: {kubernetes.io/service-name: s}}\n" +
 				"addressType: IPv4\nendpoints: [{addresses: [10.0.0.1]}]\nports: [{port: 8080}, {name: none}]",
@@ -32,15 +33,17 @@ func TestWhatIsTakenOfAnEndpointSlice(t *testing.T) {
 			},
 		},
 		{
-			text: meta + "addressType: IPv6\nendpoints: [{addresses: ['fd00::1'], conditions: {ready: false, serving: true, terminating: true}}, {addresses: ['fd00::2'], conditions: {ready: true, serving: false, terminating: false}}]\n" +
+			text: meta +
+				"addressType: IPv6\nendpoints: [{addresses: ['fd00::1'], conditions: {ready: false, serving: true, terminating: true}}, {addresses: ['fd00::2'], conditions: {ready: true, serving: false, terminating: false}}]\n" +
 				"ports: [{name: http, port: 8080, protocol: TCP}, {name: dns, port: 53, protocol: UDP}]",
 			trimmed: "metadata: {namespace: ns, name: s-1, resourceVersion: '9', labels: {kubernetes.io/service-name: s}}\n" +
 				"addressType: IPv6\nendpoints: [{addresses: ['fd00::1'], conditions: {ready: false, serving: true, terminating: true}}, {addresses: ['fd00::2'], conditions: {ready: true, serving: false, terminating: false}}]\n" +
 				"ports: [{name: http, port: 8080, protocol: TCP}, {name: dns, port: 53, protocol: UDP}]",
 			kept: objects.Slice{
 				Name: name, Service: service, Type: objects.IPv6,
-				Endpoints: []objects.SliceEndpoint{{Address: netip.MustParseAddr("fd00::1"), Serving: true, Terminating: true}, {Address: netip.MustParseAddr("fd00::2"), Ready: true}},
-				Ports:     []objects.SlicePort{{Name: "http", Number: 8080, Protocol: "TCP"}, {Name: "dns", Number: 53, Protocol: "UDP"}},
+				Endpoints: []objects.SliceEndpoint{{Address: netip.MustParseAddr("fd00::1"), Serving: true, Terminating: true},
+					{Address: netip.MustParseAddr("fd00::2"), Ready: true}},
+				Ports: []objects.SlicePort{{Name: "http", Number: 8080, Protocol: "TCP"}, {Name: "dns", Number: 53, Protocol: "UDP"}},
 			},
 		},
 		{ // without a Service, and with names
@@ -63,8 +66,9 @@ func TestWhatIsTakenOfAnEndpointSlice(t *testing.T) {
 		{
 			text:    "metadata: {namespace: ns, name: s-1}\naddressType: IPv4\nports: [{name: a, port: 65536}, {name: b, port: 0}]",
 			trimmed: "metadata: {namespace: ns, name: s-1}\naddressType: IPv4\nports: [{name: a, port: 65536}, {name: b, port: 0}]",
-			kept:    objects.Slice{Name: name, Type: objects.IPv4, Ports: []objects.SlicePort{{Name: "a", Number: 65536, Protocol: "TCP"}, {Name: "b", Protocol: "TCP"}}},
-			faults:  "[ports[0].port ports[1].port]",
+			kept: objects.Slice{Name: name, Type: objects.IPv4,
+				Ports: []objects.SlicePort{{Name: "a", Number: 65536, Protocol: "TCP"}, {Name: "b", Protocol: "TCP"}}},
+			faults: "[ports[0].port ports[1].port]",
 		},
 		{
 			text: "metadata: {namespace: ns, name: s 1}", trimmed: "metadata: {namespace: ns, name: s 1}",
@@ -79,7 +83,8 @@ func TestWhatIsTakenOfAnEndpointSlice(t *testing.T) {
 		for _, fault := range faults {
 			fields = append(fields, fault.Field)
 		}
-		if !reflect.DeepEqual(kept, any(c.kept)) || !reflect.DeepEqual(whole, kept) || len(fields) > 0 && fmt.Sprint(fields) != c.faults || (len(fields) > 0) != (c.faults != "") {
+		if !reflect.DeepEqual(kept, any(c.kept)) || !reflect.DeepEqual(whole, kept) || len(fields) > 0 && fmt.Sprint(fields) != c.faults ||
+			(len(fields) > 0) != (c.faults != "") {
 			t.Errorf("%s\nis taken as %+v, %+v before it was trimmed, want %+v; its faults are %v", c.text, kept, whole, c.kept, faults)
 		}
 		if diff := cmp.Diff(read(t, k, c.trimmed), o); diff != "" {

@@ -106,7 +106,8 @@ func TestTheWorldIsWhatTheAPIServerHas(t *testing.T) {
 	c := newCluster(t)
 	f := follow(t, reader(c), "")
 	c.Await("it is readable without any object", f.readable.Load)
-	c.Apply(inferencePool("{"+base+"}") + "\n---\n" + route("{backendRefs: [{name: p}], modelNames: [sql]}") + "\n---\n" + model("{poolRef: {name: p}}") + "\n" +
+	c.Apply(inferencePool("{"+base+"}") + "\n---\n" + route("{backendRefs: [{name: p}], modelNames: [sql]}") + "\n---\n" +
+		model("{poolRef: {name: p}}") + "\n" +
 		pod("a", "10.0.0.1", "True") + pod("b", "10.0.0.2", "False"))
 	c.Await("all is in force", func() bool {
 		return f.endpoints("p") == "+10.0.0.1:8000 -10.0.0.2:8000" && f.models() == "m sql" && len(f.world.Load().Catalogue) == 1
@@ -129,7 +130,8 @@ func TestTheWorldIsWhatTheAPIServerHas(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Await("a pod that is terminating gets nothing new", func() bool { return f.endpoints("p") == "-10.0.0.1:8000 +10.0.0.2:8000" })
-	if _, err := c.At(a).Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := c.At(a).Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`),
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	c.Await("a pod that is gone is none", func() bool { return f.endpoints("p") == "+10.0.0.2:8000" })
@@ -151,7 +153,8 @@ func TestTheWorldIsWhatTheAPIServerHas(t *testing.T) {
 	c.Await("a route that is gone admits nothing", func() bool { return f.models() == "m" })
 
 	set, err := kube.Read(t.Context(), reader(c), "", kinds.All())
-	if err != nil || len(set.Pods) != 1 || len(set.Pools) != 1 || len(set.Models) != 1 || len(set.Lists) != 1 || len(set.Settings) != 1 || !set.Pods[0].Ready {
+	if err != nil || len(set.Pods) != 1 || len(set.Pools) != 1 || len(set.Models) != 1 || len(set.Lists) != 1 || len(set.Settings) != 1 ||
+		!set.Pods[0].Ready {
 		t.Errorf("read once, there are %+v, %v", set, err)
 	}
 	c.NothingDenied("reader")
@@ -161,7 +164,8 @@ func TestTheWorldIsWhatTheAPIServerHas(t *testing.T) {
 func TestAPodThatNobodyLookedAtGetsNothing(t *testing.T) {
 	c := newCluster(t)
 	f := follow(t, c.Admin(), "default")
-	c.Apply(inferencePool("{"+base+"}") + "\n" + strings.Replace(pod("a", "10.0.0.1", "True"), `, conditions: [{type: Ready, status: "True"}]`, "", 1))
+	c.Apply(inferencePool("{"+base+"}") + "\n" + strings.Replace(pod("a", "10.0.0.1", "True"),
+		`, conditions: [{type: Ready, status: "True"}]`, "", 1))
 	c.Await("it is known", func() bool { return f.endpoints("p") != "no pool" && f.endpoints("p") != "" })
 	if got := f.endpoints("p"); got != "-10.0.0.1:8000" {
 		t.Errorf("the endpoints are %s", got)
@@ -174,7 +178,8 @@ func TestOneNamespaceIsFollowedAlone(t *testing.T) {
 kind: Namespace
 metadata: {name: other}`)
 	f, all := follow(t, c.Admin(), "default"), follow(t, c.Admin(), "")
-	c.Apply(strings.Replace(inferencePool("{"+base+"}"), "name: p", "name: p, namespace: other", 1) + "\n---\n" + inferencePool("{"+base+"}"))
+	c.Apply(strings.Replace(inferencePool("{"+base+"}"), "name: p", "name: p, namespace: other", 1) + "\n---\n" +
+		inferencePool("{"+base+"}"))
 	c.Await("both pools are known to who follows all", func() bool { return len(all.world.Load().Pools) == 2 })
 	c.Await("one is known to who follows one", func() bool { return f.endpoints("p") == "" })
 	if n := len(f.world.Load().Pools); n != 1 {
@@ -212,7 +217,8 @@ func TestWhatChangedWhileTheAPIServerWasOutOfReachIsSeenAfter(t *testing.T) {
 
 	w.cut()
 	c.Await("it is said that the API server is away", func() bool { return !f.readable.Load() })
-	if err := c.At(apiserver.ReadObjects(t, pod("a", "", ""))[0]).Delete(t.Context(), "a", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
+	if err := c.At(apiserver.ReadObjects(t, pod("a", "", ""))[0]).Delete(t.Context(), "a",
+		metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
 		t.Fatal(err)
 	}
 	c.Apply(pod("c", "10.0.0.3", "True"))
@@ -257,7 +263,8 @@ func TestAListOfAClusterReachesNothingInHeadgatesOwnPod(t *testing.T) {
 	named := func(name, spec string) string {
 		return strings.Replace(list(spec), "name: l}", "name: "+name+", labels: {app: llama}}", 1)
 	}
-	for _, text := range []string{named("loopback", `{addresses: ["127.0.0.1:1"]}`), named("socket", `{addresses: ["10.0.0.1:1"], management: "unix:/x"}`)} {
+	for _, text := range []string{named("loopback", `{addresses: ["127.0.0.1:1"]}`),
+		named("socket", `{addresses: ["10.0.0.1:1"], management: "unix:/x"}`)} {
 		o := apiserver.ReadObjects(t, text)[0]
 		c.Await("the API server takes it", func() bool {
 			_, err := c.At(o).Create(t.Context(), o, metav1.CreateOptions{})

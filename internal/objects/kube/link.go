@@ -118,7 +118,8 @@ func (l *link) note(path string, status int, wrong ...any) {
 		if k.Optional {
 			l.log.Debug("the API server lacks a kind of object, which it need not have", "kind", k.Kind, "crd", k.CRD())
 		} else {
-			l.log.Warn("the API server lacks a kind of object, which is taken up as soon as it has that", "kind", k.Kind, "crd", k.CRD(), "hint", hints[status])
+			l.log.Warn("the API server lacks a kind of object, which is taken up as soon as it has that", "kind", k.Kind, "crd", k.CRD(),
+				"hint", hints[status])
 		}
 	case len(wrong) == 0:
 		delete(l.failing, path)
@@ -129,7 +130,8 @@ func (l *link) note(path string, status int, wrong ...any) {
 	default:
 		if was, failing := l.failing[path]; !failing || was != status {
 			l.failing[path] = status
-			l.log.Warn("cannot read objects from the API server; keeping what it last said; retrying", append([]any{"path", path}, wrong...)...)
+			l.log.Warn("cannot read objects from the API server; keeping what it last said; retrying",
+				append([]any{"path", path}, wrong...)...)
 		}
 	}
 	l.tell()

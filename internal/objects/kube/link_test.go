@@ -146,8 +146,10 @@ func TestAKindWithoutItsCRDBlocksNothing(t *testing.T) {
 	for _, row := range []lacking{
 		{"all are there", nil, true, nil},
 		{"one lacks", map[string]int{"endpointlists": 404}, true, []string{"endpointlists"}},
-		{"one alone is there", map[string]int{"llmroutes": 404, "models": 404, "endpointlists": 404, "inferencepools": 404}, true, []string{"llmroutes", "models", "endpointlists", "inferencepools"}},
-		{"none is there", map[string]int{"llmroutes": 404, "models": 404, "vmodels": 404, "endpointlists": 404, "poolsettings": 404, "inferencepools": 404}, false, nil},
+		{"one alone is there", map[string]int{"llmroutes": 404, "models": 404, "endpointlists": 404, "inferencepools": 404}, true,
+			[]string{"llmroutes", "models", "endpointlists", "inferencepools"}},
+		{"none is there", map[string]int{"llmroutes": 404, "models": 404, "vmodels": 404, "endpointlists": 404, "poolsettings": 404,
+			"inferencepools": 404}, false, nil},
 		{"one is forbidden", map[string]int{"models": 403}, false, nil},
 		{"one lacks, and one is forbidden", map[string]int{"endpointlists": 404, "models": 403}, false, []string{"endpointlists"}},
 		{"an API server without pods is none", map[string]int{"pods": 404}, false, nil},
@@ -165,7 +167,8 @@ func TestAKindWithoutItsCRDBlocksNothing(t *testing.T) {
 	for _, row := range []lacking{
 		{"Gateway API lacks", without(map[string]int{}), true, lacks},
 		{"Gateway API lacks, and one of ours", without(map[string]int{"models": 404}), true, append([]string{"models"}, lacks...)},
-		{"none is there", without(map[string]int{"llmroutes": 404, "models": 404, "vmodels": 404, "endpointlists": 404, "poolsettings": 404, "inferencepools": 404}), false, nil},
+		{"none is there", without(map[string]int{"llmroutes": 404, "models": 404, "vmodels": 404, "endpointlists": 404, "poolsettings": 404,
+			"inferencepools": 404}), false, nil},
 		{"Gateway API is forbidden", map[string]int{"gateways": 403}, false, nil},
 		{"Services are forbidden", map[string]int{"services": 403}, false, nil},
 		{"an API server without EndpointSlices is none", map[string]int{"endpointslices": 404}, false, nil},

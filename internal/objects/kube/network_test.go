@@ -29,10 +29,14 @@ const gatewayAPI = "apiVersion: gateway.networking.k8s.io/v1\n"
 // attached are objects of a Network, one of each kind, by kind.
 var attached = map[string]string{
 	"GatewayClass": gatewayAPI + "kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/control}",
-	"Gateway":      gatewayAPI + "kind: Gateway\nmetadata: {name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP}]}",
-	"ListenerSet":  gatewayAPI + "kind: ListenerSet\nmetadata: {name: l}\nspec: {parentRef: {name: g}, listeners: [{name: more, port: 81, protocol: HTTP}]}",
-	"HTTPRoute":    gatewayAPI + "kind: HTTPRoute\nmetadata: {name: h}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: s, port: 80}]}]}",
-	"GRPCRoute":    gatewayAPI + "kind: GRPCRoute\nmetadata: {name: r}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: s, port: 80}]}]}",
+	"Gateway": gatewayAPI +
+		"kind: Gateway\nmetadata: {name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP}]}",
+	"ListenerSet": gatewayAPI +
+		"kind: ListenerSet\nmetadata: {name: l}\nspec: {parentRef: {name: g}, listeners: [{name: more, port: 81, protocol: HTTP}]}",
+	"HTTPRoute": gatewayAPI +
+		"kind: HTTPRoute\nmetadata: {name: h}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: s, port: 80}]}]}",
+	"GRPCRoute": gatewayAPI +
+		"kind: GRPCRoute\nmetadata: {name: r}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: s, port: 80}]}]}",
 	"ReferenceGrant": gatewayAPI + "kind: ReferenceGrant\nmetadata: {name: g}\n" +
 		"spec: {from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: other}], to: [{group: '', kind: Service}]}",
 	"BackendTLSPolicy": gatewayAPI + "kind: BackendTLSPolicy\nmetadata: {name: b}\n" +
@@ -112,7 +116,8 @@ func TestTheNetworkIsAnotherWhenOneOfItsObjectsChangesAndOnlyThen(t *testing.T) 
 		Ports:     []objects.SlicePort{{Name: "http", Number: 8080, Protocol: "TCP"}},
 	}}
 	once, err := kube.Read(t.Context(), readerOfNetwork(c), "", withNetwork)
-	if err != nil || !reflect.DeepEqual(f.slices(), want) || !reflect.DeepEqual(once.Slices, want) || f.world.Load().Objects["EndpointSlice"] != 1 {
+	if err != nil || !reflect.DeepEqual(f.slices(), want) || !reflect.DeepEqual(once.Slices, want) ||
+		f.world.Load().Objects["EndpointSlice"] != 1 {
 		t.Errorf("the slices are %+v, and read once %+v, %v", f.slices(), once.Slices, err)
 	}
 	c.Delete(slice)
@@ -145,7 +150,8 @@ func TestTheNetworkIsAnotherWhenOneOfItsObjectsChangesAndOnlyThen(t *testing.T) 
 		c.sees(f, kind, there[kind]+1)
 		was = f.network()
 		o := apiserver.ReadObjects(t, text)[0]
-		if _, err := c.At(o).Patch(t.Context(), o.GetName(), types.MergePatchType, []byte(`{"metadata": {"labels": {"edited": "yes"}}}`), metav1.PatchOptions{}); err != nil {
+		if _, err := c.At(o).Patch(t.Context(), o.GetName(), types.MergePatchType, []byte(`{"metadata": {"labels": {"edited": "yes"}}}`),
+			metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		another("of "+kind+" one was edited", was)
@@ -176,11 +182,13 @@ func TestTheNetworkIsAnotherWhenOneOfItsObjectsChangesAndOnlyThen(t *testing.T) 
 		t.Errorf("%v; the Network read once and the one that is followed differ:\n%s", err, diff)
 	}
 	n := f.network()
-	if got := objects.Build(objects.Set{Network: n}).Objects; len(n.Routes) != 1 || len(n.Pools) != 1 || len(n.Settings) != 1 || got["Service"] != 2 || got["BackendTLSPolicy"] != 1 {
+	if got := objects.Build(objects.Set{Network: n}).Objects; len(n.Routes) != 1 || len(n.Pools) != 1 || len(n.Settings) != 1 ||
+		got["Service"] != 2 || got["BackendTLSPolicy"] != 1 {
 		t.Errorf("the Network has %v, and %d, %d, %d of what a Set has too", got, len(n.Routes), len(n.Pools), len(n.Settings))
 	}
 	ports := []objects.ServicePort{{Port: 80, Protocol: "TCP", AppProtocol: "kubernetes.io/h2c"}}
-	if s := n.Services[1]; !cmp.Equal(s.Ports, ports) || s.Name.String() != "default/s" || n.Classes[0].Namespace != "" || n.Namespaces[4].Name != "other" {
+	if s := n.Services[1]; !cmp.Equal(s.Ports, ports) || s.Name.String() != "default/s" || n.Classes[0].Namespace != "" ||
+		n.Namespaces[4].Name != "other" {
 		t.Errorf("the Network is %+v", n)
 	}
 	c.NothingDenied("reader")
@@ -195,7 +203,9 @@ func TestOfOneNamespaceTheNetworkHasWhatIsInNoNamespaceToo(t *testing.T) {
 	}
 	c.In("other").Apply(attached["Gateway"] + "\n---\n" + attached["Service"])
 	f := followKinds(t, readerOfNetwork(c), "default", withNetwork, slog.New(slog.DiscardHandler))
-	want := map[string]int{"Pod": 0, "Model": 0, "VModel": 0, "EndpointList": 0, "EndpointSlice": 0, "Namespace": 5, "Service": 2, "Secret": 0, "ConfigMap": 0, "GatewaySettings": 0} // none is read
+	// none is read
+	want := map[string]int{"Pod": 0, "Model": 0, "VModel": 0, "EndpointList": 0, "EndpointSlice": 0, "Namespace": 5, "Service": 2,
+		"Secret": 0, "ConfigMap": 0, "GatewaySettings": 0}
 	for kind := range attached {
 		want[kind] = max(want[kind], 1)
 	}
@@ -212,7 +222,8 @@ func TestGatewayAPIMayComeLaterOrNever(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool("{" + base + "}"))
 	var log lockedLog
-	f := followKinds(t, readerOfNetwork(c), "", withNetwork, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	f := followKinds(t, readerOfNetwork(c), "", withNetwork,
+		slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	c.own(f)
 	c.sees(f, "InferencePool", 1)
 	c.Await("all else is in force", f.readable.Load)

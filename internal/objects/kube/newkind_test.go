@@ -56,10 +56,12 @@ func (l *machineList) DeepCopyObject() runtime.Object {
 
 // withMachines is the table with one more row, which is all that a new kind needs.
 var withMachines = append(kinds.All(), kinds.Of(kinds.Row[machine, objects.Pod]{
-	Resource: schema.GroupVersionResource{Group: "test.headgate.dev", Version: "v1", Resource: "machines"}, Kind: "Machine", List: new(machineList),
+	Resource: schema.GroupVersionResource{Group: "test.headgate.dev", Version: "v1", Resource: "machines"}, Kind: "Machine",
+	List:   new(machineList),
 	Strict: true,
 	Folder: func(m *machine) (objects.Pod, field.ErrorList) {
-		kept := objects.Pod{Name: objects.Name{Namespace: m.Namespace, Name: m.Name}, Labels: m.Labels, Ready: true, Containers: []string{m.Spec.Note}}
+		kept := objects.Pod{Name: objects.Name{Namespace: m.Namespace, Name: m.Name}, Labels: m.Labels, Ready: true,
+			Containers: []string{m.Spec.Note}}
 		ip, err := netip.ParseAddr(m.Spec.IP)
 		if err != nil {
 			return kept, field.ErrorList{field.Invalid(field.NewPath("spec", "ip"), m.Spec.IP, "want an IP address")}
@@ -84,7 +86,8 @@ spec:
   versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]`
 
 func machineAt(name, ip string) string {
-	return "apiVersion: test.headgate.dev/v1\nkind: Machine\nmetadata: {name: " + name + ", labels: {app: llama}}\nspec:\n  note: in the cellar\n  ip: " + ip + "\n"
+	return "apiVersion: test.headgate.dev/v1\nkind: Machine\nmetadata: {name: " + name +
+		", labels: {app: llama}}\nspec:\n  note: in the cellar\n  ip: " + ip + "\n"
 }
 
 func TestAKindOfOneMoreRowIsReadFromAFolder(t *testing.T) {
@@ -109,7 +112,8 @@ func TestAKindOfOneMoreRowIsReadFromAFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := objects.Build(set)
-	if got := w.Addresses(); !slices.Equal(got, []string{"10.0.0.1:8000"}) || w.Where("Machine", objects.Name{Namespace: "default", Name: "m"}) != "Machine default/m, "+file+":8" {
+	if got := w.Addresses(); !slices.Equal(got, []string{"10.0.0.1:8000"}) ||
+		w.Where("Machine", objects.Name{Namespace: "default", Name: "m"}) != "Machine default/m, "+file+":8" {
 		t.Errorf("the endpoints are %v, and where they are written is %v", got, set.At)
 	}
 	for _, row := range []struct {
@@ -118,10 +122,14 @@ func TestAKindOfOneMoreRowIsReadFromAFolder(t *testing.T) {
 		text  string
 		want  string
 	}{
-		{"not valid", withMachines, machineAt("m", "cellar"), `o.yaml:6: Machine default/m: spec.ip: Invalid value: "cellar": want an IP address`},
-		{"a field that it does not have", withMachines, machineAt("m", "10.0.0.1") + "  rack: 7\n", `o.yaml:7: Machine default/m: unknown field "spec.rack"`},
-		{"another version", withMachines, strings.Replace(machineAt("m", "10.0.0.1"), "/v1", "/v2", 1), "inference.networking.k8s.io/v1 InferencePool, v1 Pod and test.headgate.dev/v1 Machine"},
-		{"without the row", kinds.All(), machineAt("m", "10.0.0.1"), `o.yaml:2: apiVersion "test.headgate.dev/v1", kind "Machine" is not an object that Headgate reads`},
+		{"not valid", withMachines, machineAt("m", "cellar"),
+			`o.yaml:6: Machine default/m: spec.ip: Invalid value: "cellar": want an IP address`},
+		{"a field that it does not have", withMachines, machineAt("m", "10.0.0.1") + "  rack: 7\n",
+			`o.yaml:7: Machine default/m: unknown field "spec.rack"`},
+		{"another version", withMachines, strings.Replace(machineAt("m", "10.0.0.1"), "/v1", "/v2", 1),
+			"inference.networking.k8s.io/v1 InferencePool, v1 Pod and test.headgate.dev/v1 Machine"},
+		{"without the row", kinds.All(), machineAt("m", "10.0.0.1"),
+			`o.yaml:2: apiVersion "test.headgate.dev/v1", kind "Machine" is not an object that Headgate reads`},
 	} {
 		if _, err := read(row.table, row.text); err == nil || !strings.Contains(err.Error(), row.want) {
 			t.Errorf("%s: %v, want %s", row.name, err, row.want)
@@ -137,7 +145,9 @@ func TestAKindOfOneMoreRowIsReadFromAnAPIServer(t *testing.T) {
 	for _, namespace := range []string{"", "default"} {
 		var log lockedLog
 		f := followKinds(t, c.Admin(), namespace, withMachines, slog.New(slog.NewTextHandler(&log, nil)))
-		c.Await("all else is in force without its CRD", func() bool { return f.readable.Load() && f.endpoints("p") == "+10.0.0.1:8000" && f.models() == "r" })
+		c.Await("all else is in force without its CRD", func() bool {
+			return f.readable.Load() && f.endpoints("p") == "+10.0.0.1:8000" && f.models() == "r"
+		})
 		if n := log.count("level=WARN"); n != 1 || log.count(absent) != 1 {
 			t.Errorf("that its CRD lacks is told by %d lines:\n%s", n, log.String())
 		}
@@ -167,8 +177,10 @@ func TestAKindOfOneMoreRowIsReadFromAnAPIServer(t *testing.T) {
 func TestAnyCRDMayComeLater(t *testing.T) {
 	c := newCluster(t)
 	one := map[string]string{
-		"InferencePool": inferencePool("{" + base + "}"), "LLMRoute": route("{backendRefs: [{name: p}]}"), "Model": model("{poolRef: {name: p}}"), "VModel": vmodel("{poolRef: {name: p}, target: m}"),
-		"PoolSettings": settings("{poolRef: {name: p}}"), "EndpointList": list(`{addresses: ["10.0.0.9:1"]}`), "Pod": pod("a", "10.0.0.1", "True"),
+		"InferencePool": inferencePool("{" + base + "}"), "LLMRoute": route("{backendRefs: [{name: p}]}"),
+		"Model": model("{poolRef: {name: p}}"), "VModel": vmodel("{poolRef: {name: p}, target: m}"),
+		"PoolSettings": settings("{poolRef: {name: p}}"), "EndpointList": list(`{addresses: ["10.0.0.9:1"]}`),
+		"Pod": pod("a", "10.0.0.1", "True"),
 	}
 	for _, text := range one {
 		c.Apply(text)
@@ -189,7 +201,8 @@ func TestAnyCRDMayComeLater(t *testing.T) {
 		f := follow(t, reader(c), "")
 		c.Await("without "+k.CRD()+" the others are in force", func() bool { return f.readable.Load() && is(f) })
 		set, err := kube.Read(t.Context(), reader(c), "", kinds.All())
-		if w := objects.Build(set); err != nil || !slices.Equal(set.Absent, []string{k.Absent()}) || !slices.Contains(w.Problems, k.Absent()) {
+		if w := objects.Build(set); err != nil || !slices.Equal(set.Absent, []string{k.Absent()}) ||
+			!slices.Contains(w.Problems, k.Absent()) {
 			t.Errorf("read once without %s, there lack %q, %v", k.CRD(), set.Absent, err)
 		}
 		c.CRDs()

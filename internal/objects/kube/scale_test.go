@@ -36,11 +36,13 @@ func (c cluster) populate(pools, pods, routes int) {
 	c.Helper()
 	var texts []string
 	for i := range pools {
-		texts = append(texts, strings.NewReplacer("name: p}", fmt.Sprintf("name: p%d}", i), "app: llama", fmt.Sprintf("app: p%d", i)).Replace(inferencePool("{"+base+"}")))
+		texts = append(texts, strings.NewReplacer("name: p}", fmt.Sprintf("name: p%d}", i), "app: llama",
+			fmt.Sprintf("app: p%d", i)).Replace(inferencePool("{"+base+"}")))
 	}
 	for i := range routes {
 		texts = append(texts, strings.Replace(
-			route(fmt.Sprintf("{backendRefs: [{name: p%d}], modelNames: [m%d], adapter: {name: a%[2]d}}", i%pools, i)), "name: r}", fmt.Sprintf("name: r%d}", i), 1))
+			route(fmt.Sprintf("{backendRefs: [{name: p%d}], modelNames: [m%d], adapter: {name: a%[2]d}}", i%pools, i)), "name: r}",
+			fmt.Sprintf("name: r%d}", i), 1))
 	}
 	for i := range pods {
 		texts = append(texts, engine(i, pools))
@@ -78,7 +80,9 @@ func address(i int) string { return fmt.Sprintf("10.%d.%d.%d", i/65536, i/256%25
 
 // engine is pod i, of some 5 KB.
 func engine(i, pools int) string {
-	text := strings.NewReplacer("app: llama", fmt.Sprintf("app: p%d, pod-template-hash: 5f6d8c7b9, app.kubernetes.io/name: vllm, topology.kubernetes.io/zone: zone-%d", i%pools, i%3)).
+	text := strings.NewReplacer("app: llama",
+		fmt.Sprintf("app: p%d, pod-template-hash: 5f6d8c7b9, app.kubernetes.io/name: vllm, topology.kubernetes.io/zone: zone-%d",
+			i%pools, i%3)).
 		Replace(pod(fmt.Sprintf("engine-%d", i), address(i), "True"))
 	var env strings.Builder
 	for n := range 40 {

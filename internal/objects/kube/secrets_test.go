@@ -148,8 +148,10 @@ func TestATokenIsThatOfItsSecret(t *testing.T) {
 			words string
 		}{
 			{"", forbidden, denied},
-			{"", notFound, `cannot read Secret a/s, which PoolSettings a/p names: secrets \"s\" not found; make it, with the token as its key token`},
-			{" ", nil, "cannot use Secret a/s, which PoolSettings a/p names: its key token is empty: write the token that the engines want"},
+			{"", notFound,
+				`cannot read Secret a/s, which PoolSettings a/p names: secrets \"s\" not found; make it, with the token as its key token`},
+			{" ", nil,
+				"cannot use Secret a/s, which PoolSettings a/p names: its key token is empty: write the token that the engines want"},
 			{"sk-4 sk-5", nil, "its key token holds more than one word: write the token alone"},
 			{"", errors.New("connection refused"), "connection refused"},
 		} {
@@ -202,7 +204,8 @@ func TestWithoutItsSecretAPoolHasNoToken(t *testing.T) {
 		other := named("b/s")
 		other[0].Key = "none"
 		s.Name(t.Context(), other)
-		if got := s.tokens.Of("b/s/none"); got != "" || !strings.Contains(log.String(), "its key none is not there: write the token that the engines want") {
+		if got := s.tokens.Of("b/s/none"); got != "" ||
+			!strings.Contains(log.String(), "its key none is not there: write the token that the engines want") {
 			t.Errorf("without the key there is %q, and the log says\n%s", got, log)
 		}
 
@@ -210,7 +213,8 @@ func TestWithoutItsSecretAPoolHasNoToken(t *testing.T) {
 		s.Name(t.Context(), named("a/s"))
 		v.set("a/s", "of-a", nil)
 		later(10 * time.Second)
-		if a := s.tokens.Of("a/s/token"); a != "of-a" || !strings.Contains(log.String(), `msg="read the token of a pool's engines" secret=a/s key=token new=true`) {
+		if a := s.tokens.Of("a/s/token"); a != "of-a" ||
+			!strings.Contains(log.String(), `msg="read the token of a pool's engines" secret=a/s key=token new=true`) {
 			t.Errorf("the token is %q, and the log says\n%s", a, log)
 		}
 	})
@@ -350,7 +354,8 @@ func TestASecretHasSeveralUsers(t *testing.T) {
 func TestKubernetesLibrariesLogNoAnswers(t *testing.T) {
 	var text strings.Builder
 	all := slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.Level(-100)})
-	for _, log := range []logr.Logger{logr.FromSlogHandler(discreet{all}), logr.FromSlogHandler(discreet{all}).WithValues("a", 1).WithName("b")} {
+	for _, log := range []logr.Logger{logr.FromSlogHandler(discreet{all}),
+		logr.FromSlogHandler(discreet{all}).WithValues("a", 1).WithName("b")} {
 		log.V(4).Info("debug")
 		log.V(5).Info("body")
 		log.V(8).Info("body")

@@ -115,7 +115,8 @@ func (unmetered) Readable(bool) {}
 // objects of our own kinds are invalid and refused.
 func TestTheNetworkIsAnotherWhenItsContentIs(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	s := &Source{changed: make(chan struct{}, 1), known: newShelves(both), refused: make(map[string]string), meter: unmetered{}, log: slog.New(slog.DiscardHandler)}
+	s := &Source{changed: make(chan struct{}, 1), known: newShelves(both), refused: make(map[string]string), meter: unmetered{},
+		log: slog.New(slog.DiscardHandler)}
 	was := s.set()
 	anew, kept, version := 0, 0, 0
 	for range 3000 {
@@ -158,7 +159,8 @@ func TestTheNetworkIsAnotherWhenItsContentIs(t *testing.T) {
 		}
 		same := reflect.DeepEqual(was.Network, naive.Network)
 		if same != (is.Network == was.Network) {
-			t.Fatalf("after a change of %s the Network is another, %v, and its content is, %v", shelf.kind.Kind, is.Network != was.Network, !same)
+			t.Fatalf("after a change of %s the Network is another, %v, and its content is, %v", shelf.kind.Kind,
+				is.Network != was.Network, !same)
 		}
 		if len(is.Pods) != len(naive.Pods) || len(is.Routes) != len(naive.Routes) || !reflect.DeepEqual(is.Models, naive.Models) {
 			t.Fatalf("after a change of %s the Set is %+v, want %+v", shelf.kind.Kind, is, naive)

@@ -55,7 +55,8 @@ func TestTheTokenOfAPoolIsThatOfItsSecret(t *testing.T) {
 		return inLLM(settings("{poolRef: {name: p}, engineToken: {secretRef: {name: " + name + "}}}"))
 	}
 	c.Apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: llm}")
-	c.Apply(inLLM(inferencePool("{"+base+"}")) + "\n---\n" + naming("qwen-token") + "\n---\n" + secret("qwen-token", "sk-1") + "---\n" + secret("other", "sk-other"))
+	c.Apply(inLLM(inferencePool("{"+base+"}")) + "\n---\n" + naming("qwen-token") + "\n---\n" + secret("qwen-token", "sk-1") + "---\n" +
+		secret("other", "sk-other"))
 
 	config, err := c.ServiceAccount(t.Context(), "headgate-system", "headgate-gateway")
 	if err != nil {
@@ -115,7 +116,8 @@ func TestTheTokenOfAPoolIsThatOfItsSecret(t *testing.T) {
 	}
 	c.Apply(naming("other"))
 	c.Await("another Secret that may not be read gives none", func() bool {
-		return log.count("cannot read Secret llm/other, which PoolSettings llm/s names") == 1 && tokens.Of("llm/other/token") == "" && tokens.Of("llm/qwen-token/token") == ""
+		return log.count("cannot read Secret llm/other, which PoolSettings llm/s names") == 1 && tokens.Of("llm/other/token") == "" &&
+			tokens.Of("llm/qwen-token/token") == ""
 	})
 
 	// The token is available before the World that names it, so a pool's first scrape has it.

@@ -35,8 +35,8 @@ func NewEngineTokens(secrets *ByName, tokens *engineclient.Tokens, log *slog.Log
 	return t
 }
 
-// Name says which Secrets are named from now on. It returns when those that were not named before have been read, or a second
-// later: nobody is to be reached without a token that there is.
+// Name says which Secrets are named from now on. It returns when those that were not named before
+// have been read, or a second later: nobody is to be reached without a token that there is.
 func (t *EngineTokens) Name(ctx context.Context, all []objects.Secret) {
 	t.mu.Lock()
 	fresh := slices.DeleteFunc(slices.Clone(all), func(is objects.Secret) bool { return t.names(is.Ref()) })
@@ -82,7 +82,8 @@ func (t *EngineTokens) Take(name objects.Name, data map[string][]byte, err error
 	}
 }
 
-// take keeps what was read of a token, and tells of a fault when it begins and when it ends. The caller holds mu.
+// take keeps what was read of a token, and tells of a fault when it begins and when it ends. The
+// caller holds mu.
 func (t *EngineTokens) take(is objects.Secret, data map[string][]byte, err error) {
 	ref := is.Ref()
 	log := t.log.With("secret", is.Name.String(), "key", is.Key)

@@ -218,7 +218,8 @@ func (r *Resolver) take(a answer) bool {
 	if a.err == nil {
 		for _, ip := range refused {
 			if !slices.Contains(n.refused, ip) {
-				r.log.Warn("leaving out an address to which an endpoint's name resolves", "name", a.name, "address", ip, "err", objects.CheckIP(ip))
+				r.log.Warn("leaving out an address to which an endpoint's name resolves", "name", a.name, "address", ip, "err",
+					objects.CheckIP(ip))
 			}
 		}
 		n.refused = refused
@@ -228,7 +229,8 @@ func (r *Resolver) take(a answer) bool {
 	}
 	if a.err != nil {
 		if !n.failing {
-			r.log.Warn("cannot resolve an endpoint's name; keeping its last addresses; retrying", "name", a.name, "addresses", n.addresses, "err", a.err)
+			r.log.Warn("cannot resolve an endpoint's name; keeping its last addresses; retrying", "name", a.name, "addresses", n.addresses,
+				"err", a.err)
 		}
 		n.failing = true
 		return false

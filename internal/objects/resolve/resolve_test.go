@@ -201,7 +201,8 @@ func TestAnAddressThatNoEngineHasIsLeftOutAndLoggedOnce(t *testing.T) {
 		r.Set(objects.Endpoints([]string{"engine:8000", "metadata:80"}))
 		after(time.Minute)
 		want(t, w, "10.0.0.1:8000")
-		for _, text := range []string{"name=engine address=169.254.169.254", "name=metadata address=169.254.169.254", "name=engine address=169.254.169.253", "name=engine address=::"} {
+		for _, text := range []string{"name=engine address=169.254.169.254", "name=metadata address=169.254.169.254",
+			"name=engine address=169.254.169.253", "name=engine address=::"} {
 			if n := strings.Count(log.String(), text+" "); n != 1 {
 				t.Errorf("%s is logged %d times:\n%s", text, n, log)
 			}
@@ -243,7 +244,8 @@ func TestNamesLookedUpOnce(t *testing.T) {
 		if len(hosts) != 1 || len(hosts["a"]) != 2 || hosts["a"][0].String() != "10.0.0.1" || d.count("a") != 1 {
 			t.Errorf("hosts are %v", hosts)
 		}
-		if len(faults) != 3 || faults["none"].Error() != "it has no address of an engine" || !errors.Is(faults["mute"], context.DeadlineExceeded) || faults["unknown"].Error() != "no such host" {
+		if len(faults) != 3 || faults["none"].Error() != "it has no address of an engine" ||
+			!errors.Is(faults["mute"], context.DeadlineExceeded) || faults["unknown"].Error() != "no such host" {
 			t.Errorf("faults are %v", faults)
 		}
 	})

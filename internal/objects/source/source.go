@@ -56,9 +56,11 @@ type Kube struct {
 
 // Register adds the flags.
 func (k *Kube) Register(fs *pflag.FlagSet) {
-	fs.BoolVar(&k.On, "kube", false, "read the objects from a Kubernetes API server: that of --kubeconfig, else of $KUBECONFIG, else of the cluster in which this pod runs")
+	fs.BoolVar(&k.On, "kube", false,
+		"read the objects from a Kubernetes API server: that of --kubeconfig, else of $KUBECONFIG, else of the cluster in which this pod runs")
 	fs.StringVar(&k.Config, "kubeconfig", "", "with --kube: find the API server in this kubeconfig `FILE`")
-	fs.StringVar(&k.Namespace, "namespace", "", "with --kube: read the objects of this `NAMESPACE` only, and no Gateways; empty means all namespaces")
+	fs.StringVar(&k.Namespace, "namespace", "",
+		"with --kube: read the objects of this `NAMESPACE` only, and no Gateways; empty means all namespaces")
 }
 
 // Check returns what is wrong with these flags on a command line that names a folder, empty for
@@ -143,7 +145,8 @@ func (s Source) build(set objects.Set, attached *attach.Latest) *objects.World {
 // until ctx ends. It calls publish from one goroutine. Tokens named by PoolSettings of an API
 // server are in tokens before the World is published, if they can be read soon, and are updated
 // when they change.
-func (s Source) Follow(ctx context.Context, log *slog.Logger, tokens *engineclient.Tokens, meter Meter, publish func(*objects.World)) error {
+func (s Source) Follow(ctx context.Context, log *slog.Logger, tokens *engineclient.Tokens, meter Meter,
+	publish func(*objects.World)) error {
 	fixed := objects.Endpoints(s.Endpoints)
 	resolver := resolve.New(resolve.System, log)
 	group, ctx := errgroup.WithContext(ctx)

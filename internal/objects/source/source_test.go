@@ -50,7 +50,8 @@ func (p *problems) all() string {
 }
 
 func poolNamed(name string) string {
-	return "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: " + name + "}\nspec: {selector: {matchLabels: {app: x}}, targetPorts: [{number: 8000}]}\n"
+	return "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: " + name +
+		"}\nspec: {selector: {matchLabels: {app: x}}, targetPorts: [{number: 8000}]}\n"
 }
 
 // A pool that a flag names but that does not exist is logged once, and again after it has been
@@ -75,7 +76,9 @@ func TestAPoolThatAFlagNamesIsMissed(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- s.Follow(ctx, slog.New(slog.NewJSONHandler(log, nil)), engineclient.NewTokens(nil), quiet{}, func(w *objects.World) { worlds <- w })
+		done <- s.Follow(ctx, slog.New(slog.NewJSONHandler(log, nil)), engineclient.NewTokens(nil), quiet{}, func(w *objects.World) {
+			worlds <- w
+		})
 	}()
 	until := func(pool string) *objects.World {
 		t.Helper()

@@ -82,7 +82,8 @@ func (f Fit) Profile(file string, s Set, limits profile.Limits) profile.Profile 
 	return profile.Profile{
 		Name: s.String(),
 		Source: fmt.Sprintf("Fitted to %s, of %d prompts and %d steps. Rows that it had not seen: %s for prompts; %s for steps. "+
-			"%sLimits are assumed, and loads take no time.", file, f.PrefillError.Rows, f.StepError.Rows, f.PrefillError, f.StepError, f.Mixed),
+			"%sLimits are assumed, and loads take no time.", file, f.PrefillError.Rows, f.StepError.Rows, f.PrefillError, f.StepError,
+			f.Mixed),
 		FrontendOverhead:   f.Intake,
 		Prefill:            f.Prefill,
 		Decode:             f.Decode,
@@ -117,7 +118,8 @@ const leastPoints = 3
 // Errors of [Of], for errors.Is.
 var (
 	ErrFewPrompts = fmt.Errorf("prompts of at least %d different lengths are needed, with the time that each took", leastPoints)
-	ErrFewSteps   = fmt.Errorf("decode steps of at least %d different batches or lengths are needed, with the time that each took", leastPoints)
+	ErrFewSteps   = fmt.Errorf("decode steps of at least %d different batches or lengths are needed, with the time that each took",
+		leastPoints)
 )
 
 // Of fits the rows of one set.
@@ -166,7 +168,8 @@ func Of(rows []Row) (Fit, error) {
 		Asynchronous: p.AsyncScheduling,
 		Mixed:        mixed,
 		PrefillError: errorOf(heldOut(byPrompt, ofPrompts), len(byPrompt)),
-		StepError:    errorOf(heldOut(byStep, func(of []point) profile.Profile { return profile.Profile{Decode: fitDecode(of)} }), len(byStep)),
+		StepError: errorOf(heldOut(byStep, func(of []point) profile.Profile { return profile.Profile{Decode: fitDecode(of)} }),
+			len(byStep)),
 	}, nil
 }
 
@@ -415,7 +418,8 @@ func steps(points []point, factor float64) profile.Decode {
 	return profile.Decode{Base: x[0], PerSequence: x[1], PerKVToken: x[2]}
 }
 
-// Up to wholly points, each is left out in turn; more points are divided into folds.
+// folds is the number of parts of cross-validation. With up to wholly points, each is left out in
+// turn.
 const folds, wholly = 10, 20
 
 // miss is the relative error of the prediction for one row; weight is the row's share of its point.

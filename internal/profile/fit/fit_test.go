@@ -195,7 +195,8 @@ func TestAHiccup(t *testing.T) {
 			rows[i].StepSeconds /= 5
 		}
 	}
-	compare(t, fitted(t, rows), profile.Profile{Prefill: truth.Prefill, Decode: profile.Decode{Base: 0.008, PerSequence: 2e-4, PerKVToken: 1.2e-7}}, 0.15)
+	compare(t, fitted(t, rows), profile.Profile{Prefill: truth.Prefill,
+		Decode: profile.Decode{Base: 0.008, PerSequence: 2e-4, PerKVToken: 1.2e-7}}, 0.15)
 }
 
 // Errors are relative: with long prompts off by 5 %, which is seconds, the base is still accurate
@@ -273,7 +274,8 @@ func TestPublishedSets(t *testing.T) {
 			}
 			got := fitted(t, of)
 			t.Logf("%-14s %-14s TP%d: prefill %4.1f %% %5.1f %%, step %4.1f %% %5.1f %%  %+v %+v", s.Model, s.Hardware, s.TensorParallel,
-				100*got.PrefillError.Median, 100*got.PrefillError.P90, 100*got.StepError.Median, 100*got.StepError.P90, got.Prefill, got.Decode)
+				100*got.PrefillError.Median, 100*got.PrefillError.P90, 100*got.StepError.Median, 100*got.StepError.P90, got.Prefill,
+				got.Decode)
 			if strings.HasSuffix(s.Hardware, "pcap") || s.Model == "llama2-70b" && s.TensorParallel == 2 {
 				continue
 			}

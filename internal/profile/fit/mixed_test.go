@@ -29,7 +29,8 @@ func besideOthers(p profile.Profile) (rows []Row) {
 	return rows
 }
 
-// beside is the row of a prompt of n tokens beside sequences of a simulated engine. It arrives in the middle of a step.
+// beside is the row of a prompt of n tokens beside sequences of a simulated engine. It arrives in
+// the middle of a step.
 func beside(p profile.Profile, sequences, n int) Row {
 	const context, outputs, before, after = 40, 64, 10, 40
 	p.Limits = profile.Limits{MaxSequences: 16, MaxBatchedTokens: 8192, KVBlocks: 4000, BlockSize: 16}
@@ -73,7 +74,8 @@ func beside(p profile.Profile, sequences, n int) Row {
 	alone, _ := run(0)
 	arrives := (alone[before] + alone[before+1]) / 2
 	with, first := run(arrives)
-	row := Row{Mixed: profile.Work{Sequences: sequences, KVTokens: sequences * (context + before)}, Without: alone[before+1] - alone[before]}
+	row := Row{Mixed: profile.Work{Sequences: sequences, KVTokens: sequences * (context + before)},
+		Without: alone[before+1] - alone[before]}
 	row.Mixed.AddPrompt(0, n)
 	row.MixedSeconds = with[after] - alone[after] + row.Without
 	row.FirstToken = p.FrontendOverhead + first - arrives
@@ -145,7 +147,8 @@ func TestPromptsBesideOthersWithNoise(t *testing.T) {
 	computing.LaunchOverhead, computing.Prefill = 0, profile.Prefill{Base: 0.053, PerToken: 1e-6}
 	plain := computing
 	plain.AsyncScheduling, plain.Prefill = false, profile.Prefill{Base: 0.02, PerToken: 2.4e-5}
-	for name, p := range map[string]profile.Profile{"launches": launching, "computes for as long": computing, "computes, and waits for each step": plain} {
+	for name, p := range map[string]profile.Profile{"launches": launching, "computes for as long": computing,
+		"computes, and waits for each step": plain} {
 		for seed := range uint64(4) {
 			random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test's
 			var rows []Row
@@ -188,7 +191,8 @@ func TestShortPromptsAtOnceDoNotCount(t *testing.T) {
 	}
 	for _, is := range steps {
 		if is.work.PromptTokens < 2048 || math.Abs(is.seconds/p.StepTime(is.work)-1) > 0.01 {
-			t.Errorf("%d tokens at once count as a step of %.4f s, want %.4f or none", is.work.PromptTokens, is.seconds, p.StepTime(is.work))
+			t.Errorf("%d tokens at once count as a step of %.4f s, want %.4f or none", is.work.PromptTokens, is.seconds,
+				p.StepTime(is.work))
 		}
 	}
 }

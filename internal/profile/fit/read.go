@@ -45,7 +45,8 @@ const (
 )
 
 var (
-	own = []string{model, hardware, tensorParallel, promptSize, contextSize, batch, kvSize, adapters, prefillSeconds, intakeSeconds, stepSeconds, severalPrompts, mixedSeconds, firstSeconds}
+	own = []string{model, hardware, tensorParallel, promptSize, contextSize, batch, kvSize, adapters, prefillSeconds, intakeSeconds,
+		stepSeconds, severalPrompts, mixedSeconds, firstSeconds}
 	// besides are columns in which control profile records how it measured; they are ignored here.
 	besides   = []string{"api", "asked_tokens", "outputs"}
 	published = []string{publishedPrompt, publishedBatch, publishedTokens, publishedFirst, publishedOthers, publishedAll}
@@ -57,7 +58,8 @@ func Read(name string, from io.Reader) ([]Row, error) {
 	reader := csv.NewReader(from)
 	header, err := reader.Read()
 	if errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s is empty: its first line names columns, such as %s,%s,%s,%s,%s", name, promptSize, prefillSeconds, batch, kvSize, stepSeconds)
+		return nil, fmt.Errorf("%s is empty: its first line names columns, such as %s,%s,%s,%s,%s", name, promptSize, prefillSeconds, batch,
+			kvSize, stepSeconds)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -75,12 +77,14 @@ func Read(name string, from io.Reader) ([]Row, error) {
 		read = t.published
 		for _, column := range published {
 			if !t.has(column) {
-				return nil, fmt.Errorf("%s:1: the column %q is missing: the published layout has %s", name, column, strings.Join(published, ", "))
+				return nil, fmt.Errorf("%s:1: the column %q is missing: the published layout has %s", name, column,
+					strings.Join(published, ", "))
 			}
 		}
 	} else {
 		for _, column := range header {
-			if column = strings.TrimSpace(strings.TrimPrefix(column, "\ufeff")); !slices.Contains(own, column) && !slices.Contains(besides, column) {
+			if column = strings.TrimSpace(strings.TrimPrefix(column, "\ufeff")); !slices.Contains(own, column) &&
+				!slices.Contains(besides, column) {
 				return nil, fmt.Errorf("%s:1: no column is called %q: write some of %s", name, column, strings.Join(own, ", "))
 			}
 		}
@@ -180,18 +184,23 @@ func (t *table) own() (rows []Row, err error) {
 		several, errPrompts := t.count(r, severalPrompts, 0)
 		mixed, errMixed := t.time(r, mixedSeconds)
 		first, errFirst := t.time(r, firstSeconds)
-		if err := errors.Join(errSet, errPrompt, errContext, errBatch, errKV, errPrefill, errIntake, errStep, errAdapters, errPrompts, errMixed, errFirst); err != nil {
+		if err := errors.Join(errSet, errPrompt, errContext, errBatch, errKV, errPrefill, errIntake, errStep, errAdapters, errPrompts,
+			errMixed, errFirst); err != nil {
 			return nil, err
 		}
 		if mixed > 0 {
 			if prompt == 0 || sequences == 0 || prefill > 0 {
-				return nil, t.fault(r, "%s is of a prompt beside others: write how many tokens it had as %s and how many others there were as %s, and no %s",
+				return nil, t.fault(r,
+					"%s is of a prompt beside others: write how many tokens it had as %s and how many others there were as %s, and no %s",
 					mixedSeconds, promptSize, batch, prefillSeconds)
 			}
 			if t.cell(r, kvSize) == "" {
-				return nil, t.fault(r, "%s lacks %s: write how many tokens the %s others had in the KV cache together, without the prompt's", mixedSeconds, kvSize, batch)
+				return nil, t.fault(r,
+					"%s lacks %s: write how many tokens the %s others had in the KV cache together, without the prompt's", mixedSeconds,
+					kvSize, batch)
 			}
-			row := Row{Set: set, Mixed: profile.Work{Sequences: sequences, KVTokens: kv, Adapters: withAdapters}, MixedSeconds: mixed, Without: step, FirstToken: first}
+			row := Row{Set: set, Mixed: profile.Work{Sequences: sequences, KVTokens: kv, Adapters: withAdapters}, MixedSeconds: mixed,
+				Without: step, FirstToken: first}
 			row.Mixed.AddPrompt(context, prompt)
 			rows = append(rows, row)
 			continue
@@ -203,7 +212,8 @@ func (t *table) own() (rows []Row, err error) {
 		case prefill > 0 && prompt == 0:
 			return nil, t.fault(r, "%s is of a prompt: write how many tokens were computed as %s", prefillSeconds, promptSize)
 		case intake > 0 && intake >= prefill:
-			return nil, t.fault(r, "%s is a part of %s: write a shorter one, or nothing where it was not measured", intakeSeconds, prefillSeconds)
+			return nil, t.fault(r, "%s is a part of %s: write a shorter one, or nothing where it was not measured", intakeSeconds,
+				prefillSeconds)
 		case step > 0 && sequences == 0:
 			return nil, t.fault(r, "%s is of at least one sequence: write how many decoded as %s", stepSeconds, batch)
 		}

@@ -31,9 +31,9 @@ import (
 
 // Parameters of the fit.
 const (
-	// A row's weight falls to 1/e after remembers seconds and at least leastRows rows.
+	// remembers and leastRows set how fast rows are forgotten. A row's weight falls to 1/e after remembers seconds and at least leastRows rows.
 	remembers, leastRows = 300, 500
-	// If the median error of rows is above changed, the engines have changed: a row's weight then
+	// changed is the median error of rows that shows a change. Above it, the engines have changed: a row's weight then
 	// falls to 1/e after changedRows rows.
 	changed, changedRows = 0.15, 30
 	// drawn is the weight of the initial profile, in rows of one term alone. It is multiplied by
@@ -54,7 +54,7 @@ const (
 	bend, deviation = 1.345, 1.4826
 	// leastUsual is a lower limit on the usual error of rows.
 	leastUsual = 0.02
-	// Limits of a median error, the upper one as a logarithm.
+	// leastOff and mostOff are limits of a median error, the upper one as a logarithm.
 	leastOff, mostOff = 1e-3, 10
 	// follows is the step of the running median error, as a share of its distance.
 	follows = 0.05
@@ -66,7 +66,7 @@ const (
 const (
 	trusted, distrusted = 0.2, 0.4
 	leastTrust          = 40
-	// A profile that was not configured must also have predicted the last firstTokens times to
+	// firstTokens and the next constants delay trust. A profile that was not configured must also have predicted the last firstTokens times to
 	// first token without a median bias above trusted. Streams report them at their end, and many
 	// engines yield many rows before that. So with fewer of them in the last firstTokensFor
 	// seconds, the profile is trusted after withoutFirst rows in fewSeconds, and without any, after
@@ -83,7 +83,7 @@ const (
 const (
 	factorFollows = 0.1
 	factorStep    = 0.5
-	// Random errors of the factors would send some engines more requests than others and cost a
+	// spread and alone keep random errors out of the engines' factors. These would send some engines more requests than others and cost a
 	// tenth of the goodput (bench fleet, plain). So engines count as equally fast if the standard
 	// deviation of their log factors is at most spread, except for an engine whose own log factor
 	// is above alone.
@@ -173,7 +173,8 @@ func New(prior profile.Profile, trusts bool) *Learner {
 		l.off = trusted
 	}
 	longer := max(0, prior.Prefill.Base-prior.Decode.Base) + prior.MixedBatchOverhead
-	l.unit, l.shortest = max(longer, prior.Prefill.Floor-prior.Decode.Base, prior.LaunchOverhead-prior.Decode.Base, prior.Decode.Base, prior.Prefill.Base, leastUnit), math.Inf(1)
+	l.unit, l.shortest = max(longer, prior.Prefill.Floor-prior.Decode.Base, prior.LaunchOverhead-prior.Decode.Base, prior.Decode.Base,
+		prior.Prefill.Base, leastUnit), math.Inf(1)
 	l.drawnTo = [terms]float64{1, 1, 1, 1, longer / l.unit}
 	l.now = l.drawnTo
 	return l
@@ -304,7 +305,8 @@ func (l *Learner) judge(off float64) {
 	}
 }
 
-// Foretold records the ratio of actual to predicted time to first token, whichever policy decided. It ignores impossible ratios.
+// Foretold records the ratio of actual to predicted time to first token, whichever policy decided.
+// It ignores impossible ratios.
 func (l *Learner) Foretold(ratio float64) {
 	if off := math.Log(ratio); !l.pinned && !math.IsNaN(off) && !math.IsInf(off, 0) {
 		l.foretold[l.told%firstTokens] = foretold{off, l.at}

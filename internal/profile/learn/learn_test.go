@@ -16,7 +16,8 @@ var simple = profile.Profile{
 // drawnRow is a random row whose time follows truth, with noise.
 func drawnRow(r *rand.Rand, truth [terms]float64) row {
 	b := 1 + 30*r.Float64()
-	is := row{terms: [terms]float64{0.04, 0.0002 * b, 4e-7 * b * 1500 * (0.5 + r.Float64()), 0.0002 * 500 * r.Float64(), 0.04 * r.Float64()}, weight: 0.5 + r.Float64()/2}
+	is := row{terms: [terms]float64{0.04, 0.0002 * b, 4e-7 * b * 1500 * (0.5 + r.Float64()), 0.0002 * 500 * r.Float64(),
+		0.04 * r.Float64()}, weight: 0.5 + r.Float64()/2}
 	for j, t := range is.terms {
 		is.seconds += t * truth[j]
 	}
@@ -100,7 +101,8 @@ func batch(rows []row, weights []float64, scale float64, toward [terms]float64) 
 // Learning row by row gives the same result as all rows at once, also with terms at the ends of
 // their ranges.
 func TestRowByRowIsAllAtOnce(t *testing.T) {
-	for _, truth := range [][terms]float64{{1, 1, 1, 1, 0}, {3, 0.5, 2, 4, 3}, {0.1, 0.1, 0.1, 0.1, 0.1}, {1, 0, 1, 0, 1}, {5, 100, 0, 100, 100}, {0.05, 0, 30, 0.001, 0}} {
+	for _, truth := range [][terms]float64{{1, 1, 1, 1, 0}, {3, 0.5, 2, 4, 3}, {0.1, 0.1, 0.1, 0.1, 0.1}, {1, 0, 1, 0, 1},
+		{5, 100, 0, 100, 100}, {0.05, 0, 30, 0.001, 0}} {
 		r := rand.New(rand.NewPCG(1, 1))
 		l := New(simple, false)
 		var rows []row
@@ -214,7 +216,8 @@ func TestTrust(t *testing.T) {
 		{1000, 0.1, true},
 	} {
 		if judge(step.rows, step.off); l.Trusted() != step.want {
-			t.Errorf("after %d rows that are off by %g it is trusted: %v; in the median they are off by %g", step.rows, step.off, l.Trusted(), l.off)
+			t.Errorf("after %d rows that are off by %g it is trusted: %v; in the median they are off by %g", step.rows, step.off,
+				l.Trusted(), l.off)
 		}
 	}
 	given := New(simple, true)
@@ -223,7 +226,8 @@ func TestTrust(t *testing.T) {
 	}
 }
 
-// A profile that was not configured is trusted once predicted times to first token are right too, or if hardly any are measured.
+// A profile that was not configured is trusted once predicted times to first token are right too,
+// or if hardly any are measured.
 func TestTrustOfFirstTokens(t *testing.T) {
 	for _, c := range []struct {
 		name    string

@@ -88,7 +88,8 @@ func (l *Learner) Take(is *Lesson) (rows, late bool) {
 		next := *l
 		next.watched = 0
 		next.rows, next.unchanged, next.at, next.trusts = is.Rows, is.Unchanged, is.At, is.Trusted
-		if next.taken = is.Rows; !is.Trusted && is.Unchanged >= leastTrust && is.Off < trusted { // it saw first tokens that contradicted the predictions
+		// it saw first tokens that contradicted the predictions
+		if next.taken = is.Rows; !is.Trusted && is.Unchanged >= leastTrust && is.Off < trusted {
 			next.unchanged = 0
 		}
 		next.off, next.usual, next.scale, next.right = is.Off, is.Usual, is.Scale, is.Right
@@ -124,7 +125,8 @@ func (l *Learner) Take(is *Lesson) (rows, late bool) {
 func (is *Lesson) possible() bool {
 	within := func(value, least, most float64) bool { return value >= least && value <= most } // false for NaN
 	ok := is.Rows == 0 || is.Rows > first && is.Rows <= mostRows && is.Unchanged >= 0 && is.Unchanged <= leastTrust &&
-		within(is.At, -math.MaxFloat64, math.MaxFloat64) && within(is.Off, leastOff, mostOff) && within(is.Usual[ofSteps], leastOff, 1) && within(is.Usual[ofPrompts], leastOff, 1) && within(is.Shortest, 0, mostSum) && within(is.Scale, 1./farthest, farthest)
+		within(is.At, -math.MaxFloat64, math.MaxFloat64) && within(is.Off, leastOff, mostOff) && within(is.Usual[ofSteps], leastOff, 1) &&
+		within(is.Usual[ofPrompts], leastOff, 1) && within(is.Shortest, 0, mostSum) && within(is.Scale, 1./farthest, farthest)
 	for _, sum := range is.Matrix {
 		ok = ok && within(sum, 0, mostSum)
 	}

@@ -76,8 +76,10 @@ func TestALessonIsAllThatIsKnown(t *testing.T) {
 			other, others := hand(t, l, engines)
 			for n := range 200 {
 				for i := range engines {
-					if p, q := l.Of(&engines[i]), other.Of(&others[i]); !near(p, q) || l.Trusted() != other.Trusted() || math.Abs(l.Residual()-other.Residual()) > 1e-6 || l.Rows() != other.Rows() {
-						t.Fatalf("%v: after %d rows and %d more, of engine %d is learned\n%+v, and by who took it\n%+v; trusted %v, %v", truth, rows, n, i, p, q, l.Trusted(), other.Trusted())
+					if p, q := l.Of(&engines[i]), other.Of(&others[i]); !near(p, q) || l.Trusted() != other.Trusted() ||
+						math.Abs(l.Residual()-other.Residual()) > 1e-6 || l.Rows() != other.Rows() {
+						t.Fatalf("%v: after %d rows and %d more, of engine %d is learned\n%+v, and by who took it\n%+v; trusted %v, %v",
+							truth, rows, n, i, p, q, l.Trusted(), other.Trusted())
 					}
 				}
 				at := float64(rows+n) * 3
@@ -132,7 +134,8 @@ func TestWhoTakesALesson(t *testing.T) {
 	young, _, _ := taught(t, first, [terms]float64{2, 2, 2, 2})
 	some, any := young.Teach()
 	next := New(simple, false)
-	if rows, late := next.Take(&some); !any || some.Rows != 0 || rows || !late || next.Rows() != 0 || next.Profile().AdapterActivation.Mean != young.Profile().AdapterActivation.Mean {
+	if rows, late := next.Take(&some); !any || some.Rows != 0 || rows || !late || next.Rows() != 0 ||
+		next.Profile().AdapterActivation.Mean != young.Profile().AdapterActivation.Mean {
 		t.Errorf("of one that has seen few rows is taken %+v", next.Profile())
 	}
 }
@@ -188,7 +191,8 @@ func FuzzALesson(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64, field int, value float64) {
 		l, _, next := taught(t, 100, [terms]float64{2, 2, 2, 2})
 		is, _ := l.Teach()
-		figures := slices.Concat([]*float64{&is.At, &is.Off, &is.Usual[ofSteps], &is.Usual[ofPrompts], &is.Shortest, &is.Scale}, pointers(is.Matrix[:]), pointers(is.Right[:]), pointers(is.Late[0]))
+		figures := slices.Concat([]*float64{&is.At, &is.Off, &is.Usual[ofSteps], &is.Usual[ofPrompts], &is.Shortest, &is.Scale},
+			pointers(is.Matrix[:]), pointers(is.Right[:]), pointers(is.Late[0]))
 		*figures[int(uint(field)%uint(len(figures)))] = value
 		*figures[int(seed%uint64(len(figures)))] = value
 		other, engines := New(simple, false), make([]Engine, 2)

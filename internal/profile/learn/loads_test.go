@@ -40,7 +40,8 @@ func TestLoadsAreLearned(t *testing.T) {
 				return usually + 0.01*r.NormFloat64()
 			})
 			if p := l.Profile(); math.Abs(p.AdapterActivation.Mean-0.02) > 0.01 || math.Abs(p.AdapterLoad.Mean-0.25) > 0.02 {
-				t.Errorf("%s, said to take %g and %g s, a load takes %g and %g s", name, prior.AdapterActivation.Mean, prior.AdapterLoad.Mean, p.AdapterActivation.Mean, p.AdapterLoad.Mean)
+				t.Errorf("%s, said to take %g and %g s, a load takes %g and %g s", name, prior.AdapterActivation.Mean,
+					prior.AdapterLoad.Mean, p.AdapterActivation.Mean, p.AdapterLoad.Mean)
 			}
 			if l.Rows() != 0 || l.Trusted() {
 				t.Error("loads tell how long steps take")
@@ -143,7 +144,8 @@ func TestLoadsOfASlowEngine(t *testing.T) {
 	for range 60 {
 		o.Began(slow, learn.InHost, 0.4)
 	}
-	if is := o.Of(slow).AdapterActivation.Mean; math.Abs(is-0.4) > 1e-9 || math.Abs(o.Profile().AdapterActivation.Mean-0.4/slow.Factor()) > 1e-9 {
+	if is := o.Of(slow).AdapterActivation.Mean; math.Abs(is-0.4) > 1e-9 ||
+		math.Abs(o.Profile().AdapterActivation.Mean-0.4/slow.Factor()) > 1e-9 {
 		t.Errorf("it takes %g s, and its kind %g", is, o.Profile().AdapterActivation.Mean)
 	}
 }

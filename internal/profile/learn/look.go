@@ -9,10 +9,10 @@ import (
 
 // Conditions for a row.
 const (
-	// An interval lasts at least shortest seconds, and has at least leastSteps decode steps and
+	// shortest, leastSteps and leastTokens are limits of an interval. It lasts at least shortest seconds, and has at least leastSteps decode steps and
 	// leastTokens tokens.
 	shortest, leastSteps, leastTokens = 1, 10, 32
-	// An interval is at least edges times as long as a prompt, which may be counted in the interval
+	// edges is a limit of an interval. It is at least edges times as long as a prompt, which may be counted in the interval
 	// after the one in which it delayed others.
 	edges = 8
 	// longest limits an interval in seconds, and farApart the seconds between two scrapes; beyond
@@ -21,14 +21,14 @@ const (
 	// crowd is the number of sequences at which a row of steps has half its weight: with few
 	// sequences it is random which of them prompts delay.
 	crowd = 2
-	// A row of prompts needs leastEnded ended requests. With ended of them it has half its weight.
+	// leastEnded and ended weigh rows of prompts. A row needs leastEnded ended requests. With ended of them it has half its weight.
 	leastEnded, ended = 4, 16
-	// The weight of requests in the estimate of prompts per step falls to 1/e after lately
+	// lately sets how fast requests are forgotten. The weight of requests in the estimate of prompts per step falls to 1/e after lately
 	// requests.
 	lately = 64
 	// mostBusy is the largest share of an interval that steps with prompts can take.
 	mostBusy = 0.9
-	// If the share of steps with prompts is above mostly, they cannot be separated from others.
+	// mostly is a limit of the share of steps with prompts. Above it, they cannot be separated from others.
 	mostly = 0.5
 	// plain is the most tokens per sequence and step at which steps with prompts are recognized by
 	// their tokens: speculative decoding makes more.
@@ -54,7 +54,8 @@ type Engine struct {
 	known  bool // it has been scraped
 
 	steps, prompts interval
-	// shared is the number of requests in the latest rows of prompts, and of steps that computed their prompts; see lately.
+	// shared is the number of requests in the latest rows of prompts, and of steps that computed
+	// their prompts; see lately.
 	shared struct{ requests, steps float64 }
 	prompt float64 // mean prefill time in the last interval with prompts, in seconds
 }
@@ -166,7 +167,8 @@ func (i *interval) add(from, to *look, seconds float64) bool {
 	return true
 }
 
-// Saw learns from a scrape of an engine at a time, in seconds, and from the requests in flight there. It reports whether anything was learned.
+// Saw learns from a scrape of an engine at a time, in seconds, and from the requests in flight
+// there. It reports whether anything was learned.
 func (l *Learner) Saw(e *Engine, at float64, load *engine.Load, sent Sent) bool {
 	if l.pinned {
 		return false

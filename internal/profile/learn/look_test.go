@@ -24,19 +24,24 @@ func TestWhatMakesARow(t *testing.T) {
 		{"seconds are unknown", 1, func(l *engine.Load) { l.Totals.InterToken.Seconds = known(math.NaN()) }, false},
 		{"nobody says how full the cache is", 1, func(l *engine.Load) { l.KVUsage = engine.Value{} }, false},
 		{"prompt tokens are too many", 1, func(l *engine.Load) { l.Totals.PromptTokens = known(1e15) }, false},
-		{"more decode than run", 1, func(l *engine.Load) { l.Totals.InterToken = engine.Timed{Count: known(2000), Seconds: known(150)} }, false},
+		{"more decode than run", 1, func(l *engine.Load) {
+			l.Totals.InterToken = engine.Timed{Count: known(2000), Seconds: known(150)}
+		}, false},
 		{"fewer decode than run", 1, func(l *engine.Load) { l.Running = known(100) }, false},
 		{"too soon", 0.5, func(*engine.Load) {}, false},
 		{"no later", 0, func(*engine.Load) {}, false},
 		{"before", -1, func(*engine.Load) {}, false},
-		{"few steps, each long", 1, func(l *engine.Load) { l.Totals.InterToken = engine.Timed{Count: known(1050), Seconds: known(60)} }, false},
+		{"few steps, each long", 1, func(l *engine.Load) {
+			l.Totals.InterToken = engine.Timed{Count: known(1050), Seconds: known(60)}
+		}, false},
 		{"far apart", 11, func(l *engine.Load) { l.Totals.InterToken = engine.Timed{Count: known(3000), Seconds: known(210)} }, false},
 		{"few tokens", 1, func(l *engine.Load) { l.Totals.InterToken = engine.Timed{Count: known(1010), Seconds: known(50.5)} }, false},
 	} {
 		look := func(tokens, seconds, prompts float64) engine.Load {
 			return engine.Load{
 				Running: known(10), KVUsage: known(0.1), Totals: engine.Totals{
-					InterToken: engine.Timed{Count: known(tokens), Seconds: known(seconds)}, PromptTokens: known(prompts), CachedTokens: known(100),
+					InterToken: engine.Timed{Count: known(tokens), Seconds: known(seconds)}, PromptTokens: known(prompts),
+					CachedTokens: known(100),
 				},
 			}
 		}
@@ -56,7 +61,8 @@ func TestARowByHand(t *testing.T) {
 	p := simple
 	p.Prefill.PerTokenSquared = 1e-8
 	l := New(p, true)
-	r, ok := l.step(&interval{seconds: 1, most: 11, tokens: 200, between: 10, prompt: 1000, cached: 400, requests: 1, held: 15000, running: 10})
+	r, ok := l.step(&interval{seconds: 1, most: 11, tokens: 200, between: 10, prompt: 1000, cached: 400, requests: 1, held: 15000,
+		running: 10})
 	want := [terms]float64{0.04, 0.0002 * 10, 4e-7 * 15000, 600 * (0.0002 + 1e-8*1400) / 20, l.unit / 20}
 	if !alike(r.terms, want) {
 		t.Errorf("the terms are %v, want %v", r.terms, want)
@@ -68,7 +74,8 @@ func TestARowByHand(t *testing.T) {
 	// of 0.25 s, while one sequence decoded half of the time.
 	p.Prefill.Base = 0.01
 	l = New(p, true)
-	r, ok = l.prompt(new(Engine), &interval{seconds: 100, between: 50, prompt: 40_000, requests: 40, ended: 32, prefilled: 8, counts: true, computed: 32 * 1100, held: 100 * 1000, most: 2})
+	r, ok = l.prompt(new(Engine), &interval{seconds: 100, between: 50, prompt: 40_000, requests: 40, ended: 32, prefilled: 8, counts: true,
+		computed: 32 * 1100, held: 100 * 1000, most: 2})
 	beside := 1 - math.Exp(-0.5)
 	want = [terms]float64{0.04*beside + 0.01*(1-beside), 0.0002 * 0.5, 4e-7 * 1000, 1100 * (0.0002 + 1e-8*1000), l.unit}
 	if !alike(r.terms, want) {
@@ -105,12 +112,14 @@ func TestOtherRows(t *testing.T) {
 		isPrompt bool
 		want     [terms]float64 // the last one in units
 	}{
-		"as it is":           {nil, steps, false, [terms]float64{0.04, 0.002, 0, 0.2 / 20, 1. / 20}},
-		"slow with adapters": {func(p *profile.Profile) { p.Decode.AdapterSlowdown = 2 }, with(func(i *interval) { i.adapters = true }), false, [terms]float64{0.08, 0.004, 0, 0.2 / 20, 1. / 20}},
+		"as it is": {nil, steps, false, [terms]float64{0.04, 0.002, 0, 0.2 / 20, 1. / 20}},
+		"slow with adapters": {func(p *profile.Profile) { p.Decode.AdapterSlowdown = 2 }, with(func(i *interval) { i.adapters = true }),
+			false, [terms]float64{0.08, 0.004, 0, 0.2 / 20, 1. / 20}},
 		"slow with them, and without": {
 			func(p *profile.Profile) { p.Decode.AdapterSlowdown = 2 }, steps, false, [terms]float64{0.04, 0.002, 0, 0.2 / 20, 1. / 20},
 		},
-		"nobody decodes beside a prompt": {nil, with(func(i *interval) { i.most = 1; i.running = 1; i.between = 1 }), false, [terms]float64{0.04, 0.0002, 0, 0, 0}},
+		"nobody decodes beside a prompt": {nil, with(func(i *interval) { i.most = 1; i.running = 1; i.between = 1 }), false,
+			[terms]float64{0.04, 0.0002, 0, 0, 0}},
 		// Of 25 counted steps of 8 sequences, two had more than 16 tokens; they computed four
 		// prompts.
 		"engines count steps": {
@@ -133,7 +142,8 @@ func TestOtherRows(t *testing.T) {
 			func(p *profile.Profile) { p.Prefill.Base = 0.1 }, prompts, true, [terms]float64{0.04, 0.0001, 0, 0.2, 1},
 		},
 		"prompts in two steps": {
-			func(p *profile.Profile) { p.Limits.MaxBatchedTokens = 500 }, prompts, true, [terms]float64{2 * 0.04 * beside, 2 * 0.0001, 0, 0.2, 2},
+			func(p *profile.Profile) { p.Limits.MaxBatchedTokens = 500 }, prompts, true,
+			[terms]float64{2 * 0.04 * beside, 2 * 0.0001, 0, 0.2, 2},
 		},
 	} {
 		p := simple
@@ -168,8 +178,10 @@ func TestWhatMakesARowOfPrompts(t *testing.T) {
 		look := func(requests float64) engine.Load {
 			return engine.Load{
 				Running: known(1), Waiting: known(0), KVUsage: known(0.1), Totals: engine.Totals{
-					InterToken: engine.Timed{Count: known(0), Seconds: known(0)}, PromptTokens: known(100 * requests), CachedTokens: known(0),
-					FirstToken: engine.Timed{Count: known(requests), Seconds: known(requests)}, Prefill: engine.Timed{Count: known(requests), Seconds: known(0.1 * requests)},
+					InterToken: engine.Timed{Count: known(0), Seconds: known(0)}, PromptTokens: known(100 * requests),
+					CachedTokens: known(0),
+					FirstToken:   engine.Timed{Count: known(requests), Seconds: known(requests)},
+					Prefill:      engine.Timed{Count: known(requests), Seconds: known(0.1 * requests)},
 				},
 			}
 		}

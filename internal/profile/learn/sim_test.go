@@ -66,7 +66,8 @@ func (w *world) until(then float64) {
 			for i := w.shared; i < len(prompt); i++ {
 				prompt[i] = w.random.Uint32()
 			}
-			if id, err := e.Submit(at, sim.Request{Adapter: w.adapter(), Prompt: prompt, Output: make([]uint32, length(129, 1, 1000))}); err == nil {
+			if id, err := e.Submit(at, sim.Request{Adapter: w.adapter(), Prompt: prompt,
+				Output: make([]uint32, length(129, 1, 1000))}); err == nil {
 				w.tokens[n][id] = float64(len(prompt)) + meanOutput/2
 				w.sent[n].Requests, w.sent[n].Tokens = w.sent[n].Requests+1, w.sent[n].Tokens+w.tokens[n][id]
 			}
@@ -102,9 +103,11 @@ func load(e *sim.Engine, of profile.Profile) engine.Load {
 		Running: engine.Known(float64(c.Running)), Waiting: engine.Known(float64(c.Waiting)), KVUsage: engine.Known(c.KVUsage),
 		KVTokens: engine.Known(float64(of.Limits.KVBlocks * of.Limits.BlockSize)), Active: e.Active(nil),
 		Totals: engine.Totals{
-			Queue: timed(c.Queue), Prefill: timed(c.Prefill), Decode: timed(c.Decode), FirstToken: timed(c.FirstToken), InterToken: timed(c.InterToken),
-			PromptTokens: engine.Known(float64(c.PromptTokens)), CachedTokens: engine.Known(float64(c.CachedTokens)), GeneratedTokens: engine.Known(float64(c.GeneratedTokens)),
-			PrefillTokens: engine.Known(float64(c.PrefillTokens)), Steps: stepsOf(c.Steps),
+			Queue: timed(c.Queue), Prefill: timed(c.Prefill), Decode: timed(c.Decode), FirstToken: timed(c.FirstToken),
+			InterToken:   timed(c.InterToken),
+			PromptTokens: engine.Known(float64(c.PromptTokens)), CachedTokens: engine.Known(float64(c.CachedTokens)),
+			GeneratedTokens: engine.Known(float64(c.GeneratedTokens)),
+			PrefillTokens:   engine.Known(float64(c.PrefillTokens)), Steps: stepsOf(c.Steps),
 		},
 	}
 }
@@ -190,19 +193,24 @@ func TestWhatIsLearnedIsSo(t *testing.T) {
 		name    string
 		of      profile.Profile
 		trusted bool
-	}{{"true", large, true}, {"generic", table.Generic(), false}, {"ten times as long", large.Times(10), true}, {"a tenth", large.Times(0.1), true}} {
+	}{{"true", large, true}, {"generic", table.Generic(), false}, {"ten times as long", large.Times(10), true},
+		{"a tenth", large.Times(0.1), true}} {
 		for rate, sequences := range map[float64]int{0.05: 1, 0.3: 4, 1: 15} {
 			o := newObserver(prior.of, prior.trusted, 4)
 			o.look(newWorld(t, 1, rate, large, large, large, large.Times(2)), large, 600, nil)
 			if off := wrong(o.Of(&o.engines[0]), large, sequences); off > 0.22 {
 				t.Errorf("%s, %g a second: it is off by %.2f: %+v", prior.name, rate, off, o.Of(&o.engines[0]))
 			}
-			if off := wrong(o.Of(&o.engines[3]), large.Times(2), sequences); off > 0.25 || o.engines[3].Factor() < 1.7*o.engines[0].Factor() {
-				t.Errorf("%s, %g a second: of the slow one it is off by %.2f, its factor is %.2f", prior.name, rate, off, o.engines[3].Factor())
+			if off := wrong(o.Of(&o.engines[3]), large.Times(2), sequences); off > 0.25 ||
+				o.engines[3].Factor() < 1.7*o.engines[0].Factor() {
+				t.Errorf("%s, %g a second: of the slow one it is off by %.2f, its factor is %.2f", prior.name, rate, off,
+					o.engines[3].Factor())
 			}
-			t.Logf("%s, %g a second: %+v %+v off %.2f %.2f", prior.name, rate, o.Profile().Prefill, o.Profile().Decode, wrong(o.Of(&o.engines[0]), large, sequences), wrong(o.Of(&o.engines[3]), large.Times(2), sequences))
+			t.Logf("%s, %g a second: %+v %+v off %.2f %.2f", prior.name, rate, o.Profile().Prefill, o.Profile().Decode,
+				wrong(o.Of(&o.engines[0]), large, sequences), wrong(o.Of(&o.engines[3]), large.Times(2), sequences))
 			if !o.Trusted() || len(o.trusts) > 1 || o.Residual() > 0.1 {
-				t.Errorf("%s, %g a second: it is trusted: %v, which changed at %v; predictions are off by %.2f", prior.name, rate, o.Trusted(), o.trusts, o.Residual())
+				t.Errorf("%s, %g a second: it is trusted: %v, which changed at %v; predictions are off by %.2f", prior.name, rate,
+					o.Trusted(), o.trusts, o.Residual())
 			}
 			p := o.Profile()
 			if again, err := profile.Parse(profile.Format(p)); err != nil || again != p {
@@ -281,7 +289,8 @@ func TestBrokenLooks(t *testing.T) {
 	}
 }
 
-// An engine counts a shared prefix once, but each sequence attends to it: learned steps take as long as those of sequences with whole prompts.
+// An engine counts a shared prefix once, but each sequence attends to it: learned steps take as
+// long as those of sequences with whole prompts.
 func TestSharedPrefixes(t *testing.T) {
 	w := newWorld(t, 1, 2, large, large)
 	w.shared, w.longer = 8000, 0

@@ -130,7 +130,8 @@ var (
 func ParseHardware(text string) (Hardware, error) {
 	parts := hardwareForm.FindStringSubmatch(strings.TrimSpace(text))
 	if parts == nil {
-		return Hardware{}, fmt.Errorf("hardware %q: write how many GPUs of which kind share one model, such as 4 x A100-80GB; known are %s", text, classes())
+		return Hardware{}, fmt.Errorf("hardware %q: write how many GPUs of which kind share one model, such as 4 x A100-80GB; known are %s",
+			text, classes())
 	}
 	h := Hardware{GPUs: 1}
 	if number := parts[1]; number != "" {
@@ -147,7 +148,8 @@ func ParseHardware(text string) (Hardware, error) {
 			return h, nil
 		}
 	}
-	return Hardware{}, fmt.Errorf("hardware %q: no GPU in the table is called %q; known are %s", text, strings.TrimSpace(parts[2]), classes())
+	return Hardware{}, fmt.Errorf("hardware %q: no GPU in the table is called %q; known are %s", text, strings.TrimSpace(parts[2]),
+		classes())
 }
 
 // plainName normalizes a GPU's name.
@@ -197,8 +199,9 @@ func Of(hardware, parameters string, adapters int) (profile.Profile, error) {
 	left := usedMemory*on.Memory*float64(h.GPUs) - bytesPerWeight*billions // GB
 	blocks := int(left * 1e9 / (kvBytes * layersOf(billions) * blockSize))
 	if blocks < 2 {
-		return profile.Profile{}, fmt.Errorf("%s of parameters do not fit on %s: their weights take %.0f GB, and %.0f GB are for use; write more GPUs",
-			strings.TrimSpace(parameters), h, bytesPerWeight*billions, usedMemory*on.Memory*float64(h.GPUs))
+		return profile.Profile{},
+			fmt.Errorf("%s of parameters do not fit on %s: their weights take %.0f GB, and %.0f GB are for use; write more GPUs",
+				strings.TrimSpace(parameters), h, bytesPerWeight*billions, usedMemory*on.Memory*float64(h.GPUs))
 	}
 	p := profile.Profile{
 		Name: fmt.Sprintf("%s of parameters on %s", strings.TrimSpace(parameters), h),
@@ -216,7 +219,8 @@ func Of(hardware, parameters string, adapters int) (profile.Profile, error) {
 		p.Prefill, p.Decode = roofline(on, h.GPUs, billions)
 		p.Source = fmt.Sprintf("By data sheets, with what of them arrived in measurements of Splitwise and SageServe. "+
 			"These it misses by %.0f %% for prompts and %.0f %% for steps in the median; of a set that was left out, by %.0f %% and %.0f %%.",
-			100*known.Errors.Prompts.Median, 100*known.Errors.Steps.Median, 100*known.Errors.Prompts.LeftOut, 100*known.Errors.Steps.LeftOut)
+			100*known.Errors.Prompts.Median, 100*known.Errors.Steps.Median, 100*known.Errors.Prompts.LeftOut,
+			100*known.Errors.Steps.LeftOut)
 	}
 	p.Source += " Limits are vLLM's defaults, with a KV cache in what the weights leave of 90 % of the memory."
 	if adapters > 0 {

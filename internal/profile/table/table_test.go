@@ -18,8 +18,10 @@ func TestParseHardware(t *testing.T) {
 	for text, want := range map[string]Hardware{
 		"4 x A100-80GB": {4, "A100-80GB"}, "A100-80GB": {1, "A100-80GB"}, "4xH100": {4, "H100-80GB"}, "8×h200": {8, "H200-141GB"},
 		"2 L40S": {2, "L40S"}, "  l4 ": {1, "L4"}, "1 X a100 40gb": {1, "A100-40GB"}, "4*T4": {4, "T4"}, "2 xH100-80GB": {2, "H100-80GB"},
-		"NVIDIA-A100-SXM4-80GB": {1, "A100-80GB"}, "NVIDIA-H100-80GB-HBM3": {1, "H100-80GB"}, "Tesla-T4": {1, "T4"}, "NVIDIA-A10G": {1, "A10G"},
-		"nvidia-l4": {1, "L4"}, "2 x NVIDIA A100-PCIE-40GB": {2, "A100-40GB"}, "a100-80gb": {1, "A100-80GB"}, "NVIDIA-H200": {1, "H200-141GB"},
+		"NVIDIA-A100-SXM4-80GB": {1, "A100-80GB"}, "NVIDIA-H100-80GB-HBM3": {1, "H100-80GB"}, "Tesla-T4": {1, "T4"},
+		"NVIDIA-A10G": {1, "A10G"},
+		"nvidia-l4":   {1, "L4"}, "2 x NVIDIA A100-PCIE-40GB": {2, "A100-40GB"}, "a100-80gb": {1, "A100-80GB"},
+		"NVIDIA-H200":     {1, "H200-141GB"},
 		"NVIDIA-H100-NVL": {1, "H100-80GB"}, "64 x L4": {64, "L4"}, "V100-32GB": {1, "V100-32GB"},
 	} {
 		if got, err := ParseHardware(text); err != nil || got != want {
@@ -121,7 +123,8 @@ func TestRoofline(t *testing.T) {
 	if one.Limits != limits || one.AdapterLoad != (profile.Spread{}) {
 		t.Errorf("limits are %+v, a load takes %+v", one.Limits, one.AdapterLoad)
 	}
-	if four.Limits.GPUAdapters != 2 || four.Limits.HostAdapters != 2 || four.AdapterLoad.Mean == 0 || !strings.Contains(four.Source, "adapters are assumed") {
+	if four.Limits.GPUAdapters != 2 || four.Limits.HostAdapters != 2 || four.AdapterLoad.Mean == 0 ||
+		!strings.Contains(four.Source, "adapters are assumed") {
 		t.Errorf("with adapters it is %+v", four)
 	}
 }
@@ -149,7 +152,8 @@ func TestAllOfTheTable(t *testing.T) {
 		}
 	}
 	_, err := Of("A10G", "70B", 0)
-	if want := "70B of parameters do not fit on 1 x A10G: their weights take 140 GB, and 22 GB are for use; write more GPUs"; err == nil || err.Error() != want {
+	if want := "70B of parameters do not fit on 1 x A10G: their weights take 140 GB, and 22 GB are for use; write more GPUs"; err == nil ||
+		err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
 	if _, err := Of("B300", "70B", 0); err == nil {
@@ -243,7 +247,8 @@ func published(t *testing.T, dir string, m measured) (rows []fit.Row) {
 		}
 		for _, r := range all {
 			name := strings.ReplaceAll(strings.ToLower(r.Set.Model), "llama2", "llama-2")
-			if r.Set.Hardware == strings.ToLower(m.GPU) && r.Set.TensorParallel == m.GPUs && strings.Contains(strings.ToLower(m.Source), "to "+name+" of") {
+			if r.Set.Hardware == strings.ToLower(m.GPU) && r.Set.TensorParallel == m.GPUs &&
+				strings.Contains(strings.ToLower(m.Source), "to "+name+" of") {
 				rows = append(rows, r)
 			}
 		}
