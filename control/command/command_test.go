@@ -126,8 +126,8 @@ func TestFaultsAtTheStartEndIt(t *testing.T) {
 // host is a loopback address that no other test process has.
 var host = fmt.Sprintf("127.61.%d.%d", os.Getpid()/20%250, os.Getpid()%20+1)
 
-// The program serves extprocs and clients of ModelMesh, tells operators, is alone with its file,
-// and ends in time with a stream open.
+// The program serves extprocs, ModelMesh's clients and operators, locks its file, and stops in time
+// although a stream is open.
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
 	folder := filepath.Join(dir, "objects")
@@ -215,7 +215,7 @@ func dial(t *testing.T, target string) *grpc.ClientConn {
 	return conn
 }
 
-// awaitLeader returns when a control leads: its health says so.
+// awaitLeader waits until a control leads, by its health.
 func awaitLeader(t *testing.T, conn *grpc.ClientConn) {
 	t.Helper()
 	watch, err := healthv1.NewHealthClient(conn).Watch(limited(t), &healthv1.HealthCheckRequest{Service: "headgate.placement.v1.Placement"},

@@ -84,7 +84,7 @@ func says(t *testing.T, url, want string) {
 	}
 }
 
-// Where one address is not enough both are served, and both end.
+// If loopback is not included, both addresses are served, and both end.
 func TestLoopbackIsServedBesides(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var log lines
@@ -112,8 +112,7 @@ func TestLoopbackIsServedBesides(t *testing.T) {
 	}
 }
 
-// Whoever serves every address serves loopback with them; who is told an address that is taken says
-// so.
+// All addresses include loopback. An address in use is an error.
 func TestServe(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", ""} {
 		ctx, stop := context.WithCancel(t.Context())

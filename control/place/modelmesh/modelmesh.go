@@ -268,10 +268,10 @@ func summary(st decide.Status) mmesh.ModelStatusInfo_ModelStatus {
 	return best
 }
 
-// key names the model of an id.
+// key returns the key of a model id.
 func (s *Server) key(id string) (decide.Key, error) { return s.keyOf("modelId", id) }
 
-// keyOf is key for an id in a field of that name.
+// keyOf is key for an id in a named field.
 func (s *Server) keyOf(field, id string) (decide.Key, error) {
 	if id == "" {
 		return decide.Key{}, status.Errorf(codes.InvalidArgument, "%s must not be empty", field)
@@ -286,7 +286,7 @@ func (s *Server) keyOf(field, id string) (decide.Key, error) {
 	return decide.Key{Pool: pool, ID: id}, nil
 }
 
-// time reads ms since 1970. A time to come is now: clocks differ.
+// time converts ms since 1970. A future time becomes now, because clocks differ.
 func (s *Server) time(ms uint64) time.Time {
 	now := s.now()
 	if ms > uint64(now.UnixMilli()) {
@@ -295,13 +295,13 @@ func (s *Server) time(ms uint64) time.Time {
 	return time.UnixMilli(int64(ms))
 }
 
-// meta is that of the object of a registered model or VModel.
+// meta is the metadata of a registered model's or VModel's object.
 func (s *Server) meta(key decide.Key) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: key.Pool.Namespace, Name: objectName(key), CreationTimestamp: metav1.NewTime(s.now())}
 }
 
-// objectName is the name of the object of a registered model: ids may be any UTF-8, and objects'
-// names may not.
+// objectName returns the name of a registered model's object: ids are any UTF-8, but object names
+// are restricted.
 func objectName(key decide.Key) string {
 	sum := sha256.Sum256([]byte(key.ID))
 	pool := strings.TrimRight(fmt.Sprintf("%.30s", key.Pool.Name), ".")

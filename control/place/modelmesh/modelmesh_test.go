@@ -21,7 +21,7 @@ import (
 
 var pool = objects.Name{Namespace: "default", Name: "p"}
 
-// placer is placement as a test says that it is.
+// placer is a Placer whose state the test sets.
 type placer struct {
 	modelmesh.Placer
 	pool     error
@@ -34,7 +34,7 @@ type placer struct {
 	asked  int
 	status decide.Status
 	vmodel decide.VModelStatus
-	news   chan struct{} // there is another status
+	news   chan struct{} // the status has changed
 }
 
 func newPlacer() *placer { return &placer{news: make(chan struct{}, 1)} }
@@ -109,7 +109,7 @@ func failure(endpoint, words string, minutes int) decide.Failure {
 	return decide.Failure{Endpoint: endpoint, Words: words, At: at(minutes)}
 }
 
-// say is a status in a line: the status, what each copy is, and the errors.
+// say formats a status on one line: the status, each copy, and the errors.
 func say(st *mmesh.ModelStatusInfo) string {
 	all := []string{st.GetStatus().String()}
 	for _, c := range st.GetModelCopyInfos() {
@@ -121,7 +121,7 @@ func say(st *mmesh.ModelStatusInfo) string {
 	return strings.Join(all, " ")
 }
 
-// What a status says follows from the copies and failures, newest first.
+// A status follows from the copies, and from the failures, newest first.
 func TestStatuses(t *testing.T) {
 	for want, st := range map[string]decide.Status{
 		"NOT_LOADED":                           {},
@@ -131,7 +131,7 @@ func TestStatuses(t *testing.T) {
 		"LOADED e2=LOADING_FAILED@4 e1=LOADED@1": {
 			Copies: []decide.Copy{copyAt("e1", decide.Loaded, 1)}, Failures: []decide.Failure{failure("e2", "disk", 4)},
 		},
-		// One that drains answers no new requests.
+		// A draining copy gets no new requests.
 		"NOT_LOADED e1=NOT_LOADED@1": {Copies: []decide.Copy{copyAt("e1", decide.Draining, 1)}},
 		"LOADING e2=LOADING@5 e1=LOADING_FAILED@1": {
 			Copies: []decide.Copy{copyAt("e2", decide.Queued, 5)}, Failures: []decide.Failure{failure("e1", "disk", 1)},
@@ -140,12 +140,12 @@ func TestStatuses(t *testing.T) {
 			Failures: []decide.Failure{failure("e1", "disk", 1), failure("e2", "memory", 3)}, Why: decide.LoadFailed,
 		},
 		"NOT_LOADED 'it is larger than any endpoint'": {Why: decide.TooLarge},
-		// It is tried again for who waits for it.
+		// The load is retried for queued requests.
 		"LOADING e1=LOADING_FAILED@1": {Held: 1, Retrying: true,
 			Failures: []decide.Failure{{Endpoint: "e1", At: failure("e1", "", 1).At, Words: "busy", Why: decide.LoadRetried}}},
 		// The failure has expired, and the next load has not begun.
 		"LOADING": {Asked: true, Retrying: true},
-		// Nobody waits, and it has failed too often.
+		// No request is queued, and the load has failed too often.
 		"LOADING_FAILED e1=LOADING_FAILED@1 'busy'": {Asked: true, Retrying: true, Exhausted: true,
 			Failures: []decide.Failure{failure("e1", "busy", 1)}},
 	} {
@@ -162,7 +162,7 @@ func TestStatuses(t *testing.T) {
 	}
 }
 
-// Calls that make no sense, and what placement refuses, have the codes of ModelMesh.
+// Invalid calls, and errors of placement, have ModelMesh's codes.
 func TestErrors(t *testing.T) {
 	info := &mmesh.ModelInfo{Type: "t"}
 	register := func(id string, info *mmesh.ModelInfo) func(*modelmesh.Server) error {
@@ -275,7 +275,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// What is registered is a Model with a name that an object can have; ids are any UTF-8.
+// A registered model is a Model with a valid object name, although ids are any UTF-8.
 func TestWhatIsRegistered(t *testing.T) {
 	names := make(map[string]string)
 	for _, id := range []string{"m", "模型/v1", "模型/v2", strings.Repeat("é", 256)} {
@@ -300,8 +300,8 @@ func TestWhatIsRegistered(t *testing.T) {
 	}
 }
 
-// A model of which nobody says when it was used counts as used an hour ago if it is loaded now,
-// else six; a time to come is now.
+// Without a time of last use, a model counts as used an hour ago if it is loaded now, else six
+// hours ago. A future time becomes now.
 func TestWhenAModelCountsAsUsed(t *testing.T) {
 	info := &mmesh.ModelInfo{Type: "t"}
 	ago := func(d time.Duration) uint64 { return uint64(time.Now().Add(-d).UnixMilli()) }
@@ -337,14 +337,14 @@ func TestWhenAModelCountsAsUsed(t *testing.T) {
 	}
 }
 
-// With sync a call answers when the model is loaded, or will not be; without it at once.
+// With sync a call answers when the load has ended; without it at once.
 func TestASyncCallWaitsForTheEnd(t *testing.T) {
 	loading := decide.Status{Copies: []decide.Copy{copyAt("e1", decide.Loading, 1)}, Asked: true}
 	for want, end := range map[string]decide.Status{
 		"LOADED e1=LOADED@2":                          {Copies: []decide.Copy{copyAt("e1", decide.Loaded, 2)}},
 		"LOADING_FAILED e1=LOADING_FAILED@2 'disk'":   {Failures: []decide.Failure{failure("e1", "disk", 2)}, Why: decide.LoadFailed},
 		"NOT_LOADED 'it is larger than any endpoint'": {Why: decide.TooLarge},
-		"NOT_LOADED": {}, // it came, and has left again
+		"NOT_LOADED": {}, // it was loaded, and is gone again
 	} {
 		p := newPlacer()
 		p.set(decide.Status{})
@@ -391,8 +391,8 @@ func TestTheCallersDeadlineEndsTheWaitAlone(t *testing.T) {
 	}
 }
 
-// A VModel is in transition while it goes elsewhere than is wanted; that its target failed is told
-// only where there is no hope.
+// A VModel is in transition until its requests go to the target. A failed target is reported only
+// if no load is left.
 func TestStatusesOfVModels(t *testing.T) {
 	failed := decide.Status{Failures: []decide.Failure{failure("e1", "disk", 1)}, Why: decide.LoadFailed}
 	loaded := decide.Status{Copies: []decide.Copy{copyAt("e1", decide.Loaded, 1)}}

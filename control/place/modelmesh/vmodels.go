@@ -13,11 +13,11 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 )
 
-// moveTimeout bounds how long a call waits for a VModel to move; ModelMesh's.
+// moveTimeout limits how long a call waits for a VModel to move, as in ModelMesh.
 const moveTimeout = 4 * time.Minute
 
-// SetVModel sets a VModel, or moves it to another model, which it may register. The errors are
-// ModelMesh's (VModelManager.java).
+// SetVModel sets a VModel or its target, which it may register. The errors are ModelMesh's
+// (VModelManager.java).
 func (s *Server) SetVModel(ctx context.Context, r *mmesh.SetVModelRequest) (*mmesh.VModelStatusInfo, error) {
 	key, err := s.keyOf("vModelId", r.GetVModelId())
 	if err != nil {
@@ -75,7 +75,7 @@ func (s *Server) SetVModel(ctx context.Context, r *mmesh.SetVModelRequest) (*mme
 	return s.vmodel(key, r.GetOwner()), nil
 }
 
-// DeleteVModel takes a VModel away. One that is not there, or another's, stays as it is.
+// DeleteVModel deletes a VModel. A missing one, or another owner's, is not changed.
 func (s *Server) DeleteVModel(_ context.Context, r *mmesh.DeleteVModelRequest) (*mmesh.DeleteVModelResponse, error) {
 	key, err := s.keyOf("vModelId", r.GetVModelId())
 	if err != nil {
@@ -90,7 +90,7 @@ func (s *Server) DeleteVModel(_ context.Context, r *mmesh.DeleteVModelRequest) (
 	return &mmesh.DeleteVModelResponse{}, nil
 }
 
-// GetVModelStatus tells the status of a VModel. That of one that is not there, or another's, is
+// GetVModelStatus returns the status of a VModel. For a missing one, or another owner's, it is
 // NOT_FOUND.
 func (s *Server) GetVModelStatus(_ context.Context, r *mmesh.GetVModelStatusRequest) (*mmesh.VModelStatusInfo, error) {
 	key, err := s.keyOf("vModelId", r.GetVModelId())
@@ -100,7 +100,7 @@ func (s *Server) GetVModelStatus(_ context.Context, r *mmesh.GetVModelStatusRequ
 	return s.vmodel(key, r.GetOwner()), nil
 }
 
-// vmodel is what is known of a VModel, as the API has it.
+// vmodel returns the status of a VModel.
 func (s *Server) vmodel(key decide.Key, owner string) *mmesh.VModelStatusInfo {
 	st, is, there := s.placer.VModel(key)
 	if !there || is != owner {
@@ -117,7 +117,7 @@ func (s *Server) vmodel(key decide.Key, owner string) *mmesh.VModelStatusInfo {
 	if st.Failed != "" {
 		out.Status = mmesh.VModelStatusInfo_TRANSITION_FAILED
 	} else if out.TargetModelStatus.Status == mmesh.ModelStatusInfo_LOADING_FAILED {
-		out.TargetModelStatus.Status = mmesh.ModelStatusInfo_LOADING // it is tried elsewhere
+		out.TargetModelStatus.Status = mmesh.ModelStatusInfo_LOADING // the load is tried elsewhere
 	}
 	return out
 }

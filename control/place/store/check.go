@@ -11,16 +11,16 @@ import (
 	"github.com/headgate/headgate/api/v1alpha1"
 )
 
-// bbolt reads its file by pointers, and one that is cut or garbled ends the process. So the file is
-// read here first, as bbolt 1.4 lays it out (internal/common: meta.go, page.go, bucket.go): pages
-// of one size, of which a page too large for that takes the ones behind it, too. The first two are
-// metas, of which the valid one with the higher transaction counts. It names the root of the tree
-// whose keys are buckets, and the page with the list of free ones.
+// bbolt follows offsets in its file, and a corrupt file crashes the process. So the file is first
+// checked here, in the format of bbolt 1.4 (internal/common: meta.go, page.go, bucket.go): pages of
+// one size, and a larger page also uses the ones after it. The first two are meta pages. The valid
+// one with the higher transaction counts; it names the root page of the tree of buckets, and the
+// page with the list of free pages.
 const (
-	pageHeader    = 16 // id uint64, kind uint16, elements uint16, pages behind it that belong to it uint32
+	pageHeader    = 16 // id uint64, kind uint16, elements uint16, overflow pages uint32
 	metaSize      = 64 // after the header: magic, version, page size, flags uint32; root, sequence, free list, end, transaction, sum uint64
 	elementSize   = 16 // of a branch: offset, key uint32; page uint64. Of a leaf: kind, offset, key, value uint32
-	bucketHeader  = 16 // root, sequence uint64; a bucket without a root is a page behind this
+	bucketHeader  = 16 // root, sequence uint64; a bucket without a root has its page after this
 	magic         = 0xED0CDAED
 	layout        = 2
 	branchPage    = 0x01
@@ -30,19 +30,19 @@ const (
 	noFreeList    = ^uint64(0)
 )
 
-// pages are a file's, while they are checked.
+// pages has the state of a check.
 type pages struct {
 	file []byte
-	size uint64 // of one
-	end  uint64 // the first page that is not in use
+	size uint64 // of a page
+	end  uint64 // the first unused page
 	seen map[uint64]bool
 }
 
-// meta is a page that says where the others are.
+// meta is a meta page.
 type meta struct{ size, root, free, end, transaction uint64 }
 
-// check says what is wrong with the bytes of a file: nil means that bbolt reads and writes it
-// without reaching beyond it, and that each value is what its bucket holds.
+// check returns the error of a file. Without one, bbolt can read and write it without access beyond
+// its end, and each value is valid for its bucket.
 func check(file []byte) error {
 	m, err := newest(file)
 	if err != nil {
@@ -71,7 +71,7 @@ func check(file []byte) error {
 	})
 }
 
-// decode reads a value as its bucket's.
+// decode decodes a value of a bucket.
 func decode(bucket, value []byte) error {
 	switch string(bucket) {
 	case string(models):
@@ -87,13 +87,13 @@ func decode(bucket, value []byte) error {
 	case string(moves):
 		return json.Unmarshal(value, new(VModelStatus))
 	}
-	return nil // a later version's
+	return nil // of a later version
 }
 
-// newest returns the meta that counts.
+// newest returns the meta page that counts.
 func newest(file []byte) (best meta, err error) {
 	err = errors.New("it is not a state file of control")
-	for _, offset := range []int{0, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10} { // by the size of pages
+	for _, offset := range []int{0, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10} { // possible page sizes
 		if m, ok := readMeta(file, offset); ok && (err != nil || m.transaction > best.transaction) {
 			best, err = m, nil
 		}
@@ -113,7 +113,7 @@ func readMeta(file []byte, offset int) (m meta, ok bool) {
 	return m, ok && m.size >= pageHeader+metaSize && (offset == 0 || offset == int(m.size))
 }
 
-// page returns a page with those behind it that belong to it, which are nobody else's.
+// page returns a page with its overflow pages, and marks them as used.
 func (p *pages) page(id uint64) ([]byte, error) {
 	if id >= p.end {
 		return nil, fmt.Errorf("page %d is beyond the last one, %d", id, p.end-1)
@@ -132,7 +132,7 @@ func (p *pages) page(id uint64) ([]byte, error) {
 	return b[:(behind+1)*p.size], nil
 }
 
-// freeList checks the list of free pages, which are nobody else's.
+// freeList checks the list of free pages, and marks them as used.
 func (p *pages) freeList(id uint64) error {
 	if id == noFreeList {
 		return nil
@@ -142,7 +142,7 @@ func (p *pages) freeList(id uint64) error {
 		return err
 	}
 	n, list := uint64(u16(b[10:])), b[pageHeader:]
-	if n == 0xFFFF { // more: their number stands before them
+	if n == 0xFFFF { // the number follows
 		n, list = u64(list), list[8:]
 	}
 	if u16(b[8:]) != freePage || n > uint64(len(list))/8 {
@@ -158,7 +158,7 @@ func (p *pages) freeList(id uint64) error {
 	return nil
 }
 
-// bucket calls visit for all that is in a bucket.
+// bucket calls visit for all entries of a bucket.
 func (p *pages) bucket(value []byte, visit func(kind uint32, key, value []byte) error) error {
 	switch {
 	case len(value) < bucketHeader:
@@ -183,9 +183,9 @@ func (p *pages) tree(id uint64, last *[]byte, visit func(kind uint32, key, value
 	return nil
 }
 
-// elements calls visit for all leaves of a page, or below it, in order. Last is the key before.
-// Keys rise; the first one of a page is the one by which a branch leads to it, for bbolt finds the
-// branch by that.
+// elements calls visit for all leaves on or below a page, in order. Last is the key before them.
+// Keys must increase. The first key of a page must equal the branch's key for it, since bbolt finds
+// the branch by that.
 func (p *pages) elements(b []byte, last *[]byte, visit func(kind uint32, key, value []byte) error) error {
 	kind, n := u16(b[8:]), int(u16(b[10:]))
 	if kind != leafPage && kind != branchPage || kind == branchPage && n == 0 || pageHeader+n*elementSize > len(b) {

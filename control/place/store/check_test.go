@@ -13,8 +13,7 @@ import (
 	"github.com/headgate/headgate/control/place/store"
 )
 
-// folder is one in memory, where the system has such: the tests below write a thousand times, and
-// wait for each.
+// folder is a folder in memory if the system has one, since the tests wait for a thousand writes.
 func folder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "headgate")
@@ -25,8 +24,8 @@ func folder(t *testing.T) string {
 	return dir
 }
 
-// used returns the bytes of a file as one is after some use: with branches, free pages, a value of
-// several pages, and a bucket that is empty again.
+// used returns the bytes of a used file: with branches, free pages, a value of several pages, and a
+// bucket that is empty again.
 func used(t *testing.T) []byte {
 	t.Helper()
 	path := filepath.Join(folder(t), "control.db")
@@ -59,8 +58,8 @@ func used(t *testing.T) []byte {
 	return all
 }
 
-// try opens a file of such bytes, reads all that is in it and writes to it. Opened says whether it
-// was; one that was not is as it was.
+// try opens a file with some bytes, reads everything and writes to it. Opened reports success;
+// without it, the file must not have changed.
 func try(t *testing.T, all []byte) (opened bool, words string) {
 	t.Helper()
 	path := filepath.Join(folder(t), "control.db")
