@@ -54,38 +54,38 @@ type config struct {
 	explain      configdump.Command
 }
 
-const usage = `control loads models and LoRA adapters onto engines, before and when requests need them.
+const usage = `control loads models and LoRA adapters onto engines before and when requests need them, and configures the Envoys of Gateways.
 
 Usage:
 
   control --objects DIR --listen unix:PATH [flags]
   control --kube --listen HOST:PORT [flags]
-  control routes --objects DIR                    print what Envoys are to do for Gateways, HTTPRoutes, GRPCRoutes and LLMRoutes
-  control explain --objects DIR HOST PATH         say which route takes a request, and why no other
+  control routes --objects DIR                    print the routes of each Gateway
+  control explain --objects DIR HOST PATH         print which route takes a request, and why
   control bootstrap NAMESPACE/NAME                print the configuration with which an Envoy of a Gateway starts
-  control plan -f FILE                            find which hardware, replicas and batches keep objectives at the least cost
-  control status [MODEL...]                       ask a control that runs where models are, and why some are not
-  control profile --url URL, or fit FILE.csv      measure how long a model takes, or make a profile of what you measured
+  control plan -f FILE                            find the cheapest hardware, replicas and batch sizes that meet objectives
+  control status [MODEL...]                       print where models are loaded, and why some are not
+  control profile --url URL, or fit FILE.csv      measure the latency of a model, or fit a profile to measurements
 
-DIR holds the YAML files that extproc reads: InferencePool, Pod, EndpointList, PoolSettings, LLMRoute, Model and VModel. A
-Model says what the model is, where engines find it and how many copies there must be. An adapter that an LLMRoute names
-needs no Model: control loads it from the source in the pool's PoolSettings, else by its name. A VModel is a name that
-control moves from one model to another when that is loaded. An edit counts within a second. --kube reads an API server.
+DIR has the YAML files that extproc reads: InferencePool, Pod, EndpointList, PoolSettings, LLMRoute, Model and VModel. A
+Model has the source of a model and its minimum number of copies. An adapter in an LLMRoute needs no Model: control loads it
+from the source in the pool's PoolSettings, else by its name. A VModel is a name whose requests control moves to another
+model when that is loaded. Edits take effect within a second. With --kube, objects come from an API server.
 
-Each extproc calls --listen (extproc --control) and says which models requests wait for; control loads them. Clients of
-ModelMesh call the same address: control serves mmesh.ModelMesh. The models that they register, and what control asked of
-engines, are in the file of --state-file, never in DIR.
+Each extproc calls --listen (extproc --control) and reports which models have queued requests; control loads these. Clients of
+ModelMesh call the same address (mmesh.ModelMesh). Control stores the models that they register, and the loads of engines,
+in --state-file, never in DIR.
 
-Envoys of Gateways of the class headgate.dev/gateway-controller call --xds-address: control makes of Gateways, ListenerSets,
-HTTPRoutes, GRPCRoutes and LLMRoutes what each of them is to do. Each has an extproc beside it.
+Envoys of Gateways of the class headgate.dev/gateway-controller call --xds-address. Control configures them from Gateways,
+ListenerSets, HTTPRoutes, GRPCRoutes and LLMRoutes. Each Envoy has an extproc beside it.
 
-control serves /metrics for Prometheus, and /models: each model as JSON, with its copies, its failures and why it has no
-more copies (curl localhost:9091/models?id=NAME); control status prints that of all, from /placement. All are on loopback.
---metrics-host= serves /metrics, /healthz and /readyz to other machines too; /models and /placement stay on loopback.
+Control serves /metrics for Prometheus and /models with the state of each model as JSON (curl localhost:9091/models?id=NAME).
+control status reads /placement. All are on loopback. --metrics-host= also serves /metrics, /healthz and /readyz to other
+machines; /models and /placement stay on loopback.
 
-In a cluster (--kube) several controls run, and one leads: the one that holds the Lease headgate-control. The others
-answer health checks and reflection only. The leader writes into the status of Models what would be in --state-file. While the
-API server does not answer, control loads and unloads nothing, and goes on telling extprocs what it knows.
+In a cluster (--kube), several controls run and the holder of the Lease headgate-control leads. The others serve health checks,
+reflection and Envoys. Instead of --state-file, the leader uses the status of Models. While the API server does not answer,
+control pauses loads and unloads, and serves extprocs with the state that it has.
 
 Examples:
 
@@ -108,46 +108,45 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.StringVar(&c.objects, "objects", "", "read the objects from the YAML files in this `DIR` (required without --kube or --endpoints)")
 	c.kube.Register(fs)
 	fs.StringSliceVar(&c.endpoints, "endpoints", nil,
-		"use the engines at these `HOST:PORT`s, separated by commas, as the pool default/endpoints; no objects needed")
-	fs.StringVar(&c.state, "state-file", "",
-		"remember in this `FILE` what is not in the objects: registered models, and what engines were asked to load; the default is DIR.db, beside DIR")
+		"use the engines at these comma-separated `HOST:PORT`s as the pool default/endpoints, without objects")
+	fs.StringVar(&c.state, "state-file", "", "store registered models and the loads of engines in this `FILE` (default DIR.db, beside DIR)")
 	fs.StringArrayVar(&c.listen, "listen", nil,
-		"serve extprocs and clients of ModelMesh at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated (required)")
+		"serve extprocs and clients of ModelMesh at this `ADDRESS`, unix:PATH or HOST:PORT; repeatable (required)")
 	fs.StringVar(&c.hooks, "prestop-address", "",
-		"answer the preStop hooks of pods that migrate at this `HOST:PORT`, http://HOST:PORT/prestop/NAMESPACE/POD, to everybody; manifests have :8036. With several controls it is the same port for all: one that does not lead asks the one that does")
+		"answer preStop hooks of pods whose models migrate at this `HOST:PORT`, http://HOST:PORT/prestop/NAMESPACE/POD, from any caller (manifests: :8036). All controls must use the same port, since followers ask the leader")
 	fs.StringVar(&c.envoys, "xds-address", "",
-		"serve the Envoys of Gateways their configuration at this `ADDRESS`: unix:PATH, where every process that may open the socket gets the keys of every Gateway; or with --kube HOST:PORT, where Envoys have certificates of the authority in the Secret headgate-gateways, which control makes")
+		"serve xDS to the Envoys of Gateways at this `ADDRESS`: unix:PATH, where every process that may open the socket gets the keys of every Gateway; or with --kube HOST:PORT, where Envoys need certificates of the authority in the Secret headgate-gateways, which control creates")
 	fs.StringVar(&c.envoyImage, "envoy-image", "",
-		"with --kube: make for each Gateway, in this control's namespace, pods with Envoy from this `IMAGE` and extproc from --extproc-image, and a Service that leads to them; without it Envoys of Gateways are yours to run")
+		"with --kube: create for each Gateway, in control's namespace, pods with Envoy from this `IMAGE` and extproc from --extproc-image, and a Service. Without it you run the Envoys of Gateways")
 	fs.StringVar(&c.extprocImage, "extproc-image", "", "the `IMAGE` of extproc beside Envoys, with --envoy-image")
 	fs.StringVar(&c.certPath, "cert-path", "",
-		"serve other machines with TLS, with the certificate in this `DIR`, tls.crt and tls.key, read again when they change")
+		"serve other machines with TLS, with tls.crt and tls.key in this `DIR`, which are reloaded when they change")
 	fs.StringVar(&c.placement.ClientCAFile, "client-ca-file", "",
-		"of other machines, serve only extprocs whose client certificate is signed by an authority in this PEM `FILE`")
+		"on other machines, serve only extprocs with a client certificate that is signed by an authority in this PEM `FILE`")
 	fs.StringVar(&c.placement.TokenFile, "token-file", "",
-		"of other machines, serve only extprocs that send the bearer token in this `FILE`, which may be replaced at any time")
+		"on other machines, serve only extprocs that send the bearer token in this `FILE`, which may be replaced at any time")
 	fs.StringVar(&c.mesh.ClientCAFile, "mesh-client-ca-file", "",
-		"serve ModelMesh's API to clients on other machines whose certificate is signed by an authority in this PEM `FILE`")
+		"serve ModelMesh's API to clients on other machines with a certificate that is signed by an authority in this PEM `FILE`")
 	fs.StringVar(&c.mesh.TokenFile, "mesh-token-file", "",
-		"serve ModelMesh's API to clients on other machines that send the bearer token in this `FILE`, which must differ from that of --token-file. Without this flag and --mesh-client-ca-file, control refuses clients on other machines")
+		"serve ModelMesh's API to clients on other machines that send the bearer token in this `FILE`, which must differ from that of --token-file. Without this flag and --mesh-client-ca-file, control rejects clients on other machines")
 	fs.StringVar(&c.metricsHost, "metrics-host", "127.0.0.1",
-		"serve metrics and health on this `HOST`; empty means all addresses. /models and /placement are served on loopback only, in any case")
+		"serve metrics and health on this `HOST`; empty: all addresses. /models and /placement are always on loopback only")
 	fs.IntVar(&c.metricsPort, "metrics-port", 9091,
-		"serve /metrics, /models, /placement, /healthz and /readyz on this `PORT`; 0 picks a free port and logs it, -1 means not at all")
+		"serve /metrics, /models, /placement, /healthz and /readyz on this `PORT`; 0: any free port, which is logged; -1: none")
 	fs.StringVar(&c.meshPool, "mesh-pool", "",
-		"put the models that clients register into this InferencePool, `NAMESPACE/NAME`; without it into the only pool whose engines are model runtimes, or where there is none, the only one whose engines have a model repository")
+		"put registered models into this InferencePool, `NAMESPACE/NAME` (default: the only pool of model runtimes, or without one, the only pool whose engines have a model repository)")
 	fs.DurationVar(&c.drainLimit, "drain-timeout", decide.DrainLimit,
-		"before control unloads a model, give the requests there this long to end")
+		"how long running requests of a model may take before control unloads it")
 	fs.DurationVar(&c.lookInterval, "scrape-interval", place.DefaultLookInterval,
-		"look at each engine this often, to notice models that were loaded or unloaded by hand")
+		"scrape each engine at this interval, which finds models that were loaded or unloaded by hand")
 	fs.DurationVar(&c.tickInterval, "rebalance-interval", decide.TickInterval,
-		"decide this often what no request asks for: more copies of what is used most, second copies, balance between endpoints, and what free room is filled with")
+		"rebalance at this interval: more copies of busy models, second copies, balance between endpoints, and loads into free room")
 	fs.StringVar(&c.pod, "pod", "",
 		"with --kube: this control runs in the pod `NAMESPACE/NAME`, and the Lease headgate-control is in that namespace (default default/HOSTNAME)")
 	fs.StringVar(&c.podIP, "pod-ip", "",
-		"with --kube: while this control leads, point the Service headgate-placement at this `IP` and the port of --listen")
+		"with --kube: while this control leads, point the Service headgate-placement to this `IP` and the port of --listen")
 	fs.StringVar(&c.credentials, "credentials-dir", "",
-		"with --kube: serve with the certificate and the tokens of the Secret headgate-placement instead of --cert-path, --token-file and --mesh-token-file. control adds to the Secret what is missing and copies it into this `DIR`")
+		"with --kube: use the certificate and tokens of the Secret headgate-placement instead of --cert-path, --token-file and --mesh-token-file. Control adds missing entries to the Secret, and copies it into this `DIR`")
 	c.engines.Register(fs)
 	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "log messages of this `LEVEL` and above: debug, info, warn or error")
 	c.explain.Register(fs)
@@ -200,25 +199,25 @@ func (c config) check(rest []string) error {
 	case len(rest) > 0:
 		return fmt.Errorf("unexpected argument %q: every setting is a flag", strings.Join(rest, " "))
 	case c.objects == "" && !c.kube.On && len(c.endpoints) == 0:
-		return errors.New("say where the engines are: --objects DIR, a folder with YAML; --kube, an API server; or --endpoints HOST:PORT")
+		return errors.New("no engines: set --objects DIR (a folder with YAML), --kube (an API server) or --endpoints HOST:PORT")
 	case c.kube.On && c.state != "":
-		return errors.New("--state-file is of no use with --kube: what is registered and loaded is remembered in objects")
+		return errors.New("--state-file has no effect with --kube: control stores its state in the status of objects")
 	case !c.kube.On && c.pod+c.podIP+c.credentials != "":
-		return errors.New("--pod, --pod-ip and --credentials-dir are of no use without --kube")
+		return errors.New("--pod, --pod-ip and --credentials-dir need --kube")
 	case c.credentials != "" && c.certPath+c.placement.TokenFile+c.mesh.TokenFile != "":
-		return errors.New("--credentials-dir takes the place of --cert-path, --token-file and --mesh-token-file: leave one or the others out")
+		return errors.New("--credentials-dir replaces --cert-path, --token-file and --mesh-token-file: remove one or the others")
 	case c.kube.On && objectName(c.pod) == (objects.Name{}):
 		return fmt.Errorf("--pod %q: want NAMESPACE/NAME", c.pod)
 	case c.podIP != "" && net.ParseIP(c.podIP) == nil:
-		return fmt.Errorf("--pod-ip %q is no IP address", c.podIP)
+		return fmt.Errorf("--pod-ip %q is not an IP address", c.podIP)
 	case c.state == "" && !c.kube.On && !c.explain.On:
-		return errors.New("say where to remember what is registered and loaded: --state-file FILE")
+		return errors.New("set --state-file FILE, where control stores registered models and loads")
 	case len(c.listen) == 0 && !c.explain.On:
 		return errors.New("nothing to serve: set --listen to unix:PATH or HOST:PORT, which extprocs call")
 	case c.envoys != "" && !strings.HasPrefix(c.envoys, "unix:") && !c.kube.On:
 		return fmt.Errorf("--xds-address %s: want unix:PATH, or --kube, where Envoys have certificates", c.envoys)
 	case (c.envoyImage == "") != (c.extprocImage == ""):
-		return errors.New("--envoy-image and --extproc-image are of use together: a Gateway's pods have both")
+		return errors.New("--envoy-image and --extproc-image must be set together: a Gateway's pods have both")
 	case c.envoyImage != "" && (!c.kube.On || lifecycle.Port(c.envoys) == 0):
 		return errors.New("--envoy-image needs --kube, and --xds-address HOST:PORT, where pods reach control")
 	case c.meshPool != "" && c.pool() == (objects.Name{}):
@@ -226,11 +225,11 @@ func (c config) check(rest []string) error {
 	case c.drainLimit <= 0:
 		return fmt.Errorf("--drain-timeout %v: it must be above 0", c.drainLimit)
 	case c.lookInterval < 10*time.Millisecond:
-		return errors.New("--scrape-interval must be at least 10ms: a shorter one keeps the engines busy")
+		return errors.New("--scrape-interval must be at least 10ms: a shorter one loads the engines")
 	case c.tickInterval < time.Second:
-		return errors.New("--rebalance-interval must be at least 1s: load is measured over so long, and a shorter one has copies come and go")
+		return errors.New("--rebalance-interval must be at least 1s: load is averaged over it, and with a shorter one copies come and go")
 	case c.metricsPort < -1 || c.metricsPort > 65535:
-		return fmt.Errorf("--metrics-port %d is no port", c.metricsPort)
+		return fmt.Errorf("--metrics-port %d is not a port", c.metricsPort)
 	}
 	for _, text := range c.endpoints {
 		if _, err := objects.ParseAddress(text); err != nil {

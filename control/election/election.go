@@ -140,7 +140,7 @@ func (e Election) Run(ctx context.Context, term Term) error {
 				e.Log.Info("this control leads")
 				on = begin(ctx, n.transitions, term)
 			case n.gone && on != nil:
-				e.Log.Warn("cannot renew Lease " + LeaseName + "; loading and unloading nothing until a control holds it again; retrying")
+				e.Log.Warn("cannot renew Lease " + LeaseName + "; pausing loads and unloads until a control holds it again; retrying")
 				on.pause(true)
 			case n.other != "":
 				e.Log.Info("another control leads", "control", n.other)

@@ -20,7 +20,7 @@ const GatewaysName = "headgate-gateways"
 // API server does not answer. It needs the verb create of secrets, and get of [GatewaysName].
 func (p Pod) Authority(ctx context.Context) (*pki.Authority, error) {
 	return retry(ctx, p.authority, func(err error) {
-		p.Log.Warn("cannot read or write the Secret by which Envoys of Gateways are known; retrying", "secret", p.Namespace+"/"+
+		p.Log.Warn("cannot read or write the Secret with the authority for Gateways' Envoys; retrying", "secret", p.Namespace+"/"+
 			GatewaysName, "err", err)
 	})
 }

@@ -282,8 +282,7 @@ func (k *reconciler) reconcile(ctx context.Context, name string) {
 	}
 	if err != nil && ctx.Err() == nil {
 		if k.queue.NumRequeues(name) == 0 {
-			k.Log.Warn("cannot make or delete what the Envoys of a Gateway run in; retrying", "gateway", gatewayOf(g), "name", name,
-				"err", err)
+			k.Log.Warn("cannot create or delete the objects of a Gateway; retrying", "gateway", gatewayOf(g), "name", name, "err", err)
 		}
 		if fault == (attach.Verdict{}) {
 			fault = attach.Verdict{Reason: string(gatewayv1.GatewayReasonNoResources), Words: err.Error()}
@@ -304,7 +303,7 @@ func (k *reconciler) reconcile(ctx context.Context, name string) {
 
 func gatewayOf(g *attach.Gateway) string {
 	if g == nil {
-		return "none any more"
+		return "deleted"
 	}
 	return g.Name.String()
 }

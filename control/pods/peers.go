@@ -113,8 +113,8 @@ func (p *Peers) Run(ctx context.Context) error {
 	for beat := time.Now().UnixNano(); ; beat++ {
 		if err := p.write(ctx, beat); err != nil && ctx.Err() == nil {
 			if !failing {
-				p.pod.Log.Warn("cannot tell other controls what Envoys say; retrying", "configmap", p.pod.Namespace+"/"+EnvoysName,
-					"err", err)
+				p.pod.Log.Warn("cannot share the answers of Envoys with other controls; retrying", "configmap", p.pod.Namespace+"/"+
+					EnvoysName, "err", err)
 			}
 			failing = true
 		} else {

@@ -105,7 +105,7 @@ func (s *Server) Serve(ctx context.Context, address string) error {
 		return fmt.Errorf("--prestop-address %s: want HOST:PORT, which pods can reach", address)
 	}
 	s.port = at.AddrPort().Port()
-	s.log.Info("serving the hooks of pods that are about to end", "address", l.Addr().String())
+	s.log.Info("serving preStop hooks", "address", l.Addr().String())
 	return listen.HTTP(ctx, l, s)
 }
 

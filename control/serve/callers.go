@@ -55,7 +55,7 @@ func (c Config) authenticators(log *slog.Logger) (d authenticators, err error) {
 		return d, err
 	}
 	if c.Placement.known() && c.Mesh.known() && (d.placement.opensTo(d.mesh) || d.mesh.opensTo(d.placement)) {
-		return d, errors.New("clients of ModelMesh and extprocs could pose as each other: let --mesh-token-file hold another token than --token-file, or --mesh-client-ca-file another authority than --client-ca-file")
+		return d, errors.New("the credentials of ModelMesh's clients would be accepted for extprocs, or the other way round: use different tokens in --mesh-token-file and --token-file, or different authorities in --mesh-client-ca-file and --client-ca-file")
 	}
 	return d, nil
 }
@@ -151,11 +151,11 @@ func (d authenticators) enter(ctx context.Context, method string) error {
 func (d authenticator) enter(ctx context.Context) error {
 	if d.token == nil && d.roots == nil {
 		return status.Errorf(codes.PermissionDenied,
-			"other machines are not served here: control has neither %stoken-file nor %[1]sclient-ca-file", d.flags)
+			"control does not serve other machines here: it has neither %stoken-file nor %[1]sclient-ca-file", d.flags)
 	}
 	if d.roots != nil && !d.signed(ctx) {
-		return status.Errorf(codes.Unauthenticated, "show a client certificate that an authority of control's %sclient-ca-file has signed",
-			d.flags)
+		return status.Errorf(codes.Unauthenticated,
+			"send a client certificate that is signed by an authority in control's %sclient-ca-file", d.flags)
 	}
 	if d.token != nil && !sent(ctx, d.token()) {
 		return status.Errorf(codes.Unauthenticated,

@@ -51,7 +51,7 @@ func TestCallersWhoAreNotKnownAreRefusedAtTheStart(t *testing.T) {
 	below := signed(t, &root, true)
 	branch := write(t, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: below.Certificate[0]})))
 	const open = "set --cert-path, and --client-ca-file or --token-file"
-	const pose = "could pose as each other"
+	const pose = "would be accepted for extprocs, or the other way round"
 	for name, c := range map[string]struct {
 		config serve.Config
 		want   string // empty if it may serve

@@ -21,7 +21,7 @@ type term struct {
 	calls     sync.WaitGroup  // Add only under Server.mu while it is Server.term
 }
 
-var errNotLeading = status.Error(codes.Unavailable, "this control does not lead, or has not read its objects yet; try again")
+var errNotLeading = status.Error(codes.Unavailable, "this control is not the leader, or has not read its objects yet; try again")
 
 // Lead serves placement and ModelMesh's API until end is called. End makes new calls Unavailable,
 // cancels unary calls, and returns after the last call. The placement server must end its streams.

@@ -49,7 +49,7 @@ func TestOnlyTheLeaderPlaces(t *testing.T) {
 				t.Errorf("%s is healthy without a leader", service)
 			}
 		}
-		if err := connect(limited(t), conn); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "does not lead") {
+		if err := connect(limited(t), conn); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "is not the leader") {
 			t.Errorf("without a leader a placement stream ends with %v", err)
 		}
 		if _, err := mmesh.NewModelMeshClient(conn).GetModelStatus(limited(t),

@@ -55,7 +55,7 @@ func (r *Writer) writeGate(ctx context.Context, name objects.Name) error {
 	switch {
 	case apierrors.IsNotFound(err), isAnother(err):
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%w: who gives a pod the readiness gate %s has to let control patch pods/status in its namespace", err,
+		return fmt.Errorf("%w: grant control patch of pods/status in its namespace, together with the readiness gate %s", err,
 			v1alpha1.ModelsLoad)
 	case err != nil:
 		return err

@@ -147,7 +147,7 @@ func (r *Writer) PutCopy(c store.Copy, wait bool) error {
 	return fmt.Errorf("%w: %w", store.ErrNotNow, err)
 }
 
-var errUncertain = fmt.Errorf("%w: it is not certain that this control leads", store.ErrNotNow)
+var errUncertain = fmt.Errorf("%w: it is unknown whether this control leads", store.ErrNotNow)
 
 // unloading is the state of a copy that is being unloaded.
 const unloading = "unloading"

@@ -42,7 +42,7 @@ func (r *Writer) lookAtRelease() {
 	}
 	switch {
 	case err != nil && !r.blind:
-		r.log.Warn("cannot read the CRD of Gateways, which says which release of Gateway API it is of; retrying", "crd", gatewayCRD, "err",
+		r.log.Warn("cannot read the version of Gateway API from the CRD of Gateways; retrying", "crd", gatewayCRD, "err",
 			fmt.Sprint(err, kube.HintFor(err)))
 	case err == nil && r.blind:
 		r.log.Info("can read the CRD of Gateways again", "crd", gatewayCRD)

@@ -166,7 +166,7 @@ func (a aggregated) now() (order.Snapshot, change, <-chan struct{}) {
 
 func (a aggregated) end() {
 	a.Meter.EnvoyLeft(a.gateway.String())
-	a.Log.Info("an Envoy has left", "gateway", a.gateway.String(), "envoy", a.node)
+	a.Log.Info("an Envoy has disconnected", "gateway", a.gateway.String(), "envoy", a.node)
 }
 
 // feed is the source of a stream's resources. One goroutine uses it.
@@ -280,7 +280,7 @@ func Certified(ctx context.Context, _ *corev3.Node) (objects.Name, error) {
 			return pki.GatewayOf(info.State.VerifiedChains[0][0])
 		}
 	}
-	return objects.Name{}, errors.New("no certificate says which Gateway it is of")
+	return objects.Name{}, errors.New("the client certificate names no Gateway")
 }
 
 // keepaliveInterval is how often an Envoy may send keepalive pings. Its bootstrap sends one every
@@ -318,8 +318,8 @@ func (s *Server) heard(from Envoy, a order.Answer) {
 		s.Meter.EnvoyRefused(kinds[a.Type])
 	}
 	if a.Refused != "" && (s.Heard == nil || a.Type == order.Endpoints) {
-		s.Log.Error("an Envoy refuses what it was sent", "gateway", from.Gateway.String(), "envoy", from.Node, "type", a.Type, "resources",
-			a.Names, "err", a.Refused)
+		s.Log.Error("an Envoy rejected its configuration", "gateway", from.Gateway.String(), "envoy", from.Node, "type", a.Type,
+			"resources", a.Names, "err", a.Refused)
 	}
 	if s.Heard != nil {
 		s.Heard(from, a)

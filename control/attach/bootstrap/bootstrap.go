@@ -50,7 +50,7 @@ func Command(_ context.Context, args []string, out io.Writer) error {
 	}
 	gateway, ok := objects.ParseName(fs.Arg(0))
 	if fs.NArg() != 1 || !ok {
-		return errors.New("bootstrap wants a Gateway, as NAMESPACE/NAME; see control bootstrap --help")
+		return errors.New("bootstrap needs a Gateway as NAMESPACE/NAME; see control bootstrap --help")
 	}
 	at, err := netip.ParseAddrPort(*admin)
 	if err != nil {

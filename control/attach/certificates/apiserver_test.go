@@ -93,7 +93,7 @@ subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: control}]`)
 	c.Outage()
 	known := w.Name(ctx, []objects.Name{one, two})
 	wants(t, "in an outage", known[one], chain2, "")
-	wants(t, "named in an outage", known[two], "", "it was not read yet")
+	wants(t, "named in an outage", known[two], "", "control could not read it yet")
 	select {
 	case <-w.Changed():
 		t.Error("an outage is told as a change")

@@ -59,8 +59,8 @@ func ofFolder(k Kind, names []objects.Name, at func(objects.Object) string, was 
 	for _, name := range names {
 		data, there := find(name)
 		if !there {
-			all[name] = plan.Certificate{Fault: "no file of the folder has it: write what " + k.create(name) +
-				" --dry-run=client -o yaml prints into one"}
+			all[name] = plan.Certificate{Fault: "no file in the folder contains it: create one with the output of " + k.create(name) +
+				" --dry-run=client -o yaml"}
 			continue
 		}
 		c := k.after(was[name], data, now)
@@ -142,7 +142,7 @@ func New(reader Reader, k Kind, log *slog.Logger) *Watch {
 }
 
 // unread is the Fault of a Secret that was not read yet.
-const unread = "it was not read yet, for the API server does not answer: it is asked again every few seconds"
+const unread = "control could not read it yet: the API server does not answer; control retries every few seconds"
 
 // Name sets the names to follow and returns the result of each. It waits up to a second for names
 // that are new. The caller must not change the result.
@@ -205,11 +205,11 @@ func (w *Watch) tell(name objects.Name, is plan.Certificate) {
 	log := w.log.With(strings.ToLower(w.kind.name), name.String())
 	switch {
 	case is.Fault != "" && len(is.Chain) > 0:
-		log.Warn("cannot use certificates; going on with the last good ones", "fault", is.Fault)
+		log.Warn("cannot use certificates; using the last valid ones", "fault", is.Fault)
 	case is.Fault != "":
-		log.Warn("cannot use certificates; nothing is served with them", "fault", is.Fault)
+		log.Warn("cannot use certificates", "fault", is.Fault)
 	case is.Warning != "":
-		log.Warn("read certificates that clients may refuse", "warning", is.Warning)
+		log.Warn("read certificates that clients may reject", "warning", is.Warning)
 	default:
 		log.Info("read certificates")
 	}

@@ -113,10 +113,10 @@ func TestWhatIsKnownOfASecretFollowsIt(t *testing.T) {
 		{what: "beside an API server that is away", err: errAway, chain: chain, same: true},
 		{what: "beside one that has no time", err: slow, chain: chain, same: true},
 		{what: "replaced", data: dataOf(chain2, key2), chain: chain2},
-		{what: "with the key of another", data: dataOf(chain, key2), chain: chain2, fault: "tls.key does not fit tls.crt"},
-		{what: "with that, beside an API server that is away", err: errAway, chain: chain2, fault: "tls.key does not fit tls.crt",
-			same: true},
-		{what: "with no key", data: dataOf(chain2, ""), chain: chain2, fault: "it has no tls.key"},
+		{what: "with the key of another", data: dataOf(chain, key2), chain: chain2, fault: "tls.key does not match the first certificate"},
+		{what: "with that, beside an API server that is away", err: errAway, chain: chain2,
+			fault: "tls.key does not match the first certificate", same: true},
+		{what: "with no key", data: dataOf(chain2, ""), chain: chain2, fault: "tls.key is missing"},
 		{what: "mended", data: dataOf(chain, key), chain: chain},
 		{what: "without the right", err: errForbidden, chain: chain,
 			fault: `it may not be read: secrets "cert" is forbidden: no; give the user u get on it`},
@@ -141,8 +141,7 @@ func TestWhatIsKnownOfASecretFollowsIt(t *testing.T) {
 	if !slices.Equal(s.read, []objects.Name{a}) {
 		t.Errorf("at once %v are read", s.read)
 	}
-	for words, want := range map[string]int{"nothing is served with them": 2, "going on with the last good ones": 3,
-		"read certificates": 5} {
+	for words, want := range map[string]int{"cannot use certificates\"": 2, "using the last valid ones": 3, "read certificates": 5} {
 		if got := strings.Count(log.String(), words); got != want {
 			t.Errorf("%q is told %d times, want %d:\n%s", words, got, want, log)
 		}
@@ -188,7 +187,7 @@ func TestWhatIsNamedIsReadAtOnceAndWhatIsNotIsForgotten(t *testing.T) {
 	names(b)
 	s.err = errAway
 	wants(t, "named again, beside an API server that is away", names(a, b)[a], "",
-		"it was not read yet, for the API server does not answer")
+		"control could not read it yet: the API server does not answer")
 	s.err = nil
 	s.data[a] = dataOf(chain, key)
 	if s.round([]objects.Name{a}); !changed(w) {
@@ -214,8 +213,8 @@ func TestExpiryIsToldAsAChange(t *testing.T) {
 		}
 		is := w.Name(t.Context(), []objects.Name{a})[a]
 		wants(t, "expired", is, chain, "")
-		if is.Warning != "certificate 1 of tls.crt expired at 2000-01-01 01:00 UTC, and clients refuse it: replace it" ||
-			strings.Count(log.String(), "clients may refuse") != 1 {
+		if is.Warning != "certificate 1 of tls.crt expired at 2000-01-01 01:00 UTC, and clients reject it: replace it" ||
+			strings.Count(log.String(), "clients may reject") != 1 {
 			t.Errorf("the warning is %q, and the log says\n%s", is.Warning, log)
 		}
 	})
@@ -242,13 +241,13 @@ func TestOfAFolderASecretIsTheOneOfItsNamespace(t *testing.T) {
 	wants(t, "of its namespace", known[names[0]], chain, "")
 	wants(t, "of another namespace", known[names[1]], chain2, "")
 	wants(t, "in another namespace only", known[names[2]], "",
-		"no file of the folder has it: write what kubectl create secret tls alone --namespace ns --cert FILE --key FILE --dry-run=client -o yaml prints into one")
-	wants(t, "at fault", known[names[3]], "", "than the first there (bad.yaml:3)")
+		"no file in the folder contains it: create one with the output of kubectl create secret tls alone --namespace ns --cert FILE --key FILE --dry-run=client -o yaml")
+	wants(t, "at fault", known[names[3]], "", "the first certificate in tls.crt (bad.yaml:3)")
 	// An invalid edit keeps the certificate before it; a deleted Secret removes it.
 	was := map[objects.Name]plan.Certificate{names[3]: known[names[1]], names[2]: known[names[1]]}
 	again := certificates.OfFolder(n, at, names, was, now)
-	wants(t, "at fault now", again[names[3]], chain2, "than the first there (bad.yaml:3)")
-	wants(t, "gone", again[names[2]], "", "no file of the folder has it")
+	wants(t, "at fault now", again[names[3]], chain2, "the first certificate in tls.crt (bad.yaml:3)")
+	wants(t, "gone", again[names[2]], "", "no file in the folder contains it")
 	if len(known) != len(names) {
 		t.Errorf("of %d Secrets that are named %d are known", len(names), len(known))
 	}
@@ -270,5 +269,5 @@ func TestAuthoritiesAtFaultVouchForNobody(t *testing.T) {
 	if c := good[name]; c.Fault != "" || len(c.Chain) == 0 {
 		t.Fatalf("what is good is %+v", c)
 	}
-	wants(t, "emptied", is("", good)[name], "", "it has no ca.crt")
+	wants(t, "emptied", is("", good)[name], "", "ca.crt is missing")
 }

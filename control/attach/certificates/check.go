@@ -43,7 +43,7 @@ func Check(chain []byte, key objects.PrivateKey, now time.Time) plan.Certificate
 		private, err = parseKey(key)
 	}
 	if public, ok := all.public(); err == nil && (!ok || !public.Equal(private.Public())) {
-		err = errors.New("tls.key does not fit tls.crt: it is the key of another certificate than the first there")
+		err = errors.New("tls.key does not match the first certificate in tls.crt")
 	}
 	if err != nil {
 		return plan.Certificate{Fault: err.Error()}
@@ -71,7 +71,7 @@ type certificates []*x509.Certificate
 // parseChain parses a certificate chain. Without an error it has at least one certificate.
 func parseChain(of string, text []byte) (all certificates, err error) {
 	if len(bytes.TrimSpace(text)) == 0 {
-		return nil, fmt.Errorf("it has no %s: write there the certificate in PEM", of)
+		return nil, fmt.Errorf("%s is missing: set it to the certificate in PEM", of)
 	}
 	found, err := blocks(of, text)
 	if err != nil {
@@ -105,7 +105,7 @@ func blocks(name string, text []byte) (all []*pem.Block, err error) {
 		all = append(all, b)
 	}
 	if len(all) < begun {
-		return nil, fmt.Errorf("%s is cut off or damaged: of %d blocks of PEM %d can be read", name, begun, len(all))
+		return nil, fmt.Errorf("%s is truncated or damaged: of %d PEM blocks %d can be parsed", name, begun, len(all))
 	}
 	return all, nil
 }
@@ -119,28 +119,28 @@ func served(c *x509.Certificate) error {
 	switch key := c.PublicKey.(type) {
 	case *rsa.PublicKey:
 		if n := key.N.BitLen(); n < minRSA || n > maxRSA {
-			return fmt.Errorf("the RSA key of tls.crt has %d bits, and Envoy takes %d to %d: make a certificate with another key", n,
+			return fmt.Errorf("the RSA key of tls.crt has %d bits, but Envoy accepts %d to %d: make a certificate with another key", n,
 				minRSA, maxRSA)
 		}
 	case *ecdsa.PublicKey:
 		if !slices.Contains([]elliptic.Curve{elliptic.P256(), elliptic.P384(), elliptic.P521()}, key.Curve) {
-			return fmt.Errorf("the key of tls.crt is on the curve %s, and Envoy takes P-256, P-384 and P-521: make a certificate with another key",
+			return fmt.Errorf("the key of tls.crt is on the curve %s, but Envoy accepts P-256, P-384 and P-521: make a certificate with another key",
 				key.Curve.Params().Name)
 		}
 		if c.KeyUsage != 0 && c.KeyUsage&x509.KeyUsageDigitalSignature == 0 {
-			return errors.New("the certificate in tls.crt is not for digital signatures, which Envoy wants of one with an ECDSA key: make one with the key usage digitalSignature")
+			return errors.New("the certificate in tls.crt lacks the key usage digitalSignature, which Envoy requires with an ECDSA key: make one with it")
 		}
 	case ed25519.PublicKey:
 	default:
-		return errors.New("the key of tls.crt is of a kind that Envoy does not serve with: make a certificate with a key of ECDSA, RSA or Ed25519")
+		return errors.New("Envoy does not support the type of tls.crt's key: make a certificate with an ECDSA, RSA or Ed25519 key")
 	}
 	for _, e := range c.Extensions {
 		if e.Id.String() == mustStaple.id && string(e.Value) == mustStaple.value {
-			return errors.New("the certificate in tls.crt must be served with an answer of OCSP, which a Secret does not have: make one without must-staple")
+			return errors.New("the certificate in tls.crt requires an OCSP response (must-staple), which a Secret does not have: make one without it")
 		}
 	}
 	if c.Subject.CommonName == "" && len(c.DNSNames)+len(c.IPAddresses)+len(c.URIs) == 0 {
-		return errors.New("the certificate in tls.crt is for no name: make one for the hostnames of the listener")
+		return errors.New("the certificate in tls.crt has no name: make one for the hostnames of the listener")
 	}
 	return nil
 }
@@ -148,7 +148,7 @@ func served(c *x509.Certificate) error {
 // parseKey parses tls.key.
 func parseKey(text []byte) (crypto.Signer, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
-		return nil, errors.New("it has no tls.key: write there the key of the certificate in PEM")
+		return nil, errors.New("tls.key is missing: set it to the key of the certificate in PEM")
 	}
 	found, err := blocks("tls.key", text)
 	if err != nil {
@@ -159,12 +159,12 @@ func parseKey(text []byte) (crypto.Signer, error) {
 			continue // such as the parameters of a curve
 		}
 		if b.Type == "ENCRYPTED PRIVATE KEY" || b.Headers["DEK-Info"] != "" {
-			return nil, errors.New("tls.key is encrypted, and nobody has its password: write the key without one, as openssl pkey does")
+			return nil, errors.New("tls.key is encrypted: store it without a password (openssl pkey decrypts it)")
 		}
 		if key, ok := parseDER(b.Bytes); ok {
 			return key, nil
 		}
-		return nil, errors.New("tls.key cannot be read: write a key of RSA, ECDSA or Ed25519 there, in PKCS 8, PKCS 1 or SEC 1")
+		return nil, errors.New("tls.key cannot be parsed: it must be an RSA, ECDSA or Ed25519 key in PKCS 8, PKCS 1 or SEC 1")
 	}
 	return nil, errors.New("tls.key has no key: write it in PEM, from a line -----BEGIN PRIVATE KEY----- to its end")
 }
@@ -206,10 +206,10 @@ func (all certificates) warning(now time.Time) string {
 	for i, c := range all {
 		switch {
 		case now.After(c.NotAfter):
-			return fmt.Sprintf("certificate %d of tls.crt expired at %s, and clients refuse it: replace it", i+1,
+			return fmt.Sprintf("certificate %d of tls.crt expired at %s, and clients reject it: replace it", i+1,
 				c.NotAfter.UTC().Format(layout))
 		case now.Before(c.NotBefore):
-			return fmt.Sprintf("certificate %d of tls.crt is not valid before %s, and clients refuse it until then", i+1,
+			return fmt.Sprintf("certificate %d of tls.crt is not valid before %s, and clients reject it until then", i+1,
 				c.NotBefore.UTC().Format(layout))
 		}
 	}

@@ -117,7 +117,7 @@ func supportedVersion(are []string) metav1.Condition {
 	}
 	if len(unknown) > 0 {
 		return not(gatewayv1.GatewayClassConditionStatusSupportedVersion, gatewayv1.GatewayClassReasonUnsupportedVersion,
-			fmt.Sprintf("CRDs of Gateway API are %s; Headgate knows those of %s, and does what it can with others",
+			fmt.Sprintf("the CRDs of Gateway API are %s; Headgate supports %s and treats others as well as it can",
 				strings.Join(unknown, " and "), strings.Join(versions, " and ")))
 	}
 	return is(gatewayv1.GatewayClassConditionStatusSupportedVersion, gatewayv1.GatewayClassReasonSupportedVersion, "")

@@ -60,7 +60,7 @@ func anybody(g *attach.Gateway) string {
 	for _, port := range slices.Compact(ports) {
 		all = append(all, strconv.Itoa(int(port)))
 	}
-	return "whoever has no certificate, or a wrong one, may call, too, at port " + strings.Join(all, ", ")
+	return "clients without a valid certificate may call too, at port " + strings.Join(all, ", ")
 }
 
 // listenersOf returns the listeners that an object declares.
@@ -82,7 +82,7 @@ func (w *writer) unserved(all []*attach.Listener) string {
 	if len(names) == 0 {
 		return ""
 	}
-	return "not served, as their own conditions say: " + strings.Join(names, ", ")
+	return "not served (see their own conditions): " + strings.Join(names, ", ")
 }
 
 // accepted is the condition Accepted of a Gateway: whether Envoys can serve it.
@@ -94,7 +94,7 @@ func (w *writer) accepted(g *attach.Gateway, own []*attach.Listener) metav1.Cond
 	for _, a := range g.Spec.Addresses {
 		if kind := ptr.Deref(a.Type, gatewayv1.IPAddressType); kind != gatewayv1.IPAddressType {
 			return not(of, gatewayv1.GatewayReasonUnsupportedAddress,
-				fmt.Sprintf("spec.addresses has one of type %s: Headgate knows %s alone", kind, gatewayv1.IPAddressType))
+				fmt.Sprintf("spec.addresses has the type %s: Headgate supports only %s", kind, gatewayv1.IPAddressType))
 		}
 	}
 	words := w.unserved(own)
@@ -162,7 +162,7 @@ func (w *writer) done(g *attach.Gateway, listeners []*attach.Listener) metav1.Co
 	}
 	switch {
 	case !some:
-		return not(of, gatewayv1.GatewayReasonInvalid, "nothing is served, as the conditions of its listeners say")
+		return not(of, gatewayv1.GatewayReasonInvalid, "nothing is served: see the conditions of its listeners")
 	case waiting != nil:
 		return not(of, gatewayv1.GatewayReasonPending, pending(waiting))
 	}
@@ -170,11 +170,11 @@ func (w *writer) done(g *attach.Gateway, listeners []*attach.Listener) metav1.Co
 }
 
 func refusal(l *attach.Listener, port Port) string {
-	return fmt.Sprintf("an Envoy refuses what port %d is to do, and does what it did before: %s", l.Port, port.Refused)
+	return fmt.Sprintf("an Envoy rejected the configuration of port %d and keeps the one before: %s", l.Port, port.Refused)
 }
 
 func pending(l *attach.Listener) string {
-	return fmt.Sprintf("no Envoy has taken yet what port %d is to do", l.Port)
+	return fmt.Sprintf("no Envoy has accepted the configuration of port %d yet", l.Port)
 }
 
 // set adds the status of a ListenerSet, and reports whether it attaches.
@@ -236,7 +236,7 @@ func (w *writer) listener(g *attach.Gateway, l *attach.Listener) Listener {
 		resolved = not(gatewayv1.ListenerConditionResolvedRefs, fault.Reason, fault.Words)
 	case l.OtherKinds:
 		resolved = not(gatewayv1.ListenerConditionResolvedRefs, gatewayv1.ListenerReasonInvalidRouteKinds,
-			fmt.Sprintf("allowedRoutes.kinds names kinds that Headgate does not attach to a listener of protocol %s", l.Protocol))
+			fmt.Sprintf("allowedRoutes.kinds has kinds that cannot attach to a listener of protocol %s", l.Protocol))
 	}
 	port, answered := w.Gateways[g.Name].Ports[l.Port]
 	if v := w.Plans.Refused[l]; v != (attach.Verdict{}) {
@@ -283,5 +283,5 @@ func overlaps(g *attach.Gateway, l *attach.Listener) string {
 	if len(names) == 0 {
 		return ""
 	}
-	return "a client may use one connection for it and for those with which it has hostnames in common: " + strings.Join(names, ", ")
+	return "clients may share a connection between this listener and those with overlapping hostnames: " + strings.Join(names, ", ")
 }

@@ -57,20 +57,20 @@ func (d *Controller) refused() map[objects.Name]plan.Refused {
 		}
 		for _, of := range slices.SortedFunc(maps.Keys(is.Routes), compare) {
 			if _, known := q.refused.Routes[of]; !known {
-				d.Log.Error("an Envoy refuses a route, which is left out until it changes",
+				d.Log.Error("an Envoy rejected a route; it is left out until it changes",
 					"gateway", name.String(), "route", d.world.Where(of.Kind, of.Name), "dropped", is.Routes[of].Dropped, "err",
 					is.Routes[of].Words)
 			}
 		}
 		for of := range q.refused.Routes {
 			if _, still := is.Routes[of]; !still {
-				d.Log.Info("a route that an Envoy refused has changed, or left; what there is of it is tried", "gateway", name.String(),
-					"route", of.String())
+				d.Log.Info("a rejected route has changed or was deleted; trying the new version", "gateway", name.String(), "route",
+					of.String())
 			}
 		}
 		for _, words := range is.Others {
 			if !slices.Contains(q.refused.Others, words) {
-				d.Log.Error("an Envoy refuses what it was sent; it keeps what it has of that", "gateway", name.String(), "err", words)
+				d.Log.Error("an Envoy rejected its configuration; it keeps the last accepted one", "gateway", name.String(), "err", words)
 			}
 		}
 		q.refused = is
@@ -169,7 +169,7 @@ func (q *bisection) try(d *Controller, now time.Time) bool {
 		q.trial, err = ads.SnapshotOf(resources)
 	}
 	if err != nil { // a trial that cannot be made gets no answer, and times out
-		d.Log.Error("cannot find the route that an Envoy refuses", "gateway", q.planned.Gateway.String(), "routes", t.Routes, "err", err)
+		d.Log.Error("cannot find the route that an Envoy rejects", "gateway", q.planned.Gateway.String(), "routes", t.Routes, "err", err)
 		return true
 	}
 	is := q.trial[order.Routes][envoy.TrialName]

@@ -319,7 +319,7 @@ func TestARouteThatAnEnvoyRefusesIsLeftOutForAll(t *testing.T) {
 	one.stop()
 	late := c.client("/bad/")
 	await(t, "one that comes later serves the rest", func() bool { return len(late.serves(rest...)) == 19 })
-	if n := c.said("an Envoy refuses a route"); n != 1 {
+	if n := c.said("an Envoy rejected a route"); n != 1 {
 		t.Errorf("it is logged %d times", n)
 	}
 	late.mu.Lock()
@@ -412,7 +412,7 @@ func TestWhatIsNoRoutesIsTheGatewaysFault(t *testing.T) {
 	await(t, "the route that names it is left out, and the other is in force", func() bool {
 		return c.verdict("r") != "" && len(e.serves("/p0/")) == 1
 	})
-	if n := c.said("an Envoy refuses what it was sent"); n != 1 {
+	if n := c.said("an Envoy rejected its configuration"); n != 1 {
 		t.Errorf("it is logged %d times", n)
 	}
 	e.stop()
@@ -553,8 +553,8 @@ func TestOfAThousandRoutesEnvoyRefusesOne(t *testing.T) {
 			get(t, own, "r7.test", "/") == "302 http://to-r7.test:20080/"
 	})
 	serve("all answer", nil)
-	if c.verdict("r500") != "" || c.verdict("r7") != "" || c.said("an Envoy refuses a route") != 2 {
+	if c.verdict("r500") != "" || c.verdict("r7") != "" || c.said("an Envoy rejected a route") != 2 {
 		t.Errorf("in the end the verdicts are %q and %q, and %d refusals are logged", c.verdict("r500"), c.verdict("r7"),
-			c.said("an Envoy refuses a route"))
+			c.said("an Envoy rejected a route"))
 	}
 }

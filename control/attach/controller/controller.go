@@ -200,7 +200,7 @@ func (d *Controller) known(ctx context.Context, secrets, configMaps []objects.Na
 // tellEndpoints sends the endpoints of the Services that plans name.
 func (d *Controller) tellEndpoints() {
 	if err := d.Envoys.SetEndpoints(services.Of(d.plans.Gateways, d.world.Network, d.world.Slices)); err != nil {
-		d.Log.Error("cannot tell Envoys of the endpoints of Services; they keep what they have", "err", err)
+		d.Log.Error("cannot send the endpoints of Services to Envoys; they keep the last ones", "err", err)
 	}
 }
 

@@ -43,7 +43,7 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	if fs.NArg() != 2 || !strings.HasPrefix(fs.Arg(1), "/") {
-		return errors.New("explain wants a host and a path, such as chat.example.com /v1/models")
+		return errors.New("explain needs a host and a path, such as chat.example.com /v1/models")
 	}
 	request := plan.Request{Host: fs.Arg(0), Path: fs.Arg(1), Method: *method, Headers: make(map[string]string)}
 	for _, line := range *lines {
@@ -72,7 +72,7 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 		}
 	}
 	if !asked {
-		return errors.New("no Gateway of Headgate's classes serves there: control routes prints what there is")
+		return errors.New("no Gateway of Headgate's classes serves this; control routes prints all")
 	}
 	return nil
 }

@@ -110,11 +110,11 @@ func TestCertificatesOfAFolderAreChecked(t *testing.T) {
 	write(t, dir, "gateway.yaml", gateway)
 	write(t, dir, "certificates.yaml", secret("default", "good", chain, key)+secret("default", "bad", chain, another)+
 		secret("other", "elsewhere", chain, key))
-	const missing = "Gateway default/g, listener %[1]s: InvalidCertificateRef: Secret default/%[1]s: no file of the folder has it: " +
-		"write what kubectl create secret tls %[1]s --namespace default --cert FILE --key FILE --dry-run=client -o yaml prints into one\n"
+	const missing = "Gateway default/g, listener %[1]s: InvalidCertificateRef: Secret default/%[1]s: no file in the folder contains it: " +
+		"create one with the output of kubectl create secret tls %[1]s --namespace default --cert FILE --key FILE --dry-run=client -o yaml\n"
 	want := "Gateway default/g\n  port 443, HTTPS, listener Gateway default/g good, Secret default/good\n    host d.test\n" +
 		fmt.Sprintf(missing, "absent") +
-		"Gateway default/g, listener bad: InvalidCertificateRef: Secret default/bad: tls.key does not fit tls.crt: it is the key of another certificate than the first there (" +
+		"Gateway default/g, listener bad: InvalidCertificateRef: Secret default/bad: tls.key does not match the first certificate in tls.crt (" +
 		filepath.Join(dir, "certificates.yaml") +
 		":10)\n" +
 		fmt.Sprintf(missing, "elsewhere")

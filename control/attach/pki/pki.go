@@ -71,7 +71,7 @@ func Read(certificate, key []byte) (*Authority, error) {
 	}
 	signer, ok := pair.PrivateKey.(crypto.Signer)
 	if !ok || !pair.Leaf.IsCA {
-		return nil, errors.New("the certificate is not that of an authority")
+		return nil, errors.New("the certificate is not a certificate authority")
 	}
 	return &Authority{pair.Leaf, signer}, nil
 }
@@ -136,7 +136,7 @@ func GatewayOf(certificate *x509.Certificate) (objects.Name, error) {
 			return name, nil
 		}
 	}
-	return objects.Name{}, errors.New("the certificate is not that of a Gateway")
+	return objects.Name{}, errors.New("the certificate names no Gateway")
 }
 
 // address is the URI of a Gateway in certificates.

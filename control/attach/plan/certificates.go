@@ -48,11 +48,11 @@ func secret(grants []gatewayv1.ReferenceGrant, by objects.Object, ref gatewayv1.
 	switch {
 	case kind != objects.SecretKind || of != "":
 		return name, refused(gatewayv1.ListenerReasonInvalidCertificateRef,
-			"%s %s of group %q is no certificate that Headgate knows: name a Secret", kind, name, of)
+			"%s %s of group %q is not a supported certificate: name a Secret", kind, name, of)
 	case !granted(grants, by.Kind, by.Name.Namespace, "", objects.SecretKind, name):
 		return name, refused(gatewayv1.ListenerReasonRefNotPermitted,
-			"no ReferenceGrant in namespace %s lets %ss of namespace %s name Secret %s", name.Namespace, by.Kind, by.Name.Namespace,
-			name.Name)
+			"no ReferenceGrant in namespace %s allows %ss of namespace %s to refer to Secret %s", name.Namespace, by.Kind,
+			by.Name.Namespace, name.Name)
 	}
 	return name, attach.Verdict{}
 }
@@ -155,10 +155,10 @@ func clientsRef(grants []gatewayv1.ReferenceGrant, g *attach.Gateway, ref gatewa
 	switch {
 	case ref.Group != "" || ref.Kind != objects.ConfigMapKind:
 		return name, refused(gatewayv1.ListenerReasonInvalidCACertificateKind,
-			"%s %s of group %q has no authorities that Headgate knows: name a ConfigMap", ref.Kind, name, ref.Group)
+			"%s %s of group %q is not a supported source of authorities: name a ConfigMap", ref.Kind, name, ref.Group)
 	case !granted(grants, objects.GatewayKind, g.Name.Namespace, "", objects.ConfigMapKind, name):
 		return name, refused(gatewayv1.ListenerReasonRefNotPermitted,
-			"no ReferenceGrant in namespace %s lets Gateways of namespace %s name ConfigMap %s", name.Namespace, g.Name.Namespace,
+			"no ReferenceGrant in namespace %s allows Gateways of namespace %s to refer to ConfigMap %s", name.Namespace, g.Name.Namespace,
 			name.Name)
 	}
 	return name, attach.Verdict{}
@@ -194,7 +194,7 @@ func (b *builder) askClients(g *attach.Gateway, l *Listener) bool {
 	}
 	if !some {
 		b.refused[l.Listener] = refused(gatewayv1.ListenerReasonNoValidCACertificate,
-			"spec.tls.frontend of Gateway %s asks for clients' certificates, and none of its caCertificateRefs can be followed", g.Name)
+			"spec.tls.frontend of Gateway %s requires client certificates, but none of its caCertificateRefs resolves", g.Name)
 		return false
 	}
 	l.Clients = is

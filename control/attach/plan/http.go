@@ -169,7 +169,7 @@ func (r *routing) backend(ref backendRef, match Match) (Backend, error) {
 		return is, err
 	}
 	if f.redirect != nil || f.host != "" || f.path != nil || len(f.mirrors) > 0 || f.cors != nil {
-		return is, errors.New("for one backend alone Headgate changes headers, but not the host, and nothing else")
+		return is, errors.New("filters of a backend can only change headers, except the host")
 	}
 	is.Request, is.Response = f.request, f.response
 	return is, nil
@@ -228,7 +228,7 @@ func (r *routing) filters(all []gatewayv1.HTTPRouteFilter, match Match) (filtere
 		case gatewayv1.HTTPRouteFilterCORS:
 			f.cors = filter.CORS
 		default:
-			return filtered{}, fmt.Errorf("Headgate has no filter %s", filter.Type) //nolint:staticcheck // a name begins it
+			return filtered{}, fmt.Errorf("Headgate does not support the filter %s", filter.Type) //nolint:staticcheck // a name begins it
 		}
 	}
 	return f, nil

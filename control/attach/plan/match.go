@@ -81,7 +81,7 @@ func matchOf(m gatewayv1.HTTPRouteMatch) (Match, error) {
 				return is, fmt.Errorf("path %w", err)
 			}
 		default:
-			return is, fmt.Errorf("path: the type %q is none that Headgate knows", kind)
+			return is, fmt.Errorf("path: Headgate does not support the type %q", kind)
 		}
 		if is.Kind != Regex && !strings.HasPrefix(is.Path, "/") {
 			return is, fmt.Errorf("path %q does not begin with /", is.Path)
@@ -134,15 +134,14 @@ const MaxProgram = 1000
 func checkRegex(text string) error {
 	parsed, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
-		return fmt.Errorf("%q is no regular expression: %w", text, err)
+		return fmt.Errorf("%q is not a regular expression: %w", text, err)
 	}
 	program, err := syntax.Compile(parsed.Simplify())
 	if err != nil {
-		return fmt.Errorf("%q is no regular expression: %w", text, err)
+		return fmt.Errorf("%q is not a regular expression: %w", text, err)
 	}
 	if size := programSize(program); size > MaxProgram {
-		return fmt.Errorf("%q is too large a regular expression: it has %d steps, and may have %d; write fewer or smaller repetitions",
-			text, size, MaxProgram)
+		return fmt.Errorf("%q is too large: it has %d steps, but the limit is %d; use fewer or smaller repetitions", text, size, MaxProgram)
 	}
 	return nil
 }

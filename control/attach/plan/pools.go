@@ -55,7 +55,7 @@ func poolOf(p *pool.InferencePool, services map[objects.Name]*objects.Service, s
 		is.cluster.H2C = true
 	default:
 		is.Refused = attach.Verdict{Reason: ReasonNotSupported,
-			Words: fmt.Sprintf("spec.appProtocol is %q, which Headgate does not speak: write %s or %s", p.Spec.AppProtocol, pool.HTTP,
+			Words: fmt.Sprintf("spec.appProtocol is %q, which Headgate does not support: use %s or %s", p.Spec.AppProtocol, pool.HTTP,
 				pool.H2C)}
 	}
 	replaced := false
@@ -160,7 +160,7 @@ func (r *routing) pool(name objects.Name) Backend {
 func (r *routing) calls(name objects.Name, p *pooled) Backend {
 	if p.picker != wire.ExtprocCluster {
 		r.ref(gatewayv1.RouteReasonUnsupportedProtocol,
-			"InferencePool %s: its endpointPickerRef names another picker than Headgate's, which picks for no gRPC calls here", name)
+			"InferencePool %s: its endpointPickerRef names another project's picker, which cannot pick for gRPC calls here", name)
 		return Backend{}
 	}
 	return Backend{Cluster: r.use(p.calls()), Picker: p.picker}

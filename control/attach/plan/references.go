@@ -51,13 +51,13 @@ func (r *routing) target(ref gatewayv1.BackendObjectReference) Backend {
 	name := objects.Name{Namespace: string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(namespace))), Name: string(ref.Name)}
 	isPool := of == pool.SchemeGroupVersion.Group && kind == pool.Kind
 	if !isPool && (of != "" || kind != objects.ServiceKind) {
-		r.ref(gatewayv1.RouteReasonInvalidKind, "%s %s of group %q is no backend that Headgate knows: name a Service or an InferencePool",
-			kind, name, of)
+		r.ref(gatewayv1.RouteReasonInvalidKind, "%s %s of group %q is not a supported backend: name a Service or an InferencePool", kind,
+			name, of)
 		return Backend{}
 	}
 	if !granted(r.Grants, from, namespace, of, kind, name) {
-		r.ref(gatewayv1.RouteReasonRefNotPermitted, "no ReferenceGrant in namespace %s lets %ss of namespace %s name %s %s", name.Namespace,
-			from, namespace, kind, name.Name)
+		r.ref(gatewayv1.RouteReasonRefNotPermitted, "no ReferenceGrant in namespace %s allows %ss of namespace %s to refer to %s %s",
+			name.Namespace, from, namespace, kind, name.Name)
 		return Backend{}
 	}
 	if isPool {
@@ -70,7 +70,7 @@ func (r *routing) target(ref gatewayv1.BackendObjectReference) Backend {
 // picker, and restrictions of a pool do not apply.
 func (r *routing) mirror(ref gatewayv1.BackendObjectReference) string {
 	if string(ptr.Deref(ref.Group, "")) == pool.SchemeGroupVersion.Group {
-		r.ref(gatewayv1.RouteReasonInvalidKind, "%s %s gets no copies of requests: name a Service", ptr.Deref(ref.Kind, ""), ref.Name)
+		r.ref(gatewayv1.RouteReasonInvalidKind, "%s %s cannot get copies of requests: name a Service", ptr.Deref(ref.Kind, ""), ref.Name)
 		return ""
 	}
 	return r.target(ref).Cluster
@@ -102,8 +102,8 @@ func (r *routing) service(ref gatewayv1.BackendObjectReference, name objects.Nam
 		return "" // the policy's own status says why
 	}
 	if s.Ports[i].AppProtocol == "kubernetes.io/wss" && secure == nil {
-		r.ref(gatewayv1.RouteReasonUnsupportedProtocol,
-			"port %d of Service %s speaks WebSocket over TLS: write a BackendTLSPolicy that says how it is known", *ref.Port, name)
+		r.ref(gatewayv1.RouteReasonUnsupportedProtocol, "port %d of Service %s uses WebSocket over TLS: create a BackendTLSPolicy for it",
+			*ref.Port, name)
 		return ""
 	}
 	c := Cluster{Secure: secure, Object: name, Port: s.Ports[i].Port, H2C: r.of.Kind == objects.GRPCRouteKind ||

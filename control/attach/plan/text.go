@@ -102,7 +102,7 @@ func (c *Clients) asks() string {
 	case c == nil:
 		return ""
 	case c.Anybody:
-		return ", asks clients for certificates and serves all"
+		return ", requests client certificates but does not require them"
 	}
 	return ", to clients with certificates"
 }

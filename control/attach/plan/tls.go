@@ -160,7 +160,7 @@ func policiesOf(n *objects.Network, authorities map[objects.Name]Certificate) ma
 		}
 		if lost != nil && !won {
 			is.Refused = attach.Verdict{Reason: string(gatewayv1.PolicyReasonConflicted),
-				Words: fmt.Sprintf("BackendTLSPolicy %s is for the same, and counts before", lost.name)}
+				Words: fmt.Sprintf("BackendTLSPolicy %s has the same target and takes precedence", lost.name)}
 		}
 	}
 	return of
@@ -188,8 +188,8 @@ func policyOf(p *gatewayv1.BackendTLSPolicy, authorities map[objects.Name]Certif
 	for _, ref := range v.CACertificateRefs {
 		name := objects.Name{Namespace: p.Namespace, Name: string(ref.Name)}
 		if !isConfigMap(ref) {
-			fault(gatewayv1.BackendTLSPolicyReasonInvalidKind, "%s %s of group %q has no authorities that Headgate knows: name a ConfigMap",
-				ref.Kind, name, ref.Group)
+			fault(gatewayv1.BackendTLSPolicyReasonInvalidKind,
+				"%s %s of group %q is not a supported source of authorities: name a ConfigMap", ref.Kind, name, ref.Group)
 			continue
 		}
 		c, usable, words := find(authorities, objects.ConfigMapKind, name)
@@ -205,12 +205,12 @@ func policyOf(p *gatewayv1.BackendTLSPolicy, authorities map[objects.Name]Certif
 	switch {
 	case v.Hostname == "" || slices.ContainsFunc(tls.Names, func(n AltName) bool { return n.Name == "" }):
 		is.Refused = attach.Verdict{Reason: string(gatewayv1.PolicyReasonInvalid),
-			Words: "spec.validation has no hostname, or a subjectAltName that is empty: any certificate would do"}
+			Words: "spec.validation has no hostname, or an empty subjectAltName: any certificate would be accepted"}
 	case len(v.CACertificateRefs) > 0 && !some:
 		is.Refused = attach.Verdict{Reason: string(gatewayv1.BackendTLSPolicyReasonNoValidCACertificate), Words: is.Refs.Words}
 	case len(v.CACertificateRefs) == 0 && wellKnown != gatewayv1.WellKnownCACertificatesSystem:
 		is.Refused = attach.Verdict{Reason: string(gatewayv1.PolicyReasonInvalid),
-			Words: fmt.Sprintf("spec.validation names no authorities that Headgate knows: name ConfigMaps in caCertificateRefs, or write wellKnownCACertificates: %s",
+			Words: fmt.Sprintf("spec.validation names no supported authorities: name ConfigMaps in caCertificateRefs, or set wellKnownCACertificates: %s",
 				gatewayv1.WellKnownCACertificatesSystem)}
 	default:
 		is.tls = tls

@@ -51,7 +51,7 @@ func Read(ctx context.Context, s source.Source) (*plan.Plans, error) {
 		return nil, err
 	}
 	if !s.Kube.On && s.Dir == "" {
-		return nil, errors.New("name the folder of objects with --objects, or an API server with --kube")
+		return nil, errors.New("set --objects to a folder of objects, or --kube for an API server")
 	}
 	set, err := s.Objects(ctx, slices.Concat(kinds.WithNetwork(), kinds.ByName()))
 	if err != nil {
@@ -85,7 +85,7 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	if fs.NArg() > 0 {
-		return fmt.Errorf("routes takes no argument: %q is one", fs.Arg(0))
+		return fmt.Errorf("routes takes no argument, but got %q", fs.Arg(0))
 	}
 	plans, err := Read(ctx, from)
 	if err != nil {

@@ -81,7 +81,7 @@ func (s *Server) RegisterModel(ctx context.Context, r *mmesh.RegisterModelReques
 	case errors.Is(err, decide.ErrExists):
 		return nil, errExists
 	case err != nil:
-		return nil, status.Errorf(codes.Internal, "the model could not be written down: %v", err)
+		return nil, status.Errorf(codes.Internal, "the model could not be stored: %v", err)
 	}
 	if r.GetLoadNow() {
 		return s.ensure(ctx, key, used, r.GetSync())
@@ -133,7 +133,7 @@ func (s *Server) UnregisterModel(_ context.Context, r *mmesh.UnregisterModelRequ
 	case errors.Is(err, decide.ErrDeclared), errors.Is(err, decide.ErrReferred):
 		return nil, status.Errorf(codes.FailedPrecondition, "%v", err)
 	case err != nil:
-		return nil, status.Errorf(codes.Internal, "it could not be written down: %v", err)
+		return nil, status.Errorf(codes.Internal, "it could not be stored: %v", err)
 	}
 	return &mmesh.UnregisterModelResponse{}, nil
 }

@@ -57,7 +57,7 @@ func (s *Server) SetVModel(ctx context.Context, r *mmesh.SetVModelRequest) (*mme
 	case errors.Is(err, decide.ErrUnexpected), errors.Is(err, decide.ErrDeclared):
 		return nil, status.Errorf(codes.FailedPrecondition, "%v", err)
 	case err != nil:
-		return nil, status.Errorf(codes.Internal, "the vmodel could not be written down: %v", err)
+		return nil, status.Errorf(codes.Internal, "the vmodel could not be stored: %v", err)
 	}
 	if r.GetLoadNow() {
 		if _, err := s.ensure(ctx, target, used, r.GetSync()); err != nil {
@@ -85,7 +85,7 @@ func (s *Server) DeleteVModel(_ context.Context, r *mmesh.DeleteVModelRequest) (
 	case errors.Is(err, decide.ErrDeclared):
 		return nil, status.Errorf(codes.FailedPrecondition, "%v", err)
 	case err != nil:
-		return nil, status.Errorf(codes.Internal, "it could not be written down: %v", err)
+		return nil, status.Errorf(codes.Internal, "it could not be stored: %v", err)
 	}
 	return &mmesh.DeleteVModelResponse{}, nil
 }

@@ -118,7 +118,7 @@ func checkFile(f *os.File) error {
 		return err
 	}
 	if err := check(all); err != nil {
-		return fmt.Errorf("it is damaged: %w. control left it as it is: restore a backup, or move it away. Without it, control asks engines what they have, and clients must register their models again", err)
+		return fmt.Errorf("it is damaged: %w. control did not change it: restore a backup, or move it away. Without it, control lists the models of engines, and clients must register their models again", err)
 	}
 	return nil
 }
@@ -163,7 +163,7 @@ func (f *File) run() {
 			case w.written != nil:
 				w.written <- err
 			case err != nil:
-				f.log.Error("cannot write the state file; control forgets this change when it ends", "err", err)
+				f.log.Error("cannot write the state file; this change is lost when control ends", "err", err)
 			}
 		}
 	}
