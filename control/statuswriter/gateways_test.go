@@ -606,7 +606,7 @@ func TestTheClassSaysWhetherTheReleaseIsKnown(t *testing.T) {
 		set("v1.6.4", false)
 		time.Sleep(5 * time.Minute)
 		expect("when it may not be read any more", 2, "Accepted True Accepted", "SupportedVersion False UnsupportedVersion")
-		if n := strings.Count(logged(), "cannot read the CRD of Gateways"); n != 1 {
+		if n := strings.Count(logged(), "cannot read the version of Gateway API"); n != 1 {
 			t.Errorf("that is told %d times:\n%s", n, logged())
 		}
 		set("v1.6.4", true)
