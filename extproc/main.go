@@ -1,5 +1,5 @@
-// Extproc is the program that Envoy asks, for every request, which endpoint serves it. Package
-// command does the work.
+// Extproc is the ext_proc server that tells Envoy which endpoint serves each request. Package
+// command implements it.
 package main
 
 import (

@@ -14,14 +14,14 @@ import (
 	"github.com/headgate/headgate/test/network"
 )
 
-// await says what Envoys need, and returns how long that took.
+// await calls Await and returns how long it took.
 func (w *world) await(needed map[string][]string) time.Duration {
 	began := time.Now()
 	w.Await(w.t.Context(), needed)
 	return time.Since(began)
 }
 
-// A model may be sent to a pool once the Envoys of the Gateway know it, and not before.
+// A request for a model may use a pool only after the Gateway's Envoys know the pool.
 func TestNewPoolsAreWaitedFor(t *testing.T) {
 	inMemory(t, func(w *world) {
 		ours, other := &corev3.Node{Cluster: "ns/g", Id: "1"}, &corev3.Node{Cluster: "ns/other", Id: "1"}
@@ -37,14 +37,14 @@ func TestNewPoolsAreWaitedFor(t *testing.T) {
 		expect("Envoys of another Gateway are connected", 0, "pool/ns/a")
 		first := w.followAs(ours, 0, nil, "pool/ns/a")
 		expect("it knows the pool", 0, "pool/ns/a")
-		// It comes to know one, some time after it has asked for it.
+		// The Envoy subscribes to the pool later, and then needs 50 ms to acknowledge it.
 		go func() {
-			time.Sleep(100 * time.Millisecond) // of the bubble's clock
+			time.Sleep(100 * time.Millisecond) // on synctest's fake clock
 			w.followAs(ours, 50*time.Millisecond, nil, "pool/ns/b")
 		}()
 		expect("it comes to know the pool", 150*time.Millisecond, "pool/ns/a", "pool/ns/b")
 		expect("it knows it then", 0, "pool/ns/b", "pool/ns/a")
-		// One that it never asks for holds up the fleet once.
+		// A pool that the Envoy never subscribes to delays Await only once.
 		expect("it is not told of the pool", time.Second, "pool/ns/a", "pool/ns/c")
 		if log := w.logged(); !strings.Contains(log, "pool=pool/ns/c") || !strings.Contains(log, "gateway=ns/g") {
 			t.Errorf("the log has no word of it:\n%s", log)
@@ -55,15 +55,15 @@ func TestNewPoolsAreWaitedFor(t *testing.T) {
 		_ = late.conn.Close()
 		w.after(time.Millisecond)
 		expect("it follows it no more", time.Second, "pool/ns/c")
-		// A second Envoy of the Gateway, which another extproc has told of them.
+		// A second Envoy of the Gateway already has the pool from another extproc.
 		second := &corev3.Node{Cluster: "ns/g", Id: "2"}
-		w.followAs(second, 0, first.versions, "pool/ns/a") // it is told nothing
+		w.followAs(second, 0, first.versions, "pool/ns/a") // it gets no response
 		expect("another one knows it from before", 0, "pool/ns/a")
 		expect("another one knows one of two", time.Second, "pool/ns/a", "pool/ns/b")
 	})
 }
 
-// Gateways need the pools that LLMRoutes lead to, if there are such.
+// A Gateway needs the pools that its LLMRoutes refer to, if those pools exist.
 func TestWhatGatewaysNeed(t *testing.T) {
 	const two = "kind: Gateway\nmetadata: {namespace: ns, name: g}\n" +
 		"spec: {gatewayClassName: headgate, listeners: [{name: one, port: 80, protocol: HTTP}, {name: two, port: 81, protocol: HTTP}]}\n---\n" +

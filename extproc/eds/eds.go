@@ -1,10 +1,10 @@
-// Package eds tells the Envoys beside extproc which endpoints there are, by the delta variant of
-// Envoy's endpoint discovery service on extproc's own socket: override_host, by which a request
-// goes on to its next pick, finds hosts only among those of its cluster.
+// Package eds serves Envoy's endpoint discovery (delta EDS) on extproc's own socket. Envoy needs
+// the lists because override_host, which sends a request to its next pick, finds only hosts of its
+// own cluster.
 //
-// What Envoy knows comes before and goes after what extproc picks: an endpoint is listed, and Envoy
-// has said that it took the list, before the fleet knows it, and it is listed until no decision
-// that names it can be under way.
+// Envoy must know every endpoint that a decision can name. So the fleet uses a new endpoint only
+// after Envoy has acknowledged it, and a removed endpoint stays listed until no decision that names
+// it can still be in progress.
 package eds
 
 import (
@@ -29,17 +29,17 @@ import (
 )
 
 const (
-	// patience is how long [Server.Set] waits for Envoys to take new endpoints. One takes them
-	// within some milliseconds; where one does not, its requests for a new endpoint go on to their
-	// next pick, and all others are served on.
+	// patience is how long [Server.Set] waits for Envoys to acknowledge new endpoints, which
+	// usually takes some milliseconds. If an Envoy is slower, its requests for a new endpoint go to
+	// their next pick; all other requests are not affected.
 	patience = 200 * time.Millisecond
-	// patienceForPools is how long it waits for Envoys to know a new pool: control tells them of
-	// it, after it has made a plan.
+	// patienceForPools is how long [Server.Await] waits for Envoys to subscribe to a new pool.
+	// Control first has to make a plan and send it to them.
 	patienceForPools = time.Second
 )
 
-// Server serves endpoint discovery. Its methods are safe for concurrent use, but for Set, which is
-// called from one goroutine. Make one with [New], and serve nobody before the first Set.
+// Server serves endpoint discovery. Its methods are safe for concurrent use, except Set and Await,
+// which one goroutine calls. Create it with [New], and call Set before you serve it.
 type Server struct {
 	edsv3.UnimplementedEndpointDiscoveryServiceServer
 	log   *slog.Logger
@@ -47,28 +47,28 @@ type Server struct {
 	delta delta.Server
 	end   context.CancelFunc
 
-	mu      sync.Mutex // guards the following
+	mu      sync.Mutex // guards the fields below
 	lists   lists
-	version uint64           // of the cache: how often it was updated
-	streams map[int64]*envoy // by the number of the stream; Envoy opens one for each cluster
-	taken   chan struct{}    // closed and made anew when an Envoy has taken something, or has left
-	missed  map[want]bool    // what was waited for in vain
+	version uint64           // of the cache: the number of its updates
+	streams map[int64]*envoy // by stream number; Envoy opens one stream for each cluster
+	taken   chan struct{}    // closed and replaced when an Envoy acknowledges something or disconnects
+	missed  map[want]bool    // subscriptions for which Await has timed out
 }
 
-// want is that an Envoy asks for a pool's endpoints.
+// want is a subscription that an Envoy should have: to the resource name of a pool.
 type want struct{ gateway, node, name string }
 
-// envoy is what is known of a stream.
+// envoy is the state of one stream.
 type envoy struct {
-	// gateway is whose configuration the Envoy has, and node tells it from others of the same
-	// Gateway.
+	// gateway is the Gateway whose configuration the Envoy has; node tells it apart from the
+	// Gateway's other Envoys.
 	gateway, node string
-	names         map[string]bool // the resources that it follows
-	sent          uint64          // the version that was sent last, by this nonce
+	names         map[string]bool // the resources that it subscribes to
+	sent          uint64          // the last version sent; nonce belongs to it
 	nonce         string
-	taken         uint64 // the latest version that it has taken or refused
-	late          bool   // it was waited for in vain: it is not waited for again before it answers
-	knew          bool   // it was told of what it follows by an extproc before
+	taken         uint64 // the latest version that it acknowledged or rejected
+	late          bool   // Set has timed out waiting for it; Set ignores it until it answers
+	knew          bool   // another extproc has already sent it what it subscribes to
 }
 
 // New returns a Server without endpoints.
@@ -87,13 +87,11 @@ func (s *Server) DeltaEndpoints(stream edsv3.EndpointDiscoveryService_DeltaEndpo
 	return s.delta.DeltaStreamHandler(stream, resource.EndpointType)
 }
 
-// Close ends every stream: nothing else does. Envoys keep what they know, and call whoever serves
-// next.
+// Close ends every stream. Envoys keep their endpoints and reconnect.
 func (s *Server) Close() { s.end() }
 
-// Set says which endpoints there are, by the names under which Envoys ask for them, in order. It
-// returns when every Envoy that is connected has taken those that are new to it, or after a while,
-// or when ctx ends.
+// Set replaces the endpoints of every resource; each list is sorted. It returns when every
+// connected Envoy has acknowledged its new endpoints, when patience has passed, or when ctx ends.
 func (s *Server) Set(ctx context.Context, endpoints map[string][]Endpoint) {
 	s.mu.Lock()
 	n := s.lists.set(endpoints, time.Now())
@@ -128,9 +126,9 @@ func (s *Server) Set(ctx context.Context, endpoints map[string][]Endpoint) {
 	}
 }
 
-// Await returns when the Envoys of Gateways that are connected know the pools that they need, by
-// Gateway as of [Needed], or after a while, or when ctx ends. What was waited for in vain is not
-// waited for again before it is known. It is called from the goroutine of Set.
+// Await waits until every connected Envoy of a Gateway has the Gateway's pools, as returned by
+// [Needed]. It gives up after patienceForPools, or when ctx ends. It waits only once for a pool
+// that an Envoy does not subscribe to. The goroutine that calls Set calls it.
 func (s *Server) Await(ctx context.Context, needed map[string][]string) {
 	var late <-chan time.Time
 	for {
@@ -164,10 +162,10 @@ func (s *Server) Await(ctx context.Context, needed map[string][]string) {
 	}
 }
 
-// unknown returns what Envoys that are connected need and do not know, and were not waited for in
-// vain. The caller holds mu.
+// unknown returns the subscriptions that connected Envoys lack, except those that Await has already
+// waited for in vain. The caller holds mu.
 func (s *Server) unknown(needed map[string][]string) (all []want) {
-	connected, known := make(map[want]bool), make(map[want]bool) // of no name
+	connected, known := make(map[want]bool), make(map[want]bool) // connected leaves name empty
 	for _, e := range s.streams {
 		connected[want{gateway: e.gateway, node: e.node}] = true
 		if e.taken == 0 && !e.knew {
@@ -194,7 +192,8 @@ func (s *Server) unknown(needed map[string][]string) (all []want) {
 	return all
 }
 
-// followers are the streams that follow one of these resources, and answer. The caller holds mu.
+// followers returns the streams that subscribe to one of these resources and are not late. The
+// caller holds mu.
 func (s *Server) followers(names []string) (all []int64) {
 	for id, e := range s.streams {
 		if !e.late && slices.ContainsFunc(names, func(name string) bool { return e.names[name] }) {
@@ -204,8 +203,8 @@ func (s *Server) followers(names []string) (all []int64) {
 	return all
 }
 
-// took says whether each of these streams has taken a version, or has ended; what has not is given
-// to missing. The caller holds mu.
+// took reports whether each of these streams has acknowledged a version or has ended. It calls
+// missing for each of the others. The caller holds mu.
 func (s *Server) took(streams []int64, version uint64, missing func(*envoy)) bool {
 	all := true
 	for _, id := range streams {
@@ -217,7 +216,7 @@ func (s *Server) took(streams []int64, version uint64, missing func(*envoy)) boo
 	return all
 }
 
-// Run takes endpoints out of the lists some time after they left, until ctx ends.
+// Run removes endpoints from the lists when their linger time is over, until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -233,7 +232,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// update gives news to the cache. The caller holds mu.
+// update writes changed lists to the cache. The caller holds mu.
 func (s *Server) update(n news) {
 	if len(n.lists) == 0 && len(n.gone) == 0 {
 		return
@@ -252,8 +251,8 @@ func (s *Server) update(n news) {
 	}
 }
 
-// assignment returns the resource that lists endpoints, in this order, and an error that names one
-// whose address is none and that is left out.
+// assignment returns the resource that lists these endpoints, in this order. It leaves out
+// endpoints with an invalid address; the error names one of them.
 func assignment(name string, endpoints []Endpoint) (*endpointv3.ClusterLoadAssignment, error) {
 	var fault error
 	hosts := &endpointv3.LocalityLbEndpoints{LbEndpoints: make([]*endpointv3.LbEndpoint, 0, len(endpoints))}
@@ -265,7 +264,7 @@ func assignment(name string, endpoints []Endpoint) (*endpointv3.ClusterLoadAssig
 		}
 		is := &endpointv3.LbEndpoint{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address}}}
 		if e.Avoid {
-			is.HealthStatus = corev3.HealthStatus_UNHEALTHY // override_host asks nobody for it
+			is.HealthStatus = corev3.HealthStatus_UNHEALTHY // override_host ignores the health status
 		}
 		hosts.LbEndpoints = append(hosts.LbEndpoints, is)
 	}
@@ -285,7 +284,7 @@ func addressOf(e Endpoint) (*corev3.Address, error) {
 	}}}, nil
 }
 
-// callbacks notes what Envoys have taken.
+// callbacks records what Envoys have acknowledged.
 type callbacks struct{ *Server }
 
 // OnDeltaStreamOpen implements delta.Callbacks.
@@ -309,7 +308,7 @@ func (c callbacks) OnStreamDeltaRequest(id int64, r *discoveryv3.DeltaDiscoveryR
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.streams[id]
-	if n := r.GetNode(); n != nil { // the first request has it
+	if n := r.GetNode(); n != nil { // only the first request has a node
 		e.gateway, e.node = n.GetCluster(), n.GetId()
 		e.knew = len(r.GetInitialResourceVersions()) > 0
 		c.tell()
@@ -334,7 +333,7 @@ func (c callbacks) OnStreamDeltaRequest(id int64, r *discoveryv3.DeltaDiscoveryR
 func (c callbacks) OnStreamDeltaResponse(id int64, _ *discoveryv3.DeltaDiscoveryRequest, r *discoveryv3.DeltaDiscoveryResponse) {
 	version, err := strconv.ParseUint(r.GetSystemVersionInfo(), 10, 64)
 	if err != nil {
-		return // the cache counts its updates
+		return // cannot happen: the cache numbers its updates
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -342,7 +341,7 @@ func (c callbacks) OnStreamDeltaResponse(id int64, _ *discoveryv3.DeltaDiscovery
 	e.sent, e.nonce = version, r.GetNonce()
 }
 
-// tell wakes who waits. The caller holds mu.
+// tell wakes Set and Await. The caller holds mu.
 func (s *Server) tell() {
 	close(s.taken)
 	s.taken = make(chan struct{})

@@ -30,13 +30,13 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// world is a Server, on a clock that stands still while anything can happen.
+// world is a Server under test, on synctest's fake clock.
 type world struct {
 	*eds.Server
 	t    *testing.T
 	door *bufconn.Listener
 
-	mu  sync.Mutex // guards the following
+	mu  sync.Mutex // guards the fields below
 	log bytes.Buffer
 }
 
@@ -66,17 +66,17 @@ func inMemory(t *testing.T, test func(w *world)) {
 		test(w)
 		cancel()
 		w.Close()
-		server.GracefulStop() // hangs the bubble if a stream is left
+		server.GracefulStop() // the bubble deadlocks if a stream is left open
 		beside.Wait()
 	})
 }
 
 func (w *world) after(d time.Duration) {
-	time.Sleep(d) // of the bubble's clock
+	time.Sleep(d) // on synctest's fake clock
 	synctest.Wait()
 }
 
-// set says which endpoints there are, and returns how long that took.
+// set calls Set and returns how long it took.
 func (w *world) set(lists map[string][]string) time.Duration {
 	began := time.Now()
 	w.Set(w.t.Context(), eds.Read(lists))
@@ -85,15 +85,15 @@ func (w *world) set(lists map[string][]string) time.Duration {
 	return took
 }
 
-// envoy is a client as Envoy is one.
+// envoy is a client that behaves like Envoy.
 type envoy struct {
 	w      *world
 	stream edsv3.EndpointDiscoveryService_DeltaEndpointsClient
 	conn   *grpc.ClientConn
-	delay  time.Duration // before it takes what it is told; below 0 it never does
-	refuse string        // why it does not take it; empty where it does
+	delay  time.Duration // before it acknowledges a response; negative: it never does
+	refuse string        // the error with which it rejects a response; empty: it accepts
 
-	mu       sync.Mutex // guards the following
+	mu       sync.Mutex // guards the fields below
 	knows    map[string][]string
 	versions map[string]string
 	told     int
@@ -101,13 +101,14 @@ type envoy struct {
 	ended    bool
 }
 
-// follow opens a stream for some resources, of which it may know versions.
+// follow opens a stream that subscribes to resources. versions are those that the client already
+// has.
 func (w *world) follow(delay time.Duration, versions map[string]string, names ...string) *envoy {
 	w.t.Helper()
 	return w.followAs(nil, delay, versions, names...)
 }
 
-// followAs is follow of an Envoy that says who it is.
+// followAs is follow with a node.
 func (w *world) followAs(node *corev3.Node, delay time.Duration, versions map[string]string, names ...string) *envoy {
 	w.t.Helper()
 	conn, err := grpc.NewClient("passthrough:///extproc", grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -142,16 +143,16 @@ func (e *envoy) listen() {
 		if e.delay < 0 {
 			continue
 		}
-		time.Sleep(e.delay) // of the bubble's clock
+		time.Sleep(e.delay) // on synctest's fake clock
 		ack := &discoveryv3.DeltaDiscoveryRequest{ResponseNonce: r.GetNonce()}
 		if e.refuse != "" {
 			ack.ErrorDetail = &rpcv3.Status{Code: 13, Message: e.refuse}
 		}
-		_ = e.stream.Send(ack) // an error is told by Recv
+		_ = e.stream.Send(ack) // Recv returns the same error
 	}
 }
 
-// last is the nonce of the last response.
+// last returns the nonce of the last response.
 func (e *envoy) last() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -186,7 +187,8 @@ func (e *envoy) hear(r *discoveryv3.DeltaDiscoveryResponse) {
 	}
 }
 
-// check says what it is to know, and after how many responses.
+// check compares the endpoints that the client has, and the number of responses that it got, with
+// what is expected.
 func (e *envoy) check(when string, told int, want map[string][]string) {
 	e.w.t.Helper()
 	e.mu.Lock()
@@ -230,7 +232,7 @@ func TestAnEnvoyIsToldOfWhatItFollowsAlone(t *testing.T) {
 	})
 }
 
-// Which endpoints an Envoy is to avoid it is told like all else, and nobody waits for that.
+// Envoys receive changes of the Avoid mark like all other changes, but Set does not wait for these.
 func TestAnEnvoyIsToldOfEndpointsToAvoid(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.set(lists{"a": {"10.0.0.1:80", "10.0.0.2:80!"}})
@@ -245,7 +247,7 @@ func TestAnEnvoyIsToldOfEndpointsToAvoid(t *testing.T) {
 	})
 }
 
-// The fleet is given a new endpoint when every Envoy that is concerned knows it.
+// Set returns when every Envoy that subscribes to a new endpoint's resource has acknowledged it.
 func TestNewEndpointsWaitForThoseWhoFollow(t *testing.T) {
 	const slow = 50 * time.Millisecond
 	inMemory(t, func(w *world) {
@@ -254,7 +256,7 @@ func TestNewEndpointsWaitForThoseWhoFollow(t *testing.T) {
 		}
 		w.follow(0, nil, "a")
 		late := w.follow(slow, nil, "a")
-		w.follow(-1, nil, "b") // it takes nothing, and does not follow a
+		w.follow(-1, nil, "b") // it never acknowledges, and does not subscribe to a
 		w.after(time.Second)
 		if took := w.set(lists{"a": {"10.0.0.1:80", "10.0.0.2:80"}, "b": {}}); took != slow {
 			t.Errorf("a new endpoint takes %v, want the %v of the slowest", took, slow)
@@ -263,13 +265,13 @@ func TestNewEndpointsWaitForThoseWhoFollow(t *testing.T) {
 		if took := w.set(lists{"a": {"10.0.0.2:80"}, "b": {}}); took != 0 {
 			t.Errorf("one that leaves takes %v", took)
 		}
-		// What changed while its last answer was on its way is told after that.
+		// A change that is made while the last answer is on its way is sent after that answer.
 		go w.set(lists{"a": {"10.0.0.2:80", "10.0.0.3:80"}, "b": {}})
 		w.after(slow / 2)
 		if took := w.set(lists{"a": {"10.0.0.2:80", "10.0.0.3:80", "10.0.0.4:80"}, "b": {}}); took != slow/2+slow {
 			t.Errorf("the second of two takes %v, want %v", took, slow/2+slow)
 		}
-		// Nor is one that does not follow it any more.
+		// Set does not wait for a stream that has unsubscribed.
 		if err := late.stream.Send(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesUnsubscribe: []string{"a"}}); err != nil {
 			t.Fatal(err)
 		}
@@ -298,7 +300,7 @@ func TestNobodyIsWaitedForForLong(t *testing.T) {
 		_ = deaf.conn.Close()
 		slow := w.follow(patience+patience/2, nil, "a")
 		w.after(time.Second)
-		for range 2 { // who answers late is late each time, and not forgotten
+		for range 2 { // a late client counts as late each time, and still gets the lists
 			if took := w.set(lists{"a": {"10.0.0.1:80", "10.0.0.8:80"}}); took != patience {
 				t.Errorf("one that is slow is waited for for %v", took)
 			}
@@ -307,10 +309,10 @@ func TestNobodyIsWaitedForForLong(t *testing.T) {
 			w.after(12 * time.Second)
 		}
 		_ = slow.conn.Close()
-		// One that leaves is waited for no more.
+		// Set stops waiting for a client that disconnects.
 		leaving := w.follow(-1, nil, "a")
 		go func() {
-			time.Sleep(patience / 4) // of the bubble's clock
+			time.Sleep(patience / 4) // on synctest's fake clock
 			_ = leaving.conn.Close()
 		}()
 		if took := w.set(lists{"a": {"10.0.0.1:80", "10.0.0.2:80"}}); took != patience/4 {
@@ -342,7 +344,7 @@ func TestAnEnvoyThatComesBackIsToldOfNewsAlone(t *testing.T) {
 	})
 }
 
-// An Envoy that refuses a list keeps the one before: that is told, and waited for by nobody.
+// An Envoy that rejects a list keeps the previous one. The error is logged, and Set does not wait.
 func TestARefusedListIsLogged(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.set(lists{"a": {}})
@@ -354,7 +356,7 @@ func TestARefusedListIsLogged(t *testing.T) {
 	})
 }
 
-// An answer to a list is none to the one after it, and that is waited for.
+// An acknowledgement of one list does not count for the next list, for which Set still waits.
 func TestAnAnswerIsToOneListAlone(t *testing.T) {
 	const patience = 200 * time.Millisecond
 	inMemory(t, func(w *world) {
@@ -365,7 +367,7 @@ func TestAnAnswerIsToOneListAlone(t *testing.T) {
 		go func() { done <- w.set(lists{"a": {"10.0.0.1:80"}, "b": {}}) }()
 		w.after(patience / 8)
 		for i, r := range []*discoveryv3.DeltaDiscoveryRequest{
-			{ResourceNamesSubscribe: []string{"b"}}, // it asks for more before it answers, and is told all that is new
+			{ResourceNamesSubscribe: []string{"b"}}, // it subscribes to more before it acknowledges, and gets everything that is new
 			{ResponseNonce: first},
 		} {
 			if err := e.stream.Send(r); err != nil {
@@ -388,7 +390,7 @@ func TestAnAnswerIsToOneListAlone(t *testing.T) {
 	})
 }
 
-// An endpoint that is no address is left out, and told; those after it are listed.
+// An endpoint with an invalid address is left out and logged; the endpoints after it are listed.
 func TestAnEndpointThatIsNoAddressIsLeftOut(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.set(lists{"a": {"10.0.0.1:80", "10.0.0.2", "10.0.0.3:80"}})
@@ -413,8 +415,8 @@ func TestCloseEndsTheStreams(t *testing.T) {
 	})
 }
 
-// Envoy avoids what is not ready where it chooses itself: in a pool that fails open. Other pools'
-// lists say nothing of it.
+// In a pool that fails open, Envoy may choose endpoints itself and should avoid those that are not
+// ready. Lists of other pools do not mark such endpoints.
 func TestThereIsAListForEachPoolAndOneForAll(t *testing.T) {
 	var s objects.Set
 	for name, mode := range map[string]string{"llama": pool.FailOpen, "phi": pool.FailClose, "empty": ""} {
@@ -430,7 +432,7 @@ func TestThereIsAListForEachPoolAndOneForAll(t *testing.T) {
 		{Ready: true, Labels: map[string]string{"app": "llama"}},
 		{Ready: false, Labels: map[string]string{"app": "llama"}},
 		{Ready: true, NodeSilent: true, Labels: map[string]string{"app": "llama"}},
-		{Ready: true, Terminating: true, Labels: map[string]string{"app": "llama"}}, // it migrates
+		{Ready: true, Terminating: true, Labels: map[string]string{"app": "llama"}}, // it is migrating
 		{Ready: true, Labels: map[string]string{"app": "phi"}},
 		{Ready: false, Labels: map[string]string{"app": "phi"}},
 	} {
@@ -447,7 +449,7 @@ func TestThereIsAListForEachPoolAndOneForAll(t *testing.T) {
 	s.Pods = append(s.Pods, objects.Pod{Name: objects.Name{Namespace: "ns", Name: "one"}, IP: netip.MustParseAddr("10.0.1.1"), Ready: true,
 		Labels: map[string]string{"app": "one"}})
 	w := objects.Build(s)
-	// The inner server is everywhere but in a pool that fails open, where Envoy would choose it.
+	// The relay is in every list except those of pools that fail open, where Envoy could choose it.
 	for name, list := range eds.Endpoints(w, "/run/inner.sock") {
 		alone := eds.Endpoints(w, "")[name]
 		inner := len(list) == len(alone)+1 && list[len(alone)] == eds.Endpoint{Address: "/run/inner.sock", Avoid: true} &&

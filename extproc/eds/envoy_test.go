@@ -26,8 +26,8 @@ import (
 var changes = flag.Int("changes", 10,
 	"have a real Envoy be told of this many new endpoints; with 100 and more, fail where that takes too long")
 
-// An endpoint of a new World is known to a real Envoy when Set returns, and a request that names it
-// is served there.
+// When Set returns, a real Envoy knows a new endpoint, and a request that names the endpoint is
+// served there.
 func TestARealEnvoyHasNewEndpoints(t *testing.T) {
 	binary, err := find.Find(t.Context(), "../../.cache", os.Stderr)
 	if err != nil {
@@ -48,7 +48,7 @@ func TestARealEnvoyHasNewEndpoints(t *testing.T) {
 	})
 	server.Set(t.Context(), eds.Endpoints(objects.Build(objects.Set{}), ""))
 
-	// In the place of extproc a header names the endpoint.
+	// A request header names the endpoint, in place of extproc's decision.
 	named := map[string]any{"name": "envoy.filters.http.header_to_metadata", "typed_config": map[string]any{
 		"@type": "type.googleapis.com/envoy.extensions.filters.http.header_to_metadata.v3.Config",
 		"request_rules": []any{map[string]any{"header": "endpoint", "on_header_present": map[string]any{
@@ -84,7 +84,7 @@ func TestARealEnvoyHasNewEndpoints(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// ask returns who serves a request that names an endpoint, empty if nobody does.
+	// ask returns which endpoint serves a request that names one; empty if none does.
 	client := new(http.Client)
 	t.Cleanup(client.CloseIdleConnections)
 	ask := func(endpoint string) string {
@@ -102,7 +102,7 @@ func TestARealEnvoyHasNewEndpoints(t *testing.T) {
 	}
 	var set, until times.Times
 	var all []string
-	late := 0 // for the first request after Set
+	late := 0 // failures of the first request after Set
 	for i := range *changes {
 		all = append(all, endpoint(t, fmt.Sprintf("%s:%d", own, 21000+i)))
 		newest := all[i]
@@ -126,7 +126,7 @@ func TestARealEnvoyHasNewEndpoints(t *testing.T) {
 	until.Bound(t, "a new endpoint", 50*time.Millisecond)
 }
 
-// endpoint serves at an address, and says which it is.
+// endpoint serves at an address and answers with that address.
 func endpoint(t *testing.T, address string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", address)

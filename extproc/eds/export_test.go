@@ -1,6 +1,6 @@
 package eds
 
-// Read and Written have endpoints as text in tests of the Server, too.
+// Read and Written convert endpoints from and to text, for the tests of package eds_test.
 var (
 	Read    = read
 	Written = written

@@ -9,25 +9,24 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// linger is how long an endpoint is listed that its pool has no more. A decision made before is
-// under way for at most the message timeout of envoy.yaml, five seconds, and two connections that
-// time out, two seconds each.
+// linger is how long an endpoint stays listed after its pool has lost it. An earlier decision can
+// be in progress for at most 9 s: the message timeout in envoy.yaml (5 s) and two connect timeouts
+// (2 s each).
 const linger = 10 * time.Second
 
-// Endpoint is one that Envoys are told of.
+// Endpoint is an endpoint as it is sent to Envoys.
 type Endpoint struct {
 	Address string // "ip:port", or the path of a socket
-	// Avoid says that Envoy is not to choose it where it chooses itself, if it has others. A pick
-	// is followed all the same.
+	// Avoid makes Envoy prefer other endpoints when Envoy itself chooses. It does not affect picks.
 	Avoid bool
 }
 
-// Endpoints returns the endpoints of a World by the names under which Envoys ask for them: those of
-// each pool, and of all as one, where they take gRPC calls and where all other requests. Envoy
-// chooses itself in pools that fail open: there it avoids pods that are not ready, that are being
-// deleted, and those of a silent node. Nothing else tells of them, so that what pods say costs no
-// other pool a list. The inner server, if it has a socket, is in every list but those of pools that
-// fail open.
+// Endpoints returns the endpoints of a World by the resource names that Envoys subscribe to: for
+// each pool and for all endpoints together, one list for gRPC calls and one for other requests. In
+// pools that fail open Envoy itself may choose, so there Avoid marks pods that are not ready, are
+// terminating, or are on a silent node. Other lists have no marks, so a pod's change of state does
+// not resend them. If inner, the relay's socket, is not empty, every list has it, except those of
+// pools that fail open.
 func Endpoints(w *objects.World, inner string) map[string][]Endpoint {
 	all := make(map[string][]Endpoint, 2+2*len(w.Pools))
 	for name, p := range w.Pools {
@@ -50,8 +49,9 @@ func Endpoints(w *objects.World, inner string) map[string][]Endpoint {
 	return all
 }
 
-// reached are n endpoints where they take requests of a protocol, in order, each address once; and
-// after them the inner server's, if it has one.
+// reached returns the addresses at which n endpoints take requests of a protocol, each once. If the
+// endpoints have ports of their own, it sorts them. It appends the relay's address inner, if there
+// is one.
 func reached(w *objects.World, p objects.Protocol, n int, address func(int) string, avoided func(int) bool, inner string) []Endpoint {
 	of := make([]Endpoint, n, n+1)
 	for i := range of {
@@ -67,9 +67,9 @@ func reached(w *objects.World, p objects.Protocol, n int, address func(int) stri
 	return of
 }
 
-// Needed returns the pools whose endpoints Envoys of Gateways come to ask for, by Gateway, in order
-// of name: those to which LLMRoutes of its listeners lead. By the model alone Envoy would be told
-// of a cluster that it does not know yet.
+// Needed returns, for each Gateway, the resource names of the pools that the LLMRoutes of its
+// listeners refer to, sorted. Without waiting for them, extproc could send a request to a cluster
+// that Envoy does not know yet.
 func Needed(w *objects.World) map[string][]string {
 	all := make(map[string][]string)
 	for _, o := range w.Offers {
@@ -86,26 +86,26 @@ func Needed(w *objects.World) map[string][]string {
 	return all
 }
 
-// lists say what each resource lists, by its name: the endpoints that it has, and for a while those
-// that it had. They are pure.
+// lists is, by resource name, what each resource lists: its endpoints, and for a while those that
+// it has lost. It is pure: callers pass the time.
 type lists map[string]*list
 
 type list struct {
-	has  []Endpoint             // in order
-	left map[Endpoint]time.Time // endpoints that it had, as they were last, with when they left
-	told []Endpoint             // what it listed when somebody looked last, in order
-	gone bool                   // nobody sets it any more
+	has  []Endpoint             // sorted
+	left map[Endpoint]time.Time // endpoints that it has lost, as they were last, and when
+	told []Endpoint             // what the last look returned, sorted
+	gone bool                   // the last set did not name this resource
 }
 
-// news is what changed since somebody looked last.
+// news is what has changed since the last look.
 type news struct {
-	lists map[string][]Endpoint // what resources list now, in order
-	more  []string              // those of them that list addresses that they did not
-	gone  []string              // resources that are no more
+	lists map[string][]Endpoint // the changed resources and their endpoints, sorted
+	more  []string              // the changed resources that list a new address
+	gone  []string              // resources that have been removed
 }
 
-// set says which endpoints each resource has from a moment on, in order. One that is not named has
-// none, and is no more when its last endpoint is not listed any more.
+// set replaces the endpoints of every resource; each list is sorted. A resource that has does not
+// name loses its endpoints, and is removed when the last of them is no longer listed.
 func (l lists) set(has map[string][]Endpoint, now time.Time) news {
 	for name, of := range l {
 		if _, named := has[name]; !named {
@@ -139,7 +139,7 @@ func (l *list) set(endpoints []Endpoint, now time.Time) {
 	l.has = slices.Clone(endpoints)
 }
 
-// look returns what is listed at a moment, where that is news.
+// look returns what has changed since the last call.
 func (l lists) look(now time.Time) news {
 	n := news{lists: make(map[string][]Endpoint)}
 	for name, of := range l {
@@ -162,8 +162,8 @@ func (l lists) look(now time.Time) news {
 	return n
 }
 
-// listed returns the endpoints to list, in order and never nil, and forgets those that left long
-// ago.
+// listed returns the endpoints to list, sorted and never nil. It removes endpoints whose linger
+// time is over.
 func (l *list) listed(now time.Time) []Endpoint {
 	all := append([]Endpoint{}, l.has...)
 	for e, since := range l.left {

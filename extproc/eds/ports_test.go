@@ -13,7 +13,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Endpoints that listen at one port are listed once, and all in order whatever their ports.
+// Endpoints that share a port are listed once, and every list is sorted, whatever the ports.
 func TestWhereEndpointsListenIsListedOnceAndInOrder(t *testing.T) {
 	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "one"}}
 	p.Spec.Selector.MatchLabels, p.Spec.TargetPorts = map[string]string{"app": "one"}, []pool.Port{{Number: 8000}, {Number: 8001}}

@@ -1,6 +1,6 @@
-// Package eppflags reads the flags that the manifests of other endpoint pickers give, so that
-// extproc serves in the place of one whose Deployment stays as it is: those of the inference
-// extension's picker, of llm-d's, and of KServe's, which runs llm-d's.
+// Package eppflags accepts the flags of other endpoint pickers, so that extproc can replace their
+// image in an unchanged Deployment: the pickers of the inference extension, of llm-d, and of
+// KServe, which runs llm-d's.
 package eppflags
 
 import (
@@ -15,23 +15,23 @@ import (
 
 // Flag is a flag of other endpoint pickers.
 type Flag struct {
-	// Name is without dashes. A name of one letter may be written with one dash.
+	// Name has no dashes. A one-letter name may be written with one dash.
 	Name string
-	// Becomes is extproc's own flag that says the same, without dashes; empty if the flag is ignored.
+	// Becomes is the equivalent flag of extproc, without dashes; empty if the flag is ignored.
 	Becomes string
-	// Because says, for people, how the value is translated, or why the flag is ignored.
+	// Because explains how the value is translated, or why the flag is ignored.
 	Because string
 
-	bare      bool // it may stand without a value
+	bare      bool // the value may be omitted
 	translate func(value string, set func(flag, value string) error) error
 }
 
-// same says that extproc has a flag of the same name and meaning.
+// same returns a Flag for which extproc has one of the same name and meaning.
 func same(name, because string) Flag { return Flag{Name: name, Becomes: name, Because: because} }
 
 func ignored(name, because string) Flag { return Flag{Name: name, Because: because} }
 
-// ignoredSwitch is ignored, and may stand without a value.
+// ignoredSwitch returns a boolean Flag that is ignored; its value may be omitted.
 func ignoredSwitch(name, because string) Flag { return Flag{Name: name, Because: because, bare: true} }
 
 const (
@@ -42,8 +42,8 @@ const (
 	wholeMessage = "a message may be as long as the longest body that extproc takes"
 )
 
-// Flags are all that are understood, in the order of the documentation. The list is of the
-// inference extension up to 1.6 and of llm-d's picker up to 0.10.
+// Flags lists all supported flags in the order of the documentation: those of the inference
+// extension up to 1.6 and of llm-d's picker up to 0.10.
 var Flags = []Flag{
 	same("pool-name",
 		"without `--objects`, `--kube` and `--endpoints` it has the objects of the pool's namespace taken from the API server"),
@@ -106,8 +106,8 @@ var Flags = []Flag{
 	ignored("zap-time-encoding", logIsJSON),
 }
 
-// Register makes those of the flags that are not there yet, which --help leaves out. Flags may be
-// written as before the inference extension's 1.0, too: --poolName.
+// Register adds those flags that fs lacks, hidden from --help. Names may also be written as before
+// version 1.0 of the inference extension: --poolName.
 func Register(fs *pflag.FlagSet) {
 	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if today := withDashes(name); find(today) != nil {
@@ -131,16 +131,16 @@ func Register(fs *pflag.FlagSet) {
 	}
 }
 
-// given is the value of a flag that is kept as it was written.
+// given is the value of a flag, as written.
 type given string
 
 func (g *given) Set(value string) error { *g = given(value); return nil }
 func (g *given) String() string         { return string(*g) }
 func (g *given) Type() string           { return "string" }
 
-// Args returns a command line in which the value of an ignored switch is joined to it: "--tracing
-// false", which other pickers read as "--tracing". The others keep their values apart, so that what
-// is meant there is asked.
+// Args joins a separate value to an ignored switch ("--tracing false" becomes "--tracing=false"),
+// because other pickers accept such a value. For all other switches the value stays separate, so
+// that extproc rejects it and asks what was meant.
 func Args(args []string) []string {
 	var joined []string
 	for i := 0; i < len(args); i++ {
@@ -157,20 +157,19 @@ func Args(args []string) []string {
 
 func isBool(text string) bool {
 	_, err := strconv.ParseBool(text)
-	return err == nil && len(text) > 1 // 0 and 1 are numbers
+	return err == nil && len(text) > 1 // 0 and 1 are numbers, not switch values
 }
 
-// Applied is what became of the flags of other pickers on a command line.
+// Applied is the effect of other pickers' flags on a command line.
 type Applied struct {
-	// Ignored are those that were given and say nothing here, with their dashes, in the order of
-	// [Flags].
+	// Ignored are the given flags that have no effect, with dashes, in the order of [Flags].
 	Ignored []string
-	// By is the flag, with its dashes, from which a flag of extproc has its value.
+	// By maps a flag of extproc to the flag, with dashes, that set it.
 	By map[string]string
 }
 
-// Apply sets extproc's own flags by those of other pickers that were parsed. What its own flags say
-// comes first.
+// Apply sets extproc's flags from the parsed flags of other pickers. Flags of extproc that are
+// given explicitly take precedence.
 func Apply(fs *pflag.FlagSet) (Applied, error) {
 	a := Applied{By: make(map[string]string)}
 	own := make(map[string]bool)
@@ -200,8 +199,8 @@ func Apply(fs *pflag.FlagSet) (Applied, error) {
 	return a, a.trust(fs, own)
 }
 
-// trust has certificates of engines unchecked where --model-server-metrics-scheme had engines
-// reached over TLS, and nobody says how they are checked.
+// trust turns off the verification of engines' certificates if --model-server-metrics-scheme set
+// TLS and no flag says how to verify them.
 func (a Applied) trust(fs *pflag.FlagSet, own map[string]bool) error {
 	const skip = "model-server-metrics-https-insecure-skip-verify"
 	if fs.Lookup("engine-tls").Value.String() != "true" || a.By["engine-tls"] == "" || own["engine-ca-file"] ||
@@ -229,7 +228,7 @@ func find(name string) *Flag {
 	return &Flags[i]
 }
 
-// withDashes writes poolName as pool-name.
+// withDashes converts poolName to pool-name.
 func withDashes(name string) string {
 	var b strings.Builder
 	for _, c := range name {
@@ -241,8 +240,7 @@ func withDashes(name string) string {
 	return b.String()
 }
 
-// debugVerbosity is the verbosity from which on other pickers write what is for who looks for a
-// fault.
+// debugVerbosity is the verbosity from which other pickers log debug output.
 const debugVerbosity = 4
 
 func verbosity(value string, set func(flag, value string) error) error {

@@ -13,7 +13,7 @@ import (
 	"github.com/headgate/headgate/extproc/eppflags"
 )
 
-// own is a command line with those of extproc's flags that others become.
+// own returns a flag set with the flags of extproc that others translate to.
 func own() *pflag.FlagSet {
 	fs := pflag.NewFlagSet("extproc", pflag.ContinueOnError)
 	fs.Usage = func() {}
@@ -33,7 +33,7 @@ func own() *pflag.FlagSet {
 	return fs
 }
 
-// read parses a command line and says what it sets of extproc's own flags, and what is ignored.
+// read parses a command line. It returns which of extproc's flags it sets, and what is ignored.
 func read(args ...string) string {
 	fs := own()
 	if err := fs.Parse(eppflags.Args(args)); err != nil {
@@ -93,7 +93,7 @@ func TestFlagsOfOtherPickers(t *testing.T) {
 		{"--model-server-metrics-scheme ftp", `error: --model-server-metrics-scheme: want http or https, not "ftp"`},
 		{"--tracing --enable-pprof=false --ha-enable-leader-election", "ignored --ha-enable-leader-election --tracing --enable-pprof"},
 		{"--tracing false --zap-devel true --pool-name x", "pool-name=x; ignored --tracing --zap-devel"},
-		{"--secure-serving false", "secure-serving=true; false"}, // which extproc asks about
+		{"--secure-serving false", "secure-serving=true; false"}, // extproc rejects the separate value
 		{"--zap-encoder json --tracing 1", "ignored --tracing --zap-encoder; 1"},
 		{"--config-text kind:EndpointPickerConfig --lora-info-metric= --pool-name x",
 			"pool-name=x; ignored --config-text --lora-info-metric"},
@@ -111,7 +111,7 @@ func TestFlagsOfOtherPickers(t *testing.T) {
 	}
 }
 
-// Every flag is understood as it is documented.
+// The documentation's table lists every flag.
 func TestTheDocumentationHasEveryFlag(t *testing.T) {
 	var table strings.Builder
 	table.WriteString("| flag | is to extproc | |\n|---|---|---|\n")

@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// fleetCollector reports what the fleet believes of each endpoint at the moment of the scrape.
+// fleetCollector reports the fleet's state of each endpoint at the time of the scrape.
 type fleetCollector struct{ fleet *fleet.Fleet }
 
 func endpointGauge(name, help string, labels ...string) *prometheus.Desc {

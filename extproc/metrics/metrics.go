@@ -1,10 +1,10 @@
-// Package metrics is what extproc says of itself: metrics, health, a picture of the fleet, and what
-// was learned of engines, over HTTP.
+// Package metrics serves extproc's metrics, health and readiness, and the learned profiles of
+// engines over HTTP.
 //
-// What users of a route see is told by route and pool, what engines do by endpoint and pool, and
-// nothing by both: with a thousand routes and a hundred endpoints that would be series by the
-// hundred thousand. No label holds anything that a client can choose: routes, pools and endpoints
-// are those of the objects, and their series go when the objects do.
+// What users of a route see has route and pool labels; what engines do has endpoint and pool
+// labels. No series has both: a thousand routes and a hundred endpoints would make hundreds of
+// thousands of series. No label has a value that a client can choose: routes, pools and endpoints
+// are those of the objects, and their series are removed with the objects.
 package metrics
 
 import (
@@ -24,33 +24,36 @@ import (
 	"github.com/headgate/headgate/internal/version"
 )
 
-// Buckets. Those of a route are few, for each costs a series for each route: what people promise
-// lies between them. Our own share is well below a millisecond.
+// Histogram buckets: times in seconds, ratios, and tokens. A route has few, because each bucket is
+// one series per route; they cover the range of usual objectives. The gateway overhead is well
+// below a millisecond.
 var (
-	firstTokenBuckets = []float64{.1, .25, .5, 1, 2.5, 10} // seconds
-	perTokenBuckets   = []float64{.025, .05, .1, .25}      // seconds
-	durationBuckets   = []float64{1, 5, 30, 120}           // seconds
+	firstTokenBuckets = []float64{.1, .25, .5, 1, 2.5, 10}
+	perTokenBuckets   = []float64{.025, .05, .1, .25}
+	durationBuckets   = []float64{1, 5, 30, 120}
 	ratioBuckets      = []float64{.25, .5, .67, .8, .9, 1, 1.1, 1.25, 1.5, 2, 4}
 	tokenBuckets      = []float64{1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072}
-	holdBuckets       = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}        // seconds
-	ownBuckets        = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1} // seconds
+	holdBuckets       = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+	ownBuckets        = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1}
 )
 
-// A Prometheus that scrapes native histograms gets buckets that are each a tenth larger than the
-// one before, in one series. What keeps them small is client_golang's advice.
+// Settings of native histograms, for a Prometheus that scrapes them: each bucket is a tenth larger
+// than the one before, all in one series. The bucket limit and the reset are as client_golang
+// recommends.
 const (
 	nativeFactor = 1.1
 	nativeMost   = 160
 	nativeReset  = time.Hour
 )
 
-// Meter counts. It is safe for concurrent use. Make one with [New].
+// Meter counts requests, picks, scrapes and the like. It is safe for concurrent use. Create it with
+// [New].
 type Meter struct {
 	registry *prometheus.Registry
 	fleet    *fleet.Fleet
 	ready    atomic.Bool
 
-	// By route and pool.
+	// With labels route and pool, and the label in the comment.
 	requests   *prometheus.CounterVec // code
 	failures   *prometheus.CounterVec // kind
 	tokens     *prometheus.CounterVec // kind
@@ -59,14 +62,14 @@ type Meter struct {
 	perToken   *prometheus.HistogramVec
 	duration   *prometheus.HistogramVec
 
-	// By pool and endpoint.
+	// With labels pool and endpoint.
 	served          *prometheus.CounterVec
 	faults          *prometheus.CounterVec // kind
 	retries         *prometheus.CounterVec
 	reportedWaiting *prometheus.GaugeVec
 	reportedKVUsage *prometheus.GaugeVec
 
-	// By pool.
+	// With label pool.
 	perRequest *prometheus.HistogramVec // kind
 	picks      *prometheus.CounterVec   // reason
 	endpoints  *prometheus.GaugeVec
@@ -90,14 +93,14 @@ type Meter struct {
 	payloadsSent    prometheus.Counter
 	payloadsDropped *prometheus.CounterVec // reason
 
-	mu     sync.RWMutex // guards labels, and that no series is made of one that is gone
+	mu     sync.RWMutex // guards labels, also while a series is made from one
 	labels map[label]bool
 }
 
-// label is a value that the objects in force give to series.
+// label is a label value that the objects in force allow.
 type label struct{ name, value string }
 
-// New returns a Meter that also reports what f believes.
+// New returns a Meter that also reports the state of f.
 func New(f *fleet.Fleet) *Meter {
 	m := &Meter{registry: prometheus.NewRegistry(), fleet: f}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
@@ -205,18 +208,18 @@ func New(f *fleet.Fleet) *Meter {
 	return m
 }
 
-// Replied counts a reply of extproc itself.
+// Replied counts a reply that extproc itself sent.
 func (m *Meter) Replied(status int, code string) {
 	m.replies.WithLabelValues(strconv.Itoa(status), code).Inc()
 }
 
-// PayloadSent counts a copy of a request or answer that a sink took.
+// PayloadSent counts a payload (a copy of a request or answer) that its sink accepted.
 func (m *Meter) PayloadSent() { m.payloadsSent.Inc() }
 
-// PayloadDropped counts one that a sink did not get.
+// PayloadDropped counts a payload that did not reach its sink.
 func (m *Meter) PayloadDropped(reason string) { m.payloadsDropped.WithLabelValues(reason).Inc() }
 
-// Hold outcomes: what ended a request's wait for its model.
+// Outcomes of a request's wait for its model.
 const (
 	HoldReleased  = "released"
 	HoldFailed    = "failed"
@@ -226,15 +229,15 @@ const (
 	HoldFull      = "full"
 )
 
-// Hold is one request that waits, for its model or, where that is full, for a copy of it to take
-// another request. It is owned by one goroutine.
+// Hold is a waiting request: it waits for its model to be loaded or, if all copies are at their
+// concurrency limit, for one to accept a request. One goroutine owns it.
 type Hold struct {
 	meter *Meter
 	full  bool
 	since time.Time
 }
 
-// HoldBegan counts a request that begins to wait at a time.
+// HoldBegan counts a request that begins to wait.
 func (m *Meter) HoldBegan(full bool, at time.Time) *Hold {
 	h := &Hold{m, full, at}
 	now, _ := h.of()
@@ -242,7 +245,8 @@ func (m *Meter) HoldBegan(full bool, at time.Time) *Hold {
 	return h
 }
 
-// of is what counts such waits: those that are now, and those that have ended.
+// of returns the metrics for this kind of wait: the number of waiting requests, and the durations
+// of ended waits.
 func (h *Hold) of() (now prometheus.Gauge, ended *prometheus.HistogramVec) {
 	if h.full {
 		return h.meter.heldFull, h.meter.holdsFull
@@ -250,7 +254,8 @@ func (h *Hold) of() (now prometheus.Gauge, ended *prometheus.HistogramVec) {
 	return h.meter.held, h.meter.holds
 }
 
-// Goes says that it goes on to wait: for the same, or one wait has ended and another begun.
+// Goes records that the request still waits. If the reason has changed, one wait ends and another
+// begins.
 func (h *Hold) Goes(full bool, at time.Time) {
 	if full != h.full {
 		h.Ended(HoldReleased, at)
@@ -258,29 +263,29 @@ func (h *Hold) Goes(full bool, at time.Time) {
 	}
 }
 
-// Ended counts the end of its wait.
+// Ended counts the end of the wait.
 func (h *Hold) Ended(outcome string, at time.Time) {
 	now, ended := h.of()
 	now.Dec()
 	ended.WithLabelValues(outcome).Observe(at.Sub(h.since).Seconds())
 }
 
-// Connected says whether control is connected and has said all that there is.
+// Connected records whether control is connected and has sent its complete state.
 func (m *Meter) Connected(is bool) { m.connected.Set(bit(is)) }
 
-// Heard says that an update of control is in force, at a time.
+// Heard records when an update of control took effect.
 func (m *Meter) Heard(version uint64, at time.Time) {
 	m.version.Set(float64(version))
 	m.heardAt.Set(float64(at.UnixMilli()) / 1000)
 }
 
-// Decided counts a decision and the time that it took.
+// Decided counts a decision and how long it took.
 func (m *Meter) Decided(pool, reason string, took time.Duration) {
 	m.picks.WithLabelValues(pool, reason).Inc()
 	m.decision.Observe(took.Seconds())
 }
 
-// Looked counts a look at an endpoint.
+// Looked counts a scrape of an endpoint.
 func (m *Meter) Looked(err error) {
 	if err != nil {
 		m.looks.WithLabelValues("error").Inc()
@@ -289,13 +294,12 @@ func (m *Meter) Looked(err error) {
 	m.looks.WithLabelValues("ok").Inc()
 }
 
-// Refused says how many files of objects, or objects of an API server, are not in force.
+// Refused sets how many object files, or objects of an API server, were rejected.
 func (m *Meter) Refused(n int) { m.refused.Set(float64(n)) }
 
-// Readable says whether objects can be read where they come from.
+// Readable records whether the source of objects can be read.
 func (m *Meter) Readable(ok bool) { m.readable.Set(bit(ok)) }
 
-// bit is 1 for true.
 func bit(ok bool) float64 {
 	if ok {
 		return 1
@@ -303,10 +307,10 @@ func bit(ok bool) float64 {
 	return 0
 }
 
-// Serves makes extproc ready: it has objects, and who calls it is answered.
+// Serves makes extproc ready: it has objects and answers requests.
 func (m *Meter) Serves() { m.ready.Store(true) }
 
-// SetWorld drops the series of routes, pools and endpoints that are gone.
+// SetWorld removes the series of routes, pools and endpoints that are gone.
 func (m *Meter) SetWorld(w *objects.World) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -334,11 +338,11 @@ func (m *Meter) SetWorld(w *objects.World) {
 	m.problems.Set(float64(len(w.Problems)))
 }
 
-// labels is every label value that the objects of a World may give to a series.
+// labels returns every label value that the objects of a World allow.
 func labels(w *objects.World) map[label]bool {
 	all := make(map[label]bool)
 	for _, r := range w.Routes {
-		if r.Kind == v1alpha1.LLMRouteKind { // Models without one are many, and count under no route
+		if r.Kind == v1alpha1.LLMRouteKind { // Models without a route can be many; they count under an empty route
 			all[label{"route", r.Name.String()}] = true
 		}
 	}
@@ -351,8 +355,8 @@ func labels(w *objects.World) map[label]bool {
 	return all
 }
 
-// Handler serves /metrics, /profiles (how long engines take), /healthz (the process lives) and
-// /readyz (it has objects, and serves).
+// Handler serves /metrics, /profiles (the learned latency of engines), /healthz (the process is
+// alive) and /readyz (it has objects and serves requests).
 func (m *Meter) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))

@@ -27,8 +27,8 @@ import (
 	"github.com/headgate/headgate/internal/version"
 )
 
-// world has one route, two Models, of which requests may name one, and one endpoint for each
-// address.
+// world returns a World with one route, two Models, one of which requests may name, and one
+// endpoint per address.
 func world(ips ...string) *objects.World {
 	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool"}}
 	p.Spec.Selector.MatchLabels = map[string]string{"app": "llama"}
@@ -102,7 +102,7 @@ func TestAnOutcomeBecomesMetrics(t *testing.T) {
 	m.HoldBegan(true, began)
 	wait := m.HoldBegan(false, began)
 	wait.Goes(false, began.Add(time.Second))
-	wait.Goes(true, began.Add(3*time.Second)) // its model is loaded, and full
+	wait.Goes(true, began.Add(3*time.Second)) // the model is loaded, but its copies are at their limit
 	wait.Goes(true, began.Add(4*time.Second))
 	wait.Ended(metrics.HoldExpired, began.Add(8*time.Second))
 	m.Connected(true)
@@ -154,15 +154,15 @@ func TestAnOutcomeBecomesMetrics(t *testing.T) {
 	)
 }
 
-// A request that failed is one failure of its route, by what its last endpoint did; each endpoint
-// that would not serve it has one of its own, also where another endpoint served it after all.
+// A failed request is one failure of its route, of the kind that its last endpoint caused. Each
+// endpoint that did not serve the request also counts one, even if another endpoint then served it.
 func TestFailuresAreCountedOnceForTheRouteAndAtEachEndpoint(t *testing.T) {
 	const a, b = "10.0.0.1:8000", "10.0.0.2:8000"
 	for name, c := range map[string]struct {
 		outcome outcome.Outcome
-		route   string   // the kind
-		at      []string // endpoint and kind
-		last    string   // the endpoint that has the request
+		route   string   // the expected kind
+		at      []string // the expected endpoints and kinds
+		last    string   // the endpoint that served the request last
 	}{
 		"served":                 {outcome.Outcome{Endpoint: a, Status: 200}, "", nil, a},
 		"a fault of the request": {outcome.Outcome{Endpoint: a, Status: 400}, "", nil, a},
@@ -237,7 +237,7 @@ func TestEndpointsAreShownAsTheyAre(t *testing.T) {
 	}
 }
 
-// An endpoint that is in two pools is shown for both: each may think otherwise of its state.
+// An endpoint in two pools is reported for both, because its state can differ between pools.
 func TestAnEndpointOfTwoPoolsIsShownForBoth(t *testing.T) {
 	labels := map[string]string{"app": "llama"}
 	s := objects.Set{Pods: []objects.Pod{{
@@ -265,7 +265,7 @@ func TestAnEndpointOfTwoPoolsIsShownForBoth(t *testing.T) {
 	)
 }
 
-// A gateway lives long and pods do not: what is gone leaves no series, and what ends later makes
+// Gateways outlive pods: a removed object leaves no series, and a request that ends later creates
 // none.
 func TestSeriesGoWithTheirObjects(t *testing.T) {
 	m, f := started()
@@ -302,12 +302,12 @@ func TestSeriesGoWithTheirObjects(t *testing.T) {
 	expect(t, page, `headgate_requests_total{code="200",pool="",route=""} 1`, `headgate_objects{kind="LLMRoute"} 0`)
 }
 
-// The page stays small where there are many routes: each has a bounded number of series, however
+// The metrics page stays small with many routes: the number of series per route is bounded, however
 // many endpoints served it.
 func TestThePageIsSmall(t *testing.T) {
 	const routes, endpoints, pools = 1000, 64, 4
-	// The most for a route that saw two statuses and two kinds of failures, for an endpoint with
-	// all there is, for a pool, and for the program itself.
+	// Upper limits of series: for a route that saw two statuses and two kinds of failures, for an
+	// endpoint with all its metrics, for a pool, and for the process.
 	const perRoute, perEndpoint, perPool, rest = 30, 20, 45, 150
 	var s objects.Set
 	poolOf := func(i int) string { return fmt.Sprintf("pool-%d", i%pools) }
@@ -371,10 +371,10 @@ func TestThePageIsSmall(t *testing.T) {
 	t.Logf("%d lines for %d routes and %d endpoints in %d pools", lines, routes, endpoints, pools)
 }
 
-// The buckets of a route are few. A Prometheus that asks for native histograms gets finer ones.
+// A route has few classic buckets. A Prometheus that asks for native histograms gets finer ones.
 func TestHistogramsAreNativeToo(t *testing.T) {
 	m, _ := started()
-	for _, took := range []time.Duration{110, 120, 130, 140} { // all of them in one bucket of the text
+	for _, took := range []time.Duration{110, 120, 130, 140} { // all in one classic bucket
 		m.Observe(outcome.Outcome{
 			Route: "ns/sql", Pool: "ns/pool", Endpoint: endpoint, Status: 200, Stream: true, FirstBody: took * time.Millisecond,
 		})

@@ -9,23 +9,22 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// Kinds of failures beside those of package outcome.
+// Kinds of failures in addition to those of package outcome.
 const (
-	failedElsewhere = "elsewhere" // the endpoint would not take the request
-	failedMissing   = "missing"   // it has no such model
-	failedUnreached = "unreached" // it took no connection, and another was tried
-	failedError     = "error"     // it answered with a fault of its own
+	failedElsewhere = "elsewhere" // the endpoint rejected the request, to be retried elsewhere
+	failedMissing   = "missing"   // the endpoint lacks the model
+	failedUnreached = "unreached" // the endpoint accepted no connection, and another was tried
+	failedError     = "error"     // the endpoint answered with an error of its own
 )
 
-// Observe counts an outcome. Where its route, pool or endpoint is gone, it counts under an empty
-// name.
+// Observe counts an outcome. A route, pool or endpoint that is gone counts under an empty name.
 func (m *Meter) Observe(o outcome.Outcome) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	route, pool := m.known("route", o.Route), m.known("pool", o.Pool)
 	if o.Endpoint == "" && o.Failure != outcome.NoEndpoint {
 		m.countTried(pool, o)
-		return // never sent on: counted as a reply, or Envoy's own; or sent once more, and counted as that
+		return // it was never sent on: counted as a reply, or Envoy's own; or the relay sent it again, and that record counts
 	}
 	if kind := failure(o); kind != "" {
 		m.failures.WithLabelValues(route, pool, kind).Inc()
@@ -49,15 +48,16 @@ func (m *Meter) Observe(o outcome.Outcome) {
 	m.countEndpoints(pool, o)
 }
 
-// NoEndpoint counts a request for a pool, by a route if any, that extproc found no endpoint for.
-// Envoy's record of its reply names neither.
+// NoEndpoint counts a request for a pool for which extproc found no endpoint; route may be empty.
+// Envoy's access-log record of such a reply names neither.
 func (m *Meter) NoEndpoint(route, pool string) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	m.failures.WithLabelValues(m.known("route", route), m.known("pool", pool), string(outcome.NoEndpoint)).Inc()
 }
 
-// known is a label's value, or empty if the objects in force do not have it. The caller holds mu.
+// known returns value, or an empty string if no object in force has that value. The caller holds
+// mu.
 func (m *Meter) known(name, value string) string {
 	if m.labels[label{name, value}] {
 		return value
@@ -65,7 +65,7 @@ func (m *Meter) known(name, value string) string {
 	return ""
 }
 
-// failure is the kind of failure in which a request ended; empty if it did not fail.
+// failure returns the kind of failure in which a request ended; empty if it succeeded.
 func failure(o outcome.Outcome) string {
 	switch {
 	case o.Failure != outcome.None:
@@ -80,12 +80,13 @@ func failure(o outcome.Outcome) string {
 	return ""
 }
 
-// countEndpoints counts what became of a request at each endpoint that it was sent to.
+// countEndpoints counts the result at each endpoint that the request was sent to. The caller holds
+// mu.
 func (m *Meter) countEndpoints(pool string, o outcome.Outcome) {
 	m.countTried(pool, o)
 	switch {
 	case o.Failure == outcome.NoEndpoint:
-		return // none is the last that was tried
+		return // no endpoint is the last that was tried
 	case o.Failure == outcome.Refused, o.Failure == outcome.Reset, o.Failure == outcome.TimedOut, o.Failure == outcome.Cut,
 		o.Failure == outcome.Erred, o.Failure == outcome.Gone:
 		m.countFaults(pool, string(o.Failure), o.Endpoint)
@@ -105,14 +106,14 @@ func (m *Meter) countEndpoints(pool string, o outcome.Outcome) {
 	}
 }
 
-// countTried counts endpoints that had a request and did not serve it. The caller holds mu.
+// countTried counts the endpoints that got the request and did not serve it. The caller holds mu.
 func (m *Meter) countTried(pool string, o outcome.Outcome) {
 	m.countFaults(pool, failedElsewhere, o.Elsewhere...)
 	m.countFaults(pool, failedMissing, o.Missing...)
 	m.countFaults(pool, failedUnreached, o.Unreached...)
 }
 
-// countFaults counts a failure of each of some endpoints. The caller holds mu.
+// countFaults counts one failure for each of these endpoints. The caller holds mu.
 func (m *Meter) countFaults(pool, kind string, endpoints ...string) {
 	for _, e := range endpoints {
 		m.faults.WithLabelValues(pool, m.known("endpoint", e), kind).Inc()
@@ -126,7 +127,7 @@ func (m *Meter) countTokens(route, pool, kind string, tokens engine.Value) {
 	}
 }
 
-// time counts how long a request took that came to its end.
+// time records the latencies of a successful request.
 func (m *Meter) time(route, pool string, o outcome.Outcome) {
 	if o.Duration > 0 {
 		m.duration.WithLabelValues(route, pool).Observe(o.Duration.Seconds())

@@ -14,7 +14,7 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// profiles serves what is known of how long engines take.
+// profiles serves the learned latency of engines as YAML.
 func profiles(f *fleet.Fleet) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("content-type", "application/yaml")
@@ -24,7 +24,7 @@ func profiles(f *fleet.Fleet) http.HandlerFunc {
 	}
 }
 
-// writeProfiles writes one document of YAML for each class of hardware of each pool.
+// writeProfiles writes one YAML document for each accelerator of each pool.
 func writeProfiles(page *strings.Builder, all []endpointstate.Known) {
 	page.WriteString("# How long engines take, as extproc knows by now: a document for each pool and class of hardware.\n" +
 		"# What stands under profile may be written as it is into the spec of the pool's PoolSettings, with pinned: true where nothing is to be learned;\n" +

@@ -18,7 +18,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// document is one of the page.
+// document is one YAML document of the page.
 type document struct {
 	Pool, Accelerator, Why, Since string
 	Trusted                       bool
@@ -28,7 +28,7 @@ type document struct {
 	Profile                       v1alpha1.PoolProfile
 }
 
-// inPool is a world of a pool of one endpoint of a class of hardware, with a profile.
+// inPool returns a World with one pool of one endpoint, with an accelerator and a profile.
 func inPool(is *v1alpha1.PoolProfile) *objects.World {
 	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool"}}
 	p.Spec.Selector.MatchLabels = map[string]string{"app": "llama"}
@@ -41,7 +41,7 @@ func inPool(is *v1alpha1.PoolProfile) *objects.World {
 	return objects.Build(objects.Set{Pools: []pool.InferencePool{p}, Settings: []v1alpha1.PoolSettings{s}, Lists: []objects.List{list}})
 }
 
-// documents are those of the page of profiles.
+// documents returns the documents of the profiles page.
 func documents(t *testing.T, f *fleet.Fleet) (all []document) {
 	t.Helper()
 	code, page := get(t, metrics.New(f), "/profiles")
@@ -60,8 +60,8 @@ func documents(t *testing.T, f *fleet.Fleet) (all []document) {
 	return all
 }
 
-// What the page says of a profile, written into a PoolSettings, is that profile: as it was said,
-// and as it was learned.
+// A profile on the page, written into a PoolSettings, gives the same profile again, whether it was
+// configured or learned.
 func TestAProfileIsPrintedAsItIsWritten(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	f := fleet.New(fleet.Config{Now: func() time.Time { return now }})

@@ -13,8 +13,8 @@ import (
 	"github.com/headgate/headgate/extproc/prefix"
 )
 
-// ratio is how much longer one thing takes than another: the median of many turns, in each of which
-// both are done, so that a busy machine holds both up.
+// ratio returns the median, over many rounds, of the time of one divided by that of other. Each
+// round runs both, so that a busy machine slows both down.
 func ratio(b *testing.B, one, other func()) {
 	took := func(do func()) float64 {
 		began := time.Now()
@@ -30,7 +30,7 @@ func ratio(b *testing.B, one, other func()) {
 	b.ReportMetric(all[len(all)/2], "ratio")
 }
 
-// How fast prompts are hashed, as a share of the speed of xxhash. Run it with go test
+// BenchmarkHasher measures how fast prompts are hashed, as a share of xxhash's speed: go test
 // ./extproc/prefix -run "^$" -bench Hasher.
 func BenchmarkHasher(b *testing.B) {
 	for _, kb := range []int{4, 16, 64, 256, 1024} {
@@ -54,13 +54,13 @@ func BenchmarkHasher(b *testing.B) {
 	}
 }
 
-// How long a block takes to be found, as a multiple of a look into a Go map of as many. Run it with
-// go test ./extproc/prefix -run "^$" -bench Cached.
+// BenchmarkCached measures how long it takes to find a block, as a multiple of a lookup in a Go map
+// of the same size: go test ./extproc/prefix -run "^$" -bench Cached.
 func BenchmarkCached(b *testing.B) {
 	for _, c := range []struct{ endpoints, each, shared int }{
-		{1, 8192, 0},    // on no endpoint but one
-		{16, 8192, 32},  // behind 32 blocks that all have
-		{100, 8192, 32}, // the whole of the memory
+		{1, 8192, 0},    // on one endpoint only
+		{16, 8192, 32},  // after 32 blocks that all endpoints have
+		{100, 8192, 32}, // fills the whole memory
 		{1000, 1000, 32},
 	} {
 		b.Run(fmt.Sprintf("endpoints=%d/blocks=%d/shared=%d", c.endpoints, c.endpoints*c.each, c.shared), func(b *testing.B) {
@@ -107,8 +107,8 @@ func BenchmarkCached(b *testing.B) {
 	}
 }
 
-// How long it takes to note a prompt that is there, one that is new where there is room, and one
-// for which others have to go; and to forget an endpoint.
+// BenchmarkSent measures how long it takes to record a prompt that is already there, a new one
+// while there is room, and a new one that evicts others; and to forget an endpoint.
 func BenchmarkSent(b *testing.B) {
 	random := rand.New(rand.NewPCG(1, 2))
 	x := prefix.New(prefix.DefaultBytes)

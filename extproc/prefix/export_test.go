@@ -1,4 +1,4 @@
 package prefix
 
-// Len is how many blocks an endpoint has.
+// Len returns how many blocks an endpoint has.
 func (x *Index) Len(endpoint int) int { return x.parts[endpoint].count }

@@ -1,11 +1,11 @@
-// Package prefix knows how much of a prompt each endpoint probably has in its KV cache. Engines
-// keep what they computed of prompts in blocks, and compute of another prompt only what is behind
-// the blocks that they have. So what an endpoint was sent before says how much of the next prompt
-// it need not compute.
+// Package prefix estimates how much of a prompt each endpoint has in its KV cache. Engines cache
+// the KV of prompts in blocks, and for the next prompt compute only what follows the blocks that
+// they have. So the prompts that an endpoint got before show how much of the next prompt it has
+// cached.
 //
-// A [Hasher] makes blocks of a prompt, each a hash of everything up to its end. An [Index]
-// remembers which endpoint was sent which blocks, for as long as its engine probably keeps them.
-// Nothing of a prompt's text stays.
+// A [Hasher] splits a prompt into blocks; each is a hash of everything up to its end. An [Index]
+// records which endpoint was sent which blocks, for as long as its engine probably keeps them. No
+// prompt text is kept.
 //
 // The package is pure. Neither type is safe for concurrent use.
 package prefix
@@ -18,29 +18,28 @@ import (
 )
 
 const (
-	// BlockBytes is how much of a prompt a block is: 64 tokens of English, as most tokenizers cut
-	// it. Engines' own blocks have 16 to 128 tokens.
+	// BlockBytes is the size of a block: about 64 tokens of English with most tokenizers. Engines
+	// use blocks of 16 to 128 tokens.
 	BlockBytes = 256
-	// BlockTokens is how many tokens a block is taken to be, and TokenBytes how many bytes a token:
-	// that of a prompt of token ids is written in as many.
+	// BlockTokens is the assumed number of tokens in a block, and TokenBytes the bytes per token. A
+	// token id of a tokenized prompt is written as TokenBytes bytes.
 	BlockTokens = BlockBytes / TokenBytes
 	TokenBytes  = 4
-	// MaxBlocks bounds the blocks of one prompt: 1 MiB. What is behind them is counted and not
+	// MaxBlocks limits the blocks of one prompt to 1 MiB. Bytes beyond it are counted but not
 	// hashed.
 	MaxBlocks = 4096
 )
 
-// Scope is where prompts share KV: an engine takes none of another adapter or salt for one prompt,
-// and pools have no engine in common as far as it matters.
+// Scope says which prompts can share KV: those with the same pool, model, adapter and salt.
 type Scope struct {
 	Pool, Model, Adapter string
-	// Salt is what the client gave so that others cannot find out what it asked (vLLM's
-	// cache_salt), empty if it gave none.
+	// Salt is the client's cache_salt (vLLM), which keeps others from finding out what it asked;
+	// usually empty.
 	Salt string
 }
 
-// Seed is what the blocks of a prompt in the Scope begin with: equal prompts of two seeds have no
-// block in common. It is the same in every process.
+// Seed returns the start of the hash chain for prompts in the Scope. Prompts with different seeds
+// share no block. It is the same in every process.
 func (s Scope) Seed() uint64 {
 	var seed uint64
 	for _, of := range [...]string{s.Pool, s.Model, s.Adapter, s.Salt} {
@@ -49,29 +48,29 @@ func (s Scope) Seed() uint64 {
 	return seed
 }
 
-// chained is the hash of what has a hash, with what comes behind it: one round of a mixer whose
-// steps lose nothing.
+// chained extends a hash by the next value. It is one round of a bijective mixer, so no information
+// is lost.
 func chained(before, next uint64) uint64 {
 	x := (before*0x9e3779b97f4a7c15 + next) * 0xd6e8feb86659fd93
 	return x ^ x>>32
 }
 
-// Hasher makes blocks of a prompt, which is written to it in the order in which an engine sees it.
-// It keeps its buffers from prompt to prompt. Begin before the first.
+// Hasher splits a prompt into blocks. Write the prompt in the order in which an engine sees it,
+// after Begin. It reuses its buffers.
 type Hasher struct {
 	blocks []uint64
-	latest uint64           // the hash of the last full block, or the seed
-	open   [BlockBytes]byte // what is behind the last full block
-	filled int              // of open
+	latest uint64           // hash of the last full block, or the seed
+	open   [BlockBytes]byte // bytes after the last full block
+	filled int              // bytes in open
 	bytes  int
 }
 
-// Begin begins a prompt, with the seed of its Scope.
+// Begin starts a prompt with the seed of its Scope.
 func (h *Hasher) Begin(seed uint64) {
 	h.blocks, h.latest, h.filled, h.bytes = h.blocks[:0], seed, 0, 0
 }
 
-// Write goes on with bytes of the prompt. It keeps none of span.
+// Write appends bytes to the prompt. It does not retain span.
 func (h *Hasher) Write(span []byte) {
 	h.bytes += len(span)
 	for len(span) > 0 && len(h.blocks) < MaxBlocks {
@@ -86,7 +85,7 @@ func (h *Hasher) Write(span []byte) {
 	}
 }
 
-// Token goes on with a token of the prompt.
+// Token appends a token id to the prompt.
 func (h *Hasher) Token(id uint32) {
 	if h.filled > BlockBytes-TokenBytes || len(h.blocks) == MaxBlocks {
 		var span [TokenBytes]byte
@@ -99,8 +98,8 @@ func (h *Hasher) Token(id uint32) {
 	h.fill(TokenBytes)
 }
 
-// Opaque goes on with what is no text, such as an image, by a hash of it: an engine makes so many
-// tokens of it.
+// Opaque appends content that is not text, such as an image, by its hash. tokens is the number of
+// tokens that an engine makes of it.
 func (h *Hasher) Opaque(hash uint64, tokens int) {
 	for ; tokens > 0 && len(h.blocks) < MaxBlocks; tokens-- {
 		h.Token(uint32(hash)) //nolint:gosec // the other half is the next one
@@ -109,7 +108,7 @@ func (h *Hasher) Opaque(hash uint64, tokens int) {
 	h.bytes += tokens * TokenBytes
 }
 
-// fill says that so many bytes more are in open.
+// fill adds n bytes to open's length and hashes open if it is full.
 func (h *Hasher) fill(n int) {
 	if h.filled += n; h.filled == BlockBytes {
 		h.block(h.open[:])
@@ -122,17 +121,16 @@ func (h *Hasher) block(full []byte) {
 	h.blocks = append(h.blocks, h.latest)
 }
 
-// Mark says that something else begins: what is before and what is behind does not run together. No
-// JSON has a byte below 9 in it, so that it can be used for that. It counts as no byte of the
-// prompt.
+// Mark separates what precedes it from what follows. It writes a byte below 9, which occurs in no
+// JSON and does not count as a byte of the prompt.
 func (h *Hasher) Mark(what byte) {
 	h.Write([]byte{what})
 	h.bytes--
 }
 
-// Blocks are the hashes of the prompt's full blocks, in order: each of everything up to its end.
-// They are good until the next Begin.
+// Blocks returns the hashes of the prompt's full blocks in order; each covers everything up to its
+// end. They are valid until the next Begin.
 func (h *Hasher) Blocks() []uint64 { return h.blocks }
 
-// Bytes is how long the prompt is.
+// Bytes returns the length of the prompt.
 func (h *Hasher) Bytes() int { return h.bytes }

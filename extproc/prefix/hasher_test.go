@@ -27,8 +27,8 @@ func hashed(seed uint64, spans ...[]byte) []uint64 {
 	return h.Blocks()
 }
 
-// Blocks are the same in every process, on every machine and in every version: several extprocs may
-// come to speak of them.
+// Hashes are the same in every process, on every machine and in every version, because several
+// extprocs may exchange them.
 func TestBlocksAreForEver(t *testing.T) {
 	h := new(prefix.Hasher)
 	h.Begin(prefix.Scope{Pool: "default/pool", Model: "llama", Adapter: "sql", Salt: "salt"}.Seed())
@@ -66,7 +66,7 @@ func TestSpansMakeNoDifference(t *testing.T) {
 	}
 }
 
-// A block depends on every byte before its end, on the seed, and on nothing behind.
+// A block depends on the seed and on every byte before its end, and on nothing after it.
 func TestBlocksDependOnAllBefore(t *testing.T) {
 	prompt := text(4 * prefix.BlockBytes)
 	want := hashed(3, prompt)
@@ -110,7 +110,7 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// Tokens are four bytes each, wherever they stand.
+// A token takes four bytes, at any offset.
 func TestTokens(t *testing.T) {
 	for before := range 6 {
 		var want []byte
@@ -142,7 +142,7 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// What is behind the last block is counted and costs nothing else.
+// Bytes beyond the last block are counted but not hashed.
 func TestLongPromptsAreCut(t *testing.T) {
 	const most = prefix.MaxBlocks * prefix.BlockBytes
 	prompt := text(most + 3000)
@@ -163,8 +163,8 @@ func TestLongPromptsAreCut(t *testing.T) {
 	}
 }
 
-// What is no text is so many tokens, told apart by all of their hash, and counted where blocks are
-// no more.
+// Opaque content takes the given number of tokens, is distinguished by all bits of its hash, and is
+// counted even beyond the last block.
 func TestOpaque(t *testing.T) {
 	opaque := func(before int, hash uint64, tokens int) (blocks []uint64, bytes int) {
 		h := new(prefix.Hasher)

@@ -8,35 +8,35 @@ import (
 )
 
 const (
-	// DefaultBytes is the memory of an Index unless somebody says otherwise. It is good for a
-	// million blocks: the KV of 160 GPUs that hold 400,000 tokens each.
+	// DefaultBytes is the default memory of an Index. It is enough for a million blocks: the KV of
+	// 160 GPUs with 400,000 tokens each.
 	DefaultBytes = 64 << 20
-	// DefaultBlocks is how many blocks an endpoint is taken to keep as long as nobody knows: half a
-	// million tokens, somewhat more than an 8B model leaves room for on a GPU of 80 GB.
+	// DefaultBlocks is the assumed cache size of an endpoint until it is known: half a million
+	// tokens, somewhat more than fits on an 80 GB GPU beside an 8B model.
 	DefaultBlocks = 8192
-	// blockBytes is what an Index needs for a block at an endpoint: a word, a place, two buckets of
-	// blocks and one of places.
+	// blockBytes is the memory that an Index needs for a block at an endpoint: a word, a place, two
+	// buckets for blocks and one for places.
 	blockBytes = 32 + 20 + 2*4 + 4
 )
 
-// Writer is told which blocks endpoints have. Endpoints are small numbers from 0 on.
+// Writer records which blocks endpoints have. Endpoints are small numbers from 0.
 type Writer interface {
-	// Sent says that an endpoint has the leading blocks of a prompt, or will have them in a moment.
+	// Sent records that an endpoint has, or will soon have, the leading blocks of a prompt.
 	Sent(endpoint int, blocks []uint64)
-	// Forget says that an endpoint has no block any more.
+	// Forget records that an endpoint has no blocks any more.
 	Forget(endpoint int)
-	// Resize says how many blocks an endpoint keeps at most.
+	// Resize sets how many blocks an endpoint keeps at most.
 	Resize(endpoint, blocks int)
 }
 
-// Index remembers which endpoints were sent which blocks. Of each endpoint it keeps as many as that
-// does, and those that were sent last; the end of a prompt goes before its beginning, as engines
-// free their own blocks. So what it keeps is beginnings of prompts. When its memory is full, the
-// endpoint with the most blocks gives up its oldest.
+// Index records which endpoints were sent which blocks. For each endpoint it keeps as many blocks
+// as the endpoint's cache has, the most recently sent ones. Like an engine, it drops the end of a
+// prompt before its beginning, so that what remains are prefixes. When its memory is full, the
+// endpoint with the most blocks loses its oldest.
 //
-// All memory is taken at the first Sent, and none after that but for endpoints with higher numbers.
+// It allocates its memory at the first Sent, and later only for endpoints with higher numbers.
 type Index struct {
-	size   int // how many places there are
+	size   int // capacity in places
 	words  words
 	places places
 	parts  []part // by endpoint
@@ -45,22 +45,23 @@ type Index struct {
 	familiar float64
 }
 
-// part is what an endpoint has: a list of places, from the one that was sent last to the oldest.
+// part is one endpoint's list of places, from the most recently sent to the oldest.
 type part struct {
 	newest, oldest uint32
 	count, most    int
 }
 
-// New returns an Index of nothing, which takes so many bytes of memory at most.
+// New returns an empty Index that uses at most this many bytes of memory.
 func New(bytes int) *Index {
 	return &Index{size: min(max(1, bytes/blockBytes), math.MaxInt32)}
 }
 
-// Cached returns how many leading blocks of a prompt each endpoint has, by its number. An endpoint
-// whose number is behind the last has none. What it returns is in dst, where that is large enough.
+// Cached returns, by endpoint number, how many leading blocks of a prompt each endpoint has.
+// Endpoints beyond the result's length have none. It uses dst for the result if it is large enough.
 //
-// It looks at few of the blocks: who has one has all before it, so that all have the same endpoints
-// up to the first that fewer have.
+// It reads only a few of the blocks: an endpoint with one block has all blocks before it, so the
+// set of endpoints changes only where the number of endpoints drops. A binary search finds these
+// blocks.
 func (x *Index) Cached(blocks []uint64, dst []int32) []int32 {
 	dst = slices.Grow(dst[:0], len(x.parts))[:len(x.parts)]
 	clear(dst)
@@ -87,18 +88,17 @@ func (x *Index) Cached(blocks []uint64, dst []int32) []int32 {
 }
 
 const (
-	// beginning is how many leading blocks are the beginning of a prompt: 2,048 tokens, as long as
-	// what many prompts have in common.
+	// beginning is how many leading blocks count as a prompt's beginning: 2,048 tokens, a common
+	// length of shared prefixes.
 	beginning = 32
-	// leastBeginning is how many a prompt has at least for that. What is shorter is as soon
-	// computed as found.
+	// leastBeginning is the minimum. Shorter prompts are computed as fast as they are found.
 	leastBeginning = 4
-	// familiarity is over how many prompts [Index.Familiar] is a mean.
+	// familiarity is the number of prompts over which [Index.Familiar] averages.
 	familiarity = 64
 )
 
-// Beginning is the hash of the beginning of a prompt and how many blocks that is; none of a short
-// prompt.
+// Beginning returns the hash of a prompt's beginning and its number of blocks; both are zero for a
+// short prompt.
 func Beginning(all []uint64) (hash uint64, blocks int) {
 	if len(all) < leastBeginning {
 		return 0, 0
@@ -107,24 +107,24 @@ func Beginning(all []uint64) (hash uint64, blocks int) {
 	return all[blocks-1], blocks
 }
 
-// Familiar is how much of the beginnings of prompts some endpoint had, of those that Cached was
-// asked for lately: 0 to 1.
+// Familiar returns which share of prompts' beginnings some endpoint had, averaged over recent calls
+// of Cached: 0 to 1.
 func (x *Index) Familiar() float64 { return x.familiar }
 
-// Sent is of [Writer].
+// Sent implements [Writer].
 func (x *Index) Sent(endpoint int, blocks []uint64) {
 	p := x.part(endpoint)
 	if x.words.at == nil {
 		x.words, x.places = newWords(x.size), newPlaces(x.size)
 	}
 	blocks = blocks[:min(len(blocks), p.most, x.size)]
-	for _, hash := range slices.Backward(blocks) { // the first last, so that it is the newest
+	for _, hash := range slices.Backward(blocks) { // the first block last, so that it is the newest
 		block := x.words.find(hash)
 		at := x.places.find(block, endpoint)
 		if at != 0 {
 			x.unlink(p, at)
 		} else {
-			if x.makeRoom(endpoint) { // maybe by the last place of this very block
+			if x.makeRoom(endpoint) { // possibly by removing the last place of this very block
 				block = x.words.find(hash)
 			}
 			block = x.words.add(block, hash, endpoint)
@@ -134,16 +134,16 @@ func (x *Index) Sent(endpoint int, blocks []uint64) {
 	}
 }
 
-// Forget is of [Writer]. It takes some 15 ns for each block that the endpoint has.
+// Forget implements [Writer]. It takes about 15 ns per block of the endpoint.
 func (x *Index) Forget(endpoint int) { x.shrink(endpoint, 0) }
 
-// Resize is of [Writer].
+// Resize implements [Writer].
 func (x *Index) Resize(endpoint, blocks int) {
 	x.part(endpoint).most = max(0, blocks)
 	x.shrink(endpoint, blocks)
 }
 
-// part is that of an endpoint.
+// part returns the part of an endpoint, and creates it if necessary.
 func (x *Index) part(endpoint int) *part {
 	for len(x.parts) <= endpoint {
 		x.parts = append(x.parts, part{most: DefaultBlocks})
@@ -151,14 +151,15 @@ func (x *Index) part(endpoint int) *part {
 	return &x.parts[endpoint]
 }
 
-// shrink has an endpoint give up its oldest places until it has so many.
+// shrink removes an endpoint's oldest places until it has count.
 func (x *Index) shrink(endpoint, count int) {
 	for p := x.part(endpoint); p.count > max(0, count); {
 		x.giveUp(endpoint)
 	}
 }
 
-// makeRoom makes room for a place more at an endpoint, and says whether another had to go for it.
+// makeRoom makes room for one more place at an endpoint, and reports whether it removed another
+// place.
 func (x *Index) makeRoom(endpoint int) bool {
 	p := &x.parts[endpoint]
 	switch {
@@ -166,7 +167,7 @@ func (x *Index) makeRoom(endpoint int) bool {
 		x.giveUp(endpoint)
 	case !x.places.full():
 		return false
-	case p.count*x.parted >= x.size: // its share, or more
+	case p.count*x.parted >= x.size: // it has its share or more
 		x.giveUp(endpoint)
 	default:
 		largest := 0
@@ -180,7 +181,7 @@ func (x *Index) makeRoom(endpoint int) bool {
 	return true
 }
 
-// giveUp has an endpoint give up its oldest place.
+// giveUp removes an endpoint's oldest place.
 func (x *Index) giveUp(endpoint int) {
 	p := &x.parts[endpoint]
 	at := p.oldest
@@ -189,7 +190,7 @@ func (x *Index) giveUp(endpoint int) {
 	x.places.remove(at)
 }
 
-// link puts a place into the list of a part, as its newest.
+// link adds a place to a part's list as its newest.
 func (x *Index) link(p *part, at uint32) {
 	is := &x.places.at[at]
 	is.newer, is.older = 0, p.newest
@@ -203,7 +204,7 @@ func (x *Index) link(p *part, at uint32) {
 	p.count++
 }
 
-// unlink takes a place out of the list of a part.
+// unlink removes a place from a part's list.
 func (x *Index) unlink(p *part, at uint32) {
 	is := &x.places.at[at]
 	if is.newer != 0 {

@@ -11,10 +11,10 @@ import (
 	"github.com/headgate/headgate/extproc/prefix"
 )
 
-// naive does what an Index does, as its words say it: lists, looked through from end to end.
+// naive implements Index with plain lists and linear searches.
 type naive struct {
 	size  int
-	lists map[int][]uint64 // by endpoint, the oldest first
+	lists map[int][]uint64 // by endpoint, oldest first
 	most  map[int]int
 }
 
@@ -44,7 +44,8 @@ func (n *naive) Sent(endpoint int, blocks []uint64) {
 	}
 }
 
-// gives is who gives up a block so that an endpoint can have one more, if somebody must.
+// gives returns which endpoint loses a block so that this endpoint can get one more, and whether
+// one must.
 func (n *naive) gives(endpoint int) (from int, full bool) {
 	own, total, parts, largest := len(n.lists[endpoint]), 0, 0, 0
 	for e := range 400 {
@@ -84,7 +85,8 @@ func (n *naive) cached(endpoint int, blocks []uint64) int32 {
 	return int32(len(blocks))
 }
 
-// prompt is the blocks of one of the prompts that share beginnings, by the turns that it takes.
+// prompt returns the blocks of a conversation with these turns. Conversations with equal first
+// turns share a prefix.
 func prompt(turns ...byte) []uint64 {
 	h := new(prefix.Hasher)
 	h.Begin(7)
@@ -94,7 +96,7 @@ func prompt(turns ...byte) []uint64 {
 	return h.Blocks()
 }
 
-// same fails where an Index says another thing of a prompt than the naive one.
+// same fails if the Index and the naive one disagree about a prompt.
 func (n *naive) same(t *testing.T, x *prefix.Index, endpoints int, blocks []uint64, step string) {
 	t.Helper()
 	got := x.Cached(blocks, nil)
@@ -109,7 +111,8 @@ func (n *naive) same(t *testing.T, x *prefix.Index, endpoints int, blocks []uint
 	}
 }
 
-// walk does to an Index and to the naive one what draws say, and compares them at each step.
+// walk applies the same random operations to an Index and a naive one, and compares them after
+// each.
 func walk(t *testing.T, endpoints, size, steps int, draw func(n int) int) {
 	x, n := prefix.New(size*64), newNaive(size)
 	both := [...]prefix.Writer{x, n}
@@ -131,15 +134,15 @@ func walk(t *testing.T, endpoints, size, steps int, draw func(n int) int) {
 		}
 		n.same(t, x, endpoints, blocks, fmt.Sprintf("step %d, of %d endpoints and %d blocks", step, endpoints, size))
 	}
-	for e := range endpoints { // and all that is left
+	for e := range endpoints { // and all that remains at the end
 		for i := range n.lists[e] {
 			n.same(t, x, endpoints, n.lists[e][i:i+1], "the end")
 		}
 	}
 }
 
-// An Index says what lists say that are looked through from end to end: of few endpoints, of many,
-// and with much too little room.
+// An Index does the same as the naive one: with few endpoints, with many, and with far too little
+// room.
 func TestAnIndexDoesAsItsWordsSay(t *testing.T) {
 	for _, c := range []struct{ endpoints, size, steps int }{
 		{1, 5, 2000},
@@ -171,8 +174,8 @@ func FuzzIndex(f *testing.F) {
 	})
 }
 
-// What is kept of what an endpoint was sent is beginnings: of each prompt that was sent there, all
-// blocks before one that is there.
+// What remains of each prompt that an endpoint was sent is a prefix: if a block is there, so are
+// all blocks before it.
 func TestBeginningsStay(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	x := prefix.New(64 * 60)
@@ -187,7 +190,7 @@ func TestBeginningsStay(t *testing.T) {
 		x.Sent(random.IntN(4), sent[len(sent)-1])
 		for _, blocks := range sent {
 			has := x.Cached(blocks, nil)
-			for i := range blocks { // a block is there alone, where the prompt begins with it
+			for i := range blocks { // a block alone is found only if the prompt begins with it
 				for e, n := range x.Cached(blocks[i:i+1], nil) {
 					if n == 1 && int(has[e]) <= i {
 						t.Fatalf("endpoint %d has block %d of a prompt, and of those before it only %d", e, i, has[e])
@@ -235,7 +238,7 @@ func TestCached(t *testing.T) {
 	}
 }
 
-// A hot beginning on 1,000 endpoints costs no allocation, and other prompts lose none of it.
+// A hot prefix on 1,000 endpoints costs no allocation, and other prompts do not evict it.
 func TestAHotBeginning(t *testing.T) {
 	x := prefix.New(prefix.DefaultBytes)
 	hot := prompt(slices.Repeat([]byte{1}, 20)...)
@@ -260,8 +263,8 @@ func TestAHotBeginning(t *testing.T) {
 	}
 }
 
-// Clients that repeat no prompt cost as much memory as the index may have, and no more; what was
-// sent last is there.
+// Prompts that never repeat use no more than the index's memory limit, and the latest of them are
+// there.
 func TestMillionsOfPromptsCostBoundedMemory(t *testing.T) {
 	const most = 16 << 20
 	live := func() int64 {
@@ -302,7 +305,7 @@ func TestMillionsOfPromptsCostBoundedMemory(t *testing.T) {
 	if got := x.Cached(first, nil)[0]; got != 0 {
 		t.Errorf("%d blocks of the first prompt are there still", got)
 	}
-	// All have their share, about.
+	// Every endpoint has about its share.
 	for e := range 50 {
 		if kept := x.Len(e); kept < most/64/50*9/10 || kept > most/64/50*11/10 {
 			t.Errorf("endpoint %d has %d blocks, want %d, its share", e, kept, most/64/50)
@@ -311,7 +314,7 @@ func TestMillionsOfPromptsCostBoundedMemory(t *testing.T) {
 	runtime.KeepAlive(x)
 }
 
-// An endpoint has as many blocks as its engine keeps, whatever it was sent.
+// An endpoint has at most as many blocks as its engine keeps, whatever it was sent.
 func TestResize(t *testing.T) {
 	x := prefix.New(1 << 20)
 	x.Sent(0, prompt(1, 2, 3, 4))
@@ -341,7 +344,7 @@ func TestResize(t *testing.T) {
 	}
 }
 
-// How much of beginnings is there is a mean over the latest prompts, the short ones left out.
+// Familiar is an average over the latest prompts, without the short ones.
 func TestFamiliar(t *testing.T) {
 	x := prefix.New(prefix.DefaultBytes)
 	long := make([]uint64, 100)
@@ -374,7 +377,7 @@ func TestFamiliar(t *testing.T) {
 	}
 }
 
-// A beginning is the first 32 blocks, or all that there are from four on.
+// A beginning is the first 32 blocks, or all blocks of a prompt with 4 to 32.
 func TestBeginning(t *testing.T) {
 	all := make([]uint64, 100)
 	for i := range all {

@@ -2,38 +2,39 @@ package prefix
 
 import "math/bits"
 
-// Words and places are hash tables of a fixed size without pointers, for the garbage collector to
-// pass over: buckets lead to chains of entries, which are numbered from 1 on, so that 0 is none.
+// Words and places are fixed-size hash tables without pointers, so that the garbage collector skips
+// them. Each bucket is the head of a chain of entries. Entries are numbered from 1; 0 means none.
 
-// word is those that have a block of 64 endpoints, of which one has it at least. The first word of
-// a block is found by its hash, and leads to the others, in no order; its number is the block's.
+// word is a bitmap of the endpoints that have a block, for one group of 64 endpoints; at least one
+// bit is set. A block's first word is found by the block's hash and links to its other words, in no
+// order. The number of the first word identifies the block.
 type word struct {
 	hash  uint64 // of the block
 	set   uint64 // bit i is endpoint 64*group+i
 	group uint32
 	more  uint32 // another word of the block
-	next  uint32 // in the chain of its bucket, or of those that are free
-	count uint32 // of the block's endpoints, in its first word
+	next  uint32 // in the chain of its bucket, or in the free list
+	count uint32 // of the block's endpoints; only in its first word
 }
 
 type words struct {
 	at      []word
 	buckets []uint32
-	free    uint32 // the first of those that were used and are not
-	used    uint32 // how many ever were
+	free    uint32 // head of the free list
+	used    uint32 // the number of entries ever used
 }
 
 func newWords(size int) words {
 	return words{at: make([]word, size+1), buckets: make([]uint32, 2*size)}
 }
 
-// bucket is one of so many, by a hash.
+// bucket returns the bucket of a hash.
 func bucket(hash uint64, of []uint32) *uint32 {
 	i, _ := bits.Mul64(hash, uint64(len(of)))
 	return &of[i]
 }
 
-// find returns the block of a hash, 0 if there is none.
+// find returns the block of a hash; 0 if there is none.
 func (t *words) find(hash uint64) uint32 {
 	if t.at == nil {
 		return 0
@@ -45,7 +46,7 @@ func (t *words) find(hash uint64) uint32 {
 	return at
 }
 
-// endpoints is how many have a block; none has block 0.
+// endpoints returns how many endpoints have a block; 0 for block 0.
 func (t *words) endpoints(block uint32) uint32 {
 	if block == 0 {
 		return 0
@@ -53,7 +54,7 @@ func (t *words) endpoints(block uint32) uint32 {
 	return t.at[block].count
 }
 
-// add gives a block an endpoint that it has not. The block is made if it is 0.
+// add adds an endpoint, which must not have the block yet. It creates the block if it is 0.
 func (t *words) add(block uint32, hash uint64, endpoint int) uint32 {
 	group, bit := uint32(endpoint/64), uint64(1)<<(endpoint%64) //nolint:gosec // a small number
 	if block == 0 {
@@ -77,7 +78,7 @@ func (t *words) add(block uint32, hash uint64, endpoint int) uint32 {
 	return block
 }
 
-// remove takes an endpoint from a block that has it. A block without endpoints is gone.
+// remove removes an endpoint, which must have the block. It deletes a block without endpoints.
 func (t *words) remove(block uint32, endpoint int) {
 	group, bit := uint32(endpoint/64), uint64(1)<<(endpoint%64) //nolint:gosec // a small number
 	at, before := block, uint32(0)
@@ -92,7 +93,7 @@ func (t *words) remove(block uint32, endpoint int) {
 	switch {
 	case before != 0:
 		t.at[before].more = t.at[at].more
-	case first.more != 0: // the second takes the place of the first, by whose number the block is known
+	case first.more != 0: // the second word moves into the first, whose number identifies the block
 		at = first.more
 		first.set, first.group, first.more = t.at[at].set, t.at[at].group, t.at[at].more
 	default:
@@ -106,7 +107,7 @@ func (t *words) remove(block uint32, endpoint int) {
 	t.free = at
 }
 
-// take returns a word that is free: there is one, for each has an endpoint and each of these has a
+// take returns a free word. There always is one, because each word in use has an endpoint with a
 // place.
 func (t *words) take() uint32 {
 	at := t.free
@@ -118,19 +119,19 @@ func (t *words) take() uint32 {
 	return at
 }
 
-// place is a block that an endpoint has, in the list of those that it has.
+// place is one block at one endpoint, in that endpoint's list.
 type place struct {
 	block        uint32
 	endpoint     uint32
 	newer, older uint32
-	next         uint32 // in the chain of its bucket, or of those that are free
+	next         uint32 // in the chain of its bucket, or in the free list
 }
 
 type places struct {
 	at      []place
 	buckets []uint32
-	free    uint32 // the first of those that were used and are not
-	used    uint32 // how many ever were
+	free    uint32 // head of the free list
+	used    uint32 // the number of entries ever used
 }
 
 func newPlaces(size int) places {
@@ -143,7 +144,7 @@ func (t *places) bucket(block, endpoint uint32) *uint32 {
 	return bucket(chained(uint64(block), uint64(endpoint)), t.buckets)
 }
 
-// find returns the place of a block at an endpoint, 0 if there is none.
+// find returns the place of a block at an endpoint; 0 if there is none.
 func (t *places) find(block uint32, endpoint int) uint32 {
 	if block == 0 {
 		return 0
@@ -156,7 +157,7 @@ func (t *places) find(block uint32, endpoint int) uint32 {
 	return at
 }
 
-// add makes a place that there is not yet. There must be room.
+// add adds a place, which must not exist yet. There must be room.
 func (t *places) add(block uint32, endpoint int) uint32 {
 	at := t.free
 	if at != 0 {

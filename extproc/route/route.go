@@ -1,5 +1,5 @@
-// Package route finds what a request is for: its LLMRoute, the pool that serves it and the model
-// that the engine must be asked for. It is pure.
+// Package route finds what a request is for: its LLMRoute, the pool that serves it, and the model
+// name that the engine expects. It is pure.
 package route
 
 import (
@@ -11,50 +11,48 @@ import (
 )
 
 var (
-	// ErrUnknownModel says that no route admits the model, and no pool without routes is there to
-	// serve it.
+	// ErrUnknownModel means that no route admits the model, and that there is no pool without
+	// routes to serve it.
 	ErrUnknownModel = errors.New("no route admits the model")
-	// ErrUnknownPool says that a request names no model, and nothing else says which pool it is for.
+	// ErrUnknownPool means that a request names no model and that nothing else determines its pool.
 	ErrUnknownPool = errors.New("nothing says which pool the request is for")
 )
 
-// Ask is what is known of a request before its route is.
+// Ask is what is known of a request before its route is found.
 type Ask struct {
-	// Offer is which models may be named where the request came in; nil means those of every route.
+	// Offer lists the models that requests may name where this one came in; nil means those of
+	// every route.
 	Offer *objects.Offer
-	// Model is the name that the request gives, empty if it gives none.
+	// Model is the name in the request; empty if it names none.
 	Model string
-	// Given is the pool that a gateway asks for, zero if it does not say. The request goes to no
-	// other pool.
+	// Given is the pool that a gateway asks for, or zero. The request goes to no other pool.
 	Given objects.Name
-	// Default is the pool of what no route admits, zero if there is none.
+	// Default is the pool for requests that no route admits, or zero.
 	Default objects.Name
-	// Registered is a pool for which the model is registered though no object says so, zero if it
-	// is for none.
+	// Registered is the pool for which a ModelMesh client has registered the model, or zero.
 	Registered objects.Name
-	// Random is uniformly random.
+	// Random is a uniformly random number.
 	Random uint64
 }
 
 // Target is what a request is for.
 type Target struct {
-	// Route is zero for a request that none admits: the model is registered, or the pool is open.
+	// Route is zero if no route admits the request: the model is registered, or the pool is open.
 	Route objects.Name
 	Pool  objects.Name
-	// Adapter is the adapter to ask the engine for; empty means the engine's base model, under
-	// whatever name it has.
+	// Adapter is the adapter to request from the engine; empty means the engine's base model,
+	// whatever its name.
 	Adapter string
-	// Open says that there is no route: the model goes to the engine under the name that the
-	// request gives.
+	// Open means that there is no route: the engine gets the model name as in the request.
 	Open       bool
 	Priority   int32
 	Objectives []v1alpha1.Objective
 }
 
-// Find returns what a request is for. A pool is known by the route of the model, by where it is
-// registered, by what the gateway asks for, or by default, never by guess. A pool that routes name
-// admits their models and no others; one that none names admits what its endpoints list, which is
-// for pick to find out.
+// Find returns what a request is for. The pool comes from the model's route, the model's
+// registration, the gateway or the default; Find never guesses. A pool that routes refer to admits
+// only their models. A pool without routes admits whatever its endpoints list; pick checks that
+// later.
 func Find(w *objects.World, a Ask) (Target, error) {
 	var none objects.Name
 	if a.Offer == nil {
@@ -85,8 +83,8 @@ func target(r *objects.Route, pool objects.Name) Target {
 	return Target{Route: r.Name, Pool: pool, Adapter: r.Adapter, Priority: r.Priority, Objectives: r.Objectives}
 }
 
-// backend chooses a pool in proportion to the weights, which add up to more than 0. The bias of the
-// remainder is below one in 2^32.
+// backend chooses a pool at random in proportion to the weights, whose sum must be positive. The
+// modulo bias is below 2^-32.
 func backend(backends []objects.Backend, random uint64) objects.Name {
 	var total uint64
 	for _, b := range backends {

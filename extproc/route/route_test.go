@@ -60,8 +60,7 @@ func TestPoolsShareByWeight(t *testing.T) {
 	}
 }
 
-// A pool is known by the route of the model, by what the gateway asks for, or by default, never by
-// guess.
+// The pool comes from the model's route, the gateway or the default, never from a guess.
 func TestWhichPoolARequestIsFor(t *testing.T) {
 	name := func(n string) objects.Name { return objects.Name{Namespace: "ns", Name: n} }
 	routed, open := pool.InferencePool{}, pool.InferencePool{}

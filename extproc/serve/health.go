@@ -10,16 +10,16 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// liveness is the service whose health is that of the process. Every other name, and none, asks
-// whether requests are welcome: gateways probe the ext_proc service, "readiness" and names of their
-// own (endpoint-picker protocol, health).
+// liveness is the health service that reports whether the process is alive. Any other name, also an
+// empty one, asks whether extproc accepts requests: gateways probe the ext_proc service,
+// "readiness", or names of their own (endpoint-picker protocol).
 const liveness = "liveness"
 
-// healthService answers for every name. Make one with newHealth.
+// healthService reports health for every name. Create it with newHealth.
 type healthService struct {
 	healthv1.UnimplementedHealthServer
-	drain    func() // says that requests are no longer welcome
-	end      func() // ends those that watch, so that nobody waits for them
+	drain    func() // makes readiness report NOT_SERVING
+	end      func() // ends all Watch calls, so that the server can stop
 	draining <-chan struct{}
 	ended    <-chan struct{}
 }

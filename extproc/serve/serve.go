@@ -1,5 +1,5 @@
-// Package serve is what extproc listens on, and how it stops: the sockets of Headgate's own Envoys,
-// the ports of other gateways, health, and metrics.
+// Package serve opens extproc's listeners and drains them at the end: the sockets of Headgate's own
+// Envoys, the ports of other gateways, health, and metrics.
 package serve
 
 import (
@@ -31,27 +31,27 @@ import (
 	"github.com/headgate/headgate/internal/listen"
 )
 
-// Config is where extproc serves whom.
+// Config says where extproc listens, and for which data planes.
 type Config struct {
-	// Own are the addresses for Headgate's own Envoys, unix:PATH or HOST:PORT.
+	// Own are the addresses for Headgate's own Envoys: unix:PATH or HOST:PORT.
 	Own []string
-	// TakeOver takes the sockets of Own from a process that serves there.
+	// TakeOver takes the sockets of Own over from a running process.
 	TakeOver bool
-	// Host, Port and HealthPort are for other gateways; a port below 0 serves none.
+	// Host, Port and HealthPort are for other gateways; a negative port is not opened.
 	Host             string
 	Port, HealthPort int
-	// Secure serves with TLS whatever others than this machine can reach, with the certificate in
-	// CertPath or one of its own.
+	// Secure uses TLS on every address that other machines can reach, with the certificate in
+	// CertPath, or with a self-signed one.
 	Secure   bool
 	CertPath string
-	// DrainDelay is how long other gateways are served on after the end has been told by health,
-	// DrainTimeout what requests get then.
+	// DrainDelay is how long other gateways are still served after health reports NOT_SERVING.
+	// DrainTimeout is how long open streams then get to end.
 	DrainDelay, DrainTimeout time.Duration
 
 	// Opened is called when every address is open.
 	Opened func()
 
-	// Relay is what Envoys find among the endpoints, at the socket of RelaySocket.
+	// Relay serves the socket of RelaySocket, which Envoys have among their endpoints.
 	Relay     *relay.Server
 	Exchanges *stream.Server
 	Payloads  *payload.Server
@@ -60,8 +60,8 @@ type Config struct {
 	Log       *slog.Logger
 }
 
-// RelaySocket is the path of the inner server's socket, beside the first socket for Headgate's own
-// Envoys; empty where there is none.
+// RelaySocket returns the path of the relay's socket, beside the first unix socket for Headgate's
+// own Envoys; empty if there is none.
 func RelaySocket(own []string) string {
 	for _, address := range own {
 		if path, ok := strings.CutPrefix(address, "unix:"); ok {
@@ -72,8 +72,8 @@ func RelaySocket(own []string) string {
 	return ""
 }
 
-// RelayKey is the file beside that socket that holds the key of what goes to the inner server;
-// empty where there is none.
+// RelayKey returns the path of the file, beside that socket, with the key that seals relay tokens;
+// empty if there is none.
 func RelayKey(own []string) string {
 	if socket := RelaySocket(own); socket != "" {
 		return strings.TrimSuffix(socket, ".in") + ".key"
@@ -81,16 +81,16 @@ func RelayKey(own []string) string {
 	return ""
 }
 
-// cutOff is how long after the drain timeout what was refused may take to be told so.
+// cutOff is how much time the replies to rejected requests get after the drain timeout.
 const cutOff = time.Second
 
-// Run serves until ctx ends, and then as long as requests need it.
+// Run serves until ctx ends, and then until requests no longer need it.
 //
-// Where it serves Headgate's own Envoys alone, its sockets are free at once for the next process,
-// and it ends when every request that it was asked about is decided: answers flow without it.
-// Requests that wait for their model go on waiting until the drain timeout, and get 503 then. Where
-// it serves other gateways too, they are told by health, are served on for the drain delay, and
-// streams that are open get the drain timeout to end: the answers of those may flow through them.
+// If it serves only Headgate's own Envoys, it releases its sockets at once for the next process,
+// and ends when every request has its decision; answers do not pass through it. Requests that wait
+// for their model wait until the drain timeout, and then get 503. If it also serves other gateways,
+// health first reports NOT_SERVING. It serves them for the drain delay, and then gives open streams
+// the drain timeout to end, because answers may pass through those streams.
 func (c Config) Run(ctx context.Context) (err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	health := newHealth()
@@ -105,7 +105,7 @@ func (c Config) Run(ctx context.Context) (err error) {
 		}
 		return err
 	}
-	if inner != nil { // it is there until nothing more is sent to it
+	if inner != nil { // it serves until nothing more is sent to it
 		end, stop := context.WithCancel(context.WithoutCancel(ctx))
 		served := make(chan error, 1)
 		go func() { served <- c.Relay.Serve(end, inner, c.DrainTimeout+cutOff) }()
@@ -117,7 +117,7 @@ func (c Config) Run(ctx context.Context) (err error) {
 	c.Opened()
 	for _, d := range all {
 		group.Go(func() error {
-			if err := d.server.Serve(d.listener); !errors.Is(err, grpc.ErrServerStopped) { // that says that ctx ended before this began
+			if err := d.server.Serve(d.listener); !errors.Is(err, grpc.ErrServerStopped) { // ErrServerStopped: ctx ended before Serve began
 				return err
 			}
 			return nil
@@ -145,14 +145,14 @@ func (c Config) Run(ctx context.Context) (err error) {
 	return group.Wait()
 }
 
-// door is an address that is open.
+// door is an open address with the server for it.
 type door struct {
 	listener net.Listener
 	server   *grpc.Server
-	delay    time.Duration // for which it is served after the end is told
+	delay    time.Duration // how long it is served after ctx ends
 }
 
-// endOwn ends a server of Headgate's own Envoys. It lets go of its address at once.
+// endOwn stops a server for Headgate's own Envoys. It releases the server's address at once.
 func (c Config) endOwn(server *grpc.Server, health *healthService) {
 	c.Exchanges.Stop()
 	c.Payloads.Close()
@@ -166,8 +166,7 @@ func (c Config) endOwn(server *grpc.Server, health *healthService) {
 	server.GracefulStop()
 }
 
-// open opens every address before any is served: where one cannot be, nobody was told that it would
-// be.
+// open opens every address before any is served. If one fails, no client has been accepted yet.
 func (c Config) open(health *healthService) (all []door, err error) {
 	on := listen.On
 	if c.TakeOver {
@@ -209,7 +208,7 @@ func (c Config) open(health *healthService) (all []door, err error) {
 	return all, nil
 }
 
-// server returns a gRPC server for the data planes of a front.
+// server returns a gRPC server for one kind of data plane.
 func (c Config) server(health *healthService, local bool, front stream.Front) (*grpc.Server, error) {
 	options := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(stream.MaxMessage),
@@ -228,11 +227,11 @@ func (c Config) server(health *healthService, local bool, front stream.Front) (*
 	}
 	server := grpc.NewServer(options...)
 	exchanges := c.Exchanges.For(front)
-	if front == stream.Own { // who shows copies is not to be anybody else
+	if front == stream.Own { // only Headgate's own Envoys send payloads
 		exchanges = c.Payloads.Beside(exchanges)
 	}
 	extprocv3.RegisterExternalProcessorServer(server, exchanges)
-	if front == stream.Own { // other gateways tell of outcomes by what they show of answers: none is told twice
+	if front == stream.Own { // other gateways show answers instead; using both would count outcomes twice
 		accesslogv3.RegisterAccessLogServiceServer(server, c.Outcomes)
 		edsv3.RegisterEndpointDiscoveryServiceServer(server, c.Endpoints)
 	}
@@ -240,7 +239,7 @@ func (c Config) server(health *healthService, local bool, front stream.Front) (*
 	return server, nil
 }
 
-// Listen opens the port of a flag.
+// Listen opens the port of a flag. The error names the flag.
 func Listen(flag, host string, port int) (net.Listener, error) {
 	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {

@@ -39,7 +39,7 @@ func TestDrainingIsToldByHealthFirst(t *testing.T) {
 	}
 }
 
-// Beyond loopback there is TLS, unless it is turned off.
+// TLS is used on all but loopback addresses, unless it is turned off.
 func TestWhereTLSIs(t *testing.T) {
 	for _, c := range []struct {
 		secure, local bool
@@ -73,8 +73,7 @@ func TestWhereTLSIs(t *testing.T) {
 	}
 }
 
-// Where one address cannot be opened the others are closed, and the fault is told at once: nobody
-// was served who would have to be told that this ends.
+// If one address cannot be opened, Run closes the others and returns the error at once.
 func TestWhereNotAllCanBeServedNothingIs(t *testing.T) {
 	taken, err := Listen("grpc-health-port", "127.0.0.1", 0)
 	if err != nil {
@@ -88,7 +87,7 @@ func TestWhereNotAllCanBeServedNothingIs(t *testing.T) {
 		Outcomes: accesslog.NewServer(nil, nil), Endpoints: eds.New(slog.New(slog.DiscardHandler)), Payloads: payload.New(payload.Config{}),
 		Log: slog.New(slog.DiscardHandler),
 	}
-	if err := c.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "--grpc-health-port") { // waits for an hour else
+	if err := c.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "--grpc-health-port") { // without the error this would wait for an hour
 		t.Errorf("it ends with %v", err)
 	}
 	if _, err := net.Dial("unix", socket); err == nil {
@@ -96,7 +95,7 @@ func TestWhereNotAllCanBeServedNothingIs(t *testing.T) {
 	}
 }
 
-// A process that is told to end before it serves ends well; its address was open when it said so.
+// If ctx ends before Run serves, Run returns no error. The address was already open.
 func TestAnEndAtTheStartIsNoFault(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

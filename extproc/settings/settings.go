@@ -1,5 +1,5 @@
-// Package settings is how requests of a pool are treated: what extproc's flags say for every pool,
-// and what a PoolSettings says for one. It is pure.
+// Package settings determines how the requests of a pool are treated: extproc's flags give the
+// defaults, and a pool's PoolSettings overrides them. It is pure.
 package settings
 
 import (
@@ -15,60 +15,61 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Settings are complete: nothing is left to be filled in.
+// Settings are complete: every field has its effective value.
 type Settings struct {
 	Policy pick.Policy
-	// Picks is how many endpoints an answer names, in order: the first and those to try after it.
-	// At least 1.
+	// Picks is how many endpoints a decision names: the first, and those to retry at, in order. At
+	// least 1.
 	Picks int
-	// FinalUnavailable says that UNAVAILABLE, and 503 without Retry-After, go to the client: no
-	// other endpoint gets the request.
+	// FinalUnavailable means that UNAVAILABLE, and 503 without Retry-After, go to the client and
+	// are not retried at another endpoint.
 	FinalUnavailable bool
-	// AffinityHeader and AffinityCookie are what names a session; at most one is set.
+	// AffinityHeader and AffinityCookie name what identifies a session; at most one is set.
 	AffinityHeader, AffinityCookie string
-	// DefaultModel is the model of requests that name none, as clients name it; empty if they are
-	// refused.
+	// DefaultModel is the model of requests that name none, as clients name it. If it is empty,
+	// such requests are rejected.
 	DefaultModel string
-	// Request bounds a whole request; 0 leaves it to the data plane.
+	// Request limits the duration of a request; 0 leaves that to the data plane.
 	Request time.Duration
 	// Hold is how long a request waits at most for its model to be loaded.
 	Hold time.Duration
-	// Lease is how long a request counts as in flight whose end nothing reports.
+	// Lease is how long a request whose end nothing reports counts as in flight.
 	Lease time.Duration
-	// Stale is the silence after which an endpoint gets requests only where no other can, Lost the
-	// one after which it gets them only where every endpoint is silent.
+	// Stale is the silence after which an endpoint gets requests only if no other can serve them.
+	// After the silence Lost, it gets requests only if every endpoint is silent.
 	Stale, Lost time.Duration
 }
 
-// DefaultHold is time for the largest adapters from a slow disk, and for a turn in a load queue.
-// The data plane must wait as long: envoy.yaml's max_message_timeout.
+// DefaultHold is enough to load the largest adapters from a slow disk, after a turn in a load
+// queue. The data plane must wait as long: max_message_timeout in envoy.yaml.
 const DefaultHold = 5 * time.Minute
 
-// Default returns what holds where nobody says otherwise.
+// Default returns the settings that apply if nothing else is configured.
 func Default() Settings {
 	return Settings{
 		Policy: pick.Policy{Rule: pick.Latency, Threshold: pick.DefaultThreshold},
 		Picks:  1,
 		Hold:   DefaultHold,
-		// An engine counts what it runs. What a lease frees too early comes back as others' load
-		// with the next look, so that a lease may be much shorter than the longest answer.
+		// Engines report what they run. If a lease ends too early, the next scrape counts that
+		// request as load from other sources. So a lease may be much shorter than the longest
+		// answer.
 		Lease: time.Minute,
-		// Five looks at the default interval: a busy vLLM misses one or two, for its one process
-		// does both.
+		// Five scrapes at the default interval. A busy vLLM misses one or two, because one process
+		// both serves and answers scrapes.
 		Stale: time.Second,
-		// vLLM that hangs after SIGTERM is silent while its port is open (seen on 0.32.0).
+		// A vLLM that hangs after SIGTERM is silent while its port is open (observed with 0.32.0).
 		Lost: 10 * time.Second,
 	}
 }
 
-// For returns the settings of a pool: its own where it has any, else s. P may be nil.
+// For returns s with the overrides of a pool's PoolSettings; p may be nil.
 func (s Settings) For(p *objects.Pool) Settings {
 	if p == nil || p.Settings == nil {
 		return s
 	}
 	own := p.Settings
 	if own.Policy != nil {
-		s.Policy.Rule, _ = pick.ParseRule(*own.Policy) // objects.CheckSettings let it through
+		s.Policy.Rule, _ = pick.ParseRule(*own.Policy) // objects.CheckSettings has validated it
 	}
 	if own.AdapterThreshold != nil {
 		s.Policy.Threshold = *own.AdapterThreshold
@@ -104,17 +105,17 @@ func (s Settings) For(p *objects.Pool) Settings {
 	return s
 }
 
-// Line is one setting of a pool, for people.
+// Line is one setting of a pool, for display.
 type Line struct {
-	// Name is that of the field of a PoolSettings' spec.
+	// Name is the name of the field in a PoolSettings' spec.
 	Name, Value, Means string
-	// Own says that the pool's PoolSettings sets it; else it is as Flag has it, a flag of extproc
-	// without dashes, or where that is empty, as it always is.
+	// Own means that the pool's PoolSettings sets it. Otherwise Flag names the flag of extproc that
+	// sets it, without dashes; an empty Flag means a fixed default.
 	Own  bool
 	Flag string
 }
 
-// Lines are the settings of a pool. S is what the flags say.
+// Lines returns the settings of a pool. S are the settings from the flags.
 func (s Settings) Lines(p *objects.Pool) []Line {
 	var own v1alpha1.PoolSettingsSpec
 	if p.Settings != nil {
@@ -139,7 +140,7 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 	if p.Profile != nil {
 		timing = named(p.Said(""))
 	}
-	raised := t.StaleAfter != nil && s.Lost == t.StaleAfter.Duration // lost is at least stale
+	raised := t.StaleAfter != nil && s.Lost == t.StaleAfter.Duration // For raises lost to at least stale
 	lines := []Line{
 		{"policy", s.Policy.Rule.String(), "how extproc picks an endpoint", own.Policy != nil, "policy"},
 		{"adapterThreshold", strconv.FormatInt(s.Policy.Threshold, 10),
@@ -176,7 +177,7 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 	})
 }
 
-// rpcs are the methods that a pool says something of, for people.
+// rpcs describes the gRPC methods that a pool configures.
 func rpcs(all map[string]v1alpha1.RPCConfig) string {
 	if len(all) == 0 {
 		return "those known by default"
@@ -184,7 +185,7 @@ func rpcs(all map[string]v1alpha1.RPCConfig) string {
 	return strings.Join(slices.Sorted(maps.Keys(all)), ", ")
 }
 
-// named is a profile for people.
+// named describes a profile.
 func named(is *objects.Said) string {
 	name := cmp.Or(is.Name, "one without a name")
 	if is.Pinned {
@@ -193,8 +194,8 @@ func named(is *objects.Said) string {
 	return name
 }
 
-// predictions says when predictions for a pool are trusted, as far as its objects tell: what was
-// learned is known to who serves.
+// predictions describes when predictions for a pool are trusted. It uses only the pool's objects; a
+// running extproc may also have learned profiles.
 func (s Settings) predictions(p *objects.Pool) string {
 	if !s.Policy.Predicts() {
 		return "none: the policy asks for none"

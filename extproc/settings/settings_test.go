@@ -55,7 +55,7 @@ func TestAPoolsOwnSettingsComeFirst(t *testing.T) {
 	}
 }
 
-// The names that objects let through are those that pick knows.
+// Every policy name that objects accept is one that pick knows.
 func TestEveryPolicyHasItsRule(t *testing.T) {
 	for _, name := range objects.Policies {
 		if rule, err := pick.ParseRule(name); err != nil || rule.String() != name {
@@ -66,7 +66,7 @@ func TestEveryPolicyHasItsRule(t *testing.T) {
 
 func TestALineSaysWhoseItIs(t *testing.T) {
 	flags := settings.Default()
-	flags.Hold = 2 * time.Minute // what the PoolSettings says, too
+	flags.Hold = 2 * time.Minute // the same as in the PoolSettings
 	w := world()
 	for pool, want := range map[string]string{
 		"one": `policy = leastRequest, own
@@ -116,13 +116,13 @@ predictions = trusted once they come true, and policy proposal until then: no pr
 	}
 }
 
-// When predictions are trusted follows of what is said of the hardware that there is.
+// Which accelerators have profiles determines when predictions are trusted.
 func TestWhenPredictionsAreTrusted(t *testing.T) {
 	a, b := objects.Endpoint{Class: "a"}, objects.Endpoint{Class: "b"}
 	said, pinned := &objects.Said{}, &objects.Said{Pinned: true}
 	for _, c := range []struct {
 		of   objects.Pool
-		want string // begins so
+		want string // a prefix of the text
 	}{
 		{objects.Pool{}, "trusted once they come true, and policy proposal until then"},
 		{objects.Pool{Profile: &profile.Profile{}}, "trusted until they turn out wrong"},
@@ -150,7 +150,7 @@ func TestWhenPredictionsAreTrusted(t *testing.T) {
 	}
 }
 
-// A PoolSettings may name every policy that there is, and no other.
+// A PoolSettings may name every policy of pick, and no other.
 func TestAPoolMayHaveEveryPolicy(t *testing.T) {
 	var all []string
 	for rule := pick.Proposal; rule <= pick.Latency; rule++ {

@@ -1,6 +1,5 @@
-// Package sidecar is what extproc does for the Envoy beside it, as a command: it lets that Envoy
-// come to its end without cutting an answer, and copies itself to where Envoy's container can run
-// it.
+// Package sidecar implements the commands that run beside an Envoy: drain waits until Envoy has no
+// requests in flight, and install copies extproc to where Envoy's container can run it.
 package sidecar
 
 import (
@@ -29,18 +28,18 @@ Flags:
 
 `
 
-// drainPoll is how often Envoy is asked whether requests are in flight.
+// drainPoll is how often Envoy's requests in flight are read.
 const drainPoll = 100 * time.Millisecond
 
-// drainTries is how often Envoy is asked for one answer: one that is busy may miss a call, and one
-// that is gone needs no drain.
+// drainTries is how often a call to Envoy is tried. A busy Envoy may miss a call; one that has
+// ended needs no drain.
 const drainTries = 10
 
-// adminTimeout bounds a call to Envoy's admin interface, which answers from memory.
+// adminTimeout limits a call to Envoy's admin interface, which answers from memory.
 const adminTimeout = 5 * time.Second
 
-// Drain is the command "drain": it returns when an Envoy has no request in flight any more. Help
-// goes to out.
+// Drain implements the command "drain". It returns when an Envoy has had no request in flight for a
+// while. Help is printed to out.
 func Drain(ctx context.Context, args []string, out io.Writer) error {
 	fs := pflag.NewFlagSet("drain", pflag.ContinueOnError)
 	fs.Usage = func() { fmt.Fprintln(out, drainUsage+fs.FlagUsagesWrapped(100)) }
@@ -59,7 +58,8 @@ func Drain(ctx context.Context, args []string, out io.Writer) error {
 	if _, err := askAgain(ctx, http.MethodPost, *admin, "/drain_listeners?graceful&skip_exit"); err != nil {
 		return err
 	}
-	// New requests may come until their clients have heard that they are to go.
+	// Clients may send new requests until they learn that Envoy drains, so Envoy must be idle ten
+	// times in a row.
 	for idle := 0; idle < 10; {
 		text, err := askAgain(ctx, http.MethodGet, *admin, "/stats?filter="+url.QueryEscape(`^http\.ingress\.downstream_rq_active$`))
 		if err != nil {
@@ -80,7 +80,7 @@ func Drain(ctx context.Context, args []string, out io.Writer) error {
 	return nil
 }
 
-// askAgain is ask, and again where that fails.
+// askAgain is ask with retries.
 func askAgain(ctx context.Context, method, admin, path string) (string, error) {
 	for tries := 1; ; tries++ {
 		text, err := ask(ctx, method, admin, path)
@@ -90,7 +90,7 @@ func askAgain(ctx context.Context, method, admin, path string) (string, error) {
 	}
 }
 
-// ask asks Envoy's admin interface.
+// ask calls Envoy's admin interface and returns the answer.
 func ask(ctx context.Context, method, admin, path string) (string, error) {
 	request, err := http.NewRequestWithContext(ctx, method, "http://"+admin+path, nil)
 	if err != nil {
@@ -108,7 +108,7 @@ func ask(ctx context.Context, method, admin, path string) (string, error) {
 	return string(body), err
 }
 
-// wait says whether ctx lasted.
+// wait waits for d, and reports false if ctx ended first.
 func wait(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -123,7 +123,8 @@ func wait(ctx context.Context, d time.Duration) bool {
 const installUsage = `extproc install DIR copies this program to DIR/extproc, for a container whose image has neither it nor a shell:
 Envoy's, whose preStop hook runs DIR/extproc drain.`
 
-// Install is the command "install": it copies the running program into a folder. Help goes to out.
+// Install implements the command "install": it copies the running program into a folder. Help is
+// printed to out.
 func Install(_ context.Context, args []string, out io.Writer) (err error) {
 	if len(args) != 1 || strings.HasPrefix(args[0], "-") {
 		fmt.Fprintln(out, installUsage)

@@ -12,8 +12,8 @@ import (
 	"github.com/headgate/headgate/extproc/sidecar"
 )
 
-// A drain tells Envoy to send its clients away and ends when nothing has been in flight for a
-// while, though Envoy miss a call now and then; and says so where Envoy is gone.
+// Drain makes Envoy close its client connections, and returns when nothing has been in flight for a
+// while, even if Envoy misses some calls. It returns an error if Envoy is gone.
 func TestDrainEndsWhenNothingIsInFlight(t *testing.T) {
 	var asked, told atomic.Int64
 	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -1,10 +1,10 @@
-// Package queue is who waits for which model, and in which order they go on. It is pure: package
-// flow is its edge.
+// Package queue keeps the requests that wait for models, in order. It is pure; package flow adds
+// locks and clocks.
 //
-// Each model has a line of its own. When a copy of the model takes a request the first in line is
-// called, and when that one has left, the next: so decisions are made in the order in which
-// requests came, each after the one before it is counted. One that leaves without having gone on,
-// called or not, lets the next be called all the same.
+// Each model has a line of its own. When a copy of the model can take a request, the first in line
+// is called. When that request has left, the next is called. So requests are decided in the order
+// in which they came, each after the one before it is counted. A request that gives up, called or
+// not, does not stop the line.
 package queue
 
 import (
@@ -16,23 +16,24 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// ErrFull says that there is no place: too many wait for the model, or what all that wait hold is
-// too large.
+// ErrFull means that too many requests wait for the model, or that waiting requests use too much
+// memory.
 var ErrFull = errors.New("too many requests wait")
 
-// Verdict is what is known of a model that is waited for.
+// Verdict is the state of a model that requests wait for.
 type Verdict uint8
 
 const (
-	// Waits: there is no copy that can be used, or each has as many requests as it takes.
+	// Waits means that no copy is usable, or that every copy is at its limit.
 	Waits Verdict = iota
-	// Ready: there is one.
+	// Ready means that a copy can take a request.
 	Ready
-	// Failed: it cannot be loaded.
+	// Failed means that the model cannot be loaded.
 	Failed
 )
 
-// Queue holds those that wait, H each. It is not safe for concurrent use. Make one with [New].
+// Queue contains the waiting requests, each with a value of type H. It is not safe for concurrent
+// use. Create it with [New].
 type Queue[H any] struct {
 	maxHeld  int
 	maxBytes int64
@@ -40,30 +41,29 @@ type Queue[H any] struct {
 	lines    map[objects.ModelKey]*line[H]
 }
 
-// line is those that wait for one model, first come first.
+// line contains the requests that wait for one model, in order of arrival.
 type line[H any] struct {
 	key    objects.ModelKey
 	places list.List // of *Place[H]
-	open   bool      // the model is ready
+	open   bool      // the last verdict was Ready
 }
 
-// Place is the place of one that waits, until it leaves.
+// Place is the position of one waiting request, until it leaves.
 type Place[H any] struct {
 	Holder H
 	bytes  int64
 	since  time.Time
 	line   *line[H]
-	at     *list.Element // nil when it has left
+	at     *list.Element // nil after it has left
 	called bool
 }
 
-// New returns a queue in which at most maxHeld wait for each model, and hold at most maxBytes
-// together.
+// New returns a queue with at most maxHeld requests per model and at most maxBytes in all.
 func New[H any](maxHeld int, maxBytes int64) *Queue[H] {
 	return &Queue[H]{maxHeld: maxHeld, maxBytes: maxBytes, lines: make(map[objects.ModelKey]*line[H])}
 }
 
-// Join gives h, which holds bytes, the last place in the line of a model.
+// Join appends h, a request of this many bytes, to the line of a model.
 func (q *Queue[H]) Join(h H, key objects.ModelKey, bytes int64, now time.Time) (*Place[H], error) {
 	l := q.lines[key]
 	if l != nil && l.places.Len() >= q.maxHeld || q.maxHeld < 1 || q.bytes+bytes > q.maxBytes {
@@ -79,8 +79,8 @@ func (q *Queue[H]) Join(h H, key objects.ModelKey, bytes int64, now time.Time) (
 	return p, nil
 }
 
-// Leave ends a place, and returns the one to call next, if there is one. A place that has left
-// changes nothing.
+// Leave removes a place, and returns the next one to call, if any. It does nothing if p has already
+// left.
 func (q *Queue[H]) Leave(p *Place[H]) (next *Place[H]) {
 	if p.at == nil {
 		return nil
@@ -95,11 +95,12 @@ func (q *Queue[H]) Leave(p *Place[H]) (next *Place[H]) {
 	return p.line.call()
 }
 
-// Back says that one that was called has found no copy: it waits on, before all others.
+// Back records that a called request found no copy. It keeps its position and waits for the next
+// call.
 func (q *Queue[H]) Back(p *Place[H]) { p.called, p.line.open = false, false }
 
-// Show says how it stands with a model, and returns those whom that concerns: the one to call, or
-// with Failed all that have not been called, which have left then.
+// Show sets the state of a model. It returns the request to call, if any. For Failed it removes all
+// requests that have not been called, and returns them.
 func (q *Queue[H]) Show(key objects.ModelKey, v Verdict) []*Place[H] {
 	l := q.lines[key]
 	if l == nil {
@@ -123,7 +124,7 @@ func (q *Queue[H]) Show(key objects.ModelKey, v Verdict) []*Place[H] {
 	return nil
 }
 
-// call calls the first in line if the model is ready and it was not called before.
+// call calls the first in line if the model is ready and this request was not called before.
 func (l *line[H]) call() *Place[H] {
 	first := l.places.Front()
 	if !l.open || first == nil {
@@ -137,10 +138,10 @@ func (l *line[H]) call() *Place[H] {
 	return p
 }
 
-// Has says whether anyone waits for a model.
+// Has reports whether any request waits for a model.
 func (q *Queue[H]) Has(key objects.ModelKey) bool { return q.lines[key] != nil }
 
-// Named returns the models of a name that anyone waits for, in whatever pools, in order.
+// Named returns the models of this name that requests wait for, in any pool, sorted.
 func (q *Queue[H]) Named(name string) (keys []objects.ModelKey) {
 	for key := range q.lines {
 		if key.ID == name {
@@ -155,10 +156,10 @@ func (q *Queue[H]) Named(name string) (keys []objects.ModelKey) {
 type Wanted struct {
 	Key      objects.ModelKey
 	Requests int
-	Since    time.Time // when the first of them came
+	Since    time.Time // arrival of the first of them
 }
 
-// Wanted returns every model that requests wait for, in order.
+// Wanted returns every model that requests wait for, sorted.
 func (q *Queue[H]) Wanted() []Wanted {
 	all := make([]Wanted, 0, len(q.lines))
 	for key, l := range q.lines {
@@ -168,5 +169,5 @@ func (q *Queue[H]) Wanted() []Wanted {
 	return all
 }
 
-// Bytes is how much those that wait hold.
+// Bytes returns the total size of waiting requests.
 func (q *Queue[H]) Bytes() int64 { return q.bytes }

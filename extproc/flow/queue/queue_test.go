@@ -82,7 +82,7 @@ func TestOneThatFindsNoCopyStaysFirst(t *testing.T) {
 	expect(t, "ready again", names(q.Show(key("m"), queue.Ready)...), "a")
 }
 
-// The one that was called may have found a copy.
+// A request that has been called may have found a copy already.
 func TestAFailureEndsTheWaitOfAllButTheOneThatIsChoosing(t *testing.T) {
 	q := queue.New[string](10, 10)
 	a := join(t, q, "a", "m")
@@ -127,10 +127,10 @@ func TestWhatIsWantedSaysSinceWhen(t *testing.T) {
 	}
 }
 
-// plain is a queue for one model as one would write it down.
+// plain is the simplest queue for one model.
 type plain struct {
 	names  []string
-	called bool // the first
+	called bool // the first has been called
 	open   bool
 }
 
@@ -208,7 +208,7 @@ func TestWhateverHappensTheQueueDoesWhatAPlainOneDoes(t *testing.T) {
 	}
 }
 
-// Those of one name are found in each pool, and no others.
+// Named finds the models of one name in every pool, and no others.
 func TestThoseOfOneNameAreFoundInEachPool(t *testing.T) {
 	q := queue.New[string](10, 10)
 	there := objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "another"}, ID: "m"}
