@@ -6,56 +6,56 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// ActionKind is what is to be done.
+// ActionKind is the kind of an [Action].
 type ActionKind uint8
 
 const (
-	// Predict asks the engine for the size of a model; [State.Predicted] is to be told, whatever
-	// comes of it.
+	// Predict asks the engine for the size of a model. The caller reports the outcome, even a
+	// failure, to [State.Predicted].
 	Predict ActionKind = iota
-	// Load loads a model; [State.LoadEnded] is to be told.
+	// Load loads a model. The caller reports the outcome to [State.LoadEnded].
 	Load
-	// Reload unloads a model and then loads it, for nobody knows how far an earlier load came; as
-	// Load.
+	// Reload unloads a model and then loads it, because the progress of an earlier load is unknown.
+	// The caller reports the outcome as for Load.
 	Reload
-	// Cancel gives up a load that goes on; what comes of it is told as that of the Load.
+	// Cancel abandons a load in progress. The caller reports the outcome as for Load.
 	Cancel
-	// Unload unloads a model; [State.UnloadEnded] is to be told. With a timeout it repeats one that
-	// failed, for whatever may be left.
+	// Unload unloads a model. The caller reports the outcome to [State.UnloadEnded]. An Unload with
+	// a timeout repeats a failed one, in case the engine still has the model.
 	Unload
-	// Quit gives up whatever the engine was told and has not answered, and tells it nothing more:
-	// it is about to end. What comes of each Load and Unload is told as ever. It is about no model.
+	// Quit abandons all calls to an engine that is about to end, and forbids new ones. The caller
+	// still reports the outcome of each Load and Unload. A Quit has no model.
 	Quit
 )
 
-// Purpose is what a copy is for.
+// Purpose is the reason for a copy.
 type Purpose uint8
 
 const (
-	// ForRecord: an earlier process had begun to load it.
+	// ForRecord: an earlier process had started the load.
 	ForRecord Purpose = iota
-	// ForRequests: requests wait for it, or somebody asked for one.
+	// ForRequests: requests wait for the model, or a client asked for a copy.
 	ForRequests
-	// ForLeast: the model has fewer than it must have.
+	// ForLeast: the model has fewer copies than its minimum.
 	ForLeast
-	// ForMigration: it takes the place of one at an endpoint that migrates.
+	// ForMigration: the copy replaces one at a migrating endpoint.
 	ForMigration
-	// ForLoad: the model's load asks for more than it has.
+	// ForLoad: the model's load needs more copies.
 	ForLoad
-	// ForBalance: its endpoint bears little load.
+	// ForBalance: the endpoint has much less load than others.
 	ForBalance
-	// ForUse: it is the second copy of a model in use.
+	// ForUse: the copy is the second one of a model in use.
 	ForUse
-	// ForRoom: it fills room that is free.
+	// ForRoom: the copy fills free room.
 	ForRoom
-	// ForTrial: its endpoint is on trial.
+	// ForTrial: the endpoint is on trial.
 	ForTrial
-	// ForSlots: it takes the place of one at an endpoint where more adapters are in use than its
-	// GPU has slots for.
+	// ForSlots: the copy replaces one at an endpoint that has more adapters in use than slots on
+	// its GPU.
 	ForSlots
 )
 
-// Purposes are their names.
+// Purposes are the names of the purposes.
 var Purposes = [...]string{
 	ForRecord: "record", ForRequests: "requests", ForLeast: "least", ForMigration: "migration", ForLoad: "load", ForBalance: "balance",
 	ForUse: "use", ForRoom: "room", ForTrial: "trial",
@@ -68,18 +68,17 @@ var actionKinds = [...]string{Predict: "predict", Load: "load", Reload: "reload"
 
 func (k ActionKind) String() string { return actionKinds[k] }
 
-// Action is something to be done at an engine, apart from others: it may take its time.
+// Action is an instruction for one engine. Actions run concurrently and may take long.
 type Action struct {
 	Kind     ActionKind
 	Endpoint string
 	Model    objects.Entry
-	// For is what a Load or Reload is for, or the Predict before it.
+	// For is the purpose of a Load or Reload, or of the Predict before it.
 	For Purpose
-	// Timeout bounds a load, and a repeated unload.
+	// Timeout limits a load, or an Unload that is repeated.
 	Timeout time.Duration
-	// Waited is how long the first of the requests that wait for the model has; 0 if none waits.
+	// Waited is the time that the oldest request for the model has waited; 0 if none waits.
 	Waited time.Duration
-	// Stalled is how much of that the load has waited for room that others had to leave first, or
-	// for its turn.
+	// Stalled is the part of Waited during which the load waited for evictions or for its turn.
 	Stalled time.Duration
 }

@@ -6,27 +6,26 @@ import (
 	"time"
 )
 
-// Endpoints that are loaded little, as those that have just joined, take over models from those
-// that are loaded most: at a tick such an endpoint gets a copy of a model that is used a lot
-// elsewhere. The copy at the busier endpoint is the one that can be spared then, and leaves when
-// its room is needed. A move is made only where it leaves the source no less loaded than the
-// target, so none is ever undone.
+// Endpoints with little load, such as new ones, take over models from busy endpoints: at a tick,
+// such an endpoint gets a copy of a model that is used a lot elsewhere. The copy at the busier
+// endpoint can then be spared, and is evicted when its room is needed. A move must leave the source
+// at least as loaded as the target, so no move is ever undone.
 
 const (
-	// Models are moved only where endpoints got so many requests in the mean within serviceMean: of
-	// fewer, chance makes one endpoint twice as busy as another.
+	// enoughRequests is the mean number of requests per endpoint within serviceMean below which no
+	// model is moved: with fewer, chance alone makes one endpoint twice as busy as another.
 	enoughRequests = 50
-	// An endpoint that bears less than littleLoad times the mean is given more.
+	// littleLoad is the share of the mean load below which an endpoint gets more models.
 	littleLoad = 0.5
-	// No more than movesAtOnce of the endpoints get models for the sake of balance at one tick.
+	// movesAtOnce is the largest share of the endpoints that get models for balance at one tick.
 	movesAtOnce = 0.1
 )
 
-// shareOf is the load that each copy of a model bears, or is to bear once it is loaded: requests in
-// flight, over minutes.
+// shareOf returns the load of each copy of a model, loaded or to be loaded: requests in flight,
+// averaged over minutes.
 func shareOf(m *model) float64 { return m.slowFlight / float64(max(1, remaining(m))) }
 
-// weigh finds what all endpoints bear.
+// weigh computes the load of all endpoints.
 func weigh(s *State) {
 	for _, e := range s.endpoints {
 		e.load = 0
@@ -34,12 +33,12 @@ func weigh(s *State) {
 	for _, m := range s.models {
 		addLoad(m, 1)
 		if len(m.copies) > 1 {
-			s.noteModel(valueChanged, m) // which of them can be spared goes by loads
+			s.noteModel(valueChanged, m) // loads decide which copies can be spared
 		}
 	}
 }
 
-// addLoad adds so many times what the copies of a model bear to the loads of their endpoints.
+// addLoad adds the load of each copy of a model, multiplied by times, to the load of its endpoint.
 func addLoad(m *model, times float64) {
 	if m.slowFlight == 0 || len(m.copies) == 0 {
 		return
@@ -52,7 +51,7 @@ func addLoad(m *model, times float64) {
 	}
 }
 
-// balancePool has endpoints that bear little load models of those that bear the most.
+// balancePool gives endpoints with little load copies of models of the busiest endpoints.
 func balancePool(s *State, p *pool, all []*model, now time.Time) (todo []Action) {
 	requests, load := 0.0, 0.0
 	for _, m := range all {
@@ -87,8 +86,8 @@ func balancePool(s *State, p *pool, all []*model, now time.Time) (todo []Action)
 	return todo
 }
 
-// touchBeside notes that the loads of a model's endpoints have changed, by which it goes which
-// copies there can be spared.
+// touchBeside notes that the loads of a model's endpoints have changed, which changes the copies
+// that can be spared there.
 func touchBeside(s *State, m *model) {
 	for _, c := range m.copies {
 		for _, o := range c.endpoint.copies {
@@ -99,11 +98,11 @@ func touchBeside(s *State, m *model) {
 	}
 }
 
-// moves is the claim of a copy that is to take load over from another one.
+// moves returns the claim of a copy that takes over load from another one.
 func moves(m *model) claim { return claim{purpose: ForBalance, below: m.worth, spares: true} }
 
-// reliefFor is the model that an endpoint is to take over: of the busiest endpoint that has one
-// which is not too large a load the one that bears most there.
+// reliefFor returns the model that an endpoint takes over. It comes from the busiest endpoint that
+// has a model with a small enough load; of those models it is the one with the most load.
 func reliefFor(s *State, e *endpoint, byLoad []*endpoint) *model {
 	for _, from := range slices.Backward(byLoad) {
 		var most *model

@@ -11,10 +11,10 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Whatever models bear wherever they are: an endpoint takes a model over only while it bears less
-// than half the mean, from one that then still bears no less than it; it takes the most that it may
-// of the busiest endpoint that has any, which a search of all copies says too; and once nothing
-// changes it ends.
+// For random loads and copies: an endpoint takes over a model only while it has less than half the
+// mean load, and only from an endpoint that stays at least as loaded as itself. It takes the
+// largest allowed load from the busiest endpoint that has one, as a search of all copies confirms.
+// If nothing else changes, balancing ends.
 func TestBalance(t *testing.T) {
 	moves := 0
 	for seed := range uint64(300) {
@@ -57,7 +57,7 @@ func TestBalance(t *testing.T) {
 			}
 			reorder(s, s.now)
 			if e, m := searched(s, p, mean); e != nil {
-				// balance may begin with another endpoint that bears as little.
+				// Another endpoint may have the same load, and balancing may start with that one.
 				if got := reliefFor(s, e, sortedByLoad(p)); got == nil || shareOf(got) != shareOf(m) {
 					t.Fatalf("seed %d: %v goes to %s, want one that bears %v", seed, got, e.Address, shareOf(m))
 				}
@@ -121,7 +121,7 @@ func sortedByLoad(p *pool) []*endpoint {
 	return slices.SortedFunc(slices.Values(p.endpoints), (*endpoint).compareLoad)
 }
 
-// searched is what the endpoint that bears the least is to take over, by a look at every copy.
+// searched finds by a search of all copies what the least loaded endpoint takes over.
 func searched(s *State, p *pool, mean float64) (*endpoint, *model) {
 	e := sortedByLoad(p)[0]
 	if e.load >= mean/2 || !e.idle() {
@@ -150,8 +150,8 @@ func searched(s *State, p *pool, mean float64) (*endpoint, *model) {
 	return e, best
 }
 
-// What leaves bears nothing any more, and no copy does at an endpoint that is about to end: the
-// others share it.
+// A leaving copy has no load, nor has any copy at an endpoint that is about to end: the other
+// copies share it.
 func TestWhatBearsLoad(t *testing.T) {
 	s, now, key := New(Config{}), time.Unix(1e9, 0), Key{Pool: objects.Name{Namespace: "n", Name: "p"}, ID: "m"}
 	s.SetModel(objects.Entry{ModelKey: key}.Complete(nil), now)

@@ -9,8 +9,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// full is a fleet whose every byte is taken: so many endpoints of 20 models each, and so many more
-// models that no endpoint holds. It returns the time after all of that.
+// full returns a fleet without free memory: endpoints with 20 models each, and more models that no
+// endpoint has. It also returns the time after its last event.
 func full(b *testing.B, endpoints, more int) (*decide.State, time.Time) {
 	b.Helper()
 	const each = 20
@@ -38,8 +38,8 @@ func full(b *testing.B, endpoints, more int) (*decide.State, time.Time) {
 func numbered(i int) string { return fmt.Sprintf("m%06d", i) }
 func address(i int) string  { return fmt.Sprintf("e%04d", i) }
 
-// A request names a model that no endpoint of a full fleet has: another leaves for it, and it is
-// loaded.
+// A request names a model that no endpoint of a full fleet has: another model is evicted, and the
+// requested one is loaded.
 func BenchmarkMiss(b *testing.B) {
 	for _, endpoints := range []int{10, 100, 1000} {
 		b.Run(fmt.Sprintf("endpoints=%d", endpoints), func(b *testing.B) {
@@ -58,7 +58,7 @@ func BenchmarkMiss(b *testing.B) {
 	}
 }
 
-// serve does what is to be done, at once, until nothing is.
+// serve carries out all actions at once, until there are none.
 func serve(s *decide.State, now time.Time) {
 	for {
 		todo, _ := s.Decide(now)
@@ -84,13 +84,13 @@ func serve(s *decide.State, now time.Time) {
 	}
 }
 
-// Models that must have copies find no room in a full fleet, and something happens that may help
-// them or not.
+// Models that must have copies find no room in a full fleet, while events occur that may or may not
+// make room.
 func BenchmarkStuck(b *testing.B) {
 	for _, stuck := range []int{1000, 5000} {
 		b.Run(fmt.Sprintf("models=%d", stuck), func(b *testing.B) {
 			s, now := full(b, 1000, stuck)
-			for i := range 20 * 1000 { // all that there is must stay
+			for i := range 20 * 1000 { // all models must stay
 				s.SetModel(objects.Entry{ModelKey: key(numbered(i)), Size: 100, Pinned: true}.Complete(nil), now)
 			}
 			for i := range stuck {
@@ -105,7 +105,7 @@ func BenchmarkStuck(b *testing.B) {
 	}
 }
 
-// A tick looks at a fleet in which every model that is loaded is used, some much.
+// A tick in a fleet in which every loaded model is used, some of them a lot.
 func BenchmarkTick(b *testing.B) {
 	for _, endpoints := range []int{10, 100, 1000} {
 		b.Run(fmt.Sprintf("endpoints=%d", endpoints), func(b *testing.B) {

@@ -2,43 +2,45 @@ package decide
 
 import "slices"
 
-// Change is what those are told who follow placement. [State.Changes] has all but Registered, which
-// package place knows.
+// Change is what followers of placement receive. [State.Changes] fills in all fields but
+// Registered, which package place fills in.
 type Change struct {
 	Copies map[CopyKey]CopyChange
-	// Gone are copies of which, as far as is known, their engines have nothing any more: neither
-	// the copy nor a leak. They are in no order.
+	// Gone are copies that have left their engines completely, as far as is known: neither the copy
+	// nor a leak remains. They are in no particular order.
 	Gone []CopyKey
-	// Failures say why a model cannot be loaded for now; empty: it may be asked for.
+	// Failures are the reasons why models cannot be loaded for now; an empty reason means that
+	// requests for the model are allowed again.
 	Failures map[Key]Reason
-	// Leaving says why endpoints are about to end; the zero Leaving: they stay, or are gone.
+	// Leaving are the reasons why endpoints are about to end; the zero Leaving means that the
+	// endpoint stays or has ended.
 	Leaving map[string]Leaving
-	// Trials says that it changed which endpoints are on trial, or how one does.
+	// Trials reports that the set of endpoints on trial, or the progress of a trial, changed.
 	Trials bool
-	// VModels are where requests for them go; of one that is no more, or that anything else is
-	// known of, perhaps as before.
+	// VModels are the targets of VModels. They include deleted VModels, and may include VModels
+	// whose target did not change.
 	VModels map[Key]Switch
-	// Unnamed are the models that no VModel names any more, in no order.
+	// Unnamed are models that no VModel names any more, in no particular order.
 	Unnamed []Key
-	// Registered models came, or with false went.
+	// Registered are models that were registered (true) or removed (false).
 	Registered map[Key]bool
-	// Endpoints are those that were seen, those that are down too, in order: where that changed;
-	// else nil.
+	// Endpoints are the addresses of all known endpoints, including those that are down, sorted;
+	// nil if that set did not change.
 	Endpoints []string
 }
 
-// CopyChange is what followers need of a copy. There false says that it is gone.
+// CopyChange is the state of a copy for followers. If There is false, the copy is gone.
 type CopyChange struct {
 	There bool
 	State CopyState
-	// Limit is how many requests it takes at once; 0: as many as come.
+	// Limit is the most requests that the copy takes at once; 0 means no limit.
 	Limit int
-	// Earlier says that an earlier process told the engine to load it, and may have published it as
-	// loaded, though this one does not know whether it is.
+	// Earlier reports that an earlier process started the load, and may have published the copy as
+	// loaded. This process does not know whether it is.
 	Earlier bool
 }
 
-// Changes returns what changed since the last call.
+// Changes returns the changes since the last call.
 func (s *State) Changes() Change {
 	change := Change{
 		Copies: make(map[CopyKey]CopyChange, len(s.news.copies)), Failures: make(map[Key]Reason, len(s.news.models)),
@@ -65,7 +67,7 @@ func (s *State) Changes() Change {
 		}
 	}
 	for key := range s.news.models {
-		var why Reason // of one that is gone, none
+		var why Reason // empty for a deleted model
 		if m := s.models[key]; m != nil {
 			why = m.failed
 		}

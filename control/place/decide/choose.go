@@ -6,28 +6,28 @@ import (
 	"slices"
 )
 
-// claim is what may leave an endpoint for a copy, and where it may go.
+// claim says what may be evicted for a copy, and where the copy may go.
 type claim struct {
-	purpose Purpose // of the copy
-	// asked: requests wait for it.
+	purpose Purpose
+	// asked: requests wait for the model.
 	asked bool
-	// below: models leave that are missed less than that.
+	// below is an eviction value: models with a lower one may be evicted.
 	below float64
-	// spares: and copies that their models can spare.
+	// spares: copies that their models can spare may be evicted, too.
 	spares bool
-	// settled: queued copies are not evicted, unless the engine may have them.
+	// settled: queued copies are not evicted, unless the engine may already have them.
 	settled bool
-	// idle: only an endpoint takes it that would load it at once and has slots for it, and with
-	// fills one where keepFree is left. With relieves it goes to the endpoint that is loaded least
-	// of those that have slots for it.
+	// idle: the endpoint must be able to start the load at once and have free GPU slots. With
+	// fills, it must also keep the share keepFree free. With relieves, the copy goes to the least
+	// loaded endpoint with free GPU slots.
 	idle, fills, relieves bool
-	// from is the endpoint whose copy leaves when this one is loaded; empty: none does.
+	// from is the endpoint whose copy is unloaded once this one is loaded; it may be empty.
 	from string
 }
 
-// claimOf is that of a model which is to have one more copy because of requests that wait for it,
-// because it must, or because somebody asked for one, or one of its copies is where an endpoint
-// migrates: then none leaves that is missed as much as it.
+// claimOf returns the claim of a model that needs one more copy: requests wait for it, its minimum
+// demands it, a client asked for it, or one of its copies is at a migrating endpoint. Only models
+// with a lower eviction value are evicted for it.
 func claimOf(m *model) claim {
 	starved := m.starved(nil)
 	if starved || remaining(m) < m.min() {
@@ -44,28 +44,29 @@ func claimOf(m *model) claim {
 	return by
 }
 
-// place is what an endpoint offers to a model that is to be loaded there.
+// place describes an endpoint as a place for one copy of a model.
 type place struct {
 	e *endpoint
-	// victims is how many have to leave first.
+	// victims is the number of copies to evict first.
 	victims int
-	// free is the share of the endpoint that would be free still, by what it has least of.
+	// free is the share of the endpoint that stays free, of its scarcest resource.
 	free float64
-	// worst is the rank of the victim that would be missed most.
+	// worst is the rank of the most valuable victim.
 	worst rank
 	lot   uint64
-	// turns is how many loads come first, one after the other.
+	// turns is the number of loads that come first, one after the other.
 	turns int
-	// load is the endpoint's, where it matters.
+	// load is the endpoint's load, if the claim depends on it.
 	load float64
-	// starves: requests there would wait for a slot of the GPU for long. Rereads: host memory is
-	// full of adapters in use, and one of them would be read from storage again.
+	// starves: requests there would wait long for a GPU slot. rereads: host memory is full of
+	// adapters in use, so one of them would have to be read from storage again.
 	starves, rereads bool
 }
 
-// compare orders places: those first where requests get their turn; of these those that cost the
-// fewest loads; then those that are loaded least, where a copy is to bear load; then those with
-// room, the most free first; then those whose victims would be missed least; at last by lot.
+// compare orders places, the best first: first those where requests get a GPU slot; then those that
+// need the fewest loads; then the least loaded ones, if the copy is to take load; then those with
+// room, the most free first; then those with the lowest eviction value of victims; ties are broken
+// at random.
 func (p *place) compare(o *place) int {
 	if c := cmp.Or(truth(p.starves)-truth(o.starves), p.loads()-o.loads(), cmp.Compare(p.load, o.load),
 		min(p.victims, 1)-min(o.victims, 1)); c != 0 {
@@ -79,17 +80,17 @@ func (p *place) compare(o *place) int {
 	return cmp.Or(cmp.Compare(o.free, p.free), cmp.Compare(p.lot, o.lot))
 }
 
-// loads is how many loads somebody waits for: for those before it in the queue, and for one more if
-// something has to leave, because somebody may ask for that again.
+// loads returns the number of loads that requests wait for: those earlier in the queue, and one
+// more if something must be evicted, since a later request may need it again.
 func (p *place) loads() int { return p.turns + truth(p.victims > 0 || p.rereads) }
 
-// nearlyMissed is how much more recent the use may be, in seconds, that what leaves a preferred
-// endpoint is missed by (ModelMesh 0.12, CacheMissForwardingLB).
+// nearlyMissed is, in seconds, how much more recently used a victim at a preferred endpoint may be
+// than a victim elsewhere (ModelMesh 0.12, CacheMissForwardingLB).
 const nearlyMissed = 120
 
-// nearly says whether a place is about as good as the best one: nobody waits for a slot, or for
-// more loads, there who would not elsewhere; nothing leaves there that need not elsewhere, and what
-// does is not missed much more.
+// nearly reports whether a place is about as good as the best one: no request waits there for a GPU
+// slot or for loads that the best place does not need, no eviction is needed there that the best
+// place does not need, and the victims are not much more valuable.
 func (p *place) nearly(best *place, by claim) bool {
 	switch {
 	case p.starves && !best.starves, p.rereads && !best.rereads, by.asked && p.turns > best.turns:
@@ -101,9 +102,9 @@ func (p *place) nearly(best *place, by claim) bool {
 		nearlyMissed
 }
 
-// choosePlace finds a place for one more copy of a model, or says why there is none; the empty
-// reason is that one is to come. What is outgoing is no place where another is, but for those whom
-// requests wait for, and that would have to wait for more loads there (ModelMesh 0.12,
+// choosePlace finds a place for one more copy of a model. If there is none it returns the reason;
+// an empty reason means that a place will come free. An outgoing endpoint is chosen only if there
+// is no other, or if requests wait and would wait for more loads elsewhere (ModelMesh 0.12,
 // UpgradeTracker).
 func choosePlace(s *State, m *model, by claim) (best place, why Reason) {
 	if refused, why := isRefused(m); refused {
@@ -162,14 +163,14 @@ func choosePlace(s *State, m *model, by claim) (best place, why Reason) {
 	return place{}, NoEndpoint
 }
 
-// reasonsOfPlaces are why an endpoint takes no copy, those first that say most about a model that
-// no endpoint takes.
+// reasonsOfPlaces are the reasons why an endpoint takes no copy. If no endpoint takes a model, the
+// first of these reasons that occurred is reported.
 var reasonsOfPlaces = [...]Reason{LoadFailed, NoRoom, TooLarge, NoEndpoint, NoLabels, CannotLoad}
 
-// isRefused says whether a model gets no further copy wherever there is room, and why; the empty
-// reason is that this will pass.
+// isRefused reports whether a model gets no further copy, whatever room there is, and why; an empty
+// reason means that this is temporary.
 func isRefused(m *model) (refused bool, why Reason) {
-	if m.foreign { // nobody says where from it could be loaded
+	if m.foreign { // its storage is unknown
 		return true, UnknownModel
 	}
 	if m.Max > 0 {
@@ -182,7 +183,7 @@ func isRefused(m *model) (refused bool, why Reason) {
 		}
 		switch {
 		case counted >= m.Max && going:
-			return true, "" // when it is gone
+			return true, "" // until the old copy is gone
 		case counted >= m.Max:
 			return true, NoEndpoint
 		}
@@ -196,7 +197,7 @@ func isRefused(m *model) (refused bool, why Reason) {
 	return true, m.whyFailed()
 }
 
-// has says whether a model has, or will have, a copy at an endpoint.
+// has reports whether a model has, or will have, a copy at an endpoint.
 func (m *model) has(e *endpoint) bool {
 	if len(m.copies) == 0 {
 		return false
@@ -205,8 +206,8 @@ func (m *model) has(e *endpoint) bool {
 	return c != nil && c.remains()
 }
 
-// offerPlace is the place that an endpoint has for a model, or why it has none; the empty reason is
-// that it may have one in a moment. Orders are up to date.
+// offerPlace returns an endpoint's place for a model, or the reason why it has none; an empty
+// reason means that it may have one soon. The endpoint's eviction order must be up to date.
 func offerPlace(s *State, e *endpoint, m *model, by claim) (p place, ok bool, why Reason) {
 	switch {
 	case !m.fit.takes(e.Address):
@@ -216,11 +217,11 @@ func offerPlace(s *State, e *endpoint, m *model, by claim) (p place, ok bool, wh
 	case e.state == unknown, e.pod.Outgoing && by.idle:
 		return p, false, ""
 	case len(m.copies) > 0 && m.at(e.Address) != nil:
-		return p, false, "" // it can be loaded there again when it has left
+		return p, false, "" // the model can be loaded there again after the unload
 	case e.state == silent, e.state == down, m.unusable(e.Address), e.trial != nil && e.trial.Failed:
 		return p, false, NoEndpoint
 	case e.pod.Unready && by.purpose != ForTrial:
-		return p, false, "" // when it is ready
+		return p, false, "" // until the endpoint is ready
 	case !e.CanLoad || m.BaseModel != "" && len(e.BaseModels) > 0 && !slices.Contains(e.BaseModels, m.BaseModel):
 		return p, false, CannotLoad
 	}
@@ -250,8 +251,8 @@ func offerPlace(s *State, e *endpoint, m *model, by claim) (p place, ok bool, wh
 		return p, false, NoRoom
 	}
 	if !fits {
-		// What is loading or waited for now may leave in a moment, and it may turn out that a leak
-		// is none.
+		// Copies that are loading or have requests waiting may leave soon, and an assumed leak may
+		// turn out to be none.
 		if without := t.stay.plus(size); by.asked && e.fits(amount{without.models, without.bytes - e.unclear()}) {
 			return p, false, ""
 		}
@@ -261,8 +262,8 @@ func offerPlace(s *State, e *endpoint, m *model, by claim) (p place, ok bool, wh
 		e: e, victims: victims, free: e.free(left), worst: worst, turns: (e.turns() + len(t.queue)) / max(1, e.Loads),
 		starves: e.starves(left.models, m.presence()), rereads: e.rereads(),
 	}
-	if (by.idle || by.relieves) && (p.starves || p.rereads) && by.purpose != ForMigration { // that must leave where it is
-		return p, false, "" // when it is asked for
+	if (by.idle || by.relieves) && (p.starves || p.rereads) && by.purpose != ForMigration { // a migrating copy must leave its endpoint
+		return p, false, "" // allowed once a request asks for it
 	}
 	if by.relieves {
 		p.load = e.load
@@ -270,14 +271,14 @@ func offerPlace(s *State, e *endpoint, m *model, by claim) (p place, ok bool, wh
 	return p, true, ""
 }
 
-// hasPlace says whether an endpoint has a place for one more copy of a model. Orders are up to
-// date.
+// hasPlace reports whether an endpoint has a place for one more copy of a model. The endpoint's
+// eviction order must be up to date.
 func hasPlace(s *State, e *endpoint, m *model, by claim) bool {
 	_, takes := placeAt(s, e, m, by)
 	return takes
 }
 
-// placeAt is that place, if there is one. Orders are up to date.
+// placeAt returns that place, if there is one. The endpoint's eviction order must be up to date.
 func placeAt(s *State, e *endpoint, m *model, by claim) (p place, there bool) {
 	if refused, _ := isRefused(m); refused || m.gone || m.has(e) {
 		return place{}, false
@@ -286,7 +287,7 @@ func placeAt(s *State, e *endpoint, m *model, by claim) (p place, there bool) {
 	return p, there
 }
 
-// unusable says whether somebody who wants the model can use no copy there.
+// unusable reports whether some waiting request cannot use a copy at this endpoint.
 func (m *model) unusable(address string) bool {
 	if !m.barred {
 		return false

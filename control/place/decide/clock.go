@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// nextWake is when the next thing happens by itself.
+// nextWake returns the time of the next event that time alone causes.
 func nextWake(s *State, now time.Time) (at time.Time) {
 	soonest := func(t time.Time) {
 		if at.IsZero() || t.Before(at) {
 			at = t
 		}
 	}
-	if s.due.expiry.IsZero() { // one of them counts for less time since it was found
+	if s.due.expiry.IsZero() { // a failure expires earlier than when it was found
 		s.due.expiry = nextExpiry(s, now)
 	}
 	if len(s.clock.failing) > 0 && !s.due.expiry.IsZero() {
@@ -52,7 +52,7 @@ func nextWake(s *State, now time.Time) (at time.Time) {
 	return at
 }
 
-// nextOfCopy returns when something happens to a copy by itself; zero: never.
+// nextOfCopy returns when time alone changes a copy; zero means never.
 func nextOfCopy(s *State, c *Copy) (at time.Time) {
 	switch {
 	case c == nil:
@@ -71,7 +71,7 @@ func nextOfCopy(s *State, c *Copy) (at time.Time) {
 	return at
 }
 
-// next returns when something happens to an endpoint by itself; zero: never.
+// next returns when time alone changes an endpoint; zero means never.
 func (e *endpoint) next() (at time.Time) {
 	at = e.prepares
 	if e.IsMigrating() {
@@ -83,10 +83,11 @@ func (e *endpoint) next() (at time.Time) {
 	return at
 }
 
-// lags reports whether requests wait for a model that the catalogue does not have, or not yet.
+// lags reports whether requests wait for a model that is missing from the catalogue, perhaps only
+// for a moment.
 func (m *model) lags() bool { return m != nil && m.gone && len(m.wants) > 0 }
 
-// timedCopies returns the copies to which something may happen by itself, in order.
+// timedCopies returns the copies that time alone may change, sorted.
 func timedCopies(s *State) []*Copy {
 	if len(s.clock.copies) == 0 {
 		return nil
@@ -101,8 +102,8 @@ func timedCopies(s *State) []*Copy {
 	return all
 }
 
-// markLate finds what an engine has been told to unload for too long, so that something else makes
-// room for those that wait.
+// markLate marks copies whose unload takes too long, so that others are evicted for the requests
+// that wait.
 func markLate(s *State, e *endpoint, now time.Time) {
 	for _, c := range e.copies {
 		if c.State == Unloading && !c.late && now.Sub(c.Since) >= unloadLimit {
@@ -112,8 +113,8 @@ func markLate(s *State, e *endpoint, now time.Time) {
 	}
 }
 
-// elapse forgets failures that are old, and that an engine said a while ago that it is stopping.
-// What has waited for room for too long is to be loaded elsewhere.
+// elapse forgets failures, and announcements by engines that they stop, once they are old. A copy
+// that has waited for room for too long is queued elsewhere.
 func elapse(s *State, now time.Time) []Action {
 	for address := range s.clock.endpoints {
 		e := s.endpoints[address]

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// considerModel gives a model the copies that it must have, and takes those that it must not.
+// considerModel adds the copies that a model must have, and removes those that it must not have.
 func considerModel(s *State, m *model, now time.Time) (todo []Action) {
 	if m.gone {
 		return considerGone(s, m, now)
@@ -23,7 +23,7 @@ func considerModel(s *State, m *model, now time.Time) (todo []Action) {
 		if !starved && remaining(m) >= m.needs() {
 			if m.failed != "" {
 				if best, _ := choosePlace(s, m, claim{asked: true, below: math.Inf(1), spares: true}); best.e == nil {
-					return todo // who asks for it now would be told the same
+					return todo // a new request would get the same answer
 				}
 			}
 			unblockModel(s, m)
@@ -45,8 +45,8 @@ func considerModel(s *State, m *model, now time.Time) (todo []Action) {
 	}
 }
 
-// dropDisowned lets copies of a model go at endpoints that have left its pool. What another pool
-// has there, too, stays at the engine.
+// dropDisowned removes copies of a model from endpoints that have left its pool. If another pool
+// has the same model there, the engine keeps it.
 func dropDisowned(s *State, m *model, now time.Time) (todo []Action) {
 	for _, c := range slices.Clone(m.copies) {
 		switch e := c.endpoint; {
@@ -60,8 +60,8 @@ func dropDisowned(s *State, m *model, now time.Time) (todo []Action) {
 	return todo
 }
 
-// putCopy gives a model a copy at an endpoint that has a place for it. It is loaded when its turn
-// comes.
+// putCopy queues a copy of a model at an endpoint that has a place for it. It is loaded when its
+// turn comes.
 func putCopy(s *State, m *model, e *endpoint, by claim, now time.Time) []Action {
 	presence := m.presence()
 	c := s.add(m, e, Queued, now)
@@ -77,8 +77,8 @@ func putCopy(s *State, m *model, e *endpoint, by claim, now time.Time) []Action 
 	return nil
 }
 
-// considerGone takes the copies of a model that is not in the catalogue. Requests that wait for it
-// may know of it before the catalogue does, and only for a moment.
+// considerGone removes the copies of a model that is not in the catalogue. Requests may name a new
+// model a moment before the catalogue has it, so waiting requests are given that moment.
 func considerGone(s *State, m *model, now time.Time) (todo []Action) {
 	for _, c := range slices.Clone(m.copies) {
 		todo = append(todo, dismissCopy(s, c, now)...)
@@ -92,7 +92,7 @@ func considerGone(s *State, m *model, now time.Time) (todo []Action) {
 	return todo
 }
 
-// least is how many copies there are to be even if no request waits.
+// least returns the number of copies that the model needs even if no request waits.
 func (m *model) least() int {
 	if m.ensure {
 		return max(m.min(), 1)
@@ -100,7 +100,7 @@ func (m *model) least() int {
 	return m.min()
 }
 
-// remaining counts the copies that a model has or will have, where requests can be sent.
+// remaining counts the copies of a model, loaded or to be loaded, that can take requests.
 func remaining(m *model) int {
 	n := 0
 	for _, c := range m.copies {
@@ -111,7 +111,7 @@ func remaining(m *model) int {
 	return n
 }
 
-// blockModel notes why a model gets no copy. Requests that wait for it are told, unless a place
+// blockModel records why a model gets no copy. Waiting requests get that answer, unless a place
 // will come free.
 func blockModel(s *State, m *model, why Reason, starved bool) {
 	if !m.stuck {
@@ -129,7 +129,7 @@ func blockModel(s *State, m *model, why Reason, starved bool) {
 	}
 }
 
-// unblockModel notes that a model has what it needs, or may try again.
+// unblockModel records that a model has its copies, or may try again.
 func unblockModel(s *State, m *model) {
 	unstick(s, m)
 	if m.blocked != "" || m.failed != "" {
@@ -138,7 +138,7 @@ func unblockModel(s *State, m *model) {
 	}
 }
 
-// unstick notes that a model waits for no place.
+// unstick records that a model waits for no place.
 func unstick(s *State, m *model) {
 	if !m.stuck {
 		return

@@ -10,7 +10,7 @@ import (
 // Key names a model.
 type Key = objects.ModelKey
 
-// CopyKey names a copy.
+// CopyKey identifies a copy.
 type CopyKey struct {
 	Key
 	Endpoint string // "ip:port"
@@ -21,17 +21,17 @@ func (k CopyKey) Compare(l CopyKey) int {
 	return cmp.Or(cmp.Compare(k.Endpoint, l.Endpoint), k.Key.Compare(l.Key))
 }
 
-// CopyState is how far a copy has come.
+// CopyState is the stage in the life of a copy.
 type CopyState uint8
 
 const (
-	// Queued: it has a place and waits for its turn, or for the room that others leave.
+	// Queued: the copy has a place and waits for its turn, or for evictions.
 	Queued CopyState = iota
 	// Loading: the engine was told to load it.
 	Loading
-	// Loaded: it answers requests.
+	// Loaded: it serves requests.
 	Loaded
-	// Draining: no request is sent to it any more, and those that are there may end.
+	// Draining: it gets no new requests; those in flight may end.
 	Draining
 	// Unloading: the engine was told to unload it.
 	Unloading
@@ -42,17 +42,17 @@ var CopyStates = [...]string{Queued: "queued", Loading: "loading", Loaded: "load
 
 func (s CopyState) String() string { return CopyStates[s] }
 
-// SizeSource is where a size is known from, the better the greater.
+// SizeSource is the source of a size, ordered by reliability, the best last.
 type SizeSource uint8
 
 const (
-	// DefaultSize is the engine's, for models of which nothing is known.
+	// DefaultSize is the engine's default size for unknown models.
 	DefaultSize SizeSource = iota
-	// HintedSize is what the Model says.
+	// HintedSize is the size in the Model object.
 	HintedSize
-	// PredictedSize is what the engine said before it loaded the model.
+	// PredictedSize is the engine's prediction before the load.
 	PredictedSize
-	// MeasuredSize is what it said of the loaded model.
+	// MeasuredSize is the size that the engine reports for the loaded model.
 	MeasuredSize
 )
 
@@ -63,62 +63,62 @@ var SizeSources = [...]string{DefaultSize: "default", HintedSize: "hint", Predic
 type Copy struct {
 	CopyKey
 	State CopyState
-	// Since is when it came into its state.
+	// Since is when the copy entered its state.
 	Since time.Time
-	// Bytes is what it is taken to hold.
+	// Bytes is the memory that the copy is assumed to use.
 	Bytes int64
-	// Source is where Bytes is known from.
+	// Source is the source of Bytes.
 	Source SizeSource
-	// Limit is how many requests it takes at once; 0: as many as come.
+	// Limit is the most requests that the copy takes at once; 0 means no limit.
 	Limit int
 
-	// cut: an earlier process told the engine to load it and did not hear an answer.
+	// cut: an earlier process told the engine to load it and did not receive the answer.
 	cut bool
 	// sizing: the engine was asked to predict its size.
 	sizing bool
-	// asked is when it should have been loaded, had there been room at once.
+	// asked is when it would have been loaded if there had been room.
 	asked time.Time
-	// roomless is since when it has waited, with its turn come, for what leaves to make room; zero
-	// if it does not.
+	// roomless is since when the copy, whose turn has come, has waited for evictions; zero if it
+	// does not.
 	roomless time.Time
-	// leaving is when its eviction to make room began; zero if it is not being evicted.
+	// leaving is when its eviction began; zero if it is not being evicted.
 	leaving time.Time
-	// brief: its requests are short compared with a load, as of the last tick.
+	// brief: at the last tick, its requests were short compared with a load.
 	brief bool
 	// doomed: it is unloaded as soon as it is loaded.
 	doomed bool
-	// overdue: its load got no clear answer, and the engine is being told to unload it. It is
-	// doomed, and no load any more that counts among those of the engine at once.
+	// overdue: its load ended without a clear answer, and the engine is being told to unload it. It
+	// is doomed, and does not count among the engine's concurrent loads any more.
 	overdue bool
-	// slow: it has been loading for longer than loads take at most, at slowAt, and others begin
-	// beside it.
+	// slow: at slowAt it was still loading after the longest normal load time, and other loads
+	// start beside it.
 	slow   bool
 	slowAt time.Time
-	// late: the engine has been told to unload it for unloadLimit, and another copy waits for room:
-	// it counts as if it stayed.
+	// late: its unload has taken unloadLimit while another copy waits for room, so it counts as if
+	// it stayed.
 	late bool
-	// claim is what may leave for it.
+	// claim says what may be evicted for it.
 	claim claim
-	// flown is the seconds that requests were in flight there since the last tick, each for itself,
-	// and occupied those in which any was; counted up to flying. Presence is the share of the time
-	// in which any was, in the mean of loadMean.
+	// flown is the sum of the seconds that requests were in flight there since the last tick.
+	// occupied are the seconds in which at least one was. Both are counted up to flying. presence
+	// is the share of the time with at least one, averaged over loadMean.
 	flown, occupied, presence float64
 	flying                    time.Time
-	// before: it was there when its endpoint began to migrate.
+	// before: it existed when its endpoint began to migrate.
 	before bool
-	// stays: it may not leave for another model, whatever happens.
+	// stays: it must not be evicted.
 	stays bool
-	// ranked: it is in its endpoint's order, at rank.
+	// ranked: it is in its endpoint's eviction order, at rank.
 	ranked bool
 	rank   rank
 	model  *model
-	// endpoint is the one that Endpoint names.
+	// endpoint is the endpoint that Endpoint names.
 	endpoint *endpoint
-	// drained: nobody sends requests to it any more, and none is there.
+	// drained: it gets no requests any more, and has none in flight.
 	drained  bool
 	inFlight int
 }
 
-// Failed reports whether the load of a copy has failed, or was given up, and the engine is being
-// told to unload it.
+// Failed reports whether the load of a copy failed or was abandoned, and the engine is being told
+// to unload it.
 func (c Copy) Failed() bool { return c.State == Loading && c.doomed }

@@ -1,14 +1,14 @@
-// Package decide is the pure core of placement: which engine is to load or to unload which model,
-// and when. It is a state machine: what becomes known goes in by the methods of [State], and
-// [State.Decide] returns what is to be done. Time and randomness are arguments. Scenarios, under
-// testdata, show its rules at work.
+// Package decide is the pure core of placement: it decides which engine loads or unloads which
+// model, and when. It is a state machine: facts go in through the methods of [State], and
+// [State.Decide] returns the actions. Time and randomness are arguments. The scenarios under
+// testdata show its rules.
 //
-// The rules are those of a distributed cache. A model that is wanted, or has fewer copies than it
-// must have, gets a copy where most room is free; where none is, at the endpoint whose models are
-// missed least, which are unloaded to make room: by how often they are used and what it takes to
-// load them again. A model for which no request waits, and that would be missed least itself, is
-// not loaded. A copy that is to go is drained first: nobody sends requests to it any more, and
-// those that are there end.
+// The rules are those of a distributed cache. A model that is requested, or has fewer copies than
+// its minimum, gets a copy at the endpoint with the most room. If no endpoint has room, the models
+// with the lowest eviction value are evicted; that value depends on how often a model is used and
+// on the time to load it again. A model that no request waits for is not loaded if it has the
+// lowest eviction value itself. A copy is drained before it is unloaded: it gets no new requests,
+// and those in flight may end.
 package decide
 
 import (
@@ -17,20 +17,20 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// catalogueLag is how long a model may be asked for before the catalogue has it: both sides read
-// objects that were edited within a second.
+// catalogueLag is how long requests may name a model before the catalogue has it: extproc and
+// control both read edited objects within a second.
 const catalogueLag = 2 * time.Second
 
-// DrainLimit is how long requests at a copy that is to go may take to end, if nobody says
-// otherwise: half of what most answers take is in the drain of an engine's own (vLLM ends requests
-// of an adapter that it was told to forget), so that a limit loses none there.
+// DrainLimit is the default time that requests at a draining copy get to end. It is half of the
+// time that most answers take in an engine's own drain. vLLM ends the requests of an adapter that
+// it is told to unload, so the limit must not be shorter than requests take.
 const DrainLimit = time.Minute
 
-// State is everything that placement knows. It is not safe for concurrent use. Make one with [New].
+// State is all that placement knows. It is not safe for concurrent use. Make one with [New].
 type State struct {
 	Config
 	paused    bool
-	now       time.Time // of the last Decide
+	now       time.Time // time of the last Decide
 	models    map[Key]*model
 	endpoints map[string]*endpoint
 	pools     map[objects.Name]*pool
@@ -40,25 +40,26 @@ type State struct {
 	due   due
 	clock clock
 	news  news
-	// ticked is when the last tick was.
+	// ticked is the time of the last tick.
 	ticked time.Time
-	// moving are the models that have a goal because of endpoints that migrate.
+	// moving are the models whose target number of copies includes replacements for copies at
+	// migrating endpoints.
 	moving map[Key]bool
-	// unseen is how many endpoints were not seen yet.
+	// unseen is the number of endpoints that have not been scraped yet.
 	unseen int
 }
 
-// Config is how a State decides. The zero Config is as people have it who set nothing.
+// Config configures a State. The zero Config has the defaults.
 type Config struct {
-	// DrainLimit is what requests get to end at a copy that is to go; 0 is [DrainLimit].
+	// DrainLimit is the time that requests at a draining copy get to end; 0 means [DrainLimit].
 	DrainLimit time.Duration
-	// Lots order endpoints that are otherwise as good, by the hashes of model and endpoint: the
-	// lowest lot is taken. Nil is rendezvous hashing, by which an endpoint that joins or leaves
-	// moves no model between others.
+	// Lots breaks ties between equal endpoints by the hashes of model and endpoint: the lowest
+	// result wins. Nil means rendezvous hashing, with which an endpoint that joins or leaves moves
+	// no model between other endpoints.
 	Lots func(model, endpoint uint64) uint64
 }
 
-// New returns a State of nothing.
+// New returns an empty State.
 func New(c Config) *State {
 	if c.DrainLimit == 0 {
 		c.DrainLimit = DrainLimit
@@ -81,12 +82,12 @@ func New(c Config) *State {
 	}
 }
 
-// Pause lets nothing begin until it is called with false: who cannot be sure to be the only one
-// that leads tells no engine anything. What becomes known is taken in all the same.
+// Pause stops all new actions until it is called with false. A control that may have lost
+// leadership must not give instructions to engines. Facts are still recorded meanwhile.
 func (s *State) Pause(paused bool) { s.paused = paused }
 
-// Decide returns what is to be done now, and when to ask again if nothing happens; the zero time is
-// never.
+// Decide returns the actions for now, and when to call it again if no fact comes in before; the
+// zero time means never.
 func (s *State) Decide(now time.Time) (todo []Action, wake time.Time) {
 	if s.paused {
 		return nil, time.Time{}

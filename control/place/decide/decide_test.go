@@ -17,38 +17,42 @@ import (
 	"github.com/headgate/headgate/test/golden"
 )
 
-// Each file is a run of one State. A line is something that becomes known; at the end of a block it
-// decides. What comes out are the actions, what changed of failures, and when it wants to be asked
-// again.
+// Each file is a run of one State. A line is a fact; at the end of a block, the state decides. The
+// output is the actions, the changed failures, and the time of the next call.
 //
-//	endpoint e1 slots=4                     looked at; lists=a,b bytes=1Gi default=50Mi loads=6 overlap=8 first=30s predict timeout=90s incarnation=x gpu=2 host=4
-//	endpoint e1 bytes=1Gi index             it lists its models, though their bytes are bounded
-//	declare e1                              known, not looked at yet
-//	terminating e1, staying e1 x            its pod is being deleted, or not any more, says x
-//	terminating e1 migrates=1m              the same, and it migrates for so long
-//	pod e1 unready trial outgoing           what its pod is like; alone: it serves
-//	trial e1                                how it does on trial
-//	migration e1                            how far it has got
-//	stopping e1 before=1s                   its engine said, that long ago, that it is stopping
-//	look e1 a b                             the engine lists a and b; before=1s: the look began that long ago; passing=c: it lists c as on its way
-//	doubt e1                                looked at, and nothing tells whether it has begun anew
-//	purge e1                                looked at, and the look unloaded whatever the engine had
+//	endpoint e1 slots=4                     a scrape; lists=a,b bytes=1Gi default=50Mi loads=6
+//	                                        overlap=8 first=30s predict timeout=90s incarnation=x
+//	                                        gpu=2 host=4
+//	endpoint e1 bytes=1Gi index             it lists its models, though their bytes are limited
+//	declare e1                              known, not scraped yet
+//	terminating e1, staying e1 x            its pod is being deleted, or not any more, reported by x
+//	terminating e1 migrates=1m              the same, and it migrates for that time
+//	pod e1 unready trial outgoing           the state of its pod; without words: it serves
+//	trial e1                                prints the progress of its trial
+//	migration e1                            prints the progress of its migration
+//	stopping e1 before=1s                   its engine reported, that long ago, that it is stopping
+//	look e1 a b                             a scrape that lists a and b; before=1s: it began that
+//	                                        long ago; passing=c: c is loading or unloading
+//	doubt e1                                a scrape that cannot tell whether the engine restarted
+//	purge e1                                a scrape that unloaded all models of the engine
 //	model a min=1 max=2 pinned size=50Mi used=5m base=llama
-//	want x a unusable=e1                    requests of x wait for a, which is used by that; wait x a: which is not
+//	want x a unusable=e1                    requests of x wait for a and cannot use e1; wait x a:
+//	                                        the request itself does not count as a use
 //	loaded e1 a size=60Mi took=2s
-//	measured e1 a size=60Mi                 the engine says what it holds
+//	measured e1 a size=60Mi                 the engine reports its size
 //	failed e1 a why=rank_too_large out of memory
-//	failing e1 a why=load_retried no answer the load is over for us, and the engine is told to unload a
-//	leftover e1 a                           failed, and something of it may be left there
-//	used a requests=30                      so many requests named it; without a number nobody counted them
-//	pool lru rpm=600 timeout=5m expiry=1m   settings of the pool; none where it says nothing
-//	fits type=sklearn only=e1,e2 prefer=e1  which endpoints are for models of a type, of all others without one; alone: all are for all
+//	failing e1 a why=load_retried no answer the load counts as failed; the engine is told to unload a
+//	leftover e1 a                           failed, and the engine may have kept a part of it
+//	used a requests=30                      that many requests named it; without a number: unknown
+//	pool lru rpm=600 timeout=5m expiry=1m   settings of the pool; defaults if not given
+//	fits type=sklearn only=e1,e2 prefer=e1  the endpoints for models of a type, or of all other
+//	                                        types; without words: all endpoints for all models
 //	vmodel v target=b canary=c percent=10 was=a previous=b kept=5m force
 //	unvmodel v
 //	tick
-//	pause, resume                           nothing begins meanwhile
-//	show                                    every model and its copies
-//	records                                 the copies of which their engines have nothing any more
+//	pause, resume                           no action begins in between
+//	show                                    prints all models with their copies
+//	records                                 prints the copies that have left their engines completely
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		return newRunner(t).block
@@ -60,7 +64,7 @@ var (
 	pool  = objects.Name{Namespace: "default", Name: "p"}
 )
 
-// inOrder takes of endpoints that are otherwise as good the first by address.
+// inOrder breaks ties between equal endpoints by address.
 var inOrder = decide.Config{Lots: func(_, _ uint64) uint64 { return 0 }}
 
 type runner struct {
@@ -72,7 +76,7 @@ type runner struct {
 	fits   decide.Fits
 	paused bool
 	out    strings.Builder
-	// followers are told what changed, and have to know as much as the state does then.
+	// followers receive all changes, and must then know as much as the state does.
 	followers *decide.Followers
 }
 
@@ -157,7 +161,7 @@ func (r *runner) print(todo []decide.Action) {
 	}
 }
 
-// tellSwitch prints where requests for a VModel go if they went elsewhere before.
+// tellSwitch prints the target of a VModel if it has changed.
 func (r *runner) tellSwitch(key decide.Key, is decide.Switch) {
 	if r.told[key] == is {
 		return
@@ -210,7 +214,7 @@ func (r *runner) showTrial(address string) {
 	r.out.WriteString("\n")
 }
 
-// options splits words into those that are alone and those with a value.
+// options separates plain words from those with a value.
 func options(words []string) (plain []string, with map[string]string) {
 	with = map[string]string{}
 	for _, w := range words {
@@ -387,7 +391,7 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 	return nil
 }
 
-// setFits has endpoints be for models of one more type; without any words they are for all again.
+// setFits restricts models of one type to some endpoints; without words, no type is restricted.
 func (r *runner) setFits(with map[string]string) {
 	set := func(addresses string) map[string]bool {
 		if addresses == "" {

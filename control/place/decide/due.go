@@ -6,99 +6,101 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// fact is a kind of fact: something that became known, or that a rule did.
+// fact is a kind of event: a fact that came in from outside, or a change that a rule made.
 type fact uint8
 
 const (
 	// Facts about a model.
 
-	// modelNeeds: it came into the catalogue or changed, or it needs another number of copies.
+	// modelNeeds: it is new or changed in the catalogue, or its target number of copies changed.
 	modelNeeds fact = iota
-	// modelEnsured: somebody asked for a copy, though no request waits for it.
+	// modelEnsured: a client asked for a copy, though no request waits for it.
 	modelEnsured
 	// modelAdded: it is new in the catalogue.
 	modelAdded
 	// modelRemoved: it left the catalogue.
 	modelRemoved
-	// modelForgotten: nothing of it is left.
+	// modelForgotten: the state has nothing about it any more.
 	modelForgotten
-	// modelWanted: requests wait for it; modelUnwanted: those of one extproc do not any more.
+	// modelWanted: requests wait for it. modelUnwanted: the requests of one extproc do not wait any
+	// more.
 	modelWanted
 	modelUnwanted
-	// modelUsed: its eviction value changed because requests named it; modelUsedLater: the last of
-	// them came later than the last one before.
+	// modelUsed: requests named it, which changed its eviction value. modelUsedLater: its time of
+	// last use changed, too.
 	modelUsed
 	modelUsedLater
-	// valueChanged: its eviction value changed, or how many copies its load needs; valueFell: other
-	// models may evict it now.
+	// valueChanged: its eviction value changed, or the number of copies that its load needs.
+	// valueFell: other models may evict it now.
 	valueChanged
 	valueFell
-	// loadFailed: a load of it failed; failureExpired: that counts no more.
+	// loadFailed: a load of it failed. failureExpired: a failure does not count any more.
 	loadFailed
 	failureExpired
-	// catalogueLagged: requests have waited for a while for a model that the catalogue does not have.
+	// catalogueLagged: requests have waited for catalogueLag for a model that is missing from the
+	// catalogue.
 	catalogueLagged
-	// reasonChanged: why it gets no copy, or what waiting requests are told.
+	// reasonChanged: the reason why it gets no copy changed, or the answer to waiting requests.
 	reasonChanged
 
 	// Facts about a copy.
 
 	copyAdded
-	// copyMoved: it came into another state; copyDraining: it is to leave.
+	// copyMoved: its state changed. copyDraining: it is draining.
 	copyMoved
 	copyDraining
 	copyRemoved
-	// copyDoomed: it is loading, and unloaded as soon as that ends.
+	// copyDoomed: it will be unloaded as soon as its load ends.
 	copyDoomed
-	// copySized: its size changed; copyShrank: it is smaller.
+	// copySized: its size changed. copyShrank: its size became smaller.
 	copySized
 	copyShrank
-	// loadBegan, loadEnded: the engine was told to load it, and has ended that. sizeKnown: it said
-	// how large it is.
+	// loadBegan, loadEnded: its load began or ended. sizeKnown: the engine reported its size.
 	loadBegan
 	loadEnded
 	sizeKnown
-	// loadSlow: its load takes long, or is given up, and others begin beside it; unloadLate: its
-	// unload takes long, and others leave in its place.
+	// loadSlow: its load takes long or is abandoned, and other loads start beside it. unloadLate:
+	// its unload takes long, and other copies are evicted instead.
 	loadSlow
 	unloadLate
-	// copyTimed: it began to wait for room, or to load, and that may take too long.
+	// copyTimed: it began to wait for room, or to load, and there is a time limit for that.
 	copyTimed
-	// requestsChanged: the number of its requests in flight.
+	// requestsChanged: its number of requests in flight changed.
 	requestsChanged
-	// staysChanged: whether other models may evict it at all; mayLeave: they may now; spareNow: so
-	// may models with a lower value.
+	// staysChanged: whether it may be evicted at all changed. mayLeave: it became evictable.
+	// spareNow: models with a lower value may evict it now.
 	staysChanged
 	mayLeave
 	spareNow
-	// misplaced: its model may not be loaded there any more.
+	// misplaced: its model may not be loaded at that endpoint any more.
 	misplaced
-	// recordVoid: the engine may have nothing of it any more.
+	// recordVoid: the engine may not have it any more.
 	recordVoid
 
 	// Facts about an endpoint.
 
-	// endpointChanged: whether it can be reached, or whether models can be loaded there.
+	// endpointChanged: whether it can be reached changed, or whether models can be loaded there.
 	endpointChanged
-	// endpointSeen: it was seen first, or it was removed.
+	// endpointSeen: it was scraped for the first time, or removed.
 	endpointSeen
-	// leavingChanged: why it is about to end; leavingBegan: that it is.
+	// leavingChanged: the reason why it is about to end changed. leavingBegan: it is about to end.
 	leavingChanged
 	leavingBegan
-	// roomChanged: its leaks, or the reserve that it keeps free.
+	// roomChanged: its leaks changed, or the reserve that it keeps free.
 	roomChanged
-	// turnAwaited: it is known when room is made for what waits there; turnCame: it is time for that.
+	// turnAwaited: the time of the next evictions for its queue is known. turnCame: that time has
+	// come.
 	turnAwaited
 	turnCame
-	// migrationChanged: its models are to be moved, or not any more, or may have been used since.
+	// migrationChanged: its models must be moved, or need not be any more, or may have been used.
 	migrationChanged
-	// trialChanged: whether it is on trial, or how that goes.
+	// trialChanged: its trial began, ended or progressed.
 	trialChanged
 
 	// Facts about a VModel.
 
-	// vmodelSet: what people want of it, or for how long its previous model keeps copies;
-	// vmodelMoved: where its requests go.
+	// vmodelSet: its specification changed, or the time for which its previous model keeps copies.
+	// vmodelMoved: its target changed.
 	vmodelSet
 	vmodelMoved
 
@@ -109,34 +111,34 @@ const (
 type decisions uint32
 
 const (
-	// toPlace: which copies a model gets, and which it loses.
+	// toPlace: choose the copies that a model gets or loses.
 	toPlace decisions = 1 << iota
-	// toHelp: whether models that found no place have one at an endpoint now.
+	// toHelp: check whether an endpoint now has a place for models that found none.
 	toHelp
-	// toExplain: why a model finds no place.
+	// toExplain: find the reason why a model has no place.
 	toExplain
-	// toStart: what an endpoint loads, unloads and evicts next.
+	// toStart: choose what an endpoint loads, unloads and evicts next.
 	toStart
-	// toCount: how much the copies of an endpoint take up together.
+	// toCount: add up the sizes of an endpoint's copies.
 	toCount
-	// toRank: in which order the copies of a model leave their endpoints.
+	// toRank: compute the eviction order of a model's copies.
 	toRank
-	// toRoute: where the requests for a VModel go.
+	// toRoute: choose the target of a VModel.
 	toRoute
-	// toMigrate: which models of an endpoint are moved to others.
+	// toMigrate: choose the models that move away from an endpoint.
 	toMigrate
-	// toFill: what else is loaded into free room of a pool.
+	// toFill: choose models to load into the free room of a pool.
 	toFill
-	// toQuit: whether calls to an engine are given up.
+	// toQuit: abandon the calls to an engine.
 	toQuit
-	// toTry: which models an endpoint on trial loads.
+	// toTry: choose the models that an endpoint on trial loads.
 	toTry
-	// onClock: when something happens by itself.
+	// onClock: find when time alone changes something.
 	onClock
-	// toExpire: when the first failure counts no more.
+	// toExpire: find when the first failure expires.
 	toExpire
 
-	// publishCopy and those that follow: what followers are told.
+	// publishCopy and the following: publish a change to followers.
 	publishCopy
 	publishRecord
 	publishModel
@@ -146,9 +148,9 @@ const (
 	publishVModel
 )
 
-// dueAfter has the decisions that are due after each fact. It is the only place that says so: rules
-// and setters note facts. About which model, copy, endpoint or pool a decision is due follows from
-// what the fact is about: see noteModel, noteCopy, noteEndpoint and noteVModel.
+// dueAfter lists the decisions that are due after each fact. No other code decides that: rules and
+// setters only note facts. The kind of fact also determines the model, copy, endpoint or pool that
+// the decision is about: see noteModel, noteCopy, noteEndpoint and noteVModel.
 var dueAfter = [facts]decisions{
 	modelNeeds:      toPlace | toRank | toRoute | toExpire | onClock,
 	modelEnsured:    toPlace,
@@ -200,24 +202,24 @@ var dueAfter = [facts]decisions{
 	vmodelMoved: onClock | publishVModel,
 }
 
-// due is what each decision is due for. Rules take from it, and only notes add to it.
+// due holds the models, endpoints and pools that each decision is due for. Rules remove from it;
+// only notes add to it.
 type due struct {
-	models     map[Key]bool // place
+	models     map[Key]bool // for toPlace
 	helped     map[string]bool
-	stale      []*model        // explain; a few at a time, for their reasons may be the same
-	explained  int             // how many endpoints were asked for that in this round
-	endpoints  map[string]bool // start
-	touched    []*model        // rank
-	vmodels    map[Key]bool    // route
+	stale      []*model        // for toExplain, a few at a time, since their reasons may be the same
+	explained  int             // number of endpoints asked for reasons in this round
+	endpoints  map[string]bool // for toStart
+	touched    []*model        // for toRank
+	vmodels    map[Key]bool    // for toRoute
 	migrations map[string]bool
 	fills      map[objects.Name]bool
 	quit       map[string]bool
 	tick       bool
-	expiry     time.Time // when the first failure may count no more, or before that; zero: that is to be found
+	expiry     time.Time // no failure expires earlier; zero: not computed
 }
 
-// clock has what something may happen to by itself, and perhaps more: wake removes what nothing
-// will happen to.
+// clock holds at least everything that time alone may change; wake removes what time cannot change.
 type clock struct {
 	copies    map[CopyKey]bool
 	models    map[Key]bool
@@ -226,16 +228,16 @@ type clock struct {
 	failing   map[Key]bool // models with failures
 }
 
-// news is what changed since followers were last told.
+// news is what has changed since the last call of Changes.
 type news struct {
 	copies map[CopyKey]bool
-	// records are leaks, and copies that engines were told to load, that were removed: the engines
-	// may have nothing of them any more.
+	// records are removed leaks, and removed copies that engines had been told to load. The engines
+	// may not have them any more.
 	records map[CopyKey]bool
 	models  map[Key]bool
 	leaving map[string]bool
 	vmodels map[Key]bool
-	// unnamed are the models that VModels named, and perhaps none does now.
+	// unnamed are models that a VModel named, and that perhaps no VModel names now.
 	unnamed           map[Key]bool
 	trials, endpoints bool
 }
@@ -247,7 +249,8 @@ func newNews() news {
 	}
 }
 
-// noteModel notes a fact about a model: decisions about endpoints are due for those of its copies.
+// noteModel notes a fact about a model. Decisions about endpoints are due for the endpoints of its
+// copies.
 func (s *State) noteModel(f fact, m *model) {
 	d := dueAfter[f]
 	s.markModel(d, m)
@@ -259,7 +262,7 @@ func (s *State) noteModel(f fact, m *model) {
 	if d&toExplain != 0 && m.stuck {
 		s.doubt(m)
 	}
-	if d&onClock != 0 && m.gone { // else nothing happens to it by itself
+	if d&onClock != 0 && m.gone { // time alone changes nothing else about it
 		s.clock.models[m.ModelKey] = true
 	}
 	if d&toExpire != 0 && (len(m.failures) > 0 || len(s.clock.failing) > 0 && s.clock.failing[m.ModelKey]) {
@@ -270,7 +273,7 @@ func (s *State) noteModel(f fact, m *model) {
 	}
 }
 
-// noteCopy notes a fact about a copy: decisions are due for its model and its endpoint.
+// noteCopy notes a fact about a copy. Decisions are due for its model and its endpoint.
 func (s *State) noteCopy(f fact, c *Copy) {
 	d := dueAfter[f]
 	s.markModel(d, c.model)
@@ -289,8 +292,8 @@ func (s *State) noteCopy(f fact, c *Copy) {
 	}
 }
 
-// noteEndpoint notes a fact about an endpoint: decisions about models are due for those of its
-// copies, and about VModels for all.
+// noteEndpoint notes a fact about an endpoint. Decisions about models are due for the models of its
+// copies, those about VModels for all VModels.
 func (s *State) noteEndpoint(f fact, e *endpoint) {
 	d := dueAfter[f]
 	s.markEndpoint(d, e)
@@ -341,7 +344,7 @@ func (s *State) noteVModel(f fact, key Key) {
 	}
 }
 
-// noteRecord notes that an engine may have nothing of a copy any more that is gone.
+// noteRecord notes that an engine may not have a removed copy any more.
 func (s *State) noteRecord(key CopyKey) {
 	if dueAfter[recordVoid]&publishRecord != 0 {
 		s.news.records[key] = true
@@ -362,7 +365,7 @@ func (s *State) markModel(d decisions, m *model) {
 			s.due.vmodels[by] = true
 		}
 		if s.vmodels[m.ModelKey] != nil {
-			s.due.vmodels[m.ModelKey] = true // the name may be the model's
+			s.due.vmodels[m.ModelKey] = true // a VModel may have the same name
 		}
 	}
 }
@@ -390,7 +393,7 @@ func (s *State) markEndpoint(d decisions, e *endpoint) {
 	}
 }
 
-// doubt makes it due to find out why a model finds no place.
+// doubt marks a model so that the reason why it has no place is computed again.
 func (s *State) doubt(m *model) {
 	if !m.stale {
 		m.stale = true
@@ -398,7 +401,7 @@ func (s *State) doubt(m *model) {
 	}
 }
 
-// forgetModel removes a model with all that is kept for it.
+// forgetModel removes a model and all that the state has about it.
 func forgetModel(s *State, m *model) {
 	p, key := s.pool(m.Pool), m.ModelKey
 	for i := range m.ghosts {
@@ -413,7 +416,7 @@ func forgetModel(s *State, m *model) {
 	s.noteModel(modelForgotten, m)
 }
 
-// forgetEndpoint removes an endpoint with all that is kept for it.
+// forgetEndpoint removes an endpoint and all that the state has about it.
 func forgetEndpoint(s *State, e *endpoint) {
 	for _, all := range []map[string]bool{s.due.endpoints, s.due.helped, s.due.migrations, s.due.quit, s.clock.endpoints} {
 		delete(all, e.Address)

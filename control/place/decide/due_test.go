@@ -9,8 +9,8 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 )
 
-// unshown are the decisions that no scenario needs. Random histories need some of them; for the
-// others it is not known whether anything does.
+// unshown are entries of dueAfter that no scenario needs. Random histories need some of them; the
+// others may be superfluous.
 var unshown = map[string]bool{
 	"copyAdded toRoute": true, "copyDoomed toCount": true, "copyDoomed toHelp": true, "copyDraining toHelp": true,
 	"copyRemoved toRoute": true,
@@ -20,8 +20,8 @@ var unshown = map[string]bool{
 	"sizeKnown toPlace":  true, "valueFell toHelp": true,
 }
 
-// TestEachDueDecisionMatters removes one decision after the other from the table of what is due
-// after each fact: a scenario has to fail then.
+// TestEachDueDecisionMatters removes each entry of dueAfter in turn and expects some scenario to
+// fail.
 func TestEachDueDecisionMatters(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -58,8 +58,7 @@ func TestEachDueDecisionMatters(t *testing.T) {
 	}
 }
 
-// passes runs a scenario, and reports whether the state decides as it says. A state that panics
-// does not.
+// passes runs a scenario and reports whether its results are as expected. A panic counts as no.
 func passes(text string) (ok bool) {
 	defer func() {
 		if recover() != nil {

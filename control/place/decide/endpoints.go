@@ -9,39 +9,39 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Endpoint is what a look tells of an endpoint's engine.
+// Endpoint is what a scrape finds out about an endpoint's engine.
 type Endpoint struct {
 	Address string
-	// BaseModels are the engine's; none if it does not say.
+	// BaseModels are the engine's base models; empty if unknown.
 	BaseModels []string
-	// Lists says that the engine lists its models; CanLoad that it loads any while it runs;
-	// CanPredict that it may know a model's size before.
+	// Lists: the engine lists its models. CanLoad: it can load models while it runs. CanPredict: it
+	// can predict the size of a model.
 	Lists, CanLoad, CanPredict bool
-	// Bytes is what all models may take together, 0 where only their number is bounded;
-	// DefaultBytes is to be taken for one of which nothing is known.
+	// Bytes is the memory for all models together; 0 if only their number is limited. DefaultBytes
+	// is the assumed size of a model of unknown size.
 	Bytes, DefaultBytes int64
-	// Slots is how many models it may hold, 0 where only their size is bounded.
+	// Slots is the largest number of models; 0 if only their size is limited.
 	Slots int
-	// GPUAdapters and HostAdapters are how many adapters its GPU and its host memory hold at once,
-	// 0 where nobody says.
+	// GPUAdapters and HostAdapters are the largest numbers of adapters on the GPU and in host
+	// memory; 0 if unknown.
 	GPUAdapters, HostAdapters int
-	// Loads is how many it loads at once. Overlap is how many loads it takes at once where some are
-	// slow; 0: no more than Loads.
+	// Loads is the number of concurrent loads. Overlap is that number if some loads are slow; 0
+	// means Loads.
 	Loads, Overlap int
-	// LoadTimeout is how long the engine says that a load may take, 0 if it does not say.
-	// FirstTimeout bounds loads until enough of them were measured; 0: [defaultTimeout].
+	// LoadTimeout is the engine's own limit of a load; 0 if unknown. FirstTimeout is the limit
+	// until enough loads were measured; 0 means [defaultTimeout].
 	LoadTimeout, FirstTimeout time.Duration
-	// Incarnation tells one life of the engine from the next; empty where nothing tells.
+	// Incarnation changes whenever the engine restarts; empty if the engine has no such mark.
 	Incarnation string
 }
 
 type reach uint8
 
 const (
-	unknown reach = iota // not looked at yet
+	unknown reach = iota // not scraped yet
 	up
-	silent // it takes connections, and does not answer
-	down   // it turned a connection away
+	silent // accepts connections but does not answer
+	down   // refused a connection
 )
 
 type endpoint struct {
@@ -49,76 +49,77 @@ type endpoint struct {
 	pools  []objects.Name
 	state  reach
 	copies map[Key]*Copy
-	// sums is what they take up, if counted; order those that may leave for other models, who is
-	// missed least first.
+	// sums is the memory and slots that the copies use, if counted. order is the eviction order:
+	// the evictable copies, the lowest eviction value first.
 	sums    tally
 	counted bool
 	order   []*Copy
-	// mayLeave is what the copies in order take up, if summed.
+	// mayLeave is the memory and slots of the copies in order, if summed.
 	mayLeave amount
 	summed   bool
 	hash     uint64
-	// loadTime is the recent mean time of loads there, unloadTime that of evictions that make room,
-	// both in seconds.
+	// loadTime is the recent mean time of loads there, unloadTime that of evictions, both in
+	// seconds.
 	loadTime, unloadTime recent
-	// quick: evictions are so fast that no reserve is kept free.
+	// quick: evictions are so fast that no reserve is needed.
 	quick bool
-	// prepares is when to make room for the next load, if any copy waits then; the endpoint is
-	// among State.preparing.
+	// prepares is when evictions for the next load begin, if a copy is then queued; the endpoint is
+	// in State.preparing.
 	prepares time.Time
-	// left is when copies went, for looks that began before.
+	// left is when copies were removed, to correct scrapes that began before.
 	left map[Key]time.Time
-	// leaks are models that may be left at the engine without a copy, by its name of them. Leaked
-	// is the bytes of all.
+	// leaks are models that the engine may still have without a copy, by the engine's name for
+	// them. leaked is the sum of their bytes.
 	leaks  map[string]*leak
 	leaked int64
 
 	Leaving
-	// deletedBy are those who say that its pod is being deleted, each with until when it migrates.
+	// deletedBy are the sources that report the deletion of its pod, each with the time until which
+	// the endpoint migrates.
 	deletedBy map[string]time.Time
-	migration *migration // nil of one that has not begun to migrate
+	migration *migration // nil before migration begins
 	pod       Pod
-	trial     *Trial // nil of one that is not on trial
-	// doubtful says that the runtime may have begun anew, without what it had, and nothing tells.
+	trial     *Trial // nil if it is not on trial
+	// doubtful: the runtime may have restarted without its models, and there is no way to find out.
 	doubtful bool
-	// load is what it bears, as of the last tick: requests in flight, in the mean of minutes.
+	// load is its load at the last tick: requests in flight, averaged over minutes.
 	load float64
-	// demand is what the adapters there ask of its memories, as of the last tick, with what was put
-	// there since.
+	// demand is the use of GPU slots and host memory by its adapters, as of the last tick, with the
+	// adapters placed there since.
 	demand demand
-	// born is when the look began that found the present life of the engine: what was heard before
-	// is of an earlier one.
+	// born is when the scrape began that found the current incarnation of the engine. Earlier facts
+	// are about an earlier incarnation.
 	born time.Time
 }
 
-// Leaving is why an endpoint is about to end, if it is. The zero Leaving is that of one that stays.
+// Leaving says whether and why an endpoint is about to end. The zero Leaving means that it stays.
 type Leaving struct {
-	// Terminating says that its pod is being deleted.
+	// Terminating: its pod is being deleted.
 	Terminating bool
-	// Migrates is until when it serves on for its models to get copies elsewhere; zero if it does
-	// not, or not any more.
+	// Migrates is until when it serves while its models are loaded elsewhere; zero if it does not
+	// migrate, or has ended its migration.
 	Migrates time.Time
-	// Stopping is when its engine was last heard to say that it is stopping; zero if it did not, or
-	// a while ago.
+	// Stopping is when the engine last reported that it is stopping; zero if it has not reported
+	// that, or not recently.
 	Stopping time.Time
 }
 
-// Is says whether the endpoint is about to end.
+// Is reports whether the endpoint is about to end.
 func (l Leaving) Is() bool { return l.Terminating || !l.Stopping.IsZero() }
 
-// StoppingFor is how long an engine is taken to be stopping after it was last heard to say so,
-// unless a look finds its next life before: what Kubernetes gives a pod to end, by default
+// StoppingFor is how long an engine counts as stopping after it last reported that, unless a scrape
+// finds a new incarnation. It is Kubernetes' default time for a pod to end
 // (terminationGracePeriodSeconds).
 const StoppingFor = 30 * time.Second
 
-// useful says whether requests can be sent to what the endpoint has, as far as is known.
+// useful reports whether the copies of the endpoint can serve requests, as far as is known.
 func (e *endpoint) useful() bool { return e.state != down && !e.Is() && !e.pod.Unready }
 
-// able says whether models can be loaded at the endpoint now.
+// able reports whether models can be loaded at the endpoint now.
 func (e *endpoint) able() bool { return e.state == up && e.CanLoad && e.useful() }
 
-// SetEndpoint says that there is an endpoint, and in which pools. Nothing is loaded there before a
-// look has seen it.
+// SetEndpoint adds an endpoint, or changes its pools. Nothing is loaded there before the first
+// scrape.
 func (s *State) SetEndpoint(address string, pools []objects.Name) {
 	e := s.endpoints[address]
 	if e == nil {
@@ -140,7 +141,7 @@ func (s *State) SetEndpoint(address string, pools []objects.Name) {
 	s.noteEndpoint(endpointChanged, e)
 }
 
-// leavePools takes an endpoint out of its pools.
+// leavePools removes an endpoint from its pools.
 func leavePools(s *State, e *endpoint) {
 	for _, name := range e.pools {
 		p := s.pool(name)
@@ -148,9 +149,10 @@ func leavePools(s *State, e *endpoint) {
 	}
 }
 
-// Terminating says whether the pod of an endpoint is being deleted, by somebody who knows: an
-// endpoint is terminating while anybody says so. Migrates is until when it serves on for its models
-// to get copies elsewhere, zero if it does not: who comes first in order of who says that counts.
+// Terminating records whether the source who reports that the pod of an endpoint is being deleted.
+// The endpoint is terminating while any source reports it. migrates is until when the endpoint
+// serves while its models are loaded elsewhere; zero means that it does not. If sources differ, the
+// first one in sort order that names a time counts.
 func (s *State) Terminating(who, address string, is bool, migrates time.Time) {
 	e := s.endpoints[address]
 	if e == nil {
@@ -170,8 +172,8 @@ func (s *State) Terminating(who, address string, is bool, migrates time.Time) {
 	setLeaving(s, e, l)
 }
 
-// Stopping says that an engine was heard to say, at a time, that it is stopping. News of an earlier
-// life is forgotten.
+// Stopping records that an engine reported, at the time heard, that it is stopping. A report from
+// an earlier incarnation is ignored.
 func (s *State) Stopping(address string, heard, now time.Time) {
 	e := s.endpoints[address]
 	if e == nil || !heard.After(e.born) || !heard.After(e.Stopping) || now.Sub(heard) >= StoppingFor {
@@ -182,18 +184,18 @@ func (s *State) Stopping(address string, heard, now time.Time) {
 	setLeaving(s, e, l)
 }
 
-// endStopping says that an engine is not stopping, or was not heard to say so for long.
+// endStopping records that an engine is not stopping, or last reported it too long ago.
 func endStopping(s *State, e *endpoint) {
 	l := e.Leaving
 	l.Stopping = time.Time{}
 	setLeaving(s, e, l)
 }
 
-// setLeaving notes whether an endpoint is about to end. At one that is nothing begins, what it was
-// told is given up, and what was to be loaded there is to be loaded somewhere else.
+// setLeaving records whether an endpoint is about to end. If it is, no action begins there, calls
+// to its engine are abandoned, and queued copies are placed elsewhere.
 func setLeaving(s *State, e *endpoint, l Leaving) {
 	if e.migration != nil && e.migration.end.Done {
-		l.Migrates = time.Time{} // once is enough
+		l.Migrates = time.Time{} // an endpoint migrates only once
 	}
 	if l == e.Leaving {
 		return
@@ -225,7 +227,7 @@ func setLeaving(s *State, e *endpoint, l Leaving) {
 	s.noteEndpoint(endpointChanged, e)
 }
 
-// RemoveEndpoint says that an endpoint is no more. Its copies are gone.
+// RemoveEndpoint removes an endpoint with its copies.
 func (s *State) RemoveEndpoint(address string) {
 	e := s.endpoints[address]
 	if e == nil {
@@ -248,21 +250,21 @@ func (s *State) RemoveEndpoint(address string) {
 	s.noteEndpoint(endpointSeen, e)
 }
 
-// Record is a copy as an earlier process wrote it down.
+// Record is the record that an earlier process left of a copy.
 type Record struct {
 	CopyKey
-	// State is what the copy was last told to be: Loading, Loaded or Unloading.
+	// State is the last instruction to the engine: Loading, Loaded or Unloading.
 	State  CopyState
 	Bytes  int64
 	Source SizeSource
-	// Limit is how many requests it takes at once; 0: as many as come.
+	// Limit is the most requests that the copy takes at once; 0 means no limit.
 	Limit       int
 	Incarnation string
 }
 
-// Restore takes up a copy that an earlier process knew. The endpoint must be set, and the model, if
-// it is in the catalogue. The record counts until a look says otherwise: where the engine lists its
-// models its list does, else while its incarnation is the recorded one.
+// Restore adds a copy from the record of an earlier process. Its endpoint must have been set, and
+// its model, too, if the catalogue has it. The next scrape corrects the record: if the engine lists
+// its models, the list counts; otherwise the record counts if the incarnation is the recorded one.
 func (s *State) Restore(r Record, now time.Time) {
 	e := s.endpoints[r.Endpoint]
 	if e == nil || e.copies[r.Key] != nil {
@@ -287,27 +289,27 @@ func (s *State) Restore(r Record, now time.Time) {
 	}
 }
 
-// Sight is what a look at an endpoint found.
+// Sight is the result of a scrape of an endpoint.
 type Sight struct {
 	Endpoint
-	// Began is when the look did.
+	// Began is when the scrape began.
 	Began time.Time
-	// Listed are the models that the engine lists as loaded, Passing those that it lists as being
-	// loaded or unloaded.
+	// Listed are the models that the engine lists as loaded, Passing those that it lists as loading
+	// or unloading.
 	Listed, Passing []string
-	// Purged says that the engine has unloaded whatever it had, Stopping that it ends. Doubtful
-	// says of one that tells neither its life nor what it has that it may have begun anew.
+	// Purged: all models of the engine were unloaded. Stopping: the engine is stopping. Doubtful:
+	// the engine, which reports neither an incarnation nor its models, may have restarted.
 	Purged, Stopping, Doubtful bool
 }
 
-// Saw says what a look found. It must not be older than what was said before.
+// Saw records the result of a scrape. Results must come in order.
 func (s *State) Saw(l Sight, now time.Time) {
 	e := s.endpoints[l.Address]
 	if e == nil {
 		return
 	}
-	// An engine that took no connection may be the same again: its list tells, or its incarnation,
-	// or nothing does.
+	// An engine that refused connections may not have restarted: its list of models tells, or its
+	// incarnation, if it has either.
 	restarted := l.Purged || e.state == down && l.Lists || l.Incarnation != e.Incarnation && e.Incarnation != ""
 	changed := e.state != up || restarted
 	if e.Bytes != l.Bytes || e.Slots != l.Slots || e.Loads != l.Loads || e.CanLoad != l.CanLoad {
@@ -329,7 +331,7 @@ func (s *State) Saw(l Sight, now time.Time) {
 	if restarted {
 		e.born = l.Began
 		sealLeaks(s, e)
-		if !e.Stopping.After(l.Began) { // else the new life said so
+		if !e.Stopping.After(l.Began) { // otherwise the new incarnation reported it
 			endStopping(s, e)
 		}
 		if e.trial != nil {
@@ -361,10 +363,10 @@ func compareListed(s *State, e *endpoint, l Sight, restarted bool, now time.Time
 	for _, c := range e.sorted() {
 		there := listed[c.ID] && e.left[c.Key].Before(l.Began)
 		switch {
-		case c.State == Queued && there: // an earlier process's load, or somebody else's
+		case c.State == Queued && there: // loaded by an earlier process, or by hand
 			s.set(c, Loaded, now)
 			changed = true
-		case c.State == Queued && c.cut: // to load what is there does no harm
+		case c.State == Queued && c.cut: // loading it again does no harm
 			clearCut(s, c)
 			changed = true
 		case (c.State == Loaded || c.State == Draining) && !there && !c.Since.After(l.Began):
@@ -390,7 +392,7 @@ func compareListed(s *State, e *endpoint, l Sight, restarted bool, now time.Time
 	return changed
 }
 
-// clearCut records that nothing is left of a load that an earlier process began.
+// clearCut records that nothing remains of a load that an earlier process began.
 func clearCut(s *State, c *Copy) {
 	if c.cut {
 		c.cut = false
@@ -398,7 +400,7 @@ func clearCut(s *State, c *Copy) {
 	}
 }
 
-// lostAll says that a runtime has begun anew, and has nothing.
+// lostAll records that a runtime has restarted and has no models.
 func lostAll(s *State, e *endpoint, now time.Time) {
 	sealLeaks(s, e)
 	for _, c := range e.sorted() {
@@ -406,8 +408,8 @@ func lostAll(s *State, e *endpoint, now time.Time) {
 	}
 }
 
-// lostCopy says that the engine has a copy no more. After a restart a model that has no other is
-// loaded again.
+// lostCopy records that the engine no longer has a copy. If the engine restarted and the model has
+// no other copy, the model is loaded again.
 func lostCopy(s *State, c *Copy, restarted bool, now time.Time) {
 	m, e, was := c.model, c.endpoint, c.State
 	if was == Queued || was == Loading {
@@ -420,27 +422,27 @@ func lostCopy(s *State, c *Copy, restarted bool, now time.Time) {
 	}
 }
 
-// Silent says that an endpoint was asked and has not answered. What it has serves on for all that
-// is known, but nothing is loaded there until a look finds it well again.
+// Silent records that an endpoint did not answer. Its copies may still serve, but nothing is loaded
+// there before the next successful scrape.
 func (s *State) Silent(address string) {
 	switch e := s.endpoints[address]; {
 	case e == nil:
 	case e.state <= up:
 		loseEndpoint(s, e, silent)
 	case e.state == silent:
-		dropQueued(s, e) // what waited for it to be made ready
+		dropQueued(s, e) // those that waited for the endpoint to become ready
 	}
 }
 
-// loseEndpoint says that nothing can be loaded at an endpoint for now. What was to be is to be
-// somewhere else.
+// loseEndpoint records that nothing can be loaded at an endpoint for now. Queued copies are placed
+// elsewhere.
 func loseEndpoint(s *State, e *endpoint, state reach) {
 	setReach(s, e, state)
 	dropQueued(s, e)
 	s.noteEndpoint(endpointChanged, e)
 }
 
-// setReach notes how an endpoint was last reached.
+// setReach records whether an endpoint could be reached.
 func setReach(s *State, e *endpoint, state reach) {
 	switch {
 	case e.state == unknown && state != unknown:
@@ -452,7 +454,7 @@ func setReach(s *State, e *endpoint, state reach) {
 	e.state = state
 }
 
-// dropQueued forgets what was to be loaded at an endpoint and which its engine was not told of.
+// dropQueued removes the queued copies of an endpoint that its engine has not been told to load.
 func dropQueued(s *State, e *endpoint) {
 	for _, c := range e.sorted() {
 		if c.State == Queued && !c.cut {
@@ -461,15 +463,15 @@ func dropQueued(s *State, e *endpoint) {
 	}
 }
 
-// Down says that an endpoint turned a connection away. Its copies are of no use until a look finds
-// it again.
+// Down records that an endpoint refused a connection. Its copies cannot serve before the next
+// successful scrape.
 func (s *State) Down(address string) {
 	if e := s.endpoints[address]; e != nil && e.state != down {
 		loseEndpoint(s, e, down)
 	}
 }
 
-// InFlight says how many requests there are at a copy.
+// InFlight records the number of requests in flight at a copy.
 func (s *State) InFlight(key CopyKey, requests int, now time.Time) {
 	if c := s.copy(key); c != nil && c.inFlight != requests {
 		c.fly(now)
@@ -478,7 +480,7 @@ func (s *State) InFlight(key CopyKey, requests int, now time.Time) {
 	}
 }
 
-// Drained says that nobody sends requests to a draining copy any more and none is there.
+// Drained records that a draining copy gets no requests any more and has none in flight.
 func (s *State) Drained(key CopyKey, now time.Time) (todo []Action) {
 	c := s.copy(key)
 	if c == nil || c.State != Draining {
@@ -512,7 +514,7 @@ func (s *State) Missing(key CopyKey, now time.Time) (anew bool) {
 	}
 	e.doubtful = false
 	lostAll(s, e, now)
-	if e.state != up { // nobody knows when it can be made ready
+	if e.state != up { // nothing is known about when it will be ready
 		dropQueued(s, e)
 	} else {
 		setReach(s, e, silent)
@@ -550,7 +552,7 @@ func (s *State) set(c *Copy, state CopyState, now time.Time) {
 	s.noteCopy(copyMoved, c)
 	if state == Draining {
 		s.noteCopy(copyDraining, c)
-		if c.model.goal > 0 { // it leaves for others, and is to be moved there still
+		if c.model.goal > 0 { // it is evicted, and still has to move to another endpoint
 			s.noteModel(modelNeeds, c.model)
 		}
 	}
@@ -571,22 +573,23 @@ func (s *State) drop(c *Copy) {
 	}
 	s.noteCopy(copyRemoved, c)
 	if m.foreign && len(m.copies) == 0 {
-		m.foreign, m.gone = false, true // but for requests that wait for it
+		m.foreign, m.gone = false, true // kept only for the requests that wait for it
 		s.noteModel(modelNeeds, m)
 	}
 }
 
-// sorted is the copies of an endpoint, in order.
+// sorted returns the copies of an endpoint, sorted.
 func (e *endpoint) sorted() []*Copy {
 	return slices.SortedFunc(maps.Values(e.copies), func(a, b *Copy) int { return a.Compare(b.CopyKey) })
 }
 
-// find is the place of a copy at an endpoint among those of the model, and whether there is one.
+// find returns the index of a model's copy at an endpoint, or where it would be inserted, and
+// whether it exists.
 func (m *model) find(address string) (place int, there bool) {
 	return slices.BinarySearchFunc(m.copies, address, func(c *Copy, a string) int { return cmp.Compare(c.Endpoint, a) })
 }
 
-// at is the copy at an endpoint; nil if there is none.
+// at returns the model's copy at an endpoint, or nil.
 func (m *model) at(address string) *Copy {
 	if place, there := m.find(address); there {
 		return m.copies[place]

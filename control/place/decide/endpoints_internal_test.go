@@ -8,8 +8,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// A model is not taken to be where its pool is no more: it is loaded elsewhere, and leaves unless
-// another pool has it there, too.
+// If an endpoint leaves a pool, the pool's models are loaded elsewhere. The engine unloads them,
+// unless another pool of the endpoint has them, too.
 func TestAnEndpointLeavesAPool(t *testing.T) {
 	p, q := objects.Name{Namespace: "n", Name: "p"}, objects.Name{Namespace: "n", Name: "q"}
 	for _, both := range []bool{true, false} {
@@ -50,7 +50,8 @@ func TestAnEndpointLeavesAPool(t *testing.T) {
 	}
 }
 
-// When copies went is known until a look that began later, of engines that list nothing too.
+// The times at which copies were removed are kept until a later scrape begins, even for engines
+// that list no models.
 func TestWhatHasLeftIsForgotten(t *testing.T) {
 	s, now := New(Config{}), time.Unix(1e9, 0)
 	p := objects.Name{Namespace: "n", Name: "p"}

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// evictExcess evicts models, lowest worth first, from engines whose models exceed their capacity
-// because some are larger than expected. If the models that may not leave exceed it by themselves,
+// evictExcess evicts the models with the lowest eviction value from engines whose models exceed
+// their memory because some are larger than expected. If those that must stay exceed it alone,
 // nothing is evicted. The number of models is not enforced: some may have been loaded by hand.
 func evictExcess(s *State, now time.Time) (todo []Action) {
 	for _, address := range slices.Sorted(maps.Keys(s.endpoints)) {
@@ -39,13 +39,13 @@ func evictExcess(s *State, now time.Time) (todo []Action) {
 	return todo
 }
 
-// shrink is how many copies have to leave an endpoint for a model until so much fits there, the
-// rank of the one among them that is missed most, how much is left then, and whether it fits: it
-// may be that too few may leave. It tells leave of each.
+// shrink chooses copies to evict from an endpoint so that a model fits, and calls leave for each.
+// It returns their number, the highest rank among them, what remains, and whether the model then
+// fits.
 //
-// Turn is when that of the model's copy comes. Those leave that would be missed least, by the claim
-// and by what is said of both, not by when they came: of two that were preloaded the later one may
-// put out the other.
+// turn is the turn of the model's copy in the queue. The copies with the lowest eviction value
+// leave, as far as the claim allows, whatever their age: of two preloaded models, the later one may
+// evict the other.
 func (e *endpoint) shrink(m *model, turn time.Time, by claim, all amount, leave func(*Copy)) (victims int, worst rank, left amount,
 	fits bool) {
 	switch {
@@ -74,13 +74,13 @@ func (e *endpoint) shrink(m *model, turn time.Time, by claim, all amount, leave 
 	return victims, worst, all, false
 }
 
-// briefShare is the share of a load's time below which requests are brief: waiting for them costs
-// little.
+// briefShare is the share of a load's time below which requests count as brief: waiting for them
+// costs little.
 const briefShare = 0.1
 
 // isBrief reports whether requests of a model are short at an endpoint compared with a load.
 func isBrief(s *State, m *model, e *endpoint) bool {
-	mean := s.pool(m.Pool).requestTime // a lower bound: a model with few requests so far may seem too fast
+	mean := s.pool(m.Pool).requestTime // a lower bound: the mean of a model with few requests may be too low
 	takes := mean
 	if m.slowRate > 0 {
 		takes = max(mean, m.stay())
@@ -91,17 +91,17 @@ func isBrief(s *State, m *model, e *endpoint) bool {
 // busy reports whether requests of a copy would delay its eviction for long.
 func (c *Copy) busy() bool { return c.inFlight > 0 && !c.brief }
 
-// prepareRoom evicts copies from an endpoint for the next loads of its queue, which is in order. It
-// evicts when the turn of a load has come, or one unload time before. An earlier eviction costs
-// misses, and the queued copy may still go elsewhere. If too little can be evicted for a copy, it
-// gives up its place. Only for the next loads is it found which copies are to be evicted; for the
-// others, whether they would fit if all were that may be.
+// prepareRoom evicts copies from an endpoint for the next loads of its queue, which is sorted. It
+// evicts when the turn of a load has come, or one unload time before. Earlier evictions would cost
+// requests, and the queued copy may still go elsewhere. If too little can be evicted for a copy,
+// the copy gives up its place. Victims are chosen only for the next loads; for the others,
+// prepareRoom only checks whether they would fit if all evictable copies left.
 func prepareRoom(s *State, e *endpoint, queue []*Copy, now time.Time) (todo []Action) {
 	t := e.tally()
 	all, held, next := t.settled, t.held, max(1, e.Loads)-e.turns()
 	soon, at := e.ending(now)
 	reorder(s, s.now)
-	var evictable amount // but for queued copies, which are not evicted for others
+	var evictable amount // without queued copies, which are never evicted for others
 	for _, c := range e.order {
 		if c.told() {
 			evictable = evictable.plus(c.room())
@@ -112,11 +112,11 @@ func prepareRoom(s *State, e *endpoint, queue []*Copy, now time.Time) (todo []Ac
 			s.drop(c)
 			continue
 		}
-		if c.misplaced() { // since it got its place
+		if c.misplaced() { // since it was queued
 			todo = append(todo, dismissCopy(s, c, now)...)
 			continue
 		}
-		if c.sizing { // nothing leaves for it before its size is known: it may be too large
+		if c.sizing { // no eviction before its size is known: it may be too large
 			continue
 		}
 		if c.cut { // the engine may have it: settled includes it
@@ -147,7 +147,7 @@ func prepareRoom(s *State, e *endpoint, queue []*Copy, now time.Time) (todo []Ac
 			s.drop(c)
 			continue
 		}
-		for i := len(victims) - 2; i >= 0; i-- { // a small copy that was first to leave may stay if a large one leaves
+		for i := len(victims) - 2; i >= 0; i-- { // a small copy need not leave if a large one does
 			if back := left.plus(victims[i].room()); e.fits(back) {
 				left, victims = back, slices.Delete(victims, i, i+1)
 			}
@@ -181,8 +181,8 @@ func prepareRoom(s *State, e *endpoint, queue []*Copy, now time.Time) (todo []Ac
 	return todo
 }
 
-// shares reports whether another pool of the endpoint has the model of a copy there, or, if queued,
-// has it in the queue before: the engine has it once, for both.
+// shares reports whether another pool of the endpoint has a copy of the same model there, which the
+// engine has only once. With queued, only pools whose copy is earlier in the queue count.
 func (e *endpoint) shares(c *Copy, queued bool) bool {
 	return slices.ContainsFunc(e.twins(c), func(o *Copy) bool { return o.remains() && (o.told() || queued && o.compareTurn(c) < 0) })
 }
@@ -197,8 +197,8 @@ func (c *Copy) ends() time.Time {
 }
 
 // ending returns how many loads are expected to end within one unload time, and when the next load
-// will be that close to its end; zero if none will. A load that should have ended one unload time
-// ago may go on for long: nothing is expected of it any more.
+// will be that close to its end; zero if none will. A load that is overdue by more than one unload
+// time may go on for long, and is not counted.
 func (e *endpoint) ending(now time.Time) (soon int, at time.Time) {
 	if !e.unloadTime.known() || e.tally().loading == 0 {
 		return 0, at
@@ -219,13 +219,13 @@ func (e *endpoint) ending(now time.Time) (soon int, at time.Time) {
 	return soon, at
 }
 
-// mostPause bounds for how long an eviction waits for a better victim.
+// mostPause is the longest time that an eviction waits for a better victim.
 const mostPause = 10 * time.Second
 
-// better reports whether an eviction should wait, and until when, for a copy with lower worth than
-// the victims that could leave instead of the worst of them: one that was just loaded and whose
-// requests are on their way to it, or, if early, one whose load is about to end. Without is what
-// the endpoint would have if all victims but the worst left.
+// better reports whether an eviction should wait, and until when, because a copy with a lower
+// eviction value than the worst victim will soon be evictable: one that was just loaded and whose
+// requests are on their way, or, if early, one whose load is about to end. without is what the
+// endpoint would have if all victims but the worst left.
 func (e *endpoint) better(worst rank, without amount, early bool, now time.Time) (until time.Time, waits bool) {
 	if worst.spare {
 		return until, false

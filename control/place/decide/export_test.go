@@ -9,24 +9,24 @@ import (
 	"slices"
 )
 
-// Reached says which rules are applied that only short requests and fast unloads reach.
+// Reached lists the rules that were applied and that only brief requests and fast unloads reach.
 type Reached struct {
-	Brief     bool // requests of a copy are short compared with a load
+	Brief     bool // requests of a copy are brief compared with a load
 	Waits     bool // an eviction waits for a better victim
 	NoReserve bool // an endpoint keeps no reserve free
 }
 
-// Or returns what either says.
+// Or returns the union of both.
 func (r Reached) Or(o Reached) Reached {
 	return Reached{r.Brief || o.Brief, r.Waits || o.Waits, r.NoReserve || o.NoReserve}
 }
 
-// Reached is to be called after Decide.
+// Reached must be called directly after Decide.
 func (s *State) Reached() (r Reached) {
 	for _, e := range s.endpoints {
 		t := e.tally()
 		r.NoReserve = r.NoReserve || e.quick
-		r.Waits = r.Waits || !e.prepares.IsZero() && len(t.queue) > 0 && t.loading+t.slow == 0 // else the end of a load may be awaited
+		r.Waits = r.Waits || !e.prepares.IsZero() && len(t.queue) > 0 && t.loading+t.slow == 0 // otherwise the pause may be for the end of a load
 		for _, c := range e.copies {
 			r.Brief = r.Brief || c.brief
 		}
@@ -34,9 +34,9 @@ func (s *State) Reached() (r Reached) {
 	return r
 }
 
-// Audit compares what is kept of copies as they change with the same counted anew, and says what
-// differs. Decided says that Decide was the last thing that was called, and not paused: then no
-// model is short of a copy that has a place for one.
+// Audit computes the derived parts of the state anew, and reports the first difference. Decided
+// means that Decide was the last call and was not paused: then every model that needs a copy and
+// has a place for it must have it.
 func (s *State) Audit(decided bool) error {
 	reorder(s, s.now)
 	for _, e := range s.endpoints {
@@ -164,8 +164,8 @@ func (s *State) Rest() (names []string) {
 	return names
 }
 
-// DueDecisions returns, by fact and decision, functions that remove one decision from the table,
-// and return one that puts it back.
+// DueDecisions returns, by fact and decision, functions that remove one entry of dueAfter and
+// return a function that restores it.
 func DueDecisions() map[string]func() (restore func()) {
 	all := make(map[string]func() func())
 	for f := range facts {
@@ -181,18 +181,18 @@ func DueDecisions() map[string]func() (restore func()) {
 	return all
 }
 
-// Followers have what a State published.
+// Followers keep what a State has published.
 type Followers struct {
 	copies    map[CopyKey]CopyChange
-	failures  map[Key]Reason // also empty
+	failures  map[Key]Reason // including empty ones
 	leaving   map[string]Leaving
 	vmodels   map[Key]Switch
 	trials    map[string]Trial
 	endpoints []string
-	failed    map[Key]int // loads of a model that had failed
+	failed    map[Key]int // number of failed loads by model
 }
 
-// NewFollowers returns Followers that know nothing.
+// NewFollowers returns Followers without any data.
 func NewFollowers() *Followers {
 	return &Followers{
 		copies: make(map[CopyKey]CopyChange), failures: make(map[Key]Reason), leaving: make(map[string]Leaving),
@@ -201,11 +201,11 @@ func NewFollowers() *Followers {
 	}
 }
 
-// Check takes what changed in a State, and reports what followers do not know then.
+// Check applies a Change and reports what the followers then lack compared with the State.
 func (f *Followers) Check(s *State, c Change) error {
 	maps.Copy(f.copies, c.Copies)
 	for key := range c.Copies {
-		f.failures[key.Key] += "" // it is known
+		f.failures[key.Key] += "" // the key must exist
 	}
 	maps.Copy(f.failures, c.Failures)
 	maps.Copy(f.leaving, c.Leaving)
@@ -248,7 +248,7 @@ func (f *Followers) Check(s *State, c Change) error {
 		if len(m.failures) > f.failed[key] {
 			return fmt.Errorf("followers do not know that a load of %s failed", m.ID)
 		}
-		f.failed[key] = len(m.failures) // of fewer nobody is told
+		f.failed[key] = len(m.failures) // a decrease is not published
 		if why, known := f.failures[key]; why != m.failed || !known && !m.gone && !m.foreign {
 			return fmt.Errorf("followers do not know why %s cannot be loaded: %q, want %q", m.ID, why, m.failed)
 		}

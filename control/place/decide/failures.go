@@ -7,29 +7,30 @@ import (
 	"github.com/headgate/headgate/api/wire"
 )
 
-// Reason is why a model cannot be loaded for now.
+// Reason is the reason why a model cannot be loaded for now.
 type Reason string
 
 const (
 	// LoadFailed: engines failed to load it.
 	LoadFailed Reason = wire.LoadFailed
-	// RankTooLarge: the engines that were asked take no adapter of its rank.
+	// RankTooLarge: the engines refused the adapter because of its rank.
 	RankTooLarge Reason = wire.RankTooLarge
-	// FilesMissing: the engines that were asked find no files of it.
+	// FilesMissing: the engines did not find its files.
 	FilesMissing Reason = wire.FilesMissing
 	// LoadRetried: its load failed with a transient error, and control retries it soon. While
 	// requests wait, or it must have a copy, the retries do not end; otherwise they end after
 	// maxRetries failed loads in a row.
 	LoadRetried Reason = "load_retried"
-	// NoEndpoint: control reaches no endpoint that could load it.
+	// NoEndpoint: control can reach no endpoint that could load it.
 	NoEndpoint Reason = wire.NoEndpoint
-	// CannotLoad: the engines of its pool load no models while they run, or none of its kind.
+	// CannotLoad: the engines of its pool cannot load models while they run, or not models of its
+	// kind.
 	CannotLoad Reason = wire.CannotLoad
-	// NoRoom: what the endpoints hold is pinned, must stay, or was used more recently.
+	// NoRoom: all models at the endpoints are pinned, must stay, or were used more recently.
 	NoRoom Reason = wire.NoRoom
-	// NoLabels: the pool's constraints let it be loaded at no endpoint that there is.
+	// NoLabels: the pool's constraints exclude every existing endpoint.
 	NoLabels Reason = wire.NoLabels
-	// TooLarge: it is larger than any endpoint.
+	// TooLarge: it is larger than the memory of every endpoint.
 	TooLarge Reason = wire.TooLarge
 	// UnknownModel: it is not in the catalogue.
 	UnknownModel Reason = wire.UnknownModel
@@ -48,47 +49,45 @@ var messages = map[Reason]string{
 	UnknownModel: "requests ask for it, and no object says what it is",
 }
 
-// Message says a reason in words for operators; empty if there is none.
+// Message explains a reason to operators; empty if there is no reason.
 func (r Reason) Message() string { return messages[r] }
 
-// Failure is a load that failed.
+// Failure is a failed load.
 type Failure struct {
 	Endpoint string
 	At       time.Time
-	Words    string // the engine's own
-	Why      Reason // LoadFailed, or one of those that say more
-	// counts is how long it counts; 0: as the pool's failures do.
+	Words    string // the engine's message
+	Why      Reason // LoadFailed, or a more specific reason
+	// counts is how long the failure counts; 0 means the pool's failure expiry.
 	counts time.Duration
 }
 
-// Failures says whether it is for what engines said to a load that the model cannot be loaded.
+// Failures reports whether the reason comes from engines that failed to load the model.
 func (r Reason) Failures() bool {
 	return r == LoadFailed || r == RankTooLarge || r == FilesMissing || r == LoadRetried
 }
 
-// ModelMesh 0.12 (kserve/modelmesh, ModelMesh.java).
+// Constants with names in capitals are ModelMesh 0.12's (kserve/modelmesh, ModelMesh.java).
 const (
-	// maxFailures is how many places are tried: MAX_LOAD_FAILURES.
+	// maxFailures is the number of endpoints that are tried: MAX_LOAD_FAILURES.
 	maxFailures = 3
-	// failureExpiry is how long a failed load counts where nobody says: LOAD_FAILURE_EXPIRY; half
+	// failureExpiry is the default time for which a failed load counts: LOAD_FAILURE_EXPIRY; half
 	// of it for a model in use.
 	failureExpiry = 15 * time.Minute
-	// minRetry is how long a failure counts that may pass, twice as long each time, up to maxRetry.
+	// minRetry is how long a transient failure counts. It doubles each time, up to maxRetry.
 	minRetry, maxRetry = time.Second, 30 * time.Second
-	// unloadLimit bounds how long other copies wait for an unload before control evicts something
-	// else.
+	// unloadLimit is how long other copies wait for an unload before control evicts something else.
 	unloadLimit = 30 * time.Second
-	// maxRetries is after how many transient load failures in a row a model counts as failed if no
-	// request waits: a minute of backoff plus the loads.
+	// maxRetries is the number of transient failures in a row after which the model counts as
+	// failed if no request waits: a minute of backoff, plus the time of the loads.
 	maxRetries = 7
-	// inUse is how recently a model was used that is in use.
+	// inUse is the longest time since its last use for which a model counts as in use.
 	inUse = 3 * time.Minute
-	// roomWait is how long a load waits for what leaves to make room: MAX_WAIT_FOR_SPACE, 3 minutes
-	// there too.
+	// roomWait is how long a load waits for evictions: MAX_WAIT_FOR_SPACE, also 3 minutes.
 	roomWait = 3 * time.Minute
 )
 
-// forgive forgets failures that are old.
+// forgive forgets expired failures.
 func forgive(s *State, now time.Time) {
 	if now.Before(s.due.expiry) {
 		return
@@ -105,8 +104,7 @@ func forgive(s *State, now time.Time) {
 	s.due.expiry = nextExpiry(s, now)
 }
 
-// nextExpiry returns when the first failure will be old enough to be forgotten; zero if there is
-// none.
+// nextExpiry returns when the next failure expires; zero if there is none.
 func nextExpiry(s *State, now time.Time) (first time.Time) {
 	for key := range s.clock.failing {
 		m := s.models[key]
@@ -120,16 +118,16 @@ func nextExpiry(s *State, now time.Time) (first time.Time) {
 	return first
 }
 
-// mayPass reports whether a failure is transient and its load is retried soon. Until then it is no
-// reason to give up the model.
+// mayPass reports whether a failure is transient and will be retried soon. Such a failure alone is
+// no reason to give up on the model.
 func (m *model) mayPass(f Failure) bool { return f.Why == LoadRetried && !m.exhausted() }
 
 // exhausted reports whether maxRetries loads in a row have failed with transient errors and no
 // request waits. This counts as a permanent failure. While requests wait it is false.
 func (m *model) exhausted() bool { return m.retries >= maxRetries && len(m.wants) == 0 }
 
-// whyFailed is why loads of a model failed: what all engines say that were asked, if that is the
-// same. It is empty where all of it may pass.
+// whyFailed returns the reason why loads of a model failed, if all engines gave the same; else
+// LoadFailed. It is empty if all failures are transient.
 func (m *model) whyFailed() (why Reason) {
 	for _, f := range m.failures {
 		if m.mayPass(f) {

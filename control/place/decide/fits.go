@@ -10,33 +10,34 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Models may be for some of a pool's endpoints alone, and for some of them rather than for others.
-// What is loaded where it may not be any more, because that was changed, serves on until its model
-// is loaded where it may.
+// A pool may restrict models to some of its endpoints, or prefer some endpoints for them. If a
+// change of these settings excludes the endpoint of a copy, the copy serves until its model is
+// loaded at an allowed endpoint.
 
-// Fits says which endpoints of a pool are for which models. With the zero Fits all are for all.
+// Fits lists the endpoints of a pool that may load each type of model. The zero Fits allows all
+// endpoints for all models.
 type Fits struct {
-	// Types are the fits of types of models, Others that of models of all other types; nil: all
-	// endpoints are for them.
+	// Types has a Fit for some types of models, Others is the Fit of all other types; nil allows
+	// all endpoints.
 	Types  map[string]*Fit
 	Others *Fit
 }
 
-// Fit says which endpoints are for a model, by their addresses.
+// Fit is the set of endpoints, by address, for a type of model.
 type Fit struct {
-	// Only has those where it may be loaded; nil: all.
+	// Only are the allowed endpoints; nil allows all.
 	Only map[string]bool
-	// Preferred has those where it is loaded rather than elsewhere, if that costs nobody more.
+	// Preferred are endpoints that are chosen over others of equal cost.
 	Preferred map[string]bool
 }
 
-// takes says whether an endpoint is for the model.
+// takes reports whether the model may be loaded at an endpoint.
 func (f Fit) takes(address string) bool { return f.Only == nil || f.Only[address] }
 
-// everywhere is the Fit of models for which all endpoints are alike.
+// everywhere is the Fit that allows all endpoints and prefers none.
 var everywhere = new(Fit)
 
-// Of is the Fit of models of a type.
+// Of returns the Fit of models of a type.
 func (f *Fits) Of(modelType string) *Fit {
 	if is := f.Types[modelType]; is != nil {
 		return is
@@ -44,7 +45,7 @@ func (f *Fits) Of(modelType string) *Fit {
 	return cmp.Or(f.Others, everywhere)
 }
 
-// SetFits says which endpoints of a pool are for which models.
+// SetFits sets which endpoints of a pool may load which models.
 func (s *State) SetFits(name objects.Name, to Fits) {
 	p := s.pool(name)
 	if reflect.DeepEqual(p.fits, to) {
@@ -58,7 +59,7 @@ func (s *State) SetFits(name objects.Name, to Fits) {
 		m.fit = p.fits.Of(m.Type)
 		for _, c := range m.copies {
 			if c.misplaced() {
-				s.noteCopy(misplaced, c) // what waits for its turn there is to go elsewhere
+				s.noteCopy(misplaced, c) // a queued copy must go elsewhere
 			}
 		}
 	}
@@ -67,15 +68,15 @@ func (s *State) SetFits(name objects.Name, to Fits) {
 	}
 }
 
-// misplaced says whether a copy is where its model may not be loaded. What nobody loaded for us is
-// left alone.
+// misplaced reports whether a copy is at an endpoint where its model may not be loaded. A model
+// that control did not load is left alone.
 func (c *Copy) misplaced() bool { return !c.model.fit.takes(c.Endpoint) && !c.model.foreign }
 
-// relocate lets copies go that are where their models may not be, once these are loaded where they
-// may: as many of them as they need, and have room for. Of a model that nobody needs now they go at
-// once; while there is no place for another that is needed they stay.
+// relocate unloads misplaced copies once their models have copies at allowed endpoints: as many as
+// they need and find room for. A misplaced copy of a model that needs no copy is unloaded at once;
+// one that is needed stays until there is a place for its replacement.
 func relocate(s *State, all []*model, now time.Time) (todo []Action) {
-	var somewhere []*model // those that may not be everywhere, and are loaded
+	var somewhere []*model // the loaded models with restrictions
 	for _, m := range all {
 		if m.fit.Only != nil && len(m.copies) > 0 {
 			somewhere = append(somewhere, m)

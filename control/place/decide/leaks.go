@@ -8,43 +8,43 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// A leak is a model that an engine may have although there is no copy of it: its unload failed, its
+// A leak is a model that an engine may still have although it has no copy: its unload failed, its
 // load ended without a clear answer, or an engine without a model list answered that it lacks the
 // model. A leak occupies room at its endpoint until the engine restarts, lists its models without
-// it, unloads it after all, or loads it again as a copy, in the room of the leak. Where the engine
-// gives no list, control repeats the unload after the next successful scrape, and then once per
+// it, unloads it after all, or loads it again as a copy, in the room of the leak. If the engine has
+// no list, control repeats the unload after the next successful scrape, and then once per
 // leakPause.
 
 const (
-	// leakPause is how long after a repeated unload has failed the next one follows.
+	// leakPause is the time between a failed repeated unload and the next one.
 	leakPause = time.Minute
-	// leakTimeout bounds a repeated unload.
+	// leakTimeout limits a repeated unload.
 	leakTimeout = 30 * time.Second
 )
 
-// leak is a model that may be left at an engine, without a copy.
+// leak is a model that the engine may still have, without a copy.
 type leak struct {
 	key   Key
 	bytes int64
 	// since is when the last unload failed.
 	since time.Time
-	// due: a look has succeeded since, and the unload is to be repeated. Asked: it is being
-	// repeated. Again: it was.
+	// due: a scrape has succeeded since, so the unload must be repeated. asked: it is being
+	// repeated. again: it was repeated.
 	due, asked, again bool
-	// whole: it was loaded. It needs no unload before it is loaded again: that would end requests
-	// if the engine still has it.
+	// whole: the model was loaded. It is not unloaded before it is loaded again: if the engine
+	// still has it, an unload would end its requests.
 	whole bool
 }
 
-// addLeak adds what may be left of a copy.
+// addLeak records that the engine may keep a removed copy.
 func addLeak(s *State, c *Copy, now time.Time) {
 	e := c.endpoint
-	forgetLeak(s, e, c.ID) // a leak of another pool
+	forgetLeak(s, e, c.ID) // a leak from another pool
 	e.leaks[c.ID] = &leak{key: c.Key, bytes: c.Bytes, since: now, whole: c.State == Loaded}
 	sumLeaks(s, e)
 }
 
-// room returns how many bytes a model of a size takes at an endpoint in addition to its leak there.
+// room returns the bytes that a model of this size takes at an endpoint beyond its leak there.
 func (e *endpoint) room(id string, size int64) int64 {
 	if is := e.leaks[id]; is != nil {
 		return max(0, size-is.bytes)
@@ -52,7 +52,7 @@ func (e *endpoint) room(id string, size int64) int64 {
 	return size
 }
 
-// room returns how many bytes a copy takes in addition to the leak of its model there.
+// room returns the bytes that a copy takes beyond the leak of its model there.
 func (c *Copy) room() int64 { return c.endpoint.room(c.ID, c.Bytes) }
 
 // sealLeak removes the leak of a model, if there is one.
@@ -62,8 +62,8 @@ func sealLeak(s *State, e *endpoint, id string) {
 	}
 }
 
-// forgetLeak removes the leak of a model, and reports whether there was one. The caller updates the
-// sum of the leaks.
+// forgetLeak removes the leak of a model, and reports whether there was one. The caller must then
+// call sumLeaks.
 func forgetLeak(s *State, e *endpoint, id string) bool {
 	is := e.leaks[id]
 	if is == nil {
@@ -85,7 +85,7 @@ func mayBeAt(s *State, key CopyKey) bool {
 	return c != nil && c.told() || is != nil && is.key == key.Key
 }
 
-// sealLeaks removes the leaks of an endpoint whose engine has begun a new life.
+// sealLeaks removes all leaks of an endpoint whose engine has restarted.
 func sealLeaks(s *State, e *endpoint) {
 	for id := range e.leaks {
 		forgetLeak(s, e, id)
@@ -93,7 +93,7 @@ func sealLeaks(s *State, e *endpoint) {
 	sumLeaks(s, e)
 }
 
-// sumLeaks updates the sum of an endpoint's leaks, and looks again for places there.
+// sumLeaks updates the sum of an endpoint's leaks. The endpoint may then have new places.
 func sumLeaks(s *State, e *endpoint) {
 	e.leaked = 0
 	for _, l := range e.leaks {
@@ -102,12 +102,12 @@ func sumLeaks(s *State, e *endpoint) {
 	s.noteEndpoint(roomChanged, e)
 }
 
-// checkLeaks compares the leaks of an endpoint with what a look found there. What it lists as
-// loaded is a copy by now.
+// checkLeaks compares the leaks of an endpoint with a scrape. Models that the scrape lists as
+// loaded have become copies before.
 func checkLeaks(s *State, e *endpoint, l Sight) {
 	for id, is := range e.leaks {
 		switch {
-		case !is.since.Before(l.Began): // the look may have been too early
+		case !is.since.Before(l.Began): // the scrape may have been too early
 		case l.Lists && !slices.Contains(l.Passing, id):
 			sealLeak(s, e, id)
 		case !l.Lists && !is.asked && (!is.again || l.Began.Sub(is.since) >= leakPause):
@@ -133,8 +133,8 @@ func repeatUnloads(e *endpoint) (todo []Action) {
 	return todo
 }
 
-// hasBegun reports whether an endpoint has a copy of a model of which its engine was told, for any
-// of its pools.
+// hasBegun reports whether an endpoint has a copy of a model, for any of its pools, that its engine
+// was told to load.
 func hasBegun(e *endpoint, id string) bool {
 	for _, p := range e.pools {
 		if c := e.copies[Key{Pool: p, ID: id}]; c != nil && c.State != Queued {

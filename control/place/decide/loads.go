@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Predicted ends a Predict: with the size, or 0 if the engine could not tell.
+// Predicted reports the result of a Predict: the size, or 0 if the engine cannot predict it.
 func (s *State) Predicted(key CopyKey, bytes int64) {
 	c := s.copy(key)
 	if c == nil || !c.sizing {
@@ -17,7 +17,7 @@ func (s *State) Predicted(key CopyKey, bytes int64) {
 	s.noteCopy(sizeKnown, c)
 }
 
-// learnSize takes a size for all copies of a model, if it is better known than before.
+// learnSize sets the size of all copies of a model, unless a more reliable size is known.
 func learnSize(s *State, m *model, bytes int64, source SizeSource) {
 	if bytes <= 0 || source < m.source {
 		return
@@ -29,15 +29,15 @@ func learnSize(s *State, m *model, bytes int64, source SizeSource) {
 			s.noteCopy(copyShrank, c)
 		}
 		c.Bytes, c.Source = bytes, source
-		// If the models now exceed the room, none is evicted at once: the next load there, or the
-		// next tick, evicts more.
+		// If the models now exceed the memory, nothing is evicted at once: the next load there or
+		// the next tick evicts.
 		s.noteCopy(copySized, c)
 	}
 }
 
-// LoadFailing says that an engine did not load a model in time, or not for sure, and why: it is
-// being unloaded there, and the load ends when it is gone. Those who wait for it need not wait for
-// that, nor does the next load there but for the room that it may hold.
+// LoadFailing reports that an engine did not load a model in time, or that the outcome is unclear.
+// The engine is told to unload it, and the load ends when it is gone. Waiting requests get their
+// answer at once. The next load there does not wait either, unless it needs the room.
 func (s *State) LoadFailing(key CopyKey, words string, why Reason, now time.Time) {
 	c := s.copy(key)
 	if c == nil || c.State != Loading || c.overdue {
@@ -48,19 +48,20 @@ func (s *State) LoadFailing(key CopyKey, words string, why Reason, now time.Time
 	s.noteCopy(loadSlow, c)
 	doomCopy(s, c)
 	if dismissed {
-		return // that it was given up is no failure
+		return // an abandoned load is no failure
 	}
 	addFailure(s, s.models[key.Key], Failure{Endpoint: key.Endpoint, At: now, Words: words, Why: cmp.Or(why, LoadFailed)})
 }
 
-// RestoreFailure takes up a load that an earlier process saw fail, after [State.Restore]. It counts
-// for as long as it did there. What may be left of it at the engine is unloaded.
+// RestoreFailure records a load that failed in an earlier process; call it after [State.Restore].
+// It counts for as long as it did there. If the engine may have kept a part of the model, that is
+// unloaded.
 func (s *State) RestoreFailure(key Key, f Failure, now time.Time) {
 	m := s.models[key]
 	if m == nil || m.gone {
 		return
 	}
-	if f.Why = cmp.Or(f.Why, LoadFailed); f.At.After(now) { // clocks differ
+	if f.Why = cmp.Or(f.Why, LoadFailed); f.At.After(now) { // the clocks differ
 		f.At = now
 	}
 	addFailure(s, m, f)
@@ -71,7 +72,7 @@ func (s *State) RestoreFailure(key Key, f Failure, now time.Time) {
 
 func addFailure(s *State, m *model, f Failure) {
 	if f.Why == LoadRetried {
-		if f.At.Sub(m.retried) >= failureExpiry { // those before it are over
+		if f.At.Sub(m.retried) >= failureExpiry { // earlier failures have expired
 			m.retries = 0
 		}
 		f.counts = min(minRetry<<min(m.retries, 10), maxRetry)
@@ -81,27 +82,27 @@ func addFailure(s *State, m *model, f Failure) {
 	s.noteModel(loadFailed, m)
 }
 
-// LoadResult is how a load ended.
+// LoadResult is the outcome of a load.
 type LoadResult struct {
-	// Bytes is what the model holds, 0 if the engine does not say.
+	// Bytes is the size of the loaded model; 0 if the engine does not report it.
 	Bytes int64
-	// Limit is how many requests the copy takes at once; 0: as many as come.
+	// Limit is the most requests that the copy takes at once; 0 means no limit.
 	Limit int
 	// Took is how long the load took.
 	Took time.Duration
-	// Failed says that the engine did not load it, Words why, in its own, and Why what they mean;
-	// empty is LoadFailed.
+	// Failed: the engine did not load it. Words is the engine's message, and Why its meaning; empty
+	// means LoadFailed.
 	Failed bool
 	Words  string
 	Why    Reason
-	// Unreached says that the engine took no connection; with Failed.
+	// Unreached: the engine accepted no connection; only with Failed.
 	Unreached bool
-	// Left says that something of the model may be left at the engine; with Failed. Its bytes are
+	// Left: the engine may have kept a part of the model; only with Failed. Its bytes count as
 	// leaked until the engine turns out not to have it.
 	Left bool
 }
 
-// LoadEnded says how a load ended.
+// LoadEnded reports the outcome of a load.
 func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 	c := s.copy(key)
 	if c == nil || c.State != Loading {
@@ -135,7 +136,7 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 		keepReserve(s, e)
 		c.cut, c.Limit = false, r.Limit
 		s.set(c, Loaded, now)
-		delete(e.left, c.Key) // it is there again
+		delete(e.left, c.Key) // the model is there again
 		learnSize(s, m, r.Bytes, MeasuredSize)
 		learnLoadTime(s, m, r.Took)
 		releasePredecessor(s, c, now)
@@ -144,8 +145,8 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 	}
 }
 
-// UnloadEnded says that the engine has unloaded a model, or, if failed, that it could not be made
-// to: then the bytes of the copy are leaked until the engine turns out not to have the model.
+// UnloadEnded reports that the engine has unloaded a model. If failed, it may still have it, and
+// the bytes of the copy count as leaked until the engine turns out not to have the model.
 func (s *State) UnloadEnded(key CopyKey, failed bool, now time.Time) {
 	c, e := s.copy(key), s.endpoints[key.Endpoint]
 	if e != nil && (c == nil || c.State != Unloading) {
@@ -168,10 +169,10 @@ func (s *State) UnloadEnded(key CopyKey, failed bool, now time.Time) {
 	e.left[key.Key] = now
 }
 
-// Measured says what a loaded copy holds, by the engine.
+// Measured reports the size of a loaded copy, as measured by the engine.
 func (s *State) Measured(key CopyKey, bytes int64) {
 	if c := s.copy(key); c != nil && c.State == Loaded {
 		learnSize(s, c.model, bytes, MeasuredSize)
-		s.noteCopy(sizeKnown, c) // copies of it that wait elsewhere are as large
+		s.noteCopy(sizeKnown, c) // queued copies elsewhere have the same size
 	}
 }

@@ -6,58 +6,57 @@ import (
 	"time"
 )
 
-// An endpoint migrates while its pod is being deleted and waits for us: it serves on, nothing is
-// loaded or unloaded there, and each model there that was used of late gets as many copies
-// elsewhere as there were, the most recently used first. Nobody else's room is taken for that but
-// of models that are missed less. When nothing is left that could be moved, or there is no more
-// time, it migrates no more: then it is left like any other whose pod is being deleted.
+// An endpoint migrates while its pod is being deleted and its pre-stop hook waits for control. It
+// serves, but nothing is loaded or unloaded there. Each of its recently used models gets as many
+// copies elsewhere as it had, the most recently used model first. Only models with a lower eviction
+// value are evicted for that. Migration ends when nothing can be moved any more or time is up; then
+// the endpoint is treated like any other whose pod is being deleted.
 
 const (
-	// movedIfUsed is how recently a model was used that is moved; others are loaded again when
-	// somebody asks (ModelMesh.java, preShutdown).
+	// movedIfUsed is the longest time since its last use for which a model is moved; others are
+	// loaded again when a request names them (ModelMesh.java, preShutdown).
 	movedIfUsed = time.Hour
-	// tellTime is what is left, when an endpoint migrates no more, for all to hear of it before the
-	// pod's hook has to return.
+	// tellTime is the time between the end of a migration and the end of the pod's hook, in which
+	// every extproc learns of it.
 	tellTime = 2 * time.Second
 )
 
-// Migration is how far an endpoint has got that migrates.
+// Migration is the progress of an endpoint's migration.
 type Migration struct {
-	// Done says that it serves no more, and that nothing is loaded elsewhere for its sake.
+	// Done: the migration has ended; no more models are loaded elsewhere for it.
 	Done bool
-	// Moved is how many of its models have their copies elsewhere, Moving of how many copies are on
-	// their way.
+	// Moved is the number of its models that have all their copies elsewhere. Moving is the number
+	// of models whose copies are being loaded.
 	Moved, Moving int
-	// Idle is how many nobody has used for an hour: they are let go.
+	// Idle is the number of models unused for an hour, which are not moved.
 	Idle int
-	// Unmoved are those that have fewer copies elsewhere than there were, with no more on their
-	// way, in order.
+	// Unmoved are the models with fewer copies elsewhere than before and none being loaded, sorted.
 	Unmoved []Unmoved
 }
 
-// Unmoved is a model that has fewer copies than there were.
+// Unmoved is a model that has fewer copies than before the migration.
 type Unmoved struct {
 	Key
 	Copies, Wanted int
-	// Why is empty where there was no time.
+	// Why is the reason; empty if time was up.
 	Why Reason
 }
 
-// migration is what is known of an endpoint that migrates, or has.
+// migration is the state of an endpoint's migration.
 type migration struct {
-	moves map[Key]bool // the models that are to be moved
-	end   Migration    // as it was when it was done
+	moves map[Key]bool // the models to move
+	end   Migration    // the final progress
 }
 
-// IsMigrating says whether the endpoint serves on until its models have copies elsewhere.
+// IsMigrating reports whether the endpoint serves while its models are loaded elsewhere.
 func (l Leaving) IsMigrating() bool {
 	return l.Terminating && !l.Migrates.IsZero() && l.Stopping.IsZero()
 }
 
-// until is when an endpoint migrates no more, whatever it has still.
+// until returns when the migration ends, whatever is left to move.
 func (l Leaving) until() time.Time { return l.Migrates.Add(-tellTime) }
 
-// Migration returns how far an endpoint has got, and whether it migrates or has done so.
+// Migration returns the progress of an endpoint's migration, and whether there is or was one.
 func (s *State) Migration(address string) (Migration, bool) {
 	e := s.endpoints[address]
 	switch {
@@ -69,7 +68,7 @@ func (s *State) Migration(address string) (Migration, bool) {
 	return progress(s, e), true
 }
 
-// beginMigration notes what an endpoint has that begins to migrate.
+// beginMigration records the copies of an endpoint that begins to migrate.
 func beginMigration(s *State, e *endpoint) {
 	e.migration = &migration{moves: make(map[Key]bool)}
 	s.noteEndpoint(migrationChanged, e)
@@ -78,17 +77,17 @@ func beginMigration(s *State, e *endpoint) {
 	}
 }
 
-// endMigration notes that an endpoint migrates no more.
+// endMigration records that an endpoint's migration has ended.
 func endMigration(s *State, e *endpoint) {
 	e.migration.end = progress(s, e)
 	e.migration.end.Done = true
 	s.noteEndpoint(migrationChanged, e)
 }
 
-// planMigrations finds which models are to be moved, and how many copies they are to have
-// elsewhere: as many as they had before the first of their endpoints began to migrate. Of copies
-// that became known later nobody knows that, as after a restart of this process, which may have
-// moved some already: then as many as migrate.
+// planMigrations decides which models to move, and how many copies they get elsewhere: as many as
+// before the first of their endpoints began to migrate. For copies found later, such as after a
+// restart of control, that number is unknown, and some may have been moved already; then it is the
+// number of migrating copies.
 func planMigrations(s *State, now time.Time) []Action {
 	fresh := make(map[*model]int)
 	for address := range s.due.migrations {
@@ -129,7 +128,7 @@ func planMigrations(s *State, now time.Time) []Action {
 	return nil
 }
 
-// migratingCopies is how many copies a model has at endpoints from which it is to be moved.
+// migratingCopies counts a model's copies at migrating endpoints.
 func migratingCopies(m *model) (n int) {
 	for _, c := range m.copies {
 		if e := c.endpoint; c.State == Loaded && e.IsMigrating() && e.migration.moves[m.ModelKey] {
@@ -139,17 +138,17 @@ func migratingCopies(m *model) (n int) {
 	return n
 }
 
-// needs is how many copies a model is to have where requests can be sent, even if none waits.
+// needs returns the number of copies that must be able to take requests even if no request waits.
 func (m *model) needs() int { return max(m.least(), m.goal) }
 
-// endMigrations ends the migrations that have nothing left to wait for.
+// endMigrations ends the migrations that have nothing left to move.
 func endMigrations(s *State, now time.Time) []Action {
 	for _, address := range slices.Sorted(maps.Keys(s.clock.endpoints)) {
 		e := s.endpoints[address]
 		if !e.IsMigrating() {
 			continue
 		}
-		seen := e.state != unknown // else nobody knows what it has
+		seen := e.state != unknown // otherwise its models are unknown
 		if now.Before(e.until()) && (!seen || progress(s, e).Moving > 0) {
 			continue
 		}
@@ -160,7 +159,7 @@ func endMigrations(s *State, now time.Time) []Action {
 	return nil
 }
 
-// progress is how far an endpoint has got.
+// progress returns the progress of an endpoint's migration.
 func progress(s *State, e *endpoint) (is Migration) {
 	for _, c := range e.sorted() {
 		m := c.model

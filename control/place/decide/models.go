@@ -12,71 +12,70 @@ import (
 
 type model struct {
 	objects.Entry
-	gone bool // it is in the catalogue no more
-	// foreign: it is in no catalogue, and an engine has it all the same. It is left alone.
+	gone bool // not in the catalogue any more
+	// foreign: an engine has it although no catalogue does. Control leaves it alone.
 	foreign  bool
 	lastUsed time.Time
-	worth    float64 // what it is missed by: the greater, the later it leaves
+	worth    float64 // eviction value: models with lower values are evicted first
 	usage            // how often it is used
-	load             // what its requests ask of engines
-	// inUseSince is since when it has been used without a break of secondWithin.
+	load             // the work of its requests for engines
+	// inUseSince is since when it has been used without a break longer than secondWithin.
 	inUseSince time.Time
-	// awaited is since when requests waited for it, the last time that any did.
+	// awaited is when requests last began to wait for it.
 	awaited time.Time
-	took    float64 // seconds that a load of it takes; 0: none has ended
+	took    float64 // load time in seconds; 0: no load has ended
 	ghosts  [2]ghost
-	wants   map[string]Want // by who says so
-	// first is when the oldest waiting request began to wait, zero if none waits; barred: some
-	// requests can use no copy at some endpoints.
+	wants   map[string]Want // by the source that reported them
+	// first is when the oldest waiting request began to wait; zero if none waits. barred: some
+	// requests cannot use the copies at some endpoints.
 	first    time.Time
 	barred   bool
-	copies   []*Copy // in order of endpoint
+	copies   []*Copy // sorted by endpoint
 	hash     uint64
 	fit      *Fit  // where it may be loaded
-	bytes    int64 // known size, by any endpoint
+	bytes    int64 // size, if any endpoint reported it
 	source   SizeSource
 	failures []Failure
-	// retries is how many loads of it have failed in a row for reasons that may pass, the last one
+	// retries is the number of its loads that failed in a row with transient errors; the last one
 	// at retried.
 	retries int
 	retried time.Time
-	blocked Reason // why it gets no copy that it should have
-	// stuck: it waits for a place, at place among the stuck of its pool; stale: it is among the
-	// stale. Touched: among the touched.
+	blocked Reason // why it lacks a copy that it needs
+	// stuck: it waits for a place; place is its index in its pool's list of such models. stale: it
+	// is in due.stale. touched: it is in due.touched.
 	stuck, stale, touched bool
 	place                 int
-	// since it has been without a place for a copy that it should have; zero if it has one.
+	// placeless is since when it has lacked a place for a copy that it needs; zero if it does not.
 	placeless time.Time
-	failed    Reason // the same, told to those who wait
-	ensure    bool   // somebody asked for a copy, though no request waits for it
-	goal      int    // how many copies it is to have elsewhere because it is at endpoints that migrate; 0: it is not
-	floor     int    // how many copies it must have because VModels name it
+	failed    Reason // blocked, as published to waiting requests
+	ensure    bool   // a client asked for a copy, though no request waits for it
+	goal      int    // number of copies it needs elsewhere because it is at migrating endpoints; 0: it is not
+	floor     int    // minimum number of copies because VModels name it
 }
 
-// Want says that requests wait for a model.
+// Want describes the requests that wait for a model at one extproc.
 type Want struct {
 	Requests int
-	Since    time.Time // when the first of them began to
-	// Unusable are the endpoints whose copies are of no use to them.
+	Since    time.Time // when the first of them began to wait
+	// Unusable are the endpoints whose copies these requests cannot use.
 	Unusable []string
 }
 
-// ErrExists says that a model of that id is another one, ErrDeclared that an object declares it,
-// which is the user's to delete: a client cannot register the one, nor unregister the other.
+// ErrExists: a different model has that id. ErrDeclared: an object declares the model, and only its
+// owner may change or delete it, so a client can neither register nor unregister it.
 var (
 	ErrExists   = errors.New("a model of this id exists, with other attributes")
 	ErrDeclared = errors.New("the model is declared by an object: delete that")
 )
 
-// SetModel puts a model into the catalogue, or changes it. Used is when it was last used, if that
-// is known.
+// SetModel adds a model to the catalogue, or changes it. used is its last use, if known.
 func (s *State) SetModel(e objects.Entry, used time.Time) {
 	m := s.models[e.ModelKey]
 	if m == nil {
 		m = s.newModel(e)
 		s.noteModel(modelAdded, m)
 	}
-	if m.Type != e.Type || m.Source != e.Source || m.Info != e.Info { // what failed to load was something else
+	if m.Type != e.Type || m.Source != e.Source || m.Info != e.Info { // its failures were those of a different model
 		m.failures = nil
 	}
 	m.Entry, m.gone, m.foreign, m.fit = e, false, false, s.pool(e.Pool).fits.Of(e.Type)
@@ -97,7 +96,7 @@ func (s *State) newModel(e objects.Entry) *model {
 	return m
 }
 
-// RemoveModel takes a model out of the catalogue. Its copies go.
+// RemoveModel removes a model from the catalogue. Its copies are unloaded.
 func (s *State) RemoveModel(key Key) {
 	if m := s.models[key]; m != nil && !m.foreign {
 		m.gone = true
@@ -105,7 +104,7 @@ func (s *State) RemoveModel(key Key) {
 	}
 }
 
-// Wanted says how many requests wait for a model at one of those who ask; 0 is none any more.
+// Wanted records how many requests wait for a model at one extproc; 0 means none.
 func (s *State) Wanted(who string, key Key, w Want) {
 	m := s.models[key]
 	switch {
@@ -118,7 +117,7 @@ func (s *State) Wanted(who string, key Key, w Want) {
 		m = s.newModel(objects.Entry{ModelKey: key})
 		m.gone = true
 	}
-	if m.wants == nil { // of most models of thousands nobody waits for any
+	if m.wants == nil { // saves a map for most of thousands of models
 		m.wants = make(map[string]Want)
 	}
 	m.wants[who] = w
@@ -129,7 +128,7 @@ func (s *State) Wanted(who string, key Key, w Want) {
 	s.noteModel(modelWanted, m)
 }
 
-// Unwanted says that one of those who ask has gone, with all that it said.
+// Unwanted removes all waiting requests of one extproc.
 func (s *State) Unwanted(who string) {
 	for address := range s.endpoints {
 		s.Terminating(who, address, false, time.Time{})
@@ -147,12 +146,12 @@ func removeWant(s *State, m *model, who string) {
 	s.noteModel(modelUnwanted, m)
 }
 
-// Ensure asks for a copy of a model that has none, without a request that waits: it does not go
-// before others, and does not put out what was used more recently. It asks once: for a copy, or the
-// failure to get one.
+// Ensure asks for a copy of a model that has none, although no request waits. It has no priority
+// over other loads, and evicts only models that were used less recently. It asks once: until the
+// model has a copy, or its load has failed.
 func (s *State) Ensure(key Key) {
 	if m := s.models[key]; m != nil && remaining(m) == 0 {
-		if m.exhausted() { // its retries begin anew
+		if m.exhausted() { // retry from the beginning
 			m.retries = 0
 			m.failures = slices.DeleteFunc(m.failures, func(f Failure) bool { return f.Why == LoadRetried })
 			s.noteModel(reasonChanged, m)
@@ -162,18 +161,17 @@ func (s *State) Ensure(key Key) {
 	}
 }
 
-// Use is how a model was used.
+// Use describes how a model was used since the last report.
 type Use struct {
-	// Requests are those that named it since that was last said; 0 where nobody has counted them.
+	// Requests is the number of requests that named it; 0 if they were not counted.
 	Requests int
-	// Last is when the last one did.
+	// Last is the time of the last request.
 	Last time.Time
-	// Waited is for how long requests waited since that was last said because each copy had as many
-	// as it takes, each for itself.
+	// Waited is the sum of the times that requests waited because every copy was at its limit.
 	Waited time.Duration
 }
 
-// Used says that a model was used.
+// Used records the use of a model.
 func (s *State) Used(key Key, u Use) {
 	if m := s.models[key]; m != nil {
 		useModel(s, m, u)
@@ -205,8 +203,8 @@ func useModel(s *State, m *model, u Use) {
 	}
 }
 
-// compare orders models by who is to be helped first: those that requests wait for, in the order in
-// which they came, then the most recently used.
+// compare orders models by priority: first those with waiting requests, the oldest request first,
+// then by last use, the latest first.
 func (m *model) compare(o *model) int {
 	a, b := m.since(), o.since()
 	switch {
@@ -235,8 +233,8 @@ func (m *model) recallWants() {
 // since returns when the oldest waiting request began to wait; zero if none waits.
 func (m *model) since() time.Time { return m.first }
 
-// starved says whether requests wait for the model that no copy there is, or that is on its way,
-// will serve, but for one.
+// starved reports whether requests wait that no copy of the model will serve, loaded or on its way;
+// the copy but does not count.
 func (m *model) starved(but *Copy) bool {
 	if len(m.copies) == 0 {
 		return len(m.wants) > 0
@@ -256,15 +254,16 @@ func (m *model) starved(but *Copy) bool {
 	return false
 }
 
-// staying is the copies that are not on their way out, where requests can be sent and it may be.
-// The first is the one that would be missed least: the least far come, then the latest.
+// staying returns the copies that are not being removed, at endpoints that can take requests and
+// where the model may be loaded. The first one is the first to give up: the least advanced, and of
+// those the latest.
 func staying(m *model) []*Copy {
 	all := slices.DeleteFunc(slices.Clone(m.copies), func(c *Copy) bool { return !c.remains() || !c.endpoint.useful() || c.misplaced() })
 	slices.SortStableFunc(all, func(a, b *Copy) int { return cmp.Or(cmp.Compare(a.State, b.State), b.Since.Compare(a.Since)) })
 	return all
 }
 
-// failureCounts is how long a failed load of a model counts now.
+// failureCounts returns how long a failed load of a model counts, as of now.
 func failureCounts(s *State, m *model, f Failure, now time.Time) time.Duration {
 	if f.counts > 0 && (m.min() > 0 || !m.exhausted()) {
 		return f.counts

@@ -1,6 +1,6 @@
 package decide
 
-// The names of facts and decisions, in order.
+// factNames and decisionNames are the names of facts and decisions, in order.
 var (
 	factNames = [...]string{
 		"modelNeeds", "modelEnsured", "modelAdded", "modelRemoved", "modelForgotten", "modelWanted",

@@ -8,22 +8,21 @@ import (
 	"time"
 )
 
-// What is known of all copies of an endpoint together is kept as they change, so that a request for
-// a model that no endpoint has costs little where there are thousands of copies: sums in a tally,
-// and who is to leave first in an order.
+// Sums over the copies of an endpoint, and their eviction order, are kept up to date as copies
+// change. So a request for an absent model stays cheap with thousands of copies.
 
-// tally is what the copies of an endpoint take up together.
+// tally is the memory and slots that the copies of an endpoint use together.
 type tally struct {
-	// remain is all that is not being evicted, and settled the part of it that is not only queued.
-	// held is what the engine has or was told to load, or may have been. stay is what may not be
+	// remain is everything that is not being evicted, and settled the part of it that is not only
+	// queued. held is what the engine has, was told to load, or may have. stay is what may not be
 	// evicted for other models. None of them includes leaks.
 	remain, settled, held, stay amount
-	loading                     int     // but for those that are overdue or slow
-	slow                        int     // loads that are slow
-	queue                       []*Copy // in no order
+	loading                     int     // without overdue and slow loads
+	slow                        int     // slow loads
+	queue                       []*Copy // unsorted
 }
 
-// amount is so many models of so many bytes together.
+// amount is a number of models, and their bytes together.
 type amount struct {
 	models int
 	bytes  int64
@@ -35,8 +34,8 @@ func (a amount) minus(bytes int64) amount { return amount{a.models - 1, a.bytes 
 
 func (a amount) without(b amount) amount { return amount{a.models - b.models, a.bytes - b.bytes} }
 
-// sum adds sizes. It stops at the greatest number there is: what clients and engines say of sizes
-// may be anything.
+// sum adds two sizes and saturates at the largest int64: sizes from clients and engines may be any
+// number.
 func sum(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
@@ -44,14 +43,14 @@ func sum(a, b int64) int64 {
 	return a + b
 }
 
-// tally counts the copies, if they have changed since it last did.
+// tally returns the sums, recomputed if copies have changed since the last call.
 func (e *endpoint) tally() *tally {
 	if e.counted {
 		return &e.sums
 	}
 	e.sums, e.counted, e.summed = tally{queue: e.sums.queue[:0]}, true, false
 	t := &e.sums
-	var twice map[string]*[4]bool // in an endpoint of two pools a model may be there once, for both
+	var twice map[string]*[4]bool // an endpoint of two pools may have a model once for both
 	if len(e.pools) > 1 {
 		twice = make(map[string]*[4]bool)
 	}
@@ -85,7 +84,7 @@ func (e *endpoint) tally() *tally {
 	return t
 }
 
-// evictable returns how much may leave an endpoint for a copy that may put out any other.
+// evictable returns how much could be evicted for a copy that may evict any other.
 func (e *endpoint) evictable() amount {
 	e.tally()
 	if !e.summed {
@@ -97,14 +96,14 @@ func (e *endpoint) evictable() amount {
 	return e.mayLeave
 }
 
-// turns is how many loads count among those that an engine does at once. Slow ones count only where
-// the engine takes no more beside them.
+// turns returns the number of loads that count against the engine's limit of concurrent loads. Slow
+// ones count only if the engine accepts no others beside them.
 func (e *endpoint) turns() int {
 	t := e.tally()
 	return max(t.loading, t.loading+t.slow+max(1, e.Loads)-max(1, e.Loads, e.Overlap))
 }
 
-// reorder brings the orders of endpoints up to date. Whoever reads one calls it before.
+// reorder brings the eviction orders of endpoints up to date. It must run before they are read.
 func reorder(s *State, _ time.Time) []Action {
 	for _, m := range s.due.touched {
 		m.touched = false
@@ -131,7 +130,7 @@ func reorder(s *State, _ time.Time) []Action {
 				s.noteCopy(mayLeave, c)
 			}
 			if may && c.ranked && r.spare && !c.rank.spare {
-				s.noteCopy(spareNow, c) // it leaves for those who may put out nothing else
+				s.noteCopy(spareNow, c) // even weak claims may evict it
 			}
 			c.ranked, c.rank = may, r
 			if may {
@@ -144,15 +143,15 @@ func reorder(s *State, _ time.Time) []Action {
 	return nil
 }
 
-// rank is a copy's place in the order in which copies leave.
+// rank is the position of a copy in the eviction order.
 type rank struct {
-	busy  bool // its requests do not end soon
+	busy  bool // its requests will not end soon
 	spare bool // its model can spare it
 	worth float64
 }
 
-// canSpare says whether a copy can be spared: its model has loaded as many others as it needs, none
-// of them at a busier endpoint.
+// canSpare reports whether a copy can be spared: its model has as many other loaded copies as it
+// needs, none of them at a busier endpoint.
 func canSpare(s *State, m *model, but *Copy) bool {
 	others, busier := 0, false
 	for _, c := range m.copies {
@@ -176,8 +175,8 @@ func truth(b bool) int {
 	return 0
 }
 
-// compareRank orders the copies of an endpoint for eviction: first those without long requests,
-// among these spare copies first, then by lowest worth.
+// compareRank orders the copies of an endpoint for eviction: first those without long requests;
+// among these, spare copies first; then by eviction value, the lowest first.
 func (c *Copy) compareRank(o *Copy) int {
 	return cmp.Or(c.rank.compare(o.rank), c.Key.Compare(o.Key))
 }
@@ -186,10 +185,10 @@ func (c *Copy) compareRank(o *Copy) int {
 // request waits for its model.
 const turnAfter = time.Minute
 
-// turn returns the time by which queued copies are ordered.
+// turn returns the time by which queued copies are sorted.
 func (c *Copy) turn() time.Time { return c.model.due(c.asked) }
 
-// nextTurn returns what that time would be of a copy that the model got now.
+// nextTurn returns the turn of a copy that the model would get now.
 func nextTurn(s *State, m *model) time.Time {
 	asked := s.now
 	if !m.placeless.IsZero() {
@@ -198,9 +197,9 @@ func nextTurn(s *State, m *model) time.Time {
 	return m.due(asked)
 }
 
-// due returns the turn of a copy of m that was asked for at a time: when requests began to wait, or
-// turnAfter later if none waits. A model that needs copies without any request does not lose its
-// turn to its own requests, which may come late and give up soon.
+// due returns the turn of a copy that was queued at the time asked: the time at which requests
+// began to wait, or turnAfter after asked if none waits. The second rule also limits the first: a
+// copy that a model needs anyway keeps its turn even if requests for it come late and give up soon.
 func (m *model) due(asked time.Time) time.Time {
 	since, unasked := m.since(), asked.Add(turnAfter)
 	if since.IsZero() || m.needs() > 0 && unasked.Before(since) {
@@ -209,24 +208,24 @@ func (m *model) due(asked time.Time) time.Time {
 	return since
 }
 
-// compareTurn orders queued copies by whose turn is first. Copies for which requests wait go first,
-// but not for ever: a queue may never be without any of them.
+// compareTurn orders queued copies by turn. Copies with waiting requests go first, but not forever,
+// since a queue may always have some of them.
 func (c *Copy) compareTurn(o *Copy) int {
 	return cmp.Or(c.turn().Compare(o.turn()), c.model.compare(o.model))
 }
 
-// isAbandoned reports whether a copy has been queued for turnAfter for requests that have all given
-// up. Others may wait for room there.
+// isAbandoned reports whether a copy was queued turnAfter ago for requests that have all given up,
+// while other copies may wait for room there.
 func isAbandoned(c *Copy, now time.Time) bool {
 	m := c.model
 	return c.claim.asked && now.Sub(c.asked) >= turnAfter && len(m.wants) == 0 && remaining(m) > m.needs()
 }
 
-// worth is what copies of a model are missed by: no less than if it had been used when requests
-// began to wait for it, which nobody has counted yet as they leave the queue.
+// worth returns the eviction value of a model. It is at least as high as if the model had been used
+// when requests began to wait, because waiting requests are counted as uses only afterwards.
 func worth(m *model) float64 { return max(m.worth, seconds(m.awaited)) }
 
-// rendezvous is a lot for a model at an endpoint, by their hashes (the last steps of splitmix64).
+// rendezvous returns the rendezvous hash of a model and an endpoint (the last steps of splitmix64).
 func rendezvous(model, endpoint uint64) uint64 {
 	x := model ^ endpoint*0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -234,7 +233,7 @@ func rendezvous(model, endpoint uint64) uint64 {
 	return x ^ x>>31
 }
 
-// hashed is a name as a number (FNV-1a).
+// hashed returns the FNV-1a hash of a name.
 func hashed(name string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(name))

@@ -8,18 +8,18 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Engines that have lost all they had can load nothing for 20 minutes. What must be loaded, what
-// was used within the hour, and what is used meanwhile is loaded anew as its failures expire, and
-// nobody asks: it begins within a tick of that, and of its turn at the engines, which load one
-// after the other.
+// All engines lose their models, and storage is out for 20 minutes. Afterwards, models that must be
+// loaded, were used within the hour, or are used meanwhile are loaded again as their failures
+// expire, without a new request: each load begins within a tick of the expiry and of its turn at
+// the engine, which loads one model at a time.
 func TestStorageIsOutFor20Minutes(t *testing.T) {
 	const (
 		outage  = 20 * time.Minute
-		expiry  = 15 * time.Minute // by default; half for what is in use
+		expiry  = 15 * time.Minute // the default; half of it for models in use
 		took    = 2 * time.Second
 		engines = 4
-		used    = 24 // models that were; the first is used on
-		must    = 4  // models of which there must be a copy
+		used    = 24 // models used before; the first one is used throughout
+		must    = 4  // models that must have a copy
 		turn    = (used+must)/engines*took + took
 	)
 	s, now := decide.New(decide.Config{}), start
@@ -89,7 +89,7 @@ func TestStorageIsOutFor20Minutes(t *testing.T) {
 			for len(b.failed) > 0 && now.Sub(b.failed[0]) >= counts+turn+decide.TickInterval {
 				b.failed = b.failed[1:]
 			}
-			// A model that must be there is tried at three endpoints.
+			// A model that must have a copy is tried at three endpoints.
 			blocked := len(b.failed) > 0 && !b.min || len(b.failed) >= 3
 			if !b.loading && !b.loaded && !blocked && now.Sub(start) > turn+decide.TickInterval {
 				t.Fatalf("after %v: %s is not being loaded, %d loads after the first, and none has failed of late", now.Sub(start), k.ID,

@@ -1,20 +1,18 @@
 package decide
 
-// Pod is what is known of an endpoint's pod, beside whether it is being deleted. The zero Pod is
-// that of an endpoint that serves.
+// Pod is the state of an endpoint's pod, apart from its deletion. The zero Pod serves requests.
 type Pod struct {
-	// Unready says that no requests are sent there: what it has is of no use, and nothing is loaded
-	// there but on trial. Who finds no place elsewhere waits for it.
+	// Unready: the pod gets no requests. Its copies are not usable, and nothing is loaded there
+	// unless it is on trial. A model without another place waits for it.
 	Unready bool
-	// OnTrial says that nothing keeps it from being ready but that nobody has said yet that models
-	// load there.
+	// OnTrial: the pod is ready but for the proof that models load there.
 	OnTrial bool
-	// Outgoing says that another version is likely to replace it soon: nothing is loaded there that
-	// could be loaded elsewhere.
+	// Outgoing: a newer version will probably replace the pod soon, so nothing is loaded there that
+	// can be loaded elsewhere.
 	Outgoing bool
 }
 
-// SetPod says what an endpoint's pod is like.
+// SetPod sets the state of an endpoint's pod.
 func (s *State) SetPod(address string, to Pod) {
 	e := s.endpoints[address]
 	if e == nil || e.pod == to {

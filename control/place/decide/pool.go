@@ -7,46 +7,45 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Pool is how models are placed in an InferencePool. The zero Pool is as people have it who set
-// nothing.
+// Pool is the placement settings of an InferencePool. The zero Pool has the defaults.
 type Pool struct {
-	// LRU has the model leave first that was used least recently, however often it was used.
+	// LRU: the least recently used model is evicted first, however often it was used.
 	LRU bool
-	// RPM is how many requests a minute make another copy, in place of what they keep engines busy
-	// with; 0 for that.
+	// RPM is the requests per minute that call for one more copy; 0 means that the measured load of
+	// engines decides.
 	RPM int
-	// LoadTimeout bounds a load, unless its engine has a lower bound; 0 for what the engine says,
-	// else what loads before it took.
+	// LoadTimeout limits a load, unless the engine's own limit is lower; 0 means the engine's
+	// limit, or one that is derived from earlier loads.
 	LoadTimeout time.Duration
-	// FailureExpiry is how long a failed load counts, half of it for a model in use; 0 for 15
+	// FailureExpiry is how long a failed load counts, half of it for a model in use; 0 means 15
 	// minutes.
 	FailureExpiry time.Duration
 }
 
-// pool is what is known of an InferencePool.
+// pool is the state of an InferencePool.
 type pool struct {
 	Pool
 	models    int
-	endpoints []*endpoint // in order of address
-	// times are what loads took, by type of model.
+	endpoints []*endpoint // sorted by address
+	// times are the load times, by type of model.
 	times map[string]*spread
-	// fills are the models for which free room was not yet sought since the last tick, the most
-	// missed first.
+	// fills are the models to load into free room that were not considered since the last tick, the
+	// highest eviction value first.
 	fills []*model
-	// requestTime is the mean time of a request at its engine over some minutes, in seconds; 0:
+	// requestTime is the mean time of a request at its engine over some minutes, in seconds; 0 if
 	// unknown.
 	requestTime float64
-	// stuck are models that found no place.
+	// stuck are the models that found no place.
 	stuck  []*model
 	fading *fading
 	fits   Fits
-	// dear is what misses cost for the room of the models that were loaded (price), dearness its
-	// mean as it was last looked at.
+	// dear is the distribution of the load cost per room (see price) of loaded models; dearness is
+	// its mean when the models were last valued.
 	dear     spread
 	dearness float64
 }
 
-// pool is what is known of a pool that is named.
+// pool returns the pool of a name, new if necessary.
 func (s *State) pool(name objects.Name) *pool {
 	p := s.pools[name]
 	if p == nil {
@@ -65,18 +64,18 @@ func tidy(s *State) {
 	}
 }
 
-// SetPool says how models are placed in a pool.
+// SetPool sets the placement settings of a pool.
 func (s *State) SetPool(name objects.Name, to Pool) {
 	p := s.pool(name)
 	if p.Pool == to {
 		return
 	}
 	p.Pool = to
-	s.due.expiry = time.Time{} // failures may be forgotten sooner
+	s.due.expiry = time.Time{} // failures may expire sooner
 	revalue(s, name, p)
 }
 
-// revalue finds the worth of all models of a pool anew.
+// revalue recomputes the eviction values of all models of a pool.
 func revalue(s *State, name objects.Name, p *pool) {
 	for _, m := range s.models {
 		if m.Pool == name {
@@ -86,7 +85,7 @@ func revalue(s *State, name objects.Name, p *pool) {
 	}
 }
 
-// value finds what a model is missed by.
+// value computes the eviction value of a model.
 func (m *model) value(p *pool) {
 	if p.LRU {
 		m.worth = seconds(m.lastUsed)
@@ -95,8 +94,8 @@ func (m *model) value(p *pool) {
 	m.worth = m.usage.worth(p.fading.fade, m.dear(p))
 }
 
-// dear is how much dearer a miss of a model is for its room than of others, as a logarithm; 0 where
-// that is not known.
+// dear returns how much higher the load cost per room of a model is than that of others, as a
+// logarithm; 0 if unknown.
 func (m *model) dear(p *pool) float64 {
 	if m.took == 0 || p.dear.n < enough {
 		return 0
@@ -104,16 +103,16 @@ func (m *model) dear(p *pool) float64 {
 	return min(max(m.price()-p.dearness, -mostDear), mostDear)
 }
 
-// aside is about what a miss costs beside the load, in seconds: the request is held, somebody
-// leaves. It keeps chance out of what loads of milliseconds take.
+// aside is the approximate cost of a miss beyond the load, in seconds: the request waits, and
+// another model is evicted. Without it, the noise of millisecond loads would decide.
 const aside = 1
 
-// price is what a miss of a model costs for its room, as a logarithm.
+// price returns the load cost of a model per room, as a logarithm.
 func (m *model) price() float64 {
 	return math.Log(aside+m.took) - math.Log(float64(max(1, m.bytes)))
 }
 
-// learnLoadTime notes how long a load of a model took.
+// learnLoadTime records the load time of a model.
 func learnLoadTime(s *State, m *model, took time.Duration) {
 	if took <= 0 {
 		return
@@ -130,13 +129,13 @@ func learnLoadTime(s *State, m *model, took time.Duration) {
 		revalue(s, m.Pool, p)
 	}
 	was := m.worth
-	if m.value(p); m.worth < was { // models that could not evict it before may do so now
+	if m.value(p); m.worth < was { // models that could not evict it may now be able to
 		s.noteModel(valueFell, m)
 	}
 	s.noteModel(valueChanged, m)
 }
 
-// tickFading finds how slowly counts are to fade in a pool, and what its shadows may hold.
+// tickFading updates the decay of use counts in a pool, and the capacity of its ghost lists.
 func tickFading(s *State, name objects.Name, p *pool) {
 	var capacity amount
 	for _, e := range p.endpoints {
@@ -167,11 +166,11 @@ func tickFading(s *State, name objects.Name, p *pool) {
 	revalue(s, name, p)
 }
 
-// dearnessOff is how far the mean price of loads may move, as a logarithm, before models are valued
-// by it anew.
+// dearnessOff is how far the mean load cost may move, as a logarithm, before the models are valued
+// again.
 const dearnessOff = 0.2
 
-// tickWorth finds the worth of models anew that have been silent for long.
+// tickWorth recomputes the eviction values of models that have not been used for long.
 func tickWorth(s *State, p *pool, all []*model, now time.Time) {
 	at := seconds(now)
 	for i := range p.fading.shadows {

@@ -8,7 +8,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// known is a State with one model of a pool, used a hundred times at a time.
+// known returns a State with one model in a pool. The model was used a hundred times at one time.
 func known(e objects.Entry, at time.Time) (*State, *pool, *model) {
 	e.ModelKey = Key{Pool: objects.Name{Namespace: "default", Name: "p"}, ID: "a"}
 	s := New(Config{})
@@ -19,8 +19,8 @@ func known(e objects.Entry, at time.Time) (*State, *pool, *model) {
 
 var noon = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
-// When counts come to fade more slowly, those that there are become what they would be, had they
-// faded so before: of what was used a hundred times more is left.
+// If use counts begin to decay more slowly, existing counts become what they would be with that
+// decay from the start: more is left of the hundred uses.
 func TestCountsAreAsIfTheyHadAlwaysFadedSo(t *testing.T) {
 	s, p, m := known(objects.Entry{}, noon)
 	p.fading.differ, p.fading.missed, p.fading.squares = enoughMisses, enoughMisses, enoughMisses
@@ -36,7 +36,7 @@ func TestCountsAreAsIfTheyHadAlwaysFadedSo(t *testing.T) {
 	}
 }
 
-// How long loads of a model take is half the last one and half those before.
+// The load time of a model is the mean of the last load and the earlier estimate.
 func TestALoadCountsForHalf(t *testing.T) {
 	s, _, m := known(objects.Entry{}, noon)
 	for _, c := range []struct {
@@ -49,7 +49,7 @@ func TestALoadCountsForHalf(t *testing.T) {
 	}
 }
 
-// What a load costs counts within bounds, however far it is off what others cost.
+// The load cost counts at most tenfold, however far it is from the mean.
 func TestALoadIsTenTimesAsDearAtMost(t *testing.T) {
 	_, p, m := known(objects.Entry{}, noon)
 	for _, c := range []struct {
@@ -74,8 +74,8 @@ func TestALoadIsTenTimesAsDearAtMost(t *testing.T) {
 	}
 }
 
-// The shadows are asked for what may leave: a model that must have a copy is loaded once, whoever
-// else leaves.
+// The ghost lists simulate models that may be evicted. A model that must stay is loaded once,
+// whatever is evicted.
 func TestShadowsHoldWhatMayLeave(t *testing.T) {
 	for least, want := range []int{1, 0} {
 		_, p, _ := known(objects.Entry{Min: least}, noon)
@@ -85,7 +85,8 @@ func TestShadowsHoldWhatMayLeave(t *testing.T) {
 	}
 }
 
-// How slowly counts fade moves when one shadow has clearly missed less, within bounds.
+// The decay of use counts moves, within limits, toward that of the ghost list with clearly fewer
+// misses.
 func TestCountsFadeAsTheBetterShadows(t *testing.T) {
 	for _, c := range []struct {
 		name                  string
@@ -108,12 +109,12 @@ func TestCountsFadeAsTheBetterShadows(t *testing.T) {
 	}
 }
 
-// What the fast shadow misses alone counts for the slow one, what the slow one does against it, and
-// both anew after a move.
+// A miss of the fast ghost list alone counts for the slow one, and the reverse. Both counts start
+// again after a move.
 func TestMissesOfShadowsAreCompared(t *testing.T) {
 	f := newFading()
 	fast, slow, both := &model{}, &model{}, &model{}
-	f.shadows[1].used(fast, 1, 1, 0, 0) // the other holds it, so that only this one has to load it
+	f.shadows[1].used(fast, 1, 1, 0, 0) // only this list misses it: the other has it
 	f.shadows[0].used(slow, 0, 1, 0, 0)
 	f.used(both, 1, 1, 7, 0)
 	f.used(fast, 1, 1, 5, 0)
@@ -129,7 +130,7 @@ func TestMissesOfShadowsAreCompared(t *testing.T) {
 	}
 }
 
-// A model leaves a shadow with the bytes that it came with.
+// A model leaves a ghost list with the size with which it entered.
 func TestAShadowGivesBackWhatItTook(t *testing.T) {
 	s, m := shadow{fade: 1}, &model{bytes: 100}
 	s.used(m, 0, 1, 0, 0)
@@ -139,7 +140,7 @@ func TestAShadowGivesBackWhatItTook(t *testing.T) {
 	}
 }
 
-// Shadows hold what the endpoints do that can load and be used.
+// The ghost lists have the capacity of the endpoints that can load models and take requests.
 func TestShadowsHoldWhatThePoolCan(t *testing.T) {
 	s, p, m := known(objects.Entry{}, noon)
 	for _, e := range []Endpoint{
@@ -160,7 +161,7 @@ func TestShadowsHoldWhatThePoolCan(t *testing.T) {
 	}
 }
 
-// When what loads cost has moved all models of the pool are valued anew, and none of another.
+// If the mean load cost moves, all models of the pool are valued again, but none of another pool.
 func TestModelsAreValuedByWhatLoadsCostNow(t *testing.T) {
 	s, p, m := known(objects.Entry{}, noon)
 	other := Key{Pool: objects.Name{Namespace: "default", Name: "other"}, ID: "a"}

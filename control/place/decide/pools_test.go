@@ -8,8 +8,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// An engine of two pools has a model of both once. Where it is loaded for one of them, and is to be
-// loaded for the other, that takes no room; and what another model asks for meanwhile is decided.
+// An engine of two pools has a model of both pools only once. If it is loaded for one of them, the
+// copy for the other takes no extra room, and decisions about other models do not stop meanwhile.
 func TestAnEngineOfTwoPoolsHasAModelOnce(t *testing.T) {
 	s, now := decide.New(decide.Config{}), start
 	other := objects.Name{Namespace: "n", Name: "other"}
@@ -32,7 +32,7 @@ func TestAnEngineOfTwoPoolsHasAModelOnce(t *testing.T) {
 		now = now.Add(time.Second)
 		_, _ = s.Decide(now)
 	}
-	// loaded ends the load of one after the other, until a model is loaded.
+	// loaded ends loads, one after the other, until a model is loaded.
 	loaded := func(key decide.Key) {
 		t.Helper()
 		for range 5 {

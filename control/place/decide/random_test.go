@@ -22,75 +22,75 @@ var histories = flag.Uint64("histories", 40, "how many random histories to run t
 
 var decisions = flag.String("decisions", "", "a file for every decision of the random histories, to compare two versions")
 
-// The world beside the state: engines that do what they are told, with what can go wrong, and
-// nothing of the state's own bookkeeping. What must hold is checked against it after each step.
+// world simulates what is outside the state: engines that do as they are told, with failures. It
+// knows nothing of the state's own bookkeeping. After each step the invariants are checked with it.
 type world struct {
 	t       *testing.T
 	s       *decide.State
 	rng     *rand.Rand
 	now     time.Time
 	engines map[string]*engineModel
-	pending []pending // what engines were told and have not answered
+	pending []pending // calls that engines have not answered
 	models  map[string]*modelModel
-	looks   map[string]decide.Sight // that began and have not ended
-	givenUp map[decide.CopyKey]bool // loads at engines that were about to end
+	looks   map[string]decide.Sight // scrapes in progress
+	givenUp map[decide.CopyKey]bool // abandoned loads at engines that were about to end
 	// denied are copies that engines still have although they answered that they lack them: loading
 	// them again is harmless.
 	denied map[decide.CopyKey]bool
-	// only are the endpoints where models of type t may be loaded; nil: all. Rehoused: such a model
-	// left an endpoint where it might not be.
+	// only are the endpoints where models of type t may be loaded; nil: all. rehoused: such a model
+	// left an endpoint that was not allowed any more.
 	only     map[string]bool
 	rehoused bool
-	// vmodels are as they were after the last decision.
+	// vmodels are the VModels after the last decision.
 	vmodels map[decide.Key]decide.VModelStatus
 	paused  bool
-	// migrated: models of an endpoint that migrates were moved.
+	// migrated: models moved from a migrating endpoint.
 	migrated bool
-	// passed: an endpoint on trial has; failed: loads have at one.
+	// passed: a trial passed; failed: loads failed at an endpoint on trial.
 	passed, failed bool
-	// spread: an adapter was moved to where slots were free.
+	// spread: an adapter moved to an endpoint with free GPU slots.
 	spread bool
-	// removes: endpoints are removed, and come back. Removed is the one that is not there; empty:
-	// all are.
+	// removes: endpoints are removed and return. removed is the endpoint that is away; empty: none
+	// is.
 	removes bool
 	removed string
 	ending  bool // everything is being removed
-	// short: requests take a moment, loads seconds, and unloads no time at all.
+	// short: requests are short, loads take seconds, and unloads no time at all.
 	short bool
-	// reached is what of the rules for short requests came to be applied.
+	// reached are the rules for brief requests that were applied.
 	reached decide.Reached
 	step    int
 	trace   []string
-	// record gets every decision and every change that followers see; nil: nothing does. Published
-	// is what they have seen.
+	// record receives every decision and every published change; it may be nil. published is what
+	// followers have received.
 	record    io.Writer
 	published map[any]any
 }
 
 type engineModel struct {
-	life  int  // how often it began anew
+	life  int  // number of restarts
 	lists bool // it lists its models
-	lives bool // an incarnation tells one life from the next
+	lives bool // it reports an incarnation
 	slots int
-	full  int // slots before any were taken away
+	full  int // original number of slots
 	bytes int64
 	loads int
-	// overlap is how many it loads at once where some are slow.
+	// overlap is the number of concurrent loads if some are slow.
 	overlap int
-	// seenSlots and seenBytes are what of it a look has found: it may have become less since.
+	// seenSlots and seenBytes are its capacity at the last scrape; it may have shrunk since.
 	seenSlots int
 	seenBytes int64
-	gpu       int             // slots
-	has       map[string]bool // loaded, or loading
+	gpu       int             // adapter slots
+	has       map[string]bool // loaded or loading
 	dead      bool
-	anew      bool // a look is to make it ready anew
-	// terminating: its pod is being deleted; stopped is when it said that it is stopping.
+	anew      bool // a scrape must make it ready again
+	// terminating: its pod is being deleted. stopped is when it reported that it is stopping.
 	terminating bool
 	stopped     time.Time
 	pod         decide.Pod
 }
 
-// leaving says whether the engine is about to end, as far as anybody was told.
+// leaving reports whether the engine is known to be about to end.
 func (w *world) leaving(e *engineModel) bool {
 	return e.terminating || w.now.Sub(e.stopped) < decide.StoppingFor
 }
@@ -106,10 +106,10 @@ type modelModel struct {
 // leastSlow is the shortest time after which a load counts as slow.
 const leastSlow = 10 * time.Second / 3
 
-// unsized is what is taken for the size of a model of which nothing is known.
+// unsized is the assumed size of a model of unknown size.
 const unsized = 50 << 20
 
-// taken is what a model may be taken to hold: what an engine has said of it.
+// taken returns the size that the state may assume for a model: what an engine reported.
 func (m *modelModel) taken() int64 {
 	if m.late {
 		return unsized
@@ -120,9 +120,9 @@ func (m *modelModel) taken() int64 {
 type pending struct {
 	decide.Action
 	dead   bool // the engine was not reached, or has died since
-	purged bool // the runtime was made ready anew meanwhile
-	quit   bool // it was given up
-	// overdue: it is a load that was not answered for sure, and is being cleared up after.
+	purged bool // the runtime was made ready again meanwhile
+	quit   bool // it was abandoned
+	// overdue: a load without a clear answer, whose model is being unloaded.
 	overdue bool
 	began   time.Time
 }
@@ -143,7 +143,7 @@ func (w *world) fatalf(format string, args ...any) {
 	w.t.Fatalf("step %d: "+format, append([]any{w.step}, args...)...)
 }
 
-// do takes what is to be done, and checks that it may be.
+// do accepts actions, and checks that they are allowed.
 func (w *world) do(todo []decide.Action) {
 	for _, a := range todo {
 		if w.record != nil {
@@ -166,7 +166,7 @@ func (w *world) do(todo []decide.Action) {
 		if w.leaving(e) && a.Kind != decide.Cancel {
 			w.fatalf("%s is about to end, and yet is to %s %s", a.Endpoint, a.Kind, a.Model.ID)
 		}
-		if e.dead { // it is not reached
+		if e.dead { // it cannot be reached
 			w.pending = append(w.pending, pending{Action: a, dead: true})
 			continue
 		}
@@ -207,7 +207,7 @@ func (w *world) do(todo []decide.Action) {
 				w.fatalf("%s holds %d bytes of %d", a.Endpoint, bytes, e.seenBytes)
 			}
 		case decide.Cancel:
-			if w.misplaced(a.Model, a.Endpoint) { // it is unloaded, though it may be there again before
+			if w.misplaced(a.Model, a.Endpoint) { // it will be unloaded, but may become allowed again before
 				w.givenUp[decide.CopyKey{Key: a.Model.ModelKey, Endpoint: a.Endpoint}] = true
 			}
 		case decide.Unload:
@@ -224,12 +224,12 @@ func (w *world) do(todo []decide.Action) {
 	}
 }
 
-// misplaced says whether a model may not be loaded at an endpoint.
+// misplaced reports whether a model may not be loaded at an endpoint.
 func (w *world) misplaced(m objects.Entry, address string) bool {
 	return m.Type == "t" && w.only != nil && !w.only[address]
 }
 
-// constrain has models of type t be for one endpoint alone, or for all.
+// constrain restricts models of type t to one endpoint, or to none in particular.
 func (w *world) constrain(address string) {
 	fit := &decide.Fit{Preferred: map[string]bool{"e2": true}}
 	w.only = nil
@@ -247,7 +247,7 @@ func (w *world) setPod(address string, to decide.Pod) {
 	w.s.SetPod(address, to)
 }
 
-// tried fails if a trial goes on though nothing is under way.
+// tried fails if a trial does not end although nothing is in progress.
 func (w *world) tried() {
 	w.t.Helper()
 	for _, address := range addresses {
@@ -259,7 +259,7 @@ func (w *world) tried() {
 	}
 }
 
-// leaves has an engine be about to end: what it loads is given up, and may go on.
+// leaves makes an engine about to end: its loads are abandoned, but may continue.
 func (w *world) leaves(address string) {
 	for _, p := range w.pending {
 		if p.Endpoint == address && (p.Kind == decide.Load || p.Kind == decide.Reload) {
@@ -268,8 +268,8 @@ func (w *world) leaves(address string) {
 	}
 }
 
-// quit gives up what an engine was told. In this world nothing is left of a load then, and an
-// unload was done all the same.
+// quit abandons the calls to an engine. In this world, an abandoned load leaves nothing, and an
+// abandoned unload is carried out.
 func (w *world) quit(address string) {
 	e := w.engines[address]
 	if !w.leaving(e) {
@@ -289,7 +289,7 @@ func (w *world) pause(paused bool) {
 	w.logf("paused: %v", paused)
 }
 
-// decide has done what is to be done, and returns when to ask again.
+// decide carries out the actions of a Decide, and returns when to call it again.
 func (w *world) decide() (wake time.Time) {
 	todo, wake := w.s.Decide(w.now)
 	w.do(todo)
@@ -311,7 +311,7 @@ func (w *world) decide() (wake time.Time) {
 	return wake
 }
 
-// publish records what is new to followers.
+// publish passes changes on to followers and records them.
 func (w *world) publish(wake time.Time) {
 	if w.record == nil {
 		return
@@ -352,10 +352,10 @@ func (w *world) publish(wake time.Time) {
 	fmt.Fprintf(w.record, "%d: %s; until %v\n", w.step, strings.Join(news, "; "), wake)
 }
 
-// longestPause is how long a load waits at most for a better copy to leave.
+// longestPause is the longest time that an eviction waits for a better victim.
 const longestPause = 10 * time.Second
 
-// nothingForgotten fails if a copy waits for long at an engine that has nothing left to answer.
+// nothingForgotten fails if a copy waits too long at an engine with no unanswered calls.
 func (w *world) nothingForgotten(wake time.Time) {
 	w.t.Helper()
 	if !wake.IsZero() && wake.Sub(w.now) <= longestPause {
@@ -373,7 +373,7 @@ func (w *world) nothingForgotten(wake time.Time) {
 	}
 }
 
-// fly has short requests come to all copies that are loaded, and unloads end.
+// fly sends short requests to all loaded copies, and ends all unloads.
 func (w *world) fly() {
 	for _, c := range w.copies() {
 		if c.State == decide.Loaded {
@@ -397,8 +397,8 @@ func (w *world) fly() {
 	w.decide()
 }
 
-// loaded is how many copies of a model are, or were a moment ago: others may be waiting for the
-// room.
+// loaded counts the copies of a model, including those that were loaded a moment ago: others may be
+// waiting for their room.
 func (w *world) loaded(id string) (n int) {
 	st, _ := w.s.Status(key(id))
 	for _, c := range st.Copies {
@@ -409,7 +409,7 @@ func (w *world) loaded(id string) (n int) {
 	return n
 }
 
-// move has a VModel go to another model.
+// move changes the target of a VModel.
 func (w *world) move(target string) {
 	v := decide.VModel{Key: key([]string{"v0", "v1"}[w.rng.IntN(2)]), Target: target}
 	if w.rng.IntN(3) == 0 {
@@ -424,7 +424,7 @@ func (w *world) key(p pending) decide.CopyKey {
 	return decide.CopyKey{Key: p.Model.ModelKey, Endpoint: p.Endpoint}
 }
 
-// answer lets an engine answer one of the things that it was told.
+// answer makes an engine answer one of its calls.
 func (w *world) answer(i int) {
 	p := w.pending[i]
 	w.pending = slices.Delete(w.pending, i, i+1)
@@ -448,7 +448,7 @@ func (w *world) answer(i int) {
 			r = decide.LoadResult{Failed: true, Left: w.rng.IntN(2) == 0, Words: "made ready anew"}
 		case p.dead || e.dead:
 			r = decide.LoadResult{Failed: true, Unreached: true}
-			if w.rng.IntN(2) == 0 { // it died before it answered, and could not be told to unload
+			if w.rng.IntN(2) == 0 { // it died before it answered, so it cannot be told to unload
 				r = decide.LoadResult{Failed: true, Left: true, Words: "died"}
 			}
 		case p.overdue:
@@ -476,7 +476,7 @@ func (w *world) answer(i int) {
 	}
 }
 
-// look begins a look, or ends the one that began, with what there was to see then.
+// look begins a scrape, or ends the one in progress with what was visible when it began.
 func (w *world) look(address string) {
 	e := w.engines[address]
 	if e.dead {
@@ -489,7 +489,7 @@ func (w *world) look(address string) {
 		w.logf("%s is seen with %v in %d slots or %d bytes, as of %v ago", address, l.Listed, l.Slots, l.Bytes, w.now.Sub(l.Began))
 		e.seenSlots, e.seenBytes = l.Slots, l.Bytes
 		w.s.Saw(l, w.now)
-		if l.Purged && !e.stopped.After(l.Began) { // that was the life before
+		if l.Purged && !e.stopped.After(l.Began) { // otherwise it is about the incarnation before
 			e.stopped = time.Time{}
 		}
 		return
@@ -527,14 +527,14 @@ func (w *world) look(address string) {
 	w.looks[address] = l
 }
 
-// lookNow is a look that takes no time.
+// lookNow is a scrape that takes no time.
 func (w *world) lookNow(address string) {
 	delete(w.looks, address)
 	w.look(address)
 	w.look(address)
 }
 
-// honest fails if requests may go where the engine, being well, has not what they ask for.
+// honest fails if requests may go to a healthy engine that lacks their model.
 func (w *world) honest() {
 	for _, c := range w.copies() {
 		if e := w.engines[c.Endpoint]; c.State == decide.Loaded && e.lists && !e.dead && !e.has[c.ID] {
@@ -563,8 +563,7 @@ func (w *world) onTheWay(address, id string) bool {
 
 var addresses = []string{"e1", "e2", "e3"}
 
-// comeAndGo removes an endpoint whose engine dies with it, or has the one that was removed come
-// back.
+// comeAndGo removes an endpoint, whose engine dies with it, or restores the one that was removed.
 func (w *world) comeAndGo(address string) {
 	if w.removed != "" {
 		w.logf("%s comes back", w.removed)
@@ -581,7 +580,7 @@ func (w *world) comeAndGo(address string) {
 	}
 }
 
-// add adds the endpoint that was removed.
+// add restores the endpoint that was removed.
 func (w *world) add(address string) {
 	w.removed = ""
 	e := w.engines[address]
@@ -669,7 +668,7 @@ func (w *world) random() {
 		w.logf("%s dies", e)
 		w.die(e)
 	case n < 96:
-		// It is there again when what it was told in its earlier life has ended.
+		// It returns when the calls to its earlier incarnation have ended.
 		if !slices.ContainsFunc(w.pending, func(p pending) bool { return p.Endpoint == e }) && w.engines[e].dead {
 			w.s.Down(e)
 			w.revive(e)
@@ -692,7 +691,7 @@ func (w *world) random() {
 		}
 	}
 	w.decide()
-	// Requests that waited for what is loaded now go on.
+	// Requests whose model is loaded now do not wait any more.
 	for _, m := range w.sorted() {
 		if st, ok := w.s.Status(m.ModelKey); ok && m.wanted &&
 			(st.Failed != "" || slices.ContainsFunc(st.Copies, func(c decide.Copy) bool { return c.State == decide.Loaded })) {
@@ -700,7 +699,7 @@ func (w *world) random() {
 			w.s.Wanted("x", m.ModelKey, decide.Want{})
 		}
 	}
-	w.now = w.now.Add(time.Duration(1+w.rng.IntN(1000)) * time.Millisecond) // no two things happen at once
+	w.now = w.now.Add(time.Duration(1+w.rng.IntN(1000)) * time.Millisecond) // no two events are simultaneous
 	w.decide()
 	if w.short {
 		w.fly()
@@ -708,7 +707,7 @@ func (w *world) random() {
 	w.honest()
 }
 
-// resize has an engine hold less than before, or as much again.
+// resize shrinks the capacity of an engine, or restores it.
 func (w *world) resize(address string) {
 	e := w.engines[address]
 	switch {
@@ -729,8 +728,8 @@ func plus(a, b int64) int64 {
 	return a + b
 }
 
-// until is until when a pod serves on that terminates; zero if it does not wait for its models to
-// be moved.
+// until returns until when a terminating pod serves; zero if it does not wait for its models to
+// move.
 func (w *world) until() time.Time {
 	if w.rng.IntN(3) == 0 {
 		return time.Time{}
@@ -738,11 +737,11 @@ func (w *world) until() time.Time {
 	return w.now.Add(time.Duration(1+w.rng.IntN(60)) * time.Second)
 }
 
-// revive begins the next life of an engine that was down.
+// revive restarts an engine that was down.
 func (w *world) revive(address string) {
 	e := w.engines[address]
 	e.dead, e.terminating = false, false
-	if e.lists || e.lives { // else nobody knows that this is another life
+	if e.lists || e.lives { // otherwise the restart cannot be noticed
 		e.stopped = time.Time{}
 	}
 	clear(e.has)
@@ -751,10 +750,10 @@ func (w *world) revive(address string) {
 	w.lookNow(address)
 }
 
-// Whatever comes in whatever order: no engine is told to load what it has, holds more than it can,
-// or loads more at once than it takes, or is told anything while placement is paused or the engine
-// is about to end; no copy counts as loaded that the engine, being well, has not; what is pinned
-// stays; and when all is quiet every model has the copies that it must have, and who asks gets one.
+// For random histories: no engine is told to load a model that it has, exceeds its capacity, loads
+// more at once than it accepts, or gets calls while placement is paused or it is about to end. No
+// copy counts as loaded that a healthy engine lacks. Pinned models stay. When all is quiet, every
+// model has the copies that it needs, and a request for any model gets one.
 func TestWhateverComes(t *testing.T) {
 	var record io.Writer
 	if *decisions != "" {
@@ -785,7 +784,7 @@ func TestWhateverComes(t *testing.T) {
 				if seed%2 == 0 {
 					e.overlap = e.loads + 1
 				}
-				if e.gpu == 1 { // of many registered adapters some starve
+				if e.gpu == 1 { // with many registered adapters, some starve
 					e.slots = 6
 				}
 				if e.lists, e.lives = kind == "slots" || kind == "listed bytes", kind == "bytes"; kind != "slots" {
@@ -853,8 +852,7 @@ func TestWhateverComes(t *testing.T) {
 	}
 }
 
-// applied is in how many histories rules were applied that only short requests and fast unloads
-// reach.
+// applied counts the histories in which rules for brief requests and fast unloads were applied.
 type applied struct{ brief, waits, noReserve int }
 
 func (a *applied) count(r decide.Reached) {
@@ -865,7 +863,7 @@ func (a *applied) count(r decide.Reached) {
 	}
 }
 
-// nothingWaits fails if something waits for an engine, or for room, where nothing is under way.
+// nothingWaits fails if a copy waits for an engine or for room although nothing is in progress.
 func (w *world) nothingWaits() {
 	w.t.Helper()
 	for _, c := range w.copies() {
@@ -875,8 +873,8 @@ func (w *world) nothingWaits() {
 	}
 }
 
-// nothingLeaks fails if room of an engine is lost. What could not be unloaded is unloaded a minute
-// later at the latest, after two looks.
+// nothingLeaks fails if room of an engine is lost. A failed unload must be repeated at most a
+// minute and two scrapes later.
 func (w *world) nothingLeaks() {
 	w.t.Helper()
 	for _, pause := range []time.Duration{0, 2 * time.Minute} {
@@ -897,8 +895,8 @@ func (w *world) nothingLeaks() {
 	}
 }
 
-// nothingMisplaced fails if a model is where it may not be, and where it may be too, or nobody
-// needs it.
+// nothingMisplaced fails if a misplaced copy remains although its model is also at an allowed
+// endpoint, or is not needed.
 func (w *world) nothingMisplaced() {
 	w.t.Helper()
 	for _, m := range w.sorted() {
@@ -912,7 +910,7 @@ func (w *world) nothingMisplaced() {
 	}
 }
 
-// settle lets everything that is under way end well, and then asks for each model.
+// settle lets everything in progress end well, and then requests each model.
 func (w *world) settle() {
 	w.logf("settle")
 	if w.removed != "" {
@@ -931,7 +929,7 @@ func (w *world) settle() {
 				}
 			}
 			wake := w.decide()
-			// an engine that is about to end is told nothing
+			// an engine that is about to end gets no calls
 			if len(w.pending) > 0 || slices.ContainsFunc(w.copies(), func(c decide.Copy) bool {
 				return c.State == decide.Draining && !w.leaving(w.engines[c.Endpoint])
 			}) {
@@ -977,7 +975,7 @@ func (w *world) settle() {
 		}
 		w.decide()
 	}
-	w.now = w.now.Add(16 * time.Minute) // failures are old
+	w.now = w.now.Add(16 * time.Minute) // failures have expired
 	quiet()
 	w.s.Unwanted("x")
 	w.decide()
@@ -988,14 +986,14 @@ func (w *world) settle() {
 	}
 	w.decide()
 	quiet()
-	for range 10 { // a copy that is to go may be told to while another is loaded, and one is loaded after the other
+	for range 10 { // one copy may leave only after another is loaded, and loads come one after the other
 		w.s.Tick()
 		w.decide()
 		quiet()
 	}
 	w.nothingWaits()
 	w.nothingMisplaced()
-	w.constrain("") // so that everything has room
+	w.constrain("") // so that every model has room
 	for address, e := range w.engines {
 		if e.slots = e.full; e.slots == 0 {
 			e.bytes = 512 << 20
@@ -1048,7 +1046,7 @@ func (w *world) settle() {
 	}
 }
 
-// end removes everything, and fails if anything is kept of it.
+// end removes everything, and fails if the state keeps anything.
 func (w *world) end() {
 	w.logf("end")
 	w.ending = true

@@ -2,11 +2,11 @@ package decide
 
 import "time"
 
-// reserve is what of a capacity in bytes is left free, so that a load can begin while what makes
-// room for it is still being unloaded: a share of what the loads of an engine take at once
-// (ModelMesh's unload buffer: half of it for one or two loads, a quarter for more; 1 % to 10 % of
-// the capacity). Where fewer than ten models of the default size have room, to keep that of one of
-// them free would cost more than a tenth of them: no more is kept than what they leave over.
+// reserve returns the bytes of an endpoint that stay free, so that a load can begin while evicted
+// models are still being unloaded: a share of what the concurrent loads take. ModelMesh's unload
+// buffer is half of it for one or two loads, and a quarter for more; 1 % to 10 % of the capacity.
+// If there is room for fewer than ten models of the default size, a reserve of one model would cost
+// more than a tenth of them; then only the remainder that fits no model is kept free.
 func (e *endpoint) reserve() int64 {
 	if e.DefaultBytes > e.Bytes/10 {
 		return min(e.Bytes%e.DefaultBytes, e.Bytes/10)
@@ -16,14 +16,14 @@ func (e *endpoint) reserve() int64 {
 		share = 2
 	}
 	loads := e.Bytes / 10
-	if e.DefaultBytes <= loads { // else their product is more still, and may be more than there are numbers
+	if e.DefaultBytes <= loads { // otherwise their product is larger still, and may overflow
 		loads = int64(e.Loads) * e.DefaultBytes / share
 	}
 	return min(max(loads, e.Bytes/100), e.Bytes/10)
 }
 
-// keepAgain is how many times as long as that an unload takes before the reserve is kept free
-// again, so that it does not come and go.
+// keepAgain is the hysteresis of [keepReserve]: an unload must take this many times the limit for
+// the reserve to be kept again.
 const keepAgain = 2
 
 // keepReserve decides whether an endpoint keeps its reserve free. It does not if unload time over
@@ -42,7 +42,7 @@ func keepReserve(s *State, e *endpoint) {
 	s.noteEndpoint(roomChanged, e)
 }
 
-// usable is what all models may take that are not on their way out, in bytes.
+// usable returns the bytes that all models together may take, without those being removed.
 func (e *endpoint) usable() int64 {
 	if e.quick {
 		return e.Bytes - e.leaked
@@ -50,12 +50,12 @@ func (e *endpoint) usable() int64 {
 	return e.Bytes - e.reserve() - e.leaked
 }
 
-// fits says whether so much has room at an endpoint.
+// fits reports whether an amount has room at an endpoint.
 func (e *endpoint) fits(a amount) bool {
 	return (e.Slots == 0 || a.models <= e.Slots) && (e.Bytes == 0 || a.bytes <= e.usable())
 }
 
-// free is the share of an endpoint that is free beside so much, by what it has least of.
+// free returns the share of an endpoint that is free beside an amount, of its scarcest resource.
 func (e *endpoint) free(a amount) float64 {
 	free := 1.0
 	if e.Slots > 0 {
@@ -67,17 +67,17 @@ func (e *endpoint) free(a amount) float64 {
 	return free
 }
 
-// remains says whether a copy is not on its way out.
+// remains reports whether a copy is not being removed.
 func (c *Copy) remains() bool { return c.State <= Loaded && !c.doomed }
 
-// holds reports whether an engine has room for the bytes of an amount and its leaks.
+// holds reports whether an engine has memory for an amount and its leaks.
 func (e *endpoint) holds(a amount) bool { return e.Bytes == 0 || sum(a.bytes, e.leaked) <= e.Bytes }
 
 // told reports whether this process or an earlier one told the engine to load a copy.
 func (c *Copy) told() bool { return c.State != Queued || c.cut }
 
-// started says whether the engine has room to begin a load now, with everything in it that has not
-// left yet.
+// started reports whether the engine has room to begin a load now, beside all models that have not
+// been unloaded yet.
 func (e *endpoint) started(c *Copy) bool {
 	held := e.tally().held
 	if !c.told() && !e.shares(c, false) {

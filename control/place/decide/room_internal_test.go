@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// What is kept free lets loads begin while others leave, and costs no more than a tenth of the
+// The reserve lets loads begin while evicted models are unloaded, and costs at most a tenth of the
 // models that have room.
 func TestWhatIsKeptFree(t *testing.T) {
 	const mi = 1 << 20
@@ -19,7 +19,8 @@ func TestWhatIsKeptFree(t *testing.T) {
 		loads           int
 		want            int64
 	}{
-		// Half of what two loads take at once, a quarter of more; a hundredth to a tenth of all.
+		// Half of what two concurrent loads take, a quarter for more loads; 1 % to 10 % of the
+		// capacity.
 		{10000 * mi, 200 * mi, 2, 200 * mi},
 		{10000 * mi, 200 * mi, 1, 100 * mi},
 		{10000 * mi, 200 * mi, 8, 400 * mi},
@@ -27,16 +28,16 @@ func TestWhatIsKeptFree(t *testing.T) {
 		{10000 * mi, 900 * mi, 8, 1000 * mi},
 		{10000 * mi, 0, 8, 100 * mi},
 		{10000 * mi, mi, 2, 100 * mi},
-		// Ten have room: that of one is a tenth.
+		// Ten models have room: one of them is a tenth.
 		{1000 * mi, 100 * mi, 2, 100 * mi},
-		// Nine have: no more than they leave over.
+		// Nine have room: only the remainder is kept.
 		{1000 * mi, 101 * mi, 2, 91 * mi},
 		{900 * mi, 100 * mi, 8, 0},
 		{600 * mi, 100 * mi, 2, 0},
 		{690 * mi, 100 * mi, 2, 69 * mi},
 		{630 * mi, 100 * mi, 2, 30 * mi},
 		{100 * mi, 100 * mi, 1, 0},
-		// None has.
+		// None has room.
 		{99 * mi, 100 * mi, 1, 99 * mi / 10},
 		{math.MaxInt64, math.MaxInt64, math.MaxInt, 0},
 	} {
@@ -48,8 +49,7 @@ func TestWhatIsKeptFree(t *testing.T) {
 	}
 }
 
-// The reserve does not come and go: neither one unload that hangs nor times near the limit change
-// whether it is kept.
+// The reserve is stable: neither a single slow unload nor times near the limit change it.
 func TestReserveIsSteady(t *testing.T) {
 	const mi = 1 << 20
 	s, now := New(Config{}), time.Unix(1e9, 0)
@@ -86,8 +86,7 @@ func TestReserveIsSteady(t *testing.T) {
 	}
 }
 
-// A long queue costs little each time that something changes: only for the next loads is it found
-// what leaves.
+// A long queue costs little at each change, since victims are chosen only for the next loads.
 func TestLongQueueIsCheap(t *testing.T) {
 	const models = 512
 	s, now, pool := New(Config{}), time.Unix(1e9, 0), objects.Name{Namespace: "n", Name: "p"}
@@ -127,7 +126,7 @@ func TestLongQueueIsCheap(t *testing.T) {
 	}
 }
 
-// A copy that an earlier process began to load is published as such until it is known whether the
+// A copy whose load an earlier process began is published as loading until it is known whether the
 // engine has it.
 func TestCopiesOnRecordAsLoadingArePublished(t *testing.T) {
 	s, now, pool := New(Config{}), time.Unix(1e9, 0), objects.Name{Namespace: "n", Name: "p"}

@@ -7,34 +7,34 @@ import (
 	"time"
 )
 
-// rule is one rule of placement: it decides what is due for it, notes the facts that this makes,
-// and returns what engines are to be told.
+// rule is one rule of placement. It makes the decisions that are due for it, notes the resulting
+// facts, and returns the actions for engines.
 type rule func(s *State, now time.Time) []Action
 
 // rules are the rules of one Decide, in the order in which they are applied.
 var rules = struct{ first, before, repeated, after []rule }{
-	// What happened by itself, what must not wait, and what is decided at a tick.
+	// Changes by time alone, urgent changes, and the decisions of a tick.
 	first: []rule{elapse, quitCalls, endDrains, runTick},
-	// The others follow in rounds until nothing is due. In a round the rules in the middle are
-	// repeated until nothing is due for them.
+	// The others run in rounds until nothing is due. Within a round, the repeated rules run until
+	// nothing is due for them.
 	before:   []rule{planMigrations},
 	repeated: []rule{reorder, placeDue, routeVModels, explainDue, startDue},
-	after:    []rule{endMigrations, fillPools}, // what is asked for has gone before
+	after:    []rule{endMigrations, fillPools}, // after all requested copies are placed
 }
 
-// any reports whether anything is due for the repeated rules, apart from reasons.
+// any reports whether anything but reasons is due for the repeated rules.
 func (d *due) any() bool {
 	return len(d.vmodels) > 0 || len(d.models) > 0 || len(d.helped) > 0 || len(d.endpoints) > 0 || len(d.touched) > 0
 }
 
-// explains reports whether the reasons of more models may be found in this round.
+// explains reports whether more reasons may be computed in this round.
 func (d *due) explains() bool { return len(d.stale) > 0 && d.explained < atOnce }
 
-// atOnce bounds how many endpoints are asked in one round for the reasons of models: half a
-// millisecond or so.
+// atOnce limits the number of endpoints that are asked for reasons in one round, to about half a
+// millisecond.
 const atOnce = 8000
 
-// quitCalls gives up calls to engines that are about to end.
+// quitCalls abandons calls to engines that are about to end.
 func quitCalls(s *State, _ time.Time) (todo []Action) {
 	for _, address := range slices.Sorted(maps.Keys(s.due.quit)) {
 		if s.endpoints[address].Is() {
@@ -45,7 +45,7 @@ func quitCalls(s *State, _ time.Time) (todo []Action) {
 	return todo
 }
 
-// endDrains unloads the copies that are drained, or have had long enough for that.
+// endDrains unloads copies that are drained, or whose drain limit has passed.
 func endDrains(s *State, now time.Time) (todo []Action) {
 	for _, c := range timedCopies(s) {
 		if c.State == Draining && !c.endpoint.Is() && (c.drained || now.Sub(c.Since) >= s.DrainLimit) {
@@ -55,7 +55,7 @@ func endDrains(s *State, now time.Time) (todo []Action) {
 	return todo
 }
 
-// explainDue finds for one model whether it has a place now, or why not.
+// explainDue checks for one model whether it has a place now, and otherwise finds the reason.
 func explainDue(s *State, now time.Time) []Action {
 	d := &s.due
 	if !d.explains() {
@@ -70,7 +70,7 @@ func explainDue(s *State, now time.Time) []Action {
 	return considerModel(s, m, now)
 }
 
-// startDue has endpoints about which something changed load what is next there.
+// startDue starts the next loads of the endpoints that changed.
 func startDue(s *State, now time.Time) (todo []Action) {
 	due := slices.Sorted(maps.Keys(s.due.endpoints))
 	clear(s.due.endpoints)
@@ -91,7 +91,7 @@ type candidate struct {
 }
 
 // placeDue considers changed models, and stuck models that changed endpoints may take, in one pass
-// in the order of [model.compare]. With two passes a changed model could take the room that an
+// in the order of [model.compare]. With two passes, a changed model could take the room that an
 // older stuck model waits for.
 func placeDue(s *State, now time.Time) (todo []Action) {
 	due := make([]candidate, 0, len(s.due.models))
@@ -116,7 +116,8 @@ func placeDue(s *State, now time.Time) (todo []Action) {
 	return todo
 }
 
-// appendHelped appends the stuck models that changed endpoints may take. Orders are up to date.
+// appendHelped appends the stuck models that changed endpoints may take. Eviction orders must be up
+// to date.
 func appendHelped(s *State, all []candidate) []candidate {
 	helped := slices.Sorted(maps.Keys(s.due.helped))
 	clear(s.due.helped)

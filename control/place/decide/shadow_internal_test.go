@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// naive is a shadow that looks at all that it holds to find who leaves.
+// naive is a ghost list that finds its victims by a search of all its models.
 type naive struct {
 	fade     float64
 	capacity amount
@@ -52,8 +52,8 @@ func (n *naive) used(id string, requests int, at, dear float64, bytes int64) (mi
 	}
 }
 
-// A shadow misses what one misses that looks at everything, also after counts have come to fade
-// otherwise, and after models are gone or have been silent.
+// A ghost list has the same misses as the naive one, even after the decay of use counts changes,
+// and after models were removed or unused for long.
 func TestAShadowIsACache(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 1))

@@ -8,39 +8,40 @@ import (
 	"time"
 )
 
-// An engine may have more adapters registered than its memories hold. As many as its GPU has slots
-// are served at once, and requests for another one wait until one of these has no request at all:
-// two adapters that always have some starve a third on two slots (vLLM 0.32, max_loras). What host
-// memory does not hold is read from storage again before it is served (max_cpu_loras). So adapters
-// that are in use are kept apart: what has the choice goes where slots are free, and at a tick one
-// leaves where more are in use than there are slots for.
+// An engine may have more adapters registered than fit into its memories. It serves at once as many
+// as its GPU has slots (vLLM 0.32, max_loras). Requests for another adapter wait until one of these
+// has no request at all: on two slots, two adapters that always have requests starve a third. An
+// adapter that host memory does not have (max_cpu_loras) is read from storage again before it is
+// served. So adapters in use are spread: a new copy goes to an endpoint with free slots, and at a
+// tick, an adapter leaves an endpoint that has more adapters in use than slots.
 
-// demand is how much of its engine's memories the adapters ask for that are used at an endpoint.
+// demand is the use of an engine's slots and host memory by the adapters at an endpoint.
 type demand struct {
-	// gpu is how many have requests in flight, in the mean of some seconds.
+	// gpu is the mean number of adapters with requests in flight, over some seconds.
 	gpu float64
-	// host is how many are in use.
+	// host is the number of adapters in use.
 	host int
 }
 
-// freeSlot is how much of a slot of the GPU has to be free, in the mean, for any other adapter to
-// get its turn there.
+// freeSlot is the mean share of a GPU slot that must be free for another adapter to be served.
 const freeSlot = 0.5
 
-// slotsOff is by how much of a slot what is in use may be off, for it is a mean.
+// slotsOff is the tolerance of the mean use of slots.
 const slotsOff = 0.05
 
-// starves says whether requests would wait for a slot of the GPU for long if an adapter that has
-// requests for this share of the time were there, and so many were registered, it among them.
+// starves reports whether requests for an adapter would wait long for a GPU slot at this endpoint.
+// presence is the share of time in which the adapter has requests, and registered is the number of
+// registered adapters including this one.
 func (e *endpoint) starves(registered int, presence float64) bool {
 	return e.GPUAdapters > 0 && registered > e.GPUAdapters && e.demand.gpu+max(presence, freeSlot) > float64(e.GPUAdapters)+slotsOff
 }
 
-// rereads says whether an adapter that is put there has one that is in use be read from storage
-// again.
+// rereads reports whether one more adapter would push one in use out of host memory, so that it has
+// to be read from storage again.
 func (e *endpoint) rereads() bool { return e.HostAdapters > 0 && e.demand.host >= e.HostAdapters }
 
-// presence is the share of the time in which a copy of the model has requests, of the mean copy.
+// presence returns the share of time in which a copy of the model has requests, averaged over its
+// copies.
 func (m *model) presence() float64 {
 	if len(m.copies) == 0 {
 		return 0
@@ -52,7 +53,7 @@ func (m *model) presence() float64 {
 	return sum / float64(len(m.copies))
 }
 
-// measureDemands finds what is asked of the memories of all endpoints, as of a tick.
+// measureDemands computes the demand at all endpoints, at a tick.
 func measureDemands(s *State, now time.Time) {
 	for _, e := range s.endpoints {
 		if e.demand = (demand{}); !e.holdsFew() {
@@ -66,11 +67,11 @@ func measureDemands(s *State, now time.Time) {
 	}
 }
 
-// holdsFew says whether anybody knows how many adapters the memories of an endpoint's engine hold.
+// holdsFew reports whether the number of adapters that fit into the engine's memories is known.
 func (e *endpoint) holdsFew() bool { return e.GPUAdapters > 0 || e.HostAdapters > 0 }
 
-// twins are the copies that other pools of an endpoint have of the same model there: the engine has
-// it once, for all of them.
+// twins returns the copies of the same model for other pools of the endpoint. The engine has it
+// once for all of them.
 func (e *endpoint) twins(c *Copy) (all []*Copy) {
 	for _, p := range e.pools {
 		if p == c.Pool {
@@ -83,16 +84,16 @@ func (e *endpoint) twins(c *Copy) (all []*Copy) {
 	return all
 }
 
-// asks says whether a copy asks for the memories of its engine, and goes on doing so.
+// asks reports whether a copy uses the memories of its engine, and will continue to.
 func (c *Copy) asks() bool { return c.remains() && !c.followed() }
 
-// asksBefore orders copies of several pools of what their engine has once: the one that is more
-// present asks for all.
+// asksBefore orders the copies for several pools of one model at an engine. The one with the larger
+// presence counts for all.
 func (c *Copy) asksBefore(o *Copy) bool {
 	return cmp.Or(cmp.Compare(o.presence, c.presence), c.Compare(o.CopyKey)) < 0
 }
 
-// ask adds to an endpoint what a copy asks of its memories, where anybody knows how much they hold.
+// ask adds the demand of a copy to its endpoint, if the capacity of the engine's memories is known.
 func (e *endpoint) ask(c *Copy, now time.Time) {
 	if !e.holdsFew() {
 		return
@@ -103,7 +104,7 @@ func (e *endpoint) ask(c *Copy, now time.Time) {
 	}
 }
 
-// followed says whether another copy is on its way that takes this one's place.
+// followed reports whether another copy on its way will replace this one.
 func (c *Copy) followed() bool {
 	for _, o := range c.model.copies {
 		if o.claim.from == c.Endpoint && o.State < Loaded && o.remains() {
@@ -113,8 +114,8 @@ func (c *Copy) followed() bool {
 	return false
 }
 
-// spreadAdapters has adapters leave endpoints at which more have requests all the time than the GPU
-// has slots, for others where they have one: one of an endpoint, and of few endpoints at one tick.
+// spreadAdapters moves adapters from endpoints with more adapters in constant use than GPU slots to
+// endpoints with a free slot: at one tick, one per endpoint and only from a few endpoints.
 func spreadAdapters(s *State, now time.Time) (todo []Action) {
 	moves := max(1, int(movesAtOnce*float64(len(s.endpoints))))
 	for _, address := range slices.Sorted(maps.Keys(s.endpoints)) {
@@ -144,10 +145,10 @@ func spreadAdapters(s *State, now time.Time) (todo []Action) {
 	return todo
 }
 
-// crowding are the copies that may leave an endpoint where more are in use than there are slots, in
-// order. First those that are present enough to end that excess alone: of these the one whose
-// requests end soonest, for its slot is free soonest, and requests of one that starves do not end.
-// Then the others, the most present first.
+// crowding returns the copies that may leave an endpoint with more adapters in use than slots, the
+// best to move first. These are the copies whose presence alone exceeds the excess, ordered by the
+// end of their requests, since their slots are free soonest; the requests of a starving adapter do
+// not end. The others follow, the largest presence first.
 func crowding(e *endpoint, excess float64) (all []*Copy) {
 	for _, c := range e.copies {
 		if m := c.model; c.State == Loaded && c.presence > 0 && !m.Pinned && !m.foreign {
@@ -167,7 +168,7 @@ func crowding(e *endpoint, excess float64) (all []*Copy) {
 	return all
 }
 
-// stay is how long a request is at its engine, in seconds, in the mean of minutes.
+// stay returns the mean time that a request is at its engine, in seconds, over some minutes.
 func (l *load) stay() float64 {
 	if l.slowRate == 0 {
 		return math.Inf(1)
@@ -175,8 +176,8 @@ func (l *load) stay() float64 {
 	return l.slowFlight / l.slowRate
 }
 
-// relievingEndpoint is another endpoint that has what a copy has and where its requests get a slot,
-// if the model can spare the copy.
+// relievingEndpoint returns another endpoint with a copy of the same model and a free slot, if the
+// model can spare this copy; otherwise nil.
 func relievingEndpoint(c *Copy) *endpoint {
 	m := c.model
 	if !isSpared(c) {
@@ -190,14 +191,13 @@ func relievingEndpoint(c *Copy) *endpoint {
 	return nil
 }
 
-// isSpared says whether a copy may leave though nothing else needs its room: others are there, and
-// as many as there are to be.
+// isSpared reports whether a copy may leave even if its room is not needed: enough other copies
+// exist.
 func isSpared(c *Copy) bool {
 	return c.State == Loaded && remaining(c.model) > max(c.model.needs(), c.model.aim) && !c.model.starved(c)
 }
 
-// releasePredecessor lets the copy go whose place one takes that is loaded now, if nobody needs
-// both.
+// releasePredecessor removes the copy that a newly loaded one replaces, unless both are needed.
 func releasePredecessor(s *State, c *Copy, now time.Time) {
 	if old := c.model.at(c.claim.from); old != nil && isSpared(old) {
 		drainCopy(s, old, now)

@@ -12,11 +12,10 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Whoever has requests for how much of the time: an adapter leaves an endpoint only where more are
-// in use than its GPU has slots, and only where it gets its turn elsewhere; of those that may leave
-// first the one that is enough and whose requests end soonest, else the one that is used most; one
-// of an endpoint at a tick; and once nothing changes it ends, where no adapter is left that could
-// leave.
+// For random use of adapters: an adapter leaves an endpoint only if more adapters are in use there
+// than its GPU has slots, and only for an endpoint with a free slot. The first to leave is the one
+// that ends the excess alone and whose requests end soonest, or else the one that is used most. At
+// one tick, one adapter leaves an endpoint. If nothing else changes, the moves end.
 func TestSpread(t *testing.T) {
 	moves, leaves := 0, 0
 	for seed := range uint64(400) {
@@ -48,7 +47,7 @@ func TestSpread(t *testing.T) {
 			measureDemands(s, now)
 			reorder(s, s.now)
 			was := make(map[string]demand)
-			var want *Copy // what is to leave the endpoint at which a tick begins
+			var want *Copy // the copy that should leave the first endpoint of the tick
 			first := ""
 			for _, e := range p.endpoints {
 				was[e.Address] = e.demand
@@ -115,7 +114,7 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// searchedSlots is the copy that is to leave an endpoint, by a look at all of them.
+// searchedSlots finds by a search of all copies the one that should leave an endpoint.
 func searchedSlots(p *pool, e *endpoint) (best *Copy) {
 	excess := e.demand.gpu - float64(e.GPUAdapters)
 	if e.GPUAdapters == 0 || excess <= 0 {
@@ -141,7 +140,7 @@ func searchedSlots(p *pool, e *endpoint) (best *Copy) {
 			}
 			switch {
 			case o == e:
-			case is != nil: // it has it
+			case is != nil: // it is already there
 				place = place || o.GPUAdapters == 0 || registered <= o.GPUAdapters || sum+max(c.presence, 0.5) <= float64(o.GPUAdapters)
 			case registered < o.Slots:
 				place = place || o.GPUAdapters == 0 || registered+1 <= o.GPUAdapters || sum+max(mean, 0.5) <= float64(o.GPUAdapters)
@@ -158,8 +157,7 @@ func searchedSlots(p *pool, e *endpoint) (best *Copy) {
 	return best
 }
 
-// What a copy asks of an endpoint's memories is counted while it is there, and not of one that is
-// to be followed.
+// A copy counts in the demand of its endpoint while it is there, unless another will replace it.
 func TestDemand(t *testing.T) {
 	s, now, name := New(Config{}), time.Unix(1e9, 0), objects.Name{Namespace: "n", Name: "p"}
 	for _, address := range []string{"e1", "e2"} {
@@ -199,7 +197,7 @@ func TestDemand(t *testing.T) {
 	}
 }
 
-// The copy that another one follows leaves if nobody needs both.
+// A replaced copy is removed unless both copies are needed.
 func TestSucceed(t *testing.T) {
 	for _, c := range []struct {
 		what     string
@@ -236,7 +234,7 @@ func TestSucceed(t *testing.T) {
 	}
 }
 
-// An old copy that leaves already goes on doing so.
+// A replaced copy that is already leaving continues to leave.
 func TestSucceedsWhatLeaves(t *testing.T) {
 	s, now := crowd("e1: a, e2:")
 	m := s.models[Key{Pool: crowded, ID: "a"}]
@@ -251,8 +249,8 @@ func TestSucceedsWhatLeaves(t *testing.T) {
 
 var crowded = objects.Name{Namespace: "n", Name: "p"}
 
-// crowd has copies at endpoints with one slot on the GPU, such as "e1: a b, e2: a-": those without
-// - have requests all the time.
+// crowd builds endpoints with one GPU slot each from a text such as "e1: a b, e2: a-". Copies
+// without "-" always have requests.
 func crowd(all string) (*State, time.Time) {
 	s, now := New(Config{}), time.Unix(1e9, 0)
 	for text := range strings.SplitSeq(all, ", ") {
@@ -270,7 +268,8 @@ func crowd(all string) (*State, time.Time) {
 	return s, now
 }
 
-// crowds prints what crowd reads, with < at what leaves and > at what is to be loaded.
+// crowds prints the text that crowd reads, with < after copies that leave and > after those that
+// are to be loaded.
 func crowds(s *State) string {
 	var all []string
 	for _, address := range slices.Sorted(maps.Keys(s.endpoints)) {
@@ -328,8 +327,8 @@ func TestSpreadAtATick(t *testing.T) {
 	}
 }
 
-// However often the requests of an adapter change that always has some, it stays where it has a
-// slot.
+// An adapter that always has requests stays where it has a slot, even if its number of requests
+// varies.
 func TestWhatIsAlwaysInUseStays(t *testing.T) {
 	s, now := crowd("e1: a, e2:")
 	key := Key{Pool: crowded, ID: "a"}
@@ -347,7 +346,7 @@ func TestWhatIsAlwaysInUseStays(t *testing.T) {
 	}
 }
 
-// An adapter has one slot for all pools of its endpoint.
+// An adapter takes one slot for all pools of its endpoint.
 func TestAnAdapterOfTwoPoolsHasOneSlot(t *testing.T) {
 	s, now := crowd("e1: a")
 	other := objects.Name{Namespace: "n", Name: "q"}

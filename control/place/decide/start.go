@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// startLoads tells an engine to load what waits there, as many at once as it takes, in the order of
-// [Copy.compareTurn].
+// startLoads starts the loads that are queued at an endpoint, as many at once as the engine
+// accepts, in the order of [Copy.compareTurn].
 func startLoads(s *State, e *endpoint, now time.Time) (todo []Action) {
 	if e.state != up || e.Is() {
 		return nil
@@ -24,12 +24,12 @@ func startLoads(s *State, e *endpoint, now time.Time) (todo []Action) {
 			return todo
 		}
 		if e.copies[c.Key] != c || c.State != Queued {
-			continue // it has given its place up
+			continue // it has given up its place
 		}
 		if is := e.leaks[c.ID]; c.sizing || is != nil && is.asked {
-			continue // a moment
+			continue // its size is being predicted
 		}
-		if !e.started(c) { // what is evicted for it is not gone yet; who comes after it must not take its room
+		if !e.started(c) { // its victims are not unloaded yet; copies behind it must not take that room
 			if c.roomless.IsZero() {
 				c.roomless = now
 				s.noteCopy(copyTimed, c)
@@ -53,14 +53,14 @@ func startLoads(s *State, e *endpoint, now time.Time) (todo []Action) {
 			a.Waited = now.Sub(since)
 		}
 		todo = append(todo, a)
-		if e.unloadTime.known() { // shortly before it ends, room is made for the next load
+		if e.unloadTime.known() { // shortly before a load ends, evict for the next one
 			s.noteCopy(loadBegan, c)
 		}
 	}
 	return todo
 }
 
-// dismissCopy lets a copy go, in the way that its state asks for.
+// dismissCopy removes a copy in the way that its state requires.
 func dismissCopy(s *State, c *Copy, now time.Time) []Action {
 	switch c.State {
 	case Queued:
@@ -80,18 +80,18 @@ func dismissCopy(s *State, c *Copy, now time.Time) []Action {
 	return nil
 }
 
-// drainCopy lets the requests of a copy end, and no more go there.
+// drainCopy stops new requests to a copy; those in flight may end.
 func drainCopy(s *State, c *Copy, now time.Time) {
 	s.set(c, Draining, now)
 }
 
-// doomCopy has a copy that is loading be unloaded as soon as it is loaded.
+// doomCopy marks a loading copy to be unloaded as soon as it is loaded.
 func doomCopy(s *State, c *Copy) {
 	c.doomed = true
 	s.noteCopy(copyDoomed, c)
 }
 
-// unloadCopy ends a drain.
+// unloadCopy ends the drain of a copy.
 func unloadCopy(s *State, c *Copy, now time.Time) Action {
 	s.set(c, Unloading, now)
 	return Action{Kind: Unload, Endpoint: c.Endpoint, Model: c.model.Entry}

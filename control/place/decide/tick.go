@@ -10,56 +10,57 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// What no request asks for is decided at a tick: how many copies of a model its load asks for, a
-// second copy of what is in use, and what free room is filled with.
+// A tick decides what no request asks for: the number of copies that the load of a model needs, the
+// second copy of a model in use, and the models that fill free room.
 
-// TickInterval is between two ticks, if nobody says otherwise: ModelMesh's rate check
+// TickInterval is the default time between two ticks: ModelMesh's rate check
 // (tas.ratecheck_freq_ms).
 const TickInterval = 10 * time.Second
 
 const (
-	// Loads of models are means over about loadMean seconds, so that two ticks see a crowd that
-	// comes; how long a request takes is a mean over serviceMean.
+	// loadMean is the time constant, in seconds, of the mean load of a model, short enough for two
+	// ticks to notice a burst. serviceMean is that of the mean time of a request.
 	loadMean    = 20.0
 	serviceMean = 180.0
-	// A model gets more copies where its load asks for more than growBeyond times those that it has
-	// and growAbove, and one less where its load has asked for less than shrinkWithin times as
-	// many, less shrinkBelow, for calmFor seconds. Loads that are up and down by a tenth are
-	// between.
+	// A model gets more copies if its load needs more than growBeyond times its copies plus
+	// growAbove. It loses one if its load has needed less than shrinkWithin times its copies minus
+	// shrinkBelow for calmFor seconds. Loads that vary by a tenth change nothing.
 	growBeyond, growAbove     = 1.15, 0.45
 	shrinkWithin, shrinkBelow = 0.85, 0.6
 	calmFor                   = 180.0
-	// leastBusy is the load below which no copy is added: one request at a time, all the time.
+	// leastBusy is the load below which no copy is added: one request in flight, all the time.
 	leastBusy = 1.0
-	// fullShare is how much of what copies take at once is to be in use: above that requests wait
-	// for long (ModelMesh: MM_CONC_SCALEUP_BANDWIDTH_PCT, 90).
+	// fullShare is the highest share of the copies' concurrency limits that should be in use; above
+	// it, requests wait long (ModelMesh: MM_CONC_SCALEUP_BANDWIDTH_PCT, 90).
 	fullShare = 0.9
-	// A model in use was used again after secondAfter, without a break of more than secondWithin
-	// (ModelMesh: mm.min_ and max_second_copy_age_secs). If its load takes less than secondAfter /
-	// secondLoads, as that of an adapter does, it is used again after so many load times.
+	// secondAfter is how long a model must have been in use, without a break longer than
+	// secondWithin, to get a second copy (ModelMesh: mm.min_ and max_second_copy_age_secs). If its
+	// load takes less than secondAfter / secondLoads, as an adapter's does, secondLoads load times
+	// are enough.
 	secondAfter  = 7 * time.Minute
 	secondLoads  = 50
 	secondWithin = 40 * time.Minute
-	// It gets a second copy where so much of the pool is free, or nothing has had to leave that was
-	// used within roomyAge (ModelMesh's rateTrackingTask).
+	// secondFree is the share of the pool that must be free for second copies, unless no model used
+	// within roomyAge has been evicted (ModelMesh's rateTrackingTask).
 	secondFree = 0.1
 	roomyAge   = 20 * time.Hour
-	// What room is free beyond keepFree of an endpoint is filled (ModelMesh's reaper).
+	// keepFree is the share of an endpoint that is not filled with unrequested models (ModelMesh's
+	// reaper).
 	keepFree = 1.0 / 8
 )
 
-// Tick lets [State.Decide] decide what no event asks for. It is to be called about every
+// Tick makes the next [State.Decide] also decide what no event asks for. Call it about once per
 // [TickInterval].
 func (s *State) Tick() { s.due.tick = true }
 
-// runTick is a tick.
+// runTick makes the decisions of a tick.
 func runTick(s *State, now time.Time) (todo []Action) {
 	if !s.due.tick {
 		return nil
 	}
 	s.due.tick = false
 	for address := range s.clock.endpoints {
-		s.noteEndpoint(migrationChanged, s.endpoints[address]) // what was used meanwhile is to be moved, too
+		s.noteEndpoint(migrationChanged, s.endpoints[address]) // models used meanwhile must move, too
 	}
 	passed := now.Sub(s.ticked).Seconds()
 	if s.ticked.IsZero() || passed <= 0 {
@@ -74,7 +75,7 @@ func runTick(s *State, now time.Time) (todo []Action) {
 		}
 	}
 	pools := slices.SortedFunc(maps.Keys(s.pools), objects.Name.Compare)
-	used := make(map[objects.Name][]*model, len(s.pools)) // of all, the most missed first
+	used := make(map[objects.Name][]*model, len(s.pools)) // by pool, the highest eviction value first
 	for _, name := range pools {
 		p := s.pools[name]
 		tickFading(s, name, p)
@@ -85,7 +86,7 @@ func runTick(s *State, now time.Time) (todo []Action) {
 			tickLoads(s, p, all[name], used[name], passed, now)
 			continue
 		}
-		for _, m := range all[name] { // nobody knows in how long that came
+		for _, m := range all[name] { // the length of the first interval is unknown
 			m.requests, m.waited = 0, 0
 			for _, c := range m.copies {
 				c.fly(now)
@@ -109,33 +110,34 @@ func runTick(s *State, now time.Time) (todo []Action) {
 	return todo
 }
 
-// missedMore orders models by what they are missed by, the most first.
+// missedMore orders models by eviction value, the highest first.
 func (m *model) missedMore(o *model) int {
 	return cmp.Or(cmp.Compare(o.worth, m.worth), m.Compare(o.ModelKey))
 }
 
-// load is what requests ask of the copies of a model.
+// load is the work of requests for the copies of a model.
 type load struct {
-	// requests are those that named it since the last tick, flown the seconds that they were in
-	// flight, and waited those that they waited for copies that had as many as they take.
+	// requests is the number of requests since the last tick. flown is the sum of their seconds in
+	// flight, and waited the sum of their seconds of waiting because every copy was at its limit.
 	requests, flown, waited float64
-	rate                    float64 // requests a second
-	crowd                   float64 // requests that are in flight or wait for such copies
-	// slowRate and slowFlight are requests a second and in flight over a longer time: one over the
-	// other is how long a request takes.
+	rate                    float64 // requests per second
+	crowd                   float64 // requests in flight, or waiting for copies at their limit
+	// slowRate and slowFlight are the requests per second and in flight over a longer time.
+	// slowFlight / slowRate is the mean time of a request.
 	slowRate, slowFlight float64
-	// engines is how many requests it would keep in flight at engines that are as fast as they
-	// were: what it loads them with.
+	// engines is the load: the number of requests that would be in flight if engines were as fast
+	// as over the longer time.
 	engines float64
-	// aim is how many copies its load asks for, calm for how many seconds fewer would have done.
+	// aim is the number of copies that the load needs. calm is for how many seconds fewer would
+	// have been enough.
 	aim  int
 	calm float64
 }
 
-// within is how much what came in the last so many seconds counts in a mean over others.
+// within returns the weight of the last passed seconds in a mean with the time constant mean.
 func within(passed, mean float64) float64 { return 1 - math.Exp(-passed/mean) }
 
-// tick takes what came since the last tick into the means.
+// tick updates the means with what happened since the last tick.
 func (l *load) tick(passed float64) {
 	fast, slow := within(passed, loadMean), within(passed, serviceMean)
 	rate, flight := l.requests/passed, l.flown/passed
@@ -149,8 +151,8 @@ func (l *load) tick(passed float64) {
 	}
 }
 
-// turn finds how many copies are to bear the load where copies of it are the share of one endpoint,
-// so many seconds after it did last.
+// turn updates aim, passed seconds after the last call. copies is the load in units of the share of
+// one endpoint, and most the largest allowed number of copies.
 func (l *load) turn(copies float64, most int, passed float64) {
 	now := max(1, l.aim)
 	switch {
@@ -167,8 +169,8 @@ func (l *load) turn(copies float64, most int, passed float64) {
 	}
 }
 
-// tickLoads finds what models ask of engines, and how many copies are to bear it. Of models that
-// nobody has used nothing is asked.
+// tickLoads computes the load of models, and the number of copies for it. Unused models have no
+// load.
 func tickLoads(s *State, p *pool, all, used []*model, passed float64, now time.Time) {
 	endpoints, total, fast := 0, 0.0, within(passed, loadMean)
 	for _, e := range p.endpoints {
@@ -180,7 +182,7 @@ func tickLoads(s *State, p *pool, all, used []*model, passed float64, now time.T
 		for _, c := range m.copies {
 			c.fly(now)
 			m.flown += c.flown
-			if c.State >= Loaded { // of one that is on its way it is expected
+			if c.State >= Loaded { // copies on their way are about to be loaded
 				c.presence += (min(1, c.occupied/passed) - c.presence) * fast
 			}
 			c.flown, c.occupied = 0, 0
@@ -203,7 +205,7 @@ func tickLoads(s *State, p *pool, all, used []*model, passed float64, now time.T
 				s.noteModel(valueChanged, m)
 			}
 		}
-		copies := m.engines / share // without any load not a number, and above nothing
+		copies := m.engines / share // NaN if there is no load at all; every comparison is then false
 		if p.RPM > 0 {
 			copies = m.rate * 60 / float64(p.RPM)
 		} else if m.engines < leastBusy {
@@ -227,8 +229,8 @@ func tickLoads(s *State, p *pool, all, used []*model, passed float64, now time.T
 	}
 }
 
-// limit is how many requests a copy of the model takes at once, in the mean of those that answer;
-// 0: one of them takes as many as come, or there is none.
+// limit returns the mean concurrency limit of the model's loaded copies; 0 if one of them has none,
+// or there are no copies.
 func (m *model) limit() float64 {
 	sum, n := 0, 0
 	for _, c := range m.copies {
@@ -243,7 +245,8 @@ func (m *model) limit() float64 {
 	return float64(sum) / float64(max(1, n))
 }
 
-// fly counts the seconds that requests have been in flight at a copy, and those in which any was.
+// fly adds up the seconds that requests have been in flight at a copy, and those in which at least
+// one was.
 func (c *Copy) fly(now time.Time) {
 	if c.inFlight > 0 && now.After(c.flying) {
 		passed := now.Sub(c.flying).Seconds()
@@ -253,7 +256,8 @@ func (c *Copy) fly(now time.Time) {
 	c.flying = now
 }
 
-// addForLoad adds the copies that loads ask for: where there is room, or others are missed less.
+// addForLoad adds the copies that loads need, if there is room or models with lower eviction values
+// can be evicted.
 func addForLoad(s *State, all []*model, now time.Time) (todo []Action) {
 	for _, m := range all {
 		for m.aim > 1 && remaining(m) < m.aim && remaining(m) > 0 {
@@ -267,7 +271,7 @@ func addForLoad(s *State, all []*model, now time.Time) (todo []Action) {
 	return todo
 }
 
-// addForUse adds second copies of what is in use, where there is much room.
+// addForUse adds second copies of models in use, if there is much room.
 func addForUse(s *State, p *pool, all []*model, since, now time.Time) (todo []Action) {
 	claims := make(map[*Fit]*claim)
 	for _, m := range all {
@@ -287,16 +291,16 @@ func addForUse(s *State, p *pool, all []*model, since, now time.Time) (todo []Ac
 	return todo
 }
 
-// secondAfter returns for how long a model is used before it gets a second copy.
+// secondAfter returns how long a model must have been in use to get a second copy.
 func (m *model) secondAfter() time.Duration {
-	if m.took == 0 { // nothing is known of its load
+	if m.took == 0 { // no load was measured
 		return secondAfter
 	}
 	return min(secondAfter, time.Duration(secondLoads*m.took*float64(time.Second)))
 }
 
-// claimForUse is that of second copies at endpoints that are for a model; nil where these have too
-// little room.
+// claimForUse returns the claim of second copies at the endpoints that may load a model; nil if
+// these have too little room.
 func (p *pool) claimForUse(f *Fit, now time.Time) *claim {
 	by := claim{purpose: ForUse, below: math.Inf(-1), idle: true}
 	if p.free(f) < secondFree {
@@ -308,9 +312,9 @@ func (p *pool) claimForUse(f *Fit, now time.Time) *claim {
 	return &by
 }
 
-// fillPool fills free room with what was used and has no copy, the most missed first: as much as
-// endpoints load at once, and more when that has ended (refill), so that a request never waits for
-// more than that.
+// fillPool fills free room with models that were used and have no copy, the highest eviction value
+// first: as many as endpoints load at once, and more when those loads have ended (fillPools). So a
+// request never waits for more than one such load.
 func fillPool(s *State, p *pool, now time.Time) (todo []Action) {
 	var waiting []*model
 	for len(p.fills) > 0 && slices.ContainsFunc(p.endpoints, (*endpoint).spare) {
@@ -331,8 +335,8 @@ func fillPool(s *State, p *pool, now time.Time) (todo []Action) {
 	return todo
 }
 
-// awaitsPreferred reports whether an endpoint that is preferred for a model has room for it beside
-// what is kept free, and is busy loading others.
+// awaitsPreferred reports whether a preferred endpoint has room for a model beyond the share that
+// stays free, but is busy with other loads.
 func (m *model) awaitsPreferred(p *pool) bool {
 	for _, e := range p.endpoints {
 		if !m.fit.Preferred[e.Address] || !m.fit.takes(e.Address) || !e.able() || e.idle() {
@@ -345,7 +349,7 @@ func (m *model) awaitsPreferred(p *pool) bool {
 	return false
 }
 
-// fillPools goes on filling the pools in which a load has ended.
+// fillPools continues to fill the pools in which a load has ended.
 func fillPools(s *State, now time.Time) (todo []Action) {
 	for _, name := range slices.SortedFunc(maps.Keys(s.due.fills), objects.Name.Compare) {
 		todo = append(todo, fillPool(s, s.pool(name), now)...)
@@ -354,18 +358,18 @@ func fillPools(s *State, now time.Time) (todo []Action) {
 	return todo
 }
 
-// spare says whether an endpoint would load something at once, and keeps room free beside it.
+// spare reports whether an endpoint can start a load at once and has free room beyond keepFree.
 func (e *endpoint) spare() bool {
 	with := e.tally().remain.plus(e.DefaultBytes)
 	return e.able() && e.idle() && e.free(with) >= keepFree && !e.rereads() && !e.starves(with.models, 0)
 }
 
-// idle says whether an endpoint loads fewer models than it does at once.
+// idle reports whether an endpoint could load another model at once.
 func (e *endpoint) idle() bool {
 	return len(e.tally().queue)+e.turns() < max(1, e.Loads)
 }
 
-// free is the share of the room of those endpoints of a pool that is free which are for a model.
+// free returns the free share of those endpoints of a pool that may load a model.
 func (p *pool) free(f *Fit) float64 {
 	var has, free float64
 	for _, e := range p.endpoints {
@@ -377,7 +381,8 @@ func (p *pool) free(f *Fit) float64 {
 	return free / max(1, has)
 }
 
-// oldest is when the model was last used that is next to leave those endpoints, of all that may.
+// oldest returns the last use of the next model to be evicted at those endpoints, and whether any
+// may be evicted.
 func (p *pool) oldest(f *Fit) (used time.Time, any bool) {
 	for _, e := range p.endpoints {
 		if !f.takes(e.Address) {
@@ -392,7 +397,7 @@ func (p *pool) oldest(f *Fit) (used time.Time, any bool) {
 	return used, any
 }
 
-// growModel gives a model another copy, if there is a place for it.
+// growModel adds one copy of a model, if there is a place for it.
 func growModel(s *State, m *model, by claim, now time.Time) (added bool, todo []Action) {
 	best, _ := choosePlace(s, m, by)
 	if best.e == nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Copies follow what a load asks for with a distance up and down, down only after three minutes,
-// and never beyond what there may be.
+// The number of copies follows the load with hysteresis. It falls only after three minutes, and
+// stays within its limits.
 func TestCopiesThatALoadAsksFor(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -17,7 +17,7 @@ func TestCopiesThatALoadAsksFor(t *testing.T) {
 		asks float64
 		most int
 		want int // after one tick
-		then int // after so many more that a lower one is believed
+		then int // after enough ticks for a lower number
 	}{
 		{"nothing", 0, 0, 8, 0, 0},
 		{"little more than it has", 1, 1.5, 8, 1, 1},
@@ -44,7 +44,7 @@ func TestCopiesThatALoadAsksFor(t *testing.T) {
 	}
 }
 
-// A load that is up and down by a tenth moves no copy, once it has settled.
+// A settled load that varies by a tenth changes no copy.
 func TestNoiseMovesNoCopy(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for asks := 0.5; asks < 40; asks += 0.05 {
@@ -64,11 +64,11 @@ func TestNoiseMovesNoCopy(t *testing.T) {
 	}
 }
 
-// A load is how many requests it keeps in flight: what comes suddenly counts within two ticks, and
-// as long as requests took before.
+// A load is the number of requests in flight. A burst counts within two ticks, as if its requests
+// took as long as earlier ones.
 func TestALoadIsItsRequestsInFlight(t *testing.T) {
 	l := load{}
-	for range 100 { // 5 requests a second, of 2 s
+	for range 100 { // 5 requests per second of 2 s each
 		l.requests, l.flown = 50, 100
 		l.tick(10)
 	}
@@ -90,8 +90,8 @@ func TestALoadIsItsRequestsInFlight(t *testing.T) {
 	}
 }
 
-// A load asks for no more copies than the model may have, nor than there are endpoints that can
-// load it.
+// The number of copies for a load is at most the model's maximum and the number of endpoints that
+// can load it.
 func TestNoMoreCopiesThanThereMayBe(t *testing.T) {
 	for _, c := range []struct{ most, want int }{{0, 3}, {2, 2}, {8, 3}} {
 		s, p, m := known(objects.Entry{Max: c.most}, noon)
@@ -107,7 +107,7 @@ func TestNoMoreCopiesThanThereMayBe(t *testing.T) {
 	}
 }
 
-// Each copy less takes as long again.
+// Each further reduction takes another three minutes.
 func TestOneCopyLessAtATime(t *testing.T) {
 	l := load{aim: 3}
 	for i := 1; i <= 36; i++ {
@@ -117,7 +117,7 @@ func TestOneCopyLessAtATime(t *testing.T) {
 	}
 }
 
-// What came before the first tick came in nobody knows how long.
+// The length of the interval before the first tick is unknown, so its requests count for nothing.
 func TestTheFirstTick(t *testing.T) {
 	s, now, key := New(Config{}), time.Unix(1e9, 0), Key{Pool: objects.Name{Namespace: "n", Name: "p"}, ID: "m"}
 	s.SetEndpoint("e1", []objects.Name{key.Pool})

@@ -21,15 +21,15 @@ func (s *spread) add(x float64) {
 	s.m2 += delta * (x - s.mean)
 }
 
-// recent are the last values of something that is measured again and again. Their median is taken
-// for the next one, for one of them may be far off.
+// recent holds the latest measurements of a quantity. Their median predicts the next one, since
+// single measurements may be far off.
 type recent struct {
 	last   [recentMost]float64
-	n      int // how many were added
+	n      int // number of measurements ever added
 	median float64
 }
 
-// recentMost is how many values count.
+// recentMost is the number of measurements that are kept.
 const recentMost = 15
 
 func (r *recent) add(x float64) {
@@ -41,27 +41,28 @@ func (r *recent) add(x float64) {
 	r.median = (values[(len(values)-1)/2] + values[len(values)/2]) / 2
 }
 
-// known reports whether there are enough values.
+// known reports whether there are enough measurements.
 func (r *recent) known() bool { return r.n >= enough }
 
 const (
-	// defaultTimeout bounds a load where nobody says how long one may take, and too few loads
-	// before it how long one takes: an adapter of a gigabyte from object storage.
+	// defaultTimeout limits a load if no limit is configured or reported, and too few loads were
+	// measured: enough for an adapter of a gigabyte from object storage.
 	defaultTimeout = 2 * time.Minute
-	// minTimeout is the least that statistics make of it: a disk may be busy once.
+	// minTimeout is the lowest limit that measured loads lead to: a disk may be busy for a moment.
 	minTimeout = 10 * time.Second
-	// enough is how many loads make statistics, and deviations how many standard deviations above
-	// the mean a load may take, few and many loads (ModelMesh, TimeStats.java).
+	// enough is the number of loads that give statistics. deviations is the number of standard
+	// deviations above the mean that a load may take, for few and for many loads (ModelMesh,
+	// TimeStats.java).
 	enough         = 4
 	deviationsFew  = 5
 	deviationsMany = 3
 	many           = 20
-	// slack is how much more than that a load gets before it is given up: giving up too early costs
-	// another load.
+	// slack is the factor by which a load may exceed that time before it is abandoned: abandoning
+	// it too early costs another load.
 	slack = 3
 )
 
-// timesOf is what loads of a type took in a pool.
+// timesOf returns the load times of a type of models in a pool.
 func (p *pool) timesOf(kind string) *spread {
 	t := p.times[kind]
 	if t == nil {
@@ -71,8 +72,9 @@ func (p *pool) timesOf(kind string) *spread {
 	return t
 }
 
-// loadTimeout is how long a load of a model may take at an endpoint: what people or the engine say,
-// the lower of both, else by what loads of the model's type took in its pool.
+// loadTimeout returns the limit of a load of a model at an endpoint: the lower one of the
+// configured and the engine's limit; if there is neither, the limit from the load times of its type
+// in the pool.
 func loadTimeout(s *State, e *endpoint, m *model) time.Duration {
 	p := s.pool(m.Pool)
 	t := p.timesOf(m.Type)
@@ -87,7 +89,7 @@ func loadTimeout(s *State, e *endpoint, m *model) time.Duration {
 	return max(slack*t.most(), minTimeout)
 }
 
-// most is what a load takes at most, by those before it.
+// most returns the longest normal load time, from the measured ones.
 func (s *spread) most() time.Duration {
 	deviations := float64(deviationsFew)
 	if s.n > many {
@@ -96,8 +98,8 @@ func (s *spread) most() time.Duration {
 	return time.Duration((s.mean + deviations*math.Sqrt(s.m2/float64(s.n))) * float64(time.Second))
 }
 
-// slowAfter is when a load of a model counts as slow: after what such loads take at most, where
-// enough of them were measured.
+// slowAfter returns the time after which a load of a model counts as slow: the longest normal time,
+// if enough loads were measured.
 func slowAfter(s *State, m *model) time.Duration {
 	const least = minTimeout / slack
 	if t := s.pool(m.Pool).timesOf(m.Type); t.n >= enough {

@@ -9,8 +9,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// What loads of a type took in one pool says nothing of another, whose storage or engines may be
-// slower.
+// The load times of a type in one pool do not count in another pool, whose storage or engines may
+// be slower.
 func TestLoadTimesAreThoseOfAPool(t *testing.T) {
 	s, now := decide.New(inOrder), start
 	other := objects.Name{Namespace: "default", Name: "q"}

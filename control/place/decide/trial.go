@@ -7,38 +7,37 @@ import (
 	"time"
 )
 
-// An endpoint is on trial while nothing holds its pod back from requests but that nobody has said
-// yet that models load there: a few of those that are loaded elsewhere are loaded there, too, the
-// most recently used first. So a roll to a version at which loads fail stands still, before it has
-// replaced what loads.
+// An endpoint is on trial while its pod is ready but for the proof that models load there. A few
+// models that are loaded elsewhere are loaded there, too, the most recently used first. So a
+// rollout to a version that cannot load models stops before it has replaced the version that can.
 
 const (
-	// trialLoads is how many models have to be loaded for an endpoint to pass, if there are so
-	// many, and trialFailures how many that are loaded elsewhere have to fail for it to fail
-	// (ModelMesh 0.12, MM_FAILFAST_UPGRADE_ENABLED: more than two).
+	// trialLoads is the number of loaded models with which an endpoint passes, if there are that
+	// many. trialFailures is the number of failed models with which it fails, if they are loaded
+	// elsewhere (ModelMesh 0.12, MM_FAILFAST_UPGRADE_ENABLED: more than two).
 	trialLoads    = 3
 	trialFailures = 3
 )
 
-// Trial is how an endpoint on trial does. It goes on while it has neither passed nor failed.
+// Trial is the progress of a trial. It continues until it has passed or failed.
 type Trial struct {
-	// Passed says that models load there, or that there is none to load; Failed that they do not.
-	// Both last for as long as the engine lives; in its next life failures count for as long as
-	// any.
+	// Passed: models load there, or there is none to load. Failed: models do not load there. Both
+	// last until the engine restarts; earlier failures to load still count afterwards until they
+	// expire.
 	Passed, Failed bool
-	// Loaded is how many models were loaded when it had passed or failed.
+	// Loaded is the number of models that were loaded when the trial passed or failed.
 	Loaded int
-	// Failures are the loads that failed of models that are loaded elsewhere, one for each model.
+	// Failures are the failed loads of models that are loaded elsewhere, one for each model.
 	Failures []TrialFailure
 }
 
-// TrialFailure is a load that failed, in the engine's words.
+// TrialFailure is a failed load, with the engine's message.
 type TrialFailure struct {
 	Key
 	Words string
 }
 
-// Trial returns how an endpoint on trial does, and whether it is on trial.
+// Trial returns the progress of an endpoint's trial, and whether the endpoint is on trial.
 func (s *State) Trial(address string) (Trial, bool) {
 	e := s.endpoints[address]
 	if e == nil || e.trial == nil {
@@ -47,8 +46,7 @@ func (s *State) Trial(address string) (Trial, bool) {
 	return *e.trial, true
 }
 
-// setTrial begins a trial, or ends it. What was to be tried there and has not begun is not loaded
-// for that any more.
+// setTrial begins a trial, or ends it. At the end, queued trial loads are removed.
 func setTrial(s *State, e *endpoint, begins bool) {
 	for _, c := range e.sorted() {
 		if c.State == Queued && c.claim.purpose == ForTrial && !c.cut {
@@ -61,8 +59,8 @@ func setTrial(s *State, e *endpoint, begins bool) {
 	s.noteEndpoint(trialChanged, e)
 }
 
-// runTrial has an endpoint on trial load what it is to be tried with, until it has passed or
-// failed. What nobody has looked at yet may be loaded elsewhere: it waits for that.
+// runTrial starts the loads of an endpoint on trial, until the trial has passed or failed. It waits
+// until every other endpoint has been scraped, since models may be loaded there.
 func runTrial(s *State, e *endpoint, now time.Time) (todo []Action) {
 	t := e.trial
 	if t == nil || t.Passed || t.Failed || e.state != up || e.Is() || s.unseen > 0 {
@@ -92,7 +90,7 @@ func runTrial(s *State, e *endpoint, now time.Time) (todo []Action) {
 		t.Failed = true
 	case coming > 0:
 		return todo
-	default: // of those that could be tried all failed, or not
+	default: // all possible loads have failed, or none was possible
 		t.Failed = loaded == 0 && len(t.Failures) > 0
 		t.Passed = !t.Failed
 	}
@@ -101,8 +99,8 @@ func runTrial(s *State, e *endpoint, now time.Time) (todo []Action) {
 	return todo
 }
 
-// loadedElsewhere are the models that requests find loaded at other endpoints, and that were used
-// of late, the most recently used first.
+// loadedElsewhere returns the recently used models that are loaded at other endpoints, the most
+// recently used first.
 func loadedElsewhere(s *State, e *endpoint, now time.Time) (all []*model) {
 	for _, m := range s.models {
 		if slices.Contains(e.pools, m.Pool) && now.Sub(m.lastUsed) < movedIfUsed && loadedCopies(s, m.ModelKey) > 0 {
@@ -113,8 +111,8 @@ func loadedElsewhere(s *State, e *endpoint, now time.Time) (all []*model) {
 	return all
 }
 
-// note notes that a load of a model failed at an endpoint on trial, if it did. That lasts longer
-// than the failure does.
+// note records a failed load at an endpoint on trial, if there was one. The record outlasts the
+// failure.
 func (t *Trial) note(m *model, e *endpoint) {
 	if slices.ContainsFunc(t.Failures, func(f TrialFailure) bool { return f.Key == m.ModelKey }) {
 		return

@@ -10,34 +10,34 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Status is what is known of a model, for people and clients.
+// Status is the state of a model, for operators and clients.
 type Status struct {
 	objects.Entry
 	LastUsed time.Time
-	// Held is how many requests wait for it, at all extprocs.
+	// Held is the number of requests that wait for it, in all extprocs.
 	Held int
-	// Copies in order of endpoint.
+	// Copies are its copies, sorted by endpoint.
 	Copies []Copy
-	// Failures are the loads that failed and still count.
+	// Failures are its failed loads that have not expired.
 	Failures []Failure
-	// Asked says that somebody asked for a copy, though no request waits, and has neither got one
-	// nor been told why not.
+	// Asked: a client asked for a copy although no request waits, and has received neither a copy
+	// nor a reason why not.
 	Asked bool
-	// Why says why it has fewer copies than it should have; empty if it has them.
+	// Why is the reason why it has fewer copies than it needs; empty if it has enough.
 	Why Reason
-	// Failed says the same to those who wait for it; empty while there is hope.
+	// Failed is that reason as published to waiting requests; empty while they should wait.
 	Failed Reason
-	// Retrying says that its last load ended with a transient error, and that control retries it.
+	// Retrying: its last load ended with a transient error, and control will retry it.
 	Retrying bool
-	// Exhausted says that several loads in a row ended with transient errors, and that no request
-	// waits: this counts as a failure.
+	// Exhausted: several loads in a row ended with transient errors and no request waits, which
+	// counts as a failure.
 	Exhausted bool
-	// Bytes is its size as far as that is known, and Sized where from.
+	// Bytes is its size, if known, and Sized the source of it.
 	Bytes int64
 	Sized SizeSource
 }
 
-// Status returns what is known of a model, and whether it is in the catalogue.
+// Status returns the state of a model, and whether it is in the catalogue.
 func (s *State) Status(key Key) (Status, bool) {
 	m := s.models[key]
 	if m == nil || m.gone {
@@ -62,8 +62,8 @@ func statusOf(m *model) Status {
 	return st
 }
 
-// All returns the status of every model of the catalogue, and of those beside it that engines have,
-// in order.
+// All returns the status of all models, sorted: those of the catalogue, and others that engines
+// have.
 func (s *State) All() []Status {
 	all := make([]Status, 0, len(s.models))
 	for _, key := range slices.SortedFunc(maps.Keys(s.models), Key.Compare) {
@@ -74,8 +74,8 @@ func (s *State) All() []Status {
 	return all
 }
 
-// String returns where VModels and models are, and why models have fewer copies than they should
-// have: for tests and debugging.
+// String prints VModels, models with their copies, and the reasons for missing copies, for tests
+// and debugging.
 func (s *State) String() string {
 	var out strings.Builder
 	for _, key := range slices.SortedFunc(maps.Keys(s.vmodels), Key.Compare) {
@@ -114,18 +114,17 @@ func (s *State) String() string {
 	return out.String()
 }
 
-// Count is how many there are.
+// Count has numbers for metrics.
 type Count struct {
 	Copies                         [len(CopyStates)]int // by state
 	Models, Wanted, Failing, Stuck int
-	Held                           int // requests that wait for models, at all extprocs
-	// Missed is, of each pool that has models, when that one of them was used last that has no copy
-	// and gets none; zero if there is none: every model that was used since is loaded, or being
-	// loaded.
+	Held                           int // requests that wait for models, in all extprocs
+	// Missed is, by pool, the last use of the most recently used model that has no copy and gets
+	// none; zero if there is none. Every model that was used later is loaded or being loaded.
 	Missed map[objects.Name]time.Time
 }
 
-// Count counts.
+// Count returns the current numbers.
 func (s *State) Count() Count {
 	c := Count{Missed: make(map[objects.Name]time.Time)}
 	for _, p := range s.pools {
@@ -149,8 +148,8 @@ func (s *State) Count() Count {
 	return c
 }
 
-// missed is when a model of the catalogue was used last that has no copy and gets none; zero if it
-// has or gets one.
+// missed returns the last use of a model of the catalogue that has no copy and gets none; zero if
+// it has or gets one.
 func (m *model) missed() time.Time {
 	if m.gone {
 		return time.Time{}
@@ -170,7 +169,7 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
-// Copy returns a copy, if there is one.
+// Copy returns a copy, if it exists.
 func (s *State) Copy(key CopyKey) (Copy, bool) {
 	if c := s.copy(key); c != nil {
 		return *c, true
@@ -178,8 +177,8 @@ func (s *State) Copy(key CopyKey) (Copy, bool) {
 	return Copy{}, false
 }
 
-// At returns the copies that an endpoint has of the models of an id: one, but for an endpoint in
-// several pools.
+// At returns an endpoint's copies of the models with an id: one, unless the endpoint is in several
+// pools.
 func (s *State) At(address, id string) (keys []CopyKey) {
 	if e := s.endpoints[address]; e != nil {
 		for _, p := range e.pools {
@@ -191,7 +190,7 @@ func (s *State) At(address, id string) (keys []CopyKey) {
 	return keys
 }
 
-// CopiesAt returns the copies of an endpoint, in order.
+// CopiesAt returns the copies of an endpoint, sorted.
 func (s *State) CopiesAt(address string) (all []Copy) {
 	if e := s.endpoints[address]; e != nil {
 		for _, c := range e.sorted() {
@@ -201,7 +200,7 @@ func (s *State) CopiesAt(address string) (all []Copy) {
 	return all
 }
 
-// Copies returns every copy, in no order.
+// Copies returns all copies, unsorted.
 func (s *State) Copies() []Copy {
 	var all []Copy
 	for _, e := range s.endpoints {
@@ -212,5 +211,5 @@ func (s *State) Copies() []Copy {
 	return all
 }
 
-// Unseen is how many endpoints were not seen yet.
+// Unseen returns the number of endpoints that have not been scraped yet.
 func (s *State) Unseen() int { return s.unseen }

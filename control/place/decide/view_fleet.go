@@ -6,8 +6,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// View is all pools, endpoints and models of one moment, for people. Nothing in it is in order, and
-// nothing of it changes later.
+// View is a snapshot of all pools, endpoints and models, unsorted. It is immutable.
 type View struct {
 	Pools     []PoolView
 	Endpoints []EndpointView
@@ -17,30 +16,30 @@ type View struct {
 // PoolView is a pool that has endpoints or models.
 type PoolView struct {
 	Name objects.Name
-	// Free is the share of its room that is free, 0 to 1, at endpoints where models can be loaded.
+	// Free is the free share of its room, 0 to 1, at endpoints that can load models.
 	Free float64
-	// Missed is when that one of its models was used last that has no copy and gets none; zero if
-	// there is none.
+	// Missed is the last use of the most recently used model that has no copy and gets none; zero
+	// if there is none.
 	Missed time.Time
 }
 
 // EndpointView is an endpoint.
 type EndpointView struct {
 	Address string
-	// Seen is what the last look found; zero before the first.
+	// Seen is the result of the last scrape; zero before the first.
 	Seen  Endpoint
 	Pools []objects.Name
 	State EndpointState
-	// Models and Bytes are what copies take up that are not on their way out; Usable is what such
-	// copies may take, 0 where only their number is bounded, and Leaked what is lost until the
-	// engine's next life. All but Models are in bytes.
+	// Models and Bytes are the number and memory of the copies that are not being removed. Usable
+	// is the memory for such copies; 0 if only their number is limited. Leaked is the memory that
+	// is lost until the engine restarts. All but Models are in bytes.
 	Models                int
 	Bytes, Usable, Leaked int64
-	// GPUBusy is how many adapters have requests there, in the mean of some seconds, HostUsed how
-	// many are in use.
+	// GPUBusy is the mean number of adapters with requests in flight, over some seconds. HostUsed
+	// is the number of adapters in use.
 	GPUBusy  float64
 	HostUsed int
-	// Loading is how many loads go on.
+	// Loading is the number of loads in progress.
 	Loading int
 	Copies  []CopyView
 }
@@ -51,61 +50,59 @@ type CopyView struct {
 	State CopyState
 	Since time.Time
 	For   Purpose
-	// Doomed says of one that is loading that it is unloaded as soon as it is loaded.
+	// Doomed: a loading copy that will be unloaded as soon as it is loaded.
 	Doomed bool
-	// Misplaced says that its model may not be loaded there any more.
+	// Misplaced: its model may not be loaded there any more.
 	Misplaced bool
-	// InFlight is how many requests there are.
+	// InFlight is its number of requests in flight.
 	InFlight int
 }
 
-// ModelView is a model of the catalogue, or one beside it that an engine has or that requests ask
-// for.
+// ModelView is a model of the catalogue, or another one that an engine has or that requests name.
 type ModelView struct {
 	Key
-	// Known says that it is in the catalogue.
+	// Known: it is in the catalogue.
 	Known bool
-	// Held is how many requests wait for it, and Since when the first of them began to.
+	// Held is the number of waiting requests, and Since when the oldest of them began to wait.
 	Held  int
 	Since time.Time
-	// Least is how many copies there are to be.
+	// Least is its minimum number of copies.
 	Least int
 	// Why says why it has fewer copies than it should have; empty if it has them.
 	Why      Reason
 	Failures []FailureView
 }
 
-// FailureView is a load that failed.
+// FailureView is a failed load.
 type FailureView struct {
 	Failure
-	// Until is until when it counts, if the model is used as it is now.
+	// Until is when it expires, if the use of the model does not change.
 	Until time.Time
 }
 
-// EndpointState is in how far an endpoint is of use.
+// EndpointState says how usable an endpoint is.
 type EndpointState uint8
 
 const (
-	// Starting: it was not looked at yet.
+	// Starting: it has not been scraped yet.
 	Starting EndpointState = iota
-	// Ready: what it has serves, and more can be loaded.
+	// Ready: its copies serve, and models can be loaded.
 	Ready
-	// Silent: it takes connections and does not answer.
+	// Silent: it accepts connections and does not answer.
 	Silent
-	// Down: it turned a connection away.
+	// Down: it refused a connection.
 	Down
-	// Doubtful: it may have begun anew, without what it had, and nothing tells.
+	// Doubtful: it may have restarted without its models, and there is no way to find out.
 	Doubtful
 	// Terminating: its pod is being deleted.
 	Terminating
-	// Migrating: the same, and what it has serves until it has copies elsewhere.
+	// Migrating: its pod is being deleted, and it serves until its models have copies elsewhere.
 	Migrating
-	// Stopping: its engine said that it is stopping.
+	// Stopping: its engine reported that it is stopping.
 	Stopping
 	// Unready: its pod is not ready.
 	Unready
-	// OnTrial: nothing keeps its pod from being ready but that models are tried there, or failed to
-	// load.
+	// OnTrial: its pod is ready but for the trial, which is in progress or has failed.
 	OnTrial
 )
 
@@ -117,10 +114,10 @@ var EndpointStates = [...]string{
 
 func (s EndpointState) String() string { return EndpointStates[s] }
 
-// View returns what there is. It takes time by the number of models and copies, and sorts nothing.
+// View returns a snapshot. Its time is linear in the number of models and copies; it sorts nothing.
 func (s *State) View(now time.Time) View {
 	v := View{Endpoints: make([]EndpointView, 0, len(s.endpoints)), Models: make([]ModelView, 0, len(s.models))}
-	used := make(map[objects.Name]time.Time, len(s.pools)) // as Missed
+	used := make(map[objects.Name]time.Time, len(s.pools)) // becomes Missed
 	for _, e := range s.endpoints {
 		v.Endpoints = append(v.Endpoints, e.view())
 		for _, p := range e.pools {
@@ -156,7 +153,7 @@ func (e *endpoint) view() EndpointView {
 	return v
 }
 
-// viewState is what matters most of how an endpoint is.
+// viewState returns the most important state of an endpoint.
 func (e *endpoint) viewState() EndpointState {
 	switch {
 	case e.IsMigrating():

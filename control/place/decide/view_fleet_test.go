@@ -12,7 +12,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// sortedView is a view in order.
+// sortedView returns a sorted view.
 func sortedView(s *decide.State, now time.Time) decide.View {
 	v := s.View(now)
 	slices.SortFunc(v.Endpoints, func(a, b decide.EndpointView) int { return cmp.Compare(a.Address, b.Address) })
@@ -23,14 +23,14 @@ func sortedView(s *decide.State, now time.Time) decide.View {
 	return v
 }
 
-// The view has what copies take up, what they are for and why a model has none.
+// The view has the memory of copies, their purposes, and the reasons for missing copies.
 func TestView(t *testing.T) {
 	s, now := decide.New(inOrder), start
 	pools := []objects.Name{pool}
 	seen := decide.Endpoint{Address: "a", CanLoad: true, Slots: 4, Loads: 1, Lists: true}
 	s.SetEndpoint("a", pools)
 	s.Saw(decide.Sight{Endpoint: seen, Began: now, Listed: []string{"foreign"}}, now)
-	s.SetModel(objects.Entry{ModelKey: key("least"), Min: 1}, now.Add(-time.Minute)) // it is queued, and as good as there
+	s.SetModel(objects.Entry{ModelKey: key("least"), Min: 1}, now.Add(-time.Minute)) // queued, which counts as having a copy
 	s.SetModel(objects.Entry{ModelKey: key("wanted")}, now.Add(-time.Second))
 	s.SetModel(objects.Entry{ModelKey: key("fails")}, now.Add(-2*time.Hour))
 	s.SetModel(objects.Entry{ModelKey: key("idle")}, now.Add(-time.Hour))
@@ -76,7 +76,7 @@ func TestView(t *testing.T) {
 	}
 }
 
-// What matters most of an endpoint is what the view says of it.
+// The view has the most important state of each endpoint.
 func TestTheViewOfEndpoints(t *testing.T) {
 	s, now := decide.New(inOrder), start
 	for address, e := range map[string]struct {
@@ -108,7 +108,7 @@ func TestTheViewOfEndpoints(t *testing.T) {
 	}
 }
 
-// The view of a large fleet is made while nothing is decided.
+// The view of a large fleet blocks all decisions while it is made.
 func BenchmarkView(b *testing.B) {
 	s, now := full(b, 1000, 20_000)
 	for b.Loop() {
@@ -116,7 +116,7 @@ func BenchmarkView(b *testing.B) {
 	}
 }
 
-// A model that was deleted is not missed while its copies leave.
+// A deleted model does not count as missed while its copies are unloaded.
 func TestWhatIsDeletedIsNotMissed(t *testing.T) {
 	s, now := decide.New(inOrder), start
 	s.SetEndpoint("a", []objects.Name{pool})

@@ -8,75 +8,78 @@ import (
 	"time"
 )
 
-// A VModel is a name for a model that can be moved to another one, its target, and no request
-// notices: requests go to the active model until the target has as many loaded copies as that had
-// when the move began; then all of them go to the target, and the model that was active before
-// keeps its copies for a while, and the target as many, so that to go back takes no load. Where the
-// target cannot be loaded requests stay where they are. This is ModelMesh's setVModel, with the
-// copies that its own API promises (VModelManager.java switches with the first one).
+// A VModel is a name for a model, its target, that can be changed without failing a request.
+// Requests go to the active model until the new target has as many loaded copies as the active
+// model had when the change began. Then all requests go to the target. The previous model keeps its
+// copies for a while, and the target keeps as many, so that a change back needs no load. If the
+// target cannot be loaded, requests stay with the active model. This is ModelMesh's setVModel, with
+// the number of copies that its API promises (its VModelManager.java switches at the first copy).
 
-// previousKept is for how long the model that was active before keeps its copies.
+// previousKept is how long the previous model keeps its copies.
 const previousKept = 10 * time.Minute
 
-// VModel is what people or clients want of one. The ids are of models of its pool.
+// VModel is the specification of a VModel. All ids are of models of its pool.
 type VModel struct {
 	Key
-	// Target is where requests are to go.
+	// Target is the model that requests should go to.
 	Target string
-	// Canary is where Percent of them go, as soon as it is loaded; empty for none.
+	// Canary is the model that gets Percent of the requests once it is loaded; empty if there is
+	// none.
 	Canary  string
 	Percent int
 }
 
-// Switch is where requests for a VModel go. The zero Switch is that of none.
+// Switch says where the requests for a VModel go. The zero Switch means that there is no VModel.
 type Switch struct {
 	Active  string
 	Canary  string
 	Percent int
 }
 
-// Moved is how far a VModel has come, as one process tells the next.
+// Moved is the progress of a VModel's change of target, as one process hands it to the next.
 type Moved struct {
 	Active string
-	// Previous was active before, and keeps its copies until a time; empty if none does.
+	// Previous is the model that was active before and keeps its copies until a time; empty if
+	// there is none.
 	Previous string
 	Until    time.Time
 }
 
-// VModelStatus is what is known of a VModel.
+// VModelStatus is the state of a VModel.
 type VModelStatus struct {
 	VModel
 	Moved
-	// Switch is what followers are told.
+	// Switch is the published target.
 	Switch Switch
-	// Loaded is how many copies of the target are, Needed how many it is to have before requests go
-	// there; 0 if they do.
+	// Loaded is the number of loaded copies of the target. Needed is the number that it must have
+	// before requests go there; 0 if they already do.
 	Loaded, Needed int
-	// Failed says why the target, or where requests go to the target the canary, gets no copy;
-	// empty while there is hope.
+	// Failed is the reason why the target gets no copy, or the canary if requests already go to the
+	// target; empty if there may still be one.
 	Failed Reason
-	// Taken says that the name is a model's.
+	// Taken: a model has the same name.
 	Taken bool
 }
 
-// AutoDelete is an annotation of registered Models that go when no VModel names them any more.
+// AutoDelete is an annotation of registered Models that are deleted when no VModel names them any
+// more.
 const AutoDelete = "inference.x-k8s.io/auto-delete"
 
-// Terms are those under which a client sets a VModel.
+// Terms are a client's conditions for changing a VModel.
 type Terms struct {
-	// UpdateOnly: there must be one already. Expected is the target that it must have, unless that
-	// is the new one already; empty for any.
+	// UpdateOnly: the VModel must exist. Expected is the target that it must have, unless it
+	// already has the new one; empty allows any.
 	UpdateOnly bool
 	Expected   string
 	// Force sends requests to the target at once, loaded or not.
 	Force bool
-	// Used is when a target that is new was last used.
+	// Used is the last use of a new target.
 	Used time.Time
 }
 
-// ErrNoVModel says that there is no VModel to be changed, ErrNoModel that its target is no model,
-// ErrUnexpected that its target is another than the client takes it for, and ErrReferred that
-// VModels name a model.
+// ErrNoVModel: the VModel to change does not exist. ErrNoModel: its target is not a model.
+// ErrUnexpected: its current target is not the one that the client expects. ErrReferred: VModels
+// name the model.
 var (
 	ErrNoVModel   = errors.New("there is no such VModel")
 	ErrNoModel    = errors.New("there is no such model")
@@ -84,7 +87,7 @@ var (
 	ErrReferred   = errors.New("VModels name the model: move or delete them first")
 )
 
-// OwnedError says that a VModel is somebody else's.
+// OwnedError means that a VModel has another owner.
 type OwnedError struct{ Owner string }
 
 func (e *OwnedError) Error() string { return fmt.Sprintf("the VModel is owned by %q", e.Owner) }
@@ -92,17 +95,17 @@ func (e *OwnedError) Error() string { return fmt.Sprintf("the VModel is owned by
 type vmodel struct {
 	VModel
 	Moved
-	// need is how many loaded copies the target is to have before requests go there, 0 before the
-	// move begins; had is how many the active one had then, and kept how many the previous one
-	// keeps.
+	// need is the number of loaded copies that the target must have before requests go there; 0
+	// before the change begins. had is the number that the active model had then, and kept the
+	// number that the previous model keeps.
 	need, had, kept int
 	failed          Reason
 	taken           bool
 	told            Switch
 }
 
-// SetVModel says what is wanted of a VModel. Of one that is new was says how far it had come; if
-// that is the zero Moved, its requests go to the target at once. With force they do in any case.
+// SetVModel sets the specification of a VModel. For a new one, was is its earlier progress; if that
+// is the zero Moved, requests go to the target at once. With force they do in any case.
 func (s *State) SetVModel(v VModel, was Moved, force bool, now time.Time) {
 	known := s.vmodels[v.Key]
 	if known == nil {
@@ -120,7 +123,7 @@ func (s *State) SetVModel(v VModel, was Moved, force bool, now time.Time) {
 	s.noteVModel(vmodelSet, v.Key)
 }
 
-// RemoveVModel says that nobody wants a VModel any more.
+// RemoveVModel removes a VModel.
 func (s *State) RemoveVModel(key Key) {
 	if v := s.vmodels[key]; v != nil {
 		delete(s.vmodels, key)
@@ -130,7 +133,7 @@ func (s *State) RemoveVModel(key Key) {
 	}
 }
 
-// VModel returns what is known of a VModel, and whether there is one.
+// VModel returns the state of a VModel, and whether it exists.
 func (s *State) VModel(key Key) (VModelStatus, bool) {
 	v := s.vmodels[key]
 	if v == nil {
@@ -144,17 +147,17 @@ func (s *State) VModel(key Key) (VModelStatus, bool) {
 	return st, true
 }
 
-// Referents returns the VModels that name a model, in order.
+// Referents returns the VModels that name a model, sorted.
 func (s *State) Referents(key Key) []Key {
 	return slices.SortedFunc(maps.Keys(s.named[key]), Key.Compare)
 }
 
 func (v *vmodel) key(id string) Key { return Key{Pool: v.Pool, ID: id} }
 
-// ids are the models that it names, some of them more than once, or empty.
+// ids returns the ids that the VModel names. They may be repeated, or empty.
 func (v *vmodel) ids() []string { return []string{v.Active, v.Target, v.Canary, v.Previous} }
 
-// nameModels notes which models a VModel names, and which it named before.
+// nameModels records the models that a VModel names now, and those that it named before.
 func nameModels(s *State, by Key, before, after []string) {
 	for _, id := range before {
 		key := Key{Pool: by.Pool, ID: id}
@@ -176,7 +179,7 @@ func nameModels(s *State, by Key, before, after []string) {
 	}
 }
 
-// updateFloor finds how many copies a model must have because VModels name it.
+// updateFloor recomputes the minimum number of copies that VModels require of a model.
 func updateFloor(s *State, key Key) {
 	m := s.models[key]
 	if m == nil {
@@ -195,7 +198,7 @@ func updateFloor(s *State, key Key) {
 	}
 }
 
-// floor is how many copies a model must have because this VModel names it.
+// floor returns the minimum number of copies that this VModel requires of a model.
 func (v *vmodel) floor(id string) int {
 	n := 0
 	if v.Target != v.Active {
@@ -215,10 +218,10 @@ func (v *vmodel) floor(id string) int {
 	return n
 }
 
-// min is how many copies a model must have.
+// min returns the model's minimum number of copies.
 func (m *model) min() int { return max(m.Min, m.floor) }
 
-// loadedCopies is how many copies of a model answer requests.
+// loadedCopies counts the copies of a model that serve requests.
 func loadedCopies(s *State, key Key) (n int) {
 	if m := s.models[key]; m != nil && !m.gone {
 		for _, c := range m.copies {
@@ -230,7 +233,7 @@ func loadedCopies(s *State, key Key) (n int) {
 	return n
 }
 
-// whyNotLoaded is why a model gets no copy, empty while there is hope.
+// whyNotLoaded returns the reason why a model gets no copy; empty while it may get one.
 func whyNotLoaded(s *State, key Key) Reason {
 	m := s.models[key]
 	switch {
@@ -242,7 +245,8 @@ func whyNotLoaded(s *State, key Key) Reason {
 	return m.blocked
 }
 
-// neededCopies is how many copies the target of a VModel is to have before requests go there.
+// neededCopies returns the number of copies that the target of a VModel must have before requests
+// go there.
 func neededCopies(s *State, v *vmodel) int {
 	if m := s.models[v.key(v.Target)]; m != nil && m.Max > 0 {
 		return min(v.need, m.Max)
@@ -250,7 +254,7 @@ func neededCopies(s *State, v *vmodel) int {
 	return v.need
 }
 
-// routeVModels moves the VModels that can be.
+// routeVModels completes the changes of target that are ready.
 func routeVModels(s *State, now time.Time) []Action {
 	for _, key := range slices.SortedFunc(maps.Keys(s.due.vmodels), Key.Compare) {
 		delete(s.due.vmodels, key)
@@ -259,11 +263,11 @@ func routeVModels(s *State, now time.Time) []Action {
 		if v.Previous != "" && !now.Before(v.Until) {
 			v.Previous, v.kept = "", 0
 		}
-		if v.Previous != "" { // that an earlier process kept is found bit by bit
+		if v.Previous != "" { // copies from an earlier process are found one by one
 			v.kept = max(v.kept, loadedCopies(s, v.key(v.Previous)))
 		}
 		v.failed = ""
-		if v.Target != v.Active && s.unseen == 0 { // else copies of the active one may be found yet
+		if v.Target != v.Active && s.unseen == 0 { // otherwise copies of the active model may still be found
 			active, target, why := loadedCopies(s, v.key(v.Active)), loadedCopies(s, v.key(v.Target)), whyNotLoaded(s, v.key(v.Target))
 			begins := v.need == 0
 			if begins {
@@ -294,8 +298,8 @@ func routeVModels(s *State, now time.Time) []Action {
 	return nil
 }
 
-// moveVModel sends the requests for a VModel to its target, which is missed from now on by what the
-// model before it was used. Who calls it notes which models the VModel names then.
+// moveVModel sends the requests for a VModel to its target, which inherits the use counts of the
+// model before. The caller then records which models the VModel names.
 func moveVModel(s *State, v *vmodel, now time.Time) {
 	if v.Active == v.Target {
 		return
@@ -313,5 +317,5 @@ func moveVModel(s *State, v *vmodel, now time.Time) {
 	to.load = from.load
 	to.requests, to.flown, to.waited = 0, 0, 0
 	to.value(s.pool(to.Pool))
-	s.noteModel(modelNeeds, to) // what was more than it, or had its turn before, may be no more
+	s.noteModel(modelNeeds, to) // it may now rank above others, and have an earlier turn
 }

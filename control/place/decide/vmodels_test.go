@@ -9,8 +9,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// It is told once that no VModel names a model any more: that which requests went to before is
-// named until its copies are not kept any longer.
+// A model is reported once as no longer named by any VModel. The previous model counts as named
+// until its copies are not kept any more.
 func TestModelsThatNoVModelNamesAreTold(t *testing.T) {
 	s, now := decide.New(inOrder), start
 	unnamed := func() (all []string) {
@@ -38,7 +38,7 @@ func TestModelsThatNoVModelNamesAreTold(t *testing.T) {
 		{func() { set("v", "b") }, nil}, // a keeps its copies
 		{func() { now = now.Add(10 * time.Minute) }, []string{"a"}},
 		{func() {}, nil},
-		{func() { set("w", "b") }, []string{"c"}}, // c had none
+		{func() { set("w", "b") }, []string{"c"}}, // c had no copies
 		{func() { s.RemoveVModel(key("v")) }, nil},
 		{func() { s.RemoveVModel(key("w")) }, []string{"b"}},
 	} {

@@ -6,53 +6,51 @@ import (
 	"time"
 )
 
-// What leaves first is what is missed least: of which the fewest seconds of loads are to be
-// expected for the room that it takes. Requests for a model are counted, and the count fades; so
-// does the worth of a model that nobody names any more:
+// The model with the lowest eviction value is evicted first. The eviction value is high if many
+// seconds of loads are to be expected without the model, relative to its room. Uses of a model are
+// counted; the count decays, and so does the value of an unused model:
 //
-// 	worth = when it was last used + fade * ln(requests counted * seconds that a miss costs, for the room that it takes, beside others)
+// 	value = last use + decay * ln(count * seconds per miss / room, relative to other models)
 //
-// It is a time, so that it orders as times do: with one request counted it is when that came, and
-// the model that was used least recently leaves first. While no request comes count and time fade
-// together, so that the order of two models changes only where one is used (decay forward in time:
-// Cormode et al., ICDE 2009).
+// The value is a time: with a count of one it is the time of the last use, and the order is LRU.
+// Between uses, count and time decay together, so the order of two models changes only if one of
+// them is used (forward decay: Cormode et al., ICDE 2009).
 //
-// A model that was used a lot and then is no more would stay for long by that. So at each tick one
-// that has been silent for more than quiet times as long as it used to be between two requests is
-// taken for one that comes about quiet times in such a silence.
+// With that alone, a model that was used a lot and then no more would stay for long. So at each
+// tick, a model unused for more than quiet times its usual interval is valued as if it were used
+// about quiet times in its present silence.
 //
-// How slowly counts are to fade nobody can say beforehand: where models are as popular tomorrow as
-// today, very slowly; where they are not, a count must be forgotten before it misleads. Two shadows
-// of the cache, which hold what the pool could hold by counts that fade twice as slowly and twice
-// as fast, are asked for each model that is used. As soon as one has missed clearly fewer seconds
-// of loads the fade moves towards its own.
+// The best decay is not known in advance: slow if popularity is stable, fast if counts soon
+// mislead. So two ghost lists simulate caches of the pool's capacity, with a decay twice as slow
+// and twice as fast, and record their misses. When one of them has clearly fewer seconds of loads,
+// the decay moves toward that list's.
 
 const (
-	// firstFade is how slowly counts fade before anything is known, least and most what it moves
-	// between.
+	// firstFade is the initial decay time of counts, leastFade and mostFade its limits.
 	firstFade = 5 * 60.0 // seconds
 	leastFade = 20.0
 	mostFade  = 30 * 24 * 3600.0
-	// fadeStep is how many times as slowly or fast they fade after a move; shadows stand fadeSpread
-	// off.
+	// fadeStep is the factor of one change of the decay time. fadeSpread is the factor between it
+	// and the decay times of the ghost lists.
 	fadeStep   = 1.5
 	fadeSpread = 2.0
-	// A move needs so many models that one shadow held and the other did not, and that the seconds
-	// which one missed more are so many standard deviations off what chance would make of them.
+	// enoughMisses is the number of models that only one of the ghost lists missed before the decay
+	// may change. sure is the number of standard deviations from zero that the difference in
+	// seconds of loads must have.
 	enoughMisses = 50
 	sure         = 3
-	// quiet silences of the mean length are chance, or a model that is used no more: of a Poisson
-	// process one in e^3 is as long.
+	// quiet is the number of mean intervals after which silence is taken for disuse: in a Poisson
+	// process, one interval in e^3 is that long.
 	quiet = 3
-	// mostDear bounds how much dearer a load of a model is taken to be than others, as a logarithm:
-	// tenfold.
+	// mostDear limits the relative load cost of a model, as a logarithm: tenfold.
 	mostDear = 2.3
 )
 
-// usage is how often a model was used: a count that fades, as of a time in seconds.
+// usage is how often a model was used: a decaying count, as of a time in seconds.
 type usage struct{ count, at float64 }
 
-// after is the usage after requests at a time; 0 is at least one that nobody counted.
+// after returns the usage after some requests at a time. 0 requests means that they were not
+// counted, and counts as one.
 func (u usage) after(requests int, at, fade float64) usage {
 	count := u.count * math.Exp(min(0, u.at-at)/fade)
 	more := float64(requests) * math.Exp(min(0, at-u.at)/fade)
@@ -62,7 +60,7 @@ func (u usage) after(requests int, at, fade float64) usage {
 	return usage{count + more, max(u.at, at)}
 }
 
-// faded is the usage as it would be, had it faded otherwise.
+// faded converts the usage to a decay time that is slower by a factor.
 func (u usage) faded(slower float64) usage {
 	if u.count > 1 {
 		u.count = 1 + (u.count-1)*slower
@@ -70,8 +68,8 @@ func (u usage) faded(slower float64) usage {
 	return u
 }
 
-// worth is what a model of that usage is missed by, of which a load is so much dearer than others,
-// as a logarithm. That of one that was never used is less than of any other.
+// worth returns the eviction value of a model with that usage. dear is its relative load cost, as a
+// logarithm. A model that was never used has the lowest value.
 func (u usage) worth(fade, dear float64) float64 {
 	if u.count == 0 {
 		return math.Inf(-1)
@@ -79,7 +77,7 @@ func (u usage) worth(fade, dear float64) float64 {
 	return u.at + fade*(math.Log(u.count)+dear)
 }
 
-// worthAt is the worth at a time after a silence.
+// worthAt returns the eviction value at a time, lowered after a long silence.
 func (u usage) worthAt(now, fade, dear float64) float64 {
 	worth, silence := u.worth(fade, dear), now-u.at
 	if u.count == 0 || silence <= 0 {
@@ -88,13 +86,13 @@ func (u usage) worthAt(now, fade, dear float64) float64 {
 	return min(worth, now+fade*(math.Log(quiet*fade/silence)+dear))
 }
 
-// fading finds how slowly counts are to fade.
+// fading finds the best decay time of counts.
 type fading struct {
 	fade    float64
 	shadows [2]shadow // fast, slow
-	// missed is how many seconds of loads the fast one missed more than the slow one, squares the
-	// sum of their squares, and differ of how many models only one had to be loaded: since the last
-	// move.
+	// missed is how many more seconds of loads the fast list missed than the slow one, squares the
+	// sum of the squares of these differences, and differ the number of models that only one list
+	// missed; all since the last change.
 	missed, squares float64
 	differ          int
 }
@@ -105,7 +103,7 @@ func newFading() *fading {
 	return f
 }
 
-// turn has counts fade otherwise from now on.
+// turn sets the decay time.
 func (f *fading) turn(fade float64) {
 	f.fade, f.missed, f.squares, f.differ = fade, 0, 0, 0
 	for i := range f.shadows {
@@ -113,7 +111,7 @@ func (f *fading) turn(fade float64) {
 	}
 }
 
-// of is how slowly a shadow fades.
+// of returns the decay time of a ghost list.
 func (f *fading) of(i int) float64 {
 	if i == 0 {
 		return f.fade / fadeSpread
@@ -121,7 +119,7 @@ func (f *fading) of(i int) float64 {
 	return f.fade * fadeSpread
 }
 
-// used asks the shadows for a model. A load of it takes so many seconds.
+// used records a use of a model, whose load takes seconds, in both ghost lists.
 func (f *fading) used(m *model, requests int, at, seconds, dear float64) {
 	var missed [2]bool
 	for i := range f.shadows {
@@ -138,8 +136,8 @@ func (f *fading) used(m *model, requests int, at, seconds, dear float64) {
 	f.differ++
 }
 
-// move is how slowly counts are to fade by what the shadows missed, and whether that is otherwise
-// than they do.
+// move returns the decay time that the misses of the ghost lists suggest, and whether it differs
+// from the present one.
 func (f *fading) move() (fade float64, moves bool) {
 	if f.differ < enoughMisses || f.missed*f.missed < sure*sure*f.squares {
 		return f.fade, false
@@ -152,21 +150,21 @@ func (f *fading) move() (fade float64, moves bool) {
 	return fade, fade != f.fade
 }
 
-// shadow is a cache that loads nothing: which models a pool would hold if counts faded as its do.
+// shadow is a ghost list: it simulates which models the pool would have with another decay time.
 type shadow struct {
 	fade     float64
-	capacity amount // 0: unbounded
+	capacity amount // 0: unlimited
 	has      amount
 	held     heldModels
 }
 
-// ghost is what a shadow knows of a model.
+// ghost is a model's entry in a ghost list.
 type ghost struct {
 	usage
 	worth, dear float64
-	takes       int64 // bytes of the shadow's
+	takes       int64 // bytes in the list
 	held        bool
-	at          int // its place among the held
+	at          int // index in the heap
 }
 
 func (s *shadow) turn(i int, fade float64) {
@@ -183,7 +181,7 @@ func (s *shadow) turn(i int, fade float64) {
 	heap.Init(&s.held)
 }
 
-// used says whether the model would have had to be loaded.
+// used records a use, and reports whether the model would have had to be loaded.
 func (s *shadow) used(m *model, i, requests int, at, dear float64) (missed bool) {
 	g := &m.ghosts[i]
 	g.usage, g.dear = g.after(requests, at, s.fade), dear
@@ -201,7 +199,7 @@ func (s *shadow) used(m *model, i, requests int, at, dear float64) (missed bool)
 	return true
 }
 
-// tick values those that it holds as of a time.
+// tick updates the eviction values in the list.
 func (s *shadow) tick(now float64) {
 	changed := false
 	for _, m := range s.held.models {
@@ -219,7 +217,7 @@ func (s *shadow) fits(models int, bytes int64) bool {
 	return (s.capacity.models == 0 || models <= s.capacity.models) && (s.capacity.bytes == 0 || bytes <= s.capacity.bytes)
 }
 
-// forget takes a model out.
+// forget removes a model from the list.
 func (s *shadow) forget(m *model, i int) {
 	if g := &m.ghosts[i]; g.held {
 		heap.Remove(&s.held, g.at)
@@ -228,7 +226,7 @@ func (s *shadow) forget(m *model, i int) {
 	}
 }
 
-// heldModels are the models that a shadow holds, the one that is missed least at the top.
+// heldModels is a heap of the models in a ghost list, the lowest eviction value first.
 type heldModels struct {
 	shadow int
 	models []*model
@@ -263,7 +261,7 @@ func (h *heldModels) Pop() any {
 	return m
 }
 
-// seconds is a time as a number, in seconds; the zero time is before all others.
+// seconds converts a time to seconds; the zero time becomes the smallest number.
 func seconds(t time.Time) float64 {
 	if t.IsZero() {
 		return math.Inf(-1)

@@ -10,8 +10,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// traffic is requests for models of one full endpoint, so many a second, in which the popularity of
-// models is by Zipf's law, and rotates through all of them in so many hours, if any.
+// traffic is a stream of requests for models of one full endpoint. Popularity follows Zipf's law,
+// and may rotate through all models in some hours.
 type traffic struct {
 	models, slots int
 	perSecond     float64
@@ -20,8 +20,8 @@ type traffic struct {
 	lru           bool
 }
 
-// misses is the share of the requests of the last half hour that had to wait for a load, and that
-// of whoever knows how popular each model is and holds the most popular ones.
+// misses returns the share of requests of the last half hour that wait for a load, and that share
+// for an oracle that always has the most popular models.
 func (x traffic) misses(t *testing.T) (share, optimum float64) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -75,9 +75,8 @@ func (x traffic) misses(t *testing.T) (share, optimum float64) {
 	return float64(missed) / float64(asked), 1 - cumulated[x.slots-1]/all
 }
 
-// Where models stay as popular as they are, hardly more requests wait than if it were known how
-// popular they are: how slowly counts are to fade is found. It fails where they always fade as at
-// first, or never.
+// With stable popularity, hardly more requests wait than with the oracle, because the decay time is
+// learned. The test fails if it stays at its initial value, or if counts never decay.
 func TestWhatIsMissedLeastLeaves(t *testing.T) {
 	for _, slots := range []int{60, 180} {
 		x := traffic{models: 300, slots: slots, perSecond: 10, zipf: 1}
@@ -95,8 +94,7 @@ func TestWhatIsMissedLeastLeaves(t *testing.T) {
 	}
 }
 
-// Where other models become popular all the time, no more requests wait than where the one leaves
-// that was used least recently.
+// With changing popularity, no more requests wait than with LRU.
 func TestWhatWasUsedOftenIsForgotten(t *testing.T) {
 	for _, slots := range []int{40, 120} {
 		x := traffic{models: 200, slots: slots, perSecond: 20, zipf: 1, rotates: 1.5}
