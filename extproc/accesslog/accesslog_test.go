@@ -88,7 +88,7 @@ func TestTheRecordsOfARealEnvoy(t *testing.T) {
 	}
 }
 
-// Who did not serve follows from the list of picks, the attempts, and what engines said.
+// Which picks did not serve follows from the list of picks, the attempts and the engines' answers.
 func TestThePicksThatDidNotServe(t *testing.T) {
 	const a, b, c = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
 	for _, l := range []struct {
@@ -140,8 +140,8 @@ func TestThePicksThatDidNotServe(t *testing.T) {
 	}
 }
 
-// What Envoy says itself is nobody's fault: neither of an endpoint that never saw the request, nor
-// of one whose answer is too large for Envoy.
+// Errors that Envoy itself causes count against no endpoint: neither one that never got the
+// request, nor one whose answer is too large for Envoy.
 func TestEnvoysOwnErrorsAreHeldAgainstNobody(t *testing.T) {
 	for _, c := range []struct {
 		details  string
@@ -166,7 +166,8 @@ func TestEnvoysOwnErrorsAreHeldAgainstNobody(t *testing.T) {
 	}
 }
 
-// What a request was held for is not the gateway's share, whatever is told of it.
+// The gateway overhead does not include the queue time, even if the reported queue time is
+// implausible.
 func TestAHoldIsNotTheGatewaysShare(t *testing.T) {
 	for _, c := range []struct {
 		tag  string
@@ -175,10 +176,10 @@ func TestAHoldIsNotTheGatewaysShare(t *testing.T) {
 	}{
 		{"1434", nil, 1434 * time.Microsecond},
 		{"501434", structpb.NewNumberValue(500_000), 1434 * time.Microsecond},
-		{"1434", structpb.NewNumberValue(500_000), 0}, // it makes no sense
+		{"1434", structpb.NewNumberValue(500_000), 0}, // an implausible queue time
 		{"1434", structpb.NewNumberValue(-500_000), 1434 * time.Microsecond},
 		{"1434", structpb.NewStringValue("500000"), 1434 * time.Microsecond},
-		{"-", structpb.NewNumberValue(500_000), 0}, // it was not sent to the endpoint
+		{"-", structpb.NewNumberValue(500_000), 0}, // it was not sent to an endpoint
 	} {
 		entry := record(t, "stream")
 		entry.CommonProperties.CustomTags["gateway_us"] = c.tag
@@ -253,8 +254,7 @@ func TestEveryRecordOfAStreamIsObserved(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, names := range []string{"stream refused", "reset"} {
-		// Of a request that goes on Envoy tells now and then: that is no outcome, and says that it
-		// does.
+		// A periodic record of a request in flight is no outcome; it reports progress.
 		goes := record(t, "stream")
 		goes.CommonProperties.AccessLogType = accesslogdatav3.AccessLogType_DownstreamPeriodic
 		goes.CommonProperties.Metadata.FilterMetadata[wire.PickNamespace].Fields[wire.PickID] = structpb.NewStringValue(names)
@@ -281,7 +281,7 @@ func TestEveryRecordOfAStreamIsObserved(t *testing.T) {
 	if _, err := stream.CloseAndRecv(); err != nil {
 		t.Errorf("the end of the stream: %v", err)
 	}
-	// An Envoy ends its stream with itself. The server does not wait for that.
+	// Envoy never closes its streams. Close does not wait for them.
 	for range 2 {
 		stream, err := accesslogv3.NewAccessLogServiceClient(conn).StreamAccessLogs(t.Context())
 		if err != nil {
@@ -299,7 +299,7 @@ func TestEveryRecordOfAStreamIsObserved(t *testing.T) {
 	}
 }
 
-// When a stream's first output came is told by the clock; what cannot be is not known.
+// The first output's time comes from the wall clock; an implausible time counts as unknown.
 func TestWhenTheFirstOutputCame(t *testing.T) {
 	whole := record(t, "stream").GetCommonProperties()
 	sent := whole.GetStartTime().AsTime().Add(whole.GetTimeToLastRxByte().AsDuration())

@@ -6,5 +6,5 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-// TestMain has the tests share one API server.
+// TestMain starts the API server that all tests of the package share.
 func TestMain(m *testing.M) { apiserver.Main(m) }

@@ -33,7 +33,7 @@ import (
 
 var believer = flag.String("believer", "", "what BenchmarkKubeChurn starts: believe the API server of this kubeconfig")
 
-// Pods in pools, of which one becomes ready or unready each time.
+// The benchmark's pods, pools, and the interval of changes of readiness.
 const (
 	churnPods, churnPools = 1000, 50
 	churnEvery            = time.Second / 20
@@ -41,11 +41,11 @@ const (
 
 func churnAddress(i int) string { return fmt.Sprintf("10.0.%d.%d", i/256, i%256) }
 
-// BenchmarkKubeChurn prints how soon the fleet has what became of a pod, from before the API server
-// is told of it: 1,000 pods in 50 pools, 20 of which become ready or unready each second. The fleet
-// is in a process of its own, whose CPU and memory it prints.
+// BenchmarkKubeChurn measures how long it takes from a change of a pod at the API server until the
+// fleet uses it: 1,000 pods in 50 pools, 20 of which become ready or unready each second. The fleet
+// runs in a process of its own, whose CPU and memory use the benchmark reports.
 //
-//	go test -run '^$' -bench KubeChurn -benchtime 1200x ./extproc
+//	go test -run '^$' -bench KubeChurn -benchtime 1200x ./extproc/command
 func BenchmarkKubeChurn(b *testing.B) {
 	server := apiserver.Run(b)
 	objects := server.Objects(b)
@@ -101,7 +101,7 @@ func BenchmarkKubeChurn(b *testing.B) {
 	for i := range ready {
 		ready[i] = true
 	}
-	began := make(map[string]time.Time) // by the address of a pod whose change nobody believes yet
+	began := make(map[string]time.Time) // by the address of a pod whose change the fleet has not used yet
 	var took []time.Duration
 	seen := func(is believed) {
 		if at, waits := began[is.address]; waits {
@@ -156,15 +156,15 @@ func BenchmarkKubeChurn(b *testing.B) {
 	}
 }
 
-// believed is what the fleet believes of a pod since a moment.
+// believed is the time at which the fleet changed its state of a pod.
 type believed struct {
 	address string
 	ready   bool
 	at      time.Time
 }
 
-// TestBeliever is what BenchmarkKubeChurn starts. It prints each endpoint that the fleet gives
-// requests now and did not before, and the other way round, until its input ends.
+// TestBeliever is the process that BenchmarkKubeChurn starts. It prints each endpoint that the
+// fleet begins or stops to send requests to, until its input ends.
 func TestBeliever(t *testing.T) {
 	if *believer == "" {
 		t.Skip("BenchmarkKubeChurn starts it")
@@ -198,7 +198,7 @@ func TestBeliever(t *testing.T) {
 	heard := make(map[string]bool)
 	err := s.Follow(ctx, slog.New(slog.DiscardHandler), engineclient.NewTokens(nil), unheard{}, func(w *objects.World) {
 		f.SetWorld(w)
-		for _, address := range w.Addresses() { // as the scraper does: one that was never heard gets nothing
+		for _, address := range w.Addresses() { // like the scraper: an endpoint that never answered gets no requests
 			if !heard[address] {
 				heard[address] = true
 				f.Scrape(address).Succeeded(engine.Load{})
@@ -218,7 +218,7 @@ func TestBeliever(t *testing.T) {
 		100*time.Duration(used.Utime.Nano()+used.Stime.Nano()).Seconds()/ran, float64(used.Maxrss)/1000)
 }
 
-// unheard is a meter that tells nobody.
+// unheard is a meter that does nothing.
 type unheard struct{}
 
 func (unheard) Refused(int)   {}

@@ -26,7 +26,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// commands are what extproc does beside serving, for the pod of an Envoy with extproc beside it.
+// commands are extproc's subcommands, which run in the pod of an Envoy with extproc beside it.
 var commands = map[string]func(ctx context.Context, args []string, out io.Writer) error{
 	"drain":   sidecar.Drain,
 	"install": sidecar.Install,
@@ -62,7 +62,7 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 	observe := func(o outcome.Outcome) {
 		o = f.Attribute(o)
 		f.Observe(o)
-		m.Observe(o) // last: what metrics show is in force
+		m.Observe(o) // last, so that the fleet has every outcome that metrics show
 		for _, endpoint := range o.Suspicious() {
 			scraper.Due(endpoint)
 		}
@@ -85,7 +85,7 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 		ModeOverride: c.ModeOverride, Conformance: c.Conformance, ExplainPicks: c.ExplainPicks, Random: c.Random(),
 	})
 	c.Serve.Outcomes = accesslog.NewServer(observe, c.Serve.Exchanges.Progressed)
-	// What keeps the fleet true goes on until the last request is answered, after ctx has ended.
+	// After ctx has ended, the fleet is kept current until the last request has its answer.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, work := errgroup.WithContext(work)
@@ -94,7 +94,7 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 	context.AfterFunc(work, cancel)
 	loaded := make(chan struct{})
 	publish := func(w *objects.World) {
-		if len(c.Serve.Own) > 0 { // first, for Envoy must know an endpoint before it is picked
+		if len(c.Serve.Own) > 0 { // first: Envoy must know an endpoint before extproc picks it
 			c.Serve.Endpoints.Set(work, eds.Endpoints(w, socket))
 			c.Serve.Endpoints.Await(work, eds.Needed(w))
 		}
@@ -104,7 +104,7 @@ func Run(ctx context.Context, args []string, out, logs io.Writer) error {
 		select {
 		case <-loaded:
 		default:
-			close(loaded) // the first: publish is called from one goroutine
+			close(loaded) // at the first call; publish is called from one goroutine
 		}
 	}
 

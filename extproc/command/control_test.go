@@ -27,7 +27,7 @@ import (
 	"github.com/headgate/headgate/internal/listen"
 )
 
-// door is a control that sees who comes in.
+// door is a control that records who connects.
 type door struct {
 	placement.UnimplementedPlacementServer
 	tokens chan []string
@@ -45,7 +45,7 @@ func (d *door) Connect(wire placement.Placement_ConnectServer) error {
 	return nil
 }
 
-// pemFiles writes a certificate of our own into a folder.
+// pemFiles writes a self-signed certificate into a folder.
 func pemFiles(t *testing.T) (dir string, own *tls.Certificate) {
 	t.Helper()
 	dir = t.TempDir()
@@ -116,7 +116,7 @@ func TestControlIsCalledWithACertificateAndAToken(t *testing.T) {
 	<-served
 }
 
-// The memory for prompts is that of the command line, with control and without.
+// The prefix cache has the size of the command line, with and without control.
 func TestPrefixCacheBytes(t *testing.T) {
 	for _, args := range [][]string{nil, {"--control", "unix:x"}} {
 		c, err := options.Parse(append(args, "--objects", "x", "--listen", "unix:y", "--prefix-cache-bytes", "128"), io.Discard)

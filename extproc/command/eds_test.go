@@ -16,7 +16,7 @@ import (
 	"github.com/headgate/headgate/api/wire"
 )
 
-// An endpoint is given to the fleet when the Envoy beside has said that it knows it.
+// The fleet uses an endpoint only after the Envoy beside has acknowledged it.
 func TestAnEndpointIsKnownToEnvoyBeforeItCanBePicked(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, dir)
@@ -38,7 +38,7 @@ func TestAnEndpointIsKnownToEnvoyBeforeItCanBePicked(t *testing.T) {
 		}
 		return r
 	}
-	const address = "127.0.0.1:1" // nobody is there
+	const address = "127.0.0.1:1" // nothing listens there
 	believed := func() bool {
 		t.Helper()
 		response, err := http.Get("http://" + host + ":9090/metrics") //nolint:noctx // one question
@@ -64,7 +64,7 @@ func TestAnEndpointIsKnownToEnvoyBeforeItCanBePicked(t *testing.T) {
 	if !strings.Contains(told.String(), "127.0.0.1") {
 		t.Fatalf("it tells %v", told)
 	}
-	<-time.After(50 * time.Millisecond) // of the 200 for which it waits
+	<-time.After(50 * time.Millisecond) // of the 200 ms for which Set waits
 	if believed() {
 		t.Error("it may be picked, and Envoy has not said that it knows it")
 	}

@@ -24,12 +24,12 @@ import (
 	"github.com/headgate/headgate/test/apiserver"
 )
 
-// deployments are the args of other pickers' Deployments, of a pool llama in the namespace llm.
+// deployments are the args of other pickers' Deployments, for a pool llama in namespace llm.
 var deployments = []struct {
 	name    string
 	env     map[string]string
 	args    []string
-	overTLS bool // the engines' metrics
+	overTLS bool // the engines' metrics have TLS
 	ignored string
 }{
 	{
@@ -68,9 +68,9 @@ var deployments = []struct {
 	},
 }
 
-// With the args of another picker's Deployment as they are, and the right to read one namespace,
-// extproc serves ext_proc, health and metrics on the ports that they name, and names in one line
-// what it ignores.
+// With the unchanged args of another picker's Deployment and permission to read one namespace,
+// extproc serves ext_proc, health and metrics on the given ports, and logs the flags that it
+// ignores in one line.
 func TestInThePlaceOfAnotherPicker(t *testing.T) {
 	s := apiserver.Run(t)
 	objects := s.Objects(t)
@@ -109,7 +109,7 @@ spec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}], end
 			var logs lines
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
-			// Nobody else's addresses: a pod has them to itself.
+			// The test uses loopback addresses of its own, as a pod has its own address.
 			args := slices.Concat(d.args, []string{"--grpc-host", own, "--metrics-host", own, "--drain-delay", "0s", "--drain-timeout",
 				"100ms"})
 			go func() { done <- Run(ctx, args, io.Discard, &logs) }()
@@ -153,7 +153,7 @@ spec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}], end
 	}
 }
 
-// lines is a log that may be read while it is written.
+// lines is a log that can be read while it is written.
 type lines struct {
 	mu   sync.Mutex // guards text
 	text bytes.Buffer
@@ -171,7 +171,7 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-// serveEngine answers as an engine, SGLang by its metrics, until the test ends.
+// serveEngine serves as an engine, with SGLang's metrics, until the test ends.
 func serveEngine(t *testing.T, address string, overTLS bool) {
 	t.Helper()
 	engine := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -195,8 +195,8 @@ func serveEngine(t *testing.T, address string, overTLS bool) {
 	t.Cleanup(engine.Close)
 }
 
-// destination is the endpoint that extproc names for a request for the model llama, whose body is
-// shown in chunks.
+// destination returns the endpoint that extproc picks for a request for the model llama, whose body
+// arrives in chunks.
 func destination(t *testing.T, conn *grpc.ClientConn) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

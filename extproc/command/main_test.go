@@ -31,10 +31,10 @@ metadata: {name: llama}
 spec: {backendRefs: [{name: base}]}
 `
 
-// host is a loopback address that no other test process has.
+// host is a loopback address that no other test process uses.
 var host = fmt.Sprintf("127.60.%d.%d", os.Getpid()/20%250, os.Getpid()%20+1)
 
-// started is a run of the program.
+// started is a running extproc.
 type started struct {
 	socket, tcp string
 	cancel      context.CancelFunc
@@ -68,8 +68,8 @@ func dial(t *testing.T, target string) *grpc.ClientConn {
 	return conn
 }
 
-// The program serves on both of its sockets, is healthy under both names, and ends in time with a
-// stream open.
+// Extproc serves on both of its sockets, is healthy under both names, and ends in time while a
+// stream is open.
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, dir)
@@ -107,7 +107,7 @@ func TestRun(t *testing.T) {
 		_ = response.Body.Close()
 	}
 
-	// Another one cannot serve there too.
+	// A second process cannot serve on the same socket.
 	err = Run(t.Context(), []string{"--objects", dir, "--listen", "unix:" + s.socket, "--metrics-port", "-1"}, io.Discard, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "another process serves there") {
 		t.Errorf("a second extproc on the socket: %v", err)
@@ -124,8 +124,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A process that takes over has the socket from the moment in which it knows as much as the other,
-// and not before: it would turn requests away.
+// A process that takes over gets the socket only after it knows as much as the running one.
+// Otherwise it would reject requests.
 func TestAProcessTakesOverWhenItHasLooked(t *testing.T) {
 	answer := make(chan struct{})
 	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -157,7 +157,7 @@ func TestAProcessTakesOverWhenItHasLooked(t *testing.T) {
 	select {
 	case err := <-done:
 		t.Fatal(err)
-	case <-time.After(300 * time.Millisecond): // within the second that a look may take
+	case <-time.After(300 * time.Millisecond): // less than the second that a scrape may take
 	}
 	if taken() {
 		t.Error("it has taken over before it knows anything of its endpoint")
@@ -180,8 +180,8 @@ func TestAProcessTakesOverWhenItHasLooked(t *testing.T) {
 	}
 }
 
-// With endpoints on the command line no folder is needed: the program is ready, and looks at them,
-// by name and by address, over TLS with a token where it is told to. A folder may stand beside.
+// With endpoints on the command line no folder is needed: extproc becomes ready and scrapes them,
+// by name and by address, over TLS and with a token if so configured. A folder is also allowed.
 func TestEndpointsOnTheCommandLine(t *testing.T) {
 	engines := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -213,7 +213,7 @@ func TestEndpointsOnTheCommandLine(t *testing.T) {
 	)
 	for _, c := range []struct {
 		name, args string
-		want       []string // of the metrics
+		want       []string // expected lines of the metrics
 	}{
 		{
 			"alone", "--endpoints " + strings.Replace(address, "127.0.0.1", "localhost", 1) + ",127.0.0.9:1",
@@ -247,7 +247,7 @@ func TestEndpointsOnTheCommandLine(t *testing.T) {
 	}
 }
 
-// await gets a page until it says what is wanted.
+// await reads a page until it contains want.
 func await(t *testing.T, url, want string) {
 	t.Helper()
 	var last string

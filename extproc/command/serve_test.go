@@ -20,8 +20,7 @@ import (
 	"github.com/headgate/headgate/extproc/options"
 )
 
-// gateway runs extproc as other gateways are given it: with the ports that the field's manifests
-// name.
+// gateway starts extproc as for another gateway: with the ports that common manifests use.
 func gateway(t *testing.T, grpcHost string, flags ...string) (done chan error, stop context.CancelFunc) {
 	t.Helper()
 	dir := t.TempDir()
@@ -60,12 +59,11 @@ func client(t *testing.T, target string, creds credentials.TransportCredentials)
 	return conn
 }
 
-// Health is answered for every name that gateways probe, on the port of its own and beside
-// ext_proc.
+// Health answers for every name that gateways probe, on its own port and on that of ext_proc.
 func TestHealthIsAnsweredForEveryName(t *testing.T) {
 	own := host + "1"
 	gateway(t, own)
-	for _, port := range []string{":9002", ":9003"} { // loopback: without TLS
+	for _, port := range []string{":9002", ":9003"} { // loopback addresses, so without TLS
 		conn := client(t, own+port, insecure.NewCredentials())
 		for _, service := range []string{"", "liveness", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor",
 			"inference-extension"} {
@@ -76,8 +74,8 @@ func TestHealthIsAnsweredForEveryName(t *testing.T) {
 	}
 }
 
-// After SIGTERM, gateways are told by health, are served on for the delay, and streams that are
-// open finish.
+// After SIGTERM health reports NOT_SERVING, gateways are still served for the delay, and open
+// streams finish.
 func TestStreamsFinishAfterSIGTERM(t *testing.T) {
 	own := host + "2"
 	done, stop := gateway(t, own, "--drain-delay", "300ms", "--drain-timeout", "30s")
@@ -124,9 +122,9 @@ func TestStreamsFinishAfterSIGTERM(t *testing.T) {
 	select {
 	case err := <-done:
 		t.Fatalf("it ended with a stream open: %v", err)
-	case <-time.After(400 * time.Millisecond): // past the delay
+	case <-time.After(400 * time.Millisecond): // after the delay
 	}
-	_ = open.CloseSend() // who watches health is not waited for
+	_ = open.CloseSend() // watchers of health do not delay the end
 	select {
 	case err := <-done:
 		if err != nil {

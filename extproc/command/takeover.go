@@ -14,11 +14,13 @@ import (
 	"github.com/headgate/headgate/internal/listen"
 )
 
-// settleTimeout bounds how long a process that takes over waits for what the other knows: a look
-// that an engine does not answer ends after a second, and control is called again after two.
+// settleTimeout limits how long a process that takes over waits until it knows as much as the
+// other. A scrape that an engine does not answer ends after one second, and a failed connection to
+// control is retried after two.
 const settleTimeout = 10 * time.Second
 
-// settle waits until as much is known of the endpoints as another extproc knows, or for a while.
+// settle waits until the fleet knows as much of its endpoints as another extproc would, or for
+// settleTimeout.
 func settle(ctx context.Context, f *fleet.Fleet, log *slog.Logger) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -34,8 +36,8 @@ func settle(ctx context.Context, f *fleet.Fleet, log *slog.Logger) {
 	}
 }
 
-// serveMetrics serves what operators look at until ctx ends. Who takes over waits until the other
-// has freed the port.
+// serveMetrics serves metrics until ctx ends. A process that takes over waits until the other one
+// has closed the port.
 func serveMetrics(ctx context.Context, c options.Options, handler http.Handler, log *slog.Logger) error {
 	l, err := serve.Listen("metrics-port", c.MetricsHost, c.MetricsPort)
 	for told := false; c.Serve.TakeOver && errors.Is(err, syscall.EADDRINUSE); told = true {
@@ -56,5 +58,5 @@ func serveMetrics(ctx context.Context, c options.Options, handler http.Handler, 
 	return listen.HTTP(ctx, l, handler)
 }
 
-// portRetry is between two tries to listen on a port that another process has.
+// portRetry is the time between two attempts to listen on a port that another process uses.
 const portRetry = 100 * time.Millisecond

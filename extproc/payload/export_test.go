@@ -1,7 +1,7 @@
 package payload
 
-// Kept is how many bytes are kept.
+// Kept returns the number of bytes that are kept.
 func (s *Server) Kept() int64 { return s.kept.Load() }
 
-// MaxKept is how many may be.
+// MaxKept is the limit of Kept.
 const MaxKept = maxKept

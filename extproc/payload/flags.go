@@ -17,11 +17,11 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// DefaultQueue is how many payloads wait for a sink, at most: as many as ModelMesh's
-// MM_PAYLOAD_PROCESSORS_CAPACITY says by default.
+// DefaultQueue is how many payloads may wait for a sink, as with ModelMesh's
+// MM_PAYLOAD_PROCESSORS_CAPACITY.
 const DefaultQueue = 64
 
-// Flags are what the command line says of payloads. The zero Flags copies none.
+// Flags configure payloads on the command line. The zero Flags copies nothing.
 type Flags struct {
 	processors []string
 	queue      int
@@ -29,7 +29,7 @@ type Flags struct {
 	tokenFile  string
 }
 
-// Register makes the flags.
+// Register adds the flags.
 func (f *Flags) Register(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.processors, "payload-processor", nil,
 		"post copies of requests and answers to this `URL`, http(s)://HOST[:PORT]/PATH[?MODEL][#METHOD], or log what they are, and not what is in them: logger://*; may be repeated, or have several with spaces between. Envoy's filter payloads must be switched on, too. Sinks hold what users send and get")
@@ -38,7 +38,7 @@ func (f *Flags) Register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.tokenFile, "payload-token-file", "", "send sinks the bearer token in this `FILE`, which may be replaced at any time")
 }
 
-// Check says what does not go together.
+// Check returns an error if flags are invalid or do not fit together.
 func (f *Flags) Check() error {
 	sinks, err := f.sinks()
 	switch {
@@ -71,7 +71,7 @@ func loopback(host string) bool {
 	return host == "localhost" || err == nil && at.IsLoopback()
 }
 
-// Open reads the files that the flags name.
+// Open reads the files that the flags name, and returns a Server.
 func (f *Flags) Open(m *metrics.Meter, log *slog.Logger) (*Server, error) {
 	sinks, err := f.sinks()
 	if err != nil {

@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// workers is how many payloads are on their way to one sink, as in ModelMesh. Those of one
-	// request take the same way, so that they come in order.
+	// workers is the number of concurrent posts to one sink, as in ModelMesh. The payloads of one
+	// request have the same worker, so they arrive in order.
 	workers = 2
-	// patience is how long a sink may take for one.
+	// patience limits the time of one post to a sink.
 	patience = 10 * time.Second
-	// quiet is how long the log says nothing of what is dropped, once it has.
+	// quiet is the minimum time between two log lines about dropped payloads of one sink.
 	quiet = time.Minute
 )
 
-// The reasons, beside those of package sink, for which a sink does not get a payload.
+// Reasons, besides those of package sink, for which a sink does not get a payload.
 const (
-	full   = "queue"  // too many wait
-	failed = "failed" // it does not take it
+	full   = "queue"  // its queue is full
+	failed = "failed" // the post failed
 )
 
-// outlet is the way to a sink.
+// outlet sends payloads to one sink.
 type outlet struct {
 	sink   sink.Sink
 	queues []chan *parcel
@@ -40,9 +40,9 @@ type outlet struct {
 	meter  *metrics.Meter
 	log    *slog.Logger
 
-	mu      sync.Mutex // guards the following
+	mu      sync.Mutex // guards the fields below
 	dropped map[string]int
-	told    time.Time // when the log had them last
+	told    time.Time // when dropped was last logged
 }
 
 func newOutlet(k sink.Sink, c Config, client *http.Client) *outlet {
@@ -53,8 +53,8 @@ func newOutlet(k sink.Sink, c Config, client *http.Client) *outlet {
 	return o
 }
 
-// newClient returns what calls sinks. No redirection is followed: a sink's user data are for nobody
-// else.
+// newClient returns the HTTP client for sinks. It follows no redirects: payloads contain user data,
+// which only the configured sink may get.
 func newClient(config *tls.Config) *http.Client {
 	return &http.Client{
 		Timeout: patience,
@@ -66,7 +66,7 @@ func newClient(config *tls.Config) *http.Client {
 	}
 }
 
-// put puts a payload into the queue of its request, if there is room.
+// put queues a payload for the worker of its request, or drops it if the queue is full.
 func (o *outlet) put(p *parcel, turn uint64) {
 	select {
 	case o.queues[turn%workers] <- p:
@@ -76,14 +76,14 @@ func (o *outlet) put(p *parcel, turn uint64) {
 	}
 }
 
-// close says that nothing is put any more.
+// close ends the queues. No put may follow.
 func (o *outlet) close() {
 	for _, q := range o.queues {
 		close(q)
 	}
 }
 
-// work sends what is in a queue until that is closed and empty.
+// work sends the payloads of a queue until the queue is closed and empty.
 func (o *outlet) work(ctx context.Context, queue chan *parcel) {
 	for p := range queue {
 		err := o.send(ctx, p.Payload)
@@ -108,7 +108,7 @@ func (o *outlet) send(ctx context.Context, p *sink.Payload) error {
 		return err
 	}
 	r.ContentLength = size
-	r.GetBody = func() (io.ReadCloser, error) { // for a connection that its sink closed before it was used
+	r.GetBody = func() (io.ReadCloser, error) { // for a retry after the sink closed an idle connection
 		again, _ := p.Body()
 		return io.NopCloser(again), nil
 	}
@@ -121,15 +121,15 @@ func (o *outlet) send(ctx context.Context, p *sink.Payload) error {
 		return err
 	}
 	defer answer.Body.Close()
-	_, _ = io.CopyN(io.Discard, answer.Body, 1<<16) // so that the connection can be used again
+	_, _ = io.CopyN(io.Discard, answer.Body, 1<<16) // so that the connection can be reused
 	if answer.StatusCode/100 != 2 {
 		return fmt.Errorf("it answers %s", answer.Status)
 	}
 	return nil
 }
 
-// drop counts a payload that the sink does not get, and has the log say so now and then. Err says
-// more, nil for nothing.
+// drop counts a payload that the sink does not get, and logs the counts now and then. err may be
+// nil.
 func (o *outlet) drop(reason string, err error) {
 	o.meter.PayloadDropped(reason)
 	o.mu.Lock()

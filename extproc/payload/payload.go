@@ -1,9 +1,10 @@
-// Package payload sends copies of requests and their answers to sinks, as ModelMesh's payload
-// processors do. An Envoy shows it both by a second ext_proc filter, which waits for nothing
-// (observability mode); what is to be sent waits in a queue of its sink, and what has no room is
-// dropped and counted. No request waits for it, and none fails by it.
+// Package payload sends copies of requests and their answers to sinks, like ModelMesh's payload
+// processors. Envoy sends both on streams of a second ext_proc filter and does not wait for replies
+// (observability mode). Each sink has a queue; payloads that do not fit are dropped and counted. So
+// payloads neither delay a request nor make it fail.
 //
-// Package sink says what goes where; this one is its edge: streams, queues and HTTP.
+// Package sink decides which payloads a sink gets and builds them. This package adds streams,
+// queues and HTTP.
 package payload
 
 import (
@@ -30,39 +31,41 @@ import (
 )
 
 const (
-	// maxKept bounds the bytes of all payloads, those that are not whole yet and those that wait.
+	// maxKept limits the bytes of all payloads, incomplete and queued.
 	maxKept = 64 << 20
-	// lastly is how long what waits at the end has to be sent.
+	// lastly is how long queued payloads may still be sent at the end.
 	lastly = 2 * time.Second
 )
 
-// Config is what a Server needs.
+// Config configures a Server.
 type Config struct {
 	Sinks []sink.Sink
-	// Queue is how many payloads wait for a sink.
+	// Queue is how many payloads may wait for a sink.
 	Queue int
-	// TLS is how sinks with https are called, and Token what they are shown, nil for none.
+	// TLS is the client configuration for https sinks. Token returns the bearer token for sinks;
+	// nil sends none.
 	TLS   *tls.Config
 	Token func() string
 	Meter *metrics.Meter
 	Log   *slog.Logger
 }
 
-// Server takes what Envoys show, and sends it. Make one with [New]; nothing is sent before Run.
+// Server receives copies from Envoys and sends them to sinks. Create it with [New]; it sends
+// nothing before Run.
 type Server struct {
 	outlets []*outlet
 	log     *slog.Logger
 	kept    atomic.Int64 // bytes
 	turn    atomic.Uint64
-	started string // tells the ids of this process from those of others
+	started string // distinguishes the payload ids of this process from those of others
 
-	mu      sync.Mutex // guards that no stream begins after closed
+	mu      sync.Mutex // no stream begins after closed
 	streams sync.WaitGroup
 	once    sync.Once
 	closed  chan struct{}
 }
 
-// New returns a Server.
+// New returns a Server that does not run yet.
 func New(c Config) *Server {
 	s := &Server{log: c.Log, closed: make(chan struct{}), started: strconv.FormatUint(rand.Uint64(), 36)}
 	client := newClient(c.TLS)
@@ -72,7 +75,7 @@ func New(c Config) *Server {
 	return s
 }
 
-// Run sends until ctx ends, and then for a short while what waits. It is called once.
+// Run sends payloads until ctx ends, and then queued ones for a short time. Call it once.
 func (s *Server) Run(ctx context.Context) error {
 	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -93,8 +96,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// Close ends all streams, for what an Envoy shows may go on for as long as an answer does. It may
-// be called more than once.
+// Close ends all streams, which could otherwise last as long as their answers. It may be called
+// more than once.
 func (s *Server) Close() {
 	s.once.Do(func() {
 		s.mu.Lock()
@@ -103,7 +106,7 @@ func (s *Server) Close() {
 	})
 }
 
-// open says whether a stream may begin, and counts it.
+// open counts a stream that begins. It returns false after Close.
 func (s *Server) open() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,8 +119,7 @@ func (s *Server) open() bool {
 	}
 }
 
-// Beside returns a service that takes the streams that show copies, and leaves all others to
-// another one.
+// Beside returns a service that handles the streams with copies and passes all others to other.
 func (s *Server) Beside(other extprocv3.ExternalProcessorServer) extprocv3.ExternalProcessorServer {
 	return &processor{ExternalProcessorServer: other, server: s}
 }
@@ -134,16 +136,16 @@ func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) 
 	}
 	s := p.server
 	if len(s.outlets) == 0 {
-		return nil // Envoy shows no more of this request
+		return nil // Envoy then sends no more of this request
 	}
 	if !s.open() {
 		return status.Error(codes.Unavailable, "extproc is stopping")
 	}
 	ended := make(chan struct{})
-	go func() { // ends with the stream, at the latest when this returns
+	go func() { // ends with the stream, at the latest when Process returns
 		defer s.streams.Done()
 		defer close(ended)
-		defer func() { // a fault in one request costs its copies only
+		defer func() { // a panic loses only the copies of this request
 			if fault := recover(); fault != nil {
 				s.log.Error("panic in the copies of a request", "fault", fault, "stack", string(debug.Stack()))
 			}
@@ -158,21 +160,21 @@ func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) 
 	}
 }
 
-// watched is a request, as its copies are made.
+// watched is a request whose copies are being made.
 type watched struct {
 	server   *Server
 	exchange *sink.Exchange
 	turn     uint64
 	wanting  []*outlet
-	kept     int64 // bytes, counted in the server's
+	kept     int64 // bytes included in server.kept
 }
 
-// copies reads what an Envoy shows of a request and its answer until both have ended. It never
-// waits for anything else: where it did, Envoy would have the client wait.
+// copies reads the copy of a request and its answer until both have ended. It waits for nothing
+// else, because Envoy would then delay the client.
 func (s *Server) copies(messages extprocv3.ExternalProcessor_ProcessServer) {
 	first, err := messages.Recv()
 	if err != nil || first.GetRequestHeaders() == nil {
-		return // an answer that extproc gave, or Envoy
+		return // a reply by extproc or Envoy itself
 	}
 	w := s.begin(first)
 	if w == nil {
@@ -188,12 +190,12 @@ func (s *Server) copies(messages extprocv3.ExternalProcessor_ProcessServer) {
 	}
 }
 
-// begin begins with the headers of a request; nil where no sink wants it, or nothing was decided of
-// it.
+// begin starts with the headers of a request. It returns nil if no sink wants the request, or if
+// extproc made no decision for it.
 func (s *Server) begin(in *extprocv3.ProcessingRequest) *watched {
 	pick := in.GetMetadataContext().GetFilterMetadata()[wire.PickNamespace].GetFields()
 	if pick[wire.PickPool].GetStringValue() == "" || pick[wire.PickRelay].GetBoolValue() {
-		return nil // it is for control, or was copied when its client sent it
+		return nil // it is for control, or the client's original was copied
 	}
 	headers := headersOf(in.GetRequestHeaders().GetHeaders())
 	about := sink.About{Model: pick[wire.PickModel].GetStringValue(), VModel: pick[wire.PickVModel].GetStringValue()}
@@ -235,17 +237,17 @@ func (w *watched) receive(in *extprocv3.ProcessingRequest) {
 	w.send(all)
 }
 
-// add adds a chunk where there is room for it.
+// add adds a chunk, or tells to, which is the exchange's method, that there is no memory for it.
 func (w *watched) add(to func(chunk []byte, end, keep bool) []sink.Payload, body *extprocv3.HttpBody) []sink.Payload {
 	chunk := body.GetBody()
 	room := w.server.take(len(chunk))
 	if room {
-		w.kept += int64(len(chunk)) // until count has what is kept of it
+		w.kept += int64(len(chunk)) // count corrects this
 	}
 	return to(chunk, body.GetEndOfStream(), room)
 }
 
-// count counts what is kept of what is not whole.
+// count updates server.kept to the bytes of incomplete payloads.
 func (w *watched) count() {
 	kept := int64(w.exchange.Kept())
 	w.server.kept.Add(kept - w.kept)
@@ -258,7 +260,7 @@ func (w *watched) end() {
 	w.send(all)
 }
 
-// send puts payloads into the queues of the sinks that want them.
+// send queues payloads for the sinks that want them.
 func (w *watched) send(all []sink.Payload) {
 	for i := range all {
 		p := &all[i]
@@ -280,7 +282,7 @@ func (w *watched) send(all []sink.Payload) {
 	}
 }
 
-// take counts bytes as kept, if there is room for them.
+// take adds n bytes to kept. It returns false, and adds nothing, if they exceed the limit.
 func (s *Server) take(n int) bool {
 	if s.kept.Add(int64(n)) <= maxKept {
 		return true
@@ -291,14 +293,14 @@ func (s *Server) take(n int) bool {
 
 func (s *Server) give(n int) { s.kept.Add(-int64(n)) }
 
-// parcel is a payload that waits for sinks.
+// parcel is a payload in the queues of sinks.
 type parcel struct {
 	*sink.Payload
 	server  *Server
 	holders atomic.Int32
 }
 
-// release says that one sink is done with it.
+// release is called once per sink. The last call frees the payload's bytes.
 func (p *parcel) release() {
 	if p.holders.Add(-1) == 0 {
 		p.server.give(len(p.Data))

@@ -41,7 +41,7 @@ import (
 	"github.com/headgate/headgate/extproc/payload/sink"
 )
 
-// other is who decides of requests: it says so.
+// other is the ext_proc service that decides; its errors identify it.
 type other struct {
 	extprocv3.UnimplementedExternalProcessorServer
 }
@@ -50,18 +50,18 @@ func (other) Process(extprocv3.ExternalProcessor_ProcessServer) error {
 	return status.Error(codes.AlreadyExists, "the other")
 }
 
-// served is a Server with an Envoy that shows it requests.
+// served is a Server, with a client that behaves like Envoy.
 type served struct {
 	*payload.Server
 	t      *testing.T
 	meter  *metrics.Meter
-	log    *bytes.Buffer // read once it has stopped
+	log    *bytes.Buffer // read after the server has stopped
 	envoy  extprocv3.ExternalProcessorClient
 	stop   func()
 	server *grpc.Server
 }
 
-// serve serves payloads by the flags of a command line until the test ends, or stop.
+// serve runs a Server with these flags until the test or stop ends it.
 func serve(t *testing.T, flags ...string) *served {
 	t.Helper()
 	var f payload.Flags
@@ -106,7 +106,7 @@ func serve(t *testing.T, flags ...string) *served {
 	return s
 }
 
-// dropped is how many payloads are for a reason.
+// dropped returns how many payloads were dropped for a reason.
 func (s *served) dropped(reason string) (n int) {
 	s.t.Helper()
 	return s.value("headgate_payloads_dropped_total{reason=\"" + reason + "\"}")
@@ -141,7 +141,7 @@ func headers(pairs ...string) *corev3.HeaderMap {
 	return m
 }
 
-// picked is what extproc decided, as Envoy tells it.
+// picked returns extproc's decision as Envoy's metadata.
 func picked(fields map[string]any) *corev3.Metadata {
 	is, err := structpb.NewStruct(fields)
 	if err != nil {
@@ -154,7 +154,7 @@ func one() map[string]any {
 	return map[string]any{wire.PickPool: "ns/pool", wire.PickModel: "one", wire.PickID: "7"}
 }
 
-// show opens a stream of Envoy's for a request.
+// show opens a stream with copies of a request.
 func (s *served) show(pick map[string]any, path string) extprocv3.ExternalProcessor_ProcessClient {
 	s.t.Helper()
 	messages, err := s.envoy.Process(metadata.AppendToOutgoingContext(s.t.Context(), wire.PayloadsMetadata, "copies"))
@@ -175,7 +175,7 @@ func asks(messages extprocv3.ExternalProcessor_ProcessClient, body []byte, end b
 		EndOfStream: end}}})
 }
 
-// answers ends a request, and returns when its stream has ended.
+// answers ends a request and waits for the end of its stream.
 func answers(messages extprocv3.ExternalProcessor_ProcessClient, body []byte) error {
 	_ = messages.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{Headers: headers(":status",
 		"200")}}})
@@ -185,7 +185,7 @@ func answers(messages extprocv3.ExternalProcessor_ProcessClient, body []byte) er
 	return err
 }
 
-// taker is a sink that waits before it answers, until it is let go.
+// taker is a sink that does not answer until the test allows it.
 type taker struct {
 	*httptest.Server
 	begun atomic.Int64
@@ -224,7 +224,7 @@ func (k *taker) taken() []string {
 	return append([]string(nil), k.all...)
 }
 
-// Streams that show no copies are the other's; those that do are never.
+// Streams with copies go to the Server, all others to the other service.
 func TestOnlyCopiesAreTaken(t *testing.T) {
 	for _, flags := range [][]string{nil, {"--payload-processor", "logger://*"}} {
 		s := serve(t, flags...)
@@ -241,7 +241,7 @@ func TestOnlyCopiesAreTaken(t *testing.T) {
 	}
 }
 
-// Sinks get what they want, over TLS, with the token that the file has now.
+// Sinks get the payloads they want, over TLS, with the current token of the file.
 func TestASinkWithTLSAndAToken(t *testing.T) {
 	dir := t.TempDir()
 	var authorization, body atomic.Value
@@ -292,7 +292,7 @@ func TestASinkWithTLSAndAToken(t *testing.T) {
 	if s.Kept() != 0 {
 		t.Errorf("%d bytes are kept", s.Kept())
 	}
-	// A sink whose certificate nobody knows gets nothing.
+	// A sink with an unknown certificate gets nothing.
 	strange := serve(t, "--payload-processor", server.URL)
 	messages := strange.show(one(), "/x")
 	asks(messages, nil, true)
@@ -309,8 +309,8 @@ func TestASinkWithTLSAndAToken(t *testing.T) {
 	}
 }
 
-// What a sink that answers nothing has no room for is dropped, and counted; what waits comes in
-// order once it does.
+// If a sink does not answer, payloads beyond its queue are dropped and counted. When it answers
+// again, queued payloads arrive in order.
 func TestAQueueIsBounded(t *testing.T) {
 	k := take(t, true)
 	s := serve(t, "--payload-processor", k.URL, "--payload-queue", "6")
@@ -321,7 +321,7 @@ func TestAQueueIsBounded(t *testing.T) {
 		if err := answers(messages, nil); !errors.Is(err, io.EOF) {
 			t.Fatal(err)
 		}
-		if i == 1 { // each worker has its first
+		if i == 1 { // each worker has its first payload
 			await(t, "two are on their way", func() bool { return k.begun.Load() == 2 })
 		}
 	}
@@ -347,8 +347,8 @@ func TestAQueueIsBounded(t *testing.T) {
 	}
 }
 
-// All payloads together have a bound, whether they wait or are not whole; what was kept is free
-// again when it is sent, or its stream ends.
+// The bytes of all payloads, queued and incomplete, are limited. They are freed when a payload is
+// sent or its stream ends.
 func TestBytesAreBounded(t *testing.T) {
 	goOn := make(chan struct{})
 	k := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -385,8 +385,7 @@ func TestBytesAreBounded(t *testing.T) {
 	await(t, "nothing is kept", func() bool { return s.Kept() == 0 })
 }
 
-// A sink that answers with an error or sends elsewhere gets no payload twice, and nobody else gets
-// it.
+// A sink that answers with an error or a redirect gets each payload once, and nobody else gets it.
 func TestSinksThatRefuse(t *testing.T) {
 	elsewhere := take(t, false)
 	for _, code := range []int{302, 307, 400, 500} {
@@ -414,7 +413,7 @@ func TestSinksThatRefuse(t *testing.T) {
 	}
 }
 
-// The log of payloads says what they are, and neither what is in them nor a header.
+// The logger sink logs the size and kind of payloads, but neither their contents nor headers.
 func TestALoggerSaysNoContents(t *testing.T) {
 	s := serve(t, "--payload-processor", "logger://*?one http://127.0.0.1:1/none?other")
 	messages := s.show(one(), "/v1/x?hidden")
@@ -431,8 +430,7 @@ func TestALoggerSaysNoContents(t *testing.T) {
 	}
 }
 
-// What the inner server sends once more, what is for control, and what nobody decided is not
-// copied.
+// Requests that the relay repeats, that are for control, or that have no decision are not copied.
 func TestWhatIsNotCopied(t *testing.T) {
 	k := take(t, false)
 	s := serve(t, "--payload-processor", k.URL)
@@ -448,10 +446,10 @@ func TestWhatIsNotCopied(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := answers(messages, nil); !errors.Is(err, io.EOF) { // Envoy's own, to a request that went no further
+	if err := answers(messages, nil); !errors.Is(err, io.EOF) { // Envoy's own reply to a request that it sent nowhere
 		t.Error(err)
 	}
-	first := s.show(map[string]any{wire.PickPool: "ns/pool"}, "/x") // for several models
+	first := s.show(map[string]any{wire.PickPool: "ns/pool"}, "/x") // a request for several models
 	asks(first, []byte("q"), true)
 	if err := answers(first, nil); !errors.Is(err, io.EOF) {
 		t.Error(err)
@@ -459,8 +457,8 @@ func TestWhatIsNotCopied(t *testing.T) {
 	await(t, "the last is copied", func() bool { return len(k.taken()) == 2 })
 }
 
-// Where it stops while a sink hangs and answers flow, it ends within its bound, and nothing of it
-// is left.
+// If the Server stops while a sink hangs and answers are in progress, it ends within its time limit
+// and leaves no goroutine.
 func TestTheEnd(t *testing.T) {
 	before := runtime.NumGoroutine()
 	k := &taker{goOn: make(chan struct{})}
@@ -499,7 +497,7 @@ func TestTheEnd(t *testing.T) {
 	await(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before+1 })
 }
 
-// Many requests at once, with two sinks: each gets each payload once.
+// With many concurrent requests and two sinks, each sink gets each payload once.
 func TestManyAtOnce(t *testing.T) {
 	a, b := take(t, false), take(t, false)
 	s := serve(t, "--payload-processor", a.URL, "--payload-processor", b.URL, "--payload-queue", "10000")

@@ -7,12 +7,12 @@ import (
 	"github.com/headgate/headgate/extproc/outcome"
 )
 
-// About is what is known of a request before its body comes.
+// About is what is known of a request before its body.
 type About struct{ ID, Model, VModel string }
 
-// Exchange makes payloads of one request and its answer, as they come. Its methods are called in
-// the order in which things came, from one goroutine, and return the payloads that are whole by
-// then, in order. Chunks are the caller's again when a method returns.
+// Exchange builds the payloads of one request and its answer. One goroutine calls its methods, in
+// the order in which the parts arrive. Each returns the payloads that are complete by then, in
+// order. The methods do not retain chunks.
 type Exchange struct {
 	about    About
 	method   string
@@ -27,13 +27,13 @@ type side struct {
 	status   string
 	metadata map[string]string
 	encoding string // of messages
-	call     bool   // messages come, else one body
+	call     bool   // it has gRPC messages instead of one body
 	ended    bool
 	messages frames
 	body     body
 }
 
-// Begin begins with the headers of a request. End says that no body comes.
+// Begin starts with the headers of a request. end means that no body follows.
 func Begin(about About, headers []Header, end bool) (*Exchange, []Payload) {
 	x := &Exchange{about: about, method: MethodOf(value(headers, ":path"))}
 	x.request = sideOf(Request, headers)
@@ -48,13 +48,13 @@ func sideOf(kind Kind, headers []Header) side {
 		call: kserve.IsCall(value(headers, "content-type"))}
 }
 
-// Request adds a chunk of the request's body, the last one if it is the end. Where keep is false
-// there is no room for it: what it is a part of is lost.
+// Request adds a chunk of the request's body; end marks the last one. If keep is false there is no
+// memory for the chunk, and the message or body that it belongs to is lost.
 func (x *Exchange) Request(chunk []byte, end, keep bool) []Payload {
 	return x.add(&x.request, chunk, end, keep)
 }
 
-// Response begins the answer with its headers. End says that nothing follows.
+// Response starts the answer with its headers. end means that nothing follows.
 func (x *Exchange) Response(headers []Header, end bool) []Payload {
 	x.response = sideOf(Response, headers)
 	x.response.status = value(headers, ":status")
@@ -67,15 +67,15 @@ func (x *Exchange) Response(headers []Header, end bool) []Payload {
 	return nil
 }
 
-// Body adds a chunk of the answer's body, as Request does of the request's.
+// Body adds a chunk of the answer's body, as Request does for the request.
 func (x *Exchange) Body(chunk []byte, end, keep bool) []Payload {
 	all := x.add(&x.response, chunk, end, keep)
 	x.over = x.over || end
 	return all
 }
 
-// Trailers end the answer. A call that ends with another status than OK has one more payload,
-// without data, that says so.
+// Trailers ends the answer. A gRPC call that fails gets one more payload, with the status and
+// without data.
 func (x *Exchange) Trailers(headers []Header) []Payload {
 	s := &x.response
 	all := x.end(s)
@@ -94,10 +94,10 @@ func (x *Exchange) Trailers(headers []Header) []Payload {
 	return all
 }
 
-// Over says that the answer has ended: nothing more is of use.
+// Over reports whether the answer has ended.
 func (x *Exchange) Over() bool { return x.over }
 
-// Kept is how many bytes are kept of what is not whole.
+// Kept returns the bytes of incomplete payloads.
 func (x *Exchange) Kept() int {
 	kept := 0
 	for _, s := range []*side{&x.request, &x.response} {
@@ -106,7 +106,7 @@ func (x *Exchange) Kept() int {
 	return kept
 }
 
-// End ends both sides where they are. What is not whole is lost.
+// End ends both sides, whatever is missing. Incomplete payloads are lost.
 func (x *Exchange) End() []Payload {
 	var all []Payload
 	for _, s := range []*side{&x.request, &x.response} {
@@ -145,7 +145,7 @@ func (x *Exchange) add(s *side, chunk []byte, end, keep bool) (all []Payload) {
 	return all
 }
 
-// end ends a side: a body is whole then.
+// end ends a side, which completes its body.
 func (x *Exchange) end(s *side) (all []Payload) {
 	switch {
 	case s.ended:
@@ -159,7 +159,7 @@ func (x *Exchange) end(s *side) (all []Payload) {
 	return all
 }
 
-// partial says whether something has begun and not ended.
+// partial reports whether a message or body is incomplete.
 func (s *side) partial() bool {
 	if s.call {
 		return s.messages.partial()
@@ -180,7 +180,7 @@ func (x *Exchange) lost(s *side, why Lost) Payload {
 	return p
 }
 
-// statusOf is the name of a code of gRPC; UNKNOWN for what is none.
+// statusOf returns the name of a gRPC status code; UNKNOWN for an invalid one.
 func statusOf(code string) string {
 	n, err := strconv.ParseUint(code, 10, 7)
 	if err != nil {
@@ -189,7 +189,7 @@ func statusOf(code string) string {
 	return outcome.CallOf(uint8(n)).String()
 }
 
-// value is that of a header, empty if there is none.
+// value returns the value of a header, or an empty string.
 func value(headers []Header, name string) string {
 	for _, h := range headers {
 		if h.Name == name {

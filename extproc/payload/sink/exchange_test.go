@@ -13,7 +13,7 @@ import (
 	"github.com/headgate/headgate/extproc/payload/sink"
 )
 
-// frame is a message as it is sent.
+// frame returns a message with its gRPC prefix.
 func frame(message string) string {
 	return "\x00" + string(binary.BigEndian.AppendUint32(nil, uint32(len(message)))) + message
 }
@@ -40,7 +40,7 @@ func headers(pairs ...string) (all []sink.Header) {
 	return all
 }
 
-// said is payloads in short: their kinds, status and data, or why they are lost.
+// said describes payloads in short: kind, status, and data or the reason why they are lost.
 func said(all []sink.Payload) (texts []string) {
 	for _, p := range all {
 		data := string(p.Data)
@@ -58,7 +58,7 @@ func said(all []sink.Payload) (texts []string) {
 	return texts
 }
 
-// run is a request and its answer, and the payloads made of it.
+// run is a request and its answer, and the payloads made of them.
 type run struct {
 	*sink.Exchange
 	all []sink.Payload
@@ -107,7 +107,7 @@ func (r *run) ends() *run {
 	return r
 }
 
-// What comes in which order, and what payloads are made of it.
+// Parts in various orders give the expected payloads.
 func TestPayloadsOfAnExchange(t *testing.T) {
 	large := frame(strings.Repeat("x", sink.MaxBytes+1))
 	for _, c := range []struct {
@@ -205,7 +205,7 @@ func TestPayloadsOfAnExchange(t *testing.T) {
 	}
 }
 
-// Metadata are those of the side, and of a status both what the answer began and ended with.
+// Metadata has the headers of its side; that of a failed call has headers and trailers.
 func TestMetadataOfAnExchange(t *testing.T) {
 	r := call().asks(frame("q"), true).answersCall().says(frame("a"), false).trails("grpc-status", "3", "region", "b", "cookie", "secret")
 	for i, want := range []string{
@@ -219,7 +219,7 @@ func TestMetadataOfAnExchange(t *testing.T) {
 	}
 }
 
-// Without room for a chunk what it is a part of is lost, once, and nothing else is.
+// Without memory for a chunk, the message that it belongs to is lost, once, and no other.
 func TestWithoutRoom(t *testing.T) {
 	r := call().asks(frame("q")+"\x00\x00", false)
 	r.all = append(r.all, r.Request([]byte("\x00\x00\x03r"), false, false)...)
@@ -247,7 +247,7 @@ func TestWithoutRoom(t *testing.T) {
 	}
 }
 
-// naive finds messages in a body as a whole, the first that does not end left out.
+// naive splits a complete body into messages, and drops an incomplete one at the end.
 func naive(body []byte) (all []string) {
 	for len(body) >= 5 {
 		n := int(binary.BigEndian.Uint32(body[1:]))
@@ -259,8 +259,8 @@ func naive(body []byte) (all []string) {
 	return all
 }
 
-// However a body is cut into chunks, the messages are those that a reader of the whole finds.
-// Chunks are the caller's again at once, and what is kept is bounded by what has come.
+// However a body is cut into chunks, the messages are the same as those of the whole body. Chunks
+// are not retained, and kept bytes do not exceed received bytes.
 func TestMessagesInChunksOfAnySize(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 2000 {

@@ -7,21 +7,22 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// prefixSize is how many bytes stand before each message of a call: whether it is compressed, and
-// its length (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md).
+// prefixSize is the size of the prefix of each gRPC message: a compression flag and the length
+// (https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md).
 const prefixSize = 5
 
-// frames finds the messages in chunks of any size. One that is not kept is passed over, so that
-// those after it are found.
+// frames finds gRPC messages in chunks of any size. It skips a lost message and finds those after
+// it.
 type frames struct {
-	begun []byte // of a message, with its prefix
-	left  int    // how many bytes of the message are to come; 0 within a prefix
-	lost  bool   // the message is
-	ended bool   // what comes is no messages
+	begun []byte // of an incomplete message, with its prefix
+	left  int    // how many bytes of the message are missing; 0 within a prefix
+	lost  bool   // the current message is lost
+	ended bool   // the rest is not in the format of messages
 }
 
-// add gives each message that the chunk ends to each, with its prefix and in memory of its own, and
-// says of one that is lost why, once. Without keep the chunk's are lost.
+// add calls each for every message that the chunk completes, with its prefix, in new memory. For a
+// lost message it calls each once with the reason. If keep is false, the messages in the chunk are
+// lost.
 func (f *frames) add(chunk []byte, keep bool, each func(frame []byte, lost Lost)) {
 	for len(chunk) > 0 && !f.ended {
 		if f.left == 0 {
@@ -52,7 +53,7 @@ func (f *frames) add(chunk []byte, keep bool, each func(frame []byte, lost Lost)
 	}
 }
 
-// emit ends the message if it is whole.
+// emit ends the current message if it is complete.
 func (f *frames) emit(each func(frame []byte, lost Lost)) {
 	if f.left > 0 {
 		return
@@ -69,10 +70,10 @@ func (f *frames) lose(why Lost, each func(frame []byte, lost Lost)) {
 	each(nil, why)
 }
 
-// partial says whether a message has begun that is neither whole nor lost.
+// partial reports whether a message is incomplete and not lost.
 func (f *frames) partial() bool { return len(f.begun) > 0 }
 
-// inflate returns a message without its prefix.
+// inflate returns a message without its prefix, decompressed.
 func inflate(frame []byte, encoding string) ([]byte, Lost) {
 	if frame[0] == 0 {
 		return frame[prefixSize:], ""
@@ -90,13 +91,13 @@ func inflate(frame []byte, encoding string) ([]byte, Lost) {
 	return message.Bytes, ""
 }
 
-// body is the one of a request that is no call, or of its answer.
+// body is the body of a request or answer that is not a gRPC call.
 type body struct {
 	bytes []byte
 	lost  bool
 }
 
-// add adds a chunk, and says why the body is lost if it is by this one.
+// add adds a chunk. If the body is lost with this chunk, add returns the reason.
 func (b *body) add(chunk []byte, keep bool) Lost {
 	why := Lost("")
 	switch {

@@ -8,27 +8,26 @@ import (
 	"strings"
 )
 
-// MaxBytes is how many bytes a payload may have: 16 MiB, as many as ModelMesh takes in a message by
-// default.
+// MaxBytes is the limit of a payload: 16 MiB, like ModelMesh's default limit of a message.
 const MaxBytes = 16 << 20
 
-// Kind is what a payload is a copy of.
+// Kind says what a payload is a copy of.
 type Kind string
 
-// The kinds, as they are written.
+// The kinds, as they are written in payloads.
 const (
 	Request  Kind = "request"
 	Response Kind = "response"
 )
 
-// Lost is why there is no copy of what was to be one.
+// Lost is the reason why a payload has no data.
 type Lost string
 
 // Reasons.
 const (
-	TooLarge   Lost = "too_large"  // it has more than [MaxBytes]
-	Unreadable Lost = "unreadable" // what a call sent is no message
-	Cut        Lost = "cut"        // it ended before its end
+	TooLarge   Lost = "too_large"  // it exceeds [MaxBytes]
+	Unreadable Lost = "unreadable" // it is not in the format of gRPC messages
+	Cut        Lost = "cut"        // it is incomplete
 	NoMemory   Lost = "memory"     // too many bytes are kept
 )
 
@@ -36,25 +35,25 @@ const (
 type Payload struct {
 	// ID is the same for all payloads of one request and its answer.
 	ID string
-	// Model is the model that was decided on, by its engine's name, and VModel the VModel that the
-	// request named; empty for none.
+	// Model is the engine's name of the chosen model, and VModel the VModel that the request named;
+	// each may be empty.
 	Model, VModel string
-	// Method is the request's, as of [MethodOf].
+	// Method is that of the request, as in [MethodOf].
 	Method string
 	Kind   Kind
-	// Status is that of an answer, empty of a request: the name of a status of gRPC, as OK, or the
-	// number of an HTTP status.
+	// Status is that of an answer: a gRPC status name such as OK, or an HTTP status code. It is
+	// empty for a request.
 	Status string
-	// Metadata are headers, as of [Metadata], shared by payloads.
+	// Metadata are headers, as in [Metadata]; payloads share the map.
 	Metadata map[string]string
-	// Data is the message, inflated, or the body as it came.
+	// Data is the decompressed message, or the body as it arrived.
 	Data []byte
-	// Lost says that Data is not there, and why; empty where it is.
+	// Lost is the reason why Data is missing; empty if it is not.
 	Lost Lost
 }
 
-// Body is the payload as it is posted, in JSON with ModelMesh's fields, and how many bytes that is.
-// It makes no copy of Data.
+// Body returns the payload as posted, in JSON with ModelMesh's fields, and its size. It does not
+// copy Data.
 func (p *Payload) Body() (io.Reader, int64) {
 	text, err := json.Marshal(struct {
 		ID       string            `json:"id"`
@@ -63,17 +62,17 @@ func (p *Payload) Body() (io.Reader, int64) {
 		Kind     Kind              `json:"kind"`
 		Status   string            `json:"status"`
 		Metadata map[string]string `json:"metadata"`
-		Data     string            `json:"data"` // the last: it goes between its quotes
+		Data     string            `json:"data"` // the last field, so that the data can be inserted between its quotes
 	}{p.ID, p.Model, p.VModel, p.Kind, p.Status, p.Metadata, ""})
 	if err != nil {
-		panic(err) // texts always marshal
+		panic(err) // strings always marshal
 	}
 	before, after := text[:len(text)-2], text[len(text)-2:]
 	size := int64(len(text)) + int64(base64.StdEncoding.EncodedLen(len(p.Data)))
 	return io.MultiReader(bytes.NewReader(before), &encoder{rest: p.Data}, bytes.NewReader(after)), size
 }
 
-// encoder reads bytes as base64, a block at a time.
+// encoder reads bytes as base64, one block at a time.
 type encoder struct {
 	rest  []byte
 	block [4096]byte
@@ -94,17 +93,17 @@ func (e *encoder) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Header is one header, its name in lower case.
+// Header is one header with a lower-case name.
 type Header struct{ Name, Value string }
 
-// secret are the headers by which a client, or the gateway, is let in somewhere.
+// secret are headers that carry credentials of the client or the gateway.
 var secret = map[string]bool{
 	"authorization": true, "proxy-authorization": true, "cookie": true, "set-cookie": true, "x-api-key": true, "api-key": true,
 }
 
-// Metadata returns headers by their names: those that come twice with a comma between. Names with
-// -bin have base64 with its padding; one that is none is left out. Left out are HTTP/2's own,
-// secrets, and what the gateway's parts tell each other.
+// Metadata returns headers by name; repeated headers are joined with a comma. Values of -bin
+// headers are padded base64; invalid ones are left out, as are HTTP/2 pseudo-headers, credentials,
+// and the gateway's internal headers.
 func Metadata(headers []Header) map[string]string {
 	all := make(map[string]string, len(headers))
 	for _, h := range headers {
@@ -127,8 +126,7 @@ func Metadata(headers []Header) map[string]string {
 	return all
 }
 
-// padded returns values of bytes, with commas between, with the padding that gRPC lets senders
-// leave out.
+// padded adds the base64 padding that gRPC senders may omit, to each of the comma-separated values.
 func padded(list string) (string, bool) {
 	parts := strings.Split(list, ",")
 	for i, part := range parts {

@@ -14,7 +14,7 @@ import (
 	"github.com/headgate/headgate/extproc/payload/sink"
 )
 
-// What is posted has ModelMesh's fields, and no others.
+// A posted payload has ModelMesh's fields and no others.
 func TestAPayloadAsItIsPosted(t *testing.T) {
 	for _, c := range []struct {
 		p    sink.Payload
@@ -38,7 +38,7 @@ func TestAPayloadAsItIsPosted(t *testing.T) {
 	}
 }
 
-// Data of every length, read in pieces of any size, is as encoding/json writes bytes.
+// Data of any length, read in pieces of any size, is base64 as encoding/json writes it.
 func TestDataIsBase64(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	lengths := []int{0, 1, 2, 3, 4, 3071, 3072, 3073, 6143, 6144, 6145, 100_000}
@@ -69,7 +69,7 @@ func TestDataIsBase64(t *testing.T) {
 	}
 }
 
-// Secrets and what the gateway's parts tell each other are in no metadata.
+// Metadata contains neither credentials nor internal headers.
 func TestMetadata(t *testing.T) {
 	headers := []sink.Header{
 		{":path", "/a"},

@@ -1,8 +1,8 @@
-// Package sink says which payloads go to which sinks, how they are made of a request and its
-// answer, and how they are written: a payload is the copy of one message of a gRPC call, or of the
-// one body of another request or its answer. It is pure.
+// Package sink decides which payloads go to which sinks, builds them from a request and its answer,
+// and encodes them. A payload is the copy of one message of a gRPC call, or of the body of another
+// request or its answer. The package is pure.
 //
-// Its words are those of ModelMesh's payload processors, whose URLs and fields it reads and writes.
+// URLs and fields are those of ModelMesh's payload processors.
 package sink
 
 import (
@@ -11,24 +11,24 @@ import (
 	"strings"
 )
 
-// Sink is where payloads go, and which.
+// Sink is a destination for payloads and a filter.
 type Sink struct {
-	// URL is where they are posted, http or https, without the filters; nil of one that logs what
-	// payloads are, and not what is in them.
+	// URL is the http or https address without the filters. It is nil for a logger, which logs that
+	// payloads exist but not their contents.
 	URL *url.URL
-	// Model is the id of the model or VModel whose payloads are wanted, and Method the method, as
-	// of [MethodOf]; empty for all.
+	// Model is the id of a model or VModel, and Method a method as in [MethodOf]; empty matches
+	// all.
 	Model, Method string
 }
 
-// Parse reads http(s)://host[:port]/path[?model][#method] or logger://*[?model][#method]. A model
-// or method that is empty or * is any.
+// Parse parses http(s)://host[:port]/path[?model][#method] or logger://*[?model][#method]. An empty
+// model or method, or *, matches all.
 func Parse(text string) (Sink, error) {
 	u, err := url.Parse(text)
 	if err != nil {
 		return Sink{}, err
 	}
-	model, err := url.PathUnescape(u.RawQuery) // a + is one
+	model, err := url.PathUnescape(u.RawQuery) // unlike QueryUnescape, it keeps a +
 	if err != nil {
 		return Sink{}, err
 	}
@@ -52,12 +52,12 @@ func filter(text string) string {
 	return text
 }
 
-// Wants says whether the payloads of a request go to the sink.
+// Wants reports whether the sink gets the payloads of a request.
 func (s Sink) Wants(method, model, vmodel string) bool {
 	return (s.Method == "" || s.Method == method) && (s.Model == "" || s.Model == model || s.Model == vmodel)
 }
 
-// String names the sink in logs, without what lets somebody in.
+// String returns the sink's URL for logs, without credentials.
 func (s Sink) String() string {
 	if s.URL == nil {
 		return "logger://*"
@@ -65,8 +65,8 @@ func (s Sink) String() string {
 	return s.URL.Redacted()
 }
 
-// MethodOf is the method of a request, by its path: package.Service/Method of a gRPC call, and of
-// any other the path without its first slash and its query.
+// MethodOf returns the method from the path of a request: package.Service/Method of a gRPC call;
+// otherwise the path without its first slash and its query.
 func MethodOf(path string) string {
 	path, _, _ = strings.Cut(path, "?")
 	return strings.TrimPrefix(path, "/")

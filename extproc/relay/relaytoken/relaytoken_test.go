@@ -83,7 +83,7 @@ func TestNothingElseIsOpened(t *testing.T) {
 		if changed[i]++; changed[i] == sealed[i] {
 			continue
 		}
-		if _, ok := s.Open(string(changed)); ok && i < len(sealed)-1 { // the last digit may have bits that nobody reads
+		if _, ok := s.Open(string(changed)); ok && i < len(sealed)-1 { // the last digit can have unused bits
 			t.Errorf("with byte %d changed it is opened", i)
 		}
 		if _, ok := s.Open(sealed[:i]); ok {
