@@ -7,7 +7,6 @@ import (
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/extproc/fleet"
-	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
@@ -70,44 +69,5 @@ func TestOutcomesAreOfEndpointsAndNotOfTheirPorts(t *testing.T) {
 		if !slices.Equal(got, []string{a, b, "10.9.9.9:9000"}) {
 			t.Errorf("%d: they are %v", i, got)
 		}
-	}
-}
-
-// A view has the methods of its time; those of an engine that takes all are none; and where control
-// begins anew, so do they.
-func TestViewsHaveMethods(t *testing.T) {
-	f, _ := started()
-	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b),
-		Methods: map[string]engine.Methods{a: "a.S/One 1", b: "a.S/One 1"}})
-	f.Publish()
-	before := f.View()
-	f.ApplyPlacement(endpointstate.PlacementUpdate{Methods: map[string]engine.Methods{a: "a.S/Two 1", b: ""}})
-	f.Publish()
-	if before.Methods[a] != "a.S/One 1" || before.Methods[b] != "a.S/One 1" {
-		t.Errorf("the view of before has %v", before.Methods)
-	}
-	if now := f.View().Methods; len(now) != 1 || now[a] != "a.S/Two 1" {
-		t.Errorf("then it has %v", now)
-	}
-	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b)})
-	f.Publish()
-	if now := f.View().Methods; len(now) != 0 {
-		t.Errorf("of a control that says nothing of them it has %v", now)
-	}
-}
-
-// That a request finds no model is believed of no endpoint whose copies control does not know, nor
-// of one that gives a list.
-func TestWhereMissingCopiesAreNotBelieved(t *testing.T) {
-	f, _ := started() // both give lists
-	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a),
-		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("sql", a): endpointstate.Loaded}})
-	f.SetModels(b, engine.Models{Unlisted: true})
-	for _, address := range []string{a, b, "10.9.9.9:8000"} {
-		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.ModelMissing(copyOf("sql", address), f.Now(), now) })
-		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.OwnNotFound(copyOf("sql", address), f.Now(), now) })
-	}
-	if got := fleet.Read(f, (*endpointstate.State).TakeMissing); len(got) > 0 {
-		t.Errorf("missing are %v", got)
 	}
 }

@@ -51,14 +51,18 @@ func (h *history) step() {
 	case 1:
 		f.SetModels(at, engine.Models{Base: []string{"llama"}, Adapters: []string{h.model(), h.model()}, Unlisted: h.IntN(3) == 0})
 	case 2, 3:
-		f.Scrape(at).Succeeded(engine.Load{Running: engine.Known(float64(h.IntN(3))), Waiting: engine.Known(0), Active: []string{h.model()},
-			Started: engine.Known(float64(h.IntN(2)))})
+		f.Scrape(at).Succeeded(engine.Load{
+			Running: engine.Known(float64(h.IntN(3))), Waiting: engine.Known(0), Active: []string{h.model()},
+			Started: engine.Known(float64(h.IntN(2))),
+		})
 	case 4:
 		f.Scrape(at).Failed()
 	case 5:
 		update(func(s *endpointstate.State, now time.Time) {
-			[...]func(string, time.Time){s.Refused, s.RequestRefused, s.ConnectionBroken, s.ProcessEnded, s.Full, s.RequestFailed,
-				s.Stopping, s.RequestServed}[h.IntN(8)](at, now)
+			[...]func(string, time.Time){
+				s.Refused, s.RequestRefused, s.ConnectionBroken, s.ProcessEnded, s.Full, s.RequestFailed,
+				s.Stopping, s.RequestServed,
+			}[h.IntN(8)](at, now)
 		})
 	case 6:
 		update(func(s *endpointstate.State, now time.Time) {

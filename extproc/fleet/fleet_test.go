@@ -86,74 +86,6 @@ func states(p *pick.Pool) [2]pick.State {
 	return [2]pick.State{p.Endpoints[0].State, p.Endpoints[1].State}
 }
 
-func TestAnEndpointThatWasNeverHeardIsOut(t *testing.T) {
-	f := fleet.New(fleet.Config{})
-	f.SetWorld(world("10.0.0.1", "10.0.0.2"))
-	see(f, a, engine.Load{})
-	if got := states(view(f)); got != [2]pick.State{pick.Healthy, pick.Out} {
-		t.Errorf("states are %v", got)
-	}
-}
-
-func TestARefusalLastsUntilALookThatBeginsAfterIt(t *testing.T) {
-	f, c := started()
-	view(f)
-	before := f.Scrape(a)
-	c.advance(time.Millisecond)
-	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(a, now) })
-	if got := f.View().Snapshot.Pools["ns/pool"].Endpoints[0].State; got != pick.Out {
-		t.Fatalf("right after the refusal the state is %v", got)
-	}
-	c.advance(time.Millisecond)
-	before.Succeeded(engine.Load{}) // asked before the refusal, answered after it
-	if got := states(view(f)); got != [2]pick.State{pick.Out, pick.Healthy} {
-		t.Errorf("after an older look the states are %v", got)
-	}
-	see(f, a, engine.Load{})
-	if got := states(view(f)); got != [2]pick.State{pick.Healthy, pick.Healthy} {
-		t.Errorf("after a new look the states are %v", got)
-	}
-	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused("10.9.9.9:1", now) }) // not ours: nothing to do
-}
-
-func TestSilenceMakesAnEndpointStaleAndThenLost(t *testing.T) {
-	f, c := started()
-	for _, step := range []struct {
-		after time.Duration
-		want  pick.State
-	}{{999 * time.Millisecond, pick.Healthy}, {time.Millisecond, pick.Stale}, {8999 * time.Millisecond, pick.Stale},
-		{time.Millisecond, pick.Lost}} {
-		c.advance(step.after)
-		see(f, b, engine.Load{})
-		f.Scrape(a).Failed()
-		if got := states(view(f)); got != [2]pick.State{step.want, pick.Healthy} {
-			t.Errorf("%v later the states are %v, want %v first", step.after, got, step.want)
-		}
-	}
-}
-
-func TestAnEndpointOnASilentNodeIsStale(t *testing.T) {
-	f, _ := started()
-	w := world("10.0.0.1", "10.0.0.2")
-	w.Pools[objects.Name{Namespace: "ns", Name: "pool"}].Endpoints[0].NodeSilent = true
-	f.SetWorld(w)
-	if got := states(view(f)); got != [2]pick.State{pick.Stale, pick.Healthy} {
-		t.Errorf("the states are %v", got)
-	}
-	f.SetWorld(world("10.0.0.1", "10.0.0.2"))
-	if got := states(view(f)); got != [2]pick.State{pick.Healthy, pick.Healthy} {
-		t.Errorf("heard of again, the states are %v", got)
-	}
-}
-
-func TestASleeperIsOut(t *testing.T) {
-	f, _ := started()
-	see(f, a, engine.Load{Asleep: true})
-	if got := states(view(f)); got != [2]pick.State{pick.Out, pick.Healthy} {
-		t.Errorf("states are %v", got)
-	}
-}
-
 func TestRequestsAreCountedWhereTheyGoUntilTheyEnd(t *testing.T) {
 	f, _ := started()
 	view(f)
@@ -246,17 +178,6 @@ func TestCountsOutliveTheirEndpoint(t *testing.T) {
 	}
 }
 
-func TestModelsAreCandidatesWhereTheyAreListed(t *testing.T) {
-	f, _ := started()
-	f.SetModels(b, engine.Models{Base: []string{"llama"}})
-	p := view(f)
-	if len(p.Copies["sql"]) != 1 || len(p.Copies["llama"]) != 2 || len(p.Copies["alias"]) != 1 || len(p.Base) != 2 ||
-		p.Copies["none"] != nil {
-		t.Errorf("copies are %+v, base %+v", p.Copies, p.Base)
-	}
-	f.SetModels("10.9.9.9:1", engine.Models{}) // gone meanwhile
-}
-
 // Under every kind of news at once, requests see whole views and no count is lost.
 func TestNoCountIsLost(t *testing.T) {
 	f, _ := started()
@@ -328,24 +249,6 @@ func TestNewsOfLoadIsPublishedTogether(t *testing.T) {
 			t.Errorf("the last look is not in force: %d pending", got)
 		}
 	})
-}
-
-// SGLang answers with the base model to an adapter's own name, so it is asked for as base:adapter,
-// also where the engine's kind is known from its metrics alone, which come after its list.
-func TestSGLangsAdaptersAreAskedForByTheirBase(t *testing.T) {
-	f, _ := started()
-	f.Publish()
-	see(f, a, engine.Load{Kind: engine.SGLang})
-	see(f, b, engine.Load{Kind: engine.VLLM})
-	for i, want := range []string{"llama:sql", "sql"} {
-		c := view(f).Copies["sql"][i]
-		picks, err := pick.Pick(pick.Policy{Threshold: 4}, f.View().Snapshot, pick.Request{
-			Pool: "ns/pool", Model: "sql", Only: pick.ParseSubset([]string{[]string{a, b}[i]}),
-		}, make([]pick.Decision, 1))
-		if err != nil || picks[0].Model != want || c.Model != "sql" {
-			t.Errorf("%s is asked for as %q, %v, want %q", c.Model, picks[0].Model, err, want)
-		}
-	}
 }
 
 // Where many requests fail at one moment the first is known at once, and all of them a pause later,

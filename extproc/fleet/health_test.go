@@ -38,22 +38,6 @@ func TestAFaultMakesASuspectUntilALaterRequestEndsWell(t *testing.T) {
 	}
 }
 
-func TestASuspectWithoutRequestsIsForgiven(t *testing.T) {
-	f, c := started()
-	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.RequestFailed(a, now) })
-	for _, step := range []struct {
-		after time.Duration
-		want  pick.State
-	}{{9999 * time.Millisecond, pick.Suspect}, {time.Millisecond, pick.Healthy}} {
-		c.advance(step.after)
-		see(f, a, engine.Load{})
-		see(f, b, engine.Load{})
-		if got := states(view(f)); got != [2]pick.State{step.want, pick.Healthy} {
-			t.Errorf("%v later the states are %v, want %v first", step.after, got, step.want)
-		}
-	}
-}
-
 // Being full is no fault: it passes soon, and however many are full, those that are not come first.
 func TestAFullEndpointIsASuspectForAMoment(t *testing.T) {
 	f, c := started()
@@ -86,8 +70,11 @@ func TestWhatIsAFaultOfTheEndpoint(t *testing.T) {
 		{"500", outcome.Outcome{Status: 500}, pick.Suspect},
 		{"503", outcome.Outcome{Status: 503}, pick.Suspect},
 		{"elsewhere", outcome.Outcome{Status: 503, Elsewhere: []string{a}}, pick.Suspect},
-		{"elsewhere, and served there", outcome.Outcome{Status: 200, Elsewhere: []string{a}, Began: time.Unix(1e9, 0), Endpoint: b},
-			pick.Suspect},
+		{
+			"elsewhere, and served there",
+			outcome.Outcome{Status: 200, Elsewhere: []string{a}, Began: time.Unix(1e9, 0), Endpoint: b},
+			pick.Suspect,
+		},
 		{"unreached, and served elsewhere", outcome.Outcome{Status: 200, Unreached: []string{a}, Endpoint: b}, pick.Stale},
 		{"refused", outcome.Outcome{Status: 503, Failure: outcome.Refused}, pick.Out},
 		{"reset", outcome.Outcome{Status: 200, Failure: outcome.Reset}, pick.Stale},
@@ -309,56 +296,6 @@ func TestWhoMadeAnAnswerIsRemembered(t *testing.T) {
 	}
 }
 
-// It answers looks all the time that it is stopping.
-func TestAnEndpointThatIsStoppingIsOutUntilItHasEnded(t *testing.T) {
-	f, c := started()
-	at := func(when string, want pick.State) {
-		t.Helper()
-		see(f, b, engine.Load{})
-		if got := states(view(f)); got != [2]pick.State{want, pick.Healthy} {
-			t.Errorf("%s the states are %v, want %v first", when, got, want)
-		}
-	}
-	c.advance(time.Second)
-	began := c.now()
-	f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.Stopping(a, began) })
-	for range 5 {
-		c.advance(time.Second)
-		see(f, a, engine.Load{})
-		at("while it answers looks", pick.Out)
-	}
-	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(a, now) }) // a look found it gone
-	c.advance(time.Second)
-	at("when it has ended", pick.Out)
-	see(f, a, engine.Load{})
-	at("when it is back", pick.Healthy)
-	// told late, at the end of a long request
-	f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.Stopping(a, began.Add(time.Second)) })
-	at("after old news", pick.Healthy)
-
-	f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.Stopping(a, c.now()) })
-	c.advance(29 * time.Second)
-	see(f, a, engine.Load{})
-	at("a while after", pick.Out)
-	c.advance(2 * time.Second)
-	see(f, a, engine.Load{})
-	at("long after", pick.Healthy)
-	f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.Stopping("10.9.9.9:1", c.now()) }) // not ours: nothing to do
-
-	// Another process answers there before any look found it gone.
-	see(f, a, engine.Load{Started: engine.Known(100)})
-	c.advance(time.Second)
-	f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.Stopping(a, c.now()) })
-	at("of a process that is known", pick.Out)
-	c.advance(time.Second)
-	see(f, a, engine.Load{Started: engine.Known(100)})
-	at("of the same process", pick.Out)
-	see(f, a, engine.Load{Started: engine.Known(107)})
-	at("of another process", pick.Healthy)
-	f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.Stopping(a, c.now().Add(-time.Second)) })
-	at("after news of the one before", pick.Healthy)
-}
-
 // What an engine answers last may become known after a look found it gone, and tells nothing of
 // what is there now: what comes back may have other models.
 func TestAReportBringsNoEndpointBackThatRefused(t *testing.T) {
@@ -384,91 +321,6 @@ func TestAReportBringsNoEndpointBackThatRefused(t *testing.T) {
 	c.advance(time.Second)
 	see(f, a, engine.Load{})
 	at("after a look", pick.Healthy)
-}
-
-// What control says of endpoints that are about to end counts as what engines say here, until
-// another life of the engine, another pod, or control's next word.
-func TestWhatControlSaysOfEndpointsThatAreAboutToEnd(t *testing.T) {
-	f, c := started()
-	at := func(when string, want pick.State) {
-		t.Helper()
-		see(f, a, engine.Load{})
-		see(f, b, engine.Load{})
-		if got := states(view(f)); got != [2]pick.State{want, pick.Healthy} {
-			t.Errorf("%s the states are %v, want %v first", when, got, want)
-		}
-	}
-	says := func(l endpointstate.Leaving) {
-		f.ApplyPlacement(endpointstate.PlacementUpdate{Leaving: map[string]endpointstate.Leaving{a: l}})
-	}
-	c.advance(time.Second)
-	says(endpointstate.Leaving{Stopping: c.now()})
-	c.advance(29 * time.Second)
-	at("for a while after others heard that it is stopping", pick.Out)
-	c.advance(time.Second)
-	at("long after", pick.Healthy)
-
-	says(endpointstate.Leaving{Stopping: c.now()})
-	at("when others hear it again", pick.Out)
-	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(a, now) })
-	c.advance(time.Second)
-	at("when it has ended and is back", pick.Healthy)
-
-	says(endpointstate.Leaving{Terminating: true})
-	c.advance(time.Hour)
-	at("while its pod is being deleted", pick.Out)
-	if own := fleet.Read(f, func(s *endpointstate.State) map[string]endpointstate.Leaving { return s.Leaving(f.Now()) }); len(own) != 0 {
-		t.Errorf("of its own knowledge it says %v", own)
-	}
-	f.SetWorld(f.View().World)
-	at("of the same pod", pick.Out)
-	says(endpointstate.Leaving{})
-	at("when it stays", pick.Healthy)
-	says(endpointstate.Leaving{Terminating: true})
-	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true})
-	at("when another control does not say so", pick.Healthy)
-	says(endpointstate.Leaving{Terminating: true})
-	f.SetWorld(worldOf("successor-", "10.0.0.1", "10.0.0.2"))
-	at("of another pod at the address", pick.Healthy)
-}
-
-// Where a pod migrates it gets what no other endpoint can serve, until control says that it is
-// over, or the objects do.
-func TestAPodThatMigratesServesWhatIsNowhereElse(t *testing.T) {
-	for _, placed := range []bool{true, false} {
-		c := &clock{time.Unix(1e9, 0)}
-		f := fleet.New(fleet.Config{Placed: placed, Now: c.now})
-		migrating := func(until time.Time) *objects.World {
-			set := setOf("pod-", "10.0.0.1", "10.0.0.2")
-			set.Pods[0].Terminating, set.Pods[0].Migrates = true, until
-			return objects.Build(set)
-		}
-		f.SetWorld(migrating(c.now().Add(time.Minute)))
-		f.ApplyPlacement(endpointstate.PlacementUpdate{All: true})
-		at := func(when string, want pick.State) {
-			t.Helper()
-			see(f, a, engine.Load{})
-			see(f, b, engine.Load{})
-			if !placed {
-				want = pick.Out
-			}
-			if got := states(view(f)); got != [2]pick.State{want, pick.Healthy} {
-				t.Errorf("%s, with control %v, the states are %v, want %v first", when, placed, got, want)
-			}
-		}
-		at("by the objects", pick.Migrating)
-		if own, want := fleet.Read(f, func(s *endpointstate.State) map[string]endpointstate.Leaving { return s.Leaving(f.Now()) })[a],
-			(endpointstate.Leaving{Terminating: true, Migrates: c.now().Add(time.Minute)}); own != want {
-			t.Errorf("control is told %v, want %v", own, want)
-		}
-		c.advance(time.Minute - 1)
-		at("to the last", pick.Migrating)
-		c.advance(1)
-		at("when that is over", pick.Out)
-		f.SetWorld(migrating(c.now().Add(time.Minute)))
-		f.ApplyPlacement(endpointstate.PlacementUpdate{Leaving: map[string]endpointstate.Leaving{a: {Terminating: true}}})
-		at("when control says that it is over", pick.Out)
-	}
 }
 
 // As much is known as another process knows when each endpoint has been looked at, whatever came of
@@ -506,8 +358,10 @@ func TestWhenAFleetIsSettled(t *testing.T) {
 // copies are of no use from a scrape, not from one request.
 func TestARequestThatIsTurnedAwayIsNoWordForControl(t *testing.T) {
 	f, c := started()
-	f.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b),
-		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("sql", a): endpointstate.Loaded}})
+	f.ApplyPlacement(endpointstate.PlacementUpdate{
+		All: true, Endpoints: governing(a, b),
+		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("sql", a): endpointstate.Loaded},
+	})
 	urgent := func() bool {
 		select {
 		case <-f.Urgent():

@@ -27,8 +27,10 @@ func limitedFleet(t *testing.T, limit int) (*fleet.Fleet, *[]string) {
 
 // limits has control say all that there is: that m has a copy with a limit.
 func limits(f *fleet.Fleet, limit int, share endpointstate.Share) {
-	n := endpointstate.PlacementUpdate{All: true, Endpoints: governing(a, b),
-		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Loaded}, Share: share}
+	n := endpointstate.PlacementUpdate{
+		All: true, Endpoints: governing(a, b),
+		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Loaded}, Share: share,
+	}
 	if limit > 0 {
 		n.Limits = map[endpointstate.CopyKey]int{copyOf("m", a): limit}
 	}

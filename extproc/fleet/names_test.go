@@ -56,14 +56,18 @@ func TestWhereRequestsForAVModelGo(t *testing.T) {
 		{"its object is not there yet", nil, empty, key, "sql-v2"},
 		{"control moved another", new(switched(map[objects.ModelKey]endpointstate.Switch{other: {Active: "x"}})), w, key, "sql-v2"},
 		{"the name is registered, for it is a client's VModel", new(registered(key, true)), w, key, "sql-v2"},
-		{"control takes its word back, and a model has the name", new(switched(map[objects.ModelKey]endpointstate.Switch{key: {}})), w,
-			key, "sql"},
+		{
+			"control takes its word back, and a model has the name", new(switched(map[objects.ModelKey]endpointstate.Switch{key: {}})), w,
+			key, "sql",
+		},
 		{"the model is registered no more", new(registered(key, false)), w, key, "sql-v1"},
 		{"a model of another pool is registered", new(registered(other, true)), w, key, "sql-v1"},
 		{"control takes back what it never said", new(switched(map[objects.ModelKey]endpointstate.Switch{key: {}})), w, key, "sql-v1"},
 		{"control moves it again", new(switched(map[objects.ModelKey]endpointstate.Switch{key: {Active: "sql-v3"}})), w, key, "sql-v3"},
-		{"control says all, and nothing of it", &endpointstate.PlacementUpdate{All: true,
-			VModels: map[objects.ModelKey]endpointstate.Switch{other: {Active: "y"}}}, w, key, "sql-v1"},
+		{"control says all, and nothing of it", &endpointstate.PlacementUpdate{
+			All:     true,
+			VModels: map[objects.ModelKey]endpointstate.Switch{other: {Active: "y"}},
+		}, w, key, "sql-v1"},
 		{"control says all, and nothing of it", nil, w, other, "y"},
 	} {
 		if c.news != nil {
@@ -97,8 +101,10 @@ func TestACanaryGetsItsShare(t *testing.T) {
 	}
 	for _, percent := range []int{1, 10, 50, 99} {
 		byObject, byControl := fleet.New(fleet.Config{}), fleet.New(fleet.Config{})
-		byControl.ApplyPlacement(switched(map[objects.ModelKey]endpointstate.Switch{model("sql"): {Active: "sql-v1", Canary: "sql-v2",
-			Percent: percent}}))
+		byControl.ApplyPlacement(switched(map[objects.ModelKey]endpointstate.Switch{model("sql"): {
+			Active: "sql-v1", Canary: "sql-v2",
+			Percent: percent,
+		}}))
 		for name, lots := range map[string][]uint64{"random": random, "counting": counting} {
 			n := shareOf(byObject, withVModel("sql-v1", "sql-v2", int32(percent)), lots)
 			if again := shareOf(byControl, withVModel("x", "", 0), lots); again != n {

@@ -13,8 +13,10 @@ import (
 // Streams give the ratio of actual to predicted time to first token, whichever policy decided.
 // Requests that were not served as sent give none.
 func TestOutcomesTellWhatCameTrue(t *testing.T) {
-	o := outcome.Outcome{Pool: "ns/pool", Endpoint: a, Status: 200, Stream: true, Attempts: 1, FirstBody: 500 * time.Millisecond,
-		Expected: 250 * time.Millisecond}
+	o := outcome.Outcome{
+		Pool: "ns/pool", Endpoint: a, Status: 200, Stream: true, Attempts: 1, FirstBody: 500 * time.Millisecond,
+		Expected: 250 * time.Millisecond,
+	}
 	if ratio, tells := o.Foretold(); !tells || ratio != 2 {
 		t.Errorf("it tells %g, %v", ratio, tells)
 	}
@@ -40,8 +42,10 @@ func TestOutcomesTellOfLoads(t *testing.T) {
 	f, c := started()
 	w, name := f.View().World, objects.Name{Namespace: "ns", Name: "pool"}
 	w.Pools[name].Profile = &profile.Profile{
-		Decode: profile.Decode{Base: 0.02}, Limits: profile.Limits{MaxSequences: 10, MaxBatchedTokens: 1000, KVBlocks: 100, BlockSize: 16,
-			GPUAdapters: 1, HostAdapters: 2},
+		Decode: profile.Decode{Base: 0.02}, Limits: profile.Limits{
+			MaxSequences: 10, MaxBatchedTokens: 1000, KVBlocks: 100, BlockSize: 16,
+			GPUAdapters: 1, HostAdapters: 2,
+		},
 	}
 	f.SetWorld(w)
 	o := outcome.Outcome{

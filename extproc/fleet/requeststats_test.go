@@ -18,8 +18,10 @@ func TestWhatRequestsAreLike(t *testing.T) {
 		h := f.RequestStats(objects.ModelKey{Pool: pool, ID: model})
 		return [2]float64{h.BytesPerToken(), h.Output()}
 	}
-	o := outcome.Outcome{Pool: "ns/pool", Model: "sql", Endpoint: "10.0.0.1:8000", Status: 200, Bytes: 300, Prompt: engine.Known(100),
-		Completion: engine.Known(50)}
+	o := outcome.Outcome{
+		Pool: "ns/pool", Model: "sql", Endpoint: "10.0.0.1:8000", Status: 200, Bytes: 300, Prompt: engine.Known(100),
+		Completion: engine.Known(50),
+	}
 	for _, not := range []func(*outcome.Outcome){
 		func(o *outcome.Outcome) { o.Status = 400 },
 		func(o *outcome.Outcome) { o.Failure = outcome.Cut },
@@ -51,8 +53,10 @@ func TestABaseModelHasOneHabit(t *testing.T) {
 	f, _ := started()
 	base := view(f).BaseModel()
 	pool := objects.Name{Namespace: "ns", Name: "pool"}
-	o := outcome.Outcome{Pool: "ns/pool", Model: "alias", Endpoint: a, Status: 200, Bytes: 300, Prompt: engine.Known(100),
-		Completion: engine.Known(50)}
+	o := outcome.Outcome{
+		Pool: "ns/pool", Model: "alias", Endpoint: a, Status: 200, Bytes: 300, Prompt: engine.Known(100),
+		Completion: engine.Known(50),
+	}
 	f.Observe(o)
 	o.Model, o.Completion = "sql", engine.Known(150)
 	f.Observe(o)

@@ -14,8 +14,10 @@ import (
 // well, and is known of no other model.
 func TestPacesAreLearnedOfOutcomes(t *testing.T) {
 	f := fleet.New(fleet.Config{})
-	o := outcome.Outcome{Pool: "ns/pool", Model: "iris", Endpoint: "10.0.0.1:8000", Status: 200, Attempts: 1, Among: 2,
-		Answered: 20 * time.Millisecond}
+	o := outcome.Outcome{
+		Pool: "ns/pool", Model: "iris", Endpoint: "10.0.0.1:8000", Status: 200, Attempts: 1, Among: 2,
+		Answered: 20 * time.Millisecond,
+	}
 	bad := o
 	bad.Status, bad.Answered = 400, time.Microsecond
 	slow := o

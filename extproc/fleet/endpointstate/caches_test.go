@@ -92,8 +92,10 @@ func TestCaches(t *testing.T) {
 		{engine.Load{KVTokens: tokens, Started: began, Running: tokens}, nil},
 		{engine.Load{KVTokens: tokens, Started: later}, []endpointstate.Cache{{Number: number, Tokens: tokens, Empty: true}}},
 		{engine.Load{KVTokens: began, Started: later}, []endpointstate.Cache{{Number: number, Tokens: began}}},
-		{engine.Load{KVTokens: began, Started: later, Forgets: true},
-			[]endpointstate.Cache{{Number: number, Tokens: began, Forgets: true}}},
+		{
+			engine.Load{KVTokens: began, Started: later, Forgets: true},
+			[]endpointstate.Cache{{Number: number, Tokens: began, Forgets: true}},
+		},
 	} {
 		if got := saw(c.load); !slices.Equal(got, c.want) {
 			t.Errorf("look %d: %+v, want %+v", i, got, c.want)
@@ -101,8 +103,10 @@ func TestCaches(t *testing.T) {
 	}
 	// Of a script in which a token has few bytes, a cache holds less of prompts.
 	s.Dense(objects.Name{Namespace: "ns", Name: "one"}, 1.5)
-	if got := s.TakeCaches(); !slices.Equal(got, []endpointstate.Cache{{Number: number, Tokens: began, BytesPerToken: 1.5,
-		Forgets: true}}) {
+	if got := s.TakeCaches(); !slices.Equal(got, []endpointstate.Cache{{
+		Number: number, Tokens: began, BytesPerToken: 1.5,
+		Forgets: true,
+	}}) {
 		t.Errorf("of bytes that make a token: %+v", got)
 	}
 	if got := saw(engine.Load{KVTokens: tokens, Started: later}); !slices.Equal(got,

@@ -89,8 +89,10 @@ func (s *State) ApplyPlacement(n PlacementUpdate, now time.Time) {
 	c := &s.control
 	before := c.copies
 	if n.All || c.copies == nil {
-		*c = control{endpoints: n.Endpoints, copies: make(map[string]map[string]*reportedCopy), share: c.share,
-			leaving: make(map[string]Leaving), missing: c.missing, own: c.own}
+		*c = control{
+			endpoints: n.Endpoints, copies: make(map[string]map[string]*reportedCopy), share: c.share,
+			leaving: make(map[string]Leaving), missing: c.missing, own: c.own,
+		}
 	}
 	shared := n.Share != (Share{}) && n.Share != c.share
 	if shared {

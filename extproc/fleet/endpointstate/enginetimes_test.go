@@ -181,8 +181,10 @@ func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
 	if view(s, now.Add(30*time.Second)).Snapshot.Pools["ns/one"].Endpoints[0].Profile == first {
 		t.Error("the profile is not made anew")
 	}
-	given := profile.Profile{Decode: profile.Decode{Base: 0.05},
-		Limits: profile.Limits{MaxSequences: 1, MaxBatchedTokens: 1, KVBlocks: 1, BlockSize: 1}}
+	given := profile.Profile{
+		Decode: profile.Decode{Base: 0.05},
+		Limits: profile.Limits{MaxSequences: 1, MaxBatchedTokens: 1, KVBlocks: 1, BlockSize: 1},
+	}
 	if s.SetWorld(profiled(&given)); queue.Load() != 0 {
 		t.Error("a queue that another profile predicted is still there")
 	}

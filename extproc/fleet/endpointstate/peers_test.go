@@ -11,8 +11,10 @@ import (
 
 // told is what other processes tell of an endpoint.
 func told(address string, requests, tokens int64) endpointstate.Backlog {
-	return endpointstate.Backlog{Endpoint: address, Requests: requests, Through: start.UnixNano(), Beside: requests, Urgency: requests,
-		Tokens: tokens}
+	return endpointstate.Backlog{
+		Endpoint: address, Requests: requests, Through: start.UnixNano(), Beside: requests, Urgency: requests,
+		Tokens: tokens,
+	}
 }
 
 // What peers tell is in force at once in views that were made before; what a look finds beside it

@@ -103,8 +103,10 @@ func (s *State) SetWorld(w *objects.World) {
 		for _, e := range p.Endpoints {
 			s.pools[e.Address] = append(s.pools[e.Address], name)
 			if s.endpoints[e.Address] == nil {
-				fresh := &endpoint{hash: hash(e.Address), number: s.caches.take(), models: make(map[string]*pick.Count),
-					times: make(map[objects.Name]*timed)}
+				fresh := &endpoint{
+					hash: hash(e.Address), number: s.caches.take(), models: make(map[string]*pick.Count),
+					times: make(map[objects.Name]*timed),
+				}
 				fresh.hear(s.strays[e.Address], 0)
 				delete(s.strays, e.Address)
 				s.endpoints[e.Address] = fresh

@@ -142,13 +142,17 @@ func TestWhatControlSaysAgainIsNoNews(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
 	copyOf := func(id, endpoint string) endpointstate.CopyKey {
-		return endpointstate.CopyKey{ModelKey: objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "one"}, ID: id},
-			Endpoint: endpoint}
+		return endpointstate.CopyKey{
+			ModelKey: objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "one"}, ID: id},
+			Endpoint: endpoint,
+		}
 	}
 	says := endpointstate.PlacementUpdate{
 		All: true, Endpoints: map[string]bool{a: true, b: true},
-		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m", a): endpointstate.Loaded,
-			copyOf("m", b): endpointstate.Loaded},
+		Copies: map[endpointstate.CopyKey]endpointstate.CopyState{
+			copyOf("m", a): endpointstate.Loaded,
+			copyOf("m", b): endpointstate.Loaded,
+		},
 	}
 	s.ModelsListed(s.Scrape(b, start), engine.Models{Unlisted: true})
 	s.ApplyPlacement(says, start)
