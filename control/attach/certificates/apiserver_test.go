@@ -45,10 +45,12 @@ func TestCertificatesOfAnAPIServer(t *testing.T) {
 - {apiGroups: [inference.x-k8s.io], resources: [llmroutes, models, vmodels, poolsettings, endpointlists], verbs: [list, watch]}
 `)
 	ctx, cancel := context.WithCancel(t.Context())
+	const interval = 200 * time.Millisecond
 	done, given := make(chan error, 1), make(chan *certificates.Watch, 1)
 	from := source.Source{
 		Kube: source.Kube{On: true, Config: apiserver.KubeconfigFile(t, config)},
 		ByName: func(n kube.Named) {
+			n.Secrets.Interval = interval
 			given <- certificates.New(n.Secrets, certificates.KeyPairs, slog.New(slog.DiscardHandler))
 		},
 	}
@@ -97,7 +99,7 @@ subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: control}]`)
 	select {
 	case <-w.Changed():
 		t.Error("an outage is told as a change")
-	case <-time.After(6 * time.Second): // in which both would be read again
+	case <-time.After(5 * interval): // both would be read several times
 	}
 	if err := c.Restart(t.Context()); err != nil {
 		t.Fatal(err)

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// namedInterval is the time between two readings. A replaced object takes effect some 10 s
-	// later, even if a reading is slow.
+	// namedInterval is the default time between two readings. A replaced object takes effect some
+	// 10 s later, even if a reading is slow.
 	namedInterval = 5 * time.Second
 	// namedPatience limits how long new objects wait for the objects that they name.
 	namedPatience = time.Second
@@ -31,6 +31,9 @@ const (
 // It needs the verb get for each named object, which a Role in the object's namespace grants by
 // name. It neither lists nor watches.
 type ByName struct {
+	// Interval is the time between two readings. Tests may shorten it before Run.
+	Interval time.Duration
+
 	get func(context.Context, client.ObjectKey) (map[string][]byte, error)
 
 	mu    sync.Mutex // guards users
@@ -61,7 +64,7 @@ type User interface {
 }
 
 func secretsOf(asks client.Reader) *ByName {
-	return &ByName{get: func(ctx context.Context, name client.ObjectKey) (map[string][]byte, error) {
+	return &ByName{Interval: namedInterval, get: func(ctx context.Context, name client.ObjectKey) (map[string][]byte, error) {
 		var is corev1.Secret
 		err := asks.Get(ctx, name, &is)
 		return is.Data, err
@@ -69,7 +72,7 @@ func secretsOf(asks client.Reader) *ByName {
 }
 
 func configMapsOf(asks client.Reader) *ByName {
-	return &ByName{get: func(ctx context.Context, name client.ObjectKey) (map[string][]byte, error) {
+	return &ByName{Interval: namedInterval, get: func(ctx context.Context, name client.ObjectKey) (map[string][]byte, error) {
 		var is corev1.ConfigMap
 		err := asks.Get(ctx, name, &is)
 		return objects.ConfigData(is.Data, is.BinaryData), err
@@ -99,7 +102,7 @@ func (s *ByName) Read(ctx context.Context, names []objects.Name) {
 
 // Run reads the named objects periodically until ctx ends.
 func (s *ByName) Run(ctx context.Context) error {
-	tick := time.NewTicker(namedInterval)
+	tick := time.NewTicker(s.Interval)
 	defer tick.Stop()
 	for {
 		select {
