@@ -8,9 +8,9 @@ import (
 // CapacityPlanKind is the kind of [CapacityPlan].
 const CapacityPlanKind = "CapacityPlan"
 
-// CapacityPlan is a question: which hardware, how many replicas and what sizes of batch the models
-// of a pipeline need, so that queries keep their objectives at the least cost. The command control
-// plan answers it.
+// CapacityPlan describes a pipeline of models, its traffic and its latency objectives. The command
+// `control plan` computes the cheapest hardware, replica counts and batch sizes that meet the
+// objectives.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:categories=headgate
 // +kubebuilder:printcolumn:name=Trace,type=string,JSONPath=.spec.trace
@@ -22,8 +22,7 @@ type CapacityPlan struct {
 	Spec CapacityPlanSpec `json:"spec"`
 }
 
-// CapacityPlanList is what an API server lists.
-//
+// CapacityPlanList is a list of CapacityPlans.
 // +kubebuilder:object:root=true
 type CapacityPlanList struct {
 	metav1.TypeMeta `json:",inline"`
@@ -32,25 +31,24 @@ type CapacityPlanList struct {
 	Items []CapacityPlan `json:"items"`
 }
 
-// CapacityPlanSpec is what people write.
+// CapacityPlanSpec is the pipeline, its traffic and its objectives.
 type CapacityPlanSpec struct {
-	// Objectives are what queries are to keep, each of them.
-	//
+	// Objectives are the latency objectives of queries, 1 to 8. A plan must meet all of them.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
 	Objectives []PlanObjective `json:"objectives"`
-	// Hardware is the kinds that there are, with their prices.
-	//
+	// Hardware lists the kinds of hardware and their prices.
 	// +kubebuilder:validation:MaxItems=32
 	// +listType=map
 	// +listMapKey=name
 	Hardware []PlanHardware `json:"hardware,omitempty"`
-	// HardwareFile is a file with nothing but hardware, beside the plan's: prices that several
-	// plans share. What the plan says itself counts before it.
+	// HardwareFile is a YAML file that contains only hardware, so that several plans can share
+	// prices. Its path is relative to the plan's file. Entries in hardware override those of the
+	// file.
 	// +kubebuilder:validation:MaxLength=4096
 	HardwareFile string `json:"hardwareFile,omitempty"`
-	// Stages are the models of the pipeline. A query begins at each stage to which none leads.
-	//
+	// Stages are the models of the pipeline, 1 to 32. A query starts at every stage that no other
+	// stage names in next.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
 	// +listType=map
@@ -58,47 +56,42 @@ type CapacityPlanSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(s, !has(s.next) || s.next.all(e, self.exists(o, o.name == e.stage)))",message="next names a stage that does not exist"
 	// +kubebuilder:validation:XValidation:rule="self.exists(s, self.all(o, !has(o.next) || o.next.all(e, e.stage != s.name)))",message="stages lead to each other in a circle: one must be the first"
 	Stages []PlanStage `json:"stages"`
-	// Trace is the sample of queries that is planned on: a file beside the plan's, or one that is
-	// made by chance, such as gamma:rate=100,cv=4,seconds=600.
+	// Trace is the sample of queries to plan for: a file, relative to the plan's file, or a
+	// generated trace, such as gamma:rate=100,cv=4,seconds=600.
 	// +kubebuilder:validation:MaxLength=4096
 	Trace string `json:"trace,omitempty"`
-	// Seed of all that is by chance.
-	//
+	// Seed is the seed of all random numbers. The default is 0.
 	// +kubebuilder:validation:Minimum=0
 	Seed int64 `json:"seed,omitempty"`
 }
 
-// PlanObjective is a time that most queries must keep.
+// PlanObjective is an upper bound on a latency quantile.
 type PlanObjective struct {
-	// Metric is which time of a query: Latency is until all of it has ended, TimeToFirstToken until
-	// the first token of its LLM, and TimePerOutputToken is from one of those to the next. Latency
-	// is the default.
+	// Metric is the latency to bound. Latency, the default, is the time from the start to the end
+	// of a query. TimeToFirstToken ends at the first token of the query's LLM. TimePerOutputToken
+	// is the mean time between output tokens.
 	// +kubebuilder:validation:Enum=Latency;TimeToFirstToken;TimePerOutputToken
 	Metric string `json:"metric,omitempty"`
-	// Within is that time.
-	//
+	// Within is the upper bound, above 0, such as 300ms.
 	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="it must be above 0"
 	Within metav1.Duration `json:"within"`
-	// Quantile is the share of queries that must keep it, of those that have such a time, above 0
-	// and at most 1; 0.99 is the default.
+	// Quantile is the share of queries that must stay within the bound, above 0 and at most 1.
+	// Queries without the metric do not count. The default is 0.99.
 	// +kubebuilder:validation:Maximum=1
 	// +kubebuilder:validation:XValidation:rule="self > 0.0",message="it must be above 0"
 	Quantile *float64 `json:"quantile,omitempty"`
 }
 
-// PlanHardware is a kind of hardware.
+// PlanHardware is a kind of hardware, such as a GPU model.
 type PlanHardware struct {
-	// Name is how stages name it, such as a100.
-	//
+	// Name is the name that stages use for this kind, such as a100.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
-	// Price of one unit, such as a GPU, an hour, in any currency.
-	//
+	// Price is the price of one unit, such as a GPU, per hour, above 0, in any currency.
 	// +kubebuilder:validation:XValidation:rule="self > 0.0",message="it must be above 0"
 	Price *float64 `json:"price,omitempty"`
-	// MaxUnits is how many units there are for all stages together. Without it there is no bound.
-	//
+	// MaxUnits is the number of units available to all stages together. The default is unlimited.
 	// +kubebuilder:validation:Minimum=0
 	MaxUnits *int32 `json:"maxUnits,omitempty"`
 }
@@ -109,146 +102,140 @@ type PlanHardware struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.batching) || self.batching != 'Always' || has(self.maxBatchDelay) && duration(self.maxBatchDelay) > duration('0s')",message="write maxBatchDelay: for how long a batch gathers queries",fieldPath=".batching"
 type PlanStage struct {
-	// Name of the stage in this plan.
-	//
+	// Name is the name of the stage, unique in the plan.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
-	// Model is what it serves, for people: profiles are to be of it.
-	//
+	// Model is the model that the stage serves. It is a note for readers: control plan does not use
+	// it.
 	// +kubebuilder:validation:MaxLength=512
 	Model string `json:"model,omitempty"`
-	// PoolRef is the InferencePool that is to have it, for people.
+	// PoolRef is the InferencePool that serves the stage. It is a note for readers: control plan
+	// does not use it.
 	PoolRef *PoolReference `json:"poolRef,omitempty"`
-	// Hardware is what it may run on, each with the time that the model takes there.
-	//
+	// Hardware lists the kinds of hardware that the stage may use, with the model's latency on
+	// each.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map
 	// +listMapKey=name
 	Hardware []StageHardware `json:"hardware"`
-	// Replicas bound how many it may have.
+	// Replicas bounds the number of replicas. The default is at least 1, without an upper bound.
 	Replicas *PlanReplicas `json:"replicas,omitempty"`
-	// MaxBatchDelay is how long a replica lets a query wait for its batch to fill. Without it a
-	// replica takes what is there.
+	// MaxBatchDelay is the longest time that a query waits for its batch to fill. The default is
+	// 0s: a replica starts a batch with the queries that are queued.
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="it must not be negative"
 	MaxBatchDelay *metav1.Duration `json:"maxBatchDelay,omitempty"`
-	// Batching says when queries are gathered into batches. WhenIdle is the default: a replica that
-	// is free takes what is there, as Triton's do. With Always a batch is of what comes within
-	// maxBatchDelay of its first query, whether or not a replica is free. It waits for one then, as
-	// with MLServer.
+	// Batching says when a batch is formed. WhenIdle, the default: a replica that becomes idle
+	// takes the queued queries, as in Triton. Always: a batch consists of the queries that arrive
+	// within maxBatchDelay of its first query, even while all replicas are busy. The complete batch
+	// then waits for a replica, as in MLServer.
 	// +kubebuilder:validation:Enum=WhenIdle;Always
 	Batching string `json:"batching,omitempty"`
-	// GatewayOverhead is how long a query is on its way to the stage, through the gateway and back:
-	// what one that is alone takes longer than at the server.
+	// GatewayOverhead is the time that the gateway adds to a query of this stage, there and back:
+	// the latency of a single query through the gateway, minus its latency at the server. The
+	// default is 0s.
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="it must not be negative"
 	GatewayOverhead *metav1.Duration `json:"gatewayOverhead,omitempty"`
-	// Startup is how long a pod takes from when it is asked for until it takes queries, for
-	// configurations whose replicas change as queries come.
+	// Startup is the time from the creation of a pod until it serves queries. It matters only to
+	// plans with a changing number of replicas. The default is 0s.
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="it must not be negative"
 	Startup *metav1.Duration `json:"startup,omitempty"`
-	// Queue says where queries wait: Replica is in a queue of each replica, as extproc sends them,
-	// and Central in one for all replicas, from which those take as they are free. Replica is the
-	// default.
+	// Queue says where queries wait. Replica, the default: each replica has its own queue, as
+	// behind extproc. Central: all replicas take queries from one queue.
 	// +kubebuilder:validation:Enum=Replica;Central
 	Queue string `json:"queue,omitempty"`
-	// Memory says what its replicas must hold together.
+	// Memory bounds the number of replicas from below by the memory that the stage's models need.
 	Memory *PlanMemory `json:"memory,omitempty"`
-	// Next are the stages that its queries go to once it has ended. A stage that several lead to
-	// waits for those that the query has passed.
+	// Next lists the stages that follow this one. A query starts at such a stage when it has ended
+	// at all stages on its path that lead there.
 	// +kubebuilder:validation:MaxItems=16
 	Next []PlanEdge `json:"next,omitempty"`
 }
 
-// PlanEdge leads from a stage to a later one.
+// PlanEdge leads from a stage to a later stage.
 type PlanEdge struct {
-	// Stage is where it leads.
-	//
+	// Stage is the name of the later stage.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Stage string `json:"stage"`
-	// Share of the queries that take it, by chance; 1 is the default.
-	//
+	// Share is the probability that a query takes this edge, above 0 and at most 1. The default is
+	// 1.
 	// +kubebuilder:validation:Maximum=1
 	// +kubebuilder:validation:XValidation:rule="self > 0.0",message="it must be above 0"
 	Share *float64 `json:"share,omitempty"`
-	// Choice names a decision: of the edges of one stage with the same choice a query takes one at
-	// most.
+	// Choice groups edges of a stage: a query takes at most one of the edges with the same choice.
+	// Edges without a choice are independent.
 	// +kubebuilder:validation:MaxLength=63
 	Choice string `json:"choice,omitempty"`
 }
 
-// PlanReplicas bound a number of replicas.
+// PlanReplicas bounds a number of replicas.
 type PlanReplicas struct {
-	// Min is the least, at least 1, which is the default.
-	//
+	// Min is the minimum, at least 1. The default is 1.
 	// +kubebuilder:validation:Minimum=1
 	Min *int32 `json:"min,omitempty"`
-	// Max is the most. Without it there is no bound.
-	//
+	// Max is the maximum, at least min. The default is unlimited.
 	// +kubebuilder:validation:Minimum=1
 	Max *int32 `json:"max,omitempty"`
 }
 
-// PlanMemory is what replicas must hold: all models, or those that were used lately.
-//
+// PlanMemory is the memory that a stage's models need: that of all models, or that of the recently
+// used ones.
 // +kubebuilder:validation:XValidation:rule="has(self.models) != has(self.minEvictionAge)",message="write one of models and minEvictionAge"
 // +kubebuilder:validation:XValidation:rule="!has(self.minEvictionAge) || has(self.modelSize)",message="write how large a model is, in modelSize"
 type PlanMemory struct {
-	// PerReplica is how much one replica has for models.
+	// PerReplica is the memory that each replica has for models, such as 40Gi.
 	PerReplica resource.Quantity `json:"perReplica"`
-	// Models is how large all are together that must be loaded at once.
+	// Models is the total memory of all models that must be loaded at the same time. Set either
+	// models or minEvictionAge.
 	Models *resource.Quantity `json:"models,omitempty"`
-	// ModelSize is how large one is, in the mean, and MinEvictionAge for how long a model must not
-	// have been used before it makes place for another: the trace says then which models its
-	// queries are for.
+	// ModelSize is the mean memory of a model, and MinEvictionAge the time that a model must stay
+	// unused before another model may replace it. They need a trace that names the model of each
+	// query.
 	ModelSize      *resource.Quantity `json:"modelSize,omitempty"`
 	MinEvictionAge *metav1.Duration   `json:"minEvictionAge,omitempty"`
 }
 
-// StageHardware is a kind of hardware that a stage may run on.
-//
+// StageHardware is a kind of hardware that a stage may use, and the model's latency on it. The
+// latency comes from one of file, latencies and engine.
 // +kubebuilder:validation:XValidation:rule="(has(self.file) ? 1 : 0) + (has(self.latencies) ? 1 : 0) + (has(self.engine) ? 1 : 0) == 1",message="write one of file, latencies and engine"
 type StageHardware struct {
-	// Name is that of the kind.
-	//
+	// Name is the name of the kind in the plan's hardware, such as a100.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
-	// Units that a replica takes of it, such as GPUs; 1 is the default.
-	//
+	// Units is the number of units, such as GPUs, that one replica needs. The default is 1.
 	// +kubebuilder:validation:Minimum=1
 	Units *int32 `json:"units,omitempty"`
-	// Price of a replica an hour. Without it it is that of its units, or else that in its profile.
-	//
+	// Price is the price of one replica per hour, above 0. The default is the price of its units,
+	// else the price in its profile.
 	// +kubebuilder:validation:XValidation:rule="self > 0.0",message="it must be above 0"
 	Price *float64 `json:"price,omitempty"`
-	// File is the file of the model's profile there, beside the plan's: latency by batch, or an
-	// engine of an LLM. The command control profile measures one.
+	// File is the YAML file with the model's profile on this hardware, as control profile writes
+	// it: latency by batch size, or the profile of an LLM engine. Its path is relative to the
+	// plan's file.
 	// +kubebuilder:validation:MaxLength=4096
 	File string `json:"file,omitempty"`
-	// Latencies by batch, in the place of a file.
-	//
+	// Latencies are the mean latencies by batch size, instead of a file.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
 	Latencies []BatchLatency `json:"latencies,omitempty"`
-	// Engine of an LLM, in the place of a file.
+	// Engine is the profile of an LLM engine, instead of a file.
 	Engine *EngineProfile `json:"engine,omitempty"`
-	// BatchSizes are the sizes that may be set; without it those of the profile. Of an engine it is
-	// how many requests it may run at once.
+	// BatchSizes are the batch sizes that the plan may choose. The default is the sizes in the
+	// profile. For an LLM engine, the batch size is its maximum number of concurrent requests.
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:Minimum=1
 	BatchSizes []int32 `json:"batchSizes,omitempty"`
 }
 
-// BatchLatency is how long a batch of a size takes.
+// BatchLatency is the latency of a batch of one size.
 type BatchLatency struct {
-	// Size is how many queries it has.
-	//
+	// Size is the number of queries in the batch, at least 1.
 	// +kubebuilder:validation:Minimum=1
 	Size int32 `json:"size"`
-	// Mean is how long it takes.
-	//
+	// Mean is the mean time to compute the batch, above 0.
 	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="a batch takes some time"
 	Mean metav1.Duration `json:"mean"`
 }

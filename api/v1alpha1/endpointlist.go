@@ -5,9 +5,10 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // EndpointListKind is the kind of [EndpointList].
 const EndpointListKind = "EndpointList"
 
-// EndpointList is endpoints that are no pods of a cluster: servers on other machines, containers
-// beside, a Service's name. The InferencePools of its namespace select it by its labels, as they
-// select pods. Its addresses have ports of their own, so that a pool's targetPorts do not apply.
+// EndpointList lists endpoints that are not pods of the cluster, such as servers on other machines,
+// local containers or a Service's DNS name. InferencePools in its namespace select it by its
+// labels, as they select pods. A pool's targetPorts do not apply, since each address has its own
+// port.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:categories=headgate
 // +kubebuilder:printcolumn:name=Addresses,type=string,JSONPath=.spec.addresses
@@ -20,8 +21,7 @@ type EndpointList struct {
 	Spec EndpointListSpec `json:"spec"`
 }
 
-// EndpointListList is what an API server lists.
-//
+// EndpointListList is a list of EndpointLists.
 // +kubebuilder:object:root=true
 type EndpointListList struct {
 	metav1.TypeMeta `json:",inline"`
@@ -30,15 +30,15 @@ type EndpointListList struct {
 	Items []EndpointList `json:"items"`
 }
 
-// EndpointListSpec is what people write.
-//
+// EndpointListSpec is the addresses and the kind of their engines.
 // +kubebuilder:validation:XValidation:rule="has(self.addresses) && size(self.addresses) > 0",message="name at least one address, such as 10.0.0.7:8000",reason=FieldValueRequired,fieldPath=".addresses"
 // +kubebuilder:validation:XValidation:rule="!has(self.management) || !has(self.engine) || self.engine in ['modelruntime', 'torchserve']",message="only engines of the kinds modelruntime and torchserve are managed at an address of their own",fieldPath=".management"
 type EndpointListSpec struct {
-	// Addresses are host:port, at least one. A host is an IP address, IPv6 in brackets, or a DNS
-	// name; a name is looked up again and again, and each address that it has is an endpoint.
-	// Link-local, multicast, broadcast and unspecified addresses are not, nor are loopback
-	// addresses in a cluster, where they are those of Headgate's own pods.
+	// Addresses lists 1 to 512 endpoints as host:port. A host is an IP address, with brackets if it
+	// is IPv6, or a DNS name. Headgate resolves DNS names repeatedly, and each resolved address is
+	// an endpoint. Link-local, multicast, broadcast and unspecified addresses are rejected. In a
+	// cluster, loopback addresses are rejected as well, because they would reach Headgate's own
+	// pods.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=512
@@ -46,17 +46,19 @@ type EndpointListSpec struct {
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?[.])*[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?[.]?:0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$') && !self.matches('(^|[.])[0-9]+[.]?:[0-9]+$') || self.matches('^[0-9.]+:0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$') && isIP(self.split(':')[0]) || self.matches('^[[][0-9A-Fa-f:.]+[]]:0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$') && isIP(self.substring(1, self.lastIndexOf(']'))) && ip(self.substring(1, self.lastIndexOf(']'))).family() == 6",message="want host:port without scheme and path, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000"
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[0-9.]+:[0-9]+$') && isIP(self.split(':')[0]) ? ip(self.split(':')[0]).isGlobalUnicast() : self.matches('^[[][0-9A-Fa-f:.]+[]]:[0-9]+$') && isIP(self.substring(1, self.lastIndexOf(']'))) ? ip(self.substring(1, self.lastIndexOf(']'))).isGlobalUnicast() : true",message="no engine is reached at a loopback, link-local, multicast, broadcast or unspecified address"
 	Addresses []string `json:"addresses"`
-	// Engine is the kind of the engines, such as vllm or sglang. Without it, the label
-	// llm-d.ai/engine-type says it, else what they serve.
+	// Engine is the kind of the engines, such as vllm or sglang. The default is the value of the
+	// label llm-d.ai/engine-type. Without the label, Headgate detects the kind from what the
+	// engines serve.
 	// +kubebuilder:validation:Enum=vllm;nim;sglang;trtllm-serve;triton-tensorrt-llm;triton;tgi;llama.cpp;lmdeploy;mlserver;torchserve;tfserving;modelruntime
 	Engine string `json:"engine,omitempty"`
-	// Management is where engines of the kinds modelruntime and torchserve are managed: port:NUMBER
-	// at each address's own host, or, for the former in a folder, unix:PATH, which is for a list of
-	// one address. Without it a torchserve is managed at port 8081.
+	// Management is the address of the management API, for the engine kinds modelruntime and
+	// torchserve. port:NUMBER is a port at the host of each address. unix:PATH is a socket, for a
+	// modelruntime with one address in a folder of objects. The default for torchserve is
+	// port:8081.
 	// +kubebuilder:validation:MaxLength=4096
 	// +kubebuilder:validation:XValidation:rule="self.matches('^port:0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$')",message="want port:NUMBER, such as port:8085; a socket is for an EndpointList in a folder"
 	Management string `json:"management,omitempty"`
-	// Ports are where else the endpoints listen, at the same hosts. What is left out is as the
-	// pool's PoolSettings has it, else the address's own port.
+	// Ports are further ports of the endpoints, at the same hosts. A port that is not set is as in
+	// the pool's PoolSettings, else the port of the address.
 	Ports *Ports `json:"ports,omitempty"`
 }

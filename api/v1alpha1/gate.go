@@ -1,13 +1,13 @@
 package v1alpha1
 
-// ModelsLoad is the condition of a pod that control sets where the pod's readiness gates name it: a
-// new pod gets no requests until a few of the models that are loaded elsewhere in its pool are
-// loaded there, too, so that a roll to a version at which loads fail stands still.
+// ModelsLoad is a pod condition that control sets if the pod's readiness gates name it. A new pod
+// gets no requests until it has loaded a few models that are loaded elsewhere in its pool. This
+// stops a rollout to a version that cannot load models.
 const ModelsLoad = "inference.x-k8s.io/models-load"
 
 // Reasons of [ModelsLoad].
 const (
-	ModelsTried  = "Trying"    // they are being loaded
-	ModelsLoaded = "Loaded"    // they are, or there were none to load
-	LoadsFail    = "LoadsFail" // they cannot be
+	ModelsTried  = "Trying"    // control is loading the models
+	ModelsLoaded = "Loaded"    // the models are loaded, or there were none
+	LoadsFail    = "LoadsFail" // the models cannot be loaded
 )

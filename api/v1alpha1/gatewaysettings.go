@@ -8,9 +8,10 @@ import (
 // GatewaySettingsKind is the kind of [GatewaySettings].
 const GatewaySettingsKind = "GatewaySettings"
 
-// GatewaySettings says how the Envoys of Gateways run. A Gateway names one of its own namespace in
-// spec.infrastructure.parametersRef, a GatewayClass one of any namespace in spec.parametersRef.
-// What a Gateway's leaves out is as its class's says, and what that leaves out as is said below.
+// GatewaySettings configures the Envoys of Gateways. A Gateway names one of its namespace in
+// spec.infrastructure.parametersRef; a GatewayClass names one of any namespace in
+// spec.parametersRef. The Gateway's settings override those of its class, field by field. Fields
+// that neither sets have the defaults below.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=gatewaysettings,singular=gatewaysettings,categories=headgate
 // +kubebuilder:printcolumn:name=Replicas,type=integer,JSONPath=.spec.replicas
@@ -24,8 +25,7 @@ type GatewaySettings struct {
 	Spec GatewaySettingsSpec `json:"spec"`
 }
 
-// GatewaySettingsList is what an API server lists.
-//
+// GatewaySettingsList is a list of GatewaySettings.
 // +kubebuilder:object:root=true
 type GatewaySettingsList struct {
 	metav1.TypeMeta `json:",inline"`
@@ -34,59 +34,59 @@ type GatewaySettingsList struct {
 	Items []GatewaySettings `json:"items"`
 }
 
-// GatewaySettingsSpec is what people write.
+// GatewaySettingsSpec is the settings of a Gateway's Envoys.
 type GatewaySettingsSpec struct {
-	// Managed says whether control makes the Deployment, the Service and the disruption budget of a
-	// Gateway. The default is true. With false the Envoys are yours: control bootstrap prints what
-	// each starts with.
+	// Managed says whether control creates the Deployment, the Service and the PodDisruptionBudget
+	// of a Gateway. The default is true. If it is false, you run the Envoys: `control bootstrap`
+	// prints the configuration that each must start with.
 	Managed *bool `json:"managed,omitempty"`
-	// Replicas is how many Envoys a Gateway has, each with its extproc. Without it there are two at
-	// first, and then as many as whoever scales the Deployment says, such as a
-	// HorizontalPodAutoscaler. At least 1.
+	// Replicas is the number of Envoys of a Gateway, each with its own extproc, at least 1. By
+	// default control creates the Deployment with 2 and leaves the number to others afterwards,
+	// such as a HorizontalPodAutoscaler.
 	// +kubebuilder:validation:Minimum=1
 	Replicas *int32 `json:"replicas,omitempty"`
-	// Service is the one by which clients reach the Envoys.
+	// Service configures the Service through which clients reach the Envoys.
 	Service *GatewayService `json:"service,omitempty"`
-	// Resources are what the containers ask for, and may use.
+	// Resources are the resource requests and limits of the containers.
 	Resources *GatewayResources `json:"resources,omitempty"`
-	// Timeouts bound what may take long.
+	// Timeouts are the timeouts of requests.
 	Timeouts *GatewayTimeouts `json:"timeouts,omitempty"`
-	// Payloads has the Envoys show extproc copies of requests and answers, which hold what users
-	// send and get. It counts in the settings of a GatewayClass alone: who writes a Gateway must
-	// not choose where pods of Headgate's namespace send what.
+	// Payloads makes the Envoys send extproc copies of requests and answers, which contain user
+	// data. It is read only in the settings of a GatewayClass, so that the author of a Gateway
+	// cannot make Headgate's pods send data elsewhere.
 	Payloads *GatewayPayloads `json:"payloads,omitempty"`
 }
 
 // GatewayService is the Service of a Gateway.
 type GatewayService struct {
-	// Type is LoadBalancer, ClusterIP or NodePort. The default is LoadBalancer. The address of a
-	// Gateway is the load balancer's, and with the other types the ClusterIP.
+	// Type is LoadBalancer, ClusterIP or NodePort. The default is LoadBalancer. The address in the
+	// Gateway's status is that of the load balancer, or the ClusterIP for the other types.
 	// +kubebuilder:validation:Enum=LoadBalancer;ClusterIP;NodePort
 	Type *string `json:"type,omitempty"`
 }
 
-// GatewayResources are those of the containers of a Gateway's pod. Each takes the place of all that
-// Headgate asks for by itself.
+// GatewayResources are the resources of the containers in a Gateway's pods. If set, they replace
+// all default requests and limits of that container.
 type GatewayResources struct {
 	Envoy   *corev1.ResourceRequirements `json:"envoy,omitempty"`
 	Extproc *corev1.ResourceRequirements `json:"extproc,omitempty"`
 }
 
-// GatewayPayloads says where copies of requests and answers go.
+// GatewayPayloads lists the destinations for copies of requests and answers.
 type GatewayPayloads struct {
-	// Processors are the URLs of sinks, each as extproc --payload-processor has it:
-	// http(s)://host[:port]/path[?model][#method], or logger://. The extprocs of managed Gateways
-	// get them; others are started with flags of yours.
+	// Processors are up to 16 URLs of sinks, in the form of extproc --payload-processor:
+	// http(s)://host[:port]/path[?model][#method], or logger://. They apply to the extprocs of
+	// managed Gateways. Other extprocs need the flag.
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=2048
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^(https?|logger)://[^\\\\s]+$')",message="write the URL of a sink, such as https://sink.example/payloads, or logger://*"
 	Processors []string `json:"processors,omitempty"`
 }
 
-// GatewayTimeouts are above 0.
+// GatewayTimeouts are the timeouts of requests through a Gateway, all above 0.
 type GatewayTimeouts struct {
-	// Idle bounds how long nothing may come of an answer that has not ended: the request's wait,
-	// its prefill, and the whole of an answer that is not streamed. The default is 600s.
+	// Idle is the longest time without data from the engine before Envoy ends a request. It covers
+	// queueing, prefill and the whole of an answer that is not streamed. The default is 600s.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') && duration(self) > duration('0s')",message="it must be above 0, such as 600s"

@@ -1,8 +1,8 @@
-// Package v1alpha1 holds the kinds of inference.x-k8s.io/v1alpha1 that people write for Headgate.
-// Types only.
+// Package v1alpha1 contains the API types of inference.x-k8s.io/v1alpha1, the kinds that users of
+// Headgate write.
 //
-// What the markers on them have an API server refuse is what package objects refuses: a test there
-// holds the two together.
+// The kubebuilder markers on the types make an API server reject the same objects as package
+// objects does. A test compares the two.
 // +kubebuilder:object:generate=true
 // +groupName=inference.x-k8s.io
 package v1alpha1

@@ -5,9 +5,9 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // LLMRouteKind is the kind of [LLMRoute].
 const LLMRouteKind = "LLMRoute"
 
-// LLMRoute is a use case of language models: which request names it admits, the adapter that serves
-// it, the pool that holds it, and how fast it must be. It is the object of the LLM Instance Gateway
-// proposal (Kubernetes wg-serving).
+// LLMRoute is a use case of language models: the model names that it admits in requests, the
+// adapter and the pools that serve it, and its latency objectives. The kind comes from the LLM
+// Instance Gateway proposal of Kubernetes' wg-serving.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:categories=headgate
 // +kubebuilder:subresource:status
@@ -28,8 +28,7 @@ type LLMRoute struct {
 	Status LLMRouteStatus `json:"status,omitempty"`
 }
 
-// LLMRouteList is what an API server lists.
-//
+// LLMRouteList is a list of LLMRoutes.
 // +kubebuilder:object:root=true
 type LLMRouteList struct {
 	metav1.TypeMeta `json:",inline"`
@@ -38,42 +37,41 @@ type LLMRouteList struct {
 	Items []LLMRoute `json:"items"`
 }
 
-// LLMRouteSpec is what people write.
-//
+// LLMRouteSpec is the model names, pools and objectives of a route.
 // +kubebuilder:validation:XValidation:rule="has(self.backendRefs) && size(self.backendRefs) > 0",message="name the InferencePool that serves the route",reason=FieldValueRequired,fieldPath=".backendRefs"
 // +kubebuilder:validation:XValidation:rule="!has(self.backendRefs) || size(self.backendRefs) == 0 || self.backendRefs.exists(b, !has(b.weight) || b.weight > 0)",message="give at least one pool a weight above 0",fieldPath=".backendRefs"
 type LLMRouteSpec struct {
-	// ParentRefs are the gateways that the route attaches to. The standalone data plane has one and
-	// ignores them.
+	// ParentRefs are the Gateways or ListenerSets that the route attaches to, at most 32. The
+	// standalone data plane (envoy.yaml) ignores them.
 	// +kubebuilder:validation:MaxItems=32
 	ParentRefs []ParentReference `json:"parentRefs,omitempty"`
-	// BackendRefs are the pools that serve the route, at least one. A request goes to one of them,
-	// by weight.
+	// BackendRefs are the 1 to 16 pools that serve the route. Each request goes to one of them, at
+	// random by weight.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	BackendRefs []BackendReference `json:"backendRefs"`
-	// ModelNames are the names in requests that this route admits. The default is the adapter's
-	// name, else the route's own. A name may be a path, because some engines list a model under the
-	// path of its weights.
+	// ModelNames are the model names that the route admits in requests, at most 128. The default is
+	// the adapter's name, else the name of the route object. A name may be a path, because some
+	// engines list a model by the path of its weights.
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=128
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=512
 	// +kubebuilder:validation:items:XValidation:rule=`bytes(self).size() <= 512 && !self.matches('[\\p{Cc}\uFFFD]')`,message="no model can have this name: write at most 512 bytes of UTF-8 without control characters"
 	ModelNames []string `json:"modelNames,omitempty"`
-	// Adapter is the adapter that serves the route. Without one, the base model of the pool's
-	// engines does.
+	// Adapter is the LoRA adapter that serves the route. The default is the base model of the
+	// pool's engines.
 	Adapter *Adapter `json:"adapter,omitempty"`
-	// Priority orders routes when there is not room for all: a higher one goes first. The default
-	// is 0.
+	// Priority is the importance of the route relative to others; higher is more important. The
+	// default is 0. Headgate reads it, but does not schedule by it yet.
 	Priority int32 `json:"priority,omitempty"`
-	// Objectives are the latencies that the route needs.
-	//
+	// Objectives are the latency objectives of the route, at most 16. The policy latency picks
+	// endpoints by them. The defaults are 2s to the first token and 100ms for each further token.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Objectives []Objective `json:"objectives,omitempty"`
-	// Metrics tells how the engines of the pool report their load.
+	// Metrics is the format of the engines' metrics.
 	Metrics *Metrics `json:"metrics,omitempty"`
 }
 
@@ -102,13 +100,12 @@ type BackendReference struct {
 	//
 	// +kubebuilder:validation:Enum=InferencePool
 	Kind *string `json:"kind,omitempty"`
-	// Name is the pool's.
-	//
+	// Name is the name of the pool.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
-	// Weight is this pool's share of the route's requests relative to the other weights. The
-	// default is 1; 0 gets none.
+	// Weight is the pool's share of requests, relative to the sum of all weights, 0 to 1000000. The
+	// default is 1. A pool with weight 0 gets no requests.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000000
 	Weight *int32 `json:"weight,omitempty"`
@@ -116,8 +113,7 @@ type BackendReference struct {
 
 // Adapter names a LoRA adapter as the engines list it.
 type Adapter struct {
-	// Name is any that a model can have.
-	//
+	// Name is the adapter's name, as the engines list it.
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule=`bytes(self).size() <= 512 && !self.matches('[\\p{Cc}\uFFFD]')`,message="no model can have this name: write at most 512 bytes of UTF-8 without control characters"
 	// +kubebuilder:validation:XValidation:rule=`!self.matches('(^|/)[.]{0,2}(/|$)|^~|[\\x5c]')`,message="no model can have this name, which is empty or a path: write one such as sql-v2 or org/sql-v2"
@@ -136,21 +132,20 @@ const (
 	TimeToFirstToken ObjectiveType = "TimeToFirstToken"
 )
 
-// Objective is a latency that a share of the route's requests must keep.
+// Objective is a latency objective for a share of the route's requests.
 type Objective struct {
 	Type    ObjectiveType `json:"type"`
 	Latency Latency       `json:"latency"`
 }
 
-// Latency is a bound and the share of requests that it is for.
+// Latency is an upper bound on a latency quantile.
 type Latency struct {
-	// Value is the bound, written as "200ms" or "2s".
-	//
+	// Value is the upper bound, above 0, such as 200ms or 2s.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') && duration(self) > duration('0s')",message="a latency is above 0, such as 200ms"
 	Value metav1.Duration `json:"value"`
-	// Quantile is the share of requests that must keep the bound. The default is 99/100.
+	// Quantile is the share of requests that must stay within the bound. The default is 99/100.
 	Quantile *Quantile `json:"quantile,omitempty"`
 }
 
@@ -162,25 +157,23 @@ type Quantile struct {
 	Denominator int32 `json:"denominator"`
 }
 
-// MetricsPrometheus is the one metrics format so far.
+// MetricsPrometheus is the only supported format of metrics.
 const MetricsPrometheus = "Prometheus"
 
-// Metrics tells how the engines of the pool are read.
+// Metrics is the format of the engines' metrics.
 type Metrics struct {
-	// Format is Prometheus: the engines serve GET /metrics in Prometheus' text format.
-	//
+	// Format is Prometheus: engines serve GET /metrics in Prometheus' text format.
 	// +kubebuilder:validation:Enum=Prometheus
 	Format string `json:"format"`
 }
 
-// LLMRouteStatus is what control says of a route.
+// LLMRouteStatus is the state of a route as control observes it.
 type LLMRouteStatus struct {
-	// Models are the names that requests may use for the route: those that no older route took first.
-	//
+	// Models are the model names that the route serves: its modelNames, without those that an older
+	// route has.
 	// +listType=atomic
 	Models []string `json:"models,omitempty"`
-	// Pools are the names of its pools, in the order of backendRefs.
-	//
+	// Pools are the names of the route's pools, in the order of backendRefs.
 	// +listType=atomic
 	Pools []string `json:"pools,omitempty"`
 	// Conditions are Accepted and ResolvedRefs.
@@ -189,47 +182,46 @@ type LLMRouteStatus struct {
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// Parents are what became of each of its parentRefs that names a Gateway, or a ListenerSet of
-	// one, as its controller says.
+	// Parents has one entry for each parentRef that names a Gateway or a ListenerSet of Headgate's:
+	// the conditions of the route there.
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	Parents []ParentStatus `json:"parents,omitempty"`
 }
 
-// ParentStatus is what one controller says of a parentRef of a route: RouteParentStatus of Gateway
-// API.
+// ParentStatus is the state of a route at one parentRef, as one controller reports it:
+// RouteParentStatus of Gateway API.
 type ParentStatus struct {
-	// ParentRef is that of the route.
+	// ParentRef is the parentRef of the route.
 	ParentRef ParentReference `json:"parentRef"`
-	// ControllerName is who wrote this, DOMAIN/PATH.
-	//
+	// ControllerName is the controller that wrote this entry, as DOMAIN/PATH.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	ControllerName string `json:"controllerName"`
-	// Conditions are Accepted, ResolvedRefs and, where other routes of a listener have some of the
-	// route's names, PartiallyInvalid.
+	// Conditions are Accepted and ResolvedRefs. PartiallyInvalid is added if other routes of the
+	// listener already serve some of the route's model names.
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Conditions of a route, and their reasons.
+// The condition types of a route, and their reasons.
 const (
-	// ConditionAccepted is true of a route that is valid and admits all of its names, and of a
-	// model whose id is its own.
+	// ConditionAccepted is true if a route is valid and serves all of its model names, or if no
+	// other model has a model's id.
 	ConditionAccepted = "Accepted"
-	// ConditionResolvedRefs is true of a route whose pools all exist.
+	// ConditionResolvedRefs is true if all pools of a route exist.
 	ConditionResolvedRefs = "ResolvedRefs"
 
-	// ReasonAccepted is that of what is accepted.
+	// ReasonAccepted is the reason if ConditionAccepted is true.
 	ReasonAccepted = "Accepted"
-	// ReasonModelNameTaken is that of a route of whose names one is an older route's, and of a
-	// model whose id is another's.
+	// ReasonModelNameTaken means that an older route has one of the route's model names, or that
+	// another model has the model's id.
 	ReasonModelNameTaken = "ModelNameTaken"
-	// ReasonResolvedRefs is that of a route whose pools exist.
+	// ReasonResolvedRefs means that all pools of the route exist.
 	ReasonResolvedRefs = "ResolvedRefs"
-	// ReasonBackendNotFound is that of a route with a pool that does not exist: requests that fall
-	// to it get 503.
+	// ReasonBackendNotFound means that a pool of the route does not exist. Requests for that pool
+	// get 503.
 	ReasonBackendNotFound = "BackendNotFound"
 )

@@ -8,9 +8,9 @@ import (
 // ModelKind is the kind of [Model].
 const ModelKind = "Model"
 
-// Model is a model that engines can load while they run: a LoRA adapter on a base model, what is in
-// a model repository, or whatever a model runtime serves. Requests may name it by its id, and so
-// may LLMRoutes, as their adapter. Headgate's controller loads it where and when requests need it.
+// Model is a model that engines can load at run time: a LoRA adapter for a base model, a model in a
+// model repository, or any model of a model runtime. Requests name it by its id, and LLMRoutes may
+// name it as their adapter. control loads it when and where requests need it.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:categories=headgate
 // +kubebuilder:subresource:status
@@ -32,8 +32,7 @@ type Model struct {
 	Status ModelStatus `json:"status,omitempty"`
 }
 
-// ModelList is what an API server lists.
-//
+// ModelList is a list of Models.
 // +kubebuilder:object:root=true
 type ModelList struct {
 	metav1.TypeMeta `json:",inline"`
@@ -42,8 +41,8 @@ type ModelList struct {
 	Items []Model `json:"items"`
 }
 
-// ModelSpec is what people write. Only Copies, Pinned and ServiceTime may change: another model has
-// another id.
+// ModelSpec describes a model. Only copies, pinned and serviceTime may change. To change anything
+// else, create another Model with another id.
 // +kubebuilder:validation:XValidation:rule="self.poolRef.name == oldSelf.poolRef.name",message="only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".poolRef"
 // +kubebuilder:validation:XValidation:rule="(has(self.type) ? self.type : 'lora') == (has(oldSelf.type) ? oldSelf.type : 'lora')",message="only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".type"
 // +kubebuilder:validation:XValidation:rule="has(self.baseModel) == has(oldSelf.baseModel) && (!has(self.baseModel) || self.baseModel == oldSelf.baseModel)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".baseModel"
@@ -51,66 +50,64 @@ type ModelList struct {
 // +kubebuilder:validation:XValidation:rule="has(self.key) == has(oldSelf.key) && (!has(self.key) || self.key == oldSelf.key)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".key"
 // +kubebuilder:validation:XValidation:rule="has(self.size) == has(oldSelf.size) && (!has(self.size) || quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) == 0)",message="only copies, pinned and serviceTime of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".size"
 type ModelSpec struct {
-	// ID is the model's name in requests and at engines, any UTF-8 of at most 512 bytes. The
-	// default is the object's name.
+	// ID is the model's name in requests and at engines: UTF-8 of at most 512 bytes. The default is
+	// the name of the object.
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule=`bytes(self).size() <= 512 && !self.matches('[\\p{Cc}\uFFFD]')`,message="no model can have this name: write at most 512 bytes of UTF-8 without control characters"
 	// +kubebuilder:validation:XValidation:rule=`!self.matches('(^|/)[.]{0,2}(/|$)|^~|[\\x5c]')`,message="no model can have this name, which is empty or a path: write one such as sql-v2 or org/sql-v2"
 	ID string `json:"id,omitempty"`
-	// PoolRef names the InferencePool whose engines load it, in the same namespace.
-	//
+	// PoolRef names the InferencePool, in the same namespace, whose engines load the model.
 	// +kubebuilder:validation:XValidation:rule="has(self.name) && size(self.name) > 0",message="name the InferencePool whose engines load it, in the same namespace",reason=FieldValueRequired,fieldPath=".name"
 	PoolRef PoolReference `json:"poolRef"`
-	// Type is what kind of model it is, in the words of its engines, such as lora or sklearn. The
-	// default is lora.
+	// Type is the type of the model, as its engines name it, such as lora or sklearn. The default
+	// is lora.
 	// +kubebuilder:validation:MaxLength=512
 	Type string `json:"type,omitempty"`
-	// BaseModel is what an adapter is made for, as the engines name it. Without it, any engine of
-	// the pool will do.
+	// BaseModel is the base model of an adapter, as the engines list it. By default every engine of
+	// the pool can load the adapter.
 	// +kubebuilder:validation:MaxLength=512
 	BaseModel string `json:"baseModel,omitempty"`
-	// Source is where the engines find it: a path or a URI that they can read. The default is that
+	// Source is the path or URI from which engines read the model. The default is placement.source
 	// of the pool's PoolSettings, else the id. Engines with a model repository (mlserver, triton)
-	// do not read it: they find a model by its id.
+	// ignore it and find the model by its id.
 	// +kubebuilder:validation:MaxLength=4096
 	Source string `json:"source,omitempty"`
-	// Key is what a model runtime is told beside the source (modelKey of ModelMesh's interface),
-	// JSON as a rule. A number disk_size_bytes in it makes 1.25 times as many bytes the size of a
-	// model that has none.
+	// Key is passed to model runtimes together with source (modelKey in ModelMesh's interface). It
+	// is usually JSON. If size is not set and the JSON has a number disk_size_bytes, the model's
+	// size is estimated as 1.25 times that number.
 	// +kubebuilder:validation:MaxLength=65536
 	Key string `json:"key,omitempty"`
-	// Size is a hint at how much memory it takes, for when nothing better is known.
-	//
+	// Size is an estimate of the memory that the model needs, such as 50Mi. It is used until the
+	// engine reports or predicts the size.
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="it must be above 0, such as 50Mi"
 	Size *resource.Quantity `json:"size,omitempty"`
-	// ServiceTime is how long an engine takes for one request of a model without tokens where it
-	// has no other: the mean of a batch of 1 in the profile that the command control profile
-	// measures. By it extproc picks endpoints until it has seen how long requests take.
+	// ServiceTime is the time in which an idle engine computes one request, for models without
+	// tokens: the mean for batch size 1 in the output of `control profile`. extproc uses it to pick
+	// endpoints until it has measured requests. It is above 0s and at most 1h.
 	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s') && duration(self) <= duration('1h')",message="it must be above 0s and no more than 1h, such as 15ms"
 	ServiceTime *metav1.Duration `json:"serviceTime,omitempty"`
-	// Copies bounds how many copies there are.
+	// Copies bounds the number of copies.
 	Copies *Copies `json:"copies,omitempty"`
-	// Pinned keeps copies that are loaded: none is unloaded to make room for another model. There
-	// is at least one.
+	// Pinned keeps loaded copies: control never evicts one to make room for another model, and
+	// keeps at least one copy. The default is false.
 	Pinned bool `json:"pinned,omitempty"`
 }
 
-// Copies bounds how many copies of a model there are.
-//
+// Copies bounds the number of copies of a model.
 // +kubebuilder:validation:XValidation:rule="!has(self.max) || self.max >= 1 && self.max >= (has(self.min) ? self.min : 0)",message="it must be at least 1 and at least min",fieldPath=".max"
 type Copies struct {
-	// Min is how many there are even when no request asks. The default is 0.
-	//
+	// Min is the number of copies that stay loaded without requests. The default is 0.
 	// +kubebuilder:validation:Minimum=0
 	Min int32 `json:"min,omitempty"`
-	// Max is how many there are at most. The default is as many as there are endpoints.
+	// Max is the maximum number of copies, at least 1 and at least min. The default is the number
+	// of endpoints.
 	Max *int32 `json:"max,omitempty"`
 }
 
-// ModelStatus is what control says of a model, and what it remembers of it: who leads next reads it
-// here.
+// ModelStatus is the state of a model as control observes it. A new leader of the control replicas
+// continues from it.
 type ModelStatus struct {
-	// ObservedGeneration is that of the object that the rest is said of.
+	// ObservedGeneration is the generation of the object that this status describes.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// Conditions are Accepted and Ready.
 	//
@@ -118,97 +115,97 @@ type ModelStatus struct {
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// Loaded is how many of the copies answer requests.
-	//
+	// Loaded is the number of copies that serve requests.
 	// +optional
 	Loaded int32 `json:"loaded"`
-	// Copies are those that there are, or that are to be.
-	//
+	// Copies are the copies that exist or are about to be loaded.
 	// +listType=map
 	// +listMapKey=endpoint
 	Copies []CopyStatus `json:"copies,omitempty"`
-	// Failures are the loads that failed and that still count.
-	//
+	// Failures are the failed loads that have not expired.
 	// +listType=atomic
 	Failures []FailureStatus `json:"failures,omitempty"`
-	// Bytes is how much memory a copy takes, as far as is known.
+	// Bytes is the best known size of a copy in memory.
 	Bytes int64 `json:"bytes,omitempty"`
-	// SizeSource says where bytes is known from: default, hint, predicted or measured.
+	// SizeSource is where bytes comes from: default, hint (spec.size or spec.key), predicted (by
+	// the engine) or measured (by the engine after the load).
 	SizeSource string `json:"sizeSource,omitempty"`
-	// LastUsed is when a request last used the model. It is written late.
+	// LastUsed is the time of the last request for the model. It is updated with a delay.
 	LastUsed *metav1.Time `json:"lastUsed,omitempty"`
-	// Message says why the model has fewer copies than it should have.
+	// Message says why the model has fewer copies than it should. It is empty if it has enough.
 	Message string `json:"message,omitempty"`
 }
 
-// CopyStatus is one copy of a model: what was last asked of an engine.
+// CopyStatus is one copy of a model, in the state that control last requested of the engine.
 type CopyStatus struct {
-	// Endpoint is ip:port.
+	// Endpoint is the endpoint of the copy, as IP:PORT.
 	Endpoint string `json:"endpoint"`
 	// State is queued, loading, loaded, draining or unloading.
 	State string `json:"state"`
-	// Since is when it came into its state.
+	// Since is when the copy entered its state.
 	Since metav1.MicroTime `json:"since"`
-	// Bytes is how much memory it takes, as far as is known.
+	// Bytes is the best known size of this copy in memory.
 	Bytes int64 `json:"bytes,omitempty"`
-	// SizeSource says where bytes is known from: default, hint, predicted or measured.
+	// SizeSource is where bytes comes from: default, hint, predicted or measured.
 	SizeSource string `json:"sizeSource,omitempty"`
-	// Concurrency is how many requests it takes at once, by the engine; 0: as many as come.
+	// Concurrency is the number of requests that the copy serves at once, as the engine reports it.
+	// 0 is unlimited.
 	Concurrency int32 `json:"concurrency,omitempty"`
-	// Incarnation of the engine, empty if nothing tells.
+	// Incarnation identifies the run of the engine process that loaded the copy. It is empty if the
+	// engine reports none.
 	Incarnation string `json:"incarnation,omitempty"`
-	// Runtime is what the engine said of itself, if it is a model runtime: it cannot be asked again.
+	// Runtime is what a model runtime reported when it became ready. control stores it, because a
+	// runtime cannot be asked again.
 	Runtime *RuntimeStatus `json:"runtime,omitempty"`
 }
 
-// RuntimeStatus is what a model runtime said of itself when it became ready.
+// RuntimeStatus is what a model runtime reported when it became ready.
 type RuntimeStatus struct {
-	// CapacityBytes is how much memory it has for models.
+	// CapacityBytes is the runtime's memory for models.
 	CapacityBytes int64 `json:"capacityBytes"`
-	// DefaultModelBytes is what it takes a model to hold of which nothing is known.
+	// DefaultModelBytes is the memory that the runtime assumes for a model of unknown size.
 	DefaultModelBytes int64 `json:"defaultModelBytes"`
-	// MaxConcurrentLoads is how many loads it takes at once.
+	// MaxConcurrentLoads is the number of models that the runtime loads at once.
 	MaxConcurrentLoads int32 `json:"maxConcurrentLoads"`
-	// LoadTimeout is how long a load may take.
+	// LoadTimeout is the longest time that a load may take.
 	LoadTimeout metav1.Duration `json:"loadTimeout"`
-	// Methods are the gRPC methods that it takes, each with the numbers of the fields that lead to
-	// where it wants the id of the model in their messages, such as
-	// "inference.GRPCInferenceService/ModelInfer 1", and "*" if it takes all others, too. Without
-	// one it takes all.
+	// Methods are the gRPC methods that the runtime serves. After each method come the field
+	// numbers that lead to the model's id in the message, as in
+	// "inference.GRPCInferenceService/ModelInfer 1". "*" stands for all other methods. An empty
+	// list also means all methods.
 	// +listType=atomic
 	Methods []string `json:"methods,omitempty"`
-	// LimitsConcurrency says that each copy takes so many requests at once as the engine said when
-	// it had loaded it.
+	// LimitsConcurrency is true if the runtime reports a concurrency limit for each loaded copy.
 	LimitsConcurrency bool `json:"limitsConcurrency,omitempty"`
 }
 
-// FailureStatus is a load that failed, in the engine's own words.
+// FailureStatus is a failed load.
 type FailureStatus struct {
-	// Endpoint is ip:port.
+	// Endpoint is the endpoint where the load failed, as IP:PORT.
 	Endpoint string `json:"endpoint"`
-	// At is when it failed.
+	// At is when the load failed.
 	At metav1.MicroTime `json:"at"`
-	// Message is what the engine answered.
+	// Message is the engine's error message.
 	Message string `json:"message"`
 	// Reason classifies the error: load_failed, rank_too_large, files_missing, or load_retried for
 	// a transient error, such as a busy engine.
 	Reason string `json:"reason,omitempty"`
 }
 
-// The condition of a model beside [ConditionAccepted], and its reasons.
+// The condition types of a model besides [ConditionAccepted], and their reasons.
 const (
-	// ConditionReady is true of a model that requests may name: it is loaded, or will be when they
-	// do.
+	// ConditionReady is true if requests for the model are served, because it is loaded or can be
+	// loaded on request.
 	ConditionReady = "Ready"
 
-	// ReasonLoaded is that of a model with a copy that answers requests, and as many as it must have.
+	// ReasonLoaded means that the model has a copy that serves requests, and at least copies.min.
 	ReasonLoaded = "Loaded"
-	// ReasonLoadable is that of a model without a copy, which is loaded when a request names it.
+	// ReasonLoadable means that the model has no copy. It is loaded when a request names it.
 	ReasonLoadable = "Loadable"
-	// ReasonLoading is that of a model that must have more copies than it has.
+	// ReasonLoading means that the model has fewer copies than copies.min.
 	ReasonLoading = "Loading"
-	// ReasonCannotLoad is that of a model that cannot be loaded for now: the message says why.
+	// ReasonCannotLoad means that the model cannot be loaded for now. The message says why.
 	ReasonCannotLoad = "CannotLoad"
-	// ReasonPoolNotFound is that of a model whose pool does not exist.
+	// ReasonPoolNotFound means that the model's pool does not exist.
 	ReasonPoolNotFound = "PoolNotFound"
 )

@@ -2,16 +2,16 @@ package v1alpha1
 
 import "time"
 
-// PreStop is the annotation of a pod whose containers wait for control in their preStop hooks, and
-// PreStopMigrate what it says then: while such a pod is being deleted it migrates, which is that it
-// serves on and its models get copies elsewhere first. A duration may follow after a space, such as
-// "migrate 60s", by which that is over after the pod was deleted. A pod without the annotation is
-// left at once, for its containers are told to end (SIGTERM) as soon as it is deleted.
+// PreStop is an annotation of pods whose containers wait for control in their preStop hooks, and
+// PreStopMigrate is its value. While such a pod is being deleted, it keeps serving until its models
+// are loaded elsewhere. A duration may follow, as in "migrate 60s": the longest time from the
+// deletion until the pod stops serving. Containers of pods without the annotation get SIGTERM as
+// soon as the pod is deleted, and Headgate sends them no further requests.
 const (
 	PreStop        = "inference.x-k8s.io/prestop"
 	PreStopMigrate = "migrate"
 )
 
-// PreStopMargin is how long before a pod is killed its hooks have returned at the latest, so that
-// its engine has time to end.
+// PreStopMargin is the time between the return of the preStop hooks and the kill of the pod, so
+// that the engine has time to end.
 const PreStopMargin = 5 * time.Second

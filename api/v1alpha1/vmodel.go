@@ -5,10 +5,10 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // VModelKind is the kind of [VModel].
 const VModelKind = "VModel"
 
-// VModel is a name for a model that can be moved to another one. Requests and LLMRoutes name it as
-// they do a model. Headgate's controller moves it when the target has as many loaded copies as the
-// model before it; where the target cannot be loaded requests stay where they are. Without a
-// controller they go to the target at once.
+// VModel is an alias of a model, which can be moved to another model. Requests and LLMRoutes name
+// it like a model. control moves it once the new target has as many loaded copies as the old one.
+// If the target cannot be loaded, requests stay with the old model. Without control, requests go to
+// the target at once.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:categories=headgate
 // +kubebuilder:subresource:status
@@ -30,8 +30,7 @@ type VModel struct {
 	Status VModelStatus `json:"status,omitempty"`
 }
 
-// VModelList is what an API server lists.
-//
+// VModelList is a list of VModels.
 // +kubebuilder:object:root=true
 type VModelList struct {
 	metav1.TypeMeta `json:",inline"`
@@ -40,12 +39,11 @@ type VModelList struct {
 	Items []VModel `json:"items"`
 }
 
-// VModelSpec is what people write.
-//
+// VModelSpec is the name, the pool and the targets of a VModel.
 // +kubebuilder:validation:XValidation:rule="self.poolRef.name == oldSelf.poolRef.name",message="the pool of a VModel may not change: delete the VModel and make one of another name and id",reason=FieldValueForbidden,fieldPath=".poolRef"
 type VModelSpec struct {
-	// ID is the name in requests, any UTF-8 of at most 512 bytes. The default is the object's name.
-	// Where a Model of the pool has the id it keeps it.
+	// ID is the name in requests: UTF-8 of at most 512 bytes. The default is the name of the
+	// object. A Model of the pool with the same id takes precedence.
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule=`bytes(self).size() <= 512 && !self.matches('[\\p{Cc}\uFFFD]')`,message="no model can have this name: write at most 512 bytes of UTF-8 without control characters"
 	// +kubebuilder:validation:XValidation:rule=`!self.matches('(^|/)[.]{0,2}(/|$)|^~|[\\x5c]')`,message="no model can have this name, which is empty or a path: write one such as sql-v2 or org/sql-v2"
@@ -54,40 +52,37 @@ type VModelSpec struct {
 	//
 	// +kubebuilder:validation:XValidation:rule="has(self.name) && size(self.name) > 0",message="name the InferencePool of its models, in the same namespace",reason=FieldValueRequired,fieldPath=".name"
 	PoolRef PoolReference `json:"poolRef"`
-	// Target is the id of the model that requests are to go to.
-	//
+	// Target is the id of the model that serves the requests.
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule=`bytes(self).size() <= 512 && !self.matches('[\\p{Cc}\uFFFD]')`,message="no model can have this name: write at most 512 bytes of UTF-8 without control characters"
 	// +kubebuilder:validation:XValidation:rule=`!self.matches('(^|/)[.]{0,2}(/|$)|^~|[\\x5c]')`,message="no model can have this name, which is empty or a path: write one such as sql-v2 or org/sql-v2"
 	Target string `json:"target"`
-	// Canary is another model that gets a share of the requests while it is loaded.
+	// Canary is another model that serves a share of the requests while it is loaded.
 	Canary *Canary `json:"canary,omitempty"`
-	// Owner is who may change it by ModelMesh's API. Without one, who says no owner there.
-	//
+	// Owner is the owner that calls of ModelMesh's API must name to change the VModel. If it is
+	// empty, they must name none.
 	// +kubebuilder:validation:MaxLength=512
 	Owner string `json:"owner,omitempty"`
 }
 
-// Canary is a model that is tried with a share of the requests. Those of one session stay together,
-// where the pool's PoolSettings say what names a session.
+// Canary is a model that serves a share of the requests. All requests of a session go to the same
+// model, if sessionAffinity of the pool's PoolSettings identifies sessions.
 type Canary struct {
-	// Target is the id of the model.
-	//
+	// Target is the id of the canary's model.
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule=`bytes(self).size() <= 512 && !self.matches('[\\p{Cc}\uFFFD]')`,message="no model can have this name: write at most 512 bytes of UTF-8 without control characters"
 	// +kubebuilder:validation:XValidation:rule=`!self.matches('(^|/)[.]{0,2}(/|$)|^~|[\\x5c]')`,message="no model can have this name, which is empty or a path: write one such as sql-v2 or org/sql-v2"
 	Target string `json:"target"`
-	// Percent is how many of a hundred requests go there.
-	//
+	// Percent is the share of requests for the canary, 1 to 99 percent.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=99
 	Percent int32 `json:"percent"`
 }
 
-// VModelStatus is what control says of a VModel, and what it remembers of it: who leads next reads
-// it here.
+// VModelStatus is the state of a VModel as control observes it. A new leader of the control
+// replicas continues from it.
 type VModelStatus struct {
-	// ObservedGeneration is that of the object that the rest is said of.
+	// ObservedGeneration is the generation of the object that this status describes.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// Conditions are Accepted and Ready.
 	//
@@ -95,22 +90,23 @@ type VModelStatus struct {
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// Active is the id of the model that requests go to.
+	// Active is the id of the model that serves the requests now.
 	Active string `json:"active,omitempty"`
-	// Previous is the id of the model that they went to before, and that keeps its copies until
+	// Previous is the id of the model that served the requests before. It keeps its copies until
 	// PreviousUntil.
 	Previous      string            `json:"previous,omitempty"`
 	PreviousUntil *metav1.MicroTime `json:"previousUntil,omitempty"`
 }
 
-// The reasons of the condition Ready of a VModel beside [ReasonPoolNotFound] and
+// The reasons of the Ready condition of a VModel, besides [ReasonPoolNotFound] and
 // [ReasonModelNameTaken].
 const (
-	// ReasonDefined is that of a VModel whose requests go where its object says.
+	// ReasonDefined means that requests go to the target of the spec.
 	ReasonDefined = "Defined"
-	// ReasonTransitioning is that of one whose target, or canary, does not have its copies yet.
+	// ReasonTransitioning means that the target or the canary does not have enough loaded copies
+	// yet.
 	ReasonTransitioning = "Transitioning"
-	// ReasonTransitionFailed is that of one whose target, or canary, cannot be loaded for now: the
+	// ReasonTransitionFailed means that the target or the canary cannot be loaded for now. The
 	// message says why.
 	ReasonTransitionFailed = "TransitionFailed"
 )
