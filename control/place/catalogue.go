@@ -17,8 +17,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// SetWorld puts new objects in force: their endpoints and their catalogue. It is called once Run
-// has begun.
+// SetWorld applies new objects: their endpoints and their catalogue. Call it only after Run has
+// begun.
 func (p *Placer) SetWorld(w *objects.World) {
 	p.update(func(now time.Time) []decide.Action {
 		if p.running.Err() != nil {
@@ -28,7 +28,7 @@ func (p *Placer) SetWorld(w *objects.World) {
 		p.world = w
 		if p.started.IsZero() {
 			p.started = now
-			p.wake = now // Run is to see it
+			p.wake = now // make Run look at it
 		}
 		p.setPools(w, was)
 		p.setEndpoints(w)
@@ -40,8 +40,7 @@ func (p *Placer) SetWorld(w *objects.World) {
 	})
 }
 
-// setPools says how models are placed in pools by their settings, which were those of another World
-// before. The caller holds mu.
+// setPools applies the placement settings of pools; was is the World before. The caller holds mu.
 func (p *Placer) setPools(w, was *objects.World) {
 	for name := range was.Pools {
 		if w.Pools[name] == nil {
@@ -55,7 +54,7 @@ func (p *Placer) setPools(w, was *objects.World) {
 	}
 }
 
-// durationOf is a duration that people may have left out; 0 then.
+// durationOf returns an optional duration; 0 if it is missing.
 func durationOf(d *metav1.Duration) time.Duration {
 	if d == nil {
 		return 0
@@ -63,9 +62,9 @@ func durationOf(d *metav1.Duration) time.Duration {
 	return d.Duration
 }
 
-// setEndpoints opens new endpoints and closes those that are gone or replaced. The deletion of a
-// pod is final: if an endpoint no longer terminates, a new pod has its address, and its engine has
-// none of the old pod's models. The caller holds mu.
+// setEndpoints opens new endpoints and closes those that were removed or replaced. The deletion of
+// a pod is final: if an endpoint is no longer terminating, a new pod has its address, and its
+// engine has none of the old pod's models. The caller holds mu.
 func (p *Placer) setEndpoints(w *objects.World) {
 	declared := make(map[string]objects.Engine, len(w.Engines))
 	for _, e := range w.Engines {
@@ -103,9 +102,9 @@ func (p *Placer) setEndpoints(w *objects.World) {
 	p.forgetRuntimes()
 }
 
-// forgetRuntimes forgets what is on record of endpoints that are not there, those of an earlier
-// process too: nobody knows what becomes of a runtime meanwhile, and one that comes back is made
-// ready anew. The caller holds mu.
+// forgetRuntimes deletes the records of endpoints that do not exist, including those from an
+// earlier process: the runtime may change meanwhile, so one that returns is made ready again. The
+// caller holds mu.
 func (p *Placer) forgetRuntimes() {
 	for address := range p.records {
 		if p.endpoints[address] == nil {
@@ -119,7 +118,8 @@ func (p *Placer) forgetRuntime(address string) {
 	p.Memory.DeleteRuntime(address)
 }
 
-// byObjects is who says that a pod is being deleted, where objects do. Extprocs have other names.
+// byObjects names the Kubernetes objects as a source of pod deletions. Other sources are extprocs,
+// whose names are never empty.
 const byObjects = ""
 
 func sortedPools(w *objects.World) []objects.Name {
@@ -131,8 +131,8 @@ func sortedPools(w *objects.World) []objects.Name {
 	return names
 }
 
-// setCatalogue makes the models those of the objects, which were those of another World before, and
-// the registered ones. The caller holds mu.
+// setCatalogue makes the catalogue the declared models of the objects plus the registered ones; was
+// is the World before. The caller holds mu.
 func (p *Placer) setCatalogue(w, was *objects.World) {
 	declared := make(map[decide.Key]*objects.Entry, len(w.Catalogue))
 	for i := range w.Catalogue {
@@ -158,15 +158,15 @@ func (p *Placer) setCatalogue(w, was *objects.World) {
 	}
 	p.declared = declared
 	for key, m := range p.registered {
-		if _, ok := declared[key]; !ok && m.Spec.Source == "" { // then the pool's settings say where it is
+		if _, ok := declared[key]; !ok && m.Spec.Source == "" { // otherwise the pool's settings decide where it is stored
 			p.state.SetModel(p.entryOf(m), time.Time{})
 		}
 	}
 }
 
-// Register puts a model into the catalogue, and returns when it is there for good, and whether it
-// is new. One that is there already, with the same attributes, may be registered again; with others
-// it is [decide.ErrExists]. Used is when it was last used.
+// Register adds a model to the catalogue, and returns once it is stored, and whether it is new. A
+// registered model may be registered again with the same attributes; with other attributes the
+// error is [decide.ErrExists]. used is its last use.
 func (p *Placer) Register(m *v1alpha1.Model, used time.Time) (fresh bool, err error) {
 	p.mu.Lock()
 	fresh, written, err := p.registerLocked(m, used)
@@ -177,7 +177,7 @@ func (p *Placer) Register(m *v1alpha1.Model, used time.Time) (fresh bool, err er
 	return fresh, written()
 }
 
-// registerLocked is Register up to the wait. The caller holds mu.
+// registerLocked is Register without the wait for storage, which written does. The caller holds mu.
 func (p *Placer) registerLocked(m *v1alpha1.Model, used time.Time) (fresh bool, written func() error, err error) {
 	key := objects.EntryOf(m).ModelKey
 	if known, ok := p.declared[key]; ok {
@@ -197,8 +197,8 @@ func (p *Placer) registerLocked(m *v1alpha1.Model, used time.Time) (fresh bool, 
 		p.Board.Publish(decide.Change{Registered: map[decide.Key]bool{key: true}})
 		p.loosen(key)
 	}
-	// Who registers it again waits for the disk too, and for those who are to know of it: the first
-	// may not have come so far.
+	// A second registration waits for storage and followers, too: the first one may still be in
+	// progress.
 	put := p.Memory.PutModel(m)
 	return fresh, func() error {
 		if err := put(); err != nil {
@@ -209,10 +209,10 @@ func (p *Placer) registerLocked(m *v1alpha1.Model, used time.Time) (fresh bool, 
 	}, nil
 }
 
-// Unregister takes a registered model out of the catalogue, and returns when it is gone for good;
-// its copies go in their time. A model that is not there is gone; one that objects declare is
-// [decide.ErrDeclared], and one to which requests for VModels go [decide.ErrReferred]. After
-// another error it is registered still.
+// Unregister removes a registered model from the catalogue, and returns once that is stored; its
+// copies are unloaded later. Removing an unknown model succeeds. The error is [decide.ErrDeclared]
+// for a model that objects declare, and [decide.ErrReferred] for one that receives the requests of
+// VModels. After any other error the model is still registered.
 func (p *Placer) Unregister(key decide.Key) error {
 	p.mu.Lock()
 	m := p.registered[key]
@@ -229,7 +229,7 @@ func (p *Placer) Unregister(key decide.Key) error {
 	}
 	delete(p.registered, key)
 	if d, ok := p.declared[key]; !ok || d.Object == (objects.Name{Namespace: m.Namespace, Name: m.Name}) {
-		delete(p.declared, key) // its own object, which goes now
+		delete(p.declared, key) // the object of its registration, which is deleted now
 		p.updateLocked(func(time.Time) []decide.Action { p.state.RemoveModel(key); return nil })
 	}
 	p.Board.Publish(decide.Change{Registered: map[decide.Key]bool{key: false}})
@@ -250,7 +250,7 @@ func (p *Placer) Unregister(key decide.Key) error {
 	return err
 }
 
-// Pool returns the pool that registered models belong to.
+// Pool returns the pool of registered models.
 func (p *Placer) Pool() (objects.Name, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -273,7 +273,7 @@ func (p *Placer) Pool() (objects.Name, error) {
 	return found[0], nil
 }
 
-// poolsWith are the pools that have such an endpoint, in order. The caller holds mu.
+// poolsWith returns the pools that have such an endpoint, sorted. The caller holds mu.
 func (p *Placer) poolsWith(is func(objects.Endpoint) bool) (found []objects.Name) {
 	for _, name := range sortedPools(p.world) {
 		if slices.ContainsFunc(p.world.Pools[name].Endpoints, is) {
@@ -283,7 +283,7 @@ func (p *Placer) poolsWith(is func(objects.Endpoint) bool) (found []objects.Name
 	return found
 }
 
-// Ensure asks for a copy of a model, if it has none, and says when it was last used.
+// Ensure asks for a copy of a model if it has none. used is its last use.
 func (p *Placer) Ensure(key decide.Key, used time.Time) {
 	p.update(func(time.Time) []decide.Action {
 		p.state.Used(key, decide.Use{Last: used})
@@ -292,13 +292,13 @@ func (p *Placer) Ensure(key decide.Key, used time.Time) {
 	})
 }
 
-// entryOf is what a registered model is. The caller holds mu.
+// entryOf returns the catalogue entry of a registered model. The caller holds mu.
 func (p *Placer) entryOf(m *v1alpha1.Model) objects.Entry {
 	e := objects.EntryOf(m)
 	return e.Complete(p.world.Pools[e.Pool])
 }
 
-// recall reads what an earlier process wrote down.
+// recall reads the records of an earlier process.
 func (p *Placer) recall() error {
 	models, err := p.Memory.Models()
 	if err != nil {
@@ -340,7 +340,7 @@ func (p *Placer) recall() error {
 		}}
 		p.Board.Takes(r.Endpoint, r.Methods)
 	}
-	p.restored = slices.DeleteFunc(p.restored, func(c store.Copy) bool { // of an earlier life
+	p.restored = slices.DeleteFunc(p.restored, func(c store.Copy) bool { // of an earlier incarnation
 		r, known := p.records[c.Endpoint]
 		earlier := known && r.Incarnation != c.Incarnation
 		if earlier {
@@ -361,8 +361,8 @@ var recorded = map[string]decide.CopyState{
 	decide.Loading.String(): decide.Loading, decide.Loaded.String(): decide.Loaded, decide.Unloading.String(): decide.Unloading,
 }
 
-// restore takes up the copies and failures that an earlier process wrote down, once: of endpoints
-// and models that are there. The caller holds mu.
+// restore applies the records of copies and failures from an earlier process, each once, when its
+// endpoint and model exist. The caller holds mu.
 func (p *Placer) restore(now time.Time) {
 	for _, c := range p.restored {
 		key, ok := keyOf(c.Pool, c.ID)
@@ -382,7 +382,7 @@ func (p *Placer) restore(now time.Time) {
 		key, _ := keyOf(was.Pool, was.ID)
 		is, there := p.state.Status(key)
 		if !there || is.Generation != was.Status.ObservedGeneration || was.Digest != "" && was.Digest != digestOf(is.Entry) {
-			continue // what failed was something else
+			continue // the failed model was a different one
 		}
 		for _, f := range was.Status.Failures {
 			p.state.RestoreFailure(key, decide.Failure{Endpoint: f.Endpoint, At: f.At.Time, Words: f.Message,
@@ -392,14 +392,14 @@ func (p *Placer) restore(now time.Time) {
 	p.failed = nil
 }
 
-// digestOf is another for each thing that engines are told to load.
+// digestOf returns a digest of what an engine is told to load.
 func digestOf(e objects.Entry) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", e.Type, e.Source, e.Info))
 	return hex.EncodeToString(sum[:8])
 }
 
-// save writes down the status of models that changed, and now and then, or with everything, of
-// those that were used.
+// save writes the status of models that changed. At longer intervals, or with everything, it also
+// writes that of models that were only used.
 func (p *Placer) save(everything bool) {
 	p.mu.Lock()
 	if everything = everything || time.Since(p.savedUse) >= usedInterval; everything {
@@ -430,7 +430,7 @@ func (p *Placer) save(everything bool) {
 	}
 }
 
-// placementOf is how models are placed in a pool of these settings, if it has any.
+// placementOf converts the placement settings of a pool, which may have none.
 func placementOf(s *v1alpha1.PoolSettingsSpec) (is decide.Pool) {
 	if s == nil || s.Placement == nil {
 		return is

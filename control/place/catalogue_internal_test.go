@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 )
 
-// Each setting of placement reaches what decides.
+// Each placement setting reaches package decide.
 func TestPlacementOfSettings(t *testing.T) {
 	for _, c := range []struct {
 		is   *v1alpha1.PoolSettingsSpec

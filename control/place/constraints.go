@@ -8,12 +8,12 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// fitsOf says which endpoints of a pool are for which models, by its settings, if it has any, and
+// fitsOf returns which endpoints of a pool may load which models, from its settings, if any, and
 // the labels of the endpoints.
 //
-// Types that prefer none of their own prefer those endpoints that the fewest other types can use
-// and want: so that scarce endpoints, which are all that some types can use, stay free for these
-// (ModelMesh 0.12, TypeConstraintManager).
+// Types without preferences prefer the endpoints that the fewest other types can use and prefer, so
+// that scarce endpoints stay free for types that can use no others (ModelMesh 0.12,
+// TypeConstraintManager).
 func fitsOf(s *v1alpha1.PoolSettingsSpec, endpoints []objects.Endpoint) decide.Fits {
 	if s == nil || s.Placement == nil || len(s.Placement.Constraints) == 0 {
 		return decide.Fits{}
@@ -43,7 +43,7 @@ func fitsOf(s *v1alpha1.PoolSettingsSpec, endpoints []objects.Endpoint) decide.F
 	return fits
 }
 
-// those has the endpoints with labels of a kind.
+// those returns the endpoints whose labels match.
 func those(endpoints []objects.Endpoint, are func(labels map[string]string) bool) map[string]bool {
 	found := make(map[string]bool)
 	for _, e := range endpoints {
@@ -54,11 +54,11 @@ func those(endpoints []objects.Endpoint, are func(labels map[string]string) bool
 	return found
 }
 
-// prohibited is what a type that cannot use an endpoint weighs beside one that prefers it
+// prohibited is the weight of a type that cannot use an endpoint, relative to one that prefers it
 // (ModelMesh).
 const prohibited = 4
 
-// score is the higher, the fewer types can use an endpoint of these labels, or prefer it.
+// score is higher for labels of endpoints that fewer types can use or prefer.
 func score(constraints []v1alpha1.Constraint, labels map[string]string) (n int) {
 	for _, c := range constraints {
 		switch {
@@ -71,8 +71,8 @@ func score(constraints []v1alpha1.Constraint, labels map[string]string) (n int) 
 	return n
 }
 
-// best has the endpoints whose score is the highest of some or, with nil, of all; none where all of
-// these have the same.
+// best returns the endpoints with the highest score among the given ones, or among all if of is
+// nil; none if all scores are equal.
 func best(scores map[string]int, of map[string]bool) map[string]bool {
 	highest, lowest := math.MinInt, math.MaxInt
 	for address, n := range scores {
@@ -92,7 +92,7 @@ func best(scores map[string]int, of map[string]bool) map[string]bool {
 	return found
 }
 
-// hasAny says whether it has all labels of one of several sets.
+// hasAny reports whether the labels include one of several sets.
 func hasAny(labels map[string]string, sets []map[string]v1alpha1.LabelValue) bool {
 	for _, set := range sets {
 		if objects.Selects(set, labels) {

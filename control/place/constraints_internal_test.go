@@ -13,8 +13,8 @@ import (
 
 type labels = map[string]v1alpha1.LabelValue
 
-// Which endpoints are for which models, and which of them are preferred: of e1 and e2, which have
-// GPUs, e2 with a disk too, and of e3 and e4, which have none, e4 with a disk.
+// Of four endpoints, e1 and e2 have GPUs, and e2 and e4 have a disk. The test checks which
+// endpoints may load which models, and which ones are preferred.
 func TestConstraintsSayWhichEndpointsAreForWhichModels(t *testing.T) {
 	endpoints := []objects.Endpoint{
 		{Address: "e1", Labels: map[string]string{"gpu": "yes"}},
@@ -27,7 +27,7 @@ func TestConstraintsSayWhichEndpointsAreForWhichModels(t *testing.T) {
 		name        string
 		constraints []v1alpha1.Constraint
 		modelType   string
-		want        string // where, and where rather
+		want        string // allowed and preferred endpoints
 	}{
 		{"none", nil, "sklearn", "anywhere"},
 		{"every label is required", []v1alpha1.Constraint{{ModelType: "t", Required: labels{"gpu": "yes", "disk": "fast"}}}, "t", "e2"},

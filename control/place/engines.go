@@ -14,29 +14,30 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// site is one endpoint: its engine is looked at again and again, and told to load and unload.
+// site is one endpoint, whose engine is scraped at intervals and told to load and unload models.
 type site struct {
 	loader.Endpoint
 	adapters adapters
-	room     objects.Room // of one with a model repository
+	room     objects.Room // of an engine with a model repository
 	loader   *loader.Loader
 	stop     context.CancelFunc
-	anew     bool          // a runtime that has begun anew, and is to be made ready; guarded by Placer.mu
-	kind     engine.Kind   // as scrapes found; guarded by Placer.mu
-	fault    string        // why the last look failed; guarded by Placer.mu
-	due      chan struct{} // capacity 1: it is to be looked at now; never closed
-	runtime  bool          // a model runtime, which lists nothing and may have to be made ready
-	// terminating: its pod was being deleted at the last update of the objects; guarded by Placer.mu.
+	anew     bool          // a restarted runtime that must be made ready; guarded by Placer.mu
+	kind     engine.Kind   // as found by scrapes; guarded by Placer.mu
+	fault    string        // why the last scrape failed; guarded by Placer.mu
+	due      chan struct{} // capacity 1: a scrape is due now; never closed
+	runtime  bool          // a model runtime, which has no model list and may have to be made ready
+	// terminating: its pod was being deleted at the last update of the objects; guarded by
+	// Placer.mu.
 	terminating bool
-	// unloads counts the failed unloads in a row of each model; guarded by Placer.mu.
+	// unloads is the number of failed unloads in a row, by model; guarded by Placer.mu.
 	unloads map[string]int
 }
 
-// adapters is how many adapters may be registered at an endpoint at once, and how many its host
-// memory holds, by the settings of its pools; 0 where they do not say.
+// adapters has the limits in the settings of an endpoint's pools: most adapters may be registered
+// at once, and host memory has room for host adapters. 0 means that no limit is set.
 type adapters struct{ most, host int }
 
-// look makes a look due now.
+// look requests a scrape now.
 func (s *site) look() {
 	select {
 	case s.due <- struct{}{}:
@@ -44,7 +45,7 @@ func (s *site) look() {
 	}
 }
 
-// open begins to look at an endpoint. The caller holds mu.
+// open starts the scrapes of an endpoint. The caller holds mu.
 func (p *Placer) open(e objects.Engine) {
 	ctx, cancel := context.WithCancel(p.running)
 	s := &site{
@@ -66,11 +67,11 @@ func (p *Placer) open(e objects.Engine) {
 	p.work.Go(func() { p.follow(ctx, s) })
 }
 
-// follow looks at an engine at once, then at intervals and whenever it is due, until ctx ends.
+// follow scrapes an engine at once, then at intervals and on request, until ctx ends.
 func (p *Placer) follow(ctx context.Context, s *site) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	quiet := true // nothing was logged of its silence
+	quiet := true // the present silence has not been logged
 	for {
 		afresh := false
 		select {
@@ -101,7 +102,7 @@ func (p *Placer) follow(ctx context.Context, s *site) {
 	}
 }
 
-// lookAt looks at an engine. Afresh says that something came of which the last look knows nothing.
+// lookAt scrapes an engine. With afresh, something has happened that the last scrape does not show.
 func (p *Placer) lookAt(ctx context.Context, s *site, afresh bool) error {
 	began := time.Now()
 	p.mu.Lock()
@@ -142,7 +143,7 @@ func (p *Placer) lookAt(ctx context.Context, s *site, afresh bool) error {
 		}
 	}
 	p.update(func(at time.Time) []decide.Action {
-		if p.endpoints[s.Address] != s || s.anew && !record.Anew { // what was on record of it went meanwhile
+		if p.endpoints[s.Address] != s || s.anew && !record.Anew { // its record was deleted meanwhile
 			if _, known := p.records[s.Address]; !known {
 				p.Memory.DeleteRuntime(s.Address)
 			}
@@ -157,8 +158,8 @@ func (p *Placer) lookAt(ctx context.Context, s *site, afresh bool) error {
 	return nil
 }
 
-// toldTo are the models that an endpoint was told to load, or is about to be, as far as they are in
-// the catalogue: what is not is on its way out. The caller holds mu.
+// toldTo returns the models of the catalogue that an endpoint was told to load, or will be. Models
+// that are missing from the catalogue are being removed. The caller holds mu.
 func (p *Placer) toldTo(address string) (all []loader.Model) {
 	for _, c := range p.state.CopiesAt(address) {
 		if is, there := p.state.Status(c.Key); there {
@@ -168,11 +169,11 @@ func (p *Placer) toldTo(address string) (all []loader.Model) {
 	return all
 }
 
-// defaultBytes is what a model in a repository is taken to hold of which nothing is known, and
-// nobody says anything else (ModelMesh's adapters, DEFAULT_MODELSIZE).
+// defaultBytes is the default size of a model in a repository, if none is configured (ModelMesh's
+// adapters, DEFAULT_MODELSIZE).
 const defaultBytes = 1_000_000
 
-// sight is what a look means for placement.
+// sight converts the result of a scrape for package decide.
 func sight(s *site, seen loader.Seen, began time.Time) decide.Sight {
 	e := decide.Endpoint{
 		Address: s.Address, Lists: seen.Lists, CanLoad: seen.Takes, CanPredict: !seen.Lists,
@@ -181,12 +182,12 @@ func sight(s *site, seen loader.Seen, began time.Time) decide.Sight {
 		Incarnation: seen.Incarnation,
 	}
 	switch {
-	case s.Kind.Repository(): // it says nothing of that
+	case s.Kind.Repository(): // it does not report limits
 		e.Bytes, e.DefaultBytes, e.Slots = s.room.Bytes, cmp.Or(s.room.DefaultBytes, defaultBytes), s.room.Models
 		if e.Bytes == 0 {
 			e.Slots = max(e.Slots, 1)
 		}
-	case seen.Limits.Bytes == 0: // adapters: their number is bounded
+	case seen.Limits.Bytes == 0: // adapters: their number is limited
 		e.GPUAdapters, e.HostAdapters = seen.Limits.Adapters, s.adapters.host
 		e.Slots = cmp.Or(s.adapters.most, s.adapters.host, seen.Limits.Adapters, 1)
 	}
@@ -204,7 +205,7 @@ func sight(s *site, seen loader.Seen, began time.Time) decide.Sight {
 	return l
 }
 
-// answered hears of each call to an engine as it ends.
+// answered is called at the end of each call to an engine.
 func (p *Placer) answered(s *site, a loader.Answer) {
 	log := p.Log.With("endpoint", s.Address, "model", a.Model, "took", a.Took.Round(time.Millisecond).String())
 	if a.Err != nil {
@@ -233,7 +234,7 @@ func (p *Placer) answered(s *site, a loader.Answer) {
 			p.state.Stopping(s.Address, now, now)
 			return nil
 		})
-	case !a.Unload && a.Err.Outcome == loader.Unclear && p.running.Err() == nil: // else it failed because this process ends
+	case !a.Unload && a.Err.Outcome == loader.Unclear && p.running.Err() == nil: // otherwise it failed because this process is ending
 		p.update(func(now time.Time) []decide.Action {
 			for _, key := range p.state.At(s.Address, a.Model) {
 				p.state.LoadFailing(key, a.Err.Words, reasonOf(a.Err), now)
@@ -244,7 +245,7 @@ func (p *Placer) answered(s *site, a loader.Answer) {
 	}
 }
 
-// tried updates and returns the number of failed unloads in a row of a model. The caller holds
+// tried counts the failed unloads in a row of a model and returns the count. The caller holds
 // Placer.mu.
 func (s *site) tried(a loader.Answer) int {
 	switch {
@@ -256,7 +257,7 @@ func (s *site) tried(a loader.Answer) int {
 	return s.unloads[a.Model]
 }
 
-// begin does what is to be done, apart. The caller holds mu.
+// begin starts an action in a goroutine of its own. The caller holds mu.
 func (p *Placer) begin(a decide.Action) {
 	s := p.endpoints[a.Endpoint]
 	key := decide.CopyKey{Key: a.Model.ModelKey, Endpoint: a.Endpoint}
@@ -286,7 +287,7 @@ func (p *Placer) begin(a decide.Action) {
 	case decide.Quit:
 		for loading, cancel := range p.cancels {
 			if loading.Endpoint == a.Endpoint {
-				cancel() // also what is written down still before the engine is told
+				cancel() // also the writes that precede the call to the engine
 			}
 		}
 		s.loader.Quit()
@@ -300,14 +301,14 @@ func modelOf(e objects.Entry) loader.Model {
 func (p *Placer) predict(s *site, key decide.CopyKey, a decide.Action) {
 	ctx, cancel := context.WithTimeout(p.running, predictTimeout)
 	defer cancel()
-	bytes, _ := s.loader.Predict(ctx, modelOf(a.Model)) // 0 where nobody can tell
+	bytes, _ := s.loader.Predict(ctx, modelOf(a.Model)) // 0 if it cannot be predicted
 	p.update(func(time.Time) []decide.Action { p.state.Predicted(key, bytes); return nil })
 }
 
 func (p *Placer) load(ctx context.Context, s *site, key decide.CopyKey, a decide.Action) {
 	result := p.tryLoad(ctx, s, key, a)
 	if p.running.Err() != nil {
-		return // it stays on record as it is: the next process finds out
+		return // its record remains for the next process
 	}
 	p.Meter.LoadEnded(result.Took, result.Failed)
 	p.update(func(now time.Time) []decide.Action {
@@ -326,10 +327,10 @@ func (p *Placer) load(ctx context.Context, s *site, key decide.CopyKey, a decide
 	}
 }
 
-// rememberPause is between two tries to write down that a model is to be loaded.
+// rememberPause is the time between two tries to record a load.
 const rememberPause = 500 * time.Millisecond
 
-// tryLoad writes down that the model is to be loaded, when that can be, and loads it.
+// tryLoad records the load of a model, as soon as that succeeds, and then loads it.
 func (p *Placer) tryLoad(ctx context.Context, s *site, key decide.CopyKey, a decide.Action) decide.LoadResult {
 	err := p.Memory.PutCopy(p.record(s, key, decide.Loading), true)
 	for errors.Is(err, store.ErrNotNow) {
@@ -361,9 +362,9 @@ func (p *Placer) tryLoad(ctx context.Context, s *site, key decide.CopyKey, a dec
 	return result
 }
 
-// unloadFirst unloads what an earlier load may have left of a model. Where that takes longer than
-// the load may that is to follow, those who wait for it, or for its place, are told that it fails;
-// it returns when the unload has ended all the same, with an error.
+// unloadFirst unloads what an earlier load may have left of a model. If that takes longer than the
+// following load may, waiting requests get an answer as if the load had failed. It returns when the
+// unload has ended, then with an error.
 func (p *Placer) unloadFirst(ctx context.Context, s *site, key decide.CopyKey, limit time.Duration) error {
 	words := fmt.Sprintf("the engine did not unload within %v what an earlier load may have left", limit)
 	late := time.AfterFunc(limit, func() {
@@ -380,11 +381,10 @@ func (p *Placer) unloadFirst(ctx context.Context, s *site, key decide.CopyKey, l
 	return err
 }
 
-// reasons are what placement makes of what engines say to a load.
+// reasons are placement's reasons for the load errors of engines.
 var reasons = map[engine.LoadFault]decide.Reason{engine.RankTooLarge: decide.RankTooLarge, engine.FilesMissing: decide.FilesMissing}
 
-// reasonOf is what placement makes of a load that failed; empty where the engine says nothing of
-// it.
+// reasonOf returns placement's reason for a failed load; empty if the engine's answer has none.
 func reasonOf(e *loader.Error) decide.Reason {
 	if e.Passing {
 		return decide.LoadRetried
@@ -401,13 +401,13 @@ func failed(err error) decide.LoadResult {
 	return r
 }
 
-// measure asks for the size of a model that was loaded by an engine that did not say then.
+// measure asks an engine for the size of a loaded model, if the answer to the load had none.
 func (p *Placer) measure(s *site, key decide.CopyKey) {
 	ctx, cancel := context.WithTimeout(p.running, sizeTimeout)
 	defer cancel()
 	bytes, err := s.loader.Size(ctx, key.ID)
 	if err != nil {
-		return // it stays with what it was taken for
+		return // it keeps its assumed size
 	}
 	p.update(func(time.Time) []decide.Action {
 		p.state.Measured(key, bytes)
@@ -432,7 +432,7 @@ func (p *Placer) unload(s *site, key decide.CopyKey) {
 	}
 }
 
-// unloadAgain repeats the unload of what may be left of a model.
+// unloadAgain repeats the unload of a model that the engine may still have.
 func (p *Placer) unloadAgain(s *site, key decide.CopyKey, limit time.Duration) {
 	ctx, cancel := context.WithTimeout(p.running, limit)
 	defer cancel()
@@ -443,7 +443,7 @@ func (p *Placer) unloadAgain(s *site, key decide.CopyKey, limit time.Duration) {
 	p.update(func(now time.Time) []decide.Action { p.state.UnloadEnded(key, err != nil, now); return nil })
 }
 
-// note writes down what has become of a copy. The caller holds mu.
+// note records the state of a copy. The caller holds mu.
 func (p *Placer) note(s *site, key decide.CopyKey) {
 	if c, ok := p.state.Copy(key); ok && (c.State == decide.Loaded || c.Failed()) {
 		_ = p.Memory.PutCopy(p.recordOf(s, c), false)

@@ -12,8 +12,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// setPods says what the pods of endpoints are like, and whether they are likely to be replaced as
-// of now. The caller holds mu.
+// setPods sets the state of the pods of endpoints, and whether they will probably be replaced soon.
+// The caller holds mu.
 func (p *Placer) setPods(now time.Time) {
 	out := outgoing(p.world.Engines, now)
 	p.rolling = len(out) > 0
@@ -22,8 +22,7 @@ func (p *Placer) setPods(now time.Time) {
 	}
 }
 
-// noteTrials says of pods whether models load there, once their endpoints that are on trial show
-// it. The caller holds mu.
+// noteTrials publishes whether models load at pods whose trials have ended. The caller holds mu.
 func (p *Placer) noteTrials() {
 	trials, uids := make(map[objects.Name][]decide.Trial), make(map[objects.Name]string)
 	for _, e := range p.world.Engines {
@@ -49,10 +48,10 @@ func (p *Placer) noteTrials() {
 	}
 }
 
-// mostFailures is how many failures of an endpoint on trial are told.
+// mostFailures is the number of failures of a trial that are published.
 const mostFailures = 3
 
-// gateOf is what is said of a pod, by the trials of its endpoints.
+// gateOf returns the readiness gate of a pod, from the trials of its endpoints.
 func gateOf(trials []decide.Trial) store.Gate {
 	over, loaded := true, 0
 	var failures []string

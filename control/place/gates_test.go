@@ -11,7 +11,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// withPod is a World in which endpoints are those of a pod, which is like that.
+// withPod builds a World whose endpoints are those of one pod in the given state.
 func (w *world) withPod(addresses []string, is objects.Endpoint, all ...string) {
 	w.Helper()
 	w.world = w.build(all...)
@@ -24,8 +24,8 @@ func (w *world) withPod(addresses []string, is objects.Endpoint, all ...string) 
 	w.SetWorld(w.world)
 }
 
-// Of a pod that is on trial it is said whether what is loaded elsewhere loads there, once all of
-// its engines show it; and nothing else is loaded there before.
+// For a pod on trial, control publishes whether models that are loaded elsewhere load there, once
+// all of its engines show it. No other model is loaded there before.
 func TestAPodOnTrialSaysWhetherModelsLoad(t *testing.T) {
 	told := new(told)
 	w := newWorldThatTells(t, told)
@@ -51,7 +51,7 @@ func TestAPodOnTrialSaysWhetherModelsLoad(t *testing.T) {
 	if v := endpointOf(w.View(), one.address); v.State != "on trial" || len(v.Copies) != 3 {
 		t.Errorf("it is %+v", v)
 	}
-	// Its engine takes no adapters of their rank: it is another version.
+	// The engine refuses adapters of that rank: it is another version.
 	trial.UID = "u2"
 	w.withPod([]string{one.address, other.address}, trial, append(all, list(one.address, ""), list(other.address, ""))...)
 	gate = "default/new u2 "
@@ -61,12 +61,12 @@ func TestAPodOnTrialSaysWhetherModelsLoad(t *testing.T) {
 			strings.HasPrefix(said[1], gate+"false "+v1alpha1.LoadsFail+": models that are loaded elsewhere cannot be loaded here: ") &&
 			strings.Count(said[1], "LoRA rank 16") == 3
 	})
-	// It is not for requests.
+	// Requests cannot use it.
 	w.Wanted("x", key("d"), decide.Want{Requests: 1, Since: time.Now()})
 	w.withPod([]string{one.address, other.address}, trial,
 		append(all, list(one.address, ""), list(other.address, ""), object("d", ", source: 'sim:'"))...)
 	w.awaitCopies("d", old.address+" loaded")
-	// A pod that is made ready is said nothing more of.
+	// Nothing more is published about a pod that became ready.
 	before := len(told.said())
 	w.withPod([]string{one.address, other.address}, objects.Endpoint{UID: "u2", Ready: true},
 		append(all, list(one.address, ""), list(other.address, ""))...)
@@ -75,8 +75,8 @@ func TestAPodOnTrialSaysWhetherModelsLoad(t *testing.T) {
 	}
 }
 
-// Where a pod is not ready nothing is loaded, and nothing where it is about to be replaced while
-// another is there.
+// Nothing is loaded at a pod that is not ready, or at one that will be replaced soon if there is
+// another.
 func TestWhatAPodIsLikeSaysWhatIsLoadedThere(t *testing.T) {
 	w := newWorld(t)
 	one, other := serveVLLM(t), serveVLLM(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/headgate/headgate/control/place/modelmesh"
 )
 
-// api is ModelMesh's API over a Placer with one simulated runtime.
+// api is ModelMesh's API in front of a Placer with one simulated runtime.
 type api struct {
 	*world
 	*modelmesh.Server
@@ -32,7 +32,7 @@ func newAPI(t *testing.T, change func(*runtime.Config)) api {
 	return api{w, modelmesh.New(w.Placer), r}
 }
 
-// register registers a model with a source, and returns the status and code that it is answered.
+// register registers a model with a source, and returns the resulting status and code.
 func (a api) register(ctx context.Context, id, source string, now, sync bool) (*mmesh.ModelStatusInfo, codes.Code) {
 	st, err := a.RegisterModel(ctx, &mmesh.RegisterModelRequest{
 		ModelId: id, ModelInfo: &mmesh.ModelInfo{Type: "sim", Path: source}, LoadNow: now, Sync: sync,
@@ -52,7 +52,7 @@ func TestAModelsLifeByModelMeshsAPI(t *testing.T) {
 	a := newAPI(t, nil)
 	ctx := t.Context()
 	const id = "模型/v1"
-	for range 2 { // to register it again, as it is, changes nothing
+	for range 2 { // registering it again changes nothing
 		if st, code := a.register(ctx, id, "sim:?load=50ms", false, false); code != codes.OK ||
 			st.GetStatus() != mmesh.ModelStatusInfo_NOT_LOADED {
 			t.Errorf("%v, %v", st, code)
@@ -73,7 +73,7 @@ func TestAModelsLifeByModelMeshsAPI(t *testing.T) {
 	if st, code := a.register(ctx, id, "sim:?load=50ms", true, true); code != codes.OK || st.GetStatus() != mmesh.ModelStatusInfo_LOADED {
 		t.Errorf("registered again, to be loaded: %v, %v", st, code)
 	}
-	for range 2 { // an unknown model is unregistered
+	for range 2 { // the second time, the model is unknown
 		if _, err := a.UnregisterModel(ctx, &mmesh.UnregisterModelRequest{ModelId: id}); err != nil {
 			t.Error(err)
 		}
@@ -88,7 +88,7 @@ func TestAModelsLifeByModelMeshsAPI(t *testing.T) {
 	}
 }
 
-// A deadline ends the wait and not the load.
+// A deadline ends the wait for a load, but not the load.
 func TestALoadOutlivesWhoWaitsForIt(t *testing.T) {
 	a := newAPI(t, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -120,11 +120,11 @@ func TestWhoWaitsIsToldTheEnginesWords(t *testing.T) {
 	t.Logf("%v", st)
 }
 
-// 1 GiB, 50 MiB a model unless more is known, six loads at once: 18 models fit, with 75 MiB left,
-// so that the 19th is being loaded while the oldest, which it puts out, is still leaving.
+// With 1 GiB, 50 MiB for each model of unknown size and six concurrent loads, 18 models fit and 75
+// MiB remain. So the 19th is loaded while the oldest, which it evicts, is still being unloaded.
 func TestTheNineteenthPutsOutTheOldest(t *testing.T) {
 	a := newAPI(t, func(c *runtime.Config) { c.Unpredicting = true })
-	a.set(settings("eviction: lru"), list(a.address, managed(a.management))) // else a load that took some milliseconds longer counts
+	a.set(settings("eviction: lru"), list(a.address, managed(a.management))) // otherwise a load that took some milliseconds longer would matter
 	for i := 1; i <= 18; i++ {
 		if st, code := a.register(t.Context(), fmt.Sprintf("m%02d", i), "sim:?unload=500ms", true,
 			true); st.GetStatus() != mmesh.ModelStatusInfo_LOADED {
@@ -149,8 +149,8 @@ func TestTheNineteenthPutsOutTheOldest(t *testing.T) {
 	a.expect("m02", mmesh.ModelStatusInfo_LOADED)
 }
 
-// Where registered models are objects, the objects tell of one that was unregistered for a moment
-// more. Who registers it again meanwhile has registered it.
+// If registered models are objects, the object of an unregistered model exists for a moment longer.
+// A client can register the model again in that moment.
 func TestAModelMayBeRegisteredAgainAtOnce(t *testing.T) {
 	a := newAPI(t, nil)
 	ctx := t.Context()
@@ -159,7 +159,7 @@ func TestAModelMayBeRegisteredAgainAtOnce(t *testing.T) {
 		t.Fatal(code)
 	}
 	runtimes := list(a.address, managed(a.management))
-	// Its object, by the name that mesh gives it.
+	// The object has the name that the API gave it.
 	a.set(runtimes, object(a.objectOf(id), ", id: churn, type: sim, source: 'sim:?load=1ms'"))
 	if _, err := a.UnregisterModel(ctx, &mmesh.UnregisterModelRequest{ModelId: id}); err != nil {
 		t.Fatal(err)
@@ -171,14 +171,14 @@ func TestAModelMayBeRegisteredAgainAtOnce(t *testing.T) {
 	if _, code := a.register(ctx, id, "sim:?load=2ms", false, false); code != codes.OK {
 		t.Errorf("registered again as another: %v", code)
 	}
-	a.set(runtimes) // the object that is deleted is gone
+	a.set(runtimes) // the deleted object disappears
 	if st, err := a.GetModelStatus(ctx, &mmesh.GetStatusRequest{ModelId: id}); err != nil ||
 		st.GetStatus() != mmesh.ModelStatusInfo_NOT_LOADED {
 		t.Errorf("registered again, it is %v, %v", st, err)
 	}
 }
 
-// What cannot be deleted is there still, for a client that tries again.
+// If the deletion of a model fails, the model remains registered, and a client can try again.
 func TestAModelThatCannotBeDeletedIsRegisteredStill(t *testing.T) {
 	w := newWorld(t)
 	w.set()
@@ -203,7 +203,7 @@ func TestAModelThatCannotBeDeletedIsRegisteredStill(t *testing.T) {
 	a.expect("churn", mmesh.ModelStatusInfo_NOT_FOUND)
 }
 
-// objectOf is the name of the object that a model was registered as.
+// objectOf returns the name of a registered model's object.
 func (a api) objectOf(id string) string {
 	st, there := a.Status(key(id))
 	if !there {
@@ -212,8 +212,8 @@ func (a api) objectOf(id string) string {
 	return st.Object.Name
 }
 
-// A load has failed everywhere, and the engine is still being told to unload the model: the status
-// is LOADING_FAILED at once, with one entry for the place.
+// A load has failed everywhere, but the engine is still being told to unload the model. The status
+// becomes LOADING_FAILED at once, with one entry for the endpoint.
 func TestAStatusIsFailedAsSoonAsTheLoadIs(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, "", func(c *runtime.Config) { c.LoadTimeout = 100 * time.Millisecond })
@@ -223,7 +223,7 @@ func TestAStatusIsFailedAsSoonAsTheLoadIs(t *testing.T) {
 	st, err := api.RegisterModel(t.Context(), &mmesh.RegisterModelRequest{
 		ModelId: "slow", ModelInfo: &mmesh.ModelInfo{Type: "sim", Path: "sim:?load=1500ms&stubborn"}, LoadNow: true, Sync: true,
 	})
-	if got := w.copies("slow"); got != r.address+" unloading" { // else the test shows nothing
+	if got := w.copies("slow"); got != r.address+" unloading" { // otherwise the test shows nothing
 		t.Errorf("it is at %q", got)
 	}
 	if err != nil || st.GetStatus() != mmesh.ModelStatusInfo_LOADING_FAILED || len(st.GetModelCopyInfos()) != 1 ||

@@ -9,24 +9,24 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Migration is how far a pod has got whose models are to have copies elsewhere before it ends.
+// Migration is the progress of a pod whose models get copies elsewhere before it ends.
 type Migration struct {
-	// Selected says that pools select the pod, so that it has endpoints; Terminating that it is
-	// being deleted, and Migrates that its hooks are to wait for that, until Until.
+	// Selected: pools select the pod, so it has endpoints. Terminating: it is being deleted.
+	// Migrates: its pre-stop hook waits for the migration, at most to Until.
 	Selected, Terminating, Migrates bool
 	Until                           time.Time
-	// Done says that nothing is loaded elsewhere for its sake any more, and Behind are the extprocs
-	// that may send it requests still, in order.
+	// Done: no more models are loaded elsewhere for it. Behind are the extprocs that may still send
+	// it requests, sorted.
 	Done   bool
 	Behind []string
-	// Words are for people, a line for each endpoint.
+	// Words is a line for operators about each endpoint.
 	Words []string
 }
 
-// Over says whether there is nothing left to wait for.
+// Over reports whether the hook may return.
 func (m Migration) Over() bool { return m.Done && len(m.Behind) == 0 }
 
-// Migration says how far a pod has got.
+// Migration returns the progress of a pod.
 func (p *Placer) Migration(pod objects.Name) (is Migration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -45,7 +45,7 @@ func (p *Placer) Migration(pod objects.Name) (is Migration) {
 		addresses = append(addresses, e.Address)
 		m, begun := p.state.Migration(e.Address)
 		is.Words = append(is.Words, migrationWords(e.Address, m, begun))
-		is.Done = is.Done && (m.Done || !begun) // one that was stopping before has not begun
+		is.Done = is.Done && (m.Done || !begun) // an engine that was already stopping never begins
 	}
 	if is.Done && len(addresses) > 0 {
 		is.Behind = p.Board.StillSending(addresses)
@@ -53,7 +53,7 @@ func (p *Placer) Migration(pod objects.Name) (is Migration) {
 	return is
 }
 
-// mostUnmoved bounds how many models are named that could not be moved.
+// mostUnmoved is the largest number of unmoved models that are named.
 const mostUnmoved = 20
 
 func migrationWords(address string, m decide.Migration, begun bool) string {
@@ -73,7 +73,7 @@ func migrationWords(address string, m decide.Migration, begun bool) string {
 	return words
 }
 
-// unmoved says of each model that could not be moved why, but for those that are too many to name.
+// unmoved returns a line with the reason for each model that could not be moved, up to mostUnmoved.
 func unmoved(m decide.Migration) (all []string) {
 	for _, u := range m.Unmoved[:min(len(m.Unmoved), mostUnmoved)] {
 		why := u.Why.Message()
@@ -88,8 +88,8 @@ func unmoved(m decide.Migration) (all []string) {
 	return all
 }
 
-// noteMigrated logs what has become of the models of an endpoint that migrates no more. One that
-// had none may begin and end at once. The caller holds mu.
+// noteMigrated logs the outcome of an endpoint's migration. The migration of an endpoint without
+// models may begin and end at once. The caller holds mu.
 func (p *Placer) noteMigrated(address string, was, is decide.Leaving) {
 	m, begun := p.state.Migration(address)
 	ended := was.IsMigrating() || !was.Is() && is.Is()

@@ -10,8 +10,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// migrating is a World in which the pod of one endpoint is being deleted, and waits for its models
-// to have copies elsewhere.
+// migrating builds a World in which the pod of one endpoint is being deleted and migrates.
 func (w *world) migrating(address string, all ...string) (pod objects.Name) {
 	w.Helper()
 	w.world = w.build(all...)
@@ -41,8 +40,8 @@ func TestAPodThatTakesTheAddressOfADeletedOneHasNothing(t *testing.T) {
 	w.awaitCopies("a", e.address+" loaded") // the engine lists it
 }
 
-// The models of a pod that is about to end are loaded elsewhere before, by a control that takes
-// over in the middle too, and nothing is unloaded there.
+// The models of a pod that is about to end are first loaded elsewhere, even if another control
+// takes over in the middle. Nothing is unloaded at the pod.
 func TestTheModelsOfAPodThatMigratesAreLoadedElsewhere(t *testing.T) {
 	w := newWorld(t)
 	ends, stays := serveVLLM(t), serveVLLMThat(t, 200*time.Millisecond, 0)
@@ -83,11 +82,11 @@ func TestTheModelsOfAPodThatMigratesAreLoadedElsewhere(t *testing.T) {
 	}
 }
 
-// A pod with several engines is done when all of them are.
+// The migration of a pod with several engines ends when those of all engines have ended.
 func TestAPodIsDoneWhenAllItsEnginesAre(t *testing.T) {
 	w := newWorld(t)
 	has, none, stays := serveVLLM(t), serveVLLM(t), serveVLLMThat(t, time.Second, 0)
-	if has.address > none.address { // in order, the one that is done at once comes last
+	if has.address > none.address { // the endpoint that ends at once must come last
 		has, none = none, has
 	}
 	all := []string{settings("maxAdapters: 4, source: 'sim:'"), list(has.address, ""), object("a", "")}
@@ -114,8 +113,7 @@ func TestAPodIsDoneWhenAllItsEnginesAre(t *testing.T) {
 	w.awaitLogged(`"the models of the leaving endpoint have been moved" endpoint=` + has.address + " moved=1 idle=0")
 }
 
-// The migration of a pod that is known to have nothing begins and ends at once, and is logged as
-// any other.
+// The migration of a pod without models begins and ends at once, and is logged like any other.
 func TestAPodThatHasNothingMigratesAtOnce(t *testing.T) {
 	w := newWorld(t)
 	ends := serveVLLM(t)
@@ -128,7 +126,7 @@ func TestAPodThatHasNothingMigratesAtOnce(t *testing.T) {
 	w.awaitLogged(`"the models of the leaving endpoint have been moved" endpoint=` + ends.address + " moved=0 idle=0")
 }
 
-// What could not be moved is said.
+// Models that could not be moved are reported.
 func TestWhatCouldNotBeMovedIsSaid(t *testing.T) {
 	w := newWorld(t)
 	ends := serveVLLM(t)

@@ -1,7 +1,7 @@
-// Package place puts models onto engines before and when requests need them. What is to be done is
-// for package decide to know; this package tells it what becomes known and does what it says: it
-// looks at engines, drives them by package load, writes down what it asks of them before it asks,
-// and tells those who follow what changed.
+// Package place loads models onto engines before and when requests need them. Package decide makes
+// the decisions. This package passes facts to it and carries out its actions: it scrapes engines,
+// calls them through package loader, records every call before making it, and publishes changes to
+// followers.
 package place
 
 import (
@@ -21,85 +21,87 @@ import (
 )
 
 const (
-	// DefaultLookInterval is between two looks at an engine: what extproc does not tell, such as an
-	// adapter that people load by hand, is known after it.
+	// DefaultLookInterval is the default time between two scrapes of an engine. Changes that
+	// extproc does not report, such as an adapter loaded by hand, are found within it.
 	DefaultLookInterval = 2 * time.Second
-	// startGrace is how long the first looks may take before those who follow are told what is
-	// known without them.
+	// startGrace is how long the first scrapes may take before followers get what is known without
+	// them.
 	startGrace = 3 * time.Second
-	// lookTimeout bounds a look: a busy engine answers late. One that must be made ready first may
-	// take longer (ModelMesh waits 180 s for a runtime to be).
+	// lookTimeout limits a scrape: a busy engine answers late. readyTimeout limits one that first
+	// makes the engine ready (ModelMesh waits 180 s for a runtime).
 	lookTimeout  = 5 * time.Second
 	readyTimeout = 3 * time.Minute
-	// predictTimeout is ModelMesh's.
+	// predictTimeout is ModelMesh's limit of a size prediction.
 	predictTimeout = 500 * time.Millisecond
-	// sizeTimeout too.
+	// sizeTimeout is ModelMesh's limit of a size query.
 	sizeTimeout = 30 * time.Second
-	// statusInterval is how often the status of models that changed is written down, all together;
-	// usedInterval how often that of those is that were only used.
+	// statusInterval is the interval between writes of the status of models that changed, all in
+	// one batch. usedInterval is the interval for models that were only used.
 	statusInterval = time.Second
 	usedInterval   = 10 * time.Second
 )
 
-// Config is what a Placer needs.
+// Config is the configuration of a Placer.
 type Config struct {
 	Memory store.Memory
 	Log    *slog.Logger
-	// Access is how engines are reached.
+	// Access is the way to reach engines.
 	Access engineclient.Access
-	// Board is told what changed.
+	// Board receives changes.
 	Board Board
-	// Meter is told of loads and unloads.
+	// Meter receives loads and unloads.
 	Meter Meter
-	// RegisteredPool is where models belong that clients register; zero: to the only pool of model
-	// runtimes, or where there is none, of engines with a model repository.
+	// RegisteredPool is the pool of models that clients register; zero means the only pool of model
+	// runtimes or, if there is none, of engines with a model repository.
 	RegisteredPool objects.Name
-	// DrainLimit, LookInterval and TickInterval are 0 for the defaults.
+	// DrainLimit, LookInterval and TickInterval have defaults; 0 means the default.
 	DrainLimit, LookInterval, TickInterval time.Duration
 }
 
-// Board is told what changed, in order, and keeps what it is told. It must not call the Placer back
-// before it returns.
+// Board receives and stores changes, in order. Its methods must not call the Placer.
 type Board interface {
 	Publish(decide.Change)
-	// Takes says which gRPC methods the engine of an endpoint takes.
+	// Takes reports the gRPC methods that the engine of an endpoint serves.
 	Takes(endpoint string, methods engine.Methods)
-	// Ready says that what was published is all that there is.
+	// Ready reports that the changes published so far are the complete state.
 	Ready()
-	// Behind returns those who may still send requests for a VModel where they went before, in order.
+	// Behind returns the extprocs that may still send requests for a VModel to its earlier target,
+	// sorted.
 	Behind(key decide.Key) []string
-	// StillSending returns those who may send requests to endpoints as if nobody had said that
-	// these are leaving, in order.
+	// StillSending returns the extprocs that may not know yet that endpoints are leaving, and may
+	// still send them requests, sorted.
 	StillSending(endpoints []string) []string
-	// AwaitRegistered returns when all who are connected know whether a model is registered, or
-	// when they have had long enough for that.
+	// AwaitRegistered returns when all connected extprocs know whether a model is registered, or
+	// after a time limit.
 	AwaitRegistered(key decide.Key)
 }
 
-// Meter is told how placement goes. Its methods are safe for concurrent use and quick.
+// Meter counts events of placement. Its methods are safe for concurrent use and fast.
 type Meter interface {
-	// LoadCalled: an engine was told to load a model for which requests waited, waited long after
-	// the first of them came, of which stalled was for others to leave, or its turn.
+	// LoadCalled: an engine was told to load a model for which requests wait. waited is how long
+	// the oldest of them has waited, and stalled the part of it that was for evictions or for the
+	// turn of the load.
 	LoadCalled(waited, stalled time.Duration)
 	LoadEnded(took time.Duration, failed bool)
 	UnloadEnded(took time.Duration, failed bool)
 	Evicted()
-	// Decided: something is to be done at an engine.
+	// Decided: an engine gets an action.
 	Decided(decide.ActionKind, decide.Purpose)
-	// CannotLoad: those who ask for a model are told from now on that it cannot be loaded, and why.
+	// CannotLoad: from now on, requests for a model fail with this reason.
 	CannotLoad(decide.Reason)
 }
 
-// Placer is safe for concurrent use. Make one with [New], and run it with [Placer.Run].
+// Placer carries out placement. It is safe for concurrent use. Make one with [New], and run it with
+// [Placer.Run].
 type Placer struct {
 	Config
-	kick chan struct{} // capacity 1: Decide's own time has changed; never closed
+	kick chan struct{} // capacity 1: the time of the next Decide has changed; never closed
 
 	mu         sync.Mutex // guards the following
 	state      *decide.State
 	wake       time.Time
-	running    context.Context // of Run; nil before
-	work       sync.WaitGroup  // what runs for actions and endpoints; Add under mu and only while running
+	running    context.Context // context of Run; nil before
+	work       sync.WaitGroup  // goroutines of actions and endpoints; Add under mu and only while running
 	started    time.Time       // when the first objects were set; zero before
 	ready      bool
 	paused     bool
@@ -108,22 +110,22 @@ type Placer struct {
 	vmodels    vmodels
 	world      *objects.World
 	endpoints  map[string]*site
-	leaving    map[string]decide.Leaving // why endpoints are about to end of which that was logged
+	leaving    map[string]decide.Leaving // reasons, already logged, why endpoints are about to end
 	cancels    map[decide.CopyKey]context.CancelFunc
 	watchers   map[decide.Key]map[chan struct{}]bool // each of capacity 1
-	unsaved    map[decide.Key]bool                   // whose status is not written; false: it was only used
-	savedUse   time.Time                             // when the use of models was written last
-	answers    map[decide.Key][]AnswerStatus         // of engines, the latest
-	restored   []store.Copy                          // of endpoints that are not set yet
-	failed     []store.Status                        // as an earlier process wrote it, of models that are not set yet; with failures
+	unsaved    map[decide.Key]bool                   // models whose status must be written; false: only their last use
+	savedUse   time.Time                             // when the use of models was last written
+	answers    map[decide.Key][]AnswerStatus         // latest answers of engines
+	restored   []store.Copy                          // records of copies whose endpoints do not exist yet
+	failed     []store.Status                        // records with failures of models that do not exist yet
 	records    map[string]loader.Record
-	used       map[decide.Key]time.Time     // as an earlier process wrote it
-	refused    map[decide.Key]decide.Reason // what those who ask are told
-	gates      map[objects.Name]store.Gate  // what was said last of pods with endpoints on trial
-	rolling    bool                         // endpoints are outgoing
+	used       map[decide.Key]time.Time     // from the records of an earlier process
+	refused    map[decide.Key]decide.Reason // published reasons why requests fail
+	gates      map[objects.Name]store.Gate  // last published gates of pods with endpoints on trial
+	rolling    bool                         // some endpoints are outgoing
 }
 
-// New returns a Placer that knows what an earlier process wrote down.
+// New returns a Placer with the records of an earlier process.
 func New(c Config) (*Placer, error) {
 	if c.DrainLimit == 0 {
 		c.DrainLimit = decide.DrainLimit
@@ -151,8 +153,9 @@ func New(c Config) (*Placer, error) {
 	return p, err
 }
 
-// Run places until ctx ends, and returns when nothing runs any more. Loads that go on at engines
-// are not waited for: they are written down. It calls begun once objects may be set.
+// Run carries out placement until ctx ends, and returns when all its goroutines have ended. It does
+// not wait for loads in progress at engines, which are recorded. It calls begun once SetWorld may
+// be called.
 func (p *Placer) Run(ctx context.Context, begun func()) error {
 	p.mu.Lock()
 	p.running = ctx
@@ -174,7 +177,7 @@ func (p *Placer) Run(ctx context.Context, begun func()) error {
 			continue
 		case <-tick.C:
 			p.update(func(now time.Time) []decide.Action {
-				if p.rolling { // the roll may have ended, or stand still
+				if p.rolling { // the rollout may have ended, or stopped
 					p.setPods(now)
 				}
 				p.state.Tick()
@@ -198,7 +201,7 @@ func (p *Placer) Run(ctx context.Context, begun func()) error {
 	}
 }
 
-// stop ends what runs.
+// stop ends all goroutines.
 func (p *Placer) stop() {
 	p.mu.Lock()
 	for _, s := range p.endpoints {
@@ -209,8 +212,8 @@ func (p *Placer) stop() {
 	p.save(true)
 }
 
-// Pause lets no load and no unload begin until it is called with false. All else goes on: engines
-// are looked at, and what is known is told.
+// Pause stops new loads and unloads until it is called with false. Scrapes and publication of
+// changes continue.
 func (p *Placer) Pause(paused bool) {
 	p.update(func(time.Time) []decide.Action {
 		p.paused = paused
@@ -222,7 +225,7 @@ func (p *Placer) Pause(paused bool) {
 	})
 }
 
-// update tells the state something, and does what is to be done then.
+// update passes facts to the state through tell, and carries out the resulting actions.
 func (p *Placer) update(tell func(now time.Time) []decide.Action) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -247,7 +250,7 @@ func (p *Placer) updateLocked(tell func(now time.Time) []decide.Action) {
 	}
 }
 
-// publish tells what changed. The caller holds mu.
+// publish publishes changes. The caller holds mu.
 func (p *Placer) publish(now time.Time) {
 	change := p.state.Changes()
 	changed := make(map[decide.Key]bool, len(change.Failures))
@@ -304,7 +307,7 @@ func (p *Placer) publish(now time.Time) {
 	}
 }
 
-// tellWatchers wakes those who wait for something about a model or a VModel. The caller holds mu.
+// tellWatchers wakes those who watch a model or a VModel. The caller holds mu.
 func (p *Placer) tellWatchers(key decide.Key) {
 	for w := range p.watchers[key] {
 		select {
@@ -331,7 +334,7 @@ func (p *Placer) noteLeaving(address string, why decide.Leaving) {
 	}
 }
 
-// Wanted says how many requests wait for a model at an extproc, and since when; 0 is none any more.
+// Wanted records how many requests wait for a model at one extproc, and since when; 0 means none.
 func (p *Placer) Wanted(who string, key decide.Key, w decide.Want) {
 	p.update(func(now time.Time) []decide.Action {
 		p.state.Used(key, decide.Use{Last: now})
@@ -340,12 +343,12 @@ func (p *Placer) Wanted(who string, key decide.Key, w decide.Want) {
 	})
 }
 
-// Unwanted says that an extproc has gone, and with it its requests.
+// Unwanted removes a disconnected extproc with its waiting requests.
 func (p *Placer) Unwanted(who string) {
 	p.update(func(time.Time) []decide.Action { p.state.Unwanted(who); return nil })
 }
 
-// Used says how models were used.
+// Used records the use of models.
 func (p *Placer) Used(all map[decide.Key]decide.Use) {
 	p.update(func(time.Time) []decide.Action {
 		for key, u := range all {
@@ -358,7 +361,7 @@ func (p *Placer) Used(all map[decide.Key]decide.Use) {
 	})
 }
 
-// InFlight says how many requests there are at copies.
+// InFlight records the number of requests in flight at copies.
 func (p *Placer) InFlight(all map[decide.CopyKey]int) {
 	p.update(func(now time.Time) []decide.Action {
 		for key, n := range all {
@@ -368,8 +371,8 @@ func (p *Placer) InFlight(all map[decide.CopyKey]int) {
 	})
 }
 
-// Leaving says what one of those who ask knows of endpoints that are about to end; the zero Leaving
-// is that of one that stays.
+// Leaving records what one extproc knows of endpoints that are about to end; the zero Leaving means
+// that an endpoint stays.
 func (p *Placer) Leaving(who string, all map[string]decide.Leaving) {
 	p.update(func(now time.Time) []decide.Action {
 		for address, is := range all {
@@ -382,14 +385,14 @@ func (p *Placer) Leaving(who string, all map[string]decide.Leaving) {
 	})
 }
 
-// Drained says that nobody sends requests to a draining copy any more, and none is there.
+// Drained records that a draining copy gets no requests any more and has none in flight.
 func (p *Placer) Drained(key decide.CopyKey) {
 	p.update(func(now time.Time) []decide.Action { return p.state.Drained(key, now) })
 }
 
-// Missing says that an engine answered as if it had no such copy. It is looked at: one that lists
-// its models tells what it has, and a runtime that may have begun anew has, so that it is made
-// ready.
+// Missing records that an engine answered that it lacks a copy. The engine is then scraped: if it
+// lists its models, the list counts; a runtime that may have restarted counts as restarted, and is
+// made ready.
 func (p *Placer) Missing(key decide.CopyKey) {
 	p.update(func(now time.Time) []decide.Action {
 		if s := p.endpoints[key.Endpoint]; p.state.Missing(key, now) && s != nil {

@@ -28,8 +28,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Models are loaded as often as their objects say, where endpoints are, and leave with their
-// objects; what was at an endpoint that is no more is forgotten, and loaded elsewhere.
+// Models get as many copies as their objects say, at the existing endpoints, and are unloaded when
+// their objects are deleted. The copies at a removed endpoint are forgotten and loaded elsewhere.
 func TestObjectsComeAndGo(t *testing.T) {
 	w := newWorld(t)
 	a, b := serveVLLM(t), serveVLLM(t)
@@ -63,8 +63,8 @@ func TestObjectsComeAndGo(t *testing.T) {
 	w.await("nothing is left", func() bool { return len(w.Statuses()) == 0 })
 }
 
-// A store that keeps things with the objects needs to know which they are, before the status of a
-// new one is due; and which models are no more.
+// A store that keeps data in objects must know a model's object before it writes the first status,
+// and must learn which models were deleted.
 func TestWhatIsRememberedNamesItsObject(t *testing.T) {
 	w := newWorld(t)
 	e := serveVLLM(t)
@@ -90,7 +90,7 @@ func TestWhatIsRememberedNamesItsObject(t *testing.T) {
 	}
 }
 
-// Without endpoints all is known at once, and there is nothing to do until something happens.
+// Without endpoints, the initial state is complete at once, and nothing happens without an event.
 func TestWithoutEndpointsAllIsKnown(t *testing.T) {
 	w := newWorld(t)
 	if w.board.isReady() {
@@ -102,10 +102,10 @@ func TestWithoutEndpointsAllIsKnown(t *testing.T) {
 	}
 }
 
-// An engine that does not answer is waited for a while and not longer.
+// Startup waits only a limited time for an engine that does not answer.
 func TestASilentEngineIsNotWaitedForLong(t *testing.T) {
 	w := newWorld(t)
-	l := listen(t, "tcp", "127.0.0.1:0") // it takes connections and says nothing
+	l := listen(t, "tcp", "127.0.0.1:0") // it accepts connections and does not answer
 	defer l.Close()
 	began := time.Now()
 	w.set(list(l.Addr().String(), ""))
@@ -131,9 +131,9 @@ func TestWhatPeopleDoByHandIsNoticed(t *testing.T) {
 	}
 }
 
-// After a restart the copies of a runtime stand as they are on record, over a socket, where its
-// process tells its life, and over TCP, where nothing does; it is never asked whether it is ready,
-// which would take them away.
+// After a restart of control, the recorded copies of a runtime still count, over a socket, whose
+// process id shows a restart, and over TCP, where nothing does. Control does not ask the runtime
+// whether it is ready, since that would unload its models.
 func TestARuntimesCopiesStandAfterARestart(t *testing.T) {
 	for _, socket := range []string{"", "runtime.sock"} {
 		t.Run("at "+socket, func(t *testing.T) {
@@ -166,8 +166,8 @@ func TestARuntimesCopiesStandAfterARestart(t *testing.T) {
 	}
 }
 
-// What was at an endpoint that is not there after the restart is forgotten. A runtime that comes
-// back there has to forget it too, or nobody knows what takes its room.
+// The record of an endpoint that does not exist after a restart is deleted. A runtime that returns
+// there later must unload everything, since its models are unknown.
 func TestARuntimeThatIsFoundLateIsMadeReadyAnew(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, "", nil)
@@ -184,15 +184,15 @@ func TestARuntimeThatIsFoundLateIsMadeReadyAnew(t *testing.T) {
 	}
 }
 
-// What is on record of a runtime leaves with its endpoint or its pod, whether it left while control
-// ran or before it began, and had copies or none: one that comes back may have been used by others,
-// or have begun anew, and nothing tells.
+// The record of a runtime is deleted with its endpoint or its pod, whether that happens before
+// control starts or while it runs, and with or without copies. A runtime that returns may have been
+// used by others, or have restarted, without a way to find out.
 func TestWhatIsOnRecordOfARuntimeLeavesWithItsEndpoint(t *testing.T) {
 	for _, c := range []struct {
 		what      string
 		model     string // the spec of a, until the endpoint leaves
 		meanwhile func(w *world, without string)
-		copy      string // what becomes of a before it leaves; empty: nothing
+		copy      string // what happens to a before the endpoint leaves; empty: nothing
 	}{
 		{"in one process", ", copies: {min: 1}", func(w *world, without string) { w.set(without) }, " loaded"},
 		{"before a restart", ", copies: {min: 1}", func(w *world, without string) { w.set(without); w.stop(); w.start() }, " loaded"},
@@ -230,8 +230,8 @@ func TestWhatIsOnRecordOfARuntimeLeavesWithItsEndpoint(t *testing.T) {
 	}
 }
 
-// Which methods a runtime takes is told to extprocs, after a restart, too, when the runtime may not
-// be asked again; of one that is gone nothing is.
+// The gRPC methods of a runtime are published to extprocs, even after a restart of control, when
+// the runtime must not be asked again. Those of a removed runtime are not.
 func TestMethodsOfARuntimeOutliveControl(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, filepath.Join(t.TempDir(), "runtime.sock"), nil)
@@ -261,9 +261,8 @@ func TestMethodsOfARuntimeOutliveControl(t *testing.T) {
 	w.await("it is forgotten", func() bool { return w.board.takes(r.address) == "" })
 }
 
-// How many requests copies take at once is told to extprocs, after a restart, too, when the runtime
-// may not be asked again. A copy that comes later has its limit because the runtime said once that
-// it has such.
+// The concurrency limits of copies are published to extprocs, even after a restart of control, when
+// the runtime must not be asked again. A later copy has the limit that the runtime reported once.
 func TestLimitsOfCopiesOutliveControl(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, filepath.Join(t.TempDir(), "runtime.sock"), func(c *runtime.Config) { c.Concurrency = 3 })
@@ -291,8 +290,8 @@ func TestLimitsOfCopiesOutliveControl(t *testing.T) {
 	}
 }
 
-// What was asked of an earlier life of a runtime says nothing of this one, and what was asked of
-// one that is gone nothing at all.
+// The result of a call to an earlier incarnation of a runtime is ignored, and so is that of a call
+// to a removed one.
 func TestWhatWasAskedOfAnEarlierLifeDoesNotCount(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, filepath.Join(t.TempDir(), "runtime.sock"), nil)
@@ -326,7 +325,7 @@ func TestWhatWasAskedOfAnEarlierLifeDoesNotCount(t *testing.T) {
 	})
 }
 
-// A load that cannot be written down for now waits until it can: no engine has failed.
+// A load that cannot be recorded waits until it can. No engine counts as failed.
 func TestALoadWaitsUntilItCanBeWrittenDown(t *testing.T) {
 	w := newWorldThatTells(t, &told{away: fmt.Errorf("%w: connection refused", store.ErrNotNow)})
 	r := serveRuntime(t, "", nil)
@@ -339,8 +338,8 @@ func TestALoadWaitsUntilItCanBeWrittenDown(t *testing.T) {
 	w.awaitCopies("a", r.address+" loaded")
 }
 
-// A model whose pool does not exist is not ready, and says what is missing until it is there; and
-// whose its id is.
+// A model whose pool does not exist is not ready, and its status names what is missing. It also
+// says whether the model owns its id.
 func TestAModelSaysWhatIsMissing(t *testing.T) {
 	w := newWorld(t)
 	w.told = &told{}
@@ -371,7 +370,7 @@ func TestAModelSaysWhatIsMissing(t *testing.T) {
 	w.SetWorld(objects.Build(x))
 	w.await("it is not without", func() bool { return strings.HasPrefix(ready(), "False PoolNotFound") })
 
-	// Its id is its own, until an LLMRoute has it for something else.
+	// The model owns its id, until an LLMRoute uses it for something else.
 	if got := says(v1alpha1.ConditionAccepted); got != "True Accepted: " {
 		t.Errorf("its id is its own: %q", got)
 	}
@@ -385,7 +384,7 @@ func TestAModelSaysWhatIsMissing(t *testing.T) {
 	})
 }
 
-// A load that was cut off is unloaded, then loaded anew: nobody knows how far it came.
+// An interrupted load is unloaded and then repeated, because its progress is unknown.
 func TestALoadThatWasCutOffIsUnloadedThenLoaded(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, "", nil)
@@ -399,7 +398,7 @@ func TestALoadThatWasCutOffIsUnloadedThenLoaded(t *testing.T) {
 	}
 }
 
-// What an engine lists counts, whatever is on record.
+// An engine's list of models overrides any record.
 func TestAfterARestartWhatAnEngineListsCounts(t *testing.T) {
 	w := newWorld(t)
 	e := serveVLLM(t)
@@ -415,7 +414,7 @@ func TestAfterARestartWhatAnEngineListsCounts(t *testing.T) {
 	}
 }
 
-// A load that failed counts after a restart too, unless what is to be loaded is another now.
+// A failed load still counts after a restart, unless the model has changed.
 func TestAfterARestartFailuresCount(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, "", nil)
@@ -452,11 +451,11 @@ func TestAfterARestartFailuresCount(t *testing.T) {
 	}
 }
 
-// A load that takes too long at one place is tried at the next one at once, while the first is
-// still being cleared.
+// A load that takes too long at one endpoint is tried at the next one at once, while the first is
+// still being unloaded.
 func TestALoadThatTimesOutIsTriedElsewhereAtOnce(t *testing.T) {
 	w := newWorld(t)
-	// The first has more room, and gives a load 200 ms.
+	// The first one has more room, and a load timeout of 200 ms.
 	first := serveRuntime(t, "", func(c *runtime.Config) { c.Capacity, c.LoadTimeout = 4<<30, 200*time.Millisecond })
 	second := serveRuntime(t, "", nil)
 	w.set(list(first.address, managed(first.management)), list(second.address, managed(second.management)))
@@ -477,7 +476,7 @@ func TestALoadThatTimesOutIsTriedElsewhereAtOnce(t *testing.T) {
 			ended = e.Time
 		}
 	}
-	if gap := ended.Sub(began); gap < 500*time.Millisecond { // ModelMesh's second of rest lies between
+	if gap := ended.Sub(began); gap < 500*time.Millisecond { // ModelMesh's pause of a second comes first
 		t.Errorf("the second was told %v before the first was cleared; first %v, second %v", gap, first.events(), second.events())
 	}
 	for _, st := range w.Statuses() {
@@ -488,11 +487,11 @@ func TestALoadThatTimesOutIsTriedElsewhereAtOnce(t *testing.T) {
 	}
 }
 
-// How long a load may take, and how long one that failed counts, are for the settings of the pool
-// to say, and to say anew.
+// The pool's settings limit the time of a load, and set how long a failed one counts. Changes take
+// effect.
 func TestSettingsBoundLoadsAndFailures(t *testing.T) {
 	w := newWorld(t)
-	r := serveRuntime(t, "", nil) // which gives a load a minute
+	r := serveRuntime(t, "", nil) // its load timeout is a minute
 	w.set(settings("loadTimeout: 100ms, failureExpiry: 1h"), list(r.address, managed(r.management)),
 		object("a", ", source: 'sim:?hang', copies: {min: 1}"))
 	w.await("the load has failed", func() bool { return r.count("unload a") == 1 && w.copies("a") == "" })
@@ -501,7 +500,7 @@ func TestSettingsBoundLoadsAndFailures(t *testing.T) {
 	w.await("it is tried again", func() bool { return r.count("load a") == 2 })
 }
 
-// A model is loaded where its type may be, and goes elsewhere when that is edited.
+// A model is loaded at endpoints that are allowed for its type, and moves when the settings change.
 func TestConstraintsAreEdited(t *testing.T) {
 	w := newWorld(t)
 	w.stop()
@@ -519,7 +518,7 @@ func TestConstraintsAreEdited(t *testing.T) {
 	w.awaitCopies("x", b.address+" loaded")
 	w.set(constrained("slow"), disk(a, "slow"), disk(b, "fast"), x)
 	w.awaitCopies("x", a.address+" loaded")
-	// The labels of endpoints may be edited, too.
+	// The labels of endpoints may change, too.
 	w.set(constrained("slow"), disk(a, "fast"), disk(b, "slow"), x)
 	w.awaitCopies("x", b.address+" loaded")
 	w.set(constrained("none"), disk(a, "fast"), disk(b, "slow"), x, object("y", ", copies: {min: 1}"))
@@ -533,13 +532,13 @@ func TestConstraintsAreEdited(t *testing.T) {
 	if at := endpointOf(w.View(), b.address).Copies; len(at) != 1 || !at[0].Misplaced {
 		t.Errorf("%s has %+v, where x may not be", b.address, at)
 	}
-	// A pool without settings has every model anywhere.
+	// A pool without settings allows every model everywhere.
 	w.set(disk(a, "fast"), disk(b, "slow"), object("y", ", copies: {min: 1}, source: 'sim:'"))
 	w.await("y is loaded", func() bool { return strings.HasSuffix(w.copies("y"), " loaded") })
 }
 
-// An engine that takes a load and never answers, nor what it is told to clear up after it, loads
-// others when the bound of the first is over.
+// An engine never answers a load, nor the unload after it. It still loads other models once the
+// time limit of the first load has passed.
 func TestALoadThatHangsHoldsUpNoOther(t *testing.T) {
 	w := newWorld(t)
 	e, _ := serveHanging(t, "/v1/load_lora_adapter", "/v1/unload_lora_adapter")
@@ -559,7 +558,7 @@ func TestALoadThatHangsHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// An unload that is never answered holds up no load where there is room beside what it may hold.
+// An unload without an answer delays no load that has room beside the model that may remain.
 func TestAnUnloadThatHangsHoldsUpNoLoad(t *testing.T) {
 	w := newWorld(t)
 	e, hung := serveHanging(t, "/v1/unload_lora_adapter")
@@ -572,8 +571,8 @@ func TestAnUnloadThatHangsHoldsUpNoLoad(t *testing.T) {
 	w.awaitCopies("b", e.address+" loaded")
 }
 
-// What an earlier control's load may have left is unloaded before the model is loaded anew. Where
-// that takes longer than a load may, it holds up no other load, and the model is not loaded there
+// What an earlier control's load may have left is unloaded before the model is loaded again. If
+// that takes longer than a load may, it delays no other load, and the model is not loaded there
 // after it.
 func TestToUnloadBeforeALoadIsBoundedAsTheLoad(t *testing.T) {
 	w := newWorld(t)
@@ -595,8 +594,8 @@ func TestToUnloadBeforeALoadIsBoundedAsTheLoad(t *testing.T) {
 	}
 }
 
-// Nobody tells that a vLLM is stopping, and looks at it succeed. It is asked, and told to load
-// nothing: a load that it hears would keep it from ending.
+// A vLLM that is stopping does not say so, and scrapes of it succeed. Control asks it, and then
+// starts no loads there: a load would keep it from ending.
 func TestAnEngineThatIsStoppingGetsNoLoads(t *testing.T) {
 	w := newWorld(t)
 	stays, stops := serveVLLM(t), serveVLLMThat(t, 10*time.Millisecond, 2*time.Second)
@@ -623,8 +622,8 @@ func TestAnEngineThatIsStoppingGetsNoLoads(t *testing.T) {
 	}
 }
 
-// A load that goes on at an engine that is about to end is given up and made elsewhere, and nothing
-// is cleared up after it.
+// A load at an engine that is about to end is abandoned and repeated elsewhere, and nothing is
+// unloaded after it.
 func TestALoadAtAnEndpointThatIsAboutToEndIsGivenUp(t *testing.T) {
 	for name, why := range map[string]decide.Leaving{"stopping": {Stopping: time.Now().Add(time.Second)},
 		"terminating": {Terminating: true}} {
@@ -659,7 +658,7 @@ func TestALoadAtAnEndpointThatIsAboutToEndIsGivenUp(t *testing.T) {
 	}
 }
 
-// Where objects say that a pod is being deleted, nothing is loaded until they do not.
+// Nothing is loaded at a pod that objects report as being deleted.
 func TestATerminatingPodGetsNoLoads(t *testing.T) {
 	w := newWorld(t)
 	ends := serveVLLM(t)
@@ -676,7 +675,7 @@ func TestATerminatingPodGetsNoLoads(t *testing.T) {
 	w.awaitCopies("a", ends.address+" loaded")
 }
 
-// What was still being written down when its engine was found to end is not begun there any more.
+// A load that is still being recorded when its engine turns out to be ending does not start.
 func TestALoadThatWaitsToBeWrittenDownIsGivenUp(t *testing.T) {
 	w := newWorldThatTells(t, &told{away: store.ErrNotNow})
 	ends := serveVLLM(t)
@@ -693,8 +692,7 @@ func TestALoadThatWaitsToBeWrittenDownIsGivenUp(t *testing.T) {
 	}
 }
 
-// The pool's settings say where a registered model is that does not say so itself, after a restart
-// too.
+// A registered model without a source has the one of its pool's settings, even after a restart.
 func TestTheSourceOfARegisteredModelIsItsPoolsAfterARestart(t *testing.T) {
 	w := newWorld(t)
 	r := serveRuntime(t, "", nil)
@@ -706,7 +704,7 @@ func TestTheSourceOfARegisteredModelIsItsPoolsAfterARestart(t *testing.T) {
 	if fresh, err := w.Register(m, time.Now()); err != nil || !fresh {
 		t.Fatal(fresh, err)
 	}
-	if !slices.Equal(w.board.awaited, []decide.Key{key("a")}) { // its client may ask for it at once
+	if !slices.Equal(w.board.awaited, []decide.Key{key("a")}) { // its client may send a request at once
 		t.Errorf("it was answered when all knew of %v", w.board.awaited)
 	}
 	for range 2 {
@@ -717,8 +715,8 @@ func TestTheSourceOfARegisteredModelIsItsPoolsAfterARestart(t *testing.T) {
 	}
 }
 
-// A runtime over TCP that restarts refuses a dial. It is made ready before it loads anything, once,
-// and has again what it had.
+// A runtime over TCP that restarts refuses a connection. It is made ready once, before it loads
+// anything, and then gets its models again.
 func TestARuntimeThatRestartsIsMadeReadyBeforeItLoads(t *testing.T) {
 	w := newWorld(t)
 	data, management := listen(t, "tcp", "127.0.0.1:0"), listen(t, "tcp", "127.0.0.1:0")
@@ -738,9 +736,10 @@ func TestARuntimeThatRestartsIsMadeReadyBeforeItLoads(t *testing.T) {
 	}
 }
 
-// A runtime restarts behind a proxy, which refuses nothing: its copies count until a request finds
-// one of them missing. Then it is made ready anew before it loads anything, once, and has again
-// what has no other copy. What is missing after that is no more than one copy.
+// A runtime restarts behind a proxy, which refuses no connection: its copies count until a request
+// finds one of them missing. Then the runtime is made ready once, before it loads anything, and
+// gets those models again that have no other copy. A copy found missing after that is only one
+// copy.
 func TestARuntimeWhoseLifeNothingTellsIsMadeReadyWhenAModelIsMissing(t *testing.T) {
 	w := newWorld(t)
 	data, management := listen(t, "tcp", "127.0.0.1:0"), listen(t, "tcp", "127.0.0.1:0")
@@ -773,7 +772,7 @@ func TestARuntimeWhoseLifeNothingTellsIsMadeReadyWhenAModelIsMissing(t *testing.
 	}
 }
 
-// The record of a model that could not be unloaded stays until the engine lacks the model, and
+// The record of a model that could not be unloaded remains until the engine lacks the model, and
 // counts there after a restart of control.
 func TestWhatCouldNotBeUnloadedStaysOnRecord(t *testing.T) {
 	w := newWorldThatTells(t, new(told))
@@ -856,8 +855,8 @@ func proxy(t *testing.T, to string) (address string, made *atomic.Int64) {
 	return listener.Addr().String(), made
 }
 
-// An engine never answers one load, and answers another that it never lists. It loads others beside
-// them at once, before either has failed. Those that it does not list fail soon.
+// An engine never answers one load, and answers another without ever listing the model. It loads
+// other models beside them before either has failed. Models that it does not list fail soon.
 func TestAdaptersAreLoadedBesideThoseThatHang(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -884,7 +883,7 @@ func TestAdaptersAreLoadedBesideThoseThatHang(t *testing.T) {
 	}
 }
 
-// With one engine a load is tried again when that was busy, or dropped the connection, while
+// With one engine, a load is retried there after a busy answer or a broken connection, while
 // requests wait for the model.
 func TestALoadIsTriedAgainAtTheOnlyEngine(t *testing.T) {
 	t.Parallel()

@@ -18,8 +18,8 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// stored is a simulated engine with a model repository, which may begin anew without that a
-// connection breaks or is turned away.
+// stored is a simulated engine with a model repository. It can restart without breaking or refusing
+// a connection.
 type stored struct {
 	*log
 	config  repository.Config
@@ -43,13 +43,14 @@ func serveStored(t *testing.T, kind engine.Kind, models ...string) *stored {
 	return s
 }
 
-// anew has another engine begin in the place of the one that is there.
+// anew replaces the engine by a new one.
 func (s *stored) anew() { s.now.Store(repository.New(s.config)) }
 
 func (s *stored) models() []string      { return s.now.Load().Models() }
 func (s *stored) asked(call string) int { return s.now.Load().Asked(call) }
 
-// serveKind serves a simulated engine of a kind with models, and returns what it says and where.
+// serveKind serves a simulated engine of a kind with models, and returns it, its log and its
+// address.
 func serveKind(t *testing.T, kind engine.Kind, models ...string) (*repository.Server, *log, string) {
 	t.Helper()
 	at, events, c := listen(t, "tcp", "127.0.0.1:0"), new(log), repository.Config{Kind: kind, Models: map[string]repository.Model{}}
@@ -62,9 +63,9 @@ func serveKind(t *testing.T, kind engine.Kind, models ...string) (*repository.Se
 	return s, events, at.Addr().String()
 }
 
-// A TensorFlow Serving keeps what it has when control starts anew, though it is told the whole list
-// with the next change and cannot be asked for it: a record that is not written, not recalled or
-// recalled without its source fails.
+// A TensorFlow Serving keeps its models when control restarts, although each change sends it the
+// whole list and it cannot be asked for that list. The test fails if the record is not written, not
+// read, or read without sources.
 func TestTFServingKeepsItsModelsWhenControlStartsAnew(t *testing.T) {
 	w := newWorld(t)
 	e, events, at := serveKind(t, engine.TFServing, "a", "b", "c", "deleted")
@@ -96,8 +97,8 @@ func TestTFServingKeepsItsModelsWhenControlStartsAnew(t *testing.T) {
 	}
 }
 
-// A TorchServe gets what is wanted at its management port, by the source of the Model, and as far
-// as there is room.
+// Requested models are registered at TorchServe's management port, with the source of the Model, as
+// far as there is room.
 func TestModelsAreLoadedAtTorchServe(t *testing.T) {
 	w := newWorld(t)
 	e, _, at := serveKind(t, engine.TorchServe, "a", "b")
@@ -120,9 +121,9 @@ func TestModelsAreLoadedAtTorchServe(t *testing.T) {
 
 func ofKind(kind engine.Kind) string { return ", engine: " + string(kind) }
 
-// An engine with a model repository gets what is wanted, as far as the settings say that there is
-// room, and what leaves makes room. A capacity that does not count, or a size that is another than
-// the Model's or the key's, fails.
+// An engine with a model repository loads requested models within the room that the settings give,
+// and evicts others for them. The test fails if the capacity does not count, or if a size is not
+// that of the Model or of the settings.
 func TestModelsOfARepositoryAreLoadedWhereThereIsRoom(t *testing.T) {
 	for _, kind := range []engine.Kind{engine.MLServer, engine.Triton} {
 		w := newWorld(t)
@@ -153,7 +154,7 @@ func TestModelsOfARepositoryAreLoadedWhereThereIsRoom(t *testing.T) {
 	}
 }
 
-// By number of models, too: with neither a capacity nor a number there is one.
+// The room may also be a number of models; without a capacity and a number, it is one.
 func TestHowManyModelsOfARepositoryAreLoadedAtOnce(t *testing.T) {
 	for placement, want := range map[string]int{"source: x": 1, "maxModels: 2": 2, "capacity: 1Gi": 3} {
 		w := newWorld(t)
@@ -170,7 +171,7 @@ func TestHowManyModelsOfARepositoryAreLoadedAtOnce(t *testing.T) {
 	}
 }
 
-// A capacity that is edited holds at once.
+// A changed capacity takes effect at once.
 func TestTheRoomOfARepositoryMayChange(t *testing.T) {
 	w := newWorld(t)
 	e := serveStored(t, engine.Triton, "a", "b")
@@ -181,11 +182,11 @@ func TestTheRoomOfARepositoryMayChange(t *testing.T) {
 	w.await("both have", func() bool { return len(e.models()) == 2 })
 }
 
-// An engine that begins anew between two looks has lost everything, which is seen; what has no
-// other copy is loaded there again.
+// An engine that restarts between two scrapes has lost everything, and the scrape notices it.
+// Models without another copy are loaded there again.
 func TestARepositoryThatBeginsAnewHasAgainWhatItHad(t *testing.T) {
 	for _, kind := range []engine.Kind{engine.MLServer, engine.Triton} {
-		w := &world{T: t, file: filepath.Join(t.TempDir(), "control.db"), tick: time.Hour} // else free room is filled, whatever was seen
+		w := &world{T: t, file: filepath.Join(t.TempDir(), "control.db"), tick: time.Hour} // otherwise free room would be filled in any case
 		w.start()
 		t.Cleanup(func() { w.stop() })
 		e := serveStored(t, kind, "a", "b")
@@ -195,7 +196,7 @@ func TestARepositoryThatBeginsAnewHasAgainWhatItHad(t *testing.T) {
 			w.Ensure(key(id), time.Now())
 			w.awaitCopies(id, e.address+" loaded")
 		}
-		time.Sleep(100 * time.Millisecond) // five looks
+		time.Sleep(100 * time.Millisecond) // five scrapes
 		e.anew()
 		w.await("it has both again", func() bool { return slices.Equal(e.models(), []string{"a", "b"}) })
 		for _, id := range []string{"a", "b"} {
@@ -204,8 +205,8 @@ func TestARepositoryThatBeginsAnewHasAgainWhatItHad(t *testing.T) {
 	}
 }
 
-// A model that a request finds missing has the engine's index read, which looks do not read for
-// minutes where nothing happens.
+// If a request finds a model missing, control reads the engine's index, which scrapes otherwise
+// skip for minutes.
 func TestAMissingModelOfARepositoryIsLookedFor(t *testing.T) {
 	w := newWorld(t)
 	e := serveStored(t, engine.MLServer, "a", "b", "c", "d")
@@ -226,14 +227,14 @@ func TestAMissingModelOfARepositoryIsLookedFor(t *testing.T) {
 	w.await("the index is read", func() bool { return e.asked("POST "+engine.IndexPath) > before })
 }
 
-// Models that a client of ModelMesh registers belong to the only pool with a model repository, and
-// to one with model runtimes before.
+// Models that a client of ModelMesh registers belong to the only pool with model runtimes or, if
+// there is none, to the only one with a model repository.
 func TestRegisteredModelsMayBelongToARepository(t *testing.T) {
 	w := newWorld(t)
 	e := serveStored(t, engine.MLServer, "m")
 	w.set(settings("capacity: 1Gi"), list(e.address, ofKind(engine.MLServer)))
 	w.await("it is looked at", w.board.isReady)
-	w.RegisteredPool.Name, w.RegisteredPool.Namespace = "", "" // nobody says
+	w.RegisteredPool.Name, w.RegisteredPool.Namespace = "", "" // no configuration
 	if pool, err := w.Pool(); err != nil || pool != key("m").Pool {
 		t.Errorf("they belong to %v, %v", pool, err)
 	}

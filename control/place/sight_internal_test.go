@@ -9,8 +9,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// How many adapters may be registered the settings say, else what host memory holds, else the
-// engine.
+// The number of adapters that may be registered comes from the settings, else from the host memory,
+// else from the engine.
 func TestHowManyAdaptersMayBeRegistered(t *testing.T) {
 	for _, c := range []struct{ most, host, gpu, want int }{{8, 16, 2, 8}, {0, 16, 2, 16}, {0, 0, 2, 2}, {0, 0, 0, 1}} {
 		s := &site{adapters: adapters{most: c.most, host: c.host}}
@@ -25,8 +25,8 @@ func TestHowManyAdaptersMayBeRegistered(t *testing.T) {
 	}
 }
 
-// How many models have room at an engine with a model repository the settings say alone; how many
-// adapters do is nothing to it.
+// The room of an engine with a model repository comes from the settings alone; limits of adapters
+// do not apply.
 func TestHowManyModelsHaveRoomInARepository(t *testing.T) {
 	for _, c := range []struct {
 		room        objects.Room

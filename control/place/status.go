@@ -13,21 +13,21 @@ import (
 	"github.com/headgate/headgate/control/place/loader"
 )
 
-// Status is the status of a model, for people, as JSON.
+// Status is the status of a model, as JSON for operators.
 type Status struct {
 	Pool     string          `json:"pool"`
 	ID       string          `json:"id"`
 	Type     string          `json:"type"`
 	Source   string          `json:"source"`
-	Held     int             `json:"queued,omitempty"` // requests that wait for it
+	Held     int             `json:"queued,omitempty"` // waiting requests
 	LastUsed *time.Time      `json:"lastUsed,omitempty"`
 	Bytes    int64           `json:"bytes,omitempty"`
-	Size     string          `json:"size,omitempty"` // where bytes is known from
+	Size     string          `json:"size,omitempty"` // source of Bytes
 	Copies   []CopyStatus    `json:"copies,omitempty"`
 	Failures []FailureStatus `json:"failures,omitempty"`
-	// Answers are what engines last said of it, the latest last.
+	// Answers are the latest answers of engines about it, the last one at the end.
 	Answers []AnswerStatus `json:"answers,omitempty"`
-	// Message says why the model has fewer copies than it should have.
+	// Message explains why the model has fewer copies than it needs.
 	Message string `json:"message,omitempty"`
 }
 
@@ -38,7 +38,7 @@ type CopyStatus struct {
 	Since    time.Time `json:"since"`
 }
 
-// FailureStatus is a load that failed, in the engine's own words.
+// FailureStatus is a failed load, with the engine's message.
 type FailureStatus struct {
 	Endpoint string    `json:"endpoint"`
 	At       time.Time `json:"at"`
@@ -46,20 +46,20 @@ type FailureStatus struct {
 	Words    string    `json:"words"`
 }
 
-// AnswerStatus is what came of one call to an engine.
+// AnswerStatus is the outcome of one call to an engine.
 type AnswerStatus struct {
 	Endpoint string    `json:"endpoint"`
 	Call     string    `json:"call"` // load or unload
 	At       time.Time `json:"at"`
 	Seconds  float64   `json:"seconds"`
-	// Error is the engine's own words where it did not do what it was asked.
+	// Error is the engine's message if the call failed.
 	Error string `json:"error,omitempty"`
 }
 
-// maxAnswers bounds how many answers are kept of a model.
+// maxAnswers is the number of answers that are kept per model.
 const maxAnswers = 8
 
-// keep keeps an answer. The caller holds mu.
+// keep stores an answer. The caller holds mu.
 func (p *Placer) keep(key decide.Key, endpoint string, a loader.Answer) {
 	kept := AnswerStatus{Endpoint: endpoint, Call: "load", At: a.At, Seconds: a.Took.Seconds()}
 	if a.Unload {
@@ -76,7 +76,7 @@ func (p *Placer) keep(key decide.Key, endpoint string, a loader.Answer) {
 	p.unsaved[key] = true
 }
 
-// status is a model's status for people. The caller holds mu.
+// status converts a model's status for operators. The caller holds mu.
 func (p *Placer) status(st decide.Status) Status {
 	out := Status{
 		Answers: slices.Clone(p.answers[st.ModelKey]),
@@ -98,7 +98,7 @@ func (p *Placer) status(st decide.Status) Status {
 	return out
 }
 
-// whyNot says why a model gets no copy, with what an engine said last if that is why.
+// whyNot explains why a model gets no copy, with an engine's last message if that is the reason.
 func whyNot(why decide.Reason, failures []decide.Failure) string {
 	words := why.Message()
 	if n := len(failures); why.Failures() && n > 0 {
@@ -115,7 +115,7 @@ func stateOf(c decide.Copy) decide.CopyState {
 	return c.State
 }
 
-// modelStatus is a model's status as its object has it. The caller holds mu.
+// modelStatus converts a model's status for its object. The caller holds mu.
 func (p *Placer) modelStatus(st decide.Status) v1alpha1.ModelStatus {
 	out := v1alpha1.ModelStatus{ObservedGeneration: st.Generation, Bytes: st.Bytes, Message: whyNot(st.Why, st.Failures)}
 	if !st.LastUsed.IsZero() {
@@ -169,7 +169,7 @@ func (p *Placer) modelStatus(st decide.Status) v1alpha1.ModelStatus {
 	return out
 }
 
-// Statuses returns the status of every model, in order of pool and id.
+// Statuses returns the status of every model, sorted by pool and id.
 func (p *Placer) Statuses() []Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -181,7 +181,7 @@ func (p *Placer) Statuses() []Status {
 	return out
 }
 
-// Count is how many models and copies there are.
+// Count returns the numbers of models and copies.
 func (p *Placer) Count() decide.Count {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -195,8 +195,8 @@ func (p *Placer) Status(key decide.Key) (decide.Status, bool) {
 	return p.state.Status(key)
 }
 
-// Await returns the status of a model as soon as done says so of it, or it is in the catalogue no
-// more, or ctx ends.
+// Await waits until done reports true for a model's status, the model is not in the catalogue, or
+// ctx ends, and returns the status.
 func (p *Placer) Await(ctx context.Context, key decide.Key, done func(decide.Status) bool) (st decide.Status, there bool, err error) {
 	err = p.watch(ctx, key, func() bool {
 		st, there = p.Status(key)
@@ -205,8 +205,8 @@ func (p *Placer) Await(ctx context.Context, key decide.Key, done func(decide.Sta
 	return st, there, err
 }
 
-// watch returns when done, which is asked whenever something about a model or a VModel has changed,
-// or ctx ends.
+// watch returns when done reports true or ctx ends. It calls done whenever something about the
+// model or VModel has changed.
 func (p *Placer) watch(ctx context.Context, key decide.Key, done func() bool) error {
 	news := make(chan struct{}, 1)
 	p.mu.Lock()

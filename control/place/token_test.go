@@ -21,8 +21,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// guarded is a simulated vLLM behind a door that notes what is shown there, and lets those in who
-// show one token.
+// guarded is a simulated vLLM that requires a token, and records the tokens of its requests.
 type guarded struct {
 	vllm
 	address string
@@ -53,7 +52,7 @@ func serveGuarded(t *testing.T, token string) *guarded {
 	return g
 }
 
-// all is what was shown, and forgets it.
+// all returns the recorded tokens, and forgets them.
 func (g *guarded) all() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -68,8 +67,7 @@ func (g *guarded) wants(token string) {
 	g.token = token
 }
 
-// tenant is a namespace with a pool p of engines at some addresses, a token for them, and one
-// model.
+// tenant is a namespace with a pool p of engines, their token, and one model.
 func tenant(namespace, model string, created time.Time, addresses ...string) objects.Set {
 	labels := map[string]string{"app": "p"}
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: "p", Labels: labels, CreationTimestamp: metav1.NewTime(created)}
@@ -88,9 +86,9 @@ func tenant(namespace, model string, created time.Time, addresses ...string) obj
 	}
 }
 
-// Each engine is driven with its owner's token, and one with a token for its owner alone: who lists
-// its address in another namespace has nothing loaded there. A token that is replaced is in use at
-// once; another one is shown at once.
+// Each engine is called with its owner's token, and an engine with a token only for its owner: an
+// owner in another namespace who lists its address cannot load anything there. A changed token is
+// used at once, and so is another Secret.
 func TestAnEngineIsDrivenForItsOwnerWithItsToken(t *testing.T) {
 	tokens := engineclient.NewTokens(func() string { return "of-the-flag" })
 	set := func(ref, token string) {
@@ -125,7 +123,7 @@ func TestAnEngineIsDrivenForItsOwnerWithItsToken(t *testing.T) {
 		t.Errorf("the attacker's engine was told %v", events)
 	}
 
-	// Only the attacker's is left: there is no engine for a second of his models.
+	// Only the attacker's token is left: his models have no engine.
 	w.world = objects.Build(tenant("victim", "good", begun,
 		victims.address).Join(tenant("attacker", "evil", begun.Add(time.Second), victims.address)))
 	w.SetWorld(w.world)
@@ -139,7 +137,7 @@ func TestAnEngineIsDrivenForItsOwnerWithItsToken(t *testing.T) {
 		t.Errorf("the attacker's engine was shown %q", got)
 	}
 
-	// The token is replaced, and then another Secret is named.
+	// The token is changed, and then another Secret is named.
 	victims.wants("anew")
 	set("victim/s/token", "anew")
 	victims.all()

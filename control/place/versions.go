@@ -6,8 +6,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// rolling is for how long after a workload got a pod of a newer version those of older ones are
-// taken to be about to be replaced (ModelMesh 0.12, UpgradeTracker).
+// rolling is how long after a workload got a pod of a newer version the older pods count as about
+// to be replaced (ModelMesh 0.12, UpgradeTracker).
 const rolling = 15 * time.Minute
 
 // version is a version of a workload.
@@ -19,12 +19,12 @@ func versionOf(e *objects.Engine) version {
 	return version{e.Pod.Namespace, e.Workload, e.Template}
 }
 
-// outgoing has the addresses of the endpoints that are likely to be replaced soon: their workload
-// has a version all of whose pods were made after all of theirs, one of them a short while ago. So
-// a version that is rolled back to is not outgoing, nor is one of two that stay side by side.
+// outgoing returns the addresses of the endpoints that will probably be replaced soon: their
+// workload has a version whose pods are all newer than theirs, one of them recent. So a version
+// that is rolled back to is not outgoing, nor is either of two versions that run side by side.
 func outgoing(all []objects.Engine, now time.Time) map[string]bool {
 	first, last := make(map[version]time.Time), make(map[version]time.Time)
-	newest := make(map[version]version) // of a workload, which is a version without a template
+	newest := make(map[version]version) // by workload, which is a version without a template
 	for i := range all {
 		e := &all[i]
 		if e.Workload == "" {

@@ -11,7 +11,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Each word is a pod: its workload, its version, and how many minutes ago it was made.
+// Each word is a pod: its workload, its version, and its age in minutes.
 func TestWhichPodsAreLikelyToBeReplaced(t *testing.T) {
 	now := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 	for name, c := range map[string]struct{ pods, want string }{

@@ -10,61 +10,62 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// View is where all models are and why some are not, in one moment, for people, as JSON.
+// View is a snapshot of all models and copies, and of the reasons for missing ones, as JSON for
+// operators.
 type View struct {
 	At time.Time `json:"at"`
-	// Paused says that control loads and unloads nothing, because it cannot tell whether it leads.
+	// Paused: control loads and unloads nothing, because it cannot be sure that it is the leader.
 	Paused    bool           `json:"paused,omitempty"`
-	Pools     []PoolView     `json:"pools"`     // in order of name
-	Endpoints []EndpointView `json:"endpoints"` // in order of address
-	Models    []ModelView    `json:"models"`    // in order of pool and id
-	VModels   []VModelView   `json:"vmodels"`   // in order of pool and id
+	Pools     []PoolView     `json:"pools"`     // sorted by name
+	Endpoints []EndpointView `json:"endpoints"` // sorted by address
+	Models    []ModelView    `json:"models"`    // sorted by pool and id
+	VModels   []VModelView   `json:"vmodels"`   // sorted by pool and id
 }
 
 // PoolView is an InferencePool.
 type PoolView struct {
 	Name string `json:"name"`
-	// Free is the share of the room of its endpoints that is free, 0 to 1.
+	// Free is the free share of the room of its endpoints, 0 to 1.
 	Free float64 `json:"free"`
-	// CoverSeconds: every model that was used within so many seconds is loaded, or being loaded;
-	// absent if all are that were ever used.
+	// CoverSeconds is the warm window: every model used within it is loaded or being loaded. Absent
+	// if this holds for every model ever used.
 	CoverSeconds *float64 `json:"coverSeconds,omitempty"`
 }
 
-// EndpointView is an endpoint and what it holds.
+// EndpointView is an endpoint with its copies.
 type EndpointView struct {
 	Address string `json:"address"`
-	// Pod is its pod, NAMESPACE/NAME, or with Listed its EndpointList.
+	// Pod is its pod, NAMESPACE/NAME; with Listed, its EndpointList.
 	Pod    string   `json:"pod,omitempty"`
 	Listed bool     `json:"listed,omitempty"`
 	Pools  []string `json:"pools"`
-	Engine string   `json:"engine,omitempty"` // its kind, as configured or as its metrics page shows
-	State  string   `json:"state"`            // a name of decide.EndpointStates
-	// Fault is why the last look failed; empty if it did not.
+	Engine string   `json:"engine,omitempty"` // its kind, as configured or found on its metrics page
+	State  string   `json:"state"`            // one of decide.EndpointStates
+	// Fault is why the last scrape failed; empty if it succeeded.
 	Fault string `json:"fault,omitempty"`
-	// Static says of an endpoint that answers that its engine loads no models while it runs.
+	// Static: its engine answers, but cannot load models while it runs.
 	Static bool `json:"static,omitempty"`
-	// Models is how many models it holds or is to hold, of so many Slots; UsedBytes what they take
-	// up, of so many UsableBytes. Slots and UsableBytes are 0 where they bound nothing. LeakedBytes
-	// are lost until the engine begins anew.
+	// Models is the number of its models, loaded or to be loaded, and Slots the most it may have;
+	// UsedBytes is their memory, and UsableBytes the memory for them. Slots and UsableBytes are 0
+	// if there is no such limit. LeakedBytes are lost until the engine restarts.
 	Models      int   `json:"models"`
 	Slots       int   `json:"slots,omitempty"`
 	UsedBytes   int64 `json:"usedBytes,omitempty"`
 	UsableBytes int64 `json:"usableBytes,omitempty"`
 	LeakedBytes int64 `json:"leakedBytes,omitempty"`
-	// GPUBusy is how many adapters have requests, in the mean of some seconds, of so many
-	// GPUAdapters that have a slot on its GPU; HostUsed how many are in use, of so many
-	// HostAdapters that host memory holds. GPUAdapters and HostAdapters are 0 where nobody says.
+	// GPUBusy is the mean number of adapters with requests, over some seconds, and GPUAdapters the
+	// number of slots on its GPU. HostUsed is the number of adapters in use, and HostAdapters the
+	// number for which host memory has room. Either limit is 0 if unknown.
 	GPUBusy      float64 `json:"gpuBusy,omitempty"`
 	GPUAdapters  int     `json:"gpuAdapters,omitempty"`
 	HostUsed     int     `json:"hostUsed,omitempty"`
 	HostAdapters int     `json:"hostAdapters,omitempty"`
-	// Loading is how many loads go on, of so many Loads at once, 0 where that is not known yet.
+	// Loading is the number of loads in progress, and Loads the most at once; 0 if not known yet.
 	Loading int `json:"loading"`
 	Loads   int `json:"loads,omitempty"`
-	// InFlight is how many requests its copies have.
+	// InFlight is the number of requests in flight at its copies.
 	InFlight int        `json:"inFlight"`
-	Copies   []CopyView `json:"copies,omitempty"` // in order of pool and id
+	Copies   []CopyView `json:"copies,omitempty"` // sorted by pool and id
 }
 
 // CopyView is a copy.
@@ -73,12 +74,12 @@ type CopyView struct {
 	ID    string    `json:"id"`
 	State string    `json:"state"`
 	Since time.Time `json:"since"`
-	// For is what it is for, where this control decided it.
+	// For is its purpose; empty if an earlier control loaded it.
 	For string `json:"for,omitempty"`
-	// Doomed says of one that is loading that it is to be unloaded then.
+	// Doomed: a loading copy that will be unloaded as soon as it is loaded.
 	Doomed bool `json:"doomed,omitempty"`
-	// Misplaced says that the pool's constraints forbid it there: it leaves once its model is
-	// loaded elsewhere.
+	// Misplaced: the pool's constraints forbid it there. It is unloaded once its model is loaded
+	// elsewhere.
 	Misplaced bool `json:"misplaced,omitempty"`
 	InFlight  int  `json:"inFlight,omitempty"`
 }
@@ -87,17 +88,17 @@ type CopyView struct {
 type ModelView struct {
 	Pool string `json:"pool"`
 	ID   string `json:"id"`
-	// Known says that it is in the catalogue: an object or a client says what it is.
+	// Known: it is in the catalogue, declared by an object or registered by a client.
 	Known bool `json:"known"`
-	Held  int  `json:"queued,omitempty"` // requests that wait for it
-	// Since is when the first of them began to.
+	Held  int  `json:"queued,omitempty"` // waiting requests
+	// Since is when the oldest of them began to wait.
 	Since *time.Time `json:"since,omitempty"`
-	Least int        `json:"least,omitempty"` // copies that there are to be
-	// Reason is why it has fewer copies than it should have, and Message the same in words.
+	Least int        `json:"least,omitempty"` // minimum number of copies
+	// Reason is why it has fewer copies than it needs, and Message explains it.
 	Reason   string        `json:"reason,omitempty"`
 	Message  string        `json:"message,omitempty"`
 	Failures []FailureView `json:"failures,omitempty"`
-	// Last is what came of the last call to an engine for it.
+	// Last is the outcome of the last call to an engine about it.
 	Last *AnswerStatus `json:"last,omitempty"`
 }
 
@@ -105,27 +106,26 @@ type ModelView struct {
 type VModelView struct {
 	Pool string `json:"pool"`
 	ID   string `json:"id"`
-	// Target is the model that its requests are to go to, Active the one that they do, but for
-	// Percent of a hundred where there is a Canary that is loaded.
+	// Target is the model that its requests should go to, and Active the one that they go to. If
+	// Canary is loaded, Percent of them go there.
 	Target  string `json:"target"`
 	Active  string `json:"active,omitempty"`
 	Canary  string `json:"canary,omitempty"`
 	Percent int    `json:"percent,omitempty"`
-	// Reason is that of its condition Ready, v1alpha1.ReasonDefined where requests go as they are
-	// to, and Message the same in words.
+	// Reason is the reason of its condition Ready; v1alpha1.ReasonDefined means that requests go to
+	// the target. Message explains it.
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
 }
 
-// FailureView is a load that failed, in the engine's own words.
+// FailureView is a failed load, with the engine's message.
 type FailureView struct {
 	FailureStatus
-	// Until is until when it counts, if the model is used as it is now.
+	// Until is when it expires, if the use of the model does not change.
 	Until time.Time `json:"until"`
 }
 
-// View returns where all models are. Nothing is decided while what is known is copied; in order it
-// comes after that.
+// View returns a snapshot. It blocks decisions while it copies the state, and sorts afterwards.
 func (p *Placer) View() View {
 	p.mu.Lock()
 	now := time.Now()
@@ -154,7 +154,7 @@ func (p *Placer) View() View {
 			sites[e.Address] = site
 		}
 	}
-	empty := maps.Clone(world.Pools) // those without endpoints and models
+	empty := maps.Clone(world.Pools) // pools without endpoints and models
 	for _, q := range known.Pools {
 		delete(empty, q.Name)
 		is := PoolView{Name: q.Name.String(), Free: q.Free}
@@ -178,7 +178,7 @@ func (p *Placer) View() View {
 	return v
 }
 
-// viewEndpoint is an endpoint of which the site says what it is.
+// viewEndpoint completes the view of an endpoint.
 func viewEndpoint(v EndpointView, e decide.EndpointView) EndpointView {
 	v.Address, v.State, v.Models, v.UsedBytes, v.LeakedBytes = e.Address, e.State.String(), e.Models, e.Bytes, e.Leaked
 	v.Slots, v.UsableBytes, v.Loading, v.Loads = e.Seen.Slots, e.Usable, e.Loading, e.Seen.Loads

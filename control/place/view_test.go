@@ -13,7 +13,7 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 )
 
-// endpointOf is what a view says of an endpoint.
+// endpointOf returns an endpoint of a view.
 func endpointOf(v place.View, address string) place.EndpointView {
 	for _, e := range v.Endpoints {
 		if e.Address == address {
@@ -23,7 +23,7 @@ func endpointOf(v place.View, address string) place.EndpointView {
 	return place.EndpointView{}
 }
 
-// modelOf is what a view says of a model.
+// modelOf returns a model of a view.
 func modelOf(v place.View, id string) place.ModelView {
 	for _, m := range v.Models {
 		if m.ID == id {
@@ -33,7 +33,7 @@ func modelOf(v place.View, id string) place.ModelView {
 	return place.ModelView{}
 }
 
-// A pool without endpoints and models is one all the same.
+// A pool without endpoints and models is also in the view.
 func TestTheViewOfAnEmptyPool(t *testing.T) {
 	w := newWorld(t)
 	w.set()
@@ -53,9 +53,9 @@ func TestTheViewNamesAnEngineThatNobodyNames(t *testing.T) {
 	}
 }
 
-// Engines of two kinds and one that takes connections and says nothing are seen as they are, with
-// what is there, what a model waits for and what an engine said. Where models come from is not
-// told.
+// The view shows engines of two kinds, and one that accepts connections without an answer, with
+// their copies, the reasons why models wait, and messages of engines. It does not show the sources
+// of models.
 func TestTheViewOfAFleet(t *testing.T) {
 	w := newWorld(t)
 	e, runtime := serveVLLM(t), serveRuntime(t, "", nil)
@@ -122,8 +122,8 @@ func TestTheViewOfAFleet(t *testing.T) {
 	}
 }
 
-// VModels are seen with where their requests go, are to go, and why they do not yet, those of
-// objects and those of clients, in order.
+// The view shows declared and registered VModels, sorted, with their active models, their targets,
+// and why requests do not go to the target yet.
 func TestTheViewOfVModels(t *testing.T) {
 	w := newWorld(t)
 	e := serveVLLM(t)

@@ -18,13 +18,13 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// vmodels are the VModels that a Placer knows. Its mu guards them.
+// vmodels are the VModels of a Placer, guarded by its mu.
 type vmodels struct {
-	declared   map[decide.Key]objects.VModel // by objects; those whose id is their own
+	declared   map[decide.Key]objects.VModel // by objects; only VModels that own their id
 	registered map[decide.Key]*v1alpha1.VModel
-	moved      map[decide.Key]decide.Moved // as an earlier process wrote it, of those that are not set yet
-	unsaved    map[decide.Key]bool         // whose status is not written
-	// loose are registered models that go when no VModel names them, and perhaps none does.
+	moved      map[decide.Key]decide.Moved // records of an earlier process for VModels that are not set yet
+	unsaved    map[decide.Key]bool         // VModels whose status must be written
+	// loose are registered models that are deleted once no VModel names them; perhaps none does.
 	loose map[decide.Key]bool
 }
 
@@ -35,7 +35,7 @@ func newVModels() vmodels {
 	}
 }
 
-// of is a VModel of a key, and whether a client registered it.
+// of returns a VModel, and whether a client registered it.
 func (v *vmodels) of(key decide.Key) (is objects.VModel, registered, there bool) {
 	if o := v.registered[key]; o != nil {
 		return objects.VModelOf(o), true, true
@@ -44,7 +44,7 @@ func (v *vmodels) of(key decide.Key) (is objects.VModel, registered, there bool)
 	return is, false, there
 }
 
-// recallVModels reads what an earlier process wrote down of VModels.
+// recallVModels reads the records that an earlier process left of VModels.
 func (p *Placer) recallVModels() error {
 	all, err := p.Memory.VModels()
 	if err != nil {
@@ -72,7 +72,7 @@ func (p *Placer) recallVModels() error {
 	return nil
 }
 
-// putVModel tells decide of a VModel.
+// putVModel passes a VModel to package decide.
 func (p *Placer) putVModel(v objects.VModel, force bool, now time.Time) {
 	p.state.SetVModel(decide.VModel{Key: v.ModelKey, Target: v.Target, Canary: v.Canary, Percent: v.Percent}, p.vmodels.moved[v.ModelKey],
 		force, now)
@@ -80,8 +80,8 @@ func (p *Placer) putVModel(v objects.VModel, force bool, now time.Time) {
 	p.vmodels.unsaved[v.ModelKey] = true
 }
 
-// setVModels makes the VModels those of the objects, and the registered ones. Endpoints are known:
-// where none has a model its VModel moves at once. The caller holds mu.
+// setVModels applies the VModels of the objects and the registered ones. It must run after the
+// endpoints are set, because a VModel whose model has no copy moves at once. The caller holds mu.
 func (p *Placer) setVModels(w *objects.World, now time.Time) {
 	for key, o := range p.vmodels.registered {
 		if _, told := p.state.VModel(key); !told {
@@ -97,7 +97,7 @@ func (p *Placer) setVModels(w *objects.World, now time.Time) {
 		}
 		p.vmodels.declared[key] = v
 		if o := p.vmodels.registered[key]; o != nil {
-			if o.Name != v.Object.Name || o.Generation > v.Generation { // the object is yet to follow
+			if o.Name != v.Object.Name || o.Generation > v.Generation { // its object has not followed yet
 				continue
 			}
 			o.Generation, o.UID = v.Generation, ""
@@ -118,7 +118,7 @@ func (p *Placer) setVModels(w *objects.World, now time.Time) {
 	}
 }
 
-// VModel returns what is known of a VModel, whose it is, and whether there is one.
+// VModel returns the state and the owner of a VModel, and whether it exists.
 func (p *Placer) VModel(key decide.Key) (st decide.VModelStatus, owner string, there bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,9 +127,9 @@ func (p *Placer) VModel(key decide.Key) (st decide.VModelStatus, owner string, t
 	return st, is.Owner, there
 }
 
-// SetVModel sets a registered VModel, or moves it to another target, under terms, and returns when
-// it will outlive the process. Model is to be registered as the target unless it is; nil: it must
-// be there.
+// SetVModel sets a registered VModel, or changes its target, under conditions, and returns once
+// that is stored. model is the target, to be registered if it is new; nil means that the target
+// must exist.
 func (p *Placer) SetVModel(o *v1alpha1.VModel, model *v1alpha1.Model, terms decide.Terms) error {
 	p.mu.Lock()
 	waits, err := p.setVModelLocked(o, model, terms)
@@ -145,11 +145,11 @@ func (p *Placer) SetVModel(o *v1alpha1.VModel, model *v1alpha1.Model, terms deci
 	return nil
 }
 
-// setVModelLocked is SetVModel up to the waits. The caller holds mu.
+// setVModelLocked is SetVModel without the waits for storage. The caller holds mu.
 func (p *Placer) setVModelLocked(o *v1alpha1.VModel, model *v1alpha1.Model, terms decide.Terms) (waits []func() error, err error) {
 	v := objects.VModelOf(o)
 	is, registered, there := p.vmodels.of(v.ModelKey)
-	moves := is.Target != v.Target // of one that is not there too
+	moves := is.Target != v.Target // also true for a new VModel
 	switch {
 	case !there && terms.UpdateOnly:
 		return nil, decide.ErrNoVModel
@@ -190,8 +190,9 @@ func (p *Placer) setVModelLocked(o *v1alpha1.VModel, model *v1alpha1.Model, term
 	return waits, nil
 }
 
-// DeleteVModel takes a registered VModel away, and returns when it is gone for good. One that is
-// not there, or another's, stays as it is; one that objects declare is [decide.ErrDeclared].
+// DeleteVModel deletes a registered VModel, and returns once that is stored. It does nothing if the
+// VModel does not exist or has another owner. The error is [decide.ErrDeclared] for a VModel that
+// objects declare.
 func (p *Placer) DeleteVModel(key decide.Key, owner string) error {
 	p.mu.Lock()
 	is, registered, there := p.vmodels.of(key)
@@ -204,7 +205,7 @@ func (p *Placer) DeleteVModel(key decide.Key, owner string) error {
 	}
 	o := p.vmodels.registered[key]
 	delete(p.vmodels.registered, key)
-	delete(p.vmodels.declared, key) // its own object, which goes now
+	delete(p.vmodels.declared, key) // the object of its registration, which is deleted now
 	p.updateLocked(func(time.Time) []decide.Action { p.state.RemoveVModel(key); return nil })
 	p.Board.Publish(decide.Change{Registered: map[decide.Key]bool{key: false}})
 	p.vmodels.unsaved[key] = true
@@ -213,15 +214,15 @@ func (p *Placer) DeleteVModel(key decide.Key, owner string) error {
 	return wait()
 }
 
-// loosen notes that perhaps no VModel names a registered model. The caller holds mu.
+// loosen records that perhaps no VModel names a registered model any more. The caller holds mu.
 func (p *Placer) loosen(key decide.Key) {
 	if m := p.registered[key]; m != nil && m.Annotations[decide.AutoDelete] != "" {
 		p.vmodels.loose[key] = true
 	}
 }
 
-// sweep unregisters the models that go when no VModel names them any more, apart. The caller holds
-// mu.
+// sweep unregisters, in a goroutine, models that must be deleted once no VModel names them. The
+// caller holds mu.
 func (p *Placer) sweep() {
 	if p.running == nil || p.running.Err() != nil {
 		return
@@ -240,8 +241,8 @@ func (p *Placer) sweep() {
 	}
 }
 
-// referents are the VModels whose requests may go to a model, in words; empty if none. The caller
-// holds mu.
+// referents lists the VModels whose requests may go to a model, as text; empty if there are none.
+// The caller holds mu.
 func (p *Placer) referents(key decide.Key) string {
 	var all []string
 	for _, by := range p.state.Referents(key) {
@@ -252,7 +253,7 @@ func (p *Placer) referents(key decide.Key) string {
 	return strings.Join(all, ", ")
 }
 
-// AwaitVModel returns as soon as done says so of the status of a VModel, or there is none any more,
+// AwaitVModel returns when done reports true for the status of a VModel, the VModel does not exist,
 // or ctx ends.
 func (p *Placer) AwaitVModel(ctx context.Context, key decide.Key, done func(decide.VModelStatus) bool) error {
 	return p.watch(ctx, key, func() bool {
@@ -261,7 +262,7 @@ func (p *Placer) AwaitVModel(ctx context.Context, key decide.Key, done func(deci
 	})
 }
 
-// saveVModels returns the status of VModels that is to be written down. The caller holds mu.
+// saveVModels returns the VModel statuses to write. The caller holds mu.
 func (p *Placer) saveVModels() (all []store.VModelStatus) {
 	for _, key := range slices.SortedFunc(maps.Keys(p.vmodels.unsaved), decide.Key.Compare) {
 		delete(p.vmodels.unsaved, key)
@@ -272,7 +273,7 @@ func (p *Placer) saveVModels() (all []store.VModelStatus) {
 			}
 			behind := p.Board.Behind(key)
 			if len(behind) > 0 {
-				p.vmodels.unsaved[key] = true // look again
+				p.vmodels.unsaved[key] = true // check it again
 			}
 			st, _ := p.state.VModel(key)
 			record.Object, record.UID, record.Status, record.Gone = v.Object, v.UID, p.vmodelStatus(v, st, behind), false
@@ -282,8 +283,8 @@ func (p *Placer) saveVModels() (all []store.VModelStatus) {
 	return all
 }
 
-// vmodelStatus is a VModel's status as its object has it. Behind are the extprocs that may not know
-// where requests go now. The caller holds mu.
+// vmodelStatus converts a VModel's status for its object. behind are the extprocs that may not know
+// its present target. The caller holds mu.
 func (p *Placer) vmodelStatus(v objects.VModel, st decide.VModelStatus, behind []string) v1alpha1.VModelStatus {
 	out := v1alpha1.VModelStatus{ObservedGeneration: v.Generation, Active: st.Active, Previous: st.Previous}
 	if st.Previous != "" {
@@ -297,7 +298,7 @@ func (p *Placer) vmodelStatus(v objects.VModel, st decide.VModelStatus, behind [
 	return out
 }
 
-// readyVModel is the condition Ready of a VModel's status. The caller holds mu.
+// readyVModel returns the condition Ready of a VModel. The caller holds mu.
 func (p *Placer) readyVModel(v objects.VModel, st decide.VModelStatus, behind []string) metav1.Condition {
 	why := func(id string) string {
 		m, _ := p.state.Status(decide.Key{Pool: v.Pool, ID: id})
@@ -334,7 +335,7 @@ func (p *Placer) readyVModel(v objects.VModel, st decide.VModelStatus, behind []
 	return ready
 }
 
-// viewVModels is all VModels for people, in order. The caller holds mu.
+// viewVModels returns all VModels for the view, sorted. The caller holds mu.
 func (p *Placer) viewVModels() []VModelView {
 	keys := slices.AppendSeq(slices.Collect(maps.Keys(p.vmodels.declared)), maps.Keys(p.vmodels.registered))
 	slices.SortFunc(keys, decide.Key.Compare)

@@ -20,7 +20,7 @@ func vmodel(id, target, more string) string {
 		target, more)
 }
 
-// brief is a status in a line: "DEFINED a LOADED" or "TRANSITIONING a LOADED -> b LOADING".
+// brief prints a status in a line: "DEFINED a LOADED" or "TRANSITIONING a LOADED -> b LOADING".
 func brief(st *mmesh.VModelStatusInfo) string {
 	words := []string{st.GetStatus().String(), st.GetActiveModelId(), st.GetActiveModelStatus().GetStatus().String()}
 	if st.GetTargetModelStatus() != nil {
@@ -29,7 +29,7 @@ func brief(st *mmesh.VModelStatusInfo) string {
 	return strings.Join(words, " ")
 }
 
-// setV sets a VModel, and returns its status or the error's code.
+// setV sets a VModel, and returns its status, or the code of the error.
 func (a api) setV(r *mmesh.SetVModelRequest) string {
 	st, err := a.SetVModel(a.Context(), r)
 	if err != nil {
@@ -53,7 +53,7 @@ func (a api) must(id, source string, now bool) {
 	}
 }
 
-// What ModelMesh's setVModel answers to each kind of call (VModelManager.java of kserve/modelmesh
+// The answers of ModelMesh's setVModel to each kind of call (VModelManager.java of kserve/modelmesh
 // 0.12).
 func TestWhatSetVModelAnswers(t *testing.T) {
 	a := newAPI(t, nil)
@@ -74,7 +74,7 @@ func TestWhatSetVModelAnswers(t *testing.T) {
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m9"}, "NotFound"},
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m1", UpdateOnly: true}, "NotFound"},
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m1", ExpectedTargetModelId: "m2"}, "FailedPrecondition"},
-		// None of them made one.
+		// None of these calls created a VModel.
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m1", ExpectedTargetModelId: "m1", Owner: "o"}, "DEFINED m1 NOT_LOADED"},
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m1", Owner: "o"}, "DEFINED m1 NOT_LOADED"},
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m1"}, "AlreadyExists"},
@@ -83,11 +83,11 @@ func TestWhatSetVModelAnswers(t *testing.T) {
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m1", ExpectedTargetModelId: "m9", Owner: "o"}, "DEFINED m1 NOT_LOADED"},
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m2", ExpectedTargetModelId: "m1", UpdateOnly: true, Owner: "o"},
 			"DEFINED m2 NOT_LOADED"},
-		// It may bring its model, and have it loaded.
+		// A call may register its model, and request a load.
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m3", ModelInfo: info, LoadNow: true, Sync: true, Owner: "o"},
 			"DEFINED m3 LOADED"},
 		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m4", ModelInfo: info, Sync: true, Owner: "o"}, "DEFINED m4 LOADED"},
-		// What objects say is changed there.
+		// A declared VModel is changed through its object.
 		{&mmesh.SetVModelRequest{VModelId: "declared", TargetModelId: "m1"}, "DEFINED m1 NOT_LOADED"},
 		{&mmesh.SetVModelRequest{VModelId: "declared", TargetModelId: "m2"}, "FailedPrecondition"},
 	} {
@@ -119,8 +119,7 @@ func TestWhatSetVModelAnswers(t *testing.T) {
 	}
 }
 
-// Requests go to the active model until the target is loaded, though control starts again
-// meanwhile.
+// Requests go to the active model until the target is loaded, even if control restarts meanwhile.
 func TestAVModelMovesWhenItsTargetIsLoaded(t *testing.T) {
 	a := newAPI(t, nil)
 	a.must("a", "sim:?load=1ms", true)
@@ -144,7 +143,7 @@ func TestAVModelMovesWhenItsTargetIsLoaded(t *testing.T) {
 	if goes := a.board.goes("v"); goes != "b" {
 		t.Errorf("it goes to %s", goes)
 	}
-	a.expect("a", mmesh.ModelStatusInfo_LOADED) // to go back takes no load
+	a.expect("a", mmesh.ModelStatusInfo_LOADED) // a change back needs no load
 	if got := a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "a"}); got != "DEFINED a LOADED" {
 		t.Errorf("back: %s", got)
 	}
@@ -175,8 +174,8 @@ func TestAVModelStaysWhereItsTargetCannotBeLoaded(t *testing.T) {
 	}
 }
 
-// A model to which requests for a VModel go stays registered; one that came with a VModel may go
-// with it.
+// A model that receives the requests of a VModel stays registered. One that was registered with a
+// VModel may be deleted with it.
 func TestAModelIsThereWhileAVModelNamesIt(t *testing.T) {
 	a := newAPI(t, nil)
 	info := &mmesh.ModelInfo{Type: "sim", Path: "sim:"}
@@ -202,19 +201,19 @@ func TestAModelIsThereWhileAVModelNamesIt(t *testing.T) {
 	a.Server = modelmesh.New(a.Placer)
 	a.expectV("v", "NOT_FOUND  NOT_FOUND")
 	a.expect("m2", mmesh.ModelStatusInfo_NOT_FOUND)
-	// One that keeps its copies after a move stays.
+	// A model that keeps its copies after a change stays.
 	for _, id := range []string{"m3", "m4"} {
 		a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: id, ModelInfo: info, AutoDeleteTargetModel: true, LoadNow: true,
 			Sync: true})
 	}
 	a.expectV("v", "DEFINED m4 LOADED")
-	a.restart() // whatever was begun has ended
+	a.restart() // all calls in progress have ended
 	a.Server = modelmesh.New(a.Placer)
 	a.expect("m3", mmesh.ModelStatusInfo_LOADED)
 }
 
-// A model that was to go with its VModel, and could not, goes after a restart when a VModel
-// changes.
+// A model whose deletion together with its VModel failed is deleted after a restart, when any
+// VModel changes.
 func TestAModelThatCouldNotGoGoesLater(t *testing.T) {
 	w := newWorldThatTells(t, &told{refuses: errors.New("no space")})
 	w.set()
@@ -223,7 +222,7 @@ func TestAModelThatCouldNotGoGoesLater(t *testing.T) {
 	for _, id := range []string{"m1", "m2"} {
 		a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: id, ModelInfo: info, AutoDeleteTargetModel: true})
 	}
-	w.stop() // whatever was begun has ended
+	w.stop() // all calls in progress have ended
 	w.told.refuses = nil
 	w.start()
 	w.SetWorld(w.world)
@@ -233,7 +232,7 @@ func TestAModelThatCouldNotGoGoesLater(t *testing.T) {
 	a.expect("m2", mmesh.ModelStatusInfo_NOT_LOADED)
 }
 
-// What an earlier process knew of a VModel counts for that VModel, not for the next one of its id.
+// The records of an earlier process do not apply to a new VModel with the same id.
 func TestAVModelThatIsSetAnewBeginsAnew(t *testing.T) {
 	told := &told{}
 	w, r := newWorldThatTells(t, told), serveRuntime(t, "", nil)
@@ -264,15 +263,15 @@ func TestAVModelThatIsSetAnewBeginsAnew(t *testing.T) {
 	}
 }
 
-// An object that follows a registered VModel says for a moment more where it went before; who edits
-// it later is heard.
+// The object of a registered VModel has the earlier target for a moment longer, which is ignored.
+// Later edits of the object are applied.
 func TestTheObjectOfARegisteredVModelFollows(t *testing.T) {
 	a := newAPI(t, nil)
 	for _, id := range []string{"a", "b", "c"} {
 		a.must(id, "sim:", false)
 	}
 	a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "a"})
-	// Its object, by the name that mesh gives to what has this id.
+	// The object has the name that the API gave it.
 	a.must("v", "sim:", false)
 	name := a.objectOf("v")
 	if _, err := a.UnregisterModel(t.Context(), &mmesh.UnregisterModelRequest{ModelId: "v"}); err != nil {
@@ -298,7 +297,7 @@ func TestTheObjectOfARegisteredVModelFollows(t *testing.T) {
 	a.expectV("v", "NOT_FOUND  NOT_FOUND")
 }
 
-// The status names the extprocs that may send requests where they went before, until they do not.
+// The status names the extprocs that may still send requests to the earlier target.
 func TestAStatusNamesExtprocsThatAreBehind(t *testing.T) {
 	w := newWorldThatTells(t, &told{})
 	w.board.setBehind("x1", "x2")
@@ -310,7 +309,7 @@ func TestAStatusNamesExtprocsThatAreBehind(t *testing.T) {
 	w.await("all have moved", func() bool { return w.told.vmodel("v") == "a Defined: requests go to a" })
 }
 
-// Who waits for a move is let go in time, and the move goes on.
+// A call that waits for a change returns at its deadline, and the change continues.
 func TestAMoveOutlivesWhoWaitsForIt(t *testing.T) {
 	a := newAPI(t, nil)
 	a.must("a", "sim:", true)
@@ -328,7 +327,7 @@ func TestAMoveOutlivesWhoWaitsForIt(t *testing.T) {
 	}
 }
 
-// Objects say it as clients do: a move, a canary, a name that a model has.
+// Objects can do what clients can: change a target, set a canary, or use the name of a model.
 func TestVModelsThatAreObjects(t *testing.T) {
 	told := &told{}
 	w, r := newWorldThatTells(t, told), serveRuntime(t, "", nil)
@@ -361,7 +360,7 @@ func TestVModelsThatAreObjects(t *testing.T) {
 	})
 }
 
-// One that a client set, and that cannot be written down, is said to be.
+// If a client's VModel cannot be recorded, the call fails and says so.
 func TestAVModelThatCannotBeWrittenDown(t *testing.T) {
 	w := newWorldThatTells(t, &told{})
 	w.set()

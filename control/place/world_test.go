@@ -39,34 +39,34 @@ var pool = objects.Name{Namespace: "default", Name: "p"}
 
 func key(id string) decide.Key { return decide.Key{Pool: pool, ID: id} }
 
-// world is a Placer that may be started again over the same file, with simulated engines that live
-// on.
+// world is a Placer that can be restarted with the same file, and simulated engines that keep
+// running.
 type world struct {
 	*testing.T
 	*place.Placer
 	file  string
 	board *board
 	stop  func()
-	told  *told // nil: nobody asks
+	told  *told // nil: not recorded
 	world *objects.World
-	// tokens are those of engines; nil: there is none.
+	// tokens are the tokens of engines; nil: none.
 	tokens *engineclient.Tokens
-	tick   time.Duration // between two of its ticks; 0: as people have it
+	tick   time.Duration // tick interval; 0: the default
 	log    log
 }
 
-// told is a Memory that notes what it is told.
+// told is a Memory that records what is written to it.
 type told struct {
 	store.Memory
 	mu       sync.Mutex // guards the following
-	refuses  error      // why no model is deleted; nil if it is
-	away     error      // why nothing about a copy is written; nil if it is
-	keeps    error      // why no VModel is written; nil if it is
+	refuses  error      // error of deleting a model; may be nil
+	away     error      // error of writing a copy; may be nil
+	keeps    error      // error of writing a VModel; may be nil
 	copies   []store.Copy
 	statuses []store.Status
 	vmodels  map[string]v1alpha1.VModelStatus // by id
 	deleted  []string                         // copies, by endpoint and id
-	gates    []string                         // what was said of pods
+	gates    []string                         // what was published of pods
 }
 
 func (s *told) PutGate(g store.Gate) {
@@ -75,21 +75,21 @@ func (s *told) PutGate(g store.Gate) {
 	s.gates = append(s.gates, fmt.Sprintf("%s %s %v %s: %s", g.Pod, g.UID, g.Open, g.Reason, g.Message))
 }
 
-// said is what was said of pods, in order.
+// said returns what was published of pods, in order.
 func (s *told) said() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.gates)
 }
 
-// setAway says why nothing about a copy is written; nil if it is.
+// setAway sets the error of writing a copy; it may be nil.
 func (s *told) setAway(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.away = err
 }
 
-// asked is how often something about a copy was to be written.
+// asked returns the number of writes of copies.
 func (s *told) asked() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,8 +152,7 @@ func (s *told) PutVModelStatuses(all []store.VModelStatus) {
 	s.Memory.PutVModelStatuses(all)
 }
 
-// vmodel is what the status of a VModel says last: "ACTIVE REASON: message", empty if there is
-// none.
+// vmodel returns the last status of a VModel: "ACTIVE REASON: message"; empty if there is none.
 func (s *told) vmodel(id string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +164,7 @@ func (s *told) vmodel(id string) string {
 	return ""
 }
 
-// previous is the model that a VModel went to before, and until when that keeps its copies; empty
+// previous returns the model that a VModel used before, and until when that keeps its copies; empty
 // if there is none.
 func (s *told) previous(id string) string {
 	s.mu.Lock()
@@ -183,7 +182,7 @@ func (s *told) PutStatuses(all []store.Status) {
 	s.Memory.PutStatuses(all)
 }
 
-// board notes what it is told. Whatever drains is drained at once: nobody sends requests.
+// board records what is published. A draining copy is drained at once, since there are no requests.
 type board struct {
 	placer *place.Placer
 
@@ -195,11 +194,11 @@ type board struct {
 	behind    []string
 	methods   map[string]engine.Methods
 	limits    map[decide.CopyKey]int // of loaded copies
-	awaited   []decide.Key           // registered models that all are to know of
+	awaited   []decide.Key           // registered models whose publication was awaited
 	gone      []decide.CopyKey       // removed copies, in order
 }
 
-// Takes keeps what it is told.
+// Takes records the gRPC methods of an endpoint.
 func (b *board) Takes(endpoint string, methods engine.Methods) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -209,14 +208,14 @@ func (b *board) Takes(endpoint string, methods engine.Methods) {
 	b.methods[endpoint] = methods
 }
 
-// takes is which methods an endpoint is said to take.
+// takes returns the published methods of an endpoint.
 func (b *board) takes(endpoint string) engine.Methods {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.methods[endpoint]
 }
 
-// limit is how many requests a copy takes at once; -1 where it is not loaded.
+// limit returns the concurrency limit of a copy; -1 if it is not loaded.
 func (b *board) limit(id, endpoint string) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -250,7 +249,7 @@ func (b *board) Publish(c decide.Change) {
 	}
 }
 
-// Behind is who the test says.
+// Behind returns what the test has set.
 func (b *board) Behind(decide.Key) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -263,14 +262,14 @@ func (b *board) setBehind(all ...string) {
 	b.behind = all
 }
 
-// registered says whether extprocs are told that clients may name a model.
+// registered reports whether a model was published as registered.
 func (b *board) registered(id string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.names[key(id)]
 }
 
-// StillSending is nobody, too.
+// StillSending returns no one.
 func (b *board) StillSending([]string) []string { return nil }
 
 // AwaitRegistered implements place.Board.
@@ -292,7 +291,7 @@ func (b *board) isReady() bool {
 	return b.ready
 }
 
-// goes says where requests for a VModel go: "a, 10 % to b".
+// goes returns the target of a VModel: "a, 10 % to b".
 func (b *board) goes(vmodel string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -303,7 +302,7 @@ func (b *board) goes(vmodel string) string {
 	return to.Active
 }
 
-// seen are the endpoints that were looked at.
+// seen returns the endpoints that were scraped.
 func (b *board) seen() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -322,7 +321,7 @@ func (noMeter) CannotLoad(decide.Reason)                  {}
 // newWorld starts a Placer without objects.
 func newWorld(t *testing.T) *world { return newWorldThatTells(t, nil) }
 
-// newWorldThatTells starts one whose Memory, if it is not nil, notes what it is told.
+// newWorldThatTells starts a Placer whose Memory records what is written, unless told is nil.
 func newWorldThatTells(t *testing.T, told *told) *world {
 	t.Helper()
 	w := &world{T: t, file: filepath.Join(t.TempDir(), "control.db"), told: told}
@@ -365,7 +364,7 @@ func (w *world) start() {
 	})
 }
 
-// restart starts another Placer, which knows what the one before it wrote down.
+// restart starts another Placer with the records of the one before.
 func (w *world) restart() {
 	w.Helper()
 	w.stop()
@@ -373,14 +372,14 @@ func (w *world) restart() {
 	w.SetWorld(w.world)
 }
 
-// set puts objects in force, beside the pool p of the lists with the label app: p.
+// set applies objects, together with the pool p of the lists with the label app: p.
 func (w *world) set(yaml ...string) {
 	w.Helper()
 	w.world = w.build(yaml...)
 	w.SetWorld(w.world)
 }
 
-// build is the World of such objects.
+// build returns the World of such objects.
 func (w *world) build(yaml ...string) *objects.World {
 	w.Helper()
 	folder := w.TempDir()
@@ -400,7 +399,7 @@ func (w *world) build(yaml ...string) *objects.World {
 	return world
 }
 
-// list is an EndpointList of one engine; more is more of its spec.
+// list is an EndpointList of one engine; more is appended to its spec.
 func list(address string, more string) string {
 	return fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: %s, labels: {app: p}}\nspec: {addresses: ['%s']%s}\n",
 		"at-"+strings.NewReplacer(".", "-", ":", "-").Replace(address), address, more)
@@ -432,7 +431,7 @@ func (w *world) await(what string, holds func() bool) {
 	}
 }
 
-// copies is where a model is, and in what state: "ADDRESS loaded, ...".
+// copies returns the copies of a model with their states: "ADDRESS loaded, ...".
 func (w *world) copies(id string) string {
 	var all []string
 	for _, st := range w.Statuses() {
@@ -450,7 +449,7 @@ func (w *world) awaitCopies(id, want string) {
 	w.await(fmt.Sprintf("%s is at %q", id, want), func() bool { return w.copies(id) == want })
 }
 
-// log is a log in memory: of events, or of words.
+// log is a log of events or text in memory.
 type log struct {
 	mu   sync.Mutex // guards text
 	text bytes.Buffer
@@ -468,7 +467,7 @@ func (l *log) String() string {
 	return l.text.String()
 }
 
-// events are what an engine was told, as "event model" in order.
+// events returns the calls to an engine as "event model", in order.
 func (l *log) events() (all []string) {
 	for _, e := range l.all() {
 		all = append(all, strings.TrimSpace(e.Event+" "+e.Model))
@@ -525,20 +524,20 @@ type vllm struct {
 
 func serveVLLM(t *testing.T) vllm { return serveVLLMThat(t, 10*time.Millisecond, 0) }
 
-// awaitLogged waits until a log has words.
+// awaitLogged waits until a log contains some words.
 func (w *world) awaitLogged(words string) {
 	w.Helper()
 	w.await("the log has "+words, func() bool { return strings.Contains(w.log.String(), words) })
 }
 
-// serveVLLMThat serves one whose loads take a time, and which answers on for a while when it is
-// stopping.
+// serveVLLMThat serves a vLLM whose loads take a time, and which still answers for a while when it
+// is stopping.
 func serveVLLMThat(t *testing.T, load, delay time.Duration) vllm {
 	t.Helper()
 	return serveSimulated(t, load, llm.Config{ShutdownTimeout: delay + time.Second, ShutdownDelay: delay})
 }
 
-// serveVLLMOfRank serves one that loads adapters up to a rank.
+// serveVLLMOfRank serves a vLLM that loads adapters up to a rank.
 func serveVLLMOfRank(t *testing.T, rank int) vllm {
 	t.Helper()
 	return serveSimulated(t, 10*time.Millisecond, llm.Config{MaxLoRARank: rank})
@@ -570,8 +569,8 @@ func serveSimulated(t *testing.T, load time.Duration, c llm.Config) vllm {
 	return vllm{events, l.Addr().String(), cancel, over}
 }
 
-// serveHanging serves a vLLM that never answers what is told it of the model "hangs", at some
-// paths, and counts what it was told so.
+// serveHanging serves a vLLM that never answers calls to some paths about the model "hangs", and
+// counts these calls.
 func serveHanging(t *testing.T, paths ...string) (v vllm, hung *atomic.Int64) {
 	t.Helper()
 	v, hung = serveVLLM(t), new(atomic.Int64)
@@ -598,7 +597,7 @@ func serveHanging(t *testing.T, paths ...string) (v vllm, hung *atomic.Int64) {
 	return v, hung
 }
 
-// tell posts to an engine by hand.
+// tell sends a call to an engine by hand.
 func (v vllm) tell(t *testing.T, path, body string) {
 	t.Helper()
 	response, err := http.Post("http://"+v.address+path, "application/json", strings.NewReader(body)) //nolint:noctx // one call
@@ -611,15 +610,14 @@ func (v vllm) tell(t *testing.T, path, body string) {
 	}
 }
 
-// modelRuntime is a simulated model runtime, of 1 GiB where models take 50 MiB and six are loaded
-// at once.
+// modelRuntime is a simulated model runtime with 1 GiB, models of 50 MiB, and six concurrent loads.
 type modelRuntime struct {
 	*log
 	*runtime.Runtime
 	address, management string
 }
 
-// serveRuntime serves one, managed over TCP, or at a socket.
+// serveRuntime serves a runtime that is managed over TCP, or at a socket.
 func serveRuntime(t *testing.T, socket string, change func(*runtime.Config)) modelRuntime {
 	t.Helper()
 	data, events := listen(t, "tcp", "127.0.0.1:0"), &log{}

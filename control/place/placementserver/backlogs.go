@@ -9,32 +9,32 @@ import (
 )
 
 const (
-	// backlogsInterval is the least time between two Updates that tell an extproc what others have
-	// at endpoints.
+	// backlogsInterval is the shortest time between two Updates with backlogs to one extproc.
 	backlogsInterval = 20 * time.Millisecond
-	// backlogsTolerance is how far off an extproc may be of when others' prompts are computed. A
-	// step of an engine takes some 20 ms.
+	// backlogsTolerance is how much the end of the other extprocs' prompts may change before an
+	// extproc gets a new Backlog. A step of an engine takes some 20 ms.
 	backlogsTolerance = 5 * time.Millisecond
 )
 
-// ledger is what extprocs have at endpoints, each as it told last, and what each was told of the
-// others. It is safe for concurrent use.
+// ledger has the backlog of each extproc at each endpoint, as last reported, and the sums that were
+// sent to each extproc. It is safe for concurrent use.
 type ledger struct {
 	mu     sync.Mutex         // guards the following, and all pages
-	shares map[string][]share // by endpoint; none that is nothing
+	shares map[string][]share // by endpoint, without empty ones
 	pages  map[*page]bool
 }
 
-// page is what one extproc was told.
+// page has the sums that were sent to one extproc.
 type page struct {
-	news  chan struct{}    // capacity 1; never closed: there is something to take
-	lines map[string]*line // by endpoint, where it was told of anything or is to be
+	news  chan struct{}    // capacity 1; never closed: there are sums to send
+	lines map[string]*line // by endpoint, if sums were sent or must be
 	todo  []*line
-	out   []*placement.Backlog // as taken last
+	out   []*placement.Backlog // result of the last take
 }
 
-// line is what it was told of an endpoint. An engine computes prompts of all extprocs one after the
-// other, so that time passes once for those of all others: they are computed at through.
+// line is what was sent about one endpoint. The engine computes the prompts of all extprocs one
+// after the other, so a single time, through, says when the prompts of all other extprocs will have
+// been computed.
 type line struct {
 	endpoint string
 	told     sums
@@ -42,28 +42,28 @@ type line struct {
 	todo     bool
 }
 
-// share is what one extproc has at an endpoint.
+// share is the backlog of one extproc at an endpoint.
 type share struct {
 	of *page
 	sums
 }
 
-// sums is a Backlog. Time changes none.
+// sums is a Backlog with absolute times, so that passing time does not change it.
 type sums struct {
 	requests                uint32
-	through                 time.Time // when all prompts are computed, where the engine computes nobody else's
+	through                 time.Time // end of all prompts, if the engine computes no others
 	beside, urgency, tokens uint64
 }
 
-// left is for how long prompts are computed yet.
+// left returns the remaining time of prompts.
 func (s *sums) left(now time.Time) time.Duration { return max(0, s.through.Sub(now)) }
 
-// nothing says whether there is nothing at the endpoint. Prompts of nobody are computed by nobody.
+// nothing reports whether there are no requests at the endpoint, and so no prompts.
 func (s *sums) nothing() bool {
 	return s.requests == 0 && s.beside == 0 && s.urgency == 0 && s.tokens == 0
 }
 
-// is says whether o is as good.
+// is reports whether o is the same within the tolerance.
 func (s *sums) is(o *sums, now time.Time) bool {
 	return s.requests == o.requests && s.beside == o.beside && s.urgency == o.urgency && s.tokens == o.tokens &&
 		(s.left(now)-o.left(now)).Abs() <= backlogsTolerance
@@ -73,7 +73,7 @@ func newLedger() *ledger {
 	return &ledger{shares: make(map[string][]share), pages: make(map[*page]bool)}
 }
 
-// join begins the page of one more extproc, which is to be told everything.
+// join begins the page of a new extproc, to which all sums must be sent.
 func (l *ledger) join(now time.Time) *page {
 	p := &page{news: make(chan struct{}, 1), lines: make(map[string]*line)}
 	l.mu.Lock()
@@ -87,7 +87,7 @@ func (l *ledger) join(now time.Time) *page {
 	return p
 }
 
-// part forgets what an extproc told.
+// part removes all backlogs of an extproc.
 func (l *ledger) part(p *page, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,7 +97,7 @@ func (l *ledger) part(p *page, now time.Time) {
 	}
 }
 
-// report takes what an extproc tells at a time.
+// report records the backlogs that an extproc reports.
 func (l *ledger) report(p *page, told []*placement.Backlog, now time.Time) {
 	if len(told) == 0 {
 		return
@@ -112,10 +112,10 @@ func (l *ledger) report(p *page, told []*placement.Backlog, now time.Time) {
 	}
 }
 
-// maxPrefillUs bounds what an extproc may say: a day.
+// maxPrefillUs limits the prefill time that an extproc may report: a day.
 const maxPrefillUs = 24 * 3600 * 1e6
 
-// set writes down what an extproc has at an endpoint at a time, for all others to be told. The
+// set records the backlog of an extproc at an endpoint, and marks it to be sent to all others. The
 // caller holds mu.
 func (l *ledger) set(p *page, endpoint string, is sums, now time.Time) {
 	all := l.shares[endpoint]
@@ -144,8 +144,8 @@ func (l *ledger) set(p *page, endpoint string, is sums, now time.Time) {
 	}
 }
 
-// mark notes that there is news of an endpoint at a time: prompts of others take so much longer, or
-// shorter.
+// mark records that the sums of an endpoint have changed: the prompts of others take more time, or
+// less if more is negative.
 func (p *page) mark(endpoint string, more time.Duration, now time.Time) {
 	l := p.lines[endpoint]
 	if l == nil {
@@ -170,7 +170,7 @@ func (p *page) mark(endpoint string, more time.Duration, now time.Time) {
 	}
 }
 
-// take returns what an extproc is to be told at a time. It is good until the next call.
+// take returns the backlogs to send to an extproc. The result is valid until the next call.
 func (l *ledger) take(p *page, now time.Time) []*placement.Backlog {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -194,8 +194,8 @@ func (l *ledger) take(p *page, now time.Time) []*placement.Backlog {
 	return p.out[:n]
 }
 
-// others is what all others have at the endpoint of a line; where they have nothing, no prompt of
-// theirs is computed. The caller holds mu.
+// others returns the sum of the backlogs of all other extprocs at the endpoint of a line; if they
+// have none, no prompts remain either. The caller holds mu.
 func (l *ledger) others(p *page, of *line) (all sums) {
 	for i := range l.shares[of.endpoint] {
 		if s := &l.shares[of.endpoint][i]; s.of != p {
@@ -212,7 +212,7 @@ func (l *ledger) others(p *page, of *line) (all sums) {
 	return all
 }
 
-// write makes b of s.
+// write converts s to the Backlog b.
 func (s *sums) write(b *placement.Backlog, endpoint string, now time.Time) {
 	b.Endpoint, b.Requests, b.PrefillUs = endpoint, s.requests, uint64(s.left(now).Microseconds())
 	b.BesidePs, b.Urgency, b.Tokens = s.beside, s.urgency, s.tokens

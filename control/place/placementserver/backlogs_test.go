@@ -10,18 +10,18 @@ import (
 	"github.com/headgate/headgate/api/placement"
 )
 
-// asks is n times what one request asks of an endpoint, whose prompts are computed in some ms.
+// asks is the backlog of n requests whose prompts take ms in all.
 func asks(endpoint string, n, ms uint64) *placement.Backlog {
 	return &placement.Backlog{Endpoint: endpoint, Requests: uint32(n), PrefillUs: 1000 * ms, BesidePs: 2 * n, Urgency: 3 * n, Tokens: 4 * n}
 }
 
-// has says what an extproc has at endpoints.
+// has reports the backlogs of an extproc.
 func (x *extproc) has(all ...*placement.Backlog) {
 	x.t.Helper()
 	x.say(&placement.Report{Backlogs: all})
 }
 
-// expectBacklogs fails the test unless an extproc was told last that others have this at endpoints.
+// expectBacklogs fails the test unless these backlogs of the others were last sent to an extproc.
 func (x *extproc) expectBacklogs(when string, want ...*placement.Backlog) {
 	x.t.Helper()
 	x.mu.Lock()
@@ -35,8 +35,8 @@ func (x *extproc) expectBacklogs(when string, want ...*placement.Backlog) {
 	}
 }
 
-// Each is told the sum of what all others have, which wait for each other's prompts, and nothing of
-// its own. What one said goes with it.
+// Each extproc gets the sum of the backlogs of all others, whose prompts wait for each other, and
+// nothing of its own. An extproc's backlog ends with its connection.
 func TestExtprocsAreToldWhatOthersHaveAtEndpoints(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
@@ -46,10 +46,10 @@ func TestExtprocsAreToldWhatOthersHaveAtEndpoints(t *testing.T) {
 		w.after(50 * time.Millisecond)
 		x.expectBacklogs("x", asks("e1", 2, 200))
 		y.expectBacklogs("y", asks("e1", 3, 300), asks("e2", 1, 0))
-		z.expectBacklogs("z", asks("e1", 5, 480), asks("e2", 1, 0)) // told 20 ms after both: they wait for each other
+		z.expectBacklogs("z", asks("e1", 5, 480), asks("e2", 1, 0)) // sent 20 ms after both reports: their prompts wait for each other
 		late := w.connect("late")
 		w.after(50 * time.Millisecond)
-		late.expectBacklogs("who comes late", asks("e1", 5, 400), asks("e2", 1, 0)) // each says what is left if it was alone
+		late.expectBacklogs("who comes late", asks("e1", 5, 400), asks("e2", 1, 0)) // each reports the time that its prompts take alone
 		x.leave()
 		w.after(50 * time.Millisecond)
 		z.expectBacklogs("x has left", asks("e1", 2, 200), asks("e2", 0, 0))
@@ -62,8 +62,8 @@ func TestExtprocsAreToldWhatOthersHaveAtEndpoints(t *testing.T) {
 	})
 }
 
-// However often something changes, it is told at most every 20 ms, and the latest of it; nothing
-// when nothing changes.
+// However often backlogs change, they are sent at most every 20 ms, and always the latest; nothing
+// is sent if nothing changes.
 func TestWhatOthersHaveIsToldEvery20Milliseconds(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
@@ -91,8 +91,8 @@ func TestWhatOthersHaveIsToldEvery20Milliseconds(t *testing.T) {
 	})
 }
 
-// That prompts are computed as time passes is no news, and neither is what has changed back before
-// it was told.
+// Nothing is sent because prompts are computed as time passes, or about a change that was undone
+// before it was sent.
 func TestTimeIsNoNews(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()

@@ -20,8 +20,8 @@ import (
 	"github.com/headgate/headgate/control/place/placementserver"
 )
 
-// extprocsAt is the first argument of the process that has the extprocs; the second is control's
-// address.
+// extprocsAt is the first argument of the process that simulates the extprocs; the second is
+// control's address.
 const extprocsAt = "extprocs-at"
 
 func TestMain(m *testing.M) {
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// What extprocs tell of, in the benchmark: 1,000 requests a second in all, of 2 s each.
+// The load of the benchmark: 1,000 requests per second in all, of 2 s each.
 const (
 	driven    = 8
 	endpoints = 64
@@ -44,8 +44,8 @@ const (
 	driving   = 5 * time.Second
 )
 
-// BenchmarkBacklogs is what control needs to tell extprocs what the others have, over the wire: how
-// much of a core, in a process of its own. Once is enough: -benchtime 1x.
+// BenchmarkBacklogs measures the CPU time of control, in a process of its own, for sending extprocs
+// the backlogs of the others. Run it once: -benchtime 1x.
 func BenchmarkBacklogs(b *testing.B) {
 	l, err := (&net.ListenConfig{}).Listen(b.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -90,8 +90,8 @@ func BenchmarkBacklogs(b *testing.B) {
 	b.ReportMetric(entries/took.Seconds(), "endpoints/s")
 }
 
-// drive is the extprocs. It prints how many Reports they sent and Updates they got, and of how many
-// endpoints these told.
+// drive simulates the extprocs. It prints the numbers of Reports sent, of Updates received, and of
+// endpoints in them.
 func drive(address string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), driving)
 	defer cancel()
@@ -135,7 +135,7 @@ func drive(address string) error {
 	return nil
 }
 
-// load reports what one of the extprocs has, each 20 ms.
+// load reports the backlogs of one extproc every 20 ms.
 func load(ctx context.Context, n int, send func(*placement.Report) error) error {
 	if err := send(&placement.Report{Process: fmt.Sprint("p", n)}); err != nil {
 		return err

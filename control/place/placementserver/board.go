@@ -1,9 +1,10 @@
-// Package placementserver serves extprocs: what control knows of copies goes to each of them, what
-// requests need comes from them. It keeps what placement published and sends each extproc what it
-// was not told yet, so that a slow one or one that comes back is no case of its own.
+// Package placementserver serves the placement protocol to extprocs: it sends each extproc the
+// state of copies, and receives their requests for models. It keeps everything that placement has
+// published, and for each extproc the set of entries still to send, so a slow or reconnecting
+// extproc needs no special case.
 //
-// It also finds out when a copy that is to go is drained: when every extproc has said that it sends
-// nothing there any more, and that none of its requests is there.
+// It also finds out when a draining copy is drained: when every extproc has reported that it sends
+// no more requests there and has none in flight there.
 package placementserver
 
 import (
@@ -27,14 +28,13 @@ import (
 )
 
 const (
-	// othersInterval is how often extprocs are told of each other's requests in flight for copies.
+	// othersInterval is how often extprocs get each other's numbers of requests in flight.
 	othersInterval = time.Second
-	// maxSent bounds how much one Update says, in entries: a first one of 20,000 models comes in
-	// several.
+	// maxSent limits the entries of one Update: the first state of 20,000 models takes several.
 	maxSent = 2000
 )
 
-// Placer is told what extprocs say. Package place has it.
+// Placer receives what extprocs report. Package place implements it.
 type Placer interface {
 	Wanted(who string, key decide.Key, w decide.Want)
 	Unwanted(who string)
@@ -45,8 +45,8 @@ type Placer interface {
 	Drained(key decide.CopyKey)
 }
 
-// Server is the board that placement writes on, and serves the placement stream. Make one with
-// [New]. It is safe for concurrent use.
+// Server serves the placement stream with what placement has published. Make one with [New]. It is
+// safe for concurrent use.
 type Server struct {
 	placement.UnimplementedPlacementServer
 	log    *slog.Logger
@@ -57,70 +57,70 @@ type Server struct {
 	mu         sync.Mutex // guards the following
 	ready      bool
 	endpoints  []string
-	copies     map[decide.CopyKey]copied    // none of GONE
-	failures   map[decide.Key]decide.Reason // none that is empty
+	copies     map[decide.CopyKey]copied    // without GONE ones
+	failures   map[decide.Key]decide.Reason // without empty ones
 	registered map[decide.Key]bool
-	vmodels    map[decide.Key]decide.Switch // none that is zero
-	leaving    map[string]decide.Leaving    // none that stays
-	methods    map[string]engine.Methods    // by endpoint, none that is empty
+	vmodels    map[decide.Key]decide.Switch // without zero ones
+	leaving    map[string]decide.Leaving    // without zero ones
+	methods    map[string]engine.Methods    // by endpoint, without empty ones
 	peers      map[*peer]bool
-	joined     int // streams so far
+	joined     int // number of streams so far
 	drains     map[decide.CopyKey]*drain
-	absent     map[string]*time.Timer // processes that may still send requests, by name
+	absent     map[string]*time.Timer // disconnected processes that may still send requests, by name
 	// inherited are copies that this process found loaded, or that an earlier process began to
 	// load, while extprocs of that process may still reconnect. Those know no other copies.
 	inherited map[decide.CopyKey]bool
 	sharing   int // processes among which an earlier process divided limits, as extprocs report
 	lessons   lessons
 	responses *responses
-	known     chan struct{} // closed and replaced when an extproc acknowledges a registration
+	known     chan struct{} // processes among which an earlier process divided limits, as extprocs report
 }
 
-// copied is what is published of a copy.
+// copied is the published state of a copy.
 type copied struct {
 	state placement.Copy_State
 	limit int
 }
 
-// peer is one stream.
+// peer is one stream of an extproc.
 type peer struct {
 	process string
-	name    string        // tells it from other streams of the process
+	name    string        // distinguishes the streams of one process
 	news    chan struct{} // capacity 1; never closed
 	page    *page
 
-	reporting sync.Mutex // held while what it says is taken, so that nothing is after its end; before Server.mu
+	reporting sync.Mutex // held while a Report is recorded, so that none is recorded after the end of the stream; locked before Server.mu
 	ended     bool
 
 	// Guarded by Server.mu.
 	version     uint64 // of the last Update
 	applied     uint64
-	told        bool // complete
-	endpoints   bool // are to be told
+	told        bool // it has the complete state
+	endpoints   bool // endpoints must be sent
 	portion     portion
-	apportioned bool // portion is to be told
+	apportioned bool // portion must be sent
 	copies      map[decide.CopyKey]bool
 	failures    map[decide.Key]bool
 	registered  map[decide.Key]bool
 	vmodels     map[decide.Key]bool
-	announced   map[decide.Key]uint64 // registered that were told in a version that is not known to be in force
-	late        bool                  // it missed announceLimit; no registration waits for it until it answers
-	moving      map[decide.Key]uint64 // VModels that were told in a version that is not known to be in force
+	announced   map[decide.Key]uint64 // registered models, by the version that sent them, until it is acknowledged
+	late        bool                  // it exceeded announceLimit; no registration waits for it until it acknowledges
+	moving      map[decide.Key]uint64 // VModels, by the version that sent them, until it is acknowledged
 	leaving     map[string]bool
 	methods     map[string]bool
-	parting     map[string]uint64 // endpoints of which why they leave was told in a version that is not known to be in force
+	parting     map[string]uint64 // leaving endpoints, by the version that sent them, until it is acknowledged
 	inFlight    map[decide.CopyKey]int
-	others      map[decide.CopyKey]int // as told
-	moved       map[decide.CopyKey]int // of others, to be told
-	lessons     map[lessonKey]bool     // may be to be told
-	taught      map[lessonKey]bool     // were told
-	knows       map[lessonKey]float64  // how well founded what it told itself was
-	responses   map[string]bool        // stored responses whose makers are to be told
-	question    uint64                 // the last one
-	answered    uint64                 // the last question that was answered
+	others      map[decide.CopyKey]int // requests in flight of others, as sent
+	moved       map[decide.CopyKey]int // requests in flight of others, to be sent
+	lessons     map[lessonKey]bool     // may have to be sent
+	taught      map[lessonKey]bool     // were sent
+	knows       map[lessonKey]float64  // evidence of what it reported itself
+	responses   map[string]bool        // stored responses whose endpoints must be sent
+	question    uint64                 // number of the last question
+	answered    uint64                 // number of the last answered question
 }
 
-// New returns a Server that knows nothing. Its Placer is set before it serves.
+// New returns an empty Server. Call SetPlacer before it serves.
 func New(log *slog.Logger) *Server {
 	s := &Server{
 		log: log, closed: make(chan struct{}), ledger: newLedger(),
@@ -136,20 +136,20 @@ func New(log *slog.Logger) *Server {
 	return s
 }
 
-// SetPlacer says who is told what extprocs say. It is called once, before the Server serves.
+// SetPlacer sets the receiver of what extprocs report. Call it once, before the Server serves.
 func (s *Server) SetPlacer(p Placer) { s.placer = p }
 
-// Close ends all streams. Extprocs serve on with what they know.
+// Close ends all streams. Extprocs continue with the state that they have.
 func (s *Server) Close() { close(s.closed) }
 
-// Peers is how many extprocs there are.
+// Peers returns the number of connected extprocs.
 func (s *Server) Peers() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.peers)
 }
 
-// Publish takes what changed.
+// Publish publishes changes of placement.
 func (s *Server) Publish(c decide.Change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,7 +196,7 @@ func (s *Server) Publish(c decide.Change) {
 	s.wake()
 }
 
-// Takes takes which gRPC methods the engine of an endpoint takes.
+// Takes publishes the gRPC methods that the engine of an endpoint serves.
 func (s *Server) Takes(endpoint string, methods engine.Methods) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,7 +209,8 @@ func (s *Server) Takes(endpoint string, methods engine.Methods) {
 	s.wake()
 }
 
-// keep notes what is said of a key, nothing if that is zero, and returns whether it is new.
+// keep stores the value of a key, or deletes the key if the value is zero, and reports whether
+// anything changed.
 func keep[K, V comparable](all map[K]V, key K, is V) (fresh bool) {
 	var none V
 	fresh = all[key] != is
@@ -219,28 +220,28 @@ func keep[K, V comparable](all map[K]V, key K, is V) (fresh bool) {
 	return fresh
 }
 
-// Behind returns the processes that may still send requests for a VModel where they went before:
-// they have not said that the latest switch is in force, or have been cut off. They are in order.
+// Behind returns the processes that may still send requests for a VModel to its earlier target,
+// sorted: they have not acknowledged the latest change, or were disconnected before.
 func (s *Server) Behind(key decide.Key) []string {
 	behind := s.behind(func(p *peer) bool { return p.vmodels[key] || p.moving[key] > 0 })
 	return slices.DeleteFunc(behind, func(process string) bool { return process == startName })
 }
 
-// StillSending returns the processes that may send requests to endpoints as if nobody had said why
-// they leave: they have not said that this is in force, or have been cut off. They are in order;
-// extprocs of an earlier process that have not come back yet are one without a name.
+// StillSending returns the processes that may not know yet why endpoints are leaving, sorted: they
+// have not acknowledged it, or were disconnected before. Extprocs of an earlier control that have
+// not reconnected yet are one entry without a name.
 func (s *Server) StillSending(endpoints []string) []string {
 	behind := s.behind(func(p *peer) bool {
 		return slices.ContainsFunc(endpoints, func(e string) bool { return p.leaving[e] || p.parting[e] > 0 })
 	})
-	if i := slices.Index(behind, startName); i >= 0 { // it is the first: no name is before it
+	if i := slices.Index(behind, startName); i >= 0 { // it sorts first
 		behind[i] = ""
 	}
 	return behind
 }
 
-// behind returns the processes that have not put into force what they were told, as is said of each
-// stream, or have been cut off: in order, startName among them.
+// behind returns the processes of the peers for which is reports true and those that were
+// disconnected, sorted, startName included.
 func (s *Server) behind(is func(*peer) bool) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -254,7 +255,7 @@ func (s *Server) behind(is func(*peer) bool) []string {
 	return slices.Compact(behind)
 }
 
-// Ready says that what was published is all that there is.
+// Ready reports that what has been published is the complete state.
 func (s *Server) Ready() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -280,7 +281,7 @@ var states = map[decide.CopyState]placement.Copy_State{
 	decide.Draining: placement.Copy_UNLOADING, decide.Unloading: placement.Copy_UNLOADING,
 }
 
-// setCopy takes what is published of a copy. The caller holds mu.
+// setCopy stores the published state of a copy. The caller holds mu.
 func (s *Server) setCopy(key decide.CopyKey, c decide.CopyChange) {
 	is := copied{state: placement.Copy_GONE}
 	if c.There {
@@ -302,7 +303,7 @@ func (s *Server) setCopy(key decide.CopyKey, c decide.CopyChange) {
 	}
 }
 
-// Connect serves one extproc until it leaves.
+// Connect serves one extproc until it disconnects.
 func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
 	first, err := stream.Recv()
 	if err != nil {
@@ -329,7 +330,7 @@ func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
 	}()
 	others := time.NewTicker(othersInterval)
 	defer others.Stop()
-	var told time.Time // when backlogs were last
+	var told time.Time // when backlogs were last sent
 	backlogs := time.NewTimer(time.Hour)
 	backlogs.Stop()
 	defer backlogs.Stop()
@@ -365,8 +366,8 @@ func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
 	}
 }
 
-// join begins a stream: all that is known is to be told. Sharing is among how many processes the
-// extproc was told that limits are shared.
+// join begins a stream, to which the whole state must be sent. sharing is the number of processes
+// that share limits, as the extproc was last told.
 func (s *Server) join(process string, sharing int) *peer {
 	page := s.ledger.join(time.Now())
 	s.mu.Lock()
@@ -391,7 +392,7 @@ func (s *Server) join(process string, sharing int) *peer {
 	if timer := s.absent[process]; timer != nil {
 		timer.Stop()
 		delete(s.absent, process)
-		s.release(func(d *drain) { delete(d.absent, process) }) // none is over: p has come
+		s.release(func(d *drain) { delete(d.absent, process) }) // no drain ends by this, since p has joined
 	}
 	s.sharing = max(s.sharing, min(sharing, maxSharing))
 	s.apportion()
@@ -407,7 +408,7 @@ func keysOf[K comparable, V any](all map[K]V) map[K]bool {
 	return keys
 }
 
-// part ends a stream: what it said is forgotten, and what comes of it still is not heard.
+// part ends a stream: its reports are removed, and late ones are ignored.
 func (s *Server) part(p *peer) {
 	p.reporting.Lock()
 	p.ended = true
@@ -430,7 +431,7 @@ func (s *Server) part(p *peer) {
 	s.tell(over)
 }
 
-// totals is how many requests there are at copies, from everybody. The caller holds mu.
+// totals returns the numbers of requests in flight at copies, of all extprocs. The caller holds mu.
 func (s *Server) totals(of map[decide.CopyKey]int) map[decide.CopyKey]int {
 	all := make(map[decide.CopyKey]int, len(of))
 	for key := range of {
@@ -443,7 +444,7 @@ func (s *Server) totals(of map[decide.CopyKey]int) map[decide.CopyKey]int {
 	return all
 }
 
-// report takes what an extproc says.
+// report records a Report of an extproc.
 func (s *Server) report(p *peer, r *placement.Report) {
 	p.reporting.Lock()
 	defer p.reporting.Unlock()
@@ -452,7 +453,7 @@ func (s *Server) report(p *peer, r *placement.Report) {
 	}
 	now := time.Now()
 	s.ledger.report(p.page, r.GetBacklogs(), now)
-	if leaving := r.GetLeaving(); len(leaving) > 0 { // before what is wanted, which must not be loaded there
+	if leaving := r.GetLeaving(); len(leaving) > 0 { // before wanted models, which must not be loaded there
 		all := make(map[string]decide.Leaving, len(leaving))
 		for _, l := range leaving {
 			all[l.GetEndpoint()] = leavingOf(l, now)
@@ -510,7 +511,7 @@ func (s *Server) report(p *peer, r *placement.Report) {
 	}
 }
 
-// count finds out which of the others' requests in flight an extproc is to be told of.
+// count determines which numbers of requests in flight of the others must be sent to an extproc.
 func (s *Server) count(p *peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -535,7 +536,7 @@ func (s *Server) count(p *peer) {
 	p.others = now
 }
 
-// next returns what an extproc is to be told, backlogs too, nil if that is nothing.
+// next returns the Update to send to an extproc, including backlogs; nil if there is none.
 func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -576,7 +577,7 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 	}
 	now := time.Now()
 	for _, address := range take(p.leaving, &room) {
-		u.Leaving = append(u.Leaving, wireLeaving(address, s.leaving[address], now)) // the zero Leaving stays
+		u.Leaving = append(u.Leaving, wireLeaving(address, s.leaving[address], now)) // the zero Leaving means that it stays
 		p.parting[address] = u.Version
 	}
 	u.Lessons, u.Responses = s.teach(p, now), s.makers(p)
@@ -587,7 +588,7 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 	if s.ready && !p.told && room > 0 {
 		u.Complete, p.told = true, true
 	}
-	if p.told && room > 0 && p.question != p.answered { // nothing that was published is left
+	if p.told && room > 0 && p.question != p.answered { // everything published has been sent
 		u.Answer, p.answered = p.question, p.question
 	}
 	if len(u.Copies)+len(u.Failures)+len(u.Registered)+len(u.Vmodels)+len(u.Leaving)+len(u.Runtimes)+len(u.InFlight)+len(u.Backlogs)+
@@ -598,7 +599,7 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 	return u
 }
 
-// take takes as many keys out of a set as there is room for.
+// take removes keys from a set, up to room, and returns them.
 func take[K comparable](set map[K]bool, room *int) (keys []K) {
 	for key := range maps.Keys(set) {
 		if *room == 0 {

@@ -17,8 +17,8 @@ import (
 	"github.com/headgate/headgate/control/place/placementserver"
 )
 
-// A stream begins with all that there is, in Updates of a bounded size, and the last of them says
-// that it was the last; but none does before the first looks at engines are over.
+// A stream begins with the complete state, in Updates of limited size, the last of which is marked.
+// None is marked before the first scrapes have ended.
 func TestAStreamBeginsWithAllThatThereIs(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(copies(decide.Loaded, numbered(5000)...))
@@ -36,7 +36,7 @@ func TestAStreamBeginsWithAllThatThereIs(t *testing.T) {
 		if early.complete != len(early.updates) {
 			t.Errorf("Update %d of %d is complete", early.complete, len(early.updates))
 		}
-		late := w.connect("late") // with which early shares limits from now on
+		late := w.connect("late") // early shares limits with it from now on
 		for _, x := range []*extproc{early, late} {
 			if len(x.copies) != 5000 || x.failures["bad"] != "load_failed" || len(x.models) != 1 || len(x.endpoints) != 1 {
 				t.Errorf("%d copies, %v, %v, %v", len(x.copies), x.failures, x.models, x.endpoints)
@@ -59,8 +59,8 @@ func TestAStreamBeginsWithAllThatThereIs(t *testing.T) {
 	})
 }
 
-// A first Update that is just full is not complete when there is more, and the next one is when
-// there is not.
+// A first Update that is just full is not marked complete if there is more; the next one is if
+// there is no more.
 func TestTheLastOfAllIsCompleteHoweverFullItIs(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(copies(decide.Loaded, numbered(2000)...))
@@ -85,10 +85,10 @@ func TestOnlyWhatChangesIsSaid(t *testing.T) {
 		before := len(x.heard())
 		for _, c := range []decide.Change{
 			copies(decide.Loading, "c"),
-			copies(decide.Queued, "c"),   // as far as extprocs care, the same
-			copies(decide.Loaded, "a"),   // as it was
-			{Copies: gone("z").Copies},   // never was there
-			copies(decide.Draining, "b"), // both mean that no request may be sent
+			copies(decide.Queued, "c"),   // extprocs see no difference
+			copies(decide.Loaded, "a"),   // unchanged
+			{Copies: gone("z").Copies},   // never existed
+			copies(decide.Draining, "b"), // both forbid requests
 			copies(decide.Unloading, "b"),
 			gone("b"),
 			{Failures: map[decide.Key]decide.Reason{model("d"): decide.NoRoom}},
@@ -122,8 +122,7 @@ func TestOnlyWhatChangesIsSaid(t *testing.T) {
 	})
 }
 
-// What came while nobody was there, and what went, is in the beginning of the next stream, whose
-// versions begin anew.
+// The beginning of a new stream includes what changed between streams. Its versions start again.
 func TestWhoComesBackIsToldEverythingAgain(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(copies(decide.Loaded, "a", "b"))
@@ -144,7 +143,7 @@ func TestASlowReaderCostsNobodyElse(t *testing.T) {
 		w.Ready()
 		slow := w.deaf("slow")
 		x := w.connect("x")
-		for range 20 { // some megabytes, beyond all that buffers hold
+		for range 20 { // some megabytes, more than all buffers hold
 			w.Publish(copies(decide.Loading, numbered(5000)...))
 			synctest.Wait()
 			w.Publish(gone(numbered(5000)...))
@@ -155,7 +154,8 @@ func TestASlowReaderCostsNobodyElse(t *testing.T) {
 		if got, want := x.knows(), "map[a:LOADED] map[] [] []"; got != want {
 			t.Errorf("the other knows %s, want %s", got, want)
 		}
-		// The slow one, once it reads, comes to the same; what changed back meanwhile it need not hear.
+		// The slow one reaches the same state once it reads, without changes that were undone
+		// meanwhile.
 		for i := 0; slow.copies["a"] != placement.Copy_LOADED; i++ {
 			u, err := slow.stream.Recv()
 			if err != nil || i > 60 {
@@ -230,7 +230,7 @@ func TestWhatOneWantsEndsWithItsStream(t *testing.T) {
 	})
 }
 
-// slow is a placer that takes its time to hear what is wanted.
+// slow is a Placer that is slow to accept wanted models.
 type slow struct {
 	placementserver.Placer
 	wanted, proceed chan struct{}
@@ -245,7 +245,7 @@ func (p *slow) Wanted(string, decide.Key, decide.Want) {
 func (p *slow) Unwanted(string)                 { p.said <- "unwanted" }
 func (p *slow) InFlight(map[decide.CopyKey]int) {}
 
-// ended is a stream that has said one thing when control stops.
+// ended is a stream with one Report that ends when control stops.
 type ended struct {
 	placement.Placement_ConnectServer
 	first chan *placement.Report
@@ -254,7 +254,7 @@ type ended struct {
 func (e *ended) Recv() (*placement.Report, error) { return <-e.first, nil }
 func (e *ended) Send(*placement.Update) error     { return nil }
 
-// A Report that is being taken when its stream ends leaves nothing behind.
+// A Report that is being recorded when its stream ends leaves nothing behind.
 func TestWhatIsHeardAtTheEndIsForgottenToo(t *testing.T) {
 	p := &slow{wanted: make(chan struct{}), proceed: make(chan struct{}), said: make(chan string, 2)}
 	s := placementserver.New(slog.New(slog.DiscardHandler))
@@ -265,7 +265,7 @@ func TestWhatIsHeardAtTheEndIsForgottenToo(t *testing.T) {
 	e.first <- first
 	over := make(chan struct{})
 	go func() {
-		_ = s.Connect(e) // what it ends with is another test's
+		_ = s.Connect(e) // its error is tested elsewhere
 		close(over)
 	}()
 	<-p.wanted
@@ -303,12 +303,12 @@ func TestWhoDoesNotSayWhoItIsIsRefused(t *testing.T) {
 	})
 }
 
-// A hook returns when every extproc has said that it knows what is told last of the endpoint, or
-// has been cut off for long.
+// A pre-stop hook returns when every extproc has acknowledged the latest state of the endpoint, or
+// has been disconnected for long.
 func TestWhoMaySendStillToAnEndpoint(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
-		w.after(3 * time.Second) // nobody of an earlier process comes back
+		w.after(3 * time.Second) // no extproc of an earlier control reconnects
 		x, y := w.connect("x"), w.connect("y")
 		at := func(when string, want ...string) {
 			t.Helper()
@@ -340,7 +340,7 @@ func TestWhoMaySendStillToAnEndpoint(t *testing.T) {
 		for i := range many {
 			many[i] = "m" + strconv.Itoa(i)
 		}
-		w.Publish(copies(decide.Loaded, many...)) // more than it can be sent while it does not read
+		w.Publish(copies(decide.Loaded, many...)) // more than can be sent while it does not read
 		w.Publish(decide.Change{Leaving: map[string]decide.Leaving{"e1": {Terminating: true}}})
 		synctest.Wait()
 		if got := w.StillSending([]string{"e1"}); !slices.Equal(got, []string{"slow"}) {
@@ -354,8 +354,9 @@ func TestWhoMaySendStillToAnEndpoint(t *testing.T) {
 	})
 }
 
-// What one extproc hears from an engine, or reads of a pod, placement is told, and what placement
-// then says every extproc is, also one that comes later. Times go as spans, for clocks differ.
+// If one extproc learns from an engine or a pod that an endpoint is about to end, it reports this
+// to placement. What placement then publishes goes to every extproc, including later ones. Times
+// are sent as durations, since clocks differ.
 func TestEndpointsThatAreAboutToEndAreToldBothWays(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()

@@ -7,14 +7,14 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 )
 
-// absence is how long an extproc whose stream broke may still send requests to what it knew, before
-// it has come back or is taken to be gone: it tries again at least every 2 s.
+// absence is how long an extproc whose stream broke may still send requests by its last state,
+// before it has reconnected or counts as gone. It tries to reconnect at least every 2 s.
 const absence = 3 * time.Second
 
-// drain is a copy that is to go. Waits are those who may still send requests to it, or have some
-// there.
+// drain is the drain of a copy. It waits for the extprocs that may still send requests to the copy,
+// or have some in flight there.
 type drain struct {
-	peers  map[*peer]uint64 // the version of the Update that told them; 0: not told yet
+	peers  map[*peer]uint64 // version of the Update that reported the drain; 0: not sent yet
 	absent map[string]bool
 }
 
@@ -22,14 +22,14 @@ type drain struct {
 // They cannot know a copy that this process has loaded, so its drain does not wait for them.
 const startName = "\x00start"
 
-// drain begins to wait for everybody. The caller holds mu.
+// drain begins to wait for all extprocs. The caller holds mu.
 func (s *Server) drain(key decide.CopyKey) {
 	if s.drains[key] != nil {
 		return
 	}
 	d := &drain{peers: make(map[*peer]uint64), absent: make(map[string]bool)}
 	for p := range s.peers {
-		d.peers[p], p.copies[key] = 0, true // it is told, though it may have been told of an earlier copy
+		d.peers[p], p.copies[key] = 0, true // send the drain, even if an earlier copy was sent
 	}
 	for name := range s.absent {
 		if name != startName || s.inherited[key] {
@@ -37,14 +37,14 @@ func (s *Server) drain(key decide.CopyKey) {
 		}
 	}
 	s.drains[key] = d
-	if d.over() { // nobody is there: not within Publish, which may not call back
+	if d.over() { // no extproc is connected; not within Publish, which must not call back
 		time.AfterFunc(0, func() { s.placer.Drained(key) })
 	}
 }
 
 func (d *drain) over() bool { return len(d.peers)+len(d.absent) == 0 }
 
-// leave waits a while for a process that may come back. The caller holds mu.
+// leave waits a while for a process that may reconnect. The caller holds mu.
 func (s *Server) leave(name string) {
 	if old := s.absent[name]; old != nil {
 		old.Stop()
@@ -68,8 +68,8 @@ func (s *Server) leave(name string) {
 	s.absent[name] = timer
 }
 
-// release takes somebody away from every drain, and returns those that are over. The caller holds
-// mu.
+// release removes an extproc from every drain, and returns the drains that have ended. The caller
+// holds mu.
 func (s *Server) release(who func(*drain)) (over []decide.CopyKey) {
 	for key, d := range s.drains {
 		was := d.over()
@@ -87,9 +87,8 @@ func (s *Server) tell(drained []decide.CopyKey) {
 	}
 }
 
-// settled takes an extproc away from the drains that it has nothing more to do with: it has said
-// that it knows, and that none of its requests is there. It returns those that are over. The caller
-// holds mu.
+// settled removes an extproc from the drains that it has acknowledged and in which it has no
+// request in flight. It returns the drains that have ended. The caller holds mu.
 func (s *Server) settled(p *peer) (over []decide.CopyKey) {
 	for key, d := range s.drains {
 		told, waits := d.peers[p]

@@ -10,8 +10,8 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 )
 
-// started is a world whose start is over: nobody is waited for any more who followed an earlier
-// process.
+// started runs a test in a world whose start is over: drains no longer wait for extprocs of an
+// earlier process.
 func started(t *testing.T, test func(w *world)) {
 	t.Helper()
 	inMemory(t, func(w *world) {
@@ -22,7 +22,7 @@ func started(t *testing.T, test func(w *world)) {
 	})
 }
 
-// drained fails the test unless these copies were said to be drained since it was called last.
+// drained fails the test unless exactly these copies were reported as drained since the last call.
 func (w *world) drained(when string, want ...string) {
 	w.t.Helper()
 	synctest.Wait()
@@ -31,8 +31,8 @@ func (w *world) drained(when string, want ...string) {
 	}
 }
 
-// A copy is drained when each extproc has said that the Update is in force that told it so, and
-// that none of its requests is there.
+// A copy is drained when each extproc has acknowledged the Update that reported the drain, and has
+// no request in flight there.
 func TestACopyIsDrainedWhenAllHaveSaidSo(t *testing.T) {
 	started(t, func(w *world) {
 		x, y := w.connect("x"), w.connect("y")
@@ -57,7 +57,8 @@ func TestACopyIsDrainedWhenAllHaveSaidSo(t *testing.T) {
 	})
 }
 
-// To have no requests there is not enough: some may be on their way until the Update is in force.
+// An extproc without requests in flight there is not enough: before it acknowledges the Update, it
+// may have sent some.
 func TestNoRequestsBeforeTheUpdateIsInForceSayNothing(t *testing.T) {
 	started(t, func(w *world) {
 		x := w.connect("x")
@@ -66,7 +67,7 @@ func TestNoRequestsBeforeTheUpdateIsInForceSayNothing(t *testing.T) {
 		synctest.Wait()
 		x.say(&placement.Report{Applied: uint64(len(x.heard()) - 1), InFlight: flying(map[string]uint32{"a": 0})})
 		w.drained("an earlier Update is in force")
-		x.applies(map[string]uint32{"a": 1}) // it was on its way
+		x.applies(map[string]uint32{"a": 1}) // it was being sent
 		w.drained("a request has come")
 		x.flies(map[string]uint32{"a": 0})
 		w.drained("it has ended", "a")
@@ -89,8 +90,8 @@ func TestWhoComesDuringADrainIsWaitedFor(t *testing.T) {
 	})
 }
 
-// A process whose stream breaks may still send requests to what it knew: it is waited for until it
-// is back and has answered, or for a while.
+// An extproc whose stream breaks may still send requests by its last state: the drain waits until
+// it has reconnected and acknowledged, or until a time limit.
 func TestWhoseStreamBreaksIsWaitedForAWhile(t *testing.T) {
 	started(t, func(w *world) {
 		x, y := w.connect("x"), w.connect("y")
@@ -113,7 +114,7 @@ func TestWhoseStreamBreaksIsWaitedForAWhile(t *testing.T) {
 	})
 }
 
-// The same where the stream broke before the drain began.
+// The same holds if the stream broke before the drain began.
 func TestWhoHasJustLeftIsWaitedFor(t *testing.T) {
 	started(t, func(w *world) {
 		x := w.connect("x")
@@ -134,8 +135,7 @@ func TestWhereNobodyFollowsACopyIsDrainedAtOnce(t *testing.T) {
 	})
 }
 
-// After a start those may send requests who followed an earlier process, until they had time to
-// come back.
+// After a start, drains wait until the extprocs of an earlier process have had time to reconnect.
 func TestAtTheStartThoseAreWaitedForWhoMayComeBack(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(copies(decide.Draining, "a"))
@@ -168,8 +168,8 @@ func TestAtTheStartACopyOfItsOwnIsDrainedAtOnce(t *testing.T) {
 	})
 }
 
-// An earlier process began to load a copy, and may have told its extprocs that it is loaded before
-// it wrote that down.
+// An earlier process began to load a copy, and may have published it as loaded before it recorded
+// that.
 func TestAtTheStartACopyOnRecordAsLoadingIsDrainedLater(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(decide.Change{Copies: map[decide.CopyKey]decide.CopyChange{copyOf("a", "e1"): {There: true, State: decide.Queued,
@@ -186,8 +186,8 @@ func TestAtTheStartACopyOnRecordAsLoadingIsDrainedLater(t *testing.T) {
 	})
 }
 
-// A drain that ends otherwise, by its limit or with the engine, is over for who answers late, and a
-// copy that comes again drains again.
+// If a drain ends by its limit or with the engine, late acknowledgements are ignored, and a copy
+// that is loaded again can drain again.
 func TestADrainThatEndedOtherwiseIsForgotten(t *testing.T) {
 	started(t, func(w *world) {
 		x := w.connect("x")
@@ -198,7 +198,7 @@ func TestADrainThatEndedOtherwiseIsForgotten(t *testing.T) {
 		synctest.Wait()
 		x.applies(map[string]uint32{"a": 0})
 		w.drained("late")
-		// It is loaded again and drains before anybody was told that it had gone.
+		// It is loaded again, and drains before any extproc learned that it was gone.
 		w.Publish(copies(decide.Draining, "a"))
 		synctest.Wait()
 		x.applies(nil)

@@ -9,21 +9,22 @@ import (
 	"github.com/headgate/headgate/api/placement"
 )
 
-// What is kept of what extprocs have learned of engines: of so many pools and classes of hardware,
-// each of no more than an extproc says.
+// Limits of the learned profiles that are kept: for this many combinations of pool and accelerator,
+// each no larger than what extproc sends.
 const (
 	maxLessons = 4096
-	maxName    = 600 // bytes of a pool's name with its namespace, or of a class
-	maxTerms   = 64  // figures in a list
+	maxName    = 600 // bytes of a pool's name with its namespace, or of an accelerator
+	maxTerms   = 64  // numbers in a list
 	maxFactors = 512
-	// remembers is after how many seconds what was learned counts 1/e of what was learned a moment
-	// ago, and enough how many measurements are as good as more: as extproc learns.
+	// remembers is the time in seconds in which the weight of a measurement falls to 1/e. enough is
+	// the number of measurements beyond which more do not count, as in extproc.
 	remembers, enough = 300, 500
-	// taughtAtOnce is how many are told in one Update.
+	// taughtAtOnce limits the profiles in one Update.
 	taughtAtOnce = 64
 )
 
-// lessons are the best founded that extprocs told. The Server's mu guards them.
+// lessons are the learned profiles with the most evidence that extprocs reported. The Server's mu
+// guards them.
 type lessons map[lessonKey]lesson
 
 type lessonKey struct {
@@ -37,13 +38,13 @@ type lesson struct {
 	at   time.Time
 }
 
-// founded is how many measurements it is of, as many as count at a time.
+// founded returns its number of measurements, weighted by their age.
 func (l lesson) founded(now time.Time) float64 {
 	n := min(l.GetRows(), enough) + uint64(len(l.GetInSlot())+len(l.GetInHost())+len(l.GetInStorage()))
 	return float64(n) * math.Exp(-max(0, now.Sub(l.at).Seconds())/remembers)
 }
 
-// small says whether it is no larger than an extproc makes it.
+// small reports whether it is within the limits of what extproc sends.
 func small(l *placement.Lesson) bool {
 	for _, n := range []int{len(l.GetMatrix()), len(l.GetRight()), len(l.GetInSlot()), len(l.GetInHost()), len(l.GetInStorage())} {
 		if n > maxTerms {
@@ -58,7 +59,7 @@ func small(l *placement.Lesson) bool {
 	return len(l.GetPool()) <= maxName && len(l.GetClass()) <= maxName && len(l.GetFactors()) <= maxFactors
 }
 
-// learned takes what an extproc has learned at a time. The caller holds mu.
+// learned records the learned profiles that an extproc reports. The caller holds mu.
 func (s *Server) learned(p *peer, told []*placement.Lesson, now time.Time) {
 	for _, l := range told {
 		if !small(l) {
@@ -86,7 +87,7 @@ func (s *Server) learned(p *peer, told []*placement.Lesson, now time.Time) {
 	}
 }
 
-// forget forgets the one that counts the least.
+// forget removes the profile with the least evidence.
 func (all lessons) forget(now time.Time) {
 	var worst lessonKey
 	least := math.Inf(1)
@@ -98,14 +99,13 @@ func (all lessons) forget(now time.Time) {
 	delete(all, worst)
 }
 
-// lacks says whether an extproc is to be told something: it was not yet, it is another's, and of
-// more than it knows itself.
+// lacks reports whether a profile must be sent to an extproc: it was not sent yet, another extproc
+// learned it, and it has more evidence than the extproc's own.
 func (p *peer) lacks(key lessonKey, is lesson, now time.Time) bool {
 	return !p.taught[key] && is.from != p.process && is.founded(now) > p.knows[key]
 }
 
-// teach is what an extproc is to be told at a time of what others have learned. The caller holds
-// mu.
+// teach returns the learned profiles to send to an extproc. The caller holds mu.
 func (s *Server) teach(p *peer, now time.Time) (out []*placement.Lesson) {
 	for key := range p.lessons {
 		if len(out) == taughtAtOnce {

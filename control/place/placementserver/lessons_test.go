@@ -10,19 +10,20 @@ import (
 	"github.com/headgate/headgate/api/placement"
 )
 
-// aLesson is of so many rows, of a class of hardware of the pool.
+// aLesson is a profile of an accelerator of the pool, learned from a number of rows.
 func aLesson(class string, rows uint64) *placement.Lesson {
 	return &placement.Lesson{Pool: pool.String(), Class: class, Prior: 7, Rows: rows, Matrix: make([]float64, 10),
 		Right: make([]float64, 4)}
 }
 
-// teaches says what an extproc has learned.
+// teaches reports learned profiles.
 func (x *extproc) teaches(all ...*placement.Lesson) {
 	x.t.Helper()
 	x.say(&placement.Report{Lessons: all})
 }
 
-// lessons are what an extproc was told that others have learned: rows and age in seconds, by class.
+// lessons returns the learned profiles that an extproc received: rows and age in seconds, by
+// accelerator.
 func (x *extproc) lessons() string {
 	var all []string
 	for _, u := range x.heard() {
@@ -40,8 +41,8 @@ func (x *extproc) expectLessons(when, want string) {
 	}
 }
 
-// What was learned is told to who begins, once, though who learned it has gone; of those who did,
-// of who knows the most that counts.
+// A new extproc receives each learned profile once, even if the extproc that learned it has left.
+// Of several, it receives the one with the most weighted evidence.
 func TestWhoBeginsIsTaught(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
@@ -59,15 +60,15 @@ func TestWhoBeginsIsTaught(t *testing.T) {
 		z.expectLessons("after x has gone", "A100: 800, 20 s")
 		again := w.connect("x")
 		again.expectLessons("who learned it itself", "")
-		w.after(20 * time.Minute) // what x knew counts less now than what y does
+		w.after(20 * time.Minute) // x's profile now has less weighted evidence than y's
 		y.teaches(aLesson("A100", 60))
 		late := w.connect("late")
 		late.expectLessons("after 20 minutes", "A100: 60, 0 s")
 	})
 }
 
-// Who came before there was anything to tell is told as soon as there is, if it has not learned as
-// much.
+// An extproc that connected before a profile existed receives it once it exists, unless its own has
+// as much evidence.
 func TestWhoCameFirstIsTaught(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
@@ -79,8 +80,8 @@ func TestWhoCameFirstIsTaught(t *testing.T) {
 	})
 }
 
-// What began with something else is told beside, and what is larger than an extproc makes it is not
-// kept.
+// Profiles that were learned from different initial ones are kept side by side. A profile that is
+// larger than what extproc sends is not kept.
 func TestWhichLessonsAreKept(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
@@ -99,7 +100,7 @@ func TestWhichLessonsAreKept(t *testing.T) {
 		if got := y.lessons(); got != "a: 500, 0 s; a: 20, 0 s" && got != "a: 20, 0 s; a: 500, 0 s" {
 			t.Errorf("it was told %q", got)
 		}
-		for _, x := range []*extproc{x, y} { // each tells less than is kept
+		for _, x := range []*extproc{x, y} { // each reports fewer than the limit
 			for n := range 3000 {
 				x.teaches(aLesson(fmt.Sprintf("%p %d", x, n), 500))
 			}

@@ -7,18 +7,18 @@ import (
 	"github.com/headgate/headgate/api/placement"
 )
 
-// portion is which of how many processes an extproc is that share the limits of copies.
+// portion is an extproc's index among the processes that share the concurrency limits of copies.
 type portion struct{ index, processes int }
 
-// maxSharing bounds among how many processes an extproc may say that limits are shared.
+// maxSharing limits the number of sharing processes that an extproc may report.
 const maxSharing = 1 << 16
 
-// apportion gives each extproc its part in the limits of copies, and has those told of whom it
-// changed. Who has been cut off still sends requests for a while, and keeps its part. Until those
-// that an earlier process served had time to come back, there are as many as it shared limits
-// among, as those know who are back: so none gets what others use. When one joins, those that were
-// there have more than their part until they have been told, and until so many of their requests
-// have ended. The caller holds mu.
+// apportion divides the concurrency limits of copies among the extprocs, and marks those whose
+// portion changed. A disconnected extproc may still send requests for a while, and keeps its
+// portion. Until the extprocs of an earlier process have had time to reconnect, the number of
+// portions is the earlier one, as reconnected extprocs report it, so that no two use the same part.
+// When an extproc joins, the others exceed their new portion until they have received it and enough
+// of their requests have ended. The caller holds mu.
 func (s *Server) apportion() {
 	names := make(map[string]bool, len(s.peers)+len(s.absent))
 	for p := range s.peers {

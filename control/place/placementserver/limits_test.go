@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 )
 
-// part is which part an extproc has in limits, as it was told last.
+// part returns the portion that an extproc last received.
 func (x *extproc) part() string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -29,8 +29,8 @@ func (x *extproc) expectPart(when, want string) {
 	}
 }
 
-// limits is how many requests each copy takes, as an extproc was told, and in how many Updates
-// copies were.
+// limits returns the concurrency limit of each copy that an extproc received, and the number of
+// Updates with copies.
 func (x *extproc) limits() (of map[string]uint32, updates int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -50,7 +50,7 @@ func limited(id string, limit int) decide.Change {
 	return decide.Change{Copies: map[decide.CopyKey]decide.CopyChange{copyOf(id, "e1"): {There: true, State: decide.Loaded, Limit: limit}}}
 }
 
-// Extprocs are told of limits with their copies, and again when they change and only then.
+// Limits are sent with copies, and again only if they change.
 func TestLimitsAreToldWithCopies(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(limited("a", 3))
@@ -72,13 +72,13 @@ func TestLimitsAreToldWithCopies(t *testing.T) {
 	})
 }
 
-// Each extproc has a part of its own, that of one that left falls to the others when it does not
-// come back, and copies are not told again for that.
+// Each extproc has its own portion. The portion of one that left goes to the others if it does not
+// reconnect. The copies are not sent again for that.
 func TestExtprocsShareLimits(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(limited("a", 3))
 		w.Ready()
-		w.after(time.Minute) // nobody comes back
+		w.after(time.Minute) // none reconnects
 		b := w.connect("b")
 		b.expectPart("alone", "0 of 1")
 		if u := b.updates[0]; u.GetShare() == nil || len(u.GetCopies()) != 1 {
@@ -103,8 +103,8 @@ func TestExtprocsShareLimits(t *testing.T) {
 	})
 }
 
-// After a start limits are shared among as many as before, as those say who are back, until the
-// others had time to come back.
+// After a start, limits are divided by the earlier number of extprocs, as reconnected ones report
+// it, until the others have had time to reconnect.
 func TestAtTheStartLimitsAreSharedAsBefore(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
@@ -123,7 +123,7 @@ func TestAtTheStartLimitsAreSharedAsBefore(t *testing.T) {
 	})
 }
 
-// However many one says that there were, it is believed in reason.
+// A reported number of sharing processes is limited.
 func TestThereWereNotAnyNumber(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
@@ -131,7 +131,7 @@ func TestThereWereNotAnyNumber(t *testing.T) {
 	})
 }
 
-// shares connects an extproc that says among how many limits were shared.
+// shares connects an extproc that reports the number of processes that shared limits.
 func (w *world) shares(process string, n uint32) *extproc {
 	w.t.Helper()
 	return w.connectWith(&placement.Report{Process: process, Sharing: n})

@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// methods is what an extproc knows of the methods that runtimes take, by all that it has heard.
+// methods returns the gRPC methods of runtimes that an extproc has received.
 func methods(heard []*placement.Update) map[string]engine.Methods {
 	all := make(map[string]engine.Methods)
 	for _, u := range heard {
@@ -22,8 +22,8 @@ func methods(heard []*placement.Update) map[string]engine.Methods {
 	return all
 }
 
-// Who joins is told which methods each runtime takes, and everybody what changes, once; of one that
-// is gone that nothing is said any more.
+// An extproc that joins receives the gRPC methods of each runtime. Every extproc receives each
+// change once, and an empty set for a removed runtime.
 func TestMethodsOfRuntimesAreToldToWhoJoinsAndWhenTheyChange(t *testing.T) {
 	started(t, func(w *world) {
 		const one, two = "10.0.0.1:80", "10.0.0.2:80"
@@ -35,7 +35,7 @@ func TestMethodsOfRuntimesAreToldToWhoJoinsAndWhenTheyChange(t *testing.T) {
 			t.Errorf("in the beginning it knows %q", got)
 		}
 		before := len(x.heard())
-		w.Takes(one, "a.S/One 1") // as it was
+		w.Takes(one, "a.S/One 1") // unchanged
 		w.Takes(one, "a.S/One 2")
 		w.Takes(two, "")
 		w.Takes(two, "")

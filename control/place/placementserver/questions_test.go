@@ -7,8 +7,8 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 )
 
-// An answer comes once all that was published before the question was sent, however many Updates
-// that takes, and once.
+// The answer to a question is sent once, after everything that was published before the question,
+// however many Updates that takes.
 func TestAnAnswerComesAfterWhatWasPublished(t *testing.T) {
 	inMemory(t, func(w *world) {
 		x := w.connectWith(&placement.Report{Process: "x", Question: 1})
@@ -31,7 +31,7 @@ func TestAnAnswerComesAfterWhatWasPublished(t *testing.T) {
 			t.Errorf("the answers are %v", got)
 		}
 		many := make(map[decide.Key]bool)
-		for i := range 4000 { // two Updates, of which the second is full
+		for i := range 4000 { // two Updates, the second of which is full
 			many[model(string(rune('一'+i)))] = true
 		}
 		w.Publish(decide.Change{Registered: many})

@@ -8,8 +8,7 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 )
 
-// A registration is waited for until every connected extproc has said that it knows of it, but for
-// a second at most.
+// A registration waits until every connected extproc has acknowledged it, but at most for a second.
 func TestARegistrationWaitsForExtprocs(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()

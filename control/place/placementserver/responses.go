@@ -6,17 +6,17 @@ import (
 	"github.com/headgate/headgate/api/placement"
 )
 
-// What is remembered of stored responses, as extproc does: who made so many, whose ids are no
-// longer than that.
+// Limits of the stored responses that are kept, as in extproc: their number, and the length of
+// their ids.
 const (
 	maxResponses  = 65536
 	maxResponseID = 256
 )
 
-// responses are who made stored responses, by their ids. The Server's mu guards them.
+// responses are the endpoints of stored responses, by response id. The Server's mu guards them.
 type responses = simplelru.LRU[string, maker]
 
-// maker is an endpoint and its pool, as extprocs tell them.
+// maker is an endpoint and its pool, as extprocs report them.
 type maker struct{ pool, endpoint string }
 
 func newResponses() *responses {
@@ -27,8 +27,8 @@ func newResponses() *responses {
 	return r
 }
 
-// made takes what an extproc tells of stored responses, and has all others told. The caller holds
-// mu.
+// made records the stored responses that an extproc reports, and marks them to be sent to all
+// others. The caller holds mu.
 func (s *Server) made(p *peer, told []*placement.Responses) {
 	for _, r := range told {
 		m := maker{r.GetPool(), r.GetEndpoint()}
@@ -60,14 +60,14 @@ func (s *Server) made(p *peer, told []*placement.Responses) {
 	}
 }
 
-// makers is what an extproc is to be told of stored responses. The caller holds mu.
+// makers returns the stored responses to send to an extproc. The caller holds mu.
 func (s *Server) makers(p *peer) (out []*placement.Responses) {
 	by := make(map[maker]*placement.Responses)
 	room := maxSent
 	for _, id := range take(p.responses, &room) {
 		m, known := s.responses.Peek(id)
 		if !known {
-			continue // others have come since
+			continue // evicted by newer ones meanwhile
 		}
 		r := by[m]
 		if r == nil {

@@ -20,7 +20,7 @@ func (x *extproc) made(endpoint string, ids ...string) {
 	synctest.Wait()
 }
 
-// responses is what it was told of stored responses.
+// responses returns the stored responses that an extproc received.
 func (x *extproc) responses() (all []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -35,8 +35,8 @@ func (x *extproc) responses() (all []string) {
 	return all
 }
 
-// Who made a stored response is told to all others, once, and to those that begin later, though who
-// told it has gone.
+// The endpoint of a stored response is sent once to all other extprocs, and to those that join
+// later, even if the extproc that reported it has left.
 func TestWhoMadeAResponseIsToldToOthers(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
@@ -58,7 +58,7 @@ func TestWhoMadeAResponseIsToldToOthers(t *testing.T) {
 	})
 }
 
-// So many are remembered, the latest.
+// Only the latest stored responses are kept.
 func TestResponsesAreBounded(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()

@@ -11,12 +11,12 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 )
 
-// goes is a change of where requests for a VModel go.
+// goes is a change of a VModel's active model.
 func goes(id, active string) decide.Change {
 	return decide.Change{VModels: map[decide.Key]decide.Switch{model(id): {Active: active}}}
 }
 
-// expectVModels fails the test unless an extproc was told last that requests for VModels go there.
+// expectVModels fails the test unless an extproc last received these active models of VModels.
 func (x *extproc) expectVModels(when string, want map[string]string) {
 	x.t.Helper()
 	x.mu.Lock()
@@ -26,8 +26,8 @@ func (x *extproc) expectVModels(when string, want map[string]string) {
 	}
 }
 
-// expectBehind fails the test unless these may still send requests for the VModel where they went
-// before.
+// expectBehind fails the test unless exactly these processes may still send requests for the VModel
+// to its earlier model.
 func (w *world) expectBehind(when, id string, want ...string) {
 	w.t.Helper()
 	if got := w.Behind(model(id)); !slices.Equal(got, want) {
@@ -35,13 +35,13 @@ func (w *world) expectBehind(when, id string, want ...string) {
 	}
 }
 
-// inForce says that all that was heard is, up to a version.
+// inForce acknowledges everything received, up to a version.
 func (x *extproc) inForce(version int) {
 	x.t.Helper()
 	x.say(&placement.Report{Applied: uint64(version)})
 }
 
-// Who joins is told of every VModel in what is said to be all, and everybody of each that changes,
+// An extproc that joins receives every VModel in the complete state, and every extproc each change
 // once.
 func TestVModelsAreToldToWhoJoinsAndWhenTheyChange(t *testing.T) {
 	started(t, func(w *world) {
@@ -56,8 +56,8 @@ func TestVModelsAreToldToWhoJoinsAndWhenTheyChange(t *testing.T) {
 		y := w.connect("y")
 		before := len(x.heard())
 		for _, c := range []decide.Change{
-			goes("chat", "chat-v1"), // as it was
-			goes("never", ""),       // never was there
+			goes("chat", "chat-v1"), // unchanged
+			goes("never", ""),       // never existed
 			goes("sql", "sql-v2"),
 			goes("sql", "sql-v2"),
 			goes("chat", ""),
@@ -84,7 +84,7 @@ func TestVModelsAreToldToWhoJoinsAndWhenTheyChange(t *testing.T) {
 	})
 }
 
-// Many VModels come in Updates of a bounded size, and the last of them says that it was the last.
+// Many VModels are sent in Updates of limited size, the last of which is marked.
 func TestManyVModelsAreToldBitByBit(t *testing.T) {
 	started(t, func(w *world) {
 		c := decide.Change{VModels: make(map[decide.Key]decide.Switch)}
@@ -104,8 +104,8 @@ func TestManyVModelsAreToldBitByBit(t *testing.T) {
 	})
 }
 
-// Behind a switch is who was told and has not said that it is in force, who is to be told, and who
-// was cut off, for a while; nobody else.
+// Behind a change are the processes that received it and have not acknowledged it, those that have
+// yet to receive it, and for a while those that disconnected before; no others.
 func TestWhoIsBehindASwitch(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Ready()
@@ -143,7 +143,7 @@ func TestWhoIsBehindASwitch(t *testing.T) {
 	})
 }
 
-// Who says that a switch is in force that was followed by another is behind still.
+// A process that acknowledges a change that was followed by another is still behind.
 func TestWhoIsBehindTheLatestSwitch(t *testing.T) {
 	started(t, func(w *world) {
 		w.Publish(goes("sql", "sql-v1"))
@@ -169,12 +169,12 @@ func TestWhoIsBehindTheLatestSwitch(t *testing.T) {
 	})
 }
 
-// Who reads slowly is told where requests go at last, not of all that they went through, and is
-// behind until then.
+// A slow reader receives only the latest model of a VModel, without those in between, and is behind
+// until then.
 func TestASlowReaderIsBehind(t *testing.T) {
 	started(t, func(w *world) {
 		slow := w.deaf("slow")
-		for range 20 { // some megabytes, beyond all that buffers hold
+		for range 20 { // some megabytes, more than all buffers hold
 			w.Publish(copies(decide.Loading, numbered(5000)...))
 			synctest.Wait()
 			w.Publish(gone(numbered(5000)...))

@@ -30,7 +30,7 @@ func copyOf(id, endpoint string) decide.CopyKey {
 	return decide.CopyKey{Key: model(id), Endpoint: endpoint}
 }
 
-// copies is a change of copies at one endpoint, e1, that come into a state.
+// copies is a change of copies at the endpoint e1 to one state.
 func copies(state decide.CopyState, ids ...string) decide.Change {
 	c := decide.Change{Copies: make(map[decide.CopyKey]decide.CopyChange)}
 	for _, id := range ids {
@@ -47,11 +47,11 @@ func gone(ids ...string) decide.Change {
 	return c
 }
 
-// placer notes what it is told.
+// placer records what it receives.
 type placer struct {
 	mu       sync.Mutex // guards the following
 	wants    map[string]map[string]decide.Want
-	used     map[string]time.Duration // ago
+	used     map[string]time.Duration // time since the last use
 	waited   time.Duration
 	requests map[string]int
 	inFlight map[string]int
@@ -110,7 +110,7 @@ func (p *placer) Drained(key decide.CopyKey) {
 	p.drained = append(p.drained, key.ID)
 }
 
-// takeDrained returns the copies that were said to be drained since it was called last.
+// takeDrained returns the copies that were reported as drained since the last call.
 func (p *placer) takeDrained() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -119,7 +119,7 @@ func (p *placer) takeDrained() []string {
 	return was
 }
 
-// waiting is how many requests wait for each model, by everybody.
+// waiting returns how many requests wait for each model, over all extprocs.
 func (p *placer) waiting() map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,7 +132,7 @@ func (p *placer) waiting() map[string]int {
 	return all
 }
 
-// world is a Server, on a clock that stands still while anything can happen.
+// world is a Server with a fake clock.
 type world struct {
 	*placementserver.Server
 	t      *testing.T
@@ -156,17 +156,17 @@ func inMemory(t *testing.T, test func(w *world)) {
 		test(w)
 		server.Stop()
 		serving.Wait()
-		w.after(time.Minute) // timers that are left
+		w.after(time.Minute) // remaining timers
 	})
 }
 
 // after lets time pass.
 func (w *world) after(d time.Duration) {
-	time.Sleep(d) // of the test's own clock
+	time.Sleep(d) // of the fake clock
 	synctest.Wait()
 }
 
-// extproc is a client with what it was told.
+// extproc is a client with the state that it received.
 type extproc struct {
 	t      *testing.T
 	stream placement.Placement_ConnectClient
@@ -180,14 +180,14 @@ type extproc struct {
 	endpoints []string
 	others    map[string]uint32
 	leaving   map[string]*placement.Leaving
-	vmodels   map[string]string             // where requests go, by id
+	vmodels   map[string]string             // active models, by VModel id
 	backlogs  map[string]*placement.Backlog // by endpoint
-	told      []time.Time                   // when
-	complete  int                           // the version that said so
+	told      []time.Time                   // times of receipt
+	complete  int                           // version that was marked complete
 	err       error
 }
 
-// connect opens a stream, whose first Report names the process.
+// connect opens a stream whose first Report names the process.
 func (w *world) connect(process string) *extproc {
 	w.t.Helper()
 	return w.connectWith(&placement.Report{Process: process})
@@ -215,7 +215,7 @@ func (w *world) connectWith(first *placement.Report) *extproc {
 	return x
 }
 
-// deaf connects without listening.
+// deaf connects without reading Updates.
 func (w *world) deaf(process string) *extproc {
 	w.t.Helper()
 	return w.deafWith(&placement.Report{Process: process})
@@ -239,7 +239,7 @@ func (w *world) deafWith(first *placement.Report) *extproc {
 	return x
 }
 
-// hear keeps an Update. The caller holds mu.
+// hear applies an Update. The caller holds mu.
 func (x *extproc) hear(u *placement.Update) {
 	x.updates = append(x.updates, u)
 	for _, c := range u.GetCopies() {
@@ -289,7 +289,7 @@ func (x *extproc) hear(u *placement.Update) {
 	slices.Sort(x.models)
 }
 
-// say sends a Report, and waits until all has come of it that comes at once.
+// say sends a Report, and waits until its immediate effects are complete.
 func (x *extproc) say(r *placement.Report) {
 	x.t.Helper()
 	if err := x.stream.Send(r); err != nil {
@@ -298,13 +298,13 @@ func (x *extproc) say(r *placement.Report) {
 	synctest.Wait()
 }
 
-// applies says that all that was heard is in force, with so many requests at each copy.
+// applies acknowledges everything received, with the numbers of requests in flight at copies.
 func (x *extproc) applies(inFlight map[string]uint32) {
 	x.t.Helper()
 	x.say(&placement.Report{Applied: uint64(len(x.heard())), InFlight: flying(inFlight)})
 }
 
-// flies says how many requests there are at copies.
+// flies reports the numbers of requests in flight at copies.
 func (x *extproc) flies(inFlight map[string]uint32) {
 	x.t.Helper()
 	x.say(&placement.Report{InFlight: flying(inFlight)})
@@ -331,14 +331,14 @@ func (x *extproc) heard() []*placement.Update {
 	return slices.Clone(x.updates)
 }
 
-// knows is what the extproc was told, in words.
+// knows prints the state that the extproc received.
 func (x *extproc) knows() string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return fmt.Sprintf("%v %v %v %v", x.copies, x.failures, x.models, x.endpoints)
 }
 
-// numbered is n names.
+// numbered returns n names.
 func numbered(n int) []string {
 	ids := make([]string, n)
 	for i := range ids {
