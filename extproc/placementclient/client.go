@@ -1,7 +1,7 @@
-// Package placementclient is extproc's side of its talk with control: it says which models requests
-// wait for and how models are used, and puts in force what control says of copies. It runs beside
-// requests and never in their way. When the stream breaks, what control said last stays in force
-// until another stream has said all that there is.
+// Package placementclient is extproc's client of control. It reports which models requests wait for
+// and how models are used, and applies control's updates of copies. It runs outside the request
+// path. When the stream breaks, the last updates stay in force until a new stream has sent
+// everything.
 package placementclient
 
 import (
@@ -21,35 +21,35 @@ import (
 )
 
 const (
-	// often is between two reports of what changes with every request: use, and requests in flight.
+	// often is the interval of reports of use and of requests in flight.
 	often = time.Second
-	// seldom is between two reports of what was learned of engines.
+	// seldom is the interval of reports of learned profiles.
 	seldom = 5 * time.Second
-	// soon is how long a change of how many wait for a model is kept, for more of them to come.
+	// soon delays a report of changed numbers of waiting requests, to collect more of them.
 	soon = 100 * time.Millisecond
-	// DefaultInterval is the least time between two reports of what requests still ask of endpoints.
+	// DefaultInterval is the least time between two reports of work at endpoints.
 	DefaultInterval = 20 * time.Millisecond
-	// questionInterval is the least time between two questions whether all that control published
-	// is in force here.
+	// questionInterval is the least time between two questions whether this process has all
+	// updates.
 	questionInterval = 20 * time.Millisecond
-	// shortest and longest are between two tries to reach control.
+	// shortest and longest bound the time between two attempts to reach control.
 	shortest = 50 * time.Millisecond
 	longest  = 2 * time.Second
-	// maxUpdate bounds an Update. All that there is may come in one: 100,000 models of 100 bytes.
+	// maxUpdate bounds an Update. A complete one may have 100,000 models of 100 bytes.
 	maxUpdate = 64 << 20
 )
 
-// News is that other models are waited for than before, or as many, but by more or fewer requests.
-// Make one with [NewNews]; it is safe for concurrent use.
+// News signals changes of waiting requests: of their models, or only of their numbers. Make one
+// with [NewNews]; it is safe for concurrent use.
 type News struct {
 	models, counts chan struct{} // capacity 1; never closed
 }
 
-// NewNews returns no news.
+// NewNews returns a News without signals.
 func NewNews() *News { return &News{make(chan struct{}, 1), make(chan struct{}, 1)} }
 
-// Changed says that other models are waited for, or, not urgently, more or fewer requests. It never
-// blocks.
+// Changed signals that requests wait for other models, or, not urgently, that their numbers
+// changed. It never blocks.
 func (n *News) Changed(urgent bool) {
 	to := n.counts
 	if urgent {
@@ -61,29 +61,29 @@ func (n *News) Changed(urgent bool) {
 	}
 }
 
-// Config is what a Client needs.
+// Config configures a Client.
 type Config struct {
-	// Target is control's address as grpc has it, and Dial how it is reached.
+	// Target is control's address in gRPC's form, and Dial are the options of the connection.
 	Target string
 	Dial   []grpc.DialOption
-	// News is what Flow tells.
+	// News gets the signals of Flow.
 	News  *News
 	Fleet *fleet.Fleet
 	Flow  *flow.Flow
 	Meter *metrics.Meter
 	Log   *slog.Logger
-	// Interval is the least time between two reports of what requests still ask of endpoints; zero
-	// means DefaultInterval.
+	// Interval is the least time between two reports of work at endpoints; zero means
+	// DefaultInterval.
 	Interval time.Duration
 }
 
-// Client talks with control. Make one with [New], and run it with [Client.Run].
+// Client exchanges messages with control. Make one with [New], and run it with [Client.Run].
 type Client struct {
 	Config
 	process string
 }
 
-// New returns a Client that has said nothing.
+// New returns a Client without a connection.
 func New(c Config) *Client {
 	if c.Interval == 0 {
 		c.Interval = DefaultInterval
@@ -91,10 +91,10 @@ func New(c Config) *Client {
 	return &Client{Config: c, process: strconv.FormatUint(rand.Uint64(), 36)}
 }
 
-// Run talks with control until ctx ends, for as often as the connection breaks.
+// Run stays connected to control until ctx ends. It reconnects when the connection breaks.
 func (c *Client) Run(ctx context.Context) error {
 	pause := shortest
-	silent := false // that control does not answer was logged
+	silent := false // logged that control does not answer
 	for ctx.Err() == nil {
 		complete, err := c.connect(ctx)
 		c.Meter.Connected(false)
@@ -119,8 +119,8 @@ func (c *Client) Run(ctx context.Context) error {
 	return nil
 }
 
-// connect is one stream, from its beginning to its end. Complete says whether control said all that
-// there is.
+// connect serves one stream from its start to its end. Complete reports whether control sent
+// everything.
 func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -164,7 +164,7 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 	defer tick.Stop()
 	teach := time.NewTicker(seldom)
 	defer teach.Stop()
-	var counts <-chan time.Time // when the counts that changed are told
+	var counts <-chan time.Time // time to report changed counts
 	told := time.Now()          // backlogs
 	asked := time.Now()         // the last question
 	asks := time.NewTimer(time.Hour)
@@ -216,7 +216,7 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 	}
 }
 
-// talk is one stream. It is owned by one goroutine.
+// talk is one stream. One goroutine owns it.
 type talk struct {
 	*Client
 	stream  placement.Placement_ConnectClient
@@ -224,16 +224,16 @@ type talk struct {
 	telling *telling
 	applied uint64    // the version in force
 	began   bool      // something was told
-	told    uint64    // the version that control was told of
-	usedAt  time.Time // when control was last told of use
+	told    uint64    // the version acknowledged to control
+	usedAt  time.Time // last report of use
 	peers   []endpointstate.Backlog
-	// question is the last one.
+	// question is the number of the last question.
 	question uint64
 }
 
-// hear puts an Update in force, and says whether there is something to acknowledge.
+// hear applies an Update, and returns whether it must be acknowledged.
 func (t *talk) hear(u *placement.Update) bool {
-	defer t.Fleet.Answered(u.GetAnswer()) // once all is in force
+	defer t.Fleet.Answered(u.GetAnswer()) // after the update is applied
 	now := time.Now()
 	if told := u.GetBacklogs(); len(told) > 0 {
 		steady := fleet.Steady(now)
@@ -245,7 +245,7 @@ func (t *talk) hear(u *placement.Update) bool {
 	}
 	t.makers(u.GetResponses())
 	if onlyOfOthers(u) {
-		if t.hearing.complete && t.told == t.applied { // else there is something to acknowledge
+		if t.hearing.complete && t.told == t.applied { // otherwise the update must be acknowledged
 			t.told, t.applied = u.GetVersion(), u.GetVersion()
 		}
 		return false
@@ -265,7 +265,7 @@ func (t *talk) hear(u *placement.Update) bool {
 	return true
 }
 
-// topics are what a report is about.
+// topics are the subjects of a report.
 type topics uint8
 
 const (
@@ -279,9 +279,8 @@ const (
 	question
 )
 
-// report says what has changed of some topics, if anything has. What is in flight is read after
-// what is in force was put there, so that an acknowledgement comes with every request that began
-// before it.
+// report sends the changes of some topics, if any. It reads the requests in flight after the update
+// was applied, so that an acknowledgement includes every request that began before.
 func (t *talk) report(what topics) error {
 	now := time.Now()
 	r := &placement.Report{Process: t.process, Applied: t.applied,

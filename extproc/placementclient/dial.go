@@ -23,15 +23,15 @@ import (
 	"github.com/headgate/headgate/internal/listen"
 )
 
-// Control is where control is, and what it is shown: the flags of extproc that begin with
+// Control is the address of control and the credentials for it: the flags that begin with
 // --control.
 type Control struct {
-	Address                     string // unix:PATH or HOST:PORT; empty: there is none
+	Address                     string // unix:PATH or HOST:PORT; empty without control
 	CAFile, TokenFile, CertPath string // empty for none
 }
 
-// security returns how control is reached: in the clear by a socket or loopback, unless authorities
-// or a certificate are given, else with TLS.
+// security returns the transport credentials: none on a socket or loopback without certificates,
+// else TLS.
 func (c Control) security(log *slog.Logger) (secure bool, config *tls.Config, err error) {
 	if local := strings.HasPrefix(c.Address, "unix:"); !local {
 		host, _, err := net.SplitHostPort(c.Address)
@@ -47,7 +47,7 @@ func (c Control) security(log *slog.Logger) (secure bool, config *tls.Config, er
 	return secure, config, err
 }
 
-// Dial returns control's address in grpc's words, and how it is reached.
+// Dial returns control's address in gRPC's form, and the options of the connection.
 func (c Control) Dial(log *slog.Logger) (target string, dial []grpc.DialOption, err error) {
 	secure, config, err := c.security(log)
 	if err != nil {
@@ -62,7 +62,7 @@ func (c Control) Dial(log *slog.Logger) (target string, dial []grpc.DialOption, 
 	}
 	dial = []grpc.DialOption{
 		grpc.WithTransportCredentials(access),
-		// A machine that vanishes closes nothing. Control lets itself be asked every 5 s at most.
+		// A machine that vanishes closes no connection. Control allows one keepalive per 5 s.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 	}
 	if c.TokenFile != "" {
@@ -75,8 +75,8 @@ func (c Control) Dial(log *slog.Logger) (target string, dial []grpc.DialOption, 
 	return target, dial, nil
 }
 
-// Transport reaches control for calls of others, which show tokens of their own: by HTTP/2,
-// whatever host their URL has.
+// Transport returns an HTTP/2 transport to control for calls of clients, which send their own
+// tokens. It ignores the host of their URLs.
 func (c Control) Transport(log *slog.Logger) (*http.Transport, error) {
 	secure, config, err := c.security(log)
 	if err != nil {
@@ -123,7 +123,7 @@ func (c Control) tls(log *slog.Logger) (*tls.Config, error) {
 	return config, nil
 }
 
-// bearer is a token that goes with each call.
+// bearer adds a token to each call.
 type bearer struct {
 	token  func() string
 	secure bool

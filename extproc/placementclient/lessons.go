@@ -12,15 +12,14 @@ import (
 	"github.com/headgate/headgate/internal/profile/learn"
 )
 
-// What one Report says of what was learned: of so many classes of hardware, and of so many
-// endpoints of each, which control takes no more of.
+// Bounds of one Report: accelerators, and endpoints of each. Control accepts no more.
 const (
 	maxLessons = 64
 	maxFactors = 512
 )
 
-// teaches returns what to tell of what was learned: where it has changed, and where that are too
-// many, of those first that were told least.
+// teaches returns the learned profiles that changed. If there are too many, those that were
+// reported least come first.
 func (t *telling) teaches(all []endpointstate.LearnedProfile) []*placement.Lesson {
 	all = slices.DeleteFunc(all, func(l endpointstate.LearnedProfile) bool {
 		was, told := t.taught[l.AcceleratorKey]
@@ -59,11 +58,11 @@ func wireLesson(l endpointstate.LearnedProfile) *placement.Lesson {
 	return out
 }
 
-// mostAge bounds how long ago a row was.
+// mostAge bounds the age of a measurement.
 const mostAge = 365 * 24 * time.Hour
 
-// lessonsOf is what an Update says that others have learned. What is not whole is left out; what a
-// Learner could not have, it refuses.
+// lessonsOf returns the learned profiles in an Update. It drops incomplete ones; the learner
+// rejects impossible ones.
 func lessonsOf(told []*placement.Lesson) (all []endpointstate.LearnedProfile) {
 	for _, l := range told {
 		namespace, name, ok := strings.Cut(l.GetPool(), "/")

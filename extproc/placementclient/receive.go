@@ -10,8 +10,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// hearing makes news of the Updates of one stream: none until all that there is has been said, for
-// what was known before stands until then; then everything; then what changes.
+// hearing turns the Updates of one stream into placement updates: none until control has sent
+// everything, then all of it, then changes. The state of the previous stream stays in force until
+// then.
 type hearing struct {
 	complete bool
 	all      endpointstate.PlacementUpdate // so far
@@ -29,7 +30,7 @@ func newNews() endpointstate.PlacementUpdate {
 	}
 }
 
-// hear returns the news of an Update, and whether there is any to put in force.
+// hear returns the placement update of an Update, and whether there is one to apply.
 func (h *hearing) hear(u *placement.Update, now time.Time) (endpointstate.PlacementUpdate, bool) {
 	n := h.all
 	if h.complete {
@@ -55,7 +56,7 @@ var words = map[placement.Copy_State]endpointstate.CopyState{
 	placement.Copy_UNLOADING: endpointstate.Unloading,
 }
 
-// read writes what an Update that came at a time says into n. What names no pool says nothing.
+// read adds the contents of an Update to n. It ignores entries without a pool.
 func read(u *placement.Update, n *endpointstate.PlacementUpdate, now time.Time) {
 	if u.GetEndpoints() != nil {
 		n.Endpoints = make(map[string]bool)
@@ -109,8 +110,7 @@ func read(u *placement.Update, n *endpointstate.PlacementUpdate, now time.Time) 
 	}
 }
 
-// onlyOfOthers says whether an Update says nothing but what others have at endpoints, have learned
-// of them and had made there, and answers.
+// onlyOfOthers reports whether an Update has nothing but reports of other processes and answers.
 func onlyOfOthers(u *placement.Update) bool {
 	return (len(u.GetBacklogs())+len(u.GetLessons())+len(u.GetResponses()) > 0 || u.GetAnswer() > 0) && u.GetEndpoints() == nil &&
 		u.GetShare() == nil && !u.GetComplete() &&
@@ -118,8 +118,7 @@ func onlyOfOthers(u *placement.Update) bool {
 			len(u.GetRuntimes()) == 0
 }
 
-// backlogsOf is what an Update that came at a time says of what others have at endpoints, in dst
-// where that is large enough.
+// backlogsOf returns the work of other processes in an Update, in dst if that is large enough.
 func backlogsOf(told []*placement.Backlog, now time.Time, dst []endpointstate.Backlog) []endpointstate.Backlog {
 	for _, b := range told {
 		dst = append(dst, endpointstate.Backlog{

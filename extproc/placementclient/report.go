@@ -10,25 +10,24 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// telling is what control was told on one stream, from which follows what it is to be told: what
-// differs.
+// telling is what this stream has reported to control. The next report has the differences.
 type telling struct {
 	wanted   map[objects.ModelKey]wants
 	inFlight map[endpointstate.CopyKey]int64
 	leaving  map[string]endpointstate.Leaving
-	asked    map[string]asked // of endpoints; none of nothing
+	asked    map[string]asked // by endpoint, without empty ones
 	taught   map[endpointstate.AcceleratorKey]endpointstate.LearnedProfile
 	round    uint64 // of calls of backlogs
 	out      []*placement.Backlog
 }
 
-// asked is what was told of the requests at an endpoint.
+// asked is the last report of the work at an endpoint.
 type asked struct {
 	endpointstate.Backlog
-	round uint64 // in which it was last there
+	round uint64 // round in which the endpoint was last seen
 }
 
-// wants is what was told of a model that is waited for.
+// wants is the last report of a model that requests wait for.
 type wants struct {
 	requests int
 	unusable []string
@@ -42,8 +41,8 @@ func newTelling() *telling {
 	}
 }
 
-// wants returns what to tell of the models that are waited for. Unusable returns the endpoints of a
-// model whose copies cannot be used.
+// wants returns the report of the models that requests wait for. Unusable returns the endpoints of
+// a model whose copies cannot be used.
 func (t *telling) wants(all []queue.Wanted, unusable func(objects.ModelKey) []string, now time.Time) []*placement.Wanted {
 	var out []*placement.Wanted
 	waits := make(map[objects.ModelKey]bool, len(all))
@@ -68,8 +67,8 @@ func (t *telling) wants(all []queue.Wanted, unusable func(objects.ModelKey) []st
 	return out
 }
 
-// flies returns what to tell of requests in flight: of copies to which no more come and of those
-// with none left at once, of others when all are told.
+// flies returns the report of requests in flight: always of closed copies and of those without
+// requests, of other copies only with all.
 func (t *telling) flies(now map[endpointstate.CopyKey]endpointstate.InFlightCount, all bool) []*placement.InFlight {
 	var out []*placement.InFlight
 	for k, is := range now {
@@ -87,7 +86,7 @@ func (t *telling) flies(now map[endpointstate.CopyKey]endpointstate.InFlightCoun
 	return out
 }
 
-// leaves returns what to tell of endpoints that are about to end, or stay after all.
+// leaves returns the report of endpoints that will end soon, or stay after all.
 func (t *telling) leaves(all map[string]endpointstate.Leaving, now time.Time) []*placement.Leaving {
 	var out []*placement.Leaving
 	for address, is := range all {
@@ -113,12 +112,12 @@ func (t *telling) leaves(all map[string]endpointstate.Leaving, now time.Time) []
 	return out
 }
 
-// tolerance is how far off others may be of when prompts from here are computed. A step of an
-// engine takes some 20 ms.
+// tolerance is the error that a reported end of prefill may have. A step of an engine takes about
+// 20 ms.
 const tolerance = 5 * time.Millisecond
 
-// backlogs returns what to tell of requests at endpoints: where they ask for something else than
-// was told and time explains. What it returns is good until the next call.
+// backlogs returns the report of work at endpoints that changed by more than the passage of time.
+// The result is valid until the next call.
 func (t *telling) backlogs(each func(visit func(endpointstate.Backlog)), now time.Time) []*placement.Backlog {
 	t.round++
 	n, there := 0, 0
@@ -156,13 +155,13 @@ func (t *telling) backlogs(each func(visit func(endpointstate.Backlog)), now tim
 	return t.out[:n]
 }
 
-// same says whether two Backlogs are as good as each other at a time.
+// same reports whether two Backlogs are equivalent at a time.
 func same(a, b endpointstate.Backlog, now time.Time) bool {
 	return a.Requests == b.Requests && a.Beside == b.Beside && a.Urgency == b.Urgency && a.Tokens == b.Tokens &&
 		(left(a, now)-left(b, now)).Abs() <= tolerance
 }
 
-// left is for how long prompts are computed yet.
+// left returns the remaining time of prefill.
 func left(b endpointstate.Backlog, now time.Time) time.Duration {
 	return time.Duration(max(0, b.Through-now.UnixNano()))
 }
@@ -172,8 +171,8 @@ func wireBacklog(to *placement.Backlog, b endpointstate.Backlog, now time.Time) 
 	to.BesidePs, to.Urgency, to.Tokens = uint64(max(0, b.Beside)), uint64(max(0, b.Urgency)), uint64(max(0, b.Tokens))
 }
 
-// usage returns what to tell of how models were used for a time that has passed, in which so many
-// requests waited for copies that had as many as they take.
+// usage returns the report of the use of models. Full are the requests that waited for copies at
+// their concurrency limit.
 func usage(used map[objects.ModelKey]endpointstate.ModelUse, full map[objects.ModelKey]int, passed time.Duration,
 	now time.Time) []*placement.Usage {
 	var out []*placement.Usage
@@ -184,7 +183,7 @@ func usage(used map[objects.ModelKey]endpointstate.ModelUse, full map[objects.Mo
 		})
 	}
 	for k, n := range full {
-		if _, told := used[k]; !told { // none of them has begun
+		if _, told := used[k]; !told { // no request has begun
 			out = append(out, &placement.Usage{Key: wireModel(k), WaitedMs: waitedMs(n, passed)})
 		}
 	}

@@ -8,10 +8,10 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// maxMade bounds of how many stored responses one Report tells.
+// maxMade bounds the stored responses of one Report.
 const maxMade = 2000
 
-// responses returns what to tell of stored responses that were made since they were last told of.
+// responses returns the stored responses that were not reported yet.
 func (t *talk) responses() (out []*placement.Responses) {
 	for m, ids := range t.Fleet.TakeMade(maxMade) {
 		out = append(out, &placement.Responses{Pool: m.Pool.String(), Endpoint: m.Address, Ids: ids})
@@ -19,7 +19,7 @@ func (t *talk) responses() (out []*placement.Responses) {
 	return out
 }
 
-// makers puts in force who made stored responses, as others tell.
+// makers records the makers of stored responses that other processes report.
 func (t *talk) makers(told []*placement.Responses) {
 	for _, r := range told {
 		namespace, name, ok := strings.Cut(r.GetPool(), "/")

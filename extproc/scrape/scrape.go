@@ -47,16 +47,16 @@ type Config struct {
 	Interval       time.Duration // between looks at the load of one endpoint
 	ModelsInterval time.Duration // between looks at its models
 	Log            *slog.Logger
-	// Looked is told of each look with its result, nil if it was answered. It may be nil.
+	// Looked gets the result of each scrape, nil for success. It may be nil.
 	Looked func(error)
-	// Access is how engines are reached.
+	// Access is the access to engines: tokens and TLS.
 	Access engineclient.Access
-	// Transport is how engines are reached in tests; nil means by the network.
+	// Transport replaces the network in tests; nil means the network.
 	Transport http.RoundTripper
 }
 
-// Scraper looks at endpoints. Make one with [New], run it with [Scraper.Run], and tell it whom to
-// look at with [Scraper.SetTargets].
+// Scraper scrapes endpoints. Make one with [New], run it with [Scraper.Run], and set its endpoints
+// with [Scraper.SetTargets].
 type Scraper struct {
 	Config
 	client  http.Client
@@ -79,28 +79,28 @@ func New(c Config) *Scraper {
 	return s
 }
 
-// SetTargets says which endpoints to look at from now on. Those that stay are not disturbed. It is
-// not safe for concurrent use with itself.
+// SetTargets sets the endpoints to scrape. Those that stay are not disturbed. It is not safe for
+// concurrent use with itself.
 func (s *Scraper) SetTargets(targets []Target) {
 	select {
-	case <-s.targets: // not taken yet: out of date
+	case <-s.targets: // drop an outdated set
 	default:
 	}
 	s.targets <- targets
 }
 
-// Due makes the models of an endpoint due now, for something says that they are others than its
-// list had. An endpoint that nobody looks at is forgotten. It never blocks.
+// Due requests a scrape of an endpoint's models now, because they seem to have changed. It ignores
+// unknown endpoints and never blocks.
 func (s *Scraper) Due(address string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	select {
-	case s.due[address] <- struct{}{}: // a nil channel for one that is not known
+	case s.due[address] <- struct{}{}: // nil for an unknown endpoint
 	default:
 	}
 }
 
-// Run looks at the targets until ctx ends, and returns when every look is over.
+// Run scrapes the targets until ctx ends, and returns after the last scrape.
 func (s *Scraper) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	defer s.client.CloseIdleConnections()
@@ -141,7 +141,7 @@ func (s *Scraper) Run(ctx context.Context) error {
 	}
 }
 
-// forget drops what was kept for endpoints that are no targets any more.
+// forget deletes the state of removed targets.
 func (s *Scraper) forget(wanted map[Target]bool) {
 	addresses := make(map[string]bool, len(wanted))
 	for target := range wanted {
@@ -152,23 +152,23 @@ func (s *Scraper) forget(wanted map[Target]bool) {
 	maps.DeleteFunc(s.due, func(address string, _ chan struct{}) bool { return !addresses[address] })
 }
 
-// loop looks at one endpoint. It is owned by one goroutine.
+// loop scrapes one endpoint. One goroutine owns it.
 type loop struct {
 	*Scraper
 	Target
-	pages []engine.Page // where its metrics may be; none for an engine that has none, and nothing else to read either
+	pages []engine.Page // candidates for its metrics page; none if nothing can be read
 	asked chan struct{} // its models are due
 
 	search   search // among the pages
-	at       int    // the page that is looked at, of pages
-	missed   bool   // no page has told a load, and it was logged
+	at       int    // index of the page to read next
+	missed   bool   // logged that no page has a load
 	reader   engine.Reader
-	page     []byte    // kept from look to look
-	modelsAt time.Time // of the last good look at the models; zero makes the next one due
-	down     bool      // the last look failed
+	page     []byte    // reused buffer
+	modelsAt time.Time // last successful list; zero makes the next one due
+	down     bool      // the last scrape failed
 }
 
-// run looks at once, and then in the endpoint's own phase of the interval.
+// run scrapes at once, and then in the endpoint's phase of the interval.
 func (l *loop) run(ctx context.Context) {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(l.Address))
@@ -200,7 +200,7 @@ func (l *loop) run(ctx context.Context) {
 	}
 }
 
-// note logs when an endpoint goes silent and when it answers again, not each look.
+// note logs when an endpoint stops answering and when it answers again.
 func (l *loop) note(err error) {
 	switch {
 	case err != nil && !l.down:
@@ -211,9 +211,10 @@ func (l *loop) note(err error) {
 	l.down = err != nil
 }
 
-// look reads the models where that is due, then the load. The load comes last: it is what makes an
-// endpoint a candidate again, and after a failure its models may be others. A metrics page at
-// another port says nothing of the endpoint's own one: then the models are always due.
+// look reads the models if they are due, then the load. The load comes last because it makes the
+// endpoint available again, and its models may have changed during an outage. If the metrics page
+// is at another port, it says nothing about the endpoint's own port; then the models are always
+// due.
 func (l *loop) look(ctx context.Context) error {
 	look := l.Fleet.Scrape(l.Address)
 	if len(l.pages) == 0 {
@@ -234,7 +235,7 @@ func (l *loop) look(ctx context.Context) error {
 	return nil
 }
 
-// knock looks at an engine of which nothing can be read: it is there if it takes a connection.
+// knock scrapes an engine without pages: it is healthy if it accepts a connection.
 func (l *loop) knock(ctx context.Context, look fleet.Scrape) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -248,8 +249,8 @@ func (l *loop) knock(ctx context.Context, look fleet.Scrape) error {
 	return nil
 }
 
-// failed tells the fleet of a look without an answer. A connection that was turned away or reset
-// means that nobody is there; anything else may be a busy engine.
+// failed records a failed scrape. A refused, reset or closed connection means that no engine is
+// there; anything else may be a busy engine.
 func (l *loop) failed(look fleet.Scrape, err error) error {
 	l.modelsAt = time.Time{}
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) {
@@ -259,14 +260,14 @@ func (l *loop) failed(look fleet.Scrape, err error) error {
 				s.ProcessEnded(l.Address, now)
 			}
 		})
-		l.search = search{pages: len(l.pages)} // what comes back may be another engine
+		l.search = search{pages: len(l.pages)} // another engine may come back
 	} else {
 		look.Failed()
 	}
 	return err
 }
 
-// errStatus is an answer other than 200.
+// errStatus is a status other than 200.
 type errStatus int
 
 func (e errStatus) Error() string {
@@ -276,18 +277,18 @@ func (e errStatus) Error() string {
 	return fmt.Sprintf("the engine answers %d", int(e))
 }
 
-// absent says whether an engine answers that it has no such page.
+// absent reports whether an engine has no such page.
 func absent(err error) bool {
 	var status errStatus
 	return errors.As(err, &status) &&
 		(status == http.StatusNotFound || status == http.StatusMethodNotAllowed || status == http.StatusNotImplemented)
 }
 
-// elsewhere says whether the metrics page is at a port that is not the endpoint's own.
+// elsewhere reports whether the metrics page is at another port than the endpoint.
 func (l *loop) elsewhere() bool { return l.where(l.pages[l.at]) != l.where(modelsPage) }
 
-// load reads one metrics page, that of the search. An engine that has none is there all the same:
-// its load is unknown.
+// load reads the metrics page that the search selects. An engine without metrics has an unknown
+// load.
 func (l *loop) load(ctx context.Context) (engine.Load, error) {
 	body, media, err := l.get(ctx, l.pages[l.at])
 	var load engine.Load
@@ -311,8 +312,8 @@ func (l *loop) load(ctx context.Context) (engine.Load, error) {
 	return load, err
 }
 
-// models reads the list of models. An engine that has none answers to models that nobody knows; one
-// that answers with something else keeps the list that it gave before.
+// models reads the list of models. An engine without a list has unknown models. An invalid answer
+// leaves the previous list in place.
 func (l *loop) models(ctx context.Context, look fleet.Scrape) error {
 	body, _, err := l.get(ctx, modelsPage)
 	if absent(err) {
@@ -356,7 +357,7 @@ func (l *loop) get(ctx context.Context, page engine.Page) (body []byte, media st
 	return l.page, media, nil
 }
 
-// readAll appends what r has to dst, up to maxPage.
+// readAll appends the contents of r to dst, up to maxPage.
 func readAll(dst []byte, r io.Reader) ([]byte, error) {
 	for {
 		if len(dst) == cap(dst) {

@@ -2,49 +2,49 @@ package scrape
 
 import "time"
 
-// How long an engine that was not recognised is asked for its first page alone, before the others
-// have their turn again: at first, and at most. What it serves there does not change for as long as
-// it lives, but for what its first answers were too early.
+// First and longest pause in which only the first page of an unrecognised engine is read, before
+// the other pages are tried again. The pages of an engine do not change while it lives, except that
+// its first answers may come too early.
 const (
 	minPause = time.Second
 	maxPause = time.Minute
 )
 
-// search says which of the pages where an engine may have its metrics is to be asked for. A page
-// that tells a load is kept. While none has, each has its turn; then the first is asked for alone,
-// which tells that the engine is there, and the others ever more seldom, until the engine answers
-// otherwise than before. It is pure; the zero search is of no pages.
+// search selects the page to read among those where an engine may have its metrics. It keeps a page
+// with a load. Until one is found it tries each page in turn. After that it reads only the first
+// page, to detect that the engine is there, and tries the others ever less often, or at once when
+// an answer changes. It is pure; the zero search has no pages.
 type search struct {
 	pages int
 	at    int  // the page to ask for
-	found bool // a page has told a load
-	// pause is how long the last pause was, until is its end; zero while the pages have their turns.
+	found bool // a page had a load
+	// pause is the length of the last pause, until is its end; zero while the pages take turns.
 	pause time.Duration
 	until time.Time
-	// first and listed are what the first page and the list of models answered last.
+	// first and listed are the last answers of the first page and of the list of models.
 	first, listed string
 }
 
-// next returns the page to ask for at a moment.
+// next returns the page to read now.
 func (s *search) next(now time.Time) int {
 	if !s.until.IsZero() && !now.Before(s.until) {
 		s.until = time.Time{}
-		s.at = 1 // the first was asked for all the time
+		s.at = 1 // the first page was read during the pause
 	}
 	return s.at
 }
 
-// told says what came of asking for the page of [search.next]: whether it told a load, whether it
-// was answered at all, and the answer in a word that is the same for answers alike, empty for none.
-// It returns whether that ended a round in which no page told anything.
+// told records the result for the page of [search.next]: whether it had a load, whether it was
+// answered, and a word that identifies the answer, empty for none. It returns whether this ended a
+// round in which no page had a load.
 func (s *search) told(load, answered bool, answer string, now time.Time) (ended bool) {
 	switch {
 	case load:
 		s.found, s.pause, s.until = true, 0, time.Time{}
 		return false
-	case s.found && !answered: // it may be too busy to answer: it is not moved by that
+	case s.found && !answered: // the engine may be too busy to answer
 		return false
-	case s.found: // the page is gone: this may be another engine
+	case s.found: // the page is gone: perhaps another engine
 		*s = search{pages: s.pages}
 		return false
 	}
@@ -65,10 +65,10 @@ func (s *search) told(load, answered bool, answer string, now time.Time) (ended 
 	return true
 }
 
-// lists says what the engine's list of models is, in a word that is the same for lists alike.
+// lists records a word that identifies the engine's list of models.
 func (s *search) lists(models string) { s.differs(&s.listed, models) }
 
-// differs begins anew where an answer is another than the one before. An empty one is none.
+// differs restarts the search when an answer has changed. An empty answer does not count.
 func (s *search) differs(was *string, is string) {
 	if is == "" {
 		return

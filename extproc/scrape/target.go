@@ -8,23 +8,23 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Target is an endpoint to look at.
+// Target is an endpoint to scrape.
 type Target struct {
 	Address string // "ip:port"
-	// Host is the DNS name that people wrote for it: what its certificate is for, and the Host of
-	// requests. Empty means its address.
+	// Host is its configured DNS name, for its certificate and the Host of requests. Empty means
+	// its address.
 	Host string
-	Kind engine.Kind // of its engine; unknown is told apart by what it serves
-	// Token refers to the bearer token that looks carry, as of [reach.Tokens].
+	Kind engine.Kind // of its engine; if unknown, detected from its pages
+	// Token refers to the bearer token for scrapes, in [engineclient.Tokens].
 	Token string
-	// TLS is how it is known by the settings of its pool, zero if they do not say; H2C says that it
-	// speaks HTTP/2 without TLS.
+	// TLS is the TLS configuration of its pool, zero if there is none. H2C reports HTTP/2 without
+	// TLS.
 	TLS v1alpha1.EngineTLS
 	H2C bool
-	// Ports are where else it listens.
+	// Ports are its other ports.
 	Ports objects.Ports
-	// Incarnation tells lives of the engine apart, empty if nobody says: another one is another
-	// target, of which nothing is known.
+	// Incarnation identifies one life of the engine, or is empty. Another incarnation is another
+	// target.
 	Incarnation string
 }
 
@@ -38,12 +38,12 @@ func Targets(w *objects.World) []Target {
 	return all
 }
 
-// where is the address at which a page of the target is.
+// where returns the address of a page of the target.
 func (t Target) where(page engine.Page) string {
 	return objects.AtPort(t.Address, cmp.Or(t.port(page), page.Port))
 }
 
-// port is the one that people name for such a page, 0 if they name none.
+// port returns the configured port for a page, or 0.
 func (t Target) port(page engine.Page) uint16 {
 	if page.Path == modelsPage.Path {
 		return t.Ports.HTTP
