@@ -210,10 +210,10 @@ func (f *Fleet) publish() {
 	f.state.Seal()
 	for _, t := range told {
 		if t.Open {
-			f.Log.Warn("most endpoints of the pool look bad; picking among all that are not out", "pool", t.Pool.String(), "faulty",
+			f.Log.Warn("most endpoints of the pool look unhealthy; picking among all that are not out", "pool", t.Pool.String(), "faulty",
 				t.Faulty, "lost", t.Lost)
 		} else {
-			f.Log.Info("the pool's endpoints look well again", "pool", t.Pool.String())
+			f.Log.Info("the pool's endpoints have recovered", "pool", t.Pool.String())
 		}
 	}
 	f.told()
@@ -226,9 +226,9 @@ func (f *Fleet) told() {
 	for _, l := range f.state.Times.TakeTrustChanges() {
 		args := []any{"pool", l.Pool.String(), "why", l.Why, "off", fmt.Sprintf("%.0f %%", 100*l.Residual), "measurements", l.Rows}
 		if l.Trusted {
-			f.Log.Info("how long the pool's engines take is known well enough: policy latency decides", args...)
+			f.Log.Info("enough timing data: policy latency decides", args...)
 		} else {
-			f.Log.Warn("how long the pool's engines take is not known well enough: policy proposal decides in place of latency", args...)
+			f.Log.Warn("not enough timing data: falling back from policy latency to proposal", args...)
 		}
 	}
 }

@@ -129,7 +129,7 @@ func TestWhenMostLookBadAllAreUsed(t *testing.T) {
 	if p := view(f); p.Endpoints[0].State != pick.Lost || len(fleet.Read(f, (*endpointstate.State).FailOpen)) != 1 {
 		t.Errorf("all silent: %v", p.Endpoints[0].State)
 	}
-	if n := strings.Count(log.String(), "most endpoints of the pool look bad"); n != 2 {
+	if n := strings.Count(log.String(), "most endpoints of the pool look unhealthy"); n != 2 {
 		t.Errorf("it is said %d times, want 2:\n%s", n, log.String())
 	}
 }

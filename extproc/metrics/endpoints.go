@@ -19,22 +19,22 @@ func endpointGauge(name, help string, labels ...string) *prometheus.Desc {
 var (
 	stateDesc = endpointGauge("state",
 		"Is 1 for the state that the endpoint is in, and 0 for each other: healthy, suspect, stale, lost or out.", "state")
-	inFlightDesc = endpointGauge("in_flight", "Requests that this extproc sent to the endpoint and that have not ended.")
-	modelsDesc   = endpointGauge("models_in_flight", "Models for which requests of this extproc are in flight at the endpoint.")
-	runningDesc  = endpointGauge("running", "Requests in the engine's batch, as it last said.")
-	waitingDesc  = endpointGauge("waiting", "Requests in the engine's own queue, as it last said.")
-	kvUsageDesc  = endpointGauge("kv_usage", "Share of the engine's KV cache in use, 0 to 1, as it last said.")
+	inFlightDesc = endpointGauge("in_flight", "Requests of this extproc in flight at the endpoint.")
+	modelsDesc   = endpointGauge("models_in_flight", "Models with requests of this extproc in flight at the endpoint.")
+	runningDesc  = endpointGauge("running", "Requests in the engine's batch, as it last reported.")
+	waitingDesc  = endpointGauge("waiting", "Requests in the engine's own queue, as it last reported.")
+	kvUsageDesc  = endpointGauge("kv_usage", "Share of the engine's KV cache in use, 0 to 1, as it last reported.")
 	failOpenDesc = prometheus.NewDesc("headgate_pool_fail_open",
-		"Is 1 while most endpoints of the pool look bad, so that extproc picks among all that are not out.", []string{"pool"}, nil)
+		"Is 1 while most endpoints of the pool look unhealthy, so that extproc picks among all that are not out.", []string{"pool"}, nil)
 	trustedDesc = prometheus.NewDesc("headgate_pool_predictions_trusted",
-		"Is 1 while policy latency decides by how long the pool's engines are predicted to take, and 0 while policy proposal does in its place.",
+		"Is 1 while policy latency decides by predictions for the pool, and 0 while it falls back to policy proposal.",
 		[]string{"pool"}, nil)
 	leasesDesc = prometheus.NewDesc("headgate_requests_in_flight",
-		"Requests in flight whose end another stream than their own reports, such as an access log.", nil, nil)
+		"Requests in flight whose end is reported apart from their own stream, such as by an access log.", nil, nil)
 	inferredDesc = prometheus.NewDesc("headgate_requests_in_flight_inferred_total",
-		"Requests whose end nothing reported, but the load of their endpoint showed.", nil, nil)
+		"Requests whose end was not reported but follows from the load of their endpoint.", nil, nil)
 	expiredDesc = prometheus.NewDesc("headgate_requests_in_flight_expired_total",
-		"Requests that stopped counting as in flight because nothing reported their end before the lease ran out.", nil, nil)
+		"Requests that stopped counting as in flight because nothing reported their end before --in-flight-timeout.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

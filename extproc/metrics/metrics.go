@@ -152,40 +152,40 @@ func New(f *fleet.Fleet) *Meter {
 		"Requests that the endpoint failed, whether or not another endpoint served them, by kind: unreached (it took no connection, and another was tried), refused (it took no connection), reset (it dropped the request), timeout (it fell silent), engine_gone (it closed its port and went silent, and extproc ended the request), cut (nobody knows who ended the answer), elsewhere (its queue was full, or it was stopping), missing (it has no such model), error (it answered 5xx), stream_error (it answered 200 with an error of its own in the answer).", "pool", "endpoint", "kind")
 	m.retries = counter("headgate_endpoint_retries_total", "Attempts after the first, counted at the last endpoint that was tried.", "pool",
 		"endpoint")
-	m.reportedWaiting = gauge("headgate_endpoint_engine_requests_waiting", "Requests in the engine's own queue, as its latest answer said.",
-		"pool", "endpoint")
+	m.reportedWaiting = gauge("headgate_endpoint_engine_requests_waiting",
+		"Requests in the engine's own queue, as its latest answer reported.", "pool", "endpoint")
 	m.reportedKVUsage = gauge("headgate_endpoint_engine_kv_cache_usage",
-		"Share of the engine's KV cache in use, 0 to 1, as its latest answer said.", "pool", "endpoint")
+		"Share of the engine's KV cache in use, 0 to 1, as its latest answer reported.", "pool", "endpoint")
 
 	m.perRequest = histogram("headgate_request_tokens",
 		"Tokens of one request, by kind: prompt or completion; only of requests whose answer states them.", tokenBuckets, "pool", "kind")
 	m.picks = counter("headgate_picks_total", "Decisions, by the policy's reason for the endpoint.", "pool", "reason")
-	m.endpoints = gauge("headgate_endpoints", "Endpoints of the pool, as the objects in force say.", "pool")
+	m.endpoints = gauge("headgate_endpoints", "Endpoints of the pool in the objects in force.", "pool")
 
 	m.gateway = histogram("headgate_gateway_overhead_seconds",
-		"Seconds from a request's first byte to the first byte sent to an endpoint: the upload of its body, Envoy and extproc, but not the time for which it was held.",
+		"Seconds from a request's first byte to the first byte sent to an endpoint: the upload of its body, Envoy and extproc, without queue time.",
 		ownBuckets).WithLabelValues().(prometheus.Histogram)
 	m.decision = histogram("headgate_decision_seconds", "Seconds from the moment in which extproc has the whole request to its decision.",
 		ownBuckets).WithLabelValues().(prometheus.Histogram)
 	m.replies = counter("headgate_replies_total", "Replies that extproc itself gave, by HTTP status and error code.", "code", "error")
-	m.looks = counter("headgate_scrapes_total", "Looks at endpoints, by result: ok or error.", "result")
-	m.held = gauge("headgate_queued_requests", "Requests that extproc holds now until their model is loaded.").WithLabelValues()
+	m.looks = counter("headgate_scrapes_total", "Scrapes of endpoints, by result: ok or error.", "result")
+	m.held = gauge("headgate_queued_requests", "Requests in the queue until their model is loaded.").WithLabelValues()
 	m.holds = histogram("headgate_queue_time_seconds",
-		"Seconds for which extproc held a request, by what ended the hold: released (a copy can be used), failed (the model cannot be loaded), expired (its time was over), cancelled (the client left), stopped (extproc is stopping), full (it could not be held).",
+		"Seconds that a request spent in the queue for its model, by outcome: released (a copy can be used), failed (the model cannot be loaded), expired (its time limit passed), cancelled (the client left), stopped (extproc is stopping), full (the queue was full).",
 		holdBuckets,
 		"outcome")
 	m.heldFull = gauge("headgate_concurrency_queued_requests",
-		"Requests that extproc holds now because every copy of their model has as many requests as it takes at once.").WithLabelValues()
+		"Requests in the queue because every copy of their model is at its concurrency limit.").WithLabelValues()
 	m.holdsFull = histogram("headgate_concurrency_queue_time_seconds",
-		"Seconds for which extproc held a request because every copy of its model had as many requests as it takes at once, by what ended that: released (one takes another, or there is no copy any more), failed, expired, cancelled, stopped and full as of headgate_queue_time_seconds.",
+		"Seconds that a request spent in the queue because every copy of its model was at its concurrency limit, by outcome: released (a copy has room, or there is no copy any more), failed, expired, cancelled, stopped and full as for headgate_queue_time_seconds.",
 		holdBuckets,
 		"outcome")
 	m.connected = gauge("headgate_control_connected",
-		"Is 1 while control is connected and has sent everything that it knows, else 0.").WithLabelValues()
+		"Is 1 while control is connected and the placement state is synced, else 0.").WithLabelValues()
 	m.version = gauge("headgate_control_version",
 		"Version of control's latest update in force, on the present connection.").WithLabelValues()
 	m.heardAt = gauge("headgate_control_last_message_timestamp_seconds",
-		"When extproc last put an update of control in force, in seconds since 1970.").WithLabelValues()
+		"When extproc last applied an update of control, in seconds since 1970.").WithLabelValues()
 	m.refused = gauge("headgate_objects_rejected_files",
 		"Files with objects, or objects of an API server, that are not in force because they are invalid.").WithLabelValues()
 	m.readable = gauge("headgate_objects_connected",

@@ -92,7 +92,7 @@ serves on the usual ports of an endpoint picker: 9002 for requests, 9003 for hea
 
 With --control, control decides which endpoint has which model. A request for a model that no endpoint has waits until
 control has loaded it, at most for --max-queue-time or the timeouts.queue of a PoolSettings. While control does not answer,
-extproc keeps what control last said.
+extproc keeps the last placement state.
 
 Examples:
 
@@ -131,13 +131,13 @@ func Parse(args []string, out io.Writer) (Options, error) {
 	fs.IntVar(&c.MetricsPort, "metrics-port", 9090,
 		"serve /metrics, /profiles, /healthz and /readyz on this `PORT`; 0 picks a free port and logs it, -1 means not at all")
 	policy := fs.String("policy", c.Settings.Policy.Rule.String(),
-		"pick endpoints by this `RULE`: latency predicts what the request costs itself and others at each endpoint, and is proposal while its predictions are not to be trusted; proposal keeps the requests for an adapter at the endpoints that use it already; leastRequest, roundRobin and random are for comparison")
+		"pick endpoints by this `RULE`: latency predicts what the request costs itself and others at each endpoint, and falls back to proposal while its predictions are not trusted; proposal keeps the requests for an adapter at the endpoints that use it already; leastRequest, roundRobin and random are for comparison")
 	fs.Int64Var(&c.Settings.Policy.Threshold, "adapter-threshold", c.Settings.Policy.Threshold,
 		"with policy proposal: prefer another endpoint once one has `N` requests in flight for the adapter; the default is one eighth of a batch of 256")
 	fs.IntVar(&c.PrefixBytes, "prefix-cache-bytes", prefix.DefaultBytes,
 		"remember which prompts each endpoint probably has in its cache, in at most `N` bytes, for policies that ask for it: 64 for each 256 bytes of a prompt at an endpoint. Without such a policy it takes no memory")
 	fs.BoolVar(&c.ExplainPicks, "explain-picks", false,
-		"with --policy latency: write into Envoy's access log why each request went where it did, and not to the next best endpoint: what was expected there, in seconds")
+		"with --policy latency: write the predicted times of the chosen endpoint and of the second best into Envoy's access log, in seconds")
 	fs.IntVar(&c.Settings.Picks, "endpoints-per-request", c.Settings.Picks,
 		"name up to `N` endpoints for each request, so that the data plane can try the next one where one fails: 3 with envoy.yaml; 1 with an ORIGINAL_DST cluster, which cannot try a second")
 	fs.DurationVar(&c.Settings.Lease, "in-flight-timeout", c.Settings.Lease,
@@ -161,19 +161,19 @@ func Parse(args []string, out io.Writer) (Options, error) {
 	fs.StringVar(&c.MeshTokenFile, "mesh-token-file", "",
 		"let calls of ModelMesh's API through to control where they send the bearer token in this `FILE`, which may be replaced at any time and is that of control's flag of this name; without it they end with UNIMPLEMENTED")
 	fs.DurationVar(&c.Settings.Hold, "max-queue-time", c.Settings.Hold,
-		"hold a request until its model is loaded, for at most this long; the data plane's max_message_timeout must be at least as long")
-	fs.IntVar(&c.MaxQueued, "max-queued-per-model", flow.DefaultMaxHeld, "hold at most `N` requests for one model; answer 429 to any more")
+		"queue a request until its model is loaded, for at most this long; the data plane's max_message_timeout must be at least as long")
+	fs.IntVar(&c.MaxQueued, "max-queued-per-model", flow.DefaultMaxHeld, "queue at most `N` requests for one model; answer 429 to any more")
 	fs.Int64Var(&c.MaxQueuedMiB, "max-queued-mib", flow.DefaultMaxBytes>>20,
-		"hold at most `N` MiB of request bodies, for all models together; answer 429 to any more")
+		"queue at most `N` MiB of request bodies, for all models together; answer 429 to any more")
 	fs.DurationVar(&c.ScrapeInterval, "scrape-interval", scrape.DefaultInterval, "read each endpoint's load this often")
 	fs.DurationVar(&c.ModelsInterval, "models-scrape-interval", scrape.DefaultModelsInterval,
 		"read each endpoint's list of models this often")
 	fs.DurationVar(&c.Serve.DrainDelay, "drain-delay", 5*time.Second,
 		"after SIGTERM, report by gRPC health that extproc stops, and keep serving other gateways for this long")
 	fs.DurationVar(&c.Serve.DrainTimeout, "drain-timeout", 5*time.Second,
-		"after SIGTERM, wait this long for requests that are held, then answer them with 503; with --grpc-port, wait for all requests in flight, by default 30s. Answers through Headgate's own Envoy need no extproc and go on")
+		"after SIGTERM, wait this long for queued requests, then answer them with 503; with --grpc-port, wait for all requests in flight, by default 30s. Answers through Headgate's own Envoy need no extproc and go on")
 	fs.BoolVar(&c.Serve.TakeOver, "take-over", false,
-		"take over the sockets of --listen from an extproc that runs: once this one knows as much, it accepts all new connections. Stop the other one then")
+		"take over the sockets of --listen from a running extproc: once this one has scraped all endpoints, it accepts all new connections. Then stop the other one")
 	fs.Uint64Var(&c.Seed, "seed", 0, "make random choices from this `NUMBER`, the same in each run; 0 means different ones in each run")
 	c.Explain.Register(fs)
 	fs.TextVar(&c.LogLevel, "log-level", slog.LevelInfo, "log messages of this `LEVEL` and above: debug, info, warn or error")
