@@ -12,8 +12,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// A lease lasts from when its request was last seen to go on; one that is not known is not made by
-// that.
+// A lease is extended when its request makes progress. Renewing an unknown lease does not create
+// it.
 func TestALeaseIsRenewed(t *testing.T) {
 	f, c := started()
 	view(f)
@@ -36,7 +36,7 @@ func TestALeaseIsRenewed(t *testing.T) {
 	if l := f.Leases(); l.Current != 0 || l.Expired != 2 {
 		t.Errorf("a minute after it was seen last: %+v", l)
 	}
-	// A look does not take one for new because it was seen to go on.
+	// A renewed lease is not treated as new: a scrape that no longer finds its request ends it.
 	f.Lease("old", f.Begin(decide(t, f, "sql")), time.Hour)
 	c.advance(2 * time.Second)
 	f.Renew("old")
@@ -49,7 +49,7 @@ func TestALeaseIsRenewed(t *testing.T) {
 	}
 }
 
-// Outcomes name endpoints, whichever of their ports Envoy reached.
+// Outcomes count for the endpoint, whichever of its ports Envoy used.
 func TestOutcomesAreOfEndpointsAndNotOfTheirPorts(t *testing.T) {
 	set := setOf("pod-", "10.0.0.1", "10.0.0.2")
 	grpc := int32(9000)

@@ -33,7 +33,7 @@ func governing(endpoints ...string) map[string]bool {
 	return all
 }
 
-// where says which endpoints answer to a model.
+// where returns the endpoints that serve a model.
 func where(f *fleet.Fleet, id string) []string {
 	p := f.View().Snapshot.Pools[thePool.String()]
 	var all []string
@@ -79,7 +79,7 @@ func TestUseIsTakenOnce(t *testing.T) {
 	flight := f.Begin(decide(t, f, "sql"))
 	c.advance(time.Second)
 	f.Begin(decide(t, f, "sql")).End()
-	f.Begin(decide(t, f, "llama")).End() // an engine's own: control places none
+	f.Begin(decide(t, f, "llama")).End() // the engine's own base model, which control does not place
 	got := fleet.Read(f, (*endpointstate.State).Usage)
 	if u := got[model("sql")]; len(got) != 1 || u.Requests != 2 || !u.Last.Equal(c.now()) {
 		t.Errorf("use is %+v", got)
@@ -96,7 +96,7 @@ func TestUseIsTakenOnce(t *testing.T) {
 	}
 }
 
-// only counts one pool, or all if it is zero.
+// only returns a filter for one pool; zero passes all.
 func only(pool objects.Name) func(objects.Name) bool {
 	return func(is objects.Name) bool { return pool == objects.Name{} || is == pool }
 }
@@ -116,7 +116,7 @@ func TestRegisteredNamesCostNoMoreThanThemselves(t *testing.T) {
 	}
 	for _, c := range []struct {
 		model    string
-		of, want objects.Name // of is the pool that counts, zero for all
+		of, want objects.Name // of is the pool to filter by; zero passes all
 		ok       bool
 	}{
 		{"m1", objects.Name{}, thePool, true},
@@ -141,9 +141,9 @@ func TestRegisteredNamesCostNoMoreThanThemselves(t *testing.T) {
 	}
 }
 
-// What two phases are for: once Hear has put Unloading in force, whoever began is counted, and
-// nobody begins any more, by however old a view. The engine unloads when the count is 0, and no
-// request may be there then.
+// An unload has two phases. After ApplyPlacement has applied Unloading, every request that began is
+// counted, and no further one begins, however old its view. The engine unloads when the count is 0,
+// and then must have no request.
 func TestNoRequestIsAtACopyThatIsDrained(t *testing.T) {
 	f := fleet.New(fleet.Config{})
 	f.SetWorld(world("10.0.0.1", "10.0.0.2"))
@@ -169,7 +169,7 @@ func TestNoRequestIsAtACopyThatIsDrained(t *testing.T) {
 					return
 				default:
 				}
-				runtime.Gosched() // or nobody else runs for as long as a goroutine may
+				runtime.Gosched() // otherwise other goroutines wait for a whole time slice
 				view := f.View()
 				picks, err := pick.Pick(pick.Policy{Rule: pick.Random}, view.Snapshot,
 					pick.Request{Pool: "ns/pool", Model: "m", Random: random.Uint64()}, make([]pick.Decision, 1))

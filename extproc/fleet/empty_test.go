@@ -32,7 +32,7 @@ func (h *history) ip() string      { return ips[h.IntN(len(ips))] }
 func (h *history) address() string { return h.ip() + ":8000" }
 func (h *history) model() string   { return fmt.Sprint("m", h.IntN(3)) }
 
-// step is one random event.
+// step applies one random event.
 func (h *history) step() {
 	f, at := h.fleet, h.address()
 	update := func(change func(s *endpointstate.State, now time.Time)) {
@@ -100,7 +100,7 @@ func (h *history) step() {
 	}
 }
 
-// begin sends a request, whose end is reported, found by a scrape, or called.
+// begin sends a request. Its end is reported, found by a scrape, or called.
 func (h *history) begin() {
 	f := h.fleet
 	picks, err := pick.Pick(pick.Policy{Threshold: 4}, f.View().Snapshot, pick.Request{Pool: "ns/pool", Model: h.model()},
@@ -129,7 +129,7 @@ func (h *history) begin() {
 	}
 }
 
-// end ends some requests, one of them perhaps twice.
+// end ends some requests, some of them twice.
 func (h *history) end() {
 	for id, flight := range h.flying {
 		if h.IntN(2) == 0 {
@@ -148,7 +148,7 @@ func (h *history) end() {
 	}
 }
 
-// ask is a request for a model that nothing admits.
+// ask sends a request for an unknown model, so that control is asked.
 func (h *history) ask() {
 	h.fleet.Answered(h.fleet.Question())
 	if _, done, ok := h.fleet.AskControl(); ok {
@@ -156,7 +156,8 @@ func (h *history) ask() {
 	}
 }
 
-// When every request has ended and all objects are gone, no map has an entry and no count is left.
+// When every request has ended and all objects are gone, every map is empty and every count is
+// zero.
 func TestAFleetInWhichAllHasEndedIsEmpty(t *testing.T) {
 	for seed := range uint64(100) {
 		c := &clock{time.Unix(1e9, 0)}
@@ -177,7 +178,7 @@ func TestAFleetInWhichAllHasEndedIsEmpty(t *testing.T) {
 			done()
 		}
 		f.Answered(f.Question())
-		for n := range 1000 { // as many may ask at once
+		for n := range 1000 { // the maximum that may ask at once
 			if _, _, ok := f.AskControl(); !ok {
 				t.Fatalf("seed %d: %d requests ask control for ever", seed, 1000-n)
 			}
@@ -191,7 +192,7 @@ func TestAFleetInWhichAllHasEndedIsEmpty(t *testing.T) {
 				t.Errorf("seed %d: requests are left: %+v", seed, e)
 			}
 		}
-		for _, id := range []string{"m0", "m1", "m2"} { // control takes all back, one by one
+		for _, id := range []string{"m0", "m1", "m2"} { // control withdraws everything, one by one
 			f.ApplyPlacement(endpointstate.PlacementUpdate{
 				Registered: map[objects.ModelKey]bool{model(id): false},
 				VModels:    map[objects.ModelKey]endpointstate.Switch{model("v" + id): {}},
@@ -212,7 +213,7 @@ func TestAFleetInWhichAllHasEndedIsEmpty(t *testing.T) {
 		f.Update(fleet.Now, func(s *endpointstate.State, now time.Time) { s.ForgetPeers(fleet.Steady(now)) })
 		f.SetWorld(objects.Build(objects.Set{}))
 		for path, n := range leak.Maps(f) {
-			if n != 0 && !strings.Contains(path, ".world.") { // the objects count their kinds
+			if n != 0 && !strings.Contains(path, ".world.") { // the objects' own map counts their kinds
 				t.Errorf("seed %d: %s has %d entries; before the end the state was\n%s", seed, path, n, state)
 			}
 		}

@@ -1,6 +1,6 @@
 package fleet
 
-// Publish puts in force what is known now, as Run would within a second.
+// Publish publishes a view of the current state, as Run would within a second.
 func (f *Fleet) Publish() {
 	f.locked(func() {
 		f.state.Age()
@@ -8,5 +8,5 @@ func (f *Fleet) Publish() {
 	})
 }
 
-// EndLeases ends those that ran out, as Run would within a second.
+// EndLeases ends expired leases, as Run would within a second.
 func (f *Fleet) EndLeases() { f.endLeases() }

@@ -24,10 +24,10 @@ const (
 	b = "10.0.0.2:8000"
 )
 
-// world has one pool with these pods, all ready.
+// world returns a World of one pool with these pods, all ready.
 func world(ips ...string) *objects.World { return worldOf("pod-", ips...) }
 
-// worldOf is a pool of pods whose names begin so.
+// worldOf is world with a prefix for the names of the pods.
 func worldOf(prefix string, ips ...string) *objects.World {
 	return objects.Build(setOf(prefix, ips...))
 }
@@ -52,7 +52,8 @@ type clock struct{ at time.Time }
 func (c *clock) now() time.Time          { return c.at }
 func (c *clock) advance(d time.Duration) { c.at = c.at.Add(d) }
 
-// started is a fleet of two endpoints with a base model and two adapters each, heard just now.
+// started returns a fleet of two endpoints with a base model and two adapters each, both just
+// scraped.
 func started() (*fleet.Fleet, *clock) {
 	c := &clock{time.Unix(1e9, 0)}
 	f := fleet.New(fleet.Config{Now: c.now})
@@ -66,7 +67,7 @@ func started() (*fleet.Fleet, *clock) {
 
 func see(f *fleet.Fleet, address string, load engine.Load) { f.Scrape(address).Succeeded(load) }
 
-// view publishes the news and returns the pool.
+// view publishes a view and returns the pool in it.
 func view(f *fleet.Fleet) *pick.Pool {
 	f.Publish()
 	return f.View().Snapshot.Pools["ns/pool"]
@@ -90,8 +91,8 @@ func TestRequestsAreCountedWhereTheyGoUntilTheyEnd(t *testing.T) {
 	f, _ := started()
 	view(f)
 	first := f.Begin(decide(t, f, "sql"))
-	second := f.Begin(decide(t, f, "sql")) // packs with the first
-	base := f.Begin(decide(t, f, "llama")) // the other endpoint: less pending
+	second := f.Begin(decide(t, f, "sql")) // uses the slot of the first
+	base := f.Begin(decide(t, f, "llama")) // the other endpoint: fewer pending
 
 	p := view(f)
 	holder, other := &p.Endpoints[0], &p.Endpoints[1]
@@ -118,7 +119,7 @@ func TestRequestsAreCountedWhereTheyGoUntilTheyEnd(t *testing.T) {
 	}
 }
 
-// What the engine counts includes what we sent it; the rest is others'.
+// The engine's count includes this process's requests; the rest are from other sources.
 func TestOthersAreWhatWeDidNotSend(t *testing.T) {
 	f, _ := started()
 	view(f)
@@ -126,14 +127,14 @@ func TestOthersAreWhatWeDidNotSend(t *testing.T) {
 	address := d.Endpoint.Address
 	flight := f.Begin(d)
 	look := f.Scrape(address)
-	flight.End() // while the engine answers: it may or may not have counted it
+	flight.End() // during the scrape: the engine may or may not have counted it
 	look.Succeeded(engine.Load{Running: engine.Known(2), Waiting: engine.Known(1)})
 	for _, e := range view(f).Endpoints {
 		if want := map[bool]int64{true: 2, false: 0}[e.Address == address]; e.Pending() != want {
 			t.Errorf("%s has %d pending, want %d", e.Address, e.Pending(), want)
 		}
 	}
-	see(f, address, engine.Load{Running: engine.Known(2)}) // waiting unknown
+	see(f, address, engine.Load{Running: engine.Known(2)}) // waiting is unknown
 	view(f)
 	if got := decide(t, f, "llama"); got.Endpoint.Address == address {
 		t.Errorf("the busier endpoint is picked")
@@ -147,7 +148,7 @@ func TestReportedAdaptersCountOnceWithOurs(t *testing.T) {
 	if n := p.Endpoints[0].ActiveAdapters(); n != 2 || p.Endpoints[0].Slots != 4 {
 		t.Errorf("%d adapters, %d slots", n, p.Endpoints[0].Slots)
 	}
-	flight := f.Begin(decide(t, f, "sql")) // a holds it
+	flight := f.Begin(decide(t, f, "sql")) // a has it in flight
 	defer flight.End()
 	if n := f.View().Snapshot.Pools["ns/pool"].Endpoints[0].ActiveAdapters(); n != 2 {
 		t.Errorf("with our request %d adapters, want 2", n)
@@ -178,7 +179,7 @@ func TestCountsOutliveTheirEndpoint(t *testing.T) {
 	}
 }
 
-// Under every kind of news at once, requests see whole views and no count is lost.
+// While all kinds of updates are concurrent, requests see consistent views, and no count is lost.
 func TestNoCountIsLost(t *testing.T) {
 	f, _ := started()
 	f.Publish()
@@ -224,7 +225,7 @@ func TestNoCountIsLost(t *testing.T) {
 	}
 }
 
-// News of load is published at most once a pause, and the last of it always.
+// Load updates are published at most once per interval, and the last one always is.
 func TestNewsOfLoadIsPublishedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fleet.New(fleet.Config{})
@@ -240,7 +241,7 @@ func TestNewsOfLoadIsPublishedTogether(t *testing.T) {
 			synctest.Wait()
 			views[f.View()] = true
 		}
-		time.Sleep(10 * time.Millisecond) // of the bubble's clock: the pause is over
+		time.Sleep(10 * time.Millisecond) // on synctest's fake clock: the interval is over
 		synctest.Wait()
 		if n := len(views); n > 2 {
 			t.Errorf("100 looks at one moment made %d views", n)
@@ -251,8 +252,8 @@ func TestNewsOfLoadIsPublishedTogether(t *testing.T) {
 	})
 }
 
-// Where many requests fail at one moment the first is known at once, and all of them a pause later,
-// in one view.
+// If many requests fail at once, the first failure is published at once, and all others together
+// after an interval.
 func TestABurstOfFaultsIsPaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var published atomic.Int64
@@ -275,7 +276,7 @@ func TestABurstOfFaultsIsPaced(t *testing.T) {
 			}
 			for range faults {
 				f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(b, now) })
-				if faults > 1 { // Run wakes in between
+				if faults > 1 { // Run wakes up in between
 					synctest.Wait()
 				}
 			}
@@ -300,8 +301,8 @@ func TestABurstOfFaultsIsPaced(t *testing.T) {
 	})
 }
 
-// What happens at an endpoint changes the view of its pools, and of no other: that costs by the
-// pool, not by the cluster.
+// An event at an endpoint updates the view of its pools only, so the cost depends on the pool, not
+// on the cluster.
 func TestAFaultChangesItsOwnPoolsView(t *testing.T) {
 	set := objects.Endpoints([]string{a})
 	other := objects.Endpoints([]string{b})
@@ -328,7 +329,7 @@ func TestAFaultChangesItsOwnPoolsView(t *testing.T) {
 	}
 }
 
-// Time alone makes an endpoint stale: nobody need hear of it.
+// Time alone makes an endpoint stale; no event is needed.
 func TestWhoIsSilentIsLostWithoutNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fleet.New(fleet.Config{})

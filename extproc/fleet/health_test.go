@@ -18,7 +18,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// An endpoint's standing is that of the last request that began after its last fault.
+// An endpoint's state is the result of the last request that began after its last failure.
 func TestAFaultMakesASuspectUntilALaterRequestEndsWell(t *testing.T) {
 	f, c := started()
 	before := c.at
@@ -38,7 +38,8 @@ func TestAFaultMakesASuspectUntilALaterRequestEndsWell(t *testing.T) {
 	}
 }
 
-// Being full is no fault: it passes soon, and however many are full, those that are not come first.
+// A full endpoint is not faulty: it is suspect only for a moment, and endpoints that are not full
+// come first.
 func TestAFullEndpointIsASuspectForAMoment(t *testing.T) {
 	f, c := started()
 	c.advance(time.Millisecond)
@@ -94,8 +95,8 @@ func TestWhatIsAFaultOfTheEndpoint(t *testing.T) {
 	}
 }
 
-// Where most endpoints that answer looks are suspects, the requests are more likely at fault: all
-// are used, and that is said once.
+// If most endpoints that answer scrapes are suspect, the requests are more likely at fault: all
+// endpoints are used, which is logged once.
 func TestWhenMostLookBadAllAreUsed(t *testing.T) {
 	var log bytes.Buffer
 	c := &clock{time.Unix(1e9, 0)}
@@ -124,7 +125,7 @@ func TestWhenMostLookBadAllAreUsed(t *testing.T) {
 		t.Errorf("one of three again is %v", p.Endpoints[1].State)
 	}
 
-	// All silent for long: it may be the looks that fail.
+	// All endpoints are silent for long: the scrapes may be at fault.
 	c.advance(time.Minute)
 	if p := view(f); p.Endpoints[0].State != pick.Lost || len(fleet.Read(f, (*endpointstate.State).FailOpen)) != 1 {
 		t.Errorf("all silent: %v", p.Endpoints[0].State)
@@ -134,7 +135,8 @@ func TestWhenMostLookBadAllAreUsed(t *testing.T) {
 	}
 }
 
-// A load report is a look at what it tells, unless a later look has seen more.
+// A load report in a response counts as a scrape of the values it has, unless a later scrape has
+// newer ones.
 func TestALoadReportCountsAsALook(t *testing.T) {
 	f, c := started()
 	c.advance(999 * time.Millisecond)
@@ -156,7 +158,7 @@ func TestALoadReportCountsAsALook(t *testing.T) {
 	})
 	f.Update(fleet.Later, func(s *endpointstate.State, now time.Time) {
 		s.LoadReported(a, engine.Load{Waiting: engine.Known(9)}, c.at.Add(time.Hour), now)
-	}) // a clock that is wrong
+	}) // the clock is wrong
 	f.Update(fleet.Later, func(s *endpointstate.State, now time.Time) { s.LoadReported(a, engine.Load{}, c.at, now) })
 	if got := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status {
 		return s.Endpoints(f.Now())
@@ -202,8 +204,8 @@ func TestALeaseEndsOnceByWhicheverComesFirst(t *testing.T) {
 	}
 }
 
-// A data plane that shows only the beginning of answers reports no end: what a look does not see
-// any more has ended.
+// A data plane that shows only the beginning of responses reports no ends. A request that a scrape
+// no longer finds has ended.
 func TestALookEndsTheLeasesOfRequestsThatAreGone(t *testing.T) {
 	f, c := started()
 	view(f)
@@ -242,13 +244,14 @@ func TestALookEndsTheLeasesOfRequestsThatAreGone(t *testing.T) {
 	if l := f.Leases(); at(a) != 2 || l.Current != 2 || l.Inferred != 2 || l.Expired != 0 {
 		t.Errorf("of three that are long there, and one seen, %d and %+v are left", at(a), l)
 	}
-	f.Release("3") // the youngest of them is the one that is left
+	f.Release("3") // the youngest, which is the one that is left
 	if at(a) != 1 {
 		t.Errorf("%d in flight, want the one on its way", at(a))
 	}
 }
 
-// Only an adapter takes a slot where it goes; a base model, and a request for no model, take none.
+// Only adapters take a slot at their endpoint; a base model, and a request without a model, take
+// none.
 func TestARequestThatMovedIsCountedWhereItIs(t *testing.T) {
 	for model, slots := range map[string]int64{"sql": 1, "llama": 0, "": 0} {
 		f, _ := started()
@@ -287,7 +290,7 @@ func TestARequestThatMovedIsCountedWhereItIs(t *testing.T) {
 func TestWhoMadeAnAnswerIsRemembered(t *testing.T) {
 	f, _ := started()
 	f.Observe(outcome.Outcome{Pool: "ns/pool", Endpoint: a, Status: 200, ResponseID: "resp_1"})
-	f.Observe(outcome.Outcome{Pool: "ns/pool", Endpoint: a, Status: 200, ResponseID: "chatcmpl-1"}) // nobody asks for it again
+	f.Observe(outcome.Outcome{Pool: "ns/pool", Endpoint: a, Status: 200, ResponseID: "chatcmpl-1"}) // it is never continued
 	if m, ok := f.Maker("resp_1"); !ok || m != (fleet.Maker{Pool: objects.Name{Namespace: "ns", Name: "pool"}, Address: a}) {
 		t.Errorf("the maker is %+v, %v", m, ok)
 	}
@@ -296,8 +299,8 @@ func TestWhoMadeAnAnswerIsRemembered(t *testing.T) {
 	}
 }
 
-// What an engine answers last may become known after a look found it gone, and tells nothing of
-// what is there now: what comes back may have other models.
+// An engine's last response may arrive after a scrape found the engine gone. It does not describe
+// what is there now: the next engine may have other models.
 func TestAReportBringsNoEndpointBackThatRefused(t *testing.T) {
 	f, c := started()
 	waiting := engine.Load{Waiting: engine.Known(9)}
@@ -312,7 +315,7 @@ func TestAReportBringsNoEndpointBackThatRefused(t *testing.T) {
 	began := c.now()
 	f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.Stopping(a, began) })
 	c.advance(50 * time.Millisecond)
-	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(a, now) }) // a look found it gone
+	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(a, now) }) // a scrape found it gone
 	c.advance(20 * time.Millisecond)
 	f.Observe(outcome.Outcome{Pool: "ns/pool", Endpoint: a, Status: 200, Began: began, Duration: 60 * time.Millisecond, Load: waiting})
 	at("after the last answer, which ended late", pick.Out)
@@ -323,8 +326,8 @@ func TestAReportBringsNoEndpointBackThatRefused(t *testing.T) {
 	at("after a look", pick.Healthy)
 }
 
-// As much is known as another process knows when each endpoint has been looked at, whatever came of
-// it, and control has said all.
+// A fleet is settled when each endpoint has been scraped, successfully or not, and control has sent
+// its complete state.
 func TestWhenAFleetIsSettled(t *testing.T) {
 	for _, ends := range []func(*fleet.Fleet, fleet.Scrape){
 		func(_ *fleet.Fleet, l fleet.Scrape) { l.Succeeded(engine.Load{}) },
@@ -353,9 +356,9 @@ func TestWhenAFleetIsSettled(t *testing.T) {
 	}
 }
 
-// A connection that breaks under a request makes its endpoint the last choice until a scrape is
-// answered; only a refused connection or a failed scrape takes it out. Control learns that its
-// copies are of no use from a scrape, not from one request.
+// A connection that breaks during a request makes its endpoint the last choice until a scrape
+// succeeds. Only a refused connection or a failed scrape takes it out. Control is told that its
+// copies are unusable after a failed scrape, not after one request.
 func TestARequestThatIsTurnedAwayIsNoWordForControl(t *testing.T) {
 	f, c := started()
 	f.ApplyPlacement(endpointstate.PlacementUpdate{
@@ -460,7 +463,7 @@ func TestARequestThatIsTurnedAwayIsNoWordForControl(t *testing.T) {
 	}
 }
 
-// What Gone says is in force when it returns, though a view was published a moment ago.
+// Gone takes effect before it returns, even if a view was published a moment ago.
 func TestGoneIsInForceAtOnce(t *testing.T) {
 	c := &clock{time.Unix(1e9, 0)}
 	f := fleet.New(fleet.Config{Now: c.now})
@@ -479,7 +482,7 @@ func TestGoneIsInForceAtOnce(t *testing.T) {
 		<-done
 	}()
 	for range 200 {
-		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.RequestRefused(b, now) }) // a view, and a pause
+		f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.RequestRefused(b, now) }) // publishes a view
 		f.Update(fleet.Now, func(s *endpointstate.State, now time.Time) {
 			if !s.Refuses(a) {
 				s.Refused(a, now)

@@ -10,8 +10,8 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// limitedFleet is a fleet in which m has a copy that takes so many requests at once, and what it
-// told of requests that ended.
+// limitedFleet returns a fleet in which m has a copy with this limit, and the list of models that
+// the fleet reports as freed.
 func limitedFleet(t *testing.T, limit int) (*fleet.Fleet, *[]string) {
 	t.Helper()
 	var freed []string
@@ -25,7 +25,7 @@ func limitedFleet(t *testing.T, limit int) (*fleet.Fleet, *[]string) {
 	return f, &freed
 }
 
-// limits has control say all that there is: that m has a copy with a limit.
+// limits applies control's complete state: m has a copy with a limit.
 func limits(f *fleet.Fleet, limit int, share endpointstate.Share) {
 	n := endpointstate.PlacementUpdate{
 		All: true, Endpoints: governing(a, b),
@@ -37,7 +37,7 @@ func limits(f *fleet.Fleet, limit int, share endpointstate.Share) {
 	f.ApplyPlacement(n)
 }
 
-// room says whether m takes another request.
+// room reports whether m can take another request.
 func room(f *fleet.Fleet) bool {
 	_, room := f.View().Snapshot.Pools[thePool.String()].Has("m")
 	return room
@@ -56,7 +56,7 @@ func TestNoMoreRequestsBeginAtACopyThanItTakes(t *testing.T) {
 	if !slices.Equal(*freed, []string{"m"}) || !room(f) {
 		t.Errorf("when one has ended %v are told, and there is room: %v", *freed, room(f))
 	}
-	// A limit that changes counts for those that are there.
+	// A changed limit also applies to requests that are in flight.
 	limits(f, 1, endpointstate.Share{})
 	if room(f) || f.Begin(d) != nil {
 		t.Error("one is there of one that may be, and there is room")
@@ -72,7 +72,7 @@ func TestNoMoreRequestsBeginAtACopyThanItTakes(t *testing.T) {
 	}
 }
 
-// A limit is shared as control said last, also in a stream of which nothing was said of that yet.
+// A limit is shared as control said last, even if a new stream has not said it yet.
 func TestALimitIsSharedWithOtherProcesses(t *testing.T) {
 	f, _ := limitedFleet(t, 4)
 	if n := fleet.Read(f, (*endpointstate.State).Sharing); n != 0 {
@@ -100,7 +100,8 @@ func TestALimitIsSharedWithOtherProcesses(t *testing.T) {
 	}
 }
 
-// A lease that runs out lets the next go on, and so does a request that was answered elsewhere.
+// An expired lease frees the copy for the next request, and so does a request that was served
+// elsewhere.
 func TestWhoeverEndsFreesACopy(t *testing.T) {
 	f, freed := limitedFleet(t, 1)
 	f.Lease("late", f.Begin(decide(t, f, "m")), -time.Second)

@@ -15,8 +15,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// withVModel has a VModel "sql" of the pool, of which a percentage of the requests go to a canary,
-// unless that is 0.
+// withVModel returns a World with the VModel "sql". If percent is not 0, a canary gets that
+// percentage of its requests.
 func withVModel(target, canary string, percent int32) *objects.World {
 	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: thePool.Namespace, Name: thePool.Name}}
 	v := v1alpha1.VModel{ObjectMeta: metav1.ObjectMeta{Namespace: thePool.Namespace, Name: "sql"}}
@@ -27,13 +27,13 @@ func withVModel(target, canary string, percent int32) *objects.World {
 	return objects.Build(objects.Set{Pools: []pool.InferencePool{p}, VModels: []v1alpha1.VModel{v}})
 }
 
-// switched is the word of control that requests for VModels go elsewhere.
+// switched returns an update of control about the targets of VModels.
 func switched(all map[objects.ModelKey]endpointstate.Switch) endpointstate.PlacementUpdate {
 	return endpointstate.PlacementUpdate{VModels: all}
 }
 
-// What control says of a VModel comes before its object, which counts where control says nothing; a
-// name that a client registered and is no VModel's is a model's.
+// Control's target of a VModel takes precedence over its object's, which applies if control sends
+// none. A registered name that is not a VModel's is a model's.
 func TestWhereRequestsForAVModelGo(t *testing.T) {
 	w, empty := withVModel("sql-v1", "", 0), world()
 	f := fleet.New(fleet.Config{})
@@ -79,7 +79,7 @@ func TestWhereRequestsForAVModelGo(t *testing.T) {
 	}
 }
 
-// shareOf is how many of so many lots go to the canary.
+// shareOf returns how many of these hash buckets go to the canary.
 func shareOf(f *fleet.Fleet, w *objects.World, lots []uint64) (n int) {
 	for _, lot := range lots {
 		if f.Resolve(w, model("sql"), lot) == "sql-v2" {
@@ -89,9 +89,9 @@ func shareOf(f *fleet.Fleet, w *objects.World, lots []uint64) (n int) {
 	return n
 }
 
-// A canary gets its percentage of the lots, by its object or by control, whether lots are random or
-// count; each lot goes where it went before, and those that went to a canary still do when it gets
-// more.
+// A canary gets its percentage of the hash buckets, whether its object or control configures it,
+// and whether bucket numbers are random or consecutive. A bucket's result is stable, and a bucket
+// of the canary stays there when the percentage grows.
 func TestACanaryGetsItsShare(t *testing.T) {
 	const many = 100_000
 	random, counting := make([]uint64, many), make([]uint64, many)
@@ -110,7 +110,7 @@ func TestACanaryGetsItsShare(t *testing.T) {
 			if again := shareOf(byControl, withVModel("x", "", 0), lots); again != n {
 				t.Errorf("%d %% of %s lots: %d by its object and %d by control", percent, name, n, again)
 			}
-			if want := many * percent / 100; n < want-600 || n > want+600 { // four standard deviations, where they are largest
+			if want := many * percent / 100; n < want-600 || n > want+600 { // four standard deviations at the largest variance
 				t.Errorf("%d %% of %s lots: %d of %d", percent, name, n, many)
 			}
 		}
@@ -131,7 +131,8 @@ func TestACanaryGetsItsShare(t *testing.T) {
 	}
 }
 
-// Which lots a canary gets is the same in every process and release: sessions stay where they are.
+// The buckets of a canary are the same in every process and release, so that sessions stay where
+// they are.
 func TestWhichLotsACanaryGets(t *testing.T) {
 	f, w := fleet.New(fleet.Config{}), withVModel("sql-v1", "sql-v2", 10)
 	var canary []uint64
@@ -162,8 +163,8 @@ func TestNoShareIsNone(t *testing.T) {
 	}
 }
 
-// One Update may say that a model is loaded and that requests go there: nobody sees the second
-// without the first.
+// One update may contain both a loaded copy and a VModel's switch to that model. No reader sees the
+// switch without the copy.
 func TestRequestsGoWhereCopiesAreKnown(t *testing.T) {
 	c := &clock{time.Unix(1e9, 0)}
 	var f *fleet.Fleet
@@ -177,7 +178,7 @@ func TestRequestsGoWhereCopiesAreKnown(t *testing.T) {
 		VModels: map[objects.ModelKey]endpointstate.Switch{model("sql"): {Active: "sql-v1"}},
 	})
 	looked := 0
-	reading = func() { // as another goroutine might, in the midst of what Hear does
+	reading = func() { // as another goroutine might, in the middle of ApplyPlacement
 		looked++
 		if to := f.Active(w, model("sql")); len(where(f, to)) == 0 {
 			t.Errorf("requests go to %s, of which no copy is known", to)

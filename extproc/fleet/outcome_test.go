@@ -36,8 +36,8 @@ func TestOutcomesTellWhatCameTrue(t *testing.T) {
 	}
 }
 
-// What became of requests for adapters tells how long loads take, and of those that need none how
-// long the intake is; what makes no sense tells nothing.
+// Outcomes of requests for adapters give load times; those that needed no load give the frontend
+// overhead. Implausible ones give nothing.
 func TestOutcomesTellOfLoads(t *testing.T) {
 	f, c := started()
 	w, name := f.View().World, objects.Name{Namespace: "ns", Name: "pool"}

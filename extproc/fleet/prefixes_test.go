@@ -12,7 +12,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// cachedAt is how many tokens of a prompt an address has.
+// cachedAt returns how many tokens of a prompt an endpoint has cached.
 func cachedAt(t *testing.T, f *fleet.Fleet, address string, blocks []uint64) int {
 	t.Helper()
 	n := numberOf(t, f, address)
@@ -33,8 +33,8 @@ func numberOf(t *testing.T, f *fleet.Fleet, address string) int {
 	return 0
 }
 
-// What was sent to an endpoint is there until its engine begins anew, or the endpoint is gone; and
-// there is no more of it than the engine keeps.
+// A prompt that was sent to an endpoint is cached there until the engine restarts or the endpoint
+// is removed, up to the size of the engine's cache.
 func TestWhatEndpointsHaveOfPrompts(t *testing.T) {
 	const a, b, c = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
 	blocks := []uint64{11, 12, 13, 14, 15}
@@ -77,7 +77,8 @@ func TestWhatEndpointsHaveOfPrompts(t *testing.T) {
 	}
 }
 
-// A request that turns out to be elsewhere has its prompt there too, as far as that is a beginning.
+// If a request turns out to be at another endpoint, the beginning of its prompt is cached there,
+// too.
 func TestAPromptMovesWithItsRequest(t *testing.T) {
 	f, _ := started()
 	blocks := make([]uint64, 40)
@@ -108,7 +109,7 @@ func TestAPromptMovesWithItsRequest(t *testing.T) {
 	}
 }
 
-// The memory for it is what operators say.
+// The memory for prefixes is as configured.
 func TestPrefixCacheBytes(t *testing.T) {
 	f := fleet.New(fleet.Config{PrefixCacheBytes: 64 * 3})
 	f.Sent(0, []uint64{11, 12, 13, 14, 15})
@@ -117,7 +118,7 @@ func TestPrefixCacheBytes(t *testing.T) {
 	}
 }
 
-// Requests ask and tell at once, while engines begin anew.
+// Requests read and write concurrently, while engines restart.
 func TestPrefixesAtOnce(*testing.T) {
 	const a = "10.0.0.1:8000"
 	f := fleet.New(fleet.Config{PrefixCacheBytes: 64 * 100})

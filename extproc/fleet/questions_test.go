@@ -15,7 +15,7 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// A question answers the requests that came before it was sent, and no others.
+// A question answers the requests that asked before it was sent, and no others.
 func TestAQuestionAnswersThoseBeforeIt(t *testing.T) {
 	f := fleet.New(fleet.Config{})
 	if _, _, ok := f.AskControl(); ok || f.Answers() {
@@ -59,7 +59,7 @@ func TestAQuestionAnswersThoseBeforeIt(t *testing.T) {
 	}
 }
 
-// Only so many requests ask at once, and each makes room when it is over.
+// The number of requests that ask at once is limited, and each makes room when it is done.
 func TestThoseThatAskAreBounded(t *testing.T) {
 	f := fleet.New(fleet.Config{})
 	f.Answered(f.Question())

@@ -9,8 +9,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// What requests for a model are like is learned from those that end well; of a model that is new it
-// is what those of its pool are like.
+// Request statistics of a model are learned from successful requests. A new model uses those of its
+// pool.
 func TestWhatRequestsAreLike(t *testing.T) {
 	f := fleet.New(fleet.Config{})
 	pool := objects.Name{Namespace: "ns", Name: "pool"}
@@ -47,8 +47,7 @@ func TestWhatRequestsAreLike(t *testing.T) {
 	}
 }
 
-// Outcomes name a base model as their client did; whichever of its names that was, requests for it
-// are of one model.
+// Outcomes have the client's name of a base model. All of its names share one set of statistics.
 func TestABaseModelHasOneHabit(t *testing.T) {
 	f, _ := started()
 	base := view(f).BaseModel()

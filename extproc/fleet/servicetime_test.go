@@ -10,8 +10,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// How long requests without tokens take is learned for each model of each pool from those that end
-// well, and is known of no other model.
+// Service times are learned for each model of each pool, from successful requests without tokens.
 func TestPacesAreLearnedOfOutcomes(t *testing.T) {
 	f := fleet.New(fleet.Config{})
 	o := outcome.Outcome{
@@ -48,7 +47,7 @@ func TestPacesAreLearnedOfOutcomes(t *testing.T) {
 	}
 }
 
-// Whichever of its names a request gives a base model, its pace is one.
+// All names of a base model share one service time.
 func TestABaseModelHasOnePace(t *testing.T) {
 	f, _ := started()
 	base := view(f).BaseModel()
@@ -64,7 +63,7 @@ func TestABaseModelHasOnePace(t *testing.T) {
 	}
 }
 
-// Requests end at the same moment.
+// The requests end at the same moment.
 func TestPacesLearnOfManyAtOnce(t *testing.T) {
 	f := fleet.New(fleet.Config{})
 	o := outcome.Outcome{Pool: "ns/pool", Model: "iris", Endpoint: a, Status: 200, Among: 1, Answered: time.Second}

@@ -7,8 +7,8 @@ import (
 	"github.com/headgate/headgate/extproc/fleet"
 )
 
-// While nobody sets the clock, a steady time is the time, whether it tells how the clock went or
-// not.
+// As long as the clock is not adjusted, a steady time equals the time, with and without a monotonic
+// reading.
 func TestSteady(t *testing.T) {
 	now := time.Now()
 	for _, at := range []time.Time{now, now.Add(time.Hour), now.Round(0), time.Unix(1e9, 7), now.AddDate(100, 0, 0)} {

@@ -15,8 +15,8 @@ import (
 
 var pools = [...]objects.Name{{Namespace: "ns", Name: "a"}, {Namespace: "ns", Name: "b"}}
 
-// anyView is a view of some pools, in which some models have copies, which may be full, and some
-// have failed.
+// anyView returns a random view: some models have copies, which may be full, and some models have
+// failed.
 func anyView(random *rand.Rand) *endpointstate.View {
 	v := &endpointstate.View{Snapshot: &pick.Snapshot{Pools: make(map[string]*pick.Pool)}, Failures: make(map[objects.ModelKey]string)}
 	for _, pool := range pools {
@@ -46,8 +46,8 @@ func anyView(random *rand.Rand) *endpointstate.View {
 	return v
 }
 
-// When every request has left, in whatever order and however often, the queue is empty and no map
-// has an entry.
+// When every request has left, in any order and possibly twice, the queue is empty and no map has
+// an entry.
 func TestAFlowThatAllHaveLeftIsEmpty(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 0))
@@ -66,7 +66,7 @@ func TestAFlowThatAllHaveLeftIsEmpty(t *testing.T) {
 				f.Published(view)
 			case 4:
 				f.Freed(fmt.Sprint("m", random.IntN(3)))
-			case 5: // those that have their turn go on, or wait again
+			case 5: // requests that have their turn continue, or wait again
 				var rest []*flow.Ticket
 				for _, ticket := range waiting {
 					select {

@@ -10,15 +10,15 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// infer is a message of about size bytes as a client of the V2 protocol sends it: the model's name,
-// the shape of a tensor, its values.
+// infer returns a message of about size bytes as a V2 client sends it: the model's name, the shape
+// of a tensor, its values.
 func infer(size int) []byte {
 	return []byte(str(1, "sentiment") + str(3, "42") + str(5, str(1, "input-0"), str(2, "FP32"), str(3, "\x01\x10")) +
 		str(7, string(make([]byte, size))))
 }
 
-// Extracting allocates the id and injecting the new message, however large; the same id again costs
-// nothing.
+// Extract allocates only the id, and Inject only the new message, however large. Injecting the same
+// id allocates nothing.
 func TestSplicingAllocatesOnlyWhatItReturns(t *testing.T) {
 	id := string(bytes.Repeat([]byte("m"), 1000))
 	for _, path := range []kserve.Path{{1}, {5, 1}, {5, 9}, {8, 1}} {
@@ -52,7 +52,7 @@ func TestSplicingAllocatesOnlyWhatItReturns(t *testing.T) {
 	}
 }
 
-// A message with another model beside a plain copy of it. Run it with go test ./extproc/kserve -run
+// BenchmarkInject compares Inject with a plain copy of the message: go test ./extproc/kserve -run
 // "^$" -bench Inject.
 func BenchmarkInject(b *testing.B) {
 	for _, kb := range []int{1, 64, 1 << 10, 16 << 10} {
@@ -78,8 +78,8 @@ func BenchmarkInject(b *testing.B) {
 	}
 }
 
-// Both together, as every call needs them, beside a parser. Run it with go test ./extproc/kserve
-// -run "^$" -bench ExtractAndInject.
+// BenchmarkExtractAndInject does both, as each call needs, and compares them with a protobuf
+// parser: go test ./extproc/kserve -run "^$" -bench ExtractAndInject.
 func BenchmarkExtractAndInject(b *testing.B) {
 	for _, path := range []kserve.Path{{1}, {5, 1}} {
 		message := infer(1 << 10)

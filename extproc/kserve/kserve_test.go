@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// Headers name a model as ModelMesh reads them; what is contradictory, empty or no id is refused.
+// Headers are read like ModelMesh reads them. Contradictory, empty or invalid ids are rejected.
 func TestHeadersNameAModel(t *testing.T) {
 	bin := func(id string) string { return base64.StdEncoding.EncodeToString([]byte(id)) }
 	for _, c := range []struct {
@@ -62,7 +62,7 @@ func TestHeadersNameAModel(t *testing.T) {
 	}
 }
 
-// What an engine gets of an id reads as that id, in as many forms as can be written.
+// Written ids read back as the same id, in as many forms as headers can express.
 func TestAWrittenIDReadsAsItself(t *testing.T) {
 	for id, forms := range map[string]int{"a": 2, "a b~": 2, "é": 1, "名": 1, "a\u007f": 1} {
 		written := kserve.Written(id)
@@ -75,7 +75,7 @@ func TestAWrittenIDReadsAsItself(t *testing.T) {
 			}
 		}
 		if id == "a\u007f" {
-			continue // nobody registers it
+			continue // such a name cannot be registered
 		}
 		if got, err := kserve.Read(written); err != nil || !slices.Equal(got.IDs, []string{id}) || got.VModel {
 			t.Errorf("%q reads as %+v, %v", id, got, err)
@@ -116,8 +116,8 @@ func TestWhatIsACall(t *testing.T) {
 	}
 }
 
-// Each of these would let a client do to an engine what is control's alone, or tell it what is
-// nobody's.
+// Through each of these methods a client could control an engine, which only control may do, or
+// learn what no client may know.
 func TestMethodsThatNoCallReaches(t *testing.T) {
 	for _, method := range []string{
 		"mmesh.ModelRuntime/loadModel", "mmesh.ModelRuntime/unloadModel", "mmesh.ModelRuntime/predictModelSize",
@@ -157,7 +157,7 @@ func TestMethodsThatNoCallReaches(t *testing.T) {
 	}
 }
 
-// Where nobody says otherwise the model stands where modelmesh-serving has it, and may be a VModel.
+// By default the model is where modelmesh-serving expects it, and may be a VModel.
 func TestRulesWhereNobodyWroteAny(t *testing.T) {
 	for method, want := range map[string]kserve.Path{
 		"inference.GRPCInferenceService/ModelInfer": {1}, "inference.GRPCInferenceService/ModelMetadata": {1},
@@ -184,7 +184,7 @@ func TestRulesWhereNobodyWroteAny(t *testing.T) {
 	}
 }
 
-// The statuses are those that google/rpc/code.proto has for each code.
+// HTTP statuses are those of google/rpc/code.proto.
 func TestCodesAreStatuses(t *testing.T) {
 	want := []int{200, 499, 500, 400, 504, 404, 409, 403, 429, 400, 409, 400, 501, 500, 503, 500, 401, 500, 500}
 	for code, want := range want {
@@ -194,14 +194,14 @@ func TestCodesAreStatuses(t *testing.T) {
 	}
 }
 
-// A path says what is asked for and of which model, once unescaped, and says it with another model
-// with every other byte the same.
+// Find returns the operation and the unescaped model of a path. Rename changes the model and no
+// other byte.
 func TestPathsOfV2(t *testing.T) {
 	for _, c := range []struct {
 		method, path string
 		op           kserve.Operation
 		model        string
-		renamed      string // to "b/ü"
+		renamed      string // the path with the model "b/ü"
 	}{
 		{"POST", "/v2/models/a/infer", kserve.Infer, "a", "/v2/models/b%2F%C3%BC/infer"},
 		{"POST", "/v2/models/a/versions/1/infer?x=/infer", kserve.Infer, "a", "/v2/models/b%2F%C3%BC/versions/1/infer?x=/infer"},

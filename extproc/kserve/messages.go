@@ -144,8 +144,8 @@ func (m *Messages) check(flag byte) error {
 	return fault(Unimplemented, "A message is compressed in a way that the gateway does not read: send gzip, or none.")
 }
 
-// take moves bytes of the chunk to the current message, until that has n bytes. It allocates at
-// most twice what has arrived, because a client can claim any length.
+// take moves bytes of the chunk to the current message, until the message has size bytes. It
+// allocates at most twice what has arrived, because a client can claim any length.
 func (m *Messages) take(size int) {
 	n := min(size-len(m.begun), len(m.chunk))
 	if n <= 0 {
@@ -170,7 +170,8 @@ func (m *Messages) inflate(packed []byte) ([]byte, error) {
 		return nil, errGzip()
 	}
 	limit := min(m.limit, MaxInflated)
-	// A member states its size at its end. There may be other members, and the size may be wrong.
+	// The last bytes of a member are its uncompressed size. There may be other members, and the
+	// size may be wrong.
 	told := binary.LittleEndian.Uint32(packed[len(packed)-4:])
 	size := int(min(uint64(told), uint64(len(packed))*inflation, uint64(limit)))
 

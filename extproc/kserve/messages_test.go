@@ -15,7 +15,7 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// framed is a message as it is sent.
+// framed returns a message with its gRPC prefix.
 func framed(flag byte, message string) string {
 	return string(flag) + string(binary.BigEndian.AppendUint32(nil, uint32(len(message)))) + message
 }
@@ -35,13 +35,12 @@ func zip(t testing.TB, text string) string {
 	return b.String()
 }
 
-// lie changes what a member of gzip says of its size.
+// lie changes the uncompressed size that a gzip member states.
 func lie(packed string, size uint32) string {
 	return packed[:len(packed)-4] + string(binary.LittleEndian.AppendUint32(nil, size))
 }
 
-// read gives a body, cut at these places, and returns what comes of it: the bytes of messages, and
-// what is said at the end.
+// read reads a body in chunks, cut at these indexes. It returns the messages and the final error.
 func read(t testing.TB, m *kserve.Messages, body string, cuts ...int) (all []string, end error) {
 	t.Helper()
 	var frames strings.Builder
@@ -65,7 +64,7 @@ func read(t testing.TB, m *kserve.Messages, body string, cuts ...int) (all []str
 			messages = append(messages, message)
 		}
 	}
-	for _, message := range messages { // and none was written over
+	for _, message := range messages { // and no message was overwritten
 		frames.Write(message.Frame)
 		all = append(all, string(message.Bytes))
 	}
@@ -84,7 +83,7 @@ func read(t testing.TB, m *kserve.Messages, body string, cuts ...int) (all []str
 	return all, end
 }
 
-// code is what an error ends a call with: 0 for none.
+// code returns the status code of an error; 0 for no error.
 func code(err error) kserve.Code {
 	if fault, ok := errors.AsType[*kserve.Error](err); ok {
 		return fault.Code
@@ -92,7 +91,7 @@ func code(err error) kserve.Code {
 	return 0
 }
 
-// However a body is cut, its messages are the same.
+// However a body is cut into chunks, its messages are the same.
 func TestMessagesAreTheSameHoweverTheyAreCut(t *testing.T) {
 	large := strings.Repeat("a large message ", 8)
 	body := framed(0, "one") + framed(0, "") + framed(1, zip(t, "packed")) + framed(0, "") + framed(0, large) + framed(1, zip(t, ""))
@@ -183,12 +182,12 @@ func TestMessagesThatAreRefused(t *testing.T) {
 				t.Errorf("%s, cut at %v: %q, %v", c.name, cuts, got, err)
 				continue
 			}
-			m.Add([]byte(framed(0, "more"))) // it stays so
+			m.Add([]byte(framed(0, "more"))) // the error remains
 			if _, ok, again := m.Next(); ok || !errors.Is(again, err) || m.Partial() {
 				t.Errorf("%s: then %v, %v", c.name, ok, again)
 			}
 		}
-		// What is wrong before the message is known before it comes.
+		// Errors that the prefix reveals are reported before the message arrives.
 		early := c.frame[:5]
 		_, err := read(t, kserve.NewMessages(c.encoding, 100), early)
 		if seen := code(err) == c.want && !errors.Is(err, kserve.ErrPartial); seen != (early[0] > 1 || early[0] == 1 &&
@@ -217,7 +216,7 @@ func TestMessagesThatAreTaken(t *testing.T) {
 		}
 	}
 	x := zip(t, "x")
-	// in more parts than one
+	// compressed in several members
 	for _, size := range []int{0, 1, 2, 510, 511, 512, 513, 514, 1022, 1023, 1024, 1025, 1535, 1536, 1537, 2047, 2048, 2049, 3000} {
 		text := strings.Repeat("0123456789", 300)[:size]
 		packed := zip(t, text) + x
@@ -232,7 +231,7 @@ func TestMessagesThatAreTaken(t *testing.T) {
 	}
 }
 
-// allocated is how many bytes f allocates.
+// allocated returns how many bytes f allocates.
 func allocated(f func()) int {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -241,8 +240,8 @@ func allocated(f func()) int {
 	return int(after.TotalAlloc - before.TotalAlloc)
 }
 
-// What is packed so that it becomes large costs no more than the bound, whatever it says of its
-// size and however it is cut.
+// A compression bomb costs no more memory than the limit, whatever size it states and however it is
+// cut.
 func TestWhatInflatesTooFarCostsNoMoreThanTheBound(t *testing.T) {
 	bomb := zip(t, strings.Repeat("\x00", 20<<20))
 	least := zip(t, strings.Repeat("\x00", kserve.MaxInflated+1))
@@ -260,7 +259,7 @@ func TestWhatInflatesTooFarCostsNoMoreThanTheBound(t *testing.T) {
 			t.Errorf("%s: %v, %d bytes allocated", name, err, bytes)
 		}
 	}
-	// Small, it costs little, whatever it says.
+	// A small message costs little memory, whatever size it states.
 	for _, told := range []uint32{5, 1 << 30, 1<<32 - 1} {
 		m := kserve.NewMessages("gzip", 1<<30)
 		m.Add([]byte(framed(1, lie(zip(t, "small"), told))))
@@ -268,20 +267,20 @@ func TestWhatInflatesTooFarCostsNoMoreThanTheBound(t *testing.T) {
 			t.Errorf("says that it is of %d bytes: %d bytes allocated", told, bytes)
 		}
 	}
-	// What it says is believed where it can be: memory is made once.
+	// A plausible stated size is used, so that memory is allocated once.
 	m := kserve.NewMessages("gzip", 1<<30)
 	m.Add([]byte(framed(1, zip(t, strings.Repeat("0123456789abcdef", 1<<16)))))
 	if bytes := allocated(func() { _, _, _ = m.Next() }); bytes > 1<<20+128<<10 {
 		t.Errorf("1 MiB: %d bytes allocated", bytes)
 	}
-	// The largest that may be.
+	// The largest message that is allowed.
 	text := strings.Repeat("0123456789abcdef", kserve.MaxInflated/16)
 	if got, err := read(t, kserve.NewMessages("gzip", 1<<30), framed(1, zip(t, text))); err != nil || len(got) != 1 || got[0] != text {
 		t.Errorf("as large as may be: %d, %v", len(got), err)
 	}
 }
 
-// A length is cheap to write: room is made as bytes come.
+// A claimed length costs no memory: memory grows with the bytes that arrive.
 func TestALengthAloneCostsNothing(t *testing.T) {
 	m := kserve.NewMessages("", 1<<30)
 	m.Add([]byte("\x00\x3f\xff\xff\xffbegin"))
@@ -290,8 +289,8 @@ func TestALengthAloneCostsNothing(t *testing.T) {
 	}
 }
 
-// A message in chunks of one byte is copied a few times, and not once for each; nor is a body that
-// nobody asks about.
+// A message in chunks of one byte is copied only a few times, not once per chunk. The same holds
+// for a body that nobody reads.
 func TestManyChunksCostLittle(t *testing.T) {
 	const size = 1 << 20
 	body := []byte(framed(0, strings.Repeat("m", size)))
@@ -312,7 +311,7 @@ func TestManyChunksCostLittle(t *testing.T) {
 	}
 }
 
-// A message that is whole in a chunk is where it came, and costs nothing.
+// A message within one chunk is not copied.
 func TestWholeMessagesAreNotCopied(t *testing.T) {
 	chunk := []byte(framed(0, "one") + framed(0, "two") + framed(0, ""))
 	m := kserve.NewMessages("", 10)
@@ -342,8 +341,7 @@ func TestWholeMessagesAreNotCopied(t *testing.T) {
 	}
 }
 
-// Bytes that were read are nobody's any more: of a stream that goes on for days only what has begun
-// is kept.
+// Read bytes are released: of a long stream only an incomplete message is kept.
 func TestChunksAreLetGo(t *testing.T) {
 	for name, body := range map[string]string{
 		"whole messages":                 framed(0, "one") + framed(0, "two"),
@@ -374,10 +372,11 @@ func TestChunksAreLetGo(t *testing.T) {
 	}
 }
 
-// Chunks are the caller's, who may ask for nothing between two of them.
+// The caller owns chunks, so Messages never writes to them, even if Next is not called between two
+// Adds.
 func TestChunksAreNotWrittenTo(t *testing.T) {
 	m := kserve.NewMessages("", 10)
-	for range 2 { // the memory that it has of the first round is not taken for the second's
+	for range 2 { // buffers of the first round must not be used for the second
 		room := []byte(framed(0, "one")[:6] + "untouched")
 		m.Add(room[:6])
 		m.Add([]byte(framed(0, "one")[6:] + framed(0, "two")))
@@ -403,7 +402,7 @@ func TestChunksAreNotWrittenTo(t *testing.T) {
 			t.Errorf("behind the chunk stands %q", got)
 		}
 	}
-	// Nor to memory that a message was given out of.
+	// It also never writes to memory of a message that it has returned.
 	m = kserve.NewMessages("", 10)
 	m.Add([]byte(framed(0, "one")[:6]))
 	m.Add([]byte(framed(0, "one")[6:] + framed(0, "two")))
@@ -423,7 +422,7 @@ func TestAFrame(t *testing.T) {
 	}
 }
 
-// Bodies of every kind, in one chunk and cut anywhere.
+// FuzzMessages reads arbitrary bodies, in one chunk and cut anywhere.
 func FuzzMessages(f *testing.F) {
 	packed := zip(f, "packed")
 	for _, body := range []string{

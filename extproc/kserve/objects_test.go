@@ -10,9 +10,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Every path that a PoolSettings may have is one that messages are read by, and no other; but that
-// without a number, which leaves the model to headers. So are the methods that it may name those
-// that a call's path may.
+// PoolSettings accepts exactly the paths that messages can be read by, and the empty path, which
+// means that headers name the model. It accepts exactly the method names that a call's path can
+// have.
 func TestPathsAndMethodsOfObjects(t *testing.T) {
 	check := func(method string, path []int32) bool {
 		s := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"}}

@@ -21,10 +21,10 @@ import (
 
 var splices = flag.Int("splices", 10_000, "compare this many random messages with what protobuf makes of them")
 
-// The oracle is protobuf itself, by definitions of messages that are made for the test.
+// The oracle is protobuf itself, with message definitions that the test generates.
 
-// define returns the message of these definitions whose name is M0, and refers to others as M1, M2
-// and so on.
+// define returns the message M0 of these definitions, which refer to each other as M1, M2 and so
+// on.
 func define(t testing.TB, messages []*descriptorpb.DescriptorProto) protoreflect.MessageDescriptor {
 	file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{Name: new("m.proto"), MessageType: messages}, nil)
 	if err != nil {
@@ -37,7 +37,7 @@ func message(i int) *descriptorpb.DescriptorProto {
 	return &descriptorpb.DescriptorProto{Name: new(fmt.Sprint("M", i))}
 }
 
-// field adds a field of a kind; of is the message that it is of, if it is of one.
+// field adds a field of a kind; of is the number of its message type, if it has one.
 func field(to *descriptorpb.DescriptorProto, number uint32, kind protoreflect.Kind, repeated bool, of int) {
 	f := &descriptorpb.FieldDescriptorProto{
 		Name: new(fmt.Sprint("f", number)), Number: new(int32(number)),
@@ -52,7 +52,7 @@ func field(to *descriptorpb.DescriptorProto, number uint32, kind protoreflect.Ki
 	to.Field = append(to.Field, f)
 }
 
-// bare defines nothing but the path.
+// bare defines only the fields of the path.
 func bare(t testing.TB, path kserve.Path) protoreflect.MessageDescriptor {
 	var all []*descriptorpb.DescriptorProto
 	for i, number := range path {
@@ -67,7 +67,7 @@ func bare(t testing.TB, path kserve.Path) protoreflect.MessageDescriptor {
 	return define(t, all)
 }
 
-// at is what the message has at the path.
+// at returns the string at the path of a message.
 func at(m protoreflect.Message, path kserve.Path) (id string, found bool) {
 	for i, number := range path {
 		f := m.Descriptor().Fields().ByNumber(protowire.Number(number))
@@ -82,7 +82,7 @@ func at(m protoreflect.Message, path kserve.Path) (id string, found bool) {
 	return "", false
 }
 
-// set sets it.
+// set sets the string at the path of a message.
 func set(m protoreflect.Message, path kserve.Path, id string) {
 	for i, number := range path {
 		f := m.Descriptor().Fields().ByNumber(protowire.Number(number))
@@ -99,8 +99,8 @@ func decode(d protoreflect.MessageDescriptor, b []byte) (*dynamicpb.Message, err
 	return m, proto.Unmarshal(b, m)
 }
 
-// spliced is the message with the string set, of whole fields put together; lengths that stay are
-// left as they are.
+// spliced returns the message with the string set, rebuilt from whole fields. Lengths that do not
+// change keep their encoding.
 func spliced(b []byte, path kserve.Path, id string) []byte {
 	if len(path) == 0 {
 		return []byte(id)
@@ -131,14 +131,15 @@ func spliced(b []byte, path kserve.Path, id string) []byte {
 	return all
 }
 
-// number is a field as [protowire.ConsumeFieldValue] wants it.
+// number returns a field's number, wire type and rest, as [protowire.ConsumeFieldValue] expects
+// them.
 func number(b []byte) (protowire.Number, protowire.Type, []byte) {
 	num, wire, n := protowire.ConsumeTag(b)
 	return num, wire, b[n:]
 }
 
-// agree compares what is made of any bytes with what protobuf makes of them: whatever is accepted,
-// protobuf reads the same out of it or refuses it, and so it is with another id.
+// agree compares Extract and Inject with protobuf for arbitrary bytes: whatever Extract accepts,
+// protobuf reads the same or rejects, before and after Inject.
 func agree(t testing.TB, d protoreflect.MessageDescriptor, b []byte, path kserve.Path, id string) (accepted bool) {
 	got, found, err := kserve.Extract(b, path)
 	if err != nil {
@@ -186,12 +187,12 @@ func agree(t testing.TB, d protoreflect.MessageDescriptor, b []byte, path kserve
 	return true
 }
 
-// chance makes what the test is made of.
+// chance generates random test data.
 type chance struct{ *rand.Rand }
 
 func (c chance) one(in int) bool { return c.IntN(in) == 0 }
 
-// number is a field's, mostly small as they are.
+// number returns a field number, usually a small one.
 func (c chance) number() uint32 {
 	for {
 		n := 1 + c.Uint32N([]uint32{4, 18, 3000, 1<<29 - 1}[c.IntN(4)])
@@ -213,8 +214,8 @@ func (c chance) text() string {
 	return s.String()
 }
 
-// definition is a message of several levels with a path through them, each with other fields
-// beside.
+// definition returns a message of several levels with a path through them, and other fields at each
+// level.
 func (c chance) definition(t testing.TB) (protoreflect.MessageDescriptor, kserve.Path) {
 	levels := 1 + c.IntN(4)
 	if c.one(10) {
@@ -245,7 +246,7 @@ func (c chance) definition(t testing.TB) (protoreflect.MessageDescriptor, kserve
 	return define(t, all), path
 }
 
-// fill gives a message values; nested is how deep it lies.
+// fill sets random values in a message; nested is its depth.
 func (c chance) fill(m protoreflect.Message, nested int) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -269,7 +270,7 @@ func (c chance) fill(m protoreflect.Message, nested int) {
 	if !c.one(3) {
 		return
 	}
-	for range 1 + c.IntN(3) { // what the definition does not know
+	for range 1 + c.IntN(3) { // unknown fields
 		n := protowire.Number(c.number())
 		if fields.ByNumber(n) != nil {
 			continue
@@ -311,8 +312,8 @@ func (c chance) value(kind protoreflect.Kind) protoreflect.Value {
 	return protoreflect.ValueOfString(c.text())
 }
 
-// otherwise writes the same message as others could: in another order, with tags and lengths of
-// more bytes than they need.
+// otherwise encodes the same message differently: in another order, and with overlong tags and
+// lengths.
 func (c chance) otherwise(b []byte, path kserve.Path) []byte {
 	var fields [][]byte
 	for rest := b; len(rest) > 0; {
@@ -334,7 +335,7 @@ func (c chance) otherwise(b []byte, path kserve.Path) []byte {
 	return bytes.Join(fields, nil)
 }
 
-// long is a varint, in up to so many bytes.
+// long encodes a varint in up to most bytes.
 func (c chance) long(n uint64, most int) []byte {
 	b := protowire.AppendVarint(nil, n)
 	if !c.one(4) {
@@ -347,7 +348,7 @@ func (c chance) long(n uint64, most int) []byte {
 	return b
 }
 
-// broken is a message with a few bytes wrong.
+// broken returns a message with a few wrong bytes.
 func (c chance) broken(b []byte) []byte {
 	b = bytes.Clone(b)
 	for range 1 + c.IntN(3) {
@@ -363,7 +364,7 @@ func (c chance) broken(b []byte) []byte {
 			b[i] ^= 1 << c.IntN(8)
 		case 2:
 			b[i] = byte(c.Uint32())
-		case 3: // what is there comes again
+		case 3: // repeat existing bytes
 			b = append(b[:j:j], b[i:]...)
 		case 4:
 			b = append(b[:i:i], b[j:]...)
@@ -374,9 +375,9 @@ func (c chance) broken(b []byte) []byte {
 	return b
 }
 
-// Random messages of random definitions, with all, some or nothing of the path in them; and again
-// with a few bytes wrong. Where the field or a container on its path is written twice, the message
-// must be refused.
+// Random messages of random definitions, with all, some or none of the path's fields, agree with
+// protobuf, also with a few wrong bytes. If the field or a container on its path occurs twice, the
+// message must be rejected.
 func TestSplicesAreAsProtobufReadsThem(t *testing.T) {
 	c := chance{rand.New(rand.NewPCG(1, 1))}
 	var d protoreflect.MessageDescriptor
@@ -431,8 +432,8 @@ func TestSplicesAreAsProtobufReadsThem(t *testing.T) {
 	}
 }
 
-// twice is the message with the field of some level once more, at the end of what it lies in; nil
-// if none is there.
+// twice returns the message with a second copy of one field of the path, at the end of its
+// container; nil if the message has no such field.
 func (c chance) twice(b []byte, path kserve.Path) []byte {
 	for rest := b; len(rest) > 0; {
 		num, wire, head := protowire.ConsumeTag(rest)
@@ -453,7 +454,7 @@ func (c chance) twice(b []byte, path kserve.Path) []byte {
 	return nil
 }
 
-// Whatever comes.
+// FuzzSplice checks arbitrary messages against protobuf.
 func FuzzSplice(f *testing.F) {
 	c := chance{rand.New(rand.NewPCG(1, 2))}
 	for range 20 {

@@ -9,7 +9,7 @@ import (
 type Operation uint8
 
 const (
-	// None is no V2 request, or one that may not pass.
+	// None means that it is not a V2 request, or that it may not pass.
 	None Operation = iota
 	// Server asks for server metadata, Live and Ready for the server's state. extproc answers them.
 	// They have no body.

@@ -42,10 +42,10 @@ func CheckPath(path Path) error {
 // shares no memory with the message. The path must pass [CheckPath].
 //
 // Extract scans the message and each container on the path to its end. It returns an [*Error] with
-// [InvalidArgument] if they are no protobuf, if they have the field on the path more than once or
-// with another wire type, if the string is not UTF-8, or if they have a group, which only old
-// messages have. It does not scan other fields. It does not know oneofs, so a path must not contain
-// a field of one.
+// [InvalidArgument] if they are not valid protobuf, if they have the field on the path more than
+// once or with another wire type, if the string is not UTF-8, or if they have a group, which only
+// old messages have. It does not scan other fields. It does not know oneofs, so a path must not
+// contain a field of one.
 func Extract(message []byte, path Path) (id string, found bool, err error) {
 	var s sight
 	if err := s.find(message, path); err != nil {

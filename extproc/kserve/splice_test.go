@@ -12,12 +12,12 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// str is a field that is a string or a message: the parts, one after the other.
+// str encodes a string or message field whose content is the parts, concatenated.
 func str(number protowire.Number, parts ...string) string {
 	return string(protowire.AppendString(protowire.AppendTag(nil, number, protowire.BytesType), strings.Join(parts, "")))
 }
 
-// tag is the beginning of a field.
+// tag encodes the tag of a field.
 func tag(number protowire.Number, wire protowire.Type) string {
 	return string(protowire.AppendTag(nil, number, wire))
 }
@@ -77,10 +77,10 @@ func TestExtract(t *testing.T) {
 		{"only behind the container", str(1) + str(2, "m"), kserve.Path{1, 2}, "", false},
 		{"three deep", str(4, str(3, str(2, "m"))), kserve.Path{4, 3, 2}, "m", true},
 
-		// Engines take what nobody would write.
+		// Engines accept these unusual encodings.
 		{"a long tag", "\x8a\x80\x00\x01m", kserve.Path{1}, "m", true},
 		{"a long length", "\x0a\x81\x80\x80\x80\x80\x80\x80\x80\x80\x00m", kserve.Path{1}, "m", true},
-		// What lies beside the path is not ours to judge.
+		// Fields that are not on the path are not checked.
 		{"twice elsewhere", str(2, "x") + str(2, "y") + str(1, "m"), kserve.Path{1}, "m", true},
 		{"garbage elsewhere", str(2, "\x0b\xff") + str(1, "m"), kserve.Path{1}, "m", true},
 	} {
@@ -91,8 +91,8 @@ func TestExtract(t *testing.T) {
 	}
 }
 
-// What two parsers could read in two ways, or not at all, is refused, wherever in the message it
-// stands.
+// A message is rejected if two parsers could read it differently, or one could not read it,
+// wherever the ambiguous part is.
 func TestWhatCouldNameTwoModelsIsRefused(t *testing.T) {
 	broken := map[string]string{
 		"a field 0":                                      "\x02\x00",
@@ -146,7 +146,7 @@ func TestWhatCouldNameTwoModelsIsRefused(t *testing.T) {
 		refused(name+" in a container", str(1, b), kserve.Path{1, 1})
 		refused(name+" in a container behind the string", str(1, str(1, "m"), b), kserve.Path{1, 1})
 		refused(name+" behind the container", str(1, str(1, "m"))+b, kserve.Path{1, 1})
-		// The container ends, and what follows it could be taken for the rest.
+		// The container ends early, and what follows could be taken for its rest.
 		refused(name+" at the end of a container", str(1, b)+str(8, "123456789"), kserve.Path{1, 1})
 	}
 	for name, m := range map[string]string{
@@ -204,7 +204,7 @@ func TestInject(t *testing.T) {
 		{"missing ones grow", str(1), kserve.Path{1, 2, 3}, long, str(1, str(2, str(3, long)))},
 		{"beside what looks like it", str(2, "m"), kserve.Path{1, 2}, "m", str(2, "m") + str(1, str(2, "m"))},
 
-		// A length that is right stays as it was written, and one that is not is written short.
+		// A correct length keeps its encoding; a changed one gets the shortest.
 		{"a long length that stays", "\x3a\x84\x00\x0a\x81\x00a", kserve.Path{7, 1}, "b", "\x3a\x84\x00\x0a\x81\x00b"},
 		{"a long length that does not", "\x3a\x84\x00\x0a\x81\x00a", kserve.Path{7, 1}, "bcd", "\x3a\x05\x0a\x03bcd"},
 		{"a long tag", "\x8a\x80\x00\x01a", kserve.Path{1}, "bc", "\x8a\x80\x00\x02bc"},
@@ -238,8 +238,8 @@ func TestAnIDThatNoMessageCanHaveIsNotInjected(t *testing.T) {
 	}
 }
 
-// A path has as many levels as it may, with the longest numbers, and the string comes below each of
-// them.
+// Inject works for a path with the maximum number of levels and the longest field numbers, with any
+// number of existing levels.
 func TestInjectAtEveryDepth(t *testing.T) {
 	var path kserve.Path
 	for i := range uint32(16) {
@@ -279,7 +279,7 @@ func TestTheIDIsOfItsOwn(t *testing.T) {
 	}
 }
 
-// Reasons go to clients, and to logs.
+// Reasons go to clients and logs, so they must not quote the message.
 func TestReasonsQuoteNothing(t *testing.T) {
 	const secret = "SECRET"
 	for _, message := range []string{
@@ -293,7 +293,7 @@ func TestReasonsQuoteNothing(t *testing.T) {
 	}
 }
 
-// A container of 2 MiB has lengths of four bytes around it.
+// A container of 2 MiB has a four-byte length.
 func TestLargeMessages(t *testing.T) {
 	rest := bytes.Repeat([]byte("x"), 1<<21-10)
 	message := []byte(str(1, str(2, "m"), str(3, string(rest))))

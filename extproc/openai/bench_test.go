@@ -10,7 +10,8 @@ import (
 	"github.com/headgate/headgate/extproc/prefix"
 )
 
-// chat is a conversation of about size bytes whose model stands last, as Python's client writes it.
+// chat returns a conversation of about size bytes with the model as its last member, as the Python
+// client writes it.
 func chat(size int) []byte {
 	var turns []string
 	for n := 0; n < size; n += 1024 {
@@ -19,7 +20,7 @@ func chat(size int) []byte {
 	return []byte(`{"messages":[` + strings.Join(turns, ",") + `],"stream":true,"model":"sentiment"}`)
 }
 
-// Parsing allocates the model's name and nothing else, however long the prompt.
+// Parse allocates only the model's name, however long the prompt.
 func TestParsingAllocatesOnlyTheName(t *testing.T) {
 	for _, body := range [][]byte{chat(1 << 10), chat(256 << 10), []byte(`{"model":"sentiment","prompt":"a \"quoted\"\n word"}`)} {
 		allocs := testing.AllocsPerRun(20, func() {
@@ -33,7 +34,7 @@ func TestParsingAllocatesOnlyTheName(t *testing.T) {
 	}
 }
 
-// Run it with go test ./extproc/openai -run "^$" -bench Parse.
+// BenchmarkParse is run with go test ./extproc/openai -run "^$" -bench Parse.
 func BenchmarkParse(b *testing.B) {
 	for _, kb := range []int{1, 16, 256} {
 		body := chat(kb << 10)
@@ -59,7 +60,7 @@ func BenchmarkParse(b *testing.B) {
 	}
 }
 
-// How long reading a prompt takes, beside parsing the same body. Run it with go test
+// BenchmarkPrompt measures reading a prompt, and parsing the same body for comparison: go test
 // ./extproc/openai -run "^$" -bench Prompt.
 func BenchmarkPrompt(b *testing.B) {
 	for _, kb := range []int{1, 16, 256} {

@@ -194,7 +194,7 @@ var closed = []struct {
 	{"/api/ps", "Ollama, API reference", "tells what is loaded"},
 	{"/api/version", "Ollama, API reference", "tells of the engine"},
 
-	// Paths of many servers, whatever the engine.
+	// Paths of several servers, whatever the engine.
 	{"/debug/", "MLC LLM, debug_entrypoints; Go's net/http/pprof", "profiles, and dumps memory"},
 	{"/shutdown", "servers of several engines", "ends the engine"},
 	{"/quitquitquit", "proxies that share a pod with the engine", "ends the proxy"},

@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/extproc/openai"
 )
 
-// spellings are ways to write a path that some server or other reads as the path itself.
+// spellings are ways to write a path that some server interprets as the path itself.
 var spellings = []struct {
 	name  string
 	spell func(string) string
@@ -57,7 +57,7 @@ var spellings = []struct {
 	{"with a tab", func(p string) string { return p + "\t" }},
 }
 
-// escape escapes whatever is not a slash at the beginning.
+// escape escapes everything except a slash at the beginning.
 func escape(p string) string {
 	escaped := []byte("/")
 	for _, c := range []byte(p[1:]) {
@@ -66,7 +66,7 @@ func escape(p string) string {
 	return string(escaped)
 }
 
-// What the table must have, whatever else is in it.
+// The table has at least these paths.
 func TestEnginesAdminPathsAreClosed(t *testing.T) {
 	for _, path := range []string{
 		"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/invocations", "/adapters", "/adapters/x", "/metrics", "/sleep",
@@ -77,7 +77,7 @@ func TestEnginesAdminPathsAreClosed(t *testing.T) {
 		"/cors-proxy", "/tools", "/models", "/models/load", "/models/sse", "/release_memory", "/pd_role_switch",
 		"/hicache/storage-backend", "/start_weight_update",
 
-		// However they are written.
+		// Other spellings of closed paths.
 		"/V1/Load_Lora_Adapter", "/metrics/", "//metrics", "/x/../metrics", "/./metrics", "/%6detrics", "/%256detrics",
 		"/x%2f..%2fmetrics", "/metrics;a=b", "/v1;x/load_lora_adapter", "metrics", "/metrics%00", "/metrics#x",
 		"/v2/repository/models/%2e%2e/index", "/%zz", "/a\\..\\metrics", "/x/..;/metrics", "http://engine/metrics",
@@ -88,8 +88,8 @@ func TestEnginesAdminPathsAreClosed(t *testing.T) {
 	}
 }
 
-// TestEveryRowIsClosedInEverySpelling tries each row of the table in each spelling, and in each two
-// of them.
+// TestEveryRowIsClosedInEverySpelling tries each row of the table in each spelling and in each pair
+// of spellings.
 func TestEveryRowIsClosedInEverySpelling(t *testing.T) {
 	for _, row := range openai.ClosedPaths() {
 		var paths []string
@@ -106,7 +106,7 @@ func TestEveryRowIsClosedInEverySpelling(t *testing.T) {
 				once := first.spell(path)
 				for _, second := range spellings {
 					if once[0] != '/' || len(once) < 2 {
-						continue // it is no path any more that could be spelled
+						continue // the result is not a path any more
 					}
 					if strings.Contains(first.name, "parameter") && strings.Contains(second.name, "parameter") {
 						continue // no server reads parameters in two ways
@@ -123,7 +123,8 @@ func TestEveryRowIsClosedInEverySpelling(t *testing.T) {
 	}
 }
 
-// A server that looks for a model's name before it undoes escapes finds the name whole.
+// A server that looks for a model's name before it unescapes finds the whole name, so an escaped
+// slash in the name must not hide a closed path.
 func TestAnEscapedNameHidesNoPath(t *testing.T) {
 	for _, path := range []string{
 		"/v2/models/a%2fb/stats", "/v2/models/a%2Fb/trace/setting", "/v2/models/a%3fb/config", "/v2/models/a%23b/stats",
@@ -136,7 +137,7 @@ func TestAnEscapedNameHidesNoPath(t *testing.T) {
 	}
 }
 
-// TestTheTableIsInOrder holds what the tree, the spellings and a reader take for granted.
+// TestTheTableIsInOrder checks what the tree, the spellings and readers assume about the table.
 func TestTheTableIsInOrder(t *testing.T) {
 	if rows := openai.Unexplained(); len(rows) > 0 {
 		t.Errorf("the table does not say of %v where they are from, or why they are closed", rows)
@@ -181,7 +182,7 @@ func TestHonestPathsAreOpen(t *testing.T) {
 	}
 }
 
-// Run it with go test ./extproc/openai -run "^$" -bench Closed.
+// BenchmarkClosed is run with go test ./extproc/openai -run "^$" -bench Closed.
 func BenchmarkClosed(b *testing.B) {
 	for _, c := range []struct{ name, path string }{
 		{"query", "/v1/files/file-abc123/content?limit=20"},

@@ -1,6 +1,6 @@
 package openai
 
-// ClosedPaths are the paths of the table, as they stand there.
+// ClosedPaths returns the paths of the table as they are written there.
 func ClosedPaths() []string {
 	var all []string
 	for _, row := range closed {
@@ -9,7 +9,7 @@ func ClosedPaths() []string {
 	return all
 }
 
-// Unexplained are those that the table does not say where they are from, or why they are closed.
+// Unexplained returns the paths for which the table lacks a source or a reason.
 func Unexplained() []string {
 	var all []string
 	for _, row := range closed {

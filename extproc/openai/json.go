@@ -76,7 +76,7 @@ func tooDeep(body []byte) bool {
 
 // walk scans the members of the object in a valid body, in one pass that decodes only short keys.
 // It returns the place of the last model, or the place to insert one, and the number of models. Op
-// is None if the body is no object.
+// is None if the body is not an object.
 //
 // gjson's own ForEach would decode every string, including the prompt.
 func walk(body []byte) (r Request, models int) {

@@ -20,7 +20,7 @@ import (
 type Operation uint8
 
 const (
-	// None is no inference request; it may not pass.
+	// None means that it is not an inference request; it may not pass.
 	None Operation = iota
 	// ListModels lists the models. It has no body.
 	ListModels

@@ -17,7 +17,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// Where extproc answers is where control lets requests come to it.
+// The paths that control sends to extproc are those that openai accepts.
 func TestThePathsAreThoseOfTheWire(t *testing.T) {
 	var inference []string
 	for _, served := range openai.Served() {
@@ -188,7 +188,7 @@ func TestABadBodySaysWhatToDo(t *testing.T) {
 			t.Errorf("%.40q: %+v, want %q at %q", c.body, err, c.want, c.param)
 		}
 	}
-	// Brackets in strings nest nothing.
+	// Brackets within strings do not nest.
 	if _, err := openai.Parse(openai.JSON, "", []byte(`{"p":"`+strings.Repeat("[", 20_000)+`","model":"a"}`)); err != nil {
 		t.Errorf("a prompt of brackets: %v", err)
 	}
@@ -239,7 +239,7 @@ func TestABodyWithoutAModelGetsOneWritten(t *testing.T) {
 			t.Errorf("%q becomes %q, want %q", c.body, got, c.want)
 		}
 	}
-	// Another case is a model for some engines.
+	// Some engines accept the key in another case.
 	for _, body := range []string{`{"Model":"a"}`, `{"Model":"a","MODEL":"b"}`, `{"model":"","Model":"a"}`, `{"model":5}`} {
 		if r, err := openai.Parse(openai.JSON, "", []byte(body)); err == nil || errors.Is(err, openai.ErrAbsent) || r.Absent() {
 			t.Errorf("%s: %v", body, err)
@@ -306,7 +306,7 @@ func TestAForm(t *testing.T) {
 	}
 }
 
-// The oracle is encoding/json, in its plainest use.
+// FuzzParseJSON compares Parse with a simple use of encoding/json.
 func FuzzParseJSON(f *testing.F) {
 	for _, seed := range []string{
 		`{"model":"a"}`, `{"messages":[{"role":"user","content":"hi \"x\" \\"}],"model":"a/b","stream":true}`,
@@ -351,7 +351,7 @@ func oracle(body []byte) (string, error) {
 		return "", errors.New("invalid")
 	}
 	d := json.NewDecoder(bytes.NewReader(body))
-	d.UseNumber() // JSON's numbers may be larger than Go's
+	d.UseNumber() // JSON numbers may be larger than Go's
 	if open, err := d.Token(); err != nil || open != json.Delim('{') {
 		return "", errors.New("no object")
 	}
@@ -381,7 +381,8 @@ func oracle(body []byte) (string, error) {
 	return model, engine.CheckText(model)
 }
 
-// The oracle is mime/multipart: whatever is accepted, it must find the same model, and no other.
+// FuzzParseForm compares Parse with mime/multipart: if Parse accepts a body, mime/multipart must
+// find the same model and no other.
 func FuzzParseForm(f *testing.F) {
 	f.Add(part(`name="model"`, "a") + "--XX--\r\n")
 	f.Add("--XX\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\nContent-Type: audio/wav\r\n\r\n\x00--XX\r\n" +
@@ -427,7 +428,7 @@ func TestWhoCallsAnthropicsAPI(t *testing.T) {
 	}
 }
 
-// What is said to be served is what passes.
+// Served lists exactly what Find accepts.
 func TestWhatIsServedIsSaid(t *testing.T) {
 	all := openai.Served()
 	for _, want := range []string{"POST /v1/chat/completions", "POST /tokenize", "POST /v1/messages", "GET /v1/models", "GET /health"} {

@@ -14,8 +14,8 @@ import (
 
 var inPool = prefix.Scope{Pool: "default/pool", Adapter: "sql"}
 
-// written is the last block of what was written, filled up so that all of it is in there, how many
-// bytes it has, and its blocks.
+// written returns the last block of a prompt, padded so that it covers the whole prompt, the
+// prompt's size, and its blocks.
 func written(t *testing.T, of prefix.Scope, body string) (last uint64, p openai.Prompt, blocks []uint64) {
 	t.Helper()
 	r, err := openai.Parse(openai.JSON, "", []byte(body))
@@ -33,9 +33,9 @@ func full(h *prefix.Hasher) uint64 {
 	return h.Blocks()[len(h.Blocks())-1]
 }
 
-// What of each API's bodies is the prompt, in which order. What begins is marked: ① tools, ② what
-// the system is told, ③ a turn, ④ content, ⑤ other members, ⑥ each of their keys and values; ⑦ what
-// is counted of other prompts and not written.
+// The table shows what counts as the prompt in bodies of each API, and in which order. Marks: ①
+// tools, ② the system prompt, ③ a turn, ④ content, ⑤ other members, ⑥ each key and value of these,
+// ⑦ bytes of other prompts, which are counted but not written.
 func TestPrompt(t *testing.T) {
 	tokens := func(ids ...uint32) string {
 		var all []byte
@@ -104,7 +104,7 @@ func TestPrompt(t *testing.T) {
 	}
 }
 
-// more is so many bytes of other prompts.
+// more returns the notation for this many bytes of other prompts.
 func more(bytes int) string { return "⑦" + strings.Repeat(".", bytes) }
 
 var (
@@ -112,7 +112,7 @@ var (
 	unmarked = strings.NewReplacer("①", "", "②", "", "③", "", "④", "", "⑤", "", "⑥", "")
 )
 
-// The same conversation has the same blocks, and another has others.
+// The same conversation has the same blocks, and a different one has different blocks.
 func TestTheSamePromptHasTheSameBlocks(t *testing.T) {
 	const chat = `{"model":"m","tools":[{"a":1}],"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"Hi"}]}`
 	base, _, _ := written(t, inPool, chat)
@@ -153,13 +153,13 @@ func TestTheSamePromptHasTheSameBlocks(t *testing.T) {
 	}
 }
 
-// An attachment counts as much as an image does for LLaVA-1.5, however many bytes the body has of
-// it, and tells prompts apart by all of them.
+// An attachment counts as many tokens as an image for LLaVA-1.5, whatever its size in the body, and
+// all of its bytes distinguish prompts.
 func TestAttachments(t *testing.T) {
 	const image = 576 * prefix.TokenBytes
 	long := strings.Repeat("iVBORw0KGgo", 50_000)
 	for name, c := range map[string]struct {
-		body  string // with its beginning, %s and its end
+		body  string // with %s in place of the attachment
 		bytes int
 	}{
 		"chat, an image": {`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}}]}]}`,
@@ -205,14 +205,14 @@ func TestAttachments(t *testing.T) {
 			t.Errorf("%s: another has the same blocks", name)
 		}
 	}
-	// What clients move from turn to turn is no part of it.
+	// Members that clients move from turn to turn are not part of the prompt.
 	one, _, _ := written(t, inPool, `{"model":"m","messages":[{"content":[{"type":"image","source":"x","cache_control":{}}]}]}`)
 	if other, _, _ := written(t, inPool, `{"model":"m","messages":[{"content":[{"type":"image","source":"x"}]}]}`); one != other {
 		t.Error("with cache_control it has other blocks")
 	}
 }
 
-// A conversation that goes on begins as it did before.
+// A conversation that continues begins with the same blocks as before.
 func TestAConversationGoesOn(t *testing.T) {
 	turns := []string{fmt.Sprintf(`{"role":"system","content":%q}`, strings.Repeat("Be brief. ", 100))}
 	var before []uint64
@@ -250,7 +250,7 @@ func TestMaxTokens(t *testing.T) {
 	}
 }
 
-// The beginning of a body has the beginning of its blocks, where it is written in the order of the
+// The beginning of a body has the first blocks of the whole body, if the body has the order of the
 // prompt.
 func TestThePromptOfAPrefix(t *testing.T) {
 	long := strings.Repeat(`word \"quoted\" `, 40)
@@ -278,7 +278,7 @@ func TestThePromptOfAPrefix(t *testing.T) {
 	}
 }
 
-// A string that ends with what is there counts as far as it goes.
+// A truncated string counts as far as it goes.
 func TestThePromptOfAStringThatGoesOn(t *testing.T) {
 	for _, before := range []string{`{"model":"m","prompt":"`, `{"model":"m","messages":[{"role":"user","content":"`,
 		`{"model":"m","messages":[{"content":[{"text":"`} {
@@ -293,7 +293,7 @@ func TestThePromptOfAStringThatGoesOn(t *testing.T) {
 	}
 }
 
-// A form is no prompt, and neither is what no body was read of.
+// A form has no prompt, and neither has a Request that was not parsed.
 func TestNoPrompt(t *testing.T) {
 	body := []byte("--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--\r\n")
 	r, err := openai.Parse(openai.Form, "multipart/form-data; boundary=b", body)
@@ -308,7 +308,7 @@ func TestNoPrompt(t *testing.T) {
 	}
 }
 
-// However a body is made, its prompt is read in time in proportion to it.
+// However a body is built, its prompt is read in time proportional to the body.
 func TestHostilePromptsTakeNoLonger(t *testing.T) {
 	const size = 1 << 20
 	fill := func(before, what, after string) string {
@@ -336,7 +336,7 @@ func TestHostilePromptsTakeNoLonger(t *testing.T) {
 			t.Errorf("%s: it takes %v", name, took)
 		}
 	}
-	// Nobody has looked whether a beginning is JSON.
+	// A prefix of a body is not checked for valid JSON.
 	for name, what := range map[string]string{"lists": "[", "objects": `{"a":`, "parts": `{"content":[`, "ends": "]", "quotes": `"`,
 		"commas": ",", "colons": ":"} {
 		body := []byte(`{"model":"m","messages":[` + strings.Repeat(what, size/len(what)))
@@ -352,7 +352,7 @@ func TestHostilePromptsTakeNoLonger(t *testing.T) {
 	}
 }
 
-// A prompt is read without an allocation, however long it is.
+// Reading a prompt allocates nothing, however long it is.
 func TestReadingAPromptAllocatesNothing(t *testing.T) {
 	var h prefix.Hasher
 	for _, body := range [][]byte{chat(1 << 10), chat(256 << 10), []byte(`{"model":"m","prompt":[1,2,3]}`)} {
@@ -366,7 +366,8 @@ func TestReadingAPromptAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Whatever a body is, whole or not, its prompt is read to the end, and is in proportion to it.
+// FuzzPrompt checks that Prompt returns for any body, whole or truncated, and that the size is
+// proportional to the body.
 func FuzzPrompt(f *testing.F) {
 	f.Add([]byte(`{"model":"m","tools":[{}],"messages":[{"role":"user","content":[{"type":"text","text":"Hi"},{"a":[1]}],"name":"x"}],"cache_salt":"s"}`))
 	f.Add([]byte(`{"model":"m","prompt":[[1,2],[3]],"input":["a"],"system":[{"text":5}],"max_tokens":5}`))
@@ -381,7 +382,7 @@ func FuzzPrompt(f *testing.F) {
 			}
 			var h prefix.Hasher
 			p := r.Prompt(body, inPool, &h)
-			// An image is the most for the fewest bytes.
+			// An image has the most tokens for the fewest bytes.
 			if p.Bytes > 576*prefix.TokenBytes/len(`{"file":1}`)*len(body) || p.MaxTokens < 0 {
 				t.Errorf("%q: %+v", body, p)
 			}

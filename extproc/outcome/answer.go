@@ -17,7 +17,7 @@ type Answer struct {
 	load      engine.Load
 	later     bool // there is a Retry-After header
 	firstBody time.Time
-	opened    time.Time // time of a stream's first event that may have come with the first token
+	opened    time.Time // time of a stream's first event that may contain the first token
 	words     []byte    // beginning of an error
 	events    *events
 	json      *scanner
@@ -51,7 +51,7 @@ func isJSON(mediaType string) bool {
 // IsEventStream reports whether a content type is that of server-sent events.
 func IsEventStream(contentType string) bool { return mediaType(contentType) == "text/event-stream" }
 
-// Body reads the next bytes of the body, which arrived at a time.
+// Body reads the next bytes of the body, which arrived at this time.
 func (a *Answer) Body(chunk []byte, at time.Time) {
 	if len(chunk) == 0 {
 		return
@@ -109,11 +109,11 @@ func (a *Answer) Fill(o *Outcome, sent time.Time) {
 }
 
 // events reads server-sent events: the JSON in their data lines. Comments, which engines send to
-// keep a connection alive, and events that only open a stream are no output.
+// keep a connection alive, and events that only open a stream do not count as output.
 type events struct {
 	json   scanner
 	output bool // an event had output
-	vague  bool // an event may have come with the first token
+	vague  bool // an event may have contained the first token
 	line   lineKind
 	field  []byte // beginning of a line, while it may be a data field
 	data   []byte // the data line so far, until there is output

@@ -11,7 +11,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// read reads a body that is cut at a place.
+// read returns the outcome of a body that arrives in two chunks, cut at a given index.
 func read(contentType, body string, cut int) outcome.Outcome {
 	var a outcome.Answer
 	a.Headers(200, contentType, "", "")
@@ -22,7 +22,7 @@ func read(contentType, body string, cut int) outcome.Outcome {
 	return o
 }
 
-// plain is the oracle of a JSON answer: all of it, decoded.
+// plain is the oracle for a JSON answer: it decodes the complete answer.
 func plain(t *testing.T, body string) outcome.Outcome {
 	t.Helper()
 	type usage struct {
@@ -85,8 +85,8 @@ func TestAStreamCutAnywhereSaysWhatTheWholeSays(t *testing.T) {
 			if got.Prompt != engine.Known(7) || got.Completion != engine.Known(2) {
 				t.Fatalf("cut at %d: %v, %v", cut, got.Prompt, got.Completion)
 			}
-			// Neither the comment nor the event without choices is output; what has no known form
-			// is, with the end of its line.
+			// Neither the comment nor the event without choices is output. Data of an unknown form
+			// is output as soon as its line ends.
 			want := time.Second
 			if first := `{"usage":{"prompt_tokens":3,`; cut <= strings.Index(body, first)+len(first) {
 				want = 2 * time.Second
@@ -98,8 +98,8 @@ func TestAStreamCutAnywhereSaysWhatTheWholeSays(t *testing.T) {
 	}
 }
 
-// Whatever bytes come, cut wherever: the scanner says the same of them, and of valid JSON what the
-// decoder says.
+// However arbitrary bytes are cut into chunks, the scanner's result is the same. For valid JSON it
+// equals that of a JSON decoder.
 func FuzzAnswer(f *testing.F) {
 	for _, body := range answers {
 		f.Add(body, uint(7))

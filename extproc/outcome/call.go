@@ -3,7 +3,7 @@ package outcome
 // Call is the final status of a gRPC call: the gRPC code plus one, or [NoCall].
 type Call uint8
 
-// NoCall is the status of requests that are no gRPC call, or that ended without a status.
+// NoCall is the status of requests that are not gRPC calls, or that ended without a status.
 const NoCall Call = 0
 
 // OK is the status of a successful call.

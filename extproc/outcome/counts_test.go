@@ -8,7 +8,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// Each count is bounded, and the prompt is whole, whatever the API calls its parts.
+// Impossible counts are unknown, and the prompt is the whole prompt under every API's names.
 func TestTokensOfAnAnswer(t *testing.T) {
 	known, unknown := engine.Known, engine.Value{}
 	for name, c := range map[string]struct {
@@ -36,14 +36,14 @@ func TestTokensOfAnAnswer(t *testing.T) {
 	}
 }
 
-// An error in an answer of status 200 counts against the endpoint unless the request is to blame.
+// An error in an answer with status 200 counts against the endpoint, unless it blames the request.
 func TestErrorsInAnswers(t *testing.T) {
 	for _, c := range []struct {
 		kind, code string
 		status     int
 		before     outcome.Failure
 		want       outcome.Failure
-		token      bool // the first token's time stays
+		token      bool // the time to first token is kept
 	}{
 		{kind: "", code: "", status: 200, token: true},
 		{kind: "", code: "0", status: 200, token: true},
@@ -69,7 +69,8 @@ func TestErrorsInAnswers(t *testing.T) {
 	}
 }
 
-// Data planes that show answers show their errors, too, cut anywhere.
+// Data planes that show answers to extproc also show their errors, however they are cut into
+// chunks.
 func TestErrorsInAnswersThatAreShown(t *testing.T) {
 	for body, want := range map[string]outcome.Failure{
 		"data: {\"error\":{\"message\":\"x\",\"type\":\"InternalServerError\",\"code\":500}}\n\ndata: [DONE]\n\n":         outcome.Erred,
@@ -96,7 +97,7 @@ func TestErrorsInAnswersThatAreShown(t *testing.T) {
 	}
 }
 
-// The first event of a stream of messages states its prompt.
+// The first event of a stream of messages has the prompt's token count.
 func TestAStreamOfMessagesStatesItsPrompt(t *testing.T) {
 	o := read("text/event-stream",
 		"data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":25,\"cache_read_input_tokens\":3}}}\n\n"+

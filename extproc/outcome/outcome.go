@@ -24,7 +24,7 @@ const (
 	TimedOut Failure = "timeout"
 	// ClientGone means that the client disconnected.
 	ClientGone Failure = "client_gone"
-	// NoEndpoint means that Envoy had no endpoint: extproc was away, or gave it none.
+	// NoEndpoint means that Envoy had no endpoint: extproc was unavailable, or named none.
 	NoEndpoint Failure = "no_endpoint"
 	// Cut means that the response ended early, for an unknown reason.
 	Cut Failure = "cut"
@@ -124,8 +124,8 @@ func (o Outcome) Suspicious() []string {
 	return all
 }
 
-// Faulty reports whether the endpoint failed. Rejecting the request is no failure, nor are Envoy's
-// own errors, such as too many headers or a response that is too large.
+// Faulty reports whether the endpoint failed. Rejecting the request is not a failure, nor are
+// Envoy's own errors, such as too many headers or a response that is too large.
 func (o Outcome) Faulty() bool {
 	if o.Failure == Erred {
 		return true
@@ -139,14 +139,14 @@ func (o Outcome) atFirst() bool {
 	return o.Well() && o.Status == 200 && o.Attempts <= 1 && len(o.Unreached)+len(o.Elsewhere)+len(o.Missing) == 0
 }
 
-// asPredicted reports whether the first token can be compared with its prediction: that of a stream
-// that ended well at its first endpoint.
+// asPredicted reports whether the time to first token can be compared with its prediction: the
+// response is a stream that succeeded at its first endpoint.
 func (o Outcome) asPredicted() bool {
 	return o.Stream && o.FirstBody > 0 && o.Expected > 0 && o.atFirst()
 }
 
-// Foretold returns the ratio of actual to predicted time to first token. Queued requests give none:
-// both times include their queue time.
+// Foretold returns the ratio of actual to predicted time to first token. Queued requests have none,
+// because both times include their queue time.
 func (o Outcome) Foretold() (ratio float64, tells bool) {
 	if !o.asPredicted() || o.Held > 0 {
 		return 0, false

@@ -25,7 +25,7 @@ func TestWhichEndpointsAreScrapedAtOnce(t *testing.T) {
 	}
 }
 
-// Only a stream that went well where it was sent first tells how long a load took.
+// Only a stream that succeeded at its first endpoint gives a load time.
 func TestWhatTellsOfLoads(t *testing.T) {
 	whole := outcome.Outcome{
 		Adapter: "storage", Stream: true, Status: 200, Attempts: 1, Endpoint: "a",
@@ -52,8 +52,8 @@ func TestWhatTellsOfLoads(t *testing.T) {
 	}
 }
 
-// Only a request without tokens that went well where it was sent first tells how long it takes
-// alone: its time by how many there were.
+// Only a request without tokens that succeeded at its first endpoint gives a service time: its
+// duration divided by the number of concurrent requests.
 func TestWhatTellsOfPaces(t *testing.T) {
 	whole := outcome.Outcome{Among: 4, Answered: 100 * time.Millisecond, Status: 200, Attempts: 1, Endpoint: "a"}
 	call := whole

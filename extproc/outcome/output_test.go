@@ -8,8 +8,8 @@ import (
 	"github.com/headgate/headgate/extproc/outcome"
 )
 
-// The first token is the first output of the stream, in the words of each API. Each event comes a
-// second after the one before.
+// The first token is the first output of the stream, in the format of each API. Events are one
+// second apart.
 func TestTheFirstOutputOfAStream(t *testing.T) {
 	const (
 		role = `{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}`
@@ -25,7 +25,7 @@ func TestTheFirstOutputOfAStream(t *testing.T) {
 		"a tool":             {[]string{`{"choices":[{"delta":{"tool_calls":[{"index":0}]}}]}`, chat}, 1},
 		"an end":             {[]string{`{"choices":[{"delta":{},"finish_reason":"stop"}]}`}, 1},
 		"usage before":       {[]string{`{"choices":[],"usage":{"prompt_tokens":1}}`, chat}, 2},
-		"a role long before": {[]string{role, chat}, 0}, // of an engine that sends it at once, or of a call of a tool that is held back
+		"a role long before": {[]string{role, chat}, 0}, // from an engine that sends it at once, or before a tool call that a parser holds back
 		"a role alone":       {[]string{role, "[DONE]"}, 0},
 		"a response": {[]string{`{"response":{},"type":"response.created"}`, `{"type":"response.in_progress"}`,
 			`{"type":"response.output_text.delta","delta":"a"}`}, 3},
@@ -53,7 +53,7 @@ func TestTheFirstOutputOfAStream(t *testing.T) {
 	}
 }
 
-// A choice without output that comes just before output says when the first token came.
+// A choice without output shows when the first token came, if output follows within milliseconds.
 func TestAChoiceWithoutOutput(t *testing.T) {
 	for _, c := range []struct{ output, opened, want time.Duration }{
 		{1000, 995, 1000}, {1000, 1000, 1000}, {1000, 990, 1000}, {1000, 980, 0}, {5, 0, 5},

@@ -11,7 +11,7 @@ import (
 // scanner reads a JSON text in chunks of any size, in one pass and constant memory. It finds the
 // few values that an outcome needs: the token counts in "usage" and the "id", at the top or within
 // "response" (OpenAI's responses) or "message" (Anthropic's streams), and the type and code of an
-// "error", at the top or within "response". A text that is no JSON object has none of these. The
+// "error", at the top or within "response". A text that is not a JSON object has none of these. The
 // zero scanner is ready.
 type scanner struct {
 	counts               Counts

@@ -8,7 +8,7 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// claimed is a decision of Latency for a prompt of so many tokens.
+// claimed returns policy Latency's decision for a prompt of this many tokens.
 func claimed(t *testing.T, f *fleet, prompt int) pick.Decision {
 	t.Helper()
 	room := make([]pick.Decision, 1)
@@ -21,7 +21,7 @@ func claimed(t *testing.T, f *fleet, prompt int) pick.Decision {
 	return room[0]
 }
 
-// Prompts are computed one after the other, and time passes.
+// Prompts at an endpoint are computed one after the other, and the queue drains as time passes.
 func TestPromptsQueue(t *testing.T) {
 	f := newFleet()
 	f.profile(t, []string{"prefill=0,0.001", "decode=0.01,0.001,0.00001"})
@@ -33,8 +33,8 @@ func TestPromptsQueue(t *testing.T) {
 	if got := b.Through.Load() - now; got != 300e6 {
 		t.Errorf("both are through after %d ns, want 300 ms", got)
 	}
-	// A sequence each, 100 and 200 tokens, and half of an answer: 2 + 1.5 + 2.5 ms. 10 a second
-	// each. 400 tokens.
+	// Beside is 6 ms: 1 ms for each sequence, and 0.01 ms for each of 400 tokens (both prompts and
+	// half of each answer). Urgency is 1/(0.1 s) for each.
 	if b.Beside.Load() != 6e9 || b.Urgency.Load() != 20_000 || b.Tokens.Load() != 400 {
 		t.Errorf("beside %d ps, urgency %d, tokens %d", b.Beside.Load(), b.Urgency.Load(), b.Tokens.Load())
 	}
@@ -69,8 +69,8 @@ func TestPromptsQueue(t *testing.T) {
 	}
 }
 
-// The load of an adapter holds up who comes next, as its prompt does; what is cached of that takes
-// no more of the KV cache.
+// The load of an adapter delays the next request, as the prompt does. Only the part of a prompt
+// that is not cached takes new room in the KV cache.
 func TestWhatARequestClaims(t *testing.T) {
 	f := newFleet()
 	f.profile(t, []string{"prefill=0,0.001", "decode=0.01,0.001,0.00001", "load=0.3", "slot=0.02"})
@@ -89,8 +89,8 @@ func TestWhatARequestClaims(t *testing.T) {
 	}
 }
 
-// First tokens tell of loads and of what is before the engine's queue, of requests before which
-// there is no more than the step that runs.
+// A first token is a measure of load times and frontend overhead only if at most the running step
+// is ahead of the request.
 func TestWhatTells(t *testing.T) {
 	base, adapter := &pick.Copy{Base: true}, &pick.Copy{}
 	for _, c := range []struct {
@@ -109,7 +109,7 @@ func TestWhatTells(t *testing.T) {
 	}
 }
 
-// Whatever comes and goes, in whatever order: nothing is left of it.
+// When all requests have ended, in any order, the backlog is empty.
 func TestABacklogEnds(t *testing.T) {
 	f := newFleet()
 	f.profile(t, []string{"prefill=0.01,0.0001", "decode=0.0123,0.000456,0.0000000789"})
@@ -136,8 +136,8 @@ func TestABacklogEnds(t *testing.T) {
 	}
 }
 
-// Prompts of the latest seconds leave the less time for decoding: what others wait weighs as much
-// more. The oracle adds up each prompt anew.
+// The more time recent prompts take, the less is left for decoding, and the more the delay of
+// decoding requests counts. The oracle sums up all prompts each time.
 func TestPromptsOfTheLatestSecondsWeigh(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	highest := 0.0
@@ -157,12 +157,12 @@ func TestPromptsOfTheLatestSecondsWeigh(t *testing.T) {
 			at += random.Int64N(2e9)
 			s := spent{random.Float64(), at}
 			switch random.IntN(3) {
-			case 0: // of this process
+			case 0: // a prompt of this process
 				d := claimed(t, f, 1+random.IntN(500))
 				s.seconds = d.Estimate.Delay
 				b.Begin(d.Claim, at)
-				b.End(d.Claim, false) // an end takes back no time
-			case 1: // what others told of, and will not do
+				b.End(d.Claim, false) // an end returns no time
+			case 1: // a prompt of another process that is withdrawn
 				s.seconds /= -20
 				b.Others(int64(s.seconds*1e9), at)
 			default:
@@ -174,7 +174,7 @@ func TestPromptsOfTheLatestSecondsWeigh(t *testing.T) {
 			for _, s := range all {
 				share += s.seconds / 4 * math.Exp(float64(s.at-at)/4e9)
 			}
-			if share < 0 { // there is no such thing, and nothing to remember
+			if share < 0 { // a negative share counts as none
 				all, share = nil, 0
 			}
 			highest = max(highest, share)
@@ -189,7 +189,7 @@ func TestPromptsOfTheLatestSecondsWeigh(t *testing.T) {
 	}
 }
 
-// others is what a prompt costs others at the only endpoint, at a time.
+// others returns the cost of a prompt to other requests, at the only endpoint and at a given time.
 func others(t *testing.T, f *fleet, at int64) float64 {
 	t.Helper()
 	room := make([]pick.Decision, 1)

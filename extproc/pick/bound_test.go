@@ -7,8 +7,8 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// Whoever asks for few decisions gets the first of those who ask for all: candidates that are
-// passed over early would not have been among them.
+// A caller that asks for a few decisions gets the first ones that it would get if it asked for all:
+// candidates that are skipped early would not be among them.
 func TestFewAreTheFirstOfAll(t *testing.T) {
 	random := rand.New(rand.NewPCG(11, 12))
 	passed := 0
@@ -53,8 +53,8 @@ func TestFewAreTheFirstOfAll(t *testing.T) {
 	}
 }
 
-// If predictions are not trusted, Proposal decides, but its requests are still predicted and count
-// in backlogs.
+// If predictions are not trusted, policy Proposal decides, but requests are still predicted and
+// count in backlogs.
 func TestWhatIsNotTrustedIsPredicted(t *testing.T) {
 	random := rand.New(rand.NewPCG(13, 14))
 	decided := 0

@@ -11,14 +11,15 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// busy is an endpoint where so many sequences, of so many tokens together, decode beside a prompt.
+// busy is an endpoint at which this many sequences decode, with this many tokens together, beside a
+// new prompt.
 type busy struct {
 	profile.Profile
 	sequences, tokens, cached int
 	adapters, listed          bool
 }
 
-// someBusy is one of any size.
+// someBusy returns a random one.
 func someBusy(random *rand.Rand) busy {
 	b := busy{Profile: profile.Profile{
 		Prefill: profile.Prefill{Base: 0.02 * random.Float64(), PerToken: 0.0002 * random.Float64(),
@@ -37,7 +38,7 @@ func someBusy(random *rand.Rand) busy {
 	return b
 }
 
-// endpoint is it, for decisions.
+// endpoint returns b in the form that decisions use.
 func (b *busy) endpoint(number int) pick.Endpoint {
 	e := pick.Endpoint{
 		Number: number, Profile: &b.Profile, InFlight: new(atomic.Int64), Adapters: new(atomic.Int64), Backlog: new(pick.Backlog),
@@ -50,7 +51,7 @@ func (b *busy) endpoint(number int) pick.Endpoint {
 	if b.listed {
 		e.Listed = []*pick.Count{new(pick.Count)}
 	}
-	// What they add to each step is told by three: a third each.
+	// Three sources report how much the sequences lengthen each step: a third each.
 	beside := b.StepTime(b.work(0, 0)) - b.StepTime(profile.Work{Sequences: min(1, b.sequences), Adapters: b.slow()}) +
 		b.slower()*b.Decode.PerSequence*float64(min(1, b.sequences))
 	e.Backlog.Beside.Store(int64(beside / 3 * 1e12))
@@ -68,12 +69,12 @@ func (b *busy) slower() float64 {
 	return 1
 }
 
-// work is a step of them, and of so many sequences more of so many tokens.
+// work returns a step of the sequences, and of additional sequences with this many tokens.
 func (b *busy) work(sequences, tokens int) profile.Work {
 	return profile.Work{Sequences: b.sequences + sequences, KVTokens: b.tokens + tokens, Adapters: b.slow()}
 }
 
-// prefill computes a prompt step by step, each with as much of it as there is room for.
+// prefill computes a prompt step by step, each with as much of it as fits.
 func (b *busy) prefill(prompt int) (seconds float64) {
 	for at := min(64*b.cached, prompt-1); at < prompt; {
 		w := b.work(0, 0)
@@ -85,9 +86,9 @@ func (b *busy) prefill(prompt int) (seconds float64) {
 	return seconds
 }
 
-// What is predicted of a prompt is what an engine takes that computes it step by step, beside those
-// who decode there; and what of a step, that of one with the request. Endpoints with other profiles
-// make no difference.
+// The predicted prefill time equals that of an engine that computes the prompt step by step beside
+// the decoding sequences. The predicted step is one that includes the request. Endpoints with other
+// profiles make no difference.
 func TestAPrefillIsThatOfItsSteps(t *testing.T) {
 	random := rand.New(rand.NewPCG(13, 14))
 	for range 5000 {
@@ -96,7 +97,7 @@ func TestAPrefillIsThatOfItsSteps(t *testing.T) {
 		demand := pick.Demand{Prompt: 1 + random.IntN(20_000), Output: 1 + random.IntN(500), Block: 64, Now: now,
 			Cached: make([]int32, len(all))}
 		for i := range all {
-			if all[i] = someBusy(random); all[i].Prefill.Floor > 0 { // which is of one step
+			if all[i] = someBusy(random); all[i].Prefill.Floor > 0 { // Floor applies to a prefill in one step
 				all[i].Limits.MaxBatchedTokens = 20_000
 			}
 			pool.Endpoints = append(pool.Endpoints, all[i].endpoint(i))
@@ -114,7 +115,7 @@ func TestAPrefillIsThatOfItsSteps(t *testing.T) {
 			step := b.StepTime(b.work(1, demand.Prompt+demand.Output/2))
 			want := pick.Estimate{Prefill: b.prefill(demand.Prompt), Step: step, Longer: step - b.StepTime(b.work(0, 0))}
 			if b.sequences == 0 {
-				want.Longer = step - b.Decode.Base // a step of nothing takes no time
+				want.Longer = step - b.Decode.Base // without sequences there is no step to lengthen
 			} else {
 				want.Queue = step / 2
 			}
@@ -135,8 +136,7 @@ func TestAPrefillIsThatOfItsSteps(t *testing.T) {
 	}
 }
 
-// A decision tells what it was taken by, also where the counts that it was taken by have changed
-// since.
+// A decision reports the numbers that it used, even if the counts have changed since.
 func TestADecisionTellsWhatItWasTakenBy(t *testing.T) {
 	s := &pick.Pool{Predictable: true}
 	for i := range 2 {

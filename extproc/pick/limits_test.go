@@ -11,8 +11,8 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// Who waits for a copy to take another request is let go when Has says that one does: it must say
-// so just where Pick finds one, or a request would be let go again and again, or never.
+// Requests that wait for a copy with room are released when Has reports one. Has must agree with
+// Pick; otherwise requests would be released repeatedly in vain, or never.
 func TestHasSaysWhatPickFinds(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	found := map[string]int{}
@@ -53,13 +53,13 @@ func TestHasSaysWhatPickFinds(t *testing.T) {
 	}
 }
 
-// However many come and go at once, no more are there than may be.
+// However many requests enter at once, a copy never has more than its limit.
 func TestNoMoreEnterThanMay(t *testing.T) {
 	var c pick.Count
 	c.Limit.Store(1)
 	var there, entered atomic.Int64
 	var all sync.WaitGroup
-	for range 4 { // as many as run at once on a small machine, and then some
+	for range 4 { // more than run at once on a small machine
 		all.Go(func() {
 			for range 300_000 {
 				n, ok := c.Enter()

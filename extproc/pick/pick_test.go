@@ -13,14 +13,14 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// some is a profile.
+// some is an arbitrary profile.
 var some = &profile.Profile{
 	Prefill: profile.Prefill{Base: 0.01, PerToken: 0.0001}, Decode: profile.Decode{Base: 0.01, PerSequence: 0.0001, PerKVToken: 1e-7},
 	AdapterLoad: profile.Spread{Mean: 0.2}, AdapterActivation: profile.Spread{Mean: 0.02},
 	Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 2048, KVBlocks: 6250, BlockSize: 16},
 }
 
-// randomFleet has up to 8 endpoints in any state with up to 5 adapters.
+// randomFleet has up to 8 endpoints in random states with up to 5 adapters.
 func randomFleet(random *rand.Rand) *fleet {
 	f := newFleet()
 	for i := range 1 + random.IntN(8) {
@@ -56,8 +56,8 @@ func randomFleet(random *rand.Rand) *fleet {
 	return f
 }
 
-// The oracle is the proposal's rule in the order in which it is told: sets of endpoints that become
-// smaller. Those that were tried are left out.
+// oracle applies the endpoint-picker proposal's rule literally, as a sequence of filters. It leaves
+// out endpoints that were tried.
 func oracle(f *fleet, model string, threshold int64, tried []string) []string {
 	type candidate struct {
 		pick.Copy
@@ -103,12 +103,12 @@ func oracle(f *fleet, model string, threshold int64, tried []string) []string {
 	return names
 }
 
-// Each decision is the best of the endpoints that the ones before it leave.
+// Each decision is the best among the endpoints that the previous ones leave.
 func TestProposalAgreesWithItsOracle(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 20_000 {
 		f := randomFleet(random)
-		request := pick.Request{Pool: thePool, Model: "a", Random: random.Uint64() | 1<<32} // nothing is tried again
+		request := pick.Request{Pool: thePool, Model: "a", Random: random.Uint64() | 1<<32} // no tie is broken the same way again
 		room := make([]pick.Decision, 1+random.IntN(4))
 		picks, err := pick.Pick(pick.Policy{Threshold: 3}, f.snapshot(), request, room)
 		if err != nil && !errors.Is(err, pick.ErrNoneReady) && !errors.Is(err, pick.ErrNotAddressable) {
@@ -131,8 +131,8 @@ func TestProposalAgreesWithItsOracle(t *testing.T) {
 	}
 }
 
-// Whatever the rule: decisions are candidates, each once, none that is out, those in a better state
-// first; and who asks for fewer gets the first of those that sorting all of them gives.
+// With every rule, decisions are distinct candidates, none is out, and those in a better state come
+// first. A caller that asks for fewer gets the first of those that sorting all candidates gives.
 func TestEveryRuleKeepsTheOrderOfStates(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	for range 5000 {
@@ -181,8 +181,7 @@ func keepsTheOrder(t *testing.T, f *fleet, rule pick.Rule, request pick.Request)
 	}
 }
 
-// Among n equals each order is as likely as any other, so each endpoint comes first in 1/n of the
-// decisions.
+// Among n equal endpoints every order is equally likely, so each is first in 1/n of the decisions.
 func TestEqualsAreOrderedByLot(t *testing.T) {
 	const n, times = 4, 240_000
 	f := newFleet()
@@ -239,8 +238,9 @@ func TestADecisionAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Run it with go test ./extproc/pick -run "^$" -bench Pick. The fleet is one that serves: each
-// endpoint has requests of adapters, prompts before it, and some of the prompt in its cache.
+// BenchmarkPick measures decisions in a loaded fleet: each endpoint has requests for adapters,
+// queued prompts, and part of the prompt in its cache. Run it with go test ./extproc/pick -run "^$"
+// -bench Pick.
 func BenchmarkPick(b *testing.B) {
 	for _, endpoints := range []int{4, 100, 1000} {
 		f := newFleet()

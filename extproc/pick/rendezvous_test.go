@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// numbered is a pool of n endpoints, the number of each one more than its place.
+// numbered returns a pool of n endpoints. The number of each is its index plus one.
 func numbered(n int) *pick.Pool {
 	p := new(pick.Pool)
 	for i := range n {
@@ -22,7 +22,8 @@ func numbered(n int) *pick.Pool {
 
 func address(number int) string { return "10.0.0." + strconv.Itoa(number) + ":8000" }
 
-// home is the number of the only endpoint that is expected to have a beginning, 0 if there is none.
+// home returns the number of the rendezvous endpoint of a beginning, which must be the only one; 0
+// if there is none.
 func home(t *testing.T, p *pick.Pool, hash uint64) int {
 	t.Helper()
 	return homeOf(t, p, pick.Request{}, hash)
@@ -48,14 +49,14 @@ func TestWhatNothingIsKnownOfIsExpectedAtItsHome(t *testing.T) {
 		beginning int
 		familiar  float64
 		cached    []int32
-		want      int32 // at home
+		want      int32 // blocks at the rendezvous endpoint
 	}{
 		{p, 32, 0.5, nil, 16},
 		{p, 32, 1, make([]int32, 20), 32},
 		{p, 4, 0.9, make([]int32, 2), 3},
-		{p, 32, 0, nil, 0},        // prompts have nothing in common
-		{p, 0, 1, nil, 0},         // it is short
-		{p, 32, 1, []int32{1}, 0}, // something is known
+		{p, 32, 0, nil, 0},        // prompts share nothing
+		{p, 0, 1, nil, 0},         // the prompt is short
+		{p, 32, 1, []int32{1}, 0}, // an endpoint is known to have it
 		{nil, 32, 1, nil, 0},
 		{new(pick.Pool), 32, 1, nil, 0},
 	} {
@@ -75,8 +76,8 @@ func TestWhatNothingIsKnownOfIsExpectedAtItsHome(t *testing.T) {
 	}
 }
 
-// Beginnings are spread over endpoints, in whatever order those are known, and one that gets no
-// requests leaves its own to the others and takes none of theirs.
+// Beginnings are spread over endpoints, whatever the order of the endpoints. If an endpoint gets no
+// requests, its beginnings move to others, and all other beginnings stay.
 func TestHomesStay(t *testing.T) {
 	const beginnings = 8000
 	p, without := numbered(8), numbered(8)
@@ -97,7 +98,7 @@ func TestHomesStay(t *testing.T) {
 	}
 }
 
-// A home is one of the endpoints that the request can go to, and that keep what they were sent.
+// A rendezvous endpoint is one that the request can go to and that keeps its cache.
 func TestAHomeAnswersToTheRequest(t *testing.T) {
 	p := numbered(8)
 	p.Listed = true

@@ -10,16 +10,15 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// holds is what an engine has, as told in the rules of one: two lists, the adapter that was used
-// last first.
+// holds simulates an engine's adapters by the engine's rules: two lists, most recently used first.
 type holds struct {
 	slots, host []int
 	room, of    int
 	busy        map[int]int
 }
 
-// comes has an adapter come onto a list with room for so many, in the place of the last that has no
-// requests.
+// comes adds an adapter to a list with this much room. It replaces the least recently used adapter
+// that has no requests.
 func (h *holds) comes(list []int, adapter, room int) (now []int, left int) {
 	if i := slices.Index(list, adapter); i >= 0 {
 		return slices.Insert(slices.Delete(list, i, i+1), 0, adapter), -1
@@ -56,8 +55,8 @@ func (h *holds) place(adapter int) pick.Place {
 	return pick.InStorage
 }
 
-// Requests of ten adapters come and go in any order: what is where is what an engine's own lists
-// say.
+// Requests of ten adapters come and go in random order. Resident agrees with the engine's own
+// lists.
 func TestResidentIsWhatAnEngineHolds(t *testing.T) {
 	for seed := range uint64(50) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -90,8 +89,8 @@ func TestResidentIsWhatAnEngineHolds(t *testing.T) {
 	}
 }
 
-// Where each slot has an adapter with requests, one more waits in host memory; its next request
-// finds the slot that is free by then.
+// If every slot has an adapter with requests, another adapter waits in host memory. Its next
+// request finds a slot that has become free.
 func TestAnAdapterWaitsForASlot(t *testing.T) {
 	r := pick.NewResident(1, 2)
 	var a, b pick.Count
@@ -107,7 +106,7 @@ func TestAnAdapterWaitsForASlot(t *testing.T) {
 	}
 }
 
-// What has no places holds nothing, and breaks nothing.
+// A Resident without places holds nothing, and does not fail.
 func TestNothingIsResidentWhereNothingIsKnown(t *testing.T) {
 	var none *pick.Resident
 	var c pick.Count
@@ -154,14 +153,14 @@ func TestResidentResized(t *testing.T) {
 	}
 }
 
-// Each of both sizes may change alone, and host memory has those in slots too, whatever its size is
-// said to be.
+// The numbers of slots and of host places can change independently. Host memory always has at least
+// the adapters in slots, whatever its reported size.
 func TestSlotsAndHostMemoryChangeAlone(t *testing.T) {
 	var counts [4]pick.Count
 	r := pick.NewResident(2, 0)
 	for i, step := range []struct {
 		slots, host int
-		want        [4]pick.Place // once each was used, one after the other
+		want        [4]pick.Place // after each was used once, in order
 	}{
 		{2, 0, [4]pick.Place{pick.InStorage, pick.InStorage, pick.InSlot, pick.InSlot}},
 		{2, 3, [4]pick.Place{pick.InStorage, pick.InHost, pick.InSlot, pick.InSlot}},
@@ -182,7 +181,7 @@ func TestSlotsAndHostMemoryChangeAlone(t *testing.T) {
 	}
 }
 
-// Erlang's B formula of four slots: 0.0154 at a load of 1, 0.0952 at 2, 0.2061 at 3, 0.3107 at 4.
+// Erlang's B formula for four slots: 0.0154 at a load of 1, 0.0952 at 2, 0.2061 at 3, 0.3107 at 4.
 func TestBlocks(t *testing.T) {
 	r := pick.NewResident(4, 4)
 	for active, want := range []float64{0.0154, 0.0952 - 0.0154, 0.2061 - 0.0952, 0.3107 - 0.2061, 0} {
@@ -192,7 +191,7 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// Many requests at once have as many adapters in slots, and in host memory, as there is room for.
+// Under concurrent requests, slots and host memory have as many adapters as they have room for.
 func TestResidentUnderRaces(t *testing.T) {
 	r := pick.NewResident(3, 6)
 	counts := make([]pick.Count, 12)

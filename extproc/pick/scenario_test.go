@@ -14,21 +14,38 @@ import (
 	"github.com/headgate/headgate/test/golden"
 )
 
-// Scenarios are commands, one a line:
+// TestScenarios runs scenario files. Each line is a command:
 //
-//	endpoint NAME [slots=N] [others=N] [suspect|stale|migrating|lost|out] [base=NAME,NAME] [lists=A,B] [ours=A:N,B:N]
-//	     [theirs=A:N,B:N] [active=A,B] [queue=SECONDS] [beside=SECONDS] [tokens=N] [urgent=OBJECTIVE] [theirbeside=SECONDS] [elsewhere=N] [room=SLOTS,HOST] [used=A,B]
-//	     [timed=N:SECONDS] [peers=N] [peerqueue=SECONDS] [peerbeside=SECONDS] [peertokens=N] [peerurgent=OBJECTIVE]
-//	    an endpoint of the pool: the adapters it answers to, requests in flight there by model, ours and those of other
-//	    processes, and the adapters that the engine reports as active; of what ours still ask of it: until when prompts are computed, by how
-//	    much steps are longer, tokens in the KV cache, and a request at an objective for each token; the same of others; adapters that were used in that order;
-//	    with peer before a name, what other processes tell of theirs; timed is how many of ours are tokenless and of known serviceTimes, and the sum of these
-//	profile [prefill=BASE,PERTOKEN,SQUARED,FLOOR] [decode=BASE,PERSEQUENCE,PERKVTOKEN,ADAPTERS] [load=MEAN] [slot=MEAN] [sequences=N] [chunk=N] [kv=N]
-//	    the profile of the endpoints that follow, all zero but for 256 sequences, chunks of 2,048 and KV for 100,000 tokens
-//	pick MODEL [policy=RULE] [threshold=N] [turn=N] [base] [open] [only=ADDRESS,ADDRESS] [near=ADDRESS] [session=N]
-//	     [prompt=N] [output=N] [first=SECONDS] [token=SECONDS] [cached=NAME:BLOCKS,...] [picks=N] [times=N] [keep] [tokenless] [pace=SECONDS]
-//	    up to N decisions, one by default, each where the request goes if those before it did not answer; times=N decides
-//	    N times with other random numbers and counts; keep sends the request to the first
+//	endpoint NAME [suspect|stale|migrating|lost|out] [SETTING=VALUE...]
+//	    add an endpoint to the pool:
+//	    base=NAME,NAME       names of its base model
+//	    lists=A,B            adapters that it can serve
+//	    ours=A:N, theirs=A:N requests in flight by model, of this process and of others
+//	    limit=A:N            concurrency limits of copies
+//	    active=A,B           adapters that the engine reports as active
+//	    others=N, slots=N    requests of other sources; adapter slots
+//	    queue=SECONDS        until its queued prompts are computed
+//	    beside=SECONDS       how much its requests lengthen a step
+//	    tokens=N             tokens of its requests in the KV cache
+//	    urgent=OBJECTIVE     it has one request with this objective for each token
+//	    theirbeside=SECONDS, elsewhere=N
+//	                         beside and tokens of other sources
+//	    paced=N:SECONDS      N requests without tokens, and the sum of their service times
+//	    peers=N, peerqueue=, peerbeside=, peertokens=, peerurgent=
+//	                         the same as reported by other processes
+//	    room=SLOTS,HOST      places for adapters in slots and in host memory
+//	    used=A,B             adapters used so far, in this order
+//	profile [prefill=BASE,PERTOKEN,SQUARED,FLOOR] [decode=BASE,PERSEQUENCE,PERKVTOKEN,ADAPTERS]
+//	        [intake=BASE] [load=MEAN] [slot=MEAN] [sequences=N] [chunk=N] [kv=N]
+//	    the profile of the endpoints that follow. The defaults are 256 sequences, chunks of
+//	    2,048 tokens, KV for 100,000 tokens, and 0 for everything else
+//	pick MODEL [SETTING...]
+//	    print up to picks=N decisions (1 by default): the first, then those to retry at.
+//	    The request: base, open, none, only=ADDRESS,ADDRESS, near=ADDRESS, session=N, pool=POOL,
+//	    prompt=N, output=N, first=SECONDS and token=SECONDS (objectives), cached=NAME:BLOCKS,...,
+//	    tokenless, pace=SECONDS, turn=N. The policy: policy=RULE, threshold=N.
+//	    times=N decides N times with other random numbers, and prints counts.
+//	    keep sends the request to the first endpoint
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		f := newFleet()
@@ -44,14 +61,14 @@ func TestScenarios(t *testing.T) {
 
 const thePool = "ns/pool"
 
-// fleet builds snapshots by hand.
+// fleet builds snapshots from the commands.
 type fleet struct {
 	pool   pick.Pool
 	counts map[string]*pick.Count // by endpoint and model
 	random *rand.Rand
 	time   *profile.Profile
 	kv     int64
-	kept   int64 // requests
+	kept   int64 // number of requests that were sent
 }
 
 func newFleet() *fleet {
@@ -186,7 +203,7 @@ func (f *fleet) endpoint(t *testing.T, name string, args []string) {
 	f.pool.Endpoints = append(f.pool.Endpoints, e)
 }
 
-// backlog is the one of an endpoint that a setting is of.
+// backlog returns the backlog that a setting refers to.
 func backlog(e *pick.Endpoint, key string) *pick.Backlog {
 	if strings.HasPrefix(key, "peer") {
 		return &e.Peers.Backlog
@@ -301,7 +318,7 @@ func (f *fleet) pick(t *testing.T, model string, args []string) string {
 	return strings.Join(lines, "")
 }
 
-// now is when everything is picked.
+// now is the time of every decision.
 const now = 1e18
 
 func (f *fleet) profile(t *testing.T, args []string) {

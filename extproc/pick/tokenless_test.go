@@ -9,8 +9,7 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 )
 
-// worker is an endpoint, with the serviceTimes of all requests that it has: 0 is one that nobody
-// knows.
+// worker is an endpoint with the service times of all its requests; 0 means unknown.
 type worker struct {
 	serviceTimes []int64
 	copies       int64 // requests for the model
@@ -18,7 +17,7 @@ type worker struct {
 	state        pick.State
 }
 
-// randomWorkers have few figures each, so that many are equal.
+// randomWorkers returns workers with few different numbers each, so that many are equal.
 func randomWorkers(t *testing.T, random *rand.Rand) (workers []worker, f *fleet) {
 	t.Helper()
 	f = newFleet()
@@ -36,7 +35,7 @@ func randomWorkers(t *testing.T, random *rand.Rand) (workers []worker, f *fleet)
 			e.Backlog.Timed.Add(1)
 			e.Backlog.ServiceTimes.Add(serviceTime)
 		}
-		for range random.IntN(3) { // of nobody knows whom
+		for range random.IntN(3) { // requests whose service time is unknown
 			w.serviceTimes = append(w.serviceTimes, 0)
 			switch random.IntN(3) {
 			case 0:
@@ -60,7 +59,8 @@ func randomWorkers(t *testing.T, random *rand.Rand) (workers []worker, f *fleet)
 	return workers, f
 }
 
-// takes is how long a request of a serviceTime takes there: all before it and itself.
+// takes returns how long a request with this service time takes there: all requests before it, and
+// itself.
 func (w worker) takes(serviceTime int64) (sum int64) {
 	for _, p := range append(slices.Clone(w.serviceTimes), 0) {
 		if p == 0 {
@@ -71,8 +71,7 @@ func (w worker) takes(serviceTime int64) (sum int64) {
 	return sum
 }
 
-// bestOf are the workers that the rule takes, of those that were not tried, in the order in which
-// it is told: sets that become smaller.
+// bestOf applies the rule literally, as a sequence of filters, to the workers that were not tried.
 func bestOf(workers []worker, tried []int, serviceTime int64) (best []int) {
 	for i, w := range workers {
 		if w.state != pick.Out && !slices.Contains(tried, i) {
@@ -129,7 +128,7 @@ func TestTokenlessAgreesWithItsOracle(t *testing.T) {
 	}
 }
 
-// What a request adds is gone when it ends, and is its serviceTime meanwhile.
+// A request adds its service time while it is in flight, and removes it at its end.
 func TestATokenlessRequestClaimsItsPace(t *testing.T) {
 	f := newFleet()
 	f.endpoint(t, "a", []string{"lists=m"})

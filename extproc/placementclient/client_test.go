@@ -31,8 +31,8 @@ func TestWhatIsWantedIsSaidAtOnceAndWhenItIsNoMore(t *testing.T) {
 	}
 }
 
-// A thousand requests for one model are a number and no thousand messages; and when the copy is
-// there they go on, in the order in which they came.
+// A thousand requests for one model are reported as a number, not as a thousand messages. When the
+// copy is loaded, they continue in the order in which they came.
 func TestAThousandRequestsForOneModel(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
@@ -97,8 +97,8 @@ func TestAFailureEndsTheWaitAndIsToldToThoseThatComeUntilItIsMended(t *testing.T
 	})
 }
 
-// What control said stays while it is away, and until it has said everything anew; then nothing
-// else does.
+// Control's last state stays in force while control is away, until it has sent its complete state
+// again. Then only the new state counts.
 func TestWhatControlSaidLastStaysUntilItHasSaidAllAnew(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
@@ -139,8 +139,8 @@ func TestWhatControlSaidLastStaysUntilItHasSaidAllAnew(t *testing.T) {
 	ticket.Leave()
 }
 
-// An acknowledgement says that no request begins there any more, and comes with those that are
-// there.
+// The acknowledgement of an unload means that no further request begins at the copy. It comes with
+// the number of requests that are in flight there.
 func TestAnUnloadIsAcknowledgedWithTheRequestsThatAreThere(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
@@ -168,8 +168,8 @@ func TestAnUnloadIsAcknowledgedWithTheRequestsThatAreThere(t *testing.T) {
 	}
 }
 
-// Control learns that requests for a VModel go elsewhere when they do, and not before; another
-// stream from its beginning tells it anew.
+// Control gets the acknowledgement of a VModel's switch once it is in force, and not before. A new
+// stream from its start gets it again.
 func TestASwitchIsAcknowledgedWhenItIsInForce(t *testing.T) {
 	r := newRig(t)
 	goes := func(active string) []*placement.VModel {
@@ -230,7 +230,7 @@ func TestACopyThatAnEngineDoesNotHaveIsMissing(t *testing.T) {
 	s.until("it is missing", func() bool { return slices.Equal(s.missing, []string{"m@" + a}) })
 }
 
-// A copy at an endpoint that refuses is of no use, and control is told so.
+// If an endpoint refuses connections, its copies are unusable, and control is told so.
 func TestCopiesThatCannotBeUsedAreSaid(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
@@ -242,8 +242,8 @@ func TestCopiesThatCannotBeUsedAreSaid(t *testing.T) {
 	ticket.Leave()
 }
 
-// Who hears from an engine that it is stopping tells control at once, and another stream from its
-// beginning; what control says of an endpoint it is not told back.
+// If a response shows that an engine is stopping, control is told at once, and again on each new
+// stream. What control itself has sent is not reported back to it.
 func TestAnEngineThatIsStoppingIsToldAndHeardOf(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
@@ -269,8 +269,8 @@ func TestAnEngineThatIsStoppingIsToldAndHeardOf(t *testing.T) {
 	}
 }
 
-// The same over the wire as in the fleet: control unloads when the acknowledgement has come and
-// nothing is in flight, and no request is at the engine then.
+// The whole protocol, over the wire: control unloads after the acknowledgement when nothing is in
+// flight, and then no request is at the engine.
 func TestNoRequestIsAtACopyWhoseUnloadWasAcknowledged(t *testing.T) {
 	r := newRig(t)
 	s := r.next()

@@ -35,7 +35,7 @@ var thePool = objects.Name{Namespace: "ns", Name: "pool"}
 
 func key(id string) objects.ModelKey { return objects.ModelKey{Pool: thePool, ID: id} }
 
-// aFleet has one pool of two endpoints, which give no list.
+// aFleet returns a fleet with one pool of two endpoints without lists.
 func aFleet(published func(*endpointstate.View)) *fleet.Fleet {
 	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool"}}
 	p.Spec.Selector.MatchLabels = map[string]string{"app": "llama"}
@@ -53,11 +53,11 @@ func aFleet(published func(*endpointstate.View)) *fleet.Fleet {
 		f.SetModels(address, engine.Models{Unlisted: true})
 		f.Scrape(address).Succeeded(engine.Load{})
 	}
-	f.SetWorld(f.View().World) // publishes it
+	f.SetWorld(f.View().World) // publishes a view
 	return f
 }
 
-// rig is an extproc's side, and the fake control that it talks to.
+// rig is one extproc, and the fake control that it connects to.
 type rig struct {
 	*testing.T
 	fleet   *fleet.Fleet
@@ -79,7 +79,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// talks has the rig talk with control until the test or leave ends it.
+// talks connects the rig to control until the test or leave ends it.
 func (r *rig) talks(target string, news *placementclient.News) (leave func()) {
 	client := placementclient.New(placementclient.Config{
 		Target: target, Dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, News: news,
@@ -99,7 +99,7 @@ func (r *rig) talks(target string, news *placementclient.News) (leave func()) {
 	return leave
 }
 
-// fakeControl is a control that says what a test tells it to.
+// fakeControl is a control that sends what a test tells it to.
 type fakeControl struct {
 	placement.UnimplementedPlacementServer
 	*rig
@@ -128,14 +128,14 @@ func (c *fakeControl) stop() {
 	<-c.served
 }
 
-// stream is one stream of an extproc's, and what it has said in all.
+// stream is one stream from an extproc, and the sum of its reports.
 type stream struct {
 	*rig
 	wire    placement.Placement_ConnectServer
 	version uint64
 	end     chan struct{}
 
-	mu       sync.Mutex // guards the following
+	mu       sync.Mutex // guards the fields below
 	news     chan struct{}
 	process  string
 	applied  uint64
@@ -143,11 +143,11 @@ type stream struct {
 	wanted   map[string]*placement.Wanted
 	inFlight map[string]uint32 // by model and endpoint
 	used     map[string]uint32
-	waited   map[string]uint64 // ms
-	sharing  []uint32          // as each Report says
+	waited   map[string]uint64 // in ms
+	sharing  []uint32          // one per report
 	missing  []string
 	leaving  map[string]*placement.Leaving
-	backlogs map[string]uint32 // requests by endpoint
+	backlogs map[string]uint32 // number of requests by endpoint
 	question uint64
 	// responses are stored responses with their endpoints.
 	responses []string
@@ -212,7 +212,7 @@ func (s *stream) read(r *placement.Report) {
 	s.news = make(chan struct{})
 }
 
-// until waits until what was said holds.
+// until waits until the reports satisfy a condition.
 func (s *stream) until(what string, holds func() bool) {
 	s.Helper()
 	limit := time.After(10 * time.Second)
@@ -231,7 +231,7 @@ func (s *stream) until(what string, holds func() bool) {
 	}
 }
 
-// say sends an Update, and returns its version.
+// say sends an Update and returns its version.
 func (s *stream) say(u *placement.Update) uint64 {
 	s.Helper()
 	s.version++
@@ -242,13 +242,13 @@ func (s *stream) say(u *placement.Update) uint64 {
 	return s.version
 }
 
-// inForce waits until the last Update is.
+// inForce waits until the last Update is acknowledged.
 func (s *stream) inForce() {
 	s.Helper()
 	s.until("it is in force", func() bool { return s.applied == s.version })
 }
 
-// next is the next stream that an extproc opens.
+// next returns the next stream that an extproc opens.
 func (r *rig) next() *stream {
 	r.Helper()
 	select {
@@ -260,7 +260,7 @@ func (r *rig) next() *stream {
 	}
 }
 
-// complete is an Update that says all: that control knows both endpoints, and these copies.
+// complete returns an Update with control's complete state: both endpoints, and these copies.
 func complete(copies ...*placement.Copy) *placement.Update {
 	return &placement.Update{Complete: true, Endpoints: &placement.Endpoints{Addresses: []string{a, b}}, Copies: copies}
 }
@@ -273,7 +273,7 @@ func is(id, endpoint string, state placement.Copy_State) *placement.Copy {
 	return &placement.Copy{Copy: &placement.CopyKey{Key: wireKey(id), Endpoint: endpoint}, State: state}
 }
 
-// await waits until something holds that no report tells of.
+// await waits for a condition that no report shows.
 func (r *rig) await(what string, holds func() bool) {
 	r.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -287,13 +287,13 @@ func (r *rig) await(what string, holds func() bool) {
 	}
 }
 
-// has says whether a request for a model would find a copy.
+// has reports whether a request for a model would find a copy.
 func (r *rig) has(id string) bool {
 	has, _ := r.fleet.View().Snapshot.Pools[thePool.String()].Has(id)
 	return has
 }
 
-// begin sends a request for a model on its way; nil if there is no copy.
+// begin sends a request for a model, and returns nil if there is no copy.
 func (r *rig) begin(id string, random uint64) (*fleet.InFlight, string) {
 	picks, err := pick.Pick(pick.Policy{Rule: pick.Random}, r.fleet.View().Snapshot,
 		pick.Request{Pool: thePool.String(), Model: id, Random: random}, make([]pick.Decision, 1))
@@ -303,7 +303,7 @@ func (r *rig) begin(id string, random uint64) (*fleet.InFlight, string) {
 	return r.fleet.Begin(picks[0]), picks[0].Endpoint.Address
 }
 
-// wait keeps a request until it has its turn.
+// wait queues a request and returns its place.
 func (r *rig) wait(id string) *flow.Ticket {
 	r.Helper()
 	ticket, err := r.flow.Hold(key(id), 10, time.Now())

@@ -15,8 +15,8 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// learns has a rig's fleet, which has just begun, see its two engines for so many seconds, of which
-// one takes twice as long as the other.
+// learns lets the rig's new fleet scrape its two engines for this many seconds; one engine is twice
+// as slow as the other.
 func (r *rig) learns(seconds int) {
 	var ahead atomic.Int64
 	world := r.fleet.View().World
@@ -41,10 +41,10 @@ func (r *rig) learns(seconds int) {
 			})
 		}
 	}
-	r.fleet.SetWorld(world) // publishes it
+	r.fleet.SetWorld(world) // publishes a view
 }
 
-// aRig is an extproc that talks with nobody yet.
+// aRig returns an extproc that is not connected yet.
 func aRig(t *testing.T) (r *rig, news *placementclient.News) {
 	r, news = &rig{T: t}, placementclient.NewNews()
 	r.flow = flow.New(flow.Config{View: func() *endpointstate.View { return r.fleet.View() }, MaxHeld: 10, MaxBytes: 1 << 20,
@@ -64,14 +64,14 @@ func (r *rig) step() (all [2]float64) {
 	return all
 }
 
-// predicts says whether the rig predicts as another does.
+// predicts reports whether the rig's predictions equal those of another.
 func (r *rig) predicts(as [2]float64) bool {
 	is := r.step()
 	return math.Abs(is[0]/as[0]-1) < 0.01 && math.Abs(is[1]/as[1]-1) < 0.01
 }
 
-// A new extproc knows by control what another has learned, and decides by it at once; also when
-// that one has gone.
+// A new extproc gets learned profiles of another one through control, and uses them at once, even
+// if that one is gone.
 func TestANewExtprocIsTaught(t *testing.T) {
 	address, _ := aBoard(t)
 	x, news := aRig(t)
@@ -105,8 +105,7 @@ func TestANewExtprocIsTaught(t *testing.T) {
 	}
 }
 
-// Of what control says that others have learned, what cannot be is left, and the rest is taken; it
-// needs no word.
+// Implausible learned profiles from control are ignored, and the others are used.
 func TestWhatCannotBeLearnedIsRefused(t *testing.T) {
 	x, _ := aRig(t)
 	x.learns(200)

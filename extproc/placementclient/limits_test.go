@@ -8,14 +8,14 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// takes is a loaded copy of m at a that takes so many requests at once.
+// takes returns a loaded copy of m at a with a concurrency limit.
 func takes(limit uint32) *placement.Copy {
 	c := is("m", a, placement.Copy_LOADED)
 	c.Limit = limit
 	return c
 }
 
-// limit is how many requests this process may have at that copy.
+// limit returns this process's share of the limit at that copy.
 func (r *rig) limit() int64 {
 	copies := r.fleet.View().Snapshot.Pools[thePool.String()].Copies["m"]
 	if len(copies) == 0 {
@@ -24,8 +24,8 @@ func (r *rig) limit() int64 {
 	return copies[0].InFlight.Limit.Load()
 }
 
-// What control says of limits is in force, also when it says so of one of several Updates before
-// all is said. The next stream is told among how many they are shared, once.
+// Limits from control take effect, also if one of several Updates before the complete state has
+// them. The next stream reports once among how many processes they are shared.
 func TestLimitsAreHeardAndShared(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
@@ -63,8 +63,8 @@ func TestLimitsAreHeardAndShared(t *testing.T) {
 	}
 }
 
-// How long requests wait for a copy to take another is told once a second, also of a model of which
-// none begins. Those that wait for a model without a copy have no such.
+// The time that requests wait at full copies is reported once a second, also for a model of which
+// no request begins. Requests that wait for a model without a copy do not count.
 func TestWhatWaitsForCopiesThatAreFullIsTold(t *testing.T) {
 	start := time.Now()
 	r := newRig(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/headgate/headgate/extproc/placementclient"
 )
 
-// nobody places no models.
+// nobody implements control's side without placing models.
 type nobody struct{}
 
 func (nobody) Wanted(string, decide.Key, decide.Want)    {}
@@ -30,7 +30,7 @@ func (nobody) InFlight(map[decide.CopyKey]int)           {}
 func (nobody) Missing(decide.CopyKey)                    {}
 func (nobody) Drained(decide.CopyKey)                    {}
 
-// aBoard is control's own side, at an address.
+// aBoard starts control's real placement server, and returns its address.
 func aBoard(t *testing.T) (address string, stop func()) {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -52,7 +52,7 @@ func aBoard(t *testing.T) (address string, stop func()) {
 	return l.Addr().String(), stop
 }
 
-// anExtproc is one that talks with control at an address until it leaves.
+// anExtproc returns an extproc that is connected to control until it leaves.
 func anExtproc(t *testing.T, address string) (r *rig, leave func()) {
 	r = &rig{T: t}
 	news := placementclient.NewNews()
@@ -62,7 +62,7 @@ func anExtproc(t *testing.T, address string) (r *rig, leave func()) {
 	return r, r.talks(address, news)
 }
 
-// endpoint is the first of a view.
+// endpoint returns the first endpoint of a view.
 func (r *rig) endpoint() *pick.Endpoint {
 	return &r.fleet.View().Snapshot.Pools[thePool.String()].Endpoints[0]
 }
@@ -74,13 +74,13 @@ func (r *rig) send() *fleet.InFlight {
 	return r.fleet.Begin(pick.Decision{Endpoint: &p.Endpoints[0], Copy: &p.Any[0]})
 }
 
-// What one extproc sends, others know at once by control, without a new view; and no more once it
-// has ended, the extproc has gone, or control.
+// Requests of one extproc are visible to others at once through control, without a new view. They
+// are gone when the request ends, or when the extproc or control leaves.
 func TestExtprocsKnowWhatOthersSend(t *testing.T) {
 	address, stop := aBoard(t)
 	x, leave := anExtproc(t, address)
 	y, _ := anExtproc(t, address)
-	theirs := y.endpoint().Peers // of a view that stays
+	theirs := y.endpoint().Peers // of a view that does not change
 	quickest := time.Hour
 	for range 5 {
 		began := time.Now()
@@ -120,8 +120,8 @@ func TestExtprocsKnowWhatOthersSend(t *testing.T) {
 	z.await("when control has gone, nobody tells", func() bool { return z.endpoint().Peers.Requests.Load() == 0 })
 }
 
-// Updates of nothing but what others have are in force at once and not acknowledged: the next
-// report does.
+// Updates that contain only backlogs take effect at once, and are not acknowledged by themselves:
+// the next report acknowledges them.
 func TestWhatOthersHaveIsNotAcknowledged(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
@@ -148,12 +148,12 @@ func TestWhatOthersHaveIsNotAcknowledged(t *testing.T) {
 	flight.End()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n := s.reports - before; n > 4 { // of the request's beginning and end, and once a second
+	if n := s.reports - before; n > 4 { // for the request's beginning and end, and once a second
 		t.Errorf("it took %d reports", n)
 	}
 }
 
-// A stream begins with what there is.
+// A stream begins with the current state.
 func TestWhatThereIsIsToldOnEveryStream(t *testing.T) {
 	r := newRig(t)
 	s := r.next()

@@ -7,8 +7,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// A question goes to control, and its answer counts once what control said before it is in force. A
-// control that has answered no question is asked none but the first.
+// A question is sent to control. Its answer counts once everything that control sent before it is
+// in force. A control that has answered none gets only the first question.
 func TestAQuestionIsAskedAndAnswered(t *testing.T) {
 	r := newRig(t)
 	s := r.next()

@@ -71,8 +71,8 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 	}
 }
 
-// An Update of what others have and have learned alone need not be acknowledged at once; one that
-// says anything else is.
+// An Update that contains only backlogs and learned profiles of others needs no acknowledgement of
+// its own; any other Update does.
 func TestWhatIsOfOthersAlone(t *testing.T) {
 	backlogs := []*placement.Backlog{{Endpoint: "a"}}
 	for u, want := range map[*placement.Update]bool{
@@ -96,7 +96,8 @@ func TestWhatIsOfOthersAlone(t *testing.T) {
 	}
 }
 
-// An endpoint is told of when it changes why it is about to end, and once when it stays after all.
+// A change of why an endpoint is about to stop is reported once, and also once if it stays after
+// all.
 func TestEndpointsThatAreAboutToEndAreToldOnce(t *testing.T) {
 	now := time.Now()
 	tell := newTelling()

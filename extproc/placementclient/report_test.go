@@ -14,8 +14,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// An endpoint is told of when requests ask for something else there than was told and time
-// explains, and when it has gone.
+// A backlog is reported again if it differs from what the last report implies by now, and when its
+// endpoint is gone.
 func TestWhatRequestsAskIsToldWhenItChanges(t *testing.T) {
 	start := time.Unix(1e9, 0)
 	tell := newTelling()
@@ -61,7 +61,7 @@ func TestWhatRequestsAskIsToldWhenItChanges(t *testing.T) {
 	}
 }
 
-// How long requests waited is told with the use of their model, and without where none has begun.
+// The waiting time of a model's requests is reported with its use, or alone if none began.
 func TestWhatWaitedIsToldWithUse(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	key := func(id string) objects.ModelKey {

@@ -8,8 +8,8 @@ import (
 	"github.com/headgate/headgate/extproc/fleet"
 )
 
-// Control is told who made stored responses: what was made before the stream and what is made
-// later, and what it tells of others is believed.
+// Stored responses and their endpoints are reported to control: earlier ones at the beginning of a
+// stream, and later ones as they come. Those that control reports from others are used.
 func TestStoredResponsesAreShared(t *testing.T) {
 	r := newRig(t)
 	r.fleet.Made("resp_1", fleet.Maker{Pool: thePool, Address: a})

@@ -19,9 +19,9 @@ type answer struct {
 	header, trailer http.Header
 }
 
-// call makes a unary gRPC call for a model through the Envoy of a request. Path is the method,
-// metadata the headers, which call changes, and frames the message. A [*kserve.Error] is the final
-// status of the call.
+// call makes a unary gRPC call for a model, through the Envoy of the client's request. path is the
+// method. metadata has the headers, which call changes. frames has the message. A [*kserve.Error]
+// is the final status of the call.
 func (s *Server) call(
 	ctx context.Context, e relaytoken.Request, m relaytoken.Model, host, path string, metadata http.Header, frames []byte, budget *budget,
 ) (*answer, error) {

@@ -76,8 +76,8 @@ func (s *Server) failCall(w http.ResponseWriter, r *http.Request, err error) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// caught converts a panic in one of a request's goroutines into an error: it costs only that
-// request.
+// caught converts a panic in one of a request's goroutines into an error, so that only this request
+// fails.
 func (s *Server) caught(err *error) {
 	if fault := recover(); fault != nil {
 		s.Log.Error("panic in a request", "fault", fault, "stack", string(debug.Stack()))

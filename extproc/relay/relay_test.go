@@ -37,7 +37,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// stage is a relay between a client and an Envoy, both of which the test plays.
+// stage is a relay between a client and an Envoy, both played by the test.
 type stage struct {
 	t      *testing.T
 	tokens *relaytoken.Sealer
@@ -51,7 +51,7 @@ type stage struct {
 	got     []*http.Request
 	bodies  []string
 	opened  []relaytoken.Request
-	refused []string // what is counted
+	refused []string // counted refusals
 }
 
 // counted returns the refusals since its last call.
@@ -249,7 +249,7 @@ func TestCallsWithoutAMessageEndWithTheirHeaders(t *testing.T) {
 		r := &http.Request{Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: "gateway", Path: "/my.Service/Run"}, Header: header}
 		return s.client.Do(r.WithContext(t.Context()))
 	}
-	var heard recorded // all that the server sends, of one connection
+	var heard recorded // everything that the server sends on one connection
 	transport := s.client.Transport.(*http.Transport)
 	dial := transport.DialContext
 	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -331,7 +331,7 @@ func (c *tapped) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// listening returns an endpoint that accepts connections, and silent one that does not.
+// listening returns an endpoint that accepts connections.
 func listening(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -378,9 +378,10 @@ func ends(w http.ResponseWriter, code, words string) {
 	w.Header().Set("Grpc-Message", words)
 }
 
-// Before a request is sent again, the fleet learns which copies cannot serve it: nobody listens,
-// the model is missing, or the engine is stopping. The request is unchanged except for its token,
-// which forbids another round. The response is forwarded unchanged, and Envoy does not retry it.
+// Before the relay sends a request again, it reports to the fleet which copies cannot serve it:
+// nothing listens, the model is missing, or the engine is stopping. The request is unchanged except
+// for its token, which forbids another round. The response is forwarded unchanged, and Envoy does
+// not retry it.
 func TestARequestIsSentOnceMore(t *testing.T) {
 	alive, dead, lacking, stopping := listening(t), listening(t), listening(t), listening(t)
 	var s *stage
@@ -403,8 +404,8 @@ func TestARequestIsSentOnceMore(t *testing.T) {
 	})[0].InFlight != 1 {
 		t.Fatal("the request is not in flight")
 	}
-	// Each endpoint takes requests at another port. Nobody listens at the port of the one without
-	// the model: it is not dialed.
+	// Each endpoint serves at another port. Nothing listens at the port of the endpoint that lacks
+	// the model, because the relay does not dial it.
 	at := map[string]string{alive: listening(t), dead: silent(t), lacking: silent(t), stopping: listening(t)}
 	e := relaytoken.Request{Kind: relaytoken.Again, ID: "decision", SentAt: time.Now().UnixNano(), Listener: "l",
 		Given: objects.Name{Name: "given"}, Models: []relaytoken.Model{target}}
@@ -468,7 +469,7 @@ func TestACopyThatWasLoadedSinceIsThere(t *testing.T) {
 	}
 }
 
-// A client that leaves during the dials reports nothing about the copies.
+// If a client leaves during the dials, the relay reports nothing about the copies.
 func TestAClientThatLeavesIsNoFaultOfACopy(t *testing.T) {
 	alive := listening(t)
 	s := newStage(t, []string{alive}, func(http.ResponseWriter, *http.Request) {})
@@ -621,7 +622,7 @@ func TestErrorsOfSeveralModels(t *testing.T) {
 			ends(w, "5", "model not found")
 		case "novmodel":
 			ends(w, "5", "vmodel not found")
-		case "mine": // the model's own
+		case "mine": // an error of the model itself
 			ends(w, "5", "no such row")
 		case "bad":
 			ends(w, "3", "bad%20shape%3A 1%252 a+b")
@@ -635,7 +636,7 @@ func TestErrorsOfSeveralModels(t *testing.T) {
 			<-r.Context().Done()
 			left <- struct{}{}
 		case "bad-beside-slow":
-			<-begun // after this error slow would not be asked any more
+			<-begun // after this error the relay would not call slow any more
 			ends(w, "3", "worse")
 		case "none":
 			w.Header().Set("Content-Type", "application/grpc")
@@ -662,7 +663,7 @@ func TestErrorsOfSeveralModels(t *testing.T) {
 		models  string
 		all     bool
 		want    string
-		counted string // only what was not told by who was asked
+		counted string // refusals that the relay counts; others are counted where they occurred
 	}{
 		{"a unknown b", false, "0  ab", ""},
 		{"unknown novmodel a", false, "0  a", ""},
@@ -726,7 +727,7 @@ func TestTheInnerServerEndsAfterItsRequests(t *testing.T) {
 	select {
 	case err := <-s.ended:
 		t.Fatalf("it ends before: %v", err)
-	case <-time.After(20 * time.Millisecond): // it would have ended by then
+	case <-time.After(20 * time.Millisecond): // otherwise it would have ended by now
 	}
 	close(end)
 	if body := <-answered; body != frame("answer") {
@@ -805,7 +806,7 @@ func TestClientsOfModelMeshGetToControl(t *testing.T) {
 	}
 }
 
-// A REST request becomes a call for its admitted model, with its metadata, and gets a REST
+// A REST request becomes a gRPC call for its admitted model, with its metadata, and gets a REST
 // response.
 func TestRequestsByRESTBecomeCalls(t *testing.T) {
 	s := newStage(t, []string{listening(t)}, func(w http.ResponseWriter, r *http.Request) {
@@ -907,7 +908,7 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 			t.Errorf("%s: its errand is %+v", c.what, e)
 		}
 	}
-	// Outputs that are requested in binary are binary.
+	// Outputs that the client wants in binary are binary.
 	const inBinary = `{"inputs":[{"name":"x","datatype":"INT32","shape":[1],"parameters":{"binary_data_size":4}}],"parameters":{"binary_data_output":true}}`
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://gateway/v2/models/m/infer",
 		strings.NewReader(inBinary+"\x07\x00\x00\x00"))

@@ -30,7 +30,7 @@ type searching struct {
 	body   []byte
 }
 
-// RoundTrip returns the first response that is no error. If there is none, it returns the first
+// RoundTrip returns the first response that is not an error. If there is none, it returns the first
 // error other than 404, else the first 404: an engine of another kind may reject the request.
 func (t *searching) RoundTrip(r *http.Request) (*http.Response, error) {
 	var without *http.Response

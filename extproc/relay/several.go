@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// atOnce is how many models of a call are asked at a time (ModelMesh's MM_MULTI_PARALLELISM).
+	// atOnce is how many models of a call are called at a time (ModelMesh's MM_MULTI_PARALLELISM).
 	atOnce = 4
 	// maxMessage bounds a call's message, and each response. maxOfOne bounds what is kept for one
 	// request: its responses and what is made of them. maxKept bounds what is kept for all.

@@ -31,7 +31,7 @@ import (
 
 const interval = 200 * time.Millisecond
 
-// world has one pool with one endpoint for each address.
+// world returns a World of one pool with one endpoint per address.
 func world(addresses ...string) *objects.World {
 	var s objects.Set
 	for i, address := range addresses {
@@ -47,7 +47,7 @@ func world(addresses ...string) *objects.World {
 	return objects.Build(s)
 }
 
-// targets are endpoints of an unknown kind.
+// targets returns endpoints of an unknown kind.
 func targets(addresses ...string) []scrape.Target {
 	var all []scrape.Target
 	for _, address := range addresses {
@@ -56,11 +56,11 @@ func targets(addresses ...string) []scrape.Target {
 	return all
 }
 
-// engines answers for every endpoint, without a network.
+// engines answers for all endpoints, without a network.
 type engines struct {
 	mu     sync.Mutex
 	looks  map[string][]time.Time // by address and path
-	token  string                 // the Authorization of the last
+	token  string                 // Authorization of the last request
 	answer func(address, path string) (int, string, error)
 }
 
@@ -72,7 +72,7 @@ func (e *engines) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer := e.answer
 	e.mu.Unlock()
 	status, body, err := answer(r.URL.Host, r.URL.Path)
-	if errors.Is(err, os.ErrDeadlineExceeded) { // silence
+	if errors.Is(err, os.ErrDeadlineExceeded) { // no answer
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	}
@@ -115,12 +115,12 @@ func down(string, string) (int, string, error) {
 
 func silent(string, string) (int, string, error) { return 0, "", os.ErrDeadlineExceeded }
 
-// run scrapes the addresses in a bubble of fake time; the scraper ends with the test.
+// run scrapes the addresses on synctest's fake clock. The scraper stops at the end of the test.
 func run(t *testing.T, test func(f *fleet.Fleet, s *scrape.Scraper, e *engines), addresses ...string) {
 	runAs(t, healthy, test, addresses...)
 }
 
-// runAs is run with engines that answer so from the first look on.
+// runAs is run with a function that answers for the engines.
 func runAs(
 	t *testing.T, answer func(address, path string) (int, string, error),
 	test func(f *fleet.Fleet, s *scrape.Scraper, e *engines), addresses ...string,
@@ -139,7 +139,7 @@ func runAs(
 		s.SetTargets(targets(addresses...))
 		test(f, s, e)
 		cancel()
-		beside.Wait() // hangs the bubble if a loop is left
+		beside.Wait() // the bubble deadlocks if a scrape loop is left
 	})
 }
 
@@ -147,9 +147,9 @@ func state(f *fleet.Fleet, i int) pick.State {
 	return f.View().Snapshot.Pools[fmt.Sprint("ns/pool", i)].Endpoints[0].State
 }
 
-// after lets fake time pass, and what happens in it settle.
+// after advances the fake clock and waits until everything is idle.
 func after(d time.Duration) {
-	time.Sleep(d) // of the bubble's clock
+	time.Sleep(d) // on synctest's fake clock
 	synctest.Wait()
 }
 
@@ -172,8 +172,8 @@ func TestLoadsEveryIntervalModelsSlower(t *testing.T) {
 	}, one)
 }
 
-// An engine that answers as if it had a model not is asked for its list at once; however often it
-// does, it is asked at most every 20 ms.
+// If a response suggests that an engine lacks a model, its list is read at once, but at most every
+// 20 ms.
 func TestModelsAreReadAtOnceWhereSomethingSaysThatTheyAreOthers(t *testing.T) {
 	run(t, func(f *fleet.Fleet, s *scrape.Scraper, e *engines) {
 		after(1500 * time.Millisecond)
@@ -200,7 +200,7 @@ func TestModelsAreReadAtOnceWhereSomethingSaysThatTheyAreOthers(t *testing.T) {
 		if n := e.count(one+"/v1/models") - before; n > 7 {
 			t.Errorf("%d looks at the models in 100 ms", n)
 		}
-		s.Due("10.9.9.9:1") // nobody looks there
+		s.Due("10.9.9.9:1") // not a target
 	}, one)
 }
 
@@ -251,7 +251,8 @@ func TestARefusedLookPutsTheEndpointOutAndAGoodOneBack(t *testing.T) {
 		if got := state(f, 0); got != pick.Out {
 			t.Errorf("one interval after its end the endpoint is %v", got)
 		}
-		// It comes back without its adapter: the models are read before it is a candidate again.
+		// The engine is back without its adapter: its models are read before it is a candidate
+		// again.
 		e.set(func(address, path string) (int, string, error) {
 			if path == "/v1/models" {
 				return 200, `{"data":[{"id":"llama","parent":null}]}`, nil
@@ -318,7 +319,7 @@ func TestWhatAnEngineAnswers(t *testing.T) {
 	}
 }
 
-// However looks fail, two seconds later the endpoint gets nothing while another is well.
+// However scrapes fail, two seconds later the endpoint gets no requests while another is healthy.
 func TestAnEndpointWhoseLooksFailIsNotPickedWhileAnotherIsWell(t *testing.T) {
 	two := "10.0.0.2:8000"
 	for name, fails := range map[string]func(string, string) (int, string, error){
@@ -336,7 +337,7 @@ func TestAnEndpointWhoseLooksFailIsNotPickedWhileAnotherIsWell(t *testing.T) {
 					return healthy(host, path)
 				})
 				after(2 * time.Second)
-				if failing, well := state(f, 0), state(f, 1); failing < pick.Stale || well != pick.Healthy { // pick takes the better state
+				if failing, well := state(f, 0), state(f, 1); failing < pick.Stale || well != pick.Healthy { // pick takes b
 					t.Errorf("the endpoint is %v, the other %v", failing, well)
 				}
 			}, one, two)
@@ -403,8 +404,8 @@ func TestRedirectsStayAtTheEndpoint(t *testing.T) {
 	}
 }
 
-// A model runtime has no metrics, and its port for requests may speak anything: that it takes
-// connections is all that a look can tell.
+// A model runtime has no metrics, and its port may speak any protocol. So a scrape can only check
+// that it accepts connections.
 func TestAModelRuntimeIsThereWhileItTakesConnections(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// asked is which page a search asks for in each of n looks, one every 200 ms from a moment on, all
-// answered alike and none with a load.
+// asked returns which page the search reads in each of n scrapes, one every 200 ms. All answers are
+// the same, and none has a load.
 func (s *search) asked(now *time.Time, n int, answer string) string {
 	var pages strings.Builder
 	for range n {
@@ -24,11 +24,12 @@ func TestPagesThatTellNothingAreAskedForEverMoreSeldom(t *testing.T) {
 	s := search{pages: 3}
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	now := began
-	// A round, and 1, 2 and 4 seconds in which the first page alone is asked for.
+	// One round over all pages, and then pauses of 1, 2 and 4 seconds in which only the first page
+	// is read.
 	if got, want := s.asked(&now, 46, "404"), "012"+"0000"+"12"+"000000000"+"12"+"0000000000000000000"+"12"+"00000"; got != want {
 		t.Errorf("it asks for\n%s, want\n%s", got, want)
 	}
-	// At most a minute.
+	// The pauses reach at most a minute.
 	hour := s.asked(&now, 5*3600, "404")
 	if n := strings.Count(hour, "12"); n < 59 || n > 66 {
 		t.Errorf("in an hour it asks %d times for the other pages, want about 60", n)
@@ -41,9 +42,9 @@ func TestPagesThatTellNothingAreAskedForEverMoreSeldom(t *testing.T) {
 func TestASearchBeginsAnewWhenAnswersAreOthers(t *testing.T) {
 	for name, c := range map[string]struct {
 		pages int
-		tell  func(s *search, now time.Time) // after minutes without a load
-		then  string                         // what the first page answers from then on
-		want  string                         // of the looks after that
+		tell  func(s *search, now time.Time) // applied after minutes without a load
+		then  string                         // the first page's answer from then on
+		want  string                         // pages of the following scrapes
 	}{
 		"nothing is new":             {3, func(*search, time.Time) {}, "404", "000000"},
 		"the first page is another":  {3, func(s *search, now time.Time) { s.told(false, true, "a page", now) }, "a page", "120000"},
@@ -68,8 +69,8 @@ func TestASearchBeginsAnewWhenAnswersAreOthers(t *testing.T) {
 	}
 }
 
-// A page that told a load is kept while it is too busy to answer, and looked for anew where it is
-// gone: it may be another engine's.
+// A page that had a load is kept while it is too busy to answer. If it is gone, the search starts
+// again, because the engine may be another one.
 func TestAPageThatToldALoadIsKept(t *testing.T) {
 	s := search{pages: 2}
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -88,7 +89,7 @@ func TestAPageThatToldALoadIsKept(t *testing.T) {
 	}
 }
 
-// A round that ended without a load is told once each time, so that it can be logged.
+// The end of each round without a load is reported once, so that it can be logged.
 func TestTheEndOfARoundIsTold(t *testing.T) {
 	for pages, want := range map[int]string{1: "true true true", 3: "false false true"} {
 		s := search{pages: pages}

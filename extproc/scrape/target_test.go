@@ -37,7 +37,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// plain is a World of the pool that a list of addresses makes; every name in it is at 127.0.0.1.
+// plain returns a World of the pool that a list of addresses makes. Every name resolves to
+// 127.0.0.1.
 func plain(addresses ...string) *objects.World {
 	set := objects.Endpoints(addresses)
 	set.Hosts = make(map[string][]netip.Addr)
@@ -47,7 +48,7 @@ func plain(addresses ...string) *objects.World {
 	return objects.Build(set)
 }
 
-// scraping looks at real servers, and sees each look end.
+// scraping scrapes real servers, and observes the end of each scrape.
 type scraping struct {
 	*testing.T
 	fleet *fleet.Fleet
@@ -79,7 +80,7 @@ func scrapeFor(t *testing.T, c scrape.Config, w *objects.World, targets []scrape
 	return s
 }
 
-// until waits for a look after which what is wanted holds.
+// until waits for a scrape after which the condition holds.
 func (s *scraping) until(what string, holds func(status endpointstate.Status, err error) bool) {
 	s.Helper()
 	limit := time.After(10 * time.Second)
@@ -101,15 +102,15 @@ func (s *scraping) until(what string, holds func(status endpointstate.Status, er
 	}
 }
 
-// Each engine is read where it has its page, whether somebody names its kind or not, and serves
-// whatever it has.
+// Each kind of engine is scraped at its own metrics page, whether its kind is configured or not,
+// and serves whatever its metrics have.
 func TestScrapeEveryKindOfEngine(t *testing.T) {
 	const list = `{"object":"list","data":[{"id":"llama"}]}`
 	for _, c := range []struct {
 		kind    engine.Kind
 		path    string // of the metrics
-		page    string // in the testdata of package engine
-		list    string // empty for none
+		page    string // file in the testdata of package engine
+		list    string // empty: no list
 		running engine.Value
 		waiting engine.Value
 	}{
@@ -123,7 +124,7 @@ func TestScrapeEveryKindOfEngine(t *testing.T) {
 		{engine.LlamaCpp, "/metrics", "llama.cpp-documented.txt", list, engine.Known(4), engine.Known(46)},
 		{engine.LMDeploy, "/metrics", "lmdeploy-documented.txt", list, engine.Known(24), engine.Known(5)},
 		{engine.NIM, "/v1/metrics", "nim-documented.txt", list, engine.Known(3), engine.Known(1)},
-		{"xllm", "/metrics", "", list, engine.Value{}, engine.Value{}}, // an engine of which nothing is known
+		{"xllm", "/metrics", "", list, engine.Value{}, engine.Value{}}, // an unknown kind of engine
 	} {
 		page := []byte("xllm:running 3\n")
 		if c.page != "" {
@@ -161,8 +162,8 @@ func TestScrapeEveryKindOfEngine(t *testing.T) {
 	}
 }
 
-// Plain Triton has its page at another port, which says nothing of the one that serves: that is
-// looked at each time.
+// Plain Triton has its metrics at another port, which says nothing about the port that serves. So
+// each scrape also checks that port.
 func TestAMetricsPortOfItsOwn(t *testing.T) {
 	const own, metrics = "10.0.0.1:8000", "10.0.0.1:8002"
 	synctest.Test(t, func(t *testing.T) {
@@ -193,7 +194,7 @@ func TestAMetricsPortOfItsOwn(t *testing.T) {
 		after(2 * interval)
 		is("after two looks", pick.Healthy, engine.Known(5))
 
-		// The metrics port alone is gone: the endpoint serves on, of unknown load.
+		// Only the metrics port is gone: the endpoint still serves, with unknown load.
 		e.set(func(host, path string) (int, string, error) {
 			if host == metrics {
 				return down(host, path)
@@ -206,7 +207,7 @@ func TestAMetricsPortOfItsOwn(t *testing.T) {
 		after(3 * interval)
 		is("with it again", pick.Healthy, engine.Known(5))
 
-		// The port that serves is gone: the metrics port does not hide it, not for one look.
+		// The serving port is gone: the metrics port does not hide that, not even for one scrape.
 		e.set(func(host, path string) (int, string, error) {
 			if host == own {
 				return down(host, path)
@@ -225,8 +226,8 @@ func TestAMetricsPortOfItsOwn(t *testing.T) {
 	})
 }
 
-// Where a page was found is looked at on, also while the engine is too busy; where it is gone, it
-// is looked for again.
+// A page that had a load is read again, also while the engine is too busy to answer. If the page is
+// gone, the search starts again.
 func TestThePageThatWorkedIsKept(t *testing.T) {
 	trtllm := func(status, elsewhere int) func(string, string) (int, string, error) {
 		return func(_, path string) (int, string, error) {
@@ -241,7 +242,7 @@ func TestThePageThatWorkedIsKept(t *testing.T) {
 			return 404, "", nil
 		}
 	}
-	runAs(t, trtllm(200, 500), func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) { // where it tells nothing it may fail, too
+	runAs(t, trtllm(200, 500), func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) { // a page without a load may return an error
 		running := func(when string, want engine.Value) {
 			t.Helper()
 			if got := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status {
@@ -261,7 +262,7 @@ func TestThePageThatWorkedIsKept(t *testing.T) {
 		if n := e.count(one + "/metrics"); n != before {
 			t.Errorf("%d looks at a page that tells nothing", n-before)
 		}
-		e.set(func(address, path string) (int, string, error) { // another engine, at the same address
+		e.set(func(address, path string) (int, string, error) { // another engine at the same address
 			if path == "/prometheus/metrics" {
 				return 404, "", nil
 			}
@@ -271,13 +272,13 @@ func TestThePageThatWorkedIsKept(t *testing.T) {
 		running("as another engine", engine.Known(2))
 		e.set(down)
 		after(2 * interval)
-		e.set(trtllm(200, 500)) // and another, which has an error where this one had its page
+		e.set(trtllm(200, 500)) // a third one, which returns an error where the second had its page
 		after(4 * interval)
 		running("as a third engine", engine.Known(3))
 	}, one)
 }
 
-// unknownEngine lists models, and serves a load at one page: none where that is empty.
+// unknownEngine lists models, and has a load at one page; none if page is empty.
 func unknownEngine(list, page string) func(string, string) (int, string, error) {
 	return func(_, path string) (int, string, error) {
 		switch path {
@@ -290,8 +291,8 @@ func unknownEngine(list, page string) func(string, string) (int, string, error) 
 	}
 }
 
-// An engine that is not recognised is asked for a load at each look, but seldom for the pages of
-// others; what may be another engine is asked for all of them at once.
+// An unknown engine is scraped for a load each time, but its other pages only seldom. When it may
+// have become another engine, all pages are read at once.
 func TestAnEngineThatIsNotRecognisedIsLeftAlone(t *testing.T) {
 	const page = "/prometheus/metrics"
 	for name, becomes := range map[string]func(s *scrape.Scraper, e *engines){
@@ -311,7 +312,7 @@ func TestAnEngineThatIsNotRecognisedIsLeftAlone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(f *fleet.Fleet, s *scrape.Scraper, e *engines) {
-				after(interval) // before it was another engine, it was one that is known
+				after(interval) // at first the engine is of a known kind
 				e.set(unknownEngine(models, ""))
 				after(10 * time.Minute)
 				first, other := e.count(one+"/metrics"), e.count(one+page)
@@ -334,8 +335,7 @@ func TestAnEngineThatIsNotRecognisedIsLeftAlone(t *testing.T) {
 	}
 }
 
-// An engine that gives no list serves, and what it answers to is unknown; one that gives it again
-// is known again.
+// An engine without a list serves requests, but its models are unknown until it has a list again.
 func TestAnEngineWithoutAList(t *testing.T) {
 	run(t, func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) {
 		after(interval)
@@ -359,8 +359,8 @@ func TestAnEngineWithoutAList(t *testing.T) {
 	}, one)
 }
 
-// A look sends the token that is in the file when it begins; a file that is gone or empty leaves
-// the last one in use.
+// A scrape sends the token that is in the file when the scrape begins. If the file is missing or
+// empty, the last token stays in use.
 func TestANewTokenIsInTheNextLook(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	write := func(text string) {
@@ -419,7 +419,7 @@ func TestANewTokenIsInTheNextLook(t *testing.T) {
 	}
 }
 
-// A look carries the token that its target refers to, the present one, and no other.
+// A scrape sends the current token that its target refers to, and no other.
 func TestEachLookCarriesTheTokenOfItsTarget(t *testing.T) {
 	tokens := engineclient.NewTokens(func() string { return "flag" })
 	set := func(ref, token string) {
@@ -501,11 +501,11 @@ func selfMade(t *testing.T, names []string, ips ...net.IP) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 }
 
-// A certificate must be for the name that people wrote, or for the IP address where they wrote one.
-// Redirects to the name stay at the address, and the token goes with them.
+// A certificate must be for the configured name, or for the IP address if that is configured.
+// Redirects to the name stay at the address, and keep the token.
 func TestLooksOverTLS(t *testing.T) {
 	certificate := selfMade(t, []string{"engines.test"})
-	var host atomic.Value // the string that requests must be for
+	var host atomic.Value // expected Host header
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.Header.Get("Authorization") != "Bearer secret":
@@ -570,7 +570,7 @@ func TestARedirectDoesNotTakeTheTokenAway(t *testing.T) {
 	}))
 	defer elsewhere.Close()
 	certificate := selfMade(t, nil, net.IPv4(127, 0, 0, 1))
-	for _, host := range []string{elsewhere.Listener.Addr().String(), ""} { // another host, and the own one without TLS
+	for _, host := range []string{elsewhere.Listener.Addr().String(), ""} { // another host, and the same host without TLS
 		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://"+cmp.Or(host, r.Host)+"/", http.StatusTemporaryRedirect)
 		}))
@@ -590,7 +590,7 @@ func TestARedirectDoesNotTakeTheTokenAway(t *testing.T) {
 	})
 }
 
-// An address in two pools is one target, and what is known of it counts.
+// An address in two pools is one target, with whatever either pool knows of its engine.
 func TestTargetsAreEachAddressOnce(t *testing.T) {
 	set := objects.Endpoints([]string{"10.0.0.1:8000", "named.test:8000"})
 	set.Hosts = map[string][]netip.Addr{"named.test": {netip.MustParseAddr("10.0.0.2")}}
@@ -610,7 +610,7 @@ func TestTargetsAreEachAddressOnce(t *testing.T) {
 		t.Errorf("targets are %+v, want %+v", got, want)
 	}
 
-	// Nobody gets an address of another namespace looked at with another token.
+	// A pool cannot have an address of another namespace scraped with a different token.
 	own := v1alpha1.PoolSettings{ObjectMeta: second.Pools[0].ObjectMeta}
 	own.Spec.PoolRef.Name = "second"
 	own.Spec.EngineToken = &v1alpha1.EngineToken{SecretRef: v1alpha1.SecretKeyReference{Name: "s"}}

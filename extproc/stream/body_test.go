@@ -28,8 +28,8 @@ type script struct {
 	ctx    context.Context
 	lines  []string
 	bodies []weak.Pointer[byte]
-	told   string        // what kind of message it was told last
-	idle   chan struct{} // closed when what it sent was worked off
+	told   string        // kind of the message that it received last
+	idle   chan struct{} // closed when all sent messages have been handled
 }
 
 func (s *script) Context() context.Context { return s.ctx }

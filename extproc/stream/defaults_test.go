@@ -14,7 +14,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// The error lists ten models. Its cost does not grow beyond a few hundred models.
+// An error lists ten models. It reads at most a few hundred names, however many models there are.
 func TestTheListOfAnErrorIsBounded(t *testing.T) {
 	const many = 20_000
 	routed := func(s *objects.Set) {

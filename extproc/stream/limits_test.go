@@ -169,7 +169,7 @@ func TestAnEndWakesThoseOfEveryPool(t *testing.T) {
 	if err := <-ticket.Turn(); err != nil {
 		t.Error(err)
 	}
-	ticket.Back() // somebody else was faster; it has its turn again, for there is room
+	ticket.Back() // another request took the place; when there is room again, its turn comes again
 	if err := <-ticket.Turn(); err != nil {
 		t.Error(err)
 	}

@@ -15,9 +15,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// V2 requests and gRPC calls use the service time of their model once it is known, and report how
-// many requests they were among. Requests about a model report nothing. Requests with tokens have
-// no service time.
+// V2 requests and gRPC calls use the service time of their model once it is known, and their
+// outcomes report how many requests the endpoint had. Requests about a model report nothing.
+// Requests with tokens have no service time.
 func TestPacesDecide(t *testing.T) {
 	for name, c := range map[string]struct {
 		lines  []string
@@ -140,7 +140,7 @@ func TestAnotherGatewaysAnswersAreTimed(t *testing.T) {
 		body   []string // each a second after the one before
 		answer string
 		held   bool
-		want   time.Duration // 0 is of one that tells nothing
+		want   time.Duration // 0: the answer gives no time
 	}{
 		"in chunks":       {"FULL_DUPLEX_STREAMED", []string{"chunk {", "body }"}, "answer {}", false, 70 * time.Millisecond},
 		"with trailers":   {"FULL_DUPLEX_STREAMED", []string{"chunk {}", "trailers"}, "answer {}", false, 70 * time.Millisecond},

@@ -49,8 +49,8 @@ func TestRequestsGoToThePortOfTheirProtocol(t *testing.T) {
 	}
 }
 
-// A request for messages includes their trailers, because Envoy shows no chunks without, and
-// nothing of the response.
+// When extproc requests a call's messages, it also requests their trailers, without which Envoy
+// sends no chunks. It requests nothing of the response.
 func TestMessagesAreAskedForWithTrailers(t *testing.T) {
 	server, _ := newServer(t, newFleet(), nil)
 	x := server.ExchangeAt("", objects.Name{}, nil)

@@ -138,7 +138,7 @@ func TestNobodyOvertakesThoseThatWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.ApplyPlacement(news(t, f, []string{"loaded=nobody@" + address}))
-	if err := <-ticket.Turn(); err != nil { // and has not chosen yet
+	if err := <-ticket.Turn(); err != nil { // its turn has come, but it has not been decided yet
 		t.Fatal(err)
 	}
 	server, _ := newServer(t, f, func(c *stream.Config) { c.Flow = held })
@@ -231,7 +231,7 @@ func TestAWaitForAVModelGoesOnForAnotherModel(t *testing.T) {
 	awaitHeld(t, held, 0)
 }
 
-// It does not precede those that wait for that model already.
+// A request whose VModel moves does not precede those that already wait for its new model.
 func TestAWaitForAVModelOvertakesNobody(t *testing.T) {
 	f, held, client := holding(t, time.Minute, 10)
 	ticket, err := held.Hold(objects.ModelKey{Pool: nobody.Pool, ID: "sql-v4"}, 1, time.Now())
@@ -241,7 +241,7 @@ func TestAWaitForAVModelOvertakesNobody(t *testing.T) {
 	s, _ := askFor(t.Context(), t, client, "lost")
 	awaitHeld(t, held, 2)
 	f.ApplyPlacement(news(t, f, []string{"moved=lost@sql-v4", "loaded=sql-v4@" + address}))
-	if err := <-ticket.Turn(); err != nil { // and has not chosen yet
+	if err := <-ticket.Turn(); err != nil { // its turn has come, but it has not been decided yet
 		t.Fatal(err)
 	}
 	f.ApplyPlacement(news(t, f, []string{"failed=nobody"}))

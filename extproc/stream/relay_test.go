@@ -116,7 +116,7 @@ func TestTheInnerServerIsTheLastPick(t *testing.T) {
 		x     func(*stream.Server) stream.Exchange
 		set   func(*stream.Config)
 		to    string
-		name  string // of the errand's model; empty for no errand
+		name  string // of the model in the relay token; empty for no token
 	}{
 		{"one copy", []string{post, `body {"model":"text-to-sql"}`}, plain, nil, address + `,/run/inner.sock {"model":"sql-v2"}`,
 			"text-to-sql"},
@@ -341,7 +341,7 @@ func TestRESTForEnginesThatTakeCallsAlone(t *testing.T) {
 			t.Errorf("%s: to %s with %+v, want %s", c.what, to, e, c.to)
 		}
 	}
-	x := server.ExchangeAt("", objects.Name{}, nil) // nobody takes it back
+	x := server.ExchangeAt("", objects.Name{}, nil) // without a socket for requests from the relay
 	if to, _ := sent(t, x, sealer, aInfer+"mm-1/infer"); to != address+" mm-1" {
 		t.Errorf("without an inner server it goes to %s", to)
 	}

@@ -82,7 +82,7 @@ func scenario(t *testing.T) func(string) string {
 		}
 		if rest, ok := strings.CutPrefix(lines[0], "at "); ok {
 			listener, lines = "Gateway ns/g "+rest, lines[1:]
-			change = func(c *stream.Config) { c.Default = objects.Name{Namespace: "ns", Name: "open"} } // nothing there goes to it
+			change = func(c *stream.Config) { c.Default = objects.Name{Namespace: "ns", Name: "open"} } // no request at a listener uses it
 		}
 		if rest, ok := strings.CutPrefix(lines[0], "for "); ok {
 			words := strings.Fields(rest)
@@ -206,7 +206,7 @@ func news(t *testing.T, f *fleet.Fleet, words []string) endpointstate.PlacementU
 	return n
 }
 
-// callee parses whom a gateway calls.
+// callee parses the authority or the port that a gateway calls.
 func callee(t *testing.T, words []string) (authority string, port int32, change func(*stream.Config)) {
 	t.Helper()
 	authority = words[0]

@@ -50,7 +50,7 @@ func TestAStoredResponseIsSearched(t *testing.T) {
 		got := ask(objects.Name{}, get)
 		_, picks, _ := strings.Cut(got, "destination-endpoint=")
 		picks, _, _ = strings.Cut(picks, " ")
-		// the pool with a token of its own is apart
+		// the pool with a token of its own is asked alone
 		if n := 1 + strings.Count(picks, ","); strings.Contains(picks, "10.0.4.1:") != (n < 8) {
 			t.Errorf("%d endpoints are asked: %s", n, picks)
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-// errMessage means that a response is no message of the protocol.
+// errMessage means that a response is not a message of the protocol.
 var errMessage = errors.New("its answer is not a message of V2")
 
 // broken is the client's error for a response that cannot be read.

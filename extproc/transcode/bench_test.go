@@ -12,8 +12,8 @@ import (
 	"github.com/headgate/headgate/extproc/transcode"
 )
 
-// large is a request of about so many MiB whose one tensor is of floats, as clients in Python write
-// them.
+// large returns a request of about this many MiB with one tensor of floats, as Python clients write
+// it.
 func large(mib int) []byte {
 	c := rand.New(rand.NewPCG(1, 4))
 	var data strings.Builder
@@ -27,8 +27,8 @@ func large(mib int) []byte {
 	return []byte(one("FP32", fmt.Sprintf("[%d]", n), "["+data.String()+"]"))
 }
 
-// A large request is never a tree of values: its elements once, what they are packed in, and the
-// message.
+// A large request needs memory for its elements, their packed form and the message, but never for a
+// tree of values.
 func TestALargeRequestIsCopiedAFewTimes(t *testing.T) {
 	body := large(1)
 	r, err := transcode.Read(infer, "", body)
@@ -53,8 +53,8 @@ func TestALargeRequestIsCopiedAFewTimes(t *testing.T) {
 	}
 }
 
-// BenchmarkTranscode is a request of 1 MiB of JSON, and an answer with its floats, beside the
-// oracle.
+// BenchmarkTranscode converts a request with 1 MiB of JSON, and an answer with the same floats, and
+// compares that with the oracle.
 func BenchmarkTranscode(b *testing.B) {
 	body := large(1)
 	r, err := transcode.Read(infer, "", body)

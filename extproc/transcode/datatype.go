@@ -369,7 +369,7 @@ func (d *datatype) appendVarint(raw []byte, n uint64) ([]byte, error) {
 	return raw, nil
 }
 
-// errUTF8 means that JSON cannot hold an element. (MLServer answers 500. Triton sends the bytes
+// errUTF8 means that JSON cannot contain an element. (MLServer answers 500. Triton sends the bytes
 // unchanged, which no client can parse.)
 var errUTF8 = errors.New("not UTF-8")
 
@@ -417,7 +417,7 @@ func (d *datatype) value(bits uint64) float64 {
 // appendNumber appends a float. Like MLServer and Triton it prints the exact value as FP64,
 // whatever the datatype: 0.1 as FP32 is 0.10000000149011612. The text has a point or an exponent,
 // so that Python clients parse a float. NaN and infinities are null, as at MLServer; Triton's NaN
-// and Infinity are no JSON.
+// and Infinity are not valid JSON.
 func appendNumber(dst []byte, f float64) []byte {
 	abs := math.Abs(f)
 	if math.IsNaN(f) || math.IsInf(f, 0) {

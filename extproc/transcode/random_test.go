@@ -26,14 +26,14 @@ var requests = flag.Int("requests", 6_000, "compare this many random requests, a
 var datatypes = []string{"BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BF16",
 	"BYTES"}
 
-// chance makes what the tests are made of.
+// chance generates random test data.
 type chance struct{ *rand.Rand }
 
 func (c chance) one(in int) bool { return c.IntN(in) == 0 }
 
 func pick[T any](c chance, of ...T) T { return of[c.IntN(len(of))] }
 
-// space is what may stand between the parts of JSON.
+// space returns white space that JSON allows.
 func (c chance) space() string {
 	if c.one(8) {
 		return pick(c, " ", "\n", "\t", "\r", "  ")
@@ -50,7 +50,7 @@ func (c chance) text() string {
 	return s.String()
 }
 
-// quoted is a string of JSON, written in one of the ways in which it can be.
+// quoted returns a JSON string in one of its possible spellings.
 func (c chance) quoted(s string) string {
 	b, err := json.Marshal(s)
 	if err != nil {
@@ -70,7 +70,7 @@ func (c chance) quoted(s string) string {
 	return `"` + all.String() + `"`
 }
 
-// element is one of a tensor, as JSON; at times one that its datatype does not hold.
+// element returns a tensor element as JSON; sometimes one that is invalid for its datatype.
 func (c chance) element(datatype string) string {
 	if c.one(400) {
 		return pick(c, "null", "1e", "01", "-", "NaN", `"x"`, "{}", "1.5", "true", "-1", "1e400", "300", "70000", "5000000000",
@@ -90,7 +90,7 @@ func (c chance) element(datatype string) string {
 	}
 	scale := map[string]int{"FP16": 15, "FP32": 125, "FP64": 1020, "BF16": 125}[datatype]
 	f := math.Ldexp(c.NormFloat64(), c.IntN(2*scale+40)-scale-30)
-	if c.one(4) { // between two of 16 bits
+	if c.one(4) { // between two 16-bit floats
 		f = math.Ldexp(float64(c.IntN(1<<13)), c.IntN(40)-26)
 	}
 	return strconv.FormatFloat(f, pick(c, byte('g'), 'e', 'f', 'E'), pick(c, -1, -1, 5), 64)
@@ -118,7 +118,7 @@ func (c chance) parameters(members ...string) string {
 	return c.object(members...)
 }
 
-// nested is the elements as an array of this shape, or flat.
+// nested returns the elements as a nested array of this shape, or as a flat one.
 func (c chance) nested(shape []int, elements []string) string {
 	if len(shape) < 2 || c.one(3) {
 		return "[" + strings.Join(elements, c.space()+","+c.space()) + "]"
@@ -131,7 +131,7 @@ func (c chance) nested(shape []int, elements []string) string {
 	return "[" + strings.Join(parts, ",") + "]" + c.space()
 }
 
-// request is a request, whose JSON may have a tail.
+// request returns a request whose body may have a binary tail.
 func (c chance) request() (headerLength string, body []byte) {
 	var tail []byte
 	inputs := make([]string, c.IntN(4))
@@ -209,7 +209,7 @@ func (c chance) request() (headerLength string, body []byte) {
 	return headerLength, append([]byte(text), tail...)
 }
 
-// broken is a text with a few bytes wrong.
+// broken returns a text with a few wrong bytes.
 func (c chance) broken(b []byte) []byte {
 	b = bytes.Clone(b)
 	for range 1 + c.IntN(2) {
@@ -233,7 +233,7 @@ func (c chance) broken(b []byte) []byte {
 
 var infer = kserve.Find("POST", "/v2/models/m/versions/1/infer")
 
-// agree says whether a request is taken, and fails if the oracle sees it otherwise.
+// agree reports whether a request is accepted, and fails if the oracle disagrees.
 func agree(t testing.TB, headerLength string, body []byte) (transcode.Request, func(string) bool, bool) {
 	t.Helper()
 	before := bytes.Clone(body)
@@ -262,7 +262,7 @@ func agree(t testing.TB, headerLength string, body []byte) (transcode.Request, f
 	return r, wanted, true
 }
 
-// Random requests, and the same with a few bytes wrong.
+// The package and the oracle agree on random requests, valid and with a few wrong bytes.
 func TestRequestsAreAsTheOracleReadsThem(t *testing.T) {
 	c := chance{rand.New(rand.NewPCG(1, 1))}
 	var taken, refused, broken int
@@ -299,8 +299,8 @@ func (c chance) answeredParameters() map[string]*inference.InferParameter {
 	return all
 }
 
-// answeredElement puts an element into both forms: one that a request may have too, any bits of a
-// float, or bytes that are no text.
+// answeredElement adds an element to both forms: a value that a request may also have, random bits
+// of a float, or bytes that are not UTF-8.
 func (c chance) answeredElement(datatype string, contents *inference.InferTensorContents, raw []byte) []byte {
 	size := sizes[datatype]
 	var value any
@@ -327,12 +327,12 @@ func (c chance) answeredElement(datatype string, contents *inference.InferTensor
 	}
 	longer, err := put(datatype, contents, raw, value)
 	if err != nil {
-		return raw // the shape says one more
+		return raw // the shape then requires one element more
 	}
 	return longer
 }
 
-// answered is an answer, typed or raw.
+// answered returns a random answer, typed or raw.
 func (c chance) answered() *inference.ModelInferResponse {
 	m := &inference.ModelInferResponse{ModelName: c.text(), ModelVersion: c.text(), Id: c.text(), Parameters: c.answeredParameters()}
 	raw := c.one(2)
@@ -370,7 +370,7 @@ func (c chance) answered() *inference.ModelInferResponse {
 	return m
 }
 
-// answers compares the response to an answer with the oracle's, and says whether it has a body.
+// answers compares the response to an answer with the oracle's, and reports whether it has a body.
 func answers(t testing.TB, r transcode.Request, message []byte, wanted func(string) bool) bool {
 	t.Helper()
 	got := r.Answer(message)
@@ -392,8 +392,8 @@ func answers(t testing.TB, r transcode.Request, message []byte, wanted func(stri
 		if err != nil {
 			return false
 		}
-		// What it refuses and protobuf reads has fields that are not the protocol's, or not of its
-		// types: without these it is taken.
+		// If the package rejects an answer that protobuf can parse, the answer has unknown fields
+		// or fields of other types. Without these it is accepted.
 		m := new(inference.ModelInferResponse)
 		if err := (proto.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(message, m); err != nil {
 			t.Fatal(err)
@@ -410,7 +410,8 @@ func answers(t testing.TB, r transcode.Request, message []byte, wanted func(stri
 	return true
 }
 
-// Random answers, typed and raw, to random requests; and the same with a few bytes wrong.
+// The package and the oracle agree on random answers, typed and raw, to random requests, valid and
+// with a few wrong bytes.
 func TestAnswersAreAsTheOracleWritesThem(t *testing.T) {
 	c := chance{rand.New(rand.NewPCG(2, 1))}
 	var taken, refused, broken int
@@ -439,7 +440,7 @@ func TestAnswersAreAsTheOracleWritesThem(t *testing.T) {
 	}
 }
 
-// Whatever comes.
+// FuzzRequest checks arbitrary requests against the oracle.
 func FuzzRequest(f *testing.F) {
 	c := chance{rand.New(rand.NewPCG(1, 2))}
 	for range 40 {
@@ -449,7 +450,7 @@ func FuzzRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, headerLength string, body []byte) { agree(t, headerLength, body) })
 }
 
-// Whatever is answered.
+// FuzzResponse checks arbitrary answers against the oracle.
 func FuzzResponse(f *testing.F) {
 	c := chance{rand.New(rand.NewPCG(1, 3))}
 	for range 40 {

@@ -41,14 +41,14 @@ var (
 	triton   = flag.String("triton", "../../.cache/triton", "where bench/real/triton installed")
 )
 
-// realEngine is an engine with the model echo, which answers with its inputs.
+// realEngine is a real engine with the model echo, which returns its inputs.
 type realEngine struct {
 	name      string
 	host      string
-	port      int // of HTTP; gRPC's is the next
+	port      int // for HTTP; the next port is for gRPC
 	installed string
 	datatypes []string
-	binary    bool // it has the binary tensor data extension
+	binary    bool // it supports the binary tensor data extension
 	conn      *grpc.ClientConn
 }
 
@@ -105,7 +105,7 @@ func write(t *testing.T, text string, path ...string) {
 	}
 }
 
-// start starts the engine and loads its model.
+// start starts the engine and loads the model.
 func (e *realEngine) start(t *testing.T) {
 	t.Helper()
 	folder := t.TempDir()
@@ -149,7 +149,7 @@ func (e *realEngine) start(t *testing.T) {
 	t.Cleanup(func() { _ = e.conn.Close() })
 }
 
-// native asks the engine itself; status 0 is that it does not answer.
+// native sends a REST request to the engine itself. Status 0 means that it did not answer.
 func (e *realEngine) native(t *testing.T, method, path, headerLength string, body []byte) (status, header int, answer []byte) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, fmt.Sprintf("http://%s:%d%s", e.host, e.port, path), bytes.NewReader(body))
@@ -173,7 +173,7 @@ func (e *realEngine) native(t *testing.T, method, path, headerLength string, bod
 	return resp.StatusCode, header, answer
 }
 
-// bare is a codec of messages that are bytes already.
+// bare is a codec for messages that are already encoded.
 type bare struct{}
 
 func (bare) Marshal(v any) (mem.BufferSlice, error) {
@@ -187,7 +187,7 @@ func (bare) Unmarshal(data mem.BufferSlice, v any) error {
 
 func (bare) Name() string { return "proto" }
 
-// through asks the engine by gRPC what is asked by REST.
+// through converts a REST request to gRPC, calls the engine, and converts the answer.
 func (e *realEngine) through(t *testing.T, method, path, headerLength string, body []byte) transcode.Response {
 	t.Helper()
 	r, err := transcode.Read(kserve.Find(method, path), headerLength, body)
@@ -203,10 +203,10 @@ func (e *realEngine) through(t *testing.T, method, path, headerLength string, bo
 	return r.Answer(answer)
 }
 
-// tokens are what Triton writes for floats that JSON has not.
+// tokens matches what Triton writes for floats that JSON cannot express.
 var tokens = regexp.MustCompile(`([\[,])-?(NaN|Infinity)`)
 
-// seen is an answer as values: a member of V2, or the elements of an output, one in each line,
+// seen returns an answer's values by name: members of V2, and outputs with one element per line,
 // whether they came as JSON or in binary.
 func seen(t *testing.T, header int, answer []byte) map[string]string {
 	t.Helper()
@@ -246,7 +246,7 @@ func seen(t *testing.T, header int, answer []byte) map[string]string {
 			}
 			delete(p, "binary_data_size")
 		} else {
-			data, _ := out["data"].([]any) // none of what metadata says
+			data, _ := out["data"].([]any) // metadata has no data
 			for _, value := range data {
 				if n, is := value.(json.Number); is && (strings.HasPrefix(datatype, "FP") || datatype == "BF16") {
 					f, err := n.Float64()
@@ -278,7 +278,7 @@ func shown(value any) string {
 	return fmt.Sprint(value)
 }
 
-// differs says in what two answers differ as values.
+// differs returns the names of the values that differ between two answers.
 func differs(a, b map[string]string) (all []string) {
 	for key := range a {
 		if a[key] != b[key] {
@@ -294,12 +294,12 @@ func differs(a, b map[string]string) (all []string) {
 	return all
 }
 
-// form is how a request says its elements and wants those of the answer.
+// form is how a request encodes its elements, and how it wants those of the answer.
 type form struct {
-	in, out string // "flat", "nested" and "binary", or of out "JSON", "binary" of one, and "all" in binary
+	in, out string // in is "flat", "nested" or "binary". out is "JSON", "binary" (one output) or "all" (all outputs in binary).
 }
 
-// tensor is a request of one tensor in a form.
+// tensor returns a request with one tensor in a form.
 func tensor(f form, datatype string, shape []int, elements []string, raw []byte) (headerLength string, body []byte) {
 	dimensions := strings.ReplaceAll(fmt.Sprint(shape), " ", ",")
 	input := fmt.Sprintf(`{"name":%q,"datatype":%[1]q,"shape":%s`, datatype, dimensions)
@@ -330,8 +330,8 @@ func tensor(f form, datatype string, shape []int, elements []string, raw []byte)
 	return "", []byte(text)
 }
 
-// Whatever form a request has, the engine answers it by gRPC with the values that it answers by
-// REST: in every datatype that it has.
+// Whatever the form of a request, the engine's answer through gRPC has the same values as its
+// answer by REST, for every datatype that the engine supports.
 func TestRealEnginesAnswerAsByREST(t *testing.T) {
 	const path = "/v2/models/echo/infer"
 	for _, e := range realEngines() {
@@ -346,9 +346,9 @@ func TestRealEnginesAnswerAsByREST(t *testing.T) {
 						shape = []int{0, 2}
 					}
 					elements, raw := c.valid(t, datatype, shape[0]*shape[1])
-					// The engine's own answer, in a form that it has: Triton takes and gives FP16
-					// and BF16 in binary alone, and reads a float of JSON as one that is near to
-					// it, not as the nearest.
+					// The reference is the engine's own answer in a form that it supports: Triton
+					// accepts and returns FP16 and BF16 only in binary, and parses JSON floats to a
+					// near value, not to the nearest.
 					reference := form{"flat", "JSON"}
 					switch {
 					case e.binary && (datatype == "FP16" || datatype == "BF16"):
@@ -386,7 +386,7 @@ func TestRealEnginesAnswerAsByREST(t *testing.T) {
 	}
 }
 
-// valid are elements that a datatype holds, as JSON and raw.
+// valid returns elements that are valid for a datatype, as JSON and raw.
 func (c chance) valid(t *testing.T, datatype string, n int) (elements []string, raw []byte) {
 	t.Helper()
 	for len(elements) < n {
@@ -397,7 +397,7 @@ func (c chance) valid(t *testing.T, datatype string, n int) (elements []string, 
 		if d.Decode(&value) != nil {
 			continue
 		}
-		if datatype == "FP32" { // where Triton rounds twice, it may take the one beside
+		if datatype == "FP32" { // Triton rounds twice and may get the neighbor
 			if number, is := value.(json.Number); is {
 				f, _ := number.Float64()
 				bits := binary.LittleEndian.AppendUint32(nil, 0)
@@ -419,8 +419,8 @@ func (c chance) valid(t *testing.T, datatype string, n int) (elements []string, 
 	return elements, raw
 }
 
-// What each engine answers by REST and by gRPC where the two are not the same, or may not be: held
-// to what they do, so that a newer one that does otherwise is seen.
+// For requests whose answers by REST and gRPC differ, or might differ, the test pins what each
+// engine does. It fails if a newer engine behaves differently.
 func TestRealEnginesWhereTheyDiffer(t *testing.T) {
 	const infer, ready, metadata = "POST /v2/models/echo/infer", "GET /v2/models/echo/ready", "GET /v2/models/echo"
 	fp32 := func(rest string) string {
@@ -432,7 +432,7 @@ func TestRealEnginesWhereTheyDiffer(t *testing.T) {
 	}
 	type want struct {
 		native, ours int
-		differ       string // in what the answers differ, where both are 200
+		differ       string // names of values that differ, if both statuses are 200
 	}
 	same := want{200, 200, ""}
 	for _, e := range realEngines() {
@@ -449,8 +449,8 @@ func TestRealEnginesWhereTheyDiffer(t *testing.T) {
 				{"an unknown model", "POST /v2/models/nobody/infer", fp32(`}]}`), want{404, 404, ""}, want{404, 404, ""}},
 				{"a model that fails", infer, strings.Replace(fp32(`}]}`), `"name":"FP32"`, `"name":"fail"`, 1), want{500, 500, ""},
 					want{400, 400, ""}},
-				// MLServer has no field for FP16 in typed answers, and answers typed what was asked
-				// typed.
+				// MLServer has no field for FP16 in typed answers, and it answers typed requests
+				// with typed answers.
 				{"an output of FP16", infer, strings.Replace(fp32(`}]}`), `"name":"FP32"`, `"name":"half"`, 1), want{200, 500, ""},
 					want{400, 400, ""}},
 				{
@@ -555,7 +555,7 @@ func TestRealEnginesWhereTheyDiffer(t *testing.T) {
 				if status != http.StatusOK || got.Status != http.StatusOK {
 					continue
 				}
-				if len(answer) == 0 { // as both answer whether a model is ready
+				if len(answer) == 0 { // both engines answer readiness without a body
 					answer = []byte("{}")
 				}
 				if bad := strings.Join(differs(seen(t, got.HeaderLength, got.Body), seen(t, headerLength, answer)),
@@ -567,12 +567,12 @@ func TestRealEnginesWhereTheyDiffer(t *testing.T) {
 	}
 }
 
-// The messages that engines and clients have are ours, field by field. What they have more is named
-// here.
+// The protobuf messages of engines and clients are the same as ours, field by field. Known
+// differences are listed here.
 func TestRealMessagesAreOurs(t *testing.T) {
 	for _, c := range []struct {
 		name, installed, module string
-		more, less, other       string // what only they have beside methods that no call reaches, what only we have, and what is another
+		more, less, other       string // fields only in theirs (unless closed), only in ours, or different
 	}{
 		{"tritonclient", *triton, "tritonclient.grpc.service_pb2", "", "", ""},
 		{
@@ -632,7 +632,8 @@ func TestRealMessagesAreOurs(t *testing.T) {
 	}
 }
 
-// messages are the messages, fields and methods of a file, each with what must be the same.
+// messages adds the messages, fields and methods of a file to all, each with the properties that
+// must match.
 func messages(file *descriptorpb.FileDescriptorProto, all map[string]string) {
 	var add func(within string, m *descriptorpb.DescriptorProto)
 	add = func(within string, m *descriptorpb.DescriptorProto) {

@@ -14,12 +14,12 @@ import (
 	"github.com/headgate/headgate/extproc/transcode"
 )
 
-// one is a request of one tensor x.
+// one returns a request with one tensor x.
 func one(datatype, shape, data string) string {
 	return `{"inputs":[{"name":"x","datatype":"` + datatype + `","shape":` + shape + `,"data":` + data + `}]}`
 }
 
-// Each says which tensor is wrong, and what to do.
+// Each error says which tensor is wrong, and how to correct it.
 func TestRequestsThatAreRefused(t *testing.T) {
 	read := "The request cannot be read as one of V2: "
 	x := read + "inputs: input 'x': data: element "
@@ -149,7 +149,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 	}
 }
 
-// What is just within is taken.
+// Requests at the limits are accepted.
 func TestRequestsThatAreTaken(t *testing.T) {
 	for name, body := range map[string]string{
 		"no input":                    `{"inputs":[]}`,
@@ -169,7 +169,7 @@ func TestRequestsThatAreTaken(t *testing.T) {
 	}
 }
 
-// How a tensor goes to the engine: typed where it can, and all raw where one must be.
+// Tensors are sent typed if possible; if one must be raw, all are.
 func TestTensorsGoTypedOrAllRaw(t *testing.T) {
 	const (
 		x = `{"name":"x","datatype":"INT32","shape":[1],"data":[-2]}`
@@ -235,8 +235,8 @@ func encoded(t *testing.T, m proto.Message) []byte {
 	return b
 }
 
-// What a model is asked for without a run of it: the message names it with its version, and the
-// answer is V2's JSON.
+// Requests about a model without an inference name it with its version, and the answer is V2's
+// JSON.
 func TestModelsAreAskedAbout(t *testing.T) {
 	ready := kserve.Find("GET", "/v2/models/a%2Fb/versions/7/ready")
 	metadata := kserve.Find("GET", "/v2/models/a%2Fb")
@@ -285,7 +285,7 @@ func TestModelsAreAskedAbout(t *testing.T) {
 	}
 }
 
-// How answers look, to the byte.
+// The answers have exactly these bytes.
 func TestAnswersToInference(t *testing.T) {
 	answer := &inference.ModelInferResponse{
 		ModelName: "m", ModelVersion: "1", Id: "i",
@@ -327,7 +327,7 @@ func TestAnswersToInference(t *testing.T) {
 	}
 }
 
-// An answer that JSON cannot hold, and those that are none.
+// Answers that JSON cannot express, or that are not valid messages, give an error.
 func TestAnswersThatCannotBeGiven(t *testing.T) {
 	r, err := transcode.Read(infer, "", []byte(`{"inputs":[]}`))
 	if err != nil {
@@ -371,9 +371,9 @@ func TestAnswersThatCannotBeGiven(t *testing.T) {
 	}
 }
 
-// Messages that protobuf's parsers read and its writers do not write: elements one by one, negative
-// ones in few bytes, what comes twice. They are read as the oracle reads them, as JSON and in
-// binary. An answer that want is empty of is none.
+// Some valid messages are encoded as protobuf's own writers never do: unpacked elements, truncated
+// negative numbers, repeated fields. They are read like the oracle reads them, as JSON and in
+// binary. An empty want means that the answer is invalid.
 func TestMessagesAsOthersWriteThem(t *testing.T) {
 	tensor := func(datatype, contents string) string {
 		return "\x2a" + string(rune(len(datatype)+len(contents)+7)) + "\x12" + string(rune(len(datatype))) + datatype + "\x1a\x01\x02" +
@@ -405,7 +405,7 @@ func TestMessagesAsOthersWriteThem(t *testing.T) {
 			if !ok {
 				t.Fatal("refused")
 			}
-			if c.name != "a name that is a number" { // to protobuf it is an unknown field
+			if c.name != "a name that is a number" { // protobuf ignores it as an unknown field
 				answers(t, r, []byte(c.message), wanted)
 			}
 			got := r.Answer([]byte(c.message))
@@ -425,7 +425,7 @@ func TestCallsThatFail(t *testing.T) {
 	}
 }
 
-// Every FP16 and BF16 is written and read as itself, and what is between two goes to the nearer.
+// Every FP16 and BF16 is converted to itself, and a value between two of them to the nearer.
 func TestEveryFloatOf16Bits(t *testing.T) {
 	for _, datatype := range []string{"FP16", "BF16"} {
 		for bits := 0; bits < 1<<16; bits += 7 {

@@ -9,10 +9,10 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// listed is a world of endpoints without pods.
+// listed returns a World of endpoints without pods.
 func listed(addresses ...string) *objects.World { return objects.Build(objects.Endpoints(addresses)) }
 
-// numbers are those of the endpoints in a view, in order of address.
+// numbers returns the numbers of the endpoints in a view, sorted by address.
 func numbers(s *endpointstate.State) (all []int) {
 	for _, e := range view(s, start).Snapshot.Pools[objects.EndpointsPool.String()].Endpoints {
 		all = append(all, e.Number)
@@ -20,8 +20,8 @@ func numbers(s *endpointstate.State) (all []int) {
 	return all
 }
 
-// An endpoint keeps its number for as long as it is there, and the next new one gets the smallest
-// that is free; who has it then has nothing of what was sent to the one before.
+// An endpoint keeps its number while it exists. The next new endpoint gets the smallest free
+// number, and none of the cache entries of the number's former owner.
 func TestNumbers(t *testing.T) {
 	const c, d, e = "10.0.0.3:8000", "10.0.0.4:8000", "10.0.0.5:8000"
 	s := endpointstate.New(endpointstate.Config{})
@@ -60,7 +60,7 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// An endpoint that is gone keeps its number while it has requests in flight: it may come back.
+// A removed endpoint keeps its number while it has requests in flight, because it may come back.
 func TestANumberIsKeptForRequestsInFlight(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(listed(a, b))
@@ -101,7 +101,7 @@ func TestCaches(t *testing.T) {
 			t.Errorf("look %d: %+v, want %+v", i, got, c.want)
 		}
 	}
-	// Of a script in which a token has few bytes, a cache holds less of prompts.
+	// In scripts with few bytes per token, a cache has less text of prompts.
 	s.Dense(objects.Name{Namespace: "ns", Name: "one"}, 1.5)
 	if got := s.TakeCaches(); !slices.Equal(got, []endpointstate.Cache{{
 		Number: number, Tokens: began, BytesPerToken: 1.5,

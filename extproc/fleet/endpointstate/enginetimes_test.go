@@ -16,21 +16,21 @@ import (
 
 var one = objects.Name{Namespace: "ns", Name: "one"}
 
-// simple takes 1 ms a token of a prompt, and in each step 10 ms, 1 ms a sequence and 0.01 ms a
-// token.
+// simple takes 1 ms per prompt token, and for each step 10 ms plus 1 ms per sequence and 0.01 ms
+// per token.
 var simple = profile.Profile{
 	Prefill: profile.Prefill{PerToken: 0.001}, Decode: profile.Decode{Base: 0.01, PerSequence: 0.001, PerKVToken: 0.00001},
 	Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 2048, KVBlocks: 100, BlockSize: 16, GPUAdapters: 2, HostAdapters: 3},
 }
 
-// profiled is the world of one pool whose objects say a profile, nil where they say none.
+// profiled returns a World with one pool and this profile; nil for none.
 func profiled(p *profile.Profile) *objects.World {
 	w := world("one")
 	w.Pools[one].Profile = p
 	return w
 }
 
-// predicted is a state of the endpoints a and b that predicts by a profile.
+// predicted returns a State of the endpoints a and b with a configured profile.
 func predicted() *endpointstate.State {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(profiled(&simple))
@@ -43,8 +43,8 @@ func endpointOf(s *endpointstate.State) *pick.Endpoint {
 	return &view(s, start).Snapshot.Pools["ns/one"].Endpoints[0]
 }
 
-// A pool is predicted by what its objects say, and by nothing where they say nothing, until
-// something is learned.
+// A pool is predicted by its configured profile. Without one it is not predicted until something is
+// learned.
 func TestAPoolIsPredictedByItsProfile(t *testing.T) {
 	s := predicted()
 	p := view(s, start).Snapshot.Pools["ns/one"]
@@ -100,14 +100,14 @@ func TestKnownLimitsAreThoseThatEnginesReport(t *testing.T) {
 	}
 }
 
-// engines are engines of which each takes so many times as long as another, always with ten
-// sequences and a prompt now and then.
+// engines simulates engines with different speeds: times is the factor of each. Each always has ten
+// sequences, and a prompt now and then.
 type engines struct {
 	times map[string]float64
 	count map[string]*[4]float64 // tokens, seconds, prompt tokens and requests
 }
 
-// look has each looked at once a second, for so many seconds from a time on.
+// look scrapes each engine once a second, for this many seconds.
 func (g engines) look(s *endpointstate.State, from time.Time, seconds int) {
 	for n := range seconds {
 		for _, address := range []string{a, b} {
@@ -138,8 +138,8 @@ func (g engines) look(s *endpointstate.State, from time.Time, seconds int) {
 	}
 }
 
-// Of engines that nobody says anything of is learned how long they take; then they are predicted,
-// each as it is, which is told of once.
+// The latency of engines without a configured profile is learned. Then each is predicted by its own
+// speed, and the change is reported once.
 func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(profiled(nil))
@@ -170,7 +170,7 @@ func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
 		news[0].Residual > 0.2 || news[0].Why == "" || len(s.Times.TakeTrustChanges()) > 0 {
 		t.Errorf("it tells of %+v", news)
 	}
-	// Views are many; profiles are made anew each second at most.
+	// Views come often, but profiles are computed at most once a second.
 	first := p.Endpoints[0].Profile
 	g.times[a] = 1.5
 	g.look(s, now.Add(100*time.Millisecond), 1)
@@ -195,8 +195,8 @@ func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
 	}
 }
 
-// What is learned of one class of hardware says nothing of another, and none of a pool is predicted
-// until all are known.
+// What is learned of one accelerator does not apply to another. No endpoint of a pool is predicted
+// until all its accelerators are known.
 func TestClassesOfHardware(t *testing.T) {
 	w := profiled(nil)
 	w.Pools[one].Endpoints[0].Class = "other"
@@ -218,13 +218,13 @@ func TestClassesOfHardware(t *testing.T) {
 	if ratio := p.Endpoints[1].Profile.StepTime(work) / p.Endpoints[0].Profile.StepTime(work); math.Abs(ratio/3-1) > 0.1 {
 		t.Errorf("the other class takes %.2f times as long, want 3", ratio)
 	}
-	// An endpoint that changes its class is one of that.
+	// An endpoint that changes its accelerator uses the profile of the new one.
 	moved := profiled(nil)
 	s.SetWorld(moved)
 	if !view(s, now).Snapshot.Pools["ns/one"].Predictable || len(s.Times.TakeTrustChanges()) > 0 {
 		t.Error("what is left is not trusted")
 	}
-	// While no endpoint is there, nothing is forgotten of their hardware.
+	// While a pool has no endpoints, the learned profiles of its accelerators are kept.
 	empty := world("one")
 	empty.Pools[one].Endpoints, empty.Engines = nil, nil
 	s.SetWorld(empty)
@@ -240,7 +240,8 @@ func TestClassesOfHardware(t *testing.T) {
 		news[0].Trusted || news[0].Rows != 0 {
 		t.Errorf("of a new class it tells %+v", news)
 	}
-	// Classes without end are forgotten at last, those that are there are not.
+	// If accelerators keep changing, the oldest profiles are dropped, but not those of accelerators
+	// in use.
 	for n := range 70 {
 		moved = profiled(nil)
 		moved.Pools[one].Endpoints[0].Class = strconv.Itoa(n)
@@ -256,8 +257,8 @@ func TestClassesOfHardware(t *testing.T) {
 	}
 }
 
-// Of a pinned profile nothing is learned, class by class; the others are learned of from what is
-// said of them, which is printed with why it is trusted.
+// A pinned profile is not learned; this holds for each accelerator. Other profiles are learned
+// starting from the configured one, and are printed with the reason why they are trusted.
 func TestWhatIsPinned(t *testing.T) {
 	w := profiled(nil)
 	p := w.Pools[one]
@@ -286,7 +287,7 @@ func TestWhatIsPinned(t *testing.T) {
 		k.Profile.Name != "Engines of ns/one on slow" || k.Profile.Source == "" || len(k.Factors) > 0 {
 		t.Errorf("of the others is known %+v", k)
 	}
-	// Once it is not pinned any more, it is learned, and nothing else is forgotten.
+	// When a profile is no longer pinned it is learned; the other profiles stay as they are.
 	p.Classes["fast"] = &objects.Said{Profile: simple}
 	s.SetWorld(w)
 	if is := s.Times.Known(); is[0].Why != "somebody said how long they take" || is[1].Rows != known[1].Rows {
@@ -300,7 +301,7 @@ func TestWhatIsPinned(t *testing.T) {
 	}
 }
 
-// Which engines take longer than others is told with what is known of all.
+// Known reports which engines are slower than others.
 func TestWhatIsKnown(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(profiled(nil))
@@ -321,7 +322,8 @@ func TestWhatIsKnown(t *testing.T) {
 	}
 }
 
-// What others have is what the engine reports beside ours: requests, and tokens of its cache.
+// The load of other sources is what the engine reports beyond this process's requests: requests,
+// and tokens in its cache.
 func TestWhatOthersHave(t *testing.T) {
 	s := predicted()
 	room := make([]pick.Decision, 1)
@@ -335,7 +337,7 @@ func TestWhatOthersHave(t *testing.T) {
 		s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{Running: engine.Known(running), KVUsage: engine.Known(usage), KVTokens: tokens})
 		return endpointOf(s)
 	}
-	// Of 1,000 tokens half are in use, 250 of them by ours.
+	// Of 1,000 tokens half are in use, 250 of them by this process.
 	if e := look(3, 0.5, engine.Known(1000)); e.Others != 2 || e.OthersTokens != 250 || e.KVTokens != 1000 ||
 		math.Abs(e.OthersBeside-0.0045) > 1e-9 {
 		t.Errorf("others have %d requests, %d tokens of %d, %g s", e.Others, e.OthersTokens, e.KVTokens, e.OthersBeside)
@@ -351,7 +353,7 @@ func TestWhatOthersHave(t *testing.T) {
 	}
 }
 
-// A request that turned out to be elsewhere takes with it what it asks of an engine.
+// If a request turns out to be at another endpoint, its claim moves there.
 func TestAClaimMoves(t *testing.T) {
 	s := predicted()
 	room := make([]pick.Decision, 1)
@@ -373,8 +375,8 @@ func TestAClaimMoves(t *testing.T) {
 	}
 }
 
-// Adapters are where the last requests for them left them, an engine says that they are active, or
-// nowhere once another engine is there.
+// Adapters are where their last requests left them, or where the engine reports them as active.
+// After a restart of the engine they are nowhere.
 func TestWhereAdaptersAre(t *testing.T) {
 	s := predicted()
 	look := func(slots, began float64, active ...string) {
@@ -413,8 +415,8 @@ func TestWhereAdaptersAre(t *testing.T) {
 	}
 }
 
-// How long intakes and loads take is learned of first tokens of the pool's requests, and predicted
-// by after a while.
+// Frontend overheads and load times are learned from first tokens of the pool's requests, and after
+// some of these are used in predictions.
 func TestLoadsAreLearned(t *testing.T) {
 	s := predicted()
 	view(s, start)
@@ -445,8 +447,8 @@ func TestLoadsAreLearned(t *testing.T) {
 	}
 }
 
-// An engine that does not report how many adapter slots it has has those of its profile, and where
-// that says none, as few as another of its pool.
+// An engine that does not report its number of adapter slots has the number in its profile. Without
+// that it has the lowest number in its pool.
 func TestSlotsThatNobodyReports(t *testing.T) {
 	unsaid := simple
 	unsaid.Limits.GPUAdapters, unsaid.Limits.HostAdapters = 0, 0
@@ -475,7 +477,7 @@ func TestSlotsThatNobodyReports(t *testing.T) {
 	}
 }
 
-// However many adapter slots an engine says that it has, or its profile, an endpoint is made.
+// An endpoint is created however many adapter slots its engine or its profile claims.
 func TestSlotsBeyondReason(t *testing.T) {
 	endless := simple
 	endless.Limits.GPUAdapters, endless.Limits.HostAdapters = 1<<62, 1<<62
@@ -496,8 +498,8 @@ func TestSlotsBeyondReason(t *testing.T) {
 	}
 }
 
-// An endpoint of two pools that say different things of its slots and its host memory has the most
-// of both, and keeps its adapters where they are, whichever pool a request comes by.
+// If two pools disagree about an endpoint's slots and host memory, it has the larger numbers. Its
+// adapters stay where they are, whichever pool a request comes through.
 func TestAdaptersOfAnEndpointInTwoPools(t *testing.T) {
 	s, w := endpointstate.New(endpointstate.Config{}), world("one", "two")
 	larger := simple
@@ -512,7 +514,7 @@ func TestAdaptersOfAnEndpointInTwoPools(t *testing.T) {
 		c.Begin(start.Add(time.Duration(i) * time.Second))
 		c.End()
 	}
-	for range 5 { // each view makes both pools anew
+	for range 5 { // each view rebuilds both pools
 		s.Age()
 		view(s, start)
 	}
@@ -523,7 +525,7 @@ func TestAdaptersOfAnEndpointInTwoPools(t *testing.T) {
 	}
 }
 
-// An adapter that was unloaded takes no place from those that are there.
+// An unloaded adapter takes no place from adapters that are there.
 func TestAnAdapterThatWasUnloadedTakesNoPlace(t *testing.T) {
 	s := predicted() // two slots, and host memory for three
 	send := func(name string, at time.Duration) {

@@ -12,8 +12,7 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// taught is a state that has learned of the engines a and b, the second twice as slow, for 200
-// seconds.
+// taught returns a State that has learned for 200 s of the engines a and b; b is twice as slow.
 func taught() *endpointstate.State {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(profiled(nil))
@@ -21,7 +20,7 @@ func taught() *endpointstate.State {
 	return s
 }
 
-// stepAt is how long a step is predicted to take at each endpoint of a pool, nil where it is not.
+// stepAt returns the predicted step time at each endpoint of the pool; nil if there is none.
 func stepAt(s *endpointstate.State, now time.Time) (all []float64) {
 	for _, e := range view(s, now).Snapshot.Pools["ns/one"].Endpoints {
 		if e.Profile != nil {
@@ -31,8 +30,8 @@ func stepAt(s *endpointstate.State, now time.Time) (all []float64) {
 	return all
 }
 
-// What one process has learned, another predicts by at once, whenever it hears it: before it knows
-// of the pool, or while it learns itself.
+// A process predicts at once by what another has learned, whether it gets this before it knows the
+// pool or while it learns itself.
 func TestWhatOthersLearned(t *testing.T) {
 	now := start.Add(200 * time.Second)
 	s := taught()
@@ -65,7 +64,7 @@ func TestWhatOthersLearned(t *testing.T) {
 		if len(again) != 1 || again[0].Rows != lessons[0].Rows || (again[0].Age-lessons[0].Age-time.Minute).Abs() > time.Second {
 			t.Errorf("%s: it teaches in turn %+v", name, again)
 		}
-		// Its own looks go on from there.
+		// Its own scrapes refine what it got.
 		engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.look(s, later, 100)
 		if got := stepAt(s, later.Add(100*time.Second)); len(got) != 2 || math.Abs(got[0]/want[0]-1) > 0.1 ||
 			s.Times.Known()[0].Rows <= lessons[0].Rows {
@@ -74,8 +73,8 @@ func TestWhatOthersLearned(t *testing.T) {
 	}
 }
 
-// Of what is pinned, is of other hardware, or was said to be otherwise, nothing is taken; and who
-// knows as much as counts stays as it is.
+// A learned profile of another process is ignored if the profile is pinned, of another accelerator,
+// or configured differently, or if this process already has as much data.
 func TestWhatOthersLearnedOfSomethingElse(t *testing.T) {
 	now := start.Add(200 * time.Second)
 	lessons := taught().Times.LearnedProfiles(now)
@@ -107,7 +106,7 @@ func TestWhatOthersLearnedOfSomethingElse(t *testing.T) {
 	}
 }
 
-// Loads alone are taught too, where nobody counts anything else.
+// Load times alone are shared, too, if nothing else was learned.
 func TestLoadsThatOthersLearned(t *testing.T) {
 	s, other := predicted(), predicted()
 	view(s, start)

@@ -2,8 +2,7 @@ package endpointstate
 
 import "testing"
 
-// All parts of a limit together are the limit, each as large as any other but for one, and none is
-// less than one.
+// The parts of a limit add up to the limit. They differ by at most one, and each is at least one.
 func TestPartsOfALimitAreTheLimit(t *testing.T) {
 	if one := (Share{}).Of(5, 3); one != 5 {
 		t.Errorf("alone it has %d of 5", one)
@@ -26,7 +25,7 @@ func TestPartsOfALimitAreTheLimit(t *testing.T) {
 	}
 }
 
-// What is left over does not go to the same one everywhere.
+// The remainder does not go to the same process at every copy.
 func TestWhatIsLeftOverGoesAround(t *testing.T) {
 	var more [3]int
 	for turn := range uint64(300) {

@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// told is what other processes tell of an endpoint.
+// told returns a backlog as another process reports it.
 func told(address string, requests, tokens int64) endpointstate.Backlog {
 	return endpointstate.Backlog{
 		Endpoint: address, Requests: requests, Through: start.UnixNano(), Beside: requests, Urgency: requests,
@@ -17,8 +17,8 @@ func told(address string, requests, tokens int64) endpointstate.Backlog {
 	}
 }
 
-// What peers tell is in force at once in views that were made before; what a look finds beside it
-// and ours nobody tells of.
+// Reported backlogs of peers take effect at once, also in existing views. What a scrape finds
+// beyond these and this process's requests comes from other sources.
 func TestWhatPeersTellIsNobodyElses(t *testing.T) {
 	s := predicted()
 	e := endpointOf(s)
@@ -51,8 +51,8 @@ func TestWhatPeersTellIsNobodyElses(t *testing.T) {
 	}
 }
 
-// An endpoint that comes after it was told of, or that goes and comes back, has what peers have
-// there.
+// Peers' backlogs of an endpoint that does not exist yet, or that is removed and comes back, are
+// kept.
 func TestWhatPeersTellOfEndpointsThatAreNotKnownIsKept(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetPeers([]endpointstate.Backlog{told(a, 3, 0), told(b, 2, 0)}, start)
@@ -80,7 +80,8 @@ func TestWhatPeersTellOfEndpointsThatAreNotKnownIsKept(t *testing.T) {
 	}
 }
 
-// What this process has is told as sums, and an endpoint that has nothing with zeros.
+// This process's requests are reported as sums per endpoint; an endpoint without requests has
+// zeros.
 func TestBacklogsAreSums(t *testing.T) {
 	s := predicted()
 	room := make([]pick.Decision, 1)
@@ -94,8 +95,8 @@ func TestBacklogsAreSums(t *testing.T) {
 	}
 	all := make(map[string]endpointstate.Backlog)
 	s.Backlogs(func(b endpointstate.Backlog) { all[b.Endpoint] = b })
-	// Two sequences, of 200 tokens and half an answer; the prefill of the second pays the step of
-	// the first too.
+	// Beside includes two sequences with 200 tokens and half of each answer. The prefill of the
+	// second also pays for the step of the first.
 	got := all[a]
 	if through := time.Duration(got.Through - start.UnixNano()); through < 400*time.Millisecond || through > 450*time.Millisecond {
 		t.Errorf("their prompts are computed after %v", through)
@@ -108,7 +109,8 @@ func TestBacklogsAreSums(t *testing.T) {
 	}
 }
 
-// Prompts of this process and of others wait for each other, and time passes once for all of them.
+// Prompts of this process and of others queue behind each other, and time passes once for all of
+// them.
 func TestPromptsOfPeersQueueBehindOurs(t *testing.T) {
 	s := predicted()
 	e := endpointOf(s)

@@ -42,8 +42,8 @@ func TestHabits(t *testing.T) {
 	want("what cannot be is bounded", 0.5, 1<<20)
 }
 
-// PlacementUpdate of how many bytes make a token is told once, where they are more than an eighth
-// more or fewer than was told before.
+// A change of the bytes per token is returned once, if it is more than an eighth of the last
+// returned value.
 func TestDenser(t *testing.T) {
 	for _, c := range []struct {
 		bytes []int // of requests of 100 tokens

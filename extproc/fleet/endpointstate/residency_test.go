@@ -20,7 +20,7 @@ func TestWhoIsBelievedOfACopy(t *testing.T) {
 		word     CopyState
 		gives    bool
 		listed   bool
-		looked   time.Time // control's word came between earlier and later
+		looked   time.Time // control's message came between earlier and later
 		want     standing
 		missed   bool
 	}{
@@ -30,7 +30,7 @@ func TestWhoIsBelievedOfACopy(t *testing.T) {
 		{no, Nothing, no, no, later, absent, no},
 		{no, Unloading, yes, yes, later, addressable, no},
 		{no, Loaded, yes, no, later, absent, no},
-		// Control says what comes and goes before the list does.
+		// Control reports what is loaded and unloaded before the list shows it.
 		{yes, Loaded, yes, yes, later, addressable, no},
 		{yes, Loaded, yes, yes, earlier, addressable, no},
 		{yes, Loaded, yes, no, earlier, addressable, no},
@@ -39,9 +39,9 @@ func TestWhoIsBelievedOfACopy(t *testing.T) {
 		{yes, Loading, yes, yes, later, absent, no},
 		{yes, Nothing, yes, yes, later, absent, no},
 		{yes, Unloading, no, no, later, absent, no},
-		// The list knows of a restart before control does.
+		// The list shows a restart before control reports it.
 		{yes, Loaded, yes, no, later, vanished, no},
-		// Where there is no list a request knows of it first.
+		// If there is no list, a request finds out first.
 		{yes, Loaded, no, no, later, vanished, yes},
 		{yes, Loaded, yes, yes, later, addressable, yes},
 		{yes, Loading, no, no, later, absent, yes},
@@ -54,7 +54,7 @@ func TestWhoIsBelievedOfACopy(t *testing.T) {
 	}
 }
 
-// obvious says the same in the words of the design, one at a time.
+// obvious is the oracle: it applies the rules of the design one by one.
 func obvious(governed bool, says map[string]*reportedCopy, l listing) (there, gone []string) {
 	every := map[string]bool{}
 	for _, name := range l.Adapters {

@@ -54,10 +54,10 @@ func TestPace(t *testing.T) {
 	want("what cannot be is bounded", time.Hour)
 }
 
-// Requests of two models come by chance to one engine, which is busy 60 % of the time. One that
-// runs all at once, each the slower for it, has the paces that they have alone; with one that runs
-// one after the other they are nearer to each other, for what a request waits for counts as
-// requests, and not as time.
+// Requests for two models arrive at random at one engine that is busy 60 % of the time. If the
+// engine processes all requests concurrently, the learned service times are those of a model alone.
+// If it processes them one by one, the learned times of the two models are closer to each other,
+// because a request counts the requests before it and not their times.
 func TestPacesOfTwoModelsAtOneEngine(t *testing.T) {
 	takes := []float64{0.002, 0.02}
 	for _, c := range []struct {
@@ -81,8 +81,8 @@ func TestPacesOfTwoModelsAtOneEngine(t *testing.T) {
 	}
 }
 
-// simulate has 10,000 requests served by an engine that is busy 60 % of the time, and visits each
-// when it ends, with its model.
+// simulate sends 10,000 requests to an engine that is busy 60 % of the time. It yields the number
+// and the model of each when it ends.
 func simulate(takes []float64, atOnce bool, paces []endpointstate.ServiceTime) func(func(int, int) bool) {
 	return func(yield func(int, int) bool) {
 		type request struct {
@@ -95,7 +95,7 @@ func simulate(takes []float64, atOnce bool, paces []endpointstate.ServiceTime) f
 		every := (takes[0] + takes[1]) / 2 / 0.6
 		next := random.ExpFloat64() * every
 		for ended < 10_000 {
-			// The next to end, as things are: the first, or the one of which the least is left.
+			// The request that ends next: the first one, or the one with the least work left.
 			first, speed := 0, 1.0
 			for i := range there {
 				if atOnce && there[i].left < there[first].left {

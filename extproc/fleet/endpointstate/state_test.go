@@ -20,7 +20,7 @@ const a, b = "10.0.0.1:8000", "10.0.0.2:8000"
 
 var start = time.Unix(1e9, 0)
 
-// world has the endpoints a and b in each of some pools of the namespace ns.
+// world returns a World with the endpoints a and b in each of these pools of namespace ns.
 func world(pools ...string) *objects.World {
 	var s objects.Set
 	for _, name := range pools {
@@ -34,7 +34,7 @@ func world(pools ...string) *objects.World {
 	return objects.Build(s)
 }
 
-// view is what is believed at a time, of everything anew.
+// view recomputes everything and returns the view at a time.
 func view(s *endpointstate.State, now time.Time) *endpointstate.View {
 	s.Age()
 	v, _ := s.View(now)
@@ -42,8 +42,8 @@ func view(s *endpointstate.State, now time.Time) *endpointstate.View {
 	return v
 }
 
-// A pool whose object is gone is in no view, and nothing more is told of it. One that comes by its
-// name begins anew.
+// A pool whose object is gone is in no view, and nothing is reported about it. A new pool of the
+// same name starts from scratch.
 func TestAPoolThatIsGoneIsForgotten(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one", "two"))
@@ -67,18 +67,18 @@ func TestAPoolThatIsGoneIsForgotten(t *testing.T) {
 	}
 }
 
-// Where nobody is left but who is silent, all those are used, though others of the pool are out.
+// If all endpoints that are not out are silent, all of the silent ones are used.
 func TestTheSilentAreUsedWhereTheOthersAreOut(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
-	s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{}) // b was never heard
+	s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{}) // b never answered a scrape
 	p := view(s, start.Add(time.Hour)).Snapshot.Pools["ns/one"]
 	if p.Endpoints[0].State != pick.Lost || p.Endpoints[1].State != pick.Out || len(s.FailOpen()) != 1 {
 		t.Errorf("the states are %v and %v, and %v fail open", p.Endpoints[0].State, p.Endpoints[1].State, s.FailOpen())
 	}
 }
 
-// An endpoint that no scrape has found is unheard of, until one says that it refuses.
+// An endpoint is unheard until a scrape succeeds, or until one is refused.
 func TestUnheardIsWhoNeverAnswered(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
@@ -99,8 +99,8 @@ func TestUnheardIsWhoNeverAnswered(t *testing.T) {
 	expect("after it refused", false)
 }
 
-// The lists of a pool are unread until one was read, or each endpoint was scraped in vain: a pool
-// that is dead has no more to say.
+// The lists of a pool are unread until one was read, or until a scrape of each endpoint has failed:
+// a dead pool does not stay unread forever.
 func TestADeadPoolIsNotUnreadForever(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
@@ -122,7 +122,8 @@ func TestADeadPoolIsNotUnreadForever(t *testing.T) {
 	expect("one list was read", false)
 }
 
-// Long requests end in any order: what an endpoint said to the one that began last counts.
+// Long requests end in any order. Of the answers that an endpoint is stopping, the one to the
+// latest request counts.
 func TestOldNewsOfStoppingIsNoNews(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
@@ -136,8 +137,9 @@ func TestOldNewsOfStoppingIsNoNews(t *testing.T) {
 	}
 }
 
-// Control says all again when extproc connects again. That makes no word younger than the look that
-// found the copy gone, and what control has not been told is told still.
+// After a reconnect, control sends its complete state. That does not make a copy newer than the
+// scrape that found it gone, and a missing copy that control has not been told of is still
+// reported.
 func TestWhatControlSaysAgainIsNoNews(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
@@ -157,7 +159,7 @@ func TestWhatControlSaysAgainIsNoNews(t *testing.T) {
 	s.ModelsListed(s.Scrape(b, start), engine.Models{Unlisted: true})
 	s.ApplyPlacement(says, start)
 	s.ModelsListed(s.Scrape(a, start.Add(time.Second)), engine.Models{Base: []string{"llama"}})
-	s.ModelMissing(copyOf("m", b), start, start) // it gives no list: a request found out
+	s.ModelMissing(copyOf("m", b), start, start) // without a list: a request found out
 	s.ApplyPlacement(says, start.Add(2*time.Second))
 	p := view(s, start.Add(2*time.Second)).Snapshot.Pools["ns/one"]
 	if copies := p.Copies["m"]; len(copies) > 0 {
@@ -170,7 +172,7 @@ func TestWhatControlSaysAgainIsNoNews(t *testing.T) {
 	}
 }
 
-// A view that a request holds stays as it is.
+// A view that a request holds does not change.
 func TestAViewKeepsItsFailures(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
@@ -183,8 +185,8 @@ func TestAViewKeepsItsFailures(t *testing.T) {
 	}
 }
 
-// An address that two EndpointLists have is one endpoint: what control says of its leaving outlives
-// other objects.
+// An address in two EndpointLists is one endpoint. If control reports that it is about to stop,
+// that outlives a change of the objects.
 func TestAnAddressOfTwoListsIsOneEndpoint(t *testing.T) {
 	set := objects.Endpoints([]string{a})
 	other := objects.Endpoints([]string{a})
@@ -196,7 +198,7 @@ func TestAnAddressOfTwoListsIsOneEndpoint(t *testing.T) {
 	s.SetWorld(objects.Build(both))
 	s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{})
 	s.ApplyPlacement(endpointstate.PlacementUpdate{All: true, Leaving: map[string]endpointstate.Leaving{a: {Terminating: true}}}, start)
-	for range 20 { // pools are visited in any order
+	for range 20 { // pools are visited in random order
 		s.SetWorld(objects.Build(both))
 		for name, p := range view(s, start).Snapshot.Pools {
 			if got := p.Endpoints[0].State; got != pick.Out {
