@@ -1,3 +1,3 @@
-// Package inference is KServe's V2 inference protocol over gRPC, with what is generated from it.
-// See inference.proto.
+// Package inference contains KServe's V2 inference protocol over gRPC. It is generated from
+// inference.proto.
 package inference

@@ -1,4 +1,4 @@
-// Package mmesh is ModelMesh's two interfaces on the wire: ModelRuntime, which runtimes serve and
-// control calls, and ModelMesh, which control serves. The protocol files in this folder are its
-// source.
+// Package mmesh contains ModelMesh's two gRPC interfaces: ModelRuntime, which runtimes serve and
+// control calls, and ModelMesh, which control serves. It is generated from the protocol files in
+// this folder.
 package mmesh

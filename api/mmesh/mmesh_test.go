@@ -12,9 +12,9 @@ import (
 	"github.com/headgate/headgate/api/mmesh"
 )
 
-// tables are the interfaces of ModelMesh 0.12 as its runtimes and clients see them. What goes over
-// the wire is the package's name, the names of services and methods, and the numbers and types of fields and
-// enums. The names of fields and messages matter to grpcurl and to JSON.
+// tables describe the interfaces of ModelMesh 0.12 as its runtimes and clients use them. On the
+// wire only the names of the package, services and methods matter, and the numbers and types of
+// fields and enums. Names of fields and messages matter to grpcurl and JSON.
 var tables = []struct {
 	file  protoreflect.FileDescriptor
 	table string
@@ -139,14 +139,14 @@ func TestTheInterfacesAreModelMeshs(t *testing.T) {
 			t.Errorf("%s is %v", c.file.Path(), c.file.Syntax())
 		}
 		got, want := describe(c.file), strings.Split(strings.TrimSpace(c.table), "\n")
-		// The order of messages says nothing.
+		// The order of messages does not matter.
 		if diff := cmp.Diff(blocks(want), blocks(got)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.file.Path(), diff)
 		}
 	}
 }
 
-// blocks is a description by the first line of each of its parts.
+// blocks returns the parts of a description by their first lines.
 func blocks(lines []string) map[string][]string {
 	all := map[string][]string{}
 	head := ""
@@ -161,7 +161,7 @@ func blocks(lines []string) map[string][]string {
 	return all
 }
 
-// describe writes a file's descriptor in the form of the tables.
+// describe writes a file's descriptor in the format of the tables.
 func describe(file protoreflect.FileDescriptor) []string {
 	lines := []string{"package " + string(file.Package())}
 	for i := range file.Services().Len() {
@@ -237,7 +237,7 @@ func typeOf(f protoreflect.FieldDescriptor) string {
 	return name
 }
 
-// local is a name without its package.
+// local returns a name without its package.
 func local(d protoreflect.Descriptor) string {
 	return strings.TrimPrefix(string(d.FullName()), string(d.ParentFile().Package())+".")
 }

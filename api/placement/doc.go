@@ -1,3 +1,3 @@
-// Package placement is what extproc and control tell each other about copies of models. The
-// protocol file in this folder is its source, and says what it means.
+// Package placement contains the protocol in which extproc and control exchange the state of models
+// and copies. It is generated from the protocol file in this folder, which describes the messages.
 package placement

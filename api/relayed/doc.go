@@ -1,3 +1,3 @@
-// Package relayed is the token of a request that extproc sends through its relay. The protocol file
-// in this folder is its source.
+// Package relayed contains the token of a request that extproc sends through its relay. It is
+// generated from the protocol file in this folder.
 package relayed

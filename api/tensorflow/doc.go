@@ -1,3 +1,3 @@
-// Package tensorflow is the part of TensorFlow Serving's interface by which its models are managed,
-// with what is generated from it. See tensorflow.proto.
+// Package tensorflow contains the part of TensorFlow Serving's interface that manages models. It is
+// generated from tensorflow.proto.
 package tensorflow

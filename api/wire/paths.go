@@ -1,9 +1,9 @@
 package wire
 
-// InferencePaths are the paths of requests that may reach an engine, all of them by POST.
-// Everything else an engine serves is left out on purpose: its adapter and admin paths, and what
-// names no model. The paths are those of vLLM 0.32.0, which leaves the ones outside /v1 and /v2
-// open without its API key: extproc picks for them by their model, as for the others.
+// InferencePaths are the paths of requests that may reach an engine, all with POST. Other paths of
+// engines are left out on purpose: adapter and admin paths, and those that name no model. The paths
+// are those of vLLM 0.32.0. vLLM's API key does not protect its paths outside /v1 and /v2; extproc
+// handles these like the others.
 var InferencePaths = []string{
 	"/v1/chat/completions",
 	"/v1/completions",
@@ -25,20 +25,19 @@ var InferencePaths = []string{
 	"/v1/audio/translations",
 }
 
-// V2ModelsPath and the following paths are those of KServe's V2 REST protocol: the prefix of all
-// paths that name a model, and the paths that extproc answers itself.
+// V2ModelsPath is the prefix of all paths of KServe's V2 REST protocol that name a model.
 const V2ModelsPath = "/v2/models"
 
-// CallsPaths are the paths below which gRPC calls are that LLMRoutes take: KServe's V2, and gRPC's
-// health, which extproc answers.
+// CallsPaths are the prefixes of the gRPC calls that LLMRoutes accept: KServe's V2, and gRPC's
+// health service, which extproc answers itself.
 var CallsPaths = []string{"/inference.GRPCInferenceService", "/grpc.health.v1.Health"}
 
-// V2Paths are what extproc answers about itself.
+// V2Paths are the paths of V2 about the server, which extproc answers itself.
 var V2Paths = []string{"/v2", "/v2/health/live", "/v2/health/ready"}
 
-// Paths that extproc answers itself, or by the id of an answer that an engine keeps.
+// Paths that extproc answers itself, or routes by the id of a stored response.
 const (
 	ModelsPath    = "/v1/models"    // the list, and below it each model
-	ResponsesPath = "/v1/responses" // below it the answers that engines keep
+	ResponsesPath = "/v1/responses" // stored responses are below it
 	HealthPath    = "/health"
 )

@@ -6,7 +6,7 @@ import (
 	"github.com/headgate/headgate/api/wire"
 )
 
-// Paths that a route rewrites are seen as engines see them.
+// Path and ParseRewrite give the path that engines see.
 func TestRewrittenPaths(t *testing.T) {
 	for _, c := range []struct {
 		wire.Rewrite

@@ -27,13 +27,13 @@ type search struct {
 	// found.
 	out      map[objects.Object]plan.LeftOut
 	rejected []suspect
-	// The Envoy accepts the first low routes, and rejects the first high with this error. low is -1
-	// while even the empty list may be rejected, and high is one more than there are while no list
-	// is known to be rejected. tries is the length of the current trial.
+	// Envoy accepts the first low routes, and rejects the first high with this error. low is -1
+	// while even the empty list may be rejected. high is one more than the number of routes while
+	// no list is known to be rejected. tries is the length of the current trial.
 	low, high int
 	words     string
 	tries     int
-	// lesser reports that the last route of the current trial answers 500 instead of being there.
+	// lesser is true if the last route of the current trial answers 500 instead of its rules.
 	lesser bool
 	none   bool // it rejects the rest, even without any route
 	// asked is the version of the trial, empty before there is one; since is its time.

@@ -96,7 +96,7 @@ var (
 		}}
 )
 
-// create is the command that makes one of certificates.
+// create returns the kubectl command that creates an object of this kind.
 func (k Kind) create(name objects.Name) string {
 	return fmt.Sprintf("kubectl create %s %s --namespace %s %s", k.command, name.Name, name.Namespace, k.files)
 }

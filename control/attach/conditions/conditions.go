@@ -56,7 +56,7 @@ type Status struct {
 	// Conditions has no times and generations: [Status.Put] adds them. This holds for all lists of
 	// conditions below.
 	Conditions []metav1.Condition
-	// Features are a GatewayClass's, in order. Used reports whether Gateways use it.
+	// Features are those of a GatewayClass, sorted. Used is true while Gateways use it.
 	Features []gatewayv1.FeatureName
 	Used     bool
 	// Addresses, and the number of attached ListenerSets, are a Gateway's.
@@ -125,7 +125,8 @@ func (w *writer) add(kind string, o metav1.Object) *Status {
 // maxMessage is Kubernetes' limit for the message of a condition, in bytes.
 const maxMessage = 32768
 
-// Message is words for a condition, cut where an API server would refuse them all.
+// Message truncates a text to the limit of a condition's message: an API server rejects longer
+// ones.
 func Message(words string) string {
 	if len(words) > maxMessage {
 		return strings.ToValidUTF8(words[:maxMessage-len("…")], "") + "…"
@@ -133,7 +134,7 @@ func Message(words string) string {
 	return words
 }
 
-// name is a type or reason of a condition, of any kind's.
+// name is a string type for the types or reasons of conditions.
 type name interface{ ~string }
 
 // is returns a true condition with a reason.

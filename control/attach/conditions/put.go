@@ -19,7 +19,7 @@ const (
 	maxAncestors = 16
 )
 
-// Empty reports that an object needs no status of ours.
+// Empty reports whether the object needs no status from Headgate.
 func (s *Status) Empty() bool { return len(s.Conditions) == 0 && len(s.Parents) == 0 }
 
 // Put writes the status into an object of its Go type at the time now. What others write stays:
@@ -125,7 +125,8 @@ type view[P any] struct {
 	make       func(gatewayv1.ParentReference) P
 }
 
-// parents merges the parents of a route or pool: ours in their places, then new ones.
+// parents merges the parents of a route or pool: existing entries keep their places, and new ones
+// follow.
 func parents[P any](s *Status, are []P, now metav1.Time, v view[P]) []P {
 	all := make([]P, 0, len(are)+len(s.Parents)) // API servers reject null
 	said := make(map[string]bool)

@@ -36,7 +36,7 @@ func (w *writer) routes() {
 	}
 }
 
-// route completes the status of a route. Others is the result of [writer.taken].
+// route completes the status of a route. others is the result of [writer.taken].
 func (w *writer) route(s *Status, others map[at]string) {
 	for _, p := range w.Attachments.Parents[s.Object] {
 		ref := p.Ref
@@ -91,8 +91,8 @@ type at struct {
 	listener *attach.Listener
 }
 
-// taken says which model names of each LLMRoute an older route of the listener has. Wants has the
-// names of each. It mirrors [objects.Offer].
+// taken describes, for each LLMRoute at a listener, which of its model names an older route of the
+// listener already has. wants has the names of each route. The rules are those of [objects.Offer].
 func (w *writer) taken(wants map[objects.Name][]string) map[at]string {
 	all := make(map[at]string)
 	for _, g := range w.Attachments.Gateways {

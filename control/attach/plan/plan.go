@@ -245,7 +245,7 @@ type Cluster struct {
 	TLS v1alpha1.EngineTLS
 }
 
-// Of plans for all Gateways.
+// Of returns the plans of all Gateways.
 func Of(a *attach.Attachments, n *objects.Network, known Known) *Plans {
 	return After(nil, a, n, known)
 }
