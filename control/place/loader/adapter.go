@@ -20,57 +20,57 @@ import (
 )
 
 const (
-	// askTimeout bounds what an engine may take to say whether it is stopping: a few milliseconds,
-	// unless it is very busy.
+	// askTimeout limits the question whether an engine is stopping. The answer takes a few
+	// milliseconds, unless the engine is very busy.
 	askTimeout = time.Second
-	// An engine that has answered may list the model a moment later: where it has several front
-	// ends, or is still loading it for an earlier call. It is asked after the shorter time first,
-	// then twice as late each time.
+	// minPoll and maxPoll are the shortest and longest interval between polls of the model list
+	// after a call. An engine may list a model only a moment after its answer: it has several front
+	// ends, or still loads the model for an earlier call. The interval doubles each time.
 	minPoll, maxPoll = 50 * time.Millisecond, time.Second
-	// unlisted is how many lists in a row, maxPoll apart, may lack a model that the engine says it
-	// has loaded. Then the load has failed.
+	// unlisted is the number of lists in a row, maxPoll apart, that may lack a model although the
+	// engine answered that it loaded it. Then the load has failed.
 	unlisted = 3
-	// adapterTimeout bounds the load of an adapter until some were measured: from local files an
-	// adapter takes less than a second, and a gigabyte from object storage half a minute.
+	// adapterTimeout limits the load of an adapter until some loads were measured: an adapter takes
+	// less than a second from local files, and half a minute per gigabyte from object storage.
 	adapterTimeout = time.Minute
 )
 
-// api is how engines of one kind are told to load LoRA adapters. Both calls take the name as
-// lora_name, and a load the source as lora_path.
+// api is the HTTP API of a kind of engine for LoRA adapters. Both calls have the adapter's name in
+// lora_name, and a load has the source in lora_path.
 type api struct {
 	load, unload string // paths
-	absent       string // what to do where there are no such paths
-	// tokenize is a path at which an empty text is counted, which an engine that is stopping
-	// refuses; empty where none does.
+	absent       string // advice for an engine without these paths
+	// tokenize is a path for counting the tokens of an empty text, which an engine that is stopping
+	// refuses; empty if there is none.
 	tokenize string
-	// overlap is how many adapters it loads at once where some are slow; 0: one after the other.
+	// overlap is the number of concurrent loads if some are slow; 0 means one after the other.
 	overlap int
 }
 
-// apis are the kinds that can be told. vLLM's is recorded of 0.32.0; SGLang's is as it is
-// documented, and no real one was seen.
+// apis are the kinds of engines that can load adapters. vLLM's is recorded from 0.32.0; SGLang's
+// follows its documentation and was not tried with a real engine.
 var apis = map[engine.Kind]api{
 	engine.VLLM: {
 		"/v1/load_lora_adapter", "/v1/unload_lora_adapter",
-		// each adapter has a lock of its own
+		// it has a lock per adapter
 		"start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment", "/tokenize", 4,
 	},
-	engine.SGLang: {"/load_lora_adapter", "/unload_lora_adapter", "start SGLang with --enable-lora", "", 0}, // one lock for all
+	engine.SGLang: {"/load_lora_adapter", "/unload_lora_adapter", "start SGLang with --enable-lora", "", 0}, // it has one lock for all
 }
 
-// adapters drives an engine that has an HTTP API for LoRA adapters, or none. It keeps nothing of
-// models: the engine lists them.
+// adapters is the driver of an engine with an HTTP API for LoRA adapters, or without any. It has no
+// state about models, since the engine lists them.
 type adapters struct {
 	unsized
 	caller
-	told atomic.Value // the engine.Kind that a metrics page told, where nobody says it
+	told atomic.Value // engine.Kind found on a metrics page, if none is configured
 }
 
 func openAdapters(e Endpoint, a engineclient.Access) *adapters {
 	return &adapters{caller: newCaller(e, a)}
 }
 
-// kind is what the engine is, as far as anybody said.
+// kind returns the engine's kind, if known.
 func (d *adapters) kind() engine.Kind {
 	if told, ok := d.told.Load().(engine.Kind); ok && d.Kind == "" {
 		return told
@@ -78,7 +78,7 @@ func (d *adapters) kind() engine.Kind {
 	return d.Kind
 }
 
-// Look reads the list of models and the metrics page. An engine needs no making ready.
+// Look reads the list of models and the metrics page. These engines need not be made ready.
 func (d *adapters) Look(ctx context.Context, _ Record) (Seen, error) {
 	models, err := d.list(ctx)
 	if err != nil {
@@ -95,7 +95,8 @@ func (d *adapters) Look(ctx context.Context, _ Record) (Seen, error) {
 	}
 	if takes {
 		s.Stopping = d.stopping(ctx, a)
-		// One that is loading a model stops its steps, so that two at once end no sooner (vLLM 0.32.0).
+		// An engine that loads an adapter pauses its steps, so two loads at once end no sooner
+		// (vLLM 0.32.0).
 		s.Limits = Limits{Adapters: int(load.MaxAdapters.Or(0)), Loads: 1, Overlap: a.overlap, FirstTimeout: adapterTimeout}
 	}
 	for _, id := range models.Base {
@@ -107,8 +108,8 @@ func (d *adapters) Look(ctx context.Context, _ Record) (Seen, error) {
 	return s, nil
 }
 
-// Load tells the engine to load, and looks whether it lists the model then: the answers of engines
-// differ, their lists do not.
+// Load calls the engine, and then waits until it lists the model: the answers of engines differ,
+// but their lists do not.
 func (d *adapters) Load(ctx context.Context, m Model) (Loaded, error) {
 	if err := engine.CheckName(m.ID); err != nil {
 		return Loaded{}, fault(Refused, fmt.Sprintf("cannot load a model called %q: %v", m.ID, err))
@@ -128,7 +129,7 @@ func (d *adapters) Load(ctx context.Context, m Model) (Loaded, error) {
 	case said.done():
 		return Loaded{}, d.await(ctx, m.ID, true, unlisted, said)
 	case said.status == http.StatusBadRequest && strings.Contains(said.words, "already"):
-		// It is there, or is being loaded since an earlier call.
+		// It is loaded, or still loading for an earlier call.
 		return Loaded{}, d.await(ctx, m.ID, true, 0, said)
 	case said.status == http.StatusBadRequest:
 		if models, err := d.list(ctx); err == nil && slices.Contains(models.Adapters, m.ID) {
@@ -138,8 +139,8 @@ func (d *adapters) Load(ctx context.Context, m Model) (Loaded, error) {
 	return Loaded{}, d.refusal(said, a)
 }
 
-// Unload tells the engine to unload. An engine that does not list the model has not got it,
-// whatever it answers.
+// Unload calls the engine. A model that the engine does not list counts as unloaded, whatever the
+// answer.
 func (d *adapters) Unload(ctx context.Context, id string) error {
 	a, err := d.api(ctx)
 	if err != nil {
@@ -162,8 +163,8 @@ func (d *adapters) Unload(ctx context.Context, id string) error {
 	return d.refusal(said, a)
 }
 
-// await waits until the engine lists the model, or no longer does. With most above 0 it gives up
-// after so many lists that were asked for maxPoll after the one before.
+// await waits until the engine lists the model, or no longer lists it. With most above 0, it gives
+// up after that many lists that were read maxPoll after the one before.
 func (d *adapters) await(ctx context.Context, id string, listed bool, most int, said answer) error {
 	late := 0
 	for pause := minPoll; ; pause = min(2*pause, maxPoll) {
@@ -185,11 +186,11 @@ func (d *adapters) await(ctx context.Context, id string, listed bool, most int, 
 	}
 }
 
-// stopping asks the engine whether it is stopping, which neither its list nor its pages tell. From
-// some 10 ms after SIGTERM on a vLLM refuses whatever has text to be tokenized. A load that is sent
-// to it later, or a moment before, it may never answer; its process does not end then, whether its
-// client leaves or not (vLLM 0.32.0 with --shutdown-timeout 15). An engine that has no such path,
-// or is too busy to answer, says nothing.
+// stopping asks the engine whether it is stopping, which neither its list nor its pages show. From
+// some 10 ms after SIGTERM, vLLM refuses any request with text to tokenize. It may never answer a
+// load sent after SIGTERM or just before it, and then its process does not end, whether its client
+// disconnects or not (vLLM 0.32.0 with --shutdown-timeout 15). The result is false for an engine
+// without such a path, or one that is too busy to answer.
 func (d *adapters) stopping(ctx context.Context, a api) bool {
 	if a.tokenize == "" {
 		return false
@@ -200,7 +201,7 @@ func (d *adapters) stopping(ctx context.Context, a api) bool {
 	return err == nil && said.stopping()
 }
 
-// api returns how the engine is told to load.
+// api returns the API of the engine's kind.
 func (d *adapters) api(ctx context.Context) (api, error) {
 	if d.kind() == "" {
 		if _, err := d.metrics(ctx); err != nil {
@@ -219,8 +220,8 @@ func (d *adapters) api(ctx context.Context) (api, error) {
 	}
 }
 
-// refusal is an answer that is no success, as an Error. An answer that is not the engine's own
-// words on the matter, such as that of a proxy or of a crash, leaves it unclear what was done.
+// refusal converts an unsuccessful answer to an Error. If the answer is not in an engine's error
+// format, for example from a proxy or after a crash, the outcome is unclear.
 func (d *adapters) refusal(said answer, a api) *Error {
 	outcome, words := Unclear, said.String()
 	switch {
@@ -245,12 +246,12 @@ func (d *adapters) refusal(said answer, a api) *Error {
 	return refused
 }
 
-// answer is what an engine says to a call.
+// answer is an engine's response to a call.
 type answer struct {
 	status int
 	words  string
-	known  bool // the words are an error in a form of engines
-	failed bool // they say that it failed, whatever the status
+	known  bool // the message is in an engine's error format
+	failed bool // the body reports a failure, whatever the status
 }
 
 func (a answer) stopping() bool {
@@ -267,9 +268,9 @@ func (a answer) String() string {
 	return fmt.Sprintf("%d: %s", a.status, a.words)
 }
 
-// readAnswer finds the words in an answer. vLLM has them in an object error, older ones without it,
-// where it lets nobody in a text error; SGLang says error_message and success; what is no engine's
-// path answers detail.
+// readAnswer finds the message in a response. vLLM has it in an object error, older versions at the
+// top level, and in a text error if the request is not authorized. SGLang has error_message and
+// success. Paths that the engine does not have answer with detail.
 func readAnswer(status int, body []byte) answer {
 	var said struct {
 		Error   json.RawMessage `json:"error"`
@@ -301,8 +302,8 @@ func readAnswer(status int, body []byte) answer {
 	return a
 }
 
-// reading is what it takes to read pages, one after the other, of whichever engines: hundreds a
-// second of 50 to 100 kB each are read of a thousand engines.
+// reading has reusable buffers for reading pages: with a thousand engines, hundreds of pages of 50
+// to 100 kB are read per second.
 type reading struct {
 	body bytes.Buffer
 	engine.Reader
@@ -310,7 +311,7 @@ type reading struct {
 
 var readings = sync.Pool{New: func() any { return new(reading) }}
 
-// list reads the list of models. An engine without one answers to models that nobody knows.
+// list reads the list of models. An engine without a list has unknown models.
 func (d *adapters) list(ctx context.Context) (engine.Models, error) {
 	r := readings.Get().(*reading)
 	defer readings.Put(r)
@@ -328,8 +329,8 @@ func (d *adapters) list(ctx context.Context) (engine.Models, error) {
 	return models, nil
 }
 
-// metrics reads the first metrics page that tells a load, and by it what the engine is where nobody
-// says. An engine without such a page tells nothing.
+// metrics reads the first metrics page with load metrics, and finds the engine's kind by it if none
+// is configured. An engine without such a page has no metrics.
 func (d *adapters) metrics(ctx context.Context) (engine.Load, error) {
 	r := readings.Get().(*reading)
 	defer readings.Put(r)
@@ -350,7 +351,7 @@ func (d *adapters) metrics(ctx context.Context) (engine.Load, error) {
 	return engine.Load{}, nil
 }
 
-// get reads the body of a page, and returns its media type, and whether the engine has such a page.
+// get reads the body of a page, and returns its media type, and whether the engine has the page.
 func (d *adapters) get(ctx context.Context, page engine.Page, body *bytes.Buffer) (found bool, media string, err error) {
 	is, err := d.ask(ctx, call{method: http.MethodGet, address: objects.AtPort(d.managedAt(), page.Port), path: page.Path}, body)
 	if err != nil {

@@ -23,13 +23,13 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// fake is an engine that answers one call as it is told, and lists what it is told.
+// fake is an engine with a fixed answer and a fixed list.
 type fake struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the following
 	status int
 	body   string
-	list   []string // of adapters; nil is no list
-	calls  []string // but those that ask whether it is stopping
+	list   []string // of adapters; nil: no list
+	calls  []string // without questions whether it is stopping
 	stops  bool
 }
 
@@ -73,7 +73,7 @@ func openFor(t *testing.T, server *httptest.Server, e Endpoint, a engineclient.A
 	return l
 }
 
-// recorded is what the real vLLM 0.32.0 answered.
+// recorded returns a recorded answer of a real vLLM 0.32.0.
 func recorded(t *testing.T, name string) (status int, body string) {
 	t.Helper()
 	text, err := os.ReadFile("../../../bench/testdata/vllm-0.32/lora.txt")
@@ -92,12 +92,12 @@ func recorded(t *testing.T, name string) (status int, body string) {
 	return status, lines[len(lines)-1]
 }
 
-// What the real vLLM answered is understood, and its words are kept.
+// Answers of a real vLLM are understood, and their messages are kept.
 func TestTheRealVLLMsAnswers(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		unload bool
-		listed bool   // the model, after the call
+		listed bool   // the model is listed after the call
 		want   string // of the error; empty for none
 	}{
 		{"load a1", false, true, ""},
@@ -137,14 +137,14 @@ func TestTheRealVLLMsAnswers(t *testing.T) {
 	}
 }
 
-// What others answer: older versions, a proxy between, an engine that lets nobody in.
+// Answers of older versions, of a proxy in between, and of an engine that refuses the token.
 func TestAnswersInOtherForms(t *testing.T) {
 	const vllm, sglang = engine.VLLM, engine.SGLang
 	for _, c := range []struct {
 		kind   engine.Kind
 		status int
 		body   string
-		want   string // the error of a load of what is not listed then, and of an unload of what is
+		want   string // the error of a load of an unlisted model, and of an unload of a listed one
 	}{
 		{vllm, 404, `{"detail":"Not Found"}`,
 			"refused: 404: {\"detail\":\"Not Found\"}: it has no such path: start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment"},
@@ -169,8 +169,8 @@ func TestAnswersInOtherForms(t *testing.T) {
 		if err := l.driver.Unload(t.Context(), "other"); said(err, "") != c.want {
 			t.Errorf("%s, %d %s: an unload: %q, want %q", c.kind, c.status, c.body, said(err, ""), c.want)
 		}
-		// What is not listed is unloaded, and what is listed after a 400 is loaded, whatever was
-		// answered.
+		// An unlisted model counts as unloaded, and a listed one counts as loaded, even after a
+		// 400.
 		if err := l.driver.Unload(t.Context(), "m"); err != nil {
 			t.Errorf("%s, %d %s: an unload of what is not there: %v", c.kind, c.status, c.body, err)
 		}
@@ -180,8 +180,8 @@ func TestAnswersInOtherForms(t *testing.T) {
 	}
 }
 
-// An engine may list a model later than it says that it has it, or has it no more: the list is
-// asked again until it agrees or the time is over.
+// An engine may list a model, or stop listing it, later than it answers: the list is polled until
+// it agrees, or time is up.
 func TestTheListIsAskedUntilItAgrees(t *testing.T) {
 	status, already := recorded(t, "load a1 twice")
 	for _, c := range []struct {
@@ -189,7 +189,7 @@ func TestTheListIsAskedUntilItAgrees(t *testing.T) {
 		unload bool
 		status int
 		body   string
-		later  bool // the list agrees at last
+		later  bool // the list agrees in the end
 		want   string
 	}{
 		{"loaded", false, 200, "", true, ""},
@@ -250,7 +250,7 @@ func TestAnEngineThatIsStoppingIsToldToLoadNothing(t *testing.T) {
 	if err := load(); err == nil || err.Outcome != Refused || !err.Stopping || len(f.calls) > 0 {
 		t.Errorf("a load: %+v, and the engine was told %q", err, f.calls)
 	}
-	// It stops between the question and the load, while it has requests (vLLM 0.32.0).
+	// It begins to stop between the question and the load, while it has requests (vLLM 0.32.0).
 	f.stops, f.status = false, http.StatusInternalServerError
 	f.body = `{"error":{"message":"Server shutting down","type":"InternalServerError","param":null,"code":500}}`
 	if err := load(); err == nil || err.Outcome != Refused || !err.Stopping || len(f.calls) != 1 {
@@ -275,8 +275,8 @@ func TestWordsAreBounded(t *testing.T) {
 	}
 }
 
-// What an engine is, is told by what it serves where nobody says it, and an engine that cannot be
-// told to load says so.
+// If no kind is configured, it is found by the engine's pages. An engine that cannot load models
+// reports so.
 func TestWhatAnEngineIs(t *testing.T) {
 	for _, c := range []struct {
 		kind engine.Kind
@@ -321,8 +321,8 @@ func TestWhatAnEngineIs(t *testing.T) {
 	}
 }
 
-// An engine is told to load with the token that its endpoint refers to, and no other. What it says
-// of a token is not told on.
+// An engine is called with its endpoint's token and no other. The token is removed from the
+// engine's messages.
 func TestEachEngineGetsItsOwnToken(t *testing.T) {
 	var last string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -354,7 +354,7 @@ func TestEachEngineGetsItsOwnToken(t *testing.T) {
 	}
 }
 
-// Loads go over TLS by the name that people wrote, with the token.
+// Loads go over TLS, verified by the configured host name, with the token.
 func TestLoadsGoOverTLSWithTheToken(t *testing.T) {
 	f := &fake{status: http.StatusOK, list: []string{"m"}}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -20,8 +20,8 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// connect returns the connection by which an engine is managed over gRPC, which dial opens: over
-// TLS with own, if that is not nil. Calls carry the token of a.
+// connect returns the gRPC connection for managing an engine, opened by dial, over TLS if own is
+// not nil. Calls carry the token of a.
 func connect(a engineclient.Access, own *tls.Config, authority string, dial func(context.Context) (net.Conn, error)) (*grpc.ClientConn,
 	error) {
 	transport := insecure.NewCredentials()
@@ -31,9 +31,9 @@ func connect(a engineclient.Access, own *tls.Config, authority string, dial func
 	return grpc.NewClient(
 		"passthrough:///engine",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx) }),
-		grpc.WithIdleTimeout(0), // that the connection breaks may be all that tells of a restart
+		grpc.WithIdleTimeout(0), // a broken connection may be the only sign of a restart
 		grpc.WithTransportCredentials(transport), grpc.WithAuthority(authority), grpc.WithUnaryInterceptor(authorize(a)),
-		// An engine that is back is to be reached soon.
+		// Reconnect soon after the engine is back.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: time.Second,
@@ -41,7 +41,7 @@ func connect(a engineclient.Access, own *tls.Config, authority string, dial func
 	)
 }
 
-// authorize puts the token on a call, and takes it out of what the engine says to that.
+// authorize adds the token to a call, and removes it from the engine's messages.
 func authorize(a engineclient.Access) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
 		options ...grpc.CallOption) error {
@@ -57,13 +57,13 @@ func authorize(a engineclient.Access) grpc.UnaryClientInterceptor {
 	}
 }
 
-// unconnected says of a call that failed whether it was on no connection: it has no peer then.
+// unconnected reports whether a call failed before it had a connection: then it has no peer.
 func unconnected(err error, to peer.Peer) bool {
 	return status.Code(err) == codes.Unavailable && to.Addr == nil
 }
 
-// sayStatus is a status as "CODE: words". Of a call that ended with its context the words are
-// gRPC's own, now these and now those.
+// sayStatus formats a status as "CODE: message". If the call ended with its context, the message
+// would be gRPC's own, which varies.
 func sayStatus(err error) string {
 	s := status.Convert(err)
 	switch s.Code() {

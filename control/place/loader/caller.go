@@ -17,17 +17,17 @@ import (
 )
 
 const (
-	// idle is how long a connection to an engine is kept without a request: vLLM closes one after 5
-	// s, and a load that is sent into a connection that closes ends without an answer.
+	// idle is how long an unused connection to an engine stays open: vLLM closes one after 5 s, and
+	// a load that is sent into a closing connection ends without an answer.
 	idle = 2 * time.Second
-	// maxPage bounds what an engine may answer to a look. A page of vLLM has 50 to 80 KB.
+	// maxPage limits the size of a page in a scrape. A page of vLLM has 50 to 80 kB.
 	maxPage = 16 << 20
-	// maxAnswer bounds what is read of an answer to a call. Words beyond what is kept tell nothing
-	// more, but they may be within JSON.
+	// maxAnswer limits what is read of the response to a call: only a short message is kept, but it
+	// may be anywhere in a JSON body.
 	maxAnswer = 64 << 10
 )
 
-// caller asks an engine, and tells it, over HTTP.
+// caller makes HTTP calls to an engine.
 type caller struct {
 	Endpoint
 	access engineclient.Access
@@ -37,33 +37,33 @@ type caller struct {
 func newCaller(e Endpoint, a engineclient.Access) caller {
 	return caller{e, a, http.Client{Transport: a.Transport(idle), CheckRedirect: func(r *http.Request, via []*http.Request) error {
 		if via[0].Method != http.MethodGet {
-			return http.ErrUseLastResponse // what is told to one engine is not repeated to who knows whom
+			return http.ErrUseLastResponse // no redirects: a call to one engine must not reach another server
 		}
 		return engineclient.Stay(r, via)
 	}}}
 }
 
-// Close lets go of idle connections.
+// Close closes idle connections.
 func (c *caller) Close() error {
 	c.client.CloseIdleConnections()
 	return nil
 }
 
-// call is one call to an engine.
+// call is one HTTP call to an engine.
 type call struct {
 	method, address, path string
 	body                  []byte // JSON; nil for none
-	raw                   bool   // the path is sent as it stands, for who decodes none
+	raw                   bool   // send the path as it is, for servers that do not decode paths
 }
 
-// heard is what an engine answered, but for the body.
+// heard is an engine's response without the body.
 type heard struct {
 	to     *http.Request
 	status int
 	header http.Header
 }
 
-// ask makes a call and reads the answer's body, of maxPage bytes at most.
+// ask makes a call and reads the body of the response, up to maxPage bytes.
 func (c *caller) ask(ctx context.Context, of call, body *bytes.Buffer) (heard, error) {
 	body.Reset()
 	connected := new(atomic.Bool)
@@ -100,7 +100,7 @@ func (c *caller) ask(ctx context.Context, of call, body *bytes.Buffer) (heard, e
 	return heard{r, resp.StatusCode, resp.Header}, nil
 }
 
-// post makes a call and reads its answer.
+// post makes a call and reads the answer.
 func (c *caller) post(ctx context.Context, path string, fields map[string]string) (answer, error) {
 	body, err := json.Marshal(fields)
 	if err != nil {
@@ -114,17 +114,17 @@ func (c *caller) post(ctx context.Context, path string, fields map[string]string
 	return answerTo(is, text.Bytes()[:min(text.Len(), maxAnswer)]), nil
 }
 
-// answerTo is what an engine answered to a call, without the token that the call carried.
+// answerTo returns an engine's answer, without the token of the call.
 func answerTo(is heard, body []byte) answer {
 	a := readAnswer(is.status, body)
 	a.words = engineclient.Conceal(a.words, engineclient.Sent(is.to))
 	return a
 }
 
-// broken is a call that the network ended.
+// broken returns the Error of a call that failed in the network.
 func broken(r *http.Request, err error, connected bool) *Error {
 	if of := (*url.Error)(nil); errors.As(err, &of) {
-		err = of.Err // the address is known to who reads it
+		err = of.Err // the reader knows the address
 	}
 	outcome := Unreached
 	if connected {

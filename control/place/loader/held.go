@@ -1,11 +1,11 @@
 package loader
 
-// held are the models that an engine is known to have loaded, and that nobody has told it to
-// unload: true of those that its last list had, false of those that were loaded since. It is
-// guarded by the mutex of whoever has it.
+// held are the models that an engine is known to have loaded and that control has not unloaded:
+// true for those in its last list, false for those loaded since. It is guarded by the mutex of its
+// owner.
 type held map[string]bool
 
-// note notes that the engine has loaded a model, or has it no more, as is sure.
+// note records that the engine has loaded a model, or certainly does not have it any more.
 func (h held) note(id string, loaded bool) {
 	if !loaded {
 		delete(h, id)
@@ -14,13 +14,13 @@ func (h held) note(id string, loaded bool) {
 	}
 }
 
-// compare drops what a list lacks of what the engine had before it was asked for that, and says
-// whether the engine has begun anew: one has that has nothing of what the list before had, whatever
-// was loaded since; or where that was nothing, nothing of what was loaded since.
+// compare removes models that a list lacks although the engine had them when the list was
+// requested. It reports whether the engine has restarted: it has no model of the list before,
+// whatever was loaded since; or, if that list was empty, none of those loaded since.
 func (h held) compare(there map[string]bool, before held) (anew bool) {
-	var lost, listed, left, listedLeft bool // some are gone; some were listed; some are there, and some of the listed
+	var lost, listed, left, listedLeft bool // some are gone; some were listed; some remain, and some listed ones
 	for id, was := range before {
-		_, stays := h[id] // nobody has unloaded it meanwhile
+		_, stays := h[id] // it was not unloaded meanwhile
 		listed = listed || was
 		switch {
 		case there[id]:

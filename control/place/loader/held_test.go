@@ -11,14 +11,14 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// An engine that is taken to have begun anew has everything loaded again; one that is not keeps
-// requests for what it has not.
+// An engine that counts as restarted gets all its models again. If a restart goes unnoticed,
+// requests go to models that it lacks.
 func TestWhoHasBegunAnew(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		had    held
 		there  []string
-		forgot string // unloaded since the list was asked for
+		forgot string // unloaded since the list was requested
 		anew   bool
 		left   held
 	}{
@@ -47,8 +47,8 @@ func TestWhoHasBegunAnew(t *testing.T) {
 	}
 }
 
-// A look in the midst of an unload says nothing of the engine's life, whether its list has the
-// model still or not.
+// A scrape during an unload does not count as a sign of a restart, whether its list still has the
+// model or not.
 func TestALookAtTorchServeInTheMidstOfAnUnload(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestALookAtTorchServeInTheMidstOfAnUnload(t *testing.T) {
 	}
 }
 
-// Nor does one that ends after it.
+// The same holds for a scrape that ends after the unload.
 func TestALookAtTorchServeThatEndsAfterAnUnload(t *testing.T) {
 	d := &torchServe{had: held{}, calls: 1}
 	if d.note(0, held{}, map[string]bool{"gone": true}, []string{"gone"}); len(d.had) > 0 || d.anew {

@@ -11,7 +11,7 @@ import (
 	"github.com/headgate/headgate/api/mmesh"
 )
 
-// limiting is a model runtime that says what a test has it say of limits.
+// limiting is a model runtime that reports limits as a test sets them.
 type limiting struct {
 	mmesh.UnimplementedModelRuntimeServer
 	limits bool
@@ -26,8 +26,8 @@ func (r *limiting) LoadModel(context.Context, *mmesh.LoadModelRequest) (*mmesh.L
 	return &mmesh.LoadModelResponse{MaxConcurrency: r.most}, nil
 }
 
-// A copy has the limit that the runtime says when it has loaded it, one where that says none, and
-// none where the runtime has not said of itself that it limits.
+// A copy has the concurrency limit that the runtime reports after the load; 1 if it reports none;
+// and no limit if the runtime does not announce limits in its status.
 func TestACopyHasTheLimitThatItsRuntimeSays(t *testing.T) {
 	for i, c := range []struct {
 		limits bool

@@ -1,8 +1,7 @@
-// Package loader drives engines: it puts models onto them and takes them off, for each kind of
-// engine in its own words.
+// Package loader calls engines to load and unload models, through the API of each kind of engine.
 //
-// [Open] returns the [Loader] of one endpoint. It has the [Driver] of the endpoint's kind, which
-// does what it is told once, and knows itself what to do about an engine whose answer is not clear.
+// [Open] returns the [Loader] of one endpoint. It uses the [Driver] for the endpoint's kind. A
+// Driver makes each call once; the Loader handles unclear answers.
 package loader
 
 import (
@@ -16,145 +15,140 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// Driver drives the engine of one endpoint. It does what it is told once and hides nothing: when to
-// try again, and what an unclear answer means, is [Loader]'s to know. Its methods are safe for
-// concurrent use, end with their contexts, and return an *[Error] where the engine did not do what
-// it was asked.
+// Driver calls the engine of one endpoint. It makes each call once and hides nothing: the [Loader]
+// decides when to retry, and what an unclear answer means. Its methods are safe for concurrent use,
+// end with their contexts, and return an *[Error] if the engine did not do what was requested.
 type Driver interface {
-	// Look finds out what the engine is and holds. An engine that must be made ready before it
-	// takes models, and loses those that it has by that, is made ready if nothing is on record of
-	// it or its incarnation is another than the recorded one, and never twice in one incarnation;
-	// where incarnations cannot be told apart, what is on record stands, if with doubt, until a
-	// dial is refused or somebody says that the engine has begun anew. Look then returns when the
-	// engine is ready.
+	// Look scrapes the engine: what it is, and which models it has. Some engines must be made ready
+	// before they load models, and lose their models by that. Look makes such an engine ready if it
+	// has no record or its incarnation differs from the recorded one, and never twice in one
+	// incarnation. If incarnations cannot be told apart, the record counts, with Doubtful, until a
+	// connection is refused or the record has Anew. Look then returns when the engine is ready.
 	Look(ctx context.Context, r Record) (Seen, error)
-	// Load returns when the model is loaded and usable. A model that is there already is loaded. An
-	// engine that is stopping is told nothing where that can be known: it may never answer, and
+	// Load returns when the model is loaded and usable. A model that is already there counts as
+	// loaded. An engine that is known to be stopping gets no call, since it might never answer and
 	// never end.
 	Load(ctx context.Context, m Model) (Loaded, error)
-	// Unload returns when what the model held is free. A model that is not there is unloaded.
+	// Unload returns when the memory of the model is free. A model that is not there counts as
+	// unloaded.
 	Unload(ctx context.Context, id string) error
-	// Predict estimates how many bytes a model will take; 0 where the engine cannot tell. It is
-	// quick.
+	// Predict estimates the size of a model in bytes; 0 if the engine cannot. It is fast.
 	Predict(ctx context.Context, m Model) (int64, error)
-	// Size tells how many bytes a model takes that was loaded by an engine that did not say then; 0
-	// where the engine cannot tell. It may take its time: the model answers requests meanwhile.
+	// Size returns the size in bytes of a loaded model whose load reported none; 0 if the engine
+	// does not report it. It may take long; the model serves requests meanwhile.
 	Size(ctx context.Context, id string) (int64, error)
-	// Close lets go of connections.
+	// Close closes connections.
 	Close() error
 }
 
-// unsized is of drivers of engines that do not tell what a model takes: Predict and Size know
-// nothing.
+// unsized is embedded in drivers of engines that do not report sizes: Predict and Size return 0.
 type unsized struct{}
 
 func (unsized) Predict(context.Context, Model) (int64, error) { return 0, nil }
 
 func (unsized) Size(context.Context, string) (int64, error) { return 0, nil }
 
-// Model is what an engine is told of a model.
+// Model is what an engine needs to load a model.
 type Model struct {
 	ID, Type string
 	// Source is a path or a URI that the engine can read.
 	Source string
-	// Info is what a model runtime is told beside the source.
+	// Info is further information for a model runtime.
 	Info string
 }
 
-// Loaded is what an engine says of a model that it loaded.
+// Loaded is what an engine reports about a model that it loaded.
 type Loaded struct {
-	Bytes int64 // 0 where it does not say: ask [Driver.Size]
-	// Concurrency is how many requests for the model it takes at once; 0: as many as come.
+	Bytes int64 // 0 if not reported: call [Driver.Size]
+	// Concurrency is the most requests for the model at once; 0 means no limit.
 	Concurrency int
 }
 
-// Record is what was written down of an engine after a look, for the next one. The zero Record is
-// that of an engine of which nothing is on record.
+// Record is what was stored about an engine after a scrape, for the next one. The zero Record means
+// that nothing is stored.
 type Record struct {
 	Known       bool
-	Incarnation string // as it was seen
-	Limits      Limits // as they were seen: an engine may tell them when it is made ready, and not again
-	// Anew says that the engine turned out to have begun anew where its incarnation does not tell:
-	// it is to be made ready, whatever else is known.
+	Incarnation string // at the last scrape
+	Limits      Limits // at the last scrape: an engine may report them only when it is made ready
+	// Anew: the engine turned out to have restarted without a change of its incarnation. It must be
+	// made ready, whatever else is known.
 	Anew bool
-	// Afresh says that something came of which the last look knows nothing, such as a model that an
-	// engine turned out not to have: what it listed then counts no more.
+	// Afresh: something has happened that the last scrape does not show, such as a model that is
+	// missing from the engine. Its list does not count any more.
 	Afresh bool
 }
 
-// Seen is what a look finds.
+// Seen is the result of a scrape.
 type Seen struct {
 	// Kind is the engine's kind, as configured or as its metrics page shows; empty if neither does.
 	Kind engine.Kind
-	// Takes says that the engine can be told to load models. One that does not has those that it
-	// was started with.
+	// Takes: the engine can load models. Without it, the engine has only the models that it was
+	// started with.
 	Takes bool
-	// Purged says that what the engine held before is gone: the look made it ready, or found of one
-	// that lists its models that it has none of those it had.
+	// Purged: the engine's earlier models are gone, because the scrape made it ready, or found that
+	// its list has none of them.
 	Purged bool
-	// Doubtful says that the engine may have begun anew since it was made ready, and that nothing
-	// tells: the connection to it broke, or nobody had one.
+	// Doubtful: the engine may have restarted since it was made ready, without a way to find out:
+	// the connection to it broke, or there was none.
 	Doubtful bool
-	// Stopping says that the engine ends what it has and takes nothing new.
+	// Stopping: the engine finishes its requests and accepts no new ones.
 	Stopping bool
-	// Incarnation tells one life of the engine from the next; empty where nothing tells.
+	// Incarnation changes whenever the engine restarts; empty if the engine has no such mark.
 	Incarnation string
 	Limits      Limits
-	// Lists says that the engine lists its models, and Models what it lists.
+	// Lists: the engine lists its models; Models is that list.
 	Lists  bool
 	Models []Listed
 }
 
-// Limits are what an engine says that it holds and takes. What it does not say is 0.
+// Limits are an engine's limits, as it reports them; 0 if not reported.
 type Limits struct {
-	Bytes        int64 // that all models may take together
-	DefaultBytes int64 // to take for a model of which nothing is known
-	Adapters     int   // that its GPU holds at once
-	Loads        int   // at once; at least 1 where it takes models
-	Overlap      int   // at once where some are slow; 0: no more than Loads
+	Bytes        int64 // of all models together
+	DefaultBytes int64 // assumed size of a model of unknown size
+	Adapters     int   // adapters on the GPU at once
+	Loads        int   // concurrent loads; at least 1 if it can load models
+	Overlap      int   // concurrent loads if some are slow; 0 means Loads
 	LoadTimeout  time.Duration
-	FirstTimeout time.Duration // bounds loads until some were measured, for engines of its kind; 0: nothing is known of them
-	// Methods are the gRPC methods that it takes, and where it wants models to be named in them.
+	FirstTimeout time.Duration // limit of a load until some were measured, for its kind; 0: unknown
+	// Methods are the gRPC methods that it serves, and where a request of each names the model.
 	Methods engine.Methods
-	// LimitsConcurrency says that it takes so many requests for a model at once as it says when it
-	// has loaded it.
+	// LimitsConcurrency: the answer to each load has the model's concurrency limit.
 	LimitsConcurrency bool
 }
 
-// Listed is a model that an engine lists.
+// Listed is a model in an engine's list.
 type Listed struct {
 	ID    string
 	State ListedState
-	// Base says that it is the engine's own model, which nobody loads or unloads.
+	// Base: it is the engine's own model, which is never loaded or unloaded.
 	Base bool
 }
 
-// ListedState is what an engine says of a model that it lists.
+// ListedState is the state of a model in an engine's list.
 type ListedState uint8
 
 const (
-	// Ready answers requests.
+	// Ready: it serves requests.
 	Ready ListedState = iota
-	// Loading will, or fail.
+	// Loading: it will be ready, or fail.
 	Loading
-	// Unloading is on its way out.
+	// Unloading: it is being unloaded.
 	Unloading
 )
 
-// Outcome is what is known of a model at an engine that did not do what it was asked.
+// Outcome says what is known after a call that did not succeed.
 type Outcome uint8
 
 const (
-	// Unclear: the engine may have done it, may be doing it or may not; nobody knows.
+	// Unclear: the engine may have done it, may be doing it, or may not have done it.
 	Unclear Outcome = iota
-	// Refused: the engine answered that it did not, and nothing is left of the attempt.
+	// Refused: the engine answered that it did not do it, and nothing is left of the attempt.
 	Refused
-	// Unreached: the engine was not asked, most often since it took no connection; it knows nothing
-	// of it.
+	// Unreached: the call did not reach the engine, usually because it accepted no connection.
 	Unreached
 )
 
-// String is the outcome in a word.
+// String returns the name of the outcome.
 func (o Outcome) String() string {
 	switch o {
 	case Refused:
@@ -165,25 +159,25 @@ func (o Outcome) String() string {
 	return "unclear"
 }
 
-// Error is why an engine did not do what it was asked.
+// Error is the reason why an engine did not do what was requested.
 type Error struct {
 	Outcome Outcome
-	// Words are the engine's own, or the network's. They are for operators, not for clients.
+	// Words is the message of the engine or the network. It is for operators, not for clients.
 	Words string
-	// Stopping says that the engine said that it is stopping.
+	// Stopping: the engine answered that it is stopping.
 	Stopping bool
-	// Fault is what the words say of why a model was not loaded.
+	// Fault is the reason of a failed load, according to the message.
 	Fault engine.LoadFault
-	// Passing says that the next call may well succeed: the engine was busy, or the connection broke.
+	// Passing: the error is transient: the engine was busy, or the connection broke.
 	Passing bool
 }
 
 func (e *Error) Error() string { return e.Words }
 
-// maxWords bounds what is kept of an engine's words, in bytes.
+// maxWords limits the length of a message that is kept, in bytes.
 const maxWords = 1 << 10
 
-// fault makes an Error of words that may be long or no text at all.
+// fault returns an Error with a message that may be too long or invalid text.
 func fault(o Outcome, words string) *Error {
 	words = strings.ToValidUTF8(words, "\uFFFD")
 	if len(words) > maxWords {
@@ -196,14 +190,14 @@ func fault(o Outcome, words string) *Error {
 	return &Error{Outcome: o, Words: words}
 }
 
-// passingFault makes an Error of a fault that may pass.
+// passingFault returns a transient Error.
 func passingFault(o Outcome, words string) *Error {
 	e := fault(o, words)
 	e.Passing = true
 	return e
 }
 
-// isPassing reports whether a status of HTTP is of a fault that may pass.
+// isPassing reports whether an HTTP status means a transient error.
 func isPassing(status int) bool {
 	switch status {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
@@ -212,7 +206,7 @@ func isPassing(status int) bool {
 	return false
 }
 
-// faultOf returns err as an Error; one that is none has an unclear outcome.
+// faultOf returns err as an Error; any other error becomes one with an unclear outcome.
 func faultOf(err error) *Error {
 	var own *Error
 	if err == nil || errors.As(err, &own) {

@@ -14,53 +14,53 @@ import (
 )
 
 const (
-	// settle is how long after a load without a clear answer the model is unloaded: what was on its
-	// way to the engine then is there before the unload. ModelMesh waits as long.
+	// settle is how long after a load without a clear answer the model is unloaded, so that a call
+	// still in the network arrives before the unload. ModelMesh waits as long.
 	settle = time.Second
-	// Between tries to unload: first the one, twice as long each time, then the other, as ModelMesh.
+	// minPause and maxPause are the first and the longest pause between tries to unload; the pause
+	// doubles each time, as in ModelMesh.
 	minPause, maxPause = time.Second, 10 * time.Second
-	// patience is when tries to unload end: ModelMesh's 90 tries of 10 s.
+	// patience is the time after which tries to unload end: ModelMesh's 90 tries of 10 s.
 	patience = 15 * time.Minute
-	// unloadTimeout bounds one try. An engine may let an unload wait for a load of the same model
-	// to end.
+	// unloadTimeout limits one try. An engine may delay an unload until a load of the same model
+	// has ended.
 	unloadTimeout = 30 * time.Second
-	// absences is how many tries in a row may find nobody there before the engine is taken to be
-	// gone.
+	// absences is the number of tries in a row without a connection after which the engine counts
+	// as gone.
 	absences = 2
 )
 
-// Endpoint is where an engine is, as objects say it (objects.Endpoint has the fields of the same
-// names). Another Endpoint is another Loader.
+// Endpoint is the address of an engine, as objects declare it (objects.Endpoint has fields with the
+// same names). A changed Endpoint needs a new Loader.
 type Endpoint struct {
 	Address     string             // "ip:port", where it serves requests
-	Host        string             // the DNS name that people wrote for it; empty if they wrote none
-	Kind        engine.Kind        // unknown is told apart by what it serves
-	Management  string             // of a kind that is managed elsewhere: "ip:port", or "unix:PATH" of a model runtime
-	Incarnation string             // empty if nobody says
-	Token       string             // refers to its bearer token, as of [engineclient.Tokens]
-	TLS         v1alpha1.EngineTLS // how it is known by the settings of its pool; zero if they do not say
-	H2C         bool               // it speaks HTTP/2 without TLS
-	HTTP        string             // where it takes requests over HTTP, "ip:port"; empty means Address
-	GRPC        string             // where it takes gRPC calls, "ip:port"; empty means Address
+	Host        string             // its DNS name, if one was configured
+	Kind        engine.Kind        // an unknown kind is found by the engine's pages
+	Management  string             // "ip:port", or "unix:PATH" of a model runtime, if it is managed at another address
+	Incarnation string             // empty if unknown
+	Token       string             // reference to its bearer token, for [engineclient.Tokens]
+	TLS         v1alpha1.EngineTLS // TLS settings of its pool; may be zero
+	H2C         bool               // it serves HTTP/2 without TLS
+	HTTP        string             // where it serves HTTP requests, "ip:port"; empty means Address
+	GRPC        string             // where it serves gRPC calls, "ip:port"; empty means Address
 }
 
-// managedAt is where an engine that is managed over HTTP is told what to load, "ip:port": where it
-// takes requests over HTTP.
+// managedAt returns where an engine that is managed over HTTP receives management calls, "ip:port":
+// where it serves HTTP requests.
 func (e *Endpoint) managedAt() string { return cmp.Or(e.HTTP, e.Address) }
 
-// Answer is what one call to an engine came to.
+// Answer is the outcome of one call to an engine.
 type Answer struct {
 	Model  string
-	Unload bool // or it was a load
+	Unload bool // false: it was a load
 	At     time.Time
 	Took   time.Duration
-	Err    *Error // nil where the engine did it
+	Err    *Error // nil if it succeeded
 }
 
-// Loader loads and unloads models at one endpoint, and makes clear what an unclear answer means:
-// whoever hears of a load that failed knows whether something is left of it. Calls for one model
-// follow each other; how many models are loaded at once is for the caller to bound. It is safe for
-// concurrent use.
+// Loader loads and unloads models at one endpoint, and resolves unclear answers: after a failed
+// load, its caller knows whether the engine may have kept anything. Calls for one model run one
+// after the other. The caller limits the number of concurrent loads. It is safe for concurrent use.
 type Loader struct {
 	driver Driver
 	heard  func(Answer)
@@ -70,18 +70,18 @@ type Loader struct {
 	mu      sync.Mutex // guards the following
 	turns   map[string]*turn
 	resumed chan struct{}   // closed while calls may begin
-	calls   context.Context // of loads and unloads; ended by Quit, which begins another, and by Close
+	calls   context.Context // context of loads and unloads; ended by Close, and by Quit, which makes a new one
 	quit    context.CancelCauseFunc
 }
 
-// turn lets one call for a model go on at a time.
+// turn is a lock that lets one call for a model run at a time.
 type turn struct {
-	taken chan struct{} // has one place: full while a call is on; never closed
-	users int           // calls that are on or wait; guarded by Loader.mu
+	taken chan struct{} // capacity 1: full during a call; never closed
+	users int           // running and waiting calls; guarded by Loader.mu
 }
 
-// Open returns the Loader of an endpoint. Heard is told of each call to the engine as it ends, from
-// several goroutines; it may be nil.
+// Open returns the Loader of an endpoint. It calls heard at the end of each call to the engine,
+// from several goroutines; heard may be nil.
 func Open(e Endpoint, a engineclient.Access, heard func(Answer)) (*Loader, error) {
 	a = a.With(e.Token).Over(e.TLS, e.H2C)
 	var d Driver
@@ -115,16 +115,15 @@ func newLoader(d Driver, heard func(Answer)) *Loader {
 	return l
 }
 
-// Close ends every call, without clearing up after loads: whoever closes a Loader has their intents
-// on record, or the endpoint is gone.
+// Close ends every call without unloading after interrupted loads: the caller has recorded them, or
+// the endpoint is gone.
 func (l *Loader) Close() error {
 	l.end(errClosed)
 	return l.driver.Close()
 }
 
-// Quit gives up every load and unload that is under way or waits for its turn, without clearing up
-// after it: the engine is about to end, and may answer nothing any more. Those that begin later are
-// made as ever.
+// Quit abandons all running and waiting loads and unloads, without unloading afterwards: the engine
+// is about to end, and may not answer any more. Later calls are made as usual.
 func (l *Loader) Quit() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -132,15 +131,15 @@ func (l *Loader) Quit() {
 	l.calls, l.quit = context.WithCancelCause(l.over)
 }
 
-// current is the context of the loads and unloads that begin now.
+// current returns the context for loads and unloads that begin now.
 func (l *Loader) current() context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.calls
 }
 
-// Pause lets no call that loads or unloads begin, those that clear up after a load neither, until
-// it is called with false. Those who made them wait.
+// Pause delays all new calls that load or unload, including unloads after a failed load, until it
+// is called with false. Their callers wait.
 func (l *Loader) Pause(paused bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -156,7 +155,7 @@ func (l *Loader) Pause(paused bool) {
 	}
 }
 
-// allowed waits until calls may begin, and says whether ctx lasted.
+// allowed waits until calls may begin, and returns false if ctx ends before.
 func (l *Loader) allowed(ctx context.Context) bool {
 	l.mu.Lock()
 	resumed := l.resumed
@@ -169,8 +168,8 @@ func (l *Loader) allowed(ctx context.Context) bool {
 	}
 }
 
-// Recall says what an engine was told to have that lists nothing, as far as that is known: before
-// the first look at it that succeeds, else it changes nothing. Others are asked.
+// Recall sets the models that an engine without a list was told to load, as recorded. Call it
+// before the first successful Look; it has no effect for other engines.
 func (l *Loader) Recall(told []Model) {
 	if d, is := l.driver.(*tfServing); is {
 		d.recall(told)
@@ -198,21 +197,21 @@ func (l *Loader) Size(ctx context.Context, id string) (int64, error) {
 	return l.driver.Size(ctx, id)
 }
 
-// within returns ctx, ended with another too.
+// within returns a context that ends with either of two contexts.
 func within(ctx, other context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// Load loads a model. The engine is asked to give up after timeout, or when ctx ends. Where its
-// answer is unclear then, the model is unloaded until it is gone, which may take longer than both:
-// Load returns when nothing is left.
+// Load loads a model. It gives up after timeout, or when ctx ends. If the outcome is unclear then,
+// Load unloads the model until it is gone, which may take longer than both, and returns when
+// nothing is left.
 //
-// The error is an *[Error]. Refused: nothing is left of the load. Unreached: the engine was not
-// asked. Unclear: the engine is gone, or could not be told to unload, or Close or Quit came
-// between; something may be left, and [Loader.Unload] is needed before the model is loaded here
-// again.
+// The error is an *[Error]. Refused: nothing is left of the load. Unreached: the call did not reach
+// the engine. Unclear: the engine is gone, or could not be told to unload, or Close or Quit was
+// called; a part of the model may be left, and [Loader.Unload] is needed before the model is loaded
+// here again.
 func (l *Loader) Load(ctx context.Context, m Model, timeout time.Duration) (Loaded, error) {
 	calls := l.current()
 	leave, err := l.enter(ctx, calls, m.ID)
@@ -243,8 +242,8 @@ func (l *Loader) Load(ctx context.Context, m Model, timeout time.Duration) (Load
 	return Loaded{}, &Error{Outcome: Refused, Words: failure.Words, Fault: failure.Fault, Passing: failure.Passing}
 }
 
-// Unload unloads a model, again and again until it is gone, ctx ends or the engine is. The error is
-// an *[Error]: Unreached where the engine is gone, else the last that it said.
+// Unload unloads a model, with retries, until it is gone, ctx ends, or the engine is gone. The
+// error is an *[Error]: Unreached if the engine is gone, otherwise the engine's last one.
 func (l *Loader) Unload(ctx context.Context, id string) error {
 	calls := l.current()
 	leave, err := l.enter(ctx, calls, id)
@@ -260,7 +259,7 @@ func (l *Loader) Unload(ctx context.Context, id string) error {
 	return nil
 }
 
-// clear unloads a model after pause, and again until the engine says that it is gone.
+// clear unloads a model after pause, with retries, until the engine answers that it is gone.
 func (l *Loader) clear(ctx context.Context, id string, pause time.Duration) *Error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -289,7 +288,7 @@ func (l *Loader) clear(ctx context.Context, id string, pause time.Duration) *Err
 	}
 }
 
-// wait waits, and says whether ctx lasted.
+// wait waits for pause, and returns false if ctx ends before.
 func wait(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -306,8 +305,8 @@ var (
 	errQuit   = errors.New("the endpoint is leaving")
 )
 
-// enter waits for the turn of a call for a model, while both contexts last. The caller calls leave
-// at its end.
+// enter waits for the turn of a call for a model, while both contexts last. The caller must call
+// leave at its end.
 func (l *Loader) enter(ctx, calls context.Context, id string) (leave func(), err error) {
 	l.mu.Lock()
 	t := l.turns[id]

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// script is a driver whose calls do what a test says.
+// script is a driver whose calls do what a test sets.
 type script struct {
 	Driver
 	load, unload func(context.Context) error
@@ -20,8 +20,8 @@ func (s *script) Load(ctx context.Context, _ Model) (Loaded, error) { return Loa
 func (s *script) Unload(ctx context.Context, _ string) error        { return s.unload(ctx) }
 func (s *script) Close() error                                      { return nil }
 
-// An engine that never says that the model is gone is told for a quarter of an hour, at pauses of
-// 1, 2, 4, 8 and then 10 s, the first after a second.
+// If an engine never confirms that the model is gone, the unload is repeated for a quarter of an
+// hour: first after a second, then with pauses of 1, 2, 4, 8 and then 10 s.
 func TestToClearUpEndsAfterAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -48,12 +48,12 @@ func TestToClearUpEndsAfterAWhile(t *testing.T) {
 	})
 }
 
-// TestUnloadGivesUpOnlyAfterAbsencesInARow: an engine that is not reached now and then, and answers
-// in between, is not gone.
+// TestUnloadGivesUpOnlyAfterAbsencesInARow: an engine that is sometimes not reached, but answers in
+// between, is not gone.
 func TestUnloadGivesUpOnlyAfterAbsencesInARow(t *testing.T) {
 	for _, c := range []struct {
 		name     string
-		outcomes []Outcome // of the tries before one that succeeds
+		outcomes []Outcome // of the tries before the successful one
 		tries    int
 		gone     bool
 	}{
@@ -77,8 +77,8 @@ func TestUnloadGivesUpOnlyAfterAbsencesInARow(t *testing.T) {
 	}
 }
 
-// Who cannot be sure to be the only one that leads clears up after a load when that is certain
-// again: another may have loaded the model there meanwhile.
+// A paused Loader makes no calls, not even unloads after a failed load: another control may be the
+// leader, and have loaded the model there.
 func TestWhatIsPausedTellsTheEngineNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -120,7 +120,7 @@ func TestWhatIsPausedTellsTheEngineNothing(t *testing.T) {
 	})
 }
 
-// Calls for one model never overlap, and those for others do not wait for them.
+// Calls for one model never overlap, and do not delay calls for other models.
 func TestCallsForOneModelFollowEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var on, most atomic.Int64
@@ -142,7 +142,7 @@ func TestCallsForOneModelFollowEachOther(t *testing.T) {
 		if err := l.Unload(t.Context(), "y"); err != nil || time.Since(start) != time.Second {
 			t.Errorf("another model waited for %v", time.Since(start))
 		}
-		// Who no longer waits is told that nothing was asked.
+		// A caller whose context ends while it waits learns that the engine was not called.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		if _, err := l.Load(ctx, Model{ID: "x"}, time.Minute); said(err,
@@ -152,7 +152,7 @@ func TestCallsForOneModelFollowEachOther(t *testing.T) {
 		if err := l.Unload(t.Context(), "x"); err != nil || time.Since(start) != 7*time.Second {
 			t.Errorf("seven calls took %v", time.Since(start))
 		}
-		if most.Load() != 2 || len(l.turns) != 0 { // of x and of y
+		if most.Load() != 2 || len(l.turns) != 0 { // one of x and one of y
 			t.Errorf("%d calls were on at once, %d turns are left", most.Load(), len(l.turns))
 		}
 		if err := l.Close(); err != nil {
@@ -165,9 +165,9 @@ func TestCallsForOneModelFollowEachOther(t *testing.T) {
 	})
 }
 
-// What an engine that is about to end was told is given up at once, and nothing is cleared up after
-// it: it may never answer, and what it is told may keep it from ending. What begins later is told
-// again.
+// Calls to an engine that is about to end are abandoned at once, and nothing is unloaded after
+// them: the engine may never answer, and further calls may keep it from ending. Later calls are
+// made again.
 func TestWhatIsGivenUpTellsTheEngineNothingMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told atomic.Int32

@@ -19,8 +19,8 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// What is not TorchServe's own word on the matter leaves it unclear what was done. An outcome that
-// is another one, or words that do not say what to do, fail.
+// An answer that is not in TorchServe's format has an unclear outcome. The test fails if the
+// outcome is another, or if the message does not say what to do.
 func TestOutcomesAtTorchServe(t *testing.T) {
 	const post, get, del = "POST /models", "GET /models/m", "DELETE /models/m"
 	const none = `404 {"code":404,"type":"ModelNotFoundException","message":"Model not found: m"}`
@@ -82,8 +82,8 @@ func TestOutcomesAtTorchServe(t *testing.T) {
 	}
 }
 
-// A token that TorchServe repeats is not told, and whether it lets models be loaded is asked in
-// each of its lives.
+// A token that TorchServe repeats is removed from the message. Whether TorchServe allows loads is
+// asked once per incarnation.
 func TestWhatTorchServeIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSimulatedShelf(t, engine.TorchServe).(*simulatedShelf)
@@ -125,8 +125,8 @@ func TestWhatTorchServeIsAskedAgain(t *testing.T) {
 	})
 }
 
-// A list of several pages is read whole, and an engine without its model API takes no models,
-// though it lists what it has.
+// All pages of the model list are read. An engine without the model API cannot load models, but its
+// models are listed.
 func TestALookAtTorchServe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := answering(t, engine.TorchServe, map[string]string{
@@ -158,12 +158,12 @@ func TestALookAtTorchServe(t *testing.T) {
 	}
 }
 
-// coded is a TensorFlow Serving that answers lists with codes, one after the other, and has what
-// the last list that it took holds.
+// coded is a TensorFlow Serving that answers successive lists with the given codes, and has the
+// models of the last list that it accepted.
 type coded struct {
 	tensorflow.UnimplementedModelServiceServer
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the following
 	codes []codes.Code
 	has   map[string]bool
 	lists [][]string
@@ -203,7 +203,7 @@ func (s *coded) HandleReloadConfigRequest(_ context.Context, q *tensorflow.Reloa
 	return &tensorflow.ReloadConfigResponse{}, nil
 }
 
-// A code that is taken for another leaks a model, or has control send what it need not.
+// If a code is misread, control leaks a model or makes needless calls.
 func TestOutcomesAtTFServing(t *testing.T) {
 	const call = "HandleReloadConfigRequest: "
 	for _, c := range []struct {

@@ -9,9 +9,9 @@ import (
 	"syscall"
 )
 
-// peerProcess names the process that listens at the other end of a Unix socket: its id, and when it
-// started, since ids are used again. It is empty for other connections, and for a process that this
-// one cannot see.
+// peerProcess identifies the process that listens at the other end of a Unix socket, by its id and
+// its start time, since ids are reused. It is empty for other connections, and for a process that
+// is not visible to this one.
 func peerProcess(conn net.Conn) string {
 	socket, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -25,15 +25,15 @@ func peerProcess(conn net.Conn) string {
 	var failure error
 	if err := raw.Control(func(fd uintptr) {
 		credentials, failure = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
-	}); err != nil || failure != nil || credentials.Pid <= 0 { // 0 is a process of another pid namespace
+	}); err != nil || failure != nil || credentials.Pid <= 0 { // 0: a process of another pid namespace
 		return ""
 	}
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", credentials.Pid))
 	if err != nil {
 		return ""
 	}
-	// The second field is the program's name in parentheses, which may hold anything; the 22nd is
-	// the start, in clock ticks since the machine's (proc_pid_stat(5)).
+	// The second field is the program's name in parentheses, which may contain anything; the 22nd
+	// is the start time, in clock ticks since boot (proc_pid_stat(5)).
 	const start = 22 - 3
 	_, rest, ok := cutLast(string(text), ") ")
 	fields := strings.Fields(rest)

@@ -4,5 +4,5 @@ package loader
 
 import "net"
 
-// peerProcess cannot tell: only Linux says what process a socket leads to.
+// peerProcess returns nothing: only Linux reports the process at the other end of a socket.
 func peerProcess(net.Conn) string { return "" }

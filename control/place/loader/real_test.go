@@ -29,18 +29,18 @@ var installed = map[engine.Kind]*string{
 	engine.TorchServe: flag.String("torchserve", "../../../.cache/torchserve", "where bench/real/torchserve installed"),
 }
 
-// realPorts and realHosts are where real engines serve. Each has the ports that follow, too.
+// realPorts and realHosts are the addresses of real engines. Each also uses the following ports.
 var (
 	realPorts = map[engine.Kind]string{engine.MLServer: "8080", engine.Triton: "8000", engine.TorchServe: "8080"}
 	realHosts = map[engine.Kind]string{engine.MLServer: "127.93.0.1", engine.Triton: "127.93.0.2", engine.TorchServe: "127.93.0.3"}
 	alive     = map[engine.Kind]string{engine.MLServer: engine.LivePath, engine.Triton: engine.LivePath, engine.TorchServe: "/ping"}
 )
 
-// What simulated engines are held to is what the real ones do: the same scenarios, with models of
-// scikit-learn at MLServer and of Python at Triton.
+// The scenarios of the simulated engines, with real ones: models of scikit-learn at MLServer, and
+// of Python at Triton.
 func TestRealRepositories(t *testing.T) { playReal(t, v2Kinds...) }
 
-// The same with handlers in Python at TorchServe.
+// The same with Python handlers at TorchServe.
 func TestRealTorchServe(t *testing.T) { playReal(t, engine.TorchServe) }
 
 func playReal(t *testing.T, kinds ...engine.Kind) {
@@ -54,7 +54,8 @@ func playReal(t *testing.T, kinds ...engine.Kind) {
 	}, kinds, func(t *testing.T, run func(t *testing.T)) { run(t) })
 }
 
-// A Triton that was not told to let models be loaded says so, and has those of its repository.
+// A Triton without explicit model control reports that it cannot load models, and has those of its
+// repository.
 func TestRealTritonWithoutExplicitControl(t *testing.T) {
 	s := newRealShelf(t, engine.Triton, "--model-control-mode=none")
 	s.kill()
@@ -76,7 +77,7 @@ func TestRealTritonWithoutExplicitControl(t *testing.T) {
 	}
 }
 
-// realShelf is a real engine and the folder of its models.
+// realShelf is a real engine with the folder of its models.
 type realShelf struct {
 	*testing.T
 	kind        engine.Kind
@@ -85,7 +86,7 @@ type realShelf struct {
 	process     *process.Process
 }
 
-// engines starts real ones.
+// engines starts real engines.
 var engines = process.NewStarter()
 
 func newRealShelf(t *testing.T, kind engine.Kind, flags ...string) *realShelf {
@@ -106,7 +107,7 @@ func newRealShelf(t *testing.T, kind engine.Kind, flags ...string) *realShelf {
 	return s
 }
 
-// sklearnModel is a model of scikit-learn that notes when it is loaded, and may take its time.
+// sklearnModel is a model of scikit-learn that records its loads, and may load slowly.
 const sklearnModel = `
 import os
 import time

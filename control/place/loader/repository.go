@@ -15,62 +15,62 @@ import (
 )
 
 const (
-	// indexShare is how many times as long as the last index took the next one is waited for, where
-	// one follows the other.
+	// indexShare limits the share of time spent on reading the index in a loop: the pause is this
+	// many times as long as the last read.
 	indexShare = 10
 )
 
-// reread is how old an index may become, where it is not read at each look. MLServer reads its
-// whole repository for one, and serves nobody meanwhile: 62 ms for 50 folders, 350 ms for 300, 560
-// ms for 500. Triton reads one in 1 to 22 ms.
+// reread is the largest age of an index, for engines whose index is not read at each scrape. To
+// answer, MLServer reads its whole repository and serves no requests meanwhile: 62 ms for 50
+// folders, 350 ms for 300, 560 ms for 500. Triton takes 1 to 22 ms.
 var reread = map[engine.Kind]time.Duration{engine.MLServer: 5 * time.Minute}
 
-// repositoryLoads is how many models an engine loads at once: MLServer one after the other; Triton,
-// whose loads each keep one of eight threads that answer everybody, as many as ModelMesh let it.
+// repositoryLoads is the number of concurrent loads: MLServer loads one model after the other.
+// Triton loads in its eight threads that also answer requests, so it gets as many as in ModelMesh.
 var repositoryLoads = map[engine.Kind]int{engine.MLServer: 1, engine.Triton: 2}
 
-// closedWords say what to do about an engine that lets nobody load.
+// closedWords are the advice for an engine that does not allow loads.
 var closedWords = map[engine.Kind]string{
 	engine.MLServer: "it has no V2 model repository there", engine.Triton: "start Triton with --model-control-mode=explicit",
 }
 
-// nobody is a model that no repository has: to unload it does nothing but tell whether models may
-// be unloaded.
+// nobody is the name of a model that no repository has: an attempt to unload it only shows whether
+// the engine allows unloads.
 const nobody = "headgate-nobody"
 
-// empty is the body of calls that say nothing. MLServer wants one.
+// empty is the body of calls without parameters. MLServer requires one.
 var empty = []byte("{}")
 
-// modelRepository drives an engine with a V2 model repository (KServe's model repository extension)
-// over HTTP. A model's name there is its id. What the engine answers means what package engine has
-// of it; where that leaves open what was done, the engine's index tells. Health is not asked for: a
-// Triton is not ready while it loads anything, if it is started so.
+// modelRepository is the driver of an engine with a V2 model repository (KServe's model repository
+// extension) over HTTP. A model's name there is its id. Package engine interprets the answers; if
+// an answer is unclear, the engine's index decides. Health is not queried: a Triton may report that
+// it is not ready while it loads a model.
 type modelRepository struct {
 	unsized
 	caller
 
-	mu  sync.Mutex // guards what follows
+	mu  sync.Mutex // guards the following
 	had held
-	// calls counts ends of loads and unloads.
+	// calls is the number of ended loads and unloads.
 	calls int
-	// last is the last index, nil before the first, with what is known to have come of loads and
-	// unloads since. It was asked for at lastAt. It counts while lastCalls is calls: else something
-	// ended of which it may know nothing.
+	// last is the last index, updated by the known outcomes of later loads and unloads; nil before
+	// the first. It was requested at lastAt. It is valid while lastCalls equals calls; otherwise a
+	// call with an unknown outcome has ended since.
 	last      []engine.StoredModel
 	lastAt    time.Time
 	lastCalls int
-	witness   int  // which of the models that serve is asked next
-	anew      bool // the engine has begun anew, and no look has told it
-	asked     bool // whether it lets models be loaded
-	closed    bool // it does not
+	witness   int  // index of the next loaded model to query
+	anew      bool // the engine has restarted, and no scrape has reported it
+	asked     bool // whether it allows loads was asked
+	closed    bool // it does not allow loads
 }
 
 func openRepository(e Endpoint, a engineclient.Access) *modelRepository {
 	return &modelRepository{caller: newCaller(e, a), had: make(held)}
 }
 
-// Look reads the index; or, where that is dear and the last one may still count, asks for one of
-// the models that served then, by turns: an engine that has begun anew has none of them.
+// Look reads the index. If that is expensive and the last index may still be valid, it queries one
+// of the loaded models instead, in rotation: an engine that has restarted has none of them.
 func (d *modelRepository) Look(ctx context.Context, r Record) (Seen, error) {
 	s := Seen{Incarnation: d.Incarnation}
 	models, err := d.kept(ctx, r.Afresh)
@@ -97,8 +97,9 @@ func (d *modelRepository) Look(ctx context.Context, r Record) (Seen, error) {
 
 var listedStates = map[engine.Stage]ListedState{engine.Serving: Ready, engine.Coming: Loading, engine.Leaving: Unloading}
 
-// kept returns the last index if it counts still, else nil: what came of loads and unloads since is
-// known, nothing was on its way then, and the engine has a model that it had.
+// kept returns the last index if it is still valid, else nil: the outcomes of all loads and unloads
+// since are known, none was in progress when it was read, and the engine still has one of its
+// models.
 func (d *modelRepository) kept(ctx context.Context, afresh bool) ([]engine.StoredModel, error) {
 	d.mu.Lock()
 	models, path := d.last, engine.LivePath
@@ -130,7 +131,7 @@ func (d *modelRepository) kept(ctx context.Context, afresh bool) ([]engine.Store
 	return models, nil
 }
 
-// index asks for the index, nil if the engine has none, and notes what that says of what it had.
+// index reads the index, nil if the engine has none, and compares it with the known models.
 func (d *modelRepository) index(ctx context.Context) ([]engine.StoredModel, error) {
 	d.mu.Lock()
 	calls, had := d.calls, maps.Clone(d.had)
@@ -173,7 +174,7 @@ func (d *modelRepository) index(ctx context.Context) ([]engine.StoredModel, erro
 	return models, nil
 }
 
-// open says whether the engine lets models be loaded, which it is asked once in each life.
+// open reports whether the engine allows loads. It asks once per incarnation.
 func (d *modelRepository) open(ctx context.Context) (bool, error) {
 	d.mu.Lock()
 	asked, closed := d.asked, d.closed
@@ -195,13 +196,13 @@ func (d *modelRepository) open(ctx context.Context) (bool, error) {
 	return !d.closed, nil
 }
 
-// Load tells the engine to load a model that it has not got. One that it is loading already, since
-// an earlier call whose caller left, is waited for: an engine that is told twice loads it twice.
+// Load loads a model that the engine lacks. If the engine is still loading it for an abandoned
+// call, Load waits for that: a second call would load it twice.
 func (d *modelRepository) Load(ctx context.Context, m Model) (Loaded, error) {
 	if err := engine.CheckStored(d.Kind, m.ID); err != nil {
 		return Loaded{}, fault(Refused, fmt.Sprintf("no model in a repository is called %q: %v", m.ID, err))
 	}
-	at, sure := engine.Stored, false // what is left of it
+	at, sure := engine.Stored, false // what remains of the model
 	defer func() { d.ended(m.ID, at, sure) }()
 	found, err := d.await(ctx, m.ID, func(s engine.Stage) bool { return s == engine.Serving || s == engine.Stored })
 	switch {
@@ -242,16 +243,16 @@ func (d *modelRepository) Load(ctx context.Context, m Model) (Loaded, error) {
 	return Loaded{}, failed
 }
 
-// Unload waits until no load of the model goes on, which would let the engine wait, and one of the
-// threads with which it answers; tells it to unload; and waits until the memory is free, of which
-// Triton's answer says nothing.
+// Unload first waits until no load of the model is in progress, since the engine would wait for it
+// in one of the threads that answer requests. It unloads the model, and then waits until the memory
+// is free, which Triton's answer does not show.
 func (d *modelRepository) Unload(ctx context.Context, id string) (err error) {
 	if err := engine.CheckStored(d.Kind, id); err != nil {
-		return nil // it was never told
+		return nil // it was never loaded
 	}
 	d.forget(id)
 	defer func() {
-		d.forget(id) // an index may have had it meanwhile
+		d.forget(id) // an index may have listed it meanwhile
 		d.ended(id, engine.Stored, err == nil)
 	}()
 	if _, err := d.await(ctx, id, func(s engine.Stage) bool { return s != engine.Coming }); err != nil {
@@ -272,15 +273,14 @@ func (d *modelRepository) Unload(ctx context.Context, id string) (err error) {
 	}
 }
 
-// forget notes that a model is about to be unloaded: that it is gone says nothing of the engine.
+// forget records that a model is about to be unloaded, so that its absence is no sign of a restart.
 func (d *modelRepository) forget(id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.had, id)
 }
 
-// ended notes that a load or an unload has ended, and how far the model is there now, if that is
-// sure.
+// ended records the end of a load or an unload, and the model's stage, if that is certain.
 func (d *modelRepository) ended(id string, at engine.Stage, sure bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -298,15 +298,15 @@ func (d *modelRepository) ended(id string, at engine.Stage, sure bool) {
 	d.lastCalls = d.calls
 }
 
-// finding is what the engine says of a model, once or after a while.
+// finding is the stage of a model at the engine, found at once or after a while.
 type finding struct {
 	engine.StoredModel
-	came bool // it was being loaded before
-	// took is how long the engine took for its index, 0 where that was not needed.
+	came bool // it was loading before
+	// took is the time that the engine took for its index; 0 if it was not read.
 	took time.Duration
 }
 
-// await asks for a model until it is as far as it is to be.
+// await polls a model until done reports true for its stage.
 func (d *modelRepository) await(ctx context.Context, id string, done func(engine.Stage) bool) (finding, error) {
 	came := false
 	for pause := minPoll; ; pause = min(2*pause, maxPoll) {
@@ -328,7 +328,8 @@ func (d *modelRepository) await(ctx context.Context, id string, done func(engine
 var doing = map[engine.Stage]string{engine.Coming: "loading", engine.Leaving: "unloading", engine.Serving: "serving",
 	engine.Stored: "without"}
 
-// stage asks how far a model is there: the model itself, and where that does not tell, the index.
+// stage returns the stage of a model: it queries the model and, if that is not conclusive, the
+// index.
 func (d *modelRepository) stage(ctx context.Context, id string) (finding, error) {
 	said, err := d.tell(ctx, http.MethodGet, engine.ReadyCall.Path(d.Kind, id))
 	if err != nil {
@@ -353,7 +354,7 @@ func (d *modelRepository) stage(ctx context.Context, id string) (finding, error)
 	return finding{StoredModel: found, took: time.Since(began)}, nil
 }
 
-// told is what an engine answered, and the whole of its words.
+// told is an engine's answer with its whole message.
 type told struct {
 	answer
 	body []byte
@@ -373,7 +374,7 @@ func (d *modelRepository) tell(ctx context.Context, method, path string) (told, 
 	return told{answerTo(is, text.Bytes()[:min(text.Len(), maxAnswer)]), text.Bytes()}, nil
 }
 
-// refusal is an answer that is no success, as an Error.
+// refusal converts an unsuccessful answer to an Error.
 func (d *modelRepository) refusal(said told, means engine.Told) *Error {
 	outcome, words := Unclear, said.String()
 	switch {

@@ -19,16 +19,16 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// shelf is an engine with a model repository, simulated or real, with what a test does to it beside
-// the driver.
+// shelf is an engine with a model repository, simulated or real, and what a test can do to it
+// without the driver.
 type shelf interface {
 	endpoint() Endpoint
 	access() engineclient.Access
 	// put puts a model into the repository.
 	put(name string, m repository.Model)
-	// loads is how often the engine began to load a model since it was started.
+	// loads returns how often the engine began to load a model since its start.
 	loads(name string) int
-	// kill ends the engine at once, and start starts it again.
+	// kill ends the engine at once; start starts it again.
 	kill()
 	start()
 }
@@ -41,17 +41,17 @@ type scene struct {
 	loader *Loader
 }
 
-// within is a context that ends after some time.
+// within returns a context with a timeout.
 func (p *scene) within(d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(p.Context(), d)
 	p.Cleanup(cancel)
 	return ctx
 }
 
-// archive is the source of a model at TorchServe; elsewhere it is a folder.
+// archive is the source of a model at TorchServe; at other engines it is a folder.
 func archive(name string) string { return name + ".mar" }
 
-// model is a model as the loader is told it.
+// model returns a model as the loader gets it.
 func (p *scene) model(name string) Model {
 	m := Model{ID: name, Source: "/models/" + name}
 	if p.kind == engine.TorchServe {
@@ -60,7 +60,7 @@ func (p *scene) model(name string) Model {
 	return m
 }
 
-// loadIn tells the driver to load a model within a time.
+// loadIn loads a model with a timeout.
 func (p *scene) loadIn(name string, d time.Duration) *Error {
 	_, err := p.loader.driver.Load(p.within(d), p.model(name))
 	return faultOf(err)
@@ -70,7 +70,7 @@ func (p *scene) unloadIn(name string, d time.Duration) *Error {
 	return faultOf(p.loader.driver.Unload(p.within(d), name))
 }
 
-// must loads a model.
+// must loads a model, which must succeed.
 func (p *scene) must(name string) {
 	p.Helper()
 	if err := p.loadIn(name, time.Minute); err != nil {
@@ -78,7 +78,7 @@ func (p *scene) must(name string) {
 	}
 }
 
-// want says what an error is to be: its outcome and a part of its words; nil for none.
+// want checks an error: its outcome, and a part of its message; an empty message means no error.
 func (p *scene) want(what string, err *Error, outcome Outcome, words string) {
 	p.Helper()
 	if err == nil || err.Outcome != outcome || !strings.Contains(err.Words, words) {
@@ -93,7 +93,7 @@ func (p *scene) done(what string, err *Error) {
 	}
 }
 
-// look looks, and wants some of the models listed as ready and others not at all.
+// look scrapes the engine, and checks that some models are listed as ready, and others not at all.
 func (p *scene) look(r Record, listed []string, not ...string) Seen {
 	p.Helper()
 	seen, err := p.loader.Look(p.within(time.Minute), r)
@@ -117,7 +117,7 @@ func (p *scene) look(r Record, listed []string, not ...string) Seen {
 	return seen
 }
 
-// loaded wants a model to have been begun to load so many times.
+// loaded checks how often the load of a model began.
 func (p *scene) loaded(name string, n int) {
 	p.Helper()
 	if got := p.loads(name); got != n {
@@ -125,7 +125,7 @@ func (p *scene) loaded(name string, n int) {
 	}
 }
 
-// behind tells the engine something that the driver does not know of.
+// behind makes a call to the engine without the driver.
 func (p *scene) behind(c engine.RepositoryCall, name string) {
 	p.Helper()
 	e := p.endpoint()
@@ -160,11 +160,11 @@ const (
 
 var afresh = Record{Afresh: true}
 
-// repositoryScenarios are what happens between the driver and an engine with a model repository.
-// The simulated ones are held to the real ones by it: with the tag real it is played with those.
+// repositoryScenarios are scenarios between the driver and an engine with a model repository. With
+// the build tag real, they run with real engines, so that the simulated ones stay true to them.
 //
-// A model that is loaded twice, a restart that nobody notices, an unload that ends before the
-// memory is free, and an answer that is taken for another one, fail.
+// They fail if a model is loaded twice, a restart goes unnoticed, an unload ends before the memory
+// is free, or an answer is misread.
 var repositoryScenarios = []struct {
 	name string
 	of   []engine.Kind
@@ -400,8 +400,8 @@ var repositoryScenarios = []struct {
 	{"an engine that takes no connection", all, func(p *scene) {
 		p.put("m", repository.Model{})
 		p.kill()
-		// This one may still begin on the connection that breaks, so that it is not known whether
-		// it was asked.
+		// This call may still begin on the broken connection, so it is unclear whether it reached
+		// the engine.
 		if _, err := p.loader.Look(p.within(time.Minute), Record{}); err == nil {
 			p.Error("a look at an engine that is gone finds something")
 		}
@@ -412,12 +412,12 @@ var repositoryScenarios = []struct {
 	}},
 }
 
-// all are the kinds with a repository.
+// all are the kinds with a model repository.
 var all = append(only(engine.TorchServe, engine.TFServing), v2Kinds...)
 
 func only(kinds ...engine.Kind) []engine.Kind { return kinds }
 
-// register has a TorchServe register a model without a process to serve it.
+// register registers a model at a TorchServe without a process to serve it.
 func (p *scene) register(name string) {
 	p.Helper()
 	d := openTorchServe(p.endpoint(), p.access())
@@ -430,8 +430,7 @@ func (p *scene) register(name string) {
 
 func second(_ Loaded, err error) error { return err }
 
-// perform plays all scenarios with the shelf of each kind that make makes, or those whose names
-// begin as told.
+// perform runs all scenarios for each kind, or those whose names begin with a given prefix.
 func perform(t *testing.T, shelf func(t *testing.T, kind engine.Kind) shelf, kinds []engine.Kind,
 	in func(t *testing.T, run func(t *testing.T))) {
 	for _, kind := range kinds {
@@ -448,7 +447,7 @@ func perform(t *testing.T, shelf func(t *testing.T, kind engine.Kind) shelf, kin
 					}
 					defer l.Close()
 					p := &scene{T: t, shelf: s, kind: kind, loader: l}
-					if kind.Recalled() { // nobody loads before
+					if kind.Recalled() { // no loads before
 						p.look(Record{}, nil)
 					}
 					c.run(p)
@@ -514,7 +513,7 @@ func (s *simulatedShelf) start() {
 	over.Go(func() { _ = repository.Serve(ctx, server, listener) })
 	s.end = func() { cancel(); over.Wait() }
 	if s.kind == engine.TFServing {
-		time.Sleep(2 * time.Second) // who had a connection to it makes another one
+		time.Sleep(2 * time.Second) // clients with a connection to it open another one
 	}
 }
 
@@ -545,9 +544,9 @@ func (s *simulatedShelf) loads(name string) (n int) {
 	return n
 }
 
-// Looks at an MLServer ask for the index no more often than they must, and those at a Triton each
-// time: a driver that reads it at each look, or does not know what came of a load or an unload, or
-// reads it no more at all, fails.
+// Scrapes of an MLServer read the index only when necessary, and those of a Triton each time. The
+// test fails if the driver reads it at each scrape, misses the outcome of a load or an unload, or
+// never reads it again.
 func TestAnIndexIsReadWhenItMayHaveChanged(t *testing.T) {
 	for _, kind := range v2Kinds {
 		synctest.Test(t, func(t *testing.T) {
@@ -604,8 +603,8 @@ func TestAnIndexIsReadWhenItMayHaveChanged(t *testing.T) {
 	}
 }
 
-// What serves is asked for by turns: a model that is gone while others are there is missed before
-// the index is read for its age.
+// Loaded models are queried in rotation: a missing model is noticed before the index is read
+// because of its age.
 func TestEachModelIsAskedForByTurns(t *testing.T) {
 	for _, kind := range v2Kinds {
 		synctest.Test(t, func(t *testing.T) {
@@ -633,8 +632,7 @@ func TestEachModelIsAskedForByTurns(t *testing.T) {
 	}
 }
 
-// A Triton that lets nobody load is none that takes models, and says what to do; what it has it
-// lists.
+// A Triton that does not allow loads is reported as such, with advice. Its models are listed.
 func TestATritonWithoutExplicitControl(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &simulatedShelf{t: t, kind: engine.Triton, models: map[string]repository.Model{"m": {}}, fixed: true}
@@ -658,8 +656,8 @@ func TestATritonWithoutExplicitControl(t *testing.T) {
 	})
 }
 
-// answering is an engine that answers some paths as it is told, one answer after the other where a
-// line -- is between them, the last for ever; and others as it has no such path.
+// answering is an engine with fixed answers for some paths. Answers separated by a line "--" are
+// given in turn, the last one forever. Other paths do not exist.
 func answering(t *testing.T, kind engine.Kind, answers map[string]string) *Loader {
 	t.Helper()
 	at := &site{}
@@ -698,8 +696,8 @@ func answering(t *testing.T, kind engine.Kind, answers map[string]string) *Loade
 	return l
 }
 
-// What is not an engine's own word on the matter leaves it unclear what was done, and what the
-// engine says it has decides where it is. An outcome that is another fails.
+// An answer that is not in the engine's format has an unclear outcome, and the engine's models
+// decide. The test fails if the outcome is another.
 func TestOutcomesAtRepositories(t *testing.T) {
 	const ready, load, unload, index = "GET /v2/models/m/ready", "POST /v2/repository/models/m/load", "POST /v2/repository/models/m/unload",
 		"POST /v2/repository/index"
@@ -788,13 +786,13 @@ func TestOutcomesAtRepositories(t *testing.T) {
 	}
 }
 
-// An engine that has no index gives no list and takes no models, as before anybody knew of
-// repositories; one whose index fails is not looked at.
+// An engine without an index gives no list and cannot load models. If the index fails, so does the
+// scrape.
 func TestALookAtAnEngineWithoutAnIndex(t *testing.T) {
 	for _, c := range []struct {
 		index string
 		seen  bool
-		want  string // the error of a look
+		want  string // the error of a scrape
 	}{
 		{"404 nothing", true, ""}, {"405 ", true, ""}, {"501 ", true, ""}, {"500 broken", false, "unclear: 500: broken"},
 		{`401 {"error":"no"}`, false, "refused: 401: no: " + engineclient.WantsToken},

@@ -23,17 +23,18 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// As ModelMesh has them.
+// ModelMesh's limits.
 const (
-	statusPause    = 2 * time.Second        // between two questions whether a runtime is ready
-	predictTimeout = 500 * time.Millisecond // a prediction that takes longer is of no use
+	statusPause    = 2 * time.Second        // interval between queries whether a runtime is ready
+	predictTimeout = 500 * time.Millisecond // a prediction that takes longer is useless
 	sizeTimeout    = 30 * time.Second
 )
 
 const unixScheme = "unix:"
 
-// modelRuntime drives a program that serves mmesh.ModelRuntime. It cannot list its models, and to
-// ask whether it is ready takes them away: it is asked once in each life of it.
+// modelRuntime is the driver of a program that serves mmesh.ModelRuntime. It cannot list its
+// models. It unloads them when it is asked whether it is ready, so it is asked once per
+// incarnation.
 type modelRuntime struct {
 	Endpoint
 	access  engineclient.Access
@@ -41,27 +42,27 @@ type modelRuntime struct {
 	address string
 	conn    *grpc.ClientConn
 	calls   mmesh.ModelRuntimeClient
-	peer    func(net.Conn) string // what process a connection leads to, empty where that cannot be told
+	peer    func(net.Conn) string // identifies the process at the other end of a connection; empty if unknown
 
-	dialled atomic.Int64       // connections that conn has had
-	ended   atomic.Bool        // a dial was refused since the runtime was made ready last: its process has ended
+	dialled atomic.Int64       // number of connections so far
+	ended   atomic.Bool        // a dial was refused since the runtime was last made ready: its process has ended
 	stop    context.CancelFunc // ends redial
 
-	looking chan struct{} // has one place: full while a look is on; never closed
+	looking chan struct{} // capacity 1: full during a scrape; never closed
 	mu      sync.Mutex    // guards life
-	life    *life         // the life of the runtime that was looked at last, nil before the first look
+	life    *life         // incarnation at the last scrape; nil before the first
 }
 
-// life is one life of a runtime.
+// life is one incarnation of a runtime.
 type life struct {
 	incarnation string
 	limits      Limits
 
-	// connection is which of those that conn has had was there when the runtime was made ready.
+	// connection is the number of the connection by which the runtime was made ready.
 	connection int64
 
-	mu           sync.Mutex // guards what follows
-	doubtful     bool       // as [Seen] has it
+	mu           sync.Mutex // guards the following
+	doubtful     bool       // see [Seen]
 	unpredicting bool       // it does not implement predictions
 }
 
@@ -103,16 +104,16 @@ func (r *modelRuntime) Close() error {
 func (r *modelRuntime) dial(ctx context.Context) (net.Conn, error) {
 	conn, err := r.access.DialContext(ctx, r.network, r.address)
 	// One refusal is enough. The kernel refuses a connection only if no process listens, and a
-	// runtime listens until it ends. If a firewall refuses it, control asks the runtime for its
-	// status needlessly and loads its models again.
+	// runtime listens until it ends. If a firewall refuses it, control makes the runtime ready
+	// needlessly and loads its models again.
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		r.ended.Store(true)
 	}
 	return conn, err
 }
 
-// redial dials again as soon as a connection breaks, until ctx ends. A process that has ended
-// refuses that dial, unless the next one listens already.
+// redial dials again as soon as a connection breaks, until ctx ends. If the process has ended, that
+// dial is refused, unless the next process already listens.
 func (r *modelRuntime) redial(ctx context.Context) {
 	for state := r.conn.GetState(); r.conn.WaitForStateChange(ctx, state); {
 		was := state
@@ -122,8 +123,8 @@ func (r *modelRuntime) redial(ctx context.Context) {
 	}
 }
 
-// incarnation tells which life of the runtime is at its address now: by its container if somebody
-// says, else by the process at the other end of its socket.
+// incarnation identifies the runtime at the address: by its container, if known, else by the
+// process at the other end of its socket.
 func (r *modelRuntime) incarnation(ctx context.Context) (string, error) {
 	conn, err := r.dial(ctx)
 	if err != nil {
@@ -136,7 +137,7 @@ func (r *modelRuntime) incarnation(ctx context.Context) (string, error) {
 	return r.peer(conn), nil
 }
 
-// Look makes the runtime ready where it is in a life of which nothing is on record.
+// Look makes the runtime ready if its present incarnation has no record.
 func (r *modelRuntime) Look(ctx context.Context, record Record) (Seen, error) {
 	select {
 	case r.looking <- struct{}{}:
@@ -160,8 +161,8 @@ func (r *modelRuntime) Look(ctx context.Context, record Record) (Seen, error) {
 		return known.seen(), nil
 	}
 	now := &life{incarnation: incarnation, limits: record.Limits}
-	// Where nothing tells this life from the recorded one, what is on record stands: to ask would
-	// take models away from a runtime that serves them.
+	// If this incarnation cannot be told from the recorded one, the record counts: a readiness
+	// query would unload models that the runtime serves.
 	purged := !record.Known || anew || record.Incarnation != incarnation && record.Incarnation != "" && incarnation != ""
 	if purged {
 		ended := r.ended.Swap(false)
@@ -176,7 +177,7 @@ func (r *modelRuntime) Look(ctx context.Context, record Record) (Seen, error) {
 		}
 		r.awaitState(ctx)
 		now.connection = r.dialled.Load()
-	} else if incarnation == "" { // nobody had a connection to it
+	} else if incarnation == "" { // there was no connection to it
 		now.doubt()
 	}
 	if incarnation == "" {
@@ -197,8 +198,8 @@ func (r *modelRuntime) awaitState(ctx context.Context) {
 	}
 }
 
-// watch sees whether the connection of a life that nothing else tells from the next is there still,
-// and makes another if not.
+// watch checks whether the connection by which the runtime was made ready still exists, if nothing
+// else shows a restart, and otherwise makes another.
 func (r *modelRuntime) watch(l *life) {
 	if r.conn.GetState() != connectivity.Ready || r.dialled.Load() != l.connection {
 		l.doubt()
@@ -224,7 +225,7 @@ func (l *life) doubt() {
 	l.doubtful = true
 }
 
-// makeReady asks until the runtime is ready. With the first question it loses its models.
+// makeReady queries the runtime until it is ready. The first query unloads its models.
 func (r *modelRuntime) makeReady(ctx context.Context) (Limits, error) {
 	for {
 		s, err := r.calls.RuntimeStatus(ctx, &mmesh.RuntimeStatusRequest{}, grpc.WaitForReady(true))
@@ -249,7 +250,7 @@ func (r *modelRuntime) makeReady(ctx context.Context) (Limits, error) {
 	}
 }
 
-// methodsOf reads which methods a runtime takes.
+// methodsOf returns the gRPC methods that a runtime serves.
 func methodsOf(s *mmesh.RuntimeStatusResponse) (engine.Methods, error) {
 	paths := make(map[string][]uint32, len(s.GetMethodInfos()))
 	for method, info := range s.GetMethodInfos() {
@@ -258,8 +259,8 @@ func methodsOf(s *mmesh.RuntimeStatusResponse) (engine.Methods, error) {
 	return engine.MethodsOf(paths, s.GetAllowAnyMethod())
 }
 
-// Load loads a model in the life of the runtime that was looked at; another one is to be made ready
-// first.
+// Load loads a model into the incarnation that was last scraped; another incarnation must be made
+// ready first.
 func (r *modelRuntime) Load(ctx context.Context, m Model) (Loaded, error) {
 	known := r.current()
 	if known == nil {
@@ -283,18 +284,17 @@ func (r *modelRuntime) Load(ctx context.Context, m Model) (Loaded, error) {
 	}
 	loaded := Loaded{Bytes: int64(answer.GetSizeInBytes())}
 	if known.limits.LimitsConcurrency {
-		// What says nothing of itself takes one request at a time, as in ModelMesh; what says more
-		// than any has is as good as without a limit.
+		// A runtime that reports no limit takes one request at a time, as in ModelMesh. A limit
+		// above any real concurrency means no limit.
 		loaded.Concurrency = min(max(1, int(answer.GetMaxConcurrency())), maxConcurrency)
 	}
 	return loaded, nil
 }
 
-// maxConcurrency bounds the limit of a copy.
+// maxConcurrency is the largest limit of a copy.
 const maxConcurrency = 1 << 20
 
-// Unload unloads a model. A runtime answers OK for one that it does not know; NOT_FOUND says the
-// same.
+// Unload unloads a model. A runtime answers OK for an unknown one; NOT_FOUND means the same.
 func (r *modelRuntime) Unload(ctx context.Context, id string) error {
 	var to peer.Peer
 	_, err := r.calls.UnloadModel(ctx, &mmesh.UnloadModelRequest{ModelId: id}, grpc.Peer(&to))
@@ -307,7 +307,8 @@ func (r *modelRuntime) Unload(ctx context.Context, id string) error {
 	return fault(Unclear, "unloadModel: "+sayStatus(err))
 }
 
-// Predict asks for an estimate. A runtime that cannot give one is not asked again in this life.
+// Predict asks for an estimate. A runtime that does not implement it is not asked again in this
+// incarnation.
 func (r *modelRuntime) Predict(ctx context.Context, m Model) (int64, error) {
 	known := r.current()
 	if known == nil || known.silent() {
@@ -341,7 +342,7 @@ func (l *life) silence() {
 	l.unpredicting = true
 }
 
-// Size asks for the size of a model that is loaded.
+// Size asks for the size of a loaded model.
 func (r *modelRuntime) Size(ctx context.Context, id string) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, sizeTimeout)
 	defer cancel()
@@ -356,8 +357,8 @@ func (r *modelRuntime) Size(ctx context.Context, id string) (int64, error) {
 	return int64(answer.GetSizeInBytes()), nil
 }
 
-// failed is a call that failed, as an Error. By the interface's own rule two codes say that nothing
-// was tried; all others leave that open. A call that was on no connection has no peer.
+// failed converts a failed call to an Error. By the interface's rules, two codes mean that nothing
+// was tried; all others are unclear. A call that had no connection has no peer.
 func failed(method string, err error, to peer.Peer) *Error {
 	words := method + ": " + sayStatus(err)
 	switch code := status.Code(err); {

@@ -26,13 +26,13 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// testTimeout is longer than anything that a test waits for takes.
+// testTimeout is longer than anything that a test waits for.
 const testTimeout = 30 * time.Second
 
 var serveAt = flag.String("serve-runtime", "", "for a test that starts itself: be a model runtime at this socket")
 
-// TestARuntimeOfItsOwn is no test but a model runtime in a process of its own, for the tests that
-// kill it.
+// TestARuntimeOfItsOwn is not a test: it runs a model runtime in a process of its own, for tests
+// that kill it.
 func TestARuntimeOfItsOwn(t *testing.T) {
 	if *serveAt == "" {
 		t.Skip("another test starts it")
@@ -80,7 +80,7 @@ func openRuntimeFor(t *testing.T, management, incarnation string) *Loader {
 	return l
 }
 
-// look looks within the time of a test.
+// look scrapes the runtime, with testTimeout.
 func look(t *testing.T, l *Loader, r Record) (Seen, Record) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
@@ -92,12 +92,12 @@ func look(t *testing.T, l *Loader, r Record) (Seen, Record) {
 	return seen, Record{Known: true, Incarnation: seen.Incarnation, Limits: seen.Limits}
 }
 
-// Over a real socket and real TCP, the same Loader after another: what is on record stands in the
-// same life, and where lives cannot be told apart.
+// Over a real socket and real TCP, one Loader follows another: the record counts within one
+// incarnation, and if incarnations cannot be told apart.
 func TestARuntimeIsMadeReadyOnceALife(t *testing.T) {
 	for _, c := range []struct {
 		network, address string
-		told             bool // which life it is
+		told             bool // whether the incarnation is known
 	}{
 		{"unix", filepath.Join(t.TempDir(), "runtime.sock"), true},
 		{"tcp", "127.0.0.1:0", false},
@@ -139,7 +139,7 @@ func TestARuntimeIsMadeReadyOnceALife(t *testing.T) {
 	}
 }
 
-// Who knows the containers of a pod knows its lives.
+// A container id identifies an incarnation.
 func TestAnotherContainerIsAnotherLife(t *testing.T) {
 	served, management := serveRuntime(t, "tcp", "127.0.0.1:0")
 	_, record := look(t, openRuntimeFor(t, management, "containerd://1"), Record{})
@@ -152,7 +152,7 @@ func TestAnotherContainerIsAnotherLife(t *testing.T) {
 	}
 }
 
-// A runtime that is killed and started again at the same socket is another process.
+// A runtime that is killed and restarted at the same socket is another process.
 func TestAnotherProcessAtASocketIsAnotherLife(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "runtime.sock")
 	l := openRuntimeFor(t, "unix:"+socket, "")
@@ -166,7 +166,7 @@ func TestAnotherProcessAtASocketIsAnotherLife(t *testing.T) {
 		if err := process.Start(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := out.Read(make([]byte, 100)); err != nil { // it says where it serves
+		if _, err := out.Read(make([]byte, 100)); err != nil { // it prints its address
 			t.Fatal(err)
 		}
 		before := record.Incarnation
@@ -195,7 +195,7 @@ func TestAModelRuntimeNeedsAnAddress(t *testing.T) {
 	}
 }
 
-// counting is a runtime that counts predictions, each of which takes its time.
+// counting is a runtime that counts predictions, each of which is slow.
 type counting struct {
 	*runtime.Runtime
 	pause       time.Duration
@@ -219,7 +219,7 @@ func TestPredictionsAreQuickOrNone(t *testing.T) {
 		pause        time.Duration
 		want         int64
 		failure      string
-		calls        int64 // of two
+		calls        int64 // of two predictions
 	}{
 		{"quick", false, 100 * time.Millisecond, 40, "", 2},
 		{"slow", false, time.Minute, 0, "unclear: predictModelSize: no answer in time", 2},
@@ -259,7 +259,7 @@ func TestPredictionsAreQuickOrNone(t *testing.T) {
 	}
 }
 
-// gossip is a model runtime that tells everybody which token it was called with.
+// gossip is a model runtime that repeats the token of each call in its message.
 type gossip struct {
 	mmesh.UnimplementedModelRuntimeServer
 	last atomic.Value
@@ -272,8 +272,8 @@ func (g *gossip) RuntimeStatus(ctx context.Context, _ *mmesh.RuntimeStatusReques
 	return nil, status.Error(codes.Unauthenticated, "nobody knows "+strings.TrimPrefix(shown, "Bearer "))
 }
 
-// A runtime is called with the token that its endpoint refers to, and no other; what it says of it
-// is not told on.
+// A runtime is called with its endpoint's token and no other. The token is removed from the
+// runtime's messages.
 func TestEachRuntimeGetsItsOwnToken(t *testing.T) {
 	g, server := new(gossip), grpc.NewServer()
 	mmesh.RegisterModelRuntimeServer(server, g)
@@ -308,8 +308,8 @@ func TestEachRuntimeGetsItsOwnToken(t *testing.T) {
 	}
 }
 
-// A runtime without an incarnation that ends refuses the dial that follows at once, and is asked
-// for its status before it is told to load anything.
+// When a runtime without an incarnation ends, the next dial is refused at once. It is then made
+// ready before it gets any load.
 func TestARuntimeThatRefusedADialIsMadeReadyBeforeItLoads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &site{}
@@ -328,7 +328,7 @@ func TestARuntimeThatRefusedADialIsMadeReadyBeforeItLoads(t *testing.T) {
 		defer l.Close()
 		_, record := look(t, l, Record{})
 		x := Model{ID: "x", Source: "sim:?size=20"}
-		for _, scraped := range []bool{false, true} { // while nobody is there
+		for _, scraped := range []bool{false, true} { // while no process listens
 			end()
 			if scraped {
 				if _, err := l.Look(t.Context(), record); err == nil {
@@ -355,8 +355,8 @@ func TestARuntimeThatRefusedADialIsMadeReadyBeforeItLoads(t *testing.T) {
 	})
 }
 
-// A connection may break though the runtime lives. It keeps what it has, in doubt, until somebody
-// finds that it has begun anew.
+// A connection may break although the runtime lives. Its models still count, with Doubtful, until
+// one is found missing.
 func TestARuntimeWhoseConnectionBrokeIsDoubtful(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &site{}

@@ -23,20 +23,19 @@ import (
 	"github.com/headgate/headgate/test/golden"
 )
 
-// Each block of a file under testdata is a story of its own, between a Loader and a simulated
-// engine, on a clock that stands still while anything can happen: what is done when, and then what
-// came of it, by the engine's own log, by the answers that the Loader heard, and by what it
-// returned.
+// Each block of a file under testdata is a scenario between a Loader and a simulated engine, on a
+// fake clock: the input is the actions with their times; the output is the engine's own log, the
+// answers that the Loader received, and its results.
 //
 //	engine KIND [load=T] [startup=T] [concurrency=N]
-//	                                   vllm, sglang or modelruntime; vLLM and SGLang take T for a load
+//	                                   vllm, sglang or modelruntime; vLLM and SGLang load for T
 //	T load ID [timeout=T] [path=PATH]  the default timeout is 10s
 //	T cancel ID                        the context of the load of ID ends
 //	T unload ID
-//	T look                             with what the last look saw on record
+//	T look                             a scrape with the record of the last one
 //	T kill, T start                    the engine dies; another one starts in its place
-//	T restart [forgotten]              control starts anew, with its record or without
-//	T held                             what the engine holds
+//	T restart [forgotten]              control restarts, with its record or without
+//	T held                             prints the models of the engine
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		return func(input string) (output string) {
@@ -56,18 +55,18 @@ type story struct {
 	loader  *Loader
 	record  Record
 	calls   sync.WaitGroup
-	life    int // of the engine, from 1
+	life    int // incarnation of the engine, from 1
 	end     func()
 	held    func() []string
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the following
 	cancels map[string]context.CancelFunc
 	lines   []line
 	events  bytes.Buffer
 }
 
-// line is one thing that happened. Of things at one time those of the lower rank come first, then
-// the model with the lower id: between models there is no order.
+// line is an event. Simultaneous events are sorted by rank, then by model id, since events of
+// different models have no order.
 type line struct {
 	at   time.Duration
 	rank int
@@ -75,7 +74,7 @@ type line struct {
 	text string
 }
 
-// describe is what an engine said of a model that it loaded.
+// describe prints what an engine reports about a loaded model.
 func describe(l Loaded) string {
 	if l.Concurrency > 0 {
 		return fmt.Sprintf("%d bytes, takes %d at once", l.Bytes, l.Concurrency)
@@ -92,7 +91,7 @@ func play(t *testing.T, script []string) string {
 	s.startEngine()
 	s.open()
 	if s.kind == engine.ModelRuntime {
-		s.look() // nothing is loaded before
+		s.look() // nothing may be loaded before
 	}
 	for _, text := range script[1:] {
 		words := strings.Fields(text)
@@ -190,7 +189,7 @@ func (s *story) do(verb string, args []string) {
 	}
 }
 
-// said is what came of a call.
+// said prints the result of a call.
 func said(err error, done string) string {
 	if failure := faultOf(err); failure != nil {
 		return failure.Outcome.String() + ": " + failure.Words
@@ -242,7 +241,7 @@ func (s *story) open() {
 	s.loader = l
 }
 
-// startEngine starts a simulated engine in the place of the story.
+// startEngine starts a simulated engine at the story's address.
 func (s *story) startEngine() {
 	s.life++
 	listener := s.site.listen()
@@ -277,7 +276,7 @@ func (s *story) startEngine() {
 	s.end = func() { cancel(); over.Wait() }
 }
 
-// kill ends the engine with all of its connections, at once.
+// kill ends the engine and all of its connections at once.
 func (s *story) kill() {
 	s.site.close()
 	s.end()
@@ -290,7 +289,7 @@ func (s *story) Write(p []byte) (int, error) {
 	return s.events.Write(p)
 }
 
-// readEvents makes lines of the engine's event log.
+// readEvents converts the engine's event log to lines.
 func (s *story) readEvents() {
 	for d := json.NewDecoder(&s.events); d.More(); {
 		var e llm.Event

@@ -19,42 +19,43 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// What TensorFlow Serving does is as its protocol, its source and its users' reports have it
+// The behaviour of TensorFlow Serving is taken from its protocol, its source and its users' reports
 // (tensorflow_serving/model_servers/server_core.cc, issues 1447, 1519 and 1565 of its repository);
-// no real one was run.
+// it was not tried with a real one.
 
 const (
-	// tfLoads is how many lists of models it takes at once: it locks them, until all that is new
-	// has been loaded.
+	// tfLoads is the number of lists of models that it accepts at once: it locks them until all new
+	// models are loaded.
 	tfLoads = 1
-	// tfPlatform is what models are, for a server that nobody built with others.
+	// tfPlatform is the platform of models, for a server built without others.
 	tfPlatform = "tensorflow"
-	// tfAbsent says what to do about an address that takes no lists.
+	// tfAbsent is the advice for an address that accepts no lists.
 	tfAbsent = "it takes no lists of models there: name its gRPC port in ports"
 )
 
-// tfServing drives a TensorFlow Serving over gRPC. It is told a list of all models, and unloads
-// what that leaves out; and it cannot be asked for the list. So the driver keeps it, and one change
-// follows the other: what was recalled or loaded here is on it, as long as the engine has it. What
-// the engine has beside, since somebody else configured it, leaves with the first change.
+// tfServing is the driver of a TensorFlow Serving over gRPC. Each call sends it the list of all
+// models; it unloads models that the list lacks, and cannot be asked for the list. So the driver
+// keeps the list, and makes one change after the other. The list has the models that were recalled
+// or loaded, as long as the engine has them. Models that were configured otherwise are unloaded
+// with the first change.
 type tfServing struct {
 	unsized
 	Endpoint
 	conn  *grpc.ClientConn
 	calls tensorflow.ModelServiceClient
 
-	changing chan struct{} // has one place: full while the list is being changed; never closed
+	changing chan struct{} // capacity 1: full during a change of the list; never closed
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the following
 	looked   bool       // the list is known
 	recalled map[string]string
-	list     map[string]string // base paths, by names
-	// unsure are models of which nobody knows whether the list that the engine has holds them: it
-	// was sent, and the answer did not come.
+	list     map[string]string // base paths, by name
+	// unsure are models that the engine's list may or may not have: a list was sent, and no answer
+	// came.
 	unsure map[string]bool
 	had    held
-	ends   int  // of loads and unloads
-	anew   bool // the engine has begun anew, and no look has told it
+	ends   int  // number of ended loads and unloads
+	anew   bool // the engine has restarted, and no scrape has reported it
 }
 
 func openTFServing(e Endpoint, a engineclient.Access) (*tfServing, error) {
@@ -75,7 +76,7 @@ func openTFServing(e Endpoint, a engineclient.Access) (*tfServing, error) {
 
 func (d *tfServing) Close() error { return d.conn.Close() }
 
-// recall is [Loader.Recall].
+// recall implements [Loader.Recall].
 func (d *tfServing) recall(told []Model) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -91,7 +92,7 @@ func (d *tfServing) recall(told []Model) {
 	}
 }
 
-// Look asks for each model of the list, the first time for those that were recalled.
+// Look queries each model of the list; the first time, the recalled ones.
 func (d *tfServing) Look(ctx context.Context, _ Record) (Seen, error) {
 	d.mu.Lock()
 	ends, had, asked := d.ends, maps.Clone(d.had), maps.Clone(d.list)
@@ -110,7 +111,7 @@ func (d *tfServing) Look(ctx context.Context, _ Record) (Seen, error) {
 			s.Models = append(s.Models, Listed{ID: id, State: listedStates[now.Stage]})
 		}
 	}
-	if len(asked) == 0 { // whether it is there, and lets us in
+	if len(asked) == 0 { // whether it is there, and accepts the token
 		if _, err := d.stage(ctx, nobody); err != nil {
 			return Seen{}, err
 		}
@@ -122,8 +123,8 @@ func (d *tfServing) Look(ctx context.Context, _ Record) (Seen, error) {
 	return s, nil
 }
 
-// note notes what a look found of the models that it asked for, when so many calls had ended and
-// the engine had had what it had.
+// note records the result of a scrape. ends and had are the number of ended calls and the engine's
+// models when the scrape began, and asked the models that it queried.
 func (d *tfServing) note(ends int, had held, asked map[string]string, found map[string]engine.Stage) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -133,7 +134,7 @@ func (d *tfServing) note(ends int, had held, asked map[string]string, found map[
 	}
 	d.anew = d.had.compare(there, had) || d.anew
 	if ends != d.ends || len(d.changing) > 0 {
-		return // what is on the list is about to be known better
+		return // the change in progress will know more
 	}
 	if !d.looked {
 		d.looked, d.list, d.recalled = true, asked, nil
@@ -146,12 +147,13 @@ func (d *tfServing) note(ends int, had held, asked map[string]string, found map[
 		case engine.Serving:
 			d.had[id] = true
 		case engine.Stored:
-			delete(d.list, id) // else it would be loaded with the next change
+			delete(d.list, id) // otherwise the next change would load it
 		}
 	}
 }
 
-// change waits until no other change of the list goes on, and returns what ends this one.
+// change waits until no other change of the list is in progress, and returns a function that ends
+// this one.
 func (d *tfServing) change(ctx context.Context) (end func(), err error) {
 	select {
 	case d.changing <- struct{}{}:
@@ -173,9 +175,9 @@ func (d *tfServing) change(ctx context.Context) (end func(), err error) {
 	}, nil
 }
 
-// send sends the list with a model, or without one where its path is empty, and without what the
-// engine turns out to have no more. Taken says of a call that failed that the engine has that list
-// all the same.
+// send sends the list with one model added, or removed if its path is empty, and without models
+// that the engine turns out to lack. If the call fails, taken reports whether the engine accepted
+// the list nevertheless.
 func (d *tfServing) send(ctx context.Context, id, path string) (failed *Error, taken bool) {
 	d.mu.Lock()
 	list, was := maps.Clone(d.list), d.unsure[id]
@@ -187,7 +189,7 @@ func (d *tfServing) send(ctx context.Context, id, path string) (failed *Error, t
 			return faultOf(err), false
 		}
 		if now.Stage == engine.Stored {
-			delete(list, name) // else it would be loaded
+			delete(list, name) // otherwise it would be loaded
 		}
 	}
 	if path != "" {
@@ -215,20 +217,20 @@ func (d *tfServing) send(ctx context.Context, id, path string) (failed *Error, t
 	case failed.Outcome != Unclear:
 		d.unsure[id] = was
 	case path != "":
-		d.list[id] = path // it may have it, and it must not leave with the change of another model
+		d.list[id] = path // the engine may have it, and a change of another model must not unload it
 	}
 	return failed, taken
 }
 
-// untaken are the codes with which it answers a list that it does not take; with any other one it
-// has taken it, and a model of it has failed.
+// untaken are the codes with which it rejects a list. With any other code, it has accepted the
+// list, and a model of it has failed.
 var untaken = map[codes.Code]bool{
 	codes.InvalidArgument: true, codes.FailedPrecondition: true, codes.Unauthenticated: true, codes.PermissionDenied: true,
 	codes.Unimplemented: true,
 }
 
-// refusedCall is a call that failed, as an Error; nil for one that did not. Refused is one that the
-// engine answered.
+// refusedCall converts a failed call to an Error, Refused if the engine answered; nil for a
+// successful one.
 func refusedCall(method string, err error, to peer.Peer) *Error {
 	if err == nil {
 		return nil
@@ -250,8 +252,8 @@ func refusedCall(method string, err error, to peer.Peer) *Error {
 	return fault(Refused, words)
 }
 
-// Load sends the list with the model, which the engine answers when that serves or has failed. One
-// that it is loading already, since an earlier call whose caller left, is waited for.
+// Load sends the list with the model. The engine answers once the model serves or has failed. If it
+// is still loading the model for an abandoned call, Load waits for that.
 func (d *tfServing) Load(ctx context.Context, m Model) (Loaded, error) {
 	if err := engine.CheckStored(d.Kind, m.ID); err != nil {
 		return Loaded{}, fault(Refused, fmt.Sprintf("no model of TensorFlow Serving is called %q: %v", m.ID, err))
@@ -271,7 +273,7 @@ func (d *tfServing) Load(ctx context.Context, m Model) (Loaded, error) {
 		return Loaded{}, nil
 	case came.came: // it failed
 		return Loaded{}, d.leave(ctx, m.ID, "the engine did not load it: "+came.Reason)
-	case listed: // a model that is on the list is not loaded again
+	case listed: // a model on the list is not loaded again
 		if failed, _ := d.send(ctx, m.ID, ""); failed != nil {
 			return Loaded{}, unsettled(failed)
 		}
@@ -279,7 +281,7 @@ func (d *tfServing) Load(ctx context.Context, m Model) (Loaded, error) {
 	failed, taken := d.send(ctx, m.ID, m.Source)
 	switch {
 	case failed == nil:
-	case taken: // it is on the list, too, when it has failed
+	case taken: // a failed model is also on the list
 		words := failed.Words
 		if now, err := d.stage(ctx, m.ID); err == nil && now.Reason != "" {
 			words += ": " + now.Reason
@@ -302,7 +304,7 @@ func (d *tfServing) Load(ctx context.Context, m Model) (Loaded, error) {
 	return Loaded{}, nil
 }
 
-// pending says what else is known of a list that was not answered in time; empty for nothing.
+// pending returns further information about a list that was not answered in time; it may be empty.
 func (d *tfServing) pending(ctx context.Context, m Model) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 	defer cancel()
@@ -313,7 +315,7 @@ func (d *tfServing) pending(ctx context.Context, m Model) string {
 		m.Source)
 }
 
-// leave takes a model that failed off the list, without which it could not be loaded again.
+// leave removes a failed model from the list; otherwise it could not be loaded again.
 func (d *tfServing) leave(ctx context.Context, id, words string) error {
 	if failed, _ := d.send(ctx, id, ""); failed != nil {
 		return fault(Unclear, fmt.Sprintf("%s; control cannot take it off the list: %s", words, failed.Words))
@@ -321,7 +323,7 @@ func (d *tfServing) leave(ctx context.Context, id, words string) error {
 	return fault(Refused, words)
 }
 
-// unsettled is the failure of a list of which something is left.
+// unsettled returns the Error of a list that may have left something.
 func unsettled(failed *Error) error {
 	if failed.Outcome == Refused {
 		failed.Outcome = Unclear
@@ -329,19 +331,19 @@ func unsettled(failed *Error) error {
 	return failed
 }
 
-// Unload sends the list without the model, and waits until the memory is free, of which the answer
-// says nothing.
+// Unload sends the list without the model, and waits until the memory is free, which the answer
+// does not show.
 func (d *tfServing) Unload(ctx context.Context, id string) error {
 	if engine.CheckStored(d.Kind, id) != nil {
-		return nil // it was never told
+		return nil // it was never loaded
 	}
 	d.forget(id)
 	end, err := d.change(ctx)
 	if err != nil {
-		return fault(Unclear, err.Error()) // the engine is there
+		return fault(Unclear, err.Error()) // the engine was reached
 	}
 	defer end()
-	defer d.forget(id) // a look may have had it meanwhile
+	defer d.forget(id) // a scrape may have found it meanwhile
 	now, err := d.await(ctx, id, func(s engine.Stage) bool { return s != engine.Coming })
 	if err != nil {
 		return err
@@ -355,7 +357,7 @@ func (d *tfServing) Unload(ctx context.Context, id string) error {
 	return err
 }
 
-// lists says whether the list that the engine has holds a model, or may hold it.
+// lists reports whether the engine's list has a model, or may have it.
 func (d *tfServing) lists(id string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -369,14 +371,14 @@ func (d *tfServing) loaded(id string) {
 	d.had.note(id, true)
 }
 
-// forget notes that a model is about to be unloaded: that it is gone says nothing of the engine.
+// forget records that a model is about to be unloaded, so that its absence is no sign of a restart.
 func (d *tfServing) forget(id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.had.note(id, false)
 }
 
-// await asks for a model until it is as far as it is to be.
+// await polls a model until done reports true for its stage.
 func (d *tfServing) await(ctx context.Context, id string, done func(engine.Stage) bool) (finding, error) {
 	came := false
 	for pause := minPoll; ; pause = min(2*pause, maxPoll) {
@@ -394,7 +396,7 @@ func (d *tfServing) await(ctx context.Context, id string, done func(engine.Stage
 	}
 }
 
-// stage asks how far a model is there.
+// stage queries the stage of a model.
 func (d *tfServing) stage(ctx context.Context, id string) (engine.StoredModel, error) {
 	var to peer.Peer
 	answer, err := d.calls.GetModelStatus(ctx, &tensorflow.GetModelStatusRequest{ModelSpec: &tensorflow.ModelSpec{Name: id}},
@@ -408,15 +410,15 @@ func (d *tfServing) stage(ctx context.Context, id string) (engine.StoredModel, e
 	return stageOf(id, answer.GetModelVersionStatus()), nil
 }
 
-// tfStages are the states of a version. One that nobody knows is taken for that of a version which
-// may come.
+// tfStages are the stages of version states. A version in an unknown state counts as not loaded
+// yet.
 var tfStages = map[tensorflow.ModelVersionStatus_State]engine.Stage{
 	tensorflow.ModelVersionStatus_AVAILABLE: engine.Serving, tensorflow.ModelVersionStatus_UNLOADING: engine.Leaving,
 	tensorflow.ModelVersionStatus_END: engine.Stored,
 }
 
-// stageOf is how far a model is whose versions are told: as far as that which is furthest. The
-// reason is that of the newest version that failed.
+// stageOf returns the stage of a model: that of its most advanced version. The reason is that of
+// the newest failed version.
 func stageOf(id string, versions []*tensorflow.ModelVersionStatus) engine.StoredModel {
 	m := engine.StoredModel{Name: id}
 	newest := int64(-1)

@@ -13,8 +13,8 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// listScenarios are what happens to the list of a TensorFlow Serving. A model that leaves though
-// nobody unloaded it, one that is loaded again though it was there, or one that comes back, fails.
+// listScenarios test the list of a TensorFlow Serving. They fail if a model is unloaded without
+// reason, loaded again although it was there, or loaded after an unload.
 var listScenarios = []struct {
 	name string
 	run  func(p *scene)
@@ -205,7 +205,7 @@ var listScenarios = []struct {
 
 func (p *scene) serving() *tfServing { return p.loader.driver.(*tfServing) }
 
-// anew has another Loader in the place of the one that was, which recalls some models.
+// anew replaces the Loader by one that recalls some models.
 func (p *scene) anew(recalled ...Model) {
 	p.Helper()
 	_ = p.loader.Close()
@@ -236,7 +236,7 @@ func TestTheListOfTFServing(t *testing.T) {
 	}
 }
 
-// A state that is taken for another one, and a reason that is lost, fail.
+// The test fails if a state is misread, or if a reason is lost.
 func TestHowFarAModelIsAtTFServing(t *testing.T) {
 	version := func(n int64, s tensorflow.ModelVersionStatus_State, words string) *tensorflow.ModelVersionStatus {
 		return &tensorflow.ModelVersionStatus{Version: n, State: s, Status: &tensorflow.StatusProto{ErrorMessage: words}}
@@ -274,8 +274,8 @@ func TestHowFarAModelIsAtTFServing(t *testing.T) {
 	}
 }
 
-// A look that ends after a call says nothing of what that did: what was unloaded meanwhile is not
-// had, and what is being changed stays on the list.
+// A scrape that began before a call and ends after it must not override the call: a model that was
+// unloaded meanwhile is not there, and one that is being changed stays on the list.
 func TestALookAtTFServingInTheMidstOfACall(t *testing.T) {
 	for _, changing := range []bool{false, true} {
 		d := &tfServing{looked: true, changing: make(chan struct{}, 1), list: map[string]string{"kept": "/kept"}, had: held{}}

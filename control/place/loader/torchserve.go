@@ -12,34 +12,34 @@ import (
 	"github.com/headgate/headgate/internal/engineclient"
 )
 
-// torchLoads is how many models a TorchServe is told to load at once. Each is a process of its own,
-// so that none waits for another.
+// torchLoads is the number of concurrent loads at a TorchServe. Each model has a process of its
+// own, so loads do not wait for each other.
 const torchLoads = 2
 
-// torchClosed says what to do about a TorchServe that lets nobody load.
+// torchClosed is the advice for a TorchServe that does not allow loads.
 const torchClosed = "start TorchServe with --enable-model-api, and name its management port in management"
 
-// torchServe drives a TorchServe at its management port. Its loads do not wait for their ends,
-// which TorchServe would keep a thread for that answers others: the description of the model is
-// read until it serves, or a process has ended that was to serve it.
+// torchServe is the driver of a TorchServe, at its management port. A load call does not wait for
+// the end of the load, since TorchServe would block a thread that answers other calls. Instead, the
+// driver polls the model's description until a process serves it or has ended.
 type torchServe struct {
 	unsized
 	caller
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the following
 	had    held
-	calls  int  // ends of loads, and beginnings and ends of unloads
-	anew   bool // the engine has begun anew, and no look has told it
-	asked  bool // whether it lets models be loaded
-	closed bool // it does not
+	calls  int  // number of ended loads, and of begun and ended unloads
+	anew   bool // the engine has restarted, and no scrape has reported it
+	asked  bool // whether it allows loads was asked
+	closed bool // it does not allow loads
 }
 
 func openTorchServe(e Endpoint, a engineclient.Access) *torchServe {
 	return &torchServe{caller: newCaller(e, a), had: make(held)}
 }
 
-// Look reads the list, and the description of what was not known to serve: the list tells no more
-// than names.
+// Look reads the list, which has only names, and the descriptions of models that were not known to
+// serve.
 func (d *torchServe) Look(ctx context.Context, _ Record) (Seen, error) {
 	d.mu.Lock()
 	calls, had := d.calls, maps.Clone(d.had)
@@ -64,7 +64,7 @@ func (d *torchServe) Look(ctx context.Context, _ Record) (Seen, error) {
 			stage = now.Stage
 		}
 		if stage == engine.Stored {
-			continue // nothing serves it, or it left meanwhile
+			continue // no process serves it, or it was removed meanwhile
 		}
 		there[id] = true
 		s.Models = append(s.Models, Listed{ID: id, State: listedStates[stage]})
@@ -83,8 +83,8 @@ func (d *torchServe) Look(ctx context.Context, _ Record) (Seen, error) {
 	return s, nil
 }
 
-// note notes what a list says that was asked for when calls was the count, and had what the engine
-// had.
+// note records a list. calls and had are the number of calls and the engine's models when it was
+// requested.
 func (d *torchServe) note(calls int, had held, there map[string]bool, serving []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -120,7 +120,7 @@ func (d *torchServe) list(ctx context.Context) (all []string, err error) {
 	}
 }
 
-// open says whether the engine lets models be loaded, which it is asked once in each life.
+// open reports whether the engine allows loads. It asks once per incarnation.
 func (d *torchServe) open(ctx context.Context) (bool, error) {
 	d.mu.Lock()
 	asked, closed := d.asked, d.closed
@@ -142,8 +142,8 @@ func (d *torchServe) open(ctx context.Context) (bool, error) {
 	return !d.closed, nil
 }
 
-// Load registers a model that is not registered, and starts a process for one that has none. One
-// that is being started already, since an earlier call whose caller left, is waited for.
+// Load registers a model, if it is not registered, and starts a process for it, if it has none. If
+// a process is still starting for an abandoned call, Load waits for that.
 func (d *torchServe) Load(ctx context.Context, m Model) (Loaded, error) {
 	if err := engine.CheckStored(d.Kind, m.ID); err != nil {
 		return Loaded{}, fault(Refused, fmt.Sprintf("no model of TorchServe is called %q: %v", m.ID, err))
@@ -184,8 +184,8 @@ func (d *torchServe) Load(ctx context.Context, m Model) (Loaded, error) {
 	return Loaded{}, nil
 }
 
-// await waits until a model that is being started serves. One whose process ended before is
-// unregistered: TorchServe would start another one for ever, and keep requests for it waiting.
+// await waits until a starting model serves. If its process ends first, the model is unregistered:
+// otherwise TorchServe would restart the process forever, and requests would wait.
 func (d *torchServe) await(ctx context.Context, id string) error {
 	var before engine.TorchState
 	for pause := minPoll; ; pause = min(2*pause, maxPoll) {
@@ -211,19 +211,19 @@ func (d *torchServe) await(ctx context.Context, id string) error {
 	}
 }
 
-// Unload unregisters a model, which ends a load of it too.
+// Unload unregisters a model, which also ends a load of it.
 func (d *torchServe) Unload(ctx context.Context, id string) error {
 	if engine.CheckStored(d.Kind, id) != nil {
-		return nil // it was never told
+		return nil // it was never loaded
 	}
 	forget := func() { d.had.note(id, false) }
-	d.change(forget) // before it is: that it is gone says nothing of the engine
+	d.change(forget) // before the call, so that its absence is no sign of a restart
 	defer d.change(forget)
 	return d.unregister(ctx, id)
 }
 
-// unregister returns when the engine has answered that the model's processes have ended, or that
-// there is no such model.
+// unregister returns once the engine has answered that the model's processes have ended, or that
+// the model does not exist.
 func (d *torchServe) unregister(ctx context.Context, id string) error {
 	said, err := d.tell(ctx, http.MethodDelete, engine.TorchModel(id))
 	if err != nil {
@@ -241,7 +241,7 @@ func (d *torchServe) unregister(ctx context.Context, id string) error {
 	return err
 }
 
-// change notes that a load has ended, or that an unload begins or has ended, and what came of it.
+// change records the end of a load, or the beginning or end of an unload, and its outcome.
 func (d *torchServe) change(note func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -249,7 +249,7 @@ func (d *torchServe) change(note func()) {
 	note()
 }
 
-// describe asks how far a model is there.
+// describe queries the stage of a model.
 func (d *torchServe) describe(ctx context.Context, id string) (engine.TorchState, error) {
 	said, err := d.tell(ctx, http.MethodGet, engine.TorchModel(id))
 	if err != nil {
@@ -277,7 +277,7 @@ func (d *torchServe) tell(ctx context.Context, method, path string) (told, error
 	return said, nil
 }
 
-// refusal is an answer that is no success, as an Error.
+// refusal converts an unsuccessful answer to an Error.
 func (d *torchServe) refusal(said told, means engine.Told) *Error {
 	e, _ := engine.ReadTorchError(said.body)
 	outcome, words := Unclear, said.String()

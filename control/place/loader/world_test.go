@@ -8,10 +8,10 @@ import (
 	"syscall"
 )
 
-// site is an address in memory, at which engines come and go.
+// site is an address in memory at which engines start and end.
 type site struct {
-	mu    sync.Mutex // guards what follows
-	door  *door      // nil while nobody listens
+	mu    sync.Mutex // guards the following
+	door  *door      // nil: connections are refused
 	conns []net.Conn
 }
 
@@ -51,7 +51,7 @@ func (s *site) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// close ends what is at the site: the listener and every connection.
+// close closes the listener of the site and every connection.
 func (s *site) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,7 +64,7 @@ func (s *site) close() {
 	s.door, s.conns = nil, nil
 }
 
-// cut breaks the connections, and leaves the door open.
+// cut breaks the connections, but keeps the listener.
 func (s *site) cut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
