@@ -35,46 +35,46 @@ func ignored(name, because string) Flag { return Flag{Name: name, Because: becau
 func ignoredSwitch(name, because string) Flag { return Flag{Name: name, Because: because, bare: true} }
 
 const (
-	logIsJSON    = "the log is JSON, a line each"
+	logIsJSON    = "the log has one JSON object per line"
 	ownMetrics   = "extproc knows the metrics of each kind of engine"
-	fixedNames   = "the endpoint-picker protocol has one name for it"
-	openMetrics  = "`/metrics` is served without TLS, and asks for no token: a NetworkPolicy says who may read it"
-	wholeMessage = "a message may be as long as the longest body that extproc takes"
+	fixedNames   = "the endpoint-picker protocol defines this name"
+	openMetrics  = "`/metrics` has neither TLS nor tokens: restrict access with a NetworkPolicy"
+	wholeMessage = "a message may be as long as the largest body that extproc accepts"
 )
 
 // Flags lists all supported flags in the order of the documentation: those of the inference
 // extension up to 1.6 and of llm-d's picker up to 0.10.
 var Flags = []Flag{
 	same("pool-name",
-		"without `--objects`, `--kube` and `--endpoints` it has the objects of the pool's namespace taken from the API server"),
-	same("pool-namespace", "without it `$NAMESPACE` counts, else `default`"),
+		"without `--objects`, `--kube` and `--endpoints`, extproc reads the objects of the pool's namespace from the API server"),
+	same("pool-namespace", "the default is `$NAMESPACE`, or else `default`"),
 	same("grpc-port", ""),
 	same("grpc-health-port", ""),
 	same("metrics-port", ""),
-	same("secure-serving", "to turn it off, write `--secure-serving=false`"),
+	same("secure-serving", "to disable it, use `--secure-serving=false`"),
 	same("cert-path", ""),
 	same("drain-timeout", ""),
 	same("kubeconfig", ""),
-	{Name: "v", Becomes: "log-level", Because: "4 and above is `debug`, less is `info`", translate: verbosity},
-	{Name: "zap-log-level", Becomes: "log-level", Because: "`panic` is `error`; a number is as with `-v`, and comes before it",
+	{Name: "v", Becomes: "log-level", Because: "4 and above means `debug`, less means `info`", translate: verbosity},
+	{Name: "zap-log-level", Becomes: "log-level", Because: "`panic` means `error`; a number means the same as with `-v` and overrides it",
 		translate: zapLevel},
-	{Name: "refresh-metrics-interval", Becomes: "scrape-interval", Because: "how often the load of each engine is looked at"},
+	{Name: "refresh-metrics-interval", Becomes: "scrape-interval", Because: "the interval at which extproc scrapes the load of each engine"},
 	{Name: "metrics-staleness-threshold", Becomes: "stale-after",
-		Because: "the silence after which an endpoint gets requests only where no other can"},
+		Because: "after this time without an answer, an endpoint gets requests only if no other can serve them"},
 	{
 		Name: "model-server-metrics-scheme", Becomes: "engine-tls",
-		Because:   "`https` reaches engines over TLS and checks no certificate, unless `--engine-ca-file` or the next flag says otherwise",
+		Because:   "`https` connects to engines over TLS without verifying certificates, unless `--engine-ca-file` or the next flag is set",
 		translate: scheme,
 	},
 	{
 		Name: "model-server-metrics-https-insecure-skip-verify", Becomes: "engine-insecure-skip-verify",
-		Because: "true unless it is given, as with other pickers; without `https` it says nothing", bare: true,
+		Because: "true by default, as in other pickers; it has no effect without `https`", bare: true,
 		translate: func(string, func(string, string) error) error { return nil }, // scheme reads it
 	},
-	ignored("config-file", "`--policy`, or a PoolSettings, says how extproc picks endpoints"),
-	ignored("config-text", "`--policy`, or a PoolSettings, says how extproc picks endpoints"),
-	ignored("pool-group", "the InferencePools that extproc reads are of `inference.networking.k8s.io`"),
-	ignored("model-server-metrics-port", "extproc reads the load of an engine where it serves"),
+	ignored("config-file", "`--policy` or a PoolSettings chooses the policy"),
+	ignored("config-text", "`--policy` or a PoolSettings chooses the policy"),
+	ignored("pool-group", "extproc reads InferencePools of `inference.networking.k8s.io`"),
+	ignored("model-server-metrics-port", "extproc scrapes an engine at the port where it serves"),
 	ignored("model-server-metrics-path", ownMetrics),
 	ignored("total-queued-requests-metric", ownMetrics),
 	ignored("total-running-requests-metric", ownMetrics),
@@ -85,21 +85,21 @@ var Flags = []Flag{
 	ignoredSwitch("metrics-endpoint-auth", openMetrics),
 	ignored("metrics-client-ca-file", openMetrics),
 	ignored("metrics-cert-dir", openMetrics),
-	ignoredSwitch("ha-enable-leader-election", "every replica serves: there is no leader"),
+	ignoredSwitch("ha-enable-leader-election", "every replica serves; there is no leader"),
 	ignoredSwitch("health-checking", "extproc always serves gRPC health"),
-	ignoredSwitch("enable-cert-reload", "certificates are read again when they change, always"),
+	ignoredSwitch("enable-cert-reload", "extproc always reloads changed certificates"),
 	ignored("grpc-max-recv-msg-size", wholeMessage),
 	ignored("grpc-max-send-msg-size", wholeMessage),
 	ignoredSwitch("disable-endpoint-subset-filter",
-		"the endpoint-picker protocol lets the gateway decide which endpoints extproc may pick"),
+		"extproc always honors the gateway's subset, as the endpoint-picker protocol requires"),
 	ignored("destination-endpoint-hint-key", fixedNames),
 	ignored("destination-endpoint-hint-metadata-namespace", fixedNames),
-	ignored("fairness-id-header-key", "extproc has no fairness among clients"),
-	ignoredSwitch("emit-endpoint-scores", "extproc has no scores"),
+	ignored("fairness-id-header-key", "extproc does not implement fairness between clients"),
+	ignoredSwitch("emit-endpoint-scores", "extproc does not report scores"),
 	ignoredSwitch("allow-experimental-plugins", "extproc has no plugins"),
-	ignoredSwitch("enable-grpc-stream-metrics", "`/metrics` has all that extproc counts, always"),
-	ignoredSwitch("tracing", "extproc makes no traces"),
-	ignoredSwitch("enable-pprof", "extproc serves no profiles"),
+	ignoredSwitch("enable-grpc-stream-metrics", "`/metrics` always has all metrics"),
+	ignoredSwitch("tracing", "extproc does not export traces"),
+	ignoredSwitch("enable-pprof", "extproc does not serve pprof"),
 	ignored("zap-encoder", logIsJSON),
 	ignoredSwitch("zap-devel", logIsJSON),
 	ignored("zap-stacktrace-level", logIsJSON),

@@ -114,7 +114,7 @@ func TestFlagsOfOtherPickers(t *testing.T) {
 // The documentation's table lists every flag.
 func TestTheDocumentationHasEveryFlag(t *testing.T) {
 	var table strings.Builder
-	table.WriteString("| flag | is to extproc | |\n|---|---|---|\n")
+	table.WriteString("| flag | extproc's flag | notes |\n|---|---|---|\n")
 	for _, f := range eppflags.Flags {
 		name, becomes := "`--"+f.Name+"`", "ignored"
 		if len(f.Name) == 1 {
