@@ -23,14 +23,14 @@ import (
 //	endpoint e1 slots=4                     a scrape; lists=a,b bytes=1Gi default=50Mi loads=6
 //	                                        overlap=8 first=30s predict timeout=90s incarnation=x
 //	                                        gpu=2 host=4
-//	endpoint e1 bytes=1Gi index             it lists its models, though their bytes are limited
+//	endpoint e1 bytes=1Gi index             it lists its models; their bytes are limited
 //	declare e1                              known, not scraped yet
-//	terminating e1, staying e1 x            its pod is being deleted, or not any more, reported by x
+//	terminating e1, staying e1 x            its pod is being deleted, or not, reported by x
 //	terminating e1 migrates=1m              the same, and it migrates for that time
 //	pod e1 unready trial outgoing           the state of its pod; without words: it serves
 //	trial e1                                prints the progress of its trial
 //	migration e1                            prints the progress of its migration
-//	stopping e1 before=1s                   its engine reported, that long ago, that it is stopping
+//	stopping e1 before=1s                   its engine reported that long ago that it is stopping
 //	look e1 a b                             a scrape that lists a and b; before=1s: it began that
 //	                                        long ago; passing=c: c is loading or unloading
 //	doubt e1                                a scrape that cannot tell whether the engine restarted
@@ -41,7 +41,7 @@ import (
 //	loaded e1 a size=60Mi took=2s
 //	measured e1 a size=60Mi                 the engine reports its size
 //	failed e1 a why=rank_too_large out of memory
-//	failing e1 a why=load_retried no answer the load counts as failed; the engine is told to unload a
+//	failing e1 a why=load_retried no answer the load counts as failed; a is being unloaded
 //	leftover e1 a                           failed, and the engine may have kept a part of it
 //	used a requests=30                      that many requests named it; without a number: unknown
 //	pool lru rpm=600 timeout=5m expiry=1m   settings of the pool; defaults if not given
@@ -52,7 +52,7 @@ import (
 //	tick
 //	pause, resume                           no action begins in between
 //	show                                    prints all models with their copies
-//	records                                 prints the copies that have left their engines completely
+//	records                                 prints the copies that have left their engines
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		return newRunner(t).block

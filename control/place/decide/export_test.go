@@ -26,7 +26,8 @@ func (s *State) Reached() (r Reached) {
 	for _, e := range s.endpoints {
 		t := e.tally()
 		r.NoReserve = r.NoReserve || e.quick
-		r.Waits = r.Waits || !e.prepares.IsZero() && len(t.queue) > 0 && t.loading+t.slow == 0 // otherwise the pause may be for the end of a load
+		// With a load in progress, the pause may be for its end.
+		r.Waits = r.Waits || !e.prepares.IsZero() && len(t.queue) > 0 && t.loading+t.slow == 0
 		for _, c := range e.copies {
 			r.Brief = r.Brief || c.brief
 		}

@@ -22,9 +22,10 @@ const (
 	// ticks to notice a burst. serviceMean is that of the mean time of a request.
 	loadMean    = 20.0
 	serviceMean = 180.0
-	// A model gets more copies if its load needs more than growBeyond times its copies plus
-	// growAbove. It loses one if its load has needed less than shrinkWithin times its copies minus
-	// shrinkBelow for calmFor seconds. Loads that vary by a tenth change nothing.
+	// growBeyond and the following constants are the hysteresis of copies. A model gets more copies
+	// if its load needs more than growBeyond times its copies plus growAbove. It loses one if its
+	// load has needed less than shrinkWithin times its copies minus shrinkBelow for calmFor
+	// seconds. Loads that vary by a tenth change nothing.
 	growBeyond, growAbove     = 1.15, 0.45
 	shrinkWithin, shrinkBelow = 0.85, 0.6
 	calmFor                   = 180.0

@@ -175,7 +175,8 @@ func (s *coded) GetModelStatus(_ context.Context, q *tensorflow.GetModelStatusRe
 	if !s.has[q.GetModelSpec().GetName()] {
 		return nil, status.Error(codes.NotFound, "no")
 	}
-	return &tensorflow.GetModelStatusResponse{ModelVersionStatus: []*tensorflow.ModelVersionStatus{{State: tensorflow.ModelVersionStatus_AVAILABLE}}}, nil
+	available := &tensorflow.ModelVersionStatus{State: tensorflow.ModelVersionStatus_AVAILABLE}
+	return &tensorflow.GetModelStatusResponse{ModelVersionStatus: []*tensorflow.ModelVersionStatus{available}}, nil
 }
 
 func (s *coded) HandleReloadConfigRequest(_ context.Context, q *tensorflow.ReloadConfigRequest) (*tensorflow.ReloadConfigResponse, error) {
