@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"hash/fnv"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/hash"
 )
 
 // Policies of other projects, from their code or documentation, with their defaults and the same
@@ -120,13 +120,11 @@ func blocks(tokens int) int { return (tokens + blockTokens - 1) / blockTokens }
 // hashes returns the hashes of the leading full blocks of a prompt, each over all tokens before and
 // the adapter.
 func hashes(r *Request, size int) []uint64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(r.Adapter))
-	sum := h.Sum64()
+	sum := hash.Of(r.Adapter)
 	all := make([]uint64, 0, len(r.Prompt)/size)
 	for i := 0; i+size <= len(r.Prompt); i += size {
 		for _, token := range r.Prompt[i : i+size] {
-			sum = (sum ^ uint64(token)) * 0x9e3779b97f4a7c15
+			sum = (sum ^ uint64(token)) * hash.Gamma
 			sum ^= sum >> 29
 		}
 		all = append(all, sum)
@@ -378,7 +376,7 @@ func (p *rendezvous) Pick(_ float64, r *Request) int {
 	sum := hashes(&Request{Adapter: r.Adapter, Prompt: key}, len(key))[0]
 	to, highest := -1, uint64(0)
 	for i := range p.at {
-		h := (sum ^ uint64(i+1)) * 0x9e3779b97f4a7c15
+		h := (sum ^ uint64(i+1)) * hash.Gamma
 		h = (h ^ h>>32) * 0xd6e8feb86659fd93
 		if p.at[i].load() < most && (to < 0 || h > highest) {
 			to, highest = i, h

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"math"
 	"slices"
+
+	"github.com/headgate/headgate/internal/hash"
 )
 
 // Dynamo's constants (lib/llm/src/lora/config.rs of ai-dynamo/dynamo).
@@ -61,10 +63,7 @@ func (d *dynamo) Start(f *Fleet) {
 // rendezvous returns the hash of a model at an endpoint, the same in every run.
 func rendezvous(model, endpoint int) uint64 {
 	x := uint64(model)<<32 | uint64(endpoint) //nolint:gosec // neither is negative
-	x += 0x9e3779b97f4a7c15                   // splitmix64
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
+	return hash.Mix(x + hash.Gamma)
 }
 
 // Request counts a request.

@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+
+	"github.com/headgate/headgate/internal/hash"
 )
 
 // alias draws weighted random numbers in constant time (Vose's method).
@@ -90,9 +92,7 @@ func (w World) cold() int { return (w.Models - 1 + w.shift(w.flashes())) % w.Mod
 // noisy returns the factor on the rate of a model in the minute of a time.
 func (w World) noisy(model int, at float64) float64 {
 	x := uint64(model)<<32 | uint64(at/60) //nolint:gosec // neither is negative
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9   // splitmix64
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	x ^= x >> 31
+	x = hash.Mix(x)
 	return 1 + w.Noise*(2*float64(x>>11)/(1<<53)-1)
 }
 

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
+	"github.com/headgate/headgate/internal/hash"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -62,7 +63,7 @@ func (f *Fleet) Active(w *objects.World, key objects.ModelKey) string {
 // hash bucket, lot, get the same model.
 func (f *Fleet) Resolve(w *objects.World, key objects.ModelKey, lot uint64) string {
 	to := f.names.of(w, key)
-	if to.Canary != "" && lot*0x9e3779b97f4a7c15>>32%100 < uint64(to.Percent) { //nolint:gosec // a percentage
+	if to.Canary != "" && lot*hash.Gamma>>32%100 < uint64(to.Percent) { //nolint:gosec // a percentage
 		return to.Canary
 	}
 	return to.Active

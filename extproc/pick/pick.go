@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/headgate/headgate/internal/hash"
 )
 
 // Reasons why no endpoint can serve a request. Each one is temporary and means 503.
@@ -421,8 +423,5 @@ func (p Policy) score(c *Copy, e *Endpoint) (score, string) {
 // mix returns the nth output of the generator SplitMix64 (Steele, Lea, Flood 2014), which is good
 // enough to break ties.
 func mix(seed, n uint64) uint64 {
-	x := seed + (n+1)*0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
+	return hash.Mix(seed + (n+1)*hash.Gamma)
 }

@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io"
 	"log/slog"
 	"maps"
@@ -25,6 +24,7 @@ import (
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/engineclient"
+	"github.com/headgate/headgate/internal/hash"
 )
 
 const (
@@ -170,9 +170,7 @@ type loop struct {
 
 // run scrapes at once, and then in the endpoint's phase of the interval.
 func (l *loop) run(ctx context.Context) {
-	hash := fnv.New64a()
-	_, _ = hash.Write([]byte(l.Address))
-	phase := time.Duration(hash.Sum64() % uint64(l.Interval))
+	phase := time.Duration(hash.Of(l.Address) % uint64(l.Interval))
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var began time.Time // the last look

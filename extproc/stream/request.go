@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"hash/fnv"
 	"net/http"
 	"slices"
 	"strconv"
@@ -15,6 +14,7 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/settings"
+	"github.com/headgate/headgate/internal/hash"
 )
 
 // request has the headers of a request that matter.
@@ -106,9 +106,7 @@ func (r *request) session(s settings.Settings) uint64 {
 	if name == "" {
 		return 0
 	}
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(name))
-	return max(1, h.Sum64())
+	return max(1, hash.Of(name))
 }
 
 // hints are metadata that a data plane adds to messages. Later values replace earlier ones.

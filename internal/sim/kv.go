@@ -3,6 +3,8 @@ package sim
 import (
 	"math/bits"
 	"slices"
+
+	"github.com/headgate/headgate/internal/hash"
 )
 
 // reservedBlocks is the number of blocks of num_gpu_blocks that vLLM reserves: the null block.
@@ -231,22 +233,15 @@ func (s *sequence) hashOf(i, size int) uint64 {
 		var h uint64
 		if block == 0 {
 			for _, b := range []byte(s.Adapter) {
-				h = mix(h, uint64(b)+1)
+				h = hash.Fold(h, uint64(b)+1)
 			}
 		} else {
 			h = s.hashes[block-1]
 		}
 		for t := block * size; t < (block+1)*size; t++ {
-			h = mix(h, uint64(s.token(t)))
+			h = hash.Fold(h, uint64(s.token(t)))
 		}
 		s.hashes = append(s.hashes, h)
 	}
 	return s.hashes[i]
-}
-
-// mix folds a value into a hash, by a multiplication and a shift of the splitmix64 generator
-// (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
-func mix(h, value uint64) uint64 {
-	h = (h ^ value ^ 0x9e3779b97f4a7c15) * 0xbf58476d1ce4e5b9
-	return h ^ h>>31
 }

@@ -79,7 +79,7 @@ func program(path string) string {
 // string if it may.
 func wrongNeighbour(path, imported string) string {
 	switch from, to := program(path), program(imported); {
-	case path == "extproc/pick" && imported != "internal/profile":
+	case path == "extproc/pick" && imported != "internal/profile" && imported != "internal/hash":
 		return "pick owns its input types; fleet builds them"
 	case within(path, "api/") && !within(imported, "api/"):
 		return "api has types only"

@@ -40,7 +40,7 @@ var pure = []string{
 	"control/attach/bisect", "control/attach/cache", "control/pods/gateway", "control/provision/estimate", "control/provision/planner",
 	"control/provision/problem",
 	"control/provision/report", "control/profile/survey",
-	"internal/attach", "internal/engine", "internal/des", "internal/objects", "internal/profile", "internal/profile/fit",
+	"internal/attach", "internal/engine", "internal/hash", "internal/des", "internal/objects", "internal/profile", "internal/profile/fit",
 	"internal/profile/learn", "internal/profile/table",
 	"internal/sim", "internal/workload",
 }
@@ -238,8 +238,8 @@ var houses = [][]floor{
 		{[]string{"internal/profile/fit", "internal/profile/learn"},
 			"profiles are fitted to measurements and corrected by engines' metrics"},
 		{
-			[]string{"internal/engine", "internal/des", "internal/profile", "internal/listen", "internal/engineclient", "internal/workload",
-				"internal/version"},
+			[]string{"internal/engine", "internal/hash", "internal/des", "internal/profile", "internal/listen", "internal/engineclient",
+				"internal/workload", "internal/version"},
 			"each depends on no other",
 		},
 	},

@@ -3,7 +3,6 @@ package llm
 import (
 	"encoding/binary"
 	"encoding/hex"
-	"hash/fnv"
 	"math"
 	"math/rand/v2"
 	"net"
@@ -11,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/headgate/headgate/internal/hash"
 )
 
 // call is one HTTP request. Only the goroutine that serves it uses it.
@@ -142,12 +143,12 @@ func (c *call) abandon() {
 // request: engines with equal seeds generate equal texts but different ids.
 func (c *call) newID() string {
 	c.ids++
-	h := fnv.New64a()
+	address := ""
 	if local, ok := c.r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
-		_, _ = h.Write([]byte(local.String()))
+		address = local.String()
 	}
 	var b [8]byte
-	binary.BigEndian.PutUint64(b[:], rand.NewPCG(c.s.config.Seed^h.Sum64(), c.number<<8|c.ids).Uint64())
+	binary.BigEndian.PutUint64(b[:], rand.NewPCG(c.s.config.Seed^hash.Of(address), c.number<<8|c.ids).Uint64())
 	return hex.EncodeToString(b[:])
 }
 

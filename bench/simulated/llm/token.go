@@ -3,6 +3,8 @@ package llm
 import (
 	"math/rand/v2"
 	"unicode/utf8"
+
+	"github.com/headgate/headgate/internal/hash"
 )
 
 // tokenBytes is the longest token. A token is a text of at most four bytes, packed into its id, first byte lowest. A space always
@@ -62,13 +64,9 @@ func roleToken(role string) uint32 {
 type speech struct{ words *rand.PCG }
 
 func newSpeech(seed uint64, model string, prompt []uint32) speech {
-	// FNV-1a over tokens: http://www.isthe.com/chongo/tech/comp/fnv/
-	h := uint64(14695981039346656037)
-	for _, b := range []byte(model) {
-		h = (h ^ uint64(b)) * 1099511628211
-	}
+	h := hash.Of(model)
 	for _, t := range prompt {
-		h = (h ^ uint64(t)) * 1099511628211
+		h = hash.Add(h, uint64(t))
 	}
 	return speech{rand.NewPCG(seed, h)}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/headgate/headgate/internal/hash"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -125,7 +126,7 @@ func (s *State) SetEndpoint(address string, pools []objects.Name) {
 	if e == nil {
 		e = &endpoint{copies: make(map[Key]*Copy), left: make(map[Key]time.Time), leaks: make(map[string]*leak),
 			deletedBy: make(map[string]time.Time)}
-		e.Address, e.hash = address, hashed(address)
+		e.Address, e.hash = address, hash.Of(address)
 		s.endpoints[address] = e
 		s.unseen++
 	} else if slices.Equal(e.pools, pools) {

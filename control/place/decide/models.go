@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/headgate/headgate/internal/hash"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -87,7 +88,7 @@ func (s *State) SetModel(e objects.Entry, used time.Time) {
 }
 
 func (s *State) newModel(e objects.Entry) *model {
-	m := &model{Entry: e, worth: math.Inf(-1), hash: hashed(e.ID)}
+	m := &model{Entry: e, worth: math.Inf(-1), hash: hash.Of(e.ID)}
 	p := s.pool(e.Pool)
 	m.fit = p.fits.Of(e.Type)
 	p.models++

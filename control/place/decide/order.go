@@ -2,10 +2,11 @@ package decide
 
 import (
 	"cmp"
-	"hash/fnv"
 	"math"
 	"slices"
 	"time"
+
+	"github.com/headgate/headgate/internal/hash"
 )
 
 // Sums over the copies of an endpoint, and their eviction order, are kept up to date as copies
@@ -227,15 +228,5 @@ func worth(m *model) float64 { return max(m.worth, seconds(m.awaited)) }
 
 // rendezvous returns the rendezvous hash of a model and an endpoint (the last steps of splitmix64).
 func rendezvous(model, endpoint uint64) uint64 {
-	x := model ^ endpoint*0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
-}
-
-// hashed returns the FNV-1a hash of a name.
-func hashed(name string) uint64 {
-	h := fnv.New64a()
-	h.Write([]byte(name))
-	return h.Sum64()
+	return hash.Mix(model ^ endpoint*hash.Gamma)
 }

@@ -6,9 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/hash"
 )
 
 // bbolt follows offsets in its file, and a corrupt file crashes the process. So the file is first
@@ -106,9 +106,7 @@ func readMeta(file []byte, offset int) (m meta, ok bool) {
 		return m, false
 	}
 	b := file[offset+pageHeader:]
-	sum := fnv.New64a()
-	_, _ = sum.Write(b[:metaSize-8])
-	ok = u32(b) == magic && u32(b[4:]) == layout && u64(b[metaSize-8:]) == sum.Sum64()
+	ok = u32(b) == magic && u32(b[4:]) == layout && u64(b[metaSize-8:]) == hash.Of(b[:metaSize-8])
 	m = meta{uint64(u32(b[8:])), u64(b[16:]), u64(b[32:]), u64(b[40:]), u64(b[48:])}
 	return m, ok && m.size >= pageHeader+metaSize && (offset == 0 || offset == int(m.size))
 }

@@ -3,6 +3,8 @@ package estimate
 import (
 	"fmt"
 	"math"
+
+	"github.com/headgate/headgate/internal/hash"
 )
 
 // Pipeline is an acyclic graph of stages. Stages are numbered in topological order: an edge leads
@@ -141,12 +143,7 @@ func chance(seed, query, of uint64) float64 {
 	return float64(splitmix(splitmix(splitmix(seed)^query)^of)>>11) / (1 << 53)
 }
 
-func splitmix(x uint64) uint64 {
-	x += 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
-}
+func splitmix(x uint64) uint64 { return hash.Mix(x + hash.Gamma) }
 
 // ServiceTime returns the latency of a query that never waits: the longest path through all edges,
 // with a mean time for each stage.

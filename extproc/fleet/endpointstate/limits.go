@@ -1,6 +1,9 @@
 package endpointstate
 
-import "github.com/headgate/headgate/extproc/pick"
+import (
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/hash"
+)
 
 // Share is the position of this process among the processes that share the limits of copies. All
 // processes get the same order. The zero Share shares with no process.
@@ -24,7 +27,7 @@ func (s Share) Of(limit int, turn uint64) int {
 func (s *State) limit(address, model string, count *pick.Count) bool {
 	most := 0
 	if said := s.control.copies[address][model]; said != nil && said.limit > 0 {
-		most = s.control.share.Of(said.limit, hash(address+"/"+model))
+		most = s.control.share.Of(said.limit, hash.Of(address+"/"+model))
 	}
 	count.Limit.Store(int64(most))
 	return most > 0

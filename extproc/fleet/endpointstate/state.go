@@ -6,7 +6,6 @@ package endpointstate
 
 import (
 	"cmp"
-	"hash/fnv"
 	"maps"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/hash"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/profile/table"
 )
@@ -104,7 +104,7 @@ func (s *State) SetWorld(w *objects.World) {
 			s.pools[e.Address] = append(s.pools[e.Address], name)
 			if s.endpoints[e.Address] == nil {
 				fresh := &endpoint{
-					hash: hash(e.Address), number: s.caches.take(), models: make(map[string]*pick.Count),
+					hash: hash.Of(e.Address), number: s.caches.take(), models: make(map[string]*pick.Count),
 					times: make(map[objects.Name]*timed),
 				}
 				fresh.hear(s.strays[e.Address], 0)
@@ -361,10 +361,4 @@ func (s *State) Endpoints(now time.Time) []Status {
 	}
 	slices.SortFunc(all, func(a, b Status) int { return cmp.Or(strings.Compare(a.Address, b.Address), a.Pool.Compare(b.Pool)) })
 	return all
-}
-
-func hash(address string) uint64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(address))
-	return h.Sum64()
 }

@@ -1,9 +1,9 @@
 package learn
 
 import (
-	"hash/fnv"
 	"math"
 
+	"github.com/headgate/headgate/internal/hash"
 	"github.com/headgate/headgate/internal/profile"
 )
 
@@ -34,9 +34,7 @@ const form = "4"
 // Prior returns a hash of an initial profile's numbers; names do not matter.
 func Prior(p profile.Profile) uint64 {
 	p.Name, p.Source = form, ""
-	h := fnv.New64a()
-	_, _ = h.Write(profile.Format(p))
-	return h.Sum64()
+	return hash.Of(profile.Format(p))
 }
 
 // Limits of a plausible Lesson.
