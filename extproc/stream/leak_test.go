@@ -2,7 +2,9 @@ package stream_test
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +19,8 @@ import (
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/stream"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/test/leak"
 )
 
@@ -33,7 +37,7 @@ func (c *counted) Process(s extprocv3.ExternalProcessor_ProcessServer) error {
 }
 
 // After all requests have ended, whatever their outcomes, no map of the server, the flow and the
-// fleet has more entries than before.
+// fleet has more entries than before. Meanwhile an endpoint is removed and comes back.
 func TestNothingIsKeptOfRequestsThatHaveEnded(t *testing.T) {
 	var held *flow.Flow
 	f := newFleetOfVModels(fleet.Config{Placed: true, Published: func(v *endpointstate.View) {
@@ -49,6 +53,9 @@ func TestNothingIsKeptOfRequestsThatHaveEnded(t *testing.T) {
 	})
 	own, gateway := &counted{ExternalProcessorServer: server.For(stream.Own)}, &counted{ExternalProcessorServer: server.For(stream.Gateway)}
 	ofOwn, ofGateway := dialService(t, own), dialService(t, gateway)
+	with := f.View().World
+	base := *with.Pools[objects.Name{Namespace: "ns", Name: "base"}]
+	without := withoutEndpoint(with, base)
 	left := func() map[string]int {
 		all := rand.New(rand.NewPCG(1, 2))
 		var workers sync.WaitGroup
@@ -80,6 +87,14 @@ func TestNothingIsKeptOfRequestsThatHaveEnded(t *testing.T) {
 			time.Sleep(2 * time.Millisecond)
 			f.ApplyPlacement(news(t, f, []string{"loaded=nobody@" + address}))
 			f.ApplyPlacement(news(t, f, []string{"gone=nobody@" + address}))
+			time.Sleep(time.Millisecond)
+			f.SetWorld(without)
+			time.Sleep(time.Millisecond)
+			f.SetWorld(with)
+			f.Scrape(address).Succeeded(engine.Load{})
+			f.SetModels(address, engine.Models{Base: []string{"llama"}, Adapters: []string{"sql-v2"}})
+			f.ApplyPlacement(news(t, f, []string{"loaded=mm-1@" + address}))
+			f.Made("resp_base", fleet.Maker{Pool: base.Name, Address: address})
 		}
 		workers.Wait()
 		own.streams.Wait()
@@ -107,6 +122,16 @@ func TestNothingIsKeptOfRequestsThatHaveEnded(t *testing.T) {
 			t.Fatalf("%d requests ask control for ever", 1000-n)
 		}
 	}
+}
+
+// withoutEndpoint returns the world without the endpoint of a pool at address.
+func withoutEndpoint(w *objects.World, p objects.Pool) *objects.World {
+	changed := *w
+	p.Endpoints = slices.DeleteFunc(slices.Clone(p.Endpoints), func(e objects.Endpoint) bool { return e.Address == address })
+	changed.Pools = maps.Clone(w.Pools)
+	changed.Pools[p.Name] = &p
+	changed.Engines = slices.DeleteFunc(slices.Clone(w.Engines), func(e objects.Engine) bool { return e.Address == address })
+	return &changed
 }
 
 const (

@@ -1,14 +1,22 @@
 // Package leak finds what a program still keeps when all that it served has ended.
 package leak
 
-import "reflect"
+import (
+	"reflect"
+	"time"
+)
 
 // Maps returns how many entries the maps have that can be reached from a value, by the path of
 // fields that leads to them. It follows pointers, interfaces, and the elements of slices and maps.
 // Maps of several elements count under one path. It does not follow atomic pointers. Nothing may
 // change the value meanwhile.
-func Maps(v any) map[string]int {
-	w := walk{sizes: make(map[string]int), seen: make(map[seen]bool)}
+func Maps(v any) map[string]int { return sizes(v, false) }
+
+// MapsAndSlices is Maps, but counts the elements of slices too.
+func MapsAndSlices(v any) map[string]int { return sizes(v, true) }
+
+func sizes(v any, slices bool) map[string]int {
+	w := walk{slices: slices, sizes: make(map[string]int), seen: make(map[seen]bool)}
 	w.value(reflect.ValueOf(v), "")
 	return w.sizes
 }
@@ -19,9 +27,12 @@ type seen struct {
 }
 
 type walk struct {
-	sizes map[string]int
-	seen  map[seen]bool
+	slices bool
+	sizes  map[string]int
+	seen   map[seen]bool
 }
+
+var moment = reflect.TypeFor[time.Time]() // its time zone has slices
 
 func (w *walk) value(v reflect.Value, path string) {
 	switch v.Kind() {
@@ -33,10 +44,13 @@ func (w *walk) value(v reflect.Value, path string) {
 	case reflect.Interface:
 		w.value(v.Elem(), path)
 	case reflect.Struct:
-		for i := range v.NumField() {
+		for i := 0; i < v.NumField() && v.Type() != moment; i++ {
 			w.value(v.Field(i), path+"."+v.Type().Field(i).Name)
 		}
 	case reflect.Slice, reflect.Array:
+		if w.slices && v.Kind() == reflect.Slice {
+			w.sizes[path] += v.Len()
+		}
 		for i := range v.Len() {
 			w.value(v.Index(i), path)
 		}

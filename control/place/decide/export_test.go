@@ -153,18 +153,6 @@ func (s *State) Audit(decided bool) error {
 	return nil
 }
 
-// Rest returns the names of the maps and lists of a State that are not empty.
-func (s *State) Rest() (names []string) {
-	for _, v := range []reflect.Value{reflect.ValueOf(*s), reflect.ValueOf(s.due), reflect.ValueOf(s.clock), reflect.ValueOf(s.news)} {
-		for i := range v.NumField() {
-			if f := v.Field(i); (f.Kind() == reflect.Map || f.Kind() == reflect.Slice) && f.Len() > 0 {
-				names = append(names, fmt.Sprintf("%d %s", f.Len(), v.Type().Field(i).Name))
-			}
-		}
-	}
-	return names
-}
-
 // DueDecisions returns, by fact and decision, functions that remove one entry of dueAfter and
 // return a function that restores it.
 func DueDecisions() map[string]func() (restore func()) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/test/leak"
 )
 
 var histories = flag.Uint64("histories", 40, "how many random histories to run through, with engines of each kind")
@@ -1075,7 +1076,9 @@ func (w *world) end() {
 	w.s.SetFits(pool, decide.Fits{})
 	w.decide()
 	w.s.Changes()
-	if rest := w.s.Rest(); len(rest) > 0 {
-		w.fatalf("all has ended, and this is left: %s", strings.Join(rest, ", "))
+	for path, n := range leak.MapsAndSlices(w.s) {
+		if n > 0 {
+			w.fatalf("everything has ended, and %s has %d entries", path, n)
+		}
 	}
 }
