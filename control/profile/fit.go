@@ -74,7 +74,7 @@ func fitFile(args []string, out io.Writer) error {
 		return err
 	}
 	if fs.NArg() != 1 {
-		return errors.New("profile fit wants a file of measurements, such as profile fit measured.csv; see control profile fit --help")
+		return errors.New("profile fit needs a file of measurements, such as profile fit measured.csv; see control profile fit --help")
 	}
 	file := fs.Arg(0)
 	all, err := read(file)

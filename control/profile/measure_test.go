@@ -241,7 +241,7 @@ func TestAKilledSurveyGoesOn(t *testing.T) {
 		t.Errorf("%v: a further size is not measured alone", err)
 	}
 	if _, _, err := control(t.Context(), append(args, "--hardware", "t4")...); err == nil ||
-		!strings.Contains(err.Error(), "write to another file with -o") {
+		!strings.Contains(err.Error(), "use another file with -o") {
 		t.Errorf("on other hardware it says %v", err)
 	}
 }
@@ -291,19 +291,17 @@ func TestFaultsOfServers(t *testing.T) {
 		{"--url http://x -o profile.csv",
 			"-o profile.csv: want another name, such as profile.yaml: measurements are written to the .csv file of that name"},
 		{"--url 10.0.0.7:8000", `--url "10.0.0.7:8000": want http://HOST:PORT, such as http://127.0.0.1:8000`},
-		{"--url " + nobody.URL, "nobody listens at " + nobody.URL + ": is the server up, and is that its port?"},
-		{"--url " + nobody.URL + " --model m", "nobody listens at " + nobody.URL + ": is the server up, and is that its port?"},
-		{"--url " + s.URL, "the server has no list of models at /v1/models: say with --model which one of a V2 server is to be measured"},
-		{"--url " + s.URL + " --model alexnet",
-			`the server speaks V2 and has no model "alexnet" that is loaded: load it first, or name another one with --model`},
-		{"--url " + s.URL + " --model alexnet --api v2",
-			`the server speaks V2 and has no model "alexnet" that is loaded: load it first, or name another one with --model`},
-		{"--url " + s.URL + " --api v2", "say with --model which model is to be measured: a V2 server has no list of them"},
+		{"--url " + nobody.URL, "connection refused at " + nobody.URL + ": check that the server runs and the port"},
+		{"--url " + nobody.URL + " --model m", "connection refused at " + nobody.URL + ": check that the server runs and the port"},
+		{"--url " + s.URL, "the server has no model list at /v1/models: set --model to measure a model of a V2 server"},
+		{"--url " + s.URL + " --model alexnet", `the V2 server has not loaded the model "alexnet": load it, or change --model`},
+		{"--url " + s.URL + " --model alexnet --api v2", `the V2 server has not loaded the model "alexnet": load it, or change --model`},
+		{"--url " + s.URL + " --api v2", "set --model: a V2 server has no model list"},
 		{"--url " + s.URL + " --model odd",
-			`input "x" is BF16, for which there are no numbers in JSON here: write a request of one row into a file, and name it with --body`},
+			`input "x" is BF16, which cannot be filled automatically: write a request with one item into a file and use --body`},
 		{"--url " + s.URL + " --model resnet --body " + wrong, "--body " + wrong +
-			`: input "x" of the body has the shape [2]: its first dimension is that of the batch, and must be 1`},
-		{"--url " + listed.URL, "say with --model which model is to be measured; the server has a, b"},
+			`: input "x" of the body has the shape [2]: its first dimension is the batch and must be 1`},
+		{"--url " + listed.URL, "set --model; the server has a, b"},
 		{"--url " + listed.URL + " --model c", `the server has no model "c"; it has a, b`},
 		{"--url " + listed.URL + " --model a",
 			`prompts of 16: /v1/completions answers 401: {"error": "no"} (--engine-token-file names the file of a token)`},
@@ -315,7 +313,7 @@ func TestFaultsOfServers(t *testing.T) {
 		{"--url " + failing.URL + " --model resnet", "batches of 1: /v2/models/resnet/infer answers 500: out of memory"},
 		{"--url " + small.URL + " --model resnet", "batches of 1: /v2/models/resnet/infer answers 400: want 3 numbers"},
 		{"--url " + silent.URL + " --model resnet --timeout 100ms",
-			"batches of 1: /v2/models/resnet/infer has not answered within 100ms: give it longer with --timeout"},
+			"batches of 1: /v2/models/resnet/infer has not answered within 100ms: use a longer --timeout"},
 	} {
 		if _, _, err := control(t.Context(), strings.Fields(c.args)...); err == nil || err.Error() != c.want {
 			t.Errorf("%s: it says\n%v, want\n%s", c.args, err, c.want)

@@ -94,7 +94,7 @@ const words = 200
 // calls done.
 func (s *Server) send(ctx context.Context, method, path string, body []byte) (response *http.Response, done context.CancelFunc, err error) {
 	ctx, done = context.WithTimeoutCause(ctx, s.timeout,
-		fmt.Errorf("%s has not answered within %v: give it longer with --timeout", path, s.timeout))
+		fmt.Errorf("%s has not answered within %v: use a longer --timeout", path, s.timeout))
 	defer func() {
 		if err != nil {
 			done()
@@ -135,7 +135,7 @@ func (s *Server) fault(ctx context.Context, path string, err error) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("nobody listens at %s: is the server up, and is that its port?", s.base)
+		return fmt.Errorf("connection refused at %s: check that the server runs and the port", s.base)
 	}
 	return fmt.Errorf("%s%s: %w", s.base, path, err)
 }
@@ -181,7 +181,7 @@ func (s *Server) stream(ctx context.Context, path string, body []byte, begun tim
 		}
 	}
 	if !is.Whole() {
-		return is, fmt.Errorf("%s streams no tokens, or not how many the prompt has (stream_options.include_usage): is that an OpenAI server that generates text?", path)
+		return is, fmt.Errorf("%s does not stream tokens, or no prompt token count (stream_options.include_usage): use an OpenAI server that generates text", path)
 	}
 	_, _ = io.Copy(io.Discard, lines) // read to the end, to keep the connection
 	return is, nil

@@ -19,7 +19,7 @@ const modelsPath = "/v1/models"
 // there, else completions, else embeddings.
 func (s *Server) Find(ctx context.Context, api survey.API, model string) (survey.API, string, error) {
 	if api == survey.V2 && model == "" {
-		return "", "", errors.New("say with --model which model is to be measured: a V2 server has no list of them")
+		return "", "", errors.New("set --model: a V2 server has no model list")
 	}
 	if api == "" && model != "" {
 		_, err := s.metadata(ctx, model)
@@ -38,8 +38,7 @@ func (s *Server) Find(ctx context.Context, api survey.API, model string) (survey
 	case err != nil && api == "" && missing(err) && model != "":
 		return "", "", s.nothing(ctx, model)
 	case err != nil && api == "" && missing(err):
-		return "", "",
-			errors.New("the server has no list of models at /v1/models: say with --model which one of a V2 server is to be measured")
+		return "", "", errors.New("the server has no model list at /v1/models: set --model to measure a model of a V2 server")
 	case err != nil && (!missing(err) || model == ""):
 		return "", "", err
 	case err == nil:
@@ -57,8 +56,7 @@ func (s *Server) Find(ctx context.Context, api survey.API, model string) (survey
 		}
 	}
 	if api == "" {
-		return "", "",
-			errors.New("the server lists models and has neither /v1/completions nor /v1/embeddings: say with --api and --path how it is asked")
+		return "", "", errors.New("the server lists models but has neither /v1/completions nor /v1/embeddings: set --api and --path")
 	}
 	return api, model, nil
 }
@@ -66,10 +64,9 @@ func (s *Server) Find(ctx context.Context, api survey.API, model string) (survey
 // nothing returns an error for a server that has the model at no API.
 func (s *Server) nothing(ctx context.Context, model string) error {
 	if _, _, err := s.ask(ctx, http.MethodGet, "/v2", nil); err == nil {
-		return fmt.Errorf("the server speaks V2 and has no model %q that is loaded: load it first, or name another one with --model", model)
+		return fmt.Errorf("the V2 server has not loaded the model %q: load it, or change --model", model)
 	}
-	return fmt.Errorf("the server has neither %s nor %s: is that a V2 or an OpenAI server? Say with --api how it is asked",
-		survey.ModelPath(model), modelsPath)
+	return fmt.Errorf("the server has neither %s nor %s: if it is a V2 or an OpenAI server, set --api", survey.ModelPath(model), modelsPath)
 }
 
 // chosen returns the named model, or the only base model in the list.
@@ -83,7 +80,7 @@ func chosen(listed []byte, name string) (string, error) {
 	case name == "" && len(models.Base) == 1:
 		return models.Base[0], nil
 	case name == "":
-		return "", fmt.Errorf("say with --model which model is to be measured; the server has %s", strings.Join(all, ", "))
+		return "", fmt.Errorf("set --model; the server has %s", strings.Join(all, ", "))
 	}
 	if slices.Contains(all, name) {
 		return name, nil

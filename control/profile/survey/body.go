@@ -39,10 +39,10 @@ func OneRow(metadata []byte) ([]byte, error) {
 		Inputs []Tensor `json:"inputs"`
 	}
 	if err := json.Unmarshal(metadata, &model); err != nil {
-		return nil, fmt.Errorf("the model's metadata is not JSON of V2: %w", err)
+		return nil, fmt.Errorf("the model metadata is not V2 JSON: %w", err)
 	}
 	if len(model.Inputs) == 0 {
-		return nil, errors.New("the model's metadata names no inputs: write a request of one row into a file, and name it with --body")
+		return nil, errors.New("the model metadata has no inputs: write a request with one item into a file and use --body")
 	}
 	var out strings.Builder
 	out.WriteString(`{"inputs":[`)
@@ -51,13 +51,10 @@ func OneRow(metadata []byte) ([]byte, error) {
 		switch {
 		case !ok:
 			return nil,
-				fmt.Errorf("input %q is %s, for which there are no numbers in JSON here: write a request of one row into a file, and name it with --body",
-					in.Name,
-					in.Datatype)
+				fmt.Errorf("input %q is %s, which cannot be filled automatically: write a request with one item into a file and use --body",
+					in.Name, in.Datatype)
 		case len(in.Shape) == 0:
-			return nil,
-				fmt.Errorf("input %q has no dimension, and so none of a batch: write a request of one row into a file, and name it with --body",
-					in.Name)
+			return nil, fmt.Errorf("input %q has no batch dimension: write a request with one item into a file and use --body", in.Name)
 		}
 		shape, elements := slices.Clone(in.Shape), int64(1)
 		for d := range shape {
@@ -66,7 +63,7 @@ func OneRow(metadata []byte) ([]byte, error) {
 			}
 			if elements *= shape[d]; elements > mostElements {
 				return nil,
-					fmt.Errorf("input %q has the shape %v, which is more than %d elements a row: write a request of one row into a file, and name it with --body",
+					fmt.Errorf("input %q has the shape %v, which is more than %d elements per item: write a request with one item into a file and use --body",
 						in.Name,
 						in.Shape,
 						mostElements)
@@ -89,7 +86,7 @@ func OneRow(metadata []byte) ([]byte, error) {
 func Repeat(api API, body []byte, rows int) ([]byte, error) {
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal(body, &all); err != nil {
-		return nil, fmt.Errorf("the body is no JSON object: %w", err)
+		return nil, fmt.Errorf("the body is not a JSON object: %w", err)
 	}
 	member, repeat := "inputs", repeatTensors
 	if api != V2 {
@@ -115,11 +112,11 @@ func repeatTensors(inputs json.RawMessage, rows int) (json.RawMessage, error) {
 		var shape []int64
 		var data []json.RawMessage
 		if json.Unmarshal(t["shape"], &shape) != nil || len(shape) == 0 || shape[0] != 1 {
-			return nil, fmt.Errorf("input %s of the body has the shape %s: its first dimension is that of the batch, and must be 1",
-				t["name"], t["shape"])
+			return nil, fmt.Errorf("input %s of the body has the shape %s: its first dimension is the batch and must be 1", t["name"],
+				t["shape"])
 		}
 		if json.Unmarshal(t["data"], &data) != nil || len(data) == 0 {
-			return nil, fmt.Errorf("input %s of the body has no list as data, which could be repeated", t["name"])
+			return nil, fmt.Errorf("input %s of the body has no list as data, so it cannot be repeated", t["name"])
 		}
 		// Item by item, so that the items of a tensor stay in order whether or not they are nested
 		// lists.

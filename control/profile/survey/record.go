@@ -126,17 +126,16 @@ func (s Subject) Read(name string, text []byte) (rows []Row, whole int, err erro
 		}
 		at, _ := reader.FieldPos(0)
 		if len(cells) != len(s.columns()) {
-			return nil, 0, fmt.Errorf("%s:%d has %d cells, and the first line %d: remove the line, and it is measured anew", name, at,
+			return nil, 0, fmt.Errorf("%s:%d has %d cells, and the first line %d: remove the line to measure it again", name, at,
 				len(cells), len(s.columns()))
 		}
 		if head := s.head(); !slices.Equal(cells[:len(head)], head) {
-			return nil, 0,
-				fmt.Errorf("%s:%d is of %s, and this is of %s: write to another file with -o, or remove that one to measure all anew",
-					name, at, s.named(cells), s.named(head))
+			return nil, 0, fmt.Errorf("%s:%d is of %s, and this is of %s: use another file with -o, or remove that one to start again",
+				name, at, s.named(cells), s.named(head))
 		}
 		row, err := s.row(cells[len(s.head()):])
 		if err != nil {
-			return nil, 0, fmt.Errorf("%s:%d: %w: remove the line, and it is measured anew", name, at, err)
+			return nil, 0, fmt.Errorf("%s:%d: %w: remove the line to measure it again", name, at, err)
 		}
 		rows = append(rows, row)
 	}
@@ -144,7 +143,7 @@ func (s Subject) Read(name string, text []byte) (rows []Row, whole int, err erro
 }
 
 func notOurs(name string) error {
-	return fmt.Errorf("%s is there and is no file of measurements of this kind: write to another file with -o, or remove it", name)
+	return fmt.Errorf("%s is not a measurement file of this kind: use another file with -o, or remove it", name)
 }
 
 // named formats the identifying cells for people.
@@ -166,7 +165,7 @@ func (s Subject) row(cells []string) (r Row, err error) {
 		}
 		n, wrong := strconv.ParseUint(text, 10, 31)
 		if *into = int(n); wrong != nil {
-			err = fmt.Errorf("%q is no whole number", text)
+			err = fmt.Errorf("%q is not an integer", text)
 		}
 	}
 	time := func(into *float64, text string) {
@@ -175,7 +174,7 @@ func (s Subject) row(cells []string) (r Row, err error) {
 		}
 		var wrong error
 		if *into, wrong = strconv.ParseFloat(text, 64); wrong != nil || !(*into > 0) || math.IsInf(*into, 0) {
-			err = fmt.Errorf("%q is no time", text)
+			err = fmt.Errorf("%q is not a time", text)
 		}
 	}
 	if !s.API.Generates() {
@@ -201,7 +200,7 @@ func (s Subject) row(cells []string) (r Row, err error) {
 		}
 	}
 	if err == nil && (r.Seconds == 0 || r.Batch == 0) {
-		err = errors.New("a row has a batch and a time")
+		err = errors.New("a row needs a batch and a time")
 	}
 	return r, err
 }

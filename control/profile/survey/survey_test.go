@@ -198,25 +198,25 @@ func TestAFileOfSomethingElseIsRefused(t *testing.T) {
 		change(&s)
 		return written(s, batchRows)
 	}
-	const measuredAnew = ": remove the line, and it is measured anew"
+	const measuredAnew = ": remove the line to measure it again"
 	for _, c := range []struct {
 		text []byte
 		want string
 	}{
-		{[]byte("hello"), "x.csv is there and is no file of measurements of this kind: write to another file with -o, or remove it"},
-		{[]byte("hello\n"), "x.csv is there and is no file of measurements of this kind"},
-		{written(ofLLM, llmRows), "x.csv is there and is no file of measurements of this kind"},
+		{[]byte("hello"), "x.csv is not a measurement file of this kind: use another file with -o, or remove it"},
+		{[]byte("hello\n"), "x.csv is not a measurement file of this kind"},
+		{written(ofLLM, llmRows), "x.csv is not a measurement file of this kind"},
 		{
 			other(func(s *survey.Subject) { s.Model = "d" }),
-			`x.csv:2 is of model d, hardware t4, api v2, request 01234567, and this is of model a "b", c, hardware t4, api v2, request 01234567: write to another file with -o, or remove that one to measure all anew`,
+			`x.csv:2 is of model d, hardware t4, api v2, request 01234567, and this is of model a "b", c, hardware t4, api v2, request 01234567: use another file with -o, or remove that one to start again`,
 		},
 		{other(func(s *survey.Subject) { s.Hardware = "" }), "x.csv:2 is of model a"},
 		{other(func(s *survey.Subject) { s.API = survey.Embeddings }), "api embeddings, request 01234567, and this is of"},
 		{other(func(s *survey.Subject) { s.Request = "76543210" }), "request 76543210, and this is of"},
 		{append(ofBatches.Header(), "a,t4\n"...), "x.csv:2 has 2 cells, and the first line 6" + measuredAnew},
-		{append(ofBatches.Header(), "\"a \"\"b\"\", c\",t4,v2,01234567,many,1\n"...), `x.csv:2: "many" is no whole number` + measuredAnew},
-		{append(ofBatches.Header(), "\"a \"\"b\"\", c\",t4,v2,01234567,1,-1\n"...), `x.csv:2: "-1" is no time` + measuredAnew},
-		{append(ofBatches.Header(), "\"a \"\"b\"\", c\",t4,v2,01234567,,1\n"...), "x.csv:2: a row has a batch and a time" + measuredAnew},
+		{append(ofBatches.Header(), "\"a \"\"b\"\", c\",t4,v2,01234567,many,1\n"...), `x.csv:2: "many" is not an integer` + measuredAnew},
+		{append(ofBatches.Header(), "\"a \"\"b\"\", c\",t4,v2,01234567,1,-1\n"...), `x.csv:2: "-1" is not a time` + measuredAnew},
+		{append(ofBatches.Header(), "\"a \"\"b\"\", c\",t4,v2,01234567,,1\n"...), "x.csv:2: a row needs a batch and a time" + measuredAnew},
 	} {
 		if _, _, err := ofBatches.Read("x.csv", c.text); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("of\n%s\nthe fault is %v\nwant %s", c.text, err, c.want)
@@ -265,11 +265,11 @@ func TestOneRowOfMetadata(t *testing.T) {
 	for metadata, want := range map[string]string{
 		`{"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}]}`:                                                       `{"inputs":[{"name":"x","datatype":"FP32","shape":[1,3],"data":[0.5,0.5,0.5]}]}`,
 		`{"inputs": [{"name": "x", "datatype": "INT8", "shape": [8, -1, 2]}, {"name": "y", "datatype": "BYTES", "shape": [-1]}]}`: `{"inputs":[{"name":"x","datatype":"INT8","shape":[1,1,2],"data":[1,1]},{"name":"y","datatype":"BYTES","shape":[1],"data":["text"]}]}`,
-		`{"inputs": [{"name": "x", "datatype": "BF16", "shape": [-1]}]}`:                                                          `input "x" is BF16, for which there are no numbers in JSON here: write a request of one row into a file, and name it with --body`,
-		`{"inputs": [{"name": "x", "datatype": "BOOL", "shape": []}]}`:                                                            `input "x" has no dimension, and so none of a batch: write a request of one row into a file, and name it with --body`,
-		`{"inputs": [{"name": "x", "datatype": "BOOL", "shape": [1, 99999999, 99999999, 99999999]}]}`:                             `input "x" has the shape [1 99999999 99999999 99999999], which is more than 16777216 elements a row: write a request of one row into a file, and name it with --body`,
-		`{"name": "x"}`: `the model's metadata names no inputs: write a request of one row into a file, and name it with --body`,
-		`<html>`:        `the model's metadata is not JSON of V2: invalid character '<' looking for beginning of value`,
+		`{"inputs": [{"name": "x", "datatype": "BF16", "shape": [-1]}]}`:                                                          `input "x" is BF16, which cannot be filled automatically: write a request with one item into a file and use --body`,
+		`{"inputs": [{"name": "x", "datatype": "BOOL", "shape": []}]}`:                                                            `input "x" has no batch dimension: write a request with one item into a file and use --body`,
+		`{"inputs": [{"name": "x", "datatype": "BOOL", "shape": [1, 99999999, 99999999, 99999999]}]}`:                             `input "x" has the shape [1 99999999 99999999 99999999], which is more than 16777216 elements per item: write a request with one item into a file and use --body`,
+		`{"name": "x"}`: `the model metadata has no inputs: write a request with one item into a file and use --body`,
+		`<html>`:        `the model metadata is not V2 JSON: invalid character '<' looking for beginning of value`,
 	} {
 		got, err := survey.OneRow([]byte(metadata))
 		if err != nil {
@@ -282,7 +282,7 @@ func TestOneRowOfMetadata(t *testing.T) {
 }
 
 func TestBodiesAreRepeated(t *testing.T) {
-	const wants = "its first dimension is that of the batch, and must be 1"
+	const wants = "its first dimension is the batch and must be 1"
 	for _, c := range []struct {
 		api        survey.API
 		body, want string
@@ -294,7 +294,7 @@ func TestBodiesAreRepeated(t *testing.T) {
 		{survey.V2, `{"inputs":[{"name":"x","shape":[4,2],"data":[1]}]}`, `input "x" of the body has the shape [4,2]: ` + wants},
 		{survey.V2, `{"inputs":[{"name":"x","data":[1]}]}`, `input "x" of the body has the shape : ` + wants},
 		{survey.V2, `{"inputs":[{"name":"x","shape":[1],"parameters":{"binary_data_size":4}}]}`,
-			`input "x" of the body has no list as data, which could be repeated`},
+			`input "x" of the body has no list as data, so it cannot be repeated`},
 		{survey.V2, `{"inputs":[]}`, `"inputs" of the body is no list of tensors`},
 		{survey.V2, `{"input":"x"}`, `the body has no "inputs"`},
 		{survey.Embeddings, `{"model":"m","input":"x"}`, `{"input":["x","x","x"],"model":"m"}`},
@@ -306,7 +306,7 @@ func TestBodiesAreRepeated(t *testing.T) {
 		{survey.Embeddings, `{"input":[]}`, `"input" of the body is no text and no list`},
 		{survey.Embeddings, `{"inputs":["x"]}`, `the body has no "input"`},
 		{survey.Embeddings, `[]`,
-			`the body is no JSON object: json: cannot unmarshal array into Go value of type map[string]json.RawMessage`},
+			`the body is not a JSON object: json: cannot unmarshal array into Go value of type map[string]json.RawMessage`},
 	} {
 		got, err := survey.Repeat(c.api, []byte(c.body), 3)
 		if err != nil {

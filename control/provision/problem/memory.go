@@ -39,10 +39,10 @@ func replicasForAge(queries []workload.Query, each int, age float64) (int, error
 		models[q.Model] = true
 	}
 	if len(models) < 2 {
-		return 0, errors.New("the trace does not say which models its queries are for")
+		return 0, errors.New("the trace has no models")
 	}
 	if span := queries[len(queries)-1].At - queries[0].At; span < age {
-		return 0, fmt.Errorf("what is planned on is %.0fs of the trace: no model can be older in it; take a longer trace, or a larger --split", span)
+		return 0, fmt.Errorf("the planned part of the trace is %.0fs long, which is too short for that age: use a longer trace or a larger --split", span)
 	}
 	low, high := 1, (len(models)+each-1)/each // room for all models
 	for low < high {

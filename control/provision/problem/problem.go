@@ -58,7 +58,7 @@ func New(o *v1alpha1.CapacityPlan, files Files, slower Slowdown, queries, rest [
 		Queries: Queries(queries)} //nolint:gosec // not negative
 	if len(queries) < 2 || !(queries[len(queries)-1].At > queries[0].At) {
 		return nil, fault("spec.trace",
-			"of the trace there are no two queries at different times to plan on: take a longer one, or a larger --split")
+			"the planned part of the trace needs two queries at different times: use a longer trace or a larger --split")
 	}
 	kinds := make(map[string]v1alpha1.PlanHardware)
 	for _, h := range slices.Concat(files.Hardware, spec.Hardware) { // the plan overrides the file
@@ -109,7 +109,7 @@ func New(o *v1alpha1.CapacityPlan, files Files, slower Slowdown, queries, rest [
 			for _, part := range parts {
 				if err := estimate.CheckTokens(part.all, h.Engine); err != nil {
 					return nil, fault(fmt.Sprintf("%s.hardware[%d]", at, j),
-						"of the queries %s, %v; take a trace with tokens that fit: a file has them as prompt_tokens and output_tokens, gamma as prompt and output",
+						"of the queries %s, %v; use a trace with token counts: prompt_tokens and output_tokens in a file, prompt and output in gamma",
 						part.name, err)
 				}
 			}
@@ -184,12 +184,11 @@ func stage(o *v1alpha1.PlanStage, at string, kinds map[string]v1alpha1.PlanHardw
 			return s, err
 		}
 		if h.Engine != nil && (s.Central || s.Ahead || s.Wait > 0) {
-			return s, fault(at,
-				"an engine of an LLM has a queue of its own, and takes requests as they come: leave out queue, batching and maxBatchDelay")
+			return s, fault(at, "an LLM engine has its own queue and no batching delay: leave out queue, batching and maxBatchDelay")
 		}
 		if (h.Engine != nil) != (s.Hardware != nil && s.Hardware[0].Engine != nil) && s.Hardware != nil {
 			return s, fault(fmt.Sprintf("%s.hardware[%d]", at, i),
-				"its profile is of an engine of an LLM, or else that of %s is: they are to be of one model", s.Hardware[0].Name)
+				"either its profile or that of %s is an LLM profile: all hardware of a stage must have the same kind", s.Hardware[0].Name)
 		}
 		s.Hardware = append(s.Hardware, h)
 	}
@@ -219,14 +218,14 @@ func hardware(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, at string, kinds
 			is.Engine = &engine
 		}
 		if is.Times == nil && is.Engine == nil {
-			return is, fault(at+".file", "%s holds no profile: measure one with control profile --url", h.File)
+			return is, fault(at+".file", "%s has no profile: measure one with control profile --url", h.File)
 		}
 		if err := same(o, h, &is, at); err != nil {
 			return is, err
 		}
 	}
 	if e := is.Engine; e != nil && !(e.PrefillTime(0, 1) > 0 && e.StepTime(profile.Work{Sequences: 1, KVTokens: 1}) > 0) {
-		return is, fault(at, "its engine takes no time for a prompt, or none for a step: write prefill and decode")
+		return is, fault(at, "its engine has no prefill or decode time: set prefill and decode")
 	}
 	switch kind := kinds[h.Name]; {
 	case h.Price != nil:
@@ -236,8 +235,7 @@ func hardware(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, at string, kinds
 	case is.Times != nil && is.Times.Price > 0:
 		is.Price = is.Times.Price
 	default:
-		return is, fault(at+".name",
-			"nobody says what %s costs: write its price in spec.hardware, such as {name: %s, price: 1.20}, or here", h.Name, h.Name)
+		return is, fault(at+".name", "%s has no price: set it in spec.hardware, such as {name: %s, price: 1.20}, or here", h.Name, h.Name)
 	}
 	for _, size := range h.BatchSizes {
 		is.Batches = append(is.Batches, int(size))
@@ -252,8 +250,8 @@ func hardware(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, at string, kinds
 		}
 	}
 	if last := len(is.Batches) - 1; is.Times != nil && is.Batches[last] > is.Times.MaxBatch() {
-		return is, fault(fmt.Sprintf("%s.batchSizes[%d]", at, last),
-			"the profile says nothing of batches above %d: leave out %d, or measure it", is.Times.MaxBatch(), is.Batches[last])
+		return is, fault(fmt.Sprintf("%s.batchSizes[%d]", at, last), "the profile has no batches above %d: leave out %d, or measure it",
+			is.Times.MaxBatch(), is.Batches[last])
 	}
 	return is, nil
 }
@@ -277,8 +275,8 @@ func same(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, is *planner.Hardware
 	}
 	for _, f := range []struct{ what, of, want string }{{"model", is.Times.Model, o.Model}, {"hardware", is.Times.Hardware, h.Name}} {
 		if f.of != "" && f.want != "" && f.of != f.want {
-			return fault(at+".file", "the profile in %s is of the %s %s, and this is %s: name another file, or mend the name", h.File,
-				f.what, f.of, f.want)
+			return fault(at+".file", "the profile in %s is of the %s %s, and the plan says %s: change the file or the name", h.File, f.what,
+				f.of, f.want)
 		}
 	}
 	return nil
@@ -290,7 +288,7 @@ func objective(o *v1alpha1.PlanObjective, p *planner.Problem, at string) (planne
 		"TimeToFirstToken": planner.FirstToken, "TimePerOutputToken": planner.PerToken}[o.Metric]}
 	is.Seconds, is.Share = objects.Within(o)
 	if is.Metric != planner.Latency && !p.Tokens() {
-		return is, fault(at+".metric", "no stage is an LLM: only those make tokens")
+		return is, fault(at+".metric", "no stage is an LLM, so there are no tokens")
 	}
 	if is.Metric != planner.Latency || p.Tokens() {
 		return is, nil // latency depends on the tokens of a query
@@ -303,8 +301,7 @@ func objective(o *v1alpha1.PlanObjective, p *planner.Problem, at string) (planne
 		return fastest + p.Stages[stage].GatewayOverhead
 	})
 	if p.Pipeline.Certain() && alone >= is.Seconds {
-		return is, fault(at+".within",
-			"a query that waits nowhere takes at least %.4gs on the fastest hardware: write more than that", alone)
+		return is, fault(at+".within", "a query that never waits takes at least %.4gs on the fastest hardware: use a longer time", alone)
 	}
 	return is, nil
 }
@@ -327,9 +324,9 @@ func least(s *planner.Stage, m *v1alpha1.PlanMemory, at string, queries []worklo
 	}
 	switch {
 	case replicas > maxReplicas:
-		return 0, fault(at+".memory", "more than %d replicas are needed to hold it: say units, such as Gi", maxReplicas)
+		return 0, fault(at+".memory", "more than %d replicas are needed for it: use units such as Gi", maxReplicas)
 	case s.MaxReplicas != 0 && replicas > s.MaxReplicas:
-		return 0, fault(at+".memory", "%d replicas are needed to hold it, and replicas.max is %d", replicas, s.MaxReplicas)
+		return 0, fault(at+".memory", "%d replicas are needed for it, and replicas.max is %d", replicas, s.MaxReplicas)
 	}
 	return replicas, nil
 }
@@ -348,7 +345,7 @@ func ParseCurrent(p *planner.Problem, text string) (*planner.Timetable, error) {
 				p.Stages[0].Hardware[0].Name, names(p.Stages, stageName))
 		}
 		if there[i] {
-			return nil, fmt.Errorf("%q: the stage %s is there twice", part, name)
+			return nil, fmt.Errorf("%q: the stage %s occurs twice", part, name)
 		}
 		h, counts := hardwareIn(is, p.Stages[i].Hardware)
 		if h < 0 {
@@ -369,13 +366,13 @@ func ParseCurrent(p *planner.Problem, text string) (*planner.Timetable, error) {
 			return nil, fmt.Errorf("%q: %w", part, err)
 		}
 		if t := p.Stages[i].Hardware[h].Times; t != nil && s.Batch > t.MaxBatch() {
-			return nil, fmt.Errorf("%q: the profile says nothing of batches above %d", part, t.MaxBatch())
+			return nil, fmt.Errorf("%q: the profile has no batches above %d", part, t.MaxBatch())
 		}
 		today.Config[i], today.Changes[i], there[i] = s, changes, true
 	}
 	for i, s := range p.Stages {
 		if !there[i] {
-			return nil, fmt.Errorf("nothing is said of the stage %s: stages are %s", s.Name, names(p.Stages, stageName))
+			return nil, fmt.Errorf("the stage %s is missing: stages are %s", s.Name, names(p.Stages, stageName))
 		}
 	}
 	return today, nil
@@ -402,10 +399,10 @@ func changesOf(text string, replicas int) (all []estimate.Change, err error) {
 		more, err := strconv.Atoi(count)
 		when, wrong := time.ParseDuration(at)
 		if err != nil || more == 0 || wrong != nil {
-			return nil, fmt.Errorf("%s: want how many replicas more or fewer from when on, such as +2@10m", text[:next])
+			return nil, fmt.Errorf("%s: want a change of replicas and a time, such as +2@10m", text[:next])
 		}
 		if replicas += more; replicas > maxReplicas {
-			return nil, fmt.Errorf("%s: that is %d replicas, and no more than %d are simulated", text[:next], replicas, maxReplicas)
+			return nil, fmt.Errorf("%s: that is %d replicas: no more than %d are simulated", text[:next], replicas, maxReplicas)
 		}
 		all = append(all, estimate.Change{At: when.Seconds(), Replicas: replicas})
 		text = text[next:]
@@ -428,7 +425,7 @@ func counted(text string, s *planner.Setting) error {
 		}
 		n, err := strconv.Atoi(f.text)
 		if err != nil || n < 1 || n > maxReplicas {
-			return fmt.Errorf("want replicas and the size of batches as 3x8, both from 1 to %d", maxReplicas)
+			return fmt.Errorf("want replicas and batch size as 3x8, both from 1 to %d", maxReplicas)
 		}
 		*f.into = n
 	}
@@ -484,7 +481,7 @@ func ReadFiles(o *v1alpha1.CapacityPlan, read func(field, name string) (objects.
 		files.Hardware = all
 	}
 	if len(files.Hardware) == 0 {
-		return files, fault(hardwareFile, "%s has no hardware: write a list such as hardware: [{name: a100, price: 3.2}]", name)
+		return files, fault(hardwareFile, "%s has no hardware: add a list such as hardware: [{name: a100, price: 3.2}]", name)
 	}
 	return files, nil
 }

@@ -92,20 +92,20 @@ func TestFaultsOfPlans(t *testing.T) {
 	for _, c := range []struct{ old, new, field, words string }{
 		{"", "", "", ""},
 		{"model: yolo", "model: resnet", "spec.stages[1].hardware[0].file",
-			"the profile in yolo.yaml is of the model yolo, and this is resnet"},
-		{"file: yolo.yaml", "file: none.yaml", "spec.stages[1].hardware[0].file", "none.yaml holds no profile"},
-		{"batchSizes: [1, 2]", "batchSizes: [1, 4]", "spec.stages[1].hardware[0].batchSizes[1]",
-			"the profile says nothing of batches above 2"},
-		{"{name: gpu, units: 2,", "{name: tpu, units: 2,", "spec.stages[0].hardware[0].name", "nobody says what tpu costs"},
+			"the profile in yolo.yaml is of the model yolo, and the plan says resnet"},
+		{"file: yolo.yaml", "file: none.yaml", "spec.stages[1].hardware[0].file", "none.yaml has no profile"},
+		{"batchSizes: [1, 2]", "batchSizes: [1, 4]", "spec.stages[1].hardware[0].batchSizes[1]", "the profile has no batches above 2"},
+		{"{name: gpu, units: 2,", "{name: tpu, units: 2,", "spec.stages[0].hardware[0].name", "tpu has no price"},
 		{"min: 2, max: 9", "min: 2000000000", "spec.stages[1].replicas.min", "2000000000 replicas: no more than 100000 are simulated"},
-		{"replicas: {min: 2, max: 9}", "memory: {perReplica: 80, models: 1Ti}", "spec.stages[1].memory", "say units, such as Gi"},
+		{"replicas: {min: 2, max: 9}", "memory: {perReplica: 80, models: 1Ti}", "spec.stages[1].memory",
+			"more than 100000 replicas are needed for it: use units such as Gi"},
 		{"min: 2, max: 9}", "max: 2}\n    memory: {perReplica: 1Gi, models: 5Gi}", "spec.stages[1].memory",
-			"5 replicas are needed to hold it, and replicas.max is 2"},
+			"5 replicas are needed for it, and replicas.max is 2"},
 		{"within: 300ms", "within: 30ms", "", ""}, // half of the queries pass one stage only
 		{"within: 300ms", "metric: TimeToFirstToken, within: 1s", "spec.objectives[0].metric", "no stage is an LLM"},
 		{"latencies: [{size: 1, mean: 30ms}, {size: 8, mean: 100ms}]",
 			"engine: {prefill: {}, decode: {}, limits: {maxSequences: 1, maxBatchedTokens: 9, kvBlocks: 9, blockSize: 9}}",
-			"spec.stages[0].hardware[0]", "its engine takes no time"},
+			"spec.stages[0].hardware[0]", "its engine has no prefill or decode time"},
 	} {
 		_, err := of(t, c.old, c.new, every(100, 0.1))
 		wrong := new(problem.Fault)
@@ -146,7 +146,7 @@ func TestModelsThatAreSlower(t *testing.T) {
 		}
 	}
 	if _, err := problem.New(o, files, problem.Slowdown{"person": 10}, every(100, 1), nil); err == nil ||
-		!strings.Contains(err.Error(), "a query that waits nowhere takes at least") {
+		!strings.Contains(err.Error(), "a query that never waits takes at least") {
 		t.Errorf("of a stage that takes as long as all may it says: %v", err)
 	}
 	if is := files.Batches["yolo.yaml"].MeanTime(1); is != 0.02 {
@@ -197,7 +197,7 @@ func TestGivenHardware(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{"s=h100:3": "it may run on a100, a100:80gb, a100:80", "s=a1": "it may run on",
-		"s=a100,s=a100": "there twice"} {
+		"s=a100,s=a100": "occurs twice"} {
 		if _, err := problem.ParseCurrent(p, text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
@@ -236,7 +236,7 @@ func TestObjectivesBelowTheServiceTime(t *testing.T) {
 		price := 1.0
 		_, err := problem.New(o, problem.Files{Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price}}}, nil, every(100, 1), nil)
 		if (err != nil) != refused || refused && !strings.HasPrefix(err.Error(),
-			"spec.objectives[0].within: a query that waits nowhere takes at least 0.05s") {
+			"spec.objectives[0].within: a query that never waits takes at least 0.05s") {
 			t.Errorf("%s: %v", within, err)
 		}
 	}
