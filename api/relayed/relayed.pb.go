@@ -24,7 +24,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Request is a request and what the relay is to do with it. Package relaytoken describes the fields.
+// Request is the content of a token: what the relay does with a request. Package relaytoken describes the fields.
 type Request struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Kind     string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
@@ -161,7 +161,7 @@ func (x *Request) GetVersion() uint32 {
 // Model is a model for which the request was admitted.
 type Model struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`   // as the client calls it
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`   // the client's name of the model
 	Route         string                 `protobuf:"bytes,2,opt,name=route,proto3" json:"route,omitempty"` // "namespace/name"
 	Pool          string                 `protobuf:"bytes,3,opt,name=pool,proto3" json:"pool,omitempty"`   // "namespace/name"
 	Adapter       string                 `protobuf:"bytes,4,opt,name=adapter,proto3" json:"adapter,omitempty"`
@@ -326,7 +326,7 @@ type Copy struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Endpoint      string                 `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
 	At            string                 `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`       // the address that takes requests for the copy
-	Model         string                 `protobuf:"bytes,3,opt,name=model,proto3" json:"model,omitempty"` // as the engine calls it
+	Model         string                 `protobuf:"bytes,3,opt,name=model,proto3" json:"model,omitempty"` // the engine's name of the model
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

@@ -129,7 +129,7 @@ func (b *Backlog) left(now int64) int64 { return b.Queue.Load() - now }
 // Idle records that the endpoint has no requests of any process, so that no prefill remains.
 func (b *Backlog) Idle() { b.Queue.Store(0) }
 
-// End removes a claim. Last states that no other request of this process remains there.
+// End removes a claim. last means that no other request of this process remains at the endpoint.
 func (b *Backlog) End(c Claim, last bool) {
 	b.Beside.Add(-c.beside)
 	b.Urgency.Add(-c.urgency)

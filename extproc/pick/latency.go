@@ -284,8 +284,8 @@ func scoreOf(cost float64) score {
 	return score{second: int64(math.Float64bits(cost))} //nolint:gosec // of floats that are not negative, the greater has the greater bits
 }
 
-// leaves is how likely the adapter that makes place for another will be wanted again as soon as
-// adapters usually are before they leave: where requests come by chance, 1 - 1/e.
+// leaves is the probability that an evicted adapter is requested again within the mean time that
+// adapters stay in their slots: 1 - 1/e for Poisson arrivals.
 const leaves = 0.63
 
 // load returns the seconds that it takes to bring an adapter into a slot.

@@ -21,7 +21,8 @@ var (
 	ErrNotAddressable = errors.New("no endpoint of the pool lists the model")
 	ErrNoneReady      = errors.New("no endpoint that lists the model is ready")
 	ErrSubset         = errors.New("none of the endpoints that the data plane allows can answer")
-	// ErrFull ends as soon as one of the requests at the copies ends.
+	// ErrFull means that every copy is at its concurrency limit. It no longer applies when one of
+	// their requests ends.
 	ErrFull = errors.New("every copy of the model has as many requests as it takes at once")
 )
 

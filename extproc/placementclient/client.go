@@ -223,7 +223,7 @@ type talk struct {
 	hearing *hearing
 	telling *telling
 	applied uint64    // the version in force
-	began   bool      // something was told
+	began   bool      // something was reported
 	told    uint64    // the version acknowledged to control
 	usedAt  time.Time // last report of use
 	peers   []endpointstate.Backlog

@@ -44,8 +44,8 @@ const (
 // Config is what a Scraper needs.
 type Config struct {
 	Fleet          *fleet.Fleet
-	Interval       time.Duration // between looks at the load of one endpoint
-	ModelsInterval time.Duration // between looks at its models
+	Interval       time.Duration // between scrapes of the load of one endpoint
+	ModelsInterval time.Duration // between scrapes of its models
 	Log            *slog.Logger
 	// Looked gets the result of each scrape, nil for success. It may be nil.
 	Looked func(error)
@@ -173,7 +173,7 @@ func (l *loop) run(ctx context.Context) {
 	phase := time.Duration(hash.Of(l.Address) % uint64(l.Interval))
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var began time.Time // the last look
+	var began time.Time // start of the last scrape
 	for {
 		select {
 		case <-ctx.Done():

@@ -18,20 +18,20 @@ const (
 	Unloading
 )
 
-// Where adapters are addressable is told by two: control, which drives the engines that it names,
-// and each engine's own list. This file is the table of who is believed; it is pure.
+// Two sources report which adapters an endpoint serves: control, for the endpoints that it manages,
+// and each engine's own list. The following table combines them. It is pure.
 //
-// 	control names    control     the engine's list,                      the copy is
-// 	the endpoint     says        read by the latest look
-// 	no               anything    has it                                  addressable
-// 	no               anything    has it not, or there is none            no copy
-// 	yes              Loaded      there is none                           addressable, unless a request found it missing since
+// 	control manages  control's   the engine's list                       the copy is
+// 	the endpoint     report      in the latest scrape
+// 	no               any         has it                                  addressable
+// 	no               any         lacks it, or does not exist             absent
+// 	yes              Loaded      does not exist                          addressable, unless a later request found it missing
 // 	yes              Loaded      has it                                  addressable
-// 	yes              Loaded      has it not, by an older look            addressable: the look came too early to see it
-// 	yes              Loaded      has it not, by a later look             vanished: the engine restarted
-// 	yes              other       anything                                no copy: it comes, or it goes
+// 	yes              Loaded      lacks it, scrape before the report      addressable: the scrape was too early
+// 	yes              Loaded      lacks it, scrape after the report       vanished: the engine restarted
+// 	yes              other       any                                     absent: it is being loaded, unloaded, or gone
 //
-// Base models are the list's alone, and older and later is by when control's word came here.
+// A report's time is when this process received it. Base models depend only on the list.
 
 // standing is the result of that table for a copy.
 type standing uint8
