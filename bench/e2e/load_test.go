@@ -160,9 +160,10 @@ type logged struct {
 
 // explained is what extproc predicted for an endpoint, in seconds.
 type explained struct {
-	Endpoint                           string
-	Intake, Queue, Room, Load, Prefill float64
-	Step, Own, Others                  float64
+	Endpoint                   string
+	FrontendOverhead           float64 `json:"frontend_overhead"`
+	Queue, Room, Load, Prefill float64
+	Step, Own, Others          float64
 }
 
 // accessLog returns Envoy's log records that match.

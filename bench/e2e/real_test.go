@@ -467,8 +467,8 @@ func predicted(t *testing.T, flags []string, next func(client, n int) request, c
 					all[policy] = append(all[policy], l.FirstBody)
 					expected, measured = append(expected, l.Pick.FirstToken/1000), append(measured, max(l.FirstBody, 1))
 					is := &l.Pick.Expected
-					for name, seconds := range map[string]float64{"intake": is.Intake, "queue": is.Queue, "room": is.Room, "load": is.Load,
-						"prefill": is.Prefill, "step": is.Step} {
+					for name, seconds := range map[string]float64{"frontend_overhead": is.FrontendOverhead, "queue": is.Queue,
+						"room": is.Room, "load": is.Load, "prefill": is.Prefill, "step": is.Step} {
 						terms[name] = append(terms[name], 1000*seconds)
 					}
 				}

@@ -23,7 +23,8 @@ FILE is CSV, and its first line names the columns. Leave out what you did not me
   prompt_tokens    how many tokens of a prompt were computed at once
   context_tokens   how many tokens before them were there already (without it 0)
   prefill_seconds  how long that took, alone on the engine: the time to the first token
-  intake_seconds   how much of that passed before the prompt was in the engine's queue (without it 0)
+  frontend_overhead_seconds
+                   the part of prefill_seconds before the prompt was in the queue of the engine (default 0)
   batch            how many requests got a token in a step (without it 1)
   kv_tokens        how many tokens these had in the KV cache together (without it batch times prompt and context;
                    mixed_seconds needs it: those of the batch requests, without the prompt)

@@ -53,7 +53,7 @@ func TestHelp(t *testing.T) {
 	for _, c := range []struct{ args, wants []string }{
 		{[]string{"--help"}, []string{"control profile fit", "row.json", "--concurrency", "--max-batch", "--engine-token-file",
 			"-o, --output"}},
-		{[]string{"fit", "--help"}, []string{"prefill_seconds", "intake_seconds", "kv_tokens", "Splitwise", "--tensor-parallel",
+		{[]string{"fit", "--help"}, []string{"prefill_seconds", "frontend_overhead_seconds", "kv_tokens", "Splitwise", "--tensor-parallel",
 			"-o, --output"}},
 	} {
 		var out bytes.Buffer

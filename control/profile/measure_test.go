@@ -370,8 +370,8 @@ func TestASimulatedEngineIsMeasured(t *testing.T) {
 	if p.Limits != want || p.Name != "llama" {
 		t.Errorf("the limits of %q are %+v, want %+v", p.Name, p.Limits, want)
 	}
-	for _, want := range []string{"completions", "The engine tells kvBlocks and blockSize. Assumed: maxBatchedTokens.",
-		"Intake is what the engine's own times leave",
+	for _, want := range []string{"completions", "The engine reports kvBlocks and blockSize. Assumed: maxBatchedTokens.",
+		"The frontend overhead is the time to first token minus the engine's own times",
 		"Left out are steps of 8 with prompts of 16 and more: the engine does not compute 8 requests at once"} {
 		if !strings.Contains(p.Source, want) {
 			t.Errorf("the source does not say %q: %s", want, p.Source)

@@ -173,7 +173,7 @@ func explained(d *pick.Decision) *structpb.Struct {
 		name  string
 		value float64
 	}{
-		{"intake", is.Intake},
+		{"frontend_overhead", is.Intake},
 		{"queue", is.Queue},
 		{"room", is.Room},
 		{"load", is.Load},

@@ -37,10 +37,10 @@ func TestTimesOfADecision(t *testing.T) {
 			if is := r.GetDynamicMetadata().GetFields()["gateway.pick"].GetStructValue().GetFields()["expected"].GetStructValue().GetFields(); is != nil {
 				explained++
 				sum := 0.0
-				for _, term := range []string{"intake", "queue", "room", "load", "prefill"} {
+				for _, term := range []string{"frontend_overhead", "queue", "room", "load", "prefill"} {
 					sum += is[term].GetNumberValue()
 				}
-				if first := is["first_token"].GetNumberValue(); math.Abs(sum-first) > 1e-5 || is["intake"].GetNumberValue() != 0.04 ||
+				if first := is["first_token"].GetNumberValue(); math.Abs(sum-first) > 1e-5 || is["frontend_overhead"].GetNumberValue() != 0.04 ||
 					first < 0.29 {
 					t.Errorf("the first token comes after %g s, of %v", first, is)
 				}

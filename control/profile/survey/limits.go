@@ -45,7 +45,7 @@ func Limits(said profile.Limits, page []byte, assumed profile.Limits) (l profile
 		}
 	}
 	if len(told) > 0 {
-		words = fmt.Sprintf("The engine tells %s.", join(told))
+		words = fmt.Sprintf("The engine reports %s.", join(told))
 	}
 	if len(assumes) > 0 {
 		if words != "" {

@@ -47,9 +47,9 @@ func (p Plan) LLM(name string, s Subject, rows []Row, limits profile.Limits, bes
 	}
 	made := f.Profile("", s.set(), limits)
 	made.Name = cmp.Or(name, made.Name)
-	intake := "The engine does not tell its own times: intake is in prefill."
+	intake := "The engine reports no times of its own, so prefill includes the frontend overhead."
 	if f.Intake > 0 {
-		intake = "Intake is what the engine's own times leave of the first token."
+		intake = "The frontend overhead is the time to first token minus the engine's own times."
 	}
 	made.Source = fmt.Sprintf("Measured by control profile: %s, prompts alone, at once and beside others, and steps, %s. Points that the fit had not seen: %s for prompts; %s for steps. %s%s",
 		s.API, p.precision(rows), f.PrefillError, f.StepError, f.Mixed, intake)

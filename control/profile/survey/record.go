@@ -32,7 +32,7 @@ var (
 	batchColumns = []string{"model", "hardware", "api", "request", "batch", "seconds"}
 	llmColumns   = []string{
 		"model", "hardware", "tensor_parallel", "api", "asked_tokens", "outputs",
-		"prompt_tokens", "prefill_seconds", "intake_seconds", "batch", "kv_tokens", "step_seconds",
+		"prompt_tokens", "prefill_seconds", "frontend_overhead_seconds", "batch", "kv_tokens", "step_seconds",
 		"prompts", "mixed_seconds", "first_seconds",
 	}
 )

@@ -482,7 +482,7 @@ func TestLimits(t *testing.T) {
 			profile.Limits{MaxSequences: 4},
 			page,
 			profile.Limits{MaxSequences: 4, MaxBatchedTokens: 8192, KVBlocks: 700, BlockSize: 128},
-			"The engine tells kvBlocks and blockSize. Assumed: maxBatchedTokens.",
+			"The engine reports kvBlocks and blockSize. Assumed: maxBatchedTokens.",
 		},
 		{
 			profile.Limits{MaxSequences: 1, MaxBatchedTokens: 2, KVBlocks: 3, BlockSize: 4},

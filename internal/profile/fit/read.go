@@ -26,7 +26,7 @@ const (
 	kvSize         = "kv_tokens"
 	adapters       = "adapters"
 	prefillSeconds = "prefill_seconds"
-	intakeSeconds  = "intake_seconds"
+	intakeSeconds  = "frontend_overhead_seconds"
 	stepSeconds    = "step_seconds"
 	severalPrompts = "prompts"
 	mixedSeconds   = "mixed_seconds"
