@@ -224,7 +224,7 @@ func TestWhatWasMadeOfAGatewayIsForgottenWithIt(t *testing.T) {
 	}
 }
 
-// A conflict is no fault of a Gateway: it is retried.
+// A conflict is not an error of the Gateway; it is retried.
 func TestAConflictIsNoFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newReconciler(t)
@@ -313,7 +313,8 @@ func TestGatewaysAreLookedAtForTheirCertificates(t *testing.T) {
 	})
 }
 
-// A Gateway whose settings are gone may or may not have pods of control's, so its objects stay.
+// If the settings of a Gateway are gone, it is unknown whether control made pods for it. So its
+// objects stay.
 func TestNothingIsDeletedWhileSettingsAreGone(t *testing.T) {
 	k := newReconciler(t)
 	defer k.queue.ShutDown()

@@ -40,7 +40,7 @@ type Peers struct {
 
 	mu      sync.Mutex // guards the following
 	own     controller.Seen
-	speaks  bool          // own was not empty once, so it is written
+	speaks  bool          // own was non-empty before, so it is written even if it is empty
 	due     chan struct{} // capacity 1: own has changed
 	others  map[string]*peer
 	changed chan struct{} // closed when others changes

@@ -107,7 +107,7 @@ func (s *Server) Run(ctx context.Context) error {
 // authenticate.
 func (s *Server) server(address string, local bool) (*grpc.Server, error) {
 	options := []grpc.ServerOption{
-		grpc.WaitForHandlers(true), // handlers use what is closed afterwards
+		grpc.WaitForHandlers(true), // handlers use resources that are closed afterwards
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	}

@@ -35,7 +35,7 @@ func (r *Writer) SetGateways(in conditions.Input) {
 	r.setGateways()
 }
 
-// setGateways does this for the latest input. The caller holds mu.
+// setGateways queues the statuses of the latest input that differ. The caller holds mu.
 func (r *Writer) setGateways() {
 	in := *r.gateways
 	in.Versions = r.release
@@ -44,7 +44,7 @@ func (r *Writer) setGateways() {
 	for _, want := range all {
 		there[want.Object] = true
 		is := r.attached[want.Object]
-		var silent bool // it has no status of ours, as far as known
+		var silent bool // as far as known, Headgate has written no status for it
 		switch {
 		case is == nil:
 			is, silent = new(attached), r.surveyed[want.Object.Kind] // new

@@ -178,7 +178,8 @@ func TestTheStatusOfGatewaysIsWrittenOnceAndNotAgain(t *testing.T) {
 		t.Errorf("then it asks for %q, want %q", again, want)
 	}
 
-	// Nor does one that goes on write anything but changes. New objects of others cost nothing.
+	// A leader that continues writes only changes. New objects that belong to others cost no
+	// requests.
 	r := c.open(typed, always)
 	before := len(c.Calls("writer"))
 	r.SetGateways(in)

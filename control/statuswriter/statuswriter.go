@@ -81,7 +81,7 @@ type Writer struct {
 	recorded   []store.Copy         // at the start
 	since      map[string]time.Time // at the start: the latest copy at a runtime
 
-	looked time.Time // last read of the CRDs; for run only, as the next
+	looked time.Time // last read of the CRDs; only run uses this field and blind
 	blind  bool      // the last read failed
 
 	mu         sync.Mutex // guards the following
@@ -93,8 +93,8 @@ type Writer struct {
 	release    []string          // annotations of the CRDs, nil while unknown
 	attached   map[objects.Object]*attached
 	surveyed   map[string]bool       // kinds whose status was read
-	dirty      map[subject]time.Time // queued ones, and since when they precede others
-	resting    map[string]time.Time  // kinds that are not tried until then
+	dirty      map[subject]time.Time // queued statuses, with the time from which each precedes others
+	resting    map[string]time.Time  // kinds that are not written before this time
 	told       map[subject]string    // the last error of each status
 	vmodels    map[modelKey]*vmodel
 	gates      map[objects.Name]store.Gate      // queued ones

@@ -135,8 +135,8 @@ func TestWhenMostLookBadAllAreUsed(t *testing.T) {
 	}
 }
 
-// A load report in a response counts as a scrape of the values it has, unless a later scrape has
-// newer ones.
+// A load report in a response counts like a scrape, for the values that it contains, unless a later
+// scrape has newer ones.
 func TestALoadReportCountsAsALook(t *testing.T) {
 	f, c := started()
 	c.advance(999 * time.Millisecond)

@@ -54,7 +54,7 @@ func Read(headers []Header) (Named, error) {
 	return Named{models, false}, nil
 }
 
-// ids returns the values of headers. An id that is given in both forms, as engines get it, counts
+// ids returns the values of headers. An id that is sent in both forms, plain and binary, counts
 // once.
 func ids(headers []Header, name, legacy, binary string) ([]string, error) {
 	var plain, decoded []string

@@ -219,7 +219,7 @@ func (m *Meter) PayloadSent() { m.payloadsSent.Inc() }
 // PayloadDropped counts a payload that did not reach its sink.
 func (m *Meter) PayloadDropped(reason string) { m.payloadsDropped.WithLabelValues(reason).Inc() }
 
-// Outcomes of a request's wait for its model.
+// Values of the label outcome: how a request's wait for its model ended.
 const (
 	HoldReleased  = "released"
 	HoldFailed    = "failed"

@@ -140,7 +140,7 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 	if p.Profile != nil {
 		timing = named(p.Said(""))
 	}
-	raised := t.StaleAfter != nil && s.Lost == t.StaleAfter.Duration // For raises lost to at least stale
+	raised := t.StaleAfter != nil && s.Lost == t.StaleAfter.Duration // For has raised Lost to Stale
 	lines := []Line{
 		{"policy", s.Policy.Rule.String(), "how extproc picks an endpoint", own.Policy != nil, "policy"},
 		{"adapterThreshold", strconv.FormatInt(s.Policy.Threshold, 10),

@@ -57,28 +57,28 @@ func invalid(status int, code, param, message string) *apiError {
 	return &apiError{status: status, Type: invalidRequest, Code: code, Param: param, Message: message}
 }
 
-// invalidCall is the error of a call that ends with a gRPC code.
+// invalidCall returns an error for a call that ends with this gRPC code.
 func invalidCall(status int, code, message string, call kserve.Code) *apiError {
 	return &apiError{status: status, Type: invalidRequest, Code: code, Message: message, call: call}
 }
 
-// unsupported is 415. Accept lists the content codings that a body may have.
+// unsupported returns a 415 error. accept lists the content codings that a body may have.
 func unsupported(accept, message string) *apiError {
 	return &apiError{status: http.StatusUnsupportedMediaType, Type: invalidRequest, Code: "unsupported_content_encoding", Message: message,
 		accept: accept}
 }
 
-// unavailable is 503 with Retry-After.
+// unavailable returns a 503 error with Retry-After.
 func unavailable(code, message string, retryAfter int) *apiError {
 	return &apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: code, Message: message, retryAfter: retryAfter}
 }
 
-// timedOut is 504.
+// timedOut returns a 504 error.
 func timedOut(code, message string) *apiError {
 	return &apiError{status: http.StatusGatewayTimeout, Type: serverError, Code: code, Message: message}
 }
 
-// failed is an error that a retry would meet again.
+// failed returns an error that a retry would not resolve.
 func failed(status int, code, message string) *apiError {
 	return &apiError{status: status, Type: serverError, Code: code, Message: message, final: true}
 }
@@ -165,7 +165,7 @@ var (
 	errInternal = &apiError{status: http.StatusInternalServerError, Type: serverError, Code: "internal", Message: "The gateway failed."}
 )
 
-// Errors that no client gets.
+// Internal errors, which no client gets.
 var (
 	// errTranscode is for a REST request whose engines take only gRPC calls: the relay makes a call
 	// of it.

@@ -313,7 +313,7 @@ func (x *exchange) reply(status int, code string, m *extprocv3.ProcessingRespons
 // resize corrects content-length for a new body. It removes the header if the body comes in chunks.
 func (x *exchange) resize(common *extprocv3.CommonResponse, length int) {
 	switch {
-	case x.in.length == "" || x.scope.mode == modePartial: // Envoy removes it
+	case x.in.length == "" || x.scope.mode == modePartial: // Envoy removes the header
 	case x.scope.mode == modeDuplex:
 		common.HeaderMutation.RemoveHeaders = append(slices.Clip(common.HeaderMutation.RemoveHeaders), "content-length")
 	default:

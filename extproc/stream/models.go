@@ -125,7 +125,7 @@ func (s *scope) admitted(view *endpointstate.View, offer *objects.Offer) (all []
 		}
 		snapshot := view.Snapshot.Pools[pool.String()]
 		names, listed := snapshot.Names()
-		known = known && (listed || s.inferenceOnly()) // if nothing else may pass, an incomplete list is complete enough
+		known = known && (listed || s.inferenceOnly()) // if only inference may pass, endpoints without a list do not matter
 		for _, name := range names {
 			if offer.Route(name) != nil || seen[name] {
 				continue

@@ -174,7 +174,8 @@ func (d *dispatcher) left() time.Duration {
 	return max(whole-d.spent, time.Millisecond)
 }
 
-// again decides a waiting request again. In its turn, the request may precede those that wait.
+// again decides a waiting request once more. itsTurn means that it is the first in line, so that it
+// need not queue behind others.
 func (d *dispatcher) again(itsTurn bool, now time.Time) responses {
 	w := d.waits
 	d.waits, d.spent, d.hasTurn = nil, now.Sub(d.since), itsTurn

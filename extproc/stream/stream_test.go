@@ -130,7 +130,7 @@ func TestRequestsThatAreDecidedAtOnceHaveTheirOwnLeases(t *testing.T) {
 	server, _ := newServer(t, f, func(c *stream.Config) {
 		random := c.Random
 		c.Random = func() uint64 {
-			if calls++; calls == 2 { // the last of the first decision
+			if calls++; calls == 2 { // the last random number of the first decision
 				between()
 			}
 			return random()

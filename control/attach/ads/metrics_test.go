@@ -58,7 +58,7 @@ func TestWhatEnvoysAreSentAndTakeIsCounted(t *testing.T) {
 	s.await("200 b")
 	await(t, "it has what changed", func() bool { return c.holds(func() bool { return len(c.took) >= 2 }) })
 	c.holds(func() bool {
-		for _, d := range c.took { // the last ACK of the part before may be among them
+		for _, d := range c.took { // may include the last ACK of the test's previous part
 			if d <= 0 || d > time.Since(began) {
 				t.Errorf("%v after the beginning something took %v", time.Since(began), d)
 			}

@@ -209,7 +209,7 @@ func TestExpiryIsToldAsAChange(t *testing.T) {
 			if s.round([]objects.Name{a}); changed(w) != late {
 				t.Errorf("at %v it is told that it changed: %v", time.Now(), !late)
 			}
-			time.Sleep(2 * time.Hour) // of the bubble's clock
+			time.Sleep(2 * time.Hour) // on synctest's fake clock
 		}
 		is := w.Name(t.Context(), []objects.Name{a})[a]
 		wants(t, "expired", is, chain, "")

@@ -62,7 +62,7 @@ type Status struct {
 	// Addresses, and the number of attached ListenerSets, are a Gateway's.
 	Addresses []gatewayv1.GatewayStatusAddress
 	Sets      int32
-	// Listeners are a Gateway's or a ListenerSet's own, in its order.
+	// Listeners are those of a Gateway or a ListenerSet, in the object's order.
 	Listeners []Listener
 	// Parents has one entry for each of our Gateways that a route, pool or policy refers to.
 	Parents []Parent

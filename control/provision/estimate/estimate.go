@@ -412,8 +412,8 @@ func (l *lane) setTimer(due float64) {
 // hasRoom reports whether a replica is idle or can be created.
 func (l *lane) hasRoom() bool { return len(l.idle) > 0 || l.made-l.leaving < l.most }
 
-// start computes a batch of the first queries on an idle replica. The batch filled between two
-// times.
+// start starts a batch of the first size queries on an idle replica. from and to are the times at
+// which the batch began to fill and was full.
 func (l *lane) start(size int, from, to float64) {
 	var r *replica
 	if n := len(l.idle); n > 0 {

@@ -206,7 +206,7 @@ func TestHowManyAreTried(t *testing.T) {
 			p.Stages[s].MaxReplicas = 3
 		}
 		p.Queries = nil
-		for i := range 300 { // in threes
+		for i := range 300 { // three queries at a time
 			p.Queries = append(p.Queries, estimate.Query{At: float64(i / 3)})
 		}
 		p.Objectives[0].Seconds, p.ProofLimit = 0.2001, most
@@ -310,7 +310,7 @@ func TestHopelessHardwareIsNotTried(t *testing.T) {
 		if !is.Found || is.Optimal != optimal && share == 1 || share == 1 && is.Config[1].Hardware == 2 {
 			t.Errorf("of a share of %v: %s, optimal: %v", share, text(is), is.Optimal)
 		}
-		if share < 1 && is.Config[1].Hardware != 2 { // so few pass it that all may miss
+		if share < 1 && is.Config[1].Hardware != 2 { // few enough queries pass the stage that all of them may miss
 			t.Errorf("of a share of %v: %s, and the snail is the cheapest", share, text(is))
 		}
 	}
