@@ -4,14 +4,12 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -26,11 +24,10 @@ import (
 
 // Cluster is a running cluster. Its methods are safe for concurrent use.
 type Cluster struct {
-	Space // of the node
 	// Dir has its logs, kubeconfig and data.
 	Dir string
-
-	pid int
+	// PID is the first process of the cluster.
+	PID int
 }
 
 // Open opens the running cluster of a directory.
@@ -43,10 +40,9 @@ func Open(dir string) (*Cluster, error) {
 	if _, err := os.Stat(c.Kubeconfig()); err != nil || !is {
 		return nil, errNotUp
 	}
-	if c.pid, err = firstProcess(dir); err != nil {
+	if c.PID, err = firstProcess(dir); err != nil {
 		return nil, err
 	}
-	c.Space = Space{filepath.Join("/proc", strconv.Itoa(c.pid))}
 	return c, nil
 }
 
@@ -55,9 +51,6 @@ func (c *Cluster) Kubeconfig() string { return filepath.Join(c.Dir, "kubeconfig"
 
 // KubeconfigInside returns the path of an admin kubeconfig for programs that [Cluster.Enter] runs.
 func (c *Cluster) KubeconfigInside() string { return filepath.Join(c.Dir, insideName) }
-
-// AuditLog returns the file that apiserver.Requests reads.
-func (c *Cluster) AuditLog() string { return filepath.Join(c.Dir, "audit.log") }
 
 // Config returns the client configuration for this machine.
 func (c *Cluster) Config() (*rest.Config, error) {
@@ -94,26 +87,8 @@ func (c *Cluster) Kubectl(ctx context.Context, stdin string, args ...string) (st
 // Enter returns a command that runs inside the cluster, where pod and Service addresses work and
 // CoreDNS resolves names. It sees the files of this machine, except /run and /var.
 func (c *Cluster) Enter(ctx context.Context, name string, args ...string) *exec.Cmd {
-	return exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(c.pid), "--net", "--mount", "--pid", "--uts",
+	return exec.CommandContext(ctx, "nsenter", append([]string{"--target", strconv.Itoa(c.PID), "--net", "--mount", "--pid", "--uts",
 		"--wd=.", "--", name}, args...)...)
-}
-
-// Pod returns the network namespace of a running pod.
-func (c *Cluster) Pod(ctx context.Context, namespace, pod string) (Space, error) {
-	ids, err := c.containers(ctx, namespace, pod, "")
-	if err != nil {
-		return Space{}, err
-	}
-	tasks, err := c.Enter(ctx, "ctr", "--namespace", "k8s.io", "tasks", "list").Output()
-	if err != nil {
-		return Space{}, fmt.Errorf("list tasks: %w", err)
-	}
-	for line := range strings.Lines(string(tasks)) {
-		if f := strings.Fields(line); len(f) == 3 && f[2] == "RUNNING" && slices.Contains(ids, f[0]) {
-			return Space{filepath.Join("/proc", strconv.Itoa(c.pid), "root/proc", f[1])}, nil
-		}
-	}
-	return Space{}, fmt.Errorf("nothing of the pod %s/%s runs", namespace, pod)
 }
 
 // Images builds Headgate's images and imports them into the cluster, for pods that start
@@ -141,36 +116,6 @@ func importImages(ctx context.Context, run func(ctx context.Context, name string
 	return nil
 }
 
-// Kill kills the first process of a container, like a crash. The kubelet restarts the container.
-func (c *Cluster) Kill(ctx context.Context, namespace, pod, container string) error {
-	ids, err := c.containers(ctx, namespace, pod, container)
-	if err != nil {
-		return err
-	}
-	var faults []error
-	for _, id := range ids { // ended ones are listed too
-		err := c.Enter(ctx, "ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", id).Run()
-		if err == nil {
-			return nil
-		}
-		faults = append(faults, err)
-	}
-	return fmt.Errorf("no container %s of the pod %s/%s runs: %w", container, namespace, pod, errors.Join(faults...))
-}
-
-// containers returns the ids of the containers of a pod, of one name or all, including its sandbox.
-func (c *Cluster) containers(ctx context.Context, namespace, pod, container string) ([]string, error) {
-	filter := fmt.Sprintf(`labels."io.kubernetes.pod.namespace"==%s,labels."io.kubernetes.pod.name"==%s`, namespace, pod)
-	if container != "" {
-		filter += `,labels."io.kubernetes.container.name"==` + container
-	}
-	out, err := c.Enter(ctx, "ctr", "--namespace", "k8s.io", "containers", "list", "--quiet", filter).Output()
-	if err != nil {
-		return nil, fmt.Errorf("list containers: %w", err)
-	}
-	return strings.Fields(string(out)), nil
-}
-
 // Outage kills kube-apiserver and returns when nothing answers at its address. Everything else
 // continues.
 func (c *Cluster) Outage(ctx context.Context) error {
@@ -193,7 +138,7 @@ func (c *Cluster) signal(ctx context.Context, s syscall.Signal, want func(ready 
 	}
 	client.Timeout = time.Second
 	defer client.CloseIdleConnections()
-	if err := syscall.Kill(c.pid, s); err != nil {
+	if err := syscall.Kill(c.PID, s); err != nil {
 		return err
 	}
 	seen := within(startTimeout, func() bool {

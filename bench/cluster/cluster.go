@@ -149,7 +149,7 @@ func imagesDir(root string) string { return filepath.Join(root, ".cache", "image
 
 // status prints what runs in the cluster.
 func (c *Cluster) status(ctx context.Context, w io.Writer) error {
-	fmt.Fprintf(w, "up; its first process is %d, its logs are in %s\nexport KUBECONFIG=%s\n\n", c.pid, c.Dir, c.Kubeconfig())
+	fmt.Fprintf(w, "up; its first process is %d, its logs are in %s\nexport KUBECONFIG=%s\n\n", c.PID, c.Dir, c.Kubeconfig())
 	out, err := c.Kubectl(ctx, "", "get", "nodes,pods", "--all-namespaces", "--output", "wide", "--request-timeout", "5s")
 	fmt.Fprint(w, out)
 	return err

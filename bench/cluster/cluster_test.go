@@ -46,7 +46,7 @@ func TestAClusterIsUpForAsLongAsItsLockIsHeld(t *testing.T) {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	if c, err := Open(dir); err != nil || c.pid != 1 {
+	if c, err := Open(dir); err != nil || c.PID != 1 {
 		t.Errorf("with its lock held: %v", err)
 	}
 	if err := lock.Close(); err != nil {

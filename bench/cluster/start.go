@@ -59,7 +59,7 @@ func up(ctx context.Context, o options, w io.Writer) error {
 		}
 	}
 	if c, err := Open(o.dir); err == nil {
-		fmt.Fprintf(w, "it is up already, since its first process %d runs\nexport KUBECONFIG=%s\n", c.pid, c.Kubeconfig())
+		fmt.Fprintf(w, "it is up already, since its first process %d runs\nexport KUBECONFIG=%s\n", c.PID, c.Kubeconfig())
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(o.dir), 0o755); err != nil {

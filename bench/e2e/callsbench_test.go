@@ -22,7 +22,6 @@ import (
 
 	"github.com/headgate/headgate/api/inference"
 	"github.com/headgate/headgate/api/wire"
-	"github.com/headgate/headgate/bench/envoy"
 	"github.com/headgate/headgate/bench/rig"
 	"github.com/headgate/headgate/bench/simulated/runtime"
 )
@@ -128,10 +127,10 @@ func BenchmarkCalls(b *testing.B) {
 	ours := start(b, runtimes(b, 1, nil), standalone, loaded)
 	socket := filepath.Join(b.TempDir(), "idle.sock")
 	theirs := start(b, runtimes(b, 1, nil), standalone, loaded, func(c *rig.Config) {
-		c.EnvoyChanges = append(c.EnvoyChanges, envoy.Twice("extproc", "idle"),
-			envoy.Set(socket, "static_resources", "clusters", 3, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint",
+		c.EnvoyChanges = append(c.EnvoyChanges, copyCluster("extproc", "idle"),
+			setField(socket, "static_resources", "clusters", 3, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint",
 				"address", "pipe", "path"),
-			envoy.ExtProc(map[string]any{"grpc_service": map[string]any{"envoy_grpc": map[string]any{"cluster_name": "idle"}}}))
+			setExtProc(map[string]any{"grpc_service": map[string]any{"envoy_grpc": map[string]any{"cluster_name": "idle"}}}))
 		process := exec.Command(os.Args[0], "-idle", socket+","+strings.TrimSuffix(c.Listen, "1:8080")+"11:8000")
 		if err := process.Start(); err != nil {
 			b.Fatal(err)

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/wire"
-	"github.com/headgate/headgate/bench/envoy"
 	"github.com/headgate/headgate/bench/rig"
 )
 
@@ -450,9 +449,9 @@ func knowing(ns ...int) setting {
 		}
 		cluster := []any{"static_resources", "clusters", 0}
 		c.EnvoyChanges = append(c.EnvoyChanges,
-			envoy.Set("STATIC", append(slices.Clip(cluster), "type")...),
-			envoy.Set(nil, append(slices.Clip(cluster), "eds_cluster_config")...),
-			envoy.Set(object{"cluster_name": wire.EndpointsCluster, "endpoints": []any{object{"lb_endpoints": hosts}}},
+			setField("STATIC", append(slices.Clip(cluster), "type")...),
+			setField(nil, append(slices.Clip(cluster), "eds_cluster_config")...),
+			setField(object{"cluster_name": wire.EndpointsCluster, "endpoints": []any{object{"lb_endpoints": hosts}}},
 				append(slices.Clip(cluster), "load_assignment")...))
 	}
 }

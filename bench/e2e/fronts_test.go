@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headgate/headgate/bench/envoy"
 	"github.com/headgate/headgate/bench/rig"
 )
 
@@ -80,7 +79,7 @@ func TestTwoEnvoysShareAnExtproc(t *testing.T) {
 // reveal that the request has ended.
 func TestWhatIsNotShownIsFoundByALook(t *testing.T) {
 	runs(t)
-	s := start(t, duplex.setting, changes(envoy.ExtProc(map[string]any{"processing_mode": modes("FULL_DUPLEX_STREAMED", map[string]any{
+	s := start(t, duplex.setting, changes(setExtProc(map[string]any{"processing_mode": modes("FULL_DUPLEX_STREAMED", map[string]any{
 		"request_trailer_mode": "SEND", "response_header_mode": "SEND",
 	})})))
 	l := s.pour(8, func(client, n int) request { return completion(adapters[(client*5+n)%12], 20, n%2 == 0) }, isOK)
@@ -103,7 +102,7 @@ func TestWhatIsNotShownIsFoundByALook(t *testing.T) {
 // without a body.
 func TestASubsetIsObeyedOnARealEnvoy(t *testing.T) {
 	runs(t)
-	s := start(t, duplex.setting, changes(envoy.Before(map[string]any{
+	s := start(t, duplex.setting, changes(insertFilter(map[string]any{
 		"name": "subset",
 		"typed_config": map[string]any{
 			"@type": "type.googleapis.com/envoy.extensions.filters.http.header_to_metadata.v3.Config",

@@ -2,24 +2,22 @@ package e2e
 
 import (
 	"testing"
-
-	"github.com/headgate/headgate/bench/envoy"
 )
 
 // pickInHeader makes the endpoints' cluster read the picks from the header, as Envoy Gateway's
 // endpointOverride does, and keeps what clients wrote there.
 var pickInHeader = changes(
-	envoy.Set([]any{map[string]any{"header": "x-gateway-destination-endpoint"}},
+	setField([]any{map[string]any{"header": "x-gateway-destination-endpoint"}},
 		"static_resources", "clusters", 0, "load_balancing_policy", "policies", 0, "typed_extension_config", "typed_config",
 		"override_host_sources"),
-	envoy.Everywhere("prefix", "x-gateway-", "x-nothing-"),
+	replaceEverywhere("prefix", "x-gateway-", "x-nothing-"),
 )
 
 // originalDstByHeader is how Envoy AI Gateway's cluster selects the endpoint.
 var originalDstByHeader = changes(
-	envoy.Set(map[string]any{"use_http_header": true, "http_header_name": "x-gateway-destination-endpoint"}, "static_resources", "clusters",
+	setField(map[string]any{"use_http_header": true, "http_header_name": "x-gateway-destination-endpoint"}, "static_resources", "clusters",
 		0, "original_dst_lb_config"),
-	envoy.Everywhere("prefix", "x-gateway-", "x-nothing-"),
+	replaceEverywhere("prefix", "x-gateway-", "x-nothing-"),
 )
 
 // Other gateways learn the destination from metadata or from a header; each reads one of them. A

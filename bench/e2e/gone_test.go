@@ -21,7 +21,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/headgate/headgate/bench/envoy"
 	"github.com/headgate/headgate/bench/rig"
 	"github.com/headgate/headgate/bench/simulated/runtime"
 )
@@ -110,7 +109,7 @@ func startGhosts(t *testing.T, models ...string) (*stack, map[string]*ghost) {
 				t.Fatal(err)
 			}
 		}
-		c.EnvoyChanges = append(c.EnvoyChanges, envoy.Everywhere("access_log_flush_interval", "10s", "0.3s"))
+		c.EnvoyChanges = append(c.EnvoyChanges, replaceEverywhere("access_log_flush_interval", "10s", "0.3s"))
 	})
 	return s, all
 }

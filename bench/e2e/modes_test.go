@@ -31,7 +31,7 @@ type mode struct {
 
 // atExtproc changes the address of extproc.
 func atExtproc(kind string, address any) envoy.Change {
-	return envoy.Set(address, "static_resources", "clusters", 1, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint",
+	return setField(address, "static_resources", "clusters", 1, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint",
 		"address", kind)
 }
 
@@ -39,16 +39,16 @@ var (
 	buffered = mode{"buffered", true, func(*rig.Config) {}}
 	// partial sends the first 64 KiB of the body.
 	partial = mode{"partial", true, changes(
-		envoy.ExtProc(map[string]any{"processing_mode": modes("BUFFERED_PARTIAL", nil)}),
-		envoy.Everywhere("request_body_buffer_limit", 33554432.0, 65536),
+		setExtProc(map[string]any{"processing_mode": modes("BUFFERED_PARTIAL", nil)}),
+		replaceEverywhere("request_body_buffer_limit", 33554432.0, 65536),
 	)}
 	// headersOnly makes Envoy read the model itself, and sends no body.
 	headersOnly = mode{"headers only", false, changes(append(readModel,
-		envoy.ExtProc(map[string]any{"processing_mode": modes("NONE", nil)}))...)}
+		setExtProc(map[string]any{"processing_mode": modes("NONE", nil)}))...)}
 	// asking lets extproc ask for the body if it needs it.
 	asking = mode{"headers only, with mode override", true, func(c *rig.Config) {
 		headersOnly.setting(c)
-		changes(envoy.ExtProc(map[string]any{"allow_mode_override": true}))(c)
+		changes(setExtProc(map[string]any{"allow_mode_override": true}))(c)
 		extprocFlags("--allow-mode-override")(c)
 	}}
 	// duplex is how other gateways call endpoint pickers: both bodies in chunks, with all headers,
@@ -56,11 +56,11 @@ var (
 	duplex = mode{"duplex", true, func(c *rig.Config) {
 		host, _, _ := net.SplitHostPort(c.Listen)
 		extprocFlags("--grpc-host", host, "--grpc-port", "9002")(c)
-		c.EnvoyChanges = append(c.EnvoyChanges, envoy.Twice("extproc", "beside"),
-			envoy.EndpointsFrom("beside"),
-			envoy.WithoutRoutesBy("content-length"), // other gateways send large bodies to extproc as well
+		c.EnvoyChanges = append(c.EnvoyChanges, copyCluster("extproc", "beside"),
+			setEDSCluster("beside"),
+			removeRoutesBy("content-length"), // other gateways send large bodies to extproc as well
 			atExtproc("socket_address", map[string]any{"address": host, "port_value": 9002}), atExtproc("pipe", nil),
-			envoy.ExtProc(map[string]any{
+			setExtProc(map[string]any{
 				"processing_mode": modes("FULL_DUPLEX_STREAMED", map[string]any{
 					"request_trailer_mode": "SEND", "response_header_mode": "SEND", "response_body_mode": "FULL_DUPLEX_STREAMED",
 					"response_trailer_mode": "SEND",
@@ -78,7 +78,7 @@ var (
 
 // readModel makes Envoy read a request's model into metadata that it sends to extproc.
 var readModel = []envoy.Change{
-	envoy.Before(map[string]any{
+	insertFilter(map[string]any{
 		"name": "model",
 		"typed_config": map[string]any{
 			"@type": "type.googleapis.com/envoy.extensions.filters.http.json_to_metadata.v3.JsonToMetadata",
@@ -91,7 +91,7 @@ var readModel = []envoy.Change{
 			},
 		},
 	}),
-	envoy.ExtProc(map[string]any{"metadata_options": map[string]any{
+	setExtProc(map[string]any{"metadata_options": map[string]any{
 		"forwarding_namespaces": map[string]any{"untyped": []any{"gateway.request"}},
 		"receiving_namespaces":  map[string]any{"untyped": []any{"envoy.lb", "gateway.pick"}},
 	}}),
@@ -204,7 +204,7 @@ func startRecorded(t *testing.T, m mode, settings ...setting) (*stack, []*record
 		}
 		c.ExtprocFlags = append(c.ExtprocFlags, "--seed", "7", "--scrape-interval", "1h", "--models-scrape-interval", "1h",
 			"--stale-after", "2h")
-		c.EnvoyChanges = append(c.EnvoyChanges, envoy.Everywhere("buffer_size_bytes", 16384.0, 0)) // flush outcomes at once
+		c.EnvoyChanges = append(c.EnvoyChanges, replaceEverywhere("buffer_size_bytes", 16384.0, 0)) // flush outcomes at once
 	}, m.setting}, settings...)...)
 	return s, all
 }

@@ -20,7 +20,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/headgate/headgate/api/inference"
-	"github.com/headgate/headgate/bench/envoy"
 	"github.com/headgate/headgate/bench/rig"
 )
 
@@ -86,7 +85,7 @@ func copying(urls ...string) setting {
 	return func(c *rig.Config) {
 		standalone(c)
 		c.EngineFlags = nil
-		c.EnvoyChanges = append(c.EnvoyChanges, envoy.Enable("payloads"))
+		c.EnvoyChanges = append(c.EnvoyChanges, enableFilter("payloads"))
 		for _, url := range urls {
 			c.ExtprocFlags = append(c.ExtprocFlags, "--payload-processor", url)
 		}
@@ -372,10 +371,10 @@ func BenchmarkPayloads(b *testing.B) {
 	k := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
 	b.Cleanup(k.Close)
 	instant := engineFlags("--profile", "testdata/instant.yaml")
-	without := start(b, instant, standalone, func(c *rig.Config) { c.EnvoyChanges = append(c.EnvoyChanges, envoy.Without("payloads")) })
+	without := start(b, instant, standalone, func(c *rig.Config) { c.EnvoyChanges = append(c.EnvoyChanges, removeFilter("payloads")) })
 	off := start(b, instant, standalone)
 	on := start(b, instant, standalone, extprocFlags("--payload-processor", k.URL), func(c *rig.Config) {
-		c.EnvoyChanges = append(c.EnvoyChanges, envoy.Enable("payloads"))
+		c.EnvoyChanges = append(c.EnvoyChanges, enableFilter("payloads"))
 	})
 	both := func(s *stack) []int { return []int{s.Envoy.PID(), s.Extproc.PID()} }
 	for name, stacks := range map[string][2]*stack{"off": {without, off}, "on": {off, on}} {

@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headgate/headgate/bench/envoy"
 	"github.com/headgate/headgate/bench/rig"
 )
 
@@ -110,7 +109,7 @@ func startSoak(t *testing.T) *soak {
 		// shows leaks.
 		c.ExtprocFlags = append(c.ExtprocFlags, "--prefix-cache-bytes", strconv.Itoa(1<<20))
 		c.EnvoyChanges = append(c.EnvoyChanges,
-			envoy.Everywhere("idle_timeout", "600s", silence), envoy.Everywhere("stream_idle_timeout", "600s", silence))
+			replaceEverywhere("idle_timeout", "600s", silence), replaceEverywhere("stream_idle_timeout", "600s", silence))
 		// A fifth engine, which a list adds to the pool and removes.
 		net := strings.TrimSuffix(c.Listen, "1:8080")
 		spare := strings.NewReplacer("name: pool}", "name: spare}", "app: llama", "app: spare", "engine-11", "engine-15", net+"11", net+

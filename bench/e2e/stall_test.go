@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headgate/headgate/bench/envoy"
 	"github.com/headgate/headgate/bench/rig"
 )
 
@@ -29,7 +28,7 @@ const mega = 1 << 20
 // patient raises extproc's time limits: under the race detector, beside other tests, parsing 31 MB
 // takes longer than the second that envoy.yaml allows.
 func patient(c *rig.Config) {
-	c.EnvoyChanges = append(c.EnvoyChanges, envoy.ExtProc(map[string]any{"message_timeout": "20s"}))
+	c.EnvoyChanges = append(c.EnvoyChanges, setExtProc(map[string]any{"message_timeout": "20s"}))
 }
 
 func hostileBodies() []hostile {

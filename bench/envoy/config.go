@@ -36,8 +36,11 @@ var edsConfig = []any{"static_resources", "clusters", 0, "eds_cluster_config", "
 // the next pick.
 func KnowsEndpoints(path string) (bool, error) {
 	root, err := read(path)
-	return at(root, edsConfig...) != nil, err
+	return At(root, edsConfig...) != nil, err
 }
+
+// Change modifies a configuration, given as maps, slices and scalars.
+type Change func(root any) error
 
 // Config reads a configuration such as envoy.yaml and returns it as JSON with other addresses and
 // with the changes, in order.
@@ -47,7 +50,7 @@ func Config(path string, a Addresses, changes ...Change) ([]byte, error) {
 		return nil, err
 	}
 	listener := []any{"static_resources", "listeners", 0, "address", "socket_address"}
-	was, _ := at(root, listener...).(map[string]any)
+	was, _ := At(root, listener...).(map[string]any)
 	before := fmt.Sprintf("%v:%v", was["address"], was["port_value"])
 	cluster := []any{"static_resources", "clusters", 1, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint", "address", "pipe"}
 	for _, change := range []struct {
@@ -62,7 +65,7 @@ func Config(path string, a Addresses, changes ...Change) ([]byte, error) {
 		if change.value == "" {
 			continue
 		}
-		node, ok := at(root, change.path...).(map[string]any)
+		node, ok := At(root, change.path...).(map[string]any)
 		if !ok {
 			return nil, fmt.Errorf("%s: there is no %v to set to %s", path, change.path, change.value)
 		}
@@ -70,11 +73,11 @@ func Config(path string, a Addresses, changes ...Change) ([]byte, error) {
 			return nil, err
 		}
 	}
-	if first, ok := at(root, "static_resources", "listeners", 0).(map[string]any); ok && a.Listen != "" && a.Listen != before {
+	if first, ok := At(root, "static_resources", "listeners", 0).(map[string]any); ok && a.Listen != "" && a.Listen != before {
 		var sockets []any // which stay
 		all, _ := first["additional_addresses"].([]any)
 		for _, a := range all {
-			if at(a, "address", "pipe") != nil {
+			if At(a, "address", "pipe") != nil {
 				sockets = append(sockets, a)
 			}
 		}
@@ -129,8 +132,8 @@ func setSocketAddress(node map[string]any, address string) error {
 	return nil
 }
 
-// at returns the value at a path of keys and indexes; nil if there is none.
-func at(node any, path ...any) any {
+// At returns the value at a path of keys and indexes; nil if there is none.
+func At(node any, path ...any) any {
 	for _, step := range path {
 		switch step := step.(type) {
 		case string:

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headgate/headgate/bench/cluster"
 	"github.com/headgate/headgate/test/apiserver"
 )
 
@@ -30,7 +29,7 @@ func TestAServiceIsReachedByItsNameFromAPod(t *testing.T) {
 		!strings.Contains(string(names), s.name+".svc.cluster.local") {
 		t.Errorf("the pod resolves names as %q says, %v", names, err)
 	}
-	for from, space := range map[string]cluster.Space{"a pod": inPod, "the node": k8s.Space} {
+	for from, space := range map[string]podNetwork{"a pod": inPod, "the node": k8s.podNetwork} {
 		served := make(map[string]bool)
 		await(t, "every pod has answered "+from, 10*time.Second, func() bool { // a Service balances by connection
 			client := space.Client()

@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headgate/headgate/bench/cluster"
 	"github.com/headgate/headgate/test/apiserver"
 )
 
@@ -23,7 +22,7 @@ var keep = flag.Bool("keep", false, "leave the cluster up that the tests started
 
 var (
 	// k8s is the cluster of all tests. Each test has its own namespace.
-	k8s *cluster.Cluster
+	k8s *testCluster
 	// root is the folder of the repository.
 	root string
 )
@@ -43,7 +42,7 @@ func run(m *testing.M) (status int, err error) {
 		return 0, err
 	}
 	ctx, dir := context.Background(), filepath.Join(root, ".run", "cluster")
-	if k8s, err = cluster.Open(dir); err == nil {
+	if k8s, err = openCluster(dir); err == nil {
 		if err := k8s.Images(ctx, root, os.Stderr); err != nil {
 			return 0, err
 		}
@@ -66,7 +65,7 @@ func run(m *testing.M) (status int, err error) {
 	if err := command("up", "--api", "127.0.0.1:0"); err != nil {
 		return 0, err
 	}
-	if k8s, err = cluster.Open(dir); err != nil {
+	if k8s, err = openCluster(dir); err != nil {
 		return 0, err
 	}
 	status = m.Run()

@@ -1,29 +1,28 @@
-package envoy
+package e2e
 
 import (
 	"encoding/json"
 	"fmt"
 	"slices"
+
+	"github.com/headgate/headgate/bench/envoy"
 )
 
-// Change modifies a configuration, given as maps, slices and scalars.
-type Change func(root any) error
-
 var (
-	manager   = []any{"static_resources", "listeners", 0, "filter_chains", 0, "filters", 0, "typed_config"}
-	filtersAt = "http_filters"
+	connectionManager = []any{"static_resources", "listeners", 0, "filter_chains", 0, "filters", 0, "typed_config"}
+	filtersAt         = "http_filters"
 )
 
 const extProc = "envoy.filters.http.ext_proc"
 
-// ExtProc sets fields of the ext_proc filter. A nil value removes a field.
-func ExtProc(fields map[string]any) Change {
+// setExtProc sets fields of the ext_proc filter. A nil value removes a field.
+func setExtProc(fields map[string]any) envoy.Change {
 	return func(root any) error {
-		filters, i := find(root)
+		filters, i := findExtProc(root)
 		if i < 0 {
 			return fmt.Errorf("there is no filter %s", extProc)
 		}
-		config, ok := at(filters[i], "typed_config").(map[string]any)
+		config, ok := envoy.At(filters[i], "typed_config").(map[string]any)
 		if !ok {
 			return fmt.Errorf("the filter %s has no typed_config", extProc)
 		}
@@ -38,10 +37,10 @@ func ExtProc(fields map[string]any) Change {
 	}
 }
 
-// Enable enables a disabled filter.
-func Enable(name string) Change {
+// enableFilter enables a disabled filter.
+func enableFilter(name string) envoy.Change {
 	return func(root any) error {
-		filters, _ := at(root, append(slices.Clip(manager), filtersAt)...).([]any)
+		filters, _ := envoy.At(root, append(slices.Clip(connectionManager), filtersAt)...).([]any)
 		for _, f := range filters {
 			if filter, ok := f.(map[string]any); ok && filter["name"] == name && filter["disabled"] == true {
 				delete(filter, "disabled")
@@ -52,12 +51,12 @@ func Enable(name string) Change {
 	}
 }
 
-// Without removes a filter.
-func Without(name string) Change {
+// removeFilter removes a filter.
+func removeFilter(name string) envoy.Change {
 	return func(root any) error {
-		m, _ := at(root, manager...).(map[string]any)
+		m, _ := envoy.At(root, connectionManager...).(map[string]any)
 		filters, _ := m[filtersAt].([]any)
-		left := slices.DeleteFunc(slices.Clone(filters), func(f any) bool { return at(f, "name") == name })
+		left := slices.DeleteFunc(slices.Clone(filters), func(f any) bool { return envoy.At(f, "name") == name })
 		if len(left) == len(filters) {
 			return fmt.Errorf("there is no filter %s", name)
 		}
@@ -66,14 +65,14 @@ func Without(name string) Change {
 	}
 }
 
-// WithoutRoutesBy removes the routes that match a header.
-func WithoutRoutesBy(header string) Change {
+// removeRoutesBy removes the routes that match a header.
+func removeRoutesBy(header string) envoy.Change {
 	return func(root any) error {
-		host, _ := at(root, append(slices.Clip(manager), "route_config", "virtual_hosts", 0)...).(map[string]any)
+		host, _ := envoy.At(root, append(slices.Clip(connectionManager), "route_config", "virtual_hosts", 0)...).(map[string]any)
 		routes, _ := host["routes"].([]any)
 		left := slices.DeleteFunc(slices.Clone(routes), func(r any) bool {
-			headers, _ := at(r, "match", "headers").([]any)
-			return slices.ContainsFunc(headers, func(h any) bool { return at(h, "name") == header })
+			headers, _ := envoy.At(r, "match", "headers").([]any)
+			return slices.ContainsFunc(headers, func(h any) bool { return envoy.At(h, "name") == header })
 		})
 		if len(left) == len(routes) {
 			return fmt.Errorf("there is no route by the header %s", header)
@@ -83,11 +82,11 @@ func WithoutRoutesBy(header string) Change {
 	}
 }
 
-// Before inserts a filter before ext_proc.
-func Before(filter map[string]any) Change {
+// insertFilter inserts a filter before ext_proc.
+func insertFilter(filter map[string]any) envoy.Change {
 	return func(root any) error {
-		filters, i := find(root)
-		m, ok := at(root, manager...).(map[string]any)
+		filters, i := findExtProc(root)
+		m, ok := envoy.At(root, connectionManager...).(map[string]any)
 		if i < 0 || !ok {
 			return fmt.Errorf("there is no filter %s", extProc)
 		}
@@ -96,20 +95,20 @@ func Before(filter map[string]any) Change {
 	}
 }
 
-func find(root any) (filters []any, i int) {
-	filters, _ = at(root, append(slices.Clip(manager), filtersAt)...).([]any)
+func findExtProc(root any) (filters []any, i int) {
+	filters, _ = envoy.At(root, append(slices.Clip(connectionManager), filtersAt)...).([]any)
 	for i, f := range filters {
-		if at(f, "name") == extProc {
+		if envoy.At(f, "name") == extProc {
 			return filters, i
 		}
 	}
 	return nil, -1
 }
 
-// Set sets the field at a path of keys and indexes.
-func Set(value any, path ...any) Change {
+// setField sets the field at a path of keys and indexes.
+func setField(value any, path ...any) envoy.Change {
 	return func(root any) error {
-		parent, ok := at(root, path[:len(path)-1]...).(map[string]any)
+		parent, ok := envoy.At(root, path[:len(path)-1]...).(map[string]any)
 		key, isKey := path[len(path)-1].(string)
 		if !ok || !isKey {
 			return fmt.Errorf("there is no %v", path)
@@ -119,24 +118,24 @@ func Set(value any, path ...any) Change {
 	}
 }
 
-// EndpointsFrom makes another cluster the EDS server.
-func EndpointsFrom(cluster string) Change {
+// setEDSCluster makes another cluster the EDS server.
+func setEDSCluster(cluster string) envoy.Change {
 	return func(root any) error {
-		if service, ok := at(root, slices.Concat(edsConfig,
-			[]any{"api_config_source", "grpc_services", 0, "envoy_grpc"})...).(map[string]any); ok {
+		if service, ok := envoy.At(root, "static_resources", "clusters", 0, "eds_cluster_config", "eds_config",
+			"api_config_source", "grpc_services", 0, "envoy_grpc").(map[string]any); ok {
 			service["cluster_name"] = cluster
 		}
 		return nil
 	}
 }
 
-// Twice adds a copy of a cluster with another name.
-func Twice(name, copied string) Change {
+// copyCluster adds a copy of a cluster with another name.
+func copyCluster(name, copied string) envoy.Change {
 	return func(root any) error {
-		resources, _ := at(root, "static_resources").(map[string]any)
+		resources, _ := envoy.At(root, "static_resources").(map[string]any)
 		clusters, _ := resources["clusters"].([]any)
 		for _, c := range clusters {
-			if at(c, "name") != name {
+			if envoy.At(c, "name") != name {
 				continue
 			}
 			text, err := json.Marshal(c)
@@ -155,8 +154,8 @@ func Twice(name, copied string) Change {
 	}
 }
 
-// Everywhere replaces a value of each field with a name.
-func Everywhere(key string, from, to any) Change {
+// replaceEverywhere replaces a value of each field with a name.
+func replaceEverywhere(key string, from, to any) envoy.Change {
 	var walk func(node any) int
 	walk = func(node any) int {
 		n := 0
