@@ -54,7 +54,7 @@ type config struct {
 	explain      configdump.Command
 }
 
-const usage = `control loads models and LoRA adapters onto engines before and when requests need them, and configures the Envoys of Gateways.
+const usage = `control loads models and LoRA adapters onto engines, before and when requests need them. It also configures the Envoys of Gateways.
 
 Usage:
 
@@ -67,10 +67,10 @@ Usage:
   control status [MODEL...]                       print where models are loaded, and why some are not
   control profile --url URL, or fit FILE.csv      measure the latency of a model, or fit a profile to measurements
 
-DIR has the YAML files that extproc reads: InferencePool, Pod, EndpointList, PoolSettings, LLMRoute, Model and VModel. A
-Model has the source of a model and its minimum number of copies. An adapter in an LLMRoute needs no Model: control loads it
-from the source in the pool's PoolSettings, else by its name. A VModel is a name whose requests control moves to another
-model when that is loaded. Edits take effect within a second. With --kube, objects come from an API server.
+DIR contains the YAML files that extproc also reads: InferencePool, Pod, EndpointList, PoolSettings, LLMRoute, Model and VModel. A
+Model names the source of a model and its minimum number of copies. An adapter in an LLMRoute needs no Model: control loads it
+from the source in the pool's PoolSettings, else by its name. A VModel is an alias: control moves its requests to another
+model once that model is loaded. Edits take effect within a second. With --kube, objects come from an API server.
 
 Each extproc calls --listen (extproc --control) and reports which models have queued requests; control loads these. Clients of
 ModelMesh call the same address (mmesh.ModelMesh). Control stores the models that they register, and the loads of engines,
@@ -113,32 +113,32 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.StringArrayVar(&c.listen, "listen", nil,
 		"serve extprocs and clients of ModelMesh at this `ADDRESS`, unix:PATH or HOST:PORT; repeatable (required)")
 	fs.StringVar(&c.hooks, "prestop-address", "",
-		"answer preStop hooks of pods whose models migrate at this `HOST:PORT`, http://HOST:PORT/prestop/NAMESPACE/POD, from any caller (manifests: :8036). All controls must use the same port, since followers ask the leader")
+		"answer preStop hooks of pods with migrating models at this `HOST:PORT`, as http://HOST:PORT/prestop/NAMESPACE/POD, for any caller (:8036 in the manifests). All controls must use the same port, since followers ask the leader")
 	fs.StringVar(&c.envoys, "xds-address", "",
-		"serve xDS to the Envoys of Gateways at this `ADDRESS`: unix:PATH, where every process that may open the socket gets the keys of every Gateway; or with --kube HOST:PORT, where Envoys need certificates of the authority in the Secret headgate-gateways, which control creates")
+		"serve xDS to the Envoys of Gateways at this `ADDRESS`: unix:PATH, or with --kube HOST:PORT. Every process that may open the socket gets the keys of every Gateway. At HOST:PORT Envoys need certificates of the authority in the Secret headgate-gateways, which control creates")
 	fs.StringVar(&c.envoyImage, "envoy-image", "",
 		"with --kube: create for each Gateway, in control's namespace, pods with Envoy from this `IMAGE` and extproc from --extproc-image, and a Service. Without it you run the Envoys of Gateways")
 	fs.StringVar(&c.extprocImage, "extproc-image", "", "the `IMAGE` of extproc beside Envoys, with --envoy-image")
 	fs.StringVar(&c.certPath, "cert-path", "",
-		"serve other machines with TLS, with tls.crt and tls.key in this `DIR`, which are reloaded when they change")
+		"serve other machines over TLS, with tls.crt and tls.key in this `DIR`; control reloads them when they change")
 	fs.StringVar(&c.placement.ClientCAFile, "client-ca-file", "",
-		"on other machines, serve only extprocs with a client certificate that is signed by an authority in this PEM `FILE`")
+		"on other machines, serve only extprocs with a client certificate of an authority in this PEM `FILE`")
 	fs.StringVar(&c.placement.TokenFile, "token-file", "",
-		"on other machines, serve only extprocs that send the bearer token in this `FILE`, which may be replaced at any time")
+		"on other machines, serve only extprocs that send the bearer token in this `FILE`; control reads it again when it changes")
 	fs.StringVar(&c.mesh.ClientCAFile, "mesh-client-ca-file", "",
-		"serve ModelMesh's API to clients on other machines with a certificate that is signed by an authority in this PEM `FILE`")
+		"serve ModelMesh's API to clients on other machines with a certificate of an authority in this PEM `FILE`")
 	fs.StringVar(&c.mesh.TokenFile, "mesh-token-file", "",
 		"serve ModelMesh's API to clients on other machines that send the bearer token in this `FILE`, which must differ from that of --token-file. Without this flag and --mesh-client-ca-file, control rejects clients on other machines")
 	fs.StringVar(&c.metricsHost, "metrics-host", "127.0.0.1",
 		"serve metrics and health on this `HOST`; empty: all addresses. /models and /placement are always on loopback only")
 	fs.IntVar(&c.metricsPort, "metrics-port", 9091,
-		"serve /metrics, /models, /placement, /healthz and /readyz on this `PORT`; 0: any free port, which is logged; -1: none")
+		"serve /metrics, /models, /placement, /healthz and /readyz on this `PORT`; 0: any free port, which control logs; -1: none")
 	fs.StringVar(&c.meshPool, "mesh-pool", "",
 		"put registered models into this InferencePool, `NAMESPACE/NAME` (default: the only pool of model runtimes, or without one, the only pool whose engines have a model repository)")
 	fs.DurationVar(&c.drainLimit, "drain-timeout", decide.DrainLimit,
-		"how long running requests of a model may take before control unloads it")
+		"before control unloads a model, wait this long at most until its running requests have ended")
 	fs.DurationVar(&c.lookInterval, "scrape-interval", place.DefaultLookInterval,
-		"scrape each engine at this interval, which finds models that were loaded or unloaded by hand")
+		"scrape each engine at this interval, to find models that others loaded or unloaded")
 	fs.DurationVar(&c.tickInterval, "rebalance-interval", decide.TickInterval,
 		"rebalance at this interval: more copies of busy models, second copies, balance between endpoints, and loads into free room")
 	fs.StringVar(&c.pod, "pod", "",

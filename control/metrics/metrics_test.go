@@ -178,7 +178,7 @@ func TestModelsAreToldOnLoopbackAlone(t *testing.T) {
 			}
 		}
 	}
-	const refusal = "control serves /models on loopback alone, because it tells which models there are, and where: " +
+	const refusal = "control serves /models only on loopback, because it lists models and their endpoints: " +
 		"run `kubectl port-forward POD 9091` and ask http://localhost:9091/models\n"
 	for _, at := range []net.Addr{podIP, &net.TCPAddr{IP: net.ParseIP("fd00::7"), Port: 9091}} {
 		for _, path := range []string{"/models", "/models?id=sql"} {
@@ -197,7 +197,7 @@ func TestPlacementIsToldOnLoopbackAlone(t *testing.T) {
 	m := metrics.New()
 	h := m.Handler(nil)
 	for _, c := range []struct{ leader, want string }{
-		{"", "another control leads: ask that one\n"}, {"control-1", "another control leads, in the pod control-1: ask that one\n"},
+		{"", "another control leads: ask that one\n"}, {"control-1", "the leader is in the pod control-1: ask that one\n"},
 		{"", "another control leads: ask that one\n"},
 	} {
 		m.Leader(c.leader)
@@ -214,7 +214,7 @@ func TestPlacementIsToldOnLoopbackAlone(t *testing.T) {
 		strings.Contains(said, "secret") {
 		t.Errorf("%v: /placement is %d: %s", err, code, said)
 	}
-	const refusal = "control serves /placement on loopback alone, because it tells which models there are, and where: " +
+	const refusal = "control serves /placement only on loopback, because it lists models and their endpoints: " +
 		"run `kubectl port-forward POD 9091` and ask http://localhost:9091/placement\n"
 	if code, said := get(t, h, podIP, "/placement"); code != http.StatusForbidden || said != refusal {
 		t.Errorf("at %v /placement is %d: %s", podIP, code, said)

@@ -78,7 +78,7 @@ func onLoopback(serve http.HandlerFunc) http.HandlerFunc {
 		if tcp, ok := at.(*net.TCPAddr); ok {
 			port = strconv.Itoa(tcp.Port)
 		}
-		http.Error(w, fmt.Sprintf("control serves %s on loopback alone, because it tells which models there are, and where: "+
+		http.Error(w, fmt.Sprintf("control serves %s only on loopback, because it lists models and their endpoints: "+
 			"run `kubectl port-forward POD %[2]s` and ask http://localhost:%[2]s%[1]s", r.URL.Path, port), http.StatusForbidden)
 	}
 }
@@ -120,7 +120,7 @@ func (m *Meter) deciding(w http.ResponseWriter) *term {
 	if t == nil {
 		words := "another control leads: ask that one"
 		if leader, _ := m.leader.Load().(string); leader != "" {
-			words = fmt.Sprintf("another control leads, in the pod %s: ask that one", leader)
+			words = fmt.Sprintf("the leader is in the pod %s: ask that one", leader)
 		}
 		http.Error(w, words, http.StatusServiceUnavailable)
 	}

@@ -146,7 +146,7 @@ func (s *Server) wait(r *http.Request, pod objects.Name) answer {
 	placer := s.current()
 	switch {
 	case placer == nil && r.Header.Get(forwarded) != "":
-		return answer{http.StatusServiceUnavailable, "this control does not lead, or has not read its objects yet: ask again"}
+		return answer{http.StatusServiceUnavailable, "this control is not the leader, or has not read its objects yet: ask again"}
 	case placer == nil:
 		return s.forward(r)
 	}
@@ -175,10 +175,10 @@ func judge(pod objects.Name, is place.Migration, now time.Time) answer {
 	switch {
 	case !is.Selected:
 		return answer{http.StatusNotFound,
-			fmt.Sprintf("no InferencePool selects a pod %s that has an address: nothing is to be moved; is the name that of the pod, and its label that of the pool?", pod)}
+			fmt.Sprintf("no InferencePool selects a pod %s with an address, so there are no models to move: check the pod's name and labels", pod)}
 	case !is.Terminating:
 		return answer{http.StatusConflict,
-			fmt.Sprintf("the pod %s is not being deleted, so that there is nothing to wait for: a container that is restarted alone needs no hook", pod)}
+			fmt.Sprintf("the pod %s is not being deleted, so there is nothing to wait for: a restarted container needs no hook", pod)}
 	case !is.Migrates:
 		return answer{http.StatusConflict,
 			fmt.Sprintf("the pod %s has no annotation %s: %s, so that it was left at once: annotate the pod template, or take the hook out",
@@ -187,7 +187,7 @@ func judge(pod objects.Name, is place.Migration, now time.Time) answer {
 		return answer{http.StatusOK, words}
 	case !now.Before(is.Until):
 		if len(is.Behind) > 0 {
-			words += fmt.Sprintf("\nno more time: %d extprocs have not said that they send nothing there any more", len(is.Behind))
+			words += fmt.Sprintf("\nout of time: %d extprocs have not confirmed that they stopped sending requests there", len(is.Behind))
 		} else {
 			words += "\nno more time: this control does not know that it leads, and moves nothing"
 		}
@@ -200,10 +200,10 @@ func judge(pod objects.Name, is place.Migration, now time.Time) answer {
 func (s *Server) forward(r *http.Request) answer {
 	none := func(err error) answer {
 		return answer{http.StatusServiceUnavailable,
-			fmt.Sprintf("this control does not lead, and cannot ask the one that does: %v; ask again", err)}
+			fmt.Sprintf("this control is not the leader, and cannot ask the leader: %v; ask again", err)}
 	}
 	if s.Leader == nil {
-		return none(errors.New("it has not read its objects yet, and is the only one"))
+		return none(errors.New("it has not read its objects yet, and there is no other control"))
 	}
 	leader, err := s.Leader(r.Context())
 	if err != nil {

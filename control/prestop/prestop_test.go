@@ -70,9 +70,9 @@ func TestAHookWaitsUntilAllIsMovedAndKnown(t *testing.T) {
 			time.Sleep(time.Second)
 			p.set(func(is *place.Migration) { is.Behind = nil })
 		}, 11 * time.Second, "e1: 2 models moved"},
-		"somebody does not say so": {func(p *placer) {
+		"two extprocs do not confirm": {func(p *placer) {
 			p.set(func(is *place.Migration) { is.Done, is.Behind = true, []string{"x", "y"} })
-		}, time.Minute, "2 extprocs have not said"},
+		}, time.Minute, "2 extprocs have not confirmed"},
 		"control is paused": {func(*placer) {}, time.Minute, "does not know that it leads"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -199,7 +199,7 @@ func TestAControlThatDoesNotLeadAsksTheLeader(t *testing.T) {
 	toLeader := func(context.Context) (netip.Addr, error) { return address.Addr(), nil }
 	follower.Leader, leader.Leader = toLeader, toLeader
 	if code, words, _ := call(follower, http.MethodGet, "/prestop/llm/qwen-0", t.Context()); code != http.StatusServiceUnavailable ||
-		!strings.Contains(words, "does not lead") {
+		!strings.Contains(words, "is not the leader") {
 		t.Errorf("where none leads it is %d: %s", code, words)
 	}
 	p := migrating()

@@ -75,7 +75,7 @@ func (c Callers) authenticator(flags string, log *slog.Logger) (d authenticator,
 			return d, fmt.Errorf("%sclient-ca-file: %w", flags, err)
 		}
 		if d.own = certificates(text); len(d.own) == 0 {
-			return d, fmt.Errorf("%sclient-ca-file: %s holds no certificate in PEM", flags, c.ClientCAFile)
+			return d, fmt.Errorf("%sclient-ca-file: %s contains no certificate in PEM", flags, c.ClientCAFile)
 		}
 		d.roots = x509.NewCertPool()
 		for _, authority := range d.own {

@@ -62,9 +62,9 @@ func TestCallersWhoAreNotKnownAreRefusedAtTheStart(t *testing.T) {
 		"the mesh alone":        {serve.Config{CertPath: f.certs, Mesh: serve.Callers{TokenFile: f.meshToken}}, open},
 		"no certificate there":  {serve.Config{CertPath: t.TempDir(), Placement: serve.Callers{TokenFile: f.token}}, "--cert-path: "},
 		"no authority": {serve.Config{CertPath: f.certs, Placement: serve.Callers{ClientCAFile: f.token}},
-			"--client-ca-file: " + f.token + " holds no certificate in PEM"},
+			"--client-ca-file: " + f.token + " contains no certificate in PEM"},
 		"no authority of the mesh": {serve.Config{CertPath: f.certs, Mesh: serve.Callers{ClientCAFile: f.token}},
-			"--mesh-client-ca-file: " + f.token + " holds no certificate in PEM"},
+			"--mesh-client-ca-file: " + f.token + " contains no certificate in PEM"},
 		"an empty token": {serve.Config{CertPath: f.certs, Placement: serve.Callers{TokenFile: f.empty}}, "--token-file: " +
 			f.empty + " is empty"},
 		"an empty token of the mesh": {serve.Config{CertPath: f.certs, Mesh: serve.Callers{TokenFile: f.empty}}, "--mesh-token-file: " +

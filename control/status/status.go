@@ -24,21 +24,21 @@ import (
 const usage = `control status asks a running control where models are loaded, and prints tables. Without arguments it prints all pools,
 all endpoints, and the models that have too few copies. Arguments and flags select some of them.
 
-  Pools      the number of endpoints, models, copies and queued requests, and the share of room that is free. Every model
-             that was used within the WARM WINDOW is loaded or loading
-  Endpoints  one line each, with the reason if one is not ready (these come first), then its models:
-               loaded     serves requests ("3 in flight" counts those that run now)
-               loading    since when, and for which purpose: queued requests (requests), the minimum number of copies (least),
-                          a copy whose pod migrates (migration), load (load), an endpoint with little load (balance), a second
-                          copy of a model in use (use), or free room (room)
-               queued     has a place, and waits for its turn or for another model to leave
-               draining   gets no new requests; control unloads it when the running ones have ended
-               unloading  the engine is unloading it
-  Models     models with too few copies: how many requests are queued and for how long, why there are no more copies, and
-             which loads failed, with the engine's message and the time of the next attempt. MODEL arguments print these
-             models in any case
-  VModels    those that do not serve their target yet, and why. A MODEL argument prints VModels of that id, and those that
-             name this model
+  Pools      the number of endpoints, models, copies and queued requests, and the share of room that is free. All models
+             with a request within the WARM WINDOW are loaded or loading
+  Endpoints  one line for each, those that are not ready first, with the reason. Then its models:
+               loaded     serves requests ("3 in flight" counts those that run now).
+               loading    since when, and the reason of the load. These are queued requests (requests), the minimum number of
+                          copies (least) and a pod that migrates (migration). Others are too much load (load), an endpoint
+                          with little load (balance), a second copy of a model in use (use) and free room (room).
+               queued     waits to be loaded here, behind other loads or until another model is evicted.
+               draining   gets no new requests; control unloads it when the running ones have ended.
+               unloading  the engine is unloading it.
+  Models     models with too few copies, with the queued requests, the longest wait, and the reason for too few copies.
+             Failed loads follow, with the engine's message and the time of the next attempt. Models given as MODEL are
+             always printed
+  VModels    VModels that do not serve their target yet, and why. MODEL selects the VModels of that id, and those whose
+             target is that model
 
 States of an endpoint:
   ready
@@ -50,7 +50,7 @@ States of an endpoint:
   migrating    its pod is being deleted, and its models serve until other endpoints have copies
   stopping     its engine reports that it is stopping
 
-USED is what models use of the adapter slots or bytes. LOADS is the number of running loads and its limit.
+USED is the number of adapter slots or bytes that models use. LOADS is the number of running loads and its limit.
 
 control answers on loopback only, on the port of --metrics-port. In a cluster, forward a port to the pod of the leader:
 
@@ -65,7 +65,7 @@ Examples:
   control status
   control status --pool default/llama --all
   control status --endpoint 10.0.0.7:8000
-  control status a01 a02                       where two models are loaded, and why not elsewhere
+  control status a01 a02                       print where two models are loaded, and why not elsewhere
   control status -o json a01
 
 Flags:

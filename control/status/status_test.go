@@ -77,7 +77,7 @@ func TestWhoDoesNotAnswer(t *testing.T) {
 		closed.URL: "no process listens at " + closed.URL + ": set --url to where control serves metrics",
 		s.URL:      s.URL + " has no /placement: it is not a control, or an older version",
 		is(http.StatusServiceUnavailable,
-			"another control leads, in the pod c-1: ask that one\n"): " is not the leader: another control leads, in the pod c-1: ask that one",
+			"the leader is in the pod c-1: ask that one\n"): " is not the leader: the leader is in the pod c-1: ask that one",
 		is(http.StatusForbidden,
 			"control serves /placement on loopback alone\n"): " answers 403: control serves /placement on loopback alone",
 		is(http.StatusOK, "<html>"): " answers with something else than a placement: ",

@@ -66,7 +66,7 @@ func TestCertificatesOfAnAPIServer(t *testing.T) {
 	w := <-given
 	one, two := objects.Name{Namespace: "certs", Name: "a"}, objects.Name{Namespace: "certs", Name: "b"}
 	is := w.Name(ctx, []objects.Name{one})[one]
-	wants(t, "without the right", is, "", `it may not be read: secrets "a" is forbidden: User "control"`)
+	wants(t, "without the right", is, "", `control may not read it: secrets "a" is forbidden: User "control"`)
 	wants(t, "without the right", is, "", "; give the user control get on it with a Role in the namespace certs")
 	change := func() plan.Certificate {
 		t.Helper()

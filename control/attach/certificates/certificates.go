@@ -221,7 +221,7 @@ func (k Kind) next(name objects.Name, was plan.Certificate, data map[string][]by
 	case apierrors.IsNotFound(err):
 		return plan.Certificate{Fault: "it does not exist: make it with " + k.create(name)}
 	case apierrors.IsForbidden(err):
-		was.Fault = fmt.Sprintf("it may not be read: %v", err)
+		was.Fault = fmt.Sprintf("control may not read it: %v", err)
 		return was
 	case err != nil:
 		return was

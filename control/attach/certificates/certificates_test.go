@@ -119,7 +119,7 @@ func TestWhatIsKnownOfASecretFollowsIt(t *testing.T) {
 		{what: "with no key", data: dataOf(chain2, ""), chain: chain2, fault: "tls.key is missing"},
 		{what: "mended", data: dataOf(chain, key), chain: chain},
 		{what: "without the right", err: errForbidden, chain: chain,
-			fault: `it may not be read: secrets "cert" is forbidden: no; give the user u get on it`},
+			fault: `control may not read it: secrets "cert" is forbidden: no; give the user u get on it`},
 		{what: "with the right", data: dataOf(chain, key), chain: chain},
 		{what: "deleted", fault: "it does not exist"},
 		{what: "deleted, beside an API server that is away", err: errAway, fault: "it does not exist", same: true},

@@ -38,7 +38,7 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	gateway := fs.String("gateway", "", "ask only the Gateway `NAMESPACE/NAME`")
 	port := fs.Int32("port", 0, "ask only this `PORT`")
 	method := fs.String("method", "GET", "the request's `METHOD`")
-	lines := fs.StringArrayP("header", "H", nil, "a `HEADER` of the request, written NAME: VALUE; may be repeated")
+	lines := fs.StringArrayP("header", "H", nil, "a `HEADER` of the request, written NAME: VALUE; repeatable")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}

@@ -63,7 +63,7 @@ func (l LeftOut) verdict(of objects.Object, gateway objects.Name) attach.Verdict
 	}
 	return attach.Verdict{
 		Reason: string(gatewayv1.RouteReasonUnsupportedValue),
-		Words:  fmt.Sprintf("the Envoys of Gateway %s refuse it, until it changes: %q: %s", gateway, l.Words, then),
+		Words:  fmt.Sprintf("the Envoys of Gateway %s reject it: %q: until it changes, %s", gateway, l.Words, then),
 	}
 }
 

@@ -107,9 +107,9 @@ func (m *Match) misses(r Request) string {
 func (v Value) misses(kind, is string, given bool) string {
 	switch {
 	case !given:
-		return fmt.Sprintf("it wants the %s %s", kind, v.Name)
+		return fmt.Sprintf("it needs the %s %s", kind, v.Name)
 	case v.Regex && !fitsWhole(v.Value, is), !v.Regex && is != v.Value:
-		return fmt.Sprintf("it wants the %s %s to be %s", kind, v.Name, v.Value)
+		return fmt.Sprintf("it needs the %s %s with the value %s", kind, v.Name, v.Value)
 	}
 	return ""
 }
