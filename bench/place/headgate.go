@@ -89,7 +89,7 @@ func (h *headgate) look(endpoint int) {
 }
 
 func (h *headgate) key(c *Copy) decide.CopyKey {
-	return decide.CopyKey{Key: h.keys[c.Model], Endpoint: h.addresses[c.Endpoint]}
+	return decide.CopyKey{ModelKey: h.keys[c.Model], Endpoint: h.addresses[c.Endpoint]}
 }
 
 // Request reports the use of a model, and that it is requested if it has no copy.
@@ -124,7 +124,7 @@ func (h *headgate) decide() {
 		again := h.do(todo)
 		for key, change := range h.state.Changes().Copies {
 			c := h.At(h.models[key.ID], h.number[key.Endpoint])
-			if c != nil && c.State == Loaded && change.There && change.State == decide.Draining {
+			if c != nil && c.State == Loaded && change.State == decide.Draining {
 				h.Unload(c) // the unload may end at once
 				again = true
 			}
@@ -141,7 +141,7 @@ func (h *headgate) do(todo []decide.Action) (news bool) {
 		a := todo[0]
 		todo = todo[1:]
 		model, endpoint := h.models[a.Model.ID], h.number[a.Endpoint]
-		key := decide.CopyKey{Key: a.Model.ModelKey, Endpoint: a.Endpoint}
+		key := decide.CopyKey{ModelKey: a.Model.ModelKey, Endpoint: a.Endpoint}
 		switch a.Kind {
 		case decide.Predict:
 			h.state.Predicted(key, h.Size[model])

@@ -201,8 +201,8 @@ func (f termCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge(extprocsDesc, t.board.Peers())
 	count := t.placer.Count()
-	for state, n := range count.Copies {
-		gauge(copiesDesc, n, decide.CopyState(state).String())
+	for state := decide.Queued; state <= decide.Unloading; state++ {
+		gauge(copiesDesc, count.Copies[state], state.String())
 	}
 	gauge(queuedDesc, count.Held)
 	for pool, missed := range count.Missed {

@@ -371,7 +371,7 @@ func (p *Placer) restore(now time.Time) {
 			continue
 		}
 		p.state.Restore(decide.Record{
-			CopyKey: decide.CopyKey{Key: key, Endpoint: c.Endpoint}, State: recorded[c.State], Bytes: c.Bytes,
+			CopyKey: decide.CopyKey{ModelKey: key, Endpoint: c.Endpoint}, State: recorded[c.State], Bytes: c.Bytes,
 			Source:      decide.SizeSource(max(0, slices.Index(decide.SizeSources[:], c.Size))),
 			Limit:       c.Concurrency,
 			Incarnation: c.Incarnation,

@@ -162,7 +162,7 @@ func (p *Placer) lookAt(ctx context.Context, s *site, afresh bool) error {
 // that are missing from the catalogue are being removed. The caller holds mu.
 func (p *Placer) toldTo(address string) (all []loader.Model) {
 	for _, c := range p.state.CopiesAt(address) {
-		if is, there := p.state.Status(c.Key); there {
+		if is, there := p.state.Status(c.ModelKey); there {
 			all = append(all, modelOf(is.Entry))
 		}
 	}
@@ -214,7 +214,7 @@ func (p *Placer) answered(s *site, a loader.Answer) {
 	p.mu.Lock()
 	tries := s.tried(a)
 	for _, key := range p.state.At(s.Address, a.Model) {
-		p.keep(key.Key, s.Address, a)
+		p.keep(key.ModelKey, s.Address, a)
 	}
 	p.mu.Unlock()
 	switch {
@@ -260,7 +260,7 @@ func (s *site) tried(a loader.Answer) int {
 // begin starts an action in a goroutine of its own. The caller holds mu.
 func (p *Placer) begin(a decide.Action) {
 	s := p.endpoints[a.Endpoint]
-	key := decide.CopyKey{Key: a.Model.ModelKey, Endpoint: a.Endpoint}
+	key := decide.CopyKey{ModelKey: a.Model.ModelKey, Endpoint: a.Endpoint}
 	if s == nil || p.running == nil || p.running.Err() != nil {
 		return
 	}
@@ -460,9 +460,9 @@ func (p *Placer) record(s *site, key decide.CopyKey, state decide.CopyState) sto
 
 func (p *Placer) recordOf(s *site, c decide.Copy) store.Copy {
 	var e objects.Entry
-	if known := p.declared[c.Key]; known != nil {
+	if known := p.declared[c.ModelKey]; known != nil {
 		e = *known
-	} else if m := p.registered[c.Key]; m != nil {
+	} else if m := p.registered[c.ModelKey]; m != nil {
 		e = objects.EntryOf(m)
 	}
 	return store.Copy{

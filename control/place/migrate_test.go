@@ -34,7 +34,7 @@ func TestAPodThatTakesTheAddressOfADeletedOneHasNothing(t *testing.T) {
 	w.board.mu.Lock()
 	gone := slices.Clone(w.board.gone)
 	w.board.mu.Unlock()
-	if want := []decide.CopyKey{{Key: key("a"), Endpoint: e.address}}; !slices.Equal(gone, want) {
+	if want := []decide.CopyKey{{ModelKey: key("a"), Endpoint: e.address}}; !slices.Equal(gone, want) {
 		t.Errorf("extprocs are told that %v are gone, want %v", gone, want)
 	}
 	w.awaitCopies("a", e.address+" loaded") // the engine lists it

@@ -255,8 +255,8 @@ func (p *Placer) publish(now time.Time) {
 	change := p.state.Changes()
 	changed := make(map[decide.Key]bool, len(change.Failures))
 	for key, c := range change.Copies {
-		changed[key.Key] = true
-		if c.There && c.State == decide.Draining {
+		changed[key.ModelKey] = true
+		if c.State == decide.Draining {
 			p.Meter.Evicted()
 		}
 	}

@@ -273,7 +273,7 @@ func TestLimitsOfCopiesOutliveControl(t *testing.T) {
 		t.Errorf("the copy takes %d requests at once", n)
 	}
 	w.stop()
-	w.board.Publish(decide.Change{Copies: map[decide.CopyKey]decide.CopyChange{{Key: key("a"), Endpoint: r.address}: {}}})
+	w.board.Publish(decide.Change{Copies: map[decide.CopyKey]decide.CopyChange{{ModelKey: key("a"), Endpoint: r.address}: {}}})
 	w.start()
 	w.set(there, a, b)
 	w.await("it was looked at", w.board.isReady)
@@ -760,12 +760,12 @@ func TestARuntimeWhoseLifeNothingTellsIsMadeReadyWhenAModelIsMissing(t *testing.
 			t.Errorf("before anything is known %s is at %q, and it was made ready %d times", id, got, r.Purges())
 		}
 	}
-	w.Missing(decide.CopyKey{Key: key("a"), Endpoint: address})
+	w.Missing(decide.CopyKey{ModelKey: key("a"), Endpoint: address})
 	w.await("it has both again", func() bool { return r.Loaded("a") && r.Loaded("b") })
 	for _, id := range []string{"a", "b"} {
 		w.awaitCopies(id, address+" loaded")
 	}
-	w.Missing(decide.CopyKey{Key: key("a"), Endpoint: address})
+	w.Missing(decide.CopyKey{ModelKey: key("a"), Endpoint: address})
 	w.awaitCopies("b", address+" loaded")
 	if r.Purges() != 1 {
 		t.Errorf("it was made ready %d times", r.Purges())

@@ -223,7 +223,7 @@ func TestAMissingModelOfARepositoryIsLookedFor(t *testing.T) {
 		return e.asked("POST "+engine.IndexPath) == before
 	})
 	before := e.asked("POST " + engine.IndexPath)
-	w.Missing(decide.CopyKey{Key: key("a"), Endpoint: e.address})
+	w.Missing(decide.CopyKey{ModelKey: key("a"), Endpoint: e.address})
 	w.await("the index is read", func() bool { return e.asked("POST "+engine.IndexPath) > before })
 }
 

@@ -68,7 +68,7 @@ func TestTheViewOfAFleet(t *testing.T) {
 		object("bad", ", baseModel: another, source: 'sim:?fail=FAILED_PRECONDITION:no%20such%20file'"))
 	w.await("x is loaded", func() bool { return strings.HasSuffix(w.copies("x"), " loaded") })
 	w.Wanted("extproc", key("bad"), decide.Want{Requests: 3, Since: time.Now()})
-	w.InFlight(map[decide.CopyKey]int{{Key: key("x"), Endpoint: e.address}: 5, {Key: key("x"), Endpoint: runtime.address}: 5})
+	w.InFlight(map[decide.CopyKey]int{{ModelKey: key("x"), Endpoint: e.address}: 5, {ModelKey: key("x"), Endpoint: runtime.address}: 5})
 	if all := w.View().Pools[0].CoverSeconds; all != nil {
 		t.Errorf("a model was used %v s ago that is not there", *all)
 	}

@@ -219,7 +219,7 @@ func (b *board) takes(endpoint string) engine.Methods {
 func (b *board) limit(id, endpoint string) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if limit, there := b.limits[decide.CopyKey{Key: key(id), Endpoint: endpoint}]; there {
+	if limit, there := b.limits[decide.CopyKey{ModelKey: key(id), Endpoint: endpoint}]; there {
 		return limit
 	}
 	return -1
@@ -237,13 +237,13 @@ func (b *board) Publish(c decide.Change) {
 		if b.limits == nil {
 			b.limits = make(map[decide.CopyKey]int)
 		}
-		if delete(b.limits, key); of.There && of.State == decide.Loaded {
+		if delete(b.limits, key); of.State == decide.Loaded {
 			b.limits[key] = of.Limit
 		}
-		if !of.There {
+		if of.State == decide.Gone {
 			b.gone = append(b.gone, key)
 		}
-		if of.There && of.State == decide.Draining {
+		if of.State == decide.Draining {
 			go b.placer.Drained(key)
 		}
 	}

@@ -203,7 +203,7 @@ func TestAFleetInWhichAllHasEndedIsEmpty(t *testing.T) {
 				f.ApplyPlacement(endpointstate.PlacementUpdate{
 					Endpoints: governing(), Leaving: map[string]endpointstate.Leaving{k.Endpoint: {}},
 					Methods: map[string]engine.Methods{k.Endpoint: ""},
-					Copies:  map[endpointstate.CopyKey]endpointstate.CopyState{k: endpointstate.Nothing},
+					Copies:  map[endpointstate.CopyKey]endpointstate.CopyState{k: endpointstate.Gone},
 					Others:  map[endpointstate.CopyKey]int64{k: 0},
 				})
 			}

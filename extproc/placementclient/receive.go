@@ -1,13 +1,13 @@
 package placementclient
 
 import (
-	"strings"
 	"time"
 
 	"github.com/headgate/headgate/api/placement"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/placementproto"
 )
 
 // hearing turns the Updates of one stream into placement updates: none until control has sent
@@ -51,11 +51,6 @@ func (h *hearing) hear(u *placement.Update, now time.Time) (endpointstate.Placem
 	return n, true
 }
 
-var words = map[placement.Copy_State]endpointstate.CopyState{
-	placement.Copy_LOADING: endpointstate.Loading, placement.Copy_LOADED: endpointstate.Loaded,
-	placement.Copy_UNLOADING: endpointstate.Unloading,
-}
-
 // read adds the contents of an Update to n. It ignores entries without a pool.
 func read(u *placement.Update, n *endpointstate.PlacementUpdate, now time.Time) {
 	if u.GetEndpoints() != nil {
@@ -65,8 +60,8 @@ func read(u *placement.Update, n *endpointstate.PlacementUpdate, now time.Time) 
 		}
 	}
 	for _, c := range u.GetCopies() {
-		if k, ok := copyKey(c.GetCopy()); ok {
-			n.Copies[k] = words[c.GetState()]
+		if k, ok := placementproto.CopyOf(c.GetCopy()); ok {
+			n.Copies[k] = placementproto.StateOf(c.GetState())
 			if n.Limits[k] = int(c.GetLimit()); c.GetLimit() == 0 {
 				delete(n.Limits, k)
 			}
@@ -76,12 +71,12 @@ func read(u *placement.Update, n *endpointstate.PlacementUpdate, now time.Time) 
 		n.Share = endpointstate.Share{Index: int(share.GetIndex()), Processes: int(share.GetProcesses())}
 	}
 	for _, i := range u.GetInFlight() {
-		if k, ok := copyKey(i.GetCopy()); ok {
+		if k, ok := placementproto.CopyOf(i.GetCopy()); ok {
 			n.Others[k] = int64(i.GetRequests())
 		}
 	}
 	for _, f := range u.GetFailures() {
-		if k, ok := modelKey(f.GetKey()); ok {
+		if k, ok := placementproto.ModelOf(f.GetKey()); ok {
 			n.Failures[k] = f.GetReason()
 		}
 	}
@@ -89,22 +84,15 @@ func read(u *placement.Update, n *endpointstate.PlacementUpdate, now time.Time) 
 		n.Methods[r.GetEndpoint()] = engine.MethodsOfLines(r.GetMethods())
 	}
 	for _, l := range u.GetLeaving() {
-		why := endpointstate.Leaving{Terminating: l.GetTerminating()}
-		if l.MigratesMs != nil {
-			why.Migrates = now.Add(time.Duration(l.GetMigratesMs()) * time.Millisecond) //nolint:gosec // a wrong one is soon over
-		}
-		if l.StoppingMs != nil {
-			why.Stopping = now.Add(-time.Duration(l.GetStoppingMs()) * time.Millisecond)
-		}
-		n.Leaving[l.GetEndpoint()] = why
+		n.Leaving[l.GetEndpoint()] = placementproto.LeavingOf(l, now)
 	}
 	for _, v := range u.GetVmodels() {
-		if k, ok := modelKey(v.GetKey()); ok {
+		if k, ok := placementproto.ModelOf(v.GetKey()); ok {
 			n.VModels[k] = endpointstate.Switch{Active: v.GetActive(), Canary: v.GetCanary(), Percent: int(v.GetPercent())}
 		}
 	}
 	for _, r := range u.GetRegistered() {
-		if k, ok := modelKey(r.GetKey()); ok {
+		if k, ok := placementproto.ModelOf(r.GetKey()); ok {
 			n.Registered[k] = !r.GetGone()
 		}
 	}
@@ -130,14 +118,4 @@ func backlogsOf(told []*placement.Backlog, now time.Time, dst []endpointstate.Ba
 		})
 	}
 	return dst
-}
-
-func modelKey(k *placement.ModelKey) (objects.ModelKey, bool) {
-	namespace, name, ok := strings.Cut(k.GetPool(), "/")
-	return objects.ModelKey{Pool: objects.Name{Namespace: namespace, Name: name}, ID: k.GetModel()}, ok && k.GetModel() != ""
-}
-
-func copyKey(k *placement.CopyKey) (endpointstate.CopyKey, bool) {
-	key, ok := modelKey(k.GetKey())
-	return endpointstate.CopyKey{ModelKey: key, Endpoint: k.GetEndpoint()}, ok
 }

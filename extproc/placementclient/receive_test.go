@@ -58,7 +58,7 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 		},
 	}, now)
 	want = newNews()
-	want.Copies[copyOf("m")], want.Copies[copyOf("n")] = endpointstate.Unloading, endpointstate.Nothing
+	want.Copies[copyOf("m")], want.Copies[copyOf("n")] = endpointstate.Unloading, endpointstate.Gone
 	want.Failures[model("n")] = "load_failed"
 	want.Registered[model("o")], want.Registered[model("p")] = true, false
 	want.Leaving["a"], want.Leaving["b"] = endpointstate.Leaving{Stopping: now.Add(-200 * time.Millisecond)},

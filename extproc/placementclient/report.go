@@ -8,6 +8,7 @@ import (
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/placementproto"
 )
 
 // telling is what this stream has reported to control. The next report has the differences.
@@ -54,14 +55,14 @@ func (t *telling) wants(all []queue.Wanted, unusable func(objects.ModelKey) []st
 		}
 		t.wanted[w.Key] = is
 		out = append(out, &placement.Wanted{
-			Key: wireModel(w.Key), Requests: uint32(is.requests), Unusable: is.unusable,
+			Key: placementproto.Model(w.Key), Requests: uint32(is.requests), Unusable: is.unusable,
 			WaitedMs: uint64(max(0, now.Sub(w.Since)).Milliseconds()),
 		})
 	}
 	for key := range t.wanted {
 		if !waits[key] {
 			delete(t.wanted, key)
-			out = append(out, &placement.Wanted{Key: wireModel(key)})
+			out = append(out, &placement.Wanted{Key: placementproto.Model(key)})
 		}
 	}
 	return out
@@ -74,13 +75,13 @@ func (t *telling) flies(now map[endpointstate.CopyKey]endpointstate.InFlightCoun
 	for k, is := range now {
 		if t.inFlight[k] != is.Requests && (all || is.Closed) {
 			t.inFlight[k] = is.Requests
-			out = append(out, &placement.InFlight{Copy: wireCopy(k), Requests: uint32(is.Requests)})
+			out = append(out, &placement.InFlight{Copy: placementproto.Copy(k), Requests: uint32(is.Requests)})
 		}
 	}
 	for k := range t.inFlight {
 		if now[k].Requests == 0 {
 			delete(t.inFlight, k)
-			out = append(out, &placement.InFlight{Copy: wireCopy(k)})
+			out = append(out, &placement.InFlight{Copy: placementproto.Copy(k)})
 		}
 	}
 	return out
@@ -94,14 +95,7 @@ func (t *telling) leaves(all map[string]endpointstate.Leaving, now time.Time) []
 			continue
 		}
 		t.leaving[address] = is
-		l := &placement.Leaving{Endpoint: address, Terminating: is.Terminating}
-		if !is.Migrates.IsZero() {
-			l.MigratesMs = new(uint64(max(0, is.Migrates.Sub(now)).Milliseconds()))
-		}
-		if !is.Stopping.IsZero() {
-			l.StoppingMs = new(uint64(max(0, now.Sub(is.Stopping)).Milliseconds()))
-		}
-		out = append(out, l)
+		out = append(out, placementproto.Leaving(address, is, now))
 	}
 	for address := range t.leaving {
 		if _, ok := all[address]; !ok {
@@ -178,13 +172,13 @@ func usage(used map[objects.ModelKey]endpointstate.ModelUse, full map[objects.Mo
 	var out []*placement.Usage
 	for k, u := range used {
 		out = append(out, &placement.Usage{
-			Key: wireModel(k), Requests: uint32(u.Requests), IdleMs: uint64(max(0, now.Sub(u.Last)).Milliseconds()),
+			Key: placementproto.Model(k), Requests: uint32(u.Requests), IdleMs: uint64(max(0, now.Sub(u.Last)).Milliseconds()),
 			WaitedMs: waitedMs(full[k], passed),
 		})
 	}
 	for k, n := range full {
 		if _, told := used[k]; !told { // no request has begun
-			out = append(out, &placement.Usage{Key: wireModel(k), WaitedMs: waitedMs(n, passed)})
+			out = append(out, &placement.Usage{Key: placementproto.Model(k), WaitedMs: waitedMs(n, passed)})
 		}
 	}
 	return out
@@ -197,15 +191,7 @@ func waitedMs(requests int, passed time.Duration) uint64 {
 func missing(keys []endpointstate.CopyKey) []*placement.CopyKey {
 	var out []*placement.CopyKey
 	for _, k := range keys {
-		out = append(out, wireCopy(k))
+		out = append(out, placementproto.Copy(k))
 	}
 	return out
-}
-
-func wireModel(k objects.ModelKey) *placement.ModelKey {
-	return &placement.ModelKey{Pool: k.Pool.String(), Model: k.ID}
-}
-
-func wireCopy(k endpointstate.CopyKey) *placement.CopyKey {
-	return &placement.CopyKey{Key: wireModel(k.ModelKey), Endpoint: k.Endpoint}
 }

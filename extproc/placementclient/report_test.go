@@ -12,6 +12,7 @@ import (
 	"github.com/headgate/headgate/api/placement"
 	"github.com/headgate/headgate/extproc/fleet/endpointstate"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/placementproto"
 )
 
 // A backlog is reported again if it differs from what the last report implies by now, and when its
@@ -74,9 +75,9 @@ func TestWhatWaitedIsToldWithUse(t *testing.T) {
 	)
 	slices.SortFunc(got, func(a, b *placement.Usage) int { return strings.Compare(a.GetKey().GetModel(), b.GetKey().GetModel()) })
 	want := []*placement.Usage{
-		{Key: wireModel(key("both")), Requests: 3, IdleMs: 1000, WaitedMs: 3000},
-		{Key: wireModel(key("used")), Requests: 1},
-		{Key: wireModel(key("waits")), WaitedMs: 7500},
+		{Key: placementproto.Model(key("both")), Requests: 3, IdleMs: 1000, WaitedMs: 3000},
+		{Key: placementproto.Model(key("used")), Requests: 1},
+		{Key: placementproto.Model(key("waits")), WaitedMs: 7500},
 	}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Error(diff)

@@ -228,8 +228,8 @@ var houses = [][]floor{
 		{[]string{"internal/objects/source", "internal/configdump"},
 			"it chooses the source of objects; it prints the effective configuration"},
 		{
-			[]string{"internal/objects/dir", "internal/objects/kube", "internal/objects/resolve"},
-			"each reads objects from one place",
+			[]string{"internal/objects/dir", "internal/objects/kube", "internal/objects/resolve", "internal/placementproto"},
+			"each reads objects from one place, or converts them to messages",
 		},
 		{[]string{"internal/attach"}, "which routes attach to which listeners"},
 		{[]string{"internal/objects/kinds"}, "the kinds, for folders and API servers"},

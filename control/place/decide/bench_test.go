@@ -26,10 +26,10 @@ func full(b *testing.B, endpoints, more int) (*decide.State, time.Time) {
 		s.SetModel(objects.Entry{ModelKey: key(numbered(i)), Size: 100}.Complete(nil), time.Time{})
 	}
 	for i := range each * endpoints {
-		at := decide.CopyKey{Key: key(numbered(i)), Endpoint: address(i % endpoints)}
+		at := decide.CopyKey{ModelKey: key(numbered(i)), Endpoint: address(i % endpoints)}
 		s.Restore(decide.Record{CopyKey: at, State: decide.Loaded, Bytes: 100, Source: decide.MeasuredSize}, now)
 		now = now.Add(time.Millisecond)
-		s.Used(at.Key, decide.Use{Requests: 1, Last: now})
+		s.Used(at.ModelKey, decide.Use{Requests: 1, Last: now})
 	}
 	s.Decide(now)
 	return s, now
@@ -63,7 +63,7 @@ func serve(s *decide.State, now time.Time) {
 	for {
 		todo, _ := s.Decide(now)
 		for _, a := range todo {
-			c := decide.CopyKey{Key: a.Model.ModelKey, Endpoint: a.Endpoint}
+			c := decide.CopyKey{ModelKey: a.Model.ModelKey, Endpoint: a.Endpoint}
 			switch a.Kind {
 			case decide.Load:
 				s.LoadEnded(c, decide.LoadResult{Took: time.Second}, now)
@@ -73,7 +73,7 @@ func serve(s *decide.State, now time.Time) {
 		}
 		change := s.Changes()
 		for c, is := range change.Copies {
-			if is.There && is.State == decide.Draining {
+			if is.State == decide.Draining {
 				todo = append(todo, s.Drained(c, now)...)
 				s.UnloadEnded(c, false, now)
 			}
@@ -98,7 +98,7 @@ func BenchmarkStuck(b *testing.B) {
 			}
 			s.Decide(now)
 			for i := 0; b.Loop(); i++ {
-				s.Missing(decide.CopyKey{Key: key(numbered(i % 20000)), Endpoint: address(i % 1000)}, now)
+				s.Missing(decide.CopyKey{ModelKey: key(numbered(i % 20000)), Endpoint: address(i % 1000)}, now)
 				serve(s, now)
 			}
 		})
@@ -114,8 +114,8 @@ func BenchmarkTick(b *testing.B) {
 				b.StopTimer()
 				now = now.Add(decide.TickInterval)
 				for n := range 20 * endpoints {
-					c := decide.CopyKey{Key: key(numbered(n)), Endpoint: address(n % endpoints)}
-					s.Used(c.Key, decide.Use{Requests: 1 + 1000*endpoints/(n+1), Last: now})
+					c := decide.CopyKey{ModelKey: key(numbered(n)), Endpoint: address(n % endpoints)}
+					s.Used(c.ModelKey, decide.Use{Requests: 1 + 1000*endpoints/(n+1), Last: now})
 					s.InFlight(c, (n+i)%3, now)
 				}
 				s.Decide(now)

@@ -29,9 +29,8 @@ type Change struct {
 	Endpoints []string
 }
 
-// CopyChange is the state of a copy for followers. If There is false, the copy is gone.
+// CopyChange is the state of a copy for followers. The zero CopyChange means that it is gone.
 type CopyChange struct {
-	There bool
 	State CopyState
 	// Limit is the most requests that the copy takes at once; 0 means no limit.
 	Limit int
@@ -58,8 +57,8 @@ func (s *State) Changes() Change {
 		}
 	}
 	for key := range s.news.copies {
-		c, there := s.Copy(key)
-		change.Copies[key] = CopyChange{there, c.State, c.Limit, c.cut}
+		c, _ := s.Copy(key)
+		change.Copies[key] = CopyChange{c.State, c.Limit, c.cut}
 	}
 	for key := range s.news.records {
 		if !mayBeAt(s, key) {

@@ -1,7 +1,6 @@
 package decide
 
 import (
-	"cmp"
 	"time"
 
 	"github.com/headgate/headgate/internal/objects"
@@ -10,37 +9,23 @@ import (
 // Key names a model.
 type Key = objects.ModelKey
 
-// CopyKey identifies a copy.
-type CopyKey struct {
-	Key
-	Endpoint string // "ip:port"
-}
-
-// Compare orders copies by endpoint, then model.
-func (k CopyKey) Compare(l CopyKey) int {
-	return cmp.Or(cmp.Compare(k.Endpoint, l.Endpoint), k.Key.Compare(l.Key))
-}
-
-// CopyState is the stage in the life of a copy.
-type CopyState uint8
-
-const (
-	// Queued: the copy has a place and waits for its turn, or for evictions.
-	Queued CopyState = iota
-	// Loading: the engine was told to load it.
-	Loading
-	// Loaded: it serves requests.
-	Loaded
-	// Draining: it gets no new requests; those in flight may end.
-	Draining
-	// Unloading: the engine was told to unload it.
-	Unloading
+// CopyKey, CopyState, Leaving and Switch are shared with extproc.
+type (
+	CopyKey   = objects.CopyKey
+	CopyState = objects.CopyState
+	Leaving   = objects.Leaving
+	Switch    = objects.Switch
 )
 
-// CopyStates are the names of the states.
-var CopyStates = [...]string{Queued: "queued", Loading: "loading", Loaded: "loaded", Draining: "draining", Unloading: "unloading"}
-
-func (s CopyState) String() string { return CopyStates[s] }
+// The states of a copy, in order.
+const (
+	Gone      = objects.Gone
+	Queued    = objects.Queued
+	Loading   = objects.Loading
+	Loaded    = objects.Loaded
+	Draining  = objects.Draining
+	Unloading = objects.Unloading
+)
 
 // SizeSource is the source of a size, ordered by reliability, the best last.
 type SizeSource uint8

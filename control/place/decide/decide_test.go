@@ -230,7 +230,7 @@ func options(words []string) (plain []string, with map[string]string) {
 func key(id string) decide.Key { return decide.Key{Pool: pool, ID: id} }
 
 func copyKey(endpoint, id string) decide.CopyKey {
-	return decide.CopyKey{Key: key(id), Endpoint: endpoint}
+	return decide.CopyKey{ModelKey: key(id), Endpoint: endpoint}
 }
 
 func (r *runner) tell(verb string, words []string) []decide.Action {

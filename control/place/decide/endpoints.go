@@ -93,21 +93,6 @@ type endpoint struct {
 	born time.Time
 }
 
-// Leaving says whether and why an endpoint is about to end. The zero Leaving means that it stays.
-type Leaving struct {
-	// Terminating: its pod is being deleted.
-	Terminating bool
-	// Migrates is until when it serves while its models are loaded elsewhere; zero if it does not
-	// migrate, or has ended its migration.
-	Migrates time.Time
-	// Stopping is when the engine last reported that it is stopping; zero if it has not reported
-	// that, or not recently.
-	Stopping time.Time
-}
-
-// Is reports whether the endpoint is about to end.
-func (l Leaving) Is() bool { return l.Terminating || !l.Stopping.IsZero() }
-
 // StoppingFor is how long an engine counts as stopping after it last reported that, unless a scrape
 // finds a new incarnation. It is Kubernetes' default time for a pod to end
 // (terminationGracePeriodSeconds).
@@ -268,12 +253,12 @@ type Record struct {
 // its models, the list counts; otherwise the record counts if the incarnation is the recorded one.
 func (s *State) Restore(r Record, now time.Time) {
 	e := s.endpoints[r.Endpoint]
-	if e == nil || e.copies[r.Key] != nil {
+	if e == nil || e.copies[r.ModelKey] != nil {
 		return
 	}
-	m := s.models[r.Key]
+	m := s.models[r.ModelKey]
 	if m == nil {
-		m = s.newModel(objects.Entry{ModelKey: r.Key}.Complete(nil))
+		m = s.newModel(objects.Entry{ModelKey: r.ModelKey}.Complete(nil))
 		m.gone = true
 	}
 	if r.Source > m.source {
@@ -362,7 +347,7 @@ func compareListed(s *State, e *endpoint, l Sight, restarted bool, now time.Time
 		listed[id] = true
 	}
 	for _, c := range e.sorted() {
-		there := listed[c.ID] && e.left[c.Key].Before(l.Began)
+		there := listed[c.ID] && e.left[c.ModelKey].Before(l.Began)
 		switch {
 		case c.State == Queued && there: // loaded by an earlier process, or by hand
 			s.set(c, Loaded, now)
@@ -526,14 +511,14 @@ func (s *State) Missing(key CopyKey, now time.Time) (anew bool) {
 
 func (s *State) copy(key CopyKey) *Copy {
 	if e := s.endpoints[key.Endpoint]; e != nil {
-		return e.copies[key.Key]
+		return e.copies[key.ModelKey]
 	}
 	return nil
 }
 
 func (s *State) add(m *model, e *endpoint, state CopyState, now time.Time) *Copy {
-	c := &Copy{CopyKey: CopyKey{m.ModelKey, e.Address}, State: state, Since: now, asked: now, Bytes: m.bytes, Source: m.source, model: m,
-		endpoint: e}
+	c := &Copy{CopyKey: CopyKey{ModelKey: m.ModelKey, Endpoint: e.Address}, State: state, Since: now, asked: now, Bytes: m.bytes,
+		Source: m.source, model: m, endpoint: e}
 	if c.Bytes == 0 {
 		c.Bytes = e.DefaultBytes
 	}
@@ -568,7 +553,7 @@ func (s *State) drop(c *Copy) {
 		at, _ := slices.BinarySearchFunc(e.order, c, (*Copy).compareRank)
 		e.order, e.summed = slices.Delete(e.order, at, at+1), false
 	}
-	delete(e.copies, c.Key)
+	delete(e.copies, c.ModelKey)
 	if place, there := m.find(c.Endpoint); there {
 		m.copies = slices.Delete(m.copies, place, place+1)
 	}

@@ -61,12 +61,12 @@ func TestWhatHasLeftIsForgotten(t *testing.T) {
 	}
 	look()
 	for i := range 10 {
-		c := CopyKey{Key{Pool: p, ID: fmt.Sprint("m", i)}, "e1"}
-		s.SetModel(objects.Entry{ModelKey: c.Key}.Complete(nil), now)
-		s.Ensure(c.Key)
+		c := CopyKey{ModelKey: Key{Pool: p, ID: fmt.Sprint("m", i)}, Endpoint: "e1"}
+		s.SetModel(objects.Entry{ModelKey: c.ModelKey}.Complete(nil), now)
+		s.Ensure(c.ModelKey)
 		s.Decide(now)
 		s.LoadEnded(c, LoadResult{}, now)
-		s.RemoveModel(c.Key)
+		s.RemoveModel(c.ModelKey)
 		s.Decide(now)
 		s.Drained(c, now)
 		s.UnloadEnded(c, false, now)

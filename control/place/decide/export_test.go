@@ -45,7 +45,7 @@ func (s *State) Audit(decided bool) error {
 		var order []*Copy
 		loading, queued := 0, 0
 		for _, c := range e.sorted() {
-			m := s.models[c.Key]
+			m := s.models[c.ModelKey]
 			if m != c.model {
 				return fmt.Errorf("%s at %s is of another model", c.ID, c.Endpoint)
 			}
@@ -64,7 +64,7 @@ func (s *State) Audit(decided bool) error {
 			}
 			if c.late {
 				if c.State != Unloading {
-					return fmt.Errorf("%s at %s is late, and %v", c.ID, c.Endpoint, CopyStates[c.State])
+					return fmt.Errorf("%s at %s is late, and %v", c.ID, c.Endpoint, c.State)
 				}
 				remain = amount{remain.models + 1, remain.bytes + c.room()}
 				settled = amount{settled.models + 1, settled.bytes + c.room()}
@@ -81,7 +81,7 @@ func (s *State) Audit(decided bool) error {
 		}
 		slices.SortFunc(order, func(a, b *Copy) int {
 			return cmp.Or(truth(a.busy())-truth(b.busy()), truth(canSpare(s, b.model, b))-truth(canSpare(s, a.model, a)),
-				cmp.Compare(worth(a.model), worth(b.model)), a.Key.Compare(b.Key))
+				cmp.Compare(worth(a.model), worth(b.model)), a.ModelKey.Compare(b.ModelKey))
 		})
 		if t := e.tally(); t.remain != remain || t.settled != settled || t.held != held || t.stay != stay || t.loading+t.slow != loading ||
 			len(t.queue) != queued {
@@ -194,7 +194,7 @@ func NewFollowers() *Followers {
 func (f *Followers) Check(s *State, c Change) error {
 	maps.Copy(f.copies, c.Copies)
 	for key := range c.Copies {
-		f.failures[key.Key] += "" // the key must exist
+		f.failures[key.ModelKey] += "" // the key must exist
 	}
 	maps.Copy(f.failures, c.Failures)
 	maps.Copy(f.leaving, c.Leaving)
@@ -212,7 +212,7 @@ func (f *Followers) Check(s *State, c Change) error {
 			return fmt.Errorf("followers do not know why %s leaves", e.Address)
 		}
 		for _, c := range e.copies {
-			if want := (CopyChange{true, c.State, c.Limit, c.cut}); f.copies[c.CopyKey] != want {
+			if want := (CopyChange{c.State, c.Limit, c.cut}); f.copies[c.CopyKey] != want {
 				return fmt.Errorf("followers do not know %s at %s: %+v, want %+v", c.ID, c.Endpoint, f.copies[c.CopyKey], want)
 			}
 		}
@@ -224,7 +224,7 @@ func (f *Followers) Check(s *State, c Change) error {
 		f.endpoints = c.Endpoints
 	}
 	for key, is := range f.copies {
-		if is.There && s.copy(key) == nil {
+		if is.State != Gone && s.copy(key) == nil {
 			return fmt.Errorf("followers do not know that %s at %s is gone", key.ID, key.Endpoint)
 		}
 	}

@@ -40,7 +40,7 @@ type leak struct {
 func addLeak(s *State, c *Copy, now time.Time) {
 	e := c.endpoint
 	forgetLeak(s, e, c.ID) // a leak from another pool
-	e.leaks[c.ID] = &leak{key: c.Key, bytes: c.Bytes, since: now, whole: c.State == Loaded}
+	e.leaks[c.ID] = &leak{key: c.ModelKey, bytes: c.Bytes, since: now, whole: c.State == Loaded}
 	sumLeaks(s, e)
 }
 
@@ -70,7 +70,7 @@ func forgetLeak(s *State, e *endpoint, id string) bool {
 		return false
 	}
 	delete(e.leaks, id)
-	s.noteRecord(CopyKey{is.key, e.Address})
+	s.noteRecord(CopyKey{ModelKey: is.key, Endpoint: e.Address})
 	return true
 }
 
@@ -81,8 +81,8 @@ func mayBeAt(s *State, key CopyKey) bool {
 	if e == nil {
 		return false
 	}
-	c, is := e.copies[key.Key], e.leaks[key.ID]
-	return c != nil && c.told() || is != nil && is.key == key.Key
+	c, is := e.copies[key.ModelKey], e.leaks[key.ID]
+	return c != nil && c.told() || is != nil && is.key == key.ModelKey
 }
 
 // sealLeaks removes all leaks of an endpoint whose engine has restarted.

@@ -13,7 +13,7 @@ func (s *State) Predicted(key CopyKey, bytes int64) {
 		return
 	}
 	c.sizing = false
-	learnSize(s, s.models[key.Key], bytes, PredictedSize)
+	learnSize(s, s.models[key.ModelKey], bytes, PredictedSize)
 	s.noteCopy(sizeKnown, c)
 }
 
@@ -50,7 +50,7 @@ func (s *State) LoadFailing(key CopyKey, words string, why Reason, now time.Time
 	if dismissed {
 		return // an abandoned load is no failure
 	}
-	addFailure(s, s.models[key.Key], Failure{Endpoint: key.Endpoint, At: now, Words: words, Why: cmp.Or(why, LoadFailed)})
+	addFailure(s, s.models[key.ModelKey], Failure{Endpoint: key.Endpoint, At: now, Words: words, Why: cmp.Or(why, LoadFailed)})
 }
 
 // RestoreFailure records a load that failed in an earlier process; call it after [State.Restore].
@@ -65,7 +65,7 @@ func (s *State) RestoreFailure(key Key, f Failure, now time.Time) {
 		f.At = now
 	}
 	addFailure(s, m, f)
-	if c := s.copy(CopyKey{Key: key, Endpoint: f.Endpoint}); c != nil && c.cut {
+	if c := s.copy(CopyKey{ModelKey: key, Endpoint: f.Endpoint}); c != nil && c.cut {
 		dismissCopy(s, c, now)
 	}
 }
@@ -109,7 +109,7 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 		s.noteRecord(key)
 		return
 	}
-	m, e := s.models[key.Key], s.endpoints[key.Endpoint]
+	m, e := s.models[key.ModelKey], s.endpoints[key.Endpoint]
 	s.noteCopy(loadEnded, c)
 	switch {
 	case r.Failed:
@@ -136,7 +136,7 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 		keepReserve(s, e)
 		c.cut, c.Limit = false, r.Limit
 		s.set(c, Loaded, now)
-		delete(e.left, c.Key) // the model is there again
+		delete(e.left, c.ModelKey) // the model is there again
 		learnSize(s, m, r.Bytes, MeasuredSize)
 		learnLoadTime(s, m, r.Took)
 		releasePredecessor(s, c, now)
@@ -166,7 +166,7 @@ func (s *State) UnloadEnded(key CopyKey, failed bool, now time.Time) {
 		}
 	}
 	s.drop(c)
-	e.left[key.Key] = now
+	e.left[key.ModelKey] = now
 }
 
 // Measured reports the size of a loaded copy, as measured by the engine.

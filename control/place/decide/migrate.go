@@ -48,13 +48,8 @@ type migration struct {
 	end   Migration    // the final progress
 }
 
-// IsMigrating reports whether the endpoint serves while its models are loaded elsewhere.
-func (l Leaving) IsMigrating() bool {
-	return l.Terminating && !l.Migrates.IsZero() && l.Stopping.IsZero()
-}
-
 // until returns when the migration ends, whatever is left to move.
-func (l Leaving) until() time.Time { return l.Migrates.Add(-tellTime) }
+func (e *endpoint) until() time.Time { return e.Migrates.Add(-tellTime) }
 
 // Migration returns the progress of an endpoint's migration, and whether there is or was one.
 func (s *State) Migration(address string) (Migration, bool) {
@@ -166,11 +161,11 @@ func progress(s *State, e *endpoint) (is Migration) {
 		switch {
 		case c.State != Loaded:
 			continue
-		case !e.migration.moves[c.Key]:
+		case !e.migration.moves[c.ModelKey]:
 			is.Idle++
 			continue
 		}
-		loaded, there := loadedCopies(s, c.Key), remaining(m)
+		loaded, there := loadedCopies(s, c.ModelKey), remaining(m)
 		onTheWay := there > loaded || m.blocked == ""
 		switch {
 		case loaded >= m.goal:
@@ -178,7 +173,7 @@ func progress(s *State, e *endpoint) (is Migration) {
 		case onTheWay && e.IsMigrating():
 			is.Moving++
 		default:
-			u := Unmoved{Key: c.Key, Copies: loaded, Wanted: m.goal}
+			u := Unmoved{Key: c.ModelKey, Copies: loaded, Wanted: m.goal}
 			if !onTheWay {
 				u.Why = m.blocked
 			}

@@ -179,7 +179,7 @@ func truth(b bool) int {
 // compareRank orders the copies of an endpoint for eviction: first those without long requests;
 // among these, spare copies first; then by eviction value, the lowest first.
 func (c *Copy) compareRank(o *Copy) int {
-	return cmp.Or(c.rank.compare(o.rank), c.Key.Compare(o.Key))
+	return cmp.Or(c.rank.compare(o.rank), c.ModelKey.Compare(o.ModelKey))
 }
 
 // turnAfter is how much longer than a waiting request a queued copy waits for its turn if no

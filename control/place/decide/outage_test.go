@@ -61,7 +61,7 @@ func TestStorageIsOutFor20Minutes(t *testing.T) {
 			s.Used(first, decide.Use{Requests: 1, Last: now})
 		}
 		for len(going) > 0 && !going[0].at.After(now) {
-			key, b := going[0].CopyKey, books[going[0].Key]
+			key, b := going[0].CopyKey, books[going[0].ModelKey]
 			going, b.loading = going[1:], false
 			if now.Before(start.Add(outage)) {
 				b.failed = append(b.failed, now)
@@ -79,7 +79,7 @@ func TestStorageIsOutFor20Minutes(t *testing.T) {
 			b := books[a.Model.ModelKey]
 			b.loading = true
 			b.tries++
-			going = append(going, ending{decide.CopyKey{Key: a.Model.ModelKey, Endpoint: a.Endpoint}, now.Add(took)})
+			going = append(going, ending{decide.CopyKey{ModelKey: a.Model.ModelKey, Endpoint: a.Endpoint}, now.Add(took)})
 		}
 		for k, b := range books {
 			counts := expiry

@@ -42,7 +42,7 @@ func TestAnEngineOfTwoPoolsHasAModelOnce(t *testing.T) {
 					s.LoadEnded(c.CopyKey, decide.LoadResult{}, now)
 				}
 			}
-			if c, ok := s.Copy(decide.CopyKey{Key: key, Endpoint: address(0)}); ok && c.State == decide.Loaded {
+			if c, ok := s.Copy(decide.CopyKey{ModelKey: key, Endpoint: address(0)}); ok && c.State == decide.Loaded {
 				return
 			}
 		}

@@ -179,7 +179,7 @@ func (w *world) do(todo []decide.Action) {
 			if a.Kind == decide.Load && w.misplaced(a.Model, a.Endpoint) {
 				w.fatalf("%s is told to load %s, which may not be there", a.Endpoint, a.Model.ID)
 			}
-			at := decide.CopyKey{Key: a.Model.ModelKey, Endpoint: a.Endpoint}
+			at := decide.CopyKey{ModelKey: a.Model.ModelKey, Endpoint: a.Endpoint}
 			if e.has[a.Model.ID] && a.Kind == decide.Load && !w.denied[at] {
 				w.fatalf("%s is told to load %s, which it has", a.Endpoint, a.Model.ID)
 			}
@@ -209,7 +209,7 @@ func (w *world) do(todo []decide.Action) {
 			}
 		case decide.Cancel:
 			if w.misplaced(a.Model, a.Endpoint) { // it will be unloaded, but may become allowed again before
-				w.givenUp[decide.CopyKey{Key: a.Model.ModelKey, Endpoint: a.Endpoint}] = true
+				w.givenUp[decide.CopyKey{ModelKey: a.Model.ModelKey, Endpoint: a.Endpoint}] = true
 			}
 		case decide.Unload:
 			if w.misplaced(a.Model, a.Endpoint) {
@@ -217,7 +217,7 @@ func (w *world) do(todo []decide.Action) {
 				break
 			}
 			if m := w.models[a.Model.ID]; !w.ending && a.Timeout == 0 && m.Pinned && m.Max != 1 &&
-				!w.givenUp[decide.CopyKey{Key: m.ModelKey, Endpoint: a.Endpoint}] {
+				!w.givenUp[decide.CopyKey{ModelKey: m.ModelKey, Endpoint: a.Endpoint}] {
 				w.fatalf("%s is pinned, and unloaded at %s", a.Model.ID, a.Endpoint)
 			}
 		}
@@ -379,7 +379,7 @@ func (w *world) fly() {
 	for _, c := range w.copies() {
 		if c.State == decide.Loaded {
 			w.s.InFlight(c.CopyKey, 1, w.now)
-			w.s.Used(c.Key, decide.Use{Requests: w.rng.IntN(3), Last: w.now})
+			w.s.Used(c.ModelKey, decide.Use{Requests: w.rng.IntN(3), Last: w.now})
 		}
 	}
 	w.now = w.now.Add(10 * time.Millisecond)
@@ -422,7 +422,7 @@ func (w *world) move(target string) {
 }
 
 func (w *world) key(p pending) decide.CopyKey {
-	return decide.CopyKey{Key: p.Model.ModelKey, Endpoint: p.Endpoint}
+	return decide.CopyKey{ModelKey: p.Model.ModelKey, Endpoint: p.Endpoint}
 }
 
 // answer makes an engine answer one of its calls.
@@ -676,7 +676,7 @@ func (w *world) random() {
 			w.logf("%s is back", e)
 		}
 	default:
-		at := decide.CopyKey{Key: m.ModelKey, Endpoint: e}
+		at := decide.CopyKey{ModelKey: m.ModelKey, Endpoint: e}
 		was, there := w.s.Copy(at)
 		if w.s.Missing(at, w.now) {
 			w.logf("%s is to be made ready anew, since it has no %s", e, id)

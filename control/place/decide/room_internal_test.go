@@ -131,10 +131,10 @@ func TestLongQueueIsCheap(t *testing.T) {
 func TestCopiesOnRecordAsLoadingArePublished(t *testing.T) {
 	s, now, pool := New(Config{}), time.Unix(1e9, 0), objects.Name{Namespace: "n", Name: "p"}
 	s.SetEndpoint("e", []objects.Name{pool})
-	at := CopyKey{Key: Key{Pool: pool, ID: "a"}, Endpoint: "e"}
-	s.SetModel(objects.Entry{ModelKey: at.Key}.Complete(nil), now)
+	at := CopyKey{ModelKey: Key{Pool: pool, ID: "a"}, Endpoint: "e"}
+	s.SetModel(objects.Entry{ModelKey: at.ModelKey}.Complete(nil), now)
 	s.Restore(Record{CopyKey: at, State: Loading}, now)
-	if got, want := s.Changes().Copies[at], (CopyChange{There: true, State: Queued, Earlier: true}); got != want {
+	if got, want := s.Changes().Copies[at], (CopyChange{State: Queued, Earlier: true}); got != want {
 		t.Errorf("published as %+v, want %+v", got, want)
 	}
 	s.Saw(Sight{Began: now, Endpoint: Endpoint{Address: "e", CanLoad: true, Lists: true, Slots: 2}, Listed: []string{"a"}}, now)

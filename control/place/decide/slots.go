@@ -161,9 +161,9 @@ func crowding(e *endpoint, excess float64) (all []*Copy) {
 		case enough != (b.presence >= excess):
 			return truth(!enough) - truth(enough)
 		case enough:
-			return cmp.Or(cmp.Compare(a.model.stay(), b.model.stay()), a.Key.Compare(b.Key))
+			return cmp.Or(cmp.Compare(a.model.stay(), b.model.stay()), a.ModelKey.Compare(b.ModelKey))
 		}
-		return cmp.Or(cmp.Compare(b.presence, a.presence), a.Key.Compare(b.Key))
+		return cmp.Or(cmp.Compare(b.presence, a.presence), a.ModelKey.Compare(b.ModelKey))
 	})
 	return all
 }

@@ -227,7 +227,7 @@ func TestSucceed(t *testing.T) {
 		if c.unusable != "" {
 			s.Wanted("x", key, Want{Requests: 1, Since: now, Unusable: []string{c.unusable}})
 		}
-		s.LoadEnded(CopyKey{key, "e2"}, LoadResult{}, now)
+		s.LoadEnded(CopyKey{ModelKey: key, Endpoint: "e2"}, LoadResult{}, now)
 		if leaves := old.State == Draining; leaves != c.leaves {
 			t.Errorf("%s: it leaves: %v", c.what, leaves)
 		}
@@ -241,7 +241,7 @@ func TestSucceedsWhatLeaves(t *testing.T) {
 	putCopy(s, m, s.endpoints["e2"], claim{from: "e1"}, now)
 	drainCopy(s, m.at("e1"), now)
 	s.set(m.at("e2"), Loading, now)
-	s.LoadEnded(CopyKey{m.ModelKey, "e2"}, LoadResult{}, now.Add(time.Minute))
+	s.LoadEnded(CopyKey{ModelKey: m.ModelKey, Endpoint: "e2"}, LoadResult{}, now.Add(time.Minute))
 	if !m.at("e1").Since.Equal(now) {
 		t.Error("it has begun to leave anew")
 	}
@@ -337,7 +337,7 @@ func TestWhatIsAlwaysInUseStays(t *testing.T) {
 		step := 10*time.Second + time.Duration(i*104729%3000)*time.Microsecond
 		for n := range 10 {
 			now = now.Add(step / 10)
-			s.InFlight(CopyKey{key, "e1"}, 1+n%2, now)
+			s.InFlight(CopyKey{ModelKey: key, Endpoint: "e1"}, 1+n%2, now)
 		}
 		s.Tick()
 		if todo, _ := s.Decide(now); len(todo) > 0 || s.models[key].copies[0].presence > 1 {

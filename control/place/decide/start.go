@@ -23,7 +23,7 @@ func startLoads(s *State, e *endpoint, now time.Time) (todo []Action) {
 		if loading >= max(1, e.Loads) {
 			return todo
 		}
-		if e.copies[c.Key] != c || c.State != Queued {
+		if e.copies[c.ModelKey] != c || c.State != Queued {
 			continue // it has given up its place
 		}
 		if is := e.leaks[c.ID]; c.sizing || is != nil && is.asked {

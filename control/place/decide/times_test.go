@@ -31,7 +31,7 @@ func TestLoadTimesAreThoseOfAPool(t *testing.T) {
 	}
 	for n := range 4 {
 		a := load(pool, fmt.Sprint("m", n))
-		s.LoadEnded(decide.CopyKey{Key: a.Model.ModelKey, Endpoint: a.Endpoint}, decide.LoadResult{Took: 20 * time.Second}, now)
+		s.LoadEnded(decide.CopyKey{ModelKey: a.Model.ModelKey, Endpoint: a.Endpoint}, decide.LoadResult{Took: 20 * time.Second}, now)
 	}
 	if got := load(pool, "m4").Timeout; got != time.Minute {
 		t.Errorf("after loads of 20 s the bound is %v, want three times as long", got)

@@ -116,7 +116,7 @@ func (s *State) String() string {
 
 // Count has numbers for metrics.
 type Count struct {
-	Copies                         [len(CopyStates)]int // by state
+	Copies                         [len(objects.CopyStates)]int // by state
 	Models, Wanted, Failing, Stuck int
 	Held                           int // requests that wait for models, in all extprocs
 	// Missed is, by pool, the last use of the most recently used model that has no copy and gets

@@ -29,13 +29,6 @@ type VModel struct {
 	Percent int
 }
 
-// Switch says where the requests for a VModel go. The zero Switch means that there is no VModel.
-type Switch struct {
-	Active  string
-	Canary  string
-	Percent int
-}
-
 // Moved is the progress of a VModel's change of target, as one process hands it to the next.
 type Moved struct {
 	Active string

@@ -62,7 +62,7 @@ func (x traffic) misses(t *testing.T) (share, optimum float64) {
 			asked++
 		}
 		s.Used(k, decide.Use{Requests: 1, Last: now})
-		if c, there := s.Copy(decide.CopyKey{Key: k, Endpoint: "e"}); there && c.State == decide.Loaded {
+		if c, there := s.Copy(decide.CopyKey{ModelKey: k, Endpoint: "e"}); there && c.State == decide.Loaded {
 			continue
 		}
 		if measured {

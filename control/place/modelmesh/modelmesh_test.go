@@ -102,7 +102,8 @@ func (p *placer) Await(ctx context.Context, key decide.Key, done func(decide.Sta
 func at(minutes int) time.Time { return time.Date(2026, 1, 2, 3, minutes, 0, 0, time.UTC) }
 
 func copyAt(endpoint string, state decide.CopyState, minutes int) decide.Copy {
-	return decide.Copy{CopyKey: decide.CopyKey{Key: decide.Key{Pool: pool, ID: "m"}, Endpoint: endpoint}, State: state, Since: at(minutes)}
+	return decide.Copy{CopyKey: decide.CopyKey{ModelKey: decide.Key{Pool: pool, ID: "m"}, Endpoint: endpoint}, State: state,
+		Since: at(minutes)}
 }
 
 func failure(endpoint, words string, minutes int) decide.Failure {

@@ -14,7 +14,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -24,7 +23,7 @@ import (
 	"github.com/headgate/headgate/api/placement"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/internal/engine"
-	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/placementproto"
 )
 
 const (
@@ -57,7 +56,7 @@ type Server struct {
 	mu         sync.Mutex // guards the following
 	ready      bool
 	endpoints  []string
-	copies     map[decide.CopyKey]copied    // without GONE ones
+	copies     map[decide.CopyKey]published // without GONE ones
 	failures   map[decide.Key]decide.Reason // without empty ones
 	registered map[decide.Key]bool
 	vmodels    map[decide.Key]decide.Switch // without zero ones
@@ -73,11 +72,11 @@ type Server struct {
 	sharing   int // processes among which an earlier process divided limits, as extprocs report
 	lessons   lessons
 	responses *responses
-	known     chan struct{} // processes among which an earlier process divided limits, as extprocs report
+	known     chan struct{} // closed and replaced when an extproc acknowledges a registration
 }
 
-// copied is the published state of a copy.
-type copied struct {
+// published is the state of a copy that extprocs know.
+type published struct {
 	state placement.Copy_State
 	limit int
 }
@@ -124,7 +123,7 @@ type peer struct {
 func New(log *slog.Logger) *Server {
 	s := &Server{
 		log: log, closed: make(chan struct{}), ledger: newLedger(),
-		copies: make(map[decide.CopyKey]copied), failures: make(map[decide.Key]decide.Reason), registered: make(map[decide.Key]bool),
+		copies: make(map[decide.CopyKey]published), failures: make(map[decide.Key]decide.Reason), registered: make(map[decide.Key]bool),
 		vmodels: make(map[decide.Key]decide.Switch), leaving: make(map[string]decide.Leaving), methods: make(map[string]engine.Methods),
 		peers: make(map[*peer]bool), drains: make(map[decide.CopyKey]*drain), absent: make(map[string]*time.Timer),
 		inherited: make(map[decide.CopyKey]bool),
@@ -276,21 +275,13 @@ func (p *peer) wake() {
 	}
 }
 
-var states = map[decide.CopyState]placement.Copy_State{
-	decide.Queued: placement.Copy_LOADING, decide.Loading: placement.Copy_LOADING, decide.Loaded: placement.Copy_LOADED,
-	decide.Draining: placement.Copy_UNLOADING, decide.Unloading: placement.Copy_UNLOADING,
-}
-
 // setCopy stores the published state of a copy. The caller holds mu.
 func (s *Server) setCopy(key decide.CopyKey, c decide.CopyChange) {
-	is := copied{state: placement.Copy_GONE}
-	if c.There {
-		is = copied{states[c.State], c.Limit}
-	}
-	if _, known := s.copies[key]; !known && c.There && (c.State >= decide.Loaded || c.Earlier) && s.absent[startName] != nil {
+	is := published{placementproto.State(c.State), c.Limit}
+	if _, known := s.copies[key]; !known && (c.State >= decide.Loaded || c.Earlier) && s.absent[startName] != nil {
 		s.inherited[key] = true
 	}
-	if c.There && c.State == decide.Draining {
+	if c.State == decide.Draining {
 		s.drain(key)
 	} else {
 		delete(s.drains, key) // it is gone, or the limit has passed
@@ -456,19 +447,21 @@ func (s *Server) report(p *peer, r *placement.Report) {
 	if leaving := r.GetLeaving(); len(leaving) > 0 { // before wanted models, which must not be loaded there
 		all := make(map[string]decide.Leaving, len(leaving))
 		for _, l := range leaving {
-			all[l.GetEndpoint()] = leavingOf(l, now)
+			all[l.GetEndpoint()] = placementproto.LeavingOf(l, now)
 		}
 		s.placer.Leaving(p.name, all)
 	}
 	for _, w := range r.GetWanted() {
-		s.placer.Wanted(p.name, keyOf(w.GetKey()), decide.Want{
+		key, _ := placementproto.ModelOf(w.GetKey())
+		s.placer.Wanted(p.name, key, decide.Want{
 			Requests: int(w.GetRequests()), Since: now.Add(-time.Duration(w.GetWaitedMs()) * time.Millisecond), Unusable: w.GetUnusable(),
 		})
 	}
 	if usage := r.GetUsage(); len(usage) > 0 {
 		used := make(map[decide.Key]decide.Use, len(usage))
 		for _, u := range usage {
-			used[keyOf(u.GetKey())] = decide.Use{
+			key, _ := placementproto.ModelOf(u.GetKey())
+			used[key] = decide.Use{
 				Requests: int(u.GetRequests()), Last: now.Add(-time.Duration(u.GetIdleMs()) * time.Millisecond),
 				Waited: time.Duration(u.GetWaitedMs()) * time.Millisecond, //nolint:gosec // a wrong one has one copy more come
 			}
@@ -478,7 +471,7 @@ func (s *Server) report(p *peer, r *placement.Report) {
 	changed := make(map[decide.CopyKey]int, len(r.GetInFlight()))
 	s.mu.Lock()
 	for _, f := range r.GetInFlight() {
-		key := copyKeyOf(f.GetCopy())
+		key, _ := placementproto.CopyOf(f.GetCopy())
 		changed[key] = 0
 		if p.inFlight[key] = int(f.GetRequests()); f.GetRequests() == 0 {
 			delete(p.inFlight, key)
@@ -507,7 +500,8 @@ func (s *Server) report(p *peer, r *placement.Report) {
 	}
 	s.tell(over)
 	for _, m := range r.GetMissing() {
-		s.placer.Missing(copyKeyOf(m))
+		key, _ := placementproto.CopyOf(m)
+		s.placer.Missing(key)
 	}
 }
 
@@ -554,7 +548,7 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 	}
 	for _, key := range take(p.copies, &room) {
 		is := s.copies[key] // the zero State is GONE
-		u.Copies = append(u.Copies, &placement.Copy{Copy: copyKey(key), State: is.state,
+		u.Copies = append(u.Copies, &placement.Copy{Copy: placementproto.Copy(key), State: is.state,
 			Limit: uint32(is.limit)}) //nolint:gosec // control bounds it
 		if d := s.drains[key]; d != nil {
 			if _, waits := d.peers[p]; waits {
@@ -563,26 +557,26 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 		}
 	}
 	for _, key := range take(p.failures, &room) {
-		u.Failures = append(u.Failures, &placement.Failure{Key: modelKey(key), Reason: string(s.failures[key])})
+		u.Failures = append(u.Failures, &placement.Failure{Key: placementproto.Model(key), Reason: string(s.failures[key])})
 	}
 	for _, key := range take(p.registered, &room) {
-		u.Registered = append(u.Registered, &placement.Registered{Key: modelKey(key), Gone: !s.registered[key]})
+		u.Registered = append(u.Registered, &placement.Registered{Key: placementproto.Model(key), Gone: !s.registered[key]})
 		p.announced[key] = u.Version
 	}
 	for _, key := range take(p.vmodels, &room) {
 		to := s.vmodels[key]
-		u.Vmodels = append(u.Vmodels, &placement.VModel{Key: modelKey(key), Active: to.Active, Canary: to.Canary,
+		u.Vmodels = append(u.Vmodels, &placement.VModel{Key: placementproto.Model(key), Active: to.Active, Canary: to.Canary,
 			Percent: uint32(to.Percent)}) //nolint:gosec // a percentage
 		p.moving[key] = u.Version
 	}
 	now := time.Now()
 	for _, address := range take(p.leaving, &room) {
-		u.Leaving = append(u.Leaving, wireLeaving(address, s.leaving[address], now)) // the zero Leaving means that it stays
+		u.Leaving = append(u.Leaving, placementproto.Leaving(address, s.leaving[address], now)) // zero: it stays
 		p.parting[address] = u.Version
 	}
 	u.Lessons, u.Responses = s.teach(p, now), s.makers(p)
 	for key, n := range p.moved {
-		u.InFlight = append(u.InFlight, &placement.InFlight{Copy: copyKey(key), Requests: uint32(n)})
+		u.InFlight = append(u.InFlight, &placement.InFlight{Copy: placementproto.Copy(key), Requests: uint32(n)})
 	}
 	clear(p.moved)
 	if s.ready && !p.told && room > 0 {
@@ -610,43 +604,4 @@ func take[K comparable](set map[K]bool, room *int) (keys []K) {
 		*room--
 	}
 	return keys
-}
-
-func leavingOf(l *placement.Leaving, now time.Time) decide.Leaving {
-	why := decide.Leaving{Terminating: l.GetTerminating()}
-	if l.MigratesMs != nil {
-		why.Migrates = now.Add(time.Duration(l.GetMigratesMs()) * time.Millisecond) //nolint:gosec // a wrong one is soon over
-	}
-	if l.StoppingMs != nil {
-		why.Stopping = now.Add(-time.Duration(l.GetStoppingMs()) * time.Millisecond)
-	}
-	return why
-}
-
-func wireLeaving(address string, why decide.Leaving, now time.Time) *placement.Leaving {
-	l := &placement.Leaving{Endpoint: address, Terminating: why.Terminating}
-	if !why.Migrates.IsZero() {
-		l.MigratesMs = new(uint64(max(0, why.Migrates.Sub(now)).Milliseconds()))
-	}
-	if !why.Stopping.IsZero() {
-		l.StoppingMs = new(uint64(max(0, now.Sub(why.Stopping)).Milliseconds()))
-	}
-	return l
-}
-
-func keyOf(k *placement.ModelKey) decide.Key {
-	namespace, name, _ := strings.Cut(k.GetPool(), "/")
-	return decide.Key{Pool: objects.Name{Namespace: namespace, Name: name}, ID: k.GetModel()}
-}
-
-func modelKey(k decide.Key) *placement.ModelKey {
-	return &placement.ModelKey{Pool: k.Pool.String(), Model: k.ID}
-}
-
-func copyKeyOf(c *placement.CopyKey) decide.CopyKey {
-	return decide.CopyKey{Key: keyOf(c.GetKey()), Endpoint: c.GetEndpoint()}
-}
-
-func copyKey(k decide.CopyKey) *placement.CopyKey {
-	return &placement.CopyKey{Key: modelKey(k.Key), Endpoint: k.Endpoint}
 }

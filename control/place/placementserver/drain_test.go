@@ -172,7 +172,7 @@ func TestAtTheStartACopyOfItsOwnIsDrainedAtOnce(t *testing.T) {
 // that.
 func TestAtTheStartACopyOnRecordAsLoadingIsDrainedLater(t *testing.T) {
 	inMemory(t, func(w *world) {
-		w.Publish(decide.Change{Copies: map[decide.CopyKey]decide.CopyChange{copyOf("a", "e1"): {There: true, State: decide.Queued,
+		w.Publish(decide.Change{Copies: map[decide.CopyKey]decide.CopyChange{copyOf("a", "e1"): {State: decide.Queued,
 			Earlier: true}}})
 		w.Publish(copies(decide.Loaded, "a")) // the engine lists it
 		x := w.connect("x")

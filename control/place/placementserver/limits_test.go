@@ -47,7 +47,7 @@ func (x *extproc) limits() (of map[string]uint32, updates int) {
 }
 
 func limited(id string, limit int) decide.Change {
-	return decide.Change{Copies: map[decide.CopyKey]decide.CopyChange{copyOf(id, "e1"): {There: true, State: decide.Loaded, Limit: limit}}}
+	return decide.Change{Copies: map[decide.CopyKey]decide.CopyChange{copyOf(id, "e1"): {State: decide.Loaded, Limit: limit}}}
 }
 
 // Limits are sent with copies, and again only if they change.

@@ -27,14 +27,14 @@ var pool = objects.Name{Namespace: "default", Name: "llama"}
 func model(id string) decide.Key { return decide.Key{Pool: pool, ID: id} }
 
 func copyOf(id, endpoint string) decide.CopyKey {
-	return decide.CopyKey{Key: model(id), Endpoint: endpoint}
+	return decide.CopyKey{ModelKey: model(id), Endpoint: endpoint}
 }
 
 // copies is a change of copies at the endpoint e1 to one state.
 func copies(state decide.CopyState, ids ...string) decide.Change {
 	c := decide.Change{Copies: make(map[decide.CopyKey]decide.CopyChange)}
 	for _, id := range ids {
-		c.Copies[copyOf(id, "e1")] = decide.CopyChange{There: true, State: state}
+		c.Copies[copyOf(id, "e1")] = decide.CopyChange{State: state}
 	}
 	return c
 }

@@ -11,11 +11,13 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// CopyKey names a copy.
-type CopyKey struct {
-	objects.ModelKey
-	Endpoint string // "ip:port"
-}
+// CopyKey, CopyState, Leaving and Switch are shared with control.
+type (
+	CopyKey   = objects.CopyKey
+	CopyState = objects.CopyState
+	Leaving   = objects.Leaving
+	Switch    = objects.Switch
+)
 
 // PlacementUpdate is a message of control: the differences from its earlier messages.
 type PlacementUpdate struct {
@@ -44,14 +46,6 @@ type PlacementUpdate struct {
 	Leaving map[string]Leaving
 	// Methods are the gRPC methods that engines accept, by endpoint; empty means all methods.
 	Methods map[string]engine.Methods
-}
-
-// Switch is the target of a VModel: the active model of its pool, and a canary that gets Percent of
-// a hundred requests, if there is one.
-type Switch struct {
-	Active  string
-	Canary  string
-	Percent int
 }
 
 // control is what control reported about endpoints.
@@ -154,7 +148,7 @@ func (s *State) ApplyPlacement(n PlacementUpdate, now time.Time) {
 
 // drop deletes a copy without a state and without requests of other processes.
 func (c *control) drop(k CopyKey) {
-	if s := c.copies[k.Endpoint][k.ID]; s != nil && s.word == Nothing && s.others == 0 {
+	if s := c.copies[k.Endpoint][k.ID]; s != nil && s.word == Gone && s.others == 0 {
 		delete(c.copies[k.Endpoint], k.ID)
 		if len(c.copies[k.Endpoint]) == 0 {
 			delete(c.copies, k.Endpoint)
@@ -172,7 +166,7 @@ func (s *State) noteVanished(p *objects.Pool, address string, gone []string) {
 	for _, name := range gone {
 		if said := s.control.copies[address][name]; !said.told {
 			said.told = true
-			s.miss(CopyKey{objects.ModelKey{Pool: p.Name, ID: name}, address})
+			s.miss(CopyKey{ModelKey: objects.ModelKey{Pool: p.Name, ID: name}, Endpoint: address})
 		}
 	}
 }
@@ -333,7 +327,7 @@ func (s *State) eachCount(visit func(CopyKey, *pick.Count)) {
 			seen[declared.Address] = true
 			for model, c := range e.models {
 				if model != "" && !slices.Contains(e.lists.Base, model) {
-					visit(CopyKey{objects.ModelKey{Pool: name, ID: model}, declared.Address}, c)
+					visit(CopyKey{ModelKey: objects.ModelKey{Pool: name, ID: model}, Endpoint: declared.Address}, c)
 				}
 			}
 		}

@@ -123,7 +123,7 @@ func TestAnEndpointWithoutAListHasWhatControlReports(t *testing.T) {
 	}
 	missing("once", copyOf("m", a))
 	reload := func() {
-		s.report("m", endpointstate.Nothing)
+		s.report("m", endpointstate.Gone)
 		s.advance(time.Second)
 		s.report("m", endpointstate.Loaded)
 		s.expectWhere(t, "control has loaded it again", "m", a)

@@ -212,13 +212,6 @@ func (s *State) Stopping(address string, began time.Time) {
 	}
 }
 
-// Leaving is why an endpoint will end soon. The zero Leaving is that of one that stays.
-type Leaving struct {
-	Terminating bool      // its pod is being deleted
-	Migrates    time.Time // end of the time to move its models elsewhere; or zero
-	Stopping    time.Time // last sign that its engine is stopping; zero if none or if it has ended since
-}
-
 // Leaving returns the endpoints that will end soon, from the objects and the answers of engines,
 // without control's reports.
 func (s *State) Leaving(now time.Time) map[string]Leaving {

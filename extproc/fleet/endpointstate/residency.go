@@ -5,17 +5,15 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
 )
 
-// CopyState is the state of a copy as control reports it.
-type CopyState uint8
-
+// The states of a copy as control reports them. Gone is also a copy that control does not report.
 const (
-	// Nothing is a copy that control does not report, or that is gone.
-	Nothing CopyState = iota
-	Loading
-	Loaded
-	Unloading
+	Gone      = objects.Gone
+	Loading   = objects.Loading
+	Loaded    = objects.Loaded
+	Unloading = objects.Unloading
 )
 
 // Two sources report which adapters an endpoint serves: control, for the endpoints that it manages,

@@ -25,9 +25,9 @@ func TestWhoIsBelievedOfACopy(t *testing.T) {
 		missed   bool
 	}{
 		// Without control the list counts.
-		{no, Nothing, yes, yes, later, addressable, no},
-		{no, Nothing, yes, no, later, absent, no},
-		{no, Nothing, no, no, later, absent, no},
+		{no, Gone, yes, yes, later, addressable, no},
+		{no, Gone, yes, no, later, absent, no},
+		{no, Gone, no, no, later, absent, no},
 		{no, Unloading, yes, yes, later, addressable, no},
 		{no, Loaded, yes, no, later, absent, no},
 		// Control reports what is loaded and unloaded before the list shows it.
@@ -37,7 +37,7 @@ func TestWhoIsBelievedOfACopy(t *testing.T) {
 		{yes, Loaded, no, no, later, addressable, no},
 		{yes, Unloading, yes, yes, later, absent, no},
 		{yes, Loading, yes, yes, later, absent, no},
-		{yes, Nothing, yes, yes, later, absent, no},
+		{yes, Gone, yes, yes, later, absent, no},
 		{yes, Unloading, no, no, later, absent, no},
 		// The list shows a restart before control reports it.
 		{yes, Loaded, yes, no, later, vanished, no},

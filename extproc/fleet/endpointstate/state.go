@@ -235,7 +235,7 @@ func (s *State) indexOf(p *objects.Pool) *pick.Index {
 			c := pick.Copy{Endpoint: i, Model: name, InFlight: e.open(name)}
 			c.Limited = s.limit(declared.Address, name, c.InFlight)
 			if c.Unlisted = !e.lists.gives() && s.control.governs(declared.Address); c.Unlisted {
-				if own, is := s.control.own[CopyKey{objects.ModelKey{Pool: p.Name, ID: name}, declared.Address}]; is {
+				if own, is := s.control.own[CopyKey{ModelKey: objects.ModelKey{Pool: p.Name, ID: name}, Endpoint: declared.Address}]; is {
 					c.Own = own.until.UnixNano()
 				}
 			}
