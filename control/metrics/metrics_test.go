@@ -209,7 +209,7 @@ func TestPlacementIsToldOnLoopbackAlone(t *testing.T) {
 	_, page := get(t, h, podIP, "/metrics")
 	expect(t, page, `headgate_place_rejections_total{reason="no_endpoint"} 1`)
 	code, said := get(t, h, loopback, "/placement")
-	var v place.View
+	var v decide.View
 	if err := json.Unmarshal([]byte(said), &v); err != nil || code != http.StatusOK || len(v.Models) != 1 || v.Models[0].Held != 3 ||
 		strings.Contains(said, "secret") {
 		t.Errorf("%v: /placement is %d: %s", err, code, said)

@@ -105,7 +105,7 @@ func (m *Meter) models(w http.ResponseWriter, r *http.Request) {
 	_ = e.Encode(all) // the client may have left
 }
 
-// placement serves a [place.View]. Its size grows with models and copies.
+// placement serves a [decide.View]. Its size grows with models and copies.
 func (m *Meter) placement(w http.ResponseWriter, _ *http.Request) {
 	if t := m.deciding(w); t != nil {
 		w.Header().Set("Content-Type", "application/json")

@@ -48,7 +48,7 @@ func TestAPodOnTrialSaysWhetherModelsLoad(t *testing.T) {
 				"true Loaded: 3 models that are loaded elsewhere were loaded here, too",
 		})
 	})
-	if v := endpointOf(w.View(), one.address); v.State != "on trial" || len(v.Copies) != 3 {
+	if v := endpointOf(w.View(), one.address); v.State != decide.OnTrial || len(v.Copies) != 3 {
 		t.Errorf("it is %+v", v)
 	}
 	// The engine refuses adapters of that rank: it is another version.
@@ -70,7 +70,7 @@ func TestAPodOnTrialSaysWhetherModelsLoad(t *testing.T) {
 	before := len(told.said())
 	w.withPod([]string{one.address, other.address}, objects.Endpoint{UID: "u2", Ready: true},
 		append(all, list(one.address, ""), list(other.address, ""))...)
-	if v := endpointOf(w.View(), one.address); v.State != "ready" || len(told.said()) != before {
+	if v := endpointOf(w.View(), one.address); v.State != decide.Ready || len(told.said()) != before {
 		t.Errorf("it is %s, and %d more is said of it", v.State, len(told.said())-before)
 	}
 }

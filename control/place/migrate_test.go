@@ -119,7 +119,7 @@ func TestAPodThatHasNothingMigratesAtOnce(t *testing.T) {
 	ends := serveVLLM(t)
 	all := []string{settings("maxAdapters: 4, source: 'sim:'"), list(ends.address, "")}
 	w.set(all...)
-	w.await("it is known what the engine has", func() bool { return w.View().Endpoints[0].State == decide.Ready.String() })
+	w.await("it is known what the engine has", func() bool { return w.View().Endpoints[0].State == decide.Ready })
 	if is := w.Migration(w.migrating(ends.address, all...)); !is.Over() || !is.Migrates {
 		t.Errorf("it is %+v", is)
 	}

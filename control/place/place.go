@@ -115,7 +115,7 @@ type Placer struct {
 	watchers   map[decide.Key]map[chan struct{}]bool // each of capacity 1
 	unsaved    map[decide.Key]bool                   // models whose status must be written; false: only their last use
 	savedUse   time.Time                             // when the use of models was last written
-	answers    map[decide.Key][]AnswerStatus         // latest answers of engines
+	answers    map[decide.Key][]decide.CallResult    // latest answers of engines
 	restored   []store.Copy                          // records of copies whose endpoints do not exist yet
 	failed     []store.Status                        // records with failures of models that do not exist yet
 	records    map[string]loader.Record
@@ -142,7 +142,7 @@ func New(c Config) (*Placer, error) {
 		world:     objects.Build(objects.Set{}),
 		endpoints: make(map[string]*site), leaving: make(map[string]decide.Leaving), cancels: make(map[decide.CopyKey]context.CancelFunc),
 		watchers: make(map[decide.Key]map[chan struct{}]bool), unsaved: make(map[decide.Key]bool),
-		answers: make(map[decide.Key][]AnswerStatus),
+		answers: make(map[decide.Key][]decide.CallResult),
 		vmodels: newVModels(), records: make(map[string]loader.Record), used: make(map[decide.Key]time.Time),
 		refused: make(map[decide.Key]decide.Reason), gates: make(map[objects.Name]store.Gate),
 	}

@@ -728,7 +728,7 @@ func TestARuntimeThatRestartsIsMadeReadyBeforeItLoads(t *testing.T) {
 		w.awaitCopies(id, address+" loaded")
 	}
 	end()
-	w.await("its end is known", func() bool { return endpointOf(w.View(), address).State == decide.Down.String() })
+	w.await("its end is known", func() bool { return endpointOf(w.View(), address).State == decide.Down })
 	r, _ := beginRuntime(t, listen(t, "tcp", address), listen(t, "tcp", at))
 	w.await("it has both again", func() bool { return r.Loaded("a") && r.Loaded("b") })
 	if r.Purges() != 1 {

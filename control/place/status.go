@@ -15,45 +15,27 @@ import (
 
 // Status is the status of a model, as JSON for operators.
 type Status struct {
-	Pool     string          `json:"pool"`
-	ID       string          `json:"id"`
-	Type     string          `json:"type"`
-	Source   string          `json:"source"`
-	Held     int             `json:"queued,omitempty"` // waiting requests
-	LastUsed *time.Time      `json:"lastUsed,omitempty"`
-	Bytes    int64           `json:"bytes,omitempty"`
-	Size     string          `json:"size,omitempty"` // source of Bytes
-	Copies   []CopyStatus    `json:"copies,omitempty"`
-	Failures []FailureStatus `json:"failures,omitempty"`
+	Pool     string           `json:"pool"`
+	ID       string           `json:"id"`
+	Type     string           `json:"type"`
+	Source   string           `json:"source"`
+	Held     int              `json:"queued,omitempty"` // waiting requests
+	LastUsed *time.Time       `json:"lastUsed,omitempty"`
+	Bytes    int64            `json:"bytes,omitempty"`
+	Size     string           `json:"size,omitempty"` // source of Bytes
+	Copies   []CopyStatus     `json:"copies,omitempty"`
+	Failures []decide.Failure `json:"failures,omitempty"`
 	// Answers are the latest answers of engines about it, the last one at the end.
-	Answers []AnswerStatus `json:"answers,omitempty"`
+	Answers []decide.CallResult `json:"answers,omitempty"`
 	// Message explains why the model has fewer copies than it needs.
 	Message string `json:"message,omitempty"`
 }
 
 // CopyStatus is the status of a copy.
 type CopyStatus struct {
-	Endpoint string    `json:"endpoint"`
-	State    string    `json:"state"`
-	Since    time.Time `json:"since"`
-}
-
-// FailureStatus is a failed load, with the engine's message.
-type FailureStatus struct {
-	Endpoint string    `json:"endpoint"`
-	At       time.Time `json:"at"`
-	Reason   string    `json:"reason"`
-	Words    string    `json:"words"`
-}
-
-// AnswerStatus is the outcome of one call to an engine.
-type AnswerStatus struct {
-	Endpoint string    `json:"endpoint"`
-	Call     string    `json:"call"` // load or unload
-	At       time.Time `json:"at"`
-	Seconds  float64   `json:"seconds"`
-	// Error is the engine's message if the call failed.
-	Error string `json:"error,omitempty"`
+	Endpoint string           `json:"endpoint"`
+	State    decide.CopyState `json:"state"`
+	Since    time.Time        `json:"since"`
 }
 
 // maxAnswers is the number of answers that are kept per model.
@@ -61,7 +43,7 @@ const maxAnswers = 8
 
 // keep stores an answer. The caller holds mu.
 func (p *Placer) keep(key decide.Key, endpoint string, a loader.Answer) {
-	kept := AnswerStatus{Endpoint: endpoint, Call: "load", At: a.At, Seconds: a.Took.Seconds()}
+	kept := decide.CallResult{Endpoint: endpoint, Call: "load", At: a.At, Seconds: a.Took.Seconds()}
 	if a.Unload {
 		kept.Call = "unload"
 	}
@@ -81,7 +63,7 @@ func (p *Placer) status(st decide.Status) Status {
 	out := Status{
 		Answers: slices.Clone(p.answers[st.ModelKey]),
 		Pool:    st.Pool.String(), ID: st.ID, Type: st.Type, Source: st.Source, Held: st.Held,
-		Bytes: st.Bytes, Message: st.Why.Message(),
+		Bytes: st.Bytes, Failures: st.Failures, Message: st.Why.Message(),
 	}
 	if !st.LastUsed.IsZero() {
 		out.LastUsed = &st.LastUsed
@@ -90,10 +72,7 @@ func (p *Placer) status(st decide.Status) Status {
 		out.Size = decide.SizeSources[st.Sized]
 	}
 	for _, c := range st.Copies {
-		out.Copies = append(out.Copies, CopyStatus{c.Endpoint, stateOf(c).String(), c.Since})
-	}
-	for _, f := range st.Failures {
-		out.Failures = append(out.Failures, FailureStatus{f.Endpoint, f.At, string(f.Why), f.Words})
+		out.Copies = append(out.Copies, CopyStatus{c.Endpoint, stateOf(c), c.Since})
 	}
 	return out
 }

@@ -9,35 +9,34 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/headgate/headgate/api/v1alpha1"
-	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/decide"
 )
 
 // endpointOf returns an endpoint of a view.
-func endpointOf(v place.View, address string) place.EndpointView {
+func endpointOf(v decide.View, address string) decide.EndpointView {
 	for _, e := range v.Endpoints {
 		if e.Address == address {
 			return e
 		}
 	}
-	return place.EndpointView{}
+	return decide.EndpointView{}
 }
 
 // modelOf returns a model of a view.
-func modelOf(v place.View, id string) place.ModelView {
+func modelOf(v decide.View, id string) decide.ModelView {
 	for _, m := range v.Models {
 		if m.ID == id {
 			return m
 		}
 	}
-	return place.ModelView{}
+	return decide.ModelView{}
 }
 
 // A pool without endpoints and models is also in the view.
 func TestTheViewOfAnEmptyPool(t *testing.T) {
 	w := newWorld(t)
 	w.set()
-	if v := w.View(); len(v.Pools) != 1 || v.Pools[0] != (place.PoolView{Name: pool.String()}) || len(v.Endpoints)+len(v.Models) > 0 {
+	if v := w.View(); len(v.Pools) != 1 || v.Pools[0] != (decide.PoolView{Name: pool.String()}) || len(v.Endpoints)+len(v.Models) > 0 {
 		t.Errorf("it is seen as %+v", v)
 	}
 }
@@ -47,7 +46,7 @@ func TestTheViewNamesAnEngineThatNobodyNames(t *testing.T) {
 	w := newWorld(t)
 	e := serveVLLM(t)
 	w.set(list(e.address, ""))
-	w.await("the engine is ready", func() bool { return endpointOf(w.View(), e.address).State == "ready" })
+	w.await("the engine is ready", func() bool { return endpointOf(w.View(), e.address).State == decide.Ready })
 	if is := endpointOf(w.View(), e.address).Engine; is != "vllm" {
 		t.Errorf("it is called %q, want vllm", is)
 	}
@@ -76,19 +75,19 @@ func TestTheViewOfAFleet(t *testing.T) {
 	_ = l.Close()
 	w.await("the engine that is gone is down", func() bool {
 		at := endpointOf(w.View(), gone)
-		return at.State == "down" && strings.Contains(at.Fault, "refused")
+		return at.State == decide.Down && strings.Contains(at.Fault, "refused")
 	})
 
 	v := w.View()
 	vllm, managed := endpointOf(v, e.address), endpointOf(v, runtime.address)
 	if vllm.Pod != "default/at-"+strings.NewReplacer(".", "-", ":", "-").Replace(e.address) || !vllm.Listed || vllm.Engine != "vllm" ||
-		vllm.State != "ready" || vllm.Slots != 2 || vllm.Static || vllm.Fault != "" {
+		vllm.State != decide.Ready || vllm.Slots != 2 || vllm.Static || vllm.Fault != "" {
 		t.Errorf("the vLLM is seen as %+v", vllm)
 	}
 	if vllm.HostAdapters != 6 || managed.HostAdapters != 0 {
 		t.Errorf("the vLLM is seen as %+v, the model runtime as %+v", vllm, managed)
 	}
-	if managed.Engine != "modelruntime" || managed.State != "ready" || managed.UsableBytes <= 0 || managed.UsableBytes >= 1<<30 ||
+	if managed.Engine != "modelruntime" || managed.State != decide.Ready || managed.UsableBytes <= 0 || managed.UsableBytes >= 1<<30 ||
 		managed.Loads != 6 {
 		t.Errorf("the model runtime is seen as %+v", managed)
 	}
@@ -100,7 +99,7 @@ func TestTheViewOfAFleet(t *testing.T) {
 		for _, c := range at.Copies {
 			if c.ID == "x" {
 				copies++
-				if c.Pool != pool.String() || c.State != "loaded" || c.For != "least" || c.Since.IsZero() {
+				if c.Pool != pool.String() || c.State != decide.Loaded || c.For != "least" || c.Since.IsZero() {
 					t.Errorf("the copy is seen as %+v", c)
 				}
 			}
@@ -110,7 +109,8 @@ func TestTheViewOfAFleet(t *testing.T) {
 		t.Errorf("x has %d copies, and is seen as %+v", copies, x)
 	}
 	bad := modelOf(v, "bad")
-	if bad.Held != 3 || bad.Since == nil || !strings.Contains(bad.Failures[0].Words, "no such file") || !bad.Failures[0].Until.After(v.At) {
+	if bad.Held != 3 || bad.Since.IsZero() || !strings.Contains(bad.Failures[0].Words, "no such file") ||
+		!bad.Failures[0].Until.After(v.At) {
 		t.Errorf("what fails is seen as %+v", bad)
 	}
 	if len(v.Pools) != 1 || v.Pools[0].Name != pool.String() || v.Pools[0].Free <= 0 {
@@ -152,7 +152,7 @@ func TestTheViewOfVModels(t *testing.T) {
 	if len(all) != 2 {
 		t.Fatalf("there are %+v", all)
 	}
-	if want := (place.VModelView{Pool: pool.String(), ID: "a", Target: "v1", Active: "v1", Reason: v1alpha1.ReasonDefined,
+	if want := (decide.VModelView{Pool: pool.String(), ID: "a", Target: "v1", Active: "v1", Reason: v1alpha1.ReasonDefined,
 		Message: "requests go to v1"}); all[0] != want {
 		t.Errorf("the client's is seen as %+v, want %+v", all[0], want)
 	}

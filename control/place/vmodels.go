@@ -336,16 +336,16 @@ func (p *Placer) readyVModel(v objects.VModel, st decide.VModelStatus, behind []
 }
 
 // viewVModels returns all VModels for the view, sorted. The caller holds mu.
-func (p *Placer) viewVModels() []VModelView {
+func (p *Placer) viewVModels() []decide.VModelView {
 	keys := slices.AppendSeq(slices.Collect(maps.Keys(p.vmodels.declared)), maps.Keys(p.vmodels.registered))
 	slices.SortFunc(keys, decide.Key.Compare)
 	keys = slices.Compact(keys)
-	all := make([]VModelView, 0, len(keys))
+	all := make([]decide.VModelView, 0, len(keys))
 	for _, key := range keys {
 		v, _, _ := p.vmodels.of(key)
 		st, _ := p.state.VModel(key)
 		ready := p.readyVModel(v, st, p.Board.Behind(key))
-		all = append(all, VModelView{
+		all = append(all, decide.VModelView{
 			Pool: key.Pool.String(), ID: key.ID, Target: v.Target, Active: st.Active, Canary: st.Switch.Canary, Percent: st.Switch.Percent,
 			Reason: ready.Reason, Message: ready.Message,
 		})

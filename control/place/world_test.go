@@ -437,7 +437,7 @@ func (w *world) copies(id string) string {
 	for _, st := range w.Statuses() {
 		if st.ID == id {
 			for _, c := range st.Copies {
-				all = append(all, c.Endpoint+" "+c.State)
+				all = append(all, c.Endpoint+" "+c.State.String())
 			}
 		}
 	}

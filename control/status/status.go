@@ -18,7 +18,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/headgate/headgate/control/place"
+	"github.com/headgate/headgate/control/place/decide"
 )
 
 const usage = `control status asks a running control where models are loaded, and prints tables. Without arguments it prints all pools,
@@ -117,7 +117,7 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 }
 
 // ask asks the control at a URL.
-func ask(ctx context.Context, at string) (v place.View, err error) {
+func ask(ctx context.Context, at string) (v decide.View, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at+"/placement", nil)
@@ -164,31 +164,31 @@ type choice struct {
 }
 
 // of returns the selected part of a view. It is an error to select something that does not exist.
-func (c choice) of(v place.View) (place.View, error) {
+func (c choice) of(v decide.View) (decide.View, error) {
 	if c.pool != "" {
-		if !slices.ContainsFunc(v.Pools, func(p place.PoolView) bool { return p.Name == c.pool }) {
-			return v, absent("pool", c.pool, namesOf(v.Pools, func(p place.PoolView) string { return p.Name }))
+		if !slices.ContainsFunc(v.Pools, func(p decide.PoolView) bool { return p.Name == c.pool }) {
+			return v, absent("pool", c.pool, namesOf(v.Pools, func(p decide.PoolView) string { return p.Name }))
 		}
-		v.Pools = slices.DeleteFunc(v.Pools, func(p place.PoolView) bool { return p.Name != c.pool })
-		v.Models = slices.DeleteFunc(v.Models, func(m place.ModelView) bool { return m.Pool != c.pool })
-		v.VModels = slices.DeleteFunc(v.VModels, func(m place.VModelView) bool { return m.Pool != c.pool })
-		v.Endpoints = slices.DeleteFunc(v.Endpoints, func(e place.EndpointView) bool { return !slices.Contains(e.Pools, c.pool) })
+		v.Pools = slices.DeleteFunc(v.Pools, func(p decide.PoolView) bool { return p.Name != c.pool })
+		v.Models = slices.DeleteFunc(v.Models, func(m decide.ModelView) bool { return m.Pool != c.pool })
+		v.VModels = slices.DeleteFunc(v.VModels, func(m decide.VModelView) bool { return m.Pool != c.pool })
+		v.Endpoints = slices.DeleteFunc(v.Endpoints, func(e decide.EndpointView) bool { return !slices.Contains(e.Pools, c.pool) })
 		for i := range v.Endpoints {
 			e := &v.Endpoints[i]
-			e.Copies = slices.DeleteFunc(e.Copies, func(queued place.CopyView) bool { return queued.Pool != c.pool })
+			e.Copies = slices.DeleteFunc(e.Copies, func(queued decide.CopyView) bool { return queued.Pool != c.pool })
 		}
 	}
 	if c.endpoint != "" {
-		all := namesOf(v.Endpoints, func(e place.EndpointView) string { return e.Address })
-		v.Endpoints = slices.DeleteFunc(v.Endpoints, func(e place.EndpointView) bool { return e.Address != c.endpoint })
+		all := namesOf(v.Endpoints, func(e decide.EndpointView) string { return e.Address })
+		v.Endpoints = slices.DeleteFunc(v.Endpoints, func(e decide.EndpointView) bool { return e.Address != c.endpoint })
 		if len(v.Endpoints) == 0 {
 			return v, absent("endpoint", c.endpoint, all)
 		}
-		v.Models = slices.DeleteFunc(v.Models, func(m place.ModelView) bool { return !isAt(m, v.Endpoints[0]) })
-		v.VModels = slices.DeleteFunc(v.VModels, func(m place.VModelView) bool {
-			return !slices.ContainsFunc(v.Models, func(is place.ModelView) bool { return is.Pool == m.Pool && names(m, is.ID) })
+		v.Models = slices.DeleteFunc(v.Models, func(m decide.ModelView) bool { return !isAt(m, v.Endpoints[0]) })
+		v.VModels = slices.DeleteFunc(v.VModels, func(m decide.VModelView) bool {
+			return !slices.ContainsFunc(v.Models, func(is decide.ModelView) bool { return is.Pool == m.Pool && names(m, is.ID) })
 		})
-		v.Pools = slices.DeleteFunc(v.Pools, func(p place.PoolView) bool { return !slices.Contains(v.Endpoints[0].Pools, p.Name) })
+		v.Pools = slices.DeleteFunc(v.Pools, func(p decide.PoolView) bool { return !slices.Contains(v.Endpoints[0].Pools, p.Name) })
 	}
 	if len(c.models) == 0 {
 		return v, nil
@@ -202,24 +202,24 @@ func (c choice) of(v place.View) (place.View, error) {
 				chosen = append(chosen, m.Target, m.Active, m.Canary)
 			}
 		}
-		if !isVModel && !slices.ContainsFunc(v.Models, func(m place.ModelView) bool { return m.ID == id }) {
+		if !isVModel && !slices.ContainsFunc(v.Models, func(m decide.ModelView) bool { return m.ID == id }) {
 			return v,
 				fmt.Errorf("no model %s%s: control knows the models of Models, VModels and LLMRoutes, those that clients registered, and those that engines list",
 					name(id),
 					c.where())
 		}
 	}
-	v.Models = slices.DeleteFunc(v.Models, func(m place.ModelView) bool { return !slices.Contains(chosen, m.ID) })
-	v.VModels = slices.DeleteFunc(v.VModels, func(m place.VModelView) bool {
+	v.Models = slices.DeleteFunc(v.Models, func(m decide.ModelView) bool { return !slices.Contains(chosen, m.ID) })
+	v.VModels = slices.DeleteFunc(v.VModels, func(m decide.VModelView) bool {
 		return !slices.ContainsFunc(c.models, func(id string) bool { return m.ID == id || names(m, id) })
 	})
 	for i := range v.Endpoints {
 		e := &v.Endpoints[i]
-		e.Copies = slices.DeleteFunc(e.Copies, func(queued place.CopyView) bool { return !slices.Contains(chosen, queued.ID) })
+		e.Copies = slices.DeleteFunc(e.Copies, func(queued decide.CopyView) bool { return !slices.Contains(chosen, queued.ID) })
 	}
-	v.Endpoints = slices.DeleteFunc(v.Endpoints, func(e place.EndpointView) bool { return len(e.Copies) == 0 })
-	v.Pools = slices.DeleteFunc(v.Pools, func(p place.PoolView) bool {
-		return !slices.ContainsFunc(v.Models, func(m place.ModelView) bool { return m.Pool == p.Name })
+	v.Endpoints = slices.DeleteFunc(v.Endpoints, func(e decide.EndpointView) bool { return len(e.Copies) == 0 })
+	v.Pools = slices.DeleteFunc(v.Pools, func(p decide.PoolView) bool {
+		return !slices.ContainsFunc(v.Models, func(m decide.ModelView) bool { return m.Pool == p.Name })
 	})
 	return v, nil
 }
@@ -236,13 +236,13 @@ func (c choice) where() string {
 }
 
 // isAt reports whether a model is loaded at an endpoint, or failed to load there.
-func isAt(m place.ModelView, e place.EndpointView) bool {
-	return slices.ContainsFunc(e.Copies, func(c place.CopyView) bool { return c.ID == m.ID && c.Pool == m.Pool }) ||
-		slices.ContainsFunc(m.Failures, func(f place.FailureView) bool { return f.Endpoint == e.Address })
+func isAt(m decide.ModelView, e decide.EndpointView) bool {
+	return slices.ContainsFunc(e.Copies, func(c decide.CopyView) bool { return c.ID == m.ID && c.Pool == m.Pool }) ||
+		slices.ContainsFunc(m.Failures, func(f decide.FailureView) bool { return f.Endpoint == e.Address })
 }
 
 // names reports whether a VModel sends requests to a model of its pool, or will.
-func names(v place.VModelView, model string) bool {
+func names(v decide.VModelView, model string) bool {
 	return model == v.Target || model == v.Active || model == v.Canary
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/headgate/headgate/api/v1alpha1"
-	"github.com/headgate/headgate/control/place"
+	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/status"
 	"github.com/headgate/headgate/test/golden"
 )
@@ -102,23 +102,25 @@ func TestWhoDoesNotAnswer(t *testing.T) {
 func TestALargeFleetIsReadable(t *testing.T) {
 	const endpoints, models = 1000, 20000
 	at := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
-	v := place.View{At: at, Pools: []place.PoolView{{Name: "default/p", Free: 0.5}}}
+	v := decide.View{At: at, Pools: []decide.PoolView{{Name: "default/p", Free: 0.5}}}
 	for i := range endpoints {
-		e := place.EndpointView{Address: fmt.Sprintf("10.0.%d.%d:8000", i/250, i%250), Pools: []string{"default/p"}, State: "ready",
+		e := decide.EndpointView{Address: fmt.Sprintf("10.0.%d.%d:8000", i/250, i%250), Pools: []string{"default/p"}, State: decide.Ready,
 			Slots: 40}
 		if i == 999 {
-			e.State = "down"
+			e.State = decide.Down
 		}
 		for j := range models / endpoints {
-			e.Copies = append(e.Copies, place.CopyView{Pool: "default/p", ID: fmt.Sprintf("m%05d", i*models/endpoints+j), State: "loaded",
+			e.Copies = append(e.Copies, decide.CopyView{Pool: "default/p", ID: fmt.Sprintf("m%05d", i*models/endpoints+j),
+				State: decide.Loaded,
 				Since: at})
 		}
 		e.Models = len(e.Copies)
 		v.Endpoints = append(v.Endpoints, e)
 	}
 	for i := range models {
-		v.Models = append(v.Models, place.ModelView{Pool: "default/p", ID: fmt.Sprintf("m%05d", i), Known: true, Least: 2})
-		v.VModels = append(v.VModels, place.VModelView{Pool: "default/p", ID: fmt.Sprintf("v%05d", i), Reason: v1alpha1.ReasonTransitioning,
+		v.Models = append(v.Models, decide.ModelView{Pool: "default/p", ID: fmt.Sprintf("m%05d", i), Known: true, Least: 2})
+		v.VModels = append(v.VModels, decide.VModelView{Pool: "default/p", ID: fmt.Sprintf("v%05d", i),
+			Reason:  v1alpha1.ReasonTransitioning,
 			Message: "requests go elsewhere"})
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(v) }))

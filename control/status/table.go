@@ -12,7 +12,6 @@ import (
 	"unicode"
 
 	"github.com/headgate/headgate/api/v1alpha1"
-	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/decide"
 )
 
@@ -30,20 +29,20 @@ type key struct{ pool, id string }
 
 // at is a copy with its endpoint.
 type at struct {
-	place.CopyView
+	decide.CopyView
 	endpoint string
 }
 
 // page is the output.
 type page struct {
-	place.View
+	decide.View
 	choice
 	all    bool
 	copies map[key][]at // of models, also at endpoints that were not selected
 }
 
 // copiesOf returns the copies of models, in order of endpoint.
-func copiesOf(v place.View) map[key][]at {
+func copiesOf(v decide.View) map[key][]at {
 	copies := make(map[key][]at)
 	for _, e := range v.Endpoints {
 		for _, c := range e.Copies {
@@ -81,7 +80,7 @@ func (p page) writePools(out *strings.Builder) {
 		for _, q := range e.Pools {
 			if s := of[q]; s != nil {
 				s.endpoints++
-				if e.State == decide.Ready.String() {
+				if e.State == decide.Ready {
 					s.ready++
 				}
 			}
@@ -113,7 +112,7 @@ func (p page) writePools(out *strings.Builder) {
 }
 
 // warmWindow formats the warm window of a pool.
-func warmWindow(q place.PoolView) string {
+func warmWindow(q decide.PoolView) string {
 	if q.CoverSeconds == nil {
 		return "all"
 	}
@@ -128,7 +127,7 @@ func (p page) writeEndpoints(out *strings.Builder) {
 		}
 		return
 	}
-	slices.SortStableFunc(all, func(a, b place.EndpointView) int { return readiness(a) - readiness(b) })
+	slices.SortStableFunc(all, func(a, b decide.EndpointView) int { return readiness(a) - readiness(b) })
 	shown := all
 	if !p.all && len(all) > most {
 		shown = all[:most]
@@ -156,14 +155,14 @@ func (p page) writeEndpoints(out *strings.Builder) {
 }
 
 // readiness sorts endpoints that are not ready first.
-func readiness(e place.EndpointView) int {
-	if e.State == decide.Ready.String() {
+func readiness(e decide.EndpointView) int {
+	if e.State == decide.Ready {
 		return 1
 	}
 	return 0
 }
 
-func pod(e place.EndpointView) string {
+func pod(e decide.EndpointView) string {
 	switch {
 	case e.Pod == "":
 		return "-"
@@ -173,28 +172,28 @@ func pod(e place.EndpointView) string {
 	return e.Pod
 }
 
-func state(e place.EndpointView) string {
-	if e.State == decide.Ready.String() {
+func state(e decide.EndpointView) string {
+	if e.State == decide.Ready {
 		return "READY"
 	}
-	return e.State
+	return e.State.String()
 }
 
 // whys explain the states of endpoints that are not ready.
-var whys = map[string]string{
-	decide.Starting.String():    "control has not scraped it yet",
-	decide.Silent.String():      "it accepts connections but does not answer: control loads nothing there until it does",
-	decide.Down.String():        "it refused a connection: control does not use its copies until it answers",
-	decide.Doubtful.String():    "it may have restarted and lost its models: control cannot check before a request needs one",
-	decide.Terminating.String(): "its pod is being deleted: control neither loads nor unloads models there",
-	decide.Migrating.String():   "its pod is being deleted: its models serve until other endpoints have copies; control neither loads nor unloads models there",
-	decide.Stopping.String():    "its engine reports that it is stopping: control neither loads nor unloads models there",
-	decide.Unready.String():     "its pod is not ready: control neither loads models there nor uses its copies",
-	decide.OnTrial.String():     "its pod becomes ready when models that are loaded elsewhere are loaded there too; kubectl describe pod shows the progress",
+var whys = map[decide.EndpointState]string{
+	decide.Starting:    "control has not scraped it yet",
+	decide.Silent:      "it accepts connections but does not answer: control loads nothing there until it does",
+	decide.Down:        "it refused a connection: control does not use its copies until it answers",
+	decide.Doubtful:    "it may have restarted and lost its models: control cannot check before a request needs one",
+	decide.Terminating: "its pod is being deleted: control neither loads nor unloads models there",
+	decide.Migrating:   "its pod is being deleted: its models serve until other endpoints have copies; control neither loads nor unloads models there",
+	decide.Stopping:    "its engine reports that it is stopping: control neither loads nor unloads models there",
+	decide.Unready:     "its pod is not ready: control neither loads models there nor uses its copies",
+	decide.OnTrial:     "its pod becomes ready when models that are loaded elsewhere are loaded there too; kubectl describe pod shows the progress",
 }
 
 // why explains what limits an endpoint; empty for nothing.
-func why(e place.EndpointView) string {
+func why(e decide.EndpointView) string {
 	var all []string
 	if words := whys[e.State]; words != "" {
 		all = append(all, words)
@@ -222,7 +221,7 @@ func why(e place.EndpointView) string {
 }
 
 // used formats how much of an endpoint its models use.
-func used(e place.EndpointView) string {
+func used(e decide.EndpointView) string {
 	var all []string
 	if e.Slots > 0 {
 		all = append(all, fmt.Sprintf("%d/%d slots", e.Models, e.Slots))
@@ -236,7 +235,7 @@ func used(e place.EndpointView) string {
 	return strings.Join(all, ", ")
 }
 
-func loads(e place.EndpointView) string {
+func loads(e decide.EndpointView) string {
 	if e.Loads == 0 {
 		return strconv.Itoa(e.Loading)
 	}
@@ -244,12 +243,12 @@ func loads(e place.EndpointView) string {
 }
 
 // writeCopies prints the copies of an endpoint by state, loaded ones last.
-func (p page) writeCopies(out *strings.Builder, e place.EndpointView) {
+func (p page) writeCopies(out *strings.Builder, e decide.EndpointView) {
 	for _, state := range []decide.CopyState{decide.Loading, decide.Queued, decide.Draining, decide.Unloading, decide.Loaded} {
 		var some []string
 		n := 0
 		for _, c := range e.Copies {
-			if c.State != state.String() {
+			if c.State != state {
 				continue
 			}
 			if n++; n <= mostCopies || p.all {
@@ -267,7 +266,7 @@ func (p page) writeCopies(out *strings.Builder, e place.EndpointView) {
 }
 
 // copy formats a copy at an endpoint.
-func (p page) copy(e place.EndpointView, c place.CopyView) string {
+func (p page) copy(e decide.EndpointView, c decide.CopyView) string {
 	text := name(c.ID)
 	if len(e.Pools) > 1 {
 		text += " of " + c.Pool
@@ -281,11 +280,11 @@ func (p page) copy(e place.EndpointView, c place.CopyView) string {
 
 // about describes a copy: for one that is not loaded, since when and for what; and its running
 // requests.
-func (p page) about(c place.CopyView) (about []string) {
-	if c.State != decide.Loaded.String() {
+func (p page) about(c decide.CopyView) (about []string) {
+	if c.State != decide.Loaded {
 		about = append(about, p.ago(c.Since))
 	}
-	switch coming := c.State == decide.Loading.String() || c.State == decide.Queued.String(); {
+	switch coming := c.State == decide.Loading || c.State == decide.Queued; {
 	case c.Doomed:
 		about = append(about, "unloads when loaded")
 	case coming && c.For != "":
@@ -301,7 +300,7 @@ func (p page) about(c place.CopyView) (about []string) {
 }
 
 func (p page) writeModels(out *strings.Builder) {
-	var all []place.ModelView
+	var all []decide.ModelView
 	for _, m := range p.Models {
 		if len(p.models) > 0 || p.short(m) {
 			all = append(all, m)
@@ -312,7 +311,7 @@ func (p page) writeModels(out *strings.Builder) {
 		return
 	}
 	// The longest waiting model comes first, then those with a reason.
-	slices.SortStableFunc(all, func(a, b place.ModelView) int {
+	slices.SortStableFunc(all, func(a, b decide.ModelView) int {
 		return cmp.Or(queuedSince(a).Compare(queuedSince(b)), -cmp.Compare(a.Reason, b.Reason))
 	})
 	shown := all
@@ -359,29 +358,29 @@ func (p page) writeVModels(out *strings.Builder) {
 }
 
 // queuedSince returns since when requests are queued for a model; far in the future for none.
-func queuedSince(m place.ModelView) time.Time {
-	if m.Since != nil {
-		return *m.Since
+func queuedSince(m decide.ModelView) time.Time {
+	if !m.Since.IsZero() {
+		return m.Since
 	}
 	return time.Unix(math.MaxInt32, 0)
 }
 
 // short reports whether a model has too few copies.
-func (p page) short(m place.ModelView) bool {
+func (p page) short(m decide.ModelView) bool {
 	return m.Held > 0 || m.Reason != "" || p.loaded(m) < m.Least
 }
 
 // loaded counts the loaded copies of a model.
-func (p page) loaded(m place.ModelView) (n int) {
+func (p page) loaded(m decide.ModelView) (n int) {
 	for _, c := range p.copies[key{m.Pool, m.ID}] {
-		if c.State == decide.Loaded.String() {
+		if c.State == decide.Loaded {
 			n++
 		}
 	}
 	return n
 }
 
-func (p page) writeModel(out *strings.Builder, m place.ModelView) {
+func (p page) writeModel(out *strings.Builder, m decide.ModelView) {
 	loaded := p.loaded(m)
 	fmt.Fprintf(out, "%s of %s: ", name(m.ID), m.Pool)
 	fmt.Fprintf(out, "%d loaded", loaded)
@@ -390,8 +389,8 @@ func (p page) writeModel(out *strings.Builder, m place.ModelView) {
 	}
 	if m.Held > 0 {
 		fmt.Fprintf(out, ", %s queued", plural(m.Held, "request"))
-		if m.Since != nil {
-			out.WriteString(" for " + p.ago(*m.Since))
+		if !m.Since.IsZero() {
+			out.WriteString(" for " + p.ago(m.Since))
 		}
 	}
 	out.WriteString("\n")
@@ -400,7 +399,7 @@ func (p page) writeModel(out *strings.Builder, m place.ModelView) {
 	}
 	for _, c := range p.copies[key{m.Pool, m.ID}] {
 		about := p.about(c.CopyView)
-		if c.State == decide.Loaded.String() {
+		if c.State == decide.Loaded {
 			if len(p.models) == 0 {
 				continue
 			}
@@ -419,8 +418,8 @@ func (p page) writeModel(out *strings.Builder, m place.ModelView) {
 }
 
 // isFailure reports whether an answer is among the failures of its model.
-func isFailure(m place.ModelView, a place.AnswerStatus) bool {
-	return slices.ContainsFunc(m.Failures, func(f place.FailureView) bool { return f.Endpoint == a.Endpoint && f.Words == a.Error })
+func isFailure(m decide.ModelView, a decide.CallResult) bool {
+	return slices.ContainsFunc(m.Failures, func(f decide.FailureView) bool { return f.Endpoint == a.Endpoint && f.Words == a.Error })
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

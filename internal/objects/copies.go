@@ -2,6 +2,7 @@ package objects
 
 import (
 	"cmp"
+	"slices"
 	"time"
 )
 
@@ -40,6 +41,15 @@ var CopyStates = [...]string{
 }
 
 func (s CopyState) String() string { return CopyStates[s] }
+
+// MarshalText returns the name of the state.
+func (s CopyState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText sets the state to that of a name; Gone if the name is unknown.
+func (s *CopyState) UnmarshalText(name []byte) error {
+	*s = CopyState(max(0, slices.Index(CopyStates[:], string(name))))
+	return nil
+}
 
 // Leaving is why an endpoint is about to end. The zero Leaving is that of an endpoint that stays.
 type Leaving struct {

@@ -50,8 +50,16 @@ func State(s objects.CopyState) placement.Copy_State {
 
 // StateOf returns the state that a message has; Gone if it is unknown.
 func StateOf(s placement.Copy_State) objects.CopyState {
-	return map[placement.Copy_State]objects.CopyState{placement.Copy_LOADING: objects.Loading, placement.Copy_LOADED: objects.Loaded,
-		placement.Copy_UNLOADING: objects.Unloading}[s]
+	switch s {
+	case placement.Copy_LOADING:
+		return objects.Loading
+	case placement.Copy_LOADED:
+		return objects.Loaded
+	case placement.Copy_UNLOADING:
+		return objects.Unloading
+	default:
+		return objects.Gone
+	}
 }
 
 // Leaving returns the message for an endpoint that is about to end. Times are sent relative to now.

@@ -54,10 +54,10 @@ func (r Reason) Message() string { return messages[r] }
 
 // Failure is a failed load.
 type Failure struct {
-	Endpoint string
-	At       time.Time
-	Words    string // the engine's message
-	Why      Reason // LoadFailed, or a more specific reason
+	Endpoint string    `json:"endpoint"`
+	At       time.Time `json:"at"`
+	Why      Reason    `json:"reason"` // LoadFailed, or a more specific reason
+	Words    string    `json:"words"`  // the engine's message
 	// counts is how long the failure counts; 0 means the pool's failure expiry.
 	counts time.Duration
 }

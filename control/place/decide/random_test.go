@@ -890,8 +890,8 @@ func (w *world) nothingLeaks() {
 		}
 	}
 	for _, e := range w.s.View(w.now).Endpoints {
-		if e.Leaked > 0 {
-			w.fatalf("all is quiet, and %d bytes of %s are lost", e.Leaked, e.Address)
+		if e.LeakedBytes > 0 {
+			w.fatalf("all is quiet, and %d bytes of %s are lost", e.LeakedBytes, e.Address)
 		}
 	}
 }

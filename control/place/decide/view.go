@@ -1,215 +1,283 @@
 package decide
 
 import (
-	"fmt"
-	"maps"
+	"cmp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Status is the state of a model, for operators and clients.
-type Status struct {
-	objects.Entry
-	LastUsed time.Time
-	// Held is the number of requests that wait for it, in all extprocs.
-	Held int
-	// Copies are its copies, sorted by endpoint.
-	Copies []Copy
-	// Failures are its failed loads that have not expired.
-	Failures []Failure
-	// Asked: a client asked for a copy although no request waits, and has received neither a copy
-	// nor a reason why not.
-	Asked bool
-	// Why is the reason why it has fewer copies than it needs; empty if it has enough.
-	Why Reason
-	// Failed is that reason as published to waiting requests; empty while they should wait.
-	Failed Reason
-	// Retrying: its last load ended with a transient error, and control will retry it.
-	Retrying bool
-	// Exhausted: several loads in a row ended with transient errors and no request waits, which
-	// counts as a failure.
-	Exhausted bool
-	// Bytes is its size, if known, and Sized the source of it.
-	Bytes int64
-	Sized SizeSource
+// View is a snapshot of all pools, endpoints and models, for users, as JSON. It is immutable.
+// Package place adds what only it knows.
+type View struct {
+	At time.Time `json:"at"`
+	// Paused: control loads and unloads nothing, because it cannot tell whether it is the leader.
+	Paused    bool           `json:"paused,omitempty"`
+	Pools     []PoolView     `json:"pools"`
+	Endpoints []EndpointView `json:"endpoints"`
+	Models    []ModelView    `json:"models"`
+	VModels   []VModelView   `json:"vmodels"`
 }
 
-// Status returns the state of a model, and whether it is in the catalogue.
-func (s *State) Status(key Key) (Status, bool) {
-	m := s.models[key]
-	if m == nil || m.gone {
-		return Status{}, false
-	}
-	return statusOf(m), !m.foreign
+// PoolView is an InferencePool.
+type PoolView struct {
+	Name string `json:"name"`
+	// Free is the free share of its room, 0 to 1, at endpoints that can load models.
+	Free float64 `json:"free"`
+	// CoverSeconds is the warm window: each model that was used within this time is loaded or being
+	// loaded. It is nil if that holds for all models that were ever used.
+	CoverSeconds *float64 `json:"coverSeconds,omitempty"`
 }
 
-func statusOf(m *model) Status {
-	st := Status{
-		Entry: m.Entry, LastUsed: m.lastUsed, Failures: slices.Clone(m.failures), Asked: m.ensure, Why: m.blocked, Failed: m.failed,
-		Bytes: m.bytes, Sized: m.source,
-	}
-	for _, w := range m.wants {
-		st.Held += w.Requests
-	}
-	st.Retrying = m.retries > 0 && (st.Held > 0 || m.least() > 0 || slices.ContainsFunc(m.failures, m.mayPass))
-	st.Exhausted = m.exhausted()
-	for _, c := range m.copies {
-		st.Copies = append(st.Copies, *c)
-	}
-	return st
+// EndpointView is an endpoint.
+type EndpointView struct {
+	Address string `json:"address"`
+	// Pod is the endpoint's pod, NAMESPACE/NAME. If Listed, it is the EndpointList.
+	Pod    string        `json:"pod,omitempty"`
+	Listed bool          `json:"listed,omitempty"`
+	Pools  []string      `json:"pools"`
+	Engine string        `json:"engine,omitempty"` // its kind, as configured or as its metrics page shows
+	State  EndpointState `json:"state"`
+	// Fault is why the last scrape failed; empty if it did not.
+	Fault string `json:"fault,omitempty"`
+	// Static: the endpoint answers, and its engine loads no models while it runs.
+	Static bool `json:"static,omitempty"`
+	// Models and UsedBytes are the number and memory of the copies that are not being removed, of
+	// at most Slots and UsableBytes, which are 0 if there is no limit. LeakedBytes are lost until
+	// the engine restarts.
+	Models      int   `json:"models"`
+	Slots       int   `json:"slots,omitempty"`
+	UsedBytes   int64 `json:"usedBytes,omitempty"`
+	UsableBytes int64 `json:"usableBytes,omitempty"`
+	LeakedBytes int64 `json:"leakedBytes,omitempty"`
+	// GPUBusy is the mean number of adapters with requests in flight, over some seconds. HostUsed
+	// is the number of adapters in use. GPUAdapters and HostAdapters are the numbers of adapters
+	// that fit into the memory of the GPU and of the host; 0 if unknown.
+	GPUBusy      float64 `json:"gpuBusy,omitempty"`
+	GPUAdapters  int     `json:"gpuAdapters,omitempty"`
+	HostUsed     int     `json:"hostUsed,omitempty"`
+	HostAdapters int     `json:"hostAdapters,omitempty"`
+	// Loading is the number of loads in progress, and Loads the most at once; 0 if unknown.
+	Loading int `json:"loading"`
+	Loads   int `json:"loads,omitempty"`
+	// InFlight is the number of requests in flight at its copies.
+	InFlight int        `json:"inFlight"`
+	Copies   []CopyView `json:"copies,omitempty"`
 }
 
-// All returns the status of all models, sorted: those of the catalogue, and others that engines
-// have.
-func (s *State) All() []Status {
-	all := make([]Status, 0, len(s.models))
-	for _, key := range slices.SortedFunc(maps.Keys(s.models), Key.Compare) {
-		if m := s.models[key]; !m.gone {
-			all = append(all, statusOf(m))
-		}
-	}
-	return all
+// CopyView is a copy.
+type CopyView struct {
+	Pool  string    `json:"pool"`
+	ID    string    `json:"id"`
+	State CopyState `json:"state"`
+	Since time.Time `json:"since"`
+	// For is the purpose of the copy; empty if an earlier control decided it.
+	For string `json:"for,omitempty"`
+	// Doomed: a loading copy that will be unloaded as soon as it is loaded.
+	Doomed bool `json:"doomed,omitempty"`
+	// Misplaced: the constraints of the pool forbid the model there. The copy leaves when the model
+	// is loaded elsewhere.
+	Misplaced bool `json:"misplaced,omitempty"`
+	InFlight  int  `json:"inFlight,omitempty"`
 }
 
-// String prints VModels, models with their copies, and the reasons for missing copies, for tests
-// and debugging.
-func (s *State) String() string {
-	var out strings.Builder
-	for _, key := range slices.SortedFunc(maps.Keys(s.vmodels), Key.Compare) {
-		st, _ := s.VModel(key)
-		fmt.Fprintf(&out, "%s: %s", st.ID, st.Active)
-		if st.Target != st.Active {
-			fmt.Fprintf(&out, ", moves to %s: %d of %d copies loaded", st.Target, st.Loaded, st.Needed)
-		}
-		if st.Previous != "" {
-			fmt.Fprintf(&out, ", keeps %s for %v", st.Previous, st.Until.Sub(s.now))
-		}
-		if st.Failed != "" {
-			fmt.Fprintf(&out, " [%s]", st.Failed)
-		}
-		if st.Taken {
-			out.WriteString(" is a model")
-		}
-		out.WriteString("\n")
-	}
-	for _, st := range s.All() {
-		fmt.Fprintf(&out, "%s:", st.ID)
-		for _, c := range st.Copies {
-			fmt.Fprintf(&out, " %s at %s", c.State, c.Endpoint)
-			if c.Bytes > 0 {
-				fmt.Fprintf(&out, " (%dMi %s)", c.Bytes>>20, SizeSources[c.Source])
-			}
-		}
-		for _, f := range st.Failures {
-			fmt.Fprintf(&out, " failed at %s: %s", f.Endpoint, f.Words)
-		}
-		if st.Why != "" {
-			fmt.Fprintf(&out, " [%s]", st.Why)
-		}
-		out.WriteString("\n")
-	}
-	return out.String()
+// ModelView is a model of the catalogue, or another one that an engine has or that requests name.
+type ModelView struct {
+	Pool string `json:"pool"`
+	ID   string `json:"id"`
+	// Known: it is in the catalogue.
+	Known bool `json:"known"`
+	// Held is the number of waiting requests, and Since when the oldest of them began to wait.
+	Held  int       `json:"queued,omitempty"`
+	Since time.Time `json:"since,omitzero"`
+	// Least is its minimum number of copies.
+	Least int `json:"least,omitempty"`
+	// Reason says why it has fewer copies than it should have, and Message the same in words. Both
+	// are empty if it has them.
+	Reason   Reason        `json:"reason,omitempty"`
+	Message  string        `json:"message,omitempty"`
+	Failures []FailureView `json:"failures,omitempty"`
+	// Last is the result of the last call to an engine about it.
+	Last *CallResult `json:"last,omitempty"`
 }
 
-// Count has numbers for metrics.
-type Count struct {
-	Copies                         [len(objects.CopyStates)]int // by state
-	Models, Wanted, Failing, Stuck int
-	Held                           int // requests that wait for models, in all extprocs
-	// Missed is, by pool, the last use of the most recently used model that has no copy and gets
-	// none; zero if there is none. Every model that was used later is loaded or being loaded.
-	Missed map[objects.Name]time.Time
+// VModelView is a VModel.
+type VModelView struct {
+	Pool string `json:"pool"`
+	ID   string `json:"id"`
+	// Target is the model that requests should go to. They go to Active, and Percent of a hundred
+	// to Canary if it is set.
+	Target  string `json:"target"`
+	Active  string `json:"active,omitempty"`
+	Canary  string `json:"canary,omitempty"`
+	Percent int    `json:"percent,omitempty"`
+	// Reason is the reason of the VModel's condition Ready, and Message the same in words.
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
 }
 
-// Count returns the current numbers.
-func (s *State) Count() Count {
-	c := Count{Missed: make(map[objects.Name]time.Time)}
-	for _, p := range s.pools {
-		c.Stuck += len(p.stuck)
+// FailureView is a failed load.
+type FailureView struct {
+	Failure
+	// Until is when it expires, if the use of the model does not change.
+	Until time.Time `json:"until"`
+}
+
+// CallResult is the result of one call to an engine.
+type CallResult struct {
+	Endpoint string    `json:"endpoint"`
+	Call     string    `json:"call"` // load or unload
+	At       time.Time `json:"at"`
+	Seconds  float64   `json:"seconds"`
+	// Error is the message of an engine that did not do what it was asked.
+	Error string `json:"error,omitempty"`
+}
+
+// EndpointState says how usable an endpoint is.
+type EndpointState uint8
+
+const (
+	// Starting: it has not been scraped yet.
+	Starting EndpointState = iota
+	// Ready: its copies serve, and models can be loaded.
+	Ready
+	// Silent: it accepts connections and does not answer.
+	Silent
+	// Down: it refused a connection.
+	Down
+	// Doubtful: it may have restarted without its models, and there is no way to find out.
+	Doubtful
+	// Terminating: its pod is being deleted.
+	Terminating
+	// Migrating: its pod is being deleted, and it serves until its models have copies elsewhere.
+	Migrating
+	// Stopping: its engine reported that it is stopping.
+	Stopping
+	// Unready: its pod is not ready.
+	Unready
+	// OnTrial: its pod is ready but for the trial, which is in progress or has failed.
+	OnTrial
+)
+
+// EndpointStates are the names of the states.
+var EndpointStates = [...]string{
+	Starting: "starting", Ready: "ready", Silent: "silent", Down: "down", Doubtful: "doubtful", Terminating: "terminating",
+	Migrating: "migrating", Stopping: "stopping", Unready: "unready", OnTrial: "on trial",
+}
+
+func (s EndpointState) String() string { return EndpointStates[s] }
+
+// MarshalText returns the name of the state.
+func (s EndpointState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText sets the state to that of a name.
+func (s *EndpointState) UnmarshalText(name []byte) error {
+	*s = EndpointState(max(0, slices.Index(EndpointStates[:], string(name))))
+	return nil
+}
+
+// Sort sorts the parts of a view by name.
+func (v *View) Sort() {
+	slices.SortFunc(v.Pools, func(a, b PoolView) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(v.Endpoints, func(a, b EndpointView) int { return cmp.Compare(a.Address, b.Address) })
+	for _, e := range v.Endpoints {
+		slices.SortFunc(e.Copies, func(a, b CopyView) int { return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.ID, b.ID)) })
+	}
+	slices.SortFunc(v.Models, func(a, b ModelView) int { return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.ID, b.ID)) })
+}
+
+// View returns a snapshot, unsorted. Its time is linear in the number of models and copies.
+func (s *State) View(now time.Time) View {
+	v := View{
+		At: now, Paused: s.paused, Pools: make([]PoolView, 0, len(s.pools)), Endpoints: make([]EndpointView, 0, len(s.endpoints)),
+		Models: make([]ModelView, 0, len(s.models)),
+	}
+	missed := make(map[objects.Name]time.Time, len(s.pools)) // last use of the most recently used model without a copy
+	for _, e := range s.endpoints {
+		v.Endpoints = append(v.Endpoints, e.view())
+		for _, p := range e.pools {
+			missed[p] = time.Time{}
+		}
 	}
 	for _, m := range s.models {
-		if m.gone {
+		if m.gone && len(m.wants) == 0 && len(m.copies) == 0 {
 			continue
 		}
-		c.Models++
-		c.Missed[m.Pool] = latest(c.Missed[m.Pool], m.missed())
-		c.Wanted += truth(len(m.wants) > 0)
-		c.Failing += truth(len(m.failures) > 0)
-		for _, w := range m.wants {
-			c.Held += w.Requests
+		v.Models = append(v.Models, viewModel(s, m, now))
+		missed[m.Pool] = latest(missed[m.Pool], m.missed())
+	}
+	for name, at := range missed {
+		is := PoolView{Name: name.String(), Free: s.pool(name).free(everywhere)}
+		if !at.IsZero() {
+			is.CoverSeconds = new(max(0, now.Sub(at).Seconds()))
 		}
-		for _, copied := range m.copies {
-			c.Copies[copied.State]++
+		v.Pools = append(v.Pools, is)
+	}
+	return v
+}
+
+func (e *endpoint) view() EndpointView {
+	t, state := e.tally(), e.viewState()
+	v := EndpointView{
+		Address: e.Address, State: state, Static: !e.CanLoad && (state == Ready || state == Doubtful), Models: t.remain.models,
+		Slots: e.Slots, UsedBytes: t.remain.bytes, LeakedBytes: e.leaked, GPUBusy: e.demand.gpu, GPUAdapters: e.GPUAdapters,
+		HostUsed: e.demand.host, HostAdapters: e.HostAdapters, Loading: t.loading + t.slow, Loads: e.Loads,
+		Copies: make([]CopyView, 0, len(e.copies)),
+	}
+	if e.Bytes > 0 {
+		v.UsableBytes = max(0, e.usable())
+	}
+	for _, p := range e.pools {
+		v.Pools = append(v.Pools, p.String())
+	}
+	for _, c := range e.copies {
+		cv := CopyView{c.Pool.String(), c.ID, c.State, c.Since, "", c.doomed, c.misplaced(), c.inFlight}
+		if c.claim.purpose != ForRecord {
+			cv.For = c.claim.purpose.String()
 		}
+		v.InFlight += c.inFlight
+		v.Copies = append(v.Copies, cv)
 	}
-	return c
+	return v
 }
 
-// missed returns the last use of a model of the catalogue that has no copy and gets none; zero if
-// it has or gets one.
-func (m *model) missed() time.Time {
-	if m.gone {
-		return time.Time{}
+// viewState returns the most important state of an endpoint.
+func (e *endpoint) viewState() EndpointState {
+	switch {
+	case e.IsMigrating():
+		return Migrating
+	case e.Terminating:
+		return Terminating
+	case e.Is():
+		return Stopping
+	case e.state == unknown:
+		return Starting
+	case e.state == down:
+		return Down
+	case e.state == silent:
+		return Silent
+	case e.pod.OnTrial:
+		return OnTrial
+	case e.pod.Unready:
+		return Unready
+	case e.doubtful:
+		return Doubtful
 	}
-	for _, c := range m.copies {
-		if c.remains() {
-			return time.Time{}
-		}
-	}
-	return m.lastUsed
+	return Ready
 }
 
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
+func viewModel(s *State, m *model, now time.Time) ModelView {
+	v := ModelView{
+		Pool: m.Pool.String(), ID: m.ID, Known: !m.gone && !m.foreign, Since: m.since(), Least: m.least(),
+		Reason: cmp.Or(m.failed, m.blocked),
 	}
-	return b
-}
-
-// Copy returns a copy, if it exists.
-func (s *State) Copy(key CopyKey) (Copy, bool) {
-	if c := s.copy(key); c != nil {
-		return *c, true
+	v.Message = v.Reason.Message()
+	for _, w := range m.wants {
+		v.Held += w.Requests
 	}
-	return Copy{}, false
-}
-
-// At returns an endpoint's copies of the models with an id: one, unless the endpoint is in several
-// pools.
-func (s *State) At(address, id string) (keys []CopyKey) {
-	if e := s.endpoints[address]; e != nil {
-		for _, p := range e.pools {
-			if c := e.copies[Key{Pool: p, ID: id}]; c != nil {
-				keys = append(keys, c.CopyKey)
-			}
-		}
+	for _, f := range m.failures {
+		v.Failures = append(v.Failures, FailureView{f, f.At.Add(failureCounts(s, m, f, now))})
 	}
-	return keys
+	return v
 }
-
-// CopiesAt returns the copies of an endpoint, sorted.
-func (s *State) CopiesAt(address string) (all []Copy) {
-	if e := s.endpoints[address]; e != nil {
-		for _, c := range e.sorted() {
-			all = append(all, *c)
-		}
-	}
-	return all
-}
-
-// Copies returns all copies, unsorted.
-func (s *State) Copies() []Copy {
-	var all []Copy
-	for _, e := range s.endpoints {
-		for _, c := range e.copies {
-			all = append(all, *c)
-		}
-	}
-	return all
-}
-
-// Unseen returns the number of endpoints that have not been scraped yet.
-func (s *State) Unseen() int { return s.unseen }

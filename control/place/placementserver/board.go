@@ -548,8 +548,9 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 	}
 	for _, key := range take(p.copies, &room) {
 		is := s.copies[key] // the zero State is GONE
-		u.Copies = append(u.Copies, &placement.Copy{Copy: placementproto.Copy(key), State: is.state,
-			Limit: uint32(is.limit)}) //nolint:gosec // control bounds it
+		u.Copies = append(u.Copies, &placement.Copy{
+			Copy: placementproto.Copy(key), State: is.state, Limit: uint32(is.limit), //nolint:gosec // control bounds it
+		})
 		if d := s.drains[key]; d != nil {
 			if _, waits := d.peers[p]; waits {
 				d.peers[p] = u.Version

@@ -1,8 +1,6 @@
 package decide_test
 
 import (
-	"cmp"
-	"slices"
 	"testing"
 	"time"
 
@@ -12,14 +10,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// sortedView returns a sorted view.
-func sortedView(s *decide.State, now time.Time) decide.View {
-	v := s.View(now)
-	slices.SortFunc(v.Endpoints, func(a, b decide.EndpointView) int { return cmp.Compare(a.Address, b.Address) })
-	for _, e := range v.Endpoints {
-		slices.SortFunc(e.Copies, func(a, b decide.CopyView) int { return a.Compare(b.CopyKey) })
-	}
-	slices.SortFunc(v.Models, func(a, b decide.ModelView) int { return a.Compare(b.Key) })
+func sorted(v decide.View) decide.View {
+	v.Sort()
 	return v
 }
 
@@ -40,7 +32,11 @@ func TestView(t *testing.T) {
 	s.Decide(now)
 	s.InFlight(copyKey("a", "foreign"), 7, now)
 	at := func(id string, state decide.CopyState, of decide.Purpose) decide.CopyView {
-		return decide.CopyView{CopyKey: copyKey("a", id), State: state, Since: now, For: of}
+		v := decide.CopyView{Pool: pool.String(), ID: id, State: state, Since: now}
+		if of != decide.ForRecord {
+			v.For = of.String()
+		}
+		return v
 	}
 	foreign := at("foreign", decide.Loaded, decide.ForRecord)
 	foreign.InFlight = 7
@@ -48,29 +44,31 @@ func TestView(t *testing.T) {
 		t.Errorf("missed are %v", missed)
 	}
 	want := decide.View{
-		Pools: []decide.PoolView{{Name: pool, Free: 0.25, Missed: now.Add(-time.Hour)}},
+		At:    now,
+		Pools: []decide.PoolView{{Name: pool.String(), Free: 0.25, CoverSeconds: new(3600.0)}},
 		Endpoints: []decide.EndpointView{{
-			Address: "a", Seen: seen, Pools: pools, State: decide.Ready, Models: 3, Loading: 1,
+			Address: "a", Pools: []string{pool.String()}, State: decide.Ready, Models: 3, Slots: 4, Loading: 1, Loads: 1, InFlight: 7,
 			Copies: []decide.CopyView{foreign, at("least", decide.Queued, decide.ForLeast),
 				at("wanted", decide.Loading, decide.ForRequests)},
 		}},
 		Models: []decide.ModelView{
-			{Key: key("absent"), Held: 1, Since: now.Add(-time.Minute), Why: decide.UnknownModel},
-			{Key: key("fails"), Known: true},
-			{Key: key("foreign")},
-			{Key: key("idle"), Known: true},
-			{Key: key("least"), Known: true, Least: 1},
-			{Key: key("wanted"), Known: true, Held: 3, Since: now.Add(-time.Second)},
+			{Pool: pool.String(), ID: "absent", Held: 1, Since: now.Add(-time.Minute), Reason: decide.UnknownModel,
+				Message: decide.UnknownModel.Message()},
+			{Pool: pool.String(), ID: "fails", Known: true},
+			{Pool: pool.String(), ID: "foreign"},
+			{Pool: pool.String(), ID: "idle", Known: true},
+			{Pool: pool.String(), ID: "least", Known: true, Least: 1},
+			{Pool: pool.String(), ID: "wanted", Known: true, Held: 3, Since: now.Add(-time.Second)},
 		},
 	}
-	if diff := gocmp.Diff(want, sortedView(s, now)); diff != "" {
+	if diff := gocmp.Diff(want, sorted(s.View(now))); diff != "" {
 		t.Errorf("the view (-want +got):\n%s", diff)
 	}
 
 	s.LoadEnded(copyKey("a", "wanted"), decide.LoadResult{Failed: true, Words: "no such file", Why: decide.FilesMissing}, now)
 	s.Decide(now)
-	wanted := sortedView(s, now).Models[5]
-	if f := wanted.Failures; wanted.Why != decide.FilesMissing || len(f) != 1 || f[0].Words != "no such file" ||
+	wanted := sorted(s.View(now)).Models[5]
+	if f := wanted.Failures; wanted.Reason != decide.FilesMissing || len(f) != 1 || f[0].Words != "no such file" ||
 		f[0].Until.Sub(now) != 7*time.Minute+30*time.Second {
 		t.Errorf("what failed is seen as %+v", wanted)
 	}
@@ -128,7 +126,7 @@ func TestWhatIsDeletedIsNotMissed(t *testing.T) {
 	if c, _ := s.Copy(copyKey("a", "m")); c.State != decide.Draining {
 		t.Fatalf("its copy is %v", c.State)
 	}
-	if v := s.View(now); len(v.Pools) != 1 || !v.Pools[0].Missed.IsZero() {
+	if v := s.View(now); len(v.Pools) != 1 || v.Pools[0].CoverSeconds != nil {
 		t.Errorf("the pools are %+v", v.Pools)
 	}
 }
