@@ -2,7 +2,7 @@
 package chart
 
 import (
-	"errors"
+	"bytes"
 	"fmt"
 	"image/color"
 	"math"
@@ -37,7 +37,7 @@ func (f *Figure) NewRow() { f.rows = append(f.rows, nil) }
 func (f *Figure) Panel(title, x, y string, lines []Line) (*plot.Plot, error) {
 	if f.styles == nil {
 		f.styles, f.legend = make(map[string]int), plot.NewLegend()
-		f.legend.Top, f.legend.Left = true, true
+		f.legend.Top, f.legend.Left, f.legend.Padding = true, true, vg.Points(3)
 	}
 	if len(f.rows) == 0 {
 		f.NewRow()
@@ -85,14 +85,16 @@ func (f *Figure) Save(path string, width, height vg.Length) error {
 		Rows: len(f.rows), Cols: len(f.rows[0]), PadX: vg.Points(gap), PadY: vg.Points(gap),
 		PadTop: vg.Points(4), PadBottom: vg.Points(4), PadLeft: vg.Points(4), PadRight: vg.Points(gap),
 	}
-	// The legend is as wide as its text, which a first canvas measures.
+	// The legend is as wide as its text, which a first canvas measures. Browsers may replace the font
+	// by a wider one.
+	const wider = 1.25
 	format := strings.TrimPrefix(filepath.Ext(path), ".")
 	width, height = width*vg.Length(tiles.Cols), height*vg.Length(tiles.Rows)
 	canvas, err := draw.NewFormattedCanvas(width, height, format)
 	if err != nil {
 		return err
 	}
-	legend := f.legend.Rectangle(draw.New(canvas)).Size().X + vg.Points(gap)
+	legend := wider*f.legend.Rectangle(draw.New(canvas)).Size().X + vg.Points(gap)
 	if canvas, err = draw.NewFormattedCanvas(width+legend, height, format); err != nil {
 		return err
 	}
@@ -105,10 +107,13 @@ func (f *Figure) Save(path string, width, height vg.Length) error {
 			f.rows[r][c].Draw(at)
 		}
 	}
-	file, err := os.Create(path)
-	if err != nil {
+	var image bytes.Buffer
+	if _, err := canvas.WriteTo(&image); err != nil {
 		return err
 	}
-	_, err = canvas.WriteTo(file)
-	return errors.Join(err, file.Close())
+	drawn := image.Bytes()
+	if format == "svg" { // gonum names only a font that few computers have
+		drawn = bytes.ReplaceAll(drawn, []byte("font-family:Liberation Serif"), []byte("font-family:Liberation Serif,Times New Roman,serif"))
+	}
+	return os.WriteFile(path, drawn, 0o644) //nolint:gosec // a picture to show
 }

@@ -174,7 +174,7 @@ func TestTheQuickstart(t *testing.T) {
 	// One line per second, with requests, tokens and each engine's queue and slots.
 	line := q.until(`[1-9]\d* tok/s`)
 	const engine = `engine-[1-4] +\d+\+\d+ +[●○]{4}`
-	if !regexp.MustCompile(`\d\d:\d\d:\d\d +\d+ req/s +\d+ tok/s \| +\d+ held +\d+ loads +\d+ evictions( \| ` + engine +
+	if !regexp.MustCompile(`\d\d:\d\d:\d\d +\d+ req/s +\d+ tok/s \| +\d+ queued +\d+ loads +\d+ evictions( \| ` + engine +
 		`){4}`).MatchString(line) {
 		t.Errorf("the line is %s", line)
 	}

@@ -18,14 +18,14 @@ const (
 	costLabel               = "cost ($ per hour)"
 )
 
-// plotCells draws the cost of plans by rate, with a row for each CV and a column for each pipeline.
+// plotCells draws the cost of plans by rate, with a row for each pipeline and a column for each CV.
 // It returns the SVG file.
 func plotCells(dir string, cells []Cell) (string, error) {
 	var cvs []float64
 	var pipelines []string
 	lines := make(map[[2]int][]chart.Line)
 	for _, c := range cells {
-		at := [2]int{index(&cvs, c.CV), index(&pipelines, c.Pipeline)}
+		at := [2]int{index(&pipelines, c.Pipeline), index(&cvs, c.CV)}
 		if lines[at] == nil {
 			lines[at] = make([]chart.Line, len(contenders))
 		}
@@ -39,9 +39,9 @@ func plotCells(dir string, cells []Cell) (string, error) {
 		}
 	}
 	var figure chart.Figure
-	for row, cv := range cvs {
+	for row, name := range pipelines {
 		figure.NewRow()
-		for column, name := range pipelines {
+		for column, cv := range cvs {
 			title := fmt.Sprintf("%s, CV %g", name, cv)
 			if _, err := figure.Panel(title, "rate (queries/s)", costLabel, lines[[2]int{row, column}]); err != nil {
 				return "", err

@@ -40,7 +40,7 @@ type endpoint struct {
 // controlReading has control's metrics of models.
 type controlReading struct {
 	started          engine.Value
-	held             float64 // queued requests
+	queued           float64
 	loads, evictions float64 // counters
 }
 
@@ -135,7 +135,7 @@ func (m memory) placing(now *controlReading) string {
 		loads = grown(engine.Known(was.loads), engine.Known(now.loads), was.started, now.started).Or(0)
 		evictions = grown(engine.Known(was.evictions), engine.Known(now.evictions), was.started, now.started).Or(0)
 	}
-	return fmt.Sprintf(" | %3.0f held %2.0f loads %2.0f evictions", now.held, loads, evictions)
+	return fmt.Sprintf(" | %3.0f queued %2.0f loads %2.0f evictions", now.queued, loads, evictions)
 }
 
 // grown returns the increase of a counter; unknown if it was not read twice in the life of a

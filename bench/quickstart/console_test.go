@@ -190,18 +190,18 @@ func TestALine(t *testing.T) {
 		},
 		{
 			name: "more slots than dots", controlled: true,
-			readings: []reading{{extproc: fleet(0, "a"), control: &controlReading{held: 7, loads: 90},
+			readings: []reading{{extproc: fleet(0, "a"), control: &controlReading{queued: 7, loads: 90},
 				engines: engines("a", engineReading{used: engine.Known(3), slots: engine.Known(9)})}},
-			want: "   - req/s     - tok/s |   7 held  0 loads  0 evictions | a   -+-   3/9",
+			want: "   - req/s     - tok/s |   7 queued  0 loads  0 evictions | a   -+-   3/9",
 		},
 		{
 			name: "what control did since it last answered", controlled: true,
 			readings: []reading{
 				{extproc: fleet(0), control: &controlReading{started: engine.Known(1), loads: 10, evictions: 5}},
 				{extproc: fleet(1)},
-				{extproc: fleet(2), control: &controlReading{started: engine.Known(1), held: 2, loads: 14, evictions: 6}},
+				{extproc: fleet(2), control: &controlReading{started: engine.Known(1), queued: 2, loads: 14, evictions: 6}},
 			},
-			want: "   - req/s     - tok/s |   2 held  4 loads  1 evictions | no endpoint yet",
+			want: "   - req/s     - tok/s |   2 queued  4 loads  1 evictions | no endpoint yet",
 		},
 		{
 			name: "a control that gives no answer", controlled: true,
@@ -214,7 +214,7 @@ func TestALine(t *testing.T) {
 				{extproc: fleet(0), control: &controlReading{started: engine.Known(1), loads: 10, evictions: 5}},
 				{extproc: fleet(1), control: &controlReading{started: engine.Known(2), loads: 12, evictions: 5}},
 			},
-			want: "   - req/s     - tok/s |   0 held  0 loads  0 evictions | no endpoint yet",
+			want: "   - req/s     - tok/s |   0 queued  0 loads  0 evictions | no endpoint yet",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

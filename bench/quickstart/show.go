@@ -39,7 +39,7 @@ func (s *show) welcome(ctx context.Context) {
 		s.say("\nNo adapter is loaded yet: the first request for one waits until control has loaded it. Who has which is at\nhttp://%s/models, metrics are at http://%s/metrics and http://%[1]s/metrics, Envoy's admin interface at\nhttp://%[3]s.\n",
 			s.rig.ControlMetrics, s.rig.Metrics, s.rig.Admin)
 	}
-	placing, slots := "requests held for their model, models loaded, and models that left for others; ", ", and its adapter slots, ● taken"
+	placing, slots := "requests queued for their model, loads and evictions of models; ", ", and its adapter slots, ● taken"
 	if s.rig.ControlMetrics == "" {
 		placing = ""
 	}

@@ -152,7 +152,7 @@ func (w *watch) control(ctx context.Context) *controlReading {
 		return nil
 	}
 	r := &controlReading{
-		started: sum(families, "process_start_time_seconds"), held: sum(families, "headgate_place_queued_requests").Or(0),
+		started: sum(families, "process_start_time_seconds"), queued: sum(families, "headgate_place_queued_requests").Or(0),
 		evictions: sum(families, "headgate_place_evictions_total").Or(0),
 	}
 	for _, m := range families["headgate_place_load_seconds"].GetMetric() {
