@@ -59,8 +59,11 @@ func TestARealEnvoyHasNewEndpoints(t *testing.T) {
 		"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
 	}}
 	config, err := find.Config("../../envoy.yaml", find.Addresses{Listen: own + ":8080", Admin: own + ":9901", Socket: l.Addr().String()},
-		find.Set([]any{named, router}, "static_resources", "listeners", 0, "filter_chains", 0, "filters", 0, "typed_config",
-			"http_filters"))
+		func(root any) error {
+			manager := find.At(root, "static_resources", "listeners", 0, "filter_chains", 0, "filters", 0, "typed_config")
+			manager.(map[string]any)["http_filters"] = []any{named, router}
+			return nil
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
