@@ -94,15 +94,19 @@ func TestWhatWasStoredOutlivesAnOutage(t *testing.T) {
 func TestWhoCallsMayDoWhatRBACSaysAndTheAuditLogTells(t *testing.T) {
 	s := apiserver.Run(t)
 	ctx, admin := t.Context(), client(t, s.Admin())
-	account := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ServiceAccount",
-		"metadata": map[string]any{"name": "extproc"}}}
+	account := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ServiceAccount",
+		"metadata": map[string]any{"name": "extproc"},
+	}}
 	if _, err := admin.Resource(serviceAccounts).Namespace("default").Create(ctx, account, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	roles := schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1"}
 	for resource, text := range map[string]map[string]any{
-		"roles": {"kind": "Role", "rules": []any{map[string]any{"apiGroups": []any{""}, "resources": []any{"pods"},
-			"verbs": []any{"list"}}}},
+		"roles": {"kind": "Role", "rules": []any{map[string]any{
+			"apiGroups": []any{""}, "resources": []any{"pods"},
+			"verbs": []any{"list"},
+		}}},
 		"rolebindings": {
 			"kind": "RoleBinding", "roleRef": map[string]any{"apiGroup": roles.Group, "kind": "Role", "name": "reader"},
 			"subjects": []any{
@@ -183,8 +187,10 @@ func TestAProgramThatEndsAtItsStartSaysWhy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = apiserver.Start(t.Context(), apiserver.Config{Binaries: binaries, Dir: t.TempDir(), Address: "127.191.7.7",
-		Flags: []string{"--no-such-flag"}})
+	_, err = apiserver.Start(t.Context(), apiserver.Config{
+		Binaries: binaries, Dir: t.TempDir(), Address: "127.191.7.7",
+		Flags: []string{"--no-such-flag"},
+	})
 	if err == nil || !strings.Contains(err.Error(), "no-such-flag") {
 		t.Errorf("the error is %v", err)
 	}

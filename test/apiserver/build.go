@@ -159,8 +159,7 @@ func inputs(tools string) (string, error) {
 	}
 	version, err := exec.Command("go", "-C", tools, "env", "GOVERSION").Output()
 	if err != nil {
-		return "", fmt.Errorf("Kubernetes is built from its Go modules, and go does not run: %w",
-			err) //nolint:staticcheck // a name begins it
+		return "", fmt.Errorf("go, which builds Kubernetes from its modules, does not run: %w", err)
 	}
 	return string(version) + ldflags + string(modules), nil
 }

@@ -17,8 +17,11 @@ func TestABuildReportsProgress(t *testing.T) {
 		at   time.Duration
 		text string
 	}{
-		{time.Second, "internal/cpu\nruntime\n"}, {11 * time.Second, "fm"}, {12 * time.Second, "t\nnet\n"},
-		{13 * time.Second, "go: no such module\n"}, {25 * time.Second, "os\n"},
+		{time.Second, "internal/cpu\nruntime\n"},
+		{11 * time.Second, "fm"},
+		{12 * time.Second, "t\nnet\n"},
+		{13 * time.Second, "go: no such module\n"},
+		{25 * time.Second, "os\n"},
 	} {
 		now = begun.Add(step.at)
 		if n, err := c.Write([]byte(step.text)); n != len(step.text) || err != nil {

@@ -34,8 +34,10 @@ func Rights(ctx context.Context, c *rest.Config, namespace string, requests []Re
 		if !ours || r.Object.Resource == "" {
 			continue
 		}
-		is := right{account, r.Verb, r.Object.Group, strings.TrimSuffix(r.Object.Resource+"/"+r.Object.Subresource, "/"),
-			r.Object.Namespace, r.Object.Name}
+		is := right{
+			account, r.Verb, r.Object.Group, strings.TrimSuffix(r.Object.Resource+"/"+r.Object.Subresource, "/"),
+			r.Object.Namespace, r.Object.Name,
+		}
 		what := is.account + ": " + is.verb + " " + is.resource
 		if r.Denied() {
 			refused[what] = true

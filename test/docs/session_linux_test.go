@@ -86,8 +86,10 @@ func start(t *testing.T, root, clone string) *session {
 	s.command = exec.Command("bash")
 	// without the flags of make test
 	s.command.Env = append(os.Environ(), "ROOT="+root, "CLONE="+clone, "MAKEFLAGS=", "MFLAGS=", "MAKELEVEL=")
-	s.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL,
-		Unshareflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET}
+	s.command.SysProcAttr = &syscall.SysProcAttr{
+		Setpgid: true, Pdeathsig: syscall.SIGKILL,
+		Unshareflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET,
+	}
 	s.command.Stdout, s.command.Stderr, s.command.WaitDelay = s.output, s.output, time.Second
 	if s.input, err = s.command.StdinPipe(); err != nil {
 		t.Fatal(err)

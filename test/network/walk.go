@@ -55,26 +55,38 @@ var variants = map[string][][]string{
 		{"spec:\n  gatewayClassName: headgate"},
 		{"", "\n  tls: {frontend: {default: {validation: {caCertificateRefs: [{group: '', kind: ConfigMap, name: ca}]}}}}"},
 		{"\n  listeners:\n  - {name: a, port: 80, protocol: HTTP, hostname: '*.a.test'}"},
-		{"\n  - {name: all, port: 80, protocol: HTTP}",
+		{
+			"\n  - {name: all, port: 80, protocol: HTTP}",
 			"\n  - {name: all, port: 80, protocol: HTTP, allowedRoutes: {namespaces: {from: All}}}",
-			"\n  - {name: b, port: 80, protocol: HTTP, hostname: b.test}"},
+			"\n  - {name: b, port: 80, protocol: HTTP, hostname: b.test}",
+		},
 		{"", "\n  - {name: tls, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: x}]}}\n  - {name: tls2, port: 443, protocol: HTTPS, hostname: b.test, tls: {certificateRefs: [{name: x}, {name: none}]}}"},
 	},
-	"Gateway ns/h": {{"spec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP}"},
-		{"", ", {name: more, port: 81, protocol: HTTP}"}, {"]}"}},
+	"Gateway ns/h": {
+		{"spec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP}"},
+		{"", ", {name: more, port: 81, protocol: HTTP}"},
+		{"]}"},
+	},
 	"ListenerSet ns/s":     {{"spec: {parentRef: {name: h}, listeners: [{name: s, port: "}, {"82", "81"}, {", protocol: HTTP}]}"}},
 	"GatewaySettings ns/g": {{"spec: {timeouts: {idle: 60s}}"}},
-	"Service ns/a": {{"spec: {ports: [{port: 80"}, {"", ", appProtocol: kubernetes.io/h2c", ", appProtocol: kubernetes.io/wss"},
-		{"}]}"}},
+	"Service ns/a": {
+		{"spec: {ports: [{port: 80"},
+		{"", ", appProtocol: kubernetes.io/h2c", ", appProtocol: kubernetes.io/wss"},
+		{"}]}"},
+	},
 	"Service ns/b":    {{"spec: {ports: [{port: "}, {"80", "81"}, {"}]}"}},
 	"Service other/a": {{"spec: {ports: [{port: 80}]}"}},
-	"InferencePool ns/llama": {{"spec: {}", "spec: {appProtocol: kubernetes.io/h2c}",
+	"InferencePool ns/llama": {{
+		"spec: {}", "spec: {appProtocol: kubernetes.io/h2c}",
 		"spec: {endpointPickerRef: {name: b, port: {number: 80}}}",
-		"spec: {endpointPickerRef: {name: b, port: {number: 80}, failureMode: FailOpen}}"}},
+		"spec: {endpointPickerRef: {name: b, port: {number: 80}, failureMode: FailOpen}}",
+	}},
 	"InferencePool ns/phi":  {{"spec: {}"}},
 	"PoolSettings ns/llama": {{"spec: {engineTLS: {hostname: e.test}, poolRef: {name: llama}}", "spec: {poolRef: {name: llama}}"}},
-	"BackendTLSPolicy ns/b": {{"spec: {targetRefs: [{group: '', kind: Service, name: b}], validation: {hostname: b.test, "},
-		{"wellKnownCACertificates: System}}", "caCertificateRefs: [{group: '', kind: ConfigMap, name: ca}]}}"}},
+	"BackendTLSPolicy ns/b": {
+		{"spec: {targetRefs: [{group: '', kind: Service, name: b}], validation: {hostname: b.test, "},
+		{"wellKnownCACertificates: System}}", "caCertificateRefs: [{group: '', kind: ConfigMap, name: ca}]}}"},
+	},
 	"BackendTLSPolicy ns/b2":  {{"spec: {targetRefs: [{group: '', kind: Service, name: b}], validation: {hostname: b2.test, wellKnownCACertificates: System}}"}},
 	"ReferenceGrant other/to": {{"spec: {from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: ns}], to: [{group: '', kind: Service}]}"}},
 	"HTTPRoute ns/r0":         httpRoute,
@@ -89,11 +101,15 @@ var variants = map[string][][]string{
 }
 
 var (
-	parents = []string{"{namespace: ns, name: g}", "{namespace: ns, name: g, sectionName: a}", "{namespace: ns, name: h}",
-		"{namespace: ns, name: g}, {namespace: ns, name: h}", "{namespace: ns, kind: ListenerSet, name: s}", "{name: none}"}
+	parents = []string{
+		"{namespace: ns, name: g}", "{namespace: ns, name: g, sectionName: a}", "{namespace: ns, name: h}",
+		"{namespace: ns, name: g}, {namespace: ns, name: h}", "{namespace: ns, kind: ListenerSet, name: s}", "{name: none}",
+	}
 	names   = []string{"", "hostnames: [x.a.test], ", "hostnames: [b.test, '*.a.test'], ", "hostnames: ['*.test'], "}
-	targets = []string{"{name: a, port: 80}", "{name: b, port: 80, weight: 3}", "{name: none, port: 80}",
-		"{namespace: other, name: a, port: 80}", "{name: a, port: 80}, {name: b, port: 81}"}
+	targets = []string{
+		"{name: a, port: 80}", "{name: b, port: 80, weight: 3}", "{name: none, port: 80}",
+		"{namespace: other, name: a, port: 80}", "{name: a, port: 80}, {name: b, port: 81}",
+	}
 
 	httpRoute = [][]string{
 		{"spec: {parentRefs: ["},
@@ -101,8 +117,10 @@ var (
 		{"], "},
 		names,
 		{"rules: [{"},
-		{"", "matches: [{path: {type: PathPrefix, value: /x}}], ", "matches: [{path: {type: Exact, value: /y}}, {method: GET}], ",
-			"matches: [{headers: [{name: k, value: v}]}], "},
+		{
+			"", "matches: [{path: {type: PathPrefix, value: /x}}], ", "matches: [{path: {type: Exact, value: /y}}, {method: GET}], ",
+			"matches: [{headers: [{name: k, value: v}]}], ",
+		},
 		{
 			"", "filters: [{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: k, value: v}]}}], ",
 			"filters: [{type: RequestMirror, requestMirror: {backendRef: {name: b, port: 80}}}], ",
@@ -113,8 +131,13 @@ var (
 		{"]}]}"},
 	}
 	grpcRoute = [][]string{{"spec: {parentRefs: ["}, parents, {"], "}, names, {"rules: [{backendRefs: ["}, targets, {"]}]}"}}
-	llmRoute  = [][]string{{"spec: {parentRefs: ["}, {"{name: g}", "{name: h}", "{name: g}, {name: h}"}, {"], backendRefs: [{name: "},
-		{"llama", "phi", "none", "llama}, {name: phi"}, {"}]}"}}
+	llmRoute  = [][]string{
+		{"spec: {parentRefs: ["},
+		{"{name: g}", "{name: h}", "{name: g}, {name: h}"},
+		{"], backendRefs: [{name: "},
+		{"llama", "phi", "none", "llama}, {name: phi"},
+		{"}]}"},
+	}
 )
 
 // variant returns a random variant of an object in YAML.

@@ -113,13 +113,17 @@ var confined = []struct {
 	},
 	{
 		"github.com/envoyproxy/go-control-plane/", "only packages that talk to Envoy use its messages",
-		[]string{"extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/eds", "extproc/payload", "control/attach/envoy",
-			"control/attach/order", "control/attach/ads"},
+		[]string{
+			"extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/eds", "extproc/payload", "control/attach/envoy",
+			"control/attach/order", "control/attach/ads",
+		},
 	},
 	{
 		"k8s.io/client-go/", "only one package knows where objects come from",
-		[]string{"internal/objects/kube", "control/lifecycle", "control/election", "control/pods", "control/statuswriter", "bench/cluster",
-			"test/apiserver"},
+		[]string{
+			"internal/objects/kube", "control/lifecycle", "control/election", "control/pods", "control/statuswriter", "bench/cluster",
+			"test/apiserver",
+		},
 	},
 	{
 		"sigs.k8s.io/controller-runtime/", "only one package knows where objects come from",
@@ -127,8 +131,10 @@ var confined = []struct {
 	},
 	{
 		"k8s.io/api/", "other packages use objects.Pod; control creates its objects in control/pods; api uses Kubernetes' resource lists",
-		[]string{"internal/objects/kinds", "internal/objects/kube", "control/pods", "control/pods/gateway", "api/v1alpha1",
-			"test/apiserver"},
+		[]string{
+			"internal/objects/kinds", "internal/objects/kube", "control/pods", "control/pods/gateway", "api/v1alpha1",
+			"test/apiserver",
+		},
 	},
 }
 
@@ -158,8 +164,10 @@ var houses = [][]floor{
 		{[]string{"extproc/options"}, "flags set what every package below needs"},
 		{[]string{"extproc/serve"}, "it connects the listeners"},
 		{
-			[]string{"extproc/stream", "extproc/accesslog", "extproc/placementclient", "extproc/scrape", "extproc/eds", "extproc/relay",
-				"extproc/payload"},
+			[]string{
+				"extproc/stream", "extproc/accesslog", "extproc/placementclient", "extproc/scrape", "extproc/eds", "extproc/relay",
+				"extproc/payload",
+			},
 			"each talks to one neighbour: Envoy, control, engines or sinks",
 		},
 		{[]string{"extproc/flow", "extproc/metrics"}, "queues and metrics use the fleet"},
@@ -171,8 +179,10 @@ var houses = [][]floor{
 		},
 		{[]string{"extproc/payload/sink"}, "payloads are copies of parsed requests"},
 		{
-			[]string{"extproc/openai", "extproc/kserve", "extproc/route", "extproc/flow/queue", "extproc/pick", "extproc/outcome",
-				"extproc/sidecar", "extproc/eppflags", "extproc/decode"},
+			[]string{
+				"extproc/openai", "extproc/kserve", "extproc/route", "extproc/flow/queue", "extproc/pick", "extproc/outcome",
+				"extproc/sidecar", "extproc/eppflags", "extproc/decode",
+			},
 			"the core, and packages that depend on no other",
 		},
 		{[]string{"extproc/prefix"}, "openai hashes prompts with it"},
@@ -182,8 +192,10 @@ var houses = [][]floor{
 		{[]string{"control/command"}, "the command connects the packages"},
 		{[]string{"control/lifecycle"}, "a control runs from its start to its end, alone or in a cluster"},
 		{
-			[]string{"control/metrics", "control/serve", "control/election", "control/pods", "control/statuswriter", "control/status",
-				"control/prestop", "control/provision/plan"},
+			[]string{
+				"control/metrics", "control/serve", "control/election", "control/pods", "control/statuswriter", "control/status",
+				"control/prestop", "control/provision/plan",
+			},
 			"each talks to one neighbour: users, clients, or the API server for one purpose",
 		},
 		{[]string{"control/attach/controller"}, "it turns objects into Envoy's configuration"},
@@ -193,8 +205,10 @@ var houses = [][]floor{
 		},
 		{[]string{"control/attach/routes"}, "a command that reads plans, as explain does"},
 		{
-			[]string{"control/attach/envoy", "control/attach/services", "control/attach/certificates", "control/attach/conditions",
-				"control/attach/bisect"},
+			[]string{
+				"control/attach/envoy", "control/attach/services", "control/attach/certificates", "control/attach/conditions",
+				"control/attach/bisect",
+			},
 			"each uses plans: as Envoy's configuration, for endpoints, certificates, conditions, or rejected routes",
 		},
 		{
@@ -206,8 +220,10 @@ var houses = [][]floor{
 			"plans and the order of updates; probes of servers; problems and reports of capacity plans; the neighbours of decide: engines, extprocs and clients",
 		},
 		{
-			[]string{"control/place/loader", "control/place/decide", "control/place/store", "control/broadcast", "control/attach/cache",
-				"control/provision/planner", "control/profile/survey"},
+			[]string{
+				"control/place/loader", "control/place/decide", "control/place/store", "control/broadcast", "control/attach/cache",
+				"control/provision/planner", "control/profile/survey",
+			},
 			"drivers of engines, placement decisions and their records; broadcast and cache; the planner; the plan of a survey",
 		},
 		{[]string{"control/provision/estimate"}, "it simulates how long queries take"},
@@ -216,8 +232,10 @@ var houses = [][]floor{
 		{[]string{"bench", "bench/e2e", "bench/cluster/e2e", "bench/cluster/pause"}, "programs, and tests of whole programs"},
 		{[]string{"bench/conformance"}, "Gateway API's conformance suite, on the cluster"},
 		{
-			[]string{"bench/quickstart", "bench/cluster", "bench/simulated/runtime", "bench/simulated/repository", "bench/fleet",
-				"bench/place", "bench/provision"},
+			[]string{
+				"bench/quickstart", "bench/cluster", "bench/simulated/runtime", "bench/simulated/repository", "bench/fleet",
+				"bench/place", "bench/provision",
+			},
 			"what users start; simulated runtimes and repositories wrap the simulated engine",
 		},
 		{[]string{"bench/rig", "bench/image"}, "it runs programs as processes, or puts them into images"},
@@ -225,8 +243,10 @@ var houses = [][]floor{
 		{[]string{"bench/traffic", "bench/chart"}, "requests of simulated fleets, and charts"},
 	},
 	{
-		{[]string{"internal/objects/source", "internal/configdump"},
-			"it chooses the source of objects; it prints the effective configuration"},
+		{
+			[]string{"internal/objects/source", "internal/configdump"},
+			"it chooses the source of objects; it prints the effective configuration",
+		},
 		{
 			[]string{"internal/objects/dir", "internal/objects/kube", "internal/objects/resolve", "internal/placementproto"},
 			"each reads objects from one place, or converts them to messages",
@@ -235,22 +255,30 @@ var houses = [][]floor{
 		{[]string{"internal/objects/kinds"}, "the kinds, for folders and API servers"},
 		{[]string{"internal/objects", "internal/sim"}, "the World, the model of an engine"},
 		{[]string{"internal/profile/table"}, "built-in profiles"},
-		{[]string{"internal/profile/fit", "internal/profile/learn"},
-			"profiles are fitted to measurements and corrected by engines' metrics"},
 		{
-			[]string{"internal/engine", "internal/hash", "internal/des", "internal/profile", "internal/listen", "internal/engineclient",
-				"internal/workload", "internal/version"},
+			[]string{"internal/profile/fit", "internal/profile/learn"},
+			"profiles are fitted to measurements and corrected by engines' metrics",
+		},
+		{
+			[]string{
+				"internal/engine", "internal/hash", "internal/des", "internal/profile", "internal/listen", "internal/engineclient",
+				"internal/workload", "internal/version",
+			},
 			"each depends on no other",
 		},
 	},
 	{
 		{[]string{"test/apiserver", "test/network"}, "an API server is two processes"},
-		{[]string{"test/ci", "test/docs", "test/process", "test/golden", "test/leak", "test/pipenet", "test/protos", "test/race",
-			"test/times", "test/walls"}, "each depends on no other"},
+		{[]string{
+			"test/ci", "test/docs", "test/process", "test/golden", "test/leak", "test/pipenet", "test/protos", "test/race",
+			"test/times", "test/walls",
+		}, "each depends on no other"},
 	},
 	{
-		{[]string{"api/wire", "api/pool", "api/v1alpha1", "api/placement", "api/mmesh", "api/inference", "api/relayed", "api/tensorflow"},
-			"each is one protocol, or one group of objects"},
+		{
+			[]string{"api/wire", "api/pool", "api/v1alpha1", "api/placement", "api/mmesh", "api/inference", "api/relayed", "api/tensorflow"},
+			"each is one protocol, or one group of objects",
+		},
 	},
 	{
 		{[]string{"manifests"}, "manifests and their tests"},
@@ -266,21 +294,33 @@ var guests = []struct {
 	rooms []string // of another program
 	why   string
 }{
-	{"control/place", []string{"bench/simulated/llm", "bench/simulated/runtime", "bench/simulated/repository"},
-		"placement is tested with simulated engines"},
-	{"control/place/loader", []string{"bench/simulated/llm", "bench/simulated/runtime", "bench/simulated/repository"},
-		"drivers are tested with simulated engines"},
+	{
+		"control/place",
+		[]string{"bench/simulated/llm", "bench/simulated/runtime", "bench/simulated/repository"},
+		"placement is tested with simulated engines",
+	},
+	{
+		"control/place/loader",
+		[]string{"bench/simulated/llm", "bench/simulated/runtime", "bench/simulated/repository"},
+		"drivers are tested with simulated engines",
+	},
 	{"control/profile", []string{"bench/simulated/llm"}, "measurements are tested with a simulated engine, whose times are known"},
 	{"control/attach/envoy", []string{"bench/envoy"}, "configuration is tested with a real Envoy"},
 	{"control/attach/ads", []string{"bench/envoy"}, "configuration is tested with a real Envoy"},
 	{"control/attach/controller", []string{"bench/envoy"}, "configuration is tested with a real Envoy"},
 	{"control/attach/certificates", []string{"bench/envoy"}, "configuration is tested with a real Envoy"},
-	{"control/provision/estimate", []string{"bench/fleet", "bench/simulated/llm"},
-		"simulated engines are compared with those of bench fleet"},
+	{
+		"control/provision/estimate",
+		[]string{"bench/fleet", "bench/simulated/llm"},
+		"simulated engines are compared with those of bench fleet",
+	},
 	{"control/provision/planner", []string{"bench/provision"}, "plans are tested with the pipelines of bench provision"},
 	{"extproc/eds", []string{"bench/envoy"}, "endpoints are tested with a real Envoy"},
-	{"extproc/placementclient", []string{"control/place/placementserver"},
-		"what extprocs exchange is tested through the real placement server"},
+	{
+		"extproc/placementclient",
+		[]string{"control/place/placementserver"},
+		"what extprocs exchange is tested through the real placement server",
+	},
 }
 
 // namesakes are packages that may share a name, and why that confuses nobody.
@@ -294,8 +334,11 @@ var namesakes = []struct {
 	{"metrics", []string{"control/metrics", "extproc/metrics"}, "each has its program's metrics; no file imports both"},
 	{"place", []string{"bench/place", "control/place"}, "one judges what the other decides; no file imports both"},
 	{"profile", []string{"control/profile", "internal/profile"}, "one is the command that measures a profile, the other the type"},
-	{"plan", []string{"control/attach/plan", "control/provision/plan"},
-		"one plans Envoy's configuration, the other is the command that plans pods; no file imports both"},
+	{
+		"plan",
+		[]string{"control/attach/plan", "control/provision/plan"},
+		"one plans Envoy's configuration, the other is the command that plans pods; no file imports both",
+	},
 	{"fleet", []string{"bench/fleet", "extproc/fleet"}, "one simulates endpoints, the other has their state"},
 	{"envoy", []string{"bench/envoy", "control/attach/envoy"}, "one runs Envoys, the other makes their configuration"},
 	{"e2e", []string{"bench/cluster/e2e", "bench/e2e"}, "they have only tests"},

@@ -531,10 +531,14 @@ func TestRoomsOfInternalThatOneProgramReachesAreSeen(t *testing.T) {
 		}, ""},
 		"no program": {nil, "no program reaches it"},
 		"one":        {map[string]string{"bench/p.go": shared("internal/new")}, "only bench reaches it"},
-		"one, from two rooms": {map[string]string{"bench/rig/p.go": shared("internal/new"), "bench/p.go": shared("internal/new")},
-			"only bench reaches it"},
-		"one, and another room": {map[string]string{"bench/p.go": shared("internal/new"), "manifests/p.go": shared("internal/new")},
-			"only bench reaches it"},
+		"one, from two rooms": {
+			map[string]string{"bench/rig/p.go": shared("internal/new"), "bench/p.go": shared("internal/new")},
+			"only bench reaches it",
+		},
+		"one, and another room": {
+			map[string]string{"bench/p.go": shared("internal/new"), "manifests/p.go": shared("internal/new")},
+			"only bench reaches it",
+		},
 		"one, and another's tests": {
 			map[string]string{"bench/p.go": shared("internal/new"), "control/p_test.go": shared("internal/new")}, "only bench reaches it",
 		},
@@ -604,8 +608,10 @@ func TestLargeProgramsAreSeen(t *testing.T) {
 	}{
 		"as large as may be": {map[string]string{"bench/main.go": lines(150), "bench/flags.go": lines(500)}, ""},
 		"main.go":            {map[string]string{"bench/main.go": lines(151)}, "bench/main.go has 151 lines"},
-		"all together": {map[string]string{"bench/main.go": lines(150), "bench/flags.go": lines(501)},
-			"has 651 lines, and may have 650"},
+		"all together": {
+			map[string]string{"bench/main.go": lines(150), "bench/flags.go": lines(501)},
+			"has 651 lines, and may have 650",
+		},
 		"tests do not count":  {map[string]string{"bench/main.go": lines(150), "bench/flags_test.go": lines(501)}, ""},
 		"rooms do not count":  {map[string]string{"bench/main.go": lines(150), "bench/simulated/llm/main.go": lines(501)}, ""},
 		"for another system":  {map[string]string{"bench/main.go": lines(150), "bench/flags_windows.go": lines(501)}, "has 651 lines"},
@@ -669,20 +675,30 @@ func TestWhichPackagesNeedTheRaceDetector(t *testing.T) {
 		files      map[string]string
 		with, bare bool
 	}{
-		"a pure package": {map[string]string{"extproc/openai/p.go": "package p\n", "extproc/openai/p_test.go": plain},
-			false, true},
-		"a pure package with counters": {map[string]string{"extproc/openai/p.go": importing("sync/atomic"),
-			"extproc/openai/p_test.go": plain}, true, false},
-		"another package": {map[string]string{"extproc/openai2/p.go": "package p\n", "extproc/openai2/p_test.go": plain},
-			true, false},
-		"one with simulations": {map[string]string{"bench/fleet/p.go": "package p\n",
-			"bench/fleet/p_test.go": importing(module + "test/race")}, true, true},
+		"a pure package": {
+			map[string]string{"extproc/openai/p.go": "package p\n", "extproc/openai/p_test.go": plain},
+			false, true,
+		},
+		"a pure package with counters": {map[string]string{
+			"extproc/openai/p.go":      importing("sync/atomic"),
+			"extproc/openai/p_test.go": plain,
+		}, true, false},
+		"another package": {
+			map[string]string{"extproc/openai2/p.go": "package p\n", "extproc/openai2/p_test.go": plain},
+			true, false,
+		},
+		"one with simulations": {map[string]string{
+			"bench/fleet/p.go":      "package p\n",
+			"bench/fleet/p_test.go": importing(module + "test/race"),
+		}, true, true},
 		"one with tests of a tag alone": {map[string]string{"bench/fleet/p_test.go": tagged}, false, false},
 		"one without tests":             {map[string]string{"bench/fleet/p.go": "package p\n"}, false, false},
 		"end-to-end tests":              {map[string]string{endToEnd + "/p_test.go": plain}, false, false},
 		"what a pure package imports": {
-			map[string]string{"extproc/openai/p.go": importing(module + "internal/new"), "internal/new/p.go": "package p\n",
-				"internal/new/p_test.go": plain}, false, true,
+			map[string]string{
+				"extproc/openai/p.go": importing(module + "internal/new"), "internal/new/p.go": "package p\n",
+				"internal/new/p_test.go": plain,
+			}, false, true,
 		},
 	} {
 		house := made(t, c.files)
