@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
@@ -27,36 +28,56 @@ import (
 func TestTheCommandLine(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"", "no engines: set --objects DIR (a folder with YAML), --kube (an API server) or --endpoints HOST:PORT; see control --help"},
-		{"--kube --objects x --listen y",
-			"--kube and --objects: objects come from an API server or from a folder; leave one of them out; see control --help"},
-		{"--endpoints a:1 --namespace x --listen y --state-file s",
-			"--kubeconfig and --namespace are of no use without --kube; see control --help"},
+		{
+			"--kube --objects x --listen y",
+			"--kube and --objects: objects come from an API server or from a folder; leave one of them out; see control --help",
+		},
+		{
+			"--endpoints a:1 --namespace x --listen y --state-file s",
+			"--kubeconfig and --namespace are of no use without --kube; see control --help",
+		},
 		{"--objects x", "nothing to serve: set --listen to unix:PATH or HOST:PORT, which extprocs call; see control --help"},
 		{"--endpoints a:1 --listen y", "set --state-file FILE, where control stores registered models and loads; see control --help"},
-		{"--endpoints a --state-file s --listen y",
-			`--endpoints "a": want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000; see control --help`},
-		{"--endpoints 169.254.169.254:80 --state-file s --listen y",
-			`--endpoints "169.254.169.254:80": no engine is reached at a link-local, multicast, broadcast or unspecified address; see control --help`},
+		{
+			"--endpoints a --state-file s --listen y",
+			`--endpoints "a": want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000; see control --help`,
+		},
+		{
+			"--endpoints 169.254.169.254:80 --state-file s --listen y",
+			`--endpoints "169.254.169.254:80": no engine is reached at a link-local, multicast, broadcast or unspecified address; see control --help`,
+		},
 		{"--objects x --listen y z", `unexpected argument "z": every setting is a flag; see control --help`},
-		{"--objects x --listen y --xds-address :8035",
-			"--xds-address :8035: want unix:PATH, or --kube, where Envoys have certificates; see control --help"},
+		{
+			"--objects x --listen y --xds-address :8035",
+			"--xds-address :8035: want unix:PATH, or --kube, where Envoys have certificates; see control --help",
+		},
 		{"--objects x --listen y --mesh-pool p", `--mesh-pool "p": want NAMESPACE/NAME, such as default/runtimes; see control --help`},
 		{"--objects x --listen y --mesh-pool /p", `--mesh-pool "/p": want NAMESPACE/NAME, such as default/runtimes; see control --help`},
 		{"--objects x --listen y --drain-timeout 0s", "--drain-timeout 0s: it must be above 0; see control --help"},
-		{"--objects x --listen y --scrape-interval 1ms",
-			"--scrape-interval must be at least 10ms: a shorter one loads the engines; see control --help"},
-		{"--objects x --listen y --rebalance-interval 10ms",
-			"--rebalance-interval must be at least 1s: load is averaged over it, and with a shorter one copies come and go; see control --help"},
+		{
+			"--objects x --listen y --scrape-interval 1ms",
+			"--scrape-interval must be at least 10ms: a shorter one loads the engines; see control --help",
+		},
+		{
+			"--objects x --listen y --rebalance-interval 10ms",
+			"--rebalance-interval must be at least 1s: load is averaged over it, and with a shorter one copies come and go; see control --help",
+		},
 		{"--objects x --listen y --metrics-port 70000", "--metrics-port 70000 is not a port; see control --help"},
 		{"--objects x --listen y --engine-ca-file x", "--engine-ca-file is of no use without --engine-tls; see control --help"},
-		{"--kube --listen y --engine-token-file x",
-			"--engine-token-file is of no use with --kube, where each team has a token of its own: name a Secret in spec.engineToken of the PoolSettings of each pool; see control --help"},
-		{"--kube --listen y --state-file z",
-			"--state-file has no effect with --kube: control stores its state in the status of objects; see control --help"},
+		{
+			"--kube --listen y --engine-token-file x",
+			"--engine-token-file is of no use with --kube, where each team has a token of its own: name a Secret in spec.engineToken of the PoolSettings of each pool; see control --help",
+		},
+		{
+			"--kube --listen y --state-file z",
+			"--state-file has no effect with --kube: control stores its state in the status of objects; see control --help",
+		},
 		{"--kube --listen y --pod z", `--pod "z": want NAMESPACE/NAME; see control --help`},
 		{"--kube --listen y --pod-ip z", `--pod-ip "z" is not an IP address; see control --help`},
-		{"--kube --listen y --credentials-dir z --cert-path z",
-			"--credentials-dir replaces --cert-path, --token-file and --mesh-token-file: remove one or the others; see control --help"},
+		{
+			"--kube --listen y --credentials-dir z --cert-path z",
+			"--credentials-dir replaces --cert-path, --token-file and --mesh-token-file: remove one or the others; see control --help",
+		},
 		{"--objects x --listen y --pod-ip 10.0.0.1", "--pod, --pod-ip and --credentials-dir need --kube; see control --help"},
 		{"--nonsense", "unknown flag: --nonsense; see control --help"},
 	} {
@@ -137,8 +158,10 @@ func TestRun(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(folder, "pool.yaml"), []byte(pool), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"--objects", folder, "--listen", "unix:" + dir + "/s", "--mesh-pool", "default/p", "--metrics-host", host,
-		"--metrics-port", "9091"}
+	args := []string{
+		"--objects", folder, "--listen", "unix:" + dir + "/s", "--mesh-pool", "default/p", "--metrics-host", host,
+		"--metrics-port", "9091",
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)
@@ -206,7 +229,10 @@ func limited(t *testing.T) context.Context {
 
 func dial(t *testing.T, target string) *grpc.ClientConn {
 	t.Helper()
-	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	// The program may not listen yet.
+	again := backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.2, MaxDelay: 100 * time.Millisecond}
+	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: time.Second}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -294,6 +294,7 @@ var guests = []struct {
 	rooms []string // of another program
 	why   string
 }{
+	{"control/command", []string{"extproc/command"}, "a test runs both programs in one process"},
 	{
 		"control/place",
 		[]string{"bench/simulated/llm", "bench/simulated/runtime", "bench/simulated/repository"},
