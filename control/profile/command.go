@@ -15,28 +15,28 @@ import (
 
 const usage = `control profile measures the latency of a model on the server at a URL and writes it as a profile.
 
-It detects the API (--api): V2 (KServe's Open Inference Protocol over REST) if the server has --model there,
-else OpenAI completions, else OpenAI embeddings.
+Without --api it detects the API: first V2 (KServe's Open Inference Protocol over REST), if the server has
+--model there. Otherwise OpenAI completions, then OpenAI embeddings.
 
-V2 and embeddings give a batch profile: one request at a time with 1, 2, 4 items and so on, up to --max-batch.
-A V2 request is made from the metadata of the model: the first dimension is the batch, numbers are 1 or 0.5,
-and variable dimensions are 1. If the model needs other inputs, --body names a file with a request of one item,
-which is repeated. The list ends at the first batch that the server rejects as too large (400, 413, 422).
+V2 and embeddings give a batch profile: control sends one request at a time, with 1, 2, 4 items and so on, up to
+--max-batch. It creates V2 requests from the metadata of the model: the first dimension is the batch, numbers are
+1 or 0.5, and variable dimensions are 1. If the model needs other inputs, --body names a file with a request of
+one item, which control repeats. It stops at the first batch that the server rejects as too large (400, 413, 422).
 
 Completions and chat give an LLM profile (--llm is short for --api completions). It measures uncached prompts
 of each length in --prompt-tokens: alone, several at once, and beside decoding requests. It measures the time
 between tokens at each --concurrency. The delay of other requests' tokens shows the cost of a prompt, the launch
-overhead of a step, and whether steps are scheduled asynchronously. The terms are fitted as by control profile
-fit, which also reads the CSV file. The engine's own metrics (vLLM's /metrics) separate frontend overhead from
-prefill and give the size of the KV cache. Other limits are flags or assumed.
+overhead of a step, and whether the engine schedules steps asynchronously. control fits the terms as control
+profile fit does, which also reads the CSV file. The engine's own metrics (vLLM's /metrics) separate frontend
+overhead from prefill and give the size of the KV cache. Other limits come from flags or are assumed.
 
-Each point is measured until the 95 % confidence interval of its mean is narrower than --precision, within
---min-samples, --max-samples and --time-limit. Measure close to the server while nobody else uses it: the
-profile has the latency that the client sees, network included.
+control measures each point until the 95 % confidence interval of its mean is narrower than --precision, within
+--min-samples, --max-samples and --time-limit. Measure close to the server while nobody else uses it, because the
+profile contains the latency that the client sees, network included.
 
-With -o profile.yaml each measurement is written to profile.csv at once. After an interruption the same command
-resumes there and measures nothing twice, also with a larger --max-batch, a smaller --precision or another URL.
-It rejects a file of another model, API, hardware or request.
+With -o profile.yaml, control writes each measurement to profile.csv at once. After an interruption the same
+command resumes there and measures nothing twice, also with a larger --max-batch, a smaller --precision or another
+URL. It rejects a file of another model, API, hardware or request.
 
 control profile fit makes a profile from other measurements: see control profile fit --help.
 
@@ -76,7 +76,7 @@ func command(ctx context.Context, args []string, out, progress io.Writer, dial p
 		return err
 	}
 	if fs.NArg() > 0 || m.url == "" {
-		return errors.New("profile wants --url and the URL of a server, or the word fit first and then a file of measurements, such as profile fit measured.csv; " +
+		return errors.New("profile needs --url with the URL of a server, or fit with a file of measurements, such as profile fit measured.csv; " +
 			"see control profile --help")
 	}
 	if err := m.check(fs); err != nil {

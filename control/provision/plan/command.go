@@ -27,18 +27,23 @@ import (
 )
 
 const usage = `control plan finds the hardware, the number of replicas and the batch size for each model of a pipeline, so that queries
-meet their latency objectives at the least cost. It simulates a trace of queries with one configuration after
-another; the simulation balances load as extproc does. It needs no cluster and no traffic.
+meet their latency objectives at the least cost. It simulates a trace of queries with one configuration after another, and
+balances load as extproc does. It needs no cluster and no traffic.
 
 FILE is YAML with a CapacityPlan: the stages, the hardware choices of each with a latency profile, and the
 objectives. Files that it names are relative to it. control profile measures profiles; docs/provision.md has
 an example.
 
-A trace is a file of Azure, Mooncake or ServeGen, arrival rates over time (CSV, or the result of a Prometheus
-range query), CSV with the columns at, model, prompt_tokens and output_tokens, an Envoy access log in
-Headgate's format, or a generator such as gamma:rate=100,cv=4,seconds=600. The plan is made on one trace and
-tested on another: for a generator with another seed, for a file on the part after the first quarter
-(--split).
+A trace is one of these:
+
+  azure, mooncake, servegen   a file of these public traces
+  rates, prometheus           arrival rates over time: CSV, or the result of a Prometheus range query
+  access-log                  an Envoy access log in Headgate's format
+  csv                         CSV with the columns at, model, prompt_tokens and output_tokens
+  a generator                 such as gamma:rate=100,cv=4,seconds=600
+
+control makes the plan on one trace and tests it on another. For a generator the test uses another seed. For a file the test
+uses the part after the first quarter (--split).
 
 Costs are in the currency of the prices. Exit status: 0 with a plan, 3 without one, 1 for any other error.
 
@@ -109,13 +114,13 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	fs.IntVar(&c.proofLimit, "prove", 100_000,
 		"prove that the plan is optimal by trying every cheaper configuration, if there are at most `N`; 0 for no proof")
 	fs.StringVar(&c.current, "current", "",
-		"evaluate the current configuration `STAGE=HARDWARE:REPLICASxBATCH,...` and print the changes to the plan; replicas may change at times of the trace: 4x8+2@10m-2@50m")
+		"evaluate the current configuration `STAGE=HARDWARE:REPLICASxBATCH,...` and print the differences from it to the plan. 4x8+2@10m-2@50m adds 2 replicas at 10m of the trace and removes 2 at 50m")
 	fs.StringArrayVar(&c.whatIf, "what-if", nil,
-		"evaluate the current configuration, or else the plan, with `CHANGES`, and plan again: slo=200ms (all objectives; slo.2 only the second), rate=2x, service-time=1.3x (all models; service-time.STAGE only one), price.KIND=1.5, maxUnits.KIND=8, max.STAGE=4, min.STAGE=2; separate several with commas; may be repeated")
+		"evaluate the current configuration, or else the plan, with `CHANGES`, and plan again. Changes are slo=200ms (all objectives; slo.2 only the second), rate=2x, service-time=1.3x (all models; service-time.STAGE only one), price.KIND=1.5, maxUnits.KIND=8, max.STAGE=4 and min.STAGE=2. Separate several with commas; repeatable")
 	fs.BoolVar(&c.explain, "explain", false, "show the latencies of each step that would lower the cost")
 	fs.StringVar(&c.plot, "plot", "", "draw the pipeline with its settings and latencies into this SVG `FILE`")
 	fs.StringVarP(&c.output, "output", "o", "text",
-		"print `text` or json, which has all candidates and figures for a tuner; with --current or --what-if it is a list")
+		"print `text` or json. JSON has all candidates and figures, for programs; with --current or --what-if it is a list of plans")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
