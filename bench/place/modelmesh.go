@@ -128,9 +128,9 @@ func (m *modelmesh) full(remaining int64) bool {
 
 // oldest returns the last use of the least recently used entry of an instance; infinite without
 // one.
-func (m *modelmesh) oldest(endpoint int) float64 {
+func (n *mmNode) oldest() float64 {
 	is := math.Inf(1)
-	for _, e := range m.nodes[endpoint].entries {
+	for _, e := range n.entries {
 		is = min(is, e.used)
 	}
 	return is
@@ -147,22 +147,21 @@ func (m *modelmesh) free() (share, age float64) {
 			if r := m.remaining(e); !m.full(r) {
 				left += r
 			}
-			oldest = min(oldest, m.oldest(e))
+			oldest = min(oldest, m.nodes[e].oldest())
 		}
 	}
 	return float64(left) / float64(max(all, 1)), m.Now() - oldest
 }
 
 // rpm returns the requests per minute of an instance over six to seven minutes (RateTracker.java).
-func (m *modelmesh) rpm(endpoint int) float64 {
-	n := &m.nodes[endpoint]
-	passed := min(m.Now(), float64(len(n.minutes))*60+math.Mod(m.Now(), 60))
+func (n *mmNode) rpm(now float64) float64 {
+	passed := min(now, float64(len(n.minutes))*60+math.Mod(now, 60))
 	if passed <= 0 {
 		return 0
 	}
 	before := 0
 	if len(n.minutes) > 6 {
-		before, passed = n.minutes[0], 360+math.Mod(m.Now(), 60)
+		before, passed = n.minutes[0], 360+math.Mod(now, 60)
 	}
 	return float64(n.requests-before) * 60 / passed
 }
@@ -235,7 +234,7 @@ func (m *modelmesh) ensure(model int, used float64, waits bool, exclude ...int) 
 // takes reports whether an endpoint accepts a model. A full one rejects it if its oldest entry was
 // just used, or if the model was used before every entry that would be evicted.
 func (m *modelmesh) takes(model, endpoint int, used float64) bool {
-	left, oldest := m.remaining(endpoint), m.oldest(endpoint)
+	left, oldest := m.remaining(endpoint), m.nodes[endpoint].oldest()
 	return !(m.full(left) && m.Now()-oldest < m.churnAge) && (left >= m.Size[model] || used >= oldest)
 }
 
@@ -389,8 +388,8 @@ type mmCandidate struct {
 func (m *modelmesh) candidate(endpoint int) mmCandidate {
 	n := &m.nodes[endpoint]
 	c := mmCandidate{
-		endpoint: endpoint, count: len(n.entries), loading: n.loading, remaining: m.remaining(endpoint), oldest: m.oldest(endpoint),
-		rpm: m.rpm(endpoint),
+		endpoint: endpoint, count: len(n.entries), loading: n.loading, remaining: m.remaining(endpoint), oldest: m.nodes[endpoint].oldest(),
+		rpm: m.nodes[endpoint].rpm(m.Now()),
 	}
 	c.full = m.full(c.remaining)
 	return c
@@ -448,7 +447,7 @@ func (m *modelmesh) check() {
 			switch copies := len(m.entries[e.model]); {
 			case e.rpm >= mmScaleUp:
 				m.more(e, up)
-			case copies == 1 && m.earlier(e) && (free >= 0.1 || age > 20*3600):
+			case copies == 1 && e.earlier(m.checks) && (free >= 0.1 || age > 20*3600):
 				m.ensure(e.model, m.Now()-mmRateCheck, false)
 			}
 		}
@@ -456,8 +455,8 @@ func (m *modelmesh) check() {
 }
 
 // earlier reports whether a used entry was also used 7 to 40 minutes ago.
-func (m *modelmesh) earlier(e *mmEntry) bool {
-	return m.checks-e.run >= mmSecondMin || e.before > 0 && m.checks-e.before <= mmSecondMax
+func (e *mmEntry) earlier(checks int) bool {
+	return checks-e.run >= mmSecondMin || e.before > 0 && checks-e.before <= mmSecondMax
 }
 
 // more adds copies of a model that gets too many requests at one endpoint, unless a recent copy has
@@ -469,11 +468,11 @@ func (m *modelmesh) more(e *mmEntry, up int) {
 		}
 	}
 	exclude, candidates := []int{}, 0
-	limit := max(4*mmScaleUp, m.rpm(e.endpoint)-2*mmScaleUp)
+	limit := max(4*mmScaleUp, m.nodes[e.endpoint].rpm(m.Now())-2*mmScaleUp)
 	for endpoint := range m.Nodes {
 		switch {
 		case !m.Nodes[endpoint].Up || m.has(e.model, endpoint):
-		case m.rpm(endpoint) > limit:
+		case m.nodes[endpoint].rpm(m.Now()) > limit:
 			exclude = append(exclude, endpoint)
 		default:
 			candidates++

@@ -122,15 +122,6 @@ func (p *Placer) forgetRuntime(address string) {
 // whose names are never empty.
 const byObjects = ""
 
-func sortedPools(w *objects.World) []objects.Name {
-	names := make([]objects.Name, 0, len(w.Pools))
-	for name := range w.Pools {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, objects.Name.Compare)
-	return names
-}
-
 // setCatalogue makes the catalogue the declared models of the objects plus the registered ones; was
 // is the World before. The caller holds mu.
 func (p *Placer) setCatalogue(w, was *objects.World) {
@@ -260,10 +251,10 @@ func (p *Placer) Pool() (objects.Name, error) {
 		}
 		return p.RegisteredPool, nil
 	}
-	found := p.poolsWith(func(e objects.Endpoint) bool { return e.Management != "" })
+	found := poolsWith(p.world, func(e objects.Endpoint) bool { return e.Management != "" })
 	what := "model runtimes"
 	if len(found) == 0 {
-		found = p.poolsWith(func(e objects.Endpoint) bool { return e.Kind.Repository() })
+		found = poolsWith(p.world, func(e objects.Endpoint) bool { return e.Kind.Repository() })
 		what += " or engines with a model repository"
 	}
 	if len(found) != 1 {
@@ -273,10 +264,10 @@ func (p *Placer) Pool() (objects.Name, error) {
 	return found[0], nil
 }
 
-// poolsWith returns the pools that have such an endpoint, sorted. The caller holds mu.
-func (p *Placer) poolsWith(is func(objects.Endpoint) bool) (found []objects.Name) {
-	for _, name := range sortedPools(p.world) {
-		if slices.ContainsFunc(p.world.Pools[name].Endpoints, is) {
+// poolsWith returns the pools that have such an endpoint.
+func poolsWith(w *objects.World, is func(objects.Endpoint) bool) (found []objects.Name) {
+	for name, p := range w.Pools {
+		if slices.ContainsFunc(p.Endpoints, is) {
 			found = append(found, name)
 		}
 	}

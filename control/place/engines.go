@@ -20,6 +20,7 @@ type site struct {
 	adapters adapters
 	room     objects.Room // of an engine with a model repository
 	loader   *loader.Loader
+	placer   *Placer
 	stop     context.CancelFunc
 	anew     bool          // a restarted runtime that must be made ready; guarded by Placer.mu
 	kind     engine.Kind   // as found by scrapes; guarded by Placer.mu
@@ -51,10 +52,10 @@ func (p *Placer) open(e objects.Engine) {
 	s := &site{
 		Endpoint: loader.Endpoint{Address: e.Address, Host: e.Host, Kind: e.Kind, Management: e.Management, Incarnation: e.Incarnation,
 			Token: e.Token, TLS: e.TLS, H2C: e.H2C, HTTP: e.HTTP(), GRPC: e.GRPC()},
-		adapters: adapters{e.MaxAdapters, e.HostAdapters}, room: e.Room, due: make(chan struct{}, 1),
+		placer: p, adapters: adapters{e.MaxAdapters, e.HostAdapters}, room: e.Room, due: make(chan struct{}, 1),
 		runtime: e.Kind == engine.ModelRuntime, unloads: make(map[string]int), terminating: e.Terminating,
 	}
-	loader, err := loader.Open(s.Endpoint, p.Access, func(a loader.Answer) { p.answered(s, a) })
+	loader, err := loader.Open(s.Endpoint, p.Access, s.answered)
 	if err != nil {
 		p.Log.Error("cannot load or unload models at the endpoint", "endpoint", e.Address, "err", err)
 		cancel()
@@ -64,11 +65,12 @@ func (p *Placer) open(e objects.Engine) {
 	s.loader = loader
 	s.stop = func() { cancel(); _ = loader.Close() }
 	p.endpoints[e.Address] = s
-	p.work.Go(func() { p.follow(ctx, s) })
+	p.work.Go(func() { s.follow(ctx) })
 }
 
 // follow scrapes an engine at once, then at intervals and on request, until ctx ends.
-func (p *Placer) follow(ctx context.Context, s *site) {
+func (s *site) follow(ctx context.Context) {
+	p := s.placer
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	quiet := true // the present silence has not been logged
@@ -81,7 +83,7 @@ func (p *Placer) follow(ctx context.Context, s *site) {
 			afresh = true
 		case <-timer.C:
 		}
-		err := p.lookAt(ctx, s, afresh)
+		err := s.lookAt(ctx, afresh)
 		if ctx.Err() != nil {
 			return
 		}
@@ -103,13 +105,14 @@ func (p *Placer) follow(ctx context.Context, s *site) {
 }
 
 // lookAt scrapes an engine. With afresh, something has happened that the last scrape does not show.
-func (p *Placer) lookAt(ctx context.Context, s *site, afresh bool) error {
+func (s *site) lookAt(ctx context.Context, afresh bool) error {
+	p := s.placer
 	began := time.Now()
 	p.mu.Lock()
 	record := p.records[s.Address]
 	record.Anew = s.anew
 	if s.Kind.Recalled() {
-		s.loader.Recall(p.toldTo(s.Address))
+		s.loader.Recall(s.toldTo())
 	}
 	p.mu.Unlock()
 	limit := lookTimeout
@@ -160,9 +163,9 @@ func (p *Placer) lookAt(ctx context.Context, s *site, afresh bool) error {
 
 // toldTo returns the models of the catalogue that an endpoint was told to load, or will be. Models
 // that are missing from the catalogue are being removed. The caller holds mu.
-func (p *Placer) toldTo(address string) (all []loader.Model) {
-	for _, c := range p.state.CopiesAt(address) {
-		if is, there := p.state.Status(c.ModelKey); there {
+func (s *site) toldTo() (all []loader.Model) {
+	for _, c := range s.placer.state.CopiesAt(s.Address) {
+		if is, there := s.placer.state.Status(c.ModelKey); there {
 			all = append(all, modelOf(is.Entry))
 		}
 	}
@@ -206,7 +209,8 @@ func sight(s *site, seen loader.Seen, began time.Time) decide.Sight {
 }
 
 // answered is called at the end of each call to an engine.
-func (p *Placer) answered(s *site, a loader.Answer) {
+func (s *site) answered(a loader.Answer) {
+	p := s.placer
 	log := p.Log.With("endpoint", s.Address, "model", a.Model, "took", a.Took.Round(time.Millisecond).String())
 	if a.Err != nil {
 		log = log.With("outcome", a.Err.Outcome.String(), "words", a.Err.Words)
@@ -238,7 +242,7 @@ func (p *Placer) answered(s *site, a loader.Answer) {
 		p.update(func(now time.Time) []decide.Action {
 			for _, key := range p.state.At(s.Address, a.Model) {
 				p.state.LoadFailing(key, a.Err.Words, reasonOf(a.Err), now)
-				p.note(s, key)
+				s.note(key)
 			}
 			return nil
 		})
@@ -266,13 +270,13 @@ func (p *Placer) begin(a decide.Action) {
 	}
 	switch a.Kind {
 	case decide.Predict:
-		p.work.Go(func() { p.predict(s, key, a) })
+		p.work.Go(func() { s.predict(key, a) })
 	case decide.Load, decide.Reload:
 		ctx, cancel := context.WithCancel(p.running)
 		p.cancels[key] = cancel
 		p.work.Go(func() {
 			defer cancel()
-			p.load(ctx, s, key, a)
+			s.load(ctx, key, a)
 		})
 	case decide.Cancel:
 		if cancel := p.cancels[key]; cancel != nil {
@@ -280,10 +284,10 @@ func (p *Placer) begin(a decide.Action) {
 		}
 	case decide.Unload:
 		if a.Timeout > 0 {
-			p.work.Go(func() { p.unloadAgain(s, key, a.Timeout) })
+			p.work.Go(func() { s.unloadAgain(key, a.Timeout) })
 			return
 		}
-		p.work.Go(func() { p.unload(s, key) })
+		p.work.Go(func() { s.unload(key) })
 	case decide.Quit:
 		for loading, cancel := range p.cancels {
 			if loading.Endpoint == a.Endpoint {
@@ -298,15 +302,17 @@ func modelOf(e objects.Entry) loader.Model {
 	return loader.Model{ID: e.ID, Type: e.Type, Source: e.Source, Info: e.Info}
 }
 
-func (p *Placer) predict(s *site, key decide.CopyKey, a decide.Action) {
+func (s *site) predict(key decide.CopyKey, a decide.Action) {
+	p := s.placer
 	ctx, cancel := context.WithTimeout(p.running, predictTimeout)
 	defer cancel()
 	bytes, _ := s.loader.Predict(ctx, modelOf(a.Model)) // 0 if it cannot be predicted
 	p.update(func(time.Time) []decide.Action { p.state.Predicted(key, bytes); return nil })
 }
 
-func (p *Placer) load(ctx context.Context, s *site, key decide.CopyKey, a decide.Action) {
-	result := p.tryLoad(ctx, s, key, a)
+func (s *site) load(ctx context.Context, key decide.CopyKey, a decide.Action) {
+	p := s.placer
+	result := s.tryLoad(ctx, key, a)
 	if p.running.Err() != nil {
 		return // its record remains for the next process
 	}
@@ -314,7 +320,7 @@ func (p *Placer) load(ctx context.Context, s *site, key decide.CopyKey, a decide
 	p.update(func(now time.Time) []decide.Action {
 		delete(p.cancels, key)
 		p.state.LoadEnded(key, result, now)
-		p.note(s, key)
+		s.note(key)
 		return nil
 	})
 	switch {
@@ -323,7 +329,7 @@ func (p *Placer) load(ctx context.Context, s *site, key decide.CopyKey, a decide
 		s.look()
 		p.mu.Unlock()
 	case !result.Failed && result.Bytes == 0 && s.runtime:
-		p.measure(s, key)
+		s.measure(key)
 	}
 }
 
@@ -331,21 +337,22 @@ func (p *Placer) load(ctx context.Context, s *site, key decide.CopyKey, a decide
 const rememberPause = 500 * time.Millisecond
 
 // tryLoad records the load of a model, as soon as that succeeds, and then loads it.
-func (p *Placer) tryLoad(ctx context.Context, s *site, key decide.CopyKey, a decide.Action) decide.LoadResult {
-	err := p.Memory.PutCopy(p.record(s, key, decide.Loading), true)
+func (s *site) tryLoad(ctx context.Context, key decide.CopyKey, a decide.Action) decide.LoadResult {
+	p := s.placer
+	err := p.Memory.PutCopy(s.record(key, decide.Loading), true)
 	for errors.Is(err, store.ErrNotNow) {
 		select {
 		case <-time.After(rememberPause):
 		case <-ctx.Done():
 			return decide.LoadResult{Failed: true, Words: ctx.Err().Error()}
 		}
-		err = p.Memory.PutCopy(p.record(s, key, decide.Loading), true)
+		err = p.Memory.PutCopy(s.record(key, decide.Loading), true)
 	}
 	if err != nil {
 		return decide.LoadResult{Failed: true, Words: "control cannot record the load: " + err.Error()}
 	}
 	if a.Kind == decide.Reload {
-		if err := p.unloadFirst(ctx, s, key, a.Timeout); err != nil {
+		if err := s.unloadFirst(ctx, key, a.Timeout); err != nil {
 			return failed(err)
 		}
 	}
@@ -365,12 +372,12 @@ func (p *Placer) tryLoad(ctx context.Context, s *site, key decide.CopyKey, a dec
 // unloadFirst unloads what an earlier load may have left of a model. If that takes longer than the
 // following load may, waiting requests get an answer as if the load had failed. It returns when the
 // unload has ended, then with an error.
-func (p *Placer) unloadFirst(ctx context.Context, s *site, key decide.CopyKey, limit time.Duration) error {
+func (s *site) unloadFirst(ctx context.Context, key decide.CopyKey, limit time.Duration) error {
 	words := fmt.Sprintf("the engine did not unload within %v what an earlier load may have left", limit)
 	late := time.AfterFunc(limit, func() {
-		p.update(func(now time.Time) []decide.Action {
-			p.state.LoadFailing(key, words, decide.LoadFailed, now)
-			p.note(s, key)
+		s.placer.update(func(now time.Time) []decide.Action {
+			s.placer.state.LoadFailing(key, words, decide.LoadFailed, now)
+			s.note(key)
 			return nil
 		})
 	})
@@ -402,7 +409,8 @@ func failed(err error) decide.LoadResult {
 }
 
 // measure asks an engine for the size of a loaded model, if the answer to the load had none.
-func (p *Placer) measure(s *site, key decide.CopyKey) {
+func (s *site) measure(key decide.CopyKey) {
+	p := s.placer
 	ctx, cancel := context.WithTimeout(p.running, sizeTimeout)
 	defer cancel()
 	bytes, err := s.loader.Size(ctx, key.ID)
@@ -411,14 +419,15 @@ func (p *Placer) measure(s *site, key decide.CopyKey) {
 	}
 	p.update(func(time.Time) []decide.Action {
 		p.state.Measured(key, bytes)
-		p.note(s, key)
+		s.note(key)
 		return nil
 	})
 }
 
-func (p *Placer) unload(s *site, key decide.CopyKey) {
+func (s *site) unload(key decide.CopyKey) {
+	p := s.placer
 	began := time.Now()
-	if err := p.Memory.PutCopy(p.record(s, key, decide.Unloading), true); err != nil {
+	if err := p.Memory.PutCopy(s.record(key, decide.Unloading), true); err != nil {
 		p.Log.Error("cannot record that a model is about to be unloaded; unloading it", "endpoint", s.Address, "model", key.ID, "err", err)
 	}
 	err := s.loader.Unload(p.running, key.ID)
@@ -433,7 +442,8 @@ func (p *Placer) unload(s *site, key decide.CopyKey) {
 }
 
 // unloadAgain repeats the unload of a model that the engine may still have.
-func (p *Placer) unloadAgain(s *site, key decide.CopyKey, limit time.Duration) {
+func (s *site) unloadAgain(key decide.CopyKey, limit time.Duration) {
+	p := s.placer
 	ctx, cancel := context.WithTimeout(p.running, limit)
 	defer cancel()
 	err := s.loader.Unload(ctx, key.ID)
@@ -444,21 +454,23 @@ func (p *Placer) unloadAgain(s *site, key decide.CopyKey, limit time.Duration) {
 }
 
 // note records the state of a copy. The caller holds mu.
-func (p *Placer) note(s *site, key decide.CopyKey) {
-	if c, ok := p.state.Copy(key); ok && (c.State == decide.Loaded || c.Failed()) {
-		_ = p.Memory.PutCopy(p.recordOf(s, c), false)
+func (s *site) note(key decide.CopyKey) {
+	if c, ok := s.placer.state.Copy(key); ok && (c.State == decide.Loaded || c.Failed()) {
+		_ = s.placer.Memory.PutCopy(s.recordOf(c), false)
 	}
 }
 
-func (p *Placer) record(s *site, key decide.CopyKey, state decide.CopyState) store.Copy {
+func (s *site) record(key decide.CopyKey, state decide.CopyState) store.Copy {
+	p := s.placer
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c, _ := p.state.Copy(key)
 	c.CopyKey, c.State = key, state
-	return p.recordOf(s, c)
+	return s.recordOf(c)
 }
 
-func (p *Placer) recordOf(s *site, c decide.Copy) store.Copy {
+func (s *site) recordOf(c decide.Copy) store.Copy {
+	p := s.placer
 	var e objects.Entry
 	if known := p.declared[c.ModelKey]; known != nil {
 		e = *known

@@ -16,7 +16,7 @@ import (
 func TestFailedUnloadsAreLoggedEverMoreRarely(t *testing.T) {
 	var out bytes.Buffer
 	p := &Placer{Config: Config{Log: slog.New(slog.NewTextHandler(&out, nil))}, state: decide.New(decide.Config{})}
-	s := &site{unloads: make(map[string]int)}
+	s := &site{placer: p, unloads: make(map[string]int)}
 	no := loader.Answer{Model: "a", Unload: true, Err: &loader.Error{Outcome: loader.Unclear, Words: "busy"}}
 	lines := func() (all []string) {
 		for line := range strings.Lines(out.String()) {
@@ -27,13 +27,13 @@ func TestFailedUnloadsAreLoggedEverMoreRarely(t *testing.T) {
 		return all
 	}
 	for range 100 {
-		p.answered(s, no)
+		s.answered(no)
 	}
 	if got, want := lines(), []string{"1", "2", "4", "8", "16", "32", "64"}; !slices.Equal(got, want) {
 		t.Errorf("of 100 failed unloads these were logged: %q, want %q", got, want)
 	}
-	p.answered(s, loader.Answer{Model: "a", Unload: true})
-	p.answered(s, no)
+	s.answered(loader.Answer{Model: "a", Unload: true})
+	s.answered(no)
 	if got, want := lines(), []string{"", "1"}; !slices.Equal(got, want) {
 		t.Errorf("after one that succeeds: %q, want %q", got, want)
 	}

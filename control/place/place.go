@@ -112,12 +112,12 @@ type Placer struct {
 	endpoints  map[string]*site
 	leaving    map[string]decide.Leaving // reasons, already logged, why endpoints are about to end
 	cancels    map[decide.CopyKey]context.CancelFunc
-	watchers   map[decide.Key]map[chan struct{}]bool // each of capacity 1
-	unsaved    map[decide.Key]bool                   // models whose status must be written; false: only their last use
-	savedUse   time.Time                             // when the use of models was last written
-	answers    map[decide.Key][]decide.CallResult    // latest answers of engines
-	restored   []store.Copy                          // records of copies whose endpoints do not exist yet
-	failed     []store.Status                        // records with failures of models that do not exist yet
+	watchers   watchers
+	unsaved    map[decide.Key]bool                // models whose status must be written; false: only their last use
+	savedUse   time.Time                          // when the use of models was last written
+	answers    map[decide.Key][]decide.CallResult // latest answers of engines
+	restored   []store.Copy                       // records of copies whose endpoints do not exist yet
+	failed     []store.Status                     // records with failures of models that do not exist yet
 	records    map[string]loader.Record
 	used       map[decide.Key]time.Time     // from the records of an earlier process
 	refused    map[decide.Key]decide.Reason // published reasons why requests fail
@@ -141,7 +141,7 @@ func New(c Config) (*Placer, error) {
 		declared: make(map[decide.Key]*objects.Entry), registered: make(map[decide.Key]*v1alpha1.Model),
 		world:     objects.Build(objects.Set{}),
 		endpoints: make(map[string]*site), leaving: make(map[string]decide.Leaving), cancels: make(map[decide.CopyKey]context.CancelFunc),
-		watchers: make(map[decide.Key]map[chan struct{}]bool), unsaved: make(map[decide.Key]bool),
+		watchers: make(watchers), unsaved: make(map[decide.Key]bool),
 		answers: make(map[decide.Key][]decide.CallResult),
 		vmodels: newVModels(), records: make(map[string]loader.Record), used: make(map[decide.Key]time.Time),
 		refused: make(map[decide.Key]decide.Reason), gates: make(map[objects.Name]store.Gate),
@@ -283,7 +283,7 @@ func (p *Placer) publish(now time.Time) {
 	}
 	for key := range change.VModels {
 		p.vmodels.unsaved[key] = true
-		p.tellWatchers(key)
+		p.watchers.wake(key)
 	}
 	for _, key := range change.Unnamed {
 		p.loosen(key)
@@ -299,7 +299,7 @@ func (p *Placer) publish(now time.Time) {
 			delete(p.answers, key)
 		}
 		p.unsaved[key] = true
-		p.tellWatchers(key)
+		p.watchers.wake(key)
 	}
 	if !p.ready && !p.started.IsZero() && (p.state.Unseen() == 0 || now.Sub(p.started) >= startGrace) {
 		p.ready = true
@@ -307,9 +307,13 @@ func (p *Placer) publish(now time.Time) {
 	}
 }
 
-// tellWatchers wakes those who watch a model or a VModel. The caller holds mu.
-func (p *Placer) tellWatchers(key decide.Key) {
-	for w := range p.watchers[key] {
+// watchers are the channels of those who wait for a change of a model or a VModel, each of capacity
+// 1. Placer.mu guards them.
+type watchers map[decide.Key]map[chan struct{}]bool
+
+// wake wakes those who watch a model or a VModel.
+func (w watchers) wake(key decide.Key) {
+	for w := range w[key] {
 		select {
 		case w <- struct{}{}:
 		default:

@@ -58,10 +58,10 @@ func (p *Placer) keep(key decide.Key, endpoint string, a loader.Answer) {
 	p.unsaved[key] = true
 }
 
-// status converts a model's status for operators. The caller holds mu.
-func (p *Placer) status(st decide.Status) Status {
+// status converts a model's status, and the last answers of engines about it, for operators.
+func status(st decide.Status, answers []decide.CallResult) Status {
 	out := Status{
-		Answers: slices.Clone(p.answers[st.ModelKey]),
+		Answers: slices.Clone(answers),
 		Pool:    st.Pool.String(), ID: st.ID, Type: st.Type, Source: st.Source, Held: st.Held,
 		Bytes: st.Bytes, Failures: st.Failures, Message: st.Why.Message(),
 	}
@@ -155,7 +155,7 @@ func (p *Placer) Statuses() []Status {
 	all := p.state.All()
 	out := make([]Status, len(all))
 	for i, st := range all {
-		out[i] = p.status(st)
+		out[i] = status(st, p.answers[st.ModelKey])
 	}
 	return out
 }

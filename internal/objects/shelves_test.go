@@ -85,8 +85,8 @@ func TestAJoinOfTwoNetworksHasTheObjectsOfBothInOrder(t *testing.T) {
 			name := Name{fmt.Sprint("n", random.IntN(3)), strconv.Itoa(random.IntN(5))}
 			switch random.IntN(3) {
 			case 0:
-				n.Gateways = append(n.Gateways, gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace,
-					Name: name.Name}})
+				meta := metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}
+				n.Gateways = append(n.Gateways, gatewayv1.Gateway{ObjectMeta: meta})
 			case 1:
 				n.Namespaces = append(n.Namespaces, Namespace{Name: name.Name})
 			case 2:

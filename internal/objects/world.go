@@ -488,8 +488,10 @@ func (w *World) WhereOf(e *Endpoint) string {
 func routeName(r *v1alpha1.LLMRoute) Name { return Name{r.Namespace, r.Name} }
 
 func (w *World) addPool(ip *pool.InferencePool, s *Set, selected selection) {
-	p := &Pool{Name: Name{ip.Namespace, ip.Name}, Created: ip.CreationTimestamp.Time, H2C: ip.Spec.AppProtocol == pool.H2C,
-		Picker: pickerOf(ip.Spec.EndpointPickerRef)}
+	p := &Pool{
+		Name: Name{ip.Namespace, ip.Name}, Created: ip.CreationTimestamp.Time, H2C: ip.Spec.AppProtocol == pool.H2C,
+		Picker: pickerOf(ip.Spec.EndpointPickerRef),
+	}
 	if w.Pools[p.Name] != nil {
 		w.problem("InferencePool %s is defined twice: that of --endpoints counts", p.Name)
 		return

@@ -21,13 +21,6 @@ const mainLines = 150
 // method can change all fields, and a reader cannot keep more in mind.
 const maxMethods = 60
 
-// crowded are the types that have more methods than maxMethods for now, and the number they may
-// have.
-var crowded = map[string]int{
-	"bench/place.modelmesh": 63,
-	"control/place.Placer":  75,
-}
-
 // pure are the packages whose functions depend on their arguments alone. Tests and simulations can
 // call them without a network, a clock or goroutines. They, and the packages of this module that
 // they import, do no I/O, do not wait, take no locks and have no state of their own.

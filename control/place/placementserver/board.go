@@ -566,8 +566,10 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 	}
 	for _, key := range take(p.vmodels, &room) {
 		to := s.vmodels[key]
-		u.Vmodels = append(u.Vmodels, &placement.VModel{Key: placementproto.Model(key), Active: to.Active, Canary: to.Canary,
-			Percent: uint32(to.Percent)}) //nolint:gosec // a percentage
+		u.Vmodels = append(u.Vmodels, &placement.VModel{
+			Key: placementproto.Model(key), Active: to.Active, Canary: to.Canary,
+			Percent: uint32(to.Percent), //nolint:gosec // a percentage
+		})
 		p.moving[key] = u.Version
 	}
 	now := time.Now()
