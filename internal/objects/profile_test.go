@@ -259,7 +259,7 @@ func TestTheReferenceNamesTheHardware(t *testing.T) {
 	_, fault := table.ParseHardware("none")
 	_, names, _ := strings.Cut(fault.Error(), "known are ")
 	last := strings.LastIndex(names, ", ")
-	if want := "Known are " + names[:last] + " and " + names[last+2:] +
+	if want := "Known kinds are " + names[:last] + " and " + names[last+2:] +
 		"."; !strings.Contains(strings.ReplaceAll(string(text), "<br />", " "), want) {
 		t.Errorf("it lacks %q", want)
 	}
