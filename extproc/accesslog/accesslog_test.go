@@ -79,7 +79,7 @@ func TestTheRecordsOfARealEnvoy(t *testing.T) {
 			t.Errorf("%s: no duration", name)
 		}
 		if got.Began.Year() != 2026 {
-			t.Errorf("%s: it began %v", name, got.Began)
+			t.Errorf("%s: the request began at %v", name, got.Began)
 		}
 		got.Duration, got.Began = 0, time.Time{}
 		if diff := cmp.Diff(want, got, compareValues); diff != "" {
@@ -103,13 +103,13 @@ func TestThePicksThatDidNotServe(t *testing.T) {
 			saidElsewhere: []string{a}},
 		{name: "one is full, one gone", record: "stream", picks: a + "," + b + "," + c, served: c, elsewhere: a, attempts: 3, endpoint: c,
 			saidElsewhere: []string{a}, unreached: []string{b}},
-		{name: "one has it not, one is gone", record: "stream", picks: a + "," + b + "," + c, served: c, missing: a, attempts: 3,
+		{name: "one lacks the model, one is gone", record: "stream", picks: a + "," + b + "," + c, served: c, missing: a, attempts: 3,
 			endpoint: c, unreached: []string{b}},
 		{name: "Envoy does not know the first", record: "stream", picks: a + "," + b, served: b, attempts: 1, endpoint: b},
 		{name: "the last fails too", record: "refused", picks: a + "," + b, served: b, attempts: 2, endpoint: b, unreached: []string{a}},
-		{name: "the inner server sends it once more", record: "stream", picks: a + "," + b + ",/run/inner.sock", served: "/run/inner.sock",
+		{name: "the relay sends it once more", record: "stream", picks: a + "," + b + ",/run/inner.sock", served: "/run/inner.sock",
 			elsewhere: a, attempts: 3, saidElsewhere: []string{a}, unreached: []string{b}},
-		{name: "the inner server has a call for several models", record: "stream", picks: "/run/inner.sock", served: "/run/inner.sock",
+		{name: "the relay has a call for several models", record: "stream", picks: "/run/inner.sock", served: "/run/inner.sock",
 			attempts: 1},
 		{name: "none is left", record: "no-extproc", picks: a + "," + b, attempts: 3, endpoint: a, unreached: []string{a, b}},
 		{name: "none is left, all full", record: "no-extproc", picks: a + "," + b, elsewhere: a + "," + b, attempts: 3, endpoint: a,
@@ -161,7 +161,7 @@ func TestEnvoysOwnErrorsAreHeldAgainstNobody(t *testing.T) {
 		}
 		o := accesslog.Read(entry)
 		if o.Endpoint != c.endpoint || o.Faulty() != c.faulty || o.Well() || len(o.Suspicious()) > 0 || o.ByEnvoy == c.faulty {
-			t.Errorf("%s: of %q, faulty %v, %+v", c.details, o.Endpoint, o.Faulty(), o)
+			t.Errorf("%s: the details %q, faulty %v, %+v", c.details, o.Endpoint, o.Faulty(), o)
 		}
 	}
 }
@@ -187,7 +187,7 @@ func TestAHoldIsNotTheGatewaysShare(t *testing.T) {
 			entry.CommonProperties.Metadata.FilterMetadata["gateway.pick"].Fields["hold_us"] = c.hold
 		}
 		if got := accesslog.Read(entry).Gateway; got != c.want {
-			t.Errorf("of %s us with a hold of %v, %v are the gateway's, want %v", c.tag, c.hold, got, c.want)
+			t.Errorf("with %s us and a queue time of %v the gateway overhead is %v, want %v", c.tag, c.hold, got, c.want)
 		}
 	}
 }
@@ -209,30 +209,30 @@ func TestALoadReportAndWhatMakesNoSense(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	if got.Bytes != 0 || got.Expected != 0 {
-		t.Errorf("where nothing was predicted, %d bytes and %v", got.Bytes, got.Expected)
+		t.Errorf("without a prediction: %d bytes and %v", got.Bytes, got.Expected)
 	}
 	decided := entry.CommonProperties.Metadata.FilterMetadata["gateway.pick"]
 	decided.Fields["prompt_bytes"], decided.Fields["first_token_us"] = structpb.NewNumberValue(4000), structpb.NewNumberValue(120_000)
 	if got := accesslog.Read(entry); got.Bytes != 4000 || got.Expected != 120*time.Millisecond {
-		t.Errorf("of a prediction it reads %d bytes and %v", got.Bytes, got.Expected)
+		t.Errorf("with a prediction: %d bytes and %v", got.Bytes, got.Expected)
 	}
 	decided.Fields["adapter"], decided.Fields["load_us"] = structpb.NewStringValue("host"), structpb.NewNumberValue(20_000)
 	if got := accesslog.Read(entry); got.Adapter != "host" || got.Loading != 20*time.Millisecond {
-		t.Errorf("of an adapter it reads %q and %v", got.Adapter, got.Loading)
+		t.Errorf("with an adapter: %q and %v", got.Adapter, got.Loading)
 	}
 	if got := accesslog.Read(entry); got.Among != 0 || got.Answered != 0 {
-		t.Errorf("of a request with tokens it reads %d and %v", got.Among, got.Answered)
+		t.Errorf("with tokens: %d and %v", got.Among, got.Answered)
 	}
 	decided.Fields["among"], entry.CommonProperties.CustomTags["answered_us"] = structpb.NewNumberValue(3), "30000"
 	if got := accesslog.Read(entry); got.Among != 3 || got.Answered != 30*time.Millisecond {
-		t.Errorf("of a request without tokens it reads %d and %v", got.Among, got.Answered)
+		t.Errorf("without tokens: %d and %v", got.Among, got.Answered)
 	}
 	usage.Fields["load"] = structpb.NewStringValue("BIN x")
 	if got := accesslog.Read(entry); got.Load.Waiting.Or(-1) != -1 {
-		t.Errorf("a report that makes no sense is %+v", got.Load)
+		t.Errorf("an invalid load report is read as %+v", got.Load)
 	}
 	if diff := cmp.Diff(outcome.Outcome{}, accesslog.Read(&accesslogdatav3.HTTPAccessLogEntry{}), compareValues); diff != "" {
-		t.Errorf("an empty record (-want +got):\n%s", diff)
+		t.Errorf("an empty record is read as (-want +got):\n%s", diff)
 	}
 }
 
@@ -275,11 +275,11 @@ func TestEveryRecordOfAStreamIsObserved(t *testing.T) {
 	}
 	for _, want := range []string{"stream refused", "reset"} {
 		if id := <-lives; id != want {
-			t.Errorf("it lives: %q, want %q", id, want)
+			t.Errorf("progress is %q, want %q", id, want)
 		}
 	}
 	if _, err := stream.CloseAndRecv(); err != nil {
-		t.Errorf("the end of the stream: %v", err)
+		t.Errorf("at the end of the stream: %v", err)
 	}
 	// Envoy never closes its streams. Close does not wait for them.
 	for range 2 {
@@ -289,7 +289,7 @@ func TestEveryRecordOfAStreamIsObserved(t *testing.T) {
 		}
 		outcomes.Close()
 		if err := stream.RecvMsg(new(accesslogv3.StreamAccessLogsResponse)); status.Code(err) != codes.Unavailable {
-			t.Errorf("the end of a stream that was closed: %v", err)
+			t.Errorf("at the end of a stream that the server closed: %v", err)
 		}
 	}
 	server.GracefulStop()
@@ -328,7 +328,7 @@ func TestWhenTheFirstOutputCame(t *testing.T) {
 			usage[wire.UsageOpened] = structpb.NewStringValue(c.opened)
 		}
 		if got := accesslog.Read(entry).FirstBody; (got - c.want).Abs() > time.Microsecond {
-			t.Errorf("%s: after %v, want %v", name, got, c.want)
+			t.Errorf("%s: first output after %v, want %v", name, got, c.want)
 		}
 	}
 }

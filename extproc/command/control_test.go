@@ -108,7 +108,7 @@ func TestControlIsCalledWithACertificateAndAToken(t *testing.T) {
 			t.Errorf("the token is %v", got)
 		}
 	case <-time.After(10 * time.Second):
-		t.Error("control is not called")
+		t.Error("control was not called")
 	}
 	cancel()
 	<-done
@@ -129,7 +129,7 @@ func TestPrefixCacheBytes(t *testing.T) {
 		}
 		f.Sent(0, []uint64{1, 2, 3})
 		if got := f.Cached(&pick.Request{}, []uint64{1, 2, 3}, nil); got[0] != 2 {
-			t.Errorf("with %q: %d blocks are there, want two", args, got[0])
+			t.Errorf("with %q: %d blocks are cached, want two", args, got[0])
 		}
 	}
 }

@@ -62,18 +62,18 @@ func TestAnEndpointIsKnownToEnvoyBeforeItCanBePicked(t *testing.T) {
 	}
 	told := receive()
 	if !strings.Contains(told.String(), "127.0.0.1") {
-		t.Fatalf("it tells %v", told)
+		t.Fatalf("Envoy gets %v", told)
 	}
 	<-time.After(50 * time.Millisecond) // of the 200 ms for which Set waits
 	if believed() {
-		t.Error("it may be picked, and Envoy has not said that it knows it")
+		t.Error("it can be picked before Envoy has acknowledged it")
 	}
 	send(&discoveryv3.DeltaDiscoveryRequest{ResponseNonce: told.GetNonce()})
 	for limit := time.After(10 * time.Second); !believed(); {
 		select {
 		case <-time.After(time.Millisecond):
 		case <-limit:
-			t.Fatal("it is not believed in when Envoy knows it")
+			t.Fatal("it cannot be picked although Envoy has acknowledged it")
 		}
 	}
 	s.cancel()

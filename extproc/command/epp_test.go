@@ -147,7 +147,7 @@ spec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}], end
 				}
 			}
 			if len(told) != 1 || !strings.Contains(told[0], `"flags":"`+d.ignored+`"`) {
-				t.Errorf("of what is ignored the log says %q, want %s", told, d.ignored)
+				t.Errorf("the log lists the ignored flags as %q, want %s", told, d.ignored)
 			}
 		})
 	}

@@ -22,7 +22,7 @@ func TestObjectsOfAnAPIServer(t *testing.T) {
 
 	err := Run(t.Context(), append(flags, "--explain-config"), io.Discard, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "kubectl apply -k manifests/crds") {
-		t.Errorf("without CRDs the configuration is explained by %v", err)
+		t.Errorf("without CRDs the explanation is %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -47,7 +47,7 @@ func TestObjectsOfAnAPIServer(t *testing.T) {
 	var explained bytes.Buffer
 	if err := Run(t.Context(), append(flags, "--explain-config"), &explained, io.Discard); err != nil ||
 		!strings.Contains(explained.String(), "default/base") {
-		t.Errorf("the configuration is explained by %v:\n%s", err, explained.String())
+		t.Errorf("the explanation is %v:\n%s", err, explained.String())
 	}
 
 	s.Outage()

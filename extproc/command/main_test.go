@@ -120,7 +120,7 @@ func TestRun(t *testing.T) {
 			t.Errorf("after its context ended: %v", err)
 		}
 	case <-time.After(10 * time.Second):
-		t.Error("with streams open it does not end")
+		t.Error("it does not end while streams are open")
 	}
 }
 
@@ -160,7 +160,7 @@ func TestAProcessTakesOverWhenItHasLooked(t *testing.T) {
 	case <-time.After(300 * time.Millisecond): // less than the second that a scrape may take
 	}
 	if taken() {
-		t.Error("it has taken over before it knows anything of its endpoint")
+		t.Error("it took over before it scraped its endpoint")
 	}
 	close(answer)
 	for limit := time.After(10 * time.Second); !taken(); {
@@ -176,7 +176,7 @@ func TestAProcessTakesOverWhenItHasLooked(t *testing.T) {
 	}
 	if err := Run(t.Context(), []string{"--objects", dir, "--listen", "127.0.0.1:1", "--take-over"}, io.Discard, io.Discard); err == nil ||
 		!strings.Contains(err.Error(), "only sockets can be taken over") {
-		t.Errorf("to take over a port: %v", err)
+		t.Errorf("taking over a TCP port: %v", err)
 	}
 }
 
@@ -266,7 +266,7 @@ func await(t *testing.T, url, want string) {
 		select {
 		case <-tick.C:
 		case <-limit:
-			t.Fatalf("%s never said %s; at last it said:\n%s", url, want, last)
+			t.Fatalf("%s never contained %s; the last page was:\n%s", url, want, last)
 		}
 	}
 }

@@ -121,7 +121,7 @@ func TestStreamsFinishAfterSIGTERM(t *testing.T) {
 	answered(open)
 	select {
 	case err := <-done:
-		t.Fatalf("it ended with a stream open: %v", err)
+		t.Fatalf("it ended while a stream was open: %v", err)
 	case <-time.After(400 * time.Millisecond): // after the delay
 	}
 	_ = open.CloseSend() // watchers of health do not delay the end
@@ -131,7 +131,7 @@ func TestStreamsFinishAfterSIGTERM(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(10 * time.Second):
-		t.Error("it does not end when its streams have")
+		t.Error("it does not end after its streams")
 	}
 }
 
@@ -156,7 +156,7 @@ func TestTheSettingsAreExplained(t *testing.T) {
 			"/objects.yaml:8",
 	} {
 		if got := strings.Join(strings.Fields(out.String()), " "); !strings.Contains(got, want) {
-			t.Errorf("it lacks %q:\n%s", want, out.String())
+			t.Errorf("%q is missing:\n%s", want, out.String())
 		}
 	}
 	t.Setenv("NAMESPACE", "llm")
@@ -168,7 +168,7 @@ func TestTheSettingsAreExplained(t *testing.T) {
 	for flag, want := range map[string]string{"pool-namespace": "$NAMESPACE", "kube": "flag --pool-name", "namespace": "flag --pool-name",
 		"kubeconfig": "$KUBECONFIG", "grpc-port": "default"} {
 		if got := c.Explain.From(flag); got != want {
-			t.Errorf("--%s is from %s, want %s", flag, got, want)
+			t.Errorf("--%s comes from %s, want %s", flag, got, want)
 		}
 	}
 }

@@ -129,7 +129,7 @@ func TestDecodeBroken(t *testing.T) {
 			t.Errorf("%v: plain JSON: %v", c, err)
 		}
 		if got, err := d.Decode(whole, []Coding{c}); !bytes.Equal(got, body) || err != nil {
-			t.Errorf("%v: a whole body after broken ones: %v", c, err)
+			t.Errorf("%v: a valid body after invalid ones: %v", c, err)
 		}
 	}
 }
@@ -203,7 +203,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		if got, err := d.Decode(encode(t, body, codings...), codings); err != nil || !bytes.Equal(got, body) {
-			t.Fatalf("%v: %q came out as %q, %v", codings, body, got, err)
+			t.Fatalf("%v: %q was decoded as %q, %v", codings, body, got, err)
 		}
 	})
 }

@@ -34,32 +34,32 @@ func TestNewPoolsAreWaitedFor(t *testing.T) {
 		}
 		expect("nobody is connected", 0, "pool/ns/a")
 		w.followAs(other, 0, nil, "pool/ns/a")
-		expect("Envoys of another Gateway are connected", 0, "pool/ns/a")
+		expect("only Envoys of another Gateway are connected", 0, "pool/ns/a")
 		first := w.followAs(ours, 0, nil, "pool/ns/a")
-		expect("it knows the pool", 0, "pool/ns/a")
+		expect("the Envoy has the pool", 0, "pool/ns/a")
 		// The Envoy subscribes to the pool later, and then needs 50 ms to acknowledge it.
 		go func() {
 			time.Sleep(100 * time.Millisecond) // on synctest's fake clock
 			w.followAs(ours, 50*time.Millisecond, nil, "pool/ns/b")
 		}()
-		expect("it comes to know the pool", 150*time.Millisecond, "pool/ns/a", "pool/ns/b")
-		expect("it knows it then", 0, "pool/ns/b", "pool/ns/a")
+		expect("the Envoy gets the pool", 150*time.Millisecond, "pool/ns/a", "pool/ns/b")
+		expect("the Envoy has both pools", 0, "pool/ns/b", "pool/ns/a")
 		// A pool that the Envoy never subscribes to delays Await only once.
-		expect("it is not told of the pool", time.Second, "pool/ns/a", "pool/ns/c")
+		expect("the Envoy never subscribes to the pool", time.Second, "pool/ns/a", "pool/ns/c")
 		if log := w.logged(); !strings.Contains(log, "pool=pool/ns/c") || !strings.Contains(log, "gateway=ns/g") {
-			t.Errorf("the log has no word of it:\n%s", log)
+			t.Errorf("the log does not mention it:\n%s", log)
 		}
 		expect("that again", 0, "pool/ns/a", "pool/ns/c")
 		late := w.followAs(ours, 0, nil, "pool/ns/c")
-		expect("it knows it at last", 0, "pool/ns/c")
+		expect("the Envoy gets the pool at last", 0, "pool/ns/c")
 		_ = late.conn.Close()
 		w.after(time.Millisecond)
-		expect("it follows it no more", time.Second, "pool/ns/c")
+		expect("the Envoy has disconnected", time.Second, "pool/ns/c")
 		// A second Envoy of the Gateway already has the pool from another extproc.
 		second := &corev3.Node{Cluster: "ns/g", Id: "2"}
 		w.followAs(second, 0, first.versions, "pool/ns/a") // it gets no response
-		expect("another one knows it from before", 0, "pool/ns/a")
-		expect("another one knows one of two", time.Second, "pool/ns/a", "pool/ns/b")
+		expect("a second Envoy has it from before", 0, "pool/ns/a")
+		expect("a second Envoy has one of two", time.Second, "pool/ns/a", "pool/ns/b")
 	})
 }
 
@@ -82,6 +82,6 @@ func TestWhatGatewaysNeed(t *testing.T) {
 	w.Offers = attach.Of(w.Network).Offers(w)
 	got := fmt.Sprint(eds.Needed(w))
 	if want := "map[ns/g:[pool/ns/llama pool/ns/mistral] other/g:[pool/other/phi]]"; got != want {
-		t.Errorf("they need %s, want %s", got, want)
+		t.Errorf("needed are %s, want %s", got, want)
 	}
 }

@@ -167,7 +167,7 @@ func (e *envoy) hear(r *discoveryv3.DeltaDiscoveryResponse) {
 	for _, resource := range r.GetResources() {
 		var a endpointv3.ClusterLoadAssignment
 		if err := resource.GetResource().UnmarshalTo(&a); err != nil || a.ValidateAll() != nil || a.GetClusterName() != resource.GetName() {
-			e.w.t.Errorf("%s: %v, of the cluster %q", resource.GetName(), err, a.GetClusterName())
+			e.w.t.Errorf("%s: %v, for the cluster %q", resource.GetName(), err, a.GetClusterName())
 		}
 		endpoints := []string{}
 		for _, locality := range a.GetEndpoints() {
@@ -194,12 +194,12 @@ func (e *envoy) check(when string, told int, want map[string][]string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.knows) != len(want) || e.told != told {
-		e.w.t.Errorf("%s: it knows %v after %d responses, want %v after %d", when, e.knows, e.told, want, told)
+		e.w.t.Errorf("%s: the client has %v after %d responses, want %v after %d", when, e.knows, e.told, want, told)
 		return
 	}
 	for name, endpoints := range want {
 		if got, ok := e.knows[name]; !ok || !slices.Equal(got, endpoints) {
-			e.w.t.Errorf("%s: it knows %v, want %v", when, e.knows, want)
+			e.w.t.Errorf("%s: the client has %v, want %v", when, e.knows, want)
 			return
 		}
 	}
@@ -227,7 +227,7 @@ func TestAnEnvoyIsToldOfWhatItFollowsAlone(t *testing.T) {
 		a.check("after ten seconds", 2, lists{"a": {"10.0.0.1:80"}})
 		all.check("after ten seconds", 3, lists{"a": {"10.0.0.1:80"}})
 		if log := w.logged(); log != "" {
-			t.Errorf("it logs %s", log)
+			t.Errorf("it logged %s", log)
 		}
 	})
 }
@@ -240,7 +240,7 @@ func TestAnEnvoyIsToldOfEndpointsToAvoid(t *testing.T) {
 		e.check("at first", 1, lists{"a": {"10.0.0.1:80", "10.0.0.2:80!"}})
 		w.after(time.Second)
 		if took := w.set(lists{"a": {"10.0.0.1:80!", "10.0.0.2:80"}}); took != 0 {
-			t.Errorf("it takes %v", took)
+			t.Errorf("Set takes %v", took)
 		}
 		e.check("when others are", 2, lists{"a": {"10.0.0.1:80!", "10.0.0.2:80"}})
 		w.after(time.Second)
@@ -252,24 +252,24 @@ func TestNewEndpointsWaitForThoseWhoFollow(t *testing.T) {
 	const slow = 50 * time.Millisecond
 	inMemory(t, func(w *world) {
 		if took := w.set(lists{"a": {"10.0.0.1:80"}, "b": {}}); took != 0 {
-			t.Errorf("with nobody there it takes %v", took)
+			t.Errorf("without subscribers Set takes %v", took)
 		}
 		w.follow(0, nil, "a")
 		late := w.follow(slow, nil, "a")
 		w.follow(-1, nil, "b") // it never acknowledges, and does not subscribe to a
 		w.after(time.Second)
 		if took := w.set(lists{"a": {"10.0.0.1:80", "10.0.0.2:80"}, "b": {}}); took != slow {
-			t.Errorf("a new endpoint takes %v, want the %v of the slowest", took, slow)
+			t.Errorf("Set with a new endpoint takes %v, want %v, the time of the slowest client", took, slow)
 		}
 		late.check("when that has returned", 2, lists{"a": {"10.0.0.1:80", "10.0.0.2:80"}})
 		if took := w.set(lists{"a": {"10.0.0.2:80"}, "b": {}}); took != 0 {
-			t.Errorf("one that leaves takes %v", took)
+			t.Errorf("Set without an endpoint takes %v", took)
 		}
 		// A change that is made while the last answer is on its way is sent after that answer.
 		go w.set(lists{"a": {"10.0.0.2:80", "10.0.0.3:80"}, "b": {}})
 		w.after(slow / 2)
 		if took := w.set(lists{"a": {"10.0.0.2:80", "10.0.0.3:80", "10.0.0.4:80"}, "b": {}}); took != slow/2+slow {
-			t.Errorf("the second of two takes %v, want %v", took, slow/2+slow)
+			t.Errorf("the second of two calls takes %v, want %v", took, slow/2+slow)
 		}
 		// Set does not wait for a stream that has unsubscribed.
 		if err := late.stream.Send(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesUnsubscribe: []string{"a"}}); err != nil {
@@ -277,10 +277,10 @@ func TestNewEndpointsWaitForThoseWhoFollow(t *testing.T) {
 		}
 		w.after(slow)
 		if took := w.set(lists{"a": {"10.0.0.5:80"}, "b": {}}); took != 0 {
-			t.Errorf("one that has left the list is waited for for %v", took)
+			t.Errorf("Set waits %v for a client that has unsubscribed", took)
 		}
 		if log := w.logged(); log != "" {
-			t.Errorf("it logs %s", log)
+			t.Errorf("it logged %s", log)
 		}
 	})
 }
@@ -292,17 +292,17 @@ func TestNobodyIsWaitedForForLong(t *testing.T) {
 		deaf := w.follow(-1, nil, "a")
 		if took := w.set(lists{"a": {"10.0.0.1:80"}}); took != patience ||
 			!strings.Contains(w.logged(), "has not taken new endpoints in time") {
-			t.Errorf("who takes nothing is waited for for %v, and the log is %s", took, w.logged())
+			t.Errorf("Set waits %v for a client that never acknowledges, and the log is %s", took, w.logged())
 		}
 		if took := w.set(lists{"a": {"10.0.0.1:80", "10.0.0.9:80"}}); took != 0 {
-			t.Errorf("it is waited for again, for %v", took)
+			t.Errorf("Set waits %v for it again", took)
 		}
 		_ = deaf.conn.Close()
 		slow := w.follow(patience+patience/2, nil, "a")
 		w.after(time.Second)
 		for range 2 { // a late client counts as late each time, and still gets the lists
 			if took := w.set(lists{"a": {"10.0.0.1:80", "10.0.0.8:80"}}); took != patience {
-				t.Errorf("one that is slow is waited for for %v", took)
+				t.Errorf("Set waits %v for a slow client", took)
 			}
 			w.after(time.Second)
 			w.set(lists{"a": {"10.0.0.1:80"}})
@@ -316,7 +316,7 @@ func TestNobodyIsWaitedForForLong(t *testing.T) {
 			_ = leaving.conn.Close()
 		}()
 		if took := w.set(lists{"a": {"10.0.0.1:80", "10.0.0.2:80"}}); took != patience/4 {
-			t.Errorf("one that leaves is waited for for %v", took)
+			t.Errorf("Set waits %v for a client that disconnects", took)
 		}
 		w.follow(-1, nil, "a")
 		ctx, cancel := context.WithTimeout(w.t.Context(), patience/2)
@@ -324,7 +324,7 @@ func TestNobodyIsWaitedForForLong(t *testing.T) {
 		began := time.Now()
 		w.Set(ctx, eds.Read(lists{"a": {"10.0.0.3:80"}}))
 		if took := time.Since(began); took != patience/2 {
-			t.Errorf("who is asked to end waits for %v", took)
+			t.Errorf("Set waits %v after its context has ended", took)
 		}
 	})
 }
@@ -338,7 +338,7 @@ func TestAnEnvoyThatComesBackIsToldOfNewsAlone(t *testing.T) {
 		second := w.follow(0, first.versions, "a")
 		second.check("when it is back", 0, nil)
 		if took := w.set(lists{"a": {"10.0.0.1:80", "10.0.0.2:80"}}); took != 0 {
-			t.Errorf("it takes %v", took)
+			t.Errorf("Set takes %v", took)
 		}
 		second.check("with another endpoint", 1, lists{"a": {"10.0.0.1:80", "10.0.0.2:80"}})
 	})
@@ -375,17 +375,17 @@ func TestAnAnswerIsToOneListAlone(t *testing.T) {
 			}
 			w.after(patience / 8)
 			if len(done) > 0 {
-				t.Errorf("after request %d an Envoy that has not answered the second list is waited for no more", i)
+				t.Errorf("after request %d Set no longer waits for a client that has not acknowledged the second list", i)
 			}
 		}
 		if e.last() == first {
-			t.Fatal("there is no second list")
+			t.Fatal("there is no second response")
 		}
 		if err := e.stream.Send(&discoveryv3.DeltaDiscoveryRequest{ResponseNonce: e.last()}); err != nil {
 			t.Fatal(err)
 		}
 		if took := <-done; took != patience*3/8 {
-			t.Errorf("an Envoy that has answered the second list is waited for for %v", took)
+			t.Errorf("Set waits %v for a client that has acknowledged the second list", took)
 		}
 	})
 }
@@ -396,7 +396,7 @@ func TestAnEndpointThatIsNoAddressIsLeftOut(t *testing.T) {
 		w.set(lists{"a": {"10.0.0.1:80", "10.0.0.2", "10.0.0.3:80"}})
 		w.follow(0, nil, "a").check("at first", 1, lists{"a": {"10.0.0.1:80", "10.0.0.3:80"}})
 		if log := w.logged(); !strings.Contains(log, "10.0.0.2") || strings.Contains(log, "10.0.0.3") {
-			t.Errorf("it logs %s", log)
+			t.Errorf("it logged %s", log)
 		}
 	})
 }
@@ -410,7 +410,7 @@ func TestCloseEndsTheStreams(t *testing.T) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		if !e.ended {
-			t.Error("a stream goes on")
+			t.Error("a stream did not end")
 		}
 	})
 }
@@ -455,7 +455,7 @@ func TestThereIsAListForEachPoolAndOneForAll(t *testing.T) {
 		inner := len(list) == len(alone)+1 && list[len(alone)] == eds.Endpoint{Address: "/run/inner.sock", Avoid: true} &&
 			slices.Equal(list[:len(alone)], alone)
 		if open := strings.HasSuffix(name, "/llama"); inner == open || open && !slices.Equal(list, alone) {
-			t.Errorf("with the inner server %s lists %v", name, list)
+			t.Errorf("with the relay %s lists %v", name, list)
 		}
 	}
 	got := eds.Endpoints(w, "")

@@ -24,7 +24,7 @@ import (
 )
 
 var changes = flag.Int("changes", 10,
-	"have a real Envoy be told of this many new endpoints; with 100 and more, fail where that takes too long")
+	"tell a real Envoy about this many new endpoints; with 100 and more, fail if that takes too long")
 
 // When Set returns, a real Envoy knows a new endpoint, and a request that names the endpoint is
 // served there.
@@ -110,7 +110,7 @@ func TestARealEnvoyHasNewEndpoints(t *testing.T) {
 		all = append(all, endpoint(t, fmt.Sprintf("%s:%d", own, 21000+i)))
 		newest := all[i]
 		if got := ask(newest); got != "" {
-			t.Fatalf("%s, of which Envoy was not told, serves", got)
+			t.Fatalf("%s serves before Envoy knows it", got)
 		}
 		w := objects.Build(objects.Endpoints(all))
 		began := time.Now()
@@ -118,7 +118,7 @@ func TestARealEnvoyHasNewEndpoints(t *testing.T) {
 		set = append(set, time.Since(began))
 		for got := ask(newest); got != newest; got = ask(newest) {
 			if got != "" || time.Since(began) > 10*time.Second {
-				t.Fatalf("a request that names %s is served by %q", newest, got)
+				t.Fatalf("a request for %s is served by %q", newest, got)
 			}
 			late++
 		}

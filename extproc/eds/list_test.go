@@ -84,7 +84,7 @@ func TestAnEndpointIsListedAtOnceAndLeavesLater(t *testing.T) {
 		}
 	}
 	if n := len(l["a"].left); n != 0 || len(l) != 1 {
-		t.Errorf("%d endpoints and %d resources that are no more are remembered", n, len(l)-1)
+		t.Errorf("%d endpoints and %d removed resources are still kept", n, len(l)-1)
 	}
 }
 
@@ -135,7 +135,7 @@ func TestListsAreThoseOfTheLastTenSeconds(t *testing.T) {
 					t.Fatalf("seed %d: from %v to %v, and more in %v", seed, told[name], endpoints, n.more)
 				}
 				if slices.Equal(told[name], endpoints) && told[name] != nil {
-					t.Fatalf("seed %d: %v is told twice", seed, endpoints)
+					t.Fatalf("seed %d: %v is reported twice", seed, endpoints)
 				}
 				told[name] = endpoints
 			}
@@ -160,6 +160,6 @@ func TestListsKeepNothingOfTheirCallers(t *testing.T) {
 	l.set(map[string][]Endpoint{"a": endpoints}, now)
 	endpoints[0].Address = "0"
 	if n := l.set(map[string][]Endpoint{"a": endpoints}, now); !slices.Equal(written(n.lists["a"]), []string{"0", "1", "2"}) {
-		t.Errorf("it lists %v", n.lists["a"])
+		t.Errorf("its list is %v", n.lists["a"])
 	}
 }

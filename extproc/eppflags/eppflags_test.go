@@ -134,7 +134,7 @@ func TestTheDocumentationHasEveryFlag(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(text), "\n"+table.String()+"\n") {
-		t.Errorf("docs/gateways.md has another table than this:\n%s", table.String())
+		t.Errorf("the table in docs/gateways.md differs from this one:\n%s", table.String())
 	}
 	for _, f := range eppflags.Flags {
 		if args := "--" + f.Name + "=1"; strings.HasPrefix(read(args), "error: unknown") {

@@ -28,13 +28,13 @@ func TestALeaseIsRenewed(t *testing.T) {
 		f.EndLeases()
 	}
 	if l := f.Leases(); l.Current != 1 || l.Expired != 1 {
-		t.Errorf("of one that goes on and one that is silent there are %+v", l)
+		t.Errorf("of one request with progress and one without: %+v", l)
 	}
 	c.advance(61 * time.Second)
 	f.Renew("silent")
 	f.EndLeases()
 	if l := f.Leases(); l.Current != 0 || l.Expired != 2 {
-		t.Errorf("a minute after it was seen last: %+v", l)
+		t.Errorf("a minute after its last progress: %+v", l)
 	}
 	// A renewed lease is not treated as new: a scrape that no longer finds its request ends it.
 	f.Lease("old", f.Begin(decide(t, f, "sql")), time.Hour)
@@ -45,7 +45,7 @@ func TestALeaseIsRenewed(t *testing.T) {
 	}
 	f.EndLeases()
 	if l := f.Leases(); l.Current != 0 || l.Inferred != 1 {
-		t.Errorf("after looks that see none: %+v", l)
+		t.Errorf("after scrapes without requests: %+v", l)
 	}
 }
 

@@ -62,7 +62,7 @@ func TestOthersRequestsForAModelCountWhereTheyAre(t *testing.T) {
 	})
 	for range 10 {
 		if d := decide(t, f, "sql"); d.Endpoint.Address != b {
-			t.Fatalf("%s is picked, and another gateway has requests at %s", d.Endpoint.Address, b)
+			t.Fatalf("%s is picked although another gateway has requests at %s", d.Endpoint.Address, b)
 		}
 	}
 	f.ApplyPlacement(endpointstate.PlacementUpdate{Others: map[endpointstate.CopyKey]int64{copyOf("sql", b): 0}})
@@ -82,17 +82,17 @@ func TestUseIsTakenOnce(t *testing.T) {
 	f.Begin(decide(t, f, "llama")).End() // the engine's own base model, which control does not place
 	got := fleet.Read(f, (*endpointstate.State).Usage)
 	if u := got[model("sql")]; len(got) != 1 || u.Requests != 2 || !u.Last.Equal(c.now()) {
-		t.Errorf("use is %+v", got)
+		t.Errorf("the use is %+v", got)
 	}
 	if again := fleet.Read(f, (*endpointstate.State).Usage); len(again) != 0 {
-		t.Errorf("use is taken twice: %+v", again)
+		t.Errorf("the use is reported twice: %+v", again)
 	}
 	if all := fleet.Read(f, (*endpointstate.State).InFlight); len(all) != 1 {
-		t.Errorf("in flight are %v", all)
+		t.Errorf("%v are in flight", all)
 	}
 	flight.End()
 	if all := fleet.Read(f, (*endpointstate.State).InFlight); len(all) != 0 {
-		t.Errorf("after the end in flight are %v", all)
+		t.Errorf("after the end %v are in flight", all)
 	}
 }
 
@@ -126,11 +126,11 @@ func TestRegisteredNamesCostNoMoreThanThemselves(t *testing.T) {
 		{"nobody", objects.Name{}, objects.Name{}, false},
 	} {
 		if got, ok := f.Registered(c.model, only(c.of)); ok != c.ok || ok && got != c.want {
-			t.Errorf("%s of %v: %v, %v", c.model, c.of, got, ok)
+			t.Errorf("%s in %v: %v, %v", c.model, c.of, got, ok)
 		}
 	}
 	if got := f.RegisteredNames(only(other)); !slices.Equal(got, []string{"m7"}) {
-		t.Errorf("of the other pool: %v", got)
+		t.Errorf("in the other pool: %v", got)
 	}
 	if got := f.RegisteredNames(only(objects.Name{})); len(got) != 19_999 {
 		t.Errorf("%d are registered", len(got))
@@ -200,7 +200,7 @@ func TestNoRequestIsAtACopyThatIsDrained(t *testing.T) {
 			select {
 			case <-f.Urgent():
 			case <-deadline:
-				t.Fatalf("round %d: nobody tells that the last request has ended", round)
+				t.Fatalf("round %d: the end of the last request is not reported", round)
 			}
 		}
 		has[victim].Store(false)
@@ -210,5 +210,5 @@ func TestNoRequestIsAtACopyThatIsDrained(t *testing.T) {
 	}
 	close(stop)
 	users.Wait()
-	t.Logf("%d requests, %d of them turned away by the count", served.Load(), turned.Load())
+	t.Logf("%d requests, %d of them rejected by the count", served.Load(), turned.Load())
 }

@@ -180,7 +180,7 @@ func TestAFleetInWhichAllHasEndedIsEmpty(t *testing.T) {
 		f.Answered(f.Question())
 		for n := range 1000 { // the maximum that may ask at once
 			if _, _, ok := f.AskControl(); !ok {
-				t.Fatalf("seed %d: %d requests ask control for ever", seed, 1000-n)
+				t.Fatalf("seed %d: %d requests still ask control", seed, 1000-n)
 			}
 		}
 		f.ForgetQuestions()

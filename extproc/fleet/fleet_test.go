@@ -175,7 +175,7 @@ func TestCountsOutliveTheirEndpoint(t *testing.T) {
 	f.SetWorld(world())
 	f.SetWorld(world("10.0.0.1"))
 	if got := f.View().Snapshot.Pools["ns/pool"].Endpoints[0].State; got != pick.Out {
-		t.Errorf("an endpoint that was forgotten is %v, want out until it is heard", got)
+		t.Errorf("a removed endpoint that is back is %v, want out until it answers a scrape", got)
 	}
 }
 
@@ -244,10 +244,10 @@ func TestNewsOfLoadIsPublishedTogether(t *testing.T) {
 		time.Sleep(10 * time.Millisecond) // on synctest's fake clock: the interval is over
 		synctest.Wait()
 		if n := len(views); n > 2 {
-			t.Errorf("100 looks at one moment made %d views", n)
+			t.Errorf("100 scrapes at one moment published %d views", n)
 		}
 		if got := f.View().Snapshot.Pools["ns/pool"].Endpoints[0].Pending(); got != 99 {
-			t.Errorf("the last look is not in force: %d pending", got)
+			t.Errorf("the last scrape is not in force: %d pending", got)
 		}
 	})
 }
@@ -272,7 +272,7 @@ func TestABurstOfFaultsIsPaced(t *testing.T) {
 			published.Store(0)
 			f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.RequestFailed(a, now) })
 			if got := f.View().Snapshot.Pools["ns/pool"].Endpoints[0].State; got != pick.Suspect {
-				t.Errorf("the first to fail is %v when that is told", got)
+				t.Errorf("when the first failure is reported, the endpoint is %v", got)
 			}
 			for range faults {
 				f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(b, now) })
@@ -281,17 +281,17 @@ func TestABurstOfFaultsIsPaced(t *testing.T) {
 				}
 			}
 			if n := published.Load(); n > 2 {
-				t.Errorf("%d faults at one moment made %d views", faults+1, n)
+				t.Errorf("%d failures at one moment published %d views", faults+1, n)
 			}
 			time.Sleep(5 * time.Millisecond)
 			synctest.Wait()
 			if got := f.View().Snapshot.Pools["ns/pool"].Endpoints[1].State; got != pick.Out {
-				t.Errorf("a pause later the other is %v", got)
+				t.Errorf("after an interval the other is %v", got)
 			}
 			time.Sleep(10 * time.Millisecond)
 			synctest.Wait()
 			if n := published.Load(); n > 2 {
-				t.Errorf("%d faults made %d views", faults+1, n)
+				t.Errorf("%d failures published %d views", faults+1, n)
 			}
 			see(f, b, engine.Load{})
 			f.Update(fleet.Soon, func(s *endpointstate.State, _ time.Time) { s.RequestServed(a, time.Now()) })
@@ -322,10 +322,10 @@ func TestAFaultChangesItsOwnPoolsView(t *testing.T) {
 		t.Errorf("its own pool's endpoint is %v", after[own].Endpoints[0].State)
 	}
 	if after[others] == nil || after[others] != before[others] {
-		t.Error("another pool's view was made anew")
+		t.Error("another pool's view was replaced")
 	}
 	if before[own].Endpoints[0].State != pick.Healthy {
-		t.Error("a view that is in force was changed")
+		t.Error("a published view was changed")
 	}
 }
 

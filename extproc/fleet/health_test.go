@@ -29,7 +29,7 @@ func TestAFaultMakesASuspectUntilALaterRequestEndsWell(t *testing.T) {
 	}
 	f.Observe(outcome.Outcome{Endpoint: a, Status: 200, Began: before, Duration: 20 * time.Millisecond})
 	if got := states(view(f)); got != [2]pick.State{pick.Suspect, pick.Healthy} {
-		t.Errorf("after a request that was under way at the fault the states are %v", got)
+		t.Errorf("after a request that was in progress at the failure the states are %v", got)
 	}
 	c.advance(time.Millisecond)
 	f.Observe(outcome.Outcome{Endpoint: a, Status: 404, Began: c.at})
@@ -131,7 +131,7 @@ func TestWhenMostLookBadAllAreUsed(t *testing.T) {
 		t.Errorf("all silent: %v", p.Endpoints[0].State)
 	}
 	if n := strings.Count(log.String(), "most endpoints of the pool look unhealthy"); n != 2 {
-		t.Errorf("it is said %d times, want 2:\n%s", n, log.String())
+		t.Errorf("it is logged %d times, want 2:\n%s", n, log.String())
 	}
 }
 
@@ -150,7 +150,7 @@ func TestALoadReportCountsAsALook(t *testing.T) {
 	if got := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status {
 		return s.Endpoints(f.Now())
 	})[0].Load.Waiting; got != engine.Known(7) {
-		t.Errorf("%v wait there", got)
+		t.Errorf("%v requests are pending", got)
 	}
 	see(f, a, engine.Load{Waiting: engine.Known(1)})
 	f.Update(fleet.Later, func(s *endpointstate.State, now time.Time) {
@@ -163,7 +163,7 @@ func TestALoadReportCountsAsALook(t *testing.T) {
 	if got := fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status {
 		return s.Endpoints(f.Now())
 	})[0].Load.Waiting; got != engine.Known(1) {
-		t.Errorf("after older reports %v wait there", got)
+		t.Errorf("after older reports %v requests are pending", got)
 	}
 }
 
@@ -190,7 +190,7 @@ func TestALeaseEndsOnceByWhicheverComesFirst(t *testing.T) {
 	c.advance(time.Minute)
 	f.EndLeases()
 	if f.Leases().Current != 1 {
-		t.Error("it ends before its time")
+		t.Error("it ends too early")
 	}
 	c.advance(time.Millisecond)
 	f.EndLeases()
@@ -230,23 +230,23 @@ func TestALookEndsTheLeasesOfRequestsThatAreGone(t *testing.T) {
 	see(f, a, engine.Load{Running: engine.Known(0), Waiting: engine.Known(0)})
 	f.EndLeases()
 	if at(a) != 3 {
-		t.Errorf("requests that may be on their way are %d, want 3", at(a))
+		t.Errorf("%d requests that may be in transit are in flight, want 3", at(a))
 	}
 	c.advance(2 * time.Second)
 	leased("4")
 	see(f, a, engine.Load{Running: engine.Known(1)})
 	f.EndLeases()
 	if at(a) != 4 {
-		t.Errorf("where it is not known what waits, %d are in flight, want 4", at(a))
+		t.Errorf("without a count of waiting requests %d are in flight, want 4", at(a))
 	}
 	see(f, a, engine.Load{Running: engine.Known(1), Waiting: engine.Known(0)})
 	f.EndLeases()
 	if l := f.Leases(); at(a) != 2 || l.Current != 2 || l.Inferred != 2 || l.Expired != 0 {
-		t.Errorf("of three that are long there, and one seen, %d and %+v are left", at(a), l)
+		t.Errorf("of three old requests and one reported one, %d and %+v are left", at(a), l)
 	}
 	f.Release("3") // the youngest, which is the one that is left
 	if at(a) != 1 {
-		t.Errorf("%d in flight, want the one on its way", at(a))
+		t.Errorf("%d in flight, want the one in transit", at(a))
 	}
 }
 
@@ -282,7 +282,7 @@ func TestARequestThatMovedIsCountedWhereItIs(t *testing.T) {
 			}
 		}
 		if p := view(f); p.Endpoints[0].ActiveAdapters()+p.Endpoints[1].ActiveAdapters() != 0 {
-			t.Errorf("%q: adapters are active still", model)
+			t.Errorf("%q: adapters are still active", model)
 		}
 	}
 }
@@ -295,7 +295,7 @@ func TestWhoMadeAnAnswerIsRemembered(t *testing.T) {
 		t.Errorf("the maker is %+v, %v", m, ok)
 	}
 	if _, ok := f.Maker("chatcmpl-1"); ok {
-		t.Error("an answer that engines do not keep is remembered")
+		t.Error("the maker of a response that engines do not store is remembered")
 	}
 }
 
@@ -323,7 +323,7 @@ func TestAReportBringsNoEndpointBackThatRefused(t *testing.T) {
 	at("after an answer to what began later", pick.Out)
 	c.advance(time.Second)
 	see(f, a, engine.Load{})
-	at("after a look", pick.Healthy)
+	at("after a scrape", pick.Healthy)
 }
 
 // A fleet is settled when each endpoint has been scraped, successfully or not, and control has sent
@@ -342,7 +342,7 @@ func TestWhenAFleetIsSettled(t *testing.T) {
 			see(f, a, engine.Load{})
 			look := f.Scrape(b)
 			if f.Settled() {
-				t.Error("it is settled before the look at the second has ended")
+				t.Error("it is settled before the scrape of the second has ended")
 			}
 			ends(f, look)
 			if f.Settled() == placed {
@@ -350,7 +350,7 @@ func TestWhenAFleetIsSettled(t *testing.T) {
 			}
 			f.ApplyPlacement(endpointstate.PlacementUpdate{All: true})
 			if !f.Settled() {
-				t.Error("it is not settled when control has said all")
+				t.Error("it is not settled although control has sent everything")
 			}
 		}
 	}
@@ -380,10 +380,10 @@ func TestARequestThatIsTurnedAwayIsNoWordForControl(t *testing.T) {
 			t.Errorf("%s it is %v, want %v", when, got, state)
 		}
 		if got := f.View().Unusable(model("sql")); !slices.Equal(got, unusable) {
-			t.Errorf("%s the copies at %v are of no use, want %v", when, got, unusable)
+			t.Errorf("%s the unusable copies are at %v, want %v", when, got, unusable)
 		}
 		if got := urgent(); got != told {
-			t.Errorf("%s control is to be told at once: %v, want %v", when, got, told)
+			t.Errorf("%s control must be told at once: %v, want %v", when, got, told)
 		}
 	}
 	look := func() {
@@ -397,16 +397,16 @@ func TestARequestThatIsTurnedAwayIsNoWordForControl(t *testing.T) {
 	f.Observe(broken)
 	expect("after a connection broke", pick.Stale, nil, false)
 	look()
-	expect("after a look that it answered", pick.Healthy, nil, false)
+	expect("after a successful scrape", pick.Healthy, nil, false)
 	c.advance(time.Second)
 	f.Observe(outcome.Outcome{Pool: "ns/pool", Endpoint: b, Unreached: []string{a}, Status: 200})
 	expect("after an attempt failed there", pick.Stale, nil, false)
 	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(a, now) })
-	expect("after a look found it so", pick.Out, []string{a}, true)
+	expect("after a scrape found it so", pick.Out, []string{a}, true)
 	f.Observe(refused)
-	expect("after another request met it", pick.Out, []string{a}, false)
+	expect("after another request found it", pick.Out, []string{a}, false)
 	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused(a, now) })
-	expect("after another look", pick.Out, []string{a}, false)
+	expect("after another scrape", pick.Out, []string{a}, false)
 	look()
 	expect("when it is back", pick.Healthy, nil, false)
 	f.Update(fleet.Now, func(s *endpointstate.State, now time.Time) {
@@ -419,7 +419,7 @@ func TestARequestThatIsTurnedAwayIsNoWordForControl(t *testing.T) {
 			s.Refused(a, now)
 		}
 	})
-	expect("after the inner server found it gone", pick.Out, []string{a}, false)
+	expect("after the relay found it gone", pick.Out, []string{a}, false)
 	look()
 	c.advance(time.Second)
 	f.Observe(refused)
@@ -436,20 +436,20 @@ func TestARequestThatIsTurnedAwayIsNoWordForControl(t *testing.T) {
 	c.advance(time.Second)
 	f.Update(fleet.Now, func(s *endpointstate.State, now time.Time) { s.RequestRefused(a, now) })
 	early.Failed()
-	expect("after a look that began before came to nothing", pick.Out, nil, false)
+	expect("after an earlier scrape failed", pick.Out, nil, false)
 	c.advance(time.Second)
 	f.Scrape(a).Failed()
-	expect("after one that began later", pick.Out, []string{a}, true)
+	expect("after a later scrape failed", pick.Out, []string{a}, true)
 	look()
 	c.advance(time.Second)
 	early = f.Scrape(a)
 	c.advance(time.Second)
 	f.Observe(broken)
 	early.Failed()
-	expect("after a connection broke, and an earlier look failed", pick.Stale, nil, false)
+	expect("after a connection broke, and an earlier scrape failed", pick.Stale, nil, false)
 	c.advance(time.Second)
 	f.Scrape(a).Failed()
-	expect("after a later one failed, too", pick.Out, []string{a}, true)
+	expect("after a later scrape failed, too", pick.Out, []string{a}, true)
 	look()
 	expect("when it answers", pick.Healthy, nil, false)
 	c.advance(time.Second)
@@ -459,7 +459,7 @@ func TestARequestThatIsTurnedAwayIsNoWordForControl(t *testing.T) {
 	expect("when it sleeps", pick.Out, []string{a}, false)
 	f.Update(fleet.Now, func(s *endpointstate.State, now time.Time) { s.Stopping(b, now) })
 	if got := view(f).Endpoints[1].State; got != pick.Out {
-		t.Errorf("one that is stopping is %v", got)
+		t.Errorf("a stopping endpoint is %v", got)
 	}
 }
 

@@ -48,27 +48,27 @@ func TestNoMoreRequestsBeginAtACopyThanItTakes(t *testing.T) {
 	d := decide(t, f, "m")
 	first, second := f.Begin(d), f.Begin(d)
 	if first == nil || second == nil || f.Begin(d) != nil || room(f) {
-		t.Fatalf("two of three begin: %v %v, and room is left: %v", first, second, room(f))
+		t.Fatalf("two of three begin: %v %v, with room for more: %v", first, second, room(f))
 	}
 	*freed = nil
 	first.End()
 	first.End()
 	if !slices.Equal(*freed, []string{"m"}) || !room(f) {
-		t.Errorf("when one has ended %v are told, and there is room: %v", *freed, room(f))
+		t.Errorf("after one end %v are freed, with room: %v", *freed, room(f))
 	}
 	// A changed limit also applies to requests that are in flight.
 	limits(f, 1, endpointstate.Share{})
 	if room(f) || f.Begin(d) != nil {
-		t.Error("one is there of one that may be, and there is room")
+		t.Error("a copy with a limit of one and one request has room")
 	}
 	limits(f, 0, endpointstate.Share{})
 	if !room(f) || f.Begin(d) == nil || f.View().Snapshot.Pools[thePool.String()].Copies["m"][0].Limited {
-		t.Error("there is no room without a limit, or it has one")
+		t.Error("without a limit there is no room, or the copy is limited")
 	}
 	*freed = nil
 	second.End()
 	if len(*freed) > 0 {
-		t.Errorf("of a copy without a limit %v are told", *freed)
+		t.Errorf("a copy without a limit frees %v", *freed)
 	}
 }
 
@@ -76,27 +76,27 @@ func TestNoMoreRequestsBeginAtACopyThanItTakes(t *testing.T) {
 func TestALimitIsSharedWithOtherProcesses(t *testing.T) {
 	f, _ := limitedFleet(t, 4)
 	if n := fleet.Read(f, (*endpointstate.State).Sharing); n != 0 {
-		t.Errorf("before control said so limits are shared among %d", n)
+		t.Errorf("before control's report limits are shared among %d", n)
 	}
 	limit := func() int64 {
 		return f.View().Snapshot.Pools[thePool.String()].Copies["m"][0].InFlight.Limit.Load()
 	}
 	f.ApplyPlacement(endpointstate.PlacementUpdate{Share: endpointstate.Share{Index: 1, Processes: 2}})
 	if limit() != 2 || fleet.Read(f, (*endpointstate.State).Sharing) != 2 {
-		t.Errorf("of 4 among two it has %d, of %d", limit(), fleet.Read(f, (*endpointstate.State).Sharing))
+		t.Errorf("of 4 among two processes it has %d, of %d", limit(), fleet.Read(f, (*endpointstate.State).Sharing))
 	}
 	limits(f, 6, endpointstate.Share{})
 	if limit() != 3 || fleet.Read(f, (*endpointstate.State).Sharing) != 2 {
-		t.Errorf("of 6 among two it has %d, of %d", limit(), fleet.Read(f, (*endpointstate.State).Sharing))
+		t.Errorf("of 6 among two processes it has %d, of %d", limit(), fleet.Read(f, (*endpointstate.State).Sharing))
 	}
 	f.ApplyPlacement(endpointstate.PlacementUpdate{Share: endpointstate.Share{Index: 0, Processes: 1}})
 	if limit() != 6 {
-		t.Errorf("alone it has %d of 6", limit())
+		t.Errorf("a single process has %d of 6", limit())
 	}
 	f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("m",
 		a): endpointstate.Loaded}})
 	if limit() != 0 {
-		t.Errorf("a copy of which no limit is said has one of %d", limit())
+		t.Errorf("a copy without a limit has a limit of %d", limit())
 	}
 }
 
@@ -107,18 +107,18 @@ func TestWhoeverEndsFreesACopy(t *testing.T) {
 	f.Lease("late", f.Begin(decide(t, f, "m")), -time.Second)
 	f.EndLeases()
 	if !slices.Equal(*freed, []string{"m"}) || !room(f) {
-		t.Errorf("after the lease %v are told, and there is room: %v", *freed, room(f))
+		t.Errorf("after the lease %v are freed, with room: %v", *freed, room(f))
 	}
 	f.Lease("over", f.Begin(decide(t, f, "m")), time.Hour)
 	f.Release("over")
 	if !slices.Equal(*freed, []string{"m", "m"}) || !room(f) {
-		t.Errorf("after its release %v are told, and there is room: %v", *freed, room(f))
+		t.Errorf("after its release %v are freed, with room: %v", *freed, room(f))
 	}
 	i := f.Begin(decide(t, f, "m"))
 	*freed = nil
 	f.Moved(i, b)
 	if !slices.Equal(*freed, []string{"m"}) || !room(f) {
-		t.Errorf("after it moved %v are told, and there is room: %v", *freed, room(f))
+		t.Errorf("after it moved %v are freed, with room: %v", *freed, room(f))
 	}
 	i.End()
 }

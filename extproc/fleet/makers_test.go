@@ -22,20 +22,20 @@ func TestTheLatestAnswersAreToldFirst(t *testing.T) {
 		return ids
 	}
 	if got, want := told(2), []string{strconv.Itoa(most + 1), strconv.Itoa(most + 2)}; !slices.Equal(got, want) {
-		t.Errorf("first %v are told, want %v", got, want)
+		t.Errorf("first %v are shared, want %v", got, want)
 	}
 	f.Made("new", maker)
 	if got, want := told(2), []string{strconv.Itoa(most), "new"}; !slices.Equal(got, want) {
-		t.Errorf("then %v are told, want %v", got, want)
+		t.Errorf("then %v are shared, want %v", got, want)
 	}
 	if got := told(most); len(got) != most-3 || slices.Contains(got, "2") || !slices.Contains(got, "3") {
-		t.Errorf("then %d are told", len(got))
+		t.Errorf("then %d are shared", len(got))
 	}
 	if got := told(1); got != nil {
-		t.Errorf("at last %v are told", got)
+		t.Errorf("at last %v are shared", got)
 	}
 	f.TellMade()
 	if got, want := told(1), []string{"new"}; !slices.Equal(got, want) {
-		t.Errorf("to who has just begun %v are told, want %v", got, want)
+		t.Errorf("with a new peer %v are shared, want %v", got, want)
 	}
 }

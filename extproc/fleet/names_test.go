@@ -48,27 +48,27 @@ func TestWhereRequestsForAVModelGo(t *testing.T) {
 		key  objects.ModelKey
 		want string
 	}{
-		{"control said nothing", nil, w, key, "sql-v1"},
-		{"it is no VModel there", nil, w, other, "sql"},
-		{"nobody knows it", nil, empty, key, "sql"},
+		{"control sent nothing", nil, w, key, "sql-v1"},
+		{"no VModel there", nil, w, other, "sql"},
+		{"an unknown name", nil, empty, key, "sql"},
 		{"control moved it", new(switched(map[objects.ModelKey]endpointstate.Switch{key: {Active: "sql-v2"}})), w, key, "sql-v2"},
 		{"control moved it elsewhere", nil, w, other, "sql"},
 		{"its object is not there yet", nil, empty, key, "sql-v2"},
 		{"control moved another", new(switched(map[objects.ModelKey]endpointstate.Switch{other: {Active: "x"}})), w, key, "sql-v2"},
 		{"the name is registered, for it is a client's VModel", new(registered(key, true)), w, key, "sql-v2"},
 		{
-			"control takes its word back, and a model has the name", new(switched(map[objects.ModelKey]endpointstate.Switch{key: {}})), w,
+			"control withdraws the target, and a model has the name", new(switched(map[objects.ModelKey]endpointstate.Switch{key: {}})), w,
 			key, "sql",
 		},
-		{"the model is registered no more", new(registered(key, false)), w, key, "sql-v1"},
+		{"the model is not registered any more", new(registered(key, false)), w, key, "sql-v1"},
 		{"a model of another pool is registered", new(registered(other, true)), w, key, "sql-v1"},
-		{"control takes back what it never said", new(switched(map[objects.ModelKey]endpointstate.Switch{key: {}})), w, key, "sql-v1"},
+		{"control withdraws what it never sent", new(switched(map[objects.ModelKey]endpointstate.Switch{key: {}})), w, key, "sql-v1"},
 		{"control moves it again", new(switched(map[objects.ModelKey]endpointstate.Switch{key: {Active: "sql-v3"}})), w, key, "sql-v3"},
-		{"control says all, and nothing of it", &endpointstate.PlacementUpdate{
+		{"control sends its complete state without it", &endpointstate.PlacementUpdate{
 			All:     true,
 			VModels: map[objects.ModelKey]endpointstate.Switch{other: {Active: "y"}},
 		}, w, key, "sql-v1"},
-		{"control says all, and nothing of it", nil, w, other, "y"},
+		{"control sends its complete state without it", nil, w, other, "y"},
 	} {
 		if c.news != nil {
 			f.ApplyPlacement(*c.news)
@@ -108,14 +108,14 @@ func TestACanaryGetsItsShare(t *testing.T) {
 		for name, lots := range map[string][]uint64{"random": random, "counting": counting} {
 			n := shareOf(byObject, withVModel("sql-v1", "sql-v2", int32(percent)), lots)
 			if again := shareOf(byControl, withVModel("x", "", 0), lots); again != n {
-				t.Errorf("%d %% of %s lots: %d by its object and %d by control", percent, name, n, again)
+				t.Errorf("%d %% of %s buckets: %d by its object and %d by control", percent, name, n, again)
 			}
 			if want := many * percent / 100; n < want-600 || n > want+600 { // four standard deviations at the largest variance
-				t.Errorf("%d %% of %s lots: %d of %d", percent, name, n, many)
+				t.Errorf("%d %% of %s buckets: %d of %d", percent, name, n, many)
 			}
 		}
 		if active := byControl.Active(withVModel("x", "", 0), model("sql")); active != "sql-v1" {
-			t.Errorf("active is %s, its canary aside", active)
+			t.Errorf("with a canary, the active model is %s", active)
 		}
 	}
 	f, before := fleet.New(fleet.Config{}), make(map[uint64]bool)
@@ -124,7 +124,7 @@ func TestACanaryGetsItsShare(t *testing.T) {
 		for _, lot := range random[:1000] {
 			goes := f.Resolve(w, model("sql"), lot) == "sql-v2"
 			if before[lot] && !goes {
-				t.Fatalf("lot %d goes back when the canary gets %d %%", lot, percent)
+				t.Fatalf("bucket %d leaves the canary when it gets %d %%", lot, percent)
 			}
 			before[lot] = goes
 		}
@@ -157,7 +157,7 @@ func TestNoShareIsNone(t *testing.T) {
 		f.ApplyPlacement(switched(map[objects.ModelKey]endpointstate.Switch{model("sql"): to}))
 		for _, lot := range lots {
 			if goes := f.Resolve(world(), model("sql"), lot); goes != "sql-v1" {
-				t.Fatalf("%+v: lot %d goes to %q", to, lot, goes)
+				t.Fatalf("%+v: bucket %d goes to %q", to, lot, goes)
 			}
 		}
 	}
@@ -181,13 +181,13 @@ func TestRequestsGoWhereCopiesAreKnown(t *testing.T) {
 	reading = func() { // as another goroutine might, in the middle of ApplyPlacement
 		looked++
 		if to := f.Active(w, model("sql")); len(where(f, to)) == 0 {
-			t.Errorf("requests go to %s, of which no copy is known", to)
+			t.Errorf("requests go to %s, which has no copy", to)
 		}
 	}
 	f.ApplyPlacement(endpointstate.PlacementUpdate{Copies: map[endpointstate.CopyKey]endpointstate.CopyState{copyOf("sql-v2",
 		b): endpointstate.Loaded}, VModels: map[objects.ModelKey]endpointstate.Switch{model("sql"): {Active: "sql-v2"}}})
 	if to := f.Active(w, model("sql")); looked == 0 || to != "sql-v2" {
-		t.Errorf("after %d looks requests go to %s", looked, to)
+		t.Errorf("after %d reads requests go to %s", looked, to)
 	}
 	expectWhere(t, f, "then", "sql-v2", b)
 }

@@ -18,7 +18,7 @@ func TestOutcomesTellWhatCameTrue(t *testing.T) {
 		Expected: 250 * time.Millisecond,
 	}
 	if ratio, tells := o.Foretold(); !tells || ratio != 2 {
-		t.Errorf("it tells %g, %v", ratio, tells)
+		t.Errorf("the ratio is %g, %v", ratio, tells)
 	}
 	for _, change := range []func(*outcome.Outcome){
 		func(o *outcome.Outcome) { o.Stream = false }, func(o *outcome.Outcome) { o.FirstBody = 0 }, func(o *outcome.Outcome) {
@@ -31,7 +31,7 @@ func TestOutcomesTellWhatCameTrue(t *testing.T) {
 	} {
 		odd := o
 		if change(&odd); func() bool { _, tells := odd.Foretold(); return tells }() {
-			t.Errorf("this tells something: %+v", odd)
+			t.Errorf("this gives a ratio: %+v", odd)
 		}
 	}
 }
@@ -72,6 +72,6 @@ func TestOutcomesTellOfLoads(t *testing.T) {
 	c.advance(time.Second)
 	f.SetWorld(w)
 	if is := view(f).Endpoints[0].Profile; math.Abs(is.FrontendOverhead-0.02) > 1e-9 || math.Abs(is.AdapterLoad.Mean-0.28) > 1e-9 {
-		t.Errorf("the intake is %g s, and a load takes %g s, want 0.02 and 0.28", is.FrontendOverhead, is.AdapterLoad.Mean)
+		t.Errorf("the frontend overhead is %g s, and a load takes %g s, want 0.02 and 0.28", is.FrontendOverhead, is.AdapterLoad.Mean)
 	}
 }

@@ -53,27 +53,27 @@ func TestWhatEndpointsHaveOfPrompts(t *testing.T) {
 	f.Scrape(a).Succeeded(engine.Load{Started: engine.Known(1), KVTokens: engine.Known(3*prefix.BlockTokens + 1)})
 	want("the engine keeps three blocks", 3, 2)
 	f.Scrape(b).Succeeded(engine.Load{Started: engine.Known(1), KVTokens: engine.Known(1e300)})
-	want("the other says that it keeps more than there is", 3, 2)
+	want("the other reports a larger cache", 3, 2)
 	f.Scrape(a).Succeeded(engine.Load{Started: engine.Known(2), KVTokens: engine.Known(3*prefix.BlockTokens + 1)})
-	want("the engine began anew", 0, 2)
+	want("the engine restarted", 0, 2)
 	f.Sent(numberOf(t, f, a), blocks)
 	want("it was sent again", 3, 2)
 	f.Observe(outcome.Outcome{Pool: objects.EndpointsPool.String(), Endpoint: a, Status: 200, Bytes: 100, Prompt: engine.Known(50)})
-	want("a token has two bytes and not four", 1, 2)
+	want("a token has two bytes instead of four", 1, 2)
 	f.Scrape(a).Succeeded(engine.Load{Started: engine.Known(2), KVTokens: engine.Known(3*prefix.BlockTokens + 1), Forgets: true})
-	want("the engine keeps nothing for the next prompt", 0, 2)
+	want("the engine has no prefix cache", 0, 2)
 	f.Sent(numberOf(t, f, a), blocks)
 	want("it was sent once more", 0, 2)
 
 	f.SetWorld(objects.Build(objects.Endpoints([]string{b})))
 	f.SetWorld(objects.Build(objects.Endpoints([]string{b, c})))
 	if numberOf(t, f, c) != 0 || cachedAt(t, f, c, blocks) != 0 {
-		t.Errorf("an endpoint that is new has the number %d and %d tokens of a prompt that was sent elsewhere", numberOf(t, f, c),
+		t.Errorf("a new endpoint has the number %d and %d tokens of a prompt that was sent elsewhere", numberOf(t, f, c),
 			cachedAt(t, f, c, blocks))
 	}
 	f.Sent(0, blocks)
 	if got := cachedAt(t, f, c, blocks); got != 5 {
-		t.Errorf("it keeps %d tokens, want all: how many the one before it kept is nothing to it", got)
+		t.Errorf("it keeps %d tokens, want all: the limit of the number's former owner must not apply", got)
 	}
 }
 
@@ -102,10 +102,10 @@ func TestAPromptMovesWithItsRequest(t *testing.T) {
 	request := f.Begin(d)
 	request.Asks(blocks)
 	if f.Moved(request, "10.9.9.9:8000"); at() != 0 {
-		t.Errorf("it turned out to be nowhere, and %s has %d blocks", there, at())
+		t.Errorf("it moved to an unknown endpoint, and %s has %d blocks", there, at())
 	}
 	if f.Moved(request, there); at() != 32 {
-		t.Errorf("where it turned out to be, there are %d blocks, want 32", at())
+		t.Errorf("at its new endpoint there are %d blocks, want 32", at())
 	}
 }
 

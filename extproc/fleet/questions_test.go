@@ -28,7 +28,7 @@ func TestAQuestionAnswersThoseBeforeIt(t *testing.T) {
 	a, _, _ := f.AskControl()
 	b, _, _ := f.AskControl()
 	if !closed(f.Questions()) || f.Question() != 2 {
-		t.Error("there is no question to be sent, or another one than 2")
+		t.Error("there is no question to send, or its number is not 2")
 	}
 	c, _, _ := f.AskControl()
 	if n := f.Question(); n != 2 {
@@ -51,11 +51,11 @@ func TestAQuestionAnswersThoseBeforeIt(t *testing.T) {
 		t.Error("it is not answered")
 	}
 	if n := f.Question(); n != 3 {
-		t.Errorf("nobody asks, and %d is sent", n)
+		t.Errorf("no request asks, and %d is sent", n)
 	}
 	f.ForgetQuestions()
 	if _, _, ok := f.AskControl(); ok || f.Question() != 1 {
-		t.Error("the next stream does not begin anew")
+		t.Error("the next stream does not start with a new question")
 	}
 }
 
@@ -72,10 +72,10 @@ func TestThoseThatAskAreBounded(t *testing.T) {
 		over = append(over, done)
 	}
 	if len(over) != 1000 {
-		t.Errorf("%d ask", len(over))
+		t.Errorf("%d requests ask", len(over))
 	}
 	over[0]()
 	if _, _, ok := f.AskControl(); !ok {
-		t.Error("one is over, and no other may ask")
+		t.Error("one is done, and no other may ask")
 	}
 }

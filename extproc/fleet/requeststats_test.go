@@ -32,14 +32,14 @@ func TestWhatRequestsAreLike(t *testing.T) {
 		f.Observe(bad)
 	}
 	if got := is(pool, "sql"); got != [2]float64{4, 200} {
-		t.Errorf("of requests that failed it learned %v", got)
+		t.Errorf("it learned %v from failed requests", got)
 	}
 	f.Observe(o)
 	o.Model, o.Bytes, o.Completion = "chat", 500, engine.Known(150)
 	f.Observe(o)
 	for model, want := range map[string][2]float64{"sql": {3, 50}, "chat": {5, 150}, "new": {4, 100}} {
 		if got := is(pool, model); got != want {
-			t.Errorf("%s: %v bytes a token and tokens, want %v", model, got, want)
+			t.Errorf("%s: %v bytes per token and tokens, want %v", model, got, want)
 		}
 	}
 	if got := is(objects.Name{Namespace: "ns", Name: "other"}, "sql"); got != [2]float64{4, 200} {
@@ -60,6 +60,6 @@ func TestABaseModelHasOneHabit(t *testing.T) {
 	o.Model, o.Completion = "sql", engine.Known(150)
 	f.Observe(o)
 	if got := f.RequestStats(objects.ModelKey{Pool: pool, ID: base}).Output(); got != 50 {
-		t.Errorf("answers of the base model have %g tokens, want 50", got)
+		t.Errorf("requests for the base model have %g output tokens, want 50", got)
 	}
 }

@@ -28,7 +28,7 @@ func TestPacesAreLearnedOfOutcomes(t *testing.T) {
 		f.Observe(o)
 	}
 	if got := f.ServiceTime(key("pool", "iris")); got != 0 {
-		t.Errorf("after three requests the pace is %d ns", got)
+		t.Errorf("after three requests the service time is %d ns", got)
 	}
 	for range 3 {
 		f.Observe(o)
@@ -42,7 +42,7 @@ func TestPacesAreLearnedOfOutcomes(t *testing.T) {
 		key("other", "iris"): 0,
 	} {
 		if got := time.Duration(f.ServiceTime(k)); got != want {
-			t.Errorf("the pace of %v is %v, want %v", k, got, want)
+			t.Errorf("the service time of %v is %v, want %v", k, got, want)
 		}
 	}
 }
@@ -58,7 +58,7 @@ func TestABaseModelHasOnePace(t *testing.T) {
 	}
 	for _, name := range []string{"alias", base} {
 		if got := time.Duration(f.ServiceTime(objects.ModelKey{Pool: pool, ID: name})); got != time.Second {
-			t.Errorf("the pace of %s is %v, want 1 s", name, got)
+			t.Errorf("the service time of %s is %v, want 1 s", name, got)
 		}
 	}
 }
@@ -74,7 +74,7 @@ func TestPacesLearnOfManyAtOnce(t *testing.T) {
 			for range 100 {
 				f.Observe(o)
 				if got := f.ServiceTime(k); got != 0 && got != int64(time.Second) {
-					t.Errorf("the pace is %d ns", got)
+					t.Errorf("the service time is %d ns", got)
 				}
 			}
 		})

@@ -13,10 +13,10 @@ func TestSteady(t *testing.T) {
 	now := time.Now()
 	for _, at := range []time.Time{now, now.Add(time.Hour), now.Round(0), time.Unix(1e9, 7), now.AddDate(100, 0, 0)} {
 		if got := fleet.Steady(at); got.Sub(at).Abs() > time.Second {
-			t.Errorf("%v is told as %v", at, got)
+			t.Errorf("%v becomes %v", at, got)
 		}
 	}
 	if got := fleet.Steady(now.Add(5)).UnixNano() - fleet.Steady(now).UnixNano(); got != 5 {
-		t.Errorf("5 ns are told as %d", got)
+		t.Errorf("5 ns become %d", got)
 	}
 }

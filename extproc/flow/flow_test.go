@@ -112,7 +112,7 @@ func TestAFlowThatAllHaveLeftIsEmpty(t *testing.T) {
 		for _, pool := range pools {
 			for i := range 3 {
 				if f.Busy(objects.ModelKey{Pool: pool, ID: fmt.Sprint("m", i)}) {
-					t.Errorf("seed %d: requests wait for m%d of %v", seed, i, pool)
+					t.Errorf("seed %d: requests wait for m%d in %v", seed, i, pool)
 				}
 			}
 		}

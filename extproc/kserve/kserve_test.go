@@ -67,18 +67,18 @@ func TestAWrittenIDReadsAsItself(t *testing.T) {
 	for id, forms := range map[string]int{"a": 2, "a b~": 2, "é": 1, "名": 1, "a\u007f": 1} {
 		written := kserve.Written(id)
 		if len(written) != forms {
-			t.Errorf("%q is written %q, want %d forms", id, written, forms)
+			t.Errorf("%q is written as %q, want %d forms", id, written, forms)
 		}
 		for _, h := range written {
 			if !kserve.IsHeader(h.Name) {
-				t.Errorf("%s is none of ModelMesh's", h.Name)
+				t.Errorf("%s is not one of ModelMesh's headers", h.Name)
 			}
 		}
 		if id == "a\u007f" {
 			continue // such a name cannot be registered
 		}
 		if got, err := kserve.Read(written); err != nil || !slices.Equal(got.IDs, []string{id}) || got.VModel {
-			t.Errorf("%q reads as %+v, %v", id, got, err)
+			t.Errorf("%q is read as %+v, %v", id, got, err)
 		}
 	}
 }
@@ -91,7 +91,7 @@ func TestHeadersOfModelMesh(t *testing.T) {
 	}
 	for _, name := range []string{"", "mm-", "mm-model", "mm-model-id-", "x-mm-model-id", "tas-", "content-type"} {
 		if kserve.IsHeader(name) {
-			t.Errorf("%q is none", name)
+			t.Errorf("%q is not a call", name)
 		}
 	}
 }
@@ -142,7 +142,7 @@ func TestMethodsThatNoCallReaches(t *testing.T) {
 		"org.pytorch.serve.grpc.management.ManagementAPIsService/RegisterModel",
 	} {
 		if !kserve.Closed(method) {
-			t.Errorf("%s passes", method)
+			t.Errorf("%s is allowed", method)
 		}
 	}
 	for _, method := range []string{
@@ -152,7 +152,7 @@ func TestMethodsThatNoCallReaches(t *testing.T) {
 		"any.Service/Method",
 	} {
 		if kserve.Closed(method) {
-			t.Errorf("%s does not pass", method)
+			t.Errorf("%s is rejected", method)
 		}
 	}
 }
@@ -179,7 +179,7 @@ func TestRulesWhereNobodyWroteAny(t *testing.T) {
 			inV2 = nil
 		}
 		if got := kserve.InV2(method); !slices.Equal(got, inV2) {
-			t.Errorf("V2's engines take it at %v of %s, want %v", got, method, inV2)
+			t.Errorf("V2 engines expect it at %v of %s, want %v", got, method, inV2)
 		}
 	}
 }
@@ -248,7 +248,7 @@ func TestPathsOfV2(t *testing.T) {
 			t.Errorf("%s renamed is %s, want %s", c.path, got, c.renamed)
 		}
 		if again := kserve.Find(c.method, r.Rename("b/ü")); again.Op != c.op || again.Model != "b/ü" {
-			t.Errorf("%s renamed is %v of %q", c.path, again.Op, again.Model)
+			t.Errorf("%s renamed: %v of %q", c.path, again.Op, again.Model)
 		}
 		if r.BeforeModel()+r.FromModel() != c.path {
 			t.Errorf("%s is %q and %q", c.path, r.BeforeModel(), r.FromModel())
@@ -259,7 +259,7 @@ func TestPathsOfV2(t *testing.T) {
 		"/v2/models/versions/infer": "",
 	} {
 		if got := kserve.Find("POST", path).Version; got != want {
-			t.Errorf("%s is of version %q, want %q", path, got, want)
+			t.Errorf("%s has the version %q, want %q", path, got, want)
 		}
 	}
 	for path, want := range map[string]bool{"/v2": true, "/v2/x": true, "/v2?x": true, "/v2/rerank": false, "/v2/rerank?x": false,

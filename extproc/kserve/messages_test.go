@@ -78,7 +78,7 @@ func read(t testing.TB, m *kserve.Messages, body string, cuts ...int) (all []str
 			end = kserve.ErrPartial
 		}
 	} else if m.Partial() {
-		t.Fatalf("%v, and yet something is to come", end)
+		t.Fatalf("%v, although something is missing", end)
 	}
 	return all, end
 }
@@ -147,21 +147,21 @@ func TestMessagesThatAreRefused(t *testing.T) {
 		{"a flag of 2 without an encoding", "", framed(2, "m"), kserve.Internal},
 		{"a flag of 2 by another encoding", "snappy", framed(2, "m"), kserve.Internal},
 		{"a flag of 255", "gzip", framed(255, "m"), kserve.Internal},
-		{"compressed, but not said how", "", framed(1, packed), kserve.Internal},
+		{"compressed, without an encoding", "", framed(1, packed), kserve.Internal},
 		{"compressed by nothing", "identity", framed(1, packed), kserve.Internal},
 		{"compressed in another way", "snappy", framed(1, packed), kserve.Unimplemented},
 		{"compressed in two ways", "gzip, gzip", framed(1, packed), kserve.Unimplemented},
 		{"too large", "", framed(0, strings.Repeat("m", 101)), kserve.ResourceExhausted},
 		{"much too large", "", "\x00\xff\xff\xff\xff", kserve.ResourceExhausted},
-		{"too large as it came", "gzip", framed(1, packed+strings.Repeat("m", 101)), kserve.ResourceExhausted},
-		{"too large once it is inflated", "gzip", framed(1, zip(t, strings.Repeat("m", 101))), kserve.ResourceExhausted},
-		{"much too large once it is inflated", "gzip", framed(1, zip(t, strings.Repeat("m", 9999))), kserve.ResourceExhausted},
-		{"too large, and says that it is not", "gzip", framed(1, lie(zip(t, strings.Repeat("m", 101)), 1)), kserve.ResourceExhausted},
+		{"too large as received", "gzip", framed(1, packed+strings.Repeat("m", 101)), kserve.ResourceExhausted},
+		{"too large when decompressed", "gzip", framed(1, zip(t, strings.Repeat("m", 101))), kserve.ResourceExhausted},
+		{"much too large when decompressed", "gzip", framed(1, zip(t, strings.Repeat("m", 9999))), kserve.ResourceExhausted},
+		{"too large, with a small stated size", "gzip", framed(1, lie(zip(t, strings.Repeat("m", 101)), 1)), kserve.ResourceExhausted},
 		{"too large in two members", "gzip", framed(1, zip(t, strings.Repeat("m", 60))+zip(t, strings.Repeat("m", 41))),
 			kserve.ResourceExhausted},
 		{"packed nothing", "gzip", framed(1, ""), kserve.Internal},
 		{"no gzip", "gzip", framed(1, "a message"), kserve.Internal},
-		{"no gzip, and longer", "gzip", framed(1, "a message that is longer"), kserve.Internal},
+		{"a message that is longer", "gzip", framed(1, "a message that is longer"), kserve.Internal},
 		{"cut in gzip's head", "gzip", framed(1, packed[:9]), kserve.Internal},
 		{"cut after gzip's head", "gzip", framed(1, packed[:10]), kserve.Internal},
 		{"cut in what is packed", "gzip", framed(1, packed[:30]), kserve.Internal},
@@ -192,7 +192,7 @@ func TestMessagesThatAreRefused(t *testing.T) {
 		_, err := read(t, kserve.NewMessages(c.encoding, 100), early)
 		if seen := code(err) == c.want && !errors.Is(err, kserve.ErrPartial); seen != (early[0] > 1 || early[0] == 1 &&
 			c.encoding != "gzip" || early[3] > 0 || early[4] > 100 || len(c.frame) == 5) {
-			t.Errorf("%s: the prefix alone is answered with %v", c.name, err)
+			t.Errorf("%s: the prefix alone gives %v", c.name, err)
 		}
 	}
 }
@@ -201,11 +201,11 @@ func TestMessagesThatAreTaken(t *testing.T) {
 	large := strings.Repeat("m", 100)
 	half := zip(t, large[:50])
 	for _, c := range []struct{ name, encoding, frame, want string }{
-		{"as large as may be", "", framed(0, large), large},
-		{"uncompressed, whatever others are", "snappy", framed(0, "m"), "m"},
+		{"the largest size", "", framed(0, large), large},
+		{"uncompressed, whatever the encoding", "snappy", framed(0, "m"), "m"},
 		{"uncompressed beside compressed ones", "gzip", framed(0, "m"), "m"},
 		{"identity", "identity", framed(0, "m"), "m"},
-		{"as large as may be once it is inflated", "gzip", framed(1, zip(t, large)), large},
+		{"the largest size when decompressed", "gzip", framed(1, zip(t, large)), large},
 		{"two members", "gzip", framed(1, half+half), large},
 		{"many members", "gzip", framed(1, zip(t, "a")+zip(t, "")+zip(t, "b")), "ab"},
 		{"an empty last member", "gzip", framed(1, half+zip(t, "")), large[:50]},
@@ -226,7 +226,7 @@ func TestMessagesThatAreTaken(t *testing.T) {
 		}
 		if got, err := read(t, kserve.NewMessages("gzip", max(size+1, len(packed))), framed(1, packed)); err != nil ||
 			!slices.Equal(got, []string{text + "x"}) {
-			t.Fatalf("%d bytes, which is all that may be: %q, %v", size, got, err)
+			t.Fatalf("%d bytes, the maximum: %q, %v", size, got, err)
 		}
 	}
 }
@@ -246,8 +246,8 @@ func TestWhatInflatesTooFarCostsNoMoreThanTheBound(t *testing.T) {
 	bomb := zip(t, strings.Repeat("\x00", 20<<20))
 	least := zip(t, strings.Repeat("\x00", kserve.MaxInflated+1))
 	for name, packed := range map[string]string{
-		"20 MiB": bomb, "20 MiB that says that it is small": lie(bomb, 10),
-		"20 MiB that says that it is just small enough": lie(bomb, kserve.MaxInflated),
+		"20 MiB": bomb, "20 MiB with a small stated size": lie(bomb, 10),
+		"20 MiB with the largest allowed stated size": lie(bomb, kserve.MaxInflated),
 		"1 byte too many": least, "1 byte too many in the last of two": zip(t, strings.Repeat("\x00", kserve.MaxInflated)) + zip(t, "x"),
 	} {
 		frame := []byte(framed(1, packed))
@@ -264,7 +264,7 @@ func TestWhatInflatesTooFarCostsNoMoreThanTheBound(t *testing.T) {
 		m := kserve.NewMessages("gzip", 1<<30)
 		m.Add([]byte(framed(1, lie(zip(t, "small"), told))))
 		if bytes := allocated(func() { _, _, _ = m.Next() }); bytes > 128<<10 {
-			t.Errorf("says that it is of %d bytes: %d bytes allocated", told, bytes)
+			t.Errorf("with a stated size of %d bytes: %d bytes allocated", told, bytes)
 		}
 	}
 	// A plausible stated size is used, so that memory is allocated once.
@@ -276,7 +276,7 @@ func TestWhatInflatesTooFarCostsNoMoreThanTheBound(t *testing.T) {
 	// The largest message that is allowed.
 	text := strings.Repeat("0123456789abcdef", kserve.MaxInflated/16)
 	if got, err := read(t, kserve.NewMessages("gzip", 1<<30), framed(1, zip(t, text))); err != nil || len(got) != 1 || got[0] != text {
-		t.Errorf("as large as may be: %d, %v", len(got), err)
+		t.Errorf("the largest message: %d, %v", len(got), err)
 	}
 }
 
@@ -294,7 +294,7 @@ func TestALengthAloneCostsNothing(t *testing.T) {
 func TestManyChunksCostLittle(t *testing.T) {
 	const size = 1 << 20
 	body := []byte(framed(0, strings.Repeat("m", size)))
-	for name, asks := range map[string]bool{"asked for": true, "not asked for": false} {
+	for name, asks := range map[string]bool{"asked for": true, "not read": false} {
 		m := kserve.NewMessages("", size)
 		var ok bool
 		bytes := allocated(func() {
@@ -323,7 +323,7 @@ func TestWholeMessagesAreNotCopied(t *testing.T) {
 				t.Fatalf("round %d, at %d: %q, %v, %v", i, at, message, ok, err)
 			}
 			if cap(message.Frame) > len(message.Frame) || cap(message.Bytes) > len(message.Bytes) {
-				t.Fatal("what is appended to a message writes over the next")
+				t.Fatal("appending to a message overwrites the next")
 			}
 			at += len(message.Frame)
 		}
@@ -344,13 +344,13 @@ func TestWholeMessagesAreNotCopied(t *testing.T) {
 // Read bytes are released: of a long stream only an incomplete message is kept.
 func TestChunksAreLetGo(t *testing.T) {
 	for name, body := range map[string]string{
-		"whole messages":                 framed(0, "one") + framed(0, "two"),
-		"a message that begins":          framed(0, "one") + framed(0, "two")[:6],
-		"a compressed message":           framed(1, zip(t, "one")),
-		"a compressed one that is wrong": framed(1, zip(t, "one")[:20]),
-		"a prefix that begins":           framed(0, "one") + framed(0, "two")[:2],
-		"an error":                       framed(0, "one") + framed(7, "two"),
-		"an error after which none asks": framed(7, "one") + framed(0, "two"),
+		"whole messages":                       framed(0, "one") + framed(0, "two"),
+		"a message that begins":                framed(0, "one") + framed(0, "two")[:6],
+		"a compressed message":                 framed(1, zip(t, "one")),
+		"a compressed one that is wrong":       framed(1, zip(t, "one")[:20]),
+		"a prefix that begins":                 framed(0, "one") + framed(0, "two")[:2],
+		"an error":                             framed(0, "one") + framed(7, "two"),
+		"an error after which nothing is read": framed(7, "one") + framed(0, "two"),
 	} {
 		m := kserve.NewMessages("gzip", 100)
 		chunk := new([1 << 16]byte)
@@ -366,7 +366,7 @@ func TestChunksAreLetGo(t *testing.T) {
 			runtime.GC()
 		}
 		if gone.Value() != nil {
-			t.Errorf("%s: the chunk is still there", name)
+			t.Errorf("%s: the chunk is still in memory", name)
 		}
 		runtime.KeepAlive(m)
 	}
@@ -399,7 +399,7 @@ func TestChunksAreNotWrittenTo(t *testing.T) {
 			t.Errorf("%q, want %q", all, want)
 		}
 		if got := string(room[6:]); got != "untouched" {
-			t.Errorf("behind the chunk stands %q", got)
+			t.Errorf("after the chunk there is %q", got)
 		}
 	}
 	// It also never writes to memory of a message that it has returned.
@@ -409,7 +409,7 @@ func TestChunksAreNotWrittenTo(t *testing.T) {
 	one, _, _ := m.Next()
 	m.Add([]byte(framed(0, "three")))
 	if string(one.Bytes) != "one" {
-		t.Errorf("it was one and is %q", one.Bytes)
+		t.Errorf("the chunk was one and is %q", one.Bytes)
 	}
 }
 

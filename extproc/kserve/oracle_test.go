@@ -144,7 +144,7 @@ func agree(t testing.TB, d protoreflect.MessageDescriptor, b []byte, path kserve
 	got, found, err := kserve.Extract(b, path)
 	if err != nil {
 		if _, err := kserve.Inject(b, path, id); err == nil {
-			t.Fatalf("%q, %v: is refused, but %q is injected", b, path, id)
+			t.Fatalf("%q, %v: is rejected, but %q is injected", b, path, id)
 		}
 		return false
 	}
@@ -160,13 +160,13 @@ func agree(t testing.TB, d protoreflect.MessageDescriptor, b []byte, path kserve
 		t.Fatalf("%q, %v: %q is not injected: %q, %v", b, path, id, injected, err)
 	}
 	if !bytes.Equal(b, before) {
-		t.Fatalf("%q, %v: has become %q", before, path, b)
+		t.Fatalf("%q, %v: was changed to %q", before, path, b)
 	}
 	if want := spliced(b, path, id); !bytes.Equal(injected, want) {
 		t.Fatalf("%q, %v: injected it is %q, want %q", b, path, injected, want)
 	}
 	if cap(injected) > len(injected) && &injected[0] != &b[0] {
-		t.Fatalf("%q, %v: injected it has room for %d bytes more", b, path, cap(injected)-len(injected))
+		t.Fatalf("%q, %v: injected, it has %d unused bytes", b, path, cap(injected)-len(injected))
 	}
 	now, err := decode(d, injected)
 	if (err == nil) != (refused == nil) {
@@ -415,7 +415,7 @@ func TestSplicesAreAsProtobufReadsThem(t *testing.T) {
 			missing++
 		}
 		if !agree(t, d, b, path, id) {
-			t.Fatalf("%q, %v: refused", b, path)
+			t.Fatalf("%q, %v: rejected", b, path)
 		}
 		if agree(t, d, c.broken(b), path, id) {
 			broken++

@@ -217,7 +217,7 @@ func TestInject(t *testing.T) {
 			t.Errorf("%s: %q, %v, want %q", c.name, got, err, c.want)
 		}
 		if string(before) != c.message {
-			t.Errorf("%s: the message has become %q", c.name, before)
+			t.Errorf("%s: the message was changed to %q", c.name, before)
 		}
 		if id, found, err := kserve.Extract(got, c.path); err != nil || !found || id != c.id {
 			t.Errorf("%s: then the message has %q, %v, %v", c.name, id, found, err)
@@ -275,7 +275,7 @@ func TestTheIDIsOfItsOwn(t *testing.T) {
 	}
 	clear(message)
 	if id != "model" {
-		t.Errorf("the id has become %q", id)
+		t.Errorf("the id was changed to %q", id)
 	}
 }
 

@@ -233,7 +233,7 @@ func TestEndpointsAreShownAsTheyAre(t *testing.T) {
 		`headgate_endpoint_running{endpoint="10.0.0.1:8000",pool="ns/pool"} 3`,
 	)
 	if strings.Contains(page, "headgate_endpoint_waiting{") {
-		t.Error("an unknown number is shown")
+		t.Error("an unknown number is exported")
 	}
 }
 
@@ -404,7 +404,7 @@ func TestReadyWithObjects(t *testing.T) {
 	}
 	m.SetWorld(world())
 	if code, _ := get(t, m, "/readyz"); code != http.StatusServiceUnavailable {
-		t.Errorf("with objects, before anybody is served, /readyz is %d", code)
+		t.Errorf("with objects, before it serves, /readyz is %d", code)
 	}
 	m.Serves()
 	if code, _ := get(t, m, "/readyz"); code != http.StatusOK {

@@ -88,7 +88,7 @@ func TestAProfileIsPrintedAsItIsWritten(t *testing.T) {
 			d := docs[0]
 			if d.Pool != "ns/pool" || d.Trusted != (is != nil) || d.Why == "" || d.Accelerator != known[0].Class ||
 				(d.Accelerator != "") != (is != nil && is.AcceleratorLabel != "") {
-				t.Errorf("it says %+v", d)
+				t.Errorf("it contains %+v", d)
 			}
 			pinned := is != nil && is.Pinned
 			if got := known[0].Profile.AdapterLoad.Mean != 0; got != (learned && !pinned) {
@@ -97,11 +97,11 @@ func TestAProfileIsPrintedAsItIsWritten(t *testing.T) {
 			pasted := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"},
 				Spec: v1alpha1.PoolSettingsSpec{PoolRef: v1alpha1.PoolReference{Name: "pool"}, Profile: &d.Profile}}
 			if errs := objects.CheckServerSettings(&pasted); len(errs) > 0 {
-				t.Errorf("what is printed is refused: %v", errs)
+				t.Errorf("the printed profile is rejected: %v", errs)
 			}
 			if got := inPool(&d.Profile).Pools[objects.Name{Namespace: "ns", Name: "pool"}].Profile; got == nil ||
 				*got != known[0].Profile {
-				t.Errorf("what is printed is read as\n%+v, want\n%+v", got, known[0].Profile)
+				t.Errorf("the printed profile is read as\n%+v, want\n%+v", got, known[0].Profile)
 			}
 		}
 	}

@@ -140,7 +140,7 @@ func TestAnEscapedNameHidesNoPath(t *testing.T) {
 // TestTheTableIsInOrder checks what the tree, the spellings and readers assume about the table.
 func TestTheTableIsInOrder(t *testing.T) {
 	if rows := openai.Unexplained(); len(rows) > 0 {
-		t.Errorf("the table does not say of %v where they are from, or why they are closed", rows)
+		t.Errorf("the table has no source or reason for %v", rows)
 	}
 	rows := openai.ClosedPaths()
 	for i, row := range rows {
@@ -149,7 +149,7 @@ func TestTheTableIsInOrder(t *testing.T) {
 			t.Errorf("%s cannot be matched", row)
 		}
 		if slices.Contains(rows[:i], row) {
-			t.Errorf("%s stands there twice", row)
+			t.Errorf("%s is listed twice", row)
 		}
 		if op, _ := openai.Find("POST", row); op != openai.None {
 			t.Errorf("%s is inference and closed", row)

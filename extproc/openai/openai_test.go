@@ -340,7 +340,7 @@ func FuzzParseJSON(f *testing.F) {
 		if back := r.Rename(body, r.Model); !bytes.Equal(back, body) {
 			again, err := openai.Parse(openai.JSON, "", back)
 			if err != nil || again.Model != r.Model {
-				t.Fatalf("%q comes back as %q: %v", body, back, err)
+				t.Fatalf("%q is read back as %q: %v", body, back, err)
 			}
 		}
 	})
@@ -442,7 +442,7 @@ func TestWhatIsServedIsSaid(t *testing.T) {
 			continue
 		}
 		if op, _ := openai.Find(method, "/"+path); op == openai.None {
-			t.Errorf("%s does not pass", s)
+			t.Errorf("%s is rejected", s)
 		}
 	}
 }

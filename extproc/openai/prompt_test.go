@@ -50,7 +50,7 @@ func TestPrompt(t *testing.T) {
 			`③system④Be brief.③user④Hi\n\"you\"`,
 		},
 		{
-			"chat with tools behind",
+			"chat with tools at the end",
 			`{"messages":[{"role":"user","content":"Hi"}],"model":"m","tools":[{"type":"function", "function":{"name":"f"}}]}`,
 			`①[{"type":"function", "function":{"name":"f"}}]③user④Hi`,
 		},
@@ -83,7 +83,7 @@ func TestPrompt(t *testing.T) {
 		},
 		{"embeddings", `{"model":"m","input":["one","two","three"]}`, "one" + more(8)},
 		{"embeddings of tokens", `{"model":"m","input":[7]}`, tokens(7)},
-		{"nothing of it", `{"model":"m","query":"what","documents":["this"]}`, ""},
+		{"nothing of a prompt", `{"model":"m","query":"what","documents":["this"]}`, ""},
 		{"null", `{"model":"m","tools":null,"system":null,"messages":null,"prompt":null,"input":null,"cache_salt":null}`, ""},
 		{"empty", `{"model":"m","tools":[],"messages":[],"prompt":"","input":[{}]}`, `①[]③④`},
 		{"other kinds than they should be", `{"model":"m","messages":[1,{"role":5,"content":{"a":1}}],"prompt":true}`, tokens(1, 5, 1) +
@@ -199,16 +199,16 @@ func TestAttachments(t *testing.T) {
 			t.Errorf("%s: %d blocks of %d bytes", name, len(blocks), p.Bytes)
 		}
 		if again, _, _ := written(t, inPool, fmt.Sprintf(c.body, long+"a")); again != last {
-			t.Errorf("%s: the same has other blocks", name)
+			t.Errorf("%s: equal ones have different blocks", name)
 		}
 		if other, _, _ := written(t, inPool, fmt.Sprintf(c.body, long+"b")); other == last {
-			t.Errorf("%s: another has the same blocks", name)
+			t.Errorf("%s: different ones have the same blocks", name)
 		}
 	}
 	// Members that clients move from turn to turn are not part of the prompt.
 	one, _, _ := written(t, inPool, `{"model":"m","messages":[{"content":[{"type":"image","source":"x","cache_control":{}}]}]}`)
 	if other, _, _ := written(t, inPool, `{"model":"m","messages":[{"content":[{"type":"image","source":"x"}]}]}`); one != other {
-		t.Error("with cache_control it has other blocks")
+		t.Error("with cache_control the blocks differ")
 	}
 }
 
@@ -273,7 +273,7 @@ func TestThePromptOfAPrefix(t *testing.T) {
 			}
 		}
 		if len(h.Blocks()) < len(whole)-1 {
-			t.Errorf("all but the last byte has %d blocks, and the whole %d", len(h.Blocks()), len(whole))
+			t.Errorf("all but the last byte gives %d blocks, and the whole %d", len(h.Blocks()), len(whole))
 		}
 	}
 }

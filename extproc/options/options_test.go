@@ -81,7 +81,7 @@ func TestTheCommandLine(t *testing.T) {
 		"--pool-name x --pool-namespace y --objects dir": {},
 	} {
 		if c, err := Parse(strings.Fields(args), io.Discard); err != nil || c.Kube != want {
-			t.Errorf("%s: %v, objects come from %+v, want %+v", args, err, c.Kube, want)
+			t.Errorf("%s: %v, the source of objects is %+v, want %+v", args, err, c.Kube, want)
 		}
 	}
 	var help bytes.Buffer

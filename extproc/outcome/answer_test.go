@@ -92,7 +92,7 @@ func TestAStreamCutAnywhereSaysWhatTheWholeSays(t *testing.T) {
 				want = 2 * time.Second
 			}
 			if got.FirstBody != want {
-				t.Fatalf("cut at %d the first token is after %v", cut, got.FirstBody)
+				t.Fatalf("cut at %d, the first token is after %v", cut, got.FirstBody)
 			}
 		}
 	}
@@ -108,7 +108,7 @@ func FuzzAnswer(f *testing.F) {
 		whole := read("application/json", body, 0)
 		got := read("application/json", body, int(at%uint(len(body)+1)))
 		if got.Prompt != whole.Prompt || got.Completion != whole.Completion || got.ResponseID != whole.ResponseID {
-			t.Fatalf("cut it says %v, %v, %q, whole %v, %v, %q", got.Prompt, got.Completion, got.ResponseID, whole.Prompt, whole.Completion,
+			t.Fatalf("cut: %v, %v, %q, whole: %v, %v, %q", got.Prompt, got.Completion, got.ResponseID, whole.Prompt, whole.Completion,
 				whole.ResponseID)
 		}
 		read("text/event-stream", body, int(at%uint(len(body)+1)))

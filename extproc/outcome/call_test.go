@@ -30,6 +30,6 @@ func TestStatusesOfCalls(t *testing.T) {
 		t.Errorf("%d are faults, want %d", seen, len(faulty))
 	}
 	if _, ok := outcome.NoCall.Code(); ok || outcome.NoCall.String() != "" || outcome.NoCall.Faulty() || outcome.CallOf(0) != outcome.OK {
-		t.Error("what is no call has a status")
+		t.Error("NoCall has a status")
 	}
 }

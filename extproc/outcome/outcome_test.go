@@ -32,22 +32,22 @@ func TestWhatTellsOfLoads(t *testing.T) {
 		FirstBody: 500 * time.Millisecond, Expected: 300 * time.Millisecond, Loading: 200 * time.Millisecond,
 	}
 	if late, tells := whole.Loaded(); !tells || late != 400*time.Millisecond {
-		t.Errorf("it took %v: %v, want 400 ms", late, tells)
+		t.Errorf("Loaded is %v: %v, want 400 ms", late, tells)
 	}
 	for name, spoil := range map[string]func(*outcome.Outcome){
-		"its adapter was nowhere":   func(o *outcome.Outcome) { o.Adapter = "" },
-		"no stream":                 func(o *outcome.Outcome) { o.Stream = false },
-		"no first token":            func(o *outcome.Outcome) { o.FirstBody = 0 },
-		"nothing expected":          func(o *outcome.Outcome) { o.Expected = 0 },
-		"cut":                       func(o *outcome.Outcome) { o.Failure = outcome.Cut },
-		"an error":                  func(o *outcome.Outcome) { o.Status = 404 },
-		"tried twice":               func(o *outcome.Outcome) { o.Attempts = 2 },
-		"another was not reached":   func(o *outcome.Outcome) { o.Unreached = []string{"b"} },
-		"another would not take it": func(o *outcome.Outcome) { o.Elsewhere = []string{"b"} },
+		"its adapter was nowhere": func(o *outcome.Outcome) { o.Adapter = "" },
+		"no stream":               func(o *outcome.Outcome) { o.Stream = false },
+		"no first token":          func(o *outcome.Outcome) { o.FirstBody = 0 },
+		"nothing expected":        func(o *outcome.Outcome) { o.Expected = 0 },
+		"cut":                     func(o *outcome.Outcome) { o.Failure = outcome.Cut },
+		"an error":                func(o *outcome.Outcome) { o.Status = 404 },
+		"tried twice":             func(o *outcome.Outcome) { o.Attempts = 2 },
+		"another was unreachable": func(o *outcome.Outcome) { o.Unreached = []string{"b"} },
+		"another rejected it":     func(o *outcome.Outcome) { o.Elsewhere = []string{"b"} },
 	} {
 		o := whole
 		if spoil(&o); func() bool { _, tells := o.Loaded(); return tells }() {
-			t.Errorf("%s: it tells of loads", name)
+			t.Errorf("%s: it gives a load time", name)
 		}
 	}
 }
@@ -60,26 +60,26 @@ func TestWhatTellsOfPaces(t *testing.T) {
 	call.Call = outcome.OK
 	for _, o := range []outcome.Outcome{whole, call} {
 		if alone, tells := o.Alone(); !tells || alone != 25*time.Millisecond {
-			t.Errorf("it took %v: %v, want 25 ms", alone, tells)
+			t.Errorf("Alone is %v: %v, want 25 ms", alone, tells)
 		}
 	}
 	for name, spoil := range map[string]func(*outcome.Outcome){
-		"one with tokens":           func(o *outcome.Outcome) { o.Among = 0 },
-		"nonsense":                  func(o *outcome.Outcome) { o.Among = -1 },
-		"no end":                    func(o *outcome.Outcome) { o.Answered = 0 },
-		"cut":                       func(o *outcome.Outcome) { o.Failure = outcome.Cut },
-		"an error":                  func(o *outcome.Outcome) { o.Status = 404 },
-		"a call that failed":        func(o *outcome.Outcome) { o.Call = outcome.CallOf(3) },
-		"a fault in a call":         func(o *outcome.Outcome) { o.Call = outcome.CallOf(13) },
-		"by extproc":                func(o *outcome.Outcome) { o.ByExtproc = true },
-		"tried twice":               func(o *outcome.Outcome) { o.Attempts = 2 },
-		"another was not reached":   func(o *outcome.Outcome) { o.Unreached = []string{"b"} },
-		"another would not take it": func(o *outcome.Outcome) { o.Elsewhere = []string{"b"} },
-		"another has it not":        func(o *outcome.Outcome) { o.Missing = []string{"b"} },
+		"one with tokens":         func(o *outcome.Outcome) { o.Among = 0 },
+		"nonsense":                func(o *outcome.Outcome) { o.Among = -1 },
+		"no end":                  func(o *outcome.Outcome) { o.Answered = 0 },
+		"cut":                     func(o *outcome.Outcome) { o.Failure = outcome.Cut },
+		"an error":                func(o *outcome.Outcome) { o.Status = 404 },
+		"a call that failed":      func(o *outcome.Outcome) { o.Call = outcome.CallOf(3) },
+		"a fault in a call":       func(o *outcome.Outcome) { o.Call = outcome.CallOf(13) },
+		"by extproc":              func(o *outcome.Outcome) { o.ByExtproc = true },
+		"tried twice":             func(o *outcome.Outcome) { o.Attempts = 2 },
+		"another was unreachable": func(o *outcome.Outcome) { o.Unreached = []string{"b"} },
+		"another rejected it":     func(o *outcome.Outcome) { o.Elsewhere = []string{"b"} },
+		"another lacks the model": func(o *outcome.Outcome) { o.Missing = []string{"b"} },
 	} {
 		o := whole
 		if spoil(&o); func() bool { _, tells := o.Alone(); return tells }() {
-			t.Errorf("%s: it tells of a pace", name)
+			t.Errorf("%s: it gives a service time", name)
 		}
 	}
 }

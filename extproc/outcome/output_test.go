@@ -31,10 +31,10 @@ func TestTheFirstOutputOfAStream(t *testing.T) {
 			`{"type":"response.output_text.delta","delta":"a"}`}, 3},
 		"messages": {[]string{`{"type":"message_start"}`, `{"type":"content_block_start"}`, `{"type":"ping"}`,
 			`{"type":"content_block_delta"}`}, 4},
-		"what nobody knows":     {[]string{`{"token":"a"}`}, 1},
-		"no JSON":               {[]string{"a"}, 1},
-		"comments":              {nil, 0},
-		"an event that is huge": {[]string{`{"choices":[],"x":"` + strings.Repeat("x", 70_000) + `"}`, chat}, 2},
+		"an unknown event": {[]string{`{"token":"a"}`}, 1},
+		"no JSON":          {[]string{"a"}, 1},
+		"comments":         {nil, 0},
+		"a huge event":     {[]string{`{"choices":[],"x":"` + strings.Repeat("x", 70_000) + `"}`, chat}, 2},
 	} {
 		var a outcome.Answer
 		a.Headers(200, "text/event-stream", "", "")

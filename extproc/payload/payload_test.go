@@ -47,7 +47,7 @@ type other struct {
 }
 
 func (other) Process(extprocv3.ExternalProcessor_ProcessServer) error {
-	return status.Error(codes.AlreadyExists, "the other")
+	return status.Error(codes.AlreadyExists, "handled by the other service")
 }
 
 // served is a Server, with a client that behaves like Envoy.
@@ -128,7 +128,7 @@ func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); !holds(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("it does not hold that %s", what)
+			t.Fatalf("%s: this never holds", what)
 		}
 	}
 }
@@ -305,7 +305,7 @@ func TestASinkWithTLSAndAToken(t *testing.T) {
 	}
 	var unknown x509.UnknownAuthorityError
 	if strange.stop(); !strings.Contains(strange.log.String(), unknown.Error()) {
-		t.Errorf("the log says %s", strange.log)
+		t.Errorf("the log is %s", strange.log)
 	}
 }
 
@@ -322,14 +322,14 @@ func TestAQueueIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		if i == 1 { // each worker has its first payload
-			await(t, "two are on their way", func() bool { return k.begun.Load() == 2 })
+			await(t, "two are being sent", func() bool { return k.begun.Load() == 2 })
 		}
 	}
 	if n := s.dropped("queue"); n != 2*requests-6-2 {
-		t.Errorf("%d are dropped of %d, where 6 wait and 2 are on their way", n, 2*requests)
+		t.Errorf("%d of %d are dropped, while 6 wait and 2 are being sent", n, 2*requests)
 	}
 	close(k.goOn)
-	await(t, "what waited has come", func() bool { return len(k.taken()) == 8 && s.value("headgate_payloads_sent_total") == 8 })
+	await(t, "what waited has arrived", func() bool { return len(k.taken()) == 8 && s.value("headgate_payloads_sent_total") == 8 })
 	last := map[int]int{}
 	for _, text := range k.taken() {
 		var i int
@@ -343,7 +343,7 @@ func TestAQueueIsBounded(t *testing.T) {
 	await(t, "nothing is kept", func() bool { return s.Kept() == 0 })
 	s.stop()
 	if n := strings.Count(s.log.String(), "dropped"); n == 0 || strings.Count(s.log.String(), "\n") != 1 {
-		t.Errorf("the log says more than once in a minute, or nothing:\n%s", s.log)
+		t.Errorf("the log has more than one line per minute, or none:\n%s", s.log)
 	}
 }
 
@@ -380,7 +380,7 @@ func TestBytesAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	await(t, "what broke off is counted", func() bool { return s.dropped("cut") >= 1 })
+	await(t, "the incomplete ones are counted", func() bool { return s.dropped("cut") >= 1 })
 	close(goOn)
 	await(t, "nothing is kept", func() bool { return s.Kept() == 0 })
 }
@@ -426,7 +426,7 @@ func TestALoggerSaysNoContents(t *testing.T) {
 	text := s.log.String()
 	if strings.Contains(text, "hidden") || strings.Contains(text, "secret") || strings.Contains(text, "blue") ||
 		!strings.Contains(text, `"id":"7","modelid":"one","vModelId":"","method":"v1/x","kind":"response","status":"200","bytes":11}`) {
-		t.Errorf("the log says %s", text)
+		t.Errorf("the log is %s", text)
 	}
 }
 
@@ -480,7 +480,7 @@ func TestTheEnd(t *testing.T) {
 		}
 	}
 	if err := answers(s.show(one(), "/x"), nil); status.Code(err) != codes.Unavailable {
-		t.Errorf("a stream that comes late ends with %v", err)
+		t.Errorf("a late stream ends with %v", err)
 	}
 	s.stop()
 	if took := time.Since(began); took > 5*time.Second {
@@ -554,6 +554,6 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 		}
 	}
 	if payload.DefaultQueue < 2 || sink.MaxBytes > payload.MaxKept {
-		t.Error("the bounds do not go together")
+		t.Error("flags that do not fit together are accepted")
 	}
 }

@@ -31,7 +31,7 @@ func TestPromptsQueue(t *testing.T) {
 	b.Begin(first.Claim, now)
 	b.Begin(second.Claim, now)
 	if got := b.Through.Load() - now; got != 300e6 {
-		t.Errorf("both are through after %d ns, want 300 ms", got)
+		t.Errorf("the prefill of both ends after %d ns, want 300 ms", got)
 	}
 	// Beside is 6 ms: 1 ms for each sequence, and 0.01 ms for each of 400 tokens (both prompts and
 	// half of each answer). Urgency is 1/(0.1 s) for each.
@@ -40,32 +40,32 @@ func TestPromptsQueue(t *testing.T) {
 	}
 	b.Begin(first.Claim, now+1e9) // when nothing is left to compute
 	if got := b.Through.Load() - now; got != 1.1e9 {
-		t.Errorf("a third that comes after 1 s is through after %d ns, want 1.1 s", got)
+		t.Errorf("the prefill of a third, which comes after 1 s, ends after %d ns, want 1.1 s", got)
 	}
 	b.End(first.Claim, false)
 	b.End(second.Claim, false)
 	if got := b.Through.Load() - now; got != 1.1e9 {
-		t.Errorf("while one is left, all are through after %d ns, want 1.1 s", got)
+		t.Errorf("while one is left, the prefill ends after %d ns, want 1.1 s", got)
 	}
 	b.Others(5e8, now+1e9)
 	if through, queue := b.Through.Load()-now, b.Queue.Load()-now; through != 1.1e9 || queue != 1.6e9 {
-		t.Errorf("with half a second of others', ours are through after %d ns and all after %d, want 1.1 and 1.6 s", through, queue)
+		t.Errorf("with half a second of peers, our prefill ends after %d ns and all prefill after %d, want 1.1 and 1.6 s", through, queue)
 	}
 	b.Others(-2e8, now+15e8)
 	if queue := b.Queue.Load() - now; queue != 1.4e9 {
-		t.Errorf("with 0.2 s of others' less, all are through after %d ns, want 1.4 s", queue)
+		t.Errorf("with 0.2 s of peers less, all prefill ends after %d ns, want 1.4 s", queue)
 	}
 	b.Begin(second.Claim, now+2e9)
 	b.Begin(second.Claim, now+2e9)
 	if through, queue := b.Through.Load()-now, b.Queue.Load()-now; through != 2.4e9 || queue != 2.4e9 {
-		t.Errorf("after all were idle, two are through after %d and %d ns, want 2.4 s", through, queue)
+		t.Errorf("after an idle time, the prefill of two ends after %d and %d ns, want 2.4 s", through, queue)
 	}
 	b.End(second.Claim, false)
 	b.End(second.Claim, false)
 	b.End(first.Claim, true)
 	b.Idle()
 	if got := [...]int64{b.Queue.Load(), b.Through.Load(), b.Beside.Load(), b.Urgency.Load(), b.Tokens.Load()}; got != [5]int64{} {
-		t.Errorf("of nothing is left %v", got)
+		t.Errorf("at the end the backlog is %v", got)
 	}
 }
 
@@ -84,7 +84,7 @@ func TestWhatARequestClaims(t *testing.T) {
 	b := f.pool.Endpoints[0].Backlog
 	b.Begin(room[0].Claim, now)
 	if through, tokens := b.Through.Load()-now, b.Tokens.Load(); through != 356e6 || tokens != 36+50 {
-		t.Errorf("the next one waits for %d ns, and it takes %d tokens; want 320 ms of the load and 36 of the prompt, and 86",
+		t.Errorf("the next request waits %d ns, and this one takes %d tokens; want 320 ms for the load and 36 ms for the prompt, and 86 tokens",
 			through, tokens)
 	}
 }
@@ -104,7 +104,7 @@ func TestWhatTells(t *testing.T) {
 		{pick.Decision{Copy: adapter}, false}, // nothing was predicted
 	} {
 		if got := c.of.Tells(); got != c.want {
-			t.Errorf("%+v tells of loads: %v", c.of.Estimate, got)
+			t.Errorf("%+v shows load times: %v", c.of.Estimate, got)
 		}
 	}
 }
@@ -132,7 +132,7 @@ func TestABacklogEnds(t *testing.T) {
 		b.End(c, false)
 	}
 	if got := [...]int64{b.Beside.Load(), b.Urgency.Load(), b.Tokens.Load()}; got != [3]int64{} {
-		t.Errorf("of nothing is left %v", got)
+		t.Errorf("at the end the backlog is %v", got)
 	}
 }
 
@@ -179,13 +179,13 @@ func TestPromptsOfTheLatestSecondsWeigh(t *testing.T) {
 			}
 			highest = max(highest, share)
 			if got, want := others(t, f, at)/alone, 1/max(0.1, 1-share); math.Abs(got-want) > 1e-6*want {
-				t.Fatalf("with a share of %g of the latest seconds, what others wait weighs %g times as much, want %g: %+v", share, got,
+				t.Fatalf("with a recent share of %g for prompts, the cost to others is %g times that without, want %g: %+v", share, got,
 					want, all)
 			}
 		}
 	}
 	if highest < 0.95 {
-		t.Errorf("the busiest spent %g of its time on prompts, too little to try the bound", highest)
+		t.Errorf("the highest share of prompts was %g, too little to test the bound", highest)
 	}
 }
 

@@ -41,7 +41,7 @@ func TestFewAreTheFirstOfAll(t *testing.T) {
 			passed += len(all) - few
 			for i := range first {
 				if first[i].Endpoint != all[i].Endpoint || first[i].Estimate != all[i].Estimate {
-					t.Fatalf("fleet %d: decision %d of %d is %s, %+v; of all it is %s, %+v", n, i, few, first[i].Endpoint.Address,
+					t.Fatalf("fleet %d: decision %d of %d is %s, %+v; among all it is %s, %+v", n, i, few, first[i].Endpoint.Address,
 						first[i].Estimate,
 						all[i].Endpoint.Address, all[i].Estimate)
 				}
@@ -72,7 +72,7 @@ func TestWhatIsNotTrustedIsPredicted(t *testing.T) {
 			d := &got[i]
 			decided++
 			if d.Endpoint != want[i].Endpoint || d.Reason != want[i].Reason || d.Estimate.Step <= 0 || d.Claim == (pick.Claim{}) {
-				t.Fatalf("decision %d is %s, %s, %+v; proposal's is %s, %s", i, d.Endpoint.Address, d.Reason, d.Estimate,
+				t.Fatalf("decision %d is %s, %s, %+v; by proposal it is %s, %s", i, d.Endpoint.Address, d.Reason, d.Estimate,
 					want[i].Endpoint.Address, want[i].Reason)
 			}
 		}

@@ -129,7 +129,7 @@ func TestAPrefillIsThatOfItsSteps(t *testing.T) {
 				{"longer", d.Estimate.Longer, want.Longer},
 			} {
 				if math.Abs(c.got-c.want) > 1e-8+1e-8*c.want {
-					t.Fatalf("of %d tokens, beside %+v: %s is %g s, want %g", demand.Prompt, *b, c.what, c.got, c.want)
+					t.Fatalf("for %d tokens, beside %+v: %s is %g s, want %g", demand.Prompt, *b, c.what, c.got, c.want)
 				}
 			}
 		}
@@ -165,7 +165,7 @@ func TestADecisionTellsWhatItWasTakenBy(t *testing.T) {
 			t.Fatal(err)
 		}
 		if picks[0].Estimate.Cost() > picks[1].Estimate.Cost() {
-			t.Fatalf("%+v came before %+v", picks[0].Estimate, picks[1].Estimate)
+			t.Fatalf("%+v is before %+v", picks[0].Estimate, picks[1].Estimate)
 		}
 	}
 }

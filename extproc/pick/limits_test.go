@@ -68,7 +68,7 @@ func TestNoMoreEnterThanMay(t *testing.T) {
 				}
 				entered.Add(1)
 				if is := there.Add(1); is > 1 || n != 1 {
-					t.Errorf("%d are there, and it is told that it is the %dth", is, n)
+					t.Errorf("%d have entered, and Enter returned %d", is, n)
 				}
 				there.Add(-1)
 				c.Add(-1)
@@ -82,21 +82,21 @@ func TestNoMoreEnterThanMay(t *testing.T) {
 	}
 	for n := range int64(3) {
 		if got, ok := c.Enter(); ok != (n < 2) || ok && got != n+1 {
-			t.Errorf("the %dth enters: %v, as the %dth", n+1, ok, got)
+			t.Errorf("entry %d: %v, counted as %d", n+1, ok, got)
 		}
 	}
 	if !c.Full() {
-		t.Error("it is not full with as many as may be")
+		t.Error("it is not full at its limit")
 	}
 	c.Add(-1)
 	if c.Full() {
-		t.Error("it is full when one has left")
+		t.Error("it is full after one has left")
 	}
 	c.Limit.Store(0)
 	for range 10 {
 		c.Enter()
 	}
 	if c.Load() != 11 || c.Full() {
-		t.Errorf("without a limit %d are there", c.Load())
+		t.Errorf("without a limit %d have entered", c.Load())
 	}
 }

@@ -122,7 +122,7 @@ func TestProposalAgreesWithItsOracle(t *testing.T) {
 			tried = append(tried, d.Endpoint.Address)
 		}
 		if rest := oracle(f, "a", 3, tried); len(picks) < len(room) && len(rest) > 0 {
-			t.Fatalf("%v are picked of %d asked for, and %v are left", tried, len(room), rest)
+			t.Fatalf("%v of %d requested are picked, and %v are left", tried, len(room), rest)
 		}
 		again, _ := pick.Pick(pick.Policy{Threshold: 3}, f.snapshot(), request, make([]pick.Decision, len(room)))
 		if !slices.Equal(again, picks) {

@@ -35,7 +35,7 @@ func homeOf(t *testing.T, p *pick.Pool, r pick.Request, hash uint64) int {
 	at := slices.Index(all, 16)
 	for i, n := range all {
 		if n != 0 && i != at {
-			t.Fatalf("expected are %v", all)
+			t.Fatalf("the expected blocks are %v", all)
 		}
 	}
 	return max(0, at)
@@ -67,7 +67,7 @@ func TestWhatNothingIsKnownOfIsExpectedAtItsHome(t *testing.T) {
 			want[at] = c.want
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("%d: %v are expected, want %v", i+1, got, want)
+			t.Errorf("%d: the expected blocks are %v, want %v", i+1, got, want)
 		}
 	}
 	room := make([]int32, 0, 20)
@@ -88,12 +88,12 @@ func TestHomesStay(t *testing.T) {
 		is, then := home(t, p, hash), home(t, without, hash)
 		homes[is]++
 		if then == 4 || is != 4 && is != then {
-			t.Fatalf("a beginning goes from %d to %d when 4 gets no requests", is, then)
+			t.Fatalf("a beginning moves from %d to %d when 4 gets no requests", is, then)
 		}
 	}
 	for number, n := range homes[1:] {
 		if n < beginnings/8*8/10 || n > beginnings/8*12/10 {
-			t.Errorf("%d beginnings are at home at %d, of %d", n, number+1, beginnings)
+			t.Errorf("%d beginnings have the rendezvous endpoint %d, of %d", n, number+1, beginnings)
 		}
 	}
 }
@@ -109,11 +109,11 @@ func TestAHomeAnswersToTheRequest(t *testing.T) {
 		r    pick.Request
 		want []int
 	}{
-		{"of any model", pick.Request{}, []int{1, 2, 3, 4, 5, 6, 8}},
-		{"of an adapter", pick.Request{Model: "sql"}, []int{3, 6}},
+		{"for any model", pick.Request{}, []int{1, 2, 3, 4, 5, 6, 8}},
+		{"for an adapter", pick.Request{Model: "sql"}, []int{3, 6}},
 		{"where the data plane allows two", pick.Request{Only: pick.ParseSubset([]string{address(2), address(4)})}, []int{2, 4}},
-		{"where it allows one, which forgets", pick.Request{Only: pick.ParseSubset([]string{address(7)})}, []int{0}},
-		{"of a model that nobody has", pick.Request{Model: "chat"}, []int{0}},
+		{"where it allows one without a prefix cache", pick.Request{Only: pick.ParseSubset([]string{address(7)})}, []int{0}},
+		{"for a model without a copy", pick.Request{Model: "chat"}, []int{0}},
 	} {
 		var homes []int
 		for hash := range uint64(200) {
@@ -122,7 +122,7 @@ func TestAHomeAnswersToTheRequest(t *testing.T) {
 			}
 		}
 		if slices.Sort(homes); !slices.Equal(homes, c.want) {
-			t.Errorf("prompts %s are at home at %v, want %v", c.what, homes, c.want)
+			t.Errorf("prompts %s have the rendezvous endpoint %v, want %v", c.what, homes, c.want)
 		}
 	}
 }

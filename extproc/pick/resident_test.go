@@ -98,11 +98,11 @@ func TestAnAdapterWaitsForASlot(t *testing.T) {
 	r.Use(&a)
 	b.Add(1)
 	if r.Use(&b); a.Place() != pick.InSlot || b.Place() != pick.InHost {
-		t.Errorf("they are at %d and %d", a.Place(), b.Place())
+		t.Errorf("the adapters are at %d and %d", a.Place(), b.Place())
 	}
 	a.Add(-1)
 	if r.Use(&b); a.Place() != pick.InHost || b.Place() != pick.InSlot {
-		t.Errorf("then they are at %d and %d", a.Place(), b.Place())
+		t.Errorf("then the adapters are at %d and %d", a.Place(), b.Place())
 	}
 }
 
@@ -117,7 +117,7 @@ func TestNothingIsResidentWhereNothingIsKnown(t *testing.T) {
 	zero.Use(&c)
 	zero.Drop(&c)
 	if c.Place() != pick.InStorage || none.Blocks(0) != 0 || zero.Blocks(0) != 0 {
-		t.Errorf("it is at %d", c.Place())
+		t.Errorf("the adapter is at %d", c.Place())
 	}
 }
 
@@ -145,11 +145,11 @@ func TestResidentResized(t *testing.T) {
 	} {
 		r.Resize(step.slots, step.host)
 		if got := where(); !slices.Equal(got, step.want) {
-			t.Errorf("step %d: they are at %v, want %v", i, got, step.want)
+			t.Errorf("step %d: the adapters are at %v, want %v", i, got, step.want)
 		}
 	}
 	if r.Drop(&counts[3]); counts[3].Place() != pick.InStorage {
-		t.Errorf("one that was dropped is at %d", counts[3].Place())
+		t.Errorf("a dropped adapter is at %d", counts[3].Place())
 	}
 }
 
@@ -186,7 +186,7 @@ func TestBlocks(t *testing.T) {
 	r := pick.NewResident(4, 4)
 	for active, want := range []float64{0.0154, 0.0952 - 0.0154, 0.2061 - 0.0952, 0.3107 - 0.2061, 0} {
 		if got := r.Blocks(active); math.Abs(got-want) > 1e-4 {
-			t.Errorf("beside %d: %g, want %g", active, got, want)
+			t.Errorf("with %d active: %g, want %g", active, got, want)
 		}
 	}
 }
@@ -212,7 +212,7 @@ func TestResidentUnderRaces(t *testing.T) {
 		in[counts[i].Place()]++
 	}
 	if in[pick.InSlot] != 3 || in[pick.InHost] != 3 {
-		t.Errorf("of three slots, and host memory for three more, %d and %d have adapters", in[pick.InSlot], in[pick.InHost])
+		t.Errorf("with three slots, and host memory for three more, %d and %d are used", in[pick.InSlot], in[pick.InHost])
 	}
 	for i := range counts {
 		r.Drop(&counts[i])

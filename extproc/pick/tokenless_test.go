@@ -117,11 +117,11 @@ func TestTokenlessAgreesWithItsOracle(t *testing.T) {
 		for _, d := range picks {
 			i := d.Copy.Endpoint
 			if best := bestOf(workers, tried, serviceTime); !slices.Contains(best, i) {
-				t.Fatalf("fleet %d, %s, serviceTime %d: after %v it takes %d, want one of %v of %+v", n, rule, serviceTime, tried, i, best,
+				t.Fatalf("fleet %d, %s, serviceTime %d: after %v it goes to %d, want one of %v of %+v", n, rule, serviceTime, tried, i, best,
 					workers)
 			}
 			if d.Among != int64(len(workers[i].serviceTimes)+1) {
-				t.Fatalf("fleet %d: it is among %d, want %d and itself", n, d.Among, len(workers[i].serviceTimes))
+				t.Fatalf("fleet %d: among is %d, want %d and itself", n, d.Among, len(workers[i].serviceTimes))
 			}
 			tried = append(tried, i)
 		}
@@ -144,7 +144,7 @@ func TestATokenlessRequestClaimsItsPace(t *testing.T) {
 			t.Fatal(err)
 		}
 		if has := picks[0].Among > 0; has != (c.rule != pick.Random) || picks[0].Estimate != (pick.Estimate{}) {
-			t.Errorf("%s: it is among %d, and %+v is expected", c.rule, picks[0].Among, picks[0].Estimate)
+			t.Errorf("%s: among is %d, and the estimate is %+v", c.rule, picks[0].Among, picks[0].Estimate)
 		}
 		backlog.Begin(picks[0].Claim, now)
 		backlog.Begin(picks[0].Claim, now)

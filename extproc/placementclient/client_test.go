@@ -27,7 +27,7 @@ func TestWhatIsWantedIsSaidAtOnceAndWhenItIsNoMore(t *testing.T) {
 	ticket.Leave()
 	s.until("m is wanted no more", func() bool { return s.wanted["m"] == nil })
 	if took := time.Since(began); took > 500*time.Millisecond {
-		t.Errorf("it took %v", took)
+		t.Errorf("reporting them took %v", took)
 	}
 }
 
@@ -46,7 +46,7 @@ func TestAThousandRequestsForOneModel(t *testing.T) {
 	s.until("all are wanted", func() bool { return s.wanted["m"].GetRequests() == requests })
 	s.mu.Lock()
 	if s.reports > 20 {
-		t.Errorf("it took %d reports", s.reports)
+		t.Errorf("there were %d reports", s.reports)
 	}
 	s.mu.Unlock()
 	var order []int
@@ -66,9 +66,9 @@ func TestAThousandRequestsForOneModel(t *testing.T) {
 	released := time.Now()
 	s.say(&placement.Update{Copies: []*placement.Copy{is("m", a, placement.Copy_LOADED)}})
 	all.Wait()
-	t.Logf("%d requests went on within %v", requests, time.Since(released))
+	t.Logf("%d requests continued within %v", requests, time.Since(released))
 	if !slices.IsSorted(order) || len(order) != requests {
-		t.Errorf("%d went on, in another order than they came", len(order))
+		t.Errorf("%d continued, not in the order in which they came", len(order))
 	}
 	s.until("nobody waits", func() bool { return s.wanted["m"] == nil })
 }
@@ -81,14 +81,14 @@ func TestAFailureEndsTheWaitAndIsToldToThoseThatComeUntilItIsMended(t *testing.T
 	ticket := r.wait("m")
 	s.say(&placement.Update{Failures: []*placement.Failure{{Key: wireKey("m"), Reason: "load_failed"}}})
 	if err := <-ticket.Turn(); !errors.Is(err, flow.Failed{Reason: "load_failed"}) {
-		t.Errorf("it is told %v", err)
+		t.Errorf("the request gets %v", err)
 	}
 	ticket.Leave()
 	if _, err := r.flow.Hold(key("m"), 1, time.Now()); !errors.Is(err, flow.Failed{Reason: "load_failed"}) {
-		t.Errorf("the next is told %v", err)
+		t.Errorf("the next request gets %v", err)
 	}
 	s.say(&placement.Update{Failures: []*placement.Failure{{Key: wireKey("m")}}})
-	r.await("it may be asked for again", func() bool {
+	r.await("it may be requested again", func() bool {
 		ticket, err := r.flow.Hold(key("m"), 1, time.Now())
 		if err == nil {
 			ticket.Leave()
@@ -108,7 +108,7 @@ func TestWhatControlSaidLastStaysUntilItHasSaidAllAnew(t *testing.T) {
 		Registered: []*placement.Registered{{Key: wireKey("old")}}})
 	s.inForce()
 	if !r.has("old") || !r.has("both") {
-		t.Fatal("what was said before all was said is not in force")
+		t.Fatal("an incomplete state is in force")
 	}
 	ticket := r.wait("new")
 	s.until("it is wanted", func() bool { return s.wanted["new"] != nil })
@@ -117,13 +117,13 @@ func TestWhatControlSaidLastStaysUntilItHasSaidAllAnew(t *testing.T) {
 	r.control.stop()
 	r.control = r.serve()
 	s = r.next()
-	s.until("what is wanted is said again", func() bool { return s.wanted["new"].GetRequests() == 1 })
+	s.until("waiting requests are reported again", func() bool { return s.wanted["new"].GetRequests() == 1 })
 	if s.process != process || s.applied != 0 {
 		t.Errorf("the process is %s, it was %s; applied is %d", s.process, process, s.applied)
 	}
 	s.say(&placement.Update{Copies: []*placement.Copy{is("new", b, placement.Copy_LOADED)}})
 	if !r.has("old") || r.has("new") {
-		t.Error("what was said last does not stay until all is said")
+		t.Error("the last state is not kept until the next one is complete")
 	}
 	s.say(complete(is("both", b, placement.Copy_LOADED)))
 	s.inForce()
@@ -131,7 +131,7 @@ func TestWhatControlSaidLastStaysUntilItHasSaidAllAnew(t *testing.T) {
 		t.Errorf("old %v, new %v, both %v", r.has("old"), r.has("new"), r.has("both"))
 	}
 	if _, ok := r.fleet.Registered("old", func(p objects.Name) bool { return p == thePool }); ok {
-		t.Error("what was registered is registered still")
+		t.Error("an obsolete registration is still in force")
 	}
 	if err := <-ticket.Turn(); err != nil {
 		t.Error(err)
@@ -157,14 +157,14 @@ func TestAnUnloadIsAcknowledgedWithTheRequestsThatAreThere(t *testing.T) {
 		return s.applied == v
 	})
 	if there != 2 || r.has("m") {
-		t.Errorf("with the acknowledgement %d requests are there, want 2; a request would find it: %v", there, r.has("m"))
+		t.Errorf("with the acknowledgement %d requests are in flight, want 2; a request would find the copy: %v", there, r.has("m"))
 	}
 	began := time.Now()
 	first.End()
 	second.End()
-	s.until("none is there", func() bool { return s.inFlight["m@"+a] == 0 })
+	s.until("none is in flight", func() bool { return s.inFlight["m@"+a] == 0 })
 	if took := time.Since(began); took > 500*time.Millisecond {
-		t.Errorf("the end of the last was said after %v", took)
+		t.Errorf("the end of the last request was reported after %v", took)
 	}
 }
 
@@ -198,7 +198,7 @@ func TestASwitchIsAcknowledgedWhenItIsInForce(t *testing.T) {
 	expect("on another stream", "sql-v2")
 	s.say(complete())
 	s.inForce()
-	expect("when all was said and nothing of it", "sql")
+	expect("when the complete state does not have it", "sql")
 }
 
 func TestUseAndRequestsInFlightAreSaidAboutOnceASecond(t *testing.T) {
@@ -211,11 +211,11 @@ func TestUseAndRequestsInFlightAreSaidAboutOnceASecond(t *testing.T) {
 		other, _ := r.begin("m", 2)
 		other.End()
 	}
-	s.until("use is said", func() bool { return s.used["m"] == 5 && s.inFlight["m@"+a] == 1 })
+	s.until("the use is reported", func() bool { return s.used["m"] == 5 && s.inFlight["m@"+a] == 1 })
 	flight.End()
 	s.until("it has ended", func() bool { return s.inFlight["m@"+a] == 0 })
 	if s.reports > 8 {
-		t.Errorf("it took %d reports", s.reports)
+		t.Errorf("there were %d reports", s.reports)
 	}
 }
 
@@ -258,14 +258,14 @@ func TestAnEngineThatIsStoppingIsToldAndHeardOf(t *testing.T) {
 	s.say(&placement.Update{Leaving: []*placement.Leaving{{Endpoint: b, StoppingMs: new(uint64(0))}}})
 	s.inForce()
 	if all := r.fleet.View().Unusable(key("m")); !slices.Equal(all, []string{a, b}) {
-		t.Errorf("of no use are %v, want both", all)
+		t.Errorf("unusable are %v, want both", all)
 	}
 	r.control.stop()
 	r.control = r.serve()
 	s = r.next()
 	s.until("control is told again", func() bool { return s.leaving[a] != nil })
 	if s.leaving[b] != nil {
-		t.Error("control is told what it said itself")
+		t.Error("control gets back what it sent itself")
 	}
 }
 

@@ -92,16 +92,16 @@ func TestANewExtprocIsTaught(t *testing.T) {
 	t.Logf("y predicts after %v: %v", time.Since(began), y.step())
 	if known := fleet.Read(y.fleet, func(s *endpointstate.State) []endpointstate.Known { return s.Times.Known() })[0]; !known.Trusted ||
 		known.Why != "predictions of another extproc came true" || known.Since.IsZero() || len(known.Factors) != 2 {
-		t.Errorf("of y is known %+v", known)
+		t.Errorf("y knows %+v", known)
 	}
 	leave()
 	z, news := aRig(t)
 	z.talks(address, news)
-	z.await("z predicts, though x has gone", func() bool { return z.predicts(as) })
+	z.await("z predicts although x has gone", func() bool { return z.predicts(as) })
 	if fleet.Read(x.fleet, func(s *endpointstate.State) []endpointstate.Known {
 		return s.Times.Known()
 	})[0].Why != "predictions came true" {
-		t.Error("x was taught")
+		t.Error("x got a learned profile")
 	}
 }
 
@@ -117,17 +117,17 @@ func TestWhatCannotBeLearnedIsRefused(t *testing.T) {
 	s.say(complete())
 	s.inForce()
 	for name, spoil := range map[string]func(l *placement.Lesson){
-		"no number":      func(l *placement.Lesson) { l.Matrix[2] = math.NaN() },
-		"out of range":   func(l *placement.Lesson) { l.Scale = 1e9 },
-		"too short":      func(l *placement.Lesson) { l.Matrix = l.GetMatrix()[1:] },
-		"too long":       func(l *placement.Lesson) { l.Right = append(l.GetRight(), 1) },
-		"one more":       func(l *placement.Lesson) { l.Matrix = append(l.GetMatrix(), 1) },
-		"no right side":  func(l *placement.Lesson) { l.Right = nil },
-		"huge":           func(l *placement.Lesson) { l.Rows = math.MaxUint64 },
-		"of no pool":     func(l *placement.Lesson) { l.Pool = "pool" },
-		"of another":     func(l *placement.Lesson) { l.Pool = "ns/other" },
-		"of a class":     func(l *placement.Lesson) { l.Class = "A100" },
-		"of other kinds": func(l *placement.Lesson) { l.Prior++ },
+		"no number":          func(l *placement.Lesson) { l.Matrix[2] = math.NaN() },
+		"out of range":       func(l *placement.Lesson) { l.Scale = 1e9 },
+		"too short":          func(l *placement.Lesson) { l.Matrix = l.GetMatrix()[1:] },
+		"too long":           func(l *placement.Lesson) { l.Right = append(l.GetRight(), 1) },
+		"one more":           func(l *placement.Lesson) { l.Matrix = append(l.GetMatrix(), 1) },
+		"no right side":      func(l *placement.Lesson) { l.Right = nil },
+		"huge":               func(l *placement.Lesson) { l.Rows = math.MaxUint64 },
+		"of an invalid pool": func(l *placement.Lesson) { l.Pool = "pool" },
+		"of another":         func(l *placement.Lesson) { l.Pool = "ns/other" },
+		"of an accelerator":  func(l *placement.Lesson) { l.Class = "A100" },
+		"of another prior":   func(l *placement.Lesson) { l.Prior++ },
 	} {
 		bad := placementclient.WireLesson(fleet.Read(x.fleet, func(s *endpointstate.State) []endpointstate.LearnedProfile {
 			return s.Times.LearnedProfiles(x.fleet.Now())
@@ -139,16 +139,16 @@ func TestWhatCannotBeLearnedIsRefused(t *testing.T) {
 		if known := fleet.Read(r.fleet, func(s *endpointstate.State) []endpointstate.Known {
 			return s.Times.Known()
 		})[0]; known.Rows != 0 || known.Trusted {
-			t.Fatalf("%s: it is taken: %+v", name, known)
+			t.Fatalf("%s: it is accepted: %+v", name, known)
 		}
 	}
 	good.AgeMs = math.MaxUint64
 	good.Factors = map[string]float64{a: math.NaN(), b: 0.5, "nowhere": 1}
 	s.say(&placement.Update{Lessons: []*placement.Lesson{good}})
-	r.await("what can be is taken", func() bool { return r.step()[0] > 0 })
+	r.await("the valid values are used", func() bool { return r.step()[0] > 0 })
 	if known := fleet.Read(r.fleet, func(s *endpointstate.State) []endpointstate.Known {
 		return s.Times.Known()
 	})[0]; known.Factors[a] != 0 || math.Abs(known.Factors[b]-math.Exp(0.5)) > 1e-9 {
-		t.Errorf("it is known %+v", known)
+		t.Errorf("known is %+v", known)
 	}
 }

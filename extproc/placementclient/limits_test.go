@@ -34,31 +34,31 @@ func TestLimitsAreHeardAndShared(t *testing.T) {
 	s.say(complete())
 	s.inForce()
 	if n := r.limit(); n != 2 {
-		t.Errorf("its part of 4 is %d", n)
+		t.Errorf("its share of 4 is %d", n)
 	}
 	s.say(&placement.Update{Share: &placement.Share{Processes: 1}})
 	s.inForce()
 	if n := r.limit(); n != 4 {
-		t.Errorf("alone its part of 4 is %d", n)
+		t.Errorf("a single process has a share of %d of 4", n)
 	}
 	s.say(&placement.Update{Share: &placement.Share{Processes: 3, Index: 1}, Copies: []*placement.Copy{takes(9)}})
 	s.inForce()
 	if n := r.limit(); n != 3 {
-		t.Errorf("its part of 9 is %d", n)
+		t.Errorf("its share of 9 is %d", n)
 	}
 	close(s.end)
 	s = r.next()
-	s.until("the next stream is told", func() bool { return len(s.sharing) > 0 && s.sharing[0] == 3 })
+	s.until("the next stream reports the number of processes", func() bool { return len(s.sharing) > 0 && s.sharing[0] == 3 })
 	s.say(complete(takes(0)))
 	s.inForce()
 	if n := r.limit(); n != 0 {
-		t.Errorf("without a limit it is %d", n)
+		t.Errorf("without a limit the limit is %d", n)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range s.sharing[1:] {
 		if n != 0 {
-			t.Errorf("the Reports say %v", s.sharing)
+			t.Errorf("the Reports have %v", s.sharing)
 		}
 	}
 }
@@ -79,13 +79,13 @@ func TestWhatWaitsForCopiesThatAreFullIsTold(t *testing.T) {
 		}
 		defer ticket.Leave()
 	}
-	s.until("waits are said", func() bool { return s.waited["m"] > 4500 })
+	s.until("waits are reported", func() bool { return s.waited["m"] > 4500 })
 	s.mu.Lock()
 	if most := 2 * time.Since(start).Milliseconds(); s.waited["m"] > uint64(most) {
 		t.Errorf("two requests have waited %d ms, which is more than %d", s.waited["m"], most)
 	}
 	if n := s.waited["nobody"]; n > 0 || s.used["m"] != 1 {
-		t.Errorf("the other has waited %d ms, and %d have begun", n, s.used["m"])
+		t.Errorf("requests without a copy have waited %d ms, and %d have begun", n, s.used["m"])
 	}
 	s.mu.Unlock()
 	flight.End()

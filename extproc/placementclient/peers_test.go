@@ -85,12 +85,12 @@ func TestExtprocsKnowWhatOthersSend(t *testing.T) {
 	for range 5 {
 		began := time.Now()
 		sent := x.send()
-		y.await("y knows of the request", func() bool { return theirs.Requests.Load() == 1 })
+		y.await("y sees the request", func() bool { return theirs.Requests.Load() == 1 })
 		quickest = min(quickest, time.Since(began))
 		sent.End()
-		y.await("y knows that it has ended", func() bool { return theirs.Requests.Load() == 0 })
+		y.await("y sees its end", func() bool { return theirs.Requests.Load() == 0 })
 	}
-	if t.Logf("at best, a request was known after %v", quickest); quickest > 100*time.Millisecond {
+	if t.Logf("at best, a request was visible after %v", quickest); quickest > 100*time.Millisecond {
 		t.Errorf("that is too late")
 	}
 	ours := x.endpoint().Backlog
@@ -100,24 +100,24 @@ func TestExtprocsKnowWhatOthersSend(t *testing.T) {
 	ours.Tokens.Store(7)
 	x.send()
 	y.send()
-	y.await("y knows what it asks", func() bool {
+	y.await("y sees its work", func() bool {
 		left, all := time.Until(time.Unix(0, theirs.Through.Load())), time.Until(time.Unix(0, y.endpoint().Backlog.Queue.Load()))
 		return left > 50*time.Second && left < 61*time.Second && all > 50*time.Second && all < 61*time.Second &&
 			theirs.Beside.Load() == 5 && theirs.Urgency.Load() == 6 && theirs.Tokens.Load() == 7
 	})
-	x.await("x knows of y's", func() bool { return x.endpoint().Peers.Requests.Load() == 1 })
+	x.await("x sees y's", func() bool { return x.endpoint().Peers.Requests.Load() == 1 })
 	if own := theirs.Requests.Load(); own != 1 {
-		t.Errorf("y is told of %d requests, and x has one", own)
+		t.Errorf("y sees %d requests, and x has one", own)
 	}
 	leave()
-	y.await("y knows that x has nothing any more", func() bool {
+	y.await("y sees that x has nothing any more", func() bool {
 		return theirs.Requests.Load() == 0 && theirs.Through.Load() <= time.Now().UnixNano() &&
 			y.endpoint().Backlog.Queue.Load() <= time.Now().UnixNano() && theirs.Tokens.Load() == 0
 	})
 	z, _ := anExtproc(t, address)
-	z.await("who comes later knows of y's", func() bool { return z.endpoint().Peers.Requests.Load() == 1 })
+	z.await("a later extproc sees y's", func() bool { return z.endpoint().Peers.Requests.Load() == 1 })
 	stop()
-	z.await("when control has gone, nobody tells", func() bool { return z.endpoint().Peers.Requests.Load() == 0 })
+	z.await("when control has gone, peers are forgotten", func() bool { return z.endpoint().Peers.Requests.Load() == 0 })
 }
 
 // Updates that contain only backlogs take effect at once, and are not acknowledged by themselves:
@@ -127,7 +127,7 @@ func TestWhatOthersHaveIsNotAcknowledged(t *testing.T) {
 	s := r.next()
 	early := &placement.Update{Backlogs: []*placement.Backlog{{Endpoint: a, Requests: 1}}}
 	s.say(early)
-	r.await("it is in force before all is said", func() bool {
+	r.await("it is in force before the state is complete", func() bool {
 		return r.fleet.View().Snapshot.Pools[thePool.String()].Endpoints[0].Pending() == 1
 	})
 	s.say(complete(is("m", a, placement.Copy_LOADED)))
@@ -141,10 +141,10 @@ func TestWhatOthersHaveIsNotAcknowledged(t *testing.T) {
 	}
 	r.await("the last is in force", func() bool { return r.endpoint().Pending() == 19 })
 	if r.fleet.View() != view {
-		t.Error("it made a new view")
+		t.Error("it published a new view")
 	}
 	flight, _ := r.begin("m", 1)
-	s.until("what is in flight is told, with the last version", func() bool { return s.applied == s.version })
+	s.until("what is in flight is reported, with the last version", func() bool { return s.applied == s.version })
 	flight.End()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,11 +158,11 @@ func TestWhatThereIsIsToldOnEveryStream(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
 	sent := r.send()
-	s.until("control knows of the request", func() bool { return s.backlogs[a] == 1 })
+	s.until("control sees the request", func() bool { return s.backlogs[a] == 1 })
 	r.control.stop()
 	r.control = r.serve()
 	s = r.next()
-	s.until("it is told again", func() bool { return s.backlogs[a] == 1 })
+	s.until("it is reported again", func() bool { return s.backlogs[a] == 1 })
 	sent.End()
-	s.until("control knows that it has ended", func() bool { return s.backlogs[a] == 0 })
+	s.until("control sees its end", func() bool { return s.backlogs[a] == 0 })
 }

@@ -29,10 +29,10 @@ func TestAQuestionIsAskedAndAnswered(t *testing.T) {
 	s.say(&placement.Update{Answer: 2, Registered: []*placement.Registered{{Key: wireKey("new")}}})
 	<-answered
 	if _, ok := r.fleet.Registered("new", func(p objects.Name) bool { return p == thePool }); !ok {
-		t.Error("it is answered before what it says is in force")
+		t.Error("it is answered before the preceding state is in force")
 	}
 	close(s.end)
 	r.await("the end of the stream is noticed", func() bool { return !r.fleet.Answers() })
 	again := r.next()
-	again.until("the next stream begins anew", func() bool { return again.question == 1 })
+	again.until("the next stream starts with a new question", func() bool { return again.question == 1 })
 }

@@ -29,7 +29,7 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 		{Endpoints: &placement.Endpoints{Addresses: []string{"a"}}, InFlight: []*placement.InFlight{{Copy: at("m"), Requests: 3}}},
 	} {
 		if _, ok := h.hear(u, now); ok {
-			t.Fatalf("%v is news", u)
+			t.Fatalf("%v gives an update", u)
 		}
 	}
 	n, ok := h.hear(&placement.Update{Complete: true,
@@ -40,7 +40,7 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 	want.Copies[copyOf("m")], want.Copies[copyOf("n")] = endpointstate.Loaded, endpointstate.Loading
 	want.Others[copyOf("m")] = 3
 	if diff := cmp.Diff(want, n); !ok || diff != "" {
-		t.Errorf("all that there is (want - got +):\n%s", diff)
+		t.Errorf("the complete state (want - got +):\n%s", diff)
 	}
 	n, ok = h.hear(&placement.Update{
 		Copies:     []*placement.Copy{{Copy: at("m"), State: placement.Copy_UNLOADING}, {Copy: at("n")}},
@@ -67,7 +67,7 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 	want.Methods["a"], want.Methods["b"] = "a.S/One 1\n*", ""
 	want.VModels[model("v")], want.VModels[model("w")] = endpointstate.Switch{Active: "m", Canary: "n", Percent: 10}, endpointstate.Switch{}
 	if diff := cmp.Diff(want, n); !ok || diff != "" {
-		t.Errorf("what changes (want - got +):\n%s", diff)
+		t.Errorf("the changes (want - got +):\n%s", diff)
 	}
 }
 
@@ -116,7 +116,7 @@ func TestEndpointsThatAreAboutToEndAreToldOnce(t *testing.T) {
 		{nil, nil},
 	} {
 		if diff := cmp.Diff(c.want, tell.leaves(c.all, now), protocmp.Transform()); diff != "" {
-			t.Errorf("the telling %d (-want +got):\n%s", i+1, diff)
+			t.Errorf("report %d (-want +got):\n%s", i+1, diff)
 		}
 	}
 }

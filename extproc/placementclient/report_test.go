@@ -54,11 +54,11 @@ func TestWhatRequestsAskIsToldWhenItChanges(t *testing.T) {
 			got = nil
 		}
 		if diff := cmp.Diff(c.want, got, protocmp.Transform()); diff != "" {
-			t.Errorf("the telling %d (-want +got):\n%s", i+1, diff)
+			t.Errorf("report %d (-want +got):\n%s", i+1, diff)
 		}
 	}
 	if len(tell.asked) != 0 {
-		t.Errorf("of nothing, %v is kept", tell.asked)
+		t.Errorf("%v is kept for endpoints without work", tell.asked)
 	}
 }
 

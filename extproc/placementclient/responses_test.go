@@ -17,16 +17,16 @@ func TestStoredResponsesAreShared(t *testing.T) {
 	s.say(complete())
 	s.inForce()
 	r.fleet.Made("resp_2", fleet.Maker{Pool: thePool, Address: b})
-	s.until("both are told", func() bool {
+	s.until("both are reported", func() bool {
 		return slices.Contains(s.responses, "resp_1@"+a) && slices.Contains(s.responses, "resp_2@"+b)
 	})
 	s.say(&placement.Update{Responses: []*placement.Responses{{Pool: thePool.String(), Endpoint: b, Ids: []string{"resp_3"}}}})
-	r.await("what others made is known", func() bool {
+	r.await("responses of others are known", func() bool {
 		m, ok := r.fleet.Maker("resp_3")
 		return ok && m == fleet.Maker{Pool: thePool, Address: b}
 	})
 	r.fleet.Made("resp_3", fleet.Maker{Pool: thePool, Address: b})
 	if told := r.fleet.TakeMade(10); len(told) > 0 {
-		t.Errorf("what others told is told again: %v", told)
+		t.Errorf("responses of others are reported again: %v", told)
 	}
 }

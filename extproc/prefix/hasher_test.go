@@ -61,7 +61,7 @@ func TestSpansMakeNoDifference(t *testing.T) {
 			rest = rest[n:]
 		}
 		if got := hashed(3, spans...); !slices.Equal(got, want) {
-			t.Fatalf("%d spans make other blocks", len(spans))
+			t.Fatalf("%d spans give other blocks", len(spans))
 		}
 	}
 }
@@ -76,12 +76,12 @@ func TestBlocksDependOnAllBefore(t *testing.T) {
 		got := hashed(3, other)
 		for block := range want {
 			if same := got[block] == want[block]; same != (block < i/prefix.BlockBytes) {
-				t.Fatalf("byte %d is another: that block %d is the same is %v", i, block, same)
+				t.Fatalf("byte %d is changed: that block %d is the same is %v", i, block, same)
 			}
 		}
 	}
 	if got := hashed(4, prompt); got[0] == want[0] || got[3] == want[3] {
-		t.Error("another seed makes the same blocks")
+		t.Error("another seed gives the same blocks")
 	}
 	if got := hashed(3, slices.Concat(prompt[prefix.BlockBytes:], prompt[:prefix.BlockBytes])); got[3] == want[3] {
 		t.Error("blocks in another order end in the same hash")
@@ -124,7 +124,7 @@ func TestTokens(t *testing.T) {
 			h.Token(id)
 		}
 		if !slices.Equal(h.Blocks(), hashed(3, want)) {
-			t.Errorf("behind %d bytes tokens make other blocks than their bytes", before)
+			t.Errorf("after %d bytes tokens give other blocks than their bytes", before)
 		}
 		if h.Bytes() != len(want) {
 			t.Errorf("%d bytes, want %d", h.Bytes(), len(want))
@@ -184,7 +184,7 @@ func TestOpaque(t *testing.T) {
 	}
 	const most = prefix.MaxBlocks * prefix.BlockBytes
 	if all, bytes := opaque(most-prefix.TokenBytes, 5, 1e9); len(all) != prefix.MaxBlocks || bytes != most+(1e9-1)*prefix.TokenBytes {
-		t.Errorf("behind the last block, there are %d blocks of %d bytes", len(all), bytes)
+		t.Errorf("after the last block, there are %d blocks of %d bytes", len(all), bytes)
 	}
 }
 

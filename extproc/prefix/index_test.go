@@ -193,7 +193,7 @@ func TestBeginningsStay(t *testing.T) {
 			for i := range blocks { // a block alone is found only if the prompt begins with it
 				for e, n := range x.Cached(blocks[i:i+1], nil) {
 					if n == 1 && int(has[e]) <= i {
-						t.Fatalf("endpoint %d has block %d of a prompt, and of those before it only %d", e, i, has[e])
+						t.Fatalf("endpoint %d has block %d of a prompt, and only %d of those before it", e, i, has[e])
 					}
 				}
 			}
@@ -204,7 +204,7 @@ func TestBeginningsStay(t *testing.T) {
 func TestCached(t *testing.T) {
 	x := prefix.New(1 << 20)
 	if got := x.Cached(prompt(1, 2), nil); len(got) != 0 {
-		t.Errorf("nothing was sent, and it says %v", got)
+		t.Errorf("nothing was sent, and Cached returns %v", got)
 	}
 	x.Sent(2, prompt(1, 2, 3))
 	x.Sent(0, prompt(1, 2))
@@ -228,12 +228,12 @@ func TestCached(t *testing.T) {
 		}
 		got := x.Cached(c.of, room)
 		if len(got) != 131 || &got[0] != &room[0] {
-			t.Fatalf("%d numbers, want 131 in the room that is there", len(got))
+			t.Fatalf("%d numbers, want 131 in the given buffer", len(got))
 		}
 		want := make([]int32, 131)
 		want[0], want[2], want[130] = c.at0, c.at2, c.at130
 		if !slices.Equal(got, want) {
-			t.Errorf("of %d blocks: %v", len(c.of), got)
+			t.Errorf("for %d blocks: %v", len(c.of), got)
 		}
 	}
 }
@@ -279,7 +279,7 @@ func TestMillionsOfPromptsCostBoundedMemory(t *testing.T) {
 		x.Resize(e, 1_000_000)
 	}
 	if grown := live() - before; grown > 100_000 {
-		t.Errorf("an index of nothing takes %d bytes", grown)
+		t.Errorf("an empty index takes %d bytes", grown)
 	}
 	blocks := make([]uint64, 3)
 	random := rand.New(rand.NewPCG(3, 4))
@@ -303,7 +303,7 @@ func TestMillionsOfPromptsCostBoundedMemory(t *testing.T) {
 		t.Errorf("it takes %d bytes, want some %d", grown, most)
 	}
 	if got := x.Cached(first, nil)[0]; got != 0 {
-		t.Errorf("%d blocks of the first prompt are there still", got)
+		t.Errorf("%d blocks of the first prompt are still there", got)
 	}
 	// Every endpoint has about its share.
 	for e := range 50 {
@@ -328,12 +328,12 @@ func TestResize(t *testing.T) {
 	}
 	x.Sent(0, prompt(7, 7, 7, 7, 7))
 	if got := x.Cached(prompt(7, 7, 7, 7, 7), nil)[0]; got != 3 {
-		t.Errorf("%d blocks of a prompt that is longer than what is kept, want 3", got)
+		t.Errorf("%d blocks of a prompt that is longer than the cache, want 3", got)
 	}
 	x.Resize(0, 0)
 	x.Sent(0, prompt(1))
 	if got := x.Len(0); got != 0 {
-		t.Errorf("%d blocks where none is kept", got)
+		t.Errorf("%d blocks at an endpoint without a cache", got)
 	}
 	x.Resize(0, 2)
 	x.Sent(0, prompt(1))
@@ -369,11 +369,11 @@ func TestFamiliar(t *testing.T) {
 			x.Cached(c.asks, nil)
 		}
 		if got := x.Familiar(); math.Abs(got-c.want) > 0.001 {
-			t.Errorf("%s: of beginnings %.3f are familiar, want %g", c.what, got, c.want)
+			t.Errorf("%s: Familiar is %.3f, want %g", c.what, got, c.want)
 		}
 	}
 	if x.Cached(long, nil); math.Abs(x.Familiar()-1./64) > 1e-6 {
-		t.Errorf("once one prompt is familiar, of beginnings %.3f are, want 1/64", x.Familiar())
+		t.Errorf("after one familiar prompt, Familiar is %.3f, want 1/64", x.Familiar())
 	}
 }
 
@@ -385,7 +385,7 @@ func TestBeginning(t *testing.T) {
 	}
 	for of, want := range map[int]int{0: 0, 3: 0, 4: 4, 31: 31, 32: 32, 33: 32, 100: 32} {
 		if hash, blocks := prefix.Beginning(all[:of]); blocks != want || hash != uint64(want) {
-			t.Errorf("of %d blocks the beginning is %d, up to %d; want %d", of, blocks, hash, want)
+			t.Errorf("for %d blocks the beginning has %d, up to %d; want %d", of, blocks, hash, want)
 		}
 	}
 }

@@ -77,7 +77,7 @@ func newStage(t *testing.T, endpoints []string, answer http.HandlerFunc) *stage 
 		}
 		e, ok := s.tokens.Open(r.Header.Get("X-Headgate-Relay-Token"))
 		if !ok {
-			t.Error("a request without an errand comes through Envoy")
+			t.Error("a request without a relay token comes through Envoy")
 		}
 		s.mu.Lock()
 		s.got, s.bodies, s.opened = append(s.got, r), append(s.bodies, string(body)), append(s.opened, e)
@@ -283,7 +283,7 @@ func TestCallsWithoutAMessageEndWithTheirHeaders(t *testing.T) {
 				ends++
 			}
 		case *http2.DataFrame:
-			t.Errorf("a call goes on after its headers, by %d bytes", len(f.Data()))
+			t.Errorf("a call continues after its headers, with %d bytes", len(f.Data()))
 		}
 	}
 	if ends != each*callers {
@@ -421,10 +421,10 @@ func TestARequestIsSentOnceMore(t *testing.T) {
 		t.Errorf("the answer is %q with %v and %v", body, response.Header, response.Trailer)
 	}
 	if response.Header.Get("X-Gateway-Final") == "" {
-		t.Error("the answer may be tried elsewhere")
+		t.Error("the answer may be retried elsewhere")
 	}
 	if fmt.Sprint(copies) != fmt.Sprint([]string{alive}) {
-		t.Errorf("when it is decided anew the copies are %v, want that of %s", copies, alive)
+		t.Errorf("when it is decided again the copies are %v, want that of %s", copies, alive)
 	}
 	for i, e := range s.fleet.View().Snapshot.Pools["ns/pool"].Endpoints {
 		if out := e.State == pick.Out; out != (e.Address == dead || e.Address == stopping) {
@@ -432,7 +432,7 @@ func TestARequestIsSentOnceMore(t *testing.T) {
 		}
 	}
 	if flying != 0 {
-		t.Errorf("when it is decided anew %d are in flight where it was before", flying)
+		t.Errorf("when it is decided again, %d are still in flight at the earlier endpoint", flying)
 	}
 	r := s.got[0]
 	if r.URL.Path != "/my.Service/Run" || r.URL.RawQuery != "a=1;b&c=%zz" || r.Host != "gateway" || s.bodies[0] != frame("question") ||
@@ -440,12 +440,12 @@ func TestARequestIsSentOnceMore(t *testing.T) {
 		r.Header.Get("X-Forwarded-For") != "10.0.0.9" || r.Header.Get("Forwarded") != "for=10.0.0.9" ||
 		r.Header.Get("Te") != "trailers" || r.Header.Get("Mm-Model-Id") != "m" || r.Header["X-Gateway-Missing"] != nil ||
 		r.Header["X-Gateway-Stopping"] != nil {
-		t.Errorf("it is sent on as %s %s with %v: %q", r.Host, r.URL, r.Header, s.bodies[0])
+		t.Errorf("it is sent as %s %s with %v: %q", r.Host, r.URL, r.Header, s.bodies[0])
 	}
 	is := s.opened[0]
 	if is.Kind != relaytoken.Sent || !is.Last || is.Back != s.back || is.Listener != "l" || is.Given.Name != "given" ||
 		len(is.Models) != 1 || is.Models[0].Name != "m" || is.Models[0].Target.Adapter != "m" || is.Tried != nil {
-		t.Errorf("its errand is %+v", is)
+		t.Errorf("its token is %+v", is)
 	}
 }
 
@@ -524,12 +524,12 @@ func TestWhatTheInnerServerCannotDo(t *testing.T) {
 	}{
 		{"a call of another process", "application/grpc", newTokens(t, "").Seal(gone),
 			`200 14 The gateway restarted while it handled the request. Try again. ""`},
-		{"a request without an errand", "application/json", "",
+		{"a request without a relay token", "application/json", "",
 			`503   "{\"error\":{\"code\":\"no_endpoint\",\"message\":\"The gateway restarted while it handled the request. Try again.\",\"type\":\"server_error\"}}"`},
 		{"a call that was sent already", "application/grpc",
 			s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Sent, Back: s.back, Models: []relaytoken.Model{target}}),
 			`200 14 The gateway restarted while it handled the request. Try again. ""`},
-		{"an Envoy that is not there", "application/grpc",
+		{"an Envoy that does not exist", "application/grpc",
 			s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Again, Back: s.back + "x", Models: []relaytoken.Model{target}}),
 			`200 14 No endpoint could be reached. Try again. ""`},
 		{"several for one", "application/grpc", s.tokens.Seal(relaytoken.Request{Kind: relaytoken.Several, Back: s.back + "x",
@@ -598,7 +598,7 @@ func TestACallForSeveralModels(t *testing.T) {
 		t.Errorf("its headers are %v", response.Header)
 	}
 	if most != 4 {
-		t.Errorf("%d were asked at a time", most)
+		t.Errorf("%d were called at a time", most)
 	}
 	for i, r := range s.got {
 		id := r.Header.Get("Mm-Model-Id")
@@ -607,7 +607,7 @@ func TestACallForSeveralModels(t *testing.T) {
 			s.bodies[i] != frame("question") ||
 			e.Kind != relaytoken.Sent || e.Last || e.Listener != "l" || len(e.Models) != 1 || e.Models[0].Name != id ||
 			e.Models[0].Target.Adapter != id {
-			t.Errorf("%s is asked %s with %v, %+v: %q", id, r.URL, r.Header, e, s.bodies[i])
+			t.Errorf("%s is called as %s with %v, %+v: %q", id, r.URL, r.Header, e, s.bodies[i])
 		}
 	}
 }
@@ -701,7 +701,7 @@ func TestErrorsOfSeveralModels(t *testing.T) {
 	select {
 	case <-left:
 	case <-time.After(10 * time.Second):
-		t.Error("a call goes on whose answer nobody waits for")
+		t.Error("a call continues although its answer is not needed")
 	}
 	s.stop()
 	if err := <-s.ended; err != nil {
@@ -763,7 +763,7 @@ func TestClientsOfModelMeshGetToControl(t *testing.T) {
 		{"with none", "", "secret", true, "16"},
 		{"with an empty one where the file is empty", "Bearer ", "", true, "16"},
 		{"not as a bearer", "secret", "secret", true, "16"},
-		{"where there is no way", "Bearer secret", "secret", false, "14"},
+		{"without a connection to control", "Bearer secret", "secret", false, "14"},
 		{"of another service", "Bearer secret", "secret", true, "12"},
 	} {
 		token = c.token
@@ -839,13 +839,13 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 	}{
 		{"inference", "POST", "/v2/models/m/infer", infer, nil, 200, answer, "ModelInfer"},
 		{"of a version", "POST", "/v2/models/m/versions/3/infer", infer, nil, 200, answer, "ModelInfer"},
-		{"that is as it is", "POST", "/v2/models/m/infer", infer, map[string]string{"Content-Encoding": "Identity"}, 200, answer,
+		{"an unchanged body", "POST", "/v2/models/m/infer", infer, map[string]string{"Content-Encoding": "Identity"}, 200, answer,
 			"ModelInfer"},
-		{"that came inflated", "POST", "/v2/models/m/infer", zipped(infer), map[string]string{"Content-Encoding": "gzip"}, 200, answer,
+		{"a compressed body", "POST", "/v2/models/m/infer", zipped(infer), map[string]string{"Content-Encoding": "gzip"}, 200, answer,
 			"ModelInfer"},
-		{"what the model takes", "GET", "/v2/models/m", "", map[string]string{"X-Case": "metadata"}, 200,
+		{"a request for the model", "GET", "/v2/models/m", "", map[string]string{"X-Case": "metadata"}, 200,
 			`{"name":"e","versions":["1"],"platform":"","inputs":[],"outputs":[]}`, "ModelMetadata"},
-		{"an error of the model's", "POST", "/v2/models/m/infer", infer, map[string]string{"X-Case": "fails"}, 400, `{"error":"bad shape"}`,
+		{"an error of the model", "POST", "/v2/models/m/infer", infer, map[string]string{"X-Case": "fails"}, 400, `{"error":"bad shape"}`,
 			"ModelInfer"},
 		{"two messages", "POST", "/v2/models/m/infer", infer, map[string]string{"X-Case": "many"}, 500,
 			`{"error":"The model's answer has more than one message."}`, "ModelInfer"},
@@ -905,7 +905,7 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 			t.Errorf("%s: the call is %s with %v", c.what, is.URL, is.Header)
 		}
 		if e.Kind != relaytoken.Sent || e.Last || len(e.Models) != 1 || e.Models[0].Target.Adapter != "m" {
-			t.Errorf("%s: its errand is %+v", c.what, e)
+			t.Errorf("%s: its token is %+v", c.what, e)
 		}
 	}
 	// Outputs that the client wants in binary are binary.
@@ -955,7 +955,7 @@ func TestPoolsAreAskedInTurnForAStoredResponse(t *testing.T) {
 			if is := s.opened[i]; is.Kind != relaytoken.Sent || !is.Last || is.Most != 2 || is.Listener != "l" || len(is.Models) != 1 ||
 				is.Models[0].Target.Pool.Name != string("abc"[i]) ||
 				s.bodies[i] != "{}" || r.URL.RawQuery != "a=1;b&c=%zz" || r.Header.Get("X-Mine") != "1" || r.Host != "gateway" {
-				t.Errorf("request %d of %v is %v with %+v: %q", i, answers, r, is, s.bodies[i])
+				t.Errorf("request %d to %v is %v with %+v: %q", i, answers, r, is, s.bodies[i])
 			}
 		}
 	}

@@ -160,14 +160,14 @@ func TestLoadsEveryIntervalModelsSlower(t *testing.T) {
 		after(20 * time.Millisecond)
 		p := f.View().Snapshot.Pools["ns/pool0"]
 		if p.Endpoints[0].State != pick.Healthy || p.Endpoints[0].Pending() != 2 || len(p.Copies["sql"]) != 1 || len(p.Base) != 1 {
-			t.Errorf("after the first look: %+v", p)
+			t.Errorf("after the first scrape: %+v", p)
 		}
 		after(10*time.Second - 20*time.Millisecond)
 		if n := e.count(one + "/metrics"); n < 50 || n > 52 {
-			t.Errorf("%d looks at the load in 10 s, want 50", n)
+			t.Errorf("%d scrapes of the load in 10 s, want 50", n)
 		}
 		if n := e.count(one + "/v1/models"); n < 9 || n > 11 {
-			t.Errorf("%d looks at the models in 10 s, want 10", n)
+			t.Errorf("%d scrapes of the models in 10 s, want 10", n)
 		}
 	}, one)
 }
@@ -187,10 +187,10 @@ func TestModelsAreReadAtOnceWhereSomethingSaysThatTheyAreOthers(t *testing.T) {
 		s.Due(one)
 		after(30 * time.Millisecond)
 		if n := e.count(one + "/v1/models"); n != before+1 {
-			t.Errorf("%d looks at the models, want one more than %d", n, before)
+			t.Errorf("%d scrapes of the models, want one more than %d", n, before)
 		}
 		if n := len(f.View().Snapshot.Pools["ns/pool0"].Copies["sql"]); n != 0 {
-			t.Errorf("%d copies that the engine has no more", n)
+			t.Errorf("%d copies that the engine has lost", n)
 		}
 		before = e.count(one + "/v1/models")
 		for range 1000 {
@@ -198,7 +198,7 @@ func TestModelsAreReadAtOnceWhereSomethingSaysThatTheyAreOthers(t *testing.T) {
 			after(100 * time.Microsecond)
 		}
 		if n := e.count(one+"/v1/models") - before; n > 7 {
-			t.Errorf("%d looks at the models in 100 ms", n)
+			t.Errorf("%d scrapes of the models in 100 ms", n)
 		}
 		s.Due("10.9.9.9:1") // not a target
 	}, one)
@@ -216,13 +216,13 @@ func TestEndpointsAreLookedAtInTheirOwnPhases(t *testing.T) {
 			looks := e.looks[address+"/metrics"]
 			phase := time.Duration(looks[2].UnixNano()) % interval
 			if later := time.Duration(looks[7].UnixNano()) % interval; later != phase {
-				t.Errorf("%s is looked at in the phases %v and %v", address, phase, later)
+				t.Errorf("%s is scraped in the phases %v and %v", address, phase, later)
 			}
 			tenths[phase*10/interval]++
 		}
 		for i, n := range tenths {
 			if n < 2 || n > 25 {
-				t.Errorf("%d of 100 endpoints are looked at in tenth %d of the interval: %v", n, i, tenths)
+				t.Errorf("%d of 100 endpoints are scraped in tenth %d of the interval: %v", n, i, tenths)
 			}
 		}
 	}, addresses...)
@@ -282,7 +282,7 @@ func TestASilentEndpointBecomesStaleThenLost(t *testing.T) {
 		e.set(healthy)
 		after(1500 * time.Millisecond)
 		if got := state(f, 0); got != pick.Healthy {
-			t.Errorf("after it spoke again the endpoint is %v", got)
+			t.Errorf("after it answered again the endpoint is %v", got)
 		}
 	}, one)
 }
@@ -354,10 +354,10 @@ func TestTargetsComeAndGo(t *testing.T) {
 		stopped := e.count(one + "/metrics")
 		after(time.Second)
 		if n := e.count(one + "/metrics"); n != stopped {
-			t.Errorf("%d looks at an endpoint that is gone", n-stopped)
+			t.Errorf("%d scrapes of a removed endpoint", n-stopped)
 		}
 		if n := e.count(two + "/metrics"); n < 14 {
-			t.Errorf("%d looks in 3 s at the one that stays", n)
+			t.Errorf("%d scrapes in 3 s of the one that stays", n)
 		}
 	}, one, two)
 }
@@ -415,7 +415,7 @@ func TestAModelRuntimeIsThereWhileItTakesConnections(t *testing.T) {
 	s := scrapeFor(t, scrape.Config{}, plain(address), []scrape.Target{{Address: address, Kind: engine.ModelRuntime}})
 	s.until("healthy", func(status endpointstate.Status, err error) bool { return err == nil && status.State == pick.Healthy })
 	if _, known := s.fleet.View().Snapshot.Pools["default/endpoints"].Names(); known {
-		t.Error("it gives a list")
+		t.Error("it has a list")
 	}
 	_ = l.Close()
 	s.until("out", func(status endpointstate.Status, err error) bool { return err != nil && status.State == pick.Out })

@@ -27,15 +27,15 @@ func TestPagesThatTellNothingAreAskedForEverMoreSeldom(t *testing.T) {
 	// One round over all pages, and then pauses of 1, 2 and 4 seconds in which only the first page
 	// is read.
 	if got, want := s.asked(&now, 46, "404"), "012"+"0000"+"12"+"000000000"+"12"+"0000000000000000000"+"12"+"00000"; got != want {
-		t.Errorf("it asks for\n%s, want\n%s", got, want)
+		t.Errorf("it reads\n%s, want\n%s", got, want)
 	}
 	// The pauses reach at most a minute.
 	hour := s.asked(&now, 5*3600, "404")
 	if n := strings.Count(hour, "12"); n < 59 || n > 66 {
-		t.Errorf("in an hour it asks %d times for the other pages, want about 60", n)
+		t.Errorf("in an hour it reads the other pages %d times, want about 60", n)
 	}
 	if last := hour[len(hour)-400:]; !strings.Contains(last, "12") {
-		t.Errorf("in the last 80 seconds it does not ask for the other pages")
+		t.Errorf("in the last 80 seconds it does not read the other pages")
 	}
 }
 
@@ -46,13 +46,13 @@ func TestASearchBeginsAnewWhenAnswersAreOthers(t *testing.T) {
 		then  string                         // the first page's answer from then on
 		want  string                         // pages of the following scrapes
 	}{
-		"nothing is new":             {3, func(*search, time.Time) {}, "404", "000000"},
-		"the first page is another":  {3, func(s *search, now time.Time) { s.told(false, true, "a page", now) }, "a page", "120000"},
+		"nothing has changed":        {3, func(*search, time.Time) {}, "404", "000000"},
+		"the first page has changed": {3, func(s *search, now time.Time) { s.told(false, true, "a page", now) }, "a page", "120000"},
 		"the first page is the same": {3, func(s *search, now time.Time) { s.told(false, true, "404", now) }, "404", "000000"},
-		"no answer is no other":      {3, func(s *search, now time.Time) { s.told(false, false, "", now) }, "404", "000000"},
+		"no answer is no change":     {3, func(s *search, now time.Time) { s.told(false, false, "", now) }, "404", "000000"},
 		"the models are the same":    {3, func(s *search, _ time.Time) { s.lists("[llama]") }, "404", "000000"},
-		"the models are others":      {3, func(s *search, _ time.Time) { s.lists("[llama sql]") }, "404", "012000"},
-		"it told a load":             {3, func(s *search, now time.Time) { s.told(true, true, "a page", now) }, "404", "001200"},
+		"the models have changed":    {3, func(s *search, _ time.Time) { s.lists("[llama sql]") }, "404", "012000"},
+		"a page had a load":          {3, func(s *search, now time.Time) { s.told(true, true, "a page", now) }, "404", "001200"},
 		"there is one page":          {1, func(*search, time.Time) {}, "404", "000000"},
 	} {
 		s := search{pages: c.pages}
@@ -64,7 +64,7 @@ func TestASearchBeginsAnewWhenAnswersAreOthers(t *testing.T) {
 		}
 		c.tell(&s, now)
 		if got := s.asked(&now, 6, c.then); got != c.want {
-			t.Errorf("%s: it asks for %s, want %s", name, got, c.want)
+			t.Errorf("%s: it reads %s, want %s", name, got, c.want)
 		}
 	}
 }
@@ -76,16 +76,16 @@ func TestAPageThatToldALoadIsKept(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s.asked(&now, 1, "404")
 	if at := s.next(now); at != 1 {
-		t.Fatalf("it asks for %d", at)
+		t.Fatalf("it reads %d", at)
 	}
 	s.told(true, true, "a page", now)
 	for range 10 {
 		if s.told(false, false, "", now); s.next(now) != 1 {
-			t.Fatal("it is moved by silence")
+			t.Fatal("silence moves it to another page")
 		}
 	}
 	if got, want := s.asked(&now, 46, "404"), "1"+"01"+"0000"+"1"+"000000000"+"1"+"0000000000000000000"+"1"+"00000000"; got != want {
-		t.Errorf("when the page is gone it asks for\n%s, want\n%s", got, want)
+		t.Errorf("when the page is gone it reads\n%s, want\n%s", got, want)
 	}
 }
 
@@ -100,7 +100,7 @@ func TestTheEndOfARoundIsTold(t *testing.T) {
 			got = append(got, strconv.FormatBool(s.told(false, true, "404", now)))
 		}
 		if strings.Join(got, " ") != want {
-			t.Errorf("of %d pages: %v, want %s", pages, got, want)
+			t.Errorf("with %d pages: %v, want %s", pages, got, want)
 		}
 	}
 }

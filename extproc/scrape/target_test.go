@@ -153,7 +153,7 @@ func TestScrapeEveryKindOfEngine(t *testing.T) {
 				s := scrapeFor(t, scrape.Config{}, plain(address), []scrape.Target{{Address: address, Kind: named}})
 				s.until("read", func(e endpointstate.Status, err error) bool {
 					if err != nil {
-						t.Errorf("a look fails: %v", err)
+						t.Errorf("a scrape fails: %v", err)
 					}
 					return e.State == pick.Healthy && e.Load.Running == c.running && e.Load.Waiting == c.waiting
 				})
@@ -192,7 +192,7 @@ func TestAMetricsPortOfItsOwn(t *testing.T) {
 			}
 		}
 		after(2 * interval)
-		is("after two looks", pick.Healthy, engine.Known(5))
+		is("after two scrapes", pick.Healthy, engine.Known(5))
 
 		// Only the metrics port is gone: the endpoint still serves, with unknown load.
 		e.set(func(host, path string) (int, string, error) {
@@ -219,7 +219,7 @@ func TestAMetricsPortOfItsOwn(t *testing.T) {
 			is("without its own port", pick.Out, engine.Known(5))
 		}
 		if n := e.count(metrics + "/v1/models"); n != 0 {
-			t.Errorf("the metrics port is asked for models %d times", n)
+			t.Errorf("the models are read %d times at the metrics port", n)
 		}
 		cancel()
 		beside.Wait()
@@ -252,7 +252,7 @@ func TestThePageThatWorkedIsKept(t *testing.T) {
 			}
 		}
 		after(4 * interval)
-		running("after four looks", engine.Known(3))
+		running("after four scrapes", engine.Known(3))
 		e.set(trtllm(200, 200))
 		before := e.count(one + "/metrics")
 		after(10 * interval)
@@ -260,7 +260,7 @@ func TestThePageThatWorkedIsKept(t *testing.T) {
 		after(2 * interval)
 		running("while it fails", engine.Known(3))
 		if n := e.count(one + "/metrics"); n != before {
-			t.Errorf("%d looks at a page that tells nothing", n-before)
+			t.Errorf("%d scrapes of a page without a load", n-before)
 		}
 		e.set(func(address, path string) (int, string, error) { // another engine at the same address
 			if path == "/prometheus/metrics" {
@@ -301,7 +301,7 @@ func TestAnEngineThatIsNotRecognisedIsLeftAlone(t *testing.T) {
 			after(2 * interval)
 			e.set(unknownEngine(models, page))
 		},
-		"its pod says that it is another": func(s *scrape.Scraper, e *engines) {
+		"its pod has another incarnation": func(s *scrape.Scraper, e *engines) {
 			e.set(unknownEngine(models, page))
 			s.SetTargets([]scrape.Target{{Address: one, Incarnation: "containerd://2"}})
 		},
@@ -320,7 +320,7 @@ func TestAnEngineThatIsNotRecognisedIsLeftAlone(t *testing.T) {
 					fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status {
 						return s.Endpoints(f.Now())
 					})[0].State != pick.Healthy {
-					t.Errorf("in ten minutes %d looks at the first page and %d at another, %v", first, other,
+					t.Errorf("in ten minutes %d scrapes of the first page and %d of another, %v", first, other,
 						fleet.Read(f, func(s *endpointstate.State) []endpointstate.Status { return s.Endpoints(f.Now()) })[0].State)
 				}
 				becomes(s, e)
@@ -348,7 +348,7 @@ func TestAnEngineWithoutAList(t *testing.T) {
 			})
 			after(2 * time.Second)
 			if p := f.View().Snapshot.Pools["ns/pool0"]; p.Endpoints[0].State != pick.Healthy || len(p.Base)+len(p.Copies) != 0 {
-				t.Errorf("with %d for a list: %+v", status, p)
+				t.Errorf("with %d for the list: %+v", status, p)
 			}
 		}
 		e.set(healthy)
@@ -396,14 +396,14 @@ func TestANewTokenIsInTheNextLook(t *testing.T) {
 			}
 			after(interval)
 			if got := e.lastToken(); got != step.want {
-				t.Errorf("with %q in the file a look sends %q, want %q", step.file, got, step.want)
+				t.Errorf("with %q in the file a scrape sends %q, want %q", step.file, got, step.want)
 			}
 		}
 		cancel()
 		beside.Wait()
 		for _, secret := range []string{"first", "second", "third", "words"} {
 			if strings.Contains(log.String(), secret) {
-				t.Errorf("the log holds a token:\n%s", log.String())
+				t.Errorf("the log contains a token:\n%s", log.String())
 			}
 		}
 		if n := strings.Count(log.String(), "cannot read the engines' token"); n != 1 {
@@ -448,13 +448,13 @@ func TestEachLookCarriesTheTokenOfItsTarget(t *testing.T) {
 			s.SetTargets([]scrape.Target{{Address: one, Token: c.ref}})
 			after(interval)
 			if got := e.lastToken(); got != c.want {
-				t.Errorf("with the reference %q a look sends %q, want %q", c.ref, got, c.want)
+				t.Errorf("with the reference %q a scrape sends %q, want %q", c.ref, got, c.want)
 			}
 		}
 		set("a/s/token", "of-a-anew")
 		after(interval)
 		if got := e.lastToken(); got != "Bearer of-a-anew" {
-			t.Errorf("a look sends %q after the token was replaced", got)
+			t.Errorf("a scrape sends %q after the token was replaced", got)
 		}
 		cancel()
 		beside.Wait()
@@ -539,7 +539,7 @@ func TestLooksOverTLS(t *testing.T) {
 			"certificate is valid for engines.test, not other.test"},
 		{"by address", "127.0.0.1", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{RootCAs: trusted}, Tokens: secret}},
 			"cannot validate certificate for 127.0.0.1"},
-		{"of nobody known", "engines.test", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{}, Tokens: secret}},
+		{"of an unknown authority", "engines.test", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{}, Tokens: secret}},
 			"unknown authority"},
 		{"unchecked", "127.0.0.1", scrape.Config{Access: engineclient.Access{TLS: &tls.Config{InsecureSkipVerify: true},
 			Tokens: secret}}, ""},

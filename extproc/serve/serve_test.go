@@ -83,7 +83,7 @@ func TestWhereNotAllCanBeServedNothingIs(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "own.sock")
 	c := Config{
 		Own: []string{"unix:" + socket}, Host: "127.0.0.1", HealthPort: taken.Addr().(*net.TCPAddr).Port, DrainDelay: time.Hour,
-		Opened: func() { t.Error("all is said to be open") }, Exchanges: stream.New(stream.Config{}),
+		Opened: func() { t.Error("Opened is called") }, Exchanges: stream.New(stream.Config{}),
 		Outcomes: accesslog.NewServer(nil, nil), Endpoints: eds.New(slog.New(slog.DiscardHandler)), Payloads: payload.New(payload.Config{}),
 		Log: slog.New(slog.DiscardHandler),
 	}
@@ -116,7 +116,7 @@ func TestAnEndAtTheStartIsNoFault(t *testing.T) {
 			t.Fatalf("it ends with %v", err)
 		}
 		if !opened {
-			t.Fatal("its address is not said to be open, or is not")
+			t.Fatal("Opened is not called, or the address is not open")
 		}
 	}
 }

@@ -48,7 +48,7 @@ func TestAPoolsOwnSettingsComeFirst(t *testing.T) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	if got := flags.For(w.Pools[objects.Name{Namespace: "ns", Name: "two"}]); got != flags {
-		t.Errorf("a pool without settings of its own has %+v", got)
+		t.Errorf("a pool without its own settings has %+v", got)
 	}
 	if got := flags.For(nil); got != flags {
 		t.Errorf("no pool has %+v", got)
@@ -144,7 +144,7 @@ func TestWhenPredictionsAreTrusted(t *testing.T) {
 			want := settings.Line{Name: "profile.classes[" + class + "]", Value: "one without a name" +
 				map[bool]string{true: ", pinned"}[is.Pinned], Means: "how long engines of this class of hardware take", Own: true}
 			if !slices.Contains(lines, want) {
-				t.Errorf("there is no line %+v", want)
+				t.Errorf("the line %+v is missing", want)
 			}
 		}
 	}
@@ -158,7 +158,7 @@ func TestAPoolMayHaveEveryPolicy(t *testing.T) {
 	}
 	slices.Sort(all)
 	if may := slices.Sorted(slices.Values(objects.Policies)); !slices.Equal(may, all) {
-		t.Errorf("objects may name %v, and there are %v", may, all)
+		t.Errorf("objects accept %v, and policies are %v", may, all)
 	}
 }
 

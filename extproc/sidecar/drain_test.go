@@ -32,10 +32,10 @@ func TestDrainEndsWhenNothingIsInFlight(t *testing.T) {
 		t.Error(err)
 	}
 	if told.Load() != 1 || asked.Load() < 3*(4+10) {
-		t.Errorf("Envoy was told %d times, and asked %d times", told.Load(), asked.Load())
+		t.Errorf("Envoy was told to drain %d times, and asked %d times", told.Load(), asked.Load())
 	}
 	admin.Close()
 	if err := sidecar.Drain(t.Context(), []string{"--admin", address, "--delay", "0s", "--limit", "1m"}, io.Discard); err == nil {
-		t.Error("where there is no Envoy a drain says nothing")
+		t.Error("without an Envoy drain returns no error")
 	}
 }

@@ -48,7 +48,7 @@ func TestAModelThatWasJustRegisteredIsServed(t *testing.T) {
 	got := asking(t.Context(), t, client, "new")
 	select {
 	case early := <-got:
-		t.Fatalf("before control's word has come it gets %s", early)
+		t.Fatalf("before control's answer the request gets %s", early)
 	case <-f.Questions():
 	}
 	question := f.Question()
@@ -65,7 +65,7 @@ func TestInventedNamesAreOneQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _, client := holding(t, time.Minute, 10)
 		if text := <-asking(t.Context(), t, client, "invented"); !strings.Contains(text, "reply: 404") {
-			t.Errorf("where control answers no questions it gets %s", text)
+			t.Errorf("with a control that answers no questions it gets %s", text)
 		}
 		answers(f)
 		if text := <-asking(t.Context(), t, client, "/etc/passwd"); !strings.Contains(text, "reply: 400") {
@@ -91,7 +91,7 @@ func TestInventedNamesAreOneQuestion(t *testing.T) {
 		second := f.Question()
 		f.Answered(second)
 		if text := <-late; !strings.Contains(text, "reply: 404") {
-			t.Errorf("the late one gets %s", text)
+			t.Errorf("the late request gets %s", text)
 		}
 		if last := f.Question(); first != 2 || second != 3 || last != second {
 			t.Errorf("50 requests are question %d, another is %d, and the last question is %d", first, second, last)
@@ -118,22 +118,22 @@ func TestBodiesOfRequestsThatAskControlAreCounted(t *testing.T) {
 			}
 			synctest.Wait()
 			if n := server.Reads(0); n != 3*int64(len(body)) {
-				t.Errorf("%d bytes count of three requests that wait", n)
+				t.Errorf("%d bytes are counted for three waiting requests", n)
 			}
 			end(leave)
 			synctest.Wait()
 			if n := server.Reads(0); n != 0 {
-				t.Errorf("%d bytes count after %s", n, what)
+				t.Errorf("%d bytes are counted after %s", n, what)
 			}
 			leave()
 			f.Answered(f.Question())
 		}
 		server.Reads(stream.MaxKept)
 		if text := <-asking(t.Context(), t, client, "invented"); !strings.Contains(text, "reply: 429 details=headgate_crowded") {
-			t.Errorf("one too many gets %s", text)
+			t.Errorf("a request beyond the limit gets %s", text)
 		}
 		if n := server.Reads(-stream.MaxKept); n != 0 {
-			t.Errorf("%d bytes count when all requests are over", n)
+			t.Errorf("%d bytes are counted after all requests", n)
 		}
 	})
 }

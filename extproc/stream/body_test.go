@@ -112,10 +112,10 @@ func TestAnOpenStreamKeepsNoBodyAlive(t *testing.T) {
 			s := play(t, server, "base-picker:9002", c.lines)
 			<-s.idle
 			if s.told != c.told || len(s.bodies) != c.bodies {
-				t.Fatalf("it was told %s last, and there were %d bodies", s.told, len(s.bodies))
+				t.Fatalf("its last message was %s, and there were %d bodies", s.told, len(s.bodies))
 			}
 			if n := s.kept(); n != 0 {
-				t.Errorf("%d of %d bodies are kept", n, len(s.bodies))
+				t.Errorf("%d of %d bodies are still in memory", n, len(s.bodies))
 			}
 		})
 	}
@@ -147,10 +147,10 @@ func TestNothingKeepsABodyAfterItsWait(t *testing.T) {
 			f.SetWorld(f.View().World) // publishes the news
 			<-s.idle
 			if s.told != c.told {
-				t.Fatalf("it was told %s last", s.told)
+				t.Fatalf("its last message was %s", s.told)
 			}
 			if n := s.kept(); n != 0 {
-				t.Errorf("%d of %d bodies are kept", n, len(s.bodies))
+				t.Errorf("%d of %d bodies are still in memory", n, len(s.bodies))
 			}
 		})
 	}

@@ -54,23 +54,23 @@ func TestDecodedBodiesAreBounded(t *testing.T) {
 	const body = `{"model":"llama"}`
 	x, _ := send(body)
 	if n := server.Reads(0); n != int64(len(body)) {
-		t.Errorf("%d bytes count of a body that is to be sent on, want %d", n, len(body))
+		t.Errorf("%d bytes are counted for a body that will be forwarded, want %d", n, len(body))
 	}
 	x.End(time.Now())
 	for what, body := range map[string]string{"is answered": `{"model":"no"}`, "waits": `{"model":"missing"}`} {
 		x, _ := send(body)
 		if n := server.Reads(0); n != 0 {
-			t.Errorf("%d bytes count of a request that %s", n, what)
+			t.Errorf("%d bytes are counted for a request that %s", n, what)
 		}
 		x.End(time.Now())
 	}
 	server.Reads(stream.MaxKept)
 	if _, got := send(body); got != "reply: 429 details=headgate_crowded content-type=application/json\n"+
 		`{"error":{"message":"The gateway has too many large messages to read. Try again later.","type":"rate_limit_error","param":null,"code":"crowded"}}`+"\n" {
-		t.Errorf("one too many gets %s", got)
+		t.Errorf("a request beyond the limit gets %s", got)
 	}
 	if n := server.Reads(-stream.MaxKept); n != 0 {
-		t.Errorf("%d bytes count when all requests are over", n)
+		t.Errorf("%d bytes are counted after all requests", n)
 	}
 }
 
@@ -96,7 +96,7 @@ func TestDecodedBodiesAreLetGo(t *testing.T) {
 			}
 			synctest.Wait()
 			if n := server.Reads(0); n != 0 {
-				t.Errorf("%d bytes count of a request for %s", n, model)
+				t.Errorf("%d bytes are counted for a request for %s", n, model)
 			}
 		}
 		leave()
@@ -139,7 +139,7 @@ func TestWaitsForDecodersAreBounded(t *testing.T) {
 			func() {
 				defer func() {
 					if recover() == nil {
-						t.Error("a decoder that is broken does not panic")
+						t.Error("a broken decoder does not panic")
 					}
 				}()
 				send()

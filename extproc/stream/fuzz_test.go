@@ -69,7 +69,7 @@ func FuzzExchange(f *testing.F) {
 			}
 			for turn := 0; x.Waits() != ""; turn++ {
 				if len(answers) > 0 {
-					t.Fatalf("a request that waits is told %v", answers)
+					t.Fatalf("a waiting request gets %v", answers)
 				}
 				x.Override()
 				if answers = x.Resume(now); turn == 2 && x.Waits() != "" {
@@ -89,7 +89,7 @@ func FuzzExchange(f *testing.F) {
 			}
 		}
 		if duplex && !replied && len(out) > 0 && !bytes.Contains(out, []byte("sql-v2")) && !bytes.HasPrefix(in, out) {
-			t.Fatalf("in went %q, out came %q", in, out)
+			t.Fatalf("the input was %q, the output %q", in, out)
 		}
 		x.End(now)
 		x.End(now)

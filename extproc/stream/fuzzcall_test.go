@@ -105,7 +105,7 @@ func FuzzCall(f *testing.F) {
 		}
 		for len(out) > 0 {
 			if len(out) < 5 || len(out)-5 < int(binary.BigEndian.Uint32(out[1:])) {
-				t.Fatalf("a part of a message goes on: %q", out)
+				t.Fatalf("a part of a message is forwarded: %q", out)
 			}
 			message := out[5 : 5+binary.BigEndian.Uint32(out[1:])]
 			if named, ok := lastString(message); out[0] == 0 && (!ok || named != model) {

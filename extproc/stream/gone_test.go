@@ -52,7 +52,7 @@ func TestARequestWhoseEngineHasGoneIsEndedOnItsStream(t *testing.T) {
 		{id, "10.0.0.9:8000", 6, false, false},
 	} {
 		if got := server.Silent(outcome.Progress{ID: c.id, Endpoint: c.endpoint, Bytes: c.bytes}, c.vacant); got != c.ends {
-			t.Errorf("record %d: it is ended: %v, want %v", n, got, c.ends)
+			t.Errorf("record %d: the request is ended: %v, want %v", n, got, c.ends)
 		}
 	}
 	record := outcome.Progress{ID: id, Endpoint: endpoint, Bytes: 7}
@@ -149,7 +149,7 @@ func TestARequestAtAnEndpointThatHasLeftIsEnded(t *testing.T) {
 	server.Progressed(records[0]) // of a request that is over: no dial
 	server.Progressed(outcome.Progress{ID: records[1].ID, Endpoint: "/run/inner.sock"})
 	if len(dialed) != 0 || server.Dialing() != 0 {
-		t.Errorf("%d dials go on", server.Dialing())
+		t.Errorf("%d dials are in progress", server.Dialing())
 	}
 	if err := exchanges[records[1].ID].CloseSend(); err != nil {
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func await(t *testing.T, what string, holds func() bool) {
 		select {
 		case <-tick.C:
 		case <-limit:
-			t.Fatalf("it does not hold that %s", what)
+			t.Fatalf("%s: this never holds", what)
 		}
 	}
 }

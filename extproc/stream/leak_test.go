@@ -119,7 +119,7 @@ func TestNothingIsKeptOfRequestsThatHaveEnded(t *testing.T) {
 	}
 	for n := range 1000 { // as many may ask control at once
 		if _, _, ok := f.AskControl(); !ok {
-			t.Fatalf("%d requests ask control for ever", 1000-n)
+			t.Fatalf("%d requests still ask control", 1000-n)
 		}
 	}
 }

@@ -58,7 +58,7 @@ func TestRequestsWaitForACopyThatIsFull(t *testing.T) {
 		}
 	}
 	if full := held.HeldFull(); full[nobody] != 4 {
-		t.Errorf("%v wait for a copy that is full", full)
+		t.Errorf("%v wait for a full copy", full)
 	}
 	all[3].end() // while it waits
 	awaitHeld(t, held, 3)
@@ -99,7 +99,7 @@ func TestThoseThatWaitAreDecidedAnewWhenCopiesChange(t *testing.T) {
 	awaitHeld(t, held, 4)
 	f.ApplyPlacement(news(t, f, []string{"unloading=nobody@" + address, "failed=other"}))
 	if full := held.HeldFull(); len(full) > 0 {
-		t.Errorf("without a copy %v wait for one that is full", full)
+		t.Errorf("without a copy %v wait for a full one", full)
 	}
 	f.ApplyPlacement(news(t, f, []string{"loaded=nobody@" + address}))
 	for _, s := range waiting {
@@ -132,13 +132,13 @@ func TestAWaitForACopyThatIsFullEnds(t *testing.T) {
 		n := news(t, f, []string{"failed=nobody"})
 		f.ApplyPlacement(n)
 		if _, m := ask(t.Context(), t, client); !strings.Contains(render(t, m), "too_many_waiting") {
-			t.Errorf("one more than may wait: %v", m)
+			t.Errorf("a request beyond the limit: %v", m)
 		}
 		if got := decided(t, first); !strings.Contains(got, "504") || !strings.Contains(got, "model_busy") {
-			t.Errorf("its time is over: %s", got)
+			t.Errorf("after its time: %s", got)
 		}
 		if got := decided(t, call); !strings.Contains(got, "DeadlineExceeded") || !strings.Contains(got, "model_busy") {
-			t.Errorf("the time of a call is over: %s", got)
+			t.Errorf("after the time of a call: %s", got)
 		}
 		awaitHeld(t, held, 0)
 	})
@@ -158,11 +158,11 @@ func TestAnEndWakesThoseOfEveryPool(t *testing.T) {
 	}
 	defer ticket.Leave()
 	if len(ticket.Turn()) > 0 {
-		t.Fatal("it has its turn while the copy is full")
+		t.Fatal("it gets its turn while the copy is full")
 	}
 	held.Freed("another")
 	if len(ticket.Turn()) > 0 {
-		t.Fatal("it has its turn for another model's sake")
+		t.Fatal("it gets its turn because of another model")
 	}
 	full.Add(-1)
 	held.Freed(other.ID)
@@ -176,7 +176,7 @@ func TestAnEndWakesThoseOfEveryPool(t *testing.T) {
 	full.Add(1)
 	ticket.Back()
 	if len(ticket.Turn()) > 0 {
-		t.Error("it has its turn though another was faster")
+		t.Error("it gets no second turn after another was faster")
 	}
 	full.Add(-1)
 	held.Freed(nobody.ID)

@@ -42,7 +42,7 @@ func TestTimesOfADecision(t *testing.T) {
 				}
 				if first := is["first_token"].GetNumberValue(); math.Abs(sum-first) > 1e-5 || is["frontend_overhead"].GetNumberValue() != 0.04 ||
 					first < 0.29 {
-					t.Errorf("the first token comes after %g s, of %v", first, is)
+					t.Errorf("the time to first token is %g s, of %v", first, is)
 				}
 			}
 		}
@@ -99,13 +99,13 @@ func TestWhereTheAdapterWasIsTold(t *testing.T) {
 	}
 	x, _, _, told := exchange(stream.Gateway, "text-to-sql")
 	if len(told) != 1 || told[0].Adapter != "slot" || told[0].Loading != 40*time.Millisecond || told[0].Expected != 90*time.Millisecond {
-		t.Errorf("another gateway's answer tells %+v", told)
+		t.Errorf("another gateway's response gives %+v", told)
 	}
 	x.End(time.Now())
 	behind, _, _, _ := exchange(stream.Own, "llama")
 	f.View().Snapshot.Pools["ns/base"].Endpoints[0].Backlog.Queue.Store(time.Now().Add(10 * time.Second).UnixNano())
 	if x, adapter, _, _ := exchange(stream.Own, "text-to-sql"); adapter != "" {
-		t.Errorf("behind ten seconds of prompts it tells of %q", adapter)
+		t.Errorf("behind ten seconds of prompts it reports %q", adapter)
 	} else {
 		x.End(time.Now())
 	}

@@ -59,7 +59,7 @@ func TestPacesDecide(t *testing.T) {
 					Answered: 10 * time.Millisecond})
 			}
 			if got := f.ServiceTime(objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "base"}, ID: "sql-v2"}); got != 10e6 {
-				t.Fatalf("the pace is %d ns", got)
+				t.Fatalf("the service time is %d ns", got)
 			}
 			e := &f.View().Snapshot.Pools["ns/base"].Endpoints[0]
 			e.InFlight.Add(2)
@@ -76,13 +76,13 @@ func TestPacesDecide(t *testing.T) {
 						told++
 						if p["reason"].GetStringValue() != c.reason || p["among"].GetNumberValue() != c.among ||
 							(p["among"] != nil) != c.runs {
-							t.Errorf("it is told %v, want %q among %g", p, c.reason, c.among)
+							t.Errorf("the metadata has %v, want %q among %g", p, c.reason, c.among)
 						}
 					}
 				}
 			}
 			if told != 1 {
-				t.Errorf("it is told of %d decisions", told)
+				t.Errorf("%d decisions are observed", told)
 			}
 			if got := e.Backlog.ServiceTimes.Load() == 10e6 && e.Backlog.Timed.Load() == 1; got != c.runs {
 				t.Errorf("it claims %d ns of %d", e.Backlog.ServiceTimes.Load(), e.Backlog.Timed.Load())
@@ -171,7 +171,7 @@ func TestAnotherGatewaysAnswersAreTimed(t *testing.T) {
 				" shown=FULL_DUPLEX_STREAMED :path=/v2/models/text-to-sql/infer")
 			if c.held {
 				if x.Waits() == "" {
-					t.Fatal("it is not held")
+					t.Fatal("it is not queued")
 				}
 				f.ApplyPlacement(news(t, f, []string{"loaded=sql-v2@" + address}))
 				now = now.Add(time.Minute)

@@ -22,7 +22,7 @@ func TestNoCopyWithALimitIsNamedForARetry(t *testing.T) {
 		{[]pick.Decision{free, free, limited}, 2},
 	} {
 		if got := unlimited(c.picks); len(got) != c.want {
-			t.Errorf("%d: %d are named, want %d", i, len(got), c.want)
+			t.Errorf("%d: %d picks, want %d", i, len(got), c.want)
 		}
 	}
 }

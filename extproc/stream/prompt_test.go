@@ -33,7 +33,7 @@ func throughTo(t *testing.T, x stream.Exchange, body string) stream.Exchange {
 		}
 	}
 	if x.HasPrompt() {
-		t.Error("the prompt is kept while the answer is waited for")
+		t.Error("the prompt is kept during the response")
 	}
 	return x
 }
@@ -62,7 +62,7 @@ func TestPromptsAreRemembered(t *testing.T) {
 	h.Begin(prefix.Scope{Pool: "ns/base", Adapter: "sql-v2"}.Seed())
 	h.Write([]byte(strings.Repeat("s", 2*prefix.BlockBytes)))
 	if got := f.Cached(&pick.Request{}, h.Blocks(), nil); slices.Max(got) != 2 {
-		t.Errorf("%v blocks are there of two blocks of the pool's adapter", got)
+		t.Errorf("%v blocks are cached of two blocks for the pool's adapter", got)
 	}
 	for _, c := range []struct {
 		what, body string
@@ -78,11 +78,11 @@ func TestPromptsAreRemembered(t *testing.T) {
 	}
 	base := through(t, server, completion("gpt-4", 1, 0, ""))
 	if cached, _ := cachedAt(t, f, base, "ns/base", completion("llama", 4, 2, "a")); cached != 1 {
-		t.Errorf("of the base model %d blocks, want those of its own prompt and none of the adapter's", cached)
+		t.Errorf("for the base model %d blocks are cached, want those of its own prompt and none of the adapter's", cached)
 	}
 	base = through(t, server, completion("llama", 2, 0, ""))
 	if cached, _ := cachedAt(t, f, base, "ns/base", completion("gpt-4", 4, 2, "a")); cached != 2 {
-		t.Errorf("of the base model %d tokens, want those of the prompt that came by its other name", cached)
+		t.Errorf("for the base model %d tokens are cached, want those of the prompt under its other name", cached)
 	}
 }
 
@@ -93,10 +93,10 @@ func TestPromptsOfAnOpenPool(t *testing.T) {
 	server.ReadPrompts()
 	x := throughTo(t, server.Exchange(stream.Gateway, "open-picker:9002", 9002), completion("qwen", 2, 0, ""))
 	if cached, _ := cachedAt(t, f, x, "ns/open", completion("qwen", 3, 0, "")); cached != 2 {
-		t.Errorf("%d tokens, want those of the prompt before", cached)
+		t.Errorf("%d tokens are cached, want those of the prompt before", cached)
 	}
 	if cached, _ := cachedAt(t, f, x, "ns/open", completion("other", 3, 0, "")); cached != 0 {
-		t.Errorf("%d tokens of another model", cached)
+		t.Errorf("%d tokens of another model are cached", cached)
 	}
 }
 
@@ -157,7 +157,7 @@ func TestPromptsAreReadWhereTheyAreAskedFor(t *testing.T) {
 	asking.ReadPrompts()
 	x := through(t, asking, completion("text-to-sql", 0, 1, "z"))
 	if cached, _ := cachedAt(t, f, x, "ns/base", completion("text-to-sql", 4, 2, "a")); cached != 0 {
-		t.Errorf("%d tokens of a prompt that nobody was to read", cached)
+		t.Errorf("%d tokens of a prompt that should not be read", cached)
 	}
 }
 
@@ -181,7 +181,7 @@ func TestPromptsThatOthersMayHaveSent(t *testing.T) {
 	fresh := completion("text-to-sql", 0, 40, "c")
 	x := through(t, server, completion("text-to-sql", 4, 2, "a"))
 	if cached, _ := cachedAt(t, f, x, "ns/base", fresh); cached != 0 {
-		t.Errorf("%d blocks are expected, and no two prompts had anything in common", cached)
+		t.Errorf("%d blocks are expected although no two prompts had anything in common", cached)
 	}
 	for range 300 {
 		x = through(t, server, completion("text-to-sql", 4, 2, "a"))

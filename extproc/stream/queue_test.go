@@ -105,7 +105,7 @@ func TestRequestsWaitUntilTheirModelIsThere(t *testing.T) {
 	leaving, leave := context.WithCancel(t.Context())
 	_, m := ask(leaving, t, client)
 	if d := m.GetOverrideMessageTimeout().AsDuration(); d != time.Minute {
-		t.Errorf("the data plane is asked to wait %v", d)
+		t.Errorf("the data plane extends its timeout by %v", d)
 	}
 	dying, die := context.WithCancel(t.Context())
 	ask(dying, t, client)
@@ -149,11 +149,11 @@ func TestNobodyOvertakesThoseThatWait(t *testing.T) {
 		}
 	}
 	if x.Waits() == "" {
-		t.Error("it goes before the one whose turn it is")
+		t.Error("it precedes the one whose turn it is")
 	}
 	ticket.Leave()
 	if out := x.Resume(time.Now()); len(out) != 1 {
-		t.Errorf("when that has gone it is told %v", out)
+		t.Errorf("after that one it gets %v", out)
 	}
 	x.End(time.Now())
 }
@@ -162,7 +162,7 @@ func TestAWaitEndsWithItsTime(t *testing.T) {
 	_, held, client := holding(t, 50*time.Millisecond, 1)
 	s, _ := ask(t.Context(), t, client)
 	if got := decided(t, s); !strings.Contains(got, "reply: 504") {
-		t.Errorf("after its time it is told %s", got)
+		t.Errorf("after its time it gets %s", got)
 	}
 	awaitHeld(t, held, 0)
 }
@@ -172,14 +172,14 @@ func TestAWaitEndsWithAFailureAndAFullQueueHasNone(t *testing.T) {
 	s, _ := ask(t.Context(), t, client)
 	_, full := ask(t.Context(), t, client)
 	if got := render(t, full); !strings.Contains(got, "reply: 429") || !strings.Contains(got, "retry-after=") {
-		t.Errorf("with one that waits the next is told %s", got)
+		t.Errorf("behind a waiting request the next gets %s", got)
 	}
 	f.ApplyPlacement(news(t, f, []string{"failed=nobody"}))
 	if got := decided(t, s); !strings.Contains(got, "reply: 503") || !strings.Contains(got, "model_load_failed") {
-		t.Errorf("when it cannot be loaded it is told %s", got)
+		t.Errorf("when the model cannot be loaded it gets %s", got)
 	}
 	if _, m := ask(t.Context(), t, client); !strings.Contains(render(t, m), "model_load_failed") {
-		t.Errorf("the next is told %v", m)
+		t.Errorf("the next gets %v", m)
 	}
 	awaitHeld(t, held, 0)
 }
@@ -199,10 +199,10 @@ func TestAWaitForAVModelOutlivesItsModel(t *testing.T) {
 		awaitHeld(t, held, 2)
 		f.ApplyPlacement(news(t, f, []string{word}))
 		if got := decided(t, named); !strings.Contains(got, "destination-endpoint="+address) || !strings.Contains(got, "sql-v3") {
-			t.Errorf("%s: the VModel's is told %s", word, got)
+			t.Errorf("%s: the VModel's request gets %s", word, got)
 		}
 		if got := decided(t, own); !strings.Contains(got, "reply: ") {
-			t.Errorf("%s: the model's is told %s", word, got)
+			t.Errorf("%s: the model's request gets %s", word, got)
 		}
 		awaitHeld(t, held, 0)
 		page := httptest.NewRecorder()
@@ -226,7 +226,7 @@ func TestAWaitForAVModelGoesOnForAnotherModel(t *testing.T) {
 	awaitWanted(t, held, "sql-v4", 1)
 	f.ApplyPlacement(news(t, f, []string{"loaded=sql-v4@" + address}))
 	if got := decided(t, s); !strings.Contains(got, "destination-endpoint="+address) || !strings.Contains(got, "sql-v4") {
-		t.Errorf("it is told %s", got)
+		t.Errorf("it gets %s", got)
 	}
 	awaitHeld(t, held, 0)
 }
@@ -248,7 +248,7 @@ func TestAWaitForAVModelOvertakesNobody(t *testing.T) {
 	awaitWanted(t, held, "sql-v4", 2)
 	ticket.Leave()
 	if got := decided(t, s); !strings.Contains(got, "sql-v4") {
-		t.Errorf("it is told %s", got)
+		t.Errorf("it gets %s", got)
 	}
 	awaitHeld(t, held, 0)
 }
@@ -276,7 +276,7 @@ func TestAWaitEndsWithItsProcess(t *testing.T) {
 	s, _ := ask(t.Context(), t, dialServer(t, server, stream.Own))
 	server.Refuse()
 	if got := decided(t, s); !strings.Contains(got, "reply: 503") || !strings.Contains(got, "retry-after=") {
-		t.Errorf("it is told %s", got)
+		t.Errorf("it gets %s", got)
 	}
 	awaitHeld(t, held, 0)
 	page := httptest.NewRecorder()
@@ -292,7 +292,7 @@ func TestAWaitEndsWhereTheModelIsGone(t *testing.T) {
 	s, _ := ask(t.Context(), t, client)
 	f.ApplyPlacement(news(t, f, []string{"unknown=nobody"}))
 	if got := decided(t, s); !strings.Contains(got, "reply: 404") || !strings.Contains(got, "model_not_found") {
-		t.Errorf("when it is gone it is told %s", got)
+		t.Errorf("when the model is gone it gets %s", got)
 	}
 	awaitHeld(t, held, 0)
 }
@@ -308,7 +308,7 @@ func TestAWaitKeepsNoSnapshotAlive(t *testing.T) {
 		runtime.GC()
 	}
 	if old.Value() != nil {
-		t.Error("the snapshot lives")
+		t.Error("the snapshot is still in memory")
 	}
 	cancel()
 	awaitHeld(t, held, 0)

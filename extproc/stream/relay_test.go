@@ -75,7 +75,7 @@ func sent(t *testing.T, x stream.Exchange, sealer *relaytoken.Sealer, lines ...s
 			}
 			if x.FromRelay() && !slices.Contains(common.GetHeaderMutation().GetRemoveHeaders(), "x-headgate-relay-token") &&
 				len(common.GetHeaderMutation().GetSetHeaders()) > 0 {
-				t.Error("the engine gets the errand")
+				t.Error("the engine gets the relay token")
 			}
 			for _, h := range common.GetHeaderMutation().GetSetHeaders() {
 				switch value := string(h.GetHeader().GetRawValue()); h.GetHeader().GetKey() {
@@ -84,7 +84,7 @@ func sent(t *testing.T, x stream.Exchange, sealer *relaytoken.Sealer, lines ...s
 				case "x-headgate-relay-token":
 					opened, ok := sealer.Open(value)
 					if !ok {
-						t.Fatal("nobody can open the errand")
+						t.Fatal("the relay token cannot be opened")
 					}
 					e = opened
 				}
@@ -132,9 +132,9 @@ func TestTheInnerServerIsTheLastPick(t *testing.T) {
 		}, address + ` {"model":"sql-v2"}`, ""},
 		{"no control", []string{post, `body {"model":"text-to-sql"}`}, plain, func(c *stream.Config) { c.Flow = nil }, address +
 			` {"model":"sql-v2"}`, ""},
-		{"no inner server", []string{post, `body {"model":"text-to-sql"}`}, plain, func(c *stream.Config) { c.Relay = "" }, address +
+		{"no relay", []string{post, `body {"model":"text-to-sql"}`}, plain, func(c *stream.Config) { c.Relay = "" }, address +
 			` {"model":"sql-v2"}`, ""},
-		{"an Envoy that takes nothing back", []string{post, `body {"model":"text-to-sql"}`}, func(s *stream.Server) stream.Exchange {
+		{"an Envoy without a socket for the relay", []string{post, `body {"model":"text-to-sql"}`}, func(s *stream.Server) stream.Exchange {
 			return s.ExchangeAt("", objects.Name{}, nil)
 		}, nil, address + ` {"model":"sql-v2"}`, ""},
 		{"another gateway", []string{post, `body {"model":"text-to-sql"}`}, func(s *stream.Server) stream.Exchange {
@@ -149,14 +149,14 @@ func TestTheInnerServerIsTheLastPick(t *testing.T) {
 		switch {
 		case c.name == "":
 			if e.Kind != "" {
-				t.Errorf("%s: it has the errand %+v", c.what, e)
+				t.Errorf("%s: its token is %+v", c.what, e)
 			}
 		case e.Kind != relaytoken.Again, e.Back != "back", len(e.Models) != 1 || e.Models[0].Name != c.name, e.Last,
 			len(e.Tried) != 1 || e.Tried[0].Endpoint != address || e.Tried[0].At != address,
 			e.Tried[0].Model != "sql-v2" && e.Tried[0].Model != "mm-1",
 			e.Models[0].Target.Adapter != map[string]string{"text-to-sql": "sql-v2", "sql": "sql", "mm-1": "mm-1",
 				"runtime": "runtime"}[c.name]:
-			t.Errorf("%s: its errand is %+v", c.what, e)
+			t.Errorf("%s: its token is %+v", c.what, e)
 		}
 	}
 }
@@ -176,15 +176,15 @@ func TestWhatIsSentOnceMoreWasAdmitted(t *testing.T) {
 		to    string
 		again bool
 	}{
-		{"as it was", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2"), Last: true}),
+		{"unchanged", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2"), Last: true}),
 			`body {"model":"sql-v2"}`}, address, false},
 		{"under another name", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2"), Last: true}),
 			`body {"model":"sql-v1"}`}, address + ` {"model":"sql-v2"}`, false},
 		{"for a VModel", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql"), Last: true}),
 			`body {"model":"old"}`}, address + ` {"model":"sql-v2"}`, false},
-		{"not the last way", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2")}),
+		{"the relay may be used again", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2")}),
 			`body {"model":"sql-v2"}`}, address + ",/run/inner.sock", true},
-		{"at a listener that has it not", []string{post + " " +
+		{"at a listener without the model", []string{post + " " +
 			again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("sql-v2"), Listener: "Gateway ns/g other", Last: true}),
 			`body {"model":"sql-v2"}`}, address + " pool/ns/base", false},
 		{"for a pool that a route named", []string{post + " " +
@@ -197,10 +197,10 @@ func TestWhatIsSentOnceMoreWasAdmitted(t *testing.T) {
 				" mm-1", false},
 		{"V2 by REST", []string{aInfer + "mm-9/infer " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("mm-1"), Last: true})},
 			address + " mm-1 /v2/models/mm-1/infer", false},
-		{"for a model that nobody has", []string{post + " " +
+		{"for a model without a copy", []string{post + " " +
 			again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("gone"), Last: true}), `body {"model":"gone"}`},
 			"waits for ns/base/gone, 16 bytes, at most 5m0s", false},
-		{"an errand of the inner server's", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Again, Models: of("sql-v2")})},
+		{"a token for the relay itself", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Again, Models: of("sql-v2")})},
 			"reply: 503", false},
 		{"for two", []string{post + " " + again(relaytoken.Request{Kind: relaytoken.Sent, Models: append(of("a"), of("b")...)})},
 			"reply: 503", false},
@@ -219,7 +219,7 @@ func TestWhatIsSentOnceMoreWasAdmitted(t *testing.T) {
 	rewritten := server.ExchangeAt("", base, &wire.Rewrite{Prefix: "/v2", With: "/x"}).TakenAt("back")
 	if to, _ := sent(t, rewritten, sealer, aInfer+"mm-9/infer "+
 		again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("mm-1"), Last: true})); to != address+" mm-1 /v2/models/mm-1/infer" {
-		t.Errorf("at a route that rewrites it goes to %s", to)
+		t.Errorf("at a route that rewrites the path it goes to %s", to)
 	}
 	// Tokens from other gateways are ignored.
 	x := server.Exchange(stream.Gateway, "base-picker:9002", 0)
@@ -232,7 +232,7 @@ func TestWhatIsSentOnceMoreWasAdmitted(t *testing.T) {
 	sent(t, x, sealer, post+" "+again(relaytoken.Request{Kind: relaytoken.Sent, Models: of("gone"), Last: true}), `body {"model":"gone"}`)
 	if out := x.Expire(); len(out) != 1 || !strings.Contains(string(out[0].GetImmediateResponse().GetBody()),
 		"The model 'client's' could not") {
-		t.Errorf("the client is told %v", out)
+		t.Errorf("the client gets %v", out)
 	}
 }
 
@@ -245,14 +245,14 @@ func TestACallForSeveralModelsGoesToTheInnerServer(t *testing.T) {
 		x                 func(*stream.Server) stream.Exchange
 	}{
 		{"two", "mm-model-id=mm-1 mm-model-id=text-to-sql", "/run/inner.sock", []string{"mm-1 mm-1", "text-to-sql sql-v2"}, false, nil},
-		{"one that there is not", "mm-model-id=nobody mm-model-id=mm-1", "/run/inner.sock", []string{"mm-1 mm-1"}, false, nil},
-		{"all that there are to be", "mm-required=all mm-model-id=mm-1 mm-model-id=mm-1", "/run/inner.sock",
+		{"an unknown model", "mm-model-id=nobody mm-model-id=mm-1", "/run/inner.sock", []string{"mm-1 mm-1"}, false, nil},
+		{"all are required, and one is unknown", "mm-required=all mm-model-id=mm-1 mm-model-id=mm-1", "/run/inner.sock",
 			[]string{"mm-1 mm-1", "mm-1 mm-1"}, true, nil},
-		{"not all that there are to be", "mm-required=all mm-model-id=mm-1 mm-model-id=nobody", "reply: 404 5 model not found", nil,
+		{"not all are required, and one is unknown", "mm-required=all mm-model-id=mm-1 mm-model-id=nobody", "reply: 404 5 model not found", nil,
 			false, nil},
 		{"none of them", "mm-model-id=noone mm-model-id=nobody", "reply: 404 5 none of the requested models were found", nil, false, nil},
 		{"VModels", "mm-vmodel-id=sql mm-vmodel-id=mm-1", "/run/inner.sock", []string{"sql sql"}, false, nil},
-		{"an Envoy that takes nothing back", "mm-model-id=mm-1 mm-model-id=text-to-sql",
+		{"an Envoy without a socket for the relay", "mm-model-id=mm-1 mm-model-id=text-to-sql",
 			"reply: 501 12 This gateway takes no call for several models.", nil, false, func(s *stream.Server) stream.Exchange {
 				return s.ExchangeAt("", objects.Name{}, nil)
 			}},
@@ -290,7 +290,7 @@ func TestCallsForControl(t *testing.T) {
 	}{
 		{"a way", "ModelMesh/getModelStatus", "/run/inner.sock", true, nil},
 		{"no way", "ModelMesh/getModelStatus", "reply: 404 12 This gateway serves no such method.", false, nil},
-		{"a runtime's own", "ModelRuntime/loadModel", "reply: 404 12 This gateway serves no such method.", true, nil},
+		{"the runtime's own error", "ModelRuntime/loadModel", "reply: 404 12 This gateway serves no such method.", true, nil},
 		{"another gateway", "ModelMesh/getModelStatus", "reply: 404 12 This gateway serves no such method.", true,
 			func(s *stream.Server) stream.Exchange {
 				return s.Exchange(stream.Gateway, "base-picker:9002", 0).TakenAt("back")
@@ -322,12 +322,12 @@ func TestRESTForEnginesThatTakeCallsAlone(t *testing.T) {
 	for _, c := range []struct{ what, line, to, name string }{
 		{"inference", aInfer + "mm-1/infer", "/run/inner.sock mm-1", "mm-1 mm-1"},
 		{"for a VModel", aInfer + "runtime/infer", "/run/inner.sock mm-1", "runtime runtime"},
-		{"what the model takes", "headers :method=GET mode=NONE shown=NONE end :path=/v2/models/mm-1", "/run/inner.sock mm-1", "mm-1 mm-1"},
+		{"a request for the model", "headers :method=GET mode=NONE shown=NONE end :path=/v2/models/mm-1", "/run/inner.sock mm-1", "mm-1 mm-1"},
 		{"whether it is ready", "headers :method=GET mode=NONE shown=NONE end :path=/v2/models/mm-1/ready",
 			`reply: 200 0 {"name":"mm-1","ready":true}`, ""},
-		{"a model that there is not", aInfer + "nobody/infer",
+		{"an unknown model", aInfer + "nobody/infer",
 			"reply: 404 0 {\"error\":\"The model 'nobody' does not exist. GET /v1/models lists those that do.\"}", ""},
-		{"of a pool that takes it", aInfer + "sticky/infer", "10.0.3.4:8000,10.0.3.3:8000,10.0.3.2:8000 sticky", ""},
+		{"in a pool that accepts REST", aInfer + "sticky/infer", "10.0.3.4:8000,10.0.3.3:8000,10.0.3.2:8000 sticky", ""},
 		{"of OpenAI's API", post, "", ""},
 	} {
 		x := server.ExchangeAt("", objects.Name{}, nil).TakenAt("back")
@@ -343,7 +343,7 @@ func TestRESTForEnginesThatTakeCallsAlone(t *testing.T) {
 	}
 	x := server.ExchangeAt("", objects.Name{}, nil) // without a socket for requests from the relay
 	if to, _ := sent(t, x, sealer, aInfer+"mm-1/infer"); to != address+" mm-1" {
-		t.Errorf("without an inner server it goes to %s", to)
+		t.Errorf("without a relay it goes to %s", to)
 	}
 }
 

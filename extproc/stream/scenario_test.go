@@ -52,7 +52,8 @@ import (
 //	control WORD…
 //	        a message of control; the first also announces the endpoints of ns/base and ns/silent.
 //	        loaded=, unloading=, gone= MODEL@ADDRESS, failed=, mended=MODEL,
-//	        registered=MODEL@POOL, moved=VMODEL@MODEL, takes=METHOD:PATH@ADDRESS, of ns/base; no MODEL means none
+//	        registered=MODEL@POOL, moved=VMODEL@MODEL, takes=METHOD:PATH@ADDRESS,
+//	        all in ns/base; no MODEL means none
 //	turn    the waiting request gets its turn
 //	expire, fail, full
 //	        its wait ends: its time is over, its model cannot be loaded, the queue is full
@@ -153,7 +154,7 @@ func scenario(t *testing.T) func(string) string {
 			case len(answers) == 0:
 				out.WriteString("(nothing)\n")
 			case x.Kept() > 0:
-				t.Errorf("%s: of a request that was sent on or answered %d bytes are kept", line, x.Kept())
+				t.Errorf("%s: %d bytes of a request that was forwarded or answered are kept", line, x.Kept())
 			}
 		}
 		counted := inFlight(f)
@@ -200,7 +201,7 @@ func news(t *testing.T, f *fleet.Fleet, words []string) endpointstate.PlacementU
 		case verb == "moved":
 			n.VModels[key] = endpointstate.Switch{Active: at}
 		default:
-			t.Fatalf("what is %q?", w)
+			t.Fatalf("%q is not a command", w)
 		}
 	}
 	return n
@@ -225,7 +226,7 @@ func callee(t *testing.T, words []string) (authority string, port int32, change 
 			case w == "override":
 				c.ModeOverride = true
 			default:
-				t.Fatalf("what is %q?", w)
+				t.Fatalf("%q is not a command", w)
 			}
 		}
 	}
@@ -285,7 +286,7 @@ func headerMap(t testing.TB, text string) (*extprocv3.HttpHeaders, *extprocv3.Pr
 		case ok:
 			h.Headers.Headers = append(h.Headers.Headers, &corev3.HeaderValue{Key: key, RawValue: []byte(value)})
 		default:
-			t.Fatalf("what is %q?", word)
+			t.Fatalf("%q is not a command", word)
 		}
 	}
 	return h, modes
@@ -371,7 +372,7 @@ func render(t *testing.T, m *extprocv3.ProcessingResponse) string {
 		}
 	case nil:
 		if m.GetModeOverride() == nil {
-			t.Fatal("an answer that says nothing")
+			t.Fatal("an empty response")
 		}
 	default:
 		t.Fatalf("no rendering of %T", r)

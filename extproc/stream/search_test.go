@@ -61,15 +61,15 @@ func TestAStoredResponseIsSearched(t *testing.T) {
 	expect("a turn", goesOn, `"stored":"resp_y"`, `"everybody":true`, "x-envoy-max-retries=3")
 	f.Observe(outcome.Outcome{Pool: "ns/sticky", Endpoint: "10.0.3.4:8000", Status: 404, Stored: "resp_y", Everybody: true})
 	f.Observe(outcome.Outcome{Pool: "ns/sticky", Endpoint: "10.0.3.4:8000", Status: 200, Stored: "resp_x"})
-	expect("what nobody has", ask(objects.Name{}, "headers :method=GET :path=/v1/responses/resp_y end"),
+	expect("a response that no endpoint has", ask(objects.Name{}, "headers :method=GET :path=/v1/responses/resp_y end"),
 		"404 details=headgate_response_not_found")
-	expect("what was found", ask(objects.Name{}, get), "destination-endpoint=10.0.3.4:8000")
+	expect("a response that was found", ask(objects.Name{}, get), "destination-endpoint=10.0.3.4:8000")
 	now = now.Add(11 * time.Second)
 	f.SetWorld(f.View().World)
-	expect("what nobody had a while ago", ask(objects.Name{}, "headers :method=GET :path=/v1/responses/resp_y end"), `"stored":"resp_y"`)
+	expect("a response that no endpoint had a while ago", ask(objects.Name{}, "headers :method=GET :path=/v1/responses/resp_y end"), `"stored":"resp_y"`)
 	f.Update(fleet.Soon, func(s *endpointstate.State, now time.Time) { s.Refused("10.0.3.1:8000", now) })
 	f.SetWorld(f.View().World)
-	expect("a response that one which is out may have",
+	expect("a response that an endpoint which is out may have",
 		ask(objects.Name{Namespace: "ns", Name: "sticky"}, "headers :method=GET :path=/v1/responses/resp_w end"), `"stored":"resp_w"`,
 		`"everybody":false`)
 	for _, path := range []string{"/v1/chat/completions", "/v1/responses"} {
@@ -100,7 +100,7 @@ func TestTheSettingsOfAPoolBoundTheSearch(t *testing.T) {
 			to, _, _ = strings.Cut(to, " ")
 			if n, want := 1+strings.Count(to, ","), map[int]int{3: 1, 1: 4}[picks]; n != want ||
 				strings.Contains(out, "max-retries") != (want > 1) {
-				t.Errorf("with --endpoints-per-request %d and attempts %d %s is asked of %d endpoints, want %d: %s", picks, *attempts, what,
+				t.Errorf("with --endpoints-per-request %d and attempts %d, %s is searched at %d endpoints, want %d: %s", picks, *attempts, what,
 					n, want, out)
 			}
 		}
@@ -121,7 +121,7 @@ func TestThePoolsOfAListenerAreAskedInTurn(t *testing.T) {
 	for range 50 {
 		to, e := asked("headers :method=GET :path=/v1/responses/resp_x end")
 		if e.Kind != relaytoken.Search || e.Back != "back" || e.Listener != "Gateway ns/g chat" || e.Most != 4 || len(e.Models) != 2 {
-			t.Fatalf("its errand is %+v", e)
+			t.Fatalf("its token is %+v", e)
 		}
 		pools := []string{e.Models[0].Target.Pool.String(), e.Models[1].Target.Pool.String()}
 		if to != "/run/inner.sock pool/"+pools[0] {
@@ -137,7 +137,7 @@ func TestThePoolsOfAListenerAreAskedInTurn(t *testing.T) {
 	}
 	if to, e := asked("headers :method=POST :path=/v1/responses/resp_x/cancel", "body {}"); e.Kind != relaytoken.Search ||
 		strings.HasPrefix(to, "reply") {
-		t.Errorf("a cancel goes to %s with %+v", to, e)
+		t.Errorf("a cancellation goes to %s with %+v", to, e)
 	}
 	again := relaytoken.Request{Kind: relaytoken.Sent, Back: "back", Listener: "Gateway ns/g chat", Most: 3, Last: true,
 		Models: []relaytoken.Model{{Target: route.Target{Pool: objects.Name{Namespace: "ns", Name: "sticky"}}}}}
@@ -157,7 +157,7 @@ func TestThePoolsOfAListenerAreAskedInTurn(t *testing.T) {
 	}
 	f.Made("resp_x", fleet.Maker{Pool: objects.Name{Namespace: "ns", Name: "base"}, Address: address})
 	if to, e := asked("headers :method=GET :path=/v1/responses/resp_x end"); e.Kind != "" || to != address+" pool/ns/base" {
-		t.Errorf("what is known goes to %s with %+v", to, e)
+		t.Errorf("a known response goes to %s with %+v", to, e)
 	}
 }
 

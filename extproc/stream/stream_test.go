@@ -232,14 +232,14 @@ func TestLargeBodiesInChunks(t *testing.T) {
 	mebibyte := bytes.Repeat([]byte(" "), 1<<20)
 	for range stream.MaxBody >> 20 {
 		if out := send(x, now, mebibyte, false); len(out) != 0 {
-			t.Fatalf("below the bound it says %v", out)
+			t.Fatalf("below the limit it returns %v", out)
 		}
 	}
 	if out := send(x, now, []byte("x"), false); len(out) != 1 || out[0].GetImmediateResponse().GetStatus().GetCode() != 413 {
-		t.Errorf("beyond the bound it says %v", out)
+		t.Errorf("beyond the limit it returns %v", out)
 	}
 	if out := send(x, now, mebibyte, true); len(out) != 0 {
-		t.Errorf("after its reply it says %v", out)
+		t.Errorf("after its reply it returns %v", out)
 	}
 
 	x, now = open()
@@ -290,7 +290,7 @@ func TestAnOpenStreamKeepsNoSnapshotAlive(t *testing.T) {
 			runtime.GC()
 		}
 		if decidedOver.Value() != nil {
-			t.Errorf("%s: the snapshot lives", name)
+			t.Errorf("%s: the snapshot is still in memory", name)
 		}
 		x.End(time.Now())
 	}
@@ -356,7 +356,7 @@ func TestWhatMigratesIsWell(t *testing.T) {
 		x := server.Exchange(stream.Own, "", 0)
 		answers, err := x.Receive(message(t, "headers :method=GET :path=/health end"), time.Now())
 		if err != nil || len(answers) != 1 || !strings.Contains(render(t, answers[0]), c.want) {
-			t.Errorf("until %v it says %v, %v, want %s", c.until, answers, err, c.want)
+			t.Errorf("until %v it returns %v, %v, want %s", c.until, answers, err, c.want)
 		}
 	}
 }

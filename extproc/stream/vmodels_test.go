@@ -60,9 +60,9 @@ func TestSessionsStayWithACanary(t *testing.T) {
 		of, _ := asked(t, server, "tried", "")
 		alone[of]++
 	}
-	for who, shares := range map[string]map[string]int{"sessions": shares, "requests of no session": alone} {
+	for who, shares := range map[string]map[string]int{"sessions": shares, "requests without a session": alone} {
 		if v1, v2 := shares["sticky-v1"], shares["sticky-v2"]; v1+v2 != many || v2 < 150 || v2 > 250 { // 50 %, and five standard deviations
-			t.Errorf("of %s: %v", who, shares)
+			t.Errorf("for %s: %v", who, shares)
 		}
 	}
 }
@@ -81,9 +81,9 @@ func TestASwitchMovesTheNextRequest(t *testing.T) {
 			}
 		}
 	}
-	expect("before control says anything", "sql-v2")
+	expect("before control sends anything", "sql-v2")
 	f.ApplyPlacement(news(t, f, []string{"loaded=sql-v2@" + address, "loaded=sql-v3@" + address}))
-	expect("control says nothing of it", "sql-v2")
+	expect("control does not mention it", "sql-v2")
 	f.ApplyPlacement(news(t, f, []string{"moved=sql@sql-v3"}))
 	expect("it was moved", "sql-v3")
 	f.ApplyPlacement(news(t, f, []string{"moved=sql@sql-v2", "gone=sql-v3@" + address}))

@@ -28,7 +28,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// world is the fleet of the scenarios:
+// address is the endpoint of ns/base in the fleet of the scenarios:
 //
 //	ns/base    10.0.0.1:8000 with the base model "llama" and the adapter "sql-v2". Routes admit
 //	           "text-to-sql" for that adapter, "gpt-4" and "llama" for the base model, "missing"

@@ -21,7 +21,7 @@ import (
 	"github.com/headgate/headgate/extproc/transcode"
 )
 
-var requests = flag.Int("requests", 6_000, "compare this many random requests, and as many answers, with what the oracle makes of them")
+var requests = flag.Int("requests", 6_000, "compare this many random requests, and as many answers, with the oracle")
 
 var datatypes = []string{"BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BF16",
 	"BYTES"}
@@ -239,11 +239,11 @@ func agree(t testing.TB, headerLength string, body []byte) (transcode.Request, f
 	before := bytes.Clone(body)
 	r, err := transcode.Read(infer, headerLength, body)
 	if !bytes.Equal(before, body) {
-		t.Fatalf("%q has become %q", before, body)
+		t.Fatalf("%q was changed to %q", before, body)
 	}
 	want, wanted, refused := oracle(infer, headerLength, body)
 	if (err == nil) != (refused == nil) {
-		t.Fatalf("%s %q: %v, but the oracle says %v", headerLength, body, err, refused)
+		t.Fatalf("%s %q: %v, but the oracle returns %v", headerLength, body, err, refused)
 	}
 	if err != nil {
 		if fault, ok := errors.AsType[*kserve.Error](err); !ok || fault.Code != kserve.InvalidArgument || fault.Reason == "" ||
@@ -277,7 +277,7 @@ func TestRequestsAreAsTheOracleReadsThem(t *testing.T) {
 			broken++
 		}
 	}
-	t.Logf("%d taken, %d refused, %d taken with bytes wrong", taken, refused, broken)
+	t.Logf("%d accepted, %d rejected, %d accepted with wrong bytes", taken, refused, broken)
 	if taken < *requests/3 || refused < *requests/20 || broken < *requests/100 {
 		t.Error("the test is too easy")
 	}
@@ -381,7 +381,7 @@ func answers(t testing.TB, r transcode.Request, message []byte, wanted func(stri
 	}
 	value, bad := tree(text)
 	if bad != nil {
-		t.Fatalf("%q: %q is no JSON", message, text)
+		t.Fatalf("%q: %q is not JSON", message, text)
 	}
 	if got.Status != 200 {
 		o, _ := value.(object)
@@ -400,7 +400,7 @@ func answers(t testing.TB, r transcode.Request, message []byte, wanted func(stri
 		}
 		again, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 		if err != nil || bytes.Equal(again, message) {
-			t.Fatalf("%q: %d %q, and the oracle reads it", message, got.Status, got.Body)
+			t.Fatalf("%q: %d %q, although the oracle accepts it", message, got.Status, got.Body)
 		}
 		return answers(t, r, again, wanted)
 	}
@@ -434,7 +434,7 @@ func TestAnswersAreAsTheOracleWritesThem(t *testing.T) {
 			broken++
 		}
 	}
-	t.Logf("%d taken, %d refused, %d taken with bytes wrong", taken, refused, broken)
+	t.Logf("%d accepted, %d rejected, %d accepted with wrong bytes", taken, refused, broken)
 	if taken < *requests/3 || refused < *requests/100 || broken < *requests/100 {
 		t.Error("the test is too easy")
 	}

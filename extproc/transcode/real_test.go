@@ -481,20 +481,20 @@ func TestRealEnginesWhereTheyDiffer(t *testing.T) {
 				{"base64", infer,
 					`{"id":"i","inputs":[{"name":"BYTES","datatype":"BYTES","shape":[1,1],"data":["/+8="],"parameters":{"content_type":"base64"}}]}`,
 					same, same},
-				{"what nobody reads", infer, fp32(`}],"more":[{}]}`), same, same},
+				{"an ignored value", infer, fp32(`}],"more":[{}]}`), same, same},
 				{"data of another nesting", infer, strings.Replace(fp32(`}]}`), "[1,2]}", "[[[1],[2]]]}", 1), same, same},
 				{"ragged data", infer, strings.Replace(fp32(`}]}`), "[1,2]}", "[1,[2]]}", 1), want{500, 200, ""}, same},
 				{"too few elements", infer, strings.Replace(fp32(`}]}`), `"data":[1,2]`, `"data":[1]`, 1), want{200, 400, ""},
 					want{500, 400, ""}},
 				{"a negative dimension", infer, strings.Replace(fp32(`}]}`), `"shape":[1,2]`, `"shape":[-1,-2]`, 1), want{200, 400, ""},
 					want{500, 400, ""}},
-				{"data that is no list", infer, `{"id":"i","inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":1}]}`,
+				{"data that is not a list", infer, `{"id":"i","inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":1}]}`,
 					want{200, 400, ""}, want{500, 400, ""}},
 				{"data twice", infer, fp32(`,"data":[3,4]}]}`), want{200, 400, ""}, want{200, 400, ""}},
 				{"no data", infer, `{"inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1]}]}`, want{422, 400, ""}, want{400, 400, ""}},
 				{"no inputs", infer, `{}`, want{422, 400, ""}, want{500, 400, ""}},
 				{"garbage behind it", infer, fp32(`}]}x`), want{422, 400, ""}, want{500, 400, ""}},
-				{"half of a pair", infer, `{"inputs":[{"name":"BYTES","datatype":"BYTES","shape":[1,1],"data":["\ud800"]}]}`,
+				{"half of a surrogate pair", infer, `{"inputs":[{"name":"BYTES","datatype":"BYTES","shape":[1,1],"data":["\ud800"]}]}`,
 					want{422, 400, ""}, want{500, 400, ""}},
 				{"no UTF-8", infer, "{\"inputs\":[{\"name\":\"BYTES\",\"datatype\":\"BYTES\",\"shape\":[1,1],\"data\":[\"\xff\"]}]}",
 					want{422, 400, ""}, want{200, 400, ""}},
@@ -560,7 +560,7 @@ func TestRealEnginesWhereTheyDiffer(t *testing.T) {
 				}
 				if bad := strings.Join(differs(seen(t, got.HeaderLength, got.Body), seen(t, headerLength, answer)),
 					" "); bad != want.differ {
-					t.Errorf("%s: they differ in %q, want %q:\n%s\nby REST\n%s", c.name, bad, want.differ, got.Body, answer)
+					t.Errorf("%s: %q differ, want %q:\n%s\nby REST\n%s", c.name, bad, want.differ, got.Body, answer)
 				}
 			}
 		})
@@ -627,7 +627,7 @@ func TestRealMessagesAreOurs(t *testing.T) {
 		t.Logf("%s: %d messages and fields are the same", c.name, both)
 		if m, l, o := strings.Join(more, " "), strings.Join(less, " "), strings.Join(other, " "); m != c.more || l != c.less ||
 			o != c.other {
-			t.Errorf("%s: only they have %q, only we %q, and another is %q", c.name, m, l, o)
+			t.Errorf("%s: only theirs have %q, only ours %q, and %q differ", c.name, m, l, o)
 		}
 	}
 }

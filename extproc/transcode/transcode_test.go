@@ -39,10 +39,10 @@ func TestRequestsThatAreRefused(t *testing.T) {
 			"inputs: input 'x': the key 'data' comes twice."},
 		{"a parameter twice", "", `{"inputs":[],"parameters":{"a":1,"a":2}}`, read + "parameters: the key 'a' comes twice."},
 		{"an id that is a number", "", `{"inputs":[],"id":5}`, read + "id: at byte 18 a string is missing."},
-		{"half of a pair", "", `{"inputs":[],"id":"\ud800"}`, read + "id: at byte 25 a string has an escape that is no character."},
-		{"half of a pair and a character", "", `{"inputs":[],"id":"\ud83d\u0041"}`, read +
+		{"half of a surrogate pair", "", `{"inputs":[],"id":"\ud800"}`, read + "id: at byte 25 a string has an escape that is no character."},
+		{"half of a surrogate pair and a character", "", `{"inputs":[],"id":"\ud83d\u0041"}`, read +
 			"id: at byte 31 a string has an escape that is no character."},
-		{"a pair the wrong way round", "", `{"inputs":[],"id":"\ude00\ud83d"}`, read +
+		{"a surrogate pair in the wrong order", "", `{"inputs":[],"id":"\ude00\ud83d"}`, read +
 			"id: at byte 31 a string has an escape that is no character."},
 		{"an unknown escape", "", `{"inputs":[],"id":"\x"}`, read + "id: at byte 19 a string has an unknown escape."},
 		{"a control character", "", "{\"inputs\":[],\"id\":\"\n\"}", read +
@@ -58,7 +58,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 			"The input 'x' has no shape: it is a list of whole numbers."},
 		{"no data", "", `{"inputs":[{"name":"x","datatype":"FP32","shape":[1]}]}`,
 			"The input 'x' must have either data, or binary_data_size among its parameters and its elements behind the JSON."},
-		{"data that is no list", "", one("FP32", "[1]", "1"), read + "inputs: input 'x': data: at byte 60 an array is missing."},
+		{"data that is not a list", "", one("FP32", "[1]", "1"), read + "inputs: input 'x': data: at byte 60 an array is missing."},
 		{"a dimension that is negative", "", one("FP32", "[-1]", "[1]"), read +
 			"inputs: input 'x': shape: at byte 50 stands no whole number from 0 to 9223372036854775807."},
 		{"a dimension that is a fraction", "", one("FP32", "[1.0]", "[1]"), read +
@@ -67,7 +67,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 			"The shape of input 'x' is none: its dimensions are not negative, and their product fits in 63 bits."},
 		{"a shape too large and empty", "", one("FP32", "[0,4294967296,4294967296]", "[]"),
 			"The shape of input 'x' is none: its dimensions are not negative, and their product fits in 63 bits."},
-		{"a shape that nobody fills", "", one("FP64", "[9223372036854775807]", "[1]"),
+		{"a shape with more elements than fit", "", one("FP64", "[9223372036854775807]", "[1]"),
 			"The input 'x' has 1 elements, and its shape says 9223372036854775807."},
 		{"too few elements", "", one("FP32", "[2,2]", "[[1,2],[3]]"), "The input 'x' has 3 elements, and its shape says 4."},
 		{"too many elements", "", one("BYTES", "[1]", `["a","b"]`), "The input 'x' has 2 elements, and its shape says 1."},
@@ -110,19 +110,19 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		{"binary_data_output that is null", "", `{"inputs":[],"parameters":{"binary_data_output":null}}`,
 			"The parameter binary_data_output must be true or false."},
 		{"an output without a name", "", `{"inputs":[],"outputs":[{}]}`, "A requested output has no name."},
-		{"outputs that are no list", "", `{"inputs":[],"outputs":{}}`, read + "outputs: at byte 23 an array is missing."},
-		{"a header that is no number", "x", `{"inputs":[]}`,
+		{"outputs that are not a list", "", `{"inputs":[],"outputs":{}}`, read + "outputs: at byte 23 an array is missing."},
+		{"a header that is not a number", "x", `{"inputs":[]}`,
 			"The header Inference-Header-Content-Length must be how many of the 13 bytes of the body are JSON."},
 		{"a header of 0", "0", `{"inputs":[]}`,
 			"The header Inference-Header-Content-Length must be how many of the 13 bytes of the body are JSON."},
 		{"a header too large", "14", `{"inputs":[]}`,
 			"The header Inference-Header-Content-Length must be how many of the 13 bytes of the body are JSON."},
 		{"a header too small", "12", `{"inputs":[]}`, read + "it ends too early."},
-		{"a tail that no input has", "13", `{"inputs":[]}ab`,
+		{"a tail without an input", "13", `{"inputs":[]}ab`,
 			"The body ends with 2 bytes that no input has: the binary_data_size of all inputs together is what follows the JSON."},
 		{"a tail too short", "", `{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"parameters":{"binary_data_size":4}}]}`,
 			"The input 'x' has 4 bytes in binary, and 0 follow the JSON (the header Inference-Header-Content-Length says where it ends)."},
-		{"a tail that the shape does not say", "91",
+		{"a tail that does not match the shape", "91",
 			`{"inputs":[{"name":"x","datatype":"FP32","shape":[2],"parameters":{"binary_data_size":4}}]}abcd`,
 			"The input 'x' has 4 bytes, and its shape says 2 elements of 4."},
 		{"BYTES without lengths", "92", `{"inputs":[{"name":"x","datatype":"BYTES","shape":[1],"parameters":{"binary_data_size":4}}]}abcd`,
@@ -132,7 +132,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 			"The input 'x' must have either data, or binary_data_size among its parameters and its elements behind the JSON."},
 		{"data that nests too deep", "", one("FP32", "[1]", strings.Repeat("[", 126)+"1"+strings.Repeat("]", 126)), read +
 			"inputs: input 'x': data: it nests deeper than 128 levels."},
-		{"what nobody reads nests too deep", "", `{"inputs":[],"more":` + strings.Repeat(`[`, 1<<20), read +
+		{"an ignored value that nests too deep", "", `{"inputs":[],"more":` + strings.Repeat(`[`, 1<<20), read +
 			"more: it nests deeper than 128 levels."},
 		{"objects that nest too deep", "", `{"inputs":[],"more":` + strings.Repeat(`{"a":`, 1<<20), read +
 			"more: it nests deeper than 128 levels."},
@@ -152,19 +152,19 @@ func TestRequestsThatAreRefused(t *testing.T) {
 // Requests at the limits are accepted.
 func TestRequestsThatAreTaken(t *testing.T) {
 	for name, body := range map[string]string{
-		"no input":                    `{"inputs":[]}`,
-		"nulls for what is not there": `{"id":null,"parameters":null,"outputs":null,"inputs":[{"name":"x","parameters":null,"datatype":"FP32","shape":[],"data":[1]}]}`,
-		"the largest":                 one("UINT64", "[1]", "[18446744073709551615]"),
-		"the least":                   one("INT64", "[1]", "[-9223372036854775808]"),
-		"the largest FP16":            one("FP16", "[1]", "[65519.99]"),
-		"a negative 0":                one("UINT8", "[1]", "[-0]"),
-		"a number too small":          one("FP32", "[1]", "[1e-400]"),
-		"as deep as may be":           one("FP32", "[1]", strings.Repeat("[", 125)+"1"+strings.Repeat("]", 125)),
-		"a shape of another nesting":  one("FP32", "[2,2]", "[1,[2,[3]],[],4]"),
-		"what nobody reads":           `{"inputs":[],"more":{"a":1,"a":[true,false,null,"\u00e9",-1.5e+3,{}]}}`,
+		"no input":                   `{"inputs":[]}`,
+		"nulls for missing values":   `{"id":null,"parameters":null,"outputs":null,"inputs":[{"name":"x","parameters":null,"datatype":"FP32","shape":[],"data":[1]}]}`,
+		"the largest":                one("UINT64", "[1]", "[18446744073709551615]"),
+		"the least":                  one("INT64", "[1]", "[-9223372036854775808]"),
+		"the largest FP16":           one("FP16", "[1]", "[65519.99]"),
+		"a negative 0":               one("UINT8", "[1]", "[-0]"),
+		"a number too small":         one("FP32", "[1]", "[1e-400]"),
+		"the maximum depth":          one("FP32", "[1]", strings.Repeat("[", 125)+"1"+strings.Repeat("]", 125)),
+		"a shape of another nesting": one("FP32", "[2,2]", "[1,[2,[3]],[],4]"),
+		"an ignored value":           `{"inputs":[],"more":{"a":1,"a":[true,false,null,"\u00e9",-1.5e+3,{}]}}`,
 	} {
 		if _, _, ok := agree(t, "", []byte(body)); !ok {
-			t.Errorf("%s is refused: %s", name, body)
+			t.Errorf("%s is rejected: %s", name, body)
 		}
 	}
 }
@@ -390,7 +390,7 @@ func TestMessagesAsOthersWriteThem(t *testing.T) {
 		{"a float in two parts", tensor("FP32", "\x32\x02\x00\x00\x32\x06\x80\x3f\x00\x00\x80\x3f"), ""},
 		{"a number that is cut", tensor("UINT16", "\x22\x02\x07\x80"), ""},
 		{"a parameter twice", "\x22\x07\x0a\x01b\x12\x02\x10\x05\x22\x07\x0a\x01b\x12\x02\x10\x06", `{"b":6}`},
-		{"a parameter that is taken back", "\x22\x07\x0a\x01b\x12\x02\x10\x05\x22\x05\x0a\x01b\x12\x00", `{"model_name":"","outputs":[]}`},
+		{"a parameter that is removed again", "\x22\x07\x0a\x01b\x12\x02\x10\x05\x22\x05\x0a\x01b\x12\x00", `{"model_name":"","outputs":[]}`},
 		{"two values of a parameter", "\x22\x09\x0a\x01b\x12\x04\x10\x05\x08\x01", `{"b":true}`},
 		{"a model twice", "\x0a\x01m\x0a\x01n", `{"model_name":"n","outputs":[]}`},
 		{"an unknown field", "\x0a\x01m\x98\x06\x01", `{"model_name":"m","outputs":[]}`},
@@ -403,7 +403,7 @@ func TestMessagesAsOthersWriteThem(t *testing.T) {
 		for _, all := range []string{"false", "true"} {
 			r, wanted, ok := agree(t, "", []byte(`{"inputs":[],"parameters":{"binary_data_output":`+all+`}}`))
 			if !ok {
-				t.Fatal("refused")
+				t.Fatal("rejected")
 			}
 			if c.name != "a name that is a number" { // protobuf ignores it as an unknown field
 				answers(t, r, []byte(c.message), wanted)
@@ -443,12 +443,12 @@ func TestEveryFloatOf16Bits(t *testing.T) {
 		})
 		r, wanted, ok := agree(t, "", []byte(`{"inputs":[]}`))
 		if !ok || !answers(t, r, message, wanted) {
-			t.Fatal("refused")
+			t.Fatal("rejected")
 		}
 		body := string(r.Answer(message).Body)
 		data := strings.TrimSuffix(body[strings.Index(body, `"data":`)+len(`"data":`):], "}]}")
 		if _, _, ok := agree(t, "", []byte(one(datatype, "[65536]", strings.ReplaceAll(data, "null", "0")))); !ok {
-			t.Fatal("refused")
+			t.Fatal("rejected")
 		}
 	}
 }

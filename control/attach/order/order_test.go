@@ -31,10 +31,12 @@ func shortOf(of string) string {
 
 // The lines of a block are events of one Stream; a file is one story:
 //
-//	have clusters a=1 b=2     what the Envoy should have of a type from now on, with versions
-//	ask routes p [-q] [had p=1]   it subscribes to names, or to all without names; -q unsubscribes; had: versions at the start
+//	have clusters a=1 b=2     the resources of a type from now on, with versions
+//	ask routes p [-q] [had p=1]
+//	                          the Envoy subscribes to names, or to all without names; -q
+//	                          unsubscribes; had: the versions that it has at the start
 //	take clusters             it accepts the last response of a type
-//	refuse clusters           it rejects it
+//	refuse clusters           it rejects that response
 //
 // The output is what is sent after each line.
 func TestScenarios(t *testing.T) {

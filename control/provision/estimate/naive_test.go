@@ -39,7 +39,8 @@ func small(seed uint64) (*estimate.Pipeline, []estimate.Setting, []float64) {
 			Central: random.IntN(2) == 0,
 		})
 		last := &settings[s]
-		// without a delay, simultaneous queries are one batch, which the naive simulator does not support
+		// Without a delay, simultaneous queries are one batch, which the naive simulator does not
+		// support.
 		last.Ahead = last.Wait > 0 && random.IntN(3) == 0
 		at := 0.0
 		for range random.IntN(6) - 1 {

@@ -133,7 +133,8 @@ func (w *path) takes(seed, query uint64, number int, e *Edge) bool {
 	return at >= before && at < before+e.Share
 }
 
-// choiceHash and timeHash are offsets that keep the hash inputs of edges, choices and service times apart.
+// choiceHash and timeHash are offsets that keep the hash inputs of edges, choices and service times
+// apart.
 const choiceHash, timeHash = 1 << 32, 1 << 48
 
 // chance returns a number in [0, 1) that depends only on seed, query and purpose. Two

@@ -51,8 +51,8 @@ type Latencies struct {
 const (
 	// bucketBits of the mantissa select a bucket within a power of two.
 	bucketBits = 7
-	// leastPower and powers bound the buckets, which cover 2^-24 s (60 ns) to 2^24 s (194 days). Times beyond are in the first or last
-	// bucket.
+	// leastPower and powers bound the buckets, which cover 2^-24 s (60 ns) to 2^24 s (194 days).
+	// Times beyond are in the first or last bucket.
 	leastPower, powers = -24, 48
 )
 

@@ -40,7 +40,7 @@ func TestNumbers(t *testing.T) {
 		s.SetWorld(step.world)
 		if i == 4 {
 			if got := s.TakeCaches(); len(got) != 0 {
-				t.Errorf("step %d: of endpoints that are gone it tells %+v", i, got)
+				t.Errorf("step %d: caches of removed endpoints are reported: %+v", i, got)
 			}
 			continue
 		}
@@ -55,7 +55,7 @@ func TestNumbers(t *testing.T) {
 		}
 		slices.Sort(empty)
 		if !slices.Equal(empty, step.empty) {
-			t.Errorf("step %d: empty are %v, want %v", i, empty, step.empty)
+			t.Errorf("step %d: emptied are %v, want %v", i, empty, step.empty)
 		}
 	}
 }
@@ -98,7 +98,7 @@ func TestCaches(t *testing.T) {
 		},
 	} {
 		if got := saw(c.load); !slices.Equal(got, c.want) {
-			t.Errorf("look %d: %+v, want %+v", i, got, c.want)
+			t.Errorf("scrape %d: %+v, want %+v", i, got, c.want)
 		}
 	}
 	// In scripts with few bytes per token, a cache has less text of prompts.
@@ -107,19 +107,19 @@ func TestCaches(t *testing.T) {
 		Number: number, Tokens: began, BytesPerToken: 1.5,
 		Forgets: true,
 	}}) {
-		t.Errorf("of bytes that make a token: %+v", got)
+		t.Errorf("with a new density: %+v", got)
 	}
 	if got := saw(engine.Load{KVTokens: tokens, Started: later}); !slices.Equal(got,
 		[]endpointstate.Cache{{Number: number, Tokens: tokens, BytesPerToken: 1.5}}) {
-		t.Errorf("of a look after that: %+v", got)
+		t.Errorf("after the next scrape: %+v", got)
 	}
 	s.Dense(objects.Name{Namespace: "ns", Name: "gone"}, 9)
 	if got := s.TakeCaches(); len(got) != 0 {
-		t.Errorf("of another pool's: %+v", got)
+		t.Errorf("with a density of another pool: %+v", got)
 	}
 	saw(engine.Load{KVTokens: tokens, Started: later, Forgets: true})
 	if all := view(s, start).Snapshot.Pools["ns/one"].Endpoints; all[0].Forgets || !all[1].Forgets {
-		t.Errorf("who keeps nothing of prompts is not known: %v and %v", all[0].Forgets, all[1].Forgets)
+		t.Errorf("whether an engine has a prefix cache is unknown: %v and %v", all[0].Forgets, all[1].Forgets)
 	}
 	// Another pod at the same address is another engine.
 	other := world("one")
@@ -130,6 +130,6 @@ func TestCaches(t *testing.T) {
 	}
 	s.SetWorld(other)
 	if got := s.TakeCaches(); !slices.Equal(got, []endpointstate.Cache{{Number: number, Empty: true}}) {
-		t.Errorf("of another pod: %+v", got)
+		t.Errorf("with another pod: %+v", got)
 	}
 }

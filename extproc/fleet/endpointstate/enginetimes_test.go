@@ -52,7 +52,7 @@ func TestAPoolIsPredictedByItsProfile(t *testing.T) {
 		t.Errorf("the pool is %+v", p)
 	}
 	if again := view(s, start.Add(time.Hour)).Snapshot.Pools["ns/one"]; again.Endpoints[0].Profile != p.Endpoints[0].Profile {
-		t.Error("the profile is made anew, though nothing was learned")
+		t.Error("the profile is replaced although nothing was learned")
 	}
 	other := simple
 	other.Decode.Base *= 2
@@ -66,7 +66,7 @@ func TestAPoolIsPredictedByItsProfile(t *testing.T) {
 	s.Times.TakeTrustChanges()
 	s.SetWorld(profiled(&generic))
 	if p := view(s, start).Snapshot.Pools["ns/one"]; !p.Predictable {
-		t.Error("what people say is not trusted where it is what is assumed of engines that nobody says anything of")
+		t.Error("a configured profile that equals the generic one is not trusted")
 	}
 	s.SetWorld(profiled(nil))
 	if p := view(s, start).Snapshot.Pools["ns/one"]; p.Predictable || p.Endpoints[0].Profile.Decode != generic.Decode {
@@ -75,10 +75,10 @@ func TestAPoolIsPredictedByItsProfile(t *testing.T) {
 	s.SetWorld(world())
 	s.SetWorld(profiled(&simple))
 	if p := view(s, start).Snapshot.Pools["ns/one"]; !p.Predictable || *p.Endpoints[0].Profile != simple {
-		t.Errorf("there again the pool is %+v", p)
+		t.Errorf("with the profile again the pool is %+v", p)
 	}
 	if news := s.Times.TakeTrustChanges(); len(news) > 0 {
-		t.Errorf("it tells of %+v", news)
+		t.Errorf("reported changes are %+v", news)
 	}
 }
 
@@ -88,7 +88,7 @@ func TestKnownLimitsAreThoseThatEnginesReport(t *testing.T) {
 	s := predicted()
 	s.SetWorld(profiled(&simple))
 	if is := s.Times.Known()[0].Profile; is != simple {
-		t.Errorf("before any look it is\n%+v, want\n%+v", is, simple)
+		t.Errorf("before any scrape the profile is\n%+v, want\n%+v", is, simple)
 	}
 	size := float64(simple.Limits.BlockSize)
 	s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{KVTokens: engine.Known(7168 * size), MaxAdapters: engine.Known(4)})
@@ -96,7 +96,7 @@ func TestKnownLimitsAreThoseThatEnginesReport(t *testing.T) {
 	want := simple
 	want.Limits.KVBlocks, want.Limits.GPUAdapters, want.Limits.HostAdapters = 7168, 4, max(4, simple.Limits.HostAdapters)
 	if is := s.Times.Known()[0].Profile; is != want {
-		t.Errorf("engines report 7168 blocks and 4 adapters at least, and it is\n%+v, want\n%+v", is, want)
+		t.Errorf("engines report at least 7168 blocks and 4 adapters, and the profile is\n%+v, want\n%+v", is, want)
 	}
 }
 
@@ -147,7 +147,7 @@ func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
 	g.look(s, start, 10)
 	untrusted := view(s, start.Add(10*time.Second)).Snapshot.Pools["ns/one"]
 	if untrusted.Predictable || len(s.Times.TakeTrustChanges()) > 0 {
-		t.Errorf("after ten looks it is predicted: %+v", untrusted.Endpoints[0].Profile)
+		t.Errorf("after ten scrapes it is predicted: %+v", untrusted.Endpoints[0].Profile)
 	}
 	queue := &untrusted.Endpoints[0].Backlog.Queue
 	queue.Store(math.MaxInt64 / 2)
@@ -158,7 +158,7 @@ func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
 		t.Fatalf("it is not predicted")
 	}
 	if queue.Load() != 0 {
-		t.Error("a queue that was predicted by what was not trusted is still there")
+		t.Error("a queue predicted by an untrusted profile is still there")
 	}
 	queue.Store(math.MaxInt64 / 2)
 	work := profile.Work{Sequences: 10, KVTokens: 20_000}
@@ -168,30 +168,30 @@ func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
 	}
 	if news := s.Times.TakeTrustChanges(); len(news) != 1 || !news[0].Trusted || news[0].Pool != one || news[0].Rows < 40 ||
 		news[0].Residual > 0.2 || news[0].Why == "" || len(s.Times.TakeTrustChanges()) > 0 {
-		t.Errorf("it tells of %+v", news)
+		t.Errorf("reported changes are %+v", news)
 	}
 	// Views come often, but profiles are computed at most once a second.
 	first := p.Endpoints[0].Profile
 	g.times[a] = 1.5
 	g.look(s, now.Add(100*time.Millisecond), 1)
 	if view(s, now.Add(900*time.Millisecond)).Snapshot.Pools["ns/one"].Endpoints[0].Profile != first {
-		t.Error("the profile is made anew within a second")
+		t.Error("the profile is replaced within a second")
 	}
 	g.look(s, now.Add(time.Second), 20)
 	if view(s, now.Add(30*time.Second)).Snapshot.Pools["ns/one"].Endpoints[0].Profile == first {
-		t.Error("the profile is not made anew")
+		t.Error("the profile is not replaced")
 	}
 	given := profile.Profile{
 		Decode: profile.Decode{Base: 0.05},
 		Limits: profile.Limits{MaxSequences: 1, MaxBatchedTokens: 1, KVBlocks: 1, BlockSize: 1},
 	}
 	if s.SetWorld(profiled(&given)); queue.Load() != 0 {
-		t.Error("a queue that another profile predicted is still there")
+		t.Error("a queue predicted by another profile is still there")
 	}
 	s.SetWorld(world())
 	s.SetWorld(profiled(nil))
 	if view(s, now).Snapshot.Pools["ns/one"].Predictable || len(s.Times.TakeTrustChanges()) > 0 {
-		t.Error("of a pool that is another by its name something is known")
+		t.Error("something is known of a new pool")
 	}
 }
 
@@ -205,24 +205,24 @@ func TestClassesOfHardware(t *testing.T) {
 	g := engines{map[string]float64{a: 1}, map[string]*[4]float64{}}
 	g.look(s, start, 200)
 	if view(s, start.Add(200*time.Second)).Snapshot.Pools["ns/one"].Predictable {
-		t.Error("it is predicted, though one class is not known")
+		t.Error("it is predicted although one accelerator is unknown")
 	}
 	g.times[b] = 3
 	g.look(s, start.Add(200*time.Second), 200)
 	now := start.Add(400 * time.Second)
 	p := view(s, now).Snapshot.Pools["ns/one"]
 	if !p.Predictable || len(s.Times.TakeTrustChanges()) != 1 {
-		t.Fatal("it is not predicted, though both classes are known")
+		t.Fatal("it is not predicted although both accelerators are known")
 	}
 	work := profile.Work{Sequences: 10, KVTokens: 20_000}
 	if ratio := p.Endpoints[1].Profile.StepTime(work) / p.Endpoints[0].Profile.StepTime(work); math.Abs(ratio/3-1) > 0.1 {
-		t.Errorf("the other class takes %.2f times as long, want 3", ratio)
+		t.Errorf("the other accelerator takes %.2f times as long, want 3", ratio)
 	}
 	// An endpoint that changes its accelerator uses the profile of the new one.
 	moved := profiled(nil)
 	s.SetWorld(moved)
 	if !view(s, now).Snapshot.Pools["ns/one"].Predictable || len(s.Times.TakeTrustChanges()) > 0 {
-		t.Error("what is left is not trusted")
+		t.Error("the remaining accelerator is not trusted")
 	}
 	// While a pool has no endpoints, the learned profiles of its accelerators are kept.
 	empty := world("one")
@@ -231,14 +231,14 @@ func TestClassesOfHardware(t *testing.T) {
 	view(s, now)
 	s.SetWorld(profiled(nil))
 	if p := view(s, now).Snapshot.Pools["ns/one"]; !p.Predictable || len(s.Times.TakeTrustChanges()) > 0 {
-		t.Error("what was learned is forgotten")
+		t.Error("the learned profile is lost")
 	}
 	moved = profiled(nil)
 	moved.Pools[one].Endpoints[0].Class = "new"
 	s.SetWorld(moved)
 	if news := func() []endpointstate.TrustChange { view(s, now); return s.Times.TakeTrustChanges() }(); len(news) != 1 ||
 		news[0].Trusted || news[0].Rows != 0 {
-		t.Errorf("of a new class it tells %+v", news)
+		t.Errorf("with a new accelerator the changes are %+v", news)
 	}
 	// If accelerators keep changing, the oldest profiles are dropped, but not those of accelerators
 	// in use.
@@ -249,11 +249,11 @@ func TestClassesOfHardware(t *testing.T) {
 	}
 	s.SetWorld(profiled(nil))
 	if !view(s, now).Snapshot.Pools["ns/one"].Predictable {
-		t.Error("what was learned of a class that was always there is forgotten")
+		t.Error("the learned profile of an accelerator in use is lost")
 	}
 	s.SetWorld(w)
 	if view(s, now).Snapshot.Pools["ns/one"].Predictable {
-		t.Error("of 70 classes that were there in turn the first is remembered")
+		t.Error("after 70 accelerators in turn the first is still known")
 	}
 }
 
@@ -267,7 +267,7 @@ func TestWhatIsPinned(t *testing.T) {
 	s := endpointstate.New(endpointstate.Config{})
 	s.SetWorld(w)
 	if !view(s, start).Snapshot.Pools["ns/one"].Predictable || len(s.Times.TakeTrustChanges()) > 0 {
-		t.Error("what is said of all classes is not trusted")
+		t.Error("configured profiles of all accelerators are not trusted")
 	}
 	engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.look(s, start, 300)
 	for range 30 {
@@ -275,23 +275,23 @@ func TestWhatIsPinned(t *testing.T) {
 	}
 	known := s.Times.Known()
 	if len(known) != 2 || known[0].Class != "fast" || known[1].Class != "slow" {
-		t.Fatalf("it is known %+v", known)
+		t.Fatalf("known is %+v", known)
 	}
 	reported := simple
 	reported.Limits.KVBlocks = 100_000 / reported.Limits.BlockSize
 	if k := known[0]; k.Profile != reported || !k.Trusted || k.Rows != 0 || k.Why != "the profile is pinned" || !k.Since.IsZero() ||
 		len(k.Factors) > 0 {
-		t.Errorf("of what is pinned is known %+v", k)
+		t.Errorf("the pinned profile is %+v", k)
 	}
 	if k := known[1]; math.Abs(k.Profile.StepTime(profile.Work{Sequences: 10, KVTokens: 20_000})/0.106-1) > 0.1 || k.Rows < 100 ||
 		k.Profile.Name != "Engines of ns/one on slow" || k.Profile.Source == "" || len(k.Factors) > 0 {
-		t.Errorf("of the others is known %+v", k)
+		t.Errorf("the other profiles are %+v", k)
 	}
 	// When a profile is no longer pinned it is learned; the other profiles stay as they are.
 	p.Classes["fast"] = &objects.Said{Profile: simple}
 	s.SetWorld(w)
 	if is := s.Times.Known(); is[0].Why != "somebody said how long they take" || is[1].Rows != known[1].Rows {
-		t.Errorf("then it is known %+v", is)
+		t.Errorf("then known is %+v", is)
 	}
 	for range 30 {
 		s.Times.AdapterLoaded(one, a, pick.InHost, 3)
@@ -307,18 +307,18 @@ func TestWhatIsKnown(t *testing.T) {
 	s.SetWorld(profiled(nil))
 	if k := s.Times.Known(); len(k) != 1 || k[0].Trusted || k[0].Rows != 0 || !k[0].Since.IsZero() ||
 		k[0].Why != "there is hardware of which nothing is known yet" {
-		t.Errorf("in the beginning it is known %+v", k)
+		t.Errorf("at first known is %+v", k)
 	}
 	g := engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}
 	g.look(s, start, 20)
 	if k := s.Times.Known(); k[0].Why != "predictions have not come true yet" || k[0].Rows == 0 {
-		t.Errorf("soon it is known %+v", k)
+		t.Errorf("later known is %+v", k)
 	}
 	g.look(s, start.Add(20*time.Second), 200)
 	k := s.Times.Known()[0]
 	if !k.Trusted || k.Why != "predictions came true" || k.Since.Before(start) || k.Residual > 0.2 || len(k.Factors) != 2 ||
 		math.Abs(k.Factors[b]/k.Factors[a]-2) > 0.2 {
-		t.Errorf("then it is known %+v", k)
+		t.Errorf("then known is %+v", k)
 	}
 }
 
@@ -340,16 +340,16 @@ func TestWhatOthersHave(t *testing.T) {
 	// Of 1,000 tokens half are in use, 250 of them by this process.
 	if e := look(3, 0.5, engine.Known(1000)); e.Others != 2 || e.OthersTokens != 250 || e.KVTokens != 1000 ||
 		math.Abs(e.OthersBeside-0.0045) > 1e-9 {
-		t.Errorf("others have %d requests, %d tokens of %d, %g s", e.Others, e.OthersTokens, e.KVTokens, e.OthersBeside)
+		t.Errorf("other sources have %d requests, %d tokens of %d, %g s", e.Others, e.OthersTokens, e.KVTokens, e.OthersBeside)
 	}
 	if e := look(1, 0.5, engine.Known(1000)); e.Others != 0 || e.OthersTokens != 0 || e.OthersBeside != 0 {
-		t.Errorf("where there are none they have %d requests, %d tokens, %g s", e.Others, e.OthersTokens, e.OthersBeside)
+		t.Errorf("without other sources: %d requests, %d tokens, %g s", e.Others, e.OthersTokens, e.OthersBeside)
 	}
 	if e := look(2, 0.1, engine.Known(1000)); e.OthersTokens != 0 {
-		t.Errorf("where ours have more than there is, others have %d", e.OthersTokens)
+		t.Errorf("if this process has more than the engine reports, other sources have %d", e.OthersTokens)
 	}
 	if e := look(2, 0.5, engine.Value{}); e.KVTokens != 1600 || e.Slots != 2 {
-		t.Errorf("where the engine does not say, its cache holds %d, and it has %d slots", e.KVTokens, e.Slots)
+		t.Errorf("without reports the cache has %d tokens, and the engine %d slots", e.KVTokens, e.Slots)
 	}
 }
 
@@ -371,7 +371,7 @@ func TestAClaimMoves(t *testing.T) {
 	if was, is := endpoints[0].Backlog, endpoints[1].Backlog; was.Tokens.Load() != 0 || was.Through.Load() != 0 ||
 		is.Tokens.Load() != 250 ||
 		is.Through.Load() != start.Add(1200*time.Millisecond).UnixNano() {
-		t.Errorf("%d and %d tokens are held", was.Tokens.Load(), is.Tokens.Load())
+		t.Errorf("the claims hold %d and %d tokens", was.Tokens.Load(), is.Tokens.Load())
 	}
 }
 
@@ -399,16 +399,16 @@ func TestWhereAdaptersAre(t *testing.T) {
 	send("x", time.Second)
 	send("y", 2*time.Second)
 	if got := where(); got != [3]pick.Place{pick.InHost, pick.InSlot, pick.InStorage} {
-		t.Errorf("they are at %v", got)
+		t.Errorf("the adapters are at %v", got)
 	}
 	if look(1, 100, "z"); where() != [3]pick.Place{pick.InHost, pick.InHost, pick.InSlot} {
-		t.Errorf("once the engine reports z, they are at %v", where())
+		t.Errorf("when the engine reports z, they are at %v", where())
 	}
 	if look(1, 200); where() != [3]pick.Place{} {
-		t.Errorf("once the engine began anew, they are at %v", where())
+		t.Errorf("after a restart they are at %v", where())
 	}
 	if send("x", 3*time.Second); where() != [3]pick.Place{pick.InSlot} {
-		t.Errorf("then x goes to %v", where())
+		t.Errorf("then x is at %v", where())
 	}
 	if look(2, 200); where() != [3]pick.Place{pick.InSlot} {
 		t.Errorf("with two slots they are at %v", where())
@@ -425,7 +425,7 @@ func TestLoadsAreLearned(t *testing.T) {
 	}
 	s.Age()
 	if is := view(s, start.Add(time.Second)).Snapshot.Pools["ns/one"].Endpoints[1].Profile.FrontendOverhead; is != 0.07 {
-		t.Errorf("the intake is %g s, want 0.07", is)
+		t.Errorf("the frontend overhead is %g s, want 0.07", is)
 	}
 	start := start.Add(time.Minute)
 	for range 63 {
@@ -472,7 +472,7 @@ func TestSlotsThatNobodyReports(t *testing.T) {
 		}
 		all := view(s, start.Add(time.Second)).Snapshot.Pools[objects.EndpointsPool.String()].Endpoints
 		if got := [3]int64{all[0].Slots, all[1].Slots, all[2].Slots}; got != c.want {
-			t.Errorf("said %d, reported %v: slots are %v, want %v", c.said.Limits.GPUAdapters, c.of, got, c.want)
+			t.Errorf("configured %d, reported %v: slots are %v, want %v", c.said.Limits.GPUAdapters, c.of, got, c.want)
 		}
 	}
 }
@@ -493,7 +493,7 @@ func TestSlotsBeyondReason(t *testing.T) {
 		s.SetWorld(profiled(&c.said))
 		s.ScrapeSucceeded(s.Scrape(a, start), engine.Load{MaxAdapters: c.reported})
 		if e := endpointOf(s); e.Slots < 1 {
-			t.Errorf("of %v reported and %d said, %d slots are left", c.reported, c.said.Limits.GPUAdapters, e.Slots)
+			t.Errorf("reported %v and configured %d: %d slots", c.reported, c.said.Limits.GPUAdapters, e.Slots)
 		}
 	}
 }
@@ -550,6 +550,6 @@ func TestAnAdapterThatWasUnloadedTakesNoPlace(t *testing.T) {
 	send("z", 3*time.Second)
 	copies := view(s, start).Snapshot.Pools["ns/one"].Copies
 	if x, z := copies["x"][0].InFlight.Place(), copies["z"][0].InFlight.Place(); x != pick.InSlot || z != pick.InSlot {
-		t.Errorf("of two slots, of which y has left one, x is at %d and z at %d", x, z)
+		t.Errorf("y has left one of two slots, x is at %d and z at %d", x, z)
 	}
 }

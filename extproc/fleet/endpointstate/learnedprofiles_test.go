@@ -37,7 +37,7 @@ func TestWhatOthersLearned(t *testing.T) {
 	s := taught()
 	lessons, want := s.Times.LearnedProfiles(now), stepAt(s, now)
 	if len(lessons) != 1 || lessons[0].Pool != one || lessons[0].Age < 0 || lessons[0].Age > 3*time.Second || len(lessons[0].Factors) != 2 {
-		t.Fatalf("it teaches %+v", lessons)
+		t.Fatalf("the learned profiles are %+v", lessons)
 	}
 	later := start.Add(time.Hour) // clocks differ
 	for name, hear := range map[string]func(*endpointstate.State){
@@ -58,11 +58,11 @@ func TestWhatOthersLearned(t *testing.T) {
 		k := s.Times.Known()[0]
 		if k.Why != "predictions of another extproc came true" || !k.Trusted || k.Since.After(later) ||
 			k.Since.Before(later.Add(-time.Minute)) {
-			t.Errorf("%s: it is known %+v", name, k)
+			t.Errorf("%s: known is %+v", name, k)
 		}
 		again := s.Times.LearnedProfiles(later.Add(time.Minute))
 		if len(again) != 1 || again[0].Rows != lessons[0].Rows || (again[0].Age-lessons[0].Age-time.Minute).Abs() > time.Second {
-			t.Errorf("%s: it teaches in turn %+v", name, again)
+			t.Errorf("%s: it shares %+v", name, again)
 		}
 		// Its own scrapes refine what it got.
 		engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.look(s, later, 100)
@@ -94,7 +94,7 @@ func TestWhatOthersLearnedOfSomethingElse(t *testing.T) {
 		}
 		s.SetWorld(w)
 		if s.Times.LearnFromPeers(c.lessons, now); s.Times.Known()[0].Rows != 0 {
-			t.Errorf("%s: it is known %+v", name, s.Times.Known()[0])
+			t.Errorf("%s: known is %+v", name, s.Times.Known()[0])
 		}
 	}
 	s := endpointstate.New(endpointstate.Config{})
@@ -102,7 +102,7 @@ func TestWhatOthersLearnedOfSomethingElse(t *testing.T) {
 	engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.look(s, start, 600)
 	was := s.Times.Known()[0].Rows
 	if s.Times.LearnFromPeers(lessons, start.Add(600*time.Second)); s.Times.Known()[0].Rows != was || was < 500 {
-		t.Errorf("of %d rows there are %d", was, s.Times.Known()[0].Rows)
+		t.Errorf("of %d rows %d are kept", was, s.Times.Known()[0].Rows)
 	}
 }
 
@@ -115,6 +115,6 @@ func TestLoadsThatOthersLearned(t *testing.T) {
 	}
 	other.Times.LearnFromPeers(s.Times.LearnedProfiles(start), start)
 	if k := other.Times.Known()[0]; k.Profile.AdapterActivation.Mean != 0.5 || k.Rows != 0 || k.Why != "somebody said how long they take" {
-		t.Errorf("it is known %+v", k)
+		t.Errorf("known is %+v", k)
 	}
 }

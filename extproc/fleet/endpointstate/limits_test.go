@@ -5,7 +5,7 @@ import "testing"
 // The parts of a limit add up to the limit. They differ by at most one, and each is at least one.
 func TestPartsOfALimitAreTheLimit(t *testing.T) {
 	if one := (Share{}).Of(5, 3); one != 5 {
-		t.Errorf("alone it has %d of 5", one)
+		t.Errorf("a single process has %d of 5", one)
 	}
 	for processes := 1; processes <= 9; processes++ {
 		for limit := 1; limit <= 40; limit++ {
@@ -14,11 +14,11 @@ func TestPartsOfALimitAreTheLimit(t *testing.T) {
 				for i := range processes {
 					part := Share{i, processes}.Of(limit, turn)
 					if sum += part; part < 1 || part < limit/processes || part > limit/processes+1 {
-						t.Fatalf("of %d the %dth of %d has %d", limit, i, processes, part)
+						t.Fatalf("of %d, process %d of %d has %d", limit, i, processes, part)
 					}
 				}
 				if want := max(limit, processes); sum != want {
-					t.Fatalf("all %d have %d of %d together, turn %d", processes, sum, limit, turn)
+					t.Fatalf("all %d processes have %d of %d together, turn %d", processes, sum, limit, turn)
 				}
 			}
 		}
@@ -34,6 +34,6 @@ func TestWhatIsLeftOverGoesAround(t *testing.T) {
 		}
 	}
 	if more != [3]int{100, 100, 100} {
-		t.Errorf("of 300 copies with a limit of 4 they have one more at %v", more)
+		t.Errorf("of 300 copies with a limit of 4, the processes have one more at %v", more)
 	}
 }

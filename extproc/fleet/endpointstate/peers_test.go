@@ -30,24 +30,24 @@ func TestWhatPeersTellIsNobodyElses(t *testing.T) {
 	s.SetPeers([]endpointstate.Backlog{told(a, 3, 200)}, start)
 	if p := e.Peers; p.Requests.Load() != 3 || p.Tokens.Load() != 200 || p.Beside.Load() != 3 || p.Urgency.Load() != 3 ||
 		p.Through.Load() != start.UnixNano() || e.Pending() != 3 {
-		t.Errorf("in a view of before peers have %d requests that hold %d tokens; pending are %d", p.Requests.Load(), p.Tokens.Load(),
+		t.Errorf("in an older view peers have %d requests with %d tokens; %d are pending", p.Requests.Load(), p.Tokens.Load(),
 			e.Pending())
 	}
 	if s.Changed() {
-		t.Error("it makes a new view")
+		t.Error("it publishes a new view")
 	}
 	if requests, tokens := sees(s.Scrape(a, start), 5, 0.5); requests != 2 || tokens != 300 {
-		t.Errorf("of five requests that hold 500 tokens, 3 and 200 of which peers tell of, others have %d and %d", requests, tokens)
+		t.Errorf("of five requests with 500 tokens, peers report 3 with 200, and other sources have %d and %d", requests, tokens)
 	}
 	l := s.Scrape(a, start)
 	s.SetPeers([]endpointstate.Backlog{told(a, 1, 200)}, start)
 	if requests, _ := sees(l, 3, 0.5); requests != 0 {
-		t.Errorf("what peers had when a look began is taken for %d of others", requests)
+		t.Errorf("peers' requests from before the scrape count as %d requests of other sources", requests)
 	}
 	s.ForgetPeers(start)
 	if requests, tokens := sees(s.Scrape(a, start), 3, 0.5); requests != 3 || tokens != 500 || e.Peers.Through.Load() != 0 ||
 		e.Peers.Urgency.Load() != 0 {
-		t.Errorf("once nobody tells any more, others have %d requests and %d tokens", requests, tokens)
+		t.Errorf("without reports other sources have %d requests and %d tokens", requests, tokens)
 	}
 }
 
@@ -70,13 +70,13 @@ func TestWhatPeersTellOfEndpointsThatAreNotKnownIsKept(t *testing.T) {
 	s.SetWorld(world())
 	s.SetWorld(world("one"))
 	if got := pending(); got != [2]int64{3, 0} {
-		t.Errorf("after they were gone for a moment, pending are %v", got)
+		t.Errorf("after a removal and return %v are pending", got)
 	}
 	s.SetWorld(world())
 	s.ForgetPeers(start)
 	s.SetWorld(world("one"))
 	if got := pending(); got != [2]int64{} {
-		t.Errorf("after they were forgotten, pending are %v", got)
+		t.Errorf("after ForgetPeers %v are pending", got)
 	}
 }
 
@@ -102,10 +102,10 @@ func TestBacklogsAreSums(t *testing.T) {
 		t.Errorf("their prompts are computed after %v", through)
 	}
 	if got.Through = 0; got != (endpointstate.Backlog{Endpoint: a, Requests: 2, Beside: 7_000_000_000, Urgency: 20_000, Tokens: 500}) {
-		t.Errorf("ours are %+v", got)
+		t.Errorf("the backlog of this process is %+v", got)
 	}
 	if len(all) != 2 || all[b] != (endpointstate.Backlog{Endpoint: b}) {
-		t.Errorf("elsewhere are %+v", all[b])
+		t.Errorf("at the other endpoint it is %+v", all[b])
 	}
 }
 
@@ -136,25 +136,25 @@ func TestPromptsOfPeersQueueBehindOurs(t *testing.T) {
 	ours.Begin(start)
 	own := time.Duration(e.Backlog.Queue.Load() - start.UnixNano())
 	tell(100*time.Millisecond, time.Second, 1)
-	want("theirs wait for ours", own+time.Second)
+	want("peers' prompts wait for ours", own+time.Second)
 	tell(300*time.Millisecond, 800*time.Millisecond, 1)
 	want("time has passed", own+time.Second)
 	tell(300*time.Millisecond, 1000*time.Millisecond, 2)
-	want("another of theirs", own+1200*time.Millisecond)
+	want("peers have another", own+1200*time.Millisecond)
 	ours.End()
-	want("ours has ended, and theirs have not", own+1200*time.Millisecond)
+	want("ours has ended, and peers' have not", own+1200*time.Millisecond)
 	ours.Begin(after(300 * time.Millisecond))
-	want("another of ours", 2*own+1200*time.Millisecond)
+	want("we have another", 2*own+1200*time.Millisecond)
 	tell(400*time.Millisecond, 0, 0)
-	want("theirs have ended early", 2*own+300*time.Millisecond)
+	want("peers' have ended early", 2*own+300*time.Millisecond)
 	tell(500*time.Millisecond, time.Second, 1)
 	want("one more", 2*own+1300*time.Millisecond)
 	s.ForgetPeers(after(500 * time.Millisecond))
-	want("nobody tells any more", 2*own+300*time.Millisecond)
+	want("peers are forgotten", 2*own+300*time.Millisecond)
 	idle := func(when string) {
 		t.Helper()
 		if queue := e.Backlog.Queue.Load(); queue != 0 {
-			t.Errorf("%s: of nobody's prompts are left %d", when, queue)
+			t.Errorf("%s: %d of nobody's prompts remain", when, queue)
 		}
 	}
 	ours.End()
@@ -163,5 +163,5 @@ func TestPromptsOfPeersQueueBehindOurs(t *testing.T) {
 	tell(600*time.Millisecond, time.Second, 1)
 	ours.End()
 	tell(700*time.Millisecond, 0, 0)
-	idle("theirs has ended last")
+	idle("the peers' has ended last")
 }

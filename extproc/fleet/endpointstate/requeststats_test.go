@@ -11,19 +11,19 @@ import (
 func TestHabits(t *testing.T) {
 	var none *endpointstate.RequestStats
 	if none.BytesPerToken() != 4 || none.Output() != 200 {
-		t.Errorf("nothing is known: %g bytes, %g tokens", none.BytesPerToken(), none.Output())
+		t.Errorf("by default: %g bytes, %g tokens", none.BytesPerToken(), none.Output())
 	}
 	var h endpointstate.RequestStats
 	want := func(when string, bytes, output float64) {
 		t.Helper()
 		if math.Abs(h.BytesPerToken()-bytes) > 0.01 || math.Abs(h.Output()-output) > 0.01 {
-			t.Errorf("%s: %g bytes a token, answers of %g, want %g and %g", when, h.BytesPerToken(), h.Output(), bytes, output)
+			t.Errorf("%s: %g bytes per token, %g output tokens, want %g and %g", when, h.BytesPerToken(), h.Output(), bytes, output)
 		}
 	}
 	want("nothing yet", 4, 200)
 	h.Learn(0, 10, 0)
 	h.Learn(300, 0, 0)
-	want("nothing that tells", 4, 200)
+	want("requests without counts", 4, 200)
 	h.Learn(300, 100, 50)
 	want("the first", 3, 50)
 	h.Learn(500, 100, 150)
@@ -33,13 +33,13 @@ func TestHabits(t *testing.T) {
 	for range 1000 {
 		h.Learn(200, 100, 10)
 	}
-	want("what was once is forgotten", 2, 10)
+	want("old values are forgotten", 2, 10)
 	h.Learn(200, 100, 650)
 	want("one of 64", 2, 20)
 	for range 2000 {
 		h.Learn(1, 1e9, 1e18)
 	}
-	want("what cannot be is bounded", 0.5, 1<<20)
+	want("impossible values are bounded", 0.5, 1<<20)
 }
 
 // A change of the bytes per token is returned once, if it is more than an eighth of the last
@@ -62,11 +62,11 @@ func TestDenser(t *testing.T) {
 				got = append(got, math.Round(100*is)/100)
 			}
 			if _, again := h.Denser(); again {
-				t.Errorf("%v: it is told twice", c.bytes)
+				t.Errorf("%v: it is reported twice", c.bytes)
 			}
 		}
 		if !slices.Equal(got, c.want) {
-			t.Errorf("%v: told %v, want %v", c.bytes, got, c.want)
+			t.Errorf("%v: reported %v, want %v", c.bytes, got, c.want)
 		}
 	}
 }

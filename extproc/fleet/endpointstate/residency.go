@@ -19,17 +19,18 @@ const (
 // Two sources report which adapters an endpoint serves: control, for the endpoints that it manages,
 // and each engine's own list. The following table combines them. It is pure.
 //
-// 	control manages  control's   the engine's list                       the copy is
-// 	the endpoint     report      in the latest scrape
-// 	no               any         has it                                  addressable
-// 	no               any         lacks it, or does not exist             absent
-// 	yes              Loaded      does not exist                          addressable, unless a later request found it missing
-// 	yes              Loaded      has it                                  addressable
-// 	yes              Loaded      lacks it, scrape before the report      addressable: the scrape was too early
-// 	yes              Loaded      lacks it, scrape after the report       vanished: the engine restarted
-// 	yes              other       any                                     absent: it is being loaded, unloaded, or gone
+// 	control    control's  list in the         the copy is
+// 	manages it reports    latest scrape
+// 	no         any        has it              addressable
+// 	no         any        lacks it, or none   absent
+// 	yes        Loaded     no list             addressable, unless a later request missed it
+// 	yes        Loaded     has it              addressable
+// 	yes        Loaded     lacks it, older     addressable: the scrape was too early
+// 	yes        Loaded     lacks it, newer     vanished: the engine restarted
+// 	yes        other      any                 absent: being loaded, unloaded, or gone
 //
-// A report's time is when this process received it. Base models depend only on the list.
+// Older and newer compare the scrape with control's report, by the time when this process received
+// the report. Base models depend only on the list.
 
 // standing is the result of that table for a copy.
 type standing uint8

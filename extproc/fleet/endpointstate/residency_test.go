@@ -49,7 +49,7 @@ func TestWhoIsBelievedOfACopy(t *testing.T) {
 	} {
 		b := facts{c.governed, c.word, earlier.Add(time.Millisecond), c.gives, c.listed, c.looked, c.missed}
 		if got := b.standing(); got != c.want {
-			t.Errorf("%+v stands %d, want %d", c, got, c.want)
+			t.Errorf("%+v gives %d, want %d", c, got, c.want)
 		}
 	}
 }

@@ -24,7 +24,7 @@ func TestPace(t *testing.T) {
 		}
 	}
 	learn(0, -1, 0, 0, 0)
-	want("nothing that tells", 0)
+	want("invalid samples", 0)
 	learn(9*time.Second, 10, 20)
 	want("three", 0)
 	learn(40)
@@ -51,7 +51,7 @@ func TestPace(t *testing.T) {
 	for range 24 {
 		learn(1000 * time.Hour)
 	}
-	want("what cannot be is bounded", time.Hour)
+	want("impossible values are bounded", time.Hour)
 }
 
 // Requests for two models arrive at random at one engine that is busy 60 % of the time. If the
@@ -75,7 +75,7 @@ func TestPacesOfTwoModelsAtOneEngine(t *testing.T) {
 		for i, want := range c.want {
 			slices.Sort(got[i])
 			if median := got[i][len(got[i])/2]; math.Abs(median-want) > 0.05*want {
-				t.Errorf("%s: the pace of the model that takes %g s is %.4f s, want %.4f", c.name, takes[i], median, want)
+				t.Errorf("%s: the service time of the model that takes %g s is %.4f s, want %.4f", c.name, takes[i], median, want)
 			}
 		}
 	}

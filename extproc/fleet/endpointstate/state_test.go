@@ -51,7 +51,7 @@ func TestAPoolThatIsGoneIsForgotten(t *testing.T) {
 	s.ScrapeSucceeded(s.Scrape(b, start), engine.Load{})
 	late := start.Add(time.Hour)
 	if v := view(s, late); len(v.Snapshot.Pools) != 2 || len(s.FailOpen()) != 2 {
-		t.Fatalf("the pools are %v, of which %v fail open", v.Snapshot.Pools, s.FailOpen())
+		t.Fatalf("the pools are %v, and %v fail open", v.Snapshot.Pools, s.FailOpen())
 	}
 	s.SetWorld(world("two"))
 	v, _ := s.View(late)
@@ -63,7 +63,7 @@ func TestAPoolThatIsGoneIsForgotten(t *testing.T) {
 	}
 	s.SetWorld(world("one", "two"))
 	if _, told := s.View(late); len(told) != 1 || told[0].Pool.Name != "one" || !told[0].Open || told[0].Lost != 2 {
-		t.Errorf("of a pool that is there again it tells %+v", told)
+		t.Errorf("for a pool that is back it reports %+v", told)
 	}
 }
 
@@ -114,7 +114,7 @@ func TestADeadPoolIsNotUnreadForever(t *testing.T) {
 	s.Refused(a, start)
 	expect("one endpoint was not scraped yet", true)
 	s.ScrapeFailed(s.Scrape(b, start))
-	expect("both were scraped in vain", false)
+	expect("scrapes of both failed", false)
 
 	s = endpointstate.New(endpointstate.Config{})
 	s.SetWorld(world("one"))
@@ -133,7 +133,7 @@ func TestOldNewsOfStoppingIsNoNews(t *testing.T) {
 	now := start.Add(39 * time.Second)
 	s.ScrapeSucceeded(s.Scrape(a, now), engine.Load{})
 	if p := view(s, now).Snapshot.Pools["ns/one"]; p.Endpoints[0].State != pick.Out {
-		t.Errorf("29 s after it said so it is %v", p.Endpoints[0].State)
+		t.Errorf("29 s after its last report it is %v", p.Endpoints[0].State)
 	}
 }
 
@@ -163,7 +163,7 @@ func TestWhatControlSaysAgainIsNoNews(t *testing.T) {
 	s.ApplyPlacement(says, start.Add(2*time.Second))
 	p := view(s, start.Add(2*time.Second)).Snapshot.Pools["ns/one"]
 	if copies := p.Copies["m"]; len(copies) > 0 {
-		t.Errorf("the copies are %+v, and no engine has one any more", copies)
+		t.Errorf("the copies are %+v, although no engine has one", copies)
 	}
 	got := s.TakeMissing()
 	slices.SortFunc(got, func(x, y endpointstate.CopyKey) int { return strings.Compare(x.Endpoint, y.Endpoint) })
@@ -202,7 +202,7 @@ func TestAnAddressOfTwoListsIsOneEndpoint(t *testing.T) {
 		s.SetWorld(objects.Build(both))
 		for name, p := range view(s, start).Snapshot.Pools {
 			if got := p.Endpoints[0].State; got != pick.Out {
-				t.Fatalf("in %s it is %v, though its pod is terminating", name, got)
+				t.Fatalf("in %s it is %v although its pod is terminating", name, got)
 			}
 		}
 	}

@@ -51,9 +51,9 @@ func TestThoseThatWaitGoOnOneAfterTheOtherInTheOrderInWhichTheyCame(t *testing.T
 	expect(t, "nothing is ready", names(q.Show(key("m"), queue.Waits)...))
 	expect(t, "it is ready", names(q.Show(key("m"), queue.Ready)...), "a")
 	expect(t, "it is still ready", names(q.Show(key("m"), queue.Ready)...))
-	expect(t, "a has gone on", names(q.Leave(a)), "b")
-	expect(t, "b has gone on", names(q.Leave(b)), "c")
-	expect(t, "c has gone on", names(q.Leave(c)))
+	expect(t, "a has continued", names(q.Leave(a)), "b")
+	expect(t, "b has continued", names(q.Leave(b)), "c")
+	expect(t, "c has continued", names(q.Leave(c)))
 	expect(t, "another model", names(q.Leave(other)))
 	if q.Bytes() != 0 || len(q.Wanted()) != 0 {
 		t.Errorf("%d bytes and %v are left", q.Bytes(), q.Wanted())
@@ -102,7 +102,7 @@ func TestTheQueueIsBounded(t *testing.T) {
 	join(t, q, "a", "m")
 	b := join(t, q, "b", "m")
 	if _, err := q.Join("c", key("m"), 1, start); !errors.Is(err, queue.ErrFull) {
-		t.Errorf("a third for the model: %v", err)
+		t.Errorf("a third request for the model: %v", err)
 	}
 	if _, err := q.Join("d", key("n"), 9, start); !errors.Is(err, queue.ErrFull) {
 		t.Errorf("an eleventh byte: %v", err)
@@ -170,7 +170,7 @@ func TestWhateverHappensTheQueueDoesWhatAPlainOneDoes(t *testing.T) {
 				did = "join " + name
 				place, err := q.Join(name, key("m"), 1, start)
 				if (err == nil) != (len(p.names) < 8) {
-					t.Fatalf("seed %d, step %d: %v with %d that wait", seed, step, err, len(p.names))
+					t.Fatalf("seed %d, step %d: %v with %d waiting", seed, step, err, len(p.names))
 				}
 				if err == nil {
 					places[name] = place
@@ -202,7 +202,7 @@ func TestWhateverHappensTheQueueDoesWhatAPlainOneDoes(t *testing.T) {
 				p.open = false
 			}
 			if !slices.Equal(got, want) {
-				t.Fatalf("seed %d, step %d, %s: called are %v, want %v", seed, step, did, got, want)
+				t.Fatalf("seed %d, step %d, %s: %v are called, want %v", seed, step, did, got, want)
 			}
 		}
 	}
@@ -218,9 +218,9 @@ func TestThoseOfOneNameAreFoundInEachPool(t *testing.T) {
 		}
 	}
 	if got := q.Named("m"); !slices.Equal(got, []objects.ModelKey{there, key("m")}) {
-		t.Errorf("of m there are %v", got)
+		t.Errorf("for m there are %v", got)
 	}
 	if got := q.Named("o"); len(got) > 0 {
-		t.Errorf("of o there are %v", got)
+		t.Errorf("for o there are %v", got)
 	}
 }

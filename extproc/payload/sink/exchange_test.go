@@ -129,14 +129,14 @@ func TestPayloadsOfAnExchange(t *testing.T) {
 			"13"), true, []string{"request: q", "response OK: a", "response INTERNAL: "}},
 		{"a call that fails at once", call().asks(frame("q"), true).begins(true, ":status", "200", "content-type", "application/grpc",
 			"grpc-status", "5"), true, []string{"request: q", "response NOT_FOUND: "}},
-		{"a call that ends well without a message",
+		{"a call that succeeds without a message",
 			call().asks(frame("q"), true).begins(true, ":status", "200", "content-type", "application/grpc", "grpc-status", "0"), true,
 			[]string{"request: q"}},
 		{"a call that ends without a status", call().begins(true, ":status", "200", "content-type", "application/grpc"), true,
 			[]string{"response UNKNOWN: "}},
-		{"a status that is no number", call().answersCall().trails("grpc-status", "well"), true, []string{"response UNKNOWN: "}},
-		{"a status that nobody knows", call().answersCall().trails("grpc-status", "99"), true, []string{"response OTHER: "}},
-		{"a call that gets no call's answer", call().asks(frame("q"), true).begins(false, ":status", "503", "content-type",
+		{"a status that is not a number", call().answersCall().trails("grpc-status", "well"), true, []string{"response UNKNOWN: "}},
+		{"an unknown status", call().answersCall().trails("grpc-status", "99"), true, []string{"response OTHER: "}},
+		{"a call with a response of another protocol", call().asks(frame("q"), true).begins(false, ":status", "503", "content-type",
 			"text/plain").says("no", true), true, []string{"request: q", "response 503: no"}},
 		{"a message that is cut", call().asks(frame("qqq")[:6], true), false, []string{"request: lost: cut"}},
 		{"a prefix that is cut", call().answersCall().says("\x00\x00", true), true, []string{"response OK: lost: cut"}},
@@ -146,23 +146,23 @@ func TestPayloadsOfAnExchange(t *testing.T) {
 			[]string{"request: q", "response OK: a"}},
 		{"a request that breaks off in its second message", call().asks(frame("q")+"\x00", false).ends(), false,
 			[]string{"request: q", "request: lost: cut"}},
-		{"what ends twice", call().asks("\x00", false).ends().ends(), false, []string{"request: lost: cut"}},
-		{"what is no message", call().asks(frame("q")+"\x02\x00\x00\x00\x00"+frame("r"), false).asks(frame("s"), true), false,
+		{"both sides end twice", call().asks("\x00", false).ends().ends(), false, []string{"request: lost: cut"}},
+		{"invalid messages", call().asks(frame("q")+"\x02\x00\x00\x00\x00"+frame("r"), false).asks(frame("s"), true), false,
 			[]string{"request: q", "request: lost: unreadable"}},
 		{"a message that is too large, and one after it", call().asks(large[:100], false).asks(large[100:]+frame("r"), true), false,
 			[]string{"request: lost: too_large", "request: r"}},
-		{"a message that is just not too large", call().asks(frame(strings.Repeat("x", sink.MaxBytes)), true), false,
+		{"a message of the maximum size", call().asks(frame(strings.Repeat("x", sink.MaxBytes)), true), false,
 			[]string{"request: 16777216 bytes"}},
 		{"one that is too large and cut", call().asks(large[:100], true), false, []string{"request: lost: too_large"}},
 		{"messages that come after the end", call().asks("", true).asks(frame("q"), false), false, nil},
 		{"compressed messages", call("grpc-encoding", "gzip").asks(zipped(t, "q")+frame("r"), true).begins(false, "content-type",
 			"application/grpc", "grpc-encoding", "gzip").says(zipped(t, "a"), false), false,
 			[]string{"request: q", "request: r", "response OK: a"}},
-		{"a message that is compressed in a way that nobody told", call().asks(zipped(t, "q")+frame("r"), true), false,
+		{"a message with an unknown compression", call().asks(zipped(t, "q")+frame("r"), true), false,
 			[]string{"request: lost: unreadable", "request: r"}},
-		{"a message that is no gzip", call("grpc-encoding", "gzip").asks("\x01"+frame("qqqqqqqq")[1:]+frame("r"), true), false,
+		{"a message that is not gzip", call("grpc-encoding", "gzip").asks("\x01"+frame("qqqqqqqq")[1:]+frame("r"), true), false,
 			[]string{"request: lost: unreadable", "request: r"}},
-		{"a message that inflates to too much", call("grpc-encoding", "gzip").asks(zipped(t, strings.Repeat("x", sink.MaxBytes+1))+
+		{"a message that is too large when decompressed", call("grpc-encoding", "gzip").asks(zipped(t, strings.Repeat("x", sink.MaxBytes+1))+
 			frame("r"), true), false, []string{"request: lost: too_large", "request: r"}},
 
 		{"a body", rest().asks(`{"q"`, false).asks(`:1}`, true).begins(false, ":status", "200").says("a", false).says("b", false).says("",
@@ -184,17 +184,17 @@ func TestPayloadsOfAnExchange(t *testing.T) {
 		{"a body that is too large", rest().asks(large, false).asks("more", true).ends(), false, []string{"request: lost: too_large"}},
 		{"a body that grows too large", rest().asks(strings.Repeat("x", sink.MaxBytes), false).asks("x", true), false,
 			[]string{"request: lost: too_large"}},
-		{"a body that is just not too large", rest().asks(strings.Repeat("x", sink.MaxBytes-1), false).asks("x", true), false,
+		{"a body of the maximum size", rest().asks(strings.Repeat("x", sink.MaxBytes-1), false).asks("x", true), false,
 			[]string{"request: 16777216 bytes"}},
-		{"frames in a body that is no call's", rest().asks(frame("q"), true), false, []string{"request: " + frame("q")}},
-		{"what is gRPC-Web is no call", begin(false, ":path", "/S/M", "content-type", "application/grpc-web").asks(frame("q"), true), false,
+		{"gRPC frames in a body of another request", rest().asks(frame("q"), true), false, []string{"request: " + frame("q")}},
+		{"gRPC-Web is not gRPC", begin(false, ":path", "/S/M", "content-type", "application/grpc-web").asks(frame("q"), true), false,
 			[]string{"request: " + frame("q")}},
 	} {
 		if is := said(c.run.all); !slices.Equal(is, c.want) || c.run.Over() != c.over {
 			t.Errorf("%s: %q, over: %t\nwant %q, over: %t", c.what, is, c.run.Over(), c.want, c.over)
 		}
 		if c.run.ends(); c.run.Kept() != 0 {
-			t.Errorf("%s: %d bytes are kept when all has ended", c.what, c.run.Kept())
+			t.Errorf("%s: %d bytes are kept after the end", c.what, c.run.Kept())
 		}
 		for _, p := range c.run.all {
 			if p.ID != "7" || p.Model != "one" || p.VModel != "latest" || p.Method == "" || strings.ContainsAny(p.Method, "?") ||
@@ -232,11 +232,11 @@ func TestWithoutRoom(t *testing.T) {
 	}
 	b := rest().asks("q", false)
 	if b.Kept() < 1 {
-		t.Error("what has come of a body is not kept")
+		t.Error("the received part of a body is not kept")
 	}
 	b.all = append(b.all, b.Request([]byte("r"), false, false)...)
 	if b.Kept() != 0 {
-		t.Errorf("%d bytes are kept of a body that is lost", b.Kept())
+		t.Errorf("%d bytes of a lost body are kept", b.Kept())
 	}
 	b.asks("s", true)
 	b.begins(false, ":status", "200")
@@ -301,7 +301,7 @@ func TestMessagesInChunksOfAnySize(t *testing.T) {
 			whole += 5 + len(m)
 		}
 		if cut := len(r.all) > len(is); cut != (whole < len(body)) {
-			t.Fatalf("%q: that it is cut is said: %t", body, cut)
+			t.Fatalf("%q: the cut is reported: %t", body, cut)
 		}
 	}
 }

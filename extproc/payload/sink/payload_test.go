@@ -33,7 +33,7 @@ func TestAPayloadAsItIsPosted(t *testing.T) {
 		body, size := c.p.Body()
 		is, err := io.ReadAll(body)
 		if string(is) != c.want || err != nil || size != int64(len(is)) {
-			t.Errorf("%s, %v, said to have %d bytes\nwant %s", is, err, size, c.want)
+			t.Errorf("%s, %v, with a stated size of %d bytes\nwant %s", is, err, size, c.want)
 		}
 	}
 }
@@ -56,11 +56,11 @@ func TestDataIsBase64(t *testing.T) {
 			body, size := p.Body()
 			text, err := io.ReadAll(slow(body))
 			if err != nil || int64(len(text)) != size {
-				t.Fatalf("%d bytes %s: %d, said to be %d, %v", n, name, len(text), size, err)
+				t.Fatalf("%d bytes %s: %d, stated as %d, %v", n, name, len(text), size, err)
 			}
 			var is struct{ Data []byte }
 			if err := json.Unmarshal(text, &is); err != nil || !bytes.Equal(is.Data, data) {
-				t.Fatalf("%d bytes %s come back as others: %v", n, name, err)
+				t.Fatalf("%d bytes %s come back changed: %v", n, name, err)
 			}
 			if !bytes.Contains(text, []byte(`"`+base64.StdEncoding.EncodeToString(data)+`"}`)) {
 				t.Fatalf("%d bytes %s: %s", n, name, text)

@@ -35,7 +35,7 @@ func TestURLsOfSinks(t *testing.T) {
 	for _, text := range []string{"", "sink/x", "ftp://sink/x", "http:///x", "http://:80/x", "//sink", "http://sink/x?%zz", "http://a b",
 		"https:sink", "logger://u:p@x"} {
 		if s, err := sink.Parse(text); err == nil {
-			t.Errorf("%q is taken for %s", text, s)
+			t.Errorf("%q is read as %s", text, s)
 		}
 	}
 	if s, err := sink.Parse("ftp://user:secret@sink"); err == nil || strings.Contains(err.Error(), "secret") {
@@ -43,7 +43,7 @@ func TestURLsOfSinks(t *testing.T) {
 	}
 	s, err := sink.Parse("https://user:secret@sink.example")
 	if password, _ := s.URL.User.Password(); err != nil || password != "secret" {
-		t.Errorf("the password goes: %v, %v", s, err)
+		t.Errorf("the password is shown: %v, %v", s, err)
 	}
 }
 

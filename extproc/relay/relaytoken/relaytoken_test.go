@@ -61,11 +61,11 @@ func TestWhatIsSealedIsOpened(t *testing.T) {
 		sealed := s.Seal(e)
 		got, ok := s.Open(sealed)
 		if !ok || !reflect.DeepEqual(got, e) {
-			t.Errorf("%+v comes out as %+v, %v", e, got, ok)
+			t.Errorf("%+v is opened as %+v, %v", e, got, ok)
 		}
 		for _, r := range sealed {
 			if r <= ' ' || r > '~' || r == ',' {
-				t.Errorf("%q is no value of a header", sealed)
+				t.Errorf("%q is not a valid header value", sealed)
 			}
 		}
 		if sealed == s.Seal(e) {
@@ -103,7 +103,7 @@ func TestEveryFieldIsSealed(t *testing.T) {
 	var e relaytoken.Request
 	n := fill(reflect.ValueOf(&e).Elem(), 0)
 	if got, ok := s.Open(s.Seal(e)); !ok || !reflect.DeepEqual(got, e) {
-		t.Errorf("of %d values\n%+v comes out as\n%+v, %v", n, e, got, ok)
+		t.Errorf("with %d values\n%+v is opened as\n%+v, %v", n, e, got, ok)
 	}
 }
 
