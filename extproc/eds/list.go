@@ -67,9 +67,9 @@ func reached(w *objects.World, p objects.Protocol, n int, address func(int) stri
 	return of
 }
 
-// Needed returns, for each Gateway, the resource names of the pools that the LLMRoutes of its
-// listeners refer to, sorted. Without waiting for them, extproc could send a request to a cluster
-// that Envoy does not know yet.
+// Needed returns, for each Gateway, the sorted resource names of the pools that the LLMRoutes of
+// its listeners refer to. If extproc did not wait until Envoys have these, it could send a request
+// to a cluster that Envoy does not know yet.
 func Needed(w *objects.World) map[string][]string {
 	all := make(map[string][]string)
 	for _, o := range w.Offers {

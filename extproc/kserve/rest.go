@@ -21,7 +21,7 @@ const (
 	// ModelMetadata asks for a model's inputs and outputs, which only an engine knows. It has no
 	// body.
 	ModelMetadata
-	// Infer is inference, Generate inference of texts in a format of its own, and InferStream
+	// Infer is inference, Generate is text generation in a format of its own, and InferStream is
 	// either of them with a stream of events as response.
 	Infer
 	Generate

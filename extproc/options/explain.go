@@ -11,7 +11,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// noteFlags keeps what the command line says, and where that is from beside the flags' own names.
+// noteFlags records the flags of the command line. For a flag that was set by another picker's
+// flag, it also records that flag.
 func (c *Options) noteFlags(fs *pflag.FlagSet) {
 	from := make(map[string]string)
 	for flag, by := range maps.All(c.Theirs.By) {

@@ -7,8 +7,8 @@ import (
 	"net/url"
 )
 
-// forward proxies a request unchanged, and its response as it arrives. The client gets words if the
-// server cannot be reached.
+// forward proxies a request and its response unchanged, each as it arrives. If the server cannot be
+// reached, the client gets an error with the text words.
 func (s *Server) forward(w http.ResponseWriter, r *http.Request, way http.RoundTripper, to *url.URL, host, words string) {
 	var proxy httputil.ReverseProxy
 	proxy = httputil.ReverseProxy{

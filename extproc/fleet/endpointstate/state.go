@@ -201,8 +201,9 @@ func (s *State) View(now time.Time) (*View, []FailOpenChange) {
 }
 
 // Seal closes the counts of models that the latest view has dropped, and deletes unused ones. A
-// request decided by an older view counts itself and then checks whether its count is closed. A
-// caller that asks for requests in flight after Seal thus sees it, or it goes elsewhere.
+// request that was decided by an older view first counts itself, and then checks whether its count
+// is closed. So InFlight after Seal includes every request that stays at a dropped model's
+// endpoint.
 func (s *State) Seal() {
 	for _, e := range s.unsealed {
 		e.close(s.Placed)
